@@ -1,0 +1,14 @@
+//! THE DOOR: everything that touches the outside of the process.
+//!
+//! Files ([`vfs`], with real files in [`os`], files in memory in [`mem`] and a disk that lies by seed in [`lying`]), time
+//! ([`clock`]), threads ([`thread`]), the one checksum ([`checksum`]) and the bytes of integers ([`codec`]). The crates above
+//! never call the operating system themselves: that is what lets one seed replay a whole run.
+
+pub mod checksum;
+pub mod clock;
+pub mod codec;
+pub mod lying;
+pub mod mem;
+pub mod os;
+pub mod thread;
+pub mod vfs;

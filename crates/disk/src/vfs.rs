@@ -1,0 +1,131 @@
+//! What a disk is to the rest of the house: folders of files that are read and written at offsets.
+//!
+//! Laws that every implementation keeps (tests of `os`, `mem` and `lying` share one suite for them):
+//! 1. A write is durable only after `sync` of its file returned `Ok`; a created, renamed or removed *name* only after
+//!    `sync_dir` of its folder did.
+//! 2. `read_at` returns fewer bytes than asked only at the end of the file.
+//! 3. After `sync` failed, nothing is promised about what was written since the last good one.
+
+use std::fmt::Debug;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Offsets, lengths and memory of direct reads and writes are multiples of this many bytes.
+pub const DIRECT_ALIGN: usize = 4096;
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Open {
+    /// An existing file, to read.
+    Read,
+    /// An existing file, to read and write.
+    ReadWrite,
+    /// A new file, to read and write; an existing one is an error (`AlreadyExists`).
+    CreateNew,
+}
+
+/// Whether the operating system keeps a second copy of the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caching {
+    /// Through the page cache.
+    Buffered,
+    /// Past it where the file system allows (`O_DIRECT`): then every buffer, offset and length is aligned to
+    /// [`DIRECT_ALIGN`]. Falls back to `Buffered` where it is refused.
+    Direct,
+}
+
+/// One name in a folder.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DirEntry {
+    /// The name, without its folder. Names that are not UTF-8 are not listed: Plimsoll never makes one.
+    pub name: String,
+    /// Length in bytes; 0 for a folder.
+    pub len: u64,
+    /// Whether it is a folder.
+    pub is_dir: bool,
+}
+
+/// An open file. Closed on drop. All methods may be called from several threads at once.
+pub trait File: Send + Sync + Debug {
+    /// Reads up to `buf.len()` bytes at `offset`; fewer only at the end of the file (0 beyond it).
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Writes all of `buf` at `offset`, growing the file where needed.
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Makes what was written durable (fdatasync: data, and the length if it changed).
+    fn sync(&self) -> io::Result<()>;
+
+    /// Length in bytes.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Whether the file has no bytes.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Cuts the file, or grows it with zeros.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Reads exactly `buf.len()` bytes at `offset`; `UnexpectedEof` if the file is shorter.
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let n = self.read_at(buf, offset)?;
+        if n == buf.len() {
+            Ok(())
+        } else {
+            Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                format!("file ends {} bytes early at offset {offset}", buf.len() - n),
+            ))
+        }
+    }
+}
+
+/// A lock on a folder, held until dropped or until the process ends.
+pub trait DirLock: Send + Sync + Debug {}
+
+/// Why a folder could not be locked.
+#[derive(Debug)]
+pub enum LockError {
+    /// Another process (or another handle in this one) holds it; its process id where it is known.
+    Held {
+        /// The holder's process id.
+        pid: Option<u32>,
+    },
+    /// The lock file could not be made or read.
+    Io(io::Error),
+}
+
+/// A tree of folders and files.
+pub trait Disk: Send + Sync + Debug {
+    /// Opens a file.
+    fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>>;
+
+    /// Makes one folder; its parent must exist. `AlreadyExists` if the name is taken.
+    fn create_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// The names in a folder, sorted.
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>>;
+
+    /// What stands at a path, `None` if nothing does.
+    fn entry(&self, path: &Path) -> io::Result<Option<DirEntry>>;
+
+    /// Renames atomically, replacing a file that stands there.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a file's name. Open handles keep reading its bytes.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Removes an empty folder.
+    fn remove_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// Gives a file a second name; an error where the file system cannot.
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Makes the names in a folder durable.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// Locks a folder for one writer by a lock file `LOCK` inside it that also names the holder's process id.
+    fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError>;
+}

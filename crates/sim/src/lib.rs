@@ -1,0 +1,1 @@
+//! The whole store under one seed.
