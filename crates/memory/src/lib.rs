@@ -1,1 +1,15 @@
-//! THE LINE.
+//! THE LINE: all memory that grows with data, under one budget.
+//!
+//! A [`budget::Budget`] is one mapping cut into chunks of 64 KiB. Whoever needs memory that grows with data takes a
+//! [`chunk::Chunk`] of it, or, where a heap allocation cannot be avoided, a [`budget::Lease`] that retires as many chunks. On top
+//! stand the [`pool`] of pages read from immutable files and the [`sorted`] map that memtables and write sets are made of.
+//!
+//! This crate knows bytes and pages, never keys of a store, commits or GLSNs. It is the only crate with unsafe code, and
+//! usable alone by someone who builds another database.
+
+mod arena;
+pub mod budget;
+pub mod chunk;
+pub mod page;
+pub mod pool;
+pub mod sorted;

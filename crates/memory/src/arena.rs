@@ -1,0 +1,101 @@
+//! The memory itself: one anonymous mapping (or a heap block, for Miri), cut into chunks.
+//!
+//! Law: the bytes are initialised (zero from the start, later whatever the last holder left) and stay mapped until the arena is
+//! dropped, so an address inside it is valid as long as somebody holds the arena.
+#![allow(unsafe_code, reason = "maps memory and hands out addresses into it")]
+
+use std::io;
+use std::ptr::NonNull;
+
+use crate::chunk::CHUNK_BYTES;
+
+/// Where an arena's bytes come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// An anonymous mapping, with huge pages where the system has them. Pages are taken from the system at first touch.
+    Mapped,
+    /// One zeroed heap block: for Miri and for systems without mappings.
+    Heap,
+}
+
+#[derive(Debug)]
+pub(crate) struct Arena {
+    base: NonNull<u8>,
+    chunks: u32,
+    backing: Backing,
+}
+
+// SAFETY: the arena only hands out addresses; who may touch which bytes is the business of `Chunk`.
+unsafe impl Send for Arena {}
+// SAFETY: as above; no method touches the bytes.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    pub(crate) fn new(chunks: u32, backing: Backing) -> io::Result<Self> {
+        assert!(chunks > 0, "an arena has at least one chunk");
+        let bytes = chunks as usize * CHUNK_BYTES;
+        let base = match backing {
+            Backing::Mapped => map(bytes)?,
+            Backing::Heap => {
+                // SAFETY: the layout has a size above zero.
+                let block = unsafe { std::alloc::alloc_zeroed(layout(bytes)) };
+                NonNull::new(block).ok_or(io::ErrorKind::OutOfMemory)?
+            }
+        };
+        Ok(Self { base, chunks, backing })
+    }
+
+    /// Address of a chunk's first byte.
+    pub(crate) fn address(&self, chunk: u32) -> NonNull<u8> {
+        assert!(chunk < self.chunks, "chunk {chunk} of {}", self.chunks);
+        // SAFETY: the chunk lies inside the mapping, as just checked.
+        unsafe { self.base.add(chunk as usize * CHUNK_BYTES) }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        let bytes = self.chunks as usize * CHUNK_BYTES;
+        match self.backing {
+            // SAFETY: exactly what `map` mapped; chunks hold the arena, so none is left.
+            Backing::Mapped => unsafe {
+                let _ = rustix::mm::munmap(self.base.as_ptr().cast(), bytes);
+            },
+            // SAFETY: allocated in `new` with the same layout.
+            Backing::Heap => unsafe { std::alloc::dealloc(self.base.as_ptr(), layout(bytes)) },
+        }
+    }
+}
+
+fn layout(bytes: usize) -> std::alloc::Layout {
+    std::alloc::Layout::from_size_align(bytes, CHUNK_BYTES).expect("a chunk's size is a power of two")
+}
+
+fn map(bytes: usize) -> io::Result<NonNull<u8>> {
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+    // One huge page more than needed, so that the start can be aligned to one.
+    const HUGE: usize = 2 << 20;
+    let padded = bytes + HUGE;
+    // SAFETY: a new private mapping touches nobody's memory.
+    let start = unsafe {
+        mmap_anonymous(
+            std::ptr::null_mut(),
+            padded,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE | MapFlags::NORESERVE,
+        )?
+    }
+    .cast::<u8>();
+    let head = start.align_offset(HUGE);
+    let base = start.wrapping_add(head);
+    // SAFETY: both ranges are page-aligned parts of the mapping just made, outside [base, base + bytes).
+    unsafe {
+        if head > 0 {
+            munmap(start.cast(), head)?;
+        }
+        munmap(base.wrapping_add(bytes).cast(), padded - head - bytes)?;
+        // A system without huge pages refuses; then small ones serve.
+        let _ = madvise(base.cast(), bytes, Advice::LinuxHugepage);
+    }
+    NonNull::new(base).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}

@@ -1,0 +1,69 @@
+//! The unit in which memory changes hands.
+#![allow(unsafe_code, reason = "a chunk is a slice of the arena that nobody else holds")]
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::budget::{Inner, Kind};
+
+/// Bytes of a chunk: 64 KiB.
+pub const CHUNK_BYTES: usize = 64 * 1024;
+
+/// 64 KiB of the arena, held by nobody else; given back on drop. The bytes are whatever the last holder left.
+pub struct Chunk {
+    address: NonNull<u8>,
+    id: u32,
+    kind: Kind,
+    budget: Arc<Inner>,
+}
+
+// SAFETY: a chunk is the only holder of its bytes, like a `Box<[u8]>`.
+unsafe impl Send for Chunk {}
+// SAFETY: a shared chunk gives shared slices only.
+unsafe impl Sync for Chunk {}
+
+impl Chunk {
+    pub(crate) fn new(budget: Arc<Inner>, id: u32, kind: Kind) -> Self {
+        Self { address: budget.address(id), id, kind, budget }
+    }
+
+    /// Address of the first byte, for this crate's structures that share a chunk between threads.
+    pub(crate) fn address(&self) -> NonNull<u8> {
+        self.address
+    }
+
+    /// What the chunk is used for.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+}
+
+impl Deref for Chunk {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the arena lives as long as `budget`, its bytes are initialised, and no other chunk has this id.
+        unsafe { std::slice::from_raw_parts(self.address.as_ptr(), CHUNK_BYTES) }
+    }
+}
+
+impl DerefMut for Chunk {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `self` is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), CHUNK_BYTES) }
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        self.budget.give_back(self.id, self.kind);
+    }
+}
+
+impl fmt::Debug for Chunk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Chunk({}, {:?})", self.id, self.kind)
+    }
+}
