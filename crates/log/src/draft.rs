@@ -1,0 +1,48 @@
+//! What is handed to the log to be appended.
+
+use crate::glsn::{Glsn, StreamId};
+use crate::side::SideRef;
+
+/// The most payload bytes of one record, all entries together; more goes into a side file.
+pub const MAX_BODY_BYTES: usize = 1 << 20;
+
+/// One entry to append.
+#[derive(Clone, Copy, Debug)]
+pub struct DraftEntry<'a> {
+    /// The stream it belongs to.
+    pub stream: StreamId,
+    /// Its payload, in parts that are written one behind the other.
+    pub parts: &'a [&'a [u8]],
+}
+
+/// One record to append: all of its entries or none.
+#[derive(Clone, Copy, Debug)]
+pub struct Draft<'a> {
+    /// At least one entry; their payloads add up to at most [`MAX_BODY_BYTES`].
+    pub entries: &'a [DraftEntry<'a>],
+    /// The GLSN that the transaction read at ([`Glsn::NONE`] for plain appends).
+    pub read_at: Glsn,
+    /// Side files that belong to the record; finished (hence durable) before it is submitted. At most [`MAX_SIDES`].
+    pub sides: &'a [SideRef],
+}
+
+/// The most side files of one record.
+pub const MAX_SIDES: usize = 64;
+
+impl DraftEntry<'_> {
+    /// Bytes of the payload.
+    pub fn payload_bytes(&self) -> usize {
+        self.parts.iter().map(|part| part.len()).sum()
+    }
+}
+
+/// A place in the order that was given to a draft; not durable yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// GLSN of the first entry.
+    pub first: Glsn,
+    /// GLSN of the last entry.
+    pub last: Glsn,
+    /// The record's timestamp: microseconds since 1970 UTC, strictly increasing from record to record.
+    pub timestamp_micros: u64,
+}

@@ -1,0 +1,89 @@
+//! What comes back from the log.
+
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
+use plimsoll_memory::budget::Lease;
+use plimsoll_memory::pool::Page;
+
+use crate::glsn::{Glsn, StreamId};
+
+/// What is known of an entry beside its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryMeta {
+    /// Its place in the one order.
+    pub glsn: Glsn,
+    /// Its stream.
+    pub stream: StreamId,
+    /// Its record's timestamp in microseconds since 1970 UTC.
+    pub timestamp_micros: u64,
+    /// First GLSN of its record.
+    pub record_first: Glsn,
+    /// Entries in its record.
+    pub record_count: u32,
+    /// The GLSN that its record's transaction read at.
+    pub read_at: Glsn,
+    /// Side files of its record.
+    pub sides: u8,
+}
+
+/// An entry that a scan lends until it moves on.
+#[derive(Clone, Copy, Debug)]
+pub struct EntryView<'a> {
+    /// What is known beside the payload.
+    pub meta: EntryMeta,
+    /// The payload.
+    pub payload: &'a [u8],
+}
+
+/// An entry read by its number; dereferences to its payload. It pins the page that it stands on, or, where it spans several
+/// blocks, owns a copy under a lease.
+pub struct Entry {
+    /// What is known beside the payload.
+    pub meta: EntryMeta,
+    payload: Payload,
+}
+
+enum Payload {
+    Pinned { page: Page, range: Range<usize> },
+    Copied { bytes: Vec<u8>, _lease: Lease },
+    Shared { bytes: Arc<[u8]>, range: Range<usize> },
+}
+
+impl Entry {
+    /// An entry whose payload stands on a pinned page.
+    pub fn pinned(meta: EntryMeta, page: Page, range: Range<usize>) -> Self {
+        debug_assert!(range.end <= page.len());
+        Self { meta, payload: Payload::Pinned { page, range } }
+    }
+
+    /// An entry that owns its payload; `lease` covers it.
+    pub fn copied(meta: EntryMeta, bytes: Vec<u8>, lease: Lease) -> Self {
+        Self { meta, payload: Payload::Copied { bytes, _lease: lease } }
+    }
+
+    /// An entry within memory that the log keeps anyway (the log in memory).
+    pub fn shared(meta: EntryMeta, bytes: Arc<[u8]>, range: Range<usize>) -> Self {
+        debug_assert!(range.end <= bytes.len());
+        Self { meta, payload: Payload::Shared { bytes, range } }
+    }
+}
+
+impl Deref for Entry {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.payload {
+            Payload::Pinned { page, range } => &page[range.clone()],
+            Payload::Copied { bytes, .. } => bytes,
+            Payload::Shared { bytes, range } => &bytes[range.clone()],
+        }
+    }
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Entry({:?}, {} bytes)", self.meta, self.len())
+    }
+}

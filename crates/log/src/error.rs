@@ -1,0 +1,115 @@
+//! Errors of the log, named by what the caller does next.
+
+use std::io;
+
+use plimsoll_memory::budget::OutOfBudget;
+use plimsoll_memory::pool::LoadError;
+
+use crate::glsn::Glsn;
+
+/// Why the log did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LogError {
+    /// The entry was trimmed: start at `first`.
+    #[error("GLSN {asked} is trimmed; the first that is left is {first}")]
+    Trimmed {
+        /// What was asked for.
+        asked: Glsn,
+        /// The first GLSN that is left.
+        first: Glsn,
+    },
+    /// The entry does not exist yet: wait for it.
+    #[error("GLSN {asked} is not written yet; the next will be {next}")]
+    NotYet {
+        /// What was asked for.
+        asked: Glsn,
+        /// The GLSN that the next entry will get.
+        next: Glsn,
+    },
+    /// Somebody else appended first: read what came in between and decide again.
+    #[error("the log's next GLSN is {next}, not {expected}")]
+    Conflict {
+        /// What the caller expected.
+        expected: Glsn,
+        /// What it is.
+        next: Glsn,
+    },
+    /// The record or entry is too large: put its payload into a side file.
+    #[error("a record's body is at most {limit_bytes} bytes, this one has {bytes}")]
+    TooLarge {
+        /// Its bytes.
+        bytes: u64,
+        /// The most there may be.
+        limit_bytes: u64,
+    },
+    /// Bytes on disk are not what was written: restore a backup, or cut the log by `salvage`.
+    #[error(
+        "the log is corrupt at GLSN {glsn} ({file}, offset {offset}): {what}; restore a backup or see `plimsoll salvage`"
+    )]
+    Corrupt {
+        /// The first GLSN that cannot be read (as far as known).
+        glsn: Glsn,
+        /// The file.
+        file: String,
+        /// Byte offset in the file.
+        offset: u64,
+        /// What is wrong.
+        what: String,
+    },
+    /// The log is not the one that was seen before (forked, cut back, or exchanged): find the right folder, or rebuild what was
+    /// derived from the other.
+    #[error(
+        "the log was forked, cut back or exchanged: at GLSN {glsn} {what}; restore the right log, or run `plimsoll rebuild`"
+    )]
+    Forked {
+        /// Where they differ.
+        glsn: Glsn,
+        /// How.
+        what: String,
+    },
+    /// A write or sync failed earlier; nothing more is accepted until the log is reopened.
+    #[error("the log is poisoned by an earlier failure, reopen it: {cause}")]
+    Poisoned {
+        /// The first failure.
+        cause: String,
+    },
+    /// There is no log here, or it is of another format: see the message.
+    #[error("{message}")]
+    Format {
+        /// What was found and what to do.
+        message: String,
+    },
+    /// The log was opened to read only.
+    #[error("the log is open to read only")]
+    ReadOnly,
+    /// The budget has no room.
+    #[error(transparent)]
+    OutOfBudget(#[from] OutOfBudget),
+    /// The system refused.
+    #[error("{message}")]
+    Io {
+        /// Kind of the system's error.
+        kind: io::ErrorKind,
+        /// What the system said, with the path.
+        message: String,
+    },
+}
+
+impl From<io::Error> for LogError {
+    fn from(error: io::Error) -> Self {
+        Self::Io { kind: error.kind(), message: error.to_string() }
+    }
+}
+
+impl From<LoadError> for LogError {
+    fn from(error: LoadError) -> Self {
+        match error {
+            LoadError::Io { kind, message } => Self::Io { kind, message },
+            LoadError::OutOfBudget(refusal) => Self::OutOfBudget(refusal),
+            LoadError::Corrupt { message } => {
+                Self::Corrupt { glsn: Glsn::NONE, file: String::new(), offset: 0, what: message }
+            }
+        }
+    }
+}

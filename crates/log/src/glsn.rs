@@ -1,0 +1,57 @@
+//! Names of places in the log.
+
+use std::fmt;
+
+/// Global log sequence number: the place of an entry in the one order. Dense from 1; 0 stands for "before the first".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Glsn(pub u64);
+
+impl Glsn {
+    /// Before the first entry.
+    pub const NONE: Glsn = Glsn(0);
+    /// The first entry.
+    pub const FIRST: Glsn = Glsn(1);
+    /// Beyond every entry.
+    pub const MAX: Glsn = Glsn(u64::MAX);
+
+    /// The number behind.
+    pub fn next(self) -> Glsn {
+        Glsn(self.0 + 1)
+    }
+}
+
+impl fmt::Display for Glsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// An ordered stream within the one order. Stream 0 carries the store's transactions; users' streams begin at 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub u32);
+
+impl StreamId {
+    /// The store's transactions.
+    pub const TRANSACTIONS: StreamId = StreamId(0);
+}
+
+/// A place that can be certified: the last GLSN of a record, and the chain hash there. Two logs that agree on it agree on
+/// everything before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// Last GLSN of a record (0: the empty log).
+    pub glsn: Glsn,
+    /// H(n) = h(H(n-1), checksum of record n); at the empty log, a hash of the log's id.
+    pub chain: u64,
+}
+
+/// What the log holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// The first GLSN that is not trimmed (equals `next` when nothing is there).
+    pub first: Glsn,
+    /// The GLSN that the next entry will get.
+    pub next: Glsn,
+    /// Every entry up to here survives a power cut.
+    pub durable: Glsn,
+}

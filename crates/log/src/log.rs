@@ -1,0 +1,135 @@
+//! The seam: what a log is to the store above it.
+//!
+//! Laws that every implementation keeps:
+//! 1. GLSNs are dense: each submitted entry gets the number behind the last one.
+//! 2. `durable` never goes back, and everything up to it survives a power cut.
+//! 3. After a failed write or sync the log is poisoned: every later submit and every wait for what is not durable fails, reads of
+//!    what is durable go on.
+//! 4. What is read is what was submitted, or an error: never other bytes.
+
+use std::fmt::Debug;
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::draft::{Draft, Ticket};
+use crate::entry::{Entry, EntryView};
+use crate::error::LogError;
+use crate::glsn::{Bounds, Glsn, Position, StreamId};
+use crate::side::{Side, SideId, SideRef, SideWriter};
+
+/// When an append counts as done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// When it survives a power cut. One sync serves everybody who waits.
+    #[default]
+    Sync,
+    /// As soon as it is ordered. It is written and synced within about [`BUFFERED_DELAY`], and at close; a crash of the process or
+    /// of the machine may lose what was appended since, always a suffix of the order.
+    Buffered,
+}
+
+/// How long a buffered append may stay unsynced.
+pub const BUFFERED_DELAY: Duration = Duration::from_millis(200);
+
+/// One total order of entries.
+pub trait Log: Send + Sync + Debug {
+    /// The log's id, made at its creation.
+    fn id(&self) -> u128;
+
+    /// What the log holds.
+    fn bounds(&self) -> Bounds;
+
+    /// The newest durable place that can be certified.
+    fn position(&self) -> Position;
+
+    /// The chain hash of the record that ends with `glsn`; `None` if no record ends there (or it is trimmed).
+    ///
+    /// # Errors
+    /// The disk, the budget, or corruption.
+    fn chain_at(&self, glsn: Glsn) -> Result<Option<u64>, LogError>;
+
+    /// Gives a record its place in the order; not durable yet. With `expected`, only if its first GLSN is that.
+    ///
+    /// # Errors
+    /// `Conflict`, `TooLarge`, `Poisoned`, `ReadOnly`, `OutOfBudget`: nothing was appended.
+    fn submit(&self, draft: &Draft<'_>, expected: Option<Glsn>) -> Result<Ticket, LogError>;
+
+    /// Waits until everything up to `glsn` is durable; takes part in a group sync (also in `Durability::Buffered`).
+    ///
+    /// # Errors
+    /// `Poisoned`: whether the entry survives a crash is unknown. `NotYet` if it was never submitted.
+    fn wait_durable(&self, glsn: Glsn) -> Result<(), LogError>;
+
+    /// Waits until `next` of the bounds is beyond `glsn` and that entry is readable (durable, or submitted in
+    /// `Durability::Buffered`), or until `patience` is over. Never polls. Returns the last readable GLSN.
+    ///
+    /// # Errors
+    /// `Poisoned`.
+    fn wait_beyond(&self, glsn: Glsn, patience: Duration) -> Result<Glsn, LogError>;
+
+    /// The last GLSN that readers may see: durable, or submitted in `Durability::Buffered`.
+    fn readable(&self) -> Glsn;
+
+    /// Reads one entry (any that was submitted, durable or not).
+    ///
+    /// # Errors
+    /// `Trimmed`, `NotYet`, `Corrupt`, the disk, the budget.
+    fn read(&self, glsn: Glsn) -> Result<Entry, LogError>;
+
+    /// Fills `into` with payload bytes of entry `glsn` from `offset` on: reads only the blocks it needs.
+    ///
+    /// # Errors
+    /// As for `read`; `Corrupt` if the payload ends before.
+    fn read_range(&self, glsn: Glsn, offset: u64, into: &mut [u8]) -> Result<(), LogError>;
+
+    /// Side files of the record that entry `glsn` belongs to.
+    ///
+    /// # Errors
+    /// As for `read`.
+    fn sides_of(&self, glsn: Glsn) -> Result<Vec<SideRef>, LogError>;
+
+    /// Entries of `range` that were readable when the scan began or become so while it runs, of one stream or of all; ends at the
+    /// end of the range or at the last readable entry.
+    ///
+    /// # Errors
+    /// `Trimmed` if the range begins below the first GLSN, the disk, the budget.
+    fn scan(&self, range: Range<Glsn>, stream: Option<StreamId>) -> Result<Box<dyn Scan + '_>, LogError>;
+
+    /// The last GLSN whose record is not younger than `micros` since 1970 UTC; `Glsn::NONE` if all are younger.
+    ///
+    /// # Errors
+    /// `Trimmed` if that lies below the first GLSN, the disk, the budget.
+    fn glsn_at(&self, micros: u64) -> Result<Glsn, LogError>;
+
+    /// Frees whole segments below `until`, and the side files of their records except those that `keep` wants. Returns the new
+    /// first GLSN, which may be lower than asked. Never trims what is not durable.
+    ///
+    /// # Errors
+    /// The disk; what was freed before the failure stays freed.
+    fn trim(&self, until: Glsn, keep: &dyn Fn(SideId) -> bool) -> Result<Glsn, LogError>;
+
+    /// Removes side files that no record in the log names, except those that `keep` wants and those being written.
+    ///
+    /// # Errors
+    /// The disk.
+    fn sweep_sides(&self, keep: &dyn Fn(SideId) -> bool) -> Result<u64, LogError>;
+
+    /// Starts a side file.
+    ///
+    /// # Errors
+    /// The disk, the budget, `Poisoned`, `ReadOnly`.
+    fn create_side(&self) -> Result<Box<dyn SideWriter>, LogError>;
+
+    /// Opens a finished side file; opening one twice gives the same pool file.
+    ///
+    /// # Errors
+    /// `Corrupt` if it is missing or not what its header says.
+    fn open_side(&self, id: SideId) -> Result<Side, LogError>;
+}
+
+/// A walk over entries in GLSN order.
+pub trait Scan: Send {
+    /// The next entry, lent until the next call; `None` at the end. No allocation and no copy per entry (one that spans two blocks is
+    /// copied into the scan's own buffer).
+    fn next(&mut self) -> Option<Result<EntryView<'_>, LogError>>;
+}
