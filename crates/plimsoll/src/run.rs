@@ -1,0 +1,12 @@
+//! Immutable sorted files of versions.
+//!
+//! A *run* is a sorted sequence of versions (by index key, then newest first), cut into *partitions* of at most
+//! [`PARTITION_BYTES`]: static B+trees written once, front to back. A partition is a file of pages in the index's folder, or a
+//! side file of the log (a transaction that was too large for memory is adopted as it stands).
+
+pub(crate) mod builder;
+pub(crate) mod cursor;
+pub(crate) mod partition;
+
+/// A partition is cut when it has grown to this many bytes.
+pub(crate) const PARTITION_BYTES: u64 = 64 << 20;

@@ -1,0 +1,151 @@
+//! A version of a key, as the index knows it.
+//!
+//! The *index key* is the keyspace id (4 bytes, big-endian) followed by the user's key, so that one order holds all keyspaces.
+//! A version is an index key, the GLSN of the commit that wrote it, and what was stored:
+//!
+//! ```text
+//! 0                     deleted
+//! 1 bytes...            the value itself (at most INLINE_BYTES)
+//! 2 offset len          (varints) the value stands in the payload of the log entry with the version's GLSN
+//! 3 side offset len     (varints) the value stands in a side file of plain bytes
+//! ```
+
+use plimsoll_disk::codec::{Reader, push_varint};
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::side::SideId;
+
+/// The longest key of a user, in bytes.
+pub const MAX_KEY_BYTES: usize = 4096;
+
+/// The longest value, in bytes: 1 GiB.
+pub const MAX_VALUE_BYTES: u64 = 1 << 30;
+
+/// Values up to this many bytes live in the index itself; longer ones stay where the log has them.
+pub const INLINE_BYTES: usize = 1024;
+
+/// The longest index key.
+pub(crate) const MAX_INDEX_KEY_BYTES: usize = MAX_KEY_BYTES + 4;
+
+/// The longest encoding of a [`Stored`].
+pub(crate) const MAX_STORED_BYTES: usize = 1 + INLINE_BYTES;
+
+/// What a version stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stored<'a> {
+    /// The key was deleted.
+    Deleted,
+    /// The value itself.
+    Inline(&'a [u8]),
+    /// The value stands in the log entry of the version's GLSN.
+    InLog {
+        /// Byte offset in the entry's payload.
+        offset: u64,
+        /// Its length.
+        len: u64,
+    },
+    /// The value stands in a side file of plain bytes.
+    InSide {
+        /// Which.
+        side: SideId,
+        /// Byte offset.
+        offset: u64,
+        /// Its length.
+        len: u64,
+    },
+}
+
+impl<'a> Stored<'a> {
+    /// Appends the encoding.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        match *self {
+            Stored::Deleted => out.push(0),
+            Stored::Inline(value) => {
+                out.push(1);
+                out.extend_from_slice(value);
+            }
+            Stored::InLog { offset, len } => {
+                out.push(2);
+                push_varint(out, offset);
+                push_varint(out, len);
+            }
+            Stored::InSide { side, offset, len } => {
+                out.push(3);
+                push_varint(out, side.0);
+                push_varint(out, offset);
+                push_varint(out, len);
+            }
+        }
+    }
+
+    /// Reads an encoding that fills `bytes`; `None` if it is not one.
+    pub(crate) fn decode(bytes: &'a [u8]) -> Option<Self> {
+        let (&tag, rest) = bytes.split_first()?;
+        if tag == 1 {
+            return (rest.len() <= INLINE_BYTES).then_some(Stored::Inline(rest));
+        }
+        let mut reader = Reader::new(rest);
+        let stored = match tag {
+            0 => Stored::Deleted,
+            2 => Stored::InLog { offset: reader.varint()?, len: reader.varint()? },
+            3 => Stored::InSide { side: SideId(reader.varint()?), offset: reader.varint()?, len: reader.varint()? },
+            _ => return None,
+        };
+        (reader.remaining() == 0).then_some(stored)
+    }
+
+    /// Length of the value in bytes; 0 for a deletion.
+    pub(crate) fn value_bytes(&self) -> u64 {
+        match *self {
+            Stored::Deleted => 0,
+            Stored::Inline(value) => value.len() as u64,
+            Stored::InLog { len, .. } | Stored::InSide { len, .. } => len,
+        }
+    }
+}
+
+/// One version, borrowed from where it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Version<'a> {
+    /// The index key.
+    pub(crate) key: &'a [u8],
+    /// The commit that wrote it.
+    pub(crate) glsn: Glsn,
+    /// What it stored.
+    pub(crate) stored: Stored<'a>,
+}
+
+/// The index key of a user's key.
+pub(crate) fn index_key(keyspace: u32, key: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    out.extend_from_slice(&keyspace.to_be_bytes());
+    out.extend_from_slice(key);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_stored_comes_back() {
+        let all = [
+            Stored::Deleted,
+            Stored::Inline(b""),
+            Stored::Inline(b"value"),
+            Stored::InLog { offset: 70_000, len: 1 << 20 },
+            Stored::InSide { side: SideId(9), offset: 1 << 33, len: 1 << 30 },
+        ];
+        for stored in all {
+            let mut bytes = Vec::new();
+            stored.encode(&mut bytes);
+            assert_eq!(Stored::decode(&bytes), Some(stored));
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_encoding_are_refused() {
+        for bytes in [&[][..], &[9], &[0, 0], &[2, 1], &[3, 1, 1], &[2, 1, 1, 1]] {
+            assert_eq!(Stored::decode(bytes), None, "{bytes:?}");
+        }
+        assert_eq!(Stored::decode(&[1; INLINE_BYTES + 2]), None);
+    }
+}
