@@ -120,6 +120,12 @@ pub trait Log: Send + Sync + Debug {
     /// The disk, the budget, `Poisoned`, `ReadOnly`.
     fn create_side(&self) -> Result<Box<dyn SideWriter>, LogError>;
 
+    /// Removes a finished side file that no record names (a transaction that was aborted).
+    ///
+    /// # Errors
+    /// The disk.
+    fn discard_side(&self, id: SideId) -> Result<(), LogError>;
+
     /// Opens a finished side file; opening one twice gives the same pool file.
     ///
     /// # Errors

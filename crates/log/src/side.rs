@@ -44,6 +44,12 @@ pub trait SideWriter: Send {
     /// As for `write`.
     fn write_page(&mut self, page: &[u8]) -> Result<(), LogError>;
 
+    /// Reads back plain bytes that were written before (a transaction reads its own large values), from memory or from the file.
+    ///
+    /// # Errors
+    /// The disk or the budget refuses, or the range was not written.
+    fn read_back(&mut self, offset: u64, into: &mut [u8]) -> Result<(), LogError>;
+
     /// Plain bytes, or pages, written so far.
     fn position(&self) -> u64;
 
