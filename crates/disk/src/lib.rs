@@ -1,14 +1,18 @@
 //! THE DOOR: everything that touches the outside of the process.
 //!
 //! Files ([`vfs`], with real files in [`os`], files in memory in [`mem`] and a disk that lies by seed in [`lying`]), time
-//! ([`clock`]), threads ([`thread`]), the one checksum ([`checksum`]) and the bytes of integers ([`codec`]). The crates above
-//! never call the operating system themselves: that is what lets one seed replay a whole run.
+//! ([`clock`]), threads ([`thread`]), randomness ([`random`]), the one checksum ([`checksum`]) and the bytes of integers
+//! ([`codec`]). The crates above never call the operating system themselves: that is what lets one seed replay a whole run.
 
 pub mod checksum;
 pub mod clock;
 pub mod codec;
+mod image;
 pub mod lying;
 pub mod mem;
 pub mod os;
+mod path_error;
+pub mod random;
 pub mod thread;
+mod tree;
 pub mod vfs;

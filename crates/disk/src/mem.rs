@@ -1,1 +1,218 @@
-//! (to be written)
+//! A perfect disk in memory, for tests: whatever was written is durable at once, and nothing ever fails by itself.
+//!
+//! Clones are the same disk. Paths start at its root, whether they are absolute or not. Direct handles insist on alignment as
+//! those of the real disk do.
+
+use std::collections::BTreeSet;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::image::{Image, end_of};
+use crate::path_error::{at_path, of_kind};
+use crate::tree::{Change, NodeId, Tree};
+use crate::vfs::{Caching, DirEntry, DirLock, Disk, File, LockError, Open, check_direct};
+
+const LOCK_NAME: &str = "LOCK";
+
+/// A disk in memory.
+#[derive(Clone, Debug, Default)]
+pub struct MemDisk {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    tree: Tree<Bytes>,
+    locked: BTreeSet<NodeId>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self { tree: Tree::new(), locked: BTreeSet::new() }
+    }
+}
+
+/// The bytes of a file, shared by its names and its open handles.
+#[derive(Clone, Debug, Default)]
+struct Bytes(Arc<RwLock<Image>>);
+
+impl Bytes {
+    fn read(&self) -> RwLockReadGuard<'_, Image> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Image> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn len(&self) -> u64 {
+        self.read().len()
+    }
+}
+
+impl MemDisk {
+    /// An empty disk.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn open(&mut self, path: &Path, open: Open) -> io::Result<Bytes> {
+        if open == Open::CreateNew {
+            let bytes = Bytes::default();
+            self.tree.create_file(path, bytes.clone())?;
+            return Ok(bytes);
+        }
+        let id = self.tree.file(path)?;
+        self.tree.get(id).cloned().ok_or_else(|| of_kind(path, ErrorKind::NotFound))
+    }
+
+    /// Forgets what lost its last name.
+    fn settle(&mut self, changes: &[Change]) {
+        for id in changes.iter().filter_map(|change| change.was) {
+            if self.tree.links(id) == 0 {
+                self.tree.forget(id);
+            }
+        }
+    }
+}
+
+impl Disk for MemDisk {
+    fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
+        let bytes = self.state().open(path, open)?;
+        let (writable, direct) = (open != Open::Read, caching == Caching::Direct);
+        Ok(Arc::new(MemFile { bytes, writable, direct, path: path.to_owned() }))
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.state().tree.create_dir(path).map(|_| ())
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
+        self.state().tree.list(dir, Bytes::len)
+    }
+
+    fn entry(&self, path: &Path) -> io::Result<Option<DirEntry>> {
+        self.state().tree.entry(path, Bytes::len)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        let changes = state.tree.rename(from, to)?;
+        // What was moved has a name again: only what it replaced can be without one.
+        state.settle(&changes);
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        let changes = state.tree.remove(path)?;
+        state.settle(&changes);
+        Ok(())
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        let changes = state.tree.remove_dir(path)?;
+        state.settle(&changes);
+        Ok(())
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.state().tree.hard_link(from, to).map(|_| ())
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.state().tree.folder(dir).map(|_| ())
+    }
+
+    fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
+        let mut state = self.state();
+        let folder = state.tree.folder(dir).map_err(LockError::Io)?;
+        if state.locked.contains(&folder) {
+            return Err(LockError::Held { pid: Some(std::process::id()) });
+        }
+        let path = dir.join(LOCK_NAME);
+        let bytes = match state.open(&path, Open::CreateNew) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => state.open(&path, Open::ReadWrite),
+            opened => opened,
+        }
+        .map_err(LockError::Io)?;
+        bytes.write().set_len(0);
+        bytes.write().write(format!("{}\n", std::process::id()).as_bytes(), 0);
+        state.locked.insert(folder);
+        Ok(Box::new(MemLock { disk: self.clone(), folder, bytes }))
+    }
+}
+
+#[derive(Debug)]
+struct MemFile {
+    bytes: Bytes,
+    writable: bool,
+    direct: bool,
+    path: PathBuf,
+}
+
+impl MemFile {
+    fn check(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        if self.direct { check_direct(buf, offset).map_err(|e| at_path(&self.path, e)) } else { Ok(()) }
+    }
+
+    /// Agrees to write up to the end of `len` bytes at `offset`.
+    fn check_write(&self, offset: u64, len: u64) -> io::Result<()> {
+        if !self.writable {
+            return Err(of_kind(&self.path, ErrorKind::PermissionDenied));
+        }
+        end_of(offset, len).map(|_| ()).map_err(|e| at_path(&self.path, e))
+    }
+}
+
+impl File for MemFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.check(buf, offset)?;
+        Ok(self.bytes.read().read(buf, offset))
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.check(buf, offset)?;
+        self.check_write(offset, buf.len() as u64)?;
+        self.bytes.write().write(buf, offset);
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.bytes.len())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.check_write(0, len)?;
+        self.bytes.write().set_len(len);
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct MemLock {
+    disk: MemDisk,
+    folder: NodeId,
+    bytes: Bytes,
+}
+
+impl DirLock for MemLock {}
+
+impl Drop for MemLock {
+    fn drop(&mut self) {
+        self.bytes.write().set_len(0);
+        self.disk.state().locked.remove(&self.folder);
+    }
+}

@@ -1,1 +1,232 @@
-//! (to be written)
+//! The real disk: files of the operating system (Linux), read and written at offsets.
+//!
+//! 1. A handle has no position: `pread` and `pwrite` only, retried when a signal interrupts them, continued when they stop short.
+//! 2. `sync` is `fdatasync`, which makes a changed length durable too; `sync_dir` is `fsync` of the folder.
+//! 3. Every error names its path and keeps its kind (`StorageFull`, `ReadOnlyFilesystem`, ...).
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::io::{Errno, retry_on_intr};
+
+use crate::path_error::{at_path, of_kind};
+use crate::vfs::{Caching, DIRECT_ALIGN, DirEntry, DirLock, Disk, File, LockError, Open, check_direct};
+
+const LOCK_NAME: &str = "LOCK";
+
+/// The file systems of this machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OsDisk;
+
+impl OsDisk {
+    /// The one there is.
+    pub fn new() -> Self {
+        Self
+    }
+}
+
+impl Disk for OsDisk {
+    fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
+        let flags = match open {
+            Open::Read => OFlags::RDONLY,
+            Open::ReadWrite => OFlags::RDWR,
+            Open::CreateNew => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+        };
+        let fd = open_fd(path, flags)?;
+        if open == Open::Read {
+            refuse_folder(&fd, path)?;
+        }
+        let direct = caching == Caching::Direct && turn_direct(&fd).map_err(|e| at_path(path, e))?;
+        Ok(Arc::new(OsFile { fd, direct, path: path.to_owned() }))
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        call(path, || rustix::fs::mkdir(path, Mode::from_raw_mode(0o777)))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
+        let mut entries = Vec::new();
+        for found in fs::read_dir(dir).map_err(|e| at_path(dir, e))? {
+            let name = found.map_err(|e| at_path(dir, e))?.file_name();
+            let Ok(name) = name.into_string() else { continue };
+            // `None`: removed since its name was read.
+            entries.extend(self.entry(&dir.join(name))?);
+        }
+        entries.sort();
+        Ok(entries)
+    }
+
+    fn entry(&self, path: &Path) -> io::Result<Option<DirEntry>> {
+        let stat = match retry_on_intr(|| rustix::fs::stat(path)) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            Err(errno) => return Err(at_path(path, errno)),
+        };
+        let is_dir = FileType::from_raw_mode(stat.st_mode).is_dir();
+        let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        Ok(Some(DirEntry { name, len: if is_dir { 0 } else { stat.st_size as u64 }, is_dir }))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        call(from, || rustix::fs::rename(from, to))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        call(path, || rustix::fs::unlink(path))
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        call(path, || rustix::fs::rmdir(path))
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        call(to, || rustix::fs::link(from, to))
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        let fd = open_fd(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        call(dir, || rustix::fs::fsync(&fd))
+    }
+
+    fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
+        let path = dir.join(LOCK_NAME);
+        let fd = open_fd(&path, OFlags::RDWR | OFlags::CREATE).map_err(LockError::Io)?;
+        let file = OsFile { fd, direct: false, path };
+        match retry_on_intr(|| rustix::fs::flock(&file.fd, FlockOperation::NonBlockingLockExclusive)) {
+            Ok(()) => {
+                file.name_holder();
+                Ok(Box::new(OsLock { file }))
+            }
+            Err(Errno::WOULDBLOCK) => Err(LockError::Held { pid: file.holder() }),
+            Err(errno) => Err(LockError::Io(at_path(&file.path, errno))),
+        }
+    }
+}
+
+/// Runs a system call again while signals interrupt it.
+fn call<T>(path: &Path, mut body: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
+    retry_on_intr(&mut body).map_err(|errno| at_path(path, errno))
+}
+
+fn open_fd(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    call(path, || rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o666)))
+}
+
+/// Opening a folder to read succeeds and fails only at the first read: say it at once.
+fn refuse_folder(fd: &OwnedFd, path: &Path) -> io::Result<()> {
+    let stat = call(path, || rustix::fs::fstat(fd))?;
+    if FileType::from_raw_mode(stat.st_mode).is_dir() {
+        return Err(of_kind(path, io::ErrorKind::IsADirectory));
+    }
+    Ok(())
+}
+
+/// Turns the page cache off for a handle; `false` where the file system refuses.
+///
+/// Asked after the open: an `open` that creates and asks for `O_DIRECT` at once leaves its file behind when it is refused.
+fn turn_direct(fd: &OwnedFd) -> rustix::io::Result<bool> {
+    let flags = rustix::fs::fcntl_getfl(fd)?;
+    match rustix::fs::fcntl_setfl(fd, flags | OFlags::DIRECT) {
+        Ok(()) => Ok(true),
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+#[derive(Debug)]
+struct OsFile {
+    fd: OwnedFd,
+    /// Whether the file system agreed to `O_DIRECT`.
+    direct: bool,
+    path: PathBuf,
+}
+
+impl OsFile {
+    fn check(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        if self.direct { check_direct(buf, offset).map_err(|e| at_path(&self.path, e)) } else { Ok(()) }
+    }
+
+    fn pread(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        retry_on_intr(|| rustix::io::pread(&self.fd, &mut *buf, offset)).map_err(|errno| at_path(&self.path, errno))
+    }
+
+    fn pwrite(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        call(&self.path, || rustix::io::pwrite(&self.fd, buf, offset))
+    }
+
+    /// Writes this process's id into a lock file, so that whoever is refused can say who holds it. The lock holds without it: a
+    /// full disk must not keep a store from being opened.
+    fn name_holder(&self) {
+        let text = format!("{}\n", std::process::id());
+        // In place and only then cut: overwriting needs no space.
+        if self.write_at(text.as_bytes(), 0).and_then(|()| self.set_len(text.len() as u64)).is_err() {
+            let _ = self.set_len(0);
+        }
+    }
+
+    fn holder(&self) -> Option<u32> {
+        let mut text = [0; 16];
+        let n = self.read_at(&mut text, 0).ok()?;
+        std::str::from_utf8(&text[..n]).ok()?.lines().next()?.parse().ok()
+    }
+}
+
+impl File for OsFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.check(buf, offset)?;
+        let mut done = 0;
+        while done < buf.len() {
+            let n = self.pread(&mut buf[done..], offset + done as u64)?;
+            // A direct read can go on only from an aligned place: read the part of a block behind it once more.
+            let step = if self.direct { n - n % DIRECT_ALIGN } else { n };
+            if step == 0 {
+                return Ok(done + n);
+            }
+            done += step;
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.check(buf, offset)?;
+        let mut done = 0;
+        while done < buf.len() {
+            match self.pwrite(&buf[done..], offset + done as u64)? {
+                0 => return Err(of_kind(&self.path, io::ErrorKind::WriteZero)),
+                n => done += n,
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        call(&self.path, || rustix::fs::fdatasync(&self.fd))
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(call(&self.path, || rustix::fs::fstat(&self.fd))?.st_size as u64)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        call(&self.path, || rustix::fs::ftruncate(&self.fd, len))
+    }
+}
+
+/// Held by the open lock file: the system releases it when the handle closes, however the process ends.
+#[derive(Debug)]
+struct OsLock {
+    file: OsFile,
+}
+
+impl DirLock for OsLock {}
+
+impl Drop for OsLock {
+    fn drop(&mut self) {
+        // Nobody holds it now: leave no old name for the next one who is refused to report.
+        let _ = self.file.set_len(0);
+    }
+}

@@ -14,6 +14,21 @@ use std::sync::Arc;
 /// Offsets, lengths and memory of direct reads and writes are multiples of this many bytes.
 pub const DIRECT_ALIGN: usize = 4096;
 
+/// Refuses what a direct handle cannot do: an unaligned buffer, offset or length. A read may reach past the end of the file.
+pub(crate) fn check_direct(buf: &[u8], offset: u64) -> io::Result<()> {
+    let address = buf.as_ptr().addr();
+    if address % DIRECT_ALIGN == 0 && buf.len() % DIRECT_ALIGN == 0 && offset % DIRECT_ALIGN as u64 == 0 {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!(
+            "a direct handle needs multiples of {DIRECT_ALIGN}: buffer at {address:#x}, offset {offset}, length {}",
+            buf.len()
+        ),
+    ))
+}
+
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Open {

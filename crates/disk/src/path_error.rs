@@ -1,0 +1,49 @@
+//! Errors that say which path they are about. The kind survives, and the cause stays reachable as the source.
+
+use std::error::Error;
+use std::fmt::{self, Display};
+use std::io;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug)]
+struct PathError {
+    path: PathBuf,
+    cause: io::Error,
+}
+
+impl Display for PathError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.cause)
+    }
+}
+
+impl Error for PathError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.cause)
+    }
+}
+
+/// `cause` with its path in front.
+pub(crate) fn at_path(path: &Path, cause: impl Into<io::Error>) -> io::Error {
+    let cause = cause.into();
+    io::Error::new(cause.kind(), PathError { path: path.to_owned(), cause })
+}
+
+/// An error of `kind` with its usual text.
+pub(crate) fn of_kind(path: &Path, kind: io::ErrorKind) -> io::Error {
+    at_path(path, kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_its_path_and_keeps_kind_and_cause() {
+        let error = at_path(Path::new("some/file"), rustix::io::Errno::NOSPC);
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert!(error.to_string().starts_with("some/file: No space left"), "{error}");
+        let cause = error.get_ref().and_then(|e| e.source()).and_then(|e| e.downcast_ref::<io::Error>());
+        assert_eq!(cause.and_then(io::Error::raw_os_error), Some(rustix::io::Errno::NOSPC.raw_os_error()));
+    }
+}

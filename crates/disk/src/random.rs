@@ -1,0 +1,88 @@
+//! Randomness: the only place that makes any.
+//!
+//! [`Random`] is for choices that a seed must replay (simulated faults, sampling); [`entropy`] is for ids that must differ
+//! between machines. Neither is for secrets. Algorithm of [`Random`]: splitmix64 (Sebastiano Vigna).
+
+use std::io;
+
+use rustix::rand::GetRandomFlags;
+
+/// A stream of numbers that one seed fixes for ever.
+#[derive(Clone, Debug)]
+pub struct Random {
+    state: u64,
+}
+
+impl Random {
+    /// The stream of `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    /// The next number; all are equally likely.
+    pub fn next_u64(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `n`; 0 if `n` is 0.
+    pub fn below(&mut self, n: u64) -> u64 {
+        ((u128::from(self.next_u64()) * u128::from(n)) >> 64) as u64
+    }
+
+    /// `true` with probability `p`: never at 0, always at 1.
+    pub fn chance(&mut self, p: f64) -> bool {
+        // 53 bits: as many as the fraction holds, so that the quotient is exact and below 1.
+        ((self.next_u64() >> 11) as f64 / (1u64 << 53) as f64) < p
+    }
+}
+
+/// 128 bits from the operating system.
+pub fn entropy() -> io::Result<u128> {
+    let mut bytes = [0; 16];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        filled += rustix::io::retry_on_intr(|| rustix::rand::getrandom(&mut bytes[filled..], GetRandomFlags::empty()))?;
+    }
+    Ok(u128::from_le_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_gives_the_same_stream_for_ever() {
+        let mut random = Random::new(1234567);
+        assert_eq!(random.next_u64(), 6457827717110365317);
+        assert_eq!(random.next_u64(), 3203168211198807973);
+        let mut again = Random::new(1234567);
+        assert_eq!(again.next_u64(), 6457827717110365317);
+        assert_ne!(Random::new(1).next_u64(), Random::new(2).next_u64());
+    }
+
+    #[test]
+    fn below_reaches_every_number_and_no_other() {
+        let mut random = Random::new(3);
+        let mut seen = [0; 5];
+        (0..1000).for_each(|_| seen[random.below(5) as usize] += 1);
+        assert!(seen.iter().all(|count| (150..250).contains(count)), "{seen:?}");
+        assert_eq!(random.below(0), 0);
+    }
+
+    #[test]
+    fn a_chance_is_as_likely_as_it_says() {
+        let mut random = Random::new(4);
+        let hits = (0..10_000).filter(|_| random.chance(0.3)).count();
+        assert!((2800..3200).contains(&hits), "{hits}");
+        assert!((0..1000).all(|_| !random.chance(0.0) && random.chance(1.0)));
+    }
+
+    #[test]
+    fn entropy_differs_each_time() {
+        assert_ne!(entropy().unwrap(), entropy().unwrap());
+    }
+}
