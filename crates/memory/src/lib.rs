@@ -13,3 +13,4 @@ pub mod chunk;
 pub mod page;
 pub mod pool;
 pub mod sorted;
+mod sync;

@@ -1,0 +1,360 @@
+//! Entries in chunks, linked into a skip list.
+//!
+//! ```text
+//!    -4*height ...  -8         -4        0       8            10            12
+//!    | link h-1 ... | link 1   | link 0  | order | key length | value length | key ... | value ... |
+//!                                        ^ position: chunk << 13 | offset / 8
+//! ```
+//!
+//! Laws:
+//! 1. A position that a link gives names an entry whose bytes never change again and whose chunk stays until the list is dropped.
+//! 2. An entry on level n is on every level below n, in the same order.
+//! 3. At least eight bytes may be read where a key starts, whatever its length.
+#![allow(unsafe_code, reason = "lays entries over the bytes of chunks that readers and the writer share")]
+
+use std::cmp::Ordering;
+use std::num::NonZeroU32;
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+use std::sync::atomic::{self, AtomicPtr, AtomicU32, AtomicUsize};
+
+use super::Entry;
+use super::link::{Link, splice};
+use crate::chunk::{CHUNK_BYTES, Chunk};
+
+/// The most levels of a tower.
+pub(super) const MAX_HEIGHT: usize = 12;
+
+/// No entry; where an entry to start from is meant, the head.
+const NONE: u32 = 0;
+
+/// Bytes in front of the key: order and two lengths.
+pub(super) const HEADER_BYTES: usize = 12;
+
+pub(super) const LINK_BYTES: usize = size_of::<u32>();
+
+const UNIT_BYTES: usize = 8;
+const UNIT_BITS: u32 = (CHUNK_BYTES / UNIT_BYTES).ilog2();
+const PREFIX_BYTES: usize = 8;
+
+/// Chunks that the first segment of the table has room for; each further segment has twice as many as the one before.
+const FIRST_SEGMENT: usize = 8;
+const SEGMENTS: usize = 16;
+
+/// The most chunks: all that a position can name, 32 GiB.
+pub(super) const MAX_CHUNKS: usize = FIRST_SEGMENT * ((1 << SEGMENTS) - 1);
+
+const _: () = assert!(MAX_CHUNKS <= 1 << (u32::BITS - UNIT_BITS));
+
+/// Where an entry stands; valid for the map that gave it, as long as that lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    at: NonZeroU32,
+    map: u32,
+}
+
+/// What is searched for, ready to be compared.
+pub(super) struct Probe<'a> {
+    prefix: u64,
+    key: &'a [u8],
+    order: u64,
+}
+
+impl<'a> Probe<'a> {
+    pub(super) fn new(key: &'a [u8], order: u64) -> Self {
+        let mut prefix = [0; PREFIX_BYTES];
+        let length = key.len().min(PREFIX_BYTES);
+        prefix[..length].copy_from_slice(&key[..length]);
+        Self { prefix: u64::from_be_bytes(prefix), key, order }
+    }
+}
+
+/// A place between two neighbours, on every level: entries of one list, none between them.
+#[derive(Clone, Debug)]
+pub(super) struct Gap {
+    before: [u32; MAX_HEIGHT],
+    after: [u32; MAX_HEIGHT],
+}
+
+impl Gap {
+    /// The only one of an empty list.
+    pub(super) fn whole() -> Self {
+        Self { before: [NONE; MAX_HEIGHT], after: [NONE; MAX_HEIGHT] }
+    }
+}
+
+/// Where in a chunk an entry goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) chunk: usize,
+    /// Of the header; the tower stands in front of it.
+    pub(super) offset: usize,
+    pub(super) height: usize,
+}
+
+impl Place {
+    /// Where an entry goes that may begin at `start`, and the first byte behind it; `None` if the chunk has no room.
+    pub(super) fn fit(chunk: usize, start: usize, height: usize, payload_bytes: usize) -> Option<(Self, usize)> {
+        let offset = (start + height * LINK_BYTES).next_multiple_of(UNIT_BYTES);
+        let end = offset + HEADER_BYTES + payload_bytes.max(PREFIX_BYTES);
+        let end = end.next_multiple_of(LINK_BYTES);
+        (end <= CHUNK_BYTES).then_some((Self { chunk, offset, height }, end))
+    }
+
+    fn position(&self) -> u32 {
+        (self.chunk as u32) << UNIT_BITS | (self.offset / UNIT_BYTES) as u32
+    }
+}
+
+/// The skip list: a head, and a table of chunks that is read without a lock.
+pub(super) struct Entries {
+    /// Tells positions of this list from those of others.
+    id: u32,
+    head: [Link; MAX_HEIGHT],
+    height: AtomicUsize,
+    segments: [OnceLock<Box<[AtomicPtr<u8>]>>; SEGMENTS],
+}
+
+impl Entries {
+    pub(super) fn new() -> Self {
+        static IDS: AtomicU32 = AtomicU32::new(0);
+        Self {
+            id: IDS.fetch_add(1, atomic::Ordering::Relaxed),
+            head: std::array::from_fn(|_| Link::none()),
+            height: AtomicUsize::new(1),
+            segments: std::array::from_fn(|_| OnceLock::new()),
+        }
+    }
+
+    /// How many chunks the segment has room for that a first chunk with this index needs; 0 if there is room already.
+    pub(super) fn segment_missing(&self, chunk: usize) -> usize {
+        let (segment, _) = segment_of(chunk);
+        if self.segments[segment].get().is_some() { 0 } else { FIRST_SEGMENT << segment }
+    }
+
+    /// Bytes of heap that a segment for so many chunks takes.
+    pub(super) fn segment_bytes(chunks: usize) -> usize {
+        chunks * size_of::<AtomicPtr<u8>>()
+    }
+
+    /// Enters a chunk into the table. Its holder keeps it until `self` is dropped, or calls `forget_chunk`.
+    pub(super) fn enter_chunk(&self, index: usize, chunk: &Chunk) {
+        let (segment, at) = segment_of(index);
+        let table = self.segments[segment]
+            .get_or_init(|| (0..FIRST_SEGMENT << segment).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect());
+        // Release: pairs with the Acquire in `chunk_address`.
+        table[at].store(chunk.address().as_ptr(), atomic::Ordering::Release);
+    }
+
+    /// Takes a chunk out of the table in which no entry was ever written.
+    pub(super) fn forget_chunk(&self, index: usize) {
+        let (segment, at) = segment_of(index);
+        if let Some(table) = self.segments[segment].get() {
+            table[at].store(std::ptr::null_mut(), atomic::Ordering::Release);
+        }
+    }
+
+    fn chunk_address(&self, index: usize) -> NonNull<u8> {
+        let (segment, at) = segment_of(index);
+        let table = self.segments[segment].get().expect("a position names a chunk of the table");
+        // Acquire: pairs with the Release in `enter_chunk`.
+        NonNull::new(table[at].load(atomic::Ordering::Acquire)).expect("a position names a chunk of the table")
+    }
+
+    /// Address of the header of the entry at `at`.
+    fn address(&self, at: u32) -> NonNull<u8> {
+        let chunk = self.chunk_address((at >> UNIT_BITS) as usize);
+        let offset = (at as usize & ((1 << UNIT_BITS) - 1)) * UNIT_BYTES;
+        // SAFETY: an offset of `UNIT_BITS` bits, times a unit, lies inside a chunk.
+        unsafe { chunk.add(offset) }
+    }
+
+    /// The link of `level` that leads on from `at` ([`NONE`]: from the head).
+    ///
+    /// # Safety
+    /// `at` is [`NONE`] or names an entry of this list with more than `level` levels, or one about to be written there.
+    unsafe fn link(&self, at: u32, level: usize) -> &Link {
+        if at == NONE {
+            return &self.head[level];
+        }
+        // SAFETY: the tower stands in front of the header, in the same chunk, aligned as headers are; its bytes are only ever
+        // touched through `Link`, which is laid out like a `u32`.
+        unsafe { self.address(at).sub((level + 1) * LINK_BYTES).cast::<Link>().as_ref() }
+    }
+
+    /// The first entry.
+    pub(super) fn first(&self) -> Option<Position> {
+        self.position(self.head[0].follow())
+    }
+
+    /// The last entry.
+    pub(super) fn last(&self) -> Option<Position> {
+        let mut at = NONE;
+        for level in (0..self.height.load(atomic::Ordering::Relaxed)).rev() {
+            loop {
+                // SAFETY: `at` is the head or was reached on this level or a higher one.
+                match unsafe { self.link(at, level) }.follow() {
+                    NONE => break,
+                    next => at = next,
+                }
+            }
+        }
+        self.position(at)
+    }
+
+    /// The entry behind.
+    pub(super) fn next(&self, position: Position) -> Option<Position> {
+        // SAFETY: it is an entry of this list, as `own` checks, and every entry has a level 0.
+        self.position(unsafe { self.link(self.own(position), 0) }.follow())
+    }
+
+    /// The entry itself.
+    pub(super) fn entry(&self, position: Position) -> Entry<'_> {
+        // SAFETY: it is an entry of this list, as `own` checks.
+        unsafe { self.read(self.own(position)) }
+    }
+
+    /// The last entry before the probe, and the first at or behind it.
+    pub(super) fn around(&self, probe: &Probe<'_>) -> (Option<Position>, Option<Position>) {
+        let (before, after) = self.search(probe, |_, _, _| {});
+        (self.position(before), self.position(after))
+    }
+
+    fn position(&self, at: u32) -> Option<Position> {
+        NonZeroU32::new(at).map(|at| Position { at, map: self.id })
+    }
+
+    fn own(&self, position: Position) -> u32 {
+        assert_eq!(position.map, self.id, "a position is valid for the map that gave it");
+        position.at.get()
+    }
+
+    /// The entry at `at`.
+    ///
+    /// # Safety
+    /// `at` names an entry of this list.
+    unsafe fn read(&self, at: u32) -> Entry<'_> {
+        let address = self.address(at);
+        // SAFETY: an entry begins with its order, aligned to eight, and two lengths, and never changes.
+        let (order, key_bytes, value_bytes) = unsafe {
+            (
+                address.cast::<u64>().read(),
+                usize::from(address.add(8).cast::<u16>().read()),
+                usize::from(address.add(10).cast::<u16>().read()),
+            )
+        };
+        // SAFETY: so many bytes were written behind the header, in the same chunk, and never change while `self` lives.
+        let (key, value) = unsafe {
+            let key = address.add(HEADER_BYTES);
+            (
+                std::slice::from_raw_parts(key.as_ptr(), key_bytes),
+                std::slice::from_raw_parts(key.add(key_bytes).as_ptr(), value_bytes),
+            )
+        };
+        Entry { key, order, value }
+    }
+
+    /// How the entry at `at` stands to the probe: `Less` means in front of it.
+    ///
+    /// # Safety
+    /// `at` names an entry of this list.
+    #[inline]
+    unsafe fn compare(&self, at: u32, probe: &Probe<'_>) -> Ordering {
+        let address = self.address(at);
+        // SAFETY: an entry has its key's length there, and eight readable bytes where the key starts (law 3).
+        let (key_bytes, prefix) = unsafe {
+            (
+                usize::from(address.add(8).cast::<u16>().read()),
+                u64::from_be(address.add(HEADER_BYTES).cast::<u64>().read_unaligned()),
+            )
+        };
+        // What follows a short key is not part of it.
+        let prefix = if key_bytes < PREFIX_BYTES { prefix & !(u64::MAX >> (8 * key_bytes)) } else { prefix };
+        if prefix != probe.prefix {
+            return prefix.cmp(&probe.prefix);
+        }
+        // SAFETY: as asked of the caller.
+        let entry = unsafe { self.read(at) };
+        entry.key.cmp(probe.key).then(probe.order.cmp(&entry.order))
+    }
+
+    /// The neighbours of the place where the probe belongs: the last entry before it and the first at or behind it.
+    /// `record` is told the same for every level in use.
+    fn search(&self, probe: &Probe<'_>, mut record: impl FnMut(usize, u32, u32)) -> (u32, u32) {
+        let (mut before, mut after) = (NONE, NONE);
+        for level in (0..self.height.load(atomic::Ordering::Relaxed)).rev() {
+            let not_before = after;
+            loop {
+                // SAFETY: `before` is the head or was reached on this level or a higher one.
+                after = unsafe { self.link(before, level) }.follow();
+                // SAFETY: a link leads to an entry.
+                if after == NONE || after == not_before || unsafe { self.compare(after, probe) } != Ordering::Less {
+                    break;
+                }
+                before = after;
+            }
+            record(level, before, after);
+        }
+        (before, after)
+    }
+
+    /// How an entry, or what stands in for none, stands to the probe.
+    fn compare_or(&self, at: u32, probe: &Probe<'_>, for_none: Ordering) -> Ordering {
+        // SAFETY: gaps and searches yield entries of this list only.
+        if at == NONE { for_none } else { unsafe { self.compare(at, probe) } }
+    }
+
+    /// Makes `gap`, which was found in this list with no insert since elsewhere, the place where the probe belongs; whether no
+    /// entry stands exactly there.
+    pub(super) fn find_gap(&self, gap: &mut Gap, probe: &Probe<'_>) -> bool {
+        if self.compare_or(gap.before[0], probe, Ordering::Less) == Ordering::Less
+            && self.compare_or(gap.after[0], probe, Ordering::Greater) == Ordering::Greater
+        {
+            return true;
+        }
+        let (_, after) = self.search(probe, |level, before, after| {
+            gap.before[level] = before;
+            gap.after[level] = after;
+        });
+        self.compare_or(after, probe, Ordering::Greater) != Ordering::Equal
+    }
+
+    /// Writes an entry at `place` and hangs it into `gap`, which from then on is the gap behind it.
+    ///
+    /// # Safety
+    /// The caller is the only writer; `place` came from [`Place::fit`] for these lengths in a chunk of the table, and its bytes,
+    /// tower included, belong to no other entry; `gap` holds neighbours of where (`key`, `order`) belongs.
+    pub(super) unsafe fn insert(&self, place: Place, gap: &mut Gap, key: &[u8], order: u64, value: &[u8]) {
+        let at = place.position();
+        let address = self.address(at);
+        // SAFETY: the header's bytes are aligned, inside the chunk, and nobody reads them before the entry is linked.
+        unsafe {
+            address.cast::<u64>().write(order);
+            address.add(8).cast::<u16>().write(key.len() as u16);
+            address.add(10).cast::<u16>().write(value.len() as u16);
+        }
+        // SAFETY: as above for the bytes behind the header; `key` and `value` cannot overlap bytes that nobody could read.
+        unsafe {
+            let to = address.add(HEADER_BYTES);
+            to.copy_from_nonoverlapping(NonNull::from(key).cast(), key.len());
+            to.add(key.len()).copy_from_nonoverlapping(NonNull::from(value).cast(), value.len());
+        }
+        // SAFETY: the tower of `place` has so many levels, and what stands before in `gap` on a level has that level.
+        splice(
+            at,
+            place.height,
+            |level| unsafe { self.link(at, level) },
+            |level| unsafe { self.link(gap.before[level], level) },
+            &gap.after,
+        );
+        gap.before[..place.height].fill(at);
+        self.height.fetch_max(place.height, atomic::Ordering::Relaxed);
+    }
+}
+
+/// The segment of the table that a chunk stands in, and its place there.
+fn segment_of(chunk: usize) -> (usize, usize) {
+    let shifted = chunk + FIRST_SEGMENT;
+    let segment = (shifted.ilog2() - FIRST_SEGMENT.ilog2()) as usize;
+    (segment, shifted - (FIRST_SEGMENT << segment))
+}
