@@ -4,6 +4,7 @@
 //! that a file zeroed ahead costs little. Law: bytes at and beyond the length are zero.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
@@ -16,7 +17,7 @@ type Page = [u8; PAGE_BYTES as usize];
 static ZEROS: LazyLock<Arc<Page>> = LazyLock::new(|| Arc::new([0; PAGE_BYTES as usize]));
 
 /// A file's bytes. A clone shares its pages.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Image {
     len: u64,
     pages: BTreeMap<u64, Arc<Page>>,
@@ -27,6 +28,12 @@ pub(crate) fn end_of(offset: u64, len: u64) -> io::Result<u64> {
     offset.checked_add(len).filter(|end| i64::try_from(*end).is_ok()).ok_or(io::ErrorKind::FileTooLarge.into())
 }
 
+impl fmt::Debug for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes in {} pages", self.len, self.pages.len())
+    }
+}
+
 impl Image {
     pub(crate) fn len(&self) -> u64 {
         self.len
@@ -35,6 +42,12 @@ impl Image {
     /// How many pages were written.
     pub(crate) fn page_count(&self) -> u64 {
         self.pages.len() as u64
+    }
+
+    /// How many of `len` bytes at `offset`, from the front, can be written with at most `spare` new pages.
+    pub(crate) fn fitting(&self, offset: u64, len: usize, spare: u64) -> usize {
+        let missing = parts(offset, len).filter(|(page, ..)| !self.pages.contains_key(page));
+        missing.map(|(.., part)| part.start).nth(usize::try_from(spare).unwrap_or(usize::MAX)).unwrap_or(len)
     }
 
     pub(crate) fn read(&self, buf: &mut [u8], offset: u64) -> usize {
@@ -79,7 +92,7 @@ impl Image {
 }
 
 /// Cuts `len` bytes at `offset` at page borders: page number, offset within the page, range within the bytes.
-pub(crate) fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, Range<usize>)> {
+fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
         let at = offset + done as u64;
@@ -141,6 +154,17 @@ mod tests {
         assert_eq!(image.page_count(), 2);
         image.set_len(1);
         assert_eq!(image.page_count(), 1);
+    }
+
+    #[test]
+    fn what_fits_counts_only_pages_that_are_not_there_yet() {
+        let mut image = Image::default();
+        image.write(&[1; 4096], 4096);
+        assert_eq!(image.fitting(0, 12288, 2), 12288);
+        assert_eq!(image.fitting(0, 12288, 1), 8192);
+        assert_eq!(image.fitting(0, 12288, 0), 0);
+        assert_eq!(image.fitting(5000, 9000, 0), 8192 - 5000);
+        assert_eq!(image.fitting(4096, 4096, 0), 4096);
     }
 
     #[test]

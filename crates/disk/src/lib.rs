@@ -9,6 +9,7 @@ pub mod clock;
 pub mod codec;
 mod image;
 pub mod lying;
+pub mod machine;
 pub mod mem;
 pub mod os;
 mod path_error;

@@ -1,1 +1,599 @@
-//! (to be written)
+//! A disk in memory that lies by seed, to simulate crashes and faults.
+//!
+//! Between crashes it behaves like the real one. It keeps apart what its readers see and what is durable, and a power cut shows
+//! the difference:
+//! 1. Every unsynced write survives whole, is torn along sectors of 512 bytes, or is lost, each for itself, so that later ones may
+//!    survive earlier ones. Lengths change in their order but apart from the bytes; where a file grew without its bytes it reads
+//!    zeros.
+//! 2. Of the unsynced operations on the names of a folder a front survives. Syncing a file does not save its name.
+//! 3. After a failed sync it is decided, and hidden until the next crash, what was saved; later syncs do not help.
+//! 4. Handles and locks do not survive.
+//!
+//! One seed and one sequence of calls always give the same answers. Clones are the same disk; [`LyingDisk::snapshot`] copies it.
+
+mod bytes;
+mod names;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+
+use crate::image::{PAGE_BYTES, end_of};
+use crate::lying::bytes::Bytes;
+use crate::lying::names::DurableNames;
+use crate::path_error::{at_path, of_kind};
+use crate::random::Random;
+use crate::tree::{NodeId, ROOT, Tree};
+use crate::vfs::{Caching, DirEntry, DirLock, Disk, File, LockError, Open, check_direct};
+
+const LOCK_NAME: &str = "LOCK";
+
+/// The simulated machine has one process. Its number is fixed: that of the real one would change lengths from run to run.
+const PID: u32 = 1;
+
+/// What was done to the disk's users so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Injected {
+    /// Power cuts.
+    pub power_cuts: u64,
+    /// Unsynced writes of which nothing survived.
+    pub lost_writes: u64,
+    /// Unsynced writes of which a part survived.
+    pub torn_writes: u64,
+    /// Unsynced operations on names that did not survive.
+    pub lost_names: u64,
+    /// Reads that failed.
+    pub failed_reads: u64,
+    /// Reads that returned a wrong bit.
+    pub flipped_bits: u64,
+    /// Bytes changed for good.
+    pub corrupted_bytes: u64,
+    /// Syncs that failed while the power was on.
+    pub failed_syncs: u64,
+    /// Writes that found no space.
+    pub refused_writes: u64,
+}
+
+/// A disk in memory that lies by seed.
+#[derive(Clone)]
+pub struct LyingDisk {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Clone, Debug)]
+struct State {
+    tree: Tree<Bytes>,
+    names: DurableNames,
+    /// How many handles each open file has.
+    handles: BTreeMap<NodeId, u64>,
+    locked: BTreeSet<NodeId>,
+    /// Goes up at each crash, so that handles and locks of before are known.
+    generation: u64,
+    power_is_cut: bool,
+    cut_at_sync: Option<u64>,
+    sync_count: u64,
+    fail_next_sync: bool,
+    fail_reads: f64,
+    flip_bits: f64,
+    pages_max: Option<u64>,
+    injected: Injected,
+    /// Chooses what survives. Apart from `read_random`, so that a read more or less does not change it.
+    crash_random: Random,
+    read_random: Random,
+}
+
+impl LyingDisk {
+    /// An empty disk.
+    pub fn new(seed: u64) -> Self {
+        Self { state: Arc::new(Mutex::new(State::new(seed))) }
+    }
+
+    /// Lets everything that is chosen from now on follow another seed, for instance to see other outcomes of one crash.
+    pub fn reseed(&self, seed: u64) {
+        self.state().reseed(seed);
+    }
+
+    /// How many calls of `sync` and `sync_dir` were made while the power was on, the failed ones included.
+    pub fn sync_count(&self) -> u64 {
+        self.state().sync_count
+    }
+
+    /// Cuts the power at the `n`-th sync, counted as [`LyingDisk::sync_count`] does (at the next one, if that is past).
+    ///
+    /// That call and everything after it fails until [`LyingDisk::restore_power`]. Whether that sync still took effect is chosen
+    /// by the seed.
+    pub fn cut_power_at_sync(&self, n: u64) {
+        self.state().cut_at_sync = Some(n);
+    }
+
+    /// Cuts the power now.
+    pub fn cut_power(&self) {
+        self.state().cut_power();
+    }
+
+    /// Whether everything fails because the power is cut.
+    pub fn power_is_cut(&self) -> bool {
+        self.state().power_is_cut
+    }
+
+    /// Shows the disk as it is after a crash, with the power on. Cuts it before if it was still on; forgets a cut that
+    /// was still to come.
+    pub fn restore_power(&self) {
+        self.state().restore_power();
+    }
+
+    /// Lets each read fail with this probability.
+    pub fn fail_reads(&self, probability: f64) {
+        self.state().fail_reads = probability;
+    }
+
+    /// Lets each read return one wrong bit with this probability. The next one may return it right.
+    pub fn flip_bits(&self, probability: f64) {
+        self.state().flip_bits = probability;
+    }
+
+    /// Lets the next `sync` or `sync_dir` fail. Of what a file's sync should have saved, a part chosen by the seed is durable, and
+    /// the rest never will be, whatever later syncs say; readers see all of it until a crash. Names stay unsynced.
+    pub fn fail_next_sync(&self) {
+        self.state().fail_next_sync = true;
+    }
+
+    /// Changes the bits in `mask` of one byte of a file for good. An error if the file ends before it.
+    pub fn corrupt(&self, path: &Path, offset: u64, mask: u8) -> io::Result<()> {
+        let mut state = self.state();
+        let id = state.tree.file(path)?;
+        let file = state.file_mut(id, path)?;
+        if offset >= file.current().len() {
+            return Err(of_kind(path, ErrorKind::UnexpectedEof));
+        }
+        file.corrupt(offset, mask);
+        state.injected.corrupted_bytes += 1;
+        Ok(())
+    }
+
+    /// Leaves so many bytes free (in whole blocks of 4096), or any number. Writes beyond them fail with `StorageFull`, after
+    /// writing the front that fits. Only blocks that were never written need space; removing and cutting files gives it back.
+    pub fn fill_up(&self, free_bytes: Option<u64>) {
+        let mut state = self.state();
+        state.pages_max = free_bytes.map(|bytes| state.pages_used() + bytes / PAGE_BYTES);
+    }
+
+    /// What was done to the disk's users so far.
+    pub fn injected(&self) -> Injected {
+        self.state().injected
+    }
+
+    /// A disk of its own with the same contents (unsynced ones and settings too), without handles and locks.
+    pub fn snapshot(&self) -> LyingDisk {
+        let mut state = self.state().clone();
+        state.handles.clear();
+        state.locked.clear();
+        state.sweep();
+        Self { state: Arc::new(Mutex::new(state)) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, if the power is on.
+    fn powered(&self, path: &Path) -> io::Result<MutexGuard<'_, State>> {
+        let state = self.state();
+        if state.power_is_cut { Err(dead(path, "the power is cut")) } else { Ok(state) }
+    }
+}
+
+impl fmt::Debug for LyingDisk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LyingDisk").finish_non_exhaustive()
+    }
+}
+
+fn dead(path: &Path, why: &str) -> io::Error {
+    at_path(path, io::Error::other(why.to_owned()))
+}
+
+impl State {
+    fn new(seed: u64) -> Self {
+        let mut state = Self {
+            tree: Tree::new(),
+            names: DurableNames::default(),
+            handles: BTreeMap::new(),
+            locked: BTreeSet::new(),
+            generation: 0,
+            power_is_cut: false,
+            cut_at_sync: None,
+            sync_count: 0,
+            fail_next_sync: false,
+            fail_reads: 0.0,
+            flip_bits: 0.0,
+            pages_max: None,
+            injected: Injected::default(),
+            crash_random: Random::new(0),
+            read_random: Random::new(0),
+        };
+        state.reseed(seed);
+        state
+    }
+
+    fn reseed(&mut self, seed: u64) {
+        let mut random = Random::new(seed);
+        self.crash_random = Random::new(random.next_u64());
+        self.read_random = Random::new(random.next_u64());
+    }
+
+    fn cut_power(&mut self) {
+        if !self.power_is_cut {
+            self.power_is_cut = true;
+            self.injected.power_cuts += 1;
+        }
+    }
+
+    fn restore_power(&mut self) {
+        self.cut_power();
+        self.names.crash(&mut self.crash_random, &mut self.injected);
+        self.tree.reset(self.names.folders());
+        for file in self.tree.files_mut() {
+            file.crash(&mut self.crash_random, &mut self.injected);
+        }
+        self.handles.clear();
+        self.locked.clear();
+        self.sweep();
+        self.generation += 1;
+        self.power_is_cut = false;
+        self.cut_at_sync = None;
+    }
+
+    /// Forgets what has neither a name now, nor a durable one, nor a handle.
+    fn sweep(&mut self) {
+        let starts = [ROOT].into_iter().chain(self.handles.keys().copied()).chain(self.names.unsynced_nodes());
+        let kept = self.tree.reach(starts, self.names.folders());
+        self.tree.keep(&kept);
+        self.names.retain(&kept);
+    }
+
+    fn file(&self, id: NodeId, path: &Path) -> io::Result<&Bytes> {
+        self.tree.get(id).ok_or_else(|| of_kind(path, ErrorKind::NotFound))
+    }
+
+    fn file_mut(&mut self, id: NodeId, path: &Path) -> io::Result<&mut Bytes> {
+        self.tree.get_mut(id).ok_or_else(|| of_kind(path, ErrorKind::NotFound))
+    }
+
+    fn open(&mut self, path: &Path, open: Open) -> io::Result<NodeId> {
+        if open != Open::CreateNew {
+            return self.tree.file(path);
+        }
+        let (id, operation) = self.tree.create_file(path, Bytes::default())?;
+        self.names.add(operation);
+        Ok(id)
+    }
+
+    fn close(&mut self, id: NodeId) {
+        if let Some(count) = self.handles.get_mut(&id) {
+            *count -= 1;
+            if *count == 0 {
+                self.handles.remove(&id);
+                if self.tree.links(id) == 0 {
+                    self.sweep();
+                }
+            }
+        }
+    }
+
+    fn read(&mut self, id: NodeId, path: &Path, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        if self.read_random.chance(self.fail_reads) {
+            self.injected.failed_reads += 1;
+            return Err(at_path(path, Errno::IO));
+        }
+        let n = self.file(id, path)?.current().read(buf, offset);
+        if n > 0 && self.read_random.chance(self.flip_bits) {
+            self.injected.flipped_bits += 1;
+            let bit = self.read_random.below(n as u64 * 8);
+            buf[(bit / 8) as usize] ^= 1 << (bit % 8);
+        }
+        Ok(n)
+    }
+
+    fn write(&mut self, id: NodeId, path: &Path, bytes: &[u8], offset: u64) -> io::Result<()> {
+        end_of(offset, bytes.len() as u64).map_err(|e| at_path(path, e))?;
+        let spare = self.pages_max.map(|max| max.saturating_sub(self.pages_used()));
+        let file = self.file_mut(id, path)?;
+        let fitting = spare.map_or(bytes.len(), |spare| file.current().fitting(offset, bytes.len(), spare));
+        if !bytes[..fitting].is_empty() {
+            file.write(&bytes[..fitting], offset);
+        }
+        if fitting < bytes.len() {
+            self.injected.refused_writes += 1;
+            return Err(of_kind(path, ErrorKind::StorageFull));
+        }
+        Ok(())
+    }
+
+    fn set_len(&mut self, id: NodeId, path: &Path, len: u64) -> io::Result<()> {
+        end_of(0, len).map_err(|e| at_path(path, e))?;
+        self.file_mut(id, path)?.set_len(len);
+        Ok(())
+    }
+
+    /// Blocks of every file that has a name or a handle.
+    fn pages_used(&self) -> u64 {
+        let alive = self.tree.files().filter(|(id, _)| self.tree.links(*id) > 0 || self.handles.contains_key(id));
+        alive.map(|(_, file)| file.current().page_count()).sum()
+    }
+
+    fn sync(&mut self, id: NodeId, path: &Path) -> io::Result<()> {
+        match self.begin_sync() {
+            Sync::Succeeds => self.file_mut(id, path)?.sync(),
+            Sync::Fails => {
+                if let Some(file) = self.tree.get_mut(id) {
+                    file.fail_sync(&mut self.crash_random, &mut self.injected);
+                }
+                return Err(at_path(path, Errno::IO));
+            }
+            Sync::IsCut { after } => {
+                if after {
+                    self.file_mut(id, path)?.sync();
+                }
+                return Err(dead(path, "the power is cut"));
+            }
+        }
+        Ok(())
+    }
+
+    fn sync_dir(&mut self, dir: &Path) -> io::Result<()> {
+        let folder = self.tree.folder(dir)?;
+        let sync = self.begin_sync();
+        if matches!(sync, Sync::Succeeds | Sync::IsCut { after: true }) {
+            self.names.sync(folder);
+            self.sweep();
+        }
+        match sync {
+            Sync::Succeeds => Ok(()),
+            Sync::Fails => Err(at_path(dir, Errno::IO)),
+            Sync::IsCut { .. } => Err(dead(dir, "the power is cut")),
+        }
+    }
+
+    /// Counts a sync and says how it ends.
+    fn begin_sync(&mut self) -> Sync {
+        self.sync_count += 1;
+        if self.cut_at_sync.is_some_and(|n| self.sync_count >= n) {
+            self.cut_power();
+            return Sync::IsCut { after: self.crash_random.chance(0.5) };
+        }
+        if std::mem::take(&mut self.fail_next_sync) {
+            self.injected.failed_syncs += 1;
+            return Sync::Fails;
+        }
+        Sync::Succeeds
+    }
+
+    /// Makes or finds the lock file of a folder and names the holder in it.
+    fn lock(&mut self, dir: &Path) -> Result<(NodeId, NodeId), LockError> {
+        let folder = self.tree.folder(dir).map_err(LockError::Io)?;
+        if self.locked.contains(&folder) {
+            return Err(LockError::Held { pid: Some(PID) });
+        }
+        let path = dir.join(LOCK_NAME);
+        let opened = match self.open(&path, Open::CreateNew) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => self.open(&path, Open::ReadWrite),
+            opened => opened,
+        };
+        let file = opened.map_err(LockError::Io)?;
+        // The lock holds without the name: a full disk must not keep a store from being opened.
+        let _ = self.write(file, &path, format!("{PID}\n").as_bytes(), 0);
+        self.locked.insert(folder);
+        Ok((folder, file))
+    }
+}
+
+/// How a sync ends.
+#[derive(Clone, Copy, Debug)]
+enum Sync {
+    Succeeds,
+    Fails,
+    /// The power is cut, `after` the sync took effect or before.
+    IsCut {
+        after: bool,
+    },
+}
+
+impl Disk for LyingDisk {
+    fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
+        let mut state = self.powered(path)?;
+        let id = state.open(path, open)?;
+        *state.handles.entry(id).or_default() += 1;
+        Ok(Arc::new(LyingFile {
+            disk: self.clone(),
+            generation: state.generation,
+            id,
+            writable: open != Open::Read,
+            direct: caching == Caching::Direct,
+            path: path.to_owned(),
+        }))
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.powered(path)?;
+        let (_, operation) = state.tree.create_dir(path)?;
+        state.names.add(operation);
+        Ok(())
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
+        self.powered(dir)?.tree.list(dir, |file| file.current().len())
+    }
+
+    fn entry(&self, path: &Path) -> io::Result<Option<DirEntry>> {
+        self.powered(path)?.tree.entry(path, |file| file.current().len())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.powered(from)?;
+        let operation = state.tree.rename(from, to)?;
+        state.names.add(operation);
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.powered(path)?;
+        let operation = state.tree.remove(path)?;
+        state.names.add(operation);
+        Ok(())
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.powered(path)?;
+        let operation = state.tree.remove_dir(path)?;
+        state.names.add(operation);
+        Ok(())
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.powered(to)?;
+        let operation = state.tree.hard_link(from, to)?;
+        state.names.add(operation);
+        Ok(())
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.powered(dir)?.sync_dir(dir)
+    }
+
+    fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
+        let mut state = self.powered(dir).map_err(LockError::Io)?;
+        let (folder, file) = state.lock(dir)?;
+        Ok(Box::new(LyingLock { disk: self.clone(), generation: state.generation, folder, file }))
+    }
+}
+
+struct LyingFile {
+    disk: LyingDisk,
+    generation: u64,
+    id: NodeId,
+    writable: bool,
+    direct: bool,
+    path: PathBuf,
+}
+
+impl fmt::Debug for LyingFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LyingFile").field("path", &self.path).field("direct", &self.direct).finish_non_exhaustive()
+    }
+}
+
+impl LyingFile {
+    /// The disk's state, if the power was on ever since this handle was opened.
+    fn powered(&self) -> io::Result<MutexGuard<'_, State>> {
+        let state = self.disk.powered(&self.path)?;
+        if state.generation != self.generation {
+            return Err(dead(&self.path, "the power was cut since this handle was opened"));
+        }
+        Ok(state)
+    }
+
+    fn writable(&self) -> io::Result<MutexGuard<'_, State>> {
+        if self.writable { self.powered() } else { Err(of_kind(&self.path, ErrorKind::PermissionDenied)) }
+    }
+
+    fn check(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        if self.direct { check_direct(buf, offset).map_err(|e| at_path(&self.path, e)) } else { Ok(()) }
+    }
+}
+
+impl File for LyingFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.check(buf, offset)?;
+        self.powered()?.read(self.id, &self.path, buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.check(buf, offset)?;
+        self.writable()?.write(self.id, &self.path, buf, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.powered()?.sync(self.id, &self.path)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.powered()?.file(self.id, &self.path)?.current().len())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.writable()?.set_len(self.id, &self.path, len)
+    }
+}
+
+impl Drop for LyingFile {
+    fn drop(&mut self) {
+        let mut state = self.disk.state();
+        if state.generation == self.generation {
+            state.close(self.id);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct LyingLock {
+    disk: LyingDisk,
+    generation: u64,
+    folder: NodeId,
+    file: NodeId,
+}
+
+impl DirLock for LyingLock {}
+
+impl Drop for LyingLock {
+    fn drop(&mut self) {
+        let mut state = self.disk.state();
+        if state.generation == self.generation && !state.power_is_cut {
+            state.locked.remove(&self.folder);
+            if let Some(file) = state.tree.get_mut(self.file) {
+                file.set_len(0);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nothing_names_any_more_is_forgotten() {
+        let disk = LyingDisk::new(1);
+        let (folder, path) = (Path::new("folder"), Path::new("folder/file"));
+        let count = || disk.state().tree.files().count();
+        for _ in 0..3 {
+            disk.create_dir(folder).unwrap();
+            let file = disk.open(path, Open::CreateNew, Caching::Buffered).unwrap();
+            disk.sync_dir(folder).unwrap();
+            disk.sync_dir(Path::new("/")).unwrap();
+            disk.remove(path).unwrap();
+            disk.sync_dir(folder).unwrap();
+            assert_eq!(count(), 1, "an open handle keeps its file");
+            drop(file);
+            assert_eq!(count(), 0);
+            disk.remove_dir(folder).unwrap();
+            disk.sync_dir(Path::new("/")).unwrap();
+            assert_eq!(disk.state().names.folders().len(), 1);
+        }
+    }
+
+    #[test]
+    fn a_removed_file_is_kept_while_a_crash_may_bring_it_back() {
+        let disk = LyingDisk::new(1);
+        let path = Path::new("file");
+        drop(disk.open(path, Open::CreateNew, Caching::Buffered).unwrap());
+        disk.sync_dir(Path::new("/")).unwrap();
+        disk.remove(path).unwrap();
+        disk.state().sweep();
+        assert_eq!(disk.state().tree.files().count(), 1);
+    }
+}

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
+use crate::image::end_of;
 use crate::path_error::{at_path, of_kind};
 use crate::vfs::{Caching, DIRECT_ALIGN, DirEntry, DirLock, Disk, File, LockError, Open, check_direct};
 
@@ -72,7 +73,7 @@ impl Disk for OsDisk {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        call(from, || rustix::fs::rename(from, to))
+        retry_on_intr(|| rustix::fs::rename(from, to)).map_err(|errno| at_paths(from, to, errno))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -84,7 +85,7 @@ impl Disk for OsDisk {
     }
 
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        call(to, || rustix::fs::link(from, to))
+        retry_on_intr(|| rustix::fs::link(from, to)).map_err(|errno| at_paths(from, to, errno))
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
@@ -110,6 +111,10 @@ impl Disk for OsDisk {
 /// Runs a system call again while signals interrupt it.
 fn call<T>(path: &Path, mut body: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
     retry_on_intr(&mut body).map_err(|errno| at_path(path, errno))
+}
+
+fn at_paths(from: &Path, to: &Path, errno: Errno) -> io::Error {
+    at_path(Path::new(&format!("{} -> {}", from.display(), to.display())), errno)
 }
 
 fn open_fd(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
@@ -178,6 +183,10 @@ impl OsFile {
 impl File for OsFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.check(buf, offset)?;
+        if end_of(offset, buf.len() as u64).is_err() {
+            // No file reaches so far.
+            return Ok(0);
+        }
         let mut done = 0;
         while done < buf.len() {
             let n = self.pread(&mut buf[done..], offset + done as u64)?;
@@ -193,6 +202,7 @@ impl File for OsFile {
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.check(buf, offset)?;
+        end_of(offset, buf.len() as u64).map_err(|e| at_path(&self.path, e))?;
         let mut done = 0;
         while done < buf.len() {
             match self.pwrite(&buf[done..], offset + done as u64)? {
@@ -228,5 +238,103 @@ impl Drop for OsLock {
     fn drop(&mut self) {
         // Nobody holds it now: leave no old name for the next one who is refused to report.
         let _ = self.file.set_len(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tempdir() -> tempfile::TempDir {
+        tempfile::tempdir().expect("the machine has a folder for temporary files")
+    }
+
+    fn os_file(path: &Path, caching: Caching) -> OsFile {
+        let fd = open_fd(path, OFlags::RDWR | OFlags::CREATE).unwrap();
+        let direct = caching == Caching::Direct && turn_direct(&fd).unwrap();
+        OsFile { fd, direct, path: path.to_owned() }
+    }
+
+    #[test]
+    fn a_direct_handle_refuses_what_is_not_aligned_and_says_so() {
+        let dir = tempdir();
+        let file = OsFile { direct: true, ..os_file(&dir.path().join("file"), Caching::Buffered) };
+        let mut buf = vec![0; 3 * DIRECT_ALIGN];
+        let start = buf.as_ptr().align_offset(DIRECT_ALIGN);
+        let aligned = start..start + DIRECT_ALIGN;
+        file.write_at(&buf[aligned.clone()], 0).unwrap();
+        let errors = [
+            file.write_at(&buf[aligned.clone()], 1),
+            file.write_at(&buf[start..start + 5], 0),
+            file.write_at(&buf[start + 1..start + 1 + DIRECT_ALIGN], 0),
+            file.read_at(&mut buf[aligned], 512).map(drop),
+        ];
+        for error in errors.map(Result::unwrap_err) {
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+            assert!(error.to_string().contains("multiples of 4096"), "{error}");
+        }
+    }
+
+    #[test]
+    fn where_direct_reads_are_refused_a_handle_falls_back() {
+        // Files of /proc never allow O_DIRECT.
+        let file = OsDisk::new().open(Path::new("/proc/self/stat"), Open::Read, Caching::Direct).unwrap();
+        let mut buf = [0; 3];
+        assert_eq!(file.read_at(&mut buf, 1).unwrap(), 3);
+    }
+
+    #[test]
+    fn a_lock_file_names_this_process_and_is_empty_afterwards() {
+        let dir = tempdir();
+        let lock = OsDisk::new().lock(dir.path()).unwrap();
+        assert_eq!(fs::read_to_string(dir.path().join("LOCK")).unwrap(), format!("{}\n", std::process::id()));
+        match OsDisk::new().lock(dir.path()) {
+            Err(LockError::Held { pid }) => assert_eq!(pid, Some(std::process::id())),
+            other => panic!("{other:?}"),
+        }
+        drop(lock);
+        assert_eq!(fs::read_to_string(dir.path().join("LOCK")).unwrap(), "");
+    }
+
+    #[test]
+    fn a_lock_left_by_a_process_that_ended_is_free_and_a_longer_name_in_it_is_replaced() {
+        let dir = tempdir();
+        let file = os_file(&dir.path().join("LOCK"), Caching::Buffered);
+        file.write_at(b"4294967295\n", 0).unwrap();
+        let _lock = OsDisk::new().lock(dir.path()).unwrap();
+        assert_eq!(file.holder(), Some(std::process::id()));
+        assert_eq!(file.len().unwrap(), format!("{}\n", std::process::id()).len() as u64);
+    }
+
+    #[test]
+    fn a_lock_file_without_a_number_names_nobody() {
+        let dir = tempdir();
+        let file = os_file(&dir.path().join("LOCK"), Caching::Buffered);
+        for text in [&b""[..], b"\n", b"nobody\n", b"\xff\xff", b"99999999999\n"] {
+            file.set_len(0).unwrap();
+            file.write_at(text, 0).unwrap();
+            assert_eq!(file.holder(), None);
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_system_keeps_its_kind_and_names_its_path() {
+        let full = os_file(Path::new("/dev/full"), Caching::Buffered).write_at(b"x", 0).unwrap_err();
+        assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+        assert!(full.to_string().starts_with("/dev/full: "), "{full}");
+        let dir = tempdir();
+        let rename = OsDisk::new().rename(&dir.path().join("from"), &dir.path().join("to")).unwrap_err();
+        assert_eq!(rename.kind(), io::ErrorKind::NotFound);
+        assert!(rename.to_string().contains("from -> "), "{rename}");
+    }
+
+    #[test]
+    fn names_that_are_not_utf8_are_not_listed() {
+        use std::os::unix::ffi::OsStrExt;
+        let dir = tempdir();
+        drop(os_file(&dir.path().join(std::ffi::OsStr::from_bytes(b"\xff")), Caching::Buffered));
+        drop(os_file(&dir.path().join("file"), Caching::Buffered));
+        let names: Vec<String> = OsDisk::new().list(dir.path()).unwrap().into_iter().map(|entry| entry.name).collect();
+        assert_eq!(names, ["file"]);
     }
 }

@@ -76,7 +76,12 @@ impl<F> Tree<F> {
         }
     }
 
-    /// Every file, named or not, oldest first.
+    /// Every file that was not forgotten, oldest first.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (NodeId, &F)> {
+        self.nodes.keys().filter_map(|id| Some((*id, self.get(*id)?)))
+    }
+
+    /// Every file that was not forgotten, oldest first.
     pub(crate) fn files_mut(&mut self) -> impl Iterator<Item = &mut F> {
         self.nodes.values_mut().filter_map(|node| match node {
             Node::File(file) => Some(file),
@@ -176,7 +181,7 @@ impl<F> Tree<F> {
                 *names = folders.get(id).cloned().unwrap_or_default();
             }
         }
-        let reached = self.reach([ROOT]);
+        let reached = self.reach([ROOT], folders);
         self.keep(&reached);
         self.links.clear();
         for node in self.nodes.values() {
@@ -186,13 +191,17 @@ impl<F> Tree<F> {
         }
     }
 
-    /// Everything that paths reach from `starts`, these included.
-    pub(crate) fn reach(&self, starts: impl IntoIterator<Item = NodeId>) -> BTreeSet<NodeId> {
+    /// Everything that is reached from `starts` by the names of the tree or by those in `folders`; `starts` too.
+    pub(crate) fn reach(
+        &self,
+        starts: impl IntoIterator<Item = NodeId>,
+        folders: &BTreeMap<NodeId, Names>,
+    ) -> BTreeSet<NodeId> {
         let mut reached = BTreeSet::new();
         let mut waiting: Vec<NodeId> = starts.into_iter().collect();
         while let Some(id) = waiting.pop() {
             if reached.insert(id) {
-                waiting.extend(self.names(id).into_iter().flatten().map(|(_, id)| *id));
+                waiting.extend(self.names(id).into_iter().chain(folders.get(&id)).flat_map(Names::values));
             }
         }
         reached

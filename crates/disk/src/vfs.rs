@@ -17,7 +17,7 @@ pub const DIRECT_ALIGN: usize = 4096;
 /// Refuses what a direct handle cannot do: an unaligned buffer, offset or length. A read may reach past the end of the file.
 pub(crate) fn check_direct(buf: &[u8], offset: u64) -> io::Result<()> {
     let address = buf.as_ptr().addr();
-    if address % DIRECT_ALIGN == 0 && buf.len() % DIRECT_ALIGN == 0 && offset % DIRECT_ALIGN as u64 == 0 {
+    if [address as u64, buf.len() as u64, offset].iter().all(|n| n.is_multiple_of(DIRECT_ALIGN as u64)) {
         return Ok(());
     }
     Err(io::Error::new(

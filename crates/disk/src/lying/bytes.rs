@@ -1,0 +1,241 @@
+//! A file on a lying disk: what its readers see, what is durable, and the writes between the two.
+
+use crate::image::Image;
+use crate::lying::Injected;
+use crate::random::Random;
+
+/// What a disk writes whole or not at all.
+const SECTOR_BYTES: u64 = 512;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Bytes {
+    current: Image,
+    durable: Image,
+    unsynced: Vec<Unsynced>,
+}
+
+#[derive(Clone, Debug)]
+struct Unsynced {
+    change: Change,
+    len_after: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Write { offset: u64, bytes: Vec<u8> },
+    SetLen(u64),
+}
+
+/// What became of one unsynced write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Whole,
+    Torn,
+    Lost,
+}
+
+/// What became of all unsynced writes of a file.
+#[derive(Debug)]
+struct Fates {
+    writes: Vec<Fate>,
+    /// How many changes of the length took effect: those of the first so many writes and cuts, as file systems keep the order of
+    /// lengths.
+    lens_kept: usize,
+}
+
+impl Bytes {
+    /// What readers see.
+    pub(crate) fn current(&self) -> &Image {
+        &self.current
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8], offset: u64) {
+        self.change(Change::Write { offset, bytes: bytes.to_vec() });
+    }
+
+    pub(crate) fn set_len(&mut self, len: u64) {
+        self.change(Change::SetLen(len));
+    }
+
+    /// Makes every write durable.
+    pub(crate) fn sync(&mut self) {
+        for unsynced in self.unsynced.drain(..) {
+            unsynced.change.apply(&mut self.durable);
+        }
+    }
+
+    /// Decides now what will be found after a crash. Readers see everything until then, and no later sync saves what is lost.
+    pub(crate) fn fail_sync(&mut self, random: &mut Random, injected: &mut Injected) {
+        let fates = choose_fates(self.unsynced.len(), random);
+        self.durable = self.survivors(&fates, random, injected);
+        self.unsynced.clear();
+    }
+
+    /// The power was cut: what survived is all there is.
+    pub(crate) fn crash(&mut self, random: &mut Random, injected: &mut Injected) {
+        self.fail_sync(random, injected);
+        self.current = self.durable.clone();
+    }
+
+    /// Changes one byte for good, wherever it is kept.
+    pub(crate) fn corrupt(&mut self, offset: u64, mask: u8) {
+        for image in [&mut self.current, &mut self.durable] {
+            let mut byte = [0];
+            if image.read(&mut byte, offset) == 1 {
+                image.write(&[byte[0] ^ mask], offset);
+            }
+        }
+        for unsynced in &mut self.unsynced {
+            if let Change::Write { offset: start, bytes } = &mut unsynced.change
+                && let Some(byte) = offset.checked_sub(*start).and_then(|at| bytes.get_mut(at as usize))
+            {
+                *byte ^= mask;
+            }
+        }
+    }
+
+    fn change(&mut self, change: Change) {
+        change.apply(&mut self.current);
+        self.unsynced.push(Unsynced { change, len_after: self.current.len() });
+    }
+
+    fn survivors(&self, fates: &Fates, random: &mut Random, injected: &mut Injected) -> Image {
+        let mut image = self.durable.clone();
+        for (i, (unsynced, fate)) in self.unsynced.iter().zip(&fates.writes).enumerate() {
+            match &unsynced.change {
+                Change::SetLen(len) if i < fates.lens_kept => image.set_len(*len),
+                Change::SetLen(_) => {}
+                Change::Write { offset, bytes } => survive(&mut image, bytes, *offset, *fate, random, injected),
+            }
+        }
+        let last_kept = fates.lens_kept.checked_sub(1).map(|i| &self.unsynced[i]);
+        image.set_len(last_kept.map_or(self.durable.len(), |unsynced| unsynced.len_after));
+        image
+    }
+}
+
+impl Change {
+    fn apply(&self, image: &mut Image) {
+        match self {
+            Self::Write { offset, bytes } => image.write(bytes, *offset),
+            Self::SetLen(len) => image.set_len(*len),
+        }
+    }
+}
+
+/// Brings one write, or what is left of it, into `image`.
+fn survive(image: &mut Image, bytes: &[u8], offset: u64, fate: Fate, random: &mut Random, injected: &mut Injected) {
+    match fate {
+        Fate::Whole => image.write(bytes, offset),
+        Fate::Lost => injected.lost_writes += 1,
+        Fate::Torn => {
+            let kept: Vec<bool> = sectors(offset, bytes.len()).map(|_| random.chance(0.5)).collect();
+            for ((start, end), _) in sectors(offset, bytes.len()).zip(&kept).filter(|(_, kept)| **kept) {
+                image.write(&bytes[start..end], offset + start as u64);
+            }
+            match (kept.contains(&true), kept.contains(&false)) {
+                (true, true) => injected.torn_writes += 1,
+                (false, _) => injected.lost_writes += 1,
+                (true, false) => {}
+            }
+        }
+    }
+}
+
+/// Cuts `len` bytes at `offset` at sector borders: starts and ends within the bytes.
+fn sectors(offset: u64, len: usize) -> impl Iterator<Item = (usize, usize)> {
+    let mut start = 0;
+    std::iter::from_fn(move || {
+        let within = ((offset + start as u64) % SECTOR_BYTES) as usize;
+        let end = len.min(start + SECTOR_BYTES as usize - within);
+        let sector = (start, end);
+        start = end;
+        (sector.0 < sector.1).then_some(sector)
+    })
+}
+
+/// Draws what becomes of `count` writes: all lost, all kept, a front of them kept with a tear behind it, or each for itself.
+///
+/// The first three are what most crashes look like, and would hardly ever come up if each write of many only chose for itself.
+fn choose_fates(count: usize, random: &mut Random) -> Fates {
+    let any = |random: &mut Random| random.below(count as u64 + 1) as usize;
+    match random.below(8) {
+        0 => Fates { writes: vec![Fate::Lost; count], lens_kept: any(random) },
+        1 => Fates { writes: vec![Fate::Whole; count], lens_kept: count },
+        2 | 3 => {
+            let whole = any(random);
+            let mut writes = vec![Fate::Lost; count];
+            writes[..whole].fill(Fate::Whole);
+            let torn = (whole + 1).min(count);
+            writes[whole..torn].fill(Fate::Torn);
+            Fates { writes, lens_kept: torn }
+        }
+        _ => {
+            let writes = (0..count).map(|_| [Fate::Whole, Fate::Torn, Fate::Lost][random.below(3) as usize]).collect();
+            Fates { writes, lens_kept: any(random) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(image: &Image) -> Vec<u8> {
+        let mut out = vec![0xee; image.len() as usize];
+        assert_eq!(image.read(&mut out, 0), out.len());
+        out
+    }
+
+    fn after(bytes: &Bytes, writes: &[Fate], lens_kept: usize) -> Vec<u8> {
+        let fates = Fates { writes: writes.to_vec(), lens_kept };
+        all(&bytes.survivors(&fates, &mut Random::new(1), &mut Injected::default()))
+    }
+
+    #[test]
+    fn lengths_and_bytes_survive_apart() {
+        let mut bytes = Bytes::default();
+        bytes.write(b"old", 0);
+        bytes.sync();
+        bytes.write(b"new", 3);
+        assert_eq!(after(&bytes, &[Fate::Whole], 1), b"oldnew");
+        assert_eq!(after(&bytes, &[Fate::Whole], 0), b"old");
+        assert_eq!(after(&bytes, &[Fate::Lost], 1), b"old\0\0\0");
+        assert_eq!(after(&bytes, &[Fate::Lost], 0), b"old");
+    }
+
+    #[test]
+    fn a_cut_that_took_effect_leaves_zeros_where_the_file_grows_again() {
+        let mut bytes = Bytes::default();
+        bytes.write(b"abcdef", 0);
+        bytes.sync();
+        bytes.set_len(2);
+        bytes.write(b"F", 5);
+        assert_eq!(all(bytes.current()), b"ab\0\0\0F");
+        assert_eq!(after(&bytes, &[Fate::Whole, Fate::Lost], 2), b"ab\0\0\0\0");
+        assert_eq!(after(&bytes, &[Fate::Whole, Fate::Lost], 1), b"ab");
+        assert_eq!(after(&bytes, &[Fate::Whole, Fate::Whole], 0), b"abcdeF");
+    }
+
+    #[test]
+    fn a_later_write_may_survive_an_earlier_one() {
+        let mut bytes = Bytes::default();
+        bytes.write(b"first", 0);
+        bytes.write(b"second", 5);
+        assert_eq!(after(&bytes, &[Fate::Lost, Fate::Whole], 2), b"\0\0\0\0\0second");
+    }
+
+    #[test]
+    fn a_tear_runs_along_sectors_of_the_file() {
+        assert_eq!(sectors(500, 600).collect::<Vec<_>>(), [(0, 12), (12, 524), (524, 600)]);
+        assert_eq!(sectors(512, 512).collect::<Vec<_>>(), [(0, 512)]);
+        assert_eq!(sectors(7, 0).count(), 0);
+    }
+
+    #[test]
+    fn fates_of_one_seed_are_always_the_same() {
+        let draw = |seed| format!("{:?}", choose_fates(20, &mut Random::new(seed)));
+        assert!((0..50).all(|seed| draw(seed) == draw(seed)));
+        assert!((1..50).any(|seed| draw(seed) != draw(0)));
+    }
+}

@@ -1,0 +1,56 @@
+//! How much memory the machine has, and the container that this process runs in.
+#![allow(clippy::disallowed_methods, reason = "this is the door; these files are the kernel's")]
+
+use std::fs;
+use std::path::Path;
+
+/// Bytes of memory of the machine; `None` where the system does not tell.
+pub fn total_memory_bytes() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+/// The memory limit of the cgroup (version 1 or 2) that this process is in, the lowest up to the root; `None` if there is none.
+pub fn cgroup_limit_bytes() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    groups.lines().filter_map(limit_of_line).min()
+}
+
+/// `hierarchy:controllers:path`, e.g. `0::/app` (version 2) or `4:memory:/app` (version 1).
+fn limit_of_line(line: &str) -> Option<u64> {
+    let mut fields = line.splitn(3, ':');
+    let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+    let (root, file) = match controllers {
+        "" => (Path::new("/sys/fs/cgroup"), "memory.max"),
+        _ if controllers.split(',').any(|name| name == "memory") => {
+            (Path::new("/sys/fs/cgroup/memory"), "memory.limit_in_bytes")
+        }
+        _ => return None,
+    };
+    let group = root.join(path.trim_start_matches('/'));
+    group.ancestors().take_while(|dir| dir.starts_with(root)).filter_map(|dir| read_limit(&dir.join(file))).min()
+}
+
+fn read_limit(path: &Path) -> Option<u64> {
+    let bytes = fs::read_to_string(path).ok()?.trim().parse().ok()?;
+    // Version 1 writes "no limit" as the largest multiple of a page.
+    (bytes < 1 << 60).then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_has_some_memory() {
+        assert!(total_memory_bytes().is_none_or(|bytes| bytes > 1 << 20));
+    }
+
+    #[test]
+    fn a_line_of_another_controller_has_no_limit() {
+        assert_eq!(limit_of_line("3:cpu,cpuacct:/"), None);
+        assert_eq!(limit_of_line("garbage"), None);
+    }
+}
