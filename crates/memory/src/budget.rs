@@ -70,8 +70,8 @@ pub struct OutOfBudget {
     pub needed_bytes: u64,
     /// What they were wanted for.
     pub kind: Kind,
-    /// Who holds how much.
-    pub usage: Usage,
+    /// Who holds how much. Boxed, so that results which may carry it stay small.
+    pub usage: Box<Usage>,
 }
 
 impl std::error::Error for OutOfBudget {}
@@ -345,7 +345,7 @@ impl Inner {
     }
 
     fn refusal(&self, kind: Kind, needed_bytes: u64) -> OutOfBudget {
-        OutOfBudget { needed_bytes, kind, usage: self.usage() }
+        OutOfBudget { needed_bytes, kind, usage: Box::new(self.usage()) }
     }
 }
 

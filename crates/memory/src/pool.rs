@@ -1,11 +1,48 @@
 //! The page pool: pages of immutable files in frames, evicted by a clock.
+//!
+//! A hit takes no lock: a table leads to the frame, and a compare-and-exchange on its word pins it ([`frame`]). Everything else happens
+//! under one lock, which is never held while a page is read from its file. [`keeper`] decides what stays.
+//!
+//! Laws:
+//! 1. One load for a page, however many ask for it at once; its error reaches all of them, and the next who asks tries again.
+//! 2. A pinned page stays where it is, and its bytes do not change.
+//! 3. Evicting everything at any moment changes no answer.
+//! 4. The order of locks: a sorted map's, the pool's, the budget's. The budget asks for chunks while it holds none.
+
+mod frame;
+mod frames;
+mod keeper;
+mod load;
+mod pinned;
+mod queues;
+mod table;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::io;
-use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::budget::{Budget, OutOfBudget};
+use crate::budget::{Budget, Kind, Lease, OutOfBudget, Reclaim};
+use crate::chunk::{CHUNK_BYTES, Chunk};
+use crate::page::PAGE_BYTES;
+use frame::{Heat, PageKey};
+use frames::{FRAMES_PER_CHUNK, Frames};
+use keeper::Keeper;
+use load::Load;
+use pinned::Filling;
+pub use pinned::Page;
+
+/// The most chunks of a budget with a pool: 16 TiB, so that the table's slots can be counted in 32 bits.
+const MAX_CHUNKS: u64 = 1 << 28;
+
+/// Free chunks that the pool leaves to others: this part of the budget, and no fewer than `MIN_HEADROOM_CHUNKS`.
+const HEADROOM_PART: usize = 32;
+const MIN_HEADROOM_CHUNKS: usize = 8;
+
+/// Pages of a file that goes away are forgotten so many at a time, so that others get the lock in between.
+const PAGES_FORGOTTEN_AT_ONCE: u64 = 256;
 
 /// Why a page could not be had.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,16 +99,28 @@ pub enum Touch {
 }
 
 /// The pool. One per budget.
-#[derive(Debug)]
-pub struct Pool;
+pub struct Pool {
+    budget: Budget,
+    frames: Frames,
+    next_file: AtomicU64,
+    keeper: Mutex<Keeper>,
+    /// For the tables of all the frames that there can ever be: 0.4 % of the budget.
+    _tables: Lease,
+}
 
 /// A file whose pages the pool may hold. Its pages are forgotten when the last clone is dropped.
-#[derive(Clone, Debug)]
-pub struct PoolFile;
+#[derive(Clone)]
+pub struct PoolFile {
+    file: Arc<File>,
+}
 
-/// A pinned page: it stays where it is until dropped. Clones pin once more.
-#[derive(Clone, Debug)]
-pub struct Page;
+struct File {
+    pool: Arc<Pool>,
+    id: u64,
+    source: Arc<dyn PageSource>,
+    /// No page with this number or a higher one was ever in the pool.
+    pages: AtomicU64,
+}
 
 /// Counters since the pool was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,30 +142,158 @@ pub struct PoolStats {
 }
 
 impl Pool {
-    /// A pool that takes its frames from `budget`, four to a chunk, keeps at least `min_bytes` once it has them, and gives the rest
-    /// back when the budget asks (it registers itself as a reclaimer).
+    /// A pool that takes its frames from `budget`, four to a chunk, keeps at least `min_bytes` of them (rounded up to chunks, at least
+    /// one), and gives the rest back when the budget asks (it registers itself as a reclaimer).
     ///
     /// # Errors
-    /// The budget cannot give `min_bytes`.
+    /// The budget cannot give `min_bytes` and the tables.
+    ///
+    /// # Panics
+    /// The budget is above 16 TiB.
     pub fn new(budget: &Budget, min_bytes: u64) -> Result<Arc<Pool>, OutOfBudget> {
-        let _ = (budget, min_bytes);
-        unimplemented!()
+        let chunk_bytes = CHUNK_BYTES as u64;
+        assert!(budget.limit_bytes() / chunk_bytes <= MAX_CHUNKS, "a budget with a pool is at most 16 TiB");
+        let max_chunks = (budget.limit_bytes() / chunk_bytes) as usize;
+        let min_chunks = usize::try_from(min_bytes.div_ceil(chunk_bytes)).unwrap_or(usize::MAX).max(1);
+        let headroom = (max_chunks / HEADROOM_PART).max(MIN_HEADROOM_CHUNKS);
+        let tables =
+            budget.lease(Kind::Pages, (Frames::heap_bytes(max_chunks) + Keeper::heap_bytes(max_chunks)) as u64)?;
+        let frames = Frames::new(max_chunks);
+        let mut keeper = Keeper::new(max_chunks, min_chunks, headroom);
+        for _ in 0..min_chunks {
+            keeper.adopt(&frames, budget.take(Kind::Pages)?);
+        }
+        let pool = Arc::new(Self {
+            budget: budget.clone(),
+            frames,
+            next_file: AtomicU64::new(0),
+            keeper: Mutex::new(keeper),
+            _tables: tables,
+        });
+        let reclaimer = Arc::downgrade(&pool);
+        budget.add_reclaimer(reclaimer);
+        Ok(pool)
     }
 
     /// Attaches a file. It gets an id of its own that is never used again.
     pub fn attach(self: &Arc<Self>, source: Arc<dyn PageSource>) -> PoolFile {
-        let _ = source;
-        unimplemented!()
+        let id = self.next_file.fetch_add(1, Ordering::Relaxed);
+        PoolFile { file: Arc::new(File { pool: Arc::clone(self), id, source, pages: AtomicU64::new(0) }) }
     }
 
     /// Evicts every page that is not pinned.
     pub fn clear(&self) {
-        unimplemented!()
+        self.lock().clear(&self.frames);
     }
 
     /// Counters.
     pub fn stats(&self) -> PoolStats {
-        unimplemented!()
+        let keeper = self.lock();
+        let slots = keeper.slots();
+        let mut stats = PoolStats {
+            loads: keeper.loads,
+            waits: keeper.waits,
+            evictions: keeper.evictions(),
+            frames: (keeper.held() * FRAMES_PER_CHUNK) as u64,
+            ..PoolStats::default()
+        };
+        drop(keeper);
+        for frame in self.frames.of_chunks(slots) {
+            let state = frame.state();
+            stats.hits += frame.hits();
+            stats.resident += u64::from(state.is_resident());
+            stats.pinned += u64::from(state.is_pinned());
+        }
+        stats
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Keeper> {
+        self.keeper.lock().expect("no code under this lock panics")
+    }
+
+    /// What is to be done for a page that was not found without the lock.
+    fn begin(self: &Arc<Self>, key: PageKey, touch: Touch) -> Step<'_> {
+        let mut keeper = self.lock();
+        if let Some(at) = self.frames.find_any(key) {
+            let frame = self.frames.get(at);
+            if frame.try_pin(key, touch) {
+                return Step::Found(Page::new(self, at));
+            }
+            frame.join(touch);
+            keeper.waits += 1;
+            return Step::Wait(at, keeper.waited_for.of(at));
+        }
+        match keeper.frame(&self.frames, &self.budget) {
+            None => Step::TakeChunk,
+            Some(at) => Step::Fill(self.begin_at(at, key, Heat::first(touch))),
+        }
+    }
+
+    /// Under the lock: gives a free frame to a page.
+    fn begin_at(self: &Arc<Self>, at: u32, key: PageKey, heat: Heat) -> Filling<'_> {
+        self.frames.get(at).begin(key, heat);
+        self.frames.enter(at);
+        Filling::new(self, at)
+    }
+
+    fn adopt(&self, chunk: Chunk) {
+        self.lock().adopt(&self.frames, chunk);
+    }
+
+    /// The page of a loading frame is there.
+    fn finish(&self, at: u32, loaded: bool) {
+        let mut keeper = self.lock();
+        self.frames.get(at).finish();
+        keeper.filled(&self.frames, at);
+        keeper.loads += u64::from(loaded);
+        let waiters = keeper.waited_for.take(at);
+        drop(keeper);
+        waiters.tell(Ok(()));
+    }
+
+    /// The page of a loading frame cannot be had.
+    fn fail(&self, at: u32, error: &LoadError) {
+        let mut keeper = self.lock();
+        self.frames.forget(at);
+        self.frames.get(at).fail();
+        keeper.release(at);
+        let waiters = keeper.waited_for.take(at);
+        drop(keeper);
+        waiters.tell(Err(error));
+    }
+
+    /// Forgets the pages of a file that is gone.
+    fn forget(&self, file: u64, pages: u64) {
+        for first in (0..pages).step_by(PAGES_FORGOTTEN_AT_ONCE as usize) {
+            let mut keeper = self.lock();
+            for number in first..pages.min(first + PAGES_FORGOTTEN_AT_ONCE) {
+                if let Some(at) = self.frames.find_any(PageKey { file, number: number as u32 }) {
+                    keeper.discard(&self.frames, at);
+                }
+            }
+        }
+    }
+}
+
+/// What follows for somebody who wants a page.
+enum Step<'a> {
+    Found(Page),
+    /// Another is loading it; the frame is pinned if that succeeds.
+    Wait(u32, Arc<Load>),
+    Fill(Filling<'a>),
+    /// There is no frame to be had without asking the budget.
+    TakeChunk,
+}
+
+impl Reclaim for Pool {
+    fn reclaim(&self, chunks: usize) -> usize {
+        self.lock().give_back(&self.frames, chunks)
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.stats().fmt(f)
     }
 }
 
@@ -125,28 +302,86 @@ impl PoolFile {
     ///
     /// # Errors
     /// What the source said, or no frame could be had (all are pinned and the budget has none to give).
+    #[inline]
     pub fn get(&self, number: u32, touch: Touch) -> Result<Page, LoadError> {
-        let _ = (number, touch);
-        unimplemented!()
+        let pool = &self.file.pool;
+        let key = self.key(number);
+        match pool.frames.find(key, |frame| frame.try_pin(key, touch)) {
+            Some(frame) => Ok(Page::new(pool, frame)),
+            None => self.get_under_lock(key, touch),
+        }
+    }
+
+    #[cold]
+    fn get_under_lock(&self, key: PageKey, touch: Touch) -> Result<Page, LoadError> {
+        let pool = &self.file.pool;
+        loop {
+            match pool.begin(key, touch) {
+                Step::Found(page) => return Ok(page),
+                Step::Wait(frame, load) => return load.wait().map(|()| Page::new(pool, frame)),
+                Step::Fill(filling) => return self.fill(filling, key.number),
+                Step::TakeChunk => pool.adopt(pool.budget.take(Kind::Pages).map_err(LoadError::OutOfBudget)?),
+            }
+        }
+    }
+
+    fn fill(&self, mut filling: Filling<'_>, number: u32) -> Result<Page, LoadError> {
+        match self.file.source.load(number, filling.bytes()) {
+            Ok(()) => {
+                self.note_page(number);
+                Ok(filling.finish(true))
+            }
+            Err(error) => {
+                filling.fail(&error);
+                Err(error)
+            }
+        }
     }
 
     /// Puts a page that was just written into the pool (hot if `hot`), if a frame can be had without waiting; else does nothing.
     pub fn put(&self, number: u32, bytes: &[u8], hot: bool) {
-        let _ = (number, bytes, hot);
-        unimplemented!()
+        assert_eq!(bytes.len(), PAGE_BYTES);
+        let pool = &self.file.pool;
+        let key = self.key(number);
+        let mut keeper = pool.lock();
+        if pool.frames.find_any(key).is_some() {
+            return;
+        }
+        let Some(at) = keeper.frame(&pool.frames, &pool.budget) else { return };
+        let mut filling = pool.begin_at(at, key, if hot { Heat::Hot } else { Heat::Cold });
+        drop(keeper);
+        filling.bytes().copy_from_slice(bytes);
+        self.note_page(number);
+        filling.finish(false);
     }
 
     /// Whether page `number` is resident and hot: what compaction asks before it hands heat on.
     pub fn is_hot(&self, number: u32) -> bool {
-        let _ = number;
-        unimplemented!()
+        let frames = &self.file.pool.frames;
+        let _keeper = self.file.pool.lock();
+        frames
+            .find_any(self.key(number))
+            .map(|at| frames.get(at).state())
+            .is_some_and(|state| state.is_resident() && state.heat() >= Heat::Hot)
+    }
+
+    fn key(&self, number: u32) -> PageKey {
+        PageKey { file: self.file.id, number }
+    }
+
+    fn note_page(&self, number: u32) {
+        self.file.pages.fetch_max(u64::from(number) + 1, Ordering::Relaxed);
     }
 }
 
-impl Deref for Page {
-    type Target = [u8];
+impl fmt::Debug for PoolFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PoolFile({})", self.file.id)
+    }
+}
 
-    fn deref(&self) -> &[u8] {
-        unimplemented!()
+impl Drop for File {
+    fn drop(&mut self) {
+        self.pool.forget(self.id, *self.pages.get_mut());
     }
 }

@@ -227,7 +227,7 @@ impl SortedMap {
         let index = writer.chunks.len();
         if index == MAX_CHUNKS {
             let needed_bytes = CHUNK_BYTES as u64;
-            return Err(OutOfBudget { needed_bytes, kind: self.kind, usage: self.budget.usage() });
+            return Err(OutOfBudget { needed_bytes, kind: self.kind, usage: Box::new(self.budget.usage()) });
         }
         let chunk = self.budget.take(self.kind)?;
         let room = self.entries.segment_missing(index);
@@ -295,7 +295,7 @@ impl fmt::Debug for SortedMap {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use std::cmp::Reverse;
     use std::collections::BTreeMap;

@@ -1,0 +1,359 @@
+//! What a frame holds, in one word that readers and the evictor agree on without a lock.
+//!
+//! ```text
+//! 63        24 23    22 21  20 19     0
+//! | version   | status | heat | pins   |
+//!
+//!        begin            finish              try_evict (pins = 0)
+//! free ---------> loading --------> resident --------------------> free, version + 1
+//!  ^                 | fail            try_pin, unpin, cool
+//!  +--- version + 1 -+
+//! ```
+//!
+//! Laws:
+//! 1. Only whoever holds the pool's lock moves a frame along the arrows, except `try_pin`, `pin_again` and `unpin`, which anybody may.
+//! 2. The key changes only while the frame is free, so a pin that succeeds on the word that was seen before the key was
+//!    read pins that key: in between, the version would have changed. It never resets.
+//! 3. Bytes are written only while the frame is loading, and read only under a pin.
+
+use std::sync::atomic::AtomicU64 as Counter;
+
+use super::Touch;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// Names a page: the file's id in the pool, and its number in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PageKey {
+    pub(super) file: u64,
+    pub(super) number: u32,
+}
+
+const PIN: u64 = 1;
+const PINS: u64 = (1 << 20) - 1;
+const HEAT_SHIFT: u32 = 20;
+const HEAT: u64 = 0b11 << HEAT_SHIFT;
+const STATUS: u64 = 0b11 << 22;
+const FREE: u64 = 0;
+const LOADING: u64 = 1 << 22;
+const RESIDENT: u64 = 2 << 22;
+const VERSION: u64 = 1 << 24;
+
+/// How much a page is worth keeping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Heat {
+    /// Only scans touched it.
+    Scan = 0,
+    /// Touched once.
+    Cold = 1,
+    /// Touched again; the clock takes this away first.
+    Hot = 2,
+    /// Hot, and touched since the clock's hand last passed.
+    HotAndTouched = 3,
+}
+
+impl Heat {
+    fn of(word: u64) -> Self {
+        match (word & HEAT) >> HEAT_SHIFT {
+            0 => Self::Scan,
+            1 => Self::Cold,
+            2 => Self::Hot,
+            _ => Self::HotAndTouched,
+        }
+    }
+
+    /// Of a page that `touch` brings in.
+    pub(super) fn first(touch: Touch) -> Self {
+        match touch {
+            Touch::Point => Self::Cold,
+            Touch::Scan => Self::Scan,
+        }
+    }
+
+    fn touched(self, touch: Touch) -> Self {
+        match (touch, self) {
+            (Touch::Scan, heat) => heat,
+            (Touch::Point, Self::Scan) => Self::Cold,
+            (Touch::Point, Self::Cold) => Self::Hot,
+            (Touch::Point, Self::Hot | Self::HotAndTouched) => Self::HotAndTouched,
+        }
+    }
+
+    fn cooled(self) -> Self {
+        match self {
+            Self::HotAndTouched => Self::Hot,
+            Self::Hot => Self::Cold,
+            Self::Cold | Self::Scan => Self::Scan,
+        }
+    }
+}
+
+/// A frame's word at some moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct State(u64);
+
+impl State {
+    pub(super) fn is_free(self) -> bool {
+        self.0 & STATUS == FREE
+    }
+
+    pub(super) fn is_resident(self) -> bool {
+        self.0 & STATUS == RESIDENT
+    }
+
+    pub(super) fn is_pinned(self) -> bool {
+        self.0 & PINS > 0
+    }
+
+    pub(super) fn heat(self) -> Heat {
+        Heat::of(self.0)
+    }
+
+    fn with_heat(self, heat: Heat) -> u64 {
+        self.0 & !HEAT | (heat as u64) << HEAT_SHIFT
+    }
+
+    fn pinned(self, touch: Touch) -> u64 {
+        assert!(self.0 & PINS < PINS / 2, "a page is pinned half a million times over");
+        self.with_heat(self.heat().touched(touch)) + PIN
+    }
+
+    fn freed(self) -> u64 {
+        (self.0 & !(STATUS | HEAT | PINS)).wrapping_add(VERSION)
+    }
+}
+
+/// The descriptor of a frame. All zeros is a free frame.
+#[repr(align(32))]
+pub(super) struct Frame {
+    word: AtomicU64,
+    file: AtomicU64,
+    number: AtomicU32,
+    /// Counts, guards nothing.
+    hits: Counter,
+}
+
+impl Frame {
+    #[cfg(loom)]
+    pub(super) fn new() -> Self {
+        Self { word: AtomicU64::new(0), file: AtomicU64::new(0), number: AtomicU32::new(0), hits: Counter::new(0) }
+    }
+
+    pub(super) fn state(&self) -> State {
+        State(self.word.load(Ordering::Relaxed))
+    }
+
+    /// The page it holds; certain only under the pool's lock or after a pin.
+    pub(super) fn key(&self) -> PageKey {
+        PageKey { file: self.file.load(Ordering::Relaxed), number: self.number.load(Ordering::Relaxed) }
+    }
+
+    pub(super) fn hits(&self) -> u64 {
+        self.hits.load(Ordering::Relaxed)
+    }
+
+    /// Pins the frame if it holds the page of `key`.
+    #[inline]
+    pub(super) fn try_pin(&self, key: PageKey, touch: Touch) -> bool {
+        // Acquire: pairs with the Release in `begin` and `finish`, so that the key is no older than the word, and the bytes are there.
+        let mut seen = State(self.word.load(Ordering::Acquire));
+        while seen.is_resident() && self.key() == key {
+            match self.word.compare_exchange_weak(seen.0, seen.pinned(touch), Ordering::Acquire, Ordering::Acquire) {
+                Ok(_) => {
+                    self.hits.fetch_add(1, Ordering::Relaxed);
+                    return true;
+                }
+                Err(now) => seen = State(now),
+            }
+        }
+        false
+    }
+
+    /// Pins once more what the caller has pinned.
+    pub(super) fn pin_again(&self) {
+        let seen = self.word.fetch_add(PIN, Ordering::Relaxed);
+        assert!(seen & PINS < PINS / 2, "a page is pinned half a million times over");
+    }
+
+    pub(super) fn unpin(&self) {
+        // Release: pairs with the Acquire in `try_evict`, so that whoever fills the frame next comes after this reader.
+        let seen = self.word.fetch_sub(PIN, Ordering::Release);
+        debug_assert!(seen & PINS > 0);
+    }
+
+    /// Names the page that a free frame is going to hold, and pins it for whoever loads it.
+    pub(super) fn begin(&self, key: PageKey, heat: Heat) {
+        let seen = self.state();
+        assert!(seen.is_free(), "only a free frame is filled");
+        self.file.store(key.file, Ordering::Relaxed);
+        self.number.store(key.number, Ordering::Relaxed);
+        // Release: pairs with the Acquire in `try_pin`. A plain store: nobody pins a frame that is not resident.
+        self.word.store(seen.with_heat(heat) | LOADING | PIN, Ordering::Release);
+    }
+
+    /// Pins a loading frame for somebody who waits for it.
+    pub(super) fn join(&self, touch: Touch) {
+        let seen = self.state();
+        self.word.store(seen.pinned(touch), Ordering::Relaxed);
+    }
+
+    /// The page is loaded; the pins stay with those who wait for it.
+    pub(super) fn finish(&self) {
+        let seen = self.state();
+        // Release: pairs with the Acquire in `try_pin`.
+        self.word.store(seen.0 & !STATUS | RESIDENT, Ordering::Release);
+    }
+
+    /// The page could not be loaded; nobody has a pin any more.
+    pub(super) fn fail(&self) {
+        let seen = self.state();
+        self.word.store(seen.freed(), Ordering::Release);
+    }
+
+    /// Frees the frame if it is resident, unpinned, and nothing happened to it since `seen`.
+    pub(super) fn try_evict(&self, seen: State) -> bool {
+        // Acquire: pairs with the Release in `unpin`.
+        seen.is_resident()
+            && !seen.is_pinned()
+            && self.word.compare_exchange(seen.0, seen.freed(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Takes one degree of heat, unless something happened to the frame since `seen`.
+    pub(super) fn cool(&self, seen: State) {
+        let cooled = seen.with_heat(seen.heat().cooled());
+        let _ = self.word.compare_exchange(seen.0, cooled, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Makes a first victim of it.
+    pub(super) fn chill(&self) {
+        self.word.fetch_and(!HEAT, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    const FIRST: PageKey = PageKey { file: 1, number: 1 };
+    const SECOND: PageKey = PageKey { file: 1, number: 2 };
+
+    /// A frame and what stands for its bytes: the number of the page in it. Loom reports a read that races with a write.
+    struct Model {
+        frame: Frame,
+        bytes: UnsafeCell<u32>,
+    }
+
+    impl Model {
+        /// With the first page in it, unpinned.
+        fn resident() -> Arc<Self> {
+            let model = Self { frame: Frame::new(), bytes: UnsafeCell::new(0) };
+            model.fill(FIRST);
+            Arc::new(model)
+        }
+
+        /// What whoever holds the lock does with a free frame.
+        fn fill(&self, key: PageKey) {
+            self.frame.begin(key, Heat::Cold);
+            #[allow(unsafe_code, reason = "loom's cell wants it")]
+            // SAFETY (of the model): loom reports a race if there is one.
+            self.bytes.with_mut(|bytes| unsafe { *bytes = key.number });
+            self.frame.finish();
+            self.frame.unpin();
+        }
+
+        fn evict(&self) -> bool {
+            self.frame.try_evict(self.frame.state())
+        }
+
+        /// What a reader does; whether it got the page.
+        fn read(&self, key: PageKey) -> bool {
+            let pinned = self.frame.try_pin(key, Touch::Point);
+            if pinned {
+                #[allow(unsafe_code, reason = "loom's cell wants it")]
+                // SAFETY (of the model): loom reports a race if there is one.
+                let number = self.bytes.with(|bytes| unsafe { *bytes });
+                assert_eq!(number, key.number);
+                self.frame.unpin();
+            }
+            pinned
+        }
+    }
+
+    #[test]
+    fn loom_a_pinned_page_is_the_one_asked_for_while_its_frame_changes_hands() {
+        loom::model(|| {
+            let model = Model::resident();
+            let reader = thread::spawn({
+                let model = Arc::clone(&model);
+                move || (model.read(FIRST), model.read(SECOND))
+            });
+            let evicted = model.evict();
+            if evicted {
+                model.fill(SECOND);
+            }
+            let (_, second) = reader.join().unwrap();
+            assert!(evicted || !second);
+            assert!(!model.frame.state().is_pinned());
+        });
+    }
+
+    #[test]
+    fn loom_a_page_that_left_and_came_back_is_read_whole() {
+        loom::model(|| {
+            let model = Model::resident();
+            let reader = thread::spawn({
+                let model = Arc::clone(&model);
+                move || model.read(FIRST)
+            });
+            for key in [SECOND, FIRST] {
+                if model.evict() {
+                    model.fill(key);
+                }
+            }
+            reader.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_no_pin_is_lost_to_another_reader_or_to_the_clock() {
+        loom::model(|| {
+            let model = Model::resident();
+            let readers = [(); 2].map(|()| {
+                let model = Arc::clone(&model);
+                thread::spawn(move || model.read(FIRST))
+            });
+            model.frame.cool(model.frame.state());
+            assert!(readers.map(|reader| reader.join().unwrap()).iter().all(|found| *found));
+            assert!(!model.frame.state().is_pinned());
+            assert_eq!(model.frame.hits(), 2);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_point_touch_makes_hot_and_a_scan_changes_nothing() {
+        assert_eq!(Heat::first(Touch::Point).touched(Touch::Point), Heat::Hot);
+        assert_eq!(Heat::first(Touch::Scan).touched(Touch::Scan), Heat::Scan);
+        assert_eq!(Heat::first(Touch::Scan).touched(Touch::Point), Heat::Cold);
+        assert_eq!(Heat::Hot.touched(Touch::Scan), Heat::Hot);
+        assert_eq!(Heat::HotAndTouched.cooled().cooled(), Heat::Cold);
+    }
+
+    #[test]
+    fn the_version_grows_with_every_page_that_leaves() {
+        let mut state = State(RESIDENT | HEAT | 3);
+        for version in 1..1000 {
+            state = State(state.freed());
+            assert!(state.is_free() && !state.is_pinned() && state.heat() == Heat::Scan);
+            assert_eq!(state.0 / VERSION, version);
+        }
+        assert!(State(State(u64::MAX).freed()).is_free());
+    }
+}

@@ -1,0 +1,99 @@
+//! The frames' descriptors and where their bytes are: flat arrays, as large as the budget can ever make the pool, untouched where
+//! the pool never grew.
+#![allow(unsafe_code, reason = "makes arrays of atomics from zeroed memory")]
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use super::frame::{Frame, PageKey};
+use super::table::{SLOTS_PER_FRAME, Table, Tag};
+use crate::chunk::{CHUNK_BYTES, Chunk};
+use crate::page::PAGE_BYTES;
+
+/// Frames of a chunk.
+pub(super) const FRAMES_PER_CHUNK: usize = CHUNK_BYTES / PAGE_BYTES;
+
+pub(super) struct Frames {
+    frames: Box<[Frame]>,
+    /// First byte of each chunk held.
+    chunks: Box<[AtomicPtr<u8>]>,
+    table: Table,
+}
+
+impl Frames {
+    /// Bytes of heap for so many chunks.
+    pub(super) fn heap_bytes(chunks: usize) -> usize {
+        let frames = chunks * FRAMES_PER_CHUNK;
+        frames * size_of::<Frame>()
+            + chunks * size_of::<AtomicPtr<u8>>()
+            + frames * SLOTS_PER_FRAME * size_of::<AtomicU64>()
+    }
+
+    pub(super) fn new(chunks: usize) -> Self {
+        let frames = chunks * FRAMES_PER_CHUNK;
+        Self {
+            frames: free_frames(frames),
+            // SAFETY: null is all zeros.
+            chunks: unsafe { Box::new_zeroed_slice(chunks).assume_init() },
+            // SAFETY: a zero is all zeros.
+            table: Table::new(unsafe { Box::new_zeroed_slice(frames * SLOTS_PER_FRAME).assume_init() }),
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, frame: u32) -> &Frame {
+        &self.frames[frame as usize]
+    }
+
+    /// The descriptors of the first `chunks` chunks.
+    pub(super) fn of_chunks(&self, chunks: usize) -> &[Frame] {
+        &self.frames[..chunks * FRAMES_PER_CHUNK]
+    }
+
+    /// The frame that holds the page, if `is_it` agrees. See [`Table`] for what it can miss without the pool's lock.
+    #[inline]
+    pub(super) fn find(&self, key: PageKey, is_it: impl Fn(&Frame) -> bool) -> Option<u32> {
+        self.table.find(Tag::of(key), |frame| is_it(self.get(frame)))
+    }
+
+    /// The frame that holds the page or is loading it. Under the pool's lock.
+    pub(super) fn find_any(&self, key: PageKey) -> Option<u32> {
+        self.find(key, |frame| frame.key() == key)
+    }
+
+    /// Makes the frame known as the one of its key. Under the pool's lock.
+    pub(super) fn enter(&self, frame: u32) {
+        self.table.insert(Tag::of(self.get(frame).key()), frame);
+    }
+
+    /// Undoes `enter`, before the key changes. Under the pool's lock.
+    pub(super) fn forget(&self, frame: u32) {
+        self.table.remove(Tag::of(self.get(frame).key()), frame);
+    }
+
+    pub(super) fn set_chunk(&self, slot: u32, chunk: Option<&Chunk>) {
+        let address = chunk.map_or(std::ptr::null_mut(), |chunk| chunk.address().as_ptr());
+        // Relaxed: whoever reads it has pinned a frame of the chunk, and came by that frame's word.
+        self.chunks[slot as usize].store(address, Ordering::Relaxed);
+    }
+
+    /// Address of a frame's first byte; certain while the frame is pinned or loading.
+    #[inline]
+    pub(super) fn address(&self, frame: u32) -> NonNull<u8> {
+        let chunk = self.chunks[frame as usize / FRAMES_PER_CHUNK].load(Ordering::Relaxed);
+        let chunk = NonNull::new(chunk).expect("the chunk of a pinned frame is held");
+        // SAFETY: the offset lies inside the chunk.
+        unsafe { chunk.add(frame as usize % FRAMES_PER_CHUNK * PAGE_BYTES) }
+    }
+}
+
+#[cfg(not(loom))]
+fn free_frames(frames: usize) -> Box<[Frame]> {
+    // SAFETY: all zeros is a free frame.
+    unsafe { Box::new_zeroed_slice(frames).assume_init() }
+}
+
+#[cfg(loom)]
+fn free_frames(frames: usize) -> Box<[Frame]> {
+    (0..frames).map(|_| Frame::new()).collect()
+}

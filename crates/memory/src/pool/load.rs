@@ -1,0 +1,65 @@
+//! Waiting for a page that somebody else is loading.
+
+use std::sync::{Arc, Condvar, Mutex};
+
+use super::LoadError;
+
+/// The end of one load, for those who wait for it. Made by the first of them.
+#[derive(Default)]
+pub(super) struct Load {
+    outcome: Mutex<Option<Result<(), LoadError>>>,
+    ended: Condvar,
+}
+
+impl Load {
+    pub(super) fn wait(&self) -> Result<(), LoadError> {
+        let mut outcome = self.outcome.lock().expect("no code under this lock panics");
+        loop {
+            match &*outcome {
+                Some(outcome) => return outcome.clone(),
+                None => outcome = self.ended.wait(outcome).expect("no code under this lock panics"),
+            }
+        }
+    }
+
+    fn end(&self, outcome: Result<(), LoadError>) {
+        *self.outcome.lock().expect("no code under this lock panics") = Some(outcome);
+        self.ended.notify_all();
+    }
+}
+
+/// Loads that somebody waits for: as many as threads load at most.
+#[derive(Default)]
+pub(super) struct Loads {
+    by_frame: Vec<(u32, Arc<Load>)>,
+}
+
+impl Loads {
+    /// The load that fills `frame`.
+    pub(super) fn of(&mut self, frame: u32) -> Arc<Load> {
+        if let Some((_, load)) = self.by_frame.iter().find(|(at, _)| *at == frame) {
+            return Arc::clone(load);
+        }
+        let load = Arc::new(Load::default());
+        self.by_frame.push((frame, Arc::clone(&load)));
+        load
+    }
+
+    /// Takes out the load that filled `frame`, if anybody waits for it.
+    pub(super) fn take(&mut self, frame: u32) -> Waiters {
+        let at = self.by_frame.iter().position(|(at, _)| *at == frame);
+        Waiters(at.map(|at| self.by_frame.swap_remove(at).1))
+    }
+}
+
+/// Those who wait for a load that has ended.
+#[must_use = "they wait until they are told"]
+pub(super) struct Waiters(Option<Arc<Load>>);
+
+impl Waiters {
+    pub(super) fn tell(self, outcome: Result<(), &LoadError>) {
+        if let Some(load) = self.0 {
+            load.end(outcome.map_err(LoadError::clone));
+        }
+    }
+}

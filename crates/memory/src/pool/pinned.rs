@@ -1,0 +1,105 @@
+//! The two ways to a frame's bytes: many read a pinned page, or one fills a frame that is loading.
+//!
+//! Law: [`super::frame`] keeps the two apart, so a shared slice never sees a byte change.
+#![allow(unsafe_code, reason = "makes slices of frames")]
+
+use std::fmt;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::{LoadError, Pool};
+use crate::page::PAGE_BYTES;
+
+/// A pinned page: it stays where it is until dropped. Clones pin once more.
+pub struct Page {
+    address: NonNull<u8>,
+    frame: u32,
+    pool: Arc<Pool>,
+}
+
+// SAFETY: the bytes are immutable while pinned, and the pin is an atomic count.
+unsafe impl Send for Page {}
+// SAFETY: as above.
+unsafe impl Sync for Page {}
+
+impl Page {
+    /// Takes over a pin of `frame`.
+    #[inline]
+    pub(super) fn new(pool: &Arc<Pool>, frame: u32) -> Self {
+        Self { address: pool.frames.address(frame), frame, pool: Arc::clone(pool) }
+    }
+}
+
+impl Deref for Page {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the pin keeps the frame resident, so nobody writes there; the pool keeps the chunk as long as a frame is pinned.
+        unsafe { std::slice::from_raw_parts(self.address.as_ptr(), PAGE_BYTES) }
+    }
+}
+
+impl Clone for Page {
+    fn clone(&self) -> Self {
+        self.pool.frames.get(self.frame).pin_again();
+        Self { address: self.address, frame: self.frame, pool: Arc::clone(&self.pool) }
+    }
+}
+
+impl Drop for Page {
+    #[inline]
+    fn drop(&mut self) {
+        self.pool.frames.get(self.frame).unpin();
+    }
+}
+
+impl fmt::Debug for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = self.pool.frames.get(self.frame).key();
+        write!(f, "Page {} of file {}", key.number, key.file)
+    }
+}
+
+/// A frame that is being filled by whoever holds this. Dropped before it was filled, it fails everybody who waits.
+pub(super) struct Filling<'a> {
+    pool: &'a Arc<Pool>,
+    frame: u32,
+    ended: bool,
+}
+
+impl<'a> Filling<'a> {
+    /// Takes over a frame that was just begun.
+    pub(super) fn new(pool: &'a Arc<Pool>, frame: u32) -> Self {
+        Self { pool, frame, ended: false }
+    }
+
+    /// The frame's bytes, as whoever had them last left them.
+    pub(super) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: a loading frame belongs to the one who loads it, and is never moved or given back.
+        unsafe { std::slice::from_raw_parts_mut(self.pool.frames.address(self.frame).as_ptr(), PAGE_BYTES) }
+    }
+
+    /// The bytes are there, `loaded` from the file or put.
+    pub(super) fn finish(mut self, loaded: bool) -> Page {
+        self.ended = true;
+        self.pool.finish(self.frame, loaded);
+        Page::new(self.pool, self.frame)
+    }
+
+    /// They are not going to be.
+    pub(super) fn fail(mut self, error: &LoadError) {
+        self.ended = true;
+        self.pool.fail(self.frame, error);
+    }
+}
+
+impl Drop for Filling<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            let message = "whoever loaded the page panicked".to_owned();
+            self.pool.fail(self.frame, &LoadError::Io { kind: std::io::ErrorKind::Other, message });
+        }
+    }
+}
