@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::draft::{Draft, Ticket};
-use crate::entry::{Entry, EntryView};
+use crate::entry::{Entry, EntryMeta, EntryView};
 use crate::error::LogError;
 use crate::glsn::{Bounds, Glsn, Position, StreamId};
 use crate::side::{Side, SideId, SideRef, SideWriter};
@@ -75,6 +75,14 @@ pub trait Log: Send + Sync + Debug {
     /// # Errors
     /// `Trimmed`, `NotYet`, `Corrupt`, the disk, the budget.
     fn read(&self, glsn: Glsn) -> Result<Entry, LogError>;
+
+    /// What is known of an entry beside its payload, which is not read.
+    ///
+    /// # Errors
+    /// As for `read`.
+    fn meta(&self, glsn: Glsn) -> Result<EntryMeta, LogError> {
+        Ok(self.read(glsn)?.meta)
+    }
 
     /// Fills `into` with payload bytes of entry `glsn` from `offset` on: reads only the blocks it needs.
     ///
