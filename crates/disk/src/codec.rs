@@ -80,7 +80,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Bytes that [`varint`] takes for `value`: 1 to 10.
+/// Bytes that [`put_varint`] writes for `value`: 1 to 10.
 pub fn varint_len(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }

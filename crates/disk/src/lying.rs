@@ -386,7 +386,9 @@ impl State {
         };
         let file = opened.map_err(LockError::Io)?;
         // The lock holds without the name: a full disk must not keep a store from being opened.
-        let _ = self.write(file, &path, format!("{PID}\n").as_bytes(), 0);
+        let text = format!("{PID}\n");
+        let named = self.write(file, &path, text.as_bytes(), 0);
+        self.set_len(file, &path, if named.is_ok() { text.len() as u64 } else { 0 }).map_err(LockError::Io)?;
         self.locked.insert(folder);
         Ok((folder, file))
     }

@@ -216,3 +216,22 @@ impl Drop for MemLock {
         self.disk.state().locked.remove(&self.folder);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_names_and_handles_is_forgotten() {
+        let disk = MemDisk::new();
+        let (one, two) = (Path::new("one"), Path::new("two"));
+        let file = disk.open(one, Open::CreateNew, Caching::Buffered).unwrap();
+        disk.open(two, Open::CreateNew, Caching::Buffered).unwrap();
+        disk.rename(one, two).unwrap();
+        assert_eq!(disk.state().tree.files().count(), 1);
+        disk.remove(two).unwrap();
+        assert_eq!(disk.state().tree.files().count(), 0);
+        file.write_at(b"abc", 0).unwrap();
+        assert_eq!(file.len().unwrap(), 3);
+    }
+}

@@ -322,9 +322,13 @@ fn a_lock_excludes_others_until_it_is_dropped(disk: &dyn Disk, root: &Path) {
 }
 
 fn a_lock_file_names_its_holder(disk: &dyn Disk, root: &Path) {
-    let _lock = disk.lock(root).unwrap();
+    let path = root.join("LOCK");
+    create(disk, &path, b"4294967295\nand more");
+    let lock = disk.lock(root).unwrap();
     let Err(LockError::Held { pid: Some(pid) }) = disk.lock(root) else { panic!("the lock is not held") };
-    assert_eq!(read(disk, &root.join("LOCK")), format!("{pid}\n").as_bytes());
+    assert_eq!(read(disk, &path), format!("{pid}\n").as_bytes());
+    drop(lock);
+    assert_eq!(read(disk, &path), b"");
 }
 
 fn syncing_what_is_not_there_is_an_error(disk: &dyn Disk, root: &Path) {
@@ -368,5 +372,19 @@ fn errors_name_their_path(disk: &dyn Disk, root: &Path) {
     ];
     for error in errors.map(Result::unwrap_err) {
         assert!(error.to_string().starts_with(&shown), "{error}");
+    }
+}
+
+/// The real disk only where its file system agrees to direct handles: `os` proves it there.
+#[test]
+fn direct_handles_in_memory_insist_on_alignment() {
+    for disk in [&MemDisk::new() as &dyn Disk, &LyingDisk::new(1)] {
+        let file = disk.open(Path::new("file"), Open::CreateNew, Caching::Direct).unwrap();
+        let buf = vec![0; 2 * DIRECT_ALIGN];
+        let start = buf.as_ptr().align_offset(DIRECT_ALIGN);
+        file.write_at(&buf[start..start + DIRECT_ALIGN], 0).unwrap();
+        assert_eq!(kind(file.write_at(&buf[start..start + 512], 0)), ErrorKind::InvalidInput);
+        assert_eq!(kind(file.write_at(&buf[start..start + DIRECT_ALIGN], 512)), ErrorKind::InvalidInput);
+        assert_eq!(kind(file.read_at(&mut [0; 3], 0)), ErrorKind::InvalidInput);
     }
 }

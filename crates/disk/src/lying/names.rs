@@ -144,4 +144,20 @@ mod tests {
         }
         assert!((1..100).contains(&kept), "{kept}");
     }
+
+    #[test]
+    fn what_follows_a_lost_rename_is_lost_in_both_folders() {
+        let mut lost = 0;
+        for seed in 0..200 {
+            let (mut tree, mut names) = tree();
+            let a = tree.folder(Path::new("a")).unwrap();
+            names.add(tree.rename(Path::new("a/file"), Path::new("b/file")).unwrap());
+            names.add(tree.create_file(Path::new("a/after"), ()).unwrap().1);
+            names.crash(&mut Random::new(seed), &mut Injected::default());
+            let left: Vec<&str> = names.folders()[&a].keys().map(String::as_str).collect();
+            assert!([&["file"][..], &[], &["after"]].contains(&&left[..]), "{left:?}");
+            lost += usize::from(left == ["file"]);
+        }
+        assert!((1..200).contains(&lost), "{lost}");
+    }
 }
