@@ -87,6 +87,15 @@ pub trait PageSource: Send + Sync {
     /// # Errors
     /// [`LoadError::Io`] or [`LoadError::Corrupt`]; it reaches everybody who waits for this page.
     fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError>;
+
+    /// Reads the pages from `first` on into `pages` (whole pages, aligned for direct reads) and checks them: for whoever reads a
+    /// file front to back past the pool. A source that can read several at once does.
+    ///
+    /// # Errors
+    /// As for [`PageSource::load`].
+    fn load_run(&self, first: u32, pages: &mut [u8]) -> Result<(), LoadError> {
+        (first..).zip(pages.chunks_exact_mut(PAGE_BYTES)).try_for_each(|(number, page)| self.load(number, page))
+    }
 }
 
 /// How a page is going to be used.
@@ -353,6 +362,11 @@ impl PoolFile {
         filling.bytes().copy_from_slice(bytes);
         self.note_page(number);
         filling.finish(false);
+    }
+
+    /// What its pages are read from, for whoever reads past the pool.
+    pub fn source(&self) -> &Arc<dyn PageSource> {
+        &self.file.source
     }
 
     /// Whether page `number` is resident and hot: what compaction asks before it hands heat on.
