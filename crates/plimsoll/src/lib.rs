@@ -1,10 +1,68 @@
-//! Plimsoll: an embedded, versioned, transactional key-value store. The log is the truth; everything else is a cache of it, and all
-//! caches together stay under one line.
+//! Plimsoll: an embedded, versioned, transactional key-value store.
+//!
+//! **The log is the truth; everything else is a cache of it, and all caches together stay under one line.** A user gives it a folder
+//! and one number, the memory budget, and it keeps to that number: through bulk loads, scans, large transactions and recovery.
+//!
+//! - [`Db::open`] opens or makes a store; [`Db::keyspace`] names a set of keys in it.
+//! - [`Db::begin`] starts a [`Transaction`]: optimistic, serializable, as large as the disk allows.
+//! - [`Db::snapshot`] and [`Db::snapshot_at`] read the store as it is, and as it was.
+//! - [`Db::history`] and [`Db::diff`] tell what changed; [`Db::log`] is the change feed, and carries streams of the user's own.
+//! - [`Db::verify`], [`Db::backup`], [`rebuild`] and [`salvage`] look after the bytes.
+//!
+//! Keys have up to 4 KiB and compare as bytes, values up to 1 GiB. Every call may be made from many threads at once.
 
+mod backup;
+mod commit;
+mod db;
 mod error;
+mod history;
 mod index;
+mod keyspace_commits;
+mod keyspaces;
+mod memory_limit;
+mod open;
+mod options;
+mod own_writes;
+mod payload;
+mod range;
+mod read_path;
+mod read_set;
+mod repair;
+mod replay;
+mod retention;
 mod run;
+mod snapshot;
+mod snapshots;
+mod spill;
+mod stats;
+mod steps;
+mod store;
+mod transaction;
+mod trim;
+mod user_log;
+mod value;
+mod value_buffer;
+mod verify;
 mod version;
+mod write_path;
+mod write_set;
 
+pub use backup::BackupReport;
+pub use commit::{Commit, Op, OpChange};
+pub use db::Db;
 pub use error::{Error, Result};
+pub use history::{Change, Diff, History, VersionInfo};
+pub use keyspaces::{Keyspace, KeyspaceInfo};
+pub use options::{Durability, MIN_MEMORY_BYTES, Options, Retention};
+pub use payload::MAX_METADATA_BYTES;
+pub use range::Range;
+pub use read_path::ValueReader;
+pub use repair::{RebuildReport, SalvageReport, rebuild, salvage};
+pub use snapshot::{Moment, Snapshot};
+pub use stats::{IndexStats, MemoryStats, PoolStats, Stats};
+pub use transaction::Transaction;
+pub use user_log::{Log, LogBounds, LogEntry, LogEntryRef, LogFollow, LogScan};
+pub use value::Value;
+pub use verify::{VerifyProgress, VerifyReport};
 pub use version::{INLINE_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
+pub use write_path::CommitTicket;

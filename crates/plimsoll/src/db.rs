@@ -1,0 +1,192 @@
+//! The handle that users hold: each call goes straight to the file that does the work.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::backup::{self, BackupReport};
+use crate::error::Result;
+use crate::history::{Diff, History};
+use crate::keyspace_commits;
+use crate::keyspaces::{Keyspace, KeyspaceInfo};
+use crate::open;
+use crate::options::{Options, Retention};
+use crate::snapshot::{Moment, Snapshot};
+use crate::stats::{self, Stats};
+use crate::steps;
+use crate::store::Store;
+use crate::transaction::Transaction;
+use crate::user_log::Log;
+use crate::verify::{self, VerifyProgress, VerifyReport};
+
+/// An open store. Clones share it; it is closed when [`Db::close`] is called or the last clone is dropped.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// use plimsoll::{Db, Options};
+///
+/// let db = Db::open(&path, Options::new().memory_bytes(64 << 20))?;
+/// let users = db.keyspace("users")?;
+///
+/// let mut tx = db.begin();
+/// tx.put(&users, b"ada", b"Ada Lovelace")?;
+/// let first = tx.commit()?;
+///
+/// let mut tx = db.begin();
+/// tx.put(&users, b"ada", b"Augusta Ada King")?;
+/// tx.commit()?;
+///
+/// assert_eq!(db.snapshot().get(&users, b"ada")?.unwrap(), b"Augusta Ada King");
+/// let then = db.snapshot_at(plimsoll::Moment::Glsn(first))?;
+/// assert_eq!(then.get(&users, b"ada")?.unwrap(), b"Ada Lovelace");
+/// db.close()
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Db {
+    store: Arc<Store>,
+}
+
+impl Db {
+    /// Opens the store in a folder, or makes one there.
+    ///
+    /// # Errors
+    /// [`crate::Error::Locked`], [`crate::Error::NotAStore`], [`crate::Error::Format`], [`crate::Error::Corrupt`],
+    /// [`crate::Error::Forked`], [`crate::Error::InvalidInput`] (the budget is too small), or the disk.
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
+        Ok(Self { store: open::open(path.as_ref(), options)? })
+    }
+
+    /// Closes the store for all clones: what is in memory is written into runs, and the folder is let go. Not needed for safety.
+    ///
+    /// # Errors
+    /// The disk; what was acknowledged is safe in the log all the same.
+    pub fn close(self) -> Result<()> {
+        self.store.close()
+    }
+
+    /// The keyspace with this name; it is made (by a commit) if it is not there. "default" is always there.
+    ///
+    /// # Errors
+    /// The name cannot be, the keyspace is not there and the store is read-only, or the commit fails.
+    pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
+        keyspace_commits::open(&self.store, name)
+    }
+
+    /// The keyspace with this name, made or changed to keep past versions as `retention` says.
+    ///
+    /// # Errors
+    /// As for [`Db::keyspace`].
+    pub fn create_keyspace(&self, name: &str, retention: Retention) -> Result<Keyspace> {
+        keyspace_commits::create(&self.store, name, retention)
+    }
+
+    /// All keyspaces, by name.
+    pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
+        let all = self.store.keyspaces.all();
+        all.iter().map(|(name, record)| KeyspaceInfo { name: name.to_string(), retention: record.retention }).collect()
+    }
+
+    /// Begins a transaction at the newest moment.
+    pub fn begin(&self) -> Transaction {
+        Transaction::new(&self.store)
+    }
+
+    /// The store as it is now.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::newest(&self.store)
+    }
+
+    /// The store as it was.
+    ///
+    /// # Errors
+    /// [`crate::Error::Future`]; [`crate::Error::Trimmed`] where a time lies below the log's first entry; the disk. Whether a keyspace
+    /// still holds that moment is found out when it is read.
+    pub fn snapshot_at(&self, moment: Moment) -> Result<Snapshot> {
+        Snapshot::of(&self.store, moment)
+    }
+
+    /// GLSN of the newest moment that can be read; 0 for an empty store.
+    pub fn newest(&self) -> u64 {
+        self.store.visible().0
+    }
+
+    /// The log: streams, scans, the change feed.
+    pub fn log(&self) -> Log<'_> {
+        Log::new(&self.store)
+    }
+
+    /// The retained versions of a key, newest first.
+    ///
+    /// # Errors
+    /// The key is too long, the disk, or the budget.
+    pub fn history(&self, keyspace: &Keyspace, key: &[u8]) -> Result<History> {
+        History::new(&self.store, keyspace, key)
+    }
+
+    /// The keys beginning with `prefix` that differ between two moments, in key order.
+    ///
+    /// # Errors
+    /// [`crate::Error::Future`], [`crate::Error::Trimmed`], the disk, or the budget.
+    pub fn diff(&self, keyspace: &Keyspace, a: u64, b: u64, prefix: &[u8]) -> Result<Diff> {
+        Diff::new(&self.store, keyspace, a, b, prefix)
+    }
+
+    /// Who uses how much, and how far the store has come.
+    pub fn stats(&self) -> Stats {
+        stats::stats(&self.store)
+    }
+
+    /// Reads every byte of the store and checks it. Problems are listed, not fatal.
+    ///
+    /// # Errors
+    /// The disk, or the budget.
+    pub fn verify(&self, progress: &mut dyn FnMut(VerifyProgress)) -> Result<VerifyReport> {
+        verify::verify(&self.store, progress)
+    }
+
+    /// Copies the store into a new folder as it is at one moment, while it is in use. Immutable files are hard-linked where possible.
+    ///
+    /// # Errors
+    /// Something stands at `dest`, the disk, or the budget; a backup that failed leaves nothing that opens as a store.
+    pub fn backup(&self, dest: impl AsRef<Path>) -> Result<BackupReport> {
+        backup::backup(&self.store, dest.as_ref())
+    }
+
+    /// Writes what is in memory into runs.
+    ///
+    /// # Errors
+    /// The disk, or the budget.
+    pub fn flush(&self) -> Result<()> {
+        steps::flush(&self.store)
+    }
+
+    /// Flushes, and merges all runs into as few as there can be.
+    ///
+    /// # Errors
+    /// The disk, or the budget.
+    pub fn compact(&self) -> Result<()> {
+        steps::compact(&self.store)
+    }
+
+    /// Does one bounded piece of background work; false if there was none. For stores opened without background threads.
+    ///
+    /// # Errors
+    /// The disk, or the budget.
+    pub fn step(&self) -> Result<bool> {
+        steps::step(&self.store)
+    }
+
+    /// The store's id, made at its creation.
+    pub fn id(&self) -> u128 {
+        self.store.log.id()
+    }
+}
+
+impl fmt::Debug for Db {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.store.fmt(f)
+    }
+}

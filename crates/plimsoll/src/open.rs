@@ -1,0 +1,216 @@
+//! Opens a store: everything is put together here, and only here.
+//!
+//! ```text
+//! STORE/
+//!   LOCK     who has it open for writing
+//!   log/     the truth: segments, offset tables, side files
+//!   index/   a cache of it: the manifest and the runs
+//! ```
+//!
+//! A creation that was killed leaves a folder with some of these and no entry in the log: it opens as an empty store.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use plimsoll_disk::vfs::{DirLock, Disk, LockError};
+use plimsoll_log::file_log::{FileLog, FileLogOptions, Mode};
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::log::{self, Log};
+use plimsoll_memory::budget::{Backing, Budget};
+use plimsoll_memory::pool::Pool;
+
+use crate::error::{Error, Result};
+use crate::index::manifest::Manifest;
+use crate::index::{Ground, Index};
+use crate::keyspace_commits;
+use crate::keyspaces::Keyspaces;
+use crate::options::{Durability, Options};
+use crate::replay::replay;
+use crate::retention::RetentionHorizon;
+use crate::run::PARTITION_BYTES;
+use crate::snapshots::Snapshots;
+use crate::store::Store;
+
+/// The part of the budget that the page pool never gives away: one in this many.
+const POOL_FLOOR_SHARE: u64 = 8;
+
+/// Opens or makes the store at `path`.
+pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<Store>> {
+    open_with(path, options, &mut |_, _| {})
+}
+
+/// As [`open`]; `progress` hears the GLSN of each transaction that is replayed, and the last one.
+pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(Glsn, Glsn)) -> Result<Arc<Store>> {
+    options.check()?;
+    find_or_make_folder(path, &options)?;
+    let lock = take_lock(path, &options)?;
+    let budget = Budget::new(options.memory_bytes, Backing::Mapped)?;
+    let pool = Pool::new(&budget, options.memory_bytes / POOL_FLOOR_SHARE)?;
+    make_folders(path, &options)?;
+    let manifest = Manifest::read(&*options.disk, &path.join("index"))?;
+    let (file_log, report) = FileLog::open(log_options(path, &options, &budget, &pool, manifest.as_ref()))?;
+    let log: Arc<dyn Log> = Arc::clone(&file_log) as _;
+    let manifest = match manifest {
+        Some(manifest) => check_manifest(path, manifest, &*log)?,
+        None => Manifest::empty(log.id()),
+    };
+    let snapshots = Arc::new(Snapshots::default());
+    let keyspaces = Arc::new(Keyspaces::default());
+    let applied = Arc::new(AtomicU64::new(0));
+    let horizon = Arc::new(RetentionHorizon {
+        log: Arc::clone(&log),
+        clock: Arc::clone(&options.clock),
+        snapshots: Arc::clone(&snapshots),
+        keyspaces: Arc::clone(&keyspaces),
+        applied: Arc::clone(&applied),
+        trim_wanted: AtomicU64::new(0),
+        ready: OnceLock::new(),
+    });
+    let checkpoint = manifest.checkpoint.glsn;
+    let ground = Ground {
+        disk: Arc::clone(&options.disk),
+        dir: path.join("index"),
+        budget: budget.clone(),
+        pool: Arc::clone(&pool),
+        log: Arc::clone(&log),
+        memtable_bytes: options.memtable_limit_bytes(),
+        partition_bytes: PARTITION_BYTES,
+        read_only: options.read_only,
+        background: options.background && !options.read_only,
+    };
+    let index = Index::open(ground, manifest, Arc::clone(&horizon) as _)?;
+    let last = replay(&log, &index, checkpoint, progress)?;
+    applied.store(last.0, Ordering::Release);
+    let store = Arc::new(Store {
+        path: path.to_owned(),
+        options,
+        budget,
+        pool,
+        log,
+        file_log,
+        index,
+        snapshots,
+        keyspaces,
+        horizon,
+        applied,
+        warnings: report.warnings,
+        commit_turn: Mutex::new(()),
+        trim_turn: Mutex::new(()),
+        closed: AtomicBool::new(false),
+        streams_known: AtomicBool::new(false),
+        lock: Mutex::new(lock),
+    });
+    keyspace_commits::load(&store, last)?;
+    if !store.options.read_only {
+        store.log.sweep_sides(&|side| store.index.uses_side(side))?;
+    }
+    let _ = store.horizon.ready.set(());
+    Ok(store)
+}
+
+fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> {
+    let not_a_store = |what: &str| Err(Error::NotAStore { path: path.to_owned(), what: what.to_owned() });
+    let disk = &*options.disk;
+    let may_make = options.create && !options.read_only;
+    match disk.entry(path)? {
+        None if may_make => Ok(make_folder(disk, path)?),
+        None => not_a_store("there is no store here; check the path, or make one by writing to it"),
+        Some(entry) if !entry.is_dir => not_a_store("this is a file; a store is a folder, give another path"),
+        Some(_) => {
+            let names = disk.list(path)?;
+            if names.iter().any(|entry| entry.name == "log" && entry.is_dir) {
+                return Ok(());
+            }
+            if names.iter().any(|entry| !["LOCK", "log", "index"].contains(&entry.name.as_str())) {
+                return not_a_store("this folder holds other things and no store; give another path or an empty folder");
+            }
+            if may_make { Ok(()) } else { not_a_store("this folder is empty; check the path, or make a store by writing to it") }
+        }
+    }
+}
+
+fn make_folder(disk: &dyn Disk, path: &Path) -> std::io::Result<()> {
+    disk.create_dir(path)?;
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => disk.sync_dir(Path::new(".")),
+        Some(parent) => disk.sync_dir(parent),
+        None => Ok(()),
+    }
+}
+
+fn make_folders(path: &Path, options: &Options) -> Result<()> {
+    if options.read_only {
+        return Ok(());
+    }
+    for dir in ["index", "log"] {
+        if options.disk.entry(&path.join(dir))?.is_none() {
+            options.disk.create_dir(&path.join(dir))?;
+            options.disk.sync_dir(path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Locks the store for writing.
+pub(crate) fn take_lock(path: &Path, options: &Options) -> Result<Option<Box<dyn DirLock>>> {
+    if options.read_only {
+        return Ok(None);
+    }
+    match options.disk.lock(path) {
+        Ok(lock) => Ok(Some(lock)),
+        Err(LockError::Held { pid }) => Err(Error::Locked { path: path.to_owned(), pid }),
+        Err(LockError::Io(error)) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => Err(Error::Io {
+            kind: error.kind(),
+            message: format!("{}: the file system is read-only; open the store read-only", path.display()),
+        }),
+        Err(LockError::Io(error)) => Err(error.into()),
+    }
+}
+
+fn log_options(
+    path: &Path,
+    options: &Options,
+    budget: &Budget,
+    pool: &Arc<Pool>,
+    manifest: Option<&Manifest>,
+) -> FileLogOptions {
+    let (disk, clock) = (Arc::clone(&options.disk), Arc::clone(&options.clock));
+    let mut log = FileLogOptions::new(disk, clock, path.join("log"), Arc::clone(pool), budget.clone());
+    if let Some(bytes) = options.segment_bytes {
+        log.segment_bytes = u32::try_from(bytes).expect("checked: at most 1 GiB");
+    }
+    log.durability = match options.durability {
+        Durability::Sync => log::Durability::Sync,
+        Durability::Buffered => log::Durability::Buffered,
+    };
+    log.background = options.background;
+    log.known = manifest.map(|manifest| manifest.durable);
+    log.mode = match manifest {
+        _ if options.read_only => Mode::ReadOnly,
+        // An index without its log is damage, not a new store.
+        Some(_) => Mode::Write,
+        None => Mode::Create,
+    };
+    log
+}
+
+/// Refuses a manifest that was not made from this log.
+fn check_manifest(path: &Path, manifest: Manifest, log: &dyn Log) -> Result<Manifest> {
+    let forked = |what: &str| {
+        Err(Error::Forked {
+            message: format!("{}: {what}; put the right log back, or run `plimsoll rebuild`", path.display()),
+        })
+    };
+    if manifest.log_id != log.id() {
+        return forked("the index was made from another log");
+    }
+    let checkpoint = manifest.checkpoint;
+    if checkpoint.glsn > Glsn::NONE
+        && checkpoint.glsn >= log.bounds().first
+        && log.chain_at(checkpoint.glsn)?.is_some_and(|chain| chain != checkpoint.chain)
+    {
+        return forked("the index was made from a log that was forked or cut back since");
+    }
+    Ok(manifest)
+}

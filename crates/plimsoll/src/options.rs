@@ -1,0 +1,176 @@
+//! What a user can choose when a store is opened.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_disk::clock::{Clock, SystemClock};
+use plimsoll_disk::os::OsDisk;
+use plimsoll_disk::vfs::Disk;
+
+use crate::error::{Error, Result};
+use crate::memory_limit::default_memory_bytes;
+
+/// The smallest memory budget: 16 MiB.
+pub const MIN_MEMORY_BYTES: u64 = 16 << 20;
+
+/// When a commit counts as done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// When it survives a power cut (the default). Commits that wait at the same time share one sync.
+    #[default]
+    Sync,
+    /// As soon as it is ordered and visible. It is synced within about 200 ms and at close; a crash may lose the newest commits, always
+    /// a suffix: what is left is some earlier moment of the store, whole.
+    Buffered,
+}
+
+/// Which past versions a keyspace keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Retention {
+    /// Every version, for ever (the default).
+    #[default]
+    Forever,
+    /// The latest version of each key; older ones only while a snapshot needs them.
+    Latest,
+    /// What the last so many GLSNs of the log can see.
+    Glsns(u64),
+    /// What a reader of this age or younger can see.
+    Time(Duration),
+}
+
+/// How a store is opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub(crate) memory_bytes: u64,
+    pub(crate) durability: Durability,
+    pub(crate) read_only: bool,
+    pub(crate) create: bool,
+    pub(crate) retention: Retention,
+    pub(crate) background: bool,
+    pub(crate) memtable_bytes: Option<u64>,
+    pub(crate) segment_bytes: Option<u64>,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            memory_bytes: default_memory_bytes(),
+            durability: Durability::Sync,
+            read_only: false,
+            create: true,
+            retention: Retention::Forever,
+            background: true,
+            memtable_bytes: None,
+            segment_bytes: None,
+            disk: Arc::new(OsDisk::new()),
+            clock: Arc::new(SystemClock::new()),
+        }
+    }
+}
+
+impl Options {
+    /// The defaults: a quarter of the container's memory limit (or of the machine's memory), commits that survive a power cut, a store
+    /// that is made if it is not there, and every version kept.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The memory budget in bytes: everything that grows with data stays below it. At least [`MIN_MEMORY_BYTES`].
+    pub fn memory_bytes(mut self, bytes: u64) -> Self {
+        self.memory_bytes = bytes;
+        self
+    }
+
+    /// When a commit counts as done.
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// Opens without changing anything on disk; works beside a process that writes. It sees what was durable when it was opened.
+    pub fn read_only(mut self, yes: bool) -> Self {
+        self.read_only = yes;
+        self
+    }
+
+    /// Whether a store is made where there is none (the default), or that is an error.
+    pub fn create(mut self, yes: bool) -> Self {
+        self.create = yes;
+        self
+    }
+
+    /// Which past versions keyspaces keep that are made from now on without saying so themselves.
+    pub fn retention(mut self, retention: Retention) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    /// Whether flush and compaction run in threads of their own (the default). If not, writers flush where they must, and the owner
+    /// calls [`crate::Db::step`].
+    pub fn background(mut self, yes: bool) -> Self {
+        self.background = yes;
+        self
+    }
+
+    /// Bytes at which a memtable is flushed; by default a share of the budget.
+    pub fn memtable_bytes(mut self, bytes: u64) -> Self {
+        self.memtable_bytes = Some(bytes);
+        self
+    }
+
+    /// Bytes of a segment of the log, 64 KiB to 1 GiB; 64 MiB by default.
+    pub fn segment_bytes(mut self, bytes: u64) -> Self {
+        self.segment_bytes = Some(bytes);
+        self
+    }
+
+    /// Runs the store on another disk and clock: for simulations.
+    #[doc(hidden)]
+    pub fn world(mut self, disk: Arc<dyn Disk>, clock: Arc<dyn Clock>) -> Self {
+        self.disk = disk;
+        self.clock = clock;
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.memory_bytes < MIN_MEMORY_BYTES {
+            return Err(Error::invalid(format!(
+                "a memory budget of {} bytes is below the minimum of {MIN_MEMORY_BYTES} bytes (16 MiB); give it more",
+                self.memory_bytes
+            )));
+        }
+        if let Some(bytes) = self.segment_bytes
+            && !(64 << 10..=1 << 30).contains(&bytes)
+        {
+            return Err(Error::invalid(format!("a segment has 64 KiB to 1 GiB, not {bytes} bytes")));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn memtable_limit_bytes(&self) -> u64 {
+        self.memtable_bytes.unwrap_or((self.memory_bytes / 8).clamp(1 << 20, 64 << 20))
+    }
+
+    pub(crate) fn write_set_limit_bytes(&self) -> u64 {
+        (self.memory_bytes / 8).clamp(1 << 20, 64 << 20)
+    }
+
+    pub(crate) fn read_set_limit_bytes(&self) -> u64 {
+        (self.memory_bytes / 64).clamp(128 << 10, 16 << 20)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_below_the_minimum_is_refused_with_the_minimum() {
+        let refusal = Options::new().memory_bytes(MIN_MEMORY_BYTES - 1).check().unwrap_err();
+        assert!(refusal.to_string().contains("16 MiB"), "{refusal}");
+        assert_eq!(Options::new().memory_bytes(MIN_MEMORY_BYTES).check(), Ok(()));
+    }
+}

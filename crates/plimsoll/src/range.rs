@@ -1,0 +1,373 @@
+//! Walks over keys and values, as of one moment, with a transaction's own writes on top.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::error::Result;
+use crate::index::view::{Direction, Visible};
+use crate::own_writes::OwnWrites;
+use crate::read_path::check_key;
+use crate::read_set::ReadSet;
+use crate::store::Store;
+use crate::transaction::own_value;
+use crate::value::Value;
+use crate::version::Stored;
+use crate::write_set::{Write, WriteSet};
+
+/// A range of index keys: within one keyspace.
+#[derive(Clone, Debug)]
+pub(crate) struct Span {
+    lower: Bound<Vec<u8>>,
+    upper: Bound<Vec<u8>>,
+}
+
+impl Span {
+    /// The span of a user's range.
+    pub(crate) fn new(keyspace: u32, range: &impl RangeBounds<[u8]>) -> Result<Self> {
+        let key = |key: &[u8]| -> Result<Vec<u8>> {
+            check_key(key)?;
+            Ok([&keyspace.to_be_bytes(), key].concat())
+        };
+        let lower = match range.start_bound() {
+            Bound::Included(start) => Bound::Included(key(start)?),
+            Bound::Excluded(start) => Bound::Excluded(key(start)?),
+            Bound::Unbounded => Bound::Included(key(b"")?),
+        };
+        let upper = match range.end_bound() {
+            Bound::Included(end) => Bound::Included(key(end)?),
+            Bound::Excluded(end) => Bound::Excluded(key(end)?),
+            Bound::Unbounded => keyspace_end(keyspace),
+        };
+        Ok(Self { lower, upper })
+    }
+
+    /// The span of the keys that begin with `prefix`.
+    pub(crate) fn prefix(keyspace: u32, prefix: &[u8]) -> Result<Self> {
+        check_key(prefix)?;
+        let lower = [&keyspace.to_be_bytes(), prefix].concat();
+        let upper = match successor(&lower[4..]) {
+            Some(end) => Bound::Excluded([&keyspace.to_be_bytes()[..], &end].concat()),
+            None => keyspace_end(keyspace),
+        };
+        Ok(Self { lower: Bound::Included(lower), upper })
+    }
+
+    pub(crate) fn lower(&self) -> Bound<&[u8]> {
+        self.lower.as_ref().map(Vec::as_slice)
+    }
+
+    pub(crate) fn upper(&self) -> Bound<&[u8]> {
+        self.upper.as_ref().map(Vec::as_slice)
+    }
+
+    /// Whether no key can lie in it.
+    fn is_empty(&self) -> bool {
+        match (self.lower(), self.upper()) {
+            (Bound::Included(a), Bound::Included(b)) => a > b,
+            (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) => a >= b,
+            _ => false,
+        }
+    }
+
+    fn contains(&self, key: &[u8]) -> bool {
+        (self.lower(), self.upper()).contains(key)
+    }
+
+    fn first(&self) -> &[u8] {
+        match &self.lower {
+            Bound::Included(key) | Bound::Excluded(key) => key,
+            Bound::Unbounded => &[],
+        }
+    }
+}
+
+fn keyspace_end(keyspace: u32) -> Bound<Vec<u8>> {
+    keyspace.checked_add(1).map_or(Bound::Unbounded, |next| Bound::Excluded(next.to_be_bytes().to_vec()))
+}
+
+/// The first byte string behind all that begin with `prefix`; `None` if there is none.
+fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
+    let keep = prefix.iter().rposition(|&byte| byte < u8::MAX)?;
+    let mut end = prefix[..=keep].to_vec();
+    end[keep] += 1;
+    Some(end)
+}
+
+/// A walk over a range of keys. An iterator of keys and values; [`Range::advance`] lends them instead, without an allocation for each.
+pub struct Range<'t> {
+    store: Arc<Store>,
+    span: Span,
+    at: Glsn,
+    direction: Direction,
+    keys_only: bool,
+    own: Option<&'t WriteSet>,
+    reads: Option<&'t RefCell<ReadSet>>,
+    walk: Option<Walk<'t>>,
+    reached: Option<Vec<u8>>,
+    finished: bool,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+/// The walk once it has begun.
+struct Walk<'t> {
+    base: Visible,
+    /// A base version that lies behind the next own write: its key, GLSN and encoding.
+    waiting: Option<(Vec<u8>, Glsn, Vec<u8>)>,
+    base_done: bool,
+    own: Option<OwnWrites<'t>>,
+}
+
+impl<'t> Range<'t> {
+    pub(crate) fn new(
+        store: &Arc<Store>,
+        span: Span,
+        at: Glsn,
+        own: Option<&'t WriteSet>,
+        reads: Option<&'t RefCell<ReadSet>>,
+    ) -> Self {
+        Self {
+            store: Arc::clone(store),
+            finished: span.is_empty(),
+            span,
+            at,
+            direction: Direction::Forward,
+            keys_only: false,
+            own: own.filter(|own| !own.is_empty()),
+            reads,
+            walk: None,
+            reached: None,
+            key: Vec::new(),
+            value: Vec::new(),
+        }
+    }
+
+    /// Walks from the last key to the first. Only before the walk has begun.
+    #[must_use]
+    pub fn reverse(mut self) -> Self {
+        assert!(self.walk.is_none(), "a walk is reversed before it begins");
+        self.direction = Direction::Backward;
+        self
+    }
+
+    /// Leaves the values out: they are not read, and come as empty.
+    #[must_use]
+    pub fn keys_only(mut self) -> Self {
+        self.keys_only = true;
+        self
+    }
+
+    /// The next key and value, lent until the next call; `None` at the end.
+    ///
+    /// # Errors
+    /// The disk, the budget, or corruption; the walk is then at its end.
+    #[allow(clippy::type_complexity, reason = "a key and a value need no name of their own")]
+    pub fn advance(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+        if self.finished {
+            return Ok(None);
+        }
+        match self.step() {
+            Ok(true) => {
+                if self.reads.is_some() {
+                    self.reached.get_or_insert_default().clone_from(&self.key);
+                }
+                Ok(Some((&self.key[4..], &self.value)))
+            }
+            Ok(false) => {
+                self.finished = true;
+                self.remember(true);
+                Ok(None)
+            }
+            Err(error) => {
+                self.finished = true;
+                Err(error)
+            }
+        }
+    }
+
+    /// Puts the next key and value into the buffers; false at the end.
+    fn step(&mut self) -> Result<bool> {
+        let mut walk = match self.walk.take() {
+            Some(walk) => walk,
+            None => self.begin()?,
+        };
+        let more = self.step_in(&mut walk);
+        self.walk = Some(walk);
+        more
+    }
+
+    fn begin(&self) -> Result<Walk<'t>> {
+        let view = self.store.index.view();
+        let base = view.visible(self.span.lower(), self.span.upper(), self.at, self.direction)?;
+        let own = match self.own {
+            None => None,
+            Some(set) => Some(self.begin_own(set)?),
+        };
+        Ok(Walk { base, waiting: None, base_done: false, own })
+    }
+
+    fn begin_own(&self, set: &'t WriteSet) -> Result<OwnWrites<'t>> {
+        let from = match (self.direction, self.span.lower(), self.span.upper()) {
+            (Direction::Forward, Bound::Included(key) | Bound::Excluded(key), _) => Some(key),
+            (Direction::Backward, _, Bound::Excluded(key)) => Some(key),
+            // From the very end: `settle_own` walks past what lies beyond the span.
+            (Direction::Backward, _, Bound::Included(key)) => {
+                return self.settle_own(OwnWrites::new(set, self.direction, Some(&[key, &[0]].concat()))?);
+            }
+            _ => None,
+        };
+        self.settle_own(OwnWrites::new(set, self.direction, from)?)
+    }
+
+    /// Leaves out what lies before the span begins (an excluded first key).
+    fn settle_own(&self, mut own: OwnWrites<'t>) -> Result<OwnWrites<'t>> {
+        while let Some(key) = own.key() {
+            let before = match self.direction {
+                Direction::Forward => matches!(self.span.lower(), Bound::Excluded(lower) if key <= lower),
+                Direction::Backward => match self.span.upper() {
+                    Bound::Excluded(upper) => key >= upper,
+                    Bound::Included(upper) => key > upper,
+                    Bound::Unbounded => false,
+                },
+            };
+            if !before {
+                break;
+            }
+            own.advance()?;
+        }
+        Ok(own)
+    }
+
+    fn step_in(&mut self, walk: &mut Walk<'t>) -> Result<bool> {
+        let Some(own) = &mut walk.own else {
+            let Some(version) = walk.base.next()? else { return Ok(false) };
+            self.key.clear();
+            self.key.extend_from_slice(version.key);
+            if !self.keys_only {
+                self.store.load(version.glsn, version.stored, &mut self.value)?;
+            }
+            return Ok(true);
+        };
+        loop {
+            if walk.waiting.is_none() && !walk.base_done {
+                match walk.base.next()? {
+                    None => walk.base_done = true,
+                    Some(version) => {
+                        let mut encoded = Vec::new();
+                        version.stored.encode(&mut encoded);
+                        walk.waiting = Some((version.key.to_vec(), version.glsn, encoded));
+                    }
+                }
+            }
+            let own_key = own.key().filter(|key| self.span.contains(key));
+            let base_key = walk.waiting.as_ref().map(|(key, _, _)| key.as_slice());
+            let take_own = match (own_key, base_key) {
+                (None, None) => return Ok(false),
+                (Some(_), None) => true,
+                (None, Some(_)) => false,
+                (Some(own), Some(base)) => match self.direction {
+                    Direction::Forward => own <= base,
+                    Direction::Backward => own >= base,
+                },
+            };
+            if !take_own {
+                let (key, glsn, encoded) = walk.waiting.take().expect("it was there");
+                let stored = Stored::decode(&encoded).expect("encoded just now");
+                if !self.keys_only {
+                    self.store.load(glsn, stored, &mut self.value)?;
+                }
+                self.key = key;
+                return Ok(true);
+            }
+            if own_key == base_key {
+                walk.waiting = None;
+            }
+            self.key.clear();
+            self.key.extend_from_slice(own.key().expect("it was there"));
+            let write = own.write().expect("it was there");
+            let deleted = write == Write::Deleted;
+            if !deleted && !self.keys_only {
+                let set = self.own.expect("there are own writes");
+                own_value(&self.store, set, write, &mut self.value)?;
+            }
+            own.advance()?;
+            if !deleted {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Tells the transaction what was read: the whole span, or as far as the walk came.
+    fn remember(&mut self, whole: bool) {
+        let Some(reads) = self.reads.take() else { return };
+        let (first, last) = match (whole, self.direction, &self.reached) {
+            (true, _, _) => (self.span.first(), self.span.upper()),
+            (false, _, None) => return,
+            (false, Direction::Forward, Some(key)) => (self.span.first(), Bound::Included(key.as_slice())),
+            (false, Direction::Backward, Some(key)) => (key.as_slice(), self.span.upper()),
+        };
+        let mut reads = reads.borrow_mut();
+        if reads.add(first, Some(last)).is_err() {
+            // The set has no room for what was read: then everything counts as read, and any commit since is a conflict.
+            reads.add_everything();
+        }
+    }
+}
+
+impl Iterator for Range<'_> {
+    type Item = Result<(Vec<u8>, Value)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.advance() {
+            Ok(Some((key, value))) => Some(Ok((key.to_vec(), value.to_vec().into()))),
+            Ok(None) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+impl Drop for Range<'_> {
+    fn drop(&mut self) {
+        self.remember(false);
+    }
+}
+
+impl fmt::Debug for Range<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Range({:?}, {:?}, as of {})", self.span, self.direction, self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_successor_of_a_prefix_is_behind_all_that_begin_with_it() {
+        assert_eq!(successor(b"ab"), Some(b"ac".to_vec()));
+        assert_eq!(successor(b"a\xff\xff"), Some(b"b".to_vec()));
+        assert_eq!(successor(b"\xff"), None);
+        assert_eq!(successor(b""), None);
+    }
+
+    #[test]
+    fn a_span_stays_within_its_keyspace() {
+        let span = Span::new(3, &(..)).unwrap();
+        assert!(span.contains(&[0, 0, 0, 3]) && span.contains(&[0, 0, 0, 3, 255, 255]));
+        assert!(!span.contains(&[0, 0, 0, 4]) && !span.contains(&[0, 0, 0, 2, 255]));
+        let span = Span::prefix(u32::MAX, b"\xff").unwrap();
+        assert!(span.contains(&[255, 255, 255, 255, 255, 1]));
+    }
+
+    #[test]
+    fn a_span_that_ends_before_it_begins_is_empty() {
+        let key = |byte: u8| vec![byte];
+        let (low, high) = (key(1), key(2));
+        let span = Span::new(1, &(Bound::Included(&high[..]), Bound::Excluded(&low[..]))).unwrap();
+        assert!(span.is_empty());
+    }
+}

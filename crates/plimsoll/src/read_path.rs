@@ -1,0 +1,175 @@
+//! A read's journey: index, then page, then log.
+//!
+//! The index finds the version that is current at a moment; a small value stands there, a large one in the log or in a side file.
+
+use std::io;
+use std::sync::Arc;
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::side::SideId;
+use plimsoll_memory::page::{PAGE_PAYLOAD_BYTES, page_payload};
+use plimsoll_memory::pool::Touch;
+
+use crate::error::{Error, Result};
+use crate::store::Store;
+use crate::value::Value;
+use crate::version::{MAX_INDEX_KEY_BYTES, MAX_KEY_BYTES, Stored};
+
+/// Refuses keys that cannot be.
+pub(crate) fn check_key(key: &[u8]) -> Result<()> {
+    if key.len() > MAX_KEY_BYTES {
+        return Err(Error::invalid(format!("a key has at most {MAX_KEY_BYTES} bytes, this one has {}", key.len())));
+    }
+    Ok(())
+}
+
+/// An index key on the stack.
+pub(crate) struct KeyBuffer {
+    bytes: [u8; MAX_INDEX_KEY_BYTES],
+    len: usize,
+}
+
+impl KeyBuffer {
+    /// The index key of a user's key of at most [`MAX_KEY_BYTES`].
+    pub(crate) fn new(keyspace: u32, key: &[u8]) -> Result<Self> {
+        check_key(key)?;
+        let mut bytes = [0; MAX_INDEX_KEY_BYTES];
+        bytes[..4].copy_from_slice(&keyspace.to_be_bytes());
+        bytes[4..4 + key.len()].copy_from_slice(key);
+        Ok(Self { bytes, len: 4 + key.len() })
+    }
+
+    /// Its bytes.
+    pub(crate) fn get(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl Store {
+    /// The value of an index key as of `at`.
+    pub(crate) fn get(&self, key: &[u8], at: Glsn) -> Result<Option<Value>> {
+        let Some(hit) = self.index.view().get(key, at)? else { return Ok(None) };
+        if hit.stored() == Stored::Deleted {
+            return Ok(None);
+        }
+        let mut bytes = Vec::new();
+        self.load(hit.glsn(), hit.stored(), &mut bytes)?;
+        Ok(Some(bytes.into()))
+    }
+
+    /// Replaces `into` by the whole value of a version that is not a deletion.
+    pub(crate) fn load(&self, glsn: Glsn, stored: Stored<'_>, into: &mut Vec<u8>) -> Result<()> {
+        into.clear();
+        if let Stored::Inline(value) = stored {
+            into.extend_from_slice(value);
+            return Ok(());
+        }
+        into.resize(stored.value_bytes() as usize, 0);
+        self.load_part(glsn, stored, 0, into)
+    }
+
+    /// Fills `into` with bytes of a version's value from `from` on.
+    pub(crate) fn load_part(&self, glsn: Glsn, stored: Stored<'_>, from: u64, into: &mut [u8]) -> Result<()> {
+        match stored {
+            Stored::Deleted => Ok(()),
+            Stored::Inline(value) => {
+                into.copy_from_slice(&value[from as usize..from as usize + into.len()]);
+                Ok(())
+            }
+            Stored::InLog { offset, .. } => Ok(self.log.read_range(glsn, offset + from, into)?),
+            Stored::InSide { side, offset, .. } => self.load_from_side(side, offset + from, into),
+        }
+    }
+
+    fn load_from_side(&self, side: SideId, offset: u64, into: &mut [u8]) -> Result<()> {
+        let file = self.log.open_side(side)?.file;
+        // A long value is read once, front to back: it must not push hot pages out.
+        let touch = if into.len() > 4 * PAGE_PAYLOAD_BYTES { Touch::Scan } else { Touch::Point };
+        let (mut at, mut filled) = (offset, 0);
+        while filled < into.len() {
+            let number = u32::try_from(at / PAGE_PAYLOAD_BYTES as u64).map_err(|_| short_side(side))?;
+            let page = file.get(number, touch)?;
+            let bytes = page_payload(&page).get((at % PAGE_PAYLOAD_BYTES as u64) as usize..).unwrap_or_default();
+            let fits = bytes.len().min(into.len() - filled);
+            if fits == 0 {
+                return Err(short_side(side));
+            }
+            into[filled..filled + fits].copy_from_slice(&bytes[..fits]);
+            filled += fits;
+            at += fits as u64;
+        }
+        Ok(())
+    }
+}
+
+fn short_side(side: SideId) -> Error {
+    Error::corrupt(format!("side file {} ends before a value that stands in it; see `plimsoll verify`", side.0))
+}
+
+/// Reads a value piece by piece, without holding it in memory.
+pub struct ValueReader {
+    store: Arc<Store>,
+    glsn: Glsn,
+    place: Place,
+    at: u64,
+    len: u64,
+}
+
+/// Where the value stands.
+enum Place {
+    Here(Value),
+    InLog { offset: u64 },
+    InSide { side: SideId, offset: u64 },
+}
+
+impl ValueReader {
+    pub(crate) fn new(store: &Arc<Store>, glsn: Glsn, stored: Stored<'_>) -> Self {
+        let place = match stored {
+            Stored::Deleted => Place::Here(Value::default()),
+            Stored::Inline(value) => Place::Here(value.to_vec().into()),
+            Stored::InLog { offset, .. } => Place::InLog { offset },
+            Stored::InSide { side, offset, .. } => Place::InSide { side, offset },
+        };
+        Self { store: Arc::clone(store), glsn, place, at: 0, len: stored.value_bytes() }
+    }
+
+    pub(crate) fn of_value(store: &Arc<Store>, value: Value) -> Self {
+        let len = value.len() as u64;
+        Self { store: Arc::clone(store), glsn: Glsn::NONE, place: Place::Here(value), at: 0, len }
+    }
+
+    /// Length of the whole value in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether the value has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl io::Read for ValueReader {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let fits = usize::try_from(self.len - self.at).unwrap_or(usize::MAX).min(buf.len());
+        let (into, len) = (&mut buf[..fits], self.len);
+        let stored = match &self.place {
+            Place::Here(value) => {
+                into.copy_from_slice(&value[self.at as usize..self.at as usize + fits]);
+                self.at += fits as u64;
+                return Ok(fits);
+            }
+            Place::InLog { offset } => Stored::InLog { offset: *offset, len },
+            Place::InSide { side, offset } => Stored::InSide { side: *side, offset: *offset, len },
+        };
+        self.store.load_part(self.glsn, stored, self.at, into).map_err(io::Error::other)?;
+        self.at += fits as u64;
+        Ok(fits)
+    }
+}
+
+impl std::fmt::Debug for ValueReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ValueReader({} of {} bytes)", self.at, self.len)
+    }
+}

@@ -1,0 +1,159 @@
+//! What a transaction has read, so that its commit can tell whether somebody changed it since.
+//!
+//! Points are ranges of one key. When the set outgrows its share of the budget it is coarsened: neighbouring ranges are merged into one
+//! that covers them, which may make a conflict out of a change in between, but never misses one.
+
+use std::ops::Bound;
+
+use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
+
+/// One range of index keys that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ReadRange {
+    /// First key.
+    pub(crate) first: Vec<u8>,
+    /// Last key, or the whole rest of the order up to (not including) the bound; `None`: only `first`.
+    pub(crate) last: Option<Bound<Vec<u8>>>,
+}
+
+impl ReadRange {
+    fn bytes(&self) -> u64 {
+        let last = match &self.last {
+            Some(Bound::Included(key) | Bound::Excluded(key)) => key.len(),
+            _ => 0,
+        };
+        (size_of::<ReadRange>() + self.first.len() + last) as u64
+    }
+
+    /// The upper bound as the index takes it.
+    pub(crate) fn upper(&self) -> Bound<&[u8]> {
+        match &self.last {
+            None => Bound::Included(&self.first),
+            Some(Bound::Included(key)) => Bound::Included(key),
+            Some(Bound::Excluded(key)) => Bound::Excluded(key),
+            Some(Bound::Unbounded) => Bound::Unbounded,
+        }
+    }
+}
+
+/// The set.
+#[derive(Debug)]
+pub(crate) struct ReadSet {
+    ranges: Vec<ReadRange>,
+    lease: Lease,
+    limit_bytes: u64,
+}
+
+impl ReadSet {
+    /// An empty set that may grow to `limit_bytes`.
+    pub(crate) fn new(budget: &Budget, limit_bytes: u64) -> Self {
+        Self { ranges: Vec::new(), lease: budget.empty_lease(Kind::ReadSet), limit_bytes }
+    }
+
+    /// Remembers that `first` to `last` was read.
+    ///
+    /// # Errors
+    /// The budget has no room even after coarsening.
+    pub(crate) fn add(&mut self, first: &[u8], last: Option<Bound<&[u8]>>) -> Result<(), OutOfBudget> {
+        if last.is_none() && self.ranges.last().is_some_and(|range| range.last.is_none() && range.first == first) {
+            return Ok(());
+        }
+        let last = last.map(|bound| match bound {
+            Bound::Included(key) => Bound::Included(key.to_vec()),
+            Bound::Excluded(key) => Bound::Excluded(key.to_vec()),
+            Bound::Unbounded => Bound::Unbounded,
+        });
+        let range = ReadRange { first: first.to_vec(), last };
+        if self.lease.bytes() + range.bytes() > self.limit_bytes || self.lease.grow(range.bytes()).is_err() {
+            self.coarsen();
+            self.lease.grow(range.bytes())?;
+        }
+        self.ranges.push(range);
+        Ok(())
+    }
+
+    /// Gives up on detail: everything counts as read. Needs no memory.
+    pub(crate) fn add_everything(&mut self) {
+        self.ranges.clear();
+        self.ranges.push(ReadRange { first: Vec::new(), last: Some(Bound::Unbounded) });
+    }
+
+    /// What was read.
+    pub(crate) fn ranges(&self) -> &[ReadRange] {
+        &self.ranges
+    }
+
+    /// Merges neighbours, eight into one.
+    fn coarsen(&mut self) {
+        let mut ranges = std::mem::take(&mut self.ranges);
+        ranges.sort_by(|a, b| a.first.cmp(&b.first));
+        self.ranges = ranges.chunks(8).map(cover).collect();
+        let bytes = self.ranges.iter().map(ReadRange::bytes).sum();
+        let spare = self.lease.bytes().saturating_sub(bytes);
+        self.lease.shrink(spare);
+    }
+}
+
+/// The smallest range that covers all of `ranges`, which are sorted by their first key and not empty.
+fn cover(ranges: &[ReadRange]) -> ReadRange {
+    let last = ranges.iter().map(ReadRange::upper).max_by(|a, b| compare_upper(*a, *b)).expect("chunks are not empty");
+    let last = match last {
+        Bound::Included(key) => Bound::Included(key.to_vec()),
+        Bound::Excluded(key) => Bound::Excluded(key.to_vec()),
+        Bound::Unbounded => Bound::Unbounded,
+    };
+    ReadRange { first: ranges[0].first.clone(), last: Some(last) }
+}
+
+fn compare_upper(a: Bound<&[u8]>, b: Bound<&[u8]>) -> std::cmp::Ordering {
+    let rank = |bound| match bound {
+        Bound::Excluded(key) => (0, key, 0),
+        Bound::Included(key) => (0, key, 1),
+        Bound::Unbounded => (1, &[][..], 0),
+    };
+    rank(a).cmp(&rank(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_memory::budget::Backing;
+
+    use super::*;
+
+    fn covers(range: &ReadRange, key: &[u8]) -> bool {
+        key >= &range.first[..]
+            && match range.upper() {
+                Bound::Included(last) => key <= last,
+                Bound::Excluded(last) => key < last,
+                Bound::Unbounded => true,
+            }
+    }
+
+    #[test]
+    fn a_coarsened_set_still_covers_every_key_that_was_read() {
+        let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
+        let mut set = ReadSet::new(&budget, 4096);
+        let keys: Vec<Vec<u8>> = (0..5000u32).map(|i| (i.wrapping_mul(2_654_435_761)).to_be_bytes().to_vec()).collect();
+        for (i, key) in keys.iter().enumerate() {
+            let upper = [key.as_slice(), b"~"].concat();
+            set.add(key, (i % 7 == 0).then_some(Bound::Excluded(&upper))).unwrap();
+        }
+        assert!(set.lease.bytes() <= 4096);
+        for key in &keys {
+            assert!(set.ranges().iter().any(|range| covers(range, key)));
+        }
+        drop(set);
+        assert_eq!(budget.free_bytes(), budget.limit_bytes());
+    }
+
+    #[test]
+    fn a_set_that_fits_is_kept_key_by_key() {
+        let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
+        let mut set = ReadSet::new(&budget, 1 << 20);
+        set.add(b"a", None).unwrap();
+        set.add(b"a", None).unwrap();
+        set.add(b"c", None).unwrap();
+        assert!(!set.ranges().iter().any(|range| covers(range, b"b")));
+        assert_eq!(set.ranges().len(), 2);
+    }
+}

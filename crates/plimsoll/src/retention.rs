@@ -1,0 +1,61 @@
+//! Which versions must be kept: what retention promises, and what open snapshots read.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use plimsoll_disk::clock::Clock;
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::log::Log;
+
+use crate::index::Horizon;
+use crate::keyspaces::{Keyspaces, SYSTEM};
+use crate::options::Retention;
+use crate::snapshots::Snapshots;
+
+/// The horizon of an open store.
+pub(crate) struct RetentionHorizon {
+    pub(crate) log: Arc<dyn Log>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) snapshots: Arc<Snapshots>,
+    pub(crate) keyspaces: Arc<Keyspaces>,
+    /// The last GLSN that is applied: nothing above it is visible.
+    pub(crate) applied: Arc<AtomicU64>,
+    /// Log entries below are wanted back.
+    pub(crate) trim_wanted: AtomicU64,
+    /// Until it is set nothing is dropped: the keyspaces are not known yet.
+    pub(crate) ready: OnceLock<()>,
+}
+
+impl RetentionHorizon {
+    fn visible(&self) -> Glsn {
+        self.log.readable().min(Glsn(self.applied.load(Ordering::Acquire)))
+    }
+
+    fn oldest_read(&self) -> Glsn {
+        self.snapshots.oldest(|| self.visible())
+    }
+}
+
+impl Horizon for RetentionHorizon {
+    fn of(&self, keyspace: u32) -> Glsn {
+        if keyspace == SYSTEM || self.ready.get().is_none() {
+            return Glsn::NONE;
+        }
+        let Some(record) = self.keyspaces.record(keyspace) else { return Glsn::NONE };
+        let oldest = self.oldest_read();
+        match record.retention {
+            Retention::Forever => Glsn::NONE,
+            Retention::Latest => oldest,
+            Retention::Glsns(glsns) => oldest.min(Glsn(self.visible().0.saturating_sub(glsns))),
+            Retention::Time(age) => {
+                let then = self.clock.wall_micros().saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
+                // Where the log cannot say (it is trimmed there), nothing is dropped on account of age.
+                oldest.min(self.log.glsn_at(then).unwrap_or(Glsn::NONE))
+            }
+        }
+    }
+
+    fn relocate_below(&self) -> Glsn {
+        Glsn(self.trim_wanted.load(Ordering::Acquire))
+    }
+}

@@ -1,0 +1,145 @@
+//! Snapshots: the store as it was at one moment.
+
+use std::fmt;
+use std::ops::RangeBounds;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::error::{Error, Result};
+use crate::keyspaces::Keyspace;
+use crate::range::{Range, Span};
+use crate::read_path::{KeyBuffer, ValueReader};
+use crate::snapshots::OpenMoment;
+use crate::store::Store;
+use crate::transaction::{contains_at, read_at};
+use crate::value::Value;
+
+/// A moment of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Moment {
+    /// Now.
+    Newest,
+    /// Right after the commit with this GLSN.
+    Glsn(u64),
+    /// After the last commit that is not younger.
+    Time(SystemTime),
+}
+
+/// The store as it was at one moment: it never changes, never waits for writers and never holds them up. While it is open, no version
+/// that it can see is dropped.
+#[derive(Clone)]
+pub struct Snapshot {
+    store: Arc<Store>,
+    moment: Arc<OpenMoment>,
+}
+
+impl Snapshot {
+    pub(crate) fn newest(store: &Arc<Store>) -> Self {
+        Self { store: Arc::clone(store), moment: Arc::new(store.open_newest()) }
+    }
+
+    pub(crate) fn of(store: &Arc<Store>, moment: Moment) -> Result<Self> {
+        let at = match moment {
+            Moment::Newest => return Ok(Self::newest(store)),
+            Moment::Glsn(glsn) => Glsn(glsn),
+            Moment::Time(time) => {
+                let micros = time.duration_since(UNIX_EPOCH).map_or(0, |age| age.as_micros() as u64);
+                store.log.glsn_at(micros)?.min(store.visible())
+            }
+        };
+        let newest = store.visible();
+        if at > newest {
+            return Err(Error::Future { asked: at.0, newest: newest.0 });
+        }
+        let moment = Arc::new(store.snapshots.open(&store.budget, || at)?);
+        Ok(Self { store: Arc::clone(store), moment })
+    }
+
+    /// Its GLSN.
+    pub fn at(&self) -> u64 {
+        self.moment.at().0
+    }
+
+    /// When its last commit was made; `None` for the empty store, and where the log is trimmed.
+    ///
+    /// # Errors
+    /// The disk, the budget, or corruption.
+    pub fn time(&self) -> Result<Option<SystemTime>> {
+        Ok(time_of(&self.store, self.moment.at())?.map(|micros| UNIX_EPOCH + Duration::from_micros(micros)))
+    }
+
+    fn key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<KeyBuffer> {
+        self.store.check_retained(keyspace.id, self.moment.at())?;
+        KeyBuffer::new(keyspace.id, key)
+    }
+
+    /// The value of a key; `None` if it had none.
+    ///
+    /// # Errors
+    /// [`Error::Trimmed`] if the moment is not retained any more, the key is too long, the disk, the budget, or corruption.
+    pub fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Value>> {
+        self.store.get(self.key(keyspace, key)?.get(), self.moment.at())
+    }
+
+    /// The values of several keys, in their order.
+    ///
+    /// # Errors
+    /// As for [`Snapshot::get`].
+    pub fn get_many(&self, keyspace: &Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Value>>> {
+        keys.iter().map(|key| self.get(keyspace, key)).collect()
+    }
+
+    /// A reader of a key's value, for values that are too large to hold; `None` if it had none.
+    ///
+    /// # Errors
+    /// As for [`Snapshot::get`].
+    pub fn get_reader(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<ValueReader>> {
+        read_at(&self.store, self.key(keyspace, key)?.get(), self.moment.at())
+    }
+
+    /// Whether a key had a value; does not read it.
+    ///
+    /// # Errors
+    /// As for [`Snapshot::get`].
+    pub fn contains(&self, keyspace: &Keyspace, key: &[u8]) -> Result<bool> {
+        contains_at(&self.store, self.key(keyspace, key)?.get(), self.moment.at())
+    }
+
+    /// Walks a range of keys.
+    ///
+    /// # Errors
+    /// [`Error::Trimmed`], or a bound is too long.
+    pub fn range(&self, keyspace: &Keyspace, range: impl RangeBounds<[u8]>) -> Result<Range<'_>> {
+        self.walk(keyspace, Span::new(keyspace.id, &range)?)
+    }
+
+    /// Walks the keys that begin with `prefix`.
+    ///
+    /// # Errors
+    /// [`Error::Trimmed`], or the prefix is too long.
+    pub fn prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Result<Range<'_>> {
+        self.walk(keyspace, Span::prefix(keyspace.id, prefix)?)
+    }
+
+    fn walk(&self, keyspace: &Keyspace, span: Span) -> Result<Range<'_>> {
+        self.store.check_retained(keyspace.id, self.moment.at())?;
+        Ok(Range::new(&self.store, span, self.moment.at(), None, None))
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Snapshot(at {})", self.moment.at())
+    }
+}
+
+/// When a commit was made, in microseconds since 1970; `None` where the log does not hold it any more.
+pub(crate) fn time_of(store: &Store, glsn: Glsn) -> Result<Option<u64>> {
+    if glsn == Glsn::NONE || glsn < store.log.bounds().first {
+        return Ok(None);
+    }
+    Ok(Some(store.log.meta(glsn)?.timestamp_micros))
+}

@@ -1,0 +1,49 @@
+//! Background work on demand.
+
+use std::sync::atomic::Ordering;
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::error::Result;
+use crate::index::Progress;
+use crate::options::Retention;
+use crate::store::Store;
+use crate::trim;
+
+/// Writes what is in memory into runs.
+pub(crate) fn flush(store: &Store) -> Result<()> {
+    store.check_writable()?;
+    let _turn = store.take_turn();
+    let applied = Glsn(store.applied.load(Ordering::Acquire));
+    if applied > Glsn::NONE {
+        store.log.wait_durable(applied)?;
+    }
+    store.index.flush(applied)
+}
+
+/// Flushes, merges everything, and frees what of the log nobody needs.
+pub(crate) fn compact(store: &Store) -> Result<()> {
+    flush(store)?;
+    store.index.compact_all()?;
+    free_log(store)
+}
+
+/// One piece of flush or compaction; false if there was none.
+pub(crate) fn step(store: &Store) -> Result<bool> {
+    store.check_writable()?;
+    if store.index.flush_step()? == Progress::Worked {
+        return Ok(true);
+    }
+    Ok(store.index.compact_step()? == Progress::Worked)
+}
+
+/// Trims the log where no keyspace keeps everything and no user's stream is in the way.
+pub(crate) fn free_log(store: &Store) -> Result<()> {
+    let all = store.keyspaces.all();
+    let limited = all.iter().all(|(_, record)| record.retention != Retention::Forever);
+    if !limited || store.streams_known.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    let oldest = store.snapshots.oldest(|| store.visible());
+    trim::free(store, oldest).map(|_| ())
+}

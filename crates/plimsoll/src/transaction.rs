@@ -1,0 +1,296 @@
+//! Transactions: optimistic, serializable.
+//!
+//! A transaction reads at one moment plus its own writes, and remembers what it read. Its commit is refused with
+//! [`Error::Conflict`] if anything of that was changed since by a commit that is ordered before it, durable or not (`write_path`).
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io::Read;
+use std::ops::RangeBounds;
+use std::sync::Arc;
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::error::{Error, Result};
+use crate::keyspaces::Keyspace;
+use crate::payload::MAX_METADATA_BYTES;
+use crate::range::{Range, Span};
+use crate::read_path::{KeyBuffer, ValueReader};
+use crate::read_set::ReadSet;
+use crate::snapshots::OpenMoment;
+use crate::store::Store;
+use crate::value::Value;
+use crate::version::{MAX_VALUE_BYTES, Stored};
+use crate::write_path::CommitTicket;
+use crate::write_set::{ReadBack, Write, WriteSet};
+
+/// Bytes that a streamed value is taken in at a time.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// An open transaction. Dropped without a commit, it leaves no trace.
+pub struct Transaction {
+    store: Arc<Store>,
+    moment: OpenMoment,
+    reads: RefCell<ReadSet>,
+    writes: WriteSet,
+    metadata: Vec<u8>,
+    /// Set when a write failed half-way: what is in the set may be less than was asked for.
+    spoiled: bool,
+}
+
+impl Transaction {
+    pub(crate) fn new(store: &Arc<Store>) -> Self {
+        let options = &store.options;
+        let writes =
+            WriteSet::new(&store.budget, &store.log, options.write_set_limit_bytes(), crate::run::PARTITION_BYTES);
+        Self {
+            moment: store.open_newest(),
+            reads: RefCell::new(ReadSet::new(&store.budget, options.read_set_limit_bytes())),
+            writes,
+            metadata: Vec::new(),
+            spoiled: false,
+            store: Arc::clone(store),
+        }
+    }
+
+    /// The GLSN of the snapshot that it reads at.
+    pub fn at(&self) -> u64 {
+        self.moment.at().0
+    }
+
+    /// The value of a key; `None` if there is none.
+    ///
+    /// # Errors
+    /// The key is too long, the disk, the budget, or corruption.
+    pub fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Value>> {
+        let key = KeyBuffer::new(keyspace.id, key)?;
+        match self.own(key.get())? {
+            Some(own) => Ok(own),
+            None => {
+                self.reads.borrow_mut().add(key.get(), None)?;
+                self.store.get(key.get(), self.moment.at())
+            }
+        }
+    }
+
+    /// What the transaction itself wrote to an index key: `Some(None)` if it deleted it.
+    fn own(&self, key: &[u8]) -> Result<Option<Option<Value>>> {
+        if self.writes.is_empty() {
+            return Ok(None);
+        }
+        self.writes.find(key, |write| {
+            if write == Write::Deleted {
+                return Ok(None);
+            }
+            let mut bytes = Vec::new();
+            own_value(&self.store, &self.writes, write, &mut bytes)?;
+            Ok(Some(bytes.into()))
+        })
+    }
+
+    /// The values of several keys, in their order.
+    ///
+    /// # Errors
+    /// As for [`Transaction::get`].
+    pub fn get_many(&self, keyspace: &Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Value>>> {
+        keys.iter().map(|key| self.get(keyspace, key)).collect()
+    }
+
+    /// A reader of a key's value, for values that are too large to hold; `None` if there is none.
+    ///
+    /// # Errors
+    /// As for [`Transaction::get`].
+    pub fn get_reader(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<ValueReader>> {
+        let index_key = KeyBuffer::new(keyspace.id, key)?;
+        if let Some(own) = self.own(index_key.get())? {
+            return Ok(own.map(|value| ValueReader::of_value(&self.store, value)));
+        }
+        self.reads.borrow_mut().add(index_key.get(), None)?;
+        read_at(&self.store, index_key.get(), self.moment.at())
+    }
+
+    /// Whether a key has a value; does not read it.
+    ///
+    /// # Errors
+    /// As for [`Transaction::get`].
+    pub fn contains(&self, keyspace: &Keyspace, key: &[u8]) -> Result<bool> {
+        let key = KeyBuffer::new(keyspace.id, key)?;
+        if !self.writes.is_empty()
+            && let Some(there) = self.writes.find(key.get(), |write| Ok(write != Write::Deleted))?
+        {
+            return Ok(there);
+        }
+        self.reads.borrow_mut().add(key.get(), None)?;
+        contains_at(&self.store, key.get(), self.moment.at())
+    }
+
+    /// Gives a key a value, in place of any it had.
+    ///
+    /// # Errors
+    /// Key or value is too long, the disk, or the budget; the transaction can then only be aborted.
+    pub fn put(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
+        let key = KeyBuffer::new(keyspace.id, key)?;
+        check_value_bytes(value.len() as u64)?;
+        self.write(|writes| writes.put(key.get(), value))
+    }
+
+    /// Gives a key the value that `value` yields up to its end, without holding it in memory; returns its length in bytes.
+    ///
+    /// # Errors
+    /// As for [`Transaction::put`], and what `value` fails with.
+    pub fn put_reader(&mut self, keyspace: &Keyspace, key: &[u8], value: &mut dyn Read) -> Result<u64> {
+        let key = KeyBuffer::new(keyspace.id, key)?;
+        self.write(|writes| {
+            let mut piece = vec![0; PIECE_BYTES];
+            let first = fill(value, &mut piece)?;
+            if first < PIECE_BYTES {
+                writes.put(key.get(), &piece[..first])?;
+                return Ok(first as u64);
+            }
+            let (side, offset) = writes.begin_large()?;
+            let mut len = 0;
+            let mut got = first;
+            while got > 0 {
+                len += got as u64;
+                check_value_bytes(len)?;
+                writes.continue_large(&piece[..got])?;
+                got = fill(value, &mut piece)?;
+            }
+            writes.end_large(key.get(), side, offset, len)?;
+            Ok(len)
+        })
+    }
+
+    /// Takes a key's value away; nothing happens if it has none.
+    ///
+    /// # Errors
+    /// As for [`Transaction::put`].
+    pub fn delete(&mut self, keyspace: &Keyspace, key: &[u8]) -> Result<()> {
+        let key = KeyBuffer::new(keyspace.id, key)?;
+        self.write(|writes| writes.delete(key.get()))
+    }
+
+    fn write<T>(&mut self, write: impl FnOnce(&mut WriteSet) -> Result<T>) -> Result<T> {
+        self.store.check_writable()?;
+        let written = write(&mut self.writes);
+        self.spoiled |= written.is_err();
+        written
+    }
+
+    /// Walks a range of keys, own writes included.
+    ///
+    /// # Errors
+    /// A bound is too long.
+    pub fn range(&self, keyspace: &Keyspace, range: impl RangeBounds<[u8]>) -> Result<Range<'_>> {
+        Ok(self.walk(Span::new(keyspace.id, &range)?))
+    }
+
+    /// Walks the keys that begin with `prefix`, own writes included.
+    ///
+    /// # Errors
+    /// The prefix is too long.
+    pub fn prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Result<Range<'_>> {
+        Ok(self.walk(Span::prefix(keyspace.id, prefix)?))
+    }
+
+    fn walk(&self, span: Span) -> Range<'_> {
+        Range::new(&self.store, span, self.moment.at(), Some(&self.writes), Some(&self.reads))
+    }
+
+    /// Bytes that travel with the commit, up to 64 KiB: who, why, from where.
+    ///
+    /// # Errors
+    /// They are too many.
+    pub fn set_metadata(&mut self, metadata: &[u8]) -> Result<()> {
+        if metadata.len() > MAX_METADATA_BYTES {
+            return Err(Error::invalid(format!(
+                "metadata has at most {MAX_METADATA_BYTES} bytes, this has {}",
+                metadata.len()
+            )));
+        }
+        self.metadata = metadata.to_vec();
+        Ok(())
+    }
+
+    /// Commits; returns the commit's GLSN once it is durable (as the store's durability says) and visible. A transaction that wrote
+    /// nothing returns the GLSN of its snapshot.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`]: run it again. Others: nothing was committed, except with [`Error::Poisoned`], after which that is unknown
+    /// until the store is reopened.
+    pub fn commit(self) -> Result<u64> {
+        self.commit_submit()?.wait()
+    }
+
+    /// Gives the commit its place in the order without waiting until it is durable; later commits queue behind it.
+    ///
+    /// # Errors
+    /// As for [`Transaction::commit`].
+    pub fn commit_submit(self) -> Result<CommitTicket> {
+        if self.spoiled {
+            return Err(Error::invalid("an earlier write of this transaction failed; abort it and run it again"));
+        }
+        let Self { store, moment, reads, writes, metadata, .. } = self;
+        if writes.is_empty() {
+            return Ok(CommitTicket::of_snapshot(&store, moment.at()));
+        }
+        store.commit(&moment, reads.into_inner(), writes, &metadata)
+    }
+
+    /// Leaves no trace; the same as dropping it.
+    pub fn abort(self) {}
+}
+
+impl fmt::Debug for Transaction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Transaction(at {})", self.moment.at())
+    }
+}
+
+/// Replaces `into` by a value that a transaction wrote itself.
+pub(crate) fn own_value(store: &Store, writes: &WriteSet, write: Write<'_>, into: &mut Vec<u8>) -> Result<()> {
+    let (len, finished) = match write {
+        Write::Deleted => (0, Stored::Deleted),
+        Write::Inline(value) => (value.len() as u64, Stored::Deleted),
+        Write::Buffered { len, .. } => (len, Stored::Deleted),
+        Write::InSide { side, offset, len } => (len, Stored::InSide { side, offset, len }),
+    };
+    into.clear();
+    into.resize(len as usize, 0);
+    match writes.read_back(write, 0, into)? {
+        ReadBack::Done => Ok(()),
+        ReadBack::InFinishedSide => store.load_part(Glsn::NONE, finished, 0, into),
+    }
+}
+
+/// A reader of an index key's value as of `at`.
+pub(crate) fn read_at(store: &Arc<Store>, key: &[u8], at: Glsn) -> Result<Option<ValueReader>> {
+    let hit = store.index.view().get(key, at)?.filter(|hit| hit.stored() != Stored::Deleted);
+    Ok(hit.map(|hit| ValueReader::new(store, hit.glsn(), hit.stored())))
+}
+
+/// Whether an index key has a value as of `at`.
+pub(crate) fn contains_at(store: &Store, key: &[u8], at: Glsn) -> Result<bool> {
+    Ok(store.index.view().get(key, at)?.is_some_and(|hit| hit.stored() != Stored::Deleted))
+}
+
+fn check_value_bytes(len: u64) -> Result<()> {
+    if len > MAX_VALUE_BYTES {
+        return Err(Error::invalid(format!("a value has at most {MAX_VALUE_BYTES} bytes (1 GiB), this one has {len}")));
+    }
+    Ok(())
+}
+
+/// Reads until `piece` is full or the end is reached.
+fn fill(from: &mut dyn Read, piece: &mut [u8]) -> Result<usize> {
+    let mut filled = 0;
+    while filled < piece.len() {
+        match from.read(&mut piece[filled..]) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(filled)
+}

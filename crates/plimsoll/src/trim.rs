@@ -1,0 +1,40 @@
+//! Frees the old end of the log.
+//!
+//! What the runs do not hold yet stays, and so does what a value in a run points into. Compaction first moves such values into side
+//! files ([`crate::index::Horizon::relocate_below`]).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::error::{Error, Result};
+use crate::store::Store;
+
+/// Frees whole segments below `until`; the first GLSN that is left.
+pub(crate) fn trim(store: &Arc<Store>, until: Glsn) -> Result<Glsn> {
+    store.check_writable()?;
+    let newest = store.visible();
+    if until > newest.next() {
+        return Err(Error::Future { asked: until.0, newest: newest.0 });
+    }
+    store.horizon.trim_wanted.fetch_max(until.0, Ordering::AcqRel);
+    {
+        let _turn = store.take_turn();
+        let applied = Glsn(store.applied.load(Ordering::Acquire));
+        store.log.wait_durable(applied)?;
+        store.index.flush(applied)?;
+    }
+    if store.index.min_pointer().is_some_and(|oldest| oldest < until) {
+        store.index.compact_all()?;
+    }
+    free(store, until)
+}
+
+/// Frees what nobody needs any more, below `until`.
+pub(crate) fn free(store: &Store, until: Glsn) -> Result<Glsn> {
+    let needed = store.index.min_pointer().unwrap_or(Glsn::MAX);
+    let _turn = store.trim_turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let until = until.min(needed).min(store.index.checkpoint().glsn.next());
+    Ok(store.log.trim(until, &|side| store.index.uses_side(side))?)
+}

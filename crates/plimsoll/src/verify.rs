@@ -1,0 +1,47 @@
+//! Reads every byte of a store and checks it: the log's chain and checksums, and every page, key and fence of the index.
+
+use crate::error::Result;
+use crate::store::Store;
+
+/// How far a verification has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerifyProgress {
+    /// Bytes read so far.
+    pub done_bytes: u64,
+    /// Bytes there are, about.
+    pub total_bytes: u64,
+}
+
+/// What a verification found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// What is wrong, one line each, with file and place. Empty: all is well.
+    pub problems: Vec<String>,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Files read.
+    pub files: u64,
+}
+
+/// The most problems that are listed; a store with more is as broken as one with these.
+const MAX_PROBLEMS: usize = 1000;
+
+/// Checks everything.
+pub(crate) fn verify(store: &Store, progress: &mut dyn FnMut(VerifyProgress)) -> Result<VerifyReport> {
+    let _no_trim = store.trim_turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let total_bytes = crate::stats::disk_bytes(store)?;
+    let mut report = VerifyReport::default();
+    let mut problems = Vec::new();
+    let found = store.file_log.verify(&mut |bytes| progress(VerifyProgress { done_bytes: bytes, total_bytes }))?;
+    report.files += found.files;
+    report.bytes += found.bytes;
+    problems.extend(found.findings.iter().map(ToString::to_string));
+    store.index.verify(&mut |file_bytes| {
+        report.files += 1;
+        report.bytes += file_bytes;
+        progress(VerifyProgress { done_bytes: report.bytes, total_bytes });
+    }, &mut |problem| problems.push(problem))?;
+    problems.truncate(MAX_PROBLEMS);
+    report.problems = problems;
+    Ok(report)
+}

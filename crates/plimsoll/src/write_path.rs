@@ -1,0 +1,244 @@
+//! A commit's journey: validate, order, apply, sync.
+//!
+//! 1. The write set is brought into its final shape; side files are synced (nobody waits for that but the committer).
+//! 2. In the committers' turn, one at a time: everything the transaction read is checked against what was submitted since its snapshot;
+//!    room is made in the memtable; the record gets its place in the log; its versions go into the memtable.
+//! 3. Outside the turn the committer waits until the record is durable; one sync serves all who wait.
+//!
+//! Law: versions are applied in GLSN order, and a version is visible only when its whole record is applied and readable.
+
+use std::fmt;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use plimsoll_log::draft::{Draft, DraftEntry};
+use plimsoll_log::glsn::{Glsn, StreamId};
+use plimsoll_memory::budget::Kind;
+
+use crate::error::{Error, Result};
+use crate::index::Index;
+use crate::options::Durability;
+use crate::payload::{encode_delete, encode_head, encode_put, encode_put_side, encode_runs};
+use crate::read_set::ReadSet;
+use crate::snapshots::OpenMoment;
+use crate::store::Store;
+use crate::version::{Stored, Version};
+use crate::write_set::{Write, WriteSet};
+
+/// A commit that has its place in the order.
+#[must_use = "a ticket is waited for, or the commit may not be durable"]
+pub struct CommitTicket {
+    store: Arc<Store>,
+    glsn: Glsn,
+    wait: bool,
+}
+
+impl CommitTicket {
+    /// Of a transaction that wrote nothing.
+    pub(crate) fn of_snapshot(store: &Arc<Store>, at: Glsn) -> Self {
+        Self { store: Arc::clone(store), glsn: at, wait: false }
+    }
+
+    pub(crate) fn of_record(store: &Arc<Store>, glsn: Glsn) -> Self {
+        Self { store: Arc::clone(store), glsn, wait: store.options.durability == Durability::Sync }
+    }
+
+    /// The commit's GLSN.
+    pub fn glsn(&self) -> u64 {
+        self.glsn.0
+    }
+
+    /// Waits until the commit is durable (as the store's durability says) and visible.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`]: whether the commit survives is unknown until the store is reopened.
+    pub fn wait(self) -> Result<u64> {
+        if self.wait {
+            self.store.log.wait_durable(self.glsn)?;
+        }
+        Ok(self.glsn.0)
+    }
+}
+
+impl fmt::Debug for CommitTicket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CommitTicket({})", self.glsn)
+    }
+}
+
+impl Store {
+    /// Commits what a transaction wrote.
+    pub(crate) fn commit(
+        self: &Arc<Self>,
+        moment: &OpenMoment,
+        reads: ReadSet,
+        mut writes: WriteSet,
+        metadata: &[u8],
+    ) -> Result<CommitTicket> {
+        self.check_writable()?;
+        writes.prepare(metadata.len())?;
+        let body = Body::new(self, &writes, metadata)?;
+        let glsn = {
+            let _turn = self.take_turn();
+            self.validate(&reads, moment.at())?;
+            self.index.make_room(body.room_bytes, Glsn(self.applied.load(Ordering::Acquire)))?;
+            let glsn = self.submit(&body, &writes, moment.at())?;
+            self.apply(&body, &writes, glsn)?;
+            self.applied.store(glsn.0, Ordering::Release);
+            glsn
+        };
+        writes.committed();
+        Ok(CommitTicket::of_record(self, glsn))
+    }
+
+    /// Appends entries that are no transaction.
+    pub(crate) fn append(self: &Arc<Self>, stream: StreamId, payloads: &[&[u8]]) -> Result<(Glsn, Glsn)> {
+        self.check_writable()?;
+        let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [*payload]).collect();
+        let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream, parts }).collect();
+        let draft = Draft { entries: &entries, read_at: Glsn::NONE, sides: &[] };
+        let _turn = self.take_turn();
+        let ticket = self.log.submit(&draft, None)?;
+        self.applied.store(ticket.last.0, Ordering::Release);
+        Ok((ticket.first, ticket.last))
+    }
+
+    /// Refuses if anything in `reads` was changed after `at` by a commit that has its place in the order.
+    fn validate(&self, reads: &ReadSet, at: Glsn) -> Result<()> {
+        if Glsn(self.applied.load(Ordering::Acquire)) <= at {
+            return Ok(());
+        }
+        let view = self.index.view();
+        for range in reads.ranges() {
+            let changed = match range.last {
+                None => view.changed(&range.first, at)?.map(|by| (range.first.clone(), by)),
+                Some(_) => view.changed_in(Bound::Included(&range.first), range.upper(), at)?,
+            };
+            if let Some((key, by)) = changed {
+                let key = key.get(4..).unwrap_or_default().to_vec();
+                return Err(Error::Conflict { key, at: at.0, by: by.0 });
+            }
+        }
+        Ok(())
+    }
+
+    fn submit(&self, body: &Body, writes: &WriteSet, read_at: Glsn) -> Result<Glsn> {
+        let mut parts: Vec<&[u8]> = Vec::with_capacity(body.parts.len());
+        for part in &body.parts {
+            match part {
+                Part::Small { start, end } => parts.push(&body.small[*start..*end]),
+                Part::Buffered { offset, len } => parts.extend(writes.buffered(*offset, *len)),
+            }
+        }
+        let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
+        let sides = writes.sides();
+        let ticket = self.log.submit(&Draft { entries: &entries, read_at, sides: &sides }, None)?;
+        Ok(ticket.last)
+    }
+
+    fn apply(&self, body: &Body, writes: &WriteSet, glsn: Glsn) -> Result<()> {
+        if !writes.spilled().is_empty() {
+            return self.index.adopt(writes.spilled().infos(glsn), glsn);
+        }
+        let mut places = body.places.iter();
+        let mut at = writes.map().first();
+        while let Some(position) = at {
+            let (key, write) = writes.at(position);
+            let stored = match write {
+                Write::Deleted => Stored::Deleted,
+                Write::Inline(value) => Stored::Inline(value),
+                Write::InSide { side, offset, len } => Stored::InSide { side, offset, len },
+                Write::Buffered { len, .. } => {
+                    Stored::InLog { offset: *places.next().expect("one for each buffered value"), len }
+                }
+            };
+            self.index.insert(&Version { key, glsn, stored });
+            at = writes.after_key(position);
+        }
+        Ok(())
+    }
+}
+
+/// A transaction's entry, ready to be written.
+struct Body {
+    /// Everything but the values in the buffer.
+    small: Vec<u8>,
+    parts: Vec<Part>,
+    /// Offsets in the payload of the values in the buffer, in key order.
+    places: Vec<u64>,
+    /// Room that the versions take in the memtable.
+    room_bytes: usize,
+    _lease: plimsoll_memory::budget::Lease,
+}
+
+/// The most bytes that a stored version takes which is no inline value: a tag and three varints.
+const MAX_POINTER_BYTES: usize = 31;
+
+/// Bytes that a stored version takes in the memtable at most.
+pub(crate) fn stored_bytes(stored: &Stored<'_>) -> usize {
+    match stored {
+        Stored::Inline(value) if !value.is_empty() => 1 + value.len(),
+        _ => MAX_POINTER_BYTES,
+    }
+}
+
+enum Part {
+    Small { start: usize, end: usize },
+    Buffered { offset: u64, len: u64 },
+}
+
+impl Body {
+    fn new(store: &Store, writes: &WriteSet, metadata: &[u8]) -> Result<Self> {
+        let lease = store.budget.empty_lease(Kind::Staging);
+        let mut body = Self { small: Vec::new(), parts: Vec::new(), places: Vec::new(), room_bytes: 0, _lease: lease };
+        if writes.spilled().is_empty() {
+            body.encode_operations(writes, metadata)?;
+        } else {
+            encode_runs(metadata, &writes.spilled().layout(), &mut body.small);
+            body.parts.push(Part::Small { start: 0, end: body.small.len() });
+        }
+        Ok(body)
+    }
+
+    fn encode_operations(&mut self, writes: &WriteSet, metadata: &[u8]) -> Result<()> {
+        let (mut count, mut bytes) = (0, 0);
+        let mut at = writes.map().first();
+        while let Some(position) = at {
+            let (key, write) = writes.at(position);
+            let value_bytes = if let Write::Inline(value) = write { value.len() } else { 0 };
+            count += 1;
+            bytes += key.len() + value_bytes + 48;
+            let stored_bytes = if value_bytes > 0 { 1 + value_bytes } else { MAX_POINTER_BYTES };
+            self.room_bytes += Index::entry_bytes(key.len(), stored_bytes);
+            at = writes.after_key(position);
+        }
+        self._lease.grow((bytes + metadata.len()) as u64)?;
+        self.small.reserve_exact(bytes + metadata.len() + 32);
+        encode_head(metadata, count, &mut self.small);
+        let (mut start, mut buffered_bytes) = (0, 0);
+        let mut at = writes.map().first();
+        while let Some(position) = at {
+            let (key, write) = writes.at(position);
+            match write {
+                Write::Deleted => encode_delete(key, &mut self.small),
+                Write::Inline(value) => {
+                    encode_put(key, value.len() as u64, &mut self.small);
+                    self.small.extend_from_slice(value);
+                }
+                Write::InSide { side, offset, len } => encode_put_side(key, side, offset, len, &mut self.small),
+                Write::Buffered { offset, len } => {
+                    encode_put(key, len, &mut self.small);
+                    self.parts.push(Part::Small { start, end: self.small.len() });
+                    self.parts.push(Part::Buffered { offset, len });
+                    start = self.small.len();
+                    self.places.push(start as u64 + buffered_bytes);
+                    buffered_bytes += len;
+                }
+            }
+            at = writes.after_key(position);
+        }
+        self.parts.push(Part::Small { start, end: self.small.len() });
+        Ok(())
+    }
+}

@@ -1,0 +1,404 @@
+//! What a transaction has written and not committed yet.
+//!
+//! Keys and small values live in a sorted map, values above [`INLINE_BYTES`] in a buffer of chunks, very large ones go straight into a
+//! side file. When all that outgrows its share of the budget, or the budget has no room, it is *spilled*: written as a sorted run into
+//! side files, which the index takes over as they are when the transaction commits. So a transaction may be larger than memory, and
+//! its bytes are written once.
+//!
+//! Law: of several writes of one key the last one counts; in the map it has the highest order, and a newer run hides an older one.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use plimsoll_disk::codec::{Reader, push_varint};
+use plimsoll_log::draft::MAX_BODY_BYTES;
+use plimsoll_log::log::Log;
+use plimsoll_log::side::{SideId, SideRef, SideWriter};
+use plimsoll_memory::budget::{Budget, Kind, OutOfBudget};
+use plimsoll_memory::sorted::{Position, SortedMap};
+
+use crate::error::Result;
+use crate::spill::Spill;
+use crate::value_buffer::ValueBuffer;
+use crate::version::{INLINE_BYTES, Stored};
+
+/// A value above this goes into a side file at once.
+pub(crate) const LARGE_VALUE_BYTES: usize = 256 << 10;
+
+/// Room left in a record's body for what is not values: head, metadata.
+const BODY_RESERVE_BYTES: u64 = 128 << 10;
+
+/// One write, as it waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Write<'a> {
+    /// The key is deleted.
+    Deleted,
+    /// A small value.
+    Inline(&'a [u8]),
+    /// A value in the buffer.
+    Buffered {
+        /// Its place there.
+        offset: u64,
+        /// Its length.
+        len: u64,
+    },
+    /// A value in a side file.
+    InSide {
+        /// Which.
+        side: SideId,
+        /// Byte offset.
+        offset: u64,
+        /// Its length.
+        len: u64,
+    },
+}
+
+impl<'a> Write<'a> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match *self {
+            Write::Deleted => Stored::Deleted.encode(out),
+            Write::Inline(value) => Stored::Inline(value).encode(out),
+            Write::InSide { side, offset, len } => Stored::InSide { side, offset, len }.encode(out),
+            Write::Buffered { offset, len } => {
+                out.push(BUFFERED);
+                push_varint(out, offset);
+                push_varint(out, len);
+            }
+        }
+    }
+
+    fn decode(bytes: &'a [u8]) -> Self {
+        if bytes[0] == BUFFERED {
+            let mut reader = Reader::new(&bytes[1..]);
+            let (offset, len) = (reader.varint(), reader.varint());
+            return Write::Buffered {
+                offset: offset.expect("written by encode"),
+                len: len.expect("written by encode"),
+            };
+        }
+        match Stored::decode(bytes).expect("written by encode") {
+            Stored::Deleted => Write::Deleted,
+            Stored::Inline(value) => Write::Inline(value),
+            Stored::InSide { side, offset, len } => Write::InSide { side, offset, len },
+            Stored::InLog { .. } => unreachable!("encode never writes one"),
+        }
+    }
+}
+
+/// Beyond the tags of [`Stored`].
+const BUFFERED: u8 = 255;
+
+/// The set.
+pub(crate) struct WriteSet {
+    budget: Budget,
+    log: Arc<dyn Log>,
+    map: SortedMap,
+    values: ValueBuffer,
+    order: u64,
+    limit_bytes: u64,
+    /// Bytes that the operations take in a record's body, those in the buffer included.
+    body_bytes: u64,
+    large: RefCell<Option<Box<dyn SideWriter>>>,
+    large_done: Vec<SideRef>,
+    spill: Spill,
+}
+
+impl WriteSet {
+    /// An empty set that spills beyond `limit_bytes`, into partitions of `partition_bytes`.
+    pub(crate) fn new(budget: &Budget, log: &Arc<dyn Log>, limit_bytes: u64, partition_bytes: u64) -> Self {
+        Self {
+            budget: budget.clone(),
+            log: Arc::clone(log),
+            map: SortedMap::new(budget, Kind::WriteSet),
+            values: ValueBuffer::new(budget),
+            order: 0,
+            limit_bytes,
+            body_bytes: 0,
+            large: RefCell::new(None),
+            large_done: Vec::new(),
+            spill: Spill::new(budget, log, partition_bytes),
+        }
+    }
+
+    /// Whether nothing was written.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.map.is_empty() && self.spill.is_empty()
+    }
+
+    /// Writes a value.
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        if value.len() <= INLINE_BYTES {
+            return self.record(key, Write::Inline(value));
+        }
+        let len = value.len() as u64;
+        if value.len() > LARGE_VALUE_BYTES {
+            let (side, offset) = self.begin_large()?;
+            self.continue_large(value)?;
+            return self.record(key, Write::InSide { side, offset, len });
+        }
+        let offset = match self.values.push(value) {
+            Ok(offset) => offset,
+            Err(refusal) => {
+                self.spill_because(refusal)?;
+                self.values.push(value)?
+            }
+        };
+        self.record(key, Write::Buffered { offset, len })
+    }
+
+    /// Deletes a key.
+    pub(crate) fn delete(&mut self, key: &[u8]) -> Result<()> {
+        self.record(key, Write::Deleted)
+    }
+
+    /// Starts a value that comes piece by piece; where it will stand.
+    pub(crate) fn begin_large(&mut self) -> Result<(SideId, u64)> {
+        let large = self.large.get_mut();
+        if large.is_none() {
+            *large = Some(self.log.create_side()?);
+        }
+        let writer = large.as_ref().expect("made above");
+        Ok((writer.id(), writer.position()))
+    }
+
+    /// The next piece of it.
+    pub(crate) fn continue_large(&mut self, bytes: &[u8]) -> Result<()> {
+        let writer = self.large.get_mut().as_mut().expect("begin_large was called");
+        writer.write(bytes)?;
+        Ok(())
+    }
+
+    /// Its end: the key gets the value.
+    pub(crate) fn end_large(&mut self, key: &[u8], side: SideId, offset: u64, len: u64) -> Result<()> {
+        self.record(key, Write::InSide { side, offset, len })
+    }
+
+    fn record(&mut self, key: &[u8], write: Write<'_>) -> Result<()> {
+        let mut encoded = Vec::with_capacity(32);
+        write.encode(&mut encoded);
+        self.order += 1;
+        let value_bytes = if let Write::Buffered { len, .. } = write { len } else { 0 };
+        if let Err(refusal) = self.map.insert(key, self.order, &encoded) {
+            // A buffered value would be written by the spill as garbage of no key; its offset would be gone. So it goes first.
+            match write {
+                Write::Buffered { offset, len } => {
+                    let value = self.values.slices(offset, len).collect::<Vec<_>>().concat();
+                    self.spill_because(refusal)?;
+                    let offset = self.values.push(&value)?;
+                    encoded.clear();
+                    Write::Buffered { offset, len }.encode(&mut encoded);
+                }
+                _ => self.spill_because(refusal)?,
+            }
+            self.map.insert(key, self.order, &encoded)?;
+        }
+        self.body_bytes += (key.len() + encoded.len() + 8) as u64 + value_bytes;
+        if self.held_bytes() > self.limit_bytes {
+            self.spill()?;
+        }
+        Ok(())
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.map.held_bytes() + self.values.held_bytes()
+    }
+
+    fn spill_because(&mut self, refusal: OutOfBudget) -> Result<()> {
+        if self.map.is_empty() {
+            return Err(refusal.into());
+        }
+        self.spill()
+    }
+
+    /// Moves everything in memory into a run of side files.
+    fn spill(&mut self) -> Result<()> {
+        let mut builder = self.spill.begin()?;
+        let mut at = self.map.first();
+        let mut encoded = Vec::new();
+        while let Some(position) = at {
+            let entry = self.map.at(position);
+            let write = self.to_side(Write::decode(entry.value))?;
+            encoded.clear();
+            write.encode(&mut encoded);
+            let stored = Stored::decode(&encoded).expect("nothing is buffered any more");
+            self.spill.add(&mut builder, entry.key, stored)?;
+            at = self.after_key(position);
+        }
+        self.spill.end(builder)?;
+        self.clear_memory();
+        Ok(())
+    }
+
+    fn clear_memory(&mut self) {
+        self.map = SortedMap::new(&self.budget, Kind::WriteSet);
+        self.values.clear();
+        self.body_bytes = 0;
+    }
+
+    /// Where a buffered value stands once it was copied into a side file; any other write as it is.
+    fn to_side<'a>(&self, write: Write<'a>) -> Result<Write<'a>> {
+        let Write::Buffered { offset, len } = write else { return Ok(write) };
+        let mut large = self.large.borrow_mut();
+        if large.is_none() {
+            *large = Some(self.log.create_side()?);
+        }
+        let writer = large.as_mut().expect("made above");
+        let place = writer.position();
+        for slice in self.values.slices(offset, len) {
+            writer.write(slice)?;
+        }
+        Ok(Write::InSide { side: writer.id(), offset: place, len })
+    }
+
+    /// The newest write of the next key.
+    pub(crate) fn after_key(&self, position: Position) -> Option<Position> {
+        let key = self.map.at(position).key;
+        let mut at = self.map.next(position);
+        while let Some(next) = at {
+            if self.map.at(next).key != key {
+                return Some(next);
+            }
+            at = self.map.next(next);
+        }
+        None
+    }
+
+    /// The map, for walks in key order: of one key the newest comes first.
+    pub(crate) fn map(&self) -> &SortedMap {
+        &self.map
+    }
+
+    /// The runs that were spilled.
+    pub(crate) fn spilled(&self) -> &Spill {
+        &self.spill
+    }
+
+    /// The write at a position of the map.
+    pub(crate) fn at(&self, position: Position) -> (&[u8], Write<'_>) {
+        let entry = self.map.at(position);
+        (entry.key, Write::decode(entry.value))
+    }
+
+    /// The newest write of a key: applies `then` to it.
+    pub(crate) fn find<T>(&self, key: &[u8], then: impl FnOnce(Write<'_>) -> Result<T>) -> Result<Option<T>> {
+        if let Some(position) = self.map.seek(key, u64::MAX) {
+            let (found, write) = self.at(position);
+            if found == key {
+                return then(write).map(Some);
+            }
+        }
+        match self.spill.lookup(key)? {
+            None => Ok(None),
+            Some(found) => then(as_write(found.stored())).map(Some),
+        }
+    }
+
+    /// Fills `into` with bytes of a write's value from `from` on. Values in finished side files are the reader's own business.
+    pub(crate) fn read_back(&self, write: Write<'_>, from: u64, into: &mut [u8]) -> Result<ReadBack> {
+        match write {
+            Write::Deleted => unreachable!("a deletion has no value"),
+            Write::Inline(value) => {
+                let from = from as usize;
+                into.copy_from_slice(&value[from..from + into.len()]);
+            }
+            Write::Buffered { offset, .. } => {
+                let mut at = 0;
+                for slice in self.values.slices(offset + from, into.len() as u64) {
+                    into[at..at + slice.len()].copy_from_slice(slice);
+                    at += slice.len();
+                }
+            }
+            Write::InSide { side, offset, .. } => {
+                let mut large = self.large.borrow_mut();
+                match large.as_mut() {
+                    Some(writer) if writer.id() == side => writer.read_back(offset + from, into)?,
+                    _ => return Ok(ReadBack::InFinishedSide),
+                }
+            }
+        }
+        Ok(ReadBack::Done)
+    }
+
+    /// Brings the set into the shape in which it is committed: either everything in the map, with a body that fits into a record, or
+    /// everything in runs. Side files are finished.
+    pub(crate) fn prepare(&mut self, metadata_bytes: usize) -> Result<()> {
+        let room = MAX_BODY_BYTES as u64 - BODY_RESERVE_BYTES.max(metadata_bytes as u64 + 64);
+        if !self.spill.is_empty() && !self.map.is_empty() {
+            self.spill()?;
+        } else if self.body_bytes > room {
+            self.buffered_to_side()?;
+            if self.body_bytes > room {
+                self.spill()?;
+            }
+        }
+        if let Some(writer) = self.large.get_mut().take() {
+            self.large_done.push(writer.finish()?);
+        }
+        Ok(())
+    }
+
+    /// Copies buffered values into the side file, so that the body holds only where they stand.
+    fn buffered_to_side(&mut self) -> Result<()> {
+        let moved = SortedMap::new(&self.budget, Kind::WriteSet);
+        let mut body_bytes = 0;
+        let mut at = self.map.first();
+        let mut encoded = Vec::new();
+        while let Some(position) = at {
+            let (key, write) = self.at(position);
+            encoded.clear();
+            self.to_side(write)?.encode(&mut encoded);
+            moved.insert(key, 1, &encoded)?;
+            body_bytes += (key.len() + encoded.len() + 8) as u64;
+            at = self.after_key(position);
+        }
+        self.map = moved;
+        self.order = 1;
+        self.values.clear();
+        self.body_bytes = body_bytes;
+        Ok(())
+    }
+
+    /// The slices of a buffered value.
+    pub(crate) fn buffered(&self, offset: u64, len: u64) -> impl Iterator<Item = &[u8]> {
+        self.values.slices(offset, len)
+    }
+
+    /// Side files that the commit's record must name: values, then runs.
+    pub(crate) fn sides(&self) -> Vec<SideRef> {
+        self.large_done.iter().chain(self.spill.sides()).copied().collect()
+    }
+
+    /// The set was committed: its side files belong to the log now.
+    pub(crate) fn committed(mut self) {
+        self.large_done.clear();
+        self.spill.keep();
+    }
+}
+
+/// Whether a value could be read back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadBack {
+    /// It was.
+    Done,
+    /// It stands in a side file that is finished already: read it there.
+    InFinishedSide,
+}
+
+/// A spilled version as the write that it was.
+pub(crate) fn as_write(stored: Stored<'_>) -> Write<'_> {
+    match stored {
+        Stored::Deleted => Write::Deleted,
+        Stored::Inline(value) => Write::Inline(value),
+        Stored::InSide { side, offset, len } => Write::InSide { side, offset, len },
+        Stored::InLog { .. } => unreachable!("a spilled value is never in the log's records"),
+    }
+}
+
+impl Drop for WriteSet {
+    fn drop(&mut self) {
+        // An abort: nobody names these files. One that cannot be removed now is swept at the next open.
+        for side in self.large_done.drain(..) {
+            let _ = self.log.discard_side(side.id);
+        }
+    }
+}
