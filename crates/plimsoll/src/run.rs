@@ -5,8 +5,19 @@
 //! side file of the log (a transaction that was too large for memory is adopted as it stands).
 
 pub(crate) mod builder;
+mod bytes;
+pub(crate) mod check;
 pub(crate) mod cursor;
+mod ends;
+mod fences;
+pub(crate) mod file;
+mod filter;
+mod guide;
+mod inner;
+mod leaf;
 pub(crate) mod partition;
+#[cfg(test)]
+mod tests;
 
 /// A partition is cut when it has grown to this many bytes.
 pub(crate) const PARTITION_BYTES: u64 = 64 << 20;

@@ -79,11 +79,16 @@ impl<'a> Stored<'a> {
 
     /// Reads an encoding that fills `bytes`; `None` if it is not one.
     pub(crate) fn decode(bytes: &'a [u8]) -> Option<Self> {
-        let (&tag, rest) = bytes.split_first()?;
+        let (&tag, body) = bytes.split_first()?;
+        Self::from_parts(tag, body)
+    }
+
+    /// Reads an encoding whose first byte stands apart from the others.
+    pub(crate) fn from_parts(tag: u8, body: &'a [u8]) -> Option<Self> {
         if tag == 1 {
-            return (rest.len() <= INLINE_BYTES).then_some(Stored::Inline(rest));
+            return (body.len() <= INLINE_BYTES).then_some(Stored::Inline(body));
         }
-        let mut reader = Reader::new(rest);
+        let mut reader = Reader::new(body);
         let stored = match tag {
             0 => Stored::Deleted,
             2 => Stored::InLog { offset: reader.varint()?, len: reader.varint()? },

@@ -1,12 +1,18 @@
 //! What is known of a partition without reading it, and point look-ups in it.
 
+use std::fmt;
 use std::sync::Arc;
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::side::SideId;
+use plimsoll_memory::page::{PAGE_HEADER_BYTES, page_kind, page_payload};
 use plimsoll_memory::pool::{Page, PoolFile, Touch};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::run::filter::key_hash;
+use crate::run::guide::{GUIDE_PAGE, Guide};
+use crate::run::inner::{INNER_PAGE, Inner};
+use crate::run::leaf::{Entry, LEAF_PAGE, Leaf, Sought};
 use crate::version::Stored;
 
 /// Where a partition's pages stand.
@@ -16,6 +22,15 @@ pub(crate) enum PartitionId {
     Run(u64),
     /// A side file of the log.
     Side(SideId),
+}
+
+impl fmt::Display for PartitionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Run(id) => write!(f, "run {id}"),
+            Self::Side(side) => write!(f, "side file {}", side.0),
+        }
+    }
 }
 
 /// What is known of a partition without reading it: kept in the manifest, and in memory.
@@ -73,6 +88,7 @@ pub(crate) struct Found {
     /// The commit that wrote it.
     pub(crate) glsn: Glsn,
     page: Page,
+    tag: u8,
     start: u32,
     end: u32,
 }
@@ -80,15 +96,117 @@ pub(crate) struct Found {
 impl Found {
     /// What it stored.
     pub(crate) fn stored(&self) -> Stored<'_> {
-        let _ = (&self.page, self.start, self.end);
-        unimplemented!()
+        Stored::from_parts(self.tag, &self.page[self.start as usize..self.end as usize])
+            .expect("it was read once when it was found, and pages do not change")
     }
+}
+
+/// What a page on the way down leads to.
+pub(crate) enum Step<'a> {
+    /// A page further down.
+    Child(u32),
+    /// The page itself: it is a guide.
+    Guide(Guide<'a>),
+}
+
+impl Lookup {
+    const MISS: Lookup = Lookup { newest: None, found: None };
 }
 
 impl Partition {
     /// Looks `key` up as of `at`. The filter is asked first: a miss costs no leaf.
     pub(crate) fn lookup(&self, key: &[u8], at: Glsn, touch: Touch) -> Result<Lookup> {
-        let _ = (key, at, touch);
-        unimplemented!()
+        if key < &self.info.first_key[..] || key > &self.info.last_key[..] {
+            return Ok(Lookup::MISS);
+        }
+        let (number, page) = self.guide_of(key, Glsn::MAX, touch)?;
+        let guide = self.read(number, Guide::new(page_payload(&page)))?;
+        if !guide.may_contain(key_hash(key)) {
+            return Ok(Lookup::MISS);
+        }
+        let leaf = self.read(number, guide.find(key, Glsn::MAX))?;
+        let Some(newest) = self.find_in_leaf(leaf, key, Glsn::MAX, touch)? else { return Ok(Lookup::MISS) };
+        let newest_glsn = Some(newest.glsn);
+        if newest.glsn <= at {
+            return Ok(Lookup { newest: newest_glsn, found: Some(newest) });
+        }
+        drop(newest);
+        let leaf = self.leaf_of(key, at, touch)?;
+        Ok(Lookup { newest: newest_glsn, found: self.find_in_leaf(leaf, key, at, touch)? })
+    }
+
+    /// The newest version of `key` that is not younger than `at`, if it stands in this leaf.
+    fn find_in_leaf(&self, number: u32, key: &[u8], at: Glsn, touch: Touch) -> Result<Option<Found>> {
+        let page = self.load(number, touch)?;
+        let leaf = self.leaf(number, &page)?;
+        let Sought::At(spot, true) = self.read(number, leaf.seek(key, at))? else { return Ok(None) };
+        self.read(number, leaf.stored(&spot.entry))?;
+        let Entry { body, end, tag, glsn, .. } = spot.entry;
+        let (start, end) = ((PAGE_HEADER_BYTES + body) as u32, (PAGE_HEADER_BYTES + end) as u32);
+        Ok(Some(Found { glsn, page, tag, start, end }))
+    }
+
+    /// Page of the leaf in which (`key`, `glsn`) stands. If that leaf ends before it, the next one begins behind it.
+    fn leaf_of(&self, key: &[u8], glsn: Glsn, touch: Touch) -> Result<u32> {
+        let (number, page) = self.guide_of(key, glsn, touch)?;
+        let guide = self.read(number, Guide::new(page_payload(&page)))?;
+        self.read(number, guide.find(key, glsn))
+    }
+
+    /// The guide over the leaf in which (`key`, `glsn`) stands.
+    fn guide_of(&self, key: &[u8], glsn: Glsn, touch: Touch) -> Result<(u32, Page)> {
+        let mut number = self.info.root;
+        loop {
+            let page = self.load(number, touch)?;
+            match self.step_down(number, &page, key, glsn)? {
+                Step::Guide(_) => return Ok((number, page)),
+                Step::Child(child) => number = child,
+            }
+        }
+    }
+
+    /// Reads page `number` on the way from the root to (`key`, `glsn`).
+    pub(crate) fn step_down<'a>(&self, number: u32, page: &'a [u8], key: &[u8], glsn: Glsn) -> Result<Step<'a>> {
+        let payload = page_payload(page);
+        match page_kind(page) {
+            GUIDE_PAGE => Ok(Step::Guide(self.read(number, Guide::new(payload))?)),
+            INNER_PAGE => {
+                let child = self.read(number, Inner::new(payload).and_then(|inner| inner.find(key, glsn)))?;
+                // Children stand before their parents: so every walk ends.
+                if child < number {
+                    Ok(Step::Child(child))
+                } else {
+                    Err(self.corrupt(number, "a child that stands behind it"))
+                }
+            }
+            _ => Err(self.corrupt(number, "neither a guide nor an inner page")),
+        }
+    }
+
+    /// The leaf on page `number`.
+    pub(crate) fn leaf<'a>(&self, number: u32, page: &'a [u8]) -> Result<Leaf<'a>> {
+        if page_kind(page) != LEAF_PAGE {
+            return Err(self.corrupt(number, "no leaf"));
+        }
+        self.read(number, Leaf::new(page_payload(page), self.info.fixed_glsn))
+    }
+
+    fn load(&self, number: u32, touch: Touch) -> Result<Page> {
+        if number >= self.info.pages {
+            return Err(self.corrupt(number, "a page beyond the last"));
+        }
+        Ok(self.file.get(number, touch)?)
+    }
+
+    /// What was read from page `number`, or an error if it cannot be read.
+    pub(crate) fn read<T>(&self, number: u32, read: Option<T>) -> Result<T> {
+        read.ok_or_else(|| self.corrupt(number, "bytes that are not what a page of its kind holds"))
+    }
+
+    pub(crate) fn corrupt(&self, number: u32, what: &str) -> Error {
+        Error::corrupt(format!(
+            "{}, page {number}: found {what}; run `plimsoll verify`, then `plimsoll rebuild` makes the index anew from the log",
+            self.info.id
+        ))
     }
 }

@@ -1,0 +1,303 @@
+//! Partitions on disk: files of the index's folder, and side files of the log.
+//!
+//! A run file is named by its id, twenty digits and `.run`; it is a sequence of pages and nothing else, written and read past the
+//! system's cache. One that was not finished is removed when its sink is dropped, or swept at the next open.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use plimsoll_disk::checksum::seed;
+use plimsoll_disk::vfs::{Caching, Disk, File, Open};
+use plimsoll_log::side::{SideId, SideRef, SideWriter};
+use plimsoll_memory::budget::{Budget, Kind};
+use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
+use plimsoll_memory::page::{PAGE_BYTES, check_page, page_kind, page_payload};
+use plimsoll_memory::pool::{LoadError, PageSource, Pool};
+
+use crate::error::{Error, Result};
+use crate::run::builder::PageSink;
+use crate::run::ends::{FOOTER_PAGE, HEADER_PAGE, Header, SIDES_PAGE, check_footer, check_header, check_sides};
+use crate::run::partition::{Partition, PartitionId, PartitionInfo};
+
+/// Name of a run's file in the index's folder.
+pub(crate) fn run_file_name(id: u64) -> String {
+    format!("{id:020}.run")
+}
+
+/// The id of the run that has this name; `None` if no run has.
+pub(crate) fn run_id_of(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(".run")?;
+    let id = digits.parse().ok()?;
+    (run_file_name(id) == name).then_some(id)
+}
+
+fn run_seed(log_id: u128, id: u64) -> u64 {
+    seed(&[log_id as u64, (log_id >> 64) as u64, id])
+}
+
+/// Writes a run file. Dropped before it is finished, it leaves nothing behind.
+pub(crate) struct RunFileSink {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+    file: Arc<dyn File>,
+    id: u64,
+    log_id: u128,
+    seed: u64,
+    /// Pages that wait to be written together.
+    waiting: Chunk,
+    waiting_bytes: usize,
+    written_bytes: u64,
+    finished: bool,
+}
+
+impl RunFileSink {
+    /// A new file in `dir`; it holds one chunk of `Kind::Staging`.
+    pub(crate) fn create(disk: &Arc<dyn Disk>, dir: &Path, id: u64, log_id: u128, budget: &Budget) -> Result<Self> {
+        let waiting = budget.take(Kind::Staging)?;
+        let path = dir.join(run_file_name(id));
+        let file = disk.open(&path, Open::CreateNew, Caching::Direct)?;
+        Ok(Self {
+            disk: Arc::clone(disk),
+            path,
+            file,
+            id,
+            log_id,
+            seed: run_seed(log_id, id),
+            waiting,
+            waiting_bytes: 0,
+            written_bytes: 0,
+            finished: false,
+        })
+    }
+
+    /// Writes what waits and syncs the file. The folder is the caller's to sync: only then does the file survive a power cut.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        self.write_waiting()?;
+        self.file.sync()?;
+        self.finished = true;
+        Ok(())
+    }
+
+    fn write_waiting(&mut self) -> Result<()> {
+        self.file.write_at(&self.waiting[..self.waiting_bytes], self.written_bytes)?;
+        self.written_bytes += self.waiting_bytes as u64;
+        self.waiting_bytes = 0;
+        Ok(())
+    }
+}
+
+impl PageSink for RunFileSink {
+    fn id(&self) -> PartitionId {
+        PartitionId::Run(self.id)
+    }
+
+    fn log_id(&self) -> u128 {
+        self.log_id
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn write_page(&mut self, page: &[u8]) -> Result<()> {
+        if self.waiting_bytes == CHUNK_BYTES {
+            self.write_waiting()?;
+        }
+        self.waiting[self.waiting_bytes..self.waiting_bytes + PAGE_BYTES].copy_from_slice(page);
+        self.waiting_bytes += PAGE_BYTES;
+        Ok(())
+    }
+}
+
+impl Drop for RunFileSink {
+    fn drop(&mut self) {
+        if !self.finished {
+            // What cannot be removed now is swept at the next open: no manifest names it.
+            let _ = self.disk.remove(&self.path);
+        }
+    }
+}
+
+impl fmt::Debug for RunFileSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RunFileSink({})", self.path.display())
+    }
+}
+
+/// Writes a partition into a side file of the log.
+pub(crate) struct SideSink {
+    writer: Box<dyn SideWriter>,
+}
+
+impl SideSink {
+    /// A sink over a side file in which nothing is written yet.
+    pub(crate) fn new(writer: Box<dyn SideWriter>) -> Self {
+        Self { writer }
+    }
+
+    /// Syncs the file and its name. Only then may a record name it.
+    pub(crate) fn finish(self) -> Result<SideRef> {
+        Ok(self.writer.finish()?)
+    }
+}
+
+impl PageSink for SideSink {
+    fn id(&self) -> PartitionId {
+        PartitionId::Side(self.writer.id())
+    }
+
+    fn seed(&self) -> u64 {
+        self.writer.seed()
+    }
+
+    fn write_page(&mut self, page: &[u8]) -> Result<()> {
+        Ok(self.writer.write_page(page)?)
+    }
+}
+
+impl fmt::Debug for SideSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SideSink({:?})", self.writer.id())
+    }
+}
+
+/// A run file to read.
+struct RunFile {
+    file: Arc<dyn File>,
+    path: PathBuf,
+    seed: u64,
+}
+
+impl RunFile {
+    fn open(disk: &dyn Disk, dir: &Path, id: u64, log_id: u128) -> Result<Self> {
+        let path = dir.join(run_file_name(id));
+        let file = disk.open(&path, Open::Read, Caching::Direct)?;
+        Ok(Self { file, path, seed: run_seed(log_id, id) })
+    }
+
+    /// Its pages; an error if they are not whole or too many.
+    fn pages(&self) -> Result<u32> {
+        let bytes = self.file.len()?;
+        match u32::try_from(bytes / PAGE_BYTES as u64) {
+            Ok(pages) if bytes.is_multiple_of(PAGE_BYTES as u64) => Ok(pages),
+            _ => Err(Error::corrupt(format!("{}: {bytes} bytes are not a whole number of pages", self.path.display()))),
+        }
+    }
+}
+
+impl PageSource for RunFile {
+    fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError> {
+        self.load_run(number, page)
+    }
+
+    fn load_run(&self, first: u32, pages: &mut [u8]) -> Result<(), LoadError> {
+        let corrupt = |number, what: &str| LoadError::Corrupt {
+            message: format!(
+                "{}, page {number}: {what}; `plimsoll rebuild` makes the index anew from the log",
+                self.path.display()
+            ),
+        };
+        match self.file.read_exact_at(pages, u64::from(first) * PAGE_BYTES as u64) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Err(corrupt(first, "the file ends before it"));
+            }
+            read => read?,
+        }
+        for (number, page) in (first..).zip(pages.chunks_exact(PAGE_BYTES)) {
+            check_page(page, self.seed, number).map_err(|what| corrupt(number, what))?;
+        }
+        Ok(())
+    }
+}
+
+/// Opens a partition of the index's folder.
+pub(crate) fn open_run(
+    disk: &dyn Disk,
+    dir: &Path,
+    pool: &Arc<Pool>,
+    log_id: u128,
+    info: PartitionInfo,
+) -> Result<Partition> {
+    let PartitionId::Run(id) = info.id else { panic!("{} does not stand in the index's folder", info.id) };
+    let file = RunFile::open(disk, dir, id, log_id)?;
+    let pages = file.pages()?;
+    if pages != info.pages {
+        let path = file.path.display();
+        return Err(Error::corrupt(format!("{path}: the file has {pages} pages, the manifest says {}", info.pages)));
+    }
+    let seed = file.seed;
+    Ok(Partition { info: Arc::new(info), file: pool.attach(Arc::new(file)), seed })
+}
+
+/// What a file of the index's folder says of itself.
+pub(crate) fn read_run_info(
+    disk: &dyn Disk,
+    dir: &Path,
+    log_id: u128,
+    id: u64,
+    budget: &Budget,
+) -> Result<PartitionInfo> {
+    let file = RunFile::open(disk, dir, id, log_id)?;
+    let pages = file.pages()?;
+    read_info(&file, pages, PartitionId::Run(id), budget)
+}
+
+/// What a partition's pages say of it.
+pub(crate) fn read_info(
+    source: &dyn PageSource,
+    pages: u32,
+    id: PartitionId,
+    budget: &Budget,
+) -> Result<PartitionInfo> {
+    let mut reader = EndReader { source, id, page: budget.take(Kind::Staging)? };
+    if pages < 4 {
+        return Err(reader.corrupt(0, "too few pages for a partition"));
+    }
+    let header: Header = reader.read(0, HEADER_PAGE, check_header)?;
+    if header.id != id {
+        return Err(reader.corrupt(0, &format!("the header of {}", header.id)));
+    }
+    let last = pages - 1;
+    let footer = reader.read(last, FOOTER_PAGE, check_footer)?;
+    if footer.pages != pages || footer.pending != header.pending {
+        return Err(reader.corrupt(last, "a footer that does not agree with the file"));
+    }
+    let _room = budget.lease(Kind::Metadata, u64::from(footer.sides) * size_of::<SideId>() as u64)?;
+    let mut sides = Vec::new();
+    for number in footer.sides_page..last {
+        reader.read(number, SIDES_PAGE, |payload| {
+            check_sides(payload, |side| {
+                if sides.len() < footer.sides as usize {
+                    sides.push(side);
+                }
+            })
+        })?;
+    }
+    if sides.len() != footer.sides as usize || !sides.is_sorted_by(|a, b| a < b) {
+        return Err(reader.corrupt(last, "a footer that does not agree with the list of side files"));
+    }
+    Ok(footer.into_info(id, sides))
+}
+
+struct EndReader<'a> {
+    source: &'a dyn PageSource,
+    id: PartitionId,
+    page: Chunk,
+}
+
+impl EndReader<'_> {
+    fn read<T>(&mut self, number: u32, kind: u8, read: impl FnOnce(&[u8]) -> Result<T, &'static str>) -> Result<T> {
+        let page = &mut self.page[..PAGE_BYTES];
+        self.source.load(number, page)?;
+        if page_kind(page) != kind {
+            return Err(self.corrupt(number, "a page of another kind"));
+        }
+        read(page_payload(page)).map_err(|what| self.corrupt(number, what))
+    }
+
+    fn corrupt(&self, number: u32, what: &str) -> Error {
+        Error::corrupt(format!("{}, page {number}: found {what}", self.id))
+    }
+}

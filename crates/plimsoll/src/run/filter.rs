@@ -1,0 +1,82 @@
+//! Filters: whether a key may be among a guide's leaves.
+//!
+//! A blocked Bloom filter: a key's hash picks one block of 64 bytes (one cache line) and [`PROBES`] bits in it. An absent key passes
+//! with a chance below one in a hundred; a present one always does. After Putze, Sanders and Singler, "Cache-, Hash- and
+//! Space-Efficient Bloom Filters" (2007).
+
+use plimsoll_disk::checksum::checksum;
+
+/// Bytes of a block.
+pub(crate) const BLOCK_BYTES: usize = 64;
+
+/// Bits set for a key.
+const PROBES: u32 = 6;
+
+/// Fewest bits for a key, in tenths.
+const TENTHS_OF_BITS: usize = 105;
+
+/// More bits for a key than this are wasted on [`PROBES`].
+const MAX_BITS: usize = 16;
+
+/// The hash of an index key, which is what a filter knows of it.
+pub(crate) fn key_hash(key: &[u8]) -> u32 {
+    (checksum(0, key) >> 32) as u32
+}
+
+/// Fewest blocks for so many keys.
+pub(crate) fn blocks_for(keys: usize) -> usize {
+    (keys * TENTHS_OF_BITS).div_ceil(10 * 8 * BLOCK_BYTES).max(1)
+}
+
+/// Blocks for so many keys where there is room for `room` of them.
+pub(crate) fn blocks_within(keys: usize, room: usize) -> usize {
+    room.min((keys * MAX_BITS).div_ceil(8 * BLOCK_BYTES).max(1))
+}
+
+/// Adds a key to a filter, which is a whole number of blocks.
+pub(crate) fn insert(filter: &mut [u8], hash: u32) {
+    let at = block_of(filter.len(), hash);
+    let block = &mut filter[at..at + BLOCK_BYTES];
+    for bit in bits(hash) {
+        block[bit / 8] |= 1 << (bit % 8);
+    }
+}
+
+/// Whether a key may have been added.
+pub(crate) fn may_contain(filter: &[u8], hash: u32) -> bool {
+    let at = block_of(filter.len(), hash);
+    let block = &filter[at..at + BLOCK_BYTES];
+    bits(hash).all(|bit| block[bit / 8] & (1 << (bit % 8)) != 0)
+}
+
+fn block_of(filter_bytes: usize, hash: u32) -> usize {
+    let blocks = (filter_bytes / BLOCK_BYTES) as u64;
+    ((u64::from(hash) * blocks) >> 32) as usize * BLOCK_BYTES
+}
+
+/// The bits of a key within its block.
+fn bits(hash: u32) -> impl Iterator<Item = usize> {
+    // The block was picked by the hash's upper bits; stirred, all of them decide on each bit. (A step of the finalizer of MurmurHash3.)
+    let mut stirred = u64::from(hash).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    stirred ^= stirred >> 33;
+    stirred = stirred.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    (0..PROBES).map(move |probe| (stirred >> (55 - 9 * probe)) as usize % (8 * BLOCK_BYTES))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_was_added_always_passes_and_one_that_was_not_hardly_ever() {
+        for keys in [1usize, 100, 1000, 12_000] {
+            let mut filter = vec![0; blocks_for(keys) * BLOCK_BYTES];
+            let hash = |n: usize| key_hash(&[&[0, 0, 0, 1], &(n as u64).to_be_bytes()[..]].concat());
+            (0..keys).for_each(|n| insert(&mut filter, hash(n)));
+            assert!((0..keys).all(|n| may_contain(&filter, hash(n))));
+            let wrong = (keys..keys + 100_000).filter(|&n| may_contain(&filter, hash(n))).count();
+            println!("{keys} keys: {wrong} of 100000 pass");
+            assert!(wrong <= 1100, "{keys} keys: {wrong} of 100000");
+        }
+    }
+}

@@ -1,0 +1,469 @@
+//! Leaf pages: the versions themselves.
+//!
+//! ```text
+//! 0         2            10
+//! | entries | base glsn  | entry ... entry | restarts (u16 each) |
+//! ```
+//!
+//! An entry:
+//!
+//! ```text
+//! | shared:4 rest:4 | shared - 15? | rest - 15? | glsn | length and tag | key's rest | body |
+//!   one byte          varint         varint       varint   varint
+//! ```
+//!
+//! Laws:
+//! 1. Entries are sorted by key, then newest first; no two are equal.
+//! 2. Every 16th entry is a *restart*: it shares bytes with the page's first key, all others with the entry before. What is shared
+//!    is shared to the full, so that a search knows from the length alone which side of it a key is on.
+//! 3. `glsn` is the zigzag of the distance to the page's base.
+//!
+//! What is read here has passed its checksum but not the reader's trust: whatever the bytes, a method answers or says `None`.
+
+use std::cmp::Ordering;
+
+use plimsoll_disk::codec::{put_varint, varint_len};
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
+
+use crate::run::bytes::{common_prefix, compare, u16_at, unzigzag, varint_at, zigzag};
+use crate::version::{MAX_INDEX_KEY_BYTES, MAX_STORED_BYTES, Stored};
+
+/// Kind byte of leaf pages.
+pub(crate) const LEAF_PAGE: u8 = 16;
+
+/// Every so many entries one can be read without those before it.
+const RESTART_EVERY: usize = 16;
+
+/// Where the first entry stands.
+const FIRST_ENTRY: usize = 10;
+
+/// Lengths from here on stand in a varint of their own.
+const NIBBLE: usize = 15;
+
+/// The longest entry: head, two lengths, GLSN, length and tag, key, body.
+const MAX_ENTRY_BYTES: usize = 1 + 2 + 2 + 10 + 2 + MAX_INDEX_KEY_BYTES + MAX_STORED_BYTES;
+
+// The shortest entry takes 3 bytes: more of them than this do not fit a page.
+const MAX_RESTARTS: usize = PAGE_PAYLOAD_BYTES / 3 / RESTART_EVERY + 1;
+
+const _: () = assert!(FIRST_ENTRY + MAX_ENTRY_BYTES + 2 <= PAGE_PAYLOAD_BYTES, "a leaf takes at least one entry");
+
+/// A leaf being written. Its bytes stand in a payload that the caller hands to every call.
+#[derive(Debug)]
+pub(crate) struct LeafDraft {
+    entries: usize,
+    used: usize,
+    base: u64,
+    first_key: (usize, usize),
+    restarts: Vec<u16>,
+}
+
+impl LeafDraft {
+    /// An empty leaf.
+    pub(crate) fn new() -> Self {
+        let restarts = Vec::with_capacity(MAX_RESTARTS);
+        Self { entries: 0, used: FIRST_ENTRY, base: 0, first_key: (0, 0), restarts }
+    }
+
+    /// Entries in it.
+    pub(crate) fn entries(&self) -> usize {
+        self.entries
+    }
+
+    /// Bytes of its payload.
+    pub(crate) fn bytes(&self) -> usize {
+        self.used + 2 * self.restarts.len()
+    }
+
+    /// Adds an entry whose key has `common` bytes in common with the one before. `false` if it does not fit. `stored` is encoded.
+    pub(crate) fn add(&mut self, payload: &mut [u8], key: &[u8], common: usize, glsn: Glsn, stored: &[u8]) -> bool {
+        let restart = self.entries.is_multiple_of(RESTART_EVERY);
+        let shared = match self.entries {
+            0 => 0,
+            _ if restart => common_prefix(&payload[self.first_key.0..self.first_key.1], key),
+            _ => common,
+        };
+        let base = if self.entries == 0 { glsn.0 } else { self.base };
+        let entry = EntryDraft { shared, rest: &key[shared..], distance: glsn.0.wrapping_sub(base) as i64, stored };
+        if self.bytes() + entry.bytes() + if restart { 2 } else { 0 } > PAGE_PAYLOAD_BYTES {
+            return false;
+        }
+        if restart {
+            self.restarts.push(self.used as u16);
+        }
+        let key_end = entry.write(&mut payload[self.used..]) + self.used;
+        if self.entries == 0 {
+            self.base = base;
+            self.first_key = (key_end - key.len(), key_end);
+        }
+        self.used += entry.bytes();
+        self.entries += 1;
+        true
+    }
+
+    /// Writes what frames the entries, returns the payload's length, and starts an empty leaf.
+    pub(crate) fn finish(&mut self, payload: &mut [u8]) -> usize {
+        let bytes = self.bytes();
+        payload[..2].copy_from_slice(&(self.entries as u16).to_le_bytes());
+        payload[2..FIRST_ENTRY].copy_from_slice(&self.base.to_le_bytes());
+        for (place, restart) in payload[self.used..bytes].chunks_exact_mut(2).zip(self.restarts.drain(..)) {
+            place.copy_from_slice(&restart.to_le_bytes());
+        }
+        self.entries = 0;
+        self.used = FIRST_ENTRY;
+        bytes
+    }
+}
+
+struct EntryDraft<'a> {
+    shared: usize,
+    rest: &'a [u8],
+    distance: i64,
+    stored: &'a [u8],
+}
+
+impl EntryDraft<'_> {
+    /// Length of the body, and in the low bits what it is.
+    fn length_and_tag(&self) -> u64 {
+        ((self.stored.len() as u64 - 1) << 2) | u64::from(self.stored[0])
+    }
+
+    fn bytes(&self) -> usize {
+        1 + extension_len(self.shared)
+            + extension_len(self.rest.len())
+            + varint_len(zigzag(self.distance))
+            + varint_len(self.length_and_tag())
+            + self.rest.len()
+            + self.stored.len()
+            - 1
+    }
+
+    /// Writes the entry; the offset behind its key.
+    fn write(&self, out: &mut [u8]) -> usize {
+        out[0] = (self.shared.min(NIBBLE) << 4 | self.rest.len().min(NIBBLE)) as u8;
+        let mut at = 1;
+        for len in [self.shared, self.rest.len()] {
+            if len >= NIBBLE {
+                at += put_varint(&mut out[at..], (len - NIBBLE) as u64);
+            }
+        }
+        at += put_varint(&mut out[at..], zigzag(self.distance));
+        at += put_varint(&mut out[at..], self.length_and_tag());
+        let key_end = at + self.rest.len();
+        out[at..key_end].copy_from_slice(self.rest);
+        let body = &self.stored[1..];
+        out[key_end..key_end + body.len()].copy_from_slice(body);
+        key_end
+    }
+}
+
+fn extension_len(len: usize) -> usize {
+    if len < NIBBLE { 0 } else { varint_len((len - NIBBLE) as u64) }
+}
+
+/// What a leaf says of itself: enough to read its payload again without looking at its first entry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeafShape {
+    entries: usize,
+    base: u64,
+    fixed: Option<Glsn>,
+    entries_end: usize,
+    first_key: (usize, usize),
+}
+
+impl LeafShape {
+    /// Reads it from a payload. With `fixed`, every entry has that GLSN.
+    pub(crate) fn of(payload: &[u8], fixed: Option<Glsn>) -> Option<Self> {
+        let entries = u16_at(payload, 0)?;
+        let base = u64::from_le_bytes(payload.get(2..FIRST_ENTRY)?.try_into().ok()?);
+        let entries_end = payload.len().checked_sub(2 * entries.div_ceil(RESTART_EVERY))?;
+        if entries == 0 || entries_end <= FIRST_ENTRY {
+            return None;
+        }
+        let mut shape = Self { entries, base, fixed, entries_end, first_key: (0, 0) };
+        let first = shape.on(payload).entry(FIRST_ENTRY)?;
+        shape.first_key = (first.rest, first.body);
+        (first.shared == 0).then_some(shape)
+    }
+
+    /// The leaf, given the payload that the shape was read from.
+    pub(crate) fn on(self, payload: &[u8]) -> Leaf<'_> {
+        Leaf { shape: self, payload }
+    }
+}
+
+/// A leaf to read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leaf<'a> {
+    shape: LeafShape,
+    payload: &'a [u8],
+}
+
+/// One entry: offsets into the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Bytes of its key that stand elsewhere.
+    shared: usize,
+    /// Where the rest of its key begins.
+    rest: usize,
+    /// Where its body begins, and its key's rest ends.
+    pub(crate) body: usize,
+    /// Where it ends, and the next one begins.
+    pub(crate) end: usize,
+    /// Which kind of [`Stored`] the body is.
+    pub(crate) tag: u8,
+    /// The commit that wrote it.
+    pub(crate) glsn: Glsn,
+}
+
+/// An entry, and its place among the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    /// Its number in the leaf, from 0.
+    pub(crate) number: usize,
+    /// The entry.
+    pub(crate) entry: Entry,
+}
+
+/// Where a search ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sought {
+    /// At an entry; whether its key is the one that was sought.
+    At(Spot, bool),
+    /// Behind the last entry.
+    Behind,
+}
+
+impl<'a> Leaf<'a> {
+    /// Reads a leaf's payload.
+    pub(crate) fn new(payload: &'a [u8], fixed: Option<Glsn>) -> Option<Self> {
+        Some(LeafShape::of(payload, fixed)?.on(payload))
+    }
+
+    /// Entries in it.
+    pub(crate) fn entries(&self) -> usize {
+        self.shape.entries
+    }
+
+    /// What it says of itself.
+    pub(crate) fn shape(&self) -> LeafShape {
+        self.shape
+    }
+
+    /// The first entry at or behind (`key`, `at`).
+    pub(crate) fn seek(&self, key: &[u8], at: Glsn) -> Option<Sought> {
+        let first = self.first_key();
+        let (common, order) = compare(first, key);
+        let entry = self.entry(FIRST_ENTRY)?;
+        if !comes_before(order, entry.glsn, at) {
+            return Some(Sought::At(Spot { number: 0, entry }, order == Ordering::Equal));
+        }
+        let (block, matched) = self.block_before(key, at, common)?;
+        self.seek_in_block(block, matched, key, at)
+    }
+
+    /// The last block whose restart comes before (`key`, `at`), and how many bytes the restart has in common with `key`; the first
+    /// entry is known to come before, with `common` bytes.
+    fn block_before(&self, key: &[u8], at: Glsn, common: usize) -> Option<(usize, usize)> {
+        let (mut below, mut above) = (0, self.blocks());
+        let mut matched = common;
+        while above - below > 1 {
+            let middle = below.midpoint(above);
+            let entry = self.entry(self.restart(middle)?)?;
+            let (agreed, order) = self.compare_after(&entry, key, common);
+            if comes_before(order, entry.glsn, at) {
+                (below, matched) = (middle, agreed);
+            } else {
+                above = middle;
+            }
+        }
+        Some((below, matched))
+    }
+
+    /// Walks a block whose restart comes before (`key`, `at`) and has `matched` bytes in common with `key`.
+    fn seek_in_block(&self, block: usize, mut matched: usize, key: &[u8], at: Glsn) -> Option<Sought> {
+        let mut offset = self.entry(self.restart(block)?)?.end;
+        let behind = ((block + 1) * RESTART_EVERY).min(self.shape.entries);
+        for number in block * RESTART_EVERY + 1..behind {
+            let entry = self.entry(offset)?;
+            let (agreed, order) = self.compare_after(&entry, key, matched);
+            if !comes_before(order, entry.glsn, at) {
+                return Some(Sought::At(Spot { number, entry }, order == Ordering::Equal));
+            }
+            (matched, offset) = (agreed, entry.end);
+        }
+        if behind == self.shape.entries {
+            return Some(Sought::Behind);
+        }
+        let entry = self.entry(self.restart(block + 1)?)?;
+        let (_, order) = self.compare_after(&entry, key, self.common_with_first(key));
+        Some(Sought::At(Spot { number: behind, entry }, order == Ordering::Equal))
+    }
+
+    fn common_with_first(&self, key: &[u8]) -> usize {
+        common_prefix(self.first_key(), key)
+    }
+
+    /// Compares an entry's key with `key`, given that the key it shares bytes with comes not after `key` and agrees with it in `matched`
+    /// bytes. Returns in how many bytes they agree, and the entry's order to `key`.
+    fn compare_after(&self, entry: &Entry, key: &[u8], matched: usize) -> (usize, Ordering) {
+        match entry.shared.cmp(&matched) {
+            // It has the byte in which its predecessor is below the key.
+            Ordering::Greater => (matched, Ordering::Less),
+            // Where it leaves its predecessor, which still agrees with the key, it can only be above both.
+            Ordering::Less => (entry.shared, Ordering::Greater),
+            Ordering::Equal => {
+                let (common, order) = compare(&self.payload[entry.rest..entry.body], &key[matched..]);
+                (matched + common, order)
+            }
+        }
+    }
+
+    /// Entry `number`, and its key in `key`.
+    pub(crate) fn spot(&self, number: usize, key: &mut Vec<u8>) -> Option<Spot> {
+        let block = number / RESTART_EVERY;
+        let mut entry = self.entry(self.restart(block)?)?;
+        self.restart_key(&entry, key)?;
+        for _ in 0..number % RESTART_EVERY {
+            entry = self.entry(entry.end)?;
+            self.extend_key(&entry, key)?;
+        }
+        Some(Spot { number, entry })
+    }
+
+    /// The entry behind `spot`, whose key is in `key`, which becomes the new one's. `None` inside is the end of the leaf.
+    pub(crate) fn after(&self, spot: &Spot, key: &mut Vec<u8>) -> Option<Option<Spot>> {
+        let number = spot.number + 1;
+        if number >= self.shape.entries {
+            return Some(None);
+        }
+        let entry = self.entry(spot.entry.end)?;
+        if number.is_multiple_of(RESTART_EVERY) {
+            self.restart_key(&entry, key)?;
+        } else {
+            self.extend_key(&entry, key)?;
+        }
+        Some(Some(Spot { number, entry }))
+    }
+
+    /// The version at an entry.
+    pub(crate) fn stored(&self, entry: &Entry) -> Option<Stored<'a>> {
+        Stored::from_parts(entry.tag, self.payload.get(entry.body..entry.end)?)
+    }
+
+    fn restart_key(&self, entry: &Entry, key: &mut Vec<u8>) -> Option<()> {
+        key.clear();
+        key.extend_from_slice(self.first_key().get(..entry.shared)?);
+        key.extend_from_slice(&self.payload[entry.rest..entry.body]);
+        Some(())
+    }
+
+    fn extend_key(&self, entry: &Entry, key: &mut Vec<u8>) -> Option<()> {
+        if entry.shared > key.len() {
+            return None;
+        }
+        key.truncate(entry.shared);
+        key.extend_from_slice(&self.payload[entry.rest..entry.body]);
+        Some(())
+    }
+
+    fn first_key(&self) -> &'a [u8] {
+        &self.payload[self.shape.first_key.0..self.shape.first_key.1]
+    }
+
+    fn blocks(&self) -> usize {
+        self.shape.entries.div_ceil(RESTART_EVERY)
+    }
+
+    fn restart(&self, block: usize) -> Option<usize> {
+        u16_at(self.payload, self.shape.entries_end + 2 * block)
+    }
+
+    /// The entry at an offset.
+    fn entry(&self, offset: usize) -> Option<Entry> {
+        let bytes = self.payload.get(..self.shape.entries_end)?;
+        let head = usize::from(*bytes.get(offset)?);
+        let mut at = offset + 1;
+        let shared = extended(bytes, &mut at, head >> 4)?;
+        let rest_len = extended(bytes, &mut at, head & NIBBLE)?;
+        let distance = unzigzag(varint_at(bytes, &mut at)?);
+        let length_and_tag = varint_at(bytes, &mut at)?;
+        let body_len = (length_and_tag >> 2) as usize;
+        if rest_len > bytes.len() || body_len > bytes.len() {
+            return None;
+        }
+        let body = at + rest_len;
+        let end = body + body_len;
+        let glsn = self.shape.fixed.unwrap_or(Glsn(self.shape.base.wrapping_add_signed(distance)));
+        (end <= bytes.len()).then_some(Entry { shared, rest: at, body, end, tag: (length_and_tag & 3) as u8, glsn })
+    }
+}
+
+/// Whether a version whose key stands in `order` to the sought one comes before (sought key, `at`).
+fn comes_before(order: Ordering, glsn: Glsn, at: Glsn) -> bool {
+    order == Ordering::Less || order == Ordering::Equal && glsn > at
+}
+
+fn extended(bytes: &[u8], at: &mut usize, nibble: usize) -> Option<usize> {
+    if nibble < NIBBLE {
+        return Some(nibble);
+    }
+    let more = varint_at(bytes, at)?;
+    (more <= bytes.len() as u64).then_some(NIBBLE + more as usize)
+}
+
+/// Reads a whole leaf and shows `each` entry's key, GLSN and what was stored, in order.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn check_leaf(
+    payload: &[u8],
+    fixed: Option<Glsn>,
+    mut each: impl FnMut(&[u8], Glsn, Stored<'_>),
+) -> Result<(), &'static str> {
+    let leaf = Leaf::new(payload, fixed).ok_or("the leaf's frame is broken")?;
+    let mut key = Vec::new();
+    let mut before: Option<(Vec<u8>, Glsn)> = None;
+    let mut offset = FIRST_ENTRY;
+    for number in 0..leaf.entries() {
+        let entry = leaf.entry(offset).ok_or("an entry is cut short")?;
+        let grown = if number.is_multiple_of(RESTART_EVERY) {
+            if leaf.restart(number / RESTART_EVERY) != Some(offset) {
+                return Err("a restart does not stand where the leaf says");
+            }
+            leaf.restart_key(&entry, &mut key).filter(|()| number == 0 || is_full(&leaf, &entry, &key))
+        } else {
+            leaf.extend_key(&entry, &mut key)
+        };
+        grown.ok_or("an entry shares more or fewer bytes than there are")?;
+        if key.len() > MAX_INDEX_KEY_BYTES {
+            return Err("a key is too long");
+        }
+        if let Some((last_key, last_glsn)) = &mut before {
+            let (common, order) = compare(last_key, &key);
+            if !comes_before(order, *last_glsn, entry.glsn) {
+                return Err("entries are out of order");
+            }
+            if !number.is_multiple_of(RESTART_EVERY) && common != entry.shared {
+                return Err("an entry does not share all it could");
+            }
+            last_key.clone_from(&key);
+            *last_glsn = entry.glsn;
+        } else {
+            before = Some((key.clone(), entry.glsn));
+        }
+        let stored = leaf.stored(&entry).ok_or("what a version stored cannot be read")?;
+        each(&key, entry.glsn, stored);
+        offset = entry.end;
+    }
+    if offset != leaf.shape.entries_end {
+        return Err("the leaf's entries do not fill it");
+    }
+    Ok(())
+}
+
+/// Whether a restart shares all it could with the first key.
+fn is_full(leaf: &Leaf<'_>, entry: &Entry, key: &[u8]) -> bool {
+    leaf.common_with_first(key) == entry.shared
+}
