@@ -1,0 +1,449 @@
+//! What the public calls promise.
+
+use std::ops::Bound;
+use std::time::{Duration, SystemTime};
+
+use plimsoll::{Db, Error, Keyspace, Moment, OpChange, Options, Retention};
+
+fn open(dir: &tempfile::TempDir) -> Db {
+    Db::open(dir.path().join("store"), options()).unwrap()
+}
+
+fn options() -> Options {
+    Options::new().memory_bytes(16 << 20)
+}
+
+fn put(db: &Db, keyspace: &Keyspace, pairs: &[(&str, &str)]) -> u64 {
+    let mut tx = db.begin();
+    for (key, value) in pairs {
+        tx.put(keyspace, key.as_bytes(), value.as_bytes()).unwrap();
+    }
+    tx.commit().unwrap()
+}
+
+fn get(db: &Db, keyspace: &Keyspace, key: &str) -> Option<String> {
+    let value = db.snapshot().get(keyspace, key.as_bytes()).unwrap();
+    value.map(|value| String::from_utf8(value.into_vec()).unwrap())
+}
+
+fn keys(range: plimsoll::Range<'_>) -> Vec<String> {
+    range.map(|item| String::from_utf8(item.unwrap().0).unwrap()).collect()
+}
+
+#[test]
+fn what_was_committed_is_there_after_reopening() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir);
+    let users = db.keyspace("users").unwrap();
+    let glsn = put(&db, &users, &[("ada", "1815"), ("alan", "1912")]);
+    db.close().unwrap();
+
+    let db = open(&dir);
+    let users = db.keyspace("users").unwrap();
+    assert_eq!(get(&db, &users, "ada").as_deref(), Some("1815"));
+    assert_eq!(get(&db, &users, "grace"), None);
+    assert_eq!(db.newest(), glsn);
+}
+
+#[test]
+fn what_was_committed_is_there_without_a_clean_close() {
+    let dir = tempfile::tempdir().unwrap();
+    let copy = tempfile::tempdir().unwrap();
+    let db = open(&dir);
+    let users = db.keyspace("users").unwrap();
+    put(&db, &users, &[("ada", "1815")]);
+    // The folder as a power cut would leave it: nothing of this process's memory.
+    copy_folder(&dir.path().join("store"), &copy.path().join("store"));
+    let other = open(&copy);
+    let users = other.keyspace("users").unwrap();
+    assert_eq!(get(&other, &users, "ada").as_deref(), Some("1815"));
+}
+
+#[allow(clippy::disallowed_methods, reason = "a test that copies a folder")]
+pub(crate) fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_dir() {
+            copy_folder(&entry.path(), &to.join(entry.file_name()));
+        } else {
+            std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_transaction_sees_its_own_writes_and_nobody_else_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir);
+    let ks = db.keyspace("default").unwrap();
+    put(&db, &ks, &[("a", "1"), ("b", "2"), ("c", "3")]);
+    let mut tx = db.begin();
+    tx.put(&ks, b"b", b"two").unwrap();
+    tx.delete(&ks, b"c").unwrap();
+    tx.put(&ks, b"bb", b"new").unwrap();
+    assert_eq!(tx.get(&ks, b"b").unwrap().unwrap(), b"two");
+    assert_eq!(tx.get(&ks, b"c").unwrap(), None);
+    assert!(tx.contains(&ks, b"bb").unwrap() && !tx.contains(&ks, b"c").unwrap());
+    assert_eq!(keys(tx.range(&ks, ..).unwrap()), ["a", "b", "bb"]);
+    assert_eq!(keys(tx.range(&ks, ..).unwrap().reverse()), ["bb", "b", "a"]);
+    assert_eq!(keys(tx.prefix(&ks, b"b").unwrap()), ["b", "bb"]);
+    assert_eq!(get(&db, &ks, "b").as_deref(), Some("2"));
+    tx.abort();
+    assert_eq!(get(&db, &ks, "b").as_deref(), Some("2"));
+}
+
+#[test]
+fn ranges_keep_to_their_bounds_in_both_directions() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir);
+    let ks = db.keyspace("default").unwrap();
+    let other = db.keyspace("other").unwrap();
+    put(&db, &ks, &[("a", ""), ("b", ""), ("c", ""), ("d", "")]);
+    put(&db, &other, &[("b", ""), ("z", "")]);
+    let snapshot = db.snapshot();
+    let cases: [(Bound<&str>, Bound<&str>, &str); 6] = [
+        (Bound::Included("b"), Bound::Excluded("d"), "bc"),
+        (Bound::Excluded("b"), Bound::Included("d"), "cd"),
+        (Bound::Unbounded, Bound::Included("b"), "ab"),
+        (Bound::Excluded("a"), Bound::Unbounded, "bcd"),
+        (Bound::Included("bb"), Bound::Excluded("bc"), ""),
+        (Bound::Included("d"), Bound::Included("a"), ""),
+    ];
+    for (lower, upper, expected) in cases {
+        let bounds = (lower.map(str::as_bytes), upper.map(str::as_bytes));
+        assert_eq!(keys(snapshot.range(&ks, bounds).unwrap()).concat(), expected, "{bounds:?}");
+        let backwards: String = expected.chars().rev().collect();
+        assert_eq!(keys(snapshot.range(&ks, bounds).unwrap().reverse()).concat(), backwards, "{bounds:?}");
+        let mut tx = db.begin();
+        tx.put(&ks, b"0", b"").unwrap();
+        tx.delete(&ks, b"0").unwrap();
+        assert_eq!(keys(tx.range(&ks, bounds).unwrap()).concat(), expected, "{bounds:?}, own writes");
+        assert_eq!(keys(tx.range(&ks, bounds).unwrap().reverse()).concat(), backwards, "{bounds:?}, own writes");
+    }
+    let mut empty_values = snapshot.range(&ks, ..).unwrap().keys_only();
+    assert_eq!(empty_values.advance().unwrap(), Some((&b"a"[..], &b""[..])));
+}
+
+#[test]
+fn who_read_what_another_changed_is_told_the_key_and_the_commit() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir);
+    let ks = db.keyspace("default").unwrap();
+    put(&db, &ks, &[("a", "1")]);
+    let mut tx = db.begin();
+    let at = tx.at();
+    tx.get(&ks, b"a").unwrap();
+    tx.put(&ks, b"b", b"from a").unwrap();
+    let by = put(&db, &ks, &[("a", "2")]);
+    assert_eq!(tx.commit(), Err(Error::Conflict { key: b"a".to_vec(), at, by }));
+    assert_eq!(get(&db, &ks, "b"), None);
+}
+
+#[test]
+fn who_walked_a_range_conflicts_with_what_appears_in_it_and_only_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir);
+    let ks = db.keyspace("default").unwrap();
+    put(&db, &ks, &[("a", "1"), ("m", "1"), ("z", "1")]);
+    let walk = |outside: &str| {
+        let mut tx = db.begin();
+        assert_eq!(keys(tx.range(&ks, (Bound::Included(&b"a"[..]), Bound::Excluded(&b"m"[..]))).unwrap()), ["a"]);
+        tx.put(&ks, b"result", b"one key").unwrap();
+        put(&db, &ks, &[(outside, "new")]);
+        tx.commit()
+    };
+    assert!(walk("n").is_ok());
+    assert!(matches!(walk("c"), Err(Error::Conflict { key, .. }) if key == b"c"));
+}
+
+#[test]
+fn blind_writes_do_not_conflict() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir);
+    let ks = db.keyspace("default").unwrap();
+    let mut tx = db.begin();
+    tx.put(&ks, b"a", b"mine").unwrap();
+    put(&db, &ks, &[("a", "theirs")]);
+    tx.commit().unwrap();
+    assert_eq!(get(&db, &ks, "a").as_deref(), Some("mine"));
+}
+
+#[test]
+fn the_past_can_be_read_by_glsn_and_by_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir);
+    let ks = db.keyspace("default").unwrap();
+    let first = put(&db, &ks, &[("a", "1")]);
+    let then = db.snapshot_at(Moment::Glsn(first)).unwrap().time().unwrap().unwrap();
+    let mut tx = db.begin();
+    tx.delete(&ks, b"a").unwrap();
+    let second = tx.commit().unwrap();
+    put(&db, &ks, &[("a", "3")]);
+    for _ in 0..2 {
+        let at = |glsn| db.snapshot_at(Moment::Glsn(glsn)).unwrap();
+        assert_eq!(at(first).get(&ks, b"a").unwrap().unwrap(), b"1");
+        assert_eq!(at(second).get(&ks, b"a").unwrap(), None);
+        assert_eq!(at(first - 1).get(&ks, b"a").unwrap(), None);
+        let by_time = db.snapshot_at(Moment::Time(then + Duration::from_micros(0))).unwrap();
+        assert_eq!(by_time.get(&ks, b"a").unwrap().unwrap(), b"1");
+        let history: Vec<_> = db.history(&ks, b"a").unwrap().map(|v| v.unwrap().bytes).collect();
+        assert_eq!(history, [Some(1), None, Some(1)]);
+        // Once more after everything was merged.
+        db.compact().unwrap();
+    }
+    let future = db.newest() + 1;
+    assert_eq!(db.snapshot_at(Moment::Glsn(future)).unwrap_err(), Error::Future { asked: future, newest: future - 1 });
+    let newest = db.snapshot_at(Moment::Time(SystemTime::now() + Duration::from_secs(60))).unwrap();
+    assert_eq!(newest.at(), db.newest());
+}
+
+#[test]
+fn a_diff_names_what_was_added_changed_and_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir);
+    let ks = db.keyspace("default").unwrap();
+    let a = put(&db, &ks, &[("p/changed", "1"), ("p/removed", "1"), ("p/same", "1"), ("q", "1")]);
+    put(&db, &ks, &[("p/passing", "x"), ("q", "2")]);
+    let mut tx = db.begin();
+    tx.delete(&ks, b"p/removed").unwrap();
+    tx.delete(&ks, b"p/passing").unwrap();
+    tx.put(&ks, b"p/changed", b"22").unwrap();
+    tx.put(&ks, b"p/added", b"333").unwrap();
+    let b = tx.commit().unwrap();
+    let diff = |from, to| -> Vec<(String, Option<u64>, Option<u64>)> {
+        let bytes = |version: Option<plimsoll::VersionInfo>| version.and_then(|version| version.bytes);
+        let changes = db.diff(&ks, from, to, b"p/").unwrap().map(Result::unwrap);
+        changes.map(|c| (String::from_utf8(c.key).unwrap(), bytes(c.before), bytes(c.after))).collect()
+    };
+    let expected = [("p/added", None, Some(3)), ("p/changed", Some(1), Some(2)), ("p/removed", Some(1), None)];
+    let named = |list: &[(&str, Option<u64>, Option<u64>)]| -> Vec<_> {
+        list.iter().map(|(key, before, after)| ((*key).to_owned(), *before, *after)).collect()
+    };
+    assert_eq!(diff(a, b), named(&expected));
+    assert_eq!(diff(b, a), named(&expected.map(|(key, before, after)| (key, after, before))));
+    assert_eq!(diff(b, b), []);
+}
+
+#[test]
+fn a_follower_hears_of_commits_with_their_metadata() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir);
+    let ks = db.keyspace("default").unwrap();
+    let from = db.newest() + 1;
+    let mut tx = db.begin();
+    tx.put(&ks, b"a", b"12345").unwrap();
+    tx.delete(&ks, b"b").unwrap();
+    tx.set_metadata(b"who and why").unwrap();
+    let glsn = tx.commit().unwrap();
+    let log = db.log();
+    let mut follow = log.follow(from, Some(0)).unwrap();
+    let entry = follow.next(Duration::from_secs(5)).unwrap().unwrap();
+    let commit = log.changes(entry.glsn).unwrap().unwrap();
+    assert_eq!((commit.glsn(), commit.metadata().unwrap()), (glsn, &b"who and why"[..]));
+    let mut seen = Vec::new();
+    commit
+        .for_each(|op| {
+            seen.push((op.keyspace.as_deref().map(str::to_owned), op.key.to_vec(), op.change));
+            Ok(())
+        })
+        .unwrap();
+    let default = Some("default".to_owned());
+    assert_eq!(seen, [(default.clone(), b"a".to_vec(), OpChange::Put { bytes: 5 }), (default, b"b".to_vec(), OpChange::Delete)]);
+    assert!(follow.next(Duration::from_millis(1)).unwrap().is_none());
+}
+
+#[test]
+fn streams_share_the_one_order_with_commits() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir);
+    let ks = db.keyspace("default").unwrap();
+    let log = db.log();
+    let first = log.append(7, &[b"one", b"two"]).unwrap();
+    let commit = put(&db, &ks, &[("a", "1")]);
+    let last = log.append(9, &[b"three"]).unwrap();
+    assert!(*first.end() < commit && commit < *last.start());
+    let mut scan = log.scan(.., Some(7)).unwrap();
+    let mut seen = Vec::new();
+    while let Some(entry) = scan.next() {
+        seen.push(entry.unwrap().payload.to_vec());
+    }
+    assert_eq!(seen, [b"one".to_vec(), b"two".to_vec()]);
+    assert_eq!(log.read(*last.start()).unwrap().payload(), b"three");
+    assert!(log.changes(*last.start()).unwrap().is_none());
+    assert!(matches!(log.append(0, &[b"x"]), Err(Error::InvalidInput { .. })));
+}
+
+#[test]
+fn a_keyspace_that_keeps_the_latest_forgets_and_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir);
+    let latest = db.create_keyspace("latest", Retention::Latest).unwrap();
+    let forever = db.keyspace("forever").unwrap();
+    let first = put(&db, &latest, &[("a", "1")]);
+    put(&db, &forever, &[("a", "1")]);
+    for i in 0..5 {
+        put(&db, &latest, &[("a", &i.to_string())]);
+        put(&db, &forever, &[("a", &i.to_string())]);
+    }
+    db.compact().unwrap();
+    let past = db.snapshot_at(Moment::Glsn(first)).unwrap();
+    assert!(matches!(past.get(&latest, b"a"), Err(Error::Trimmed { .. })), "{:?}", past.get(&latest, b"a"));
+    assert_eq!(past.get(&forever, b"a").unwrap(), None);
+    assert_eq!(db.history(&latest, b"a").unwrap().count(), 1);
+    assert_eq!(db.history(&forever, b"a").unwrap().count(), 6);
+    assert_eq!(get(&db, &latest, "a").as_deref(), Some("4"));
+}
+
+#[test]
+fn an_open_snapshot_keeps_what_it_sees() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir);
+    let latest = db.create_keyspace("latest", Retention::Latest).unwrap();
+    put(&db, &latest, &[("a", "1"), ("b", "1")]);
+    let snapshot = db.snapshot();
+    for _ in 0..3 {
+        put(&db, &latest, &[("a", "2")]);
+        let mut tx = db.begin();
+        tx.delete(&latest, b"b").unwrap();
+        tx.commit().unwrap();
+        db.compact().unwrap();
+        assert_eq!(snapshot.get(&latest, b"a").unwrap().unwrap(), b"1");
+        assert_eq!(keys(snapshot.range(&latest, ..).unwrap()), ["a", "b"]);
+    }
+}
+
+#[test]
+fn a_trimmed_log_keeps_every_key_and_says_what_is_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path().join("store"), options().segment_bytes(64 << 10)).unwrap();
+    let ks = db.keyspace("default").unwrap();
+    let large = "x".repeat(5000);
+    for i in 0..60 {
+        put(&db, &ks, &[(&format!("key {i:02}"), &format!("{i} {large}"))]);
+    }
+    let first = db.log().trim(db.newest()).unwrap();
+    assert!(first > 10, "{first}");
+    assert_eq!(db.log().bounds().first, first);
+    assert!(matches!(db.log().read(1), Err(Error::Trimmed { .. })));
+    for reopened in [false, true] {
+        for i in 0..60 {
+            assert_eq!(get(&db, &ks, &format!("key {i:02}")), Some(format!("{i} {large}")), "{i}, {reopened}");
+        }
+    }
+    assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
+    db.close().unwrap();
+    let db = open(&dir);
+    assert_eq!(get(&db, &db.keyspace("default").unwrap(), "key 00"), Some(format!("0 {large}")));
+}
+
+#[test]
+fn a_backup_is_a_store_as_of_one_moment() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir);
+    let ks = db.keyspace("default").unwrap();
+    put(&db, &ks, &[("a", "1")]);
+    db.flush().unwrap();
+    let glsn = put(&db, &ks, &[("b", "2")]);
+    let report = db.backup(dir.path().join("copy")).unwrap();
+    assert_eq!(report.glsn, glsn);
+    put(&db, &ks, &[("a", "changed later")]);
+    let copy = Db::open(dir.path().join("copy"), options()).unwrap();
+    let ks = copy.keyspace("default").unwrap();
+    assert_eq!((get(&copy, &ks, "a").as_deref(), get(&copy, &ks, "b").as_deref()), (Some("1"), Some("2")));
+    assert_eq!(copy.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
+    put(&copy, &ks, &[("c", "its own life")]);
+    assert!(matches!(db.backup(dir.path().join("copy")), Err(Error::InvalidInput { .. })));
+}
+
+#[test]
+fn a_read_only_store_sees_what_is_there_beside_a_writer() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir);
+    let ks = db.keyspace("default").unwrap();
+    put(&db, &ks, &[("a", "1")]);
+    let reader = Db::open(dir.path().join("store"), options().read_only(true)).unwrap();
+    assert_eq!(get(&reader, &reader.keyspace("default").unwrap(), "a").as_deref(), Some("1"));
+    let mut tx = reader.begin();
+    assert_eq!(tx.put(&ks, b"a", b"2"), Err(Error::ReadOnly));
+    put(&db, &ks, &[("a", "2")]);
+    assert_eq!(get(&reader, &ks, "a").as_deref(), Some("1"));
+}
+
+#[test]
+fn the_index_can_be_made_anew_from_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let db = open(&dir);
+    let ks = db.keyspace("default").unwrap();
+    let mut glsns = Vec::new();
+    for i in 0..50 {
+        glsns.push(put(&db, &ks, &[("a", &i.to_string()), (&format!("k{i}"), "x")]));
+    }
+    db.compact().unwrap();
+    db.close().unwrap();
+    let report = plimsoll::rebuild(&path, options(), &mut |_, _| {}).unwrap();
+    assert_eq!(report.glsn, *glsns.last().unwrap());
+    let db = open(&dir);
+    for (i, &glsn) in glsns.iter().enumerate() {
+        let then = db.snapshot_at(Moment::Glsn(glsn)).unwrap();
+        assert_eq!(then.get(&ks, b"a").unwrap().unwrap(), i.to_string().as_bytes());
+    }
+}
+
+#[test]
+fn a_salvaged_store_ends_before_the_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let db = open(&dir);
+    let ks = db.keyspace("default").unwrap();
+    let kept = put(&db, &ks, &[("a", "kept")]);
+    let cut = put(&db, &ks, &[("a", "cut")]);
+    put(&db, &ks, &[("b", "cut")]);
+    db.close().unwrap();
+    let report = plimsoll::salvage(&path, options(), cut).unwrap();
+    assert_eq!(report.glsn, kept);
+    assert!(!report.moved.is_empty());
+    let db = open(&dir);
+    let ks = db.keyspace("default").unwrap();
+    assert_eq!((get(&db, &ks, "a").as_deref(), get(&db, &ks, "b")), (Some("kept"), None));
+    assert_eq!(put(&db, &ks, &[("c", "new life")]), cut);
+}
+
+#[test]
+fn tickets_become_durable_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir);
+    let ks = db.keyspace("default").unwrap();
+    let tickets: Vec<_> = (0..20u8)
+        .map(|i| {
+            let mut tx = db.begin();
+            tx.put(&ks, &[i], b"x").unwrap();
+            tx.commit_submit().unwrap()
+        })
+        .collect();
+    let glsns: Vec<_> = tickets.iter().map(plimsoll::CommitTicket::glsn).collect();
+    assert!(glsns.windows(2).all(|pair| pair[0] < pair[1]));
+    let last = tickets.into_iter().next_back().unwrap();
+    assert_eq!(last.wait().unwrap(), *glsns.last().unwrap());
+    assert_eq!(db.log().bounds().durable, *glsns.last().unwrap());
+    assert_eq!(db.snapshot().range(&ks, ..).unwrap().count(), 20);
+}
+
+#[test]
+fn what_transactions_held_is_given_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir);
+    let ks = db.keyspace("default").unwrap();
+    let of = |name: &str| db.stats().memory.by_kind.iter().find(|(kind, _)| *kind == name).unwrap().1;
+    for round in 0..3u32 {
+        let mut tx = db.begin();
+        for i in 0..2000u32 {
+            tx.get(&ks, &i.to_be_bytes()).unwrap();
+            tx.put(&ks, &i.to_be_bytes(), &[round as u8; 100]).unwrap();
+        }
+        assert!(of("write sets") > 0 && of("read sets") > 0);
+        if round == 1 { tx.abort() } else { drop(tx.commit().unwrap()) }
+        assert_eq!((of("write sets"), of("read sets"), of("staging")), (0, 0, 0));
+    }
+}

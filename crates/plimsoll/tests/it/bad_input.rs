@@ -1,0 +1,126 @@
+//! Bad input gets a clear error, and nothing is lost.
+#![allow(clippy::disallowed_methods, reason = "these tests put files where they do not belong")]
+
+use std::fs;
+
+use plimsoll::{Db, Error, MAX_KEY_BYTES, Options};
+
+fn options() -> Options {
+    Options::new().memory_bytes(16 << 20)
+}
+
+#[test]
+fn a_file_is_not_a_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    fs::write(&path, b"text").unwrap();
+    let error = Db::open(&path, options()).unwrap_err();
+    assert!(matches!(&error, Error::NotAStore { .. }) && error.to_string().contains("a store is a folder"), "{error}");
+}
+
+#[test]
+fn a_folder_of_other_things_is_not_touched() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("thesis.txt"), b"precious").unwrap();
+    assert!(matches!(Db::open(dir.path(), options()), Err(Error::NotAStore { .. })));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_store_that_is_not_there_is_not_made_by_a_reader() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("nowhere");
+    assert!(matches!(Db::open(&path, options().create(false)), Err(Error::NotAStore { .. })));
+    assert!(matches!(Db::open(&path, options().read_only(true)), Err(Error::NotAStore { .. })));
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_second_writer_is_told_who_holds_the_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path().join("store"), options()).unwrap();
+    let error = Db::open(dir.path().join("store"), options()).unwrap_err();
+    assert_eq!(error, Error::Locked { path: dir.path().join("store"), pid: Some(std::process::id()) });
+    db.close().unwrap();
+    Db::open(dir.path().join("store"), options()).unwrap();
+}
+
+#[test]
+fn a_budget_that_is_too_small_is_refused_before_anything_is_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    assert!(matches!(Db::open(&path, Options::new().memory_bytes(1 << 20)), Err(Error::InvalidInput { .. })));
+    assert!(!path.exists());
+}
+
+#[test]
+fn keys_and_metadata_that_are_too_long_are_refused_and_the_transaction_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path().join("store"), options()).unwrap();
+    let ks = db.keyspace("default").unwrap();
+    let mut tx = db.begin();
+    assert!(matches!(tx.put(&ks, &[0; MAX_KEY_BYTES + 1], b""), Err(Error::InvalidInput { .. })));
+    assert!(matches!(tx.set_metadata(&[0; (64 << 10) + 1]), Err(Error::InvalidInput { .. })));
+    tx.put(&ks, &[7; MAX_KEY_BYTES], b"longest").unwrap();
+    tx.put(&ks, b"", b"shortest").unwrap();
+    tx.commit().unwrap();
+    let snapshot = db.snapshot();
+    assert_eq!(snapshot.get(&ks, &[7; MAX_KEY_BYTES]).unwrap().unwrap(), b"longest");
+    assert_eq!(snapshot.get(&ks, b"").unwrap().unwrap(), b"shortest");
+    assert!(matches!(snapshot.get(&ks, &[0; MAX_KEY_BYTES + 1]), Err(Error::InvalidInput { .. })));
+}
+
+#[test]
+fn an_index_of_another_log_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["one", "two"] {
+        let db = Db::open(dir.path().join(name), options()).unwrap();
+        let ks = db.keyspace("default").unwrap();
+        let mut tx = db.begin();
+        tx.put(&ks, b"name", name.as_bytes()).unwrap();
+        tx.commit().unwrap();
+        db.close().unwrap();
+    }
+    fs::remove_dir_all(dir.path().join("one/index")).unwrap();
+    fs::rename(dir.path().join("two/index"), dir.path().join("one/index")).unwrap();
+    let error = Db::open(dir.path().join("one"), options()).unwrap_err();
+    assert!(matches!(error, Error::Forked { .. }), "{error}");
+    plimsoll::rebuild(dir.path().join("one"), options(), &mut |_, _| {}).unwrap();
+    let db = Db::open(dir.path().join("one"), options()).unwrap();
+    assert_eq!(db.snapshot().get(&db.keyspace("default").unwrap(), b"name").unwrap().unwrap(), b"one");
+}
+
+#[test]
+fn a_store_whose_log_is_gone_is_not_opened_as_an_empty_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let db = Db::open(&path, options()).unwrap();
+    db.keyspace("users").unwrap();
+    db.close().unwrap();
+    fs::remove_dir_all(path.join("log")).unwrap();
+    fs::create_dir(path.join("log")).unwrap();
+    let error = Db::open(&path, options()).unwrap_err();
+    assert!(!matches!(error, Error::Io { .. }), "{error}");
+}
+
+#[test]
+fn a_damaged_manifest_is_reported_and_mended_by_a_rebuild() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let db = Db::open(&path, options()).unwrap();
+    let ks = db.keyspace("default").unwrap();
+    let mut tx = db.begin();
+    tx.put(&ks, b"a", b"1").unwrap();
+    tx.commit().unwrap();
+    db.close().unwrap();
+    let manifest = path.join("index/MANIFEST");
+    let mut bytes = fs::read(&manifest).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&manifest, bytes).unwrap();
+    let error = Db::open(&path, options()).unwrap_err();
+    assert!(error.to_string().contains("rebuild"), "{error}");
+    plimsoll::rebuild(&path, options(), &mut |_, _| {}).unwrap();
+    let db = Db::open(&path, options()).unwrap();
+    assert_eq!(db.snapshot().get(&db.keyspace("default").unwrap(), b"a").unwrap().unwrap(), b"1");
+}

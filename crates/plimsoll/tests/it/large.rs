@@ -1,0 +1,198 @@
+//! Transactions and values that are larger than their share of the memory.
+
+use std::io::Read;
+
+use plimsoll::{Db, Error, Options};
+
+const BUDGET: u64 = 16 << 20;
+
+fn options() -> Options {
+    Options::new().memory_bytes(BUDGET)
+}
+
+fn value(i: u32, bytes: usize) -> Vec<u8> {
+    let mut value = vec![0; bytes];
+    for (at, byte) in value.iter_mut().enumerate() {
+        *byte = (at as u32).wrapping_mul(31).wrapping_add(i).wrapping_mul(2_654_435_761).to_le_bytes()[3];
+    }
+    value
+}
+
+/// Scatters numbers, so that keys do not come in order.
+fn scatter(i: u32) -> [u8; 8] {
+    u64::from(i).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
+}
+
+#[test]
+fn a_transaction_larger_than_the_budget_commits_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path().join("store"), options()).unwrap();
+    let ks = db.keyspace("default").unwrap();
+    let count = 250_000u32;
+    let mut tx = db.begin();
+    for i in 0..count {
+        tx.put(&ks, &scatter(i), &value(i, 100)).unwrap();
+    }
+    // Overwrites and deletions of what was spilled, and reads of it.
+    for i in (0..count).step_by(1000) {
+        assert_eq!(tx.get(&ks, &scatter(i)).unwrap().unwrap(), &value(i, 100)[..]);
+        tx.put(&ks, &scatter(i), b"again").unwrap();
+    }
+    for i in (1..count).step_by(1000) {
+        tx.delete(&ks, &scatter(i)).unwrap();
+    }
+    let glsn = tx.commit().unwrap();
+    let check = |db: &Db| {
+        let snapshot = db.snapshot();
+        for i in (0..count).step_by(97) {
+            let seen = snapshot.get(&ks, &scatter(i)).unwrap();
+            match i % 1000 {
+                0 => assert_eq!(seen.unwrap(), b"again"),
+                1 => assert_eq!(seen, None),
+                _ => assert_eq!(seen.unwrap(), &value(i, 100)[..]),
+            }
+        }
+        assert_eq!(snapshot.range(&ks, ..).unwrap().keys_only().count() as u32, count - count / 1000);
+        assert_eq!(db.snapshot_at(plimsoll::Moment::Glsn(glsn - 1)).unwrap().range(&ks, ..).unwrap().count(), 0);
+    };
+    check(&db);
+    db.compact().unwrap();
+    check(&db);
+    assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
+    let commit = db.log().changes(glsn).unwrap().unwrap();
+    let (mut puts, mut deletes) = (0, 0);
+    commit
+        .for_each(|op| {
+            if op.change == plimsoll::OpChange::Delete { deletes += 1 } else { puts += 1 }
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!((puts, deletes), (count - count / 1000, count / 1000));
+    let memory = db.stats().memory;
+    assert!(memory.peak_bytes <= BUDGET, "{memory:?}");
+    db.close().unwrap();
+    check(&Db::open(dir.path().join("store"), options()).unwrap());
+    plimsoll::rebuild(dir.path().join("store"), options(), &mut |_, _| {}).unwrap();
+    check(&Db::open(dir.path().join("store"), options()).unwrap());
+}
+
+#[test]
+fn an_aborted_large_transaction_leaves_no_trace() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let db = Db::open(&path, options()).unwrap();
+    let ks = db.keyspace("default").unwrap();
+    let before = db.stats().disk_bytes;
+    let mut tx = db.begin();
+    for i in 0..60_000u32 {
+        tx.put(&ks, &scatter(i), &value(i, 200)).unwrap();
+    }
+    tx.put(&ks, b"large", &value(1, 3 << 20)).unwrap();
+    assert!(db.stats().disk_bytes > before + (5 << 20));
+    tx.abort();
+    assert_eq!(db.snapshot().range(&ks, ..).unwrap().count(), 0);
+    // The log may have been prepared ahead; the side files are gone.
+    assert!(db.stats().disk_bytes < before + (5 << 20), "{} then {}", before, db.stats().disk_bytes);
+}
+
+#[test]
+fn values_of_all_sizes_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let sizes = [0, 1, 1023, 1024, 1025, 16_000, 17_000, 65_536, 100_000, 262_144, 262_145, 1 << 20, 5 << 20];
+    let db = Db::open(&path, options()).unwrap();
+    let ks = db.keyspace("default").unwrap();
+    let mut glsns = Vec::new();
+    for (i, &size) in sizes.iter().enumerate() {
+        let mut tx = db.begin();
+        tx.put(&ks, &[i as u8], &value(i as u32, size)).unwrap();
+        assert_eq!(tx.get(&ks, &[i as u8]).unwrap().unwrap(), &value(i as u32, size)[..], "own write, {size}");
+        glsns.push(tx.commit().unwrap());
+    }
+    // All at once, so that the body does not fit into one record.
+    let mut tx = db.begin();
+    for (i, &size) in sizes.iter().enumerate() {
+        tx.put(&ks, &[100 + i as u8], &value(i as u32, size)).unwrap();
+    }
+    tx.commit().unwrap();
+    let check = |db: &Db| {
+        let snapshot = db.snapshot();
+        for (i, &size) in sizes.iter().enumerate() {
+            for key in [[i as u8], [100 + i as u8]] {
+                assert_eq!(snapshot.get(&ks, &key).unwrap().unwrap(), &value(i as u32, size)[..], "{size}");
+                let mut read = Vec::new();
+                let mut reader = snapshot.get_reader(&ks, &key).unwrap().unwrap();
+                assert_eq!(reader.len(), size as u64);
+                reader.read_to_end(&mut read).unwrap();
+                assert_eq!(read, value(i as u32, size), "{size}");
+            }
+        }
+        let mut walk = snapshot.range(&ks, ..).unwrap().reverse();
+        for &size in sizes.iter().rev() {
+            assert_eq!(walk.next().unwrap().unwrap().1.len(), size);
+        }
+    };
+    check(&db);
+    db.compact().unwrap();
+    check(&db);
+    db.close().unwrap();
+    check(&Db::open(&path, options()).unwrap());
+}
+
+#[test]
+fn a_streamed_value_never_needs_to_fit_into_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path().join("store"), options()).unwrap();
+    let ks = db.keyspace("default").unwrap();
+    let bytes = 40u64 << 20;
+    let mut tx = db.begin();
+    let written = tx.put_reader(&ks, b"film", &mut std::io::repeat(42).take(bytes)).unwrap();
+    assert_eq!(written, bytes);
+    tx.commit().unwrap();
+    let mut reader = db.snapshot().get_reader(&ks, b"film").unwrap().unwrap();
+    let mut piece = vec![0; 1 << 16];
+    let mut seen = 0;
+    loop {
+        let got = reader.read(&mut piece).unwrap();
+        if got == 0 {
+            break;
+        }
+        assert!(piece[..got].iter().all(|&byte| byte == 42));
+        seen += got as u64;
+    }
+    assert_eq!(seen, bytes);
+}
+
+#[test]
+fn a_value_above_the_limit_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path().join("store"), options()).unwrap();
+    let ks = db.keyspace("default").unwrap();
+    let mut tx = db.begin();
+    let refused = tx.put_reader(&ks, b"k", &mut std::io::repeat(0).take((1 << 30) + 1));
+    assert!(matches!(refused, Err(Error::InvalidInput { .. })), "{refused:?}");
+    // Half of it may have been written: the transaction can only be aborted.
+    assert!(tx.commit().is_err());
+    assert_eq!(db.snapshot().get(&ks, b"k").unwrap(), None);
+}
+
+#[test]
+fn many_commits_under_the_smallest_budget_stay_below_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = options().durability(plimsoll::Durability::Buffered);
+    let db = Db::open(dir.path().join("store"), options).unwrap();
+    let ks = db.keyspace("default").unwrap();
+    for i in 0..3000u32 {
+        let mut tx = db.begin();
+        for j in 0..50 {
+            tx.put(&ks, &scatter(i * 50 + j), &value(j, 100)).unwrap();
+        }
+        tx.commit().unwrap();
+    }
+    let snapshot = db.snapshot();
+    for i in (0..150_000u32).step_by(331) {
+        assert_eq!(snapshot.get(&ks, &scatter(i)).unwrap().unwrap(), &value(i % 50, 100)[..]);
+    }
+    assert_eq!(snapshot.range(&ks, ..).unwrap().keys_only().count(), 150_000);
+    assert!(db.stats().memory.peak_bytes <= BUDGET);
+}

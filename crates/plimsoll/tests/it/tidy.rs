@@ -1,0 +1,123 @@
+//! Reads the sources and keeps the house's rules: arrows point down, every file says what it is for, unsafe code stays where it is
+//! listed, and what ARCHITECTURE.md names is there.
+#![allow(clippy::disallowed_methods, reason = "this test reads the project's own sources")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Crates from the lowest storey to the highest, with what each may use.
+const ARROWS: [(&str, &[&str]); 6] = [
+    ("disk", &[]),
+    ("memory", &["disk"]),
+    ("log", &["disk", "memory"]),
+    ("plimsoll", &["disk", "memory", "log"]),
+    ("sim", &["disk", "memory", "log", "plimsoll"]),
+    ("cli", &["disk", "plimsoll"]),
+];
+
+/// Files that may hold unsafe code.
+const UNSAFE: [&str; 3] = ["memory/src/", "memory/tests/alloc.rs", "log/tests/alloc.rs"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn sources() -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    collect(&root().join("crates"), &mut found);
+    assert!(found.len() > 40, "the sources are there");
+    let crates = root().join("crates");
+    let name = |path: &Path| path.strip_prefix(&crates).unwrap().to_str().unwrap().to_owned();
+    found.iter().map(|path| (name(path), fs::read_to_string(path).unwrap())).collect()
+}
+
+fn collect(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn every_file_opens_with_what_it_is_for() {
+    for (name, text) in sources() {
+        let first = text.lines().find(|line| !line.starts_with("#![")).unwrap_or_default();
+        assert!(first.starts_with("//! ") && first.len() > 12, "{name} opens with {first:?}");
+    }
+}
+
+#[test]
+fn arrows_between_crates_point_down() {
+    for (krate, allowed) in ARROWS {
+        let manifest = fs::read_to_string(root().join("crates").join(krate).join("Cargo.toml")).unwrap();
+        let uses = manifest.split("[dev-dependencies]").next().unwrap().lines();
+        for line in uses.filter(|line| line.starts_with("plimsoll")) {
+            let used = line.split(['.', ' ', '=']).next().unwrap();
+            let used = used.strip_prefix("plimsoll-").unwrap_or(used);
+            assert!(allowed.contains(&used), "crate {krate} must not use {used}");
+        }
+    }
+}
+
+#[test]
+fn unsafe_code_stays_where_it_is_listed() {
+    for (name, text) in sources() {
+        let uses = text.lines().any(|line| {
+            let code = line.split("//").next().unwrap_or_default();
+            code.contains("unsafe {") || code.contains("unsafe impl") || code.contains("unsafe fn")
+        });
+        let listed = UNSAFE.iter().any(|place| name.starts_with(place));
+        assert!(!uses || listed, "{name} holds unsafe code");
+    }
+}
+
+#[test]
+fn nobody_passes_by_the_door() {
+    let banned = ["std::time::Instant", "SystemTime::now", "thread::spawn(", "File::open(", "File::create("];
+    for (name, text) in sources() {
+        // The command and tests may look at the world themselves: the user's files, child processes.
+        if name.starts_with("disk/") || name.starts_with("cli/") || name.contains("/tests") || name.contains("/examples") {
+            continue;
+        }
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        for line in code.lines().filter(|line| !line.trim_start().starts_with("//")) {
+            for name_of in banned {
+                assert!(!line.contains(name_of), "{name} passes by the door: {line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn inside_the_store_lower_files_do_not_know_higher_ones() {
+    // What each part of the store may not import: the index knows nothing of transactions, a run nothing of the index.
+    let walls = [
+        ("plimsoll/src/run", ["crate::index", "crate::store", "crate::transaction", "crate::db"].as_slice()),
+        ("plimsoll/src/index", &["crate::store", "crate::transaction", "crate::db", "crate::write_path"]),
+        ("plimsoll/src/version.rs", &["crate::run", "crate::index", "crate::store"]),
+        ("plimsoll/src/store.rs", &["crate::transaction", "crate::db"]),
+    ];
+    for (name, text) in sources() {
+        for (place, banned) in walls.iter().filter(|(place, _)| name.starts_with(place)) {
+            for import in banned.iter() {
+                assert!(!text.contains(import), "{name} (in {place}) imports {import}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_the_documents_name_is_there() {
+    for document in ["ARCHITECTURE.md", "README.md", "docs/durability.md"] {
+        let text = fs::read_to_string(root().join(document)).unwrap();
+        for word in text.split('`').skip(1).step_by(2) {
+            if word.starts_with("crates/") || word.starts_with("docs/") {
+                assert!(root().join(word).exists(), "{document} names {word}, which is not there");
+            }
+        }
+    }
+}
