@@ -82,7 +82,7 @@ impl Commit {
                 }
             }
             Writes::Runs(runs) => {
-                let mut merged = side_runs(&self.store.log, &runs, Glsn(self.glsn()))?;
+                let mut merged = side_runs(&self.store.log, &self.store.budget, &runs, Glsn(self.glsn()))?;
                 while let Some(version) = merged.next()? {
                     visit(self.op(version.key, version.stored))?;
                 }

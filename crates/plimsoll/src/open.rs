@@ -80,7 +80,7 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
         background: options.background && !options.read_only,
     };
     let index = Index::open(ground, manifest, Arc::clone(&horizon) as _)?;
-    let last = replay(&log, &index, checkpoint, progress)?;
+    let last = replay(&log, &budget, &index, checkpoint, progress)?;
     applied.store(last.0, Ordering::Release);
     let store = Arc::new(Store {
         path: path.to_owned(),

@@ -13,7 +13,7 @@ use plimsoll_memory::pool::Touch;
 use crate::error::{Error, Result};
 use crate::store::Store;
 use crate::value::Value;
-use crate::version::{MAX_INDEX_KEY_BYTES, MAX_KEY_BYTES, Stored};
+use crate::version::{MAX_KEY_BYTES, Stored};
 
 /// Refuses keys that cannot be.
 pub(crate) fn check_key(key: &[u8]) -> Result<()> {
@@ -23,25 +23,35 @@ pub(crate) fn check_key(key: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// An index key on the stack.
-pub(crate) struct KeyBuffer {
-    bytes: [u8; MAX_INDEX_KEY_BYTES],
-    len: usize,
+/// Index keys up to this many bytes are built without an allocation.
+const SHORT_KEY_BYTES: usize = 64;
+
+/// An index key.
+pub(crate) enum KeyBuffer {
+    Short { bytes: [u8; SHORT_KEY_BYTES], len: usize },
+    Long(Vec<u8>),
 }
 
 impl KeyBuffer {
     /// The index key of a user's key of at most [`MAX_KEY_BYTES`].
     pub(crate) fn new(keyspace: u32, key: &[u8]) -> Result<Self> {
         check_key(key)?;
-        let mut bytes = [0; MAX_INDEX_KEY_BYTES];
+        let len = 4 + key.len();
+        if len > SHORT_KEY_BYTES {
+            return Ok(Self::Long([&keyspace.to_be_bytes(), key].concat()));
+        }
+        let mut bytes = [0; SHORT_KEY_BYTES];
         bytes[..4].copy_from_slice(&keyspace.to_be_bytes());
-        bytes[4..4 + key.len()].copy_from_slice(key);
-        Ok(Self { bytes, len: 4 + key.len() })
+        bytes[4..len].copy_from_slice(key);
+        Ok(Self::Short { bytes, len })
     }
 
     /// Its bytes.
     pub(crate) fn get(&self) -> &[u8] {
-        &self.bytes[..self.len]
+        match self {
+            Self::Short { bytes, len } => &bytes[..*len],
+            Self::Long(bytes) => bytes,
+        }
     }
 }
 

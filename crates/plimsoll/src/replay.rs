@@ -1,7 +1,11 @@
 //! Puts what the log holds beyond the index's checkpoint into the index again.
 
+use std::sync::Arc;
+
 use plimsoll_log::entry::EntryView;
 use plimsoll_log::glsn::{Glsn, StreamId};
+use plimsoll_log::log::Log;
+use plimsoll_memory::budget::Budget;
 
 use crate::error::{Error, Result};
 use crate::index::Index;
@@ -10,13 +14,16 @@ use crate::spill::open_partition;
 use crate::version::{MAX_STORED_BYTES, Stored, Version};
 use crate::write_path::stored_bytes;
 
-use std::sync::Arc;
-
-use plimsoll_log::log::Log;
 
 /// Replays everything from behind `from` on; returns the last GLSN. `progress` hears the GLSN of each
 /// transaction, and the last.
-pub(crate) fn replay(log: &Arc<dyn Log>, index: &Index, from: Glsn, progress: &mut dyn FnMut(Glsn, Glsn)) -> Result<Glsn> {
+pub(crate) fn replay(
+    log: &Arc<dyn Log>,
+    budget: &Budget,
+    index: &Index,
+    from: Glsn,
+    progress: &mut dyn FnMut(Glsn, Glsn),
+) -> Result<Glsn> {
     let bounds = log.bounds();
     let last = Glsn(bounds.next.0 - 1);
     if from.next() < bounds.first {
@@ -32,14 +39,14 @@ pub(crate) fn replay(log: &Arc<dyn Log>, index: &Index, from: Glsn, progress: &m
     let mut scan = log.scan(from.next()..last.next(), Some(StreamId::TRANSACTIONS))?;
     while let Some(entry) = scan.next() {
         let entry = entry?;
-        apply(log, index, &entry, applied)?;
+        apply(log, budget, index, &entry, applied)?;
         applied = entry.meta.glsn;
         progress(applied, last);
     }
     Ok(last)
 }
 
-fn apply(log: &Arc<dyn Log>, index: &Index, entry: &EntryView<'_>, boundary: Glsn) -> Result<()> {
+fn apply(log: &Arc<dyn Log>, budget: &Budget, index: &Index, entry: &EntryView<'_>, boundary: Glsn) -> Result<()> {
     let glsn = entry.meta.glsn;
     match Payload::decode(entry.payload)?.writes {
         Writes::Operations(operations) => {
@@ -49,7 +56,7 @@ fn apply(log: &Arc<dyn Log>, index: &Index, entry: &EntryView<'_>, boundary: Gls
         Writes::Runs(runs) => {
             let mut infos = Vec::with_capacity(runs.len());
             for sides in &runs {
-                let partitions = sides.iter().map(|&side| open_partition(log, side, glsn));
+                let partitions = sides.iter().map(|&side| open_partition(log, budget, side, glsn));
                 infos.push(partitions.map(|partition| Ok((*partition?.info).clone())).collect::<Result<Vec<_>>>()?);
             }
             index.adopt(infos, glsn)

@@ -15,8 +15,8 @@ use plimsoll_memory::pool::Touch;
 use crate::error::Result;
 use crate::run::builder::PartitionBuilder;
 use crate::run::cursor::{Feed, RunCursor};
-use crate::run::file::SideSink;
-use crate::run::partition::{Found, Partition, PartitionId, PartitionInfo, read_info};
+use crate::run::file::{SideSink, read_info};
+use crate::run::partition::{Found, Partition, PartitionId, PartitionInfo};
 use crate::version::{Stored, Version};
 
 /// Runs of one tier that are merged into one of the next.
@@ -236,15 +236,20 @@ impl MergedRuns {
 }
 
 /// A walk over the writes of a commit that stand in side files: `runs` as its payload names them.
-pub(crate) fn side_runs(log: &Arc<dyn Log>, runs: &[Vec<SideId>], glsn: Glsn) -> Result<MergedRuns> {
-    let runs = runs.iter().map(|sides| sides.iter().map(|&side| open_partition(log, side, glsn)).collect());
+pub(crate) fn side_runs(
+    log: &Arc<dyn Log>,
+    budget: &Budget,
+    runs: &[Vec<SideId>],
+    glsn: Glsn,
+) -> Result<MergedRuns> {
+    let runs = runs.iter().map(|sides| sides.iter().map(|&side| open_partition(log, budget, side, glsn)).collect());
     MergedRuns::new(runs.collect::<Result<_>>()?, &Feed::Pool(Touch::Scan))
 }
 
 /// Opens a partition that a committed transaction wrote, by what stands in its file.
-pub(crate) fn open_partition(log: &Arc<dyn Log>, side: SideId, glsn: Glsn) -> Result<Partition> {
+pub(crate) fn open_partition(log: &Arc<dyn Log>, budget: &Budget, side: SideId, glsn: Glsn) -> Result<Partition> {
     let file = log.open_side(side)?;
-    let info = read_info(&file.file, file.pages, PartitionId::Side(side))?;
+    let info = read_info(&**file.file.source(), file.pages, PartitionId::Side(side), budget)?;
     Ok(Partition { info: Arc::new(adopted(&info, glsn)), file: file.file, seed: file.seed })
 }
 
