@@ -150,6 +150,10 @@ impl Options {
         Ok(())
     }
 
+    pub(crate) fn segment_limit_bytes(&self) -> u64 {
+        self.segment_bytes.unwrap_or(64 << 20)
+    }
+
     pub(crate) fn memtable_limit_bytes(&self) -> u64 {
         self.memtable_bytes.unwrap_or((self.memory_bytes / 8).clamp(1 << 20, 64 << 20))
     }

@@ -42,6 +42,8 @@ pub(crate) struct Store {
     /// Held while the log is trimmed, or its files are being copied.
     pub(crate) trim_turn: Mutex<()>,
     pub(crate) closed: AtomicBool,
+    /// Bytes committed since the old end of the log was last looked at.
+    pub(crate) bytes_since_free: AtomicU64,
     /// Whether the user has appended to a stream of his own.
     pub(crate) streams_known: AtomicBool,
     pub(crate) lock: Mutex<Option<Box<dyn DirLock>>>,

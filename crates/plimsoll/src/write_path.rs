@@ -22,6 +22,7 @@ use crate::options::Durability;
 use crate::payload::{encode_delete, encode_head, encode_put, encode_put_side, encode_runs};
 use crate::read_set::ReadSet;
 use crate::snapshots::OpenMoment;
+use crate::steps;
 use crate::store::Store;
 use crate::version::{Stored, Version};
 use crate::write_set::{Write, WriteSet};
@@ -89,7 +90,18 @@ impl Store {
             glsn
         };
         writes.committed();
+        self.free_log_now_and_then(body.bytes());
         Ok(CommitTicket::of_record(self, glsn))
+    }
+
+    /// Where no past is kept, the old end of the log is freed each time about a segment was added at the other.
+    fn free_log_now_and_then(&self, bytes: u64) {
+        let segment = self.options.segment_limit_bytes();
+        if self.bytes_since_free.fetch_add(bytes, Ordering::Relaxed) + bytes >= segment {
+            self.bytes_since_free.store(0, Ordering::Relaxed);
+            // What could not be freed now is freed later; the commit itself is done.
+            let _ = steps::free_log(self);
+        }
     }
 
     /// Appends entries that are no transaction.
@@ -189,6 +201,15 @@ enum Part {
 }
 
 impl Body {
+    /// Bytes of the entry.
+    fn bytes(&self) -> u64 {
+        let part = |part: &Part| match part {
+            Part::Small { start, end } => (end - start) as u64,
+            Part::Buffered { len, .. } => *len,
+        };
+        self.parts.iter().map(part).sum()
+    }
+
     fn new(store: &Store, writes: &WriteSet, metadata: &[u8]) -> Result<Self> {
         let lease = store.budget.empty_lease(Kind::Staging);
         let mut body = Self { small: Vec::new(), parts: Vec::new(), places: Vec::new(), room_bytes: 0, _lease: lease };
