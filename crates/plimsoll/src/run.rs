@@ -8,13 +8,13 @@ pub(crate) mod builder;
 mod bytes;
 pub(crate) mod check;
 pub(crate) mod cursor;
-mod ends;
+pub(crate) mod ends;
 mod fences;
 pub(crate) mod file;
 mod filter;
-mod guide;
-mod inner;
-mod leaf;
+pub(crate) mod guide;
+pub(crate) mod inner;
+pub(crate) mod leaf;
 pub(crate) mod partition;
 #[cfg(test)]
 mod tests;

@@ -194,7 +194,7 @@ impl<S: PageSink> PartitionBuilder<S> {
             self.close_guide()?;
         }
         let page = &mut self.desk.work[..PAGE_BYTES];
-        let bytes = self.leaf.finish(&mut page[PAGE_HEADER_BYTES..]);
+        let bytes = self.leaf.finish(&mut page[PAGE_HEADER_BYTES..], &self.last_key);
         let number = write_sealed(&mut self.sink, &mut self.pages, page, LEAF_PAGE, bytes)?;
         self.guide.add(self.desk.split().fences, number, self.leaf_fence.get(), self.leaf_keys);
         self.leaf_keys = 0;

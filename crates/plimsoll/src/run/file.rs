@@ -5,20 +5,21 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_disk::checksum::seed;
 use plimsoll_disk::vfs::{Caching, Disk, File, Open};
-use plimsoll_log::side::{SideId, SideRef, SideWriter};
+use plimsoll_log::side::{SideRef, SideWriter};
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
-use plimsoll_memory::page::{PAGE_BYTES, check_page, page_kind, page_payload};
+use plimsoll_memory::page::{PAGE_BYTES, check_page};
 use plimsoll_memory::pool::{LoadError, PageSource, Pool};
 
 use crate::error::{Error, Result};
 use crate::run::builder::PageSink;
-use crate::run::ends::{FOOTER_PAGE, HEADER_PAGE, Header, SIDES_PAGE, check_footer, check_header, check_sides};
+use crate::run::ends::read_ends;
 use crate::run::partition::{Partition, PartitionId, PartitionInfo};
 
 /// Name of a run's file in the index's folder.
@@ -241,63 +242,30 @@ pub(crate) fn read_run_info(
 ) -> Result<PartitionInfo> {
     let file = RunFile::open(disk, dir, id, log_id)?;
     let pages = file.pages()?;
-    read_info(&file, pages, PartitionId::Run(id), budget)
+    read_info_past_pool(&file, pages, PartitionId::Run(id), budget)
 }
 
-/// What a partition's pages say of it.
-pub(crate) fn read_info(
+/// What a partition's pages say of it, read past the pool.
+pub(crate) fn read_info_past_pool(
     source: &dyn PageSource,
     pages: u32,
     id: PartitionId,
     budget: &Budget,
 ) -> Result<PartitionInfo> {
-    let mut reader = EndReader { source, id, page: budget.take(Kind::Staging)? };
-    if pages < 4 {
-        return Err(reader.corrupt(0, "too few pages for a partition"));
-    }
-    let header: Header = reader.read(0, HEADER_PAGE, check_header)?;
-    if header.id != id {
-        return Err(reader.corrupt(0, &format!("the header of {}", header.id)));
-    }
-    let last = pages - 1;
-    let footer = reader.read(last, FOOTER_PAGE, check_footer)?;
-    if footer.pages != pages || footer.pending != header.pending {
-        return Err(reader.corrupt(last, "a footer that does not agree with the file"));
-    }
-    let _room = budget.lease(Kind::Metadata, u64::from(footer.sides) * size_of::<SideId>() as u64)?;
-    let mut sides = Vec::new();
-    for number in footer.sides_page..last {
-        reader.read(number, SIDES_PAGE, |payload| {
-            check_sides(payload, |side| {
-                if sides.len() < footer.sides as usize {
-                    sides.push(side);
-                }
-            })
-        })?;
-    }
-    if sides.len() != footer.sides as usize || !sides.is_sorted_by(|a, b| a < b) {
-        return Err(reader.corrupt(last, "a footer that does not agree with the list of side files"));
-    }
-    Ok(footer.into_info(id, sides))
+    read_ends(id, pages, |number| {
+        let mut page = OwnPage(budget.take(Kind::Staging)?);
+        source.load(number, &mut page.0[..PAGE_BYTES])?;
+        Ok(page)
+    })
 }
 
-struct EndReader<'a> {
-    source: &'a dyn PageSource,
-    id: PartitionId,
-    page: Chunk,
-}
+/// A page in a chunk of its own.
+struct OwnPage(Chunk);
 
-impl EndReader<'_> {
-    fn read<T>(&mut self, number: u32, kind: u8, read: impl FnOnce(&[u8]) -> Result<T, &'static str>) -> Result<T> {
-        let page = &mut self.page[..PAGE_BYTES];
-        self.source.load(number, page)?;
-        if page_kind(page) != kind {
-            return Err(self.corrupt(number, "a page of another kind"));
-        }
-        read(page_payload(page)).map_err(|what| self.corrupt(number, what))
-    }
+impl Deref for OwnPage {
+    type Target = [u8];
 
-    fn corrupt(&self, number: u32, what: &str) -> Error {
-        Error::corrupt(format!("{}, page {number}: found {what}", self.id))
+    fn deref(&self) -> &[u8] {
+        &self.0[..PAGE_BYTES]
     }
 }

@@ -1,8 +1,8 @@
 //! Leaf pages: the versions themselves.
 //!
 //! ```text
-//! 0         2            10
-//! | entries | base glsn  | entry ... entry | restarts (u16 each) |
+//! 0         2           10       12
+//! | entries | base glsn | prefix | entry ... entry | restarts (u16 each) | hints (4 bytes each) |
 //! ```
 //!
 //! An entry:
@@ -16,7 +16,9 @@
 //! 1. Entries are sorted by key, then newest first; no two are equal.
 //! 2. Every 16th entry is a *restart*: it shares bytes with the page's first key, all others with the entry before. What is shared
 //!    is shared to the full, so that a search knows from the length alone which side of it a key is on.
-//! 3. `glsn` is the zigzag of the distance to the page's base.
+//! 3. All keys have their first `prefix` bytes in common. A restart's hint is the four bytes of its key behind them (zeros where the
+//!    key ends), so that a search reads few lines of memory before it knows its block.
+//! 4. `glsn` is the zigzag of the distance to the page's base.
 //!
 //! What is read here has passed its checksum but not the reader's trust: whatever the bytes, a method answers or says `None`.
 
@@ -36,7 +38,12 @@ pub(crate) const LEAF_PAGE: u8 = 16;
 const RESTART_EVERY: usize = 16;
 
 /// Where the first entry stands.
-const FIRST_ENTRY: usize = 10;
+const FIRST_ENTRY: usize = 12;
+
+/// Bytes of a restart: its offset and its hint.
+const RESTART_BYTES: usize = 2 + HINT_BYTES;
+
+const HINT_BYTES: usize = 4;
 
 /// Lengths from here on stand in a varint of their own.
 const NIBBLE: usize = 15;
@@ -47,7 +54,8 @@ const MAX_ENTRY_BYTES: usize = 1 + 2 + 2 + 10 + 2 + MAX_INDEX_KEY_BYTES + MAX_ST
 // The shortest entry takes 3 bytes: more of them than this do not fit a page.
 const MAX_RESTARTS: usize = PAGE_PAYLOAD_BYTES / 3 / RESTART_EVERY + 1;
 
-const _: () = assert!(FIRST_ENTRY + MAX_ENTRY_BYTES + 2 <= PAGE_PAYLOAD_BYTES, "a leaf takes at least one entry");
+const _: () =
+    assert!(FIRST_ENTRY + MAX_ENTRY_BYTES + RESTART_BYTES <= PAGE_PAYLOAD_BYTES, "a leaf takes at least one entry");
 
 /// A leaf being written. Its bytes stand in a payload that the caller hands to every call.
 #[derive(Debug)]
@@ -73,7 +81,7 @@ impl LeafDraft {
 
     /// Bytes of its payload.
     pub(crate) fn bytes(&self) -> usize {
-        self.used + 2 * self.restarts.len()
+        self.used + RESTART_BYTES * self.restarts.len()
     }
 
     /// Adds an entry whose key has `common` bytes in common with the one before. `false` if it does not fit. `stored` is encoded.
@@ -86,7 +94,7 @@ impl LeafDraft {
         };
         let base = if self.entries == 0 { glsn.0 } else { self.base };
         let entry = EntryDraft { shared, rest: &key[shared..], distance: glsn.0.wrapping_sub(base) as i64, stored };
-        if self.bytes() + entry.bytes() + if restart { 2 } else { 0 } > PAGE_PAYLOAD_BYTES {
+        if self.bytes() + entry.bytes() + if restart { RESTART_BYTES } else { 0 } > PAGE_PAYLOAD_BYTES {
             return false;
         }
         if restart {
@@ -102,13 +110,21 @@ impl LeafDraft {
         true
     }
 
-    /// Writes what frames the entries, returns the payload's length, and starts an empty leaf.
-    pub(crate) fn finish(&mut self, payload: &mut [u8]) -> usize {
+    /// Writes what frames the entries, returns the payload's length, and starts an empty leaf. The last entry has `last_key`.
+    pub(crate) fn finish(&mut self, payload: &mut [u8], last_key: &[u8]) -> usize {
         let bytes = self.bytes();
+        let first_key = &payload[self.first_key.0..self.first_key.1];
+        let prefix = common_prefix(first_key, last_key);
         payload[..2].copy_from_slice(&(self.entries as u16).to_le_bytes());
-        payload[2..FIRST_ENTRY].copy_from_slice(&self.base.to_le_bytes());
-        for (place, restart) in payload[self.used..bytes].chunks_exact_mut(2).zip(self.restarts.drain(..)) {
-            place.copy_from_slice(&restart.to_le_bytes());
+        payload[2..10].copy_from_slice(&self.base.to_le_bytes());
+        payload[10..FIRST_ENTRY].copy_from_slice(&(prefix as u16).to_le_bytes());
+        let hints_start = self.used + 2 * self.restarts.len();
+        for (number, restart) in self.restarts.drain(..).enumerate() {
+            let shape = LeafShape { entries_end: self.used, first_key: self.first_key, ..LeafShape::default() };
+            let entry = shape.on(payload).entry(usize::from(restart)).expect("it was written there");
+            let hint = shape.on(payload).hint_of(&entry, prefix);
+            payload[self.used + 2 * number..][..2].copy_from_slice(&restart.to_le_bytes());
+            payload[hints_start + HINT_BYTES * number..][..HINT_BYTES].copy_from_slice(&hint.to_be_bytes());
         }
         self.entries = 0;
         self.used = FIRST_ENTRY;
@@ -163,10 +179,12 @@ fn extension_len(len: usize) -> usize {
 }
 
 /// What a leaf says of itself: enough to read its payload again without looking at its first entry.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LeafShape {
     entries: usize,
     base: u64,
+    /// Bytes that all keys have in common.
+    prefix: usize,
     fixed: Option<Glsn>,
     entries_end: usize,
     first_key: (usize, usize),
@@ -176,12 +194,13 @@ impl LeafShape {
     /// Reads it from a payload. With `fixed`, every entry has that GLSN.
     pub(crate) fn of(payload: &[u8], fixed: Option<Glsn>) -> Option<Self> {
         let entries = u16_at(payload, 0)?;
-        let base = u64::from_le_bytes(payload.get(2..FIRST_ENTRY)?.try_into().ok()?);
-        let entries_end = payload.len().checked_sub(2 * entries.div_ceil(RESTART_EVERY))?;
+        let base = u64::from_le_bytes(payload.get(2..10)?.try_into().ok()?);
+        let prefix = u16_at(payload, 10)?;
+        let entries_end = payload.len().checked_sub(RESTART_BYTES * entries.div_ceil(RESTART_EVERY))?;
         if entries == 0 || entries_end <= FIRST_ENTRY {
             return None;
         }
-        let mut shape = Self { entries, base, fixed, entries_end, first_key: (0, 0) };
+        let mut shape = Self { entries, base, prefix, fixed, entries_end, first_key: (0, 0) };
         let first = shape.on(payload).entry(FIRST_ENTRY)?;
         shape.first_key = (first.rest, first.body);
         (first.shared == 0).then_some(shape)
@@ -259,31 +278,35 @@ impl<'a> Leaf<'a> {
         if !comes_before(order, entry.glsn, at) {
             return Some(Sought::At(Spot { number: 0, entry }, order == Ordering::Equal));
         }
-        let (block, matched) = self.block_before(key, at, common)?;
-        self.seek_in_block(block, matched, key, at)
+        if common < self.shape.prefix {
+            // It is above what all keys begin with.
+            return Some(Sought::Behind);
+        }
+        let block = self.block_before(key, at, common)?;
+        self.seek_in_block(block, common, key, at)
     }
 
-    /// The last block whose restart comes before (`key`, `at`), and how many bytes the restart has in common with `key`; the first
-    /// entry is known to come before, with `common` bytes.
-    fn block_before(&self, key: &[u8], at: Glsn, common: usize) -> Option<(usize, usize)> {
-        let (mut below, mut above) = (0, self.blocks());
-        let mut matched = common;
+    /// The last block whose restart comes before (`key`, `at`). The first entry does, and has `common` bytes in common with `key`.
+    fn block_before(&self, key: &[u8], at: Glsn, common: usize) -> Option<usize> {
+        let hint = hint(|i| key.get(self.shape.prefix + i));
+        let hints = self.hints()?;
+        let mut below = partition_point(hints, |other| other < hint).saturating_sub(1);
+        // Only restarts with the same hint as the key must be looked at themselves.
+        let mut above = below + 1 + partition_point(&hints[HINT_BYTES * (below + 1)..], |other| other <= hint);
         while above - below > 1 {
             let middle = below.midpoint(above);
             let entry = self.entry(self.restart(middle)?)?;
-            let (agreed, order) = self.compare_after(&entry, key, common);
-            if comes_before(order, entry.glsn, at) {
-                (below, matched) = (middle, agreed);
-            } else {
-                above = middle;
-            }
+            let (_, order) = self.compare_after(&entry, key, common);
+            if comes_before(order, entry.glsn, at) { below = middle } else { above = middle }
         }
-        Some((below, matched))
+        Some(below)
     }
 
-    /// Walks a block whose restart comes before (`key`, `at`) and has `matched` bytes in common with `key`.
-    fn seek_in_block(&self, block: usize, mut matched: usize, key: &[u8], at: Glsn) -> Option<Sought> {
-        let mut offset = self.entry(self.restart(block)?)?.end;
+    /// Walks a block whose restart comes before (`key`, `at`); the first key has `common` bytes in common with `key`.
+    fn seek_in_block(&self, block: usize, common: usize, key: &[u8], at: Glsn) -> Option<Sought> {
+        let restart = self.entry(self.restart(block)?)?;
+        let mut matched = if block == 0 { common } else { self.compare_after(&restart, key, common).0 };
+        let mut offset = restart.end;
         let behind = ((block + 1) * RESTART_EVERY).min(self.shape.entries);
         for number in block * RESTART_EVERY + 1..behind {
             let entry = self.entry(offset)?;
@@ -297,12 +320,8 @@ impl<'a> Leaf<'a> {
             return Some(Sought::Behind);
         }
         let entry = self.entry(self.restart(block + 1)?)?;
-        let (_, order) = self.compare_after(&entry, key, self.common_with_first(key));
+        let (_, order) = self.compare_after(&entry, key, common);
         Some(Sought::At(Spot { number: behind, entry }, order == Ordering::Equal))
-    }
-
-    fn common_with_first(&self, key: &[u8]) -> usize {
-        common_prefix(self.first_key(), key)
     }
 
     /// Compares an entry's key with `key`, given that the key it shares bytes with comes not after `key` and agrees with it in `matched`
@@ -380,6 +399,19 @@ impl<'a> Leaf<'a> {
         u16_at(self.payload, self.shape.entries_end + 2 * block)
     }
 
+    fn hints(&self) -> Option<&'a [u8]> {
+        self.payload.get(self.shape.entries_end + 2 * self.blocks()..)
+    }
+
+    /// The hint of a restart, where all keys have `prefix` bytes in common.
+    fn hint_of(&self, restart: &Entry, prefix: usize) -> u32 {
+        let rest = &self.payload[restart.rest..restart.body];
+        hint(|i| match (prefix + i).checked_sub(restart.shared) {
+            Some(at) => rest.get(at),
+            None => self.first_key().get(prefix + i),
+        })
+    }
+
     /// The entry at an offset.
     fn entry(&self, offset: usize) -> Option<Entry> {
         let bytes = self.payload.get(..self.shape.entries_end)?;
@@ -398,6 +430,23 @@ impl<'a> Leaf<'a> {
         let glsn = self.shape.fixed.unwrap_or(Glsn(self.shape.base.wrapping_add_signed(distance)));
         (end <= bytes.len()).then_some(Entry { shared, rest: at, body, end, tag: (length_and_tag & 3) as u8, glsn })
     }
+}
+
+/// The four bytes that `byte` gives, as a number that orders like them; zeros where it gives none.
+fn hint<'b>(byte: impl Fn(usize) -> Option<&'b u8>) -> u32 {
+    (0..HINT_BYTES).fold(0, |hint, i| hint << 8 | u32::from(*byte(i).unwrap_or(&0)))
+}
+
+/// How many of the sorted `hints` are on the near side, which `is_near` tells.
+fn partition_point(hints: &[u8], is_near: impl Fn(u32) -> bool) -> usize {
+    let (mut start, mut len) = (0, hints.len() / HINT_BYTES);
+    while len > 0 {
+        let half = len / 2;
+        let at = HINT_BYTES * (start + half);
+        let hint = u32::from_be_bytes([hints[at], hints[at + 1], hints[at + 2], hints[at + 3]]);
+        (start, len) = if is_near(hint) { (start + half + 1, len - half - 1) } else { (start, half) };
+    }
+    start
 }
 
 /// Whether a version whose key stands in `order` to the sought one comes before (sought key, `at`).
@@ -423,47 +472,49 @@ pub(crate) fn check_leaf(
     mut each: impl FnMut(&[u8], Glsn, Stored<'_>),
 ) -> Result<(), &'static str> {
     let leaf = Leaf::new(payload, fixed).ok_or("the leaf's frame is broken")?;
-    let mut key = Vec::new();
-    let mut before: Option<(Vec<u8>, Glsn)> = None;
+    let (mut key, mut last_key, mut last_glsn) = (Vec::new(), Vec::new(), Glsn::NONE);
     let mut offset = FIRST_ENTRY;
     for number in 0..leaf.entries() {
         let entry = leaf.entry(offset).ok_or("an entry is cut short")?;
-        let grown = if number.is_multiple_of(RESTART_EVERY) {
-            if leaf.restart(number / RESTART_EVERY) != Some(offset) {
-                return Err("a restart does not stand where the leaf says");
-            }
-            leaf.restart_key(&entry, &mut key).filter(|()| number == 0 || is_full(&leaf, &entry, &key))
+        let shared_with = if number.is_multiple_of(RESTART_EVERY) {
+            check_restart(&leaf, number / RESTART_EVERY, offset, &entry)?;
+            leaf.restart_key(&entry, &mut key);
+            leaf.first_key()
         } else {
-            leaf.extend_key(&entry, &mut key)
+            leaf.extend_key(&entry, &mut key).ok_or("an entry shares more bytes than there are")?;
+            &last_key
         };
-        grown.ok_or("an entry shares more or fewer bytes than there are")?;
+        if number > 0 && common_prefix(shared_with, &key) != entry.shared {
+            return Err("an entry does not share all it could");
+        }
+        if number > 0 && !comes_before(last_key.cmp(&key), last_glsn, entry.glsn) {
+            return Err("entries are out of order");
+        }
         if key.len() > MAX_INDEX_KEY_BYTES {
             return Err("a key is too long");
         }
-        if let Some((last_key, last_glsn)) = &mut before {
-            let (common, order) = compare(last_key, &key);
-            if !comes_before(order, *last_glsn, entry.glsn) {
-                return Err("entries are out of order");
-            }
-            if !number.is_multiple_of(RESTART_EVERY) && common != entry.shared {
-                return Err("an entry does not share all it could");
-            }
-            last_key.clone_from(&key);
-            *last_glsn = entry.glsn;
-        } else {
-            before = Some((key.clone(), entry.glsn));
-        }
-        let stored = leaf.stored(&entry).ok_or("what a version stored cannot be read")?;
-        each(&key, entry.glsn, stored);
-        offset = entry.end;
+        each(&key, entry.glsn, leaf.stored(&entry).ok_or("what a version stored cannot be read")?);
+        key.clone_into(&mut last_key);
+        (last_glsn, offset) = (entry.glsn, entry.end);
     }
     if offset != leaf.shape.entries_end {
         return Err("the leaf's entries do not fill it");
     }
+    if common_prefix(leaf.first_key(), &last_key) != leaf.shape.prefix {
+        return Err("the leaf's prefix is not what its keys have in common");
+    }
     Ok(())
 }
 
-/// Whether a restart shares all it could with the first key.
-fn is_full(leaf: &Leaf<'_>, entry: &Entry, key: &[u8]) -> bool {
-    leaf.common_with_first(key) == entry.shared
+/// Checks what the leaf says of the restart at `offset`.
+fn check_restart(leaf: &Leaf<'_>, block: usize, offset: usize, entry: &Entry) -> Result<(), &'static str> {
+    if leaf.restart(block) != Some(offset) {
+        return Err("a restart does not stand where the leaf says");
+    }
+    if entry.shared > leaf.first_key().len() {
+        return Err("a restart shares more bytes than there are");
+    }
+    let hint = leaf.hint_of(entry, leaf.shape.prefix).to_be_bytes();
+    let said = leaf.hints().and_then(|hints| hints.get(HINT_BYTES * block..HINT_BYTES * (block + 1)));
+    if said == Some(&hint[..]) { Ok(()) } else { Err("a restart's hint is not of its key") }
 }

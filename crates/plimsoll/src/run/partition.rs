@@ -9,6 +9,7 @@ use plimsoll_memory::page::{PAGE_HEADER_BYTES, page_kind, page_payload};
 use plimsoll_memory::pool::{Page, PoolFile, Touch};
 
 use crate::error::{Error, Result};
+use crate::run::ends::read_ends;
 use crate::run::filter::key_hash;
 use crate::run::guide::{GUIDE_PAGE, Guide};
 use crate::run::inner::{INNER_PAGE, Inner};
@@ -60,6 +61,11 @@ pub(crate) struct PartitionInfo {
     pub(crate) sides: Vec<SideId>,
     /// Set where every version has this GLSN, whatever the pages say (a transaction that was written before its GLSN was known).
     pub(crate) fixed_glsn: Option<Glsn>,
+}
+
+/// What a partition's own pages say of it. What it takes in memory is the caller's to lease.
+pub(crate) fn read_info(file: &PoolFile, pages: u32, id: PartitionId) -> Result<PartitionInfo> {
+    read_ends(id, pages, |number| Ok(file.get(number, Touch::Scan)?))
 }
 
 /// A partition open to be read.
@@ -119,12 +125,7 @@ impl Partition {
         if key < &self.info.first_key[..] || key > &self.info.last_key[..] {
             return Ok(Lookup::MISS);
         }
-        let (number, page) = self.guide_of(key, Glsn::MAX, touch)?;
-        let guide = self.read(number, Guide::new(page_payload(&page)))?;
-        if !guide.may_contain(key_hash(key)) {
-            return Ok(Lookup::MISS);
-        }
-        let leaf = self.read(number, guide.find(key, Glsn::MAX))?;
+        let Some(leaf) = self.leaf_that_may_have(key, touch)? else { return Ok(Lookup::MISS) };
         let Some(newest) = self.find_in_leaf(leaf, key, Glsn::MAX, touch)? else { return Ok(Lookup::MISS) };
         let newest_glsn = Some(newest.glsn);
         if newest.glsn <= at {
@@ -133,6 +134,16 @@ impl Partition {
         drop(newest);
         let leaf = self.leaf_of(key, at, touch)?;
         Ok(Lookup { newest: newest_glsn, found: self.find_in_leaf(leaf, key, at, touch)? })
+    }
+
+    /// Page of the leaf in which `key` begins, if the filter lets it pass.
+    fn leaf_that_may_have(&self, key: &[u8], touch: Touch) -> Result<Option<u32>> {
+        let (number, page) = self.guide_of(key, Glsn::MAX, touch)?;
+        let guide = self.read(number, Guide::new(page_payload(&page)))?;
+        if !guide.may_contain(key_hash(key)) {
+            return Ok(None);
+        }
+        self.read(number, guide.find(key, Glsn::MAX)).map(Some)
     }
 
     /// The newest version of `key` that is not younger than `at`, if it stands in this leaf.
