@@ -10,7 +10,7 @@ use plimsoll_memory::page::{PAGE_BYTES, page_kind, page_payload};
 
 use crate::error::{Error, Result};
 use crate::run::fences::{Fences, OwnedFence};
-use crate::run::file::read_info_past_pool;
+use crate::run::file::read_info;
 use crate::run::filter::key_hash;
 use crate::run::guide::{GUIDE_PAGE, check_guide};
 use crate::run::inner::{INNER_PAGE, check_inner};
@@ -35,7 +35,7 @@ pub(crate) fn check_partition(
 ) -> Result<Vec<String>> {
     let info = &partition.info;
     let mut walk = Walk { partition, budget, progress, problems: Vec::new(), seen: Seen::default() };
-    let read = read_info_past_pool(&**partition.file.source(), info.pages, info.id, budget);
+    let read = read_info(&**partition.file.source(), info.pages, info.id, budget);
     let Some(said) = walk.keep(read)? else { return Ok(walk.problems) };
     if !agree(&said, info) {
         walk.report(format!("{}: the footer says {said:?}, the manifest {info:?}", info.id));

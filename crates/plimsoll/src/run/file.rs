@@ -242,11 +242,11 @@ pub(crate) fn read_run_info(
 ) -> Result<PartitionInfo> {
     let file = RunFile::open(disk, dir, id, log_id)?;
     let pages = file.pages()?;
-    read_info_past_pool(&file, pages, PartitionId::Run(id), budget)
+    read_info(&file, pages, PartitionId::Run(id), budget)
 }
 
-/// What a partition's pages say of it, read past the pool.
-pub(crate) fn read_info_past_pool(
+/// What a partition's own pages say of it, read past the pool. What it takes in memory is the caller's to lease.
+pub(crate) fn read_info(
     source: &dyn PageSource,
     pages: u32,
     id: PartitionId,

@@ -9,7 +9,6 @@ use plimsoll_memory::page::{PAGE_HEADER_BYTES, page_kind, page_payload};
 use plimsoll_memory::pool::{Page, PoolFile, Touch};
 
 use crate::error::{Error, Result};
-use crate::run::ends::read_ends;
 use crate::run::filter::key_hash;
 use crate::run::guide::{GUIDE_PAGE, Guide};
 use crate::run::inner::{INNER_PAGE, Inner};
@@ -61,11 +60,6 @@ pub(crate) struct PartitionInfo {
     pub(crate) sides: Vec<SideId>,
     /// Set where every version has this GLSN, whatever the pages say (a transaction that was written before its GLSN was known).
     pub(crate) fixed_glsn: Option<Glsn>,
-}
-
-/// What a partition's own pages say of it. What it takes in memory is the caller's to lease.
-pub(crate) fn read_info(file: &PoolFile, pages: u32, id: PartitionId) -> Result<PartitionInfo> {
-    read_ends(id, pages, |number| Ok(file.get(number, Touch::Scan)?))
 }
 
 /// A partition open to be read.

@@ -21,11 +21,11 @@ use crate::run::builder::{PageSink, PartitionBuilder};
 use crate::run::check::check_partition;
 use crate::run::cursor::{Feed, RunCursor};
 use crate::run::ends::{check_footer, check_header, check_sides};
-use crate::run::file::{RunFileSink, open_run, read_info_past_pool, read_run_info, run_file_name, run_id_of};
+use crate::run::file::{RunFileSink, open_run, read_info, read_run_info, run_file_name, run_id_of};
 use crate::run::guide::check_guide;
 use crate::run::inner::{Inner, check_inner};
 use crate::run::leaf::{LEAF_PAGE, Leaf, check_leaf};
-use crate::run::partition::{Partition, PartitionId, PartitionInfo, read_info};
+use crate::run::partition::{Partition, PartitionId, PartitionInfo};
 use crate::version::{INLINE_BYTES, MAX_INDEX_KEY_BYTES, Stored, Version};
 
 const SEED: u64 = 77;
@@ -403,10 +403,9 @@ fn what_is_known_of_a_partition_is_true_and_stands_in_its_file() {
         assert_eq!(pages.len(), info.pages as usize * PAGE_BYTES);
         let file = open(&pool(&budget), pages, info.clone()).file;
         let source = file.source();
-        assert_eq!(read_info(&file, info.pages, info.id).unwrap(), info);
-        assert_eq!(read_info_past_pool(&**source, info.pages, info.id, &budget).unwrap(), info);
-        assert!(read_info(&file, info.pages - 1, info.id).is_err());
-        assert!(read_info(&file, info.pages, PartitionId::Run(2)).is_err());
+        assert_eq!(read_info(&**source, info.pages, info.id, &budget).unwrap(), info);
+        assert!(read_info(&**source, info.pages - 1, info.id, &budget).is_err());
+        assert!(read_info(&**source, info.pages, PartitionId::Run(2), &budget).is_err());
     }
 }
 
@@ -581,7 +580,7 @@ fn spoil_page(random: &mut Random, pages: &mut [u8]) {
 /// Does everything that can be done with a partition and ignores the answers.
 fn read_everything(budget: &Budget, partition: Partition, keys: &[(Vec<u8>, Reverse<u64>)]) {
     let _ = check_partition(&partition, budget, &mut || ());
-    let _ = read_info_past_pool(&**partition.file.source(), partition.info.pages, partition.info.id, budget);
+    let _ = read_info(&**partition.file.source(), partition.info.pages, partition.info.id, budget);
     for (key, glsn) in keys.iter().step_by(9) {
         let _ = partition.lookup(key, Glsn(glsn.0 / 2), Touch::Point).map(|lookup| lookup.found.map(|f| f.glsn));
     }
