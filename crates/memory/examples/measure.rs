@@ -1,13 +1,48 @@
-//! Prints what an insert, a look-up and a step cost: `cargo run --release -p plimsoll-memory --example measure [ENTRIES]`.
+//! Prints what a page hit costs, and an insert, a look-up and a step in a sorted map: `cargo run --release -p plimsoll-memory --example measure [ENTRIES]`.
+
+use std::sync::Arc;
 
 use plimsoll_disk::clock::{Clock, SystemClock};
 use plimsoll_memory::budget::{Backing, Budget, Kind};
+use plimsoll_memory::page::PAGE_BYTES;
+use plimsoll_memory::pool::{LoadError, PageSource, Pool, Touch};
 use plimsoll_memory::sorted::SortedMap;
 
 fn main() {
     let count = std::env::args().nth(1).map_or(1_000_000, |count| count.parse().expect("a number of entries"));
     sorted_map("ascending", count, |at| at);
     sorted_map("random", count, scramble);
+    pool("in the processor's cache", 16);
+    pool("in 256 MiB", 16_000);
+}
+
+struct Nothing;
+
+impl PageSource for Nothing {
+    fn load(&self, _: u32, page: &mut [u8]) -> Result<(), LoadError> {
+        page.fill(1);
+        Ok(())
+    }
+}
+
+/// Point hits at random among `pages`, one byte read of each, by one thread and by two.
+fn pool(name: &str, pages: u32) {
+    const HITS: u64 = 4_000_000;
+    let budget = Budget::new(u64::from(pages) * PAGE_BYTES as u64 * 11 / 10 + (16 << 20), Backing::Mapped)
+        .expect("address space");
+    let pool = Pool::new(&budget, 0).expect("room");
+    let file = pool.attach(Arc::new(Nothing));
+    let hit = |at: u64| {
+        let page = file.get((scramble(at) % u64::from(pages)) as u32, Touch::Point).expect("it loads");
+        assert_eq!(page[scramble(at) as usize % PAGE_BYTES], 1);
+    };
+    time(&format!("load {name}"), u64::from(pages), |at| drop(file.get(at as u32, Touch::Point).expect("it loads")));
+    assert_eq!(pool.stats().resident, u64::from(pages));
+    time(&format!("hit {name}"), HITS, hit);
+    let half = || (0..HITS).for_each(hit);
+    time(&format!("{HITS} hits by each of two threads {name}"), 1, |_| {
+        std::thread::scope(|scope| _ = [(); 2].map(|()| scope.spawn(half)));
+    });
 }
 
 /// Keys of 12 bytes, values of 8.

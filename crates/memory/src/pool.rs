@@ -348,6 +348,9 @@ impl PoolFile {
     }
 
     /// Puts a page that was just written into the pool (hot if `hot`), if a frame can be had without waiting; else does nothing.
+    ///
+    /// # Panics
+    /// `bytes` is not a page long.
     pub fn put(&self, number: u32, bytes: &[u8], hot: bool) {
         assert_eq!(bytes.len(), PAGE_BYTES);
         let pool = &self.file.pool;

@@ -22,8 +22,8 @@ const SCANNED_TRIES: usize = 16;
 /// Among how many chunks the coldest is chosen.
 const CHUNK_CHOICES: usize = 64;
 
-/// Rounds of the hand after which every unpinned page has been cold.
-const CLOCK_ROUNDS: usize = Heat::HotAndTouched as usize + 1;
+/// Rounds of the hand until all that is not pinned is out: as many as the hottest page survives, and one.
+const CLOCK_ROUNDS: usize = Heat::HotAndTouched as usize;
 
 pub(super) struct Keeper {
     /// By slot; `None` where a chunk was given back.
@@ -175,12 +175,15 @@ impl Keeper {
 
     fn evict_by_clock(&mut self, frames: &Frames) -> Option<u32> {
         let count = (self.slots() * FRAMES_PER_CHUNK) as u32;
-        for _ in 0..CLOCK_ROUNDS * count as usize {
+        let looks = CLOCK_ROUNDS * count as usize;
+        for look in 0..looks {
             let at = if self.hand < count { self.hand } else { 0 };
             self.hand = at + 1;
             let frame = frames.get(at);
             let seen = frame.state();
-            match verdict(seen) {
+            // In the last round anything will do: readers may touch pages faster than they are cooled.
+            let last_round = look + count as usize >= looks;
+            match verdict(seen, last_round) {
                 Verdict::Keep => {}
                 Verdict::Cool => frame.cool(seen),
                 Verdict::Evict => {
@@ -253,10 +256,10 @@ enum Verdict {
 }
 
 /// What the clock does with a frame that it passes.
-fn verdict(seen: State) -> Verdict {
+fn verdict(seen: State, hot_too: bool) -> Verdict {
     if !seen.is_resident() || seen.is_pinned() {
         Verdict::Keep
-    } else if seen.heat() > Heat::Cold {
+    } else if seen.heat() > Heat::Cold && !hot_too {
         Verdict::Cool
     } else {
         Verdict::Evict
