@@ -80,6 +80,18 @@ pub enum LogError {
         /// What was found and what to do.
         message: String,
     },
+    /// The draft breaks a rule: see what it says.
+    #[error("the draft cannot be appended: {what}")]
+    InvalidDraft {
+        /// Which rule.
+        what: String,
+    },
+    /// Another process (or another handle in this one) has the log open for writing: close it first, or open to read only.
+    #[error("the log is open for writing elsewhere{}", pid.map_or_else(String::new, |pid| format!(", by process {pid}")))]
+    Locked {
+        /// The holder's process id, where it is known.
+        pid: Option<u32>,
+    },
     /// The log was opened to read only.
     #[error("the log is open to read only")]
     ReadOnly,

@@ -7,6 +7,8 @@
 pub mod draft;
 pub mod entry;
 pub mod error;
+pub mod file_log;
+pub mod format;
 pub mod glsn;
 pub mod log;
 pub mod side;

@@ -1,0 +1,215 @@
+//! The log in files: segments of records, offset tables, side files.
+//!
+//! This is the door to it; each part has a file of its own. A write goes `appender` → `pen` → `buffer` (ordered), then `syncer` → `writer`
+//! (durable). A read goes `reader` or `scan` → `table` → the pool → `segment`. `recovery` opens, `trim` frees, `side_file` keeps what is
+//! large.
+
+mod aligned;
+mod appender;
+mod background;
+mod buffer;
+mod core;
+mod files;
+mod names;
+mod numbers;
+mod offset_table;
+pub mod options;
+mod pen;
+mod reader;
+mod recovery;
+mod replay;
+pub mod scan;
+mod seal;
+mod segment;
+mod side_file;
+mod sides;
+mod syncer;
+mod table;
+mod table_writer;
+mod tail;
+mod trim;
+mod writer;
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::draft::{Draft, Ticket};
+use crate::entry::{Entry, EntryMeta};
+use crate::error::LogError;
+use crate::file_log::background::Background;
+use crate::file_log::core::Core;
+use crate::file_log::options::{FileLogOptions, Mode, OpenReport};
+use crate::file_log::scan::FileScan;
+use crate::file_log::side_file::FileSideWriter;
+use crate::glsn::{Bounds, Glsn, Position, StreamId};
+use crate::log::{Durability, Log, Scan};
+use crate::side::{Side, SideId, SideRef, SideWriter};
+
+/// A log in a folder.
+pub struct FileLog {
+    core: Arc<Core>,
+    background: Option<Background>,
+    closed: bool,
+}
+
+impl FileLog {
+    /// Opens a log, or makes one.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Forked`, `Format`, `Locked`, the disk, the budget. Nothing was changed then but a torn tail that was cut.
+    pub fn open(options: FileLogOptions) -> Result<(Self, OpenReport), LogError> {
+        let threaded =
+            options.background && options.durability == Durability::Buffered && options.mode != Mode::ReadOnly;
+        let options = FileLogOptions { background: threaded, ..options };
+        let (core, report) = recovery::open(options)?;
+        let background = if threaded { Some(Background::start(&core)?) } else { None };
+        Ok((Self { core, background, closed: false }, report))
+    }
+
+    /// Entries of `range`: as [`Log::scan`], without a box.
+    ///
+    /// # Errors
+    /// As for [`Log::scan`].
+    #[inline]
+    pub fn scan(&self, range: Range<Glsn>, stream: Option<StreamId>) -> Result<FileScan<'_>, LogError> {
+        FileScan::new(&self.core, range, stream)
+    }
+
+    /// Reads one entry: as [`Log::read`].
+    ///
+    /// # Errors
+    /// As for [`Log::read`].
+    #[inline]
+    pub fn read(&self, glsn: Glsn) -> Result<Entry, LogError> {
+        self.core.read_entry(glsn)
+    }
+
+    /// Syncs everything that was appended, whoever waits for it: the step that the thread of [`Durability::Buffered`] makes.
+    ///
+    /// # Errors
+    /// `Poisoned`, `ReadOnly`.
+    pub fn sync(&self) -> Result<(), LogError> {
+        self.core.writing()?;
+        self.wait_durable(Glsn(self.core.next().0 - 1))
+    }
+
+    /// Syncs everything, notes that it was, and closes the log. Dropping it does the same and tells nobody how it went.
+    ///
+    /// # Errors
+    /// `Poisoned`, the disk.
+    pub fn close(mut self) -> Result<(), LogError> {
+        self.close_once()
+    }
+
+    fn close_once(&mut self) -> Result<(), LogError> {
+        drop(self.background.take());
+        if std::mem::replace(&mut self.closed, true) || self.core.writing.is_none() {
+            return Ok(());
+        }
+        appender::write_mark(&self.core)
+    }
+}
+
+impl Drop for FileLog {
+    fn drop(&mut self) {
+        let _ = self.close_once();
+    }
+}
+
+impl fmt::Debug for FileLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileLog").field("dir", &self.core.options.dir).field("bounds", &self.core.bounds()).finish()
+    }
+}
+
+impl Log for FileLog {
+    fn id(&self) -> u128 {
+        self.core.id
+    }
+
+    fn bounds(&self) -> Bounds {
+        self.core.bounds()
+    }
+
+    fn position(&self) -> Position {
+        self.core.syncer.position()
+    }
+
+    fn chain_at(&self, glsn: Glsn) -> Result<Option<u64>, LogError> {
+        self.core.chain_behind(glsn)
+    }
+
+    fn submit(&self, draft: &Draft<'_>, expected: Option<Glsn>) -> Result<Ticket, LogError> {
+        appender::submit(&self.core, draft, expected)
+    }
+
+    fn wait_durable(&self, glsn: Glsn) -> Result<(), LogError> {
+        let next = self.core.next();
+        if glsn >= next {
+            return Err(LogError::NotYet { asked: glsn, next });
+        }
+        self.core.syncer.wait(glsn, &*self.core.options.clock, &|| self.core.write_and_sync())
+    }
+
+    fn wait_beyond(&self, glsn: Glsn, patience: Duration) -> Result<Glsn, LogError> {
+        if self.core.readable() <= glsn {
+            self.core.syncer.wait_for_news(patience, &|| self.core.readable() > glsn);
+        }
+        let readable = self.core.readable();
+        if readable <= glsn {
+            self.core.syncer.check()?;
+        }
+        Ok(readable)
+    }
+
+    fn readable(&self) -> Glsn {
+        self.core.readable()
+    }
+
+    fn read(&self, glsn: Glsn) -> Result<Entry, LogError> {
+        self.core.read_entry(glsn)
+    }
+
+    fn meta(&self, glsn: Glsn) -> Result<EntryMeta, LogError> {
+        self.core.read_meta(glsn)
+    }
+
+    fn read_range(&self, glsn: Glsn, offset: u64, into: &mut [u8]) -> Result<(), LogError> {
+        self.core.read_part(glsn, offset, into)
+    }
+
+    fn sides_of(&self, glsn: Glsn) -> Result<Vec<SideRef>, LogError> {
+        self.core.read_sides(glsn)
+    }
+
+    fn scan(&self, range: Range<Glsn>, stream: Option<StreamId>) -> Result<Box<dyn Scan + '_>, LogError> {
+        Ok(Box::new(FileScan::new(&self.core, range, stream)?))
+    }
+
+    fn glsn_at(&self, micros: u64) -> Result<Glsn, LogError> {
+        self.core.last_not_younger(micros)
+    }
+
+    fn trim(&self, until: Glsn, keep: &dyn Fn(SideId) -> bool) -> Result<Glsn, LogError> {
+        self.core.trim_below(until, keep)
+    }
+
+    fn sweep_sides(&self, keep: &dyn Fn(SideId) -> bool) -> Result<u64, LogError> {
+        self.core.sweep(keep)
+    }
+
+    fn create_side(&self) -> Result<Box<dyn SideWriter>, LogError> {
+        Ok(Box::new(FileSideWriter::create(&self.core)?))
+    }
+
+    fn discard_side(&self, id: SideId) -> Result<(), LogError> {
+        self.core.writing()?;
+        self.core.remove_side(id).map(|_| ())
+    }
+
+    fn open_side(&self, id: SideId) -> Result<Side, LogError> {
+        self.core.open_side_file(id)
+    }
+}

@@ -1,0 +1,122 @@
+//! What is known of the active segment's entries: for each the offset of its header and its stream, in chunks of the budget.
+
+use plimsoll_memory::budget::{Budget, Kind, OutOfBudget};
+use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
+
+use crate::format::{put, u32_at};
+use crate::glsn::StreamId;
+
+/// Entries whose numbers one pair of chunks holds.
+pub(crate) const ENTRIES_PER_PAIR: u32 = (CHUNK_BYTES / 4) as u32;
+
+/// Offsets and streams of the active segment's entries.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers {
+    pairs: Vec<Pair>,
+    len: u32,
+}
+
+#[derive(Debug)]
+struct Pair {
+    offsets: Chunk,
+    streams: Chunk,
+}
+
+impl Numbers {
+    /// Entries known.
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Makes room for `more` entries, then [`Numbers::push`] never fails.
+    pub(crate) fn reserve(&mut self, more: u32, budget: &Budget) -> Result<(), OutOfBudget> {
+        let wanted = (u64::from(self.len) + u64::from(more)).div_ceil(u64::from(ENTRIES_PER_PAIR));
+        while (self.pairs.len() as u64) < wanted {
+            self.pairs.push(Pair { offsets: budget.take(Kind::LogTable)?, streams: budget.take(Kind::LogTable)? });
+        }
+        Ok(())
+    }
+
+    /// Adds an entry, for which room was made.
+    pub(crate) fn push(&mut self, offset: u32, stream: StreamId) {
+        let (pair, at) = place(self.len);
+        put(&mut self.pairs[pair].offsets, at, &offset.to_le_bytes());
+        put(&mut self.pairs[pair].streams, at, &stream.0.to_le_bytes());
+        self.len += 1;
+    }
+
+    /// Forgets the entries from `len` on.
+    pub(crate) fn truncate(&mut self, len: u32) {
+        self.len = self.len.min(len);
+    }
+
+    /// Forgets all entries, and gives back all memory but that for the first of the next segment.
+    pub(crate) fn clear(&mut self) {
+        self.pairs.truncate(1);
+        self.len = 0;
+    }
+
+    /// The offset of an entry's header.
+    pub(crate) fn offset(&self, index: u32) -> Option<u32> {
+        (index < self.len).then(|| {
+            let (pair, at) = place(index);
+            u32_at(&self.pairs[pair].offsets, at)
+        })
+    }
+
+    /// The stream of an entry.
+    pub(crate) fn stream(&self, index: u32) -> Option<StreamId> {
+        (index < self.len).then(|| {
+            let (pair, at) = place(index);
+            StreamId(u32_at(&self.pairs[pair].streams, at))
+        })
+    }
+
+    /// The first entry of `stream` from `from` on and below `below`.
+    pub(crate) fn find(&self, stream: StreamId, from: u32, below: u32) -> Option<u32> {
+        let below = below.min(self.len);
+        let mut at = from;
+        while at < below {
+            let (pair, start) = place(at);
+            let end = (CHUNK_BYTES).min(start + (below - at) as usize * 4);
+            let bytes = &self.pairs[pair].streams[start..end];
+            let wanted = stream.0.to_le_bytes();
+            if let Some(found) = bytes.chunks_exact(4).position(|number| number == wanted) {
+                return Some(at + found as u32);
+            }
+            at += (bytes.len() / 4) as u32;
+        }
+        None
+    }
+}
+
+fn place(index: u32) -> (usize, usize) {
+    ((index / ENTRIES_PER_PAIR) as usize, (index % ENTRIES_PER_PAIR) as usize * 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_memory::budget::Backing;
+
+    use super::*;
+
+    #[test]
+    fn numbers_come_back_across_chunks_and_are_found_by_stream() {
+        let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
+        let mut numbers = Numbers::default();
+        let count = ENTRIES_PER_PAIR + 100;
+        numbers.reserve(count, &budget).unwrap();
+        for index in 0..count {
+            numbers.push(index * 8, StreamId(u32::from(index % 5000 == 4999)));
+        }
+        assert_eq!(numbers.offset(ENTRIES_PER_PAIR + 1), Some((ENTRIES_PER_PAIR + 1) * 8));
+        assert_eq!(numbers.offset(count), None);
+        assert_eq!(numbers.find(StreamId(1), 0, count), Some(4999));
+        assert_eq!(numbers.find(StreamId(1), 5000, count), Some(9999));
+        assert_eq!(numbers.find(StreamId(1), 15_000, count), None);
+        assert_eq!(numbers.find(StreamId(0), ENTRIES_PER_PAIR - 1, count), Some(ENTRIES_PER_PAIR - 1));
+        assert_eq!(numbers.find(StreamId(1), 5000, 9999), None);
+        numbers.clear();
+        assert_eq!(budget.usage().of(Kind::LogTable), 2 * CHUNK_BYTES as u64);
+    }
+}

@@ -1,0 +1,180 @@
+//! Lays one record down into the buffer, fragment by fragment.
+//!
+//! Law: the room was made before (`appender`): nothing here can fail but writing full chunks out when the buffer is full, and that
+//! poisons the log.
+
+use crate::draft::Draft;
+use crate::error::LogError;
+use crate::file_log::tail::Tail;
+use crate::file_log::writer::Writer;
+use crate::format::fragment::{FRAGMENT_HEADER_BYTES, FragmentType, extend_chain, seal_fragment};
+use crate::format::layout::{block_end, block_of};
+use crate::format::record::{ENTRY_HEADER_BYTES, EntryHeader, RecordHeader, encode_side};
+use crate::format::{BLOCK_BYTES, align8};
+
+use plimsoll_memory::chunk::CHUNK_BYTES;
+
+/// Where and under which seal fragments are written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seal {
+    pub(crate) segment_seed: u64,
+    pub(crate) epoch: u32,
+}
+
+/// What was laid down.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Laid {
+    /// Behind it.
+    pub(crate) end: u32,
+    /// Chain hash behind it.
+    pub(crate) chain: u64,
+}
+
+/// Lays a record down at `start`; its entries' numbers are added to the tail, its GLSNs are not given yet.
+pub(crate) fn lay_record(
+    tail: &mut Tail,
+    writer: Option<&mut Writer>,
+    seal: Seal,
+    start: u64,
+    header: &RecordHeader,
+    draft: &Draft<'_>,
+) -> Result<Laid, LogError> {
+    let mut pen = Pen::new(tail, writer, seal, header.previous_chain);
+    pen.skip_to(start)?;
+    pen.begin()?;
+    let header_at = pen.at;
+    pen.put(&header.encode())?;
+    for side in draft.sides {
+        pen.put(&encode_side(side))?;
+    }
+    for (index, entry) in draft.entries.iter().enumerate() {
+        if pen.room() < ENTRY_HEADER_BYTES as u64 {
+            pen.cut()?;
+        }
+        let payload_bytes = entry.payload_bytes();
+        let back = (pen.at - header_at) as u32;
+        let entry_header =
+            EntryHeader { stream: entry.stream, payload_bytes: payload_bytes as u32, back, index: index as u32 };
+        pen.tail.numbers.push(pen.at as u32, entry.stream);
+        pen.put(&entry_header.encode())?;
+        for part in entry.parts {
+            pen.put(part)?;
+        }
+        pen.put(&[0; 8][..align8(payload_bytes) - payload_bytes])?;
+    }
+    pen.end(None)
+}
+
+/// Lays a fragment of its own down behind everything else.
+pub(crate) fn lay_mark(tail: &mut Tail, seal: Seal, start: u64, bytes: &[u8]) -> Result<u32, LogError> {
+    let chain = tail.end.chain;
+    let mut pen = Pen::new(tail, None, seal, chain);
+    pen.skip_to(start)?;
+    pen.begin()?;
+    pen.put(bytes)?;
+    pen.end(Some(FragmentType::Mark)).map(|laid| laid.end)
+}
+
+struct Pen<'a> {
+    tail: &'a mut Tail,
+    writer: Option<&'a mut Writer>,
+    seal: Seal,
+    chain: u64,
+    at: u64,
+    /// Offset of the fragment that is being laid down.
+    fragment: u64,
+    /// Whether a fragment of the record was ended already.
+    cut: bool,
+}
+
+impl<'a> Pen<'a> {
+    fn new(tail: &'a mut Tail, writer: Option<&'a mut Writer>, seal: Seal, chain: u64) -> Self {
+        let at = u64::from(tail.end.offset);
+        Self { tail, writer, seal, chain, at, fragment: at, cut: false }
+    }
+
+    /// Bytes left in the block.
+    fn room(&self) -> u64 {
+        if self.at.is_multiple_of(BLOCK_BYTES as u64) && self.at > self.fragment {
+            0
+        } else {
+            block_end(self.at) - self.at
+        }
+    }
+
+    /// Leaves the rest of the block zero, if the record begins with the next one.
+    fn skip_to(&mut self, start: u64) -> Result<(), LogError> {
+        if start > self.at && !self.at.is_multiple_of(BLOCK_BYTES as u64) {
+            self.block_is_complete(block_of(self.at));
+        }
+        self.at = start;
+        Ok(())
+    }
+
+    fn begin(&mut self) -> Result<(), LogError> {
+        self.enter_chunk()?;
+        self.fragment = self.at;
+        self.at += FRAGMENT_HEADER_BYTES as u64;
+        Ok(())
+    }
+
+    /// Sees to it that the byte at `at` has a place in the buffer.
+    fn enter_chunk(&mut self) -> Result<(), LogError> {
+        while self.at >= self.tail.buffer.current_start() + CHUNK_BYTES as u64 {
+            if !self.tail.buffer.advance() {
+                let writer = self.writer.as_deref_mut().expect("without a writer the chunks were taken before");
+                writer.write_full_chunks(self.tail)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, mut bytes: &[u8]) -> Result<(), LogError> {
+        while !bytes.is_empty() {
+            if self.room() == 0 {
+                self.cut()?;
+            }
+            let step = (self.room() as usize).min(bytes.len());
+            let within = (self.at - self.tail.buffer.current_start()) as usize;
+            self.tail.buffer.current_mut()[within..within + step].copy_from_slice(&bytes[..step]);
+            self.at += step as u64;
+            bytes = &bytes[step..];
+        }
+        Ok(())
+    }
+
+    /// Ends the fragment and goes on in the next block.
+    fn cut(&mut self) -> Result<(), LogError> {
+        let part = if self.cut { FragmentType::Middle } else { FragmentType::First };
+        self.seal(part);
+        self.cut = true;
+        let block = block_of(self.fragment);
+        self.block_is_complete(block);
+        self.at = (block + 1) * BLOCK_BYTES as u64;
+        self.begin()
+    }
+
+    fn end(mut self, part: Option<FragmentType>) -> Result<Laid, LogError> {
+        let part = part.unwrap_or(if self.cut { FragmentType::Last } else { FragmentType::Whole });
+        self.seal(part);
+        if self.at.is_multiple_of(BLOCK_BYTES as u64) {
+            self.block_is_complete(block_of(self.fragment));
+        }
+        Ok(Laid { end: self.at as u32, chain: self.chain })
+    }
+
+    fn seal(&mut self, part: FragmentType) {
+        let start = self.tail.buffer.current_start();
+        let (from, to) = ((self.fragment - start) as usize, (self.at - start) as usize);
+        let fragment = &mut self.tail.buffer.current_mut()[from..to];
+        let sum = seal_fragment(fragment, self.seal.segment_seed, self.seal.epoch, self.fragment as u32, part);
+        self.chain = extend_chain(self.chain, sum);
+    }
+
+    /// Hands a block that will not change any more to the pool, so that followers do not read it from the disk.
+    fn block_is_complete(&mut self, block: u64) {
+        if let Some(bytes) = self.tail.buffer.bytes_at(block * BLOCK_BYTES as u64) {
+            self.tail.segment.pages.put(block as u32, &bytes[..BLOCK_BYTES], false);
+        }
+    }
+}

@@ -1,0 +1,582 @@
+//! Opens a log: finds its segments, checks that they belong together, reads the last one, and decides what stands at its end.
+//!
+//! The decision, for a bad record at GLSN g, where D is the highest GLSN that anybody knows to be durable (the caller, any good record
+//! before or behind, a mark):
+//! - g > D: a torn tail. It was never acknowledged: cut at the record's start, zeros behind it, and the epoch rises.
+//! - g ≤ D: corruption. Reported, never cut.
+//!
+//! Law: recovery may be killed anywhere and run again: zeros are written over what was cut before anything else happens, and a tail
+//! that is partly zero is still torn.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+
+use plimsoll_disk::random::entropy;
+use plimsoll_disk::vfs::{Caching, DirLock, File, LockError, Open};
+use plimsoll_memory::budget::{Budget, Kind};
+use plimsoll_memory::chunk::CHUNK_BYTES;
+use plimsoll_memory::page::{PAGE_BYTES, check_page, page_payload};
+
+use crate::error::LogError;
+use crate::file_log::appender::{Order, entries_max};
+use crate::file_log::background::Signal;
+use crate::file_log::buffer::Buffer;
+use crate::file_log::core::{Core, Segments, Writing, describe};
+use crate::file_log::files::OpenFiles;
+use crate::file_log::names::{FileName, UNFINISHED};
+use crate::file_log::numbers::Numbers;
+use crate::file_log::options::{Cut, FileLogOptions, Mode, OpenReport};
+use crate::file_log::replay::{Outcome, Visitor, replay};
+use crate::file_log::segment::{NotCreated, create_segment, write_zeros};
+use crate::file_log::sides::Sides;
+use crate::file_log::syncer::Syncer;
+use crate::file_log::table_writer::SortScratch;
+use crate::file_log::tail::{End, NamedSides, Tail, TailLock};
+use crate::file_log::writer::Writer;
+use crate::format::offset_table::{NamedSide, TableHeader};
+use crate::format::record::RecordHeader;
+use crate::format::segment_header::{HeaderError, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::format::{BLOCK_BYTES, genesis_chain, table_seed};
+use crate::glsn::{Glsn, Position, StreamId};
+use crate::side::SideRef;
+
+/// A timestamp further ahead of the clock is not believed.
+const DAY_MICROS: u64 = 24 * 60 * 60 * 1_000_000;
+
+/// The most memory for the numbers of the active segment, unless an option says otherwise.
+const NUMBERS_BYTES_MAX: u64 = 4 << 20;
+
+/// How often a reader looks again when a writer is at work.
+const READ_ONLY_ROUNDS: usize = 8;
+
+/// Opens a log.
+pub(crate) fn open(options: FileLogOptions) -> Result<(Arc<Core>, OpenReport), LogError> {
+    if options.mode == Mode::ReadOnly {
+        return open_read_only(options);
+    }
+    let mut report = OpenReport::default();
+    find_folder(&options)?;
+    let lock = lock_folder(&options)?;
+    sweep_unfinished(&options)?;
+    let mut found = find_files(&options)?;
+    if found.headers.is_empty() {
+        create_log(&options, &mut found, &mut report)?;
+    }
+    check_tables(&options, &found.headers)?;
+    let active = read_active(&options, &found, true, &mut report)?;
+    let core = assemble(options, found, active, Some(lock), &mut report)?;
+    check_known(&core)?;
+    Ok((core, report))
+}
+
+/// Opens a log without changing anything. A writer may be at work: what looks bad in one round and has moved on in the next was
+/// only being written.
+fn open_read_only(options: FileLogOptions) -> Result<(Arc<Core>, OpenReport), LogError> {
+    let mut bad_before = None;
+    let mut rounds = 0;
+    loop {
+        rounds += 1;
+        match try_read_only(options.clone()) {
+            Err(LogError::Corrupt { glsn, .. }) if rounds < READ_ONLY_ROUNDS && bad_before != Some(glsn) => {
+                bad_before = Some(glsn);
+            }
+            Err(LogError::Io { kind: io::ErrorKind::NotFound, .. }) if rounds < READ_ONLY_ROUNDS => {}
+            opened => return opened,
+        }
+    }
+}
+
+fn try_read_only(options: FileLogOptions) -> Result<(Arc<Core>, OpenReport), LogError> {
+    let mut report = OpenReport::default();
+    find_folder(&options)?;
+    let found = find_files(&options)?;
+    if found.headers.is_empty() {
+        return Err(no_log(&options.dir));
+    }
+    check_tables(&options, &found.headers)?;
+    let active = read_active(&options, &found, false, &mut report)?;
+    let core = assemble(options, found, active, None, &mut report)?;
+    check_known(&core)?;
+    Ok((core, report))
+}
+
+fn no_log(dir: &Path) -> LogError {
+    LogError::Format { message: format!("there is no log in {}: check the path, or create one", dir.display()) }
+}
+
+fn find_folder(options: &FileLogOptions) -> Result<(), LogError> {
+    match options.disk.entry(&options.dir)? {
+        Some(entry) if entry.is_dir => Ok(()),
+        Some(_) => {
+            let message = format!("{} is a file, a log is a folder: check the path", options.dir.display());
+            Err(LogError::Format { message })
+        }
+        None if options.mode == Mode::Create => {
+            options.disk.create_dir(&options.dir)?;
+            match options.dir.parent() {
+                Some(parent) if !parent.as_os_str().is_empty() => Ok(options.disk.sync_dir(parent)?),
+                _ => Ok(options.disk.sync_dir(Path::new("."))?),
+            }
+        }
+        None => Err(no_log(&options.dir)),
+    }
+}
+
+/// Keeps other writers out.
+pub(crate) fn lock_folder(options: &FileLogOptions) -> Result<Box<dyn DirLock>, LogError> {
+    options.disk.lock(&options.dir).map_err(|error| match error {
+        LockError::Held { pid } => LogError::Locked { pid },
+        LockError::Io(error) => error.into(),
+    })
+}
+
+/// Removes files whose making was interrupted.
+fn sweep_unfinished(options: &FileLogOptions) -> Result<(), LogError> {
+    for entry in options.disk.list(&options.dir)? {
+        let of_log = entry.name.strip_suffix(UNFINISHED).is_some_and(|name| FileName::parse(name).is_some());
+        if of_log {
+            options.disk.remove(&options.dir.join(&entry.name))?;
+        }
+    }
+    Ok(())
+}
+
+/// What is in a log's folder.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// Headers of the segments, oldest first.
+    pub(crate) headers: Vec<SegmentHeader>,
+    /// The highest id of a side file.
+    pub(crate) side_mark: u64,
+}
+
+/// Reads the folder and the headers of all segments, and checks that they may belong together.
+pub(crate) fn find_files(options: &FileLogOptions) -> Result<Found, LogError> {
+    let mut found = Found { headers: Vec::new(), side_mark: 0 };
+    let mut others = None;
+    for entry in options.disk.list(&options.dir)? {
+        match FileName::parse(&entry.name) {
+            Some(FileName::Segment(first)) => found.headers.push(read_header(options, first)?),
+            Some(FileName::Side(id)) => {
+                found.side_mark = found.side_mark.max(id.0);
+                others = Some(entry.name);
+            }
+            Some(FileName::Table(_)) => others = Some(entry.name),
+            None => {}
+        }
+    }
+    if found.headers.is_empty()
+        && let Some(file) = others
+    {
+        let what = "the log's segments are missing, this file of it is there".to_owned();
+        return Err(LogError::Corrupt { glsn: Glsn::FIRST, file, offset: 0, what });
+    }
+    found.headers.sort_unstable_by_key(|header| header.first);
+    for pair in found.headers.windows(2) {
+        if pair[0].log_id != pair[1].log_id || pair[0].epoch > pair[1].epoch {
+            let what = "the segment belongs to another log than the one before it".to_owned();
+            let file = FileName::Segment(pair[1].first).name();
+            return Err(LogError::Corrupt { glsn: pair[1].first, file, offset: 0, what });
+        }
+    }
+    Ok(found)
+}
+
+fn read_header(options: &FileLogOptions, first: Glsn) -> Result<SegmentHeader, LogError> {
+    let name = FileName::Segment(first);
+    let file = options.disk.open(&name.path(&options.dir), Open::Read, Caching::Buffered)?;
+    let mut bytes = [0; SEGMENT_HEADER_BYTES];
+    let n = file.read_at(&mut bytes, 0)?;
+    let corrupt = |what: &str| LogError::Corrupt { glsn: first, file: name.name(), offset: 0, what: what.to_owned() };
+    let header = SegmentHeader::decode(&bytes[..n]).map_err(|error| match error {
+        HeaderError::Bad(what) => corrupt(what),
+        HeaderError::Newer(message) => LogError::Format { message },
+    })?;
+    if header.first != first || first == Glsn::NONE {
+        return Err(corrupt("the segment stands under another name than its own"));
+    }
+    Ok(header)
+}
+
+fn create_log(options: &FileLogOptions, found: &mut Found, report: &mut OpenReport) -> Result<(), LogError> {
+    if options.mode != Mode::Create {
+        return Err(no_log(&options.dir));
+    }
+    if let Some(known) = options.known.filter(|known| known.glsn > Glsn::NONE) {
+        return Err(LogError::Forked { glsn: known.glsn, what: "was known, and there is no log".to_owned() });
+    }
+    let log_id = match options.id {
+        Some(id) => id,
+        None => entropy()?,
+    };
+    let header = SegmentHeader {
+        log_id,
+        epoch: 1,
+        first: Glsn::FIRST,
+        previous_chain: genesis_chain(log_id),
+        timestamp_floor: 0,
+        side_mark: found.side_mark,
+        segment_bytes: options.segment_size(),
+    };
+    create_segment(&*options.disk, &options.dir, &header, CHUNK_BYTES as u64).map_err(|error| match error {
+        NotCreated::Cleanly(error) | NotCreated::Perhaps(error) => LogError::from(error),
+    })?;
+    found.headers.push(header);
+    report.created = true;
+    Ok(())
+}
+
+/// Looks for segments that are missing: each table names the place behind its segment. Where a table does not fit, its segment is
+/// read; where one is missing, that waits until somebody needs it.
+fn check_tables(options: &FileLogOptions, headers: &[SegmentHeader]) -> Result<(), LogError> {
+    let mut staging = options.budget.take(Kind::Staging)?;
+    for pair in headers.windows(2) {
+        let Some(table) = read_table_header(options, &pair[0], &mut staging[..PAGE_BYTES])? else { continue };
+        if leads_to(pair[0].first, table.count, table.chain, &pair[1]) {
+            continue;
+        }
+        let name = FileName::Segment(pair[0].first);
+        let file = options.disk.open(&name.path(&options.dir), Open::Read, Caching::Buffered)?;
+        let outcome = replay(&*file, &pair[0], u64::MAX, &mut staging, &mut Nobody)?;
+        let count = (outcome.next.0 - pair[0].first.0) as u32;
+        if !leads_to(pair[0].first, count, outcome.chain, &pair[1]) {
+            let what = match outcome.problem {
+                Some(problem) => problem.what.to_owned(),
+                None => format!("it does not lead to the next segment, which begins with {}", pair[1].first),
+            };
+            let offset = outcome.problem.map_or(u64::from(outcome.end), |problem| problem.at);
+            return Err(LogError::Corrupt { glsn: outcome.next, file: name.name(), offset, what });
+        }
+    }
+    Ok(())
+}
+
+fn leads_to(first: Glsn, count: u32, chain: u64, next: &SegmentHeader) -> bool {
+    first.0.checked_add(u64::from(count)) == Some(next.first.0) && chain == next.previous_chain
+}
+
+/// The header of a segment's table; `None` if there is none that can be used.
+pub(crate) fn read_table_header(
+    options: &FileLogOptions,
+    segment: &SegmentHeader,
+    page: &mut [u8],
+) -> Result<Option<TableHeader>, LogError> {
+    let path = FileName::Table(segment.first).path(&options.dir);
+    let file = match options.disk.open(&path, Open::Read, Caching::Buffered) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let n = file.read_at(page, 0)?;
+    if check_page(&page[..n], table_seed(segment.log_id, segment.first), 0).is_err() {
+        return Ok(None);
+    }
+    Ok(TableHeader::decode(page_payload(page)).ok().filter(|table| table.first == segment.first))
+}
+
+/// The active segment as it was found.
+struct Active {
+    file: Arc<dyn File>,
+    header: SegmentHeader,
+    outcome: Outcome,
+    numbers: Numbers,
+    sides: NamedSides,
+    /// The entries' numbers do not fit into the memory that they may have.
+    too_many: bool,
+    epoch: u32,
+}
+
+fn read_active(
+    options: &FileLogOptions,
+    found: &Found,
+    may_cut: bool,
+    report: &mut OpenReport,
+) -> Result<Active, LogError> {
+    let header = *found.headers.last().expect("a log has at least one segment");
+    let path = FileName::Segment(header.first).path(&options.dir);
+    let open = if may_cut { Open::ReadWrite } else { Open::Read };
+    let file = options.disk.open(&path, open, Caching::Buffered)?;
+    let mut staging = options.budget.take(Kind::Staging)?;
+    let most = if may_cut { most_entries(options) } else { u32::MAX };
+    let mut gather = Gather::new(&options.budget, most)?;
+    let outcome = replay(&*file, &header, u64::MAX, &mut staging, &mut gather)?;
+    let mut epoch = outcome.epoch;
+    if let Some(cut) = decide(options, &header, &outcome)? {
+        if may_cut {
+            write_zeros(&*file, cut.offset, outcome.used)?;
+        }
+        epoch = epoch.saturating_add(1);
+        report.cut = Some(cut);
+    }
+    if may_cut {
+        // What a killed process wrote may be in memory only: after this it is as durable as it looks.
+        file.sync()?;
+    }
+    report.replayed = outcome.next.0 - header.first.0;
+    if let Some(at) = outcome.dirty_padding {
+        report.warnings.push(format!(
+            "{} has bytes at offset {at} where only padding should be; no entry is concerned",
+            FileName::Segment(header.first).name()
+        ));
+    }
+    Ok(Active { file, header, outcome, numbers: gather.numbers, sides: gather.sides, too_many: gather.too_many, epoch })
+}
+
+fn most_entries(options: &FileLogOptions) -> u32 {
+    entries_max(options.numbers_bytes.unwrap_or((options.budget.limit_bytes() / 32).min(NUMBERS_BYTES_MAX)))
+}
+
+/// Decides what the end of the log means: `None` if it is clean.
+fn decide(options: &FileLogOptions, header: &SegmentHeader, outcome: &Outcome) -> Result<Option<Cut>, LogError> {
+    let file = FileName::Segment(header.first).name();
+    let known = options.known.map_or(Glsn::NONE, |known| known.glsn);
+    let durable = outcome.durable.max(known);
+    match outcome.problem {
+        Some(problem) if problem.newer => {
+            let message = format!("{file}, offset {}: {}: use a newer version of Plimsoll", problem.at, problem.what);
+            Err(LogError::Format { message })
+        }
+        Some(problem) if outcome.next <= durable => {
+            let what = problem.what.to_owned();
+            Err(LogError::Corrupt { glsn: outcome.next, file, offset: problem.at, what })
+        }
+        Some(problem) => Ok(Some(Cut {
+            from: outcome.next,
+            offset: u64::from(outcome.end),
+            bytes: outcome.used.saturating_sub(u64::from(outcome.end)),
+            why: problem.what.to_owned(),
+        })),
+        None if outcome.next <= known => {
+            let what = format!("was known to be durable, and the log ends with {}", outcome.next.0 - 1);
+            Err(LogError::Forked { glsn: known, what })
+        }
+        None => Ok(None),
+    }
+}
+
+/// Collects the numbers of the active segment.
+struct Gather<'a> {
+    budget: &'a Budget,
+    most: u32,
+    numbers: Numbers,
+    sides: NamedSides,
+    too_many: bool,
+    /// Entries and side files of complete records.
+    complete: (u32, usize),
+}
+
+impl<'a> Gather<'a> {
+    fn new(budget: &'a Budget, most: u32) -> Result<Self, LogError> {
+        let sides = NamedSides::new(budget)?;
+        Ok(Self { budget, most, numbers: Numbers::default(), sides, too_many: false, complete: (0, 0) })
+    }
+
+    /// From now on the entries are only counted: a sealed segment finds them by its table.
+    fn give_up(&mut self) {
+        self.too_many = true;
+        self.numbers.clear();
+        self.sides.clear();
+        self.complete = (0, 0);
+    }
+}
+
+impl Visitor for Gather<'_> {
+    fn entry(&mut self, offset: u32, stream: StreamId) -> Result<(), LogError> {
+        if self.too_many {
+            return Ok(());
+        }
+        if self.numbers.len() >= self.most {
+            self.give_up();
+            return Ok(());
+        }
+        match self.numbers.reserve(1, self.budget) {
+            Ok(()) => self.numbers.push(offset, stream),
+            Err(_) if self.most < u32::MAX => self.give_up(),
+            Err(refusal) => return Err(refusal.into()),
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, header: &RecordHeader, sides: &[SideRef]) -> Result<(), LogError> {
+        if self.too_many {
+            return Ok(());
+        }
+        self.sides.reserve(sides.len())?;
+        for side in sides {
+            self.sides.push(NamedSide { record_first: header.first, record_count: header.count, side: *side });
+        }
+        self.complete = (self.numbers.len(), self.sides.list().len());
+        Ok(())
+    }
+
+    fn abandon(&mut self) {
+        self.numbers.truncate(self.complete.0);
+        self.sides.truncate(self.complete.1);
+    }
+}
+
+struct Nobody;
+
+impl Visitor for Nobody {
+    fn entry(&mut self, _: u32, _: StreamId) -> Result<(), LogError> {
+        Ok(())
+    }
+
+    fn record(&mut self, _: &RecordHeader, _: &[SideRef]) -> Result<(), LogError> {
+        Ok(())
+    }
+
+    fn abandon(&mut self) {}
+}
+
+/// Puts the open log together.
+fn assemble(
+    options: FileLogOptions,
+    mut found: Found,
+    mut active: Active,
+    lock: Option<Box<dyn DirLock>>,
+    report: &mut OpenReport,
+) -> Result<Arc<Core>, LogError> {
+    let timestamp = believable(&options, active.outcome.last_timestamp, report);
+    let side_mark = found.side_mark.max(active.outcome.side_mark);
+    if active.too_many {
+        active = follow_with_new_segment(&options, &mut found, active, timestamp, side_mark)?;
+    }
+    let end = End { offset: active.outcome.end, next: active.outcome.next, chain: active.outcome.chain, timestamp };
+    let buffer = fill_buffer(&options.budget, &*active.file, end.offset)?;
+    let log_id = active.header.log_id;
+    let files = Arc::new(OpenFiles::new(Arc::clone(&options.disk), options.dir.clone()));
+    let writing = match lock {
+        Some(lock) => Some(writing(&options, &mut active, end, lock)?),
+        None => None,
+    };
+    let syncer = Syncer::new(Position { glsn: Glsn(end.next.0 - 1), chain: end.chain });
+    let tail = Arc::new_cyclic(|tail| {
+        let segment = describe(&options, &files, tail.clone(), active.header);
+        TailLock::new(Tail {
+            first: active.header.first,
+            segment,
+            first_timestamp: active.outcome.first_timestamp,
+            numbers: active.numbers,
+            sides: active.sides,
+            buffer,
+            end,
+        })
+    });
+    let mut list = Vec::with_capacity(found.headers.len());
+    for pair in found.headers.windows(2) {
+        let segment = describe(&options, &files, Arc::downgrade(&tail), pair[0]);
+        segment.seal(&pair[1]);
+        list.push(segment);
+    }
+    list.push(Arc::clone(&tail.read().segment));
+    Ok(Arc::new(Core {
+        id: log_id,
+        files,
+        segments: Segments::new(list, &options)?,
+        syncer,
+        sides: Sides::new(side_mark, &options.budget)?,
+        next: AtomicU64::new(end.next.0),
+        trimming: Mutex::new(()),
+        rebuilding: Mutex::new(SortScratch::new(&options.budget)?),
+        writing,
+        background: Signal::new(options.background),
+        tail,
+        options,
+    }))
+}
+
+fn writing(
+    options: &FileLogOptions,
+    active: &mut Active,
+    end: End,
+    lock: Box<dyn DirLock>,
+) -> Result<Writing, LogError> {
+    active.numbers.reserve(1, &options.budget)?;
+    let order = Order {
+        file: Arc::clone(&active.file),
+        header: active.header,
+        epoch: active.epoch,
+        end,
+        zeroed: active.file.len()?.max(u64::from(end.offset)),
+        zero_step: crate::file_log::appender::ZERO_STEP_MIN,
+        entries_max: most_entries(options),
+        marked: active.outcome.marked,
+    };
+    let group_bytes = Arc::new(AtomicU64::new(0));
+    let writer = Writer {
+        file: Arc::clone(&active.file),
+        written: u64::from(end.offset),
+        unsynced: 0,
+        staging: options.budget.take(Kind::LogBuffer)?,
+        group_bytes: Arc::clone(&group_bytes),
+    };
+    Ok(Writing { order: Mutex::new(order), writer: Mutex::new(writer), group_bytes, _lock: lock })
+}
+
+/// A timestamp far ahead of the clock is told and not followed: the log would be stuck in the future.
+fn believable(options: &FileLogOptions, last: u64, report: &mut OpenReport) -> u64 {
+    let now = options.clock.wall_micros();
+    if last <= now.saturating_add(DAY_MICROS) {
+        return last;
+    }
+    report.warnings.push(format!(
+        "the last record's timestamp ({last} µs) is more than a day ahead of the clock ({now} µs); new records follow the clock"
+    ));
+    now
+}
+
+/// The active segment has more entries than numbers may be held: it is sealed, and another begins.
+fn follow_with_new_segment(
+    options: &FileLogOptions,
+    found: &mut Found,
+    full: Active,
+    timestamp: u64,
+    side_mark: u64,
+) -> Result<Active, LogError> {
+    let mut outcome = full.outcome;
+    let header = SegmentHeader {
+        log_id: full.header.log_id,
+        epoch: full.epoch,
+        first: outcome.next,
+        previous_chain: outcome.chain,
+        timestamp_floor: timestamp,
+        side_mark,
+        segment_bytes: options.segment_size(),
+    };
+    let file =
+        create_segment(&*options.disk, &options.dir, &header, CHUNK_BYTES as u64).map_err(|error| match error {
+            NotCreated::Cleanly(error) | NotCreated::Perhaps(error) => LogError::from(error),
+        })?;
+    found.headers.push(header);
+    outcome.end = SEGMENT_HEADER_BYTES as u32;
+    outcome.first_timestamp = 0;
+    outcome.marked = false;
+    let numbers = Numbers::default();
+    let sides = NamedSides::new(&options.budget)?;
+    Ok(Active { file, header, outcome, numbers, sides, too_many: false, epoch: full.epoch })
+}
+
+/// The buffer with the bytes of the last chunk up to `end`.
+fn fill_buffer(budget: &Budget, file: &dyn File, end: u32) -> Result<Buffer, LogError> {
+    let mut buffer = Buffer::new(budget)?;
+    buffer.restart(u64::from(end));
+    let start = buffer.base();
+    let filled = (u64::from(end) - start) as usize;
+    file.read_exact_at(&mut buffer.current_mut()[..filled], start)?;
+    Ok(buffer)
+}
+
+/// Compares the log with what the caller knows of it.
+fn check_known(core: &Core) -> Result<(), LogError> {
+    let Some(known) = core.options.known.filter(|known| known.glsn.next() >= core.segments.first()) else {
+        return Ok(());
+    };
+    if core.chain_behind(known.glsn)? == Some(known.chain) {
+        return Ok(());
+    }
+    Err(LogError::Forked { glsn: known.glsn, what: "its chain hash is not the one that was known".to_owned() })
+}
+
+const _: () = assert!(CHUNK_BYTES.is_multiple_of(BLOCK_BYTES));

@@ -1,0 +1,377 @@
+//! Reads a segment front to back and checks everything in it: for recovery, for tables that were lost, and for `verify`.
+//!
+//! Law: it says where the good records end and what stands behind them; it decides nothing. `recovery` does.
+
+use plimsoll_disk::vfs::File;
+
+use crate::error::LogError;
+use crate::format::block::first_fragment;
+use crate::format::fragment::{
+    FRAGMENT_HEADER_BYTES, Found, Fragment, FragmentType, Refusal, extend_chain, fragment_at,
+};
+use crate::format::record::{
+    ENTRY_HEADER_BYTES, EntryHeader, Mark, RECORD_HEADER_BYTES, RecordHeader, SIDE_REF_BYTES, decode_side,
+};
+use crate::format::segment_header::SegmentHeader;
+use crate::format::{BLOCK_BYTES, align8, segment_seed};
+use crate::glsn::{Glsn, StreamId};
+use crate::side::SideRef;
+
+/// Who is told what stands in a segment.
+pub(crate) trait Visitor {
+    /// An entry of a record that is not known to be complete yet.
+    fn entry(&mut self, offset: u32, stream: StreamId) -> Result<(), LogError>;
+
+    /// The record of the entries since the last one is complete and good.
+    fn record(&mut self, header: &RecordHeader, sides: &[SideRef]) -> Result<(), LogError>;
+
+    /// The entries since the last complete record belong to none.
+    fn abandon(&mut self);
+
+    /// A block was read.
+    fn block(&mut self, number: u32) {
+        let _ = number;
+    }
+}
+
+/// Something that is not as it was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// Where it is.
+    pub(crate) at: u64,
+    /// What it is.
+    pub(crate) what: &'static str,
+    /// It is good, and of a newer format.
+    pub(crate) newer: bool,
+}
+
+/// What stands in a segment.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome {
+    /// Behind the last good record or mark; what is not good begins here.
+    pub(crate) end: u32,
+    /// The GLSN behind the last good record.
+    pub(crate) next: Glsn,
+    /// Chain hash of the last good record.
+    pub(crate) chain: u64,
+    /// Timestamp of the first good record; 0 if there is none.
+    pub(crate) first_timestamp: u64,
+    /// Timestamp of the last good record, or the segment's floor.
+    pub(crate) last_timestamp: u64,
+    /// The highest epoch seen.
+    pub(crate) epoch: u32,
+    /// The highest side file id known to have been given out.
+    pub(crate) side_mark: u64,
+    /// The highest GLSN that any good fragment, also behind a bad one, says is durable.
+    pub(crate) durable: Glsn,
+    /// Whether the last good fragment is a mark.
+    pub(crate) marked: bool,
+    /// What stands at `end` and is not good.
+    pub(crate) problem: Option<Problem>,
+    /// Behind the last byte that is not zero.
+    pub(crate) used: u64,
+    /// The first byte that is not zero where only padding is, with records behind it.
+    pub(crate) dirty_padding: Option<u64>,
+}
+
+/// Reads the segment whose header is `header` through `staging` (a multiple of a block), up to `limit` bytes of its file.
+pub(crate) fn replay(
+    file: &dyn File,
+    header: &SegmentHeader,
+    limit: u64,
+    staging: &mut [u8],
+    visitor: &mut dyn Visitor,
+) -> Result<Outcome, LogError> {
+    let mut walk = Walk::new(header, visitor);
+    let limit = limit.min(file.len()?).min(u64::from(u32::MAX) - BLOCK_BYTES as u64);
+    let mut offset = 0;
+    while offset < limit {
+        let wanted = ((limit - offset) as usize).min(staging.len());
+        let n = file.read_at(&mut staging[..wanted], offset)?;
+        let whole = wanted.next_multiple_of(BLOCK_BYTES).min(staging.len());
+        staging[n..whole].fill(0);
+        for block in staging[..whole].chunks(BLOCK_BYTES) {
+            walk.block(block, (offset / BLOCK_BYTES as u64) as u32)?;
+            offset += BLOCK_BYTES as u64;
+        }
+    }
+    Ok(walk.finish())
+}
+
+struct Walk<'v> {
+    visitor: &'v mut dyn Visitor,
+    seed: u64,
+    outcome: Outcome,
+    open: Option<OpenRecord>,
+    sides: Vec<SideRef>,
+    /// Bytes that are not zero behind the last fragment so far.
+    dirty: Option<u64>,
+    /// Whether a block without fragments was seen: it lies behind the end of the log.
+    blank: bool,
+}
+
+/// A record of which not all fragments were seen.
+struct OpenRecord {
+    header: RecordHeader,
+    /// Offset of its header.
+    at: u32,
+    /// Chain hash behind its last fragment seen.
+    chain: u64,
+    epoch: u32,
+    entries_seen: u32,
+    /// Padded payload bytes of the last entry still to come.
+    payload_left: usize,
+    body_left: u64,
+}
+
+impl<'v> Walk<'v> {
+    fn new(header: &SegmentHeader, visitor: &'v mut dyn Visitor) -> Self {
+        let outcome = Outcome {
+            end: crate::format::segment_header::SEGMENT_HEADER_BYTES as u32,
+            next: header.first,
+            chain: header.previous_chain,
+            first_timestamp: 0,
+            last_timestamp: header.timestamp_floor,
+            epoch: header.epoch,
+            side_mark: header.side_mark,
+            durable: Glsn(header.first.0 - 1),
+            marked: false,
+            problem: None,
+            used: 0,
+            dirty_padding: None,
+        };
+        let seed = segment_seed(header.log_id, header.first);
+        Self { visitor, seed, outcome, open: None, sides: Vec::new(), dirty: None, blank: false }
+    }
+
+    fn block(&mut self, block: &[u8], number: u32) -> Result<(), LogError> {
+        self.visitor.block(number);
+        let block_offset = number * BLOCK_BYTES as u32;
+        if let Some(last) = block.iter().rposition(|byte| *byte != 0) {
+            self.outcome.used = u64::from(block_offset) + last as u64 + 1;
+        }
+        let mut at = first_fragment(number);
+        while self.outcome.problem.is_none() {
+            let offset = block_offset + at as u32;
+            match fragment_at(block, at, block_offset, self.seed) {
+                Found::Fragment(fragment) => {
+                    let taken = self.fragment(offset, &fragment)?;
+                    if let Err(refusal) = taken {
+                        self.fail(offset, refusal);
+                        break;
+                    }
+                    at += align8(FRAGMENT_HEADER_BYTES + fragment.bytes.len());
+                }
+                Found::Bad(refusal) => self.fail(offset, refusal),
+                Found::Nothing => {
+                    self.no_fragment(block, block_offset, at);
+                    return Ok(());
+                }
+            }
+        }
+        self.look_for_evidence(block, block_offset, at);
+        Ok(())
+    }
+
+    /// No fragment at `at`: the records go on in the next block, or end here.
+    fn no_fragment(&mut self, block: &[u8], block_offset: u32, at: usize) {
+        let at = at.min(block.len());
+        if self.open.is_some() && at + FRAGMENT_HEADER_BYTES <= block.len() {
+            self.fail(block_offset + at as u32, Refusal::bad("a record whose end is missing"));
+            return self.look_for_evidence(block, block_offset, at);
+        }
+        let dirty = block[at..].iter().position(|byte| *byte != 0).map(|i| u64::from(block_offset) + (at + i) as u64);
+        if at == first_fragment(block_offset / BLOCK_BYTES as u32) {
+            self.blank = true;
+        }
+        self.dirty = self.dirty.or(dirty);
+        if dirty.is_some() {
+            self.look_for_evidence(block, block_offset, at);
+        }
+    }
+
+    fn fail(&mut self, offset: u32, refusal: Refusal) {
+        self.outcome.problem = Some(Problem { at: u64::from(offset), what: refusal.what, newer: refusal.newer });
+        self.open = None;
+        self.visitor.abandon();
+    }
+
+    /// Takes one more good fragment; `Err` says why it does not follow.
+    fn fragment(&mut self, offset: u32, fragment: &Fragment<'_>) -> Result<Result<(), Refusal>, LogError> {
+        if fragment.epoch < self.outcome.epoch {
+            return Ok(Err(Refusal::bad("a fragment of an earlier epoch: stale bytes")));
+        }
+        if self.blank {
+            return Ok(Err(Refusal::bad("a fragment behind the end of the log")));
+        }
+        self.outcome.dirty_padding = self.outcome.dirty_padding.or(self.dirty.take());
+        let taken = match fragment.part {
+            FragmentType::Mark => self.mark(fragment),
+            FragmentType::Whole | FragmentType::First => self.begin(offset, fragment)?,
+            FragmentType::Middle | FragmentType::Last => self.go_on(offset, fragment)?,
+        };
+        if taken.is_err() {
+            return Ok(taken);
+        }
+        if matches!(fragment.part, FragmentType::Whole | FragmentType::Last) {
+            let ended = self.end_record()?;
+            if ended.is_err() {
+                return Ok(ended);
+            }
+        }
+        if self.open.is_none() {
+            self.outcome.epoch = fragment.epoch;
+            self.outcome.marked = fragment.part == FragmentType::Mark;
+            self.outcome.end = offset + align8(FRAGMENT_HEADER_BYTES + fragment.bytes.len()) as u32;
+        }
+        Ok(Ok(()))
+    }
+
+    fn mark(&mut self, fragment: &Fragment<'_>) -> Result<(), Refusal> {
+        let Some(mark) = Mark::decode(fragment.bytes) else {
+            return Err(Refusal::bad("a mark of an impossible length"));
+        };
+        if self.open.is_some() {
+            return Err(Refusal::bad("a mark within a record"));
+        }
+        if mark.durable.next() != self.outcome.next || mark.chain != self.outcome.chain {
+            return Err(Refusal::bad("a mark that does not follow the record before it"));
+        }
+        self.outcome.durable = self.outcome.durable.max(mark.durable);
+        Ok(())
+    }
+
+    fn begin(&mut self, offset: u32, fragment: &Fragment<'_>) -> Result<Result<(), Refusal>, LogError> {
+        if self.open.is_some() {
+            return Ok(Err(Refusal::bad("a record that begins within another")));
+        }
+        let header = match RecordHeader::decode(fragment.bytes) {
+            Ok(header) => header,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        if header.first != self.outcome.next {
+            return Ok(Err(Refusal::bad("a record that stands at another GLSN than its own")));
+        }
+        if header.previous_chain != self.outcome.chain {
+            return Ok(Err(Refusal::bad("a record that does not follow the one before it")));
+        }
+        self.sides.clear();
+        for index in 0..usize::from(header.sides) {
+            let at = RECORD_HEADER_BYTES + index * SIDE_REF_BYTES;
+            let Some(side) = fragment.bytes.get(at..).and_then(decode_side) else {
+                return Ok(Err(Refusal::bad("a record whose side files are cut short")));
+            };
+            self.sides.push(side);
+        }
+        let head = header.head_bytes();
+        self.open = Some(OpenRecord {
+            at: offset + FRAGMENT_HEADER_BYTES as u32,
+            chain: header.previous_chain,
+            epoch: fragment.epoch,
+            entries_seen: 0,
+            payload_left: 0,
+            body_left: u64::from(header.body_bytes),
+            header,
+        });
+        self.entries(offset, fragment, head)
+    }
+
+    fn go_on(&mut self, offset: u32, fragment: &Fragment<'_>) -> Result<Result<(), Refusal>, LogError> {
+        match &self.open {
+            Some(open) if open.epoch == fragment.epoch => self.entries(offset, fragment, 0),
+            _ => Ok(Err(Refusal::bad("a part of a record whose beginning is missing"))),
+        }
+    }
+
+    /// Walks over the entries in a fragment, from byte `pos` of it on.
+    fn entries(
+        &mut self,
+        offset: u32,
+        fragment: &Fragment<'_>,
+        mut pos: usize,
+    ) -> Result<Result<(), Refusal>, LogError> {
+        let Some(open) = &mut self.open else {
+            return Ok(Err(Refusal::bad("a part of a record whose beginning is missing")));
+        };
+        open.chain = extend_chain(open.chain, fragment.checksum);
+        let bytes = fragment.bytes;
+        while pos < bytes.len() {
+            if open.payload_left > 0 {
+                let step = open.payload_left.min(bytes.len() - pos);
+                open.payload_left -= step;
+                pos += step;
+                continue;
+            }
+            if open.entries_seen == open.header.count {
+                return Ok(Err(Refusal::bad("bytes behind a record's last entry")));
+            }
+            let Some(entry) = EntryHeader::decode(&bytes[pos..]) else {
+                return Ok(Err(Refusal::bad("an entry's header is cut short")));
+            };
+            let at = offset + (FRAGMENT_HEADER_BYTES + pos) as u32;
+            let payload = align8(entry.payload_bytes as usize);
+            let taken = (ENTRY_HEADER_BYTES + payload) as u64;
+            if entry.index != open.entries_seen || entry.back != at - open.at || taken > open.body_left {
+                return Ok(Err(Refusal::bad("an entry that does not belong where it stands")));
+            }
+            open.entries_seen += 1;
+            open.body_left -= taken;
+            open.payload_left = payload;
+            pos += ENTRY_HEADER_BYTES;
+            self.visitor.entry(at, entry.stream)?;
+        }
+        Ok(Ok(()))
+    }
+
+    fn end_record(&mut self) -> Result<Result<(), Refusal>, LogError> {
+        let Some(open) = self.open.take() else { return Ok(Err(Refusal::bad("an end without a record"))) };
+        if open.entries_seen != open.header.count || open.payload_left > 0 || open.body_left > 0 {
+            return Ok(Err(Refusal::bad("a record that ends before its last entry does")));
+        }
+        self.visitor.record(&open.header, &self.sides)?;
+        let outcome = &mut self.outcome;
+        if outcome.first_timestamp == 0 {
+            outcome.first_timestamp = open.header.timestamp_micros;
+        }
+        outcome.last_timestamp = open.header.timestamp_micros;
+        outcome.side_mark =
+            self.sides.iter().map(|side| side.id.0).fold(outcome.side_mark.max(open.header.side_mark), u64::max);
+        outcome.durable = outcome.durable.max(open.header.durable);
+        outcome.chain = open.chain;
+        outcome.next = open.header.last().next();
+        Ok(Ok(()))
+    }
+
+    /// Behind a bad fragment: good ones may still tell what was durable when they were written.
+    fn look_for_evidence(&mut self, block: &[u8], block_offset: u32, from: usize) {
+        let mut at = from;
+        while at + FRAGMENT_HEADER_BYTES <= block.len() {
+            if let Found::Fragment(fragment) = fragment_at(block, at, block_offset, self.seed) {
+                let durable = match fragment.part {
+                    FragmentType::Mark => Mark::decode(fragment.bytes).map(|mark| mark.durable),
+                    FragmentType::Whole | FragmentType::First => {
+                        RecordHeader::decode(fragment.bytes).ok().map(|header| header.durable)
+                    }
+                    FragmentType::Middle | FragmentType::Last => None,
+                };
+                self.outcome.durable = self.outcome.durable.max(durable.unwrap_or(Glsn::NONE));
+                at += align8(FRAGMENT_HEADER_BYTES + fragment.bytes.len());
+            } else {
+                at += 8;
+            }
+        }
+    }
+
+    fn finish(mut self) -> Outcome {
+        if self.outcome.problem.is_none() {
+            if self.open.is_some() {
+                let end = self.outcome.end;
+                self.fail(end, Refusal::bad("a record whose end is missing"));
+            } else if let Some(at) = self.dirty {
+                self.outcome.problem =
+                    Some(Problem { at, what: "bytes that are not zero behind the last record", newer: false });
+            }
+        }
+        self.outcome
+    }
+}

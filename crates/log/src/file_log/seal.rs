@@ -1,0 +1,58 @@
+//! Ends a segment: writes the offset table that its entries are found by from now on.
+
+use crate::error::LogError;
+use crate::file_log::appender::Order;
+use crate::file_log::core::{Core, lock};
+use crate::file_log::numbers::Numbers;
+use crate::file_log::table_writer::{TableSource, write_table};
+use crate::file_log::tail::{NamedSides, TailLock};
+use crate::file_log::writer::Writer;
+use crate::format::offset_table::{NamedSide, TableHeader};
+use crate::format::table_seed;
+use crate::glsn::StreamId;
+
+/// Writes the table of the active segment, which is written out. If it fails the segment stays as it is.
+pub(crate) fn seal_segment(core: &Core, order: &Order, writer: &mut Writer) -> Result<(), LogError> {
+    let header = TableHeader {
+        log_id: order.header.log_id,
+        first: order.header.first,
+        count: (order.end.next.0 - order.header.first.0) as u32,
+        chain: order.end.chain,
+        first_timestamp: core.tail.read().first_timestamp,
+        last_timestamp: order.end.timestamp,
+        end: order.end.offset,
+        streams: 0,
+        sides: 0,
+    };
+    let mut scratch = lock(&core.rebuilding);
+    let mut source = FromTail { tail: &core.tail };
+    let seed = table_seed(header.log_id, header.first);
+    let (disk, dir) = (&*core.options.disk, &core.options.dir);
+    write_table(disk, dir, header, seed, &mut source, &mut scratch, &mut writer.staging).map(|_| ())
+}
+
+/// The numbers of the active segment. Nobody appends meanwhile; readers go on.
+struct FromTail<'a> {
+    tail: &'a TailLock,
+}
+
+impl TableSource for FromTail<'_> {
+    fn offsets(&mut self, each: &mut dyn FnMut(u32) -> Result<(), LogError>) -> Result<(), LogError> {
+        let tail = self.tail.read();
+        let numbers: &Numbers = &tail.numbers;
+        (0..numbers.len()).filter_map(|index| numbers.offset(index)).try_for_each(each)
+    }
+
+    fn streams(&mut self, each: &mut dyn FnMut(StreamId)) -> Result<(), LogError> {
+        let tail = self.tail.read();
+        let numbers: &Numbers = &tail.numbers;
+        (0..numbers.len()).filter_map(|index| numbers.stream(index)).for_each(each);
+        Ok(())
+    }
+
+    fn sides(&mut self, each: &mut dyn FnMut(NamedSide) -> Result<(), LogError>) -> Result<(), LogError> {
+        let tail = self.tail.read();
+        let sides: &NamedSides = &tail.sides;
+        sides.list().iter().try_for_each(|side| each(*side))
+    }
+}

@@ -1,0 +1,167 @@
+//! One segment: its header, its pages in the pool, and the way from a GLSN to a place in it.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, RwLock, Weak};
+
+use plimsoll_disk::vfs::{Caching, Disk, File, Open};
+use plimsoll_memory::pool::{LoadError, PageSource, Pool, PoolFile};
+
+use crate::file_log::files::OpenFiles;
+use crate::file_log::names::{FileName, unfinished};
+use crate::file_log::table::Table;
+use crate::file_log::tail::TailLock;
+use crate::format::block::check_block;
+use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::format::{BLOCK_BYTES, segment_seed};
+use crate::glsn::Glsn;
+
+/// A segment of the log.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    /// What it says about itself.
+    pub(crate) header: SegmentHeader,
+    /// Its blocks.
+    pub(crate) pages: PoolFile,
+    /// Where its entries are, once it is sealed and somebody asked.
+    pub(crate) table: RwLock<Option<Arc<Table>>>,
+    /// What follows it, once it is sealed.
+    behind: OnceLock<Behind>,
+    sealed: Arc<AtomicBool>,
+}
+
+/// What follows a sealed segment, as the next one says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Behind {
+    /// GLSN behind its last entry.
+    pub(crate) next: Glsn,
+    /// Chain hash of its last record.
+    pub(crate) chain: u64,
+}
+
+/// Bytes of heap that a segment's description takes, with its place in the list of segments and in the pool.
+pub(crate) const SEGMENT_LEASE_BYTES: u64 = 512;
+
+impl Segment {
+    pub(crate) fn new(
+        header: SegmentHeader,
+        caching: Caching,
+        pool: &Arc<Pool>,
+        files: &Arc<OpenFiles>,
+        tail: Weak<TailLock>,
+    ) -> Self {
+        let sealed = Arc::new(AtomicBool::new(false));
+        let source = SegmentSource {
+            first: header.first,
+            seed: segment_seed(header.log_id, header.first),
+            sealed: Arc::clone(&sealed),
+            caching,
+            files: Arc::clone(files),
+            tail,
+        };
+        Self { header, pages: pool.attach(Arc::new(source)), table: RwLock::new(None), behind: OnceLock::new(), sealed }
+    }
+
+    /// From now on nothing is appended to it: another segment, with the header `next`, follows.
+    pub(crate) fn seal(&self, next: &SegmentHeader) {
+        self.behind.get_or_init(|| Behind { next: next.first, chain: next.previous_chain });
+        // Relaxed: it only chooses how the file is read, and both ways read the same bytes.
+        self.sealed.store(true, Ordering::Relaxed);
+    }
+
+    /// What follows it, if it is sealed.
+    pub(crate) fn behind(&self) -> Option<Behind> {
+        self.behind.get().copied()
+    }
+
+    /// Its first GLSN.
+    pub(crate) fn first(&self) -> Glsn {
+        self.header.first
+    }
+}
+
+/// Blocks of a segment: from the tail's buffer while they are not written yet, else from the file.
+struct SegmentSource {
+    first: Glsn,
+    seed: u64,
+    sealed: Arc<AtomicBool>,
+    caching: Caching,
+    files: Arc<OpenFiles>,
+    /// Weak: the tail holds the active segment.
+    tail: Weak<TailLock>,
+}
+
+impl PageSource for SegmentSource {
+    fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError> {
+        if let Some(tail) = self.tail.upgrade()
+            && tail.read().copy_block(self.first, number, page)
+        {
+            return Ok(());
+        }
+        let name = FileName::Segment(self.first);
+        // The active segment is written through the page cache: reading past it would flush it each time.
+        let caching = if self.sealed.load(Ordering::Relaxed) { self.caching } else { Caching::Buffered };
+        let file = self.files.get(name, caching)?;
+        let offset = u64::from(number) * BLOCK_BYTES as u64;
+        let n = file.read_at(page, offset)?;
+        // Zeros behind the end: a sealed segment ends with the block of its last record.
+        page[n..].fill(0);
+        match check_block(page, number, self.seed) {
+            Ok(_) => Ok(()),
+            Err(bad) => Err(LoadError::Corrupt { message: format!("{} (at {} of block {number})", bad.what, bad.at) }),
+        }
+    }
+}
+
+/// Zeros to write.
+static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+
+/// Writes zeros from `from` up to `to`.
+pub(crate) fn write_zeros(file: &dyn File, from: u64, to: u64) -> io::Result<()> {
+    let mut at = from;
+    while at < to {
+        let len = (to - at).min(ZEROS.len() as u64);
+        file.write_at(&ZEROS[..len as usize], at)?;
+        at += len;
+    }
+    Ok(())
+}
+
+/// Why a segment was not made.
+#[derive(Debug)]
+pub(crate) enum NotCreated {
+    /// Nothing happened.
+    Cleanly(io::Error),
+    /// It stands under its name, but that may not be durable.
+    Perhaps(io::Error),
+}
+
+/// Makes a segment's file with its header and `zeroed` bytes in all, durable under its name. It comes into being whole: until it
+/// is renamed nobody takes it for a segment.
+pub(crate) fn create_segment(
+    disk: &dyn Disk,
+    dir: &Path,
+    header: &SegmentHeader,
+    zeroed: u64,
+) -> Result<Arc<dyn File>, NotCreated> {
+    let path = FileName::Segment(header.first).path(dir);
+    let draft = unfinished(&path);
+    match disk.remove(&draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(NotCreated::Cleanly(error)),
+        _ => {}
+    }
+    let made = write_new_segment(disk, &draft, header, zeroed).and_then(|()| disk.rename(&draft, &path));
+    if let Err(error) = made {
+        let _ = disk.remove(&draft);
+        return Err(NotCreated::Cleanly(error));
+    }
+    disk.sync_dir(dir).and_then(|()| disk.open(&path, Open::ReadWrite, Caching::Buffered)).map_err(NotCreated::Perhaps)
+}
+
+fn write_new_segment(disk: &dyn Disk, draft: &Path, header: &SegmentHeader, zeroed: u64) -> io::Result<()> {
+    let file = disk.open(draft, Open::CreateNew, Caching::Buffered)?;
+    file.write_at(&header.encode(), 0)?;
+    write_zeros(&*file, SEGMENT_HEADER_BYTES as u64, zeroed)?;
+    file.sync()
+}

@@ -1,0 +1,117 @@
+//! Which side files there are: ids that were given out, files that no record names yet, files that are open.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
+
+use crate::file_log::core::lock;
+use crate::side::{Side, SideId, SideRef};
+
+/// Bytes of heap that an open side file takes here and in the pool.
+const OPEN_LEASE_BYTES: u64 = 512;
+
+/// Open side files take at most this part of the budget, then the one that was asked for least recently is let go.
+const OPEN_PART: u64 = 128;
+
+/// The side files of an open log.
+#[derive(Debug)]
+pub(crate) struct Sides {
+    /// The highest id that was given out, ever.
+    mark: AtomicU64,
+    state: Mutex<State>,
+    open_max: usize,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Being written, or finished and not named by a record yet.
+    unnamed: BTreeSet<SideId>,
+    open: HashMap<SideId, Opened>,
+    clock: u64,
+    lease: Lease,
+}
+
+#[derive(Debug)]
+struct Opened {
+    side: Side,
+    used: u64,
+}
+
+impl Sides {
+    pub(crate) fn new(mark: u64, budget: &Budget) -> Result<Self, OutOfBudget> {
+        let lease = budget.lease(Kind::Metadata, 0)?;
+        let state = State { unnamed: BTreeSet::new(), open: HashMap::new(), clock: 0, lease };
+        let open_max = (budget.limit_bytes() / OPEN_PART / OPEN_LEASE_BYTES).max(16) as usize;
+        Ok(Self { mark: AtomicU64::new(mark), state: Mutex::new(state), open_max })
+    }
+
+    /// The highest id that was given out.
+    pub(crate) fn mark(&self) -> u64 {
+        self.mark.load(Ordering::Relaxed)
+    }
+
+    /// A new id, whose file is going to be written.
+    pub(crate) fn begin(&self) -> SideId {
+        let id = SideId(self.mark.fetch_add(1, Ordering::Relaxed) + 1);
+        lock(&self.state).unnamed.insert(id);
+        id
+    }
+
+    /// A record names them now.
+    pub(crate) fn named(&self, sides: &[SideRef]) {
+        if !sides.is_empty() {
+            let mut state = lock(&self.state);
+            for side in sides {
+                state.unnamed.remove(&side.id);
+            }
+        }
+    }
+
+    /// Whether a file is being written, or was and waits for its record.
+    pub(crate) fn is_unnamed(&self, id: SideId) -> bool {
+        lock(&self.state).unnamed.contains(&id)
+    }
+
+    /// A side file that is open already.
+    pub(crate) fn find_open(&self, id: SideId) -> Option<Side> {
+        let mut state = lock(&self.state);
+        state.clock += 1;
+        let now = state.clock;
+        let opened = state.open.get_mut(&id)?;
+        opened.used = now;
+        Some(opened.side.clone())
+    }
+
+    /// Keeps a side file open; if another thread was faster, its file is returned.
+    pub(crate) fn keep_open(&self, id: SideId, side: Side) -> Result<Side, OutOfBudget> {
+        let mut state = lock(&self.state);
+        if let Some(known) = state.open.get(&id) {
+            return Ok(known.side.clone());
+        }
+        if state.open.len() >= self.open_max
+            && let Some(oldest) = state.open.iter().min_by_key(|(_, opened)| opened.used).map(|(id, _)| *id)
+        {
+            state.open.remove(&oldest);
+        } else {
+            state.lease.grow(OPEN_LEASE_BYTES)?;
+        }
+        let used = state.clock;
+        state.open.insert(id, Opened { side: side.clone(), used });
+        Ok(side)
+    }
+
+    /// The file is going to be removed.
+    pub(crate) fn forget(&self, id: SideId) {
+        let mut state = lock(&self.state);
+        state.unnamed.remove(&id);
+        let gone = state.open.remove(&id);
+        if gone.is_some() {
+            state.lease.shrink(OPEN_LEASE_BYTES);
+        }
+        // The pool forgets its pages: not under the lock.
+        drop(state);
+        drop(gone);
+    }
+}

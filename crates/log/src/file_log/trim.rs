@@ -1,0 +1,109 @@
+//! Frees what is not needed any more: whole segments from the front, and side files that no record names.
+//!
+//! Law: a segment's name is gone for good before the next one is touched, so that a crash in between leaves no hole. Side files go
+//! last; what a crash leaves of them is swept.
+
+use std::io;
+
+use plimsoll_memory::budget::Kind;
+
+use crate::error::LogError;
+use crate::file_log::core::{Core, lock};
+use crate::file_log::names::FileName;
+use crate::glsn::Glsn;
+use crate::side::SideId;
+
+impl Core {
+    /// Frees whole segments below `until`.
+    pub(crate) fn trim_below(&self, until: Glsn, keep: &dyn Fn(SideId) -> bool) -> Result<Glsn, LogError> {
+        self.writing()?;
+        let _trimming = lock(&self.trimming);
+        loop {
+            let Some(segment) = self.segments.read().first().cloned() else { break };
+            let Some(behind) = segment.behind().filter(|behind| behind.next <= until) else { break };
+            // What is sealed is durable.
+            let mut sides = Vec::new();
+            let count = self.with_table(&segment, |table| Ok(table.side_count()))?;
+            let lease = self.options.budget.lease(Kind::Staging, u64::from(count) * 8)?;
+            for index in 0..count {
+                let side = self.with_table(&segment, |table| table.side(index))?.side.id;
+                if !keep(side) {
+                    sides.push(side);
+                }
+            }
+            self.segments.set_first(behind.next);
+            self.segments.pop_front();
+            self.remove_name(FileName::Segment(segment.first()))?;
+            self.options.disk.sync_dir(&self.options.dir)?;
+            self.remove_name(FileName::Table(segment.first()))?;
+            for side in sides {
+                self.remove_side(side)?;
+            }
+            drop(lease);
+        }
+        Ok(self.segments.first())
+    }
+
+    fn remove_name(&self, name: FileName) -> Result<(), LogError> {
+        self.files.forget(name);
+        match self.options.disk.remove(&self.files.path(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes side files that no record names, and offset tables without a segment.
+    pub(crate) fn sweep(&self, keep: &dyn Fn(SideId) -> bool) -> Result<u64, LogError> {
+        self.writing()?;
+        let _trimming = lock(&self.trimming);
+        let mut candidates = Vec::new();
+        let mut lease = self.options.budget.lease(Kind::Staging, 0)?;
+        for entry in self.options.disk.list(&self.options.dir)? {
+            match FileName::parse(&entry.name) {
+                Some(FileName::Side(id)) if !keep(id) && !self.sides.is_unnamed(id) && id.0 <= self.sides.mark() => {
+                    lease.grow(9)?;
+                    candidates.push(id);
+                }
+                Some(FileName::Table(first)) if first < self.segments.first() => {
+                    self.remove_name(FileName::Table(first))?;
+                }
+                _ => {}
+            }
+        }
+        candidates.sort_unstable();
+        let mut named = vec![false; candidates.len()];
+        if !candidates.is_empty() {
+            self.for_each_named_side(&mut |id| {
+                if let Ok(at) = candidates.binary_search(&id) {
+                    named[at] = true;
+                }
+            })?;
+        }
+        let mut removed = 0;
+        for (id, _) in candidates.into_iter().zip(named).filter(|(_, named)| !named) {
+            removed += u64::from(self.remove_side(id)?);
+        }
+        Ok(removed)
+    }
+
+    fn for_each_named_side(&self, each: &mut dyn FnMut(SideId)) -> Result<(), LogError> {
+        let mut from = Glsn::NONE;
+        loop {
+            let all = self.segments.all();
+            for segment in all.iter().filter(|segment| segment.first() >= from && segment.behind().is_some()) {
+                let count = self.with_table(segment, |table| Ok(table.side_count()))?;
+                for index in 0..count {
+                    each(self.with_table(segment, |table| table.side(index))?.side.id);
+                }
+            }
+            let tail = self.tail.read();
+            let active = all.last().map_or(Glsn::NONE, |segment| segment.first());
+            if tail.first == active {
+                tail.sides.list().iter().for_each(|named| each(named.side.id));
+                return Ok(());
+            }
+            // The active segment was sealed meanwhile: its table is to be asked too.
+            from = active;
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Brings the buffer's bytes into the active segment's file, and syncs it.
+//!
+//! One at a time holds the writer, across the write and the sync. Full chunks are written without any other lock; of the current one the
+//! new part is copied first. Law: exactly the new bytes are written, never a rounded range, so nothing newer is ever overwritten.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use plimsoll_disk::vfs::File;
+use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
+
+use crate::error::LogError;
+use crate::file_log::tail::{End, Tail, TailLock};
+
+/// The one who writes to the active segment.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    /// The active segment's file.
+    pub(crate) file: Arc<dyn File>,
+    /// Its bytes below this were written.
+    pub(crate) written: u64,
+    /// Bytes that were written and not synced.
+    pub(crate) unsynced: u64,
+    /// Room for a copy of what is written, and for whatever else is written while this is held.
+    pub(crate) staging: Chunk,
+    /// What was synced at a time lately, in bytes: tells a stream of small commits from a bulk load.
+    pub(crate) group_bytes: Arc<AtomicU64>,
+}
+
+impl Writer {
+    /// Writes everything below the end of the last record; returns that end. Not synced.
+    pub(crate) fn write_out(&mut self, tail: &TailLock) -> Result<End, LogError> {
+        let (end, full) = self.take_new(&tail.read());
+        let target = u64::from(end.offset);
+        for (start, chunk) in &full {
+            self.write_chunk(*start, &**chunk, target)?;
+        }
+        let let_go = !full.is_empty();
+        drop(full);
+        if target > self.written {
+            // What is left stands in the copy, at its place within its chunk.
+            let (from, to) = (within_chunk(self.written), within_chunk(target - 1) + 1);
+            self.file.write_at(&self.staging[from..to], self.written)?;
+            self.unsynced += target - self.written;
+            self.written = target;
+        }
+        if let_go {
+            tail.write().buffer.release(self.written);
+        }
+        Ok(end)
+    }
+
+    /// Writes the full chunks and lets them go, in the middle of a record.
+    pub(crate) fn write_full_chunks(&mut self, tail: &mut Tail) -> Result<(), LogError> {
+        let full: Vec<_> = tail.buffer.full_chunks().map(|(start, chunk)| (start, Arc::clone(chunk))).collect();
+        for (start, chunk) in &full {
+            self.write_chunk(*start, &**chunk, start + CHUNK_BYTES as u64)?;
+        }
+        drop(full);
+        tail.buffer.release(self.written);
+        Ok(())
+    }
+
+    /// Makes what was written durable.
+    pub(crate) fn sync(&mut self) -> Result<(), LogError> {
+        if self.unsynced > 0 {
+            self.file.sync()?;
+            let lately = self.group_bytes.load(Ordering::Relaxed);
+            self.group_bytes.store((lately * 7 + self.unsynced) / 8, Ordering::Relaxed);
+            self.unsynced = 0;
+        }
+        Ok(())
+    }
+
+    /// Turns to a new segment, of which `written` bytes are written and synced.
+    pub(crate) fn turn_to(&mut self, file: Arc<dyn File>, written: u64) {
+        self.file = file;
+        self.written = written;
+        self.unsynced = 0;
+    }
+
+    /// The end, the full chunks that were not written, and in `staging` a copy of the new part of the current one.
+    fn take_new(&mut self, tail: &Tail) -> (End, Vec<(u64, Arc<Chunk>)>) {
+        let end = tail.end;
+        let target = u64::from(end.offset);
+        let full = tail.buffer.full_chunks().map(|(start, chunk)| (start, Arc::clone(chunk))).collect();
+        let start = tail.buffer.current_start();
+        let from = self.written.max(start);
+        if target > from
+            && let Some(bytes) = tail.buffer.bytes_at(from)
+        {
+            let (at, len) = (within_chunk(from), (target - from) as usize);
+            self.staging[at..at + len].copy_from_slice(&bytes[..len]);
+        }
+        (end, full)
+    }
+
+    fn write_chunk(&mut self, start: u64, chunk: &[u8], target: u64) -> Result<(), LogError> {
+        let end = (start + CHUNK_BYTES as u64).min(target);
+        if end > self.written {
+            let from = self.written.max(start);
+            self.file.write_at(&chunk[(from - start) as usize..(end - start) as usize], from)?;
+            self.unsynced += end - self.written;
+            self.written = end;
+        }
+        Ok(())
+    }
+}
+
+fn within_chunk(offset: u64) -> usize {
+    (offset % CHUNK_BYTES as u64) as usize
+}

@@ -1,0 +1,84 @@
+//! The bytes of the log on disk: what is drawn in `docs/format.md`, as pure functions.
+//!
+//! A segment is an array of blocks. Records are laid down as fragments that never cross a block, so every block is checked on its
+//! own, once, when it is read from disk. All decoders take any bytes whatsoever: they never panic and never allocate.
+
+pub mod block;
+pub mod fragment;
+pub mod layout;
+pub mod offset_table;
+pub mod record;
+pub mod segment_header;
+pub mod side_trailer;
+
+use plimsoll_disk::checksum::seed;
+
+use crate::glsn::Glsn;
+
+/// Bytes of a block: those of a page of the pool.
+pub const BLOCK_BYTES: usize = plimsoll_memory::page::PAGE_BYTES;
+
+/// The format that this version writes, and the newest that it reads.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// Incompatible features that this version knows: none.
+pub const KNOWN_INCOMPATIBLE: u32 = 0;
+
+/// The only codec of format 1: bytes as they are.
+pub const CODEC_NONE: u8 = 0;
+
+const SEGMENT_PLACE: u64 = 1;
+const TABLE_PLACE: u64 = 2;
+const SIDE_PLACE: u64 = 3;
+const GENESIS: u64 = 4;
+
+/// The seed of everything in a segment: good bytes of another log or another segment fail under it.
+pub fn segment_seed(log_id: u128, first: Glsn) -> u64 {
+    place(log_id, SEGMENT_PLACE, first.0)
+}
+
+/// The seed of the pages of an offset table.
+pub fn table_seed(log_id: u128, first: Glsn) -> u64 {
+    place(log_id, TABLE_PLACE, first.0)
+}
+
+/// The seed of the pages of a side file.
+pub fn side_seed(log_id: u128, id: u64) -> u64 {
+    place(log_id, SIDE_PLACE, id)
+}
+
+/// The chain hash of the empty log.
+pub fn genesis_chain(log_id: u128) -> u64 {
+    place(log_id, GENESIS, 0)
+}
+
+fn place(log_id: u128, what: u64, number: u64) -> u64 {
+    seed(&[log_id as u64, (log_id >> 64) as u64, what, number])
+}
+
+/// `n` rounded up to a multiple of eight.
+pub(crate) const fn align8(n: usize) -> usize {
+    (n + 7) & !7
+}
+
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut out = [0; 4];
+    out.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(out)
+}
+
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut out = [0; 8];
+    out.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(out)
+}
+
+pub(crate) fn u128_at(bytes: &[u8], at: usize) -> u128 {
+    let mut out = [0; 16];
+    out.copy_from_slice(&bytes[at..at + 16]);
+    u128::from_le_bytes(out)
+}
+
+pub(crate) fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
+    bytes[at..at + value.len()].copy_from_slice(value);
+}

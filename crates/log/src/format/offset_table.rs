@@ -1,0 +1,272 @@
+//! The offset table of a sealed segment (`<first GLSN>.idx`): pages that lead from a GLSN, or from a stream, to a place.
+//!
+//! ```text
+//! page 0            header
+//! offset pages      for each entry the offset of its header in the segment, u32
+//! posting pages     for each stream, the sorted numbers of its entries (GLSN - first), u32
+//! directory pages   for each stream, sorted: stream u32, first posting u32, postings u32
+//! side pages        for each side file named by a record: record's first GLSN u64, id u64, hash u64, pages u32, entries u32
+//! ```
+//!
+//! The header's payload:
+//! ```text
+//! 0       8         12           16             20      24       40      48      56               64     68        72      76         80
+//! | magic | version | compatible | incompatible | count | log id | first | chain | last timestamp | end  | streams | sides | reserved | first timestamp | 88
+//! ```
+//!
+//! It can always be made again from the segment, so it is not synced; a page that fails its check means: make it again.
+
+use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
+
+use crate::format::segment_header::{HeaderError, check_format};
+use crate::format::{FORMAT_VERSION, put, u32_at, u64_at, u128_at};
+use crate::glsn::{Glsn, StreamId};
+use crate::side::{SideId, SideRef};
+
+/// Kind bytes of the table's pages.
+pub const HEADER_PAGE: u8 = 0x10;
+/// Offsets.
+pub const OFFSET_PAGE: u8 = 0x11;
+/// Postings.
+pub const POSTING_PAGE: u8 = 0x12;
+/// Directory of streams.
+pub const DIRECTORY_PAGE: u8 = 0x13;
+/// Side files.
+pub const SIDE_PAGE: u8 = 0x14;
+
+/// Bytes of the header's payload.
+pub const TABLE_HEADER_BYTES: usize = 88;
+/// Bytes of an item of the directory.
+pub const DIRECTORY_ITEM_BYTES: usize = 12;
+/// Bytes of an item of the side pages.
+pub const SIDE_ITEM_BYTES: usize = 32;
+/// Offsets, or postings, on a page.
+pub const NUMBERS_PER_PAGE: u32 = (PAGE_PAYLOAD_BYTES / 4) as u32;
+/// Items of the directory on a page.
+pub const STREAMS_PER_PAGE: u32 = (PAGE_PAYLOAD_BYTES / DIRECTORY_ITEM_BYTES) as u32;
+/// Side files on a page.
+pub const SIDES_PER_PAGE: u32 = (PAGE_PAYLOAD_BYTES / SIDE_ITEM_BYTES) as u32;
+
+const MAGIC: [u8; 8] = *b"PLIMSTAB";
+
+/// What an offset table says about itself and its segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableHeader {
+    /// The log that it belongs to.
+    pub log_id: u128,
+    /// GLSN of the segment's first entry.
+    pub first: Glsn,
+    /// Entries in the segment.
+    pub count: u32,
+    /// Chain hash of the segment's last record.
+    pub chain: u64,
+    /// Timestamp of the segment's first record.
+    pub first_timestamp: u64,
+    /// Timestamp of the segment's last record.
+    pub last_timestamp: u64,
+    /// Where the segment's fragments end.
+    pub end: u32,
+    /// Streams with an entry in the segment.
+    pub streams: u32,
+    /// Side files named by the segment's records.
+    pub sides: u32,
+}
+
+impl TableHeader {
+    /// The header as the payload of page 0.
+    pub fn encode(&self) -> [u8; TABLE_HEADER_BYTES] {
+        let mut out = [0; TABLE_HEADER_BYTES];
+        put(&mut out, 0, &MAGIC);
+        put(&mut out, 8, &FORMAT_VERSION.to_le_bytes());
+        put(&mut out, 20, &self.count.to_le_bytes());
+        put(&mut out, 24, &self.log_id.to_le_bytes());
+        put(&mut out, 40, &self.first.0.to_le_bytes());
+        put(&mut out, 48, &self.chain.to_le_bytes());
+        put(&mut out, 56, &self.last_timestamp.to_le_bytes());
+        put(&mut out, 64, &self.end.to_le_bytes());
+        put(&mut out, 68, &self.streams.to_le_bytes());
+        put(&mut out, 72, &self.sides.to_le_bytes());
+        put(&mut out, 80, &self.first_timestamp.to_le_bytes());
+        out
+    }
+
+    /// Reads the payload of page 0.
+    ///
+    /// # Errors
+    /// The bytes are not a header of a format that this version reads.
+    pub fn decode(payload: &[u8]) -> Result<Self, HeaderError> {
+        if payload.len() < TABLE_HEADER_BYTES || payload[..8] != MAGIC {
+            return Err(HeaderError::Bad("the file does not begin like an offset table"));
+        }
+        check_format(u32_at(payload, 8), u32_at(payload, 16)).map_err(HeaderError::Newer)?;
+        let header = Self {
+            log_id: u128_at(payload, 24),
+            first: Glsn(u64_at(payload, 40)),
+            count: u32_at(payload, 20),
+            chain: u64_at(payload, 48),
+            first_timestamp: u64_at(payload, 80),
+            last_timestamp: u64_at(payload, 56),
+            end: u32_at(payload, 64),
+            streams: u32_at(payload, 68),
+            sides: u32_at(payload, 72),
+        };
+        // Every entry takes at least 16 bytes of the segment, which is below 4 GiB.
+        if header.count > u32::MAX / 16 || header.streams > header.count || header.sides > u32::MAX / 16 {
+            return Err(HeaderError::Bad("an offset table with impossible numbers"));
+        }
+        Ok(header)
+    }
+
+    /// Page and place on it of the offset of entry `index`.
+    pub fn offset_place(&self, index: u32) -> (u32, usize) {
+        number_place(1, index)
+    }
+
+    /// Page and place on it of posting `index`.
+    pub fn posting_place(&self, index: u32) -> (u32, usize) {
+        number_place(self.posting_start(), index)
+    }
+
+    /// Page and place on it of item `index` of the directory.
+    pub fn stream_place(&self, index: u32) -> (u32, usize) {
+        let start = self.directory_start();
+        (start + index / STREAMS_PER_PAGE, (index % STREAMS_PER_PAGE) as usize * DIRECTORY_ITEM_BYTES)
+    }
+
+    /// Page and place on it of side file `index`.
+    pub fn side_place(&self, index: u32) -> (u32, usize) {
+        let start = self.side_start();
+        (start + index / SIDES_PER_PAGE, (index % SIDES_PER_PAGE) as usize * SIDE_ITEM_BYTES)
+    }
+
+    /// Pages of the whole table.
+    pub fn pages(&self) -> u32 {
+        self.side_start() + self.sides.div_ceil(SIDES_PER_PAGE)
+    }
+
+    fn posting_start(&self) -> u32 {
+        1 + self.count.div_ceil(NUMBERS_PER_PAGE)
+    }
+
+    fn directory_start(&self) -> u32 {
+        self.posting_start() + self.count.div_ceil(NUMBERS_PER_PAGE)
+    }
+
+    fn side_start(&self) -> u32 {
+        self.directory_start() + self.streams.div_ceil(STREAMS_PER_PAGE)
+    }
+}
+
+fn number_place(start: u32, index: u32) -> (u32, usize) {
+    (start + index / NUMBERS_PER_PAGE, (index % NUMBERS_PER_PAGE) as usize * 4)
+}
+
+/// A stream's part of the postings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectoryItem {
+    /// The stream.
+    pub stream: StreamId,
+    /// Number of its first posting.
+    pub start: u32,
+    /// Its postings.
+    pub count: u32,
+}
+
+impl DirectoryItem {
+    /// The item as bytes.
+    pub fn encode(&self) -> [u8; DIRECTORY_ITEM_BYTES] {
+        let mut out = [0; DIRECTORY_ITEM_BYTES];
+        put(&mut out, 0, &self.stream.0.to_le_bytes());
+        put(&mut out, 4, &self.start.to_le_bytes());
+        put(&mut out, 8, &self.count.to_le_bytes());
+        out
+    }
+
+    /// Reads an item from the front of `bytes`.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes = bytes.get(..DIRECTORY_ITEM_BYTES)?;
+        Some(Self { stream: StreamId(u32_at(bytes, 0)), start: u32_at(bytes, 4), count: u32_at(bytes, 8) })
+    }
+}
+
+/// A side file and the record that names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamedSide {
+    /// First GLSN of the record.
+    pub record_first: Glsn,
+    /// Entries of the record.
+    pub record_count: u32,
+    /// The side file.
+    pub side: SideRef,
+}
+
+impl NamedSide {
+    /// The item as bytes.
+    pub fn encode(&self) -> [u8; SIDE_ITEM_BYTES] {
+        let mut out = [0; SIDE_ITEM_BYTES];
+        put(&mut out, 0, &self.record_first.0.to_le_bytes());
+        put(&mut out, 8, &self.side.id.0.to_le_bytes());
+        put(&mut out, 16, &self.side.hash.to_le_bytes());
+        put(&mut out, 24, &self.side.pages.to_le_bytes());
+        put(&mut out, 28, &self.record_count.to_le_bytes());
+        out
+    }
+
+    /// Reads an item from the front of `bytes`.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes = bytes.get(..SIDE_ITEM_BYTES)?;
+        let side = SideRef { id: SideId(u64_at(bytes, 8)), hash: u64_at(bytes, 16), pages: u32_at(bytes, 24) };
+        Some(Self { record_first: Glsn(u64_at(bytes, 0)), record_count: u32_at(bytes, 28), side })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_comes_back_as_it_was_written() {
+        let header = TableHeader {
+            log_id: 1,
+            first: Glsn(2),
+            count: 9000,
+            chain: 4,
+            first_timestamp: 9,
+            last_timestamp: 5,
+            end: 6,
+            streams: 1365,
+            sides: 1,
+        };
+        assert_eq!(TableHeader::decode(&header.encode()), Ok(header));
+        assert_eq!((header.offset_place(4092), header.posting_place(0)), ((2, 0), (4, 0)));
+        assert_eq!((header.stream_place(1364), header.side_place(0), header.pages()), ((8, 0), (9, 0), 10));
+        let item = DirectoryItem { stream: StreamId(1), start: 2, count: 3 };
+        assert_eq!(DirectoryItem::decode(&item.encode()), Some(item));
+        let side = SideRef { id: SideId(1), hash: 2, pages: 3 };
+        let named = NamedSide { record_first: Glsn(4), record_count: 5, side };
+        assert_eq!(NamedSide::decode(&named.encode()), Some(named));
+    }
+
+    #[test]
+    fn a_newer_table_and_impossible_numbers_are_refused() {
+        let good = TableHeader {
+            log_id: 1,
+            first: Glsn(2),
+            count: 3,
+            chain: 4,
+            first_timestamp: 0,
+            last_timestamp: 5,
+            end: 6,
+            streams: 2,
+            sides: 1,
+        };
+        let crowd = TableHeader { count: u32::MAX, ..good };
+        let streams = TableHeader { streams: 4, ..good };
+        for bad in [crowd, streams] {
+            assert!(matches!(TableHeader::decode(&bad.encode()), Err(HeaderError::Bad(_))));
+        }
+        let mut newer = good.encode();
+        newer[8] = 2;
+        assert!(matches!(TableHeader::decode(&newer), Err(HeaderError::Newer(_))));
+    }
+}

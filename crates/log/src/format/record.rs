@@ -1,0 +1,264 @@
+//! A record's bytes, as they are cut into fragments.
+//!
+//! ```text
+//! record header, 64 bytes
+//! 0         8          16               24        32          40          48           52      56        57     58      59      60
+//! | first   | read at  | previous chain | durable | timestamp | side mark | body bytes | count | version | kind | codec | sides | reserved | 64
+//! side reference, 24 bytes, `sides` times
+//! 0    8      16      20
+//! | id | hash | pages | reserved | 24
+//! entry, `count` times
+//! 0        4        8      12
+//! | stream | length | back | index | 16 payload ..., zeros up to a multiple of 8
+//! ```
+//!
+//! Law: an entry's header never crosses a fragment; the first one stands in the record's first fragment. `back` is the way in bytes from
+//! the entry's header to its record's header in the segment; `index` counts the entries of the record, so that an entry knows its
+//! GLSN. `body bytes` is the sum of all entries, headers and padding included.
+
+use crate::draft::MAX_SIDES;
+use crate::format::fragment::Refusal;
+use crate::format::{CODEC_NONE, FORMAT_VERSION, align8, put, u32_at, u64_at};
+use crate::glsn::{Glsn, StreamId};
+use crate::side::{SideId, SideRef};
+
+/// Bytes of a record's header.
+pub const RECORD_HEADER_BYTES: usize = 64;
+/// Bytes of a reference to a side file.
+pub const SIDE_REF_BYTES: usize = 24;
+/// Bytes of an entry's header.
+pub const ENTRY_HEADER_BYTES: usize = 16;
+/// The most entries of one record.
+pub const MAX_ENTRIES: usize = 1 << 16;
+/// Bytes of a mark: durable GLSN, chain hash there, timestamp.
+pub const MARK_BYTES: usize = 24;
+
+/// A plain record; other kinds are left for later formats.
+pub const KIND_PLAIN: u8 = 0;
+
+/// What a record says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordHeader {
+    /// GLSN of its first entry.
+    pub first: Glsn,
+    /// The GLSN that its transaction read at.
+    pub read_at: Glsn,
+    /// Chain hash of the record before it.
+    pub previous_chain: u64,
+    /// What was known to be durable when it was written.
+    pub durable: Glsn,
+    /// Microseconds since 1970 UTC.
+    pub timestamp_micros: u64,
+    /// The highest side file id that was given out when it was written.
+    pub side_mark: u64,
+    /// Bytes of its entries, headers and padding included.
+    pub body_bytes: u32,
+    /// Its entries.
+    pub count: u32,
+    /// Its side files.
+    pub sides: u8,
+}
+
+impl RecordHeader {
+    /// The header as bytes.
+    pub fn encode(&self) -> [u8; RECORD_HEADER_BYTES] {
+        let mut out = [0; RECORD_HEADER_BYTES];
+        put(&mut out, 0, &self.first.0.to_le_bytes());
+        put(&mut out, 8, &self.read_at.0.to_le_bytes());
+        put(&mut out, 16, &self.previous_chain.to_le_bytes());
+        put(&mut out, 24, &self.durable.0.to_le_bytes());
+        put(&mut out, 32, &self.timestamp_micros.to_le_bytes());
+        put(&mut out, 40, &self.side_mark.to_le_bytes());
+        put(&mut out, 48, &self.body_bytes.to_le_bytes());
+        put(&mut out, 52, &self.count.to_le_bytes());
+        out[56] = FORMAT_VERSION as u8;
+        out[57] = KIND_PLAIN;
+        out[58] = CODEC_NONE;
+        out[59] = self.sides;
+        out
+    }
+
+    /// Reads a header from the front of `bytes`, which passed their checksum.
+    ///
+    /// # Errors
+    /// The numbers are impossible, or of a newer format.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Refusal> {
+        if bytes.len() < RECORD_HEADER_BYTES {
+            return Err(Refusal::bad("a record's header is cut short"));
+        }
+        if u32::from(bytes[56]) > FORMAT_VERSION || bytes[57] != KIND_PLAIN || bytes[58] != CODEC_NONE {
+            return Err(Refusal::newer("a record of a format, kind or codec that this version does not know"));
+        }
+        let header = Self {
+            first: Glsn(u64_at(bytes, 0)),
+            read_at: Glsn(u64_at(bytes, 8)),
+            previous_chain: u64_at(bytes, 16),
+            durable: Glsn(u64_at(bytes, 24)),
+            timestamp_micros: u64_at(bytes, 32),
+            side_mark: u64_at(bytes, 40),
+            body_bytes: u32_at(bytes, 48),
+            count: u32_at(bytes, 52),
+            sides: bytes[59],
+        };
+        let least = u64::from(header.count) * ENTRY_HEADER_BYTES as u64;
+        if header.count == 0
+            || header.count as usize > MAX_ENTRIES
+            || u64::from(header.body_bytes) < least
+            || usize::from(header.sides) > MAX_SIDES
+            || header.first == Glsn::NONE
+            || header.first.0.checked_add(u64::from(header.count)).is_none()
+        {
+            return Err(Refusal::bad("a record's header with impossible numbers"));
+        }
+        Ok(header)
+    }
+
+    /// GLSN of the last entry.
+    pub fn last(&self) -> Glsn {
+        Glsn(self.first.0 + u64::from(self.count) - 1)
+    }
+
+    /// Bytes of the header and the references behind it.
+    pub fn head_bytes(&self) -> usize {
+        RECORD_HEADER_BYTES + usize::from(self.sides) * SIDE_REF_BYTES
+    }
+}
+
+/// A reference to a side file as bytes.
+pub fn encode_side(side: &SideRef) -> [u8; SIDE_REF_BYTES] {
+    let mut out = [0; SIDE_REF_BYTES];
+    put(&mut out, 0, &side.id.0.to_le_bytes());
+    put(&mut out, 8, &side.hash.to_le_bytes());
+    put(&mut out, 16, &side.pages.to_le_bytes());
+    out
+}
+
+/// Reads a reference from the front of `bytes`.
+pub fn decode_side(bytes: &[u8]) -> Option<SideRef> {
+    let bytes = bytes.get(..SIDE_REF_BYTES)?;
+    Some(SideRef { id: SideId(u64_at(bytes, 0)), hash: u64_at(bytes, 8), pages: u32_at(bytes, 16) })
+}
+
+/// What an entry says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryHeader {
+    /// Its stream.
+    pub stream: StreamId,
+    /// Bytes of its payload.
+    pub payload_bytes: u32,
+    /// Way in bytes from this header to its record's header.
+    pub back: u32,
+    /// Entries of the record before it.
+    pub index: u32,
+}
+
+impl EntryHeader {
+    /// The header as bytes.
+    pub fn encode(&self) -> [u8; ENTRY_HEADER_BYTES] {
+        let mut out = [0; ENTRY_HEADER_BYTES];
+        put(&mut out, 0, &self.stream.0.to_le_bytes());
+        put(&mut out, 4, &self.payload_bytes.to_le_bytes());
+        put(&mut out, 8, &self.back.to_le_bytes());
+        put(&mut out, 12, &self.index.to_le_bytes());
+        out
+    }
+
+    /// Reads a header from the front of `bytes`.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; ENTRY_HEADER_BYTES] = bytes.get(..ENTRY_HEADER_BYTES)?.try_into().ok()?;
+        Some(Self {
+            stream: StreamId(u32_at(bytes, 0)),
+            payload_bytes: u32_at(bytes, 4),
+            back: u32_at(bytes, 8),
+            index: u32_at(bytes, 12),
+        })
+    }
+}
+
+/// Bytes that an entry takes of its record.
+pub fn entry_bytes(payload_bytes: usize) -> usize {
+    ENTRY_HEADER_BYTES + align8(payload_bytes)
+}
+
+/// A note that everything up to a GLSN is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Everything up to here.
+    pub durable: Glsn,
+    /// Chain hash there.
+    pub chain: u64,
+    /// Timestamp of the record there.
+    pub timestamp_micros: u64,
+}
+
+impl Mark {
+    /// The mark as bytes.
+    pub fn encode(&self) -> [u8; MARK_BYTES] {
+        let mut out = [0; MARK_BYTES];
+        put(&mut out, 0, &self.durable.0.to_le_bytes());
+        put(&mut out, 8, &self.chain.to_le_bytes());
+        put(&mut out, 16, &self.timestamp_micros.to_le_bytes());
+        out
+    }
+
+    /// Reads a mark.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        (bytes.len() == MARK_BYTES).then(|| Self {
+            durable: Glsn(u64_at(bytes, 0)),
+            chain: u64_at(bytes, 8),
+            timestamp_micros: u64_at(bytes, 16),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> RecordHeader {
+        RecordHeader {
+            first: Glsn(7),
+            read_at: Glsn(5),
+            previous_chain: 1,
+            durable: Glsn(6),
+            timestamp_micros: 2,
+            side_mark: 3,
+            body_bytes: 48,
+            count: 2,
+            sides: 1,
+        }
+    }
+
+    #[test]
+    fn headers_and_references_come_back_as_they_were_written() {
+        assert_eq!(RecordHeader::decode(&header().encode()), Ok(header()));
+        let entry = EntryHeader { stream: StreamId(1), payload_bytes: 2, back: 3, index: 4 };
+        assert_eq!(EntryHeader::decode(&entry.encode()), Some(entry));
+        let side = SideRef { id: SideId(1), pages: 2, hash: 3 };
+        assert_eq!(decode_side(&encode_side(&side)), Some(side));
+        let mark = Mark { durable: Glsn(1), chain: 2, timestamp_micros: 3 };
+        assert_eq!(Mark::decode(&mark.encode()), Some(mark));
+    }
+
+    #[test]
+    fn impossible_numbers_are_refused() {
+        let none = RecordHeader { count: 0, ..header() };
+        let crowd = RecordHeader { count: u32::MAX, ..header() };
+        let hollow = RecordHeader { body_bytes: 31, ..header() };
+        let sides = RecordHeader { sides: 65, ..header() };
+        let beyond = RecordHeader { first: Glsn::MAX, ..header() };
+        for bad in [none, crowd, hollow, sides, beyond] {
+            assert!(RecordHeader::decode(&bad.encode()).is_err(), "{bad:?}");
+        }
+        assert!(RecordHeader::decode(&header().encode()[..63]).is_err());
+    }
+
+    #[test]
+    fn a_record_of_another_kind_codec_or_version_is_refused() {
+        for at in [56, 57, 58] {
+            let mut bytes = header().encode();
+            bytes[at] = 9;
+            assert!(RecordHeader::decode(&bytes).unwrap_err().newer, "byte {at}");
+        }
+    }
+}

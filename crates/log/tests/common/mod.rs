@@ -1,0 +1,103 @@
+//! What the tests of the file log share.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use plimsoll_disk::clock::ManualClock;
+use plimsoll_disk::vfs::Disk;
+use plimsoll_log::draft::{Draft, DraftEntry, Ticket};
+use plimsoll_log::error::LogError;
+use plimsoll_log::file_log::FileLog;
+use plimsoll_log::file_log::options::FileLogOptions;
+use plimsoll_log::glsn::{Glsn, StreamId};
+use plimsoll_log::log::Log;
+use plimsoll_log::side::SideRef;
+use plimsoll_memory::budget::{Backing, Budget};
+use plimsoll_memory::pool::Pool;
+
+/// A moment in 2025.
+pub(crate) const NOW: u64 = 1_750_000_000_000_000;
+
+/// The folder of the log under test.
+pub(crate) const DIR: &str = "/log";
+
+/// Memory for one log.
+pub(crate) struct Memory {
+    pub(crate) budget: Budget,
+    pub(crate) pool: Arc<Pool>,
+}
+
+impl Memory {
+    pub(crate) fn new(bytes: u64) -> Self {
+        let budget = Budget::new(bytes, Backing::Heap).unwrap();
+        let pool = Pool::new(&budget, 1 << 20).unwrap();
+        Self { budget, pool }
+    }
+}
+
+/// Options with small segments, without a thread.
+pub(crate) fn options(disk: &Arc<dyn Disk>, memory: &Memory) -> FileLogOptions {
+    let clock = Arc::new(ManualClock::new(NOW));
+    let mut options = FileLogOptions::new(
+        Arc::clone(disk),
+        clock,
+        PathBuf::from(DIR),
+        Arc::clone(&memory.pool),
+        memory.budget.clone(),
+    );
+    options.segment_bytes = 1 << 18;
+    options.background = false;
+    options.id = Some(0x1234_5678_9abc_def0_1122_3344_5566_7788);
+    options
+}
+
+pub(crate) fn open(disk: &Arc<dyn Disk>, memory: &Memory) -> FileLog {
+    FileLog::open(options(disk, memory)).unwrap().0
+}
+
+/// Appends one record of one entry; not durable.
+pub(crate) fn submit(log: &dyn Log, stream: u32, payload: &[u8]) -> Result<Ticket, LogError> {
+    submit_with(log, stream, payload, &[])
+}
+
+pub(crate) fn submit_with(log: &dyn Log, stream: u32, payload: &[u8], sides: &[SideRef]) -> Result<Ticket, LogError> {
+    let entries = [DraftEntry { stream: StreamId(stream), parts: &[payload] }];
+    log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, sides }, None)
+}
+
+/// Appends one record with an entry for each payload; not durable.
+pub(crate) fn submit_all(log: &dyn Log, stream: u32, payloads: &[Vec<u8>]) -> Result<Ticket, LogError> {
+    let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [&payload[..]]).collect();
+    let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream: StreamId(stream), parts }).collect();
+    log.submit(&Draft { entries: &entries, read_at: Glsn(7), sides: &[] }, None)
+}
+
+/// Appends one record of one entry and waits until it is durable.
+pub(crate) fn append(log: &dyn Log, stream: u32, payload: &[u8]) -> Glsn {
+    let ticket = submit(log, stream, payload).unwrap();
+    log.wait_durable(ticket.last).unwrap();
+    ticket.last
+}
+
+/// A payload of `len` bytes that tells `number`.
+pub(crate) fn payload(number: u64, len: usize) -> Vec<u8> {
+    let mut random = plimsoll_disk::random::Random::new(number);
+    let mut out = vec![0; len];
+    for bytes in out.chunks_mut(8) {
+        let word = random.next_u64().to_le_bytes();
+        bytes.copy_from_slice(&word[..bytes.len()]);
+    }
+    out
+}
+
+/// All entries of a range by a scan.
+pub(crate) fn scan_all(log: &dyn Log, from: u64, to: u64, stream: Option<u32>) -> Vec<(u64, Vec<u8>)> {
+    let mut scan = log.scan(Glsn(from)..Glsn(to), stream.map(StreamId)).unwrap();
+    let mut out = Vec::new();
+    while let Some(entry) = scan.next() {
+        let entry = entry.unwrap();
+        out.push((entry.meta.glsn.0, entry.payload.to_vec()));
+    }
+    out
+}
