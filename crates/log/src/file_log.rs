@@ -32,14 +32,15 @@ mod writer;
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::draft::{Draft, Ticket};
 use crate::entry::{Entry, EntryMeta};
 use crate::error::LogError;
 use crate::file_log::background::Background;
-use crate::file_log::core::Core;
+use crate::file_log::core::{Core, lock};
 use crate::file_log::options::{FileLogOptions, Mode, OpenReport};
 use crate::file_log::scan::FileScan;
 use crate::file_log::side_file::FileSideWriter;
@@ -50,8 +51,8 @@ use crate::side::{Side, SideId, SideRef, SideWriter};
 /// A log in a folder.
 pub struct FileLog {
     core: Arc<Core>,
-    background: Option<Background>,
-    closed: bool,
+    background: Mutex<Option<Background>>,
+    closed: AtomicBool,
 }
 
 impl FileLog {
@@ -65,7 +66,7 @@ impl FileLog {
         let options = FileLogOptions { background: threaded, ..options };
         let (core, report) = recovery::open(options)?;
         let background = if threaded { Some(Background::start(&core)?) } else { None };
-        Ok((Self { core, background, closed: false }, report))
+        Ok((Self { core, background: Mutex::new(background), closed: AtomicBool::new(false) }, report))
     }
 
     /// Entries of `range`: as [`Log::scan`], without a box.
@@ -95,26 +96,27 @@ impl FileLog {
         self.wait_durable(Glsn(self.core.next().0 - 1))
     }
 
-    /// Syncs everything, notes that it was, and closes the log. Dropping it does the same and tells nobody how it went.
+    /// Syncs everything, notes that it was, and lets go of the folder; nothing more is accepted. Dropping the log does the same and tells
+    /// nobody how it went. Later calls do nothing.
     ///
     /// # Errors
     /// `Poisoned`, the disk.
-    pub fn close(mut self) -> Result<(), LogError> {
-        self.close_once()
-    }
-
-    fn close_once(&mut self) -> Result<(), LogError> {
-        drop(self.background.take());
-        if std::mem::replace(&mut self.closed, true) || self.core.writing.is_none() {
+    pub fn close(&self) -> Result<(), LogError> {
+        drop(lock(&self.background).take());
+        let Some(writing) = &self.core.writing else { return Ok(()) };
+        if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        appender::write_mark(&self.core)
+        let marked = appender::write_mark(&self.core);
+        self.core.syncer.poison(&LogError::Format { message: "the log is closed".to_owned() });
+        lock(&writing.lock).take();
+        marked
     }
 }
 
 impl Drop for FileLog {
     fn drop(&mut self) {
-        let _ = self.close_once();
+        let _ = self.close();
     }
 }
 

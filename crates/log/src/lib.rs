@@ -11,4 +11,5 @@ pub mod file_log;
 pub mod format;
 pub mod glsn;
 pub mod log;
+pub mod mem_log;
 pub mod side;

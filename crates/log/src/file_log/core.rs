@@ -52,8 +52,8 @@ pub(crate) struct Writing {
     pub(crate) order: Mutex<Order>,
     pub(crate) writer: Mutex<Writer>,
     pub(crate) group_bytes: Arc<AtomicU64>,
-    /// Keeps other writers out.
-    pub(crate) _lock: Box<dyn DirLock>,
+    /// Keeps other writers out; `None` once the log is closed.
+    pub(crate) lock: Mutex<Option<Box<dyn DirLock>>>,
 }
 
 impl Core {

@@ -512,7 +512,7 @@ fn writing(
         staging: options.budget.take(Kind::LogBuffer)?,
         group_bytes: Arc::clone(&group_bytes),
     };
-    Ok(Writing { order: Mutex::new(order), writer: Mutex::new(writer), group_bytes, _lock: lock })
+    Ok(Writing { order: Mutex::new(order), writer: Mutex::new(writer), group_bytes, lock: Mutex::new(Some(lock)) })
 }
 
 /// A timestamp far ahead of the clock is told and not followed: the log would be stuck in the future.

@@ -33,7 +33,7 @@ impl Writer {
         let (end, full) = self.take_new(&tail.read());
         let target = u64::from(end.offset);
         for (start, chunk) in &full {
-            self.write_chunk(*start, &**chunk, target)?;
+            self.write_chunk(*start, chunk, target)?;
         }
         let let_go = !full.is_empty();
         drop(full);
@@ -54,7 +54,7 @@ impl Writer {
     pub(crate) fn write_full_chunks(&mut self, tail: &mut Tail) -> Result<(), LogError> {
         let full: Vec<_> = tail.buffer.full_chunks().map(|(start, chunk)| (start, Arc::clone(chunk))).collect();
         for (start, chunk) in &full {
-            self.write_chunk(*start, &**chunk, start + CHUNK_BYTES as u64)?;
+            self.write_chunk(*start, chunk, start + CHUNK_BYTES as u64)?;
         }
         drop(full);
         tail.buffer.release(self.written);
