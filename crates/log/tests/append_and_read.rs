@@ -317,5 +317,6 @@ fn closing_gives_all_memory_back() {
     log.sync().unwrap();
     drop(scan_all(&log, 1, 200, Some(0)));
     log.close().unwrap();
+    drop(log);
     assert_eq!(used(&memory), before);
 }
