@@ -9,12 +9,37 @@
 //! 2. Sources are ordered by age: for one key, every version in a newer source is younger than every version in an older one. (History
 //!    runs are outside this order.)
 //! 3. A key's newest version is never in a history run, unless it is a deletion.
+//! 4. A current run has one version of a key; what it superseded in the same flush or merge is in history, or dropped.
+//!
+//! ```text
+//! commits -> active memtable -> closed memtables -> (flush) -> current runs <-> (compaction)
+//!            large transactions -> adopted runs ----^               |
+//!                                                                   v superseded versions, moved deletions
+//!                                                              history runs <-> (compaction)
+//! ```
 
+mod background;
+mod check;
+mod compaction;
+mod core;
+mod files;
+mod flush;
 pub(crate) mod manifest;
+mod merge;
+mod output;
+mod policy;
+mod relocate;
+mod room;
+mod source;
+mod split;
+mod sweep;
 pub(crate) mod view;
+mod walk;
 
+use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::glsn::{Glsn, Position};
@@ -22,11 +47,15 @@ use plimsoll_log::log::Log;
 use plimsoll_log::side::SideId;
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Pool;
+use plimsoll_memory::sorted::SortedMap;
 
 use crate::error::Result;
+use crate::index::background::Threads;
+use crate::index::core::{Core, lock};
+use crate::index::files::run_of;
 use crate::index::manifest::Manifest;
-use crate::index::view::View;
-use crate::run::partition::PartitionInfo;
+use crate::index::view::{Content, View};
+use crate::run::partition::{PartitionId, PartitionInfo};
 use crate::version::Version;
 
 /// What the index stands on.
@@ -100,96 +129,150 @@ pub struct IndexStats {
     pub stalls: u64,
     /// Nanoseconds of those waits.
     pub stall_nanos: u64,
+    /// Why the last flush or compaction failed, if it did. It is tried again; after damage compaction waits for the next open.
+    pub last_error: Option<String>,
 }
 
 /// The index of a store.
 #[derive(Debug)]
-pub(crate) struct Index;
+pub(crate) struct Index {
+    core: Arc<Core>,
+    threads: Threads,
+}
 
 impl Index {
     /// Opens the index as the manifest describes it; what the log holds beyond its checkpoint is replayed by the caller.
+    ///
+    /// Where nothing is written (`read_only`), a process that writes may take away files between the reading of the manifest and this
+    /// call: an `Io` error of kind `NotFound` then says to read the manifest again.
     pub(crate) fn open(ground: Ground, manifest: Manifest, horizon: Arc<dyn Horizon>) -> Result<Arc<Index>> {
-        let _ = (ground, manifest, horizon);
-        unimplemented!()
+        let background = ground.background && !ground.read_only;
+        let core = Arc::new(Core::open(ground, manifest, horizon)?);
+        let threads = if background { Threads::start(&core)? } else { Threads::none() };
+        Ok(Arc::new(Index { core, threads }))
     }
 
     /// The place in the log up to which the manifest's runs hold everything.
     pub(crate) fn checkpoint(&self) -> Position {
-        unimplemented!()
+        self.core.head().checkpoint
     }
 
     /// The sources as they are now.
     pub(crate) fn view(&self) -> Arc<View> {
-        unimplemented!()
+        self.core.view()
     }
 
-    /// Makes sure that versions of `bytes` (see `entry_bytes`) can be inserted without failing. Where the active memtable is full it is
-    /// closed at `boundary` (the last GLSN applied) and a new one begun; where flushing lags, the caller waits (bounded) or is paced.
-    /// Called by one committer at a time, in GLSN order.
+    /// Makes sure that versions of `bytes` (see `entry_bytes`) can be inserted without failing. Where the active memtable is full, or the
+    /// budget has no room for more of it, it is closed at `boundary` (the last GLSN applied) and a new one begun; where flushing lags,
+    /// the caller flushes or is paced. Called by one committer at a time, in GLSN order; what an earlier call promised and was not
+    /// used is taken back.
+    ///
+    /// # Errors
+    /// The budget has no room and there is nothing left to flush; or a flush that was needed failed: nothing is lost, the next call tries
+    /// again. An index that is open to read only has nowhere to flush to: its memtables grow as far as the budget lets them.
     pub(crate) fn make_room(&self, bytes: usize, boundary: Glsn) -> Result<()> {
-        let _ = (bytes, boundary);
-        unimplemented!()
+        self.core.make_room(bytes, boundary)
     }
 
     /// Bytes that a version takes in a memtable at most.
     pub(crate) fn entry_bytes(key_bytes: usize, stored_bytes: usize) -> usize {
-        let _ = (key_bytes, stored_bytes);
-        unimplemented!()
+        SortedMap::entry_bytes(key_bytes, stored_bytes)
     }
 
-    /// Puts a version into the active memtable. Room was made before.
+    /// Puts a version into the active memtable. Room was made before. One that a run holds already (it is replayed) is left out.
     pub(crate) fn insert(&self, version: &Version<'_>) {
-        let _ = version;
-        unimplemented!()
+        self.core.insert(version);
     }
 
     /// Takes over runs that a transaction wrote as side files, newest first; every version in them has `glsn`. The active memtable is
-    /// closed at `glsn - 1` first. Idempotent: a side file that is in the index already is not taken twice.
+    /// closed at `glsn - 1` first. Idempotent: what is in the index already is not taken twice.
     pub(crate) fn adopt(&self, runs: Vec<Vec<PartitionInfo>>, glsn: Glsn) -> Result<()> {
-        let _ = (runs, glsn);
-        unimplemented!()
+        self.core.adopt(runs, glsn)
     }
 
     /// Closes the active memtable at `boundary` and waits until everything up to it is in runs that the manifest names (flushing here
-    /// where there are no threads).
+    /// where nobody else does).
     pub(crate) fn flush(&self, boundary: Glsn) -> Result<()> {
-        let _ = boundary;
-        unimplemented!()
+        self.core.flush_up_to(boundary)
     }
 
-    /// Flushes the oldest closed memtable, if there is one and it is durable.
+    /// Flushes the oldest closed source, if there is one, after making it durable.
     pub(crate) fn flush_step(&self) -> Result<Progress> {
-        unimplemented!()
+        self.core.flush_step()
     }
 
-    /// Does a bounded piece of compaction, if any is due.
+    /// Does a bounded piece of compaction, if any is due; where nothing came in since the last call, also what makes reads cheaper.
     pub(crate) fn compact_step(&self) -> Result<Progress> {
-        unimplemented!()
+        self.core.compact_step()
     }
 
-    /// Compacts everything into as few runs as there can be.
+    /// Compacts everything into as few runs as there can be: one current and one history run, with nothing in them that nobody needs.
     pub(crate) fn compact_all(&self) -> Result<()> {
-        unimplemented!()
+        self.core.compact_all()
     }
 
     /// Oldest log entry that a value in a run points into.
     pub(crate) fn min_pointer(&self) -> Option<Glsn> {
-        unimplemented!()
+        self.view().all_runs().filter_map(|run| run.min_pointer()).min()
     }
 
-    /// Whether a side file is a partition of the index or holds values of one.
+    /// Whether a side file is a partition of the index or holds values of one, or is about to.
     pub(crate) fn uses_side(&self, side: SideId) -> bool {
-        let _ = side;
-        unimplemented!()
+        // First those in work: one that is named in between is then found in the view.
+        lock(&self.core.sides_in_work).contains(&side)
+            || self.view().infos().any(|info| info.id == PartitionId::Side(side) || info.sides.binary_search(&side).is_ok())
+    }
+
+    /// The manifest as it stands, the run files that it names (its side files belong to the log), and a view that keeps them.
+    pub(crate) fn files(&self) -> (Manifest, Vec<PathBuf>, Arc<View>) {
+        let (manifest, view) = self.core.manifest();
+        let infos = manifest.runs.iter().flat_map(|run| &run.partitions);
+        let paths = infos.filter_map(run_of).map(|run| self.core.files.path_of(run)).collect();
+        (manifest, paths, view)
+    }
+
+    /// Reads every page of every run and checks it; `progress` is told the bytes of each file, `report` what is wrong.
+    pub(crate) fn verify(&self, progress: &mut dyn FnMut(u64), report: &mut dyn FnMut(String)) -> Result<()> {
+        self.core.verify(progress, report)
     }
 
     /// Counters.
     pub(crate) fn stats(&self) -> IndexStats {
-        unimplemented!()
+        let view = self.view();
+        let closed = view.closed.iter().filter_map(|closed| match &closed.content {
+            Content::Memtable(table) => Some(table),
+            Content::Adopted(_) => None,
+        });
+        let memtables: Vec<_> = std::iter::once(&view.active).chain(closed).collect();
+        let counters = &self.core.counters;
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        IndexStats {
+            memtable_bytes: memtables.iter().map(|table| table.map().held_bytes()).sum(),
+            memtables: memtables.len() as u64,
+            runs: view.runs.iter().map(|run| run.bytes()).collect(),
+            history_runs: view.history.iter().map(|run| run.bytes()).collect(),
+            partitions: view.all_runs().map(|run| run.partitions().len() as u64).sum(),
+            versions: view.all_runs().map(|run| run.versions()).sum(),
+            bytes_in: count(&counters.bytes_in),
+            bytes_flushed: count(&counters.bytes_flushed),
+            bytes_compaction_read: count(&counters.bytes_compaction_read),
+            bytes_compaction_written: count(&counters.bytes_compaction_written),
+            flushes: count(&counters.flushes),
+            compactions: count(&counters.compactions),
+            stalls: count(&counters.stalls),
+            stall_nanos: count(&counters.stall_nanos),
+            last_error: self.core.signals.last_error(),
+        }
     }
 
     /// Stops background work and waits for it.
     pub(crate) fn close(&self) {
-        unimplemented!()
+        self.threads.stop(&self.core);
+    }
+}
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        self.close();
     }
 }

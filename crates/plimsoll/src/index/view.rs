@@ -1,51 +1,215 @@
-//! The sources of the index at one moment, and reading them as of a GLSN.
+//! The sources of the index at one moment, and point reads in them as of a GLSN.
+//!
+//! How the version of a key as of `at` is found: current sources are asked from the newest to the oldest until one has a version that is
+//! not younger than `at`; by law 2 of the index it is the newest such version among them. A history run can hold a younger one still
+//! only if the version that superseded it is younger than `at` (it stands in a newer source, or in a merge's output), or if it is a
+//! deletion that was moved. So history is asked only if a version younger than `at` was seen, or nothing was found and `at` lies below
+//! the youngest deletion that was moved.
+//!
+//! Several versions with one key and one GLSN come from a transaction that was spilled more than once; the newest source counts. Since
+//! only neighbours in age are merged, and such a pair in one merge is reduced to one, the copy that counts reaches history before the
+//! others leave the current runs: so history wins over current sources, and the older history run over the newer.
 
 use std::ops::Bound;
 use std::sync::Arc;
 
 use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::pool::Touch;
 
 use crate::error::Result;
-use crate::version::{Stored, Version};
+pub(crate) use crate::index::merge::Direction;
+use crate::index::merge::{Cursor, Merge};
+use crate::index::source::{Memtable, Place, Run, Source, lookup_in_run};
+pub(crate) use crate::index::walk::{Versions, Visible};
+use crate::run::cursor::{Feed, RunCursor};
+use crate::run::partition::{Partition, PartitionInfo};
+use crate::version::Stored;
+
+/// A range of index keys.
+pub(crate) type KeyRange<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
+/// A source that waits to be flushed.
+#[derive(Clone, Debug)]
+pub(crate) struct Closed {
+    pub(crate) content: Content,
+    /// The last GLSN that was applied when it was closed.
+    pub(crate) boundary: Glsn,
+}
+
+/// What a closed source holds.
+#[derive(Clone, Debug)]
+pub(crate) enum Content {
+    /// To be written as a run.
+    Memtable(Arc<Memtable>),
+    /// Runs of a large transaction, newest first: only to be named by the manifest.
+    Adopted(Vec<Arc<Run>>),
+}
+
+/// What compaction took away.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Youngest deletion that was moved into history.
+    pub(crate) deletions_moved: Glsn,
+    /// Oldest moment at which every keyspace can be read.
+    pub(crate) oldest_readable: Glsn,
+    /// The same for single keyspaces, sorted; those that are not named lost nothing.
+    pub(crate) oldest_readable_in: Vec<(u32, Glsn)>,
+}
+
+impl Limits {
+    /// A version of `keyspace` that was superseded by `by` was dropped.
+    pub(crate) fn dropped(&mut self, keyspace: u32, by: Glsn) {
+        self.oldest_readable = self.oldest_readable.max(by);
+        match self.oldest_readable_in.binary_search_by_key(&keyspace, |entry| entry.0) {
+            Ok(at) => self.oldest_readable_in[at].1 = self.oldest_readable_in[at].1.max(by),
+            Err(at) => self.oldest_readable_in.insert(at, (keyspace, by)),
+        }
+    }
+
+    /// Takes over what another job dropped.
+    pub(crate) fn merge(&mut self, other: &Limits) {
+        self.deletions_moved = self.deletions_moved.max(other.deletions_moved);
+        other.oldest_readable_in.iter().for_each(|&(keyspace, by)| self.dropped(keyspace, by));
+        self.oldest_readable = self.oldest_readable.max(other.oldest_readable);
+    }
+}
 
 /// The sources at one moment: memtables, adopted runs, runs, history runs. Holding it keeps their files.
-#[derive(Debug)]
-pub(crate) struct View;
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    pub(crate) active: Arc<Memtable>,
+    /// Newest first.
+    pub(crate) closed: Vec<Closed>,
+    /// Newest first.
+    pub(crate) runs: Vec<Arc<Run>>,
+    /// The one that was made last comes first.
+    pub(crate) history: Vec<Arc<Run>>,
+    pub(crate) limits: Arc<Limits>,
+}
 
 /// A version that was found; it pins where it stands.
 #[derive(Debug)]
-pub(crate) struct Hit;
+pub(crate) struct Hit {
+    place: Place,
+}
 
 impl Hit {
     /// The commit that wrote it.
     pub(crate) fn glsn(&self) -> Glsn {
-        unimplemented!()
+        self.place.glsn()
     }
 
     /// What it stored.
     pub(crate) fn stored(&self) -> Stored<'_> {
-        unimplemented!()
+        self.place.stored()
     }
-}
-
-/// Which way a walk goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
-    Forward,
-    Backward,
 }
 
 impl View {
+    /// Sources of current versions, newest first.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = Source<'_>> {
+        let active = std::iter::once(Source::Memtable(&self.active));
+        let closed = self.closed.iter().flat_map(|closed| {
+            let (table, runs) = match &closed.content {
+                Content::Memtable(table) => (Some(Source::Memtable(table)), &[][..]),
+                Content::Adopted(runs) => (None, &runs[..]),
+            };
+            table.into_iter().chain(runs.iter().map(Source::Run))
+        });
+        active.chain(closed).chain(self.runs.iter().map(Source::Run))
+    }
+
+    /// Every run: adopted ones, current ones and history.
+    pub(crate) fn all_runs(&self) -> impl Iterator<Item = &Arc<Run>> {
+        let adopted = self.closed.iter().flat_map(|closed| match &closed.content {
+            Content::Memtable(_) => &[][..],
+            Content::Adopted(runs) => &runs[..],
+        });
+        adopted.chain(&self.runs).chain(&self.history)
+    }
+
+    /// What is known of every partition.
+    pub(crate) fn infos(&self) -> impl Iterator<Item = &PartitionInfo> {
+        self.all_runs().flat_map(|run| run.infos())
+    }
+
     /// The newest version of `key` that is not younger than `at`, deletions included.
     pub(crate) fn get(self: &Arc<Self>, key: &[u8], at: Glsn) -> Result<Option<Hit>> {
-        let _ = (key, at);
-        unimplemented!()
+        let (mut younger, mut found) = (false, None);
+        for source in self.sources() {
+            let answer = source.lookup(key, at)?;
+            younger |= answer.younger;
+            found = answer.found;
+            if found.is_some() {
+                break;
+            }
+        }
+        if younger || (found.is_none() && at < self.limits.deletions_moved) {
+            found = self.get_in_history(key, at, found)?;
+        }
+        Ok(found.map(|place| Hit { place }))
+    }
+
+    /// The youngest of `found` and what history has of `key` as of `at`.
+    fn get_in_history(&self, key: &[u8], at: Glsn, mut found: Option<Place>) -> Result<Option<Place>> {
+        for run in self.history.iter().filter(|run| run.min_glsn() <= at) {
+            let best = found.as_ref().map_or(Glsn::NONE, Place::glsn);
+            if run.max_glsn() < best {
+                continue;
+            }
+            if let Some(place) = lookup_in_run(run, key, at, Touch::Point)?.found
+                && place.glsn() >= best
+            {
+                found = Some(place);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether history holds any version of `key`.
+    pub(crate) fn in_history(&self, key: &[u8], touch: Touch) -> Result<bool> {
+        for run in &self.history {
+            if let Some(partition) = run.partition_of(key)
+                && partition.lookup(key, Glsn::MAX, touch)?.newest.is_some()
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// What the current runs (memtables are left out: they may not be durable) hold of `key`: whether they hold any version, and the
+    /// newest that is not younger than `at`.
+    pub(crate) fn in_runs(&self, key: &[u8], at: Glsn) -> Result<(bool, Option<Glsn>)> {
+        let mut any = false;
+        for run in &self.runs {
+            let Some(partition) = run.partition_of(key) else { continue };
+            let lookup = partition.lookup(key, at, Touch::Scan)?;
+            any |= lookup.newest.is_some();
+            if let Some(found) = lookup.found {
+                return Ok((true, Some(found.glsn)));
+            }
+        }
+        Ok((any, None))
     }
 
     /// The youngest version of `key` that is younger than `after`.
+    ///
+    /// A deletion that compaction dropped is not seen. That misses no conflict: only deletions at or below the horizon are dropped, and the
+    /// horizon is never above the snapshot of an open transaction.
     pub(crate) fn changed(&self, key: &[u8], after: Glsn) -> Result<Option<Glsn>> {
-        let _ = (key, after);
-        unimplemented!()
+        for source in self.sources().filter(|source| source.max_glsn() > after) {
+            if let Some(newest) = source.newest(key)? {
+                return Ok(Some(newest).filter(|&newest| newest > after));
+            }
+        }
+        let mut newest = None;
+        if after < self.limits.deletions_moved {
+            for run in self.history.iter().filter(|run| run.max_glsn() > after) {
+                newest = newest.max(Source::Run(run).newest(key)?.filter(|&glsn| glsn > after));
+            }
+        }
+        Ok(newest)
     }
 
     /// Some version in the range of keys that is younger than `after`: its key and GLSN. Looks only at sources that hold such.
@@ -55,8 +219,25 @@ impl View {
         upper: Bound<&[u8]>,
         after: Glsn,
     ) -> Result<Option<(Vec<u8>, Glsn)>> {
-        let _ = (lower, upper, after);
-        unimplemented!()
+        let range = (lower, upper);
+        for source in self.sources().filter(|source| source.max_glsn() > after) {
+            let changed = match source {
+                Source::Memtable(table) => first_change(vec![Cursor::memtable(table)], range, after)?,
+                Source::Run(run) => change_in_run(run, range, after)?,
+            };
+            if changed.is_some() {
+                return Ok(changed);
+            }
+        }
+        if after < self.limits.deletions_moved {
+            for run in self.history.iter().filter(|run| run.max_glsn() > after) {
+                let changed = change_in_run(run, range, after)?;
+                if changed.is_some() {
+                    return Ok(changed);
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Walks the keys of a range as of `at`, each with its newest version that is not younger; deleted keys are left out.
@@ -67,8 +248,7 @@ impl View {
         at: Glsn,
         direction: Direction,
     ) -> Result<Visible> {
-        let _ = (lower, upper, at, direction);
-        unimplemented!()
+        Ok(Visible::new(self, (lower, upper), at, direction))
     }
 
     /// Walks all versions of a range that are younger than `after` and not younger than `upto`, deletions and history included: by key,
@@ -80,34 +260,91 @@ impl View {
         after: Glsn,
         upto: Glsn,
     ) -> Result<Versions> {
-        let _ = (lower, upper, after, upto);
-        unimplemented!()
+        Ok(Versions::new(self, (lower, upper), after, upto))
     }
 
-    /// Oldest moment that can be read.
+    /// Oldest moment at which every keyspace can be read.
     pub(crate) fn oldest_readable(&self) -> Glsn {
-        unimplemented!()
+        self.limits.oldest_readable
+    }
+
+    /// Oldest moment at which a keyspace can be read.
+    pub(crate) fn oldest_readable_in(&self, keyspace: u32) -> Glsn {
+        let limits = &self.limits.oldest_readable_in;
+        limits.binary_search_by_key(&keyspace, |entry| entry.0).map_or(Glsn::NONE, |at| limits[at].1)
     }
 }
 
-/// A walk over keys as of one moment.
-#[derive(Debug)]
-pub(crate) struct Visible;
+fn change_in_run(run: &Run, range: KeyRange<'_>, after: Glsn) -> Result<Option<(Vec<u8>, Glsn)>> {
+    for partition in run.partitions().iter().filter(|p| p.info.max_glsn > after && touches(p, range)) {
+        let cursor = RunCursor::new(Arc::from([partition.clone()]), Feed::Pool(Touch::Point));
+        let changed = first_change(vec![Cursor::Run(Box::new(cursor))], range, after)?;
+        if changed.is_some() {
+            return Ok(changed);
+        }
+    }
+    Ok(None)
+}
 
-impl Visible {
-    /// The next key's version, lent until the next call.
-    pub(crate) fn next(&mut self) -> Result<Option<Version<'_>>> {
-        unimplemented!()
+/// The first version of a range that is younger than `after`.
+fn first_change(cursors: Vec<Cursor>, range: KeyRange<'_>, after: Glsn) -> Result<Option<(Vec<u8>, Glsn)>> {
+    let mut merge = Merge::new(cursors, Direction::Forward);
+    seek_lower(&mut merge, range.0)?;
+    while let Some(version) = merge.top().filter(|version| !beyond(version.key, range.1)) {
+        if version.glsn > after {
+            return Ok(Some((version.key.to_vec(), version.glsn)));
+        }
+        merge.advance()?;
+    }
+    Ok(None)
+}
+
+/// Goes to where a walk forward from `lower` begins.
+pub(crate) fn seek_lower(merge: &mut Merge, lower: Bound<&[u8]>) -> Result<()> {
+    match lower {
+        Bound::Included(key) => merge.seek(key, Glsn::MAX),
+        // No version has GLSN 0, so this is behind all versions of the key.
+        Bound::Excluded(key) => merge.seek(key, Glsn::NONE),
+        Bound::Unbounded => merge.seek_end(),
     }
 }
 
-/// A walk over all versions.
-#[derive(Debug)]
-pub(crate) struct Versions;
-
-impl Versions {
-    /// The next version, lent until the next call.
-    pub(crate) fn next(&mut self) -> Result<Option<Version<'_>>> {
-        unimplemented!()
+/// Goes to where a walk back from `upper` begins.
+pub(crate) fn seek_upper(merge: &mut Merge, upper: Bound<&[u8]>) -> Result<()> {
+    match upper {
+        Bound::Included(key) => merge.seek_before(key, Glsn::NONE),
+        Bound::Excluded(key) => merge.seek_before(key, Glsn::MAX),
+        Bound::Unbounded => merge.seek_end(),
     }
+}
+
+/// Whether a key lies behind the range.
+pub(crate) fn beyond(key: &[u8], upper: Bound<&[u8]>) -> bool {
+    match upper {
+        Bound::Included(bound) => key > bound,
+        Bound::Excluded(bound) => key >= bound,
+        Bound::Unbounded => false,
+    }
+}
+
+/// Whether a key lies in front of the range.
+pub(crate) fn in_front(key: &[u8], lower: Bound<&[u8]>) -> bool {
+    match lower {
+        Bound::Included(bound) => key < bound,
+        Bound::Excluded(bound) => key <= bound,
+        Bound::Unbounded => false,
+    }
+}
+
+/// Whether a partition may hold keys of a range.
+pub(crate) fn touches(partition: &Partition, range: KeyRange<'_>) -> bool {
+    !in_front(&partition.info.last_key, range.0) && !beyond(&partition.info.first_key, range.1)
+}
+
+/// The partitions of a run that may hold keys of a range.
+pub(crate) fn partitions_in<'r>(run: &'r Run, range: KeyRange<'_>) -> &'r [Partition] {
+    let all = run.partitions();
+    let start = all.partition_point(|partition| in_front(&partition.info.last_key, range.0));
+    let end = all.partition_point(|partition| !beyond(&partition.info.first_key, range.1));
+    all.get(start..end).unwrap_or_default()
 }

@@ -1,0 +1,55 @@
+//! Checks the index: every page of every partition, and the laws that can be told from what the manifest says.
+
+use std::sync::Arc;
+
+use plimsoll_memory::page::PAGE_BYTES;
+
+use crate::error::Result;
+use crate::index::core::Core;
+use crate::index::source::Run;
+use crate::run::check::check_partition;
+
+impl Core {
+    /// Reads every partition; `progress` is told the bytes of each, `report` what is wrong.
+    pub(crate) fn verify(&self, progress: &mut dyn FnMut(u64), report: &mut dyn FnMut(String)) -> Result<()> {
+        let (manifest, view) = self.manifest();
+        for run in view.all_runs() {
+            check_order(run, report);
+            for partition in run.partitions().iter() {
+                let mut pages = 0;
+                let problems = check_partition(partition, &self.ground.budget, &mut || pages += 1)?;
+                problems.into_iter().for_each(&mut *report);
+                progress(pages * PAGE_BYTES as u64);
+            }
+        }
+        check_ages(&view.runs, report);
+        let youngest = view.runs.iter().chain(&view.history).map(|run| run.max_glsn()).max();
+        let durable = self.ground.log.bounds().durable;
+        if let Some(youngest) = youngest.filter(|&youngest| youngest > durable) {
+            report(format!("a run holds GLSN {youngest}, which is younger than the durable GLSN {durable}"));
+        }
+        if manifest.checkpoint.glsn > durable {
+            let checkpoint = manifest.checkpoint.glsn;
+            report(format!("the index's checkpoint {checkpoint} is younger than the durable GLSN {durable}"));
+        }
+        Ok(())
+    }
+}
+
+fn check_order(run: &Run, report: &mut dyn FnMut(String)) {
+    for pair in run.partitions().windows(2) {
+        if pair[0].info.last_key >= pair[1].info.first_key {
+            report(format!("{} and {} of one run overlap", pair[0].info.id, pair[1].info.id));
+        }
+    }
+}
+
+/// Law 2, as far as the oldest and newest commits of runs show it.
+fn check_ages(runs: &[Arc<Run>], report: &mut dyn FnMut(String)) {
+    for pair in runs.windows(2) {
+        if pair[0].min_glsn() < pair[1].max_glsn() {
+            let (newer, older) = (pair[0].min_glsn(), pair[1].max_glsn());
+            report(format!("a newer run holds GLSN {newer}, older than GLSN {older} of the run behind it"));
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! Merges runs, a bounded piece at a time.
+//!
+//! A job takes neighbouring current runs, or history runs, and makes one run of current versions and one of history of them (`split` says
+//! which version goes where). Partitions that overlap with no other input, and need no change, are linked instead of rewritten.
+//! When everything is written and synced, the manifest is replaced and readers see the outputs in the place of the inputs.
+//!
+//! Two jobs can be under way where the budget allows: while a large one is, newer runs are merged by a small one, which goes first.
+
+use std::sync::{Arc, Weak};
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::pool::Touch;
+
+use crate::error::{Error, Result};
+use crate::index::core::{Change, Core, Counters, SetAside, lock};
+use crate::index::manifest::Outcome;
+use crate::index::merge::{Cursor, Direction, Merge};
+use crate::index::output::{OUTPUT_CHUNKS, Output};
+use crate::index::policy::{RunShape, Urge, choose};
+use crate::index::relocate::{Moved, Relocator};
+use crate::index::source::{Run, partition_bytes};
+use crate::index::split::{Elsewhere, Fate, Inputs, Splitter};
+use crate::index::sweep::{Segment, Sweep};
+use crate::index::view::View;
+use crate::index::{Ground, Progress};
+use crate::run::cursor::{Feed, RunCursor};
+use crate::run::partition::PartitionInfo;
+use crate::version::{Stored, Version};
+
+/// Runs that one job merges at most.
+const FAN_IN: usize = 8;
+
+/// Budgets below this many bytes have room for one job only.
+const TWO_JOBS_BYTES: u64 = 64 << 20;
+
+/// While a job is under way, so many newer runs are merged by another.
+const PILED_UP: usize = 4;
+
+/// Bytes of input that one step passes.
+const STEP_BYTES: u64 = 4 << 20;
+
+/// What passing a version costs beside its bytes.
+const VERSION_COST_BYTES: u64 = 32;
+
+/// A partition below this part of the full size (one in so many) is written together with its neighbours.
+const SMALL_PART: u64 = 4;
+
+/// So many keyspaces of one partition are asked for their horizon; one that spans more is rewritten.
+const KEYSPACES_ASKED: u32 = 64;
+
+/// The jobs under way, and the memory for them.
+#[derive(Debug)]
+pub(crate) struct Compactor {
+    slots: Vec<Slot>,
+    /// Damage that a job found: nothing more is compacted until the index is opened again.
+    stopped: Option<Error>,
+    /// The history run that a job has made of all history: it need not be passed again for what can be dropped.
+    swept_history: Weak<Run>,
+    /// Bytes that had come in when the owner last called for a step.
+    seen_bytes_in: u64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    set_aside: SetAside,
+    job: Option<Job>,
+}
+
+#[derive(Debug)]
+struct Job {
+    inputs: Inputs,
+    /// Those that win where two hold the same come first.
+    runs: Vec<Arc<Run>>,
+    /// The sources when the job began.
+    view: Arc<View>,
+    splitter: Splitter,
+    relocator: Relocator,
+    sweep: Sweep,
+    /// The segment behind the one at work.
+    ahead: Option<Segment>,
+    merge: Merge,
+    /// The last key of the segment being merged.
+    merging: Option<Vec<u8>>,
+    /// What becomes of the version on top, while its value is moved piece by piece.
+    waiting: Option<Fate>,
+    linked_bytes: u64,
+    current: Output,
+    history: Output,
+}
+
+impl Compactor {
+    /// Sets the memory for jobs aside.
+    pub(crate) fn new(ground: &Ground) -> Result<Self> {
+        let slots = match (ground.read_only, ground.budget.limit_bytes() >= TWO_JOBS_BYTES) {
+            (true, _) => 0,
+            (false, false) => 1,
+            (false, true) => 2,
+        };
+        // A window for each input, the outputs, and a piece of a value that is moved.
+        let chunks = FAN_IN as u64 + 2 * OUTPUT_CHUNKS + 1;
+        let slot = || Ok(Slot { set_aside: SetAside::new(&ground.budget, chunks)?, job: None });
+        let slots = (0..slots).map(|_| slot()).collect::<Result<_>>()?;
+        Ok(Self { slots, stopped: None, swept_history: Weak::new(), seen_bytes_in: 0 })
+    }
+
+    fn is_busy(&self, run: &Arc<Run>) -> bool {
+        let jobs = self.slots.iter().filter_map(|slot| slot.job.as_ref());
+        jobs.flat_map(|job| &job.runs).any(|input| Arc::ptr_eq(input, run))
+    }
+
+    fn shapes(&self, runs: &[Arc<Run>]) -> Vec<RunShape> {
+        runs.iter().map(|run| RunShape { bytes: run.bytes(), busy: self.is_busy(run) }).collect()
+    }
+}
+
+/// What a job is to merge.
+struct Task {
+    inputs: Inputs,
+    runs: Vec<Arc<Run>>,
+}
+
+impl Core {
+    /// A step on the owner's call; where nothing came in since the last one, the index counts as idle and is settled.
+    pub(crate) fn compact_step(self: &Arc<Self>) -> Result<Progress> {
+        let bytes_in = self.counters.bytes_in.load(std::sync::atomic::Ordering::Relaxed);
+        let seen = std::mem::replace(&mut lock(&self.compactor).seen_bytes_in, bytes_in);
+        self.compact(if seen == bytes_in { Urge::Settle } else { Urge::Due })
+    }
+
+    /// Merges until there is nothing left to merge.
+    pub(crate) fn compact_all(self: &Arc<Self>) -> Result<()> {
+        while self.compact(Urge::All)? == Progress::Worked {}
+        match &lock(&self.compactor).stopped {
+            None => Ok(()),
+            Some(error) => Err(error.clone()),
+        }
+    }
+
+    /// Does a bounded piece of a job, after beginning one if it is due.
+    pub(crate) fn compact(self: &Arc<Self>, urge: Urge) -> Result<Progress> {
+        let mut compactor = lock(&self.compactor);
+        if compactor.stopped.is_some() {
+            return Ok(Progress::Idle);
+        }
+        self.begin_jobs(&mut compactor, urge)?;
+        // The one that began last is the smaller one.
+        let Some(slot) = compactor.slots.iter_mut().rev().find(|slot| slot.job.is_some()) else {
+            return Ok(Progress::Idle);
+        };
+        let job = slot.job.as_mut().expect("just found");
+        let step = job.step(self);
+        let ended = match &step {
+            Ok(done) => *done,
+            Err(_) => true,
+        };
+        let job = if ended { slot.job.take() } else { None };
+        let result = match (step, job) {
+            (Ok(true), Some(job)) => self.finish(&mut compactor, job),
+            (step, _) => step.map(|_| ()),
+        };
+        if let Err(error @ (Error::Corrupt { .. } | Error::Format { .. })) = &result {
+            compactor.stopped = Some(error.clone());
+        }
+        drop(compactor);
+        self.signals.compaction_ended(ended, result.as_ref().err());
+        result.map(|()| Progress::Worked)
+    }
+
+    fn begin_jobs(self: &Arc<Self>, compactor: &mut Compactor, urge: Urge) -> Result<()> {
+        if compactor.slots.first().is_some_and(|slot| slot.job.is_none()) {
+            // What the second slot is doing comes first; it will not last.
+            let other = compactor.slots.iter().any(|slot| slot.job.is_some());
+            if !other && let Some(task) = self.task(compactor, urge) {
+                compactor.slots[0].job = Some(Job::new(self, &compactor.slots[0].set_aside, task));
+            }
+        } else if compactor.slots.get(1).is_some_and(|slot| slot.job.is_none()) {
+            let view = self.view();
+            let free = view.runs.iter().take_while(|run| !compactor.is_busy(run)).count();
+            if free >= PILED_UP
+                && let Some(plan) = choose(&compactor.shapes(&view.runs), FAN_IN, Urge::Due)
+            {
+                let task = current_task(&view, plan);
+                compactor.slots[1].job = Some(Job::new(self, &compactor.slots[1].set_aside, task));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is to be done next, if anything.
+    fn task(&self, compactor: &Compactor, urge: Urge) -> Option<Task> {
+        let view = self.view();
+        let merge = |urge| {
+            let current = choose(&compactor.shapes(&view.runs), FAN_IN, urge).map(|plan| current_task(&view, plan));
+            current.or_else(|| choose(&compactor.shapes(&view.history), FAN_IN, urge).map(|plan| history_task(&view, plan)))
+        };
+        match urge {
+            Urge::Due => merge(urge),
+            Urge::Settle => merge(Urge::Due).or_else(|| self.relocation(&view)).or_else(|| merge(urge)),
+            Urge::All => merge(urge).or_else(|| self.relocation(&view)).or_else(|| self.clearance(compactor, &view)),
+        }
+    }
+
+    /// A run with values in log entries that are wanted back.
+    fn relocation(&self, view: &View) -> Option<Task> {
+        let below = self.horizon.relocate_below();
+        let wanted = |run: &Arc<Run>| run.min_pointer().is_some_and(|pointer| pointer < below);
+        let current = view.runs.iter().position(wanted).map(|at| current_task(view, at..at + 1));
+        current.or_else(|| view.history.iter().position(wanted).map(|at| history_task(view, at..at + 1)))
+    }
+
+    /// The last run, if it holds deletions; the last history run, if it may hold what nobody needs.
+    fn clearance(&self, compactor: &Compactor, view: &View) -> Option<Task> {
+        if let [run] = &view.runs[..]
+            && run.deletions() > 0
+        {
+            return Some(current_task(view, 0..1));
+        }
+        let [run] = &view.history[..] else { return None };
+        let swept = compactor.swept_history.upgrade().is_some_and(|swept| Arc::ptr_eq(&swept, run));
+        let passed = run.infos().any(|info| self.horizon_passed(info));
+        (passed && !swept).then(|| history_task(view, 0..1))
+    }
+
+    /// Whether some version of a partition may be droppable: the horizon of one of its keyspaces has passed its oldest.
+    fn horizon_passed(&self, info: &PartitionInfo) -> bool {
+        let keyspace = |key: &[u8]| key.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+        let (first, last) = (keyspace(&info.first_key), keyspace(&info.last_key));
+        last - first >= KEYSPACES_ASKED || (first..=last).any(|keyspace| self.horizon.of(keyspace) >= info.min_glsn)
+    }
+
+    fn finish(&self, compactor: &mut Compactor, mut job: Job) -> Result<()> {
+        job.relocator.finish()?;
+        let (current, current_bytes) = job.current.finish()?;
+        let (history, history_bytes) = job.history.finish()?;
+        let run = |members: Vec<_>| (!members.is_empty()).then(|| Arc::new(Run::new(members)));
+        let (current, history) = (run(current), run(history));
+        let (inputs, runs) = (job.inputs, &job.runs);
+        let installed = self.install(|view| {
+            let rest = |all: &[Arc<Run>], output: &Option<Arc<Run>>| replace(all, runs, output.as_ref());
+            let (current_runs, history_runs) = match inputs {
+                Inputs::Current { .. } => {
+                    (rest(&view.runs, &current), history.iter().chain(&view.history).cloned().collect())
+                }
+                Inputs::History => (view.runs.clone(), rest(&view.history, &history)),
+            };
+            Change {
+                removed: runs.clone(),
+                added: current.iter().chain(&history).cloned().collect(),
+                runs: current_runs,
+                history: history_runs,
+                limits: job.splitter.limits,
+                checkpoint: None,
+                takes_closed: false,
+            }
+        });
+        match installed {
+            Err((Outcome::Old, error)) => return Err(error),
+            named => {
+                job.relocator.set_named();
+                named.map_err(|(_, error)| error)?;
+            }
+        }
+        let read_bytes = job.runs.iter().map(|run| run.bytes()).sum::<u64>() - job.linked_bytes;
+        Counters::add(&self.counters.compactions, 1);
+        Counters::add(&self.counters.bytes_compaction_read, read_bytes);
+        Counters::add(&self.counters.bytes_compaction_written, current_bytes + history_bytes);
+        if let (Inputs::History, Some(history)) = (inputs, &history) {
+            compactor.swept_history = Arc::downgrade(history);
+        }
+        Ok(())
+    }
+}
+
+fn current_task(view: &View, plan: std::ops::Range<usize>) -> Task {
+    let oldest = plan.end == view.runs.len();
+    Task { inputs: Inputs::Current { oldest }, runs: view.runs[plan].to_vec() }
+}
+
+fn history_task(view: &View, plan: std::ops::Range<usize>) -> Task {
+    // Where two history runs hold the same, the older one wins (see `view`).
+    Task { inputs: Inputs::History, runs: view.history[plan].iter().rev().cloned().collect() }
+}
+
+/// `all` with `output` in the place of `inputs`, which are neighbours.
+fn replace(all: &[Arc<Run>], inputs: &[Arc<Run>], output: Option<&Arc<Run>>) -> Vec<Arc<Run>> {
+    let is_input = |run: &Arc<Run>| inputs.iter().any(|input| Arc::ptr_eq(input, run));
+    let start = all.iter().position(is_input).expect("a job's inputs stay until it ends");
+    let newer = &all[..start];
+    let older = &all[start + inputs.len()..];
+    debug_assert!(all[start..start + inputs.len()].iter().all(is_input));
+    newer.iter().chain(output).chain(older).cloned().collect()
+}
+
+impl Job {
+    fn new(core: &Arc<Core>, set_aside: &SetAside, task: Task) -> Self {
+        let view = core.view();
+        let output = || Output::new(&core.files, &set_aside.budget, core.ground.partition_bytes);
+        let feed = || Feed::Private(set_aside.budget.clone());
+        let cursor = |run: &Arc<Run>| Cursor::Run(Box::new(RunCursor::new(Arc::clone(run.partitions()), feed())));
+        let mut job = Self {
+            inputs: task.inputs,
+            splitter: Splitter::new(task.inputs, task.runs.len() == view.history.len()),
+            relocator: Relocator::new(core, &set_aside.budget, core.horizon.relocate_below()),
+            sweep: Sweep::new(task.runs.len()),
+            ahead: None,
+            merge: Merge::new(task.runs.iter().map(cursor).collect(), Direction::Forward),
+            merging: None,
+            waiting: None,
+            linked_bytes: 0,
+            current: output(),
+            history: output(),
+            runs: task.runs,
+            view,
+        };
+        job.ahead = job.next_segment();
+        job
+    }
+
+    fn next_segment(&mut self) -> Option<Segment> {
+        let runs = &self.runs;
+        self.sweep.next(|input, at| runs[input].partitions().get(at).map(|partition| &*partition.info))
+    }
+
+    /// Does a piece; whether everything has been passed.
+    fn step(&mut self, core: &Core) -> Result<bool> {
+        let mut allowance = STEP_BYTES;
+        self.splitter.refresh();
+        while allowance > 0 {
+            if self.merging.is_some() {
+                self.merge_on(core, &mut allowance)?;
+                continue;
+            }
+            let Some(segment) = self.ahead.take() else { return Ok(true) };
+            self.ahead = self.next_segment();
+            self.begin_segment(core, segment)?;
+            allowance = allowance.saturating_sub(VERSION_COST_BYTES);
+        }
+        Ok(false)
+    }
+
+    fn begin_segment(&mut self, core: &Core, segment: Segment) -> Result<()> {
+        let (first_key, last_key) = match segment {
+            Segment::Alone { input, partition } if !self.rewrites(core, input, partition) => {
+                let member = self.runs[input].member(partition);
+                self.linked_bytes += member.bytes();
+                return self.main_output().link(member);
+            }
+            Segment::Alone { input, partition } => {
+                let info = &self.runs[input].partitions()[partition].info;
+                (info.first_key.clone(), info.last_key.clone())
+            }
+            Segment::Cluster { first_key, last_key } => (first_key, last_key),
+        };
+        self.merge.seek(&first_key, Glsn::MAX)?;
+        self.merging = Some(last_key);
+        Ok(())
+    }
+
+    /// Where the inputs' own kind of version goes.
+    fn main_output(&mut self) -> &mut Output {
+        match self.inputs {
+            Inputs::Current { .. } => &mut self.current,
+            Inputs::History => &mut self.history,
+        }
+    }
+
+    /// Whether a partition that stands alone is rewritten all the same.
+    fn rewrites(&self, core: &Core, input: usize, partition: usize) -> bool {
+        let info = |input: usize, partition: usize| &self.runs[input].partitions()[partition].info;
+        let small = |info: &PartitionInfo| partition_bytes(info) < core.ground.partition_bytes / SMALL_PART;
+        let this = info(input, partition);
+        if self.needs_change(core, this) {
+            return true;
+        }
+        // A small one is written together with a neighbour that is written anyway, or is small as well.
+        let open = match self.inputs {
+            Inputs::Current { .. } => self.current.is_open(),
+            Inputs::History => self.history.is_open(),
+        };
+        small(this)
+            && (open
+                || match &self.ahead {
+                    Some(Segment::Cluster { .. }) => true,
+                    Some(Segment::Alone { input, partition }) => {
+                        let next = info(*input, *partition);
+                        small(next) || self.needs_change(core, next)
+                    }
+                    None => false,
+                })
+    }
+
+    /// Whether a partition holds what must not be linked: deletions that leave the current runs, versions that may be dropped, values to
+    /// be moved.
+    fn needs_change(&self, core: &Core, info: &PartitionInfo) -> bool {
+        let moves = info.min_pointer.is_some_and(|pointer| self.relocator.wants(pointer));
+        moves
+            || match self.inputs {
+                Inputs::Current { oldest } => oldest && info.deletions > 0,
+                Inputs::History => core.horizon_passed(info),
+            }
+    }
+
+    /// Merges on until the segment is passed or the allowance is used up.
+    fn merge_on(&mut self, core: &Core, allowance: &mut u64) -> Result<()> {
+        let last_key = self.merging.as_ref().expect("a segment is being merged");
+        let mut elsewhere = In(&self.view);
+        loop {
+            let Some(version) = self.merge.top().filter(|version| version.key <= &last_key[..]) else {
+                self.merging = None;
+                break;
+            };
+            if *allowance == 0 {
+                break;
+            }
+            let inline = if let Stored::Inline(value) = version.stored { value.len() } else { 0 };
+            let bytes = (version.key.len() + inline) as u64;
+            let fate = match self.waiting.take() {
+                Some(fate) => fate,
+                None => self.splitter.fate(&version, &*core.horizon, &mut elsewhere)?,
+            };
+            if fate != Fate::Dropped {
+                let stored = match self.relocator.relocate(&version, allowance)? {
+                    Moved::Ready(stored) => stored,
+                    Moved::Partly => {
+                        self.waiting = Some(fate);
+                        break;
+                    }
+                };
+                let version = Version { stored, ..version };
+                match fate {
+                    Fate::Current => self.current.add(&version, true)?,
+                    Fate::History { first } => self.history.add(&version, first)?,
+                    Fate::Dropped => {}
+                }
+            }
+            *allowance = allowance.saturating_sub(bytes + VERSION_COST_BYTES);
+            self.merge.advance()?;
+        }
+        Ok(())
+    }
+}
+
+/// What the sources at the beginning of a job say of a key. Nothing that came later changes the answers for what the job drops: it is
+/// younger, or was moved out of newer runs.
+struct In<'v>(&'v View);
+
+impl Elsewhere for In<'_> {
+    fn in_history(&mut self, key: &[u8]) -> Result<bool> {
+        self.0.in_history(key, Touch::Scan)
+    }
+
+    fn in_runs(&mut self, key: &[u8], at: Glsn) -> Result<(bool, Option<Glsn>)> {
+        self.0.in_runs(key, at)
+    }
+}

@@ -1,0 +1,251 @@
+//! What the parts of the index share: the view, the manifest's record, and the locks.
+//!
+//! Locks, in the order in which they are taken: the writer's, the flush's or the compactor's (never both), the record's, the view's. The
+//! view's lock is held for a few instructions only; files are written and synced under none but the job's own and the record's.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use plimsoll_disk::clock::SystemClock;
+use plimsoll_log::glsn::{Glsn, Position};
+use plimsoll_log::side::SideId;
+use plimsoll_memory::budget::{Backing, Budget, Kind, Lease};
+use plimsoll_memory::chunk::CHUNK_BYTES;
+
+use crate::error::{Error, Result};
+use crate::index::background::Signals;
+use crate::index::compaction::Compactor;
+use crate::index::files::{Files, run_of};
+use crate::index::manifest::{self, Head, Manifest, Outcome, run_infos};
+use crate::index::room::Writer;
+use crate::index::source::{Memtable, Run};
+use crate::index::view::{Limits, View};
+use crate::index::{Ground, Horizon};
+
+/// Takes a lock whether or not a holder panicked: what each lock guards is whole between any two statements.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The index behind its face.
+pub(crate) struct Core {
+    pub(crate) ground: Ground,
+    pub(crate) horizon: Arc<dyn Horizon>,
+    pub(crate) files: Arc<Files>,
+    pub(crate) clock: SystemClock,
+    pub(crate) writer: Mutex<Writer>,
+    /// Held by the one who flushes.
+    pub(crate) flush: Mutex<SetAside>,
+    pub(crate) compactor: Mutex<Compactor>,
+    /// What the last manifest said, runs aside; held while one is written.
+    record: Mutex<Head>,
+    view: RwLock<Arc<View>>,
+    pub(crate) signals: Signals,
+    pub(crate) counters: Counters,
+    /// Runs hold everything up to here, and did when the index was opened: it is not taken in again.
+    pub(crate) held: Glsn,
+    /// The boundary of the source that was flushed last.
+    pub(crate) flushed: AtomicU64,
+    /// Side files being written, or written and not named by a manifest yet.
+    pub(crate) sides_in_work: Mutex<BTreeSet<SideId>>,
+}
+
+/// Counts since the index was opened.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) bytes_in: AtomicU64,
+    pub(crate) bytes_flushed: AtomicU64,
+    pub(crate) flush_nanos: AtomicU64,
+    pub(crate) bytes_compaction_read: AtomicU64,
+    pub(crate) bytes_compaction_written: AtomicU64,
+    pub(crate) flushes: AtomicU64,
+    pub(crate) compactions: AtomicU64,
+    pub(crate) stalls: AtomicU64,
+    pub(crate) stall_nanos: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn add(counter: &AtomicU64, n: u64) {
+        counter.fetch_add(n, Ordering::Relaxed);
+    }
+}
+
+/// Memory that was taken from the budget for good, so that a job that frees memory never has to ask for any: a budget of its own, which
+/// the store's budget counts as one lease.
+#[derive(Debug)]
+pub(crate) struct SetAside {
+    pub(crate) budget: Budget,
+    _lease: Lease,
+}
+
+impl SetAside {
+    /// Sets `chunks` aside.
+    pub(crate) fn new(budget: &Budget, chunks: u64) -> Result<Self> {
+        let bytes = chunks * CHUNK_BYTES as u64;
+        let lease = budget.lease(Kind::Sort, bytes)?;
+        Ok(Self { budget: Budget::new(bytes, Backing::Mapped)?, _lease: lease })
+    }
+}
+
+/// A change of the runs.
+pub(crate) struct Change {
+    /// Runs that are no longer used, but for partitions that `added` ones share.
+    pub(crate) removed: Vec<Arc<Run>>,
+    /// Runs that come in.
+    pub(crate) added: Vec<Arc<Run>>,
+    /// Current and history runs as they are afterwards.
+    pub(crate) runs: Vec<Arc<Run>>,
+    pub(crate) history: Vec<Arc<Run>>,
+    /// What was dropped or moved.
+    pub(crate) limits: Limits,
+    /// How far the runs go now, if that changed.
+    pub(crate) checkpoint: Option<Position>,
+    /// Whether the oldest closed source is among the runs now.
+    pub(crate) takes_closed: bool,
+}
+
+impl Core {
+    /// Opens what the manifest names.
+    pub(crate) fn open(ground: Ground, manifest: Manifest, horizon: Arc<dyn Horizon>) -> Result<Self> {
+        if manifest.log_id != ground.log.id() {
+            return Err(Error::Forked {
+                message: format!(
+                    "{}: the index was made from another log; put the right log back, or run `plimsoll rebuild`",
+                    ground.dir.display()
+                ),
+            });
+        }
+        let files = Files::new(&ground, manifest.next_run)?;
+        let head = manifest.head();
+        let (mut runs, mut history) = (Vec::new(), Vec::new());
+        for info in manifest.runs {
+            let members = info.partitions.into_iter().map(|partition| files.open(partition)).collect::<Result<_>>()?;
+            if info.history { &mut history } else { &mut runs }.push(Arc::new(Run::new(members)));
+        }
+        let active = Arc::new(Memtable::new(&ground.budget));
+        let limits = Arc::new(head.limits.clone());
+        let view = View { active: Arc::clone(&active), closed: Vec::new(), runs, history, limits };
+        if !ground.read_only {
+            let named: BTreeSet<u64> = view.infos().filter_map(run_of).collect();
+            files.sweep(|run| named.contains(&run))?;
+        }
+        let held = view.infos().map(|info| info.max_glsn).max().unwrap_or(Glsn::NONE);
+        Ok(Self {
+            writer: Mutex::new(Writer::new(active)),
+            flush: Mutex::new(SetAside::new(&ground.budget, if ground.read_only { 1 } else { super::flush::CHUNKS })?),
+            compactor: Mutex::new(Compactor::new(&ground)?),
+            flushed: AtomicU64::new(head.checkpoint.glsn.0),
+            record: Mutex::new(head),
+            view: RwLock::new(Arc::new(view)),
+            signals: Signals::default(),
+            counters: Counters::default(),
+            sides_in_work: Mutex::default(),
+            clock: SystemClock::new(),
+            ground,
+            horizon,
+            files,
+            held,
+        })
+    }
+
+    /// The sources as they are now.
+    pub(crate) fn view(&self) -> Arc<View> {
+        Arc::clone(&self.view.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Changes the view.
+    pub(crate) fn swap_view(&self, change: impl FnOnce(&mut View)) {
+        let mut shared = self.view.write().unwrap_or_else(PoisonError::into_inner);
+        let mut view = View::clone(&shared);
+        change(&mut view);
+        let old = std::mem::replace(&mut *shared, Arc::new(view));
+        drop(shared);
+        // Outside of the lock: it may be the last holder of files that are to be removed.
+        drop(old);
+    }
+
+    /// What the last manifest said, runs aside.
+    pub(crate) fn head(&self) -> Head {
+        lock(&self.record).clone()
+    }
+
+    /// The manifest as it stands, and a view that holds exactly its files beside what is in memory.
+    pub(crate) fn manifest(&self) -> (Manifest, Arc<View>) {
+        // Under the record's lock nobody changes the runs.
+        let record = lock(&self.record);
+        let view = self.view();
+        let infos = |run: &Arc<Run>| run.infos().cloned().collect();
+        let current = view.runs.iter().map(|run| manifest::RunInfo { history: false, partitions: infos(run) });
+        let history = view.history.iter().map(|run| manifest::RunInfo { history: true, partitions: infos(run) });
+        let runs = current.chain(history).collect();
+        (Manifest::of(record.clone(), runs), view)
+    }
+
+    /// The certified place at `boundary`, if a record ends there. It does wherever commits are applied in the order of their records; if it
+    /// ever does not, the old checkpoint stays, and what lies between is replayed at the next open and known by its GLSNs.
+    pub(crate) fn place_of(&self, boundary: Glsn) -> Result<Option<Position>> {
+        if boundary == Glsn::NONE {
+            return Ok(None);
+        }
+        Ok(self.ground.log.chain_at(boundary)?.map(|chain| Position { glsn: boundary, chain }))
+    }
+
+    /// Lets `plan` say how the runs change, writes that down, and lets readers see it. `plan` is called under the record's lock: nobody
+    /// else changes the runs between.
+    pub(crate) fn install(&self, plan: impl FnOnce(&View) -> Change) -> Result<(), (Outcome, Error)> {
+        let mut record = lock(&self.record);
+        let change = plan(&self.view());
+        let mut head = record.clone();
+        head.number += 1;
+        head.durable = self.ground.log.position();
+        head.next_run = self.files.next_run();
+        head.limits.merge(&change.limits);
+        if let Some(checkpoint) = change.checkpoint {
+            head.checkpoint = checkpoint;
+        }
+        if let Err((outcome, error)) = self.write_manifest(&head, &change) {
+            if outcome == Outcome::Unknown {
+                // The manifest that stands on disk may name them.
+                guards(&change.added).for_each(|guard| guard.set_obsolete(false));
+            }
+            return Err((outcome, error));
+        }
+        guards(&change.removed).for_each(|guard| guard.set_obsolete(true));
+        guards(&change.added).for_each(|guard| guard.set_obsolete(false));
+        let limits = Arc::new(head.limits.clone());
+        *record = head;
+        self.swap_view(|view| {
+            if change.takes_closed {
+                view.closed.pop();
+            }
+            view.runs = change.runs;
+            view.history = change.history;
+            view.limits = limits;
+        });
+        Ok(())
+    }
+
+    fn write_manifest(&self, head: &Head, change: &Change) -> Result<(), (Outcome, Error)> {
+        let (disk, dir) = (self.files.disk(), self.files.dir());
+        if !change.added.is_empty() {
+            // The names of new files, before a manifest names them.
+            disk.sync_dir(dir).map_err(|error| (Outcome::Old, error.into()))?;
+        }
+        let marked = |history| move |run: &Arc<Run>| (history, Arc::clone(run));
+        let runs: Vec<_> =
+            change.runs.iter().map(marked(false)).chain(change.history.iter().map(marked(true))).collect();
+        manifest::write(disk, dir, head, runs.iter().map(|(history, run)| (*history, run_infos(run.partitions()))))
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Core({})", self.ground.dir.display())
+    }
+}
+
+fn guards(runs: &[Arc<Run>]) -> impl Iterator<Item = &Arc<crate::index::files::FileGuard>> {
+    runs.iter().flat_map(|run| run.guards())
+}

@@ -1,0 +1,241 @@
+//! The files of the index: who made them, who uses them, and when their names go.
+//!
+//! Laws:
+//! 1. A run file that no manifest names is removed: when the last one who uses it lets go of it, or else at the next open.
+//! 2. The id of a run file is never used again.
+//! 3. What is known of a partition is heap memory, charged to the budget before it is kept. A reserve is held for what flush and
+//!    compaction are about to make, so that they can free memory when there is none.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use plimsoll_disk::vfs::Disk;
+use plimsoll_log::log::Log;
+use plimsoll_log::side::SideId;
+use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
+use plimsoll_memory::pool::Pool;
+
+use crate::error::{Error, Result};
+use crate::index::Ground;
+use crate::index::manifest::NEW_MANIFEST;
+use crate::index::source::Member;
+use crate::run::file::{RunFileSink, open_run, run_file_name, run_id_of};
+use crate::run::partition::{Partition, PartitionId, PartitionInfo};
+
+/// Held beyond what is used: a dozen descriptions of the longest keys.
+const RESERVE_BYTES: u64 = 96 << 10;
+
+/// What a partition costs beside its keys: its description twice (in a run and in the one that replaces it), guard, file and handle.
+const PARTITION_OVERHEAD_BYTES: u64 = 768;
+
+/// The files of an index.
+#[derive(Debug)]
+pub(crate) struct Files {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    pool: Arc<Pool>,
+    log: Arc<dyn Log>,
+    read_only: bool,
+    next_run: AtomicU64,
+    metadata: Mutex<Metadata>,
+}
+
+/// The account of what is known of partitions.
+#[derive(Debug)]
+struct Metadata {
+    lease: Lease,
+    used_bytes: u64,
+}
+
+/// Keeps the file of one partition, for as many runs and views as share it.
+pub(crate) struct FileGuard {
+    files: Arc<Files>,
+    id: PartitionId,
+    obsolete: AtomicBool,
+    charged_bytes: AtomicU64,
+}
+
+impl Files {
+    /// The files in the ground's folder; the next new one gets an id of at least `next_run`.
+    pub(crate) fn new(ground: &Ground, next_run: u64) -> Result<Arc<Self>> {
+        let lease = ground.budget.lease(Kind::Metadata, RESERVE_BYTES)?;
+        let mut next = next_run;
+        for entry in ground.disk.list(&ground.dir)? {
+            // Also behind what an earlier life left and no manifest names.
+            next = next.max(run_id_of(&entry.name).map_or(0, |id| id.saturating_add(1)));
+        }
+        Ok(Arc::new(Self {
+            disk: Arc::clone(&ground.disk),
+            dir: ground.dir.clone(),
+            pool: Arc::clone(&ground.pool),
+            log: Arc::clone(&ground.log),
+            read_only: ground.read_only,
+            next_run: AtomicU64::new(next),
+            metadata: Mutex::new(Metadata { lease, used_bytes: 0 }),
+        }))
+    }
+
+    /// The disk that they stand on.
+    pub(crate) fn disk(&self) -> &dyn Disk {
+        &*self.disk
+    }
+
+    /// Their folder.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The id that the next new file will get.
+    pub(crate) fn next_run(&self) -> u64 {
+        self.next_run.load(Ordering::Relaxed)
+    }
+
+    /// Where a run's file stands.
+    pub(crate) fn path_of(&self, run: u64) -> PathBuf {
+        self.dir.join(run_file_name(run))
+    }
+
+    /// Starts a new file. It is removed when its guard is dropped, unless a manifest comes to name it.
+    pub(crate) fn create(self: &Arc<Self>, budget: &Budget) -> Result<(Arc<FileGuard>, RunFileSink)> {
+        let id = self.next_run.fetch_add(1, Ordering::Relaxed);
+        let sink = RunFileSink::create(&self.disk, &self.dir, id, self.log.id(), budget)?;
+        Ok((self.guard(PartitionId::Run(id), true), sink))
+    }
+
+    fn guard(self: &Arc<Self>, id: PartitionId, obsolete: bool) -> Arc<FileGuard> {
+        let (obsolete, charged_bytes) = (AtomicBool::new(obsolete), AtomicU64::new(0));
+        Arc::new(FileGuard { files: Arc::clone(self), id, obsolete, charged_bytes })
+    }
+
+    /// Opens what was just written.
+    pub(crate) fn open_new(&self, info: PartitionInfo, guard: Arc<FileGuard>) -> Result<Member> {
+        self.charge(&guard, &info)?;
+        let partition = open_run(&*self.disk, &self.dir, &self.pool, self.log.id(), info)?;
+        Ok(Member { partition, guard })
+    }
+
+    /// Opens what the manifest, or a transaction's record, names.
+    pub(crate) fn open(self: &Arc<Self>, info: PartitionInfo) -> Result<Member> {
+        let guard = self.guard(info.id, false);
+        self.charge(&guard, &info)?;
+        let partition = match info.id {
+            PartitionId::Run(id) => {
+                open_run(&*self.disk, &self.dir, &self.pool, self.log.id(), info).map_err(|error| self.missing(id, error))?
+            }
+            PartitionId::Side(side) => self.open_side(side, info)?,
+        };
+        Ok(Member { partition, guard })
+    }
+
+    fn missing(&self, id: u64, error: Error) -> Error {
+        match error {
+            // Beside a process that writes, the manifest that was read may be of yesterday: reading it again helps.
+            Error::Io { kind: io::ErrorKind::NotFound, message } if !self.read_only => Error::corrupt(format!(
+                "{message}: the manifest names {}, which is missing; run `plimsoll rebuild`",
+                self.path_of(id).display()
+            )),
+            error => error,
+        }
+    }
+
+    fn open_side(&self, id: SideId, info: PartitionInfo) -> Result<Partition> {
+        let side = self.log.open_side(id)?;
+        if side.pages != info.pages {
+            return Err(Error::corrupt(format!(
+                "side file {} has {} pages, the index says {}; run `plimsoll rebuild`",
+                id.0, side.pages, info.pages
+            )));
+        }
+        Ok(Partition { info: Arc::new(info), file: side.file, seed: side.seed })
+    }
+
+    /// Removes what an earlier life left: run files that `is_named` does not know, and a manifest that was not finished.
+    pub(crate) fn sweep(&self, is_named: impl Fn(u64) -> bool) -> Result<()> {
+        let mut removed = false;
+        for entry in self.disk.list(&self.dir)? {
+            if entry.name == NEW_MANIFEST || run_id_of(&entry.name).is_some_and(|id| !is_named(id)) {
+                self.disk.remove(&self.dir.join(&entry.name))?;
+                removed = true;
+            }
+        }
+        if removed {
+            self.disk.sync_dir(&self.dir)?;
+        }
+        Ok(())
+    }
+
+    fn metadata(&self) -> MutexGuard<'_, Metadata> {
+        self.metadata.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn charge(&self, guard: &FileGuard, info: &PartitionInfo) -> Result<(), OutOfBudget> {
+        let keys = (info.first_key.len() + info.last_key.len()) as u64;
+        let bytes = PARTITION_OVERHEAD_BYTES + keys + (info.sides.len() * size_of::<SideId>()) as u64;
+        self.metadata().charge(bytes)?;
+        guard.charged_bytes.store(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Metadata {
+    fn charge(&mut self, bytes: u64) -> Result<(), OutOfBudget> {
+        let used_bytes = self.used_bytes + bytes;
+        let wanted = (used_bytes + RESERVE_BYTES).saturating_sub(self.lease.bytes());
+        if let Err(refusal) = self.lease.grow(wanted)
+            && used_bytes > self.lease.bytes()
+        {
+            return Err(refusal);
+        }
+        self.used_bytes = used_bytes;
+        Ok(())
+    }
+
+    fn release(&mut self, bytes: u64) {
+        self.used_bytes -= bytes;
+        let spare = self.lease.bytes() - self.used_bytes;
+        self.lease.shrink(spare.saturating_sub(RESERVE_BYTES));
+    }
+}
+
+/// The id of the run file that a partition stands in, if it stands in one.
+pub(crate) fn run_of(info: &PartitionInfo) -> Option<u64> {
+    match info.id {
+        PartitionId::Run(id) => Some(id),
+        PartitionId::Side(_) => None,
+    }
+}
+
+impl FileGuard {
+    /// Which partition's file it keeps.
+    pub(crate) fn id(&self) -> PartitionId {
+        self.id
+    }
+
+    /// Says whether the file is to be removed once nobody uses it.
+    pub(crate) fn set_obsolete(&self, yes: bool) {
+        // Relaxed: whoever drops the last `Arc` sees what was stored before the other drops.
+        self.obsolete.store(yes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for FileGuard {
+    fn drop(&mut self) {
+        self.files.metadata().release(*self.charged_bytes.get_mut());
+        if let PartitionId::Run(id) = self.id
+            && *self.obsolete.get_mut()
+            && !self.files.read_only
+        {
+            // What cannot be removed now is swept at the next open.
+            let _ = self.files.disk.remove(&self.files.path_of(id));
+        }
+    }
+}
+
+impl fmt::Debug for FileGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FileGuard({})", self.id)
+    }
+}

@@ -1,0 +1,98 @@
+//! Writes closed sources down, oldest first: a memtable as a run, an adopted run by name only.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use plimsoll_disk::clock::Clock;
+use plimsoll_log::glsn::Glsn;
+
+use crate::error::Result;
+use crate::index::Progress;
+use crate::index::core::{Change, Core, Counters, SetAside, lock};
+use crate::index::output::{OUTPUT_CHUNKS, Output};
+use crate::index::source::{Memtable, Run};
+use crate::index::split::{Fate, Inputs, Nowhere, Splitter};
+use crate::index::view::{Closed, Content, Limits};
+
+/// Chunks set aside for a flush: current and superseded versions.
+pub(crate) const CHUNKS: u64 = 2 * OUTPUT_CHUNKS;
+
+/// What a source became.
+#[derive(Default)]
+struct Flushed {
+    /// Newest first.
+    runs: Vec<Arc<Run>>,
+    history: Option<Arc<Run>>,
+    limits: Limits,
+    written_bytes: u64,
+}
+
+impl Core {
+    /// Flushes the oldest closed source, if there is one, after making it durable.
+    pub(crate) fn flush_step(&self) -> Result<Progress> {
+        if self.ground.read_only {
+            return Ok(Progress::Idle);
+        }
+        let set_aside = lock(&self.flush);
+        let Some(closed) = self.view().closed.last().cloned() else { return Ok(Progress::Idle) };
+        let start = self.clock.monotonic_nanos();
+        let done = self.flush_source(&set_aside, &closed);
+        drop(set_aside);
+        if done.is_ok() {
+            Counters::add(&self.counters.flushes, 1);
+            Counters::add(&self.counters.flush_nanos, self.clock.monotonic_nanos() - start);
+        }
+        self.signals.flush_ended(done.as_ref().err());
+        done.map(|()| Progress::Worked)
+    }
+
+    fn flush_source(&self, set_aside: &SetAside, closed: &Closed) -> Result<()> {
+        if closed.boundary > Glsn::NONE {
+            // Law 1: what a crash could take back must not be in a run.
+            self.ground.log.wait_durable(closed.boundary)?;
+        }
+        let flushed = match &closed.content {
+            Content::Memtable(table) => self.write_memtable(set_aside, table)?,
+            Content::Adopted(runs) => Flushed { runs: runs.clone(), ..Flushed::default() },
+        };
+        let checkpoint = self.place_of(closed.boundary)?;
+        let written_bytes = flushed.written_bytes;
+        self.install(|view| Change {
+            removed: Vec::new(),
+            added: flushed.runs.iter().chain(&flushed.history).cloned().collect(),
+            runs: flushed.runs.iter().chain(&view.runs).cloned().collect(),
+            history: flushed.history.iter().chain(&view.history).cloned().collect(),
+            limits: flushed.limits,
+            checkpoint,
+            takes_closed: true,
+        })
+        .map_err(|(_, error)| error)?;
+        Counters::add(&self.counters.bytes_flushed, written_bytes);
+        self.flushed.fetch_max(closed.boundary.0, Ordering::AcqRel);
+        Ok(())
+    }
+
+    fn write_memtable(&self, set_aside: &SetAside, table: &Memtable) -> Result<Flushed> {
+        let output = || Output::new(&self.files, &set_aside.budget, self.ground.partition_bytes);
+        let (mut current, mut history) = (output(), output());
+        let mut splitter = Splitter::new(Inputs::Current { oldest: false }, false);
+        let mut at = table.map().first();
+        while let Some(position) = at {
+            let version = table.version(position);
+            match splitter.fate(&version, &*self.horizon, &mut Nowhere)? {
+                Fate::Current => current.add(&version, true)?,
+                Fate::History { first } => history.add(&version, first)?,
+                Fate::Dropped => {}
+            }
+            at = table.map().next(position);
+        }
+        let ((current, current_bytes), (history, history_bytes)) = (current.finish()?, history.finish()?);
+        let run = |members: Vec<_>| (!members.is_empty()).then(|| Arc::new(Run::new(members)));
+        Ok(Flushed {
+            runs: run(current).into_iter().collect(),
+            history: run(history),
+            limits: splitter.limits,
+            written_bytes: current_bytes + history_bytes,
+        })
+    }
+}

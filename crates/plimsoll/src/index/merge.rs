@@ -1,0 +1,395 @@
+//! Merges sorted sources into one order: by key, and for one key newest first.
+//!
+//! Laws:
+//! 1. Where two sources hold the same key and GLSN (a transaction that was spilled more than once), the source that was given first wins:
+//!    it comes first in a walk forward, and last in a walk back.
+//! 2. Nothing is allocated for an entry: the version on top is lent from where it stands.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::sorted::Position;
+
+use crate::error::Result;
+use crate::index::source::Memtable;
+use crate::run::cursor::RunCursor;
+use crate::version::Version;
+
+/// Which way a walk goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Forward,
+    Backward,
+}
+
+/// A walk over one source.
+#[derive(Debug)]
+pub(crate) enum Cursor {
+    Memtable(MemtableCursor),
+    Run(Box<RunCursor>),
+    #[cfg(test)]
+    List(tests::ListCursor),
+}
+
+/// A walk over a memtable.
+#[derive(Debug)]
+pub(crate) struct MemtableCursor {
+    table: Arc<Memtable>,
+    at: Option<Position>,
+}
+
+impl Cursor {
+    /// A cursor over a memtable; it stands nowhere yet.
+    pub(crate) fn memtable(table: &Arc<Memtable>) -> Self {
+        Self::Memtable(MemtableCursor { table: Arc::clone(table), at: None })
+    }
+
+    /// Goes to the first version at or behind (`key`, `glsn`).
+    pub(crate) fn seek(&mut self, key: &[u8], glsn: Glsn) -> Result<()> {
+        match self {
+            Cursor::Memtable(cursor) => cursor.at = cursor.table.map().seek(key, glsn.0),
+            Cursor::Run(cursor) => cursor.seek(key, glsn)?,
+            #[cfg(test)]
+            Cursor::List(cursor) => cursor.seek(key, glsn),
+        }
+        Ok(())
+    }
+
+    fn seek_before(&mut self, key: &[u8], glsn: Glsn) -> Result<()> {
+        match self {
+            Cursor::Memtable(cursor) => cursor.at = cursor.table.map().seek_before(key, glsn.0),
+            Cursor::Run(cursor) => cursor.seek_before(key, glsn)?,
+            #[cfg(test)]
+            Cursor::List(cursor) => cursor.seek_before(key, glsn),
+        }
+        Ok(())
+    }
+
+    fn seek_end(&mut self, direction: Direction) -> Result<()> {
+        match (self, direction) {
+            (Cursor::Memtable(cursor), Direction::Forward) => cursor.at = cursor.table.map().first(),
+            (Cursor::Memtable(cursor), Direction::Backward) => cursor.at = cursor.table.map().last(),
+            (Cursor::Run(cursor), Direction::Forward) => cursor.seek_first()?,
+            (Cursor::Run(cursor), Direction::Backward) => cursor.seek_last()?,
+            #[cfg(test)]
+            (Cursor::List(cursor), direction) => cursor.seek_end(direction),
+        }
+        Ok(())
+    }
+
+    /// The version that it stands on.
+    pub(crate) fn current(&self) -> Option<Version<'_>> {
+        match self {
+            Cursor::Memtable(cursor) => cursor.at.map(|position| cursor.table.version(position)),
+            Cursor::Run(cursor) => cursor.current(),
+            #[cfg(test)]
+            Cursor::List(cursor) => cursor.current(),
+        }
+    }
+
+    fn step(&mut self, direction: Direction) -> Result<()> {
+        match (self, direction) {
+            (Cursor::Memtable(cursor), Direction::Forward) => {
+                cursor.at = cursor.at.and_then(|position| cursor.table.map().next(position));
+            }
+            (Cursor::Memtable(cursor), Direction::Backward) => {
+                cursor.at = cursor.at.and_then(|position| cursor.table.map().prev(position));
+            }
+            (Cursor::Run(cursor), Direction::Forward) => cursor.next()?,
+            (Cursor::Run(cursor), Direction::Backward) => cursor.prev()?,
+            #[cfg(test)]
+            (Cursor::List(cursor), direction) => cursor.step(direction),
+        }
+        Ok(())
+    }
+}
+
+/// The first bytes of a key as a number: keyspace and twelve bytes of the user's key decide most comparisons.
+fn prefix(key: &[u8]) -> u128 {
+    let mut bytes = [0; 16];
+    let len = key.len().min(16);
+    bytes[..len].copy_from_slice(&key[..len]);
+    u128::from_be_bytes(bytes)
+}
+
+#[derive(Debug)]
+struct Head {
+    cursor: Cursor,
+    prefix: u128,
+}
+
+/// A k-way merge: a heap over the cursors that stand on something.
+#[derive(Debug)]
+pub(crate) struct Merge {
+    direction: Direction,
+    /// In the order of precedence.
+    heads: Vec<Head>,
+    /// Indexes into `heads`; the next version's on top.
+    heap: Vec<u32>,
+}
+
+impl Merge {
+    /// A merge of cursors, that with precedence first. It stands nowhere yet.
+    pub(crate) fn new(cursors: Vec<Cursor>, direction: Direction) -> Self {
+        let heap = Vec::with_capacity(cursors.len());
+        Self { direction, heads: cursors.into_iter().map(|cursor| Head { cursor, prefix: 0 }).collect(), heap }
+    }
+
+    /// Goes to the first version at or behind (`key`, `glsn`).
+    pub(crate) fn seek(&mut self, key: &[u8], glsn: Glsn) -> Result<()> {
+        self.place(|cursor| cursor.seek(key, glsn))
+    }
+
+    /// Goes to the last version before (`key`, `glsn`).
+    pub(crate) fn seek_before(&mut self, key: &[u8], glsn: Glsn) -> Result<()> {
+        self.place(|cursor| cursor.seek_before(key, glsn))
+    }
+
+    /// Goes to where the walk begins.
+    pub(crate) fn seek_end(&mut self) -> Result<()> {
+        let direction = self.direction;
+        self.place(|cursor| cursor.seek_end(direction))
+    }
+
+    fn place(&mut self, mut seek: impl FnMut(&mut Cursor) -> Result<()>) -> Result<()> {
+        self.heap.clear();
+        for (at, head) in self.heads.iter_mut().enumerate() {
+            seek(&mut head.cursor)?;
+            if let Some(version) = head.cursor.current() {
+                head.prefix = prefix(version.key);
+                self.heap.push(at as u32);
+            }
+        }
+        for at in (0..self.heap.len() / 2).rev() {
+            self.sift_down(at);
+        }
+        Ok(())
+    }
+
+    /// The version on top, lent until the merge is moved.
+    pub(crate) fn top(&self) -> Option<Version<'_>> {
+        let &top = self.heap.first()?;
+        self.heads[top as usize].cursor.current()
+    }
+
+    /// Goes one version on, the way the merge goes.
+    pub(crate) fn advance(&mut self) -> Result<()> {
+        let Some(&top) = self.heap.first() else { return Ok(()) };
+        let head = &mut self.heads[top as usize];
+        head.cursor.step(self.direction)?;
+        self.settle_top()
+    }
+
+    /// Puts the top cursor, which was moved the way the merge goes, to its place.
+    fn settle_top(&mut self) -> Result<()> {
+        let head = &mut self.heads[self.heap[0] as usize];
+        match head.cursor.current() {
+            Some(version) => head.prefix = prefix(version.key),
+            None => {
+                self.heap.swap_remove(0);
+            }
+        }
+        self.sift_down(0);
+        Ok(())
+    }
+
+    /// Walking forward: leaves out what stands before (`key`, `glsn`), looking it up in each source.
+    pub(crate) fn skip_to(&mut self, key: &[u8], glsn: Glsn) -> Result<()> {
+        debug_assert_eq!(self.direction, Direction::Forward);
+        while self.top().is_some_and(|top| (top.key, std::cmp::Reverse(top.glsn)) < (key, std::cmp::Reverse(glsn))) {
+            self.heads[self.heap[0] as usize].cursor.seek(key, glsn)?;
+            self.settle_top()?;
+        }
+        Ok(())
+    }
+
+    /// Walking backward, with every cursor at or before `key`: the newest version of `key` that is not younger than `at` is shown to
+    /// `see`, and the merge goes before the key.
+    pub(crate) fn look_up_and_leave(&mut self, key: &[u8], at: Glsn, see: impl FnOnce(Version<'_>)) -> Result<()> {
+        debug_assert_eq!(self.direction, Direction::Backward);
+        let mut best: Option<(Glsn, usize)> = None;
+        for (index, head) in self.heads.iter_mut().enumerate() {
+            head.cursor.seek(key, at)?;
+            let found = head.cursor.current().filter(|version| version.key == key).map(|version| version.glsn);
+            if found.is_some_and(|glsn| best.is_none_or(|(best, _)| glsn > best)) {
+                best = found.map(|glsn| (glsn, index));
+            }
+        }
+        if let Some((_, index)) = best {
+            see(self.heads[index].cursor.current().expect("it was just found"));
+        }
+        self.seek_before(key, Glsn::MAX)
+    }
+
+    fn sift_down(&mut self, mut at: usize) {
+        loop {
+            let (left, right) = (2 * at + 1, 2 * at + 2);
+            let mut first = at;
+            if left < self.heap.len() && self.before(self.heap[left], self.heap[first]) {
+                first = left;
+            }
+            if right < self.heap.len() && self.before(self.heap[right], self.heap[first]) {
+                first = right;
+            }
+            if first == at {
+                return;
+            }
+            self.heap.swap(at, first);
+            at = first;
+        }
+    }
+
+    /// Whether the version of head `a` comes before that of head `b`, the way the merge goes.
+    fn before(&self, a: u32, b: u32) -> bool {
+        let (one, other) = (&self.heads[a as usize], &self.heads[b as usize]);
+        let order = one.prefix.cmp(&other.prefix).then_with(|| {
+            match (one.cursor.current(), other.cursor.current()) {
+                (Some(one), Some(other)) => one.key.cmp(other.key).then(other.glsn.cmp(&one.glsn)).then(a.cmp(&b)),
+                // Only cursors that stand on something are in the heap.
+                _ => Ordering::Equal,
+            }
+        });
+        match self.direction {
+            Direction::Forward => order == Ordering::Less,
+            Direction::Backward => order == Ordering::Greater,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::version::Stored;
+
+    /// A walk over a sorted list: (key, GLSN, deleted).
+    #[derive(Debug)]
+    pub(crate) struct ListCursor {
+        list: Vec<(Vec<u8>, u64, &'static [u8])>,
+        at: Option<usize>,
+    }
+
+    impl ListCursor {
+        pub(crate) fn seek(&mut self, key: &[u8], glsn: Glsn) {
+            let at = self.list.partition_point(|entry| before(entry, key, glsn));
+            self.at = (at < self.list.len()).then_some(at);
+        }
+
+        pub(crate) fn seek_before(&mut self, key: &[u8], glsn: Glsn) {
+            self.at = self.list.partition_point(|entry| before(entry, key, glsn)).checked_sub(1);
+        }
+
+        pub(crate) fn seek_end(&mut self, direction: Direction) {
+            self.at = match direction {
+                Direction::Forward => (!self.list.is_empty()).then_some(0),
+                Direction::Backward => self.list.len().checked_sub(1),
+            };
+        }
+
+        pub(crate) fn step(&mut self, direction: Direction) {
+            self.at = match direction {
+                Direction::Forward => self.at.map(|at| at + 1).filter(|&at| at < self.list.len()),
+                Direction::Backward => self.at.and_then(|at| at.checked_sub(1)),
+            };
+        }
+
+        pub(crate) fn current(&self) -> Option<Version<'_>> {
+            let (key, glsn, value) = &self.list[self.at?];
+            Some(Version { key, glsn: Glsn(*glsn), stored: Stored::Inline(value) })
+        }
+    }
+
+    fn before(entry: &(Vec<u8>, u64, &'static [u8]), key: &[u8], glsn: Glsn) -> bool {
+        (&entry.0[..], std::cmp::Reverse(entry.1)) < (key, std::cmp::Reverse(glsn.0))
+    }
+
+    pub(crate) fn list(entries: &[(&str, u64, &'static [u8])]) -> Cursor {
+        let mut list: Vec<_> = entries.iter().map(|(key, glsn, value)| (key.as_bytes().to_vec(), *glsn, *value)).collect();
+        list.sort_by(|a, b| (&a.0, std::cmp::Reverse(a.1)).cmp(&(&b.0, std::cmp::Reverse(b.1))));
+        Cursor::List(ListCursor { list, at: None })
+    }
+
+    fn sources() -> Vec<Cursor> {
+        vec![
+            list(&[("b", 7, b"first"), ("d", 9, b"")]),
+            list(&[("a", 3, b""), ("b", 7, b"second"), ("b", 5, b""), ("a long key, longer than the prefix", 4, b"")]),
+            list(&[]),
+            list(&[("a", 2, b""), ("b", 1, b""), ("c", 1, b""), ("a long key, longer than a prefix", 6, b"")]),
+        ]
+    }
+
+    fn walk(merge: &mut Merge) -> Vec<(String, u64, Vec<u8>)> {
+        let mut seen = Vec::new();
+        while let Some(version) = merge.top() {
+            let Stored::Inline(value) = version.stored else { panic!("lists hold values") };
+            seen.push((String::from_utf8(version.key.to_vec()).unwrap(), version.glsn.0, value.to_vec()));
+            merge.advance().unwrap();
+        }
+        seen
+    }
+
+    fn in_order() -> Vec<(String, u64, Vec<u8>)> {
+        let entry = |key: &str, glsn, value: &[u8]| (key.to_owned(), glsn, value.to_vec());
+        vec![
+            entry("a", 3, b""),
+            entry("a", 2, b""),
+            entry("a long key, longer than a prefix", 6, b""),
+            entry("a long key, longer than the prefix", 4, b""),
+            entry("b", 7, b"first"),
+            entry("b", 7, b"second"),
+            entry("b", 5, b""),
+            entry("b", 1, b""),
+            entry("c", 1, b""),
+            entry("d", 9, b""),
+        ]
+    }
+
+    #[test]
+    fn sources_come_in_one_order_and_the_first_wins_where_two_are_equal() {
+        let mut merge = Merge::new(sources(), Direction::Forward);
+        merge.seek_end().unwrap();
+        assert_eq!(walk(&mut merge), in_order());
+    }
+
+    #[test]
+    fn a_walk_back_is_the_walk_forward_reversed() {
+        let mut merge = Merge::new(sources(), Direction::Backward);
+        merge.seek_end().unwrap();
+        let mut seen = walk(&mut merge);
+        seen.reverse();
+        assert_eq!(seen, in_order());
+    }
+
+    #[test]
+    fn a_seek_lands_between_versions() {
+        let mut merge = Merge::new(sources(), Direction::Forward);
+        merge.seek(b"b", Glsn(6)).unwrap();
+        assert_eq!(walk(&mut merge), in_order()[6..]);
+        let mut merge = Merge::new(sources(), Direction::Backward);
+        merge.seek_before(b"b", Glsn(6)).unwrap();
+        assert_eq!(walk(&mut merge).len(), 6);
+    }
+
+    #[test]
+    fn a_skip_leaves_out_what_stands_before_and_nothing_else() {
+        let mut merge = Merge::new(sources(), Direction::Forward);
+        merge.seek_end().unwrap();
+        merge.skip_to(b"b", Glsn::NONE).unwrap();
+        assert_eq!(walk(&mut merge), in_order()[8..]);
+    }
+
+    #[test]
+    fn a_key_is_looked_up_and_left_while_walking_back() {
+        let mut merge = Merge::new(sources(), Direction::Backward);
+        merge.seek_before(b"b", Glsn::NONE).unwrap();
+        let mut seen = 0;
+        merge
+            .look_up_and_leave(b"b", Glsn(8), |version| {
+                assert_eq!((version.glsn, version.stored), (Glsn(7), Stored::Inline(b"first")));
+                seen += 1;
+            })
+            .unwrap();
+        assert_eq!(seen, 1);
+        assert_eq!(walk(&mut merge).len(), 4);
+    }
+}

@@ -1,0 +1,114 @@
+//! Writes a run: partition after partition, cut between keys.
+
+use std::sync::Arc;
+
+use plimsoll_memory::budget::Budget;
+
+use crate::error::Result;
+use crate::index::files::{FileGuard, Files};
+use crate::index::source::Member;
+use crate::run::builder::PartitionBuilder;
+use crate::run::file::RunFileSink;
+use crate::version::{Stored, Version};
+
+/// Chunks that one output takes at most: the builder's three and one for a tall tree, the sink's one, and one for the list of side files.
+pub(crate) const OUTPUT_CHUNKS: u64 = 6;
+
+/// A partition is cut when its values stand in so many side files: their list is memory.
+const SIDES_MAX: u32 = 1024;
+
+/// A run being written. Dropped before it is taken, it leaves nothing behind.
+#[derive(Debug)]
+pub(crate) struct Output {
+    files: Arc<Files>,
+    budget: Budget,
+    partition_bytes: u64,
+    open: Option<OpenPartition>,
+    done: Vec<Member>,
+    written_bytes: u64,
+}
+
+#[derive(Debug)]
+struct OpenPartition {
+    guard: Arc<FileGuard>,
+    builder: PartitionBuilder<RunFileSink>,
+    sides: u32,
+    last_side: Option<u64>,
+}
+
+impl Output {
+    /// An empty run; it takes [`OUTPUT_CHUNKS`] of `budget` with the first version.
+    pub(crate) fn new(files: &Arc<Files>, budget: &Budget, partition_bytes: u64) -> Self {
+        Self {
+            files: Arc::clone(files),
+            budget: budget.clone(),
+            partition_bytes,
+            open: None,
+            done: Vec::new(),
+            written_bytes: 0,
+        }
+    }
+
+    /// Adds a version: keys ascending, one key's versions newest first. `starts_key`: it is the first of its key in this run.
+    pub(crate) fn add(&mut self, version: &Version<'_>, starts_key: bool) -> Result<()> {
+        if starts_key && self.open.as_ref().is_some_and(|open| open.is_full(self.partition_bytes)) {
+            self.cut()?;
+        }
+        if self.open.is_none() {
+            let (guard, sink) = self.files.create(&self.budget)?;
+            let builder = PartitionBuilder::new(sink, &self.budget, false)?;
+            self.open = Some(OpenPartition { guard, builder, sides: 0, last_side: None });
+        }
+        let open = self.open.as_mut().expect("made above");
+        open.note_side(version.stored);
+        open.builder.add(version)
+    }
+
+    /// Adds a partition as it stands; its keys are behind all that were added before.
+    pub(crate) fn link(&mut self, member: Member) -> Result<()> {
+        self.cut()?;
+        self.done.push(member);
+        Ok(())
+    }
+
+    /// Whether a partition is being written.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Bytes of partitions written so far, and of the one being written.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        self.written_bytes + self.open.as_ref().map_or(0, |open| open.builder.bytes())
+    }
+
+    fn cut(&mut self) -> Result<()> {
+        let Some(open) = self.open.take() else { return Ok(()) };
+        let (sink, info) = open.builder.finish()?;
+        sink.finish()?;
+        let member = self.files.open_new(info, open.guard)?;
+        self.written_bytes += member.bytes();
+        self.done.push(member);
+        Ok(())
+    }
+
+    /// Ends the run: its partitions, synced (their names are not), and the bytes that were written.
+    pub(crate) fn finish(mut self) -> Result<(Vec<Member>, u64)> {
+        self.cut()?;
+        Ok((self.done, self.written_bytes))
+    }
+}
+
+impl OpenPartition {
+    fn is_full(&self, partition_bytes: u64) -> bool {
+        self.builder.bytes() >= partition_bytes || self.sides >= SIDES_MAX
+    }
+
+    fn note_side(&mut self, stored: Stored<'_>) {
+        if let Stored::InSide { side, .. } = stored
+            && self.last_side != Some(side.0)
+        {
+            self.last_side = Some(side.0);
+            self.sides += 1;
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Chooses which runs are merged next. Changes nothing.
+//!
+//! Runs are looked at in the order of their age, and only neighbours are merged (law 2 of the index). The rule is geometric: newer runs
+//! are merged into the next older one once together they are [`RATIO_FEW`] times its size; where there are many runs a lower ratio will
+//! do, so that their number stays bounded. For a random load of n equal flushes each byte is rewritten about log8(n) times, and
+//! what does not overlap is linked instead of rewritten (`compaction`).
+
+use std::ops::Range;
+
+/// Newer runs are merged with an older one if together they are so many times its size, while there are few runs,
+const RATIO_FEW: u64 = 3;
+/// while there are more than [`FEW_RUNS`],
+const RATIO_SOME: u64 = 2;
+/// and while there are more than [`SOME_RUNS`].
+const RATIO_MANY: u64 = 1;
+const FEW_RUNS: usize = 9;
+const SOME_RUNS: usize = 11;
+/// Above this many runs the cheapest merge is taken whatever its shape.
+const TOO_MANY_RUNS: usize = 14;
+
+/// So few runs are left alone when the store is idle.
+const SETTLED_RUNS: usize = 3;
+/// An idle store merges newer runs into an older one if together they are at least this part of its size (one in so many).
+const SETTLED_PART: u64 = 4;
+
+/// What the policy knows of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RunShape {
+    /// Bytes of its partitions.
+    pub(crate) bytes: u64,
+    /// Whether a compaction has it as an input already.
+    pub(crate) busy: bool,
+}
+
+/// Why runs are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Urge {
+    /// A run was added.
+    Due,
+    /// Nobody is writing: reads are made cheaper.
+    Settle,
+    /// As few runs as there can be.
+    All,
+}
+
+/// Neighbouring runs to merge: indexes into the runs, newest first.
+pub(crate) type Plan = Range<usize>;
+
+/// The runs to merge next, at most `fan_in` of them; `None` if nothing is due.
+pub(crate) fn choose(runs: &[RunShape], fan_in: usize, urge: Urge) -> Option<Plan> {
+    // What is older than a running merge waits for its outcome.
+    let free = runs.iter().position(|run| run.busy).unwrap_or(runs.len());
+    let bytes: Vec<u64> = runs[..free].iter().map(|run| run.bytes).collect();
+    if bytes.len() < 2 {
+        return None;
+    }
+    match urge {
+        Urge::Due => due(&bytes, fan_in),
+        Urge::Settle => due(&bytes, fan_in).or_else(|| settling(&bytes, fan_in)),
+        // The newest first: the big old ones are rewritten once, at the end.
+        Urge::All => Some(0..bytes.len().min(fan_in)),
+    }
+}
+
+fn due(bytes: &[u64], fan_in: usize) -> Option<Plan> {
+    let ratio = match bytes.len() {
+        0..=FEW_RUNS => RATIO_FEW,
+        0..=SOME_RUNS => RATIO_SOME,
+        _ => RATIO_MANY,
+    };
+    geometric(bytes, fan_in, |newer, older| newer >= ratio.saturating_mul(older), ratio)
+        .or_else(|| (bytes.len() > TOO_MANY_RUNS).then(|| cheapest(bytes, fan_in)))
+}
+
+fn settling(bytes: &[u64], fan_in: usize) -> Option<Plan> {
+    if bytes.len() <= SETTLED_RUNS {
+        return None;
+    }
+    geometric(bytes, fan_in, |newer, older| newer >= older / SETTLED_PART, u64::MAX)
+        // The oldest run stays as it is; those above it become one.
+        .or_else(|| Some(0..(bytes.len() - 1).min(fan_in)))
+}
+
+/// The longest range in which the newer runs reach the oldest one as `reach` demands. A newest run that is more than `ratio` times
+/// as large as the others together is left out: it would be rewritten for little.
+fn geometric(bytes: &[u64], fan_in: usize, reach: impl Fn(u64, u64) -> bool, ratio: u64) -> Option<Plan> {
+    let mut start = 0;
+    while start + 1 < bytes.len() {
+        let mut newer = 0u64;
+        let mut end = None;
+        for at in start + 1..bytes.len() {
+            newer = newer.saturating_add(bytes[at - 1]);
+            if reach(newer, bytes[at]) {
+                end = Some(at + 1);
+            }
+        }
+        let end = end?;
+        let from = start.max(end.saturating_sub(fan_in));
+        let others: u64 = bytes[from + 1..end].iter().sum();
+        if from > start || bytes[from] <= others.saturating_mul(ratio) {
+            return Some(from..end);
+        }
+        start += 1;
+    }
+    None
+}
+
+/// The range whose merge costs least for each run that it saves.
+fn cheapest(bytes: &[u64], fan_in: usize) -> Plan {
+    let ranges = (0..bytes.len()).flat_map(|start| (start + 2..=(start + fan_in).min(bytes.len())).map(move |end| start..end));
+    let cost = |range: &Plan| bytes[range.clone()].iter().sum::<u64>() / (range.len() as u64 - 1);
+    ranges.min_by_key(cost).expect("there are many runs")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shapes(bytes: &[u64]) -> Vec<RunShape> {
+        bytes.iter().map(|&bytes| RunShape { bytes, busy: false }).collect()
+    }
+
+    /// Flushes of the given sizes, every merge that is due done at once; bytes rewritten for each byte flushed, and the most runs.
+    fn load(sizes: impl Iterator<Item = u64>, fan_in: usize) -> (f64, usize) {
+        let (mut runs, mut flushed, mut rewritten, mut most) = (Vec::new(), 0, 0, 0);
+        for size in sizes {
+            runs.insert(0, size);
+            flushed += size;
+            while let Some(plan) = choose(&shapes(&runs), fan_in, Urge::Due) {
+                assert!(plan.len() >= 2 && plan.len() <= fan_in, "{plan:?} of {runs:?}");
+                let merged: u64 = runs[plan.clone()].iter().sum();
+                rewritten += merged;
+                runs.splice(plan, [merged]);
+            }
+            most = most.max(runs.len());
+        }
+        (rewritten as f64 / flushed as f64, most)
+    }
+
+    #[test]
+    fn equal_flushes_are_rewritten_about_logarithmically_and_leave_few_runs() {
+        for fan_in in [4, 8] {
+            for (flushes, rewritten_max) in [(200, 4.0), (1000, 5.5), (5000, 7.0)] {
+                let (rewritten, most) = load(std::iter::repeat_n(1000, flushes), fan_in);
+                assert!(rewritten <= rewritten_max, "{flushes} flushes, fan-in {fan_in}: {rewritten}");
+                assert!(most <= 12, "{flushes} flushes, fan-in {fan_in}: {most} runs");
+            }
+        }
+    }
+
+    #[test]
+    fn flushes_of_any_sizes_leave_few_runs() {
+        let mut random = plimsoll_disk::random::Random::new(5);
+        for spread in [2, 6, 12] {
+            let sizes: Vec<u64> = (0..2000).map(|_| 1000 << random.below(spread)).collect();
+            let (rewritten, most) = load(sizes.into_iter(), 8);
+            assert!(rewritten <= 8.0, "spread {spread}: {rewritten}");
+            assert!(most <= 16, "spread {spread}: {most} runs");
+        }
+    }
+
+    #[test]
+    fn what_is_merged_and_what_is_left_alone() {
+        let due = |bytes: &[u64]| choose(&shapes(bytes), 8, Urge::Due);
+        let settle = |bytes: &[u64]| choose(&shapes(bytes), 8, Urge::Settle);
+        let all = |bytes: &[u64]| choose(&shapes(bytes), 8, Urge::All);
+        assert_eq!(due(&[]), None);
+        assert_eq!(due(&[1]), None);
+        assert_eq!(due(&[1, 1, 1]), None);
+        assert_eq!(due(&[1, 1, 1, 1]), Some(0..4));
+        assert_eq!(due(&[1, 1, 1, 100]), None);
+        assert_eq!(due(&[1000, 1, 1, 1]), None, "a large transaction is not rewritten for small old runs");
+        assert_eq!(settle(&[1, 100]), None);
+        assert_eq!(settle(&[1, 1, 1, 100]), Some(0..3), "a huge old run is not rewritten for small new ones");
+        assert_eq!(settle(&[10, 10, 10, 100]), Some(0..4));
+        assert_eq!(all(&[1, 100]), Some(0..2));
+        assert_eq!(all(&[1; 20]), Some(0..8));
+        assert_eq!(all(&[7]), None);
+    }
+
+    #[test]
+    fn a_running_merge_is_not_disturbed() {
+        let mut runs = shapes(&[1, 1, 1, 1, 50, 50]);
+        runs[4].busy = true;
+        runs[5].busy = true;
+        assert_eq!(choose(&runs, 4, Urge::Due), Some(0..4));
+        runs[1].busy = true;
+        assert_eq!(choose(&runs, 4, Urge::All), None);
+    }
+}

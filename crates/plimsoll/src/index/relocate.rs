@@ -1,0 +1,119 @@
+//! Copies values that live in log entries which are wanted back into a side file of plain bytes, piece by piece.
+
+use std::fmt;
+use std::sync::Arc;
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::side::{SideId, SideWriter};
+use plimsoll_memory::budget::{Budget, Kind};
+use plimsoll_memory::chunk::Chunk;
+
+use crate::error::Result;
+use crate::index::core::{Core, lock};
+use crate::version::{Stored, Version};
+
+/// Copies the values of one job. Dropped before its side file is named by a manifest, it removes it.
+pub(crate) struct Relocator {
+    core: Arc<Core>,
+    budget: Budget,
+    below: Glsn,
+    piece: Option<Chunk>,
+    writer: Option<Box<dyn SideWriter>>,
+    side: Option<SideId>,
+    /// Where the value that is being copied begins in the side file, and how much of it is there.
+    copying: Option<(u64, u64)>,
+    finished: bool,
+    named: bool,
+}
+
+/// How far a version's value has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moved<'a> {
+    /// The version can be written: what it stores now.
+    Ready(Stored<'a>),
+    /// A part of the value is still to be copied.
+    Partly,
+}
+
+impl Relocator {
+    /// Copies what lies in entries below `below`; takes one chunk of `budget`.
+    pub(crate) fn new(core: &Arc<Core>, budget: &Budget, below: Glsn) -> Self {
+        let (core, budget) = (Arc::clone(core), budget.clone());
+        Self { core, budget, below, piece: None, writer: None, side: None, copying: None, finished: false, named: false }
+    }
+
+    /// Whether values of this entry are copied.
+    pub(crate) fn wants(&self, glsn: Glsn) -> bool {
+        glsn < self.below
+    }
+
+    /// What `version` stores once it is moved. Copies at most `allowance` bytes (a piece more) and takes them off it.
+    pub(crate) fn relocate<'a>(&mut self, version: &Version<'a>, allowance: &mut u64) -> Result<Moved<'a>> {
+        let Stored::InLog { offset, len } = version.stored else { return Ok(Moved::Ready(version.stored)) };
+        if !self.wants(version.glsn) {
+            return Ok(Moved::Ready(version.stored));
+        }
+        self.begin()?;
+        let (writer, piece) = (self.writer.as_mut().expect("begun"), self.piece.as_mut().expect("begun"));
+        let (start, mut copied) = self.copying.unwrap_or((writer.position(), 0));
+        let side = writer.id();
+        while copied < len {
+            if *allowance == 0 {
+                self.copying = Some((start, copied));
+                return Ok(Moved::Partly);
+            }
+            let bytes = (len - copied).min(piece.len() as u64);
+            let into = &mut piece[..bytes as usize];
+            self.core.ground.log.read_range(version.glsn, offset + copied, into)?;
+            writer.write(into)?;
+            copied += bytes;
+            *allowance = allowance.saturating_sub(bytes);
+        }
+        self.copying = None;
+        Ok(Moved::Ready(Stored::InSide { side, offset: start, len }))
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        if self.writer.is_none() {
+            self.piece = Some(self.budget.take(Kind::Sort)?);
+            let writer = self.core.ground.log.create_side()?;
+            lock(&self.core.sides_in_work).insert(writer.id());
+            self.side = Some(writer.id());
+            self.writer = Some(writer);
+        }
+        Ok(())
+    }
+
+    /// Syncs the side file, if there is one.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        if let Some(writer) = self.writer.take() {
+            writer.finish()?;
+            self.finished = true;
+        }
+        Ok(())
+    }
+
+    /// A manifest names the side file now, or may name it.
+    pub(crate) fn set_named(&mut self) {
+        self.named = true;
+    }
+}
+
+impl Drop for Relocator {
+    fn drop(&mut self) {
+        drop(self.writer.take());
+        if let Some(side) = self.side {
+            if self.finished && !self.named {
+                // What cannot be removed now is swept at the next open.
+                let _ = self.core.ground.log.discard_side(side);
+            }
+            lock(&self.core.sides_in_work).remove(&side);
+        }
+    }
+}
+
+impl fmt::Debug for Relocator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Relocator(below {}, side file {:?})", self.below, self.side)
+    }
+}

@@ -1,0 +1,301 @@
+//! Makes room for commits and takes them in: the active memtable, its closing, and the pace of the writers.
+//!
+//! Laws:
+//! 1. What `make_room` promised is kept: the versions that follow find their memory taken already.
+//! 2. A writer waits for a flush by doing it, or by queueing behind the one who does: no writer waits for a thread that may be gone.
+//! 3. Writers are slowed down a little for a long time rather than stopped for a while: by how far the merges, or the flush, lag behind.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use plimsoll_disk::clock::Clock;
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::OutOfBudget;
+use plimsoll_memory::sorted::SortedMap;
+
+use crate::error::Result;
+use crate::index::Progress;
+use crate::index::core::{Core, Counters, lock};
+use crate::index::policy::Urge;
+use crate::index::source::{Memtable, Run};
+use crate::index::view::{Closed, Content};
+use crate::run::partition::{PartitionId, PartitionInfo};
+use crate::version::{MAX_STORED_BYTES, Version};
+
+/// Memtables that may wait to be flushed: one in a small budget, two from this many bytes on.
+const TWO_CLOSED_BYTES: u64 = 64 << 20;
+
+/// Above so many runs writers are slowed down.
+const RUNS_SOFT: usize = 12;
+
+/// Nanoseconds that a byte costs, times the square of the runs above [`RUNS_SOFT`].
+const NANOS_PER_BYTE: u64 = 4;
+
+/// A wait shorter than this is saved up for later.
+const WAIT_MIN_NANOS: u64 = 1_000_000;
+
+/// One call waits no longer than this.
+const WAIT_MAX_NANOS: u64 = 100_000_000;
+
+/// Steps of compaction that a writer does itself where there are no threads and too many runs.
+const STEPS_INLINE: usize = 32;
+
+/// What the one who commits holds.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    active: Arc<Memtable>,
+    /// Bytes that were promised and not used yet.
+    promised: usize,
+    encoded: Vec<u8>,
+    /// Nanoseconds that the writers still have to wait.
+    owed_nanos: u64,
+}
+
+impl Writer {
+    pub(crate) fn new(active: Arc<Memtable>) -> Self {
+        Self { active, promised: 0, encoded: Vec::with_capacity(MAX_STORED_BYTES), owed_nanos: 0 }
+    }
+
+    /// Takes back what an earlier call promised to a commit that did not come.
+    fn forget_promise(&mut self) {
+        self.active.map().unreserve(std::mem::take(&mut self.promised));
+    }
+
+    fn promise(&mut self, bytes: usize) -> Result<(), OutOfBudget> {
+        self.active.map().reserve(bytes)?;
+        self.promised = bytes;
+        Ok(())
+    }
+}
+
+/// What comes next for somebody who needs room.
+enum Next {
+    Done,
+    /// A memtable was closed.
+    Again,
+    /// Something must be flushed first; why, if the budget refused.
+    Flush(Option<OutOfBudget>),
+}
+
+impl Core {
+    pub(crate) fn make_room(self: &Arc<Self>, bytes: usize, boundary: Glsn) -> Result<()> {
+        let mut stalled_nanos = 0;
+        loop {
+            match self.try_to_make_room(bytes, boundary) {
+                Next::Done => break,
+                Next::Again => {}
+                Next::Flush(refusal) => {
+                    let start = self.clock.monotonic_nanos();
+                    let progress = self.flush_step()?;
+                    stalled_nanos += (self.clock.monotonic_nanos() - start).max(1);
+                    if progress == Progress::Idle
+                        && self.view().closed.is_empty()
+                        && let Some(refusal) = refusal
+                    {
+                        // One more look: memory may have come back just now.
+                        return match self.try_to_make_room(bytes, boundary) {
+                            Next::Done => Ok(()),
+                            _ => Err(refusal.into()),
+                        };
+                    }
+                }
+            }
+        }
+        if stalled_nanos > 0 {
+            self.count_stall(stalled_nanos);
+        }
+        self.keep_pace(bytes)
+    }
+
+    fn try_to_make_room(&self, bytes: usize, boundary: Glsn) -> Next {
+        let mut writer = lock(&self.writer);
+        writer.forget_promise();
+        let empty = writer.active.is_empty();
+        let full = writer.active.map().used_bytes() + bytes as u64 > self.ground.memtable_bytes;
+        // There is nowhere to flush to where nothing is written: the memtable grows as long as the budget lets it.
+        let refusal = match !full || empty || self.ground.read_only {
+            true => match writer.promise(bytes) {
+                Ok(()) => return Next::Done,
+                Err(refusal) => Some(refusal),
+            },
+            false => None,
+        };
+        if empty || self.ground.read_only || self.closed_memtables() >= self.closed_max() {
+            return Next::Flush(refusal);
+        }
+        self.close_active(&mut writer, boundary);
+        Next::Again
+    }
+
+    fn closed_memtables(&self) -> usize {
+        self.view().closed.iter().filter(|closed| matches!(closed.content, Content::Memtable(_))).count()
+    }
+
+    fn closed_max(&self) -> usize {
+        if self.ground.budget.limit_bytes() < TWO_CLOSED_BYTES { 1 } else { 2 }
+    }
+
+    fn close_active(&self, writer: &mut Writer, boundary: Glsn) {
+        writer.forget_promise();
+        let next = Arc::new(Memtable::new(&self.ground.budget));
+        let closed = Closed { content: Content::Memtable(Arc::clone(&writer.active)), boundary };
+        self.swap_view(|view| {
+            view.closed.insert(0, closed);
+            view.active = Arc::clone(&next);
+        });
+        writer.active = next;
+        self.signals.call_flush();
+    }
+
+    pub(crate) fn insert(&self, version: &Version<'_>) {
+        if version.glsn <= self.held {
+            return;
+        }
+        let mut writer = lock(&self.writer);
+        let writer = &mut *writer;
+        writer.encoded.clear();
+        version.stored.encode(&mut writer.encoded);
+        let bytes = SortedMap::entry_bytes(version.key.len(), writer.encoded.len());
+        let inserted = writer.active.insert(version.key, version.glsn, &writer.encoded);
+        inserted.expect("make_room took the memory for it");
+        writer.promised = writer.promised.saturating_sub(bytes);
+        Counters::add(&self.counters.bytes_in, (version.key.len() + writer.encoded.len()) as u64);
+    }
+
+    pub(crate) fn adopt(&self, runs: Vec<Vec<PartitionInfo>>, glsn: Glsn) -> Result<()> {
+        let view = self.view();
+        let known = |info: &PartitionInfo| view.infos().any(|known| known.id == info.id);
+        if glsn <= self.held || runs.iter().flatten().any(known) {
+            return Ok(());
+        }
+        let mut adopted = Vec::with_capacity(runs.len());
+        for run in runs.into_iter().filter(|run| !run.is_empty()) {
+            let members = run.into_iter().map(|info| {
+                debug_assert!(matches!(info.id, PartitionId::Side(_)));
+                self.files.open(PartitionInfo { min_glsn: glsn, max_glsn: glsn, fixed_glsn: Some(glsn), ..info })
+            });
+            adopted.push(Arc::new(Run::new(members.collect::<Result<_>>()?)));
+        }
+        let bytes = adopted.iter().map(|run| run.bytes()).sum();
+        let mut writer = lock(&self.writer);
+        if !writer.active.is_empty() {
+            self.close_active(&mut writer, Glsn(glsn.0.saturating_sub(1)));
+        }
+        self.swap_view(|view| view.closed.insert(0, Closed { content: Content::Adopted(adopted), boundary: glsn }));
+        Counters::add(&self.counters.bytes_in, bytes);
+        self.signals.call_flush();
+        Ok(())
+    }
+
+    pub(crate) fn flush_up_to(&self, boundary: Glsn) -> Result<()> {
+        if self.ground.read_only {
+            return Ok(());
+        }
+        let is_flushed = || self.flushed.load(Ordering::Acquire) >= boundary.0;
+        {
+            let mut writer = lock(&self.writer);
+            // Also an empty one: the checkpoint moves on over what is no transaction.
+            if !writer.active.is_empty() || (!is_flushed() && self.view().closed.is_empty()) {
+                self.close_active(&mut writer, boundary);
+            }
+        }
+        while !is_flushed() {
+            if self.flush_step()? == Progress::Idle {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn count_stall(&self, nanos: u64) {
+        Counters::add(&self.counters.stalls, 1);
+        Counters::add(&self.counters.stall_nanos, nanos);
+    }
+
+    /// Slows the writer down by what it owes; where there are no threads, it does their work instead.
+    fn keep_pace(self: &Arc<Self>, bytes: usize) -> Result<()> {
+        if self.ground.read_only {
+            return Ok(());
+        }
+        if !self.ground.background {
+            return self.compact_inline();
+        }
+        let delay = {
+            let mut writer = lock(&self.writer);
+            writer.owed_nanos += bytes as u64 * self.nanos_per_byte(&writer.active);
+            if writer.owed_nanos < WAIT_MIN_NANOS {
+                return Ok(());
+            }
+            std::mem::take(&mut writer.owed_nanos).min(WAIT_MAX_NANOS)
+        };
+        let start = self.clock.monotonic_nanos();
+        self.signals.wait_for_progress(Duration::from_nanos(delay));
+        self.count_stall(self.clock.monotonic_nanos() - start);
+        Ok(())
+    }
+
+    fn nanos_per_byte(&self, active: &Memtable) -> u64 {
+        let view = self.view();
+        let mut nanos = 0;
+        // Where compaction cannot go on, waiting for it helps nobody.
+        if self.signals.last_error().is_none() {
+            nanos += nanos_for_runs(view.runs.len());
+        }
+        if view.closed.len() >= self.closed_max() {
+            let counters = &self.counters;
+            let (spent, flushed) =
+                (counters.flush_nanos.load(Ordering::Relaxed), counters.bytes_flushed.load(Ordering::Relaxed));
+            let fill = active.map().used_bytes() as f64 / self.ground.memtable_bytes as f64;
+            nanos += nanos_for_flush(spent, flushed, fill);
+        }
+        nanos
+    }
+
+    fn compact_inline(self: &Arc<Self>) -> Result<()> {
+        for _ in 0..STEPS_INLINE {
+            if self.view().runs.len() <= RUNS_SOFT || self.compact(Urge::Due)? == Progress::Idle {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a byte costs where there are so many runs.
+fn nanos_for_runs(runs: usize) -> u64 {
+    let above = runs.saturating_sub(RUNS_SOFT) as u64;
+    NANOS_PER_BYTE * above * above
+}
+
+/// What a byte costs while a flush lags behind and the active memtable is full to `fill`: from half on ever nearer to the pace at which
+/// bytes are flushed.
+fn nanos_for_flush(spent_nanos: u64, flushed_bytes: u64, fill: f64) -> u64 {
+    if flushed_bytes == 0 {
+        return 0;
+    }
+    let share = (2.0 * fill - 1.0).clamp(0.0, 1.0);
+    (spent_nanos as f64 / flushed_bytes as f64 * share) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writers_are_slowed_down_by_how_far_compaction_lags_behind() {
+        assert_eq!(nanos_for_runs(0), 0);
+        assert_eq!(nanos_for_runs(RUNS_SOFT), 0);
+        assert!((1..=NANOS_PER_BYTE).contains(&nanos_for_runs(RUNS_SOFT + 1)));
+        // 16 runs above: a megabyte a second.
+        assert!((900..1200).contains(&nanos_for_runs(RUNS_SOFT + 16)));
+    }
+
+    #[test]
+    fn writers_come_down_to_the_pace_of_the_flush_while_the_memtable_fills_up() {
+        assert_eq!(nanos_for_flush(0, 0, 0.9), 0);
+        assert_eq!(nanos_for_flush(1000, 100, 0.4), 0);
+        assert_eq!(nanos_for_flush(1000, 100, 0.75), 5);
+        assert_eq!(nanos_for_flush(1000, 100, 3.0), 10);
+    }
+}

@@ -1,0 +1,283 @@
+//! Where versions stand in memory or on disk: memtables, and runs together with the files that they keep.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::{Budget, Kind, OutOfBudget};
+use plimsoll_memory::page::PAGE_BYTES;
+use plimsoll_memory::pool::Touch;
+use plimsoll_memory::sorted::{Position, SortedMap};
+
+use crate::error::Result;
+use crate::index::files::FileGuard;
+use crate::run::partition::{Found, Partition, PartitionInfo};
+use crate::version::{Stored, Version};
+
+/// Commits that no run holds yet.
+#[derive(Debug)]
+pub(crate) struct Memtable {
+    map: SortedMap,
+    min_glsn: AtomicU64,
+    max_glsn: AtomicU64,
+}
+
+impl Memtable {
+    /// An empty one; it takes memory with the first reservation.
+    pub(crate) fn new(budget: &Budget) -> Self {
+        Self {
+            map: SortedMap::new(budget, Kind::Memtable),
+            min_glsn: AtomicU64::new(u64::MAX),
+            max_glsn: AtomicU64::new(0),
+        }
+    }
+
+    /// Its entries.
+    pub(crate) fn map(&self) -> &SortedMap {
+        &self.map
+    }
+
+    /// Puts a version in; `encoded` is what it stored.
+    pub(crate) fn insert(&self, key: &[u8], glsn: Glsn, encoded: &[u8]) -> Result<(), OutOfBudget> {
+        // Before the entry can be found: whoever looks for changes must not pass this memtable by. The commit's own lock orders the
+        // two for those who validate, the visible watermark for those who read.
+        self.min_glsn.fetch_min(glsn.0, Ordering::Release);
+        self.max_glsn.fetch_max(glsn.0, Ordering::Release);
+        self.map.insert(key, glsn.0, encoded)
+    }
+
+    /// Whether it holds nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
+    /// Oldest commit in it; [`Glsn::MAX`] if there is none.
+    pub(crate) fn min_glsn(&self) -> Glsn {
+        // Acquire: pairs with the Release in `insert`.
+        Glsn(self.min_glsn.load(Ordering::Acquire))
+    }
+
+    /// Newest commit in it.
+    pub(crate) fn max_glsn(&self) -> Glsn {
+        // Acquire: pairs with the Release in `insert`.
+        Glsn(self.max_glsn.load(Ordering::Acquire))
+    }
+
+    /// The version at a position.
+    pub(crate) fn version(&self, position: Position) -> Version<'_> {
+        let entry = self.map.at(position);
+        let stored = Stored::decode(entry.value).expect("a memtable holds what was encoded");
+        Version { key: entry.key, glsn: Glsn(entry.order), stored }
+    }
+
+    /// The first version at or behind (`key`, `glsn`), if it is of that key.
+    pub(crate) fn find(&self, key: &[u8], glsn: Glsn) -> Option<Position> {
+        self.map.seek(key, glsn.0).filter(|&position| self.map.at(position).key == key)
+    }
+}
+
+/// A partition, and the guard of its file.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) partition: Partition,
+    pub(crate) guard: Arc<FileGuard>,
+}
+
+impl Member {
+    /// What is known of it.
+    pub(crate) fn info(&self) -> &PartitionInfo {
+        &self.partition.info
+    }
+
+    /// Bytes of its pages.
+    pub(crate) fn bytes(&self) -> u64 {
+        partition_bytes(self.info())
+    }
+}
+
+/// Bytes of a partition's pages.
+pub(crate) fn partition_bytes(info: &PartitionInfo) -> u64 {
+    u64::from(info.pages) * PAGE_BYTES as u64
+}
+
+/// A run: sorted partitions that do not overlap. Holding it keeps their files.
+#[derive(Debug)]
+pub(crate) struct Run {
+    partitions: Arc<[Partition]>,
+    guards: Box<[Arc<FileGuard>]>,
+    bytes: u64,
+    versions: u64,
+    deletions: u64,
+    min_glsn: Glsn,
+    max_glsn: Glsn,
+    min_pointer: Option<Glsn>,
+}
+
+impl Run {
+    /// A run of at least one partition.
+    pub(crate) fn new(members: Vec<Member>) -> Self {
+        debug_assert!(members.windows(2).all(|pair| pair[0].info().last_key < pair[1].info().first_key));
+        let infos = || members.iter().map(Member::info);
+        Self {
+            bytes: infos().map(partition_bytes).sum(),
+            versions: infos().map(|info| info.versions).sum(),
+            deletions: infos().map(|info| info.deletions).sum(),
+            min_glsn: infos().map(|info| info.min_glsn).min().expect("a run is never empty"),
+            max_glsn: infos().map(|info| info.max_glsn).max().expect("a run is never empty"),
+            min_pointer: infos().filter_map(|info| info.min_pointer).min(),
+            guards: members.iter().map(|member| Arc::clone(&member.guard)).collect(),
+            partitions: members.into_iter().map(|member| member.partition).collect(),
+        }
+    }
+
+    /// Its partitions, sorted.
+    pub(crate) fn partitions(&self) -> &Arc<[Partition]> {
+        &self.partitions
+    }
+
+    /// What is known of its partitions.
+    pub(crate) fn infos(&self) -> impl Iterator<Item = &PartitionInfo> {
+        self.partitions.iter().map(|partition| &*partition.info)
+    }
+
+    /// The guards of its files, in the order of the partitions.
+    pub(crate) fn guards(&self) -> &[Arc<FileGuard>] {
+        &self.guards
+    }
+
+    /// One of its partitions with its guard.
+    pub(crate) fn member(&self, at: usize) -> Member {
+        Member { partition: self.partitions[at].clone(), guard: Arc::clone(&self.guards[at]) }
+    }
+
+    /// Bytes of its pages.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Versions in it.
+    pub(crate) fn versions(&self) -> u64 {
+        self.versions
+    }
+
+    /// Deletions among them.
+    pub(crate) fn deletions(&self) -> u64 {
+        self.deletions
+    }
+
+    /// Oldest commit in it.
+    pub(crate) fn min_glsn(&self) -> Glsn {
+        self.min_glsn
+    }
+
+    /// Newest commit in it.
+    pub(crate) fn max_glsn(&self) -> Glsn {
+        self.max_glsn
+    }
+
+    /// Oldest log entry that a value of it points into.
+    pub(crate) fn min_pointer(&self) -> Option<Glsn> {
+        self.min_pointer
+    }
+
+    /// The partition that may hold `key`.
+    pub(crate) fn partition_of(&self, key: &[u8]) -> Option<&Partition> {
+        let at = self.partitions.partition_point(|partition| *partition.info.last_key < *key);
+        self.partitions.get(at).filter(|partition| *partition.info.first_key <= *key)
+    }
+}
+
+/// A source of versions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source<'a> {
+    /// Versions in memory.
+    Memtable(&'a Arc<Memtable>),
+    /// Versions on disk: flushed, merged, or adopted.
+    Run(&'a Arc<Run>),
+}
+
+/// What a source says of a key.
+pub(crate) struct Answer {
+    /// Whether it holds, or may hold, a version that is younger than was asked for.
+    pub(crate) younger: bool,
+    /// Newest version that is not younger.
+    pub(crate) found: Option<Place>,
+}
+
+/// A version that was found; it pins where it stands.
+#[derive(Debug)]
+pub(crate) enum Place {
+    Memtable(Arc<Memtable>, Position),
+    Page(Found),
+}
+
+impl Place {
+    /// The commit that wrote it.
+    pub(crate) fn glsn(&self) -> Glsn {
+        match self {
+            Place::Memtable(table, position) => table.version(*position).glsn,
+            Place::Page(found) => found.glsn,
+        }
+    }
+
+    /// What it stored.
+    pub(crate) fn stored(&self) -> Stored<'_> {
+        match self {
+            Place::Memtable(table, position) => table.version(*position).stored,
+            Place::Page(found) => found.stored(),
+        }
+    }
+}
+
+impl Source<'_> {
+    /// Oldest commit in it; [`Glsn::MAX`] if there is none.
+    pub(crate) fn min_glsn(self) -> Glsn {
+        match self {
+            Source::Memtable(table) => table.min_glsn(),
+            Source::Run(run) => run.min_glsn(),
+        }
+    }
+
+    /// Newest commit in it.
+    pub(crate) fn max_glsn(self) -> Glsn {
+        match self {
+            Source::Memtable(table) => table.max_glsn(),
+            Source::Run(run) => run.max_glsn(),
+        }
+    }
+
+    /// Looks `key` up as of `at`.
+    pub(crate) fn lookup(self, key: &[u8], at: Glsn) -> Result<Answer> {
+        match self {
+            Source::Memtable(table) => Ok(lookup_in_memtable(table, key, at)),
+            Source::Run(run) => lookup_in_run(run, key, at, Touch::Point),
+        }
+    }
+
+    /// The newest version of `key` in it.
+    pub(crate) fn newest(self, key: &[u8]) -> Result<Option<Glsn>> {
+        match self {
+            Source::Memtable(table) => Ok(table.find(key, Glsn::MAX).map(|position| table.version(position).glsn)),
+            Source::Run(run) => match run.partition_of(key) {
+                Some(partition) => Ok(partition.lookup(key, Glsn::MAX, Touch::Point)?.newest),
+                None => Ok(None),
+            },
+        }
+    }
+}
+
+fn lookup_in_memtable(table: &Arc<Memtable>, key: &[u8], at: Glsn) -> Answer {
+    let younger = table.max_glsn() > at && table.find(key, Glsn::MAX).is_some_and(|newest| table.version(newest).glsn > at);
+    let found = if table.min_glsn() <= at { table.find(key, at) } else { None };
+    Answer { younger, found: found.map(|position| Place::Memtable(Arc::clone(table), position)) }
+}
+
+/// Looks `key` up in a run as of `at`.
+pub(crate) fn lookup_in_run(run: &Run, key: &[u8], at: Glsn, touch: Touch) -> Result<Answer> {
+    let Some(partition) = run.partition_of(key) else { return Ok(Answer { younger: false, found: None }) };
+    if partition.info.min_glsn > at {
+        return Ok(Answer { younger: true, found: None });
+    }
+    let lookup = partition.lookup(key, at, touch)?;
+    Ok(Answer { younger: lookup.newest.is_some_and(|newest| newest > at), found: lookup.found.map(Place::Page) })
+}

@@ -1,0 +1,173 @@
+//! Decides what becomes of each version that a flush or a merge passes: it stays current, goes into history, or is dropped.
+//!
+//! For each key the newest version stays current. An older one is needed as long as no younger version of its key lies at or below the
+//! horizon; then it goes into history, else it is dropped and nobody can read below the version that superseded it.
+//!
+//! A deletion that is newest is wanted only to hide what is older. Where the merge includes the oldest current run nothing older is left
+//! in the current runs; so the deletion leaves them too. If nobody can read below it and history has nothing of its key, it is dropped.
+//! Else it goes into history, where it still says from when on the key was gone.
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::index::Horizon;
+use crate::index::view::Limits;
+use crate::version::{Stored, Version};
+
+/// What becomes of a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It is its key's newest.
+    Current,
+    /// It was superseded and is still needed. `first`: the first of its key that goes there.
+    History { first: bool },
+    /// Nobody needs it.
+    Dropped,
+}
+
+/// Which kind of runs is merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Inputs {
+    /// Current runs; whether the oldest is among them.
+    Current { oldest: bool },
+    /// History runs.
+    History,
+}
+
+/// What is known elsewhere of a key; asked only where it decides something.
+pub(crate) trait Elsewhere {
+    /// Whether history runs that are not merged here hold a version of the key.
+    fn in_history(&mut self, key: &[u8]) -> crate::error::Result<bool>;
+
+    /// Whether current runs hold any version of the key, and the newest that is not younger than `at`.
+    fn in_runs(&mut self, key: &[u8], at: Glsn) -> crate::error::Result<(bool, Option<Glsn>)>;
+}
+
+/// Nothing is known elsewhere: for a flush, which asks nothing.
+pub(crate) struct Nowhere;
+
+impl Elsewhere for Nowhere {
+    fn in_history(&mut self, _: &[u8]) -> crate::error::Result<bool> {
+        Ok(true)
+    }
+
+    fn in_runs(&mut self, _: &[u8], _: Glsn) -> crate::error::Result<(bool, Option<Glsn>)> {
+        Ok((true, None))
+    }
+}
+
+/// Walks over versions in order and tells the fate of each.
+#[derive(Debug)]
+pub(crate) struct Splitter {
+    inputs: Inputs,
+    /// Whether no history is left out of the merge.
+    all_history: bool,
+    key: Vec<u8>,
+    /// The version of `key` that came before; for the first one of a history run, the one that superseded it as far as it is known.
+    younger: Option<Glsn>,
+    history_begun: bool,
+    keyspace: Option<(u32, Glsn)>,
+    /// What was taken away.
+    pub(crate) limits: Limits,
+}
+
+impl Splitter {
+    /// A splitter that has seen nothing. `all_history`: a merge of history includes all of it.
+    pub(crate) fn new(inputs: Inputs, all_history: bool) -> Self {
+        Self {
+            inputs,
+            all_history,
+            key: Vec::new(),
+            younger: None,
+            history_begun: false,
+            keyspace: None,
+            limits: Limits::default(),
+        }
+    }
+
+    /// Lets the horizon be looked up anew: it moves on while a job runs.
+    pub(crate) fn refresh(&mut self) {
+        self.keyspace = None;
+    }
+
+    /// What becomes of the next version. One with the same key and GLSN as the one before is a copy that does not count.
+    pub(crate) fn fate(
+        &mut self,
+        version: &Version<'_>,
+        horizon: &dyn Horizon,
+        elsewhere: &mut dyn Elsewhere,
+    ) -> crate::error::Result<Fate> {
+        let (keyspace, horizon) = self.horizon(version.key, horizon);
+        if version.key == self.key {
+            if self.younger == Some(version.glsn) {
+                return Ok(Fate::Dropped);
+            }
+            let superseded_by = self.younger.replace(version.glsn);
+            return Ok(self.older(keyspace, horizon, superseded_by));
+        }
+        self.key.clear();
+        self.key.extend_from_slice(version.key);
+        self.history_begun = false;
+        self.younger = Some(version.glsn);
+        match self.inputs {
+            Inputs::Current { oldest: false } => Ok(Fate::Current),
+            Inputs::Current { oldest: true } if version.stored != Stored::Deleted => Ok(Fate::Current),
+            Inputs::Current { oldest: true } => self.deletion(version.glsn, horizon, elsewhere),
+            Inputs::History => self.newest_of_history(version, keyspace, horizon, elsewhere),
+        }
+    }
+
+    fn horizon(&mut self, key: &[u8], horizon: &dyn Horizon) -> (u32, Glsn) {
+        let keyspace = key.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+        match self.keyspace {
+            Some((known, glsn)) if known == keyspace => (known, glsn),
+            _ => *self.keyspace.insert((keyspace, horizon.of(keyspace))),
+        }
+    }
+
+    /// A version that `superseded_by` made old.
+    fn older(&mut self, keyspace: u32, horizon: Glsn, superseded_by: Option<Glsn>) -> Fate {
+        match superseded_by {
+            Some(by) if by <= horizon => {
+                self.limits.dropped(keyspace, by);
+                Fate::Dropped
+            }
+            _ => self.to_history(),
+        }
+    }
+
+    fn to_history(&mut self) -> Fate {
+        Fate::History { first: !std::mem::replace(&mut self.history_begun, true) }
+    }
+
+    /// A deletion that is the newest of its key and has nothing older outside of this merge and of history.
+    fn deletion(&mut self, glsn: Glsn, horizon: Glsn, elsewhere: &mut dyn Elsewhere) -> crate::error::Result<Fate> {
+        if glsn <= horizon && !elsewhere.in_history(&self.key)? {
+            return Ok(Fate::Dropped);
+        }
+        self.limits.deletions_moved = self.limits.deletions_moved.max(glsn);
+        Ok(self.to_history())
+    }
+
+    /// The newest version of its key in the history runs that are merged: what superseded it stands in the current runs, if it is not a
+    /// deletion that was moved.
+    fn newest_of_history(
+        &mut self,
+        version: &Version<'_>,
+        keyspace: u32,
+        horizon: Glsn,
+        elsewhere: &mut dyn Elsewhere,
+    ) -> crate::error::Result<Fate> {
+        if version.glsn > horizon {
+            return Ok(self.to_history());
+        }
+        let (any, by) = elsewhere.in_runs(version.key, horizon)?;
+        if by.is_some_and(|by| by > version.glsn) {
+            return Ok(self.older(keyspace, horizon, by));
+        }
+        if version.stored == Stored::Deleted && !any && self.all_history {
+            // Older ones of this merge go with it: it lies at the horizon or below.
+            return Ok(Fate::Dropped);
+        }
+        Ok(self.to_history())
+    }
+}

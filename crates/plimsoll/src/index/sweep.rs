@@ -1,0 +1,106 @@
+//! Goes through the partitions of several runs in key order and finds those that stand alone: what overlaps with nothing need not be
+//! merged.
+
+use crate::run::partition::PartitionInfo;
+
+/// The next partitions in key order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Segment {
+    /// A partition that overlaps with no other.
+    Alone { input: usize, partition: usize },
+    /// Partitions that overlap, directly or through others.
+    Cluster { first_key: Vec<u8>, last_key: Vec<u8> },
+}
+
+/// Where the sweep stands in each run.
+#[derive(Debug)]
+pub(crate) struct Sweep {
+    at: Vec<usize>,
+}
+
+impl Sweep {
+    /// Before the first partition of `inputs` runs.
+    pub(crate) fn new(inputs: usize) -> Self {
+        Self { at: vec![0; inputs] }
+    }
+
+    /// The next segment; `info` gives a partition of a run, if it has so many.
+    pub(crate) fn next<'a>(&mut self, info: impl Fn(usize, usize) -> Option<&'a PartitionInfo>) -> Option<Segment> {
+        let waiting = (0..self.at.len()).filter_map(|input| info(input, self.at[input]).map(|info| (input, info)));
+        let (input, first) = waiting.min_by(|a, b| a.1.first_key.cmp(&b.1.first_key))?;
+        let partition = self.at[input];
+        self.at[input] += 1;
+        let mut last_key = &first.last_key;
+        let mut alone = true;
+        let mut grown = true;
+        while grown {
+            grown = false;
+            for (other, at) in self.at.iter_mut().enumerate() {
+                while let Some(next) = info(other, *at).filter(|next| next.first_key <= *last_key) {
+                    last_key = last_key.max(&next.last_key);
+                    *at += 1;
+                    (alone, grown) = (false, true);
+                }
+            }
+        }
+        Some(if alone {
+            Segment::Alone { input, partition }
+        } else {
+            Segment::Cluster { first_key: first.first_key.clone(), last_key: last_key.clone() }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_log::glsn::Glsn;
+
+    use super::*;
+    use crate::run::partition::PartitionId;
+
+    fn run(spans: &[(&str, &str)]) -> Vec<PartitionInfo> {
+        let info = |(first, last): &(&str, &str)| PartitionInfo {
+            id: PartitionId::Run(1),
+            pages: 4,
+            root: 1,
+            versions: 1,
+            deletions: 0,
+            first_key: first.as_bytes().to_vec(),
+            last_key: last.as_bytes().to_vec(),
+            min_glsn: Glsn(1),
+            max_glsn: Glsn(1),
+            min_pointer: None,
+            sides: Vec::new(),
+            fixed_glsn: None,
+        };
+        spans.iter().map(info).collect()
+    }
+
+    fn swept(runs: &[Vec<PartitionInfo>]) -> Vec<Segment> {
+        let mut sweep = Sweep::new(runs.len());
+        std::iter::from_fn(|| sweep.next(|input, at| runs[input].get(at))).collect()
+    }
+
+    fn cluster(first: &str, last: &str) -> Segment {
+        Segment::Cluster { first_key: first.into(), last_key: last.into() }
+    }
+
+    #[test]
+    fn partitions_that_overlap_nothing_stand_alone() {
+        let runs = [run(&[("c", "d"), ("g", "h")]), run(&[("a", "b"), ("e", "f")])];
+        let alone = |input, partition| Segment::Alone { input, partition };
+        assert_eq!(swept(&runs), [alone(1, 0), alone(0, 0), alone(1, 1), alone(0, 1)]);
+    }
+
+    #[test]
+    fn partitions_that_overlap_through_others_are_one_cluster() {
+        let runs = [run(&[("a", "c"), ("d", "f")]), run(&[("c", "d"), ("x", "z")]), run(&[("f", "g"), ("z", "zz")])];
+        assert_eq!(swept(&runs), [cluster("a", "g"), cluster("x", "zz")]);
+    }
+
+    #[test]
+    fn a_partition_that_spans_many_makes_one_cluster() {
+        let runs = [run(&[("a", "b"), ("c", "d"), ("e", "f")]), run(&[("b", "y")]), run(&[("m", "n"), ("z", "z")])];
+        assert_eq!(swept(&runs), [cluster("a", "y"), Segment::Alone { input: 2, partition: 1 }]);
+    }
+}
