@@ -18,17 +18,22 @@ use crate::run::bytes::compare;
 use crate::run::ends::{FOOTER_PAGE, Footer, HEADER_PAGE, Header, SIDES_PAGE, write_sides};
 use crate::run::fences::{Fence, OwnedFence};
 use crate::run::filter::key_hash;
-use crate::run::guide::{GUIDE_PAGE, GuideDraft};
+use crate::run::guide::{GUIDE_PAGE, GuideDraft, MAX_GUIDE_KEYS};
 use crate::run::inner::{INNER_PAGE, InnerDraft};
-use crate::run::leaf::{LEAF_PAGE, LeafDraft};
+use crate::run::leaf::{LEAF_PAGE, LeafDraft, MAX_LEAF_KEYS};
 use crate::run::partition::{PartitionId, PartitionInfo};
 use crate::version::{MAX_INDEX_KEY_BYTES, MAX_STORED_BYTES, Stored, Version};
 
 /// Pages in a chunk.
 const PAGES: usize = CHUNK_BYTES / PAGE_BYTES;
 
-/// Hashes in a chunk: more keys than a guide's filter holds, and a leaf's.
-const MAX_HASHES: usize = CHUNK_BYTES / 4;
+/// Bytes of a key's hash.
+const HASH_BYTES: usize = 4;
+
+const _: () = assert!(
+    (MAX_GUIDE_KEYS + MAX_LEAF_KEYS) * HASH_BYTES <= CHUNK_BYTES,
+    "a chunk holds the hashes of a group and a leaf"
+);
 
 /// What a side file's id may take in the set of them and in the list that is made of it.
 const SIDE_BYTES: u64 = 48;
@@ -132,9 +137,6 @@ impl<S: PageSink> PartitionBuilder<S> {
         version.stored.encode(&mut self.stored);
         assert!(self.stored.len() <= MAX_STORED_BYTES, "an inline value has at most as many bytes as a version may");
 
-        if self.desk.is_full(self.guide.keys() + self.leaf_keys) {
-            self.close_leaf(Some(version))?;
-        }
         let payload = &mut self.desk.work[PAGE_HEADER_BYTES..PAGE_BYTES];
         if !self.leaf.add(payload, key, common, version.glsn, &self.stored) {
             self.close_leaf(Some(version))?;
@@ -212,11 +214,11 @@ impl<S: PageSink> PartitionBuilder<S> {
         let keys = self.guide.keys();
         let desk = self.desk.split();
         self.rising.set(self.guide.first_fence(desk.fences));
-        let hashes = desk.hashes[..4 * keys]
-            .chunks_exact(4)
+        let hashes = desk.hashes[..HASH_BYTES * keys]
+            .chunks_exact(HASH_BYTES)
             .map(|hash| u32::from_le_bytes(hash.try_into().expect("chunks are four bytes")));
         let bytes = self.guide.finish(desk.fences, desk.out, hashes);
-        self.desk.hashes.copy_within(4 * keys..4 * (keys + self.leaf_keys), 0);
+        self.desk.hashes.copy_within(HASH_BYTES * keys..HASH_BYTES * (keys + self.leaf_keys), 0);
         let number = self.write_out(GUIDE_PAGE, bytes)?;
         self.rise(0, number)
     }
@@ -324,12 +326,8 @@ impl Desk {
         (raw, &mut self.work[PAGE_BYTES + PAGE_HEADER_BYTES..2 * PAGE_BYTES])
     }
 
-    fn is_full(&self, hashes: usize) -> bool {
-        hashes == MAX_HASHES
-    }
-
     fn push_hash(&mut self, at: usize, hash: u32) {
-        self.hashes[4 * at..4 * at + 4].copy_from_slice(&hash.to_le_bytes());
+        self.hashes[HASH_BYTES * at..HASH_BYTES * (at + 1)].copy_from_slice(&hash.to_le_bytes());
     }
 }
 

@@ -16,14 +16,11 @@
 //! own. Flag 2 of the footer: there is a min pointer. A sides page holds ids of side files, ascending, each as its distance to the one
 //! before (the first of a page, to 0).
 
-use std::ops::Deref;
-
 use plimsoll_disk::codec::{Reader, put_varint, varint_len};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::side::SideId;
-use plimsoll_memory::page::{PAGE_PAYLOAD_BYTES, page_kind, page_payload};
+use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
 
-use crate::error::{Error, Result};
 use crate::run::partition::{PartitionId, PartitionInfo};
 use crate::version::MAX_INDEX_KEY_BYTES;
 
@@ -249,61 +246,4 @@ pub(crate) fn check_sides(payload: &[u8], mut each: impl FnMut(SideId)) -> Resul
         each(SideId(id));
     }
     if reader.remaining() == 0 { Ok(()) } else { Err(broken) }
-}
-
-/// Fewest pages of a partition: header, leaf, guide, footer.
-const MIN_PAGES: u32 = 4;
-
-/// What the header, the footer and the list of side files of a partition say of it; `load` gets a page, checked.
-pub(crate) fn read_ends<P: Deref<Target = [u8]>>(
-    id: PartitionId,
-    pages: u32,
-    load: impl Fn(u32) -> Result<P>,
-) -> Result<PartitionInfo> {
-    let ends = Ends { id, load };
-    if pages < MIN_PAGES {
-        return Err(ends.corrupt(0, "too few pages for a partition"));
-    }
-    let header: Header = ends.read(0, HEADER_PAGE, check_header)?;
-    if header.id != id {
-        return Err(ends.corrupt(0, &format!("the header of {}", header.id)));
-    }
-    let last = pages - 1;
-    let footer = ends.read(last, FOOTER_PAGE, check_footer)?;
-    if footer.pages != pages || footer.pending != header.pending {
-        return Err(ends.corrupt(last, "a footer that does not agree with the file"));
-    }
-    let mut sides = Vec::new();
-    for number in footer.sides_page..last {
-        ends.read(number, SIDES_PAGE, |payload| {
-            check_sides(payload, |side| {
-                if sides.len() < footer.sides as usize {
-                    sides.push(side);
-                }
-            })
-        })?;
-    }
-    if sides.len() != footer.sides as usize || !sides.is_sorted_by(|a, b| a < b) {
-        return Err(ends.corrupt(last, "a footer that does not agree with the list of side files"));
-    }
-    Ok(footer.into_info(id, sides))
-}
-
-struct Ends<L> {
-    id: PartitionId,
-    load: L,
-}
-
-impl<P: Deref<Target = [u8]>, L: Fn(u32) -> Result<P>> Ends<L> {
-    fn read<T>(&self, number: u32, kind: u8, read: impl FnOnce(&[u8]) -> Result<T, &'static str>) -> Result<T> {
-        let page = (self.load)(number)?;
-        if page_kind(&page) != kind {
-            return Err(self.corrupt(number, "a page of another kind"));
-        }
-        read(page_payload(&page)).map_err(|what| self.corrupt(number, what))
-    }
-
-    fn corrupt(&self, number: u32, what: &str) -> Error {
-        Error::corrupt(format!("{}, page {number}: found {what}", self.id))
-    }
 }

@@ -5,22 +5,24 @@
 
 use std::fmt;
 use std::io;
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_disk::checksum::seed;
 use plimsoll_disk::vfs::{Caching, Disk, File, Open};
-use plimsoll_log::side::{SideRef, SideWriter};
+use plimsoll_log::side::{SideId, SideRef, SideWriter};
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
-use plimsoll_memory::page::{PAGE_BYTES, check_page};
+use plimsoll_memory::page::{PAGE_BYTES, check_page, page_kind, page_payload};
 use plimsoll_memory::pool::{LoadError, PageSource, Pool};
 
 use crate::error::{Error, Result};
 use crate::run::builder::PageSink;
-use crate::run::ends::read_ends;
+use crate::run::ends::{FOOTER_PAGE, Footer, HEADER_PAGE, SIDES_PAGE, check_footer, check_header, check_sides};
 use crate::run::partition::{Partition, PartitionId, PartitionInfo};
+
+/// Fewest pages of a partition: header, leaf, guide, footer.
+const MIN_PAGES: u32 = 4;
 
 /// Name of a run's file in the index's folder.
 pub(crate) fn run_file_name(id: u64) -> String {
@@ -252,20 +254,58 @@ pub(crate) fn read_info(
     id: PartitionId,
     budget: &Budget,
 ) -> Result<PartitionInfo> {
-    read_ends(id, pages, |number| {
-        let mut page = OwnPage(budget.take(Kind::Staging)?);
-        source.load(number, &mut page.0[..PAGE_BYTES])?;
-        Ok(page)
-    })
+    let mut ends = Ends { source, id, page: budget.take(Kind::Staging)? };
+    if pages < MIN_PAGES {
+        return Err(ends.corrupt(0, "too few pages for a partition"));
+    }
+    let header = ends.read(0, HEADER_PAGE, check_header)?;
+    if header.id != id {
+        return Err(ends.corrupt(0, &format!("the header of {}", header.id)));
+    }
+    let last = pages - 1;
+    let footer = ends.read(last, FOOTER_PAGE, check_footer)?;
+    if footer.pages != pages || footer.pending != header.pending {
+        return Err(ends.corrupt(last, "a footer that does not agree with the file"));
+    }
+    let sides = ends.read_sides(&footer)?;
+    Ok(footer.into_info(id, sides))
 }
 
-/// A page in a chunk of its own.
-struct OwnPage(Chunk);
+/// Reads the pages at a partition's ends, one at a time.
+struct Ends<'a> {
+    source: &'a dyn PageSource,
+    id: PartitionId,
+    page: Chunk,
+}
 
-impl Deref for OwnPage {
-    type Target = [u8];
+impl Ends<'_> {
+    fn read<T>(&mut self, number: u32, kind: u8, read: impl FnOnce(&[u8]) -> Result<T, &'static str>) -> Result<T> {
+        let page = &mut self.page[..PAGE_BYTES];
+        self.source.load(number, page)?;
+        let payload = if page_kind(page) == kind { Ok(page_payload(page)) } else { Err("a page of another kind") };
+        payload.and_then(read).map_err(|what| self.corrupt(number, what))
+    }
 
-    fn deref(&self) -> &[u8] {
-        &self.0[..PAGE_BYTES]
+    fn read_sides(&mut self, footer: &Footer) -> Result<Vec<SideId>> {
+        let (count, last) = (footer.sides as usize, footer.pages - 1);
+        let mut sides = Vec::new();
+        for number in footer.sides_page..last {
+            self.read(number, SIDES_PAGE, |payload| {
+                check_sides(payload, |side| {
+                    // One too many says that there are too many.
+                    if sides.len() <= count {
+                        sides.push(side);
+                    }
+                })
+            })?;
+        }
+        if sides.len() != count || !sides.is_sorted_by(|a, b| a < b) {
+            return Err(self.corrupt(last, "a footer that does not agree with the list of side files"));
+        }
+        Ok(sides)
+    }
+
+    fn corrupt(&self, number: u32, what: &str) -> Error {
+        Error::corrupt(format!("{}, page {number}: found {what}", self.id))
     }
 }

@@ -28,6 +28,11 @@ pub(crate) fn blocks_for(keys: usize) -> usize {
     (keys * TENTHS_OF_BITS).div_ceil(10 * 8 * BLOCK_BYTES).max(1)
 }
 
+/// The most keys that fit a filter of at most so many bytes.
+pub(crate) const fn max_keys(bytes: usize) -> usize {
+    bytes * 8 * 10 / TENTHS_OF_BITS
+}
+
 /// Blocks for so many keys where there is room for `room` of them.
 pub(crate) fn blocks_within(keys: usize, room: usize) -> usize {
     room.min((keys * MAX_BITS).div_ceil(8 * BLOCK_BYTES).max(1))

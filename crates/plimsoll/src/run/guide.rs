@@ -24,6 +24,9 @@ pub(crate) const GUIDE_PAGE: u8 = 17;
 /// Where the filter begins: 64 bytes behind the page's start.
 const FILTER_START: usize = 48;
 
+/// The most keys that a group's leaves have: as many as a filter over the whole page takes.
+pub(crate) const MAX_GUIDE_KEYS: usize = filter::max_keys(PAGE_PAYLOAD_BYTES);
+
 /// A group of leaves being collected.
 #[derive(Debug)]
 pub(crate) struct GuideDraft {
@@ -147,4 +150,32 @@ pub(crate) fn check_guide(payload: &[u8]) -> Result<Guide<'_>, &'static str> {
     let guide = Guide::new(payload).ok_or("the guide's frame is broken")?;
     guide.fences.check()?;
     Ok(guide)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guide_finds_every_leaf_for_which_it_had_room() {
+        for key_bytes in (0..60).chain([4000, 4096]) {
+            for keys in [1, 2, 15, 333, 1310, 3744] {
+                let (mut raw, mut payload) = (vec![0; 2 * 16384], vec![0; PAGE_PAYLOAD_BYTES]);
+                let mut draft = GuideDraft::new();
+                let fence = |n: usize| [&vec![7; key_bytes][..], &(n as u32).to_be_bytes()].concat();
+                let mut leaves = 0;
+                while draft.has_room(&raw, Fence { key: &fence(leaves), below: 0 }, keys) {
+                    draft.add(&mut raw, 5 + leaves as u32, Fence { key: &fence(leaves), below: 0 }, keys);
+                    leaves += 1;
+                }
+                assert!(leaves > 0, "one leaf always fits");
+                let bytes = draft.finish(&raw, &mut payload, (0..(leaves * keys) as u32).map(|n| n << 12));
+                let guide = check_guide(&payload[..bytes]).unwrap();
+                assert_eq!((guide.first_leaf(), guide.leaves() as usize), (5, leaves));
+                for n in 0..leaves {
+                    assert_eq!(guide.find(&fence(n), Glsn::MAX), Some(5 + n as u32), "{key_bytes} and {keys}");
+                }
+            }
+        }
+    }
 }

@@ -114,3 +114,32 @@ pub(crate) fn check_inner(payload: &[u8]) -> Result<Inner<'_>, &'static str> {
     inner.fences.check()?;
     Ok(inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_inner_page_finds_every_child_for_which_it_had_room() {
+        for key_bytes in (0..200).chain([4000, 4096]) {
+            for below in [0, 1, u64::MAX] {
+                let (mut raw, mut payload) = (vec![0; 16384], vec![0; PAGE_PAYLOAD_BYTES]);
+                let mut draft = InnerDraft::new(1);
+                // The keys have no common front: where `below` is long it is the page that fills up, else the buffer.
+                let key = |n: usize| [&((n as u32) << 22).to_be_bytes()[..], &vec![7; key_bytes]].concat();
+                let mut children = 0;
+                while draft.has_room(&raw, Fence { key: &key(children), below }) {
+                    draft.add(&mut raw, 9 + children as u32, Fence { key: &key(children), below });
+                    children += 1;
+                }
+                assert!(children >= 3, "the tree grows wider than high");
+                let bytes = draft.finish(&raw, &mut payload);
+                let inner = check_inner(&payload[..bytes]).unwrap();
+                assert_eq!((inner.children(), inner.height()), (children, 1));
+                for n in 0..children {
+                    assert_eq!(inner.find(&key(n), Glsn(0)), Some(9 + n as u32), "{key_bytes} bytes, child {n}");
+                }
+            }
+        }
+    }
+}

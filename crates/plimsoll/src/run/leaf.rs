@@ -54,6 +54,9 @@ const MAX_ENTRY_BYTES: usize = 1 + 2 + 2 + 10 + 2 + MAX_INDEX_KEY_BYTES + MAX_ST
 // The shortest entry takes 3 bytes: more of them than this do not fit a page.
 const MAX_RESTARTS: usize = PAGE_PAYLOAD_BYTES / 3 / RESTART_EVERY + 1;
 
+/// The most keys in a leaf: each takes at least four bytes, and its part of a restart.
+pub(crate) const MAX_LEAF_KEYS: usize = (PAGE_PAYLOAD_BYTES / (4 * RESTART_EVERY + RESTART_BYTES) + 1) * RESTART_EVERY;
+
 const _: () =
     assert!(FIRST_ENTRY + MAX_ENTRY_BYTES + RESTART_BYTES <= PAGE_PAYLOAD_BYTES, "a leaf takes at least one entry");
 
@@ -517,4 +520,90 @@ fn check_restart(leaf: &Leaf<'_>, block: usize, offset: usize, entry: &Entry) ->
     let hint = leaf.hint_of(entry, leaf.shape.prefix).to_be_bytes();
     let said = leaf.hints().and_then(|hints| hints.get(HINT_BYTES * block..HINT_BYTES * (block + 1)));
     if said == Some(&hint[..]) { Ok(()) } else { Err("a restart's hint is not of its key") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cmp::Reverse;
+    use std::collections::BTreeSet;
+
+    use plimsoll_disk::random::Random;
+
+    use super::*;
+
+    /// Keys of few letters, so that they share much and every relation of two keys occurs.
+    fn random_key(random: &mut Random, front: &[u8]) -> Vec<u8> {
+        let mut key = front.to_vec();
+        (0..random.below(6)).for_each(|_| key.push([0, 1, 255][random.below(3) as usize]));
+        key
+    }
+
+    fn write(versions: &BTreeSet<(Vec<u8>, Reverse<u64>)>) -> Vec<u8> {
+        let mut payload = vec![0; PAGE_PAYLOAD_BYTES];
+        let mut draft = LeafDraft::new();
+        let mut last: &[u8] = &[];
+        for (key, glsn) in versions {
+            assert!(draft.add(&mut payload, key, common_prefix(last, key), Glsn(glsn.0), &[0]));
+            last = key;
+        }
+        let bytes = draft.finish(&mut payload, last);
+        payload.truncate(bytes);
+        payload
+    }
+
+    #[test]
+    fn a_search_ends_where_the_order_says_for_keys_that_are_and_are_not_there() {
+        for seed in 0..300 {
+            let mut random = Random::new(seed);
+            let front = vec![1; [0, 1, 3, 20][random.below(4) as usize]];
+            let count = 1 + random.below(120);
+            let versions: BTreeSet<_> =
+                (0..count).map(|_| (random_key(&mut random, &front), Reverse(random.below(5)))).collect();
+            let payload = write(&versions);
+            let mut walked = Vec::new();
+            check_leaf(&payload, None, |key, glsn, _| walked.push((key.to_vec(), Reverse(glsn.0)))).unwrap();
+            assert!(walked.iter().eq(&versions), "seed {seed}");
+            let leaf = Leaf::new(&payload, None).unwrap();
+            for _ in 0..300 {
+                let front = if random.below(4) == 0 { &front[..front.len() / 2] } else { &front };
+                let sought = (random_key(&mut random, front), Reverse(random.below(6)));
+                let number = versions.range(..&sought).count();
+                let found = leaf.seek(&sought.0, Glsn(sought.1.0)).unwrap();
+                match versions.range(&sought..).next() {
+                    None => assert_eq!(found, Sought::Behind, "seed {seed}, {sought:?}"),
+                    Some((key, glsn)) => {
+                        let mut spelled = Vec::new();
+                        let spot = leaf.spot(number, &mut spelled).unwrap();
+                        assert_eq!(found, Sought::At(spot, *key == sought.0), "seed {seed}, {sought:?}");
+                        assert_eq!((&spelled, spot.entry.glsn), (key, Glsn(glsn.0)));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_leaf_holds_more_keys_than_is_counted_on() {
+        let (mut payload, mut draft) = (vec![0; PAGE_PAYLOAD_BYTES], LeafDraft::new());
+        let mut last = 0u32.to_be_bytes();
+        let mut keys = 0;
+        for n in 1u32.. {
+            let key = n.to_be_bytes();
+            if !draft.add(&mut payload, &key, common_prefix(&last, &key), Glsn(1), &[0]) {
+                break;
+            }
+            (last, keys) = (key, keys + 1);
+        }
+        let bytes = draft.finish(&mut payload, &last);
+        assert!(bytes <= PAGE_PAYLOAD_BYTES && bytes > PAGE_PAYLOAD_BYTES - 8);
+        assert!(keys <= MAX_LEAF_KEYS && keys > MAX_LEAF_KEYS - 100, "{keys} keys");
+    }
+
+    #[test]
+    fn with_a_fixed_glsn_every_entry_has_it() {
+        let payload = write(&BTreeSet::from([(vec![1], Reverse(0)), (vec![2], Reverse(0))]));
+        let mut glsns = Vec::new();
+        check_leaf(&payload, Some(Glsn(9)), |_, glsn, _| glsns.push(glsn)).unwrap();
+        assert_eq!(glsns, [Glsn(9), Glsn(9)]);
+    }
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use plimsoll_disk::clock::{Clock, SystemClock};
+use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::random::Random;
@@ -22,7 +23,7 @@ use crate::run::check::check_partition;
 use crate::run::cursor::{Feed, RunCursor};
 use crate::run::ends::{check_footer, check_header, check_sides};
 use crate::run::file::{RunFileSink, open_run, read_info, read_run_info, run_file_name, run_id_of};
-use crate::run::guide::check_guide;
+use crate::run::guide::{GUIDE_PAGE, check_guide};
 use crate::run::inner::{Inner, check_inner};
 use crate::run::leaf::{LEAF_PAGE, Leaf, check_leaf};
 use crate::run::partition::{Partition, PartitionId, PartitionInfo};
@@ -226,22 +227,31 @@ fn a_partition_of_one_version_is_whole() {
 
 #[test]
 fn the_largest_versions_make_a_deep_tree_in_which_all_is_found() {
-    let (budget, mut model) = (budget(), Model::new());
+    const COUNT: u64 = 27_000;
+    let budget = budget();
     let pool = pool(&budget);
-    let mut stored = Vec::new();
-    Stored::Inline(&[3; INLINE_BYTES]).encode(&mut stored);
-    for n in 0..2000u64 {
-        let mut key = vec![7; MAX_INDEX_KEY_BYTES - 8];
+    let version = |n: u64, key: &mut Vec<u8>| {
+        key.resize(MAX_INDEX_KEY_BYTES - 8, 7);
         key.extend((n / 3).to_be_bytes());
-        model.insert((key, Reverse(n + 1)), stored.clone());
+        Glsn(COUNT - n)
+    };
+    let (value, mut key) = ([3; INLINE_BYTES], Vec::new());
+    let mut builder = PartitionBuilder::new(Pages::default(), &budget, false).unwrap();
+    for n in 0..COUNT {
+        key.clear();
+        let glsn = version(n, &mut key);
+        builder.add(&Version { key: &key, glsn, stored: Stored::Inline(&value) }).unwrap();
     }
-    let partition = partition_of(&budget, &pool, &model);
-    assert!(height(&partition) >= 3, "the tree is flat");
-    for (n, (key, glsn)) in model.keys().enumerate() {
-        if n % 7 == 0 {
-            assert_lookup(&partition, &model, key, glsn.0);
-            assert_lookup(&partition, &model, key, glsn.0 - 1);
-        }
+    let (pages, info) = builder.finish().unwrap();
+    let partition = open(&pool, pages.0, info);
+    assert!(height(&partition) >= 5, "the tree is only {} high", height(&partition));
+    for n in (0..COUNT).step_by(7) {
+        key.clear();
+        let glsn = version(n, &mut key);
+        let found = partition.lookup(&key, glsn, Touch::Point).unwrap().found.unwrap();
+        assert_eq!((found.glsn, found.stored()), (glsn, Stored::Inline(&value)));
+        key.push(0);
+        assert!(partition.lookup(&key, glsn, Touch::Point).unwrap().newest.is_none());
     }
     assert_eq!(check_partition(&partition, &budget, &mut || ()).unwrap(), [""; 0]);
 }
@@ -459,14 +469,18 @@ fn integer_pair(key: &mut [u8; 12], n: u64) -> [u8; 8] {
 }
 
 fn build_integers(budget: &Budget, numbers: impl Iterator<Item = u64>) -> (Vec<u8>, PartitionInfo) {
-    let mut builder = PartitionBuilder::new(Pages::default(), budget, false).unwrap();
+    let (pages, info) = write_integers(Pages::default(), budget, numbers);
+    (pages.0, info)
+}
+
+fn write_integers<S: PageSink>(sink: S, budget: &Budget, numbers: impl Iterator<Item = u64>) -> (S, PartitionInfo) {
+    let mut builder = PartitionBuilder::new(sink, budget, false).unwrap();
     let mut key = [0; 12];
     for n in numbers {
         let value = integer_pair(&mut key, n);
         builder.add(&Version { key: &key, glsn: Glsn(1), stored: Stored::Inline(&value) }).unwrap();
     }
-    let (pages, info) = builder.finish().unwrap();
-    (pages.0, info)
+    builder.finish().unwrap()
 }
 
 fn random_numbers(count: usize) -> Vec<u64> {
@@ -520,11 +534,12 @@ fn absent_keys_hardly_ever_cost_a_leaf_and_present_ones_one() {
 fn a_flipped_bit_anywhere_is_an_error_or_changes_no_answer() {
     let mut random = Random::new(40);
     let budget = budget();
-    let model = random_model(&mut random, Shape::ManyVersions, 900);
+    let pool = pool(&budget);
+    let model = random_model(&mut random, Shape::Paths, 60);
     let (pages, info) = build(&budget, versions(&model), false);
+    assert!(info.pages <= 5, "every byte is tried: few pages suffice");
     let keys: Vec<_> = model.keys().cloned().collect();
-    for at in (0..pages.len()).step_by(37) {
-        let pool = pool(&budget);
+    for at in 0..pages.len() {
         let mut spoiled = pages.clone();
         spoiled[at] ^= 1 << random.below(8);
         let partition = open(&pool, spoiled, info.clone());
@@ -543,6 +558,116 @@ fn a_flipped_bit_anywhere_is_an_error_or_changes_no_answer() {
             assert_eq!(cursor.current(), Some(version), "byte {at}");
         }
     }
+}
+
+#[test]
+fn a_short_walk_warms_its_pages_and_a_long_one_does_not() {
+    let budget = budget();
+    let pool = pool(&budget);
+    let (pages, info) = build_integers(&budget, 0..100_000);
+    let last_leaf = info.root - 1;
+    let partition = open(&pool, pages, info);
+    let walk = |feed| {
+        let mut cursor = RunCursor::new([partition.clone()].into(), feed);
+        cursor.seek_first().unwrap();
+        while cursor.current().is_some() {
+            cursor.next().unwrap();
+        }
+    };
+    let loads = pool.stats().loads;
+    walk(Feed::Private(budget.clone()));
+    assert_eq!(pool.stats().loads, loads, "a private feed leaves the pool alone");
+    for _ in 0..3 {
+        walk(Feed::Pool(Touch::Point));
+    }
+    assert!(partition.file.is_hot(1), "the first leaf was touched by three short walks");
+    assert!((last_leaf - 20..=last_leaf).all(|page| !partition.file.is_hot(page)));
+    for _ in 0..3 {
+        walk(Feed::Pool(Touch::Scan));
+    }
+    assert!((20..last_leaf).all(|page| !partition.file.is_hot(page)));
+}
+
+#[test]
+fn a_private_feed_reads_partitions_of_any_number_of_pages() {
+    let budget = budget();
+    let pool = pool(&budget);
+    for count in (1..40_000).step_by(1300) {
+        let (pages, info) = build_integers(&budget, 0..count);
+        let mut cursor = RunCursor::new([open(&pool, pages, info)].into(), Feed::Private(budget.clone()));
+        let standing = |cursor: &RunCursor| cursor.current().map(|version| version.key[4..].to_vec());
+        for n in 0..count {
+            cursor.next().unwrap();
+            assert_eq!(standing(&cursor).unwrap(), n.to_be_bytes());
+        }
+        cursor.next().unwrap();
+        for n in (0..count).rev() {
+            cursor.prev().unwrap();
+            assert_eq!(standing(&cursor).unwrap(), n.to_be_bytes());
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_that_leaves_no_file() {
+    let budget = budget();
+    let lying = LyingDisk::new(1);
+    let disk: Arc<dyn Disk> = Arc::new(lying.clone());
+    let dir = Path::new("index");
+    disk.create_dir(dir).unwrap();
+    lying.fill_up(Some(200_000));
+    let sink = RunFileSink::create(&disk, dir, 3, LOG, &budget).unwrap();
+    let mut builder = PartitionBuilder::new(sink, &budget, false).unwrap();
+    let key = |n: u64| n.to_be_bytes();
+    let refused = (0..).map(|n| builder.add(&Version { key: &key(n), glsn: Glsn(1), stored: Stored::Deleted }));
+    let error = refused.take(1_000_000).find_map(Result::err).unwrap();
+    assert!(matches!(error, Error::Io { kind: std::io::ErrorKind::StorageFull, .. }), "{error}");
+    drop(builder);
+    assert_eq!(disk.list(dir).unwrap(), []);
+}
+
+#[test]
+fn verification_sees_what_a_checksum_cannot() {
+    let budget = budget();
+    let (pages, info) = build_integers(&budget, 0..20_000);
+    let problems_of = |pages: Vec<u8>, info: PartitionInfo| {
+        let partition = open(&pool(&budget), pages, info);
+        check_partition(&partition, &budget, &mut || ()).unwrap().join("; ")
+    };
+    let changed = |page: u32, at: usize, byte: u8| {
+        let mut pages = pages.clone();
+        let bytes = &mut pages[page as usize * PAGE_BYTES..][..PAGE_BYTES];
+        bytes[16 + at] = byte;
+        let (kind, len) = (page_kind(bytes), page_payload(bytes).len());
+        seal_page(bytes, SEED, page, kind, len);
+        pages
+    };
+    let kinds: Vec<_> = pages.chunks_exact(PAGE_BYTES).map(page_kind).collect();
+    let guide = kinds.iter().position(|&kind| kind == GUIDE_PAGE).unwrap() as u32;
+    let footer = info.pages - 1;
+    assert_eq!(problems_of(pages.clone(), info.clone()), "");
+    for (page, at, byte, problem) in [
+        (guide, 48 + 64 * 100, 0, "does not pass the filter"),
+        (guide, 4, 2, "does not stand behind its leaves"),
+        (guide, 8, 0, "counts other keys"),
+        (info.root, 2, 9, "another kind than its parent says"),
+        (info.root, 2, 200, "height"),
+        (1, 0, 1, "the leaf"),
+        (footer, 8, 0xff, "the manifest"),
+        (0, 33, 9, "the header of run 9"),
+        (0, 41, 1, "does not agree with the file"),
+    ] {
+        let problems = problems_of(changed(page, at, byte), info.clone());
+        assert!(problems.contains(problem), "page {page}, offset {at}: {problems:?}");
+    }
+    let (other, _) = build_integers(&budget, 1..20_001);
+    assert!(problems_of(other, info.clone()).contains("the manifest"));
+    let fewer = PartitionInfo { versions: info.versions - 1, ..info.clone() };
+    assert!(problems_of(pages.clone(), fewer).contains("the manifest"));
+    let mut seen = 0;
+    let partition = open(&pool(&budget), pages.clone(), info.clone());
+    check_partition(&partition, &budget, &mut || seen += 1).unwrap();
+    assert_eq!(seen, info.root, "every page of the tree is read once");
 }
 
 #[test]
@@ -777,6 +902,12 @@ fn speed() {
             while cursor.current().is_some() {
                 cursor.prev().unwrap();
             }
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let disk: Arc<dyn Disk> = Arc::new(OsDisk::new());
+        timed(&format!("{name}: build into a file, synced"), COUNT, &mut || {
+            let sink = RunFileSink::create(&disk, folder.path(), 1, LOG, &budget).unwrap();
+            write_integers(sink, &budget, numbers.iter().copied()).0.finish().unwrap();
         });
         let (mut random, mut key) = (Random::new(1), [0; 12]);
         for (what, offset, among) in
