@@ -234,19 +234,6 @@ pub(crate) fn open_run(
     Ok(Partition { info: Arc::new(info), file: pool.attach(Arc::new(file)), seed })
 }
 
-/// What a file of the index's folder says of itself.
-pub(crate) fn read_run_info(
-    disk: &dyn Disk,
-    dir: &Path,
-    log_id: u128,
-    id: u64,
-    budget: &Budget,
-) -> Result<PartitionInfo> {
-    let file = RunFile::open(disk, dir, id, log_id)?;
-    let pages = file.pages()?;
-    read_info(&file, pages, PartitionId::Run(id), budget)
-}
-
 /// What a partition's own pages say of it, read past the pool. What it takes in memory is the caller's to lease.
 pub(crate) fn read_info(
     source: &dyn PageSource,

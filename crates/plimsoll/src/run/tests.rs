@@ -22,7 +22,7 @@ use crate::run::builder::{PageSink, PartitionBuilder};
 use crate::run::check::check_partition;
 use crate::run::cursor::{Feed, RunCursor};
 use crate::run::ends::{check_footer, check_header, check_sides};
-use crate::run::file::{RunFileSink, open_run, read_info, read_run_info, run_file_name, run_id_of};
+use crate::run::file::{RunFileSink, open_run, read_info, run_file_name, run_id_of};
 use crate::run::guide::{GUIDE_PAGE, check_guide};
 use crate::run::inner::{Inner, check_inner};
 use crate::run::leaf::{LEAF_PAGE, Leaf, check_leaf};
@@ -796,9 +796,9 @@ fn a_run_file_is_read_as_it_was_written_and_its_errors_name_file_and_page() {
         let (sink, info) = builder.finish().unwrap();
         sink.finish().unwrap();
         assert_eq!(disk.list(&dir).unwrap()[0].name, run_file_name(12));
-        assert_eq!(read_run_info(&*disk, &dir, LOG, 12, &budget).unwrap(), info);
 
         let partition = open_run(&*disk, &dir, &pool, LOG, info.clone()).unwrap();
+        assert_eq!(read_info(&**partition.file.source(), info.pages, info.id, &budget).unwrap(), info);
         let mut cursor = RunCursor::new([partition.clone()].into(), Feed::Private(budget.clone()));
         for version in versions(&model) {
             cursor.next().unwrap();
@@ -827,11 +827,18 @@ fn a_run_of_another_log_or_under_another_name_is_refused() {
     let sink = RunFileSink::create(&disk, dir, 3, LOG, &budget).unwrap();
     let mut builder = PartitionBuilder::new(sink, &budget, false).unwrap();
     builder.add(&Version { key: b"0001k", glsn: Glsn(4), stored: Stored::Deleted }).unwrap();
-    builder.finish().unwrap().0.finish().unwrap();
-    assert!(read_run_info(&*disk, dir, LOG, 3, &budget).is_ok());
-    assert!(read_run_info(&*disk, dir, LOG + 1, 3, &budget).is_err());
+    let (sink, info) = builder.finish().unwrap();
+    sink.finish().unwrap();
+    let pool = pool(&budget);
+    let read = |log_id, id| {
+        let info = PartitionInfo { id: PartitionId::Run(id), ..info.clone() };
+        let partition = open_run(&*disk, dir, &pool, log_id, info).unwrap();
+        read_info(&**partition.file.source(), partition.info.pages, partition.info.id, &budget)
+    };
+    assert_eq!(read(LOG, 3), Ok(info.clone()));
+    assert!(matches!(read(LOG + 1, 3), Err(Error::Corrupt { .. })));
     disk.rename(&dir.join(run_file_name(3)), &dir.join(run_file_name(4))).unwrap();
-    assert!(read_run_info(&*disk, dir, LOG, 4, &budget).is_err());
+    assert!(matches!(read(LOG, 4), Err(Error::Corrupt { .. })));
 }
 
 #[test]
