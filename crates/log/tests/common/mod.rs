@@ -1,17 +1,20 @@
 //! What the tests of the file log share.
 #![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used, reason = "test code")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_disk::clock::ManualClock;
-use plimsoll_disk::vfs::Disk;
+use plimsoll_disk::mem::MemDisk;
+use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::draft::{Draft, DraftEntry, Ticket};
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::Log;
+use plimsoll_log::log::{Durability, Log};
+use plimsoll_log::mem_log::{MemLog, MemLogOptions};
 use plimsoll_log::side::SideRef;
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
@@ -100,4 +103,49 @@ pub(crate) fn scan_all(log: &dyn Log, from: u64, to: u64, stream: Option<u32>) -
         out.push((entry.meta.glsn.0, entry.payload.to_vec()));
     }
     out
+}
+
+/// A log in memory.
+pub(crate) fn mem_log(memory: &Memory, durability: Durability) -> MemLog {
+    MemLog::new(MemLogOptions {
+        clock: Arc::new(ManualClock::new(NOW)),
+        pool: Arc::clone(&memory.pool),
+        budget: Some(memory.budget.clone()),
+        durability,
+        id: 0x77,
+    })
+    .unwrap()
+}
+
+/// A disk in memory with the same files in the log's folder (and without its lock).
+pub(crate) fn copy_of(disk: &dyn Disk) -> Arc<dyn Disk> {
+    let copy = MemDisk::new();
+    copy.create_dir(Path::new(DIR)).unwrap();
+    for entry in disk.list(Path::new(DIR)).unwrap() {
+        if entry.name != "LOCK" {
+            write_file(&copy, &entry.name, &read_file(disk, &entry.name));
+        }
+    }
+    Arc::new(copy)
+}
+
+/// The bytes of a file in the log's folder.
+pub(crate) fn read_file(disk: &dyn Disk, name: &str) -> Vec<u8> {
+    let file = disk.open(&Path::new(DIR).join(name), Open::Read, Caching::Buffered).unwrap();
+    let mut bytes = vec![0; file.len().unwrap() as usize];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+/// Makes or replaces a file in the log's folder.
+pub(crate) fn write_file(disk: &dyn Disk, name: &str, bytes: &[u8]) {
+    let path = Path::new(DIR).join(name);
+    let _ = disk.remove(&path);
+    disk.open(&path, Open::CreateNew, Caching::Buffered).unwrap().write_at(bytes, 0).unwrap();
+}
+
+/// Names in the log's folder that end so.
+pub(crate) fn names(disk: &dyn Disk, ending: &str) -> Vec<String> {
+    let entries = disk.list(Path::new(DIR)).unwrap();
+    entries.into_iter().map(|entry| entry.name).filter(|name| name.ends_with(ending)).collect()
 }
