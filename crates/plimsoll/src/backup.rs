@@ -11,6 +11,7 @@ use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Budget, Kind};
 
+use crate::pending::Pending as _;
 use crate::error::{Error, Result};
 use crate::store::Store;
 

@@ -121,7 +121,10 @@ impl From<LogError> for Error {
         match error {
             LogError::Trimmed { asked, first } => Self::Trimmed { asked: asked.0, first: first.0 },
             LogError::NotYet { asked, next } => Self::Future { asked: asked.0, newest: next.0.saturating_sub(1) },
-            LogError::TooLarge { .. } | LogError::Conflict { .. } => Self::InvalidInput { message },
+            LogError::TooLarge { .. } | LogError::InvalidDraft { .. } | LogError::Conflict { .. } => {
+                Self::InvalidInput { message }
+            }
+            LogError::Locked { pid } => Self::Locked { path: PathBuf::from("log"), pid },
             LogError::Forked { .. } => Self::Forked { message },
             LogError::Poisoned { cause } => Self::Poisoned { cause },
             LogError::Format { message } => Self::Format { message },

@@ -66,8 +66,7 @@ fn try_create(store: &Arc<Store>, name: &str, retention: Retention) -> Result<Ke
     drop(all);
     let known = known.or_else(|| store.keyspaces.find(name).map(|(_, record)| record));
     let record = match known {
-        Some(record) if record.retention == retention => record,
-        Some(record) => Record { ever_limited: record.ever_limited || retention != Retention::Forever, retention, ..record },
+        Some(record) => Record { retention, ..record },
         None if count >= MAX_KEYSPACES => {
             return Err(Error::invalid(format!("a store has at most {MAX_KEYSPACES} keyspaces")));
         }

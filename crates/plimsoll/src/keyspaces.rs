@@ -6,7 +6,6 @@
 //! u32     id (little-endian)
 //! u8      retention: 0 for ever, 1 latest, 2 GLSNs, 3 time
 //! varint  GLSNs, or microseconds (0 otherwise)
-//! u8      1 if it ever had a retention other than for ever: past versions may be gone
 //! ```
 
 use std::collections::BTreeMap;
@@ -58,12 +57,11 @@ pub struct KeyspaceInfo {
 pub(crate) struct Record {
     pub(crate) id: u32,
     pub(crate) retention: Retention,
-    pub(crate) ever_limited: bool,
 }
 
 impl Record {
     pub(crate) fn new(id: u32, retention: Retention) -> Self {
-        Self { id, retention, ever_limited: retention != Retention::Forever }
+        Self { id, retention }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -76,7 +74,6 @@ impl Record {
         let mut out = self.id.to_le_bytes().to_vec();
         out.push(tag);
         push_varint(&mut out, number);
-        out.push(self.ever_limited.into());
         out
     }
 
@@ -86,7 +83,6 @@ impl Record {
         let id = reader.u32().ok_or_else(damaged)?;
         let tag = reader.u8().ok_or_else(damaged)?;
         let number = reader.varint().ok_or_else(damaged)?;
-        let ever_limited = reader.u8().ok_or_else(damaged)? != 0;
         let retention = match tag {
             0 => Retention::Forever,
             1 => Retention::Latest,
@@ -94,7 +90,7 @@ impl Record {
             3 => Retention::Time(Duration::from_micros(number)),
             _ => return Err(damaged()),
         };
-        Ok(Self { id, retention, ever_limited })
+        Ok(Self { id, retention })
     }
 }
 

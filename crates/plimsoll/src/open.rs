@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use plimsoll_disk::vfs::{DirLock, Disk, LockError};
-use plimsoll_log::file_log::{FileLog, FileLogOptions, Mode};
+use plimsoll_log::file_log::FileLog;
+use plimsoll_log::file_log::options::{FileLogOptions, Mode};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::{self, Log};
 use plimsoll_memory::budget::{Backing, Budget};
@@ -50,6 +51,7 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
     make_folders(path, &options)?;
     let manifest = Manifest::read(&*options.disk, &path.join("index"))?;
     let (file_log, report) = FileLog::open(log_options(path, &options, &budget, &pool, manifest.as_ref()))?;
+    let file_log = Arc::new(file_log);
     let log: Arc<dyn Log> = Arc::clone(&file_log) as _;
     let manifest = match manifest {
         Some(manifest) => check_manifest(path, manifest, &*log)?,

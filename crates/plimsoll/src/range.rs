@@ -216,7 +216,7 @@ impl<'t> Range<'t> {
             (Direction::Backward, _, Bound::Excluded(key)) => Some(key),
             // From the very end: `settle_own` walks past what lies beyond the span.
             (Direction::Backward, _, Bound::Included(key)) => {
-                return self.settle_own(OwnWrites::new(set, self.direction, Some(&[key, &[0]].concat()))?);
+                return self.settle_own(OwnWrites::new(set, self.direction, Some(&[key, &[0][..]].concat()))?);
             }
             _ => None,
         };

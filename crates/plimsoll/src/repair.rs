@@ -67,7 +67,7 @@ pub fn salvage(path: impl AsRef<Path>, options: Options, cut_at: u64) -> Result<
     }
     let _lock = take_lock(path, &options)?;
     let budget = Budget::new(options.memory_bytes, Backing::Mapped)?;
-    let cut = plimsoll_log::salvage::salvage(&options.disk, &path.join("log"), &budget, Glsn(cut_at))?;
+    let cut = crate::pending::salvage::salvage(&options.disk, &path.join("log"), &budget, Glsn(cut_at))?;
     let mut moved: Vec<String> = cut.moved.iter().map(|file| file.display().to_string()).collect();
     let manifest = Manifest::read(&*options.disk, &path.join("index"));
     // A manifest that knows of what was cut, or that cannot be read, is of no use any more.
@@ -85,7 +85,7 @@ fn check_is_store(path: &Path, options: &Options) -> Result<()> {
 }
 
 fn refuse_trimmed(path: &Path, options: &Options) -> Result<()> {
-    let first = plimsoll_log::salvage::first_glsn(&*options.disk, &path.join("log"))?;
+    let first = crate::pending::salvage::first_glsn(&*options.disk, &path.join("log"))?;
     if first > Glsn::FIRST {
         return Err(Error::invalid(format!(
             "the log is trimmed below GLSN {first}: what lies before stands only in the index, which is therefore not thrown away; restore a backup instead"

@@ -17,8 +17,8 @@ use plimsoll_memory::pool::Pool;
 
 use crate::error::{Error, Result};
 use crate::index::Index;
-use crate::keyspaces::{Keyspaces, Record, SYSTEM};
-use crate::options::{Options, Retention};
+use crate::keyspaces::Keyspaces;
+use crate::options::Options;
 use crate::retention::RetentionHorizon;
 use crate::snapshots::{OpenMoment, Snapshots};
 
@@ -86,11 +86,7 @@ impl Store {
 
     /// The oldest moment at which a keyspace can be read.
     pub(crate) fn oldest_readable(&self, keyspace: u32) -> Glsn {
-        let limited = match self.keyspaces.record(keyspace) {
-            Some(Record { ever_limited, retention, .. }) => ever_limited || retention != Retention::Forever,
-            None => keyspace != SYSTEM,
-        };
-        if limited { self.index.view().oldest_readable() } else { Glsn::NONE }
+        self.index.view().oldest_readable_in(keyspace)
     }
 
     /// Closes: stops background work, writes what is in memory into runs, and lets go of the folder. Later calls do nothing.

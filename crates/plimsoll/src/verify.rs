@@ -1,5 +1,6 @@
 //! Reads every byte of a store and checks it: the log's chain and checksums, and every page, key and fence of the index.
 
+use crate::pending::Pending as _;
 use crate::error::Result;
 use crate::store::Store;
 

@@ -165,7 +165,7 @@ impl<S: PageSink> PartitionBuilder<S> {
     /// Writes what is left and the footer page; the sink (not yet synced) and what is known of the partition. At least one version
     /// must have been added.
     pub(crate) fn finish(mut self) -> Result<(S, PartitionInfo)> {
-        assert!(self.tally.versions > 0, "a partition holds at least one version");
+        assert!(self.versions() > 0, "a partition holds at least one version");
         self.close_leaf(None)?;
         self.close_guide()?;
         let root = self.close_levels()?;

@@ -443,7 +443,11 @@ fn what_transactions_held_is_given_back() {
             tx.put(&ks, &i.to_be_bytes(), &[round as u8; 100]).unwrap();
         }
         assert!(of("write sets") > 0 && of("read sets") > 0);
-        if round == 1 { tx.abort() } else { drop(tx.commit().unwrap()) }
+        if round == 1 {
+            tx.abort();
+        } else {
+            tx.commit().unwrap();
+        }
         assert_eq!((of("write sets"), of("read sets"), of("staging")), (0, 0, 0));
     }
 }
