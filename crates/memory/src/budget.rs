@@ -218,9 +218,14 @@ impl Budget {
     /// # Errors
     /// [`OutOfBudget`]; nothing is taken.
     pub fn lease(&self, kind: Kind, bytes: u64) -> Result<Lease, OutOfBudget> {
-        let mut lease = Lease { inner: Arc::clone(&self.inner), kind, bytes: 0 };
+        let mut lease = self.empty_lease(kind);
         lease.grow(bytes)?;
         Ok(lease)
+    }
+
+    /// A lease of nothing, to grow later.
+    pub fn empty_lease(&self, kind: Kind) -> Lease {
+        Lease { inner: Arc::clone(&self.inner), kind, bytes: 0 }
     }
 
     /// Who holds how much.
