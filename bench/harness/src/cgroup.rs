@@ -1,0 +1,151 @@
+//! A memory limit that the kernel enforces: a memory cgroup of its own for one child, version 1 or 2.
+//!
+//! It is made inside the cgroup that the bench itself runs in, so that no limit above it is escaped, and removed when dropped.
+//! Where that is not permitted, [`MemoryCgroup::make`] says why.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+/// A cgroup with a hard limit, page cache included.
+#[derive(Debug)]
+pub(crate) struct MemoryCgroup {
+    folder: PathBuf,
+    version: Version,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+impl MemoryCgroup {
+    /// Makes one. The error says what is missing.
+    pub(crate) fn make(limit_bytes: u64) -> Result<Self> {
+        let own = fs::read_to_string("/proc/self/cgroup").context("no cgroups here")?;
+        let (parent, version) = find_parent(&own, Path::new("/sys/fs/cgroup"))?;
+        let folder = parent.join(format!("plimsoll-bench-{}", std::process::id()));
+        fs::create_dir(&folder).with_context(|| format!("not permitted to make {}", folder.display()))?;
+        let cgroup = Self { folder, version };
+        cgroup.limit(limit_bytes)?;
+        Ok(cgroup)
+    }
+
+    fn limit(&self, limit_bytes: u64) -> Result<()> {
+        let (limit, swap, swap_bytes) = match self.version {
+            Version::One => ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", limit_bytes),
+            Version::Two => ("memory.max", "memory.swap.max", 0),
+        };
+        let file = self.folder.join(limit);
+        fs::write(&file, limit_bytes.to_string())
+            .with_context(|| format!("not permitted to write {}", file.display()))?;
+        // Not there in a kernel that does not count swap; then there is nothing to limit.
+        let _ = fs::write(self.folder.join(swap), swap_bytes.to_string());
+        Ok(())
+    }
+
+    /// Its folder; a process that runs [`join`] with it is in it.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The most memory it held at once, page cache included; `None` if the kernel does not say.
+    pub(crate) fn peak_bytes(&self) -> Option<u64> {
+        let name = match self.version {
+            Version::One => "memory.max_usage_in_bytes",
+            Version::Two => "memory.peak",
+        };
+        fs::read_to_string(self.folder.join(name)).ok()?.trim().parse().ok()
+    }
+
+    /// How many of its processes the kernel killed for want of memory.
+    pub(crate) fn kills(&self) -> u64 {
+        let name = match self.version {
+            Version::One => "memory.oom_control",
+            Version::Two => "memory.events",
+        };
+        kills(&fs::read_to_string(self.folder.join(name)).unwrap_or_default())
+    }
+}
+
+impl Drop for MemoryCgroup {
+    fn drop(&mut self) {
+        // A process that has just ended may still be listed for a moment.
+        for _ in 0..50 {
+            if fs::remove_dir(&self.folder).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        eprintln!("{} is left over: remove it with rmdir", self.folder.display());
+    }
+}
+
+/// Moves this process into a cgroup.
+pub(crate) fn join(folder: &Path) -> Result<()> {
+    let file = folder.join("cgroup.procs");
+    fs::write(&file, "0").with_context(|| format!("cannot join by {}", file.display()))
+}
+
+fn find_parent(own: &str, mount: &Path) -> Result<(PathBuf, Version)> {
+    let path_of = |wanted: &dyn Fn(&str, &str) -> bool| {
+        own.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':');
+            let (id, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+            wanted(id, controllers).then(|| path.trim_start_matches('/').to_owned())
+        })
+    };
+    if let Some(path) = path_of(&|_, controllers| controllers.split(',').any(|name| name == "memory")) {
+        return Ok((existing(&mount.join("memory"), &path)?, Version::One));
+    }
+    let Some(path) = path_of(&|id, controllers| id == "0" && controllers.is_empty()) else {
+        bail!("no memory cgroups here");
+    };
+    let parent = existing(mount, &path)?;
+    let controllers = fs::read_to_string(parent.join("cgroup.controllers")).unwrap_or_default();
+    if !controllers.split_whitespace().any(|name| name == "memory") {
+        bail!("the cgroup {} has no memory controller", parent.display());
+    }
+    Ok((parent, Version::Two))
+}
+
+/// The cgroup's folder; inside a container the path may be the host's, and the mount itself is then the own one.
+fn existing(mount: &Path, path: &str) -> Result<PathBuf> {
+    let folder = mount.join(path);
+    match (folder.is_dir(), mount.is_dir()) {
+        (true, _) => Ok(folder),
+        (false, true) => Ok(mount.to_owned()),
+        (false, false) => bail!("no cgroups at {}", mount.display()),
+    }
+}
+
+fn kills(text: &str) -> u64 {
+    text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parent_is_the_own_cgroup_of_either_version() {
+        let mount = tempfile::tempdir().unwrap();
+        fs::create_dir_all(mount.path().join("memory/a/b")).unwrap();
+        fs::create_dir_all(mount.path().join("user")).unwrap();
+        let one = "8:pids:/\n4:cpu,memory:/a/b\n0::/user\n";
+        assert_eq!(find_parent(one, mount.path()).unwrap(), (mount.path().join("memory/a/b"), Version::One));
+        let two = "0::/user\n";
+        assert!(find_parent(two, mount.path()).is_err());
+        fs::write(mount.path().join("user/cgroup.controllers"), "cpu memory\n").unwrap();
+        assert_eq!(find_parent(two, mount.path()).unwrap(), (mount.path().join("user"), Version::Two));
+    }
+
+    #[test]
+    fn kills_are_counted_as_both_versions_write_them() {
+        assert_eq!(kills("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"), 2);
+        assert_eq!(kills("low 0\nhigh 0\nmax 5\noom 1\noom_kill 1\noom_group_kill 0\n"), 1);
+    }
+}

@@ -1,0 +1,75 @@
+//! What a log is to a measurement of reads. Each peer is an adapter in a file of its own.
+
+pub(crate) mod file_log;
+pub(crate) mod slices;
+pub(crate) mod store_log;
+pub(crate) mod varlog_pattern;
+
+use anyhow::Result;
+
+/// Where the entries are when they are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Setting {
+    /// All of them in memory, checked when they came there; a peer that compacts has done it.
+    Resident,
+    /// All of them in memory, as they were written; the same as `Resident` for a peer that makes no difference.
+    ResidentFresh,
+    /// In files, behind a cache of 1 MiB.
+    SmallCache,
+}
+
+impl Setting {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Resident => "resident",
+            Self::ResidentFresh => "resident-fresh",
+            Self::SmallCache => "small-cache",
+        }
+    }
+}
+
+/// What is timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    /// A scan of so many entries from a random one on.
+    Scan(u64),
+    /// One entry by its number.
+    Read,
+}
+
+impl Operation {
+    pub(crate) fn name(self) -> String {
+        match self {
+            Self::Scan(entries) => format!("scan-{entries}"),
+            Self::Read => "read".to_owned(),
+        }
+    }
+
+    pub(crate) fn entries(self) -> u64 {
+        match self {
+            Self::Scan(entries) => entries,
+            Self::Read => 1,
+        }
+    }
+}
+
+/// What some slices of time said.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Slices {
+    /// Nanoseconds of one operation, for each slice.
+    pub(crate) nanos: Vec<f64>,
+    /// Heap allocations of one operation.
+    pub(crate) allocations: f64,
+}
+
+/// A log with the entries in it.
+pub(crate) trait LogPeer {
+    /// The name in tables and results.
+    fn name(&self) -> &'static str;
+
+    /// Whether it can be measured so.
+    fn takes(&self, setting: Setting, operation: Operation) -> bool;
+
+    /// Measures some slices of about 2 ms.
+    fn measure(&mut self, setting: Setting, operation: Operation, slices: usize) -> Result<Slices>;
+}

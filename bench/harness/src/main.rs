@@ -1,0 +1,69 @@
+//! The bench: measures Plimsoll, and its peers under the same conditions. `bench/README.md` says what each number means.
+
+mod allocations;
+mod appender;
+mod cgroup;
+mod child;
+mod counting_disk;
+mod launch;
+mod line;
+mod log_append;
+mod log_peer;
+mod log_scan;
+mod pairs;
+mod payload;
+mod peer;
+mod results;
+mod sizes;
+mod statistics;
+mod table;
+mod watch;
+mod work_folder;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::work_folder::Places;
+
+#[global_allocator]
+static ALLOCATOR: allocations::Counting = allocations::Counting;
+
+/// Measures Plimsoll.
+#[derive(Debug, Parser)]
+#[command(name = "bench")]
+struct Cli {
+    #[command(flatten)]
+    places: Places,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Scans of the log by number, against the access pattern of Varlog's storage
+    LogScan(log_scan::LogScan),
+    /// Durable appends and commits, against a bare loop of write + fdatasync
+    LogAppend(log_append::LogAppend),
+    /// Pairs of integers, loaded in order and without order, under a small and a large budget
+    Pairs(pairs::Pairs),
+    /// Whether each workload stays under its memory line
+    Line(line::Line),
+    /// One piece of work in a process of its own (used by the others)
+    #[command(hide = true)]
+    Child(child::Child),
+    /// Becomes another program, inside a limit (used by the others)
+    #[command(hide = true)]
+    Launch(launch::Launch),
+}
+
+fn main() -> Result<()> {
+    let Cli { places, command } = Cli::parse();
+    match command {
+        Command::LogScan(scan) => scan.run(&places),
+        Command::LogAppend(append) => append.run(&places),
+        Command::Pairs(pairs) => pairs.run(&places),
+        Command::Line(line) => line.run(&places),
+        Command::Child(child) => child.run(),
+        Command::Launch(launch) => launch.run(),
+    }
+}

@@ -1,0 +1,60 @@
+//! The standard library's ordered map as a store.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{PoisonError, RwLock};
+
+use anyhow::Result;
+
+use super::{Batch, Peer};
+
+type Bytes = Box<[u8]>;
+
+/// A map behind a lock.
+#[derive(Debug, Default)]
+pub(crate) struct BtreePeer {
+    map: RwLock<BTreeMap<Bytes, Bytes>>,
+}
+
+impl Peer for BtreePeer {
+    fn begin(&self) -> Result<Box<dyn Batch + '_>> {
+        Ok(Box::new(BtreeBatch { peer: self, puts: Vec::new() }))
+    }
+
+    fn get(&self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        Ok(map.get(key).map(|value| found(value)).is_some())
+    }
+
+    fn scan(&self, from: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
+        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        let pairs = map.range::<[u8], _>((Bound::Included(from), Bound::Unbounded));
+        for (key, value) in pairs {
+            if !each(key, value) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}
+
+struct BtreeBatch<'peer> {
+    peer: &'peer BtreePeer,
+    puts: Vec<(Bytes, Bytes)>,
+}
+
+impl Batch for BtreeBatch<'_> {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.puts.push((key.into(), value.into()));
+        Ok(())
+    }
+
+    fn commit(self: Box<Self>) -> Result<()> {
+        self.peer.map.write().unwrap_or_else(PoisonError::into_inner).extend(self.puts);
+        Ok(())
+    }
+}

@@ -1,0 +1,75 @@
+//! The folder that a run works in.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+
+/// Where the bench puts what it measures, and its results.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Places {
+    /// Folder to work in; it should lie on the disk that is to be measured [default: a new one in the system's folder for temporary files]
+    #[arg(long, global = true)]
+    work: Option<PathBuf>,
+    /// Folder of results [default: bench/results]
+    #[arg(long, global = true, conflicts_with = "no_results")]
+    results: Option<PathBuf>,
+    /// Keep no results
+    #[arg(long, global = true)]
+    no_results: bool,
+}
+
+impl Places {
+    /// The folder of results, if they are kept.
+    pub(crate) fn results(&self) -> Option<PathBuf> {
+        if self.no_results {
+            return None;
+        }
+        Some(self.results.clone().unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../results")))
+    }
+
+    /// A new folder for subcommand `name`.
+    pub(crate) fn work(&self, name: &str) -> Result<WorkFolder> {
+        let parent = self.work.clone().unwrap_or_else(std::env::temp_dir);
+        let path = parent.join(format!("plimsoll-bench-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(WorkFolder { path })
+    }
+}
+
+/// A folder that is removed when dropped.
+#[derive(Debug)]
+pub(crate) struct WorkFolder {
+    path: PathBuf,
+}
+
+impl WorkFolder {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes room for the next store at once.
+    pub(crate) fn remove(&self, name: &str) {
+        let _ = fs::remove_dir_all(self.path.join(name));
+    }
+}
+
+impl Drop for WorkFolder {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.path) {
+            eprintln!("{} is left over: {error}", self.path.display());
+        }
+    }
+}
+
+/// Bytes of all files in a folder and below.
+pub(crate) fn bytes_on_disk(folder: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(folder) else { return 0 };
+    let sizes = entries.flatten().map(|entry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => bytes_on_disk(&entry.path()),
+        Ok(metadata) => std::os::unix::fs::MetadataExt::blocks(&metadata) * 512,
+        Err(_) => 0,
+    });
+    sizes.sum()
+}
