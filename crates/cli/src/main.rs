@@ -1,2 +1,46 @@
-//! The `plimsoll` command.
-fn main() {}
+//! The `plimsoll` command: reads the command line, runs one command, says how it ended.
+
+mod args;
+mod bytes;
+mod commands;
+mod effort;
+mod exit;
+mod git;
+mod interrupt;
+mod load;
+mod memory_use;
+mod moment;
+mod output;
+mod progress;
+mod size;
+mod store;
+mod time;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::Cli;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::Output;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let mut output = Output::new(cli.globals.json, cli.globals.colour);
+    let outcome = commands::run(cli, &mut output);
+    end(outcome, &mut output).into()
+}
+
+/// Hands out what is still buffered, and says what went wrong, if anything did.
+fn end(outcome: Outcome, output: &mut Output) -> Exit {
+    // What was printed comes out first, also before a failure.
+    let flushed = output.flush();
+    match outcome.and_then(|exit| flushed.map(|()| exit)) {
+        Ok(exit) => exit,
+        Err(Failure::ReaderLeft) => Exit::Done,
+        Err(Failure::Said { exit, message }) => {
+            eprintln!("plimsoll: {message}");
+            exit
+        }
+    }
+}

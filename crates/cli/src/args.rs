@@ -1,0 +1,490 @@
+//! The command line: what can be asked, and the help that says so.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use crate::moment::{At, parse_at};
+use crate::size::parse_size;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    done
+  1    done, and the answer is no: key not found, moments differ, problems found
+  2    the command line or its input is wrong
+  3    the store cannot be opened: there is none, it is locked, or it has another format
+  4    bytes on disk are damaged
+  5    the memory budget is too small for the request (see --memory)
+  6    the system refused: no space left, no permission, git not installed
+  7    another transaction was faster: run the command again
+  130  stopped by Ctrl-C; what was committed stays
+
+Commands that only read (get, scan, history, log, diff, stat, verify, backup) work while another process writes.";
+
+/// An embedded, versioned, transactional key-value store that keeps to one memory budget.
+#[derive(Debug, Parser)]
+#[command(name = "plimsoll", version, after_help = EXIT_CODES, max_term_width = 110)]
+#[command(arg_required_else_help = true, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) globals: Globals,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Options of every command.
+#[derive(Args, Debug)]
+pub(crate) struct Globals {
+    /// Memory budget of the store, at least 16MiB [default: a quarter of what the machine or container has]
+    #[arg(long, global = true, value_name = "SIZE", env = "PLIMSOLL_MEMORY", value_parser = parse_size)]
+    #[arg(hide_env_values = true, help_heading = "Global options")]
+    pub(crate) memory: Option<u64>,
+    /// Print JSON: one object, or one a line
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub(crate) json: bool,
+    /// Colour the output; auto: on a terminal, unless NO_COLOR is set
+    #[arg(long = "color", global = true, value_name = "WHEN", default_value = "auto")]
+    #[arg(help_heading = "Global options", hide_possible_values = false)]
+    pub(crate) colour: Colour,
+}
+
+/// When to colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Colour {
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Bring a history from elsewhere into a store
+    #[command(subcommand)]
+    Import(Import),
+    /// Load rows of a CSV, TSV or JSON-lines file
+    Load(Load),
+    /// Print the value of a key
+    Get(Get),
+    /// Set a key to a value
+    Put(Put),
+    /// Delete keys
+    Delete(Delete),
+    /// List keys and values in order
+    Scan(Scan),
+    /// List every version of a key, newest first
+    History(History),
+    /// List what changed between two moments
+    Diff(Diff),
+    /// List the entries of the log, transactions and streams
+    Log(Log),
+    /// Show how memory and disk are used
+    Stat(Stat),
+    /// Read and check every byte of a store
+    Verify(Verify),
+    /// Make a consistent copy, also while the store is in use
+    Backup(Backup),
+    /// Make the index anew from the log
+    Rebuild(Rebuild),
+    /// Cut a damaged log before a GLSN and keep what stands before it
+    Salvage(Salvage),
+    /// Print a completion script for a shell
+    Completions(Completions),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Import {
+    /// Import the history of a Git repository: one commit, one transaction
+    Git(ImportGit),
+}
+
+/// Where keys live.
+#[derive(Args, Debug)]
+pub(crate) struct InKeyspace {
+    /// Keyspace that the keys are in
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    pub(crate) keyspace: String,
+}
+
+/// How keys are written.
+#[derive(Args, Debug)]
+pub(crate) struct KeysAs {
+    /// Keys are given (and shown) as hexadecimal digits
+    #[arg(long)]
+    pub(crate) hex: bool,
+}
+
+/// Which moment is read.
+#[derive(Args, Debug)]
+pub(crate) struct AtMoment {
+    /// Moment to read: a GLSN, or a time such as 2024-01-31 or "2024-01-31 12:00" (UTC) [default: the newest]
+    #[arg(long, value_name = "GLSN|TIME", value_parser = parse_at)]
+    pub(crate) at: Option<At>,
+}
+
+const IMPORT_GIT_LONG: &str = "\
+Import the history of a Git repository: one commit, one transaction.
+
+Keys are paths (raw bytes), values are file contents; a symbolic link's value is its target. Merges follow the first parent. \
+Submodules are skipped and counted. File modes are not kept.
+
+Each transaction's metadata is JSON: {\"commit\", \"author\", \"email\", \"date\", \"committer\": {\"name\", \"email\", \"date\"}, \
+\"message\", \"parents\": [...]}. Dates are RFC 3339 with the offset they were written with. A message that does not fit into \
+64 KiB is cut and \"message_cut\" is true.
+
+Run it again to continue: the store remembers the last commit in the same transaction that brought it (keyspace \
+plimsoll.import). If that commit is no ancestor of the branch any more, because the history was rewritten, the import refuses.
+
+Objects that the repository does not hold (partial clones and snapshots) are reported and skipped: a file without content is \
+absent at that commit; a commit without its folders is left out, and its changes arrive with the next one.
+
+Without --sync the commits are written without waiting for the disk and synced at the end: after a power loss the store \
+holds a prefix of the history, and the next run continues from there.";
+
+#[derive(Args, Debug)]
+#[command(long_about = IMPORT_GIT_LONG, after_help = "\
+Examples:
+  plimsoll import git . demo.plimsoll
+  plimsoll import git --branch v2.0 --memory 64MiB /srv/git/project.git project.plimsoll
+  plimsoll get demo.plimsoll README.md --at 1")]
+pub(crate) struct ImportGit {
+    /// Repository: a working tree, a folder in it, or a bare repository
+    pub(crate) repository: PathBuf,
+    /// Store; it is made if there is none
+    pub(crate) store: PathBuf,
+    /// Branch, tag or commit whose history is imported
+    #[arg(long, value_name = "REF", default_value = "HEAD")]
+    pub(crate) branch: String,
+    /// Make each commit durable before the next one begins
+    #[arg(long)]
+    pub(crate) sync: bool,
+    #[command(flatten)]
+    pub(crate) keyspace: InKeyspace,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The first line of CSV and TSV names the columns. CSV fields may be quoted (RFC 4180); TSV fields stand as they are. A row is at
+most 4 MiB. Without --value, the value is the rest of the row as a JSON object. If a row is malformed, the rows before it are
+committed (unless --atomic) and the message says its line and how to go on.
+
+Examples:
+  plimsoll load demo.plimsoll people.csv --key email
+  plimsoll load demo.plimsoll prices.tsv --key sku --value price --keyspace prices
+  zcat events.jsonl.gz | plimsoll load demo.plimsoll - --format jsonl --key id --atomic")]
+pub(crate) struct Load {
+    /// Store; it is made if there is none
+    pub(crate) store: PathBuf,
+    /// File to read, or - for stdin
+    pub(crate) file: PathBuf,
+    /// Format [default: by the file's extension]
+    #[arg(long)]
+    pub(crate) format: Option<Format>,
+    /// Column or field that holds the key [default: the first column; JSON lines need it]
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) key: Option<String>,
+    /// Column or field that holds the value [default: the rest of the row as JSON]
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) value: Option<String>,
+    /// The first line is a row too; columns are named 1, 2, ...
+    #[arg(long)]
+    pub(crate) no_header: bool,
+    /// Rows in one transaction
+    #[arg(long, value_name = "ROWS", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) batch: u64,
+    /// All rows in one transaction, or none
+    #[arg(long, conflicts_with = "batch")]
+    pub(crate) atomic: bool,
+    /// Leave out that many rows at the start
+    #[arg(long, value_name = "ROWS", default_value_t = 0)]
+    pub(crate) skip: u64,
+    #[command(flatten)]
+    pub(crate) keyspace: InKeyspace,
+}
+
+/// How rows are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Fields separated by commas, quoted where needed
+    Csv,
+    /// Fields separated by tabs, never quoted
+    Tsv,
+    /// One JSON object a line
+    #[value(alias = "ndjson")]
+    Jsonl,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+To a pipe or a file go exactly the value's bytes; a terminal gets binary values escaped. With --json: {\"key\", \"value\",
+\"at\"}, or \"value_hex\" if the value is no text. Exit code 1: no such key.
+
+Examples:
+  plimsoll get demo.plimsoll README.md
+  plimsoll get demo.plimsoll logo.png --at 120 > logo.png
+  plimsoll get demo.plimsoll README.md --at \"2024-01-31 12:00\"")]
+pub(crate) struct Get {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Key
+    pub(crate) key: OsString,
+    #[command(flatten)]
+    pub(crate) at: AtMoment,
+    #[command(flatten)]
+    pub(crate) keyspace: InKeyspace,
+    #[command(flatten)]
+    pub(crate) keys: KeysAs,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Prints the GLSN of the commit, which is durable by then.
+
+Examples:
+  plimsoll put demo.plimsoll greeting hello
+  plimsoll put demo.plimsoll logo < logo.png
+  plimsoll put --hex demo.plimsoll 00ff10 value")]
+pub(crate) struct Put {
+    /// Store; it is made if there is none
+    pub(crate) store: PathBuf,
+    /// Key, at most 4096 bytes
+    pub(crate) key: OsString,
+    /// Value; - or nothing: stdin, at most 1 GiB
+    pub(crate) value: Option<OsString>,
+    #[command(flatten)]
+    pub(crate) keyspace: InKeyspace,
+    #[command(flatten)]
+    pub(crate) keys: KeysAs,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+All keys are deleted in one transaction. Their earlier versions stay readable (--at, history) as retention allows. Exit code 1:
+a key was not there; the others are deleted.
+
+Examples:
+  plimsoll delete demo.plimsoll greeting")]
+pub(crate) struct Delete {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Keys
+    #[arg(required = true)]
+    pub(crate) key: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) keyspace: InKeyspace,
+    #[command(flatten)]
+    pub(crate) keys: KeysAs,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+A pipe gets key, tab, value a line, with tab, line breaks and backslash written as \\t, \\n, \\r, \\\\; --json gives one object a
+line. With --keys --null, raw keys each ended by a zero byte, as for xargs -0.
+
+Examples:
+  plimsoll scan demo.plimsoll src/ --keys
+  plimsoll scan demo.plimsoll --from b --to d --limit 10
+  plimsoll scan demo.plimsoll --at 100 --reverse --json")]
+pub(crate) struct Scan {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Only keys that begin with this
+    pub(crate) prefix: Option<OsString>,
+    /// Only this key and those after it
+    #[arg(long, value_name = "KEY", conflicts_with = "prefix")]
+    pub(crate) from: Option<OsString>,
+    /// Only keys before this one
+    #[arg(long, value_name = "KEY", conflicts_with = "prefix")]
+    pub(crate) to: Option<OsString>,
+    /// At most that many
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) limit: Option<u64>,
+    /// Last key first
+    #[arg(long)]
+    pub(crate) reverse: bool,
+    /// Keys without values
+    #[arg(long = "keys")]
+    pub(crate) keys_only: bool,
+    /// End each key with a zero byte
+    #[arg(long, requires = "keys_only", conflicts_with = "json")]
+    pub(crate) null: bool,
+    #[command(flatten)]
+    pub(crate) at: AtMoment,
+    #[command(flatten)]
+    pub(crate) keyspace: InKeyspace,
+    #[command(flatten)]
+    pub(crate) keys: KeysAs,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit code 1: the key never existed.
+
+Examples:
+  plimsoll history demo.plimsoll README.md
+  plimsoll history demo.plimsoll README.md --limit 1 --json")]
+pub(crate) struct History {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Key
+    pub(crate) key: OsString,
+    /// At most that many
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) limit: Option<u64>,
+    #[command(flatten)]
+    pub(crate) keyspace: InKeyspace,
+    #[command(flatten)]
+    pub(crate) keys: KeysAs,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
++ added, - removed, ~ changed. Exit code 0: no differences; 1: there are some.
+
+Examples:
+  plimsoll diff demo.plimsoll 100 200
+  plimsoll diff demo.plimsoll 2024-01-01 newest src/ --json")]
+pub(crate) struct Diff {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Earlier moment: a GLSN or a time
+    #[arg(value_parser = parse_at)]
+    pub(crate) before: At,
+    /// Later moment: a GLSN, a time, or newest
+    #[arg(value_parser = parse_at)]
+    pub(crate) after: At,
+    /// Only keys that begin with this
+    pub(crate) prefix: Option<OsString>,
+    #[command(flatten)]
+    pub(crate) keyspace: InKeyspace,
+    #[command(flatten)]
+    pub(crate) keys: KeysAs,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+One line an entry: GLSN, time, stream, number of operations or bytes, and a summary of a transaction's metadata or the payload.
+
+Examples:
+  plimsoll log demo.plimsoll --from 100 --limit 20
+  plimsoll log demo.plimsoll --ops --json
+  plimsoll log demo.plimsoll --follow")]
+pub(crate) struct Log {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// First GLSN [default: the oldest; with --follow: the next one]
+    #[arg(long, value_name = "GLSN")]
+    pub(crate) from: Option<u64>,
+    /// Last GLSN
+    #[arg(long, value_name = "GLSN")]
+    pub(crate) to: Option<u64>,
+    /// Only this stream; transactions are stream 0
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) stream: Option<u32>,
+    /// At most that many
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) limit: Option<u64>,
+    /// Wait for new entries; ends with Ctrl-C
+    #[arg(long, conflicts_with = "to")]
+    pub(crate) follow: bool,
+    /// Show each operation of a transaction
+    #[arg(long)]
+    pub(crate) ops: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  plimsoll stat demo.plimsoll\n  plimsoll stat demo.plimsoll --json")]
+pub(crate) struct Stat {
+    /// Store
+    pub(crate) store: PathBuf,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Problems are listed one a line. Exit code 0: none; 1: there are some; 4: so damaged that it cannot be opened.
+
+Examples:
+  plimsoll verify demo.plimsoll")]
+pub(crate) struct Verify {
+    /// Store
+    pub(crate) store: PathBuf,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Files that never change again are linked where both folders are on one file system, else copied.
+
+Examples:
+  plimsoll backup demo.plimsoll /backup/demo-2024-01-31.plimsoll")]
+pub(crate) struct Backup {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Folder to make; must not exist or be empty
+    pub(crate) destination: PathBuf,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+For a store whose log is sound and whose index is not. Nobody else may have the store open.
+
+Examples:
+  plimsoll rebuild demo.plimsoll")]
+pub(crate) struct Rebuild {
+    /// Store
+    pub(crate) store: PathBuf,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+For a store whose log is damaged at or after a GLSN (the message of the failure, and `plimsoll verify`, name it). What is cut
+off is moved aside, not deleted, and listed. All commits from that GLSN on are lost to the store: take a copy first.
+
+Examples:
+  plimsoll salvage demo.plimsoll --cut-at 1042")]
+pub(crate) struct Salvage {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// First GLSN that is cut off
+    #[arg(long, value_name = "GLSN", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) cut_at: u64,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  plimsoll completions bash > ~/.local/share/bash-completion/completions/plimsoll
+  plimsoll completions zsh > ~/.zfunc/_plimsoll
+  plimsoll completions fish > ~/.config/fish/completions/plimsoll.fish")]
+pub(crate) struct Completions {
+    /// Shell
+    pub(crate) shell: Shell,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn global_options_stand_before_and_after_the_command() {
+        for line in [["plimsoll", "--memory", "64MiB", "stat", "x"], ["plimsoll", "stat", "x", "--memory", "64MiB"]] {
+            assert_eq!(Cli::parse_from(line).globals.memory, Some(64 << 20));
+        }
+    }
+
+    #[test]
+    fn each_command_has_help_with_an_example() {
+        for command in Cli::command().get_subcommands_mut() {
+            let leaf = if command.has_subcommands() { command.get_subcommands_mut().next().unwrap() } else { command };
+            let name = leaf.get_name().to_owned();
+            assert!(leaf.render_long_help().to_string().contains("Examples:\n  "), "{name}");
+        }
+    }
+}

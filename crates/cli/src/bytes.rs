@@ -1,0 +1,116 @@
+//! Keys and values as text: escaped for people, escaped for lines, hexadecimal, and JSON.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::os::unix::ffi::OsStringExt;
+
+use serde_json::{Map, Value};
+
+/// Turns a key of the command line into its bytes.
+pub(crate) fn key_bytes(text: OsString, hex: bool) -> Result<Vec<u8>, String> {
+    if hex { parse_hex(&text.to_string_lossy()) } else { Ok(text.into_vec()) }
+}
+
+/// Reads pairs of hexadecimal digits.
+pub(crate) fn parse_hex(text: &str) -> Result<Vec<u8>, String> {
+    let refusal = || format!("`{text}` is not hexadecimal: write two digits (0-9, a-f) for each byte");
+    if !text.len().is_multiple_of(2) || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(refusal());
+    }
+    let pairs = (0..text.len()).step_by(2);
+    pairs.map(|at| u8::from_str_radix(&text[at..at + 2], 16).map_err(|_| refusal())).collect()
+}
+
+/// Writes bytes as hexadecimal digits.
+pub(crate) fn show_hex(bytes: &[u8]) -> String {
+    let mut shown = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        let _ = write!(shown, "{byte:02x}");
+    }
+    shown
+}
+
+/// Bytes for one line of a terminal: text as it is, control characters and bytes that are no text as escapes.
+pub(crate) fn show_bytes(bytes: &[u8]) -> String {
+    let mut shown = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            match character {
+                '\\' => shown.push_str("\\\\"),
+                other if other.is_control() => shown.extend(other.escape_default()),
+                other => shown.push(other),
+            }
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(shown, "\\x{byte:02x}");
+        }
+    }
+    shown
+}
+
+/// The beginning of a value for one line of a terminal, and its size if that is not all.
+pub(crate) fn preview(bytes: &[u8], characters_max: usize) -> String {
+    // An escape is up to four characters a byte and a character up to four bytes: this many bytes always fill the line.
+    let head = &bytes[..bytes.len().min(characters_max * 4)];
+    let shown = show_bytes(head);
+    if head.len() == bytes.len() && shown.chars().count() <= characters_max {
+        return shown;
+    }
+    let size = crate::size::show_size(bytes.len() as u64);
+    let kept: String = shown.chars().take(characters_max.saturating_sub(size.len() + 4)).collect();
+    format!("{kept}… ({size})")
+}
+
+/// Appends a field of a line of tab-separated output: tab, line breaks and backslash as `\t`, `\n`, `\r`, `\\`, all else raw.
+pub(crate) fn push_field(line: &mut Vec<u8>, bytes: &[u8]) {
+    for &byte in bytes {
+        match byte {
+            b'\t' => line.extend_from_slice(b"\\t"),
+            b'\n' => line.extend_from_slice(b"\\n"),
+            b'\r' => line.extend_from_slice(b"\\r"),
+            b'\\' => line.extend_from_slice(b"\\\\"),
+            other => line.push(other),
+        }
+    }
+}
+
+/// Puts bytes into a JSON object: as `name` where they are text, else as `name_hex`.
+pub(crate) fn put_json(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => object.insert(name.to_owned(), text.into()),
+        Err(_) => object.insert(format!("{name}_hex"), show_hex(bytes).into()),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hexadecimal_goes_there_and_back() {
+        assert_eq!(parse_hex("00ffA1"), Ok(vec![0, 255, 161]));
+        assert_eq!(show_hex(&[0, 255, 161]), "00ffa1");
+        for wrong in ["0", "0g", "é1", "+1"] {
+            assert!(parse_hex(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_terminal_sees_no_control_character_and_no_broken_text() {
+        assert_eq!(show_bytes(b"a\tb\n\x1b[31m\xff\\ \xc3\xa9"), "a\\tb\\n\\u{1b}[31m\\xff\\\\ é");
+    }
+
+    #[test]
+    fn a_preview_fits_and_tells_the_size_of_the_rest() {
+        assert_eq!(preview(b"short", 20), "short");
+        assert_eq!(preview(&[b'x'; 100], 20), "xxxxxxxxxxx… (100 B)");
+        assert!(preview(&[0xff; 1000], 20).chars().count() <= 22);
+    }
+
+    #[test]
+    fn a_field_never_breaks_its_line() {
+        let mut line = Vec::new();
+        push_field(&mut line, b"a\tb\nc\rd\\e\xff");
+        assert_eq!(line, b"a\\tb\\nc\\rd\\\\e\xff");
+    }
+}

@@ -1,0 +1,43 @@
+//! One file for each command.
+
+mod backup;
+mod completions;
+mod delete;
+mod diff;
+mod get;
+mod history;
+mod import;
+mod load;
+mod log;
+mod put;
+mod rebuild;
+mod salvage;
+mod scan;
+mod stat;
+mod verify;
+
+use crate::args::{Cli, Command, Import};
+use crate::exit::Outcome;
+use crate::output::Output;
+
+/// Runs what was asked for.
+pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
+    let globals = &cli.globals;
+    match cli.command {
+        Command::Import(Import::Git(args)) => import::run(globals, &args, output),
+        Command::Load(args) => load::run(globals, &args, output),
+        Command::Get(args) => get::run(globals, args, output),
+        Command::Put(args) => put::run(globals, args, output),
+        Command::Delete(args) => delete::run(globals, args, output),
+        Command::Scan(args) => scan::run(globals, args, output),
+        Command::History(args) => history::run(globals, args, output),
+        Command::Diff(args) => diff::run(globals, args, output),
+        Command::Log(args) => log::run(globals, &args, output),
+        Command::Stat(args) => stat::run(globals, &args, output),
+        Command::Verify(args) => verify::run(globals, &args, output),
+        Command::Backup(args) => backup::run(globals, &args, output),
+        Command::Rebuild(args) => rebuild::run(globals, &args, output),
+        Command::Salvage(args) => salvage::run(globals, &args, output),
+        Command::Completions(args) => completions::run(&args, output),
+    }
+}

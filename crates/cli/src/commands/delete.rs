@@ -1,0 +1,40 @@
+//! `plimsoll delete`: keys, in one transaction.
+
+use plimsoll::Durability;
+
+use crate::args::{Delete, Globals};
+use crate::bytes::{key_bytes, show_bytes};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Fact, Output, Reader};
+use crate::size::count_of;
+use crate::store;
+
+pub(crate) fn run(globals: &Globals, args: Delete, output: &mut Output) -> Outcome {
+    let hex = args.keys.hex;
+    let keys: Result<Vec<Vec<u8>>, String> = args.key.into_iter().map(|key| key_bytes(key, hex)).collect();
+    let keys = keys.map_err(Failure::usage)?;
+    let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
+    let keyspace = store::known_keyspace(&db, &args.keyspace.keyspace)?;
+    let mut transaction = db.begin();
+    let mut missing = Vec::new();
+    let mut deleted = 0;
+    for key in &keys {
+        if transaction.contains(&keyspace, key)? {
+            transaction.delete(&keyspace, key)?;
+            deleted += 1;
+        } else {
+            missing.push(show_bytes(key));
+        }
+    }
+    let glsn = transaction.commit()?;
+    db.close()?;
+    match output.reader() {
+        Reader::People => output.line(&format!("{} deleted as of GLSN {glsn}", count_of(deleted, "key", "keys")))?,
+        Reader::Pipe => output.line(&glsn.to_string())?,
+        Reader::Json => output.facts(&[Fact::count("glsn", glsn), Fact::count("deleted", deleted)])?,
+    }
+    for key in &missing {
+        eprintln!("plimsoll: there is no key `{key}`");
+    }
+    Ok(if missing.is_empty() { Exit::Done } else { Exit::No })
+}

@@ -1,0 +1,75 @@
+//! `plimsoll diff`: the keys that differ between two moments.
+
+use plimsoll::{Change, VersionInfo};
+use serde_json::{Map, Value, json};
+
+use crate::args::{Diff, Globals};
+use crate::bytes::{key_bytes, put_json, show_bytes, show_hex};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Output, Reader, Style};
+use crate::size::{count_of, show_size};
+use crate::{moment, store};
+
+pub(crate) fn run(globals: &Globals, args: Diff, output: &mut Output) -> Outcome {
+    let hex = args.keys.hex;
+    let prefix = args.prefix.map(|prefix| key_bytes(prefix, hex)).transpose().map_err(Failure::usage)?;
+    let db = store::open_to_read(globals, &args.store)?;
+    let keyspace = store::known_keyspace(&db, &args.keyspace.keyspace)?;
+    let (before, after) = (moment::glsn(&db, args.before)?, moment::glsn(&db, args.after)?);
+    let mut changes = 0;
+    for change in db.diff(&keyspace, before, after, prefix.as_deref().unwrap_or_default())? {
+        print(&change?, hex, output)?;
+        changes += 1;
+    }
+    if output.reader() == Reader::People {
+        let summary = format!("{} between GLSN {before} and {after}", count_of(changes, "difference", "differences"));
+        let summary = output.paint(Style::Faint, &summary);
+        output.line(&summary)?;
+    }
+    Ok(if changes == 0 { Exit::Done } else { Exit::No })
+}
+
+fn print(change: &Change, hex: bool, output: &mut Output) -> Result<(), Failure> {
+    let (sign, style, word) = match (&change.before, &change.after) {
+        (None, _) => ("+", Style::Good, "added"),
+        (_, None) => ("-", Style::Bad, "removed"),
+        _ => ("~", Style::Changed, "changed"),
+    };
+    match output.reader() {
+        Reader::Json => {
+            let mut object = Map::new();
+            object.insert("change".to_owned(), word.into());
+            match hex {
+                true => drop(object.insert("key_hex".to_owned(), show_hex(&change.key).into())),
+                false => put_json(&mut object, "key", &change.key),
+            }
+            object.insert("before".to_owned(), version_json(change.before.as_ref()));
+            object.insert("after".to_owned(), version_json(change.after.as_ref()));
+            output.json(&object)
+        }
+        Reader::Pipe => {
+            let hex_key = show_hex(&change.key);
+            let key = if hex { hex_key.as_bytes() } else { &change.key };
+            let size = |version: Option<&VersionInfo>| {
+                version.and_then(|version| version.bytes).map_or_else(String::new, |bytes| bytes.to_string())
+            };
+            let (before, after) = (size(change.before.as_ref()), size(change.after.as_ref()));
+            output.fields(&[sign.as_bytes(), before.as_bytes(), after.as_bytes(), key])
+        }
+        Reader::People => {
+            let key = if hex { show_hex(&change.key) } else { show_bytes(&change.key) };
+            let size = |version: Option<&VersionInfo>| version.and_then(|version| version.bytes).map(show_size);
+            let sizes = match (size(change.before.as_ref()), size(change.after.as_ref())) {
+                (Some(before), Some(after)) => format!("{before} → {after}"),
+                (before, after) => before.or(after).unwrap_or_default(),
+            };
+            let line = output.paint(style, &format!("{sign} {key}"));
+            let sizes = output.paint(Style::Faint, &sizes);
+            output.line(&format!("{line}  {sizes}"))
+        }
+    }
+}
+
+fn version_json(version: Option<&VersionInfo>) -> Value {
+    version.map_or(Value::Null, |version| json!({ "glsn": version.glsn, "bytes": version.bytes }))
+}

@@ -1,0 +1,199 @@
+//! `plimsoll load`: rows of a file, in batches or all at once.
+//!
+//! Law: rows are committed in the file's order and without gaps, so the count of committed rows is all that is needed to go on.
+
+use plimsoll::{Db, Durability, Keyspace, MAX_KEY_BYTES, Transaction};
+
+use crate::args::{Format, Globals, Load};
+use crate::effort::Effort;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::interrupt::Interrupt;
+use crate::load::delimited::{Delimited, Layout};
+use crate::load::input::{self, Input};
+use crate::load::json_lines::JsonLines;
+use crate::load::{Problem, Rows};
+use crate::output::{Fact, Output};
+use crate::progress::Progress;
+use crate::size::{count_of, show_count};
+use crate::store;
+
+pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcome {
+    let interrupt = Interrupt::listen()?;
+    let effort = Effort::start();
+    let format = args.format.map_or_else(|| input::format_of(&args.file), Ok)?;
+    // Before the store: a file that cannot be read leaves no empty store behind.
+    let input = input::open(&args.file)?;
+    let (name, bytes_read) = (input.name.clone(), input.bytes_read.clone());
+    let progress = Progress::of_bytes(input.total_bytes);
+    let mut rows = rows(input, format, args).map_err(|problem| of_problem(&name, &problem))?;
+    let db = store::open_to_write(globals, &args.store, true, Durability::Sync)?;
+    let keyspace = db.keyspace(&args.keyspace.keyspace)?;
+    let mut loader = Loader::new(&db, keyspace, args);
+    let ended = loader.load(&mut *rows, &interrupt, &mut || {
+        progress.set(bytes_read.get());
+    });
+    drop(progress);
+    let counts = loader.finish(&name, ended)?;
+    let limit_bytes = db.stats().memory.limit_bytes;
+    db.close()?;
+    let mut facts = vec![
+        Fact::count("rows", counts.rows),
+        Fact::count("transactions", counts.transactions),
+        Fact::bytes("bytes in", counts.bytes),
+    ];
+    facts.extend(effort.facts(limit_bytes, ""));
+    output.facts(&facts)?;
+    if counts.interrupted {
+        output.flush()?;
+        eprintln!("plimsoll: interrupted; {}", counts.how_to_go_on);
+        return Ok(Exit::Interrupted);
+    }
+    Ok(Exit::Done)
+}
+
+fn rows(input: Input, format: Format, args: &Load) -> Result<Box<dyn Rows>, Problem> {
+    let (key, value) = (args.key.as_deref(), args.value.as_deref());
+    let header = !args.no_header;
+    Ok(match format {
+        Format::Csv => {
+            Box::new(Delimited::open(input.reader, Layout { delimiter: b',', quotes: true, header }, key, value)?)
+        }
+        Format::Tsv => {
+            Box::new(Delimited::open(input.reader, Layout { delimiter: b'\t', quotes: false, header }, key, value)?)
+        }
+        Format::Jsonl => {
+            let key = key.ok_or_else(|| Problem {
+                line: 0,
+                message: "JSON lines have no first column; say which field is the key with --key".to_owned(),
+            })?;
+            Box::new(JsonLines::new(input.reader, key, value))
+        }
+    })
+}
+
+fn of_problem(name: &str, problem: &Problem) -> Failure {
+    match problem.line {
+        0 => Failure::usage(format!("{name}: {}", problem.message)),
+        line => Failure::usage(format!("{name}, line {line}: {}", problem.message)),
+    }
+}
+
+/// What was loaded.
+#[derive(Debug, Default)]
+struct Counts {
+    rows: u64,
+    transactions: u64,
+    bytes: u64,
+    interrupted: bool,
+    how_to_go_on: String,
+}
+
+/// Why loading stopped.
+enum Stop {
+    End,
+    Interrupted,
+    Row(Problem),
+    Store(Failure),
+}
+
+/// Puts rows into transactions.
+struct Loader<'a> {
+    db: &'a Db,
+    keyspace: Keyspace,
+    args: &'a Load,
+    /// Rows and bytes of transactions that are committed.
+    counts: Counts,
+    open: Option<Open>,
+}
+
+/// A transaction that is being filled.
+struct Open {
+    transaction: Transaction,
+    rows: u64,
+    bytes: u64,
+}
+
+impl<'a> Loader<'a> {
+    fn new(db: &'a Db, keyspace: Keyspace, args: &'a Load) -> Self {
+        Self { db, keyspace, args, counts: Counts::default(), open: None }
+    }
+
+    fn load(&mut self, rows: &mut dyn Rows, interrupt: &Interrupt, tell: &mut dyn FnMut()) -> Stop {
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        let mut skip = self.args.skip;
+        loop {
+            if interrupt.came() {
+                return Stop::Interrupted;
+            }
+            let line = match rows.next(&mut key, &mut value) {
+                Ok(Some(line)) => line,
+                Ok(None) => return Stop::End,
+                Err(problem) => return Stop::Row(problem),
+            };
+            tell();
+            if skip > 0 {
+                skip -= 1;
+                continue;
+            }
+            if key.len() > MAX_KEY_BYTES {
+                let message = format!(
+                    "a key of {} bytes; at most {} are possible",
+                    show_count(key.len() as u64),
+                    show_count(MAX_KEY_BYTES as u64)
+                );
+                return Stop::Row(Problem { line, message });
+            }
+            if let Err(failure) = self.put(&key, &value) {
+                return Stop::Store(failure);
+            }
+        }
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Failure> {
+        let open = self.open.get_or_insert_with(|| Open { transaction: self.db.begin(), rows: 0, bytes: 0 });
+        open.transaction.put(&self.keyspace, key, value)?;
+        open.rows += 1;
+        open.bytes += (key.len() + value.len()) as u64;
+        if !self.args.atomic && open.rows == self.args.batch {
+            self.commit()?;
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<(), Failure> {
+        if let Some(open) = self.open.take() {
+            open.transaction.commit()?;
+            self.counts.transactions += 1;
+            self.counts.rows += open.rows;
+            self.counts.bytes += open.bytes;
+        }
+        Ok(())
+    }
+
+    /// Commits what may be committed, and says how to go on where not everything was.
+    fn finish(mut self, name: &str, stop: Stop) -> Result<Counts, Failure> {
+        let keep = match &stop {
+            Stop::End => true,
+            Stop::Interrupted | Stop::Row(_) => !self.args.atomic,
+            // The transaction at hand lacks a row.
+            Stop::Store(_) => false,
+        };
+        let committed = if keep { self.commit() } else { Ok(()) };
+        let how_to_go_on = self.how_to_go_on();
+        match (stop, committed) {
+            (Stop::End, Ok(())) => Ok(self.counts),
+            (Stop::Interrupted, Ok(())) => Ok(Counts { interrupted: true, how_to_go_on, ..self.counts }),
+            (Stop::Row(problem), Ok(())) => Err(of_problem(name, &problem).advise(&how_to_go_on)),
+            (Stop::Store(failure), _) | (_, Err(failure)) => Err(failure.advise(&how_to_go_on)),
+        }
+    }
+
+    fn how_to_go_on(&self) -> String {
+        let rows = self.counts.rows + self.args.skip;
+        match self.counts.rows {
+            _ if self.args.atomic => "Nothing was loaded.".to_owned(),
+            0 if rows == 0 => "Nothing was loaded.".to_owned(),
+            loaded => format!("{} loaded; go on with --skip {rows}.", count_of(loaded, "row was", "rows were")),
+        }
+    }
+}

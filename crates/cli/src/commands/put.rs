@@ -1,0 +1,41 @@
+//! `plimsoll put`: one key, one value, one durable commit.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+
+use plimsoll::Durability;
+
+use crate::args::{Globals, Put};
+use crate::bytes::key_bytes;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Fact, Output, Reader};
+use crate::size::show_size;
+use crate::store;
+
+pub(crate) fn run(globals: &Globals, args: Put, output: &mut Output) -> Outcome {
+    let key = key_bytes(args.key, args.keys.hex).map_err(Failure::usage)?;
+    let db = store::open_to_write(globals, &args.store, true, Durability::Sync)?;
+    let keyspace = db.keyspace(&args.keyspace.keyspace)?;
+    let mut transaction = db.begin();
+    let bytes = match argument(args.value) {
+        Some(value) => {
+            transaction.put(&keyspace, &key, &value)?;
+            value.len() as u64
+        }
+        None => transaction.put_reader(&keyspace, &key, &mut io::stdin().lock())?,
+    };
+    let glsn = transaction.commit()?;
+    db.close()?;
+    match output.reader() {
+        Reader::People => output.line(&format!("{} committed as GLSN {glsn}", show_size(bytes)))?,
+        Reader::Pipe => output.line(&glsn.to_string())?,
+        Reader::Json => output.facts(&[Fact::count("glsn", glsn), Fact::bytes("bytes", bytes)])?,
+    }
+    Ok(Exit::Done)
+}
+
+/// The value of the command line; `None` if it comes from stdin.
+fn argument(value: Option<OsString>) -> Option<Vec<u8>> {
+    value.filter(|value| value != "-").map(OsString::into_vec)
+}

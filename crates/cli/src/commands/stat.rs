@@ -1,0 +1,110 @@
+//! `plimsoll stat`: how memory and disk are used.
+
+use plimsoll::{Db, KeyspaceInfo, Retention, Stats};
+
+use crate::args::{Globals, Stat};
+use crate::exit::{Exit, Outcome};
+use crate::output::{Fact, Output, Section};
+use crate::size::{show_count, show_size};
+use crate::store;
+use crate::time::show_duration;
+
+pub(crate) fn run(globals: &Globals, args: &Stat, output: &mut Output) -> Outcome {
+    let db = store::open_to_read(globals, &args.store)?;
+    let stats = db.stats();
+    for warning in &stats.warnings {
+        eprintln!("plimsoll: {warning}");
+    }
+    output.sections(&[
+        Section::new("store", of_store(&db, &stats)),
+        Section::new("keyspaces", db.keyspaces().iter().map(of_keyspace).collect()),
+        Section::new("log", of_log(&stats)),
+        Section::new("index", of_index(&stats)),
+        Section::new("memory", of_memory(&stats)),
+        Section::new("pool", of_pool(&stats)),
+    ])?;
+    Ok(Exit::Done)
+}
+
+/// A GLSN is a name, not an amount: it stays without thousands apart.
+fn glsn(name: &str, glsn: u64) -> Fact {
+    Fact::new(name, glsn.to_string(), glsn)
+}
+
+fn of_store(db: &Db, stats: &Stats) -> Vec<Fact> {
+    let id = format!("{:032x}", db.id());
+    vec![
+        Fact::new("id", id.clone(), id),
+        glsn("newest GLSN", stats.newest),
+        glsn("oldest GLSN", stats.oldest),
+        Fact::bytes("bytes on disk", stats.disk_bytes),
+        Fact::count("open snapshots", stats.open_snapshots),
+    ]
+}
+
+fn of_keyspace(keyspace: &KeyspaceInfo) -> Fact {
+    let retention = match keyspace.retention {
+        Retention::Forever => "keeps every version".to_owned(),
+        Retention::Latest => "keeps the latest version".to_owned(),
+        Retention::Glsns(glsns) => format!("keeps what the last {} GLSNs can see", show_count(glsns)),
+        Retention::Time(time) => format!("keeps what a reader of the last {} can see", show_duration(time)),
+        other => format!("{other:?}"),
+    };
+    Fact::new(keyspace.name.clone(), retention.clone(), retention).verbatim()
+}
+
+fn of_log(stats: &Stats) -> Vec<Fact> {
+    vec![
+        glsn("first GLSN", stats.log.first),
+        glsn("next GLSN", stats.log.next),
+        glsn("durable GLSN", stats.log.durable),
+    ]
+}
+
+fn of_index(stats: &Stats) -> Vec<Fact> {
+    let index = &stats.index;
+    let stalled = std::time::Duration::from_nanos(index.stall_nanos);
+    vec![
+        runs("runs", &index.runs),
+        runs("history runs", &index.history_runs),
+        Fact::count("partitions", index.partitions),
+        Fact::count("versions in runs", index.versions),
+        Fact::count("memtables", index.memtables),
+        Fact::bytes("memtable bytes", index.memtable_bytes),
+        Fact::bytes("bytes in", index.bytes_in),
+        Fact::bytes("bytes flushed", index.bytes_flushed),
+        Fact::bytes("bytes compaction read", index.bytes_compaction_read),
+        Fact::bytes("bytes compaction written", index.bytes_compaction_written),
+        Fact::count("flushes", index.flushes),
+        Fact::count("compactions", index.compactions),
+        Fact::count("stalls", index.stalls),
+        Fact::new("stalled", show_duration(stalled), stalled.as_secs_f64()),
+    ]
+}
+
+fn runs(name: &str, bytes: &[u64]) -> Fact {
+    let total: u64 = bytes.iter().sum();
+    Fact::new(name, format!("{} ({})", bytes.len(), show_size(total)), bytes.to_vec())
+}
+
+fn of_memory(stats: &Stats) -> Vec<Fact> {
+    let memory = &stats.memory;
+    let mut facts = vec![
+        Fact::bytes("budget", memory.limit_bytes),
+        Fact::bytes("free", memory.free_bytes),
+        Fact::bytes("peak", memory.peak_bytes),
+    ];
+    facts.extend(memory.by_kind.iter().map(|&(kind, bytes)| Fact::bytes(kind, bytes)));
+    facts
+}
+
+fn of_pool(stats: &Stats) -> Vec<Fact> {
+    let pool = &stats.pool;
+    vec![
+        Fact::count("resident pages", pool.resident_pages),
+        Fact::bytes("page bytes", pool.page_bytes),
+        Fact::count("hits", pool.hits),
+        Fact::count("loads", pool.loads),
+        Fact::count("evictions", pool.evictions),
+    ]
+}

@@ -1,0 +1,39 @@
+//! `plimsoll verify`: reads and checks every byte.
+
+use serde_json::json;
+
+use crate::args::{Globals, Verify};
+use crate::exit::{Exit, Outcome};
+use crate::output::{Output, Reader, Style};
+use crate::progress::Progress;
+use crate::size::{count_of, show_size};
+use crate::store;
+
+pub(crate) fn run(globals: &Globals, args: &Verify, output: &mut Output) -> Outcome {
+    let db = store::open_to_read(globals, &args.store)?;
+    let progress = Progress::of_bytes(Some(0));
+    let report = db.verify(&mut |step| progress.set_of(step.done_bytes, step.total_bytes))?;
+    drop(progress);
+    let sound = report.problems.is_empty();
+    match output.reader() {
+        Reader::Json => output.json(&json!({
+            "problems": report.problems,
+            "files": report.files,
+            "bytes": report.bytes,
+        }))?,
+        Reader::Pipe => report.problems.iter().try_for_each(|problem| output.line(problem))?,
+        Reader::People => {
+            for problem in &report.problems {
+                let problem = output.paint(Style::Bad, problem);
+                output.line(&problem)?;
+            }
+            let read = format!("{} in {}", show_size(report.bytes), count_of(report.files, "file", "files"));
+            let verdict = match report.problems.len() {
+                0 => output.paint(Style::Good, "no problems"),
+                problems => output.paint(Style::Bad, &count_of(problems as u64, "problem", "problems")),
+            };
+            output.line(&format!("{verdict}; read {read}"))?;
+        }
+    }
+    Ok(if sound { Exit::Done } else { Exit::No })
+}

@@ -1,0 +1,151 @@
+//! How the command ends: one exit code for each kind of outcome, and the sentence that goes with a failure.
+//!
+//! Law: a number here never changes its meaning, for scripts test it. `--help` prints the same table.
+
+use std::io;
+use std::process::ExitCode;
+
+use plimsoll::Error;
+
+/// What the exit code says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Exit {
+    /// Done as asked.
+    Done = 0,
+    /// Done, and the answer is no: no such key, or there are differences or problems.
+    No = 1,
+    /// The command line or its input is wrong.
+    Usage = 2,
+    /// The store cannot be opened: it is none, is locked, or is of another format.
+    Store = 3,
+    /// Bytes on disk are not what was written.
+    Corrupt = 4,
+    /// The memory budget is too small for the request.
+    Memory = 5,
+    /// The system refused: no space, no permission, a program that is missing.
+    System = 6,
+    /// Another transaction was faster.
+    Conflict = 7,
+    /// Stopped by Ctrl-C or SIGTERM; what was committed stays.
+    Interrupted = 130,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Why a command did not do what it was asked.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Said to the user on stderr.
+    Said {
+        /// The code to end with.
+        exit: Exit,
+        /// What happened and what to do.
+        message: String,
+    },
+    /// Whoever read our output has read enough: end without a word.
+    ReaderLeft,
+}
+
+/// How a command ends.
+pub(crate) type Outcome = Result<Exit, Failure>;
+
+impl Failure {
+    /// A failure with a code of its own.
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self::Said { exit, message: message.into() }
+    }
+
+    /// The command line or its input is wrong.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, message)
+    }
+
+    /// The system refused.
+    pub(crate) fn system(message: impl Into<String>) -> Self {
+        Self::new(Exit::System, message)
+    }
+
+    /// A failure to write to stdout: a closed pipe is no failure of ours.
+    pub(crate) fn of_output(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::ReaderLeft,
+            _ => Self::system(format!("cannot write the output: {error}")),
+        }
+    }
+
+    /// The same failure with one more sentence for the user.
+    pub(crate) fn advise(self, advice: &str) -> Self {
+        match self {
+            Self::Said { exit, message } => Self::Said { exit, message: format!("{message}\n{advice}") },
+            Self::ReaderLeft => Self::ReaderLeft,
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let message = error.to_string();
+        match advice(&error) {
+            Some(advice) => Self::new(code(&error), format!("{message}\n{advice}")),
+            None => Self::new(code(&error), message),
+        }
+    }
+}
+
+fn code(error: &Error) -> Exit {
+    match error {
+        Error::Conflict { .. } => Exit::Conflict,
+        Error::Trimmed { .. } | Error::Future { .. } | Error::InvalidInput { .. } => Exit::Usage,
+        Error::NotAStore { .. } | Error::Locked { .. } | Error::ReadOnly | Error::Format { .. } => Exit::Store,
+        Error::Corrupt { .. } | Error::Forked { .. } => Exit::Corrupt,
+        Error::OutOfBudget(_) => Exit::Memory,
+        _ => Exit::System,
+    }
+}
+
+/// What to do, where the library's own message cannot know it because it knows nothing of a command line.
+fn advice(error: &Error) -> Option<&'static str> {
+    match error {
+        Error::OutOfBudget(_) => Some("Give it more with --memory, e.g. --memory 256MiB."),
+        Error::Corrupt { .. } => Some(
+            "`plimsoll verify STORE` lists all that is damaged; `plimsoll rebuild STORE` makes the index anew from the log.",
+        ),
+        Error::Io { kind: io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded, .. } => {
+            Some("Nothing of this transaction was kept; free some space and run the command again.")
+        }
+        Error::Io { kind: io::ErrorKind::ReadOnlyFilesystem, .. } => {
+            Some("Commands that only read work there; to write, copy the store to a file system that can be written.")
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_pipe_is_no_failure() {
+        assert!(matches!(Failure::of_output(&io::ErrorKind::BrokenPipe.into()), Failure::ReaderLeft));
+    }
+
+    #[test]
+    fn each_error_of_the_store_has_the_code_that_help_prints() {
+        let cases = [
+            (Error::Future { asked: 2, newest: 1 }, Exit::Usage),
+            (Error::Locked { path: "x".into(), pid: None }, Exit::Store),
+            (Error::Corrupt { message: String::new() }, Exit::Corrupt),
+            (Error::Conflict { key: vec![], at: 1, by: 2 }, Exit::Conflict),
+            (Error::Io { kind: io::ErrorKind::StorageFull, message: String::new() }, Exit::System),
+            (Error::Poisoned { cause: String::new() }, Exit::System),
+        ];
+        for (error, exit) in cases {
+            assert_eq!(code(&error), exit, "{error:?}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The commits to import, oldest first: `git rev-list` pours their names straight into `git cat-file`.
+//!
+//! Where a commit in the middle is missing, the history is cut: what lies after it is imported, from the oldest commit that is whole.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader};
+use std::process::ChildStdout;
+
+use crate::exit::Failure;
+use crate::git::blobs::{Header, read_header, skip};
+use crate::git::commit::{self, Commit};
+use crate::git::object_id::ObjectId;
+use crate::git::process::{Input, Process};
+use crate::git::repository::{Repository, range};
+
+/// Read of a commit object: more than fits into a transaction's metadata, even with a signature before it.
+const OBJECT_BYTES_MAX: u64 = 256 * 1024;
+
+/// What comes next.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// A commit.
+    Commit(Box<Commit>),
+    /// A commit that is listed and cannot be read.
+    Missing(ObjectId),
+    /// There are no more.
+    End,
+}
+
+/// A stream of commits.
+#[derive(Debug)]
+pub(crate) struct CommitStream<'r> {
+    repository: &'r Repository,
+    /// Arguments of the `rev-list` calls whose output, one after the other, is the stream.
+    lists: VecDeque<Vec<String>>,
+    open: Option<Open>,
+    cut: Option<ObjectId>,
+}
+
+#[derive(Debug)]
+struct Open {
+    list: Process,
+    objects: Process,
+    output: BufReader<ChildStdout>,
+    object: Vec<u8>,
+}
+
+impl<'r> CommitStream<'r> {
+    /// The commits of the tip's history that are not behind `after`.
+    pub(crate) fn open(repository: &'r Repository, after: Option<&ObjectId>) -> Result<Self, Failure> {
+        let range = range(after, repository.tip());
+        let mut stream = Self { repository, lists: VecDeque::new(), open: None, cut: None };
+        match broken_walk(repository, &range)? {
+            None => stream.lists.push_back(list(&["--reverse"], &range)),
+            Some(walk) => {
+                stream.cut = Some(walk.oldest);
+                stream.lists.push_back(vec!["--no-walk".to_owned(), walk.oldest.to_string()]);
+                let count = format!("--max-count={}", walk.whole);
+                stream.lists.push_back(list(&["--reverse", &count], &range));
+            }
+        }
+        Ok(stream)
+    }
+
+    /// The commit before which the history is cut, if it is.
+    pub(crate) fn cut(&self) -> Option<&ObjectId> {
+        self.cut.as_ref()
+    }
+
+    /// The next commit.
+    pub(crate) fn next(&mut self) -> Result<Next, Failure> {
+        loop {
+            if self.open.is_none() {
+                match self.lists.pop_front() {
+                    Some(list) => self.open = Some(Open::start(self.repository, &list)?),
+                    None => return Ok(Next::End),
+                }
+            }
+            let open = self.open.as_mut().expect("opened above");
+            match open.next()? {
+                Some(next) => return Ok(next),
+                None => self.open.take().expect("still open").finish()?,
+            }
+        }
+    }
+}
+
+fn list(options: &[&str], range: &[String]) -> Vec<String> {
+    let options = ["--first-parent"].iter().chain(options).map(|&option| option.to_owned());
+    options.chain(range.iter().cloned()).collect()
+}
+
+/// A walk that ends at a commit whose parent is missing.
+struct BrokenWalk {
+    /// How many commits, from the tip on, have all their parents.
+    whole: u64,
+    /// The commit below them.
+    oldest: ObjectId,
+}
+
+/// Walks once without reading anything, to learn whether the history is whole.
+fn broken_walk(repository: &Repository, range: &[String]) -> Result<Option<BrokenWalk>, Failure> {
+    let arguments = list(&[], range);
+    let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    arguments.insert(0, "rev-list");
+    let mut process = repository.git().start(&arguments, Input::Nothing)?;
+    let (mut whole, mut last) = (0, None);
+    for line in BufReader::new(process.take_output()).split(b'\n') {
+        let line = line.map_err(|error| Failure::system(format!("cannot read from git: {error}")))?;
+        last = ObjectId::parse(&line);
+        whole += 1;
+    }
+    let Err(failure) = process.finish() else { return Ok(None) };
+    let oldest = match last {
+        None => *repository.tip(),
+        Some(last) => {
+            let parent = repository.git().ask(&["rev-parse", "--verify", "--quiet", &format!("{last}^1")])?;
+            ObjectId::parse(parent.out.as_bytes()).ok_or(failure)?
+        }
+    };
+    Ok(Some(BrokenWalk { whole, oldest }))
+}
+
+impl Open {
+    fn start(repository: &Repository, list: &[String]) -> Result<Self, Failure> {
+        let mut arguments = vec!["rev-list"];
+        arguments.extend(list.iter().map(String::as_str));
+        let mut list = repository.git().start(&arguments, Input::Nothing)?;
+        let names = Input::Of(list.take_output());
+        let mut objects = repository.git().start(&["cat-file", "--batch", "--buffer"], names)?;
+        let output = BufReader::with_capacity(64 * 1024, objects.take_output());
+        Ok(Self { list, objects, output, object: Vec::new() })
+    }
+
+    fn next(&mut self) -> Result<Option<Next>, Failure> {
+        let broken = |error| Failure::system(format!("cannot read from git: {error}"));
+        match read_header(&mut self.output).map_err(broken)? {
+            Header::End => Ok(None),
+            Header::Missing(id) => Ok(Some(Next::Missing(id))),
+            Header::Found { id, bytes } => {
+                self.read_object(bytes).map_err(broken)?;
+                Ok(Some(match commit::parse(id, &self.object, bytes > OBJECT_BYTES_MAX) {
+                    Some(commit) => Next::Commit(Box::new(commit)),
+                    None => Next::Missing(id),
+                }))
+            }
+        }
+    }
+
+    fn read_object(&mut self, bytes: u64) -> std::io::Result<()> {
+        let kept = bytes.min(OBJECT_BYTES_MAX);
+        self.object.resize(kept as usize, 0);
+        std::io::Read::read_exact(&mut self.output, &mut self.object)?;
+        skip(&mut self.output, bytes - kept + 1)
+    }
+
+    fn finish(self) -> Result<(), Failure> {
+        self.list.finish()?;
+        self.objects.finish()
+    }
+}

@@ -1,0 +1,203 @@
+//! The history as a sequence of steps: a commit begins, files change, the commit ends.
+//!
+//! Law: each commit is compared with the one that was delivered before it, whichever that is. So when a commit is left out because its
+//! folders are missing, its changes arrive with the next one, and the files after every delivered commit are exactly that commit's.
+
+use std::collections::VecDeque;
+
+use crate::exit::Failure;
+use crate::git::blobs::{self, Blob, Blobs, Content};
+use crate::git::changes::{self, Change, Changes, Compared, Piece};
+use crate::git::commit::Commit;
+use crate::git::commit_stream::{CommitStream, Next};
+use crate::git::object_id::ObjectId;
+use crate::git::repository::Repository;
+
+/// Steps that are kept ready at most; with the commits ahead, all that is held in memory.
+const READY_MAX: usize = 256;
+/// Below this many ready steps more are fetched.
+const READY_MIN: usize = 32;
+
+/// A step of the history.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// A commit begins.
+    Begin { id: ObjectId, metadata: Vec<u8> },
+    /// A file has a new content: [`Feed::blob`] tells which, and must be called.
+    Put { id: ObjectId, path: Vec<u8> },
+    /// A file is gone.
+    Delete { path: Vec<u8> },
+    /// A submodule came or moved; it has no content here.
+    Submodule,
+    /// The commit is complete.
+    End,
+    /// A commit was left out.
+    LeftOut { id: ObjectId, why: String },
+}
+
+/// A stream of steps.
+#[derive(Debug)]
+pub(crate) struct Feed<'r> {
+    repository: &'r Repository,
+    commits: CommitStream<'r>,
+    changes: Changes<'r>,
+    blobs: Blobs<'r>,
+    /// The commit delivered last.
+    base: Option<ObjectId>,
+    /// Commits whose changes are not delivered yet, oldest first.
+    ahead: VecDeque<Commit>,
+    /// How many of them `changes` was asked about.
+    asked: usize,
+    /// Whether the first of them has begun.
+    begun: bool,
+    /// After a failure one commit at a time, for each request depends on the success of the one before it.
+    careful: bool,
+    ready: VecDeque<Step>,
+    ended: bool,
+}
+
+impl<'r> Feed<'r> {
+    /// The steps from the commit after `after` (or the first) to the tip.
+    pub(crate) fn open(repository: &'r Repository, after: Option<ObjectId>) -> Result<Self, Failure> {
+        Ok(Self {
+            repository,
+            commits: CommitStream::open(repository, after.as_ref())?,
+            changes: Changes::new(repository),
+            blobs: Blobs::open(repository)?,
+            base: after,
+            ahead: VecDeque::new(),
+            asked: 0,
+            begun: false,
+            careful: false,
+            ready: VecDeque::new(),
+            ended: false,
+        })
+    }
+
+    /// The commit before which the history is cut because its parent is missing.
+    pub(crate) fn cut(&self) -> Option<&ObjectId> {
+        self.commits.cut()
+    }
+
+    /// The next step; `None` at the end of the history.
+    pub(crate) fn next(&mut self) -> Result<Option<Step>, Failure> {
+        if self.ready.len() < READY_MIN {
+            while !self.ended && self.ready.len() < READY_MAX && self.blobs.outstanding() < blobs::REQUESTS_MAX {
+                self.fetch()?;
+            }
+        }
+        Ok(self.ready.pop_front())
+    }
+
+    /// The content of the last `Put`.
+    pub(crate) fn blob(&mut self) -> Result<Blob, Failure> {
+        self.blobs.next()
+    }
+
+    /// The bytes of the content that [`Feed::blob`] found.
+    pub(crate) fn content(&mut self) -> Content<'_> {
+        self.blobs.content()
+    }
+
+    /// Makes at least one more step ready, or finds the end.
+    fn fetch(&mut self) -> Result<(), Failure> {
+        self.ask_ahead()?;
+        if self.asked == 0 {
+            self.ended = true;
+            return Ok(());
+        }
+        match self.changes.next()? {
+            Piece::Start => self.begin(),
+            Piece::Change(change) => self.change(change),
+            Piece::End if self.begun => self.end(),
+            Piece::End => self.leave_out(),
+            Piece::Died => self.leave_out(),
+        }
+        Ok(())
+    }
+
+    /// Keeps git busy with the commits to come.
+    fn ask_ahead(&mut self) -> Result<(), Failure> {
+        if self.changes.worn_out() {
+            if self.asked > 0 {
+                return Ok(());
+            }
+            self.changes.restart();
+        }
+        let limit = if self.careful { 1 } else { changes::REQUESTS_MAX };
+        while self.asked < limit && self.read_ahead()? {
+            let base = match self.asked {
+                0 => self.base,
+                asked => Some(self.ahead[asked - 1].id),
+            };
+            let commit = &self.ahead[self.asked];
+            match base {
+                Some(base) => self.changes.ask(&base, &commit.id, Compared::Commits)?,
+                None => self.changes.ask(self.repository.empty_tree(), &commit.tree, Compared::Trees)?,
+            }
+            self.asked += 1;
+        }
+        Ok(())
+    }
+
+    /// Whether there is a commit that nobody was asked about.
+    fn read_ahead(&mut self) -> Result<bool, Failure> {
+        while self.ahead.len() == self.asked {
+            match self.commits.next()? {
+                Next::Commit(commit) => self.ahead.push_back(*commit),
+                Next::Missing(id) => {
+                    self.ready.push_back(Step::LeftOut { id, why: "the commit is missing".to_owned() })
+                }
+                Next::End => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    fn begin(&mut self) {
+        self.begun = true;
+        let commit = self.ahead.front_mut().expect("an answer belongs to a commit ahead");
+        let metadata = std::mem::take(&mut commit.metadata);
+        self.ready.push_back(Step::Begin { id: commit.id, metadata });
+    }
+
+    fn end(&mut self) {
+        let commit = self.ahead.pop_front().expect("an answer belongs to a commit ahead");
+        self.base = Some(commit.id);
+        self.asked -= 1;
+        self.begun = false;
+        self.careful = false;
+        self.ready.push_back(Step::End);
+    }
+
+    /// The first commit ahead cannot be compared, so what was asked about those behind it is void.
+    fn leave_out(&mut self) {
+        let commit = self.ahead.pop_front().expect("an answer belongs to a commit ahead");
+        let words = self.changes.restart();
+        let why = if words.is_empty() { "its tree is missing".to_owned() } else { words };
+        self.asked = 0;
+        self.careful = true;
+        self.ready.push_back(Step::LeftOut { id: commit.id, why });
+    }
+
+    fn change(&mut self, change: Change) {
+        let had_content = change.before.is_some_and(|file| !file.submodule);
+        match change.after {
+            // Only the mode changed.
+            Some(file)
+                if had_content && change.before.is_some_and(|before| before.id == file.id) && !file.submodule => {}
+            Some(file) if !file.submodule => {
+                self.blobs.ask(file.id);
+                self.ready.push_back(Step::Put { id: file.id, path: change.path });
+            }
+            after => {
+                if after.is_some() {
+                    self.ready.push_back(Step::Submodule);
+                }
+                if had_content {
+                    self.ready.push_back(Step::Delete { path: change.path });
+                }
+            }
+        }
+    }
+}

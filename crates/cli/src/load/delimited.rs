@@ -1,0 +1,196 @@
+//! Rows of CSV and TSV: columns by name, the rest of a row as JSON.
+
+use std::io::BufRead;
+
+use crate::bytes::show_bytes;
+
+use super::records::Records;
+use super::{Problem, Rows};
+
+/// How a file is laid out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    /// What stands between two fields.
+    pub(crate) delimiter: u8,
+    /// Whether fields may be quoted.
+    pub(crate) quotes: bool,
+    /// Whether the first record names the columns.
+    pub(crate) header: bool,
+}
+
+/// Rows with named columns.
+pub(crate) struct Delimited<R> {
+    records: Records<R>,
+    names: Vec<String>,
+    key: usize,
+    value: Option<usize>,
+    /// A record that was read to count the columns and is a row itself.
+    held: Option<u64>,
+    /// No record at all.
+    empty: bool,
+}
+
+impl<R: BufRead> Delimited<R> {
+    /// Reads the header; `key` is the first column unless named.
+    pub(crate) fn open(input: R, layout: Layout, key: Option<&str>, value: Option<&str>) -> Result<Self, Problem> {
+        let mut records = Records::new(input, layout.delimiter, layout.quotes);
+        let first = records.next()?;
+        let line = first.unwrap_or(1);
+        let names = match layout.header {
+            true => header(&records, line)?,
+            false => (1..=records.len()).map(|number| number.to_string()).collect(),
+        };
+        let empty = first.is_none();
+        let find = |wanted: &str| match names.iter().position(|name| name == wanted) {
+            None if !empty => {
+                Err(Problem::new(line, format!("there is no column `{wanted}`; there are: {}", names.join(", "))))
+            }
+            place => Ok(place.unwrap_or(0)),
+        };
+        let key = key.map_or(Ok(0), find)?;
+        let value = value.map(find).transpose()?;
+        let held = if layout.header { None } else { first };
+        Ok(Self { key, value, held, empty, records, names })
+    }
+
+    fn rest_as_json(&self, line: u64, value: &mut Vec<u8>) -> Result<(), Problem> {
+        value.push(b'{');
+        for (place, name) in self.names.iter().enumerate().filter(|&(place, _)| place != self.key) {
+            if value.len() > 1 {
+                value.push(b',');
+            }
+            let field = self.records.field(place);
+            let text = std::str::from_utf8(field).map_err(|_| {
+                let shown = show_bytes(&field[..field.len().min(40)]);
+                Problem::new(line, format!("column `{name}` is not UTF-8 ({shown}), so the row cannot become JSON; choose the value's column with --value"))
+            })?;
+            push_json(value, name);
+            value.push(b':');
+            push_json(value, text);
+        }
+        value.push(b'}');
+        Ok(())
+    }
+}
+
+impl<R: BufRead> Rows for Delimited<R> {
+    fn next(&mut self, key: &mut Vec<u8>, value: &mut Vec<u8>) -> Result<Option<u64>, Problem> {
+        if self.empty {
+            return Ok(None);
+        }
+        let line = match self.held.take() {
+            Some(line) => line,
+            None => match self.records.next()? {
+                Some(line) => line,
+                None => return Ok(None),
+            },
+        };
+        let (fields, columns) = (self.records.len(), self.names.len());
+        if fields != columns {
+            return Err(Problem::new(line, format!("the row has {fields} fields, the first line has {columns}")));
+        }
+        key.clear();
+        key.extend_from_slice(self.records.field(self.key));
+        value.clear();
+        match self.value {
+            Some(place) => value.extend_from_slice(self.records.field(place)),
+            None => self.rest_as_json(line, value)?,
+        }
+        Ok(Some(line))
+    }
+}
+
+fn header<R: BufRead>(records: &Records<R>, line: u64) -> Result<Vec<String>, Problem> {
+    let mut names: Vec<String> = Vec::with_capacity(records.len());
+    for place in 0..records.len() {
+        let name = std::str::from_utf8(records.field(place))
+            .map_err(|_| Problem::new(line, "the header is not UTF-8; if it is no header, say --no-header"))?;
+        if names.iter().any(|known| known == name) {
+            return Err(Problem::new(
+                line,
+                format!("two columns are called `{name}`; if this is no header, say --no-header"),
+            ));
+        }
+        names.push(name.to_owned());
+    }
+    Ok(names)
+}
+
+/// Appends text as a JSON string.
+fn push_json(into: &mut Vec<u8>, text: &str) {
+    serde_json::to_writer(into, text).expect("text is always JSON, and memory takes it");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CSV: Layout = Layout { delimiter: b',', quotes: true, header: true };
+
+    type Read = Result<Vec<(u64, String, String)>, Problem>;
+
+    fn read(text: &[u8], layout: Layout, key: Option<&str>, value: Option<&str>) -> Read {
+        let mut rows = Delimited::open(text, layout, key, value)?;
+        let (mut key, mut value, mut all) = (Vec::new(), Vec::new(), Vec::new());
+        while let Some(line) = rows.next(&mut key, &mut value)? {
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            all.push((line, text(&key), text(&value)));
+        }
+        Ok(all)
+    }
+
+    fn row(line: u64, key: &str, value: &str) -> (u64, String, String) {
+        (line, key.to_owned(), value.to_owned())
+    }
+
+    #[test]
+    fn the_rest_of_a_row_becomes_json_in_the_columns_order() {
+        let text = b"id,name,\"say \"\"hi\"\"\"\n1,Ada,x\n2,\"a\nb\",\n";
+        let expected =
+            vec![row(2, "1", r#"{"name":"Ada","say \"hi\"":"x"}"#), row(3, "2", r#"{"name":"a\nb","say \"hi\"":""}"#)];
+        assert_eq!(read(text, CSV, None, None).unwrap(), expected);
+    }
+
+    #[test]
+    fn key_and_value_are_columns_by_name() {
+        let read = read(b"a,b,c\n1,2,3\n", CSV, Some("c"), Some("b")).unwrap();
+        assert_eq!(read, [row(2, "3", "2")]);
+    }
+
+    #[test]
+    fn without_a_header_columns_are_numbered_and_the_first_line_is_a_row() {
+        let layout = Layout { header: false, ..CSV };
+        let rows = read(b"1,2\n3,4\n", layout, Some("2"), None).unwrap();
+        assert_eq!(rows, [row(1, "2", r#"{"1":"1"}"#), row(2, "4", r#"{"1":"3"}"#)]);
+    }
+
+    #[test]
+    fn an_empty_file_has_no_rows() {
+        for header in [true, false] {
+            assert_eq!(read(b"", Layout { header, ..CSV }, Some("id"), None).unwrap(), []);
+        }
+    }
+
+    #[test]
+    fn problems_name_their_line() {
+        let cases: [(&[u8], Option<&str>, u64, &str); 4] = [
+            (b"a,b\n1,2\n\n1,2,3\n", None, 4, "has 3 fields, the first line has 2"),
+            (b"a,b\n1,2\n", Some("x"), 1, "no column `x`; there are: a, b"),
+            (b"a,a\n1,2\n", None, 1, "two columns are called `a`"),
+            (b"a,b\n1,\xff\n", None, 2, "not UTF-8"),
+        ];
+        for (text, key, line, part) in cases {
+            let problem = read(text, CSV, key, None).unwrap_err();
+            assert_eq!(problem.line, line);
+            assert!(problem.message.contains(part), "{}", problem.message);
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_pass_as_a_value() {
+        let mut rows = Delimited::open(&b"a,b\n1,\xff\n"[..], CSV, None, Some("b")).unwrap();
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        assert_eq!(rows.next(&mut key, &mut value), Ok(Some(2)));
+        assert_eq!(value, b"\xff");
+    }
+}

@@ -1,0 +1,189 @@
+//! Rows of JSON lines: one object a line; a field is the key, another or all others the value.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io::{self, BufRead};
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::{Problem, ROW_BYTES_MAX, Rows};
+
+/// Rows of JSON lines.
+pub(crate) struct JsonLines<R> {
+    input: R,
+    key: String,
+    value: Option<String>,
+    line: u64,
+    buffer: Vec<u8>,
+}
+
+impl<R: BufRead> JsonLines<R> {
+    pub(crate) fn new(input: R, key: &str, value: Option<&str>) -> Self {
+        Self { input, key: key.to_owned(), value: value.map(str::to_owned), line: 0, buffer: Vec::new() }
+    }
+
+    /// Reads the next line that is not blank; false at the end.
+    fn read_line(&mut self) -> Result<bool, Problem> {
+        loop {
+            self.buffer.clear();
+            self.buffer.shrink_to(64 * 1024);
+            let limit = ROW_BYTES_MAX as u64 + 1;
+            let read = io::Read::take(&mut self.input, limit).read_until(b'\n', &mut self.buffer);
+            if read.map_err(|error| Problem::unreadable(&error))? == 0 {
+                return Ok(false);
+            }
+            self.line += 1;
+            if self.buffer.len() > ROW_BYTES_MAX {
+                return Err(Problem::too_long(self.line, ""));
+            }
+            if !self.buffer.trim_ascii().is_empty() {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn parse(&self, key: &mut Vec<u8>, value: &mut Vec<u8>) -> Result<(), String> {
+        let line = std::str::from_utf8(&self.buffer).map_err(|_| "the line is not UTF-8".to_owned())?;
+        let line = line.strip_prefix('\u{feff}').unwrap_or(line);
+        let Fields(fields) = serde_json::from_str(line).map_err(|error| format!("not a JSON object: {error}"))?;
+        let find = |wanted: &str| {
+            let found = fields.iter().find(|(name, _)| name == wanted);
+            found.map(|(_, value)| value.get()).ok_or_else(|| format!("the object has no field `{wanted}`"))
+        };
+        key.extend_from_slice(
+            &key_of(find(&self.key)?)
+                .ok_or_else(|| format!("field `{}` is no key: a key is a text, a number, true or false", self.key))?,
+        );
+        match &self.value {
+            Some(wanted) => value.extend_from_slice(&text_of(find(wanted)?)),
+            None => push_rest(&fields, &self.key, value),
+        }
+        Ok(())
+    }
+}
+
+impl<R: BufRead> Rows for JsonLines<R> {
+    fn next(&mut self, key: &mut Vec<u8>, value: &mut Vec<u8>) -> Result<Option<u64>, Problem> {
+        if !self.read_line()? {
+            return Ok(None);
+        }
+        key.clear();
+        value.clear();
+        self.parse(key, value).map_err(|message| Problem::new(self.line, message))?;
+        Ok(Some(self.line))
+    }
+}
+
+/// A text's bytes, a number's digits; `None` for what is no key.
+fn key_of(json: &str) -> Option<Cow<'_, [u8]>> {
+    let no_key = json == "null" || json.starts_with(['{', '[']);
+    (!no_key).then(|| text_of(json))
+}
+
+/// A text without its quotation marks; anything else as it is written.
+fn text_of(json: &str) -> Cow<'_, [u8]> {
+    match serde_json::from_str::<String>(json) {
+        Ok(text) => Cow::Owned(text.into_bytes()),
+        Err(_) => Cow::Borrowed(json.as_bytes()),
+    }
+}
+
+/// Appends an object of all fields but the key, as they are written and in their order.
+fn push_rest(fields: &[(Cow<'_, str>, &RawValue)], key: &str, value: &mut Vec<u8>) {
+    value.push(b'{');
+    for (name, field) in fields.iter().filter(|(name, _)| name != key) {
+        if value.len() > 1 {
+            value.push(b',');
+        }
+        serde_json::to_writer(&mut *value, name).expect("text is always JSON, and memory takes it");
+        value.push(b':');
+        value.extend_from_slice(field.get().as_bytes());
+    }
+    value.push(b'}');
+}
+
+/// The fields of an object in their order, their values not taken apart: that would cost many times the line.
+struct Fields<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+
+        impl<'de> Visitor<'de> for Object {
+            type Value = Fields<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+                let mut fields = Vec::new();
+                while let Some(Name(name)) = map.next_key()? {
+                    fields.push((name, map.next_value()?));
+                }
+                Ok(Fields(fields))
+            }
+        }
+
+        deserializer.deserialize_map(Object)
+    }
+}
+
+/// A field's name, borrowed from the line unless it holds escapes.
+#[derive(serde::Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str, value: Option<&str>) -> Result<Vec<(u64, String, String)>, Problem> {
+        let mut rows = JsonLines::new(text.as_bytes(), "id", value);
+        let (mut key, mut value, mut all) = (Vec::new(), Vec::new(), Vec::new());
+        while let Some(line) = rows.next(&mut key, &mut value)? {
+            all.push((line, String::from_utf8(key.clone()).unwrap(), String::from_utf8(value.clone()).unwrap()));
+        }
+        Ok(all)
+    }
+
+    fn row(line: u64, key: &str, value: &str) -> (u64, String, String) {
+        (line, key.to_owned(), value.to_owned())
+    }
+
+    #[test]
+    fn the_other_fields_stay_as_they_are_written() {
+        let text = "{\"id\":\"a\\n\",\"x\":1.50,\"y\\u0041\":{\"z\": [1, 2]}}\n\n  {\"n\":null, \"id\":7}";
+        let expected = vec![row(1, "a\n", r#"{"x":1.50,"yA":{"z": [1, 2]}}"#), row(3, "7", r#"{"n":null}"#)];
+        assert_eq!(read(text, None).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_field_can_be_the_value() {
+        let text = "{\"id\":1,\"v\":\"tëxt\"}\n{\"id\":2,\"v\":[1]}\n";
+        assert_eq!(read(text, Some("v")).unwrap(), [row(1, "1", "tëxt"), row(2, "2", "[1]")]);
+    }
+
+    #[test]
+    fn problems_name_their_line() {
+        let cases = [
+            ("{\"id\":1}\n{\"id\":2\n", 2, "not a JSON object"),
+            ("[1]\n", 1, "not a JSON object"),
+            ("{\"x\":1}\n", 1, "no field `id`"),
+            ("{\"id\":null}\n", 1, "is no key"),
+            ("{\"id\":{}}\n", 1, "is no key"),
+            ("\n{\"id\":1} x\n", 2, "not a JSON object"),
+        ];
+        for (text, line, part) in cases {
+            let problem = read(text, None).unwrap_err();
+            assert_eq!(problem.line, line, "{text}");
+            assert!(problem.message.contains(part), "{}", problem.message);
+        }
+    }
+
+    #[test]
+    fn a_line_without_end_is_refused_before_it_fills_the_memory() {
+        let problem = read(&"x".repeat(ROW_BYTES_MAX + 2), None).unwrap_err();
+        assert!(problem.message.contains("more than 4.0 MiB"));
+    }
+}

@@ -1,0 +1,233 @@
+//! Splits delimited text into records and fields: CSV as RFC 4180 says, TSV without quotes.
+//!
+//! Strict where leniency would lose data: a quote that is never closed and text behind a closing quote are errors. Lenient where
+//! nothing is lost: LF and CRLF end a record, the last one needs no end, blank lines are passed over, and a quote in the middle of an
+//! unquoted field stands for itself.
+
+use std::io::BufRead;
+
+use super::{Problem, ROW_BYTES_MAX};
+
+/// Records of a text.
+#[derive(Debug)]
+pub(super) struct Records<R> {
+    input: R,
+    delimiter: u8,
+    quotes: bool,
+    /// The line that is being read, from 1.
+    line: u64,
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nothing of the field was read.
+    FieldStart,
+    Plain,
+    /// Inside of quotes, opened on this line.
+    Quoted(u64),
+    /// Behind a quote inside of quotes: the end, or half of a doubled one.
+    MaybeClosed(u64),
+}
+
+impl<R: BufRead> Records<R> {
+    pub(super) fn new(input: R, delimiter: u8, quotes: bool) -> Self {
+        Self { input, delimiter, quotes, line: 1, bytes: Vec::new(), ends: Vec::new() }
+    }
+
+    /// Reads the next record; returns the line that it begins on, `None` at the end.
+    pub(super) fn next(&mut self) -> Result<Option<u64>, Problem> {
+        if self.line == 1 {
+            self.pass_byte_order_mark()?;
+        }
+        loop {
+            let first_line = self.line;
+            self.bytes.clear();
+            self.ends.clear();
+            // What a long row took is given back.
+            self.bytes.shrink_to(64 * 1024);
+            if !self.read_record(first_line)? {
+                return Ok(None);
+            }
+            let blank = self.ends.len() == 1 && self.bytes.is_empty();
+            if !blank {
+                return Ok(Some(first_line));
+            }
+        }
+    }
+
+    /// How many fields the record has.
+    pub(super) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// A field of the record.
+    pub(super) fn field(&self, place: usize) -> &[u8] {
+        let start = if place == 0 { 0 } else { self.ends[place - 1] };
+        &self.bytes[start..self.ends[place]]
+    }
+
+    /// Reads up to the end of a record; false if there is none.
+    fn read_record(&mut self, first_line: u64) -> Result<bool, Problem> {
+        let mut state = State::FieldStart;
+        loop {
+            let buffer = self.input.fill_buf().map_err(|error| Problem::unreadable(&error))?;
+            if buffer.is_empty() {
+                return self.end_of_input(state);
+            }
+            let bytes = buffer.len();
+            let mut used = 0;
+            let mut complete = false;
+            while used < bytes && !complete {
+                let byte = buffer[used];
+                used += 1;
+                self.line += u64::from(byte == b'\n');
+                state = match (state, byte) {
+                    (State::Quoted(opened), b'"') => State::MaybeClosed(opened),
+                    (State::Quoted(opened), _) => {
+                        self.bytes.push(byte);
+                        State::Quoted(opened)
+                    }
+                    (State::MaybeClosed(opened), b'"') => {
+                        self.bytes.push(byte);
+                        State::Quoted(opened)
+                    }
+                    (_, b'\n') => {
+                        complete = true;
+                        state
+                    }
+                    (_, _) if byte == self.delimiter => {
+                        self.ends.push(self.bytes.len());
+                        State::FieldStart
+                    }
+                    (State::MaybeClosed(opened), b'\r') => State::MaybeClosed(opened),
+                    (State::MaybeClosed(_), _) => {
+                        return Err(Problem::new(
+                            self.line,
+                            "there is text behind a closing quote; a quote inside of a field is written twice",
+                        ));
+                    }
+                    (State::FieldStart, b'"') if self.quotes => State::Quoted(self.line),
+                    (_, _) => {
+                        self.bytes.push(byte);
+                        State::Plain
+                    }
+                };
+            }
+            self.input.consume(used);
+            if complete {
+                self.end_record(state);
+                return Ok(true);
+            }
+            if self.bytes.len() > ROW_BYTES_MAX {
+                return Err(Problem::too_long(
+                    first_line,
+                    if self.quotes { "; is a closing quote missing?" } else { "" },
+                ));
+            }
+        }
+    }
+
+    fn end_of_input(&mut self, state: State) -> Result<bool, Problem> {
+        match state {
+            State::Quoted(opened) => Err(Problem::new(opened, "the quote that opens on this line is never closed")),
+            State::FieldStart if self.ends.is_empty() => Ok(false),
+            _ => {
+                self.end_record(state);
+                Ok(true)
+            }
+        }
+    }
+
+    fn end_record(&mut self, state: State) {
+        // The carriage return of CRLF; inside of quotes it would be data.
+        if state == State::Plain && self.bytes.last() == Some(&b'\r') {
+            self.bytes.pop();
+        }
+        self.ends.push(self.bytes.len());
+    }
+
+    fn pass_byte_order_mark(&mut self) -> Result<(), Problem> {
+        let buffer = self.input.fill_buf().map_err(|error| Problem::unreadable(&error))?;
+        if buffer.starts_with(b"\xef\xbb\xbf") {
+            self.input.consume(3);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::BufReader;
+
+    use super::*;
+
+    fn read(text: &[u8], delimiter: u8, quotes: bool) -> Result<Vec<(u64, Vec<String>)>, Problem> {
+        // The smallest buffer there is: each byte is a border.
+        let mut records = Records::new(BufReader::with_capacity(3, text), delimiter, quotes);
+        let mut all = Vec::new();
+        while let Some(line) = records.next()? {
+            let fields = (0..records.len()).map(|place| String::from_utf8_lossy(records.field(place)).into_owned());
+            all.push((line, fields.collect()));
+        }
+        Ok(all)
+    }
+
+    fn csv(text: &str) -> Result<Vec<(u64, Vec<String>)>, Problem> {
+        read(text.as_bytes(), b',', true)
+    }
+
+    fn records(expected: &[(u64, &[&str])]) -> Vec<(u64, Vec<String>)> {
+        let own = |fields: &[&str]| fields.iter().map(|&field| field.to_owned()).collect();
+        expected.iter().map(|&(line, fields)| (line, own(fields))).collect()
+    }
+
+    #[test]
+    fn fields_are_split_and_unquoted() {
+        let cases: &[(&str, &[(u64, &[&str])])] = &[
+            ("", &[]),
+            ("a,b\n1,2\n", &[(1, &["a", "b"]), (2, &["1", "2"])]),
+            ("a,b\r\n1,2", &[(1, &["a", "b"]), (2, &["1", "2"])]),
+            ("\u{feff}a,b\n", &[(1, &["a", "b"])]),
+            ("a,\n,b\n,\n", &[(1, &["a", ""]), (2, &["", "b"]), (3, &["", ""])]),
+            ("\n\na\n\n\r\nb\n", &[(3, &["a"]), (6, &["b"])]),
+            ("\"x, \"\"y\"\"\nz\",2\nn,3", &[(1, &["x, \"y\"\nz", "2"]), (3, &["n", "3"])]),
+            ("\"a\"\r\n\"\"\"\"\n", &[(1, &["a"]), (2, &["\""])]),
+            ("a\"b,c\n", &[(1, &["a\"b", "c"])]),
+            ("\"a\r\n\"\n", &[(1, &["a\r\n"])]),
+            ("a,\"\"", &[(1, &["a", ""])]),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(csv(text).unwrap(), records(expected), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn tabs_split_and_quotes_stand_for_themselves() {
+        let expected = records(&[(1, &["\"a", "b\""]), (2, &["c", ""])]);
+        assert_eq!(read(b"\"a\tb\"\nc\t\n", b'\t', false).unwrap(), expected);
+    }
+
+    #[test]
+    fn an_open_quote_is_reported_where_it_opens() {
+        let problem = csv("a,b\n1,2\n3,\"open\n4,5\n").unwrap_err();
+        assert_eq!(problem.line, 3);
+        assert!(problem.message.contains("never closed"));
+    }
+
+    #[test]
+    fn text_behind_a_closing_quote_is_reported() {
+        let problem = csv("a,b\n\"1\"x,2\n").unwrap_err();
+        assert_eq!(problem.line, 2);
+        assert!(problem.message.contains("closing quote"));
+    }
+
+    #[test]
+    fn a_row_without_end_is_refused_before_it_fills_the_memory() {
+        let text = [b"a\n\"", &vec![b'x'; ROW_BYTES_MAX + 10][..]].concat();
+        let problem = read(&text, b',', true).unwrap_err();
+        assert_eq!(problem.line, 2);
+        assert!(problem.message.contains("more than 4.0 MiB"), "{}", problem.message);
+    }
+}

@@ -1,0 +1,217 @@
+//! What a command prints on stdout, for three kinds of reader: people at a terminal, a pipe, and a program that asked for JSON.
+//!
+//! Law: colour and alignment go to a terminal only; a pipe gets tab-separated lines or raw bytes.
+
+use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::args::Colour;
+use crate::exit::Failure;
+
+/// Who reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// A terminal.
+    People,
+    /// A pipe or a file.
+    Pipe,
+    /// A program that asked for JSON.
+    Json,
+}
+
+/// How a word stands out on a terminal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Style {
+    Strong,
+    Faint,
+    Good,
+    Bad,
+    Changed,
+}
+
+impl Style {
+    fn code(self) -> &'static str {
+        match self {
+            Self::Strong => "1",
+            Self::Faint => "2",
+            Self::Good => "32",
+            Self::Bad => "31",
+            Self::Changed => "33",
+        }
+    }
+}
+
+/// One line of a summary: what, as people read it, and as a program reads it.
+pub(crate) struct Fact {
+    name: String,
+    shown: String,
+    value: Value,
+    verbatim: bool,
+}
+
+impl Fact {
+    /// `name` in words; JSON gets it with underscores.
+    pub(crate) fn new(name: impl Into<String>, shown: impl Into<String>, value: impl Into<Value>) -> Self {
+        Self { name: name.into(), shown: shown.into(), value: value.into(), verbatim: false }
+    }
+
+    /// JSON gets the name as it is: it is the user's.
+    pub(crate) fn verbatim(self) -> Self {
+        Self { verbatim: true, ..self }
+    }
+
+    fn json_name(&self) -> String {
+        if self.verbatim { self.name.clone() } else { self.name.replace([' ', '-'], "_").to_lowercase() }
+    }
+
+    /// An amount of bytes.
+    pub(crate) fn bytes(name: impl Into<String>, bytes: u64) -> Self {
+        Self::new(name, crate::size::show_size(bytes), bytes)
+    }
+
+    /// A count.
+    pub(crate) fn count(name: impl Into<String>, count: u64) -> Self {
+        Self::new(name, crate::size::show_count(count), count)
+    }
+}
+
+/// Facts under a heading.
+pub(crate) struct Section {
+    name: &'static str,
+    facts: Vec<Fact>,
+}
+
+impl Section {
+    /// Facts under a heading.
+    pub(crate) fn new(name: &'static str, facts: Vec<Fact>) -> Self {
+        Self { name, facts }
+    }
+}
+
+/// Standard output.
+pub(crate) struct Output {
+    writer: BufWriter<Stdout>,
+    reader: Reader,
+    colour: bool,
+}
+
+impl Output {
+    /// Looks at what stdout is.
+    pub(crate) fn new(json: bool, colour: Colour) -> Self {
+        let terminal = io::stdout().is_terminal();
+        let reader = match (json, terminal) {
+            (true, _) => Reader::Json,
+            (false, true) => Reader::People,
+            (false, false) => Reader::Pipe,
+        };
+        let colour = match colour {
+            Colour::Always => true,
+            Colour::Never => false,
+            Colour::Auto => terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        };
+        Self { writer: BufWriter::with_capacity(64 * 1024, io::stdout()), reader, colour: colour && !json }
+    }
+
+    /// Who reads.
+    pub(crate) fn reader(&self) -> Reader {
+        self.reader
+    }
+
+    /// Columns of the terminal; 100 where that is not known.
+    pub(crate) fn width(&self) -> usize {
+        rustix::termios::tcgetwinsize(io::stdout()).map_or(100, |size| usize::from(size.ws_col).max(40))
+    }
+
+    /// The text in a style, where there is colour.
+    pub(crate) fn paint(&self, style: Style, text: &str) -> String {
+        if self.colour { format!("\x1b[{}m{text}\x1b[0m", style.code()) } else { text.to_owned() }
+    }
+
+    /// Bytes as they are.
+    pub(crate) fn raw(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.writer.write_all(bytes).map_err(|error| Failure::of_output(&error))
+    }
+
+    /// A line of text.
+    pub(crate) fn line(&mut self, text: &str) -> Result<(), Failure> {
+        self.raw(text.as_bytes())?;
+        self.raw(b"\n")
+    }
+
+    /// One JSON value on a line of its own.
+    pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
+        serde_json::to_writer(&mut self.writer, value).map_err(|error| Failure::of_output(&error.into()))?;
+        self.raw(b"\n")
+    }
+
+    /// A tab-separated line whose fields never break it.
+    pub(crate) fn fields(&mut self, fields: &[&[u8]]) -> Result<(), Failure> {
+        let mut line = Vec::new();
+        for (place, field) in fields.iter().enumerate() {
+            if place > 0 {
+                line.push(b'\t');
+            }
+            crate::bytes::push_field(&mut line, field);
+        }
+        line.push(b'\n');
+        self.raw(&line)
+    }
+
+    /// A summary: aligned for people, `name<TAB>value` for a pipe, one object for a program.
+    pub(crate) fn facts(&mut self, facts: &[Fact]) -> Result<(), Failure> {
+        match self.reader {
+            Reader::Json => self.json(&object_of(facts)),
+            Reader::Pipe => {
+                facts.iter().try_for_each(|fact| self.fields(&[fact.name.as_bytes(), plain(fact).as_bytes()]))
+            }
+            Reader::People => self.aligned(facts),
+        }
+    }
+
+    /// Several summaries: under headings for people, `heading<TAB>name<TAB>value` for a pipe, an object of objects for a program.
+    pub(crate) fn sections(&mut self, sections: &[Section]) -> Result<(), Failure> {
+        match self.reader {
+            Reader::Json => {
+                let pairs = sections.iter().map(|section| (section.name.to_owned(), object_of(&section.facts).into()));
+                self.json(&pairs.collect::<Map<String, Value>>())
+            }
+            Reader::Pipe => sections.iter().try_for_each(|section| {
+                section.facts.iter().try_for_each(|fact| {
+                    self.fields(&[section.name.as_bytes(), fact.name.as_bytes(), plain(fact).as_bytes()])
+                })
+            }),
+            Reader::People => sections.iter().try_for_each(|section| {
+                let heading = self.paint(Style::Strong, section.name);
+                self.line(&heading)?;
+                self.aligned(&section.facts)
+            }),
+        }
+    }
+
+    fn aligned(&mut self, facts: &[Fact]) -> Result<(), Failure> {
+        let width = facts.iter().map(|fact| fact.name.chars().count()).max().unwrap_or(0);
+        facts.iter().try_for_each(|fact| {
+            let name = self.paint(Style::Faint, &format!("{:<width$}", fact.name));
+            self.line(&format!("  {name}  {}", fact.shown))
+        })
+    }
+
+    /// Hands everything to the reader now.
+    pub(crate) fn flush(&mut self) -> Result<(), Failure> {
+        self.writer.flush().map_err(|error| Failure::of_output(&error))
+    }
+}
+
+fn object_of(facts: &[Fact]) -> Map<String, Value> {
+    facts.iter().map(|fact| (fact.json_name(), fact.value.clone())).collect()
+}
+
+/// A value as a pipe reads it: text without quotation marks.
+fn plain(fact: &Fact) -> String {
+    match &fact.value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,42 @@
+//! Opens stores and keyspaces as the commands need them.
+
+use std::path::Path;
+
+use plimsoll::{Db, Durability, Keyspace, Options};
+
+use crate::args::Globals;
+use crate::exit::Failure;
+
+/// The options that the command line asks for.
+pub(crate) fn options(globals: &Globals) -> Options {
+    let options = Options::new().create(false);
+    match globals.memory {
+        Some(bytes) => options.memory_bytes(bytes),
+        None => options,
+    }
+}
+
+/// Opens a store to read, beside a writer if there is one.
+pub(crate) fn open_to_read(globals: &Globals, path: &Path) -> Result<Db, Failure> {
+    Ok(Db::open(path, options(globals).read_only(true))?)
+}
+
+/// Opens a store to write; `create` makes it where there is none.
+pub(crate) fn open_to_write(
+    globals: &Globals,
+    path: &Path,
+    create: bool,
+    durability: Durability,
+) -> Result<Db, Failure> {
+    Ok(Db::open(path, options(globals).create(create).durability(durability))?)
+}
+
+/// A keyspace that has to be there.
+pub(crate) fn known_keyspace(db: &Db, name: &str) -> Result<Keyspace, Failure> {
+    let names: Vec<String> = db.keyspaces().into_iter().map(|keyspace| keyspace.name).collect();
+    if name != "default" && !names.iter().any(|known| known == name) {
+        let known = if names.is_empty() { "default".to_owned() } else { names.join(", ") };
+        return Err(Failure::usage(format!("there is no keyspace `{name}` in this store; there are: {known}")));
+    }
+    Ok(db.keyspace(name)?)
+}
