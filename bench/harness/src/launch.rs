@@ -13,7 +13,7 @@ use clap::Args;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::cgroup;
-use crate::watch::{Seen, watch};
+use crate::watch::{End, Seen, watch};
 
 /// Room for what lies outside the budget, page cache included, in a cgroup with a hard limit.
 pub(crate) const CGROUP_ROOM_BYTES: u64 = 32 << 20;
@@ -100,7 +100,7 @@ pub(crate) fn launch(program: &Path, arguments: &[String], limit: &Limit) -> Res
     if let Some(cgroup) = &cgroup
         && cgroup.kills() > 0
     {
-        seen.failure = Some("killed for want of memory".to_owned());
+        seen.end = End::OutOfMemory;
     }
     Ok(Outcome { seen, cgroup_peak_bytes: cgroup.as_ref().and_then(cgroup::MemoryCgroup::peak_bytes) })
 }

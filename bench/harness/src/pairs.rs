@@ -132,7 +132,7 @@ impl Pairs {
             number(seen.written_bytes as f64 / (self.rows * PAIR_BYTES) as f64),
             number(mib(disk_bytes)),
             number(seen.cpu_seconds),
-            seen.failure.clone().unwrap_or_else(|| "ok".to_owned()),
+            seen.end.to_string(),
         ]
     }
 }

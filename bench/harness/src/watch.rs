@@ -1,9 +1,10 @@
 //! Watches a process from outside: memory, bytes at the device, processor time.
 //!
-//! Memory is sampled every 10 ms from `/proc/PID/status`; what counts against the line is RssAnon + RssShmem + VmPTE, at
+//! Memory is sampled every 10 ms (at first every millisecond) from `/proc/PID/status`; what counts against the line is RssAnon + RssShmem + VmPTE, at
 //! the same moment (the kernel keeps these counters exact to some 256 KiB). What is counted since the start (bytes, time) is
 //! read after the process has ended and before it is forgotten, so nothing is missed.
 
+use std::fmt;
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::process::ExitStatusExt as _;
@@ -16,6 +17,9 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use crate::results::Results;
 
 const SAMPLE_EVERY: Duration = Duration::from_millis(10);
+/// At first more often: a short process would hardly be seen.
+const SAMPLE_EVERY_AT_FIRST: Duration = Duration::from_millis(1);
+const FIRST_SAMPLES: u64 = 100;
 
 /// Ticks of a second in `/proc/PID/stat`: the same on every Linux.
 const TICKS: f64 = 100.0;
@@ -41,8 +45,33 @@ pub(crate) struct Seen {
     pub(crate) samples: u64,
     /// What it wrote to standard output.
     pub(crate) output: String,
-    /// How it ended: `None` if well.
-    pub(crate) failure: Option<String>,
+    /// How it ended.
+    pub(crate) end: End,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum End {
+    /// With exit code 0.
+    #[default]
+    Well,
+    /// With another exit code.
+    Code(i32),
+    /// By a signal.
+    Signal(i32),
+    /// By the kernel, because its cgroup had no memory left.
+    OutOfMemory,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Well => f.write_str("ok"),
+            Self::Code(code) => write!(f, "exit code {code}"),
+            Self::Signal(signal) => write!(f, "killed by signal {signal}"),
+            Self::OutOfMemory => f.write_str("killed for want of memory"),
+        }
+    }
 }
 
 impl Seen {
@@ -56,7 +85,7 @@ impl Seen {
             ("device_read_bytes", self.read_bytes as f64),
             ("cpu_seconds", self.cpu_seconds),
             ("process_seconds", self.seconds),
-            ("failed", f64::from(u8::from(self.failure.is_some()))),
+            ("failed", f64::from(u8::from(self.end != End::Well))),
         ];
         for (metric, value) in numbers {
             results.note(workload, settings, metric, value);
@@ -80,14 +109,14 @@ pub(crate) fn watch(command: &mut Command) -> Result<Seen> {
     let mut seen = Seen::default();
     let sampled = sample_until_end(&child, &mut seen);
     seen.seconds = start.elapsed().as_secs_f64();
-    let status = end(&mut child, sampled)?;
+    let status = reap(&mut child, sampled)?;
     seen.output = reader.join().expect("reading text does not panic").context("cannot read what the process said")?;
-    seen.failure = failure(status);
+    seen.end = end_of(status);
     Ok(seen)
 }
 
 /// Reaps the child; kills it first if it could not be watched.
-fn end(child: &mut Child, sampled: Result<()>) -> Result<ExitStatus> {
+fn reap(child: &mut Child, sampled: Result<()>) -> Result<ExitStatus> {
     if sampled.is_err() {
         child.kill()?;
     }
@@ -95,12 +124,11 @@ fn end(child: &mut Child, sampled: Result<()>) -> Result<ExitStatus> {
     sampled.map(|()| status)
 }
 
-fn failure(status: ExitStatus) -> Option<String> {
+fn end_of(status: ExitStatus) -> End {
     match (status.code(), status.signal()) {
-        (Some(0), _) => None,
-        (Some(code), _) => Some(format!("exit code {code}")),
-        (None, Some(signal)) => Some(format!("killed by signal {signal}")),
-        (None, None) => Some("ended strangely".to_owned()),
+        (Some(0), _) => End::Well,
+        (Some(code), _) => End::Code(code),
+        (None, signal) => End::Signal(signal.unwrap_or(0)),
     }
 }
 
@@ -114,7 +142,8 @@ fn sample_until_end(child: &Child, seen: &mut Seen) -> Result<()> {
         if waitid(WaitId::Pid(Pid::from_child(child)), options)?.is_some() {
             break;
         }
-        std::thread::sleep(SAMPLE_EVERY);
+        let pause = if seen.samples < FIRST_SAMPLES { SAMPLE_EVERY_AT_FIRST } else { SAMPLE_EVERY };
+        std::thread::sleep(pause);
     }
     let io = fs::read_to_string(format!("/proc/{pid}/io")).context("cannot read the process's I/O counters")?;
     seen.read_bytes = field(&io, "read_bytes");
@@ -162,7 +191,7 @@ mod tests {
         );
         let seen = watch(Command::new("bash").args(["-c", &script])).unwrap();
         assert_eq!(seen.output, "30000000\n");
-        assert_eq!(seen.failure.as_deref(), Some("exit code 3"));
+        assert_eq!(seen.end, End::Code(3));
         assert!(seen.peak_line_bytes > 30_000_000, "{seen:?}");
         assert!(seen.written_bytes >= 2_000_000, "{seen:?}");
         assert!(seen.cpu_seconds > 0.0 && seen.seconds > 0.05 && seen.samples > 2, "{seen:?}");

@@ -18,7 +18,7 @@ pub(crate) struct PlimsollPeer {
 impl PlimsollPeer {
     /// Opens or makes the store.
     pub(crate) fn open(folder: &Path, memory_bytes: u64, retention: Retention) -> Result<Self> {
-        let db = Db::open(folder, Options::new().memory_bytes(memory_bytes).retention(retention.clone()))?;
+        let db = Db::open(folder, Options::new().memory_bytes(memory_bytes).retention(retention))?;
         Self::of(db, retention)
     }
 
@@ -40,8 +40,8 @@ impl Peer for PlimsollPeer {
 
     fn scan(&self, from: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
         let snapshot = self.db.snapshot();
-        let mut pairs = snapshot
-            .range::<(Bound<&[u8]>, Bound<&[u8]>)>(&self.keyspace, (Bound::Included(from), Bound::Unbounded))?;
+        let from: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Included(from), Bound::Unbounded);
+        let mut pairs = snapshot.range(&self.keyspace, from)?;
         while let Some((key, value)) = pairs.advance()? {
             if !each(key, value) {
                 break;
