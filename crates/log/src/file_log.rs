@@ -7,6 +7,7 @@
 mod aligned;
 mod appender;
 mod background;
+pub mod backup;
 mod buffer;
 mod core;
 mod files;
@@ -18,6 +19,7 @@ mod pen;
 mod reader;
 mod recovery;
 mod replay;
+pub mod salvage;
 pub mod scan;
 mod seal;
 mod segment;
@@ -28,6 +30,7 @@ mod table;
 mod table_writer;
 mod tail;
 mod trim;
+pub mod verify;
 mod writer;
 
 use std::fmt;
@@ -40,10 +43,12 @@ use crate::draft::{Draft, Ticket};
 use crate::entry::{Entry, EntryMeta};
 use crate::error::LogError;
 use crate::file_log::background::Background;
+use crate::file_log::backup::BackupFile;
 use crate::file_log::core::{Core, lock};
 use crate::file_log::options::{FileLogOptions, Mode, OpenReport};
 use crate::file_log::scan::FileScan;
 use crate::file_log::side_file::FileSideWriter;
+use crate::file_log::verify::{Finding, VerifyProgress, VerifyScope};
 use crate::glsn::{Bounds, Glsn, Position, StreamId};
 use crate::log::{Durability, Log, Scan};
 use crate::side::{Side, SideId, SideRef, SideWriter};
@@ -94,6 +99,35 @@ impl FileLog {
     pub fn sync(&self) -> Result<(), LogError> {
         self.core.writing()?;
         self.wait_durable(Glsn(self.core.next().0 - 1))
+    }
+
+    /// Reads everything that belongs to the log, past all caches of this process; returns what is not as it was written.
+    ///
+    /// # Errors
+    /// The disk, the budget. Bad bytes are findings, not errors.
+    pub fn verify(&self, progress: &mut dyn FnMut(VerifyProgress)) -> Result<Vec<Finding>, LogError> {
+        let options = &self.core.options;
+        let unfinished = |id| self.core.sides.is_unnamed(id);
+        let scope = VerifyScope {
+            disk: &*options.disk,
+            dir: &options.dir,
+            budget: &options.budget,
+            durable: Some(self.core.syncer.durable()),
+            unfinished: &unfinished,
+        };
+        verify::verify(&scope, progress)
+    }
+
+    /// Syncs the log and names the files of a consistent copy that ends there; returns that place. Side files and sealed segments come
+    /// first, the active segment last. Nothing is trimmed or swept before this returns; appends go on.
+    ///
+    /// # Errors
+    /// `Poisoned`, the disk, the budget, and what `each` returns.
+    pub fn files_for_backup(
+        &self,
+        each: &mut dyn FnMut(&BackupFile) -> Result<(), LogError>,
+    ) -> Result<Position, LogError> {
+        self.core.list_backup(each)
     }
 
     /// Syncs everything, notes that it was, and lets go of the folder; nothing more is accepted. Dropping the log does the same and tells

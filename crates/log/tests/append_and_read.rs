@@ -1,5 +1,7 @@
 //! What is appended is read: one by one, in parts, by scans, before and after it is durable, across blocks and segments.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 mod common;
 
 use std::sync::Arc;

@@ -3,6 +3,8 @@
 //! After each: every acknowledged entry is there, nothing is partial, nothing is out of order, and what survived is a prefix of what
 //! was submitted.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 mod common;
 
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! What every log keeps: the same sentences proved for the log in files and the log in memory.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 mod common;
 
 use std::sync::Arc;

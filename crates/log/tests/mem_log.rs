@@ -1,5 +1,7 @@
 //! The log in memory fails when it is told to, and accounts for its bytes.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 mod common;
 
 use common::{Memory, append, mem_log, scan_all, submit};

@@ -1,5 +1,7 @@
 //! What is found at the end of a log after it was torn, changed or cut: every acknowledged entry or an error, never other bytes.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 mod common;
 
 use std::sync::Arc;

@@ -81,7 +81,7 @@ impl Core {
             return Ok(Entry::pinned(meta, page, payload));
         }
         drop(page);
-        self.check_extent(segment, glsn, place.offset, &header, &record)?;
+        self.check_extent(segment, glsn, place.offset, &header, record.body_bytes)?;
         let lease = self.options.budget.lease(Kind::Staging, u64::from(header.payload_bytes))?;
         let mut bytes = vec![0; header.payload_bytes as usize];
         self.copy_payload(segment, glsn, place.offset, 0, &mut bytes)?;
@@ -121,7 +121,7 @@ impl Core {
         let place = self.locate(glsn)?;
         let (header, record) = self.headers(glsn, &place)?;
         self.meta_of(&place.segment, glsn, place.offset, &header, &record)?;
-        self.check_extent(&place.segment, glsn, place.offset, &header, &record)?;
+        self.check_extent(&place.segment, glsn, place.offset, &header, record.body_bytes)?;
         let end = offset.checked_add(into.len() as u64);
         if end.is_none_or(|end| end > u64::from(header.payload_bytes)) {
             let what = format!(
@@ -301,9 +301,9 @@ impl Core {
         glsn: Glsn,
         offset: u32,
         header: &EntryHeader,
-        record: &RecordHeader,
+        body_bytes: u32,
     ) -> Result<(), LogError> {
-        let in_record = header.payload_bytes <= record.body_bytes;
+        let in_record = header.payload_bytes <= body_bytes;
         if in_record && u64::from(offset) + u64::from(header.payload_bytes) <= u64::from(segment.header.segment_bytes) {
             return Ok(());
         }

@@ -10,7 +10,7 @@ use plimsoll_memory::budget::{Kind, Lease};
 use plimsoll_memory::chunk::Chunk;
 use plimsoll_memory::pool::{Page, Touch};
 
-use crate::entry::EntryView;
+use crate::entry::{EntryMeta, EntryView};
 use crate::error::LogError;
 use crate::file_log::core::Core;
 use crate::file_log::segment::Segment;
@@ -36,6 +36,7 @@ pub struct FileScan<'a> {
     end: Glsn,
     touch: Touch,
     segment: Option<Arc<Segment>>,
+    segment_first: Glsn,
     /// Entries looked up: number in the segment, offset of the header.
     indexes: [u32; BATCH],
     offsets: [u32; BATCH],
@@ -43,34 +44,41 @@ pub struct FileScan<'a> {
     /// Where the stream goes on in the segment, if that is sealed.
     cursor: Option<StreamCursor>,
     block: Block,
-    /// The record of the last entry, and where its header stands.
-    record: Option<(u32, RecordHeader)>,
+    block_number: u64,
+    /// Bytes of the block that are there.
+    filled: usize,
+    /// Where the header of the last entry's record stands, and what it says.
+    record_at: u32,
+    record: EntryMeta,
+    body_bytes: u32,
     /// An entry that spans blocks.
     whole: Vec<u8>,
     whole_lease: Option<Lease>,
-    over: bool,
+    /// Why a look-up failed.
+    failure: Option<Box<LogError>>,
 }
 
 /// The block that the scan stands on.
 enum Block {
     None,
-    Complete {
-        number: u64,
-        page: Page,
-    },
-    /// A copy of the block that is being filled, up to `filled`.
-    Open {
-        number: u64,
-        copy: Chunk,
-        filled: usize,
-    },
+    Complete(Page),
+    /// A copy of the block that is being filled.
+    Open(Chunk),
 }
 
-/// Where the payload that is lent next stands.
-enum Found {
-    InBlock(Range<usize>),
-    Whole,
-}
+/// No block, and no record's place.
+const NOWHERE: u64 = u64::MAX;
+
+/// No record.
+const NOTHING: EntryMeta = EntryMeta {
+    glsn: Glsn::NONE,
+    stream: StreamId(0),
+    timestamp_micros: 0,
+    record_first: Glsn::NONE,
+    record_count: 0,
+    read_at: Glsn::NONE,
+    sides: 0,
+};
 
 impl<'a> FileScan<'a> {
     pub(crate) fn new(core: &'a Core, range: Range<Glsn>, stream: Option<StreamId>) -> Result<Self, LogError> {
@@ -86,149 +94,167 @@ impl<'a> FileScan<'a> {
             end: range.end,
             touch: if long { Touch::Scan } else { Touch::Point },
             segment: None,
+            segment_first: Glsn::NONE,
             indexes: [0; BATCH],
             offsets: [0; BATCH],
             batch: 0..0,
             cursor: None,
             block: Block::None,
-            record: None,
+            block_number: NOWHERE,
+            filled: 0,
+            record_at: u32::MAX,
+            record: NOTHING,
+            body_bytes: 0,
             whole: Vec::new(),
             whole_lease: None,
-            over: false,
+            failure: None,
         })
     }
 
     /// The next entry, lent until the next call; `None` at the end.
     #[inline]
     pub fn next_entry(&mut self) -> Option<Result<EntryView<'_>, LogError>> {
-        if self.over {
-            return None;
-        }
-        match self.step() {
-            Ok(Some((meta, found))) => {
-                let payload = match (&found, &self.block) {
-                    (Found::InBlock(range), Block::Complete { page, .. }) => &page[range.clone()],
-                    (Found::InBlock(range), Block::Open { copy, .. }) => &copy[range.clone()],
-                    (Found::InBlock(_), Block::None) => &[],
-                    (Found::Whole, _) => &self.whole[..],
-                };
-                Some(Ok(EntryView { meta, payload }))
-            }
-            Ok(None) => {
-                self.over = true;
-                None
-            }
-            Err(error) => {
-                self.over = true;
-                Some(Err(error))
-            }
-        }
-    }
-
-    #[inline]
-    fn step(&mut self) -> Result<Option<(crate::entry::EntryMeta, Found)>, LogError> {
-        if self.batch.is_empty() && !self.look_up()? {
-            return Ok(None);
+        if self.batch.is_empty() && !matches!(self.look_up(), Ok(true)) {
+            return self.end();
         }
         let at = self.batch.start;
         self.batch.start += 1;
-        let Some(segment) = self.segment.clone() else { return Ok(None) };
         let offset = self.offsets[at];
-        let glsn = Glsn(segment.first().0 + u64::from(self.indexes[at]));
-        self.turn_to_block(&segment, glsn, offset)?;
+        let glsn = Glsn(self.segment_first.0 + u64::from(self.indexes[at]));
         let within = offset as usize % BLOCK_BYTES;
-        let core = self.core;
-        let Some(header) = self.block_bytes().get(within..).and_then(EntryHeader::decode) else {
-            return Err(core.not_there(&segment, glsn, offset));
-        };
-        let record = self.record_of(&segment, glsn, offset, &header)?;
-        let meta = core.meta_of(&segment, glsn, offset, &header, &record)?;
-        let payload = within + ENTRY_HEADER_BYTES..within + ENTRY_HEADER_BYTES + header.payload_bytes as usize;
-        if payload.end <= self.block_filled() {
-            return Ok(Some((meta, Found::InBlock(payload))));
+        if (self.block_number != block_of(u64::from(offset)) || within >= self.filled)
+            && let Err(error) = self.load_block(glsn, block_of(u64::from(offset)))
+        {
+            return self.fail(error);
         }
-        core.check_extent(&segment, glsn, offset, &header, &record)?;
-        self.put_together(&segment, glsn, offset, header.payload_bytes as usize)?;
-        Ok(Some((meta, Found::Whole)))
+        let Some(header) = self.block_bytes().get(within..).and_then(EntryHeader::decode) else {
+            return self.fail_at(glsn, offset);
+        };
+        let record_at = offset.wrapping_sub(header.back);
+        if record_at != self.record_at
+            && let Err(error) = self.turn_to_record(glsn, offset, &header, record_at)
+        {
+            return self.fail(error);
+        }
+        if self.record.record_first.0 + u64::from(header.index) != glsn.0 || header.index >= self.record.record_count {
+            return self.fail_at(glsn, offset);
+        }
+        let meta = EntryMeta { glsn, stream: header.stream, ..self.record };
+        let start = within + ENTRY_HEADER_BYTES;
+        let end = start + header.payload_bytes as usize;
+        if end <= self.filled {
+            return Some(Ok(EntryView { meta, payload: &self.block_bytes()[start..end] }));
+        }
+        if let Err(error) = self.put_together(glsn, offset, &header) {
+            return self.fail(error);
+        }
+        Some(Ok(EntryView { meta, payload: &self.whole }))
+    }
+
+    #[cold]
+    fn end(&mut self) -> Option<Result<EntryView<'_>, LogError>> {
+        let error = self.failure.take();
+        self.end = Glsn::NONE;
+        error.map(|error| Err(*error))
+    }
+
+    #[cold]
+    fn fail(&mut self, error: LogError) -> Option<Result<EntryView<'_>, LogError>> {
+        self.batch = 0..0;
+        self.end = Glsn::NONE;
+        Some(Err(error))
+    }
+
+    #[cold]
+    fn fail_at(&mut self, glsn: Glsn, offset: u32) -> Option<Result<EntryView<'_>, LogError>> {
+        let error = match &self.segment {
+            Some(segment) => self.core.not_there(segment, glsn, offset),
+            None => LogError::NotYet { asked: glsn, next: self.core.next() },
+        };
+        self.fail(error)
     }
 
     #[inline]
-    fn record_of(
-        &mut self,
-        segment: &Segment,
-        glsn: Glsn,
-        offset: u32,
-        header: &EntryHeader,
-    ) -> Result<RecordHeader, LogError> {
-        let at = offset.wrapping_sub(header.back);
-        if let Some((known_at, record)) = &self.record
-            && *known_at == at
-        {
-            return Ok(*record);
-        }
-        let page = match &self.block {
-            Block::Complete { page, .. } => Some(page),
-            _ => None,
-        };
-        let record = self.core.record_of(segment, glsn, offset, header, page)?;
-        self.record = Some((at, record));
-        Ok(record)
-    }
-
     fn block_bytes(&self) -> &[u8] {
         match &self.block {
             Block::None => &[],
-            Block::Complete { page, .. } => page,
-            Block::Open { copy, filled, .. } => &copy[..*filled],
+            Block::Complete(page) => page,
+            Block::Open(copy) => &copy[..self.filled],
         }
     }
 
-    fn block_filled(&self) -> usize {
-        self.block_bytes().len()
-    }
-
+    /// Learns what is known of the record whose header stands at `record_at`.
     #[inline]
-    fn turn_to_block(&mut self, segment: &Segment, glsn: Glsn, offset: u32) -> Result<(), LogError> {
-        let wanted = block_of(u64::from(offset));
-        match &self.block {
-            Block::Complete { number, .. } if *number == wanted => Ok(()),
-            Block::Open { number, filled, .. } if *number == wanted && *filled > offset as usize % BLOCK_BYTES => {
-                Ok(())
+    fn turn_to_record(
+        &mut self,
+        glsn: Glsn,
+        offset: u32,
+        header: &EntryHeader,
+        record_at: u32,
+    ) -> Result<(), LogError> {
+        let same_block = block_of(u64::from(record_at)) == self.block_number;
+        let bytes = self.block_bytes().get(record_at as usize % BLOCK_BYTES..).filter(|_| same_block);
+        let record = match bytes.map(RecordHeader::decode) {
+            Some(Ok(record)) => record,
+            _ => {
+                let Some(segment) = &self.segment else { return Ok(()) };
+                self.core.record_of(segment, glsn, offset, header, None)?
             }
-            _ => self.load_block(segment, glsn, wanted),
-        }
-    }
-
-    fn load_block(&mut self, segment: &Segment, glsn: Glsn, number: u64) -> Result<(), LogError> {
-        if self.copy_open_block(segment, number)? {
-            return Ok(());
-        }
-        self.block = Block::None;
-        self.block = Block::Complete { number, page: self.core.page(segment, number, glsn, self.touch)? };
+        };
+        self.record_at = record_at;
+        self.record = EntryMeta {
+            glsn,
+            stream: header.stream,
+            timestamp_micros: record.timestamp_micros,
+            record_first: record.first,
+            record_count: record.count,
+            read_at: record.read_at,
+            sides: record.sides,
+        };
+        self.body_bytes = record.body_bytes;
         Ok(())
     }
 
-    fn copy_open_block(&mut self, segment: &Segment, wanted: u64) -> Result<bool, LogError> {
-        if !self.core.tail.read().is_open_block(segment.first(), wanted) {
+    fn load_block(&mut self, glsn: Glsn, number: u64) -> Result<(), LogError> {
+        let Some(segment) = self.segment.as_deref() else { return Ok(()) };
+        if segment.behind().is_none() && self.copy_open_block(number)? {
+            return Ok(());
+        }
+        self.block_number = NOWHERE;
+        self.block = Block::None;
+        let Some(segment) = self.segment.as_deref() else { return Ok(()) };
+        self.block = Block::Complete(self.core.page(segment, number, glsn, self.touch)?);
+        self.block_number = number;
+        self.filled = BLOCK_BYTES;
+        Ok(())
+    }
+
+    fn copy_open_block(&mut self, wanted: u64) -> Result<bool, LogError> {
+        if !self.core.tail.read().is_open_block(self.segment_first, wanted) {
             return Ok(false);
         }
+        self.block_number = NOWHERE;
         let mut chunk = match std::mem::replace(&mut self.block, Block::None) {
-            Block::Open { copy, .. } => copy,
+            Block::Open(copy) => copy,
             _ => self.core.options.budget.take(Kind::Staging)?,
         };
         let tail = self.core.tail.read();
-        if !tail.is_open_block(segment.first(), wanted)
-            || !tail.copy_block(segment.first(), wanted as u32, &mut chunk[..BLOCK_BYTES])
-        {
+        let first = self.segment_first;
+        if !tail.is_open_block(first, wanted) || !tail.copy_block(first, wanted as u32, &mut chunk[..BLOCK_BYTES]) {
             return Ok(false);
         }
-        let filled = tail.end.offset as usize % BLOCK_BYTES;
-        self.block = Block::Open { number: wanted, copy: chunk, filled };
+        self.filled = tail.end.offset as usize % BLOCK_BYTES;
+        self.block_number = wanted;
+        self.block = Block::Open(chunk);
         Ok(true)
     }
 
     /// Copies an entry that spans blocks into the scan's own buffer.
-    fn put_together(&mut self, segment: &Segment, glsn: Glsn, offset: u32, len: usize) -> Result<(), LogError> {
+    #[cold]
+    fn put_together(&mut self, glsn: Glsn, offset: u32, header: &EntryHeader) -> Result<(), LogError> {
+        let Some(segment) = self.segment.as_deref() else { return Ok(()) };
+        self.core.check_extent(segment, glsn, offset, header, self.body_bytes)?;
+        let len = header.payload_bytes as usize;
         if len > self.whole.capacity() {
             let capacity = len.next_power_of_two();
             self.whole = Vec::new();
@@ -243,7 +269,7 @@ impl<'a> FileScan<'a> {
             let into = &mut self.whole[done..done + n];
             let within = (piece.start % BLOCK_BYTES as u64) as usize;
             match &self.block {
-                Block::Complete { number, page } if *number == block_of(piece.start) => {
+                Block::Complete(page) if self.block_number == block_of(piece.start) => {
                     into.copy_from_slice(&page[within..within + n]);
                 }
                 _ => self.core.copy(segment, glsn, piece.start, into)?,
@@ -253,8 +279,13 @@ impl<'a> FileScan<'a> {
         Ok(())
     }
 
-    /// Looks up the next places; `false` at the end.
-    fn look_up(&mut self) -> Result<bool, LogError> {
+    /// Looks up the next places; `false` at the end, `Err` if `failure` says why.
+    #[inline]
+    fn look_up(&mut self) -> Result<bool, ()> {
+        self.try_look_up().map_err(|error| self.failure = Some(Box::new(error)))
+    }
+
+    fn try_look_up(&mut self) -> Result<bool, LogError> {
         loop {
             let limit = self.end.min(self.core.readable().next());
             if self.next >= limit {
@@ -368,10 +399,12 @@ impl<'a> FileScan<'a> {
     }
 
     fn enter(&mut self, segment: Arc<Segment>) {
+        self.segment_first = segment.first();
         self.segment = Some(segment);
         self.cursor = None;
         self.block = Block::None;
-        self.record = None;
+        self.block_number = NOWHERE;
+        self.record_at = u32::MAX;
     }
 }
 

@@ -1,0 +1,78 @@
+//! Which files a consistent copy of an open log is made of.
+
+use plimsoll_memory::budget::Kind;
+
+use crate::error::LogError;
+use crate::file_log::core::{Core, lock};
+use crate::file_log::names::FileName;
+use crate::file_log::tail::End;
+use crate::glsn::{Glsn, Position};
+
+/// A file of a backup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackupFile {
+    /// Its name in the log's folder, and in the copy's.
+    pub name: String,
+    /// Whether it never changes again: then a hard link is a copy. Else exactly `bytes` from its front are to be copied.
+    pub immutable: bool,
+    /// Bytes that belong to the copy.
+    pub bytes: u64,
+}
+
+impl Core {
+    /// Syncs the log and names the files of a copy that ends there, the active segment last. Nothing is trimmed or swept meanwhile;
+    /// appends go on.
+    pub(crate) fn list_backup(
+        &self,
+        each: &mut dyn FnMut(&BackupFile) -> Result<(), LogError>,
+    ) -> Result<Position, LogError> {
+        let _trimming = lock(&self.trimming);
+        let (end, segments, active, sides, _lease) = {
+            // Under the order nothing is appended or sealed while the end is looked at.
+            let _order = self.writing.as_ref().map(|writing| lock(&writing.order));
+            let end = self.sync_to_end()?;
+            let tail = self.tail.read();
+            let lease = self.options.budget.lease(Kind::Staging, tail.sides.list().len() as u64 * 8)?;
+            let sides: Vec<_> = tail.sides.list().iter().map(|named| named.side.id).collect();
+            (end, self.segments.all(), tail.first, sides, lease)
+        };
+        for segment in segments.iter().filter(|segment| segment.first() < active) {
+            // Side files first: a copy without its records is only swept.
+            let count = self.with_table(segment, |table| Ok(table.side_count()))?;
+            for index in 0..count {
+                let side = self.with_table(segment, |table| table.side(index))?;
+                self.immutable(FileName::Side(side.side.id), each)?;
+            }
+            self.immutable(FileName::Table(segment.first()), each)?;
+            self.immutable(FileName::Segment(segment.first()), each)?;
+        }
+        for side in sides {
+            self.immutable(FileName::Side(side), each)?;
+        }
+        let bytes = u64::from(end.offset);
+        each(&BackupFile { name: FileName::Segment(active).name(), immutable: false, bytes })?;
+        Ok(Position { glsn: Glsn(end.next.0 - 1), chain: end.chain })
+    }
+
+    fn sync_to_end(&self) -> Result<End, LogError> {
+        if self.writing.is_none() {
+            return Ok(self.tail.read().end);
+        }
+        self.syncer.check()?;
+        let end = self.write_and_sync().map_err(|error| self.syncer.poison(&error))?;
+        self.syncer.publish(&end);
+        Ok(end)
+    }
+
+    fn immutable(
+        &self,
+        name: FileName,
+        each: &mut dyn FnMut(&BackupFile) -> Result<(), LogError>,
+    ) -> Result<(), LogError> {
+        match self.options.disk.entry(&self.files.path(name))? {
+            Some(entry) => each(&BackupFile { name: name.name(), immutable: true, bytes: entry.len }),
+            // A table is made again; anything else that is missing shows when the copy is verified.
+            None => Ok(()),
+        }
+    }
+}

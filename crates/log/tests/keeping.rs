@@ -1,0 +1,242 @@
+//! What keeps a log in good order: verify, backup, salvage.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use common::{
+    DIR, Memory, append, copy_of, names, open, options, payload, read_file, scan_all, submit, submit_with, write_file,
+};
+use plimsoll_disk::mem::MemDisk;
+use plimsoll_disk::random::Random;
+use plimsoll_disk::vfs::Disk;
+use plimsoll_log::error::LogError;
+use plimsoll_log::file_log::FileLog;
+use plimsoll_log::file_log::options::{FileLogOptions, Mode};
+use plimsoll_log::file_log::salvage::salvage;
+use plimsoll_log::file_log::verify::{Finding, VerifyScope, verify};
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::log::Log;
+
+fn mem_disk() -> Arc<dyn Disk> {
+    Arc::new(MemDisk::new())
+}
+
+/// Several segments with three streams, long entries and side files.
+fn fill(log: &FileLog) -> Vec<Vec<u8>> {
+    let mut payloads = Vec::new();
+    for number in 0..160u64 {
+        let bytes = payload(number, if number % 20 == 0 { 20_000 } else { 5000 });
+        if number % 30 == 0 {
+            let mut side = log.create_side().unwrap();
+            side.write(&payload(number, 50_000)).unwrap();
+            submit_with(log, 0, &bytes, &[side.finish().unwrap()]).unwrap();
+        } else {
+            submit(log, (number % 3) as u32, &bytes).unwrap();
+        }
+        payloads.push(bytes);
+    }
+    log.sync().unwrap();
+    payloads
+}
+
+fn findings(disk: &dyn Disk, memory: &Memory) -> Vec<Finding> {
+    let scope =
+        VerifyScope { disk, dir: Path::new(DIR), budget: &memory.budget, durable: None, unfinished: &|_| false };
+    verify(&scope, &mut |_| {}).unwrap()
+}
+
+#[test]
+fn a_good_log_has_no_findings_closed_or_open() {
+    let memory = Memory::new(16 << 20);
+    let disk = mem_disk();
+    let log = open(&disk, &memory);
+    fill(&log);
+    let _being_written = log.create_side().unwrap();
+    submit(&log, 0, b"not durable").unwrap();
+    let mut seen = Vec::new();
+    assert_eq!(log.verify(&mut |progress| seen.push(progress)).unwrap(), []);
+    assert!(seen.windows(2).all(|pair| pair[0].done_bytes <= pair[1].done_bytes));
+    let last = seen.last().unwrap();
+    assert!(last.done_bytes > last.total_bytes / 2 && last.done_bytes <= last.total_bytes);
+    drop(_being_written);
+    drop(log);
+    assert_eq!(findings(&*disk, &memory), []);
+}
+
+#[test]
+fn every_changed_byte_that_matters_is_found_and_named() {
+    let memory = Memory::new(16 << 20);
+    let disk = mem_disk();
+    let log = open(&disk, &memory);
+    fill(&log);
+    log.close().unwrap();
+    drop(log);
+    let files: Vec<String> = names(&*disk, "").into_iter().filter(|name| name != "LOCK").collect();
+    let mut random = Random::new(11);
+    let mut missed = 0;
+    for round in 0..300 {
+        let disk = copy_of(&*disk);
+        let name = &files[round % files.len()];
+        let mut bytes = read_file(&*disk, name);
+        let at = random.below(bytes.len() as u64) as usize;
+        bytes[at] ^= 1 << random.below(8);
+        write_file(&*disk, name, &bytes);
+        let found = findings(&*disk, &memory);
+        if found.is_empty() {
+            missed += 1;
+            assert!(name.ends_with(".seg") && bytes[at].count_ones() == 1, "{name}, byte {at}");
+            continue;
+        }
+        assert!(found.iter().any(|finding| finding.file == *name), "{name}, byte {at}: {found:?}");
+        let table = name.ends_with(".idx");
+        assert!(found.iter().all(|finding| finding.harmless == table || finding.harmless), "{found:?}");
+    }
+    assert_eq!(missed, 0);
+}
+
+#[test]
+fn missing_files_are_found() {
+    let memory = Memory::new(16 << 20);
+    let disk = mem_disk();
+    let log = open(&disk, &memory);
+    fill(&log);
+    log.close().unwrap();
+    drop(log);
+    for ending in [".seg", ".idx", ".side"] {
+        let disk = copy_of(&*disk);
+        let name = names(&*disk, ending)[1].clone();
+        disk.remove(&Path::new(DIR).join(&name)).unwrap();
+        let found = findings(&*disk, &memory);
+        assert!(!found.is_empty(), "{name}");
+        assert_eq!(found.iter().all(|finding| finding.harmless), ending == ".idx", "{found:?}");
+    }
+}
+
+#[test]
+fn a_table_that_fits_another_history_is_found() {
+    let memory = Memory::new(16 << 20);
+    let disk = mem_disk();
+    let log = open(&disk, &memory);
+    fill(&log);
+    drop(log);
+    let other = mem_disk();
+    let log = open(&other, &memory);
+    (0..200).for_each(|number| assert!(append(&log, 0, &payload(number, 4000)) > Glsn::NONE));
+    drop(log);
+    let name = &names(&*disk, ".idx")[0];
+    write_file(&*disk, name, &read_file(&*other, name));
+    let found = findings(&*disk, &memory);
+    assert!(found.len() == 1 && found[0].harmless && found[0].file == *name, "{found:?}");
+}
+
+#[test]
+fn a_backup_taken_while_others_append_opens_at_its_position() {
+    let memory = Memory::new(32 << 20);
+    let disk = mem_disk();
+    let log = open(&disk, &memory);
+    let payloads = fill(&log);
+    let copy = mem_disk();
+    copy.create_dir(Path::new(DIR)).unwrap();
+    let position = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for number in 0..300 {
+                append(&log, 0, &payload(1000 + number, 3000));
+            }
+        });
+        let position = log
+            .files_for_backup(&mut |file| {
+                let bytes = read_file(&*disk, &file.name);
+                assert!(!file.immutable || bytes.len() as u64 == file.bytes);
+                write_file(&*copy, &file.name, &bytes[..file.bytes as usize]);
+                Ok(())
+            })
+            .unwrap();
+        writer.join().unwrap();
+        position
+    });
+    assert!(position.glsn.0 >= payloads.len() as u64);
+    let (restored, report) =
+        FileLog::open(FileLogOptions { known: Some(position), ..options(&copy, &memory) }).unwrap();
+    assert_eq!(report.cut, None);
+    assert_eq!(restored.position(), position);
+    let found = scan_all(&restored, 1, payloads.len() as u64 + 1, None);
+    assert!(found.iter().map(|(_, payload)| payload).eq(&payloads));
+    assert_eq!(restored.verify(&mut |_| {}).unwrap(), []);
+    assert_eq!(log.chain_at(position.glsn).unwrap(), Some(position.chain));
+}
+
+#[test]
+fn salvage_keeps_what_is_below_the_cut_and_deletes_nothing() {
+    let memory = Memory::new(16 << 20);
+    let disk = mem_disk();
+    let log = open(&disk, &memory);
+    let payloads = fill(&log);
+    log.close().unwrap();
+    drop(log);
+    let bytes_before: u64 = disk.list(Path::new(DIR)).unwrap().iter().map(|entry| entry.len).sum();
+    for cut_at in [2u64, 21, 47, 100, 159, 160] {
+        let disk = copy_of(&*disk);
+        let salvaged = salvage(&options(&disk, &memory), Glsn(cut_at)).unwrap();
+        assert_eq!(salvaged.kept.glsn.0, cut_at - 1);
+        assert!(!salvaged.aside.is_empty());
+        let bytes_after: u64 = disk.list(Path::new(DIR)).unwrap().iter().map(|entry| entry.len).sum();
+        assert!(bytes_after >= bytes_before);
+        let with = FileLogOptions { known: Some(salvaged.kept), ..options(&disk, &memory) };
+        let (log, report) = FileLog::open(with).unwrap();
+        assert_eq!((log.bounds().next, report.cut), (Glsn(cut_at), None));
+        let found = scan_all(&log, 1, u64::MAX, None);
+        assert!(found.iter().map(|(_, payload)| payload).eq(&payloads[..cut_at as usize - 1]));
+        assert_eq!(append(&log, 0, b"goes on"), Glsn(cut_at));
+        drop(log);
+        assert!(findings(&*disk, &memory).iter().all(|finding| finding.harmless));
+        let (log, _) = FileLog::open(options(&disk, &memory)).unwrap();
+        assert_eq!(&*log.read(Glsn(cut_at)).unwrap(), b"goes on");
+    }
+}
+
+#[test]
+fn salvage_gets_a_corrupt_log_open_again_and_who_knew_more_learns_of_it() {
+    let memory = Memory::new(16 << 20);
+    let disk = mem_disk();
+    let log = open(&disk, &memory);
+    let payloads = fill(&log);
+    let position = log.position();
+    log.close().unwrap();
+    drop(log);
+    let segment = names(&*disk, ".seg")[1].clone();
+    let first: u64 = segment[..20].parse().unwrap();
+    let mut bytes = read_file(&*disk, &segment);
+    bytes[100_000] ^= 1;
+    write_file(&*disk, &segment, &bytes);
+    let (log, _) = FileLog::open(options(&disk, &memory)).unwrap();
+    let bad = (first..200).find(|glsn| log.read(Glsn(*glsn)).is_err()).unwrap();
+    drop(log);
+    let salvaged = salvage(&options(&disk, &memory), Glsn(bad)).unwrap();
+    assert_eq!(salvaged.kept.glsn.0, bad - 1);
+    let known = FileLogOptions { known: Some(position), ..options(&disk, &memory) };
+    assert!(matches!(FileLog::open(known), Err(LogError::Forked { .. })));
+    let (log, _) = FileLog::open(options(&disk, &memory)).unwrap();
+    assert!(scan_all(&log, 1, 999, None).iter().map(|(_, payload)| payload).eq(&payloads[..bad as usize - 1]));
+    append(&log, 0, b"another history");
+    drop(log);
+    // Whatever is cut, asking for more than is good keeps what is good.
+    let again = salvage(&options(&disk, &memory), Glsn(5000)).unwrap();
+    assert_eq!((again.kept.glsn.0, again.aside.len()), (bad, 0));
+}
+
+#[test]
+fn salvage_refuses_to_leave_nothing_and_to_cut_under_a_writer() {
+    let memory = Memory::new(16 << 20);
+    let disk = mem_disk();
+    let log = open(&disk, &memory);
+    append(&log, 0, b"one");
+    assert!(matches!(salvage(&options(&disk, &memory), Glsn(1)), Err(LogError::Locked { .. })));
+    drop(log);
+    assert!(matches!(salvage(&options(&disk, &memory), Glsn(1)), Err(LogError::Format { .. })));
+    let reader = FileLogOptions { mode: Mode::ReadOnly, ..options(&disk, &memory) };
+    assert_eq!(scan_all(&FileLog::open(reader).unwrap().0, 1, 9, None).len(), 1);
+}
