@@ -12,6 +12,7 @@ use clap::Args;
 
 use crate::child;
 use crate::launch::{Limit, Outcome, launch};
+use crate::quiet;
 use crate::results::Results;
 use crate::sizes::{mib, parse_size, show_size};
 use crate::table::{self, number};
@@ -63,6 +64,7 @@ impl Line {
     /// Measures, prints the table, keeps the results; an error if a process was above its line or failed.
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
         let mut results = Results::new("line", places.results().as_deref());
+        quiet::check(&mut results);
         let work = places.work("line")?;
         let hard = Limit::for_budget(self.cgroup, self.memory);
         let mut rows = Vec::new();

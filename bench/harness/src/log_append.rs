@@ -18,6 +18,7 @@ use crate::appender::file_log::FileLogAppender;
 use crate::appender::group::Group;
 use crate::appender::{Appender, Turn, new_histogram, turn};
 use crate::counting_disk::{CountingDisk, Counts};
+use crate::quiet;
 use crate::results::Results;
 use crate::statistics::interval;
 use crate::table::{self, number};
@@ -124,6 +125,7 @@ impl LogAppend {
     /// Measures, prints the table, keeps the results.
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
         let mut results = Results::new("log-append", places.results().as_deref());
+        quiet::check(&mut results);
         let work = places.work("log-append")?;
         let mut rows = Vec::new();
         for contestant in [Contestant::Log, Contestant::Commits] {

@@ -12,6 +12,7 @@ use crate::log_peer::file_log::{FileLogPeer, Shape};
 use crate::log_peer::store_log::StoreLogPeer;
 use crate::log_peer::varlog_pattern::VarlogPattern;
 use crate::log_peer::{LogPeer, Operation, Setting, Slices};
+use crate::quiet;
 use crate::results::Results;
 use crate::statistics::{Interval, interval, median, quantile};
 use crate::table::{self, number};
@@ -55,6 +56,7 @@ impl LogScan {
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
         ensure!(self.n.iter().all(|&n| n <= self.entries), "a scan cannot be longer than the log");
         let mut results = Results::new("log-scan", places.results().as_deref());
+        quiet::check(&mut results);
         let work = places.work("log-scan")?;
         let shape =
             Shape { entries: self.entries, payload_bytes: self.payload_bytes, entries_of_a_record: self.record };

@@ -13,6 +13,7 @@ mod log_scan;
 mod pairs;
 mod payload;
 mod peer;
+mod quiet;
 mod results;
 mod sizes;
 mod statistics;

@@ -8,6 +8,7 @@ use clap::Args;
 use crate::child::{self, Order};
 use crate::launch::{Limit, Outcome, launch};
 use crate::peer::PeerKind;
+use crate::quiet;
 use crate::results::Results;
 use crate::sizes::{mib, parse_size, show_size};
 use crate::table::{self, number};
@@ -42,6 +43,7 @@ impl Pairs {
     /// Measures, prints the table, keeps the results.
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
         let mut results = Results::new("pairs", places.results().as_deref());
+        quiet::check(&mut results);
         let work = places.work("pairs")?;
         let mut rows = Vec::new();
         for &peer in &self.peer {
