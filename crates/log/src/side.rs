@@ -12,6 +12,13 @@ use crate::error::LogError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SideId(pub u64);
 
+impl SideId {
+    /// Name of its file in the log's folder.
+    pub fn file_name(self) -> String {
+        format!("{:020}.side", self.0)
+    }
+}
+
 /// How a record names a side file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SideRef {

@@ -1,18 +1,20 @@
 //! Copies a store while it is in use.
 //!
-//! In the committers' turn the position of the log and the index's files are noted; then they are copied without holding anybody up:
-//! immutable files by a hard link where the file system can, the active segment up to the durable position. The log's folder gets its
-//! name last, so a backup that was cut short does not open as a store.
+//! First the index's files, then the log's up to its durable end, which therefore is not older; nothing is trimmed meanwhile, and nobody
+//! is held up. Immutable files get a hard link where the file system can, of the active segment the durable part is copied. The log's
+//! folder gets its name last, so a backup that was cut short does not open as a store.
 
-use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::collections::BTreeSet;
+use std::path::Path;
 
 use plimsoll_disk::vfs::{Caching, Disk, Open};
+use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_memory::budget::{Budget, Kind};
+use plimsoll_memory::budget::Kind;
 
-use crate::pending::Pending as _;
 use crate::error::{Error, Result};
+use crate::index::manifest::Manifest;
+use crate::run::partition::PartitionId;
 use crate::store::Store;
 
 /// What a backup did.
@@ -33,38 +35,58 @@ pub(crate) fn backup(store: &Store, dest: &Path) -> Result<BackupReport> {
     let disk = &*store.options.disk;
     prepare(disk, dest)?;
     let _no_trim = store.trim_turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let (files, index_files, manifest, _pinned) = {
-        let _turn = store.take_turn();
-        let applied = Glsn(store.applied.load(Ordering::Acquire));
-        if applied > Glsn::NONE && !store.options.read_only {
-            store.log.wait_durable(applied)?;
-        }
-        let files = store.file_log.files_for_backup()?;
-        let (manifest, index_files, pinned) = store.index.files();
-        (files, index_files, manifest, pinned)
-    };
-    let mut report = BackupReport { glsn: files.position.glsn.0, files: 0, bytes_copied: 0, bytes_linked: 0 };
     let (index, log) = (dest.join("index"), dest.join("log.partial"));
     disk.create_dir(&index)?;
     disk.create_dir(&log)?;
+    let (manifest, index_files, _pinned) = store.index.files();
+    let mut copier = Copier { store, report: BackupReport { glsn: 0, files: 1, bytes_copied: 0, bytes_linked: 0 } };
     for file in &index_files {
-        link_or_copy(store, file, &index, &mut report)?;
+        copier.link(file, &index)?;
     }
     manifest.write(disk, &index)?;
-    report.files += 1;
-    for file in &files.immutable {
-        link_or_copy(store, file, &log, &mut report)?;
-    }
-    if let Some((file, bytes)) = &files.active {
-        copy(disk, &store.budget, file, &log.join(name_of(file)), *bytes)?;
-        report.files += 1;
-        report.bytes_copied += bytes;
+    let mut sides = manifest_sides(&manifest);
+    copier.report.glsn = copy_log(&mut copier, &log, &mut sides)?.0;
+    // Side files that only the index still needs: the records that named them are trimmed.
+    for side in sides {
+        copier.link(&store.path.join("log").join(side), &log)?;
     }
     disk.sync_dir(&log)?;
     disk.sync_dir(&index)?;
     disk.rename(&log, &dest.join("log"))?;
     disk.sync_dir(dest)?;
-    Ok(report)
+    Ok(copier.report)
+}
+
+/// Copies the log's files, and takes those that it named out of `sides`; the end of the copy.
+fn copy_log(copier: &mut Copier<'_>, into: &Path, sides: &mut BTreeSet<String>) -> Result<Glsn> {
+    let folder = copier.store.path.join("log");
+    let mut failure = None;
+    let position = copier.store.file_log.files_for_backup(&mut |file| {
+        sides.remove(&file.name);
+        let from = folder.join(&file.name);
+        let copied = if file.immutable { copier.link(&from, into) } else { copier.copy(&from, into, file.bytes) };
+        copied.map_err(|error| {
+            let message = error.to_string();
+            failure = Some(error);
+            LogError::Io { kind: std::io::ErrorKind::Other, message }
+        })
+    });
+    match (failure, position) {
+        (Some(error), _) => Err(error),
+        (None, position) => Ok(position?.glsn),
+    }
+}
+
+/// Names of the side files that the index needs.
+fn manifest_sides(manifest: &Manifest) -> BTreeSet<String> {
+    let mut sides = BTreeSet::new();
+    for partition in manifest.runs.iter().flat_map(|run| &run.partitions) {
+        if let PartitionId::Side(side) = partition.id {
+            sides.insert(side.file_name());
+        }
+        sides.extend(partition.sides.iter().map(|side| side.file_name()));
+    }
+    sides
 }
 
 fn prepare(disk: &dyn Disk, dest: &Path) -> Result<()> {
@@ -82,30 +104,40 @@ fn name_of(path: &Path) -> &std::ffi::OsStr {
     path.file_name().expect("a store's files have names")
 }
 
-fn link_or_copy(store: &Store, from: &PathBuf, dir: &Path, report: &mut BackupReport) -> Result<()> {
-    let disk = &*store.options.disk;
-    let to = dir.join(name_of(from));
-    let bytes = disk.entry(from)?.map_or(0, |entry| entry.len);
-    report.files += 1;
-    if disk.hard_link(from, &to).is_ok() {
-        report.bytes_linked += bytes;
-        return Ok(());
-    }
-    copy(disk, &store.budget, from, &to, bytes)?;
-    report.bytes_copied += bytes;
-    Ok(())
+struct Copier<'a> {
+    store: &'a Store,
+    report: BackupReport,
 }
 
-fn copy(disk: &dyn Disk, budget: &Budget, from: &Path, to: &Path, bytes: u64) -> Result<()> {
-    let mut chunk = budget.take(Kind::Staging)?;
-    let source = disk.open(from, Open::Read, Caching::Buffered)?;
-    let target = disk.open(to, Open::CreateNew, Caching::Buffered)?;
-    let mut at = 0;
-    while at < bytes {
-        let piece = (bytes - at).min(chunk.len() as u64) as usize;
-        source.read_exact_at(&mut chunk[..piece], at)?;
-        target.write_at(&chunk[..piece], at)?;
-        at += piece as u64;
+impl Copier<'_> {
+    /// Gives an immutable file a second name in `dir`, or copies it where that cannot be.
+    fn link(&mut self, from: &Path, dir: &Path) -> Result<()> {
+        let disk = &*self.store.options.disk;
+        let bytes = disk.entry(from)?.map_or(0, |entry| entry.len);
+        if disk.hard_link(from, &dir.join(name_of(from))).is_err() {
+            return self.copy(from, dir, bytes);
+        }
+        self.report.files += 1;
+        self.report.bytes_linked += bytes;
+        Ok(())
     }
-    Ok(target.sync()?)
+
+    /// Copies the first `bytes` of a file into `dir`.
+    fn copy(&mut self, from: &Path, dir: &Path, bytes: u64) -> Result<()> {
+        let disk = &*self.store.options.disk;
+        let mut chunk = self.store.budget.take(Kind::Staging)?;
+        let source = disk.open(from, Open::Read, Caching::Buffered)?;
+        let target = disk.open(&dir.join(name_of(from)), Open::CreateNew, Caching::Buffered)?;
+        let mut at = 0;
+        while at < bytes {
+            let piece = (bytes - at).min(chunk.len() as u64) as usize;
+            source.read_exact_at(&mut chunk[..piece], at)?;
+            target.write_at(&chunk[..piece], at)?;
+            at += piece as u64;
+        }
+        target.sync()?;
+        self.report.files += 1;
+        self.report.bytes_copied += bytes;
+        Ok(())
+    }
 }

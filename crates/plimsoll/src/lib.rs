@@ -23,7 +23,6 @@ mod memory_limit;
 mod open;
 mod options;
 mod own_writes;
-mod pending;
 mod payload;
 mod range;
 mod read_path;

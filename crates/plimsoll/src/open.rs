@@ -34,7 +34,7 @@ use crate::snapshots::Snapshots;
 use crate::store::Store;
 
 /// The part of the budget that the page pool never gives away: one in this many.
-const POOL_FLOOR_SHARE: u64 = 8;
+pub(crate) const POOL_FLOOR_SHARE: u64 = 8;
 
 /// Opens or makes the store at `path`.
 pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<Store>> {

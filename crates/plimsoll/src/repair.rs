@@ -1,14 +1,19 @@
 //! What is left to do when a store does not open: make the index anew from the log, or cut the log before damage.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use plimsoll_disk::vfs::Disk;
+use plimsoll_log::file_log::options::{FileLogOptions, Mode};
+use plimsoll_log::file_log::{FileLog, salvage};
 use plimsoll_log::glsn::Glsn;
+use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Backing, Budget};
+use plimsoll_memory::pool::Pool;
 
 use crate::error::{Error, Result};
 use crate::index::manifest::{MANIFEST, Manifest};
-use crate::open::{open_with, take_lock};
+use crate::open::{POOL_FLOOR_SHARE, open_with, take_lock};
 use crate::options::Options;
 
 /// What a rebuild did.
@@ -66,15 +71,16 @@ pub fn salvage(path: impl AsRef<Path>, options: Options, cut_at: u64) -> Result<
         return Err(Error::invalid("GLSNs begin at 1: a log is cut at 1 or later"));
     }
     let _lock = take_lock(path, &options)?;
-    let budget = Budget::new(options.memory_bytes, Backing::Mapped)?;
-    let cut = crate::pending::salvage::salvage(&options.disk, &path.join("log"), &budget, Glsn(cut_at))?;
-    let mut moved: Vec<String> = cut.moved.iter().map(|file| file.display().to_string()).collect();
+    let cut = salvage::salvage(&read_options(path, &options)?, Glsn(cut_at))?;
+    let last = cut.kept.glsn;
+    let mut moved: Vec<String> =
+        cut.aside.iter().map(|name| path.join("log").join(name).display().to_string()).collect();
     let manifest = Manifest::read(&*options.disk, &path.join("index"));
     // A manifest that knows of what was cut, or that cannot be read, is of no use any more.
-    if !matches!(&manifest, Ok(Some(manifest)) if manifest.durable.glsn <= cut.last) {
+    if !matches!(&manifest, Ok(Some(manifest)) if manifest.durable.glsn <= last) {
         moved.extend(move_manifest_aside(path, &*options.disk)?);
     }
-    Ok(SalvageReport { glsn: cut.last.0, moved })
+    Ok(SalvageReport { glsn: last.0, moved })
 }
 
 fn check_is_store(path: &Path, options: &Options) -> Result<()> {
@@ -85,13 +91,22 @@ fn check_is_store(path: &Path, options: &Options) -> Result<()> {
 }
 
 fn refuse_trimmed(path: &Path, options: &Options) -> Result<()> {
-    let first = crate::pending::salvage::first_glsn(&*options.disk, &path.join("log"))?;
+    let (log, _) = FileLog::open(read_options(path, options)?)?;
+    let first = log.bounds().first;
     if first > Glsn::FIRST {
         return Err(Error::invalid(format!(
             "the log is trimmed below GLSN {first}: what lies before stands only in the index, which is therefore not thrown away; restore a backup instead"
         )));
     }
     Ok(())
+}
+
+/// The log, to look at.
+fn read_options(path: &Path, options: &Options) -> Result<FileLogOptions> {
+    let budget = Budget::new(options.memory_bytes, Backing::Mapped)?;
+    let pool = Pool::new(&budget, options.memory_bytes / POOL_FLOOR_SHARE)?;
+    let (disk, clock) = (Arc::clone(&options.disk), Arc::clone(&options.clock));
+    Ok(FileLogOptions { mode: Mode::ReadOnly, ..FileLogOptions::new(disk, clock, path.join("log"), pool, budget) })
 }
 
 /// The manifest's new name, if there was one. The runs that it named are swept at the next open.

@@ -1,6 +1,5 @@
 //! Reads every byte of a store and checks it: the log's chain and checksums, and every page, key and fence of the index.
 
-use crate::pending::Pending as _;
 use crate::error::Result;
 use crate::store::Store;
 
@@ -33,15 +32,23 @@ pub(crate) fn verify(store: &Store, progress: &mut dyn FnMut(VerifyProgress)) ->
     let total_bytes = crate::stats::disk_bytes(store)?;
     let mut report = VerifyReport::default();
     let mut problems = Vec::new();
-    let found = store.file_log.verify(&mut |bytes| progress(VerifyProgress { done_bytes: bytes, total_bytes }))?;
-    report.files += found.files;
-    report.bytes += found.bytes;
-    problems.extend(found.findings.iter().map(ToString::to_string));
-    store.index.verify(&mut |file_bytes| {
+    let mut log_bytes = 0;
+    let findings = store.file_log.verify(&mut |so_far| {
+        log_bytes = so_far.done_bytes;
+        progress(VerifyProgress { done_bytes: so_far.done_bytes, total_bytes });
+    })?;
+    problems.extend(findings.iter().map(|finding| {
+        let glsn = finding.glsn.map_or_else(String::new, |glsn| format!(" (GLSN {glsn})"));
+        format!("log/{}, offset {}{glsn}: {}", finding.file, finding.offset, finding.what)
+    }));
+    report.bytes = log_bytes;
+    report.files = store.options.disk.list(&store.path.join("log"))?.iter().filter(|entry| entry.name != "LOCK").count() as u64;
+    let mut each_file = |bytes| {
         report.files += 1;
-        report.bytes += file_bytes;
+        report.bytes += bytes;
         progress(VerifyProgress { done_bytes: report.bytes, total_bytes });
-    }, &mut |problem| problems.push(problem))?;
+    };
+    store.index.verify(&mut each_file, &mut |problem| problems.push(problem))?;
     problems.truncate(MAX_PROBLEMS);
     report.problems = problems;
     Ok(report)

@@ -22,7 +22,7 @@ impl FileName {
         match self {
             Self::Segment(first) => format!("{:020}.seg", first.0),
             Self::Table(first) => format!("{:020}.idx", first.0),
-            Self::Side(id) => format!("{:020}.side", id.0),
+            Self::Side(id) => id.file_name(),
         }
     }
 
