@@ -33,6 +33,8 @@ mod room;
 mod source;
 mod split;
 mod sweep;
+#[cfg(test)]
+mod tests;
 pub(crate) mod view;
 mod walk;
 
@@ -52,7 +54,7 @@ use plimsoll_memory::sorted::SortedMap;
 use crate::error::Result;
 use crate::index::background::Threads;
 use crate::index::core::{Core, lock};
-use crate::index::files::run_of;
+use crate::index::files::{metadata_bytes, run_of};
 use crate::index::manifest::Manifest;
 use crate::index::view::{Content, View};
 use crate::run::partition::{PartitionId, PartitionInfo};
@@ -184,8 +186,17 @@ impl Index {
         self.core.insert(version);
     }
 
+    /// Makes sure that runs with these partitions can be adopted: called before the record that names them is submitted.
+    ///
+    /// # Errors
+    /// The budget has no room for what is to be known of them.
+    pub(crate) fn make_room_for_runs(&self, runs: &[Vec<PartitionInfo>]) -> Result<()> {
+        Ok(self.core.files.make_room(runs.iter().flatten().map(metadata_bytes).sum())?)
+    }
+
     /// Takes over runs that a transaction wrote as side files, newest first; every version in them has `glsn`. The active memtable is
-    /// closed at `glsn - 1` first. Idempotent: what is in the index already is not taken twice.
+    /// closed at `glsn - 1` first. Idempotent: what is in the index already is not taken twice. The budget never refuses: the record has its
+    /// place in the log already.
     pub(crate) fn adopt(&self, runs: Vec<Vec<PartitionInfo>>, glsn: Glsn) -> Result<()> {
         self.core.adopt(runs, glsn)
     }
@@ -220,7 +231,10 @@ impl Index {
     pub(crate) fn uses_side(&self, side: SideId) -> bool {
         // First those in work: one that is named in between is then found in the view.
         lock(&self.core.sides_in_work).contains(&side)
-            || self.view().infos().any(|info| info.id == PartitionId::Side(side) || info.sides.binary_search(&side).is_ok())
+            || self
+                .view()
+                .infos()
+                .any(|info| info.id == PartitionId::Side(side) || info.sides.binary_search(&side).is_ok())
     }
 
     /// The manifest as it stands, the run files that it names (its side files belong to the log), and a view that keeps them.

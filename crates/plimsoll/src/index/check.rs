@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use plimsoll_memory::page::PAGE_BYTES;
-
 use crate::error::Result;
 use crate::index::core::Core;
-use crate::index::source::Run;
+use crate::index::source::{Run, partition_bytes};
 use crate::run::check::check_partition;
 
 impl Core {
@@ -16,10 +14,9 @@ impl Core {
         for run in view.all_runs() {
             check_order(run, report);
             for partition in run.partitions().iter() {
-                let mut pages = 0;
-                let problems = check_partition(partition, &self.ground.budget, &mut || pages += 1)?;
+                let problems = check_partition(partition, &self.ground.budget, &mut || {})?;
                 problems.into_iter().for_each(&mut *report);
-                progress(pages * PAGE_BYTES as u64);
+                progress(partition_bytes(&partition.info));
             }
         }
         check_ages(&view.runs, report);

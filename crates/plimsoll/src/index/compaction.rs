@@ -6,6 +6,7 @@
 //!
 //! Two jobs can be under way where the budget allows: while a large one is, newer runs are merged by a small one, which goes first.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use plimsoll_log::glsn::Glsn;
@@ -45,6 +46,9 @@ const VERSION_COST_BYTES: u64 = 32;
 /// A partition below this part of the full size (one in so many) is written together with its neighbours.
 const SMALL_PART: u64 = 4;
 
+/// Jobs of a whole compaction beside one for each run: what is under way, relocation, and the clearing of what is left.
+const JOBS_MORE: u64 = 6;
+
 /// So many keyspaces of one partition are asked for their horizon; one that spans more is rewritten.
 const KEYSPACES_ASKED: u32 = 64;
 
@@ -54,8 +58,9 @@ pub(crate) struct Compactor {
     slots: Vec<Slot>,
     /// Damage that a job found: nothing more is compacted until the index is opened again.
     stopped: Option<Error>,
-    /// The history run that a job has made of all history: it need not be passed again for what can be dropped.
-    swept_history: Weak<Run>,
+    /// The history run that the last job on history made, and the horizon then: it is not passed again for what can be dropped before the
+    /// horizon has moved.
+    swept_history: (Weak<Run>, Glsn),
     /// Bytes that had come in when the owner last called for a step.
     seen_bytes_in: u64,
 }
@@ -69,8 +74,10 @@ struct Slot {
 #[derive(Debug)]
 struct Job {
     inputs: Inputs,
-    /// Those that win where two hold the same come first.
+    /// Newest first: where two hold the same, the newer one wins.
     runs: Vec<Arc<Run>>,
+    /// For a job on history: the highest horizon when it began.
+    horizon: Glsn,
     /// The sources when the job began.
     view: Arc<View>,
     splitter: Splitter,
@@ -100,7 +107,7 @@ impl Compactor {
         let chunks = FAN_IN as u64 + 2 * OUTPUT_CHUNKS + 1;
         let slot = || Ok(Slot { set_aside: SetAside::new(&ground.budget, chunks)?, job: None });
         let slots = (0..slots).map(|_| slot()).collect::<Result<_>>()?;
-        Ok(Self { slots, stopped: None, swept_history: Weak::new(), seen_bytes_in: 0 })
+        Ok(Self { slots, stopped: None, swept_history: (Weak::new(), Glsn::NONE), seen_bytes_in: 0 })
     }
 
     fn is_busy(&self, run: &Arc<Run>) -> bool {
@@ -108,8 +115,16 @@ impl Compactor {
         jobs.flat_map(|job| &job.runs).any(|input| Arc::ptr_eq(input, run))
     }
 
+    fn current_shapes(&self, view: &View) -> Vec<RunShape> {
+        let mut shapes = self.shapes(&view.runs);
+        for (at, pair) in view.runs.windows(2).enumerate() {
+            shapes[at].fused = pair[0].min_glsn() == pair[1].max_glsn();
+        }
+        shapes
+    }
+
     fn shapes(&self, runs: &[Arc<Run>]) -> Vec<RunShape> {
-        runs.iter().map(|run| RunShape { bytes: run.bytes(), busy: self.is_busy(run) }).collect()
+        runs.iter().map(|run| RunShape { bytes: run.bytes(), busy: self.is_busy(run), fused: false }).collect()
     }
 }
 
@@ -122,14 +137,18 @@ struct Task {
 impl Core {
     /// A step on the owner's call; where nothing came in since the last one, the index counts as idle and is settled.
     pub(crate) fn compact_step(self: &Arc<Self>) -> Result<Progress> {
-        let bytes_in = self.counters.bytes_in.load(std::sync::atomic::Ordering::Relaxed);
+        let bytes_in = self.counters.bytes_in.load(Ordering::Relaxed);
         let seen = std::mem::replace(&mut lock(&self.compactor).seen_bytes_in, bytes_in);
         self.compact(if seen == bytes_in { Urge::Settle } else { Urge::Due })
     }
 
-    /// Merges until there is nothing left to merge.
+    /// Merges until there is nothing left to merge; what comes in meanwhile may stay.
     pub(crate) fn compact_all(self: &Arc<Self>) -> Result<()> {
-        while self.compact(Urge::All)? == Progress::Worked {}
+        let done = || self.counters.compactions.load(Ordering::Relaxed);
+        let view = self.view();
+        let enough = done() + (view.runs.len() + view.history.len()) as u64 + JOBS_MORE;
+        drop(view);
+        while self.compact(Urge::All)? == Progress::Worked && done() < enough {}
         match &lock(&self.compactor).stopped {
             None => Ok(()),
             Some(error) => Err(error.clone()),
@@ -177,7 +196,7 @@ impl Core {
             let view = self.view();
             let free = view.runs.iter().take_while(|run| !compactor.is_busy(run)).count();
             if free >= PILED_UP
-                && let Some(plan) = choose(&compactor.shapes(&view.runs), FAN_IN, Urge::Due)
+                && let Some(plan) = choose(&compactor.current_shapes(&view), FAN_IN, Urge::Due)
             {
                 let task = current_task(&view, plan);
                 compactor.slots[1].job = Some(Job::new(self, &compactor.slots[1].set_aside, task));
@@ -190,8 +209,10 @@ impl Core {
     fn task(&self, compactor: &Compactor, urge: Urge) -> Option<Task> {
         let view = self.view();
         let merge = |urge| {
-            let current = choose(&compactor.shapes(&view.runs), FAN_IN, urge).map(|plan| current_task(&view, plan));
-            current.or_else(|| choose(&compactor.shapes(&view.history), FAN_IN, urge).map(|plan| history_task(&view, plan)))
+            let current = choose(&compactor.current_shapes(&view), FAN_IN, urge).map(|plan| current_task(&view, plan));
+            current.or_else(|| {
+                choose(&compactor.shapes(&view.history), FAN_IN, urge).map(|plan| history_task(&view, plan))
+            })
         };
         match urge {
             Urge::Due => merge(urge),
@@ -216,16 +237,29 @@ impl Core {
             return Some(current_task(view, 0..1));
         }
         let [run] = &view.history[..] else { return None };
-        let swept = compactor.swept_history.upgrade().is_some_and(|swept| Arc::ptr_eq(&swept, run));
+        let (swept, then) = &compactor.swept_history;
+        let swept = swept.upgrade().is_some_and(|swept| Arc::ptr_eq(&swept, run)) && self.horizon_of_run(run) <= *then;
         let passed = run.infos().any(|info| self.horizon_passed(info));
         (passed && !swept).then(|| history_task(view, 0..1))
     }
 
     /// Whether some version of a partition may be droppable: the horizon of one of its keyspaces has passed its oldest.
     fn horizon_passed(&self, info: &PartitionInfo) -> bool {
+        self.highest_horizon(info) >= info.min_glsn
+    }
+
+    fn horizon_of_run(&self, run: &Run) -> Glsn {
+        run.infos().map(|info| self.highest_horizon(info)).max().unwrap_or(Glsn::NONE)
+    }
+
+    /// The highest horizon of the keyspaces in a partition; [`Glsn::MAX`] if there are too many to ask.
+    fn highest_horizon(&self, info: &PartitionInfo) -> Glsn {
         let keyspace = |key: &[u8]| key.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
         let (first, last) = (keyspace(&info.first_key), keyspace(&info.last_key));
-        last - first >= KEYSPACES_ASKED || (first..=last).any(|keyspace| self.horizon.of(keyspace) >= info.min_glsn)
+        if last - first >= KEYSPACES_ASKED {
+            return Glsn::MAX;
+        }
+        (first..=last).map(|keyspace| self.horizon.of(keyspace)).max().unwrap_or(Glsn::NONE)
     }
 
     fn finish(&self, compactor: &mut Compactor, mut job: Job) -> Result<()> {
@@ -265,20 +299,21 @@ impl Core {
         Counters::add(&self.counters.bytes_compaction_read, read_bytes);
         Counters::add(&self.counters.bytes_compaction_written, current_bytes + history_bytes);
         if let (Inputs::History, Some(history)) = (inputs, &history) {
-            compactor.swept_history = Arc::downgrade(history);
+            compactor.swept_history = (Arc::downgrade(history), job.horizon);
         }
         Ok(())
     }
 }
 
 fn current_task(view: &View, plan: std::ops::Range<usize>) -> Task {
-    let oldest = plan.end == view.runs.len();
-    Task { inputs: Inputs::Current { oldest }, runs: view.runs[plan].to_vec() }
+    let runs = view.runs[plan.clone()].to_vec();
+    // Among the runs of one transaction nothing is superseded, and what is deleted may be put in one that is merged later.
+    let one_transaction = runs.len() > 1 && runs[0].min_glsn() == runs[runs.len() - 1].max_glsn();
+    Task { inputs: Inputs::Current { oldest: plan.end == view.runs.len() && !one_transaction }, runs }
 }
 
 fn history_task(view: &View, plan: std::ops::Range<usize>) -> Task {
-    // Where two history runs hold the same, the older one wins (see `view`).
-    Task { inputs: Inputs::History, runs: view.history[plan].iter().rev().cloned().collect() }
+    Task { inputs: Inputs::History, runs: view.history[plan].to_vec() }
 }
 
 /// `all` with `output` in the place of `inputs`, which are neighbours.
@@ -297,8 +332,13 @@ impl Job {
         let output = || Output::new(&core.files, &set_aside.budget, core.ground.partition_bytes);
         let feed = || Feed::Private(set_aside.budget.clone());
         let cursor = |run: &Arc<Run>| Cursor::Run(Box::new(RunCursor::new(Arc::clone(run.partitions()), feed())));
+        let horizon = match task.inputs {
+            Inputs::Current { .. } => Glsn::NONE,
+            Inputs::History => task.runs.iter().map(|run| core.horizon_of_run(run)).max().unwrap_or(Glsn::NONE),
+        };
         let mut job = Self {
             inputs: task.inputs,
+            horizon,
             splitter: Splitter::new(task.inputs, task.runs.len() == view.history.len()),
             relocator: Relocator::new(core, &set_aside.budget, core.horizon.relocate_below()),
             sweep: Sweep::new(task.runs.len()),

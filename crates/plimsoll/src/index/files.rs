@@ -117,14 +117,34 @@ impl Files {
         Ok(Member { partition, guard })
     }
 
-    /// Opens what the manifest, or a transaction's record, names.
+    /// Opens what the manifest names.
     pub(crate) fn open(self: &Arc<Self>, info: PartitionInfo) -> Result<Member> {
         let guard = self.guard(info.id, false);
         self.charge(&guard, &info)?;
+        self.open_kept(info, guard)
+    }
+
+    /// Opens what the record of a transaction names, which has its place in the log already: where the budget has no room and the reserve
+    /// does not suffice, the account is overdrawn until it has.
+    pub(crate) fn adopt(self: &Arc<Self>, info: PartitionInfo) -> Result<Member> {
+        let guard = self.guard(info.id, false);
+        if self.charge(&guard, &info).is_err() {
+            let bytes = metadata_bytes(&info);
+            self.metadata().used_bytes += bytes;
+            guard.charged_bytes.store(bytes, Ordering::Relaxed);
+        }
+        self.open_kept(info, guard)
+    }
+
+    /// Makes sure that so many bytes of descriptions find room.
+    pub(crate) fn make_room(&self, bytes: u64) -> Result<(), OutOfBudget> {
+        self.metadata().make_room(bytes)
+    }
+
+    fn open_kept(&self, info: PartitionInfo, guard: Arc<FileGuard>) -> Result<Member> {
         let partition = match info.id {
-            PartitionId::Run(id) => {
-                open_run(&*self.disk, &self.dir, &self.pool, self.log.id(), info).map_err(|error| self.missing(id, error))?
-            }
+            PartitionId::Run(id) => open_run(&*self.disk, &self.dir, &self.pool, self.log.id(), info)
+                .map_err(|error| self.missing(id, error))?,
             PartitionId::Side(side) => self.open_side(side, info)?,
         };
         Ok(Member { partition, guard })
@@ -172,30 +192,39 @@ impl Files {
     }
 
     fn charge(&self, guard: &FileGuard, info: &PartitionInfo) -> Result<(), OutOfBudget> {
-        let keys = (info.first_key.len() + info.last_key.len()) as u64;
-        let bytes = PARTITION_OVERHEAD_BYTES + keys + (info.sides.len() * size_of::<SideId>()) as u64;
+        let bytes = metadata_bytes(info);
         self.metadata().charge(bytes)?;
         guard.charged_bytes.store(bytes, Ordering::Relaxed);
         Ok(())
     }
 }
 
+/// What a partition's description takes.
+pub(crate) fn metadata_bytes(info: &PartitionInfo) -> u64 {
+    let keys = (info.first_key.len() + info.last_key.len()) as u64;
+    PARTITION_OVERHEAD_BYTES + keys + (info.sides.len() * size_of::<SideId>()) as u64
+}
+
 impl Metadata {
-    fn charge(&mut self, bytes: u64) -> Result<(), OutOfBudget> {
-        let used_bytes = self.used_bytes + bytes;
-        let wanted = (used_bytes + RESERVE_BYTES).saturating_sub(self.lease.bytes());
-        if let Err(refusal) = self.lease.grow(wanted)
-            && used_bytes > self.lease.bytes()
-        {
-            return Err(refusal);
+    fn make_room(&mut self, bytes: u64) -> Result<(), OutOfBudget> {
+        let wanted = self.used_bytes + bytes;
+        // First with the reserve on top, for the next who come; at need without.
+        let missing = (wanted + RESERVE_BYTES).saturating_sub(self.lease.bytes());
+        match self.lease.grow(missing) {
+            Err(refusal) if wanted > self.lease.bytes() => Err(refusal),
+            _ => Ok(()),
         }
-        self.used_bytes = used_bytes;
+    }
+
+    fn charge(&mut self, bytes: u64) -> Result<(), OutOfBudget> {
+        self.make_room(bytes)?;
+        self.used_bytes += bytes;
         Ok(())
     }
 
     fn release(&mut self, bytes: u64) {
         self.used_bytes -= bytes;
-        let spare = self.lease.bytes() - self.used_bytes;
+        let spare = self.lease.bytes().saturating_sub(self.used_bytes);
         self.lease.shrink(spare.saturating_sub(RESERVE_BYTES));
     }
 }

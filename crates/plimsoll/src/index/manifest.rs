@@ -669,7 +669,11 @@ mod tests {
             assert!(read == new || (read == old && !done), "seed {seed}");
             seen[usize::from(read == new)] = true;
             new.write(&disk, dir).unwrap();
-            assert_eq!(Manifest::read(&disk, dir).unwrap().as_ref(), Some(&new), "what a failed attempt left is no hindrance");
+            assert_eq!(
+                Manifest::read(&disk, dir).unwrap().as_ref(),
+                Some(&new),
+                "what a failed attempt left is no hindrance"
+            );
         }
         assert_eq!(seen, [true; 2]);
     }

@@ -304,7 +304,8 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn list(entries: &[(&str, u64, &'static [u8])]) -> Cursor {
-        let mut list: Vec<_> = entries.iter().map(|(key, glsn, value)| (key.as_bytes().to_vec(), *glsn, *value)).collect();
+        let mut list: Vec<_> =
+            entries.iter().map(|(key, glsn, value)| (key.as_bytes().to_vec(), *glsn, *value)).collect();
         list.sort_by(|a, b| (&a.0, std::cmp::Reverse(a.1)).cmp(&(&b.0, std::cmp::Reverse(b.1))));
         Cursor::List(ListCursor { list, at: None })
     }

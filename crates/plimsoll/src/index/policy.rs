@@ -30,6 +30,8 @@ pub(crate) struct RunShape {
     pub(crate) bytes: u64,
     /// Whether a compaction has it as an input already.
     pub(crate) busy: bool,
+    /// Whether it holds versions of one transaction together with the run behind it.
+    pub(crate) fused: bool,
 }
 
 /// Why runs are looked at.
@@ -50,6 +52,9 @@ pub(crate) type Plan = Range<usize>;
 pub(crate) fn choose(runs: &[RunShape], fan_in: usize, urge: Urge) -> Option<Plan> {
     // What is older than a running merge waits for its outcome.
     let free = runs.iter().position(|run| run.busy).unwrap_or(runs.len());
+    if runs[..free].iter().any(|run| run.fused) {
+        return fused(&runs[..free], fan_in);
+    }
     let bytes: Vec<u64> = runs[..free].iter().map(|run| run.bytes).collect();
     if bytes.len() < 2 {
         return None;
@@ -62,10 +67,19 @@ pub(crate) fn choose(runs: &[RunShape], fan_in: usize, urge: Urge) -> Option<Pla
     }
 }
 
+/// Runs of one transaction that was spilled more than once, the newest first: they may hold copies of a version, and no other merge may
+/// tell these apart. So they become one before anything else is done.
+fn fused(runs: &[RunShape], fan_in: usize) -> Option<Plan> {
+    let start = runs.iter().position(|run| run.fused)?;
+    let end = start + runs[start..].iter().take_while(|run| run.fused).count() + 1;
+    // Where the last of them is being merged already, they wait.
+    (end <= runs.len()).then_some(start..end.min(start + fan_in))
+}
+
 fn due(bytes: &[u64], fan_in: usize) -> Option<Plan> {
     let ratio = match bytes.len() {
-        0..=FEW_RUNS => RATIO_FEW,
-        0..=SOME_RUNS => RATIO_SOME,
+        runs if runs <= FEW_RUNS => RATIO_FEW,
+        runs if runs <= SOME_RUNS => RATIO_SOME,
         _ => RATIO_MANY,
     };
     geometric(bytes, fan_in, |newer, older| newer >= ratio.saturating_mul(older), ratio)
@@ -107,7 +121,8 @@ fn geometric(bytes: &[u64], fan_in: usize, reach: impl Fn(u64, u64) -> bool, rat
 
 /// The range whose merge costs least for each run that it saves.
 fn cheapest(bytes: &[u64], fan_in: usize) -> Plan {
-    let ranges = (0..bytes.len()).flat_map(|start| (start + 2..=(start + fan_in).min(bytes.len())).map(move |end| start..end));
+    let ranges =
+        (0..bytes.len()).flat_map(|start| (start + 2..=(start + fan_in).min(bytes.len())).map(move |end| start..end));
     let cost = |range: &Plan| bytes[range.clone()].iter().sum::<u64>() / (range.len() as u64 - 1);
     ranges.min_by_key(cost).expect("there are many runs")
 }
@@ -117,7 +132,7 @@ mod tests {
     use super::*;
 
     fn shapes(bytes: &[u64]) -> Vec<RunShape> {
-        bytes.iter().map(|&bytes| RunShape { bytes, busy: false }).collect()
+        bytes.iter().map(|&bytes| RunShape { bytes, busy: false, fused: false }).collect()
     }
 
     /// Flushes of the given sizes, every merge that is due done at once; bytes rewritten for each byte flushed, and the most runs.
@@ -176,6 +191,16 @@ mod tests {
         assert_eq!(all(&[1, 100]), Some(0..2));
         assert_eq!(all(&[1; 20]), Some(0..8));
         assert_eq!(all(&[7]), None);
+    }
+
+    #[test]
+    fn the_runs_of_one_transaction_are_merged_before_anything_else() {
+        let mut runs = shapes(&[1, 1, 1, 1, 90, 500, 1, 1, 1, 1]);
+        runs[3..5].iter_mut().for_each(|run| run.fused = true);
+        for urge in [Urge::Due, Urge::Settle, Urge::All] {
+            assert_eq!(choose(&runs, 8, urge), Some(3..6));
+            assert_eq!(choose(&runs, 2, urge), Some(3..5), "the newest of them first");
+        }
     }
 
     #[test]

@@ -39,7 +39,17 @@ impl Relocator {
     /// Copies what lies in entries below `below`; takes one chunk of `budget`.
     pub(crate) fn new(core: &Arc<Core>, budget: &Budget, below: Glsn) -> Self {
         let (core, budget) = (Arc::clone(core), budget.clone());
-        Self { core, budget, below, piece: None, writer: None, side: None, copying: None, finished: false, named: false }
+        Self {
+            core,
+            budget,
+            below,
+            piece: None,
+            writer: None,
+            side: None,
+            copying: None,
+            finished: false,
+            named: false,
+        }
     }
 
     /// Whether values of this entry are copied.

@@ -173,7 +173,7 @@ impl Core {
         for run in runs.into_iter().filter(|run| !run.is_empty()) {
             let members = run.into_iter().map(|info| {
                 debug_assert!(matches!(info.id, PartitionId::Side(_)));
-                self.files.open(PartitionInfo { min_glsn: glsn, max_glsn: glsn, fixed_glsn: Some(glsn), ..info })
+                self.files.adopt(PartitionInfo { min_glsn: glsn, max_glsn: glsn, fixed_glsn: Some(glsn), ..info })
             });
             adopted.push(Arc::new(Run::new(members.collect::<Result<_>>()?)));
         }
@@ -196,7 +196,8 @@ impl Core {
         {
             let mut writer = lock(&self.writer);
             // Also an empty one: the checkpoint moves on over what is no transaction.
-            if !writer.active.is_empty() || (!is_flushed() && self.view().closed.is_empty()) {
+            let closed_at = self.view().closed.first().map_or(Glsn::NONE, |closed| closed.boundary);
+            if !writer.active.is_empty() || (!is_flushed() && closed_at < boundary) {
                 self.close_active(&mut writer, boundary);
             }
         }

@@ -267,7 +267,8 @@ impl Source<'_> {
 }
 
 fn lookup_in_memtable(table: &Arc<Memtable>, key: &[u8], at: Glsn) -> Answer {
-    let younger = table.max_glsn() > at && table.find(key, Glsn::MAX).is_some_and(|newest| table.version(newest).glsn > at);
+    let younger =
+        table.max_glsn() > at && table.find(key, Glsn::MAX).is_some_and(|newest| table.version(newest).glsn > at);
     let found = if table.min_glsn() <= at { table.find(key, at) } else { None };
     Answer { younger, found: found.map(|position| Place::Memtable(Arc::clone(table), position)) }
 }

@@ -131,11 +131,11 @@ impl Splitter {
                 self.limits.dropped(keyspace, by);
                 Fate::Dropped
             }
-            _ => self.to_history(),
+            _ => self.keep_in_history(),
         }
     }
 
-    fn to_history(&mut self) -> Fate {
+    fn keep_in_history(&mut self) -> Fate {
         Fate::History { first: !std::mem::replace(&mut self.history_begun, true) }
     }
 
@@ -145,7 +145,7 @@ impl Splitter {
             return Ok(Fate::Dropped);
         }
         self.limits.deletions_moved = self.limits.deletions_moved.max(glsn);
-        Ok(self.to_history())
+        Ok(self.keep_in_history())
     }
 
     /// The newest version of its key in the history runs that are merged: what superseded it stands in the current runs, if it is not a
@@ -158,7 +158,7 @@ impl Splitter {
         elsewhere: &mut dyn Elsewhere,
     ) -> crate::error::Result<Fate> {
         if version.glsn > horizon {
-            return Ok(self.to_history());
+            return Ok(self.keep_in_history());
         }
         let (any, by) = elsewhere.in_runs(version.key, horizon)?;
         if by.is_some_and(|by| by > version.glsn) {
@@ -168,6 +168,127 @@ impl Splitter {
             // Older ones of this merge go with it: it lies at the horizon or below.
             return Ok(Fate::Dropped);
         }
-        Ok(self.to_history())
+        Ok(self.keep_in_history())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One horizon for every keyspace.
+    struct At(u64);
+
+    impl Horizon for At {
+        fn of(&self, _: u32) -> Glsn {
+            Glsn(self.0)
+        }
+
+        fn relocate_below(&self) -> Glsn {
+            Glsn::NONE
+        }
+    }
+
+    /// The same about every key.
+    struct Knows {
+        in_history: bool,
+        in_runs: Option<u64>,
+    }
+
+    const NOTHING: Knows = Knows { in_history: false, in_runs: None };
+
+    impl Elsewhere for Knows {
+        fn in_history(&mut self, _: &[u8]) -> crate::error::Result<bool> {
+            Ok(self.in_history)
+        }
+
+        fn in_runs(&mut self, _: &[u8], at: Glsn) -> crate::error::Result<(bool, Option<Glsn>)> {
+            Ok((self.in_runs.is_some(), self.in_runs.map(Glsn).filter(|&glsn| glsn <= at)))
+        }
+    }
+
+    const CURRENT: Inputs = Inputs::Current { oldest: false };
+    const OLDEST: Inputs = Inputs::Current { oldest: true };
+
+    /// The fates of one key's versions, newest first (a GLSN, below 0 if it is a deletion): c(urrent), h(istory), -(dropped).
+    fn fates(inputs: Inputs, horizon: u64, mut elsewhere: Knows, versions: &[i64]) -> (String, Limits) {
+        let mut splitter = Splitter::new(inputs, true);
+        let mut told = String::new();
+        for &version in versions {
+            let stored = if version < 0 { Stored::Deleted } else { Stored::Inline(b"value") };
+            let version = Version { key: b"\0\0\0\x05key", glsn: Glsn(version.unsigned_abs()), stored };
+            told.push(match splitter.fate(&version, &At(horizon), &mut elsewhere).unwrap() {
+                Fate::Current => 'c',
+                Fate::History { first } => {
+                    assert_eq!(first, !told.contains('h'));
+                    'h'
+                }
+                Fate::Dropped => '-',
+            });
+        }
+        (told, splitter.limits)
+    }
+
+    fn told(inputs: Inputs, horizon: u64, elsewhere: Knows, versions: &[i64]) -> String {
+        fates(inputs, horizon, elsewhere, versions).0
+    }
+
+    #[test]
+    fn the_newest_stays_and_older_ones_go_as_far_as_somebody_may_read_them() {
+        let versions = [9, 7, 5, 3];
+        for (horizon, expected) in
+            [(0, "chhh"), (3, "chhh"), (4, "chhh"), (5, "chh-"), (6, "chh-"), (8, "ch--"), (9, "c---"), (99, "c---")]
+        {
+            let (fates, limits) = fates(CURRENT, horizon, NOTHING, &versions);
+            assert_eq!(fates, expected, "horizon {horizon}");
+            // Whoever reads at the oldest readable moment sees what he saw.
+            let oldest_kept =
+                versions.iter().zip(fates.chars()).filter(|(_, fate)| *fate != '-').map(|(v, _)| *v).min();
+            let oldest = if fates.contains('-') { oldest_kept.unwrap() as u64 } else { 0 };
+            assert_eq!(limits.oldest_readable, Glsn(oldest), "horizon {horizon}");
+            assert_eq!(limits.oldest_readable_in, if oldest > 0 { vec![(5, Glsn(oldest))] } else { vec![] });
+        }
+    }
+
+    #[test]
+    fn a_copy_of_a_version_is_left_out_and_supersedes_nothing() {
+        let (fates, limits) = fates(CURRENT, 99, NOTHING, &[9, 9, 9]);
+        assert_eq!((&fates[..], limits), ("c--", Limits::default()));
+    }
+
+    #[test]
+    fn a_deletion_stays_where_older_runs_may_hold_its_key() {
+        assert_eq!(told(CURRENT, 99, NOTHING, &[-9, 5]), "c-");
+        assert_eq!(told(CURRENT, 0, NOTHING, &[-9, 5]), "ch");
+    }
+
+    #[test]
+    fn a_deletion_above_nothing_is_dropped_or_moved() {
+        assert_eq!(told(OLDEST, 99, NOTHING, &[-9, 5]), "--");
+        assert_eq!(told(OLDEST, 8, NOTHING, &[-9, 5]), "hh");
+        assert_eq!(told(OLDEST, 0, NOTHING, &[-9, -5, 3]), "hhh");
+        assert_eq!(told(OLDEST, 99, NOTHING, &[9, -5, 3]), "c--");
+        let known = Knows { in_history: true, in_runs: None };
+        let (fates, limits) = fates(OLDEST, 99, known, &[-9, 5]);
+        assert_eq!(fates, "h-", "without it, what history has of the key would rise again");
+        assert_eq!(limits.deletions_moved, Glsn(9));
+    }
+
+    #[test]
+    fn history_goes_once_what_superseded_it_lies_at_the_horizon() {
+        let by = |glsn| Knows { in_history: false, in_runs: Some(glsn) };
+        assert_eq!(told(Inputs::History, 99, by(9), &[7, 5]), "--");
+        assert_eq!(told(Inputs::History, 8, by(9), &[7, 5]), "h-");
+        assert_eq!(told(Inputs::History, 6, by(9), &[7, 5]), "hh");
+        assert_eq!(told(Inputs::History, 0, by(9), &[7, 5]), "hh");
+        assert_eq!(told(Inputs::History, 99, NOTHING, &[7, 5]), "h-", "what superseded it is not known: it stays");
+    }
+
+    #[test]
+    fn a_moved_deletion_goes_once_nothing_of_its_key_is_left() {
+        let older = Knows { in_history: false, in_runs: Some(5) };
+        assert_eq!(told(Inputs::History, 99, NOTHING, &[-9, 5]), "--");
+        assert_eq!(told(Inputs::History, 8, NOTHING, &[-9, 5]), "hh");
+        assert_eq!(told(Inputs::History, 99, older, &[-9]), "h", "an older run still holds what it deleted");
     }
 }

@@ -6,9 +6,8 @@
 //! deletion that was moved. So history is asked only if a version younger than `at` was seen, or nothing was found and `at` lies below
 //! the youngest deletion that was moved.
 //!
-//! Several versions with one key and one GLSN come from a transaction that was spilled more than once; the newest source counts. Since
-//! only neighbours in age are merged, and such a pair in one merge is reduced to one, the copy that counts reaches history before the
-//! others leave the current runs: so history wins over current sources, and the older history run over the newer.
+//! Several versions with one key and one GLSN come from a transaction that was spilled more than once; the newest source counts. Such
+//! runs are merged with each other before they are merged with any other (`policy`), so in history no version has a copy.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -154,11 +153,11 @@ impl View {
     fn get_in_history(&self, key: &[u8], at: Glsn, mut found: Option<Place>) -> Result<Option<Place>> {
         for run in self.history.iter().filter(|run| run.min_glsn() <= at) {
             let best = found.as_ref().map_or(Glsn::NONE, Place::glsn);
-            if run.max_glsn() < best {
+            if run.max_glsn() <= best {
                 continue;
             }
             if let Some(place) = lookup_in_run(run, key, at, Touch::Point)?.found
-                && place.glsn() >= best
+                && place.glsn() > best
             {
                 found = Some(place);
             }

@@ -202,10 +202,10 @@ impl Visible {
     }
 }
 
-/// Cursors over what may hold a version that is visible at `at`, those with precedence first.
+/// Cursors over what may hold a version that is visible at `at`, newer current sources first.
 fn visible_cursors(view: &View, range: KeyRange<'_>, at: Glsn) -> Vec<Cursor> {
     let mut history_wanted = at < view.limits.deletions_moved;
-    let mut current = Vec::new();
+    let mut cursors = Vec::new();
     for source in view.sources() {
         let wanted = match source {
             Source::Memtable(table) => !table.is_empty(),
@@ -213,18 +213,14 @@ fn visible_cursors(view: &View, range: KeyRange<'_>, at: Glsn) -> Vec<Cursor> {
         };
         history_wanted |= wanted && source.max_glsn() > at;
         if wanted && source.min_glsn() <= at {
-            current.push(match source {
+            cursors.push(match source {
                 Source::Memtable(table) => Cursor::memtable(table),
                 Source::Run(run) => run_cursor(Arc::clone(run.partitions())),
             });
         }
     }
-    let history = view.history.iter().rev();
-    let mut cursors: Vec<Cursor> = history
-        .filter(|run| history_wanted && run.min_glsn() <= at && !partitions_in(run, range).is_empty())
-        .map(|run| run_cursor(Arc::clone(run.partitions())))
-        .collect();
-    cursors.append(&mut current);
+    let wanted = |run: &&Arc<Run>| history_wanted && run.min_glsn() <= at && !partitions_in(run, range).is_empty();
+    cursors.extend(view.history.iter().filter(wanted).map(|run| run_cursor(Arc::clone(run.partitions()))));
     cursors
 }
 
@@ -248,8 +244,8 @@ pub(crate) struct Versions {
 
 impl Versions {
     pub(crate) fn new(view: &Arc<View>, range: KeyRange<'_>, after: Glsn, upto: Glsn) -> Self {
-        let history = view.history.iter().rev().map(Source::Run);
-        let cursors = history.chain(view.sources()).filter_map(|source| version_cursor(source, range, after, upto));
+        let sources = view.sources().chain(view.history.iter().map(Source::Run));
+        let cursors = sources.filter_map(|source| version_cursor(source, range, after, upto));
         Self {
             merge: Merge::new(cursors.collect(), Direction::Forward),
             bounds: Bounds::new(range),

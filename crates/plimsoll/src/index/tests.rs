@@ -1,0 +1,530 @@
+//! The index against a model: a map of every version there ever was.
+
+mod crashes;
+mod jobs;
+mod model;
+mod refusals;
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use plimsoll_disk::clock::ManualClock;
+use plimsoll_disk::random::Random;
+use plimsoll_disk::vfs::Disk;
+use plimsoll_log::draft::{Draft, DraftEntry};
+use plimsoll_log::glsn::{Glsn, StreamId};
+use plimsoll_log::log::{Durability, Log};
+use plimsoll_log::mem_log::{MemLog, MemLogOptions};
+use plimsoll_log::side::SideId;
+use plimsoll_memory::budget::{Backing, Budget};
+use plimsoll_memory::page::{PAGE_PAYLOAD_BYTES, page_payload};
+use plimsoll_memory::pool::{Pool, Touch};
+
+use crate::error::Result;
+use crate::index::manifest::Manifest;
+use crate::index::view::{Direction, View};
+use crate::index::{Ground, Horizon, Index};
+use crate::run::builder::PartitionBuilder;
+use crate::run::file::SideSink;
+use crate::run::partition::PartitionInfo;
+use crate::version::{INLINE_BYTES, Stored, Version, index_key};
+
+/// Keeps everything.
+const FOREVER: u32 = 1;
+/// Keeps what open snapshots see.
+const LATEST: u32 = 2;
+/// Keeps what the last [`WINDOW`] GLSNs see, too.
+const RECENT: u32 = 300;
+const WINDOW: u64 = 40;
+
+/// Every version of every key: its value, or `None` for a deletion.
+type Versions = BTreeMap<Vec<u8>, BTreeMap<Glsn, Option<Vec<u8>>>>;
+
+#[derive(Debug, Default)]
+struct TestHorizon {
+    /// The oldest open snapshot.
+    snapshot: AtomicU64,
+    /// The newest moment that can be read: what is durable.
+    visible: AtomicU64,
+    relocate_below: AtomicU64,
+}
+
+impl Horizon for TestHorizon {
+    fn of(&self, keyspace: u32) -> Glsn {
+        let snapshot = self.snapshot.load(Ordering::Relaxed);
+        let visible = self.visible.load(Ordering::Relaxed);
+        Glsn(match keyspace {
+            LATEST => snapshot,
+            RECENT => snapshot.min(visible.saturating_sub(WINDOW)),
+            _ => 0,
+        })
+    }
+
+    fn relocate_below(&self) -> Glsn {
+        Glsn(self.relocate_below.load(Ordering::Relaxed))
+    }
+}
+
+/// Key, value, and where the value stands in the payload if it is not inline.
+type Write = (Vec<u8>, Option<Vec<u8>>, u64);
+
+#[derive(Clone, Debug)]
+enum Writes {
+    Versions(Vec<Write>),
+    Adopted(Vec<Vec<PartitionInfo>>),
+}
+
+#[derive(Clone, Debug)]
+struct Commit {
+    glsn: Glsn,
+    writes: Writes,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    memtable_bytes: u64,
+    partition_bytes: u64,
+    keys: u64,
+}
+
+/// A log, a disk, an index, and the model beside them.
+struct World {
+    disk: Arc<dyn Disk>,
+    budget: Budget,
+    pool: Arc<Pool>,
+    log: MemLog,
+    horizon: Arc<TestHorizon>,
+    sizes: Sizes,
+    background: bool,
+    random: Random,
+    index: Option<Arc<Index>>,
+    versions: Versions,
+    commits: Vec<Commit>,
+    /// Last GLSN applied.
+    applied: Glsn,
+}
+
+impl World {
+    fn new(disk: Arc<dyn Disk>, seed: u64, sizes: Sizes) -> Self {
+        let budget = Budget::new(16 << 20, Backing::Mapped).unwrap();
+        let pool = Pool::new(&budget, 1 << 20).unwrap();
+        let log = MemLog::new(MemLogOptions {
+            clock: Arc::new(ManualClock::new(1_000_000)),
+            pool: Arc::clone(&pool),
+            budget: None,
+            durability: Durability::Sync,
+            id: 0xfeed_0000 + u128::from(seed),
+        });
+        disk.create_dir(&dir()).unwrap();
+        disk.sync_dir(&PathBuf::from("/")).unwrap();
+        let mut world = Self {
+            disk,
+            budget,
+            pool,
+            log: log.unwrap(),
+            horizon: Arc::default(),
+            sizes,
+            background: false,
+            random: Random::new(seed),
+            index: None,
+            versions: BTreeMap::new(),
+            commits: Vec::new(),
+            applied: Glsn::NONE,
+        };
+        world.open().unwrap();
+        world
+    }
+
+    fn ground(&self) -> Ground {
+        Ground {
+            disk: Arc::clone(&self.disk),
+            dir: dir(),
+            budget: self.budget.clone(),
+            pool: Arc::clone(&self.pool),
+            log: Arc::new(self.log.clone()),
+            memtable_bytes: self.sizes.memtable_bytes,
+            partition_bytes: self.sizes.partition_bytes,
+            read_only: false,
+            background: self.background,
+        }
+    }
+
+    /// Opens the index by its manifest and replays what the log holds beyond it.
+    fn open(&mut self) -> Result<()> {
+        let opened = self.open_and_replay();
+        if opened.is_err() {
+            self.index = None;
+        }
+        opened
+    }
+
+    fn open_and_replay(&mut self) -> Result<()> {
+        self.index = None;
+        let manifest = Manifest::read(&*self.disk, &dir())?.unwrap_or_else(|| Manifest::empty(self.log.id()));
+        let checkpoint = manifest.checkpoint;
+        assert!(checkpoint.glsn <= self.log.bounds().durable, "no manifest is ahead of the log");
+        if checkpoint.glsn > Glsn::NONE {
+            assert_eq!(self.log.chain_at(checkpoint.glsn)?, Some(checkpoint.chain));
+        }
+        let index = Index::open(self.ground(), manifest, Arc::clone(&self.horizon) as _)?;
+        assert_eq!(index.checkpoint(), checkpoint);
+        self.index = Some(index);
+        let mut boundary = checkpoint.glsn;
+        for commit in self.commits.iter().filter(|commit| commit.glsn > checkpoint.glsn) {
+            self.apply(commit, boundary)?;
+            boundary = commit.glsn;
+        }
+        self.log.sweep_sides(&|side| self.index().uses_side(side))?;
+        Ok(())
+    }
+
+    fn index(&self) -> &Arc<Index> {
+        self.index.as_ref().expect("it is open")
+    }
+
+    fn view(&self) -> Arc<View> {
+        self.index().view()
+    }
+
+    /// Room, then the versions: what the store does for one commit.
+    fn apply(&self, commit: &Commit, boundary: Glsn) -> Result<()> {
+        match &commit.writes {
+            Writes::Versions(writes) => {
+                self.index().make_room(room(writes), boundary)?;
+                self.insert(commit.glsn, writes);
+                Ok(())
+            }
+            Writes::Adopted(runs) => self.index().adopt(runs.clone(), commit.glsn),
+        }
+    }
+
+    fn insert(&self, glsn: Glsn, writes: &[Write]) {
+        for (key, value, offset) in writes {
+            self.index().insert(&Version { key, glsn, stored: stored(value, *offset) });
+        }
+    }
+
+    /// A commit of these writes; large values stand in the log's entry.
+    fn commit(&mut self, writes: BTreeMap<Vec<u8>, Option<Vec<u8>>>) -> Result<Glsn> {
+        let mut payload = vec![7; self.random.below(50) as usize];
+        let mut placed = Vec::new();
+        for (key, value) in &writes {
+            placed.push((key.clone(), value.clone(), payload.len() as u64));
+            payload.extend(value.iter().filter(|value| value.len() > INLINE_BYTES).flatten());
+        }
+        self.index().make_room(room(&placed), self.applied)?;
+        let glsn = self.submit(StreamId::TRANSACTIONS, &[&payload], &[])?;
+        self.insert(glsn, &placed);
+        self.note(Commit { glsn, writes: Writes::Versions(placed) }, writes);
+        Ok(glsn)
+    }
+
+    fn submit(&self, stream: StreamId, payloads: &[&[u8]], sides: &[plimsoll_log::side::SideRef]) -> Result<Glsn> {
+        let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [*payload]).collect();
+        let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream, parts }).collect();
+        let draft = Draft { entries: &entries, read_at: Glsn::NONE, sides };
+        Ok(self.log.submit(&draft, None)?.last)
+    }
+
+    fn note(&mut self, commit: Commit, writes: BTreeMap<Vec<u8>, Option<Vec<u8>>>) {
+        self.applied = commit.glsn;
+        for (key, value) in writes {
+            self.versions.entry(key).or_default().insert(commit.glsn, value);
+        }
+        self.commits.push(commit);
+    }
+
+    /// A transaction that was spilled into runs, newest first.
+    fn commit_spilled(&mut self, runs: Vec<BTreeMap<Vec<u8>, Option<Vec<u8>>>>) -> Result<Glsn> {
+        let (mut sides, mut infos) = (Vec::new(), Vec::new());
+        for run in &runs {
+            let mut partitions = Vec::new();
+            // Two partitions where there is enough.
+            let half = run.len().div_ceil(2);
+            let entries: Vec<_> = run.iter().collect();
+            for part in entries.chunks(half.max(3)) {
+                let sink = SideSink::new(self.log.create_side()?);
+                let mut builder = PartitionBuilder::new(sink, &self.budget, true)?;
+                for (key, value) in part {
+                    builder.add(&Version { key, glsn: Glsn::NONE, stored: stored(value, 0) })?;
+                }
+                let (sink, info) = builder.finish()?;
+                sides.push(sink.finish()?);
+                partitions.push(info);
+            }
+            infos.push(partitions);
+        }
+        let glsn = self.submit(StreamId::TRANSACTIONS, &[b"runs"], &sides)?;
+        self.log.wait_durable(glsn)?;
+        let mut writes = BTreeMap::new();
+        for run in runs.into_iter().rev() {
+            writes.extend(run);
+        }
+        let commit = Commit { glsn, writes: Writes::Adopted(infos) };
+        let applied = self.apply(&commit, self.applied);
+        self.note(commit, writes);
+        applied.map(|()| glsn)
+    }
+
+    /// Entries of a user's stream: GLSNs that are no transaction's.
+    fn append_other(&mut self) -> Result<()> {
+        let last = self.submit(StreamId(5), &[b"one", b"two", b"three"], &[])?;
+        self.applied = last;
+        Ok(())
+    }
+
+    fn random_key(&mut self) -> Vec<u8> {
+        let keyspace = [FOREVER, LATEST, RECENT][self.random.below(3) as usize];
+        let number = self.random.below(self.sizes.keys);
+        let mut name = format!("{:05}", number * 7919 % 100_000);
+        if number.is_multiple_of(11) {
+            name.push_str(&"x".repeat(1 + number as usize * 37 % 3000));
+        }
+        let mut key = Vec::new();
+        index_key(keyspace, name.as_bytes(), &mut key);
+        key
+    }
+
+    fn random_value(&mut self, inline_only: bool) -> Option<Vec<u8>> {
+        let len = match self.random.below(12) {
+            0..=2 => return None,
+            3 if !inline_only => INLINE_BYTES as u64 + 1 + self.random.below(3000),
+            4 => self.random.below(INLINE_BYTES as u64 + 1),
+            _ => self.random.below(60),
+        };
+        let first = self.random.next_u64() as u8;
+        Some((0..len).map(|at| first.wrapping_add(at as u8)).collect())
+    }
+
+    fn random_writes(&mut self, most: u64, inline_only: bool) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
+        (0..=self.random.below(most)).map(|_| (self.random_key(), self.random_value(inline_only))).collect()
+    }
+
+    /// The model's version of a key as of `at`; a deletion is none.
+    fn expected(&self, key: &[u8], at: Glsn) -> Option<(Glsn, &Vec<u8>)> {
+        let (glsn, value) = self.versions.get(key)?.range(..=at).next_back()?;
+        value.as_ref().map(|value| (*glsn, value))
+    }
+
+    fn keyspace_of(key: &[u8]) -> u32 {
+        u32::from_be_bytes(key[..4].try_into().unwrap())
+    }
+
+    /// A moment at which the keyspace can be read.
+    fn random_moment(&mut self, view: &View, keyspace: u32) -> Glsn {
+        let oldest = view.oldest_readable_in(keyspace);
+        assert!(oldest <= self.horizon.of(keyspace), "nothing is dropped above the horizon");
+        match self.random.below(4) {
+            0 => Glsn::MAX,
+            1 => self.applied.max(oldest),
+            _ => Glsn(oldest.0 + self.random.below(self.applied.0.saturating_sub(oldest.0) + 2)),
+        }
+    }
+
+    /// What a version stores, wherever it stands.
+    fn load(&self, glsn: Glsn, stored: Stored<'_>) -> Vec<u8> {
+        match stored {
+            Stored::Deleted => panic!("a deletion has no value"),
+            Stored::Inline(value) => value.to_vec(),
+            Stored::InLog { offset, len } => {
+                let mut value = vec![0; len as usize];
+                self.log.read_range(glsn, offset, &mut value).unwrap();
+                value
+            }
+            Stored::InSide { side, offset, len } => self.load_from_side(side, offset, len),
+        }
+    }
+
+    fn load_from_side(&self, side: SideId, offset: u64, len: u64) -> Vec<u8> {
+        let side = self.log.open_side(side).unwrap();
+        let byte = |at: u64| {
+            let page = side.file.get((at / PAGE_PAYLOAD_BYTES as u64) as u32, Touch::Point).unwrap();
+            page_payload(&page)[(at % PAGE_PAYLOAD_BYTES as u64) as usize]
+        };
+        (offset..offset + len).map(byte).collect()
+    }
+
+    fn check_get(&mut self) {
+        let (view, key) = (self.view(), self.random_key());
+        let at = self.random_moment(&view, Self::keyspace_of(&key));
+        self.check_get_at(&view, &key, at);
+    }
+
+    fn check_get_at(&self, view: &Arc<View>, key: &[u8], at: Glsn) {
+        let hit = view.get(key, at).unwrap().filter(|hit| hit.stored() != Stored::Deleted);
+        let found = hit.map(|hit| (hit.glsn(), self.load(hit.glsn(), hit.stored())));
+        let expected = self.expected(key, at).map(|(glsn, value)| (glsn, value.clone()));
+        assert_eq!(found, expected, "key {:?} at {at}", String::from_utf8_lossy(&key[4..]));
+    }
+
+    fn check_changed(&mut self) {
+        let (view, key) = (self.view(), self.random_key());
+        // Whoever asks has a snapshot open there.
+        let horizon = self.horizon.of(Self::keyspace_of(&key));
+        let after = Glsn(horizon.0 + self.random.below(self.applied.0 - horizon.0 + 1));
+        let newest = self.versions.get(&key).and_then(|versions| versions.keys().next_back().copied());
+        assert_eq!(view.changed(&key, after).unwrap(), newest.filter(|&newest| newest > after), "after {after}");
+    }
+
+    fn random_range(&mut self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+        let mut keys = [self.random_key(), self.random_key()];
+        if self.random.chance(0.7) {
+            // Within one keyspace.
+            let keyspace: [u8; 4] = keys[0][..4].try_into().unwrap();
+            keys[1][..4].copy_from_slice(&keyspace);
+        }
+        keys.sort();
+        let [first, last] = keys;
+        let bound = |key: Vec<u8>, choice: u64| match choice {
+            0 => Bound::Unbounded,
+            1 => Bound::Excluded(key),
+            _ => Bound::Included(key),
+        };
+        (bound(first, self.random.below(6)), bound(last, self.random.below(6)))
+    }
+
+    fn in_range<'v>(
+        &'v self,
+        range: &'v (Bound<Vec<u8>>, Bound<Vec<u8>>),
+    ) -> impl DoubleEndedIterator<Item = (&'v Vec<u8>, &'v BTreeMap<Glsn, Option<Vec<u8>>>)> {
+        let empty = match range {
+            (Bound::Excluded(lower), Bound::Excluded(upper)) => lower == upper,
+            _ => false,
+        };
+        let range = if empty { (Bound::Excluded(vec![255; 9]), Bound::Unbounded) } else { range.clone() };
+        self.versions.range(range)
+    }
+
+    fn check_changed_in(&mut self) {
+        let (view, range) = (self.view(), self.random_range());
+        let horizon = self.horizon.snapshot.load(Ordering::Relaxed);
+        let after = Glsn(horizon + self.random.below(self.applied.0 - horizon + 1));
+        let found = view.changed_in(borrow(&range.0), borrow(&range.1), after).unwrap();
+        let any = self.in_range(&range).any(|(_, versions)| versions.keys().any(|&glsn| glsn > after));
+        assert_eq!(found.is_some(), any, "{range:?} after {after}");
+        if let Some((key, glsn)) = found {
+            assert!(glsn > after && self.versions[&key].contains_key(&glsn));
+            assert!(self.in_range(&range).any(|(inside, _)| *inside == key));
+        }
+    }
+
+    fn check_visible(&mut self) {
+        let (view, range) = (self.view(), self.random_range());
+        let keyspaces = [FOREVER, LATEST, RECENT];
+        let at = keyspaces.map(|keyspace| self.random_moment(&view, keyspace)).into_iter().max().unwrap();
+        for direction in [Direction::Forward, Direction::Backward] {
+            let mut walk = view.visible(borrow(&range.0), borrow(&range.1), at, direction).unwrap();
+            let mut found = Vec::new();
+            while let Some(version) = walk.next().unwrap() {
+                found.push((version.key.to_vec(), version.glsn, self.load(version.glsn, version.stored)));
+            }
+            assert!(walk.next().unwrap().is_none(), "the end stays the end");
+            if direction == Direction::Backward {
+                found.reverse();
+            }
+            let expected: Vec<_> = self
+                .in_range(&range)
+                .filter_map(|(key, _)| self.expected(key, at).map(|(glsn, value)| (key.clone(), glsn, value.clone())))
+                .collect();
+            assert_eq!(found, expected, "{range:?} at {at}, {direction:?}");
+        }
+    }
+
+    fn check_versions(&mut self) {
+        let (view, range) = (self.view(), self.random_range());
+        let after = Glsn(self.random.below(self.applied.0 + 1));
+        let upto = Glsn(after.0 + self.random.below(self.applied.0 + 2 - after.0));
+        let mut walk = view.versions(borrow(&range.0), borrow(&range.1), after, upto).unwrap();
+        let mut found = Vec::new();
+        while let Some(version) = walk.next().unwrap() {
+            let value =
+                if version.stored == Stored::Deleted { None } else { Some(self.load(version.glsn, version.stored)) };
+            found.push((version.key.to_vec(), version.glsn, value));
+        }
+        let all: Vec<_> = self
+            .in_range(&range)
+            .flat_map(|(key, versions)| versions.iter().rev().map(|(glsn, value)| (key.clone(), *glsn, value.clone())))
+            .filter(|(_, glsn, _)| *glsn > after && *glsn <= upto)
+            .collect();
+        // What may have been dropped need not be there; nothing else may be.
+        let needed = |(key, glsn, _): &(Vec<u8>, Glsn, _)| *glsn > self.horizon.of(Self::keyspace_of(key));
+        let strange: Vec<_> = found.iter().filter(|version| !all.contains(version)).collect();
+        assert_eq!(strange, [] as [&(Vec<u8>, Glsn, Option<Vec<u8>>); 0], "{range:?} {after}..={upto}");
+        let mut places = found.iter().map(|version| all.iter().position(|one| one == version));
+        assert!(places.by_ref().is_sorted_by(|a, b| a < b), "in order, each once");
+        let missing: Vec<_> = all.iter().filter(|one| needed(one) && !found.contains(one)).collect();
+        assert_eq!(missing, [] as [&(Vec<u8>, Glsn, Option<Vec<u8>>); 0], "{range:?} {after}..={upto}");
+    }
+
+    /// Reads everything at every kind of moment.
+    fn check_all(&mut self) {
+        let view = self.view();
+        let keys: Vec<_> = self.versions.keys().cloned().collect();
+        for key in keys {
+            let oldest = view.oldest_readable_in(Self::keyspace_of(&key));
+            let moments: Vec<Glsn> = self.versions[&key].keys().flat_map(|glsn| [Glsn(glsn.0 - 1), *glsn]).collect();
+            for at in moments.into_iter().chain([Glsn::MAX]).filter(|&at| at >= oldest) {
+                self.check_get_at(&view, &key, at);
+            }
+        }
+        for _ in 0..10 {
+            self.check_visible();
+            self.check_versions();
+        }
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let (mut problems, mut bytes) = (Vec::new(), 0);
+        self.index().verify(&mut |file| bytes += file, &mut |problem| problems.push(problem)).unwrap();
+        assert_eq!(bytes, self.view().all_runs().map(|run| run.bytes()).sum::<u64>());
+        problems
+    }
+
+    /// Run files on disk, by name.
+    fn run_files(&self) -> Vec<String> {
+        let names = self.disk.list(&dir()).unwrap().into_iter().map(|entry| entry.name);
+        names.filter(|name| name.ends_with(".run")).collect()
+    }
+
+    /// Names of the run files that the manifest names.
+    fn named_files(&self) -> Vec<String> {
+        let (_, paths, _) = self.index().files();
+        let mut names: Vec<_> =
+            paths.iter().map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+}
+
+/// The seeds of a random test: so many, or the one in `PLIMSOLL_SEED`, or as many as `PLIMSOLL_SEEDS` says.
+fn seeds(usual: u64) -> std::ops::Range<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|value: String| value.parse::<u64>().ok());
+    match number("PLIMSOLL_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("PLIMSOLL_SEEDS").unwrap_or(usual),
+    }
+}
+
+fn dir() -> PathBuf {
+    PathBuf::from("/index")
+}
+
+fn stored(value: &Option<Vec<u8>>, offset: u64) -> Stored<'_> {
+    match value {
+        None => Stored::Deleted,
+        Some(value) if value.len() <= INLINE_BYTES => Stored::Inline(value),
+        Some(value) => Stored::InLog { offset, len: value.len() as u64 },
+    }
+}
+
+fn room(writes: &[Write]) -> usize {
+    let bytes = |value: &Option<Vec<u8>>| value.as_ref().map_or(1, |value| value.len().min(INLINE_BYTES) + 1).max(31);
+    writes.iter().map(|(key, value, _)| Index::entry_bytes(key.len(), bytes(value))).sum()
+}
+
+fn borrow(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
+    bound.as_ref().map(Vec::as_slice)
+}

@@ -1,0 +1,95 @@
+//! The power is cut at every sync of a run of random operations: what is found afterwards is the log's durable front, whole.
+
+use plimsoll_disk::lying::LyingDisk;
+
+use super::*;
+
+const STEPS: u64 = 60;
+
+fn sizes(seed: u64) -> Sizes {
+    let memtable_bytes = [3 << 10, 12 << 10][seed as usize % 2];
+    Sizes { memtable_bytes, partition_bytes: [64 << 10, 300 << 10][seed as usize / 2 % 2], keys: 80 }
+}
+
+impl World {
+    /// What is not durable is gone, in the model too.
+    fn forget_what_is_lost(&mut self) {
+        self.log.crash(0);
+        let durable = self.log.bounds().durable;
+        self.commits.retain(|commit| commit.glsn <= durable);
+        for versions in self.versions.values_mut() {
+            versions.retain(|glsn, _| *glsn <= durable);
+        }
+        self.applied = durable;
+    }
+
+    fn walk(&mut self, steps: u64, disk: &LyingDisk, seed: u64) {
+        for _ in 0..steps {
+            if let Err(error) = self.step() {
+                assert!(disk.power_is_cut(), "seed {seed}: {error}");
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn after_a_power_cut_at_any_sync_everything_durable_is_there() {
+    for seed in seeds(6) {
+        println!("seed {seed}");
+        let disk = LyingDisk::new(seed);
+        let mut world = World::new(Arc::new(disk.clone()), seed, sizes(seed));
+        world.walk(STEPS, &disk, seed);
+        drop(world);
+        for cut in 2..=disk.sync_count() {
+            let disk = LyingDisk::new(seed + 1000 * cut);
+            let mut world = World::new(Arc::new(disk.clone()), seed, sizes(seed));
+            disk.cut_power_at_sync(cut);
+            world.walk(STEPS, &disk, seed);
+            world.index = None;
+            disk.restore_power();
+            world.forget_what_is_lost();
+            world.open().unwrap_or_else(|error| panic!("seed {seed}, cut at {cut}: {error}"));
+            assert_eq!(world.problems(), [""; 0], "seed {seed}, cut at {cut}");
+            assert_eq!(world.run_files(), world.named_files(), "seed {seed}, cut at {cut}: leftovers are swept");
+            world.check_all();
+            world.walk(STEPS / 4, &disk, seed);
+            world.check_all();
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_loses_nothing_and_is_no_hindrance_once_there_is_space() {
+    for seed in seeds(10) {
+        println!("seed {seed}");
+        let disk = LyingDisk::new(seed);
+        let mut world = World::new(Arc::new(disk.clone()), seed, sizes(seed));
+        let mut refused = 0;
+        for round in 0..6 {
+            world.walk(STEPS / 2, &disk, seed);
+            disk.fill_up(Some(round * 40_000));
+            for _ in 0..STEPS {
+                if let Err(error) = world.step() {
+                    let is_full = |error: &crate::error::Error| {
+                        matches!(error, crate::error::Error::Io { kind: std::io::ErrorKind::StorageFull, .. })
+                    };
+                    assert!(is_full(&error), "seed {seed}: {error}");
+                    refused += 1;
+                }
+                if world.index.is_none() {
+                    disk.fill_up(None);
+                    world.open().unwrap();
+                }
+            }
+            disk.fill_up(None);
+            world.check_all();
+        }
+        assert!(refused > 0, "seed {seed}");
+        assert_eq!(world.problems(), [""; 0]);
+        world.index().flush(world.applied).unwrap();
+        world.index().compact_all().unwrap();
+        assert_eq!(world.run_files(), world.named_files(), "seed {seed}");
+        assert_eq!(world.index().stats().last_error, None);
+    }
+}

@@ -1,0 +1,380 @@
+//! What flushes and merges cost, what they leave alone, and what they do when something is wrong.
+
+use std::path::Path;
+
+use plimsoll_disk::lying::LyingDisk;
+use plimsoll_disk::mem::MemDisk;
+use plimsoll_disk::vfs::{Caching, Open};
+use plimsoll_memory::budget::MIN_BUDGET_BYTES;
+
+use super::*;
+use crate::error::Error;
+use crate::index::Progress;
+use crate::index::source::Run;
+use crate::run::cursor::{Feed, RunCursor};
+use crate::run::file::run_file_name;
+
+fn world(sizes: Sizes) -> World {
+    World::new(Arc::new(MemDisk::new()), 1, sizes)
+}
+
+const FLUSHED: Sizes = Sizes { memtable_bytes: 1 << 30, partition_bytes: 2 << 20, keys: 100 };
+
+fn key(keyspace: u32, number: u64) -> Vec<u8> {
+    let mut key = Vec::new();
+    index_key(keyspace, &number.to_be_bytes(), &mut key);
+    key
+}
+
+impl World {
+    /// A flush of these keys in one commit.
+    fn flush_keys(&mut self, keyspace: u32, numbers: impl Iterator<Item = u64>, value: Option<&[u8]>) -> Glsn {
+        let writes = numbers.map(|number| (key(keyspace, number), value.map(<[u8]>::to_vec))).collect();
+        let glsn = self.commit(writes).unwrap();
+        self.index().flush(glsn).unwrap();
+        self.horizon.visible.store(glsn.0, Ordering::Relaxed);
+        glsn
+    }
+
+    /// Does what is due, and no more.
+    fn compact_due(&self) {
+        while self.index().core.compact(crate::index::policy::Urge::Due).unwrap() == Progress::Worked {}
+    }
+
+    fn latest_only(&self) {
+        self.horizon.snapshot.store(self.applied.0, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_sorted_load_is_written_once_and_linked() {
+    // Flushes of about a third of a partition: none is small.
+    let mut world = world(FLUSHED);
+    for flush in 0..60 {
+        world.flush_keys(FOREVER, flush * 10_000..flush * 10_000 + 9000, Some(&[7; 60]));
+        world.compact_due();
+    }
+    let stats = world.index().stats();
+    assert!(stats.compactions > 5 && stats.runs.len() <= 10, "{stats:?}");
+    assert_eq!(stats.bytes_compaction_written, 0, "{stats:?}");
+    assert_eq!(stats.versions, 60 * 9000);
+    assert_eq!(world.problems(), [""; 0]);
+}
+
+#[test]
+fn small_flushes_of_a_sorted_load_are_rewritten_once_into_larger_partitions() {
+    let mut world = world(FLUSHED);
+    for flush in 0..120 {
+        world.flush_keys(FOREVER, flush * 10_000..flush * 10_000 + 2000, Some(&[7; 60]));
+        world.compact_due();
+    }
+    world.index().compact_all().unwrap();
+    let stats = world.index().stats();
+    let rewritten = stats.bytes_compaction_written as f64 / stats.bytes_flushed as f64;
+    assert!(rewritten <= 1.1, "rewritten {rewritten} times: {stats:?}");
+    assert!(stats.partitions <= 40, "{stats:?}");
+    assert_eq!(world.problems(), [""; 0]);
+}
+
+#[test]
+fn a_random_load_is_rewritten_a_few_times_and_leaves_few_runs() {
+    let mut world = world(FLUSHED);
+    for _ in 0..200 {
+        let numbers: Vec<u64> = (0..1500).map(|_| world.random.next_u64()).collect();
+        world.flush_keys(FOREVER, numbers.into_iter(), Some(&[7; 60]));
+        world.compact_due();
+        assert!(world.index().stats().runs.len() <= 12);
+    }
+    let stats = world.index().stats();
+    let rewritten = stats.bytes_compaction_written as f64 / stats.bytes_flushed as f64;
+    println!("rewritten {rewritten} times, {} runs, {} merges", stats.runs.len(), stats.compactions);
+    assert!((1.0..=4.0).contains(&rewritten), "rewritten {rewritten} times: {stats:?}");
+    assert!(stats.bytes_compaction_read >= stats.bytes_compaction_written, "{stats:?}");
+}
+
+fn run_keys(run: &Run) -> Vec<(Vec<u8>, Glsn, bool)> {
+    let mut cursor = RunCursor::new(Arc::clone(run.partitions()), Feed::Pool(Touch::Scan));
+    cursor.seek_first().unwrap();
+    let mut keys = Vec::new();
+    while let Some(version) = cursor.current() {
+        keys.push((version.key.to_vec(), version.glsn, version.stored == Stored::Deleted));
+        cursor.next().unwrap();
+    }
+    keys
+}
+
+#[test]
+fn the_laws_of_runs_hold_after_random_operations() {
+    for seed in seeds(8) {
+        println!("seed {seed}");
+        let sizes = Sizes { memtable_bytes: 10 << 10, partition_bytes: 100 << 10, keys: 60 };
+        let mut world = World::new(Arc::new(MemDisk::new()), 900 + seed, sizes);
+        for _ in 0..300 {
+            world.step().unwrap();
+            let view = world.view();
+            let mut oldest: BTreeMap<Vec<u8>, Glsn> = BTreeMap::new();
+            let mut newest: BTreeMap<Vec<u8>, Glsn> = BTreeMap::new();
+            let memtables = world
+                .versions
+                .iter()
+                .filter_map(|(key, versions)| versions.keys().next_back().map(|&glsn| (key.clone(), glsn)));
+            newest.extend(memtables);
+            for run in &view.runs {
+                let keys = run_keys(run);
+                assert!(keys.is_sorted_by(|a, b| a.0 < b.0), "law 4: one version of a key");
+                for (key, glsn, _) in keys {
+                    let younger = oldest.insert(key, glsn);
+                    // Copies of one transaction's writes are told apart by the order of their runs.
+                    assert!(younger.is_none_or(|younger| younger >= glsn), "law 2: newer runs hold younger versions");
+                }
+            }
+            for (key, glsn, deleted) in view.history.iter().flat_map(|run| run_keys(run)) {
+                assert!(deleted || newest[&key] > glsn, "law 3: what is in history was superseded");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_deleted_key_leaves_nothing_behind_once_nobody_can_read_below() {
+    let mut world = world(FLUSHED);
+    for round in 0..3 {
+        world.flush_keys(LATEST, 0..500, Some(&[round; 30]));
+    }
+    world.latest_only();
+    let deleted = world.flush_keys(LATEST, 0..500, None);
+    world.index().compact_all().unwrap();
+    let stats = world.index().stats();
+    assert_eq!(stats.versions, 1000, "the snapshot before sees the last values, later ones the deletions: {stats:?}");
+    assert_eq!(stats.history_runs.len(), 1);
+    assert_eq!(world.view().limits.deletions_moved, deleted);
+    world.check_all();
+    world.latest_only();
+    world.index().compact_all().unwrap();
+    let stats = world.index().stats();
+    assert_eq!((stats.versions, stats.partitions), (0, 0), "{stats:?}");
+    assert_eq!(world.view().oldest_readable_in(LATEST), deleted);
+    assert_eq!(world.view().oldest_readable_in(FOREVER), Glsn::NONE);
+    world.check_all();
+    assert_eq!(world.run_files(), [""; 0]);
+}
+
+#[test]
+fn a_deletion_is_kept_in_history_where_everything_is_kept() {
+    let mut world = world(FLUSHED);
+    let put = world.flush_keys(FOREVER, 0..500, Some(b"value"));
+    let deleted = world.flush_keys(FOREVER, 100..300, None);
+    world.index().compact_all().unwrap();
+    let view = world.view();
+    assert_eq!(view.runs[0].deletions(), 0, "a scan of the present does not meet them");
+    assert_eq!(view.history[0].versions(), 400);
+    assert_eq!(view.changed(&key(FOREVER, 200), put).unwrap(), Some(deleted), "a conflict is still seen");
+    assert_eq!(view.changed(&key(FOREVER, 50), put).unwrap(), None);
+    world.check_all();
+    // Reborn, and moved on.
+    world.flush_keys(FOREVER, 200..250, Some(b"again"));
+    world.index().compact_all().unwrap();
+    world.check_all();
+}
+
+#[test]
+fn values_leave_log_entries_that_are_wanted_back() {
+    let mut world = world(FLUSHED);
+    for round in 0..9 {
+        let writes =
+            (0..6).map(|number| (key(FOREVER, number), Some(vec![round as u8 + 1; 150_000 + number as usize])));
+        world.commit(writes.collect()).unwrap();
+        world.index().flush(world.applied).unwrap();
+    }
+    let until = Glsn(8);
+    world.horizon.relocate_below.store(until.0, Ordering::Relaxed);
+    assert_eq!(world.index().min_pointer(), Some(Glsn::FIRST));
+    let mut steps = 0;
+    while world.index().min_pointer().is_some_and(|oldest| oldest < until) {
+        assert_eq!(world.index().compact_step().unwrap(), Progress::Worked);
+        steps += 1;
+    }
+    assert!(steps > 1, "values are moved a piece at a time");
+    world.log.trim(until, &|side| world.index().uses_side(side)).unwrap();
+    assert_eq!(world.log.bounds().first, until);
+    assert_eq!(world.log.sweep_sides(&|side| world.index().uses_side(side)).unwrap(), 0);
+    world.check_all();
+    world.log.sync().unwrap();
+    world.open().unwrap();
+    world.check_all();
+}
+
+#[test]
+fn a_failed_job_leaves_no_side_file_behind() {
+    let disk = LyingDisk::new(1);
+    let mut world = World::new(Arc::new(disk.clone()), 1, FLUSHED);
+    let writes = (0..5).map(|number| (key(FOREVER, number), Some(vec![3; 100_000])));
+    world.commit(writes.collect()).unwrap();
+    world.index().flush(world.applied).unwrap();
+    world.horizon.relocate_below.store(9, Ordering::Relaxed);
+    disk.fill_up(Some(0));
+    assert!(world.index().compact_all().is_err());
+    assert!(world.index().stats().last_error.is_some());
+    assert_eq!(world.log.sweep_sides(&|side| world.index().uses_side(side)).unwrap(), 0, "it was removed at once");
+    disk.fill_up(None);
+    world.index().compact_all().unwrap();
+    assert_eq!(world.index().stats().last_error, None);
+    assert_eq!(world.index().min_pointer(), None);
+    world.check_all();
+}
+
+#[test]
+fn while_a_large_merge_is_under_way_newer_runs_are_merged_by_a_small_one() {
+    let mut world = world(FLUSHED);
+    world.index = None;
+    world.pool = Pool::new(&Budget::new(64 << 20, Backing::Mapped).unwrap(), 1 << 20).unwrap();
+    world.budget = Budget::new(64 << 20, Backing::Mapped).unwrap();
+    world.open().unwrap();
+    let scattered = |world: &mut World, keys: u64| {
+        let numbers: Vec<u64> = (0..keys).map(|_| world.random.next_u64()).collect();
+        world.flush_keys(FOREVER, numbers.into_iter(), Some(&[7; 60]));
+    };
+    for _ in 0..4 {
+        scattered(&mut world, 60_000);
+    }
+    let due = |world: &World| world.index().core.compact(crate::index::policy::Urge::Due).unwrap();
+    assert_eq!(due(&world), Progress::Worked);
+    for _ in 0..4 {
+        scattered(&mut world, 1000);
+    }
+    assert_eq!(world.index().stats().compactions, 0);
+    while world.index().stats().compactions == 0 {
+        assert_eq!(due(&world), Progress::Worked);
+    }
+    assert_eq!(world.index().stats().runs.len(), 5, "the small one came first");
+    while due(&world) == Progress::Worked {}
+    assert_eq!(world.index().stats().runs.len(), 2);
+    world.check_visible();
+    assert_eq!(world.problems(), [""; 0]);
+}
+
+#[test]
+fn a_view_keeps_its_files_until_it_is_dropped() {
+    let mut world = world(FLUSHED);
+    for _ in 0..3 {
+        world.flush_keys(FOREVER, 0..1000, Some(b"value"));
+    }
+    let (manifest, paths, view) = world.index().files();
+    assert_eq!(manifest.runs.len(), 3);
+    world.index().compact_all().unwrap();
+    for path in &paths {
+        assert!(world.disk.entry(path).unwrap().is_some(), "{}", path.display());
+    }
+    assert_eq!(view.get(&key(FOREVER, 5), Glsn::MAX).unwrap().unwrap().glsn(), Glsn(3));
+    drop(view);
+    assert_eq!(world.run_files(), world.named_files());
+    assert!(paths.iter().all(|path| world.disk.entry(path).unwrap().is_none()));
+}
+
+#[test]
+fn run_files_that_no_manifest_names_are_swept_and_their_ids_not_used_again() {
+    let mut world = world(FLUSHED);
+    world.flush_keys(FOREVER, 0..10, Some(b"value"));
+    let stray = dir().join(run_file_name(70));
+    world.disk.open(&stray, Open::CreateNew, Caching::Buffered).unwrap();
+    world.disk.open(&dir().join("MANIFEST.new"), Open::CreateNew, Caching::Buffered).unwrap();
+    world.disk.open(&dir().join("notes.txt"), Open::CreateNew, Caching::Buffered).unwrap();
+    world.open().unwrap();
+    assert_eq!(world.disk.entry(&stray).unwrap(), None);
+    let names: Vec<_> = world.disk.list(&dir()).unwrap().into_iter().map(|entry| entry.name).collect();
+    assert_eq!(names, [run_file_name(1), "MANIFEST".to_owned(), "notes.txt".to_owned()]);
+    world.flush_keys(FOREVER, 0..10, Some(b"value"));
+    assert_eq!(world.run_files(), [run_file_name(1), run_file_name(71)]);
+}
+
+#[test]
+fn damage_stops_compaction_and_nothing_else() {
+    let disk = LyingDisk::new(1);
+    let mut world = World::new(Arc::new(disk.clone()), 1, FLUSHED);
+    for _ in 0..3 {
+        world.flush_keys(FOREVER, 0..3000, Some(&[1; 40]));
+    }
+    disk.corrupt(&dir().join(run_file_name(2)), 40_000, 4).unwrap();
+    let error = world.index().compact_all().unwrap_err();
+    assert!(matches!(&error, Error::Corrupt { message } if message.contains("rebuild")), "{error}");
+    assert!(world.index().stats().last_error.is_some());
+    assert_eq!(world.index().compact_step().unwrap(), Progress::Idle);
+    assert!(world.index().compact_all().is_err(), "it is not forgotten");
+    world.flush_keys(FOREVER, 0..3000, Some(&[2; 40]));
+    assert_eq!(world.view().get(&key(FOREVER, 7), Glsn::MAX).unwrap().unwrap().glsn(), Glsn(4));
+    assert!(!world.problems().is_empty());
+}
+
+#[test]
+fn a_missing_run_file_is_reported_at_open() {
+    let mut world = world(FLUSHED);
+    world.flush_keys(FOREVER, 0..10, Some(b"value"));
+    world.index = None;
+    world.disk.remove(&dir().join(run_file_name(1))).unwrap();
+    let error = world.open().unwrap_err();
+    assert!(matches!(&error, Error::Corrupt { message } if message.contains("plimsoll rebuild")), "{error}");
+}
+
+#[test]
+fn an_index_of_another_log_is_refused() {
+    let mut world = world(FLUSHED);
+    world.flush_keys(FOREVER, 0..10, Some(b"value"));
+    world.index = None;
+    let other = World::new(Arc::new(MemDisk::new()), 2, FLUSHED);
+    let manifest = Manifest::read(&*world.disk, Path::new("/index")).unwrap().unwrap();
+    let ground = Ground { log: Arc::new(other.log.clone()), ..world.ground() };
+    let refused = Index::open(ground, manifest, Arc::clone(&world.horizon) as _);
+    assert!(matches!(refused, Err(Error::Forked { .. })));
+}
+
+#[test]
+fn threads_keep_up_with_writers_and_answers_stay_the_same() {
+    let sizes = Sizes { memtable_bytes: 60 << 10, partition_bytes: 200 << 10, keys: 2000 };
+    let mut world = world(sizes);
+    world.background = true;
+    world.open().unwrap();
+    for round in 0..1500 {
+        let writes = world.random_writes(12, false);
+        world.commit(writes).unwrap();
+        if round % 50 == 0 {
+            let writes = (0..2).map(|_| world.random_writes(40, true)).collect();
+            world.commit_spilled(writes).unwrap();
+        }
+        world.check_get();
+        world.check_changed();
+        if round % 100 == 0 {
+            world.check_visible();
+        }
+    }
+    world.index().flush(world.applied).unwrap();
+    assert_eq!(world.index().checkpoint().glsn, world.applied);
+    world.check_all();
+    let stats = world.index().stats();
+    assert!(stats.flushes > 10 && stats.compactions > 2, "{stats:?}");
+    assert_eq!(stats.last_error, None);
+    world.index().close();
+    assert_eq!(world.problems(), [""; 0]);
+    world.open().unwrap();
+    world.check_all();
+    assert_eq!(world.run_files(), world.named_files());
+}
+
+#[test]
+fn the_smallest_budget_has_room_for_memtables_flush_and_a_merge_of_eight() {
+    assert_eq!(MIN_BUDGET_BYTES, 16 << 20);
+    let mut world = world(Sizes { memtable_bytes: 2 << 20, partition_bytes: 1 << 20, keys: 100 });
+    // The pool's floor, and what write sets, read sets and the log may hold.
+    let _pool = Pool::new(&world.budget, 1 << 20).unwrap();
+    let _others = world.budget.lease(plimsoll_memory::budget::Kind::WriteSet, 5 << 20).unwrap();
+    for _ in 0..40 {
+        // Each key twice in a memtable: history is written too.
+        for _ in 0..2 {
+            let writes = (0..3000).map(|number| (key(FOREVER, number * 7), Some(vec![1; 40])));
+            world.commit(writes.collect()).unwrap();
+        }
+    }
+    world.index().flush(world.applied).unwrap();
+    world.index().compact_all().unwrap();
+    let stats = world.index().stats();
+    assert_eq!((stats.runs.len(), stats.history_runs.len(), stats.versions), (1, 1, 80 * 3000), "{stats:?}");
+}

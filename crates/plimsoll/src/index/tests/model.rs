@@ -1,0 +1,113 @@
+//! Random operations: every answer is the model's.
+
+use plimsoll_disk::mem::MemDisk;
+
+use super::*;
+
+const SIZES: [Sizes; 4] = [
+    Sizes { memtable_bytes: 4 << 10, partition_bytes: 64 << 10, keys: 40 },
+    Sizes { memtable_bytes: 16 << 10, partition_bytes: 100 << 10, keys: 400 },
+    Sizes { memtable_bytes: 30 << 10, partition_bytes: 1 << 20, keys: 300 },
+    Sizes { memtable_bytes: 200 << 10, partition_bytes: 300 << 10, keys: 3000 },
+];
+
+impl World {
+    /// One random operation.
+    pub(super) fn step(&mut self) -> Result<()> {
+        self.horizon.visible.store(self.log.bounds().durable.0, Ordering::Relaxed);
+        match self.random.below(100) {
+            0..=49 => {
+                let writes = self.random_writes(8, false);
+                self.commit(writes)?;
+            }
+            50..=52 => self.append_other()?,
+            53..=55 => {
+                let runs = (0..=self.random.below(3)).map(|_| self.random_writes(40, true)).collect();
+                self.commit_spilled(runs)?;
+            }
+            56..=59 => {
+                let index = Arc::clone(self.index());
+                index.flush(self.applied)?;
+                assert!(self.applied == Glsn::NONE || index.checkpoint().glsn == self.applied);
+            }
+            60..=64 => drop(self.index().flush_step()?),
+            65..=80 => drop(self.index().compact_step()?),
+            81 => self.index().compact_all()?,
+            82 => {
+                self.log.sync()?;
+                self.open()?;
+            }
+            83..=85 => self.move_snapshot(),
+            86 => self.trim()?,
+            87..=90 => self.log.sync()?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Old snapshots are closed.
+    fn move_snapshot(&mut self) {
+        let oldest = self.horizon.snapshot.load(Ordering::Relaxed);
+        let newest = self.horizon.visible.load(Ordering::Relaxed);
+        let moved = oldest + self.random.below(newest - oldest + 1);
+        self.horizon.snapshot.store(moved, Ordering::Relaxed);
+    }
+
+    /// As the store trims its log.
+    fn trim(&mut self) -> Result<()> {
+        let until = Glsn(self.random.below(self.applied.0 + 1));
+        self.horizon.relocate_below.fetch_max(until.0, Ordering::Relaxed);
+        self.index().flush(self.applied)?;
+        if self.index().min_pointer().is_some_and(|oldest| oldest < until) {
+            self.index().compact_all()?;
+        }
+        assert!(self.index().min_pointer().is_none_or(|oldest| oldest >= until), "everything below was moved");
+        let until = until.min(self.index().checkpoint().glsn.next());
+        self.log.trim(until, &|side| self.index().uses_side(side))?;
+        Ok(())
+    }
+
+    pub(super) fn check_some(&mut self) {
+        for _ in 0..4 {
+            self.check_get();
+            self.check_changed();
+        }
+        match self.random.below(6) {
+            0 => self.check_visible(),
+            1 => self.check_versions(),
+            2 => self.check_changed_in(),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn random_operations_are_answered_as_by_the_model() {
+    for seed in seeds(24) {
+        println!("seed {seed}");
+        let mut world = World::new(Arc::new(MemDisk::new()), seed, SIZES[seed as usize % SIZES.len()]);
+        for _ in 0..400 {
+            world.step().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            world.check_some();
+        }
+        world.check_all();
+        assert_eq!(world.problems(), [""; 0], "seed {seed}");
+        assert_eq!(world.run_files(), world.named_files(), "seed {seed}: nothing is left behind");
+        world.log.sync().unwrap();
+        world.open().unwrap();
+        world.check_all();
+        assert_eq!(world.run_files(), world.named_files(), "seed {seed}");
+        world.index().flush(world.applied).unwrap();
+        world.index().compact_all().unwrap();
+        world.check_all();
+        let stats = world.index().stats();
+        assert!(stats.runs.len() <= 1 && stats.history_runs.len() <= 1, "seed {seed}: {stats:?}");
+        let bytes_written = stats.bytes_compaction_written;
+        world.index().compact_all().unwrap();
+        assert_eq!(
+            world.index().stats().bytes_compaction_written,
+            bytes_written,
+            "seed {seed}: there is nothing left to do"
+        );
+    }
+}

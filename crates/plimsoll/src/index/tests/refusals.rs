@@ -1,0 +1,139 @@
+//! The budget refuses: the operation fails or succeeds, nothing is lost, nothing leaks.
+
+use plimsoll_disk::mem::MemDisk;
+use plimsoll_memory::budget::Kind;
+use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
+
+use super::*;
+use crate::error::Error;
+
+fn world(seed: u64, sizes: Sizes) -> World {
+    World::new(Arc::new(MemDisk::new()), seed, sizes)
+}
+
+const SMALL: Sizes = Sizes { memtable_bytes: 8 << 10, partition_bytes: 64 << 10, keys: 100 };
+
+#[test]
+fn a_refusal_at_any_reservation_loses_nothing_and_leaks_nothing() {
+    let mut refused = 0;
+    for n in 0..160 {
+        let seed = n % 4;
+        let mut world = world(seed, SMALL);
+        world.budget.fail_after(n / 4 * 7);
+        for _ in 0..80 {
+            match world.step() {
+                Ok(()) => {}
+                Err(Error::OutOfBudget(_)) => refused += 1,
+                Err(error) => panic!("refused after {n}: {error}"),
+            }
+            if world.index.is_none() {
+                world.open().unwrap();
+            }
+        }
+        world.budget.fail_after(u64::MAX);
+        world.check_all();
+        assert_eq!(world.problems(), [""; 0], "refused after {n}");
+        world.index().flush(world.applied).unwrap();
+        world.index().compact_all().unwrap();
+        world.check_all();
+        assert_eq!(world.run_files(), world.named_files(), "refused after {n}");
+        world.index = None;
+        for kind in [Kind::Memtable, Kind::Sort, Kind::Metadata, Kind::Staging] {
+            assert_eq!(world.budget.usage().of(kind), 0, "refused after {n}: {kind:?} leaks");
+        }
+    }
+    // Most are answered by an early flush.
+    assert!(refused > 3, "{refused}");
+}
+
+fn hog(world: &World, leave: u64) -> Vec<Chunk> {
+    let mut chunks: Vec<_> = std::iter::from_fn(|| world.budget.take(Kind::WriteSet).ok()).collect();
+    chunks.truncate(chunks.len().saturating_sub(leave as usize));
+    chunks
+}
+
+#[test]
+fn memtables_are_flushed_early_where_there_is_no_memory_for_more() {
+    let sizes = Sizes { memtable_bytes: 4 << 20, partition_bytes: 1 << 20, keys: 5000 };
+    let mut world = world(3, sizes);
+    let hogged = hog(&world, 8);
+    for _ in 0..2000 {
+        let writes = world.random_writes(20, false);
+        world.commit(writes).unwrap();
+    }
+    let stats = world.index().stats();
+    assert!(stats.flushes > 4 && stats.stalls > 0, "{stats:?}");
+    assert!(stats.memtable_bytes <= 8 * CHUNK_BYTES as u64);
+    drop(hogged);
+    world.check_all();
+}
+
+#[test]
+fn with_no_memory_at_all_a_writer_is_refused_and_goes_on_later() {
+    let mut world = world(4, SMALL);
+    let hogged = hog(&world, 0);
+    for _ in 0..20 {
+        let writes = world.random_writes(20, false);
+        match world.commit(writes) {
+            Err(Error::OutOfBudget(refusal)) => {
+                assert!(refusal.usage.of(Kind::WriteSet) > 8 << 20, "it says who holds what");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    drop(hogged);
+    let writes = world.random_writes(20, false);
+    world.commit(writes).unwrap();
+    // What one memtable has is enough to go on with; the memory of flush and merges is set aside.
+    let hogged = hog(&world, 0);
+    for _ in 0..200 {
+        let writes = world.random_writes(20, false);
+        world.commit(writes).unwrap();
+    }
+    assert!(world.index().stats().flushes > 10);
+    world.index().compact_all().unwrap();
+    drop(hogged);
+    world.check_all();
+}
+
+#[test]
+fn what_an_aborted_commit_reserved_is_taken_back() {
+    let world = world(5, SMALL);
+    let before = world.index().stats().memtable_bytes;
+    for _ in 0..1000 {
+        world.index().make_room(6 << 10, Glsn::NONE).unwrap();
+    }
+    let stats = world.index().stats();
+    assert!(stats.memtable_bytes <= before + 2 * CHUNK_BYTES as u64, "{stats:?}");
+    assert_eq!(stats.flushes, 0);
+}
+
+#[test]
+fn a_store_open_to_read_only_replays_as_far_as_its_budget_goes_and_says_so() {
+    let mut world = world(6, SMALL);
+    for _ in 0..50 {
+        let writes = world.random_writes(20, false);
+        world.commit(writes).unwrap();
+    }
+    world.log.sync().unwrap();
+    world.index = None;
+    let files = world.run_files();
+    let ground = Ground { read_only: true, ..world.ground() };
+    let manifest = Manifest::read(&*world.disk, &dir()).unwrap().expect("it was flushed");
+    let checkpoint = manifest.checkpoint.glsn;
+    world.index = Some(Index::open(ground, manifest, Arc::clone(&world.horizon) as _).unwrap());
+    for commit in world.commits.iter().filter(|commit| commit.glsn > checkpoint) {
+        world.apply(commit, Glsn::NONE).unwrap();
+    }
+    world.check_all();
+    assert_eq!(world.index().flush_step().unwrap(), crate::index::Progress::Idle);
+    assert_eq!(world.index().compact_step().unwrap(), crate::index::Progress::Idle);
+    let _hogged = hog(&world, 0);
+    let refusal = (0..100).find_map(|_| {
+        let writes = world.random_writes(20, false);
+        world.commit(writes).err()
+    });
+    assert!(matches!(refusal, Some(Error::OutOfBudget(_))), "{refusal:?}");
+    world.index = None;
+    assert_eq!(world.run_files(), files, "nothing on disk was changed");
+}
