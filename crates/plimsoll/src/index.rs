@@ -222,6 +222,12 @@ impl Index {
         self.core.compact_all()
     }
 
+    /// Moves every value that stands in a log entry below the horizon's `relocate_below` into a side file: only partitions that hold such are
+    /// rewritten.
+    pub(crate) fn relocate(&self) -> Result<()> {
+        self.core.relocate()
+    }
+
     /// Oldest log entry that a value in a run points into.
     pub(crate) fn min_pointer(&self) -> Option<Glsn> {
         self.view().all_runs().filter_map(|run| run.min_pointer()).min()

@@ -26,7 +26,7 @@ pub(crate) fn trim(store: &Arc<Store>, until: Glsn) -> Result<Glsn> {
         store.index.flush(applied)?;
     }
     if store.index.min_pointer().is_some_and(|oldest| oldest < until) {
-        store.index.compact_all()?;
+        store.index.relocate()?;
     }
     free(store, until)
 }

@@ -84,6 +84,9 @@ impl Store {
             let _turn = self.take_turn();
             self.validate(&reads, moment.at())?;
             self.index.make_room(body.room_bytes, Glsn(self.applied.load(Ordering::Acquire)))?;
+            if !writes.spilled().is_empty() {
+                self.index.make_room_for_runs(&writes.spilled().infos(Glsn::NONE))?;
+            }
             let glsn = self.submit(&body, &writes, moment.at())?;
             self.apply(&body, &writes, glsn)?;
             self.applied.store(glsn.0, Ordering::Release);

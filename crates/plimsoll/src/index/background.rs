@@ -84,6 +84,15 @@ impl Signals {
         }
     }
 
+    /// A thread ends by a panic: its work is left to those who wait for it.
+    fn thread_panicked(&self, flush: bool) {
+        let mut state = lock(&self.state);
+        let error = if flush { &mut state.flush_error } else { &mut state.compaction_error };
+        *error = Some("the thread for it has panicked; open the store again".to_owned());
+        drop(state);
+        self.progress.notify_all();
+    }
+
     fn close(&self) {
         lock(&self.state).closing = true;
         for condvar in [&self.flush_wanted, &self.compaction_wanted, &self.progress] {
@@ -157,8 +166,23 @@ fn retry_after(failures: u32) -> Duration {
     RETRY_FIRST.saturating_mul(1 << failures.min(16).saturating_sub(1)).min(RETRY_MAX)
 }
 
+/// Tells when the thread that holds it ends by a panic.
+struct Alarm<'a> {
+    signals: &'a Signals,
+    flush: bool,
+}
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.signals.thread_panicked(self.flush);
+        }
+    }
+}
+
 impl Core {
     fn flush_while_open(&self) {
+        let _alarm = Alarm { signals: &self.signals, flush: true };
         let mut failures = 0;
         while !self.signals.is_closing() {
             let seen = lock(&self.signals.state).flush_calls;
@@ -178,6 +202,7 @@ impl Core {
     }
 
     fn compact_while_open(self: &Arc<Self>) {
+        let _alarm = Alarm { signals: &self.signals, flush: false };
         let (mut failures, mut urge) = (0, Urge::Due);
         while !self.signals.is_closing() {
             let seen = lock(&self.signals.state).compaction_calls;

@@ -149,19 +149,35 @@ impl Core {
         let enough = done() + (view.runs.len() + view.history.len()) as u64 + JOBS_MORE;
         drop(view);
         while self.compact(Urge::All)? == Progress::Worked && done() < enough {}
-        match &lock(&self.compactor).stopped {
-            None => Ok(()),
-            Some(error) => Err(error.clone()),
-        }
+        self.check_stopped()
+    }
+
+    /// Moves values out of log entries that are wanted back, and changes nothing else.
+    pub(crate) fn relocate(self: &Arc<Self>) -> Result<()> {
+        let done = || self.counters.compactions.load(Ordering::Relaxed);
+        let view = self.view();
+        let enough = done() + (view.runs.len() + view.history.len()) as u64 + JOBS_MORE;
+        drop(view);
+        while self.work(|_| self.relocation(&self.view()))? == Progress::Worked && done() < enough {}
+        self.check_stopped()
+    }
+
+    fn check_stopped(&self) -> Result<()> {
+        lock(&self.compactor).stopped.as_ref().map_or(Ok(()), |error| Err(error.clone()))
     }
 
     /// Does a bounded piece of a job, after beginning one if it is due.
     pub(crate) fn compact(self: &Arc<Self>, urge: Urge) -> Result<Progress> {
+        self.work(|compactor| self.task(compactor, urge))
+    }
+
+    /// Does a bounded piece of a job, after beginning the one that `task` gives if none is under way.
+    fn work(self: &Arc<Self>, task: impl FnOnce(&Compactor) -> Option<Task>) -> Result<Progress> {
         let mut compactor = lock(&self.compactor);
         if compactor.stopped.is_some() {
             return Ok(Progress::Idle);
         }
-        self.begin_jobs(&mut compactor, urge)?;
+        self.begin_jobs(&mut compactor, task);
         // The one that began last is the smaller one.
         let Some(slot) = compactor.slots.iter_mut().rev().find(|slot| slot.job.is_some()) else {
             return Ok(Progress::Idle);
@@ -185,11 +201,11 @@ impl Core {
         result.map(|()| Progress::Worked)
     }
 
-    fn begin_jobs(self: &Arc<Self>, compactor: &mut Compactor, urge: Urge) -> Result<()> {
+    fn begin_jobs(self: &Arc<Self>, compactor: &mut Compactor, task: impl FnOnce(&Compactor) -> Option<Task>) {
         if compactor.slots.first().is_some_and(|slot| slot.job.is_none()) {
             // What the second slot is doing comes first; it will not last.
             let other = compactor.slots.iter().any(|slot| slot.job.is_some());
-            if !other && let Some(task) = self.task(compactor, urge) {
+            if !other && let Some(task) = task(compactor) {
                 compactor.slots[0].job = Some(Job::new(self, &compactor.slots[0].set_aside, task));
             }
         } else if compactor.slots.get(1).is_some_and(|slot| slot.job.is_none()) {
@@ -202,7 +218,6 @@ impl Core {
                 compactor.slots[1].job = Some(Job::new(self, &compactor.slots[1].set_aside, task));
             }
         }
-        Ok(())
     }
 
     /// What is to be done next, if anything.

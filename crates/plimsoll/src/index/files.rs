@@ -238,11 +238,6 @@ pub(crate) fn run_of(info: &PartitionInfo) -> Option<u64> {
 }
 
 impl FileGuard {
-    /// Which partition's file it keeps.
-    pub(crate) fn id(&self) -> PartitionId {
-        self.id
-    }
-
     /// Says whether the file is to be removed once nobody uses it.
     pub(crate) fn set_obsolete(&self, yes: bool) {
         // Relaxed: whoever drops the last `Arc` sees what was stored before the other drops.

@@ -76,11 +76,6 @@ impl Output {
         self.open.is_some()
     }
 
-    /// Bytes of partitions written so far, and of the one being written.
-    pub(crate) fn written_bytes(&self) -> u64 {
-        self.written_bytes + self.open.as_ref().map_or(0, |open| open.builder.bytes())
-    }
-
     fn cut(&mut self) -> Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
         let (sink, info) = open.builder.finish()?;

@@ -90,7 +90,7 @@ impl Core {
                     let progress = self.flush_step()?;
                     stalled_nanos += (self.clock.monotonic_nanos() - start).max(1);
                     if progress == Progress::Idle
-                        && self.view().closed.is_empty()
+                        && (self.ground.read_only || self.view().closed.is_empty())
                         && let Some(refusal) = refusal
                     {
                         // One more look: memory may have come back just now.
@@ -238,10 +238,10 @@ impl Core {
 
     fn nanos_per_byte(&self, active: &Memtable) -> u64 {
         let view = self.view();
-        let mut nanos = 0;
-        // Where compaction cannot go on, waiting for it helps nobody.
-        if self.signals.last_error().is_none() {
-            nanos += nanos_for_runs(view.runs.len());
+        let mut nanos = nanos_for_runs(view.runs.len());
+        if nanos > 0 && self.signals.last_error().is_some() {
+            // Where compaction cannot go on, waiting for it helps nobody.
+            nanos = 0;
         }
         if view.closed.len() >= self.closed_max() {
             let counters = &self.counters;

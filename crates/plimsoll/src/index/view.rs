@@ -15,7 +15,7 @@ use std::sync::Arc;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::pool::Touch;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 pub(crate) use crate::index::merge::Direction;
 use crate::index::merge::{Cursor, Merge};
 use crate::index::source::{Memtable, Place, Run, Source, lookup_in_run};
@@ -132,8 +132,19 @@ impl View {
         self.all_runs().flat_map(|run| run.infos())
     }
 
+    /// Refuses a moment whose versions may be gone: another answer than the one of that moment is never given.
+    fn check_readable(&self, key: &[u8], at: Glsn) -> Result<()> {
+        let keyspace = key.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+        let oldest = self.oldest_readable_in(keyspace);
+        if at < oldest { Err(Error::Trimmed { asked: at.0, first: oldest.0 }) } else { Ok(()) }
+    }
+
     /// The newest version of `key` that is not younger than `at`, deletions included.
+    ///
+    /// # Errors
+    /// `Trimmed` below the oldest moment at which the key's keyspace can be read.
     pub(crate) fn get(self: &Arc<Self>, key: &[u8], at: Glsn) -> Result<Option<Hit>> {
+        self.check_readable(key, at)?;
         let (mut younger, mut found) = (false, None);
         for source in self.sources() {
             let answer = source.lookup(key, at)?;
@@ -240,6 +251,9 @@ impl View {
     }
 
     /// Walks the keys of a range as of `at`, each with its newest version that is not younger; deleted keys are left out.
+    ///
+    /// # Errors
+    /// `Trimmed` below the oldest moment at which the keyspace that the range begins in can be read.
     pub(crate) fn visible(
         self: &Arc<Self>,
         lower: Bound<&[u8]>,
@@ -247,6 +261,9 @@ impl View {
         at: Glsn,
         direction: Direction,
     ) -> Result<Visible> {
+        if let Bound::Included(key) | Bound::Excluded(key) = lower {
+            self.check_readable(key, at)?;
+        }
         Ok(Visible::new(self, (lower, upper), at, direction))
     }
 
@@ -260,11 +277,6 @@ impl View {
         upto: Glsn,
     ) -> Result<Versions> {
         Ok(Versions::new(self, (lower, upper), after, upto))
-    }
-
-    /// Oldest moment at which every keyspace can be read.
-    pub(crate) fn oldest_readable(&self) -> Glsn {
-        self.limits.oldest_readable
     }
 
     /// Oldest moment at which a keyspace can be read.

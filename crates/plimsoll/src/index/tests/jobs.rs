@@ -205,6 +205,44 @@ fn values_leave_log_entries_that_are_wanted_back() {
 }
 
 #[test]
+fn only_partitions_with_values_that_are_to_move_are_rewritten() {
+    let mut world = world(FLUSHED);
+    world.flush_keys(FOREVER, 0..20_000, Some(&[5; 60]));
+    let writes = (0..3).map(|number| (key(FOREVER, 1 << 40 | number), Some(vec![9; 50_000])));
+    world.commit(writes.collect()).unwrap();
+    world.index().flush(world.applied).unwrap();
+    world.index().compact_all().unwrap();
+    let before = world.index().stats();
+    world.horizon.relocate_below.store(world.applied.0 + 1, Ordering::Relaxed);
+    world.index().relocate().unwrap();
+    assert_eq!(world.index().min_pointer(), None);
+    let written = world.index().stats().bytes_compaction_written - before.bytes_compaction_written;
+    assert!(written > 0 && written < before.runs[0] / 4, "{written} of {before:?}");
+    world.check_all();
+}
+
+#[test]
+fn a_moment_whose_versions_may_be_gone_is_refused() {
+    let mut world = world(FLUSHED);
+    for round in 0..3 {
+        world.flush_keys(LATEST, 0..10, Some(&[round]));
+        world.flush_keys(FOREVER, 0..10, Some(&[round]));
+    }
+    world.latest_only();
+    world.index().compact_all().unwrap();
+    let (view, asked) = (world.view(), Glsn(3));
+    let trimmed = Error::Trimmed { asked: 3, first: 5 };
+    assert_eq!(view.get(&key(LATEST, 1), asked).unwrap_err(), trimmed);
+    let lower = key(LATEST, 0);
+    assert_eq!(
+        view.visible(Bound::Included(&lower), Bound::Unbounded, asked, Direction::Forward).unwrap_err(),
+        trimmed
+    );
+    assert_eq!(view.get(&key(LATEST, 1), Glsn(5)).unwrap().unwrap().glsn(), Glsn(5));
+    assert_eq!(view.get(&key(FOREVER, 1), asked).unwrap().unwrap().glsn(), Glsn(2));
+}
+
+#[test]
 fn a_failed_job_leaves_no_side_file_behind() {
     let disk = LyingDisk::new(1);
     let mut world = World::new(Arc::new(disk.clone()), 1, FLUSHED);

@@ -59,7 +59,7 @@ impl World {
         self.horizon.relocate_below.fetch_max(until.0, Ordering::Relaxed);
         self.index().flush(self.applied)?;
         if self.index().min_pointer().is_some_and(|oldest| oldest < until) {
-            self.index().compact_all()?;
+            self.index().relocate()?;
         }
         assert!(self.index().min_pointer().is_none_or(|oldest| oldest >= until), "everything below was moved");
         let until = until.min(self.index().checkpoint().glsn.next());
