@@ -53,6 +53,18 @@ impl Arena {
     }
 }
 
+impl Arena {
+    /// Gives the memory of a chunk that nobody holds back to the system; its bytes read as zeros from then on (or, where that cannot be
+    /// done, as they were).
+    pub(crate) fn discard(&self, chunk: u32) {
+        if self.backing == Backing::Mapped {
+            let address = self.address(chunk).as_ptr().cast();
+            // SAFETY: the chunk lies inside the mapping (`address` checked it), is made of whole pages, and nobody holds it.
+            let _ = unsafe { rustix::mm::madvise(address, CHUNK_BYTES, rustix::mm::Advice::LinuxDontNeed) };
+        }
+    }
+}
+
 impl Drop for Arena {
     fn drop(&mut self) {
         let bytes = self.chunks as usize * CHUNK_BYTES;

@@ -2,11 +2,13 @@
 //!
 //! Laws:
 //! 1. free chunks + chunks held + chunks retired by leases = chunks of the arena, at every moment.
-//! 2. A lease retires chunks for its bytes before its holder allocates them; all leases together retire the sum, rounded up.
+//! 2. A lease retires chunks for its bytes before its holder allocates them; all leases together retire the sum, rounded up. A retired
+//!    chunk's memory is given back to the system, so that arena and leased heap together never exceed the budget.
 //! 3. Whatever was taken is given back on drop, on error paths too.
 //!
 //! When no chunk is free the budget asks its reclaimers (the page pool first) for some, and only then refuses.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
@@ -135,9 +137,12 @@ pub(crate) struct Inner {
 
 #[derive(Default)]
 struct State {
-    /// Last given back, first taken: its bytes are resident already.
-    free: Vec<u32>,
+    /// Taken from the back, where those stand that were given back last: their bytes are resident already. Retired from the front.
+    free: VecDeque<u32>,
     retired: Vec<u32>,
+    /// By chunk: whether its memory was given back to the system since it was last taken. (A chunk that was never taken may be resident
+    /// all the same: a huge page comes as a whole.)
+    discarded: Vec<bool>,
     leased_bytes: u64,
     peak_chunks: usize,
     /// Reservations still to succeed before one is refused on purpose.
@@ -152,7 +157,8 @@ impl Budget {
     pub fn new(limit_bytes: u64, backing: Backing) -> io::Result<Self> {
         let chunks = u32::try_from(limit_bytes / CHUNK_BYTES as u64)
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a budget is below 256 TiB"))?;
-        let state = State { free: (0..chunks).rev().collect(), ..State::default() };
+        let state =
+            State { free: (0..chunks).rev().collect(), touched: vec![false; chunks as usize], ..State::default() };
         let inner = Inner {
             arena: Arena::new(chunks, backing)?,
             chunks,
@@ -268,7 +274,8 @@ impl Inner {
             return Err(self.refusal(kind, CHUNK_BYTES as u64));
         }
         loop {
-            if let Some(id) = state.free.pop() {
+            if let Some(id) = state.free.pop_back() {
+                state.discarded[id as usize] = false;
                 state.note_peak(self.chunks);
                 self.by_kind[kind as usize].fetch_add(CHUNK_BYTES as u64, Ordering::Relaxed);
                 drop(state);
@@ -285,7 +292,7 @@ impl Inner {
     pub(crate) fn give_back(&self, id: u32, kind: Kind) {
         let mut state = self.lock();
         self.by_kind[kind as usize].fetch_sub(CHUNK_BYTES as u64, Ordering::Relaxed);
-        state.free.push(id);
+        state.free.push_back(id);
         drop(state);
         self.freed.notify_one();
     }
@@ -307,9 +314,13 @@ impl Inner {
             let wanted = (state.leased_bytes + bytes).div_ceil(CHUNK_BYTES as u64) as usize;
             let missing = wanted.saturating_sub(state.retired.len());
             if missing <= state.free.len() {
-                let keep = state.free.len() - missing;
-                let taken = state.free.split_off(keep);
-                state.retired.extend(taken);
+                for _ in 0..missing {
+                    let id = state.free.pop_front().expect("counted above");
+                    if !std::mem::replace(&mut state.discarded[id as usize], true) {
+                        self.arena.discard(id);
+                    }
+                    state.retired.push(id);
+                }
                 state.leased_bytes += bytes;
                 state.note_peak(self.chunks);
                 self.by_kind[kind as usize].fetch_add(bytes, Ordering::Relaxed);
@@ -331,7 +342,7 @@ impl Inner {
         let keep = wanted.min(state.retired.len());
         let spare = state.retired.split_off(keep);
         let any = !spare.is_empty();
-        state.free.extend(spare);
+        spare.into_iter().for_each(|id| state.free.push_front(id));
         self.by_kind[kind as usize].fetch_sub(bytes, Ordering::Relaxed);
         drop(state);
         if any {
