@@ -158,7 +158,7 @@ impl Budget {
         let chunks = u32::try_from(limit_bytes / CHUNK_BYTES as u64)
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a budget is below 256 TiB"))?;
         let state =
-            State { free: (0..chunks).rev().collect(), touched: vec![false; chunks as usize], ..State::default() };
+            State { free: (0..chunks).rev().collect(), discarded: vec![false; chunks as usize], ..State::default() };
         let inner = Inner {
             arena: Arena::new(chunks, backing)?,
             chunks,
