@@ -46,7 +46,7 @@ pub(crate) struct Globals {
     pub(crate) json: bool,
     /// Colour the output; auto: on a terminal, unless NO_COLOR is set
     #[arg(long = "color", global = true, value_name = "WHEN", default_value = "auto")]
-    #[arg(help_heading = "Global options", hide_possible_values = false)]
+    #[arg(help_heading = "Global options")]
     pub(crate) colour: Colour,
 }
 
@@ -96,6 +96,7 @@ pub(crate) enum Command {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Import {
     /// Import the history of a Git repository: one commit, one transaction
+    #[command(long_about = IMPORT_GIT_LONG)]
     Git(ImportGit),
 }
 
@@ -143,11 +144,11 @@ Without --sync the commits are written without waiting for the disk and synced a
 holds a prefix of the history, and the next run continues from there.";
 
 #[derive(Args, Debug)]
-#[command(long_about = IMPORT_GIT_LONG, after_help = "\
+#[command(after_help = "\
 Examples:
   plimsoll import git . demo.plimsoll
   plimsoll import git --branch v2.0 --memory 64MiB /srv/git/project.git project.plimsoll
-  plimsoll get demo.plimsoll README.md --at 1")]
+  plimsoll get demo.plimsoll README.md --at 100")]
 pub(crate) struct ImportGit {
     /// Repository: a working tree, a folder in it, or a bare repository
     pub(crate) repository: PathBuf,
@@ -165,8 +166,8 @@ pub(crate) struct ImportGit {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The first line of CSV and TSV names the columns. CSV fields may be quoted (RFC 4180); TSV fields stand as they are. A row is at
-most 4 MiB. Without --value, the value is the rest of the row as a JSON object. If a row is malformed, the rows before it are
+The first line of CSV and TSV names the columns. CSV fields may be quoted (RFC 4180); TSV fields stand as they are. A row is at \
+most 4 MiB. Without --value, the value is the rest of the row as a JSON object. If a row is malformed, the rows before it are \
 committed (unless --atomic) and the message says its line and how to go on.
 
 Examples:
@@ -217,7 +218,7 @@ pub(crate) enum Format {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-To a pipe or a file go exactly the value's bytes; a terminal gets binary values escaped. With --json: {\"key\", \"value\",
+To a pipe or a file go exactly the value's bytes; a terminal gets binary values escaped. With --json: {\"key\", \"value\", \
 \"at\"}, or \"value_hex\" if the value is no text. Exit code 1: no such key.
 
 Examples:
@@ -260,7 +261,7 @@ pub(crate) struct Put {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-All keys are deleted in one transaction. Their earlier versions stay readable (--at, history) as retention allows. Exit code 1:
+All keys are deleted in one transaction. Their earlier versions stay readable (--at, history) as retention allows. Exit code 1: \
 a key was not there; the others are deleted.
 
 Examples:
@@ -279,7 +280,7 @@ pub(crate) struct Delete {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A pipe gets key, tab, value a line, with tab, line breaks and backslash written as \\t, \\n, \\r, \\\\; --json gives one object a
+A pipe gets key, tab, value a line, with tab, line breaks and backslash written as \\t, \\n, \\r, \\\\; --json gives one object a \
 line. With --keys --null, raw keys each ended by a zero byte, as for xargs -0.
 
 Examples:
@@ -437,7 +438,7 @@ pub(crate) struct Rebuild {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-For a store whose log is damaged at or after a GLSN (the message of the failure, and `plimsoll verify`, name it). What is cut
+For a store whose log is damaged at or after a GLSN (the message of the failure, and `plimsoll verify`, name it). What is cut \
 off is moved aside, not deleted, and listed. All commits from that GLSN on are lost to the store: take a copy first.
 
 Examples:
@@ -481,7 +482,10 @@ mod tests {
 
     #[test]
     fn each_command_has_help_with_an_example() {
-        for command in Cli::command().get_subcommands_mut() {
+        let mut cli = Cli::command();
+        // Hands the global options down, which some commands refer to.
+        cli.build();
+        for command in cli.get_subcommands_mut() {
             let leaf = if command.has_subcommands() { command.get_subcommands_mut().next().unwrap() } else { command };
             let name = leaf.get_name().to_owned();
             assert!(leaf.render_long_help().to_string().contains("Examples:\n  "), "{name}");

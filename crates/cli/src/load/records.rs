@@ -185,7 +185,8 @@ mod tests {
 
     #[test]
     fn fields_are_split_and_unquoted() {
-        let cases: &[(&str, &[(u64, &[&str])])] = &[
+        type Expected<'a> = &'a [(u64, &'a [&'a str])];
+        let cases: &[(&str, Expected<'_>)] = &[
             ("", &[]),
             ("a,b\n1,2\n", &[(1, &["a", "b"]), (2, &["1", "2"])]),
             ("a,b\r\n1,2", &[(1, &["a", "b"]), (2, &["1", "2"])]),

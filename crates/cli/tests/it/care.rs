@@ -1,0 +1,84 @@
+//! Looking after a store: stat, verify, backup, rebuild, salvage.
+
+use std::fs;
+
+use crate::run::{Folder, run};
+
+fn store(folder: &Folder) -> String {
+    let store = folder.at("store");
+    for number in 1..=5 {
+        run(&["put", &store, &format!("k{number}"), "v"]).ok();
+    }
+    store
+}
+
+#[test]
+fn stat_tells_a_program_and_a_pipe_the_same() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    let stats = run(&["stat", &store, "--json"]).ok().json();
+    assert_eq!(stats["store"]["newest_glsn"], 5);
+    assert_eq!(stats["log"]["next_glsn"], 6);
+    assert_eq!(stats["memory"]["budget"], 32 << 20);
+    assert_eq!(stats["keyspaces"]["default"], "keeps every version");
+    let lines = run(&["stat", &store]).ok().text();
+    assert!(lines.contains("store\tnewest GLSN\t5\n"), "{lines}");
+    assert!(lines.contains(&format!("memory\tbudget\t{}\n", 32 << 20)), "{lines}");
+}
+
+#[test]
+fn verify_of_a_sound_store_finds_nothing() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    assert_eq!(run(&["verify", &store]).ok().text(), "");
+    let report = run(&["verify", &store, "--json"]).ok().json();
+    assert_eq!(report["problems"], serde_json::json!([]));
+    assert!(report["bytes"].as_u64().unwrap() > 0 && report["files"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn a_backup_is_a_store_as_of_its_moment() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    let backup = folder.at("backup");
+    let report = run(&["backup", &store, &backup, "--json"]).ok().json();
+    assert_eq!(report["newest_glsn"], 5);
+    run(&["put", &store, "k6", "later"]).ok();
+    assert_eq!(run(&["scan", &backup, "--keys"]).ok().text(), "k1\nk2\nk3\nk4\nk5\n");
+    run(&["verify", &backup]).ok();
+    run(&["put", &backup, "k7", "of its own"]).ok();
+    assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "k1\nk2\nk3\nk4\nk5\nk6\n");
+    run(&["backup", &store, &backup]).fails(2, &["backup", "something stands there already"]);
+}
+
+#[test]
+fn rebuild_makes_a_damaged_index_anew() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    let index = format!("{store}/index");
+    for entry in fs::read_dir(&index).unwrap() {
+        let path = entry.unwrap().path();
+        let damaged: Vec<u8> = fs::read(&path).unwrap().iter().map(|byte| byte ^ 0x55).collect();
+        fs::write(&path, damaged).unwrap();
+    }
+    let ran = run(&["get", &store, "k1"]);
+    assert_eq!(ran.code, 4, "{}", ran.err);
+    assert!(ran.err.contains("rebuild"), "{}", ran.err);
+    let report = run(&["rebuild", &store, "--json"]).ok().json();
+    assert_eq!((&report["newest_glsn"], &report["versions"]), (&5.into(), &5.into()));
+    assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "k1\nk2\nk3\nk4\nk5\n");
+    run(&["verify", &store]).ok();
+}
+
+#[test]
+fn salvage_keeps_what_stands_before_the_cut_and_moves_the_rest_aside() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    let report = run(&["salvage", &store, "--cut-at", "4", "--json"]).ok().json();
+    assert_eq!(report["newest_glsn"], 3);
+    assert!(!report["moved"].as_array().unwrap().is_empty());
+    assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "k1\nk2\nk3\n");
+    assert_eq!(run(&["put", &store, "k4", "again"]).ok().text(), "4\n");
+    run(&["verify", &store]).ok();
+    run(&["salvage", &store, "--cut-at", "0"]).fails(2, &["--cut-at"]);
+}

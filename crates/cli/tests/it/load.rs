@@ -1,0 +1,168 @@
+//! Loading CSV, TSV and JSON lines, and what is said of rows that are malformed.
+
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::run::{Folder, Ran, plimsoll, run, run_with_input};
+
+fn scanned(store: &str) -> String {
+    run(&["scan", store]).ok().text()
+}
+
+#[test]
+fn csv_rows_become_json_under_their_first_column() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let file = folder.file("people.csv", "email,name,age\nada@x,\"Lovelace, Ada\",36\nbob@x,Bob,\n");
+    let facts = run(&["load", &store, &file, "--json"]).ok().json();
+    assert_eq!((&facts["rows"], &facts["transactions"]), (&2.into(), &1.into()));
+    let value: Value = serde_json::from_slice(&run(&["get", &store, "ada@x"]).ok().out).unwrap();
+    assert_eq!(value, json!({ "name": "Lovelace, Ada", "age": "36" }));
+    assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "ada@x\nbob@x\n");
+}
+
+#[test]
+fn key_and_value_can_be_chosen_in_every_format() {
+    let folder = Folder::new();
+    let files = [
+        folder.file("a.csv", "x,y,z\n1,2,3\n"),
+        folder.file("a.tsv", "x\ty\tz\n1\t2\t3\n"),
+        folder.file("a.jsonl", "{\"x\":1,\"y\":2,\"z\":\"3\"}\n"),
+    ];
+    for (number, file) in files.iter().enumerate() {
+        let store = folder.at(&number.to_string());
+        run(&["load", &store, file, "--key", "y", "--value", "z"]).ok();
+        assert_eq!(scanned(&store), "2\t3\n", "{file}");
+    }
+}
+
+#[test]
+fn stdin_is_read_once_its_format_is_told() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    run_with_input(&["load", &store, "-"], b"a,b\n").fails(2, &["does not tell the format", "--format csv"]);
+    run_with_input(&["load", &store, "-", "--format", "csv", "--no-header", "--value", "2"], b"k,v\n").ok();
+    assert_eq!(scanned(&store), "k\tv\n");
+}
+
+#[test]
+fn rows_are_committed_in_batches_or_all_at_once() {
+    let folder = Folder::new();
+    let text: String = (0..2500).map(|number| format!("{number},{number}\n")).collect();
+    let file = folder.file("many.csv", text);
+    for (store, options, transactions) in
+        [("batches", vec!["--batch", "1000"], 3), ("one", vec!["--atomic"], 1), ("default", vec![], 1)]
+    {
+        let store = folder.at(store);
+        let arguments = [vec!["load", &store, &file, "--no-header", "--json"], options].concat();
+        let facts = run(&arguments).ok().json();
+        assert_eq!((&facts["rows"], &facts["transactions"]), (&2500.into(), &transactions.into()));
+        assert_eq!(scanned(&store).lines().count(), 2500);
+    }
+}
+
+#[test]
+fn a_malformed_row_is_named_by_its_line_and_the_rows_before_it_stay() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let bad = "k,v\n1,a\n2,\"b\nb\"\n3\n4,d\n";
+    let file = folder.file("bad.csv", bad);
+    let ran = run(&["load", &store, &file, "--value", "v", "--batch", "1"]);
+    ran.fails(2, &["bad.csv, line 5", "has 1 fields, the first line has 2", "2 rows were loaded", "--skip 2"]);
+    assert_eq!(scanned(&store), "1\ta\n2\tb\\nb\n");
+    let mended = folder.file("bad.csv", bad.replace("3\n", "3,c\n"));
+    let facts = run(&["load", &store, &mended, "--value", "v", "--skip", "2", "--json"]).ok().json();
+    assert_eq!(facts["rows"], 2);
+    assert_eq!(scanned(&store), "1\ta\n2\tb\\nb\n3\tc\n4\td\n");
+}
+
+#[test]
+fn the_rows_of_an_unfinished_batch_stay_too_unless_all_or_none_is_asked_for() {
+    let folder = Folder::new();
+    let file = folder.file("bad.jsonl", "{\"k\":1}\n{\"k\":2}\nnonsense\n");
+    let store = folder.at("store");
+    let ran = run(&["load", &store, &file, "--key", "k"]);
+    ran.fails(2, &["line 3", "not a JSON object", "2 rows were loaded", "--skip 2"]);
+    assert_eq!(scanned(&store).lines().count(), 2);
+    let atomic = folder.at("atomic");
+    run(&["load", &atomic, &file, "--key", "k", "--atomic"]).fails(2, &["line 3", "Nothing was loaded"]);
+    assert_eq!(scanned(&atomic), "");
+}
+
+#[test]
+fn other_bad_rows_are_named_by_their_line_too() {
+    let folder = Folder::new();
+    let long = format!("k,v\n1,2\n{},x\n", "k".repeat(5000));
+    let cases: [(&str, &[u8], &[&str]); 6] = [
+        ("open.csv", b"k,v\n1,2\n3,\"open\n4,5\n", &["line 3", "never closed"]),
+        ("behind.csv", b"k,v\n\"1\"x,2\n", &["line 2", "closing quote"]),
+        ("long.csv", long.as_bytes(), &["line 3", "a key of 5,000 bytes; at most 4,096"]),
+        ("bytes.csv", b"k,v\n1,\xff\n", &["line 2", "not UTF-8", "--value"]),
+        ("twice.tsv", b"k\tk\n1\t2\n", &["line 1", "two columns are called `k`", "--no-header"]),
+        ("key.jsonl", b"{\"id\":1}\n{\"id\":[]}\n", &["line 2", "is no key"]),
+    ];
+    for (name, text, parts) in cases {
+        let (store, file) = (folder.at(&format!("{name}.store")), folder.file(name, text));
+        let key = if name.ends_with("jsonl") { "id" } else { "k" };
+        run(&["load", &store, &file, "--key", key]).fails(2, parts);
+    }
+}
+
+#[test]
+fn a_wrong_column_or_file_is_refused_and_leaves_no_store() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let csv = folder.file("a.csv", "k,v\n1,2\n");
+    let jsonl = folder.file("a.jsonl", "{}\n");
+    let cases: [(&[&str], &[&str]); 4] = [
+        (&[&csv, "--key", "x"], &["no column `x`; there are: k, v"]),
+        (&[&jsonl], &["say which field is the key with --key"]),
+        (&[&folder.at("none.csv")], &["there is no such file"]),
+        (&[folder.path().to_str().unwrap(), "--format", "csv"], &["a folder; give a file"]),
+    ];
+    for (arguments, parts) in cases {
+        run(&[&["load", store.as_str()], arguments].concat()).fails(2, parts);
+        assert!(!std::fs::exists(&store).unwrap());
+    }
+}
+
+#[test]
+fn ctrl_c_keeps_the_rows_that_were_read() {
+    use rustix::process::{Pid, Signal, kill_process};
+    use std::io::Write;
+
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let mut command = plimsoll();
+    command.args(["load", &store, "-", "--format", "csv", "--no-header", "--value", "2"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // It is asked before each row, so one more row has to come for it to notice.
+    stdin.write_all(b"1,a\n2,b\n").unwrap();
+    while !std::fs::exists(format!("{store}/log")).unwrap() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    stdin.write_all(b"3,c\n4,d\n").unwrap();
+    drop(stdin);
+    let ran = Ran::of(child.wait_with_output().unwrap()).fails(130, &["interrupted", "go on with --skip"]);
+    let rows = scanned(&store).lines().count();
+    assert!((2..4).contains(&rows), "{rows} {}", ran.err);
+    assert!(ran.err.contains(&format!("--skip {rows}")), "{}", ran.err);
+}
+
+#[test]
+fn a_load_larger_than_the_budget_keeps_to_it() {
+    let folder = Folder::new();
+    let value = "v".repeat(900);
+    let text: String = (0..60_000).map(|number| format!("{number},{value}\n")).collect();
+    assert!(text.len() > 50 << 20);
+    let file = folder.file("large.csv", text);
+    let facts = run(&["load", &folder.at("store"), &file, "--no-header", "--atomic", "--json"]).ok().json();
+    assert_eq!((&facts["rows"], &facts["transactions"]), (&60_000.into(), &1.into()));
+    let peak = facts["peak_memory"].as_u64().unwrap();
+    assert!(peak <= (32 + 16) << 20, "{peak}");
+}

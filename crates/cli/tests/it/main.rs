@@ -1,0 +1,21 @@
+//! The `plimsoll` command from the outside: what it prints, how it ends, and that an import holds what git shows.
+
+#![allow(clippy::unwrap_used, reason = "a test fails where something is not as it should be")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests prepare files and repositories of their own, outside of the store"
+)]
+
+mod bad_input;
+mod care;
+mod completions;
+mod import;
+mod import_refusals;
+mod import_stops;
+mod import_with_holes;
+mod load;
+mod moments;
+mod reads_and_writes;
+mod repository;
+mod run;
+mod terminal;

@@ -1,0 +1,139 @@
+//! Reading the past: by GLSN, by time, by history, by difference, by log.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use plimsoll::{Db, Options};
+use serde_json::{Value, json};
+
+use crate::run::{Folder, plimsoll, run};
+
+/// GLSN 1: a=1; 2: a=22, 3: b=3; 4: a deleted.
+fn store(folder: &Folder) -> String {
+    let store = folder.at("store");
+    run(&["put", &store, "a", "1"]).ok();
+    run(&["put", &store, "a", "22"]).ok();
+    run(&["put", &store, "b", "3"]).ok();
+    run(&["delete", &store, "a"]).ok();
+    store
+}
+
+#[test]
+fn each_moment_is_read_by_its_glsn() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    let cases =
+        [("1", "a\t1\n"), ("2", "a\t22\n"), ("3", "a\t22\nb\t3\n"), ("4", "b\t3\n"), ("newest", "b\t3\n"), ("0", "")];
+    for (at, expected) in cases {
+        assert_eq!(run(&["scan", &store, "--at", at]).ok().text(), expected, "{at}");
+    }
+}
+
+#[test]
+fn a_moment_is_read_by_time() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    run(&["put", &store, "a", "1"]).ok();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    run(&["put", &store, "a", "2"]).ok();
+    let versions = run(&["history", &store, "a", "--json"]).ok().json_lines();
+    for (version, value) in [(1, b"1"), (0, b"2")] {
+        // To the microsecond and back: a shown time is rounded down to milliseconds, so add one.
+        let shown = versions[version]["time"].as_str().unwrap();
+        let time = shown.replace('Z', "999Z");
+        assert_eq!(run(&["get", &store, "a", "--at", &time]).ok().out, value, "{time}");
+    }
+    assert_eq!(run(&["get", &store, "a", "--at", "2999-12-31 23:59"]).ok().out, b"2");
+    run(&["get", &store, "a", "--at", "yesterday"]).fails(2, &["neither a GLSN nor a time", "2024-01-31"]);
+}
+
+#[test]
+fn history_lists_versions_newest_first() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    let versions = run(&["history", &store, "a", "--json"]).ok().json_lines();
+    let facts: Vec<_> = versions.iter().map(|version| (version["glsn"].clone(), version["bytes"].clone())).collect();
+    assert_eq!(facts, [(json!(4), Value::Null), (json!(2), json!(2)), (json!(1), json!(1))]);
+    let lines = run(&["history", &store, "a", "--limit", "1"]).ok().text();
+    let fields: Vec<&str> = lines.trim().split('\t').collect();
+    assert_eq!((fields[0], fields[2]), ("4", "deleted"));
+}
+
+#[test]
+fn diff_lists_what_came_went_and_changed_and_ends_with_1() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    let diff = |a: &str, b: &str| run(&["diff", &store, a, b]);
+    assert_eq!(diff("1", "2").fails(1, &[]).text(), "~\t1\t2\ta\n");
+    assert_eq!(diff("1", "newest").fails(1, &[]).text(), "-\t1\t\ta\n+\t\t1\tb\n");
+    assert_eq!(diff("4", "1").fails(1, &[]).text(), "+\t\t1\ta\n-\t1\t\tb\n");
+    assert_eq!(diff("4", "4").ok().text(), "");
+    assert_eq!(run(&["diff", &store, "1", "4", "b"]).fails(1, &[]).text(), "+\t\t1\tb\n");
+    let change = run(&["diff", &store, "1", "2", "--json"]).fails(1, &[]).json();
+    assert_eq!(change["change"], "changed");
+    assert_eq!((&change["before"]["glsn"], &change["after"]["glsn"]), (&json!(1), &json!(2)));
+}
+
+#[test]
+fn the_log_lists_commits_and_streams() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    let db = Db::open(&store, Options::new().memory_bytes(32 << 20)).unwrap();
+    db.log().append(7, &[b"one", b"two\n"]).unwrap();
+    let mut transaction = db.begin();
+    transaction.put(&db.keyspace("default").unwrap(), b"c", b"4444").unwrap();
+    transaction.set_metadata(b"by hand").unwrap();
+    transaction.commit().unwrap();
+    let newest = db.newest();
+    db.close().unwrap();
+
+    let lines = run(&["log", &store, "--stream", "7"]).ok().text();
+    let lines: Vec<Vec<&str>> = lines.lines().map(|line| line.split('\t').collect()).collect();
+    assert_eq!(
+        lines.iter().map(|fields| fields[2..].to_vec()).collect::<Vec<_>>(),
+        [["stream 7", "3", "one"], ["stream 7", "4", "two\\n"]]
+    );
+
+    let last = run(&["log", &store, "--from", &newest.to_string()]).ok().text();
+    let fields: Vec<&str> = last.trim_end().split('\t').collect();
+    assert_eq!((fields[0], &fields[2..]), (newest.to_string().as_str(), &["commit", "1", "by hand"][..]));
+
+    let entries = run(&["log", &store, "--json", "--ops", "--from", "4", "--to", "4"]).ok().json_lines();
+    assert_eq!(entries[0]["ops"], json!([{ "keyspace": "default", "key": "a", "op": "delete" }]));
+    let entry = &run(&["log", &store, "--json", "--ops", "--from", &newest.to_string()]).ok().json_lines()[0];
+    assert_eq!(entry["metadata"], "by hand");
+    assert_eq!(entry["ops"], json!([{ "keyspace": "default", "key": "c", "op": "put", "bytes": 4 }]));
+    assert_eq!(run(&["log", &store, "--limit", "2"]).ok().text().lines().count(), 2);
+}
+
+#[test]
+fn following_the_log_shows_what_another_process_commits() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    let mut command = plimsoll();
+    command.args(["log", &store, "--follow", "--from", "4", "--limit", "3"]).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut glsn = || lines.next().unwrap().unwrap().split('\t').next().unwrap().to_owned();
+    assert_eq!(glsn(), "4");
+    run(&["put", &store, "c", "5"]).ok();
+    assert_eq!(glsn(), "5");
+    run(&["put", &store, "c", "6"]).ok();
+    assert_eq!(glsn(), "6");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn following_the_log_ends_with_ctrl_c() {
+    use rustix::process::{Pid, Signal, kill_process};
+
+    let folder = Folder::new();
+    let store = store(&folder);
+    let mut command = plimsoll();
+    let mut child = command.args(["log", &store, "--follow", "--from", "4"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("4\t"));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}

@@ -1,0 +1,170 @@
+//! Putting, getting, deleting, scanning: by pipe, as JSON, and with exit codes that scripts can test.
+
+use std::io::Read;
+use std::process::Stdio;
+
+use plimsoll::{Db, Options};
+use serde_json::json;
+
+use crate::run::{Folder, plimsoll, run, run_with_input};
+
+#[test]
+fn what_was_put_is_got_back_byte_for_byte() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let large: Vec<u8> = (0..3_000_000_u32).map(|number| (number % 251) as u8).collect();
+    let values: [&[u8]; 4] = [b"", b"text\n", &[0, 255, 10], &large];
+    for (number, value) in values.iter().enumerate() {
+        let key = format!("key{number}");
+        run_with_input(&["put", &store, &key], value).ok();
+        assert!(run(&["get", &store, &key]).ok().out == *value, "{key}");
+        run_with_input(&["put", &store, &key, "-"], value).ok();
+        assert!(run(&["get", &store, &key]).ok().out == *value, "{key}");
+    }
+}
+
+#[test]
+fn a_put_prints_its_glsn() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    assert_eq!(run(&["put", &store, "a", "1"]).ok().text(), "1\n");
+    assert_eq!(run(&["put", &store, "a", "22", "--json"]).ok().json(), json!({ "glsn": 2, "bytes": 2 }));
+}
+
+#[test]
+fn a_key_that_is_not_there_ends_with_1() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    run(&["put", &store, "a", "1"]).ok();
+    run(&["get", &store, "b"]).fails(1, &["plimsoll: there is no key `b` at GLSN 1"]);
+    run(&["history", &store, "b"]).fails(1, &["there never was a key `b`"]);
+    assert_eq!(run(&["delete", &store, "b", "a"]).fails(1, &["there is no key `b`"]).text(), "2\n");
+    run(&["get", &store, "a"]).fails(1, &["no key `a` at GLSN 2"]);
+    assert_eq!(run(&["get", &store, "a", "--at", "1"]).ok().out, b"1");
+}
+
+#[test]
+fn keys_of_any_bytes_are_given_as_hexadecimal_or_as_they_are() {
+    use std::os::unix::ffi::OsStrExt;
+
+    let folder = Folder::new();
+    let store = folder.at("store");
+    run(&["put", &store, "--hex", "00ff0a", "binary"]).ok();
+    assert_eq!(run(&["get", &store, "--hex", "00FF0A"]).ok().out, b"binary");
+    assert_eq!(run(&["scan", &store, "--hex", "--keys"]).ok().text(), "00ff0a\n");
+    assert_eq!(run(&["scan", &store, "--hex", "00f"]).fails(2, &["not hexadecimal"]).out, b"");
+    run(&["delete", &store, "--hex", "00ff0a"]).ok();
+    let raw = std::ffi::OsStr::from_bytes(b"\xff\xfe");
+    assert!(plimsoll().args(["put", &store]).arg(raw).arg("v").output().unwrap().status.success());
+    assert_eq!(run(&["scan", &store, "--json"]).ok().json(), json!({ "key_hex": "fffe", "value": "v" }));
+    assert_eq!(run(&["scan", &store, "--keys", "--null"]).ok().out, b"\xff\xfe\0");
+}
+
+fn store_of_letters(folder: &Folder) -> String {
+    let store = folder.at("store");
+    for key in ["a", "aa", "b", "c", "d"] {
+        run(&["put", &store, key, &format!("value of {key}")]).ok();
+    }
+    store
+}
+
+#[test]
+fn a_scan_is_bounded_by_prefix_keys_limit_and_direction() {
+    let folder = Folder::new();
+    let store = store_of_letters(&folder);
+    let cases: [(&[&str], &str); 9] = [
+        (&[], "a aa b c d"),
+        (&["a"], "a aa"),
+        (&["x"], ""),
+        (&["--from", "aa", "--to", "c"], "aa b"),
+        (&["--from", "b"], "b c d"),
+        (&["--to", "b", "--reverse"], "aa a"),
+        (&["--limit", "2"], "a aa"),
+        (&["--limit", "2", "--reverse"], "d c"),
+        (&["--limit", "0"], ""),
+    ];
+    for (arguments, expected) in cases {
+        let ran = run(&[&["scan", store.as_str(), "--keys"], arguments].concat()).ok();
+        assert_eq!(ran.text().split_whitespace().collect::<Vec<_>>().join(" "), expected, "{arguments:?}");
+    }
+    run(&["scan", &store, "a", "--from", "b"]).fails(2, &["cannot be used with"]);
+}
+
+#[test]
+fn a_scan_tells_values_as_lines_or_as_json() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    run(&["put", &store, "a\tb", "line\nline\\"]).ok();
+    run_with_input(&["put", &store, "c"], b"\xff").ok();
+    assert_eq!(run(&["scan", &store]).ok().out, b"a\\tb\tline\\nline\\\\\nc\t\xff\n");
+    let expected = [json!({ "key": "a\tb", "value": "line\nline\\" }), json!({ "key": "c", "value_hex": "ff" })];
+    assert_eq!(run(&["scan", &store, "--json"]).ok().json_lines(), expected);
+    assert_eq!(run(&["get", &store, "c", "--json"]).ok().json(), json!({ "key": "c", "value_hex": "ff", "at": 2 }));
+}
+
+#[test]
+fn keyspaces_are_apart() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    run(&["put", &store, "k", "one"]).ok();
+    run(&["put", &store, "k", "two", "--keyspace", "other"]).ok();
+    assert_eq!(run(&["get", &store, "k"]).ok().out, b"one");
+    assert_eq!(run(&["get", &store, "k", "--keyspace", "other"]).ok().out, b"two");
+    run(&["delete", &store, "k", "--keyspace", "other"]).ok();
+    assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "k\n");
+    run(&["scan", &store, "--keyspace", "none"]).fails(2, &["no keyspace `none`", "other"]);
+    run(&["delete", &store, "k", "--keyspace", "none"]).fails(2, &["no keyspace `none`"]);
+}
+
+#[test]
+fn a_reader_that_leaves_early_ends_the_command_quietly() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let text: String = (0..50_000).map(|number| format!("{number:08}\tsome value\n")).collect();
+    run_with_input(&["load", &store, "-", "--format", "tsv", "--no-header", "--value", "2"], text.as_bytes()).ok();
+    for arguments in [
+        vec!["scan", &store],
+        vec!["scan", &store, "--json"],
+        vec!["log", &store, "--ops"],
+        vec!["completions", "bash"],
+    ] {
+        let mut child = plimsoll().args(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut first = [0; 16];
+        child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), output.stderr), (Some(0), vec![]), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_full_disk_behind_stdout_is_a_failure() {
+    let folder = Folder::new();
+    let store = store_of_letters(&folder);
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = plimsoll().args(["scan", &store]).stdout(full).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(output.status.code(), Some(6));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot write the output"));
+}
+
+#[test]
+fn readers_work_beside_a_writer_and_a_second_writer_is_told_who_holds_the_store() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    run(&["put", &store, "a", "1"]).ok();
+    let writer = Db::open(&store, Options::new().memory_bytes(32 << 20)).unwrap();
+    let pid = format!("pid {}", std::process::id());
+    run(&["put", &store, "c", "3"]).fails(3, &["open for writing in another process", &pid]);
+    assert_eq!(run(&["get", &store, "a"]).ok().out, b"1");
+    for command in [vec!["scan", &store], vec!["stat", &store], vec!["verify", &store], vec!["log", &store]] {
+        run(&command).ok();
+    }
+    let mut transaction = writer.begin();
+    transaction.put(&writer.keyspace("default").unwrap(), b"b", b"2").unwrap();
+    transaction.commit().unwrap();
+    assert_eq!(run(&["get", &store, "b"]).ok().out, b"2");
+    let backup = folder.at("backup");
+    run(&["backup", &store, &backup]).ok();
+    assert_eq!(run(&["scan", &backup]).ok().text(), "a\t1\nb\t2\n");
+    writer.close().unwrap();
+    run(&["put", &store, "c", "3"]).ok();
+}

@@ -1,0 +1,131 @@
+//! What people see at a terminal, and pipes do not: tables, colours, line ends, a progress bar.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+use crate::repository::{Repository, Script};
+use crate::run::{Folder, plimsoll, run, run_with_input};
+
+/// Two ends of a terminal: the one that a person looks at, and the one that a command writes to.
+fn terminal() -> (File, OwnedFd) {
+    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&controller).unwrap();
+    unlockpt(&controller).unwrap();
+    let name = ptsname(&controller, Vec::new()).unwrap();
+    let user = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+    (File::from(controller), user.into())
+}
+
+/// What the command shows at a terminal on stdout (and on stderr, if `both`).
+fn shown(mut command: Command, both: bool) -> String {
+    let (mut seen, end) = terminal();
+    command.env("TERM", "xterm");
+    command.stderr(if both { Stdio::from(end.try_clone().unwrap()) } else { Stdio::null() });
+    command.stdout(Stdio::from(end));
+    let mut child = command.spawn().unwrap();
+    // Our copies of the terminal's end have to go, for else it never ends.
+    drop(command);
+    let mut text = Vec::new();
+    let mut piece = [0; 4096];
+    // At the end Linux says EIO instead of nothing.
+    while let Ok(bytes @ 1..) = seen.read(&mut piece) {
+        text.extend_from_slice(&piece[..bytes]);
+    }
+    child.wait().unwrap();
+    String::from_utf8(text).unwrap().replace("\r\n", "\n")
+}
+
+fn shown_of(arguments: &[&str]) -> String {
+    let mut command = plimsoll();
+    command.args(arguments);
+    shown(command, false)
+}
+
+fn store(folder: &Folder) -> String {
+    let store = folder.at("store");
+    run(&["put", &store, "text", "no line end"]).ok();
+    run_with_input(&["put", &store, "binary"], b"\x1b[31m\xff").ok();
+    store
+}
+
+#[test]
+fn a_value_gets_a_line_end_and_cannot_change_the_terminal() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    assert_eq!(shown_of(&["get", &store, "text"]), "no line end\n");
+    assert_eq!(shown_of(&["get", &store, "binary"]), "\\u{1b}[31m\\xff\n");
+}
+
+#[test]
+fn tables_are_coloured_unless_asked_not_to() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    let coloured = shown_of(&["scan", &store]);
+    assert!(coloured.contains("\x1b[1mtext\x1b[0m  no line end\n"), "{coloured:?}");
+    let plain = "binary  \\u{1b}[31m\\xff\ntext  no line end\n";
+    assert_eq!(shown_of(&["scan", &store, "--color", "never"]), plain);
+    let mut command = plimsoll();
+    command.args(["scan", &store]).env("NO_COLOR", "1");
+    assert_eq!(shown(command, false), plain);
+    assert!(run(&["diff", &store, "0", "1", "--color", "always"]).text().starts_with('+'));
+}
+
+#[test]
+fn every_table_has_words_for_people() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    let cases: [(&[&str], &[&str]); 7] = [
+        (&["put", &store, "k", "v"], &["1 B committed as GLSN 3"]),
+        (&["delete", &store, "k"], &["1 key deleted as of GLSN 4"]),
+        (&["history", &store, "k"], &["GLSN", "time (UTC)", "deleted", "1 B"]),
+        (&["diff", &store, "1", "2"], &["+ binary", "1 difference between GLSN 1 and 2"]),
+        (&["log", &store], &["commit", "1 op"]),
+        (&["stat", &store], &["keyspaces\n", "newest GLSN", "32.0 MiB"]),
+        (&["verify", &store], &["no problems; read"]),
+    ];
+    for (arguments, parts) in cases {
+        let text = shown_of(&[arguments, &["--color", "never"]].concat());
+        for part in parts {
+            assert!(text.contains(part), "{part:?} is not in {text}");
+        }
+    }
+}
+
+#[test]
+fn an_import_shows_a_progress_bar_and_then_a_table_with_the_budget() {
+    let folder = Folder::new();
+    let repository = Repository::init(&folder.path().join("repository"));
+    let mut script = Script::new(3);
+    script.awkward_history(40);
+    repository.fast_import(&script.into_stream());
+    let mut command = plimsoll();
+    command.args(["import", "git", repository.path(), &folder.at("store"), "--color", "never"]);
+    let text = shown(command, true);
+    assert!(text.contains("/40 commits"), "{text:?}");
+    let table = &text[text.rfind("  transactions").unwrap()..];
+    for part in [
+        "transactions   ",
+        "  40\n",
+        "versions",
+        "bytes in",
+        "bytes on disk",
+        "time",
+        "MiB (git's own processes are not counted)",
+        "32.0 MiB",
+    ] {
+        assert!(table.contains(part), "{part:?} is not in {table}");
+    }
+}
+
+#[test]
+fn a_pipe_sees_no_progress_and_no_colour() {
+    let folder = Folder::new();
+    let file = folder.file("a.csv", "k,v\n1,2\n");
+    let ran = run(&["load", &folder.at("store"), &file]).ok();
+    assert_eq!(ran.err, "");
+    assert!(!ran.text().contains('\x1b'));
+}
