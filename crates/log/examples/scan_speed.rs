@@ -1,8 +1,8 @@
 //! How fast the log scans, reads and appends durably, beside bare loops of the same work.
 //!
-//! `cargo run --release -p plimsoll-log --example scan_speed [DIR] [--records-of N]`
+//! `cargo run --release -p plimsoll-log --example scan_speed [DIR] [--records-of N] [--entries N]`
 //!
-//! 200,000 entries of 128 bytes, everything resident, random start; medians of slices of 2 ms. Durable appends against write +
+//! 200,000 entries of 128 bytes (or as many as told), everything resident, random start; medians of slices of 2 ms. Durable appends against write +
 //! fdatasync of the same bytes on a file of zeros, alternating in the same run.
 
 use std::path::{Path, PathBuf};
@@ -23,7 +23,6 @@ use plimsoll_memory::pool::Pool;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-const ENTRIES: u64 = 200_000;
 const PAYLOAD: [u8; 128] = [0x5a; 128];
 const SLICE_NANOS: u64 = 2_000_000;
 const SLICES: usize = 150;
@@ -31,17 +30,18 @@ const SLICES: usize = 150;
 fn main() -> Outcome<()> {
     let mut arguments = std::env::args().skip(1);
     let mut dir = PathBuf::from("scan_speed.tmp");
-    let mut record = 1;
+    let (mut record, mut entries) = (1, 200_000);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--records-of" => record = arguments.next().unwrap_or_default().parse()?,
+            "--entries" => entries = arguments.next().unwrap_or_default().parse()?,
             path => dir = PathBuf::from(path),
         }
     }
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new());
     remove_all(&*disk, &dir)?;
     disk.create_dir(&dir)?;
-    let result = scans(&disk, &dir, record).and_then(|()| appends(&disk, &dir));
+    let result = scans(&disk, &dir, record, entries).and_then(|()| appends(&disk, &dir));
     remove_all(&*disk, &dir)?;
     result
 }
@@ -65,32 +65,33 @@ fn open(disk: &Arc<dyn Disk>, dir: &Path) -> Outcome<FileLog> {
     Ok(FileLog::open(options)?.0)
 }
 
-fn fill(log: &FileLog, record: usize) -> Outcome<()> {
+fn fill(log: &FileLog, record: usize, entries: u64) -> Outcome<()> {
     let parts: [&[u8]; 1] = [&PAYLOAD];
-    let entries = vec![DraftEntry { stream: StreamId(1), parts: &parts }; record];
-    for _ in 0..ENTRIES as usize / record {
-        log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, sides: &[] }, None)?;
+    let drafts = vec![DraftEntry { stream: StreamId(1), parts: &parts }; record];
+    for _ in 0..entries as usize / record {
+        log.submit(&Draft { entries: &drafts, read_at: Glsn::NONE, sides: &[] }, None)?;
     }
     Ok(log.sync()?)
 }
 
-fn scans(disk: &Arc<dyn Disk>, dir: &Path, record: usize) -> Outcome<()> {
+fn scans(disk: &Arc<dyn Disk>, dir: &Path, record: usize, entries: u64) -> Outcome<()> {
     let log = open(disk, &dir.join("scans"))?;
-    fill(&log, record)?;
-    println!("{ENTRIES} entries of 128 bytes in records of {record}, resident, random start");
-    println!("nanoseconds, median and minimum of {SLICES} slices; the rest from the minimum");
     let clock = SystemClock::new();
+    fill(&log, record, entries)?;
+    println!("filled in {} ns per entry, synced once", clock.monotonic_nanos() / entries);
+    println!("{entries} entries of 128 bytes in records of {record}, resident, random start");
+    println!("nanoseconds, median and minimum of {SLICES} slices; the rest from the minimum");
     let mut random = Random::new(1);
     let mut sum = 0u64;
     let read = time(&clock, || {
-        let entry = log.read(Glsn(1 + random.below(ENTRIES)))?;
+        let entry = log.read(Glsn(1 + random.below(entries)))?;
         sum = sum.wrapping_add(u64::from(entry[7])).wrapping_add(entry.meta.timestamp_micros);
         Ok(())
     })?;
     println!("read of 1     {:>9.1} {:>9.1}", read.median, read.least);
     for count in [1, 10, 100, 1000] {
         let scan = time(&clock, || {
-            let start = 1 + random.below(ENTRIES - count);
+            let start = 1 + random.below(entries - count);
             let mut scan = log.scan(Glsn(start)..Glsn(start + count), None)?;
             let mut seen = 0;
             while let Some(entry) = scan.next_entry() {

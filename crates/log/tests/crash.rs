@@ -16,6 +16,7 @@ use plimsoll_disk::vfs::Disk;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
+use plimsoll_log::file_log::salvage::salvage;
 use plimsoll_log::glsn::{Glsn, Position};
 use plimsoll_log::log::Log;
 use plimsoll_log::side::SideRef;
@@ -164,6 +165,89 @@ fn after_a_power_cut_at_any_sync_every_acknowledged_entry_is_there() {
         let swept = log.sweep_sides(&|_| false);
         assert!(swept.is_ok(), "{swept:?}");
         check(&log, &mut model, &format!("seed {seed}, swept"));
+    }
+}
+
+#[test]
+fn one_run_is_cut_at_each_of_its_syncs_in_turn() {
+    for seed in 100..104 {
+        for at in 0.. {
+            let memory = Memory::new(16 << 20);
+            let disk = LyingDisk::new(seed);
+            let mut random = Random::new(seed);
+            let mut model = Model::default();
+            let log = open(&disk, &memory, None).unwrap();
+            disk.cut_power_at_sync(disk.sync_count() + at);
+            let ended = run(&log, &mut model, &mut random, 150);
+            let was_cut = disk.power_is_cut();
+            assert_eq!(ended.is_err(), was_cut, "{ended:?}");
+            drop(log);
+            disk.restore_power();
+            let context = format!("seed {seed}, sync {at}");
+            let log = open(&disk, &memory, model.known).unwrap_or_else(|error| panic!("{context}: {error}"));
+            check(&log, &mut model, &context);
+            if !was_cut {
+                assert!(at > 20, "{at}");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn salvage_that_is_cut_short_can_be_run_again() {
+    for at in 0.. {
+        let memory = Memory::new(16 << 20);
+        let disk = LyingDisk::new(at);
+        let log = open(&disk, &memory, None).unwrap();
+        let payloads: Vec<_> = (0..120).map(|number| payload(number, 6000)).collect();
+        payloads.iter().for_each(|payload| assert!(common::append(&log, 0, payload) > Glsn::NONE));
+        log.close().unwrap();
+        drop(log);
+        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+        disk.cut_power_at_sync(disk.sync_count() + at);
+        let first = salvage(&options(&shared, &memory), Glsn(50));
+        let was_cut = disk.power_is_cut();
+        assert_eq!(first.is_err(), was_cut);
+        disk.restore_power();
+        let again = salvage(&options(&shared, &memory), Glsn(50)).unwrap();
+        assert_eq!(again.kept.glsn, Glsn(49), "sync {at}");
+        let log = open(&disk, &memory, Some(again.kept)).unwrap();
+        assert!(scan_all(&log, 1, 999, None).iter().map(|(_, payload)| payload).eq(&payloads[..49]));
+        if !was_cut {
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_budget_that_refuses_at_any_moment_leaves_the_log_usable() {
+    for refused_at in 0..12 {
+        let memory = Memory::new(16 << 20);
+        let disk = LyingDisk::new(1);
+        let log = open(&disk, &memory, None).unwrap();
+        let mut kept = Vec::new();
+        for number in 0..200u64 {
+            memory.budget.fail_after(refused_at);
+            let bytes = payload(number, 100 + (number as usize * 977) % 9000);
+            match common::submit(&log, 0, &bytes) {
+                Ok(_) => kept.push(bytes),
+                Err(error) => assert!(matches!(error, LogError::OutOfBudget(_)), "{error}"),
+            }
+            memory.budget.fail_after(refused_at);
+            let next = log.bounds().next;
+            log.wait_durable(Glsn(next.0 - 1)).unwrap();
+            memory.budget.fail_after(refused_at);
+            match log.read(Glsn(next.0 - 1)) {
+                Ok(entry) => assert_eq!(&*entry, &kept[kept.len() - 1][..]),
+                Err(error) => assert!(matches!(error, LogError::OutOfBudget(_)), "{error}"),
+            }
+        }
+        memory.budget.fail_after(u64::MAX);
+        assert!(kept.len() > 100, "{} of 200, refused at {refused_at}", kept.len());
+        kept.push(b"once there is room".to_vec());
+        common::append(&log, 0, b"once there is room");
+        assert!(scan_all(&log, 1, 999, None).iter().map(|(_, payload)| payload).eq(&kept));
     }
 }
 

@@ -197,10 +197,15 @@ fn make_room_here(
     Ok(())
 }
 
+/// How many bytes to zero ahead at a time.
+fn zero_step(writing: &Writing, order: &Order) -> u64 {
+    let bulk = writing.group_bytes.load(Ordering::Relaxed) >= BULK_GROUP_BYTES;
+    if bulk { ZERO_STEP_BULK } else { order.zero_step }
+}
+
 /// Writes zeros up to `bound` and some way beyond, so that the sync of what comes next changes no size.
 fn zero_ahead(core: &Core, writing: &Writing, order: &mut Order, bound: u64) -> Result<(), LogError> {
-    let bulk = writing.group_bytes.load(Ordering::Relaxed) >= BULK_GROUP_BYTES;
-    let step = if bulk { ZERO_STEP_BULK } else { order.zero_step };
+    let step = zero_step(writing, order);
     let least = bound.next_multiple_of(BLOCK_BYTES as u64);
     let wanted = (bound + step).next_multiple_of(ZERO_STEP_BULK).min(u64::from(order.header.segment_bytes)).max(least);
     let result = match write_zeros(&*order.file, order.zeroed, wanted) {
@@ -277,14 +282,12 @@ pub(crate) fn turn_to_new_segment(core: &Core, writing: &Writing, order: &mut Or
         side_mark: core.sides.mark(),
         segment_bytes: core.options.segment_size(),
     };
-    let zeroed = order.zero_step.min(u64::from(header.segment_bytes)).next_multiple_of(BLOCK_BYTES as u64);
-    let file = create_segment(&*core.options.disk, &core.options.dir, &header, zeroed).map_err(|error| {
-        core.segments.unreserve();
-        match error {
+    let zeroed = zero_step(writing, order).min(u64::from(header.segment_bytes)).next_multiple_of(BLOCK_BYTES as u64);
+    let file =
+        create_segment(&*core.options.disk, &core.options.dir, &header, zeroed).map_err(|error| match error {
             NotCreated::Cleanly(error) => error.into(),
             NotCreated::Perhaps(error) => core.syncer.poison(&error.into()),
-        }
-    })?;
+        })?;
     // Zeros behind the end are of no more use; if they stay, they only take space.
     let _ = order.file.set_len(u64::from(end.offset).next_multiple_of(BLOCK_BYTES as u64));
     begin_segment(core, order, &mut writer, header, file, zeroed);

@@ -117,16 +117,25 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug)]
 pub(crate) struct Segments {
     list: RwLock<Vec<Arc<Segment>>>,
-    lease: Mutex<Lease>,
+    room: Mutex<Room>,
     first: AtomicU64,
+}
+
+/// Room in the budget for descriptions of segments: for one more than there are, so that turning to a new one does not depend on
+/// what is free just then.
+#[derive(Debug)]
+struct Room {
+    lease: Lease,
+    ahead: bool,
 }
 
 impl Segments {
     /// The segments of `list`, which is not empty.
     pub(crate) fn new(list: Vec<Arc<Segment>>, options: &FileLogOptions) -> Result<Self, LogError> {
-        let lease = options.budget.lease(Kind::Metadata, list.len() as u64 * SEGMENT_LEASE_BYTES)?;
+        let lease = options.budget.lease(Kind::Metadata, (list.len() as u64 + 1) * SEGMENT_LEASE_BYTES)?;
+        let room = Mutex::new(Room { lease, ahead: true });
         let first = list.first().map_or(Glsn::FIRST, |segment| segment.first());
-        Ok(Self { list: RwLock::new(list), lease: Mutex::new(lease), first: AtomicU64::new(first.0) })
+        Ok(Self { list: RwLock::new(list), room, first: AtomicU64::new(first.0) })
     }
 
     /// The first GLSN that is not trimmed.
@@ -152,19 +161,21 @@ impl Segments {
         self.read().clone()
     }
 
-    /// Makes room for one more.
+    /// Makes sure that there is room for one more.
     pub(crate) fn reserve(&self) -> Result<(), LogError> {
-        Ok(lock(&self.lease).grow(SEGMENT_LEASE_BYTES)?)
-    }
-
-    /// Gives back the room for one.
-    pub(crate) fn unreserve(&self) {
-        lock(&self.lease).shrink(SEGMENT_LEASE_BYTES);
+        let mut room = lock(&self.room);
+        if !room.ahead {
+            room.lease.grow(SEGMENT_LEASE_BYTES)?;
+            room.ahead = true;
+        }
+        Ok(())
     }
 
     /// Adds the new active segment, for which room was made.
     pub(crate) fn push(&self, segment: Arc<Segment>) {
         self.write().push(segment);
+        let mut room = lock(&self.room);
+        room.ahead = room.lease.grow(SEGMENT_LEASE_BYTES).is_ok();
     }
 
     /// Takes the first one out.
@@ -173,7 +184,7 @@ impl Segments {
         let first = (list.len() > 1).then(|| list.remove(0));
         drop(list);
         if first.is_some() {
-            self.unreserve();
+            lock(&self.room).lease.shrink(SEGMENT_LEASE_BYTES);
         }
         first
     }

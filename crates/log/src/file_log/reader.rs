@@ -173,14 +173,16 @@ impl Core {
 
     /// The last GLSN whose record is not younger than `micros`.
     pub(crate) fn last_not_younger(&self, micros: u64) -> Result<Glsn, LogError> {
-        let all = self.segments.all();
         let readable = self.readable();
         let first = self.segments.first();
-        let Some(at) = all.partition_point(|segment| segment.header.timestamp_floor <= micros).checked_sub(1) else {
-            return Err(LogError::Trimmed { asked: Glsn(first.0.saturating_sub(1)), first });
+        let (mut low, mut high) = {
+            let all = self.segments.read();
+            let behind = all.partition_point(|segment| segment.header.timestamp_floor <= micros);
+            let Some(at) = behind.checked_sub(1) else {
+                return Err(LogError::Trimmed { asked: Glsn(first.0.saturating_sub(1)), first });
+            };
+            (all[at].first().0 - 1, all.get(behind).map_or(readable.0, |next| next.first().0 - 1))
         };
-        let (mut low, mut high) =
-            (all[at].first().0 - 1, all.get(at + 1).map_or(readable.0, |next| next.first().0 - 1));
         high = high.min(readable.0);
         // Everything up to `low` is not younger; everything behind `high` is.
         while low < high {

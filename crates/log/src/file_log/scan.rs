@@ -24,6 +24,9 @@ use crate::log::Scan;
 /// Places that are looked up at a time.
 const BATCH: usize = 32;
 
+/// Entries of the active segment that are looked at in search of a stream before writers get their turn.
+const LOOKED_AT: u64 = 1 << 16;
+
 /// From so many entries on, a scan does not push anything else out of the pool.
 const LONG_SCAN: u64 = 4096;
 
@@ -136,7 +139,7 @@ impl<'a> FileScan<'a> {
         {
             return self.fail(error);
         }
-        if self.record.record_first.0 + u64::from(header.index) != glsn.0 || header.index >= self.record.record_count {
+        if header.index >= self.record.record_count || self.record.record_first.0 + u64::from(header.index) != glsn.0 {
             return self.fail_at(glsn, offset);
         }
         let meta = EntryMeta { glsn, stream: header.stream, ..self.record };
@@ -314,7 +317,7 @@ impl<'a> FileScan<'a> {
             self.enter(segment);
         }
         let from = (self.next.0 - tail.first.0) as u32;
-        let below = (limit.0 - tail.first.0).min(u64::from(tail.numbers.len())) as u32;
+        let below = (limit.0 - tail.first.0).min(u64::from(tail.numbers.len())).min(u64::from(from) + LOOKED_AT) as u32;
         let mut found = 0;
         let mut index = from;
         while found < BATCH && index < below {

@@ -1,4 +1,7 @@
 //! Which side files there are: ids that were given out, files that no record names yet, files that are open.
+//!
+//! Law: an id is never given out twice. The highest is remembered by every record, by every segment's header, and by the files
+//! themselves; one that none of them remembers was never finished, or discarded at once, before the log was cut off.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
