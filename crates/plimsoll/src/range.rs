@@ -6,6 +6,7 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::Lease;
 
 use crate::error::Result;
 use crate::index::view::{Direction, Visible};
@@ -14,7 +15,7 @@ use crate::read_path::check_key;
 use crate::read_set::ReadSet;
 use crate::store::Store;
 use crate::transaction::own_value;
-use crate::value::Value;
+use crate::value::{Value, charge};
 use crate::version::Stored;
 use crate::write_set::{Write, WriteSet};
 
@@ -111,6 +112,8 @@ pub struct Range<'t> {
     finished: bool,
     key: Vec<u8>,
     value: Vec<u8>,
+    /// Covers `value` while it is large.
+    value_lease: Option<Lease>,
 }
 
 /// The walk once it has begun.
@@ -143,6 +146,7 @@ impl<'t> Range<'t> {
             reached: None,
             key: Vec::new(),
             value: Vec::new(),
+            value_lease: None,
         }
     }
 
@@ -248,6 +252,8 @@ impl<'t> Range<'t> {
             self.key.clear();
             self.key.extend_from_slice(version.key);
             if !self.keys_only {
+                let len = version.stored.value_bytes();
+                make_value_room(&self.store, &mut self.value, &mut self.value_lease, len)?;
                 self.store.load(version.glsn, version.stored, &mut self.value)?;
             }
             return Ok(true);
@@ -278,6 +284,8 @@ impl<'t> Range<'t> {
                 let (key, glsn, encoded) = walk.waiting.take().expect("it was there");
                 let stored = Stored::decode(&encoded).expect("encoded just now");
                 if !self.keys_only {
+                    let len = stored.value_bytes();
+                    make_value_room(&self.store, &mut self.value, &mut self.value_lease, len)?;
                     self.store.load(glsn, stored, &mut self.value)?;
                 }
                 self.key = key;
@@ -292,6 +300,7 @@ impl<'t> Range<'t> {
             let deleted = write == Write::Deleted;
             if !deleted && !self.keys_only {
                 let set = self.own.expect("there are own writes");
+                make_value_room(&self.store, &mut self.value, &mut self.value_lease, write.value_bytes())?;
                 own_value(&self.store, set, write, &mut self.value)?;
             }
             own.advance()?;
@@ -318,14 +327,39 @@ impl<'t> Range<'t> {
     }
 }
 
+/// Makes `value` ready for `len` bytes; what a large one before it took is given back.
+fn make_value_room(store: &Store, value: &mut Vec<u8>, lease: &mut Option<Lease>, len: u64) -> Result<()> {
+    let covered = lease.as_ref().map_or(0, Lease::bytes);
+    if covered > 0 && covered != len {
+        *value = Vec::new();
+        *lease = None;
+    }
+    if lease.is_none() {
+        *lease = charge(&store.budget, len)?;
+    }
+    if lease.is_some() {
+        value.clear();
+        value.reserve_exact(len as usize);
+    }
+    Ok(())
+}
+
 impl Iterator for Range<'_> {
     type Item = Result<(Vec<u8>, Value)>;
 
     fn next(&mut self) -> Option<Self::Item> {
         match self.advance() {
-            Ok(Some((key, value))) => Some(Ok((key.to_vec(), value.to_vec().into()))),
             Ok(None) => None,
             Err(error) => Some(Err(error)),
+            Ok(Some((key, _))) => {
+                let key = key.to_vec();
+                let value = match self.value_lease.take() {
+                    // A large value changes hands, with what covers it.
+                    Some(lease) => Value::leased(std::mem::take(&mut self.value), lease),
+                    None => self.value.clone().into(),
+                };
+                Some(Ok((key, value)))
+            }
         }
     }
 }

@@ -62,9 +62,8 @@ impl Store {
         if hit.stored() == Stored::Deleted {
             return Ok(None);
         }
-        let mut bytes = Vec::new();
-        self.load(hit.glsn(), hit.stored(), &mut bytes)?;
-        Ok(Some(bytes.into()))
+        let (glsn, stored) = (hit.glsn(), hit.stored());
+        Value::of_len(&self.budget, stored.value_bytes(), |bytes| self.load(glsn, stored, bytes)).map(Some)
     }
 
     /// Replaces `into` by the whole value of a version that is not a deletion.

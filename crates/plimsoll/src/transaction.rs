@@ -82,9 +82,8 @@ impl Transaction {
             if write == Write::Deleted {
                 return Ok(None);
             }
-            let mut bytes = Vec::new();
-            own_value(&self.store, &self.writes, write, &mut bytes)?;
-            Ok(Some(bytes.into()))
+            let fill = |bytes: &mut Vec<u8>| own_value(&self.store, &self.writes, write, bytes);
+            Value::of_len(&self.store.budget, write.value_bytes(), fill).map(Some)
         })
     }
 

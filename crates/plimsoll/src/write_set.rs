@@ -54,6 +54,15 @@ pub(crate) enum Write<'a> {
 }
 
 impl<'a> Write<'a> {
+    /// Length of the value in bytes; 0 for a deletion.
+    pub(crate) fn value_bytes(&self) -> u64 {
+        match *self {
+            Write::Deleted => 0,
+            Write::Inline(value) => value.len() as u64,
+            Write::Buffered { len, .. } | Write::InSide { len, .. } => len,
+        }
+    }
+
     fn encode(&self, out: &mut Vec<u8>) {
         match *self {
             Write::Deleted => Stored::Deleted.encode(out),

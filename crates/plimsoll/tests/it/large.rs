@@ -63,7 +63,11 @@ fn a_transaction_larger_than_the_budget_commits_whole() {
     let (mut puts, mut deletes) = (0, 0);
     commit
         .for_each(|op| {
-            if op.change == plimsoll::OpChange::Delete { deletes += 1 } else { puts += 1 }
+            if op.change == plimsoll::OpChange::Delete {
+                deletes += 1
+            } else {
+                puts += 1
+            }
             Ok(())
         })
         .unwrap();
@@ -195,4 +199,32 @@ fn many_commits_under_the_smallest_budget_stay_below_it() {
     }
     assert_eq!(snapshot.range(&ks, ..).unwrap().keys_only().count(), 150_000);
     assert!(db.stats().memory.peak_bytes <= BUDGET);
+}
+
+#[test]
+fn a_value_in_the_hands_of_a_user_counts_against_the_budget() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path().join("store"), options()).unwrap();
+    let ks = db.keyspace("default").unwrap();
+    let held = || db.stats().memory.by_kind.iter().find(|(kind, _)| *kind == "staging").unwrap().1;
+    let mut tx = db.begin();
+    tx.put_reader(&ks, b"5 MiB", &mut std::io::repeat(5).take(5 << 20)).unwrap();
+    tx.put_reader(&ks, b"60 MiB", &mut std::io::repeat(6).take(60 << 20)).unwrap();
+    tx.commit().unwrap();
+    let snapshot = db.snapshot();
+    let before = held();
+    let value = snapshot.get(&ks, b"5 MiB").unwrap().unwrap();
+    assert_eq!(held() - before, 5 << 20);
+    drop(value);
+    assert_eq!(held(), before);
+    // What does not fit is refused, by get and by a walk; a reader still reads it.
+    assert!(matches!(snapshot.get(&ks, b"60 MiB"), Err(Error::OutOfBudget(_))));
+    let mut walk = snapshot.range(&ks, ..).unwrap();
+    assert_eq!(walk.next().unwrap().unwrap().1.len(), 5 << 20);
+    assert!(matches!(walk.next(), Some(Err(Error::OutOfBudget(_)))));
+    assert!(walk.next().is_none());
+    drop(walk);
+    assert_eq!(held(), before);
+    let mut reader = snapshot.get_reader(&ks, b"60 MiB").unwrap().unwrap();
+    assert_eq!(std::io::copy(&mut reader, &mut std::io::sink()).unwrap(), 60 << 20);
 }
