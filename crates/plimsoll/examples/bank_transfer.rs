@@ -21,8 +21,14 @@ fn main() -> Result<()> {
 
     let conflicts = AtomicU64::new(0);
     std::thread::scope(|scope| -> Result<()> {
-        let threads: Vec<_> =
-            (0..8).map(|thread| scope.spawn({ let (db, accounts, conflicts) = (&db, &accounts, &conflicts); move || teller(db, accounts, thread, conflicts) })).collect();
+        let threads: Vec<_> = (0..8)
+            .map(|thread| {
+                scope.spawn({
+                    let (db, accounts, conflicts) = (&db, &accounts, &conflicts);
+                    move || teller(db, accounts, thread, conflicts)
+                })
+            })
+            .collect();
         threads.into_iter().try_for_each(|thread| thread.join().expect("a teller does not panic"))
     })?;
 

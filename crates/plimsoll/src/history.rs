@@ -102,7 +102,14 @@ impl Diff {
         store.check_retained(keyspace.id, before)?;
         let span = Span::prefix(keyspace.id, prefix)?;
         let versions = store.index.view().versions(span.lower(), span.upper(), before, after)?;
-        Ok(Self { store: Arc::clone(store), versions, before, last_key: Vec::new(), backwards: a > b, _moments: moments })
+        Ok(Self {
+            store: Arc::clone(store),
+            versions,
+            before,
+            last_key: Vec::new(),
+            backwards: a > b,
+            _moments: moments,
+        })
     }
 
     fn step(&mut self) -> Result<Option<Change>> {

@@ -145,8 +145,12 @@ mod tests {
 
     #[test]
     fn a_record_comes_back_as_it_was_written() {
-        let retentions =
-            [Retention::Forever, Retention::Latest, Retention::Glsns(1 << 40), Retention::Time(Duration::from_secs(86_400))];
+        let retentions = [
+            Retention::Forever,
+            Retention::Latest,
+            Retention::Glsns(1 << 40),
+            Retention::Time(Duration::from_secs(86_400)),
+        ];
         for (id, retention) in (7..).zip(retentions) {
             let record = Record::new(id, retention);
             assert_eq!(Record::decode(&record.encode()), Ok(record));

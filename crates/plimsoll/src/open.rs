@@ -126,9 +126,15 @@ fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> {
                 return Ok(());
             }
             if names.iter().any(|entry| !["LOCK", "log", "index"].contains(&entry.name.as_str())) {
-                return not_a_store("this folder holds other things and no store; give another path or an empty folder");
+                return not_a_store(
+                    "this folder holds other things and no store; give another path or an empty folder",
+                );
             }
-            if may_make { Ok(()) } else { not_a_store("this folder is empty; check the path, or make a store by writing to it") }
+            if may_make {
+                Ok(())
+            } else {
+                not_a_store("this folder is empty; check the path, or make a store by writing to it")
+            }
         }
     }
 }

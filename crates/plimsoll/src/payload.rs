@@ -101,7 +101,9 @@ impl<'a> Payload<'a> {
         let version = reader.u8().ok_or_else(damaged)?;
         if version != VERSION {
             return Err(Error::Format {
-                message: format!("a transaction is written in encoding {version}, this version knows {VERSION}; use a newer Plimsoll"),
+                message: format!(
+                    "a transaction is written in encoding {version}, this version knows {VERSION}; use a newer Plimsoll"
+                ),
             });
         }
         let flags = reader.u8().ok_or_else(damaged)?;
@@ -112,7 +114,9 @@ impl<'a> Payload<'a> {
             FLAG_RUNS => Writes::Runs(decode_runs(&mut reader, count).ok_or_else(damaged)?),
             _ => {
                 return Err(Error::Format {
-                    message: format!("a transaction carries flags {flags:#x} that this version does not know; use a newer Plimsoll"),
+                    message: format!(
+                        "a transaction carries flags {flags:#x} that this version does not know; use a newer Plimsoll"
+                    ),
                 });
             }
         };
@@ -163,7 +167,9 @@ impl<'a> Operations<'a> {
             PUT_SIDE => self.put_side().ok_or_else(damaged)?,
             _ => {
                 return Err(Error::Format {
-                    message: format!("a transaction holds an operation of kind {kind} that this version does not know; use a newer Plimsoll"),
+                    message: format!(
+                        "a transaction holds an operation of kind {kind} that this version does not know; use a newer Plimsoll"
+                    ),
                 });
             }
         };
@@ -187,7 +193,9 @@ impl<'a> Operations<'a> {
 }
 
 fn damaged() -> Error {
-    Error::corrupt("a transaction's entry in the log cannot be decoded although its checksum is right; see `plimsoll verify`")
+    Error::corrupt(
+        "a transaction's entry in the log cannot be decoded although its checksum is right; see `plimsoll verify`",
+    )
 }
 
 #[cfg(test)]

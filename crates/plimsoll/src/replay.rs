@@ -14,7 +14,6 @@ use crate::spill::open_partition;
 use crate::version::{MAX_STORED_BYTES, Stored, Version};
 use crate::write_path::stored_bytes;
 
-
 /// Replays everything from behind `from` on; returns the last GLSN. `progress` hears the GLSN of each
 /// transaction, and the last.
 pub(crate) fn replay(

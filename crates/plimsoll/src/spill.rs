@@ -94,7 +94,7 @@ impl Spill {
 
     fn open(&self, info: PartitionInfo, side: SideId) -> Result<Partition> {
         let side = self.log.open_side(side)?;
-        Ok(Partition { info: Arc::new(info), file: side.file, seed: side.seed })
+        Ok(Partition { info: Arc::new(info), file: side.file })
     }
 
     /// Ends the run and merges tiers that are full.
@@ -155,7 +155,8 @@ impl Spill {
     pub(crate) fn lookup(&self, key: &[u8]) -> Result<Option<Found>> {
         for run in &self.runs {
             let at = run.partitions.partition_point(|partition| partition.info.last_key[..] < *key);
-            let Some(partition) = run.partitions.get(at).filter(|partition| partition.info.first_key[..] <= *key) else {
+            let Some(partition) = run.partitions.get(at).filter(|partition| partition.info.first_key[..] <= *key)
+            else {
                 continue;
             };
             if let Some(found) = partition.lookup(key, Glsn::MAX, Touch::Point)?.found {
@@ -236,12 +237,7 @@ impl MergedRuns {
 }
 
 /// A walk over the writes of a commit that stand in side files: `runs` as its payload names them.
-pub(crate) fn side_runs(
-    log: &Arc<dyn Log>,
-    budget: &Budget,
-    runs: &[Vec<SideId>],
-    glsn: Glsn,
-) -> Result<MergedRuns> {
+pub(crate) fn side_runs(log: &Arc<dyn Log>, budget: &Budget, runs: &[Vec<SideId>], glsn: Glsn) -> Result<MergedRuns> {
     let runs = runs.iter().map(|sides| sides.iter().map(|&side| open_partition(log, budget, side, glsn)).collect());
     MergedRuns::new(runs.collect::<Result<_>>()?, &Feed::Pool(Touch::Scan))
 }
@@ -250,7 +246,7 @@ pub(crate) fn side_runs(
 pub(crate) fn open_partition(log: &Arc<dyn Log>, budget: &Budget, side: SideId, glsn: Glsn) -> Result<Partition> {
     let file = log.open_side(side)?;
     let info = read_info(&**file.file.source(), file.pages, PartitionId::Side(side), budget)?;
-    Ok(Partition { info: Arc::new(adopted(&info, glsn)), file: file.file, seed: file.seed })
+    Ok(Partition { info: Arc::new(adopted(&info, glsn)), file: file.file })
 }
 
 fn disjoint(runs: &[SpilledRun]) -> bool {

@@ -42,7 +42,8 @@ pub(crate) fn verify(store: &Store, progress: &mut dyn FnMut(VerifyProgress)) ->
         format!("log/{}, offset {}{glsn}: {}", finding.file, finding.offset, finding.what)
     }));
     report.bytes = log_bytes;
-    report.files = store.options.disk.list(&store.path.join("log"))?.iter().filter(|entry| entry.name != "LOCK").count() as u64;
+    report.files =
+        store.options.disk.list(&store.path.join("log"))?.iter().filter(|entry| entry.name != "LOCK").count() as u64;
     let mut each_file = |bytes| {
         report.files += 1;
         report.bytes += bytes;

@@ -119,13 +119,6 @@ pub(crate) struct Version<'a> {
     pub(crate) stored: Stored<'a>,
 }
 
-/// The index key of a user's key.
-pub(crate) fn index_key(keyspace: u32, key: &[u8], out: &mut Vec<u8>) {
-    out.clear();
-    out.extend_from_slice(&keyspace.to_be_bytes());
-    out.extend_from_slice(key);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

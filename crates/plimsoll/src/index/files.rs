@@ -169,7 +169,7 @@ impl Files {
                 id.0, side.pages, info.pages
             )));
         }
-        Ok(Partition { info: Arc::new(info), file: side.file, seed: side.seed })
+        Ok(Partition { info: Arc::new(info), file: side.file })
     }
 
     /// Removes what an earlier life left: run files that `is_named` does not know, and a manifest that was not finished.

@@ -30,7 +30,7 @@ use crate::index::{Ground, Horizon, Index};
 use crate::run::builder::PartitionBuilder;
 use crate::run::file::SideSink;
 use crate::run::partition::PartitionInfo;
-use crate::version::{INLINE_BYTES, Stored, Version, index_key};
+use crate::version::{INLINE_BYTES, Stored, Version};
 
 /// Keeps everything.
 const FOREVER: u32 = 1;
@@ -497,6 +497,13 @@ impl World {
         names.sort();
         names
     }
+}
+
+/// The index key of a user's key.
+fn index_key(keyspace: u32, key: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    out.extend_from_slice(&keyspace.to_be_bytes());
+    out.extend_from_slice(key);
 }
 
 /// The seeds of a random test: so many, or the one in `PLIMSOLL_SEED`, or as many as `PLIMSOLL_SEEDS` says.

@@ -230,8 +230,7 @@ pub(crate) fn open_run(
         let path = file.path.display();
         return Err(Error::corrupt(format!("{path}: the file has {pages} pages, the manifest says {}", info.pages)));
     }
-    let seed = file.seed;
-    Ok(Partition { info: Arc::new(info), file: pool.attach(Arc::new(file)), seed })
+    Ok(Partition { info: Arc::new(info), file: pool.attach(Arc::new(file)) })
 }
 
 /// What a partition's own pages say of it, read past the pool. What it takes in memory is the caller's to lease.

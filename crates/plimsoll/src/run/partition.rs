@@ -69,8 +69,6 @@ pub(crate) struct Partition {
     pub(crate) info: Arc<PartitionInfo>,
     /// Its pages in the pool.
     pub(crate) file: PoolFile,
-    /// The seed of its pages.
-    pub(crate) seed: u64,
 }
 
 /// What a point look-up found.

@@ -92,7 +92,7 @@ fn build<'a>(budget: &Budget, versions: impl Iterator<Item = Version<'a>>, pendi
 
 fn open(pool: &Arc<Pool>, pages: Vec<u8>, info: PartitionInfo) -> Partition {
     let source = Arc::new(Source(Mutex::new(pages)));
-    Partition { info: Arc::new(info), file: pool.attach(source), seed: SEED }
+    Partition { info: Arc::new(info), file: pool.attach(source) }
 }
 
 fn partition_of(budget: &Budget, pool: &Arc<Pool>, model: &Model) -> Partition {

@@ -249,7 +249,10 @@ fn a_follower_hears_of_commits_with_their_metadata() {
         })
         .unwrap();
     let default = Some("default".to_owned());
-    assert_eq!(seen, [(default.clone(), b"a".to_vec(), OpChange::Put { bytes: 5 }), (default, b"b".to_vec(), OpChange::Delete)]);
+    assert_eq!(
+        seen,
+        [(default.clone(), b"a".to_vec(), OpChange::Put { bytes: 5 }), (default, b"b".to_vec(), OpChange::Delete)]
+    );
     assert!(follow.next(Duration::from_millis(1)).unwrap().is_none());
 }
 
