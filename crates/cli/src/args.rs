@@ -365,7 +365,8 @@ pub(crate) struct Diff {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-One line an entry: GLSN, time, stream, number of operations or bytes, and a summary of a transaction's metadata or the payload.
+One line an entry: GLSN, time, commit or stream, number of operations or bytes, and a summary of a transaction's metadata or \
+the payload. With --ops each operation follows on a line of its own: + or -, keyspace, bytes, key.
 
 Examples:
   plimsoll log demo.plimsoll --from 100 --limit 20

@@ -48,15 +48,15 @@ pub(crate) fn show_bytes(bytes: &[u8]) -> String {
     shown
 }
 
-/// The beginning of a value for one line of a terminal, and its size if that is not all.
-pub(crate) fn preview(bytes: &[u8], characters_max: usize) -> String {
-    // An escape is up to four characters a byte and a character up to four bytes: this many bytes always fill the line.
-    let head = &bytes[..bytes.len().min(characters_max * 4)];
+/// The beginning of something that is `bytes` long for one line of a terminal, and its size if that is not all.
+pub(crate) fn preview(beginning: &[u8], bytes: u64, characters_max: usize) -> String {
+    // A character is up to four bytes, so this many always fill the line.
+    let head = &beginning[..beginning.len().min(characters_max * 4)];
     let shown = show_bytes(head);
-    if head.len() == bytes.len() && shown.chars().count() <= characters_max {
+    if head.len() as u64 == bytes && shown.chars().count() <= characters_max {
         return shown;
     }
-    let size = crate::size::show_size(bytes.len() as u64);
+    let size = crate::size::show_size(bytes);
     let kept: String = shown.chars().take(characters_max.saturating_sub(size.len() + 4)).collect();
     format!("{kept}… ({size})")
 }
@@ -102,9 +102,9 @@ mod tests {
 
     #[test]
     fn a_preview_fits_and_tells_the_size_of_the_rest() {
-        assert_eq!(preview(b"short", 20), "short");
-        assert_eq!(preview(&[b'x'; 100], 20), "xxxxxxxxxxx… (100 B)");
-        assert!(preview(&[0xff; 1000], 20).chars().count() <= 22);
+        assert_eq!(preview(b"short", 5, 20), "short");
+        assert_eq!(preview(&[b'x'; 80], 100, 20), "xxxxxxxxxxx… (100 B)");
+        assert!(preview(&[0xff; 1000], 1000, 20).chars().count() <= 22);
     }
 
     #[test]

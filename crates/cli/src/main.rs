@@ -15,6 +15,7 @@ mod progress;
 mod size;
 mod store;
 mod time;
+mod values;
 
 use std::process::ExitCode;
 

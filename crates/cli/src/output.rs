@@ -146,6 +146,14 @@ impl Output {
         self.raw(b"\n")
     }
 
+    /// A JSON object without its end: one more member is to come.
+    pub(crate) fn open_object(&mut self, object: &Map<String, Value>) -> Result<(), Failure> {
+        let mut text = serde_json::to_string(object).expect("text and numbers are always JSON");
+        text.pop();
+        text.push(',');
+        self.raw(text.as_bytes())
+    }
+
     /// A tab-separated line whose fields never break it.
     pub(crate) fn fields(&mut self, fields: &[&[u8]]) -> Result<(), Failure> {
         let mut line = Vec::new();

@@ -7,7 +7,7 @@ mod apply;
 mod report;
 mod resume;
 
-use plimsoll::{Db, Durability, Retention};
+use plimsoll::{Db, Durability};
 
 use crate::args::{Globals, ImportGit};
 use crate::effort::Effort;
@@ -94,7 +94,7 @@ fn import(
     }
     let progress = progress(repository, after.as_ref())?;
     let keyspace = db.keyspace(&args.keyspace.keyspace)?;
-    let bookmarks = db.create_keyspace(resume::KEYSPACE, Retention::Latest)?;
+    let bookmarks = db.keyspace(resume::KEYSPACE)?;
     let root = bookmark.map(|bookmark| bookmark.root);
     let mut applier = Applier::new(db, keyspace, bookmarks, &args.branch, root);
     while applier.next(&mut feed, counts)? {

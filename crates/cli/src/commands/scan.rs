@@ -1,122 +1,175 @@
 //! `plimsoll scan`: keys and values in order, by prefix or between two keys.
+//!
+//! Values come with their keys. One that is too large for the memory budget ends the walk; it is then streamed, and another walk goes
+//! on behind it.
+
+mod printer;
 
 use std::ops::Bound;
 
-use plimsoll::{Keyspace, Range, Snapshot};
-use serde_json::Map;
+use plimsoll::{Error, Keyspace, Range, Snapshot};
 
 use crate::args::{Globals, Scan};
-use crate::bytes::{key_bytes, preview, push_field, put_json, show_bytes, show_hex};
+use crate::bytes::key_bytes;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Output, Reader, Style};
+use crate::output::{Output, Reader};
 use crate::{moment, store};
 
+use self::printer::Printer;
+
 pub(crate) fn run(globals: &Globals, args: Scan, output: &mut Output) -> Outcome {
-    let printer = Printer {
-        keys_only: args.keys_only,
-        null: args.null,
-        hex: args.keys.hex,
-        width: output.width(),
-        line: Vec::new(),
-    };
-    let limit = args.limit.unwrap_or(u64::MAX);
+    let printer = Printer::new(&args, output);
     let db = store::open_to_read(globals, &args.store)?;
     let keyspace = store::known_keyspace(&db, &args.keyspace.keyspace)?;
     let snapshot = moment::snapshot(&db, args.at.at)?;
-    let range = open_range(&snapshot, &keyspace, args)?;
-    print(range, limit, printer, output)?;
+    let (reverse, left) = (args.reverse, args.limit.unwrap_or(u64::MAX));
+    // A terminal sees the beginning of a value only, which is read by itself.
+    let by_key = output.reader() == Reader::People && !args.keys_only;
+    let keys_only = args.keys_only || by_key;
+    let (lower, upper) = bounds(args)?;
+    let mut walk = Walk { snapshot, keyspace, lower, upper, reverse, left, printer };
+    if by_key {
+        walk.print_by_key(output)?;
+    } else {
+        walk.print(keys_only, output)?;
+    }
     Ok(Exit::Done)
 }
 
-fn open_range<'s>(snapshot: &'s Snapshot, keyspace: &Keyspace, args: Scan) -> Result<Range<'s>, Failure> {
+type Edge = Bound<Vec<u8>>;
+
+fn bounds(args: Scan) -> Result<(Edge, Edge), Failure> {
     let hex = args.keys.hex;
     let bytes = |key: Option<_>| key.map(|key| key_bytes(key, hex)).transpose().map_err(Failure::usage);
     let (from, to, prefix) = (bytes(args.from)?, bytes(args.to)?, bytes(args.prefix)?);
-    let mut range = match prefix {
-        Some(prefix) => snapshot.prefix(keyspace, &prefix)?,
-        None => {
-            let lower = from.as_deref().map_or(Bound::Unbounded, Bound::Included);
-            let upper = to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            snapshot.range(keyspace, (lower, upper))?
+    Ok(match prefix {
+        Some(prefix) => {
+            let upper = behind_prefix(&prefix).map_or(Bound::Unbounded, Bound::Excluded);
+            (Bound::Included(prefix), upper)
         }
-    };
-    if args.reverse {
-        range = range.reverse();
-    }
-    if args.keys_only {
-        range = range.keys_only();
-    }
-    Ok(range)
+        None => (from.map_or(Bound::Unbounded, Bound::Included), to.map_or(Bound::Unbounded, Bound::Excluded)),
+    })
 }
 
-fn print(mut range: Range<'_>, limit: u64, mut printer: Printer, output: &mut Output) -> Result<(), Failure> {
-    for _ in 0..limit {
-        match range.advance()? {
-            Some((key, value)) => printer.print(key, value, output)?,
-            None => break,
-        }
-    }
-    Ok(())
+/// The first key behind all that begin with `prefix`; `None` if there is none.
+fn behind_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let kept = prefix.iter().rposition(|&byte| byte != 0xff)?;
+    let mut behind = prefix[..=kept].to_vec();
+    behind[kept] += 1;
+    Some(behind)
 }
 
-/// Prints pairs; keeps one line's buffer.
-struct Printer {
-    keys_only: bool,
-    null: bool,
-    hex: bool,
-    width: usize,
-    line: Vec<u8>,
+/// A walk over keys that can be taken up again behind any of them.
+struct Walk {
+    snapshot: Snapshot,
+    keyspace: Keyspace,
+    lower: Edge,
+    upper: Edge,
+    reverse: bool,
+    /// How many pairs may still be printed.
+    left: u64,
+    printer: Printer,
 }
 
-impl Printer {
-    fn print(&mut self, key: &[u8], value: &[u8], output: &mut Output) -> Result<(), Failure> {
-        if self.null {
-            output.raw(key)?;
-            return output.raw(b"\0");
-        }
-        match output.reader() {
-            Reader::Json => self.print_json(key, value, output),
-            Reader::Pipe => self.print_line(key, value, output),
-            Reader::People => self.print_for_people(key, value, output),
+impl Walk {
+    fn range(&self, keys_only: bool) -> Result<Range<'_>, Failure> {
+        let bounds = (self.lower.as_ref().map(Vec::as_slice), self.upper.as_ref().map(Vec::as_slice));
+        let range = self.snapshot.range(&self.keyspace, bounds)?;
+        let range = if self.reverse { range.reverse() } else { range };
+        Ok(if keys_only { range.keys_only() } else { range })
+    }
+
+    /// The next walk begins behind `key`.
+    fn pass(&mut self, key: Vec<u8>) {
+        let edge = if self.reverse { &mut self.upper } else { &mut self.lower };
+        *edge = Bound::Excluded(key);
+    }
+
+    /// Prints keys with values as they come, and streams those that are too large for that.
+    fn print(&mut self, keys_only: bool, output: &mut Output) -> Result<(), Failure> {
+        loop {
+            match self.print_while_values_fit(keys_only, output)? {
+                Stopped::AtEnd => return Ok(()),
+                Stopped::AtLarge => {
+                    let Some((key, _)) = self.range(true)?.next().transpose()? else { return Ok(()) };
+                    self.print_large(&key, output)?;
+                    self.pass(key);
+                    self.left -= 1;
+                }
+            }
         }
     }
 
-    fn print_json(&self, key: &[u8], value: &[u8], output: &mut Output) -> Result<(), Failure> {
-        let mut object = Map::new();
-        match self.hex {
-            true => drop(object.insert("key_hex".to_owned(), show_hex(key).into())),
-            false => put_json(&mut object, "key", key),
+    fn print_while_values_fit(&mut self, keys_only: bool, output: &mut Output) -> Result<Stopped, Failure> {
+        let (mut last, mut printed) = (None, 0);
+        let mut printer = std::mem::take(&mut self.printer);
+        let mut range = self.range(keys_only)?;
+        let stopped = loop {
+            if printed == self.left {
+                break Stopped::AtEnd;
+            }
+            match range.advance() {
+                Ok(Some((key, value))) => {
+                    printer.print(key, value, output)?;
+                    printed += 1;
+                    let last = last.get_or_insert_with(Vec::new);
+                    last.clear();
+                    last.extend_from_slice(key);
+                }
+                Ok(None) => break Stopped::AtEnd,
+                Err(Error::OutOfBudget(_)) if !keys_only => break Stopped::AtLarge,
+                Err(error) => return Err(error.into()),
+            }
+        };
+        drop(range);
+        self.printer = printer;
+        self.left -= printed;
+        if let Some(last) = last {
+            self.pass(last);
         }
-        if !self.keys_only {
-            put_json(&mut object, "value", value);
-        }
-        output.json(&object)
+        Ok(stopped)
     }
 
-    fn print_line(&mut self, key: &[u8], value: &[u8], output: &mut Output) -> Result<(), Failure> {
-        self.line.clear();
-        match self.hex {
-            true => self.line.extend_from_slice(show_hex(key).as_bytes()),
-            false => push_field(&mut self.line, key),
-        }
-        if !self.keys_only {
-            self.line.push(b'\t');
-            push_field(&mut self.line, value);
-        }
-        self.line.push(b'\n');
-        output.raw(&self.line)?;
-        // A line of a large value is not kept for the small ones that follow.
-        self.line.shrink_to(1 << 20);
+    fn print_large(&mut self, key: &[u8], output: &mut Output) -> Result<(), Failure> {
+        let mut printer = std::mem::take(&mut self.printer);
+        printer.print_large(key, &|| self.value(key), output)?;
+        self.printer = printer;
         Ok(())
     }
 
-    fn print_for_people(&self, key: &[u8], value: &[u8], output: &mut Output) -> Result<(), Failure> {
-        let key = if self.hex { show_hex(key) } else { show_bytes(key) };
-        if self.keys_only {
-            return output.line(&key);
+    /// Prints keys with the beginnings of their values.
+    fn print_by_key(&mut self, output: &mut Output) -> Result<(), Failure> {
+        let mut keys = self.range(true)?;
+        for _ in 0..self.left {
+            match keys.advance()? {
+                Some((key, _)) => self.printer.print_for_people(key, self.value(key)?, output)?,
+                None => break,
+            }
         }
-        let left = self.width.saturating_sub(key.chars().count() + 2).max(24);
-        let key = output.paint(Style::Strong, &key);
-        output.line(&format!("{key}  {}", preview(value, left)))
+        Ok(())
+    }
+
+    fn value(&self, key: &[u8]) -> Result<plimsoll::ValueReader, Failure> {
+        let value = self.snapshot.get_reader(&self.keyspace, key)?;
+        Ok(value.expect("the walk saw the key in the same snapshot"))
+    }
+}
+
+/// Where a walk stopped.
+enum Stopped {
+    AtEnd,
+    AtLarge,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_behind_a_prefix_is_its_successor() {
+        assert_eq!(behind_prefix(b"ab"), Some(b"ac".to_vec()));
+        assert_eq!(behind_prefix(b"a\xff\xff"), Some(b"b".to_vec()));
+        assert_eq!(behind_prefix(b"\xff"), None);
+        assert_eq!(behind_prefix(b""), None);
     }
 }

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::process::Stdio;
 
 use plimsoll::{Db, Options};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::run::{Folder, plimsoll, run, run_with_input};
 
@@ -100,6 +100,37 @@ fn a_scan_tells_values_as_lines_or_as_json() {
     let expected = [json!({ "key": "a\tb", "value": "line\nline\\" }), json!({ "key": "c", "value_hex": "ff" })];
     assert_eq!(run(&["scan", &store, "--json"]).ok().json_lines(), expected);
     assert_eq!(run(&["get", &store, "c", "--json"]).ok().json(), json!({ "key": "c", "value_hex": "ff", "at": 2 }));
+}
+
+#[test]
+fn values_beyond_the_budget_are_streamed_by_every_command_that_shows_them() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let text = "é\t".repeat(9_000_000);
+    let binary = vec![0xff; 20_000_000];
+    run(&["put", &store, "a", "small"]).ok();
+    run_with_input(&["put", &store, "b"], text.as_bytes()).ok();
+    run_with_input(&["put", &store, "c"], &binary).ok();
+    run(&["put", &store, "d", "small"]).ok();
+    let with = |arguments: &[&str]| run(&[arguments, &["--memory", "16MiB"]].concat()).ok().out;
+    let lines = [
+        b"a\tsmall\n".to_vec(),
+        [b"b\t", text.replace('\t', "\\t").as_bytes(), b"\n"].concat(),
+        [b"c\t", &binary[..], b"\n"].concat(),
+        b"d\tsmall\n".to_vec(),
+    ];
+    assert!(with(&["scan", &store]) == lines.concat());
+    assert!(with(&["scan", &store, "--limit", "2"]) == lines[..2].concat());
+    let reversed: Vec<Vec<u8>> = lines.iter().rev().cloned().collect();
+    assert!(with(&["scan", &store, "--reverse"]) == reversed.concat());
+    assert!(with(&["scan", &store, "--limit", "3", "--reverse"]) == reversed[..3].concat());
+    let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
+    assert!(json(&with(&["get", &store, "b", "--json"]))["value"] == text);
+    assert_eq!(json(&with(&["get", &store, "c", "--json"]))["value_hex"].as_str().unwrap().len(), 40_000_000);
+    let scanned = with(&["scan", &store, "--json"]);
+    let rows: Vec<Value> = scanned.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).map(json).collect();
+    assert_eq!(rows.iter().map(|row| row["key"].as_str().unwrap()).collect::<String>(), "abcd");
+    assert!(rows[1]["value"] == text);
 }
 
 #[test]

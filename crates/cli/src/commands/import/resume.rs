@@ -7,7 +7,7 @@ use crate::exit::{Exit, Failure};
 use crate::git::object_id::ObjectId;
 use crate::git::repository::Repository;
 
-/// Holds the bookmarks; keeps only the latest of each.
+/// Holds the bookmarks. It keeps every version like the imported files do, so that the whole store can be read at any moment.
 pub(super) const KEYSPACE: &str = "plimsoll.import";
 
 /// How far the import into a keyspace has come.

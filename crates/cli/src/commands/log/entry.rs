@@ -58,10 +58,8 @@ impl Printer {
         if !self.ops {
             return output.json(&object);
         }
-        let mut text = Value::Object(object).to_string();
-        text.truncate(text.len() - 1);
-        output.raw(text.as_bytes())?;
-        output.raw(b",\"ops\":[")?;
+        output.open_object(&object)?;
+        output.raw(b"\"ops\":[")?;
         let mut first = true;
         visit_ops(commit, |op| {
             let comma: &[u8] = if first { b"" } else { b"," };
@@ -86,7 +84,7 @@ impl Printer {
             }
             Reader::People => {
                 let size = show_size(entry.payload.len() as u64);
-                let shown = preview(entry.payload, self.width.max(80));
+                let shown = preview(entry.payload, entry.payload.len() as u64, self.width.max(80));
                 self.line(entry.glsn, entry.time_micros, &format!("stream {}", entry.stream), &size, &shown, output)
             }
         }
@@ -114,7 +112,7 @@ impl Printer {
             ]);
         }
         let left = self.width.saturating_sub(8 + 2 + 24 + 2 + 10 + 2 + 10 + 2).max(30);
-        let rest = preview(rest.as_bytes(), left);
+        let rest = preview(rest.as_bytes(), rest.len() as u64, left);
         let time = output.paint(Style::Faint, &time);
         let kind = format!("{kind:<10}");
         output.line(&format!("{glsn:>8}  {time}  {kind}  {size:>10}  {rest}"))

@@ -1,0 +1,102 @@
+//! A key and its value, as each kind of reader wants them.
+
+use plimsoll::ValueReader;
+use serde_json::{Map, Value};
+
+use crate::args::Scan;
+use crate::bytes::{preview, push_field, put_json, show_bytes, show_hex};
+use crate::exit::Failure;
+use crate::output::{Output, Reader, Style};
+use crate::values::{OpenValue, beginning, write_field, write_json_member};
+
+/// Prints pairs; keeps one line's buffer.
+#[derive(Default)]
+pub(super) struct Printer {
+    keys_only: bool,
+    null: bool,
+    hex: bool,
+    width: usize,
+    line: Vec<u8>,
+}
+
+impl Printer {
+    pub(super) fn new(args: &Scan, output: &Output) -> Self {
+        Self { keys_only: args.keys_only, null: args.null, hex: args.keys.hex, width: output.width(), line: Vec::new() }
+    }
+
+    /// A pair whose value is at hand (and is not looked at where only keys are wanted).
+    pub(super) fn print(&mut self, key: &[u8], value: &[u8], output: &mut Output) -> Result<(), Failure> {
+        if self.null {
+            output.raw(key)?;
+            return output.raw(b"\0");
+        }
+        match output.reader() {
+            Reader::People => output.line(&self.shown(key)),
+            Reader::Json => {
+                let mut object = self.object(key);
+                if !self.keys_only {
+                    put_json(&mut object, "value", value);
+                }
+                output.json(&object)
+            }
+            Reader::Pipe => {
+                self.begin_line(key);
+                if !self.keys_only {
+                    push_field(&mut self.line, value);
+                }
+                self.line.push(b'\n');
+                output.raw(&self.line)
+            }
+        }
+    }
+
+    /// A pair whose value is read in pieces.
+    pub(super) fn print_large(&mut self, key: &[u8], open: OpenValue<'_>, output: &mut Output) -> Result<(), Failure> {
+        if output.reader() == Reader::Json {
+            output.open_object(&self.object(key))?;
+            write_json_member(open, output)?;
+            return output.raw(b"}\n");
+        }
+        self.begin_line(key);
+        output.raw(&self.line)?;
+        write_field(open()?, output)?;
+        output.raw(b"\n")
+    }
+
+    /// A pair on one line of a terminal.
+    pub(super) fn print_for_people(&self, key: &[u8], value: ValueReader, output: &mut Output) -> Result<(), Failure> {
+        let key = self.shown(key);
+        let left = self.width.saturating_sub(key.chars().count() + 2).max(24);
+        let bytes = value.len();
+        // A character is up to four bytes.
+        let head = beginning(value, left * 4)?;
+        let key = output.paint(Style::Strong, &key);
+        output.line(&format!("{key}  {}", preview(&head, bytes, left)))
+    }
+
+    fn shown(&self, key: &[u8]) -> String {
+        if self.hex { show_hex(key) } else { show_bytes(key) }
+    }
+
+    fn object(&self, key: &[u8]) -> Map<String, Value> {
+        let mut object = Map::new();
+        match self.hex {
+            true => drop(object.insert("key_hex".to_owned(), show_hex(key).into())),
+            false => put_json(&mut object, "key", key),
+        }
+        object
+    }
+
+    fn begin_line(&mut self, key: &[u8]) {
+        self.line.clear();
+        // What a large value took is not kept for the small ones that follow.
+        self.line.shrink_to(1 << 20);
+        match self.hex {
+            true => self.line.extend_from_slice(show_hex(key).as_bytes()),
+            false => push_field(&mut self.line, key),
+        }
+        if !self.keys_only {
+            self.line.push(b'\t');
+        }
+    }
+}
