@@ -100,6 +100,7 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
         commit_turn: Mutex::new(()),
         trim_turn: Mutex::new(()),
         closed: AtomicBool::new(false),
+        broken: OnceLock::new(),
         bytes_since_free: AtomicU64::new(0),
         streams_known: AtomicBool::new(false),
         lock: Mutex::new(lock),

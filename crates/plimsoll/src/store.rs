@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use plimsoll_disk::vfs::DirLock;
 use plimsoll_log::file_log::FileLog;
@@ -42,6 +42,8 @@ pub(crate) struct Store {
     /// Held while the log is trimmed, or its files are being copied.
     pub(crate) trim_turn: Mutex<()>,
     pub(crate) closed: AtomicBool,
+    /// Why nothing more is accepted, if a commit could not be applied.
+    pub(crate) broken: OnceLock<String>,
     /// Bytes committed since the old end of the log was last looked at.
     pub(crate) bytes_since_free: AtomicU64,
     /// Whether the user has appended to a stream of his own.
@@ -65,6 +67,9 @@ impl Store {
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::invalid("the store is closed; open it again"));
+        }
+        if let Some(cause) = self.broken.get() {
+            return Err(Error::Poisoned { cause: cause.clone() });
         }
         if self.options.read_only { Err(Error::ReadOnly) } else { Ok(()) }
     }

@@ -81,20 +81,41 @@ impl Store {
         writes.prepare(metadata.len())?;
         let body = Body::new(self, &writes, metadata)?;
         let glsn = {
-            let _turn = self.take_turn();
-            self.validate(&reads, moment.at())?;
+            let turn = self.take_turn();
+            if let Err(error) = self.validate(&reads, moment.at()) {
+                drop(turn);
+                return Err(self.settle_conflict(error));
+            }
             self.index.make_room(body.room_bytes, Glsn(self.applied.load(Ordering::Acquire)))?;
             if !writes.spilled().is_empty() {
                 self.index.make_room_for_runs(&writes.spilled().infos(Glsn::NONE))?;
             }
             let glsn = self.submit(&body, &writes, moment.at())?;
-            self.apply(&body, &writes, glsn)?;
+            self.apply(&body, &writes, glsn).map_err(|error| self.break_off(&error))?;
             self.applied.store(glsn.0, Ordering::Release);
             glsn
         };
         writes.committed();
         self.free_log_now_and_then(body.bytes());
         Ok(CommitTicket::of_record(self, glsn))
+    }
+
+    /// Waits until the commit that is in the way can be seen, so that running the transaction again does not meet it again; if that
+    /// commit will never be seen, because the store is poisoned, that is the error.
+    fn settle_conflict(&self, error: Error) -> Error {
+        match error {
+            Error::Conflict { by, .. } if Glsn(by) > self.visible() => match self.log.wait_durable(Glsn(by)) {
+                Ok(()) => error,
+                Err(poisoned) => poisoned.into(),
+            },
+            _ => error,
+        }
+    }
+
+    /// A record that has its place in the log could not be applied: nothing more is accepted, and the next open applies it.
+    fn break_off(&self, error: &Error) -> Error {
+        let cause = format!("a commit that is in the log could not be applied: {error}");
+        Error::Poisoned { cause: self.broken.get_or_init(|| cause).clone() }
     }
 
     /// Where no past is kept, the old end of the log is freed each time about a segment was added at the other.
