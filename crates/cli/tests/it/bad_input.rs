@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use plimsoll::{Db, MAX_VALUE_BYTES, Options, Retention};
 use plimsoll_disk::checksum::checksum;
 
+use crate::repository::Repository;
 use crate::run::{Folder, Ran, plimsoll, run, run_with_input};
 
 #[test]
@@ -174,6 +175,31 @@ fn a_full_disk_fails_the_transaction_and_the_store_stays_usable() {
     let Some(ran) = with_small_disk(script) else { return };
     let ran = ran.fails(0, &["No space left", "free some space"]);
     assert_eq!(ran.text(), "put ended with 6\nv\nget ended with 1\n2\nw\nsound\n", "{}", ran.err);
+}
+
+#[test]
+fn an_import_that_fills_the_disk_goes_on_once_there_is_space() {
+    let folder = Folder::new();
+    let repository = Repository::init(&folder.path().join("repository"));
+    let mut random = fastrand::Rng::with_seed(5);
+    for number in 0..20 {
+        let content: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(2 << 20).collect();
+        repository.commit("c", &[(&format!("{number}"), &content)]);
+    }
+    let script = format!(
+        r#"
+        "$PLIMSOLL" import git "{path}" "$MOUNT/store" > /dev/null; echo "ended with $?"
+        "$PLIMSOLL" scan "$MOUNT/store" --keys | head -n 1
+        mount -o remount,size=100m "$MOUNT"
+        "$PLIMSOLL" import git "{path}" "$MOUNT/store" > /dev/null; echo "ended with $?"
+        "$PLIMSOLL" scan "$MOUNT/store" --keys | wc -l
+        "$PLIMSOLL" get "$MOUNT/store" 19 | cmp - "{path}/19" && echo same
+        "#,
+        path = repository.path()
+    );
+    let Some(ran) = with_small_disk(&script) else { return };
+    let ran = ran.fails(0, &["No space left", "commits were imported", "run the same command again to continue"]);
+    assert_eq!(ran.text(), "ended with 6\n0\nended with 0\n20\nsame\n", "{}", ran.err);
 }
 
 #[test]
