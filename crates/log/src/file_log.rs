@@ -242,7 +242,7 @@ impl Log for FileLog {
 
     fn discard_side(&self, id: SideId) -> Result<(), LogError> {
         self.core.writing()?;
-        self.core.remove_side(id).map(|_| ())
+        self.core.discard_side(id)
     }
 
     fn open_side(&self, id: SideId) -> Result<Side, LogError> {

@@ -206,12 +206,19 @@ impl Drop for FileSideWriter {
     fn drop(&mut self) {
         if !self.finished {
             // Where it cannot be removed now, the next sweep does.
-            let _ = self.core.remove_side(self.id);
+            let _ = self.core.discard_side(self.id);
         }
     }
 }
 
 impl Core {
+    /// Removes a side file that no record names. Once the log is closed, the next opening has swept it, and may have given its id to
+    /// another file.
+    pub(crate) fn discard_side(&self, id: SideId) -> Result<(), LogError> {
+        self.syncer.check()?;
+        self.remove_side(id).map(|_| ())
+    }
+
     /// Removes a side file, if it is there.
     pub(crate) fn remove_side(&self, id: SideId) -> Result<bool, LogError> {
         let name = FileName::Side(id);
