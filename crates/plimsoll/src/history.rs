@@ -2,18 +2,18 @@
 
 use std::fmt;
 use std::ops::Bound;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use plimsoll_log::glsn::Glsn;
 
 use crate::error::{Error, Result};
-use crate::index::view::Versions;
+use crate::index::view::{Versions, View};
 use crate::keyspaces::Keyspace;
 use crate::range::Span;
-use crate::read_path::KeyBuffer;
+use crate::read_path::{KeyBuffer, find};
 use crate::snapshot::time_of;
 use crate::snapshots::OpenMoment;
-use crate::store::Store;
+use crate::store::{Store, check_retained};
 use crate::version::{Stored, Version};
 
 /// One version of a key.
@@ -37,7 +37,11 @@ impl VersionInfo {
 /// The retained versions of a key, newest first.
 pub struct History {
     store: Arc<Store>,
-    versions: Versions,
+    key: KeyBuffer,
+    versions: Option<Versions>,
+    view: Weak<View>,
+    /// Versions up to here are still to come.
+    upto: Glsn,
     _moment: OpenMoment,
 }
 
@@ -45,9 +49,40 @@ impl History {
     pub(crate) fn new(store: &Arc<Store>, keyspace: &Keyspace, key: &[u8]) -> Result<Self> {
         let moment = store.open_newest();
         let key = KeyBuffer::new(keyspace.id, key)?;
-        let (lower, upper) = (Bound::Included(key.get()), Bound::Included(key.get()));
-        let versions = store.index.view().versions(lower, upper, Glsn::NONE, moment.at())?;
-        Ok(Self { store: Arc::clone(store), versions, _moment: moment })
+        let mut history = Self {
+            store: Arc::clone(store),
+            key,
+            versions: None,
+            view: Weak::new(),
+            upto: moment.at(),
+            _moment: moment,
+        };
+        history.begin(store.index.view())?;
+        Ok(history)
+    }
+
+    fn begin(&mut self, view: Arc<View>) -> Result<()> {
+        let (lower, upper) = (Bound::Included(self.key.get()), Bound::Included(self.key.get()));
+        self.versions = Some(view.versions(lower, upper, Glsn::NONE, self.upto)?);
+        self.view = Arc::downgrade(&view);
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<Option<VersionInfo>> {
+        loop {
+            let Some(versions) = &mut self.versions else { return Ok(None) };
+            let error = match versions.next() {
+                Ok(None) => return Ok(None),
+                Ok(Some(version)) => {
+                    self.upto = Glsn(version.glsn.0 - 1);
+                    return VersionInfo::new(&self.store, &version).map(Some);
+                }
+                Err(error) => error,
+            };
+            // What the old sources needed may be gone; the new ones have it.
+            let view = self.store.newer_view(&self.view).ok_or(error)?;
+            self.begin(view)?;
+        }
     }
 }
 
@@ -55,11 +90,11 @@ impl Iterator for History {
     type Item = Result<VersionInfo>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        match self.versions.next() {
-            Ok(None) => None,
-            Ok(Some(version)) => Some(VersionInfo::new(&self.store, &version)),
-            Err(error) => Some(Err(error)),
+        let next = self.step().transpose();
+        if !matches!(next, Some(Ok(_))) {
+            self.versions = None;
         }
+        next
     }
 }
 
@@ -83,8 +118,12 @@ pub struct Change {
 /// The keys of which there is another version at one moment than at another, in key order.
 pub struct Diff {
     store: Arc<Store>,
-    versions: Versions,
+    /// `None` behind the end.
+    versions: Option<Versions>,
+    view: Weak<View>,
+    span: Span,
     before: Glsn,
+    after: Glsn,
     last_key: Vec<u8>,
     backwards: bool,
     _moments: [OpenMoment; 2],
@@ -99,22 +138,43 @@ impl Diff {
         }
         let open = |at| store.snapshots.open(&store.budget, || at);
         let moments = [open(before)?, open(after)?];
-        store.check_retained(keyspace.id, before)?;
-        let span = Span::prefix(keyspace.id, prefix)?;
-        let versions = store.index.view().versions(span.lower(), span.upper(), before, after)?;
-        Ok(Self {
+        let mut diff = Self {
             store: Arc::clone(store),
-            versions,
+            versions: None,
+            view: Weak::new(),
+            span: Span::prefix(keyspace.id, prefix)?,
             before,
+            after,
             last_key: Vec::new(),
             backwards: a > b,
             _moments: moments,
-        })
+        };
+        diff.begin(store.index.view())?;
+        Ok(diff)
+    }
+
+    /// Begins behind the last key.
+    fn begin(&mut self, view: Arc<View>) -> Result<()> {
+        check_retained(&view, self.span.first(), self.before)?;
+        let lower = if self.last_key.is_empty() { self.span.lower() } else { Bound::Excluded(&self.last_key[..]) };
+        self.versions = Some(view.versions(lower, self.span.upper(), self.before, self.after)?);
+        self.view = Arc::downgrade(&view);
+        Ok(())
     }
 
     fn step(&mut self) -> Result<Option<Change>> {
         loop {
-            let Some(version) = self.versions.next()? else { return Ok(None) };
+            let Some(versions) = &mut self.versions else { return Ok(None) };
+            let version = match versions.next() {
+                Ok(None) => return Ok(None),
+                Ok(Some(version)) => version,
+                Err(error) => {
+                    // What the old sources needed may be gone; the new ones have it.
+                    let view = self.store.newer_view(&self.view).ok_or(error)?;
+                    self.begin(view)?;
+                    continue;
+                }
+            };
             if version.key == self.last_key {
                 continue;
             }
@@ -124,14 +184,11 @@ impl Diff {
                 Stored::Deleted => None,
                 _ => Some(VersionInfo::new(&self.store, &version)?),
             };
-            let hit = self.store.index.view().get(&self.last_key, self.before)?;
-            let before = match &hit {
-                Some(hit) if hit.stored() != Stored::Deleted => {
-                    let version = Version { key: &self.last_key, glsn: hit.glsn(), stored: hit.stored() };
-                    Some(VersionInfo::new(&self.store, &version)?)
-                }
-                _ => None,
-            };
+            let before = self.store.read(|view| {
+                let Some(hit) = find(view, &self.last_key, self.before)? else { return Ok(None) };
+                let version = Version { key: &self.last_key, glsn: hit.glsn(), stored: hit.stored() };
+                VersionInfo::new(&self.store, &version).map(Some)
+            })?;
             if before.is_none() && after.is_none() {
                 continue;
             }
@@ -145,7 +202,11 @@ impl Iterator for Diff {
     type Item = Result<Change>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.step().transpose()
+        let next = self.step().transpose();
+        if !matches!(next, Some(Ok(_))) {
+            self.versions = None;
+        }
+        next
     }
 }
 

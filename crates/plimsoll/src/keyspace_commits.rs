@@ -39,6 +39,7 @@ pub(crate) fn open(store: &Arc<Store>, name: &str) -> Result<Keyspace> {
 /// The keyspace with this name and retention, made or changed where needed.
 pub(crate) fn create(store: &Arc<Store>, name: &str, retention: Retention) -> Result<Keyspace> {
     check_name(name)?;
+    let _making = store.keyspaces.making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     loop {
         match try_create(store, name, retention) {
             Err(Error::Conflict { .. }) => {}

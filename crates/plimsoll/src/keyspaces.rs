@@ -9,7 +9,7 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use plimsoll_disk::codec::{Reader, push_varint};
@@ -98,6 +98,8 @@ impl Record {
 #[derive(Debug, Default)]
 pub(crate) struct Keyspaces {
     by_name: RwLock<BTreeMap<Arc<str>, Record>>,
+    /// Held while a keyspace is made or changed: what is learnt last is what was committed last.
+    pub(crate) making: Mutex<()>,
 }
 
 impl Keyspaces {

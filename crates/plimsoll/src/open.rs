@@ -38,7 +38,21 @@ pub(crate) const POOL_FLOOR_SHARE: u64 = 8;
 
 /// Opens or makes the store at `path`.
 pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<Store>> {
-    open_with(path, options, &mut |_, _| {})
+    if !options.read_only {
+        return open_with(path, options, &mut |_, _| {});
+    }
+    loop {
+        let before = read_manifest(path, &options);
+        let opened = open_with(path, options.clone(), &mut |_, _| {});
+        // Beside a process that writes, what the manifest of a moment ago named may be gone: then there is a newer one.
+        if opened.is_ok() || read_manifest(path, &options) == before {
+            return opened;
+        }
+    }
+}
+
+fn read_manifest(path: &Path, options: &Options) -> Result<Option<Manifest>> {
+    Manifest::read(&*options.disk, &path.join("index"))
 }
 
 /// As [`open`]; `progress` hears the GLSN of each transaction that is replayed, and the last one.
@@ -98,6 +112,7 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
         applied,
         warnings: report.warnings,
         commit_turn: Mutex::new(()),
+        half_done: AtomicBool::new(false),
         trim_turn: Mutex::new(()),
         closed: AtomicBool::new(false),
         broken: OnceLock::new(),

@@ -6,12 +6,16 @@ use std::time::Duration;
 use plimsoll_disk::clock::{Clock, SystemClock};
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::Disk;
+use plimsoll_log::draft::MAX_BODY_BYTES;
 
 use crate::error::{Error, Result};
 use crate::memory_limit::default_memory_bytes;
 
 /// The smallest memory budget: 16 MiB.
 pub const MIN_MEMORY_BYTES: u64 = 16 << 20;
+
+/// What a segment may need beside a record's body: its header, the record's, a mark, and what is lost at the ends of blocks.
+const SEGMENT_OVERHEAD_BYTES: u64 = 48 << 10;
 
 /// When a commit counts as done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -152,6 +156,11 @@ impl Options {
 
     pub(crate) fn segment_limit_bytes(&self) -> u64 {
         self.segment_bytes.unwrap_or(64 << 20)
+    }
+
+    /// The most bytes of a record's body: it must fit into a segment, beside what the log itself needs there.
+    pub(crate) fn body_limit_bytes(&self) -> u64 {
+        (self.segment_limit_bytes() - SEGMENT_OVERHEAD_BYTES).min(MAX_BODY_BYTES as u64)
     }
 
     pub(crate) fn memtable_limit_bytes(&self) -> u64 {

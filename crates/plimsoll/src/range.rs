@@ -3,15 +3,15 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::Lease;
 
-use crate::error::Result;
-use crate::index::view::{Direction, Visible};
+use crate::error::{Error, Result};
+use crate::index::view::{Direction, View, Visible};
 use crate::own_writes::OwnWrites;
-use crate::read_path::check_key;
+use crate::read_path::{check_key, find};
 use crate::read_set::ReadSet;
 use crate::store::Store;
 use crate::transaction::own_value;
@@ -78,7 +78,7 @@ impl Span {
         (self.lower(), self.upper()).contains(key)
     }
 
-    fn first(&self) -> &[u8] {
+    pub(crate) fn first(&self) -> &[u8] {
         match &self.lower {
             Bound::Included(key) | Bound::Excluded(key) => key,
             Bound::Unbounded => &[],
@@ -119,6 +119,10 @@ pub struct Range<'t> {
 /// The walk once it has begun.
 struct Walk<'t> {
     base: Visible,
+    /// What `base` walks over.
+    view: Weak<View>,
+    /// The key that `base` lent last, where there are own writes; empty before the first.
+    base_key: Vec<u8>,
     /// A base version that lies behind the next own write: its key, GLSN and encoding.
     waiting: Option<(Vec<u8>, Glsn, Vec<u8>)>,
     base_done: bool,
@@ -162,6 +166,7 @@ impl<'t> Range<'t> {
     #[must_use]
     pub fn keys_only(mut self) -> Self {
         self.keys_only = true;
+        self.value.clear();
         self
     }
 
@@ -211,7 +216,83 @@ impl<'t> Range<'t> {
             None => None,
             Some(set) => Some(self.begin_own(set)?),
         };
-        Ok(Walk { base, waiting: None, base_done: false, own })
+        Ok(Walk { base, view: Arc::downgrade(&view), base_key: Vec::new(), waiting: None, base_done: false, own })
+    }
+
+    /// Goes on behind `key` (the last that `walk.base` lent; empty: none) in the sources as they are now, after it failed with `error`;
+    /// that it is if they are the same.
+    fn begin_again(&self, walk: &mut Walk<'t>, key: &[u8], error: Error) -> Result<()> {
+        let view = self.store.newer_view(&walk.view).ok_or(error)?;
+        let (mut lower, mut upper) = (self.span.lower(), self.span.upper());
+        if !key.is_empty() {
+            match self.direction {
+                Direction::Forward => lower = Bound::Excluded(key),
+                Direction::Backward => upper = Bound::Excluded(key),
+            }
+        }
+        walk.base = view.visible(lower, upper, self.at, self.direction)?;
+        walk.view = Arc::downgrade(&view);
+        Ok(())
+    }
+
+    /// Puts the next base version's key and value into the buffers; false at the end.
+    fn step_in_base(&mut self, walk: &mut Walk<'t>) -> Result<bool> {
+        loop {
+            let error = match walk.base.next() {
+                Ok(None) => return Ok(false),
+                Ok(Some(version)) => {
+                    self.key.clear();
+                    self.key.extend_from_slice(version.key);
+                    if self.keys_only {
+                        return Ok(true);
+                    }
+                    let len = version.stored.value_bytes();
+                    make_value_room(&self.store, &mut self.value, &mut self.value_lease, len)?;
+                    return match self.store.load(version.glsn, version.stored, &mut self.value) {
+                        Ok(()) => Ok(true),
+                        Err(error) => self.load_again(&walk.view, error).map(|()| true),
+                    };
+                }
+                Err(error) => error,
+            };
+            self.begin_again(walk, &self.key, error)?;
+        }
+    }
+
+    /// Reads the value of the base version at `self.key` where it stands now, after reading it where it stood in `view` failed.
+    fn load_again(&mut self, view: &Weak<View>, error: Error) -> Result<()> {
+        if self.store.newer_view(view).is_none() {
+            return Err(error);
+        }
+        self.store.read(|view| {
+            let hit = find(view, &self.key, self.at)?.ok_or_else(|| error.clone())?;
+            self.store.load(hit.glsn(), hit.stored(), &mut self.value)
+        })
+    }
+
+    /// Lets the next base version wait, if none does.
+    fn wait_for_base(&self, walk: &mut Walk<'t>) -> Result<()> {
+        while walk.waiting.is_none() && !walk.base_done {
+            let error = match walk.base.next() {
+                Ok(None) => {
+                    walk.base_done = true;
+                    continue;
+                }
+                Ok(Some(version)) => {
+                    let mut encoded = Vec::new();
+                    version.stored.encode(&mut encoded);
+                    walk.base_key.clear();
+                    walk.base_key.extend_from_slice(version.key);
+                    walk.waiting = Some((version.key.to_vec(), version.glsn, encoded));
+                    continue;
+                }
+                Err(error) => error,
+            };
+            let key = std::mem::take(&mut walk.base_key);
+            self.begin_again(walk, &key, error)?;
+            walk.base_key = key;
+        }
+        Ok(())
     }
 
     fn begin_own(&self, set: &'t WriteSet) -> Result<OwnWrites<'t>> {
@@ -247,28 +328,12 @@ impl<'t> Range<'t> {
     }
 
     fn step_in(&mut self, walk: &mut Walk<'t>) -> Result<bool> {
-        let Some(own) = &mut walk.own else {
-            let Some(version) = walk.base.next()? else { return Ok(false) };
-            self.key.clear();
-            self.key.extend_from_slice(version.key);
-            if !self.keys_only {
-                let len = version.stored.value_bytes();
-                make_value_room(&self.store, &mut self.value, &mut self.value_lease, len)?;
-                self.store.load(version.glsn, version.stored, &mut self.value)?;
-            }
-            return Ok(true);
-        };
+        if walk.own.is_none() {
+            return self.step_in_base(walk);
+        }
         loop {
-            if walk.waiting.is_none() && !walk.base_done {
-                match walk.base.next()? {
-                    None => walk.base_done = true,
-                    Some(version) => {
-                        let mut encoded = Vec::new();
-                        version.stored.encode(&mut encoded);
-                        walk.waiting = Some((version.key.to_vec(), version.glsn, encoded));
-                    }
-                }
-            }
+            self.wait_for_base(walk)?;
+            let own = walk.own.as_mut().expect("looked at above");
             let own_key = own.key().filter(|key| self.span.contains(key));
             let base_key = walk.waiting.as_ref().map(|(key, _, _)| key.as_slice());
             let take_own = match (own_key, base_key) {
@@ -283,12 +348,14 @@ impl<'t> Range<'t> {
             if !take_own {
                 let (key, glsn, encoded) = walk.waiting.take().expect("it was there");
                 let stored = Stored::decode(&encoded).expect("encoded just now");
+                self.key = key;
                 if !self.keys_only {
                     let len = stored.value_bytes();
                     make_value_room(&self.store, &mut self.value, &mut self.value_lease, len)?;
-                    self.store.load(glsn, stored, &mut self.value)?;
+                    if let Err(error) = self.store.load(glsn, stored, &mut self.value) {
+                        self.load_again(&walk.view, error)?;
+                    }
                 }
-                self.key = key;
                 return Ok(true);
             }
             if own_key == base_key {

@@ -3,7 +3,7 @@
 //! The index finds the version that is current at a moment; a small value stands there, a large one in the log or in a side file.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::side::SideId;
@@ -11,6 +11,8 @@ use plimsoll_memory::page::{PAGE_PAYLOAD_BYTES, page_payload};
 use plimsoll_memory::pool::Touch;
 
 use crate::error::{Error, Result};
+use crate::index::view::{Hit, View};
+use crate::snapshots::OpenMoment;
 use crate::store::Store;
 use crate::value::Value;
 use crate::version::{MAX_KEY_BYTES, Stored};
@@ -58,12 +60,32 @@ impl KeyBuffer {
 impl Store {
     /// The value of an index key as of `at`.
     pub(crate) fn get(&self, key: &[u8], at: Glsn) -> Result<Option<Value>> {
-        let Some(hit) = self.index.view().get(key, at)? else { return Ok(None) };
-        if hit.stored() == Stored::Deleted {
-            return Ok(None);
-        }
-        let (glsn, stored) = (hit.glsn(), hit.stored());
-        Value::of_len(&self.budget, stored.value_bytes(), |bytes| self.load(glsn, stored, bytes)).map(Some)
+        self.read(|view| {
+            let Some(hit) = find(view, key, at)? else { return Ok(None) };
+            let (glsn, stored) = (hit.glsn(), hit.stored());
+            Value::of_len(&self.budget, stored.value_bytes(), |bytes| self.load(glsn, stored, bytes)).map(Some)
+        })
+    }
+
+    /// Whether an index key has a value as of `at`.
+    pub(crate) fn contains(&self, key: &[u8], at: Glsn) -> Result<bool> {
+        self.read(|view| Ok(find(view, key, at)?.is_some()))
+    }
+
+    /// A reader of an index key's value as of a moment.
+    pub(crate) fn reader(self: &Arc<Self>, key: &[u8], moment: &OpenMoment) -> Result<Option<ValueReader>> {
+        let at = moment.at();
+        // While the first one is open, no horizon passes the second.
+        let moment = self.snapshots.open(&self.budget, || at)?;
+        self.read(|view| {
+            let hit = find(view, key, at)?;
+            Ok(hit.map(|hit| (Place::of(hit.stored()), hit.glsn(), hit.stored().value_bytes(), Arc::downgrade(view))))
+        })
+        .map(|found| {
+            let (place, glsn, len, view) = found?;
+            let origin = Some(Origin { key: key.to_vec(), view, moment });
+            Some(ValueReader { store: Arc::clone(self), glsn, place, at: 0, len, origin })
+        })
     }
 
     /// Replaces `into` by the whole value of a version that is not a deletion.
@@ -115,6 +137,11 @@ fn short_side(side: SideId) -> Error {
     Error::corrupt(format!("side file {} ends before a value that stands in it; see `plimsoll verify`", side.0))
 }
 
+/// The version of an index key that is current as of `at`, unless it is a deletion.
+pub(crate) fn find(view: &Arc<View>, key: &[u8], at: Glsn) -> Result<Option<Hit>> {
+    Ok(view.get(key, at)?.filter(|hit| hit.stored() != Stored::Deleted))
+}
+
 /// Reads a value piece by piece, without holding it in memory.
 pub struct ValueReader {
     store: Arc<Store>,
@@ -122,6 +149,16 @@ pub struct ValueReader {
     place: Place,
     at: u64,
     len: u64,
+    /// `None` for a transaction's own value.
+    origin: Option<Origin>,
+}
+
+/// How the value was found, to find it again where compaction moves it.
+struct Origin {
+    key: Vec<u8>,
+    /// Not held: a slow reader would keep memtables.
+    view: Weak<View>,
+    moment: OpenMoment,
 }
 
 /// Where the value stands.
@@ -131,20 +168,21 @@ enum Place {
     InSide { side: SideId, offset: u64 },
 }
 
-impl ValueReader {
-    pub(crate) fn new(store: &Arc<Store>, glsn: Glsn, stored: Stored<'_>) -> Self {
-        let place = match stored {
+impl Place {
+    fn of(stored: Stored<'_>) -> Self {
+        match stored {
             Stored::Deleted => Place::Here(Value::default()),
             Stored::Inline(value) => Place::Here(value.to_vec().into()),
             Stored::InLog { offset, .. } => Place::InLog { offset },
             Stored::InSide { side, offset, .. } => Place::InSide { side, offset },
-        };
-        Self { store: Arc::clone(store), glsn, place, at: 0, len: stored.value_bytes() }
+        }
     }
+}
 
+impl ValueReader {
     pub(crate) fn of_value(store: &Arc<Store>, value: Value) -> Self {
         let len = value.len() as u64;
-        Self { store: Arc::clone(store), glsn: Glsn::NONE, place: Place::Here(value), at: 0, len }
+        Self { store: Arc::clone(store), glsn: Glsn::NONE, place: Place::Here(value), at: 0, len, origin: None }
     }
 
     /// Length of the whole value in bytes.
@@ -161,19 +199,33 @@ impl ValueReader {
 impl io::Read for ValueReader {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let fits = usize::try_from(self.len - self.at).unwrap_or(usize::MAX).min(buf.len());
-        let (into, len) = (&mut buf[..fits], self.len);
+        while let Err(error) = self.fill(&mut buf[..fits]) {
+            self.find_again(error).map_err(io::Error::other)?;
+        }
+        self.at += fits as u64;
+        Ok(fits)
+    }
+}
+
+impl ValueReader {
+    fn fill(&self, into: &mut [u8]) -> Result<()> {
+        let len = self.len;
         let stored = match &self.place {
-            Place::Here(value) => {
-                into.copy_from_slice(&value[self.at as usize..self.at as usize + fits]);
-                self.at += fits as u64;
-                return Ok(fits);
-            }
+            Place::Here(value) => Stored::Inline(value),
             Place::InLog { offset } => Stored::InLog { offset: *offset, len },
             Place::InSide { side, offset } => Stored::InSide { side: *side, offset: *offset, len },
         };
-        self.store.load_part(self.glsn, stored, self.at, into).map_err(io::Error::other)?;
-        self.at += fits as u64;
-        Ok(fits)
+        self.store.load_part(self.glsn, stored, self.at, into)
+    }
+
+    /// Looks where the value stands now, after reading it failed with `error`; that it is if nothing was moved.
+    fn find_again(&mut self, error: Error) -> Result<()> {
+        let Some(origin) = &mut self.origin else { return Err(error) };
+        let Some(view) = self.store.newer_view(&origin.view) else { return Err(error) };
+        let Some(hit) = find(&view, &origin.key, origin.moment.at())? else { return Err(error) };
+        self.place = Place::of(hit.stored());
+        origin.view = Arc::downgrade(&view);
+        Ok(())
     }
 }
 

@@ -5,6 +5,7 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::Glsn;
 
 use crate::error::{Error, Result};
@@ -12,8 +13,7 @@ use crate::keyspaces::Keyspace;
 use crate::range::{Range, Span};
 use crate::read_path::{KeyBuffer, ValueReader};
 use crate::snapshots::OpenMoment;
-use crate::store::Store;
-use crate::transaction::{contains_at, read_at};
+use crate::store::{Store, check_retained};
 use crate::value::Value;
 
 /// A moment of the store.
@@ -46,7 +46,8 @@ impl Snapshot {
             Moment::Newest => return Ok(Self::newest(store)),
             Moment::Glsn(glsn) => Glsn(glsn),
             Moment::Time(time) => {
-                let micros = time.duration_since(UNIX_EPOCH).map_or(0, |age| age.as_micros() as u64);
+                let micros =
+                    time.duration_since(UNIX_EPOCH).map_or(0, |age| u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
                 store.log.glsn_at(micros)?.min(store.visible())
             }
         };
@@ -71,17 +72,12 @@ impl Snapshot {
         Ok(time_of(&self.store, self.moment.at())?.map(|micros| UNIX_EPOCH + Duration::from_micros(micros)))
     }
 
-    fn key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<KeyBuffer> {
-        self.store.check_retained(keyspace.id, self.moment.at())?;
-        KeyBuffer::new(keyspace.id, key)
-    }
-
     /// The value of a key; `None` if it had none.
     ///
     /// # Errors
     /// [`Error::Trimmed`] if the moment is not retained any more, the key is too long, the disk, the budget, or corruption.
     pub fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Value>> {
-        self.store.get(self.key(keyspace, key)?.get(), self.moment.at())
+        self.store.get(KeyBuffer::new(keyspace.id, key)?.get(), self.moment.at())
     }
 
     /// The values of several keys, in their order.
@@ -97,7 +93,7 @@ impl Snapshot {
     /// # Errors
     /// As for [`Snapshot::get`].
     pub fn get_reader(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<ValueReader>> {
-        read_at(&self.store, self.key(keyspace, key)?.get(), self.moment.at())
+        self.store.reader(KeyBuffer::new(keyspace.id, key)?.get(), &self.moment)
     }
 
     /// Whether a key had a value; does not read it.
@@ -105,7 +101,7 @@ impl Snapshot {
     /// # Errors
     /// As for [`Snapshot::get`].
     pub fn contains(&self, keyspace: &Keyspace, key: &[u8]) -> Result<bool> {
-        contains_at(&self.store, self.key(keyspace, key)?.get(), self.moment.at())
+        self.store.contains(KeyBuffer::new(keyspace.id, key)?.get(), self.moment.at())
     }
 
     /// Walks a range of keys.
@@ -113,7 +109,7 @@ impl Snapshot {
     /// # Errors
     /// [`Error::Trimmed`], or a bound is too long.
     pub fn range(&self, keyspace: &Keyspace, range: impl RangeBounds<[u8]>) -> Result<Range<'_>> {
-        self.walk(keyspace, Span::new(keyspace.id, &range)?)
+        self.walk(Span::new(keyspace.id, &range)?)
     }
 
     /// Walks the keys that begin with `prefix`.
@@ -121,11 +117,12 @@ impl Snapshot {
     /// # Errors
     /// [`Error::Trimmed`], or the prefix is too long.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Result<Range<'_>> {
-        self.walk(keyspace, Span::prefix(keyspace.id, prefix)?)
+        self.walk(Span::prefix(keyspace.id, prefix)?)
     }
 
-    fn walk(&self, keyspace: &Keyspace, span: Span) -> Result<Range<'_>> {
-        self.store.check_retained(keyspace.id, self.moment.at())?;
+    fn walk(&self, span: Span) -> Result<Range<'_>> {
+        // Told at once; it is looked at again when the walk begins.
+        check_retained(&self.store.index.view(), span.first(), self.moment.at())?;
         Ok(Range::new(&self.store, span, self.moment.at(), None, None))
     }
 }
@@ -141,5 +138,10 @@ pub(crate) fn time_of(store: &Store, glsn: Glsn) -> Result<Option<u64>> {
     if glsn == Glsn::NONE || glsn < store.log.bounds().first {
         return Ok(None);
     }
-    Ok(Some(store.log.meta(glsn)?.timestamp_micros))
+    match store.log.meta(glsn) {
+        Ok(meta) => Ok(Some(meta.timestamp_micros)),
+        // Between the two looks.
+        Err(LogError::Trimmed { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }

@@ -3,13 +3,20 @@
 //! Newest first, in tiers: eight runs of one tier are merged into one of the next, or only strung together where their keys do not
 //! overlap (sorted input). When the transaction commits, the index takes the runs over as they are; when it is dropped, they are
 //! removed.
+//!
+//! A record names a limited number of side files. So what is strung together too often is merged after all, and the partitions of very
+//! large runs are larger: their number stays bounded, whatever the transaction's size.
 
+use std::cell::Cell;
+use std::ops::Range;
 use std::sync::Arc;
 
+use plimsoll_log::draft::MAX_SIDES;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 use plimsoll_log::side::{SideId, SideRef};
 use plimsoll_memory::budget::Budget;
+use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::pool::Touch;
 
 use crate::error::Result;
@@ -22,13 +29,22 @@ use crate::version::{Stored, Version};
 /// Runs of one tier that are merged into one of the next.
 const FAN_IN: usize = 8;
 
+/// Runs that come to more side files are not strung together.
+const STRUNG_SIDES_MAX: usize = 32;
+
+/// A merge writes partitions of at least so great a part of its input (one in so many).
+const PARTITION_PART: u64 = 16;
+
+/// The most side files of all runs; a record names one more, of values.
+const SIDES_MAX: usize = MAX_SIDES - 1;
+
 /// Spilled runs.
 pub(crate) struct Spill {
     budget: Budget,
     log: Arc<dyn Log>,
     partition_bytes: u64,
     runs: Vec<SpilledRun>,
-    kept: bool,
+    kept: Cell<bool>,
 }
 
 struct SpilledRun {
@@ -38,6 +54,10 @@ struct SpilledRun {
 }
 
 impl SpilledRun {
+    fn bytes(&self) -> u64 {
+        self.partitions.iter().map(|partition| u64::from(partition.info.pages) * PAGE_BYTES as u64).sum()
+    }
+
     fn first_key(&self) -> &[u8] {
         &self.partitions.first().expect("a run is never empty").info.first_key
     }
@@ -47,17 +67,44 @@ impl SpilledRun {
     }
 }
 
-/// A run being written.
+/// A run being written. Dropped before its end, it leaves nothing behind.
 pub(crate) struct SpillBuilder {
+    log: Arc<dyn Log>,
+    partition_bytes: u64,
     open: Option<PartitionBuilder<SideSink>>,
     partitions: Vec<Partition>,
     sides: Vec<SideRef>,
 }
 
+impl SpillBuilder {
+    fn into_run(mut self, tier: u32) -> SpilledRun {
+        SpilledRun {
+            tier,
+            partitions: std::mem::take(&mut self.partitions).into(),
+            sides: std::mem::take(&mut self.sides),
+        }
+    }
+}
+
+impl Drop for SpillBuilder {
+    fn drop(&mut self) {
+        self.partitions.clear();
+        discard(&*self.log, &self.sides);
+    }
+}
+
+/// Removes side files that no record names.
+fn discard(log: &dyn Log, sides: &[SideRef]) {
+    for side in sides {
+        // One that cannot be removed now is swept at the next open.
+        let _ = log.discard_side(side.id);
+    }
+}
+
 impl Spill {
     /// No runs yet.
     pub(crate) fn new(budget: &Budget, log: &Arc<dyn Log>, partition_bytes: u64) -> Self {
-        Self { budget: budget.clone(), log: Arc::clone(log), partition_bytes, runs: Vec::new(), kept: false }
+        Self { budget: budget.clone(), log: Arc::clone(log), partition_bytes, runs: Vec::new(), kept: Cell::new(false) }
     }
 
     /// Whether nothing was spilled.
@@ -66,13 +113,18 @@ impl Spill {
     }
 
     /// Starts a run that is newer than all others.
-    pub(crate) fn begin(&self) -> Result<SpillBuilder> {
-        Ok(SpillBuilder { open: None, partitions: Vec::new(), sides: Vec::new() })
+    pub(crate) fn begin(&self) -> SpillBuilder {
+        self.begin_with(self.partition_bytes)
+    }
+
+    fn begin_with(&self, partition_bytes: u64) -> SpillBuilder {
+        let log = Arc::clone(&self.log);
+        SpillBuilder { log, partition_bytes, open: None, partitions: Vec::new(), sides: Vec::new() }
     }
 
     /// Adds a write: keys ascend, each once.
     pub(crate) fn add(&self, builder: &mut SpillBuilder, key: &[u8], stored: Stored<'_>) -> Result<()> {
-        if builder.open.as_ref().is_some_and(|open| open.bytes() >= self.partition_bytes) {
+        if builder.open.as_ref().is_some_and(|open| open.bytes() >= builder.partition_bytes) {
             self.finish_partition(builder)?;
         }
         if builder.open.is_none() {
@@ -97,31 +149,47 @@ impl Spill {
         Ok(Partition { info: Arc::new(info), file: side.file })
     }
 
-    /// Ends the run and merges tiers that are full.
+    /// Ends the run.
     pub(crate) fn end(&mut self, mut builder: SpillBuilder) -> Result<()> {
-        let finished = self.finish_partition(&mut builder);
-        let run = SpilledRun { tier: 0, partitions: builder.partitions.into(), sides: builder.sides };
-        if finished.is_err() || run.partitions.is_empty() {
-            self.discard(run);
-            return finished;
+        self.finish_partition(&mut builder)?;
+        let run = builder.into_run(0);
+        if !run.partitions.is_empty() {
+            self.runs.insert(0, run);
         }
-        self.runs.insert(0, run);
-        self.merge_full_tiers()
+        Ok(())
     }
 
-    fn merge_full_tiers(&mut self) -> Result<()> {
+    /// Merges tiers that are full.
+    pub(crate) fn merge_full_tiers(&mut self) -> Result<()> {
         while let Some(tier) = self.full_tier() {
             let start = self.runs.iter().position(|run| run.tier == tier).expect("the tier is full");
-            let inputs: Vec<_> = self.runs.drain(start..start + FAN_IN).collect();
-            let merged = if disjoint(&inputs) {
-                string_together(inputs, tier + 1)
-            } else {
-                let merged = self.merge(&inputs, tier + 1);
-                inputs.into_iter().for_each(|run| self.discard(run));
-                merged?
-            };
-            self.runs.insert(start, merged);
+            self.merge(start..start + FAN_IN, tier + 1)?;
         }
+        Ok(())
+    }
+
+    /// Merges the newest runs until a record can name all side files.
+    pub(crate) fn fit_into_record(&mut self) -> Result<()> {
+        while self.sides().count() > SIDES_MAX {
+            let newest = self.runs.len().min(FAN_IN);
+            let tier = self.runs[newest - 1].tier;
+            let inputs = self.runs.drain(..newest).collect();
+            let merged = self.write_merged(inputs, tier)?;
+            self.runs.insert(0, merged);
+        }
+        Ok(())
+    }
+
+    fn merge(&mut self, range: Range<usize>, tier: u32) -> Result<()> {
+        let start = range.start;
+        let inputs: Vec<_> = self.runs.drain(range).collect();
+        let sides = inputs.iter().map(|run| run.sides.len()).sum::<usize>();
+        let merged = if sides <= STRUNG_SIDES_MAX && disjoint(&inputs) {
+            string_together(inputs, tier)
+        } else {
+            self.write_merged(inputs, tier)?
+        };
+        self.runs.insert(start, merged);
         Ok(())
     }
 
@@ -132,23 +200,28 @@ impl Spill {
         tiers.into_iter().find(|&tier| self.runs.iter().filter(|run| run.tier == tier).count() >= FAN_IN)
     }
 
-    fn merge(&self, inputs: &[SpilledRun], tier: u32) -> Result<SpilledRun> {
+    /// Writes the newest writes of `inputs` as one run, and removes those.
+    fn write_merged(&self, inputs: Vec<SpilledRun>, tier: u32) -> Result<SpilledRun> {
+        let merged = self.write_run(&inputs, tier);
+        inputs.into_iter().for_each(|run| self.discard(run));
+        merged
+    }
+
+    fn write_run(&self, inputs: &[SpilledRun], tier: u32) -> Result<SpilledRun> {
+        let bytes: u64 = inputs.iter().map(SpilledRun::bytes).sum();
         let runs = inputs.iter().map(|run| Arc::clone(&run.partitions)).collect();
         let mut merged = MergedRuns::new(runs, &Feed::Private(self.budget.clone()))?;
-        let mut builder = self.begin()?;
+        let mut builder = self.begin_with(self.partition_bytes.max(bytes / PARTITION_PART));
         while let Some(version) = merged.next()? {
             self.add(&mut builder, version.key, version.stored)?;
         }
         self.finish_partition(&mut builder)?;
-        Ok(SpilledRun { tier, partitions: builder.partitions.into(), sides: builder.sides })
+        Ok(builder.into_run(tier))
     }
 
     fn discard(&self, run: SpilledRun) {
         drop(run.partitions);
-        for side in run.sides {
-            // One that cannot be removed now is swept at the next open.
-            let _ = self.log.discard_side(side.id);
-        }
+        discard(&*self.log, &run.sides);
     }
 
     /// The newest spilled write of a key.
@@ -187,8 +260,8 @@ impl Spill {
     }
 
     /// The side files belong to the log now.
-    pub(crate) fn keep(&mut self) {
-        self.kept = true;
+    pub(crate) fn keep(&self) {
+        self.kept.set(true);
     }
 }
 
@@ -266,7 +339,7 @@ fn string_together(mut runs: Vec<SpilledRun>, tier: u32) -> SpilledRun {
 
 impl Drop for Spill {
     fn drop(&mut self) {
-        if !self.kept {
+        if !self.kept.get() {
             for run in std::mem::take(&mut self.runs) {
                 self.discard(run);
             }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use plimsoll_log::glsn::Glsn;
 
 use crate::error::Result;
-use crate::index::Progress;
+use crate::index::{Horizon, Progress};
 use crate::options::Retention;
 use crate::store::Store;
 use crate::trim;
@@ -13,7 +13,7 @@ use crate::trim;
 /// Writes what is in memory into runs.
 pub(crate) fn flush(store: &Store) -> Result<()> {
     store.check_writable()?;
-    let _turn = store.take_turn();
+    let _turn = store.take_whole_turn()?;
     let applied = Glsn(store.applied.load(Ordering::Acquire));
     if applied > Glsn::NONE {
         store.log.wait_durable(applied)?;
@@ -31,6 +31,11 @@ pub(crate) fn compact(store: &Store) -> Result<()> {
 /// One piece of flush or compaction; false if there was none.
 pub(crate) fn step(store: &Store) -> Result<bool> {
     store.check_writable()?;
+    if store.log.bounds().durable < store.log.readable() {
+        // What is readable and not durable is a buffered commit, which somebody must sync.
+        store.file_log.sync()?;
+        return Ok(true);
+    }
     if store.index.flush_step()? == Progress::Worked {
         return Ok(true);
     }
@@ -44,6 +49,7 @@ pub(crate) fn free_log(store: &Store) -> Result<()> {
     if !limited || store.streams_known.load(Ordering::Acquire) {
         return Ok(());
     }
-    let oldest = store.snapshots.oldest(|| store.visible());
+    // As far back as a keyspace can be read, the log says when each moment was.
+    let oldest = all.iter().map(|(_, record)| store.horizon.of(record.id)).min().unwrap_or(Glsn::NONE);
     trim::free(store, oldest).map(|_| ())
 }

@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use plimsoll_disk::vfs::DirLock;
 use plimsoll_log::file_log::FileLog;
@@ -17,6 +17,7 @@ use plimsoll_memory::pool::Pool;
 
 use crate::error::{Error, Result};
 use crate::index::Index;
+use crate::index::view::View;
 use crate::keyspaces::Keyspaces;
 use crate::options::Options;
 use crate::retention::RetentionHorizon;
@@ -39,6 +40,8 @@ pub(crate) struct Store {
     pub(crate) warnings: Vec<String>,
     /// Held while a commit gets its place and is applied: commits are applied in GLSN order.
     pub(crate) commit_turn: Mutex<()>,
+    /// Set while a record is in the log and not applied yet; if it is set when a turn begins, the one before it failed in between.
+    pub(crate) half_done: AtomicBool,
     /// Held while the log is trimmed, or its files are being copied.
     pub(crate) trim_turn: Mutex<()>,
     pub(crate) closed: AtomicBool,
@@ -59,8 +62,56 @@ impl Store {
 
     /// Takes the committers' turn.
     pub(crate) fn take_turn(&self) -> MutexGuard<'_, ()> {
-        // A committer that panicked left nothing half done: what it ordered is in the log, and the log says how far it came.
+        // What a committer that panicked left half done is told by `half_done`.
         self.commit_turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Takes the committers' turn to go on from what is applied: refused where that ends within a commit.
+    pub(crate) fn take_whole_turn(&self) -> Result<MutexGuard<'_, ()>> {
+        let turn = self.take_turn();
+        if self.half_done.load(Ordering::Acquire) {
+            return Err(self.break_off("its committer panicked"));
+        }
+        Ok(turn)
+    }
+
+    /// A record that has its place in the log could not be applied: nothing more is accepted, and the next open applies it.
+    fn break_off(&self, why: &str) -> Error {
+        let cause = || format!("a commit that is in the log could not be applied: {why}");
+        Error::Poisoned { cause: self.broken.get_or_init(cause).clone() }
+    }
+
+    /// Gives records their place by `order` and applies them by `apply`; both or, for this opening of the store, nothing more ever. Only
+    /// in the committers' turn. If it fails or panics between the two, the log is ahead of the index for good: then nothing is applied
+    /// on top, nor flushed, and the next opening replays the record.
+    pub(crate) fn in_one<T>(
+        &self,
+        order: impl FnOnce() -> Result<T>,
+        apply: impl FnOnce(&T) -> Result<Glsn>,
+    ) -> Result<T> {
+        let ordered = order()?;
+        self.half_done.store(true, Ordering::Release);
+        let last = apply(&ordered).map_err(|error| self.break_off(&error.to_string()))?;
+        self.applied.store(last.0, Ordering::Release);
+        self.half_done.store(false, Ordering::Release);
+        Ok(ordered)
+    }
+
+    /// Reads in the sources as they are now. If that fails and they were exchanged meanwhile, it is read again in the new ones: log
+    /// entries and side files that only the old ones needed may be gone.
+    pub(crate) fn read<T>(&self, mut read: impl FnMut(&Arc<View>) -> Result<T>) -> Result<T> {
+        let mut view = self.index.view();
+        loop {
+            match read(&view) {
+                Err(error) => view = self.newer_view(&Arc::downgrade(&view)).ok_or(error)?,
+                done => return done,
+            }
+        }
+    }
+
+    /// The sources as they are now, if they are others than `view`.
+    pub(crate) fn newer_view(&self, view: &Weak<View>) -> Option<Arc<View>> {
+        Some(self.index.view()).filter(|now| !Weak::ptr_eq(&Arc::downgrade(now), view))
     }
 
     /// Refuses where the store cannot be written.
@@ -83,12 +134,6 @@ impl Store {
         }
     }
 
-    /// Refuses a moment whose versions may be gone from a keyspace.
-    pub(crate) fn check_retained(&self, keyspace: u32, at: Glsn) -> Result<()> {
-        let oldest = self.oldest_readable(keyspace);
-        if at < oldest { Err(Error::Trimmed { asked: at.0, first: oldest.0 }) } else { Ok(()) }
-    }
-
     /// The oldest moment at which a keyspace can be read.
     pub(crate) fn oldest_readable(&self, keyspace: u32) -> Glsn {
         self.index.view().oldest_readable_in(keyspace)
@@ -107,13 +152,20 @@ impl Store {
     }
 
     fn settle(&self) -> Result<()> {
-        let _turn = self.take_turn();
+        let _turn = self.take_whole_turn()?;
         let applied = Glsn(self.applied.load(Ordering::Acquire));
         if applied > Glsn::NONE {
             self.log.wait_durable(applied)?;
         }
         self.index.flush(applied)
     }
+}
+
+/// Refuses a moment whose versions may be gone from the keyspace of an index key. The view that is asked must be the one that is read.
+pub(crate) fn check_retained(view: &View, key: &[u8], at: Glsn) -> Result<()> {
+    let keyspace = key.first_chunk().expect("an index key begins with its keyspace");
+    let oldest = view.oldest_readable_in(u32::from_be_bytes(*keyspace));
+    if at < oldest { Err(Error::Trimmed { asked: at.0, first: oldest.0 }) } else { Ok(()) }
 }
 
 impl Drop for Store {

@@ -41,8 +41,8 @@ pub struct Transaction {
 impl Transaction {
     pub(crate) fn new(store: &Arc<Store>) -> Self {
         let options = &store.options;
-        let writes =
-            WriteSet::new(&store.budget, &store.log, options.write_set_limit_bytes(), crate::run::PARTITION_BYTES);
+        let (limit, body_limit) = (options.write_set_limit_bytes(), options.body_limit_bytes());
+        let writes = WriteSet::new(&store.budget, &store.log, limit, crate::run::PARTITION_BYTES, body_limit);
         Self {
             moment: store.open_newest(),
             reads: RefCell::new(ReadSet::new(&store.budget, options.read_set_limit_bytes())),
@@ -105,7 +105,7 @@ impl Transaction {
             return Ok(own.map(|value| ValueReader::of_value(&self.store, value)));
         }
         self.reads.borrow_mut().add(index_key.get(), None)?;
-        read_at(&self.store, index_key.get(), self.moment.at())
+        self.store.reader(index_key.get(), &self.moment)
     }
 
     /// Whether a key has a value; does not read it.
@@ -120,7 +120,7 @@ impl Transaction {
             return Ok(there);
         }
         self.reads.borrow_mut().add(key.get(), None)?;
-        contains_at(&self.store, key.get(), self.moment.at())
+        self.store.contains(key.get(), self.moment.at())
     }
 
     /// Gives a key a value, in place of any it had.
@@ -260,17 +260,6 @@ pub(crate) fn own_value(store: &Store, writes: &WriteSet, write: Write<'_>, into
         ReadBack::Done => Ok(()),
         ReadBack::InFinishedSide => store.load_part(Glsn::NONE, finished, 0, into),
     }
-}
-
-/// A reader of an index key's value as of `at`.
-pub(crate) fn read_at(store: &Arc<Store>, key: &[u8], at: Glsn) -> Result<Option<ValueReader>> {
-    let hit = store.index.view().get(key, at)?.filter(|hit| hit.stored() != Stored::Deleted);
-    Ok(hit.map(|hit| ValueReader::new(store, hit.glsn(), hit.stored())))
-}
-
-/// Whether an index key has a value as of `at`.
-pub(crate) fn contains_at(store: &Store, key: &[u8], at: Glsn) -> Result<bool> {
-    Ok(store.index.view().get(key, at)?.is_some_and(|hit| hit.stored() != Stored::Deleted))
 }
 
 fn check_value_bytes(len: u64) -> Result<()> {

@@ -20,7 +20,7 @@ pub(crate) fn trim(store: &Arc<Store>, until: Glsn) -> Result<Glsn> {
     }
     store.horizon.trim_wanted.fetch_max(until.0, Ordering::AcqRel);
     {
-        let _turn = store.take_turn();
+        let _turn = store.take_whole_turn()?;
         let applied = Glsn(store.applied.load(Ordering::Acquire));
         store.log.wait_durable(applied)?;
         store.index.flush(applied)?;
@@ -33,8 +33,10 @@ pub(crate) fn trim(store: &Arc<Store>, until: Glsn) -> Result<Glsn> {
 
 /// Frees what nobody needs any more, below `until`.
 pub(crate) fn free(store: &Store, until: Glsn) -> Result<Glsn> {
-    let needed = store.index.min_pointer().unwrap_or(Glsn::MAX);
     let _turn = store.trim_turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let until = until.min(needed).min(store.index.checkpoint().glsn.next());
+    // The checkpoint first: a flush in between may bring runs that point behind this one, never before it.
+    let flushed = store.index.checkpoint().glsn.next();
+    let needed = store.index.min_pointer().unwrap_or(Glsn::MAX);
+    let until = until.min(flushed).min(needed);
     Ok(store.log.trim(until, &|side| store.index.uses_side(side))?)
 }

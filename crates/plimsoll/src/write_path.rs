@@ -18,6 +18,7 @@ use plimsoll_memory::budget::Kind;
 
 use crate::error::{Error, Result};
 use crate::index::Index;
+use crate::index::view::View;
 use crate::options::Durability;
 use crate::payload::{encode_delete, encode_head, encode_put, encode_put_side, encode_runs};
 use crate::read_set::ReadSet;
@@ -81,8 +82,8 @@ impl Store {
         writes.prepare(metadata.len())?;
         let body = Body::new(self, &writes, metadata)?;
         let glsn = {
-            let turn = self.take_turn();
-            if let Err(error) = self.validate(&reads, moment.at()) {
+            let turn = self.take_whole_turn()?;
+            if let Err(error) = self.read(|view| validate(view, &reads, moment.at())) {
                 drop(turn);
                 return Err(self.settle_conflict(error));
             }
@@ -90,12 +91,13 @@ impl Store {
             if !writes.spilled().is_empty() {
                 self.index.make_room_for_runs(&writes.spilled().infos(Glsn::NONE))?;
             }
-            let glsn = self.submit(&body, &writes, moment.at())?;
-            self.apply(&body, &writes, glsn).map_err(|error| self.break_off(&error))?;
-            self.applied.store(glsn.0, Ordering::Release);
-            glsn
+            let order = || {
+                let glsn = self.submit(&body, &writes, moment.at())?;
+                writes.named();
+                Ok(glsn)
+            };
+            self.in_one(order, |&glsn| self.apply(&body, &writes, glsn).map(|()| glsn))?
         };
-        writes.committed();
         self.free_log_now_and_then(body.bytes());
         Ok(CommitTicket::of_record(self, glsn))
     }
@@ -110,12 +112,6 @@ impl Store {
             },
             _ => error,
         }
-    }
-
-    /// A record that has its place in the log could not be applied: nothing more is accepted, and the next open applies it.
-    fn break_off(&self, error: &Error) -> Error {
-        let cause = format!("a commit that is in the log could not be applied: {error}");
-        Error::Poisoned { cause: self.broken.get_or_init(|| cause).clone() }
     }
 
     /// Where no past is kept, the old end of the log is freed each time about a segment was added at the other.
@@ -134,29 +130,9 @@ impl Store {
         let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [*payload]).collect();
         let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream, parts }).collect();
         let draft = Draft { entries: &entries, read_at: Glsn::NONE, sides: &[] };
-        let _turn = self.take_turn();
-        let ticket = self.log.submit(&draft, None)?;
-        self.applied.store(ticket.last.0, Ordering::Release);
+        let _turn = self.take_whole_turn()?;
+        let ticket = self.in_one(|| Ok(self.log.submit(&draft, None)?), |ticket| Ok(ticket.last))?;
         Ok((ticket.first, ticket.last))
-    }
-
-    /// Refuses if anything in `reads` was changed after `at` by a commit that has its place in the order.
-    fn validate(&self, reads: &ReadSet, at: Glsn) -> Result<()> {
-        if Glsn(self.applied.load(Ordering::Acquire)) <= at {
-            return Ok(());
-        }
-        let view = self.index.view();
-        for range in reads.ranges() {
-            let changed = match range.last {
-                None => view.changed(&range.first, at)?.map(|by| (range.first.clone(), by)),
-                Some(_) => view.changed_in(Bound::Included(&range.first), range.upper(), at)?,
-            };
-            if let Some((key, by)) = changed {
-                let key = key.get(4..).unwrap_or_default().to_vec();
-                return Err(Error::Conflict { key, at: at.0, by: by.0 });
-            }
-        }
-        Ok(())
     }
 
     fn submit(&self, body: &Body, writes: &WriteSet, read_at: Glsn) -> Result<Glsn> {
@@ -194,6 +170,21 @@ impl Store {
         }
         Ok(())
     }
+}
+
+/// Refuses if anything in `reads` was changed after `at` by a commit that has its place in the order.
+fn validate(view: &View, reads: &ReadSet, at: Glsn) -> Result<()> {
+    for range in reads.ranges() {
+        let changed = match range.last {
+            None => view.changed(&range.first, at)?.map(|by| (range.first.clone(), by)),
+            Some(_) => view.changed_in(Bound::Included(&range.first), range.upper(), at)?,
+        };
+        if let Some((key, by)) = changed {
+            let key = key.get(4..).unwrap_or_default().to_vec();
+            return Err(Error::Conflict { key, at: at.0, by: by.0 });
+        }
+    }
+    Ok(())
 }
 
 /// A transaction's entry, ready to be written.
@@ -285,5 +276,105 @@ impl Body {
         }
         self.parts.push(Part::Small { start, end: self.small.len() });
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::keyspaces::Keyspace;
+    use crate::open::open;
+    use crate::options::Options;
+    use crate::transaction::Transaction;
+
+    use super::*;
+
+    fn options() -> Options {
+        Options::new().memory_bytes(16 << 20).background(false)
+    }
+
+    fn default() -> Keyspace {
+        Keyspace { id: 1, name: "default".into() }
+    }
+
+    fn put(store: &Arc<Store>, key: u32, bytes: usize) -> Result<u64> {
+        let mut tx = Transaction::new(store);
+        tx.put(&default(), &key.to_be_bytes(), &vec![7; bytes])?;
+        tx.commit()
+    }
+
+    fn get(store: &Arc<Store>, key: u32) -> Option<usize> {
+        let tx = Transaction::new(store);
+        tx.get(&default(), &key.to_be_bytes()).unwrap().map(|value| value.len())
+    }
+
+    fn side_files(store: &Store) -> usize {
+        let names = store.options.disk.list(&store.path.join("log")).unwrap();
+        names.iter().filter(|entry| entry.name.ends_with(".side")).count()
+    }
+
+    #[test]
+    fn after_a_commit_that_could_not_be_applied_nothing_is_until_the_next_opening() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let store = open(&path, options()).unwrap();
+        put(&store, 1, 10).unwrap();
+        let mut payload = Vec::new();
+        encode_head(b"", 1, &mut payload);
+        encode_put(b"\0\0\0\x01\0\0\0\x02", 0, &mut payload);
+        let parts = [&payload[..]];
+        let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
+        let order = || Ok(store.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, sides: &[] }, None)?);
+        let failed = store.in_one(order, |_| Err(Error::corrupt("a page")));
+        assert!(matches!(failed, Err(Error::Poisoned { cause }) if cause.contains("a page")));
+        let poisoned = |result: Result<()>| assert!(matches!(result, Err(Error::Poisoned { .. })), "{result:?}");
+        poisoned(put(&store, 3, 10).map(drop));
+        poisoned(store.append(StreamId(1), &[b"x"]).map(drop));
+        poisoned(steps::flush(&store));
+        poisoned(crate::trim::trim(&store, Glsn(2)).map(drop));
+        assert_eq!((store.visible(), get(&store, 1), get(&store, 2)), (Glsn(1), Some(10), None));
+        poisoned(store.close());
+        let store = open(&path, options()).unwrap();
+        assert_eq!((store.visible(), get(&store, 1), get(&store, 2)), (Glsn(2), Some(10), Some(0)));
+        put(&store, 3, 10).unwrap();
+    }
+
+    #[test]
+    fn whatever_the_budget_refuses_a_transaction_is_whole_or_nothing_and_leaves_no_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let mut refused = 0;
+        let store = open(&path, options()).unwrap();
+        for n in (0..60).step_by(3) {
+            let (before, files) = (get(&store, 0), side_files(&store));
+            let held = store.budget.usage();
+            let result = (|| {
+                let mut tx = Transaction::new(&store);
+                store.budget.fail_after(n);
+                for key in 0..9000u32 {
+                    let bytes = if key % 100 == 0 { 3000 } else { 300 };
+                    tx.put(&default(), &key.to_be_bytes(), &vec![n as u8; bytes + n as usize])?;
+                }
+                tx.commit()
+            })();
+            store.budget.fail_after(u64::MAX);
+            match &result {
+                Ok(_) => {
+                    assert_eq!((get(&store, 0), get(&store, 8999)), (Some(3000 + n as usize), Some(300 + n as usize)))
+                }
+                Err(Error::OutOfBudget(_)) => {
+                    refused += 1;
+                    assert_eq!((get(&store, 0), side_files(&store)), (before, files), "{n}");
+                    let now = store.budget.usage();
+                    assert_eq!((now.of(Kind::WriteSet), now.of(Kind::ReadSet)), (0, 0));
+                    assert_eq!(
+                        (now.of(Kind::Sort), now.of(Kind::Staging)),
+                        (held.of(Kind::Sort), held.of(Kind::Staging))
+                    );
+                }
+                Err(error) => panic!("{n}: {error}"),
+            }
+            put(&store, 10_000, 100).unwrap();
+        }
+        assert!(refused > 2, "{refused}");
     }
 }

@@ -7,11 +7,10 @@
 //!
 //! Law: of several writes of one key the last one counts; in the map it has the highest order, and a newer run hides an older one.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use plimsoll_disk::codec::{Reader, push_varint};
-use plimsoll_log::draft::MAX_BODY_BYTES;
 use plimsoll_log::log::Log;
 use plimsoll_log::side::{SideId, SideRef, SideWriter};
 use plimsoll_memory::budget::{Budget, Kind, OutOfBudget};
@@ -25,8 +24,8 @@ use crate::version::{INLINE_BYTES, Stored};
 /// A value above this goes into a side file at once.
 pub(crate) const LARGE_VALUE_BYTES: usize = 256 << 10;
 
-/// Room left in a record's body for what is not values: head, metadata.
-const BODY_RESERVE_BYTES: u64 = 128 << 10;
+/// Room left in a record's body for what is not values (head, metadata): one part in so many.
+const BODY_RESERVE_PART: u64 = 8;
 
 /// One write, as it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,12 +108,23 @@ pub(crate) struct WriteSet {
     body_bytes: u64,
     large: RefCell<Option<Box<dyn SideWriter>>>,
     large_done: Vec<SideRef>,
+    /// Whether a record names the side files.
+    named: Cell<bool>,
     spill: Spill,
+    /// The most bytes of a record's body.
+    body_limit_bytes: u64,
 }
 
 impl WriteSet {
-    /// An empty set that spills beyond `limit_bytes`, into partitions of `partition_bytes`.
-    pub(crate) fn new(budget: &Budget, log: &Arc<dyn Log>, limit_bytes: u64, partition_bytes: u64) -> Self {
+    /// An empty set that spills beyond `limit_bytes`, into partitions of `partition_bytes`; less than `body_limit_bytes` is committed
+    /// within the record.
+    pub(crate) fn new(
+        budget: &Budget,
+        log: &Arc<dyn Log>,
+        limit_bytes: u64,
+        partition_bytes: u64,
+        body_limit_bytes: u64,
+    ) -> Self {
         Self {
             budget: budget.clone(),
             log: Arc::clone(log),
@@ -125,6 +135,8 @@ impl WriteSet {
             body_bytes: 0,
             large: RefCell::new(None),
             large_done: Vec::new(),
+            named: Cell::new(false),
+            body_limit_bytes,
             spill: Spill::new(budget, log, partition_bytes),
         }
     }
@@ -221,7 +233,7 @@ impl WriteSet {
 
     /// Moves everything in memory into a run of side files.
     fn spill(&mut self) -> Result<()> {
-        let mut builder = self.spill.begin()?;
+        let mut builder = self.spill.begin();
         let mut at = self.map.first();
         let mut encoded = Vec::new();
         while let Some(position) = at {
@@ -235,7 +247,7 @@ impl WriteSet {
         }
         self.spill.end(builder)?;
         self.clear_memory();
-        Ok(())
+        self.spill.merge_full_tiers()
     }
 
     fn clear_memory(&mut self) {
@@ -331,7 +343,8 @@ impl WriteSet {
     /// Brings the set into the shape in which it is committed: either everything in the map, with a body that fits into a record, or
     /// everything in runs. Side files are finished.
     pub(crate) fn prepare(&mut self, metadata_bytes: usize) -> Result<()> {
-        let room = MAX_BODY_BYTES as u64 - BODY_RESERVE_BYTES.max(metadata_bytes as u64 + 64);
+        let reserve = (self.body_limit_bytes / BODY_RESERVE_PART).max(metadata_bytes as u64 + 64);
+        let room = self.body_limit_bytes.saturating_sub(reserve);
         if !self.spill.is_empty() && !self.map.is_empty() {
             self.spill()?;
         } else if self.body_bytes > room {
@@ -340,6 +353,7 @@ impl WriteSet {
                 self.spill()?;
             }
         }
+        self.spill.fit_into_record()?;
         if let Some(writer) = self.large.get_mut().take() {
             self.large_done.push(writer.finish()?);
         }
@@ -377,9 +391,9 @@ impl WriteSet {
         self.large_done.iter().chain(self.spill.sides()).copied().collect()
     }
 
-    /// The set was committed: its side files belong to the log now.
-    pub(crate) fn committed(mut self) {
-        self.large_done.clear();
+    /// A record names the side files now: they belong to the log.
+    pub(crate) fn named(&self) {
+        self.named.set(true);
         self.spill.keep();
     }
 }
@@ -406,7 +420,7 @@ pub(crate) fn as_write(stored: Stored<'_>) -> Write<'_> {
 impl Drop for WriteSet {
     fn drop(&mut self) {
         // An abort: nobody names these files. One that cannot be removed now is swept at the next open.
-        for side in self.large_done.drain(..) {
+        for side in self.large_done.drain(..).filter(|_| !self.named.get()) {
             let _ = self.log.discard_side(side.id);
         }
     }

@@ -1,6 +1,13 @@
 //! Integration tests of the store: one binary, one module a subject.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "tests, their helpers included; they wait for the real clock"
+)]
+
 mod api;
 mod bad_input;
 mod large;
+mod review;
 mod tidy;
