@@ -201,7 +201,7 @@ impl Core {
         }
     }
 
-    fn compact_while_open(self: &Arc<Self>) {
+    fn compact_while_open(&self) {
         let _alarm = Alarm { signals: &self.signals, flush: false };
         let (mut failures, mut urge) = (0, Urge::Due);
         while !self.signals.is_closing() {

@@ -37,14 +37,14 @@ const TWO_JOBS_BYTES: u64 = 64 << 20;
 /// While a job is under way, so many newer runs are merged by another.
 const PILED_UP: usize = 4;
 
-/// Bytes of input that one step passes.
-const STEP_BYTES: u64 = 4 << 20;
+/// Bytes of input that one step passes; few in tests, so that much happens between the steps of a job.
+const STEP_BYTES: u64 = if cfg!(test) { 16 << 10 } else { 4 << 20 };
 
 /// What passing a version costs beside its bytes.
 const VERSION_COST_BYTES: u64 = 32;
 
 /// A partition below this part of the full size (one in so many) is written together with its neighbours.
-const SMALL_PART: u64 = 4;
+const SMALL_PART: u64 = 8;
 
 /// Jobs of a whole compaction beside one for each run: what is under way, relocation, and the clearing of what is left.
 const JOBS_MORE: u64 = 6;
@@ -136,14 +136,14 @@ struct Task {
 
 impl Core {
     /// A step on the owner's call; where nothing came in since the last one, the index counts as idle and is settled.
-    pub(crate) fn compact_step(self: &Arc<Self>) -> Result<Progress> {
+    pub(crate) fn compact_step(&self) -> Result<Progress> {
         let bytes_in = self.counters.bytes_in.load(Ordering::Relaxed);
         let seen = std::mem::replace(&mut lock(&self.compactor).seen_bytes_in, bytes_in);
         self.compact(if seen == bytes_in { Urge::Settle } else { Urge::Due })
     }
 
     /// Merges until there is nothing left to merge; what comes in meanwhile may stay.
-    pub(crate) fn compact_all(self: &Arc<Self>) -> Result<()> {
+    pub(crate) fn compact_all(&self) -> Result<()> {
         let done = || self.counters.compactions.load(Ordering::Relaxed);
         let view = self.view();
         let enough = done() + (view.runs.len() + view.history.len()) as u64 + JOBS_MORE;
@@ -153,7 +153,7 @@ impl Core {
     }
 
     /// Moves values out of log entries that are wanted back, and changes nothing else.
-    pub(crate) fn relocate(self: &Arc<Self>) -> Result<()> {
+    pub(crate) fn relocate(&self) -> Result<()> {
         let done = || self.counters.compactions.load(Ordering::Relaxed);
         let view = self.view();
         let enough = done() + (view.runs.len() + view.history.len()) as u64 + JOBS_MORE;
@@ -167,12 +167,12 @@ impl Core {
     }
 
     /// Does a bounded piece of a job, after beginning one if it is due.
-    pub(crate) fn compact(self: &Arc<Self>, urge: Urge) -> Result<Progress> {
+    pub(crate) fn compact(&self, urge: Urge) -> Result<Progress> {
         self.work(|compactor| self.task(compactor, urge))
     }
 
     /// Does a bounded piece of a job, after beginning the one that `task` gives if none is under way.
-    fn work(self: &Arc<Self>, task: impl FnOnce(&Compactor) -> Option<Task>) -> Result<Progress> {
+    fn work(&self, task: impl FnOnce(&Compactor) -> Option<Task>) -> Result<Progress> {
         let mut compactor = lock(&self.compactor);
         if compactor.stopped.is_some() {
             return Ok(Progress::Idle);
@@ -201,7 +201,7 @@ impl Core {
         result.map(|()| Progress::Worked)
     }
 
-    fn begin_jobs(self: &Arc<Self>, compactor: &mut Compactor, task: impl FnOnce(&Compactor) -> Option<Task>) {
+    fn begin_jobs(&self, compactor: &mut Compactor, task: impl FnOnce(&Compactor) -> Option<Task>) {
         if compactor.slots.first().is_some_and(|slot| slot.job.is_none()) {
             // What the second slot is doing comes first; it will not last.
             let other = compactor.slots.iter().any(|slot| slot.job.is_some());
@@ -321,10 +321,7 @@ impl Core {
 }
 
 fn current_task(view: &View, plan: std::ops::Range<usize>) -> Task {
-    let runs = view.runs[plan.clone()].to_vec();
-    // Among the runs of one transaction nothing is superseded, and what is deleted may be put in one that is merged later.
-    let one_transaction = runs.len() > 1 && runs[0].min_glsn() == runs[runs.len() - 1].max_glsn();
-    Task { inputs: Inputs::Current { oldest: plan.end == view.runs.len() && !one_transaction }, runs }
+    Task { inputs: Inputs::Current { oldest: plan.end == view.runs.len() }, runs: view.runs[plan].to_vec() }
 }
 
 fn history_task(view: &View, plan: std::ops::Range<usize>) -> Task {
@@ -342,7 +339,7 @@ fn replace(all: &[Arc<Run>], inputs: &[Arc<Run>], output: Option<&Arc<Run>>) -> 
 }
 
 impl Job {
-    fn new(core: &Arc<Core>, set_aside: &SetAside, task: Task) -> Self {
+    fn new(core: &Core, set_aside: &SetAside, task: Task) -> Self {
         let view = core.view();
         let output = || Output::new(&core.files, &set_aside.budget, core.ground.partition_bytes);
         let feed = || Feed::Private(set_aside.budget.clone());

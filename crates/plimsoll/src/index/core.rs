@@ -49,7 +49,7 @@ pub(crate) struct Core {
     /// The boundary of the source that was flushed last.
     pub(crate) flushed: AtomicU64,
     /// Side files being written, or written and not named by a manifest yet.
-    pub(crate) sides_in_work: Mutex<BTreeSet<SideId>>,
+    pub(crate) sides_in_work: Arc<Mutex<BTreeSet<SideId>>>,
 }
 
 /// Counts since the index was opened.
@@ -141,7 +141,7 @@ impl Core {
             view: RwLock::new(Arc::new(view)),
             signals: Signals::default(),
             counters: Counters::default(),
-            sides_in_work: Mutex::default(),
+            sides_in_work: Arc::default(),
             clock: SystemClock::new(),
             ground,
             horizon,

@@ -68,7 +68,8 @@ pub(crate) fn choose(runs: &[RunShape], fan_in: usize, urge: Urge) -> Option<Pla
 }
 
 /// Runs of one transaction that was spilled more than once, the newest first: they may hold copies of a version, and no other merge may
-/// tell these apart. So they become one before anything else is done.
+/// tell these apart. So they become one before anything else is done; and since the newest copies are always among those that are merged,
+/// a deletion that is taken out of the current runs is never one that the same transaction took back.
 fn fused(runs: &[RunShape], fan_in: usize) -> Option<Plan> {
     let start = runs.iter().position(|run| run.fused)?;
     let end = start + runs[start..].iter().take_while(|run| run.fused).count() + 1;

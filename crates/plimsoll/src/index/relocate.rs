@@ -1,9 +1,11 @@
 //! Copies values that live in log entries which are wanted back into a side file of plain bytes, piece by piece.
 
+use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use plimsoll_log::glsn::Glsn;
+use plimsoll_log::log::Log;
 use plimsoll_log::side::{SideId, SideWriter};
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::chunk::Chunk;
@@ -14,7 +16,8 @@ use crate::version::{Stored, Version};
 
 /// Copies the values of one job. Dropped before its side file is named by a manifest, it removes it.
 pub(crate) struct Relocator {
-    core: Arc<Core>,
+    log: Arc<dyn Log>,
+    in_work: Arc<Mutex<BTreeSet<SideId>>>,
     budget: Budget,
     below: Glsn,
     piece: Option<Chunk>,
@@ -37,11 +40,11 @@ pub(crate) enum Moved<'a> {
 
 impl Relocator {
     /// Copies what lies in entries below `below`; takes one chunk of `budget`.
-    pub(crate) fn new(core: &Arc<Core>, budget: &Budget, below: Glsn) -> Self {
-        let (core, budget) = (Arc::clone(core), budget.clone());
+    pub(crate) fn new(core: &Core, budget: &Budget, below: Glsn) -> Self {
         Self {
-            core,
-            budget,
+            log: Arc::clone(&core.ground.log),
+            in_work: Arc::clone(&core.sides_in_work),
+            budget: budget.clone(),
             below,
             piece: None,
             writer: None,
@@ -74,7 +77,7 @@ impl Relocator {
             }
             let bytes = (len - copied).min(piece.len() as u64);
             let into = &mut piece[..bytes as usize];
-            self.core.ground.log.read_range(version.glsn, offset + copied, into)?;
+            self.log.read_range(version.glsn, offset + copied, into)?;
             writer.write(into)?;
             copied += bytes;
             *allowance = allowance.saturating_sub(bytes);
@@ -86,8 +89,8 @@ impl Relocator {
     fn begin(&mut self) -> Result<()> {
         if self.writer.is_none() {
             self.piece = Some(self.budget.take(Kind::Sort)?);
-            let writer = self.core.ground.log.create_side()?;
-            lock(&self.core.sides_in_work).insert(writer.id());
+            let writer = self.log.create_side()?;
+            lock(&self.in_work).insert(writer.id());
             self.side = Some(writer.id());
             self.writer = Some(writer);
         }
@@ -115,9 +118,9 @@ impl Drop for Relocator {
         if let Some(side) = self.side {
             if self.finished && !self.named {
                 // What cannot be removed now is swept at the next open.
-                let _ = self.core.ground.log.discard_side(side);
+                let _ = self.log.discard_side(side);
             }
-            lock(&self.core.sides_in_work).remove(&side);
+            lock(&self.in_work).remove(&side);
         }
     }
 }

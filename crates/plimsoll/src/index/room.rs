@@ -79,7 +79,7 @@ enum Next {
 }
 
 impl Core {
-    pub(crate) fn make_room(self: &Arc<Self>, bytes: usize, boundary: Glsn) -> Result<()> {
+    pub(crate) fn make_room(&self, bytes: usize, boundary: Glsn) -> Result<()> {
         let mut stalled_nanos = 0;
         loop {
             match self.try_to_make_room(bytes, boundary) {
@@ -215,7 +215,7 @@ impl Core {
     }
 
     /// Slows the writer down by what it owes; where there are no threads, it does their work instead.
-    fn keep_pace(self: &Arc<Self>, bytes: usize) -> Result<()> {
+    fn keep_pace(&self, bytes: usize) -> Result<()> {
         if self.ground.read_only {
             return Ok(());
         }
@@ -253,7 +253,7 @@ impl Core {
         nanos
     }
 
-    fn compact_inline(self: &Arc<Self>) -> Result<()> {
+    fn compact_inline(&self) -> Result<()> {
         for _ in 0..STEPS_INLINE {
             if self.view().runs.len() <= RUNS_SOFT || self.compact(Urge::Due)? == Progress::Idle {
                 break;

@@ -243,6 +243,46 @@ fn a_moment_whose_versions_may_be_gone_is_refused() {
 }
 
 #[test]
+fn of_a_transaction_that_was_spilled_many_times_the_last_writes_count() {
+    for last_is_deletion in [false, true] {
+        let mut world = world(FLUSHED);
+        world.flush_keys(FOREVER, 0..50, Some(b"before"));
+        // Newest first; each run writes all keys, now and then as a deletion.
+        let value = |run: u64| (run % 2 != u64::from(last_is_deletion)).then(|| vec![run as u8; 9]);
+        let runs = (0..11).map(|run| (0..50).map(|number| (key(FOREVER, number), value(run + 1))).collect());
+        let runs: Vec<_> = runs.collect();
+        world.commit_spilled(runs).unwrap();
+        world.check_all();
+        world.index().flush(world.applied).unwrap();
+        assert_eq!(world.view().runs.len(), 12);
+        while world.view().runs.len() > 1 && world.index().compact_step().unwrap() == Progress::Worked {
+            world.check_all();
+        }
+        world.flush_keys(FOREVER, 0..25, Some(b"after"));
+        world.index().compact_all().unwrap();
+        world.check_all();
+        assert_eq!(world.index().stats().versions, 50 + 50 + 25, "no copy is left");
+    }
+}
+
+#[test]
+fn what_runs_hold_already_is_not_taken_in_again() {
+    let mut world = world(FLUSHED);
+    world.flush_keys(FOREVER, 0..50, Some(b"value"));
+    let runs = vec![(0..20).map(|number| (key(FOREVER, number), None)).collect()];
+    world.commit_spilled(runs).unwrap();
+    world.index().flush(world.applied).unwrap();
+    world.index().compact_all().unwrap();
+    world.open().unwrap();
+    for commit in &world.commits {
+        world.apply(commit, Glsn::NONE).unwrap();
+    }
+    let view = world.view();
+    assert!(view.active.is_empty() && view.closed.is_empty());
+    world.check_all();
+}
+
+#[test]
 fn a_failed_job_leaves_no_side_file_behind() {
     let disk = LyingDisk::new(1);
     let mut world = World::new(Arc::new(disk.clone()), 1, FLUSHED);
