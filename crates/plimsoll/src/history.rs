@@ -155,7 +155,7 @@ impl Diff {
 
     /// Begins behind the last key.
     fn begin(&mut self, view: Arc<View>) -> Result<()> {
-        check_retained(&view, self.span.first(), self.before)?;
+        check_retained(&view, &self.span.first(), self.before)?;
         let lower = if self.last_key.is_empty() { self.span.lower() } else { Bound::Excluded(&self.last_key[..]) };
         self.versions = Some(view.versions(lower, self.span.upper(), self.before, self.after)?);
         self.view = Arc::downgrade(&view);

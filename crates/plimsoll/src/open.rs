@@ -171,10 +171,11 @@ fn make_folders(path: &Path, options: &Options) -> Result<()> {
     for dir in ["index", "log"] {
         if options.disk.entry(&path.join(dir))?.is_none() {
             options.disk.create_dir(&path.join(dir))?;
-            options.disk.sync_dir(path)?;
         }
     }
-    Ok(())
+    // Names that an earlier process left behind after a failed sync are made durable too, before anything builds on them.
+    options.disk.sync_dir(&path.join("index"))?;
+    Ok(options.disk.sync_dir(path)?)
 }
 
 /// Locks the store for writing.
@@ -210,7 +211,8 @@ fn log_options(
         Durability::Buffered => log::Durability::Buffered,
     };
     log.background = options.background;
-    log.known = manifest.map(|manifest| manifest.durable);
+    // An index that holds nothing knows nothing of the log.
+    log.known = manifest.map(|manifest| manifest.durable).filter(|durable| durable.glsn > Glsn::NONE);
     log.mode = match manifest {
         _ if options.read_only => Mode::ReadOnly,
         // An index without its log is damage, not a new store.

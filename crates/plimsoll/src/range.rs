@@ -1,5 +1,6 @@
 //! Walks over keys and values, as of one moment, with a transaction's own writes on top.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
@@ -78,10 +79,13 @@ impl Span {
         (self.lower(), self.upper()).contains(key)
     }
 
-    pub(crate) fn first(&self) -> &[u8] {
+    /// The first key that can lie in it.
+    pub(crate) fn first(&self) -> Cow<'_, [u8]> {
         match &self.lower {
-            Bound::Included(key) | Bound::Excluded(key) => key,
-            Bound::Unbounded => &[],
+            Bound::Included(key) => Cow::Borrowed(key),
+            // No key lies between one and itself with a zero behind it.
+            Bound::Excluded(key) => Cow::Owned([key, &[0][..]].concat()),
+            Bound::Unbounded => Cow::Borrowed(&[]),
         }
     }
 }
@@ -384,10 +388,10 @@ impl<'t> Range<'t> {
             (true, _, _) => (self.span.first(), self.span.upper()),
             (false, _, None) => return,
             (false, Direction::Forward, Some(key)) => (self.span.first(), Bound::Included(key.as_slice())),
-            (false, Direction::Backward, Some(key)) => (key.as_slice(), self.span.upper()),
+            (false, Direction::Backward, Some(key)) => (Cow::Borrowed(key.as_slice()), self.span.upper()),
         };
         let mut reads = reads.borrow_mut();
-        if reads.add(first, Some(last)).is_err() {
+        if reads.add(&first, Some(last)).is_err() {
             // The set has no room for what was read: then everything counts as read, and any commit since is a conflict.
             reads.add_everything();
         }

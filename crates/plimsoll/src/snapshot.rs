@@ -122,7 +122,7 @@ impl Snapshot {
 
     fn walk(&self, span: Span) -> Result<Range<'_>> {
         // Told at once; it is looked at again when the walk begins.
-        check_retained(&self.store.index.view(), span.first(), self.moment.at())?;
+        check_retained(&self.store.index.view(), &span.first(), self.moment.at())?;
         Ok(Range::new(&self.store, span, self.moment.at(), None, None))
     }
 }

@@ -51,5 +51,5 @@ pub(crate) fn free_log(store: &Store) -> Result<()> {
     }
     // As far back as a keyspace can be read, the log says when each moment was.
     let oldest = all.iter().map(|(_, record)| store.horizon.of(record.id)).min().unwrap_or(Glsn::NONE);
-    trim::free(store, oldest).map(|_| ())
+    trim::free_if_idle(store, oldest)
 }

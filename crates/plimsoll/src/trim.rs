@@ -28,12 +28,19 @@ pub(crate) fn trim(store: &Arc<Store>, until: Glsn) -> Result<Glsn> {
     if store.index.min_pointer().is_some_and(|oldest| oldest < until) {
         store.index.relocate()?;
     }
+    let _turn = store.trim_turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     free(store, until)
 }
 
-/// Frees what nobody needs any more, below `until`.
-pub(crate) fn free(store: &Store, until: Glsn) -> Result<Glsn> {
-    let _turn = store.trim_turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+/// Frees what nobody needs any more, below `until`, unless a backup or a verification is at work: then it is left for later.
+pub(crate) fn free_if_idle(store: &Store, until: Glsn) -> Result<()> {
+    match store.trim_turn.try_lock() {
+        Ok(_turn) => free(store, until).map(|_| ()),
+        Err(_) => Ok(()),
+    }
+}
+
+fn free(store: &Store, until: Glsn) -> Result<Glsn> {
     // The checkpoint first: a flush in between may bring runs that point behind this one, never before it.
     let flushed = store.index.checkpoint().glsn.next();
     let needed = store.index.min_pointer().unwrap_or(Glsn::MAX);

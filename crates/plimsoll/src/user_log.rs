@@ -16,6 +16,9 @@ use crate::store::Store;
 use crate::trim;
 use crate::write_path::CommitTicket;
 
+/// How long a follower lets a committer finish that is applying its versions.
+const APPLYING: Duration = Duration::from_micros(50);
+
 /// What the log holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogBounds {
@@ -232,6 +235,10 @@ impl LogFollow<'_> {
             let seen = Glsn(self.next.0 - 1);
             if self.store.log.wait_beyond(seen, left)? <= seen {
                 return Ok(None);
+            }
+            if self.store.visible() <= seen {
+                // It is in the log, and being applied just now.
+                clock.sleep(APPLYING);
             }
         }
     }

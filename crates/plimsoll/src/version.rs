@@ -95,7 +95,7 @@ impl<'a> Stored<'a> {
             3 => Stored::InSide { side: SideId(reader.varint()?), offset: reader.varint()?, len: reader.varint()? },
             _ => return None,
         };
-        (reader.remaining() == 0).then_some(stored)
+        (reader.remaining() == 0 && stored.value_bytes() <= MAX_VALUE_BYTES).then_some(stored)
     }
 
     /// Length of the value in bytes; 0 for a deletion.

@@ -310,8 +310,7 @@ fn read_active(
         report.cut = Some(cut);
     }
     if may_cut {
-        // What a killed process wrote may be in memory only: after this it is as durable as it looks.
-        file.sync()?;
+        make_durable(options, &*file, &outcome, &mut staging)?;
     }
     report.replayed = outcome.next.0 - header.first.0;
     if let Some(at) = outcome.dirty_padding {
@@ -321,6 +320,37 @@ fn read_active(
         ));
     }
     Ok(Active { file, header, outcome, numbers: gather.numbers, sides: gather.sides, too_many: gather.too_many, epoch })
+}
+
+/// Makes what was read as durable as it looks. What a killed process wrote may be in memory only; and after a failed sync the system may
+/// hold bytes that it takes for written, so that a further sync would pass over them: they are written again first. Behind a mark
+/// everything but the mark itself was synced.
+fn make_durable(
+    options: &FileLogOptions,
+    file: &dyn File,
+    outcome: &Outcome,
+    staging: &mut [u8],
+) -> Result<(), LogError> {
+    let end = u64::from(outcome.end);
+    let block = BLOCK_BYTES as u64;
+    let mut at = if outcome.marked { end.saturating_sub(1) / block * block } else { 0 };
+    let (bytes, again) = staging.split_at_mut(staging.len() / 2);
+    while at < end {
+        let piece = (end - at).min(bytes.len() as u64) as usize;
+        file.read_exact_at(&mut bytes[..piece], at)?;
+        // Read twice: a bit that flipped on the way must not be written for good.
+        file.read_exact_at(&mut again[..piece], at)?;
+        if bytes[..piece] != again[..piece] {
+            let message =
+                format!("two reads at offset {at} of the active segment differ: the disk or the memory is failing");
+            return Err(LogError::Io { kind: std::io::ErrorKind::InvalidData, message });
+        }
+        file.write_at(&bytes[..piece], at)?;
+        at += piece as u64;
+    }
+    file.sync()?;
+    // The same holds for the segment's name.
+    Ok(options.disk.sync_dir(&options.dir)?)
 }
 
 fn most_entries(options: &FileLogOptions) -> u32 {

@@ -454,3 +454,25 @@ fn what_transactions_held_is_given_back() {
         assert_eq!((of("write sets"), of("read sets"), of("staging")), (0, 0, 0));
     }
 }
+
+#[test]
+fn a_walk_does_not_conflict_with_the_key_that_it_excludes() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir);
+    let ks = db.keyspace("default").unwrap();
+    let mut tx = db.begin();
+    let walk = tx.range(&ks, (Bound::Excluded(&b"b"[..]), Bound::Excluded(&b"d"[..]))).unwrap();
+    assert_eq!(keys(walk), Vec::<String>::new());
+    tx.put(&ks, b"x", b"").unwrap();
+    put(&db, &ks, &[("b", "changed"), ("d", "changed")]);
+    tx.commit().unwrap();
+}
+
+#[test]
+fn a_backup_of_an_empty_store_is_an_empty_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir);
+    db.backup(dir.path().join("copy")).unwrap();
+    let copy = Db::open(dir.path().join("copy"), options()).unwrap();
+    assert_eq!((copy.newest(), copy.id()), (0, db.id()));
+}
