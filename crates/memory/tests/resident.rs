@@ -1,5 +1,9 @@
 //! The line as the system sees it: alone in a process, because it looks at the process's own resident memory.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test that reads what the kernel says of this process")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a test that reads what the kernel says of this process"
+)]
 
 use plimsoll_memory::budget::{Backing, Budget, Kind};
 

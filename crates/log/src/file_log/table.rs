@@ -244,16 +244,13 @@ struct FromSegment<'a> {
 }
 
 impl FromSegment<'_> {
+    /// Walks over the whole segment. Each walk is compared with what follows the segment, not only the first: one that met a bad byte
+    /// and ended early would leave entries or side files out of the table.
     fn walk(&mut self, visitor: &mut dyn Visitor) -> Result<Outcome, LogError> {
         let name = FileName::Segment(self.segment.first());
         let missing = |error: io::Error| self.core.load_error(error.into(), name, self.segment.first(), 0);
         let file = self.core.files.get(name, plimsoll_disk::vfs::Caching::Buffered).map_err(missing)?;
-        replay(&*file, &self.segment.header, u64::MAX, self.staging, visitor)
-    }
-
-    /// Reads the segment once and compares it with what follows it.
-    fn check(&mut self) -> Result<TableHeader, LogError> {
-        let outcome = self.walk(&mut Nobody)?;
+        let outcome = replay(&*file, &self.segment.header, u64::MAX, self.staging, visitor)?;
         let behind = self.segment.behind().map(|behind| (behind.next, behind.chain));
         if behind != Some((outcome.next, outcome.chain)) {
             let problem = outcome.problem.map(|problem| (problem.at, problem.what));
@@ -261,6 +258,12 @@ impl FromSegment<'_> {
             let file = FileName::Segment(self.segment.first()).name();
             return Err(LogError::Corrupt { glsn: outcome.next, file, offset, what: what.to_owned() });
         }
+        Ok(outcome)
+    }
+
+    /// Reads the segment once: what the table's header says of it.
+    fn check(&mut self) -> Result<TableHeader, LogError> {
+        let outcome = self.walk(&mut Nobody)?;
         Ok(TableHeader {
             log_id: self.core.id,
             first: self.segment.first(),
