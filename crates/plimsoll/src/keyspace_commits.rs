@@ -49,6 +49,11 @@ pub(crate) fn create(store: &Arc<Store>, name: &str, retention: Retention) -> Re
 }
 
 fn try_create(store: &Arc<Store>, name: &str, retention: Retention) -> Result<Keyspace> {
+    // Where there is nothing to change no commit says so: what was submitted must be visible before that is decided.
+    let applied = Glsn(store.applied.load(Ordering::Acquire));
+    if applied > store.visible() {
+        store.log.wait_durable(applied)?;
+    }
     let mut tx = Transaction::new(store);
     // Read through the transaction, so that two who make keyspaces at once are told apart.
     let (mut next_id, mut count, mut known) = (FIRST_ID, 0, None);
