@@ -1,1 +1,28 @@
 //! The whole store under one seed.
+//!
+//! A *workload* ([`op`]) is made from a seed and run ([`driver`]) against a store on a disk that lies ([`world`]) and against a
+//! *model* ([`model`]), answer by answer. On that stand:
+//! - [`crash`]: the power is cut at every sync;
+//! - [`faults`]: reads fail or lie, the disk is full, syncs fail, memory is short;
+//! - [`metamorphic`]: the same workload under other budgets and other background work gives the same answers;
+//! - [`flip`]: each byte of a closed store is changed;
+//! - [`kill`]: a child process on a real disk is killed;
+//! - [`bank`]: many threads, whose history must be serializable.
+//!
+//! A [`case`] names one run, so that its seed replays it; [`minimise`] shortens a workload that fails.
+
+pub mod bank;
+pub mod case;
+pub mod content;
+pub mod crash;
+pub mod driver;
+pub mod failure;
+pub mod faults;
+pub mod flip;
+mod judge;
+pub mod kill;
+pub mod metamorphic;
+pub mod minimise;
+pub mod model;
+pub mod op;
+pub mod world;

@@ -1,0 +1,159 @@
+//! One run, named so that it can be replayed.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::crash;
+use crate::driver::{Care, Driver, run};
+use crate::failure::Outcome;
+use crate::faults;
+use crate::metamorphic;
+use crate::op::Op;
+use crate::op::generate::{Profile, generate};
+use crate::world::{Setting, World};
+
+/// What a run is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The store against the model, on a disk that is well.
+    Model,
+    /// The power is cut at every sync of a short workload.
+    EverySync,
+    /// The power is cut now and then in a long workload.
+    Crash,
+    /// Reads fail.
+    FailedReads,
+    /// Reads return wrong bits.
+    Flips,
+    /// The disk is full at times.
+    Full,
+    /// Syncs fail.
+    FailedSyncs,
+    /// Transactions ask for more memory than there is.
+    Budget,
+    /// The same workload under other settings.
+    Metamorphic,
+}
+
+impl Mode {
+    /// All of them, with their names.
+    pub const ALL: [(Mode, &str); 9] = [
+        (Mode::Model, "model"),
+        (Mode::EverySync, "every-sync"),
+        (Mode::Crash, "crash"),
+        (Mode::FailedReads, "failed-reads"),
+        (Mode::Flips, "flips"),
+        (Mode::Full, "full"),
+        (Mode::FailedSyncs, "failed-syncs"),
+        (Mode::Budget, "budget"),
+        (Mode::Metamorphic, "metamorphic"),
+    ];
+
+    fn profile(self) -> Profile {
+        match self {
+            Mode::Model | Mode::EverySync => Profile::Model,
+            Mode::Crash => Profile::Crash,
+            Mode::FailedReads => Profile::FailedReads,
+            Mode::Flips => Profile::Flips,
+            Mode::Full => Profile::Full,
+            Mode::FailedSyncs => Profile::FailedSyncs,
+            Mode::Budget => Profile::Budget,
+            Mode::Metamorphic => Profile::Metamorphic,
+        }
+    }
+
+    /// Operations of a run, where nobody says otherwise.
+    pub fn usual_ops(self) -> usize {
+        match self {
+            Mode::EverySync => 50,
+            Mode::Metamorphic => 250,
+            _ => 400,
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Mode::ALL.iter().find(|(mode, _)| mode == self).map_or("", |(_, name)| name);
+        f.pad(name)
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Mode::ALL.iter().find(|(_, name)| *name == text);
+        found.map(|(mode, _)| *mode).ok_or_else(|| format!("there is no mode {text:?}"))
+    }
+}
+
+/// A run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// What it is about.
+    pub mode: Mode,
+    /// Its seed.
+    pub seed: u64,
+    /// How many operations.
+    pub ops: usize,
+}
+
+impl Case {
+    /// A run of the usual length.
+    pub fn new(mode: Mode, seed: u64) -> Self {
+        Self { mode, seed, ops: mode.usual_ops() }
+    }
+
+    /// Its workload.
+    pub fn workload(&self) -> Vec<Op> {
+        generate(self.seed, &self.mode.profile().settings(), self.ops)
+    }
+
+    /// The world that it begins in.
+    pub fn world(&self) -> World {
+        World::new(self.seed, Setting::of_seed(self.seed))
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// The store is not what the model says.
+    pub fn run(&self) -> Outcome {
+        self.run_workload(&self.workload())
+    }
+
+    /// Runs another workload in its place: one that was shortened.
+    ///
+    /// # Errors
+    /// The store is not what the model says.
+    pub fn run_workload(&self, ops: &[Op]) -> Outcome {
+        let done = |_: Driver| ();
+        match self.mode {
+            Mode::Model | Mode::Crash => run(self.world(), Care::default(), ops).map(done),
+            Mode::EverySync => crash::cut_at_every_sync(self, ops).map(|_| ()),
+            Mode::FailedReads | Mode::Flips | Mode::Full | Mode::FailedSyncs => faults::run_faulty(self, ops).map(done),
+            Mode::Budget => faults::run_short_of_memory(self, ops).map(done),
+            Mode::Metamorphic => metamorphic::compare_settings(self, ops),
+        }
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "--mode {} --seed {} --ops {}", self.mode, self.seed, self.ops)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mode_comes_back_from_its_name() {
+        for (mode, name) in Mode::ALL {
+            assert_eq!((mode.to_string().as_str(), name.parse()), (name, Ok(mode)));
+        }
+        assert!("dance".parse::<Mode>().is_err());
+    }
+}

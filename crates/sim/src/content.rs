@@ -1,0 +1,54 @@
+//! The bytes of values, made from a length and a seed: a model that remembers both need not hold the bytes.
+
+use plimsoll_disk::random::Random;
+
+/// A value's bytes, by length and seed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Content {
+    /// How many.
+    pub bytes: u32,
+    /// Which. Even seeds make bytes that compress well, odd ones bytes that do not.
+    pub seed: u32,
+}
+
+impl Content {
+    /// The bytes.
+    pub fn make(&self) -> Vec<u8> {
+        let len = self.bytes as usize;
+        let mut random = Random::new(u64::from(self.seed) << 32 | u64::from(self.bytes));
+        let mut out = Vec::with_capacity(len + 8);
+        let repeated = self.seed.is_multiple_of(2).then(|| random.next_u64());
+        while out.len() < len {
+            let word = repeated.map_or_else(|| random.next_u64(), |word| word.wrapping_add(out.len() as u64 / 512));
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        out.truncate(len);
+        out
+    }
+
+    /// Whether these are the bytes.
+    pub fn is(&self, bytes: &[u8]) -> bool {
+        bytes.len() == self.bytes as usize && bytes == self.make()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_content_is_its_own_bytes_and_no_others() {
+        for bytes in [0, 1, 7, 8, 9, 1000, 70_000] {
+            for seed in [1, 2] {
+                let content = Content { bytes, seed };
+                let mut made = content.make();
+                assert!(content.is(&made));
+                if let Some(last) = made.last_mut() {
+                    *last ^= 1;
+                    assert!(!content.is(&made));
+                }
+            }
+        }
+        assert_ne!(Content { bytes: 64, seed: 2 }.make(), Content { bytes: 64, seed: 4 }.make());
+    }
+}

@@ -1,0 +1,35 @@
+//! Power cuts, at every sync of a run.
+//!
+//! A first run counts the syncs. Then, for each of them, the same run is made in a world of its own whose power is cut there; the
+//! store is opened again, compared, and goes on to the end of the workload. What survives of the writes that were not synced is
+//! chosen anew for each cut.
+
+use crate::case::Case;
+use crate::driver::{Care, run};
+use crate::failure::{Failure, Outcome, ensure};
+use crate::op::Op;
+
+/// Cuts the power at every sync of a workload; how many there were.
+///
+/// # Errors
+/// The store is not what the model says.
+pub fn cut_at_every_sync(case: &Case, ops: &[Op]) -> Outcome<u64> {
+    let whole = run(case.world(), Care::default(), ops)?;
+    let syncs = whole.world().disk.sync_count();
+    for sync in 1..=syncs {
+        cut_at(case, ops, sync).map_err(|failure| Failure {
+            message: format!("with the power cut at sync {sync} of {syncs}: {}", failure.message),
+            ..failure
+        })?;
+    }
+    Ok(syncs)
+}
+
+fn cut_at(case: &Case, ops: &[Op], sync: u64) -> Outcome {
+    let world = case.world();
+    world.disk.reseed(case.seed.wrapping_mul(1_000_003).wrapping_add(sync));
+    world.disk.cut_power_at_sync(sync);
+    let driver = run(world, Care::default(), ops)?;
+    let cuts = driver.world().disk.injected().power_cuts;
+    ensure(cuts == 1, || format!("the power was cut {cuts} times: the run did not go as the first one"))
+}

@@ -1,0 +1,573 @@
+//! Runs a workload against a store and against the model, in lock step.
+//!
+//! Each operation is done in the store, its answer compared with the model's (`judge`), and then what must hold between any two
+//! operations is checked ([`Driver::settle`]). Faults and power cuts are operations like others; the driver keeps account of what
+//! they excuse:
+//! - while reads fail or return wrong bits, while the disk is full, and after a failed sync, an operation may fail; its answer may not
+//!   be wrong;
+//! - when the power was cut, the store is opened again, and must equal some prefix of what was submitted that contains everything that
+//!   was acknowledged;
+//! - when the disk is well, nothing may fail.
+
+mod check;
+mod step;
+
+pub(crate) use check::inspect;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use plimsoll::{CommitTicket, Db, Durability, Error, Keyspace, Retention, Snapshot, Transaction};
+use plimsoll_disk::clock::Clock;
+
+use crate::failure::{Failure, Outcome, ensure, same};
+use crate::judge::{Judge, Place};
+use crate::model::reads::Reads;
+use crate::model::{Entry, Model, Writes, space_name};
+use crate::op::{Fault, Keep, Op};
+use crate::world::World;
+
+/// A timestamp further ahead of the clock is not followed by the log.
+const DAY_MICROS: u64 = 24 * 60 * 60 * 1_000_000;
+
+/// Segments of this many bytes take any record.
+const LARGE_SEGMENT_BYTES: u64 = 2 << 20;
+
+/// How often a store is opened again when faults prevent it.
+const OPENS_MAX: usize = 16;
+
+/// The retention of the store that an operation means.
+pub(crate) fn retention(keep: Keep) -> Retention {
+    match keep {
+        Keep::Forever => Retention::Forever,
+        Keep::Latest => Retention::Latest,
+        Keep::Glsns(glsns) => Retention::Glsns(glsns),
+        Keep::Micros(micros) => Retention::Time(Duration::from_micros(micros)),
+    }
+}
+
+/// A transaction that is open.
+struct OpenTx {
+    handle: Transaction,
+    reads: Reads,
+    writes: Writes,
+}
+
+/// What the faults of the moment excuse.
+#[derive(Clone, Copy, Debug, Default)]
+struct Excuses {
+    reads: bool,
+    flips: bool,
+    full: bool,
+    /// Reads returned wrong bits since the store was opened: compaction has stopped until it is opened again.
+    stopped: bool,
+    /// A sync failed since the store was opened, or will.
+    sync: bool,
+    /// The budget may refuse.
+    budget: bool,
+}
+
+/// How thoroughly the driver looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Care {
+    /// Verifies the store after each operation.
+    pub verify_each: bool,
+    /// Compares the whole store after each so many operations (0: only where the workload says so).
+    pub check_every: usize,
+    /// Lets the budget refuse: the workload asks for more than it has.
+    pub may_refuse: bool,
+}
+
+/// A workload's run.
+pub struct Driver {
+    world: World,
+    model: Model,
+    db: Option<Db>,
+    spaces: BTreeMap<u8, Keyspace>,
+    txs: BTreeMap<u8, OpenTx>,
+    snapshots: BTreeMap<u8, Snapshot>,
+    tickets: VecDeque<CommitTicket>,
+    excuses: Excuses,
+    care: Care,
+    /// Whether a commit may or may not have been submitted: then only reopening tells.
+    in_doubt: bool,
+    /// Whether the store was closed cleanly, so that nothing can be lost.
+    closed_cleanly: bool,
+    /// Whether a fault or a power cut came over the store.
+    was_hurt: bool,
+    /// Timestamps go up with GLSNs: not after the clock was put back by more than a day.
+    times_ordered: bool,
+    trim_asked: u64,
+    backups: u32,
+    answers: Vec<String>,
+}
+
+impl Driver {
+    /// Opens a store in a world.
+    ///
+    /// # Errors
+    /// It does not open.
+    pub fn open(world: World, care: Care) -> Outcome<Self> {
+        let mut driver = Self {
+            world,
+            model: Model::default(),
+            db: None,
+            spaces: BTreeMap::new(),
+            txs: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
+            tickets: VecDeque::new(),
+            excuses: Excuses { budget: care.may_refuse, ..Excuses::default() },
+            care,
+            in_doubt: false,
+            closed_cleanly: true,
+            was_hurt: false,
+            times_ordered: true,
+            trim_asked: 0,
+            backups: 0,
+            answers: Vec::new(),
+        };
+        driver.open_store(0)?;
+        Ok(driver)
+    }
+
+    /// The model as it stands.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The world.
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// What each operation came to, one line each: the same for the same workload, however the store is opened.
+    pub fn answers(&self) -> &[String] {
+        &self.answers
+    }
+
+    /// Whether a transaction is open.
+    pub fn has_open_transactions(&self) -> bool {
+        !self.txs.is_empty()
+    }
+
+    /// Runs operations.
+    ///
+    /// # Errors
+    /// The store is not what the model says.
+    pub fn run(&mut self, ops: &[Op]) -> Outcome {
+        for (number, op) in ops.iter().enumerate() {
+            self.apply(op).map_err(|failure| failure.at(number, op))?;
+            if self.care.check_every > 0 && (number + 1) % self.care.check_every == 0 {
+                self.check().map_err(|failure| failure.at(number, op))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does one operation.
+    ///
+    /// # Errors
+    /// The store is not what the model says.
+    pub fn apply(&mut self, op: &Op) -> Outcome {
+        let answer = self.step(op)?;
+        if self.world.disk.power_is_cut() {
+            self.recover(0)?;
+        }
+        self.settle(op)?;
+        if self.care.verify_each {
+            self.verify()?;
+        }
+        self.answers.push(answer);
+        Ok(())
+    }
+
+    /// Does something that no answer may depend on: background work, or closing the store and opening it again.
+    ///
+    /// # Errors
+    /// The store is not what the model says.
+    pub fn do_beside(&mut self, choice: u64) -> Outcome {
+        let op = match choice % 6 {
+            0 => Op::Flush,
+            1 => Op::Compact,
+            2 if self.txs.is_empty() => return self.reopen_under_snapshots(),
+            _ => Op::Step,
+        };
+        self.step(&op)?;
+        self.settle(&op)
+    }
+
+    /// Opens the snapshots that were open at the same moments again.
+    fn reopen_under_snapshots(&mut self) -> Outcome {
+        let moments: Vec<(u8, u64)> = self.snapshots.iter().map(|(slot, snapshot)| (*slot, snapshot.at())).collect();
+        self.reopen()?;
+        for (slot, at) in moments {
+            let opened = self.db().snapshot_at(plimsoll::Moment::Glsn(at));
+            if let Some(snapshot) = self.expect("snapshot after reopening", opened)? {
+                self.snapshots.insert(slot, snapshot);
+            }
+        }
+        self.settle(&Op::Reopen)
+    }
+
+    /// Heals the disk, closes and opens the store once more, and compares all of it.
+    ///
+    /// # Errors
+    /// The store is not what the model says.
+    pub fn finish(&mut self) -> Outcome {
+        self.heal();
+        self.reopen()?;
+        self.settle(&Op::Reopen)?;
+        self.check()?;
+        self.verify()?;
+        self.close()?;
+        Ok(())
+    }
+
+    fn db(&self) -> &Db {
+        self.db.as_ref().expect("it is open between operations")
+    }
+
+    fn judge<'a>(&'a self, excuse: &'a dyn Fn(&Error) -> bool) -> Judge<'a> {
+        Judge { db: self.db(), model: &self.model, excuse }
+    }
+
+    /// Whether the faults of the moment excuse an error.
+    fn excused(&self, error: &Error) -> bool {
+        if self.world.disk.power_is_cut() {
+            return true;
+        }
+        let excuses = self.excuses;
+        match error {
+            Error::Io { kind: std::io::ErrorKind::StorageFull, .. } => excuses.full,
+            Error::Io { .. } => excuses.reads || excuses.flips || excuses.sync,
+            Error::Corrupt { .. } | Error::Format { .. } | Error::Forked { .. } => excuses.flips,
+            Error::Poisoned { .. } => excuses.sync,
+            Error::OutOfBudget(_) => excuses.budget,
+            // A record stays within its segment.
+            Error::InvalidInput { message } => {
+                self.world.setting.segment_bytes < LARGE_SEGMENT_BYTES && message.contains("a record's body")
+            }
+            _ => false,
+        }
+    }
+
+    /// The answer of a call that has only one right answer; `None` if it failed and that is excused.
+    fn expect<T>(&self, what: &str, answer: plimsoll::Result<T>) -> Outcome<Option<T>> {
+        match answer {
+            Ok(answer) => Ok(Some(answer)),
+            Err(error) if self.excused(&error) => Ok(None),
+            Err(error) => Err(Failure::new(format!("{what} failed: {error} [{error:?}]"))),
+        }
+    }
+
+    fn heal(&mut self) {
+        let disk = &self.world.disk;
+        disk.fail_reads(0.0);
+        disk.flip_bits(0.0);
+        disk.fill_up(None);
+        let Excuses { stopped, sync, budget, .. } = self.excuses;
+        self.excuses = Excuses { stopped, sync, budget, ..Excuses::default() };
+    }
+
+    fn lie(&mut self, fault: Fault) {
+        self.was_hurt = true;
+        let disk = &self.world.disk;
+        let of_thousand = |permille: u16| f64::from(permille) / 1000.0;
+        match fault {
+            Fault::Reads(permille) => {
+                disk.fail_reads(of_thousand(permille));
+                self.excuses.reads = true;
+            }
+            Fault::Flips(permille) => {
+                disk.flip_bits(of_thousand(permille));
+                self.excuses.flips = true;
+                self.excuses.stopped = true;
+            }
+            Fault::Sync => {
+                disk.fail_next_sync();
+                self.excuses.sync = true;
+            }
+            Fault::Full(bytes) => {
+                disk.fill_up(Some(bytes));
+                self.excuses.full = true;
+            }
+            Fault::Heal => self.heal(),
+        }
+    }
+
+    /// Opens the store, again and again where faults prevent it; `cut_again`: the power is cut at this sync of the first attempt.
+    fn open_store(&mut self, cut_again: u64) -> Outcome {
+        let sync_may_fail = self.excuses.sync;
+        if cut_again > 0 {
+            self.world.disk.cut_power_at_sync(self.world.disk.sync_count() + cut_again);
+        }
+        if !self.closed_cleanly && self.excuses.flips {
+            // A wrong bit in the tail of a log that was not closed cannot be told from a torn record.
+            self.heal();
+        }
+        for _ in 0..OPENS_MAX {
+            match self.world.open() {
+                Ok(db) => return self.opened(db),
+                Err(_) if self.world.disk.power_is_cut() => {
+                    self.was_hurt = true;
+                    self.world.disk.restore_power();
+                }
+                Err(error) => {
+                    ensure(self.excused(&error), || format!("the store does not open: {error} [{error:?}]"))?;
+                    self.heal();
+                    self.excuses.sync = sync_may_fail;
+                }
+            }
+        }
+        Err(Failure::new("the store does not open although the disk is well"))
+    }
+
+    fn opened(&mut self, db: Db) -> Outcome {
+        let (newest, bounds) = (db.newest(), db.log().bounds());
+        ensure(self.model.may_end_at(newest), || {
+            format!(
+                "the store opened at {newest}; acknowledged {}, submitted {}",
+                self.model.acked(),
+                self.model.newest()
+            )
+        })?;
+        same("next GLSN after opening", &bounds.next, &(newest + 1))?;
+        self.model.cut_behind(newest);
+        self.model.acknowledge(newest);
+        // The power may have been cut before the removal of a segment was durable: then it is there again.
+        self.may_be_trimmed(bounds.first)?;
+        self.model.trimmed(bounds.first);
+        let now = self.world.clock.wall_micros();
+        let last = self.model.time_before(newest + 1);
+        self.times_ordered &= last.is_none_or(|last| last <= now.saturating_add(DAY_MICROS));
+        self.db = Some(db);
+        self.in_doubt = false;
+        self.closed_cleanly = false;
+        // A store that opened has synced: a failure that was still to come has come.
+        self.excuses.sync = false;
+        self.excuses.stopped = self.excuses.flips;
+        Ok(())
+    }
+
+    fn drop_handles(&mut self) {
+        self.txs.clear();
+        self.snapshots.clear();
+        self.tickets.clear();
+        self.spaces.clear();
+    }
+
+    fn close(&mut self) -> Outcome {
+        self.drop_handles();
+        let Some(db) = self.db.take() else { return Ok(()) };
+        let submitted = self.model.newest();
+        let closed = db.close();
+        let in_doubt = self.in_doubt;
+        if self.expect("close", closed)?.is_some() {
+            ensure(!in_doubt || self.excuses.sync || self.world.disk.power_is_cut(), || {
+                "in doubt without a cause".to_owned()
+            })?;
+            if !in_doubt {
+                self.model.acknowledge(submitted);
+                self.closed_cleanly = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn reopen(&mut self) -> Outcome {
+        self.close()?;
+        if self.world.disk.power_is_cut() {
+            return self.recover(0);
+        }
+        self.open_store(0)
+    }
+
+    /// Opens the store again after the power was cut.
+    fn recover(&mut self, cut_again: u64) -> Outcome {
+        self.was_hurt = true;
+        self.drop_handles();
+        // Its files are dead: closing must fail without harm.
+        drop(self.db.take());
+        self.world.disk.restore_power();
+        self.closed_cleanly = false;
+        self.open_store(cut_again)?;
+        self.raise_floors();
+        Ok(())
+    }
+
+    /// A keyspace's handle; it is made if it is not there. `None` if that failed.
+    fn keyspace(&mut self, space: u8) -> Outcome<Option<Keyspace>> {
+        if let Some(keyspace) = self.spaces.get(&space) {
+            return Ok(Some(keyspace.clone()));
+        }
+        let made = self.db().keyspace(&space_name(space));
+        if !self.model.has_space(space) {
+            self.committed_unseen(&made, Entry::Keyspace { space, retention: Keep::Forever });
+        }
+        let Some(keyspace) = self.expect("keyspace", made)? else { return Ok(None) };
+        same("a keyspace's name", &keyspace.name().to_owned(), &space_name(space))?;
+        self.spaces.insert(space, keyspace.clone());
+        Ok(Some(keyspace))
+    }
+
+    /// A commit whose GLSN the call does not tell.
+    fn committed_unseen<T>(&mut self, answer: &plimsoll::Result<T>, entry: Entry) {
+        match answer {
+            Ok(_) => {
+                let glsn = self.model.submit(vec![entry]);
+                if self.world.setting.durability == Durability::Sync {
+                    self.model.acknowledge(glsn);
+                }
+            }
+            Err(error) if self.leaves_doubt(error) => {
+                self.model.submit(vec![entry]);
+                self.in_doubt = true;
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Whether it is unknown after this error what was committed. The documents promise that any other error means: nothing.
+    fn leaves_doubt(&self, error: &Error) -> bool {
+        self.world.disk.power_is_cut() || matches!(error, Error::Poisoned { .. })
+    }
+
+    fn place<'a>(&self, space: u8, keyspace: &'a Keyspace) -> Place<'a> {
+        Place { space, keyspace }
+    }
+
+    /// The oldest moment that is open, or the newest.
+    fn oldest_read(&self) -> u64 {
+        let txs = self.txs.values().map(|tx| tx.handle.at());
+        let snapshots = self.snapshots.values().map(Snapshot::at);
+        txs.chain(snapshots).min().unwrap_or_else(|| self.db().newest())
+    }
+
+    fn raise_floors(&mut self) {
+        let (oldest, newest, now) = (self.oldest_read(), self.db().newest(), self.world.clock.wall_micros());
+        self.model.raise_floors(oldest.min(newest), newest, now);
+    }
+
+    fn may_be_trimmed(&self, first: u64) -> Outcome {
+        let unasked = match &self.db {
+            Some(_) => self.model.may_free_below(self.oldest_read()),
+            None => self.model.may_free_below(self.model.newest()),
+        };
+        let allowed = self.model.first().max(self.trim_asked).max(unasked);
+        ensure(first <= allowed, || {
+            format!("the log begins at {first}: nobody allowed to free more than what is below {allowed}")
+        })
+    }
+
+    /// What must hold between any two operations.
+    fn settle(&mut self, op: &Op) -> Outcome {
+        if may_drop_versions(op) {
+            self.raise_floors();
+        }
+        let (newest, bounds) = (self.db().newest(), self.db().log().bounds());
+        let (acked, submitted) = (self.model.acked(), self.model.newest());
+        ensure((acked..=submitted).contains(&newest), || {
+            format!("the newest moment is {newest}; acknowledged {acked}, submitted {submitted}")
+        })?;
+        if !self.in_doubt {
+            same("next GLSN", &bounds.next, &(submitted + 1))?;
+            if self.tickets.is_empty() {
+                same("the newest moment", &newest, &submitted)?;
+            }
+        }
+        ensure(bounds.durable <= submitted, || format!("durable is {}, submitted {submitted}", bounds.durable))?;
+        self.model.acknowledge(bounds.durable);
+        ensure(bounds.first >= self.model.first(), || {
+            format!("the log begins at {}, after it began at {}", bounds.first, self.model.first())
+        })?;
+        self.may_be_trimmed(bounds.first)?;
+        self.model.trimmed(bounds.first);
+        self.learn_times(newest)?;
+        self.check_counts()
+    }
+
+    /// Asks when new entries were appended, while the disk is well.
+    fn learn_times(&mut self, newest: u64) -> Outcome {
+        if self.excuses.reads || self.excuses.flips {
+            return Ok(());
+        }
+        for glsn in self.first_without_time()..=newest {
+            let Some(entry) = self.expect("log read", self.db().log().read(glsn))? else { return Ok(()) };
+            let record_first = self.model.entry(glsn).is_some_and(|placed| {
+                glsn == 1 || self.model.entry(glsn - 1).is_some_and(|before| before.record_last != placed.record_last)
+            });
+            if let Some(before) = self.model.time_before(glsn).filter(|_| self.times_ordered) {
+                let right = if record_first { entry.time_micros > before } else { entry.time_micros >= before };
+                ensure(right, || format!("entry {glsn} is of {}, the one before it of {before}", entry.time_micros))?;
+            }
+            self.model.learn_time(glsn, entry.time_micros);
+        }
+        Ok(())
+    }
+
+    fn first_without_time(&self) -> u64 {
+        let newest = self.model.newest();
+        let known =
+            (1..=newest).rev().find(|glsn| self.model.entry(*glsn).is_some_and(|placed| placed.micros.is_some()));
+        known.map_or(1, |glsn| glsn + 1).max(self.model.first())
+    }
+
+    /// The line is never crossed, and what is not in use is given back.
+    fn check_counts(&self) -> Outcome {
+        let stats = self.db().stats();
+        let memory = &stats.memory;
+        ensure(memory.peak_bytes <= memory.limit_bytes, || {
+            format!("{} bytes were held at once, the budget is {}", memory.peak_bytes, memory.limit_bytes)
+        })?;
+        let open = (self.txs.len() + self.snapshots.len()) as u64;
+        same("open snapshots and transactions", &stats.open_snapshots, &open)?;
+        if self.txs.is_empty() {
+            let left: Vec<_> = memory
+                .by_kind
+                .iter()
+                .filter(|(kind, bytes)| ["write sets", "read sets", "staging"].contains(kind) && *bytes > 0)
+                .collect();
+            ensure(left.is_empty(), || format!("no transaction is open, and there are still {left:?}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether flush or compaction can run in an operation.
+fn may_drop_versions(op: &Op) -> bool {
+    !matches!(
+        op,
+        Op::Begin { .. }
+            | Op::Get { .. }
+            | Op::Walk { .. }
+            | Op::Snapshot { .. }
+            | Op::Release { .. }
+            | Op::Advance { .. }
+            | Op::Jump { .. }
+            | Op::Fault(_)
+            | Op::Wait
+    )
+}
+
+/// Opens a store in a world, runs a workload and compares everything at the end; a panic is a failure like others.
+///
+/// # Errors
+/// The store is not what the model says.
+pub fn run(world: World, care: Care, ops: &[Op]) -> Outcome<Driver> {
+    guarded(|| {
+        let mut driver = Driver::open(world, care)?;
+        driver.run(ops)?;
+        driver.finish()?;
+        Ok(driver)
+    })
+}
+
+/// Turns a panic into a failure.
+pub(crate) fn guarded<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("of an unknown kind");
+        Err(Failure::new(format!("panic: {text}")))
+    })
+}

@@ -1,0 +1,176 @@
+//! Compares the whole store with the model: at several moments, forwards and backwards, key by key, with its histories and its log.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use plimsoll::{Db, Error, Keyspace, Moment};
+
+use crate::driver::Driver;
+use crate::failure::{Outcome, ensure, same};
+use crate::judge::{Judge, Place, View};
+use crate::model::{Model, space_name};
+use crate::op::{Edge, Get, Span};
+use crate::world::World;
+
+/// How many past moments are compared.
+const MOMENTS: u64 = 4;
+
+/// How many keys of a keyspace are compared one by one.
+const KEYS: usize = 64;
+
+impl Driver {
+    /// Compares the whole store with the model.
+    pub(crate) fn check(&mut self) -> Outcome {
+        let excuse = |error: &Error| self.excused(error);
+        if !self.in_doubt {
+            self.judge(&excuse).keyspaces()?;
+        }
+        compare(self.db(), &self.model, &excuse)
+    }
+
+    /// Reads every byte of the store.
+    pub(crate) fn verify(&mut self) -> Outcome {
+        let Some(report) = self.expect("verify", self.db().verify(&mut |_| {}))? else { return Ok(()) };
+        let faulty = self.excuses.flips || self.excuses.reads || self.world.disk.power_is_cut();
+        // A table that a crash or a failed write took away is a cache: nobody misses it.
+        let made_again = |problem: &&String| problem.ends_with("made again when it is needed") && self.was_hurt;
+        let problems: Vec<&String> = report.problems.iter().filter(|problem| !made_again(problem)).collect();
+        ensure(problems.is_empty() || faulty, || format!("verify: {problems:?}"))
+    }
+
+    /// Backs the store up, and compares the backup; it is a store of its own.
+    pub(super) fn back_up(&mut self) -> Outcome<String> {
+        self.backups += 1;
+        let dest = PathBuf::from(format!("/backup{}", self.backups));
+        let backed_up = self.db().backup(&dest);
+        if let Err(Error::Poisoned { .. }) = &backed_up {
+            self.in_doubt = true;
+        }
+        let Some(report) = self.expect("backup", backed_up)? else {
+            self.discard_backup(&dest);
+            return Ok("failed".to_owned());
+        };
+        let mut model = self.model.clone();
+        ensure(model.may_end_at(report.glsn) && report.glsn <= model.newest(), || {
+            format!("backed up to {}; acknowledged {}, submitted {}", report.glsn, model.acked(), model.newest())
+        })?;
+        model.cut_behind(report.glsn);
+        let well = !(self.excuses.reads || self.excuses.flips || self.excuses.full || self.excuses.sync);
+        if well {
+            self.compare_backup(&dest, &model)?;
+        }
+        self.discard_backup(&dest);
+        Ok(format!("glsn {}", report.glsn))
+    }
+
+    fn compare_backup(&self, dest: &PathBuf, model: &Model) -> Outcome {
+        let excuse = |error: &Error| self.excused(error);
+        let Some(db) = self.expect("opening a backup", Db::open(dest, self.world.options()))? else { return Ok(()) };
+        let mut model = model.clone();
+        model.trimmed(db.log().bounds().first);
+        Judge { db: &db, model: &model, excuse: &excuse }.keyspaces()?;
+        compare(&db, &model, &excuse)?;
+        // What is done to it must not be seen in the store, although they share files.
+        let touched = touch(&db);
+        self.expect("writing to a backup", touched)?;
+        Ok(())
+    }
+
+    /// Removes a backup, whole or not.
+    fn discard_backup(&self, dest: &std::path::Path) {
+        // On a disk whose power is cut it stays: it is in nobody's way.
+        let _ = self.world.remove_all(dest);
+    }
+}
+
+fn touch(db: &Db) -> plimsoll::Result<()> {
+    let keyspace = db.keyspace("default")?;
+    let mut tx = db.begin();
+    tx.put(&keyspace, b"touched", &[7; 3000])?;
+    tx.commit()?;
+    db.compact()
+}
+
+/// Compares a whole store with a model.
+pub(crate) fn compare(db: &Db, model: &Model, excuse: &dyn Fn(&Error) -> bool) -> Outcome {
+    let judge = Judge { db, model, excuse };
+    let newest = db.newest();
+    let step = (newest / MOMENTS).max(1);
+    let moments: BTreeSet<u64> =
+        (0..=MOMENTS).map(|i| newest.saturating_sub(i * step)).chain([model.first().min(newest)]).collect();
+    for (space, _) in model.spaces() {
+        let keyspace = match db.keyspace(&space_name(space)) {
+            Err(error) if excuse(&error) => continue,
+            keyspace => keyspace.map_err(|error| crate::failure::Failure::new(format!("keyspace {space}: {error}")))?,
+        };
+        for at in &moments {
+            compare_moment(&judge, space, &keyspace, *at)?;
+        }
+        compare_keys(&judge, space, &keyspace, &moments)?;
+    }
+    compare_log(&judge)?;
+    same("GLSN of the newest moment, once more", &db.newest(), &newest)
+}
+
+fn compare_moment(judge: &Judge<'_>, space: u8, keyspace: &Keyspace, at: u64) -> Outcome {
+    let Ok(snapshot) = judge.db.snapshot_at(Moment::Glsn(at)) else {
+        return ensure(false, || format!("there is no snapshot at {at}"));
+    };
+    let place = Place { space, keyspace };
+    let all = Span::Range(Edge::Open, Edge::Open);
+    judge.walk(View::Snapshot(&snapshot), place, &all, false, u32::MAX, false)?;
+    judge.walk(View::Snapshot(&snapshot), place, &all, true, u32::MAX, false)?;
+    for (number, key) in judge.model.keys(space).into_iter().take(KEYS).enumerate() {
+        let how = [Get::Value, Get::Many, Get::Streamed, Get::Contains][number % 4];
+        judge.get(View::Snapshot(&snapshot), place, &key, how)?;
+    }
+    judge.get(View::Snapshot(&snapshot), place, b"never written", Get::Value)?;
+    Ok(())
+}
+
+fn compare_keys(judge: &Judge<'_>, space: u8, keyspace: &Keyspace, moments: &BTreeSet<u64>) -> Outcome {
+    let place = Place { space, keyspace };
+    for key in judge.model.keys(space).into_iter().take(KEYS) {
+        judge.history(place, &key)?;
+    }
+    let moments: Vec<u64> = moments.iter().copied().collect();
+    for pair in moments.windows(2) {
+        judge.diff(place, pair[0], pair[1], b"")?;
+    }
+    if let [first, .., last] = moments[..] {
+        judge.diff(place, last, first, b"")?;
+    }
+    Ok(())
+}
+
+fn compare_log(judge: &Judge<'_>) -> Outcome {
+    let (first, newest) = (judge.model.first(), judge.db.newest());
+    judge.scan(first, u64::MAX - first, None)?;
+    for stream in 0..3 {
+        judge.scan(first, u64::MAX - first, Some(stream))?;
+    }
+    let step = ((newest + 1).saturating_sub(first) / 16).max(1);
+    for glsn in (first..=newest).step_by(step as usize) {
+        judge.read(glsn)?;
+    }
+    if first > 1 {
+        judge.read(first - 1)?;
+    }
+    Ok(())
+}
+
+/// Opens the store in a world, compares it with a model, and reads every byte: the problems that were found, or why it did not open.
+pub(crate) fn inspect(
+    world: &World,
+    model: &Model,
+    excuse: &dyn Fn(&Error) -> bool,
+) -> Outcome<plimsoll::Result<Vec<String>>> {
+    let db = match world.open() {
+        Ok(db) => db,
+        Err(error) => return Ok(Err(error)),
+    };
+    same("GLSN of the newest moment", &db.newest(), &model.newest())?;
+    Judge { db: &db, model, excuse }.keyspaces()?;
+    compare(&db, model, excuse)?;
+    Ok(db.verify(&mut |_| {}).map(|report| report.problems))
+}

@@ -1,0 +1,515 @@
+//! Each operation: done in the store, compared with the model.
+
+use std::collections::btree_map::Entry as Slot;
+use std::io::{Cursor, Read};
+use std::time::{Duration, UNIX_EPOCH};
+
+use plimsoll::{Db, Error, Moment as StoreMoment, Snapshot};
+use plimsoll_disk::clock::Clock;
+
+use crate::content::Content;
+use crate::driver::{Driver, Durability, OpenTx, retention};
+use crate::failure::{Failure, Outcome, ensure, same};
+use crate::judge::{View, show};
+use crate::model::reads::Reads;
+use crate::model::{Entry, Writes, space_name};
+use crate::op::{Get, Keep, Key, Moment, Op, Reader, Span};
+
+/// Bytes that a streamed value yields at a time: no multiple of anything.
+const DRIBBLE_BYTES: usize = 7001;
+
+impl Driver {
+    /// Does an operation; returns what it came to.
+    pub(super) fn step(&mut self, op: &Op) -> Outcome<String> {
+        match op {
+            Op::Begin { tx } => self.begin(*tx),
+            Op::Commit { tx, metadata } => self.commit(*tx, *metadata, true),
+            Op::Submit { tx } => self.commit(*tx, Content::default(), false),
+            Op::Abort { tx } => {
+                if let Some(open) = self.txs.remove(tx) {
+                    open.handle.abort();
+                }
+                said("")
+            }
+            Op::Wait => self.wait(),
+            Op::Put { tx, space, key, value, streamed } => self.put(*tx, *space, key, *value, *streamed),
+            Op::Delete { tx, space, key } => self.delete(*tx, *space, key),
+            Op::Get { from, space, key, how } => self.get(*from, *space, key, *how),
+            Op::Walk { from, space, span, reverse, limit, keys_only } => {
+                self.walk(*from, *space, span, *reverse, *limit, *keys_only)
+            }
+            Op::Snapshot { slot, moment } => self.snapshot(*slot, *moment),
+            Op::Release { slot } => {
+                self.snapshots.remove(slot);
+                said("")
+            }
+            Op::History { space, key } => {
+                let Some(keyspace) = self.keyspace(*space)? else { return said("failed") };
+                let place = self.place(*space, &keyspace);
+                answered(self.judge(&|error| self.excused(error)).history(place, key)?)
+            }
+            Op::Diff { space, from, to, prefix } => {
+                let Some(keyspace) = self.keyspace(*space)? else { return said("failed") };
+                let (from, to) = (self.back(*from), self.back(*to));
+                let place = self.place(*space, &keyspace);
+                answered(self.judge(&|error| self.excused(error)).diff(place, from, to, prefix)?)
+            }
+            Op::Append { stream, payloads, wait } => self.append(*stream, payloads, *wait),
+            Op::Scan { back, count, stream } => {
+                let from = self.back(*back).max(1);
+                answered(self.judge(&|error| self.excused(error)).scan(from, *count, *stream)?)
+            }
+            Op::Follow { back, stream } => {
+                let from = self.back(*back).max(1);
+                answered(self.judge(&|error| self.excused(error)).follow(from, *stream)?)
+            }
+            Op::Read { back } => {
+                let glsn = self.back(*back).max(1);
+                answered(self.judge(&|error| self.excused(error)).read(glsn)?)
+            }
+            Op::Trim { back } => self.trim(*back),
+            Op::Keyspace { space, retention } => self.change_keyspace(*space, *retention),
+            Op::Flush => self.upkeep("flush", |db| db.flush()),
+            Op::Compact => self.upkeep("compact", |db| db.compact()),
+            Op::Step => self.upkeep("step", |db| db.step().map(|_| ())),
+            Op::Reopen => {
+                self.reopen()?;
+                said("")
+            }
+            Op::Rebuild => self.rebuild(),
+            Op::Backup => self.back_up(),
+            Op::Verify => {
+                self.verify()?;
+                said("")
+            }
+            Op::Check => {
+                self.check()?;
+                said("")
+            }
+            Op::Advance { micros } => {
+                self.world.clock.advance(Duration::from_micros(*micros));
+                said("")
+            }
+            Op::Jump { micros } => {
+                let clock = &self.world.clock;
+                clock.set_wall_micros(clock.wall_micros().saturating_add_signed(*micros));
+                said("")
+            }
+            Op::Crash { again } => {
+                self.world.disk.cut_power();
+                self.recover(*again)?;
+                said("")
+            }
+            Op::CutAtSync { after } => {
+                let disk = &self.world.disk;
+                disk.cut_power_at_sync(disk.sync_count().saturating_add(*after));
+                said("")
+            }
+            Op::Fault(fault) => {
+                self.lie(*fault);
+                said("")
+            }
+        }
+    }
+
+    /// So many GLSNs before the newest.
+    fn back(&self, glsns: u64) -> u64 {
+        self.db().newest().saturating_sub(glsns)
+    }
+
+    fn begin(&mut self, tx: u8) -> Outcome<String> {
+        self.txs.remove(&tx);
+        let handle = self.db().begin();
+        let at = handle.at();
+        ensure(self.model.may_end_at(at) && at <= self.model.newest(), || {
+            format!(
+                "a transaction begins at {at}; acknowledged {}, submitted {}",
+                self.model.acked(),
+                self.model.newest()
+            )
+        })?;
+        self.txs.insert(tx, OpenTx { handle, reads: Reads::default(), writes: Writes::new() });
+        said(format!("at {at}"))
+    }
+
+    fn put(&mut self, tx: u8, space: u8, key: &Key, value: Content, streamed: bool) -> Outcome<String> {
+        let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
+        let Slot::Occupied(mut open) = self.txs.entry(tx) else { return said("no transaction") };
+        let bytes = value.make();
+        let handle = &mut open.get_mut().handle;
+        let written = if streamed {
+            handle.put_reader(&keyspace, key, &mut Dribble(Cursor::new(&bytes)))
+        } else {
+            handle.put(&keyspace, key, &bytes).map(|()| bytes.len() as u64)
+        };
+        if let Ok(len) = &written {
+            same("bytes that were streamed", len, &u64::from(value.bytes))?;
+            open.get_mut().writes.insert((space, key.clone()), Some(value));
+        }
+        self.written(tx, &format!("put {} of {value}", show(key)), written)
+    }
+
+    fn delete(&mut self, tx: u8, space: u8, key: &Key) -> Outcome<String> {
+        let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
+        let Some(open) = self.txs.get_mut(&tx) else { return said("no transaction") };
+        let deleted = open.handle.delete(&keyspace, key);
+        open.writes.insert((space, key.clone()), None);
+        self.written(tx, &format!("delete {}", show(key)), deleted)
+    }
+
+    /// After a failed write a transaction can only be aborted.
+    fn written<T>(&mut self, tx: u8, what: &str, written: plimsoll::Result<T>) -> Outcome<String> {
+        if self.expect(what, written)?.is_some() {
+            return said("");
+        }
+        self.txs.remove(&tx);
+        said("failed")
+    }
+
+    fn commit(&mut self, tx: u8, metadata: Content, wait: bool) -> Outcome<String> {
+        let Some(mut open) = self.txs.remove(&tx) else { return said("no transaction") };
+        if metadata.bytes > 0 {
+            open.handle
+                .set_metadata(&metadata.make())
+                .map_err(|error| Failure::new(format!("set_metadata: {error}")))?;
+        }
+        let at = open.handle.at();
+        let committed = if wait {
+            open.handle.commit()
+        } else {
+            open.handle.commit_submit().map(|ticket| {
+                let glsn = ticket.glsn();
+                self.tickets.push_back(ticket);
+                glsn
+            })
+        };
+        if open.writes.is_empty() {
+            let Some(glsn) = self.expect("commit", committed)? else { return said("failed") };
+            same("GLSN of a commit that wrote nothing", &glsn, &at)?;
+            return said(format!("glsn {glsn}"));
+        }
+        if let Err(Error::Conflict { key, at: found_at, by }) = &committed {
+            self.is_conflict(&open.reads, at, key, *found_at, *by)?;
+            return said("conflict");
+        }
+        let conflict = open.reads.conflict(&self.model, at);
+        if committed.is_ok()
+            && let Some((space, key)) = conflict
+        {
+            let key = show(&key);
+            return Err(Failure::new(format!(
+                "committed although {key} in keyspace {space} was changed after {at}, which it read"
+            )));
+        }
+        let entry = Entry::Commit { writes: open.writes, metadata, read_at: at };
+        self.submitted("commit", vec![entry], committed, wait)
+    }
+
+    fn is_conflict(&self, reads: &Reads, at: u64, key: &[u8], found_at: u64, by: u64) -> Outcome {
+        same("snapshot of a conflict", &found_at, &at)?;
+        ensure(by > at && by <= self.model.newest(), || {
+            format!("conflict by {by}, after {at}, newest {}", self.model.newest())
+        })?;
+        ensure(reads.changed_by(&self.model, key, by) || reads.may_be_coarse(), || {
+            let read = if reads.covers(key) { "was read" } else { "was not read" };
+            format!("conflict on {} by {by} after {at}: the key {read}, and that commit did not change it", show(key))
+        })
+    }
+
+    /// A record was submitted, or not; `glsn` is its last one.
+    fn submitted(
+        &mut self,
+        what: &str,
+        entries: Vec<Entry>,
+        glsn: plimsoll::Result<u64>,
+        waited: bool,
+    ) -> Outcome<String> {
+        match glsn {
+            Ok(glsn) => {
+                let wanted = self.model.submit(entries);
+                same(format!("GLSN of a {what}"), &glsn, &wanted)?;
+                if waited && self.world.setting.durability == Durability::Sync {
+                    self.model.acknowledge(glsn);
+                }
+                said(format!("glsn {glsn}"))
+            }
+            Err(error) => {
+                if self.leaves_doubt(&error) {
+                    self.model.submit(entries);
+                    self.in_doubt = true;
+                }
+                self.expect::<()>(what, Err(error))?;
+                said("failed")
+            }
+        }
+    }
+
+    fn wait(&mut self) -> Outcome<String> {
+        let Some(ticket) = self.tickets.pop_front() else { return said("no ticket") };
+        let glsn = ticket.glsn();
+        match ticket.wait() {
+            Ok(waited) => {
+                same("GLSN that was waited for", &waited, &glsn)?;
+                if self.world.setting.durability == Durability::Sync {
+                    self.model.acknowledge(glsn);
+                }
+                said(format!("glsn {glsn}"))
+            }
+            Err(error) => {
+                self.in_doubt = true;
+                self.expect::<()>("wait", Err(error))?;
+                said("failed")
+            }
+        }
+    }
+
+    /// A snapshot to read in, where there is no transaction.
+    fn moment(&mut self, from: Reader) -> Outcome<Option<Snapshot>> {
+        match from {
+            Reader::Snapshot(slot) if self.snapshots.contains_key(&slot) => Ok(self.snapshots.get(&slot).cloned()),
+            Reader::Back(back) if back > 0 => {
+                let opened = self.db().snapshot_at(StoreMoment::Glsn(self.back(back)));
+                self.expect("snapshot_at", opened)
+            }
+            _ => Ok(Some(self.db().snapshot())),
+        }
+    }
+
+    fn get(&mut self, from: Reader, space: u8, key: &Key, how: Get) -> Outcome<String> {
+        let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
+        let place = self.place(space, &keyspace);
+        if let Reader::Tx(tx) = from
+            && let Some(open) = self.txs.get(&tx)
+        {
+            let view = View::Tx(&open.handle, &open.writes);
+            let was_answered = self.judge(&|error| self.excused(error)).get(view, place, key, how)?;
+            if let Some(open) = self.txs.get_mut(&tx).filter(|open| !open.writes.contains_key(&(space, key.clone()))) {
+                open.reads.key(space, key);
+            }
+            return answered(was_answered);
+        }
+        let Some(snapshot) = self.moment(from)? else { return said("failed") };
+        answered(self.judge(&|error| self.excused(error)).get(View::Snapshot(&snapshot), place, key, how)?)
+    }
+
+    fn walk(
+        &mut self,
+        from: Reader,
+        space: u8,
+        span: &Span,
+        reverse: bool,
+        limit: u32,
+        keys_only: bool,
+    ) -> Outcome<String> {
+        let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
+        let place = self.place(space, &keyspace);
+        if let Reader::Tx(tx) = from
+            && let Some(open) = self.txs.get(&tx)
+        {
+            let view = View::Tx(&open.handle, &open.writes);
+            let walked = self.judge(&|error| self.excused(error)).walk(view, place, span, reverse, limit, keys_only)?;
+            if let Some(open) = self.txs.get_mut(&tx) {
+                match &walked.reached {
+                    _ if walked.ended => open.reads.whole(space, span),
+                    Some(reached) => open.reads.part(space, span, reverse, reached),
+                    None => {}
+                }
+            }
+            return answered(!walked.failed);
+        }
+        let Some(snapshot) = self.moment(from)? else { return said("failed") };
+        let view = View::Snapshot(&snapshot);
+        let walked = self.judge(&|error| self.excused(error)).walk(view, place, span, reverse, limit, keys_only)?;
+        answered(!walked.failed)
+    }
+
+    fn snapshot(&mut self, slot: u8, moment: Moment) -> Outcome<String> {
+        let newest = self.db().newest();
+        let (opened, wanted) = match moment {
+            Moment::Newest => (Ok(self.db().snapshot()), newest),
+            Moment::Back(glsns) => {
+                let at = newest.saturating_sub(glsns);
+                (self.db().snapshot_at(StoreMoment::Glsn(at)), at)
+            }
+            Moment::Ahead(glsns) => return self.refuse_future(newest + glsns),
+            Moment::Age(micros) => return self.snapshot_of_time(slot, micros),
+        };
+        let Some(snapshot) = self.expect("snapshot", opened)? else { return said("failed") };
+        same("moment of a snapshot", &snapshot.at(), &wanted)?;
+        self.is_time_of(&snapshot)?;
+        self.snapshots.insert(slot, snapshot);
+        said(format!("at {wanted}"))
+    }
+
+    fn refuse_future(&self, at: u64) -> Outcome<String> {
+        let newest = self.db().newest();
+        match self.db().snapshot_at(StoreMoment::Glsn(at)) {
+            Err(Error::Future { asked, newest: told }) if asked == at && told == newest => said("future"),
+            Ok(_) => Err(Failure::new(format!("a snapshot at {at} was opened, the newest moment is {newest}"))),
+            Err(error) => Err(Failure::new(format!("a snapshot at {at} was refused otherwise: {error} [{error:?}]"))),
+        }
+    }
+
+    fn snapshot_of_time(&mut self, slot: u8, age_micros: u64) -> Outcome<String> {
+        let then = self.world.clock.wall_micros().saturating_sub(age_micros);
+        let newest = self.db().newest();
+        let opened = self.db().snapshot_at(StoreMoment::Time(UNIX_EPOCH + Duration::from_micros(then)));
+        let known = (1..=newest).all(|glsn| self.model.entry(glsn).is_some_and(|placed| placed.micros.is_some()));
+        let not_younger =
+            |glsn: u64| self.model.entry(glsn).and_then(|placed| placed.micros).is_some_and(|at| at <= then);
+        let wanted = (1..=newest).rev().find(|glsn| not_younger(*glsn)).unwrap_or(0);
+        let first = self.model.first();
+        let snapshot = match opened {
+            Err(Error::Trimmed { .. }) => {
+                ensure(!known || !self.times_ordered || wanted < first, || {
+                    format!("the moment {then} µs was refused as trimmed: it is {wanted}, the log begins at {first}")
+                })?;
+                return said("trimmed");
+            }
+            opened => match self.expect("snapshot_at a time", opened)? {
+                Some(snapshot) => snapshot,
+                None => return said("failed"),
+            },
+        };
+        if known && self.times_ordered {
+            same("moment of a time", &snapshot.at(), &wanted)?;
+        }
+        let at = snapshot.at();
+        self.snapshots.insert(slot, snapshot);
+        said(format!("at {at}"))
+    }
+
+    fn is_time_of(&self, snapshot: &Snapshot) -> Outcome {
+        let at = snapshot.at();
+        let Some(time) = self.expect("time of a snapshot", snapshot.time())? else { return Ok(()) };
+        let micros = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map(|age| age.as_micros() as u64);
+        let known = self.model.entry(at).and_then(|placed| placed.micros);
+        match (micros, known) {
+            (Some(micros), Some(known)) => same(format!("time of {at}"), &micros, &known),
+            (Some(_), None) => ensure(at > 0, || "the empty store has a time".to_owned()),
+            (None, _) => ensure(at < self.model.first(), || format!("{at} has no time and is in the log")),
+        }
+    }
+
+    fn append(&mut self, stream: u32, payloads: &[Content], wait: bool) -> Outcome<String> {
+        let bytes: Vec<Vec<u8>> = payloads.iter().map(Content::make).collect();
+        let slices: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
+        let noted = self.model.streams_in_use();
+        let entries = payloads.iter().map(|content| Entry::Payload { stream, content: *content }).collect();
+        let log = self.db().log();
+        let appended = if wait {
+            log.append(stream, &slices).map(|range| (Some(*range.start()), *range.end()))
+        } else {
+            let submitted = log.append_submit(stream, &slices);
+            submitted.map(|ticket| {
+                let glsn = ticket.glsn();
+                self.tickets.push_back(ticket);
+                (None, glsn)
+            })
+        };
+        if !noted {
+            // The note is a commit of its own, before the entries, and may be there without them.
+            let is_there = self.db().log().bounds().next > self.model.newest() + 1;
+            match &appended {
+                Err(error) if is_there || self.leaves_doubt(error) => {
+                    self.model.submit(vec![Entry::StreamsInUse]);
+                }
+                appended => self.committed_unseen(appended, Entry::StreamsInUse),
+            }
+        }
+        if let Ok((Some(first), last)) = &appended {
+            same("number of GLSNs of an append", &(last + 1 - first), &(payloads.len() as u64))?;
+        }
+        self.submitted("append", entries, appended.map(|(_, last)| last), wait)
+    }
+
+    fn trim(&mut self, back: u64) -> Outcome<String> {
+        let until = self.back(back);
+        // Whatever comes of it: it was asked for.
+        self.trim_asked = self.trim_asked.max(until);
+        let trimmed = self.db().log().trim(until);
+        if self.is_stopped(&trimmed) {
+            return said("failed");
+        }
+        let Some(first) = self.expect("trim", trimmed)? else { return said("failed") };
+        same("first GLSN after a trim", &self.db().log().bounds().first, &first)?;
+        said("")
+    }
+
+    fn change_keyspace(&mut self, space: u8, keep: Keep) -> Outcome<String> {
+        let made = self.db().create_keyspace(&space_name(space), retention(keep));
+        if self.model.retention(space) != Some(keep) {
+            self.committed_unseen(&made, Entry::Keyspace { space, retention: keep });
+        }
+        match self.expect("create_keyspace", made)? {
+            Some(keyspace) => {
+                self.spaces.insert(space, keyspace);
+                said("")
+            }
+            None => said("failed"),
+        }
+    }
+
+    fn upkeep(&mut self, what: &str, work: impl FnOnce(&Db) -> plimsoll::Result<()>) -> Outcome<String> {
+        let done = work(self.db());
+        if let Err(Error::Poisoned { .. }) = &done {
+            self.in_doubt = true;
+        }
+        answered(!self.is_stopped(&done) && self.expect(what, done)?.is_some())
+    }
+
+    /// After damage was seen, compaction does nothing more until the store is opened again.
+    fn is_stopped<T>(&self, done: &plimsoll::Result<T>) -> bool {
+        self.excuses.stopped && matches!(done, Err(Error::Corrupt { .. } | Error::Format { .. }))
+    }
+
+    fn rebuild(&mut self) -> Outcome<String> {
+        self.close()?;
+        if self.world.disk.power_is_cut() {
+            self.recover(0)?;
+            return said("failed");
+        }
+        if !self.closed_cleanly && self.excuses.flips {
+            self.heal();
+        }
+        let (first, newest) = (self.model.first(), self.model.newest());
+        let rebuilt = plimsoll::rebuild(self.world.store_path(), self.world.options(), &mut |_, _| {});
+        match rebuilt {
+            Err(Error::InvalidInput { .. }) if first > 1 => {}
+            Ok(_) if first > 1 => {
+                return Err(Failure::new(format!("the index was thrown away although the log begins at {first}")));
+            }
+            rebuilt => {
+                if let Some(report) = self.expect("rebuild", rebuilt)? {
+                    ensure(self.model.may_end_at(report.glsn) && report.glsn <= newest, || {
+                        format!("rebuilt up to {}, submitted {newest}", report.glsn)
+                    })?;
+                }
+            }
+        }
+        if self.world.disk.power_is_cut() {
+            self.recover(0)?;
+            return said("failed");
+        }
+        self.open_store(0)?;
+        said("")
+    }
+}
+
+/// A reader that yields little at a time.
+struct Dribble<'a>(Cursor<&'a Vec<u8>>);
+
+impl Read for Dribble<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let most = into.len().min(DRIBBLE_BYTES);
+        self.0.read(&mut into[..most])
+    }
+}
+
+fn said(what: impl Into<String>) -> Outcome<String> {
+    Ok(what.into())
+}
+
+fn answered(yes: bool) -> Outcome<String> {
+    said(if yes { "answered" } else { "refused" })
+}

@@ -1,0 +1,43 @@
+//! Disks that fail, and memory that does not suffice.
+
+use crate::case::Case;
+use crate::driver::{Care, Driver, run};
+use crate::failure::{Failure, Outcome};
+use crate::op::{Fault, Op};
+
+/// Runs a workload in which faults come and go.
+///
+/// # Errors
+/// The store is not what the model says.
+pub fn run_faulty(case: &Case, ops: &[Op]) -> Outcome<Driver> {
+    run(case.world(), Care::default(), ops)
+}
+
+/// Runs a workload that asks for more than the smallest budget has: it may be refused, nothing may be lost or kept.
+///
+/// # Errors
+/// The store is not what the model says.
+pub fn run_short_of_memory(case: &Case, ops: &[Op]) -> Outcome<Driver> {
+    let mut world = case.world();
+    world.setting.memory_bytes = plimsoll::MIN_MEMORY_BYTES;
+    run(world, Care { may_refuse: true, ..Care::default() }, ops)
+}
+
+/// Lets the sync fail that comes first at or after each operation of a workload, opens the store again a little later, and cuts the power
+/// at the end: what was acknowledged after the failure must not rest on what the failed sync left behind.
+///
+/// # Errors
+/// The store is not what the model says.
+pub fn fail_each_sync(case: &Case, ops: &[Op]) -> Outcome {
+    for number in 0..ops.len() {
+        let mut faulty = ops.to_vec();
+        faulty.push(Op::Crash { again: 0 });
+        faulty.insert((number + 4).min(ops.len()), Op::Reopen);
+        faulty.insert(number, Op::Fault(Fault::Sync));
+        run(case.world(), Care::default(), &faulty).map_err(|failure| Failure {
+            message: format!("with a failed sync at operation {number}: {}", failure.message),
+            ..failure
+        })?;
+    }
+    Ok(())
+}

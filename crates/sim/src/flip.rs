@@ -1,0 +1,246 @@
+//! Each byte of a small, cleanly closed store is changed, one at a time.
+//!
+//! Whatever the byte was, the store then says that something is wrong (when it is opened, when it is read, or when it is verified), or
+//! every answer is right. It never gives a wrong answer, loses a commit without a word, panics, or takes memory without bound (the
+//! caller sees to that last one by a limit on the process).
+
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+
+use plimsoll::Error;
+use plimsoll_disk::random::Random;
+use plimsoll_disk::vfs::{Caching, Disk, Open};
+
+use crate::driver::{Care, guarded, inspect, run};
+use crate::failure::{Failure, Outcome, ensure};
+use crate::model::Model;
+use crate::op::text::parse;
+use crate::world::{Setting, World};
+
+/// What came of the flips.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flips {
+    /// Bytes that were changed.
+    pub bytes: u64,
+    /// The store did not open.
+    pub refused: u64,
+    /// It opened, and an answer or `verify` reported damage.
+    pub reported: u64,
+    /// Every answer was right and `verify` found nothing: nobody needed the byte.
+    pub harmless: u64,
+}
+
+/// A small one: a segment of the log and a run.
+pub const PLAIN: &str = "
+keyspace s2 latest
+begin t0
+put t0 s0 =a 10#1
+put t0 s0 =b 2000#2
+put t0 s2 =a 30#3
+commit t0 20#5
+begin t0
+put t0 s0 =c 12#6
+delete t0 s0 =d
+commit t0 0#0
+append 1 100#8 30#9
+flush
+";
+
+/// One with everything: sealed segments and their tables, side files of values and of relocated ones, current runs and history runs.
+pub const RICH: &str = "
+keyspace s2 latest
+begin t0
+put t0 s0 =a 10#1
+put t0 s0 =b 2000#2
+put t0 s2 =a 30#3
+put t0 s2 =b 1500#4
+commit t0 20#5
+begin t0
+put t0 s0 =a 12#6
+delete t0 s0 =b
+put t0 s0 =c 9000#7
+delete t0 s2 =a
+commit t0 0#0
+append 1 100#8 30#9
+begin t0
+put t0 s0 =d 9000#10
+put t0 s2 =b 900#11
+commit t0 0#0
+begin t0
+put t0 s0 =e 9000#12
+commit t0 0#0
+begin t0
+put t0 s0 =f 9000#13
+commit t0 0#0
+begin t0
+put t0 s0 =c 9000#16
+commit t0 0#0
+begin t0
+put t0 s0 =g 9000#17
+commit t0 0#0
+flush
+compact
+trim 3
+begin t0
+put t0 s0 =h 100#14
+commit t0 0#0
+append 2 7#15
+";
+
+/// Zeros of at least so many bytes in a row are filler: behind the end of the log, at the end of a page.
+const FILLER_BYTES: usize = 64;
+
+/// Which bytes are changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Every so many of those below: work for several processes.
+    pub every: u64,
+    /// The first of them.
+    pub from: u64,
+    /// Of filler every so many bytes only, of everything else each.
+    pub filler_every: u64,
+}
+
+/// A store that was closed, and what is in it.
+pub struct ClosedStore {
+    world: World,
+    model: Model,
+    files: Vec<(PathBuf, Vec<u8>)>,
+}
+
+impl ClosedStore {
+    /// What a workload leaves behind.
+    ///
+    /// # Errors
+    /// The store is not what the model says.
+    pub fn new(workload: &str) -> Outcome<Self> {
+        let ops = parse(workload).map_err(Failure::new)?;
+        let driver = run(World::new(1, Setting::SMALL), Care::default(), &ops)?;
+        let world = driver.world().copy();
+        let failed = |error: std::io::Error| Failure::new(format!("reading the store: {error}"));
+        let mut files = Vec::new();
+        for (path, len) in world.files(&world.store_path()).map_err(failed)? {
+            let mut bytes = vec![0; len as usize];
+            world
+                .disk
+                .open(&path, Open::Read, Caching::Buffered)
+                .map_err(failed)?
+                .read_exact_at(&mut bytes, 0)
+                .map_err(failed)?;
+            files.push((path, bytes));
+        }
+        Ok(Self { world, model: driver.model().clone(), files })
+    }
+
+    /// Its files, with their lengths.
+    pub fn files(&self) -> impl Iterator<Item = (&Path, usize)> {
+        self.files.iter().map(|(path, bytes)| (path.as_path(), bytes.len()))
+    }
+
+    /// Changes bytes, one at a time.
+    ///
+    /// # Errors
+    /// A wrong answer, a lost commit, a panic: with the file, the offset and the mask.
+    pub fn flip(&self, choice: Choice, random: &mut Random) -> Outcome<Flips> {
+        let mut flips = Flips::default();
+        let mut number = 0;
+        for (file, bytes) in &self.files {
+            for offset in chosen(bytes, choice.filler_every) {
+                number += 1;
+                if number % choice.every != choice.from {
+                    continue;
+                }
+                let mask = 1 << random.below(8);
+                self.flip_one(file, offset, mask, &mut flips).map_err(|failure| {
+                    Failure::new(format!("{} with byte {offset} changed by {mask:#04x}: {failure}", file.display()))
+                })?;
+            }
+        }
+        Ok(flips)
+    }
+
+    fn flip_one(&self, file: &Path, offset: u64, mask: u8, flips: &mut Flips) -> Outcome {
+        let world = self.world.copy();
+        world.disk.corrupt(file, offset, mask).map_err(|error| Failure::new(format!("cannot be changed: {error}")))?;
+        flips.bytes += 1;
+        let excused = Cell::new(0u64);
+        let excuse = |error: &Error| {
+            let damage = is_damage(error);
+            excused.set(excused.get() + u64::from(damage));
+            damage
+        };
+        match guarded(|| inspect(&world, &self.model, &excuse))? {
+            Err(error) => {
+                flips.refused += 1;
+                ensure(is_damage(&error), || {
+                    format!("the store does not open, for another reason: {error} [{error:?}]")
+                })
+            }
+            Ok(problems) if problems.is_empty() => {
+                flips.harmless += 1;
+                let silent = excused.get();
+                ensure(silent == 0, || format!("{silent} answers failed, and verify finds nothing"))
+            }
+            Ok(_) => {
+                flips.reported += 1;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Whether an error says that bytes are not what was written.
+fn is_damage(error: &Error) -> bool {
+    matches!(error, Error::Corrupt { .. } | Error::Format { .. } | Error::Forked { .. } | Error::NotAStore { .. })
+}
+
+/// Offsets of the bytes that are changed: of filler only some.
+fn chosen(bytes: &[u8], filler_every: u64) -> Vec<u64> {
+    let mut zeros_before = 0;
+    let mut zeros = vec![0; bytes.len()];
+    for (at, byte) in bytes.iter().enumerate() {
+        zeros_before = if *byte == 0 { zeros_before + 1 } else { 0 };
+        zeros[at] = zeros_before;
+    }
+    let mut stretch = 0;
+    let mut chosen = Vec::new();
+    for (at, byte) in bytes.iter().enumerate().rev() {
+        stretch = if *byte == 0 { zeros[at].max(stretch) } else { 0 };
+        if stretch < FILLER_BYTES || (at as u64).is_multiple_of(filler_every) {
+            chosen.push(at as u64);
+        }
+    }
+    chosen.reverse();
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_filler_only_some_bytes_are_chosen() {
+        let mut bytes = vec![0; 300];
+        bytes[10] = 1;
+        bytes[100] = 1;
+        assert_eq!(chosen(&bytes, 1).len(), 300);
+        let some = chosen(&bytes, 50);
+        assert!((0..=10).all(|at| some.contains(&at)));
+        assert!(
+            some.contains(&100)
+                && some.contains(&50)
+                && some.contains(&250)
+                && !some.contains(&251)
+                && !some.contains(&60)
+        );
+    }
+
+    #[test]
+    fn the_rich_store_has_every_kind_of_file() {
+        let store = ClosedStore::new(RICH).unwrap_or_else(|failure| panic!("{failure}"));
+        let names: Vec<String> = store.files().map(|(path, _)| path.display().to_string()).collect();
+        for ending in [".run", "MANIFEST", ".seg", ".idx", ".side"] {
+            assert!(names.iter().any(|name| name.ends_with(ending)), "{ending} is missing in {names:?}");
+        }
+    }
+}

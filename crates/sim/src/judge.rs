@@ -1,0 +1,461 @@
+//! Asks the store and compares each answer with the model's.
+//!
+//! Law: an answer is the model's, or an error that the faults of the moment excuse; never another answer. A moment that is not retained
+//! may be refused, from the keyspace's floor on it may not.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::ops::Bound;
+use std::time::Duration;
+
+use plimsoll::{
+    Db, Error, Keyspace, LogEntryRef, OpChange, Range, Snapshot, Transaction, Value, ValueReader, VersionInfo,
+};
+
+use crate::content::Content;
+use crate::failure::{Failure, Outcome, ensure, same};
+use crate::model::{Entry, Model, Version, Writes, space_name};
+use crate::op::{Edge, Get, Key, Span};
+
+/// Something that reads at one moment.
+#[derive(Clone, Copy)]
+pub(crate) enum View<'a> {
+    Tx(&'a Transaction, &'a Writes),
+    Snapshot(&'a Snapshot),
+}
+
+/// What a walk did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Walked {
+    /// The last key that it gave.
+    pub(crate) reached: Option<Key>,
+    /// Whether it came to its end.
+    pub(crate) ended: bool,
+    /// Whether it was refused or failed.
+    pub(crate) failed: bool,
+}
+
+impl View<'_> {
+    pub(crate) fn at(&self) -> u64 {
+        match self {
+            View::Tx(tx, _) => tx.at(),
+            View::Snapshot(snapshot) => snapshot.at(),
+        }
+    }
+
+    fn get(&self, keyspace: &Keyspace, key: &[u8]) -> plimsoll::Result<Option<Value>> {
+        match self {
+            View::Tx(tx, _) => tx.get(keyspace, key),
+            View::Snapshot(snapshot) => snapshot.get(keyspace, key),
+        }
+    }
+
+    fn get_many(&self, keyspace: &Keyspace, keys: &[&[u8]]) -> plimsoll::Result<Vec<Option<Value>>> {
+        match self {
+            View::Tx(tx, _) => tx.get_many(keyspace, keys),
+            View::Snapshot(snapshot) => snapshot.get_many(keyspace, keys),
+        }
+    }
+
+    fn get_reader(&self, keyspace: &Keyspace, key: &[u8]) -> plimsoll::Result<Option<ValueReader>> {
+        match self {
+            View::Tx(tx, _) => tx.get_reader(keyspace, key),
+            View::Snapshot(snapshot) => snapshot.get_reader(keyspace, key),
+        }
+    }
+
+    fn contains(&self, keyspace: &Keyspace, key: &[u8]) -> plimsoll::Result<bool> {
+        match self {
+            View::Tx(tx, _) => tx.contains(keyspace, key),
+            View::Snapshot(snapshot) => snapshot.contains(keyspace, key),
+        }
+    }
+
+    fn walk(&self, keyspace: &Keyspace, span: &Span) -> plimsoll::Result<Range<'_>> {
+        let bounds = |lower, upper| (bound(lower), bound(upper));
+        match (self, span) {
+            (View::Tx(tx, _), Span::Prefix(prefix)) => tx.prefix(keyspace, prefix),
+            (View::Tx(tx, _), Span::Range(lower, upper)) => tx.range(keyspace, bounds(lower, upper)),
+            (View::Snapshot(snapshot), Span::Prefix(prefix)) => snapshot.prefix(keyspace, prefix),
+            (View::Snapshot(snapshot), Span::Range(lower, upper)) => snapshot.range(keyspace, bounds(lower, upper)),
+        }
+    }
+
+    fn own(&self) -> Option<&Writes> {
+        if let View::Tx(_, writes) = self { Some(writes) } else { None }
+    }
+}
+
+fn bound(edge: &Edge) -> Bound<&[u8]> {
+    match edge {
+        Edge::Open => Bound::Unbounded,
+        Edge::At(key) => Bound::Included(key),
+        Edge::Beside(key) => Bound::Excluded(key),
+    }
+}
+
+/// A key, in a keyspace by number and by handle.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) space: u8,
+    pub(crate) keyspace: &'a Keyspace,
+}
+
+/// Compares answers.
+pub(crate) struct Judge<'a> {
+    pub(crate) db: &'a Db,
+    pub(crate) model: &'a Model,
+    /// Whether the faults of the moment excuse an error.
+    pub(crate) excuse: &'a dyn Fn(&Error) -> bool,
+}
+
+impl Judge<'_> {
+    /// The answer; `None` if it is an error that is excused, or a refusal that is right.
+    fn settle<T>(
+        &self,
+        what: impl FnOnce() -> String,
+        at: Option<(u8, u64)>,
+        answer: plimsoll::Result<T>,
+    ) -> Outcome<Option<T>> {
+        match answer {
+            Ok(answer) => Ok(Some(answer)),
+            Err(Error::Trimmed { asked, first }) if at.is_some() => {
+                let (space, at) = at.unwrap_or_default();
+                let floor = self.model.floor(space);
+                let right = asked == at && at < floor && first <= floor;
+                ensure(right, || {
+                    format!(
+                        "{} was refused (asked {asked}, first {first}), but {space} is kept from {floor} on",
+                        what()
+                    )
+                })?;
+                Ok(None)
+            }
+            Err(error) if (self.excuse)(&error) => Ok(None),
+            Err(error) => Err(Failure::new(format!("{} failed: {error} [{error:?}]", what()))),
+        }
+    }
+
+    /// Reads one key; whether it was answered.
+    pub(crate) fn get(&self, view: View<'_>, place: Place<'_>, key: &[u8], how: Get) -> Outcome<bool> {
+        let at = view.at();
+        let what = || format!("get {} at {at} in {}", show(key), space_name(place.space));
+        let own = view.own().and_then(|own| own.get(&(place.space, key.to_vec())));
+        let wanted = own.copied().unwrap_or_else(|| self.model.get(place.space, key, at));
+        let moment = Some((place.space, at));
+        match how {
+            Get::Value => {
+                let Some(value) = self.settle(what, moment, view.get(place.keyspace, key))? else { return Ok(false) };
+                is_value(what, value.as_deref(), wanted)?;
+            }
+            Get::Many => {
+                let answer = view.get_many(place.keyspace, &[key, key]);
+                let Some(values) = self.settle(what, moment, answer)? else { return Ok(false) };
+                ensure(values.len() == 2, || format!("{}: {} answers to two questions", what(), values.len()))?;
+                values.iter().try_for_each(|value| is_value(what, value.as_deref(), wanted))?;
+            }
+            Get::Streamed => {
+                let answer = view.get_reader(place.keyspace, key);
+                let Some(reader) = self.settle(what, moment, answer)? else { return Ok(false) };
+                let Some(bytes) = self.drain(what, reader)? else { return Ok(false) };
+                is_value(what, bytes.as_deref(), wanted)?;
+            }
+            Get::Contains => {
+                let Some(there) = self.settle(what, moment, view.contains(place.keyspace, key))? else {
+                    return Ok(false);
+                };
+                same(what(), &there, &wanted.is_some())?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads a value to its end.
+    fn drain(&self, what: impl Fn() -> String, reader: Option<ValueReader>) -> Outcome<Option<Option<Vec<u8>>>> {
+        let Some(mut reader) = reader else { return Ok(Some(None)) };
+        let (len, mut bytes) = (reader.len(), Vec::new());
+        match reader.read_to_end(&mut bytes) {
+            Ok(_) => {
+                same(format!("{}: length", what()), &len, &(bytes.len() as u64))?;
+                Ok(Some(Some(bytes)))
+            }
+            Err(error) => {
+                let as_store = Error::Io { kind: error.kind(), message: error.to_string() };
+                let as_damage = Error::Corrupt { message: error.to_string() };
+                let excused = (self.excuse)(&as_store) || (self.excuse)(&as_damage);
+                ensure(excused, || format!("{} failed half-way: {error}", what()))?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Walks over keys.
+    pub(crate) fn walk(
+        &self,
+        view: View<'_>,
+        place: Place<'_>,
+        span: &Span,
+        reverse: bool,
+        limit: u32,
+        keys_only: bool,
+    ) -> Outcome<Walked> {
+        let at = view.at();
+        let what = || format!("walk {span} at {at} in {} (reverse: {reverse})", space_name(place.space));
+        let mut wanted = self.model.walk(place.space, span, at, view.own().unwrap_or(&Writes::new()));
+        if reverse {
+            wanted.reverse();
+        }
+        let mut walked = Walked::default();
+        let answer = view.walk(place.keyspace, span);
+        let Some(mut range) = self.settle(what, Some((place.space, at)), answer)? else {
+            walked.failed = true;
+            return Ok(walked);
+        };
+        range = if reverse { range.reverse() } else { range };
+        range = if keys_only { range.keys_only() } else { range };
+        let mut wanted = wanted.into_iter();
+        for _ in 0..limit {
+            let Some(item) = self.settle(what, Some((place.space, at)), range.advance())? else {
+                walked.failed = true;
+                return Ok(walked);
+            };
+            let wanted = wanted.next();
+            let Some((key, value)) = item else {
+                walked.ended = true;
+                ensure(wanted.is_none(), || {
+                    format!("{} ended before {:?}", what(), wanted.map(|(key, _)| show(&key)))
+                })?;
+                return Ok(walked);
+            };
+            same(format!("{}: key", what()), &Some(show(key)), &wanted.as_ref().map(|(key, _)| show(key)))?;
+            let content = wanted.map(|(_, content)| content);
+            if keys_only {
+                ensure(value.is_empty(), || format!("{}: a value came with {}", what(), show(key)))?;
+            } else {
+                is_value(|| format!("{}: value of {}", what(), show(key)), Some(value), content)?;
+            }
+            walked.reached = Some(key.to_vec());
+        }
+        Ok(walked)
+    }
+
+    /// Lists the versions of a key.
+    pub(crate) fn history(&self, place: Place<'_>, key: &[u8]) -> Outcome<bool> {
+        let what = || format!("history of {} in {}", show(key), space_name(place.space));
+        let Some(history) = self.settle(what, None, self.db.history(place.keyspace, key))? else { return Ok(false) };
+        let newest = self.db.newest();
+        let mut found = Vec::new();
+        for info in history {
+            let Some(info) = self.settle(what, None, info)? else { return Ok(false) };
+            self.time(what, &info)?;
+            found.push((info.glsn, info.bytes));
+        }
+        let short = |versions: Vec<Version>| -> Vec<(u64, Option<u64>)> {
+            let visible = versions.into_iter().filter(|(glsn, _)| *glsn <= newest);
+            visible.map(|(glsn, value)| (glsn, value.map(|content| content.bytes.into()))).collect()
+        };
+        let all = short(self.model.history(place.space, key));
+        let kept = short(self.model.history_kept(place.space, key));
+        let mut rest = all.iter();
+        let in_order = found.iter().all(|version| rest.any(|other| other == version));
+        let complete = kept.iter().all(|version| found.contains(version));
+        ensure(in_order && complete, || {
+            format!("{}: the store has {found:?}, there were {all:?}, of which it must have {kept:?}", what())
+        })?;
+        Ok(true)
+    }
+
+    /// A time is the log's, or the log is trimmed there.
+    fn time(&self, what: impl Fn() -> String, info: &VersionInfo) -> Outcome {
+        let known = self.model.entry(info.glsn).and_then(|placed| placed.micros);
+        match (info.time_micros, known) {
+            (Some(time), Some(known)) => same(format!("{}: time of {}", what(), info.glsn), &time, &known),
+            (Some(_), None) => Ok(()),
+            (None, _) => ensure(info.glsn < self.model.first(), || {
+                format!("{}: {} has no time, but the log begins at {}", what(), info.glsn, self.model.first())
+            }),
+        }
+    }
+
+    /// Compares two moments.
+    pub(crate) fn diff(&self, place: Place<'_>, from: u64, to: u64, prefix: &[u8]) -> Outcome<bool> {
+        let what = || format!("diff {from} {to} of {} in {}", show(prefix), space_name(place.space));
+        let moment = Some((place.space, from.min(to)));
+        let answer = self.db.diff(place.keyspace, from, to, prefix);
+        let Some(diff) = self.settle(what, moment, answer)? else { return Ok(false) };
+        let mut found = Vec::new();
+        for change in diff {
+            let Some(change) = self.settle(what, moment, change)? else { return Ok(false) };
+            for info in change.before.iter().chain(&change.after) {
+                self.time(what, info)?;
+            }
+            let short = |info: Option<VersionInfo>| info.map(|info| (info.glsn, info.bytes));
+            found.push((show(&change.key), short(change.before), short(change.after)));
+        }
+        let short =
+            |version: Option<Version>| version.map(|(glsn, value)| (glsn, value.map(|content| content.bytes.into())));
+        let wanted = self.model.diff(place.space, from, to, prefix).into_iter();
+        let wanted: Vec<_> = wanted.map(|(key, before, after)| (show(&key), short(before), short(after))).collect();
+        same(what(), &found, &wanted)?;
+        Ok(true)
+    }
+
+    /// Walks over the log.
+    pub(crate) fn scan(&self, from: u64, count: u64, stream: Option<u32>) -> Outcome<bool> {
+        let what = || format!("log scan from {from}, {count} GLSNs, stream {stream:?}");
+        let end = from.saturating_add(count).min(self.db.newest() + 1);
+        let mut scan = match self.db.log().scan(from..from.saturating_add(count), stream) {
+            Err(Error::Trimmed { asked, first }) => {
+                let right = from < self.model.first() && asked == from && first == self.model.first();
+                ensure(right, || {
+                    format!("{}: refused (first {first}), the log begins at {}", what(), self.model.first())
+                })?;
+                return Ok(false);
+            }
+            answer => match self.settle(what, None, answer)? {
+                Some(scan) => scan,
+                None => return Ok(false),
+            },
+        };
+        let mut wanted = (from..end).filter(|glsn| self.is_of(*glsn, stream));
+        while let Some(entry) = scan.next() {
+            let Some(entry) = self.settle(what, None, entry)? else { return Ok(false) };
+            same(format!("{}: next GLSN", what()), &Some(entry.glsn), &wanted.next())?;
+            self.is_entry(what, &entry)?;
+        }
+        same(format!("{}: what comes behind its end", what()), &None, &wanted.next())?;
+        Ok(true)
+    }
+
+    fn is_of(&self, glsn: u64, stream: Option<u32>) -> bool {
+        let placed = self.model.entry(glsn);
+        placed.is_some_and(|placed| stream.is_none_or(|stream| placed.entry.stream() == stream))
+    }
+
+    fn is_entry(&self, what: impl Fn() -> String, found: &LogEntryRef<'_>) -> Outcome {
+        let Some(placed) = self.model.entry(found.glsn) else {
+            return Err(Failure::new(format!("{}: {} is beyond the newest entry", what(), found.glsn)));
+        };
+        same(format!("{}: stream of {}", what(), found.glsn), &found.stream, &placed.entry.stream())?;
+        if let Some(micros) = placed.micros {
+            same(format!("{}: time of {}", what(), found.glsn), &found.time_micros, &micros)?;
+        }
+        match &placed.entry {
+            Entry::Payload { content, .. } => {
+                is_value(|| format!("{}: payload of {}", what(), found.glsn), Some(found.payload), Some(*content))
+            }
+            _ => ensure(!found.payload.is_empty(), || format!("{}: commit {} is empty", what(), found.glsn)),
+        }
+    }
+
+    /// Follows the log to its end.
+    pub(crate) fn follow(&self, from: u64, stream: Option<u32>) -> Outcome<bool> {
+        let what = || format!("follow from {from}, stream {stream:?}");
+        let mut follow = match self.db.log().follow(from, stream) {
+            Err(Error::Trimmed { .. }) if from < self.model.first() => return Ok(false),
+            answer => match self.settle(what, None, answer)? {
+                Some(follow) => follow,
+                None => return Ok(false),
+            },
+        };
+        let mut wanted = (from.max(1)..=self.db.newest()).filter(|glsn| self.is_of(*glsn, stream));
+        loop {
+            let Some(entry) = self.settle(what, None, follow.next(Duration::ZERO))? else { return Ok(false) };
+            let wanted = wanted.next();
+            same(format!("{}: next GLSN", what()), &entry.as_ref().map(|entry| entry.glsn), &wanted)?;
+            let Some(entry) = entry else { return Ok(true) };
+            let (glsn, stream, time_micros) = (entry.glsn, entry.stream, entry.time_micros);
+            self.is_entry(what, &LogEntryRef { glsn, stream, time_micros, payload: entry.payload() })?;
+        }
+    }
+
+    /// Reads one entry and, if it is a commit, decodes it.
+    pub(crate) fn read(&self, glsn: u64) -> Outcome<bool> {
+        let what = || format!("log read {glsn}");
+        let first = self.model.first();
+        let commit = match self.db.log().changes(glsn) {
+            Err(Error::Trimmed { .. }) if glsn < first => return Ok(false),
+            Err(Error::Future { .. }) if glsn > self.db.newest() => return Ok(false),
+            answer => match self.settle(what, None, answer)? {
+                Some(commit) => commit,
+                None => return Ok(false),
+            },
+        };
+        let Some(entry) = self.model.entry(glsn).map(|placed| &placed.entry) else {
+            return Err(Failure::new(format!("{} is beyond the newest entry", what())));
+        };
+        same(format!("{}: whether it is a commit", what()), &commit.is_some(), &(entry.stream() == 0))?;
+        let Some(commit) = commit else {
+            return self.scan(glsn, 1, None);
+        };
+        if let Entry::Commit { metadata, read_at, .. } = entry {
+            same(format!("{}: read at", what()), &commit.read_at(), read_at)?;
+            let Some(found) = self.settle(what, None, commit.metadata())? else { return Ok(false) };
+            is_value(|| format!("{}: metadata", what()), Some(found), Some(*metadata))?;
+        }
+        let mut found = Vec::new();
+        let visited = commit.for_each(|op| {
+            let bytes = if let OpChange::Put { bytes } = op.change { Some(bytes) } else { None };
+            found.push((op.keyspace.map(|name| name.to_string()), op.key.to_vec(), bytes));
+            Ok(())
+        });
+        if self.settle(what, None, visited)?.is_none() {
+            return Ok(false);
+        }
+        is_changes(what, found, entry)?;
+        Ok(true)
+    }
+
+    /// The keyspaces are the model's.
+    pub(crate) fn keyspaces(&self) -> Outcome {
+        let found: BTreeSet<String> =
+            self.db.keyspaces().into_iter().map(|info| format!("{} {:?}", info.name, info.retention)).collect();
+        let spaces = self.model.spaces();
+        let wanted = spaces.map(|(space, keep)| format!("{} {:?}", space_name(space), crate::driver::retention(keep)));
+        same("keyspaces", &found, &wanted.collect())
+    }
+}
+
+type FoundChange = (Option<String>, Key, Option<u64>);
+
+/// A commit's changes are the model's, in key order within each keyspace.
+fn is_changes(what: impl Fn() -> String, found: Vec<FoundChange>, entry: &Entry) -> Outcome {
+    let Entry::Commit { writes, .. } = entry else {
+        return ensure(found.iter().all(|change| change.0.is_none()), || {
+            format!("{}: changes of a user's keys", what())
+        });
+    };
+    let in_order = found.windows(2).all(|pair| pair[0].0 != pair[1].0 || pair[0].1 < pair[1].1);
+    ensure(in_order, || format!("{}: the changes are not in key order", what()))?;
+    let count = found.len();
+    let short = |change: FoundChange| (change.0, show(&change.1), change.2);
+    let found: BTreeSet<_> = found.into_iter().map(short).collect();
+    same(format!("{}: number of changes", what()), &count, &writes.len())?;
+    let wanted = writes.iter().map(|((space, key), value)| {
+        (Some(space_name(*space)), show(key), value.map(|content| u64::from(content.bytes)))
+    });
+    same(format!("{}: changes", what()), &found, &wanted.collect())
+}
+
+/// A key for people.
+pub(crate) fn show(key: &[u8]) -> String {
+    if key.len() > 64 {
+        format!("{} ({} bytes)", key[..24].escape_ascii(), key.len())
+    } else {
+        key.escape_ascii().to_string()
+    }
+}
+
+fn is_value(what: impl Fn() -> String, found: Option<&[u8]>, wanted: Option<Content>) -> Outcome {
+    let right = match (found, wanted) {
+        (None, None) => true,
+        (Some(bytes), Some(content)) => content.is(bytes),
+        _ => false,
+    };
+    ensure(right, || {
+        let begin =
+            |bytes: &[u8]| format!("{} bytes beginning {}", bytes.len(), bytes[..bytes.len().min(16)].escape_ascii());
+        let (found, wanted) = (found.map(begin), wanted.map(|content| begin(&content.make())));
+        format!("{}: the store says {found:?}, the model {wanted:?}", what())
+    })
+}

@@ -1,0 +1,126 @@
+//! The process that is killed.
+//!
+//! Each thread commits one transaction after the other. Number n writes n under the thread's number, a value of n under two more keys,
+//! n into a list of which it takes n - [`KEPT`] out, and then appends n to the thread's stream. What was acknowledged is printed, one
+//! line a commit, in one write: `THREAD NUMBER GLSN`.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll::{Db, Keyspace, Result};
+use plimsoll_disk::clock::{Clock, SystemClock};
+use plimsoll_disk::thread::spawn;
+
+use crate::content::Content;
+use crate::kill::{Scenario, backup_path, options};
+
+/// Threads that write.
+pub const THREADS: u64 = 4;
+
+/// How many numbers are in the list.
+pub const KEPT: u64 = 20;
+
+/// A child whose parent is gone ends by itself.
+const LIFE_MAX: Duration = Duration::from_secs(20);
+
+pub(crate) fn number_key(thread: u64) -> String {
+    format!("{thread}/number")
+}
+
+pub(crate) fn pair_keys(thread: u64) -> [String; 2] {
+    [format!("{thread}/pair/a"), format!("{thread}/pair/b")]
+}
+
+pub(crate) fn listed_key(thread: u64, number: u64) -> String {
+    format!("{thread}/list/{number:08}")
+}
+
+/// Small, as a rule; now and then too large for a run, for a record, for a buffer.
+pub(crate) fn large_value(thread: u64, number: u64) -> Content {
+    let bytes = match number % 16 {
+        3 => 2_000,
+        7 => 70_000,
+        15 if number % 64 == 15 => 300_000,
+        _ => 40,
+    };
+    Content { bytes, seed: (thread * 1_000_000 + number) as u32 }
+}
+
+/// Writes until it is killed.
+///
+/// # Errors
+/// Whatever the store says: it should not.
+pub fn live(scenario: Scenario, store: &Path) -> Result<()> {
+    let db = Db::open(store, options())?;
+    let keyspace = db.keyspace("work")?;
+    let failed = Arc::new(std::sync::Mutex::new(None));
+    for thread in 0..THREADS {
+        let (db, keyspace, failed) = (db.clone(), keyspace.clone(), Arc::clone(&failed));
+        let started = spawn("writer", move || {
+            if let Err(error) = write(&db, &keyspace, thread) {
+                *failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(error);
+            }
+        });
+        started?;
+    }
+    let clock = SystemClock::new();
+    let mut backups = 0;
+    while clock.monotonic_nanos() < LIFE_MAX.as_nanos() as u64 {
+        match scenario {
+            Scenario::Compact => db.compact()?,
+            Scenario::Backup => {
+                db.backup(backup_path(store, backups))?;
+                backups += 1;
+            }
+            Scenario::Write | Scenario::Create => clock.sleep(Duration::from_millis(5)),
+        }
+        if let Some(error) = failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take() {
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+fn write(db: &Db, keyspace: &Keyspace, thread: u64) -> Result<()> {
+    let number = db.snapshot().get(keyspace, number_key(thread).as_bytes())?;
+    let mut number: u64 = number.and_then(|value| String::from_utf8_lossy(&value).parse().ok()).unwrap_or(0);
+    complete_stream(db, thread, number)?;
+    loop {
+        number += 1;
+        let glsn = commit(db, keyspace, thread, number)?;
+        let line = format!("{thread} {number} {glsn}\n");
+        std::io::stdout().lock().write_all(line.as_bytes())?;
+        db.log().append(thread as u32 + 1, &[number.to_string().as_bytes()])?;
+    }
+}
+
+fn commit(db: &Db, keyspace: &Keyspace, thread: u64, number: u64) -> Result<u64> {
+    let mut tx = db.begin();
+    tx.put(keyspace, number_key(thread).as_bytes(), number.to_string().as_bytes())?;
+    let value = large_value(thread, number).make();
+    for key in pair_keys(thread) {
+        tx.put(keyspace, key.as_bytes(), &value)?;
+    }
+    tx.put(keyspace, listed_key(thread, number).as_bytes(), b"")?;
+    if let Some(gone) = number.checked_sub(KEPT).filter(|gone| *gone > 0) {
+        tx.delete(keyspace, listed_key(thread, gone).as_bytes())?;
+    }
+    tx.commit()
+}
+
+/// The last child may have died between a commit and its append.
+fn complete_stream(db: &Db, thread: u64, number: u64) -> Result<()> {
+    let mut scan = db.log().scan(.., Some(thread as u32 + 1))?;
+    let mut count = 0;
+    while let Some(entry) = scan.next() {
+        entry?;
+        count += 1;
+    }
+    drop(scan);
+    if count < number {
+        db.log().append(thread as u32 + 1, &[number.to_string().as_bytes()])?;
+    }
+    Ok(())
+}

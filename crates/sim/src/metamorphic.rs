@@ -1,0 +1,74 @@
+//! The same workload, whatever the store does beside it: the same answers.
+//!
+//! The budget, the sizes of memtables and segments, the durability, flushes, compactions and reopenings in between: none of that may be
+//! seen in an answer. The model already checks each of them by itself; here whole runs are compared.
+
+use plimsoll::Durability;
+use plimsoll_disk::random::Random;
+
+use crate::case::Case;
+use crate::driver::{Care, Driver, guarded};
+use crate::failure::{Failure, Outcome};
+use crate::op::Op;
+use crate::world::{Setting, World};
+
+/// How the store is run.
+#[derive(Clone, Copy, Debug)]
+struct Variant {
+    setting: Setting,
+    /// How often something is done between two operations, in percent.
+    upkeep_percent: u64,
+}
+
+fn variants() -> [Variant; 5] {
+    // Segments that take any record: what is too large for one is refused.
+    let small = Setting { segment_bytes: 2 << 20, ..Setting::SMALL };
+    let large = Setting { memory_bytes: 128 << 20, memtable_bytes: 8 << 20, segment_bytes: 8 << 20, ..small };
+    [
+        Variant { setting: small, upkeep_percent: 0 },
+        Variant { setting: large, upkeep_percent: 0 },
+        Variant { setting: Setting { memtable_bytes: 4 << 10, ..small }, upkeep_percent: 30 },
+        Variant { setting: Setting { durability: Durability::Buffered, ..large }, upkeep_percent: 10 },
+        Variant { setting: Setting { memory_bytes: 20 << 20, ..small }, upkeep_percent: 60 },
+    ]
+}
+
+/// Runs a workload under several settings and compares the answers.
+///
+/// # Errors
+/// Two of them differ, or one is not the model's.
+pub fn compare_settings(case: &Case, ops: &[Op]) -> Outcome {
+    let mut first: Option<Vec<String>> = None;
+    for variant in variants() {
+        let told = |failure: Failure| Failure { message: format!("under {variant:?}: {}", failure.message), ..failure };
+        let answers = guarded(|| run_variant(case.seed, variant, ops)).map_err(told)?;
+        match &first {
+            None => first = Some(answers),
+            Some(first) => same_answers(ops, first, &answers).map_err(told)?,
+        }
+    }
+    Ok(())
+}
+
+fn run_variant(seed: u64, variant: Variant, ops: &[Op]) -> Outcome<Vec<String>> {
+    let mut driver = Driver::open(World::new(seed, variant.setting), Care::default())?;
+    let mut random = Random::new(seed);
+    for (number, op) in ops.iter().enumerate() {
+        if random.below(100) < variant.upkeep_percent {
+            driver.do_beside(random.next_u64()).map_err(|failure| failure.at(number, op))?;
+        }
+        driver.apply(op).map_err(|failure| failure.at(number, op))?;
+    }
+    driver.finish()?;
+    Ok(driver.answers().to_vec())
+}
+
+fn same_answers(ops: &[Op], first: &[String], other: &[String]) -> Outcome {
+    for (number, (a, b)) in first.iter().zip(other).enumerate() {
+        if a != b {
+            let differ = Failure::new(format!("the answer is {b:?}, under the first setting it was {a:?}"));
+            return Err(differ.at(number, &ops[number]));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,393 @@
+//! What the store must be: every version of every key, and the log as a list.
+//!
+//! The model is told what was committed, in order, and says what each read must give. Of what only the store can know (when a commit
+//! was made, how much of the log's end a crash took, how much of its old end was trimmed) it is told, and says whether that may be.
+//!
+//! Laws:
+//! 1. `log[n - 1]` is the entry with GLSN n; the versions are exactly what the commits in it wrote.
+//! 2. `acked` never goes back: everything up to it survives anything.
+//! 3. A keyspace's `floor` is the youngest moment at which one of its versions may have been dropped: from there on every read must be
+//!    answered; below, it may be refused, but is never wrong.
+
+pub mod reads;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::content::Content;
+use crate::op::{Keep, Key, Span};
+
+/// Keys with what they got, by keyspace number.
+pub type Writes = BTreeMap<(u8, Key), Option<Content>>;
+
+/// A version of a key: GLSN and value.
+pub type Version = (u64, Option<Content>);
+
+/// What an entry of the log is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A transaction.
+    Commit {
+        /// What it wrote.
+        writes: Writes,
+        /// What travelled with it.
+        metadata: Content,
+        /// The GLSN that it read at.
+        read_at: u64,
+    },
+    /// A keyspace was made, or changed.
+    Keyspace {
+        /// Its number.
+        space: u8,
+        /// What it keeps from now on.
+        retention: Keep,
+    },
+    /// The store's note that streams are in use.
+    StreamsInUse,
+    /// An entry of a user's stream.
+    Payload {
+        /// The stream.
+        stream: u32,
+        /// The bytes.
+        content: Content,
+    },
+}
+
+impl Entry {
+    /// Its stream.
+    pub fn stream(&self) -> u32 {
+        if let Entry::Payload { stream, .. } = self { *stream } else { 0 }
+    }
+}
+
+/// An entry with its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// What it is.
+    pub entry: Entry,
+    /// The last GLSN of its record: what is appended together survives together.
+    pub record_last: u64,
+    /// When it was appended, once the store has said so.
+    pub micros: Option<u64>,
+}
+
+/// A keyspace.
+#[derive(Clone, Debug, Default)]
+pub struct Space {
+    /// What it keeps, since which GLSN; oldest first.
+    pub retention: Vec<(u64, Keep)>,
+    /// See law 3.
+    pub floor: u64,
+    /// Versions by key, oldest first.
+    pub versions: BTreeMap<Key, Vec<Version>>,
+}
+
+/// The model of a store.
+#[derive(Clone, Debug)]
+pub struct Model {
+    spaces: BTreeMap<u8, Space>,
+    log: Vec<Placed>,
+    acked: u64,
+    first: u64,
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        // Keyspace 0 is "default", which is there without being made.
+        let default = Space { retention: vec![(0, Keep::Forever)], ..Space::default() };
+        Self { spaces: BTreeMap::from([(0, default)]), log: Vec::new(), acked: 0, first: 1 }
+    }
+}
+
+/// The name of a keyspace.
+pub fn space_name(space: u8) -> String {
+    if space == 0 { "default".to_owned() } else { format!("space{space}") }
+}
+
+impl Model {
+    /// The newest GLSN that was submitted.
+    pub fn newest(&self) -> u64 {
+        self.log.len() as u64
+    }
+
+    /// The newest GLSN that was acknowledged.
+    pub fn acked(&self) -> u64 {
+        self.acked
+    }
+
+    /// The first GLSN that is not trimmed.
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// Everything up to `glsn` was acknowledged.
+    pub fn acknowledge(&mut self, glsn: u64) {
+        self.acked = self.acked.max(glsn);
+    }
+
+    /// The log begins at `first` now.
+    pub fn trimmed(&mut self, first: u64) {
+        self.first = self.first.max(first);
+    }
+
+    /// The entry with a GLSN.
+    pub fn entry(&self, glsn: u64) -> Option<&Placed> {
+        self.log.get(glsn.checked_sub(1)? as usize)
+    }
+
+    /// Learns when an entry was appended.
+    pub fn learn_time(&mut self, glsn: u64, micros: u64) {
+        if let Some(placed) = glsn.checked_sub(1).and_then(|at| self.log.get_mut(at as usize)) {
+            placed.micros.get_or_insert(micros);
+        }
+    }
+
+    /// When the last entry before `glsn` of which that is known was appended.
+    pub fn time_before(&self, glsn: u64) -> Option<u64> {
+        self.log.iter().take(glsn.saturating_sub(1) as usize).rev().find_map(|placed| placed.micros)
+    }
+
+    /// A record was submitted; returns its last GLSN.
+    pub fn submit(&mut self, entries: Vec<Entry>) -> u64 {
+        let last = self.newest() + entries.len() as u64;
+        for entry in entries {
+            let glsn = self.newest() + 1;
+            self.apply(glsn, &entry);
+            self.log.push(Placed { entry, record_last: last, micros: None });
+        }
+        last
+    }
+
+    fn apply(&mut self, glsn: u64, entry: &Entry) {
+        match entry {
+            Entry::Commit { writes, .. } => {
+                for ((space, key), value) in writes {
+                    let space = self.spaces.entry(*space).or_default();
+                    space.versions.entry(key.clone()).or_default().push((glsn, *value));
+                }
+            }
+            Entry::Keyspace { space, retention } => {
+                self.spaces.entry(*space).or_default().retention.push((glsn, *retention));
+            }
+            Entry::StreamsInUse | Entry::Payload { .. } => {}
+        }
+    }
+
+    /// Whether the store may stand at `glsn` after a crash: all that was acknowledged, and whole records.
+    pub fn may_end_at(&self, glsn: u64) -> bool {
+        let whole = glsn == 0 || self.entry(glsn).is_some_and(|placed| placed.record_last == glsn);
+        whole && glsn >= self.acked
+    }
+
+    /// A crash took everything behind `glsn`.
+    pub fn cut_behind(&mut self, glsn: u64) {
+        self.log.truncate(glsn as usize);
+        for space in self.spaces.values_mut() {
+            space.retention.retain(|(since, _)| *since <= glsn);
+            space.versions.values_mut().for_each(|versions| versions.retain(|(at, _)| *at <= glsn));
+            space.versions.retain(|_, versions| !versions.is_empty());
+        }
+        self.spaces.retain(|_, space| !space.retention.is_empty());
+    }
+
+    /// Whether a keyspace was made.
+    pub fn has_space(&self, space: u8) -> bool {
+        self.spaces.contains_key(&space)
+    }
+
+    /// The numbers of all keyspaces.
+    pub fn spaces(&self) -> impl Iterator<Item = (u8, Keep)> {
+        self.spaces.iter().map(|(number, space)| (*number, space.keep()))
+    }
+
+    /// What a keyspace keeps now.
+    pub fn retention(&self, space: u8) -> Option<Keep> {
+        self.spaces.get(&space).map(Space::keep)
+    }
+
+    /// Whether the store has noted that streams are in use.
+    pub fn streams_in_use(&self) -> bool {
+        self.log.iter().any(|placed| placed.entry == Entry::StreamsInUse)
+    }
+
+    /// From which moment on a keyspace must answer.
+    pub fn floor(&self, space: u8) -> u64 {
+        self.spaces.get(&space).map_or(0, |space| space.floor)
+    }
+
+    /// Background work may have dropped what nobody needs: `oldest_read` is the oldest moment that is open (or the newest), `newest` the
+    /// newest that may have been visible, `now` what the clock says.
+    pub fn raise_floors(&mut self, oldest_read: u64, newest: u64, now: u64) {
+        let at_time = |then: u64| self.log.iter().rposition(|placed| placed.micros.is_some_and(|at| at <= then));
+        let windows: Vec<(u8, u64)> = self
+            .spaces
+            .iter()
+            .map(|(number, space)| {
+                let kept_from = match space.keep() {
+                    Keep::Forever => 0,
+                    Keep::Latest => newest,
+                    Keep::Glsns(glsns) => newest.saturating_sub(glsns),
+                    Keep::Micros(age) => at_time(now.saturating_sub(age)).map_or(0, |at| at as u64 + 1),
+                };
+                (*number, kept_from.min(oldest_read))
+            })
+            .collect();
+        for (number, floor) in windows {
+            if let Some(space) = self.spaces.get_mut(&number) {
+                space.floor = space.floor.max(floor);
+            }
+        }
+    }
+
+    /// Up to where the store may free the log unasked: nowhere if a keyspace keeps everything, or a user's stream is in it.
+    pub fn may_free_below(&self, oldest_read: u64) -> u64 {
+        let forever = self.spaces.values().any(|space| space.keep() == Keep::Forever);
+        if forever || self.streams_in_use() { 0 } else { oldest_read }
+    }
+
+    /// The version of a key that is current at a moment.
+    pub fn version_at(&self, space: u8, key: &[u8], at: u64) -> Option<Version> {
+        current(self.spaces.get(&space)?.versions.get(key)?, at)
+    }
+
+    /// The value of a key at a moment.
+    pub fn get(&self, space: u8, key: &[u8], at: u64) -> Option<Content> {
+        self.version_at(space, key, at)?.1
+    }
+
+    /// All versions of a key, newest first.
+    pub fn history(&self, space: u8, key: &[u8]) -> Vec<Version> {
+        let versions = self.spaces.get(&space).and_then(|space| space.versions.get(key));
+        versions.map_or_else(Vec::new, |versions| versions.iter().rev().copied().collect())
+    }
+
+    /// Those versions that the store must still have: what is younger than the floor, and what was current at it.
+    pub fn history_kept(&self, space: u8, key: &[u8]) -> Vec<Version> {
+        let floor = self.floor(space);
+        let mut kept = self.history(space, key);
+        let younger = kept.iter().take_while(|(glsn, _)| *glsn > floor).count();
+        kept.truncate(younger + 1);
+        if let Some((glsn, None)) = kept.last()
+            && *glsn <= floor
+            && floor > 0
+        {
+            kept.pop();
+        }
+        kept
+    }
+
+    /// Every key that a keyspace ever had.
+    pub fn keys(&self, space: u8) -> Vec<Key> {
+        self.spaces.get(&space).map_or_else(Vec::new, |space| space.versions.keys().cloned().collect())
+    }
+
+    /// Keys and values of a span at a moment, with `own` writes on top, in key order.
+    pub fn walk(&self, space: u8, span: &Span, at: u64, own: &Writes) -> Vec<(Key, Content)> {
+        let mut found: BTreeMap<&Key, Option<Content>> = BTreeMap::new();
+        if let Some(space) = self.spaces.get(&space) {
+            let inside = space.versions.iter().filter(|(key, _)| span.contains(key));
+            found.extend(inside.map(|(key, versions)| (key, current(versions, at).and_then(|version| version.1))));
+        }
+        let own = own.iter().filter(|((of, key), _)| *of == space && span.contains(key));
+        found.extend(own.map(|((_, key), value)| (key, *value)));
+        found.into_iter().filter_map(|(key, value)| Some((key.clone(), value?))).collect()
+    }
+
+    /// Keys that differ between two moments, with their versions then (no deletions), in key order.
+    pub fn diff(&self, space: u8, from: u64, to: u64, prefix: &[u8]) -> Vec<(Key, Option<Version>, Option<Version>)> {
+        let keys: BTreeSet<Key> = self.keys(space).into_iter().filter(|key| key.starts_with(prefix)).collect();
+        let there = |key: &[u8], at| self.version_at(space, key, at).filter(|version| version.1.is_some());
+        keys.into_iter()
+            .map(|key| (there(&key, from), there(&key, to), key))
+            .filter(|(before, after, _)| before != after)
+            .map(|(before, after, key)| (key, before, after))
+            .collect()
+    }
+
+    /// Whether a version of a key is younger than `at`; the GLSNs of those.
+    pub fn changed(&self, space: u8, key: &[u8], at: u64) -> impl Iterator<Item = u64> {
+        let versions = self.spaces.get(&space).and_then(|space| space.versions.get(key));
+        versions.into_iter().flatten().map(|version| version.0).filter(move |glsn| *glsn > at)
+    }
+}
+
+impl Space {
+    fn keep(&self) -> Keep {
+        self.retention.last().map_or(Keep::Forever, |(_, keep)| *keep)
+    }
+}
+
+/// The version that is current at a moment, of versions from the oldest to the newest.
+fn current(versions: &[Version], at: u64) -> Option<Version> {
+    versions.iter().rev().find(|(glsn, _)| *glsn <= at).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Edge;
+
+    fn content(seed: u32) -> Content {
+        Content { bytes: 10, seed }
+    }
+
+    fn commit(model: &mut Model, writes: &[(&str, Option<u32>)]) -> u64 {
+        let writes = writes.iter().map(|(key, seed)| ((0, key.as_bytes().to_vec()), seed.map(content))).collect();
+        let read_at = model.newest();
+        model.submit(vec![Entry::Commit { writes, metadata: Content::default(), read_at }])
+    }
+
+    fn three_commits() -> Model {
+        let mut model = Model::default();
+        commit(&mut model, &[("a", Some(1)), ("b", Some(2))]);
+        commit(&mut model, &[("a", Some(3)), ("c", Some(4))]);
+        commit(&mut model, &[("b", None)]);
+        model
+    }
+
+    #[test]
+    fn each_moment_has_the_versions_that_were_current_then() {
+        let model = three_commits();
+        assert_eq!(model.get(0, b"a", 1), Some(content(1)));
+        assert_eq!(model.get(0, b"a", 3), Some(content(3)));
+        assert_eq!(model.get(0, b"b", 2), Some(content(2)));
+        assert_eq!(model.get(0, b"b", 3), None);
+        let all = Span::Range(Edge::Open, Edge::Open);
+        let keys: Vec<Key> = model.walk(0, &all, 3, &Writes::new()).into_iter().map(|(key, _)| key).collect();
+        assert_eq!(keys, [b"a", b"c"]);
+        assert_eq!(model.diff(0, 1, 3, b"").len(), 3);
+    }
+
+    #[test]
+    fn own_writes_lie_on_top() {
+        let model = three_commits();
+        let own = Writes::from([
+            ((0, b"a".to_vec()), None),
+            ((0, b"d".to_vec()), Some(content(9))),
+            ((1, b"e".to_vec()), None),
+        ]);
+        let walked = model.walk(0, &Span::Prefix(Vec::new()), 3, &own);
+        assert_eq!(walked, [(b"c".to_vec(), content(4)), (b"d".to_vec(), content(9))]);
+    }
+
+    #[test]
+    fn a_crash_takes_whole_records_and_nothing_that_was_acknowledged() {
+        let mut model = three_commits();
+        model.submit((0..3).map(|i| Entry::Payload { stream: 1, content: content(i) }).collect());
+        model.acknowledge(2);
+        assert_eq!((0..8).filter(|glsn| model.may_end_at(*glsn)).collect::<Vec<_>>(), [2, 3, 6]);
+        model.cut_behind(2);
+        assert_eq!((model.newest(), model.get(0, b"b", 9)), (2, Some(content(2))));
+    }
+
+    #[test]
+    fn a_keyspace_that_keeps_the_latest_need_not_answer_below_what_is_read() {
+        let mut model = three_commits();
+        model.submit(vec![Entry::Keyspace { space: 0, retention: Keep::Latest }]);
+        model.raise_floors(2, 4, 0);
+        assert_eq!(model.floor(0), 2);
+        assert_eq!(model.history_kept(0, b"a"), [(2, Some(content(3)))]);
+        assert_eq!(model.history_kept(0, b"b"), [(3, None), (1, Some(content(2)))]);
+        model.raise_floors(4, 4, 0);
+        assert_eq!(model.history_kept(0, b"b"), []);
+    }
+}

@@ -1,0 +1,137 @@
+//! What a transaction has read, and whether its commit must be refused.
+//!
+//! Law: a commit is refused if, and only if, a key or a span that it read has a version younger than its snapshot. Only a read set that
+//! was too large to be kept in detail may be refused for something it did not read.
+
+use crate::model::Model;
+use crate::op::{Edge, Key, Span};
+
+/// Keys of at most so many bytes are certainly remembered in detail under the smallest budget.
+const DETAILED_BYTES: usize = 48 << 10;
+
+/// What a transaction has read.
+#[derive(Clone, Debug, Default)]
+pub struct Reads {
+    spans: Vec<(u8, Span)>,
+    bytes: usize,
+}
+
+impl Reads {
+    /// A key was read.
+    pub fn key(&mut self, space: u8, key: &[u8]) {
+        self.add(space, Span::Range(Edge::At(key.to_vec()), Edge::At(key.to_vec())), 2 * key.len());
+    }
+
+    /// A walk over a span came to its end.
+    pub fn whole(&mut self, space: u8, span: &Span) {
+        self.add(space, span.clone(), span_bytes(span));
+    }
+
+    /// A walk over a span was left after `reached`, which it gave.
+    pub fn part(&mut self, space: u8, span: &Span, reverse: bool, reached: &Key) {
+        let (lower, upper) = match span {
+            Span::Range(lower, upper) => (lower.clone(), upper.clone()),
+            // Keys behind `reached` that begin so are above it; what does not begin so is cut off below.
+            Span::Prefix(prefix) => (Edge::At(prefix.clone()), Edge::Open),
+        };
+        let read = match (reverse, span) {
+            (false, _) => Span::Range(lower, Edge::At(reached.clone())),
+            (true, Span::Range(..)) => Span::Range(Edge::At(reached.clone()), upper),
+            (true, Span::Prefix(prefix)) => Span::Range(Edge::At(reached.clone()), behind_prefix(prefix)),
+        };
+        let bytes = span_bytes(&read);
+        self.add(space, read, bytes);
+    }
+
+    fn add(&mut self, space: u8, span: Span, bytes: usize) {
+        self.spans.push((space, span));
+        self.bytes += bytes + 100;
+    }
+
+    /// Whether it may have been too large to be kept in detail.
+    pub fn may_be_coarse(&self) -> bool {
+        self.bytes > DETAILED_BYTES
+    }
+
+    /// Whether the set certainly covers a key.
+    pub fn covers(&self, key: &[u8]) -> bool {
+        self.spans.iter().any(|(_, span)| span.contains(key))
+    }
+
+    /// A key that was read and has a version younger than `at`.
+    pub fn conflict(&self, model: &Model, at: u64) -> Option<(u8, Key)> {
+        self.spans.iter().find_map(|(space, span)| {
+            let keys = model.keys(*space).into_iter();
+            keys.filter(|key| span.contains(key))
+                .find(|key| model.changed(*space, key, at).next().is_some())
+                .map(|key| (*space, key))
+        })
+    }
+
+    /// Whether commit `by` changed `key`, in a keyspace where it was read.
+    pub fn changed_by(&self, model: &Model, key: &[u8], by: u64) -> bool {
+        self.spans
+            .iter()
+            .any(|(space, span)| span.contains(key) && model.changed(*space, key, by - 1).next() == Some(by))
+    }
+}
+
+fn span_bytes(span: &Span) -> usize {
+    let edge = |edge: &Edge| match edge {
+        Edge::Open => 0,
+        Edge::At(key) | Edge::Beside(key) => key.len(),
+    };
+    match span {
+        Span::Prefix(prefix) => 2 * prefix.len(),
+        Span::Range(lower, upper) => edge(lower) + edge(upper),
+    }
+}
+
+/// Before the first key behind all that begin with `prefix`.
+fn behind_prefix(prefix: &[u8]) -> Edge {
+    let Some(keep) = prefix.iter().rposition(|&byte| byte < u8::MAX) else { return Edge::Open };
+    let mut end = prefix[..=keep].to_vec();
+    end[keep] += 1;
+    Edge::Beside(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::content::Content;
+    use crate::model::{Entry, Writes};
+
+    fn model_with(keys: &[&str]) -> Model {
+        let mut model = Model::default();
+        for key in keys {
+            let writes = Writes::from([((0, key.as_bytes().to_vec()), Some(Content { bytes: 1, seed: 1 }))]);
+            model.submit(vec![Entry::Commit { writes, metadata: Content::default(), read_at: 0 }]);
+        }
+        model
+    }
+
+    #[test]
+    fn a_walk_that_was_left_has_read_as_far_as_it_came() {
+        let model = model_with(&["ab", "ad", "b"]);
+        let span = Span::Prefix(b"a".to_vec());
+        let mut forward = Reads::default();
+        forward.part(0, &span, false, &b"ac".to_vec());
+        assert_eq!(forward.conflict(&model, 0), Some((0, b"ab".to_vec())));
+        assert_eq!(forward.conflict(&model, 1), None);
+        let mut backward = Reads::default();
+        backward.part(0, &span, true, &b"ac".to_vec());
+        assert_eq!(backward.conflict(&model, 1), Some((0, b"ad".to_vec())));
+        assert_eq!(backward.conflict(&model, 2), None);
+        assert!(backward.changed_by(&model, b"ad", 2) && !backward.changed_by(&model, b"ad", 3));
+    }
+
+    #[test]
+    fn keys_that_were_not_read_are_no_conflict() {
+        let model = model_with(&["a", "b"]);
+        let mut reads = Reads::default();
+        reads.key(0, b"a");
+        reads.key(1, b"b");
+        assert_eq!(reads.conflict(&model, 1), None);
+        assert_eq!(reads.conflict(&model, 0), Some((0, b"a".to_vec())));
+    }
+}

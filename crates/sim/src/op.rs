@@ -1,0 +1,326 @@
+//! The workload language: what can be done to a store, and to the world around it.
+//!
+//! One language drives the model test, the crash simulation, the faults, the metamorphic test, the fuzzer and the minimiser. A
+//! workload is made from a seed ([`generate`]) or from any bytes, is printed one operation a line, and is read back ([`text`]), so
+//! that a failing run can be replayed and shortened.
+//!
+//! Law: every operation means something after any other, so that a workload stays one when operations are left out. What
+//! addresses nothing (a transaction that is not open) does nothing; moments are given relative to the newest one.
+
+pub mod generate;
+pub mod text;
+
+use crate::content::Content;
+
+/// A key's bytes.
+pub type Key = Vec<u8>;
+
+/// One operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Begins a transaction; one that is open under this number is dropped.
+    Begin {
+        /// Its number.
+        tx: u8,
+    },
+    /// Commits.
+    Commit {
+        /// The transaction.
+        tx: u8,
+        /// What travels with it.
+        metadata: Content,
+    },
+    /// Gives a commit its place without waiting for it.
+    Submit {
+        /// The transaction.
+        tx: u8,
+    },
+    /// Aborts.
+    Abort {
+        /// The transaction.
+        tx: u8,
+    },
+    /// Waits for the oldest commit that was submitted.
+    Wait,
+    /// Gives a key a value.
+    Put {
+        /// The transaction.
+        tx: u8,
+        /// The keyspace's number.
+        space: u8,
+        /// The key.
+        key: Key,
+        /// The value.
+        value: Content,
+        /// Whether it is streamed.
+        streamed: bool,
+    },
+    /// Takes a key's value away.
+    Delete {
+        /// The transaction.
+        tx: u8,
+        /// The keyspace's number.
+        space: u8,
+        /// The key.
+        key: Key,
+    },
+    /// Reads a key.
+    Get {
+        /// Where.
+        from: Reader,
+        /// The keyspace's number.
+        space: u8,
+        /// The key.
+        key: Key,
+        /// By which call.
+        how: Get,
+    },
+    /// Walks over keys.
+    Walk {
+        /// Where.
+        from: Reader,
+        /// The keyspace's number.
+        space: u8,
+        /// Which keys.
+        span: Span,
+        /// From the last key to the first.
+        reverse: bool,
+        /// How many at most.
+        limit: u32,
+        /// Without values.
+        keys_only: bool,
+    },
+    /// Opens a snapshot; one that is open under this number is dropped.
+    Snapshot {
+        /// Its number.
+        slot: u8,
+        /// Of which moment.
+        moment: Moment,
+    },
+    /// Drops a snapshot.
+    Release {
+        /// Its number.
+        slot: u8,
+    },
+    /// Lists the versions of a key.
+    History {
+        /// The keyspace's number.
+        space: u8,
+        /// The key.
+        key: Key,
+    },
+    /// Compares two moments.
+    Diff {
+        /// The keyspace's number.
+        space: u8,
+        /// The first moment: so many GLSNs before the newest.
+        from: u64,
+        /// The second.
+        to: u64,
+        /// The beginning of the keys.
+        prefix: Key,
+    },
+    /// Appends entries to a stream, all or none.
+    Append {
+        /// The stream, from 1.
+        stream: u32,
+        /// The entries.
+        payloads: Vec<Content>,
+        /// Whether to wait until they are durable.
+        wait: bool,
+    },
+    /// Walks over the log.
+    Scan {
+        /// From so many GLSNs before the newest.
+        back: u64,
+        /// How many GLSNs.
+        count: u64,
+        /// Only this stream.
+        stream: Option<u32>,
+    },
+    /// Follows the log up to its end.
+    Follow {
+        /// From so many GLSNs before the newest.
+        back: u64,
+        /// Only this stream.
+        stream: Option<u32>,
+    },
+    /// Reads one entry of the log.
+    Read {
+        /// So many GLSNs before the newest.
+        back: u64,
+    },
+    /// Frees the log's old end.
+    Trim {
+        /// Up to so many GLSNs before the newest.
+        back: u64,
+    },
+    /// Makes a keyspace, or changes its retention.
+    Keyspace {
+        /// Its number.
+        space: u8,
+        /// What it keeps.
+        retention: Keep,
+    },
+    /// Writes what is in memory into runs.
+    Flush,
+    /// Merges all runs.
+    Compact,
+    /// Does one piece of background work.
+    Step,
+    /// Closes the store and opens it again.
+    Reopen,
+    /// Closes the store, makes the index anew from the log, and opens it again.
+    Rebuild,
+    /// Backs the store up, opens the backup and compares it.
+    Backup,
+    /// Reads every byte of the store.
+    Verify,
+    /// Compares the whole store with the model.
+    Check,
+    /// Lets time pass.
+    Advance {
+        /// How much.
+        micros: u64,
+    },
+    /// Moves the wall clock.
+    Jump {
+        /// By how much.
+        micros: i64,
+    },
+    /// Cuts the power, and opens the store again.
+    Crash {
+        /// Cuts it once more at this sync of the recovery (0: not).
+        again: u64,
+    },
+    /// Lets the power be cut later.
+    CutAtSync {
+        /// At which sync from now on.
+        after: u64,
+    },
+    /// Changes how the disk lies.
+    Fault(Fault),
+}
+
+/// How the disk lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// So many of a thousand reads fail.
+    Reads(u16),
+    /// So many of a thousand reads return a wrong bit.
+    Flips(u16),
+    /// The next sync fails.
+    Sync,
+    /// So many bytes are left free.
+    Full(u64),
+    /// The disk is well again (what was lost stays lost).
+    Heal,
+}
+
+/// Where something is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// In a transaction, its own writes on top; in the store as it is now if none is open under this number.
+    Tx(u8),
+    /// In a snapshot; in the store as it is now if none is open under this number.
+    Snapshot(u8),
+    /// In the store as it was so many GLSNs before the newest.
+    Back(u64),
+}
+
+/// By which call a key is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Get {
+    /// `get`.
+    Value,
+    /// `get_many`, the key twice.
+    Many,
+    /// `get_reader`.
+    Streamed,
+    /// `contains`.
+    Contains,
+}
+
+/// The end of a range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Edge {
+    /// There is none.
+    Open,
+    /// The key belongs to the range.
+    At(Key),
+    /// The key does not belong to it.
+    Beside(Key),
+}
+
+/// A set of keys that stand together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Span {
+    /// Between two edges.
+    Range(Edge, Edge),
+    /// Those that begin so.
+    Prefix(Key),
+}
+
+/// A moment of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// The newest.
+    Newest,
+    /// So many GLSNs before the newest.
+    Back(u64),
+    /// So many GLSNs after the newest: refused.
+    Ahead(u64),
+    /// What the clock said so many microseconds ago.
+    Age(u64),
+}
+
+/// A retention.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keep {
+    /// Every version.
+    #[default]
+    Forever,
+    /// The latest version of each key.
+    Latest,
+    /// What the last so many GLSNs can see.
+    Glsns(u64),
+    /// What a reader of at most this age can see.
+    Micros(u64),
+}
+
+impl Span {
+    /// Whether a key belongs to it.
+    pub fn contains(&self, key: &[u8]) -> bool {
+        match self {
+            Span::Prefix(prefix) => key.starts_with(prefix),
+            Span::Range(lower, upper) => {
+                let above = match lower {
+                    Edge::Open => true,
+                    Edge::At(edge) => key >= &edge[..],
+                    Edge::Beside(edge) => key > &edge[..],
+                };
+                let below = match upper {
+                    Edge::Open => true,
+                    Edge::At(edge) => key <= &edge[..],
+                    Edge::Beside(edge) => key < &edge[..],
+                };
+                above && below
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_contains_what_lies_between_its_edges() {
+        let range = Span::Range(Edge::At(b"b".to_vec()), Edge::Beside(b"d".to_vec()));
+        assert!(range.contains(b"b") && range.contains(b"czz"));
+        assert!(!range.contains(b"a") && !range.contains(b"d"));
+        let open = Span::Range(Edge::Beside(b"b".to_vec()), Edge::Open);
+        assert!(open.contains(b"b\0") && !open.contains(b"b"));
+        assert!(Span::Prefix(b"ab".to_vec()).contains(b"abc") && !Span::Prefix(b"ab".to_vec()).contains(b"b"));
+    }
+}

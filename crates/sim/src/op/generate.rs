@@ -1,0 +1,481 @@
+//! Workloads from a seed.
+//!
+//! The generator remembers which transactions and snapshots it left open, so that most operations address something; what it
+//! cannot know (whether a commit met a conflict) the driver finds out.
+
+use plimsoll_disk::random::Random;
+
+use crate::content::Content;
+use crate::op::{Edge, Fault, Get, Keep, Key, Moment, Op, Reader, Span};
+
+/// How many transactions, and how many snapshots, are open at once at most.
+const SLOTS: u8 = 3;
+
+/// What a workload is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// Everything a user can do, on a disk that is well.
+    Model,
+    /// Short and full of commits, for power cuts.
+    Crash,
+    /// Reads fail.
+    FailedReads,
+    /// Reads return wrong bits.
+    Flips,
+    /// The disk is full at times.
+    Full,
+    /// Syncs fail.
+    FailedSyncs,
+    /// What has one answer whatever the budget and the background work.
+    Metamorphic,
+    /// Transactions larger than the memory they may use.
+    Budget,
+}
+
+/// What makes one workload differ from another.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How many different keys.
+    pub keys: u64,
+    /// How many keyspaces; those from 2 on get other retentions if `limited`.
+    pub spaces: u8,
+    /// Probability of a value above 64 KiB.
+    pub large: f64,
+    /// Probability of a value above 1 MiB.
+    pub huge: f64,
+    /// How many bytes each value has at least.
+    pub value_bytes_min: u32,
+    /// Keyspaces forget, and the log is trimmed.
+    pub limited: bool,
+    /// Commits are submitted without waiting.
+    pub submits: bool,
+    /// The store is closed and opened, rebuilt, backed up, verified.
+    pub upkeep: bool,
+    /// The wall clock jumps.
+    pub jumps: bool,
+    /// Power cuts.
+    pub crashes: bool,
+    /// A fault that comes and goes.
+    pub fault: Option<fn(&mut Random) -> Fault>,
+}
+
+impl Profile {
+    /// All of them.
+    pub const ALL: [Profile; 8] = [
+        Profile::Model,
+        Profile::Crash,
+        Profile::FailedReads,
+        Profile::Flips,
+        Profile::Full,
+        Profile::FailedSyncs,
+        Profile::Metamorphic,
+        Profile::Budget,
+    ];
+
+    /// Its settings.
+    pub fn settings(self) -> Settings {
+        let plain = Settings {
+            keys: 40,
+            spaces: 5,
+            large: 0.01,
+            huge: 0.001,
+            value_bytes_min: 0,
+            limited: true,
+            submits: true,
+            upkeep: true,
+            jumps: true,
+            crashes: false,
+            fault: None,
+        };
+        match self {
+            Profile::Model => plain,
+            Profile::Crash => Settings { huge: 0.004, crashes: true, ..plain },
+            Profile::FailedReads => Settings { fault: Some(|random| Fault::Reads(permille(random))), ..plain },
+            Profile::Flips => Settings { fault: Some(|random| Fault::Flips(permille(random))), ..plain },
+            Profile::Full => {
+                Settings { large: 0.05, fault: Some(|random| Fault::Full(random.below(400_000))), ..plain }
+            }
+            Profile::FailedSyncs => Settings { crashes: true, fault: Some(|_| Fault::Sync), ..plain },
+            Profile::Metamorphic => Settings { limited: false, submits: false, jumps: false, ..plain },
+            Profile::Budget => Settings { keys: 400, large: 0.1, value_bytes_min: 3000, ..plain },
+        }
+    }
+}
+
+/// From one in a thousand to one in five, small ones as often as large ones.
+fn permille(random: &mut Random) -> u16 {
+    (1 << random.below(8)) + random.below(70) as u16 / 10
+}
+
+/// A workload of so many operations.
+pub fn generate(seed: u64, settings: &Settings, count: usize) -> Vec<Op> {
+    let mut generator = Generator::new(seed, settings.clone());
+    (0..count).map(|_| generator.next()).collect()
+}
+
+struct Generator {
+    random: Random,
+    settings: Settings,
+    open_txs: [bool; SLOTS as usize],
+    open_snapshots: [bool; SLOTS as usize],
+    faulty: bool,
+    contents: u32,
+}
+
+type Make = fn(&mut Generator) -> Op;
+
+impl Generator {
+    fn new(seed: u64, settings: Settings) -> Self {
+        Self {
+            random: Random::new(seed),
+            settings,
+            open_txs: [false; SLOTS as usize],
+            open_snapshots: [false; SLOTS as usize],
+            faulty: false,
+            contents: (seed as u32) << 12,
+        }
+    }
+
+    fn next(&mut self) -> Op {
+        let kinds = self.kinds();
+        let total = kinds.iter().map(|(weight, _)| u64::from(*weight)).sum();
+        let mut at = self.random.below(total);
+        for (weight, make) in kinds {
+            match at.checked_sub(u64::from(weight)) {
+                None => return make(self),
+                Some(rest) => at = rest,
+            }
+        }
+        Op::Step
+    }
+
+    /// What can come next, and how often.
+    fn kinds(&self) -> Vec<(u32, Make)> {
+        let settings = &self.settings;
+        let open = self.open_txs.contains(&true);
+        let if_so = |yes: bool, weight: u32| if yes { weight } else { 0 };
+        vec![
+            (if open { 30 } else { 200 }, Self::begin),
+            (if_so(open, 200), Self::put),
+            (if_so(open, 40), Self::delete),
+            (if_so(open, 90), Self::commit),
+            (if_so(open && settings.submits, 25), Self::submit),
+            (if_so(settings.submits, 15), |_| Op::Wait),
+            (if_so(open, 10), Self::abort),
+            (60, Self::get),
+            (50, Self::walk),
+            (10, Self::snapshot),
+            (8, Self::release),
+            (12, Self::history),
+            (12, Self::diff),
+            (10, Self::append),
+            (8, Self::scan),
+            (3, Self::follow),
+            (8, Self::read),
+            (if_so(settings.limited, 4), Self::trim),
+            (if_so(settings.limited, 6), Self::keyspace),
+            (8, |_| Op::Flush),
+            (4, |_| Op::Compact),
+            (40, |_| Op::Step),
+            (if_so(settings.upkeep, 6), Self::reopen),
+            (if_so(settings.upkeep, 1), Self::rebuild),
+            (if_so(settings.upkeep, 1), |_| Op::Backup),
+            (if_so(settings.upkeep, 2), |_| Op::Verify),
+            (2, |_| Op::Check),
+            (10, Self::advance),
+            (if_so(settings.jumps, 2), Self::jump),
+            (if_so(settings.crashes, 6), Self::crash),
+            (if_so(settings.crashes, 6), Self::cut),
+            (if_so(settings.fault.is_some(), if self.faulty { 40 } else { 15 }), Self::fault),
+        ]
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.random.below(n)
+    }
+
+    fn slot(&mut self) -> u8 {
+        self.below(u64::from(SLOTS)) as u8
+    }
+
+    /// An open one, if there is one.
+    fn open_slot(&mut self, of: [bool; SLOTS as usize]) -> u8 {
+        let start = self.slot();
+        (0..SLOTS).map(|i| (start + i) % SLOTS).find(|&slot| of[usize::from(slot)]).unwrap_or(start)
+    }
+
+    fn space(&mut self) -> u8 {
+        // The first ones more often: more versions a key.
+        let (a, b) = (self.below(self.settings.spaces.into()), self.below(self.settings.spaces.into()));
+        a.min(b) as u8
+    }
+
+    fn key(&mut self) -> Key {
+        let number = self.below(self.settings.keys);
+        match number {
+            0 => Vec::new(),
+            1 => vec![b'l'; 4096],
+            2 => vec![0],
+            3 => vec![255, 255],
+            4 => b"a/0".to_vec(),
+            5 => b"a/06\0".to_vec(),
+            6 => vec![b'm'; 300],
+            _ => format!("{}/{number:02}", ["a", "b", "c"][(number % 3) as usize]).into_bytes(),
+        }
+    }
+
+    fn prefix(&mut self) -> Key {
+        let key = self.key();
+        let len = self.below(key.len().min(4) as u64 + 1) as usize;
+        key[..len].to_vec()
+    }
+
+    fn content(&mut self) -> Content {
+        self.contents = self.contents.wrapping_add(1);
+        let bytes = self.value_bytes().max(self.settings.value_bytes_min);
+        Content { bytes, seed: self.contents }
+    }
+
+    fn value_bytes(&mut self) -> u32 {
+        if self.random.chance(self.settings.huge) {
+            return (1 << 20) + self.below(2 << 20) as u32;
+        }
+        if self.random.chance(self.settings.large) {
+            return (64 << 10) + self.below(260 << 10) as u32;
+        }
+        match self.below(100) {
+            0..50 => self.below(64) as u32,
+            50..75 => 64 + self.below(900) as u32,
+            75..80 => 1022 + self.below(5) as u32,
+            80..96 => 1025 + self.below(5000) as u32,
+            _ => 6000 + self.below(60_000) as u32,
+        }
+    }
+
+    /// Small numbers more often than large ones.
+    fn back(&mut self) -> u64 {
+        let reach = 1 << self.below(9);
+        self.below(reach)
+    }
+
+    fn reader(&mut self) -> Reader {
+        match self.below(10) {
+            0..5 => Reader::Tx(self.open_slot(self.open_txs)),
+            5..8 => Reader::Snapshot(self.open_slot(self.open_snapshots)),
+            _ => Reader::Back(self.back()),
+        }
+    }
+
+    fn begin(&mut self) -> Op {
+        let tx = self.slot();
+        self.open_txs[usize::from(tx)] = true;
+        Op::Begin { tx }
+    }
+
+    fn put(&mut self) -> Op {
+        let tx = self.open_slot(self.open_txs);
+        let streamed = self.random.chance(0.1);
+        Op::Put { tx, space: self.space(), key: self.key(), value: self.content(), streamed }
+    }
+
+    fn delete(&mut self) -> Op {
+        Op::Delete { tx: self.open_slot(self.open_txs), space: self.space(), key: self.key() }
+    }
+
+    fn ended(&mut self) -> u8 {
+        let tx = self.open_slot(self.open_txs);
+        self.open_txs[usize::from(tx)] = false;
+        tx
+    }
+
+    fn commit(&mut self) -> Op {
+        let metadata = match self.below(4) {
+            0 => Content { bytes: self.below(200) as u32, ..self.content() },
+            _ => Content::default(),
+        };
+        Op::Commit { tx: self.ended(), metadata }
+    }
+
+    fn submit(&mut self) -> Op {
+        Op::Submit { tx: self.ended() }
+    }
+
+    fn abort(&mut self) -> Op {
+        Op::Abort { tx: self.ended() }
+    }
+
+    fn get(&mut self) -> Op {
+        let how = match self.below(10) {
+            0..6 => Get::Value,
+            6 => Get::Many,
+            7 => Get::Streamed,
+            _ => Get::Contains,
+        };
+        Op::Get { from: self.reader(), space: self.space(), key: self.key(), how }
+    }
+
+    fn edge(&mut self) -> Edge {
+        match self.below(4) {
+            0 => Edge::Open,
+            1 => Edge::Beside(self.key()),
+            _ => Edge::At(self.key()),
+        }
+    }
+
+    fn walk(&mut self) -> Op {
+        let span =
+            if self.random.chance(0.3) { Span::Prefix(self.prefix()) } else { Span::Range(self.edge(), self.edge()) };
+        let limit = if self.random.chance(0.5) { u32::MAX } else { self.below(12) as u32 };
+        Op::Walk {
+            from: self.reader(),
+            space: self.space(),
+            span,
+            reverse: self.random.chance(0.5),
+            limit,
+            keys_only: self.random.chance(0.2),
+        }
+    }
+
+    fn snapshot(&mut self) -> Op {
+        let slot = self.slot();
+        let moment = match self.below(10) {
+            0..5 => Moment::Newest,
+            5..8 => Moment::Back(self.back()),
+            8 => Moment::Age(self.below(20_000_000)),
+            _ => Moment::Ahead(1 + self.back()),
+        };
+        if !matches!(moment, Moment::Ahead(_)) {
+            self.open_snapshots[usize::from(slot)] = true;
+        }
+        Op::Snapshot { slot, moment }
+    }
+
+    fn release(&mut self) -> Op {
+        let slot = self.open_slot(self.open_snapshots);
+        self.open_snapshots[usize::from(slot)] = false;
+        Op::Release { slot }
+    }
+
+    fn history(&mut self) -> Op {
+        Op::History { space: self.space(), key: self.key() }
+    }
+
+    fn diff(&mut self) -> Op {
+        let prefix = if self.random.chance(0.5) { Vec::new() } else { self.prefix() };
+        Op::Diff { space: self.space(), from: self.back(), to: self.back(), prefix }
+    }
+
+    fn append(&mut self) -> Op {
+        let count = 1 + self.below(4);
+        let payloads = (0..count).map(|_| {
+            let content = self.content();
+            Content { bytes: content.bytes.min(200_000), ..content }
+        });
+        let payloads = payloads.collect();
+        let wait = !self.settings.submits || self.random.chance(0.7);
+        Op::Append { stream: 1 + self.below(3) as u32, payloads, wait }
+    }
+
+    fn stream(&mut self) -> Option<u32> {
+        (self.below(2) == 0).then(|| self.below(4) as u32)
+    }
+
+    fn scan(&mut self) -> Op {
+        Op::Scan { back: self.back(), count: self.below(200), stream: self.stream() }
+    }
+
+    fn follow(&mut self) -> Op {
+        Op::Follow { back: self.back(), stream: self.stream() }
+    }
+
+    fn read(&mut self) -> Op {
+        Op::Read { back: self.back() }
+    }
+
+    fn trim(&mut self) -> Op {
+        Op::Trim { back: self.back() }
+    }
+
+    fn keyspace(&mut self) -> Op {
+        // Two of them keep everything for ever: time travel stays under test.
+        let space = 2 + self.below(u64::from(self.settings.spaces.max(3)) - 2) as u8;
+        let retention = match self.below(6) {
+            0 => Keep::Forever,
+            1..3 => Keep::Latest,
+            3..5 => Keep::Glsns(self.back()),
+            _ => Keep::Micros(self.below(20_000_000)),
+        };
+        Op::Keyspace { space, retention }
+    }
+
+    fn closed(&mut self) {
+        self.open_txs.fill(false);
+        self.open_snapshots.fill(false);
+    }
+
+    fn reopen(&mut self) -> Op {
+        self.closed();
+        Op::Reopen
+    }
+
+    fn rebuild(&mut self) -> Op {
+        self.closed();
+        Op::Rebuild
+    }
+
+    fn advance(&mut self) -> Op {
+        Op::Advance { micros: 1 + self.below(3_000_000) }
+    }
+
+    fn jump(&mut self) -> Op {
+        // Mostly within a day, which is what timestamps follow.
+        let reach: i64 = if self.random.chance(0.1) { 200_000_000_000 } else { 60_000_000 };
+        Op::Jump { micros: self.below(2 * reach as u64) as i64 - reach }
+    }
+
+    fn crash(&mut self) -> Op {
+        self.closed();
+        let again = if self.random.chance(0.3) { 1 + self.below(6) } else { 0 };
+        Op::Crash { again }
+    }
+
+    fn cut(&mut self) -> Op {
+        Op::CutAtSync { after: 1 + self.below(12) }
+    }
+
+    fn fault(&mut self) -> Op {
+        if self.faulty {
+            self.faulty = false;
+            return Op::Fault(Fault::Heal);
+        }
+        self.faulty = true;
+        let fault = self.settings.fault.map_or(Fault::Heal, |make| make(&mut self.random));
+        Op::Fault(fault)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_gives_the_same_workload_for_ever() {
+        let settings = Profile::Model.settings();
+        assert_eq!(generate(5, &settings, 300), generate(5, &settings, 300));
+        assert_ne!(generate(5, &settings, 300), generate(6, &settings, 300));
+        // A front of a workload is a workload of the same seed.
+        assert_eq!(generate(5, &settings, 300)[..100], generate(5, &settings, 100));
+    }
+
+    #[test]
+    fn each_profile_does_what_it_is_for() {
+        let count = |profile: Profile, wanted: fn(&Op) -> bool| {
+            generate(1, &profile.settings(), 5000).iter().filter(|op| wanted(op)).count()
+        };
+        assert!(count(Profile::Model, |op| matches!(op, Op::Commit { .. })) > 300);
+        assert_eq!(count(Profile::Model, |op| matches!(op, Op::Fault(_) | Op::Crash { .. })), 0);
+        assert!(count(Profile::Crash, |op| matches!(op, Op::CutAtSync { .. })) > 20);
+        assert!(count(Profile::Flips, |op| matches!(op, Op::Fault(Fault::Flips(_)))) > 20);
+        assert_eq!(count(Profile::Metamorphic, |op| matches!(op, Op::Trim { .. } | Op::Submit { .. })), 0);
+    }
+}

@@ -1,0 +1,463 @@
+//! Operations as lines of text, and back.
+//!
+//! ```text
+//! put t0 s1 =a/01 1024#77          transaction 0, keyspace 1, key "a/01", 1024 bytes of seed 77
+//! walk v2 s0 [a )b rev 10 values   snapshot 2, from "a" (included) down from "b" (excluded), ten at most
+//! ```
+//! Keys are written behind a sign that says what they are (`=` a key, `[` `(` `]` `)` an edge, `^` a prefix). A byte that is not a
+//! plain one is `%` and two hex digits, and a run of one byte is `{61*4000}`. `#` begins a comment, in a line of its own.
+
+use std::fmt::{self, Write};
+use std::str::FromStr;
+
+use crate::content::Content;
+use crate::op::{Edge, Fault, Get, Keep, Key, Moment, Op, Reader, Span};
+
+/// Runs of one byte from this length on are written as a run.
+const RUN_BYTES: usize = 9;
+
+/// A workload as text, one operation a line.
+pub fn print(ops: &[Op]) -> String {
+    ops.iter().fold(String::new(), |mut text, op| {
+        let _ = writeln!(text, "{op}");
+        text
+    })
+}
+
+/// Reads a workload; an error names the line.
+pub fn parse(text: &str) -> Result<Vec<Op>, String> {
+    let lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
+    lines
+        .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
+        .map(|(number, line)| line.parse().map_err(|error| format!("line {number}: {error}: {line}")))
+        .collect()
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Op::Begin { tx } => write!(f, "begin t{tx}"),
+            Op::Commit { tx, metadata } => write!(f, "commit t{tx} {metadata}"),
+            Op::Submit { tx } => write!(f, "submit t{tx}"),
+            Op::Abort { tx } => write!(f, "abort t{tx}"),
+            Op::Wait => f.write_str("wait"),
+            Op::Put { tx, space, key, value, streamed } => {
+                let how = if *streamed { "stream" } else { "put" };
+                write!(f, "{how} t{tx} s{space} ={} {value}", Escaped(key))
+            }
+            Op::Delete { tx, space, key } => write!(f, "delete t{tx} s{space} ={}", Escaped(key)),
+            Op::Get { from, space, key, how } => write!(f, "{} {from} s{space} ={}", get_name(*how), Escaped(key)),
+            Op::Walk { from, space, span, reverse, limit, keys_only } => {
+                let direction = if *reverse { "rev" } else { "fwd" };
+                let what = if *keys_only { "keys" } else { "values" };
+                write!(f, "walk {from} s{space} {span} {direction} {limit} {what}")
+            }
+            Op::Snapshot { slot, moment } => write!(f, "snapshot v{slot} {moment}"),
+            Op::Release { slot } => write!(f, "release v{slot}"),
+            Op::History { space, key } => write!(f, "history s{space} ={}", Escaped(key)),
+            Op::Diff { space, from, to, prefix } => write!(f, "diff s{space} {from} {to} ^{}", Escaped(prefix)),
+            Op::Append { stream, payloads, wait } => {
+                write!(f, "{} {stream}", if *wait { "append" } else { "append-submit" })?;
+                payloads.iter().try_for_each(|payload| write!(f, " {payload}"))
+            }
+            Op::Scan { back, count, stream } => write!(f, "scan {back} {count} {}", StreamName(*stream)),
+            Op::Follow { back, stream } => write!(f, "follow {back} {}", StreamName(*stream)),
+            Op::Read { back } => write!(f, "read {back}"),
+            Op::Trim { back } => write!(f, "trim {back}"),
+            Op::Keyspace { space, retention } => write!(f, "keyspace s{space} {retention}"),
+            Op::Flush => f.write_str("flush"),
+            Op::Compact => f.write_str("compact"),
+            Op::Step => f.write_str("step"),
+            Op::Reopen => f.write_str("reopen"),
+            Op::Rebuild => f.write_str("rebuild"),
+            Op::Backup => f.write_str("backup"),
+            Op::Verify => f.write_str("verify"),
+            Op::Check => f.write_str("check"),
+            Op::Advance { micros } => write!(f, "advance {micros}"),
+            Op::Jump { micros } => write!(f, "jump {micros}"),
+            Op::Crash { again } => write!(f, "crash {again}"),
+            Op::CutAtSync { after } => write!(f, "cut {after}"),
+            Op::Fault(Fault::Reads(permille)) => write!(f, "fault reads {permille}"),
+            Op::Fault(Fault::Flips(permille)) => write!(f, "fault flips {permille}"),
+            Op::Fault(Fault::Sync) => f.write_str("fault sync"),
+            Op::Fault(Fault::Full(bytes)) => write!(f, "fault full {bytes}"),
+            Op::Fault(Fault::Heal) => f.write_str("fault heal"),
+        }
+    }
+}
+
+fn get_name(how: Get) -> &'static str {
+    match how {
+        Get::Value => "get",
+        Get::Many => "get-many",
+        Get::Streamed => "get-stream",
+        Get::Contains => "contains",
+    }
+}
+
+impl fmt::Display for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}#{}", self.bytes, self.seed)
+    }
+}
+
+impl fmt::Display for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reader::Tx(tx) => write!(f, "t{tx}"),
+            Reader::Snapshot(slot) => write!(f, "v{slot}"),
+            Reader::Back(back) => write!(f, "-{back}"),
+        }
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Span::Prefix(prefix) => write!(f, "^{} .", Escaped(prefix)),
+            Span::Range(lower, upper) => {
+                match lower {
+                    Edge::Open => f.write_str("*"),
+                    Edge::At(key) => write!(f, "[{}", Escaped(key)),
+                    Edge::Beside(key) => write!(f, "({}", Escaped(key)),
+                }?;
+                match upper {
+                    Edge::Open => f.write_str(" *"),
+                    Edge::At(key) => write!(f, " ]{}", Escaped(key)),
+                    Edge::Beside(key) => write!(f, " ){}", Escaped(key)),
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Moment::Newest => f.write_str("newest"),
+            Moment::Back(glsns) => write!(f, "back:{glsns}"),
+            Moment::Ahead(glsns) => write!(f, "ahead:{glsns}"),
+            Moment::Age(micros) => write!(f, "age:{micros}"),
+        }
+    }
+}
+
+impl fmt::Display for Keep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Keep::Forever => f.write_str("forever"),
+            Keep::Latest => f.write_str("latest"),
+            Keep::Glsns(glsns) => write!(f, "glsns:{glsns}"),
+            Keep::Micros(micros) => write!(f, "micros:{micros}"),
+        }
+    }
+}
+
+struct StreamName(Option<u32>);
+
+impl fmt::Display for StreamName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => f.write_str("all"),
+            Some(stream) => write!(f, "{stream}"),
+        }
+    }
+}
+
+struct Escaped<'a>(&'a [u8]);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rest = self.0;
+        while let Some(&byte) = rest.first() {
+            let run = rest.iter().take_while(|&&other| other == byte).count();
+            if run >= RUN_BYTES {
+                write!(f, "{{{byte:02x}*{run}}}")?;
+                rest = &rest[run..];
+                continue;
+            }
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'_' | b'-' | b'.' => f.write_char(byte.into())?,
+                _ => write!(f, "%{byte:02x}")?,
+            }
+            rest = &rest[1..];
+        }
+        Ok(())
+    }
+}
+
+/// Words of a line, taken from the front.
+struct Words<'a> {
+    words: std::str::SplitWhitespace<'a>,
+}
+
+impl FromStr for Op {
+    type Err = String;
+
+    fn from_str(line: &str) -> Result<Self, String> {
+        let mut words = Words { words: line.split_whitespace() };
+        let verb = words.next()?;
+        let op = words.op(verb)?;
+        match words.words.next() {
+            None => Ok(op),
+            Some(word) => Err(format!("{word:?} is one word too many")),
+        }
+    }
+}
+
+impl<'a> Words<'a> {
+    fn next(&mut self) -> Result<&'a str, String> {
+        self.words.next().ok_or_else(|| "a word is missing".to_owned())
+    }
+
+    fn op(&mut self, verb: &str) -> Result<Op, String> {
+        Ok(match verb {
+            "begin" => Op::Begin { tx: self.sign("t")? },
+            "commit" => Op::Commit { tx: self.sign("t")?, metadata: self.content()? },
+            "submit" => Op::Submit { tx: self.sign("t")? },
+            "abort" => Op::Abort { tx: self.sign("t")? },
+            "wait" => Op::Wait,
+            "put" | "stream" => Op::Put {
+                tx: self.sign("t")?,
+                space: self.sign("s")?,
+                key: self.key("=")?,
+                value: self.content()?,
+                streamed: verb == "stream",
+            },
+            "delete" => Op::Delete { tx: self.sign("t")?, space: self.sign("s")?, key: self.key("=")? },
+            "get" => self.get(Get::Value)?,
+            "get-many" => self.get(Get::Many)?,
+            "get-stream" => self.get(Get::Streamed)?,
+            "contains" => self.get(Get::Contains)?,
+            "walk" => self.walk()?,
+            "snapshot" => Op::Snapshot { slot: self.sign("v")?, moment: self.moment()? },
+            "release" => Op::Release { slot: self.sign("v")? },
+            "history" => Op::History { space: self.sign("s")?, key: self.key("=")? },
+            "diff" => {
+                Op::Diff { space: self.sign("s")?, from: self.number()?, to: self.number()?, prefix: self.key("^")? }
+            }
+            "append" | "append-submit" => self.append(verb == "append")?,
+            "scan" => Op::Scan { back: self.number()?, count: self.number()?, stream: self.stream()? },
+            "follow" => Op::Follow { back: self.number()?, stream: self.stream()? },
+            "read" => Op::Read { back: self.number()? },
+            "trim" => Op::Trim { back: self.number()? },
+            "keyspace" => Op::Keyspace { space: self.sign("s")?, retention: self.retention()? },
+            "flush" => Op::Flush,
+            "compact" => Op::Compact,
+            "step" => Op::Step,
+            "reopen" => Op::Reopen,
+            "rebuild" => Op::Rebuild,
+            "backup" => Op::Backup,
+            "verify" => Op::Verify,
+            "check" => Op::Check,
+            "advance" => Op::Advance { micros: self.number()? },
+            "jump" => Op::Jump { micros: self.number()? },
+            "crash" => Op::Crash { again: self.number()? },
+            "cut" => Op::CutAtSync { after: self.number()? },
+            "fault" => Op::Fault(self.fault()?),
+            _ => return Err(format!("there is no operation {verb:?}")),
+        })
+    }
+
+    fn get(&mut self, how: Get) -> Result<Op, String> {
+        Ok(Op::Get { from: self.reader()?, space: self.sign("s")?, key: self.key("=")?, how })
+    }
+
+    fn walk(&mut self) -> Result<Op, String> {
+        Ok(Op::Walk {
+            from: self.reader()?,
+            space: self.sign("s")?,
+            span: self.span()?,
+            reverse: self.either("rev", "fwd")?,
+            limit: self.number()?,
+            keys_only: self.either("keys", "values")?,
+        })
+    }
+
+    fn append(&mut self, wait: bool) -> Result<Op, String> {
+        let stream = self.number()?;
+        let mut payloads = Vec::new();
+        while self.words.clone().next().is_some() {
+            payloads.push(self.content()?);
+        }
+        Ok(Op::Append { stream, payloads, wait })
+    }
+
+    fn number<T: FromStr>(&mut self) -> Result<T, String> {
+        let word = self.next()?;
+        word.parse().map_err(|_| format!("{word:?} is no number here"))
+    }
+
+    fn sign(&mut self, sign: &str) -> Result<u8, String> {
+        let word = self.next()?;
+        let number = word.strip_prefix(sign).and_then(|number| number.parse().ok());
+        number.ok_or_else(|| format!("{word:?} should be {sign:?} and a number"))
+    }
+
+    fn either(&mut self, yes: &str, no: &str) -> Result<bool, String> {
+        match self.next()? {
+            word if word == yes => Ok(true),
+            word if word == no => Ok(false),
+            word => Err(format!("{word:?} should be {yes:?} or {no:?}")),
+        }
+    }
+
+    fn key(&mut self, sign: &str) -> Result<Key, String> {
+        let word = self.next()?;
+        unescape(word.strip_prefix(sign).ok_or_else(|| format!("{word:?} should begin with {sign:?}"))?)
+    }
+
+    fn content(&mut self) -> Result<Content, String> {
+        let word = self.next()?;
+        let (bytes, seed) = word.split_once('#').ok_or_else(|| format!("{word:?} should be BYTES#SEED"))?;
+        let number = |word: &str| word.parse().map_err(|_| format!("{word:?} is no number"));
+        Ok(Content { bytes: number(bytes)?, seed: number(seed)? })
+    }
+
+    fn reader(&mut self) -> Result<Reader, String> {
+        let word = self.next()?;
+        let wrong = || format!("{word:?} should be t, v or - and a number");
+        let (sign, number) = word.split_at_checked(1).ok_or_else(wrong)?;
+        match sign {
+            "t" => number.parse().map(Reader::Tx).map_err(|_| wrong()),
+            "v" => number.parse().map(Reader::Snapshot).map_err(|_| wrong()),
+            "-" => number.parse().map(Reader::Back).map_err(|_| wrong()),
+            _ => Err(wrong()),
+        }
+    }
+
+    fn span(&mut self) -> Result<Span, String> {
+        let (first, second) = (self.next()?, self.next()?);
+        if let Some(prefix) = first.strip_prefix('^') {
+            return unescape(prefix).map(Span::Prefix);
+        }
+        let edge = |word: &str, at, beside| {
+            if word == "*" {
+                Ok(Edge::Open)
+            } else if let Some(key) = word.strip_prefix(at) {
+                unescape(key).map(Edge::At)
+            } else if let Some(key) = word.strip_prefix(beside) {
+                unescape(key).map(Edge::Beside)
+            } else {
+                Err(format!("{word:?} should be an edge: * {at} {beside}"))
+            }
+        };
+        Ok(Span::Range(edge(first, '[', '(')?, edge(second, ']', ')')?))
+    }
+
+    fn moment(&mut self) -> Result<Moment, String> {
+        let word = self.next()?;
+        if word == "newest" {
+            return Ok(Moment::Newest);
+        }
+        match tagged(word) {
+            Some(("back", glsns)) => Ok(Moment::Back(glsns)),
+            Some(("ahead", glsns)) => Ok(Moment::Ahead(glsns)),
+            Some(("age", micros)) => Ok(Moment::Age(micros)),
+            _ => Err(format!("{word:?} is no moment")),
+        }
+    }
+
+    fn retention(&mut self) -> Result<Keep, String> {
+        let word = self.next()?;
+        match (word, tagged(word)) {
+            ("forever", _) => Ok(Keep::Forever),
+            ("latest", _) => Ok(Keep::Latest),
+            (_, Some(("glsns", glsns))) => Ok(Keep::Glsns(glsns)),
+            (_, Some(("micros", micros))) => Ok(Keep::Micros(micros)),
+            _ => Err(format!("{word:?} is no retention")),
+        }
+    }
+
+    fn stream(&mut self) -> Result<Option<u32>, String> {
+        match self.next()? {
+            "all" => Ok(None),
+            word => word.parse().map(Some).map_err(|_| format!("{word:?} is no stream")),
+        }
+    }
+
+    fn fault(&mut self) -> Result<Fault, String> {
+        Ok(match self.next()? {
+            "reads" => Fault::Reads(self.number()?),
+            "flips" => Fault::Flips(self.number()?),
+            "sync" => Fault::Sync,
+            "full" => Fault::Full(self.number()?),
+            "heal" => Fault::Heal,
+            word => return Err(format!("there is no fault {word:?}")),
+        })
+    }
+}
+
+/// `tag:number`.
+fn tagged(word: &str) -> Option<(&str, u64)> {
+    let (tag, number) = word.split_once(':')?;
+    Some((tag, number.parse().ok()?))
+}
+
+fn unescape(text: &str) -> Result<Key, String> {
+    let mut key = Vec::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let wrong = || format!("{rest:?} is no way to write bytes");
+        let hex = |digits: &str| u8::from_str_radix(digits, 16).map_err(|_| wrong());
+        match first {
+            '%' => {
+                key.push(hex(rest.get(1..3).ok_or_else(wrong)?)?);
+                rest = &rest[3..];
+            }
+            '{' => {
+                let (run, behind) = rest[1..].split_once('}').ok_or_else(wrong)?;
+                let (byte, count) = run.split_once('*').ok_or_else(wrong)?;
+                let count = count.parse::<u16>().map_err(|_| wrong())?;
+                key.resize(key.len() + usize::from(count), hex(byte)?);
+                rest = behind;
+            }
+            _ => {
+                key.extend_from_slice(&rest.as_bytes()[..first.len_utf8()]);
+                rest = &rest[first.len_utf8()..];
+            }
+        }
+    }
+    Ok(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::generate::{Profile, generate};
+
+    #[test]
+    fn whatever_is_generated_comes_back_from_its_text() {
+        for (seed, profile) in (0..).zip(Profile::ALL) {
+            let ops = generate(seed, &profile.settings(), 2000);
+            assert_eq!(parse(&print(&ops)).unwrap(), ops);
+        }
+    }
+
+    #[test]
+    fn keys_of_any_bytes_come_back() {
+        let keys: [&[u8]; 6] =
+            [b"", b"plain/01", b"with space", &[0, 255, b'%', b'{', b'#'], &[b'x'; 4096], "ä".as_bytes()];
+        for key in keys {
+            let op = Op::Delete { tx: 1, space: 2, key: key.to_vec() };
+            assert_eq!(op.to_string().parse(), Ok(op));
+        }
+    }
+
+    #[test]
+    fn a_line_that_means_nothing_is_refused_with_its_number() {
+        let refusal = parse("# a comment\nbegin t0\n\nput t0 s0 =a 12").unwrap_err();
+        assert!(refusal.starts_with("line 4: ") && refusal.contains("BYTES#SEED"), "{refusal}");
+        for line in [
+            "dance",
+            "begin",
+            "begin x1",
+            "wait now",
+            "get q1 s0 =a",
+            "walk t0 s0 a b fwd 1 values",
+            "delete t0 s0 =%g0",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! A store's whole world: a disk that lies, a clock that is told the time, and how the store is opened.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use plimsoll::{Db, Durability, Options, Result};
+use plimsoll_disk::clock::ManualClock;
+use plimsoll_disk::lying::LyingDisk;
+use plimsoll_disk::random::Random;
+use plimsoll_disk::vfs::Disk;
+
+/// What the clock says when a world begins: some day in 2026.
+const START_MICROS: u64 = 1_780_000_000_000_000;
+
+/// How the store is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The memory budget.
+    pub memory_bytes: u64,
+    /// Bytes at which a memtable is flushed.
+    pub memtable_bytes: u64,
+    /// Bytes of a segment of the log.
+    pub segment_bytes: u64,
+    /// When a commit counts as done.
+    pub durability: Durability,
+}
+
+impl Setting {
+    /// The smallest budget, and memtables and segments so small that much happens in a short run.
+    pub const SMALL: Setting = Setting {
+        memory_bytes: 16 << 20,
+        memtable_bytes: 64 << 10,
+        segment_bytes: 64 << 10,
+        durability: Durability::Sync,
+    };
+
+    /// One of many.
+    pub fn of_seed(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x05e7_71b6);
+        let mut one_of = |sizes: &[u64]| sizes[random.below(sizes.len() as u64) as usize];
+        Self {
+            memory_bytes: one_of(&[16 << 20, 16 << 20, 17 << 20, 32 << 20]),
+            memtable_bytes: one_of(&[16 << 10, 64 << 10, 256 << 10, 1 << 20]),
+            segment_bytes: one_of(&[64 << 10, 256 << 10, 256 << 10, 4 << 20]),
+            durability: if one_of(&[0, 0, 0, 1]) == 0 { Durability::Sync } else { Durability::Buffered },
+        }
+    }
+}
+
+/// A disk and a clock, and a store on them.
+#[derive(Clone, Debug)]
+pub struct World {
+    /// The disk.
+    pub disk: LyingDisk,
+    /// The clock.
+    pub clock: Arc<ManualClock>,
+    /// How the store is opened.
+    pub setting: Setting,
+}
+
+impl World {
+    /// An empty world.
+    pub fn new(seed: u64, setting: Setting) -> Self {
+        Self { disk: LyingDisk::new(seed), clock: Arc::new(ManualClock::new(START_MICROS)), setting }
+    }
+
+    /// A world of its own with the same contents.
+    pub fn copy(&self) -> Self {
+        use plimsoll_disk::clock::Clock;
+        let clock = ManualClock::new(self.clock.wall_micros());
+        Self { disk: self.disk.snapshot(), clock: Arc::new(clock), setting: self.setting }
+    }
+
+    /// Where the store is.
+    pub fn store_path(&self) -> PathBuf {
+        PathBuf::from("/store")
+    }
+
+    /// How a store is opened in this world. Background work is done on demand only: one seed replays a whole run.
+    pub fn options(&self) -> Options {
+        Options::new()
+            .memory_bytes(self.setting.memory_bytes)
+            .memtable_bytes(self.setting.memtable_bytes)
+            .segment_bytes(self.setting.segment_bytes)
+            .durability(self.setting.durability)
+            .background(false)
+            .world(Arc::new(self.disk.clone()), Arc::clone(&self.clock) as _)
+    }
+
+    /// Opens the store.
+    ///
+    /// # Errors
+    /// Whatever the store says.
+    pub fn open(&self) -> Result<Db> {
+        Db::open(self.store_path(), self.options())
+    }
+
+    /// Every file below a folder, with its length, by path.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn files(&self, dir: &Path) -> std::io::Result<Vec<(PathBuf, u64)>> {
+        let mut files = Vec::new();
+        for entry in self.disk.list(dir)? {
+            let path = dir.join(&entry.name);
+            if entry.is_dir {
+                files.extend(self.files(&path)?);
+            } else {
+                files.push((path, entry.len));
+            }
+        }
+        Ok(files)
+    }
+
+    /// Removes a folder and all that is in it.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn remove_all(&self, dir: &Path) -> std::io::Result<()> {
+        for entry in self.disk.list(dir)? {
+            let path = dir.join(&entry.name);
+            if entry.is_dir {
+                self.remove_all(&path)?;
+            } else {
+                self.disk.remove(&path)?;
+            }
+        }
+        self.disk.remove_dir(dir)
+    }
+}

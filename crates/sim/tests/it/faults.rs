@@ -1,0 +1,82 @@
+//! Disks that fail, and memory that does not suffice.
+
+use plimsoll_sim::case::{Case, Mode};
+use plimsoll_sim::faults::fail_each_sync;
+use plimsoll_sim::world::Setting;
+
+use crate::{proves, run_seeds};
+
+const LARGE_SEGMENTS: Setting = Setting { segment_bytes: 4 << 20, ..Setting::SMALL };
+
+#[test]
+fn while_reads_fail_an_answer_is_right_or_an_error() {
+    run_seeds(Mode::FailedReads, 0..150);
+}
+
+#[test]
+fn while_reads_return_wrong_bits_an_answer_is_right_or_an_error() {
+    run_seeds(Mode::Flips, 0..300);
+}
+
+#[test]
+fn a_full_disk_loses_nothing_and_takes_commits_again_once_there_is_room() {
+    run_seeds(Mode::Full, 0..150);
+}
+
+#[test]
+fn after_a_failed_sync_nothing_is_believed_that_was_not_synced() {
+    run_seeds(Mode::FailedSyncs, 0..150);
+}
+
+#[test]
+fn whatever_sync_fails_what_is_acknowledged_later_is_there_after_a_power_cut() {
+    for seed in 0..12 {
+        let case = Case { ops: 40, ..Case::new(Mode::Model, seed) };
+        fail_each_sync(&case, &case.workload()).unwrap_or_else(|failure| panic!("{case}: {failure}"));
+    }
+}
+
+#[test]
+fn a_budget_that_does_not_suffice_is_an_error_and_nothing_is_lost_or_kept() {
+    run_seeds(Mode::Budget, 0..60);
+}
+
+#[test]
+fn a_commit_that_found_the_disk_full_leaves_the_store_usable_without_reopening() {
+    let driver = proves(
+        LARGE_SEGMENTS,
+        "begin t0
+         put t0 s0 =before 100#1
+         commit t0 0#0
+         fault full 0
+         begin t0
+         put t0 s0 =a 300000#2
+         put t0 s0 =b 900000#3
+         commit t0 0#0
+         fault heal
+         get t9 s0 =before
+         begin t0
+         put t0 s0 =after 900000#4
+         commit t0 0#0
+         check",
+    );
+    let after = driver.answers().len() - 2;
+    assert!(driver.answers()[after].starts_with("glsn"), "{:?}", driver.answers());
+}
+
+#[test]
+fn a_commit_after_a_failed_sync_and_a_reopening_survives_a_power_cut() {
+    proves(
+        LARGE_SEGMENTS,
+        "begin t0
+         fault sync
+         put t0 s0 =lost 100#1
+         commit t0 0#0
+         reopen
+         begin t0
+         put t0 s0 =kept 100#2
+         commit t0 0#0
+         crash 0
+         get t9 s0 =kept",
+    );
+}

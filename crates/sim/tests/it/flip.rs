@@ -1,0 +1,40 @@
+//! Each byte of a small, cleanly closed store.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Address space of the process that reads damaged stores: a length that is believed and allocated ends it.
+const LIMIT_MIB: u64 = 1024;
+
+/// Changes bytes in two processes at once.
+fn flip(arguments: &[&str]) {
+    let children: Vec<_> = (0..2)
+        .map(|from| {
+            Command::new(Path::new(env!("CARGO_BIN_EXE_plimsoll-sim")))
+                .args(["--mode", "flip", "--seed", "1", "--every", "2"])
+                .args(["--from", &from.to_string(), "--limit-mib", &LIMIT_MIB.to_string()])
+                .args(arguments)
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        println!("{out}");
+        assert!(output.status.success(), "{}: {out}{err}", output.status);
+    }
+}
+
+#[test]
+fn a_byte_that_was_changed_is_reported_or_harmless() {
+    flip(&[]);
+}
+
+/// Each byte that says anything, and of the zeros that fill up pages and segments every 16th: `--mode flip --rich` changes them all.
+#[test]
+fn so_is_one_of_a_table_a_side_file_or_a_history_run() {
+    flip(&["--rich", "--filler-every", "16"]);
+}

@@ -1,0 +1,36 @@
+//! A child process on a real disk, killed 120 times.
+
+use std::path::Path;
+
+use plimsoll_sim::kill::{Kills, Scenario, kill_children};
+
+fn kill(scenario: Scenario, kills: u64) -> Kills {
+    let dir = tempfile::tempdir().unwrap();
+    let report = kill_children(Path::new(env!("CARGO_BIN_EXE_plimsoll-sim")), dir.path(), scenario, kills, 1)
+        .unwrap_or_else(|failure| panic!("{failure}"));
+    assert_eq!(report.kills, kills);
+    report
+}
+
+#[test]
+fn what_was_acknowledged_survives_sixty_kills() {
+    let report = kill(Scenario::Write, 60);
+    assert!(report.with_commits > 30, "{report:?}");
+}
+
+#[test]
+fn a_store_that_was_being_made_opens() {
+    kill(Scenario::Create, 20);
+}
+
+#[test]
+fn kills_during_compaction_lose_nothing() {
+    let report = kill(Scenario::Compact, 20);
+    assert!(report.with_commits > 5, "{report:?}");
+}
+
+#[test]
+fn a_backup_is_whole_or_is_no_store() {
+    let report = kill(Scenario::Backup, 20);
+    assert!(report.backups > 0, "{report:?}");
+}

@@ -1,0 +1,37 @@
+//! The whole store under one seed: what each check runs. The numbers of seeds are such that all of it takes about three minutes on two
+//! cores; `cargo run --release -p plimsoll-sim -- --seeds 1000` goes further.
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+mod bank;
+mod crash;
+mod faults;
+mod fixture;
+mod flip;
+mod kill;
+mod metamorphic;
+mod model;
+
+use plimsoll_sim::case::{Case, Mode};
+use plimsoll_sim::driver::{Care, Driver, run};
+use plimsoll_sim::failure::Failure;
+use plimsoll_sim::op::text::parse;
+use plimsoll_sim::world::{Setting, World};
+
+/// Runs so many seeds of a mode; a failure says how it is replayed.
+fn run_seeds(mode: Mode, seeds: std::ops::Range<u64>) {
+    let failed: Vec<String> = seeds
+        .map(|seed| Case::new(mode, seed))
+        .filter_map(|case| case.run().err().map(|failure| format!("plimsoll-sim {case}: {failure}")))
+        .collect();
+    assert!(failed.is_empty(), "{} runs failed:\n{}", failed.len(), failed.join("\n"));
+}
+
+/// Runs a workload that is written out, in a world of its own.
+fn run_text(setting: Setting, text: &str) -> Result<Driver, Failure> {
+    run(World::new(1, setting), Care { verify_each: true, check_every: 1, ..Care::default() }, &parse(text).unwrap())
+}
+
+/// As [`run_text`], and it must succeed.
+fn proves(setting: Setting, text: &str) -> Driver {
+    run_text(setting, text).unwrap_or_else(|failure| panic!("{failure}"))
+}
