@@ -37,6 +37,7 @@ const EACH: u64 = 400;
 fn follow(log: &FileLog, stream: Option<u32>, writing: &AtomicBool) {
     let mut next = Glsn::FIRST;
     let mut counts = vec![None; WRITERS as usize];
+    let mut overtaken = false;
     loop {
         let over = !writing.load(Ordering::SeqCst);
         match log.scan(next..Glsn::MAX, stream.map(StreamId)) {
@@ -47,6 +48,7 @@ fn follow(log: &FileLog, stream: Option<u32>, writing: &AtomicBool) {
                         Err(LogError::Trimmed { first, .. }) => {
                             next = first;
                             counts.fill(None);
+                            overtaken = true;
                             break;
                         }
                         Err(error) => panic!("{error}"),
@@ -64,6 +66,7 @@ fn follow(log: &FileLog, stream: Option<u32>, writing: &AtomicBool) {
             Err(LogError::Trimmed { first, .. }) => {
                 next = first;
                 counts.fill(None);
+                overtaken = true;
                 continue;
             }
             Err(error) => panic!("{error}"),
@@ -74,7 +77,11 @@ fn follow(log: &FileLog, stream: Option<u32>, writing: &AtomicBool) {
         log.wait_beyond(Glsn(next.0 - 1), Duration::from_millis(50)).unwrap();
     }
     let wanted: Vec<u32> = stream.map_or((0..WRITERS).collect(), |stream| vec![stream]);
-    wanted.iter().for_each(|of| assert_eq!(counts[*of as usize], Some(EACH - 1), "the last of stream {of}"));
+    for of in wanted {
+        let last = counts[of as usize];
+        // A writer that was done early may be trimmed as a whole before a slow follower gets there.
+        assert!(last == Some(EACH - 1) || (overtaken && last.is_none()), "the last of stream {of}: {last:?}");
+    }
 }
 
 fn all_at_once(log: &FileLog, trims: bool) {
