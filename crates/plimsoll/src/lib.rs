@@ -15,6 +15,8 @@ mod backup;
 mod commit;
 mod db;
 mod error;
+#[doc(hidden)]
+pub mod fuzz;
 mod history;
 mod index;
 mod keyspace_commits;

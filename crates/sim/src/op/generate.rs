@@ -11,6 +11,9 @@ use crate::op::{Edge, Fault, Get, Keep, Key, Moment, Op, Reader, Span};
 /// How many transactions, and how many snapshots, are open at once at most.
 const SLOTS: u8 = 3;
 
+/// The most operations that are made from bytes.
+const OPS_FROM_BYTES: usize = 300;
+
 /// What a workload is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
@@ -111,6 +114,16 @@ fn permille(random: &mut Random) -> u16 {
 pub fn generate(seed: u64, settings: &Settings, count: usize) -> Vec<Op> {
     let mut generator = Generator::new(seed, settings.clone());
     (0..count).map(|_| generator.next()).collect()
+}
+
+/// A workload from any bytes, for fuzzers: three of them choose an operation, so that a byte that is changed changes one operation.
+pub fn from_bytes(bytes: &[u8], settings: &Settings) -> Vec<Op> {
+    let mut generator = Generator::new(0, settings.clone());
+    let choose = |chosen: &[u8]| {
+        generator.random = Random::new(chosen.iter().fold(0, |seed, byte| seed << 8 | u64::from(*byte)));
+        generator.next()
+    };
+    bytes.chunks(3).take(OPS_FROM_BYTES).map(choose).collect()
 }
 
 struct Generator {
@@ -465,6 +478,17 @@ mod tests {
         assert_ne!(generate(5, &settings, 300), generate(6, &settings, 300));
         // A front of a workload is a workload of the same seed.
         assert_eq!(generate(5, &settings, 300)[..100], generate(5, &settings, 100));
+    }
+
+    #[test]
+    fn a_byte_that_is_changed_changes_one_operation() {
+        let settings = Settings { crashes: true, ..Profile::Model.settings() };
+        let bytes: Vec<u8> = (0..90).map(|i| (i * 37) as u8).collect();
+        let ops = from_bytes(&bytes, &settings);
+        assert_eq!(ops.len(), 30);
+        let mut other = bytes.clone();
+        other[87] ^= 1;
+        assert_eq!(from_bytes(&other, &settings)[..29], ops[..29]);
     }
 
     #[test]

@@ -1,0 +1,135 @@
+//! Doors for the fuzzers (`fuzz/`): the decoders of bytes from disk, given any bytes whatsoever. No part of what users may rely on.
+//!
+//! Law: none of these panics, and none takes memory beyond a small multiple of the bytes that it is given. Checksums are made right
+//! here where they would only keep a fuzzer out.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use plimsoll_disk::checksum::checksum;
+use plimsoll_disk::mem::MemDisk;
+use plimsoll_disk::vfs::{Caching, Disk, Open};
+use plimsoll_log::glsn::Glsn;
+
+use crate::index::manifest::{MANIFEST, Manifest};
+use crate::payload::{Payload, Writes};
+use crate::run::ends::{check_footer, check_header, check_sides};
+use crate::run::guide::check_guide;
+use crate::run::inner::check_inner;
+use crate::run::leaf::{Leaf, Sought, check_leaf};
+
+/// Bytes of a manifest's head, and of the blocks that its checksum goes over (`docs/format.md`).
+const MANIFEST_HEAD_BYTES: usize = 56;
+const MANIFEST_BLOCK_BYTES: usize = 16 << 10;
+
+/// A page of a run, whatever kind of page it may be: its payload, as the pool hands it out.
+pub fn run_page(payload: &[u8]) {
+    // A key to look for: one that occurs, as likely as not.
+    let key = payload.get(16..).map_or(payload, |rest| &rest[..rest.len().min(12)]);
+    for fixed in [None, Some(Glsn(7))] {
+        let checked = check_leaf(payload, fixed, |_, _, _| {});
+        let walked = walk_leaf(payload, fixed, key);
+        assert!(checked.is_err() || walked.is_some(), "a leaf that was checked can be walked");
+    }
+    if let Ok(guide) = check_guide(payload) {
+        let _ = guide.may_contain(checksum(0, key) as u32);
+        let found = guide.find(key, Glsn(5));
+        assert!(found.is_none_or(|leaf| (guide.first_leaf()..guide.first_leaf() + guide.leaves()).contains(&leaf)));
+    }
+    if let Ok(inner) = check_inner(payload) {
+        let _ = inner.find(key, Glsn(5));
+        assert!((0..inner.children()).all(|number| inner.child(number).is_some()));
+    }
+    let _ = check_header(payload);
+    let _ = check_footer(payload);
+    let _ = check_sides(payload, |_| {});
+}
+
+/// Searches a leaf and walks over it from there; `None` where it is broken.
+fn walk_leaf(payload: &[u8], fixed: Option<Glsn>, wanted: &[u8]) -> Option<()> {
+    let leaf = Leaf::new(payload, fixed)?;
+    let _ = leaf.seek(wanted, Glsn(3)).map(|sought| matches!(sought, Sought::At(..)));
+    let mut key = Vec::new();
+    let mut spot = leaf.spot(0, &mut key)?;
+    loop {
+        leaf.stored(&spot.entry)?;
+        match leaf.after(&spot, &mut key)? {
+            Some(next) => spot = next,
+            None => return Some(()),
+        }
+    }
+}
+
+/// A manifest: what stands between its head and its checksum, which are made to fit.
+pub fn manifest(body: &[u8]) {
+    let (disk, dir) = (MemDisk::new(), Path::new(""));
+    if place_manifest(&disk, body).is_err() {
+        return;
+    }
+    let Ok(Some(manifest)) = Manifest::read(&disk, dir) else { return };
+    // What can be read can be written, and is then read as the same.
+    assert_eq!(manifest.write(&disk, dir), Ok(()));
+    assert_eq!(Manifest::read(&disk, dir), Ok(Some(manifest)));
+}
+
+fn place_manifest(disk: &MemDisk, body: &[u8]) -> io::Result<()> {
+    let (dir, path) = (Path::new(""), Path::new(MANIFEST));
+    Manifest::empty(1).write(disk, dir).map_err(|error| io::Error::other(error.to_string()))?;
+    let file = disk.open(path, Open::ReadWrite, Caching::Buffered)?;
+    let mut bytes = vec![0; MANIFEST_HEAD_BYTES];
+    file.read_exact_at(&mut bytes, 0)?;
+    bytes.extend_from_slice(body);
+    let sum = bytes.chunks(MANIFEST_BLOCK_BYTES).fold(0, checksum);
+    bytes.extend_from_slice(&sum.to_le_bytes());
+    file.set_len(bytes.len() as u64)?;
+    file.write_at(&bytes, 0)
+}
+
+/// The payload of a transaction's entry.
+pub fn payload(bytes: &[u8]) {
+    let Ok(payload) = Payload::decode(bytes) else { return };
+    assert!(payload.metadata.len() <= bytes.len());
+    if let Writes::Operations(mut operations) = payload.writes {
+        let mut step = || match operations.next() {
+            Ok(Some(operation)) => {
+                assert!(operation.key.len() >= 4);
+                ControlFlow::Continue(())
+            }
+            _ => ControlFlow::Break(()),
+        };
+        while step().is_continue() {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_disk::random::Random;
+
+    use super::*;
+
+    #[test]
+    fn a_manifest_that_was_written_passes_the_door() {
+        let (disk, dir) = (MemDisk::new(), Path::new(""));
+        Manifest::empty(1).write(&disk, dir).unwrap();
+        let file = disk.open(Path::new(MANIFEST), Open::Read, Caching::Buffered).unwrap();
+        let mut bytes = vec![0; file.len().unwrap() as usize];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        let other = MemDisk::new();
+        place_manifest(&other, &bytes[MANIFEST_HEAD_BYTES..bytes.len() - 8]).unwrap();
+        assert_eq!(Manifest::read(&other, dir), Ok(Some(Manifest::empty(1))));
+    }
+
+    #[test]
+    fn any_bytes_may_be_decoded() {
+        let mut random = Random::new(1);
+        for round in 0..3000 {
+            let small = random.chance(0.7);
+            let byte = |random: &mut Random| if small { random.below(4) as u8 } else { random.next_u64() as u8 };
+            let bytes: Vec<u8> = (0..round % 300).map(|_| byte(&mut random)).collect();
+            run_page(&bytes);
+            manifest(&bytes);
+            payload(&bytes);
+        }
+    }
+}
