@@ -381,3 +381,30 @@ fn reads_that_fail_are_errors_and_do_not_poison() {
     assert_eq!(scan_all(&log, 1, 9999, None).len(), payloads.len());
     assert_eq!(common::append(&log, 0, b"on"), Glsn(201));
 }
+
+#[test]
+fn a_bit_that_flips_while_the_tail_is_read_again_is_found() {
+    let memory = Memory::new(16 << 20);
+    let payloads: Vec<_> = (0..8).map(|number| payload(number, 3000)).collect();
+    let mut refused = 0;
+    for seed in 0..300 {
+        memory.pool.clear();
+        let disk = LyingDisk::new(seed);
+        let log = open(&disk, &memory, None).unwrap();
+        payloads.iter().for_each(|payload| assert!(common::append(&log, 0, payload) > Glsn::NONE));
+        log.close().unwrap();
+        drop(log);
+        disk.flip_bits(0.1);
+        let opened = open(&disk, &memory, None);
+        disk.flip_bits(0.0);
+        match opened {
+            Ok(log) => {
+                let found = scan_all(&log, 1, u64::MAX, None);
+                assert!(found.iter().map(|(_, payload)| payload).eq(&payloads), "seed {seed}");
+            }
+            Err(LogError::Corrupt { .. } | LogError::Io { .. } | LogError::Format { .. }) => refused += 1,
+            Err(other) => panic!("seed {seed}: {other}"),
+        }
+    }
+    assert!((1..300).contains(&refused), "{refused}");
+}

@@ -35,10 +35,12 @@ use crate::file_log::syncer::Syncer;
 use crate::file_log::table_writer::SortScratch;
 use crate::file_log::tail::{End, NamedSides, Tail, TailLock};
 use crate::file_log::writer::Writer;
+use crate::format::block::check_block;
+use crate::format::layout::block_of;
 use crate::format::offset_table::{NamedSide, TableHeader};
 use crate::format::record::RecordHeader;
 use crate::format::segment_header::{HeaderError, SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::format::{BLOCK_BYTES, genesis_chain, table_seed};
+use crate::format::{BLOCK_BYTES, genesis_chain, segment_seed, table_seed};
 use crate::glsn::{Glsn, Position, StreamId};
 use crate::side::SideRef;
 
@@ -474,7 +476,7 @@ fn assemble(
         active = follow_with_new_segment(&options, &mut found, active, timestamp, side_mark)?;
     }
     let end = End { offset: active.outcome.end, next: active.outcome.next, chain: active.outcome.chain, timestamp };
-    let buffer = fill_buffer(&options.budget, &*active.file, end.offset)?;
+    let buffer = fill_buffer(&options.budget, &*active.file, &active.header, end)?;
     let log_id = active.header.log_id;
     let files = Arc::new(OpenFiles::new(Arc::clone(&options.disk), options.dir.clone()));
     let writing = match lock {
@@ -588,13 +590,25 @@ fn follow_with_new_segment(
     Ok(Active { file, header, outcome, numbers, sides, too_many: false, epoch: full.epoch })
 }
 
-/// The buffer with the bytes of the last chunk up to `end`.
-fn fill_buffer(budget: &Budget, file: &dyn File, end: u32) -> Result<Buffer, LogError> {
+/// The buffer with the bytes of the last chunk up to `end`. They were checked before, and are checked again: this time they are kept.
+fn fill_buffer(budget: &Budget, file: &dyn File, header: &SegmentHeader, end: End) -> Result<Buffer, LogError> {
     let mut buffer = Buffer::new(budget)?;
-    buffer.restart(u64::from(end));
+    buffer.restart(u64::from(end.offset));
     let start = buffer.base();
-    let filled = (u64::from(end) - start) as usize;
-    file.read_exact_at(&mut buffer.current_mut()[..filled], start)?;
+    let filled = (u64::from(end.offset) - start) as usize;
+    let bytes = buffer.current_mut();
+    file.read_exact_at(&mut bytes[..filled], start)?;
+    let seed = segment_seed(header.log_id, header.first);
+    for (number, block) in
+        (block_of(start) as u32..).zip(bytes[..filled.next_multiple_of(BLOCK_BYTES)].chunks(BLOCK_BYTES))
+    {
+        check_block(block, number, seed).map_err(|bad| LogError::Corrupt {
+            glsn: end.next,
+            file: FileName::Segment(header.first).name(),
+            offset: u64::from(number) * BLOCK_BYTES as u64 + bad.at as u64,
+            what: format!("{}, and a moment ago it was sound: the disk or the memory is failing", bad.what),
+        })?;
+    }
     Ok(buffer)
 }
 
