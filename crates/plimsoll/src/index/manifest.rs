@@ -326,8 +326,13 @@ fn read_checked(file: &dyn File) -> Result<Manifest, Failure> {
     let end = len.checked_sub(SUM_BYTES).filter(|&end| end >= HEAD_BYTES as u64 && len <= MAX_BYTES);
     let end = end.ok_or(Failure::Damaged("the manifest has a length that none can have"))?;
     let log_id = check_head(file)?;
-    check_sum(file, end)?;
-    decode(log_id, Input { file, at: HEAD_BYTES as u64, end, block: Vec::with_capacity(BLOCK_BYTES), used: 0 })
+    let mut input = Input { file, at: 0, end, block: Vec::with_capacity(BLOCK_BYTES), used: 0, sum: 0 };
+    for _ in 0..HEAD_BYTES {
+        input.byte()?;
+    }
+    let manifest = decode(log_id, &mut input)?;
+    input.check_sum()?;
+    Ok(manifest)
 }
 
 /// Checks what every format begins with; the log's id.
@@ -351,25 +356,8 @@ fn check_head(file: &dyn File) -> Result<u128, Failure> {
     reader.u128().ok_or(CUT)
 }
 
-fn check_sum(file: &dyn File, end: u64) -> Result<(), Failure> {
-    let mut block = vec![0; BLOCK_BYTES];
-    let (mut at, mut sum) = (0, 0);
-    while at < end {
-        let len = (end - at).min(BLOCK_BYTES as u64) as usize;
-        file.read_exact_at(&mut block[..len], at)?;
-        sum = checksum(sum, &block[..len]);
-        at += len as u64;
-    }
-    let mut expected = [0; SUM_BYTES as usize];
-    file.read_exact_at(&mut expected, end)?;
-    if sum.to_le_bytes() == expected {
-        Ok(())
-    } else {
-        Err(Failure::Damaged("the manifest does not match its checksum"))
-    }
-}
-
-/// Reads a checked file from the front, a block at a time.
+/// Reads a file from the front, a block at a time. What it gives out is to be believed once [`Input::check_sum`] says so: the bytes are
+/// read only once, because a second time they might come back otherwise.
 struct Input<'f> {
     file: &'f dyn File,
     /// Where the next block begins.
@@ -377,22 +365,45 @@ struct Input<'f> {
     end: u64,
     block: Vec<u8>,
     used: usize,
+    /// Checksum of what was read so far.
+    sum: u64,
 }
 
 impl Input<'_> {
     fn byte(&mut self) -> Result<u8, Failure> {
-        if self.used == self.block.len() {
-            let len = (self.end - self.at).min(BLOCK_BYTES as u64) as usize;
-            if len == 0 {
-                return Err(CUT);
-            }
-            self.block.resize(len, 0);
-            self.file.read_exact_at(&mut self.block, self.at)?;
-            self.at += len as u64;
-            self.used = 0;
+        if self.used == self.block.len() && !self.next_block()? {
+            return Err(CUT);
         }
         self.used += 1;
         Ok(self.block[self.used - 1])
+    }
+
+    /// False at the end.
+    fn next_block(&mut self) -> Result<bool, Failure> {
+        let len = (self.end - self.at).min(BLOCK_BYTES as u64) as usize;
+        if len == 0 {
+            return Ok(false);
+        }
+        self.block.resize(len, 0);
+        self.file.read_exact_at(&mut self.block, self.at)?;
+        self.sum = checksum(self.sum, &self.block);
+        self.at += len as u64;
+        self.used = 0;
+        Ok(true)
+    }
+
+    /// Reads on to the end, and compares everything with the checksum behind it.
+    fn check_sum(mut self) -> Result<(), Failure> {
+        while self.at < self.end {
+            self.next_block()?;
+        }
+        let mut expected = [0; SUM_BYTES as usize];
+        self.file.read_exact_at(&mut expected, self.end)?;
+        if self.sum.to_le_bytes() == expected {
+            Ok(())
+        } else {
+            Err(Failure::Damaged("the manifest does not match its checksum"))
+        }
     }
 
     fn u64(&mut self) -> Result<u64, Failure> {
@@ -435,7 +446,7 @@ impl Input<'_> {
     }
 }
 
-fn decode(log_id: u128, mut input: Input<'_>) -> Result<Manifest, Failure> {
+fn decode(log_id: u128, input: &mut Input<'_>) -> Result<Manifest, Failure> {
     let number = input.u64()?;
     let checkpoint = Position { glsn: Glsn(input.u64()?), chain: input.u64()? };
     let durable = Position { glsn: Glsn(input.u64()?), chain: input.u64()? };
@@ -453,7 +464,7 @@ fn decode(log_id: u128, mut input: Input<'_>) -> Result<Manifest, Failure> {
     let mut runs = Vec::new();
     // Each run and each partition takes bytes of the file, so what is pushed is bounded by its length.
     for _ in 0..input.varint()? {
-        runs.push(decode_run(&mut input)?);
+        runs.push(decode_run(input)?);
     }
     Ok(Manifest::of(head, runs))
 }
@@ -601,6 +612,26 @@ mod tests {
             file.set_len(len as u64).unwrap();
             assert!(Manifest::read(&disk, dir).is_err(), "cut at {len}");
         }
+    }
+
+    #[test]
+    fn a_read_that_returns_a_wrong_bit_is_refused_or_changes_nothing() {
+        let dir = Path::new("/");
+        let manifest = sample(6);
+        let mut refused = 0;
+        for seed in 0..500 {
+            let disk = LyingDisk::new(seed);
+            manifest.write(&disk, dir).unwrap();
+            disk.flip_bits(0.3);
+            match Manifest::read(&disk, dir) {
+                Ok(read) => assert_eq!(read.as_ref(), Some(&manifest), "seed {seed}"),
+                Err(error) => {
+                    assert!(matches!(error, Error::Corrupt { .. } | Error::Format { .. }), "seed {seed}: {error}");
+                    refused += 1;
+                }
+            }
+        }
+        assert!((1..500).contains(&refused), "{refused}");
     }
 
     #[test]
