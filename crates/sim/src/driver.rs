@@ -31,9 +31,6 @@ use crate::world::World;
 /// A timestamp further ahead of the clock is not followed by the log.
 const DAY_MICROS: u64 = 24 * 60 * 60 * 1_000_000;
 
-/// Segments of this many bytes take any record.
-const LARGE_SEGMENT_BYTES: u64 = 2 << 20;
-
 /// How often a store is opened again when faults prevent it.
 const OPENS_MAX: usize = 16;
 
@@ -244,10 +241,6 @@ impl Driver {
             Error::Corrupt { .. } | Error::Format { .. } | Error::Forked { .. } => excuses.flips,
             Error::Poisoned { .. } => excuses.sync,
             Error::OutOfBudget(_) => excuses.budget,
-            // A record stays within its segment.
-            Error::InvalidInput { message } => {
-                self.world.setting.segment_bytes < LARGE_SEGMENT_BYTES && message.contains("a record's body")
-            }
             _ => false,
         }
     }

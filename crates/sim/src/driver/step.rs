@@ -18,6 +18,9 @@ use crate::op::{Get, Keep, Key, Moment, Op, Reader, Span};
 /// Bytes that a streamed value yields at a time: no multiple of anything.
 const DRIBBLE_BYTES: usize = 7001;
 
+/// What a segment holds beside the payloads of one record, at most: its first and last block, heads, padding.
+const SEGMENT_RESERVE_BYTES: usize = 64 << 10;
+
 impl Driver {
     /// Does an operation; returns what it came to.
     pub(super) fn step(&mut self, op: &Op) -> Outcome<String> {
@@ -407,6 +410,9 @@ impl Driver {
                 (None, glsn)
             })
         };
+        if self.is_too_large(&appended, &bytes) {
+            return said("too large");
+        }
         if !noted {
             // The note is a commit of its own, before the entries, and may be there without them.
             let is_there = self.db().log().bounds().next > self.model.newest() + 1;
@@ -421,6 +427,17 @@ impl Driver {
             same("number of GLSNs of an append", &(last + 1 - first), &(payloads.len() as u64))?;
         }
         self.submitted("append", entries, appended.map(|(_, last)| last), wait)
+    }
+
+    /// Entries that are appended together stand in one record, which stays within a segment.
+    fn is_too_large<T>(&mut self, appended: &plimsoll::Result<T>, payloads: &[Vec<u8>]) -> bool {
+        let Err(Error::InvalidInput { .. }) = appended else { return false };
+        let bytes: usize = payloads.iter().map(Vec::len).sum();
+        let too_large = (bytes + SEGMENT_RESERVE_BYTES) as u64 > self.world.setting.segment_bytes;
+        if too_large && !self.model.streams_in_use() && self.db().log().bounds().next > self.model.newest() + 1 {
+            self.model.submit(vec![Entry::StreamsInUse]);
+        }
+        too_large
     }
 
     fn trim(&mut self, back: u64) -> Outcome<String> {

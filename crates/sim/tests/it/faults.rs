@@ -1,8 +1,10 @@
 //! Disks that fail, and memory that does not suffice.
 
 use plimsoll_sim::case::{Case, Mode};
+use plimsoll_sim::driver::{Care, run};
 use plimsoll_sim::faults::fail_each_sync;
-use plimsoll_sim::world::Setting;
+use plimsoll_sim::op::text::parse;
+use plimsoll_sim::world::{Setting, World};
 
 use crate::{proves, run_seeds};
 
@@ -15,7 +17,7 @@ fn while_reads_fail_an_answer_is_right_or_an_error() {
 
 #[test]
 fn while_reads_return_wrong_bits_an_answer_is_right_or_an_error() {
-    run_seeds(Mode::Flips, 0..300);
+    run_seeds(Mode::Flips, 0..1000);
 }
 
 #[test]
@@ -39,6 +41,17 @@ fn whatever_sync_fails_what_is_acknowledged_later_is_there_after_a_power_cut() {
 #[test]
 fn a_budget_that_does_not_suffice_is_an_error_and_nothing_is_lost_or_kept() {
     run_seeds(Mode::Budget, 0..60);
+}
+
+#[test]
+fn a_transaction_larger_than_the_budget_is_committed_and_read_back() {
+    for (keys, bytes) in [(40, 900_000), (500, 60_000), (60_000, 400)] {
+        let puts = (0..keys).map(|key| format!("put t0 s0 =key/{:05} {bytes}#{key}\n", key * 7 % keys));
+        let text = format!("begin t0\n{}walk t0 s0 * * rev 10 values\ncommit t0 0#0", puts.collect::<String>());
+        let world = World::new(1, LARGE_SEGMENTS);
+        let driver = run(world, Care::default(), &parse(&text).unwrap()).unwrap_or_else(|failure| panic!("{failure}"));
+        assert_eq!(driver.answers().last().unwrap(), "glsn 1", "{keys} keys of {bytes} bytes");
+    }
 }
 
 #[test]
