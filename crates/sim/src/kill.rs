@@ -1,16 +1,17 @@
 //! A child process on a real disk, killed at random moments.
 //!
 //! The child ([`child`]) writes with several threads and says which commits were acknowledged. The parent kills it (SIGKILL), opens the
-//! store itself, and looks: every acknowledged commit is there, and of each transaction all or nothing. Then the next child goes on with
-//! the same store.
+//! store itself, and looks: every acknowledged commit is there as it was written, nothing of earlier lives is gone, of each transaction
+//! there is all or nothing, and no byte on the disk is wrong. Then the next child goes on with the same store.
 
 pub mod child;
 
 use std::fmt;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::str::FromStr;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use plimsoll::{Db, Error, Keyspace, Moment, Options, Snapshot};
@@ -43,9 +44,29 @@ impl Scenario {
         (Scenario::Backup, "backup"),
     ];
 
-    /// How long a child lives, in milliseconds: from, and how many more.
-    fn life_millis(self) -> (u64, u64) {
-        if self == Scenario::Create { (0, 25) } else { (20, 130) }
+    /// How many children write to a store, one after the other, before the next one gets a new one: the first of it is young, the last
+    /// has much to recover.
+    fn lives_of_a_store(self) -> u64 {
+        if self == Scenario::Create { 1 } else { 25 }
+    }
+}
+
+/// How long a child lives.
+#[derive(Clone, Copy, Debug)]
+enum Life {
+    /// So long from its start on: it may be killed while it makes or recovers the store.
+    FromStart(Duration),
+    /// So long from its first acknowledged commit on: all of its threads are writing.
+    FromFirstCommit(Duration),
+}
+
+impl Life {
+    fn choose(scenario: Scenario, life: u64, random: &mut Random) -> Self {
+        match scenario {
+            Scenario::Create => Self::FromStart(Duration::from_micros(random.below(25_000))),
+            _ if life % 5 == 4 => Self::FromStart(Duration::from_micros(random.below(40_000))),
+            _ => Self::FromFirstCommit(Duration::from_micros(random.below(120_000))),
+        }
     }
 }
 
@@ -93,24 +114,27 @@ fn failed(what: &str) -> impl Fn(Error) -> Failure + '_ {
 pub fn kill_children(program: &Path, dir: &Path, scenario: Scenario, kills: u64, seed: u64) -> Outcome<Kills> {
     let mut random = Random::new(seed);
     let mut report = Kills::default();
+    let mut numbers = Numbers::default();
     for life in 0..kills {
-        let store = match scenario {
-            Scenario::Create => dir.join(format!("store{life}")),
-            _ => dir.join("store"),
-        };
-        let (least, more) = scenario.life_millis();
-        let lifetime = Duration::from_micros(least * 1000 + random.below(more * 1000));
+        let store = dir.join(format!("store{}", life / scenario.lives_of_a_store()));
+        if life % scenario.lives_of_a_store() == 0 {
+            numbers = Numbers::default();
+        }
+        let lifetime = Life::choose(scenario, life, &mut random);
         let told =
-            |failure: Failure| Failure::new(format!("life {life} of {lifetime:?}, seed {seed}, {scenario}: {failure}"));
+            |failure: Failure| Failure::new(format!("life {life}, {lifetime:?}, seed {seed}, {scenario}: {failure}"));
         let acknowledged = live_and_die(program, &store, scenario, lifetime).map_err(told)?;
         report.kills += 1;
         report.with_commits += u64::from(!acknowledged.is_empty());
         report.acknowledged += acknowledged.len() as u64;
-        look(&store, &acknowledged, life % 5 == 0).map_err(told)?;
+        numbers = look(&store, &numbers, &acknowledged).map_err(told)?;
         report.backups += look_at_backups(&store).map_err(told)?;
     }
     Ok(report)
 }
+
+/// The number of each thread's last transaction.
+type Numbers = [u64; THREADS as usize];
 
 /// An acknowledged commit: thread, number, GLSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +153,7 @@ impl Acknowledged {
 }
 
 /// Starts a child, kills it, and returns what it acknowledged.
-fn live_and_die(program: &Path, store: &Path, scenario: Scenario, lifetime: Duration) -> Outcome<Vec<Acknowledged>> {
+fn live_and_die(program: &Path, store: &Path, scenario: Scenario, life: Life) -> Outcome<Vec<Acknowledged>> {
     let failed = |error: std::io::Error| Failure::new(format!("the child: {error}"));
     let mut child = Command::new(program)
         .args(["--child", &scenario.to_string()])
@@ -141,19 +165,18 @@ fn live_and_die(program: &Path, store: &Path, scenario: Scenario, lifetime: Dura
         .map_err(failed)?;
     let stdout = child.stdout.take().ok_or_else(|| Failure::new("the child has no output"))?;
     let stderr = child.stderr.take().ok_or_else(|| Failure::new("the child has no output"))?;
-    let lines = spawn("acknowledged", move || {
-        let mut lines = Vec::new();
-        let mut reader = BufReader::new(stdout);
-        let mut line = String::new();
-        while reader.read_line(&mut line).is_ok_and(|n| n > 0) {
-            // A line without an end was being written when the child died.
-            lines.extend(line.strip_suffix('\n').and_then(Acknowledged::parse));
-            line.clear();
-        }
-        lines
-    });
+    let (first, first_commit) = channel();
+    let lines = spawn("acknowledged", move || read_acknowledged(stdout, &first));
     let complaints = spawn("complaints", move || std::io::read_to_string(stderr).unwrap_or_default());
-    SystemClock::new().sleep(lifetime);
+    match life {
+        Life::FromStart(lifetime) => SystemClock::new().sleep(lifetime),
+        Life::FromFirstCommit(lifetime) => {
+            // None comes from a child that ended by itself, which is told below.
+            if first_commit.recv().is_ok() {
+                SystemClock::new().sleep(lifetime);
+            }
+        }
+    }
     let ended = child.try_wait().map_err(failed)?;
     child.kill().map_err(failed)?;
     child.wait().map_err(failed)?;
@@ -164,32 +187,63 @@ fn live_and_die(program: &Path, store: &Path, scenario: Scenario, lifetime: Dura
     Ok(acknowledged)
 }
 
-/// Opens the store and compares it with what was acknowledged.
-fn look(store: &Path, acknowledged: &[Acknowledged], verify: bool) -> Outcome {
+/// What a child says until it dies; the first of it is told at once.
+fn read_acknowledged(stdout: ChildStdout, first: &Sender<()>) -> Vec<Acknowledged> {
+    let mut all = Vec::new();
+    let mut reader = BufReader::new(stdout);
+    let mut line = String::new();
+    while reader.read_line(&mut line).is_ok_and(|n| n > 0) {
+        // A line without an end was being written when the child died.
+        all.extend(line.strip_suffix('\n').and_then(Acknowledged::parse));
+        if all.len() == 1 {
+            // Nobody waits for it in a life that is counted from its start.
+            let _ = first.send(());
+        }
+        line.clear();
+    }
+    all
+}
+
+/// Opens the store and compares it with what was there `before` this life and what was acknowledged in it; what is there now.
+fn look(store: &Path, before: &Numbers, acknowledged: &[Acknowledged]) -> Outcome<Numbers> {
     let db = Db::open(store, options()).map_err(failed("the store does not open"))?;
     let keyspace = db.keyspace("work").map_err(failed("keyspace"))?;
-    let newest = db.newest();
-    for thread in 0..THREADS {
-        let mine = || acknowledged.iter().filter(|commit| commit.thread == thread);
+    let mut now = Numbers::default();
+    for (thread, before) in (0..).zip(before) {
+        let mine: Vec<&Acknowledged> = acknowledged.iter().filter(|commit| commit.thread == thread).collect();
         let found = is_whole(&db.snapshot(), &keyspace, thread)?;
-        let acked = mine().map(|commit| commit.number).max().unwrap_or(0);
-        ensure(found >= acked, || format!("thread {thread} is at {found}, acknowledged was {acked}"))?;
-        for commit in mine().rev().take(3) {
-            ensure(commit.glsn <= newest, || format!("GLSN {} was acknowledged, the newest is {newest}", commit.glsn))?;
-            let then = db.snapshot_at(Moment::Glsn(commit.glsn)).map_err(failed("a snapshot of a commit"))?;
-            same(
-                format!("number of thread {thread} at {}", commit.glsn),
-                &is_whole(&then, &keyspace, thread)?,
-                &commit.number,
-            )?;
-        }
+        let acked = mine.last().map_or(*before, |commit| commit.number);
+        // At most one more commit of a thread was under way when the child died.
+        ensure((acked..=acked + 1).contains(&found), || {
+            format!("thread {thread} is at {found}, it was at {before} before this life, acknowledged was {acked}")
+        })?;
+        follow_each_other(*before, &mine)?;
+        mine.iter().try_for_each(|commit| is_as_acknowledged(&db, &keyspace, commit))?;
         has_stream(&db, thread, found)?;
+        now[thread as usize] = found;
     }
-    if verify {
-        let report = db.verify(&mut |_| {}).map_err(failed("verify"))?;
-        ensure(report.problems.is_empty(), || format!("verify: {:?}", report.problems))?;
-    }
-    db.close().map_err(failed("close"))
+    let report = db.verify(&mut |_| {}).map_err(failed("verify"))?;
+    ensure(report.problems.is_empty(), || format!("verify: {:?}", report.problems))?;
+    db.close().map_err(failed("close"))?;
+    Ok(now)
+}
+
+/// A thread went on where the life before had ended, and left no number out.
+fn follow_each_other(before: u64, commits: &[&Acknowledged]) -> Outcome {
+    let numbers: Vec<u64> = commits.iter().map(|commit| commit.number).collect();
+    let wanted: Vec<u64> = (before + 1..).take(commits.len()).collect();
+    same("the numbers that were acknowledged", &numbers, &wanted)?;
+    let ordered = commits.is_sorted_by(|a, b| a.glsn < b.glsn);
+    ensure(ordered, || "acknowledged GLSNs of one thread are out of order".to_owned())
+}
+
+/// At a commit's moment the store has what the commit wrote, whole.
+fn is_as_acknowledged(db: &Db, keyspace: &Keyspace, commit: &Acknowledged) -> Outcome {
+    let newest = db.newest();
+    ensure(commit.glsn <= newest, || format!("GLSN {} was acknowledged, the newest is {newest}", commit.glsn))?;
+    let then = db.snapshot_at(Moment::Glsn(commit.glsn)).map_err(failed("a snapshot of a commit"))?;
+    let found = is_whole(&then, keyspace, commit.thread)?;
+    same(format!("number of thread {} at {}", commit.thread, commit.glsn), &found, &commit.number)
 }
 
 /// A thread's keys all tell of the same transaction; its number.

@@ -1,4 +1,5 @@
-//! A child process on a real disk, killed 120 times.
+//! A child process on a real disk, killed 245 times: 125 times while it only writes (100 of them with all writers at work), 40 times in
+//! each other scenario.
 
 use std::path::Path;
 
@@ -13,24 +14,24 @@ fn kill(scenario: Scenario, kills: u64) -> Kills {
 }
 
 #[test]
-fn what_was_acknowledged_survives_sixty_kills() {
-    let report = kill(Scenario::Write, 60);
-    assert!(report.with_commits > 30, "{report:?}");
+fn what_was_acknowledged_survives_a_hundred_kills_under_writers() {
+    let report = kill(Scenario::Write, 125);
+    assert!(report.with_commits >= 100, "{report:?}");
 }
 
 #[test]
 fn a_store_that_was_being_made_opens() {
-    kill(Scenario::Create, 20);
+    kill(Scenario::Create, 40);
 }
 
 #[test]
 fn kills_during_compaction_lose_nothing() {
-    let report = kill(Scenario::Compact, 20);
-    assert!(report.with_commits > 5, "{report:?}");
+    let report = kill(Scenario::Compact, 40);
+    assert!(report.with_commits >= 32, "{report:?}");
 }
 
 #[test]
 fn a_backup_is_whole_or_is_no_store() {
-    let report = kill(Scenario::Backup, 20);
+    let report = kill(Scenario::Backup, 40);
     assert!(report.backups > 0, "{report:?}");
 }
