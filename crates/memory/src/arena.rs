@@ -1,11 +1,14 @@
 //! The memory itself: one anonymous mapping (or a heap block, for Miri), cut into chunks.
 //!
+//! Address space is reserved up to a ceiling; of it the chunks below `usable` may be touched.
+//!
 //! Law: the bytes are initialised (zero from the start, later whatever the last holder left) and stay mapped until the arena is
 //! dropped, so an address inside it is valid as long as somebody holds the arena.
 #![allow(unsafe_code, reason = "maps memory and hands out addresses into it")]
 
 use std::io;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::chunk::CHUNK_BYTES;
 
@@ -21,7 +24,9 @@ pub enum Backing {
 #[derive(Debug)]
 pub(crate) struct Arena {
     base: NonNull<u8>,
-    chunks: u32,
+    /// Chunks that may be touched.
+    usable: AtomicU32,
+    ceiling: u32,
     backing: Backing,
 }
 
@@ -31,23 +36,50 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    pub(crate) fn new(chunks: u32, backing: Backing) -> io::Result<Self> {
-        assert!(chunks > 0, "an arena has at least one chunk");
-        let bytes = chunks as usize * CHUNK_BYTES;
+    /// An arena of `chunks` that can [`Arena::grow`] to `ceiling`.
+    pub(crate) fn new(chunks: u32, ceiling: u32, backing: Backing) -> io::Result<Self> {
+        assert!(0 < chunks && chunks <= ceiling, "an arena has at least one chunk");
+        let bytes = ceiling as usize * CHUNK_BYTES;
         let base = match backing {
-            Backing::Mapped => map(bytes)?,
+            Backing::Mapped => reserve(bytes)?,
             Backing::Heap => {
                 // SAFETY: the layout has a size above zero.
                 let block = unsafe { std::alloc::alloc_zeroed(layout(bytes)) };
                 NonNull::new(block).ok_or(io::ErrorKind::OutOfMemory)?
             }
         };
-        Ok(Self { base, chunks, backing })
+        let arena = Self { base, usable: AtomicU32::new(0), ceiling, backing };
+        arena.grow(chunks)?;
+        Ok(arena)
+    }
+
+    /// The most chunks there can be.
+    pub(crate) fn ceiling(&self) -> u32 {
+        self.ceiling
+    }
+
+    pub(crate) fn backing(&self) -> Backing {
+        self.backing
+    }
+
+    /// Makes the chunks below `chunks` usable. One caller at a time.
+    pub(crate) fn grow(&self, chunks: u32) -> io::Result<()> {
+        assert!(chunks <= self.ceiling, "{chunks} chunks of {}", self.ceiling);
+        let usable = self.usable.load(Ordering::Relaxed);
+        if chunks <= usable {
+            return Ok(());
+        }
+        if self.backing == Backing::Mapped {
+            open_range(self.base.as_ptr(), usable as usize * CHUNK_BYTES, chunks as usize * CHUNK_BYTES)?;
+        }
+        // Relaxed: whoever learns of a new chunk does so under the budget's lock.
+        self.usable.store(chunks, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Address of a chunk's first byte.
     pub(crate) fn address(&self, chunk: u32) -> NonNull<u8> {
-        assert!(chunk < self.chunks, "chunk {chunk} of {}", self.chunks);
+        assert!(chunk < self.usable.load(Ordering::Relaxed), "chunk {chunk} is not usable");
         // SAFETY: the chunk lies inside the mapping, as just checked.
         unsafe { self.base.add(chunk as usize * CHUNK_BYTES) }
     }
@@ -67,7 +99,7 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        let bytes = self.chunks as usize * CHUNK_BYTES;
+        let bytes = self.ceiling as usize * CHUNK_BYTES;
         match self.backing {
             // SAFETY: exactly what `map` mapped; chunks hold the arena, so none is left.
             Backing::Mapped => unsafe {
@@ -83,19 +115,15 @@ fn layout(bytes: usize) -> std::alloc::Layout {
     std::alloc::Layout::from_size_align(bytes, CHUNK_BYTES).expect("a chunk's size is a power of two")
 }
 
-fn map(bytes: usize) -> io::Result<NonNull<u8>> {
-    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+/// Address space for `bytes`, aligned to a huge page; nothing of it may be touched yet.
+fn reserve(bytes: usize) -> io::Result<NonNull<u8>> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     // One huge page more than needed, so that the start can be aligned to one.
     const HUGE: usize = 2 << 20;
     let padded = bytes + HUGE;
     // SAFETY: a new private mapping touches nobody's memory.
     let start = unsafe {
-        mmap_anonymous(
-            std::ptr::null_mut(),
-            padded,
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::PRIVATE | MapFlags::NORESERVE,
-        )?
+        mmap_anonymous(std::ptr::null_mut(), padded, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)?
     }
     .cast::<u8>();
     let head = start.align_offset(HUGE);
@@ -106,8 +134,19 @@ fn map(bytes: usize) -> io::Result<NonNull<u8>> {
             munmap(start.cast(), head)?;
         }
         munmap(base.wrapping_add(bytes).cast(), padded - head - bytes)?;
-        // A system without huge pages refuses; then small ones serve.
-        let _ = madvise(base.cast(), bytes, Advice::LinuxHugepage);
     }
     NonNull::new(base).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
+/// Opens bytes `from..to` of what `reserve` reserved.
+fn open_range(base: *mut u8, from: usize, to: usize) -> io::Result<()> {
+    use rustix::mm::{Advice, MprotectFlags, madvise, mprotect};
+    let start = base.wrapping_add(from).cast();
+    // SAFETY: page-aligned and inside the mapping; nobody has an address in it yet.
+    unsafe {
+        mprotect(start, to - from, MprotectFlags::READ | MprotectFlags::WRITE)?;
+        // A system without huge pages refuses; then small ones serve.
+        let _ = madvise(start, to - from, Advice::LinuxHugepage);
+    }
+    Ok(())
 }

@@ -1,117 +1,77 @@
 //! The one number, and who uses how much of it.
 //!
 //! Laws:
-//! 1. free chunks + chunks held + chunks retired by leases = chunks of the arena, at every moment.
+//! 1. free chunks + chunks held + chunks retired by leases = chunks of the budget, at every moment.
 //! 2. A lease retires chunks for its bytes before its holder allocates them; all leases together retire the sum, rounded up. A retired
 //!    chunk's memory is given back to the system, so that arena and leased heap together never exceed the budget.
 //! 3. Whatever was taken is given back on drop, on error paths too.
+//! 4. A budget that was made smaller holds no more than it says; what it no longer has was given back to the system.
 //!
-//! When no chunk is free the budget asks its reclaimers (the page pool first) for some, and only then refuses.
+//! When no chunk is free the budget asks its reclaimers (the page pool first) for some, and only then refuses. Before it comes to that
+//! it calls the evictor, if there is one.
+
+mod usage;
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use crate::arena::Arena;
 pub use crate::arena::Backing;
 use crate::chunk::{CHUNK_BYTES, Chunk};
+use crate::evictor::bell::{Bell, Cause};
+use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
+pub use usage::{Kind, OutOfBudget, Pressure, Usage};
 
 /// The smallest budget: 16 MiB.
 pub const MIN_BUDGET_BYTES: u64 = 16 << 20;
 
-/// What memory is used for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Kind {
-    /// Frames of the page pool.
-    Pages,
-    /// The object cache.
-    Objects,
-    /// Memtables: commits that no run holds yet.
-    Memtable,
-    /// What open transactions have written.
-    WriteSet,
-    /// What open transactions have read.
-    ReadSet,
-    /// Records on their way to the log, and its tail.
-    LogBuffer,
-    /// Tables from GLSNs to places in the active segment.
-    LogTable,
-    /// Sorting: flush, compaction, bulk load.
-    Sort,
-    /// Bytes on their way to or from a file or a user.
-    Staging,
-    /// Descriptions of files, snapshots, keyspaces.
-    Metadata,
-}
-
-impl Kind {
-    /// Every kind, in the order of [`Usage::by_kind`].
-    pub const ALL: [Kind; 10] = [
-        Kind::Pages,
-        Kind::Objects,
-        Kind::Memtable,
-        Kind::WriteSet,
-        Kind::ReadSet,
-        Kind::LogBuffer,
-        Kind::LogTable,
-        Kind::Sort,
-        Kind::Staging,
-        Kind::Metadata,
-    ];
-}
-
-/// The budget has no room: who wanted how much, and who holds what.
+/// Why a budget could not be made larger or smaller; it is as it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OutOfBudget {
-    /// Bytes that were wanted.
-    pub needed_bytes: u64,
-    /// What they were wanted for.
-    pub kind: Kind,
-    /// Who holds how much. Boxed, so that results which may carry it stay small.
-    pub usage: Box<Usage>,
+pub enum ResizeError {
+    /// More than the address space that was reserved when it was made (or nothing at all).
+    BeyondCeiling {
+        /// What was asked for.
+        wanted_bytes: u64,
+        /// The most there can be.
+        ceiling_bytes: u64,
+    },
+    /// So much is held that cannot be evicted.
+    Held {
+        /// What is missing.
+        missing_bytes: u64,
+        /// Who holds how much.
+        usage: Box<Usage>,
+    },
+    /// The system gives no memory.
+    Refused {
+        /// What it said.
+        message: String,
+    },
 }
 
-impl std::error::Error for OutOfBudget {}
-
-impl fmt::Display for OutOfBudget {
+impl fmt::Display for ResizeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let limit = self.usage.limit_bytes;
-        write!(
-            f,
-            "the memory budget is used up: {} bytes needed for {:?}, limit {limit}, held",
-            self.needed_bytes, self.kind
-        )?;
-        for (kind, bytes) in self.usage.by_kind.iter().filter(|(_, bytes)| *bytes > 0) {
-            write!(f, " {kind:?} {bytes}")?;
+        match self {
+            Self::BeyondCeiling { wanted_bytes, ceiling_bytes } => write!(
+                f,
+                "a budget of {wanted_bytes} bytes cannot be had while running: 64 KiB to {ceiling_bytes} bytes can"
+            ),
+            Self::Held { missing_bytes, usage } => {
+                write!(f, "the budget cannot be made so small: {missing_bytes} bytes are in use, {usage}")
+            }
+            Self::Refused { message } => write!(f, "the system refuses a larger budget: {message}"),
         }
-        Ok(())
     }
 }
 
-/// Who holds how much, in bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Usage {
-    /// The budget.
-    pub limit_bytes: u64,
-    /// Chunks that nobody holds.
-    pub free_bytes: u64,
-    /// Bytes by kind: whole chunks, and leases to the byte.
-    pub by_kind: [(Kind, u64); Kind::ALL.len()],
-    /// The most bytes that were ever held at once.
-    pub peak_bytes: u64,
-}
+impl std::error::Error for ResizeError {}
 
-impl Usage {
-    /// Bytes held for `kind`.
-    pub fn of(&self, kind: Kind) -> u64 {
-        self.by_kind[kind as usize].1
-    }
-}
+/// A budget that becomes smaller asks for so many chunks at a time, so that others get at the pool in between.
+const RESIZE_CHUNKS_AT_ONCE: usize = 16;
 
 /// Something that can give memory back when asked.
 pub trait Reclaim: Send + Sync {
@@ -128,8 +88,10 @@ pub struct Budget {
 
 pub(crate) struct Inner {
     arena: Arena,
-    chunks: u32,
+    /// Chunks of the budget; changed under the lock.
+    chunks: AtomicU32,
     state: Mutex<State>,
+    bell: OnceLock<Arc<Bell>>,
     freed: Condvar,
     by_kind: [AtomicU64; Kind::ALL.len()],
     reclaimers: Mutex<Vec<Weak<dyn Reclaim>>>,
@@ -143,8 +105,17 @@ struct State {
     /// By chunk: whether its memory was given back to the system since it was last taken. (A chunk that was never taken may be resident
     /// all the same: a huge page comes as a whole.)
     discarded: Vec<bool>,
+    /// Chunks that were of the budget before it was made smaller.
+    withdrawn: Vec<u32>,
+    /// Chunks from this one on were never of the budget.
+    made: u32,
     leased_bytes: u64,
     peak_chunks: usize,
+    /// With fewer free chunks the evictor is called.
+    low_mark: usize,
+    /// Chunks taken since ever, by leases too, but not by the page pool.
+    taken: u64,
+    pressure: Pressure,
     /// Reservations still to succeed before one is refused on purpose.
     fail_after: Option<u64>,
 }
@@ -155,14 +126,33 @@ impl Budget {
     /// # Errors
     /// The system refuses the address space.
     pub fn new(limit_bytes: u64, backing: Backing) -> io::Result<Self> {
-        let chunks = u32::try_from(limit_bytes / CHUNK_BYTES as u64)
-            .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a budget is below 256 TiB"))?;
-        let state =
-            State { free: (0..chunks).rev().collect(), discarded: vec![false; chunks as usize], ..State::default() };
+        Self::with_ceiling(limit_bytes, limit_bytes, backing)
+    }
+
+    /// A budget of `limit_bytes` that [`Budget::resize`] can make as large as `ceiling_bytes`: address space, no memory. Where the
+    /// system refuses that much, the ceiling is the limit.
+    ///
+    /// # Errors
+    /// The system refuses the address space for `limit_bytes`.
+    pub fn with_ceiling(limit_bytes: u64, ceiling_bytes: u64, backing: Backing) -> io::Result<Self> {
+        let count = |bytes: u64| {
+            u32::try_from(bytes / CHUNK_BYTES as u64)
+                .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a budget is below 256 TiB"))
+        };
+        let chunks = count(limit_bytes)?;
+        let ceiling = count(ceiling_bytes)?.max(chunks);
+        let arena = Arena::new(chunks, ceiling, backing).or_else(|_| Arena::new(chunks, chunks, backing))?;
+        let state = State {
+            free: (0..chunks).rev().collect(),
+            discarded: vec![false; chunks as usize],
+            made: chunks,
+            ..State::default()
+        };
         let inner = Inner {
-            arena: Arena::new(chunks, backing)?,
-            chunks,
+            arena,
+            chunks: AtomicU32::new(chunks),
             state: Mutex::new(state),
+            bell: OnceLock::new(),
             freed: Condvar::new(),
             by_kind: std::array::from_fn(|_| AtomicU64::new(0)),
             reclaimers: Mutex::new(Vec::new()),
@@ -172,7 +162,25 @@ impl Budget {
 
     /// The budget in bytes.
     pub fn limit_bytes(&self) -> u64 {
-        u64::from(self.inner.chunks) * CHUNK_BYTES as u64
+        self.inner.limit_bytes()
+    }
+
+    /// The most bytes that [`Budget::resize`] can make of it.
+    pub fn ceiling_bytes(&self) -> u64 {
+        u64::from(self.inner.arena.ceiling()) * CHUNK_BYTES as u64
+    }
+
+    /// Makes the budget larger or smaller, in whole chunks (rounded down). What it gives up goes back to the system.
+    ///
+    /// # Errors
+    /// [`ResizeError`]; the budget is as it was.
+    pub fn resize(&self, limit_bytes: u64) -> Result<(), ResizeError> {
+        self.inner.resize(limit_bytes, &mut self.empty_lease(Kind::Pages), 0)
+    }
+
+    /// As [`Budget::resize`]; of what it wins, `more` bytes go to `lease` before anybody else can have them.
+    pub(crate) fn resize_with(&self, limit_bytes: u64, lease: &mut Lease, more: u64) -> Result<(), ResizeError> {
+        self.inner.resize(limit_bytes, lease, more)
     }
 
     /// Bytes that can be had without asking anybody.
@@ -207,6 +215,7 @@ impl Budget {
                 Ok(chunk) => return Ok(chunk),
                 Err(refusal) if waited >= patience => return Err(refusal),
                 Err(_) => {
+                    self.inner.lock().pressure.waits += u64::from(waited.is_zero());
                     // In short steps: a chunk may also become reclaimable without being given back (a pin is dropped).
                     let step = Duration::from_millis(5).min(patience);
                     let state = self.inner.lock();
@@ -239,6 +248,37 @@ impl Budget {
         self.inner.usage()
     }
 
+    /// How often it was short.
+    pub fn pressure(&self) -> Pressure {
+        self.inner.lock().pressure
+    }
+
+    pub(crate) fn backing(&self) -> Backing {
+        self.inner.arena.backing()
+    }
+
+    /// Hires the evictor that is called when free chunks become few. A budget has one at most.
+    pub(crate) fn hire(&self, bell: Arc<Bell>) {
+        assert!(self.inner.bell.set(bell).is_ok(), "a budget has one evictor at most");
+    }
+
+    /// From now on the evictor is called when fewer chunks than `low` are free.
+    pub(crate) fn set_low_mark(&self, low: usize) {
+        self.inner.lock().low_mark = low;
+    }
+
+    /// Whether the evictor would be called now.
+    pub(crate) fn is_short(&self) -> bool {
+        let state = self.inner.lock();
+        state.free.len() < state.low_mark
+    }
+
+    /// Free chunks, and chunks taken since ever by others than the page pool.
+    pub(crate) fn room(&self) -> (usize, u64) {
+        let state = self.inner.lock();
+        (state.free.len(), state.taken)
+    }
+
     /// Adds somebody to ask when no chunk is free; they are asked in the order in which they were added.
     pub fn add_reclaimer(&self, reclaimer: Weak<dyn Reclaim>) {
         let mut reclaimers = self.inner.reclaimers.lock().expect("a reclaimer never panics");
@@ -267,25 +307,44 @@ impl Inner {
         self.arena.address(chunk)
     }
 
+    fn limit_bytes(&self) -> u64 {
+        u64::from(self.chunks.load(Ordering::Relaxed)) * CHUNK_BYTES as u64
+    }
+
     fn take(self: &Arc<Self>, kind: Kind, ask: bool) -> Result<Chunk, OutOfBudget> {
         let mut state = self.lock();
         if state.refuses_on_purpose() {
-            drop(state);
-            return Err(self.refusal(kind, CHUNK_BYTES as u64));
+            return Err(self.refusal(state, kind, CHUNK_BYTES as u64));
         }
         loop {
             if let Some(id) = state.free.pop_back() {
                 state.discarded[id as usize] = false;
-                state.note_peak(self.chunks);
+                state.taken += u64::from(kind != Kind::Pages);
                 self.by_kind[kind as usize].fetch_add(CHUNK_BYTES as u64, Ordering::Relaxed);
-                drop(state);
+                self.note_taken(state);
                 return Ok(Chunk::new(Arc::clone(self), id, kind));
             }
-            drop(state);
-            if !ask || !self.reclaim(1) {
-                return Err(self.refusal(kind, CHUNK_BYTES as u64));
-            }
-            state = self.lock();
+            state = match ask {
+                true => self.reclaim(state, 1).map_err(|state| self.refusal(state, kind, CHUNK_BYTES as u64))?,
+                false => return Err(self.refusal(state, kind, CHUNK_BYTES as u64)),
+            };
+        }
+    }
+
+    /// Chunks were taken: calls the evictor if few are left.
+    fn note_taken(&self, mut state: MutexGuard<'_, State>) {
+        let taken = self.chunks.load(Ordering::Relaxed) as usize - state.free.len();
+        state.peak_chunks = state.peak_chunks.max(taken);
+        let little = state.free.len() < state.low_mark;
+        drop(state);
+        if little {
+            self.ring(Cause::Chunks);
+        }
+    }
+
+    fn ring(&self, cause: Cause) {
+        if let Some(bell) = self.bell.get() {
+            bell.ring(cause);
         }
     }
 
@@ -297,42 +356,60 @@ impl Inner {
         self.freed.notify_one();
     }
 
-    /// Asks for `chunks`; whether anybody gave any.
-    fn reclaim(&self, chunks: usize) -> bool {
+    /// Lets go of the lock, asks for `chunks`, and takes the lock again: `Err` if nobody gave any and none is free.
+    fn reclaim<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        chunks: usize,
+    ) -> Result<MutexGuard<'a, State>, MutexGuard<'a, State>> {
+        state.pressure.inline_evictions += 1;
+        let before = state.free.len();
+        drop(state);
+        self.ring(Cause::Inline);
         let reclaimers: Vec<_> =
             self.reclaimers.lock().expect("a reclaimer never panics").iter().filter_map(Weak::upgrade).collect();
-        reclaimers.iter().any(|reclaimer| reclaimer.reclaim(chunks) > 0)
+        let given = reclaimers.iter().any(|reclaimer| reclaimer.reclaim(chunks) > 0);
+        let state = self.lock();
+        // Somebody else may have given some meanwhile: the evictor, or whoever was asked by another.
+        if given || state.free.len() > before { Ok(state) } else { Err(state) }
     }
 
     fn grow_leases(&self, kind: Kind, bytes: u64) -> Result<(), OutOfBudget> {
         let mut state = self.lock();
         if state.refuses_on_purpose() {
-            drop(state);
-            return Err(self.refusal(kind, bytes));
+            return Err(self.refusal(state, kind, bytes));
         }
         loop {
-            let wanted = (state.leased_bytes + bytes).div_ceil(CHUNK_BYTES as u64) as usize;
-            let missing = wanted.saturating_sub(state.retired.len());
+            let missing = state.missing_for(bytes);
             if missing <= state.free.len() {
-                for _ in 0..missing {
-                    let id = state.free.pop_front().expect("counted above");
-                    if !std::mem::replace(&mut state.discarded[id as usize], true) {
-                        self.arena.discard(id);
-                    }
-                    state.retired.push(id);
-                }
-                state.leased_bytes += bytes;
-                state.note_peak(self.chunks);
-                self.by_kind[kind as usize].fetch_add(bytes, Ordering::Relaxed);
+                self.retire(&mut state, kind, bytes);
+                self.note_taken(state);
                 return Ok(());
             }
             let short = missing - state.free.len();
-            drop(state);
-            if !self.reclaim(short) {
-                return Err(self.refusal(kind, bytes));
-            }
-            state = self.lock();
+            state = self.reclaim(state, short).map_err(|state| self.refusal(state, kind, bytes))?;
         }
+    }
+
+    /// Retires as many chunks as `bytes` more need; they are free.
+    fn retire(&self, state: &mut State, kind: Kind, bytes: u64) {
+        let missing = state.missing_for(bytes);
+        for _ in 0..missing {
+            let id = self.discard_one(state).expect("as many as are missing are free");
+            state.retired.push(id);
+        }
+        state.leased_bytes += bytes;
+        state.taken += missing as u64;
+        self.by_kind[kind as usize].fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes the free chunk that was given back the longest ago, and gives its memory to the system.
+    fn discard_one(&self, state: &mut State) -> Option<u32> {
+        let id = state.free.pop_front()?;
+        if !std::mem::replace(&mut state.discarded[id as usize], true) {
+            self.arena.discard(id);
+        }
+        Some(id)
     }
 
     fn shrink_leases(&self, kind: Kind, bytes: u64) {
@@ -350,24 +427,86 @@ impl Inner {
         }
     }
 
+    fn resize(&self, limit_bytes: u64, lease: &mut Lease, more: u64) -> Result<(), ResizeError> {
+        let ceiling_bytes = u64::from(self.arena.ceiling()) * CHUNK_BYTES as u64;
+        let wanted = limit_bytes / CHUNK_BYTES as u64;
+        match u32::try_from(wanted) {
+            Ok(wanted) if wanted > 0 && wanted <= self.arena.ceiling() => self.resize_to(wanted, lease, more),
+            _ => Err(ResizeError::BeyondCeiling { wanted_bytes: limit_bytes, ceiling_bytes }),
+        }
+    }
+
+    fn resize_to(&self, wanted: u32, lease: &mut Lease, more: u64) -> Result<(), ResizeError> {
+        let mut state = self.lock();
+        let before = self.chunks.load(Ordering::Relaxed);
+        while self.chunks.load(Ordering::Relaxed) > wanted {
+            if let Some(id) = self.discard_one(&mut state) {
+                state.withdrawn.push(id);
+                self.chunks.fetch_sub(1, Ordering::Relaxed);
+                continue;
+            }
+            let short = (self.chunks.load(Ordering::Relaxed) - wanted) as usize;
+            state = match self.reclaim(state, short.min(RESIZE_CHUNKS_AT_ONCE)) {
+                Ok(state) => state,
+                Err(mut state) => {
+                    self.enlarge(&mut state, before).expect("these chunks were of the budget a moment ago");
+                    let usage = Box::new(self.usage_of(&state));
+                    self.freed.notify_all();
+                    return Err(ResizeError::Held { missing_bytes: (short * CHUNK_BYTES) as u64, usage });
+                }
+            };
+        }
+        self.enlarge(&mut state, wanted).map_err(|error| ResizeError::Refused { message: error.to_string() })?;
+        self.retire(&mut state, lease.kind, more);
+        lease.bytes += more;
+        state.peak_chunks = wanted as usize - state.free.len();
+        drop(state);
+        self.freed.notify_all();
+        Ok(())
+    }
+
+    /// Adds chunks until there are `wanted`: those that were withdrawn, then new ones. On an error none is added.
+    fn enlarge(&self, state: &mut State, wanted: u32) -> io::Result<()> {
+        let more = wanted - self.chunks.load(Ordering::Relaxed);
+        let fresh = more.saturating_sub(state.withdrawn.len() as u32);
+        if fresh > 0 {
+            self.arena.grow(state.made + fresh)?;
+        }
+        let keep = state.withdrawn.len() - (more - fresh) as usize;
+        let again = state.withdrawn.split_off(keep);
+        again.into_iter().for_each(|id| state.free.push_front(id));
+        (state.made..state.made + fresh).for_each(|id| state.free.push_front(id));
+        state.made += fresh;
+        let made = state.made as usize;
+        state.discarded.resize(made, false);
+        self.chunks.store(wanted, Ordering::Relaxed);
+        Ok(())
+    }
+
     fn usage(&self) -> Usage {
-        let state = self.lock();
+        self.usage_of(&self.lock())
+    }
+
+    fn usage_of(&self, state: &State) -> Usage {
         Usage {
-            limit_bytes: u64::from(self.chunks) * CHUNK_BYTES as u64,
+            limit_bytes: self.limit_bytes(),
             free_bytes: (state.free.len() * CHUNK_BYTES) as u64,
             by_kind: Kind::ALL.map(|kind| (kind, self.by_kind[kind as usize].load(Ordering::Relaxed))),
             peak_bytes: (state.peak_chunks * CHUNK_BYTES) as u64,
         }
     }
 
-    fn refusal(&self, kind: Kind, needed_bytes: u64) -> OutOfBudget {
-        OutOfBudget { needed_bytes, kind, usage: Box::new(self.usage()) }
+    fn refusal(&self, mut state: MutexGuard<'_, State>, kind: Kind, needed_bytes: u64) -> OutOfBudget {
+        state.pressure.refusals += 1;
+        OutOfBudget { needed_bytes, kind, usage: Box::new(self.usage_of(&state)) }
     }
 }
 
 impl State {
-    fn note_peak(&mut self, chunks: u32) {
-        self.peak_chunks = self.peak_chunks.max(chunks as usize - self.free.len());
+    /// Chunks to retire for so many more leased bytes.
+    fn missing_for(&self, bytes: u64) -> usize {
+        let wanted = (self.leased_bytes + bytes).div_ceil(CHUNK_BYTES as u64) as usize;
+        wanted.saturating_sub(self.retired.len())
     }
 
     fn refuses_on_purpose(&mut self) -> bool {
@@ -429,6 +568,7 @@ impl fmt::Debug for Lease {
 }
 
 #[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
 mod tests {
     use super::*;
 
@@ -470,6 +610,97 @@ mod tests {
         assert!(budget.lease(Kind::Sort, 1).is_err());
         assert!(budget.lease(Kind::Sort, 1).is_ok());
         drop(kept);
+    }
+
+    /// Law 1, as far as it can be seen from outside.
+    fn assert_books_balance(budget: &Budget) {
+        let usage = budget.usage();
+        let held: u64 = usage.by_kind.iter().map(|(_, bytes)| bytes).sum();
+        assert_eq!(held.next_multiple_of(CHUNK_BYTES as u64) + usage.free_bytes, usage.limit_bytes, "{usage:?}");
+    }
+
+    fn chunks_of(budget: &Budget, kind: Kind) -> Vec<Chunk> {
+        std::iter::from_fn(|| budget.take(kind).ok()).collect()
+    }
+
+    #[test]
+    fn a_budget_grows_and_shrinks_while_chunks_and_leases_are_held() {
+        const CHUNK: u64 = CHUNK_BYTES as u64;
+        let budget = Budget::with_ceiling(8 * CHUNK, 32 * CHUNK, Backing::Heap).unwrap();
+        assert_eq!((budget.limit_bytes(), budget.ceiling_bytes()), (8 * CHUNK, 32 * CHUNK));
+        let mut held = vec![budget.take(Kind::Sort).unwrap()];
+        held[0].fill(7);
+        let lease = budget.lease(Kind::Metadata, CHUNK + 1).unwrap();
+        for chunks in [32, 8, 20, 3, 3, 32, 4, 5] {
+            budget.resize(chunks * CHUNK + 100).unwrap();
+            assert_eq!(budget.limit_bytes(), chunks * CHUNK);
+            assert_books_balance(&budget);
+            let rest = chunks_of(&budget, Kind::Memtable);
+            assert_eq!(rest.len() as u64, chunks - 3);
+        }
+        assert!(held[0].iter().all(|&byte| byte == 7));
+        drop((held, lease));
+        assert_eq!(budget.free_bytes(), budget.limit_bytes());
+    }
+
+    #[test]
+    fn a_budget_that_cannot_shrink_is_as_it_was_and_says_who_holds_how_much() {
+        const CHUNK: u64 = CHUNK_BYTES as u64;
+        let budget = budget(16);
+        let held: Vec<_> = (0..6).map(|_| budget.take(Kind::WriteSet).unwrap()).collect();
+        let error = budget.resize(4 * CHUNK).unwrap_err();
+        assert!(matches!(&error, ResizeError::Held { missing_bytes, .. } if *missing_bytes == 2 * CHUNK), "{error}");
+        assert!(error.to_string().contains("WriteSet 393216"), "{error}");
+        assert_eq!(budget.limit_bytes(), 16 * CHUNK);
+        assert_eq!(chunks_of(&budget, Kind::Sort).len(), 10);
+        assert_books_balance(&budget);
+        for beyond in [0, 17 * CHUNK, u64::MAX] {
+            assert!(matches!(budget.resize(beyond), Err(ResizeError::BeyondCeiling { .. })));
+        }
+        drop(held);
+        budget.resize(4 * CHUNK).unwrap();
+    }
+
+    #[test]
+    fn the_books_balance_after_any_sequence_of_takes_leases_and_resizes() {
+        for seed in 1..=if cfg!(miri) { 2 } else { 60u64 } {
+            let mut state = seed;
+            let mut below = |bound: u64| {
+                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+                (state >> 33) % bound
+            };
+            let ceiling = 4 + below(40);
+            let budget = Budget::with_ceiling((1 + below(ceiling)) << 16, ceiling << 16, Backing::Heap).unwrap();
+            let (mut chunks, mut leases) = (Vec::new(), Vec::new());
+            for _ in 0..if cfg!(miri) { 60 } else { 500 } {
+                match below(10) {
+                    0 => _ = budget.resize(below(ceiling + 2) << 16),
+                    1 => budget.fail_after(below(4)),
+                    2..5 => chunks.extend(budget.take(Kind::ALL[below(10) as usize])),
+                    5 => leases.extend(budget.lease(Kind::ALL[below(10) as usize], below(200_000))),
+                    6 if !leases.is_empty() => {
+                        let at = below(leases.len() as u64) as usize;
+                        let lease: &mut Lease = &mut leases[at];
+                        let bytes = lease.bytes();
+                        match lease.grow(below(100_000)) {
+                            Ok(()) => lease.shrink(below(300_000)),
+                            Err(_) => assert_eq!(lease.bytes(), bytes, "a lease that was refused is as it was"),
+                        }
+                    }
+                    7 if !leases.is_empty() => drop(leases.swap_remove(below(leases.len() as u64) as usize)),
+                    _ if !chunks.is_empty() => drop(chunks.swap_remove(below(chunks.len() as u64) as usize)),
+                    _ => {}
+                }
+                let usage = budget.usage();
+                let leased: u64 = leases.iter().map(Lease::bytes).sum();
+                let held = ((chunks.len() * CHUNK_BYTES) as u64) + leased.next_multiple_of(CHUNK_BYTES as u64);
+                assert_eq!(held + usage.free_bytes, usage.limit_bytes, "seed {seed}: {usage:?}");
+                let kinds: u64 = usage.by_kind.iter().map(|(_, bytes)| bytes).sum();
+                assert_eq!(kinds, (chunks.len() * CHUNK_BYTES) as u64 + leased, "seed {seed}: {usage:?}");
+            }
+            drop((chunks, leases));
+            assert_eq!(budget.free_bytes(), budget.limit_bytes(), "seed {seed}");
+        }
     }
 
     #[test]

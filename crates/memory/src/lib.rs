@@ -10,7 +10,9 @@
 mod arena;
 pub mod budget;
 pub mod chunk;
+pub mod evictor;
 pub mod page;
 pub mod pool;
+mod reserved;
 pub mod sorted;
 mod sync;

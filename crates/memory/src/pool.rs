@@ -17,19 +17,23 @@ mod pinned;
 mod queues;
 mod table;
 #[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
 mod tests;
 
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, OnceLock};
 
-use crate::budget::{Budget, Kind, Lease, OutOfBudget, Reclaim};
+use crate::budget::{Budget, Kind, Lease, OutOfBudget, Reclaim, ResizeError};
 use crate::chunk::{CHUNK_BYTES, Chunk};
+use crate::evictor::EvictorStats;
+use crate::evictor::bell::{Bell, Cause};
 use crate::page::PAGE_BYTES;
+use crate::sync::{Mutex, MutexGuard};
 use frame::{Heat, PageKey};
 use frames::{FRAMES_PER_CHUNK, Frames};
-use keeper::Keeper;
+use keeper::{Keeper, Room};
 use load::Load;
 use pinned::Filling;
 pub use pinned::Page;
@@ -37,7 +41,7 @@ pub use pinned::Page;
 /// The most chunks of a budget with a pool: 16 TiB, so that the table's slots can be counted in 32 bits.
 const MAX_CHUNKS: u64 = 1 << 28;
 
-/// Free chunks that the pool leaves to others: this part of the budget, and no fewer than `MIN_HEADROOM_CHUNKS`.
+/// Free chunks that a pool without an evictor leaves to others: this part of the budget, and no fewer than `MIN_HEADROOM_CHUNKS`.
 const HEADROOM_PART: usize = 32;
 const MIN_HEADROOM_CHUNKS: usize = 8;
 
@@ -107,14 +111,34 @@ pub enum Touch {
     Scan,
 }
 
+fn whole_chunks(bytes: u64) -> usize {
+    (bytes / CHUNK_BYTES as u64) as usize
+}
+
+/// Chunks that hold `min_bytes`, at least one.
+fn floor_chunks(min_bytes: u64) -> usize {
+    usize::try_from(min_bytes.div_ceil(CHUNK_BYTES as u64)).unwrap_or(usize::MAX).max(1)
+}
+
+fn headroom(chunks: usize) -> usize {
+    (chunks / HEADROOM_PART).max(MIN_HEADROOM_CHUNKS)
+}
+
+/// Bytes of the tables of a pool that may hold so many chunks.
+fn table_bytes(chunks: usize) -> u64 {
+    (Frames::table_bytes(chunks) + Keeper::heap_bytes(chunks)) as u64
+}
+
 /// The pool. One per budget.
 pub struct Pool {
     budget: Budget,
     frames: Frames,
     next_file: AtomicU64,
     keeper: Mutex<Keeper>,
-    /// For the tables of all the frames that there can ever be: 0.4 % of the budget.
-    _tables: Lease,
+    bell: OnceLock<Arc<Bell>>,
+    evictor: Mutex<EvictorStats>,
+    /// For the tables of all the frames that there ever could be: 0.4 % of the largest budget so far. Held while that changes.
+    tables: Mutex<Lease>,
 }
 
 /// A file whose pages the pool may hold. Its pages are forgotten when the last clone is dropped.
@@ -140,8 +164,10 @@ pub struct PoolStats {
     pub loads: u64,
     /// Times that somebody waited for another's load.
     pub waits: u64,
-    /// Pages evicted.
+    /// Pages evicted, by whomever.
     pub evictions: u64,
+    /// Of these, pages that somebody who needed a frame at once had to evict himself.
+    pub inline_evictions: u64,
     /// Frames held now.
     pub frames: u64,
     /// Frames with a page now.
@@ -160,15 +186,12 @@ impl Pool {
     /// # Panics
     /// The budget is above 16 TiB.
     pub fn new(budget: &Budget, min_bytes: u64) -> Result<Arc<Pool>, OutOfBudget> {
-        let chunk_bytes = CHUNK_BYTES as u64;
-        assert!(budget.limit_bytes() / chunk_bytes <= MAX_CHUNKS, "a budget with a pool is at most 16 TiB");
-        let max_chunks = (budget.limit_bytes() / chunk_bytes) as usize;
-        let min_chunks = usize::try_from(min_bytes.div_ceil(chunk_bytes)).unwrap_or(usize::MAX).max(1);
-        let headroom = (max_chunks / HEADROOM_PART).max(MIN_HEADROOM_CHUNKS);
-        let tables =
-            budget.lease(Kind::Pages, (Frames::heap_bytes(max_chunks) + Keeper::heap_bytes(max_chunks)) as u64)?;
-        let frames = Frames::new(max_chunks);
-        let mut keeper = Keeper::new(max_chunks, min_chunks, headroom);
+        assert!(budget.ceiling_bytes() / CHUNK_BYTES as u64 <= MAX_CHUNKS, "a budget with a pool is at most 16 TiB");
+        let (chunks, ceiling) = (whole_chunks(budget.limit_bytes()), whole_chunks(budget.ceiling_bytes()));
+        let min_chunks = floor_chunks(min_bytes);
+        let tables = budget.lease(Kind::Pages, table_bytes(chunks))?;
+        let frames = Frames::new(chunks, ceiling, budget.backing());
+        let mut keeper = Keeper::new(chunks, min_chunks, headroom(chunks));
         for _ in 0..min_chunks {
             keeper.adopt(&frames, budget.take(Kind::Pages)?);
         }
@@ -177,11 +200,37 @@ impl Pool {
             frames,
             next_file: AtomicU64::new(0),
             keeper: Mutex::new(keeper),
-            _tables: tables,
+            bell: OnceLock::new(),
+            evictor: Mutex::new(EvictorStats::default()),
+            tables: Mutex::new(tables),
         });
         let reclaimer = Arc::downgrade(&pool);
         budget.add_reclaimer(reclaimer);
         Ok(pool)
+    }
+
+    /// Makes the budget larger or smaller while all goes on, and the pool with it, which then keeps at least `min_bytes` of frames once
+    /// it has them.
+    ///
+    /// # Errors
+    /// [`ResizeError`]; everything is as it was.
+    pub fn resize(&self, limit_bytes: u64, min_bytes: u64) -> Result<(), ResizeError> {
+        let mut tables = self.tables.lock().expect("no code under this lock panics");
+        let (chunks, min_chunks) = (whole_chunks(limit_bytes), floor_chunks(min_bytes));
+        let min_before = {
+            let mut keeper = self.lock();
+            let min_before = keeper.set_min_chunks(min_chunks);
+            keeper.set_min_chunks(min_chunks.min(min_before));
+            min_before
+        };
+        // A chunk that is won needs less than a chunk of tables.
+        let more = table_bytes(chunks).saturating_sub(tables.bytes());
+        let resized = self.budget.resize_with(limit_bytes, &mut tables, more);
+        if resized.is_ok() {
+            self.lock().resize(&self.frames, chunks, headroom(chunks));
+        }
+        self.lock().set_min_chunks(if resized.is_ok() { min_chunks } else { min_before });
+        resized
     }
 
     /// Attaches a file. It gets an id of its own that is never used again.
@@ -203,6 +252,7 @@ impl Pool {
             loads: keeper.loads,
             waits: keeper.waits,
             evictions: keeper.evictions(),
+            inline_evictions: keeper.inline_evictions(),
             frames: (keeper.held() * FRAMES_PER_CHUNK) as u64,
             ..PoolStats::default()
         };
@@ -214,6 +264,82 @@ impl Pool {
             stats.pinned += u64::from(state.is_pinned());
         }
         stats
+    }
+
+    /// What the evictor did; all zeros where there is none.
+    pub fn evictor_stats(&self) -> EvictorStats {
+        *self.evictor.lock().expect("no code under this lock panics")
+    }
+
+    pub(crate) fn note_evictor(&self, stats: EvictorStats) {
+        *self.evictor.lock().expect("no code under this lock panics") = stats;
+    }
+
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// Hires the evictor that is called when free frames become few.
+    pub(crate) fn hire(&self, bell: Arc<Bell>) {
+        assert!(self.bell.set(bell).is_ok(), "a pool has one evictor at most");
+    }
+
+    pub(crate) fn room(&self) -> Room {
+        self.lock().room()
+    }
+
+    pub(crate) fn set_marks(&self, low_frames: usize, headroom: usize) {
+        self.lock().set_marks(low_frames, headroom);
+    }
+
+    pub(crate) fn is_short(&self) -> bool {
+        self.lock().is_short(&self.budget)
+    }
+
+    pub(crate) fn can_grow(&self) -> bool {
+        self.lock().can_grow(&self.budget)
+    }
+
+    /// Evicts up to `wanted` pages, letting others have the lock in between; how many there were.
+    pub(crate) fn free_frames(&self, wanted: usize) -> u64 {
+        let (mut freed, mut looks) = (0, 0);
+        loop {
+            let mut keeper = self.lock();
+            let (more, looked) = keeper.free_frames(&self.frames, wanted - freed);
+            freed += more;
+            looks += looked;
+            if freed == wanted || looked == 0 || looks >= keeper.looks_max() {
+                return freed as u64;
+            }
+        }
+    }
+
+    /// Gives chunks to the budget; how many, and how many pages had to go.
+    pub(crate) fn give_chunks(&self, wanted: usize) -> (usize, u64) {
+        let (mut given, mut victims) = (0, 0);
+        while given < wanted {
+            let mut keeper = self.lock();
+            let before = keeper.evictions();
+            let one = keeper.give_back(&self.frames, 1);
+            victims += keeper.evictions() - before;
+            if one == 0 {
+                break;
+            }
+            given += one;
+        }
+        (given, victims)
+    }
+
+    /// Calls the evictor if free frames are few. Lets go of the lock first.
+    fn call_if_short(&self, keeper: MutexGuard<'_, Keeper>, inline_before: u64) {
+        let Some(bell) = self.bell.get().filter(|bell| bell.is_armed()) else { return };
+        let cause = match keeper.inline_evictions() > inline_before {
+            true => Cause::Inline,
+            false if keeper.is_short(&self.budget) => Cause::Frames,
+            false => return,
+        };
+        drop(keeper);
+        bell.ring(cause);
     }
 
     fn lock(&self) -> MutexGuard<'_, Keeper> {
@@ -232,9 +358,15 @@ impl Pool {
             keeper.waits += 1;
             return Step::Wait(at, keeper.waited_for.of(at));
         }
+        let inline_before = keeper.inline_evictions();
         match keeper.frame(&self.frames, &self.budget) {
-            None => Step::TakeChunk,
-            Some(at) => Step::Fill(self.begin_at(at, key, Heat::first(touch))),
+            None if keeper.has_slots() => Step::TakeChunk,
+            None => Step::Refused,
+            Some(at) => {
+                let filling = self.begin_at(at, key, Heat::first(touch));
+                self.call_if_short(keeper, inline_before);
+                Step::Fill(filling)
+            }
         }
     }
 
@@ -292,6 +424,8 @@ enum Step<'a> {
     Fill(Filling<'a>),
     /// There is no frame to be had without asking the budget.
     TakeChunk,
+    /// There is none: all are pinned, and the tables are made for no more.
+    Refused,
 }
 
 impl Reclaim for Pool {
@@ -330,6 +464,11 @@ impl PoolFile {
                 Step::Wait(frame, load) => return load.wait().map(|()| Page::new(pool, frame)),
                 Step::Fill(filling) => return self.fill(filling, key.number),
                 Step::TakeChunk => pool.adopt(pool.budget.take(Kind::Pages).map_err(LoadError::OutOfBudget)?),
+                Step::Refused => {
+                    let usage = Box::new(pool.budget.usage());
+                    let needed_bytes = PAGE_BYTES as u64;
+                    return Err(LoadError::OutOfBudget(OutOfBudget { needed_bytes, kind: Kind::Pages, usage }));
+                }
             }
         }
     }
@@ -359,9 +498,10 @@ impl PoolFile {
         if pool.frames.find_any(key).is_some() {
             return;
         }
+        let inline_before = keeper.inline_evictions();
         let Some(at) = keeper.frame(&pool.frames, &pool.budget) else { return };
         let mut filling = pool.begin_at(at, key, if hot { Heat::Hot } else { Heat::Cold });
-        drop(keeper);
+        pool.call_if_short(keeper, inline_before);
         filling.bytes().copy_from_slice(bytes);
         self.note_page(number);
         filling.finish(false);

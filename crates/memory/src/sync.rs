@@ -1,7 +1,17 @@
-//! The atomics of this crate's lock-free parts: those of `std`, or those of loom when it tries out every order of events
-//! (`RUSTFLAGS="--cfg loom" cargo test -p plimsoll-memory --lib --release loom`).
+//! What threads meet at in this crate: that of `std`, or of a tool that tries out the orders of events.
+//!
+//! - loom, every order of a small scene: `RUSTFLAGS="--cfg loom" cargo test -p plimsoll-memory --lib --release loom`
+//! - shuttle, many random orders of a large one: `RUSTFLAGS="--cfg shuttle" cargo test -p plimsoll-memory --lib --release shuttle`
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-#[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+#[cfg(loom)]
+pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
+#[cfg(all(test, shuttle))]
+pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+#[cfg(all(test, shuttle))]
+pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard};
+#[cfg(not(any(loom, all(test, shuttle))))]
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+#[cfg(not(any(loom, all(test, shuttle))))]
+pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};

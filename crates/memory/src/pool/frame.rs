@@ -133,7 +133,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    #[cfg(loom)]
+    #[cfg(any(loom, all(test, shuttle)))]
     pub(super) fn new() -> Self {
         Self { word: AtomicU64::new(0), file: AtomicU64::new(0), number: AtomicU32::new(0), hits: Counter::new(0) }
     }

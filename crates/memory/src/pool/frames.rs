@@ -3,41 +3,54 @@
 #![allow(unsafe_code, reason = "makes arrays of atomics from zeroed memory")]
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::frame::{Frame, PageKey};
-use super::table::{SLOTS_PER_FRAME, Table, Tag};
+use super::table::{SLOTS_PER_FRAME, Slots, Table, Tag};
+use crate::budget::Backing;
 use crate::chunk::{CHUNK_BYTES, Chunk};
 use crate::page::PAGE_BYTES;
+use crate::reserved::Reserved;
+use crate::sync::AtomicU64;
 
 /// Frames of a chunk.
 pub(super) const FRAMES_PER_CHUNK: usize = CHUNK_BYTES / PAGE_BYTES;
 
 pub(super) struct Frames {
-    frames: Box<[Frame]>,
+    frames: Descriptors,
     /// First byte of each chunk held.
-    chunks: Box<[AtomicPtr<u8>]>,
+    chunks: Reserved<AtomicPtr<u8>>,
     table: Table,
 }
 
+#[cfg(not(any(loom, all(test, shuttle))))]
+type Descriptors = Reserved<Frame>;
+#[cfg(any(loom, all(test, shuttle)))]
+type Descriptors = Box<[Frame]>;
+
 impl Frames {
-    /// Bytes of heap for so many chunks.
-    pub(super) fn heap_bytes(chunks: usize) -> usize {
+    /// Bytes of memory for so many chunks.
+    pub(super) fn table_bytes(chunks: usize) -> usize {
         let frames = chunks * FRAMES_PER_CHUNK;
         frames * size_of::<Frame>()
             + chunks * size_of::<AtomicPtr<u8>>()
             + frames * SLOTS_PER_FRAME * size_of::<AtomicU64>()
     }
 
-    pub(super) fn new(chunks: usize) -> Self {
-        let frames = chunks * FRAMES_PER_CHUNK;
+    /// For `chunks`, and after [`Frames::grow`] for up to `ceiling`.
+    pub(super) fn new(chunks: usize, ceiling: usize, backing: Backing) -> Self {
+        let frames = ceiling * FRAMES_PER_CHUNK;
         Self {
-            frames: free_frames(frames),
+            frames: free_frames(frames, backing),
             // SAFETY: null is all zeros.
-            chunks: unsafe { Box::new_zeroed_slice(chunks).assume_init() },
-            // SAFETY: a zero is all zeros.
-            table: Table::new(unsafe { Box::new_zeroed_slice(frames * SLOTS_PER_FRAME).assume_init() }),
+            chunks: unsafe { Reserved::zeroed(ceiling, backing) },
+            table: Table::new(free_slots(frames * SLOTS_PER_FRAME, backing), slots_for(chunks)),
         }
+    }
+
+    /// Makes the table large enough for `chunks`. Under the pool's lock.
+    pub(super) fn grow(&self, chunks: usize) {
+        self.table.grow(slots_for(chunks));
     }
 
     #[inline]
@@ -87,13 +100,28 @@ impl Frames {
     }
 }
 
-#[cfg(not(loom))]
-fn free_frames(frames: usize) -> Box<[Frame]> {
-    // SAFETY: all zeros is a free frame.
-    unsafe { Box::new_zeroed_slice(frames).assume_init() }
+fn slots_for(chunks: usize) -> usize {
+    chunks * FRAMES_PER_CHUNK * SLOTS_PER_FRAME
 }
 
-#[cfg(loom)]
-fn free_frames(frames: usize) -> Box<[Frame]> {
+#[cfg(not(any(loom, all(test, shuttle))))]
+fn free_frames(frames: usize, backing: Backing) -> Descriptors {
+    // SAFETY: all zeros is a free frame.
+    unsafe { Reserved::zeroed(frames, backing) }
+}
+
+#[cfg(not(any(loom, all(test, shuttle))))]
+fn free_slots(slots: usize, backing: Backing) -> Slots {
+    // SAFETY: a zero is all zeros.
+    unsafe { Reserved::zeroed(slots, backing) }
+}
+
+#[cfg(any(loom, all(test, shuttle)))]
+fn free_frames(frames: usize, _: Backing) -> Descriptors {
     (0..frames).map(|_| Frame::new()).collect()
+}
+
+#[cfg(any(loom, all(test, shuttle)))]
+fn free_slots(slots: usize, _: Backing) -> Slots {
+    (0..slots).map(|_| AtomicU64::new(0)).collect()
 }

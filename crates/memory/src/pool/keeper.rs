@@ -1,8 +1,9 @@
 //! Which frames are free, which are next to go, and how many chunks the pool keeps. All of it happens under the pool's lock.
 //!
-//! A frame comes from the free ones; else from a new chunk while the budget has more than its headroom; else from what only scans
-//! touched, oldest first; else from the clock, whose hand walks the descriptors: it takes a degree of heat from hot pages and evicts
-//! cold ones. Chunks go back by a hand of their own, the coldest of the next few first.
+//! A frame comes from the free ones, which the evictor keeps in stock; else from a new chunk while the budget has more than its
+//! headroom; else from what only scans touched, oldest first, but for a ring of the youngest; else from the clock, whose hand walks the
+//! descriptors: it takes a degree of heat from hot pages and evicts cold ones. Chunks go back by a hand of their own, the coldest of
+//! the next few first.
 //!
 //! Laws:
 //! 1. A frame in the queue of free ones is free, and its chunk is held; a frame of a chunk not held is free and in no queue.
@@ -19,6 +20,14 @@ use crate::chunk::{CHUNK_BYTES, Chunk};
 /// How many scanned pages are looked at for one that nobody has pinned.
 const SCANNED_TRIES: usize = 16;
 
+/// Pages that scans brought in last stay for a moment, though nobody touched them again: this part of the frames, and no more than so
+/// many. They are what was read ahead, and what a scan goes back to.
+const RING_PART: usize = 8;
+const RING_FRAMES_MAX: usize = 64;
+
+/// So many frames the clock looks at under one turn of the lock. Whoever needs a frame at once then takes anything.
+const LOOKS_AT_ONCE: usize = 1024;
+
 /// Among how many chunks the coldest is chosen.
 const CHUNK_CHOICES: usize = 64;
 
@@ -30,17 +39,33 @@ pub(super) struct Keeper {
     chunks: Vec<Option<Chunk>>,
     vacant: Vec<u32>,
     queues: Queues,
+    /// Pages at the front of the scanned ones that nobody will want again: the ring does not keep them.
+    doomed: usize,
     /// The frame that the clock looks at next.
     hand: u32,
     /// The chunk that is looked at next when one is to go back.
     chunk_hand: u32,
     min_chunks: usize,
+    /// The tables are made for so many.
+    max_chunks: usize,
     /// Free chunks that are left to others.
     headroom: usize,
+    /// With fewer free frames the evictor is called.
+    low_frames: usize,
     pub(super) waited_for: Loads,
     pub(super) loads: u64,
     pub(super) waits: u64,
+    /// Frames taken since ever.
+    taken: u64,
     evictions: u64,
+    inline_evictions: u64,
+}
+
+/// Frames without a page, all of them, and how many were taken since ever.
+pub(crate) struct Room {
+    pub(crate) free: usize,
+    pub(crate) frames: usize,
+    pub(crate) taken: u64,
 }
 
 impl Keeper {
@@ -55,15 +80,61 @@ impl Keeper {
             chunks: Vec::with_capacity(max_chunks),
             vacant: Vec::with_capacity(max_chunks),
             queues: Queues::new(max_chunks * FRAMES_PER_CHUNK),
+            doomed: 0,
             hand: 0,
             chunk_hand: 0,
             min_chunks,
+            max_chunks,
             headroom,
+            low_frames: 0,
             waited_for: Loads::default(),
             loads: 0,
             waits: 0,
+            taken: 0,
             evictions: 0,
+            inline_evictions: 0,
         }
+    }
+
+    /// Makes the tables large enough for `max_chunks`, which are then the most.
+    pub(super) fn resize(&mut self, frames: &Frames, max_chunks: usize, headroom: usize) {
+        if max_chunks > self.max_chunks {
+            self.chunks.reserve_exact(max_chunks - self.chunks.len());
+            self.vacant.reserve_exact(max_chunks - self.vacant.len());
+            self.queues.grow(max_chunks * FRAMES_PER_CHUNK);
+            frames.grow(max_chunks);
+            self.max_chunks = max_chunks;
+        }
+        self.headroom = headroom;
+    }
+
+    /// From now on it keeps `min_chunks`; what it kept before.
+    pub(super) fn set_min_chunks(&mut self, min_chunks: usize) -> usize {
+        std::mem::replace(&mut self.min_chunks, min_chunks)
+    }
+
+    /// Below `low_frames` free ones the evictor is called; `headroom` free chunks are left to others.
+    pub(super) fn set_marks(&mut self, low_frames: usize, headroom: usize) {
+        (self.low_frames, self.headroom) = (low_frames, headroom);
+    }
+
+    pub(super) fn room(&self) -> Room {
+        Room { free: self.queues.len(Queue::Free), frames: self.held() * FRAMES_PER_CHUNK, taken: self.taken }
+    }
+
+    /// Whether free frames are few and cannot come from the budget.
+    pub(super) fn is_short(&self, budget: &Budget) -> bool {
+        self.queues.len(Queue::Free) < self.low_frames && !self.can_grow(budget)
+    }
+
+    /// Whether it may take another chunk without pressing on others.
+    pub(super) fn can_grow(&self, budget: &Budget) -> bool {
+        self.has_slots() && (budget.free_bytes() / CHUNK_BYTES as u64) as usize > self.headroom
+    }
+
+    /// Whether its tables have room for another chunk.
+    pub(super) fn has_slots(&self) -> bool {
+        self.held() < self.max_chunks
     }
 
     /// Chunks held now.
@@ -80,13 +151,41 @@ impl Keeper {
         self.evictions
     }
 
+    pub(super) fn inline_evictions(&self) -> u64 {
+        self.inline_evictions
+    }
+
     /// A frame to fill: free and in no queue. `None` if all are pinned and the budget has no chunk to spare.
     pub(super) fn frame(&mut self, frames: &Frames, budget: &Budget) -> Option<u32> {
-        self.queues
+        let frame = self
+            .queues
             .pop_front(Queue::Free)
             .or_else(|| self.grow(frames, budget))
-            .or_else(|| self.evict_scanned(frames))
-            .or_else(|| self.evict_by_clock(frames))
+            .or_else(|| self.evict_inline(frames));
+        self.taken += u64::from(frame.is_some());
+        frame
+    }
+
+    /// Evicts up to `wanted` pages, looking at no more frames than one turn of the lock allows; how many it evicted, and how many
+    /// frames it looked at.
+    pub(super) fn free_frames(&mut self, frames: &Frames, wanted: usize) -> (usize, usize) {
+        let (mut freed, mut looks) = (0, 0);
+        while freed < wanted && looks < LOOKS_AT_ONCE {
+            let victim = match self.evict_scanned(frames) {
+                None => self.evict_by_clock(frames, LOOKS_AT_ONCE - looks, 0, &mut looks),
+                some => some,
+            };
+            let Some(frame) = victim else { break };
+            looks += 1;
+            self.queues.push_back(Queue::Free, frame);
+            freed += 1;
+        }
+        (freed, looks)
+    }
+
+    /// Looks until the clock has gone round so often that all is out that can be.
+    pub(super) fn looks_max(&self) -> usize {
+        CLOCK_ROUNDS * self.slots() * FRAMES_PER_CHUNK
     }
 
     /// Four frames more.
@@ -117,11 +216,12 @@ impl Keeper {
     /// Evicts a page that nobody will want again; if it is pinned, as soon as it is not.
     pub(super) fn discard(&mut self, frames: &Frames, frame: u32) {
         frames.get(frame).chill();
-        self.queues.unlink(frame);
+        self.queues.unlink(Queue::Scanned, frame);
         if self.evict(frames, frame, frames.get(frame).state()) {
             self.release(frame);
         } else {
             self.queues.push_front(Queue::Scanned, frame);
+            self.doomed += 1;
         }
     }
 
@@ -149,8 +249,7 @@ impl Keeper {
     }
 
     fn grow(&mut self, frames: &Frames, budget: &Budget) -> Option<u32> {
-        let spare = (budget.free_bytes() / CHUNK_BYTES as u64) as usize;
-        if spare <= self.headroom {
+        if !self.can_grow(budget) {
             return None;
         }
         let chunk = budget.take_free(Kind::Pages).ok()?;
@@ -158,9 +257,23 @@ impl Keeper {
         self.queues.pop_front(Queue::Free)
     }
 
+    /// A frame for somebody who cannot wait for the evictor.
+    fn evict_inline(&mut self, frames: &Frames) -> Option<u32> {
+        let count = self.slots() * FRAMES_PER_CHUNK;
+        let patience = LOOKS_AT_ONCE.min((CLOCK_ROUNDS - 1) * count);
+        let frame = self.evict_scanned(frames).or_else(|| self.evict_by_clock(frames, patience, count, &mut 0));
+        self.inline_evictions += u64::from(frame.is_some());
+        frame
+    }
+
     fn evict_scanned(&mut self, frames: &Frames) -> Option<u32> {
+        let ring = (self.held() * FRAMES_PER_CHUNK / RING_PART).min(RING_FRAMES_MAX);
         for _ in 0..SCANNED_TRIES {
+            if self.queues.len(Queue::Scanned) <= ring && self.doomed == 0 {
+                return None;
+            }
             let frame = self.queues.pop_front(Queue::Scanned)?;
+            self.doomed = self.doomed.saturating_sub(1);
             let seen = frames.get(frame).state();
             if seen.heat() > Heat::Scan {
                 continue;
@@ -173,17 +286,20 @@ impl Keeper {
         None
     }
 
-    fn evict_by_clock(&mut self, frames: &Frames) -> Option<u32> {
+    /// Looks at up to `patience` frames for a cold one, then at `more` for any that is not pinned: readers may touch pages faster than
+    /// they are cooled.
+    fn evict_by_clock(&mut self, frames: &Frames, patience: usize, more: usize, looks: &mut usize) -> Option<u32> {
         let count = (self.slots() * FRAMES_PER_CHUNK) as u32;
-        let looks = CLOCK_ROUNDS * count as usize;
-        for look in 0..looks {
+        for look in 0..patience + more {
+            if count == 0 {
+                return None;
+            }
+            *looks += 1;
             let at = if self.hand < count { self.hand } else { 0 };
             self.hand = at + 1;
             let frame = frames.get(at);
             let seen = frame.state();
-            // In the last round anything will do: readers may touch pages faster than they are cooled.
-            let last_round = look + count as usize >= looks;
-            match verdict(seen, last_round) {
+            match verdict(seen, look >= patience) {
                 Verdict::Keep => {}
                 Verdict::Cool => frame.cool(seen),
                 Verdict::Evict => {
@@ -201,7 +317,7 @@ impl Keeper {
         let evicted = frames.get(frame).try_evict(seen);
         if evicted {
             frames.forget(frame);
-            self.queues.unlink(frame);
+            self.queues.unlink(Queue::Scanned, frame);
             self.evictions += 1;
         }
         evicted
@@ -241,7 +357,7 @@ impl Keeper {
                 return false;
             }
         }
-        frames_of(slot).for_each(|frame| self.queues.unlink(frame));
+        frames_of(slot).for_each(|frame| self.queues.unlink(Queue::Free, frame));
         frames.set_chunk(slot, None);
         self.chunks[slot as usize] = None;
         self.vacant.push(slot);

@@ -1,17 +1,21 @@
 //! Waiting for a page that somebody else is loading.
 
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 
 use super::LoadError;
+use crate::sync::{Condvar, Mutex};
 
 /// The end of one load, for those who wait for it. Made by the first of them.
-#[derive(Default)]
 pub(super) struct Load {
     outcome: Mutex<Option<Result<(), LoadError>>>,
     ended: Condvar,
 }
 
 impl Load {
+    fn new() -> Self {
+        Self { outcome: Mutex::new(None), ended: Condvar::new() }
+    }
+
     pub(super) fn wait(&self) -> Result<(), LoadError> {
         let mut outcome = self.outcome.lock().expect("no code under this lock panics");
         loop {
@@ -40,7 +44,7 @@ impl Loads {
         if let Some((_, load)) = self.by_frame.iter().find(|(at, _)| *at == frame) {
             return Arc::clone(load);
         }
-        let load = Arc::new(Load::default());
+        let load = Arc::new(Load::new());
         self.by_frame.push((frame, Arc::clone(&load)));
         load
     }

@@ -9,68 +9,86 @@ pub(super) enum Queue {
     Scanned,
 }
 
-/// Rings of frames, closed by one place for each queue behind the frames' own. A place holds its neighbours plus one; 0 stands for
+/// Rings of frames, closed by one place for each queue before the frames' own. A place holds its neighbours plus one; 0 stands for
 /// a place in no ring, so that the memory of frames never used is never touched.
 pub(super) struct Queues {
     next: Vec<u32>,
     prev: Vec<u32>,
+    lens: [usize; ENDS],
 }
+
+/// Queues, and the places that close them.
+const ENDS: usize = 2;
 
 impl Queues {
     /// Bytes of heap for so many frames.
     pub(super) fn heap_bytes(frames: usize) -> usize {
-        2 * (frames + 2) * size_of::<u32>()
+        2 * (frames + ENDS) * size_of::<u32>()
     }
 
     pub(super) fn new(frames: usize) -> Self {
-        let mut queues = Self { next: vec![0; frames + 2], prev: vec![0; frames + 2] };
-        for queue in [Queue::Free, Queue::Scanned] {
-            let end = queues.end(queue);
+        let mut queues = Self { next: vec![0; frames + ENDS], prev: vec![0; frames + ENDS], lens: [0; ENDS] };
+        for end in 0..ENDS {
             (queues.next[end], queues.prev[end]) = (end as u32 + 1, end as u32 + 1);
         }
         queues
     }
 
+    /// Makes places for `frames` in all.
+    pub(super) fn grow(&mut self, frames: usize) {
+        for places in [&mut self.next, &mut self.prev] {
+            places.reserve_exact((frames + ENDS).saturating_sub(places.len()));
+            places.resize((frames + ENDS).max(places.len()), 0);
+        }
+    }
+
+    /// Frames in a queue.
+    pub(super) fn len(&self, queue: Queue) -> usize {
+        self.lens[queue as usize]
+    }
+
     pub(super) fn push_front(&mut self, queue: Queue, frame: u32) {
-        let end = self.end(queue);
-        self.insert(end, frame as usize, self.next[end] as usize - 1);
+        let end = queue as usize;
+        self.insert(queue, end, place(frame), self.next[end] as usize - 1);
     }
 
     pub(super) fn push_back(&mut self, queue: Queue, frame: u32) {
-        let end = self.end(queue);
-        self.insert(self.prev[end] as usize - 1, frame as usize, end);
+        let end = queue as usize;
+        self.insert(queue, self.prev[end] as usize - 1, place(frame), end);
     }
 
     pub(super) fn pop_front(&mut self, queue: Queue) -> Option<u32> {
-        let end = self.end(queue);
-        let first = self.next[end] as usize - 1;
-        (first != end).then(|| {
-            self.unlink(first as u32);
-            first as u32
+        let first = self.next[queue as usize] as usize - 1;
+        (first >= ENDS).then(|| {
+            let frame = (first - ENDS) as u32;
+            self.unlink(queue, frame);
+            frame
         })
     }
 
-    /// Takes a frame out of whichever queue it is in.
-    pub(super) fn unlink(&mut self, frame: u32) {
-        let at = frame as usize;
+    /// Takes a frame out of `queue`, the only one that it can be in, if it is.
+    pub(super) fn unlink(&mut self, queue: Queue, frame: u32) {
+        let at = place(frame);
         let (prev, next) = (self.prev[at], self.next[at]);
         if next > 0 {
             self.next[prev as usize - 1] = next;
             self.prev[next as usize - 1] = prev;
             (self.prev[at], self.next[at]) = (0, 0);
+            self.lens[queue as usize] -= 1;
         }
     }
 
-    fn insert(&mut self, prev: usize, at: usize, next: usize) {
+    fn insert(&mut self, queue: Queue, prev: usize, at: usize, next: usize) {
         assert_eq!(self.next[at], 0, "a frame is in one queue at most");
         (self.prev[at], self.next[at]) = (prev as u32 + 1, next as u32 + 1);
         self.next[prev] = at as u32 + 1;
         self.prev[next] = at as u32 + 1;
+        self.lens[queue as usize] += 1;
     }
+}
 
-    fn end(&self, queue: Queue) -> usize {
-        self.next.len() - 2 + queue as usize
-    }
+fn place(frame: u32) -> usize {
+    frame as usize + ENDS
 }
 
 #[cfg(test)]
@@ -83,11 +101,14 @@ mod tests {
         (0..4).for_each(|frame| queues.push_back(Queue::Scanned, frame));
         queues.push_front(Queue::Free, 4);
         queues.push_front(Queue::Free, 5);
-        queues.unlink(1);
-        queues.unlink(1);
+        queues.unlink(Queue::Scanned, 1);
+        queues.unlink(Queue::Scanned, 1);
+        queues.grow(8);
+        assert_eq!([Queue::Free, Queue::Scanned].map(|queue| queues.len(queue)), [2, 3]);
+        queues.push_back(Queue::Free, 7);
         let mut all = |queue| std::iter::from_fn(|| queues.pop_front(queue)).collect::<Vec<_>>();
         assert_eq!(all(Queue::Scanned), [0, 2, 3]);
-        assert_eq!(all(Queue::Free), [5, 4]);
+        assert_eq!(all(Queue::Free), [5, 4, 7]);
         assert_eq!(all(Queue::Free), []);
     }
 }

@@ -4,19 +4,29 @@
 //! 1. Only whoever holds the pool's lock changes it, and finds everything.
 //! 2. Whoever reads it without the lock may miss an entry that is being moved and may find one that is gone: a frame says itself what
 //!    it holds, and who missed looks again under the lock.
+//! 3. It grows in place, under the lock: address space for the largest is there from the start.
 
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::frame::PageKey;
+#[cfg(not(any(loom, all(test, shuttle))))]
+use crate::reserved::Reserved;
+use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 
 /// Slots for each frame: at most half of them are ever in use, so a search ends soon.
 pub(super) const SLOTS_PER_FRAME: usize = 2;
 
 /// Each slot: the page's tag above, the frame plus one below, or 0.
 pub(super) struct Table {
-    slots: Box<[AtomicU64]>,
+    slots: Slots,
+    /// Slots in use; the others are zero.
+    len: AtomicUsize,
 }
+
+#[cfg(not(any(loom, all(test, shuttle))))]
+pub(super) type Slots = Reserved<AtomicU64>;
+#[cfg(any(loom, all(test, shuttle)))]
+pub(super) type Slots = Box<[AtomicU64]>;
 
 /// What is left of a page's key in a slot; says where its search begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,10 +41,27 @@ impl Tag {
 }
 
 impl Table {
-    /// Slots that are all zero.
-    pub(super) fn new(slots: Box<[AtomicU64]>) -> Self {
-        assert!(u32::try_from(slots.len()).is_ok_and(|slots| slots > 0));
-        Self { slots }
+    /// A table of `len` of these slots, which are all zero.
+    pub(super) fn new(slots: Slots, len: usize) -> Self {
+        assert!(u32::try_from(slots.len()).is_ok() && (1..=slots.len()).contains(&len));
+        Self { slots, len: AtomicUsize::new(len) }
+    }
+
+    /// Grows to `len` slots. Under the pool's lock; what was found before is found after.
+    pub(super) fn grow(&self, len: usize) {
+        assert!((self.len()..=self.slots.len()).contains(&len));
+        let before = self.len();
+        let entries: Vec<u64> = self.slots[..before].iter().map(|slot| slot.swap(0, Ordering::Relaxed)).collect();
+        self.len.store(len, Ordering::Relaxed);
+        for slot in entries.into_iter().filter(|slot| *slot > 0) {
+            self.insert(tag_in(slot), frame_in(slot));
+        }
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        // Relaxed: an old length misses entries, and a new one finds them; law 2 covers both.
+        self.len.load(Ordering::Relaxed)
     }
 
     /// The first frame under this tag that `is_it` says yes to.
@@ -83,14 +110,15 @@ impl Table {
 
     /// Moves up what stands behind a hole and would not be found across it.
     fn close(&self, mut hole: usize) {
+        let len = self.len();
         let mut at = hole;
         loop {
-            at = self.behind(at);
+            at = behind(at, len);
             let slot = self.slots[at].load(Ordering::Relaxed);
             if slot == 0 {
                 break;
             }
-            if self.distance(self.home(tag_in(slot)), at) >= self.distance(hole, at) {
+            if distance(home(tag_in(slot), len), at, len) >= distance(hole, at, len) {
                 self.slots[hole].store(slot, Ordering::Relaxed);
                 hole = at;
             }
@@ -101,29 +129,30 @@ impl Table {
     /// Visits each slot once at most, from the tag's home on; whether all were visited.
     #[inline]
     fn walk(&self, tag: Tag, mut visit: impl FnMut(usize, u64) -> ControlFlow<()>) -> bool {
-        let mut at = self.home(tag);
-        for _ in 0..self.slots.len() {
+        let len = self.len();
+        let mut at = home(tag, len);
+        for _ in 0..len {
             if visit(at, self.slots[at].load(Ordering::Relaxed)).is_break() {
                 return false;
             }
-            at = self.behind(at);
+            at = behind(at, len);
         }
         true
     }
+}
 
-    #[inline]
-    fn home(&self, tag: Tag) -> usize {
-        ((u64::from(tag.0) * self.slots.len() as u64) >> 32) as usize
-    }
+#[inline]
+fn home(tag: Tag, len: usize) -> usize {
+    ((u64::from(tag.0) * len as u64) >> 32) as usize
+}
 
-    #[inline]
-    fn behind(&self, at: usize) -> usize {
-        if at + 1 == self.slots.len() { 0 } else { at + 1 }
-    }
+#[inline]
+fn behind(at: usize, len: usize) -> usize {
+    if at + 1 == len { 0 } else { at + 1 }
+}
 
-    fn distance(&self, from: usize, to: usize) -> usize {
-        if to >= from { to - from } else { to + self.slots.len() - from }
-    }
+fn distance(from: usize, to: usize, len: usize) -> usize {
+    if to >= from { to - from } else { to + len - from }
 }
 
 fn tag_in(slot: u64) -> Tag {
@@ -134,18 +163,95 @@ fn frame_in(slot: u64) -> u32 {
     slot as u32 - 1
 }
 
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::sync::{Arc, Mutex};
+    use loom::thread;
+
+    use super::*;
+
+    fn table() -> Arc<(Table, Mutex<()>)> {
+        let table = Table::new((0..6).map(|_| AtomicU64::new(0)).collect(), 4);
+        // All three want the same place: an entry that goes moves the others up.
+        (0..2).for_each(|frame| table.insert(Tag(0), frame));
+        Arc::new((table, Mutex::new(())))
+    }
+
+    fn finds(table: &Table, frame: u32) -> bool {
+        table.find(Tag(0), |found| found == frame).is_some()
+    }
+
+    /// A reader without the lock may miss; with it, never.
+    fn look(shared: &(Table, Mutex<()>)) {
+        let (table, lock) = shared;
+        if !finds(table, 1) {
+            let _turn = lock.lock().unwrap();
+            assert!(finds(table, 1), "what is there is found under the lock");
+        }
+    }
+
+    #[test]
+    fn loom_an_entry_is_found_while_the_one_before_it_goes_and_another_comes() {
+        loom::model(|| {
+            let shared = table();
+            let reader = thread::spawn({
+                let shared = Arc::clone(&shared);
+                move || look(&shared)
+            });
+            let (table, lock) = &*shared;
+            let turn = lock.lock().unwrap();
+            table.remove(Tag(0), 0);
+            table.insert(Tag(0), 2);
+            drop(turn);
+            reader.join().unwrap();
+            assert!(!finds(table, 0) && finds(table, 2));
+        });
+    }
+
+    #[test]
+    fn loom_an_entry_is_found_while_the_table_grows() {
+        loom::model(|| {
+            let shared = table();
+            let reader = thread::spawn({
+                let shared = Arc::clone(&shared);
+                move || look(&shared)
+            });
+            let (table, lock) = &*shared;
+            let turn = lock.lock().unwrap();
+            table.grow(6);
+            drop(turn);
+            reader.join().unwrap();
+        });
+    }
+}
+
 #[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
 mod tests {
     use super::*;
+    use crate::budget::Backing;
+
+    #[allow(unsafe_code, reason = "a zero is all zeros")]
+    fn table_of(most: usize, len: usize) -> Table {
+        // SAFETY: a zero is all zeros.
+        Table::new(unsafe { Reserved::zeroed(most, Backing::Heap) }, len)
+    }
 
     #[test]
     fn what_was_inserted_and_not_removed_is_found_however_tags_collide() {
         let many = if cfg!(miri) { 4 } else { 64 };
         for (frames, tags) in [(1, 1), (8, 3), (many, 5), (many, many as u32)] {
-            let table = Table::new((0..frames * SLOTS_PER_FRAME).map(|_| AtomicU64::new(0)).collect());
+            let table = table_of(2 * frames * SLOTS_PER_FRAME, frames * SLOTS_PER_FRAME);
             let mut tag_of = vec![None; frames];
             let mut random = 1u64;
-            for _ in 0..if cfg!(miri) { 30 } else { 3000 } {
+            let steps = if cfg!(miri) { 30 } else { 3000 };
+            for step in 0..steps {
+                if step == steps / 2 {
+                    table.grow(frames * SLOTS_PER_FRAME + 1);
+                }
+                if step == steps / 2 + 5 {
+                    table.grow(2 * frames * SLOTS_PER_FRAME);
+                }
                 random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
                 let frame = (random >> 33) as usize % frames;
                 match tag_of[frame].take() {

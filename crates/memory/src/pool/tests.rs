@@ -438,6 +438,49 @@ fn every_refusal_of_the_budget_is_an_error_or_an_eviction_and_the_next_page_is_h
     }
 }
 
+#[test]
+fn a_pool_follows_its_budget_up_and_down() {
+    let budget = Budget::with_ceiling(32 * CHUNK, 256 * CHUNK, Backing::Heap).unwrap();
+    let pool = Pool::new(&budget, 4 * CHUNK).unwrap();
+    let (_, file) = numbered(&pool, 1);
+    let read_all = || (0..1200).for_each(|number| assert_is(&file.get(number, Touch::Point).unwrap(), 1, number));
+    read_all();
+    let small = pool.stats().frames;
+    pool.resize(256 * CHUNK, 32 * CHUNK).unwrap();
+    read_all();
+    assert!(pool.stats().frames > 6 * small, "{:?}", pool.stats());
+    let pin = file.get(1199, Touch::Point).unwrap();
+    pool.resize(24 * CHUNK, 3 * CHUNK).unwrap();
+    assert_eq!(budget.limit_bytes(), 24 * CHUNK);
+    assert!(pool.stats().frames <= 24 * 4, "{:?}", pool.stats());
+    read_all();
+    assert_is(&pin, 1, 1199);
+    pool.resize(100 * CHUNK, 10 * CHUNK).unwrap();
+    read_all();
+    drop((pin, file, pool));
+    assert_eq!(budget.free_bytes(), 100 * CHUNK);
+}
+
+#[test]
+fn a_pool_that_cannot_shrink_is_as_it_was() {
+    let budget = Budget::with_ceiling(64 * CHUNK, 256 * CHUNK, Backing::Heap).unwrap();
+    let pool = Pool::new(&budget, 16 * CHUNK).unwrap();
+    let (_, file) = numbered(&pool, 1);
+    let pins: Vec<_> = (0..40 * 4).map(|number| file.get(number, Touch::Point).unwrap()).collect();
+    assert!(matches!(pool.resize(20 * CHUNK, 2 * CHUNK), Err(ResizeError::Held { .. })));
+    assert_eq!(budget.limit_bytes(), 64 * CHUNK);
+    drop(pins);
+    assert_eq!(pool.reclaim(1000), pool.stats().evictions as usize / 4, "whole chunks");
+    assert_eq!(pool.stats().frames, 16 * 4, "its floor is what it was");
+    for refused in 0..3 {
+        budget.fail_after(refused);
+        let _ = pool.resize((200 + refused) * CHUNK, 16 * CHUNK);
+        assert!([64, 200 + refused].contains(&(budget.limit_bytes() / CHUNK)));
+        pool.resize(64 * CHUNK, 16 * CHUNK).unwrap();
+    }
+    (0..500).for_each(|number| assert_is(&file.get(number, Touch::Point).unwrap(), 1, number));
+}
+
 /// What is held is what the kinds say: chunks whole, leases to the byte and together rounded up.
 fn assert_books_balance(budget: &Budget) {
     let usage = budget.usage();

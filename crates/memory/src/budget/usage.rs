@@ -1,0 +1,109 @@
+//! What memory is used for, who holds how much, and the refusal that tells it.
+
+use std::fmt;
+
+/// What memory is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// Frames of the page pool.
+    Pages,
+    /// The object cache.
+    Objects,
+    /// Memtables: commits that no run holds yet.
+    Memtable,
+    /// What open transactions have written.
+    WriteSet,
+    /// What open transactions have read.
+    ReadSet,
+    /// Records on their way to the log, and its tail.
+    LogBuffer,
+    /// Tables from GLSNs to places in the active segment.
+    LogTable,
+    /// Sorting: flush, compaction, bulk load.
+    Sort,
+    /// Bytes on their way to or from a file or a user.
+    Staging,
+    /// Descriptions of files, snapshots, keyspaces.
+    Metadata,
+}
+
+impl Kind {
+    /// Every kind, in the order of [`Usage::by_kind`].
+    pub const ALL: [Kind; 10] = [
+        Kind::Pages,
+        Kind::Objects,
+        Kind::Memtable,
+        Kind::WriteSet,
+        Kind::ReadSet,
+        Kind::LogBuffer,
+        Kind::LogTable,
+        Kind::Sort,
+        Kind::Staging,
+        Kind::Metadata,
+    ];
+}
+
+/// The budget has no room: who wanted how much, and who holds what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutOfBudget {
+    /// Bytes that were wanted.
+    pub needed_bytes: u64,
+    /// What they were wanted for.
+    pub kind: Kind,
+    /// Who holds how much. Boxed, so that results which may carry it stay small.
+    pub usage: Box<Usage>,
+}
+
+impl std::error::Error for OutOfBudget {}
+
+impl fmt::Display for OutOfBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the memory budget is used up: {} bytes needed for {:?}, {}",
+            self.needed_bytes, self.kind, self.usage
+        )
+    }
+}
+
+/// Who holds how much, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// The budget.
+    pub limit_bytes: u64,
+    /// Chunks that nobody holds.
+    pub free_bytes: u64,
+    /// Bytes by kind: whole chunks, and leases to the byte.
+    pub by_kind: [(Kind, u64); Kind::ALL.len()],
+    /// The most bytes that were ever held at once, since the budget was made or resized.
+    pub peak_bytes: u64,
+}
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "limit {}, held", self.limit_bytes)?;
+        for (kind, bytes) in self.by_kind.iter().filter(|(_, bytes)| *bytes > 0) {
+            write!(f, " {kind:?} {bytes}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Usage {
+    /// Bytes held for `kind`.
+    pub fn of(&self, kind: Kind) -> u64 {
+        self.by_kind[kind as usize].1
+    }
+}
+
+/// How often the budget was short since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pressure {
+    /// Times that somebody who wanted memory found none and made others evict before he went on.
+    pub inline_evictions: u64,
+    /// Times that somebody waited for a chunk.
+    pub waits: u64,
+    /// Times that somebody was refused.
+    pub refusals: u64,
+}

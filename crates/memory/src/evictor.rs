@@ -1,0 +1,247 @@
+//! Keeps room ahead of those who take memory: a background job that evicts before anybody has to.
+//!
+//! Two kinds of room are kept between a low and a high mark ([`room`]): free frames for pages that are missed, and free chunks of the
+//! budget for everything else (memtables, write sets, leases). Whoever takes the last above the low mark rings ([`bell`]); the evictor
+//! then works in batches of 16 to 64 victims until the high mark is reached, and sleeps. It never polls. Whoever finds no room all the
+//! same evicts for himself, as he would without an evictor, and is counted.
+//!
+//! Laws:
+//! 1. Nothing is evicted while the pool can still grow, nor beyond the high mark.
+//! 2. What is evicted is room: free frames + frames with a page = frames, before and after.
+//! 3. An evictor that can free nothing sleeps; it does not burn a core over pinned pages.
+
+pub(crate) mod bell;
+mod room;
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use plimsoll_disk::clock::Clock;
+use plimsoll_disk::thread::spawn;
+
+use crate::budget::Budget;
+use crate::chunk::CHUNK_BYTES;
+use crate::page::PAGE_BYTES;
+use crate::pool::Pool;
+use bell::{Bell, Cause};
+use room::{BATCH_PAGES_MAX, BATCH_PAGES_MIN, Demand, Marks, batch};
+
+const PAGES_PER_CHUNK: usize = CHUNK_BYTES / PAGE_BYTES;
+
+/// Chunks of a batch of victims: the least, and the most.
+const BATCH_CHUNKS_MIN: usize = BATCH_PAGES_MIN / PAGES_PER_CHUNK;
+const BATCH_CHUNKS_MAX: usize = BATCH_PAGES_MAX / PAGES_PER_CHUNK;
+
+/// The most of the pool's own frames that are kept free: one in this many, also where that is less than two batches.
+const FRAMES_PART_MAX: usize = 8;
+
+/// Whether a step found something to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It evicted; there may be more to do.
+    Worked,
+    /// There is room enough, or nothing that can be evicted.
+    Idle,
+}
+
+/// What the evictor did since the pool was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EvictorStats {
+    /// Batches evicted.
+    pub rounds: u64,
+    /// Pages evicted.
+    pub victims: u64,
+    /// Bytes made free: frames for pages, and chunks for everything else.
+    pub bytes: u64,
+    /// Of these, bytes of chunks that went back to the budget.
+    pub chunk_bytes: u64,
+    /// Times it was woken because free frames were few.
+    pub woken_for_frames: u64,
+    /// Times it was woken because free chunks were few.
+    pub woken_for_chunks: u64,
+    /// Times it was woken by somebody who had to evict for himself.
+    pub woken_inline: u64,
+    /// Nanoseconds from a call to the first room, on average.
+    pub reaction_nanos: u64,
+    /// Free frames at which it stops.
+    pub high_frames: u64,
+    /// Free chunks at which it stops.
+    pub high_chunks: u64,
+}
+
+/// The job itself, for whoever runs it: [`EvictorThread`], or an owner who calls [`Evictor::step`].
+pub struct Evictor {
+    pool: Arc<Pool>,
+    budget: Budget,
+    clock: Arc<dyn Clock>,
+    bell: Arc<Bell>,
+    frames: Demand,
+    chunks: Demand,
+    /// When it was called, until the first room is made.
+    called_at_nanos: Option<u64>,
+    stats: EvictorStats,
+}
+
+impl Evictor {
+    /// The evictor of a pool and of its budget.
+    ///
+    /// # Panics
+    /// The pool or its budget has one already.
+    pub fn new(pool: &Arc<Pool>, clock: Arc<dyn Clock>) -> Self {
+        let bell = Arc::new(Bell::new(Arc::clone(&clock)));
+        let budget = pool.budget().clone();
+        budget.hire(Arc::clone(&bell));
+        pool.hire(Arc::clone(&bell));
+        let (frames, chunks) = (Demand::default(), Demand::default());
+        let mut evictor = Self {
+            pool: Arc::clone(pool),
+            budget,
+            clock,
+            bell,
+            frames,
+            chunks,
+            called_at_nanos: None,
+            stats: EvictorStats::default(),
+        };
+        evictor.set_marks();
+        evictor
+    }
+
+    /// Evicts one batch for each kind of room that is short.
+    pub fn step(&mut self) -> Progress {
+        let (frames, chunks) = self.set_marks();
+        let made = self.free_chunks(chunks) + self.free_frames(frames);
+        if made > 0 {
+            self.stats.rounds += 1;
+            self.note_reaction();
+        }
+        self.pool.note_evictor(self.stats);
+        if made > 0 { Progress::Worked } else { Progress::Idle }
+    }
+
+    /// Measures what was taken since the last step, and says how much room there has to be.
+    fn set_marks(&mut self) -> (Marks, Marks) {
+        let now = self.clock.monotonic_nanos();
+        let limit_chunks = (self.budget.limit_bytes() / CHUNK_BYTES as u64) as usize;
+        let pool = self.pool.room();
+        self.frames.note_taken(pool.taken, now);
+        self.chunks.note_taken(self.budget.room().1, now);
+        let chunks = self.chunks.marks(BATCH_CHUNKS_MIN, limit_chunks);
+        let frames = self.frames.marks(BATCH_PAGES_MIN, limit_chunks * PAGES_PER_CHUNK);
+        let high = frames.high.min(pool.frames / FRAMES_PART_MAX);
+        let frames = Marks { low: high / 2, high };
+        self.pool.set_marks(frames.low, chunks.high);
+        self.budget.set_low_mark(chunks.low);
+        (self.stats.high_frames, self.stats.high_chunks) = (frames.high as u64, chunks.high as u64);
+        (frames, chunks)
+    }
+
+    /// Takes chunks back from the pool; bytes made free.
+    fn free_chunks(&mut self, marks: Marks) -> u64 {
+        let free = self.budget.room().0;
+        let wanted = batch(free, marks.high, BATCH_CHUNKS_MIN, BATCH_CHUNKS_MAX);
+        if wanted == 0 {
+            return 0;
+        }
+        let (given, victims) = self.pool.give_chunks(wanted);
+        if given == 0 {
+            // Whoever takes more need not call: there is nothing to evict. He who evicts for himself does.
+            self.budget.set_low_mark(marks.low.min(free / 2));
+        }
+        let bytes = (given * CHUNK_BYTES) as u64;
+        self.stats.victims += victims;
+        self.stats.chunk_bytes += bytes;
+        self.stats.bytes += bytes;
+        bytes
+    }
+
+    /// Evicts pages for those that are going to be loaded; bytes made free.
+    fn free_frames(&mut self, marks: Marks) -> u64 {
+        let room = self.pool.room();
+        let wanted = batch(room.free, marks.high, BATCH_PAGES_MIN, BATCH_PAGES_MAX);
+        if wanted == 0 || self.pool.can_grow() {
+            return 0;
+        }
+        let victims = self.pool.free_frames(wanted);
+        if victims == 0 {
+            self.pool.set_marks(marks.low.min(room.free / 2), self.stats.high_chunks as usize);
+        }
+        let bytes = victims * PAGE_BYTES as u64;
+        self.stats.victims += victims;
+        self.stats.bytes += bytes;
+        bytes
+    }
+
+    fn note_reaction(&mut self) {
+        if let Some(at) = self.called_at_nanos.take() {
+            let nanos = self.clock.monotonic_nanos().saturating_sub(at);
+            self.frames.note_reaction(nanos);
+            self.chunks.note_reaction(nanos);
+            let mean = self.stats.reaction_nanos;
+            self.stats.reaction_nanos = mean - mean / 8 + nanos / 8;
+        }
+    }
+
+    /// Whether somebody would call now.
+    fn is_short(&self) -> bool {
+        self.budget.is_short() || self.pool.is_short()
+    }
+
+    fn run(&mut self) {
+        while !self.bell.is_closing() {
+            while self.step() == Progress::Worked && !self.bell.is_closing() {}
+            self.bell.arm();
+            if self.is_short() {
+                self.bell.disarm();
+                continue;
+            }
+            let Some((cause, at_nanos)) = self.bell.wait() else { return };
+            self.called_at_nanos = Some(at_nanos);
+            match cause {
+                Cause::Frames => self.stats.woken_for_frames += 1,
+                Cause::Chunks => self.stats.woken_for_chunks += 1,
+                Cause::Inline => self.stats.woken_inline += 1,
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Evictor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.stats.fmt(f)
+    }
+}
+
+/// An evictor in a thread of its own, which ends when this is dropped.
+#[derive(Debug)]
+pub struct EvictorThread {
+    bell: Arc<Bell>,
+    handle: Option<JoinHandle<()>>,
+}
+
+impl EvictorThread {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn start(mut evictor: Evictor) -> io::Result<Self> {
+        let bell = Arc::clone(&evictor.bell);
+        let handle = spawn("plimsoll-evict", move || evictor.run())?;
+        Ok(Self { bell, handle: Some(handle) })
+    }
+}
+
+impl Drop for EvictorThread {
+    fn drop(&mut self) {
+        self.bell.close();
+        if let Some(handle) = self.handle.take() {
+            // One that panicked has said so; without it everybody evicts for himself.
+            let _ = handle.join();
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! How those who take memory wake the evictor.
+//!
+//! ```text
+//! evictor:   arm, look once more, sleep        taker:   take (under its lock), see little room, ring if armed
+//! ```
+//!
+//! Law: no call is lost. Room is counted under a lock: a taker whose turn came before the evictor's last look was seen by it, and one
+//! whose turn came after sees the bell armed. Only the first to ring pays for waking; the others see it disarmed.
+
+use std::fmt;
+use std::sync::Arc;
+
+use plimsoll_disk::clock::Clock;
+
+use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering};
+
+/// Why the evictor was woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// Free frames of the pool came below their low mark.
+    Frames,
+    /// Free chunks of the budget came below theirs.
+    Chunks,
+    /// Somebody found no room at all, and evicted himself.
+    Inline,
+}
+
+pub(crate) struct Bell {
+    armed: AtomicBool,
+    clock: Arc<dyn Clock>,
+    state: Mutex<Calls>,
+    rung: Condvar,
+}
+
+#[derive(Default)]
+struct Calls {
+    /// Why and when it was rung last.
+    call: Option<(Cause, u64)>,
+    closing: bool,
+}
+
+impl Bell {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { armed: AtomicBool::new(false), clock, state: Mutex::new(Calls::default()), rung: Condvar::new() }
+    }
+
+    /// Wakes the evictor if it sleeps. To be called after the lock under which room was counted.
+    pub(crate) fn ring(&self, cause: Cause) {
+        // Relaxed: the lock under which room is counted orders this after `arm`, see above.
+        if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::Relaxed) {
+            self.lock().call = Some((cause, self.clock.monotonic_nanos()));
+            self.rung.notify_one();
+        }
+    }
+
+    /// Whether a call would wake anybody. To be asked under the lock under which room is counted.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Relaxed)
+    }
+
+    /// From here on whoever finds little room rings.
+    pub(super) fn arm(&self) {
+        self.armed.store(true, Ordering::Relaxed);
+    }
+
+    /// There is work already; whoever rang meanwhile need not have.
+    pub(super) fn disarm(&self) {
+        self.armed.store(false, Ordering::Relaxed);
+        self.lock().call = None;
+    }
+
+    /// Sleeps until somebody rings: why, and when. `None`: closed.
+    pub(super) fn wait(&self) -> Option<(Cause, u64)> {
+        let mut calls = self.lock();
+        loop {
+            if calls.closing {
+                return None;
+            }
+            match calls.call.take() {
+                Some(call) => return Some(call),
+                None => calls = self.rung.wait(calls).expect("no code under this lock panics"),
+            }
+        }
+    }
+
+    /// Ends `wait`, now and for ever.
+    pub(super) fn close(&self) {
+        self.lock().closing = true;
+        self.rung.notify_one();
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.lock().closing
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Calls> {
+        self.state.lock().expect("no code under this lock panics")
+    }
+}
+
+impl fmt::Debug for Bell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Bell")
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::sync::Arc;
+    use loom::thread;
+    use plimsoll_disk::clock::ManualClock;
+
+    use super::{Bell, Cause, Mutex};
+
+    fn bell() -> Bell {
+        Bell::new(std::sync::Arc::new(ManualClock::new(0)))
+    }
+
+    /// Free room under a lock, as the pool and the budget count it, and the bell.
+    struct Model {
+        free: Mutex<u32>,
+        bell: Bell,
+    }
+
+    impl Model {
+        fn take(&self) {
+            let mut free = self.free.lock().unwrap();
+            *free -= 1;
+            let little = *free < 2;
+            drop(free);
+            if little {
+                self.bell.ring(Cause::Frames);
+            }
+        }
+
+        /// What the evictor's thread does until there is room enough. Loom reports a sleep that nobody ends.
+        fn keep_room(&self) {
+            loop {
+                self.bell.arm();
+                if *self.free.lock().unwrap() < 2 {
+                    self.bell.disarm();
+                    *self.free.lock().unwrap() = 10;
+                    return;
+                }
+                self.bell.wait();
+            }
+        }
+    }
+
+    #[test]
+    fn loom_a_call_is_not_lost_between_a_look_and_a_sleep() {
+        loom::model(|| {
+            let model = Arc::new(Model { free: Mutex::new(3), bell: bell() });
+            let takers = [(); 2].map(|()| {
+                let model = Arc::clone(&model);
+                thread::spawn(move || model.take())
+            });
+            model.keep_room();
+            takers.into_iter().for_each(|taker| taker.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn loom_closing_ends_a_sleep_whenever_it_comes() {
+        loom::model(|| {
+            let bell = Arc::new(bell());
+            let closer = thread::spawn({
+                let bell = Arc::clone(&bell);
+                move || bell.close()
+            });
+            bell.arm();
+            assert_eq!(bell.wait(), None);
+            closer.join().unwrap();
+            assert!(bell.is_closing());
+        });
+    }
+}

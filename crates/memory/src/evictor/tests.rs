@@ -1,0 +1,303 @@
+//! What the evictor promises, step by step and with its thread. Some are named after what went wrong elsewhere.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use plimsoll_disk::clock::{ManualClock, SystemClock};
+
+use super::*;
+use crate::budget::{Backing, Kind};
+use crate::pool::{LoadError, PageSource, PoolFile, Touch};
+
+/// Every word of a page is its number.
+struct Numbered;
+
+impl PageSource for Numbered {
+    fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError> {
+        page.chunks_exact_mut(4).for_each(|word| word.copy_from_slice(&number.to_le_bytes()));
+        Ok(())
+    }
+}
+
+fn assert_is(page: &[u8], number: u32) {
+    let step = if cfg!(miri) { 97 } else { 1 };
+    assert!(page.chunks_exact(4).step_by(step).all(|word| word == number.to_le_bytes()), "page {number}");
+}
+
+const CHUNKS: u64 = if cfg!(miri) { 40 } else { 160 };
+
+struct World {
+    budget: Budget,
+    pool: Arc<Pool>,
+    file: PoolFile,
+    clock: Arc<ManualClock>,
+    evictor: Evictor,
+}
+
+impl World {
+    fn new() -> Self {
+        let budget = Budget::new(CHUNKS * CHUNK_BYTES as u64, Backing::Heap).unwrap();
+        let pool = Pool::new(&budget, CHUNKS / 8 * CHUNK_BYTES as u64).unwrap();
+        let file = pool.attach(Arc::new(Numbered));
+        let clock = Arc::new(ManualClock::new(0));
+        let evictor = Evictor::new(&pool, Arc::clone(&clock) as _);
+        Self { budget, pool, file, clock, evictor }
+    }
+
+    fn read(&self, numbers: std::ops::Range<u32>) {
+        numbers.for_each(|number| assert_is(&self.file.get(number, Touch::Point).unwrap(), number));
+    }
+
+    fn fill(&self) {
+        self.read(0..CHUNKS as u32 * 4 + 100);
+    }
+
+    /// Until it says that there is nothing to do.
+    fn settle(&mut self) -> u32 {
+        let mut steps = 0;
+        while self.evictor.step() == Progress::Worked {
+            self.clock.advance(Duration::from_micros(10));
+            steps += 1;
+            assert!(steps < 10_000, "an evictor comes to an end");
+        }
+        steps
+    }
+}
+
+#[test]
+fn nothing_is_evicted_from_a_pool_that_can_still_grow() {
+    let mut world = World::new();
+    world.read(0..CHUNKS as u32 * 2);
+    assert_eq!(world.settle(), 0);
+    assert_eq!(world.pool.stats().evictions, 0);
+}
+
+#[test]
+fn a_full_pool_gets_room_up_to_the_high_mark_and_no_more() {
+    let mut world = World::new();
+    world.fill();
+    assert!(world.settle() > 0);
+    let (stats, evictor) = (world.pool.stats(), world.pool.evictor_stats());
+    let free = stats.frames - stats.resident;
+    assert!(
+        free >= evictor.high_frames && free < evictor.high_frames + BATCH_PAGES_MAX as u64,
+        "{stats:?} {evictor:?}"
+    );
+    assert!(world.budget.free_bytes() >= evictor.high_chunks * CHUNK_BYTES as u64);
+    let (_, before) = (world.settle(), world.pool.stats().evictions);
+    assert_eq!(world.settle(), 0);
+    assert_eq!(world.pool.stats().evictions, before, "enough is enough");
+}
+
+#[test]
+fn pages_that_are_missed_after_a_round_find_frames_without_evicting_themselves() {
+    let mut world = World::new();
+    world.fill();
+    world.settle();
+    let before = world.pool.stats();
+    let room = world.pool.evictor_stats().high_frames as u32;
+    world.read(10_000..10_000 + room);
+    let after = world.pool.stats();
+    assert_eq!((after.inline_evictions, after.evictions), (before.inline_evictions, before.evictions));
+    world.read(20_000..20_000 + 200);
+    assert!(
+        world.pool.stats().inline_evictions > before.inline_evictions,
+        "without a step everybody evicts for himself"
+    );
+}
+
+#[test]
+fn chunks_for_others_are_there_before_they_are_asked_for() {
+    let mut world = World::new();
+    world.fill();
+    let mut held: Vec<_> = (0..8).map(|_| world.budget.take(Kind::Memtable).unwrap()).collect();
+    world.settle();
+    let before = world.budget.pressure().inline_evictions;
+    for _ in 0..6 {
+        held.extend((0..4).map(|_| world.budget.take(Kind::WriteSet).unwrap()));
+        world.settle();
+    }
+    assert_eq!(world.budget.pressure().inline_evictions, before);
+    let stats = world.pool.evictor_stats();
+    assert!(stats.chunk_bytes >= 24 * CHUNK_BYTES as u64 && stats.bytes > stats.chunk_bytes, "{stats:?}");
+}
+
+/// An origin evicted three quarters of its items and never gave their memory back to the allocator.
+#[test]
+fn evicted_memory_that_is_not_given_back() {
+    let mut world = World::new();
+    world.fill();
+    for round in 1..200 {
+        world.settle();
+        let stats = world.pool.stats();
+        let room = world.pool.room();
+        assert_eq!(room.free as u64 + stats.resident, stats.frames, "round {round}");
+        assert_eq!(stats.frames, world.budget.usage().of(Kind::Pages) / CHUNK_BYTES as u64 * 4, "round {round}");
+        world.read(round * 7_000..round * 7_000 + 40);
+    }
+    let stats = world.pool.stats();
+    // It stays as full as the marks allow: but for two batches of chunks and two of frames.
+    let kept = (CHUNKS - 1 - 8) * 4 - 32 - BATCH_PAGES_MAX as u64;
+    assert!(stats.resident >= kept.min(stats.frames * 7 / 8 - 16), "{stats:?}");
+    drop((world.file, world.evictor, world.pool));
+    assert_eq!(world.budget.free_bytes(), world.budget.limit_bytes());
+}
+
+/// An origin's batch size was an unsigned difference: with more free than wanted it evicted everything.
+#[test]
+fn unsigned_underflow_of_the_batch_size() {
+    let mut world = World::new();
+    world.fill();
+    world.settle();
+    world.pool.clear();
+    assert_eq!(world.settle(), 0);
+    let half = CHUNKS as u32;
+    world.read(0..half);
+    assert_eq!(world.settle(), 0, "more free than wanted is no shortfall");
+    assert_eq!(world.pool.stats().resident, u64::from(half));
+}
+
+/// An origin gave each class its neighbour's batch: what is short here is what is evicted for.
+#[test]
+fn misaligned_batches() {
+    let mut world = World::new();
+    world.fill();
+    world.settle();
+    let chunks = world.pool.evictor_stats().chunk_bytes;
+    world.read(30_000..30_030);
+    world.settle();
+    assert_eq!(world.pool.evictor_stats().chunk_bytes, chunks, "only frames were short");
+    let held: Vec<_> = (0..6).map(|_| world.budget.take(Kind::Sort).unwrap()).collect();
+    world.settle();
+    assert!(world.pool.evictor_stats().chunk_bytes > chunks);
+    drop(held);
+}
+
+#[test]
+fn an_evictor_that_can_free_nothing_comes_to_rest_and_says_so() {
+    let mut world = World::new();
+    world.fill();
+    let mut pins = Vec::new();
+    for number in 0.. {
+        match world.file.get(number, Touch::Point) {
+            Ok(page) => pins.push(page),
+            Err(_) => break,
+        }
+    }
+    assert_eq!(world.settle(), 0);
+    assert!(!world.evictor.is_short(), "nobody is to call it for what it cannot do");
+    drop(pins);
+    assert!(world.settle() > 0);
+}
+
+#[test]
+fn room_grows_with_the_rate_and_shrinks_when_nothing_is_taken() {
+    let budget = Budget::new(if cfg!(miri) { 64 << 20 } else { 256 << 20 }, Backing::Heap).unwrap();
+    let pool = Pool::new(&budget, 1 << 20).unwrap();
+    let clock = Arc::new(ManualClock::new(0));
+    let mut evictor = Evictor::new(&pool, Arc::clone(&clock) as _);
+    evictor.step();
+    let least = pool.evictor_stats().high_chunks;
+    for _ in 0..50 {
+        // 100,000 chunks in a second, answered within a millisecond.
+        (0..100).for_each(|_| drop(budget.take(Kind::Sort).unwrap()));
+        evictor.called_at_nanos = Some(clock.monotonic_nanos());
+        clock.advance(Duration::from_millis(1));
+        evictor.note_reaction();
+        evictor.step();
+    }
+    let busy = pool.evictor_stats().high_chunks;
+    assert_eq!((least, busy), (8, (budget.limit_bytes() / CHUNK_BYTES as u64 / 100).max(8)));
+    clock.advance(Duration::from_secs(100));
+    evictor.step();
+    assert_eq!(pool.evictor_stats().high_chunks, 8);
+}
+
+#[test]
+fn every_refusal_of_the_budget_leaves_room_and_books_in_order() {
+    for refused in 0..if cfg!(miri) { 3 } else { 40 } {
+        let mut world = World::new();
+        world.fill();
+        world.budget.fail_after(refused);
+        let before = world.budget.usage();
+        let mut held = Vec::new();
+        let mut refusals = 0;
+        for number in 0..30 {
+            match world.budget.take(Kind::Memtable) {
+                Ok(chunk) => held.push(chunk),
+                Err(_) => refusals += 1,
+            }
+            if world.file.get(50_000 + number, Touch::Point).is_err() {
+                refusals += 1;
+            }
+            world.evictor.step();
+        }
+        assert!(refusals <= 1, "{refusals} refusals after {refused}");
+        drop(held);
+        assert_eq!(world.budget.usage().of(Kind::Memtable), before.of(Kind::Memtable));
+        world.read(0..10);
+    }
+}
+
+#[test]
+fn the_thread_wakes_for_frames_and_for_chunks_and_ends_when_dropped() {
+    let budget = Budget::new(CHUNKS * CHUNK_BYTES as u64, Backing::Heap).unwrap();
+    let pool = Pool::new(&budget, 4 * CHUNK_BYTES as u64).unwrap();
+    let file = pool.attach(Arc::new(Numbered));
+    let thread = EvictorThread::start(Evictor::new(&pool, Arc::new(SystemClock::new()))).unwrap();
+    let woken = |of: fn(&EvictorStats) -> u64| of(&pool.evictor_stats()) > 0;
+    let mut number = 0;
+    while !woken(|stats| stats.woken_for_frames + stats.woken_inline) || !woken(|stats| stats.victims) {
+        number += 1;
+        assert_is(&file.get(number, Touch::Point).unwrap(), number);
+    }
+    let mut held = Vec::new();
+    while !woken(|stats| stats.woken_for_chunks + stats.woken_inline) || !woken(|stats| stats.chunk_bytes) {
+        held.truncate(CHUNKS as usize / 2);
+        held.push(budget.take(Kind::Memtable).unwrap());
+        std::thread::yield_now();
+    }
+    drop(thread);
+    let rounds = pool.evictor_stats().rounds;
+    (0..200).for_each(|number| drop(file.get(90_000 + number, Touch::Point).unwrap()));
+    assert_eq!(pool.evictor_stats().rounds, rounds);
+}
+
+#[test]
+fn readers_and_takers_beside_the_thread_get_what_they_asked_for() {
+    for chunks in [24, 40] {
+        let budget = Budget::new(chunks * CHUNK_BYTES as u64, Backing::Heap).unwrap();
+        let pool = Pool::new(&budget, 4 * CHUNK_BYTES as u64).unwrap();
+        let files = [(); 2].map(|()| pool.attach(Arc::new(Numbered)));
+        let thread = EvictorThread::start(Evictor::new(&pool, Arc::new(SystemClock::new()))).unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let readers = [1u32, 77].map(|seed| {
+                let files = &files;
+                scope.spawn(move || {
+                    let mut random = seed;
+                    for _ in 0..if cfg!(miri) { 40 } else { 20_000 } {
+                        random = random.wrapping_mul(0x0019_660d).wrapping_add(0x3c6e_f35f);
+                        let (number, file) = (random >> 16 & 0x1ff, &files[(random >> 30 & 1) as usize]);
+                        let touch = if random & 0x2000 > 0 { Touch::Scan } else { Touch::Point };
+                        assert_is(&file.get(number, touch).unwrap(), number);
+                    }
+                })
+            });
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let held: Vec<_> = (0..6).map(|_| budget.take(Kind::Sort).unwrap()).collect();
+                    let lease = budget.lease(Kind::Metadata, 3 * CHUNK_BYTES as u64).unwrap();
+                    drop((held, lease));
+                    std::thread::yield_now();
+                }
+            });
+            readers.into_iter().for_each(|reader| reader.join().unwrap());
+            stop.store(true, Ordering::Relaxed);
+        });
+        drop(thread);
+        assert_eq!(pool.stats().pinned, 0);
+        drop((files, pool));
+        assert_eq!(budget.free_bytes(), budget.limit_bytes());
+    }
+}

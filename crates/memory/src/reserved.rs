@@ -1,0 +1,89 @@
+//! Arrays as large as they can ever become, of which memory is taken only where they were touched.
+#![allow(unsafe_code, reason = "makes arrays of atomics from zeroed memory")]
+
+use std::ops::Deref;
+use std::ptr::NonNull;
+
+use crate::budget::Backing;
+
+/// An array whose elements are all zeros at first. Shared: its elements change by themselves (atomics).
+pub(crate) struct Reserved<T> {
+    base: NonNull<T>,
+    len: usize,
+    backing: Backing,
+}
+
+// SAFETY: like a boxed slice.
+unsafe impl<T: Send> Send for Reserved<T> {}
+// SAFETY: like a boxed slice.
+unsafe impl<T: Sync> Sync for Reserved<T> {}
+
+impl<T> Reserved<T> {
+    /// An array of `len` elements.
+    ///
+    /// # Panics
+    /// The system refuses the address space, or an element needs more than a page's alignment or a destructor.
+    ///
+    /// # Safety
+    /// All zeros is a valid `T`.
+    pub(crate) unsafe fn zeroed(len: usize, backing: Backing) -> Self {
+        let bytes = len * size_of::<T>();
+        assert!(bytes > 0 && align_of::<T>() <= 4096 && !std::mem::needs_drop::<T>());
+        let base = match backing {
+            // SAFETY: a new private mapping touches nobody's memory.
+            Backing::Mapped => unsafe {
+                use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+                let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+                mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags)
+                    .map_or(std::ptr::null_mut(), <*mut _>::cast)
+            },
+            // SAFETY: the layout has a size above zero.
+            Backing::Heap => unsafe { std::alloc::alloc_zeroed(layout::<T>(len)).cast() },
+        };
+        Self { base: NonNull::new(base).expect("address space for the pool's tables"), len, backing }
+    }
+}
+
+impl<T> Deref for Reserved<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: `zeroed` made so many elements, valid as they are, and they live as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl<T> Drop for Reserved<T> {
+    fn drop(&mut self) {
+        match self.backing {
+            // SAFETY: exactly what `zeroed` mapped.
+            Backing::Mapped => unsafe {
+                let _ = rustix::mm::munmap(self.base.as_ptr().cast(), self.len * size_of::<T>());
+            },
+            // SAFETY: allocated in `zeroed` with the same layout.
+            Backing::Heap => unsafe { std::alloc::dealloc(self.base.as_ptr().cast(), layout::<T>(self.len)) },
+        }
+    }
+}
+
+fn layout<T>(len: usize) -> std::alloc::Layout {
+    std::alloc::Layout::array::<T>(len).expect("an array that fits into the address space")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn elements_are_zero_until_they_change() {
+        for backing in if cfg!(miri) { [Backing::Heap; 2] } else { [Backing::Heap, Backing::Mapped] } {
+            // SAFETY: a zero is all zeros.
+            let array: Reserved<AtomicU64> = unsafe { Reserved::zeroed(1000, backing) };
+            array[999].store(7, Ordering::Relaxed);
+            assert_eq!(array.iter().map(|element| element.load(Ordering::Relaxed)).sum::<u64>(), 7);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! A budget that changes while it is used, as the system sees it: alone in a process, because it looks at the process's own memory.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a test that reads what the kernel says of this process"
+)]
+
+use std::sync::Arc;
+
+use plimsoll_memory::budget::{Backing, Budget, Kind};
+use plimsoll_memory::pool::{LoadError, PageSource, Pool, Touch};
+
+/// Resident and page tables, and address space, in bytes.
+fn memory() -> [u64; 2] {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let of = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim().strip_suffix("kB").unwrap().trim().parse::<u64>().unwrap() * 1024
+    };
+    [of("RssAnon:") + of("VmPTE:"), of("VmSize:")]
+}
+
+struct Ones;
+
+impl PageSource for Ones {
+    fn load(&self, _: u32, page: &mut [u8]) -> Result<(), LoadError> {
+        page.fill(1);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_budget_that_becomes_smaller_gives_memory_back_and_its_ceiling_is_no_memory() {
+    const MIB: u64 = 1 << 20;
+    let [start, _] = memory();
+    let budget = Budget::with_ceiling(16 * MIB, 8192 * MIB, Backing::Mapped).unwrap();
+    let pool = Pool::new(&budget, 2 * MIB).unwrap();
+    let file = pool.attach(Arc::new(Ones));
+    let read_all = || (0..20_000).for_each(|number| assert_eq!(file.get(number, Touch::Point).unwrap()[7], 1));
+    let grown = || memory()[0] - start;
+
+    assert!(memory()[1] > 8000 * MIB, "the ceiling is address space");
+    read_all();
+    assert!(grown() < 17 * MIB + MIB / 2, "{} bytes", grown());
+    pool.resize(256 * MIB, 32 * MIB).unwrap();
+    read_all();
+    assert!((200 * MIB..258 * MIB).contains(&grown()), "{} bytes", grown());
+    pool.resize(32 * MIB, 4 * MIB).unwrap();
+    assert!(grown() < 35 * MIB, "{} bytes", grown());
+    read_all();
+    assert!(grown() < 35 * MIB, "{} bytes", grown());
+    let others: Vec<_> = std::iter::from_fn(|| budget.take(Kind::Sort).ok()).collect();
+    assert!(others.len() > 20 * 16);
+    drop((file, pool, others));
+    assert_eq!(budget.free_bytes(), 32 * MIB);
+}
