@@ -504,3 +504,28 @@ fn more_entries_than_may_be_held_are_sealed_at_open() {
     assert_eq!(scan_all(&log, 1, u64::MAX, Some(1)), [(180_001, b"last".to_vec())]);
     assert_eq!(append(&log, 0, b"on"), Glsn(180_002));
 }
+
+#[test]
+fn an_empty_active_segment_grows_to_what_the_options_say_now() {
+    let memory = Memory::new(16 << 20);
+    for appended_before in [0, 3] {
+        let disk = mem_disk();
+        let log = open(&disk, &memory);
+        for number in 0..appended_before {
+            append(&log, 0, &payload(number, 100));
+        }
+        log.close().unwrap();
+        drop(log);
+        let large = payload(99, 600_000);
+        let larger = || FileLogOptions { segment_bytes: 1 << 20, ..options(&disk, &memory) };
+        let (log, report) = FileLog::open(larger()).unwrap();
+        assert_eq!(report.cut, None);
+        let glsn = append(&log, 0, &large);
+        log.close().unwrap();
+        drop(log);
+        let (log, _) = FileLog::open(larger()).unwrap();
+        let found = scan_all(&log, 1, u64::MAX, None);
+        assert_eq!((found.len() as u64, &found.last().unwrap().1), (glsn.0, &large));
+        assert!(log.verify(&mut |_| {}).unwrap().is_empty());
+    }
+}

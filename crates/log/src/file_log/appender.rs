@@ -210,9 +210,7 @@ fn zero_ahead(core: &Core, writing: &Writing, order: &mut Order, bound: u64) -> 
     let wanted = (bound + step).next_multiple_of(ZERO_STEP_BULK).min(u64::from(order.header.segment_bytes)).max(least);
     let result = match write_zeros(&*order.file, order.zeroed, wanted) {
         Ok(()) => Ok(wanted),
-        Err(error) if error.kind() == io::ErrorKind::StorageFull => {
-            write_zeros(&*order.file, order.zeroed, least).map(|()| least)
-        }
+        Err(error) if has_no_room(&error) => write_zeros(&*order.file, order.zeroed, least).map(|()| least),
         Err(error) => Err(error),
     };
     match result {
@@ -221,9 +219,15 @@ fn zero_ahead(core: &Core, writing: &Writing, order: &mut Order, bound: u64) -> 
             order.zero_step = (order.zero_step * 2).min(ZERO_STEP_MAX);
             Ok(())
         }
-        Err(error) if error.kind() == io::ErrorKind::StorageFull => Err(error.into()),
+        Err(error) if has_no_room(&error) => Err(error.into()),
         Err(error) => Err(core.syncer.poison(&error.into())),
     }
+}
+
+/// Whether the system refused for want of room, so that the same may succeed later: a full disk, a quota, a limit to the size of files.
+fn has_no_room(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
 /// Lays a record down for which there is room, and gives it its GLSNs.

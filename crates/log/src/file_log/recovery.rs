@@ -68,6 +68,7 @@ pub(crate) fn open(options: FileLogOptions) -> Result<(Arc<Core>, OpenReport), L
     }
     check_tables(&options, &found.headers)?;
     let active = read_active(&options, &found, true, &mut report)?;
+    let active = enlarge_if_empty(&options, &mut found, active)?;
     let core = assemble(options, found, active, Some(lock), &mut report)?;
     check_known(&core)?;
     Ok((core, report))
@@ -557,6 +558,25 @@ fn believable(options: &FileLogOptions, last: u64, report: &mut OpenReport) -> u
         "the last record's timestamp ({last} µs) is more than a day ahead of the clock ({now} µs); new records follow the clock"
     ));
     now
+}
+
+/// An active segment without a record that is smaller than the options say is made anew in its size: a record that needs it could not
+/// turn to another segment, which would begin with the same GLSN.
+fn enlarge_if_empty(options: &FileLogOptions, found: &mut Found, active: Active) -> Result<Active, LogError> {
+    let is_empty = active.outcome.next == active.header.first;
+    if !is_empty || active.header.segment_bytes >= options.segment_size() {
+        return Ok(active);
+    }
+    let header = SegmentHeader { segment_bytes: options.segment_size(), epoch: active.epoch, ..active.header };
+    let file = match create_segment(&*options.disk, &options.dir, &header, CHUNK_BYTES as u64) {
+        Ok(file) => file,
+        // Without room for it the small one has to do.
+        Err(NotCreated::Cleanly(_)) => return Ok(active),
+        Err(NotCreated::Perhaps(error)) => return Err(error.into()),
+    };
+    *found.headers.last_mut().expect("the active segment is in it") = header;
+    let outcome = Outcome { end: SEGMENT_HEADER_BYTES as u32, marked: false, ..active.outcome };
+    Ok(Active { file, header, outcome, ..active })
 }
 
 /// The active segment has more entries than numbers may be held: it is sealed, and another begins.
