@@ -6,7 +6,6 @@ use std::process::{Command, Stdio};
 use plimsoll::{Db, MAX_VALUE_BYTES, Options, Retention};
 use plimsoll_disk::checksum::checksum;
 
-use crate::repository::Repository;
 use crate::run::{Folder, Ran, plimsoll, run, run_with_input};
 
 #[test]
@@ -141,81 +140,6 @@ fn a_wrong_command_line_ends_with_2() {
     ] {
         assert_eq!(run(arguments).code, 2, "{arguments:?}");
     }
-}
-
-/// Runs a script with a small file system at `$MOUNT`; `None` where the system does not let us mount one.
-fn with_small_disk(script: &str) -> Option<Ran> {
-    let folder = Folder::new();
-    let mount = "mount -t tmpfs -o size=24m plimsoll \"$MOUNT\" || exit 99\n";
-    let mut command = Command::new("unshare");
-    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &format!("{mount}{script}")]);
-    command.env("MOUNT", folder.path()).env("PLIMSOLL", env!("CARGO_BIN_EXE_plimsoll")).env("PLIMSOLL_MEMORY", "16MiB");
-    let ran = Ran::of(command.output().ok()?);
-    let refused = ran.code == 99 || ran.err.starts_with("unshare:");
-    if refused {
-        println!("not tested: the system does not let us mount a small file system: {}", ran.err);
-    }
-    (!refused).then_some(ran)
-}
-
-#[test]
-fn a_full_disk_fails_the_transaction_and_the_store_stays_usable() {
-    let script = r#"
-        set -e
-        "$PLIMSOLL" put "$MOUNT/store" k v > /dev/null
-        head -c 40000000 /dev/zero | "$PLIMSOLL" put "$MOUNT/store" large && exit 98 || echo "put ended with $?"
-        head -c 30000000 /dev/zero > "$MOUNT/filler" 2> /dev/null || true
-        "$PLIMSOLL" get "$MOUNT/store" k && echo
-        "$PLIMSOLL" get "$MOUNT/store" large || echo "get ended with $?"
-        rm "$MOUNT/filler"
-        "$PLIMSOLL" put "$MOUNT/store" k w
-        "$PLIMSOLL" get "$MOUNT/store" k && echo
-        "$PLIMSOLL" verify "$MOUNT/store" && echo sound
-    "#;
-    let Some(ran) = with_small_disk(script) else { return };
-    let ran = ran.fails(0, &["No space left", "free some space"]);
-    assert_eq!(ran.text(), "put ended with 6\nv\nget ended with 1\n2\nw\nsound\n", "{}", ran.err);
-}
-
-#[test]
-fn an_import_that_fills_the_disk_goes_on_once_there_is_space() {
-    let folder = Folder::new();
-    let repository = Repository::init(&folder.path().join("repository"));
-    let mut random = fastrand::Rng::with_seed(5);
-    for number in 0..20 {
-        let content: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(2 << 20).collect();
-        repository.commit("c", &[(&format!("{number}"), &content)]);
-    }
-    let script = format!(
-        r#"
-        "$PLIMSOLL" import git "{path}" "$MOUNT/store" > /dev/null; echo "ended with $?"
-        "$PLIMSOLL" scan "$MOUNT/store" --keys | head -n 1
-        mount -o remount,size=100m "$MOUNT"
-        "$PLIMSOLL" import git "{path}" "$MOUNT/store" > /dev/null; echo "ended with $?"
-        "$PLIMSOLL" scan "$MOUNT/store" --keys | wc -l
-        "$PLIMSOLL" get "$MOUNT/store" 19 | cmp - "{path}/19" && echo same
-        "#,
-        path = repository.path()
-    );
-    let Some(ran) = with_small_disk(&script) else { return };
-    let ran = ran.fails(0, &["No space left", "commits were imported", "run the same command again to continue"]);
-    assert_eq!(ran.text(), "ended with 6\n0\nended with 0\n20\nsame\n", "{}", ran.err);
-}
-
-#[test]
-fn a_file_system_that_is_read_only_can_be_read_and_says_so_to_writers() {
-    let script = r#"
-        set -e
-        "$PLIMSOLL" put "$MOUNT/store" k v > /dev/null
-        mount -o remount,ro "$MOUNT"
-        "$PLIMSOLL" get "$MOUNT/store" k && echo
-        "$PLIMSOLL" verify "$MOUNT/store" && echo sound
-        "$PLIMSOLL" put "$MOUNT/store" k w || echo "put ended with $?"
-        "$PLIMSOLL" put "$MOUNT/new" k w || echo "put ended with $?"
-    "#;
-    let Some(ran) = with_small_disk(script) else { return };
-    let ran = ran.fails(0, &["ead-only file system"]);
-    assert_eq!(ran.text(), "v\nsound\nput ended with 6\nput ended with 6\n", "{}", ran.err);
 }
 
 #[test]

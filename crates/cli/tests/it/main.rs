@@ -9,6 +9,7 @@
 mod bad_input;
 mod care;
 mod completions;
+mod disks;
 mod import;
 mod import_refusals;
 mod import_stops;

@@ -1,0 +1,157 @@
+//! Disks that are full, limited, or not to be written to.
+//!
+//! Full and read-only disks are real ones: small file systems in memory, each mounted in a namespace of its own. Where nobody may do
+//! that (a container without privileges) these tests fail and say so; only `PLIMSOLL_TEST_NO_MOUNT=1` passes them over. Limits and
+//! permissions need no mount and are tested everywhere.
+
+use std::env;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use crate::repository::Repository;
+use crate::run::{Folder, Ran, run};
+
+/// Set to pass over what needs a mount.
+const NO_MOUNT: &str = "PLIMSOLL_TEST_NO_MOUNT";
+
+/// Ways into a namespace in which one may mount: as root, and as anybody where users may make namespaces.
+const NAMESPACES: [&[&str]; 2] = [&["--mount"], &["--user", "--map-root-user", "--mount"]];
+
+/// A shell that knows where the command is.
+fn shell(program: &str, arguments: &[&str], script: &str) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments).arg(script);
+    command.env("PLIMSOLL", env!("CARGO_BIN_EXE_plimsoll")).env("PLIMSOLL_MEMORY", "16MiB");
+    command
+}
+
+/// Runs a script with a small file system at `$MOUNT`. `None` where nobody may mount one and somebody said that this is known.
+fn with_small_disk(script: &str) -> Option<Ran> {
+    if env::var_os(NO_MOUNT).is_some() {
+        return None;
+    }
+    let folder = Folder::new();
+    let script = format!("mount -t tmpfs -o size=24m plimsoll \"$MOUNT\" || exit 99\n{script}");
+    let mut refusals = String::new();
+    for namespace in NAMESPACES {
+        let arguments = [namespace, &["sh", "-c"]].concat();
+        match shell("unshare", &arguments, &script).env("MOUNT", folder.path()).output().map(Ran::of) {
+            Ok(ran) if ran.code != 99 && !ran.err.starts_with("unshare:") => return Some(ran),
+            Ok(ran) => refusals += &ran.err,
+            Err(error) => refusals += &format!("unshare: {error}\n"),
+        }
+    }
+    panic!(
+        "nobody may mount a small file system here, so full and read-only disks cannot be tested: run the tests as root, or where users \
+         may make namespaces, or set {NO_MOUNT}=1 to do without them\n{refusals}"
+    );
+}
+
+#[test]
+fn a_full_disk_fails_the_transaction_and_the_store_stays_usable() {
+    let script = r#"
+        set -e
+        "$PLIMSOLL" put "$MOUNT/store" k v > /dev/null
+        head -c 40000000 /dev/zero | "$PLIMSOLL" put "$MOUNT/store" large && exit 98 || echo "put ended with $?"
+        head -c 30000000 /dev/zero > "$MOUNT/filler" 2> /dev/null || true
+        "$PLIMSOLL" get "$MOUNT/store" k && echo
+        "$PLIMSOLL" get "$MOUNT/store" large || echo "get ended with $?"
+        rm "$MOUNT/filler"
+        "$PLIMSOLL" put "$MOUNT/store" k w
+        "$PLIMSOLL" get "$MOUNT/store" k && echo
+        "$PLIMSOLL" verify "$MOUNT/store" && echo sound
+    "#;
+    let Some(ran) = with_small_disk(script) else { return };
+    let ran = ran.fails(0, &["No space left", "free some space"]);
+    assert_eq!(ran.text(), "put ended with 6\nv\nget ended with 1\n2\nw\nsound\n", "{}", ran.err);
+}
+
+#[test]
+fn an_import_that_fills_the_disk_goes_on_once_there_is_space() {
+    let folder = Folder::new();
+    let repository = Repository::init(&folder.path().join("repository"));
+    let mut random = fastrand::Rng::with_seed(5);
+    for number in 0..20 {
+        let content: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(2 << 20).collect();
+        repository.commit("c", &[(&format!("{number}"), &content)]);
+    }
+    let script = format!(
+        r#"
+        "$PLIMSOLL" import git "{path}" "$MOUNT/store" > /dev/null; echo "ended with $?"
+        "$PLIMSOLL" scan "$MOUNT/store" --keys | head -n 1
+        mount -o remount,size=100m "$MOUNT"
+        "$PLIMSOLL" import git "{path}" "$MOUNT/store" > /dev/null; echo "ended with $?"
+        "$PLIMSOLL" scan "$MOUNT/store" --keys | wc -l
+        "$PLIMSOLL" get "$MOUNT/store" 19 | cmp - "{path}/19" && echo same
+        "#,
+        path = repository.path()
+    );
+    let Some(ran) = with_small_disk(&script) else { return };
+    let ran = ran.fails(0, &["No space left", "commits were imported", "run the same command again to continue"]);
+    assert_eq!(ran.text(), "ended with 6\n0\nended with 0\n20\nsame\n", "{}", ran.err);
+}
+
+#[test]
+fn a_file_system_that_is_read_only_can_be_read_and_says_so_to_writers() {
+    let script = r#"
+        set -e
+        "$PLIMSOLL" put "$MOUNT/store" k v > /dev/null
+        mount -o remount,ro "$MOUNT"
+        "$PLIMSOLL" get "$MOUNT/store" k && echo
+        "$PLIMSOLL" verify "$MOUNT/store" && echo sound
+        "$PLIMSOLL" put "$MOUNT/store" k w || echo "put ended with $?"
+        "$PLIMSOLL" put "$MOUNT/new" k w || echo "put ended with $?"
+    "#;
+    let Some(ran) = with_small_disk(script) else { return };
+    let ran = ran.fails(0, &["ead-only file system"]);
+    assert_eq!(ran.text(), "v\nsound\nput ended with 6\nput ended with 6\n", "{}", ran.err);
+}
+
+#[test]
+fn a_limit_to_the_size_of_files_fails_the_transaction_and_the_store_stays_usable() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    // Signal 25 would end the process; ignored, it leaves an error. The limit counts half KiB: 4 MiB.
+    let script = r#"
+        "$PLIMSOLL" put "$STORE" k v
+        (trap '' 25; ulimit -f 8192; head -c 9000000 /dev/zero | "$PLIMSOLL" put "$STORE" large; echo "put ended with $?"
+         "$PLIMSOLL" put "$STORE" small w)
+        "$PLIMSOLL" scan "$STORE"
+        "$PLIMSOLL" verify "$STORE" && echo sound
+    "#;
+    let ran = Ran::of(shell("sh", &["-c"], script).env("STORE", &store).output().unwrap());
+    let ran = ran.fails(0, &["File too large"]);
+    assert_eq!(ran.text(), "1\nput ended with 6\n2\nk\tv\nsmall\tw\nsound\n", "{}", ran.err);
+}
+
+/// Root needs no permission, so whoever is root becomes nobody for it.
+fn run_as_nobody(program: &str, arguments: &[&str]) -> Ran {
+    const NOBODY: u32 = 65_534;
+    let mut command = Command::new(program);
+    command.args(arguments).env("PLIMSOLL_MEMORY", "16MiB").stdin(Stdio::null());
+    if fs::metadata("/proc/self").unwrap().uid() == 0 {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    Ran::of(command.output().unwrap())
+}
+
+#[test]
+fn a_store_of_somebody_else_can_be_read_and_says_so_to_writers() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    run(&["put", &store, "k", "v"]).ok();
+    let program = folder.at("plimsoll");
+    fs::copy(env!("CARGO_BIN_EXE_plimsoll"), &program).unwrap();
+    let set_mode = |path: &str, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    let folders = [folder.at("store/log"), folder.at("store/index"), folder.at("store"), folder.at("")];
+    folders.iter().for_each(|path| set_mode(path, 0o555));
+    let nobody = |arguments: &[&str]| run_as_nobody(&program, arguments);
+    assert_eq!(nobody(&["get", &store, "k"]).ok().out, b"v");
+    nobody(&["verify", &store]).ok();
+    nobody(&["put", &store, "k", "w"]).fails(6, &["ermission denied", &store]);
+    nobody(&["put", &folder.at("new"), "k", "w"]).fails(6, &["ermission denied", "new"]);
+    folders.iter().for_each(|path| set_mode(path, 0o755));
+    assert_eq!(run(&["get", &store, "k"]).ok().out, b"v");
+}
