@@ -13,6 +13,7 @@ pub mod chunk;
 pub mod evictor;
 pub mod page;
 pub mod pool;
+pub mod prefetch;
 mod reserved;
 pub mod sorted;
 mod sync;

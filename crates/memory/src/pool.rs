@@ -455,6 +455,14 @@ impl PoolFile {
         }
     }
 
+    /// Page `number` if it is found without a lock: for whoever is going to want it soon and would not wait for it.
+    #[inline]
+    pub fn find(&self, number: u32, touch: Touch) -> Option<Page> {
+        let pool = &self.file.pool;
+        let key = self.key(number);
+        pool.frames.find(key, |frame| frame.try_pin(key, touch)).map(|frame| Page::new(pool, frame))
+    }
+
     #[cold]
     fn get_under_lock(&self, key: PageKey, touch: Touch) -> Result<Page, LoadError> {
         let pool = &self.file.pool;

@@ -97,6 +97,19 @@ impl Random {
 }
 
 #[test]
+fn a_page_is_found_without_a_load_only_while_it_is_resident() {
+    let (_budget, pool) = pool_of(1);
+    let (source, file) = numbered(&pool, 7);
+    assert!(file.find(3, Touch::Point).is_none());
+    drop(file.get(3, Touch::Point).unwrap());
+    assert_is(&file.find(3, Touch::Point).unwrap(), 7, 3);
+    assert!(file.find(4, Touch::Point).is_none());
+    pool.clear();
+    assert!(file.find(3, Touch::Point).is_none());
+    assert_eq!(source.loads.load(Ordering::Relaxed), 1);
+}
+
+#[test]
 fn a_page_is_loaded_once_and_then_found() {
     let (_budget, pool) = pool_of(1);
     let (source, file) = numbered(&pool, 7);
