@@ -12,11 +12,13 @@ pub fn checksum(seed: u64, bytes: &[u8]) -> u64 {
 
 /// Mixes parts of a place (store, file, offset) into a seed; the order of the parts matters.
 pub fn seed(parts: &[u64]) -> u64 {
-    let mut seed = 0x706c_696d_736f_6c6c;
-    for part in parts {
-        seed = xxh3_64_with_seed(&part.to_le_bytes(), seed);
-    }
-    seed
+    parts.iter().fold(0x706c_696d_736f_6c6c, |seed, part| seed_with(seed, *part))
+}
+
+/// Mixes one part more into a seed: `seed(&[a, b])` is `seed_with(seed(&[a]), b)`.
+#[inline]
+pub fn seed_with(seed: u64, part: u64) -> u64 {
+    xxh3_64_with_seed(&part.to_le_bytes(), seed)
 }
 
 #[cfg(test)]
@@ -28,6 +30,7 @@ mod tests {
         assert_ne!(checksum(1, b"abc"), checksum(1, b"abd"));
         assert_ne!(checksum(1, b"abc"), checksum(2, b"abc"));
         assert_ne!(seed(&[1, 2]), seed(&[2, 1]));
+        assert_eq!(seed(&[1, 2]), seed_with(seed(&[1]), 2));
     }
 
     #[test]

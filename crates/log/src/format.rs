@@ -32,9 +32,10 @@ const TABLE_PLACE: u64 = 2;
 const SIDE_PLACE: u64 = 3;
 const GENESIS: u64 = 4;
 
-/// The seed of everything in a segment: good bytes of another log or another segment fail under it.
+/// The seed of everything in a segment, as far as it is the same for all fragments: good bytes of another log or another segment
+/// fail under it.
 pub fn segment_seed(log_id: u128, first: Glsn) -> u64 {
-    place(log_id, SEGMENT_PLACE, first.0)
+    seed(&[place(log_id, SEGMENT_PLACE, first.0)])
 }
 
 /// The seed of the pages of an offset table.

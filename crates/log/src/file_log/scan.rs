@@ -9,6 +9,7 @@ use std::sync::Arc;
 use plimsoll_memory::budget::{Kind, Lease};
 use plimsoll_memory::chunk::Chunk;
 use plimsoll_memory::pool::{Page, Touch};
+use plimsoll_memory::prefetch::prefetch;
 
 use crate::entry::{EntryMeta, EntryView};
 use crate::error::LogError;
@@ -17,7 +18,7 @@ use crate::file_log::segment::Segment;
 use crate::file_log::table::StreamCursor;
 use crate::format::BLOCK_BYTES;
 use crate::format::layout::{block_of, payload_pieces};
-use crate::format::record::{ENTRY_HEADER_BYTES, EntryHeader, RecordHeader};
+use crate::format::record::{ENTRY_HEADER_BYTES, EntryHeader, RECORD_HEADER_BYTES, RecordHeader};
 use crate::glsn::{Glsn, StreamId};
 use crate::log::Scan;
 
@@ -29,6 +30,16 @@ const LOOKED_AT: u64 = 1 << 16;
 
 /// From so many entries on, a scan does not push anything else out of the pool.
 const LONG_SCAN: u64 = 4096;
+
+/// The processor is asked to bring bytes near so far ahead of the entry that is looked at, ...
+const AHEAD_BYTES: usize = 2048;
+
+/// ... again as soon as no more than so many of them are left.
+const AHEAD_LEFT_BYTES: usize = 1024;
+
+/// What an entry takes before its offset (its record's header), and most entries take behind it.
+const BEFORE_ENTRY_BYTES: usize = RECORD_HEADER_BYTES;
+const BEHIND_OFFSET_BYTES: u64 = 256;
 
 /// A walk over entries of a file log.
 pub struct FileScan<'a> {
@@ -50,6 +61,12 @@ pub struct FileScan<'a> {
     block_number: u64,
     /// Bytes of the block that are there.
     filled: usize,
+    /// Where in the block what was brought near ends; `usize::MAX` if there is nothing more to bring.
+    near: usize,
+    /// The block behind this one, pinned if it was resident when the scan came close to it.
+    next_block: Option<Page>,
+    /// Offset in the segment behind which the scan does not come; `u64::MAX` if it goes on.
+    last_byte: u64,
     /// Where the header of the last entry's record stands, and what it says.
     record_at: u32,
     record: EntryMeta,
@@ -105,6 +122,9 @@ impl<'a> FileScan<'a> {
             block: Block::None,
             block_number: NOWHERE,
             filled: 0,
+            near: usize::MAX,
+            next_block: None,
+            last_byte: u64::MAX,
             record_at: u32::MAX,
             record: NOTHING,
             body_bytes: 0,
@@ -129,6 +149,9 @@ impl<'a> FileScan<'a> {
             && let Err(error) = self.load_block(glsn, block_of(u64::from(offset)))
         {
             return self.fail(error);
+        }
+        if within + AHEAD_LEFT_BYTES > self.near {
+            self.bring_near(within);
         }
         let Some(header) = self.block_bytes().get(within..).and_then(EntryHeader::decode) else {
             return self.fail_at(glsn, offset);
@@ -223,13 +246,39 @@ impl<'a> FileScan<'a> {
         if segment.behind().is_none() && self.copy_open_block(number)? {
             return Ok(());
         }
+        let next_block = self.next_block.take().filter(|_| number == self.block_number.wrapping_add(1));
         self.block_number = NOWHERE;
         self.block = Block::None;
         let Some(segment) = self.segment.as_deref() else { return Ok(()) };
-        self.block = Block::Complete(self.core.page(segment, number, glsn, self.touch)?);
+        let page = match next_block {
+            Some(page) => page,
+            None => self.core.page(segment, number, glsn, self.touch)?,
+        };
+        self.block = Block::Complete(page);
         self.block_number = number;
         self.filled = BLOCK_BYTES;
+        self.near = 0;
         Ok(())
+    }
+
+    /// Has the bytes that the scan is about to walk over brought near, those at the front of the next block too.
+    fn bring_near(&mut self, within: usize) {
+        let Block::Complete(page) = &self.block else { return };
+        let block_start = self.block_number * BLOCK_BYTES as u64;
+        let last = self.last_byte.saturating_sub(block_start).min(BLOCK_BYTES as u64) as usize;
+        let wanted = within + AHEAD_BYTES;
+        let start = self.near.max(within.saturating_sub(BEFORE_ENTRY_BYTES));
+        prefetch(page.get(start..wanted.min(last)).unwrap_or_default());
+        self.near = if wanted < last { wanted } else { usize::MAX };
+        if wanted >= BLOCK_BYTES
+            && last == BLOCK_BYTES
+            && let Some(segment) = &self.segment
+        {
+            self.next_block = segment.pages.find(self.block_number as u32 + 1, self.touch);
+            if let Some(page) = &self.next_block {
+                prefetch(&page[..AHEAD_BYTES]);
+            }
+        }
     }
 
     fn copy_open_block(&mut self, wanted: u64) -> Result<bool, LogError> {
@@ -247,6 +296,7 @@ impl<'a> FileScan<'a> {
             return Ok(false);
         }
         self.filled = tail.end.offset as usize % BLOCK_BYTES;
+        self.near = usize::MAX;
         self.block_number = wanted;
         self.block = Block::Open(chunk);
         Ok(true)
@@ -300,6 +350,8 @@ impl<'a> FileScan<'a> {
             };
             if found > 0 {
                 self.batch = 0..found;
+                let last = u64::from(self.offsets[found - 1]) + BEHIND_OFFSET_BYTES;
+                self.last_byte = if self.next < limit { u64::MAX } else { last };
                 return Ok(true);
             }
         }
@@ -406,6 +458,7 @@ impl<'a> FileScan<'a> {
         self.segment = Some(segment);
         self.cursor = None;
         self.block = Block::None;
+        self.next_block = None;
         self.block_number = NOWHERE;
         self.record_at = u32::MAX;
     }

@@ -9,7 +9,7 @@
 //! offset in the segment: stale bytes, bytes of another place and bytes of another log all fail. `length` is a multiple of 8. Sixteen
 //! zero bytes where a header could stand mean: nothing more in this block.
 
-use plimsoll_disk::checksum::{checksum, seed};
+use plimsoll_disk::checksum::{checksum, seed_with};
 
 use crate::format::{BLOCK_BYTES, CODEC_NONE, put, u32_at, u64_at};
 
@@ -122,7 +122,7 @@ pub fn fragment_at(block: &[u8], at: usize, block_offset: u32, segment_seed: u64
 }
 
 fn fragment_seed(segment_seed: u64, epoch: u32, offset: u32) -> u64 {
-    seed(&[segment_seed, u64::from(epoch) << 32 | u64::from(offset)])
+    seed_with(segment_seed, u64::from(epoch) << 32 | u64::from(offset))
 }
 
 fn part_of(byte: u8) -> Option<FragmentType> {
