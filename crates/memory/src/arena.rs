@@ -2,15 +2,23 @@
 //!
 //! Address space is reserved up to a ceiling; of it the chunks below `usable` may be touched.
 //!
-//! Law: the bytes are initialised (zero from the start, later whatever the last holder left) and stay mapped until the arena is
-//! dropped, so an address inside it is valid as long as somebody holds the arena.
+//! Laws:
+//! 1. What was withdrawn is not resident, and does not come back as a part of a huge page: a block of 2 MiB of which a chunk is withdrawn
+//!    has small pages, until it is whole again. (The system fills huge pages when any byte of an untouched block is touched, and its
+//!    daemon makes them of blocks that are touched in part.)
+//! 2. The bytes are initialised (zero from the start, later whatever the last holder left) and stay mapped until the arena is
+//!    dropped, so an address inside it is valid as long as somebody holds the arena.
 #![allow(unsafe_code, reason = "maps memory and hands out addresses into it")]
 
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use crate::chunk::CHUNK_BYTES;
+
+/// A huge page, and the alignment of an arena.
+const BLOCK_BYTES: usize = 2 << 20;
+const CHUNKS_PER_BLOCK: usize = BLOCK_BYTES / CHUNK_BYTES;
 
 /// Where an arena's bytes come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +36,8 @@ pub(crate) struct Arena {
     usable: AtomicU32,
     ceiling: u32,
     backing: Backing,
+    /// By block: chunks that are withdrawn.
+    withdrawn: Box<[AtomicU8]>,
 }
 
 // SAFETY: the arena only hands out addresses; who may touch which bytes is the business of `Chunk`.
@@ -48,7 +58,9 @@ impl Arena {
                 NonNull::new(block).ok_or(io::ErrorKind::OutOfMemory)?
             }
         };
-        let arena = Self { base, usable: AtomicU32::new(0), ceiling, backing };
+        let blocks = (ceiling as usize).div_ceil(CHUNKS_PER_BLOCK);
+        let withdrawn = (0..blocks).map(|_| AtomicU8::new(0)).collect();
+        let arena = Self { base, usable: AtomicU32::new(0), ceiling, backing, withdrawn };
         arena.grow(chunks)?;
         Ok(arena)
     }
@@ -86,13 +98,36 @@ impl Arena {
 }
 
 impl Arena {
-    /// Gives the memory of a chunk that nobody holds back to the system; its bytes read as zeros from then on (or, where that cannot be
-    /// done, as they were).
-    pub(crate) fn discard(&self, chunk: u32) {
+    /// Gives the memory of a chunk that nobody holds back to the system, until [`Arena::restore`]; its bytes read as zeros from then on
+    /// (or, where that cannot be done, as they were). Under the budget's lock.
+    pub(crate) fn withdraw(&self, chunk: u32) {
+        if self.withdrawn[chunk as usize / CHUNKS_PER_BLOCK].fetch_add(1, Ordering::Relaxed) == 0 {
+            self.advise_block(chunk, rustix::mm::Advice::LinuxNoHugepage);
+        }
+        self.advise(chunk as usize * CHUNK_BYTES, CHUNK_BYTES, rustix::mm::Advice::LinuxDontNeed);
+    }
+
+    /// A chunk that was withdrawn may be touched again. Under the budget's lock.
+    pub(crate) fn restore(&self, chunk: u32) {
+        if self.withdrawn[chunk as usize / CHUNKS_PER_BLOCK].fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.advise_block(chunk, rustix::mm::Advice::LinuxHugepage);
+        }
+    }
+
+    /// Advises on the block that a chunk lies in, as far as it is usable.
+    fn advise_block(&self, chunk: u32, advice: rustix::mm::Advice) {
+        let start = chunk as usize / CHUNKS_PER_BLOCK * BLOCK_BYTES;
+        let end = (start + BLOCK_BYTES).min(self.usable.load(Ordering::Relaxed) as usize * CHUNK_BYTES);
+        self.advise(start, end - start, advice);
+    }
+
+    fn advise(&self, from: usize, bytes: usize, advice: rustix::mm::Advice) {
         if self.backing == Backing::Mapped {
-            let address = self.address(chunk).as_ptr().cast();
-            // SAFETY: the chunk lies inside the mapping (`address` checked it), is made of whole pages, and nobody holds it.
-            let _ = unsafe { rustix::mm::madvise(address, CHUNK_BYTES, rustix::mm::Advice::LinuxDontNeed) };
+            assert!(from + bytes <= self.usable.load(Ordering::Relaxed) as usize * CHUNK_BYTES);
+            let address = self.base.as_ptr().wrapping_add(from).cast();
+            // SAFETY: the range lies inside the mapping and is made of whole pages. The advices given are about the size of pages, and
+            // about a chunk that nobody holds. A system that refuses one keeps more memory; nothing else changes.
+            let _ = unsafe { rustix::mm::madvise(address, bytes, advice) };
         }
     }
 }
@@ -119,14 +154,13 @@ fn layout(bytes: usize) -> std::alloc::Layout {
 fn reserve(bytes: usize) -> io::Result<NonNull<u8>> {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     // One huge page more than needed, so that the start can be aligned to one.
-    const HUGE: usize = 2 << 20;
-    let padded = bytes + HUGE;
+    let padded = bytes + BLOCK_BYTES;
     // SAFETY: a new private mapping touches nobody's memory.
     let start = unsafe {
         mmap_anonymous(std::ptr::null_mut(), padded, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)?
     }
     .cast::<u8>();
-    let head = start.align_offset(HUGE);
+    let head = start.align_offset(BLOCK_BYTES);
     let base = start.wrapping_add(head);
     // SAFETY: both ranges are page-aligned parts of the mapping just made, outside [base, base + bytes).
     unsafe {

@@ -102,9 +102,8 @@ struct State {
     /// Taken from the back, where those stand that were given back last: their bytes are resident already. Retired from the front.
     free: VecDeque<u32>,
     retired: Vec<u32>,
-    /// By chunk: whether its memory was given back to the system since it was last taken. (A chunk that was never taken may be resident
-    /// all the same: a huge page comes as a whole.)
-    discarded: Vec<bool>,
+    /// By chunk: whether its memory was given to the system and not taken again since. A free one may be: it is taken last.
+    out: Vec<bool>,
     /// Chunks that were of the budget before it was made smaller.
     withdrawn: Vec<u32>,
     /// Chunks from this one on were never of the budget.
@@ -144,7 +143,7 @@ impl Budget {
         let arena = Arena::new(chunks, ceiling, backing).or_else(|_| Arena::new(chunks, chunks, backing))?;
         let state = State {
             free: (0..chunks).rev().collect(),
-            discarded: vec![false; chunks as usize],
+            out: vec![false; chunks as usize],
             made: chunks,
             ..State::default()
         };
@@ -318,7 +317,9 @@ impl Inner {
         }
         loop {
             if let Some(id) = state.free.pop_back() {
-                state.discarded[id as usize] = false;
+                if std::mem::take(&mut state.out[id as usize]) {
+                    self.arena.restore(id);
+                }
                 state.taken += u64::from(kind != Kind::Pages);
                 self.by_kind[kind as usize].fetch_add(CHUNK_BYTES as u64, Ordering::Relaxed);
                 self.note_taken(state);
@@ -395,7 +396,7 @@ impl Inner {
     fn retire(&self, state: &mut State, kind: Kind, bytes: u64) {
         let missing = state.missing_for(bytes);
         for _ in 0..missing {
-            let id = self.discard_one(state).expect("as many as are missing are free");
+            let id = self.withdraw_one(state).expect("as many as are missing are free");
             state.retired.push(id);
         }
         state.leased_bytes += bytes;
@@ -404,10 +405,10 @@ impl Inner {
     }
 
     /// Takes the free chunk that was given back the longest ago, and gives its memory to the system.
-    fn discard_one(&self, state: &mut State) -> Option<u32> {
+    fn withdraw_one(&self, state: &mut State) -> Option<u32> {
         let id = state.free.pop_front()?;
-        if !std::mem::replace(&mut state.discarded[id as usize], true) {
-            self.arena.discard(id);
+        if !std::mem::replace(&mut state.out[id as usize], true) {
+            self.arena.withdraw(id);
         }
         Some(id)
     }
@@ -440,7 +441,7 @@ impl Inner {
         let mut state = self.lock();
         let before = self.chunks.load(Ordering::Relaxed);
         while self.chunks.load(Ordering::Relaxed) > wanted {
-            if let Some(id) = self.discard_one(&mut state) {
+            if let Some(id) = self.withdraw_one(&mut state) {
                 state.withdrawn.push(id);
                 self.chunks.fetch_sub(1, Ordering::Relaxed);
                 continue;
@@ -478,7 +479,7 @@ impl Inner {
         (state.made..state.made + fresh).for_each(|id| state.free.push_front(id));
         state.made += fresh;
         let made = state.made as usize;
-        state.discarded.resize(made, false);
+        state.out.resize(made, false);
         self.chunks.store(wanted, Ordering::Relaxed);
         Ok(())
     }

@@ -53,4 +53,19 @@ fn a_budget_that_becomes_smaller_gives_memory_back_and_its_ceiling_is_no_memory(
     assert!(others.len() > 20 * 16);
     drop((file, pool, others));
     assert_eq!(budget.free_bytes(), 32 * MIB);
+    drop(budget);
+
+    // Huge pages come as a whole: half of each is withdrawn before it was ever touched.
+    let before = memory()[0];
+    let budget = Budget::new(64 * MIB, Backing::Mapped).unwrap();
+    let mut chunks: Vec<_> = (0..1024).map(|_| budget.take(Kind::Sort).unwrap()).collect();
+    let mut kept: Vec<_> = (0..1024).map(|_| chunks.pop().unwrap()).step_by(2).collect();
+    drop(chunks);
+    let lease = budget.lease(Kind::Metadata, budget.free_bytes()).unwrap();
+    kept.iter_mut().for_each(|chunk| chunk.fill(1));
+    let held = memory()[0] - before;
+    assert!(held < 33 * MIB, "{held} bytes where half of 64 MiB is leased");
+    drop((lease, kept));
+    let mut all: Vec<_> = (0..1024).map(|_| budget.take(Kind::Sort).unwrap()).collect();
+    all.iter_mut().for_each(|chunk| chunk.fill(2));
 }

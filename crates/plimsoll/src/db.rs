@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::history::{Diff, History};
 use crate::keyspace_commits;
 use crate::keyspaces::{Keyspace, KeyspaceInfo};
+use crate::memory_limit;
 use crate::open;
 use crate::options::{Options, Retention};
 use crate::snapshot::{Moment, Snapshot};
@@ -137,6 +138,16 @@ impl Db {
     /// Who uses how much, and how far the store has come.
     pub fn stats(&self) -> Stats {
         stats::stats(&self.store)
+    }
+
+    /// Gives the store another memory budget while it is in use. What a smaller one gives up goes back to the system at once; where
+    /// memtables are in the way they are flushed. At least [`crate::MIN_MEMORY_BYTES`], at most the machine's memory.
+    ///
+    /// # Errors
+    /// [`crate::Error::InvalidInput`] (below the minimum, or more than there is); [`crate::Error::OutOfBudget`] where transactions,
+    /// values and pinned pages hold more than the new budget: who holds how much is in it. The budget is then as it was.
+    pub fn set_memory(&self, bytes: u64) -> Result<()> {
+        memory_limit::set(&self.store, bytes)
     }
 
     /// Reads every byte of the store and checks it. Problems are listed, not fatal.

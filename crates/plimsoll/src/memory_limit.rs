@@ -1,12 +1,65 @@
-//! How much memory there is to have: the container's limit, or the machine's.
+//! How much memory a store has: what there is to have when it is opened, and what it is given later.
 
 use plimsoll_disk::machine::{cgroup_limit_bytes, total_memory_bytes};
+use plimsoll_memory::budget::{OutOfBudget, ResizeError};
 
-use crate::options::MIN_MEMORY_BYTES;
+use crate::error::{Error, Result};
+use crate::open::POOL_FLOOR_SHARE;
+use crate::options::{MIN_MEMORY_BYTES, check_memory_bytes};
+use crate::steps;
+use crate::store::Store;
 
 /// A quarter of the container's limit (cgroup v1 or v2) or of the machine's memory, whichever is less; at least the minimum.
 pub(crate) fn default_memory_bytes() -> u64 {
     let machine = total_memory_bytes().unwrap_or(4 << 30);
-    let available = cgroup_limit_bytes().map_or(machine, |limit| limit.min(machine));
-    (available / 4).max(MIN_MEMORY_BYTES)
+    quarter_of(machine, cgroup_limit_bytes())
+}
+
+fn quarter_of(machine: u64, container: Option<u64>) -> u64 {
+    (container.map_or(machine, |limit| limit.min(machine)) / 4).max(MIN_MEMORY_BYTES)
+}
+
+/// What a budget can be made while the store is open: all the memory of the machine, or what it has already.
+pub(crate) fn ceiling_bytes(memory_bytes: u64) -> u64 {
+    total_memory_bytes().unwrap_or(0).max(memory_bytes)
+}
+
+/// Gives an open store another budget. Where it has to become smaller and memtables are in the way, they are flushed.
+pub(crate) fn set(store: &Store, bytes: u64) -> Result<()> {
+    check_memory_bytes(bytes)?;
+    let resize = || store.pool.resize(bytes, bytes / POOL_FLOOR_SHARE);
+    match resize() {
+        Err(ResizeError::Held { .. }) if store.check_writable().is_ok() => {
+            steps::flush(store)?;
+            resize()
+        }
+        resized => resized,
+    }
+    .map_err(of_resize)
+}
+
+fn of_resize(error: ResizeError) -> Error {
+    let message = error.to_string();
+    match error {
+        ResizeError::BeyondCeiling { .. } => Error::invalid(message),
+        ResizeError::Held { missing_bytes, usage } => Error::OutOfBudget(OutOfBudget {
+            needed_bytes: missing_bytes,
+            kind: plimsoll_memory::budget::Kind::Pages,
+            usage,
+        }),
+        ResizeError::Refused { .. } => Error::Io { kind: std::io::ErrorKind::OutOfMemory, message },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_a_quarter_of_the_container_or_the_machine_and_never_below_the_minimum() {
+        assert_eq!(quarter_of(8 << 30, None), 2 << 30);
+        assert_eq!(quarter_of(8 << 30, Some(1 << 30)), 256 << 20);
+        assert_eq!(quarter_of(8 << 30, Some(1 << 60)), 2 << 30);
+        assert_eq!(quarter_of(8 << 30, Some(10 << 20)), MIN_MEMORY_BYTES);
+    }
 }

@@ -26,12 +26,14 @@ use crate::index::manifest::Manifest;
 use crate::index::{Ground, Index};
 use crate::keyspace_commits;
 use crate::keyspaces::Keyspaces;
+use crate::memory_limit::ceiling_bytes;
 use crate::options::{Durability, Options};
 use crate::replay::replay;
 use crate::retention::RetentionHorizon;
 use crate::run::PARTITION_BYTES;
 use crate::snapshots::Snapshots;
 use crate::store::Store;
+use crate::upkeep::Upkeep;
 
 /// The part of the budget that the page pool never gives away: one in this many.
 pub(crate) const POOL_FLOOR_SHARE: u64 = 8;
@@ -60,8 +62,9 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
     options.check()?;
     find_or_make_folder(path, &options)?;
     let lock = take_lock(path, &options)?;
-    let budget = Budget::new(options.memory_bytes, Backing::Mapped)?;
+    let budget = Budget::with_ceiling(options.memory_bytes, ceiling_bytes(options.memory_bytes), Backing::Mapped)?;
     let pool = Pool::new(&budget, options.memory_bytes / POOL_FLOOR_SHARE)?;
+    let upkeep = Upkeep::start(&pool, &options)?;
     make_folders(path, &options)?;
     let manifest = Manifest::read(&*options.disk, &path.join("index"))?;
     let (file_log, report) = FileLog::open(log_options(path, &options, &budget, &pool, manifest.as_ref()))?;
@@ -103,6 +106,7 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
         options,
         budget,
         pool,
+        upkeep: Mutex::new(upkeep),
         log,
         file_log,
         index,

@@ -52,6 +52,7 @@ pub struct Options {
     pub(crate) create: bool,
     pub(crate) retention: Retention,
     pub(crate) background: bool,
+    pub(crate) evictor: bool,
     pub(crate) memtable_bytes: Option<u64>,
     pub(crate) segment_bytes: Option<u64>,
     pub(crate) disk: Arc<dyn Disk>,
@@ -67,6 +68,7 @@ impl Default for Options {
             create: true,
             retention: Retention::Forever,
             background: true,
+            evictor: true,
             memtable_bytes: None,
             segment_bytes: None,
             disk: Arc::new(OsDisk::new()),
@@ -119,6 +121,12 @@ impl Options {
         self
     }
 
+    /// Whether room is made ahead of those who need it (the default); if not, everybody evicts for himself. For measuring.
+    pub fn evictor(mut self, yes: bool) -> Self {
+        self.evictor = yes;
+        self
+    }
+
     /// Bytes at which a memtable is flushed; by default a share of the budget.
     pub fn memtable_bytes(mut self, bytes: u64) -> Self {
         self.memtable_bytes = Some(bytes);
@@ -140,12 +148,7 @@ impl Options {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        if self.memory_bytes < MIN_MEMORY_BYTES {
-            return Err(Error::invalid(format!(
-                "a memory budget of {} bytes is below the minimum of {MIN_MEMORY_BYTES} bytes (16 MiB); give it more",
-                self.memory_bytes
-            )));
-        }
+        check_memory_bytes(self.memory_bytes)?;
         if let Some(bytes) = self.segment_bytes
             && !(64 << 10..=1 << 30).contains(&bytes)
         {
@@ -166,14 +169,26 @@ impl Options {
     pub(crate) fn memtable_limit_bytes(&self) -> u64 {
         self.memtable_bytes.unwrap_or((self.memory_bytes / 8).clamp(1 << 20, 64 << 20))
     }
+}
 
-    pub(crate) fn write_set_limit_bytes(&self) -> u64 {
-        (self.memory_bytes / 8).clamp(1 << 20, 64 << 20)
+/// Refuses a budget below the minimum.
+pub(crate) fn check_memory_bytes(bytes: u64) -> Result<()> {
+    if bytes >= MIN_MEMORY_BYTES {
+        return Ok(());
     }
+    Err(Error::invalid(format!(
+        "a memory budget of {bytes} bytes is below the minimum of {MIN_MEMORY_BYTES} bytes (16 MiB); give it more"
+    )))
+}
 
-    pub(crate) fn read_set_limit_bytes(&self) -> u64 {
-        (self.memory_bytes / 64).clamp(128 << 10, 16 << 20)
-    }
+/// What a transaction may hold of its writes under a budget.
+pub(crate) fn write_set_limit_bytes(memory_bytes: u64) -> u64 {
+    (memory_bytes / 8).clamp(1 << 20, 64 << 20)
+}
+
+/// What a transaction may hold of what it read.
+pub(crate) fn read_set_limit_bytes(memory_bytes: u64) -> u64 {
+    (memory_bytes / 64).clamp(128 << 10, 16 << 20)
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! Who uses how much, and how far the store has come.
 
 use plimsoll_memory::budget::Kind;
+use plimsoll_memory::chunk::CHUNK_BYTES;
+use plimsoll_memory::evictor;
+use plimsoll_memory::page::PAGE_BYTES;
 
 use crate::error::Result;
 pub use crate::index::IndexStats;
@@ -20,6 +23,42 @@ pub struct MemoryStats {
     pub by_kind: Vec<(&'static str, u64)>,
 }
 
+/// How often memory was short since the store was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PressureStats {
+    /// Pages that somebody who missed a page had to evict himself, because no frame was free.
+    pub inline_page_evictions: u64,
+    /// Times that somebody who wanted other memory found none free, and made the pool evict.
+    pub inline_chunk_evictions: u64,
+    /// Times that somebody waited for memory.
+    pub waits: u64,
+    /// Times that somebody was refused memory; most then flush, spill or coarsen, and go on.
+    pub refusals: u64,
+}
+
+/// What the evictor did since the store was opened; zeros where it is switched off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EvictorStats {
+    /// Batches of pages evicted.
+    pub rounds: u64,
+    /// Pages evicted.
+    pub victims: u64,
+    /// Bytes made free.
+    pub bytes: u64,
+    /// Of these, bytes for other things than pages.
+    pub chunk_bytes: u64,
+    /// Times it was woken because free frames for pages were few.
+    pub woken_for_frames: u64,
+    /// Times it was woken because memory for other things was low.
+    pub woken_for_chunks: u64,
+    /// Times it was woken by somebody who had to evict for himself.
+    pub woken_inline: u64,
+    /// Nanoseconds from a call to the first room, on average.
+    pub reaction_nanos: u64,
+    /// Bytes that it keeps free for pages, and for other things, at the measured rate.
+    pub room_bytes: (u64, u64),
+}
+
 /// The page pool since the store was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolStats {
@@ -27,7 +66,9 @@ pub struct PoolStats {
     pub hits: u64,
     /// Pages read from disk.
     pub loads: u64,
-    /// Pages evicted.
+    /// Times that a reader waited for a page that another was loading.
+    pub waits: u64,
+    /// Pages evicted, by whomever.
     pub evictions: u64,
     /// Pages in memory now.
     pub resident_pages: u64,
@@ -40,6 +81,10 @@ pub struct PoolStats {
 pub struct Stats {
     /// Memory under the budget.
     pub memory: MemoryStats,
+    /// How often memory was short.
+    pub pressure: PressureStats,
+    /// Who keeps room in memory.
+    pub evictor: EvictorStats,
     /// The page pool.
     pub pool: PoolStats,
     /// The log.
@@ -63,6 +108,7 @@ pub struct Stats {
 /// Counts.
 pub(crate) fn stats(store: &Store) -> Stats {
     let usage = store.budget.usage();
+    let pressure = store.budget.pressure();
     let pool = store.pool.stats();
     let bounds = store.log.bounds();
     let keyspaces = store.keyspaces.all();
@@ -73,12 +119,20 @@ pub(crate) fn stats(store: &Store) -> Stats {
             peak_bytes: usage.peak_bytes,
             by_kind: usage.by_kind.iter().map(|&(kind, bytes)| (kind_name(kind), bytes)).collect(),
         },
+        pressure: PressureStats {
+            inline_page_evictions: pool.inline_evictions,
+            inline_chunk_evictions: pressure.inline_evictions,
+            waits: pressure.waits,
+            refusals: pressure.refusals,
+        },
+        evictor: of_evictor(store.pool.evictor_stats()),
         pool: PoolStats {
             hits: pool.hits,
             loads: pool.loads,
+            waits: pool.waits,
             evictions: pool.evictions,
             resident_pages: pool.resident,
-            page_bytes: plimsoll_memory::page::PAGE_BYTES as u64,
+            page_bytes: PAGE_BYTES as u64,
         },
         log: LogBounds { first: bounds.first.0, next: bounds.next.0, durable: bounds.durable.0 },
         index: store.index.stats(),
@@ -88,6 +142,20 @@ pub(crate) fn stats(store: &Store) -> Stats {
         keyspaces: keyspaces.len() as u64,
         disk_bytes: disk_bytes(store).unwrap_or(0),
         warnings: store.warnings.clone(),
+    }
+}
+
+fn of_evictor(stats: evictor::EvictorStats) -> EvictorStats {
+    EvictorStats {
+        rounds: stats.rounds,
+        victims: stats.victims,
+        bytes: stats.bytes,
+        chunk_bytes: stats.chunk_bytes,
+        woken_for_frames: stats.woken_for_frames,
+        woken_for_chunks: stats.woken_for_chunks,
+        woken_inline: stats.woken_inline,
+        reaction_nanos: stats.reaction_nanos,
+        room_bytes: (stats.high_frames * PAGE_BYTES as u64, stats.high_chunks * CHUNK_BYTES as u64),
     }
 }
 

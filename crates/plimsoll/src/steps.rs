@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::evictor;
 
 use crate::error::Result;
 use crate::index::{Horizon, Progress};
@@ -34,6 +35,9 @@ pub(crate) fn step(store: &Store) -> Result<bool> {
     if store.log.bounds().durable < store.log.readable() {
         // What is readable and not durable is a buffered commit, which somebody must sync.
         store.file_log.sync()?;
+        return Ok(true);
+    }
+    if store.upkeep.lock().unwrap_or_else(std::sync::PoisonError::into_inner).step() == evictor::Progress::Worked {
         return Ok(true);
     }
     if store.index.flush_step()? == Progress::Worked {

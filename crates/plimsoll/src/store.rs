@@ -22,6 +22,7 @@ use crate::keyspaces::Keyspaces;
 use crate::options::Options;
 use crate::retention::RetentionHorizon;
 use crate::snapshots::{OpenMoment, Snapshots};
+use crate::upkeep::Upkeep;
 
 /// An open store.
 pub(crate) struct Store {
@@ -29,6 +30,7 @@ pub(crate) struct Store {
     pub(crate) options: Options,
     pub(crate) budget: Budget,
     pub(crate) pool: Arc<Pool>,
+    pub(crate) upkeep: Mutex<Upkeep>,
     pub(crate) log: Arc<dyn Log>,
     pub(crate) file_log: Arc<FileLog>,
     pub(crate) index: Arc<Index>,
@@ -146,6 +148,7 @@ impl Store {
         }
         let flushed = if self.options.read_only { Ok(()) } else { self.settle() };
         self.index.close();
+        *self.upkeep.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Upkeep::Nobody;
         let closed = self.file_log.close().map_err(Error::from);
         self.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         flushed.and(closed)

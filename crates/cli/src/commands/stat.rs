@@ -21,6 +21,8 @@ pub(crate) fn run(globals: &Globals, args: &Stat, output: &mut Output) -> Outcom
         Section::new("log", of_log(&stats)),
         Section::new("index", of_index(&stats)),
         Section::new("memory", of_memory(&stats)),
+        Section::new("pressure", of_pressure(&stats)),
+        Section::new("evictor", of_evictor(&stats)),
         Section::new("pool", of_pool(&stats)),
     ])?;
     Ok(Exit::Done)
@@ -98,6 +100,33 @@ fn of_memory(stats: &Stats) -> Vec<Fact> {
     facts
 }
 
+fn of_pressure(stats: &Stats) -> Vec<Fact> {
+    let pressure = &stats.pressure;
+    vec![
+        Fact::count("inline page evictions", pressure.inline_page_evictions),
+        Fact::count("inline chunk evictions", pressure.inline_chunk_evictions),
+        Fact::count("waits", pressure.waits),
+        Fact::count("refusals", pressure.refusals),
+    ]
+}
+
+fn of_evictor(stats: &Stats) -> Vec<Fact> {
+    let evictor = &stats.evictor;
+    let reaction = std::time::Duration::from_nanos(evictor.reaction_nanos);
+    vec![
+        Fact::count("rounds", evictor.rounds),
+        Fact::count("victims", evictor.victims),
+        Fact::bytes("bytes made free", evictor.bytes),
+        Fact::bytes("of these for other things than pages", evictor.chunk_bytes),
+        Fact::count("woken for frames", evictor.woken_for_frames),
+        Fact::count("woken for chunks", evictor.woken_for_chunks),
+        Fact::count("woken inline", evictor.woken_inline),
+        Fact::new("reaction", show_duration(reaction), reaction.as_secs_f64()),
+        Fact::bytes("room for pages", evictor.room_bytes.0),
+        Fact::bytes("room for other things", evictor.room_bytes.1),
+    ]
+}
+
 fn of_pool(stats: &Stats) -> Vec<Fact> {
     let pool = &stats.pool;
     vec![
@@ -105,6 +134,7 @@ fn of_pool(stats: &Stats) -> Vec<Fact> {
         Fact::bytes("page bytes", pool.page_bytes),
         Fact::count("hits", pool.hits),
         Fact::count("loads", pool.loads),
+        Fact::count("waits", pool.waits),
         Fact::count("evictions", pool.evictions),
     ]
 }

@@ -9,5 +9,6 @@
 mod api;
 mod bad_input;
 mod large;
+mod memory;
 mod review;
 mod tidy;

@@ -1,0 +1,70 @@
+//! The budget and who keeps room in it, as a user sees them.
+
+use plimsoll::{Db, Error, MIN_MEMORY_BYTES, Options};
+
+fn key(number: u32) -> [u8; 4] {
+    number.wrapping_mul(0x9e37_79b1).to_be_bytes()
+}
+
+#[test]
+fn a_store_without_an_evictor_gives_the_same_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options::new().memory_bytes(MIN_MEMORY_BYTES).evictor(false);
+    let db = Db::open(dir.path().join("store"), options).unwrap();
+    let keyspace = db.keyspace("default").unwrap();
+    let mut tx = db.begin();
+    for number in 0..40_000u32 {
+        tx.put(&keyspace, &key(number), &[7; 800]).unwrap();
+    }
+    tx.commit().unwrap();
+    let snapshot = db.snapshot();
+    for number in 0..40_000 {
+        assert_eq!(snapshot.get(&keyspace, &key(number)).unwrap().unwrap(), &[7; 800][..]);
+    }
+    let stats = db.stats();
+    assert_eq!((stats.evictor.rounds, stats.evictor.victims), (0, 0));
+    assert!(stats.pressure.inline_page_evictions > 0, "{stats:?}");
+}
+
+#[test]
+fn a_store_that_is_stepped_makes_room_in_its_steps() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options::new().memory_bytes(MIN_MEMORY_BYTES).background(false);
+    let db = Db::open(dir.path().join("store"), options).unwrap();
+    let keyspace = db.keyspace("default").unwrap();
+    let mut tx = db.begin();
+    for number in 0..30_000u32 {
+        tx.put(&keyspace, &key(number), &[7; 800]).unwrap();
+    }
+    tx.commit().unwrap();
+    for number in 0..30_000 {
+        assert!(db.snapshot().get(&keyspace, &key(number)).unwrap().is_some());
+    }
+    assert_eq!(db.stats().evictor.victims, 0);
+    while db.step().unwrap() {}
+    let stats = db.stats();
+    assert!(stats.evictor.victims > 0 && stats.evictor.room_bytes.1 >= 512 << 10, "{stats:?}");
+    assert!(stats.memory.free_bytes >= stats.evictor.room_bytes.1, "{stats:?}");
+}
+
+#[test]
+fn a_budget_that_open_transactions_fill_is_not_made_smaller_and_says_who_fills_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(64 << 20)).unwrap();
+    let keyspace = db.keyspace("default").unwrap();
+    let open: Vec<_> = (0..6)
+        .map(|writer| {
+            let mut tx = db.begin();
+            (0..6000u32).for_each(|number| tx.put(&keyspace, &key(writer << 20 | number), &[1; 900]).unwrap());
+            tx
+        })
+        .collect();
+    let error = db.set_memory(MIN_MEMORY_BYTES).unwrap_err();
+    assert!(matches!(&error, Error::OutOfBudget(_)) && error.to_string().contains("WriteSet"), "{error}");
+    assert_eq!(db.stats().memory.limit_bytes, 64 << 20);
+    for tx in open {
+        tx.commit().unwrap();
+    }
+    db.set_memory(MIN_MEMORY_BYTES).unwrap();
+    assert!(db.snapshot().get(&keyspace, &key(5 << 20 | 5999)).unwrap().is_some());
+}
