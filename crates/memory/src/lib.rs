@@ -9,6 +9,7 @@
 
 mod arena;
 pub mod budget;
+pub mod cache;
 pub mod chunk;
 pub mod evictor;
 pub mod page;

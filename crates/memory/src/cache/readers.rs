@@ -6,6 +6,11 @@
 //! Law: a reader writes its line and then looks whether the index still means the entry; an evictor takes the entry out of the index and
 //! then looks at the lines. In the one order of those four steps one of the two sees the other.
 
+#[cfg(loom)]
+use loom::sync::atomic::fence;
+#[cfg(not(loom))]
+use std::sync::atomic::fence;
+
 use super::policy::Queue;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -96,7 +101,8 @@ impl Readers {
 
     /// Whether somebody may be reading this segment, which the index means no more.
     pub(super) fn is_read(&self, queue: Queue, sequence: u64, modulus: u64) -> bool {
-        order();
+        // Between the evictor's two steps: the index, then the lines.
+        fence(Ordering::SeqCst);
         self.lines.iter().any(|line| {
             // SeqCst: the second of the evictor's two steps; pairs with `begin`.
             let span = Span::of_word(line.reading.load(Ordering::SeqCst));
@@ -134,16 +140,12 @@ impl Drop for Reading<'_> {
     }
 }
 
-/// Loom knows no order of SeqCst accesses, only of SeqCst fences.
-#[cfg(loom)]
-fn order() {
-    loom::sync::atomic::fence(Ordering::SeqCst);
-}
-
-/// An evictor's earlier stores to the index are ordered before its look at the lines. The reader's own two steps are SeqCst accesses.
-#[cfg(not(loom))]
+/// Between a reader's two steps. Its SeqCst accesses are in order by themselves; loom knows an order of SeqCst fences only.
 #[inline]
-fn order() {}
+fn order() {
+    #[cfg(loom)]
+    fence(Ordering::SeqCst);
+}
 
 #[cfg(not(loom))]
 fn yield_now() {

@@ -43,11 +43,12 @@ impl Slot {
             Queue::Small => 2,
             Queue::Main => 3,
         };
-        Self(kind << KIND_SHIFT | u64::from(touches.min(MAX_TOUCHES)) * TOUCH | tag_of(hash) | position & PLACE_MASK)
+        let touches = u64::from(touches.min(MAX_TOUCHES)) * TOUCH;
+        Self((kind << KIND_SHIFT) | touches | tag_of(hash) | (position & PLACE_MASK))
     }
 
     pub(super) fn ghost(hash: u64, died_at: u64) -> Self {
-        Self(1 << KIND_SHIFT | tag_of(hash) | died_at & PLACE_MASK)
+        Self((1 << KIND_SHIFT) | tag_of(hash) | (died_at & PLACE_MASK))
     }
 
     pub(super) fn kind(self) -> Kind {

@@ -1,0 +1,526 @@
+//! The object cache: keys and values of any size, under one number of bytes with everything counted.
+//!
+//! Entries are bytes in segments of the budget's chunks, one after the other in two queues; eviction reads the queues from their old
+//! ends, so it is the same as cleaning, and no memory is lost to size classes. The index, its ghosts and the half-filled segments are part of the
+//! number; the tables in proportion to the cache are leased from the same budget.
+//!
+//! ```text
+//! index   pages of 8-byte slots: tag, touches, place           (index.rs, slot.rs)
+//!            |            \ ghosts of what left the small queue too early
+//! queues  small: old ... young     main: old ... young          (queue.rs, entry.rs)
+//!            evicted or moved on ->   evicted or sent round     (policy.rs decides, keeper.rs does)
+//! memory  segments of 4 to 64 KiB of the budget's chunks        (segments.rs)
+//! ```
+//!
+//! Laws:
+//! 1. Segments in use never exceed the limit, at no moment and with however many threads.
+//! 2. A hit takes no lock: it claims a line of its own ([`readers`]), copies, frees it, and counts a touch unless there are three already.
+//!    What a reader looks at stays as it is; a reader that stalls holds back the segments of one entry.
+//! 3. Dropping everything at any moment changes no answer but found to not found. What was removed or replaced is never found again.
+//! 4. The order of locks: a load's, the cache's, the budget's. The cache asks the budget for free chunks only.
+//!
+//! ```
+//! use plimsoll_memory::budget::{Backing, Budget};
+//! use plimsoll_memory::cache::{Cache, CacheOptions};
+//!
+//! let budget = Budget::new(16 << 20, Backing::Mapped)?;
+//! let cache = Cache::new(&budget, CacheOptions::of_bytes(4 << 20))?;
+//! cache.insert(b"colour", b"red");
+//! assert_eq!(cache.get(b"colour").as_deref(), Some(&b"red"[..]));
+//! let loaded = cache.get_or_load(b"size", || Ok::<_, std::io::Error>(b"large".to_vec()))?;
+//! assert_eq!(loaded, b"large");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod entry;
+mod index;
+mod keeper;
+mod loads;
+mod policy;
+mod queue;
+mod readers;
+mod segments;
+mod slot;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+
+use std::cell::Cell;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use plimsoll_disk::checksum::checksum;
+use plimsoll_disk::clock::{Clock, SystemClock};
+
+use crate::budget::{Budget, Kind, Lease, OutOfBudget, Reclaim};
+use crate::chunk::CHUNK_BYTES;
+use entry::Placed;
+pub use entry::{Pieces, Value};
+use index::{Index, Pages};
+use keeper::{Arrival, Keeper, Measure};
+pub use loads::LoadFailed;
+use loads::{Loads, Turn};
+pub use policy::Eviction;
+use policy::Queue;
+use queue::{Ring, offset_of, sequence_of};
+use readers::{Readers, Span};
+use segments::{Owner, Segments};
+use slot::Slot;
+
+/// The smallest cache: two queues, an index, and room to move.
+pub const MIN_CACHE_BYTES: u64 = 64 << 10;
+
+/// What is compared with the cache's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Counting {
+    /// All memory that the cache takes. The default.
+    Everything,
+    /// Bytes of values only, as most published hit ratios count. What the cache takes beyond comes out of the budget: for
+    /// comparisons, not for a process that has to keep to a line.
+    Values,
+}
+
+/// How a cache is made.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CacheOptions {
+    /// The number: bytes, at least [`MIN_CACHE_BYTES`]. With [`Counting::Everything`] rounded down to whole segments.
+    pub memory_bytes: u64,
+    /// What is compared with it.
+    pub counting: Counting,
+    /// What stays and what leaves.
+    pub eviction: Eviction,
+    /// The largest entry, as a part of the cache: 0 to 0.5. Default: 0.25. An entry larger than a 64th of the cache stays for long only if it is
+    /// touched as much as what it displaces.
+    pub largest_part: f64,
+    /// What time to live is measured with.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl CacheOptions {
+    /// A cache of so many bytes, everything else as by default.
+    pub fn of_bytes(memory_bytes: u64) -> Self {
+        Self {
+            memory_bytes,
+            counting: Counting::Everything,
+            eviction: Eviction::default(),
+            largest_part: 0.25,
+            clock: Arc::new(SystemClock::new()),
+        }
+    }
+}
+
+/// Counters and sizes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CacheStats {
+    /// Look-ups that found something.
+    pub hits: u64,
+    /// Look-ups that did not.
+    pub misses: u64,
+    /// Entries that entered.
+    pub insertions: u64,
+    /// Entries that were too large, or for which no room could be made.
+    pub refusals: u64,
+    /// Entries that left to make room, or because they had expired.
+    pub evictions: u64,
+    /// Insertions of keys that had left the small queue too early, by their ghosts.
+    pub returns: u64,
+    /// Bytes copied to keep entries when their segment was needed.
+    pub moved_bytes: u64,
+    /// Entries now.
+    pub entries: u64,
+    /// Ghosts now.
+    pub ghosts: u64,
+    /// Bytes of entries now, each with its header, key, value and rounding.
+    pub live_bytes: u64,
+    /// Bytes of what was removed or replaced and not cleaned away yet.
+    pub dead_bytes: u64,
+    /// Memory in use: all segments, whole, and the tables.
+    pub memory_bytes: u64,
+    /// Of that, the index.
+    pub index_bytes: u64,
+    /// Of that, the tables.
+    pub table_bytes: u64,
+    /// The most that `memory_bytes` may be, with everything counted.
+    pub limit_bytes: u64,
+}
+
+/// A cache of bytes by bytes. See the [module](self).
+pub struct Cache {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Shared,
+    keeper: Mutex<Keeper>,
+    loads: Loads,
+    clock: Arc<dyn Clock>,
+    /// Whether there ever was an entry that expires: before that nobody asks for the time.
+    expires: AtomicBool,
+    tables: Lease,
+}
+
+/// What readers use without the lock.
+struct Shared {
+    segments: Segments,
+    index: Index,
+    small: Ring,
+    main: Ring,
+    readers: Readers,
+}
+
+impl Shared {
+    #[inline]
+    fn ring(&self, queue: Queue) -> &Ring {
+        match queue {
+            Queue::Small => &self.small,
+            Queue::Main => &self.main,
+        }
+    }
+
+    #[inline]
+    fn hash(&self, key: &[u8]) -> u64 {
+        checksum(0, key)
+    }
+}
+
+impl Cache {
+    /// A cache that takes its memory from `budget` as it fills, and gives it back when the budget asks (it registers itself as a reclaimer).
+    ///
+    /// # Errors
+    /// The budget cannot give a first segment and the tables.
+    ///
+    /// # Panics
+    /// The number is below [`MIN_CACHE_BYTES`], or the budget above 128 GiB; `largest_part` is not within 0 and 0.5.
+    pub fn new(budget: &Budget, options: CacheOptions) -> Result<Self, OutOfBudget> {
+        assert!(options.memory_bytes >= MIN_CACHE_BYTES, "a cache has at least {MIN_CACHE_BYTES} bytes");
+        assert!(budget.limit_bytes() <= 128 << 30, "a budget with an object cache is at most 128 GiB");
+        assert!((0.0..=0.5).contains(&options.largest_part), "the largest entry is at most half the cache");
+        let max_chunks = (budget.limit_bytes() / CHUNK_BYTES as u64) as usize;
+        let segments = Segments::new(options.memory_bytes, max_chunks);
+        let max_segments = max_chunks * (CHUNK_BYTES / segments.bytes());
+        let (limit_bytes, measure) = match options.counting {
+            Counting::Everything => (options.memory_bytes.min(budget.limit_bytes()), Measure::Everything),
+            Counting::Values => (budget.limit_bytes(), Measure::Values { limit: options.memory_bytes }),
+        };
+        let shared = Shared {
+            index: Index::new(&segments, max_segments),
+            small: Ring::new(max_segments),
+            main: Ring::new(max_segments),
+            readers: Readers::new(),
+            segments,
+        };
+        let mut owner = Owner::new(budget, &shared.segments, limit_bytes);
+        let mut tables = budget.lease(Kind::Objects, shared.heap_bytes() + owner.heap_bytes())?;
+        if !owner.provide(&shared.segments, 1) {
+            // Asked again, in a way that says who holds what.
+            budget.take(Kind::Objects).map(drop)?;
+            assert!(owner.provide(&shared.segments, 1), "a cache has room for a segment");
+        }
+        let first = owner.take(&shared.segments).expect("provided just before");
+        let pages = Pages::new(&shared.index, &shared.segments, first, max_segments);
+        tables.grow(pages.heap_bytes())?;
+        let largest_part = (options.largest_part * 65_536.0) as u64;
+        let keeper = Keeper::new(owner, pages, options.eviction.policy(), measure, largest_part);
+        let inner = Arc::new(Inner {
+            shared,
+            keeper: Mutex::new(keeper),
+            loads: Loads::default(),
+            clock: options.clock,
+            expires: AtomicBool::new(false),
+            tables,
+        });
+        let reclaimer = Arc::downgrade(&inner);
+        budget.add_reclaimer(reclaimer);
+        Ok(Self { inner })
+    }
+
+    /// A copy of the value of `key`.
+    pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.read(key, |value| value.to_vec())
+    }
+
+    /// Appends the value of `key` to `out`; whether there is one.
+    pub fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> bool {
+        self.read(key, |value| value.append_to(out)).is_some()
+    }
+
+    /// Lets `look` see the value of `key` where it stands, without a copy. Meanwhile the segments that it lies in are not written: `look` should
+    /// not take long.
+    #[inline]
+    pub fn read<R>(&self, key: &[u8], look: impl FnOnce(Value<'_>) -> R) -> Option<R> {
+        self.inner.read(key, look)
+    }
+
+    /// Enters a value, in the place of the one that the key may have. `false` if it is too large or no room could be made; then the key has none.
+    pub fn insert(&self, key: &[u8], value: &[u8]) -> bool {
+        self.inner.change(key, value, None)
+    }
+
+    /// As [`Cache::insert`], for a value that is not found once `time_to_live` has passed.
+    pub fn insert_for(&self, key: &[u8], value: &[u8], time_to_live: Duration) -> bool {
+        // Relaxed: whoever finds the entry synchronises through its slot.
+        self.inner.expires.store(true, Ordering::Relaxed);
+        let millis = u64::try_from(time_to_live.as_millis()).unwrap_or(u64::MAX);
+        let expires_at = self.inner.now().saturating_add(millis);
+        self.inner.change(key, value, Some(expires_at))
+    }
+
+    /// Removes the value of `key`, and keeps one that is being loaded from being cached; whether there was one.
+    pub fn remove(&self, key: &[u8]) -> bool {
+        self.inner.loads.supersede(key);
+        let hash = self.inner.shared.hash(key);
+        self.inner.lock().remove(&self.inner.shared, hash, key)
+    }
+
+    /// The value of `key`; if there is none, what `load` returns. However many ask at once, one of them loads, and the others wait.
+    ///
+    /// # Errors
+    /// What `load` returned, for everybody who waited for it.
+    pub fn get_or_load<E>(&self, key: &[u8], load: impl FnOnce() -> Result<Vec<u8>, E>) -> Result<Vec<u8>, LoadFailed>
+    where
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        if let Some(value) = self.get(key) {
+            return Ok(value);
+        }
+        let inner = &self.inner;
+        let loading = loop {
+            match inner.loads.begin(key) {
+                Turn::Load(loading) => break loading,
+                Turn::Take(loaded) => return loaded.map(|value| value.to_vec()),
+                Turn::Again => {}
+            }
+        };
+        // Another load may have ended between the look-up and the registration.
+        if let Some(value) = inner.find(key, |value| value.to_vec()) {
+            return loading.end(Ok::<_, E>(value), |_| {}).map(take);
+        }
+        let loaded = load();
+        // Whether there is room for it changes nothing for those who asked.
+        let cache = |value: &[u8]| {
+            inner.insert(key, value, None);
+        };
+        loading.end(loaded, cache).map(take)
+    }
+
+    /// Drops every entry.
+    pub fn clear(&self) {
+        self.inner.lock().clear(&self.inner.shared);
+    }
+
+    /// Changes the number, within what the budget was when the cache was made; evicts what is too much and gives it back to the budget. With
+    /// [`Counting::Everything`] only.
+    pub fn set_memory(&self, memory_bytes: u64) {
+        let shared = &self.inner.shared;
+        let mut keeper = self.inner.lock();
+        keeper.owner.set_limit(&shared.segments, memory_bytes.max(MIN_CACHE_BYTES));
+        keeper.shrink(shared);
+        keeper.owner.release_chunks(&shared.segments, usize::MAX);
+    }
+
+    /// Counters and sizes. Walks the index.
+    pub fn stats(&self) -> CacheStats {
+        let shared = &self.inner.shared;
+        let (hits, misses) = shared.readers.hits_and_misses();
+        let keeper = self.inner.lock();
+        let mut ghosts = 0;
+        keeper.pages.for_each(&shared.segments, |slot| ghosts += u64::from(slot.kind() == slot::Kind::Ghost));
+        let (live_bytes, dead_bytes) = keeper.live_and_dead_bytes();
+        let bytes = |segments: usize| (segments * shared.segments.bytes()) as u64;
+        let counters = keeper.counters;
+        CacheStats {
+            hits,
+            misses,
+            insertions: counters.insertions,
+            refusals: counters.refusals,
+            evictions: counters.evictions,
+            returns: counters.returns,
+            moved_bytes: counters.moved_bytes,
+            entries: counters.entries,
+            ghosts,
+            live_bytes,
+            dead_bytes,
+            memory_bytes: bytes(keeper.owner.used()) + self.inner.tables.bytes(),
+            index_bytes: bytes(keeper.pages.len()),
+            table_bytes: self.inner.tables.bytes(),
+            limit_bytes: bytes(keeper.owner.limit()) + self.inner.tables.bytes(),
+        }
+    }
+
+    /// Counts everything anew and compares it with what was counted along the way. For tests and doubts: walks the whole cache.
+    ///
+    /// # Panics
+    /// Something was counted wrong.
+    pub fn check(&self) {
+        self.inner.lock().check(&self.inner.shared);
+    }
+}
+
+impl fmt::Debug for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.stats().fmt(f)
+    }
+}
+
+fn take(value: Arc<Vec<u8>>) -> Vec<u8> {
+    Arc::try_unwrap(value).unwrap_or_else(|shared| shared.to_vec())
+}
+
+impl Shared {
+    fn heap_bytes(&self) -> u64 {
+        self.segments.heap_bytes() + self.index.heap_bytes() + self.small.heap_bytes() + self.main.heap_bytes()
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, Keeper> {
+        let mut keeper = self.keeper.lock().expect("a cache whose writer panicked is not used any more");
+        if self.expires.load(Ordering::Relaxed) {
+            keeper.now = self.now();
+        }
+        keeper
+    }
+
+    /// Milliseconds of the clock that never goes back.
+    fn now(&self) -> u64 {
+        self.clock.monotonic_nanos() / 1_000_000
+    }
+
+    fn change(&self, key: &[u8], value: &[u8], expires_at: Option<u64>) -> bool {
+        self.loads.supersede(key);
+        self.insert(key, value, expires_at)
+    }
+
+    fn insert(&self, key: &[u8], value: &[u8], expires_at: Option<u64>) -> bool {
+        let arrival = Arrival { hash: self.shared.hash(key), key, value, expires_at };
+        self.lock().insert(&self.shared, &arrival)
+    }
+
+    #[inline]
+    fn read<R>(&self, key: &[u8], look: impl FnOnce(Value<'_>) -> R) -> Option<R> {
+        let found = self.find(key, look);
+        if found.is_none() {
+            self.shared.readers.count_miss(hint());
+        }
+        found
+    }
+
+    #[inline]
+    fn find<R>(&self, key: &[u8], look: impl FnOnce(Value<'_>) -> R) -> Option<R> {
+        let shared = &self.shared;
+        let hash = shared.hash(key);
+        loop {
+            let changes = shared.index.changes();
+            match shared.search(key, hash) {
+                Found::Here { slot, word, placed, reading } => {
+                    if placed.expires_at().is_some_and(|at| at <= self.now()) {
+                        return None;
+                    }
+                    let result = look(Value::new(placed));
+                    reading.count_hit();
+                    drop(reading);
+                    if let Some(touched) = word.touched() {
+                        // Relaxed, and in vain if anything about the entry has changed meanwhile: one touch more or less is no harm.
+                        let _ = slot.compare_exchange(word.0, touched.0, Ordering::Relaxed, Ordering::Relaxed);
+                    }
+                    return Some(result);
+                }
+                // Entries may have been on their way from one page of the index to another.
+                Found::Nothing if changes.is_multiple_of(2) && shared.index.changes() == changes => return None,
+                Found::Nothing => std::hint::spin_loop(),
+                Found::Moved => {}
+            }
+        }
+    }
+}
+
+/// What a reader found.
+enum Found<'a> {
+    Here {
+        slot: &'a std::sync::atomic::AtomicU64,
+        word: Slot,
+        placed: Placed<'a>,
+        reading: readers::Reading<'a>,
+    },
+    Nothing,
+    /// A slot changed under its eyes: search again.
+    Moved,
+}
+
+impl Shared {
+    #[inline]
+    fn search<'a>(&'a self, key: &[u8], hash: u64) -> Found<'a> {
+        for slot in self.index.slots(&self.segments, hash) {
+            // Acquire: pairs with the Release of whoever entered or moved the entry; its bytes were written before.
+            let word = Slot(slot.load(Ordering::Acquire));
+            let Some(queue) = word.entry_for(hash) else {
+                continue;
+            };
+            let Some((placed, reading)) = self.hold(slot, word, queue) else {
+                return Found::Moved;
+            };
+            if placed.key() == key {
+                return Found::Here { slot, word, placed, reading };
+            }
+        }
+        Found::Nothing
+    }
+
+    /// Keeps the entry of a slot in its place, or finds that the slot means it no more.
+    #[allow(unsafe_code, reason = "looks at an entry that a claimed line keeps in its place")]
+    #[inline]
+    fn hold<'a>(
+        &'a self,
+        slot: &std::sync::atomic::AtomicU64,
+        word: Slot,
+        queue: Queue,
+    ) -> Option<(Placed<'a>, readers::Reading<'a>)> {
+        let first = sequence_of(&self.segments, word.place());
+        // Before the second look at the slot: as long as the slot means the entry, the ring leads to its segment.
+        let segment = self.ring(queue).get(first);
+        let reading = self.readers.begin(hint(), Span { queue, first, count: 1 });
+        // SeqCst: the second of the reader's two steps.
+        let still = || Slot(slot.load(Ordering::SeqCst)).is_same_entry(word);
+        if !still() {
+            return None;
+        }
+        // SAFETY: the slot meant this entry after the line was claimed, so its first segment is not written until `reading` is dropped. If the
+        // entry has more segments, the line is extended and the slot looked at once more before anybody sees the value.
+        let placed = unsafe { Placed::at(&self.segments, queue, segment, offset_of(&self.segments, word.place())) };
+        let count = placed.segment_count();
+        if count > 1 {
+            reading.extend(Span { queue, first, count });
+            if !still() {
+                return None;
+            }
+        }
+        Some((placed, reading))
+    }
+}
+
+/// A number that this thread has for itself, as long as there are few.
+#[inline]
+fn hint() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static HINT: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+    let hint = HINT.get();
+    if hint != usize::MAX {
+        return hint;
+    }
+    // Relaxed: only that numbers differ matters.
+    let new = NEXT.fetch_add(1, Ordering::Relaxed) % (usize::MAX / 2);
+    HINT.set(new);
+    new
+}
+
+impl Reclaim for Inner {
+    fn reclaim(&self, chunks: usize) -> usize {
+        self.lock().give_back(&self.shared, chunks)
+    }
+}

@@ -1,0 +1,232 @@
+//! The bytes of an entry, and where they lie.
+//!
+//! ```text
+//! u32 value bytes | u16 key bytes | u16 flags | u64 expires at, in ms (if it does) | key | value, to a word's end
+//! ```
+//!
+//! Entries stand one after the other in a queue, and run on from one segment into the next; only what comes before the value is in one
+//! piece. Where it is not to be, a *filler* leads to the next segment: the same header with a flag of its own.
+
+use super::policy::Queue;
+use super::segments::Segments;
+
+const EXPIRES: u16 = 1;
+const FILLER: u16 = 2;
+
+/// Bytes of the fixed part.
+const HEADER_BYTES: usize = 8;
+const EXPIRY_BYTES: usize = 8;
+
+/// The header of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) key_bytes: usize,
+    pub(super) value_bytes: usize,
+    pub(super) expires: bool,
+    is_filler: bool,
+}
+
+impl Header {
+    pub(super) fn new(key: &[u8], value_bytes: usize, expires: bool) -> Self {
+        Self { key_bytes: key.len(), value_bytes, expires, is_filler: false }
+    }
+
+    /// Leads over `bytes` (a multiple of 8, with this header).
+    pub(super) fn filler(bytes: usize) -> Self {
+        Self { key_bytes: 0, value_bytes: bytes - HEADER_BYTES, expires: false, is_filler: true }
+    }
+
+    pub(super) fn encode(self) -> [u8; HEADER_BYTES] {
+        let flags = u16::from(self.expires) * EXPIRES + u16::from(self.is_filler) * FILLER;
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..4].copy_from_slice(&(self.value_bytes as u32).to_le_bytes());
+        bytes[4..6].copy_from_slice(&(self.key_bytes as u16).to_le_bytes());
+        bytes[6..].copy_from_slice(&flags.to_le_bytes());
+        bytes
+    }
+
+    #[inline]
+    pub(super) fn decode(bytes: [u8; HEADER_BYTES]) -> Self {
+        let [v0, v1, v2, v3, k0, k1, f0, f1] = bytes;
+        let flags = u16::from_le_bytes([f0, f1]);
+        Self {
+            value_bytes: u32::from_le_bytes([v0, v1, v2, v3]) as usize,
+            key_bytes: usize::from(u16::from_le_bytes([k0, k1])),
+            expires: flags & EXPIRES > 0,
+            is_filler: flags & FILLER > 0,
+        }
+    }
+
+    pub(super) fn is_filler(self) -> bool {
+        self.is_filler
+    }
+
+    /// Where the key begins.
+    #[inline]
+    pub(super) fn key_at(self) -> usize {
+        HEADER_BYTES + usize::from(self.expires) * EXPIRY_BYTES
+    }
+
+    /// Where the value begins.
+    #[inline]
+    pub(super) fn value_at(self) -> usize {
+        self.key_at() + self.key_bytes
+    }
+
+    /// Words of 8 bytes that it takes in a queue.
+    #[inline]
+    pub(super) fn words(self) -> u64 {
+        (self.value_at() + self.value_bytes).div_ceil(8) as u64
+    }
+
+    /// Bytes that it takes in a queue.
+    pub(super) fn bytes(self) -> u64 {
+        self.words() * 8
+    }
+}
+
+/// An entry in its place. Only made where its bytes stay as they are meanwhile.
+#[derive(Clone, Copy)]
+pub(super) struct Placed<'a> {
+    segments: &'a Segments,
+    pub(super) queue: Queue,
+    /// Of the first word.
+    pub(super) segment: u32,
+    offset: usize,
+    pub(super) header: Header,
+}
+
+/// What a value is seen through while the cache keeps it in its place.
+#[derive(Clone, Copy)]
+pub struct Value<'a> {
+    placed: Placed<'a>,
+}
+
+impl<'a> Placed<'a> {
+    /// The header and its place, for whoever may look there ([`Segments::slice`]).
+    ///
+    /// # Safety
+    /// An entry or filler begins there, and its first segment is not written meanwhile; for the value, neither are the others.
+    #[allow(unsafe_code, reason = "looks at bytes that the caller keeps in their place")]
+    #[inline]
+    pub(super) unsafe fn at(segments: &'a Segments, queue: Queue, segment: u32, offset: usize) -> Self {
+        // SAFETY: as the caller says.
+        let bytes = unsafe { segments.slice(segment, offset, HEADER_BYTES) };
+        let header = Header::decode(bytes.try_into().expect("as long as asked for"));
+        Self { segments, queue, segment, offset, header }
+    }
+
+    #[allow(unsafe_code, reason = "as in `at`")]
+    #[inline]
+    fn before_value(&self, from: usize, len: usize) -> &'a [u8] {
+        // SAFETY: whoever made `self` keeps the bytes; what comes before the value is in one segment.
+        unsafe { self.segments.slice(self.segment, self.offset + from, len) }
+    }
+
+    #[inline]
+    pub(super) fn key(&self) -> &'a [u8] {
+        self.before_value(self.header.key_at(), self.header.key_bytes)
+    }
+
+    /// When it expires, if ever, in milliseconds.
+    #[inline]
+    pub(super) fn expires_at(&self) -> Option<u64> {
+        let bytes = self.header.expires.then(|| self.before_value(HEADER_BYTES, EXPIRY_BYTES))?;
+        Some(u64::from_le_bytes(bytes.try_into().expect("as long as asked for")))
+    }
+
+    /// Segments from the first byte to the last.
+    #[inline]
+    pub(super) fn segment_count(&self) -> u64 {
+        let end = self.offset + self.header.value_at() + self.header.value_bytes;
+        end.div_ceil(self.segments.bytes()) as u64
+    }
+
+    pub(super) fn pieces(&self) -> Pieces<'a> {
+        let offset = self.offset + self.header.value_at();
+        Pieces { segments: self.segments, segment: self.segment, offset, left: self.header.value_bytes }
+    }
+}
+
+/// The pieces of a value, one for each segment that it lies in.
+#[derive(Clone)]
+pub struct Pieces<'a> {
+    segments: &'a Segments,
+    segment: u32,
+    offset: usize,
+    left: usize,
+}
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = &'a [u8];
+
+    #[allow(unsafe_code, reason = "as in `Placed::at`")]
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        if self.left == 0 {
+            return None;
+        }
+        if self.offset == self.segments.bytes() {
+            self.segment = self.segments.next(self.segment);
+            self.offset = 0;
+        }
+        let len = self.left.min(self.segments.bytes() - self.offset);
+        // SAFETY: bytes of the value, which whoever made the `Placed` keeps.
+        let piece = unsafe { self.segments.slice(self.segment, self.offset, len) };
+        self.left -= len;
+        self.offset += len;
+        Some(piece)
+    }
+}
+
+impl<'a> Value<'a> {
+    #[inline]
+    pub(super) fn new(placed: Placed<'a>) -> Self {
+        Self { placed }
+    }
+
+    /// Bytes of it.
+    pub fn len(&self) -> usize {
+        self.placed.header.value_bytes
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Its bytes, in as many pieces as there are segments that it lies in: mostly one.
+    pub fn pieces(&self) -> Pieces<'a> {
+        self.placed.pieces()
+    }
+
+    /// A copy of it, behind what is in `out`.
+    #[inline]
+    pub fn append_to(&self, out: &mut Vec<u8>) {
+        out.reserve(self.len());
+        self.pieces().for_each(|piece| out.extend_from_slice(piece));
+    }
+
+    /// A copy of it.
+    #[inline]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut copy = Vec::new();
+        self.append_to(&mut copy);
+        copy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_says_what_it_was_made_of() {
+        for header in [Header::new(b"key", 1 << 31, true), Header::new(&[0; 65_535], 0, false), Header::filler(8)] {
+            assert_eq!(Header::decode(header.encode()), header);
+        }
+        assert_eq!(Header::new(b"key", 5, false).words(), 2);
+        assert_eq!(Header::new(b"key", 6, true).words(), 4);
+        assert_eq!(Header::filler(8).words(), 1);
+    }
+}

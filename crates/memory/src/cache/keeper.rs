@@ -1,0 +1,572 @@
+//! What happens under the cache's lock: entering, removing, and making room.
+//!
+//! Laws:
+//! 1. Segments in use never exceed the limit: room is made first, and only then is anything written.
+//! 2. Two segments beyond what was asked for stay free, so that moving an entry from one queue to the other never needs what is not there.
+//! 3. Whatever leaves its place leaves the index first; a segment that somebody still reads waits aside and counts as used.
+//! 4. Entries + what is dead = what stands between the ends of the queues, at every moment.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::Shared;
+use super::entry::{Header, Placed};
+use super::index::Pages;
+use super::policy::{Occupancy, Policy, Queue, Verdict};
+use super::queue::{Ends, offset_of, sequence_modulus};
+use super::segments::Owner;
+use super::slot::{Kind, PLACE_MASK, Slot};
+
+/// Segments that stay free for moves.
+const RESERVE: usize = 2;
+
+/// Dead bytes are cleaned away once they are more than this part of the cache.
+const DEAD_PART: u64 = 32;
+
+/// An entry larger than this part of the cache must be worth what it displaces before it enters the main queue.
+const LARGE_PART: u64 = 64;
+
+/// A touch of a large entry weighs as much as so many of those it displaces. One would serve hits best and bytes worst.
+const WEIGHT_OF_LARGE: u64 = 4;
+
+/// So many victims are looked at, to say what all are worth.
+const VICTIMS_LOOKED_AT: u64 = 1024;
+
+/// What the bytes of a cache are compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Measure {
+    Everything,
+    /// Bytes of values, so many at most.
+    Values {
+        limit: u64,
+    },
+}
+
+/// What was asked to be entered.
+pub(super) struct Arrival<'a> {
+    pub(super) hash: u64,
+    pub(super) key: &'a [u8],
+    pub(super) value: &'a [u8],
+    pub(super) expires_at: Option<u64>,
+}
+
+/// Counters, under the lock.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counters {
+    pub(super) insertions: u64,
+    pub(super) refusals: u64,
+    pub(super) evictions: u64,
+    pub(super) returns: u64,
+    pub(super) moved_bytes: u64,
+    pub(super) entries: u64,
+}
+
+/// A segment that left its queue while somebody read it.
+struct Aside {
+    queue: Queue,
+    sequence: u64,
+    segment: u32,
+}
+
+/// The writer.
+pub(super) struct Keeper {
+    pub(super) owner: Owner,
+    pub(super) pages: Pages,
+    ends: [Ends; 2],
+    policy: Box<dyn Policy>,
+    measure: Measure,
+    /// The largest entry, in parts of 65,536 of the cache.
+    largest_part: u64,
+    aside: Vec<Aside>,
+    was_full: bool,
+    /// Bytes that ever left the small queue for good.
+    bytes_evicted: u64,
+    pub(super) counters: Counters,
+    /// Milliseconds; entries that expire at or before are as good as gone.
+    pub(super) now: u64,
+}
+
+impl Keeper {
+    pub(super) fn new(
+        owner: Owner,
+        pages: Pages,
+        policy: Box<dyn Policy>,
+        measure: Measure,
+        largest_part: u64,
+    ) -> Self {
+        let ends = [Ends::new(Queue::Small), Ends::new(Queue::Main)];
+        Self {
+            owner,
+            pages,
+            ends,
+            policy,
+            measure,
+            largest_part,
+            aside: Vec::with_capacity(64),
+            was_full: false,
+            bytes_evicted: 0,
+            counters: Counters::default(),
+            now: 0,
+        }
+    }
+
+    fn ends(&mut self, queue: Queue) -> &mut Ends {
+        &mut self.ends[queue as usize]
+    }
+
+    /// How many bytes there may be, in the measure that counts.
+    fn limit(&self, shared: &Shared) -> u64 {
+        match self.measure {
+            Measure::Everything => {
+                (self.owner.limit().saturating_sub(self.pages.len()) * shared.segments.bytes()) as u64
+            }
+            Measure::Values { limit } => limit,
+        }
+    }
+
+    /// The weight of an entry, in the measure that counts.
+    fn weight(&self, header: Header) -> u64 {
+        match self.measure {
+            Measure::Everything => header.bytes(),
+            Measure::Values { .. } => header.value_bytes as u64,
+        }
+    }
+
+    fn occupancy(&self, shared: &Shared) -> Occupancy {
+        let bytes = |ends: &Ends| match self.measure {
+            Measure::Everything => ends.live_bytes,
+            Measure::Values { .. } => ends.value_bytes,
+        };
+        let [small, main] = self.ends.each_ref().map(bytes);
+        Occupancy { small, main, limit: self.limit(shared), was_full: self.was_full }
+    }
+
+    fn time_of_death(&self) -> u64 {
+        (self.bytes_evicted / 8) & PLACE_MASK
+    }
+
+    /// Bytes of entries, and bytes between the ends that none needs.
+    pub(super) fn live_and_dead_bytes(&self) -> (u64, u64) {
+        let [small, main] = &self.ends;
+        (small.live_bytes + main.live_bytes, small.dead_bytes() + main.dead_bytes())
+    }
+
+    /// Enters an entry, in the place of one with the same key; whether it did. One that is refused removes its predecessor all the same:
+    /// that one is no longer true.
+    pub(super) fn insert(&mut self, shared: &Shared, arrival: &Arrival<'_>) -> bool {
+        self.remove(shared, arrival.hash, arrival.key);
+        let header = Header::new(arrival.key, arrival.value.len(), arrival.expires_at.is_some());
+        let entered = self.fits(shared, header) && self.enter(shared, arrival, header);
+        self.counters.insertions += u64::from(entered);
+        self.counters.refusals += u64::from(!entered);
+        entered
+    }
+
+    fn fits(&self, shared: &Shared, header: Header) -> bool {
+        let largest = ((u128::from(self.limit(shared)) * u128::from(self.largest_part)) >> 16) as u64;
+        header.value_at() <= shared.segments.bytes() / 4
+            && header.key_bytes <= usize::from(u16::MAX)
+            && u32::try_from(header.value_bytes).is_ok()
+            && self.weight(header) <= largest
+    }
+
+    fn enter(&mut self, shared: &Shared, arrival: &Arrival<'_>, header: Header) -> bool {
+        // Nine tenths of the cache, as it is the main queue that returning entries would have been in.
+        self.pages.ghost_age_max = self.limit(shared) / 8 / 10 * 9;
+        let now = self.time_of_death();
+        let returned = self.pages.take_ghost(&shared.index, &shared.segments, arrival.hash, now);
+        self.counters.returns += u64::from(returned);
+        let worth = !returned || self.is_worth_its_place(shared, header, 1);
+        let queue = self.policy.begin(returned && worth, &self.occupancy(shared));
+        if !self.make_room(shared, queue, header) || !self.make_room_in_index(shared, queue, header, arrival.hash) {
+            return false;
+        }
+        let position = self.write(shared, queue, header, arrival);
+        let slot = Slot::entry(arrival.hash, queue, 0, position);
+        let now = self.time_of_death();
+        let entered = self.pages.insert(&shared.index, &shared.segments, arrival.hash, slot, now).is_ok();
+        if entered {
+            self.ends(queue).count(header);
+            self.counters.entries += 1;
+        }
+        entered
+    }
+
+    fn write(&mut self, shared: &Shared, queue: Queue, header: Header, arrival: &Arrival<'_>) -> u64 {
+        let (segments, ring, owner) = (&shared.segments, shared.ring(queue), &mut self.owner);
+        let ends = &mut self.ends[queue as usize];
+        let (position, at) = ends.write_head(segments, ring, owner, header, arrival.expires_at, arrival.key);
+        let at = ends.write_value(segments, ring, owner, at, arrival.value);
+        ends.end_entry(at);
+        position
+    }
+
+    /// Evicts until the entry can be written; whether it can.
+    fn make_room(&mut self, shared: &Shared, queue: Queue, header: Header) -> bool {
+        loop {
+            let wanted = self.ends[queue as usize].segments_for(&shared.segments, header);
+            if self.has_room(shared, wanted, self.weight(header)) {
+                return true;
+            }
+            if !self.turn(shared) {
+                return false;
+            }
+        }
+    }
+
+    /// Whether so many segments can be taken, and so much weight added.
+    fn has_room(&mut self, shared: &Shared, segments: usize, weight: u64) -> bool {
+        if let Measure::Values { limit } = self.measure {
+            let values: u64 = self.ends.iter().map(|ends| ends.value_bytes).sum();
+            if values + weight > limit {
+                return false;
+            }
+        }
+        if !self.aside.is_empty() && self.owner.used() + segments + RESERVE > self.owner.limit() {
+            self.take_back_what_is_read_no_more(shared);
+        }
+        self.owner.provide(&shared.segments, segments + RESERVE)
+    }
+
+    /// Lets a crowded page of the index share. Without memory for that it goes on as it is, at the cost of ghosts.
+    fn make_room_in_index(&mut self, shared: &Shared, queue: Queue, header: Header, hash: u64) -> bool {
+        if !self.pages.is_crowded(&shared.index, hash) {
+            return true;
+        }
+        loop {
+            let wanted = self.ends[queue as usize].segments_for(&shared.segments, header) + 1;
+            if self.has_room(shared, wanted, self.weight(header)) {
+                break;
+            }
+            if !self.turn(shared) {
+                return false;
+            }
+        }
+        let segment = self.owner.take(&shared.segments).expect("provided just before");
+        let now = self.time_of_death();
+        match self.pages.grow(&shared.index, &shared.segments, hash, segment, now) {
+            Some(lost) => lost.into_iter().for_each(|slot| self.lose(shared, slot)),
+            None => self.owner.give_back(&shared.segments, segment),
+        }
+        true
+    }
+
+    /// An entry that the index has no room for is dead.
+    fn lose(&mut self, shared: &Shared, slot: Slot) {
+        if let Kind::Entry(queue) = slot.kind() {
+            let ends = &self.ends[queue as usize];
+            let position = ends.old + (slot.place().wrapping_sub(ends.old) & PLACE_MASK);
+            let header = ends.entry_at(&shared.segments, shared.ring(queue), position).header;
+            self.ends(queue).uncount(header);
+            self.counters.entries -= 1;
+            self.counters.evictions += 1;
+        }
+    }
+
+    /// Removes an entry; whether it was there.
+    pub(super) fn remove(&mut self, shared: &Shared, hash: u64, key: &[u8]) -> bool {
+        let Some((slot, placed)) = self.find(shared, hash, key) else {
+            return false;
+        };
+        let (queue, header) = (placed.queue, placed.header);
+        let live = placed.expires_at().is_none_or(|at| at > self.now);
+        // Release: pairs with the readers' second look at the slot.
+        slot.store(Slot::EMPTY.0, Ordering::Release);
+        self.forget(shared, hash, queue, header);
+        live
+    }
+
+    fn forget(&mut self, shared: &Shared, hash: u64, queue: Queue, header: Header) {
+        self.pages.forget(&shared.index, hash);
+        self.ends(queue).uncount(header);
+        self.counters.entries -= 1;
+    }
+
+    fn find<'a>(&self, shared: &'a Shared, hash: u64, key: &[u8]) -> Option<(&'a AtomicU64, Placed<'a>)> {
+        shared.index.slots(&shared.segments, hash).find_map(|slot| {
+            let word = Slot(slot.load(Ordering::Relaxed));
+            let queue = word.entry_for(hash)?;
+            let ends = &self.ends[queue as usize];
+            let position = ends.old + (word.place().wrapping_sub(ends.old) & PLACE_MASK);
+            let placed = ends.entry_at(&shared.segments, shared.ring(queue), position);
+            (placed.key() == key).then_some((slot, placed))
+        })
+    }
+
+    /// The slot that means the entry at this position, if one does.
+    fn slot_of(shared: &Shared, hash: u64, queue: Queue, position: u64) -> Option<&AtomicU64> {
+        let meant = Slot::entry(hash, queue, 0, position);
+        shared.index.slots(&shared.segments, hash).find(|slot| Slot(slot.load(Ordering::Relaxed)).is_same_entry(meant))
+    }
+
+    /// Looks at the oldest entry of a queue, which stays or leaves; `false` if there is none.
+    pub(super) fn turn(&mut self, shared: &Shared) -> bool {
+        let limit = self.limit(shared);
+        let dead = self.ends.each_ref().map(Ends::dead_bytes);
+        let cleans = self.measure == Measure::Everything && dead[0] + dead[1] > limit / DEAD_PART;
+        let chosen = match cleans {
+            true if dead[0] > dead[1] => Queue::Small,
+            true => Queue::Main,
+            false => self.policy.turn(&self.occupancy(shared)),
+        };
+        let queue = match (self.ends[0].is_empty(), self.ends[1].is_empty()) {
+            (true, true) => return false,
+            (true, false) => Queue::Main,
+            (false, true) => Queue::Small,
+            (false, false) => chosen,
+        };
+        self.was_full |= !cleans;
+        self.turn_oldest(shared, queue, cleans);
+        true
+    }
+
+    fn turn_oldest(&mut self, shared: &Shared, queue: Queue, cleans: bool) {
+        let position = self.ends[queue as usize].old;
+        let placed = self.ends[queue as usize].entry_at(&shared.segments, shared.ring(queue), position);
+        let end = position + placed.header.words();
+        let hash = shared.hash(placed.key());
+        let slot = match placed.header.is_filler() {
+            true => None,
+            false => Self::slot_of(shared, hash, queue, position),
+        };
+        let Some(slot) = slot else {
+            self.pass(shared, queue, end);
+            return;
+        };
+        let touches = Slot(slot.load(Ordering::Relaxed)).touches();
+        let (target, kept_touches) = match self.verdict(shared, &placed, touches, cleans) {
+            Some(kept) => kept,
+            None => {
+                self.evict(shared, slot, hash, queue, placed.header);
+                self.pass(shared, queue, end);
+                return;
+            }
+        };
+        if self.move_entry(shared, slot, hash, &placed, position, target, kept_touches) {
+            self.counters.moved_bytes += placed.header.bytes();
+        } else {
+            self.evict(shared, slot, hash, queue, placed.header);
+        }
+        self.pass(shared, queue, end);
+    }
+
+    /// Where the entry goes and with how many touches, or `None` if it leaves.
+    fn verdict(&self, shared: &Shared, placed: &Placed<'_>, touches: u8, cleans: bool) -> Option<(Queue, u8)> {
+        if placed.expires_at().is_some_and(|at| at <= self.now) {
+            return None;
+        }
+        if cleans {
+            return Some((placed.queue, touches));
+        }
+        match self.policy.judge(placed.queue, touches) {
+            Verdict::Evict => None,
+            Verdict::Keep { touches: kept } => {
+                let worth = placed.queue == Queue::Main || self.is_worth_its_place(shared, placed.header, touches);
+                worth.then_some((Queue::Main, kept))
+            }
+        }
+    }
+
+    /// Whether an entry that would enter the main queue is worth the oldest there, which leave for it: small ones always are, large ones
+    /// if they were touched as often as all of those together, a large one's touch counting for several.
+    fn is_worth_its_place(&self, shared: &Shared, header: Header, touches: u8) -> bool {
+        let weight = self.weight(header);
+        if weight <= self.limit(shared) / LARGE_PART {
+            return true;
+        }
+        let worth = u64::from(touches) * WEIGHT_OF_LARGE;
+        let ends = &self.ends[Queue::Main as usize];
+        let (mut position, mut displaced, mut touched) = (ends.old, 0, 0);
+        for _ in 0..VICTIMS_LOOKED_AT {
+            if position == ends.young || displaced >= weight {
+                break;
+            }
+            let victim = ends.entry_at(&shared.segments, shared.ring(Queue::Main), position);
+            if !victim.header.is_filler() {
+                let hash = shared.hash(victim.key());
+                if let Some(slot) = Self::slot_of(shared, hash, Queue::Main, position) {
+                    touched += u64::from(Slot(slot.load(Ordering::Relaxed)).touches());
+                    displaced += self.weight(victim.header);
+                }
+            }
+            if touched > worth {
+                return false;
+            }
+            position += victim.header.words();
+        }
+        // Where not all were looked at, the others are taken to be like those.
+        let all_seen = position == ends.young || displaced >= weight;
+        all_seen || touched * weight <= worth * displaced
+    }
+
+    fn evict(&mut self, shared: &Shared, slot: &AtomicU64, hash: u64, queue: Queue, header: Header) {
+        let after = match queue {
+            Queue::Small => {
+                self.bytes_evicted += self.weight(header);
+                Slot::ghost(hash, self.time_of_death())
+            }
+            Queue::Main => Slot::EMPTY,
+        };
+        // Release: pairs with the readers' second look at the slot.
+        slot.store(after.0, Ordering::Release);
+        self.forget(shared, hash, queue, header);
+        self.counters.evictions += 1;
+    }
+
+    /// Copies an entry to the young end of `target`; `false` if there is no room, and nothing is changed.
+    #[allow(clippy::too_many_arguments, reason = "an entry, where it stands, and where it goes")]
+    fn move_entry(
+        &mut self,
+        shared: &Shared,
+        slot: &AtomicU64,
+        hash: u64,
+        placed: &Placed<'_>,
+        position: u64,
+        target: Queue,
+        touches: u8,
+    ) -> bool {
+        let wanted = self.ends[target as usize].segments_for(&shared.segments, placed.header);
+        let at_once = self.owner.provide(&shared.segments, wanted);
+        if !at_once && !self.can_move_in_steps(shared, slot, placed, position) {
+            return false;
+        }
+        let (segments, ring) = (&shared.segments, shared.ring(target));
+        let (header, expires_at) = (placed.header, placed.expires_at());
+        self.ends(placed.queue).uncount(header);
+        let ends = &mut self.ends[target as usize];
+        let (moved_to, mut at) = ends.write_head(segments, ring, &mut self.owner, header, expires_at, placed.key());
+        let mut pieces = placed.pieces();
+        let mut piece = pieces.next();
+        let mut read_to = position * 8 + header.value_at() as u64;
+        while let Some(bytes) = piece {
+            let ends = &mut self.ends[target as usize];
+            at = ends.write_value(segments, ring, &mut self.owner, at, bytes);
+            read_to += bytes.len() as u64;
+            // The next piece is looked up before its predecessor is given up.
+            piece = pieces.next();
+            if !at_once && piece.is_some() {
+                self.pass(shared, placed.queue, read_to / 8);
+            }
+        }
+        let ends = self.ends(target);
+        ends.end_entry(at);
+        ends.count(header);
+        // Release: the copy was written before; pairs with the reader's Acquire.
+        slot.store(Slot::entry(hash, target, touches, moved_to).0, Ordering::Release);
+        true
+    }
+
+    /// Whether a long entry can be moved segment by segment, each given up before the next is needed: nobody may read it, and from here on
+    /// nobody does, since the index means it no more.
+    fn can_move_in_steps(&mut self, shared: &Shared, slot: &AtomicU64, placed: &Placed<'_>, position: u64) -> bool {
+        let count = placed.segment_count();
+        if count < 2 || !self.owner.provide(&shared.segments, RESERVE) {
+            return false;
+        }
+        let modulus = sequence_modulus(&shared.segments);
+        let first = (position & PLACE_MASK) >> shared.segments.words_shift();
+        let before = slot.swap(Slot::EMPTY.0, Ordering::AcqRel);
+        let is_read =
+            (0..count).any(|step| shared.readers.is_read(placed.queue, (first + step) & (modulus - 1), modulus));
+        if is_read {
+            slot.store(before, Ordering::Release);
+        }
+        !is_read
+    }
+
+    /// Moves a queue's old end; the segments it leaves are free, or wait aside for who reads them.
+    fn pass(&mut self, shared: &Shared, queue: Queue, to: u64) {
+        let modulus = sequence_modulus(&shared.segments);
+        let (owner, aside) = (&mut self.owner, &mut self.aside);
+        self.ends[queue as usize].pass(&shared.segments, shared.ring(queue), to, |sequence, segment| {
+            if shared.readers.is_read(queue, sequence, modulus) {
+                aside.push(Aside { queue, sequence, segment });
+            } else {
+                owner.give_back(&shared.segments, segment);
+            }
+        });
+    }
+
+    fn take_back_what_is_read_no_more(&mut self, shared: &Shared) {
+        let modulus = sequence_modulus(&shared.segments);
+        let owner = &mut self.owner;
+        self.aside.retain(|aside| {
+            let is_read = shared.readers.is_read(aside.queue, aside.sequence, modulus);
+            if !is_read {
+                owner.give_back(&shared.segments, aside.segment);
+            }
+            is_read
+        });
+    }
+
+    /// Evicts until no more than the limit is in use; `false` if readers hold more than that.
+    pub(super) fn shrink(&mut self, shared: &Shared) -> bool {
+        while self.owner.used() > self.owner.limit() {
+            self.take_back_what_is_read_no_more(shared);
+            if self.owner.used() > self.owner.limit() && !self.turn(shared) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Gives up to `chunks` chunks back to the budget, evicting for them; how many.
+    pub(super) fn give_back(&mut self, shared: &Shared, chunks: usize) -> usize {
+        let mut given = self.owner.release_chunks(&shared.segments, chunks);
+        while given < chunks {
+            self.take_back_what_is_read_no_more(shared);
+            let free = self.owner.free();
+            while self.owner.free() == free {
+                if !self.turn(shared) {
+                    return given + self.owner.release_chunks(&shared.segments, chunks - given);
+                }
+            }
+            given += self.owner.release_chunks(&shared.segments, chunks - given);
+        }
+        given
+    }
+
+    /// Drops every entry and every ghost.
+    pub(super) fn clear(&mut self, shared: &Shared) {
+        self.pages.clear(&shared.segments);
+        for queue in [Queue::Small, Queue::Main] {
+            let ends = self.ends(queue);
+            (ends.live_bytes, ends.value_bytes) = (0, 0);
+            let young = ends.young;
+            self.pass(shared, queue, young);
+        }
+        self.counters.entries = 0;
+    }
+
+    /// Counts everything anew and compares.
+    pub(super) fn check(&mut self, shared: &Shared) {
+        self.take_back_what_is_read_no_more(shared);
+        let mut meant = 0;
+        self.pages.for_each(&shared.segments, |slot| meant += usize::from(matches!(slot.kind(), Kind::Entry(_))));
+        assert_eq!(meant, self.pages.entries(), "entries in the index, by its pages");
+        let mut queued = 0;
+        let mut spanned = self.pages.len() + self.aside.len();
+        for ends in &self.ends {
+            let (mut live, mut values, mut position) = (0, 0, ends.old);
+            while position < ends.young {
+                let placed = ends.entry_at(&shared.segments, shared.ring(ends.queue), position);
+                let hash = shared.hash(placed.key());
+                let is_meant =
+                    !placed.header.is_filler() && Self::slot_of(shared, hash, ends.queue, position).is_some();
+                if is_meant {
+                    queued += 1;
+                    live += placed.header.bytes();
+                    values += placed.header.value_bytes as u64;
+                }
+                position += placed.header.words();
+            }
+            assert_eq!(position, ends.young, "entries end where the queue does");
+            assert_eq!((live, values), (ends.live_bytes, ends.value_bytes), "bytes of entries");
+            let shift = shared.segments.words_shift();
+            let last = ends.young + u64::from(offset_of(&shared.segments, ends.young) > 0) * ((1 << shift) - 1);
+            spanned += ((last >> shift) - (ends.old >> shift)) as usize;
+        }
+        assert_eq!((queued, queued as u64), (meant, self.counters.entries), "entries in queues and in the index");
+        assert_eq!(spanned, self.owner.used(), "segments of the queues, the index, and aside");
+        assert!(self.owner.used() <= self.owner.limit(), "segments in use and the limit");
+    }
+}

@@ -1,0 +1,213 @@
+//! A queue of entries: a stream of bytes over segments, written at one end and given up at the other.
+//!
+//! A position counts words from the queue's very first entry on; a ring leads from the position to the segment. What is written
+//! stays where it is until the old end passes it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::entry::{Header, Placed};
+use super::policy::Queue;
+use super::segments::{Owner, Segments};
+use super::slot::PLACE_MASK;
+
+/// From a segment's number in the queue to the segment.
+pub(super) struct Ring {
+    segments: Box<[AtomicU32]>,
+}
+
+impl Ring {
+    pub(super) fn new(max_segments: usize) -> Self {
+        Self { segments: (0..max_segments.next_power_of_two()).map(|_| AtomicU32::new(0)).collect() }
+    }
+
+    pub(super) fn heap_bytes(&self) -> u64 {
+        size_of_val(&*self.segments) as u64
+    }
+
+    #[inline]
+    pub(super) fn get(&self, sequence: u64) -> u32 {
+        // Acquire: pairs with the Release in `set`. Whoever sees a later tenant also sees that the index means the earlier one no more.
+        self.segments[sequence as usize & (self.segments.len() - 1)].load(Ordering::Acquire)
+    }
+
+    fn set(&self, sequence: u64, segment: u32) {
+        self.segments[sequence as usize & (self.segments.len() - 1)].store(segment, Ordering::Release);
+    }
+}
+
+/// The ends of a queue. Under the cache's lock.
+pub(super) struct Ends {
+    pub(super) queue: Queue,
+    /// Position of the oldest entry.
+    pub(super) old: u64,
+    /// Position behind the youngest.
+    pub(super) young: u64,
+    /// Bytes of the entries that the index means.
+    pub(super) live_bytes: u64,
+    /// Of these, bytes of values.
+    pub(super) value_bytes: u64,
+}
+
+/// How many segments' numbers there are before they begin again.
+pub(super) fn sequence_modulus(segments: &Segments) -> u64 {
+    (PLACE_MASK + 1) >> segments.words_shift()
+}
+
+/// The number of the segment at a position or place.
+#[inline]
+pub(super) fn sequence_of(segments: &Segments, place: u64) -> u64 {
+    (place & PLACE_MASK) >> segments.words_shift()
+}
+
+/// Bytes from the segment's start to a position or place.
+#[inline]
+pub(super) fn offset_of(segments: &Segments, place: u64) -> usize {
+    (place as usize & ((1 << segments.words_shift()) - 1)) * 8
+}
+
+impl Ends {
+    pub(super) fn new(queue: Queue) -> Self {
+        Self { queue, old: 0, young: 0, live_bytes: 0, value_bytes: 0 }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.old == self.young
+    }
+
+    /// Bytes between the ends that no entry needs.
+    pub(super) fn dead_bytes(&self) -> u64 {
+        (self.young - self.old) * 8 - self.live_bytes
+    }
+
+    pub(super) fn count(&mut self, header: Header) {
+        self.live_bytes += header.bytes();
+        self.value_bytes += header.value_bytes as u64;
+    }
+
+    pub(super) fn uncount(&mut self, header: Header) {
+        self.live_bytes -= header.bytes();
+        self.value_bytes -= header.value_bytes as u64;
+    }
+
+    /// Room in the segment of the young end: none where it is full, or there is none yet.
+    fn room(&self, segments: &Segments) -> usize {
+        match offset_of(segments, self.young) {
+            0 => 0,
+            offset => segments.bytes() - offset,
+        }
+    }
+
+    /// Segments that must be taken to write this entry.
+    pub(super) fn segments_for(&self, segments: &Segments, header: Header) -> usize {
+        let room = self.room(segments);
+        // What comes before the value is written in one piece.
+        let room = if room < header.value_at() { 0 } else { room };
+        (header.bytes() as usize).saturating_sub(room).div_ceil(segments.bytes())
+    }
+
+    /// Writes what comes before the value. Returns the position of the entry, and where the value begins, as `write_value` wants it.
+    pub(super) fn write_head(
+        &mut self,
+        segments: &Segments,
+        ring: &Ring,
+        owner: &mut Owner,
+        header: Header,
+        expires_at: Option<u64>,
+        key: &[u8],
+    ) -> (u64, usize) {
+        let room = self.room(segments);
+        if room > 0 && room < header.value_at() {
+            self.write(segments, ring, owner, &Header::filler(room).encode());
+            self.young += (room as u64 - 8) / 8;
+        }
+        let position = self.young;
+        self.write(segments, ring, owner, &header.encode());
+        if let Some(at) = expires_at {
+            self.write(segments, ring, owner, &at.to_le_bytes());
+        }
+        self.put(segments, ring, 0, key);
+        self.young += (key.len() / 8) as u64;
+        (position, key.len() % 8)
+    }
+
+    /// Writes one piece of the value, which begins `at` bytes behind the whole words written up to now. Returns where the next begins.
+    pub(super) fn write_value(
+        &mut self,
+        segments: &Segments,
+        ring: &Ring,
+        owner: &mut Owner,
+        mut at: usize,
+        mut piece: &[u8],
+    ) -> usize {
+        while !piece.is_empty() {
+            if at == 0 && offset_of(segments, self.young) == 0 {
+                let before = ring.get(sequence_of(segments, self.young - 1));
+                let segment = self.begin_segment(segments, ring, owner);
+                segments.link(before, segment);
+            }
+            let room = segments.bytes() - offset_of(segments, self.young) - at;
+            let (now, later) = piece.split_at(piece.len().min(room));
+            self.put(segments, ring, at, now);
+            at += now.len();
+            // Whole segments are passed at once, so that the next piece finds the end where a segment begins.
+            self.young += (at / 8) as u64;
+            at %= 8;
+            piece = later;
+        }
+        at
+    }
+
+    /// The entry whose last byte was just written ends; `at` as `write_value` returned it.
+    pub(super) fn end_entry(&mut self, at: usize) {
+        self.young += u64::from(at > 0);
+    }
+
+    fn write(&mut self, segments: &Segments, ring: &Ring, owner: &mut Owner, word: &[u8; 8]) {
+        if offset_of(segments, self.young) == 0 {
+            self.begin_segment(segments, ring, owner);
+        }
+        self.put(segments, ring, 0, word);
+        self.young += 1;
+    }
+
+    #[allow(unsafe_code, reason = "writes at the young end")]
+    fn put(&self, segments: &Segments, ring: &Ring, at: usize, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            let segment = ring.get(sequence_of(segments, self.young));
+            // SAFETY: behind the young end stands no published entry, and whoever has `&self` here has the lock.
+            unsafe { segments.write(segment, offset_of(segments, self.young) + at, bytes) }
+        }
+    }
+
+    fn begin_segment(&mut self, segments: &Segments, ring: &Ring, owner: &mut Owner) -> u32 {
+        let segment = owner.take(segments).expect("room was provided before an entry is written");
+        ring.set(sequence_of(segments, self.young), segment);
+        segment
+    }
+
+    /// The entry or filler at a position between the ends.
+    #[allow(unsafe_code, reason = "looks at what stands between the ends")]
+    pub(super) fn entry_at<'a>(&self, segments: &'a Segments, ring: &Ring, position: u64) -> Placed<'a> {
+        debug_assert!((self.old..self.young).contains(&position));
+        let segment = ring.get(sequence_of(segments, position));
+        // SAFETY: between the ends nothing is written, and they move under the lock only, which the holder of `&self` has.
+        unsafe { Placed::at(segments, self.queue, segment, offset_of(segments, position)) }
+    }
+
+    /// Moves the old end to `to`; calls `emptied` with the number and the segment of each that it leaves.
+    pub(super) fn pass(&mut self, segments: &Segments, ring: &Ring, to: u64, mut emptied: impl FnMut(u64, u32)) {
+        let shift = segments.words_shift();
+        for number in self.old >> shift..to >> shift {
+            let sequence = sequence_of(segments, number << shift);
+            emptied(sequence, ring.get(sequence));
+        }
+        self.old = to;
+        if self.is_empty() && offset_of(segments, to) > 0 {
+            // Nothing is left in the segment of both ends: the next entry begins in a new one.
+            let sequence = sequence_of(segments, to);
+            emptied(sequence, ring.get(sequence));
+            self.old = ((to >> shift) + 1) << shift;
+            self.young = self.old;
+        }
+    }
+}

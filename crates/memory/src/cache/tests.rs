@@ -1,0 +1,405 @@
+//! The cache against a plain map, its counts against a recount, and its readers against its writer.
+#![allow(clippy::unwrap_used, reason = "a test fails where something is not as it should be")]
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use plimsoll_disk::clock::ManualClock;
+use plimsoll_disk::random::Random;
+
+use super::{Cache, CacheOptions, Counting, Eviction};
+use crate::budget::{Backing, Budget, Kind};
+use crate::chunk::CHUNK_BYTES;
+
+fn budget(bytes: u64) -> Budget {
+    Budget::new(bytes, Backing::Heap).unwrap()
+}
+
+fn cache_of(bytes: u64) -> Cache {
+    Cache::new(&budget(4 * bytes), CacheOptions::of_bytes(bytes)).unwrap()
+}
+
+/// A value that says whose it is and which.
+fn value_of(key: u64, version: u64, len: usize) -> Vec<u8> {
+    let mut random = Random::new((key << 32) | version);
+    let mut value = Vec::with_capacity(len + 16);
+    value.extend_from_slice(&key.to_le_bytes());
+    value.extend_from_slice(&version.to_le_bytes());
+    while value.len() < len {
+        value.extend_from_slice(&random.next_u64().to_le_bytes());
+    }
+    value
+}
+
+/// Sizes from nothing to several segments, mostly small.
+fn some_len(random: &mut Random) -> usize {
+    match random.below(100) {
+        0..80 => random.below(200) as usize,
+        80..98 => random.below(3000) as usize,
+        _ => random.below(40_000) as usize,
+    }
+}
+
+#[test]
+fn what_was_entered_is_found_and_what_was_removed_is_not() {
+    let cache = cache_of(1 << 20);
+    assert_eq!(cache.get(b"a"), None);
+    assert!(cache.insert(b"a", b"1"));
+    assert!(cache.insert(b"b", b""));
+    assert_eq!(cache.get(b"a").as_deref(), Some(&b"1"[..]));
+    assert_eq!(cache.get(b"b").as_deref(), Some(&b""[..]));
+    assert!(cache.insert(b"a", b"2"));
+    assert_eq!(cache.get(b"a").as_deref(), Some(&b"2"[..]));
+    assert!(cache.remove(b"a"));
+    assert!(!cache.remove(b"a"));
+    assert_eq!(cache.get(b"a"), None);
+    let stats = cache.stats();
+    assert_eq!((stats.entries, stats.hits, stats.misses), (1, 3, 2));
+    cache.check();
+}
+
+/// One random run: every answer is the map's or none, and every count holds.
+fn compare_with_a_map(seed: u64, eviction: Eviction, counting: Counting) {
+    let mut random = Random::new(seed);
+    let bytes = (128 * 1024) << random.below(3);
+    let budget = budget(8 << 20);
+    let mut options = CacheOptions::of_bytes(bytes);
+    options.eviction = eviction;
+    options.counting = counting;
+    options.largest_part = 0.5;
+    let cache = Cache::new(&budget, options).unwrap();
+    let mut map: HashMap<u64, Vec<u8>> = HashMap::new();
+    let keys = 1 + random.below(4000);
+    let skewed = random.chance(0.5);
+    for step in 0..6000 {
+        let among = if skewed { 1 + random.below(keys) } else { keys };
+        let key = random.below(among);
+        let name = format!("key {key}");
+        match random.below(1000) {
+            0..500 => {
+                if let Some(found) = cache.get(name.as_bytes()) {
+                    assert_eq!(Some(&found), map.get(&key), "seed {seed}, step {step}, {name}");
+                }
+            }
+            500..900 => {
+                let value = value_of(key, step, some_len(&mut random));
+                cache.insert(name.as_bytes(), &value);
+                map.insert(key, value);
+            }
+            900..990 => {
+                cache.remove(name.as_bytes());
+                map.remove(&key);
+            }
+            990..998 => cache.check(),
+            _ => cache.clear(),
+        }
+        let stats = cache.stats();
+        if counting == Counting::Everything {
+            assert!(stats.memory_bytes <= stats.limit_bytes, "seed {seed}: {stats:?}");
+        }
+    }
+    cache.check();
+    let held = budget.usage().of(Kind::Objects);
+    assert!(cache.stats().memory_bytes <= held.next_multiple_of(CHUNK_BYTES as u64), "seed {seed}");
+    drop(cache);
+    assert_eq!(budget.free_bytes(), budget.limit_bytes(), "seed {seed}: everything is given back");
+}
+
+#[test]
+fn every_policy_agrees_with_a_map() {
+    for eviction in Eviction::ALL {
+        for seed in 0..8 {
+            compare_with_a_map(seed, eviction, Counting::Everything);
+        }
+        compare_with_a_map(100, eviction, Counting::Values);
+    }
+}
+
+#[test]
+fn replacing_one_key_for_ever_keeps_everybody_else() {
+    let cache = cache_of(1 << 20);
+    for key in 0..1000u32 {
+        cache.insert(&key.to_le_bytes(), &[7; 100]);
+    }
+    for round in 0..50_000u32 {
+        cache.insert(b"again and again", &round.to_le_bytes());
+    }
+    cache.check();
+    let found = (0..1000u32).filter(|key| cache.get(&key.to_le_bytes()).is_some()).count();
+    assert_eq!((found, cache.stats().entries), (1000, 1001));
+}
+
+#[test]
+fn after_churn_nine_tenths_of_the_memory_are_entries_and_forty_bytes_each_is_all_they_cost() {
+    let cache = cache_of(16 << 20);
+    let mut random = Random::new(5);
+    let (mut key_and_value, mut random_len) = (0u64, || 80 + random.below(900) as usize);
+    for key in 0..200_000u64 {
+        cache.insert(&key.to_le_bytes(), &vec![1; random_len()]);
+        if key % 3 == 0 {
+            cache.insert(&(key / 2).to_le_bytes(), &vec![2; random_len()]);
+        }
+    }
+    for key in 0..200_000u64 {
+        key_and_value += cache.read(&key.to_le_bytes(), |value| 8 + value.len() as u64).unwrap_or(0);
+    }
+    let stats = cache.stats();
+    cache.check();
+    assert!(stats.live_bytes * 100 >= stats.memory_bytes * 90, "{stats:?}");
+    let overhead = (stats.memory_bytes - key_and_value) / stats.entries;
+    assert!(overhead <= 60, "{overhead} bytes an entry, dead ones and reserves included: {stats:?}");
+    let index_and_header = (stats.index_bytes + stats.live_bytes - key_and_value) / stats.entries;
+    assert!(index_and_header <= 40, "{index_and_header} bytes an entry: {stats:?}");
+}
+
+#[test]
+fn a_value_larger_than_a_chunk_is_kept_and_found_whole() {
+    let cache = cache_of(8 << 20);
+    let large = value_of(1, 1, 1 << 20);
+    assert!(cache.insert(b"large", &large));
+    for key in 0..200u32 {
+        cache.insert(&key.to_le_bytes(), &[0; 1000]);
+    }
+    assert_eq!(cache.get(b"large"), Some(large.clone()));
+    let pieces = cache.read(b"large", |value| value.pieces().count()).unwrap();
+    assert!(pieces > 16);
+    assert!(!cache.insert(b"too large", &vec![0; 3 << 20]));
+    cache.check();
+}
+
+#[test]
+fn a_large_value_that_is_used_goes_round_and_one_that_is_not_leaves() {
+    let cache = cache_of(4 << 20);
+    let large = value_of(1, 1, 900 << 10);
+    cache.insert(b"used", &large);
+    for key in 0..40_000u64 {
+        if key % 4 == 0 {
+            assert_eq!(cache.get(b"used").as_ref(), Some(&large), "after {key}");
+        }
+        cache.insert(&key.to_le_bytes(), &[1; 200]);
+        if key == 1000 {
+            cache.insert(b"unused", &large);
+        }
+    }
+    assert_eq!(cache.get(b"unused"), None);
+    cache.check();
+}
+
+#[test]
+fn a_scan_does_not_flush_what_is_in_use() {
+    let cache = cache_of(1 << 20);
+    let hot = |key: u64| [b"hot".as_slice(), &key.to_le_bytes()].concat();
+    for round in 0..4 {
+        for key in 0..500 {
+            if cache.get(&hot(key)).is_none() {
+                assert_eq!(round, 0);
+                cache.insert(&hot(key), &[1; 500]);
+            }
+        }
+    }
+    for key in 0..20_000u64 {
+        cache.insert(&key.to_le_bytes(), &[2; 500]);
+    }
+    let kept = (0..500).filter(|key| cache.get(&hot(*key)).is_some()).count();
+    assert!(kept > 450, "{kept} of 500");
+}
+
+#[test]
+fn what_left_too_early_is_known_by_its_ghost() {
+    let cache = cache_of(1 << 20);
+    for key in 0..1100u64 {
+        cache.insert(&key.to_le_bytes(), &[1; 900]);
+    }
+    let gone = (0..1100u64).find(|key| cache.get(&key.to_le_bytes()).is_none()).unwrap();
+    assert!(cache.stats().ghosts > 0);
+    cache.insert(&gone.to_le_bytes(), &[1; 900]);
+    assert_eq!(cache.stats().returns, 1);
+}
+
+#[test]
+fn an_entry_is_not_found_once_its_time_has_passed() {
+    let clock = Arc::new(ManualClock::new(0));
+    let mut options = CacheOptions::of_bytes(1 << 20);
+    options.clock = clock.clone();
+    let cache = Cache::new(&budget(4 << 20), options).unwrap();
+    cache.insert_for(b"short", b"1", Duration::from_secs(1));
+    cache.insert_for(b"long", b"2", Duration::from_secs(100));
+    cache.insert(b"for ever", b"3");
+    clock.advance(Duration::from_millis(999));
+    assert!(cache.get(b"short").is_some());
+    clock.advance(Duration::from_millis(1));
+    assert!(cache.get(b"short").is_none() && !cache.remove(b"short"));
+    assert!(cache.get(b"long").is_some());
+    clock.advance(Duration::from_secs(1000));
+    assert!(cache.get(b"long").is_none() && cache.get(b"for ever").is_some());
+    cache.check();
+}
+
+#[test]
+fn a_smaller_number_gives_memory_back_and_the_budget_can_ask_for_all_of_it() {
+    let budget = budget(16 << 20);
+    let cache = Cache::new(&budget, CacheOptions::of_bytes(8 << 20)).unwrap();
+    for key in 0..20_000u64 {
+        cache.insert(&key.to_le_bytes(), &[1; 500]);
+    }
+    let full = budget.usage().of(Kind::Objects);
+    cache.set_memory(2 << 20);
+    cache.check();
+    assert!(budget.usage().of(Kind::Objects) < full - (5 << 20));
+    assert!(cache.stats().entries > 2000);
+    let others: Vec<_> = std::iter::from_fn(|| budget.take(Kind::Sort).ok()).collect();
+    assert!(others.len() * CHUNK_BYTES > 15 << 20, "{} chunks", others.len());
+    cache.check();
+    cache.insert(b"no room, or hardly any", &[0; 1000]);
+    cache.check();
+    drop(others);
+    assert!(cache.insert(b"room", &[0; 1000]));
+    cache.check();
+}
+
+#[test]
+fn eight_threads_never_exceed_the_number_and_never_see_a_wrong_value() {
+    let cache = cache_of(1 << 20);
+    let stop = AtomicBool::new(false);
+    let threads = if cfg!(miri) { 3 } else { 8 };
+    let rounds = if cfg!(miri) { 150 } else { 40_000 };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|thread| {
+                let cache = &cache;
+                scope.spawn(move || {
+                    let mut random = Random::new(thread);
+                    for version in 0..rounds {
+                        let among = 1 + random.below(6000);
+                        let key = random.below(among);
+                        let name = key.to_le_bytes();
+                        if let Some(found) = cache.get(&name) {
+                            let version = u64::from_le_bytes(found[8..16].try_into().unwrap());
+                            assert!(found == value_of(key, version, found.len()), "key {key}, version {version}");
+                        } else {
+                            cache.insert(&name, &value_of(key, version, some_len(&mut random)));
+                        }
+                        if version % 17 == 0 {
+                            cache.remove(&random.below(6000).to_le_bytes());
+                        }
+                    }
+                })
+            })
+            .collect();
+        let watcher = scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let stats = cache.stats();
+                assert!(stats.memory_bytes <= stats.limit_bytes, "{stats:?}");
+                std::thread::yield_now();
+            }
+        });
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        stop.store(true, Ordering::Relaxed);
+        watcher.join().unwrap();
+    });
+    cache.check();
+}
+
+#[test]
+fn a_reader_that_stalls_holds_back_its_own_segments_only() {
+    let cache = cache_of(1 << 20);
+    cache.insert(b"held", &value_of(1, 1, 10_000));
+    let seen = cache.read(b"held", |held| {
+        for key in 0..20_000u64 {
+            assert!(cache.insert(&key.to_le_bytes(), &[1; 200]));
+        }
+        assert_eq!(cache.get(b"held"), None, "it was evicted");
+        held.to_vec()
+    });
+    assert_eq!(seen, Some(value_of(1, 1, 10_000)));
+    cache.check();
+}
+
+#[test]
+fn one_loads_and_the_others_wait_for_it() {
+    let cache = cache_of(1 << 20);
+    let loads = AtomicU64::new(0);
+    let start = Barrier::new(8);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                start.wait();
+                let loaded = cache.get_or_load(b"key", || {
+                    loads.fetch_add(1, Ordering::Relaxed);
+                    std::thread::yield_now();
+                    Ok::<_, io::Error>(b"value".to_vec())
+                });
+                assert_eq!(loaded.unwrap(), b"value");
+            });
+        }
+    });
+    assert_eq!(loads.into_inner(), 1);
+}
+
+#[test]
+fn an_error_reaches_all_who_wait_and_the_next_loads_again() {
+    let cache = cache_of(1 << 20);
+    let (inside, asked) = (Barrier::new(2), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let failed = cache.get_or_load(b"key", || {
+                inside.wait();
+                while asked.load(Ordering::Relaxed) == 0 {
+                    std::thread::yield_now();
+                }
+                Err(io::Error::other("no such thing"))
+            });
+            assert!(failed.unwrap_err().to_string().contains("no such thing"));
+        });
+        inside.wait();
+        let waiter = scope.spawn(|| {
+            asked.store(1, Ordering::Relaxed);
+            cache.get_or_load(b"key", || Err(io::Error::other("no such thing")))
+        });
+        assert!(waiter.join().unwrap().unwrap_err().cause().to_string().contains("no such thing"));
+    });
+    assert_eq!(cache.get_or_load(b"key", || Ok::<_, io::Error>(b"1".to_vec())).unwrap(), b"1");
+}
+
+#[test]
+fn a_key_that_changes_while_it_is_loaded_is_not_cached_as_it_was() {
+    let cache = cache_of(1 << 20);
+    let loaded = cache.get_or_load(b"key", || {
+        cache.remove(b"key");
+        Ok::<_, io::Error>(b"old".to_vec())
+    });
+    assert_eq!(loaded.unwrap(), b"old");
+    assert_eq!(cache.get(b"key"), None);
+    let loaded = cache.get_or_load(b"key", || {
+        cache.insert(b"key", b"new");
+        Ok::<_, io::Error>(b"old".to_vec())
+    });
+    assert_eq!(loaded.unwrap(), b"old");
+    assert_eq!(cache.get(b"key").as_deref(), Some(&b"new"[..]));
+}
+
+#[test]
+fn who_asks_after_a_change_does_not_get_what_was_loaded_before_it() {
+    let cache = cache_of(1 << 20);
+    let loaded = cache.get_or_load(b"key", || {
+        cache.remove(b"key");
+        let later = cache.get_or_load(b"key", || Ok::<_, io::Error>(b"new".to_vec()));
+        assert_eq!(later.unwrap(), b"new");
+        Ok::<_, io::Error>(b"old".to_vec())
+    });
+    assert_eq!(loaded.unwrap(), b"old");
+    assert_eq!(cache.get(b"key").as_deref(), Some(&b"new"[..]));
+}
+
+#[test]
+fn a_load_that_panics_lets_the_next_one_load() {
+    let cache = cache_of(1 << 20);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _ = cache.get_or_load(b"key", || -> Result<Vec<u8>, io::Error> { panic!("on purpose") });
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(cache.get_or_load(b"key", || Ok::<_, io::Error>(b"1".to_vec())).unwrap(), b"1");
+}
