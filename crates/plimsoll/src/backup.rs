@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::error::LogError;
@@ -33,8 +34,12 @@ pub struct BackupReport {
 /// Copies the store to `dest`.
 pub(crate) fn backup(store: &Store, dest: &Path) -> Result<BackupReport> {
     let disk = &*store.options.disk;
-    prepare(disk, dest)?;
     let _no_trim = store.trim_turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if store.closed.load(Ordering::Acquire) {
+        // Another process may be at work in the folder by now.
+        return Err(Error::invalid("the store is closed; open it again to back it up"));
+    }
+    prepare(disk, dest)?;
     let (index, log) = (dest.join("index"), dest.join("log.partial"));
     disk.create_dir(&index)?;
     disk.create_dir(&log)?;

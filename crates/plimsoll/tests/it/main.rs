@@ -7,6 +7,7 @@
 )]
 
 mod api;
+mod backup;
 mod bad_input;
 mod large;
 mod memory;
