@@ -1,4 +1,7 @@
 //! Makes the seed corpora from the bytes of real stores: `seeds FOLDER`.
+//!
+//! A fuzz target only by its frame: so it is built with the others, once, and ends before the fuzzer would begin.
+#![no_main]
 #![allow(clippy::disallowed_methods, reason = "a tool that writes its own files")]
 
 use std::fs;
@@ -16,7 +19,17 @@ const PAGE_BYTES: usize = plimsoll_memory::page::PAGE_BYTES;
 const MANIFEST_HEAD_BYTES: usize = 56;
 const SUM_BYTES: usize = 8;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+libfuzzer_sys::fuzz_target!(init: make_all_and_end(), |_bytes: &[u8]| {});
+
+fn make_all_and_end() {
+    let made = make_all();
+    if let Err(error) = &made {
+        eprintln!("{error}");
+    }
+    std::process::exit(i32::from(made.is_err()));
+}
+
+fn make_all() -> Result<(), Box<dyn std::error::Error>> {
     let folder = std::env::args().nth(1).ok_or("usage: seeds FOLDER")?;
     let folder = Path::new(&folder);
     for seed in 0..STORES {
