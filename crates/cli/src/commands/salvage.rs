@@ -13,7 +13,8 @@ pub(crate) fn run(globals: &Globals, args: &Salvage, output: &mut Output) -> Out
         Reader::Json => output.json(&json!({ "newest_glsn": report.glsn, "moved": report.moved }))?,
         Reader::Pipe => report.moved.iter().try_for_each(|path| output.line(path))?,
         Reader::People => {
-            output.line(&format!("cut; the newest GLSN is now {}", report.glsn))?;
+            let done = if report.moved.is_empty() { "there was nothing to cut" } else { "cut" };
+            output.line(&format!("{done}; the newest GLSN is now {}", report.glsn))?;
             for path in &report.moved {
                 output.line(&format!("moved aside: {path}"))?;
             }

@@ -87,7 +87,11 @@ impl<R: BufRead> Rows for Delimited<R> {
         };
         let (fields, columns) = (self.records.len(), self.names.len());
         if fields != columns {
-            return Err(Problem::new(line, format!("the row has {fields} fields, the first line has {columns}")));
+            let ending = if fields == 1 { "" } else { "s" };
+            return Err(Problem::new(
+                line,
+                format!("the row has {fields} field{ending}, the first line has {columns}"),
+            ));
         }
         key.clear();
         key.extend_from_slice(self.records.field(self.key));

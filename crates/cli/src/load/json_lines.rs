@@ -45,8 +45,8 @@ impl<R: BufRead> JsonLines<R> {
 
     fn parse(&self, key: &mut Vec<u8>, value: &mut Vec<u8>) -> Result<(), String> {
         let line = std::str::from_utf8(&self.buffer).map_err(|_| "the line is not UTF-8".to_owned())?;
-        let line = line.strip_prefix('\u{feff}').unwrap_or(line);
-        let Fields(fields) = serde_json::from_str(line).map_err(|error| format!("not a JSON object: {error}"))?;
+        let line = line.strip_prefix('\u{feff}').unwrap_or(line).trim_end();
+        let Fields(fields) = serde_json::from_str(line).map_err(|error| not_an_object(&error))?;
         let find = |wanted: &str| {
             let found = fields.iter().find(|(name, _)| name == wanted);
             found.map(|(_, value)| value.get()).ok_or_else(|| format!("the object has no field `{wanted}`"))
@@ -134,6 +134,12 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
 #[derive(serde::Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
+/// Says what is wrong in one line of many, of which the parser thinks as line 1.
+fn not_an_object(error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    format!("not a JSON object: {}", message.replacen("at line 1 column", "at column", 1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,7 +173,7 @@ mod tests {
     #[test]
     fn problems_name_their_line() {
         let cases = [
-            ("{\"id\":1}\n{\"id\":2\n", 2, "not a JSON object"),
+            ("{\"id\":1}\n{\"id\":2\n", 2, "not a JSON object: EOF while parsing an object at column"),
             ("[1]\n", 1, "not a JSON object"),
             ("{\"x\":1}\n", 1, "no field `id`"),
             ("{\"id\":null}\n", 1, "is no key"),

@@ -69,7 +69,7 @@ fn a_malformed_row_is_named_by_its_line_and_the_rows_before_it_stay() {
     let bad = "k,v\n1,a\n2,\"b\nb\"\n3\n4,d\n";
     let file = folder.file("bad.csv", bad);
     let ran = run(&["load", &store, &file, "--value", "v", "--batch", "1"]);
-    ran.fails(2, &["bad.csv, line 5", "has 1 fields, the first line has 2", "2 rows were loaded", "--skip 2"]);
+    ran.fails(2, &["bad.csv, line 5", "has 1 field, the first line has 2", "2 rows were loaded", "--skip 2"]);
     assert_eq!(scanned(&store), "1\ta\n2\tb\\nb\n");
     let mended = folder.file("bad.csv", bad.replace("3\n", "3,c\n"));
     let facts = run(&["load", &store, &mended, "--value", "v", "--skip", "2", "--json"]).ok().json();
