@@ -81,6 +81,32 @@ fn a_transaction_larger_than_the_budget_commits_whole() {
 }
 
 #[test]
+fn a_transaction_of_256_mib_commits_under_16_mib_in_many_small_values_or_few_large_ones() {
+    for (count, bytes) in [(262_144u32, 1000), (200, 1_342_177)] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let db = Db::open(&path, options()).unwrap();
+        let ks = db.keyspace("default").unwrap();
+        let value = |i: u32| [&i.to_be_bytes()[..], &vec![7; bytes - 4]].concat();
+        let mut tx = db.begin();
+        for i in 0..count {
+            tx.put(&ks, &scatter(i), &value(i)).unwrap();
+        }
+        let glsn = tx.commit().unwrap();
+        let memory = db.stats().memory;
+        assert!(memory.peak_bytes <= BUDGET, "{memory:?}");
+        db.close().unwrap();
+        let db = Db::open(&path, options()).unwrap();
+        assert_eq!(db.newest(), glsn);
+        let snapshot = db.snapshot();
+        for i in (0..count).step_by(count as usize / 100) {
+            assert!(snapshot.get(&ks, &scatter(i)).unwrap().unwrap() == value(i)[..], "value {i} of {bytes} bytes");
+        }
+        assert_eq!(snapshot.range(&ks, ..).unwrap().keys_only().count() as u32, count);
+    }
+}
+
+#[test]
 fn an_aborted_large_transaction_leaves_no_trace() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
