@@ -12,6 +12,8 @@
 
 pub(crate) mod bell;
 mod room;
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
 #[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
 mod tests;

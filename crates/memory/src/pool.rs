@@ -9,6 +9,7 @@
 //! 3. Evicting everything at any moment changes no answer.
 //! 4. The order of locks: a sorted map's, the pool's, the budget's. The budget asks for chunks while it holds none.
 
+mod ahead;
 mod frame;
 mod frames;
 mod keeper;
@@ -31,6 +32,7 @@ use crate::evictor::EvictorStats;
 use crate::evictor::bell::{Bell, Cause};
 use crate::page::PAGE_BYTES;
 use crate::sync::{Mutex, MutexGuard};
+pub use ahead::ReaderThreads;
 use frame::{Heat, PageKey};
 use frames::{FRAMES_PER_CHUNK, Frames};
 use keeper::{Keeper, Room};
@@ -93,7 +95,7 @@ pub trait PageSource: Send + Sync {
     fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError>;
 
     /// Reads the pages from `first` on into `pages` (whole pages, aligned for direct reads) and checks them: for whoever reads a
-    /// file front to back past the pool. A source that can read several at once does.
+    /// file front to back past the pool, and for [`PoolFile::prefetch`]. A source that can read several at once does.
     ///
     /// # Errors
     /// As for [`PageSource::load`].
@@ -137,6 +139,9 @@ pub struct Pool {
     keeper: Mutex<Keeper>,
     bell: OnceLock<Arc<Bell>>,
     evictor: Mutex<EvictorStats>,
+    ahead: OnceLock<Arc<ahead::Waiting>>,
+    /// Pages read ahead.
+    read_ahead: AtomicU64,
     /// For the tables of all the frames that there ever could be: 0.4 % of the largest budget so far. Held while that changes.
     tables: Mutex<Lease>,
 }
@@ -162,6 +167,8 @@ pub struct PoolStats {
     pub hits: u64,
     /// Pages read from their file.
     pub loads: u64,
+    /// Of these, pages read ahead of somebody who scans.
+    pub read_ahead: u64,
     /// Times that somebody waited for another's load.
     pub waits: u64,
     /// Pages evicted, by whomever.
@@ -202,6 +209,8 @@ impl Pool {
             keeper: Mutex::new(keeper),
             bell: OnceLock::new(),
             evictor: Mutex::new(EvictorStats::default()),
+            ahead: OnceLock::new(),
+            read_ahead: AtomicU64::new(0),
             tables: Mutex::new(tables),
         });
         let reclaimer = Arc::downgrade(&pool);
@@ -250,6 +259,7 @@ impl Pool {
         let slots = keeper.slots();
         let mut stats = PoolStats {
             loads: keeper.loads,
+            read_ahead: self.read_ahead.load(Ordering::Relaxed),
             waits: keeper.waits,
             evictions: keeper.evictions(),
             inline_evictions: keeper.inline_evictions(),

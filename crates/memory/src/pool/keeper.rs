@@ -266,8 +266,13 @@ impl Keeper {
         frame
     }
 
+    /// Pages brought in by scans that stay for a moment.
+    pub(super) fn ring(&self) -> usize {
+        (self.held() * FRAMES_PER_CHUNK / RING_PART).min(RING_FRAMES_MAX)
+    }
+
     fn evict_scanned(&mut self, frames: &Frames) -> Option<u32> {
-        let ring = (self.held() * FRAMES_PER_CHUNK / RING_PART).min(RING_FRAMES_MAX);
+        let ring = self.ring();
         for _ in 0..SCANNED_TRIES {
             if self.queues.len(Queue::Scanned) <= ring && self.doomed == 0 {
                 return None;

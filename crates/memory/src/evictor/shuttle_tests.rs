@@ -1,0 +1,65 @@
+//! Pool, budget and evictor together, in many random orders of events.
+
+use plimsoll_disk::clock::ManualClock;
+use shuttle::thread;
+
+use super::*;
+use crate::budget::{Backing, Kind};
+use crate::pool::{LoadError, PageSource, Touch};
+
+/// A page's first word is its number.
+struct Numbered;
+
+impl PageSource for Numbered {
+    fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError> {
+        page[..4].copy_from_slice(&number.to_le_bytes());
+        thread::yield_now();
+        page[PAGE_BYTES - 4..].copy_from_slice(&number.to_le_bytes());
+        Ok(())
+    }
+}
+
+fn scene() {
+    let budget = Budget::new(16 * CHUNK_BYTES as u64, Backing::Heap).unwrap();
+    let pool = Pool::new(&budget, 4 * CHUNK_BYTES as u64).unwrap();
+    let file = pool.attach(Arc::new(Numbered));
+    let mut evictor = Evictor::new(&pool, Arc::new(ManualClock::new(0)));
+    let bell = Arc::clone(&evictor.bell);
+    let room = thread::spawn(move || evictor.run());
+    let readers = [3u32, 11].map(|step| {
+        let file = file.clone();
+        thread::spawn(move || {
+            for number in (0..40).map(|at| at * step % 47) {
+                let page = file.get(number, Touch::Point).unwrap();
+                thread::yield_now();
+                assert_eq!(page[..4], number.to_le_bytes());
+                assert_eq!(page[PAGE_BYTES - 4..], number.to_le_bytes());
+            }
+        })
+    });
+    let taker = thread::spawn({
+        let budget = budget.clone();
+        move || {
+            for _ in 0..4 {
+                let held: Vec<_> = (0..5).map(|_| budget.take(Kind::Sort).unwrap()).collect();
+                thread::yield_now();
+                drop(held);
+            }
+        }
+    });
+    readers.into_iter().for_each(|reader| reader.join().unwrap());
+    taker.join().unwrap();
+    bell.close();
+    room.join().unwrap();
+    let stats = pool.stats();
+    assert_eq!(stats.pinned, 0);
+    assert_eq!(stats.frames, stats.resident + pool.room().free as u64);
+    drop((file, pool));
+    assert_eq!(budget.free_bytes(), budget.limit_bytes());
+}
+
+#[test]
+fn shuttle_readers_and_takers_beside_the_evictor_get_what_they_asked_for_and_nobody_sleeps_for_ever() {
+    shuttle::check_random(scene, 2000);
+    shuttle::check_pct(scene, 1000, 3);
+}

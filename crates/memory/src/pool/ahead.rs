@@ -1,0 +1,225 @@
+//! Reading ahead: pages that somebody is going to want, several with one read, several reads at once.
+//!
+//! A hint: it never waits, reports nothing, and is dropped where threads or frames are busy; who asks for the page afterwards finds it,
+//! waits for it, or loads it. Pages come in as if a scan had brought them, into the ring that the clock leaves to scans.
+//!
+//! Law: an error belongs to its page. If a run of pages cannot be read, each is read by itself, so that whoever waits for a good one
+//! gets it.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use plimsoll_disk::thread::spawn;
+
+use super::frame::Heat;
+use super::pinned::Filling;
+use super::{Pool, PoolFile};
+use crate::budget::Kind;
+use crate::chunk::CHUNK_BYTES;
+use crate::page::PAGE_BYTES;
+use crate::sync::{Condvar, Mutex, MutexGuard, Ordering};
+
+/// Pages of one read.
+const RUN_PAGES: u32 = (CHUNK_BYTES / PAGE_BYTES) as u32;
+
+/// Reads that can be asked for and not begun.
+const WAITING_MAX: usize = 32;
+
+/// A run of pages to read.
+struct Run {
+    file: PoolFile,
+    first: u32,
+    count: u32,
+}
+
+/// The runs that wait for a thread.
+pub(super) struct Waiting {
+    state: Mutex<State>,
+    more: Condvar,
+}
+
+struct State {
+    runs: VecDeque<Run>,
+    closed: bool,
+}
+
+impl Waiting {
+    fn new() -> Self {
+        Self {
+            state: Mutex::new(State { runs: VecDeque::with_capacity(WAITING_MAX), closed: false }),
+            more: Condvar::new(),
+        }
+    }
+
+    /// Adds a run; false if there is no place for it.
+    fn push(&self, run: Run) -> bool {
+        let mut state = self.lock();
+        let has_place = !state.closed && state.runs.len() < WAITING_MAX;
+        if has_place {
+            state.runs.push_back(run);
+            drop(state);
+            self.more.notify_one();
+        }
+        has_place
+    }
+
+    /// The next run, waiting for one; `None` once closed.
+    fn pop(&self) -> Option<Run> {
+        let mut state = self.lock();
+        loop {
+            if state.closed {
+                return None;
+            }
+            match state.runs.pop_front() {
+                Some(run) => return Some(run),
+                None => state = self.more.wait(state).expect("no code under this lock panics"),
+            }
+        }
+    }
+
+    fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        // A file may go with its last clone here, which takes the pool's lock: not under this one.
+        let runs = std::mem::take(&mut state.runs);
+        drop(state);
+        self.more.notify_all();
+        drop(runs);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no code under this lock panics")
+    }
+}
+
+/// Threads that read ahead for a pool; they end when this is dropped. Without them whoever asks for pages ahead reads them himself.
+pub struct ReaderThreads {
+    waiting: Arc<Waiting>,
+    handles: Vec<JoinHandle<()>>,
+}
+
+impl ReaderThreads {
+    /// Starts `threads` of them: so many reads are in flight at once.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    ///
+    /// # Panics
+    /// The pool has some already.
+    pub fn start(pool: &Pool, threads: usize) -> io::Result<Self> {
+        let waiting = Arc::new(Waiting::new());
+        let mut readers = Self { waiting: Arc::clone(&waiting), handles: Vec::with_capacity(threads) };
+        for _ in 0..threads {
+            let waiting = Arc::clone(&waiting);
+            readers.handles.push(spawn("plimsoll-read", move || {
+                while let Some(run) = waiting.pop() {
+                    run.file.read_run(run.first, run.count);
+                }
+            })?);
+        }
+        assert!(pool.ahead.set(waiting).is_ok(), "a pool has one set of readers at most");
+        Ok(readers)
+    }
+}
+
+impl Drop for ReaderThreads {
+    fn drop(&mut self) {
+        self.waiting.close();
+        for handle in self.handles.drain(..) {
+            // One that panicked has failed those who waited for its pages.
+            let _ = handle.join();
+        }
+    }
+}
+
+impl fmt::Debug for ReaderThreads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ReaderThreads({})", self.handles.len())
+    }
+}
+
+impl PoolFile {
+    /// Asks for `count` pages of the file from `first` on, which are going to be wanted in this order soon: for scans. Returns at once
+    /// where the pool has reader threads; else reads them now. Reads no more ahead than the pool keeps for scans
+    /// ([`Pool::read_ahead_max`]). Costs nothing where the pages are there.
+    pub fn prefetch(&self, first: u32, count: u32) {
+        let pool = &self.file.pool;
+        let end = first.saturating_add(count.min(pool.read_ahead_max()));
+        for first in (first..end).step_by(RUN_PAGES as usize) {
+            let count = RUN_PAGES.min(end - first);
+            if (first..first + count).all(|number| self.is_known(number)) {
+                continue;
+            }
+            match pool.ahead.get() {
+                None => self.read_run(first, count),
+                Some(waiting) if waiting.push(Run { file: self.clone(), first, count }) => {}
+                Some(_) => return,
+            }
+        }
+    }
+
+    /// Whether the page is resident or being loaded, as far as can be seen without the lock.
+    fn is_known(&self, number: u32) -> bool {
+        let key = self.key(number);
+        self.file.pool.frames.find(key, |frame| frame.key() == key && !frame.state().is_free()).is_some()
+    }
+
+    /// Loads those of up to `RUN_PAGES` pages that are not there, as far as there are frames.
+    fn read_run(&self, first: u32, count: u32) {
+        let pool = &self.file.pool;
+        // Nobody is pressed for a hint.
+        let Ok(mut staging) = pool.budget.take_free(Kind::Staging) else { return };
+        let mut frames = self.begin_run(first, count);
+        let mut at = 0;
+        while at < frames.len() {
+            let len = frames[at..].iter().take_while(|frame| frame.is_some()).count();
+            if len == 0 {
+                at += 1;
+                continue;
+            }
+            let bytes = &mut staging[..len * PAGE_BYTES];
+            let read = self.file.source.load_run(first + at as u32, bytes);
+            let pages = bytes.chunks_exact(PAGE_BYTES);
+            for (number, (frame, page)) in (first + at as u32..).zip(frames[at..at + len].iter_mut().zip(pages)) {
+                let mut filling = frame.take().expect("a run is made of frames that were begun");
+                match read {
+                    Ok(()) => {
+                        filling.bytes().copy_from_slice(page);
+                        self.note_page(number);
+                        drop(filling.finish(true));
+                    }
+                    Err(_) => _ = self.fill(filling, number),
+                }
+                pool.read_ahead.fetch_add(1, Ordering::Relaxed);
+            }
+            at += len;
+        }
+    }
+
+    /// Gives frames to those of the pages that have none.
+    fn begin_run(&self, first: u32, count: u32) -> [Option<Filling<'_>>; RUN_PAGES as usize] {
+        let pool = &self.file.pool;
+        let mut frames = [const { None }; RUN_PAGES as usize];
+        let mut keeper = pool.lock();
+        let inline_before = keeper.inline_evictions();
+        for (number, frame) in (first..first + count).zip(&mut frames) {
+            let key = self.key(number);
+            if pool.frames.find_any(key).is_none() {
+                let Some(at) = keeper.frame(&pool.frames, &pool.budget) else { break };
+                *frame = Some(pool.begin_at(at, key, Heat::Scan));
+            }
+        }
+        pool.call_if_short(keeper, inline_before);
+        frames
+    }
+}
+
+impl Pool {
+    /// The most pages that are read ahead of one scan: half of what the pool keeps for scans.
+    pub fn read_ahead_max(&self) -> u32 {
+        (self.lock().ring() / 2).max(1) as u32
+    }
+}
