@@ -7,8 +7,10 @@
 //! 1. A reader takes no lock and sees each entry whole or not at all.
 //! 2. An insert that fails leaves the map as it was.
 //! 3. What [`SortedMap::reserve`] promised is kept: so many bytes of entries find room whatever happens to the budget.
+//! 4. What was deferred counts in `len` and is found once it is settled, in the same order as if it had been inserted at once.
 #![allow(unsafe_code, reason = "the list trusts its one writer; the lock that makes it the one is here")]
 
+mod deferred;
 mod entries;
 mod link;
 
@@ -18,8 +20,9 @@ use std::sync::{Mutex, MutexGuard};
 
 use crate::budget::{Budget, Kind, Lease, OutOfBudget};
 use crate::chunk::{CHUNK_BYTES, Chunk};
+use deferred::Deferred;
 pub use entries::Position;
-use entries::{Entries, Gap, HEADER_BYTES, LINK_BYTES, MAX_CHUNKS, MAX_HEIGHT, Place, Probe};
+use entries::{DESCENTS, Entries, Gap, HEADER_BYTES, LINK_BYTES, MAX_CHUNKS, MAX_HEIGHT, Place, Probe};
 
 /// Links that each insert earns for its tower and those after it; four thirds are needed on average.
 const LINKS_EARNED: usize = 2;
@@ -29,6 +32,15 @@ const LINKS_SAVED_MAX: usize = 64;
 
 /// From this size on an entry pays for the room that it may leave unused at the end of the chunk before it.
 const LARGE_BYTES: usize = CHUNK_BYTES / 16 - MAX_HEIGHT * LINK_BYTES;
+
+/// A map of fewer entries stays in the processor's caches: there, linking each at once costs nothing worth saving.
+const DEFER_FROM: usize = if cfg!(test) { 16 } else { 1024 };
+
+/// A map of fewer entries is in the processor's caches anyway.
+const FETCHED_FROM: usize = if cfg!(test) { 16 } else { 4096 };
+
+/// Entries to be linked are asked for so many ahead.
+const FETCHED_AHEAD: usize = 8;
 
 /// A concurrent skip list in chunks of the budget.
 pub struct SortedMap {
@@ -55,6 +67,8 @@ struct Writer {
     random: u64,
     /// The gap behind what was inserted last: where the next entry of an ascending series goes.
     gap: Gap,
+    /// What was written and is not linked yet.
+    deferred: Deferred,
 }
 
 /// One entry.
@@ -136,9 +150,10 @@ impl SortedMap {
             let place = self.place(writer, height, key.len() + value.len())?;
             // SAFETY: the lock makes this the only writer; the place was just cut from a chunk of the table and the gap found.
             unsafe {
-                self.entries.insert(place, &mut writer.gap, key, order, value);
+                let entry = self.entries.write(place, key, order, value);
+                self.entries.link_in(entry, &mut writer.gap);
             }
-            writer.links_saved = (writer.links_saved + LINKS_EARNED).min(LINKS_SAVED_MAX + height) - height;
+            writer.pay_for(height);
             // Release: pairs with the Acquire in `len`, so that whoever is told of an entry finds it.
             self.len.fetch_add(1, Ordering::Release);
         }
@@ -146,7 +161,74 @@ impl SortedMap {
         Ok(())
     }
 
-    /// Number of entries; whoever asks finds at least so many.
+    /// Inserts an entry that nobody looks for before [`SortedMap::settle`]: linking many in the order of their keys is several times
+    /// cheaper than one by one in any other. No key and order may come twice.
+    ///
+    /// # Errors
+    /// The budget has no room; the map is as it was.
+    ///
+    /// # Panics
+    /// Key and value together are longer than [`SortedMap::MAX_ENTRY_BYTES`].
+    pub fn defer(&self, key: &[u8], order: u64, value: &[u8]) -> Result<(), OutOfBudget> {
+        assert!(key.len() + value.len() <= Self::MAX_ENTRY_BYTES, "an entry of {} + {} bytes", key.len(), value.len());
+        let mut guard = self.lock();
+        let writer = &mut *guard;
+        if self.len.load(Ordering::Relaxed) < DEFER_FROM || !self.can_defer(writer) {
+            self.link_deferred(writer);
+            drop(guard);
+            return self.insert(key, order, value);
+        }
+        let height = writer.draw_height();
+        let place = self.place(writer, height, key.len() + value.len())?;
+        // SAFETY: the lock makes this the only writer; the place was just cut from a chunk of the table.
+        let entry = unsafe { self.entries.write(place, key, order, value) };
+        writer.deferred.push(key, entry);
+        writer.pay_for(height);
+        self.len.fetch_add(1, Ordering::Release);
+        writer.promised = writer.promised.saturating_sub(Self::entry_bytes(key.len(), value.len()));
+        Ok(())
+    }
+
+    /// Links what was deferred: from now on it is found.
+    pub fn settle(&self) {
+        self.link_deferred(&mut self.lock());
+    }
+
+    fn can_defer(&self, writer: &mut Writer) -> bool {
+        let held = writer.deferred.held_bytes();
+        let has_room = writer.deferred.has_room(&self.budget, self.kind);
+        self.held_bytes.fetch_add(writer.deferred.held_bytes() - held, Ordering::Relaxed);
+        has_room
+    }
+
+    fn link_deferred(&self, writer: &mut Writer) {
+        let Writer { deferred, gap, .. } = writer;
+        // SAFETY: what is deferred was written under the lock that is held.
+        let entry_of = |entry| unsafe { self.entries.unlinked(entry) };
+        deferred.sort(entry_of);
+        for at in 0.. {
+            let Some(entry) = deferred.get(at) else { break };
+            if let Some(ahead) = deferred.get(at + FETCHED_AHEAD) {
+                self.entries.fetch(ahead.at());
+            }
+            let Entry { key, order, .. } = entry_of(entry);
+            let is_new = self.entries.find_gap(gap, &Probe::new(key, order));
+            assert!(is_new, "no key and order is deferred twice");
+            // SAFETY: the lock makes this the only writer; the list of those not linked goes when all are; the gap was just found.
+            unsafe { self.entries.link_in(entry, gap) };
+        }
+        deferred.clear();
+    }
+
+    /// Brings what inserts of these keys are going to touch into the processor's caches, all at the same time instead of one after
+    /// the other. Changes nothing. For large maps, and a handful of keys at a time.
+    pub fn fetch(&self, keys: &[&[u8]]) {
+        if self.len() >= FETCHED_FROM {
+            keys.chunks(DESCENTS).for_each(|keys| self.entries.fetch_paths(keys));
+        }
+    }
+
+    /// Number of entries; whoever asks finds at least so many of those that are settled.
     pub fn len(&self) -> usize {
         // Acquire: pairs with the Release in `insert`.
         self.len.load(Ordering::Acquire)
@@ -157,7 +239,7 @@ impl SortedMap {
         self.len() == 0
     }
 
-    /// Bytes of the chunks held.
+    /// Bytes of the chunks held, and of the list of what is deferred.
     pub fn held_bytes(&self) -> u64 {
         self.held_bytes.load(Ordering::Relaxed)
     }
@@ -268,7 +350,13 @@ impl Writer {
             links_saved: LINKS_SAVED_MAX,
             random: 0x9e37_79b9_7f4a_7c15,
             gap: Gap::whole(),
+            deferred: Deferred::default(),
         }
+    }
+
+    /// An entry has earned its links and spent `height` of them.
+    fn pay_for(&mut self, height: usize) {
+        self.links_saved = (self.links_saved + LINKS_EARNED).min(LINKS_SAVED_MAX + height) - height;
     }
 
     /// Whether entries adding up to `promised` fit into what is held, however they are cut and however tall their towers are.
@@ -362,6 +450,69 @@ mod tests {
                 std::iter::successors(map.last(), |at| map.prev(*at)).map(|at| map.at(at).key).collect();
             backward.reverse();
             assert!(backward.into_iter().eq(model.keys().map(|(key, _)| &key[..])), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn what_is_deferred_is_found_once_it_is_settled_as_if_it_had_been_inserted() {
+        for seed in 1..=if cfg!(miri) { 2 } else { 100 } {
+            let mut random = Random(seed);
+            let budget = budget(16);
+            let map = SortedMap::new(&budget, Kind::WriteSet);
+            let (mut model, mut settled) = (BTreeMap::new(), BTreeMap::new());
+            let mut ascending = 0u64;
+            for order in 0..if cfg!(miri) { 150 } else { 1500u64 } {
+                // Series with and without order, some far apart and some close together.
+                let spread = 1 << random.below(20);
+                ascending += random.below(spread) as u64;
+                let key = if random.below(2) == 0 { ascending.to_be_bytes().to_vec() } else { random.key() };
+                let value = order.to_le_bytes();
+                model.insert((key.clone(), Reverse(order)), value);
+                if random.below(8) == 0 {
+                    map.insert(&key, order, &value).unwrap();
+                    settled.insert((key, Reverse(order)), value);
+                } else {
+                    map.defer(&key, order, &value).unwrap();
+                }
+                if random.below(40) == 0 {
+                    map.settle();
+                    settled.clone_from(&model);
+                    assert_eq!(all(&map).len(), model.len());
+                }
+                assert_eq!(map.len(), model.len());
+                map.fetch(&[&random.key(), &random.key()]);
+                let probe = (random.key(), Reverse(random.below(1500) as u64));
+                if let Some((expected, _)) = settled.range(probe.clone()..).next() {
+                    let found = map.at(map.seek(&probe.0, probe.1.0).unwrap());
+                    let found = (found.key.to_vec(), Reverse(found.order));
+                    // One that waits may be linked before it must be.
+                    assert!(found >= probe && found <= *expected && model.contains_key(&found), "seed {seed}");
+                }
+            }
+            map.settle();
+            let expected: Vec<_> =
+                model.iter().map(|((key, order), value)| (key.clone(), order.0, value.to_vec())).collect();
+            assert_eq!(all(&map), expected, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_budget_without_room_for_what_is_deferred_loses_nothing() {
+        for refused in 0..12 {
+            let budget = budget(24);
+            let map = SortedMap::new(&budget, Kind::WriteSet);
+            budget.fail_after(refused);
+            let mut inserted = 0;
+            for at in 0..300u64 {
+                let key = at.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+                inserted += usize::from(map.defer(&key, at, &[1; 2000]).is_ok());
+            }
+            assert!(inserted >= 299, "the next operation works");
+            map.settle();
+            assert_eq!((map.len(), all(&map).len()), (inserted, inserted));
+            assert!(map.held_bytes() > budget.usage().of(Kind::WriteSet) - 2 * CHUNK_BYTES as u64);
+            drop(map);
+            assert_eq!(budget.free_bytes(), budget.limit_bytes());
         }
     }
 

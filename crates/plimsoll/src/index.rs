@@ -186,6 +186,11 @@ impl Index {
         self.core.insert(version);
     }
 
+    /// Says which keys are going to be inserted next: finding their places is cheaper for a few at a time.
+    pub(crate) fn fetch(&self, keys: &[&[u8]]) {
+        self.core.fetch(keys);
+    }
+
     /// Makes sure that runs with these partitions can be adopted: called before the record that names them is submitted.
     ///
     /// # Errors

@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 use plimsoll_log::draft::{Draft, DraftEntry};
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_memory::budget::Kind;
+use plimsoll_memory::sorted::Position;
 
 use crate::error::{Error, Result};
 use crate::index::Index;
@@ -155,7 +156,11 @@ impl Store {
         }
         let mut places = body.places.iter();
         let mut at = writes.map().first();
-        while let Some(position) = at {
+        for number in 0.. {
+            let Some(position) = at else { break };
+            if number % FETCHED_AT_ONCE == 0 {
+                self.fetch_ahead(writes, position);
+            }
             let (key, write) = writes.at(position);
             let stored = match write {
                 Write::Deleted => Stored::Deleted,
@@ -170,7 +175,25 @@ impl Store {
         }
         Ok(())
     }
+
+    /// Tells the memtable which keys are going to come.
+    fn fetch_ahead(&self, writes: &WriteSet, from: Position) {
+        let mut keys = [&[][..]; FETCHED_AT_ONCE];
+        let mut count = 0;
+        let mut at = Some(from);
+        while let Some(position) = at.filter(|_| count < FETCHED_AT_ONCE) {
+            keys[count] = writes.at(position).0;
+            count += 1;
+            at = writes.after_key(position);
+        }
+        if count > 1 {
+            self.index.fetch(&keys[..count]);
+        }
+    }
 }
+
+/// The memtable is made ready for so many keys at the same time.
+const FETCHED_AT_ONCE: usize = 8;
 
 /// Refuses if anything in `reads` was changed after `at` by a commit that has its place in the order.
 fn validate(view: &View, reads: &ReadSet, at: Glsn) -> Result<()> {

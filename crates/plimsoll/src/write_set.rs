@@ -199,7 +199,7 @@ impl WriteSet {
         write.encode(&mut encoded);
         self.order += 1;
         let value_bytes = if let Write::Buffered { len, .. } = write { len } else { 0 };
-        if let Err(refusal) = self.map.insert(key, self.order, &encoded) {
+        if let Err(refusal) = self.map.defer(key, self.order, &encoded) {
             // A buffered value would be written by the spill as garbage of no key; its offset would be gone. So it goes first.
             match write {
                 Write::Buffered { offset, len } => {
@@ -211,7 +211,7 @@ impl WriteSet {
                 }
                 _ => self.spill_because(refusal)?,
             }
-            self.map.insert(key, self.order, &encoded)?;
+            self.map.defer(key, self.order, &encoded)?;
         }
         self.body_bytes += (key.len() + encoded.len() + 8) as u64 + value_bytes;
         if self.held_bytes() > self.limit_bytes {
@@ -234,7 +234,7 @@ impl WriteSet {
     /// Moves everything in memory into a run of side files.
     fn spill(&mut self) -> Result<()> {
         let mut builder = self.spill.begin();
-        let mut at = self.map.first();
+        let mut at = self.map().first();
         let mut encoded = Vec::new();
         while let Some(position) = at {
             let entry = self.map.at(position);
@@ -284,8 +284,9 @@ impl WriteSet {
         None
     }
 
-    /// The map, for walks in key order: of one key the newest comes first.
+    /// The map, for walks in key order: of one key the newest comes first. Nothing in it waits to be linked.
     pub(crate) fn map(&self) -> &SortedMap {
+        self.map.settle();
         &self.map
     }
 
@@ -302,7 +303,7 @@ impl WriteSet {
 
     /// The newest write of a key: applies `then` to it.
     pub(crate) fn find<T>(&self, key: &[u8], then: impl FnOnce(Write<'_>) -> Result<T>) -> Result<Option<T>> {
-        if let Some(position) = self.map.seek(key, u64::MAX) {
+        if let Some(position) = self.map().seek(key, u64::MAX) {
             let (found, write) = self.at(position);
             if found == key {
                 return then(write).map(Some);
@@ -364,7 +365,7 @@ impl WriteSet {
     fn buffered_to_side(&mut self) -> Result<()> {
         let moved = SortedMap::new(&self.budget, Kind::WriteSet);
         let mut body_bytes = 0;
-        let mut at = self.map.first();
+        let mut at = self.map().first();
         let mut encoded = Vec::new();
         while let Some(position) = at {
             let (key, write) = self.at(position);

@@ -106,6 +106,34 @@ impl Place {
     }
 }
 
+/// An entry that is written and has no neighbours yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unlinked {
+    at: u32,
+    height: u32,
+}
+
+impl Unlinked {
+    /// Where it stands.
+    pub(super) fn at(self) -> u32 {
+        self.at
+    }
+}
+
+/// So many descents go on at the same time.
+pub(super) const DESCENTS: usize = 8;
+
+/// A search on its way down: it is on the level below `levels`, behind `before`.
+struct Descent<'a> {
+    levels: usize,
+    before: u32,
+    /// What the level above stopped at.
+    after: u32,
+    /// What was asked for.
+    next: u32,
+    probe: Probe<'a>,
+}
+
 /// The skip list: a head, and a table of chunks that is read without a lock.
 pub(super) struct Entries {
     /// Tells positions of this list from those of others.
@@ -280,9 +308,19 @@ impl Entries {
 
     /// The neighbours of the place where the probe belongs: the last entry before it and the first at or behind it.
     /// `record` is told the same for every level in use.
-    fn search(&self, probe: &Probe<'_>, mut record: impl FnMut(usize, u32, u32)) -> (u32, u32) {
-        let (mut before, mut after) = (NONE, NONE);
-        for level in (0..self.height.load(atomic::Ordering::Relaxed)).rev() {
+    fn search(&self, probe: &Probe<'_>, record: impl FnMut(usize, u32, u32)) -> (u32, u32) {
+        self.search_below(self.height.load(atomic::Ordering::Relaxed), (NONE, NONE), probe, record)
+    }
+
+    /// The same on the lowest `levels` levels, beginning between two that stand on all of these and have the place between them.
+    fn search_below(
+        &self,
+        levels: usize,
+        (mut before, mut after): (u32, u32),
+        probe: &Probe<'_>,
+        mut record: impl FnMut(usize, u32, u32),
+    ) -> (u32, u32) {
+        for level in (0..levels).rev() {
             let not_before = after;
             loop {
                 // SAFETY: `before` is the head or was reached on this level or a higher one.
@@ -298,6 +336,58 @@ impl Entries {
         (before, after)
     }
 
+    /// Goes down to where each of these keys belongs, a step of each in turn: while one waits for memory, the others go on.
+    pub(super) fn fetch_paths(&self, keys: &[&[u8]]) {
+        let levels = self.height.load(atomic::Ordering::Relaxed);
+        let begin = |at: usize| {
+            let probe = Probe::new(keys.get(at)?, u64::MAX);
+            Some(Descent { levels, before: NONE, after: NONE, next: NONE, probe })
+        };
+        let mut descents: [Option<Descent<'_>>; DESCENTS] = std::array::from_fn(begin);
+        let mut more = true;
+        while more {
+            more = false;
+            for descent in descents.iter_mut().flatten().filter(|descent| descent.levels > 0) {
+                self.go_on(descent);
+                more = true;
+            }
+        }
+    }
+
+    /// Compares the entry that was asked for the last time, and asks for the next.
+    fn go_on(&self, descent: &mut Descent<'_>) {
+        let next = std::mem::replace(&mut descent.next, NONE);
+        // SAFETY: a link led there.
+        if next != NONE && unsafe { self.compare(next, &descent.probe) } == Ordering::Less {
+            descent.before = next;
+        } else if next != NONE {
+            descent.after = next;
+            descent.levels -= 1;
+        }
+        while descent.levels > 0 {
+            // SAFETY: `before` is the head or was reached on this level or a higher one.
+            let next = unsafe { self.link(descent.before, descent.levels - 1) }.follow();
+            if next != NONE && next != descent.after {
+                descent.next = next;
+                return self.fetch(next);
+            }
+            descent.levels -= 1;
+        }
+    }
+
+    /// Asks for the memory of an entry's tower and key, without waiting for it.
+    pub(super) fn fetch(&self, at: u32) {
+        let address = self.address(at).as_ptr();
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        for place in [address.wrapping_sub(2 * LINK_BYTES), address.wrapping_add(HEADER_BYTES + PREFIX_BYTES)] {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: it is a hint that reads nothing, whatever the address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(place.cast()) };
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = address;
+    }
+
     /// How an entry, or what stands in for none, stands to the probe.
     fn compare_or(&self, at: u32, probe: &Probe<'_>, for_none: Ordering) -> Ordering {
         // SAFETY: gaps and searches yield entries of this list only.
@@ -305,26 +395,33 @@ impl Entries {
     }
 
     /// Makes `gap`, which was found in this list with no insert since elsewhere, the place where the probe belongs; whether no
-    /// entry stands exactly there.
+    /// entry stands exactly there. What lies a little behind the gap is found in a few steps, without coming down from the top.
     pub(super) fn find_gap(&self, gap: &mut Gap, probe: &Probe<'_>) -> bool {
-        if self.compare_or(gap.before[0], probe, Ordering::Less) == Ordering::Less
-            && self.compare_or(gap.after[0], probe, Ordering::Greater) == Ordering::Greater
-        {
-            return true;
+        let mut levels = self.height.load(atomic::Ordering::Relaxed);
+        let mut between = (NONE, NONE);
+        if self.compare_or(gap.before[0], probe, Ordering::Less) == Ordering::Less {
+            let behind = |level: usize| self.compare_or(gap.after[level], probe, Ordering::Greater);
+            match behind(0) {
+                Ordering::Less => {}
+                order => return order == Ordering::Greater,
+            }
+            // On the first level where the gap is wide enough its sides are those that are sought; below it lies what was passed.
+            levels = (1..levels).find(|&level| behind(level) != Ordering::Less).unwrap_or(levels);
+            between = (gap.after[levels - 1], gap.after.get(levels).map_or(NONE, |after| *after));
         }
-        let (_, after) = self.search(probe, |level, before, after| {
+        let (_, after) = self.search_below(levels, between, probe, |level, before, after| {
             gap.before[level] = before;
             gap.after[level] = after;
         });
         self.compare_or(after, probe, Ordering::Greater) != Ordering::Equal
     }
 
-    /// Writes an entry at `place` and hangs it into `gap`, which from then on is the gap behind it.
+    /// Writes an entry at `place`, where nobody finds it yet.
     ///
     /// # Safety
     /// The caller is the only writer; `place` came from [`Place::fit`] for these lengths in a chunk of the table, and its bytes,
-    /// tower included, belong to no other entry; `gap` holds neighbours of where (`key`, `order`) belongs.
-    pub(super) unsafe fn insert(&self, place: Place, gap: &mut Gap, key: &[u8], order: u64, value: &[u8]) {
+    /// tower included, belong to no other entry.
+    pub(super) unsafe fn write(&self, place: Place, key: &[u8], order: u64, value: &[u8]) -> Unlinked {
         let at = place.position();
         let address = self.address(at);
         // SAFETY: the header's bytes are aligned, inside the chunk, and nobody reads them before the entry is linked.
@@ -339,16 +436,35 @@ impl Entries {
             to.copy_from_nonoverlapping(NonNull::from(key).cast(), key.len());
             to.add(key.len()).copy_from_nonoverlapping(NonNull::from(value).cast(), value.len());
         }
-        // SAFETY: the tower of `place` has so many levels, and what stands before in `gap` on a level has that level.
+        Unlinked { at, height: place.height as u32 }
+    }
+
+    /// Hangs a written entry into `gap`, which from then on is the gap behind it.
+    ///
+    /// # Safety
+    /// The caller is the only writer; [`Entries::write`] of this list gave `entry`, and it was not linked before; `gap` holds neighbours of
+    /// where it belongs.
+    pub(super) unsafe fn link_in(&self, entry: Unlinked, gap: &mut Gap) {
+        let (at, height) = (entry.at, entry.height as usize);
+        // SAFETY: the entry's tower has so many levels, and what stands before in `gap` on a level has that level.
         splice(
             at,
-            place.height,
+            height,
             |level| unsafe { self.link(at, level) },
             |level| unsafe { self.link(gap.before[level], level) },
             &gap.after,
         );
-        gap.before[..place.height].fill(at);
-        self.height.fetch_max(place.height, atomic::Ordering::Relaxed);
+        gap.before[..height].fill(at);
+        self.height.fetch_max(height, atomic::Ordering::Relaxed);
+    }
+
+    /// The bytes of an entry that is not linked yet.
+    ///
+    /// # Safety
+    /// [`Entries::write`] of this list gave it, to the caller's own thread or one that came before it.
+    pub(super) unsafe fn unlinked(&self, entry: Unlinked) -> Entry<'_> {
+        // SAFETY: its bytes are written, and as asked of the caller.
+        unsafe { self.read(entry.at) }
     }
 }
 

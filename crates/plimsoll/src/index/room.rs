@@ -163,6 +163,10 @@ impl Core {
         Counters::add(&self.counters.bytes_in, (version.key.len() + writer.encoded.len()) as u64);
     }
 
+    pub(crate) fn fetch(&self, keys: &[&[u8]]) {
+        lock(&self.writer).active.map().fetch(keys);
+    }
+
     pub(crate) fn adopt(&self, runs: Vec<Vec<PartitionInfo>>, glsn: Glsn) -> Result<()> {
         let view = self.view();
         let known = |info: &PartitionInfo| view.infos().any(|known| known.id == info.id);

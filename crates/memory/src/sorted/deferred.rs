@@ -1,0 +1,88 @@
+//! Entries that are written and not linked yet, with the first bytes of their keys: what sorting them needs, side by side.
+//!
+//! Law: never more than [`MAX_SLOTS`], in heap memory that a lease covers; giving them out needs no memory.
+
+use std::cmp::Ordering;
+
+use super::Entry;
+use super::entries::Unlinked;
+use crate::budget::{Budget, Kind, Lease};
+
+/// Slots to begin with, and the most.
+const FIRST_SLOTS: usize = if cfg!(test) { 8 } else { 2048 };
+const MAX_SLOTS: usize = if cfg!(test) { 64 } else { 32 * 1024 };
+
+/// Bytes of a key that are kept beside its entry.
+const PREFIX_BYTES: usize = 16;
+
+#[derive(Clone, Copy)]
+struct Slot {
+    /// Big-endian halves of the key's first bytes, zeros where it ends.
+    prefix: [u64; 2],
+    entry: Unlinked,
+}
+
+/// The entries that wait.
+#[derive(Default)]
+pub(super) struct Deferred {
+    slots: Vec<Slot>,
+    lease: Option<Lease>,
+}
+
+impl Deferred {
+    /// Whether one more can wait; the list grows if the budget lets it.
+    pub(super) fn has_room(&mut self, budget: &Budget, kind: Kind) -> bool {
+        let capacity = self.slots.capacity();
+        if self.slots.len() < capacity {
+            return true;
+        }
+        let slots = (2 * capacity).max(FIRST_SLOTS);
+        if slots > MAX_SLOTS {
+            return false;
+        }
+        let Ok(lease) = budget.lease(kind, (slots * size_of::<Slot>()) as u64) else { return false };
+        self.slots.reserve_exact(slots - self.slots.len());
+        // Only now: until the new list is filled the old one lives beside it.
+        self.lease = Some(lease);
+        true
+    }
+
+    /// Bytes that the list takes.
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.lease.as_ref().map_or(0, Lease::bytes)
+    }
+
+    /// Adds one for which there is room.
+    pub(super) fn push(&mut self, key: &[u8], entry: Unlinked) {
+        self.slots.push(Slot { prefix: prefix_of(key), entry });
+    }
+
+    /// Puts them into the order of a map. `read` says what an entry holds.
+    pub(super) fn sort<'a>(&mut self, read: impl Fn(Unlinked) -> Entry<'a>) {
+        self.slots.sort_unstable_by(|one, other| {
+            one.prefix.cmp(&other.prefix).then_with(|| in_order(&read(one.entry), &read(other.entry)))
+        });
+    }
+
+    /// The entry at a place, if there is one.
+    pub(super) fn get(&self, at: usize) -> Option<Unlinked> {
+        self.slots.get(at).map(|slot| slot.entry)
+    }
+
+    /// They are linked now.
+    pub(super) fn clear(&mut self) {
+        self.slots.clear();
+    }
+}
+
+fn in_order(one: &Entry<'_>, other: &Entry<'_>) -> Ordering {
+    one.key.cmp(other.key).then(other.order.cmp(&one.order))
+}
+
+fn prefix_of(key: &[u8]) -> [u64; 2] {
+    let mut bytes = [0; PREFIX_BYTES];
+    let length = key.len().min(PREFIX_BYTES);
+    bytes[..length].copy_from_slice(&key[..length]);
+    let number = u128::from_be_bytes(bytes);
+    [(number >> 64) as u64, number as u64]
+}
