@@ -15,22 +15,21 @@ pub fn total_memory_bytes() -> Option<u64> {
 /// The memory limit of the cgroup (version 1 or 2) that this process is in, the lowest up to the root; `None` if there is none.
 pub fn cgroup_limit_bytes() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    groups.lines().filter_map(limit_of_line).min()
+    groups.lines().filter_map(|line| limit_of_line(line, Path::new("/sys/fs/cgroup"))).min()
 }
 
-/// `hierarchy:controllers:path`, e.g. `0::/app` (version 2) or `4:memory:/app` (version 1).
-fn limit_of_line(line: &str) -> Option<u64> {
+/// `hierarchy:controllers:path`, e.g. `0::/app` (version 2) or `4:memory:/app` (version 1). The path may be one that is not seen from
+/// within the container: then its limit stands at the root.
+fn limit_of_line(line: &str, mount: &Path) -> Option<u64> {
     let mut fields = line.splitn(3, ':');
     let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
     let (root, file) = match controllers {
-        "" => (Path::new("/sys/fs/cgroup"), "memory.max"),
-        _ if controllers.split(',').any(|name| name == "memory") => {
-            (Path::new("/sys/fs/cgroup/memory"), "memory.limit_in_bytes")
-        }
+        "" => (mount.to_owned(), "memory.max"),
+        _ if controllers.split(',').any(|name| name == "memory") => (mount.join("memory"), "memory.limit_in_bytes"),
         _ => return None,
     };
     let group = root.join(path.trim_start_matches('/'));
-    group.ancestors().take_while(|dir| dir.starts_with(root)).filter_map(|dir| read_limit(&dir.join(file))).min()
+    group.ancestors().take_while(|dir| dir.starts_with(&root)).filter_map(|dir| read_limit(&dir.join(file))).min()
 }
 
 fn read_limit(path: &Path) -> Option<u64> {
@@ -50,7 +49,34 @@ mod tests {
 
     #[test]
     fn a_line_of_another_controller_has_no_limit() {
-        assert_eq!(limit_of_line("3:cpu,cpuacct:/"), None);
-        assert_eq!(limit_of_line("garbage"), None);
+        let mount = Path::new("/sys/fs/cgroup");
+        assert_eq!(limit_of_line("3:cpu,cpuacct:/", mount), None);
+        assert_eq!(limit_of_line("garbage", mount), None);
+    }
+
+    #[test]
+    fn the_lowest_limit_up_to_the_root_counts_in_both_versions_of_cgroups() {
+        let dir = tempfile::tempdir().unwrap();
+        let mount = dir.path();
+        let write = |path: &str, text: &str| {
+            fs::create_dir_all(mount.join(path).parent().unwrap()).unwrap();
+            fs::write(mount.join(path), text).unwrap();
+        };
+        write("a/b/memory.max", "max\n");
+        write("a/memory.max", "1073741824\n");
+        write("memory/memory.limit_in_bytes", "9223372036854771712\n");
+        write("memory/x/memory.limit_in_bytes", "2147483648\n");
+        write("memory/x/y/memory.limit_in_bytes", "4294967296\n");
+        let limits = [
+            ("0::/a/b", Some(1 << 30)),
+            ("0::/", None),
+            ("0::/not/seen/from/here", None),
+            ("4:memory:/", None),
+            ("4:cpu,memory:/x/y", Some(2 << 30)),
+            ("4:memory:/x/docker-id", Some(2 << 30)),
+        ];
+        for (line, limit) in limits {
+            assert_eq!(limit_of_line(line, mount), limit, "{line}");
+        }
     }
 }

@@ -66,6 +66,8 @@ pub struct PoolStats {
     pub hits: u64,
     /// Pages read from disk.
     pub loads: u64,
+    /// Of these, pages read ahead of a scan.
+    pub read_ahead: u64,
     /// Times that a reader waited for a page that another was loading.
     pub waits: u64,
     /// Pages evicted, by whomever.
@@ -129,6 +131,7 @@ pub(crate) fn stats(store: &Store) -> Stats {
         pool: PoolStats {
             hits: pool.hits,
             loads: pool.loads,
+            read_ahead: pool.read_ahead,
             waits: pool.waits,
             evictions: pool.evictions,
             resident_pages: pool.resident,

@@ -148,7 +148,7 @@ impl Store {
         }
         let flushed = if self.options.read_only { Ok(()) } else { self.settle() };
         self.index.close();
-        *self.upkeep.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Upkeep::Nobody;
+        self.upkeep.lock().unwrap_or_else(std::sync::PoisonError::into_inner).stop();
         let closed = self.file_log.close().map_err(Error::from);
         self.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         flushed.and(closed)

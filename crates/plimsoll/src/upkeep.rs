@@ -1,41 +1,54 @@
-//! Who keeps room in memory for a store: the evictor's thread, its owner step by step, or nobody.
+//! Who works for a store's memory: the evictor, in a thread or step by step, and the threads that read ahead.
 
 use std::sync::Arc;
 
 use plimsoll_memory::evictor::{Evictor, EvictorThread, Progress};
-use plimsoll_memory::pool::Pool;
+use plimsoll_memory::pool::{Pool, ReaderThreads};
 
 use crate::error::Result;
 use crate::options::Options;
 
+/// Reads in flight at once for those who scan.
+const READERS: usize = 4;
+
+/// Threads end when it is dropped.
 #[derive(Debug)]
-pub(crate) enum Upkeep {
-    /// A thread, which ends with it.
-    Thread { _thread: EvictorThread },
+pub(crate) struct Upkeep {
+    evictor: Option<Seat>,
+    _readers: Option<ReaderThreads>,
+}
+
+#[derive(Debug)]
+enum Seat {
+    Thread {
+        _thread: EvictorThread,
+    },
     /// The store's owner calls [`Upkeep::step`].
     Steps(Evictor),
-    /// Everybody evicts for himself.
-    Nobody,
 }
 
 impl Upkeep {
-    /// As the options say.
+    /// As the options say. Without background threads whoever reads ahead reads himself.
     pub(crate) fn start(pool: &Arc<Pool>, options: &Options) -> Result<Self> {
-        if !options.evictor {
-            return Ok(Self::Nobody);
-        }
-        let evictor = Evictor::new(pool, Arc::clone(&options.clock));
-        match options.background {
-            true => Ok(Self::Thread { _thread: EvictorThread::start(evictor)? }),
-            false => Ok(Self::Steps(evictor)),
-        }
+        let seat = |evictor| match options.background {
+            true => EvictorThread::start(evictor).map(|thread| Seat::Thread { _thread: thread }),
+            false => Ok(Seat::Steps(evictor)),
+        };
+        let evictor = options.evictor.then(|| seat(Evictor::new(pool, Arc::clone(&options.clock)))).transpose()?;
+        let readers = options.background.then(|| ReaderThreads::start(pool, READERS)).transpose()?;
+        Ok(Self { evictor, _readers: readers })
+    }
+
+    /// Nobody works any more: everybody evicts and reads for himself.
+    pub(crate) fn stop(&mut self) {
+        *self = Self { evictor: None, _readers: None };
     }
 
     /// Makes some room, if that is not a thread's business.
     pub(crate) fn step(&mut self) -> Progress {
-        match self {
-            Self::Steps(evictor) => evictor.step(),
-            Self::Thread { .. } | Self::Nobody => Progress::Idle,
+        match &mut self.evictor {
+            Some(Seat::Steps(evictor)) => evictor.step(),
+            Some(Seat::Thread { .. }) | None => Progress::Idle,
         }
     }
 }

@@ -134,6 +134,7 @@ fn of_pool(stats: &Stats) -> Vec<Fact> {
         Fact::bytes("page bytes", pool.page_bytes),
         Fact::count("hits", pool.hits),
         Fact::count("loads", pool.loads),
+        Fact::count("read ahead", pool.read_ahead),
         Fact::count("waits", pool.waits),
         Fact::count("evictions", pool.evictions),
     ]
