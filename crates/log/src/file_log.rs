@@ -16,6 +16,7 @@ mod numbers;
 mod offset_table;
 pub mod options;
 mod pen;
+mod read_ahead;
 mod reader;
 mod recovery;
 mod replay;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::{Memory, append, names, open, options, payload, submit, submit_all};
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::os::OsDisk;
-use plimsoll_disk::vfs::Disk;
+use plimsoll_disk::vfs::{Caching, Disk};
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
@@ -208,6 +208,30 @@ fn a_scan_of_a_sparse_stream_does_not_read_the_blocks_of_others() {
     let loads = memory.pool.stats().loads - before;
     // For each entry its block; for each segment pages of its table. All blocks together would be more than 600.
     assert!(loads <= 6 + segments * 4, "{loads} pages were read");
+}
+
+#[test]
+fn blocks_are_read_ahead_of_a_scan_that_wants_all_of_them_past_the_page_cache() {
+    let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+    for caching in [Caching::Direct, Caching::Buffered] {
+        let memory = Memory::new(64 << 20);
+        let options = FileLogOptions { segment_bytes: 2 << 20, caching, ..options(&disk, &memory) };
+        let (log, _) = FileLog::open(options).unwrap();
+        let there = log.bounds().next.0;
+        (there..6000).for_each(|number| drop(submit(&log, 0, &payload(number, 600)).unwrap()));
+        log.sync().unwrap();
+        for (first, last, stream, most) in [(1, 5999, None, u64::MAX), (2000, 2001, None, 0), (1, 5999, Some(0), 0)] {
+            memory.pool.clear();
+            let before = memory.pool.stats();
+            let seen = common::scan_all(&log, first, last + 1, stream);
+            assert!(seen.into_iter().eq((first..=last).map(|number| (number, payload(number, 600)))));
+            let after = memory.pool.stats();
+            let (loads, ahead) = (after.loads - before.loads, after.read_ahead - before.read_ahead);
+            let most = if caching == Caching::Direct { most } else { 0 };
+            assert!(ahead <= most, "{first} to {last}: {ahead} of {loads} pages were read ahead");
+            assert!(most == 0 || ahead > loads / 2, "{first} to {last}: {ahead} of {loads} pages were read ahead");
+        }
+    }
 }
 
 #[test]

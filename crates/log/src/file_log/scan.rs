@@ -6,6 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use plimsoll_disk::vfs::Caching;
 use plimsoll_memory::budget::{Kind, Lease};
 use plimsoll_memory::chunk::Chunk;
 use plimsoll_memory::pool::{Page, Touch};
@@ -14,6 +15,7 @@ use plimsoll_memory::prefetch::prefetch;
 use crate::entry::{EntryMeta, EntryView};
 use crate::error::LogError;
 use crate::file_log::core::Core;
+use crate::file_log::read_ahead::ReadAhead;
 use crate::file_log::segment::Segment;
 use crate::file_log::table::StreamCursor;
 use crate::format::BLOCK_BYTES;
@@ -74,6 +76,7 @@ pub struct FileScan<'a> {
     /// An entry that spans blocks.
     whole: Vec<u8>,
     whole_lease: Option<Lease>,
+    ahead: ReadAhead,
     /// Why a look-up failed.
     failure: Option<Box<LogError>>,
 }
@@ -130,6 +133,7 @@ impl<'a> FileScan<'a> {
             body_bytes: 0,
             whole: Vec::new(),
             whole_lease: None,
+            ahead: ReadAhead::default(),
             failure: None,
         })
     }
@@ -249,16 +253,48 @@ impl<'a> FileScan<'a> {
         let next_block = self.next_block.take().filter(|_| number == self.block_number.wrapping_add(1));
         self.block_number = NOWHERE;
         self.block = Block::None;
-        let Some(segment) = self.segment.as_deref() else { return Ok(()) };
-        let page = match next_block {
+        let Some(segment) = self.segment.clone() else { return Ok(()) };
+        let resident = next_block.or_else(|| segment.pages.find(number as u32, self.touch));
+        self.read_ahead(&segment, number, resident.is_none());
+        let page = match resident {
             Some(page) => page,
-            None => self.core.page(segment, number, glsn, self.touch)?,
+            None => self.core.page(&segment, number, glsn, self.touch)?,
         };
         self.block = Block::Complete(page);
         self.block_number = number;
         self.filled = BLOCK_BYTES;
         self.near = 0;
         Ok(())
+    }
+
+    /// Asks for blocks of a segment that is read past the page cache before the scan comes to them.
+    fn read_ahead(&mut self, segment: &Arc<Segment>, number: u64, missing: bool) {
+        if !missing && !self.ahead.has_begun() {
+            return;
+        }
+        if !self.ahead.has_begun() {
+            let Some(last) = self.last_block(segment) else { return };
+            self.ahead.begin(last);
+        }
+        let most = u64::from(self.core.options.pool.read_ahead_max());
+        if let Some(blocks) = self.ahead.come_to(number, missing, most) {
+            segment.pages.prefetch(blocks.start as u32, (blocks.end - blocks.start) as u32);
+        }
+    }
+
+    /// The block in which the last entry begins that the scan comes to in a segment; `None` if the blocks before it are not all wanted,
+    /// or come through the page cache.
+    fn last_block(&self, segment: &Arc<Segment>) -> Option<u64> {
+        let direct = self.core.options.caching == Caching::Direct;
+        let behind = segment.behind().filter(|_| direct && self.stream.is_none())?;
+        let last = match self.last_byte {
+            u64::MAX => {
+                let index = self.end.min(behind.next).0 - self.segment_first.0 - 1;
+                self.core.with_table(segment, |table| table.offset(index as u32)).ok()?
+            }
+            _ => self.offsets[self.batch.end - 1],
+        };
+        Some(block_of(u64::from(last)))
     }
 
     /// Has the bytes that the scan is about to walk over brought near, those at the front of the next block too.
@@ -459,6 +495,7 @@ impl<'a> FileScan<'a> {
         self.cursor = None;
         self.block = Block::None;
         self.next_block = None;
+        self.ahead = ReadAhead::default();
         self.block_number = NOWHERE;
         self.record_at = u32::MAX;
     }

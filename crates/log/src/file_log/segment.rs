@@ -92,25 +92,42 @@ struct SegmentSource {
     tail: Weak<TailLock>,
 }
 
+impl SegmentSource {
+    /// Fills `page` with a block that is not written yet; `false` if it is.
+    fn copy_from_tail(&self, number: u32, page: &mut [u8]) -> bool {
+        self.tail.upgrade().is_some_and(|tail| tail.read().copy_block(self.first, number, page))
+    }
+
+    /// Fills `pages` from the file and checks each of them.
+    fn read(&self, first: u32, pages: &mut [u8], caching: Caching) -> Result<(), LoadError> {
+        let file = self.files.get(FileName::Segment(self.first), caching)?;
+        let n = file.read_at(pages, u64::from(first) * BLOCK_BYTES as u64)?;
+        // Zeros behind the end: a sealed segment ends with the block of its last record.
+        pages[n..].fill(0);
+        for (number, page) in (first..).zip(pages.chunks_exact(BLOCK_BYTES)) {
+            check_block(page, number, self.seed).map_err(|bad| LoadError::Corrupt {
+                message: format!("{} (at {} of block {number})", bad.what, bad.at),
+            })?;
+        }
+        Ok(())
+    }
+}
+
 impl PageSource for SegmentSource {
     fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError> {
-        if let Some(tail) = self.tail.upgrade()
-            && tail.read().copy_block(self.first, number, page)
-        {
+        if self.copy_from_tail(number, page) {
             return Ok(());
         }
-        let name = FileName::Segment(self.first);
         // The active segment is written through the page cache: reading past it would flush it each time.
         let caching = if self.sealed.load(Ordering::Relaxed) { self.caching } else { Caching::Buffered };
-        let file = self.files.get(name, caching)?;
-        let offset = u64::from(number) * BLOCK_BYTES as u64;
-        let n = file.read_at(page, offset)?;
-        // Zeros behind the end: a sealed segment ends with the block of its last record.
-        page[n..].fill(0);
-        match check_block(page, number, self.seed) {
-            Ok(_) => Ok(()),
-            Err(bad) => Err(LoadError::Corrupt { message: format!("{} (at {} of block {number})", bad.what, bad.at) }),
+        self.read(number, page, caching)
+    }
+
+    fn load_run(&self, first: u32, pages: &mut [u8]) -> Result<(), LoadError> {
+        if self.sealed.load(Ordering::Relaxed) {
+            return self.read(first, pages, self.caching);
         }
+        (first..).zip(pages.chunks_exact_mut(BLOCK_BYTES)).try_for_each(|(number, page)| self.load(number, page))
     }
 }
 

@@ -1,0 +1,84 @@
+//! How far ahead of a scan the blocks of a segment are read: nothing until one is missing, then more each time one is.
+//!
+//! Only for what is read past the page cache: a file that is read through it is read ahead by the system.
+
+use std::ops::Range;
+
+/// Blocks that are asked for when the first one is missing, ...
+const FIRST_BLOCKS: u64 = 4;
+
+/// ... and at most: 1 MiB.
+const MOST_BLOCKS: u64 = 64;
+
+/// What was asked for in one segment.
+#[derive(Debug, Default)]
+pub(crate) struct ReadAhead {
+    window: u64,
+    /// Everything below was asked for, or is not wanted.
+    asked: u64,
+    /// The last block that the scan comes to.
+    last: u64,
+}
+
+impl ReadAhead {
+    /// Whether a block was missing before.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.window > 0
+    }
+
+    /// The first block is missing. The scan ends in `last`.
+    pub(crate) fn begin(&mut self, last: u64) {
+        *self = Self { window: FIRST_BLOCKS / 2, asked: 0, last };
+    }
+
+    /// What to ask for when the scan comes to `block`, which is `missing` or not, if `most` blocks may be read ahead.
+    pub(crate) fn come_to(&mut self, block: u64, missing: bool, most: u64) -> Option<Range<u64>> {
+        if missing {
+            self.window = (2 * self.window).min(MOST_BLOCKS);
+        }
+        let window = self.window.min(most);
+        let from = self.asked.max(block);
+        let until = (block + window).min(self.last + 1);
+        // Half a window at a time: it costs little to ask, and a read that is longer costs less for each block.
+        let due = block + window / 2 >= self.asked && until > from + u64::from(missing && from == block);
+        due.then(|| {
+            self.asked = until;
+            from..until
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begun(last: u64) -> ReadAhead {
+        let mut ahead = ReadAhead::default();
+        ahead.begin(last);
+        ahead
+    }
+
+    #[test]
+    fn the_window_grows_with_each_missing_block_and_the_next_half_is_asked_for_in_time() {
+        let mut ahead = begun(1000);
+        assert_eq!(ahead.come_to(10, true, 100), Some(10..14));
+        assert_eq!(ahead.come_to(11, false, 100), None);
+        assert_eq!(ahead.come_to(12, false, 100), Some(14..16));
+        assert_eq!(ahead.come_to(13, true, 100), Some(16..21));
+        for block in 14..1000 {
+            if let Some(range) = ahead.come_to(block, true, 100) {
+                assert!(range.end <= block + MOST_BLOCKS && range.start > block, "{block}: {range:?}");
+            }
+        }
+        assert_eq!(ahead.asked, 1001);
+    }
+
+    #[test]
+    fn nothing_is_asked_for_beyond_the_last_block_nor_twice() {
+        assert_eq!(begun(7).come_to(7, true, 100), None, "the scan reads it itself");
+        let mut ahead = begun(8);
+        assert_eq!(ahead.come_to(7, true, 100), Some(7..9));
+        assert_eq!(ahead.come_to(8, false, 100), None);
+        assert_eq!(begun(100).come_to(7, true, 1), None, "a pool without room");
+    }
+}
