@@ -5,9 +5,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+
+/// Cgroups that this process has made: each has a name of its own.
+static MADE: AtomicU64 = AtomicU64::new(0);
 
 /// A cgroup with a hard limit, page cache included.
 #[derive(Debug)]
@@ -27,7 +31,8 @@ impl MemoryCgroup {
     pub(crate) fn make(limit_bytes: u64) -> Result<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").context("no cgroups here")?;
         let (parent, version) = find_parent(&own, Path::new("/sys/fs/cgroup"))?;
-        let folder = parent.join(format!("plimsoll-bench-{}", std::process::id()));
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let folder = parent.join(format!("plimsoll-bench-{}-{number}", std::process::id()));
         fs::create_dir(&folder).with_context(|| format!("not permitted to make {}", folder.display()))?;
         let cgroup = Self { folder, version };
         cgroup.limit(limit_bytes)?;

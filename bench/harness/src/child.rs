@@ -13,7 +13,7 @@ use plimsoll::{Db, Options, Snapshot};
 use serde_json::{Map, Value, json};
 
 use crate::payload;
-use crate::peer::{Peer, PeerKind};
+use crate::peer::{Peer, PeerKind, Setup};
 use crate::sizes::parse_size;
 
 /// Keys of a load.
@@ -105,7 +105,7 @@ impl Child {
         let mut report = Report::default();
         match self.work {
             Work::Pairs { peer, rows, order, batch } => {
-                let peer = peer.open(&self.store, self.memory)?;
+                let peer = peer.open(&self.store, &Setup::new(self.memory))?;
                 pairs(peer, rows, order, batch, &mut report)?;
             }
             Work::Transaction { bytes, value_bytes } => {
@@ -150,11 +150,11 @@ fn pairs(peer: Box<dyn Peer>, rows: u64, order: Order, batch: u64, report: &mut 
 /// Sets the key of each number below `rows` to the number.
 fn load(peer: &dyn Peer, rows: u64, order: Order, batch: u64) -> Result<()> {
     for first in (0..rows).step_by(usize::try_from(batch)?) {
-        let mut transaction = peer.begin()?;
-        for number in first..rows.min(first + batch) {
-            transaction.put(&order.key(number).to_be_bytes(), &number.to_le_bytes())?;
-        }
-        transaction.commit()?;
+        let numbers = first..rows.min(first + batch);
+        peer.commit(&mut |transaction| {
+            let mut pairs = numbers.clone();
+            pairs.try_for_each(|number| transaction.put(&order.key(number).to_be_bytes(), &number.to_le_bytes()))
+        })?;
     }
     Ok(())
 }
@@ -285,16 +285,15 @@ mod tests {
     fn a_load_is_checked_to_the_last_pair() {
         for order in [Order::Consecutive, Order::Random] {
             let folder = tempfile::tempdir().unwrap();
-            let peer = PeerKind::Btree.open(folder.path(), 0).unwrap();
+            let peer = PeerKind::Btree.open(folder.path(), &Setup::new(0)).unwrap();
             load(&*peer, 1000, order, 300).unwrap();
             check_pairs(&*peer, 1000, order).unwrap();
             check_gets(&*peer, 1000, order).unwrap();
             assert!(check_gets(&*peer, 500, order).is_err());
             assert!(check_pairs(&*peer, 999, order).is_err());
             assert!(check_pairs(&*peer, 1001, order).is_err());
-            let mut batch = peer.begin().unwrap();
-            batch.put(&order.key(5).to_be_bytes(), &6_u64.to_le_bytes()).unwrap();
-            batch.commit().unwrap();
+            let wrong = order.key(5).to_be_bytes();
+            peer.commit(&mut |transaction| transaction.put(&wrong, &6_u64.to_le_bytes())).unwrap();
             assert!(check_pairs(&*peer, 1000, order).is_err());
         }
     }

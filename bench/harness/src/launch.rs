@@ -7,13 +7,14 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::cgroup;
-use crate::watch::{End, Seen, watch};
+use crate::watch::{End, Seen, Watched};
 
 /// Room for what lies outside the budget, page cache included, in a cgroup with a hard limit.
 pub(crate) const CGROUP_ROOM_BYTES: u64 = 32 << 20;
@@ -57,7 +58,11 @@ impl Limit {
         if !wanted {
             return Self::None;
         }
-        let bytes = budget_bytes + CGROUP_ROOM_BYTES;
+        Self::hard(budget_bytes + CGROUP_ROOM_BYTES)
+    }
+
+    /// A hard limit, if it is permitted. Says so if it is not.
+    pub(crate) fn hard(bytes: u64) -> Self {
         match cgroup::MemoryCgroup::make(bytes) {
             Ok(_) => Self::Hard(bytes),
             Err(error) => {
@@ -85,22 +90,43 @@ pub(crate) struct Outcome {
     pub(crate) cgroup_peak_bytes: Option<u64>,
 }
 
+/// A child that runs within a limit.
+pub(crate) struct Launched {
+    /// The process itself.
+    pub(crate) process: Watched,
+    cgroup: Option<cgroup::MemoryCgroup>,
+}
+
+impl Launched {
+    /// Starts a program that can be talked to by lines, or not.
+    pub(crate) fn start(program: &Path, arguments: &[String], limit: &Limit, talk: bool) -> Result<Self> {
+        let cgroup = match limit {
+            Limit::Hard(bytes) => Some(cgroup::MemoryCgroup::make(*bytes)?),
+            Limit::None | Limit::Refused => None,
+        };
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("launch");
+        if let Some(cgroup) = &cgroup {
+            command.arg("--cgroup").arg(cgroup.folder());
+        }
+        // A backtrace reads the program's debug information: more than a small limit has room for.
+        command.env("RUST_BACKTRACE", "0");
+        let process = Watched::start(command.arg("--").arg(program).args(arguments), talk)?;
+        Ok(Self { process, cgroup })
+    }
+
+    /// Waits for its end, and kills it if it does not come.
+    pub(crate) fn end(self, patience: Option<Duration>) -> Result<Outcome> {
+        let mut seen = self.process.end(patience)?;
+        let is_killed = matches!(seen.end, End::Signal(_));
+        if is_killed && self.cgroup.as_ref().is_some_and(|cgroup| cgroup.kills() > 0) {
+            seen.end = End::OutOfMemory;
+        }
+        Ok(Outcome { seen, cgroup_peak_bytes: self.cgroup.as_ref().and_then(cgroup::MemoryCgroup::peak_bytes) })
+    }
+}
+
 /// Runs a program to its end, watched, within a limit.
 pub(crate) fn launch(program: &Path, arguments: &[String], limit: &Limit) -> Result<Outcome> {
-    let cgroup = match limit {
-        Limit::Hard(bytes) => Some(cgroup::MemoryCgroup::make(*bytes)?),
-        Limit::None | Limit::Refused => None,
-    };
-    let mut command = Command::new(std::env::current_exe()?);
-    command.arg("launch");
-    if let Some(cgroup) = &cgroup {
-        command.arg("--cgroup").arg(cgroup.folder());
-    }
-    let mut seen = watch(command.arg("--").arg(program).args(arguments))?;
-    if let Some(cgroup) = &cgroup
-        && cgroup.kills() > 0
-    {
-        seen.end = End::OutOfMemory;
-    }
-    Ok(Outcome { seen, cgroup_peak_bytes: cgroup.as_ref().and_then(cgroup::MemoryCgroup::peak_bytes) })
+    Launched::start(program, arguments, limit, false)?.end(None)
 }

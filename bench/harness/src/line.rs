@@ -144,23 +144,8 @@ impl Line {
         })
     }
 
-    /// The plimsoll command, built beside this program if it was not given.
     fn plimsoll(&self) -> Result<PathBuf> {
-        if let Some(program) = &self.plimsoll {
-            return Ok(program.clone());
-        }
-        let target =
-            std::env::current_exe()?.ancestors().nth(2).context("the bench lies in a target folder")?.to_owned();
-        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
-        let status = Command::new("cargo")
-            .args(["build", "--release", "--package", "plimsoll-cli", "--manifest-path"])
-            .arg(manifest)
-            .arg("--target-dir")
-            .arg(&target)
-            .status()
-            .context("cannot run cargo; give the command's path with --plimsoll")?;
-        ensure!(status.success(), "the plimsoll command does not build");
-        Ok(target.join("release/plimsoll"))
+        self.plimsoll.clone().map_or_else(build_plimsoll, Ok)
     }
 
     fn settings(&self, workload: &Workload, limit: &Limit) -> String {
@@ -191,11 +176,11 @@ impl Line {
             workload.name.to_owned(),
             workload.store.to_owned(),
             number(seen.seconds),
-            number(seen.cpu_seconds),
+            number(seen.counters.cpu_seconds),
             number(mib(seen.peak_line_bytes)),
             number(mib(self.memory + ROOM_BYTES)),
             number(mib(seen.peak_page_table_bytes)),
-            number(mib(seen.written_bytes)),
+            number(mib(seen.counters.written_bytes)),
             self.verdict(workload, outcome),
         ]
     }
@@ -212,7 +197,23 @@ fn note(results: &mut Results, workload: &Workload, settings: &str, outcome: &Ou
     }
 }
 
-fn top_of_checkout() -> Result<PathBuf> {
+/// The plimsoll command, built beside this program.
+pub(crate) fn build_plimsoll() -> Result<PathBuf> {
+    let target = std::env::current_exe()?.ancestors().nth(2).context("the bench lies in a target folder")?.to_owned();
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
+    let status = Command::new("cargo")
+        .args(["build", "--release", "--quiet", "--package", "plimsoll-cli", "--manifest-path"])
+        .arg(manifest)
+        .arg("--target-dir")
+        .arg(&target)
+        .status()
+        .context("cannot run cargo; give the command's path with --plimsoll")?;
+    ensure!(status.success(), "the plimsoll command does not build");
+    Ok(target.join("release/plimsoll"))
+}
+
+/// The top of the Git repository that the bench lies in.
+pub(crate) fn top_of_checkout() -> Result<PathBuf> {
     let output = Command::new("git")
         .args(["rev-parse", "--show-toplevel"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))

@@ -14,12 +14,14 @@ mod pairs;
 mod payload;
 mod peer;
 mod quiet;
+mod report;
 mod results;
 mod sizes;
 mod statistics;
 mod table;
 mod watch;
 mod work_folder;
+mod yardstick;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -49,6 +51,15 @@ enum Command {
     Pairs(pairs::Pairs),
     /// Whether each workload stays under its memory line
     Line(line::Line),
+    /// The yardstick: twelve rows against the peers, under the same memory limit
+    All(yardstick::All),
+    /// A page about a run of the yardstick
+    Report(report::Report),
+    /// The table of README.md, from the newest full run of the yardstick
+    Readme(report::Readme),
+    /// A contestant of the yardstick (used by it)
+    #[command(hide = true)]
+    Worker(yardstick::Worker),
     /// One piece of work in a process of its own (used by the others)
     #[command(hide = true)]
     Child(child::Child),
@@ -64,6 +75,10 @@ fn main() -> Result<()> {
         Command::LogAppend(append) => append.run(&places),
         Command::Pairs(pairs) => pairs.run(&places),
         Command::Line(line) => line.run(&places),
+        Command::All(all) => all.run(&places),
+        Command::Report(report) => report.run(&places),
+        Command::Readme(readme) => readme.run(&places),
+        Command::Worker(worker) => worker.run(),
         Command::Child(child) => child.run(),
         Command::Launch(launch) => launch.run(),
     }

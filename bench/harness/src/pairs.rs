@@ -130,10 +130,10 @@ impl Pairs {
             seconds("scan_seconds"),
             seconds("close_seconds"),
             number(mib(seen.peak_line_bytes)),
-            number(mib(seen.written_bytes)),
-            number(seen.written_bytes as f64 / (self.rows * PAIR_BYTES) as f64),
+            number(mib(seen.counters.written_bytes)),
+            number(seen.counters.written_bytes as f64 / (self.rows * PAIR_BYTES) as f64),
             number(mib(disk_bytes)),
-            number(seen.cpu_seconds),
+            number(seen.counters.cpu_seconds),
             seen.end.to_string(),
         ]
     }

@@ -1,25 +1,86 @@
 //! What a store is to a workload: a few calls that every store has. Each peer is an adapter in a file of its own.
 
 mod btree;
+#[cfg(feature = "peers")]
+mod fjall;
+#[cfg(feature = "peers")]
+mod lmdb;
 mod plimsoll;
+#[cfg(feature = "peers")]
+mod redb;
+#[cfg(feature = "rocksdb")]
+mod rocksdb;
+#[cfg(feature = "peers")]
+mod sqlite;
 
 use std::path::Path;
 
-use anyhow::Result;
+use ::plimsoll::Retention;
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 pub(crate) use self::plimsoll::PlimsollPeer;
 
 /// Stores that can be measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum PeerKind {
     /// Plimsoll, with the latest version of each key kept.
     Plimsoll,
     /// Plimsoll, with every version kept.
     PlimsollForever,
+    /// RocksDB.
+    Rocksdb,
+    /// LMDB, by heed.
+    Lmdb,
+    /// redb.
+    Redb,
+    /// fjall.
+    Fjall,
+    /// SQLite, by rusqlite.
+    Sqlite,
     /// The standard library's map behind a lock: no file and no bound; shows what the measuring sees of a store without a line.
     Btree,
 }
+
+/// When a commit counts as done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Commits {
+    /// When it survives a power cut.
+    Durable,
+    /// When it can be read; [`Peer::sync`] follows within 200 ms.
+    Relaxed,
+}
+
+/// How a store will be read, for those whose documentation asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Access {
+    /// Here and there.
+    Random,
+    /// From end to end.
+    Sequential,
+}
+
+/// How a store is opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setup {
+    /// Plimsoll's budget; the others divide it as their documentation advises.
+    pub(crate) memory_bytes: u64,
+    pub(crate) commits: Commits,
+    pub(crate) access: Access,
+    /// Bytes of most values.
+    pub(crate) value_bytes: usize,
+}
+
+impl Setup {
+    /// Durable commits of small values.
+    pub(crate) fn new(memory_bytes: u64) -> Self {
+        Self { memory_bytes, commits: Commits::Durable, access: Access::Random, value_bytes: 100 }
+    }
+}
+
+/// Values from here on are large: stores that have another place for large values are told to use it.
+#[cfg(feature = "peers")]
+const LARGE_VALUE_BYTES: usize = 4096;
 
 impl PeerKind {
     /// The name in tables and results.
@@ -27,73 +88,185 @@ impl PeerKind {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// Opens a store in a folder, or makes it there, with a budget for everything it keeps in memory. Commits are durable.
-    pub(crate) fn open(self, folder: &Path, memory_bytes: u64) -> Result<Box<dyn Peer>> {
+    /// Whether this program can open it: a peer may have been left out when it was built.
+    pub(crate) fn is_built(self) -> bool {
+        match self {
+            Self::Plimsoll | Self::PlimsollForever | Self::Btree => true,
+            Self::Rocksdb => cfg!(feature = "rocksdb"),
+            Self::Lmdb | Self::Redb | Self::Fjall | Self::Sqlite => cfg!(feature = "peers"),
+        }
+    }
+
+    /// What the store is given of a hard limit. Plimsoll's documentation asks for 32 MiB beside the budget; of a small limit, a quarter.
+    pub(crate) fn share_of(self, limit_bytes: u64) -> u64 {
+        match self {
+            Self::Plimsoll | Self::PlimsollForever => limit_bytes - (32 << 20).min(limit_bytes / 4),
+            _ => limit_bytes,
+        }
+    }
+
+    /// Whether the store's file depends on nothing but what is put, in which order: then it may be made with more memory.
+    pub(crate) fn is_tree(self) -> bool {
+        matches!(self, Self::Lmdb | Self::Redb | Self::Sqlite)
+    }
+
+    /// Opens a store in a folder, or makes it there.
+    pub(crate) fn open(self, folder: &Path, setup: &Setup) -> Result<Box<dyn Peer>> {
         Ok(match self {
-            Self::Plimsoll => Box::new(PlimsollPeer::open(folder, memory_bytes, ::plimsoll::Retention::Latest)?),
-            Self::PlimsollForever => {
-                Box::new(PlimsollPeer::open(folder, memory_bytes, ::plimsoll::Retention::Forever)?)
-            }
+            Self::Plimsoll => Box::new(PlimsollPeer::open(folder, setup, Retention::Latest)?),
+            Self::PlimsollForever => Box::new(PlimsollPeer::open(folder, setup, Retention::Forever)?),
             Self::Btree => Box::new(btree::BtreePeer::default()),
+            #[cfg(feature = "rocksdb")]
+            Self::Rocksdb => Box::new(rocksdb::RocksdbPeer::open(folder, setup)?),
+            #[cfg(feature = "peers")]
+            Self::Lmdb => Box::new(lmdb::LmdbPeer::open(folder, setup)?),
+            #[cfg(feature = "peers")]
+            Self::Redb => Box::new(redb::RedbPeer::open(folder, setup)?),
+            #[cfg(feature = "peers")]
+            Self::Fjall => Box::new(fjall::FjallPeer::open(folder, setup)?),
+            #[cfg(feature = "peers")]
+            Self::Sqlite => Box::new(sqlite::SqlitePeer::open(folder, setup)?),
+            #[allow(unreachable_patterns, reason = "reached where peers were left out")]
+            other => bail!("{} was left out when this program was built", other.name()),
         })
     }
 }
 
 /// An open store. Calls may come from many threads at once.
 pub(crate) trait Peer: Send + Sync {
-    /// Starts a transaction.
-    fn begin(&self) -> Result<Box<dyn Batch + '_>>;
+    /// Commits what `fill` puts: all of it or, if that fails, nothing.
+    fn commit(&self, fill: &mut dyn FnMut(&mut dyn Put) -> Result<()>) -> Result<()>;
 
-    /// Looks up a key and hands its value to `found`; whether it is there.
+    /// Looks up a key as of the newest commit and hands its value to `found`; whether it is there.
     fn get(&self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool>;
 
     /// Hands pairs to `each` in the order of their keys, from `from` on, until it returns false.
     fn scan(&self, from: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<()>;
+
+    /// Makes durable what relaxed commits have left.
+    fn sync(&self) -> Result<()>;
+
+    /// Writes what is in memory to its place. Background work that follows from it is waited for by whoever asks.
+    fn settle(&self) -> Result<()>;
 
     /// Closes the store: everything it has is on disk, in its final place as far as the store ever puts it there on closing.
     fn close(self: Box<Self>) -> Result<()>;
 }
 
 /// A transaction that only writes.
-pub(crate) trait Batch {
+pub(crate) trait Put {
     /// Sets a key to a value.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
-
-    /// Makes everything visible and durable, or nothing.
-    fn commit(self: Box<Self>) -> Result<()>;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn built() -> impl Iterator<Item = PeerKind> {
+        PeerKind::value_variants().iter().copied().filter(|kind| kind.is_built())
+    }
+
+    fn put_all(peer: &dyn Peer, pairs: &[(&[u8], &[u8])]) {
+        peer.commit(&mut |transaction| pairs.iter().try_for_each(|(key, value)| transaction.put(key, value))).unwrap();
+    }
+
+    fn get(peer: &dyn Peer, key: &[u8]) -> Option<Vec<u8>> {
+        let mut value = None;
+        let is_there = peer.get(key, &mut |found| value = Some(found.to_vec())).unwrap();
+        assert_eq!(is_there, value.is_some());
+        value
+    }
+
+    fn keys(peer: &dyn Peer, from: &[u8], limit: usize) -> Vec<Vec<u8>> {
+        let mut keys = Vec::new();
+        peer.scan(from, &mut |key, _| {
+            keys.push(key.to_vec());
+            keys.len() < limit
+        })
+        .unwrap();
+        keys
+    }
+
+    fn setups() -> [Setup; 3] {
+        let durable = Setup::new(32 << 20);
+        let relaxed = Setup { commits: Commits::Relaxed, access: Access::Sequential, ..durable };
+        [durable, relaxed, Setup { value_bytes: 16 << 10, ..durable }]
+    }
+
     #[test]
     fn every_peer_finds_and_walks_what_was_put() {
-        for kind in PeerKind::value_variants() {
+        for (kind, setup) in built().flat_map(|kind| setups().map(|setup| (kind, setup))) {
             let folder = tempfile::tempdir().unwrap();
-            let peer = kind.open(&folder.path().join("store"), 32 << 20).unwrap();
-            let mut batch = peer.begin().unwrap();
-            for key in [3_u8, 1, 2] {
-                batch.put(&[key], &[key; 2]).unwrap();
+            let peer = kind.open(&folder.path().join("store"), &setup).unwrap();
+            let large = vec![7; 20_000];
+            put_all(&*peer, &[(&[3], &[3, 3]), (&[1], &large), (&[2], &[0])]);
+            put_all(&*peer, &[(&[2], &[2, 2])]);
+            assert_eq!(get(&*peer, &[2]), Some(vec![2, 2]), "{kind:?}");
+            assert_eq!(get(&*peer, &[1]), Some(large), "{kind:?}");
+            assert_eq!(get(&*peer, &[9]), None, "{kind:?}");
+            assert_eq!(keys(&*peer, &[2], 9), [[2], [3]], "{kind:?}");
+            assert_eq!(keys(&*peer, &[], 1), [[1]], "{kind:?}");
+            peer.sync().unwrap();
+            peer.settle().unwrap();
+            peer.close().unwrap();
+        }
+    }
+
+    #[test]
+    fn every_peer_with_a_file_has_everything_after_reopening() {
+        for (kind, setup) in built().flat_map(|kind| setups().map(|setup| (kind, setup))) {
+            if kind == PeerKind::Btree {
+                continue;
             }
-            batch.commit().unwrap();
-            let mut value = Vec::new();
-            assert!(peer.get(&[2], &mut |found| value.extend_from_slice(found)).unwrap(), "{kind:?}");
-            assert_eq!(value, [2, 2]);
-            assert!(!peer.get(&[9], &mut |_| panic!("nothing is there")).unwrap());
-            let mut keys = Vec::new();
-            peer.scan(&[2], &mut |key, _| {
-                keys.push(key[0]);
-                true
-            })
-            .unwrap();
-            assert_eq!(keys, [2, 3], "{kind:?}");
-            peer.scan(&[], &mut |key, _| {
-                keys.push(key[0]);
-                false
-            })
-            .unwrap();
-            assert_eq!(keys, [2, 3, 1], "{kind:?}");
+            let folder = tempfile::tempdir().unwrap();
+            let store = folder.path().join("store");
+            let peer = kind.open(&store, &setup).unwrap();
+            for number in 0..2000_u32 {
+                put_all(&*peer, &[(&number.to_be_bytes(), &[1; 300])]);
+            }
+            peer.close().unwrap();
+            let peer = kind.open(&store, &setup).unwrap();
+            assert_eq!(get(&*peer, &1999_u32.to_be_bytes()), Some(vec![1; 300]), "{kind:?}");
+            assert_eq!(keys(&*peer, &[], usize::MAX).len(), 2000, "{kind:?}");
+            peer.close().unwrap();
+        }
+    }
+
+    #[test]
+    fn every_peer_drops_a_transaction_that_fails() {
+        for kind in built() {
+            let folder = tempfile::tempdir().unwrap();
+            let peer = kind.open(&folder.path().join("store"), &Setup::new(32 << 20)).unwrap();
+            let failed = peer.commit(&mut |transaction| {
+                transaction.put(b"key", b"value")?;
+                bail!("no more")
+            });
+            assert!(failed.is_err());
+            assert_eq!(get(&*peer, b"key"), None, "{kind:?}");
+            put_all(&*peer, &[(b"key", b"value")]);
+            assert_eq!(get(&*peer, b"key"), Some(b"value".to_vec()), "{kind:?}");
+            peer.close().unwrap();
+        }
+    }
+
+    #[test]
+    fn many_threads_read_and_write_every_peer() {
+        for kind in built() {
+            let folder = tempfile::tempdir().unwrap();
+            let peer = kind.open(&folder.path().join("store"), &Setup::new(32 << 20)).unwrap();
+            std::thread::scope(|scope| {
+                for thread in 0..4_u8 {
+                    let peer = &*peer;
+                    scope.spawn(move || {
+                        for number in 0..50 {
+                            put_all(peer, &[(&[thread, number], &[number])]);
+                            assert_eq!(get(peer, &[thread, number]), Some(vec![number]), "{kind:?}");
+                        }
+                    });
+                }
+            });
+            assert_eq!(keys(&*peer, &[], usize::MAX).len(), 200, "{kind:?}");
             peer.close().unwrap();
         }
     }

@@ -1,5 +1,5 @@
 //! Where results go: one CSV a day and subcommand, below a folder named after the machine. Runs are appended, never overwritten; a run
-//! is known by its date.
+//! is known by its date. The yardstick keeps one CSV for each run.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
 
-const HEAD: &str = "machine,date,commit,workload,settings,metric,value\n";
+pub(crate) const HEAD: &str = "machine,date,commit,workload,settings,metric,value\n";
 
 /// Collects what one run measured.
 #[derive(Debug)]
@@ -31,6 +31,20 @@ impl Results {
         Self { file, machine, date, commit: commit(), lines: String::new() }
     }
 
+    /// For one run of the yardstick, in a file of its own; `suffix` stands behind the date.
+    pub(crate) fn of_run(suffix: &str, folder: Option<&Path>) -> Self {
+        let results = Self::new("", folder);
+        let file = folder.map(|folder| {
+            let name = |number| match number {
+                1 => format!("{}{suffix}.csv", &results.date[..10]),
+                _ => format!("{}-{number}{suffix}.csv", &results.date[..10]),
+            };
+            let places = (1..).map(|number| folder.join(&results.machine).join(name(number)));
+            places.into_iter().find(|place| !place.exists()).expect("one number is free")
+        });
+        Self { file, ..results }
+    }
+
     /// Notes one number.
     pub(crate) fn note(&mut self, workload: &str, settings: &str, metric: &str, value: f64) {
         debug_assert!(![workload, settings, metric].iter().any(|cell| cell.contains([',', '"', '\n'])));
@@ -41,6 +55,15 @@ impl Results {
 
     /// Appends everything to the file, and says where it is.
     pub(crate) fn save(&mut self) -> Result<()> {
+        self.keep()?;
+        if let Some(file) = &self.file {
+            println!("results: {}", file.display());
+        }
+        Ok(())
+    }
+
+    /// Appends what there is up to now to the file.
+    pub(crate) fn keep(&mut self) -> Result<()> {
         let lines = std::mem::take(&mut self.lines);
         let Some(file) = &self.file else { return Ok(()) };
         let folder = file.parent().context("a result's file has a folder")?;
@@ -49,9 +72,7 @@ impl Results {
         if out.metadata()?.len() == 0 {
             out.write_all(HEAD.as_bytes())?;
         }
-        out.write_all(lines.as_bytes())?;
-        println!("results: {}", file.display());
-        Ok(())
+        Ok(out.write_all(lines.as_bytes())?)
     }
 }
 
@@ -120,6 +141,22 @@ mod tests {
         assert_eq!(slug(" Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz"), "intel-xeon-e5-2680-v4-2-40ghz");
         assert_eq!(slug("AMD Ryzen 9 7950X 16-Core Processor"), "amd-ryzen-9-7950x-16");
         assert_eq!(slug(""), "unknown");
+    }
+
+    #[test]
+    fn each_run_of_the_yardstick_has_a_file_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        for _ in 0..2 {
+            let mut results = Results::of_run("-quick", Some(folder.path()));
+            for value in [1.0, 2.0] {
+                results.note("scan", "n=1", "ns", value);
+                results.keep().unwrap();
+            }
+        }
+        let machine = fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
+        let files: Vec<_> = fs::read_dir(machine).unwrap().map(|file| file.unwrap().path()).collect();
+        assert_eq!(files.len(), 2);
+        assert!(files.iter().all(|file| fs::read_to_string(file).unwrap().lines().count() == 3));
     }
 
     #[test]

@@ -6,13 +6,17 @@
 
 use std::fmt;
 use std::fs;
-use std::io::Read as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
-use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use anyhow::{Context as _, Result, anyhow};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::results::Results;
 
@@ -20,6 +24,9 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(10);
 /// At first more often: a short process would hardly be seen.
 const SAMPLE_EVERY_AT_FIRST: Duration = Duration::from_millis(1);
 const FIRST_SAMPLES: u64 = 100;
+
+/// Samples that are kept for a plot.
+const KEEP_EVERY: Duration = Duration::from_millis(100);
 
 /// Ticks of a second in `/proc/PID/stat`: the same on every Linux.
 const TICKS: f64 = 100.0;
@@ -33,12 +40,10 @@ pub(crate) struct Seen {
     pub(crate) peak_page_table_bytes: u64,
     /// The most resident bytes of any kind (VmHWM), code and mapped files included.
     pub(crate) peak_resident_bytes: u64,
-    /// Bytes it caused to be written to the device, without those that were dropped before they got there.
-    pub(crate) written_bytes: u64,
-    /// Bytes it caused to be read from the device.
-    pub(crate) read_bytes: u64,
-    /// Processor time, user and system.
-    pub(crate) cpu_seconds: f64,
+    /// What counts against the line, over the time in which it was not paused.
+    pub(crate) memory: Vec<(Duration, u64)>,
+    /// What it used from start to end.
+    pub(crate) counters: Counters,
     /// From start to end.
     pub(crate) seconds: f64,
     /// How often memory was looked at.
@@ -61,6 +66,8 @@ pub(crate) enum End {
     Signal(i32),
     /// By the kernel, because its cgroup had no memory left.
     OutOfMemory,
+    /// By the bench, because it took too long.
+    TimedOut,
 }
 
 impl fmt::Display for End {
@@ -70,6 +77,7 @@ impl fmt::Display for End {
             Self::Code(code) => write!(f, "exit code {code}"),
             Self::Signal(signal) => write!(f, "killed by signal {signal}"),
             Self::OutOfMemory => f.write_str("killed for want of memory"),
+            Self::TimedOut => f.write_str("did not end in time"),
         }
     }
 }
@@ -81,9 +89,9 @@ impl Seen {
             ("peak_line_bytes", self.peak_line_bytes as f64),
             ("peak_page_table_bytes", self.peak_page_table_bytes as f64),
             ("peak_resident_bytes", self.peak_resident_bytes as f64),
-            ("device_written_bytes", self.written_bytes as f64),
-            ("device_read_bytes", self.read_bytes as f64),
-            ("cpu_seconds", self.cpu_seconds),
+            ("device_written_bytes", self.counters.written_bytes as f64),
+            ("device_read_bytes", self.counters.read_bytes as f64),
+            ("cpu_seconds", self.counters.cpu_seconds),
             ("process_seconds", self.seconds),
             ("failed", f64::from(u8::from(self.end != End::Well))),
         ];
@@ -93,35 +101,132 @@ impl Seen {
     }
 }
 
-/// Runs a command to its end and watches it.
-pub(crate) fn watch(command: &mut Command) -> Result<Seen> {
-    let start = Instant::now();
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot start {}", command.get_program().display()))?;
-    let mut stdout = child.stdout.take().context("standard output is piped")?;
-    let reader = std::thread::spawn(move || {
-        let mut text = String::new();
-        stdout.read_to_string(&mut text).map(|_| text)
-    });
-    let mut seen = Seen::default();
-    let sampled = sample_until_end(&child, &mut seen);
-    seen.seconds = start.elapsed().as_secs_f64();
-    let status = reap(&mut child, sampled)?;
-    seen.output = reader.join().expect("reading text does not panic").context("cannot read what the process said")?;
-    seen.end = end_of(status);
-    Ok(seen)
+/// What is counted since a process started.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counters {
+    /// Bytes it caused to be written to the device, without those that were dropped before they got there.
+    pub(crate) written_bytes: u64,
+    /// Bytes it caused to be read from the device.
+    pub(crate) read_bytes: u64,
+    /// Processor time, user and system.
+    pub(crate) cpu_seconds: f64,
+}
+
+impl Counters {
+    /// What a process has used up to now.
+    pub(crate) fn of(pid: u32) -> Result<Self> {
+        let io = fs::read_to_string(format!("/proc/{pid}/io")).context("cannot read the process's I/O counters")?;
+        Ok(Self {
+            written_bytes: field(&io, "write_bytes").saturating_sub(field(&io, "cancelled_write_bytes")),
+            read_bytes: field(&io, "read_bytes"),
+            cpu_seconds: cpu_seconds(&fs::read_to_string(format!("/proc/{pid}/stat"))?),
+        })
+    }
+}
+
+/// A process that is being watched, and can be talked to by lines. It is killed when dropped.
+pub(crate) struct Watched {
+    child: Child,
+    start: Instant,
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+    is_paused: Arc<AtomicBool>,
+    sampler: Option<JoinHandle<Result<Seen>>>,
+}
+
+impl Watched {
+    /// Starts a command. It has nothing to read unless it is to be talked to.
+    pub(crate) fn start(command: &mut Command, talk: bool) -> Result<Self> {
+        let start = Instant::now();
+        let mut child = command
+            .stdin(if talk { Stdio::piped() } else { Stdio::null() })
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+        let output = BufReader::new(child.stdout.take().context("standard output is piped")?);
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        let is_paused = Arc::new(AtomicBool::new(false));
+        let (pid, paused) = (child.id(), Arc::clone(&is_paused));
+        let sampler = Some(std::thread::spawn(move || sample_until_end(pid, &paused)));
+        let input = child.stdin.take();
+        Ok(Self { child, start, input, lines, is_paused, sampler })
+    }
+
+    /// Says a line.
+    pub(crate) fn tell(&mut self, line: &str) -> Result<()> {
+        let input = self.input.as_mut().context("this process cannot be talked to")?;
+        Ok(writeln!(input, "{line}")?)
+    }
+
+    /// The next line that it says.
+    pub(crate) fn hear(&mut self, patience: Duration) -> Result<String> {
+        self.lines.recv_timeout(patience).map_err(|error| match error {
+            RecvTimeoutError::Timeout => anyhow!("no answer in {} s", patience.as_secs()),
+            RecvTimeoutError::Disconnected => anyhow!("it has ended"),
+        })
+    }
+
+    /// Stops it where it is: it neither works nor is looked at until it goes on.
+    pub(crate) fn pause(&self) -> Result<()> {
+        self.is_paused.store(true, Ordering::Relaxed);
+        Ok(kill_process(Pid::from_child(&self.child), Signal::STOP)?)
+    }
+
+    /// Lets it go on.
+    pub(crate) fn go_on(&self) -> Result<()> {
+        kill_process(Pid::from_child(&self.child), Signal::CONT)?;
+        self.is_paused.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What it has used up to now.
+    pub(crate) fn counters(&self) -> Result<Counters> {
+        Counters::of(self.child.id())
+    }
+
+    /// Waits for its end, and kills it if it does not come.
+    pub(crate) fn end(mut self, patience: Option<Duration>) -> Result<Seen> {
+        drop(self.input.take());
+        let mut output = String::new();
+        let until = patience.map(|patience| Instant::now() + patience);
+        let is_late = loop {
+            let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
+            match self.lines.recv_timeout(left) {
+                Ok(line) => output.extend([&line, "\n"]),
+                Err(RecvTimeoutError::Disconnected) => break false,
+                Err(RecvTimeoutError::Timeout) => break true,
+            }
+        };
+        if is_late {
+            self.child.kill()?;
+        }
+        let sampler = self.sampler.take().context("a process ends once")?;
+        let sampled = sampler.join().map_err(|_| anyhow!("the sampler panicked"))?;
+        let seconds = self.start.elapsed().as_secs_f64();
+        let status = reap(&mut self.child, sampled.is_err())?;
+        let end = if is_late { End::TimedOut } else { end_of(status) };
+        Ok(Seen { seconds, output, end, ..sampled? })
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        // The sampler notes the end before the process is forgotten.
+        if let Some(sampler) = self.sampler.take() {
+            let _ = self.child.kill();
+            let _ = sampler.join();
+            let _ = self.child.wait();
+        }
+    }
 }
 
 /// Reaps the child; kills it first if it could not be watched.
-fn reap(child: &mut Child, sampled: Result<()>) -> Result<ExitStatus> {
-    if sampled.is_err() {
+fn reap(child: &mut Child, kill: bool) -> Result<ExitStatus> {
+    if kill {
         child.kill()?;
     }
-    let status = child.wait()?;
-    sampled.map(|()| status)
+    Ok(child.wait()?)
 }
 
 fn end_of(status: ExitStatus) -> End {
@@ -132,28 +237,32 @@ fn end_of(status: ExitStatus) -> End {
     }
 }
 
-fn sample_until_end(child: &Child, seen: &mut Seen) -> Result<()> {
-    let pid = child.id();
+fn sample_until_end(pid: u32, is_paused: &AtomicBool) -> Result<Seen> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let id = Pid::from_raw(i32::try_from(pid)?).context("a child has a number")?;
+    let mut seen = Seen::default();
+    let mut active = Duration::ZERO;
     loop {
-        if let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) {
-            seen.sample(&status);
+        let start = Instant::now();
+        let paused = is_paused.load(Ordering::Relaxed);
+        if !paused && let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) {
+            seen.sample(active, &status);
         }
-        if waitid(WaitId::Pid(Pid::from_child(child)), options)?.is_some() {
+        if waitid(WaitId::Pid(id), options)?.is_some() {
             break;
         }
         let pause = if seen.samples < FIRST_SAMPLES { SAMPLE_EVERY_AT_FIRST } else { SAMPLE_EVERY };
         std::thread::sleep(pause);
+        if !paused {
+            active += start.elapsed();
+        }
     }
-    let io = fs::read_to_string(format!("/proc/{pid}/io")).context("cannot read the process's I/O counters")?;
-    seen.read_bytes = field(&io, "read_bytes");
-    seen.written_bytes = field(&io, "write_bytes").saturating_sub(field(&io, "cancelled_write_bytes"));
-    seen.cpu_seconds = cpu_seconds(&fs::read_to_string(format!("/proc/{pid}/stat"))?);
-    Ok(())
+    seen.counters = Counters::of(pid)?;
+    Ok(seen)
 }
 
 impl Seen {
-    fn sample(&mut self, status: &str) {
+    fn sample(&mut self, active: Duration, status: &str) {
         let bytes = |name| field(status, name) * 1024;
         let page_tables = bytes("VmPTE");
         let line = bytes("RssAnon") + bytes("RssShmem") + page_tables;
@@ -161,6 +270,9 @@ impl Seen {
         self.peak_page_table_bytes = self.peak_page_table_bytes.max(page_tables);
         self.peak_resident_bytes = self.peak_resident_bytes.max(bytes("VmHWM"));
         self.samples += 1;
+        if line > 0 && self.memory.last().is_none_or(|(last, _)| active >= *last + KEEP_EVERY) {
+            self.memory.push((active, line));
+        }
     }
 }
 
@@ -189,12 +301,33 @@ mod tests {
             echo ${{#x}}; sleep 0.05; exit 3",
             folder.path().display()
         );
-        let seen = watch(Command::new("bash").args(["-c", &script])).unwrap();
+        let seen = Watched::start(Command::new("bash").args(["-c", &script]), false).unwrap().end(None).unwrap();
         assert_eq!(seen.output, "30000000\n");
         assert_eq!(seen.end, End::Code(3));
         assert!(seen.peak_line_bytes > 30_000_000, "{seen:?}");
-        assert!(seen.written_bytes >= 2_000_000, "{seen:?}");
-        assert!(seen.cpu_seconds > 0.0 && seen.seconds > 0.05 && seen.samples > 2, "{seen:?}");
+        assert!(seen.counters.written_bytes >= 2_000_000, "{seen:?}");
+        assert!(seen.counters.cpu_seconds > 0.0 && seen.seconds > 0.05 && seen.samples > 2, "{seen:?}");
+    }
+
+    #[test]
+    fn a_process_that_is_paused_says_nothing_until_it_goes_on() {
+        let mut watched = Watched::start(Command::new("cat").arg("-"), true).unwrap();
+        watched.tell("one").unwrap();
+        assert_eq!(watched.hear(Duration::from_secs(10)).unwrap(), "one");
+        watched.pause().unwrap();
+        watched.tell("two").unwrap();
+        assert!(watched.hear(Duration::from_millis(50)).is_err());
+        watched.go_on().unwrap();
+        assert_eq!(watched.hear(Duration::from_secs(10)).unwrap(), "two");
+        let seen = watched.end(Some(Duration::from_secs(10))).unwrap();
+        assert_eq!((seen.end, seen.output.as_str()), (End::Well, ""));
+        assert!(!seen.memory.is_empty());
+    }
+
+    #[test]
+    fn a_process_that_does_not_end_is_killed() {
+        let watched = Watched::start(Command::new("sleep").arg("1000"), false).unwrap();
+        assert_eq!(watched.end(Some(Duration::from_millis(20))).unwrap().end, End::TimedOut);
     }
 
     #[test]

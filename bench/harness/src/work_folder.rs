@@ -73,3 +73,19 @@ pub(crate) fn bytes_on_disk(folder: &Path) -> u64 {
     });
     sizes.sum()
 }
+
+/// Takes the files of a folder and below out of the page cache, so that the next reader starts cold.
+pub(crate) fn drop_from_page_cache(folder: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.metadata()?.is_dir() {
+            drop_from_page_cache(&entry.path())?;
+            continue;
+        }
+        let file = fs::File::open(entry.path())?;
+        // What has not been written back cannot be dropped.
+        file.sync_all()?;
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+    }
+    Ok(())
+}

@@ -33,10 +33,9 @@ impl CommitAppender {
 
 impl Appender for CommitAppender {
     fn append(&self, number: u64) -> Result<()> {
-        let mut transaction = self.store.begin()?;
-        for put in 0..self.puts {
-            transaction.put(&payload::mix((number << 16) + put).to_be_bytes(), &self.payload)?;
-        }
-        transaction.commit()
+        self.store.commit(&mut |transaction| {
+            let mut keys = (0..self.puts).map(|put| payload::mix((number << 16) + put).to_be_bytes());
+            keys.try_for_each(|key| transaction.put(&key, &self.payload))
+        })
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{PoisonError, RwLock};
 
 use anyhow::Result;
 
-use super::{Batch, Peer};
+use super::{Peer, Put};
 
 type Bytes = Box<[u8]>;
 
@@ -17,8 +17,11 @@ pub(crate) struct BtreePeer {
 }
 
 impl Peer for BtreePeer {
-    fn begin(&self) -> Result<Box<dyn Batch + '_>> {
-        Ok(Box::new(BtreeBatch { peer: self, puts: Vec::new() }))
+    fn commit(&self, fill: &mut dyn FnMut(&mut dyn Put) -> Result<()>) -> Result<()> {
+        let mut puts = Puts(Vec::new());
+        fill(&mut puts)?;
+        self.map.write().unwrap_or_else(PoisonError::into_inner).extend(puts.0);
+        Ok(())
     }
 
     fn get(&self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
@@ -37,24 +40,24 @@ impl Peer for BtreePeer {
         Ok(())
     }
 
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn settle(&self) -> Result<()> {
+        Ok(())
+    }
+
     fn close(self: Box<Self>) -> Result<()> {
         Ok(())
     }
 }
 
-struct BtreeBatch<'peer> {
-    peer: &'peer BtreePeer,
-    puts: Vec<(Bytes, Bytes)>,
-}
+struct Puts(Vec<(Bytes, Bytes)>);
 
-impl Batch for BtreeBatch<'_> {
+impl Put for Puts {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.puts.push((key.into(), value.into()));
-        Ok(())
-    }
-
-    fn commit(self: Box<Self>) -> Result<()> {
-        self.peer.map.write().unwrap_or_else(PoisonError::into_inner).extend(self.puts);
+        self.0.push((key.into(), value.into()));
         Ok(())
     }
 }

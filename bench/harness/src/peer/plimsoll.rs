@@ -4,9 +4,9 @@ use std::ops::Bound;
 use std::path::Path;
 
 use anyhow::Result;
-use plimsoll::{Db, Keyspace, Options, Retention, Transaction};
+use plimsoll::{Db, Durability, Keyspace, Options, Retention, Transaction};
 
-use super::{Batch, Peer};
+use super::{Commits, Peer, Put, Setup};
 
 /// A store with one keyspace in use.
 #[derive(Debug)]
@@ -17,9 +17,13 @@ pub(crate) struct PlimsollPeer {
 
 impl PlimsollPeer {
     /// Opens or makes the store.
-    pub(crate) fn open(folder: &Path, memory_bytes: u64, retention: Retention) -> Result<Self> {
-        let db = Db::open(folder, Options::new().memory_bytes(memory_bytes).retention(retention))?;
-        Self::of(db, retention)
+    pub(crate) fn open(folder: &Path, setup: &Setup, retention: Retention) -> Result<Self> {
+        let durability = match setup.commits {
+            Commits::Durable => Durability::Sync,
+            Commits::Relaxed => Durability::Buffered,
+        };
+        let options = Options::new().memory_bytes(setup.memory_bytes).retention(retention).durability(durability);
+        Self::of(Db::open(folder, options)?, retention)
     }
 
     /// A store that is open already.
@@ -30,8 +34,11 @@ impl PlimsollPeer {
 }
 
 impl Peer for PlimsollPeer {
-    fn begin(&self) -> Result<Box<dyn Batch + '_>> {
-        Ok(Box::new(PlimsollBatch { peer: self, transaction: self.db.begin() }))
+    fn commit(&self, fill: &mut dyn FnMut(&mut dyn Put) -> Result<()>) -> Result<()> {
+        let mut writes = Writes { peer: self, transaction: self.db.begin() };
+        fill(&mut writes)?;
+        writes.transaction.commit()?;
+        Ok(())
     }
 
     fn get(&self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
@@ -50,23 +57,27 @@ impl Peer for PlimsollPeer {
         Ok(())
     }
 
+    /// Nothing to do: a buffered commit is synced within 200 ms without being asked.
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn settle(&self) -> Result<()> {
+        Ok(self.db.flush()?)
+    }
+
     fn close(self: Box<Self>) -> Result<()> {
         Ok(self.db.close()?)
     }
 }
 
-struct PlimsollBatch<'peer> {
+struct Writes<'peer> {
     peer: &'peer PlimsollPeer,
     transaction: Transaction,
 }
 
-impl Batch for PlimsollBatch<'_> {
+impl Put for Writes<'_> {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         Ok(self.transaction.put(&self.peer.keyspace, key, value)?)
-    }
-
-    fn commit(self: Box<Self>) -> Result<()> {
-        self.transaction.commit()?;
-        Ok(())
     }
 }

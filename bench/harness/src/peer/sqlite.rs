@@ -1,0 +1,139 @@
+//! SQLite as a store, by rusqlite.
+//!
+//! One connection writes, a pool of others reads, in WAL mode. Set as its documentation advises: a table WITHOUT ROWID, whose keys are
+//! the tree ("withoutrowid.html"; an ordinary table where values are large, as the same page says); reads through a memory map, so
+//! that pages are held once, in the page cache ("mmap.html"); the writer's own cache is an eighth of memory. A durable
+//! commit is `synchronous=FULL`; a relaxed one `NORMAL`, after which a small commit with `FULL` syncs the whole log.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use anyhow::Result;
+use rusqlite::{CachedStatement, Connection, OptionalExtension as _};
+
+use super::{Commits, LARGE_VALUE_BYTES, Peer, Put, Setup};
+
+/// As much as SQLite maps at most.
+const MAP_BYTES: u64 = 2 << 30;
+
+/// A database with one table.
+pub(crate) struct SqlitePeer {
+    file: PathBuf,
+    writer: Mutex<Connection>,
+    /// Connections that nobody uses at the moment.
+    readers: Mutex<Vec<Connection>>,
+    commits: Commits,
+}
+
+impl SqlitePeer {
+    /// Opens or makes the store.
+    pub(crate) fn open(folder: &Path, setup: &Setup) -> Result<Self> {
+        fs::create_dir_all(folder)?;
+        let file = folder.join("pairs.sqlite");
+        let writer = connect(&file)?;
+        writer.pragma_update(None, "journal_mode", "WAL")?;
+        writer.pragma_update(None, "cache_size", -i64::try_from(setup.memory_bytes / 8 / 1024)?)?;
+        let without_rowid = if setup.value_bytes < LARGE_VALUE_BYTES { "WITHOUT ROWID" } else { "" };
+        writer.execute_batch(&format!(
+            "CREATE TABLE IF NOT EXISTS pairs (key BLOB PRIMARY KEY, value BLOB NOT NULL) {without_rowid};
+             CREATE TABLE IF NOT EXISTS synced (number INTEGER PRIMARY KEY, times INTEGER NOT NULL);
+             INSERT OR IGNORE INTO synced VALUES (1, 0);"
+        ))?;
+        set_synchronous(&writer, setup.commits)?;
+        Ok(Self { file, writer: Mutex::new(writer), readers: Mutex::default(), commits: setup.commits })
+    }
+
+    fn writer(&self) -> MutexGuard<'_, Connection> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lends a connection that reads.
+    fn read<T>(&self, read: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+        let free = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let connection = free.map_or_else(|| connect(&self.file), Ok)?;
+        let result = read(&connection);
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+        result
+    }
+}
+
+fn connect(file: &Path) -> Result<Connection> {
+    let connection = Connection::open(file)?;
+    connection.pragma_update(None, "mmap_size", i64::try_from(MAP_BYTES)?)?;
+    connection.busy_timeout(std::time::Duration::from_secs(60))?;
+    Ok(connection)
+}
+
+fn set_synchronous(connection: &Connection, commits: Commits) -> Result<()> {
+    let level = match commits {
+        Commits::Durable => "FULL",
+        Commits::Relaxed => "NORMAL",
+    };
+    Ok(connection.pragma_update(None, "synchronous", level)?)
+}
+
+impl Peer for SqlitePeer {
+    fn commit(&self, fill: &mut dyn FnMut(&mut dyn Put) -> Result<()>) -> Result<()> {
+        let mut connection = self.writer();
+        // Dropped without commit, it rolls back.
+        let transaction = connection.transaction()?;
+        let upsert = "INSERT INTO pairs VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+        let mut writes = Writes(transaction.prepare_cached(upsert)?);
+        fill(&mut writes)?;
+        drop(writes);
+        Ok(transaction.commit()?)
+    }
+
+    fn get(&self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        self.read(|connection| {
+            let mut statement = connection.prepare_cached("SELECT value FROM pairs WHERE key = ?1")?;
+            let value = statement.query_row([key], |row| {
+                found(row.get_ref(0)?.as_blob()?);
+                Ok(())
+            });
+            Ok(value.optional()?.is_some())
+        })
+    }
+
+    fn scan(&self, from: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
+        self.read(|connection| {
+            let mut statement =
+                connection.prepare_cached("SELECT key, value FROM pairs WHERE key >= ?1 ORDER BY key")?;
+            let mut rows = statement.query([from])?;
+            while let Some(row) = rows.next()? {
+                if !each(row.get_ref(0)?.as_blob()?, row.get_ref(1)?.as_blob()?) {
+                    break;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn sync(&self) -> Result<()> {
+        let connection = self.writer();
+        set_synchronous(&connection, Commits::Durable)?;
+        connection.execute("UPDATE synced SET times = times + 1", [])?;
+        set_synchronous(&connection, self.commits)
+    }
+
+    fn settle(&self) -> Result<()> {
+        self.writer().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+        Ok(())
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let writer = self.writer.into_inner().unwrap_or_else(PoisonError::into_inner);
+        writer.close().map_err(|(_, error)| error.into())
+    }
+}
+
+struct Writes<'txn>(CachedStatement<'txn>);
+
+impl Put for Writes<'_> {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.0.execute([key, value])?;
+        Ok(())
+    }
+}
