@@ -218,7 +218,9 @@ fn blocks_are_read_ahead_of_a_scan_that_wants_all_of_them_past_the_page_cache() 
         let options = FileLogOptions { segment_bytes: 2 << 20, caching, ..options(&disk, &memory) };
         let (log, _) = FileLog::open(options).unwrap();
         let there = log.bounds().next.0;
-        (there..6000).for_each(|number| drop(submit(&log, 0, &payload(number, 600)).unwrap()));
+        for number in there..6000 {
+            submit(&log, 0, &payload(number, 600)).unwrap();
+        }
         log.sync().unwrap();
         for (first, last, stream, most) in [(1, 5999, None, u64::MAX), (2000, 2001, None, 0), (1, 5999, Some(0), 0)] {
             memory.pool.clear();
