@@ -17,6 +17,7 @@ mod load;
 mod pinned;
 mod queues;
 mod table;
+mod visits;
 #[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
 mod tests;
@@ -39,6 +40,10 @@ use keeper::{Keeper, Room};
 use load::Load;
 use pinned::Filling;
 pub use pinned::Page;
+pub use visits::Visits;
+
+/// What the system's own page tables take for a chunk: eight bytes for each 4 KiB, with huge pages too.
+const PAGE_TABLE_BYTES: usize = CHUNK_BYTES / 4096 * 8;
 
 /// The most chunks of a budget with a pool: 16 TiB, so that the table's slots can be counted in 32 bits.
 const MAX_CHUNKS: u64 = 1 << 28;
@@ -111,6 +116,8 @@ pub enum Touch {
     Point,
     /// By a long scan: it never becomes hot through this touch and leaves first.
     Scan,
+    /// By an operation that has touched it already ([`Visits`]): nothing changes, and if it has left meanwhile it comes back cold.
+    Again,
 }
 
 fn whole_chunks(bytes: u64) -> usize {
@@ -126,9 +133,9 @@ fn headroom(chunks: usize) -> usize {
     (chunks / HEADROOM_PART).max(MIN_HEADROOM_CHUNKS)
 }
 
-/// Bytes of the tables of a pool that may hold so many chunks.
+/// Bytes of the tables of a pool, and of the system, for a budget of so many chunks.
 fn table_bytes(chunks: usize) -> u64 {
-    (Frames::table_bytes(chunks) + Keeper::heap_bytes(chunks)) as u64
+    (Frames::table_bytes(chunks) + Keeper::heap_bytes(chunks) + chunks * PAGE_TABLE_BYTES) as u64
 }
 
 /// The pool. One per budget.

@@ -64,14 +64,14 @@ impl Heat {
     /// Of a page that `touch` brings in.
     pub(super) fn first(touch: Touch) -> Self {
         match touch {
-            Touch::Point => Self::Cold,
+            Touch::Point | Touch::Again => Self::Cold,
             Touch::Scan => Self::Scan,
         }
     }
 
     fn touched(self, touch: Touch) -> Self {
         match (touch, self) {
-            (Touch::Scan, heat) => heat,
+            (Touch::Scan | Touch::Again, heat) => heat,
             (Touch::Point, Self::Scan) => Self::Cold,
             (Touch::Point, Self::Cold) => Self::Hot,
             (Touch::Point, Self::Hot | Self::HotAndTouched) => Self::HotAndTouched,

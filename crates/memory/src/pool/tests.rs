@@ -495,6 +495,27 @@ fn a_pool_that_cannot_shrink_is_as_it_was() {
 }
 
 #[test]
+fn several_reads_of_a_page_by_one_operation_count_once() {
+    let (_budget, pool) = pool_of(4);
+    let (_, file) = numbered(&pool, 1);
+    let mut first = Visits::default();
+    for _ in 0..5 {
+        for number in [0, 1, 0] {
+            assert_is(&file.get_in(&mut first, number, Touch::Point).unwrap(), 1, number);
+        }
+    }
+    assert!(!file.is_hot(0) && !file.is_hot(1));
+    file.get_in(&mut Visits::default(), 0, Touch::Point).unwrap();
+    assert!(file.is_hot(0) && !file.is_hot(1));
+    for number in 2..10 {
+        file.get_in(&mut first, number, Touch::Scan).unwrap();
+    }
+    assert!((2..10).all(|number| !file.is_hot(number)), "a scan is a scan, in an operation too");
+    file.get_in(&mut first, 1, Touch::Point).unwrap();
+    assert!(file.is_hot(1), "what was forgotten counts again");
+}
+
+#[test]
 fn pages_read_ahead_are_found_and_read_once() {
     for threads in [0, 2] {
         let budget = budget(64);
