@@ -9,19 +9,21 @@ use super::*;
 use crate::budget::{Backing, Kind};
 use crate::pool::{LoadError, PageSource, PoolFile, Touch};
 
+/// Under Miri only some words are written and compared.
+const WORD_STEP: usize = if cfg!(miri) { 1009 } else { 1 };
+
 /// Every word of a page is its number.
 struct Numbered;
 
 impl PageSource for Numbered {
     fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError> {
-        page.chunks_exact_mut(4).for_each(|word| word.copy_from_slice(&number.to_le_bytes()));
+        page.chunks_exact_mut(4).step_by(WORD_STEP).for_each(|word| word.copy_from_slice(&number.to_le_bytes()));
         Ok(())
     }
 }
 
 fn assert_is(page: &[u8], number: u32) {
-    let step = if cfg!(miri) { 97 } else { 1 };
-    assert!(page.chunks_exact(4).step_by(step).all(|word| word == number.to_le_bytes()), "page {number}");
+    assert!(page.chunks_exact(4).step_by(WORD_STEP).all(|word| word == number.to_le_bytes()), "page {number}");
 }
 
 const CHUNKS: u64 = if cfg!(miri) { 40 } else { 160 };
@@ -127,7 +129,7 @@ fn chunks_for_others_are_there_before_they_are_asked_for() {
 fn evicted_memory_that_is_not_given_back() {
     let mut world = World::new();
     world.fill();
-    for round in 1..200 {
+    for round in 1..if cfg!(miri) { 10 } else { 200 } {
         world.settle();
         let stats = world.pool.stats();
         let room = world.pool.room();
