@@ -11,6 +11,7 @@ mod load;
 mod log;
 mod put;
 mod rebuild;
+mod replay;
 mod salvage;
 mod scan;
 mod stat;
@@ -38,6 +39,7 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::Backup(args) => backup::run(globals, &args, output),
         Command::Rebuild(args) => rebuild::run(globals, &args, output),
         Command::Salvage(args) => salvage::run(globals, &args, output),
+        Command::Replay(args) => replay::run(globals, &args, output),
         Command::Completions(args) => completions::run(&args, output),
     }
 }

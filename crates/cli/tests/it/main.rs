@@ -17,6 +17,7 @@ mod import_with_holes;
 mod load;
 mod moments;
 mod reads_and_writes;
+mod replay;
 mod repository;
 mod run;
 mod terminal;

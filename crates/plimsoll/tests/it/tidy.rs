@@ -12,7 +12,7 @@ const ARROWS: [(&str, &[&str]); 6] = [
     ("log", &["disk", "memory"]),
     ("plimsoll", &["disk", "memory", "log"]),
     ("sim", &["disk", "memory", "log", "plimsoll"]),
-    ("cli", &["disk", "plimsoll"]),
+    ("cli", &["disk", "memory", "plimsoll"]),
 ];
 
 /// Files that may hold unsafe code.

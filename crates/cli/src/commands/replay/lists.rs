@@ -1,0 +1,82 @@
+//! Doubly linked lists in one array, for the models of policies.
+
+/// An entry of a model.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Node {
+    pub(super) hash: u64,
+    pub(super) bytes: u64,
+    pub(super) list: u8,
+    pub(super) marked: bool,
+    pub(super) older: Option<u32>,
+    pub(super) younger: Option<u32>,
+}
+
+/// The ends of a list.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct List {
+    pub(super) oldest: Option<u32>,
+    youngest: Option<u32>,
+    pub(super) bytes: u64,
+    pub(super) len: usize,
+}
+
+/// The entries of all lists.
+#[derive(Debug, Default)]
+pub(super) struct Links {
+    nodes: Vec<Node>,
+    free: Vec<u32>,
+}
+
+impl Links {
+    pub(super) fn node(&self, place: u32) -> Node {
+        self.nodes[place as usize]
+    }
+
+    pub(super) fn mark(&mut self, place: u32, marked: bool) {
+        self.nodes[place as usize].marked = marked;
+    }
+
+    /// Makes an entry at the young end; its place.
+    pub(super) fn enter(&mut self, list: &mut List, number: u8, hash: u64, bytes: u64) -> u32 {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.nodes.push(Node::default());
+            self.nodes.len() as u32 - 1
+        });
+        self.push(list, place, number, Node { hash, bytes, ..Node::default() });
+        place
+    }
+
+    /// Puts an entry that stands in no list at the young end of one.
+    pub(super) fn push(&mut self, list: &mut List, place: u32, number: u8, node: Node) {
+        self.nodes[place as usize] = Node { list: number, older: list.youngest, younger: None, ..node };
+        match list.youngest {
+            Some(youngest) => self.nodes[youngest as usize].younger = Some(place),
+            None => list.oldest = Some(place),
+        }
+        list.youngest = Some(place);
+        list.bytes += node.bytes;
+        list.len += 1;
+    }
+
+    /// Takes an entry out of its list.
+    pub(super) fn unlink(&mut self, list: &mut List, place: u32) -> Node {
+        let node = self.node(place);
+        match node.older {
+            Some(older) => self.nodes[older as usize].younger = node.younger,
+            None => list.oldest = node.younger,
+        }
+        match node.younger {
+            Some(younger) => self.nodes[younger as usize].older = node.older,
+            None => list.youngest = node.older,
+        }
+        list.bytes -= node.bytes;
+        list.len -= 1;
+        node
+    }
+
+    /// Takes an entry out of its list; its place may be used again.
+    pub(super) fn remove(&mut self, list: &mut List, place: u32) {
+        self.unlink(list, place);
+        self.free.push(place);
+    }
+}

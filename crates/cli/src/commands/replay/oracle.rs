@@ -1,0 +1,99 @@
+//! libCacheSim's oracleGeneral: records of 24 bytes, little-endian: u32 time, u64 object, u32 bytes, i64 next access.
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use super::trace::{Operation, Problem, Request, Trace};
+
+const RECORD_BYTES: usize = 24;
+
+pub(super) struct Oracle<R> {
+    path: PathBuf,
+    reader: R,
+    records: u64,
+}
+
+impl<R: Read> Oracle<R> {
+    pub(super) fn new(path: &Path, reader: R) -> Self {
+        Self { path: path.to_owned(), reader, records: 0 }
+    }
+
+    fn malformed(&self, what: String) -> Problem {
+        Problem::Malformed { path: self.path.clone(), at: format!("after {} whole records", self.records), what }
+    }
+
+    /// Fills the record; how many bytes there were.
+    fn fill(&mut self, record: &mut [u8; RECORD_BYTES]) -> Result<usize, Problem> {
+        let mut len = 0;
+        while len < RECORD_BYTES {
+            match self.reader.read(&mut record[len..]) {
+                Ok(0) => break,
+                Ok(read) => len += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.malformed(format!("cannot be decompressed or read: {error}"))),
+            }
+        }
+        Ok(len)
+    }
+}
+
+impl<R: Read> Trace for Oracle<R> {
+    fn next(&mut self, request: &mut Request) -> Result<bool, Problem> {
+        let mut record = [0; RECORD_BYTES];
+        match self.fill(&mut record)? {
+            0 => return Ok(false),
+            RECORD_BYTES => {}
+            len => {
+                let what =
+                    format!("ends inside a record ({len} of {RECORD_BYTES} bytes): truncated, or another format");
+                return Err(self.malformed(what));
+            }
+        }
+        let next = i64::from_le_bytes(record[16..].try_into().expect("eight bytes"));
+        if next < -2 {
+            return Err(
+                self.malformed(format!("next access {next} is no place in a trace: corrupt, or another format"))
+            );
+        }
+        self.records += 1;
+        request.operation = Operation::ReadThrough;
+        request.key.clear();
+        request.key.extend_from_slice(&record[4..12]);
+        request.value_bytes = u64::from(u32::from_le_bytes(record[12..16].try_into().expect("four bytes")));
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(id: u64, bytes: u32, next: i64) -> Vec<u8> {
+        [&7_u32.to_le_bytes()[..], &id.to_le_bytes(), &bytes.to_le_bytes(), &next.to_le_bytes()].concat()
+    }
+
+    fn read(bytes: &[u8]) -> Result<Vec<Request>, Problem> {
+        let mut oracle = Oracle::new(Path::new("trace"), bytes);
+        let (mut request, mut all) = (Request::default(), Vec::new());
+        while oracle.next(&mut request)? {
+            all.push(request.clone());
+        }
+        Ok(all)
+    }
+
+    #[test]
+    fn records_become_requests() {
+        let all = read(&[record(1, 100, 3), record(2, 0, -1)].concat()).unwrap();
+        assert_eq!(all.len(), 2);
+        assert_eq!((&all[0].key[..], all[0].value_bytes), (&1_u64.to_le_bytes()[..], 100));
+    }
+
+    #[test]
+    fn a_trace_that_ends_inside_a_record_or_holds_nonsense_says_where() {
+        let cut = [record(1, 100, 3), record(2, 5, -1)].concat();
+        let problem = read(&cut[..40]).unwrap_err().to_string();
+        assert!(problem.contains("after 1 whole records") && problem.contains("16 of 24"), "{problem}");
+        let problem = read(&record(1, 1, -77)).unwrap_err().to_string();
+        assert!(problem.contains("after 0 whole records") && problem.contains("-77"), "{problem}");
+    }
+}

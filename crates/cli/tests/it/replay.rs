@@ -1,0 +1,141 @@
+//! `plimsoll replay`: traces of every format, made here, and what is wrong with them.
+
+use crate::run::{Folder, run};
+
+/// An oracleGeneral trace: rounds over a few objects, among others that are asked for once.
+fn trace() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut once = 1_000_000_u64;
+    for round in 0..20_u32 {
+        for object in 0..400_u64 {
+            once += 1;
+            for id in [object, once] {
+                let record =
+                    [&round.to_le_bytes()[..], &id.to_le_bytes(), &500_u32.to_le_bytes(), &(-1_i64).to_le_bytes()];
+                bytes.extend(record.concat());
+            }
+        }
+    }
+    bytes
+}
+
+#[test]
+fn a_trace_is_replayed_the_same_each_time_raw_and_compressed() {
+    let folder = Folder::new();
+    let raw = folder.file("a.oracleGeneral", trace());
+    let compressed = folder.file("b.oracleGeneral.zst", zstd::encode_all(&trace()[..], 3).unwrap());
+    let counts = |path: &str| {
+        let json = run(&["replay", path, "--memory", "512KiB", "--json"]).ok().json();
+        let cache = json["s3-fifo"].clone();
+        [&cache["requests"], &cache["hit_ratio"], &cache["evictions"], &cache["entries"]].map(Clone::clone)
+    };
+    let first = counts(&raw);
+    assert_eq!(first[0], 16_000);
+    // What comes round stays, what comes once leaves: all but the first round hit.
+    assert!((0.40..=0.475).contains(&first[1].as_f64().unwrap()), "{first:?}");
+    assert_eq!(counts(&raw), first);
+    assert_eq!(counts(&compressed), first);
+}
+
+#[test]
+fn policies_stand_side_by_side_and_keep_to_the_memory() {
+    let folder = Folder::new();
+    let path = folder.file("a.oracleGeneral", trace());
+    let all = "s3-fifo,clock,fifo,lru,sieve,w-tinylfu";
+    for count in ["value", "everything"] {
+        let json =
+            run(&["replay", &path, "--memory", "256KiB", "--policy", all, "--count", count, "--json"]).ok().json();
+        for policy in all.split(',') {
+            let cache = &json[policy];
+            assert_eq!(cache["requests"], 16_000, "{policy}");
+            let entries = cache["entries"].as_u64().unwrap();
+            assert!((300..=525).contains(&entries), "{policy}, {count}: {entries}");
+        }
+    }
+}
+
+#[test]
+fn csv_of_cachelibs_and_of_twitters_form_is_read() {
+    let folder = Folder::new();
+    let cachelib = folder
+        .file("a.csv", "key,op,size,key_size,op_count\n1,GET,100,8,3\n1,DELETE,0,8,1\n1,GET,100,8,1\n2,SET,9,8,1\n");
+    let cache = run(&["replay", &cachelib, "--memory", "1MiB", "--json"]).ok().json()["s3-fifo"].clone();
+    let of = |name: &str| cache[name].as_u64().unwrap();
+    assert_eq!((of("requests"), of("finds"), of("sets"), of("deletes"), of("entries")), (6, 4, 3, 1, 2));
+    assert_eq!(cache["hit_ratio"], 0.5);
+    let twitter = folder.file("b.csv", "0,k,1,10,1,get,0\n1,k,1,10,1,get,0\n");
+    let cache = run(&["replay", &twitter, "--memory", "1MiB", "--json"]).ok().json()["s3-fifo"].clone();
+    assert_eq!(cache["hit_ratio"], 0.5);
+}
+
+const CONFIG: &str = r#"
+// as CacheLib ships them
+[ { "cache_config": { "cacheSizeMB": "1", "htBucketPower": 22, "navyBlockSize": 512, "inventedKey": 1, },
+    "test_config": { "enableLookaside": true, "getRatio": 0.8, "loneGetRatio": 0.2, "keySizeRange": [2, 8, 64],
+      "keySizeRangeProbability": [0.3, 0.7], "valSizeDistFile": "sizes.json", "numKeys": 2000,
+      "numOps": 5000, "numThreads": 2 } } ]"#;
+
+#[test]
+fn a_cachebench_configuration_is_generated_and_what_is_not_known_is_named() {
+    let folder = Folder::new();
+    folder.file("sizes.json", r#"{"valSizeRange": [1, 100, 2000], "valSizeRangeProbability": [0.5, 0.5]}"#);
+    let path = folder.file("config.json", CONFIG);
+    let arguments = ["replay", &path, "--json"];
+    // The size is the configuration's own, unless one is asked for.
+    let ran =
+        crate::run::Ran::of(crate::run::plimsoll().args(arguments).env_remove("PLIMSOLL_MEMORY").output().unwrap())
+            .ok();
+    assert!(ran.err.contains("not used in a replay: `htBucketPower`, `navyBlockSize`"), "{}", ran.err);
+    assert!(ran.err.contains("unknown: `inventedKey`"), "{}", ran.err);
+    let cache = ran.json()["s3-fifo"].clone();
+    assert_eq!((cache["memory"].as_u64(), cache["requests"].as_u64()), (Some(1 << 20), Some(10_000)));
+    let hits = cache["hit_ratio"].as_f64().unwrap();
+    assert!((0.3..0.8).contains(&hits), "{hits}");
+    folder.file("broken.json", "{\"test_config\": {\"numKeys\": \n}");
+    run(&["replay", &folder.at("broken.json"), "--memory", "1MiB"]).fails(2, &["broken.json: line 2"]);
+}
+
+#[test]
+fn a_configuration_may_name_a_trace_to_replay() {
+    let folder = Folder::new();
+    folder.file("t.csv", "key,op,size\na,GET,1\na,GET,1\n");
+    let config =
+        r#"{"cache_config": {"cacheSizeMB": 1}, "test_config": {"generator": "replay", "traceFileName": "t.csv"}}"#;
+    let path = folder.file("config.json", config);
+    let cache = run(&["replay", &path, "--json"]).ok().json()["s3-fifo"].clone();
+    assert_eq!((cache["requests"].as_u64(), cache["hit_ratio"].as_f64()), (Some(2), Some(0.5)));
+}
+
+#[test]
+fn a_trace_that_is_cut_or_damaged_says_where() {
+    let folder = Folder::new();
+    let cut = folder.file("cut.oracleGeneral", &trace()[..24 * 100 + 7]);
+    run(&["replay", &cut, "--memory", "1MiB"]).fails(2, &["cut.oracleGeneral", "after 100 whole records", "7 of 24"]);
+    let mut compressed = zstd::encode_all(&trace()[..], 3).unwrap();
+    compressed.truncate(compressed.len() / 2);
+    let path = folder.file("cut.oracleGeneral.zst", &compressed);
+    run(&["replay", &path, "--memory", "1MiB"]).fails(2, &["cut.oracleGeneral.zst", "cannot be decompressed"]);
+    let text = folder.file("text.oracleGeneral", "this is no trace at all, but it is long enough for a record or two");
+    run(&["replay", &text, "--memory", "1MiB"]).fails(2, &["another format"]);
+    run(&["replay", &folder.at("nowhere.csv"), "--memory", "1MiB"]).fails(6, &["nowhere.csv"]);
+    let unnamed = folder.file("unnamed", "x");
+    run(&["replay", &unnamed, "--memory", "1MiB"]).fails(2, &["--format"]);
+    run(&["replay", &cut, "--memory", "1KiB"]).fails(2, &["at least 64.0 KiB"]);
+}
+
+#[test]
+fn a_curve_is_drawn_and_falls_with_memory() {
+    let folder = Folder::new();
+    let path = folder.file("a.oracleGeneral", trace());
+    let svg = folder.at("misses.svg");
+    run(&["replay", &path, "--memory", "1MiB", "--policy", "s3-fifo,lru", "--curve", &svg]).ok();
+    let drawn = std::fs::read_to_string(&svg).unwrap();
+    assert_eq!(drawn.matches("<polyline").count(), 2);
+    for line in drawn.lines().filter(|line| line.starts_with("<polyline")) {
+        let points = line.split("points=\"").nth(1).unwrap().trim_end_matches("\"/>");
+        let heights: Vec<f64> =
+            points.split(' ').map(|point| point.split(',').nth(1).unwrap().parse().unwrap()).collect();
+        // Down in the picture is down in misses.
+        assert!(heights.len() >= 5 && heights.first() < heights.last(), "{heights:?}");
+    }
+}
