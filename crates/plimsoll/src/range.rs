@@ -111,7 +111,7 @@ pub struct Range<'t> {
     keys_only: bool,
     own: Option<&'t WriteSet>,
     reads: Option<&'t RefCell<ReadSet>>,
-    walk: Option<Walk<'t>>,
+    walk: Option<Box<Walk<'t>>>,
     reached: Option<Vec<u8>>,
     finished: bool,
     key: Vec<u8>,
@@ -206,7 +206,7 @@ impl<'t> Range<'t> {
     fn step(&mut self) -> Result<bool> {
         let mut walk = match self.walk.take() {
             Some(walk) => walk,
-            None => self.begin()?,
+            None => Box::new(self.begin()?),
         };
         let more = self.step_in(&mut walk);
         self.walk = Some(walk);

@@ -88,6 +88,16 @@ impl Cursor {
         }
     }
 
+    /// The key of that version: cheaper than all of it.
+    fn key(&self) -> Option<&[u8]> {
+        match self {
+            Cursor::Memtable(cursor) => cursor.at.map(|position| cursor.table.map().at(position).key),
+            Cursor::Run(cursor) => cursor.key(),
+            #[cfg(test)]
+            Cursor::List(cursor) => cursor.current().map(|version| version.key),
+        }
+    }
+
     fn step(&mut self, direction: Direction) -> Result<()> {
         match (self, direction) {
             (Cursor::Memtable(cursor), Direction::Forward) => {
@@ -156,8 +166,8 @@ impl Merge {
         self.heap.clear();
         for (at, head) in self.heads.iter_mut().enumerate() {
             seek(&mut head.cursor)?;
-            if let Some(version) = head.cursor.current() {
-                head.prefix = prefix(version.key);
+            if let Some(key) = head.cursor.key() {
+                head.prefix = prefix(key);
                 self.heap.push(at as u32);
             }
         }
@@ -173,6 +183,12 @@ impl Merge {
         self.heads[top as usize].cursor.current()
     }
 
+    /// The key of the version on top.
+    pub(crate) fn top_key(&self) -> Option<&[u8]> {
+        let &top = self.heap.first()?;
+        self.heads[top as usize].cursor.key()
+    }
+
     /// Goes one version on, the way the merge goes.
     pub(crate) fn advance(&mut self) -> Result<()> {
         let Some(&top) = self.heap.first() else { return Ok(()) };
@@ -184,8 +200,8 @@ impl Merge {
     /// Puts the top cursor, which was moved the way the merge goes, to its place.
     fn settle_top(&mut self) -> Result<()> {
         let head = &mut self.heads[self.heap[0] as usize];
-        match head.cursor.current() {
-            Some(version) => head.prefix = prefix(version.key),
+        match head.cursor.key() {
+            Some(key) => head.prefix = prefix(key),
             None => {
                 self.heap.swap_remove(0);
             }

@@ -145,7 +145,7 @@ impl Visible {
     fn pass_key_forward(&mut self) -> Result<()> {
         for _ in 0..STEPS_MAX {
             self.merge.advance()?;
-            if self.merge.top().is_none_or(|version| version.key != self.key) {
+            if self.merge.top_key().is_none_or(|key| key != self.key) {
                 return Ok(());
             }
         }

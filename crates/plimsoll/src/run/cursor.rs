@@ -23,6 +23,9 @@ const SHORT_WALK_LEAVES: u32 = 8;
 /// Pages that a private feed reads at a time.
 const WINDOW_PAGES: u32 = (CHUNK_BYTES / PAGE_BYTES) as u32;
 
+/// Pages that a long walk asks for ahead: as much as is read at the same time.
+const AHEAD_PAGES: u32 = 4 * WINDOW_PAGES;
+
 /// How a cursor gets its pages.
 #[derive(Clone, Debug)]
 pub(crate) enum Feed {
@@ -136,6 +139,11 @@ impl RunCursor {
         let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
         let stored = leaf.stored(&place.spot.entry).expect("it was read once when the cursor came here");
         Some(Version { key: &self.key, glsn: place.spot.entry.glsn, stored })
+    }
+
+    /// The key of that version.
+    pub(crate) fn key(&self) -> Option<&[u8]> {
+        matches!(self.stand, Stand::On(_)).then_some(&self.key[..])
     }
 
     /// Goes one version on: from before the first (or from nowhere) to the first, from the last to behind it, and there it stays.
@@ -268,7 +276,11 @@ impl Pages {
         self.held = Held::Nothing;
         let budget = match &self.feed {
             Feed::Pool(touch) => {
-                let touch = if self.leaves_walked < SHORT_WALK_LEAVES { *touch } else { Touch::Scan };
+                let is_long = self.leaves_walked >= SHORT_WALK_LEAVES;
+                if is_long {
+                    read_ahead(partition, at, way);
+                }
+                let touch = if is_long { Touch::Scan } else { *touch };
                 self.held = Held::Pinned { number, at, page: partition.file.get(at, touch)? };
                 return Ok(());
             }
@@ -331,6 +343,20 @@ impl Pages {
         let spot = partition.read(at, leaf.spot(entry, key))?;
         self.leaves_walked = self.leaves_walked.saturating_add(1);
         Ok(Some(Place { partition: number, leaf: at, shape, spot }))
+    }
+}
+
+/// Asks for what a long walk is going to come to, each time it has come to the end of a read's worth of pages.
+fn read_ahead(partition: &Partition, at: u32, way: Way) {
+    match way {
+        Way::On if at.is_multiple_of(WINDOW_PAGES) => {
+            partition.file.prefetch(at, AHEAD_PAGES.min(partition.info.pages - at));
+        }
+        Way::Back if (at + 1).is_multiple_of(WINDOW_PAGES) => {
+            let first = (at + 1).saturating_sub(AHEAD_PAGES);
+            partition.file.prefetch(first, at + 1 - first);
+        }
+        _ => {}
     }
 }
 
