@@ -54,7 +54,7 @@ use plimsoll_memory::sorted::SortedMap;
 use crate::error::Result;
 use crate::index::background::Threads;
 use crate::index::core::{Core, lock};
-use crate::index::files::{metadata_bytes, run_of};
+use crate::index::files::run_of;
 use crate::index::manifest::Manifest;
 use crate::index::view::{Content, View};
 use crate::run::partition::{PartitionId, PartitionInfo};
@@ -109,6 +109,8 @@ pub struct IndexStats {
     pub memtables: u64,
     /// Runs of current versions, newest first: bytes of each.
     pub runs: Vec<u64>,
+    /// The most of these runs that one key can lie in: what a read may have to ask, and what writers are paced by.
+    pub depth: u64,
     /// Runs of superseded versions: bytes of each.
     pub history_runs: Vec<u64>,
     /// Partitions in all runs.
@@ -191,12 +193,13 @@ impl Index {
         self.core.fetch(keys);
     }
 
-    /// Makes sure that runs with these partitions can be adopted: called before the record that names them is submitted.
+    /// Makes sure that runs with these partitions can be adopted, and paces the caller as for other commits: called before the record that
+    /// names them is submitted.
     ///
     /// # Errors
     /// The budget has no room for what is to be known of them.
     pub(crate) fn make_room_for_runs(&self, runs: &[Vec<PartitionInfo>]) -> Result<()> {
-        Ok(self.core.files.make_room(runs.iter().flatten().map(metadata_bytes).sum())?)
+        self.core.make_room_for_runs(runs)
     }
 
     /// Takes over runs that a transaction wrote as side files, newest first; every version in them has `glsn`. The active memtable is
@@ -275,6 +278,7 @@ impl Index {
             memtable_bytes: memtables.iter().map(|table| table.map().held_bytes()).sum(),
             memtables: memtables.len() as u64,
             runs: view.runs.iter().map(|run| run.bytes()).collect(),
+            depth: view.depth as u64,
             history_runs: view.history.iter().map(|run| run.bytes()).collect(),
             partitions: view.all_runs().map(|run| run.partitions().len() as u64).sum(),
             versions: view.all_runs().map(|run| run.versions()).sum(),

@@ -21,7 +21,7 @@ use crate::index::files::{Files, run_of};
 use crate::index::manifest::{self, Head, Manifest, Outcome, run_infos};
 use crate::index::room::Writer;
 use crate::index::source::{Memtable, Run};
-use crate::index::view::{Limits, View};
+use crate::index::view::{Limits, View, depth};
 use crate::index::{Ground, Horizon};
 
 /// Takes a lock whether or not a holder panicked: what each lock guards is whole between any two statements.
@@ -126,7 +126,8 @@ impl Core {
         }
         let active = Arc::new(Memtable::new(&ground.budget));
         let limits = Arc::new(head.limits.clone());
-        let view = View { active: Arc::clone(&active), closed: Vec::new(), runs, history, limits };
+        let depth = depth(runs.iter().map(|run| run.span()));
+        let view = View { active: Arc::clone(&active), closed: Vec::new(), runs, depth, history, limits };
         if !ground.read_only {
             let named: BTreeSet<u64> = view.infos().filter_map(run_of).collect();
             files.sweep(|run| named.contains(&run))?;
@@ -216,11 +217,13 @@ impl Core {
         guards(&change.added).for_each(|guard| guard.set_obsolete(false));
         let limits = Arc::new(head.limits.clone());
         *record = head;
+        let depth = depth(change.runs.iter().map(|run| run.span()));
         self.swap_view(|view| {
             if change.takes_closed {
                 view.closed.pop();
             }
             view.runs = change.runs;
+            view.depth = depth;
             view.history = change.history;
             view.limits = limits;
         });

@@ -17,8 +17,9 @@ use plimsoll_memory::sorted::SortedMap;
 use crate::error::Result;
 use crate::index::Progress;
 use crate::index::core::{Core, Counters, lock};
+use crate::index::files::metadata_bytes;
 use crate::index::policy::Urge;
-use crate::index::source::{Memtable, Run};
+use crate::index::source::{Memtable, Run, partition_bytes};
 use crate::index::view::{Closed, Content};
 use crate::run::partition::{PartitionId, PartitionInfo};
 use crate::version::{MAX_STORED_BYTES, Version};
@@ -26,10 +27,13 @@ use crate::version::{MAX_STORED_BYTES, Version};
 /// Memtables that may wait to be flushed: one in a small budget, two from this many bytes on.
 const TWO_CLOSED_BYTES: u64 = 64 << 20;
 
-/// Above so many runs writers are slowed down.
-const RUNS_SOFT: usize = 12;
+/// Where a key may lie in more runs than this, writers are slowed down.
+const DEPTH_SOFT: usize = 12;
 
-/// Nanoseconds that a byte costs, times the square of the runs above [`RUNS_SOFT`].
+/// The same for runs that lie side by side: they cost a search little, but each is known to the manifest and takes part in every walk.
+const RUNS_SOFT: usize = 48;
+
+/// Nanoseconds that a byte costs, times the square of the runs above one of these.
 const NANOS_PER_BYTE: u64 = 4;
 
 /// A wait shorter than this is saved up for later.
@@ -105,7 +109,7 @@ impl Core {
         if stalled_nanos > 0 {
             self.count_stall(stalled_nanos);
         }
-        self.keep_pace(bytes)
+        self.keep_pace(bytes as u64)
     }
 
     fn try_to_make_room(&self, bytes: usize, boundary: Glsn) -> Next {
@@ -167,6 +171,12 @@ impl Core {
         lock(&self.writer).active.map().fetch(keys);
     }
 
+    pub(crate) fn make_room_for_runs(&self, runs: &[Vec<PartitionInfo>]) -> Result<()> {
+        let infos = || runs.iter().flatten();
+        self.files.make_room(infos().map(metadata_bytes).sum())?;
+        self.keep_pace(infos().map(partition_bytes).sum())
+    }
+
     pub(crate) fn adopt(&self, runs: Vec<Vec<PartitionInfo>>, glsn: Glsn) -> Result<()> {
         let view = self.view();
         let known = |info: &PartitionInfo| view.infos().any(|known| known.id == info.id);
@@ -219,7 +229,7 @@ impl Core {
     }
 
     /// Slows the writer down by what it owes; where there are no threads, it does their work instead.
-    fn keep_pace(&self, bytes: usize) -> Result<()> {
+    fn keep_pace(&self, bytes: u64) -> Result<()> {
         if self.ground.read_only {
             return Ok(());
         }
@@ -228,7 +238,8 @@ impl Core {
         }
         let delay = {
             let mut writer = lock(&self.writer);
-            writer.owed_nanos += bytes as u64 * self.nanos_per_byte(&writer.active);
+            let nanos = bytes.saturating_mul(self.nanos_per_byte(&writer.active));
+            writer.owed_nanos = writer.owed_nanos.saturating_add(nanos);
             if writer.owed_nanos < WAIT_MIN_NANOS {
                 return Ok(());
             }
@@ -242,7 +253,7 @@ impl Core {
 
     fn nanos_per_byte(&self, active: &Memtable) -> u64 {
         let view = self.view();
-        let mut nanos = nanos_for_runs(view.runs.len());
+        let mut nanos = nanos_for_runs(view.depth, view.runs.len());
         if nanos > 0 && self.signals.last_error().is_some() {
             // Where compaction cannot go on, waiting for it helps nobody.
             nanos = 0;
@@ -259,7 +270,8 @@ impl Core {
 
     fn compact_inline(&self) -> Result<()> {
         for _ in 0..STEPS_INLINE {
-            if self.view().runs.len() <= RUNS_SOFT || self.compact(Urge::Due)? == Progress::Idle {
+            let view = self.view();
+            if runs_above(view.depth, view.runs.len()) == 0 || self.compact(Urge::Due)? == Progress::Idle {
                 break;
             }
         }
@@ -267,10 +279,15 @@ impl Core {
     }
 }
 
-/// What a byte costs where there are so many runs.
-fn nanos_for_runs(runs: usize) -> u64 {
-    let above = runs.saturating_sub(RUNS_SOFT) as u64;
+/// What a byte costs where there are so many runs, and a key may lie in `depth` of them.
+fn nanos_for_runs(depth: usize, runs: usize) -> u64 {
+    let above = runs_above(depth, runs);
     NANOS_PER_BYTE * above * above
+}
+
+/// Runs that compaction lags behind.
+fn runs_above(depth: usize, runs: usize) -> u64 {
+    depth.saturating_sub(DEPTH_SOFT).max(runs.saturating_sub(RUNS_SOFT)) as u64
 }
 
 /// What a byte costs while a flush lags behind and the active memtable is full to `fill`: from half on ever nearer to the pace at which
@@ -289,11 +306,17 @@ mod tests {
 
     #[test]
     fn writers_are_slowed_down_by_how_far_compaction_lags_behind() {
-        assert_eq!(nanos_for_runs(0), 0);
-        assert_eq!(nanos_for_runs(RUNS_SOFT), 0);
-        assert!((1..=NANOS_PER_BYTE).contains(&nanos_for_runs(RUNS_SOFT + 1)));
+        assert_eq!(nanos_for_runs(0, 0), 0);
+        assert_eq!(nanos_for_runs(DEPTH_SOFT, DEPTH_SOFT), 0);
+        assert!((1..=NANOS_PER_BYTE).contains(&nanos_for_runs(DEPTH_SOFT + 1, DEPTH_SOFT + 1)));
         // 16 runs above: a megabyte a second.
-        assert!((900..1200).contains(&nanos_for_runs(RUNS_SOFT + 16)));
+        assert!((900..1200).contains(&nanos_for_runs(DEPTH_SOFT + 16, DEPTH_SOFT + 16)));
+    }
+
+    #[test]
+    fn runs_side_by_side_slow_nobody_down_until_there_are_very_many() {
+        assert_eq!(nanos_for_runs(1, RUNS_SOFT), 0);
+        assert!(nanos_for_runs(1, RUNS_SOFT + 1) > 0);
     }
 
     #[test]

@@ -150,6 +150,13 @@ impl Run {
         Member { partition: self.partitions[at].clone(), guard: Arc::clone(&self.guards[at]) }
     }
 
+    /// Its first and its last key.
+    pub(crate) fn span(&self) -> (&[u8], &[u8]) {
+        let (first, last) = (self.partitions.first(), self.partitions.last());
+        let (first, last) = first.zip(last).expect("a run is never empty");
+        (&first.info.first_key, &last.info.last_key)
+    }
+
     /// Bytes of its pages.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes

@@ -81,6 +81,8 @@ pub(crate) struct View {
     pub(crate) closed: Vec<Closed>,
     /// Newest first.
     pub(crate) runs: Vec<Arc<Run>>,
+    /// The most of `runs` that one key can lie in.
+    pub(crate) depth: usize,
     /// The one that was made last comes first.
     pub(crate) history: Vec<Arc<Run>>,
     pub(crate) limits: Arc<Limits>,
@@ -286,6 +288,16 @@ impl View {
     }
 }
 
+/// The most runs that one key can lie in, given the first and the last key of each.
+pub(crate) fn depth<'r>(spans: impl Iterator<Item = (&'r [u8], &'r [u8])>) -> usize {
+    let (mut firsts, mut lasts): (Vec<_>, Vec<_>) = spans.unzip();
+    firsts.sort_unstable();
+    lasts.sort_unstable();
+    // Where a run begins, all that began before it and have not ended lie under it.
+    let under = |(before, first): (usize, &&[u8])| before + 1 - lasts.partition_point(|last| last < first);
+    firsts.iter().enumerate().map(under).max().unwrap_or(0)
+}
+
 fn change_in_run(run: &Run, range: KeyRange<'_>, after: Glsn) -> Result<Option<(Vec<u8>, Glsn)>> {
     for partition in run.partitions().iter().filter(|p| p.info.max_glsn > after && touches(p, range)) {
         let cursor = RunCursor::new(Arc::from([partition.clone()]), Feed::Pool(Touch::Point));
@@ -358,4 +370,22 @@ pub(crate) fn partitions_in<'r>(run: &'r Run, range: KeyRange<'_>) -> &'r [Parti
     let start = all.partition_point(|partition| in_front(&partition.info.last_key, range.0));
     let end = all.partition_point(|partition| !beyond(&partition.info.first_key, range.1));
     all.get(start..end).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depth_counts_the_runs_that_lie_over_each_other_and_not_those_side_by_side() {
+        let of = |spans: &[(&'static str, &'static str)]| {
+            depth(spans.iter().map(|(first, last)| (first.as_bytes(), last.as_bytes())))
+        };
+        assert_eq!(of(&[]), 0);
+        assert_eq!(of(&[("a", "b"), ("c", "d"), ("e", "e")]), 1);
+        assert_eq!(of(&[("c", "d"), ("a", "c"), ("d", "f")]), 2, "their ends belong to them");
+        assert_eq!(of(&[("a", "z"), ("b", "c"), ("d", "e"), ("f", "g")]), 2);
+        assert_eq!(of(&[("a", "z"), ("a", "z"), ("a", "a")]), 3);
+        assert_eq!(of(&[("a", "m"), ("b", "f"), ("c", "d"), ("e", "z"), ("n", "o")]), 3);
+    }
 }

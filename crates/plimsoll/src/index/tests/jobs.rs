@@ -10,6 +10,7 @@ use plimsoll_memory::budget::MIN_BUDGET_BYTES;
 use super::*;
 use crate::error::Error;
 use crate::index::Progress;
+use crate::index::core::lock;
 use crate::index::source::Run;
 use crate::run::cursor::{Feed, RunCursor};
 use crate::run::file::run_file_name;
@@ -403,6 +404,26 @@ fn an_index_of_another_log_is_refused() {
     let ground = Ground { log: Arc::new(other.log.clone()), ..world.ground() };
     let refused = Index::open(ground, manifest, Arc::clone(&world.horizon) as _);
     assert!(matches!(refused, Err(Error::Forked { .. })));
+}
+
+#[test]
+fn writers_of_whole_runs_are_paced_like_all_others() {
+    let mut world = world(FLUSHED);
+    world.background = true;
+    world.open().unwrap();
+    let index = Arc::clone(world.index());
+    // Nobody merges meanwhile.
+    let compactor = lock(&index.core.compactor);
+    for _ in 0..20 {
+        let run = (0..200).map(|number| (key(FOREVER, number), Some(vec![1; 9]))).collect();
+        world.commit_spilled(vec![run]).unwrap();
+    }
+    index.flush(world.applied).unwrap();
+    let (stats, view) = (index.stats(), index.view());
+    assert_eq!((stats.depth, stats.stalls), (20, 0));
+    index.make_room_for_runs(&[view.runs[0].infos().cloned().collect()]).unwrap();
+    assert_eq!(index.stats().stalls, 1);
+    drop(compactor);
 }
 
 #[test]
