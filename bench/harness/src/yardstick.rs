@@ -91,7 +91,7 @@ impl All {
         let missing: Vec<_> = self.peer.iter().filter(|peer| !peer.is_built()).map(|peer| peer.name()).collect();
         ensure!(
             missing.is_empty(),
-            "this program was built without {}: leave it out with --peer, or build with --features peers,rocksdb",
+            "this program was built without {}: leave it out with --peer, or build with --features rocksdb",
             missing.join(", ")
         );
         let suffix = if self.quick { "-quick" } else { "" };

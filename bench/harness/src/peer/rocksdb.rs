@@ -62,7 +62,7 @@ impl Peer for RocksdbPeer {
         fill(&mut batch)?;
         let mut options = WriteOptions::default();
         options.set_sync(self.commits == Commits::Durable);
-        Ok(self.db.write_opt(&batch, &options)?)
+        Ok(self.db.write_opt(batch, &options)?)
     }
 
     fn get(&self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {

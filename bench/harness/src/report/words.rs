@@ -11,8 +11,8 @@ pub(super) fn short(rate: f64) -> String {
 
 fn digits(value: f64) -> String {
     match value {
-        v if v >= 99.5 => format!("{v:.0}"),
-        v if v >= 9.95 => format!("{v:.1}"),
+        v if v >= 99.95 => format!("{v:.0}"),
+        v if v >= 9.995 => format!("{v:.1}"),
         v => format!("{v:.2}"),
     }
 }
