@@ -176,6 +176,7 @@ fn misaligned_batches() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "pins hundreds of pages one by one, each after the clock has looked everywhere")]
 fn an_evictor_that_can_free_nothing_comes_to_rest_and_says_so() {
     let mut world = World::new();
     world.fill();
