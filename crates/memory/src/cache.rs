@@ -88,6 +88,8 @@ pub enum Counting {
 pub struct CacheOptions {
     /// The number: bytes, at least [`MIN_CACHE_BYTES`]. With [`Counting::Everything`] rounded down to whole segments.
     pub memory_bytes: u64,
+    /// The most that [`Cache::set_memory`] may ask for later: the tables are made for it. At least `memory_bytes`.
+    pub max_bytes: u64,
     /// What is compared with it.
     pub counting: Counting,
     /// What stays and what leaves.
@@ -104,6 +106,7 @@ impl CacheOptions {
     pub fn of_bytes(memory_bytes: u64) -> Self {
         Self {
             memory_bytes,
+            max_bytes: memory_bytes,
             counting: Counting::Everything,
             eviction: Eviction::default(),
             largest_part: 0.25,
@@ -161,6 +164,7 @@ struct Inner {
     /// Whether there ever was an entry that expires: before that nobody asks for the time.
     expires: AtomicBool,
     tables: Lease,
+    max_bytes: u64,
 }
 
 /// What readers use without the lock.
@@ -199,12 +203,17 @@ impl Cache {
         assert!(options.memory_bytes >= MIN_CACHE_BYTES, "a cache has at least {MIN_CACHE_BYTES} bytes");
         assert!(budget.limit_bytes() <= 128 << 30, "a budget with an object cache is at most 128 GiB");
         assert!((0.0..=0.5).contains(&options.largest_part), "the largest entry is at most half the cache");
-        let max_chunks = (budget.limit_bytes() / CHUNK_BYTES as u64) as usize;
+        let max_bytes = match options.counting {
+            Counting::Everything => options.max_bytes.max(options.memory_bytes).min(budget.limit_bytes()),
+            Counting::Values => budget.limit_bytes(),
+        };
+        // One more, of which only a part is used.
+        let max_chunks = (max_bytes / CHUNK_BYTES as u64) as usize + 1;
         let segments = Segments::new(options.memory_bytes, max_chunks);
         let max_segments = max_chunks * (CHUNK_BYTES / segments.bytes());
         let (limit_bytes, measure) = match options.counting {
-            Counting::Everything => (options.memory_bytes.min(budget.limit_bytes()), Measure::Everything),
-            Counting::Values => (budget.limit_bytes(), Measure::Values { limit: options.memory_bytes }),
+            Counting::Everything => (options.memory_bytes.min(max_bytes), Measure::Everything),
+            Counting::Values => (max_bytes, Measure::Values { limit: options.memory_bytes }),
         };
         let shared = Shared {
             index: Index::new(&segments, max_segments),
@@ -224,6 +233,7 @@ impl Cache {
         let pages = Pages::new(&shared.index, &shared.segments, first, max_segments);
         tables.grow(pages.heap_bytes())?;
         let largest_part = (options.largest_part * 65_536.0) as u64;
+        owner.set_limit(&shared.segments, limit_bytes.saturating_sub(tables.bytes()));
         let keeper = Keeper::new(owner, pages, options.eviction.policy(), measure, largest_part);
         let inner = Arc::new(Inner {
             shared,
@@ -232,6 +242,7 @@ impl Cache {
             clock: options.clock,
             expires: AtomicBool::new(false),
             tables,
+            max_bytes,
         });
         let reclaimer = Arc::downgrade(&inner);
         budget.add_reclaimer(reclaimer);
@@ -312,12 +323,14 @@ impl Cache {
         self.inner.lock().clear(&self.inner.shared);
     }
 
-    /// Changes the number, within what the budget was when the cache was made; evicts what is too much and gives it back to the budget. With
+    /// Changes the number, up to [`CacheOptions::max_bytes`]; evicts what is too much and gives it back to the budget. With
     /// [`Counting::Everything`] only.
     pub fn set_memory(&self, memory_bytes: u64) {
         let shared = &self.inner.shared;
         let mut keeper = self.inner.lock();
-        keeper.owner.set_limit(&shared.segments, memory_bytes.max(MIN_CACHE_BYTES));
+        let segment_bytes =
+            memory_bytes.clamp(MIN_CACHE_BYTES, self.inner.max_bytes).saturating_sub(self.inner.tables.bytes());
+        keeper.owner.set_limit(&shared.segments, segment_bytes);
         keeper.shrink(shared);
         keeper.owner.release_chunks(&shared.segments, usize::MAX);
     }
@@ -482,19 +495,16 @@ impl Shared {
         let first = sequence_of(&self.segments, word.place());
         // Before the second look at the slot: as long as the slot means the entry, the ring leads to its segment.
         let segment = self.ring(queue).get(first);
-        let reading = self.readers.begin(hint(), Span { queue, first, count: 1 });
         // SeqCst: the second of the reader's two steps.
-        let still = || Slot(slot.load(Ordering::SeqCst)).is_same_entry(word);
-        if !still() {
-            return None;
-        }
+        let is_meant = || Slot(slot.load(Ordering::SeqCst)).is_same_entry(word);
+        let reading = self.readers.hold(hint(), Span { queue, first, count: 1 }, is_meant)?;
         // SAFETY: the slot meant this entry after the line was claimed, so its first segment is not written until `reading` is dropped. If the
         // entry has more segments, the line is extended and the slot looked at once more before anybody sees the value.
         let placed = unsafe { Placed::at(&self.segments, queue, segment, offset_of(&self.segments, word.place())) };
         let count = placed.segment_count();
         if count > 1 {
             reading.extend(Span { queue, first, count });
-            if !still() {
+            if !is_meant() {
                 return None;
             }
         }

@@ -74,7 +74,7 @@ impl Readers {
 
     /// Claims a line for `span`. `hint` is the same each time for a thread and another for each.
     #[inline]
-    pub(super) fn begin(&self, hint: usize, span: Span) -> Reading<'_> {
+    fn begin(&self, hint: usize, span: Span) -> Reading<'_> {
         let mut at = hint;
         loop {
             let line = &self.lines[at % LINES];
@@ -90,6 +90,13 @@ impl Readers {
                 yield_now();
             }
         }
+    }
+
+    /// Claims a line for `span`, unless the index means the entry no more afterwards: the reader's two steps.
+    #[inline]
+    pub(super) fn hold(&self, hint: usize, span: Span, is_meant: impl Fn() -> bool) -> Option<Reading<'_>> {
+        let reading = self.begin(hint, span);
+        is_meant().then_some(reading)
     }
 
     /// Counts a look-up that found nothing.
@@ -118,7 +125,7 @@ impl Readers {
 }
 
 impl Reading<'_> {
-    /// Reads more than was known at first.
+    /// Reads more than was known at first; the index is to be asked again afterwards.
     pub(super) fn extend(&self, span: Span) {
         // SeqCst: as in `begin`.
         self.line.reading.store(span.word(), Ordering::SeqCst);
@@ -155,4 +162,110 @@ fn yield_now() {
 #[cfg(loom)]
 fn yield_now() {
     loom::thread::yield_now();
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    const MODULUS: u64 = 8;
+
+    /// One segment, and the slot of the index that means the entry in it: 0 or the number that its bytes are.
+    struct Model {
+        readers: Readers,
+        slot: AtomicU64,
+        bytes: UnsafeCell<u64>,
+    }
+
+    impl Model {
+        fn holding(number: u64) -> Arc<Self> {
+            let model = Self { readers: Readers::new(), slot: AtomicU64::new(0), bytes: UnsafeCell::new(0) };
+            model.enter(number);
+            Arc::new(model)
+        }
+
+        /// What whoever holds the lock does with a segment that nobody reads.
+        fn enter(&self, number: u64) {
+            #[allow(unsafe_code, reason = "loom's cell wants it")]
+            // SAFETY (of the model): loom reports a race if there is one.
+            self.bytes.with_mut(|bytes| unsafe { *bytes = number });
+            self.slot.store(number, Ordering::Release);
+        }
+
+        /// Takes the entry out of the index, and says whether its segment may be written.
+        fn evict(&self) -> bool {
+            self.slot.store(0, Ordering::Release);
+            !self.readers.is_read(Queue::Main, 3, MODULUS)
+        }
+
+        /// Looks for the entry with this number; whether it was there.
+        fn read(&self, hint: usize, number: u64) -> bool {
+            if self.slot.load(Ordering::Acquire) != number {
+                return false;
+            }
+            let span = Span { queue: Queue::Main, first: 3, count: 1 };
+            let held = self.readers.hold(hint, span, || self.slot.load(Ordering::SeqCst) == number);
+            held.is_some_and(|_reading| {
+                #[allow(unsafe_code, reason = "loom's cell wants it")]
+                // SAFETY (of the model): loom reports a race if there is one.
+                let found = self.bytes.with(|bytes| unsafe { *bytes });
+                assert_eq!(found, number);
+                true
+            })
+        }
+    }
+
+    #[test]
+    fn loom_bytes_that_somebody_reads_are_not_written() {
+        loom::model(|| {
+            let model = Model::holding(1);
+            let reader = thread::spawn({
+                let model = Arc::clone(&model);
+                move || (model.read(0, 1), model.read(0, 2))
+            });
+            let free = model.evict();
+            if free {
+                model.enter(2);
+            }
+            let (_, second) = reader.join().unwrap();
+            assert!(free || !second);
+            assert!(!model.readers.is_read(Queue::Main, 3, MODULUS), "every line is free again");
+        });
+    }
+
+    #[test]
+    fn loom_two_readers_do_not_hide_each_other() {
+        // Every order of three threads would take hours; two switches where nobody waits are enough for two readers to meet.
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(2);
+        model.check(|| {
+            let model = Model::holding(1);
+            let readers = [0, 0].map(|hint| {
+                let model = Arc::clone(&model);
+                thread::spawn(move || model.read(hint, 1))
+            });
+            if model.evict() {
+                model.enter(2);
+            }
+            readers.into_iter().for_each(|reader| assert!(reader.join().is_ok()));
+        });
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_holds_its_segments_also_where_their_numbers_begin_again() {
+        let span = Span { queue: Queue::Small, first: 6, count: 3 };
+        assert_eq!(Span::of_word(span.word()), Some(span));
+        let held: Vec<_> = (0..8).filter(|sequence| span.holds(Queue::Small, *sequence, 8)).collect();
+        assert_eq!(held, [0, 6, 7]);
+        assert!(!span.holds(Queue::Main, 6, 8));
+    }
 }
