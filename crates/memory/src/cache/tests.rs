@@ -305,6 +305,38 @@ fn eight_threads_never_exceed_the_number_and_never_see_a_wrong_value() {
 }
 
 #[test]
+fn what_is_there_is_found_also_while_the_index_grows() {
+    let cache = cache_of(16 << 20);
+    let keys = if cfg!(miri) { 600 } else { 80_000 };
+    let entered = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for reader in 0..3 {
+            let (cache, entered) = (&cache, &entered);
+            scope.spawn(move || {
+                let mut random = Random::new(reader);
+                loop {
+                    // Acquire: pairs with the writer's Release.
+                    let below = entered.load(Ordering::Acquire);
+                    let key = random.below(below.max(1));
+                    assert!(below == 0 || cache.get(&key.to_le_bytes()).is_some(), "key {key} of {below}");
+                    if below == keys {
+                        return;
+                    }
+                }
+            });
+        }
+        for key in 0..keys {
+            assert!(cache.insert(&key.to_le_bytes(), &[1; 40]));
+            entered.store(key + 1, Ordering::Release);
+        }
+    });
+    let stats = cache.stats();
+    assert_eq!((stats.entries, stats.evictions), (keys, 0));
+    assert!(cfg!(miri) || stats.index_bytes > 10 * CHUNK_BYTES as u64, "it grew: {stats:?}");
+    cache.check();
+}
+
+#[test]
 fn a_reader_that_stalls_holds_back_its_own_segments_only() {
     let cache = cache_of(128 << 10);
     cache.insert(b"held", &value_of(1, 1, 10_000));
