@@ -51,22 +51,12 @@ pub(crate) enum Commits {
     Relaxed,
 }
 
-/// How a store will be read, for those whose documentation asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Access {
-    /// Here and there.
-    Random,
-    /// From end to end.
-    Sequential,
-}
-
 /// How a store is opened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     /// Plimsoll's budget; the others divide it as their documentation advises.
     pub(crate) memory_bytes: u64,
     pub(crate) commits: Commits,
-    pub(crate) access: Access,
     /// Bytes of most values.
     pub(crate) value_bytes: usize,
 }
@@ -74,7 +64,7 @@ pub(crate) struct Setup {
 impl Setup {
     /// Durable commits of small values.
     pub(crate) fn new(memory_bytes: u64) -> Self {
-        Self { memory_bytes, commits: Commits::Durable, access: Access::Random, value_bytes: 100 }
+        Self { memory_bytes, commits: Commits::Durable, value_bytes: 100 }
     }
 }
 
@@ -190,7 +180,7 @@ mod tests {
 
     fn setups() -> [Setup; 3] {
         let durable = Setup::new(32 << 20);
-        let relaxed = Setup { commits: Commits::Relaxed, access: Access::Sequential, ..durable };
+        let relaxed = Setup { commits: Commits::Relaxed, ..durable };
         [durable, relaxed, Setup { value_bytes: 16 << 10, ..durable }]
     }
 

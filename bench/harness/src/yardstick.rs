@@ -263,7 +263,7 @@ impl Contest<'_> {
             limit.name(),
             scale.rows(row),
             row.value_bytes(),
-            scale.batch(row),
+            scale.batch,
             scale.threads,
         )
     }

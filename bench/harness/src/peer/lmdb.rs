@@ -1,7 +1,7 @@
 //! LMDB as a store, by heed.
 //!
 //! It has no cache of its own: its file is mapped, and what the limit leaves is the page cache. Its documentation advises
-//! `MDB_NORDAHEAD` for random reads of data that is larger than memory, and the default for walks. A durable commit is the default; a
+//! `MDB_NORDAHEAD` where data is larger than memory; a walk gains by it too, for pages of a tree lie in no order. A durable commit is the default; a
 //! relaxed one is `MDB_NOSYNC`, synced by `mdb_env_sync`.
 #![allow(unsafe_code, reason = "heed's open is unsafe: its file is mapped")]
 
@@ -13,7 +13,7 @@ use anyhow::Result;
 use heed::types::Bytes;
 use heed::{Database, Env, EnvFlags, EnvOpenOptions, RwTxn, WithoutTls};
 
-use super::{Access, Commits, Peer, Put, Setup};
+use super::{Commits, Peer, Put, Setup};
 
 /// More than any workload writes; only the address space is taken.
 const MAP_BYTES: usize = 64 << 30;
@@ -33,8 +33,7 @@ impl LmdbPeer {
         fs::create_dir_all(folder)?;
         let mut options = EnvOpenOptions::new().read_txn_without_tls();
         options.map_size(MAP_BYTES).max_readers(READERS);
-        let mut flags = EnvFlags::empty();
-        flags.set(EnvFlags::NO_READ_AHEAD, setup.access == Access::Random);
+        let mut flags = EnvFlags::NO_READ_AHEAD;
         flags.set(EnvFlags::NO_SYNC, setup.commits == Commits::Relaxed);
         // SAFETY: nobody but this process touches the file while it is mapped, and it is opened once.
         let env = unsafe { options.flags(flags).open(folder)? };

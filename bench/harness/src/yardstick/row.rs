@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 
-use crate::peer::{Access, Commits};
+use crate::peer::Commits;
 
 /// One row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -113,13 +113,6 @@ impl Row {
         match self {
             Self::Mixed | Self::Values16k | Self::Build | Self::Build16k => Commits::Relaxed,
             _ => Commits::Durable,
-        }
-    }
-
-    pub(crate) fn access(self) -> Access {
-        match self {
-            Self::LoadSorted | Self::ScanFull => Access::Sequential,
-            _ => Access::Random,
         }
     }
 

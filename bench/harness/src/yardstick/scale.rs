@@ -84,11 +84,11 @@ impl Scale {
         if row == Row::Pairs { self.pairs_limit_bytes } else { self.limit_bytes }
     }
 
-    /// Puts of a commit of a load: a store that is not measured is made in a few large ones.
-    pub(crate) fn batch(&self, row: Row) -> u64 {
+    /// Puts of a commit of a load. A tree that is not measured is made in a few large ones; others would get another shape by that.
+    pub(crate) fn batch(&self, row: Row, contestant: PeerKind) -> u64 {
         match row {
-            Row::Build => BUILD_BATCH,
-            Row::Build16k => BUILD_BATCH / 100,
+            Row::Build if contestant.is_tree() => BUILD_BATCH,
+            Row::Build16k => self.batch / 100,
             _ => self.batch,
         }
     }

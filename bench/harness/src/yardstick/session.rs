@@ -107,7 +107,7 @@ fn arguments(contestant: PeerKind, row: Row, scale: &Scale, store: &Path) -> Vec
     let numbers = [
         ("--memory", scale.memory(row, contestant)),
         ("--rows", scale.rows(row)),
-        ("--batch", scale.batch(row)),
+        ("--batch", scale.batch(row, contestant)),
         ("--threads", scale.threads),
     ];
     let words = [("--store", store.display().to_string()), ("--peer", contestant.name()), ("--row", row.name())];

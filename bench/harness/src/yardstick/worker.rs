@@ -157,12 +157,7 @@ struct Thread<'bench> {
 impl Bench {
     fn open(worker: &Worker) -> Result<Self> {
         let Worker { row, rows, batch, threads, .. } = *worker;
-        let setup = Setup {
-            memory_bytes: worker.memory,
-            commits: row.commits(),
-            access: row.access(),
-            value_bytes: row.value_bytes(),
-        };
+        let setup = Setup { memory_bytes: worker.memory, commits: row.commits(), value_bytes: row.value_bytes() };
         let zipf = matches!(row, Row::GetZipf | Row::Mixed).then(|| Zipf::new(rows));
         Ok(Self { peer: worker.peer.open(&worker.store, &setup)?, row, rows, batch, threads, zipf })
     }
