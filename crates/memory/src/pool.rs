@@ -17,10 +17,10 @@ mod load;
 mod pinned;
 mod queues;
 mod table;
-mod visits;
 #[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
 mod tests;
+mod visits;
 
 use std::fmt;
 use std::io;
