@@ -221,9 +221,10 @@ impl Keeper {
                 return false;
             }
         }
-        if !self.aside.is_empty() && self.owner.used() + segments + RESERVE > self.owner.limit() {
-            self.take_back_what_is_read_no_more(shared);
+        if self.owner.provide(&shared.segments, segments + RESERVE) {
+            return true;
         }
+        self.take_back_what_is_read_no_more(shared);
         self.owner.provide(&shared.segments, segments + RESERVE)
     }
 
@@ -487,6 +488,9 @@ impl Keeper {
     }
 
     fn take_back_what_is_read_no_more(&mut self, shared: &Shared) {
+        if self.aside.is_empty() {
+            return;
+        }
         let modulus = sequence_modulus(&shared.segments);
         let owner = &mut self.owner;
         self.aside.retain(|aside| {
