@@ -146,6 +146,8 @@ impl Store {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        // A backup or a verification that is at work comes to its end first: afterwards the folder may be another process's.
+        let _no_backup = self.trim_turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let flushed = if self.options.read_only { Ok(()) } else { self.settle() };
         self.index.close();
         self.upkeep.lock().unwrap_or_else(std::sync::PoisonError::into_inner).stop();

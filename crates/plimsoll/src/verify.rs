@@ -1,6 +1,8 @@
 //! Reads every byte of a store and checks it: the log's chain and checksums, and every page, key and fence of the index.
 
-use crate::error::Result;
+use std::sync::atomic::Ordering;
+
+use crate::error::{Error, Result};
 use crate::store::Store;
 
 /// How far a verification has come.
@@ -29,6 +31,9 @@ const MAX_PROBLEMS: usize = 1000;
 /// Checks everything.
 pub(crate) fn verify(store: &Store, progress: &mut dyn FnMut(VerifyProgress)) -> Result<VerifyReport> {
     let _no_trim = store.trim_turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if store.closed.load(Ordering::Acquire) {
+        return Err(Error::invalid("the store is closed; open it again to verify it"));
+    }
     let total_bytes = crate::stats::disk_bytes(store)?;
     let mut report = VerifyReport::default();
     let mut problems = Vec::new();

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use plimsoll::{Db, Error, Keyspace, Moment, Options, Snapshot};
 
@@ -146,7 +147,7 @@ fn a_backup_taken_under_writers_has_all_that_was_acknowledged_before_it_began() 
 }
 
 #[test]
-fn a_closed_store_is_not_backed_up() {
+fn a_closed_store_is_neither_backed_up_nor_verified() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), options()).unwrap();
     write(&db, &db.keyspace("default").unwrap(), 0, 1);
@@ -155,4 +156,32 @@ fn a_closed_store_is_not_backed_up() {
     let refused = other.backup(dir.path().join("copy")).unwrap_err();
     assert!(matches!(&refused, Error::InvalidInput { message } if message.contains("closed")), "{refused}");
     assert!(!dir.path().join("copy").exists());
+    let refused = other.verify(&mut |_| {}).unwrap_err();
+    assert!(matches!(&refused, Error::InvalidInput { message } if message.contains("closed")), "{refused}");
+}
+
+#[test]
+fn closing_waits_for_a_verification_that_is_at_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path().join("store"), options()).unwrap();
+    write(&db, &db.keyspace("default").unwrap(), 0, 1);
+    let is_closed = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let mut closer = None;
+        let found = db.verify(&mut |_| {
+            closer.get_or_insert_with(|| {
+                let other = db.clone();
+                let is_closed = &is_closed;
+                scope.spawn(move || {
+                    other.close().unwrap();
+                    is_closed.store(true, Ordering::Release);
+                })
+            });
+            thread::sleep(Duration::from_millis(20));
+            assert!(!is_closed.load(Ordering::Acquire), "the folder may be somebody else's by now");
+        });
+        assert_eq!(found.unwrap().problems, Vec::<String>::new());
+        assert!(closer.is_some(), "nobody closed");
+    });
+    assert!(is_closed.load(Ordering::Acquire));
 }
