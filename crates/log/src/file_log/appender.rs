@@ -6,7 +6,6 @@
 //!    before leaves no trace, and the log stays usable.
 //! 3. The file has bytes for whatever was accepted: they were written with zeros ahead, so a full disk shows here and not at the sync.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
@@ -20,7 +19,7 @@ use crate::file_log::core::{Core, Writing, lock};
 use crate::file_log::numbers::ENTRIES_PER_PAIR;
 use crate::file_log::pen::{Seal, lay_mark, lay_record};
 use crate::file_log::seal::seal_segment;
-use crate::file_log::segment::{NotCreated, create_segment, write_zeros};
+use crate::file_log::segment::{NotCreated, create_segment, has_no_room, write_zeros};
 use crate::file_log::tail::End;
 use crate::file_log::writer::Writer;
 use crate::format::fragment::FRAGMENT_HEADER_BYTES;
@@ -222,12 +221,6 @@ fn zero_ahead(core: &Core, writing: &Writing, order: &mut Order, bound: u64) -> 
         Err(error) if has_no_room(&error) => Err(error.into()),
         Err(error) => Err(core.syncer.poison(&error.into())),
     }
-}
-
-/// Whether the system refused for want of room, so that the same may succeed later: a full disk, a quota, a limit to the size of files.
-fn has_no_room(error: &io::Error) -> bool {
-    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
 /// Lays a record down for which there is room, and gives it its GLSNs.

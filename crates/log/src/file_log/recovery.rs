@@ -29,7 +29,7 @@ use crate::file_log::names::{FileName, UNFINISHED};
 use crate::file_log::numbers::Numbers;
 use crate::file_log::options::{Cut, FileLogOptions, Mode, OpenReport};
 use crate::file_log::replay::{Outcome, Visitor, replay};
-use crate::file_log::segment::{NotCreated, create_segment, write_zeros};
+use crate::file_log::segment::{NotCreated, create_segment, has_no_room, write_zeros};
 use crate::file_log::sides::Sides;
 use crate::file_log::syncer::Syncer;
 use crate::file_log::table_writer::SortScratch;
@@ -571,8 +571,9 @@ fn enlarge_if_empty(options: &FileLogOptions, found: &mut Found, active: Active)
     let file = match create_segment(&*options.disk, &options.dir, &header, CHUNK_BYTES as u64) {
         Ok(file) => file,
         // Without room for it the small one has to do.
-        Err(NotCreated::Cleanly(_)) => return Ok(active),
-        Err(NotCreated::Perhaps(error)) => return Err(error.into()),
+        Err(NotCreated::Cleanly(error)) if has_no_room(&error) => return Ok(active),
+        // The file that is open may no longer be the one under its name.
+        Err(NotCreated::Cleanly(error) | NotCreated::Perhaps(error)) => return Err(error.into()),
     };
     *found.headers.last_mut().expect("the active segment is in it") = header;
     let outcome = Outcome { end: SEGMENT_HEADER_BYTES as u32, marked: false, ..active.outcome };

@@ -145,12 +145,19 @@ pub(crate) fn write_zeros(file: &dyn File, from: u64, to: u64) -> io::Result<()>
     Ok(())
 }
 
+/// Whether the system refused for want of room, so that the same may succeed later: a full disk, a quota, a limit to the size of files
+/// (where the process ignores SIGXFSZ, which ends it otherwise).
+pub(crate) fn has_no_room(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+}
+
 /// Why a segment was not made.
 #[derive(Debug)]
 pub(crate) enum NotCreated {
     /// Nothing happened.
     Cleanly(io::Error),
-    /// It stands under its name, but that may not be durable.
+    /// It may stand under its name, and that may not be durable.
     Perhaps(io::Error),
 }
 
@@ -168,10 +175,14 @@ pub(crate) fn create_segment(
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(NotCreated::Cleanly(error)),
         _ => {}
     }
-    let made = write_new_segment(disk, &draft, header, zeroed).and_then(|()| disk.rename(&draft, &path));
-    if let Err(error) = made {
+    if let Err(error) = write_new_segment(disk, &draft, header, zeroed) {
         let _ = disk.remove(&draft);
         return Err(NotCreated::Cleanly(error));
+    }
+    if let Err(error) = disk.rename(&draft, &path) {
+        let _ = disk.remove(&draft);
+        // Any other failure may be one of telling, over a network say: whatever had this name before is gone then.
+        return Err(if has_no_room(&error) { NotCreated::Cleanly(error) } else { NotCreated::Perhaps(error) });
     }
     disk.sync_dir(dir).and_then(|()| disk.open(&path, Open::ReadWrite, Caching::Buffered)).map_err(NotCreated::Perhaps)
 }
