@@ -1,12 +1,18 @@
-//! Ctrl-C and SIGTERM: the first asks to stop at the next good place, the second stops at once.
+//! Ctrl-C and SIGTERM: the first asks to stop at the next good place, the second stops at once. And the signal that would end the
+//! command where an error says more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
 use crate::exit::{Exit, Failure};
+
+/// A file that outgrows the process's limit is an error of the write from now on; unheard, its signal ends the process.
+pub(crate) fn outlive_file_size_limit() -> Result<(), Failure> {
+    flag::register(SIGXFSZ, Arc::default()).map(|_| ()).map_err(no_signals)
+}
 
 /// Whether somebody asked to stop.
 pub(crate) struct Interrupt {
@@ -21,7 +27,7 @@ impl Interrupt {
             // In this order: the first signal finds the flag down and raises it, the second finds it up and ends the process.
             flag::register_conditional_shutdown(signal, Exit::Interrupted as i32, Arc::clone(&came))
                 .and_then(|_| flag::register(signal, Arc::clone(&came)))
-                .map_err(|error| Failure::system(format!("cannot listen for signals: {error}")))?;
+                .map_err(no_signals)?;
         }
         Ok(Self { came })
     }
@@ -31,4 +37,8 @@ impl Interrupt {
         // Relaxed: nothing but the flag itself passes from the handler.
         self.came.load(Ordering::Relaxed)
     }
+}
+
+fn no_signals(error: std::io::Error) -> Failure {
+    Failure::system(format!("cannot listen for signals: {error}"))
 }

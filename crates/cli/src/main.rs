@@ -28,7 +28,7 @@ use crate::output::Output;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let mut output = Output::new(cli.globals.json, cli.globals.colour);
-    let outcome = commands::run(cli, &mut output);
+    let outcome = interrupt::outlive_file_size_limit().and_then(|()| commands::run(cli, &mut output));
     end(outcome, &mut output).into()
 }
 
