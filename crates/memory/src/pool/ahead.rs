@@ -161,6 +161,12 @@ impl PoolFile {
         }
     }
 
+    /// [`Pool::read_ahead_max`] of the pool.
+    #[must_use]
+    pub fn read_ahead_max(&self) -> u32 {
+        self.file.pool.read_ahead_max()
+    }
+
     /// Whether the page is resident or being loaded, as far as can be seen without the lock.
     fn is_known(&self, number: u32) -> bool {
         let key = self.key(number);

@@ -173,8 +173,9 @@ impl Core {
 
     pub(crate) fn make_room_for_runs(&self, runs: &[Vec<PartitionInfo>]) -> Result<()> {
         let infos = || runs.iter().flatten();
-        self.files.make_room(infos().map(metadata_bytes).sum())?;
-        self.keep_pace(infos().map(partition_bytes).sum())
+        self.keep_pace(infos().map(partition_bytes).sum())?;
+        // Last: what is promised here must not be given to others while this one waits.
+        Ok(self.files.make_room(infos().map(metadata_bytes).sum())?)
     }
 
     pub(crate) fn adopt(&self, runs: Vec<Vec<PartitionInfo>>, glsn: Glsn) -> Result<()> {

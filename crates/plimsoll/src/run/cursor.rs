@@ -353,8 +353,9 @@ fn read_ahead(partition: &Partition, at: u32, way: Way) {
             partition.file.prefetch(at, AHEAD_PAGES.min(partition.info.pages - at));
         }
         Way::Back if (at + 1).is_multiple_of(WINDOW_PAGES) => {
-            let first = (at + 1).saturating_sub(AHEAD_PAGES);
-            partition.file.prefetch(first, at + 1 - first);
+            // No more than will be read, so that the nearest are among them.
+            let count = AHEAD_PAGES.min(partition.file.read_ahead_max()).min(at + 1);
+            partition.file.prefetch(at + 1 - count, count);
         }
         _ => {}
     }
