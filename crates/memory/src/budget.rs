@@ -370,6 +370,8 @@ impl Inner {
         let reclaimers: Vec<_> =
             self.reclaimers.lock().expect("a reclaimer never panics").iter().filter_map(Weak::upgrade).collect();
         let given = reclaimers.iter().any(|reclaimer| reclaimer.reclaim(chunks) > 0);
+        // A reclaimer may go with its last owner here, and gives back what it held: not under the lock.
+        drop(reclaimers);
         let state = self.lock();
         // Somebody else may have given some meanwhile: the evictor, or whoever was asked by another.
         if given || state.free.len() > before { Ok(state) } else { Err(state) }
@@ -702,6 +704,30 @@ mod tests {
             drop((chunks, leases));
             assert_eq!(budget.free_bytes(), budget.limit_bytes(), "seed {seed}");
         }
+    }
+
+    /// Leaves when it is asked, and its chunk with it.
+    struct Leaving {
+        itself: Mutex<Option<Arc<Self>>>,
+        _chunk: Chunk,
+    }
+
+    impl Reclaim for Leaving {
+        fn reclaim(&self, _: usize) -> usize {
+            drop(self.itself.lock().unwrap().take());
+            0
+        }
+    }
+
+    #[test]
+    fn a_reclaimer_that_leaves_while_it_is_asked_gives_back_what_it_held() {
+        let budget = budget(1);
+        let leaving = Arc::new(Leaving { itself: Mutex::new(None), _chunk: budget.take(Kind::Pages).unwrap() });
+        *leaving.itself.lock().unwrap() = Some(Arc::clone(&leaving));
+        let reclaimer = Arc::downgrade(&leaving);
+        drop(leaving);
+        budget.add_reclaimer(reclaimer);
+        assert!(budget.take(Kind::Sort).is_ok());
     }
 
     #[test]
