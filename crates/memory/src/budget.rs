@@ -70,8 +70,11 @@ impl fmt::Display for ResizeError {
 
 impl std::error::Error for ResizeError {}
 
-/// A budget that becomes smaller asks for so many chunks at a time, so that others get at the pool in between.
-const RESIZE_CHUNKS_AT_ONCE: usize = 16;
+/// Whoever needs many chunks asks for so many at a time, so that others get at the pool in between.
+const RECLAIMED_AT_ONCE: usize = 16;
+
+/// A budget that becomes smaller gives so many chunks to the system under one turn of the lock.
+const WITHDRAWN_AT_ONCE: usize = 64;
 
 /// Something that can give memory back when asked.
 pub trait Reclaim: Send + Sync {
@@ -90,6 +93,8 @@ pub(crate) struct Inner {
     arena: Arena,
     /// Chunks of the budget; changed under the lock.
     chunks: AtomicU32,
+    /// Held while it becomes larger or smaller, before the state's: one at a time.
+    resizing: Mutex<()>,
     state: Mutex<State>,
     bell: OnceLock<Arc<Bell>>,
     freed: Condvar,
@@ -150,6 +155,7 @@ impl Budget {
         let inner = Inner {
             arena,
             chunks: AtomicU32::new(chunks),
+            resizing: Mutex::new(()),
             state: Mutex::new(state),
             bell: OnceLock::new(),
             freed: Condvar::new(),
@@ -390,7 +396,8 @@ impl Inner {
                 return Ok(());
             }
             let short = missing - state.free.len();
-            state = self.reclaim(state, short).map_err(|state| self.refusal(state, kind, bytes))?;
+            state =
+                self.reclaim(state, short.min(RECLAIMED_AT_ONCE)).map_err(|state| self.refusal(state, kind, bytes))?;
         }
     }
 
@@ -440,23 +447,19 @@ impl Inner {
     }
 
     fn resize_to(&self, wanted: u32, lease: &mut Lease, more: u64) -> Result<(), ResizeError> {
+        let _turn = self.resizing.lock().expect("no code under this lock panics");
         let mut state = self.lock();
         let before = self.chunks.load(Ordering::Relaxed);
-        while self.chunks.load(Ordering::Relaxed) > wanted {
-            if let Some(id) = self.withdraw_one(&mut state) {
-                state.withdrawn.push(id);
-                self.chunks.fetch_sub(1, Ordering::Relaxed);
-                continue;
-            }
-            let short = (self.chunks.load(Ordering::Relaxed) - wanted) as usize;
-            state = match self.reclaim(state, short.min(RESIZE_CHUNKS_AT_ONCE)) {
-                Ok(state) => state,
-                Err(mut state) => {
-                    self.enlarge(&mut state, before).expect("these chunks were of the budget a moment ago");
-                    let usage = Box::new(self.usage_of(&state));
-                    self.freed.notify_all();
-                    return Err(ResizeError::Held { missing_bytes: (short * CHUNK_BYTES) as u64, usage });
-                }
+        loop {
+            let over = self.chunks.load(Ordering::Relaxed).saturating_sub(wanted) as usize;
+            let short = self.short_for(&state, wanted, more);
+            state = match (over, short) {
+                (0, 0) => break,
+                (1.., _) if !state.free.is_empty() => self.withdraw_some(state, over.min(WITHDRAWN_AT_ONCE)),
+                _ => match self.reclaim(state, short.min(RECLAIMED_AT_ONCE)) {
+                    Ok(state) => state,
+                    Err(state) => return Err(self.resize_back(state, before, short)),
+                },
             };
         }
         self.enlarge(&mut state, wanted).map_err(|error| ResizeError::Refused { message: error.to_string() })?;
@@ -466,6 +469,32 @@ impl Inner {
         drop(state);
         self.freed.notify_all();
         Ok(())
+    }
+
+    /// Chunks that are missing for a budget of `wanted` chunks with `more` bytes leased than now.
+    fn short_for(&self, state: &State, wanted: u32, more: u64) -> usize {
+        let needed = state.missing_for(more) + self.chunks.load(Ordering::Relaxed) as usize;
+        needed.saturating_sub(state.free.len() + wanted as usize)
+    }
+
+    /// Withdraws up to `count` free chunks from the budget, and lets others have the lock.
+    fn withdraw_some<'a>(&'a self, mut state: MutexGuard<'a, State>, count: usize) -> MutexGuard<'a, State> {
+        for _ in 0..count {
+            let Some(id) = self.withdraw_one(&mut state) else { break };
+            state.withdrawn.push(id);
+            self.chunks.fetch_sub(1, Ordering::Relaxed);
+        }
+        drop(state);
+        self.lock()
+    }
+
+    /// Makes the budget what it was before it could not become smaller: `short` chunks are missing.
+    fn resize_back(&self, mut state: MutexGuard<'_, State>, before: u32, short: usize) -> ResizeError {
+        self.enlarge(&mut state, before).expect("these chunks were of the budget a moment ago");
+        let usage = Box::new(self.usage_of(&state));
+        drop(state);
+        self.freed.notify_all();
+        ResizeError::Held { missing_bytes: (short * CHUNK_BYTES) as u64, usage }
     }
 
     /// Adds chunks until there are `wanted`: those that were withdrawn, then new ones. On an error none is added.
@@ -728,6 +757,51 @@ mod tests {
         drop(leaving);
         budget.add_reclaimer(reclaimer);
         assert!(budget.take(Kind::Sort).is_ok());
+    }
+
+    /// Holds chunks, gives what it is asked for, and remembers how much that was at most.
+    struct Giving(Mutex<(Vec<Chunk>, usize)>);
+
+    impl Reclaim for Giving {
+        fn reclaim(&self, chunks: usize) -> usize {
+            let mut state = self.0.lock().unwrap();
+            state.1 = state.1.max(chunks);
+            let keep = state.0.len().saturating_sub(chunks);
+            state.0.drain(keep..).len()
+        }
+    }
+
+    #[test]
+    fn a_large_lease_takes_back_few_chunks_at_a_time() {
+        let budget = budget(100);
+        let giving = Arc::new(Giving(Mutex::new((chunks_of(&budget, Kind::Pages), 0))));
+        let reclaimer = Arc::downgrade(&giving);
+        budget.add_reclaimer(reclaimer);
+        let lease = budget.lease(Kind::Sort, 100 * CHUNK_BYTES as u64).unwrap();
+        assert_eq!((lease.bytes(), budget.free_bytes()), (budget.limit_bytes(), 0));
+        assert_eq!(giving.0.lock().unwrap().1, RECLAIMED_AT_ONCE);
+    }
+
+    #[test]
+    fn two_who_resize_at_once_leave_a_budget_whose_books_balance() {
+        const CHUNK: u64 = CHUNK_BYTES as u64;
+        let rounds = if cfg!(miri) { 3 } else { 300 };
+        let budget = Budget::with_ceiling(8 * CHUNK, 400 * CHUNK, Backing::Heap).unwrap();
+        let held: Vec<_> = (0..6).map(|_| budget.take(Kind::Sort).unwrap()).collect();
+        std::thread::scope(|scope| {
+            for chunks in [200, 400] {
+                let budget = &budget;
+                scope.spawn(move || {
+                    for _ in 0..rounds {
+                        budget.resize(chunks * CHUNK).unwrap();
+                        assert!(budget.resize(4 * CHUNK).is_err());
+                    }
+                });
+            }
+        });
+        drop(held);
+        assert_books_balance(&budget);
+        assert_eq!(chunks_of(&budget, Kind::Sort).len() as u64, budget.limit_bytes() / CHUNK);
     }
 
     #[test]

@@ -496,6 +496,26 @@ fn a_pool_that_cannot_shrink_is_as_it_was() {
 }
 
 #[test]
+fn tables_that_have_to_grow_find_room_or_the_pool_is_as_it_was() {
+    // The budget grew without its pool, whose tables are then short by several chunks.
+    for (from, to) in [(600, 500), (600, 601)] {
+        let budget = Budget::with_ceiling(32 * CHUNK, 700 * CHUNK, Backing::Heap).unwrap();
+        let pool = Pool::new(&budget, CHUNK).unwrap();
+        budget.resize(from * CHUNK).unwrap();
+        let mut held: Vec<_> = std::iter::from_fn(|| budget.take(Kind::Sort).ok()).collect();
+        held.truncate(held.len() - from.saturating_sub(to) as usize);
+        let before = budget.usage();
+        let error = pool.resize(to * CHUNK, CHUNK).unwrap_err();
+        assert!(matches!(error, ResizeError::Held { .. }), "{error}");
+        assert_eq!(budget.usage(), before);
+        held.truncate(held.len() - 8);
+        pool.resize(to * CHUNK, CHUNK).unwrap();
+        assert_books_balance(&budget);
+        assert_eq!(budget.limit_bytes(), to * CHUNK);
+    }
+}
+
+#[test]
 fn several_reads_of_a_page_by_one_operation_count_once() {
     let (_budget, pool) = pool_of(4);
     let (_, file) = numbered(&pool, 1);
