@@ -198,15 +198,12 @@ impl Budget {
     /// # Errors
     /// [`OutOfBudget`]; nothing is taken.
     pub fn take(&self, kind: Kind) -> Result<Chunk, OutOfBudget> {
-        self.inner.take(kind, true)
+        self.inner.take(kind)
     }
 
-    /// One chunk if one is free; asks nobody.
-    ///
-    /// # Errors
-    /// [`OutOfBudget`]; nothing is taken.
-    pub fn take_free(&self, kind: Kind) -> Result<Chunk, OutOfBudget> {
-        self.inner.take(kind, false)
+    /// One chunk if one is free, for whoever can do without: asks nobody, and counts as no refusal where there is none.
+    pub fn try_take(&self, kind: Kind) -> Option<Chunk> {
+        self.inner.take_free(self.inner.lock(), kind).ok()
     }
 
     /// One chunk, waiting up to `patience` for one to become free.
@@ -216,7 +213,7 @@ impl Budget {
     pub fn take_waiting(&self, kind: Kind, patience: Duration) -> Result<Chunk, OutOfBudget> {
         let mut waited = Duration::ZERO;
         loop {
-            match self.inner.take(kind, true) {
+            match self.inner.take(kind) {
                 Ok(chunk) => return Ok(chunk),
                 Err(refusal) if waited >= patience => return Err(refusal),
                 Err(_) => {
@@ -316,26 +313,35 @@ impl Inner {
         u64::from(self.chunks.load(Ordering::Relaxed)) * CHUNK_BYTES as u64
     }
 
-    fn take(self: &Arc<Self>, kind: Kind, ask: bool) -> Result<Chunk, OutOfBudget> {
+    fn take(self: &Arc<Self>, kind: Kind) -> Result<Chunk, OutOfBudget> {
         let mut state = self.lock();
         if state.refuses_on_purpose() {
             return Err(self.refusal(state, kind, CHUNK_BYTES as u64));
         }
         loop {
-            if let Some(id) = state.free.pop_back() {
-                if std::mem::take(&mut state.out[id as usize]) {
-                    self.arena.restore(id);
+            state = match self.take_free(state, kind) {
+                Ok(chunk) => return Ok(chunk),
+                Err(state) => {
+                    self.reclaim(state, 1).map_err(|state| self.refusal(state, kind, CHUNK_BYTES as u64))?
                 }
-                state.taken += u64::from(kind != Kind::Pages);
-                self.by_kind[kind as usize].fetch_add(CHUNK_BYTES as u64, Ordering::Relaxed);
-                self.note_taken(state);
-                return Ok(Chunk::new(Arc::clone(self), id, kind));
-            }
-            state = match ask {
-                true => self.reclaim(state, 1).map_err(|state| self.refusal(state, kind, CHUNK_BYTES as u64))?,
-                false => return Err(self.refusal(state, kind, CHUNK_BYTES as u64)),
             };
         }
+    }
+
+    /// One chunk if one is free; else the lock is still held.
+    fn take_free<'a>(
+        self: &'a Arc<Self>,
+        mut state: MutexGuard<'a, State>,
+        kind: Kind,
+    ) -> Result<Chunk, MutexGuard<'a, State>> {
+        let Some(id) = state.free.pop_back() else { return Err(state) };
+        if std::mem::take(&mut state.out[id as usize]) {
+            self.arena.restore(id);
+        }
+        state.taken += u64::from(kind != Kind::Pages);
+        self.by_kind[kind as usize].fetch_add(CHUNK_BYTES as u64, Ordering::Relaxed);
+        self.note_taken(state);
+        Ok(Chunk::new(Arc::clone(self), id, kind))
     }
 
     /// Chunks were taken: calls the evictor if few are left.
@@ -642,6 +648,19 @@ mod tests {
         assert!(budget.lease(Kind::Sort, 1).is_err());
         assert!(budget.lease(Kind::Sort, 1).is_ok());
         drop(kept);
+    }
+
+    #[test]
+    fn who_can_do_without_a_chunk_is_not_refused_one() {
+        let budget = budget(2);
+        budget.fail_after(0);
+        let held = budget.try_take(Kind::Staging).unwrap();
+        assert!(budget.take(Kind::Sort).is_err(), "the refusal on purpose is for who cannot");
+        let other = budget.take(Kind::Sort).unwrap();
+        let before = budget.pressure();
+        assert!(budget.try_take(Kind::Pages).is_none());
+        assert_eq!(budget.pressure(), before);
+        drop((held, other));
     }
 
     /// Law 1, as far as it can be seen from outside.

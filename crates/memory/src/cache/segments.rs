@@ -166,10 +166,8 @@ impl Owner {
             return false;
         }
         while self.free.len() < wanted {
-            match self.budget.take_free(Kind::Objects) {
-                Ok(chunk) => self.adopt(segments, chunk),
-                Err(_) => return false,
-            }
+            let Some(chunk) = self.budget.try_take(Kind::Objects) else { return false };
+            self.adopt(segments, chunk);
         }
         true
     }

@@ -177,7 +177,7 @@ impl PoolFile {
     fn read_run(&self, first: u32, count: u32) {
         let pool = &self.file.pool;
         // Nobody is pressed for a hint.
-        let Ok(mut staging) = pool.budget.take_free(Kind::Staging) else { return };
+        let Some(mut staging) = pool.budget.try_take(Kind::Staging) else { return };
         let mut frames = self.begin_run(first, count);
         let mut at = 0;
         while at < frames.len() {

@@ -252,7 +252,7 @@ impl Keeper {
         if !self.can_grow(budget) {
             return None;
         }
-        let chunk = budget.take_free(Kind::Pages).ok()?;
+        let chunk = budget.try_take(Kind::Pages)?;
         self.adopt(frames, chunk);
         self.queues.pop_front(Queue::Free)
     }
