@@ -58,6 +58,7 @@ pub(crate) struct Setup {
     pub(crate) memory_bytes: u64,
     pub(crate) commits: Commits,
     /// Bytes of most values.
+    #[cfg_attr(not(feature = "peers"), expect(dead_code, reason = "only some peers are set up by it"))]
     pub(crate) value_bytes: usize,
 }
 
