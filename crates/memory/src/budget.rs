@@ -321,9 +321,7 @@ impl Inner {
         loop {
             state = match self.take_free(state, kind) {
                 Ok(chunk) => return Ok(chunk),
-                Err(state) => {
-                    self.reclaim(state, 1).map_err(|state| self.refusal(state, kind, CHUNK_BYTES as u64))?
-                }
+                Err(state) => self.reclaim(state, 1).map_err(|state| self.refusal(state, kind, CHUNK_BYTES as u64))?,
             };
         }
     }

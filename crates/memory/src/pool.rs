@@ -394,8 +394,12 @@ impl Pool {
         Filling::new(self, at)
     }
 
+    /// Takes a chunk over, unless others filled the tables meanwhile: then it goes back.
     fn adopt(&self, chunk: Chunk) {
-        self.lock().adopt(&self.frames, chunk);
+        let mut keeper = self.lock();
+        if keeper.has_slots() {
+            keeper.adopt(&self.frames, chunk);
+        }
     }
 
     /// The page of a loading frame is there.

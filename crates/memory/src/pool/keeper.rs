@@ -188,8 +188,9 @@ impl Keeper {
         CLOCK_ROUNDS * self.slots() * FRAMES_PER_CHUNK
     }
 
-    /// Four frames more.
+    /// Four frames more, for which there is a slot.
     pub(super) fn adopt(&mut self, frames: &Frames, chunk: Chunk) {
+        assert!(self.has_slots(), "the tables are made for {} chunks", self.max_chunks);
         let slot = self.vacant.pop().unwrap_or(self.chunks.len() as u32);
         frames.set_chunk(slot, Some(&chunk));
         if slot as usize == self.chunks.len() {

@@ -516,6 +516,20 @@ fn tables_that_have_to_grow_find_room_or_the_pool_is_as_it_was() {
 }
 
 #[test]
+fn a_chunk_for_which_others_took_the_last_slot_goes_back() {
+    let budget = Budget::with_ceiling(4 * CHUNK, 16 * CHUNK, Backing::Heap).unwrap();
+    let pool = Pool::new(&budget, CHUNK).unwrap();
+    budget.resize(16 * CHUNK).unwrap();
+    (0..8).for_each(|_| pool.adopt(budget.take(Kind::Pages).unwrap()));
+    assert_eq!(pool.stats().frames, 4 * FRAMES_PER_CHUNK as u64);
+    assert_books_balance(&budget);
+    let (_, file) = numbered(&pool, 1);
+    let pages: Vec<_> = (0..16).map(|number| file.get(number, Touch::Point).unwrap()).collect();
+    assert!(matches!(file.get(16, Touch::Point), Err(LoadError::OutOfBudget(_))));
+    (0..).zip(&pages).for_each(|(number, page)| assert_is(page, 1, number));
+}
+
+#[test]
 fn several_reads_of_a_page_by_one_operation_count_once() {
     let (_budget, pool) = pool_of(4);
     let (_, file) = numbered(&pool, 1);
