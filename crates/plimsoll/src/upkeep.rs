@@ -39,7 +39,7 @@ impl Upkeep {
         Ok(Self { evictor, _readers: readers })
     }
 
-    /// Nobody works any more: everybody evicts and reads for himself.
+    /// Nobody works any more: everybody evicts for himself, and reads each page when he wants it, none ahead.
     pub(crate) fn stop(&mut self) {
         *self = Self { evictor: None, _readers: None };
     }

@@ -1,14 +1,17 @@
 //! Reading ahead: pages that somebody is going to want, several with one read, several reads at once.
 //!
-//! A hint: it never waits, reports nothing, and is dropped where threads or frames are busy; who asks for the page afterwards finds it,
-//! waits for it, or loads it. Pages come in as if a scan had brought them, into the ring that the clock leaves to scans.
+//! A hint: it never waits, reports nothing, and is dropped where threads or frames are busy or the threads have ended; who asks for the
+//! page afterwards finds it, waits for it, or loads it. Pages come in as if a scan had brought them, into the ring that the clock leaves to scans.
 //!
-//! Law: an error belongs to its page. If a run of pages cannot be read, each is read by itself, so that whoever waits for a good one
-//! gets it.
+//! Laws:
+//! 1. An error belongs to its page. If a run of pages cannot be read, each is read by itself, so that whoever waits for a good one
+//!    gets it.
+//! 2. A source that panics costs its run, and no thread: the runs behind it, which keep their files, are read.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -95,7 +98,8 @@ impl Waiting {
     }
 }
 
-/// Threads that read ahead for a pool; they end when this is dropped. Without them whoever asks for pages ahead reads them himself.
+/// Threads that read ahead for a pool; they end when this is dropped, and from then on what is asked for ahead is not read. In a pool
+/// that never had any, whoever asks for pages ahead reads them himself.
 pub struct ReaderThreads {
     waiting: Arc<Waiting>,
     handles: Vec<JoinHandle<()>>,
@@ -116,7 +120,9 @@ impl ReaderThreads {
             let waiting = Arc::clone(&waiting);
             readers.handles.push(spawn("plimsoll-read", move || {
                 while let Some(run) = waiting.pop() {
-                    run.file.read_run(run.first, run.count);
+                    // Who waits for a page of a run that panicked is told so by its frame; what is left of the run is dropped.
+                    let read = AssertUnwindSafe(|| run.file.read_run(run.first, run.count));
+                    _ = catch_unwind(read);
                 }
             })?);
         }
@@ -129,7 +135,7 @@ impl Drop for ReaderThreads {
     fn drop(&mut self) {
         self.waiting.close();
         for handle in self.handles.drain(..) {
-            // One that panicked has failed those who waited for its pages.
+            // Nothing in them panics but a source, which is caught.
             let _ = handle.join();
         }
     }
@@ -143,7 +149,7 @@ impl fmt::Debug for ReaderThreads {
 
 impl PoolFile {
     /// Asks for `count` pages of the file from `first` on, which are going to be wanted in this order soon: for scans. Returns at once
-    /// where the pool has reader threads; else reads them now. Reads no more ahead than the pool keeps for scans
+    /// where the pool has reader threads, or had some; else reads them now. Reads no more ahead than the pool keeps for scans
     /// ([`Pool::read_ahead_max`]). Costs nothing where the pages are there.
     pub fn prefetch(&self, first: u32, count: u32) {
         let pool = &self.file.pool;

@@ -631,6 +631,27 @@ fn a_bad_page_that_is_read_ahead_fails_only_those_who_ask_for_it() {
 }
 
 #[test]
+fn a_source_that_panics_while_it_is_read_ahead_costs_its_run_and_no_thread() {
+    let budget = budget(64);
+    let pool = Pool::new(&budget, 16 * CHUNK).unwrap();
+    let readers = ReaderThreads::start(&pool, 1).unwrap();
+    let source = Arc::new(Numbered { name: 1, panics: AtomicU32::new(1), ..Numbered::default() });
+    let file = pool.attach(source);
+    (0..8).step_by(4).for_each(|first| file.prefetch(first, 4));
+    let is_read = || {
+        std::thread::yield_now();
+        pool.stats().read_ahead == 4
+    };
+    assert!((0..10_000_000).any(|_| is_read()), "the thread reads on");
+    assert_eq!(resident(&file, 0..4), []);
+    (0..8).for_each(|number| assert_is(&file.get(number, Touch::Scan).unwrap(), 1, number));
+    drop(readers);
+    drop(file);
+    pool.clear();
+    assert_eq!(pool.stats().resident, 0, "no run keeps its file");
+}
+
+#[test]
 fn reading_ahead_presses_on_nobody_and_takes_nothing_that_is_pinned() {
     let (budget, pool) = pool_of(2);
     let (source, file) = numbered(&pool, 1);
