@@ -27,20 +27,26 @@ struct Slot {
 pub(super) struct Deferred {
     slots: Vec<Slot>,
     lease: Option<Lease>,
+    /// The budget once had no room: it is not asked again.
+    is_refused: bool,
 }
 
 impl Deferred {
-    /// Whether one more can wait; the list grows if the budget lets it.
+    /// Whether one more can wait; the list grows if the budget has room that nobody has to make. Waiting is only faster: no page is
+    /// worth it, and a budget that is full is asked once, not at every entry.
     pub(super) fn has_room(&mut self, budget: &Budget, kind: Kind) -> bool {
         let capacity = self.slots.capacity();
         if self.slots.len() < capacity {
             return true;
         }
         let slots = (2 * capacity).max(FIRST_SLOTS);
-        if slots > MAX_SLOTS {
+        if slots > MAX_SLOTS || self.is_refused {
             return false;
         }
-        let Ok(lease) = budget.lease(kind, (slots * size_of::<Slot>()) as u64) else { return false };
+        let bytes = (slots * size_of::<Slot>()) as u64;
+        let lease = if bytes <= budget.free_bytes() { budget.lease(kind, bytes).ok() } else { None };
+        self.is_refused = lease.is_none();
+        let Some(lease) = lease else { return false };
         self.slots.reserve_exact(slots - self.slots.len());
         // Only now: until the new list is filled the old one lives beside it.
         self.lease = Some(lease);
@@ -85,4 +91,26 @@ fn prefix_of(key: &[u8]) -> [u64; 2] {
     bytes[..length].copy_from_slice(&key[..length]);
     let number = u128::from_be_bytes(bytes);
     [(number >> 64) as u64, number as u64]
+}
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests {
+    use super::*;
+    use crate::budget::Backing;
+    use crate::chunk::CHUNK_BYTES;
+
+    #[test]
+    fn a_full_budget_is_not_pressed_and_not_asked_again() {
+        let budget = Budget::new(2 * CHUNK_BYTES as u64, Backing::Heap).unwrap();
+        let held = [(); 2].map(|()| budget.take(Kind::Pages).unwrap());
+        let before = budget.pressure();
+        let mut deferred = Deferred::default();
+        assert!(!deferred.has_room(&budget, Kind::Memtable));
+        assert_eq!(budget.pressure(), before);
+        drop(held);
+        assert!(!deferred.has_room(&budget, Kind::Memtable));
+        assert!(Deferred::default().has_room(&budget, Kind::Memtable));
+        assert_eq!(deferred.held_bytes(), 0);
+    }
 }
