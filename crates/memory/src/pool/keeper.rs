@@ -17,8 +17,9 @@ use super::queues::{Queue, Queues};
 use crate::budget::{Budget, Kind};
 use crate::chunk::{CHUNK_BYTES, Chunk};
 
-/// How many scanned pages are looked at for one that nobody has pinned.
+/// How many scanned pages are looked at for one that nobody has pinned, and how many doomed ones before them.
 const SCANNED_TRIES: usize = 16;
+const DOOMED_TRIES: usize = 4;
 
 /// Pages that scans brought in last stay for a moment, though nobody touched them again: this part of the frames, and no more than so
 /// many. They are what was read ahead, and what a scan goes back to.
@@ -39,8 +40,6 @@ pub(super) struct Keeper {
     chunks: Vec<Option<Chunk>>,
     vacant: Vec<u32>,
     queues: Queues,
-    /// Pages at the front of the scanned ones that nobody will want again: the ring does not keep them.
-    doomed: usize,
     /// The frame that the clock looks at next.
     hand: u32,
     /// The chunk that is looked at next when one is to go back.
@@ -80,7 +79,6 @@ impl Keeper {
             chunks: Vec::with_capacity(max_chunks),
             vacant: Vec::with_capacity(max_chunks),
             queues: Queues::new(max_chunks * FRAMES_PER_CHUNK),
-            doomed: 0,
             hand: 0,
             chunk_hand: 0,
             min_chunks,
@@ -221,8 +219,7 @@ impl Keeper {
         if self.evict(frames, frame, frames.get(frame).state()) {
             self.release(frame);
         } else {
-            self.queues.push_front(Queue::Scanned, frame);
-            self.doomed += 1;
+            self.queues.push_back(Queue::Doomed, frame);
         }
     }
 
@@ -272,14 +269,21 @@ impl Keeper {
         (self.held() * FRAMES_PER_CHUNK / RING_PART).min(RING_FRAMES_MAX)
     }
 
+    /// A page that nobody will want again, or else one that only scans touched, but none of the ring.
     fn evict_scanned(&mut self, frames: &Frames) -> Option<u32> {
+        for _ in 0..DOOMED_TRIES {
+            let Some(frame) = self.queues.pop_front(Queue::Doomed) else { break };
+            if self.evict(frames, frame, frames.get(frame).state()) {
+                return Some(frame);
+            }
+            self.queues.push_back(Queue::Doomed, frame);
+        }
         let ring = self.ring();
         for _ in 0..SCANNED_TRIES {
-            if self.queues.len(Queue::Scanned) <= ring && self.doomed == 0 {
+            if self.queues.len(Queue::Scanned) <= ring {
                 return None;
             }
             let frame = self.queues.pop_front(Queue::Scanned)?;
-            self.doomed = self.doomed.saturating_sub(1);
             let seen = frames.get(frame).state();
             if seen.heat() > Heat::Scan {
                 continue;

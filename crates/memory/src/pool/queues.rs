@@ -1,4 +1,5 @@
-//! Two queues through the frames: those that are free, and those that scans brought in. A frame is in one of them or in none.
+//! Queues through the frames: those that are free, those that scans brought in, and those whose page nobody will want again. A frame
+//! is in one of them or in none.
 
 /// Which queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,6 +8,18 @@ pub(super) enum Queue {
     Free,
     /// Frames whose page only a scan touched, unless somebody touched it since.
     Scanned,
+    /// Frames whose page nobody will want again, pinned when that became known. They count as scanned ones.
+    Doomed,
+}
+
+impl Queue {
+    /// Where its frames are counted: whoever unlinks a frame need not know whether it is doomed.
+    fn count(self) -> usize {
+        match self {
+            Self::Free => 0,
+            Self::Scanned | Self::Doomed => 1,
+        }
+    }
 }
 
 /// Rings of frames, closed by one place for each queue before the frames' own. A place holds its neighbours plus one; 0 stands for
@@ -14,11 +27,11 @@ pub(super) enum Queue {
 pub(super) struct Queues {
     next: Vec<u32>,
     prev: Vec<u32>,
-    lens: [usize; ENDS],
+    lens: [usize; 2],
 }
 
 /// Queues, and the places that close them.
-const ENDS: usize = 2;
+const ENDS: usize = 3;
 
 impl Queues {
     /// Bytes of heap for so many frames.
@@ -27,7 +40,7 @@ impl Queues {
     }
 
     pub(super) fn new(frames: usize) -> Self {
-        let mut queues = Self { next: vec![0; frames + ENDS], prev: vec![0; frames + ENDS], lens: [0; ENDS] };
+        let mut queues = Self { next: vec![0; frames + ENDS], prev: vec![0; frames + ENDS], lens: [0; 2] };
         for end in 0..ENDS {
             (queues.next[end], queues.prev[end]) = (end as u32 + 1, end as u32 + 1);
         }
@@ -42,9 +55,9 @@ impl Queues {
         }
     }
 
-    /// Frames in a queue.
+    /// Frames in a queue, and in those that count with it.
     pub(super) fn len(&self, queue: Queue) -> usize {
-        self.lens[queue as usize]
+        self.lens[queue.count()]
     }
 
     pub(super) fn push_front(&mut self, queue: Queue, frame: u32) {
@@ -66,7 +79,7 @@ impl Queues {
         })
     }
 
-    /// Takes a frame out of `queue`, the only one that it can be in, if it is.
+    /// Takes a frame out of `queue` or of one that counts with it, the only ones that it can be in, if it is.
     pub(super) fn unlink(&mut self, queue: Queue, frame: u32) {
         let at = place(frame);
         let (prev, next) = (self.prev[at], self.next[at]);
@@ -74,7 +87,7 @@ impl Queues {
             self.next[prev as usize - 1] = next;
             self.prev[next as usize - 1] = prev;
             (self.prev[at], self.next[at]) = (0, 0);
-            self.lens[queue as usize] -= 1;
+            self.lens[queue.count()] -= 1;
         }
     }
 
@@ -83,7 +96,7 @@ impl Queues {
         (self.prev[at], self.next[at]) = (prev as u32 + 1, next as u32 + 1);
         self.next[prev] = at as u32 + 1;
         self.prev[next] = at as u32 + 1;
-        self.lens[queue as usize] += 1;
+        self.lens[queue.count()] += 1;
     }
 }
 
@@ -106,9 +119,15 @@ mod tests {
         queues.grow(8);
         assert_eq!([Queue::Free, Queue::Scanned].map(|queue| queues.len(queue)), [2, 3]);
         queues.push_back(Queue::Free, 7);
+        queues.push_back(Queue::Doomed, 1);
+        queues.push_back(Queue::Doomed, 6);
+        assert_eq!(queues.len(Queue::Scanned), 5);
+        queues.unlink(Queue::Scanned, 1);
         let mut all = |queue| std::iter::from_fn(|| queues.pop_front(queue)).collect::<Vec<_>>();
         assert_eq!(all(Queue::Scanned), [0, 2, 3]);
         assert_eq!(all(Queue::Free), [5, 4, 7]);
         assert_eq!(all(Queue::Free), []);
+        assert_eq!(all(Queue::Doomed), [6]);
+        assert_eq!([Queue::Free, Queue::Scanned].map(|queue| queues.len(queue)), [0, 0]);
     }
 }

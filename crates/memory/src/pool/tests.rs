@@ -398,6 +398,21 @@ fn pages_of_a_file_that_is_gone_make_room_at_once_or_when_unpinned() {
 }
 
 #[test]
+fn pages_of_a_file_that_is_gone_leave_the_ring_of_scans_as_it_was() {
+    let (_budget, pool) = pool_of(16);
+    let (_, gone) = numbered(&pool, 1);
+    let (_, kept) = numbered(&pool, 2);
+    let pinned: Vec<_> = (0..8).map(|number| gone.get(number, Touch::Point).unwrap()).collect();
+    drop(gone);
+    drop(pinned);
+    pool.clear();
+    // Eight stay for scans; the clock's hand comes by those last that were read first.
+    (0..8).for_each(|number| drop(kept.get(number, Touch::Scan).unwrap()));
+    (8..72).for_each(|number| drop(kept.get(number, Touch::Point).unwrap()));
+    assert_eq!(resident(&kept, 0..8), (0..8).collect::<Vec<_>>());
+}
+
+#[test]
 fn a_page_outlives_its_file_and_its_pool_and_dropping_all_gives_the_whole_budget_back() {
     let budget = budget(32);
     let pool = Pool::new(&budget, 4 * CHUNK).unwrap();
