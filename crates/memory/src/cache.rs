@@ -16,7 +16,8 @@
 //! 1. Segments in use never exceed the limit, at no moment and with however many threads.
 //! 2. A hit takes no lock: it claims a line of its own ([`readers`]), copies, frees it, and counts a touch unless there are three already.
 //!    What a reader looks at stays as it is; a reader that stalls holds back the segments of one entry.
-//! 3. Dropping everything at any moment changes no answer but found to not found. What was removed or replaced is never found again.
+//! 3. Dropping everything at any moment changes no answer but found to not found. What was removed or replaced is never found again. An
+//!    entry that is moved in steps, because it is long, is not found while it moves.
 //! 4. The order of locks: a load's, the cache's, the budget's. The cache asks the budget for free chunks only.
 //!
 //! ```
@@ -233,8 +234,9 @@ impl Cache {
         let pages = Pages::new(&shared.index, &shared.segments, first, max_segments);
         tables.grow(pages.heap_bytes())?;
         let largest_part = (options.largest_part * 65_536.0) as u64;
-        owner.set_limit(&shared.segments, limit_bytes.saturating_sub(tables.bytes()));
-        let keeper = Keeper::new(owner, pages, options.eviction.policy(), measure, largest_part);
+        let mut keeper = Keeper::new(owner, pages, options.eviction.policy(), measure, largest_part);
+        let segment_bytes = limit_bytes.saturating_sub(tables.bytes()).max(keeper.least_bytes(&shared));
+        keeper.owner.set_limit(&shared.segments, segment_bytes);
         let inner = Arc::new(Inner {
             shared,
             keeper: Mutex::new(keeper),
@@ -325,14 +327,19 @@ impl Cache {
 
     /// Changes the number, up to [`CacheOptions::max_bytes`]; evicts what is too much and gives it back to the budget. With
     /// [`Counting::Everything`] only.
-    pub fn set_memory(&self, memory_bytes: u64) {
+    ///
+    /// Returns the number that holds from now on: more than was asked for where that does not suffice for the tables, for an index of
+    /// the size that it has grown to, and for some entries. The index does not shrink.
+    pub fn set_memory(&self, memory_bytes: u64) -> u64 {
         let shared = &self.inner.shared;
         let mut keeper = self.inner.lock();
-        let segment_bytes =
-            memory_bytes.clamp(MIN_CACHE_BYTES, self.inner.max_bytes).saturating_sub(self.inner.tables.bytes());
+        let tables = self.inner.tables.bytes();
+        let wanted = memory_bytes.min(self.inner.max_bytes).saturating_sub(tables);
+        let segment_bytes = wanted.max(keeper.least_bytes(shared));
         keeper.owner.set_limit(&shared.segments, segment_bytes);
         keeper.shrink(shared);
         keeper.owner.release_chunks(&shared.segments, usize::MAX);
+        keeper.owner.limit_bytes(&shared.segments) + tables
     }
 
     /// Counters and sizes. Walks the index.
@@ -360,7 +367,7 @@ impl Cache {
             memory_bytes: bytes(keeper.owner.used()) + self.inner.tables.bytes(),
             index_bytes: bytes(keeper.pages.len()),
             table_bytes: self.inner.tables.bytes(),
-            limit_bytes: bytes(keeper.owner.limit()) + self.inner.tables.bytes(),
+            limit_bytes: keeper.owner.limit_bytes(&shared.segments) + self.inner.tables.bytes(),
         }
     }
 

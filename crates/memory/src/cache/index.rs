@@ -259,8 +259,8 @@ impl Pages {
             if to == page {
                 continue;
             }
-            // With the touches that were counted up to now.
-            let word = Slot(slot.swap(0, Ordering::Relaxed));
+            // With the touches that were counted up to now. Release: whoever finds nothing here sees that something changes.
+            let word = Slot(slot.swap(0, Ordering::Release));
             let is_entry = matches!(word.kind(), Kind::Entry(_));
             self.pages[page].entries -= usize::from(is_entry);
             if self.settle(index, segments, to, at / BUCKET, word, now) {

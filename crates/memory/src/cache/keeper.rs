@@ -19,6 +19,9 @@ use super::slot::{Kind, PLACE_MASK, Slot};
 /// Segments that stay free for moves.
 const RESERVE: usize = 2;
 
+/// Segments beside the index, at least: of the smallest cache.
+const LEAST_SEGMENTS: usize = 12;
+
 /// Dead bytes are cleaned away once they are more than this part of the cache.
 const DEAD_PART: u64 = 32;
 
@@ -114,6 +117,11 @@ impl Keeper {
     }
 
     /// How many bytes there may be, in the measure that counts.
+    /// Bytes of segments with which entries of some size can still be kept beside the index.
+    pub(super) fn least_bytes(&self, shared: &Shared) -> u64 {
+        ((self.pages.len() + LEAST_SEGMENTS) * shared.segments.bytes()) as u64
+    }
+
     fn limit(&self, shared: &Shared) -> u64 {
         match self.measure {
             Measure::Everything => {

@@ -156,6 +156,10 @@ impl Owner {
         self.limit
     }
 
+    pub(super) fn limit_bytes(&self, segments: &Segments) -> u64 {
+        (self.limit as u64) << segments.shift
+    }
+
     pub(super) fn set_limit(&mut self, segments: &Segments, limit_bytes: u64) {
         self.limit = (limit_bytes >> segments.shift) as usize;
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::random::Random;
 
-use super::{Cache, CacheOptions, Counting, Eviction};
+use super::{Cache, CacheOptions, Counting, Eviction, MIN_CACHE_BYTES};
 use crate::budget::{Backing, Budget, Kind};
 use crate::chunk::CHUNK_BYTES;
 
@@ -258,6 +258,28 @@ fn a_smaller_number_gives_memory_back_and_the_budget_can_ask_for_all_of_it() {
     cache.check();
     drop(others);
     assert!(cache.insert(b"room", &[0; 1000]));
+    cache.check();
+}
+
+#[test]
+fn a_number_below_what_the_index_has_grown_to_is_raised_and_the_cache_goes_on() {
+    let budget = budget(64 << 20);
+    let cache = Cache::new(&budget, CacheOptions::of_bytes(32 << 20)).unwrap();
+    for key in 0..1_500_000u64 {
+        cache.insert(&key.to_le_bytes(), b"");
+    }
+    let holds = cache.set_memory(MIN_CACHE_BYTES);
+    let stats = cache.stats();
+    cache.check();
+    assert!(holds > MIN_CACHE_BYTES && holds == stats.limit_bytes && stats.memory_bytes <= holds, "{holds}, {stats:?}");
+    for key in 0..1000u64 {
+        assert!(cache.insert(&key.to_le_bytes(), b"again"));
+        assert_eq!(cache.get(&key.to_le_bytes()).as_deref(), Some(&b"again"[..]));
+    }
+    cache.check();
+    // And up again.
+    assert_eq!(cache.set_memory(32 << 20).div_ceil(1 << 20), 32);
+    assert!(cache.insert(b"large", &[7; 1 << 20]));
     cache.check();
 }
 
