@@ -29,8 +29,7 @@ enum Version {
 impl MemoryCgroup {
     /// Makes one. The error says what is missing.
     pub(crate) fn make(limit_bytes: u64) -> Result<Self> {
-        let own = fs::read_to_string("/proc/self/cgroup").context("no cgroups here")?;
-        let (parent, version) = find_parent(&own, Path::new("/sys/fs/cgroup"))?;
+        let (parent, version) = find_own()?;
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let folder = parent.join(format!("plimsoll-bench-{}-{number}", std::process::id()));
         fs::create_dir(&folder).with_context(|| format!("not permitted to make {}", folder.display()))?;
@@ -87,6 +86,16 @@ impl Drop for MemoryCgroup {
         }
         eprintln!("{} is left over: remove it with rmdir", self.folder.display());
     }
+}
+
+/// The folder of the cgroup that this process runs in.
+pub(crate) fn own() -> Result<PathBuf> {
+    Ok(find_own()?.0)
+}
+
+fn find_own() -> Result<(PathBuf, Version)> {
+    let own = fs::read_to_string("/proc/self/cgroup").context("no cgroups here")?;
+    find_parent(&own, Path::new("/sys/fs/cgroup"))
 }
 
 /// Moves this process into a cgroup.

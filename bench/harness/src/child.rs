@@ -3,6 +3,9 @@
 //! Each prints one JSON object with what only it can know: how long its phases took, and that the answer was right. A wrong answer is
 //! a failure.
 
+mod snapshots;
+mod writes;
+
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -59,6 +62,9 @@ enum Work {
         /// Pairs of a transaction
         #[arg(long)]
         batch: u64,
+        /// How often the same pairs are loaded
+        #[arg(long, default_value_t = 1)]
+        times: u64,
     },
     /// One transaction of many small values
     Transaction {
@@ -71,6 +77,24 @@ enum Work {
     Value {
         #[arg(long, value_parser = parse_size)]
         bytes: u64,
+    },
+    /// Random writes
+    Writes {
+        #[arg(long, value_parser = parse_size)]
+        bytes: u64,
+        /// Kill this process at the end, in the middle of a transaction
+        #[arg(long)]
+        be_killed: bool,
+    },
+    /// Open what random writes left, and look at it
+    Recover {
+        #[arg(long, value_parser = parse_size)]
+        bytes: u64,
+    },
+    /// Many snapshots at once
+    Snapshots {
+        #[arg(long)]
+        count: u64,
     },
     /// Walk all keyspaces from end to end
     Scan,
@@ -104,8 +128,11 @@ impl Child {
     pub(crate) fn run(&self) -> Result<()> {
         let mut report = Report::default();
         match self.work {
-            Work::Pairs { peer, rows, order, batch } => {
+            Work::Pairs { peer, rows, order, batch, times } => {
                 let peer = peer.open(&self.store, &Setup::new(self.memory))?;
+                for _ in 1..times {
+                    report.time("first_load_seconds", || load(&*peer, rows, order, batch))?;
+                }
                 pairs(peer, rows, order, batch, &mut report)?;
             }
             Work::Transaction { bytes, value_bytes } => {
@@ -117,6 +144,24 @@ impl Child {
                 let db = self.open()?;
                 report.time("write_seconds", || write_value(&db, bytes))?;
                 report.time("read_seconds", || read_value(&db, bytes))?;
+                report.time("close_seconds", || Ok(db.close()?))?;
+            }
+            Work::Writes { bytes, be_killed } => {
+                let db = self.open()?;
+                if be_killed {
+                    writes::write_and_be_killed(&db, bytes)?;
+                }
+                report.time("write_seconds", || writes::write(&db, bytes))?;
+                report.time("close_seconds", || Ok(db.close()?))?;
+            }
+            Work::Recover { bytes } => {
+                let db = report.time("open_seconds", || self.open())?;
+                report.time("check_seconds", || writes::check(&db, bytes))?;
+                report.time("close_seconds", || Ok(db.close()?))?;
+            }
+            Work::Snapshots { count } => {
+                let db = self.open()?;
+                report.time("snapshots_seconds", || snapshots::hold(&db, count))?;
                 report.time("close_seconds", || Ok(db.close()?))?;
             }
             Work::Scan => {
@@ -308,6 +353,16 @@ mod tests {
         stream.read_exact(&mut first).unwrap();
         stream.read_to_end(&mut second).unwrap();
         assert_eq!([first, second].concat(), whole);
+    }
+
+    #[test]
+    fn random_writes_and_snapshots_are_checked() {
+        let folder = tempfile::tempdir().unwrap();
+        let db = Db::open(folder.path(), Options::new().memory_bytes(16 << 20)).unwrap();
+        writes::write(&db, 3_000_000).unwrap();
+        writes::check(&db, 3_000_000).unwrap();
+        assert!(writes::check(&db, 3_001_000).is_err());
+        snapshots::hold(&db, 2500).unwrap();
     }
 
     #[test]

@@ -1,33 +1,40 @@
-//! `bench line`: does the process stay under its line, whatever it does?
+//! `bench line`: does the process stay under its line, whatever it does and whatever the line is?
 //!
-//! Each workload runs in a child with a budget and is watched from outside. It may hold the budget and 16 MiB for what lies outside:
-//! code's data, stacks, fixed tables, page tables. The import runs the `plimsoll` command itself; git's own processes are not
-//! part of the budget and are not counted.
+//! Each workload runs in a process of its own, watched from outside, in a memory cgroup whose hard limit, page cache included, is
+//! its budget + 32 MiB. It may hold the budget, 8 MiB for what lies outside (code's data, fixed tables, page tables) and 64 KiB for
+//! each thread. The import runs the `plimsoll` command itself; git's own processes are not part of the budget, and are neither counted nor limited.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+mod outside;
+mod workload;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
-use crate::child;
+use self::workload::{Expected, Workload};
+pub(crate) use self::workload::{build_plimsoll, top_of_checkout};
 use crate::launch::{Limit, Outcome, launch};
-use crate::quiet;
 use crate::results::Results;
 use crate::sizes::{mib, parse_size, show_size};
 use crate::table::{self, number};
-use crate::watch::End;
+use crate::watch::{End, Seen};
 use crate::work_folder::{Places, WorkFolder};
+use crate::{child, kuzu, quiet};
 
-/// What a process may hold beside its budget.
-const ROOM_BYTES: u64 = 16 << 20;
+/// What a process may hold beside its budget, and beside that for each thread.
+const ROOM_BYTES: u64 = 8 << 20;
+const ROOM_OF_THREAD_BYTES: u64 = 64 << 10;
+
+/// Kùzu's buffer pool: one of this size is what it is compared for.
+const KUZU_POOL_BYTES: u64 = 64 << 20;
 
 #[derive(Args, Debug)]
 pub(crate) struct Line {
-    /// Memory budget
-    #[arg(long, default_value = "64MiB", value_parser = parse_size)]
-    memory: u64,
-    /// Pairs of integers to load
+    /// Memory budgets
+    #[arg(long, value_delimiter = ',', default_value = "16MiB,64MiB,256MiB,1GiB", value_parser = parse_size)]
+    memory: Vec<u64>,
+    /// Pairs of integers to load, twice
     #[arg(long, default_value_t = 60_000_000)]
     rows: u64,
     /// Pairs of a transaction
@@ -36,158 +43,134 @@ pub(crate) struct Line {
     /// Bytes of the large transaction and of the large value
     #[arg(long, default_value = "1GiB", value_parser = parse_size)]
     transaction: u64,
+    /// Bytes of random writes; the process that is killed has written an eighth of it
+    #[arg(long, default_value = "4GiB", value_parser = parse_size)]
+    writes: u64,
+    /// Snapshots that are open at once
+    #[arg(long, default_value_t = 10_000)]
+    snapshots: u64,
     /// Git repository to import [default: the one that the bench lies in]
     #[arg(long)]
     repository: Option<PathBuf>,
     /// The plimsoll command [default: it is built]
     #[arg(long)]
     plimsoll: Option<PathBuf>,
-    /// Run each workload in a memory cgroup with a hard limit of its budget + 32 MiB, page cache included (not the import: git's
-    /// processes would count)
+    /// A Python that can import kuzu: the pairs in Kùzu too, with a buffer pool of 64 MiB, once in a cgroup and once without
     #[arg(long)]
-    cgroup: bool,
+    kuzu: Option<PathBuf>,
 }
 
-/// One row: what runs, on which store.
-struct Workload {
-    name: &'static str,
-    store: &'static str,
-    program: PathBuf,
-    arguments: Vec<String>,
-    /// Whether it can run in a cgroup.
-    confined: bool,
-    /// Whether it may end with an error instead of an answer: a walk lends whole values, and one value may be above the budget.
-    may_refuse: bool,
+/// What one workload took under one budget.
+struct Took {
+    name: String,
+    memory: u64,
+    seconds: f64,
 }
 
 impl Line {
-    /// Measures, prints the table, keeps the results; an error if a process was above its line or failed.
+    /// Measures, prints the tables, keeps the results; an error if a process was above its line or failed.
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
         let mut results = Results::new("line", places.results().as_deref());
         quiet::check(&mut results);
         let work = places.work("line")?;
-        let hard = Limit::for_budget(self.cgroup, self.memory);
-        let mut rows = Vec::new();
-        let mut bad = 0;
-        for workload in self.workloads(&work)? {
-            let limit = if workload.confined { &hard } else { &Limit::None };
-            let outcome = launch(&workload.program, &workload.arguments, limit)
-                .with_context(|| format!("workload {}", workload.name))?;
-            let settings = self.settings(&workload, limit);
-            note(&mut results, &workload, &settings, &outcome);
-            bad += u32::from(!self.verdict(&workload, &outcome).starts_with("kept"));
-            rows.push(self.row(&workload, &outcome));
+        let (mut rows, mut took, mut bad) = (Vec::new(), Vec::new(), 0);
+        for &memory in &self.memory {
+            for workload in self.workloads(memory, &work)? {
+                let limit = Limit::for_budget(true, memory);
+                let outcome = launch(&workload.program, &workload.arguments, &limit)
+                    .with_context(|| format!("workload {}", workload.name))?;
+                let settings = self.settings(workload.store, memory, &limit);
+                note(&mut results, workload.name, &settings, &outcome);
+                bad += u32::from(!verdict(&workload, memory, &outcome.seen).starts_with("kept"));
+                rows.push(row(&workload, memory, &outcome));
+                took.push(Took {
+                    name: format!("{} {}", workload.name, workload.store),
+                    memory,
+                    seconds: outcome.seen.seconds,
+                });
+                if workload.is_last {
+                    work.remove(workload.store);
+                }
+            }
         }
-        let head = [
-            "workload",
-            "store",
-            "seconds",
-            "CPU s",
-            "peak MiB",
-            "allowed MiB",
-            "page tables MiB",
-            "written MiB",
-            "line",
-        ];
-        table::print(&head, &rows);
+        if let Some(python) = &self.kuzu {
+            rows.extend(self.kuzu(python, &work, &mut results)?);
+        }
+        print(&rows);
+        self.print_times(&took);
         results.save()?;
         ensure!(bad == 0, "{bad} workloads failed or were above the line");
         Ok(())
     }
 
-    fn workloads(&self, work: &WorkFolder) -> Result<Vec<Workload>> {
-        let bench = std::env::current_exe()?;
-        let of = |name, store: &'static str, arguments: &[&str]| Workload {
-            name,
-            store,
-            program: bench.clone(),
-            arguments: child::arguments(&work.path().join(store), self.memory, arguments),
-            confined: true,
-            may_refuse: false,
-        };
-        let (rows, batch, bytes) = (self.rows.to_string(), self.batch.to_string(), self.transaction.to_string());
-        let pairs =
-            |order| ["pairs", "--peer", "plimsoll-forever", "--rows", &rows, "--batch", &batch, "--order", order];
-        Ok(vec![
-            self.import(work)?,
-            of("scan", "history", &["scan"]),
-            of("verify", "history", &["verify"]),
-            of("pairs-consecutive", "consecutive", &pairs("consecutive")),
-            of("pairs-random", "random", &pairs("random")),
-            of("scan", "random", &["scan"]),
-            of("verify", "random", &["verify"]),
-            of("transaction-small-values", "transaction", &["transaction", "--bytes", &bytes, "--value-bytes", "100"]),
-            of("scan", "transaction", &["scan"]),
-            of("verify", "transaction", &["verify"]),
-            of("transaction-one-value", "value", &["value", "--bytes", &bytes]),
-            Workload { may_refuse: true, ..of("scan", "value", &["scan"]) },
-            of("verify", "value", &["verify"]),
-        ])
+    /// The pairs in Kùzu, once: in a cgroup like ours, and without a limit.
+    fn kuzu(&self, python: &std::path::Path, work: &WorkFolder, results: &mut Results) -> Result<Vec<Vec<String>>> {
+        [Limit::for_budget(true, KUZU_POOL_BYTES), Limit::None]
+            .iter()
+            .map(|limit| {
+                let outcome = kuzu::load_pairs(work, python, self.rows, KUZU_POOL_BYTES, limit)?;
+                note(results, "kuzu-pairs", &self.settings("kuzu", KUZU_POOL_BYTES, limit), &outcome);
+                let name = format!("kuzu-pairs, limit {}", limit.name());
+                Ok(cells(&name, "kuzu", KUZU_POOL_BYTES, &outcome, outcome.seen.end.to_string()))
+            })
+            .collect()
     }
 
-    fn import(&self, work: &WorkFolder) -> Result<Workload> {
-        let repository = match &self.repository {
-            Some(repository) => repository.clone(),
-            None => top_of_checkout()?,
-        };
-        let store = work.path().join("history");
-        let arguments = ["import", "git"].map(str::to_owned).into_iter();
-        let places = [&repository, &store].map(|path| path.display().to_string());
-        let budget = ["--memory".to_owned(), self.memory.to_string()];
-        Ok(Workload {
-            name: "import-git",
-            store: "history",
-            program: self.plimsoll()?,
-            arguments: arguments.chain(places).chain(budget).collect(),
-            confined: false,
-            may_refuse: false,
-        })
-    }
-
-    fn plimsoll(&self) -> Result<PathBuf> {
-        self.plimsoll.clone().map_or_else(build_plimsoll, Ok)
-    }
-
-    fn settings(&self, workload: &Workload, limit: &Limit) -> String {
+    fn settings(&self, store: &str, memory: u64, limit: &Limit) -> String {
         format!(
-            "store={} memory={} rows={} batch={} transaction={} cgroup={}",
-            workload.store,
-            show_size(self.memory),
+            "store={store} memory={} rows={} batch={} transaction={} writes={} snapshots={} cgroup={}",
+            show_size(memory),
             self.rows,
             self.batch,
             show_size(self.transaction),
+            show_size(self.writes),
+            self.snapshots,
             limit.name()
         )
     }
 
-    fn verdict(&self, workload: &Workload, outcome: &Outcome) -> String {
-        let above = outcome.seen.peak_line_bytes > self.memory + ROOM_BYTES;
-        match &outcome.seen.end {
-            End::Well if above => "ABOVE".to_owned(),
-            End::Well => "kept".to_owned(),
-            End::Code(_) if workload.may_refuse && !above => "kept, refused".to_owned(),
-            end => end.to_string(),
-        }
-    }
-
-    fn row(&self, workload: &Workload, outcome: &Outcome) -> Vec<String> {
-        let seen = &outcome.seen;
-        vec![
-            workload.name.to_owned(),
-            workload.store.to_owned(),
-            number(seen.seconds),
-            number(seen.counters.cpu_seconds),
-            number(mib(seen.peak_line_bytes)),
-            number(mib(self.memory + ROOM_BYTES)),
-            number(mib(seen.peak_page_table_bytes)),
-            number(mib(seen.counters.written_bytes)),
-            self.verdict(workload, outcome),
-        ]
+    /// Seconds of each workload under each budget, and what the smaller ones cost over the largest.
+    fn print_times(&self, took: &[Took]) {
+        let Some(&largest) = self.memory.iter().max().filter(|_| self.memory.len() > 1) else { return };
+        let seconds = |name: &str, memory| {
+            took.iter().find(|took| took.name == name && took.memory == memory).map(|took| took.seconds)
+        };
+        let rows: Vec<Vec<String>> = took
+            .iter()
+            .filter(|took| took.memory == largest)
+            .map(|most| {
+                let times = self.memory.iter().map(|&memory| match seconds(&most.name, memory) {
+                    Some(seconds) if memory == largest => format!("{} s", number(seconds)),
+                    Some(seconds) => number(seconds / most.seconds),
+                    None => "-".to_owned(),
+                });
+                std::iter::once(most.name.clone()).chain(times).collect()
+            })
+            .collect();
+        println!("\nseconds under the largest budget, and what it takes under the others over that");
+        let sizes: Vec<_> = self.memory.iter().map(|&memory| show_size(memory)).collect();
+        let head: Vec<&str> = std::iter::once("workload store").chain(sizes.iter().map(String::as_str)).collect();
+        table::print(&head, &rows);
     }
 }
 
-fn note(results: &mut Results, workload: &Workload, settings: &str, outcome: &Outcome) {
-    let name = format!("line-{}", workload.name);
+fn allowed_bytes(memory: u64, seen: &Seen) -> u64 {
+    memory + ROOM_BYTES + seen.peak_threads * ROOM_OF_THREAD_BYTES
+}
+
+fn verdict(workload: &Workload, memory: u64, seen: &Seen) -> String {
+    let is_above = seen.peak_line_bytes > allowed_bytes(memory, seen);
+    match (seen.end, workload.expected) {
+        (End::Well, Expected::Answer | Expected::AnswerOrRefusal) if !is_above => "kept".to_owned(),
+        (End::Code(_), Expected::AnswerOrRefusal) if !is_above => "kept, refused".to_owned(),
+        (End::Signal(_), Expected::Kill) if !is_above => "kept, killed itself".to_owned(),
+        (End::Well | End::Code(_) | End::Signal(_), _) if is_above => "ABOVE".to_owned(),
+        (end, _) => end.to_string(),
+    }
+}
+
+fn note(results: &mut Results, workload: &str, settings: &str, outcome: &Outcome) {
+    let name = format!("line-{workload}");
     outcome.seen.note(results, &name, settings);
     for (metric, value) in child::numbers(&outcome.seen.output) {
         results.note(&name, settings, &metric, value);
@@ -197,30 +180,38 @@ fn note(results: &mut Results, workload: &Workload, settings: &str, outcome: &Ou
     }
 }
 
-/// The plimsoll command, built beside this program.
-pub(crate) fn build_plimsoll() -> Result<PathBuf> {
-    let target = std::env::current_exe()?.ancestors().nth(2).context("the bench lies in a target folder")?.to_owned();
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
-    let status = Command::new("cargo")
-        .args(["build", "--release", "--quiet", "--package", "plimsoll-cli", "--manifest-path"])
-        .arg(manifest)
-        .arg("--target-dir")
-        .arg(&target)
-        .status()
-        .context("cannot run cargo; give the command's path with --plimsoll")?;
-    ensure!(status.success(), "the plimsoll command does not build");
-    Ok(target.join("release/plimsoll"))
+fn row(workload: &Workload, memory: u64, outcome: &Outcome) -> Vec<String> {
+    cells(workload.name, workload.store, memory, outcome, verdict(workload, memory, &outcome.seen))
 }
 
-/// The top of the Git repository that the bench lies in.
-pub(crate) fn top_of_checkout() -> Result<PathBuf> {
-    let output = Command::new("git")
-        .args(["rev-parse", "--show-toplevel"])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .output()
-        .context("cannot run git")?;
-    if !output.status.success() {
-        bail!("the bench does not lie in a git repository: name one with --repository");
-    }
-    Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
+fn cells(workload: &str, store: &str, memory: u64, outcome: &Outcome, verdict: String) -> Vec<String> {
+    let seen = &outcome.seen;
+    vec![
+        show_size(memory),
+        workload.to_owned(),
+        store.to_owned(),
+        number(seen.seconds),
+        number(seen.counters.cpu_seconds),
+        number(mib(seen.peak_line_bytes)),
+        number(mib(allowed_bytes(memory, seen))),
+        outcome.cgroup_peak_bytes.map_or_else(|| "-".to_owned(), |bytes| number(mib(bytes))),
+        number(mib(seen.counters.written_bytes)),
+        verdict,
+    ]
+}
+
+fn print(rows: &[Vec<String>]) {
+    let head = [
+        "budget",
+        "workload",
+        "store",
+        "seconds",
+        "CPU s",
+        "peak MiB",
+        "allowed MiB",
+        "cgroup MiB",
+        "written MiB",
+        "line",
+    ];
+    table::print(&head, rows);
 }

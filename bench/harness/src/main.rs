@@ -5,6 +5,7 @@ mod appender;
 mod cgroup;
 mod child;
 mod counting_disk;
+mod kuzu;
 mod launch;
 mod line;
 mod log_append;

@@ -40,6 +40,8 @@ pub(crate) struct Seen {
     pub(crate) peak_page_table_bytes: u64,
     /// The most resident bytes of any kind (VmHWM), code and mapped files included.
     pub(crate) peak_resident_bytes: u64,
+    /// The most threads at one moment.
+    pub(crate) peak_threads: u64,
     /// What counts against the line, over the time in which it was not paused.
     pub(crate) memory: Vec<(Duration, u64)>,
     /// What it used from start to end.
@@ -89,6 +91,7 @@ impl Seen {
             ("peak_line_bytes", self.peak_line_bytes as f64),
             ("peak_page_table_bytes", self.peak_page_table_bytes as f64),
             ("peak_resident_bytes", self.peak_resident_bytes as f64),
+            ("peak_threads", self.peak_threads as f64),
             ("device_written_bytes", self.counters.written_bytes as f64),
             ("device_read_bytes", self.counters.read_bytes as f64),
             ("cpu_seconds", self.counters.cpu_seconds),
@@ -269,6 +272,7 @@ impl Seen {
         self.peak_line_bytes = self.peak_line_bytes.max(line);
         self.peak_page_table_bytes = self.peak_page_table_bytes.max(page_tables);
         self.peak_resident_bytes = self.peak_resident_bytes.max(bytes("VmHWM"));
+        self.peak_threads = self.peak_threads.max(field(status, "Threads"));
         self.samples += 1;
         if line > 0 && self.memory.last().is_none_or(|(last, _)| active >= *last + KEEP_EVERY) {
             self.memory.push((active, line));
@@ -304,6 +308,7 @@ mod tests {
         let seen = Watched::start(Command::new("bash").args(["-c", &script]), false).unwrap().end(None).unwrap();
         assert_eq!(seen.output, "30000000\n");
         assert_eq!(seen.end, End::Code(3));
+        assert_eq!(seen.peak_threads, 1);
         assert!(seen.peak_line_bytes > 30_000_000, "{seen:?}");
         assert!(seen.counters.written_bytes >= 2_000_000, "{seen:?}");
         assert!(seen.counters.cpu_seconds > 0.0 && seen.seconds > 0.05 && seen.samples > 2, "{seen:?}");

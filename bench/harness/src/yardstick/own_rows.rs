@@ -4,8 +4,6 @@
 //! the limit, and without one but with a buffer pool of that size. The import is Plimsoll's alone; git's own processes are not
 //! limited, so there is no cgroup.
 
-use std::fs::File;
-use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
 use anyhow::Result;
@@ -13,14 +11,10 @@ use anyhow::Result;
 use super::{Contest, Row};
 use crate::launch::{Limit, Outcome, launch};
 use crate::line::{build_plimsoll, top_of_checkout};
-use crate::payload;
 use crate::sizes::mib;
 use crate::table::{self, number};
 use crate::watch::End;
-use crate::{child, quiet};
-
-/// Loads a CSV of pairs into Kùzu, by its own bulk load.
-const KUZU: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../kuzu_pairs.py");
+use crate::{child, kuzu, quiet};
 
 impl Contest<'_> {
     /// Both. A row that cannot be had says why.
@@ -39,19 +33,9 @@ impl Contest<'_> {
     }
 
     fn kuzu(&mut self, python: &Path, is_limited: bool) -> Result<Vec<String>> {
-        let csv = self.work.path().join("pairs.csv");
-        let store = self.work.path().join("pairs.kuzu");
-        write_csv(&csv, self.scale.pairs)?;
         let bytes = self.scale.pairs_limit_bytes;
         let limit = if is_limited { Limit::hard(bytes) } else { Limit::None };
-        let arguments = [KUZU.into(), csv.clone().into(), store.clone().into(), bytes.to_string().into()];
-        let arguments = arguments.map(|argument: std::ffi::OsString| argument.to_string_lossy().into_owned());
-        let outcome = launch(python, &arguments, &limit)?;
-        std::fs::remove_file(&csv)?;
-        for name in ["pairs.kuzu", "pairs.kuzu.wal"] {
-            let _ = std::fs::remove_file(self.work.path().join(name));
-            self.work.remove(name);
-        }
+        let outcome = kuzu::load_pairs(&self.work, python, self.scale.pairs, bytes, &limit)?;
         let name = if is_limited { "kuzu" } else { "kuzu-without-limit" };
         let settings = self.settings(Row::Pairs, name, &limit);
         Ok(self.own_row(&Row::Pairs.name(), &settings, name, &outcome))
@@ -97,12 +81,4 @@ impl Contest<'_> {
             seen.end.to_string(),
         ]
     }
-}
-
-fn write_csv(file: &Path, pairs: u64) -> Result<()> {
-    let mut out = BufWriter::new(File::create(file)?);
-    for number in 0..pairs {
-        writeln!(out, "{},{number}", payload::mix(number) >> 1)?;
-    }
-    Ok(out.flush()?)
 }

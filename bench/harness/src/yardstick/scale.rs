@@ -49,11 +49,11 @@ impl Scale {
             pairs: 60_000_000,
             batch: 5000,
             threads,
-            slices: 7,
-            slice: Duration::from_secs(3),
-            warm: Duration::from_secs(5),
+            slices: 6,
+            slice: Duration::from_secs(2),
+            warm: Duration::from_secs(4),
             loads: 2,
-            cut: Duration::from_secs(300),
+            cut: Duration::from_secs(60),
         }
     }
 
@@ -106,7 +106,7 @@ impl Scale {
         match row {
             Row::LoadSorted | Row::LoadRandom | Row::Pairs | Row::ScanFull | Row::ColdOpen => self.cut,
             // Not measured, and not limited in memory: it is done when it is done.
-            Row::Build | Row::Build16k => 10 * self.cut,
+            Row::Build | Row::Build16k => 20 * self.cut,
             _ => self.slice,
         }
     }

@@ -1,0 +1,67 @@
+//! Random writes, also such as never end well: the process kills itself in the middle, and another opens what is left.
+
+use anyhow::{Result, bail, ensure};
+use plimsoll::Db;
+use rustix::process::{Signal, getpid, kill_process};
+
+use crate::payload;
+
+/// Bytes of a value.
+const VALUE_BYTES: u64 = 1000;
+
+/// Keys that are written to; each is written many times.
+const KEYS: u64 = 1 << 20;
+
+/// Puts of a transaction.
+const BATCH: u64 = 1000;
+
+const KEYSPACE: &str = "writes";
+
+/// Puts values of 1,000 B under keys without order, until `bytes` of values are written.
+pub(super) fn write(db: &Db, bytes: u64) -> Result<()> {
+    let keyspace = db.keyspace(KEYSPACE)?;
+    let mut value = vec![0; VALUE_BYTES as usize];
+    let puts = bytes / VALUE_BYTES;
+    for first in (0..puts).step_by(BATCH as usize) {
+        let mut transaction = db.begin();
+        for number in first..puts.min(first + BATCH) {
+            payload::fill(number, &mut value);
+            transaction.put(&keyspace, &key_of(number), &value)?;
+        }
+        transaction.commit()?;
+    }
+    Ok(())
+}
+
+/// The same, and then a transaction that is not committed before the process kills itself.
+pub(super) fn write_and_be_killed(db: &Db, bytes: u64) -> Result<()> {
+    write(db, bytes)?;
+    let keyspace = db.keyspace(KEYSPACE)?;
+    let mut transaction = db.begin();
+    transaction.put(&keyspace, b"not committed", b"")?;
+    kill_process(getpid(), Signal::KILL)?;
+    bail!("a process that was killed goes on")
+}
+
+/// Looks at what was acknowledged before the kill: all of it has to be there, and nothing else.
+pub(super) fn check(db: &Db, bytes: u64) -> Result<()> {
+    let keyspace = db.keyspace(KEYSPACE)?;
+    let snapshot = db.snapshot();
+    ensure!(snapshot.get(&keyspace, b"not committed")?.is_none(), "what was not committed is there");
+    let puts = bytes / VALUE_BYTES;
+    let mut expected = vec![0; VALUE_BYTES as usize];
+    // The last writes: nothing is newer than they are.
+    let mut seen = std::collections::HashSet::new();
+    for number in (puts.saturating_sub(10 * BATCH)..puts).rev() {
+        if seen.insert(key_of(number)) {
+            payload::fill(number, &mut expected);
+            let found = snapshot.get(&keyspace, &key_of(number))?;
+            ensure!(found.is_some_and(|value| *value == *expected), "write {number} is not there");
+        }
+    }
+    Ok(())
+}
+
+fn key_of(number: u64) -> [u8; 8] {
+    payload::mix(payload::mix(number) % KEYS).to_be_bytes()
+}
