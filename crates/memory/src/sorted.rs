@@ -220,12 +220,15 @@ impl SortedMap {
         deferred.clear();
     }
 
-    /// Brings what inserts of these keys are going to touch into the processor's caches, all at the same time instead of one after
-    /// the other. Changes nothing. For large maps, and a handful of keys at a time.
+    /// Brings what inserts of these keys, in ascending order, are going to touch into the processor's caches, all at the same time instead
+    /// of one after the other. Changes nothing. For large maps, and a handful of keys at a time. Keys that go right behind what was
+    /// inserted last need nothing.
     pub fn fetch(&self, keys: &[&[u8]]) {
-        if self.len() >= FETCHED_FROM {
-            keys.chunks(DESCENTS).for_each(|keys| self.entries.fetch_paths(keys));
+        let (Some(first), Some(last)) = (keys.first(), keys.last()) else { return };
+        if self.len() < FETCHED_FROM || self.entries.is_in_gap(&self.lock().gap, first, last) {
+            return;
         }
+        keys.chunks(DESCENTS).for_each(|keys| self.entries.fetch_paths(keys));
     }
 
     /// Number of entries; whoever asks finds at least so many of those that are settled.
@@ -419,6 +422,20 @@ mod tests {
             .map(|at| map.at(at))
             .map(|entry| (entry.key.to_vec(), entry.order, entry.value.to_vec()))
             .collect()
+    }
+
+    #[test]
+    fn what_goes_right_behind_the_last_insert_is_known_without_a_search() {
+        let map = SortedMap::new(&budget(4), Kind::Memtable);
+        let in_gap = |first: &[u8], last: &[u8]| map.entries.is_in_gap(&map.lock().gap, first, last);
+        assert!(in_gap(b"", b"z"), "an empty map is one gap");
+        for key in [b"b", b"m", b"d"] {
+            map.insert(key, 1, b"").unwrap();
+        }
+        // The last insert went between "b" and "m".
+        assert!(in_gap(b"e", b"e") && in_gap(b"dd", b"lz"));
+        assert!(!in_gap(b"a", b"e") && !in_gap(b"b", b"e") && !in_gap(b"d", b"e"));
+        assert!(!in_gap(b"e", b"m") && !in_gap(b"e", b"n"));
     }
 
     #[test]

@@ -394,6 +394,13 @@ impl Entries {
         if at == NONE { for_none } else { unsafe { self.compare(at, probe) } }
     }
 
+    /// Whether everything from the first of `first` to the last of `last` goes into `gap`, which was found in this list.
+    pub(super) fn is_in_gap(&self, gap: &Gap, first: &[u8], last: &[u8]) -> bool {
+        let (first, last) = (Probe::new(first, u64::MAX), Probe::new(last, 0));
+        self.compare_or(gap.before[0], &first, Ordering::Less) == Ordering::Less
+            && self.compare_or(gap.after[0], &last, Ordering::Greater) == Ordering::Greater
+    }
+
     /// Makes `gap`, which was found in this list with no insert since elsewhere, the place where the probe belongs; whether no
     /// entry stands exactly there. What lies a little behind the gap is found in a few steps, without coming down from the top.
     pub(super) fn find_gap(&self, gap: &mut Gap, probe: &Probe<'_>) -> bool {
