@@ -2,6 +2,7 @@
 //! somebody tells it that there is more.
 
 use std::io;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -13,8 +14,11 @@ use crate::index::Progress;
 use crate::index::core::{Core, lock};
 use crate::index::policy::Urge;
 
-/// So long after the last work an index counts as idle, and is settled.
-const SETTLE_AFTER: Duration = Duration::from_secs(2);
+/// An index into which next to nothing came for so long, and that has nothing else to do, counts as idle and is settled.
+const SETTLE_AFTER: Duration = Duration::from_millis(300);
+
+/// Next to nothing: less in that time than this part of a memtable (one in so many).
+const TRICKLE_PART: u64 = 256;
 
 /// Between attempts that fail: the first wait, and the longest.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
@@ -206,10 +210,14 @@ impl Core {
         let (mut failures, mut urge) = (0, Urge::Due);
         while !self.signals.is_closing() {
             let seen = lock(&self.signals.state).compaction_calls;
+            let bytes_in = self.counters.bytes_in.load(Ordering::Relaxed);
             let step: Result<Progress> = self.compact(urge);
             let patience = match step {
                 Ok(Progress::Worked) => {
                     failures = 0;
+                    if lock(&self.signals.state).compaction_calls != seen {
+                        urge = Urge::Due;
+                    }
                     continue;
                 }
                 Ok(Progress::Idle) if urge == Urge::Due => Some(SETTLE_AFTER),
@@ -221,7 +229,9 @@ impl Core {
             };
             let quiet =
                 self.signals.sleep(&self.signals.compaction_wanted, |state| state.compaction_calls, seen, patience);
-            urge = if quiet && failures == 0 { Urge::Settle } else { Urge::Due };
+            let came_in = self.counters.bytes_in.load(Ordering::Relaxed) - bytes_in;
+            let idle = quiet && failures == 0 && came_in < self.ground.memtable_bytes / TRICKLE_PART;
+            urge = if idle { Urge::Settle } else { Urge::Due };
         }
     }
 }

@@ -18,10 +18,11 @@ const SOME_RUNS: usize = 11;
 /// Above this many runs the cheapest merge is taken whatever its shape.
 const TOO_MANY_RUNS: usize = 14;
 
-/// So few runs are left alone when the store is idle.
-const SETTLED_RUNS: usize = 3;
-/// An idle store merges newer runs into an older one if together they are at least this part of its size (one in so many).
+/// An idle store merges newer runs into an older one if together they are at least this part of its size (one in so many): what is left
+/// above a run is then a small part of it, and most short walks read from one run.
 const SETTLED_PART: u64 = 4;
+/// And it does not leave more runs than this, however small the newer ones are.
+const SETTLED_RUNS: usize = 3;
 
 /// What the policy knows of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,12 +89,9 @@ fn due(bytes: &[u64], fan_in: usize) -> Option<Plan> {
 }
 
 fn settling(bytes: &[u64], fan_in: usize) -> Option<Plan> {
-    if bytes.len() <= SETTLED_RUNS {
-        return None;
-    }
     geometric(bytes, fan_in, |newer, older| newer >= older / SETTLED_PART, u64::MAX)
         // The oldest run stays as it is; those above it become one.
-        .or_else(|| Some(0..(bytes.len() - 1).min(fan_in)))
+        .or_else(|| (bytes.len() > SETTLED_RUNS).then(|| 0..(bytes.len() - 1).min(fan_in)))
 }
 
 /// The longest range in which the newer runs reach the oldest one as `reach` demands. A newest run that is more than `ratio` times
@@ -187,6 +185,7 @@ mod tests {
         assert_eq!(due(&[1, 1, 1, 100]), None);
         assert_eq!(due(&[1000, 1, 1, 1]), None, "a large transaction is not rewritten for small old runs");
         assert_eq!(settle(&[1, 100]), None);
+        assert_eq!(settle(&[30, 100]), Some(0..2), "a walk over both would read two leaves where one will do");
         assert_eq!(settle(&[1, 1, 1, 100]), Some(0..3), "a huge old run is not rewritten for small new ones");
         assert_eq!(settle(&[10, 10, 10, 100]), Some(0..4));
         assert_eq!(all(&[1, 100]), Some(0..2));
