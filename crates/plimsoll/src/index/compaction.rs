@@ -17,7 +17,7 @@ use crate::index::core::{Change, Core, Counters, SetAside, lock};
 use crate::index::manifest::Outcome;
 use crate::index::merge::{Cursor, Direction, Merge};
 use crate::index::output::{OUTPUT_CHUNKS, Output};
-use crate::index::policy::{RunShape, Urge, choose};
+use crate::index::policy::{Plan, RunShape, Urge, choose};
 use crate::index::relocate::{Moved, Relocator};
 use crate::index::source::{Run, partition_bytes};
 use crate::index::split::{Elsewhere, Fate, Inputs, Splitter};
@@ -43,8 +43,12 @@ const STEP_BYTES: u64 = if cfg!(test) { 16 << 10 } else { 4 << 20 };
 /// What passing a version costs beside its bytes.
 const VERSION_COST_BYTES: u64 = 32;
 
-/// A partition below this part of the full size (one in so many) is written together with its neighbours.
+/// A partition below this part of the full size (one in so many) is small.
 const SMALL_PART: u64 = 8;
+
+/// Small partitions that stand alone are linked like others; a job that has more of them writes them together with their neighbours,
+/// for each is a file and a description in memory. A whole compaction always does.
+const SMALL_MAX: usize = 64;
 
 /// Jobs of a whole compaction beside one for each run: what is under way, relocation, and the clearing of what is left.
 const JOBS_MORE: u64 = 6;
@@ -78,6 +82,8 @@ struct Job {
     runs: Vec<Arc<Run>>,
     /// For a job on history: the highest horizon when it began.
     horizon: Glsn,
+    /// Whether small partitions that stand alone are written together.
+    joins_small: bool,
     /// The sources when the job began.
     view: Arc<View>,
     splitter: Splitter,
@@ -132,6 +138,8 @@ impl Compactor {
 struct Task {
     inputs: Inputs,
     runs: Vec<Arc<Run>>,
+    /// Why it is done.
+    urge: Urge,
 }
 
 impl Core {
@@ -214,7 +222,7 @@ impl Core {
             if free >= PILED_UP
                 && let Some(plan) = choose(&compactor.current_shapes(&view), FAN_IN, Urge::Due)
             {
-                let task = current_task(&view, plan);
+                let task = current_task(&view, plan, Urge::Due);
                 compactor.slots[1].job = Some(Job::new(self, &compactor.slots[1].set_aside, task));
             }
         }
@@ -224,9 +232,9 @@ impl Core {
     fn task(&self, compactor: &Compactor, urge: Urge) -> Option<Task> {
         let view = self.view();
         let merge = |urge| {
-            let current = choose(&compactor.current_shapes(&view), FAN_IN, urge).map(|plan| current_task(&view, plan));
-            current.or_else(|| {
-                choose(&compactor.shapes(&view.history), FAN_IN, urge).map(|plan| history_task(&view, plan))
+            let current = choose(&compactor.current_shapes(&view), FAN_IN, urge);
+            current.map(|plan| current_task(&view, plan, urge)).or_else(|| {
+                choose(&compactor.shapes(&view.history), FAN_IN, urge).map(|plan| history_task(&view, plan, urge))
             })
         };
         match urge {
@@ -240,8 +248,8 @@ impl Core {
     fn relocation(&self, view: &View) -> Option<Task> {
         let below = self.horizon.relocate_below();
         let wanted = |run: &Arc<Run>| run.min_pointer().is_some_and(|pointer| pointer < below);
-        let current = view.runs.iter().position(wanted).map(|at| current_task(view, at..at + 1));
-        current.or_else(|| view.history.iter().position(wanted).map(|at| history_task(view, at..at + 1)))
+        let current = view.runs.iter().position(wanted).map(|at| current_task(view, at..at + 1, Urge::Due));
+        current.or_else(|| view.history.iter().position(wanted).map(|at| history_task(view, at..at + 1, Urge::Due)))
     }
 
     /// The last run, if it holds deletions; the last history run, if it may hold what nobody needs.
@@ -249,13 +257,13 @@ impl Core {
         if let [run] = &view.runs[..]
             && run.deletions() > 0
         {
-            return Some(current_task(view, 0..1));
+            return Some(current_task(view, 0..1, Urge::All));
         }
         let [run] = &view.history[..] else { return None };
         let (swept, then) = &compactor.swept_history;
         let swept = swept.upgrade().is_some_and(|swept| Arc::ptr_eq(&swept, run)) && self.horizon_of_run(run) <= *then;
         let passed = run.infos().any(|info| self.horizon_passed(info));
-        (passed && !swept).then(|| history_task(view, 0..1))
+        (passed && !swept).then(|| history_task(view, 0..1, Urge::All))
     }
 
     /// Whether some version of a partition may be droppable: the horizon of one of its keyspaces has passed its oldest.
@@ -320,12 +328,12 @@ impl Core {
     }
 }
 
-fn current_task(view: &View, plan: std::ops::Range<usize>) -> Task {
-    Task { inputs: Inputs::Current { oldest: plan.end == view.runs.len() }, runs: view.runs[plan].to_vec() }
+fn current_task(view: &View, plan: Plan, urge: Urge) -> Task {
+    Task { inputs: Inputs::Current { oldest: plan.end == view.runs.len() }, runs: view.runs[plan].to_vec(), urge }
 }
 
-fn history_task(view: &View, plan: std::ops::Range<usize>) -> Task {
-    Task { inputs: Inputs::History, runs: view.history[plan].to_vec() }
+fn history_task(view: &View, plan: Plan, urge: Urge) -> Task {
+    Task { inputs: Inputs::History, runs: view.history[plan].to_vec(), urge }
 }
 
 /// `all` with `output` in the place of `inputs`, which are neighbours.
@@ -348,9 +356,12 @@ impl Job {
             Inputs::Current { .. } => Glsn::NONE,
             Inputs::History => task.runs.iter().map(|run| core.horizon_of_run(run)).max().unwrap_or(Glsn::NONE),
         };
+        let infos = task.runs.iter().flat_map(|run| run.infos());
+        let small = infos.filter(|info| is_small(core, info)).count();
         let mut job = Self {
             inputs: task.inputs,
             horizon,
+            joins_small: task.urge == Urge::All || small > SMALL_MAX,
             splitter: Splitter::new(task.inputs, task.runs.len() == view.history.len()),
             relocator: Relocator::new(core, &set_aside.budget, core.horizon.relocate_below()),
             sweep: Sweep::new(task.runs.len()),
@@ -419,23 +430,25 @@ impl Job {
     /// Whether a partition that stands alone is rewritten all the same.
     fn rewrites(&self, core: &Core, input: usize, partition: usize) -> bool {
         let info = |input: usize, partition: usize| &self.runs[input].partitions()[partition].info;
-        let small = |info: &PartitionInfo| partition_bytes(info) < core.ground.partition_bytes / SMALL_PART;
         let this = info(input, partition);
         if self.needs_change(core, this) {
             return true;
+        }
+        if !self.joins_small {
+            return false;
         }
         // A small one is written together with a neighbour that is written anyway, or is small as well.
         let open = match self.inputs {
             Inputs::Current { .. } => self.current.is_open(),
             Inputs::History => self.history.is_open(),
         };
-        small(this)
+        is_small(core, this)
             && (open
                 || match &self.ahead {
                     Some(Segment::Cluster { .. }) => true,
                     Some(Segment::Alone { input, partition }) => {
                         let next = info(*input, *partition);
-                        small(next) || self.needs_change(core, next)
+                        is_small(core, next) || self.needs_change(core, next)
                     }
                     None => false,
                 })
@@ -490,6 +503,10 @@ impl Job {
         }
         Ok(())
     }
+}
+
+fn is_small(core: &Core, info: &PartitionInfo) -> bool {
+    partition_bytes(info) < core.ground.partition_bytes / SMALL_PART
 }
 
 /// What the sources at the beginning of a job say of a key. Nothing that came later changes the answers for what the job drops: it is

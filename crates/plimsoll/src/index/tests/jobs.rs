@@ -1,6 +1,7 @@
 //! What flushes and merges cost, what they leave alone, and what they do when something is wrong.
 
 use std::path::Path;
+use std::time::Duration;
 
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
@@ -59,6 +60,21 @@ fn a_sorted_load_is_written_once_and_linked() {
     assert!(stats.compactions > 5 && stats.runs.len() <= 10, "{stats:?}");
     assert_eq!(stats.bytes_compaction_written, 0, "{stats:?}");
     assert_eq!(stats.versions, 60 * 9000);
+    assert_eq!(world.problems(), [""; 0]);
+}
+
+#[test]
+fn few_small_flushes_of_a_sorted_load_are_linked_as_they_are() {
+    let mut world = world(FLUSHED);
+    for flush in 0..50 {
+        world.flush_keys(FOREVER, flush * 10_000..flush * 10_000 + 2000, Some(&[7; 60]));
+        world.compact_due();
+    }
+    let stats = world.index().stats();
+    assert!(stats.compactions > 5 && stats.partitions == 50, "{stats:?}");
+    assert_eq!(stats.bytes_compaction_written, 0, "{stats:?}");
+    world.index().compact_all().unwrap();
+    assert!(world.index().stats().partitions <= 15, "a whole compaction joins them: {:?}", world.index().stats());
     assert_eq!(world.problems(), [""; 0]);
 }
 
@@ -424,6 +440,26 @@ fn writers_of_whole_runs_are_paced_like_all_others() {
     index.make_room_for_runs(&[view.runs[0].infos().cloned().collect()]).unwrap();
     assert_eq!(index.stats().stalls, 1);
     drop(compactor);
+}
+
+#[test]
+fn an_index_that_nobody_writes_to_is_settled_by_its_thread() {
+    let mut world = world(FLUSHED);
+    world.background = true;
+    world.open().unwrap();
+    for numbers in [0..3000, 1..1200] {
+        world.flush_keys(FOREVER, numbers, Some(&[7; 60]));
+    }
+    let index = Arc::clone(world.index());
+    let bytes: Vec<_> = index.view().runs.iter().map(|run| run.bytes()).collect();
+    assert!(bytes.len() < 2 || bytes[0] < bytes[1], "nothing is due: {bytes:?}");
+    let mut waits = 0;
+    while index.stats().runs.len() > 1 {
+        waits += 1;
+        assert!(waits < 600, "{:?}", index.stats());
+        index.core.signals.wait_for_progress(Duration::from_millis(100));
+    }
+    assert_eq!(world.problems(), [""; 0]);
 }
 
 #[test]
