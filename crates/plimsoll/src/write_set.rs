@@ -113,6 +113,8 @@ pub(crate) struct WriteSet {
     spill: Spill,
     /// The most bytes of a record's body.
     body_limit_bytes: u64,
+    /// Where a write is encoded before it is kept.
+    encoded: Vec<u8>,
 }
 
 impl WriteSet {
@@ -138,6 +140,7 @@ impl WriteSet {
             named: Cell::new(false),
             body_limit_bytes,
             spill: Spill::new(budget, log, partition_bytes),
+            encoded: Vec::new(),
         }
     }
 
@@ -195,11 +198,18 @@ impl WriteSet {
     }
 
     fn record(&mut self, key: &[u8], write: Write<'_>) -> Result<()> {
-        let mut encoded = Vec::with_capacity(32);
+        let mut encoded = std::mem::take(&mut self.encoded);
+        encoded.clear();
         write.encode(&mut encoded);
+        let recorded = self.record_encoded(key, write, &mut encoded);
+        self.encoded = encoded;
+        recorded
+    }
+
+    fn record_encoded(&mut self, key: &[u8], write: Write<'_>, encoded: &mut Vec<u8>) -> Result<()> {
         self.order += 1;
         let value_bytes = if let Write::Buffered { len, .. } = write { len } else { 0 };
-        if let Err(refusal) = self.map.defer(key, self.order, &encoded) {
+        if let Err(refusal) = self.map.defer(key, self.order, encoded) {
             // A buffered value would be written by the spill as garbage of no key; its offset would be gone. So it goes first.
             match write {
                 Write::Buffered { offset, len } => {
@@ -207,11 +217,11 @@ impl WriteSet {
                     self.spill_because(refusal)?;
                     let offset = self.values.push(&value)?;
                     encoded.clear();
-                    Write::Buffered { offset, len }.encode(&mut encoded);
+                    Write::Buffered { offset, len }.encode(encoded);
                 }
                 _ => self.spill_because(refusal)?,
             }
-            self.map.defer(key, self.order, &encoded)?;
+            self.map.defer(key, self.order, encoded)?;
         }
         self.body_bytes += (key.len() + encoded.len() + 8) as u64 + value_bytes;
         if self.held_bytes() > self.limit_bytes {

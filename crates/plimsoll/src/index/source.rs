@@ -40,9 +40,14 @@ impl Memtable {
     /// Puts a version in; `encoded` is what it stored.
     pub(crate) fn insert(&self, key: &[u8], glsn: Glsn, encoded: &[u8]) -> Result<(), OutOfBudget> {
         // Before the entry can be found: whoever looks for changes must not pass this memtable by. The commit's own lock orders the
-        // two for those who validate, the visible watermark for those who read.
-        self.min_glsn.fetch_min(glsn.0, Ordering::Release);
-        self.max_glsn.fetch_max(glsn.0, Ordering::Release);
+        // two for those who validate, the visible watermark for those who read. Only one at a time inserts, so a look is enough to know
+        // that nothing changes.
+        if self.min_glsn.load(Ordering::Relaxed) > glsn.0 {
+            self.min_glsn.store(glsn.0, Ordering::Release);
+        }
+        if self.max_glsn.load(Ordering::Relaxed) < glsn.0 {
+            self.max_glsn.store(glsn.0, Ordering::Release);
+        }
         self.map.insert(key, glsn.0, encoded)
     }
 
