@@ -60,6 +60,10 @@ use crate::index::view::{Content, View};
 use crate::run::partition::{PartitionId, PartitionInfo};
 use crate::version::Version;
 
+/// A memtable's part of the budget (one in so many), and its bounds in bytes.
+const MEMTABLE_SHARE: u64 = 8;
+const MEMTABLE_BYTES: (u64, u64) = (1 << 20, 64 << 20);
+
 /// What the index stands on.
 #[derive(Clone, Debug)]
 pub(crate) struct Ground {
@@ -69,8 +73,8 @@ pub(crate) struct Ground {
     pub(crate) budget: Budget,
     pub(crate) pool: Arc<Pool>,
     pub(crate) log: Arc<dyn Log>,
-    /// Bytes at which a memtable is flushed.
-    pub(crate) memtable_bytes: u64,
+    /// Bytes at which a memtable is flushed, if somebody has said so.
+    pub(crate) memtable_bytes: Option<u64>,
     /// A partition is cut at this many bytes.
     pub(crate) partition_bytes: u64,
     /// Nothing on disk is changed.
@@ -78,6 +82,14 @@ pub(crate) struct Ground {
     /// Whether flush and compaction run in threads of their own. If not, `make_room` flushes where it must, and the owner calls the
     /// steps.
     pub(crate) background: bool,
+}
+
+impl Ground {
+    /// Bytes at which a memtable is flushed: without a word from outside an eighth of what the budget is now.
+    pub(crate) fn memtable_limit_bytes(&self) -> u64 {
+        let (min, max) = MEMTABLE_BYTES;
+        self.memtable_bytes.unwrap_or_else(|| (self.budget.limit_bytes() / MEMTABLE_SHARE).clamp(min, max))
+    }
 }
 
 /// Which versions must be kept.

@@ -93,7 +93,7 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
         budget: budget.clone(),
         pool: Arc::clone(&pool),
         log: Arc::clone(&log),
-        memtable_bytes: options.memtable_limit_bytes(),
+        memtable_bytes: options.memtable_bytes,
         partition_bytes: PARTITION_BYTES,
         read_only: options.read_only,
         background: options.background && !options.read_only,

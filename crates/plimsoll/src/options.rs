@@ -165,10 +165,6 @@ impl Options {
     pub(crate) fn body_limit_bytes(&self) -> u64 {
         (self.segment_limit_bytes() - SEGMENT_OVERHEAD_BYTES).min(MAX_BODY_BYTES as u64)
     }
-
-    pub(crate) fn memtable_limit_bytes(&self) -> u64 {
-        self.memtable_bytes.unwrap_or((self.memory_bytes / 8).clamp(1 << 20, 64 << 20))
-    }
 }
 
 /// Refuses a budget below the minimum.

@@ -230,7 +230,7 @@ impl Core {
             let quiet =
                 self.signals.sleep(&self.signals.compaction_wanted, |state| state.compaction_calls, seen, patience);
             let came_in = self.counters.bytes_in.load(Ordering::Relaxed) - bytes_in;
-            let idle = quiet && failures == 0 && came_in < self.ground.memtable_bytes / TRICKLE_PART;
+            let idle = quiet && failures == 0 && came_in < self.ground.memtable_limit_bytes() / TRICKLE_PART;
             urge = if idle { Urge::Settle } else { Urge::Due };
         }
     }

@@ -104,16 +104,18 @@ struct Job {
 impl Compactor {
     /// Sets the memory for jobs aside.
     pub(crate) fn new(ground: &Ground) -> Result<Self> {
-        let slots = match (ground.read_only, ground.budget.limit_bytes() >= TWO_JOBS_BYTES) {
-            (true, _) => 0,
-            (false, false) => 1,
-            (false, true) => 2,
-        };
-        // A window for each input, the outputs, and a piece of a value that is moved.
-        let chunks = FAN_IN as u64 + 2 * OUTPUT_CHUNKS + 1;
-        let slot = || Ok(Slot { set_aside: SetAside::new(&ground.budget, chunks)?, job: None });
-        let slots = (0..slots).map(|_| slot()).collect::<Result<_>>()?;
+        let slots = (0..slots_for(ground)).map(|_| Slot::new(ground)).collect::<Result<_>>()?;
         Ok(Self { slots, stopped: None, swept_history: (Weak::new(), Glsn::NONE), seen_bytes_in: 0 })
+    }
+
+    /// Follows a budget that was changed; where it has no room for a second job yet, the next look may find some.
+    fn fit(&mut self, ground: &Ground) {
+        let wanted = slots_for(ground);
+        if self.slots.len() > wanted {
+            self.slots.pop_if(|slot| slot.job.is_none());
+        } else if self.slots.len() < wanted {
+            self.slots.extend(Slot::new(ground).ok());
+        }
     }
 
     fn is_busy(&self, run: &Arc<Run>) -> bool {
@@ -131,6 +133,23 @@ impl Compactor {
 
     fn shapes(&self, runs: &[Arc<Run>]) -> Vec<RunShape> {
         runs.iter().map(|run| RunShape { bytes: run.bytes(), busy: self.is_busy(run), fused: false }).collect()
+    }
+}
+
+/// Jobs that may be under way at the same time.
+fn slots_for(ground: &Ground) -> usize {
+    match (ground.read_only, ground.budget.limit_bytes() >= TWO_JOBS_BYTES) {
+        (true, _) => 0,
+        (false, false) => 1,
+        (false, true) => 2,
+    }
+}
+
+impl Slot {
+    fn new(ground: &Ground) -> Result<Self> {
+        // A window for each input, the outputs, and a piece of a value that is moved.
+        let chunks = FAN_IN as u64 + 2 * OUTPUT_CHUNKS + 1;
+        Ok(Self { set_aside: SetAside::new(&ground.budget, chunks)?, job: None })
     }
 }
 
@@ -210,6 +229,7 @@ impl Core {
     }
 
     fn begin_jobs(&self, compactor: &mut Compactor, task: impl FnOnce(&Compactor) -> Option<Task>) {
+        compactor.fit(&self.ground);
         if compactor.slots.first().is_some_and(|slot| slot.job.is_none()) {
             // What the second slot is doing comes first; it will not last.
             let other = compactor.slots.iter().any(|slot| slot.job.is_some());

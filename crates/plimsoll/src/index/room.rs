@@ -116,7 +116,7 @@ impl Core {
         let mut writer = lock(&self.writer);
         writer.forget_promise();
         let empty = writer.active.is_empty();
-        let full = writer.active.map().used_bytes() + bytes as u64 > self.ground.memtable_bytes;
+        let full = writer.active.map().used_bytes() + bytes as u64 > self.ground.memtable_limit_bytes();
         // There is nowhere to flush to where nothing is written: the memtable grows as long as the budget lets it.
         let refusal = match !full || empty || self.ground.read_only {
             true => match writer.promise(bytes) {
@@ -263,7 +263,7 @@ impl Core {
             let counters = &self.counters;
             let (spent, flushed) =
                 (counters.flush_nanos.load(Ordering::Relaxed), counters.bytes_flushed.load(Ordering::Relaxed));
-            let fill = active.map().used_bytes() as f64 / self.ground.memtable_bytes as f64;
+            let fill = active.map().used_bytes() as f64 / self.ground.memtable_limit_bytes() as f64;
             nanos += nanos_for_flush(spent, flushed, fill);
         }
         nanos

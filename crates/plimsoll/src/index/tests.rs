@@ -146,7 +146,7 @@ impl World {
             budget: self.budget.clone(),
             pool: Arc::clone(&self.pool),
             log: Arc::new(self.log.clone()),
-            memtable_bytes: self.sizes.memtable_bytes,
+            memtable_bytes: Some(self.sizes.memtable_bytes),
             partition_bytes: self.sizes.partition_bytes,
             read_only: false,
             background: self.background,

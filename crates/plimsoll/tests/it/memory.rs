@@ -68,3 +68,25 @@ fn a_budget_that_open_transactions_fill_is_not_made_smaller_and_says_who_fills_i
     db.set_memory(MIN_MEMORY_BYTES).unwrap();
     assert!(db.snapshot().get(&keyspace, &key(5 << 20 | 5999)).unwrap().is_some());
 }
+
+#[test]
+fn memtables_follow_the_budget() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(16 << 20).background(false)).unwrap();
+    let keyspace = db.keyspace("default").unwrap();
+    let flushes_of = |mebibytes: u32| {
+        db.flush().unwrap();
+        let before = db.stats().index.flushes;
+        for commit in 0..16 * mebibytes {
+            let mut tx = db.begin();
+            (0..64).for_each(|number| tx.put(&keyspace, &key(commit << 8 | number), &[1; 960]).unwrap());
+            tx.commit().unwrap();
+        }
+        db.stats().index.flushes - before
+    };
+    assert!(flushes_of(10) >= 3, "an eighth of 16 MiB, and one memtable waits");
+    db.set_memory(128 << 20).unwrap();
+    assert_eq!(flushes_of(10), 0, "an eighth of 128 MiB");
+    db.set_memory(16 << 20).unwrap();
+    assert!(flushes_of(10) >= 3);
+}
