@@ -18,6 +18,7 @@ pub(crate) mod leaf;
 pub(crate) mod partition;
 #[cfg(test)]
 mod tests;
+pub(crate) mod warmth;
 
 /// A partition is cut when it has grown to this many bytes.
 pub(crate) const PARTITION_BYTES: u64 = 64 << 20;

@@ -490,6 +490,7 @@ impl Job {
         let last_key = self.merging.as_ref().expect("a segment is being merged");
         let mut elsewhere = In(&self.view);
         loop {
+            let warmth = self.merge.top_warmth();
             let Some(version) = self.merge.top().filter(|version| version.key <= &last_key[..]) else {
                 self.merging = None;
                 break;
@@ -513,8 +514,8 @@ impl Job {
                 };
                 let version = Version { stored, ..version };
                 match fate {
-                    Fate::Current => self.current.add(&version, true)?,
-                    Fate::History { first } => self.history.add(&version, first)?,
+                    Fate::Current => self.current.add(&version, true, warmth)?,
+                    Fate::History { first } => self.history.add(&version, first, warmth)?,
                     Fate::Dropped => {}
                 }
             }

@@ -16,7 +16,7 @@ use plimsoll_disk::vfs::Disk;
 use plimsoll_log::log::Log;
 use plimsoll_log::side::SideId;
 use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
-use plimsoll_memory::pool::Pool;
+use plimsoll_memory::pool::{Pool, PoolFile};
 
 use crate::error::{Error, Result};
 use crate::index::Ground;
@@ -102,7 +102,7 @@ impl Files {
     pub(crate) fn create(self: &Arc<Self>, budget: &Budget) -> Result<(Arc<FileGuard>, RunFileSink)> {
         let id = self.next_run.fetch_add(1, Ordering::Relaxed);
         let sink = RunFileSink::create(&self.disk, &self.dir, id, self.log.id(), budget)?;
-        Ok((self.guard(PartitionId::Run(id), true), sink))
+        Ok((self.guard(PartitionId::Run(id), true), sink.warm(&self.pool)))
     }
 
     fn guard(self: &Arc<Self>, id: PartitionId, obsolete: bool) -> Arc<FileGuard> {
@@ -110,10 +110,18 @@ impl Files {
         Arc::new(FileGuard { files: Arc::clone(self), id, obsolete, charged_bytes })
     }
 
-    /// Opens what was just written.
-    pub(crate) fn open_new(&self, info: PartitionInfo, guard: Arc<FileGuard>) -> Result<Member> {
+    /// Opens what was just written; `file` where the pool knows it already.
+    pub(crate) fn open_new(
+        &self,
+        info: PartitionInfo,
+        guard: Arc<FileGuard>,
+        file: Option<PoolFile>,
+    ) -> Result<Member> {
         self.charge(&guard, &info)?;
-        let partition = open_run(&*self.disk, &self.dir, &self.pool, self.log.id(), info)?;
+        let partition = match file {
+            Some(file) => Partition { info: Arc::new(info), file },
+            None => open_run(&*self.disk, &self.dir, &self.pool, self.log.id(), info)?,
+        };
         Ok(Member { partition, guard })
     }
 

@@ -13,6 +13,7 @@ use crate::index::output::{OUTPUT_CHUNKS, Output};
 use crate::index::source::{Memtable, Run};
 use crate::index::split::{Fate, Inputs, Nowhere, Splitter};
 use crate::index::view::{Closed, Content, Limits};
+use crate::run::warmth::Warmth;
 
 /// Chunks set aside for a flush: current and superseded versions.
 pub(crate) const CHUNKS: u64 = 2 * OUTPUT_CHUNKS;
@@ -76,12 +77,14 @@ impl Core {
         let output = || Output::new(&self.files, &set_aside.budget, self.ground.partition_bytes);
         let (mut current, mut history) = (output(), output());
         let mut splitter = Splitter::new(Inputs::Current { oldest: false }, false);
+        let warmth = if table.is_read() { Warmth::Read } else { Warmth::Unread };
         let mut at = table.map().first();
         while let Some(position) = at {
             let version = table.version(position);
             match splitter.fate(&version, &*self.horizon, &mut Nowhere)? {
-                Fate::Current => current.add(&version, true)?,
-                Fate::History { first } => history.add(&version, first)?,
+                Fate::Current => current.add(&version, true, warmth)?,
+                // What was superseded while it was in memory is hardly what was read.
+                Fate::History { first } => history.add(&version, first, Warmth::Unread)?,
                 Fate::Dropped => {}
             }
             at = table.map().next(position);

@@ -14,6 +14,7 @@ use plimsoll_memory::sorted::Position;
 use crate::error::Result;
 use crate::index::source::Memtable;
 use crate::run::cursor::RunCursor;
+use crate::run::warmth::Warmth;
 use crate::version::Version;
 
 /// Which way a walk goes.
@@ -187,6 +188,16 @@ impl Merge {
     pub(crate) fn top_key(&self) -> Option<&[u8]> {
         let &top = self.heap.first()?;
         self.heads[top as usize].cursor.key()
+    }
+
+    /// How the version on top was read: by the leaf of the run that it stands in.
+    pub(crate) fn top_warmth(&mut self) -> Warmth {
+        let Some(&top) = self.heap.first() else { return Warmth::Unread };
+        let hot = match &mut self.heads[top as usize].cursor {
+            Cursor::Run(cursor) => cursor.is_on_hot_leaf(),
+            _ => false,
+        };
+        if hot { Warmth::Hot } else { Warmth::Unread }
     }
 
     /// Goes one version on, the way the merge goes.

@@ -9,6 +9,7 @@ use crate::index::files::{FileGuard, Files};
 use crate::index::source::Member;
 use crate::run::builder::PartitionBuilder;
 use crate::run::file::RunFileSink;
+use crate::run::warmth::Warmth;
 use crate::version::{Stored, Version};
 
 /// Chunks that one output takes at most: the builder's three and one for a tall tree, the sink's one, and one for the list of side files.
@@ -49,8 +50,9 @@ impl Output {
         }
     }
 
-    /// Adds a version: keys ascending, one key's versions newest first. `starts_key`: it is the first of its key in this run.
-    pub(crate) fn add(&mut self, version: &Version<'_>, starts_key: bool) -> Result<()> {
+    /// Adds a version: keys ascending, one key's versions newest first. `starts_key`: it is the first of its key in this run. `warmth`: how
+    /// it was read where it comes from.
+    pub(crate) fn add(&mut self, version: &Version<'_>, starts_key: bool, warmth: Warmth) -> Result<()> {
         if starts_key && self.open.as_ref().is_some_and(|open| open.is_full(self.partition_bytes)) {
             self.cut()?;
         }
@@ -61,6 +63,8 @@ impl Output {
         }
         let open = self.open.as_mut().expect("made above");
         open.note_side(version.stored);
+        let inline = if let Stored::Inline(value) = version.stored { value.len() } else { 0 };
+        open.builder.sink_mut().weigh((version.key.len() + inline) as u64, warmth);
         open.builder.add(version)
     }
 
@@ -79,8 +83,8 @@ impl Output {
     fn cut(&mut self) -> Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
         let (sink, info) = open.builder.finish()?;
-        sink.finish()?;
-        let member = self.files.open_new(info, open.guard)?;
+        let file = sink.finish()?;
+        let member = self.files.open_new(info, open.guard, file)?;
         self.written_bytes += member.bytes();
         self.done.push(member);
         Ok(())

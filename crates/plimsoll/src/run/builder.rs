@@ -152,6 +152,11 @@ impl<S: PageSink> PartitionBuilder<S> {
         self.tally.note(version)
     }
 
+    /// Where the pages go.
+    pub(crate) fn sink_mut(&mut self) -> &mut S {
+        &mut self.sink
+    }
+
     /// Bytes written or waiting in a page.
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.pages) * PAGE_BYTES as u64 + self.leaf.bytes() as u64

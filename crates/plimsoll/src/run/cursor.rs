@@ -43,6 +43,8 @@ pub(crate) struct RunCursor {
     stand: Stand,
     /// The key of the version it stands on.
     key: Vec<u8>,
+    /// A leaf (its partition's number, its page) and whether it is hot in the pool.
+    heat: Option<(usize, u32, bool)>,
 }
 
 /// Where a cursor stands.
@@ -81,7 +83,7 @@ impl RunCursor {
     /// A cursor that stands nowhere yet.
     pub(crate) fn new(partitions: Arc<[Partition]>, feed: Feed) -> Self {
         let pages = Pages { feed, held: Held::Nothing, chunk: None, leaves_walked: 0 };
-        Self { partitions, pages, stand: Stand::Nowhere, key: Vec::new() }
+        Self { partitions, pages, stand: Stand::Nowhere, key: Vec::new(), heat: None }
     }
 
     /// Goes to the first version at or behind (`key`, `glsn`) in the order key ascending, GLSN descending; `Glsn::MAX` finds the newest
@@ -144,6 +146,19 @@ impl RunCursor {
     /// The key of that version.
     pub(crate) fn key(&self) -> Option<&[u8]> {
         matches!(self.stand, Stand::On(_)).then_some(&self.key[..])
+    }
+
+    /// Whether the leaf that it stands on is hot in the pool, as of when the cursor was first asked there.
+    pub(crate) fn is_on_hot_leaf(&mut self) -> bool {
+        let Stand::On(place) = &self.stand else { return false };
+        match self.heat {
+            Some((partition, leaf, hot)) if (partition, leaf) == (place.partition, place.leaf) => hot,
+            _ => {
+                let hot = self.partitions[place.partition].file.is_hot(place.leaf);
+                self.heat = Some((place.partition, place.leaf, hot));
+                hot
+            }
+        }
     }
 
     /// Goes one version on: from before the first (or from nowhere) to the first, from the last to behind it, and there it stays.

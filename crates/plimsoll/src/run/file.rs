@@ -14,12 +14,13 @@ use plimsoll_log::side::{SideId, SideRef, SideWriter};
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
 use plimsoll_memory::page::{PAGE_BYTES, check_page, page_kind, page_payload};
-use plimsoll_memory::pool::{LoadError, PageSource, Pool};
+use plimsoll_memory::pool::{LoadError, PageSource, Pool, PoolFile};
 
 use crate::error::{Error, Result};
 use crate::run::builder::PageSink;
 use crate::run::ends::{FOOTER_PAGE, Footer, HEADER_PAGE, SIDES_PAGE, check_footer, check_header, check_sides};
 use crate::run::partition::{Partition, PartitionId, PartitionInfo};
+use crate::run::warmth::{Scale, Warmth};
 
 /// Fewest pages of a partition: header, leaf, guide, footer.
 const MIN_PAGES: u32 = 4;
@@ -53,6 +54,15 @@ pub(crate) struct RunFileSink {
     waiting_bytes: usize,
     written_bytes: u64,
     finished: bool,
+    warmer: Option<Warmer>,
+}
+
+/// Puts the pages of a run into the pool while it is written, those that are warm.
+struct Warmer {
+    pool: Arc<Pool>,
+    scale: Scale,
+    /// From the first warm page on.
+    file: Option<PoolFile>,
 }
 
 impl RunFileSink {
@@ -72,15 +82,50 @@ impl RunFileSink {
             waiting_bytes: 0,
             written_bytes: 0,
             finished: false,
+            warmer: None,
         })
     }
 
-    /// Writes what waits and syncs the file. The folder is the caller's to sync: only then does the file survive a power cut.
-    pub(crate) fn finish(mut self) -> Result<()> {
+    /// Lets pages that are warm enter `pool` while they are written.
+    pub(crate) fn warm(mut self, pool: &Arc<Pool>) -> Self {
+        let warmer = Warmer { pool: Arc::clone(pool), scale: Scale::default(), file: None };
+        self.warmer = Some(warmer);
+        self
+    }
+
+    /// Says how a version of so many bytes was read that is about to be added.
+    pub(crate) fn weigh(&mut self, bytes: u64, warmth: Warmth) {
+        if let Some(warmer) = &mut self.warmer {
+            warmer.scale.add(bytes, warmth);
+        }
+    }
+
+    /// Writes what waits and syncs the file. The folder is the caller's to sync: only then does the file survive a power cut. Where pages
+    /// entered the pool, the file as the pool knows it.
+    pub(crate) fn finish(mut self) -> Result<Option<PoolFile>> {
         self.write_waiting()?;
         self.file.sync()?;
         self.finished = true;
-        Ok(())
+        Ok(self.warmer.take().and_then(|warmer| warmer.file))
+    }
+
+    /// Lets the next page enter the pool if it is warm.
+    fn put_warm(&mut self, page: &[u8]) {
+        let Some(warmer) = &mut self.warmer else { return };
+        let warmth = warmer.scale.take();
+        if warmth == Warmth::Unread {
+            return;
+        }
+        if warmer.file.is_none() {
+            // If it cannot be opened now, its pages are loaded when they are read, like all others.
+            let Some(directory) = self.path.parent() else { return };
+            let Ok(file) = RunFile::open(&*self.disk, directory, self.id, self.log_id) else { return };
+            warmer.file = Some(warmer.pool.attach(Arc::new(file)));
+        }
+        let number = (self.written_bytes + self.waiting_bytes as u64) / PAGE_BYTES as u64;
+        if let (Some(file), Ok(number)) = (&warmer.file, u32::try_from(number)) {
+            file.put(number, page, warmth == Warmth::Hot);
+        }
     }
 
     fn write_waiting(&mut self) -> Result<()> {
@@ -108,6 +153,7 @@ impl PageSink for RunFileSink {
         if self.waiting_bytes == CHUNK_BYTES {
             self.write_waiting()?;
         }
+        self.put_warm(page);
         self.waiting[self.waiting_bytes..self.waiting_bytes + PAGE_BYTES].copy_from_slice(page);
         self.waiting_bytes += PAGE_BYTES;
         Ok(())

@@ -109,6 +109,43 @@ fn a_random_load_is_rewritten_a_few_times_and_leaves_few_runs() {
     assert!(stats.bytes_compaction_read >= stats.bytes_compaction_written, "{stats:?}");
 }
 
+/// Pages loaded while these keys are read, all of which are there.
+fn loads_of(world: &World, numbers: std::ops::Range<u64>) -> u64 {
+    let before = world.pool.stats().loads;
+    for number in numbers {
+        assert!(world.view().get(&key(FOREVER, number), world.applied).unwrap().is_some(), "key {number}");
+    }
+    world.pool.stats().loads - before
+}
+
+#[test]
+fn what_was_hot_before_a_merge_is_in_memory_after_it() {
+    let mut world = world(FLUSHED);
+    for first in [0, 1] {
+        world.flush_keys(FOREVER, (0..3000).map(|number| 2 * number + first), Some(&[7; 60]));
+    }
+    let leaves = loads_of(&world, 0..1000);
+    assert!(leaves >= 6, "{leaves} pages");
+    world.index().compact_all().unwrap();
+    assert_eq!(world.index().stats().runs.len(), 1);
+    assert!(loads_of(&world, 0..1000) <= 1, "all but the leaf at the border");
+    assert!(loads_of(&world, 2000..6000) >= 10, "what nobody had read");
+}
+
+#[test]
+fn what_was_read_in_a_memtable_is_in_memory_once_it_is_flushed() {
+    let mut world = world(FLUSHED);
+    for (reads, loads) in [(2, 0..1), (0, 6..1000)] {
+        let first = 10_000 * reads;
+        let writes = (first..first + 1000).map(|number| (key(FOREVER, number), Some(vec![7; 60]))).collect();
+        let glsn = world.commit(writes).unwrap();
+        (0..reads).for_each(|_| assert_eq!(loads_of(&world, first..first + 1000), 0));
+        world.index().flush(glsn).unwrap();
+        let loaded = loads_of(&world, first..first + 1000);
+        assert!(loads.contains(&loaded), "{reads} reads: {loaded} pages loaded");
+    }
+}
+
 fn run_keys(run: &Run) -> Vec<(Vec<u8>, Glsn, bool)> {
     let mut cursor = RunCursor::new(Arc::clone(run.partitions()), Feed::Pool(Touch::Scan));
     cursor.seek_first().unwrap();

@@ -1,0 +1,75 @@
+//! How warm the pages of a run are while it is written: what was read of its inputs is likely to be read again, so the pages that take
+//! its place enter the pool at once instead of being loaded one by one.
+
+/// How versions were read in the source that they come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Warmth {
+    /// Hardly, or nobody knows.
+    Unread,
+    /// Lately: their pages enter the pool as if they had been loaded.
+    Read,
+    /// More than once: their pages enter hot.
+    Hot,
+}
+
+/// Weighs what goes into a page, and says how the page enters the pool.
+#[derive(Debug, Default)]
+pub(crate) struct Scale {
+    bytes: u64,
+    read_bytes: u64,
+    hot_bytes: u64,
+    /// The warmest leaf since the last page above leaves.
+    below: Option<Warmth>,
+}
+
+impl Scale {
+    /// Adds a version of so many bytes to the page that comes next.
+    pub(crate) fn add(&mut self, bytes: u64, warmth: Warmth) {
+        self.bytes += bytes;
+        self.read_bytes += if warmth == Warmth::Unread { 0 } else { bytes };
+        self.hot_bytes += if warmth == Warmth::Hot { bytes } else { 0 };
+    }
+
+    /// The warmth of the page that was filled: that of at least half of its bytes. A page without versions stands above leaves and is as
+    /// warm as the warmest of them.
+    pub(crate) fn take(&mut self) -> Warmth {
+        if self.bytes == 0 {
+            return self.below.take().unwrap_or(Warmth::Unread);
+        }
+        let is_most = |part: u64| 2 * part >= self.bytes;
+        let warmth = match (is_most(self.hot_bytes), is_most(self.read_bytes)) {
+            (true, _) => Warmth::Hot,
+            (false, true) => Warmth::Read,
+            (false, false) => Warmth::Unread,
+        };
+        let below = match (self.below, warmth) {
+            (Some(Warmth::Hot), _) | (_, Warmth::Hot) => Warmth::Hot,
+            (Some(Warmth::Read), _) | (_, Warmth::Read) => Warmth::Read,
+            _ => Warmth::Unread,
+        };
+        *self = Self { below: Some(below), ..Self::default() };
+        warmth
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_as_warm_as_half_of_it_and_one_above_as_the_warmest_leaf() {
+        let mut scale = Scale::default();
+        assert_eq!(scale.take(), Warmth::Unread, "a header");
+        let mut page = |parts: &[(u64, Warmth)]| {
+            parts.iter().for_each(|&(bytes, warmth)| scale.add(bytes, warmth));
+            scale.take()
+        };
+        assert_eq!(page(&[(60, Warmth::Unread), (40, Warmth::Hot)]), Warmth::Unread);
+        assert_eq!(page(&[(40, Warmth::Unread), (30, Warmth::Hot), (30, Warmth::Read)]), Warmth::Read);
+        assert_eq!(page(&[]), Warmth::Read, "the guide over both");
+        assert_eq!(page(&[]), Warmth::Unread, "a page above that has no leaf of its own");
+        assert_eq!(page(&[(50, Warmth::Unread), (50, Warmth::Hot)]), Warmth::Hot);
+        assert_eq!(page(&[(50, Warmth::Unread)]), Warmth::Unread);
+        assert_eq!(page(&[]), Warmth::Hot);
+    }
+}
