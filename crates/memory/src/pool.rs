@@ -21,6 +21,7 @@ mod table;
 #[cfg(not(any(loom, shuttle)))]
 mod tests;
 mod visits;
+mod warm;
 
 use std::fmt;
 use std::io;
@@ -41,6 +42,7 @@ use load::Load;
 use pinned::Filling;
 pub use pinned::Page;
 pub use visits::Visits;
+pub use warm::{Resident, Warmed};
 
 /// What the system's own page tables take for a chunk: eight bytes for each 4 KiB, with huge pages too.
 const PAGE_TABLE_BYTES: usize = CHUNK_BYTES / 4096 * 8;

@@ -18,6 +18,7 @@ use std::thread::JoinHandle;
 use plimsoll_disk::thread::spawn;
 
 use super::frame::Heat;
+use super::keeper::Keeper;
 use super::pinned::Filling;
 use super::{Pool, PoolFile};
 use crate::budget::Kind;
@@ -27,6 +28,9 @@ use crate::sync::{Condvar, Mutex, MutexGuard, Ordering};
 
 /// Pages of one read.
 const RUN_PAGES: u32 = (CHUNK_BYTES / PAGE_BYTES) as u32;
+
+/// The frames of a run of pages; `None` for pages that are there.
+pub(super) type FrameRun<'a> = [Option<Filling<'a>>; RUN_PAGES as usize];
 
 /// Reads that can be asked for and not begun.
 const WAITING_MAX: usize = 32;
@@ -184,7 +188,14 @@ impl PoolFile {
         let pool = &self.file.pool;
         // Nobody is pressed for a hint.
         let Some(mut staging) = pool.budget.try_take(Kind::Staging) else { return };
-        let mut frames = self.begin_run(first, count);
+        let (frames, _) = self.begin_run(first, count, Heat::Scan, |_| true);
+        let read = self.fill_run(first, frames, &mut staging);
+        pool.read_ahead.fetch_add(u64::from(read), Ordering::Relaxed);
+    }
+
+    /// Reads the pages from `first` on whose frames were begun, those that stand together with one read; how many there were.
+    pub(super) fn fill_run(&self, first: u32, mut frames: FrameRun<'_>, staging: &mut [u8]) -> u32 {
+        let mut count = 0;
         let mut at = 0;
         while at < frames.len() {
             let len = frames[at..].iter().take_while(|frame| frame.is_some()).count();
@@ -205,27 +216,39 @@ impl PoolFile {
                     }
                     Err(_) => _ = self.fill(filling, number),
                 }
-                pool.read_ahead.fetch_add(1, Ordering::Relaxed);
+                count += 1;
             }
             at += len;
         }
+        count
     }
 
-    /// Gives frames to those of the pages that have none.
-    fn begin_run(&self, first: u32, count: u32) -> [Option<Filling<'_>>; RUN_PAGES as usize] {
+    /// Gives frames to those of the pages that have none, as long as `may` agrees; whether it ended before the last of them.
+    pub(super) fn begin_run(
+        &self,
+        first: u32,
+        count: u32,
+        heat: Heat,
+        may: impl Fn(&Keeper) -> bool,
+    ) -> (FrameRun<'_>, bool) {
         let pool = &self.file.pool;
         let mut frames = [const { None }; RUN_PAGES as usize];
+        let mut ended = false;
         let mut keeper = pool.lock();
         let inline_before = keeper.inline_evictions();
         for (number, frame) in (first..first + count).zip(&mut frames) {
             let key = self.key(number);
             if pool.frames.find_any(key).is_none() {
-                let Some(at) = keeper.frame(&pool.frames, &pool.budget) else { break };
-                *frame = Some(pool.begin_at(at, key, Heat::Scan));
+                let at = may(&keeper).then(|| keeper.frame(&pool.frames, &pool.budget)).flatten();
+                let Some(at) = at else {
+                    ended = true;
+                    break;
+                };
+                *frame = Some(pool.begin_at(at, key, heat));
             }
         }
         pool.call_if_short(keeper, inline_before);
-        frames
+        (frames, ended)
     }
 }
 

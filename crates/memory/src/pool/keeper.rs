@@ -130,6 +130,11 @@ impl Keeper {
         self.has_slots() && (budget.free_bytes() / CHUNK_BYTES as u64) as usize > self.headroom
     }
 
+    /// Whether there is a frame for somebody for whom nobody should have to leave.
+    pub(super) fn has_spare(&self, budget: &Budget) -> bool {
+        self.queues.len(Queue::Free) > self.low_frames || self.can_grow(budget)
+    }
+
     /// Whether its tables have room for another chunk.
     pub(super) fn has_slots(&self) -> bool {
         self.held() < self.max_chunks
