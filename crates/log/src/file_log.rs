@@ -9,6 +9,7 @@ mod appender;
 mod background;
 pub mod backup;
 mod buffer;
+pub mod complete;
 mod core;
 mod files;
 mod names;

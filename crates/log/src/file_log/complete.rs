@@ -1,0 +1,39 @@
+//! The pages of the log that never change again, for whoever keeps account of which of them are worth having in memory.
+
+use plimsoll_memory::pool::PoolFile;
+
+use crate::file_log::FileLog;
+use crate::format::BLOCK_BYTES;
+use crate::format::layout::block_of;
+use crate::glsn::Glsn;
+
+/// A segment, as far as it never changes again.
+#[derive(Clone, Debug)]
+pub struct CompletePages {
+    /// The segment's first GLSN, which is its name.
+    pub first: Glsn,
+    /// Pages from the front that never change again; behind them the file may end.
+    pub pages: u32,
+    /// Its pages in the pool.
+    pub file: PoolFile,
+}
+
+impl FileLog {
+    /// All segments as they are now, oldest first: of the active one what lies before the block that is being filled.
+    pub fn complete_pages(&self) -> Vec<CompletePages> {
+        let (active, filled) = {
+            let tail = self.core.tail.read();
+            (tail.first, block_of(u64::from(tail.end.offset)) as u32)
+        };
+        let segments = self.core.segments.read();
+        let complete = segments.iter().filter_map(|segment| {
+            let pages = match segment.behind() {
+                Some(_) => segment.header.segment_bytes / BLOCK_BYTES as u32,
+                None if segment.first() == active => filled,
+                None => return None,
+            };
+            Some(CompletePages { first: segment.first(), pages, file: segment.pages.clone() })
+        });
+        complete.collect()
+    }
+}
