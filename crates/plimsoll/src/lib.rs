@@ -47,6 +47,7 @@ mod value;
 mod value_buffer;
 mod verify;
 mod version;
+mod warm;
 mod write_path;
 mod write_set;
 
@@ -68,4 +69,6 @@ pub use user_log::{Log, LogBounds, LogEntry, LogEntryRef, LogFollow, LogScan};
 pub use value::Value;
 pub use verify::{VerifyProgress, VerifyReport};
 pub use version::{INLINE_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
+pub use warm::WarmStats;
+pub use warm::image::{WarmImage, delete_warm_image, warm_image};
 pub use write_path::CommitTicket;

@@ -5,6 +5,7 @@
 //!   LOCK     who has it open for writing
 //!   log/     the truth: segments, offset tables, side files
 //!   index/   a cache of it: the manifest and the runs
+//!   warm/    an image of what was hot in memory; may be missing, may be deleted
 //! ```
 //!
 //! A creation that was killed leaves a folder with some of these and no entry in the log: it opens as an empty store.
@@ -34,6 +35,7 @@ use crate::run::PARTITION_BYTES;
 use crate::snapshots::Snapshots;
 use crate::store::Store;
 use crate::upkeep::Upkeep;
+use crate::warm::{self, WARM_DIR, Warm};
 
 /// The part of the budget that the page pool never gives away: one in this many.
 pub(crate) const POOL_FLOOR_SHARE: u64 = 8;
@@ -101,12 +103,14 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
     let index = Index::open(ground, manifest, Arc::clone(&horizon) as _)?;
     let last = replay(&log, &budget, &index, checkpoint, progress)?;
     applied.store(last.0, Ordering::Release);
+    let warm = options.warm.then(|| warm(path, &options, &budget, &pool, &file_log, &index)).transpose()?;
     let store = Arc::new(Store {
         path: path.to_owned(),
         options,
         budget,
         pool,
         upkeep: Mutex::new(upkeep),
+        warm,
         log,
         file_log,
         index,
@@ -132,6 +136,30 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
     Ok(store)
 }
 
+/// Begins to take the warm image in; nobody waits for it.
+fn warm(
+    path: &Path,
+    options: &Options,
+    budget: &Budget,
+    pool: &Arc<Pool>,
+    log: &Arc<FileLog>,
+    index: &Arc<Index>,
+) -> Result<Warm> {
+    let ground = warm::Ground {
+        disk: Arc::clone(&options.disk),
+        clock: Arc::clone(&options.clock),
+        dir: path.join(WARM_DIR),
+        budget: budget.clone(),
+        pool: Arc::clone(pool),
+        log: Arc::clone(log),
+        index: Arc::clone(index),
+        read_only: options.read_only,
+        interval: options.warm_interval,
+        bytes_per_second: options.warm_bytes_per_second,
+    };
+    Ok(Warm::start(ground, options.background)?)
+}
+
 fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> {
     let not_a_store = |what: &str| Err(Error::NotAStore { path: path.to_owned(), what: what.to_owned() });
     let disk = &*options.disk;
@@ -145,7 +173,7 @@ fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> {
             if names.iter().any(|entry| entry.name == "log" && entry.is_dir) {
                 return Ok(());
             }
-            if names.iter().any(|entry| !["LOCK", "log", "index"].contains(&entry.name.as_str())) {
+            if names.iter().any(|entry| !["LOCK", "log", "index", WARM_DIR].contains(&entry.name.as_str())) {
                 return not_a_store(
                     "this folder holds other things and no store; give another path or an empty folder",
                 );

@@ -17,6 +17,13 @@ pub const MIN_MEMORY_BYTES: u64 = 16 << 20;
 /// What a segment may need beside a record's body: its header, the record's, a mark, and what is lost at the ends of blocks.
 const SEGMENT_OVERHEAD_BYTES: u64 = 48 << 10;
 
+/// How often the warm image is written.
+const WARM_INTERVAL: Duration = Duration::from_secs(30);
+
+/// What may be read or written of it in a second, and the least that makes sense.
+const WARM_BYTES_PER_SECOND: u64 = 256 << 20;
+const MIN_WARM_BYTES_PER_SECOND: u64 = 64 << 10;
+
 /// When a commit counts as done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
@@ -55,6 +62,9 @@ pub struct Options {
     pub(crate) evictor: bool,
     pub(crate) memtable_bytes: Option<u64>,
     pub(crate) segment_bytes: Option<u64>,
+    pub(crate) warm: bool,
+    pub(crate) warm_interval: Duration,
+    pub(crate) warm_bytes_per_second: u64,
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) clock: Arc<dyn Clock>,
 }
@@ -71,6 +81,9 @@ impl Default for Options {
             evictor: true,
             memtable_bytes: None,
             segment_bytes: None,
+            warm: true,
+            warm_interval: WARM_INTERVAL,
+            warm_bytes_per_second: WARM_BYTES_PER_SECOND,
             disk: Arc::new(OsDisk::new()),
             clock: Arc::new(SystemClock::new()),
         }
@@ -139,6 +152,27 @@ impl Options {
         self
     }
 
+    /// Whether what is hot is there again after a restart (the default): an image of it is written now and then and at close, and taken in in the
+    /// background after opening. Without it the image that is there is left alone.
+    pub fn warm(mut self, yes: bool) -> Self {
+        self.warm = yes;
+        self
+    }
+
+    /// How often the warm image is written, where something changed: what was hot in the last interval is lost to a kill. 30 seconds by
+    /// default.
+    pub fn warm_interval(mut self, interval: Duration) -> Self {
+        self.warm_interval = interval;
+        self
+    }
+
+    /// What may be read in a second to become warm, and written to stay so; 256 MiB by default, at least 64 KiB. Less is kinder to those who read
+    /// right after a restart, more makes them warm sooner.
+    pub fn warm_bytes_per_second(mut self, bytes: u64) -> Self {
+        self.warm_bytes_per_second = bytes;
+        self
+    }
+
     /// Runs the store on another disk and clock: for simulations.
     #[doc(hidden)]
     pub fn world(mut self, disk: Arc<dyn Disk>, clock: Arc<dyn Clock>) -> Self {
@@ -153,6 +187,12 @@ impl Options {
             && !(64 << 10..=1 << 30).contains(&bytes)
         {
             return Err(Error::invalid(format!("a segment has 64 KiB to 1 GiB, not {bytes} bytes")));
+        }
+        if self.warm_bytes_per_second < MIN_WARM_BYTES_PER_SECOND {
+            return Err(Error::invalid(format!(
+                "a warm image needs an allowance of at least 64 KiB a second, not {} bytes; to do without it, switch it off",
+                self.warm_bytes_per_second
+            )));
         }
         Ok(())
     }
@@ -190,6 +230,12 @@ pub(crate) fn read_set_limit_bytes(memory_bytes: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_allowance_below_a_segment_a_second_is_refused() {
+        assert!(Options::new().warm_bytes_per_second(MIN_WARM_BYTES_PER_SECOND - 1).check().is_err());
+        assert_eq!(Options::new().warm_bytes_per_second(MIN_WARM_BYTES_PER_SECOND).check(), Ok(()));
+    }
 
     #[test]
     fn a_budget_below_the_minimum_is_refused_with_the_minimum() {

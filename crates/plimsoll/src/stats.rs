@@ -9,6 +9,7 @@ use crate::error::Result;
 pub use crate::index::IndexStats;
 use crate::store::Store;
 use crate::user_log::LogBounds;
+use crate::warm::{WARM_DIR, Warm, WarmStats};
 
 /// Memory under the budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +94,8 @@ pub struct Stats {
     pub log: LogBounds,
     /// The index.
     pub index: IndexStats,
+    /// The warm image.
+    pub warm: WarmStats,
     /// The newest moment that can be read.
     pub newest: u64,
     /// The oldest moment at which every keyspace can be read.
@@ -103,7 +106,7 @@ pub struct Stats {
     pub keyspaces: u64,
     /// Bytes of all files of the store.
     pub disk_bytes: u64,
-    /// What opening the store had to say: a torn tail that was cut, a clock that jumped.
+    /// What opening the store had to say: a torn tail that was cut, a clock that jumped, a warm image that is ignored.
     pub warnings: Vec<String>,
 }
 
@@ -139,12 +142,13 @@ pub(crate) fn stats(store: &Store) -> Stats {
         },
         log: LogBounds { first: bounds.first.0, next: bounds.next.0, durable: bounds.durable.0 },
         index: store.index.stats(),
+        warm: store.warm.as_ref().map(Warm::stats).unwrap_or_default(),
         newest: store.visible().0,
         oldest: keyspaces.iter().map(|(_, record)| store.oldest_readable(record.id).0).max().unwrap_or(0),
         open_snapshots: store.snapshots.count(),
         keyspaces: keyspaces.len() as u64,
         disk_bytes: disk_bytes(store).unwrap_or(0),
-        warnings: store.warnings.clone(),
+        warnings: store.warnings.iter().cloned().chain(store.warm.as_ref().and_then(Warm::warning)).collect(),
     }
 }
 
@@ -180,8 +184,13 @@ fn kind_name(kind: Kind) -> &'static str {
 /// Bytes of all files.
 pub(crate) fn disk_bytes(store: &Store) -> Result<u64> {
     let mut bytes = 0;
-    for dir in [store.path.clone(), store.path.join("log"), store.path.join("index")] {
-        bytes += store.options.disk.list(&dir)?.iter().map(|entry| entry.len).sum::<u64>();
+    let disk = &*store.options.disk;
+    for dir in [store.path.clone(), store.path.join("log"), store.path.join("index"), store.path.join(WARM_DIR)] {
+        match disk.list(&dir) {
+            // The image's folder may not be there, or go at any moment.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            entries => bytes += entries?.iter().map(|entry| entry.len).sum::<u64>(),
+        }
     }
     Ok(bytes)
 }

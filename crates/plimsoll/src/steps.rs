@@ -29,7 +29,7 @@ pub(crate) fn compact(store: &Store) -> Result<()> {
     free_log(store)
 }
 
-/// One piece of flush or compaction; false if there was none.
+/// One piece of flush, compaction, or the warm image; false if there was none.
 pub(crate) fn step(store: &Store) -> Result<bool> {
     store.check_writable()?;
     if store.log.bounds().durable < store.log.readable() {
@@ -43,7 +43,10 @@ pub(crate) fn step(store: &Store) -> Result<bool> {
     if store.index.flush_step()? == Progress::Worked {
         return Ok(true);
     }
-    Ok(store.index.compact_step()? == Progress::Worked)
+    if store.index.compact_step()? == Progress::Worked {
+        return Ok(true);
+    }
+    Ok(store.warm.as_ref().is_some_and(|warm| warm.step() == Progress::Worked))
 }
 
 /// Trims the log where no keyspace keeps everything and no user's stream is in the way.

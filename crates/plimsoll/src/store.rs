@@ -23,6 +23,7 @@ use crate::options::Options;
 use crate::retention::RetentionHorizon;
 use crate::snapshots::{OpenMoment, Snapshots};
 use crate::upkeep::Upkeep;
+use crate::warm::Warm;
 
 /// An open store.
 pub(crate) struct Store {
@@ -31,6 +32,8 @@ pub(crate) struct Store {
     pub(crate) budget: Budget,
     pub(crate) pool: Arc<Pool>,
     pub(crate) upkeep: Mutex<Upkeep>,
+    /// `None` where it is switched off.
+    pub(crate) warm: Option<Warm>,
     pub(crate) log: Arc<dyn Log>,
     pub(crate) file_log: Arc<FileLog>,
     pub(crate) index: Arc<Index>,
@@ -150,6 +153,9 @@ impl Store {
         let _no_backup = self.trim_turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let flushed = if self.options.read_only { Ok(()) } else { self.settle() };
         self.index.close();
+        if let Some(warm) = &self.warm {
+            warm.close();
+        }
         self.upkeep.lock().unwrap_or_else(std::sync::PoisonError::into_inner).stop();
         let closed = self.file_log.close().map_err(Error::from);
         self.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();

@@ -13,3 +13,4 @@ mod large;
 mod memory;
 mod review;
 mod tidy;
+mod warm;

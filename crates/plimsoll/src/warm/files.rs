@@ -1,0 +1,88 @@
+//! The files whose pages an image can name, and the pool's view of them.
+//!
+//! They are immutable and their ids are never used again: partitions of runs, in files of the index or side files of the log, and
+//! segments of the log, as far as they are filled.
+
+use plimsoll_memory::budget::{Kind, Lease};
+use plimsoll_memory::pool::PoolFile;
+
+use crate::error::Result;
+use crate::run::partition::PartitionId;
+use crate::warm::Ground;
+
+/// Names an immutable file of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FileName {
+    /// What it is: [`RUN`], [`SIDE`] or [`SEGMENT`].
+    pub(crate) kind: u8,
+    /// Its id there; of a segment, its first GLSN.
+    pub(crate) id: u64,
+}
+
+/// A run file of the index.
+pub(crate) const RUN: u8 = 0;
+/// A side file of the log that is a partition of a run.
+pub(crate) const SIDE: u8 = 1;
+/// A segment of the log.
+pub(crate) const SEGMENT: u8 = 2;
+
+impl From<PartitionId> for FileName {
+    fn from(id: PartitionId) -> Self {
+        match id {
+            PartitionId::Run(id) => Self { kind: RUN, id },
+            PartitionId::Side(side) => Self { kind: SIDE, id: side.0 },
+        }
+    }
+}
+
+/// The files there are, sorted by name.
+#[derive(Debug)]
+pub(crate) struct Files {
+    files: Vec<NamedFile>,
+    _lease: Lease,
+}
+
+/// A file, and how much of it can be had.
+#[derive(Debug)]
+pub(crate) struct NamedFile {
+    pub(crate) name: FileName,
+    /// Pages from the front that never change again.
+    pub(crate) pages: u32,
+    pub(crate) file: PoolFile,
+}
+
+impl Files {
+    /// Those of this moment.
+    pub(crate) fn now(ground: &Ground) -> Result<Self> {
+        let view = ground.index.view();
+        let segments = ground.log.complete_pages();
+        let partitions = || view.all_runs().flat_map(|run| run.partitions().iter());
+        let count = segments.len() + partitions().count();
+        // Segments are listed twice for a moment.
+        let lease = ground.budget.lease(Kind::Metadata, (2 * count * size_of::<NamedFile>()) as u64)?;
+        let mut files = Vec::with_capacity(count);
+        files.extend(partitions().map(|partition| NamedFile {
+            name: partition.info.id.into(),
+            pages: partition.info.pages,
+            file: partition.file.clone(),
+        }));
+        files.extend(segments.into_iter().map(|segment| NamedFile {
+            name: FileName { kind: SEGMENT, id: segment.first.0 },
+            pages: segment.pages,
+            file: segment.file,
+        }));
+        files.sort_unstable_by_key(|file| file.name);
+        Ok(Self { files, _lease: lease })
+    }
+
+    /// The file of this name, if it is there.
+    pub(crate) fn find(&self, name: FileName) -> Option<&NamedFile> {
+        let at = self.files.binary_search_by_key(&name, |file| file.name).ok()?;
+        Some(&self.files[at])
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> &[NamedFile] {
+        &self.files
+    }
+}

@@ -1,0 +1,170 @@
+//! The body of a segment of pages: names of pages, hottest first, as runs.
+//!
+//! Groups, one for each file and heat: 1 byte (kind of the file × 2, and 1 if its pages are hot), varint id of the file, then runs of pages that
+//! follow each other: varint length, varint gap from the end of the run before (the first: from page 0). A length of 0 ends the group.
+
+use plimsoll_disk::codec::{Reader, put_varint};
+
+use crate::warm::files::FileName;
+
+/// Pages that follow each other in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageRun {
+    pub(crate) file: FileName,
+    pub(crate) hot: bool,
+    pub(crate) first: u32,
+    pub(crate) count: u32,
+}
+
+impl PageRun {
+    fn end(&self) -> u64 {
+        u64::from(self.first) + u64::from(self.count)
+    }
+
+    fn group(&self) -> (FileName, bool) {
+        (self.file, self.hot)
+    }
+}
+
+/// The most bytes that a run adds: the end of a group, a new one's head, and two numbers of 32 bits.
+const RUN_BYTES_MAX: usize = 1 + 1 + 10 + 5 + 5;
+
+/// Writes runs into the body of a segment.
+pub(crate) struct BodyWriter<'a> {
+    bytes: &'a mut [u8],
+    len: usize,
+    last: Option<PageRun>,
+    pages: u64,
+}
+
+impl<'a> BodyWriter<'a> {
+    /// An empty body with room for `bytes`.
+    pub(crate) fn new(bytes: &'a mut [u8]) -> Self {
+        Self { bytes, len: 0, last: None, pages: 0 }
+    }
+
+    /// Adds a run behind the others; false if there is no room for it.
+    pub(crate) fn push(&mut self, run: PageRun) -> bool {
+        assert!(run.count > 0);
+        if self.len + RUN_BYTES_MAX + 1 > self.bytes.len() {
+            return false;
+        }
+        let before = self.last.filter(|last| last.group() == run.group());
+        if before.is_none() {
+            if self.last.is_some() {
+                self.put(0);
+            }
+            self.put(u64::from(run.file.kind) * 2 + u64::from(run.hot));
+            self.put(run.file.id);
+        }
+        let end = before.map_or(0, |last| last.end());
+        self.put(u64::from(run.count));
+        self.put(u64::from(run.first).checked_sub(end).expect("runs of a group are sorted"));
+        self.pages += u64::from(run.count);
+        self.last = Some(run);
+        true
+    }
+
+    /// Ends the body; its bytes, and how many pages it names.
+    pub(crate) fn finish(mut self) -> (usize, u64) {
+        if self.last.is_some() {
+            self.put(0);
+        }
+        (self.len, self.pages)
+    }
+
+    fn put(&mut self, value: u64) {
+        self.len += put_varint(&mut self.bytes[self.len..], value);
+    }
+}
+
+/// Reads a body, a run at a time. It was checked before: what cannot be read ends it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct BodyReader {
+    at: usize,
+    group: Option<(FileName, bool)>,
+    end: u64,
+}
+
+impl BodyReader {
+    /// The next run of `body`, always the same one.
+    pub(crate) fn next(&mut self, body: &[u8]) -> Option<PageRun> {
+        let mut reader = Reader::new(body.get(self.at..)?);
+        loop {
+            let (file, hot) = match self.group {
+                Some(group) => group,
+                None => {
+                    let kind = u8::try_from(reader.varint()?).ok()?;
+                    let group = (FileName { kind: kind / 2, id: reader.varint()? }, kind % 2 == 1);
+                    (self.group, self.end) = (Some(group), 0);
+                    group
+                }
+            };
+            let count = u32::try_from(reader.varint()?).ok()?;
+            if count == 0 {
+                self.group = None;
+                continue;
+            }
+            let first = u32::try_from(self.end.checked_add(reader.varint()?)?).ok()?;
+            let run = PageRun { file, hot, first, count };
+            self.end = run.end();
+            self.at += reader.position();
+            return Some(run);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_disk::random::Random;
+
+    use super::*;
+
+    fn read(body: &[u8]) -> Vec<PageRun> {
+        let mut reader = BodyReader::default();
+        std::iter::from_fn(|| reader.next(body)).collect()
+    }
+
+    fn run(id: u64, hot: bool, first: u32, count: u32) -> PageRun {
+        PageRun { file: FileName { kind: (id % 3) as u8, id }, hot, first, count }
+    }
+
+    #[test]
+    fn runs_come_back_as_they_were_written() {
+        let runs = [
+            run(3, true, 0, 1),
+            run(3, true, 2, 7),
+            run(u64::MAX, true, u32::MAX, 1),
+            run(3, false, 1, 1),
+            run(4, false, 9, u32::MAX - 9),
+        ];
+        let mut bytes = [0; 200];
+        let mut writer = BodyWriter::new(&mut bytes);
+        assert!(runs.iter().all(|&run| writer.push(run)));
+        let (len, pages) = writer.finish();
+        assert_eq!(pages, runs.iter().map(|run| u64::from(run.count)).sum::<u64>());
+        assert_eq!(read(&bytes[..len]), runs);
+        assert_eq!(read(&[]), []);
+    }
+
+    #[test]
+    fn what_has_no_room_is_left_out_and_what_had_comes_back() {
+        for room in 0..300 {
+            let mut bytes = vec![0; room];
+            let mut writer = BodyWriter::new(&mut bytes);
+            let taken = (0..).take_while(|&i| writer.push(run(u64::MAX - 3 * i, true, u32::MAX - 1, 1))).count();
+            let (len, _) = writer.finish();
+            assert!(len <= room);
+            assert_eq!(read(&bytes[..len]).len(), taken);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_read_to_an_end() {
+        let mut random = Random::new(7);
+        for _ in 0..2000 {
+            let body: Vec<u8> = (0..random.below(60)).map(|_| random.below(256) as u8).collect();
+            assert!(read(&body).len() <= 60);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Takes an image in: segment after segment, hottest first, until the pool has no frame to spare.
+
+use std::sync::atomic::Ordering;
+
+use plimsoll_memory::budget::Kind as Memory;
+use plimsoll_memory::chunk::Chunk;
+use plimsoll_memory::page::PAGE_BYTES;
+use plimsoll_memory::pool::Warmed;
+
+use crate::warm::files::Files;
+use crate::warm::pages::{BodyReader, PageRun};
+use crate::warm::segment::{Distrust, HEADER_BYTES, Kind, SegmentOnDisk, body_sum, open};
+use crate::warm::{Counts, Ground, image};
+
+/// A step reads about so many pages, and looks at so many runs of them at most.
+const PAGES_AT_ONCE: u32 = 64;
+const RUNS_AT_ONCE: usize = 1024;
+
+/// How far it has come.
+#[derive(Debug)]
+pub(super) struct Restorer {
+    /// The segment that is read next.
+    number: u32,
+    open: Option<OpenSegment>,
+}
+
+/// A segment that was read and believed.
+#[derive(Debug)]
+struct OpenSegment {
+    bytes: Chunk,
+    len: usize,
+    reader: BodyReader,
+    /// What is left of the run that was read last.
+    rest: Option<PageRun>,
+}
+
+/// What a step did.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Step {
+    /// Bytes that were read.
+    pub(super) bytes: u64,
+    /// Set when there is nothing more to do: whether all of the image was taken in.
+    pub(super) ended: Option<bool>,
+    /// The segment that was read, if it was one.
+    pub(super) segment: Option<SegmentOnDisk>,
+}
+
+impl Step {
+    /// There is nothing more to do.
+    pub(super) fn end(took_all: bool) -> Self {
+        Self { ended: Some(took_all), ..Self::default() }
+    }
+}
+
+impl Restorer {
+    pub(super) fn new() -> Self {
+        Self { number: 0, open: None }
+    }
+
+    /// Reads a segment, or loads some pages of one that was read.
+    pub(super) fn step(&mut self, ground: &Ground, counts: &Counts) -> Result<Step, Distrust> {
+        match self.open.take() {
+            None => self.open_next(ground),
+            Some(segment) => self.load_some(segment, ground, counts),
+        }
+    }
+
+    fn open_next(&mut self, ground: &Ground) -> Result<Step, Distrust> {
+        // Not `Staging`: it is held from one step to the next.
+        let Some(mut bytes) = ground.budget.try_take(Memory::Metadata) else {
+            return Ok(Step::end(false));
+        };
+        let Some(len) = image::read(&*ground.disk, &ground.dir, Kind::Pages, self.number, &mut bytes)? else {
+            return Ok(Step::end(true));
+        };
+        let (header, body) = open(&bytes[..len], Kind::Pages, self.number)?;
+        image::check_past(&header, &*ground.log)?;
+        let segment =
+            SegmentOnDisk { number: self.number, sum: body_sum(Kind::Pages, self.number, body), bytes: len as u64 };
+        self.number += 1;
+        self.open = Some(OpenSegment { bytes, len, reader: BodyReader::default(), rest: None });
+        Ok(Step { bytes: len as u64, ended: None, segment: Some(segment) })
+    }
+
+    fn load_some(&mut self, mut segment: OpenSegment, ground: &Ground, counts: &Counts) -> Result<Step, Distrust> {
+        let files = match Files::now(ground) {
+            Ok(files) => files,
+            // There is no room even to look: nor is there for pages.
+            Err(crate::error::Error::OutOfBudget(_)) => return Ok(Step::end(false)),
+            Err(error) => return Err(error.into()),
+        };
+        let (mut read, mut looked) = (0, 0);
+        let mut step = Step::default();
+        let body = &segment.bytes[HEADER_BYTES..segment.len];
+        while read < PAGES_AT_ONCE && looked < RUNS_AT_ONCE {
+            looked += 1;
+            let Some(run) = segment.rest.take().or_else(|| segment.reader.next(body)) else {
+                step.bytes = u64::from(read) * PAGE_BYTES as u64;
+                return Ok(step);
+            };
+            let now = run.count.min(PAGES_AT_ONCE);
+            if run.count > now {
+                segment.rest = Some(PageRun { first: run.first + now, count: run.count - now, ..run });
+            }
+            let there = files.find(run.file).map(|file| (file, file.pages.saturating_sub(run.first).min(now)));
+            let count = there.map_or(0, |(_, count)| count);
+            counts.gone.fetch_add(u64::from(now - count), Ordering::Relaxed);
+            let warmed = there.map_or(Warmed::Read(0), |(file, count)| file.file.warm(run.first, count, run.hot));
+            let (Warmed::Read(pages) | Warmed::NoRoom(pages)) = warmed;
+            read += pages;
+            counts.restored.fetch_add(u64::from(pages), Ordering::Relaxed);
+            if matches!(warmed, Warmed::NoRoom(_)) {
+                step.ended = Some(false);
+                break;
+            }
+        }
+        step.bytes = u64::from(read) * PAGE_BYTES as u64;
+        self.open = Some(segment);
+        Ok(step)
+    }
+}

@@ -1,0 +1,251 @@
+//! Writes the image: which pages are resident, hottest first, and of that only the segments that changed.
+//!
+//! A round looks once over the frames of the pool and then makes one segment after the other. What it holds between two steps is eight
+//! bytes for each page, under a lease.
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use plimsoll_log::glsn::Position;
+use plimsoll_log::log::Log;
+use plimsoll_memory::budget::{Kind as Memory, Lease};
+
+use crate::error::Result;
+use crate::warm::files::{FileName, Files};
+use crate::warm::image::{self, SEGMENT_BYTES_MAX};
+use crate::warm::pages::{BodyWriter, PageRun};
+use crate::warm::segment::{HEADER_BYTES, Header, Kind, SegmentOnDisk, body_sum, seal};
+use crate::warm::{Counts, Ground, nanos};
+
+/// When the image is written, and what is known of the one on disk.
+#[derive(Debug)]
+pub(super) struct Saver {
+    due: u64,
+    /// By number: the segments that this process wrote, or read.
+    written: Vec<Option<SegmentOnDisk>>,
+    round: Option<Round>,
+}
+
+/// A round that is under way.
+#[derive(Debug)]
+struct Round {
+    position: Position,
+    /// The names that `pages` count.
+    names: Vec<FileName>,
+    /// Sorted: 1 bit cold, 31 bits the file's place in `names`, 32 bits the page.
+    pages: Vec<u64>,
+    next: usize,
+    /// The segment that is made next.
+    number: u32,
+    changed: bool,
+    _lease: Lease,
+}
+
+const COLD: u64 = 1 << 63;
+const FILES_MAX: usize = 1 << 31;
+
+/// What came of a segment.
+enum Made {
+    /// There was none left to make.
+    None,
+    /// It is on disk as it is.
+    Same,
+    /// It was written: so many bytes.
+    Wrote(u64),
+}
+
+impl Saver {
+    /// The first round is due at `due`, by the clock that never goes back.
+    pub(super) fn new(due: u64) -> Self {
+        Self { due, written: Vec::new(), round: None }
+    }
+
+    /// When there is something to do.
+    pub(super) fn due(&self) -> u64 {
+        if self.round.is_some() { 0 } else { self.due }
+    }
+
+    pub(super) fn is_due(&self, now: u64) -> bool {
+        self.due() <= now
+    }
+
+    /// A segment stands on disk so.
+    pub(super) fn knows(&mut self, segment: SegmentOnDisk) {
+        let at = segment.number as usize;
+        if self.written.len() <= at {
+            self.written.resize(at + 1, None);
+        }
+        self.written[at] = Some(segment);
+    }
+
+    /// Begins a round, or goes on with one until a segment was written; how many bytes that were.
+    pub(super) fn step(&mut self, ground: &Ground, counts: &Counts, now: u64) -> Result<u64> {
+        let wrote = self.go_on(ground, counts);
+        if self.round.is_none() {
+            self.due = now.saturating_add(nanos(ground.interval));
+        }
+        wrote
+    }
+
+    /// Makes a whole round, or what is left of one and then a whole one.
+    pub(super) fn finish(&mut self, ground: &Ground, counts: &Counts) -> Result<()> {
+        // What is under way is older than what can be written now.
+        self.round = None;
+        loop {
+            self.go_on(ground, counts)?;
+            if self.round.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn go_on(&mut self, ground: &Ground, counts: &Counts) -> Result<u64> {
+        let round = match self.round.take() {
+            Some(round) => round,
+            None => {
+                self.compare_with_disk(ground)?;
+                match Round::begin(ground)? {
+                    Some(round) => round,
+                    // A cache without a page that is worth it says nothing against the image.
+                    None => return Ok(0),
+                }
+            }
+        };
+        let wrote = self.make_segments(round, ground, counts);
+        if wrote.is_err() {
+            // What stands on disk is found out anew.
+            self.written.clear();
+        }
+        wrote
+    }
+
+    /// Makes segments until one was written; puts the round back unless that was all.
+    fn make_segments(&mut self, mut round: Round, ground: &Ground, counts: &Counts) -> Result<u64> {
+        loop {
+            match self.make_segment(&mut round, ground)? {
+                Made::Same => {}
+                Made::Wrote(bytes) => {
+                    counts.segments.fetch_add(1, Ordering::Relaxed);
+                    counts.bytes.fetch_add(bytes, Ordering::Relaxed);
+                    self.round = Some(round);
+                    return Ok(bytes);
+                }
+                Made::None => {
+                    let (disk, dir) = (&*ground.disk, &ground.dir);
+                    self.written.truncate(round.number as usize);
+                    let removed = image::remove_from(disk, dir, Kind::Pages, round.number)?;
+                    if removed || round.changed {
+                        disk.sync_dir(dir)?;
+                    }
+                    return Ok(0);
+                }
+            }
+        }
+    }
+
+    fn make_segment(&mut self, round: &mut Round, ground: &Ground) -> Result<Made> {
+        if round.next == round.pages.len() {
+            return Ok(Made::None);
+        }
+        let mut bytes = ground.budget.take(Memory::Staging)?;
+        let bytes = &mut bytes[..SEGMENT_BYTES_MAX];
+        let (len, entries) = round.fill(&mut bytes[HEADER_BYTES..]);
+        let bytes = &mut bytes[..HEADER_BYTES + len];
+        let number = round.number;
+        let sum = body_sum(Kind::Pages, number, &bytes[HEADER_BYTES..]);
+        let written = SegmentOnDisk { number, sum, bytes: bytes.len() as u64 };
+        round.number += 1;
+        let at = number as usize;
+        if self.written.get(at) == Some(&Some(written)) {
+            return Ok(Made::Same);
+        }
+        let header = Header { kind: Kind::Pages, log_id: ground.log.id(), position: round.position, entries };
+        seal(&header, number, bytes);
+        put(ground, number, bytes)?;
+        round.changed = true;
+        self.knows(written);
+        Ok(Made::Wrote(written.bytes))
+    }
+
+    /// Forgets what is not on disk any more as it was written.
+    fn compare_with_disk(&mut self, ground: &Ground) -> io::Result<()> {
+        let there = image::list(&*ground.disk, &ground.dir, Kind::Pages)?;
+        for (number, written) in self.written.iter_mut().enumerate() {
+            let bytes = there.iter().find(|(found, _)| *found as usize == number).map(|(_, bytes)| *bytes);
+            *written = written.filter(|written| Some(written.bytes) == bytes);
+        }
+        Ok(())
+    }
+}
+
+/// Writes a segment, into a folder that is made if it is not there.
+fn put(ground: &Ground, number: u32, bytes: &[u8]) -> io::Result<()> {
+    let (disk, dir) = (&*ground.disk, &ground.dir);
+    match image::write(disk, dir, Kind::Pages, number, bytes) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            disk.create_dir(dir)?;
+            let parent = dir.parent().expect("the image's folder stands in the store's");
+            disk.sync_dir(parent)?;
+            image::write(disk, dir, Kind::Pages, number, bytes)
+        }
+        written => written,
+    }
+}
+
+impl Round {
+    /// Looks over the pool; `None` if nothing in it is worth having again.
+    fn begin(ground: &Ground) -> Result<Option<Self>> {
+        let position = ground.log.position();
+        let files = Files::now(ground)?;
+        let count = files.all().len().min(FILES_MAX);
+        // By the pool's id of the file, to its place among the names.
+        let mut places: Vec<(u64, u32)> = Vec::new();
+        let frames = ground.pool.frames_held();
+        let bytes = frames * size_of::<u64>() + count * (size_of::<(u64, u32)>() + size_of::<FileName>());
+        let lease = ground.budget.lease(Memory::Metadata, bytes as u64)?;
+        places.reserve_exact(count);
+        places.extend(files.all()[..count].iter().zip(0..).map(|(file, place)| (file.file.id(), place)));
+        places.sort_unstable();
+        let mut pages = Vec::with_capacity(frames);
+        ground.pool.residents(&mut |page| {
+            let place = places.binary_search_by_key(&page.file, |place| place.0);
+            // The pool may have grown since.
+            if let Ok(at) = place
+                && pages.len() < frames
+            {
+                let cold = if page.hot { 0 } else { COLD };
+                pages.push(cold | u64::from(places[at].1) << 32 | u64::from(page.number));
+            }
+        });
+        pages.sort_unstable();
+        // A page that changed its frame meanwhile was seen twice.
+        pages.dedup();
+        let names = files.all()[..count].iter().map(|file| file.name).collect();
+        let round = Self { position, names, pages, next: 0, number: 0, changed: false, _lease: lease };
+        Ok(Some(round).filter(|round| !round.pages.is_empty()))
+    }
+
+    /// Fills the body of a segment; its bytes, and how many pages it names.
+    fn fill(&mut self, body: &mut [u8]) -> (usize, u64) {
+        let mut writer = BodyWriter::new(body);
+        while let Some(run) = self.run_at(self.next) {
+            if !writer.push(run) {
+                break;
+            }
+            self.next += run.count as usize;
+        }
+        writer.finish()
+    }
+
+    /// The pages from the one at `at` on that follow each other.
+    fn run_at(&self, at: usize) -> Option<PageRun> {
+        let first = *self.pages.get(at)?;
+        let count = self.pages[at..].iter().zip(first..).take_while(|(page, wanted)| **page == *wanted).count();
+        Some(PageRun {
+            file: self.names[(first >> 32) as usize & (FILES_MAX - 1)],
+            hot: first & COLD == 0,
+            first: first as u32,
+            count: count as u32,
+        })
+    }
+}

@@ -1,0 +1,462 @@
+//! Warm restarts: what was hot is there again, whatever happened to the store or to the image in between, and no answer is ever wrong.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll::{Db, Keyspace, Options, Retention, WarmStats, delete_warm_image, warm_image};
+use plimsoll_disk::clock::ManualClock;
+use plimsoll_disk::lying::LyingDisk;
+use plimsoll_disk::vfs::{Caching, Disk, Open};
+
+const STORE: &str = "/store";
+const KEYS: u32 = 12_000;
+const INTERVAL: Duration = Duration::from_secs(30);
+
+/// A disk and a clock.
+struct World {
+    disk: LyingDisk,
+    clock: Arc<ManualClock>,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        Self { disk: LyingDisk::new(seed), clock: Arc::new(ManualClock::new(1_780_000_000_000_000)) }
+    }
+
+    /// The same, as a process finds it after this one was killed.
+    fn after_a_kill(&self) -> Self {
+        Self { disk: self.disk.snapshot(), clock: Arc::new(ManualClock::new(1_780_000_100_000_000)) }
+    }
+
+    fn options(&self) -> Options {
+        Options::new()
+            .memory_bytes(16 << 20)
+            .segment_bytes(1 << 20)
+            .background(false)
+            .warm_interval(INTERVAL)
+            .world(Arc::new(self.disk.clone()), Arc::clone(&self.clock) as _)
+    }
+
+    fn open(&self) -> Db {
+        Db::open(STORE, self.options()).unwrap()
+    }
+
+    /// Does what there is to do, and lets the time pass that it may take.
+    fn work(&self, db: &Db) {
+        loop {
+            while db.step().unwrap() {}
+            if !db.stats().warm.restoring {
+                return;
+            }
+            self.clock.advance(Duration::from_millis(100));
+        }
+    }
+
+    /// Lets an interval pass and does what is due.
+    fn pass_an_interval(&self, db: &Db) {
+        self.clock.advance(INTERVAL);
+        for _ in 0..10 {
+            while db.step().unwrap() {}
+            self.clock.advance(Duration::from_millis(100));
+        }
+    }
+
+    fn image(&self) -> Vec<PathBuf> {
+        let dir = Path::new(STORE).join("warm");
+        match self.disk.entry(&dir).unwrap() {
+            None => Vec::new(),
+            Some(_) => self.disk.list(&dir).unwrap().into_iter().map(|entry| dir.join(entry.name)).collect(),
+        }
+    }
+
+    fn read(&self, path: &Path) -> Vec<u8> {
+        let file = self.disk.open(path, Open::Read, Caching::Buffered).unwrap();
+        let mut bytes = vec![0; file.len().unwrap() as usize];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    }
+
+    fn write(&self, path: &Path, bytes: &[u8]) {
+        if self.disk.entry(path).unwrap().is_some() {
+            self.disk.remove(path).unwrap();
+        }
+        let file = self.disk.open(path, Open::CreateNew, Caching::Buffered).unwrap();
+        file.write_at(bytes, 0).unwrap();
+    }
+}
+
+fn key(number: u32) -> [u8; 4] {
+    number.wrapping_mul(0x9e37_79b1).to_be_bytes()
+}
+
+/// Small values stand in leaves, every seventh in the log.
+fn value(number: u32, round: u8) -> Vec<u8> {
+    let bytes = if number.is_multiple_of(7) { 1500 } else { 300 };
+    (0..bytes).map(|at: u32| (at.wrapping_mul(7).wrapping_add(number)) as u8 ^ round).collect()
+}
+
+fn put(db: &Db, keyspace: &Keyspace, numbers: impl Iterator<Item = u32>, round: u8) {
+    let mut tx = db.begin();
+    for (at, number) in numbers.enumerate() {
+        tx.put(keyspace, &key(number), &value(number, round)).unwrap();
+        if at % 500 == 499 {
+            tx.commit().unwrap();
+            tx = db.begin();
+        }
+    }
+    tx.commit().unwrap();
+}
+
+/// Those that are asked for again and again: every sixth.
+fn hot() -> impl Iterator<Item = u32> {
+    (0..KEYS).filter(|number| key(*number)[0] < 40)
+}
+
+fn read_hot(db: &Db, keyspace: &Keyspace, round: u8) {
+    let snapshot = db.snapshot();
+    for number in hot() {
+        assert_eq!(snapshot.get(keyspace, &key(number)).unwrap().unwrap(), &value(number, round)[..]);
+    }
+}
+
+/// A store with some keys in runs, of which some are hot in memory.
+fn warm_store(world: &World) -> (Db, Keyspace) {
+    let db = world.open();
+    let keyspace = db.create_keyspace("objects", Retention::Latest).unwrap();
+    put(&db, &keyspace, 0..KEYS, 0);
+    db.compact().unwrap();
+    world.work(&db);
+    for _ in 0..2 {
+        read_hot(&db, &keyspace, 0);
+    }
+    (db, keyspace)
+}
+
+/// Opens, restores what there is, and says what came of it and how many pages the hot keys then still cost.
+fn reopened(world: &World, options: Options, round: u8) -> (WarmStats, u64, Vec<String>) {
+    let db = Db::open(STORE, options).unwrap();
+    let keyspace = db.keyspace("objects").unwrap();
+    world.work(&db);
+    let before = db.stats();
+    read_hot(&db, &keyspace, round);
+    let loads = db.stats().pool.loads - before.pool.loads;
+    assert!(before.memory.peak_bytes <= before.memory.limit_bytes);
+    db.close().unwrap();
+    (before.warm, loads, before.warnings)
+}
+
+fn assert_warm(world: &World, round: u8) {
+    let (warm, loads, warnings) = reopened(world, world.options(), round);
+    assert!(warm.pages_restored > 50 && warm.on && !warm.restoring, "{warm:?}");
+    // Offset tables of the log are not part of an image.
+    assert!(loads * 20 < warm.pages_restored, "what was hot is there but for {loads} pages: {warm:?}");
+    assert_eq!(warnings, Vec::<String>::new());
+}
+
+#[test]
+fn what_was_hot_is_there_again_after_a_close() {
+    let world = World::new(1);
+    let (db, _) = warm_store(&world);
+    db.close().unwrap();
+    // More than once: the image of a warm store is as good as the first.
+    for _ in 0..3 {
+        assert_warm(&world, 0);
+    }
+}
+
+#[test]
+fn without_an_image_the_same_reads_go_to_the_disk() {
+    let world = World::new(1);
+    let (db, _) = warm_store(&world);
+    db.close().unwrap();
+    let images = world.image();
+    let (warm, loads, _) = reopened(&world, world.options().warm(false), 0);
+    assert_eq!(warm, WarmStats::default());
+    assert!(loads > 50);
+    assert_eq!(world.image(), images, "what is switched off leaves the image alone");
+}
+
+#[test]
+fn what_was_hot_is_there_again_after_a_kill_or_a_power_cut() {
+    let world = World::new(2);
+    let (db, keyspace) = warm_store(&world);
+    world.pass_an_interval(&db);
+    // What was committed since the image: in the memtable, and in a run that the image cannot know.
+    put(&db, &keyspace, hot().step_by(3), 1);
+    db.flush().unwrap();
+    put(&db, &keyspace, hot().step_by(5), 2);
+    let expected = |number: u32, at: usize| match at {
+        at if at.is_multiple_of(5) => value(number, 2),
+        at if at.is_multiple_of(3) => value(number, 1),
+        _ => value(number, 0),
+    };
+    let killed = world.after_a_kill();
+    let power_cut = world.after_a_kill();
+    power_cut.disk.cut_power();
+    power_cut.disk.restore_power();
+    for world in [killed, power_cut] {
+        let db = world.open();
+        world.work(&db);
+        let stats = db.stats();
+        assert!(stats.warm.pages_restored > 50, "{stats:?}");
+        assert_eq!(stats.warnings, Vec::<String>::new());
+        let keyspace = db.keyspace("objects").unwrap();
+        for (at, number) in hot().enumerate() {
+            assert_eq!(db.snapshot().get(&keyspace, &key(number)).unwrap().unwrap(), &expected(number, at)[..]);
+        }
+    }
+}
+
+#[test]
+fn nothing_is_written_where_nothing_changed_and_what_was_deleted_is_written_again() {
+    let world = World::new(3);
+    let (db, keyspace) = warm_store(&world);
+    world.pass_an_interval(&db);
+    let first = db.stats().warm;
+    assert!(first.segments_written > 0, "{first:?}");
+    world.pass_an_interval(&db);
+    assert_eq!(db.stats().warm, first);
+    let bytes = delete_warm_image(STORE, &world.options()).unwrap();
+    assert_eq!((bytes, world.image()), (first.bytes_written, Vec::new()));
+    assert_eq!(warm_image(STORE, &world.options()).unwrap().segments, 0);
+    world.pass_an_interval(&db);
+    assert_eq!(db.stats().warm.segments_written, 2 * first.segments_written);
+    read_hot(&db, &keyspace, 0);
+    let written = db.stats().warm.segments_written;
+    db.close().unwrap();
+    let image = warm_image(STORE, &world.options()).unwrap();
+    assert_eq!((image.segments, image.bytes), (first.segments_written, bytes), "written: {written}");
+    assert!(image.pages > 50 && image.problem.is_none() && image.newest_glsn > 0, "{image:?}");
+    assert_warm(&world, 0);
+}
+
+#[test]
+fn a_short_visit_with_a_small_budget_leaves_the_image_as_it_is() {
+    let world = World::new(4);
+    let db = Db::open(STORE, world.options().memory_bytes(64 << 20)).unwrap();
+    let keyspace = db.create_keyspace("objects", Retention::Latest).unwrap();
+    let large = |number: u32| [value(number, 0), value(number, 1), value(number, 2)].concat();
+    for numbers in (0..20_000).collect::<Vec<u32>>().chunks(500) {
+        let mut tx = db.begin();
+        numbers.iter().for_each(|&number| tx.put(&keyspace, &key(number), &large(number)).unwrap());
+        tx.commit().unwrap();
+    }
+    db.compact().unwrap();
+    for _ in 0..2 {
+        (0..20_000).for_each(|number| assert!(db.snapshot().get(&keyspace, &key(number)).unwrap().is_some()));
+    }
+    db.close().unwrap();
+    let image = warm_image(STORE, &world.options()).unwrap();
+    assert!(image.pages * (16 << 10) > 20 << 20, "more than the small budget: {image:?}");
+    let files: Vec<_> = world.image().iter().map(|path| world.read(path)).collect();
+    let db = world.open();
+    world.work(&db);
+    let stats = db.stats();
+    assert!(stats.warm.pages_restored > 100 && stats.warm.pages_restored < image.pages, "{stats:?}");
+    assert_eq!(stats.pool.evictions, 0, "nobody leaves for what comes back");
+    db.close().unwrap();
+    assert_eq!(world.image().iter().map(|path| world.read(path)).collect::<Vec<_>>(), files);
+    let db = world.open();
+    world.work(&db);
+    world.clock.advance(INTERVAL);
+    db.close().unwrap();
+    assert!(warm_image(STORE, &world.options()).unwrap().pages < image.pages, "who stays has an image of its own");
+}
+
+#[test]
+fn a_reader_takes_the_image_in_and_writes_nothing() {
+    let world = World::new(5);
+    let (db, _) = warm_store(&world);
+    db.close().unwrap();
+    let files: Vec<_> = world.image().iter().map(|path| world.read(path)).collect();
+    let db = Db::open(STORE, world.options().read_only(true)).unwrap();
+    let keyspace = db.keyspace("objects").unwrap();
+    read_hot(&db, &keyspace, 0);
+    db.close().unwrap();
+    assert_eq!(world.image().iter().map(|path| world.read(path)).collect::<Vec<_>>(), files);
+}
+
+/// A small store and its image, of one segment.
+fn small_store(world: &World) -> PathBuf {
+    let db = world.open();
+    let keyspace = db.keyspace("objects").unwrap();
+    put(&db, &keyspace, 0..300, 0);
+    db.flush().unwrap();
+    for number in (0..300).chain(0..300) {
+        assert!(db.snapshot().get(&keyspace, &key(number)).unwrap().is_some());
+    }
+    db.close().unwrap();
+    let image = world.image();
+    assert_eq!(image.len(), 1);
+    image[0].clone()
+}
+
+/// Opens a store whose image is not to be believed: nothing of it is taken in, one warning, and all answers are right.
+fn assert_ignored(world: &World, what: &str, why: &str) {
+    let db = world.open();
+    let keyspace = db.keyspace("objects").unwrap();
+    world.work(&db);
+    let stats = db.stats();
+    assert_eq!((stats.warm.pages_restored, stats.warnings.len()), (0, 1), "{what}: {stats:?}");
+    assert!(stats.warnings[0].contains("the warm image is ignored"), "{what}: {:?}", stats.warnings);
+    assert!(stats.warnings[0].contains(why), "{what}: {:?}", stats.warnings);
+    for number in (0..300).step_by(41) {
+        assert_eq!(db.snapshot().get(&keyspace, &key(number)).unwrap().unwrap(), &value(number, 0)[..]);
+    }
+}
+
+#[test]
+fn an_image_that_is_cut_anywhere_or_has_any_byte_changed_is_ignored_with_one_warning() {
+    let world = World::new(6);
+    let path = small_store(&world);
+    let bytes = world.read(&path);
+    for len in 0..bytes.len() {
+        let world = world.after_a_kill();
+        world.write(&path, &bytes[..len]);
+        assert_ignored(&world, &format!("cut at {len}"), "it is");
+    }
+    for at in 0..bytes.len() {
+        let world = world.after_a_kill();
+        world.disk.corrupt(&path, at as u64, 1 << (at % 8)).unwrap();
+        assert_ignored(&world, &format!("byte {at}"), "it");
+    }
+}
+
+#[test]
+fn an_image_of_another_store_is_ignored() {
+    let (world, other) = (World::new(7), World::new(70));
+    let (path, foreign) = (small_store(&world), small_store(&other));
+    world.write(&path, &other.read(&foreign));
+    assert_ignored(&world, "foreign", "another store");
+}
+
+#[test]
+fn an_image_ahead_of_the_log_and_one_of_a_fork_are_ignored() {
+    let world = World::new(8);
+    let path = small_store(&world);
+    let copy = world.after_a_kill();
+    // The two copies go on with different pasts; one of them comes further.
+    for (world, commits) in [(&world, 2u32), (&copy, 3)] {
+        let db = world.open();
+        let keyspace = db.keyspace("objects").unwrap();
+        world.work(&db);
+        for number in 0..commits {
+            put(&db, &keyspace, std::iter::once(1000 + number), commits as u8);
+        }
+        for number in (0..300).chain(1000..1002).chain(1000..1002) {
+            assert!(db.snapshot().get(&keyspace, &key(number)).unwrap().is_some());
+        }
+        // Something that is not in the image yet, so that it is written anew.
+        db.flush().unwrap();
+        db.snapshot().get(&keyspace, &key(1000)).unwrap();
+        db.close().unwrap();
+    }
+    let (ours, theirs) = (world.read(&path), copy.read(&path));
+    assert_ne!(ours, theirs);
+    world.write(&path, &theirs);
+    assert_ignored(&world, "ahead", "the log ends at");
+    copy.write(&path, &ours);
+    assert_ignored(&copy, "fork", "another past");
+}
+
+#[test]
+fn an_older_image_of_the_same_store_is_taken_in_as_far_as_its_files_are_there() {
+    let world = World::new(9);
+    let path = small_store(&world);
+    let old = world.read(&path);
+    let db = world.open();
+    let keyspace = db.keyspace("objects").unwrap();
+    put(&db, &keyspace, 0..300, 1);
+    db.compact().unwrap();
+    db.close().unwrap();
+    world.write(&path, &old);
+    let db = world.open();
+    world.work(&db);
+    let stats = db.stats();
+    assert!(stats.warm.pages_gone > 0, "{stats:?}");
+    assert_eq!(stats.warnings, Vec::<String>::new());
+    for number in 0..300 {
+        assert_eq!(db.snapshot().get(&keyspace, &key(number)).unwrap().unwrap(), &value(number, 1)[..]);
+    }
+}
+
+#[test]
+fn a_power_cut_at_any_sync_of_the_image_leaves_the_old_one_or_the_new_one() {
+    let world = World::new(10);
+    let (db, keyspace) = warm_store(&world);
+    world.pass_an_interval(&db);
+    let before = world.disk.sync_count();
+    (0..KEYS).step_by(3).for_each(|number| assert!(db.snapshot().get(&keyspace, &key(number)).unwrap().is_some()));
+    let at_rest = world.after_a_kill();
+    world.pass_an_interval(&db);
+    let syncs = world.disk.sync_count() - before;
+    assert!(syncs >= 2, "a segment and its name");
+    drop(db);
+    for sync in 1..=syncs {
+        for seed in 0..8 {
+            let world = at_rest.after_a_kill();
+            let db = world.open();
+            world.work(&db);
+            let keyspace = db.keyspace("objects").unwrap();
+            (0..KEYS)
+                .step_by(2)
+                .for_each(|number| assert!(db.snapshot().get(&keyspace, &key(number)).unwrap().is_some()));
+            world.disk.reseed(seed * 100 + sync);
+            world.disk.cut_power_at_sync(world.disk.sync_count() + sync);
+            world.clock.advance(INTERVAL);
+            while !world.disk.power_is_cut() && matches!(db.step(), Ok(true)) {
+                world.clock.advance(Duration::from_millis(100));
+            }
+            assert!(world.disk.power_is_cut(), "at sync {sync} of {syncs}");
+            drop(db);
+            world.disk.restore_power();
+            let db = world.open();
+            world.work(&db);
+            let stats = db.stats();
+            assert!(stats.warm.pages_restored > 50, "sync {sync}, seed {seed}: {stats:?}");
+            assert_eq!(stats.warnings, Vec::<String>::new(), "sync {sync}, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn trouble_with_the_disk_is_told_and_is_no_error_of_the_store() {
+    let world = World::new(11);
+    let (db, keyspace) = warm_store(&world);
+    world.disk.fill_up(Some(0));
+    world.pass_an_interval(&db);
+    let told = db.stats().warm.last_error;
+    assert!(told.is_some(), "{told:?}");
+    world.disk.fill_up(None);
+    world.pass_an_interval(&db);
+    assert_eq!(db.stats().warm.last_error, None);
+    read_hot(&db, &keyspace, 0);
+    db.close().unwrap();
+    assert_warm(&world, 0);
+}
+
+#[test]
+fn a_store_with_threads_restores_beside_its_readers() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let options = Options::new().memory_bytes(16 << 20).segment_bytes(1 << 20);
+    let db = Db::open(&path, options.clone()).unwrap();
+    let keyspace = db.keyspace("objects").unwrap();
+    put(&db, &keyspace, 0..KEYS, 0);
+    db.compact().unwrap();
+    for _ in 0..2 {
+        read_hot(&db, &keyspace, 0);
+    }
+    db.close().unwrap();
+    let db = Db::open(&path, options).unwrap();
+    read_hot(&db, &keyspace, 0);
+    while db.stats().warm.restoring {
+        read_hot(&db, &keyspace, 0);
+    }
+    let before = db.stats();
+    read_hot(&db, &keyspace, 0);
+    assert_eq!(db.stats().pool.loads, before.pool.loads);
+    assert!(before.warm.on && before.warnings.is_empty(), "{before:?}");
+    db.close().unwrap();
+}
