@@ -14,3 +14,4 @@ mod memory;
 mod review;
 mod tidy;
 mod warm;
+mod warm_law;
