@@ -16,7 +16,7 @@ use crate::quiet;
 use crate::results::Results;
 use crate::statistics::{Interval, interval, median, quantile};
 use crate::table::{self, number};
-use crate::work_folder::Places;
+use crate::work_folder::{Places, copy_folder};
 
 const SETTINGS: [Setting; 3] = [Setting::Resident, Setting::ResidentFresh, Setting::SmallCache];
 
@@ -238,15 +238,6 @@ fn reached(ratio: Interval, goal: f64) -> String {
         _ => "hardly",
     };
     word.to_owned()
-}
-
-fn copy_folder(from: &std::path::Path, to: &std::path::Path) -> Result<()> {
-    std::fs::create_dir_all(to)?;
-    for entry in std::fs::read_dir(from)? {
-        let entry = entry?;
-        std::fs::copy(entry.path(), to.join(entry.file_name()))?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

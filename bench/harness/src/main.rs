@@ -2,21 +2,31 @@
 
 mod allocations;
 mod appender;
+mod bigger;
 mod cgroup;
 mod child;
 mod counting_disk;
+mod cpu_quiet;
+mod evictor;
+mod fio;
+mod hits;
 mod kuzu;
 mod launch;
 mod line;
 mod log_append;
 mod log_peer;
 mod log_scan;
+mod misses;
+mod page_cache;
 mod pairs;
 mod payload;
 mod peer;
 mod quiet;
+mod reads_by_thread;
 mod report;
 mod results;
+mod row_store;
+mod scan_resistance;
 mod sizes;
 mod statistics;
 mod table;
@@ -52,6 +62,16 @@ enum Command {
     Pairs(pairs::Pairs),
     /// Whether each workload stays under its memory line
     Line(line::Line),
+    /// What a read of a resident page costs, against other caches and a load of this machine
+    Hits(hits::Hits),
+    /// Pages that are not in the pool, at random and in order, against fio (needs fio)
+    Misses(misses::Misses),
+    /// Whether hot rows stay in memory beside a walk over everything, and beside a full compaction
+    ScanResistance(scan_resistance::ScanResistance),
+    /// A store on a full pool, with the evictor and without
+    Evictor(evictor::EvictorBench),
+    /// Whether more memory ever makes a store slower: replays of a Git history and reads under growing budgets
+    Bigger(bigger::Bigger),
     /// The yardstick: twelve rows against the peers, under the same memory limit
     All(yardstick::All),
     /// A page about a run of the yardstick
@@ -76,6 +96,11 @@ fn main() -> Result<()> {
         Command::LogAppend(append) => append.run(&places),
         Command::Pairs(pairs) => pairs.run(&places),
         Command::Line(line) => line.run(&places),
+        Command::Hits(hits) => hits.run(&places),
+        Command::Misses(misses) => misses.run(&places),
+        Command::ScanResistance(resistance) => resistance.run(&places),
+        Command::Evictor(evictor) => evictor.run(&places),
+        Command::Bigger(bigger) => bigger.run(&places),
         Command::All(all) => all.run(&places),
         Command::Report(report) => report.run(&places),
         Command::Readme(readme) => readme.run(&places),

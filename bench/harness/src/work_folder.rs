@@ -74,6 +74,21 @@ pub(crate) fn bytes_on_disk(folder: &Path) -> u64 {
     sizes.sum()
 }
 
+/// Copies the files of a folder into a new one, and those below.
+pub(crate) fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.metadata()?.is_dir() {
+            copy_folder(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}
+
 /// Takes the files of a folder and below out of the page cache, so that the next reader starts cold.
 pub(crate) fn drop_from_page_cache(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder)? {

@@ -6,13 +6,13 @@
 //! failed cell: the rest goes on, and what was measured up to then is in the results.
 
 mod cell;
-mod data;
+pub(crate) mod data;
 mod own_rows;
 mod row;
 mod scale;
 mod session;
 mod worker;
-mod zipf;
+pub(crate) mod zipf;
 
 use std::path::PathBuf;
 use std::time::Instant;

@@ -1,0 +1,52 @@
+//! Waits until this process has nothing to do in the background, so that what one contestant left does not fall into the next one's turn.
+
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// How long a look takes, and how much processor time of it may be used.
+const LOOK: Duration = Duration::from_millis(40);
+const BUSY_MAX: Duration = Duration::from_millis(4);
+
+/// Waits, for `patience` at most; whether it became quiet.
+pub(crate) fn wait(patience: Duration) -> bool {
+    let began = Instant::now();
+    loop {
+        let before = used();
+        std::thread::sleep(LOOK);
+        if used().saturating_sub(before) <= BUSY_MAX {
+            return true;
+        }
+        if began.elapsed() >= patience {
+            return false;
+        }
+    }
+}
+
+/// Processor time of the process.
+fn used() -> Duration {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn a_process_that_works_is_not_quiet_and_becomes_so() {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            assert!(!wait(Duration::from_millis(100)));
+            stop.store(true, Ordering::Relaxed);
+        });
+        // Other tests may be at work in this process: no more than that it comes back is asked.
+        wait(Duration::from_millis(100));
+    }
+}
