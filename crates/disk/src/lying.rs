@@ -19,9 +19,11 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::io::Errno;
 
+use crate::clock::ManualClock;
 use crate::image::{PAGE_BYTES, end_of};
 use crate::lying::bytes::Bytes;
 use crate::lying::names::DurableNames;
@@ -56,6 +58,8 @@ pub struct Injected {
     pub failed_syncs: u64,
     /// Writes that found no space.
     pub refused_writes: u64,
+    /// Reads and syncs that took time.
+    pub slow_calls: u64,
 }
 
 /// A disk in memory that lies by seed.
@@ -80,6 +84,7 @@ struct State {
     fail_reads: f64,
     flip_bits: f64,
     pages_max: Option<u64>,
+    slow: Option<(Arc<ManualClock>, Duration)>,
     injected: Injected,
     /// Chooses what survives. Apart from `read_random`, so that a read more or less does not change it.
     crash_random: Random,
@@ -162,6 +167,11 @@ impl LyingDisk {
         state.pages_max = free_bytes.map(|bytes| state.pages_used() + bytes / PAGE_BYTES);
     }
 
+    /// Lets each read and each sync take up to `most` of this clock's time; `None`: none.
+    pub fn slow_down(&self, slow: Option<(Arc<ManualClock>, Duration)>) {
+        self.state().slow = slow;
+    }
+
     /// What was done to the disk's users so far.
     pub fn injected(&self) -> Injected {
         self.state().injected
@@ -212,6 +222,7 @@ impl State {
             fail_reads: 0.0,
             flip_bits: 0.0,
             pages_max: None,
+            slow: None,
             injected: Injected::default(),
             crash_random: Random::new(0),
             read_random: Random::new(0),
@@ -285,7 +296,17 @@ impl State {
         }
     }
 
+    /// Lets time pass.
+    fn take_time(&mut self) {
+        if let Some((clock, most)) = &self.slow {
+            let nanos = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX).saturating_add(1);
+            clock.advance(Duration::from_nanos(self.read_random.below(nanos)));
+            self.injected.slow_calls += 1;
+        }
+    }
+
     fn read(&mut self, id: NodeId, path: &Path, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.take_time();
         if self.read_random.chance(self.fail_reads) {
             self.injected.failed_reads += 1;
             return Err(at_path(path, Errno::IO));
@@ -362,6 +383,7 @@ impl State {
     /// Counts a sync and says how it ends.
     fn begin_sync(&mut self) -> Sync {
         self.sync_count += 1;
+        self.take_time();
         if self.cut_at_sync.is_some_and(|n| self.sync_count >= n) {
             self.cut_power();
             return Sync::IsCut { after: self.crash_random.chance(0.5) };

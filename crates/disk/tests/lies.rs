@@ -617,3 +617,23 @@ fn other_seeds_show_other_outcomes_of_one_crash() {
         .collect();
     assert!(outcomes.len() > 10, "{}", outcomes.len());
 }
+
+#[test]
+fn a_slow_disk_takes_the_clocks_time_and_a_healed_one_none() {
+    use plimsoll_disk::clock::{Clock, ManualClock};
+    let (disk, clock) = (LyingDisk::new(1), std::sync::Arc::new(ManualClock::new(0)));
+    let most = std::time::Duration::from_millis(3);
+    disk.slow_down(Some((std::sync::Arc::clone(&clock), most)));
+    let file = disk.open(Path::new("file"), Open::CreateNew, Caching::Buffered).unwrap();
+    file.write_at(b"x", 0).unwrap();
+    for _ in 0..20 {
+        file.sync().unwrap();
+        file.read_at(&mut [0], 0).unwrap();
+    }
+    let taken = clock.monotonic_nanos();
+    assert!((1..=40 * 3_000_000).contains(&taken), "{taken}");
+    assert_eq!(disk.injected().slow_calls, 40);
+    disk.slow_down(None);
+    file.sync().unwrap();
+    assert_eq!(clock.monotonic_nanos(), taken);
+}
