@@ -190,6 +190,18 @@ impl Db {
         steps::step(&self.store)
     }
 
+    /// As [`Db::step`], but the kinds of work are asked for one in another order: from number `first` on. For simulations.
+    #[doc(hidden)]
+    pub fn step_from(&self, first: usize) -> Result<bool> {
+        steps::step_from(&self.store, first)
+    }
+
+    /// Forgets every page that nobody has pinned. No answer may change. For simulations.
+    #[doc(hidden)]
+    pub fn drop_caches(&self) {
+        self.store.pool.clear();
+    }
+
     /// The store's id, made at its creation.
     pub fn id(&self) -> u128 {
         self.store.log.id()

@@ -101,6 +101,7 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
         background: options.background && !options.read_only,
     };
     let index = Index::open(ground, manifest, Arc::clone(&horizon) as _)?;
+    check_pointers(path, &index, &*log)?;
     let last = replay(&log, &budget, &index, checkpoint, progress)?;
     applied.store(last.0, Ordering::Release);
     let warm = options.warm.then(|| warm(path, &options, &budget, &pool, &file_log, &index)).transpose()?;
@@ -252,6 +253,19 @@ fn log_options(
         None => Mode::Create,
     };
     log
+}
+
+/// Refuses an index whose values stand where the log is trimmed: a trim waits until the manifest needs nothing there any more.
+fn check_pointers(path: &Path, index: &Index, log: &dyn Log) -> Result<()> {
+    let first = log.bounds().first;
+    match index.min_pointer().filter(|oldest| *oldest < first) {
+        None => Ok(()),
+        Some(oldest) => Err(Error::corrupt(format!(
+            "{}: the index needs entry {oldest} of the log, which begins with {first}: it is older than the log; put the whole folder back \
+             as it was at one time",
+            path.display()
+        ))),
+    }
 }
 
 /// Refuses a manifest that was not made from this log.

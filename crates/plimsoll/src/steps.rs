@@ -29,23 +29,46 @@ pub(crate) fn compact(store: &Store) -> Result<()> {
     free_log(store)
 }
 
-/// One piece of flush, compaction, or the warm image; false if there was none.
+/// One piece of background work: a sync, room in memory, flush, compaction, or the warm image; false if there was none.
 pub(crate) fn step(store: &Store) -> Result<bool> {
+    step_from(store, 0)
+}
+
+/// As [`step`], asking for work of kind number `first` before the others: none of them may count on another.
+pub(crate) fn step_from(store: &Store, first: usize) -> Result<bool> {
     store.check_writable()?;
-    if store.log.bounds().durable < store.log.readable() {
-        // What is readable and not durable is a buffered commit, which somebody must sync.
+    let kinds = [sync, make_room, flush_some, compact_some, save_warmth];
+    for number in 0..kinds.len() {
+        if kinds[(first + number) % kinds.len()](store)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Syncs what is readable and not durable: a buffered commit.
+fn sync(store: &Store) -> Result<bool> {
+    let due = store.log.bounds().durable < store.log.readable();
+    if due {
         store.file_log.sync()?;
-        return Ok(true);
     }
-    if store.upkeep.lock().unwrap_or_else(std::sync::PoisonError::into_inner).step() == evictor::Progress::Worked {
-        return Ok(true);
-    }
-    if store.index.flush_step()? == Progress::Worked {
-        return Ok(true);
-    }
-    if store.index.compact_step()? == Progress::Worked {
-        return Ok(true);
-    }
+    Ok(due)
+}
+
+fn make_room(store: &Store) -> Result<bool> {
+    let mut upkeep = store.upkeep.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    Ok(upkeep.step() == evictor::Progress::Worked)
+}
+
+fn flush_some(store: &Store) -> Result<bool> {
+    Ok(store.index.flush_step()? == Progress::Worked)
+}
+
+fn compact_some(store: &Store) -> Result<bool> {
+    Ok(store.index.compact_step()? == Progress::Worked)
+}
+
+fn save_warmth(store: &Store) -> Result<bool> {
     Ok(store.warm.as_ref().is_some_and(|warm| warm.step() == Progress::Worked))
 }
 
