@@ -10,6 +10,7 @@ use crate::faults;
 use crate::metamorphic;
 use crate::op::Op;
 use crate::op::generate::{Profile, generate};
+use crate::rot;
 use crate::world::{Setting, World};
 
 /// What a run is about.
@@ -33,11 +34,13 @@ pub enum Mode {
     Budget,
     /// The same workload under other settings.
     Metamorphic,
+    /// The bytes of the closed store rot.
+    Rot,
 }
 
 impl Mode {
     /// All of them, with their names.
-    pub const ALL: [(Mode, &str); 9] = [
+    pub const ALL: [(Mode, &str); 10] = [
         (Mode::Model, "model"),
         (Mode::EverySync, "every-sync"),
         (Mode::Crash, "crash"),
@@ -47,11 +50,13 @@ impl Mode {
         (Mode::FailedSyncs, "failed-syncs"),
         (Mode::Budget, "budget"),
         (Mode::Metamorphic, "metamorphic"),
+        (Mode::Rot, "rot"),
     ];
 
     fn profile(self) -> Profile {
         match self {
-            Mode::Model | Mode::EverySync => Profile::Model,
+            Mode::Model => Profile::Model,
+            Mode::EverySync | Mode::Rot => Profile::EverySync,
             Mode::Crash => Profile::Crash,
             Mode::FailedReads => Profile::FailedReads,
             Mode::Flips => Profile::Flips,
@@ -67,6 +72,7 @@ impl Mode {
         match self {
             Mode::EverySync => 50,
             Mode::Metamorphic => 250,
+            Mode::Rot => 80,
             _ => 400,
         }
     }
@@ -135,6 +141,7 @@ impl Case {
             Mode::FailedReads | Mode::Flips | Mode::Full | Mode::FailedSyncs => faults::run_faulty(self, ops).map(done),
             Mode::Budget => faults::run_short_of_memory(self, ops).map(done),
             Mode::Metamorphic => metamorphic::compare_settings(self, ops),
+            Mode::Rot => rot::damage(self, ops).map(|_| ()),
         }
     }
 }

@@ -10,12 +10,14 @@
 //! - when the disk is well, nothing may fail.
 
 mod check;
+mod restore;
 mod step;
 
 pub(crate) use check::inspect;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll::{CommitTicket, Db, Durability, Error, Keyspace, Retention, Snapshot, Transaction};
@@ -97,6 +99,7 @@ pub struct Driver {
     times_ordered: bool,
     trim_asked: u64,
     backups: u32,
+    kept: Option<restore::Kept>,
     answers: Vec<String>,
 }
 
@@ -122,6 +125,7 @@ impl Driver {
             times_ordered: true,
             trim_asked: 0,
             backups: 0,
+            kept: None,
             answers: Vec::new(),
         };
         driver.open_store(0)?;
@@ -184,10 +188,13 @@ impl Driver {
     /// # Errors
     /// The store is not what the model says.
     pub fn do_beside(&mut self, choice: u64) -> Outcome {
-        let op = match choice % 6 {
+        let op = match choice % 9 {
             0 => Op::Flush,
             1 => Op::Compact,
             2 if self.txs.is_empty() => return self.reopen_under_snapshots(),
+            3 | 4 => Op::DropCaches,
+            5 => Op::Memory { mebibytes: [16, 17, 64, 1024][(choice / 9 % 4) as usize] },
+            6 => Op::Work { first: (choice / 9 % 5) as u8 },
             _ => Op::Step,
         };
         self.step(&op)?;
@@ -259,6 +266,7 @@ impl Driver {
         disk.fail_reads(0.0);
         disk.flip_bits(0.0);
         disk.fill_up(None);
+        disk.slow_down(None);
         let Excuses { stopped, sync, budget, .. } = self.excuses;
         self.excuses = Excuses { stopped, sync, budget, ..Excuses::default() };
     }
@@ -284,6 +292,10 @@ impl Driver {
             Fault::Full(bytes) => {
                 disk.fill_up(Some(bytes));
                 self.excuses.full = true;
+            }
+            Fault::Slow(micros) => {
+                let most = Duration::from_micros(u64::from(micros));
+                disk.slow_down(Some((Arc::clone(&self.world.clock), most)));
             }
             Fault::Heal => self.heal(),
         }
@@ -469,6 +481,12 @@ impl Driver {
                 same("the newest moment", &newest, &submitted)?;
             }
         }
+        if self.world.setting.durability == Durability::Sync {
+            // The store looked at what is visible before it looked at what is durable.
+            ensure(newest <= bounds.durable, || {
+                format!("{newest} can be read, but only {} is durable", bounds.durable)
+            })?;
+        }
         ensure(bounds.durable <= submitted, || format!("durable is {}, submitted {submitted}", bounds.durable))?;
         self.model.acknowledge(bounds.durable);
         ensure(bounds.first >= self.model.first(), || {
@@ -539,6 +557,7 @@ fn may_drop_versions(op: &Op) -> bool {
             | Op::Advance { .. }
             | Op::Jump { .. }
             | Op::Fault(_)
+            | Op::DropCaches
             | Op::Wait
     )
 }

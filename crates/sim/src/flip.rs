@@ -14,6 +14,7 @@ use plimsoll_disk::vfs::{Caching, Disk, Open};
 use crate::driver::{Care, guarded, inspect, run};
 use crate::failure::{Failure, Outcome, ensure};
 use crate::model::Model;
+use crate::op::Op;
 use crate::op::text::parse;
 use crate::world::{Setting, World};
 
@@ -115,7 +116,15 @@ impl ClosedStore {
     /// The store is not what the model says.
     pub fn new(workload: &str) -> Outcome<Self> {
         let ops = parse(workload).map_err(Failure::new)?;
-        let driver = run(World::new(1, Setting::SMALL), Care::default(), &ops)?;
+        Self::after(World::new(1, Setting::SMALL), &ops)
+    }
+
+    /// What operations leave behind in a world.
+    ///
+    /// # Errors
+    /// The store is not what the model says.
+    pub fn after(world: World, ops: &[Op]) -> Outcome<Self> {
+        let driver = run(world, Care::default(), ops)?;
         let world = driver.world().copy();
         let failed = |error: std::io::Error| Failure::new(format!("reading the store: {error}"));
         let mut files = Vec::new();
@@ -130,6 +139,16 @@ impl ClosedStore {
             files.push((path, bytes));
         }
         Ok(Self { world, model: driver.model().clone(), files })
+    }
+
+    /// A world of its own with the store in it.
+    pub(crate) fn world(&self) -> World {
+        self.world.copy()
+    }
+
+    /// Its files, with their bytes.
+    pub(crate) fn contents(&self) -> &[(PathBuf, Vec<u8>)] {
+        &self.files
     }
 
     /// Its files, with their lengths.
@@ -163,13 +182,18 @@ impl ClosedStore {
         let world = self.world.copy();
         world.disk.corrupt(file, offset, mask).map_err(|error| Failure::new(format!("cannot be changed: {error}")))?;
         flips.bytes += 1;
+        self.look(&world, flips)
+    }
+
+    /// Looks what a damaged copy of the store says of itself.
+    pub(crate) fn look(&self, world: &World, flips: &mut Flips) -> Outcome {
         let excused = Cell::new(0u64);
         let excuse = |error: &Error| {
             let damage = is_damage(error);
             excused.set(excused.get() + u64::from(damage));
             damage
         };
-        match guarded(|| inspect(&world, &self.model, &excuse))? {
+        match guarded(|| inspect(world, &self.model, &excuse))? {
             Err(error) => {
                 flips.refused += 1;
                 ensure(is_damage(&error), || {

@@ -6,10 +6,13 @@
 //! - [`faults`]: reads fail or lie, the disk is full, syncs fail, memory is short;
 //! - [`metamorphic`]: the same workload under other budgets and other background work gives the same answers;
 //! - [`flip`]: each byte of a closed store is changed;
+//! - [`rot`]: a closed store is damaged in other ways;
 //! - [`kill`]: a child process on a real disk is killed;
-//! - [`bank`]: many threads, whose history must be serializable.
+//! - [`bank`]: many threads, whose history must be serializable;
+//! - [`stress`]: threads, kills and a budget that changes, for as long as one likes, with its memory measured from outside.
 //!
-//! A [`case`] names one run, so that its seed replays it; [`minimise`] shortens a workload that fails.
+//! A [`case`] names one run, so that its seed replays it; [`minimise`] shortens a workload that fails; [`planted`] tells whether all of this
+//! finds the bugs that it is there for.
 
 pub mod bank;
 pub mod case;
@@ -25,4 +28,7 @@ pub mod metamorphic;
 pub mod minimise;
 pub mod model;
 pub mod op;
+pub mod planted;
+pub mod rot;
+pub mod stress;
 pub mod world;

@@ -1,21 +1,27 @@
 //! Runs the simulation: `cargo run --release -p plimsoll-sim -- --seeds 200`.
 
-use std::io::{IsTerminal, Write};
+#[path = "main/planted.rs"]
+mod planted;
+#[path = "main/runs.rs"]
+mod runs;
+#[path = "main/stress.rs"]
+mod stress;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use clap::Parser;
-use plimsoll_disk::clock::{Clock, SystemClock};
+use clap::{Parser, Subcommand};
 use plimsoll_disk::random::Random;
-use plimsoll_disk::thread::spawn;
 use plimsoll_sim::case::{Case, Mode};
 use plimsoll_sim::failure::Failure;
 use plimsoll_sim::flip::{Choice, ClosedStore, Flips, PLAIN, RICH};
 use plimsoll_sim::kill::{Scenario, child};
 use plimsoll_sim::minimise::minimise;
 use plimsoll_sim::op::{Op, text};
+
+use crate::planted::PlantedArguments;
+use crate::runs::{Runs, line_of};
+use crate::stress::StressArguments;
 
 /// Runs of a failing workload, while it is shortened.
 const MINIMISE_RUNS: usize = 2000;
@@ -27,23 +33,35 @@ const MINIMISE_RUNS: usize = 2000;
 #[command(
     name = "plimsoll-sim",
     version,
+    args_conflicts_with_subcommands = true,
     after_help = "Examples:
   plimsoll-sim --seeds 200                         200 seeds of every mode
   plimsoll-sim --mode crash --seed 17              one run, again
   plimsoll-sim --mode crash --seed 17 --minimise   the same, shortened, as text
-  plimsoll-sim --mode crash --seed 17 --replay ops.txt"
+  plimsoll-sim --mode crash --seed 17 --replay ops.txt
+  plimsoll-sim --hours 2 --seed 1000               a soak: seed after seed from 1000 on
+  plimsoll-sim planted                             finds the bugs that are planted for it
+  plimsoll-sim stress --minutes 60 --svg memory.svg"
 )]
 struct Arguments {
-    /// How many seeds, from --seed or 0 on.
-    #[arg(long, default_value_t = 1)]
-    seeds: u64,
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// How many seeds, from --seed or 0 on [default: 1, or as many as there is time for].
+    #[arg(long)]
+    seeds: Option<u64>,
+    /// Begins no run after so many hours (0.5: half an hour).
+    #[arg(long)]
+    hours: Option<f64>,
+    /// Begins no run after one that failed.
+    #[arg(long)]
+    first: bool,
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Operations of a run; each mode has its own number otherwise.
     #[arg(long)]
     ops: Option<usize>,
-    /// model, every-sync, crash, failed-reads, flips, full, failed-syncs, budget, metamorphic, flip, or all.
+    /// model, every-sync, crash, failed-reads, flips, full, failed-syncs, budget, metamorphic, rot, flip, or all.
     #[arg(long, default_value = "all")]
     mode: String,
     /// Threads that run workloads at the same time.
@@ -80,6 +98,14 @@ struct Arguments {
     store: Option<PathBuf>,
 }
 
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Plants bugs in a copy of the sources, one at a time, and looks whether the simulation finds them.
+    Planted(PlantedArguments),
+    /// A store under real threads, killed and started again and again, its memory measured from outside.
+    Stress(StressArguments),
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if let Some(mib) = arguments.limit_mib {
@@ -104,6 +130,11 @@ fn run(arguments: Arguments) -> Result<bool, String> {
     if let (Some(scenario), Some(store)) = (arguments.child, &arguments.store) {
         return child::live(scenario, store).map(|()| true).map_err(|error| error.to_string());
     }
+    match &arguments.command {
+        Some(Command::Planted(planted)) => return planted::run(planted),
+        Some(Command::Stress(stress)) => return stress::run(stress),
+        None => {}
+    }
     if arguments.mode == "flip" {
         return flip(&arguments);
     }
@@ -111,19 +142,22 @@ fn run(arguments: Arguments) -> Result<bool, String> {
         "all" => Mode::ALL.iter().map(|(mode, _)| *mode).collect(),
         name => vec![name.parse::<Mode>()?],
     };
-    let seeds = arguments.seed..arguments.seed.saturating_add(arguments.seeds);
-    let cases: Vec<Case> = seeds
-        .flat_map(|seed| modes.iter().map(move |mode| Case::new(*mode, seed)))
-        .map(|case| Case { ops: arguments.ops.unwrap_or(case.ops), ..case })
-        .collect();
+    let seeds = arguments.seeds.or(arguments.hours.is_none().then_some(1));
+    let nanos_max = arguments.hours.map(|hours| (hours.max(0.0) * 3.6e12) as u64);
+    let Arguments { seed, ops, jobs, first, .. } = arguments;
+    let runs = Runs { modes, seed, seeds, nanos_max, ops, jobs, first };
     if arguments.print {
-        cases.iter().for_each(|case| print!("# {case}\n{}", text::print(&case.workload())));
+        let cases = (0..).map_while(|number| runs.case(number));
+        cases.for_each(|case| print!("# {case}\n{}", text::print(&case.workload())));
         return Ok(true);
     }
-    if let (Some(path), [case, ..]) = (&arguments.replay, &cases[..]) {
-        return replay(path, case);
+    if let (Some(path), Some(case)) = (&arguments.replay, runs.case(0)) {
+        return replay(path, &case);
     }
-    let failed = run_cases(&cases, arguments.jobs)?;
+    let report = runs.run()?;
+    runs::clear_bar();
+    let (failed, seconds) = (report.failed, report.seconds);
+    eprintln!("{} runs, {} failed, {seconds} s", report.runs, failed.len());
     if arguments.minimise {
         failed.iter().for_each(shorten);
     }
@@ -139,57 +173,6 @@ fn replay(path: &PathBuf, case: &Case) -> Result<bool, String> {
         println!("{}", line_of(case, failure));
     }
     Ok(outcome.is_ok())
-}
-
-/// Runs cases in several threads; those that failed.
-fn run_cases(cases: &[Case], jobs: u64) -> Result<Vec<Case>, String> {
-    // A panic is told in the line of its run; where it happened is told beside it.
-    let next = Arc::new(AtomicU64::new(0));
-    let shared: Arc<[Case]> = cases.into();
-    let clock = Arc::new(SystemClock::new());
-    let workers = (0..jobs.max(1)).map(|_| {
-        let (next, cases, clock) = (Arc::clone(&next), Arc::clone(&shared), Arc::clone(&clock));
-        spawn("runs", move || work_through(&next, &cases, &*clock)).map_err(|error| error.to_string())
-    });
-    let workers: Vec<_> = workers.collect::<Result<_, _>>()?;
-    let mut failed = Vec::new();
-    for worker in workers {
-        failed.extend(worker.join().map_err(|_| "a thread panicked".to_owned())?);
-    }
-    let seconds = clock.monotonic_nanos() / 1_000_000_000;
-    eprintln!("\r{} runs, {} failed, {seconds} s", cases.len(), failed.len());
-    Ok(failed)
-}
-
-fn work_through(next: &AtomicU64, cases: &[Case], clock: &dyn Clock) -> Vec<Case> {
-    let mut failed = Vec::new();
-    loop {
-        let number = next.fetch_add(1, Ordering::Relaxed);
-        let Some(case) = cases.get(number as usize) else { return failed };
-        if let Err(failure) = case.run() {
-            println!("{}", line_of(case, &failure));
-            failed.push(*case);
-        }
-        show_progress(number + 1, cases.len() as u64, clock);
-    }
-}
-
-fn line_of(case: &Case, failure: &Failure) -> String {
-    let line = failure.to_string().replace('\n', " | ");
-    format!("FAILED {case}: {line}")
-}
-
-fn show_progress(done: u64, all: u64, clock: &dyn Clock) {
-    let mut out = std::io::stderr().lock();
-    if out.is_terminal() {
-        const WIDTH: u64 = 40;
-        let filled = (done * WIDTH / all.max(1)) as usize;
-        let bar = format!("{}{}", "=".repeat(filled), " ".repeat(WIDTH as usize - filled));
-        let seconds = clock.monotonic_nanos() / 1_000_000_000;
-        // A bar that cannot be drawn is no reason to stop.
-        let _ = write!(out, "\r[{bar}] {done}/{all} runs, {seconds} s ");
-        let _ = out.flush();
-    }
 }
 
 fn shorten(case: &Case) {

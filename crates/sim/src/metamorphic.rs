@@ -1,7 +1,7 @@
 //! The same workload, whatever the store does beside it: the same answers.
 //!
-//! The budget, the sizes of memtables and segments, the durability, flushes, compactions and reopenings in between: none of that may be
-//! seen in an answer. The model already checks each of them by itself; here whole runs are compared.
+//! The budget (16 MiB to 1 GiB, also one that changes while the store is open), the sizes of memtables and segments, the durability; caches
+//! that are dropped, flushes, compactions, background work in any order and reopenings in between: none of that may be seen in an answer. The model already checks each of them by itself; here whole runs are compared.
 
 use plimsoll::Durability;
 use plimsoll_disk::random::Random;
@@ -20,7 +20,7 @@ struct Variant {
     upkeep_percent: u64,
 }
 
-fn variants() -> [Variant; 5] {
+fn variants() -> [Variant; 7] {
     // Segments that take any record: what is too large for one is refused.
     let small = Setting { segment_bytes: 2 << 20, ..Setting::SMALL };
     let large = Setting { memory_bytes: 128 << 20, memtable_bytes: 8 << 20, segment_bytes: 8 << 20, ..small };
@@ -30,6 +30,8 @@ fn variants() -> [Variant; 5] {
         Variant { setting: Setting { memtable_bytes: 4 << 10, ..small }, upkeep_percent: 30 },
         Variant { setting: Setting { durability: Durability::Buffered, ..large }, upkeep_percent: 10 },
         Variant { setting: Setting { memory_bytes: 20 << 20, ..small }, upkeep_percent: 60 },
+        Variant { setting: Setting { memory_bytes: 256 << 20, ..small }, upkeep_percent: 40 },
+        Variant { setting: Setting { memory_bytes: 1 << 30, ..large }, upkeep_percent: 20 },
     ]
 }
 

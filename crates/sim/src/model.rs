@@ -189,6 +189,26 @@ impl Model {
         self.spaces.retain(|_, space| !space.retention.is_empty());
     }
 
+    /// GLSN of the last entry that the index has to know of.
+    pub fn last_commit(&self) -> u64 {
+        self.log.iter().rposition(|placed| placed.entry.stream() == 0).map_or(0, |at| at as u64 + 1)
+    }
+
+    /// How many entries from the first on are the same in another model.
+    pub fn common_entries(&self, other: &Model) -> u64 {
+        // When an entry was appended may not have been asked yet.
+        let same_time = |a: &Placed, b: &Placed| a.micros.is_none() || b.micros.is_none() || a.micros == b.micros;
+        let both = self.log.iter().zip(&other.log);
+        both.take_while(|(a, b)| a.entry == b.entry && same_time(a, b)).count() as u64
+    }
+
+    /// No keyspace need be readable further back than in another model.
+    pub fn raise_floors_to(&mut self, other: &Model) {
+        for (number, space) in &mut self.spaces {
+            space.floor = space.floor.max(other.floor(*number));
+        }
+    }
+
     /// Whether a keyspace was made.
     pub fn has_space(&self, space: u8) -> bool {
         self.spaces.contains_key(&space)

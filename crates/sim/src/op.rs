@@ -168,6 +168,25 @@ pub enum Op {
     Compact,
     /// Does one piece of background work.
     Step,
+    /// Does one piece of background work, asking for another kind first.
+    Work {
+        /// Which kind: its number.
+        first: u8,
+    },
+    /// Drops every cache.
+    DropCaches,
+    /// Gives the store another memory budget.
+    Memory {
+        /// How much.
+        mebibytes: u16,
+    },
+    /// Closes the store, keeps a copy of its folder aside, and opens it again.
+    Keep,
+    /// Puts what was kept aside in the store's place, or a part of it beside the rest.
+    Restore {
+        /// What of it.
+        part: Part,
+    },
     /// Closes the store and opens it again.
     Reopen,
     /// Closes the store, makes the index anew from the log, and opens it again.
@@ -213,8 +232,21 @@ pub enum Fault {
     Sync,
     /// So many bytes are left free.
     Full(u64),
+    /// Each read and sync takes up to so many microseconds.
+    Slow(u32),
     /// The disk is well again (what was lost stays lost).
     Heal,
+}
+
+/// A part of a store's folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// All of it: from now on the store is what it was.
+    Whole,
+    /// The log; only to see what is said of it.
+    Log,
+    /// The index; only to see what is said of it.
+    Index,
 }
 
 /// Where something is read.

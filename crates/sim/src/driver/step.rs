@@ -13,7 +13,7 @@ use crate::failure::{Failure, Outcome, ensure, same};
 use crate::judge::{View, show};
 use crate::model::reads::Reads;
 use crate::model::{Entry, Writes, space_name};
-use crate::op::{Get, Keep, Key, Moment, Op, Reader, Span};
+use crate::op::{Fault, Get, Keep, Key, Moment, Op, Reader, Span};
 
 /// Bytes that a streamed value yields at a time: no multiple of anything.
 const DRIBBLE_BYTES: usize = 7001;
@@ -75,6 +75,14 @@ impl Driver {
             Op::Flush => self.upkeep("flush", |db| db.flush()),
             Op::Compact => self.upkeep("compact", |db| db.compact()),
             Op::Step => self.upkeep("step", |db| db.step().map(|_| ())),
+            Op::Work { first } => self.upkeep("work", |db| db.step_from(usize::from(*first)).map(|_| ())),
+            Op::DropCaches => {
+                self.db().drop_caches();
+                said("")
+            }
+            Op::Memory { mebibytes } => self.give_memory(u64::from(*mebibytes) << 20),
+            Op::Keep => self.keep_aside(),
+            Op::Restore { part } => self.restore(*part),
             Op::Reopen => {
                 self.reopen()?;
                 said("")
@@ -110,9 +118,31 @@ impl Driver {
             }
             Op::Fault(fault) => {
                 self.lie(*fault);
+                if *fault == Fault::Heal && !self.world.disk.power_is_cut() {
+                    self.verify()?;
+                }
                 said("")
             }
         }
+    }
+
+    /// The budget becomes what was asked for, or stays as it was where more than that is held.
+    fn give_memory(&mut self, bytes: u64) -> Outcome<String> {
+        let before = self.db().stats().memory.limit_bytes;
+        let set = self.db().set_memory(bytes);
+        let held = !self.txs.is_empty() || !self.snapshots.is_empty();
+        let wanted = match &set {
+            Err(Error::OutOfBudget(_)) if held => before,
+            Err(error @ Error::Poisoned { .. }) if self.excused(error) => {
+                self.in_doubt = true;
+                before
+            }
+            Err(error) if self.excused(error) => before,
+            Err(error) => return Err(Failure::new(format!("set_memory to {bytes}: {error} [{error:?}]"))),
+            Ok(()) => bytes,
+        };
+        same("the budget", &self.db().stats().memory.limit_bytes, &wanted)?;
+        said("")
     }
 
     /// So many GLSNs before the newest.

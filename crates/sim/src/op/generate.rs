@@ -6,7 +6,7 @@
 use plimsoll_disk::random::Random;
 
 use crate::content::Content;
-use crate::op::{Edge, Fault, Get, Keep, Key, Moment, Op, Reader, Span};
+use crate::op::{Edge, Fault, Get, Keep, Key, Moment, Op, Part, Reader, Span};
 
 /// How many transactions, and how many snapshots, are open at once at most.
 const SLOTS: u8 = 3;
@@ -19,6 +19,8 @@ const OPS_FROM_BYTES: usize = 300;
 pub enum Profile {
     /// Everything a user can do, on a disk that is well.
     Model,
+    /// The same, without what takes another disk into the store's place.
+    EverySync,
     /// Short and full of commits, for power cuts.
     Crash,
     /// Reads fail.
@@ -56,6 +58,8 @@ pub struct Settings {
     pub upkeep: bool,
     /// The wall clock jumps.
     pub jumps: bool,
+    /// The folder is put back as it was, or a part of it.
+    pub restores: bool,
     /// Power cuts.
     pub crashes: bool,
     /// A fault that comes and goes.
@@ -64,8 +68,9 @@ pub struct Settings {
 
 impl Profile {
     /// All of them.
-    pub const ALL: [Profile; 8] = [
+    pub const ALL: [Profile; 9] = [
         Profile::Model,
+        Profile::EverySync,
         Profile::Crash,
         Profile::FailedReads,
         Profile::Flips,
@@ -87,12 +92,16 @@ impl Profile {
             submits: true,
             upkeep: true,
             jumps: true,
+            restores: false,
             crashes: false,
             fault: None,
         };
         match self {
-            Profile::Model => plain,
-            Profile::Crash => Settings { huge: 0.004, crashes: true, ..plain },
+            Profile::Model => {
+                Settings { restores: true, fault: Some(|random| Fault::Slow(random.below(3_000_000) as u32)), ..plain }
+            }
+            Profile::EverySync => plain,
+            Profile::Crash => Settings { huge: 0.004, crashes: true, restores: true, ..plain },
             Profile::FailedReads => Settings { fault: Some(|random| Fault::Reads(permille(random))), ..plain },
             Profile::Flips => Settings { fault: Some(|random| Fault::Flips(permille(random))), ..plain },
             Profile::Full => {
@@ -133,6 +142,8 @@ struct Generator {
     open_snapshots: [bool; SLOTS as usize],
     faulty: bool,
     contents: u32,
+    /// What comes next, whatever the random numbers say.
+    forced: Option<Op>,
 }
 
 type Make = fn(&mut Generator) -> Op;
@@ -146,10 +157,14 @@ impl Generator {
             open_snapshots: [false; SLOTS as usize],
             faulty: false,
             contents: (seed as u32) << 12,
+            forced: None,
         }
     }
 
     fn next(&mut self) -> Op {
+        if let Some(op) = self.forced.take() {
+            return op;
+        }
         let kinds = self.kinds();
         let total = kinds.iter().map(|(weight, _)| u64::from(*weight)).sum();
         let mut at = self.random.below(total);
@@ -189,7 +204,12 @@ impl Generator {
             (if_so(settings.limited, 6), Self::keyspace),
             (8, |_| Op::Flush),
             (4, |_| Op::Compact),
-            (40, |_| Op::Step),
+            (30, |_| Op::Step),
+            (10, Self::work),
+            (3, |_| Op::DropCaches),
+            (2, Self::memory),
+            (if_so(settings.restores, 3), Self::keep),
+            (if_so(settings.restores, 4), Self::restore),
             (if_so(settings.upkeep, 6), Self::reopen),
             (if_so(settings.upkeep, 1), Self::rebuild),
             (if_so(settings.upkeep, 1), |_| Op::Backup),
@@ -406,6 +426,10 @@ impl Generator {
     }
 
     fn trim(&mut self) -> Op {
+        if self.settings.crashes && self.random.chance(0.5) {
+            // What was freed is gone for good: what made it needless must be, too.
+            self.forced = Some(self.crash());
+        }
         Op::Trim { back: self.back() }
     }
 
@@ -429,6 +453,30 @@ impl Generator {
     fn reopen(&mut self) -> Op {
         self.closed();
         Op::Reopen
+    }
+
+    fn work(&mut self) -> Op {
+        Op::Work { first: 1 + self.below(4) as u8 }
+    }
+
+    fn memory(&mut self) -> Op {
+        let sizes = [16, 16, 17, 24, 64, 256];
+        Op::Memory { mebibytes: sizes[self.below(sizes.len() as u64) as usize] }
+    }
+
+    fn keep(&mut self) -> Op {
+        self.closed();
+        Op::Keep
+    }
+
+    fn restore(&mut self) -> Op {
+        self.closed();
+        let part = match self.below(3) {
+            0 => Part::Whole,
+            1 => Part::Log,
+            _ => Part::Index,
+        };
+        Op::Restore { part }
     }
 
     fn rebuild(&mut self) -> Op {
@@ -497,7 +545,8 @@ mod tests {
             generate(1, &profile.settings(), 5000).iter().filter(|op| wanted(op)).count()
         };
         assert!(count(Profile::Model, |op| matches!(op, Op::Commit { .. })) > 300);
-        assert_eq!(count(Profile::Model, |op| matches!(op, Op::Fault(_) | Op::Crash { .. })), 0);
+        assert_eq!(count(Profile::Model, |op| matches!(op, Op::Fault(Fault::Reads(_)) | Op::Crash { .. })), 0);
+        assert!(count(Profile::Model, |op| matches!(op, Op::Restore { .. })) > 10);
         assert!(count(Profile::Crash, |op| matches!(op, Op::CutAtSync { .. })) > 20);
         assert!(count(Profile::Flips, |op| matches!(op, Op::Fault(Fault::Flips(_)))) > 20);
         assert_eq!(count(Profile::Metamorphic, |op| matches!(op, Op::Trim { .. } | Op::Submit { .. })), 0);

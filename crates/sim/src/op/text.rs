@@ -11,7 +11,7 @@ use std::fmt::{self, Write};
 use std::str::FromStr;
 
 use crate::content::Content;
-use crate::op::{Edge, Fault, Get, Keep, Key, Moment, Op, Reader, Span};
+use crate::op::{Edge, Fault, Get, Keep, Key, Moment, Op, Part, Reader, Span};
 
 /// Runs of one byte from this length on are written as a run.
 const RUN_BYTES: usize = 9;
@@ -68,6 +68,15 @@ impl fmt::Display for Op {
             Op::Flush => f.write_str("flush"),
             Op::Compact => f.write_str("compact"),
             Op::Step => f.write_str("step"),
+            Op::Work { first } => write!(f, "work w{first}"),
+            Op::DropCaches => f.write_str("drop-caches"),
+            Op::Memory { mebibytes } => write!(f, "memory {mebibytes}"),
+            Op::Keep => f.write_str("keep"),
+            Op::Restore { part } => f.write_str(match part {
+                Part::Whole => "restore whole",
+                Part::Log => "restore log",
+                Part::Index => "restore index",
+            }),
             Op::Reopen => f.write_str("reopen"),
             Op::Rebuild => f.write_str("rebuild"),
             Op::Backup => f.write_str("backup"),
@@ -81,6 +90,7 @@ impl fmt::Display for Op {
             Op::Fault(Fault::Flips(permille)) => write!(f, "fault flips {permille}"),
             Op::Fault(Fault::Sync) => f.write_str("fault sync"),
             Op::Fault(Fault::Full(bytes)) => write!(f, "fault full {bytes}"),
+            Op::Fault(Fault::Slow(micros)) => write!(f, "fault slow {micros}"),
             Op::Fault(Fault::Heal) => f.write_str("fault heal"),
         }
     }
@@ -245,6 +255,11 @@ impl<'a> Words<'a> {
             "flush" => Op::Flush,
             "compact" => Op::Compact,
             "step" => Op::Step,
+            "work" => Op::Work { first: self.sign("w")? },
+            "drop-caches" => Op::DropCaches,
+            "memory" => Op::Memory { mebibytes: self.number()? },
+            "keep" => Op::Keep,
+            "restore" => Op::Restore { part: self.part()? },
             "reopen" => Op::Reopen,
             "rebuild" => Op::Rebuild,
             "backup" => Op::Backup,
@@ -376,12 +391,22 @@ impl<'a> Words<'a> {
         }
     }
 
+    fn part(&mut self) -> Result<Part, String> {
+        match self.next()? {
+            "whole" => Ok(Part::Whole),
+            "log" => Ok(Part::Log),
+            "index" => Ok(Part::Index),
+            word => Err(format!("{word:?} should be \"whole\", \"log\" or \"index\"")),
+        }
+    }
+
     fn fault(&mut self) -> Result<Fault, String> {
         Ok(match self.next()? {
             "reads" => Fault::Reads(self.number()?),
             "flips" => Fault::Flips(self.number()?),
             "sync" => Fault::Sync,
             "full" => Fault::Full(self.number()?),
+            "slow" => Fault::Slow(self.number()?),
             "heal" => Fault::Heal,
             word => return Err(format!("there is no fault {word:?}")),
         })

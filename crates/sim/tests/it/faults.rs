@@ -33,7 +33,7 @@ fn after_a_failed_sync_nothing_is_believed_that_was_not_synced() {
 #[test]
 fn whatever_sync_fails_what_is_acknowledged_later_is_there_after_a_power_cut() {
     for seed in 0..12 {
-        let case = Case { ops: 40, ..Case::new(Mode::Model, seed) };
+        let case = Case { ops: 40, ..Case::new(Mode::EverySync, seed) };
         fail_each_sync(&case, &case.workload()).unwrap_or_else(|failure| panic!("{case}: {failure}"));
     }
 }
@@ -92,4 +92,77 @@ fn a_commit_after_a_failed_sync_and_a_reopening_survives_a_power_cut() {
          crash 0
          get t9 s0 =kept",
     );
+}
+
+/// A copy of the folder is put back, then another way is gone from there: an index that knows of commits which the log does not have is
+/// refused, whichever of the two was put back.
+#[test]
+fn a_folder_that_was_put_back_is_the_store_of_then_and_parts_of_two_are_refused() {
+    let two_ways = |part: &str| {
+        format!(
+            "begin t0
+             put t0 s0 =a 10#1
+             commit t0 0#0
+             keep
+             begin t0
+             put t0 s0 =a 20#2
+             commit t0 0#0
+             restore index
+             restore log
+             restore whole
+             get t9 s0 =a
+             begin t0
+             put t0 s0 =b 30#3
+             commit t0 0#0
+             restore {part}
+             check"
+        )
+    };
+    for part in ["index", "log", "whole"] {
+        let driver = proves(LARGE_SEGMENTS, &two_ways(part));
+        let restored = driver.answers().iter().filter(|answer| *answer == "restored").count();
+        assert_eq!(restored, 4, "{:?}", driver.answers());
+    }
+}
+
+#[test]
+fn a_budget_that_changes_and_caches_that_go_change_no_answer() {
+    proves(
+        LARGE_SEGMENTS,
+        "begin t0
+         put t0 s0 =a 10#1
+         put t0 s0 =b 70000#2
+         commit t0 0#0
+         snapshot v0 newest
+         memory 256
+         drop-caches
+         begin t0
+         put t0 s0 =b 100#3
+         commit t0 0#0
+         flush
+         drop-caches
+         memory 16
+         get v0 s0 =b
+         walk t9 s0 * * fwd 100 values
+         work w3
+         check",
+    );
+}
+
+/// Found by `--mode model --seed 1000041`.
+#[test]
+fn an_index_from_before_a_trim_is_refused_beside_the_log_from_after_it() {
+    let driver = proves(
+        Setting::SMALL,
+        "begin t2
+         put t2 s0 =a/30 39058#1
+         commit t2 0#0
+         append 3 200000#2 1022#3
+         append 2 4072#4
+         keep
+         trim 1
+         restore index
+         check",
+    );
+    assert_eq!(driver.answers()[driver.answers().len() - 2], "restored");
 }

@@ -3,6 +3,10 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use plimsoll_sim::case::Mode;
+
+use crate::run_seeds;
+
 /// Address space of the process that reads damaged stores: a length that is believed and allocated ends it.
 const LIMIT_MIB: u64 = 1024;
 
@@ -37,4 +41,10 @@ fn a_byte_that_was_changed_is_reported_or_harmless() {
 #[test]
 fn so_is_one_of_a_table_a_side_file_or_a_history_run() {
     flip(&["--rich", "--filler-every", "16"]);
+}
+
+/// Sectors that turn to zeros or noise, writes that went elsewhere, files that lost their end.
+#[test]
+fn whatever_rots_in_a_closed_store_is_reported_or_harmless() {
+    run_seeds(Mode::Rot, 0..60);
 }

@@ -1,4 +1,4 @@
-//! The whole store under one seed: what each check runs. The numbers of seeds are such that all of it takes about three minutes on two
+//! The whole store under one seed: what each check runs. The numbers of seeds are such that all of it takes about four minutes on two
 //! cores; `cargo run --release -p plimsoll-sim -- --seeds 1000` goes further.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
@@ -10,6 +10,9 @@ mod flip;
 mod kill;
 mod metamorphic;
 mod model;
+mod planted;
+mod promises;
+mod stress;
 
 use plimsoll_sim::case::{Case, Mode};
 use plimsoll_sim::driver::{Care, Driver, run};

@@ -1,0 +1,123 @@
+//! A folder that is put back as it was some time ago, or only a part of it.
+//!
+//! The whole folder: from then on the store is what it was, and goes another way from there. A part of it beside the rest: where the index
+//! knows of commits that this log does not have, the store must not open; else the index is only behind, and whatever is answered is right.
+//! That is tried in a copy of the world.
+
+use std::path::Path;
+
+use plimsoll::Error;
+use plimsoll_disk::lying::LyingDisk;
+use plimsoll_disk::vfs::{Caching, Disk, Open};
+
+use crate::driver::{Driver, inspect};
+use crate::failure::{Failure, Outcome, ensure};
+use crate::model::Model;
+use crate::op::Part;
+use crate::world::World;
+
+/// A store's folder as it was.
+pub(super) struct Kept {
+    disk: LyingDisk,
+    model: Model,
+    times_ordered: bool,
+    trim_asked: u64,
+}
+
+impl Driver {
+    /// Keeps a copy of the folder as it is now.
+    pub(super) fn keep_aside(&mut self) -> Outcome<String> {
+        if self.close_for_copying()? {
+            self.kept = Some(self.as_it_is());
+            self.open_store(0)?;
+            return Ok("kept".to_owned());
+        }
+        Ok("failed".to_owned())
+    }
+
+    /// Puts back what was kept.
+    pub(super) fn restore(&mut self, part: Part) -> Outcome<String> {
+        let Some(kept) = self.kept.take() else { return Ok("nothing was kept".to_owned()) };
+        if !self.close_for_copying()? {
+            self.kept = Some(kept);
+            return Ok("failed".to_owned());
+        }
+        match part {
+            // What it replaces is kept in its stead: another way from the same beginning.
+            Part::Whole => {
+                let replaced = self.as_it_is();
+                self.world.disk = kept.disk.snapshot();
+                (self.model, self.times_ordered, self.trim_asked) = (kept.model, kept.times_ordered, kept.trim_asked);
+                self.kept = Some(replaced);
+            }
+            Part::Log => {
+                self.try_together(&self.model, &kept.model, &kept.disk, "log")?;
+                self.kept = Some(kept);
+            }
+            Part::Index => {
+                self.try_together(&kept.model, &self.model, &kept.disk, "index")?;
+                self.kept = Some(kept);
+            }
+        }
+        self.open_store(0)?;
+        Ok("restored".to_owned())
+    }
+
+    /// Closes the store cleanly; if that fails it is open again, and `false`.
+    fn close_for_copying(&mut self) -> Outcome<bool> {
+        self.heal();
+        // A cut that was still to come would come in the middle of the copying.
+        self.world.disk.cut_power_at_sync(u64::MAX);
+        self.close()?;
+        if self.closed_cleanly {
+            return Ok(true);
+        }
+        self.open_store(0)?;
+        Ok(false)
+    }
+
+    fn as_it_is(&self) -> Kept {
+        let (disk, model) = (self.world.disk.snapshot(), self.model.clone());
+        Kept { disk, model, times_ordered: self.times_ordered, trim_asked: self.trim_asked }
+    }
+
+    /// Opens a copy of the store with one folder taken from `other`.
+    fn try_together(&self, of_index: &Model, of_log: &Model, other: &LyingDisk, folder: &str) -> Outcome {
+        let world = self.world.copy();
+        let dir = world.store_path().join(folder);
+        copy_folder(other, &world, &dir).map_err(|error| Failure::new(format!("copying: {error}")))?;
+        let known = of_index.last_commit();
+        let common = of_index.common_entries(of_log);
+        let mut model = of_log.clone();
+        model.raise_floors_to(of_index);
+        let told = |failure: Failure| Failure::new(format!("beside another {folder}: {failure}"));
+        match inspect(&world, &model, &|_| true).map_err(told)? {
+            Err(error) => ensure(is_refusal(&error), || {
+                format!("beside another {folder} the store does not open, for another reason: {error} [{error:?}]")
+            }),
+            Ok(_) => ensure(known <= common, || {
+                format!(
+                    "the index knows of commit {known}, the log is the same up to {common} only, and the store opens"
+                )
+            }),
+        }
+    }
+}
+
+fn is_refusal(error: &Error) -> bool {
+    let missing = matches!(error, Error::Io { kind: std::io::ErrorKind::NotFound, .. });
+    missing
+        || matches!(error, Error::Corrupt { .. } | Error::Format { .. } | Error::Forked { .. } | Error::Trimmed { .. })
+}
+
+fn copy_folder(from: &LyingDisk, world: &World, dir: &Path) -> std::io::Result<()> {
+    world.remove_all(dir)?;
+    world.disk.create_dir(dir)?;
+    for entry in from.list(dir)?.into_iter().filter(|entry| !entry.is_dir) {
+        let path = dir.join(&entry.name);
+        let mut bytes = vec![0; entry.len as usize];
+        from.open(&path, Open::Read, Caching::Buffered)?.read_exact_at(&mut bytes, 0)?;
+        world.disk.open(&path, Open::CreateNew, Caching::Buffered)?.write_at(&bytes, 0)?;
+    }
+    Ok(())
+}

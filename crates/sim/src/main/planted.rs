@@ -1,0 +1,62 @@
+//! `plimsoll-sim planted`: the table of the bugs that are planted, and which run found each.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use plimsoll_sim::planted::{Planted, Scratch, Verdict, all, workspace};
+
+/// Which bugs, and how hard they are looked for.
+#[derive(Args, Debug)]
+pub(crate) struct PlantedArguments {
+    /// How many seeds of every mode are tried for each bug.
+    #[arg(long, default_value_t = 300)]
+    seeds: u64,
+    /// Only these bugs.
+    #[arg(long, num_args = 1..)]
+    only: Vec<String>,
+    /// Where the copy of the sources stands and is built; kept, so that the next time is quicker
+    /// [default: plimsoll-planted in the system's folder for temporary files].
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Lists the bugs and tries none.
+    #[arg(long)]
+    list: bool,
+}
+
+/// Tries the bugs; whether all were found.
+pub(crate) fn run(arguments: &PlantedArguments) -> Result<bool, String> {
+    let workspace = workspace();
+    let mut bugs = all(&workspace)?;
+    if let Some(unknown) = arguments.only.iter().find(|name| bugs.iter().all(|bug| bug.name != **name)) {
+        return Err(format!("there is no planted bug {unknown:?}; --list names them"));
+    }
+    bugs.retain(|bug| arguments.only.is_empty() || arguments.only.contains(&bug.name));
+    if arguments.list {
+        bugs.iter().for_each(|bug| println!("{:<40} {}", bug.name, bug.what));
+        return Ok(true);
+    }
+    let dir = arguments.dir.clone().unwrap_or_else(|| std::env::temp_dir().join("plimsoll-planted"));
+    eprintln!("building the sources in {} without a bug", dir.display());
+    let scratch = Scratch::new(&workspace, &dir, arguments.seeds)?;
+    println!("{:<40} found by", "bug");
+    let mut found = 0;
+    for bug in &bugs {
+        let verdict = scratch.try_one(bug);
+        found += usize::from(matches!(verdict, Verdict::Found { .. } | Verdict::Hung));
+        show(bug, &verdict);
+    }
+    println!("{found} of {} found within {} seeds of every mode", bugs.len(), arguments.seeds);
+    Ok(found == bugs.len())
+}
+
+fn show(bug: &Planted, verdict: &Verdict) {
+    let told = match verdict {
+        Verdict::Found { run, runs_before } => format!("{run} (after {runs_before} runs that saw nothing)"),
+        Verdict::Hung => "a run that does not end".to_owned(),
+        Verdict::Missed => "NOBODY".to_owned(),
+        Verdict::Untried(why) => format!("NOT TRIED: {}", why.replace('\n', " | ")),
+    };
+    println!("{:<40} {told}", bug.name);
+    let _ = std::io::stdout().flush();
+}

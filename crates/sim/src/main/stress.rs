@@ -1,0 +1,90 @@
+//! `plimsoll-sim stress`: a store under real threads, killed and started again, with its memory drawn over time.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use plimsoll_sim::stress::chart::{svg, text};
+use plimsoll_sim::stress::{Report, SLACK_BYTES, Stress, child};
+
+/// How long, how hard, and where.
+#[derive(Args, Debug)]
+pub(crate) struct StressArguments {
+    /// How many minutes.
+    #[arg(long, default_value_t = 1.0)]
+    minutes: f64,
+    /// Chooses what is done, and when it ends.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The largest memory budget in MiB; the smallest is 16.
+    #[arg(long, default_value_t = 64)]
+    budget_mib: u64,
+    /// The longest life of a process in seconds.
+    #[arg(long, default_value_t = 20)]
+    life_seconds: u64,
+    /// A folder in which the store is made, and removed again if all went well [default: one in the system's folder for temporary
+    /// files].
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Draws memory over time into this file.
+    #[arg(long)]
+    svg: Option<PathBuf>,
+    /// Memory above the line is no failure: for sanitizers, which take memory of their own.
+    #[arg(long)]
+    any_memory: bool,
+    /// Is a process under stress.
+    #[arg(long, hide = true, requires = "dir")]
+    child: bool,
+}
+
+/// Runs it; whether all went well.
+#[allow(clippy::disallowed_methods, reason = "a folder of the command's own, and its drawing")]
+pub(crate) fn run(arguments: &StressArguments) -> Result<bool, String> {
+    if let (true, Some(store)) = (arguments.child, &arguments.dir) {
+        return child::live(store, arguments.seed, arguments.budget_mib << 20).map_err(|error| error.to_string());
+    }
+    let default = std::env::temp_dir().join(format!("plimsoll-stress-{}", std::process::id()));
+    let dir = arguments.dir.clone().unwrap_or(default);
+    let told = |error: std::io::Error| format!("{}: {error}", dir.display());
+    std::fs::create_dir_all(&dir).map_err(told)?;
+    if std::fs::read_dir(&dir).map_err(told)?.next().is_some() {
+        return Err(format!("{}: there is something in it already; give an empty folder", dir.display()));
+    }
+    let stress = Stress {
+        program: std::env::current_exe().map_err(|error| error.to_string())?,
+        dir: dir.clone(),
+        seed: arguments.seed,
+        time: Duration::from_secs_f64(arguments.minutes.max(0.0) * 60.0),
+        memory_bytes_max: arguments.budget_mib << 20,
+        life_max: Duration::from_secs(arguments.life_seconds.max(1)),
+        any_memory: arguments.any_memory,
+    };
+    match stress.run(&mut |report, elapsed| eprintln!("{} s: {}", elapsed.as_secs(), line_of(report))) {
+        Ok(report) => {
+            print!("{}", text(&report.samples, 30));
+            println!("{}", line_of(&report));
+            let counts: Vec<String> = report.counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
+            println!("of lives that were not killed: {}", counts.join(", "));
+            if let Some(path) = &arguments.svg {
+                std::fs::write(path, svg(&report.samples)).map_err(|error| format!("{}: {error}", path.display()))?;
+            }
+            std::fs::remove_dir_all(&dir).map_err(told)?;
+            Ok(true)
+        }
+        Err(failure) => {
+            println!("FAILED stress --seed {}: {failure} (the store is in {})", arguments.seed, dir.display());
+            Ok(false)
+        }
+    }
+}
+
+fn line_of(report: &Report) -> String {
+    format!(
+        "{} lives, {} of them killed, {} commits acknowledged; memory at most {:.1} MiB above the budget of the moment (allowed {:.1})",
+        report.lives,
+        report.kills,
+        report.acknowledged,
+        report.above_bytes_max as f64 / f64::from(1 << 20),
+        SLACK_BYTES as f64 / f64::from(1 << 20)
+    )
+}

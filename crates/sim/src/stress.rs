@@ -1,0 +1,283 @@
+//! A store under real threads on a real disk, for as long as one likes.
+//!
+//! A child process ([`child`]) lets writers, readers, scanners, travellers in time, a compactor and one that changes the budget loose on a store. The
+//! parent kills it (SIGKILL) or ends it again and again, looks at what it left, and starts the next one on the same store. All the time it measures
+//! from outside what the child holds in memory (RssAnon and page tables) beside the budget that the child has ([`chart`] draws both).
+//!
+//! What must hold: every acknowledged commit is there in the next life, money is neither made nor lost in any snapshot, every value is what
+//! its head says, `verify` is clean, and the line is never crossed by more than [`SLACK_BYTES`].
+#![allow(clippy::disallowed_methods, reason = "the kernel's files, and a folder of its own on the real disk")]
+
+pub mod chart;
+pub mod child;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use plimsoll::{Db, Error, Options};
+use plimsoll_disk::clock::{Clock, SystemClock};
+use plimsoll_disk::random::Random;
+use plimsoll_disk::thread::spawn;
+
+use crate::failure::{Failure, Outcome, ensure};
+use crate::stress::chart::Sample;
+use crate::stress::child::{ACCOUNTS, OPENING_BALANCE, THREADS, WRITERS, is_balanced};
+
+/// How often the child's memory is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A child that does not end so long after it was asked to is stuck.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What the process may hold beside the budget: the store's stated constant (8 MiB and 64 KiB a thread, its own threads included), and what the
+/// child's threads themselves hold of values.
+pub const SLACK_BYTES: u64 = (8 << 20) + (THREADS + 8) * (64 << 10) + THREADS * child::VALUES_BYTES_MAX;
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Stress {
+    /// The binary that can be a child.
+    pub program: PathBuf,
+    /// Where the store is made.
+    pub dir: PathBuf,
+    /// Of lives, and of what the children do.
+    pub seed: u64,
+    /// How long in all.
+    pub time: Duration,
+    /// The largest budget that a child gets, in bytes.
+    pub memory_bytes_max: u64,
+    /// The longest life of a child.
+    pub life_max: Duration,
+    /// Memory above the line is no failure: a sanitizer takes memory of its own.
+    pub any_memory: bool,
+}
+
+/// What a run came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Children that lived.
+    pub lives: u64,
+    /// Of these, those that were killed.
+    pub kills: u64,
+    /// Commits that were acknowledged.
+    pub acknowledged: u64,
+    /// The most bytes by which memory was above the budget of the moment (0: never above).
+    pub above_bytes_max: u64,
+    /// What the children counted, by name; of lives that ended by themselves.
+    pub counts: Vec<(String, u64)>,
+    /// Memory over time.
+    pub samples: Vec<Sample>,
+}
+
+/// What a child says of itself.
+#[derive(Debug, Default)]
+struct Heard {
+    /// The last number that each writer has had acknowledged.
+    numbers: Vec<u64>,
+    acknowledged: u64,
+    /// What the budget was from when on, by the wall clock in microseconds.
+    budgets: Vec<(u64, u64)>,
+    counts: Vec<(String, u64)>,
+    failure: Option<String>,
+}
+
+impl Stress {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// Something that must hold does not: with the life in which that was seen.
+    pub fn run(&self, progress: &mut dyn FnMut(&Report, Duration)) -> Outcome<Report> {
+        let clock = SystemClock::new();
+        let elapsed = || Duration::from_nanos(clock.monotonic_nanos());
+        let mut random = Random::new(self.seed);
+        let mut report = Report::default();
+        let mut numbers = vec![0; WRITERS as usize];
+        while elapsed() < self.time {
+            let rest = self.time.saturating_sub(elapsed());
+            let most = self.life_max.min(rest).as_millis() as u64;
+            let life = Duration::from_millis(random.below(most.max(1)) + 200);
+            let is_killed = random.chance(0.7);
+            let told = |failure: Failure| {
+                Failure::new(format!("life {} (seed {}, killed: {is_killed}): {failure}", report.lives, self.seed))
+            };
+            let heard = self.live(&clock, life, is_killed, report.lives, &mut report.samples).map_err(told)?;
+            for (known, new) in numbers.iter_mut().zip(&heard.numbers) {
+                *known = (*known).max(*new);
+            }
+            self.look(&numbers).map_err(told)?;
+            report.lives += 1;
+            report.kills += u64::from(is_killed);
+            report.acknowledged += heard.acknowledged;
+            add_counts(&mut report.counts, &heard.counts);
+            report.above_bytes_max = report.samples.iter().map(Sample::above_bytes).max().unwrap_or(0);
+            let above = report.above_bytes_max;
+            ensure(above <= SLACK_BYTES || self.any_memory, || {
+                format!("memory was {above} bytes above the budget; {SLACK_BYTES} are what it may have beside it")
+            })?;
+            progress(&report, elapsed());
+        }
+        Ok(report)
+    }
+
+    fn store(&self) -> PathBuf {
+        self.dir.join("store")
+    }
+
+    /// Lets a child live, and listens to it.
+    fn live(
+        &self,
+        clock: &SystemClock,
+        life: Duration,
+        is_killed: bool,
+        number: u64,
+        samples: &mut Vec<Sample>,
+    ) -> Outcome<Heard> {
+        let told = |error: std::io::Error| Failure::new(format!("the child: {error}"));
+        let mut child = Command::new(&self.program)
+            .args(["stress", "--child", "--seed", &(self.seed.wrapping_mul(1000).wrapping_add(number)).to_string()])
+            .args(["--budget-mib", &(self.memory_bytes_max >> 20).to_string(), "--dir"])
+            .arg(self.store())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(told)?;
+        let heard = Arc::new(Mutex::new(Heard { numbers: vec![0; WRITERS as usize], ..Heard::default() }));
+        let out = child.stdout.take().ok_or_else(|| Failure::new("the child has no output"))?;
+        let ears = Arc::clone(&heard);
+        let listener = spawn("listener", move || listen(out, &ears)).map_err(told)?;
+        let ended = watch(&mut child, clock, life, is_killed);
+        // Whatever became of it, it is gone before anybody looks at the store.
+        let _ = child.kill();
+        let _ = child.wait();
+        let _ = listener.join();
+        let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(failure) = heard.failure.take() {
+            return Err(Failure::new(failure));
+        }
+        // Only now everything that the child said has been heard: a listener may be late.
+        samples.extend(ended?.into_iter().filter_map(|look| look.beside(&heard.budgets, clock)));
+        Ok(std::mem::take(&mut heard))
+    }
+
+    /// Looks at what a child left.
+    fn look(&self, numbers: &[u64]) -> Outcome {
+        let failed = |error: Error| Failure::new(format!("after it: {error} [{error:?}]"));
+        let options = Options::new().memory_bytes(16 << 20).background(false);
+        let db = Db::open(self.store(), options).map_err(failed)?;
+        let accounts = db.keyspace("accounts").map_err(failed)?;
+        let snapshot = db.snapshot();
+        for (writer, acknowledged) in numbers.iter().enumerate() {
+            let there = child::number_of(&snapshot, &accounts, writer as u64).map_err(failed)?;
+            ensure(there >= *acknowledged, || {
+                format!("writer {writer} had {acknowledged} commits acknowledged, {there} are there")
+            })?;
+        }
+        is_balanced(&snapshot, &accounts).map_err(failed)?.map_or(Ok(()), |sum| {
+            let wanted = ACCOUNTS * OPENING_BALANCE;
+            ensure(sum == wanted, || format!("the accounts hold {sum}, not {wanted}"))
+        })?;
+        drop(snapshot);
+        let problems = db.verify(&mut |_| {}).map_err(failed)?.problems;
+        // A table that a kill took away is a cache: nobody misses it.
+        let problems: Vec<_> =
+            problems.iter().filter(|problem| !problem.ends_with("made again when it is needed")).collect();
+        ensure(problems.is_empty(), || format!("verify: {problems:?}"))?;
+        db.close().map_err(failed)
+    }
+}
+
+/// A look at a child's memory, and between which moments that was (by the wall clock in microseconds).
+struct Look {
+    from_micros: u64,
+    to_micros: u64,
+    resident_bytes: u64,
+}
+
+impl Look {
+    /// Beside the largest of the budgets that the child had between the two moments.
+    fn beside(&self, budgets: &[(u64, u64)], clock: &SystemClock) -> Option<Sample> {
+        let before = budgets.iter().rev().find(|(since, _)| *since <= self.from_micros);
+        let between = budgets.iter().filter(|(since, _)| (self.from_micros..=self.to_micros).contains(since));
+        let budget_bytes = before.into_iter().chain(between).map(|(_, bytes)| *bytes).max()?;
+        let age_millis = clock.wall_micros().saturating_sub(self.to_micros) / 1000;
+        let millis = (clock.monotonic_nanos() / 1_000_000).saturating_sub(age_millis);
+        Some(Sample { millis, resident_bytes: self.resident_bytes, budget_bytes })
+    }
+}
+
+/// Watches a child until its life is over; what it held of memory.
+fn watch(child: &mut Child, clock: &SystemClock, life: Duration, is_killed: bool) -> Outcome<Vec<Look>> {
+    let told = |error: std::io::Error| Failure::new(format!("the child: {error}"));
+    let start = clock.monotonic_nanos();
+    let (mut asked, mut looks) = (false, Vec::new());
+    loop {
+        clock.sleep(LOOK);
+        let from_micros = clock.wall_micros();
+        if let Some(resident_bytes) = resident_bytes(child.id()) {
+            looks.push(Look { from_micros, to_micros: clock.wall_micros(), resident_bytes });
+        }
+        if let Some(status) = child.try_wait().map_err(told)? {
+            ensure(asked && status.success(), || format!("the child ended by itself: {status}"))?;
+            return Ok(looks);
+        }
+        let lived = Duration::from_nanos(clock.monotonic_nanos() - start);
+        if lived >= life && is_killed {
+            child.kill().map_err(told)?;
+            return Ok(looks);
+        }
+        if lived >= life && !asked {
+            asked = true;
+            // Its input ends: that is the sign.
+            child.stdin.take().map_or(Ok(()), |mut input| input.flush()).map_err(told)?;
+        }
+        ensure(lived < life + PATIENCE, || format!("the child does not end, {PATIENCE:?} after it was asked to"))?;
+    }
+}
+
+fn listen(out: ChildStdout, heard: &Mutex<Heard>) {
+    for line in BufReader::new(out).lines().map_while(Result::ok) {
+        let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["ack", writer, number] => {
+                if let (Ok(writer), Ok(number)) = (writer.parse::<usize>(), number.parse())
+                    && let Some(known) = heard.numbers.get_mut(writer)
+                {
+                    *known = number;
+                    heard.acknowledged += 1;
+                }
+            }
+            ["budget", bytes, micros] => {
+                if let (Ok(bytes), Ok(micros)) = (bytes.parse(), micros.parse()) {
+                    heard.budgets.push((micros, bytes));
+                }
+            }
+            ["count", name, count] => heard.counts.push((name.to_owned(), count.parse().unwrap_or(0))),
+            // A line that was cut off by the kill says nothing.
+            ["failed", ..] => heard.failure = Some(line.clone()),
+            _ => {}
+        }
+    }
+}
+
+fn add_counts(to: &mut Vec<(String, u64)>, from: &[(String, u64)]) {
+    for (name, count) in from {
+        match to.iter_mut().find(|(known, _)| known == name) {
+            Some((_, sum)) => *sum += count,
+            None => to.push((name.clone(), *count)),
+        }
+    }
+}
+
+/// Anonymous memory and page tables of a process; `None` once it is gone.
+fn resident_bytes(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status")).ok()?;
+    let kibibytes = |name: &str| -> Option<u64> {
+        let rest = status.lines().find_map(|line| line.strip_prefix(name))?;
+        rest.trim().strip_suffix("kB")?.trim().parse().ok()
+    };
+    Some((kibibytes("RssAnon:")? + kibibytes("VmPTE:")?) * 1024)
+}

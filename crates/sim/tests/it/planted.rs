@@ -1,0 +1,12 @@
+//! The bugs that are planted on purpose can still be planted.
+
+use plimsoll_sim::planted::{all, applies, workspace};
+
+#[test]
+fn every_planted_bug_applies_to_the_sources_as_they_are() {
+    let workspace = workspace();
+    let bugs = all(&workspace).unwrap_or_else(|error| panic!("{error}"));
+    assert!(bugs.len() >= 20, "only {} bugs are planted", bugs.len());
+    let stale: Vec<String> = bugs.iter().filter_map(|bug| applies(&workspace, bug).err()).collect();
+    assert!(stale.is_empty(), "{}", stale.join("\n\n"));
+}
