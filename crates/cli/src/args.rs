@@ -21,7 +21,7 @@ Exit codes:
   7    another transaction was faster: run the command again
   130  stopped by Ctrl-C; what was committed stays
 
-Commands that only read (get, scan, history, log, diff, stat, verify, backup) work while another process writes.";
+Commands that only read (get, scan, history, log, diff, stat, verify, backup, warm) work while another process writes.";
 
 /// An embedded, versioned, transactional key-value store that keeps to one memory budget.
 #[derive(Debug, Parser)]
@@ -41,6 +41,9 @@ pub(crate) struct Globals {
     #[arg(long, global = true, value_name = "SIZE", env = "PLIMSOLL_MEMORY", value_parser = parse_size)]
     #[arg(hide_env_values = true, help_heading = "Global options")]
     pub(crate) memory: Option<u64>,
+    /// Do not read what was hot again in the background, nor write what is (see `plimsoll warm`); commands that only read never do
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub(crate) no_warm: bool,
     /// Print JSON: one object, or one a line
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
@@ -89,6 +92,8 @@ pub(crate) enum Command {
     Rebuild(Rebuild),
     /// Cut a damaged log before a GLSN and keep what stands before it
     Salvage(Salvage),
+    /// Show or delete the image of what was hot in memory
+    Warm(Warm),
     /// Replay a trace of requests against the object cache
     Replay(Replay),
     /// Print a completion script for a shell
@@ -452,6 +457,23 @@ pub(crate) struct Salvage {
     /// First GLSN that is cut off
     #[arg(long, value_name = "GLSN", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) cut_at: u64,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The image names the pages that were hot when the store was last open, so that they are read again, in the background, when it is \
+opened the next time. It is a cache: it may be deleted at any moment, also while the store is open (which then writes another in \
+time).
+
+Examples:
+  plimsoll warm demo.plimsoll
+  plimsoll warm --delete demo.plimsoll")]
+pub(crate) struct Warm {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Delete it
+    #[arg(long)]
+    pub(crate) delete: bool,
 }
 
 #[derive(Args, Debug)]

@@ -16,6 +16,7 @@ mod salvage;
 mod scan;
 mod stat;
 mod verify;
+mod warm;
 
 use crate::args::{Cli, Command, Import};
 use crate::exit::Outcome;
@@ -39,6 +40,7 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::Backup(args) => backup::run(globals, &args, output),
         Command::Rebuild(args) => rebuild::run(globals, &args, output),
         Command::Salvage(args) => salvage::run(globals, &args, output),
+        Command::Warm(args) => warm::run(globals, &args, output),
         Command::Replay(args) => replay::run(globals, &args, output),
         Command::Completions(args) => completions::run(&args, output),
     }

@@ -9,7 +9,7 @@ use crate::exit::Failure;
 
 /// The options that the command line asks for.
 pub(crate) fn options(globals: &Globals) -> Options {
-    let options = Options::new().create(false);
+    let options = Options::new().create(false).warm(!globals.no_warm);
     match globals.memory {
         Some(bytes) => options.memory_bytes(bytes),
         None => options,
@@ -18,7 +18,8 @@ pub(crate) fn options(globals: &Globals) -> Options {
 
 /// Opens a store to read, beside a writer if there is one.
 pub(crate) fn open_to_read(globals: &Globals, path: &Path) -> Result<Db, Failure> {
-    Ok(Db::open(path, options(globals).read_only(true))?)
+    // What a command reads is read at once; nobody waits for what others found hot.
+    Ok(Db::open(path, options(globals).read_only(true).warm(false))?)
 }
 
 /// Opens a store to write; `create` makes it where there is none.

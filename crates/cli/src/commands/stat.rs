@@ -3,6 +3,7 @@
 use plimsoll::{Db, KeyspaceInfo, Retention, Stats};
 
 use crate::args::{Globals, Stat};
+use crate::commands::warm;
 use crate::exit::{Exit, Outcome};
 use crate::output::{Fact, Output, Section};
 use crate::size::{show_count, show_size};
@@ -20,6 +21,7 @@ pub(crate) fn run(globals: &Globals, args: &Stat, output: &mut Output) -> Outcom
         Section::new("keyspaces", db.keyspaces().iter().map(of_keyspace).collect()),
         Section::new("log", of_log(&stats)),
         Section::new("index", of_index(&stats)),
+        Section::new("warm", warm::facts(&plimsoll::warm_image(&args.store, &store::options(globals))?)),
         Section::new("memory", of_memory(&stats)),
         Section::new("pressure", of_pressure(&stats)),
         Section::new("evictor", of_evictor(&stats)),

@@ -82,3 +82,28 @@ fn salvage_keeps_what_stands_before_the_cut_and_moves_the_rest_aside() {
     run(&["verify", &store]).ok();
     run(&["salvage", &store, "--cut-at", "0"]).fails(2, &["--cut-at"]);
 }
+
+#[test]
+fn the_warm_image_is_shown_and_deleted() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let db = plimsoll::Db::open(&store, plimsoll::Options::new().memory_bytes(32 << 20)).unwrap();
+    let keyspace = db.keyspace("default").unwrap();
+    let mut tx = db.begin();
+    tx.put(&keyspace, b"key", b"value").unwrap();
+    tx.commit().unwrap();
+    db.flush().unwrap();
+    assert!(db.snapshot().get(&keyspace, b"key").unwrap().is_some());
+    db.close().unwrap();
+    let shown = run(&["warm", &store, "--json"]).ok().json();
+    assert_eq!((shown["segments"].as_u64(), shown["pages_named"].as_u64() > Some(0)), (Some(1), true), "{shown}");
+    assert_eq!(run(&["stat", &store, "--json"]).ok().json()["warm"], shown);
+    for arguments in [["get", &store, "key"].as_slice(), &["put", &store, "key", "other", "--no-warm"]] {
+        run(arguments).ok();
+        assert_eq!(run(&["warm", &store, "--json"]).ok().json(), shown, "{arguments:?}");
+    }
+    let deleted = run(&["warm", "--delete", &store, "--json"]).ok().json();
+    assert_eq!(deleted["bytes_deleted"], shown["bytes"]);
+    assert_eq!(run(&["warm", &store, "--json"]).ok().json()["segments"], 0);
+    run(&["warm", &folder.at("nothing")]).fails(3, &["no store"]);
+}
