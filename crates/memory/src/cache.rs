@@ -56,6 +56,7 @@ use plimsoll_disk::clock::{Clock, SystemClock};
 
 use crate::budget::{Budget, Kind, Lease, OutOfBudget, Reclaim};
 use crate::chunk::CHUNK_BYTES;
+use crate::turnover::Turnover;
 use entry::Placed;
 pub use entry::{Pieces, Value};
 use index::{Index, Pages};
@@ -199,15 +200,15 @@ impl Cache {
     /// The budget cannot give a first segment and the tables.
     ///
     /// # Panics
-    /// The number is below [`MIN_CACHE_BYTES`], or the budget above 128 GiB; `largest_part` is not within 0 and 0.5.
+    /// The number is below [`MIN_CACHE_BYTES`], or what the cache may ever take above 128 GiB; `largest_part` is not within 0 and 0.5.
     pub fn new(budget: &Budget, options: CacheOptions) -> Result<Self, OutOfBudget> {
         assert!(options.memory_bytes >= MIN_CACHE_BYTES, "a cache has at least {MIN_CACHE_BYTES} bytes");
-        assert!(budget.limit_bytes() <= 128 << 30, "a budget with an object cache is at most 128 GiB");
         assert!((0.0..=0.5).contains(&options.largest_part), "the largest entry is at most half the cache");
         let max_bytes = match options.counting {
             Counting::Everything => options.max_bytes.max(options.memory_bytes).min(budget.limit_bytes()),
             Counting::Values => budget.limit_bytes(),
         };
+        assert!(max_bytes <= 128 << 30, "an object cache has at most 128 GiB");
         // One more, of which only a part is used.
         let max_chunks = (max_bytes / CHUNK_BYTES as u64) as usize + 1;
         let segments = Segments::new(options.memory_bytes, max_chunks);
@@ -271,6 +272,28 @@ impl Cache {
     /// Enters a value, in the place of the one that the key may have. `false` if it is too large or no room could be made; then the key has none.
     pub fn insert(&self, key: &[u8], value: &[u8]) -> bool {
         self.inner.change(key, value, None)
+    }
+
+    /// As [`Cache::insert`], for a value in parts, if `is_current` says so. It is asked under the cache's lock: whoever first changes what it says,
+    /// and then removes or replaces what the key has, either finds this value there or has kept it from entering. That is how a
+    /// value is entered that was loaded a while ago. `false` also where it says no; then nothing is changed.
+    pub fn insert_if(&self, key: &[u8], parts: &[&[u8]], is_current: impl FnOnce() -> bool) -> bool {
+        let arrival = Arrival { hash: self.inner.shared.hash(key), key, value: parts, expires_at: None };
+        let mut keeper = self.inner.lock();
+        is_current() && keeper.insert(&self.inner.shared, &arrival)
+    }
+
+    /// Enters a value, in parts, in the place of the one that the key has, which passes its standing on; `false` if it has none, or as for
+    /// [`Cache::insert`].
+    pub fn replace(&self, key: &[u8], parts: &[&[u8]]) -> bool {
+        self.inner.loads.supersede(key);
+        let arrival = Arrival { hash: self.inner.shared.hash(key), key, value: parts, expires_at: None };
+        self.inner.lock().replace(&self.inner.shared, &arrival)
+    }
+
+    /// Whether there is no entry. What is being entered right now comes first or later.
+    pub fn is_empty(&self) -> bool {
+        self.inner.lock().counters.entries == 0
     }
 
     /// As [`Cache::insert`], for a value that is not found once `time_to_live` has passed.
@@ -340,6 +363,23 @@ impl Cache {
         keeper.shrink(shared);
         keeper.owner.release_chunks(&shared.segments, usize::MAX);
         keeper.owner.limit_bytes(&shared.segments) + tables
+    }
+
+    /// What the cache takes, and what a larger one would have kept.
+    pub fn turnover(&self) -> Turnover {
+        let shared = &self.inner.shared;
+        let keeper = self.inner.lock();
+        Turnover {
+            held_bytes: (keeper.owner.used() * shared.segments.bytes()) as u64 + self.inner.tables.bytes(),
+            limit_bytes: keeper.owner.limit_bytes(&shared.segments) + self.inner.tables.bytes(),
+            returns: keeper.counters.returns,
+            window_bytes: keeper.limit(shared) / 10 * 9,
+        }
+    }
+
+    /// The most that [`Cache::set_memory`] can make of it.
+    pub fn max_bytes(&self) -> u64 {
+        self.inner.max_bytes
     }
 
     /// Counters and sizes. Walks the index.
@@ -416,7 +456,7 @@ impl Inner {
     }
 
     fn insert(&self, key: &[u8], value: &[u8], expires_at: Option<u64>) -> bool {
-        let arrival = Arrival { hash: self.shared.hash(key), key, value, expires_at };
+        let arrival = Arrival { hash: self.shared.hash(key), key, value: &[value], expires_at };
         self.lock().insert(&self.shared, &arrival)
     }
 

@@ -18,3 +18,4 @@ pub mod prefetch;
 mod reserved;
 pub mod sorted;
 mod sync;
+pub mod turnover;

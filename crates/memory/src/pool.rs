@@ -12,6 +12,7 @@
 mod ahead;
 mod frame;
 mod frames;
+mod ghosts;
 mod keeper;
 mod load;
 mod pinned;
@@ -34,6 +35,7 @@ use crate::evictor::EvictorStats;
 use crate::evictor::bell::{Bell, Cause};
 use crate::page::PAGE_BYTES;
 use crate::sync::{Mutex, MutexGuard};
+use crate::turnover::Turnover;
 pub use ahead::ReaderThreads;
 use frame::{Heat, PageKey};
 use frames::{FRAMES_PER_CHUNK, Frames};
@@ -151,6 +153,8 @@ pub struct Pool {
     ahead: OnceLock<Arc<ahead::Waiting>>,
     /// Pages read ahead.
     read_ahead: AtomicU64,
+    /// Pages read from their file.
+    loads: AtomicU64,
     /// For the tables of all the frames that there ever could be: 0.4 % of the largest budget so far. Held while that changes.
     tables: Mutex<Lease>,
 }
@@ -220,6 +224,7 @@ impl Pool {
             evictor: Mutex::new(EvictorStats::default()),
             ahead: OnceLock::new(),
             read_ahead: AtomicU64::new(0),
+            loads: AtomicU64::new(0),
             tables: Mutex::new(tables),
         });
         let reclaimer = Arc::downgrade(&pool);
@@ -262,12 +267,29 @@ impl Pool {
         self.lock().clear(&self.frames);
     }
 
+    /// Pages read from their file since the pool was made. Without a lock.
+    #[inline]
+    pub fn loads(&self) -> u64 {
+        self.loads.load(Ordering::Relaxed)
+    }
+
+    /// What the pool takes, and what a larger one would have kept of the pages that point reads wanted.
+    pub fn turnover(&self) -> Turnover {
+        let keeper = self.lock();
+        Turnover {
+            held_bytes: (keeper.held() * CHUNK_BYTES) as u64,
+            limit_bytes: u64::MAX,
+            returns: keeper.ghosts.returns(),
+            window_bytes: (keeper.ghosts.window() * PAGE_BYTES) as u64,
+        }
+    }
+
     /// Counters.
     pub fn stats(&self) -> PoolStats {
         let keeper = self.lock();
         let slots = keeper.slots();
         let mut stats = PoolStats {
-            loads: keeper.loads,
+            loads: self.loads(),
             read_ahead: self.read_ahead.load(Ordering::Relaxed),
             waits: keeper.waits,
             evictions: keeper.evictions(),
@@ -382,6 +404,9 @@ impl Pool {
             None if keeper.has_slots() => Step::TakeChunk,
             None => Step::Refused,
             Some(at) => {
+                if touch == Touch::Point {
+                    keeper.ghosts.wake(key);
+                }
                 let filling = self.begin_at(at, key, Heat::first(touch));
                 self.call_if_short(keeper, inline_before);
                 Step::Fill(filling)
@@ -409,9 +434,10 @@ impl Pool {
         let mut keeper = self.lock();
         self.frames.get(at).finish();
         keeper.filled(&self.frames, at);
-        keeper.loads += u64::from(loaded);
         let waiters = keeper.waited_for.take(at);
         drop(keeper);
+        // Relaxed: whoever compares two looks at it has read the page in between.
+        self.loads.fetch_add(u64::from(loaded), Ordering::Relaxed);
         waiters.tell(Ok(()));
     }
 

@@ -48,8 +48,15 @@ pub(super) enum Measure {
 pub(super) struct Arrival<'a> {
     pub(super) hash: u64,
     pub(super) key: &'a [u8],
-    pub(super) value: &'a [u8],
+    /// Its parts, one behind the other.
+    pub(super) value: &'a [&'a [u8]],
     pub(super) expires_at: Option<u64>,
+}
+
+impl Arrival<'_> {
+    fn header(&self) -> Header {
+        Header::new(self.key, self.value.iter().map(|part| part.len()).sum(), self.expires_at.is_some())
+    }
 }
 
 /// Counters, under the lock.
@@ -116,13 +123,13 @@ impl Keeper {
         &mut self.ends[queue as usize]
     }
 
-    /// How many bytes there may be, in the measure that counts.
     /// Bytes of segments with which entries of some size can still be kept beside the index.
     pub(super) fn least_bytes(&self, shared: &Shared) -> u64 {
         ((self.pages.len() + LEAST_SEGMENTS) * shared.segments.bytes()) as u64
     }
 
-    fn limit(&self, shared: &Shared) -> u64 {
+    /// How many bytes there may be, in the measure that counts.
+    pub(super) fn limit(&self, shared: &Shared) -> u64 {
         match self.measure {
             Measure::Everything => {
                 (self.owner.limit().saturating_sub(self.pages.len()) * shared.segments.bytes()) as u64
@@ -162,8 +169,27 @@ impl Keeper {
     /// that one is no longer true.
     pub(super) fn insert(&mut self, shared: &Shared, arrival: &Arrival<'_>) -> bool {
         self.remove(shared, arrival.hash, arrival.key);
-        let header = Header::new(arrival.key, arrival.value.len(), arrival.expires_at.is_some());
+        let header = arrival.header();
         let entered = self.fits(shared, header) && self.enter(shared, arrival, header);
+        self.count_arrival(entered)
+    }
+
+    /// Enters an entry in the place of one with the same key, in the same queue and with the same touches, if there is one; whether it did.
+    /// One that is refused removes its predecessor all the same.
+    pub(super) fn replace(&mut self, shared: &Shared, arrival: &Arrival<'_>) -> bool {
+        let Some((slot, placed)) = self.find(shared, arrival.hash, arrival.key) else {
+            return false;
+        };
+        let (queue, touches) = (placed.queue, Slot(slot.load(Ordering::Relaxed)).touches());
+        if !self.remove(shared, arrival.hash, arrival.key) {
+            return false;
+        }
+        let header = arrival.header();
+        let entered = self.fits(shared, header) && self.place(shared, arrival, header, queue, touches);
+        self.count_arrival(entered)
+    }
+
+    fn count_arrival(&mut self, entered: bool) -> bool {
         self.counters.insertions += u64::from(entered);
         self.counters.refusals += u64::from(!entered);
         entered
@@ -185,11 +211,16 @@ impl Keeper {
         self.counters.returns += u64::from(returned);
         let worth = !returned || self.is_worth_its_place(shared, header, 1);
         let queue = self.policy.begin(returned && worth, &self.occupancy(shared));
+        self.place(shared, arrival, header, queue, 0)
+    }
+
+    /// Puts an entry that the index does not have at the young end of a queue.
+    fn place(&mut self, shared: &Shared, arrival: &Arrival<'_>, header: Header, queue: Queue, touches: u8) -> bool {
         if !self.make_room(shared, queue, header) || !self.make_room_in_index(shared, queue, header, arrival.hash) {
             return false;
         }
         let position = self.write(shared, queue, header, arrival);
-        let slot = Slot::entry(arrival.hash, queue, 0, position);
+        let slot = Slot::entry(arrival.hash, queue, touches, position);
         let now = self.time_of_death();
         let entered = self.pages.insert(&shared.index, &shared.segments, arrival.hash, slot, now).is_ok();
         if entered {
@@ -202,8 +233,10 @@ impl Keeper {
     fn write(&mut self, shared: &Shared, queue: Queue, header: Header, arrival: &Arrival<'_>) -> u64 {
         let (segments, ring, owner) = (&shared.segments, shared.ring(queue), &mut self.owner);
         let ends = &mut self.ends[queue as usize];
-        let (position, at) = ends.write_head(segments, ring, owner, header, arrival.expires_at, arrival.key);
-        let at = ends.write_value(segments, ring, owner, at, arrival.value);
+        let (position, mut at) = ends.write_head(segments, ring, owner, header, arrival.expires_at, arrival.key);
+        for part in arrival.value {
+            at = ends.write_value(segments, ring, owner, at, part);
+        }
         ends.end_entry(at);
         position
     }

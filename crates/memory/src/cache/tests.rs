@@ -156,6 +156,39 @@ fn after_churn_nine_tenths_of_the_memory_are_entries_and_forty_bytes_each_is_all
 }
 
 #[test]
+fn a_value_in_parts_is_one_value_and_enters_only_while_it_is_current() {
+    let cache = cache_of(1 << 20);
+    assert!(cache.is_empty());
+    assert!(!cache.insert_if(b"key", &[b"no"], || false));
+    assert!(cache.insert_if(b"key", &[b"12345678", b"", b"rest"], || true));
+    assert_eq!(cache.get(b"key").as_deref(), Some(&b"12345678rest"[..]));
+    assert!(!cache.insert_if(b"key", &[b"no"], || false) && !cache.is_empty());
+    assert_eq!(cache.get(b"key").as_deref(), Some(&b"12345678rest"[..]), "a refusal changes nothing");
+    cache.check();
+}
+
+#[test]
+fn a_value_that_takes_anothers_place_takes_its_standing_over_and_enters_nowhere_else() {
+    let cache = cache_of(1 << 20);
+    assert!(!cache.replace(b"key", &[b"value"]));
+    assert_eq!(cache.get(b"key"), None);
+    cache.insert(b"key", &[1; 100]);
+    for _ in 0..3 {
+        cache.get(b"key");
+    }
+    assert!(cache.replace(b"key", &[&[2; 50], &[3; 90]]));
+    // As much as the small queue ever holds passes by; what was touched stays.
+    for key in 0..20_000u32 {
+        cache.insert(&key.to_le_bytes(), &[7; 100]);
+    }
+    assert_eq!(cache.get(b"key").as_deref(), Some(&[[2; 50].as_slice(), &[3; 90]].concat()[..]));
+    let too_large = vec![0; 600 << 10];
+    assert!(!cache.replace(b"key", &[&too_large]));
+    assert_eq!(cache.get(b"key"), None, "what does not fit leaves nothing behind that is no longer true");
+    cache.check();
+}
+
+#[test]
 fn a_value_larger_than_a_chunk_is_kept_and_found_whole() {
     let cache = cache_of(8 << 20);
     let large = value_of(1, 1, 1 << 20);

@@ -12,6 +12,7 @@
 
 use super::frame::{Frame, Heat, State};
 use super::frames::{FRAMES_PER_CHUNK, Frames};
+use super::ghosts::Ghosts;
 use super::load::Loads;
 use super::queues::{Queue, Queues};
 use crate::budget::{Budget, Kind};
@@ -40,6 +41,7 @@ pub(super) struct Keeper {
     chunks: Vec<Option<Chunk>>,
     vacant: Vec<u32>,
     queues: Queues,
+    pub(super) ghosts: Ghosts,
     /// The frame that the clock looks at next.
     hand: u32,
     /// The chunk that is looked at next when one is to go back.
@@ -52,7 +54,6 @@ pub(super) struct Keeper {
     /// With fewer free frames the evictor is called.
     low_frames: usize,
     pub(super) waited_for: Loads,
-    pub(super) loads: u64,
     pub(super) waits: u64,
     /// Frames taken since ever.
     taken: u64,
@@ -70,7 +71,10 @@ pub(crate) struct Room {
 impl Keeper {
     /// Bytes of heap for so many chunks.
     pub(super) fn heap_bytes(chunks: usize) -> usize {
-        chunks * (size_of::<Option<Chunk>>() + size_of::<u32>()) + Queues::heap_bytes(chunks * FRAMES_PER_CHUNK)
+        let frames = chunks * FRAMES_PER_CHUNK;
+        chunks * (size_of::<Option<Chunk>>() + size_of::<u32>())
+            + Queues::heap_bytes(frames)
+            + Ghosts::heap_bytes(frames)
     }
 
     /// A keeper that will never hold more than `max_chunks`.
@@ -79,6 +83,7 @@ impl Keeper {
             chunks: Vec::with_capacity(max_chunks),
             vacant: Vec::with_capacity(max_chunks),
             queues: Queues::new(max_chunks * FRAMES_PER_CHUNK),
+            ghosts: Ghosts::new(max_chunks * FRAMES_PER_CHUNK),
             hand: 0,
             chunk_hand: 0,
             min_chunks,
@@ -86,7 +91,6 @@ impl Keeper {
             headroom,
             low_frames: 0,
             waited_for: Loads::default(),
-            loads: 0,
             waits: 0,
             taken: 0,
             evictions: 0,
@@ -100,6 +104,7 @@ impl Keeper {
             self.chunks.reserve_exact(max_chunks - self.chunks.len());
             self.vacant.reserve_exact(max_chunks - self.vacant.len());
             self.queues.grow(max_chunks * FRAMES_PER_CHUNK);
+            self.ghosts.grow(max_chunks * FRAMES_PER_CHUNK);
             frames.grow(max_chunks);
             self.max_chunks = max_chunks;
         }
@@ -331,6 +336,9 @@ impl Keeper {
     fn evict(&mut self, frames: &Frames, frame: u32, seen: State) -> bool {
         let evicted = frames.get(frame).try_evict(seen);
         if evicted {
+            if seen.heat() > Heat::Scan {
+                self.ghosts.bury(frames.get(frame).key());
+            }
             frames.forget(frame);
             self.queues.unlink(Queue::Scanned, frame);
             self.evictions += 1;
