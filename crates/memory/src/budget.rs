@@ -10,6 +10,10 @@
 //! When no chunk is free the budget asks its reclaimers (the page pool first) for some, and only then refuses. Before it comes to that
 //! it calls the evictor, if there is one.
 
+mod resize;
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;
 mod usage;
 
 use std::collections::VecDeque;
@@ -24,56 +28,16 @@ pub use crate::arena::Backing;
 use crate::chunk::{CHUNK_BYTES, Chunk};
 use crate::evictor::bell::{Bell, Cause};
 use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
+pub use resize::ResizeError;
 pub use usage::{Kind, OutOfBudget, Pressure, Usage};
 
 /// The smallest budget: 16 MiB.
 pub const MIN_BUDGET_BYTES: u64 = 16 << 20;
 
-/// Why a budget could not be made larger or smaller; it is as it was.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ResizeError {
-    /// More than the address space that was reserved when it was made (or nothing at all).
-    BeyondCeiling {
-        /// What was asked for.
-        wanted_bytes: u64,
-        /// The most there can be.
-        ceiling_bytes: u64,
-    },
-    /// So much is held that cannot be evicted.
-    Held {
-        /// What is missing.
-        missing_bytes: u64,
-        /// Who holds how much.
-        usage: Box<Usage>,
-    },
-    /// The system gives no memory.
-    Refused {
-        /// What it said.
-        message: String,
-    },
-}
-
-impl fmt::Display for ResizeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::BeyondCeiling { wanted_bytes, ceiling_bytes } => write!(
-                f,
-                "a budget of {wanted_bytes} bytes cannot be had while running: 64 KiB to {ceiling_bytes} bytes can"
-            ),
-            Self::Held { missing_bytes, usage } => {
-                write!(f, "the budget cannot be made so small: {missing_bytes} bytes are in use, {usage}")
-            }
-            Self::Refused { message } => write!(f, "the system refuses a larger budget: {message}"),
-        }
-    }
-}
-
-impl std::error::Error for ResizeError {}
-
 /// Whoever needs many chunks asks for so many at a time, so that others get at the pool in between.
 const RECLAIMED_AT_ONCE: usize = 16;
 
-/// A budget that becomes smaller gives so many chunks to the system under one turn of the lock.
+/// So many chunks are given to the system under one turn of the lock.
 const WITHDRAWN_AT_ONCE: usize = 64;
 
 /// Something that can give memory back when asked.
@@ -395,6 +359,11 @@ impl Inner {
         loop {
             let missing = state.missing_for(bytes);
             if missing <= state.free.len() {
+                state = self.withdraw_ahead(state, missing);
+            }
+            // Others may have taken some meanwhile.
+            let missing = state.missing_for(bytes);
+            if missing <= state.free.len() {
                 self.retire(&mut state, kind, bytes);
                 self.note_taken(state);
                 return Ok(());
@@ -402,6 +371,27 @@ impl Inner {
             let short = missing - state.free.len();
             state =
                 self.reclaim(state, short.min(RECLAIMED_AT_ONCE)).map_err(|state| self.refusal(state, kind, bytes))?;
+        }
+    }
+
+    /// Gives the memory of free chunks to the system, of those that go next: so many, but for as many as one turn of the lock may. They
+    /// stay free; whoever retires them then has little to do. Lets others have the lock in between.
+    fn withdraw_ahead<'a>(&'a self, mut state: MutexGuard<'a, State>, count: usize) -> MutexGuard<'a, State> {
+        for first in (WITHDRAWN_AT_ONCE..count).step_by(WITHDRAWN_AT_ONCE) {
+            for at in first - WITHDRAWN_AT_ONCE..first.min(state.free.len()) {
+                let id = state.free[at];
+                self.withdraw(&mut state, id);
+            }
+            drop(state);
+            state = self.lock();
+        }
+        state
+    }
+
+    /// Gives a free chunk's memory to the system, if that has not been done.
+    fn withdraw(&self, state: &mut State, id: u32) {
+        if !std::mem::replace(&mut state.out[id as usize], true) {
+            self.arena.withdraw(id);
         }
     }
 
@@ -420,9 +410,7 @@ impl Inner {
     /// Takes the free chunk that was given back the longest ago, and gives its memory to the system.
     fn withdraw_one(&self, state: &mut State) -> Option<u32> {
         let id = state.free.pop_front()?;
-        if !std::mem::replace(&mut state.out[id as usize], true) {
-            self.arena.withdraw(id);
-        }
+        self.withdraw(state, id);
         Some(id)
     }
 
@@ -439,84 +427,6 @@ impl Inner {
         if any {
             self.freed.notify_all();
         }
-    }
-
-    fn resize(&self, limit_bytes: u64, lease: &mut Lease, more: u64) -> Result<(), ResizeError> {
-        let ceiling_bytes = u64::from(self.arena.ceiling()) * CHUNK_BYTES as u64;
-        let wanted = limit_bytes / CHUNK_BYTES as u64;
-        match u32::try_from(wanted) {
-            Ok(wanted) if wanted > 0 && wanted <= self.arena.ceiling() => self.resize_to(wanted, lease, more),
-            _ => Err(ResizeError::BeyondCeiling { wanted_bytes: limit_bytes, ceiling_bytes }),
-        }
-    }
-
-    fn resize_to(&self, wanted: u32, lease: &mut Lease, more: u64) -> Result<(), ResizeError> {
-        let _turn = self.resizing.lock().expect("no code under this lock panics");
-        let mut state = self.lock();
-        let before = self.chunks.load(Ordering::Relaxed);
-        loop {
-            let over = self.chunks.load(Ordering::Relaxed).saturating_sub(wanted) as usize;
-            let short = self.short_for(&state, wanted, more);
-            state = match (over, short) {
-                (0, 0) => break,
-                (1.., _) if !state.free.is_empty() => self.withdraw_some(state, over.min(WITHDRAWN_AT_ONCE)),
-                _ => match self.reclaim(state, short.min(RECLAIMED_AT_ONCE)) {
-                    Ok(state) => state,
-                    Err(state) => return Err(self.resize_back(state, before, short)),
-                },
-            };
-        }
-        self.enlarge(&mut state, wanted).map_err(|error| ResizeError::Refused { message: error.to_string() })?;
-        self.retire(&mut state, lease.kind, more);
-        lease.bytes += more;
-        state.peak_chunks = wanted as usize - state.free.len();
-        drop(state);
-        self.freed.notify_all();
-        Ok(())
-    }
-
-    /// Chunks that are missing for a budget of `wanted` chunks with `more` bytes leased than now.
-    fn short_for(&self, state: &State, wanted: u32, more: u64) -> usize {
-        let needed = state.missing_for(more) + self.chunks.load(Ordering::Relaxed) as usize;
-        needed.saturating_sub(state.free.len() + wanted as usize)
-    }
-
-    /// Withdraws up to `count` free chunks from the budget, and lets others have the lock.
-    fn withdraw_some<'a>(&'a self, mut state: MutexGuard<'a, State>, count: usize) -> MutexGuard<'a, State> {
-        for _ in 0..count {
-            let Some(id) = self.withdraw_one(&mut state) else { break };
-            state.withdrawn.push(id);
-            self.chunks.fetch_sub(1, Ordering::Relaxed);
-        }
-        drop(state);
-        self.lock()
-    }
-
-    /// Makes the budget what it was before it could not become smaller: `short` chunks are missing.
-    fn resize_back(&self, mut state: MutexGuard<'_, State>, before: u32, short: usize) -> ResizeError {
-        self.enlarge(&mut state, before).expect("these chunks were of the budget a moment ago");
-        let usage = Box::new(self.usage_of(&state));
-        drop(state);
-        self.freed.notify_all();
-        ResizeError::Held { missing_bytes: (short * CHUNK_BYTES) as u64, usage }
-    }
-
-    /// Adds chunks until there are `wanted`: those that were withdrawn, then new ones. On an error none is added.
-    fn enlarge(&self, state: &mut State, wanted: u32) -> io::Result<()> {
-        let more = wanted - self.chunks.load(Ordering::Relaxed);
-        let fresh = more.saturating_sub(state.withdrawn.len() as u32);
-        if fresh > 0 {
-            self.arena.grow(state.made + fresh)?;
-        }
-        let keep = state.withdrawn.len() - (more - fresh) as usize;
-        let again = state.withdrawn.split_off(keep);
-        again.into_iter().for_each(|id| state.free.push_front(id));
-        (state.made..state.made + fresh).for_each(|id| state.free.push_front(id));
-        state.made += fresh;
-        let made = state.made as usize;
-        state.out.resize(made, false);
-        self.chunks.store(wanted, Ordering::Relaxed);
-        Ok(())
     }
 
     fn usage(&self) -> Usage {
@@ -600,234 +510,5 @@ impl Drop for Lease {
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Lease({:?}, {} bytes)", self.kind, self.bytes)
-    }
-}
-
-#[cfg(test)]
-#[cfg(not(any(loom, shuttle)))]
-mod tests {
-    use super::*;
-
-    fn budget(chunks: u64) -> Budget {
-        Budget::new(chunks * CHUNK_BYTES as u64, Backing::Heap).unwrap()
-    }
-
-    #[test]
-    fn what_was_taken_is_given_back() {
-        let budget = budget(4);
-        let chunks: Vec<_> = (0..4).map(|_| budget.take(Kind::Sort).unwrap()).collect();
-        let refusal = budget.take(Kind::Pages).unwrap_err();
-        assert_eq!(refusal.usage.of(Kind::Sort), 4 * CHUNK_BYTES as u64);
-        drop(chunks);
-        assert_eq!(budget.free_bytes(), budget.limit_bytes());
-        assert_eq!(budget.usage().of(Kind::Sort), 0);
-        assert_eq!(budget.usage().peak_bytes, budget.limit_bytes());
-    }
-
-    #[test]
-    fn leases_together_retire_the_sum_rounded_up() {
-        let budget = budget(4);
-        let mut first = budget.lease(Kind::Metadata, 10).unwrap();
-        let second = budget.lease(Kind::Metadata, 10).unwrap();
-        assert_eq!(budget.free_bytes(), 3 * CHUNK_BYTES as u64);
-        first.grow(CHUNK_BYTES as u64).unwrap();
-        assert_eq!(budget.free_bytes(), 2 * CHUNK_BYTES as u64);
-        assert!(first.grow(3 * CHUNK_BYTES as u64).is_err());
-        assert_eq!(first.bytes(), CHUNK_BYTES as u64 + 10);
-        drop((first, second));
-        assert_eq!(budget.free_bytes(), budget.limit_bytes());
-    }
-
-    #[test]
-    fn a_reservation_can_be_made_to_fail_once() {
-        let budget = budget(4);
-        budget.fail_after(1);
-        let kept = budget.take(Kind::Sort).unwrap();
-        assert!(budget.lease(Kind::Sort, 1).is_err());
-        assert!(budget.lease(Kind::Sort, 1).is_ok());
-        drop(kept);
-    }
-
-    #[test]
-    fn who_can_do_without_a_chunk_is_not_refused_one() {
-        let budget = budget(2);
-        budget.fail_after(0);
-        let held = budget.try_take(Kind::Staging).unwrap();
-        assert!(budget.take(Kind::Sort).is_err(), "the refusal on purpose is for who cannot");
-        let other = budget.take(Kind::Sort).unwrap();
-        let before = budget.pressure();
-        assert!(budget.try_take(Kind::Pages).is_none());
-        assert_eq!(budget.pressure(), before);
-        drop((held, other));
-    }
-
-    /// Law 1, as far as it can be seen from outside.
-    fn assert_books_balance(budget: &Budget) {
-        let usage = budget.usage();
-        let held: u64 = usage.by_kind.iter().map(|(_, bytes)| bytes).sum();
-        assert_eq!(held.next_multiple_of(CHUNK_BYTES as u64) + usage.free_bytes, usage.limit_bytes, "{usage:?}");
-    }
-
-    fn chunks_of(budget: &Budget, kind: Kind) -> Vec<Chunk> {
-        std::iter::from_fn(|| budget.take(kind).ok()).collect()
-    }
-
-    #[test]
-    fn a_budget_grows_and_shrinks_while_chunks_and_leases_are_held() {
-        const CHUNK: u64 = CHUNK_BYTES as u64;
-        let budget = Budget::with_ceiling(8 * CHUNK, 32 * CHUNK, Backing::Heap).unwrap();
-        assert_eq!((budget.limit_bytes(), budget.ceiling_bytes()), (8 * CHUNK, 32 * CHUNK));
-        let mut held = vec![budget.take(Kind::Sort).unwrap()];
-        held[0].fill(7);
-        let lease = budget.lease(Kind::Metadata, CHUNK + 1).unwrap();
-        for chunks in [32, 8, 20, 3, 3, 32, 4, 5] {
-            budget.resize(chunks * CHUNK + 100).unwrap();
-            assert_eq!(budget.limit_bytes(), chunks * CHUNK);
-            assert_books_balance(&budget);
-            let rest = chunks_of(&budget, Kind::Memtable);
-            assert_eq!(rest.len() as u64, chunks - 3);
-        }
-        assert!(held[0].iter().all(|&byte| byte == 7));
-        drop((held, lease));
-        assert_eq!(budget.free_bytes(), budget.limit_bytes());
-    }
-
-    #[test]
-    fn a_budget_that_cannot_shrink_is_as_it_was_and_says_who_holds_how_much() {
-        const CHUNK: u64 = CHUNK_BYTES as u64;
-        let budget = budget(16);
-        let held: Vec<_> = (0..6).map(|_| budget.take(Kind::WriteSet).unwrap()).collect();
-        let error = budget.resize(4 * CHUNK).unwrap_err();
-        assert!(matches!(&error, ResizeError::Held { missing_bytes, .. } if *missing_bytes == 2 * CHUNK), "{error}");
-        assert!(error.to_string().contains("WriteSet 393216"), "{error}");
-        assert_eq!(budget.limit_bytes(), 16 * CHUNK);
-        assert_eq!(chunks_of(&budget, Kind::Sort).len(), 10);
-        assert_books_balance(&budget);
-        for beyond in [0, 17 * CHUNK, u64::MAX] {
-            assert!(matches!(budget.resize(beyond), Err(ResizeError::BeyondCeiling { .. })));
-        }
-        drop(held);
-        budget.resize(4 * CHUNK).unwrap();
-    }
-
-    #[test]
-    fn the_books_balance_after_any_sequence_of_takes_leases_and_resizes() {
-        for seed in 1..=if cfg!(miri) { 2 } else { 60u64 } {
-            let mut state = seed;
-            let mut below = |bound: u64| {
-                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-                (state >> 33) % bound
-            };
-            let ceiling = 4 + below(40);
-            let budget = Budget::with_ceiling((1 + below(ceiling)) << 16, ceiling << 16, Backing::Heap).unwrap();
-            let (mut chunks, mut leases) = (Vec::new(), Vec::new());
-            for _ in 0..if cfg!(miri) { 60 } else { 500 } {
-                match below(10) {
-                    0 => _ = budget.resize(below(ceiling + 2) << 16),
-                    1 => budget.fail_after(below(4)),
-                    2..5 => chunks.extend(budget.take(Kind::ALL[below(10) as usize])),
-                    5 => leases.extend(budget.lease(Kind::ALL[below(10) as usize], below(200_000))),
-                    6 if !leases.is_empty() => {
-                        let at = below(leases.len() as u64) as usize;
-                        let lease: &mut Lease = &mut leases[at];
-                        let bytes = lease.bytes();
-                        match lease.grow(below(100_000)) {
-                            Ok(()) => lease.shrink(below(300_000)),
-                            Err(_) => assert_eq!(lease.bytes(), bytes, "a lease that was refused is as it was"),
-                        }
-                    }
-                    7 if !leases.is_empty() => drop(leases.swap_remove(below(leases.len() as u64) as usize)),
-                    _ if !chunks.is_empty() => drop(chunks.swap_remove(below(chunks.len() as u64) as usize)),
-                    _ => {}
-                }
-                let usage = budget.usage();
-                let leased: u64 = leases.iter().map(Lease::bytes).sum();
-                let held = ((chunks.len() * CHUNK_BYTES) as u64) + leased.next_multiple_of(CHUNK_BYTES as u64);
-                assert_eq!(held + usage.free_bytes, usage.limit_bytes, "seed {seed}: {usage:?}");
-                let kinds: u64 = usage.by_kind.iter().map(|(_, bytes)| bytes).sum();
-                assert_eq!(kinds, (chunks.len() * CHUNK_BYTES) as u64 + leased, "seed {seed}: {usage:?}");
-            }
-            drop((chunks, leases));
-            assert_eq!(budget.free_bytes(), budget.limit_bytes(), "seed {seed}");
-        }
-    }
-
-    /// Leaves when it is asked, and its chunk with it.
-    struct Leaving {
-        itself: Mutex<Option<Arc<Self>>>,
-        _chunk: Chunk,
-    }
-
-    impl Reclaim for Leaving {
-        fn reclaim(&self, _: usize) -> usize {
-            drop(self.itself.lock().unwrap().take());
-            0
-        }
-    }
-
-    #[test]
-    fn a_reclaimer_that_leaves_while_it_is_asked_gives_back_what_it_held() {
-        let budget = budget(1);
-        let leaving = Arc::new(Leaving { itself: Mutex::new(None), _chunk: budget.take(Kind::Pages).unwrap() });
-        *leaving.itself.lock().unwrap() = Some(Arc::clone(&leaving));
-        let reclaimer = Arc::downgrade(&leaving);
-        drop(leaving);
-        budget.add_reclaimer(reclaimer);
-        assert!(budget.take(Kind::Sort).is_ok());
-    }
-
-    /// Holds chunks, gives what it is asked for, and remembers how much that was at most.
-    struct Giving(Mutex<(Vec<Chunk>, usize)>);
-
-    impl Reclaim for Giving {
-        fn reclaim(&self, chunks: usize) -> usize {
-            let mut state = self.0.lock().unwrap();
-            state.1 = state.1.max(chunks);
-            let keep = state.0.len().saturating_sub(chunks);
-            state.0.drain(keep..).len()
-        }
-    }
-
-    #[test]
-    fn a_large_lease_takes_back_few_chunks_at_a_time() {
-        let budget = budget(100);
-        let giving = Arc::new(Giving(Mutex::new((chunks_of(&budget, Kind::Pages), 0))));
-        let reclaimer = Arc::downgrade(&giving);
-        budget.add_reclaimer(reclaimer);
-        let lease = budget.lease(Kind::Sort, 100 * CHUNK_BYTES as u64).unwrap();
-        assert_eq!((lease.bytes(), budget.free_bytes()), (budget.limit_bytes(), 0));
-        assert_eq!(giving.0.lock().unwrap().1, RECLAIMED_AT_ONCE);
-    }
-
-    #[test]
-    fn two_who_resize_at_once_leave_a_budget_whose_books_balance() {
-        const CHUNK: u64 = CHUNK_BYTES as u64;
-        let rounds = if cfg!(miri) { 3 } else { 300 };
-        let budget = Budget::with_ceiling(8 * CHUNK, 400 * CHUNK, Backing::Heap).unwrap();
-        let held: Vec<_> = (0..6).map(|_| budget.take(Kind::Sort).unwrap()).collect();
-        std::thread::scope(|scope| {
-            for chunks in [200, 400] {
-                let budget = &budget;
-                scope.spawn(move || {
-                    for _ in 0..rounds {
-                        budget.resize(chunks * CHUNK).unwrap();
-                        assert!(budget.resize(4 * CHUNK).is_err());
-                    }
-                });
-            }
-        });
-        drop(held);
-        assert_books_balance(&budget);
-        assert_eq!(chunks_of(&budget, Kind::Sort).len() as u64, budget.limit_bytes() / CHUNK);
-    }
-
-    #[test]
-    fn a_waiter_gets_the_chunk_that_another_gives_back() {
-        let budget = budget(1);
-        let held = budget.take(Kind::Sort).unwrap();
-        std::thread::scope(|scope| {
-            scope.spawn(|| budget.take_waiting(Kind::Sort, Duration::from_secs(10)).unwrap());
-            drop(held);
-        });
     }
 }

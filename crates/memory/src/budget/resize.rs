@@ -1,0 +1,133 @@
+//! A budget that becomes larger or smaller while all goes on.
+//!
+//! Laws:
+//! 1. One at a time. An error leaves the budget as it was.
+//! 2. Chunks that a smaller budget no longer has are withdrawn: of the arena, and never free until it becomes larger again.
+
+use std::fmt;
+use std::io;
+
+use super::{Inner, Lease, RECLAIMED_AT_ONCE, State, Usage, WITHDRAWN_AT_ONCE};
+use crate::chunk::CHUNK_BYTES;
+use crate::sync::{MutexGuard, Ordering};
+
+/// Why a budget could not be made larger or smaller; it is as it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ResizeError {
+    /// More than the address space that was reserved when it was made (or nothing at all).
+    BeyondCeiling {
+        /// What was asked for.
+        wanted_bytes: u64,
+        /// The most there can be.
+        ceiling_bytes: u64,
+    },
+    /// So much is held that cannot be evicted.
+    Held {
+        /// What is missing.
+        missing_bytes: u64,
+        /// Who holds how much.
+        usage: Box<Usage>,
+    },
+    /// The system gives no memory.
+    Refused {
+        /// What it said.
+        message: String,
+    },
+}
+
+impl fmt::Display for ResizeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BeyondCeiling { wanted_bytes, ceiling_bytes } => write!(
+                f,
+                "a budget of {wanted_bytes} bytes cannot be had while running: 64 KiB to {ceiling_bytes} bytes can"
+            ),
+            Self::Held { missing_bytes, usage } => {
+                write!(f, "the budget cannot be made so small: {missing_bytes} bytes are in use, {usage}")
+            }
+            Self::Refused { message } => write!(f, "the system refuses a larger budget: {message}"),
+        }
+    }
+}
+
+impl std::error::Error for ResizeError {}
+
+impl Inner {
+    pub(super) fn resize(&self, limit_bytes: u64, lease: &mut Lease, more: u64) -> Result<(), ResizeError> {
+        let ceiling_bytes = u64::from(self.arena.ceiling()) * CHUNK_BYTES as u64;
+        let wanted = limit_bytes / CHUNK_BYTES as u64;
+        match u32::try_from(wanted) {
+            Ok(wanted) if wanted > 0 && wanted <= self.arena.ceiling() => self.resize_to(wanted, lease, more),
+            _ => Err(ResizeError::BeyondCeiling { wanted_bytes: limit_bytes, ceiling_bytes }),
+        }
+    }
+
+    fn resize_to(&self, wanted: u32, lease: &mut Lease, more: u64) -> Result<(), ResizeError> {
+        let _turn = self.resizing.lock().expect("no code under this lock panics");
+        let mut state = self.lock();
+        let before = self.chunks.load(Ordering::Relaxed);
+        loop {
+            let over = self.chunks.load(Ordering::Relaxed).saturating_sub(wanted) as usize;
+            let short = self.short_for(&state, wanted, more);
+            state = match (over, short) {
+                (0, 0) => break,
+                (1.., _) if !state.free.is_empty() => self.withdraw_some(state, over.min(WITHDRAWN_AT_ONCE)),
+                _ => match self.reclaim(state, short.min(RECLAIMED_AT_ONCE)) {
+                    Ok(state) => state,
+                    Err(state) => return Err(self.resize_back(state, before, short)),
+                },
+            };
+        }
+        self.enlarge(&mut state, wanted).map_err(|error| ResizeError::Refused { message: error.to_string() })?;
+        self.retire(&mut state, lease.kind, more);
+        lease.bytes += more;
+        state.peak_chunks = wanted as usize - state.free.len();
+        drop(state);
+        self.freed.notify_all();
+        Ok(())
+    }
+
+    /// Chunks that are missing for a budget of `wanted` chunks with `more` bytes leased than now.
+    fn short_for(&self, state: &State, wanted: u32, more: u64) -> usize {
+        let needed = state.missing_for(more) + self.chunks.load(Ordering::Relaxed) as usize;
+        needed.saturating_sub(state.free.len() + wanted as usize)
+    }
+
+    /// Withdraws up to `count` free chunks from the budget, and lets others have the lock.
+    fn withdraw_some<'a>(&'a self, mut state: MutexGuard<'a, State>, count: usize) -> MutexGuard<'a, State> {
+        for _ in 0..count {
+            let Some(id) = self.withdraw_one(&mut state) else { break };
+            state.withdrawn.push(id);
+            self.chunks.fetch_sub(1, Ordering::Relaxed);
+        }
+        drop(state);
+        self.lock()
+    }
+
+    /// Makes the budget what it was before it could not become smaller: `short` chunks are missing.
+    fn resize_back(&self, mut state: MutexGuard<'_, State>, before: u32, short: usize) -> ResizeError {
+        self.enlarge(&mut state, before).expect("these chunks were of the budget a moment ago");
+        let usage = Box::new(self.usage_of(&state));
+        drop(state);
+        self.freed.notify_all();
+        ResizeError::Held { missing_bytes: (short * CHUNK_BYTES) as u64, usage }
+    }
+
+    /// Adds chunks until there are `wanted`: those that were withdrawn, then new ones. On an error none is added.
+    fn enlarge(&self, state: &mut State, wanted: u32) -> io::Result<()> {
+        let more = wanted - self.chunks.load(Ordering::Relaxed);
+        let fresh = more.saturating_sub(state.withdrawn.len() as u32);
+        if fresh > 0 {
+            self.arena.grow(state.made + fresh)?;
+        }
+        let keep = state.withdrawn.len() - (more - fresh) as usize;
+        let again = state.withdrawn.split_off(keep);
+        again.into_iter().for_each(|id| state.free.push_front(id));
+        (state.made..state.made + fresh).for_each(|id| state.free.push_front(id));
+        state.made += fresh;
+        let made = state.made as usize;
+        state.out.resize(made, false);
+        self.chunks.store(wanted, Ordering::Relaxed);
+        Ok(())
+    }
+}
