@@ -14,6 +14,9 @@ mod frame;
 mod frames;
 mod ghosts;
 mod keeper;
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod known_bugs;
 mod load;
 mod pinned;
 mod queues;
@@ -59,10 +62,10 @@ const MIN_HEADROOM_CHUNKS: usize = 8;
 /// Pages of a file that goes away are forgotten so many at a time, so that others get the lock in between.
 const PAGES_FORGOTTEN_AT_ONCE: u64 = 256;
 
-/// Why a page could not be had.
+/// Why a page, or the pool itself, could not be had.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoadError {
-    /// The file could not be read.
+    /// The file could not be read, or the system refuses address space.
     Io {
         /// Kind of the system's error.
         kind: io::ErrorKind,
@@ -88,6 +91,12 @@ impl fmt::Display for LoadError {
 }
 
 impl std::error::Error for LoadError {}
+
+impl From<OutOfBudget> for LoadError {
+    fn from(refusal: OutOfBudget) -> Self {
+        Self::OutOfBudget(refusal)
+    }
+}
 
 impl From<io::Error> for LoadError {
     fn from(error: io::Error) -> Self {
@@ -201,16 +210,17 @@ impl Pool {
     /// one), and gives the rest back when the budget asks (it registers itself as a reclaimer).
     ///
     /// # Errors
-    /// The budget cannot give `min_bytes` and the tables.
+    /// [`LoadError::OutOfBudget`]: the budget cannot give `min_bytes` and the tables. [`LoadError::Io`]: the system refuses address
+    /// space for the tables of the largest pool that there can be.
     ///
     /// # Panics
     /// The budget is above 16 TiB.
-    pub fn new(budget: &Budget, min_bytes: u64) -> Result<Arc<Pool>, OutOfBudget> {
+    pub fn new(budget: &Budget, min_bytes: u64) -> Result<Arc<Pool>, LoadError> {
         assert!(budget.ceiling_bytes() / CHUNK_BYTES as u64 <= MAX_CHUNKS, "a budget with a pool is at most 16 TiB");
         let (chunks, ceiling) = (whole_chunks(budget.limit_bytes()), whole_chunks(budget.ceiling_bytes()));
         let min_chunks = floor_chunks(min_bytes);
         let tables = budget.lease(Kind::Pages, table_bytes(chunks))?;
-        let frames = Frames::new(chunks, ceiling, budget.backing());
+        let frames = Frames::new(chunks, ceiling, budget.backing())?;
         let mut keeper = Keeper::new(chunks, min_chunks, headroom(chunks));
         for _ in 0..min_chunks {
             keeper.adopt(&frames, budget.take(Kind::Pages)?);
@@ -273,15 +283,9 @@ impl Pool {
         self.loads.load(Ordering::Relaxed)
     }
 
-    /// What the pool takes, and what a larger one would have kept of the pages that point reads wanted.
+    /// What the pool takes, and what a larger one would have kept of the pages that came in cold.
     pub fn turnover(&self) -> Turnover {
-        let keeper = self.lock();
-        Turnover {
-            held_bytes: (keeper.held() * CHUNK_BYTES) as u64,
-            limit_bytes: u64::MAX,
-            returns: keeper.ghosts.returns(),
-            window_bytes: (keeper.ghosts.window() * PAGE_BYTES) as u64,
-        }
+        self.lock().turnover()
     }
 
     /// Counters.
@@ -404,10 +408,8 @@ impl Pool {
             None if keeper.has_slots() => Step::TakeChunk,
             None => Step::Refused,
             Some(at) => {
-                if touch == Touch::Point {
-                    keeper.ghosts.wake(key);
-                }
-                let filling = self.begin_at(at, key, Heat::first(touch));
+                let heat = keeper.first_heat(key, touch);
+                let filling = self.begin_at(at, key, heat);
                 self.call_if_short(keeper, inline_before);
                 Step::Fill(filling)
             }

@@ -28,6 +28,16 @@ pub(super) struct PageKey {
     pub(super) number: u32,
 }
 
+impl PageKey {
+    /// Spreads keys over 64 bits: the table and the ghosts look at different ones of them.
+    #[inline]
+    pub(super) fn hash(self) -> u64 {
+        let file = self.file.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = file ^ u64::from(self.number).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        (mixed ^ mixed >> 32).wrapping_mul(0xc4ce_b9fe_1a85_ec53)
+    }
+}
+
 const PIN: u64 = 1;
 const PINS: u64 = (1 << 20) - 1;
 const HEAT_SHIFT: u32 = 20;

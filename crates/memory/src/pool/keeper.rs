@@ -1,26 +1,44 @@
 //! Which frames are free, which are next to go, and how many chunks the pool keeps. All of it happens under the pool's lock.
 //!
 //! A frame comes from the free ones, which the evictor keeps in stock; else from a new chunk while the budget has more than its
-//! headroom; else from what only scans touched, oldest first, but for a ring of the youngest; else from the clock, whose hand walks the
-//! descriptors: it takes a degree of heat from hot pages and evicts cold ones. Chunks go back by a hand of their own, the coldest of
-//! the next few first.
+//! headroom; else, in this order:
+//!
+//! 1. from what only scans touched, oldest first, but for a ring of the youngest;
+//! 2. from probation, where every page begins that came in cold, oldest first, while it holds more than a tenth of the frames: a page
+//!    that was touched again goes over to the clock, one that was not is evicted and leaves a ghost ([`super::ghosts`]). Whoever misses a
+//!    ghost gets the page back hot, past probation. So what is touched once pushes out its like, and nothing else;
+//! 3. from the clock, whose hand walks the descriptors of pages in no queue: it takes a degree of heat from hot pages and evicts
+//!    cold ones.
+//!
+//! Chunks go back by a hand of their own, the coldest of the next few first. Probation and ghosts are those of S3-FIFO (Yang et al.,
+//! SOSP 2023); its main queue is the clock.
 //!
 //! Laws:
 //! 1. A frame in the queue of free ones is free, and its chunk is held; a frame of a chunk not held is free and in no queue.
 //! 2. Pinned and loading frames stay.
 //! 3. Never fewer chunks than `min_chunks` once they are there; nothing here asks the budget for more than is free.
 
-use super::frame::{Frame, Heat, State};
+use super::Touch;
+use super::frame::{Frame, Heat, PageKey, State};
 use super::frames::{FRAMES_PER_CHUNK, Frames};
-use super::ghosts::Ghosts;
+use super::ghosts::{Ghosts, Left};
 use super::load::Loads;
 use super::queues::{Queue, Queues};
 use crate::budget::{Budget, Kind};
 use crate::chunk::{CHUNK_BYTES, Chunk};
+use crate::page::PAGE_BYTES;
+use crate::turnover::Turnover;
 
 /// How many scanned pages are looked at for one that nobody has pinned, and how many doomed ones before them.
 const SCANNED_TRIES: usize = 16;
 const DOOMED_TRIES: usize = 4;
+
+/// So many pages on probation are looked at for one that was not touched again. Those that were leave the queue: each page is looked
+/// at once.
+const PROBATION_TRIES: usize = 64;
+
+/// Pages on probation are not evicted while they are fewer than this part of the frames.
+const PROBATION_PART: usize = 10;
 
 /// Pages that scans brought in last stay for a moment, though nobody touched them again: this part of the frames, and no more than so
 /// many. They are what was read ahead, and what a scan goes back to.
@@ -41,7 +59,7 @@ pub(super) struct Keeper {
     chunks: Vec<Option<Chunk>>,
     vacant: Vec<u32>,
     queues: Queues,
-    pub(super) ghosts: Ghosts,
+    ghosts: Ghosts,
     /// The frame that the clock looks at next.
     hand: u32,
     /// The chunk that is looked at next when one is to go back.
@@ -155,6 +173,17 @@ impl Keeper {
         self.chunks.len()
     }
 
+    /// What the pool takes, and what a larger one would have kept.
+    pub(super) fn turnover(&self) -> Turnover {
+        let window = self.ghosts.window(self.held() * FRAMES_PER_CHUNK);
+        Turnover {
+            held_bytes: (self.held() * CHUNK_BYTES) as u64,
+            limit_bytes: u64::MAX,
+            returns: self.ghosts.returns(),
+            window_bytes: (window * PAGE_BYTES) as u64,
+        }
+    }
+
     pub(super) fn evictions(&self) -> u64 {
         self.evictions
     }
@@ -174,16 +203,21 @@ impl Keeper {
         frame
     }
 
+    /// Heat of a page that `touch` brings in: hot if it left a moment ago.
+    pub(super) fn first_heat(&mut self, key: PageKey, touch: Touch) -> Heat {
+        let frames = self.held() * FRAMES_PER_CHUNK;
+        match Heat::first(touch) {
+            Heat::Cold if self.ghosts.take(key, frames) == Some(Left::Probation) => Heat::Hot,
+            heat => heat,
+        }
+    }
+
     /// Evicts up to `wanted` pages, looking at no more frames than one turn of the lock allows; how many it evicted, and how many
     /// frames it looked at.
     pub(super) fn free_frames(&mut self, frames: &Frames, wanted: usize) -> (usize, usize) {
         let (mut freed, mut looks) = (0, 0);
         while freed < wanted && looks < LOOKS_AT_ONCE {
-            let victim = match self.evict_scanned(frames) {
-                None => self.evict_by_clock(frames, LOOKS_AT_ONCE - looks, 0, &mut looks),
-                some => some,
-            };
-            let Some(frame) = victim else { break };
+            let Some(frame) = self.evict_one(frames, LOOKS_AT_ONCE - looks, 0, &mut looks) else { break };
             looks += 1;
             self.queues.push_back(Queue::Free, frame);
             freed += 1;
@@ -217,15 +251,17 @@ impl Keeper {
 
     /// A frame whose page is resident now.
     pub(super) fn filled(&mut self, frames: &Frames, frame: u32) {
-        if frames.get(frame).state().heat() == Heat::Scan {
-            self.queues.push_back(Queue::Scanned, frame);
+        match frames.get(frame).state().heat() {
+            Heat::Scan => self.queues.push_back(Queue::Scanned, frame),
+            Heat::Cold => self.queues.push_back(Queue::Probation, frame),
+            Heat::Hot | Heat::HotAndTouched => {}
         }
     }
 
     /// Evicts a page that nobody will want again; if it is pinned, as soon as it is not.
     pub(super) fn discard(&mut self, frames: &Frames, frame: u32) {
         frames.get(frame).chill();
-        self.queues.unlink(Queue::Scanned, frame);
+        self.queues.unlink(frame);
         if self.evict(frames, frame, frames.get(frame).state()) {
             self.release(frame);
         } else {
@@ -269,9 +305,21 @@ impl Keeper {
     fn evict_inline(&mut self, frames: &Frames) -> Option<u32> {
         let count = self.slots() * FRAMES_PER_CHUNK;
         let patience = LOOKS_AT_ONCE.min((CLOCK_ROUNDS - 1) * count);
-        let frame = self.evict_scanned(frames).or_else(|| self.evict_by_clock(frames, patience, count, &mut 0));
+        let frame = self.evict_one(frames, patience, count, &mut 0);
         self.inline_evictions += u64::from(frame.is_some());
         frame
+    }
+
+    /// A victim: of scans, of probation, or of the clock ([`Keeper::evict_by_clock`]).
+    fn evict_one(&mut self, frames: &Frames, patience: usize, more: usize, looks: &mut usize) -> Option<u32> {
+        if let Some(frame) = self.evict_scanned(frames) {
+            return Some(frame);
+        }
+        let least = self.held() * FRAMES_PER_CHUNK / PROBATION_PART;
+        self.evict_on_probation(frames, least, looks)
+            .or_else(|| self.evict_by_clock(frames, patience, 0, looks))
+            .or_else(|| self.evict_on_probation(frames, 0, looks))
+            .or_else(|| self.evict_by_clock(frames, 0, more, looks))
     }
 
     /// Pages brought in by scans that stay for a moment.
@@ -296,6 +344,7 @@ impl Keeper {
             let frame = self.queues.pop_front(Queue::Scanned)?;
             let seen = frames.get(frame).state();
             if seen.heat() > Heat::Scan {
+                self.queues.push_back(Queue::Probation, frame);
                 continue;
             }
             if self.evict(frames, frame, seen) {
@@ -306,8 +355,29 @@ impl Keeper {
         None
     }
 
-    /// Looks at up to `patience` frames for a cold one, then at `more` for any that is not pinned: readers may touch pages faster than
-    /// they are cooled.
+    /// The oldest page on probation that was not touched again, while there are more than `least`. Those that were are the clock's now.
+    fn evict_on_probation(&mut self, frames: &Frames, least: usize, looks: &mut usize) -> Option<u32> {
+        for _ in 0..PROBATION_TRIES {
+            if self.queues.len(Queue::Probation) <= least {
+                return None;
+            }
+            let frame = self.queues.pop_front(Queue::Probation)?;
+            *looks += 1;
+            let (seen, key) = (frames.get(frame).state(), frames.get(frame).key());
+            if seen.heat() > Heat::Cold {
+                continue;
+            }
+            if self.evict(frames, frame, seen) {
+                self.ghosts.note(key, Left::Probation);
+                return Some(frame);
+            }
+            self.queues.push_back(Queue::Probation, frame);
+        }
+        None
+    }
+
+    /// Looks at up to `patience` frames for a cold one in no queue, then at `more` for any that is not pinned: readers may touch pages
+    /// faster than they are cooled.
     fn evict_by_clock(&mut self, frames: &Frames, patience: usize, more: usize, looks: &mut usize) -> Option<u32> {
         let count = (self.slots() * FRAMES_PER_CHUNK) as u32;
         for look in 0..patience + more {
@@ -318,12 +388,17 @@ impl Keeper {
             let at = if self.hand < count { self.hand } else { 0 };
             self.hand = at + 1;
             let frame = frames.get(at);
-            let seen = frame.state();
-            match verdict(seen, look >= patience) {
+            let (seen, key) = (frame.state(), frame.key());
+            let in_need = look >= patience;
+            if !in_need && !self.queues.is_out(at) {
+                continue;
+            }
+            match verdict(seen, in_need) {
                 Verdict::Keep => {}
                 Verdict::Cool => frame.cool(seen),
                 Verdict::Evict => {
                     if self.evict(frames, at, seen) {
+                        self.ghosts.note(key, Left::Clock);
                         return Some(at);
                     }
                 }
@@ -336,11 +411,8 @@ impl Keeper {
     fn evict(&mut self, frames: &Frames, frame: u32, seen: State) -> bool {
         let evicted = frames.get(frame).try_evict(seen);
         if evicted {
-            if seen.heat() > Heat::Scan {
-                self.ghosts.bury(frames.get(frame).key());
-            }
             frames.forget(frame);
-            self.queues.unlink(Queue::Scanned, frame);
+            self.queues.unlink(frame);
             self.evictions += 1;
         }
         evicted
@@ -380,7 +452,7 @@ impl Keeper {
                 return false;
             }
         }
-        frames_of(slot).for_each(|frame| self.queues.unlink(Queue::Free, frame));
+        frames_of(slot).for_each(|frame| self.queues.unlink(frame));
         frames.set_chunk(slot, None);
         self.chunks[slot as usize] = None;
         self.vacant.push(slot);

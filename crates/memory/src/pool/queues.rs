@@ -1,5 +1,5 @@
-//! Queues through the frames: those that are free, those that scans brought in, and those whose page nobody will want again. A frame
-//! is in one of them or in none.
+//! Queues through the frames: those that are free, those that scans brought in, those on probation, and those whose page nobody will
+//! want again. A frame is in one of them or in none.
 
 /// Which queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,39 +8,34 @@ pub(super) enum Queue {
     Free,
     /// Frames whose page only a scan touched, unless somebody touched it since.
     Scanned,
-    /// Frames whose page nobody will want again, pinned when that became known. They count as scanned ones.
+    /// Frames whose page nobody will want again, pinned when that became known.
     Doomed,
+    /// Frames whose page came in cold, in the order in which they came, whatever happened to them since.
+    Probation,
 }
 
-impl Queue {
-    /// Where its frames are counted: whoever unlinks a frame need not know whether it is doomed.
-    fn count(self) -> usize {
-        match self {
-            Self::Free => 0,
-            Self::Scanned | Self::Doomed => 1,
-        }
-    }
-}
+/// Queues, and the places that close them.
+const ENDS: usize = 4;
 
 /// Rings of frames, closed by one place for each queue before the frames' own. A place holds its neighbours plus one; 0 stands for
 /// a place in no ring, so that the memory of frames never used is never touched.
 pub(super) struct Queues {
     next: Vec<u32>,
     prev: Vec<u32>,
-    lens: [usize; 2],
+    /// By place: the queue that it is in, plus one; 0 where it is in none.
+    queue: Vec<u8>,
+    lens: [usize; ENDS],
 }
-
-/// Queues, and the places that close them.
-const ENDS: usize = 3;
 
 impl Queues {
     /// Bytes of heap for so many frames.
     pub(super) fn heap_bytes(frames: usize) -> usize {
-        2 * (frames + ENDS) * size_of::<u32>()
+        (frames + ENDS) * (2 * size_of::<u32>() + size_of::<u8>())
     }
 
     pub(super) fn new(frames: usize) -> Self {
-        let mut queues = Self { next: vec![0; frames + ENDS], prev: vec![0; frames + ENDS], lens: [0; 2] };
+        let places = frames + ENDS;
+        let mut queues = Self { next: vec![0; places], prev: vec![0; places], queue: vec![0; places], lens: [0; ENDS] };
         for end in 0..ENDS {
             (queues.next[end], queues.prev[end]) = (end as u32 + 1, end as u32 + 1);
         }
@@ -49,15 +44,19 @@ impl Queues {
 
     /// Makes places for `frames` in all.
     pub(super) fn grow(&mut self, frames: usize) {
-        for places in [&mut self.next, &mut self.prev] {
-            places.reserve_exact((frames + ENDS).saturating_sub(places.len()));
-            places.resize((frames + ENDS).max(places.len()), 0);
-        }
+        grow(&mut self.next, frames + ENDS);
+        grow(&mut self.prev, frames + ENDS);
+        grow(&mut self.queue, frames + ENDS);
     }
 
-    /// Frames in a queue, and in those that count with it.
+    /// Frames in a queue.
     pub(super) fn len(&self, queue: Queue) -> usize {
-        self.lens[queue.count()]
+        self.lens[queue as usize]
+    }
+
+    /// Whether a frame is in none.
+    pub(super) fn is_out(&self, frame: u32) -> bool {
+        self.queue[place(frame)] == 0
     }
 
     pub(super) fn push_front(&mut self, queue: Queue, frame: u32) {
@@ -74,34 +73,40 @@ impl Queues {
         let first = self.next[queue as usize] as usize - 1;
         (first >= ENDS).then(|| {
             let frame = (first - ENDS) as u32;
-            self.unlink(queue, frame);
+            self.unlink(frame);
             frame
         })
     }
 
-    /// Takes a frame out of `queue` or of one that counts with it, the only ones that it can be in, if it is.
-    pub(super) fn unlink(&mut self, queue: Queue, frame: u32) {
+    /// Takes a frame out of the queue that it is in, if it is in any.
+    pub(super) fn unlink(&mut self, frame: u32) {
         let at = place(frame);
-        let (prev, next) = (self.prev[at], self.next[at]);
-        if next > 0 {
+        if self.queue[at] > 0 {
+            let (prev, next) = (self.prev[at], self.next[at]);
             self.next[prev as usize - 1] = next;
             self.prev[next as usize - 1] = prev;
-            (self.prev[at], self.next[at]) = (0, 0);
-            self.lens[queue.count()] -= 1;
+            self.lens[self.queue[at] as usize - 1] -= 1;
+            self.queue[at] = 0;
         }
     }
 
     fn insert(&mut self, queue: Queue, prev: usize, at: usize, next: usize) {
-        assert_eq!(self.next[at], 0, "a frame is in one queue at most");
+        assert_eq!(self.queue[at], 0, "a frame is in one queue at most");
+        self.queue[at] = queue as u8 + 1;
         (self.prev[at], self.next[at]) = (prev as u32 + 1, next as u32 + 1);
         self.next[prev] = at as u32 + 1;
         self.prev[next] = at as u32 + 1;
-        self.lens[queue.count()] += 1;
+        self.lens[queue as usize] += 1;
     }
 }
 
 fn place(frame: u32) -> usize {
     frame as usize + ENDS
+}
+
+fn grow<T: Copy + Default>(places: &mut Vec<T>, len: usize) {
+    places.reserve_exact(len.saturating_sub(places.len()));
+    places.resize(len.max(places.len()), T::default());
 }
 
 #[cfg(test)]
@@ -114,20 +119,23 @@ mod tests {
         (0..4).for_each(|frame| queues.push_back(Queue::Scanned, frame));
         queues.push_front(Queue::Free, 4);
         queues.push_front(Queue::Free, 5);
-        queues.unlink(Queue::Scanned, 1);
-        queues.unlink(Queue::Scanned, 1);
+        queues.unlink(1);
+        queues.unlink(1);
+        assert!(queues.is_out(1) && !queues.is_out(2));
         queues.grow(8);
         assert_eq!([Queue::Free, Queue::Scanned].map(|queue| queues.len(queue)), [2, 3]);
         queues.push_back(Queue::Free, 7);
         queues.push_back(Queue::Doomed, 1);
         queues.push_back(Queue::Doomed, 6);
-        assert_eq!(queues.len(Queue::Scanned), 5);
-        queues.unlink(Queue::Scanned, 1);
+        queues.unlink(1);
+        queues.push_back(Queue::Probation, 1);
+        assert_eq!([Queue::Scanned, Queue::Doomed, Queue::Probation].map(|queue| queues.len(queue)), [3, 1, 1]);
         let mut all = |queue| std::iter::from_fn(|| queues.pop_front(queue)).collect::<Vec<_>>();
         assert_eq!(all(Queue::Scanned), [0, 2, 3]);
         assert_eq!(all(Queue::Free), [5, 4, 7]);
         assert_eq!(all(Queue::Free), []);
         assert_eq!(all(Queue::Doomed), [6]);
-        assert_eq!([Queue::Free, Queue::Scanned].map(|queue| queues.len(queue)), [0, 0]);
+        assert_eq!(all(Queue::Probation), [1]);
+        assert_eq!(queues.lens, [0; ENDS]);
     }
 }

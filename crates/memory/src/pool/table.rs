@@ -34,9 +34,7 @@ pub(super) struct Tag(u32);
 
 impl Tag {
     pub(super) fn of(key: PageKey) -> Self {
-        let file = key.file.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mixed = file ^ u64::from(key.number).wrapping_mul(0xff51_afd7_ed55_8ccd);
-        Self(((mixed ^ mixed >> 32).wrapping_mul(0xc4ce_b9fe_1a85_ec53) >> 32) as u32)
+        Self((key.hash() >> 32) as u32)
     }
 }
 
