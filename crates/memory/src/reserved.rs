@@ -1,6 +1,7 @@
 //! Arrays as large as they can ever become, of which memory is taken only where they were touched.
 #![allow(unsafe_code, reason = "makes arrays of atomics from zeroed memory")]
 
+use std::io;
 use std::ops::Deref;
 use std::ptr::NonNull;
 
@@ -21,13 +22,17 @@ unsafe impl<T: Sync> Sync for Reserved<T> {}
 impl<T> Reserved<T> {
     /// An array of `len` elements.
     ///
+    /// # Errors
+    /// The system refuses the address space: it counts what is reserved as used (`vm.overcommit_memory` is 2), or has a limit for it
+    /// (`ulimit -v`).
+    ///
     /// # Panics
-    /// The system refuses the address space, or an element needs more than a page's alignment or a destructor.
+    /// There are no elements, or an element needs more than a page's alignment or a destructor.
     ///
     /// # Safety
     /// All zeros is a valid `T`.
-    pub(crate) unsafe fn zeroed(len: usize, backing: Backing) -> Self {
-        let bytes = len * size_of::<T>();
+    pub(crate) unsafe fn zeroed(len: usize, backing: Backing) -> io::Result<Self> {
+        let bytes = len.checked_mul(size_of::<T>()).ok_or_else(|| refused(usize::MAX, "more than there is"))?;
         assert!(bytes > 0 && align_of::<T>() <= 4096 && !std::mem::needs_drop::<T>());
         let base = match backing {
             // SAFETY: a new private mapping touches nobody's memory.
@@ -35,13 +40,23 @@ impl<T> Reserved<T> {
                 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
                 let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
                 mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags)
-                    .map_or(std::ptr::null_mut(), <*mut _>::cast)
+                    .map_err(|error| refused(bytes, &error.to_string()))?
+                    .cast()
             },
             // SAFETY: the layout has a size above zero.
             Backing::Heap => unsafe { std::alloc::alloc_zeroed(layout::<T>(len)).cast() },
         };
-        Self { base: NonNull::new(base).expect("address space for the pool's tables"), len, backing }
+        let base = NonNull::new(base).ok_or_else(|| refused(bytes, "no heap"))?;
+        Ok(Self { base, len, backing })
     }
+}
+
+fn refused(bytes: usize, what: &str) -> io::Error {
+    let message = format!(
+        "the system refuses {bytes} bytes of address space for tables, most of which are never touched ({what}): set \
+         vm.overcommit_memory to 0 or 1, raise the limit of address space (ulimit -v), or let the budget grow less far"
+    );
+    io::Error::new(io::ErrorKind::OutOfMemory, message)
 }
 
 impl<T> Deref for Reserved<T> {
@@ -81,9 +96,19 @@ mod tests {
     fn elements_are_zero_until_they_change() {
         for backing in if cfg!(miri) { [Backing::Heap; 2] } else { [Backing::Heap, Backing::Mapped] } {
             // SAFETY: a zero is all zeros.
-            let array: Reserved<AtomicU64> = unsafe { Reserved::zeroed(1000, backing) };
+            let array: Reserved<AtomicU64> = unsafe { Reserved::zeroed(1000, backing) }.unwrap();
             array[999].store(7, Ordering::Relaxed);
             assert_eq!(array.iter().map(|element| element.load(Ordering::Relaxed)).sum::<u64>(), 7);
+        }
+    }
+    #[test]
+    #[cfg_attr(miri, ignore = "asks the system")]
+    fn address_space_that_is_refused_is_an_error_that_says_what_to_do() {
+        for len in [1 << 46, usize::MAX] {
+            // SAFETY: a zero is all zeros.
+            let array: io::Result<Reserved<AtomicU64>> = unsafe { Reserved::zeroed(len, Backing::Mapped) };
+            let error = array.err().expect("no processor has so much");
+            assert!(error.to_string().contains("vm.overcommit_memory"), "{error}");
         }
     }
 }

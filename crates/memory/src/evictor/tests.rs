@@ -67,8 +67,9 @@ impl World {
     }
 }
 
+/// An origin evicted from a cache that was half empty.
 #[test]
-fn nothing_is_evicted_from_a_pool_that_can_still_grow() {
+fn eviction_from_a_cache_that_is_not_full() {
     let mut world = World::new();
     world.read(0..CHUNKS as u32 * 2);
     assert_eq!(world.settle(), 0);

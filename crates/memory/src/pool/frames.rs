@@ -2,6 +2,7 @@
 //! the pool never grew.
 #![allow(unsafe_code, reason = "makes arrays of atomics from zeroed memory")]
 
+use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -38,14 +39,17 @@ impl Frames {
     }
 
     /// For `chunks`, and after [`Frames::grow`] for up to `ceiling`.
-    pub(super) fn new(chunks: usize, ceiling: usize, backing: Backing) -> Self {
+    ///
+    /// # Errors
+    /// The system refuses the address space.
+    pub(super) fn new(chunks: usize, ceiling: usize, backing: Backing) -> io::Result<Self> {
         let frames = ceiling * FRAMES_PER_CHUNK;
-        Self {
-            frames: free_frames(frames, backing),
+        Ok(Self {
+            frames: free_frames(frames, backing)?,
             // SAFETY: null is all zeros.
-            chunks: unsafe { Reserved::zeroed(ceiling, backing) },
-            table: Table::new(free_slots(frames * SLOTS_PER_FRAME, backing), slots_for(chunks)),
-        }
+            chunks: unsafe { Reserved::zeroed(ceiling, backing) }?,
+            table: Table::new(free_slots(frames * SLOTS_PER_FRAME, backing)?, slots_for(chunks)),
+        })
     }
 
     /// Makes the table large enough for `chunks`. Under the pool's lock.
@@ -105,23 +109,23 @@ fn slots_for(chunks: usize) -> usize {
 }
 
 #[cfg(not(any(loom, all(test, shuttle))))]
-fn free_frames(frames: usize, backing: Backing) -> Descriptors {
+fn free_frames(frames: usize, backing: Backing) -> io::Result<Descriptors> {
     // SAFETY: all zeros is a free frame.
     unsafe { Reserved::zeroed(frames, backing) }
 }
 
 #[cfg(not(any(loom, all(test, shuttle))))]
-fn free_slots(slots: usize, backing: Backing) -> Slots {
+fn free_slots(slots: usize, backing: Backing) -> io::Result<Slots> {
     // SAFETY: a zero is all zeros.
     unsafe { Reserved::zeroed(slots, backing) }
 }
 
 #[cfg(any(loom, all(test, shuttle)))]
-fn free_frames(frames: usize, _: Backing) -> Descriptors {
-    (0..frames).map(|_| Frame::new()).collect()
+fn free_frames(frames: usize, _: Backing) -> io::Result<Descriptors> {
+    Ok((0..frames).map(|_| Frame::new()).collect())
 }
 
 #[cfg(any(loom, all(test, shuttle)))]
-fn free_slots(slots: usize, _: Backing) -> Slots {
-    (0..slots).map(|_| AtomicU64::new(0)).collect()
+fn free_slots(slots: usize, _: Backing) -> io::Result<Slots> {
+    Ok((0..slots).map(|_| AtomicU64::new(0)).collect())
 }

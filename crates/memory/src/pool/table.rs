@@ -232,7 +232,7 @@ mod tests {
     #[allow(unsafe_code, reason = "a zero is all zeros")]
     fn table_of(most: usize, len: usize) -> Table {
         // SAFETY: a zero is all zeros.
-        Table::new(unsafe { Reserved::zeroed(most, Backing::Heap) }, len)
+        Table::new(unsafe { Reserved::zeroed(most, Backing::Heap) }.unwrap(), len)
     }
 
     #[test]

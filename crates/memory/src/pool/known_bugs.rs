@@ -1,0 +1,157 @@
+//! Bugs that page caches before this one had, each a test named after what went wrong there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use plimsoll_disk::clock::{Clock as _, SystemClock};
+
+use super::*;
+use crate::budget::Backing;
+use crate::pool::frame::Frame;
+use crate::reserved::Reserved;
+
+const CHUNK: u64 = CHUNK_BYTES as u64;
+
+/// Loads a page as its number, but for pages that fail.
+#[derive(Default)]
+struct Source {
+    loads: AtomicU64,
+    fails: AtomicBool,
+    /// While set, a load does not end.
+    held_up: AtomicBool,
+}
+
+impl PageSource for Source {
+    fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError> {
+        self.loads.fetch_add(1, Ordering::Relaxed);
+        while self.held_up.load(Ordering::Relaxed) {
+            SystemClock::new().sleep(Duration::from_millis(1));
+        }
+        if self.fails.load(Ordering::Relaxed) {
+            return Err(LoadError::Io { kind: io::ErrorKind::Other, message: "the cable".to_owned() });
+        }
+        page[..4].copy_from_slice(&number.to_le_bytes());
+        Ok(())
+    }
+}
+
+fn world(chunks: u64) -> (Budget, Arc<Pool>, Arc<Source>, PoolFile) {
+    let budget = Budget::new((chunks + 1) * CHUNK, Backing::Heap).unwrap();
+    let pool = Pool::new(&budget, chunks * CHUNK).unwrap();
+    let source = Arc::new(Source::default());
+    let file = pool.attach(Arc::clone(&source) as _);
+    (budget, pool, source, file)
+}
+
+/// There an evicted page's version began at 0 again: a reader that had looked before it left and came back found the word as it
+/// had seen it, and believed bytes of two pages.
+#[test]
+#[allow(unsafe_code, reason = "a descriptor begins as zeros")]
+fn a_version_that_is_reset_lets_a_stale_reader_believe() {
+    // SAFETY: all zeros is a free frame.
+    let frames: Reserved<Frame> = unsafe { Reserved::zeroed(1, Backing::Heap) }.unwrap();
+    let (frame, key) = (&frames[0], PageKey { file: 1, number: 7 });
+    let come = || {
+        frame.begin(key, Heat::Cold);
+        frame.finish();
+        frame.unpin();
+        frame.state()
+    };
+    let mut seen = vec![come()];
+    for _ in 0..if cfg!(miri) { 10 } else { 1000 } {
+        assert!(frame.try_evict(frame.state()));
+        let again = come();
+        assert!(!seen.contains(&again), "the same page in the same frame, and never the same word");
+        assert!(!frame.try_evict(seen[seen.len() / 2]), "what was seen before it left and came back is of no use");
+        seen.push(again);
+    }
+}
+
+/// There an error of the read left the page locked and its bytes reserved: the next reader waited for ever, and the pool shrank.
+#[test]
+fn a_read_error_that_leaves_the_page_locked() {
+    let (budget, pool, source, file) = world(1);
+    let usage = budget.usage();
+    source.fails.store(true, Ordering::Relaxed);
+    for number in 0..20 {
+        assert!(file.get(number % 5, Touch::Point).is_err());
+    }
+    let stats = pool.stats();
+    assert_eq!((stats.pinned, stats.resident, pool.room().free), (0, 0, 4), "every frame came back: {stats:?}");
+    assert_eq!(budget.usage(), usage);
+    source.fails.store(false, Ordering::Relaxed);
+    let pages: Vec<_> = (0..4).map(|number| file.get(number, Touch::Point).unwrap()).collect();
+    assert!((0u32..).zip(&pages).all(|(number, page)| page[..4] == number.to_le_bytes()));
+}
+
+/// There who waited for another's read of the same page asked again and again.
+#[test]
+#[cfg(target_os = "linux")]
+#[cfg_attr(miri, ignore = "reads the system's account of a thread")]
+fn a_reader_that_burns_a_core_while_it_waits() {
+    let cpu_nanos = || -> u64 {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+        text.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    let (_budget, pool, source, file) = world(1);
+    source.held_up.store(true, Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        let loader = scope.spawn(|| file.get(3, Touch::Point).map(drop));
+        while source.loads.load(Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        let waiter = scope.spawn(|| {
+            let before = cpu_nanos();
+            file.get(3, Touch::Point).unwrap();
+            cpu_nanos() - before
+        });
+        while pool.stats().waits == 0 {
+            std::thread::yield_now();
+        }
+        SystemClock::new().sleep(Duration::from_millis(300));
+        source.held_up.store(false, Ordering::Relaxed);
+        loader.join().unwrap().unwrap();
+        // Work on the way to the wait and from it: a thousandth of this.
+        assert!(waiter.join().unwrap() < 150_000_000, "of at least 300,000,000 ns that it waited");
+    });
+    assert_eq!(source.loads.load(Ordering::Relaxed), 1);
+}
+
+/// There the pool said 212 MB and the process held 1,465: what is counted has to be what is there, whatever happened.
+#[test]
+fn counters_that_disagree_with_reality() {
+    let (budget, pool, source, file) = world(6);
+    let (mut reads, mut errors, mut pins, mut state) = (0, 0, Vec::new(), 1_u64);
+    for _ in 0..if cfg!(miri) { 200 } else { 20_000 } {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        let number = (state >> 40) as u32 % 60;
+        source.fails.store(state >> 20 & 15 == 0, Ordering::Relaxed);
+        let touch = if state >> 30 & 1 == 0 { Touch::Point } else { Touch::Scan };
+        match file.get(number, touch) {
+            Ok(page) if state >> 35 & 7 == 0 && pins.len() < 10 => pins.push((number, page)),
+            Ok(_) => {}
+            Err(_) => errors += 1,
+        }
+        reads += 1;
+        match state >> 45 & 63 {
+            0 => pool.clear(),
+            1 => pins.clear(),
+            2 => file.put(number, &[0; PAGE_BYTES], state >> 51 & 1 == 0),
+            3 => _ = pool.reclaim(1),
+            4 => _ = pool.free_frames(3),
+            _ => {}
+        }
+        let stats = pool.stats();
+        let there = (0..60).filter(|&number| pool.frames.find_any(file.key(number)).is_some()).count() as u64;
+        assert_eq!(stats.resident, there);
+        assert_eq!(stats.resident + pool.room().free as u64, stats.frames);
+        assert_eq!(stats.hits + stats.loads + errors, reads);
+        let mut pinned: Vec<_> = pins.iter().map(|(number, _)| *number).collect();
+        pinned.sort_unstable();
+        pinned.dedup();
+        assert_eq!(stats.pinned, pinned.len() as u64);
+        assert_eq!(stats.frames * PAGE_BYTES as u64 / CHUNK * CHUNK, budget.usage().of(Kind::Pages) / CHUNK * CHUNK);
+    }
+    assert!(errors > 0 && pool.stats().evictions > 0);
+}
