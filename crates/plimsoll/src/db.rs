@@ -174,6 +174,18 @@ impl Db {
         steps::flush(&self.store)
     }
 
+    /// Drops what is in memory only to make reads faster: pages and objects. Every answer stays the same; the next reads load what they need.
+    /// For measuring and for tests.
+    pub fn drop_caches(&self) {
+        steps::drop_caches(&self.store);
+    }
+
+    /// As [`Db::drop_caches`], but objects stay: for simulations.
+    #[doc(hidden)]
+    pub fn drop_pages(&self) {
+        self.store.pool.clear();
+    }
+
     /// Flushes, and merges all runs into as few as there can be.
     ///
     /// # Errors
@@ -194,12 +206,6 @@ impl Db {
     #[doc(hidden)]
     pub fn step_from(&self, first: usize) -> Result<bool> {
         steps::step_from(&self.store, first)
-    }
-
-    /// Forgets every page that nobody has pinned. No answer may change. For simulations.
-    #[doc(hidden)]
-    pub fn drop_caches(&self) {
-        self.store.pool.clear();
     }
 
     /// The store's id, made at its creation.

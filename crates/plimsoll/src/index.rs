@@ -57,6 +57,7 @@ use crate::index::core::{Core, lock};
 use crate::index::files::run_of;
 use crate::index::manifest::Manifest;
 use crate::index::view::{Content, View};
+use crate::objects::Objects;
 use crate::run::partition::{PartitionId, PartitionInfo};
 use crate::version::Version;
 
@@ -73,6 +74,8 @@ pub(crate) struct Ground {
     pub(crate) budget: Budget,
     pub(crate) pool: Arc<Pool>,
     pub(crate) log: Arc<dyn Log>,
+    /// Told what comes into the runs.
+    pub(crate) objects: Arc<Objects>,
     /// Bytes at which a memtable is flushed, if somebody has said so.
     pub(crate) memtable_bytes: Option<u64>,
     /// A partition is cut at this many bytes.
@@ -246,6 +249,11 @@ impl Index {
     /// rewritten.
     pub(crate) fn relocate(&self) -> Result<()> {
         self.core.relocate()
+    }
+
+    /// The budget is, or is going to be, `bytes`: objects get their share.
+    pub(crate) fn resize_objects(&self, bytes: u64) {
+        self.core.resize_objects(bytes);
     }
 
     /// Oldest log entry that a value in a run points into.

@@ -28,14 +28,17 @@ pub(crate) fn ceiling_bytes(memory_bytes: u64) -> u64 {
 pub(crate) fn set(store: &Store, bytes: u64) -> Result<()> {
     check_memory_bytes(bytes)?;
     let resize = || store.pool.resize(bytes, bytes / POOL_FLOOR_SHARE);
-    match resize() {
+    // First: what they give up is free when the budget becomes smaller.
+    store.index.resize_objects(bytes.min(store.budget.limit_bytes()));
+    let resized = match resize() {
         Err(ResizeError::Held { .. }) if store.check_writable().is_ok() => {
             steps::flush(store)?;
             resize()
         }
         resized => resized,
-    }
-    .map_err(of_resize)
+    };
+    store.index.resize_objects(store.budget.limit_bytes());
+    resized.map_err(of_resize)
 }
 
 fn of_resize(error: ResizeError) -> Error {

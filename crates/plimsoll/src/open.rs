@@ -28,6 +28,7 @@ use crate::index::{Ground, Index};
 use crate::keyspace_commits;
 use crate::keyspaces::Keyspaces;
 use crate::memory_limit::ceiling_bytes;
+use crate::objects::Objects;
 use crate::options::{Durability, Options};
 use crate::replay::replay;
 use crate::retention::RetentionHorizon;
@@ -66,6 +67,7 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
     let lock = take_lock(path, &options)?;
     let budget = Budget::with_ceiling(options.memory_bytes, ceiling_bytes(options.memory_bytes), Backing::Mapped)?;
     let pool = Pool::new(&budget, options.memory_bytes / POOL_FLOOR_SHARE)?;
+    let objects = if options.objects { Objects::new(&budget, &pool)? } else { Objects::none() };
     let upkeep = Upkeep::start(&pool, &options)?;
     make_folders(path, &options)?;
     let manifest = Manifest::read(&*options.disk, &path.join("index"))?;
@@ -95,6 +97,7 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
         budget: budget.clone(),
         pool: Arc::clone(&pool),
         log: Arc::clone(&log),
+        objects: Arc::clone(&objects),
         memtable_bytes: options.memtable_bytes,
         partition_bytes: PARTITION_BYTES,
         read_only: options.read_only,
@@ -110,6 +113,7 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
         options,
         budget,
         pool,
+        objects,
         upkeep: Mutex::new(upkeep),
         warm,
         log,

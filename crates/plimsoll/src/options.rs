@@ -60,6 +60,7 @@ pub struct Options {
     pub(crate) retention: Retention,
     pub(crate) background: bool,
     pub(crate) evictor: bool,
+    pub(crate) objects: bool,
     pub(crate) memtable_bytes: Option<u64>,
     pub(crate) segment_bytes: Option<u64>,
     pub(crate) warm: bool,
@@ -79,6 +80,7 @@ impl Default for Options {
             retention: Retention::Forever,
             background: true,
             evictor: true,
+            objects: true,
             memtable_bytes: None,
             segment_bytes: None,
             warm: true,
@@ -137,6 +139,13 @@ impl Options {
     /// Whether room is made ahead of those who need it (the default); if not, everybody evicts for himself. For measuring.
     pub fn evictor(mut self, yes: bool) -> Self {
         self.evictor = yes;
+        self
+    }
+
+    /// Whether hot values are kept as objects where memory is too short for the pages that they stand in (the default). If not, all memory
+    /// that nobody else needs holds pages. For measuring.
+    pub fn objects(mut self, yes: bool) -> Self {
+        self.objects = yes;
         self
     }
 

@@ -1,4 +1,4 @@
-//! A read's journey: index, then page, then log.
+//! A read's journey: memtables, then objects, then the pages of runs, then the log.
 //!
 //! The index finds the version that is current at a moment; a small value stands there, a large one in the log or in a side file.
 
@@ -61,15 +61,30 @@ impl Store {
     /// The value of an index key as of `at`.
     pub(crate) fn get(&self, key: &[u8], at: Glsn) -> Result<Option<Value>> {
         self.read(|view| {
-            let Some(hit) = find(view, key, at)? else { return Ok(None) };
+            let above = view.get_above(key, at)?;
+            if above.leaves_it_to_the_runs()
+                && let Some(value) = view.shelf.get(key, at, &self.budget)?
+            {
+                return Ok(Some(value));
+            }
+            let loads = self.objects.loads();
+            let Some(hit) = view.get_beneath(above, key, at)?.filter(is_there) else { return Ok(None) };
             let (glsn, stored) = (hit.glsn(), hit.stored());
-            Value::of_len(&self.budget, stored.value_bytes(), |bytes| self.load(glsn, stored, bytes)).map(Some)
+            let value = Value::of_len(&self.budget, stored.value_bytes(), |bytes| self.load(glsn, stored, bytes))?;
+            if hit.is_newest_in_runs() {
+                self.objects.fill((view.set, &view.shelf), loads, key, glsn, &value);
+            }
+            Ok(Some(value))
         })
     }
 
     /// Whether an index key has a value as of `at`.
     pub(crate) fn contains(&self, key: &[u8], at: Glsn) -> Result<bool> {
-        self.read(|view| Ok(find(view, key, at)?.is_some()))
+        self.read(|view| {
+            let above = view.get_above(key, at)?;
+            let kept = above.leaves_it_to_the_runs() && view.shelf.contains(key, at);
+            Ok(kept || view.get_beneath(above, key, at)?.is_some_and(|hit| is_there(&hit)))
+        })
     }
 
     /// A reader of an index key's value as of a moment.
@@ -139,7 +154,11 @@ fn short_side(side: SideId) -> Error {
 
 /// The version of an index key that is current as of `at`, unless it is a deletion.
 pub(crate) fn find(view: &Arc<View>, key: &[u8], at: Glsn) -> Result<Option<Hit>> {
-    Ok(view.get(key, at)?.filter(|hit| hit.stored() != Stored::Deleted))
+    Ok(view.get(key, at)?.filter(is_there))
+}
+
+fn is_there(hit: &Hit) -> bool {
+    hit.stored() != Stored::Deleted
 }
 
 /// Reads a value piece by piece, without holding it in memory.

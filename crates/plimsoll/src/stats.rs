@@ -79,6 +79,35 @@ pub struct PoolStats {
     pub page_bytes: u64,
 }
 
+/// Values kept as objects rather than by their pages, since the store was opened; zeros where they are switched off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ObjectStats {
+    /// Reads answered by an object.
+    pub hits: u64,
+    /// Reads that had to go to the pages.
+    pub misses: u64,
+    /// Objects that entered.
+    pub insertions: u64,
+    /// Objects that left to make room.
+    pub evictions: u64,
+    /// Objects now.
+    pub entries: u64,
+    /// Bytes of these objects, with their keys and headers.
+    pub live_bytes: u64,
+    /// Memory that they take with everything counted.
+    pub held_bytes: u64,
+    /// What they may take now: their share of what pages and objects have together.
+    pub limit_bytes: u64,
+    /// Objects that were wanted again soon after they left: reads that more room for objects would have spared.
+    pub returns: u64,
+    /// Pages that were loaded again soon after they left: reads that more room for pages would have spared.
+    pub page_returns: u64,
+    /// Steps by which room moved from pages to objects.
+    pub steps_to_objects: u64,
+    /// Steps by which room moved back.
+    pub steps_to_pages: u64,
+}
+
 /// Everything that is counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stats {
@@ -90,6 +119,8 @@ pub struct Stats {
     pub evictor: EvictorStats,
     /// The page pool.
     pub pool: PoolStats,
+    /// Values kept as objects.
+    pub objects: ObjectStats,
     /// The log.
     pub log: LogBounds,
     /// The index.
@@ -140,6 +171,7 @@ pub(crate) fn stats(store: &Store) -> Stats {
             resident_pages: pool.resident,
             page_bytes: PAGE_BYTES as u64,
         },
+        objects: of_objects(store),
         log: LogBounds { first: bounds.first.0, next: bounds.next.0, durable: bounds.durable.0 },
         index: store.index.stats(),
         warm: store.warm.as_ref().map(Warm::stats).unwrap_or_default(),
@@ -149,6 +181,24 @@ pub(crate) fn stats(store: &Store) -> Stats {
         keyspaces: keyspaces.len() as u64,
         disk_bytes: disk_bytes(store).unwrap_or(0),
         warnings: store.warnings.iter().cloned().chain(store.warm.as_ref().and_then(Warm::warning)).collect(),
+    }
+}
+
+fn of_objects(store: &Store) -> ObjectStats {
+    let Some((cache, moves)) = store.objects.stats() else { return ObjectStats::default() };
+    ObjectStats {
+        hits: cache.hits,
+        misses: cache.misses,
+        insertions: cache.insertions,
+        evictions: cache.evictions,
+        entries: cache.entries,
+        live_bytes: cache.live_bytes,
+        held_bytes: cache.memory_bytes,
+        limit_bytes: cache.limit_bytes,
+        returns: cache.returns,
+        page_returns: moves.page_returns,
+        steps_to_objects: moves.to_objects,
+        steps_to_pages: moves.to_pages,
     }
 }
 

@@ -29,6 +29,12 @@ pub(crate) fn compact(store: &Store) -> Result<()> {
     free_log(store)
 }
 
+/// Drops every page that nobody holds, and every object.
+pub(crate) fn drop_caches(store: &Store) {
+    store.pool.clear();
+    store.objects.clear();
+}
+
 /// One piece of background work: a sync, room in memory, flush, compaction, or the warm image; false if there was none.
 pub(crate) fn step(store: &Store) -> Result<bool> {
     step_from(store, 0)

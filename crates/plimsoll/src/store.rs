@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::index::Index;
 use crate::index::view::View;
 use crate::keyspaces::Keyspaces;
+use crate::objects::Objects;
 use crate::options::Options;
 use crate::retention::RetentionHorizon;
 use crate::snapshots::{OpenMoment, Snapshots};
@@ -31,6 +32,7 @@ pub(crate) struct Store {
     pub(crate) options: Options,
     pub(crate) budget: Budget,
     pub(crate) pool: Arc<Pool>,
+    pub(crate) objects: Arc<Objects>,
     pub(crate) upkeep: Mutex<Upkeep>,
     /// `None` where it is switched off.
     pub(crate) warm: Option<Warm>,

@@ -32,6 +32,11 @@ impl Value {
         Ok(value)
     }
 
+    /// Bytes with what [`charge`] said to their length.
+    pub(crate) fn charged(bytes: Vec<u8>, lease: Option<Lease>) -> Self {
+        Self { bytes, _lease: lease }
+    }
+
     /// Bytes that `lease` covers.
     pub(crate) fn leased(bytes: Vec<u8>, lease: Lease) -> Self {
         Self { bytes, _lease: Some(lease) }
@@ -43,9 +48,14 @@ impl Value {
     }
 }
 
+/// Whether a value of so many bytes is not charged.
+pub(crate) fn is_free(len: u64) -> bool {
+    len <= FREE_BYTES as u64
+}
+
 /// Room for a value in the hands of a user; `None` if it is small.
 pub(crate) fn charge(budget: &Budget, len: u64) -> Result<Option<Lease>, OutOfBudget> {
-    if len <= FREE_BYTES as u64 { Ok(None) } else { budget.lease(Kind::Staging, len).map(Some) }
+    if is_free(len) { Ok(None) } else { budget.lease(Kind::Staging, len).map(Some) }
 }
 
 impl From<Vec<u8>> for Value {

@@ -26,6 +26,7 @@ pub(crate) fn run(globals: &Globals, args: &Stat, output: &mut Output) -> Outcom
         Section::new("pressure", of_pressure(&stats)),
         Section::new("evictor", of_evictor(&stats)),
         Section::new("pool", of_pool(&stats)),
+        Section::new("objects", of_objects(&stats)),
     ])?;
     Ok(Exit::Done)
 }
@@ -126,6 +127,24 @@ fn of_evictor(stats: &Stats) -> Vec<Fact> {
         Fact::new("reaction", show_duration(reaction), reaction.as_secs_f64()),
         Fact::bytes("room for pages", evictor.room_bytes.0),
         Fact::bytes("room for other things", evictor.room_bytes.1),
+    ]
+}
+
+fn of_objects(stats: &Stats) -> Vec<Fact> {
+    let objects = &stats.objects;
+    vec![
+        Fact::count("objects", objects.entries),
+        Fact::bytes("bytes of objects", objects.live_bytes),
+        Fact::bytes("bytes held", objects.held_bytes),
+        Fact::bytes("bytes at most now", objects.limit_bytes),
+        Fact::count("hits", objects.hits),
+        Fact::count("misses", objects.misses),
+        Fact::count("insertions", objects.insertions),
+        Fact::count("evictions", objects.evictions),
+        Fact::count("objects back soon", objects.returns),
+        Fact::count("pages back soon", objects.page_returns),
+        Fact::count("steps to objects", objects.steps_to_objects),
+        Fact::count("steps to pages", objects.steps_to_pages),
     ]
 }
 

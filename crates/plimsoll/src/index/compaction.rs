@@ -327,7 +327,7 @@ impl Core {
                 history: history_runs,
                 limits: job.splitter.limits,
                 checkpoint: None,
-                takes_closed: false,
+                takes_closed: None,
             }
         });
         match installed {

@@ -21,7 +21,7 @@ use crate::index::files::{Files, run_of};
 use crate::index::manifest::{self, Head, Manifest, Outcome, run_infos};
 use crate::index::room::Writer;
 use crate::index::source::{Memtable, Run};
-use crate::index::view::{Limits, View, depth};
+use crate::index::view::{Content, Limits, View, depth};
 use crate::index::{Ground, Horizon};
 
 /// Takes a lock whether or not a holder panicked: what each lock guards is whole between any two statements.
@@ -102,8 +102,8 @@ pub(crate) struct Change {
     pub(crate) limits: Limits,
     /// How far the runs go now, if that changed.
     pub(crate) checkpoint: Option<Position>,
-    /// Whether the oldest closed source is among the runs now.
-    pub(crate) takes_closed: bool,
+    /// The oldest closed source, if it is among the runs now.
+    pub(crate) takes_closed: Option<Content>,
 }
 
 impl Core {
@@ -127,7 +127,9 @@ impl Core {
         let active = Arc::new(Memtable::new(&ground.budget));
         let limits = Arc::new(head.limits.clone());
         let depth = depth(runs.iter().map(|run| run.span()));
-        let view = View { active: Arc::clone(&active), closed: Vec::new(), runs, depth, history, limits };
+        let shelf = ground.objects.shelf();
+        let view =
+            View { active: Arc::clone(&active), closed: Vec::new(), runs, set: 0, shelf, depth, history, limits };
         if !ground.read_only {
             let named: BTreeSet<u64> = view.infos().filter_map(run_of).collect();
             files.sweep(|run| named.contains(&run))?;
@@ -218,9 +220,11 @@ impl Core {
         let limits = Arc::new(head.limits.clone());
         *record = head;
         let depth = depth(change.runs.iter().map(|run| run.span()));
+        let set = change.takes_closed.as_ref().map(|content| self.tell_objects(content));
         self.swap_view(|view| {
-            if change.takes_closed {
+            if let Some(set) = set {
                 view.closed.pop();
+                view.set = set;
             }
             view.runs = change.runs;
             view.depth = depth;
@@ -228,6 +232,34 @@ impl Core {
             view.limits = limits;
         });
         Ok(())
+    }
+
+    /// Tells the objects which keys have younger versions in the runs that come next. Under the record's lock, before these runs can be seen.
+    /// Returns the number of the new set of runs.
+    fn tell_objects(&self, content: &Content) -> u64 {
+        let objects = &self.ground.objects;
+        let set = self.view().set + 1;
+        if objects.begin_runs(set) {
+            match content {
+                Content::Memtable(table) => table.for_each_newest(|version| {
+                    objects.supersede(version.key, version.glsn, version.stored);
+                }),
+                // As many keys as a disk can hold, and reading them would cost more than loading what was dropped.
+                Content::Adopted(_) => objects.clear(),
+            }
+        }
+        set
+    }
+
+    /// Gives the objects their share of a budget of `bytes`; where they have to begin anew, views do so with them.
+    pub(crate) fn resize_objects(&self, bytes: u64) {
+        let objects = &self.ground.objects;
+        let _record = lock(&self.record);
+        let Some(before) = objects.resize(bytes) else { return };
+        let set = self.view().set + 1;
+        objects.begin_runs(set);
+        self.swap_view(|view| (view.set, view.shelf) = (set, objects.shelf()));
+        before.empty();
     }
 
     fn write_manifest(&self, head: &Head, change: &Change) -> Result<(), (Outcome, Error)> {

@@ -65,7 +65,7 @@ impl Core {
             history: flushed.history.iter().chain(&view.history).cloned().collect(),
             limits: flushed.limits,
             checkpoint,
-            takes_closed: true,
+            takes_closed: Some(closed.content.clone()),
         })
         .map_err(|(_, error)| error)?;
         Counters::add(&self.counters.bytes_flushed, written_bytes);

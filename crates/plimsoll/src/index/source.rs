@@ -97,6 +97,19 @@ impl Memtable {
         Version { key: entry.key, glsn: Glsn(entry.order), stored }
     }
 
+    /// Calls `each` with the newest version of every key.
+    pub(crate) fn for_each_newest(&self, mut each: impl FnMut(Version<'_>)) {
+        let mut before: Option<Position> = None;
+        let mut at = self.map.first();
+        while let Some(position) = at {
+            if before.is_none_or(|before| self.map.at(before).key != self.map.at(position).key) {
+                each(self.version(position));
+            }
+            before = Some(position);
+            at = self.map.next(position);
+        }
+    }
+
     /// The first version at or behind (`key`, `glsn`), if it is of that key.
     pub(crate) fn find(&self, key: &[u8], glsn: Glsn) -> Option<Position> {
         self.map.seek(key, glsn.0).filter(|&position| self.map.at(position).key == key)

@@ -5,6 +5,7 @@ mod jobs;
 mod model;
 mod refusals;
 
+use crate::objects::Objects;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::PathBuf;
@@ -146,6 +147,7 @@ impl World {
             budget: self.budget.clone(),
             pool: Arc::clone(&self.pool),
             log: Arc::new(self.log.clone()),
+            objects: Objects::none(),
             memtable_bytes: Some(self.sizes.memtable_bytes),
             partition_bytes: self.sizes.partition_bytes,
             read_only: false,

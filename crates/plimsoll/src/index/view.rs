@@ -20,6 +20,7 @@ pub(crate) use crate::index::merge::Direction;
 use crate::index::merge::{Cursor, Merge};
 use crate::index::source::{Memtable, Place, Run, Source, lookup_in_run};
 pub(crate) use crate::index::walk::{Versions, Visible};
+use crate::objects::Shelf;
 use crate::run::cursor::{Feed, RunCursor};
 use crate::run::partition::{Partition, PartitionInfo};
 use crate::version::Stored;
@@ -81,6 +82,10 @@ pub(crate) struct View {
     pub(crate) closed: Vec<Closed>,
     /// Newest first.
     pub(crate) runs: Vec<Arc<Run>>,
+    /// Number of this set of runs: another each time that younger versions come into it.
+    pub(crate) set: u64,
+    /// Where values of these runs are kept as objects.
+    pub(crate) shelf: Shelf,
     /// The most of `runs` that one key can lie in.
     pub(crate) depth: usize,
     /// The one that was made last comes first.
@@ -92,6 +97,7 @@ pub(crate) struct View {
 #[derive(Debug)]
 pub(crate) struct Hit {
     place: Place,
+    newest_in_runs: bool,
 }
 
 impl Hit {
@@ -104,11 +110,35 @@ impl Hit {
     pub(crate) fn stored(&self) -> Stored<'_> {
         self.place.stored()
     }
+
+    /// Whether it is known to be the newest version that the runs of the view have of its key, and stands there.
+    pub(crate) fn is_newest_in_runs(&self) -> bool {
+        self.newest_in_runs
+    }
+}
+
+/// What stands above the runs of a key as of a moment.
+#[derive(Debug, Default)]
+pub(crate) struct Above {
+    younger: bool,
+    found: Option<Place>,
+}
+
+impl Above {
+    /// Whether it is left to the runs what the key's version is.
+    pub(crate) fn leaves_it_to_the_runs(&self) -> bool {
+        self.found.is_none()
+    }
 }
 
 impl View {
     /// Sources of current versions, newest first.
     pub(crate) fn sources(&self) -> impl Iterator<Item = Source<'_>> {
+        self.above().chain(self.runs.iter().map(Source::Run))
+    }
+
+    /// What is in no run that the manifest names yet, newest first.
+    fn above(&self) -> impl Iterator<Item = Source<'_>> {
         let active = std::iter::once(Source::Memtable(&self.active));
         let closed = self.closed.iter().flat_map(|closed| {
             let (table, runs) = match &closed.content {
@@ -117,7 +147,7 @@ impl View {
             };
             table.into_iter().chain(runs.iter().map(Source::Run))
         });
-        active.chain(closed).chain(self.runs.iter().map(Source::Run))
+        active.chain(closed)
     }
 
     /// Every run: adopted ones, current ones and history.
@@ -146,20 +176,52 @@ impl View {
     /// # Errors
     /// `Trimmed` below the oldest moment at which the key's keyspace can be read.
     pub(crate) fn get(self: &Arc<Self>, key: &[u8], at: Glsn) -> Result<Option<Hit>> {
+        let above = self.get_above(key, at)?;
+        self.get_beneath(above, key, at)
+    }
+
+    /// The first half of [`View::get`]: what is in no run yet.
+    ///
+    /// # Errors
+    /// As for [`View::get`].
+    pub(crate) fn get_above(self: &Arc<Self>, key: &[u8], at: Glsn) -> Result<Above> {
         self.check_readable(key, at)?;
-        let (mut younger, mut found) = (false, None);
-        for source in self.sources() {
+        let mut above = Above::default();
+        for source in self.above() {
             let answer = source.lookup(key, at)?;
-            younger |= answer.younger;
-            found = answer.found;
-            if found.is_some() {
+            above.younger |= answer.younger;
+            above.found = answer.found;
+            if above.found.is_some() {
                 break;
             }
         }
-        if younger || (found.is_none() && at < self.limits.deletions_moved) {
-            found = self.get_in_history(key, at, found)?;
+        Ok(above)
+    }
+
+    /// The second half of [`View::get`]: runs, and history where it may matter.
+    pub(crate) fn get_beneath(self: &Arc<Self>, above: Above, key: &[u8], at: Glsn) -> Result<Option<Hit>> {
+        let Above { mut younger, mut found } = above;
+        let mut younger_in_runs = false;
+        let mut in_runs = false;
+        if found.is_none() {
+            for run in &self.runs {
+                let answer = lookup_in_run(run, key, at, Touch::Point)?;
+                younger_in_runs |= answer.younger;
+                found = answer.found;
+                if found.is_some() {
+                    in_runs = true;
+                    break;
+                }
+            }
+            younger |= younger_in_runs;
         }
-        Ok(found.map(|place| Hit { place }))
+        if younger || (found.is_none() && at < self.limits.deletions_moved) {
+            let in_current = found.as_ref().map(Place::glsn);
+            found = self.get_in_history(key, at, found)?;
+            in_runs &= in_current == found.as_ref().map(Place::glsn);
+        }
+        let newest_in_runs = in_runs && !younger_in_runs;
+        Ok(found.map(|place| Hit { place, newest_in_runs }))
     }
 
     /// The youngest of `found` and what history has of `key` as of `at`.

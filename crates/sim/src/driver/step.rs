@@ -74,7 +74,11 @@ impl Driver {
             Op::Keyspace { space, retention } => self.change_keyspace(*space, *retention),
             Op::Flush => self.upkeep("flush", |db| db.flush()),
             Op::Compact => self.upkeep("compact", |db| db.compact()),
-            Op::Step => self.upkeep("step", |db| db.step().map(|_| ())),
+            // Between two steps nothing may count on a page to be in memory: objects then answer what pages would have.
+            Op::Step => self.upkeep("step", |db| {
+                db.drop_pages();
+                db.step().map(|_| ())
+            }),
             Op::Work { first } => self.upkeep("work", |db| db.step_from(usize::from(*first)).map(|_| ())),
             Op::DropCaches => {
                 self.db().drop_caches();
@@ -95,6 +99,7 @@ impl Driver {
             }
             Op::Check => {
                 self.check()?;
+                self.db().drop_caches();
                 said("")
             }
             Op::Advance { micros } => {

@@ -1,0 +1,178 @@
+//! Divides memory between pages and objects, by what a byte more would be worth to each.
+//!
+//! Each of the two remembers what it evicted lately, and counts what comes back: reads that a larger one would have spared (its *ghost
+//! hits*). Whoever has clearly more of them for a byte gets a step of memory from the other. Both are pages loaded in vain: an object
+//! enters only where its read loaded one.
+//!
+//! Laws:
+//! 1. Objects have at most [`MAX_SHARE`] and, once they have come to it, at least [`MIN_SHARE`] of what both have together: with less there would be
+//!    no ghosts to tell what more is worth.
+//! 2. A step is one part in [`WHOLE`], and the next is not taken before the last was filled.
+
+use std::sync::{Mutex, PoisonError};
+
+use plimsoll_memory::cache::Cache;
+use plimsoll_memory::pool::Pool;
+use plimsoll_memory::turnover::Turnover;
+
+/// Shares are parts of this.
+pub(crate) const WHOLE: u64 = 64;
+
+/// The least share of objects, and the share that they begin with.
+pub(crate) const MIN_SHARE: u64 = 2;
+
+/// The largest share of objects.
+pub(crate) const MAX_SHARE: u64 = 48;
+
+/// So many ghost hits are counted before anything is concluded from them.
+const EVIDENCE: u64 = 128;
+
+/// A byte must be worth so many times as much on the other side before it moves.
+const MARGIN: f64 = 1.15;
+
+/// Less memory than this makes no cache.
+const LEAST_BYTES: u64 = 1 << 20;
+
+/// The objects' number is changed where it is off by more than one part in this.
+const TOLERANCE: u64 = 4 * WHOLE;
+
+/// How often memory was moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moves {
+    /// Steps from pages to objects.
+    pub(crate) to_objects: u64,
+    /// Steps back.
+    pub(crate) to_pages: u64,
+    /// Ghost hits of objects.
+    pub(crate) object_returns: u64,
+    /// Ghost hits of pages.
+    pub(crate) page_returns: u64,
+}
+
+/// The scales.
+#[derive(Debug, Default)]
+pub(crate) struct Balance {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    share: u64,
+    /// Ghost hits that were weighed already.
+    objects_seen: u64,
+    pages_seen: u64,
+    moves: Moves,
+}
+
+/// Where a step goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Too little is known.
+    Wait,
+    /// They are worth about the same.
+    Stay,
+    ToObjects,
+    ToPages,
+}
+
+/// Says where memory is worth more, given the ghost hits since the last verdict.
+fn weigh(objects: &Turnover, object_hits: u64, pages: &Turnover, page_hits: u64) -> Verdict {
+    if object_hits + page_hits < EVIDENCE {
+        return Verdict::Wait;
+    }
+    let (of_object, of_page) = (objects.worth(object_hits), pages.worth(page_hits));
+    if of_object > MARGIN * of_page {
+        Verdict::ToObjects
+    } else if of_page > MARGIN * of_object {
+        Verdict::ToPages
+    } else {
+        Verdict::Stay
+    }
+}
+
+impl Balance {
+    /// Objects get their share of `bytes`, at first the least; how much that is. Weighing begins anew.
+    pub(crate) fn begin(&self, cache: &Cache, bytes: u64) -> u64 {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.share = state.share.max(MIN_SHARE);
+        state.objects_seen = cache.turnover().returns;
+        let wanted = (bytes / WHOLE * state.share).max(LEAST_BYTES);
+        cache.set_memory(wanted);
+        wanted
+    }
+
+    /// Weighs and moves a step, if anything speaks for it; nothing if somebody else is at it.
+    pub(crate) fn look(&self, cache: &Cache, pool: &Pool) {
+        let Ok(mut state) = self.state.try_lock() else { return };
+        let (objects, pages) = (cache.turnover(), pool.turnover());
+        let total = objects.held_bytes + pages.held_bytes;
+        let step = total / WHOLE;
+        // The cache may be another one by now.
+        let object_hits = objects.returns.saturating_sub(state.objects_seen);
+        let page_hits = pages.returns.saturating_sub(state.pages_seen);
+        let verdict = weigh(&objects, object_hits, &pages, page_hits);
+        if verdict != Verdict::Wait {
+            (state.objects_seen, state.pages_seen) = (objects.returns, pages.returns);
+            state.moves.object_returns = objects.returns;
+            state.moves.page_returns = pages.returns;
+        }
+        match verdict {
+            Verdict::ToObjects if state.share < MAX_SHARE && objects.held_bytes + step / 2 >= objects.limit_bytes => {
+                state.share += 1;
+                state.moves.to_objects += 1;
+            }
+            Verdict::ToPages if state.share > MIN_SHARE => {
+                state.share -= 1;
+                state.moves.to_pages += 1;
+            }
+            _ => {}
+        }
+        let wanted = (step * state.share).max(LEAST_BYTES);
+        if wanted.abs_diff(objects.limit_bytes) > total / TOLERANCE {
+            cache.set_memory(wanted);
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_share(&self, parts: u64) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).share = parts;
+    }
+
+    /// How often memory was moved.
+    pub(crate) fn moves(&self) -> Moves {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).moves
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_window(window_bytes: u64) -> Turnover {
+        let mut turnover = Turnover::default();
+        turnover.window_bytes = window_bytes;
+        turnover
+    }
+
+    #[test]
+    fn a_step_goes_where_a_byte_has_brought_more_of_what_was_evicted_back() {
+        let same = of_window(1 << 20);
+        assert_eq!(weigh(&same, 10, &same, EVIDENCE - 11), Verdict::Wait);
+        assert_eq!(weigh(&same, 100, &same, 100), Verdict::Stay);
+        assert_eq!(weigh(&same, 120, &same, 100), Verdict::ToObjects);
+        assert_eq!(weigh(&same, 100, &same, 120), Verdict::ToPages);
+    }
+
+    #[test]
+    fn hits_are_weighed_by_how_far_back_each_side_remembers() {
+        let (near, far) = (of_window(1 << 20), of_window(4 << 20));
+        assert_eq!(weigh(&near, 100, &far, 400), Verdict::Stay);
+        assert_eq!(weigh(&near, 100, &far, 200), Verdict::ToObjects);
+        assert_eq!(weigh(&far, 100, &near, 100), Verdict::ToPages);
+    }
+
+    #[test]
+    fn without_a_ghost_nothing_moves() {
+        assert_eq!(weigh(&of_window(0), 0, &of_window(0), 0), Verdict::Wait);
+    }
+}

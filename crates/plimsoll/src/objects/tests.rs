@@ -1,0 +1,353 @@
+//! Objects against what the pages say: the race that would keep a value for ever, moments, deletions, and everything at once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use plimsoll_disk::random::Random;
+use plimsoll_disk::thread::spawn;
+use plimsoll_log::glsn::Glsn;
+
+use crate::index::view::View;
+use crate::keyspaces::Keyspace;
+use crate::open::open;
+use crate::options::Options;
+use crate::read_path::{KeyBuffer, find};
+use crate::snapshot::{Moment, Snapshot};
+use crate::steps;
+use crate::store::Store;
+use crate::transaction::Transaction;
+
+fn default() -> Keyspace {
+    Keyspace { id: 1, name: "default".into() }
+}
+
+fn store_in(dir: &tempfile::TempDir, options: Options) -> Arc<Store> {
+    open(&dir.path().join("store"), options).unwrap()
+}
+
+fn options() -> Options {
+    Options::new().memory_bytes(64 << 20)
+}
+
+fn put(store: &Arc<Store>, key: &[u8], value: &[u8]) -> u64 {
+    let mut tx = Transaction::new(store);
+    tx.put(&default(), key, value).unwrap();
+    tx.commit().unwrap()
+}
+
+fn get(store: &Arc<Store>, key: &[u8]) -> Option<Vec<u8>> {
+    Snapshot::newest(store).get(&default(), key).unwrap().map(|value| value.to_vec())
+}
+
+fn get_at(store: &Arc<Store>, key: &[u8], at: u64) -> Option<Vec<u8>> {
+    let snapshot = Snapshot::of(store, Moment::Glsn(at)).unwrap();
+    snapshot.get(&default(), key).unwrap().map(|value| value.to_vec())
+}
+
+fn index_key(key: &[u8]) -> Vec<u8> {
+    KeyBuffer::new(1, key).unwrap().get().to_vec()
+}
+
+/// What is kept of a key for the newest moment, whatever memtables say.
+fn kept(store: &Arc<Store>, key: &[u8]) -> Option<Vec<u8>> {
+    let value = store.objects.shelf().get(&index_key(key), Glsn::MAX, &store.budget).unwrap();
+    value.map(|value| value.to_vec())
+}
+
+/// Reads a key with no page in memory, so that it enters.
+fn enter(store: &Arc<Store>, key: &[u8]) {
+    store.pool.clear();
+    let value = get(store, key);
+    assert!(kept(store, key) == value, "it was loaded, so it is kept");
+}
+
+/// A read that has loaded what it is going to enter, and was stopped there.
+struct Stopped {
+    view: Arc<View>,
+    before: super::LoadsSeen,
+    glsn: Glsn,
+    value: Vec<u8>,
+}
+
+impl Stopped {
+    fn read(store: &Arc<Store>, key: &[u8]) -> Self {
+        store.pool.clear();
+        let before = store.objects.loads();
+        let view = store.index.view();
+        let hit = find(&view, &index_key(key), store.visible()).unwrap().unwrap();
+        assert!(hit.is_newest_in_runs());
+        let mut value = Vec::new();
+        store.load(hit.glsn(), hit.stored(), &mut value).unwrap();
+        let glsn = hit.glsn();
+        drop(hit);
+        Self { view, before, glsn, value }
+    }
+
+    fn goes_on(self, store: &Arc<Store>, key: &[u8]) {
+        store.objects.fill((self.view.set, &self.view.shelf), self.before, &index_key(key), self.glsn, &self.value);
+    }
+}
+
+#[test]
+fn a_value_that_was_loaded_before_a_younger_one_came_into_the_runs_does_not_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().background(false));
+    put(&store, b"k", b"old");
+    steps::flush(&store).unwrap();
+    // Load, commit, flush, insert.
+    let stopped = Stopped::read(&store, b"k");
+    put(&store, b"k", b"new");
+    steps::flush(&store).unwrap();
+    stopped.goes_on(&store, b"k");
+    assert_eq!((kept(&store, b"k"), get(&store, b"k")), (None, Some(b"new".to_vec())));
+    // Load, commit, insert, flush: it enters, is right for as long as the younger one is above the runs, and then takes its place.
+    let stopped = Stopped::read(&store, b"k");
+    put(&store, b"k", b"newest");
+    stopped.goes_on(&store, b"k");
+    assert_eq!((kept(&store, b"k"), get(&store, b"k")), (Some(b"new".to_vec()), Some(b"newest".to_vec())));
+    steps::flush(&store).unwrap();
+    assert_eq!((kept(&store, b"k"), get(&store, b"k")), (Some(b"newest".to_vec()), Some(b"newest".to_vec())));
+}
+
+#[test]
+fn fills_are_closed_before_the_keys_are_gone_through() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().background(false));
+    put(&store, b"k", b"old");
+    steps::flush(&store).unwrap();
+    let (early, late) = (Stopped::read(&store, b"k"), Stopped::read(&store, b"k"));
+    let next = early.view.set + 1;
+    early.goes_on(&store, b"k");
+    assert!(store.objects.begin_runs(next), "there is an entry to supersede");
+    store.objects.supersede(&index_key(b"k"), Glsn(9), crate::version::Stored::Deleted);
+    late.goes_on(&store, b"k");
+    assert_eq!(kept(&store, b"k"), None);
+}
+
+#[test]
+fn a_moment_before_the_kept_version_is_answered_by_the_pages() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().background(false));
+    let first = put(&store, b"k", b"first");
+    put(&store, b"other", b"x");
+    let second = put(&store, b"k", b"second");
+    put(&store, b"other", b"y");
+    steps::flush(&store).unwrap();
+    enter(&store, b"k");
+    let answers = [0, first, first + 1, second, second + 1].map(|at| get_at(&store, b"k", at));
+    let [first, second] = [b"first".as_slice(), b"second"].map(|value| Some(value.to_vec()));
+    assert_eq!(answers, [None, first.clone(), first, second.clone(), second]);
+    assert_eq!(kept(&store, b"k").as_deref(), Some(&b"second"[..]), "reading the past has changed nothing");
+}
+
+#[test]
+fn reads_of_the_past_enter_nothing_that_is_not_the_newest() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().background(false));
+    let first = put(&store, b"k", b"first");
+    steps::flush(&store).unwrap();
+    put(&store, b"k", b"second");
+    steps::flush(&store).unwrap();
+    store.pool.clear();
+    assert_eq!(get_at(&store, b"k", first).as_deref(), Some(&b"first"[..]));
+    assert_eq!(kept(&store, b"k"), None);
+}
+
+#[test]
+fn what_a_transaction_of_many_runs_or_a_deletion_changes_is_not_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().background(false));
+    let value = |of: u8| vec![of; 900];
+    let keys: Vec<[u8; 4]> = (0..20_000u32).map(u32::to_be_bytes).collect();
+    put(&store, &keys[5], &value(1));
+    put(&store, &keys[6], &value(1));
+    steps::flush(&store).unwrap();
+    enter(&store, &keys[5]);
+    enter(&store, &keys[6]);
+    let mut tx = Transaction::new(&store);
+    keys.iter().for_each(|key| tx.put(&default(), key, &value(2)).unwrap());
+    tx.commit().unwrap();
+    assert!(store.index.stats().memtable_bytes < 2 << 20, "it was spilled, and its runs adopted");
+    assert_eq!(get(&store, &keys[5]), Some(value(2)), "while its runs wait");
+    steps::flush(&store).unwrap();
+    assert_eq!((kept(&store, &keys[5]), get(&store, &keys[5])), (None, Some(value(2))));
+    enter(&store, &keys[6]);
+    let mut tx = Transaction::new(&store);
+    tx.delete(&default(), &keys[6]).unwrap();
+    tx.commit().unwrap();
+    assert_eq!(get(&store, &keys[6]), None);
+    steps::flush(&store).unwrap();
+    assert_eq!((kept(&store, &keys[6]), get(&store, &keys[6])), (None, None));
+}
+
+#[test]
+fn values_of_the_log_are_kept_whole_and_large_ones_are_charged_while_a_user_holds_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().background(false));
+    let mut random = Random::new(7);
+    let mut bytes = |count| (0..count).map(|_| random.below(256) as u8).collect::<Vec<_>>();
+    let (middle, large) = (bytes(5000), bytes(100_000));
+    put(&store, b"middle", &middle);
+    put(&store, b"large", &large);
+    steps::flush(&store).unwrap();
+    enter(&store, b"middle");
+    enter(&store, b"large");
+    let before = store.budget.usage().of(plimsoll_memory::budget::Kind::Staging);
+    let value = Snapshot::newest(&store).get(&default(), b"large").unwrap().unwrap();
+    assert_eq!(value, large[..]);
+    assert_eq!(store.budget.usage().of(plimsoll_memory::budget::Kind::Staging), before + large.len() as u64);
+    let stats = store.objects.stats().unwrap().0;
+    assert!(stats.hits >= 3 && stats.entries == 2, "{stats:?}");
+}
+
+#[test]
+fn without_objects_every_read_goes_to_the_pages() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().background(false).objects(false));
+    put(&store, b"k", b"v");
+    steps::flush(&store).unwrap();
+    store.pool.clear();
+    assert_eq!(get(&store, b"k").as_deref(), Some(&b"v"[..]));
+    assert_eq!((kept(&store, b"k"), store.objects.stats().is_none()), (None, true));
+}
+
+#[test]
+fn what_pages_in_memory_answer_is_not_kept_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().background(false));
+    put(&store, b"k", b"v");
+    steps::flush(&store).unwrap();
+    get(&store, b"k");
+    store.objects.clear();
+    assert_eq!(get(&store, b"k").as_deref(), Some(&b"v"[..]));
+    assert_eq!(kept(&store, b"k"), None);
+}
+
+#[test]
+fn objects_that_have_grown_give_way_to_a_small_budget_and_begin_anew_in_a_large_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().background(false).memory_bytes(256 << 20));
+    store.objects.share_of(48);
+    let mut tx = Transaction::new(&store);
+    (0..1000u32).for_each(|key| tx.put(&default(), &key.to_be_bytes(), &key.to_le_bytes()).unwrap());
+    tx.commit().unwrap();
+    steps::flush(&store).unwrap();
+    let view = store.index.view();
+    let before = super::LoadsSeen(u64::MAX);
+    for key in 0..1_500_000u32 {
+        let value = key.to_le_bytes();
+        store.objects.fill((view.set, &view.shelf), before, &index_key(&key.to_be_bytes()), Glsn(1), &value);
+    }
+    drop(view);
+    let stats = store.objects.stats().unwrap().0;
+    assert!(stats.index_bytes > 16 << 20, "more than the small budget has: {stats:?}");
+    let stopped = Stopped::read(&store, &5u32.to_be_bytes());
+    let refused = crate::memory_limit::set(&store, 16 << 20);
+    assert!(refused.is_err(), "a view of the past leads to the large index");
+    stopped.goes_on(&store, &5u32.to_be_bytes());
+    assert_eq!(kept(&store, &5u32.to_be_bytes()), None, "and what it read is not taken any more");
+    crate::memory_limit::set(&store, 16 << 20).unwrap();
+    let stats = store.objects.stats().unwrap().0;
+    assert!(stats.memory_bytes <= 12 << 20 && stats.entries == 0, "{stats:?}");
+    enter(&store, &5u32.to_be_bytes());
+    crate::memory_limit::set(&store, 256 << 20).unwrap();
+    assert!(store.objects.stats().unwrap().0.limit_bytes > 100 << 20);
+    enter(&store, &7u32.to_be_bytes());
+    assert_eq!(get(&store, &7u32.to_be_bytes()).as_deref(), Some(&7u32.to_le_bytes()[..]));
+}
+
+/// Who wrote what: by key, the commits and their numbers in order.
+type Written = BTreeMap<u32, Vec<(u64, u64)>>;
+
+/// What was read: key, moment, and the number, if there was one.
+type WasRead = Vec<(u32, u64, Option<u64>)>;
+
+const WRITERS: u32 = 2;
+const KEYS: u32 = 60;
+
+fn write(store: &Arc<Store>, writer: u32, commits: u64) -> Written {
+    let mut random = Random::new(u64::from(writer));
+    let mut written = Written::new();
+    for number in 1..=commits {
+        // Each writer has keys of his own: nobody is in conflict with another.
+        let key = random.below(u64::from(KEYS)) as u32 * WRITERS + writer;
+        let mut tx = Transaction::new(store);
+        match random.below(8) {
+            0 => tx.delete(&default(), &key.to_be_bytes()).unwrap(),
+            _ => tx.put(&default(), &key.to_be_bytes(), &number.to_le_bytes()).unwrap(),
+        }
+        let deleted = tx.get(&default(), &key.to_be_bytes()).unwrap().is_none();
+        let glsn = tx.commit().unwrap();
+        written.entry(key).or_default().push((glsn, if deleted { 0 } else { number }));
+        if number % 40 == 0 {
+            steps::flush(store).unwrap();
+        }
+    }
+    written
+}
+
+fn read(store: &Arc<Store>, seed: u64, done: &AtomicBool) -> WasRead {
+    let mut random = Random::new(seed);
+    let mut was_read = WasRead::new();
+    while !done.load(Ordering::Relaxed) {
+        let newest = Snapshot::newest(store);
+        let back = random.below(60).min(newest.at());
+        let old = Snapshot::of(store, Moment::Glsn(newest.at() - back)).unwrap();
+        for _ in 0..4 {
+            let key = random.below(u64::from(KEYS * WRITERS)) as u32;
+            for snapshot in [&newest, &old] {
+                let value = snapshot.get(&default(), &key.to_be_bytes()).unwrap();
+                let number = value.map(|value| u64::from_le_bytes(value[..].try_into().unwrap()));
+                was_read.push((key, snapshot.at(), number));
+            }
+        }
+        match random.below(6) {
+            0 => store.objects.clear(),
+            1 => steps::drop_caches(store),
+            _ => store.pool.clear(),
+        }
+    }
+    was_read
+}
+
+#[test]
+fn readers_at_any_moment_see_what_was_written_whatever_is_kept_dropped_and_flushed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().durability(crate::Durability::Buffered));
+    let done = Arc::new(AtomicBool::new(false));
+    let outcomes = Arc::new(std::sync::Mutex::new((Written::new(), WasRead::new())));
+    let readers: Vec<_> = (0..3)
+        .map(|seed| {
+            let (store, done, outcomes) = (Arc::clone(&store), Arc::clone(&done), Arc::clone(&outcomes));
+            spawn("read", move || {
+                let was_read = read(&store, 100 + seed, &done);
+                outcomes.lock().unwrap().1.extend(was_read);
+            })
+            .unwrap()
+        })
+        .collect();
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|writer| {
+            let (store, outcomes) = (Arc::clone(&store), Arc::clone(&outcomes));
+            spawn("write", move || {
+                let written = write(&store, writer, 2000);
+                outcomes.lock().unwrap().0.extend(written);
+            })
+            .unwrap()
+        })
+        .collect();
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    done.store(true, Ordering::Relaxed);
+    readers.into_iter().for_each(|reader| reader.join().unwrap());
+    let stats = store.objects.stats().unwrap().0;
+    assert!(stats.hits > 100 && stats.insertions > 100, "objects were in use: {stats:?}");
+    let outcomes = outcomes.lock().unwrap();
+    let (written, was_read) = &*outcomes;
+    for (key, at, number) in was_read {
+        let versions = written.get(key).map_or(&[][..], Vec::as_slice);
+        let then = versions.iter().take_while(|(glsn, _)| glsn <= at).last();
+        let expected = then.map(|(_, number)| *number).filter(|number| *number > 0);
+        assert_eq!(*number, expected, "key {key} at {at}; its versions: {versions:?}");
+    }
+}
