@@ -3,6 +3,7 @@
 mod allocations;
 mod appender;
 mod bigger;
+mod cache;
 mod cgroup;
 mod child;
 mod counting_disk;
@@ -58,6 +59,8 @@ enum Command {
     LogScan(log_scan::LogScan),
     /// Durable appends and commits, against a bare loop of write + fdatasync
     LogAppend(log_append::LogAppend),
+    /// The object cache, in the store and by itself
+    Cache(cache::Cache),
     /// Pairs of integers, loaded in order and without order, under a small and a large budget
     Pairs(pairs::Pairs),
     /// Whether each workload stays under its memory line
@@ -94,6 +97,7 @@ fn main() -> Result<()> {
     match command {
         Command::LogScan(scan) => scan.run(&places),
         Command::LogAppend(append) => append.run(&places),
+        Command::Cache(cache) => cache.run(&places),
         Command::Pairs(pairs) => pairs.run(&places),
         Command::Line(line) => line.run(&places),
         Command::Hits(hits) => hits.run(&places),
