@@ -31,6 +31,7 @@ mod scan_resistance;
 mod sizes;
 mod statistics;
 mod table;
+mod warm;
 mod watch;
 mod work_folder;
 mod yardstick;
@@ -63,6 +64,8 @@ enum Command {
     Cache(cache::Cache),
     /// Pairs of integers, loaded in order and without order, under a small and a large budget
     Pairs(pairs::Pairs),
+    /// What a restart costs, with a warm image and without
+    Warm(warm::Warm),
     /// Whether each workload stays under its memory line
     Line(line::Line),
     /// What a read of a resident page costs, against other caches and a load of this machine
@@ -84,6 +87,9 @@ enum Command {
     /// A contestant of the yardstick (used by it)
     #[command(hide = true)]
     Worker(yardstick::Worker),
+    /// The life of a process on a store (used by warm)
+    #[command(hide = true)]
+    WarmLife(warm::WarmLife),
     /// One piece of work in a process of its own (used by the others)
     #[command(hide = true)]
     Child(child::Child),
@@ -99,6 +105,8 @@ fn main() -> Result<()> {
         Command::LogAppend(append) => append.run(&places),
         Command::Cache(cache) => cache.run(&places),
         Command::Pairs(pairs) => pairs.run(&places),
+        Command::Warm(warm) => warm.run(&places),
+        Command::WarmLife(life) => life.run(),
         Command::Line(line) => line.run(&places),
         Command::Hits(hits) => hits.run(&places),
         Command::Misses(misses) => misses.run(&places),

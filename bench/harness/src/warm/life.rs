@@ -1,0 +1,253 @@
+//! The life of one process on the store: makes it, lives on it until it is warm, opens it again, or serves.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use clap::{Args, ValueEnum};
+use plimsoll::{Db, Keyspace, Options, Retention, Snapshot};
+use serde_json::{Map, json};
+
+use crate::payload;
+use crate::sizes::parse_size;
+use crate::statistics::quantile;
+use crate::yardstick::zipf::Zipf;
+
+/// The requests that a restart is judged by.
+const FIRST_REQUESTS: u64 = 10_000;
+
+/// Rows of a transaction while the store is made.
+const BATCH: u64 = 10_000;
+
+/// Where hot objects stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Hot {
+    /// One behind the other.
+    Together,
+    /// Each on a page of its own, as far as there are pages.
+    Scattered,
+}
+
+impl Hot {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Together => "together",
+            Self::Scattered => "scattered",
+        }
+    }
+
+    /// The key of object `number`; the hot ones are numbered from 0.
+    fn key(self, number: u64) -> [u8; 8] {
+        match self {
+            Self::Together => number,
+            Self::Scattered => payload::mix(number),
+        }
+        .to_be_bytes()
+    }
+}
+
+/// How a process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum End {
+    /// It closes the store.
+    Close,
+    /// It is killed when an image was written after the last request.
+    Kill,
+}
+
+impl End {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Close => "close",
+            Self::Kill => "kill",
+        }
+    }
+}
+
+/// What a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Act {
+    /// Makes the store.
+    Make,
+    /// Requests until all is warm; then measures them, and ends.
+    Live,
+    /// Opens the store, and measures the first requests and, when the image was taken in, as many more.
+    Reopen,
+    /// Measures requests for a while.
+    Serve,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct WarmLife {
+    #[arg(long)]
+    act: Act,
+    #[arg(long)]
+    store: PathBuf,
+    #[arg(long, value_parser = parse_size)]
+    memory: u64,
+    #[arg(long)]
+    times: u64,
+    #[arg(long, value_parser = parse_size)]
+    value_bytes: u64,
+    #[arg(long)]
+    hot_percent: u64,
+    #[arg(long)]
+    hot: Hot,
+    #[arg(long)]
+    end: End,
+    #[arg(long)]
+    interval: f64,
+    #[arg(long)]
+    requests: u64,
+    #[arg(long)]
+    warm: bool,
+}
+
+impl WarmLife {
+    /// Does it, and prints what it measured.
+    pub(crate) fn run(&self) -> Result<()> {
+        let mut report = Map::new();
+        match self.act {
+            Act::Make => self.make()?,
+            Act::Live => self.live(&mut report)?,
+            Act::Reopen => self.reopen(&mut report)?,
+            Act::Serve => self.serve(&mut report)?,
+        }
+        println!("{}", serde_json::Value::Object(report));
+        Ok(())
+    }
+
+    fn open(&self) -> Result<(Db, Keyspace)> {
+        let options = Options::new()
+            .memory_bytes(self.memory)
+            .warm(self.warm)
+            .warm_interval(Duration::from_secs_f64(self.interval));
+        let db = Db::open(&self.store, options)?;
+        let keyspace = db.create_keyspace("objects", Retention::Latest)?;
+        Ok((db, keyspace))
+    }
+
+    fn rows(&self) -> u64 {
+        self.memory * self.times / (self.value_bytes + 8)
+    }
+
+    fn hot_rows(&self) -> u64 {
+        (self.memory * self.hot_percent / 100 / (self.value_bytes + 8)).max(2)
+    }
+
+    fn make(&self) -> Result<()> {
+        let (db, keyspace) = self.open()?;
+        let mut value = vec![0; self.value_bytes as usize];
+        for first in (0..self.rows()).step_by(BATCH as usize) {
+            let mut tx = db.begin();
+            for number in first..self.rows().min(first + BATCH) {
+                payload::fill(number, &mut value);
+                tx.put(&keyspace, &self.hot.key(number), &value)?;
+            }
+            tx.commit()?;
+        }
+        db.compact()?;
+        Ok(db.close()?)
+    }
+
+    fn live(&self, report: &mut Map<String, serde_json::Value>) -> Result<()> {
+        let (db, keyspace) = self.open()?;
+        let mut client = Client::new(self, 1);
+        client.ask(&db.snapshot(), &keyspace, self.requests)?;
+        report.insert("warm_10k_ms".into(), json!(client.time(&db, &keyspace, FIRST_REQUESTS)?));
+        if self.end == End::Kill {
+            if self.warm {
+                // An image of what is hot now, and not of a moment ago.
+                let written = db.stats().warm.segments_written;
+                let patience = Instant::now() + Duration::from_secs_f64(self.interval * 3.0);
+                while db.stats().warm.segments_written <= written && Instant::now() < patience {
+                    client.ask(&db.snapshot(), &keyspace, 1000)?;
+                }
+            }
+            println!("{}", serde_json::Value::Object(std::mem::take(report)));
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)?;
+        }
+        let start = Instant::now();
+        db.close()?;
+        report.insert("close_ms".into(), json!(start.elapsed().as_secs_f64() * 1e3));
+        Ok(())
+    }
+
+    fn reopen(&self, report: &mut Map<String, serde_json::Value>) -> Result<()> {
+        let mut client = Client::new(self, 2);
+        let start = Instant::now();
+        let (db, keyspace) = self.open()?;
+        report.insert("open_ms".into(), json!(start.elapsed().as_secs_f64() * 1e3));
+        client.ask(&db.snapshot(), &keyspace, 1)?;
+        report.insert("open_and_first_request_ms".into(), json!(start.elapsed().as_secs_f64() * 1e3));
+        report.insert("first_10k_ms".into(), json!(client.time(&db, &keyspace, FIRST_REQUESTS)?));
+        report.insert("second_10k_ms".into(), json!(client.time(&db, &keyspace, FIRST_REQUESTS)?));
+        while db.stats().warm.restoring {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        report.insert("restored_after_ms".into(), json!(start.elapsed().as_secs_f64() * 1e3));
+        report.insert("restored_10k_ms".into(), json!(client.time(&db, &keyspace, FIRST_REQUESTS)?));
+        let stats = db.stats();
+        ensure!(stats.warnings.is_empty(), "{:?}", stats.warnings);
+        report.insert("pages_restored".into(), json!(stats.warm.pages_restored as f64));
+        report.insert("pages_loaded".into(), json!(stats.pool.loads as f64));
+        let start = Instant::now();
+        db.close()?;
+        report.insert("close_again_ms".into(), json!(start.elapsed().as_secs_f64() * 1e3));
+        Ok(())
+    }
+
+    fn serve(&self, report: &mut Map<String, serde_json::Value>) -> Result<()> {
+        let (db, keyspace) = self.open()?;
+        let mut client = Client::new(self, 3);
+        client.ask(&db.snapshot(), &keyspace, self.requests)?;
+        let mut nanos = Vec::new();
+        let begun = Instant::now();
+        while begun.elapsed().as_secs_f64() < self.interval * 4.0 {
+            let snapshot = db.snapshot();
+            for _ in 0..1000 {
+                let start = Instant::now();
+                client.ask(&snapshot, &keyspace, 1)?;
+                nanos.push(start.elapsed().as_nanos() as f64);
+            }
+        }
+        report.insert("requests_per_second".into(), json!(nanos.len() as f64 / begun.elapsed().as_secs_f64()));
+        report.insert("p99_ns".into(), json!(quantile(&nanos, 0.99)));
+        report.insert("bytes_written".into(), json!(db.stats().warm.bytes_written as f64));
+        Ok(db.close()?)
+    }
+}
+
+/// Asks for hot objects, by Zipf's law, and checks each answer.
+struct Client<'a> {
+    life: &'a WarmLife,
+    zipf: Zipf,
+    random: fastrand::Rng,
+    value: Vec<u8>,
+}
+
+impl<'a> Client<'a> {
+    fn new(life: &'a WarmLife, seed: u64) -> Self {
+        let value = vec![0; life.value_bytes as usize];
+        Self { life, zipf: Zipf::new(life.hot_rows()), random: fastrand::Rng::with_seed(seed), value }
+    }
+
+    fn ask(&mut self, snapshot: &Snapshot, keyspace: &Keyspace, requests: u64) -> Result<()> {
+        for _ in 0..requests {
+            // Ranks are spread over the hot objects: the hottest do not stand together.
+            let rank = self.zipf.rank(self.random.f64());
+            let number = payload::mix(rank) % self.life.hot_rows();
+            let found = snapshot.get(keyspace, &self.life.hot.key(number))?;
+            payload::fill(number, &mut self.value);
+            ensure!(found.is_some_and(|found| found == self.value[..]), "object {number} is not what was put");
+        }
+        Ok(())
+    }
+
+    /// Milliseconds of so many requests.
+    fn time(&mut self, db: &Db, keyspace: &Keyspace, requests: u64) -> Result<f64> {
+        let start = Instant::now();
+        self.ask(&db.snapshot(), keyspace, requests)?;
+        Ok(start.elapsed().as_secs_f64() * 1e3)
+    }
+}
