@@ -97,7 +97,7 @@ fn the_warm_image_is_shown_and_deleted() {
     db.close().unwrap();
     let shown = run(&["warm", &store, "--json"]).ok().json();
     assert_eq!((shown["segments"].as_u64(), shown["pages_named"].as_u64() > Some(0)), (Some(1), true), "{shown}");
-    assert_eq!(run(&["stat", &store, "--json"]).ok().json()["warm_image"], shown);
+    assert_eq!(run(&["stat", &store, "--json"]).ok().json()["warm"], shown);
     for arguments in [["get", &store, "key"].as_slice(), &["put", &store, "key", "other", "--no-warm"]] {
         run(arguments).ok();
         assert_eq!(run(&["warm", &store, "--json"]).ok().json(), shown, "{arguments:?}");

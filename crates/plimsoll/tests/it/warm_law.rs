@@ -267,5 +267,5 @@ fn whatever_happens_to_the_image_every_answer_is_the_models() {
         ignored += life.ignored;
     }
     println!("{} restarts: {restored} pages restored, {ignored} images ignored", seeds * RESTARTS);
-    assert!(seeds < 6 || (restored > 500 && ignored > 3), "{restored} pages restored, {ignored} images ignored");
+    assert!(seeds < 6 || (restored > 100 && ignored > 10), "{restored} pages restored, {ignored} images ignored");
 }
