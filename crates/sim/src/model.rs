@@ -237,7 +237,8 @@ impl Model {
     /// Background work may have dropped what nobody needs: `oldest_read` is the oldest moment that is open (or the newest), `newest` the
     /// newest that may have been visible, `now` what the clock says.
     pub fn raise_floors(&mut self, oldest_read: u64, newest: u64, now: u64) {
-        let at_time = |then: u64| self.log.iter().rposition(|placed| placed.micros.is_some_and(|at| at <= then));
+        // One whose time nobody learned, because its commit ended in an error, may be as old as those before it.
+        let at_time = |then: u64| self.log.iter().rposition(|placed| placed.micros.is_none_or(|at| at <= then));
         let windows: Vec<(u8, u64)> = self
             .spaces
             .iter()
