@@ -1,7 +1,8 @@
 //! RocksDB as a store.
 //!
 //! Set as its wiki advises in "Setup Options and Basic Tuning": a third of memory for the block cache, index and filter blocks inside
-//! it, blocks of 16 KiB, ten bits of filter for a key, LZ4; the rest is left to the page cache. Memtables: an eighth of memory each,
+//! it, blocks of 16 KiB, ten bits of filter for a key, LZ4; the rest is left to the page cache. Index and filters are partitioned ("Partitioned Index
+//! Filters"): the whole filter of a table is larger than a shard of so small a cache, and would be read anew for every look-up. Memtables: an eighth of memory each,
 //! at most the default of 64 MiB, two of them ("Memory usage in RocksDB"). Large values go to blob files ("BlobDB"). A durable commit
 //! is `WriteOptions::sync`; a relaxed one is written to the log and synced by `flush_wal(true)`.
 
@@ -9,7 +10,8 @@ use std::path::Path;
 
 use anyhow::Result;
 use rocksdb::{
-    BlockBasedOptions, Cache, DB, DBCompressionType, Options, WaitForCompactOptions, WriteBatch, WriteOptions,
+    BlockBasedIndexType, BlockBasedOptions, Cache, DB, DBCompressionType, Options, WaitForCompactOptions, WriteBatch,
+    WriteOptions,
 };
 
 use super::{Commits, LARGE_VALUE_BYTES, Peer, Put, Setup};
@@ -51,6 +53,10 @@ fn options(setup: &Setup) -> Result<Options> {
     blocks.set_cache_index_and_filter_blocks(true);
     blocks.set_pin_l0_filter_and_index_blocks_in_cache(true);
     blocks.set_bloom_filter(10.0, false);
+    blocks.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
+    blocks.set_partition_filters(true);
+    blocks.set_metadata_block_size(4 << 10);
+    blocks.set_pin_top_level_index_and_filter(true);
     blocks.set_format_version(6);
     options.set_block_based_table_factory(&blocks);
     Ok(options)
