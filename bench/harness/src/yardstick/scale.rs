@@ -15,6 +15,9 @@ const BUILD_BATCH: u64 = 50_000;
 /// Memory of a tree while its file is made.
 const BUILD_TREE_BYTES: u64 = 1 << 30;
 
+/// A walk is measured in slices that are this part of the time of a load.
+const CUT_TO_WALK: u32 = 6;
+
 /// Sizes and times of one run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
@@ -35,7 +38,7 @@ pub(crate) struct Scale {
     pub(crate) warm: Duration,
     /// Loads of a row.
     pub(crate) loads: usize,
-    /// A load or a walk is cut here; its rate is that of what it had done.
+    /// A load is cut here; its rate is that of what it had done.
     pub(crate) cut: Duration,
 }
 
@@ -104,7 +107,8 @@ impl Scale {
     /// How long one slice, load or walk may take.
     pub(crate) fn time(&self, row: Row) -> Duration {
         match row {
-            Row::LoadSorted | Row::LoadRandom | Row::Pairs | Row::ScanFull | Row::ColdOpen => self.cut,
+            Row::LoadSorted | Row::LoadRandom | Row::Pairs | Row::ColdOpen => self.cut,
+            Row::ScanFull => self.cut / CUT_TO_WALK,
             // Not measured, and not limited in memory: it is done when it is done.
             Row::Build | Row::Build16k => 20 * self.cut,
             _ => self.slice,

@@ -145,6 +145,15 @@ struct Bench {
     threads: u64,
     /// Only where the row asks for it: making it takes a while.
     zipf: Option<Zipf>,
+    walked: Mutex<Walked>,
+}
+
+/// How far a walk over everything has come. One that runs out of time goes on in the next slice: from its start again, a slow
+/// contestant would walk over what it has in memory.
+#[derive(Default)]
+struct Walked {
+    last: Vec<u8>,
+    rows: u64,
 }
 
 /// One thread's share of a slice.
@@ -159,7 +168,15 @@ impl Bench {
         let Worker { row, rows, batch, threads, .. } = *worker;
         let setup = Setup { memory_bytes: worker.memory, commits: row.commits(), value_bytes: row.value_bytes() };
         let zipf = matches!(row, Row::GetZipf | Row::Mixed).then(|| Zipf::new(rows));
-        Ok(Self { peer: worker.peer.open(&worker.store, &setup)?, row, rows, batch, threads, zipf })
+        Ok(Self {
+            peer: worker.peer.open(&worker.store, &setup)?,
+            row,
+            rows,
+            batch,
+            threads,
+            zipf,
+            walked: Mutex::default(),
+        })
     }
 
     fn slice(&self, number: u64, time: Duration) -> Result<Tally> {
@@ -227,26 +244,43 @@ impl Bench {
         }
     }
 
-    /// Walks over the whole store: as many rows as were put, in order.
+    /// Walks over the whole store, as many rows as were put, in order; after a walk that ran out of time first over the rest of it.
     fn walk(&self, until: Instant) -> Result<Tally> {
         let mut tally = Tally::new();
-        let (mut last, mut step_start, mut step_rows, mut is_ordered) = (Vec::new(), Instant::now(), 0, true);
-        self.peer.scan(&[], &mut |key, _| {
+        let mut walked = self.walked.lock().expect("nobody panics with it");
+        let is_resumed = walked.rows > 0;
+        if self.walk_on(&mut walked, until, &mut tally)? && is_resumed {
+            self.walk_on(&mut walked, until, &mut tally)?;
+        }
+        Ok(tally)
+    }
+
+    /// One walk, from where it was left to its end or until time is up; whether it came to its end.
+    fn walk_on(&self, walked: &mut Walked, until: Instant, tally: &mut Tally) -> Result<bool> {
+        let Walked { last, rows } = walked;
+        let mut first = last.clone();
+        first.extend((*rows > 0).then_some(0));
+        let (mut start, mut step_rows, mut is_ordered, mut is_over) = (Instant::now(), 0, true, false);
+        self.peer.scan(&first, &mut |key, _| {
             is_ordered &= last.as_slice() < key;
             last.clear();
             last.extend_from_slice(key);
-            step_rows += 1;
+            (step_rows, *rows) = (step_rows + 1, *rows + 1);
             if step_rows == WALK_STEP {
-                tally.note(step_start.elapsed(), step_rows);
-                (step_start, step_rows) = (Instant::now(), 0);
-                tally.is_cut = step_start >= until;
+                tally.note(start.elapsed(), step_rows);
+                (start, step_rows) = (Instant::now(), 0);
+                is_over = start >= until;
             }
-            !tally.is_cut
+            !is_over
         })?;
         tally.operations += step_rows;
         ensure!(is_ordered, "the walk is out of order");
-        ensure!(tally.is_cut || tally.operations == self.rows, "{} of {} rows", tally.operations, self.rows);
-        Ok(tally)
+        if is_over && *rows < self.rows {
+            return Ok(false);
+        }
+        ensure!(*rows == self.rows, "{rows} of {} rows", self.rows);
+        *walked = Walked::default();
+        Ok(true)
     }
 
     fn read_cold(&self) -> Result<Tally> {
@@ -441,6 +475,16 @@ mod tests {
             let tally = slice(folder.path(), row, 0);
             assert!(tally.is_cut && tally.operations == 500, "{row:?}");
         }
+    }
+
+    #[test]
+    fn a_walk_that_runs_out_of_time_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        slice(folder.path(), Row::Build, 60_000);
+        let bench = Bench::open(&worker(folder.path().join("100"), Row::ScanFull)).unwrap();
+        let mut slice = |millis| bench.slice(0, Duration::from_millis(millis)).unwrap().operations;
+        assert_eq!([slice(0), slice(0)], [WALK_STEP; 2]);
+        assert_eq!([slice(60_000), slice(60_000)], [WALK_STEP + 3000, 3000]);
     }
 
     #[test]
