@@ -1,11 +1,12 @@
 //! The page pool: pages of immutable files in frames, evicted by a clock.
 //!
-//! A hit takes no lock: a table leads to the frame, and a compare-and-exchange on its word pins it ([`frame`]). Everything else happens
-//! under one lock, which is never held while a page is read from its file. [`keeper`] decides what stays.
+//! A hit takes no lock and writes nothing that others write: a table leads to the frame ([`frame`]), and the thread publishes in a line of
+//! its own that it uses it ([`hazard`]). Everything else happens under one lock, which is never held while a page is read from its
+//! file. [`keeper`] decides what stays.
 //!
 //! Laws:
 //! 1. One load for a page, however many ask for it at once; its error reaches all of them, and the next who asks tries again.
-//! 2. A pinned page stays where it is, and its bytes do not change.
+//! 2. A page that somebody holds stays where it is, and its bytes do not change; also if the pool is dropped before it is let go of.
 //! 3. Evicting everything at any moment changes no answer.
 //! 4. The order of locks: a sorted map's, the pool's, the budget's. The budget asks for chunks while it holds none.
 
@@ -13,6 +14,8 @@ mod ahead;
 mod frame;
 mod frames;
 mod ghosts;
+mod hazard;
+mod hits;
 mod keeper;
 #[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
@@ -29,6 +32,7 @@ mod warm;
 
 use std::fmt;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -40,8 +44,9 @@ use crate::page::PAGE_BYTES;
 use crate::sync::{Mutex, MutexGuard};
 use crate::turnover::Turnover;
 pub use ahead::ReaderThreads;
-use frame::{Heat, PageKey};
+use frame::{Heat, PageKey, Pin};
 use frames::{FRAMES_PER_CHUNK, Frames};
+use hits::Hits;
 use keeper::{Keeper, Room};
 use load::Load;
 use pinned::Filling;
@@ -148,15 +153,19 @@ fn headroom(chunks: usize) -> usize {
 
 /// Bytes of the tables of a pool, and of the system, for a budget of so many chunks.
 fn table_bytes(chunks: usize) -> u64 {
-    (Frames::table_bytes(chunks) + Keeper::heap_bytes(chunks) + chunks * PAGE_TABLE_BYTES) as u64
+    (Frames::table_bytes(chunks) + Keeper::heap_bytes(chunks) + Hits::HEAP_BYTES + chunks * PAGE_TABLE_BYTES) as u64
 }
 
 /// The pool. One per budget.
 pub struct Pool {
     budget: Budget,
-    frames: Frames,
     next_file: AtomicU64,
-    keeper: Mutex<Keeper>,
+    /// This and the next two outlive the pool if pages of it are held when it is dropped.
+    frames: ManuallyDrop<Frames>,
+    keeper: ManuallyDrop<Mutex<Keeper>>,
+    /// For the tables of all the frames that there ever could be: 0.6 % of the largest budget so far. Held while that changes.
+    tables: ManuallyDrop<Mutex<Lease>>,
+    hits: Hits,
     bell: OnceLock<Arc<Bell>>,
     evictor: Mutex<EvictorStats>,
     ahead: OnceLock<Arc<ahead::Waiting>>,
@@ -164,8 +173,6 @@ pub struct Pool {
     read_ahead: AtomicU64,
     /// Pages read from their file.
     loads: AtomicU64,
-    /// For the tables of all the frames that there ever could be: 0.4 % of the largest budget so far. Held while that changes.
-    tables: Mutex<Lease>,
 }
 
 /// A file whose pages the pool may hold. Its pages are forgotten when the last clone is dropped.
@@ -227,15 +234,16 @@ impl Pool {
         }
         let pool = Arc::new(Self {
             budget: budget.clone(),
-            frames,
             next_file: AtomicU64::new(0),
-            keeper: Mutex::new(keeper),
+            frames: ManuallyDrop::new(frames),
+            keeper: ManuallyDrop::new(Mutex::new(keeper)),
+            tables: ManuallyDrop::new(Mutex::new(tables)),
+            hits: Hits::new(),
             bell: OnceLock::new(),
             evictor: Mutex::new(EvictorStats::default()),
             ahead: OnceLock::new(),
             read_ahead: AtomicU64::new(0),
             loads: AtomicU64::new(0),
-            tables: Mutex::new(tables),
         });
         let reclaimer = Arc::downgrade(&pool);
         budget.add_reclaimer(reclaimer);
@@ -293,6 +301,7 @@ impl Pool {
         let keeper = self.lock();
         let slots = keeper.slots();
         let mut stats = PoolStats {
+            hits: self.hits.sum(),
             loads: self.loads(),
             read_ahead: self.read_ahead.load(Ordering::Relaxed),
             waits: keeper.waits,
@@ -302,11 +311,11 @@ impl Pool {
             ..PoolStats::default()
         };
         drop(keeper);
+        let held = hazard::held(&self.frames.addresses());
         for frame in self.frames.of_chunks(slots) {
             let state = frame.state();
-            stats.hits += frame.hits();
             stats.resident += u64::from(state.is_resident());
-            stats.pinned += u64::from(state.is_pinned());
+            stats.pinned += u64::from(state.is_pinned() || held.contains(&frame.address()));
         }
         stats
     }
@@ -391,13 +400,19 @@ impl Pool {
         self.keeper.lock().expect("no code under this lock panics")
     }
 
+    #[inline]
+    fn found(self: &Arc<Self>, at: u32, pin: Pin) -> Page {
+        self.hits.note();
+        Page::new(self, at, pin)
+    }
+
     /// What is to be done for a page that was not found without the lock.
     fn begin(self: &Arc<Self>, key: PageKey, touch: Touch) -> Step<'_> {
         let mut keeper = self.lock();
         if let Some(at) = self.frames.find_any(key) {
             let frame = self.frames.get(at);
-            if frame.try_pin(key, touch) {
-                return Step::Found(Page::new(self, at));
+            if let Some(pin) = frame.try_hold(key, touch) {
+                return Step::Found(self.found(at, pin));
             }
             frame.join(touch);
             keeper.waits += 1;
@@ -485,6 +500,21 @@ impl Reclaim for Pool {
     }
 }
 
+impl Drop for Pool {
+    #[allow(unsafe_code, reason = "moves out of a value that is being dropped")]
+    fn drop(&mut self) {
+        // SAFETY: nothing looks at them after this.
+        let memory = unsafe {
+            (
+                ManuallyDrop::take(&mut self.frames),
+                ManuallyDrop::take(&mut self.keeper),
+                ManuallyDrop::take(&mut self.tables),
+            )
+        };
+        hazard::retire(memory.0.addresses(), Box::new(memory));
+    }
+}
+
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.stats().fmt(f)
@@ -500,8 +530,8 @@ impl PoolFile {
     pub fn get(&self, number: u32, touch: Touch) -> Result<Page, LoadError> {
         let pool = &self.file.pool;
         let key = self.key(number);
-        match pool.frames.find(key, |frame| frame.try_pin(key, touch)) {
-            Some(frame) => Ok(Page::new(pool, frame)),
+        match pool.frames.hold(key, touch) {
+            Some((frame, pin)) => Ok(pool.found(frame, pin)),
             None => self.get_under_lock(key, touch),
         }
     }
@@ -510,8 +540,7 @@ impl PoolFile {
     #[inline]
     pub fn find(&self, number: u32, touch: Touch) -> Option<Page> {
         let pool = &self.file.pool;
-        let key = self.key(number);
-        pool.frames.find(key, |frame| frame.try_pin(key, touch)).map(|frame| Page::new(pool, frame))
+        pool.frames.hold(self.key(number), touch).map(|(frame, pin)| pool.found(frame, pin))
     }
 
     #[cold]
@@ -520,7 +549,7 @@ impl PoolFile {
         loop {
             match pool.begin(key, touch) {
                 Step::Found(page) => return Ok(page),
-                Step::Wait(frame, load) => return load.wait().map(|()| Page::new(pool, frame)),
+                Step::Wait(frame, load) => return load.wait().map(|()| Page::new(pool, frame, Pin::Counted)),
                 Step::Fill(filling) => return self.fill(filling, key.number),
                 Step::TakeChunk => pool.adopt(pool.budget.take(Kind::Pages).map_err(LoadError::OutOfBudget)?),
                 Step::Refused => {

@@ -64,7 +64,7 @@ fn a_page_that_is_found_allocates_nothing_and_neither_does_one_that_is_loaded() 
         for touch in [Touch::Point, Touch::Scan, Touch::Point] {
             for number in 0..40 {
                 let page = file.get(number, touch).expect("it loads");
-                assert_eq!(page.clone()[7], 1);
+                assert_eq!(page[7], 1);
             }
         }
     });

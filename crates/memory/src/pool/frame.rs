@@ -6,19 +6,22 @@
 //!
 //!        begin            finish              try_evict (pins = 0)
 //! free ---------> loading --------> resident --------------------> free, version + 1
-//!  ^                 | fail            try_pin, unpin, cool
+//!  ^                 | fail            try_hold, unpin, cool
 //!  +--- version + 1 -+
 //! ```
 //!
+//! A reader publishes the frame ([`super::hazard`]) and looks at its word again; only where it has no slot for that it counts itself
+//! into `pins`, and so do those who load a page or wait for one.
+//!
 //! Laws:
-//! 1. Only whoever holds the pool's lock moves a frame along the arrows, except `try_pin`, `pin_again` and `unpin`, which anybody may.
-//! 2. The key changes only while the frame is free, so a pin that succeeds on the word that was seen before the key was
-//!    read pins that key: in between, the version would have changed. It never resets.
-//! 3. Bytes are written only while the frame is loading, and read only under a pin.
-
-use std::sync::atomic::AtomicU64 as Counter;
+//! 1. Only whoever holds the pool's lock moves a frame along the arrows, except `try_hold` and `unpin`, which anybody may.
+//! 2. The key changes only while the frame is free, so whoever finds the word after publishing as it was before the key was read
+//!    holds that key: in between, the version would have changed. It never resets.
+//! 3. Bytes are written only while the frame is loading, and read only while it is pinned or published.
+//! 4. A hit writes to the word only where the page becomes hotter by it.
 
 use super::Touch;
+use super::hazard::{self, Hazard, Tried};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Names a page: the file's id in the pool, and its number in the file.
@@ -130,6 +133,16 @@ impl State {
     fn freed(self) -> u64 {
         (self.0 & !(STATUS | HEAT | PINS)).wrapping_add(VERSION)
     }
+
+    /// The same page, after an eviction that was taken back.
+    fn kept(self) -> u64 {
+        self.0.wrapping_add(VERSION)
+    }
+
+    /// Whether the same page was there all the time.
+    fn is_as(self, before: Self) -> bool {
+        self.0 & !(HEAT | PINS) == before.0 & !(HEAT | PINS)
+    }
 }
 
 /// The descriptor of a frame. All zeros is a free frame.
@@ -138,14 +151,19 @@ pub(super) struct Frame {
     word: AtomicU64,
     file: AtomicU64,
     number: AtomicU32,
-    /// Counts, guards nothing.
-    hits: Counter,
+}
+
+/// By what a reader keeps a page in its frame.
+pub(super) enum Pin {
+    Published(Hazard),
+    /// To be undone by [`Frame::unpin`].
+    Counted,
 }
 
 impl Frame {
     #[cfg(any(loom, all(test, shuttle)))]
     pub(super) fn new() -> Self {
-        Self { word: AtomicU64::new(0), file: AtomicU64::new(0), number: AtomicU32::new(0), hits: Counter::new(0) }
+        Self { word: AtomicU64::new(0), file: AtomicU64::new(0), number: AtomicU32::new(0) }
     }
 
     pub(super) fn state(&self) -> State {
@@ -157,31 +175,61 @@ impl Frame {
         PageKey { file: self.file.load(Ordering::Relaxed), number: self.number.load(Ordering::Relaxed) }
     }
 
-    pub(super) fn hits(&self) -> u64 {
-        self.hits.load(Ordering::Relaxed)
+    /// What it is published as.
+    #[inline]
+    pub(super) fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Keeps the frame's page where it is, if it is the page of `key`.
+    #[inline]
+    pub(super) fn try_hold(&self, key: PageKey, touch: Touch) -> Option<Pin> {
+        let seen = self.look(key)?;
+        match hazard::hold(self.address(), || self.is_still(seen)) {
+            Tried::Held(hazard) => {
+                self.warm(seen, touch);
+                Some(Pin::Published(hazard))
+            }
+            Tried::Gone => None,
+            Tried::NoSlot => self.try_pin(key, touch).then_some(Pin::Counted),
+        }
+    }
+
+    /// The word, if the page of `key` is there.
+    #[inline]
+    fn look(&self, key: PageKey) -> Option<State> {
+        // Acquire: pairs with the Release in `begin` and `finish`, so that the key is no older than the word, and the bytes are there.
+        let seen = State(self.word.load(Ordering::Acquire));
+        (seen.is_resident() && self.key() == key).then_some(seen)
+    }
+
+    /// Whether the page that was seen is there still, for whoever has published the frame.
+    #[inline]
+    fn is_still(&self, seen: State) -> bool {
+        // SeqCst: the last step of a reader in `hazard`.
+        State(self.word.load(Ordering::SeqCst)).is_as(seen)
+    }
+
+    /// Notes a touch, unless something else happened to the frame since `seen`: then that one counts.
+    #[inline]
+    fn warm(&self, seen: State, touch: Touch) {
+        let heat = seen.heat().touched(touch);
+        if heat != seen.heat() {
+            let _ = self.word.compare_exchange(seen.0, seen.with_heat(heat), Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 
     /// Pins the frame if it holds the page of `key`.
-    #[inline]
-    pub(super) fn try_pin(&self, key: PageKey, touch: Touch) -> bool {
-        // Acquire: pairs with the Release in `begin` and `finish`, so that the key is no older than the word, and the bytes are there.
+    #[cold]
+    fn try_pin(&self, key: PageKey, touch: Touch) -> bool {
         let mut seen = State(self.word.load(Ordering::Acquire));
         while seen.is_resident() && self.key() == key {
             match self.word.compare_exchange_weak(seen.0, seen.pinned(touch), Ordering::Acquire, Ordering::Acquire) {
-                Ok(_) => {
-                    self.hits.fetch_add(1, Ordering::Relaxed);
-                    return true;
-                }
+                Ok(_) => return true,
                 Err(now) => seen = State(now),
             }
         }
         false
-    }
-
-    /// Pins once more what the caller has pinned.
-    pub(super) fn pin_again(&self) {
-        let seen = self.word.fetch_add(PIN, Ordering::Relaxed);
-        assert!(seen & PINS < PINS / 2, "a page is pinned half a million times over");
     }
 
     pub(super) fn unpin(&self) {
@@ -219,12 +267,24 @@ impl Frame {
         self.word.store(seen.freed(), Ordering::Release);
     }
 
-    /// Frees the frame if it is resident, unpinned, and nothing happened to it since `seen`.
+    /// Frees the frame if it is resident, neither pinned nor published, and nothing happened to it since `seen`.
     pub(super) fn try_evict(&self, seen: State) -> bool {
-        // Acquire: pairs with the Release in `unpin`.
-        seen.is_resident()
+        self.try_evict_unless(seen, || hazard::is_held(self.address()))
+    }
+
+    /// The same; `is_held` looks whether anybody publishes it.
+    fn try_evict_unless(&self, seen: State, is_held: impl FnOnce() -> bool) -> bool {
+        // SeqCst: the second step of `hazard`; Acquire in it pairs with the Release in `unpin`.
+        let is_free = seen.is_resident()
             && !seen.is_pinned()
-            && self.word.compare_exchange(seen.0, seen.freed(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            && self.word.compare_exchange(seen.0, seen.freed(), Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        hazard::order_for_loom();
+        if is_free && is_held() {
+            // Release: pairs with the Acquire in `try_hold`. A plain store: the lock is held, and readers leave a free frame alone.
+            self.word.store(seen.kept(), Ordering::Release);
+            return false;
+        }
+        is_free
     }
 
     /// Takes one degree of heat, unless something happened to the frame since `seen`.
@@ -246,20 +306,31 @@ mod loom_tests {
     use loom::thread;
 
     use super::*;
+    use crate::sync::AtomicUsize;
 
     const FIRST: PageKey = PageKey { file: 1, number: 1 };
     const SECOND: PageKey = PageKey { file: 1, number: 2 };
+
+    /// Three threads, each of which is interrupted so often at most: all orders would take an hour.
+    fn bounded(scene: impl Fn() + Send + Sync + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(scene);
+    }
 
     /// A frame and what stands for its bytes: the number of the page in it. Loom reports a read that races with a write.
     struct Model {
         frame: Frame,
         bytes: UnsafeCell<u32>,
+        /// A slot for each reader.
+        slots: [AtomicUsize; 2],
     }
 
     impl Model {
-        /// With the first page in it, unpinned.
+        /// With the first page in it, held by nobody.
         fn resident() -> Arc<Self> {
-            let model = Self { frame: Frame::new(), bytes: UnsafeCell::new(0) };
+            let slots = [AtomicUsize::new(0), AtomicUsize::new(0)];
+            let model = Self { frame: Frame::new(), bytes: UnsafeCell::new(0), slots };
             model.fill(FIRST);
             Arc::new(model)
         }
@@ -275,17 +346,35 @@ mod loom_tests {
         }
 
         fn evict(&self) -> bool {
-            self.frame.try_evict(self.frame.state())
+            let is_held = || self.slots.iter().any(|slot| slot.load(Ordering::SeqCst) == self.frame.address());
+            self.frame.try_evict_unless(self.frame.state(), is_held)
         }
 
-        /// What a reader does; whether it got the page.
-        fn read(&self, key: PageKey) -> bool {
+        fn look_at_bytes(&self, key: PageKey) {
+            #[allow(unsafe_code, reason = "loom's cell wants it")]
+            // SAFETY (of the model): loom reports a race if there is one.
+            let number = self.bytes.with(|bytes| unsafe { *bytes });
+            assert_eq!(number, key.number);
+        }
+
+        /// What a reader does who has a slot; whether it got the page.
+        fn read(&self, slot: usize, key: PageKey) -> bool {
+            let (frame, slot) = (&self.frame, &self.slots[slot]);
+            let Some(seen) = frame.look(key) else { return false };
+            let held = hazard::publish(slot, frame.address(), || frame.is_still(seen));
+            if held {
+                frame.warm(seen, Touch::Point);
+                self.look_at_bytes(key);
+                slot.store(0, Ordering::Release);
+            }
+            held
+        }
+
+        /// What a reader does who has none.
+        fn read_counted(&self, key: PageKey) -> bool {
             let pinned = self.frame.try_pin(key, Touch::Point);
             if pinned {
-                #[allow(unsafe_code, reason = "loom's cell wants it")]
-                // SAFETY (of the model): loom reports a race if there is one.
-                let number = self.bytes.with(|bytes| unsafe { *bytes });
-                assert_eq!(number, key.number);
+                self.look_at_bytes(key);
                 self.frame.unpin();
             }
             pinned
@@ -293,12 +382,12 @@ mod loom_tests {
     }
 
     #[test]
-    fn loom_a_pinned_page_is_the_one_asked_for_while_its_frame_changes_hands() {
+    fn loom_a_held_page_is_the_one_asked_for_while_its_frame_changes_hands() {
         loom::model(|| {
             let model = Model::resident();
             let reader = thread::spawn({
                 let model = Arc::clone(&model);
-                move || (model.read(FIRST), model.read(SECOND))
+                move || (model.read(0, FIRST), model.read(0, SECOND))
             });
             let evicted = model.evict();
             if evicted {
@@ -316,7 +405,7 @@ mod loom_tests {
             let model = Model::resident();
             let reader = thread::spawn({
                 let model = Arc::clone(&model);
-                move || model.read(FIRST)
+                move || model.read(0, FIRST)
             });
             for key in [SECOND, FIRST] {
                 if model.evict() {
@@ -328,17 +417,50 @@ mod loom_tests {
     }
 
     #[test]
-    fn loom_no_pin_is_lost_to_another_reader_or_to_the_clock() {
-        loom::model(|| {
+    fn loom_a_page_is_found_by_readers_of_both_kinds_while_the_clock_passes() {
+        bounded(|| {
             let model = Model::resident();
-            let readers = [(); 2].map(|()| {
+            let published = thread::spawn({
                 let model = Arc::clone(&model);
-                thread::spawn(move || model.read(FIRST))
+                move || model.read(0, FIRST)
+            });
+            let counted = thread::spawn({
+                let model = Arc::clone(&model);
+                move || model.read_counted(FIRST)
             });
             model.frame.cool(model.frame.state());
-            assert!(readers.map(|reader| reader.join().unwrap()).iter().all(|found| *found));
-            assert!(!model.frame.state().is_pinned());
-            assert_eq!(model.frame.hits(), 2);
+            assert!(published.join().unwrap() && counted.join().unwrap());
+            assert!(!model.frame.state().is_pinned() && model.frame.state().is_resident());
+        });
+    }
+
+    #[test]
+    fn loom_a_page_that_is_published_twice_stays_for_both() {
+        bounded(|| {
+            let model = Model::resident();
+            let readers = [0, 1].map(|slot| {
+                let model = Arc::clone(&model);
+                thread::spawn(move || model.read(slot, FIRST))
+            });
+            if model.evict() {
+                model.fill(SECOND);
+            }
+            readers.map(|reader| reader.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn loom_a_counted_page_stays_while_its_frame_is_wanted() {
+        loom::model(|| {
+            let model = Model::resident();
+            let reader = thread::spawn({
+                let model = Arc::clone(&model);
+                move || model.read_counted(FIRST)
+            });
+            if model.evict() {
+                model.fill(SECOND);
+            }
+            reader.join().unwrap();
         });
     }
 }

@@ -3,10 +3,12 @@
 #![allow(unsafe_code, reason = "makes arrays of atomics from zeroed memory")]
 
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::frame::{Frame, PageKey};
+use super::Touch;
+use super::frame::{Frame, PageKey, Pin};
 use super::table::{SLOTS_PER_FRAME, Slots, Table, Tag};
 use crate::budget::Backing;
 use crate::chunk::{CHUNK_BYTES, Chunk};
@@ -69,8 +71,25 @@ impl Frames {
 
     /// The frame that holds the page, if `is_it` agrees. See [`Table`] for what it can miss without the pool's lock.
     #[inline]
-    pub(super) fn find(&self, key: PageKey, is_it: impl Fn(&Frame) -> bool) -> Option<u32> {
+    pub(super) fn find(&self, key: PageKey, mut is_it: impl FnMut(&Frame) -> bool) -> Option<u32> {
         self.table.find(Tag::of(key), |frame| is_it(self.get(frame)))
+    }
+
+    /// The frame that holds the page, kept there. See [`Table`] for what it can miss without the pool's lock.
+    #[inline]
+    pub(super) fn hold(&self, key: PageKey, touch: Touch) -> Option<(u32, Pin)> {
+        let mut pin = None;
+        let frame = self.find(key, |frame| {
+            pin = frame.try_hold(key, touch);
+            pin.is_some()
+        })?;
+        pin.map(|pin| (frame, pin))
+    }
+
+    /// Where the descriptors lie: what is published of this pool lies there.
+    pub(super) fn addresses(&self) -> Range<usize> {
+        let frames = self.frames.as_ptr_range();
+        frames.start.addr()..frames.end.addr()
     }
 
     /// The frame that holds the page or is loading it. Under the pool's lock.

@@ -15,13 +15,14 @@
 //!
 //! Laws:
 //! 1. A frame in the queue of free ones is free, and its chunk is held; a frame of a chunk not held is free and in no queue.
-//! 2. Pinned and loading frames stay.
+//! 2. Held and loading frames stay.
 //! 3. Never fewer chunks than `min_chunks` once they are there; nothing here asks the budget for more than is free.
 
 use super::Touch;
 use super::frame::{Frame, Heat, PageKey, State};
 use super::frames::{FRAMES_PER_CHUNK, Frames};
 use super::ghosts::{Ghosts, Left};
+use super::hazard;
 use super::load::Loads;
 use super::queues::{Queue, Queues};
 use crate::budget::{Budget, Kind};
@@ -284,8 +285,9 @@ impl Keeper {
         let mut given = 0;
         // A chosen chunk is lost again if somebody pins a page of it right then.
         let mut tries = 2 * wanted;
+        let held = if wanted > 0 { hazard::held(&frames.addresses()) } else { Vec::new() };
         while given < wanted && tries > 0 {
-            let Some(slot) = self.choose_chunk(frames) else { break };
+            let Some(slot) = self.choose_chunk(frames, &held) else { break };
             given += usize::from(self.empty(frames, slot));
             tries -= 1;
         }
@@ -407,7 +409,7 @@ impl Keeper {
         None
     }
 
-    /// Evicts a page, if it is unpinned and nothing happened to it since `seen`. The frame is then free and in no queue.
+    /// Evicts a page, if nobody holds it and nothing happened to it since `seen`. The frame is then free and in no queue.
     fn evict(&mut self, frames: &Frames, frame: u32, seen: State) -> bool {
         let evicted = frames.get(frame).try_evict(seen);
         if evicted {
@@ -418,8 +420,8 @@ impl Keeper {
         evicted
     }
 
-    /// The coldest of the next few chunks that have no pinned frame.
-    fn choose_chunk(&mut self, frames: &Frames) -> Option<u32> {
+    /// The coldest of the next few chunks that have no frame that is pinned, or was `held` a moment ago.
+    fn choose_chunk(&mut self, frames: &Frames, held: &[usize]) -> Option<u32> {
         let count = self.slots() as u32;
         let mut coldest: Option<(u32, u32)> = None;
         let mut choices = 0;
@@ -428,7 +430,7 @@ impl Keeper {
             if self.chunks[slot as usize].is_none() {
                 continue;
             }
-            if let Some(heat) = heat_of_chunk(frames_of(slot).map(|frame| frames.get(frame)))
+            if let Some(heat) = heat_of_chunk(frames_of(slot).map(|frame| frames.get(frame)), held)
                 && coldest.is_none_or(|(least, _)| heat < least)
             {
                 coldest = Some((heat, slot));
@@ -482,13 +484,13 @@ fn verdict(seen: State, hot_too: bool) -> Verdict {
 }
 
 /// How much a chunk's pages are worth; `None` if it has to stay.
-fn heat_of_chunk<'a>(mut frames: impl Iterator<Item = &'a Frame>) -> Option<u32> {
+fn heat_of_chunk<'a>(mut frames: impl Iterator<Item = &'a Frame>, held: &[usize]) -> Option<u32> {
     frames.try_fold(0, |sum, frame| {
         let state = frame.state();
         match state.is_free() {
             true => Some(sum),
             // Loading frames are pinned.
-            false => (!state.is_pinned()).then(|| sum + 1 + state.heat() as u32),
+            false => (!state.is_pinned() && !held.contains(&frame.address())).then(|| sum + 1 + state.heat() as u32),
         }
     })
 }

@@ -8,26 +8,49 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::frame::Pin;
+use super::hazard::Hazard;
 use super::{LoadError, Pool};
 use crate::page::PAGE_BYTES;
 
-/// A pinned page: it stays where it is until dropped. Clones pin once more.
+/// A page that stays where it is until this is dropped, also if the pool is dropped before.
 pub struct Page {
     address: NonNull<u8>,
-    frame: u32,
-    pool: Arc<Pool>,
+    _stay: Stay,
 }
 
-// SAFETY: the bytes are immutable while pinned, and the pin is an atomic count.
+/// Only dropped.
+enum Stay {
+    Published { _hazard: Hazard },
+    Counted { _count: Count },
+}
+
+/// A pin in the frame's word.
+struct Count {
+    pool: Arc<Pool>,
+    frame: u32,
+}
+
+impl Drop for Count {
+    fn drop(&mut self) {
+        self.pool.frames.get(self.frame).unpin();
+    }
+}
+
+// SAFETY: the bytes are immutable while the page stays, and both ways to let go of it are atomic.
 unsafe impl Send for Page {}
 // SAFETY: as above.
 unsafe impl Sync for Page {}
 
 impl Page {
-    /// Takes over a pin of `frame`.
+    /// Takes over what keeps the page in `frame`.
     #[inline]
-    pub(super) fn new(pool: &Arc<Pool>, frame: u32) -> Self {
-        Self { address: pool.frames.address(frame), frame, pool: Arc::clone(pool) }
+    pub(super) fn new(pool: &Arc<Pool>, frame: u32, pin: Pin) -> Self {
+        let stay = match pin {
+            Pin::Published(hazard) => Stay::Published { _hazard: hazard },
+            Pin::Counted => Stay::Counted { _count: Count { pool: Arc::clone(pool), frame } },
+        };
+        Self { address: pool.frames.address(frame), _stay: stay }
     }
 }
 
@@ -36,29 +59,14 @@ impl Deref for Page {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the pin keeps the frame resident, so nobody writes there; the pool keeps the chunk as long as a frame is pinned.
+        // SAFETY: `stay` keeps the frame resident, so nobody writes there; its chunk is kept as long, by the pool or after it.
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), PAGE_BYTES) }
-    }
-}
-
-impl Clone for Page {
-    fn clone(&self) -> Self {
-        self.pool.frames.get(self.frame).pin_again();
-        Self { address: self.address, frame: self.frame, pool: Arc::clone(&self.pool) }
-    }
-}
-
-impl Drop for Page {
-    #[inline]
-    fn drop(&mut self) {
-        self.pool.frames.get(self.frame).unpin();
     }
 }
 
 impl fmt::Debug for Page {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let key = self.pool.frames.get(self.frame).key();
-        write!(f, "Page {} of file {}", key.number, key.file)
+        write!(f, "Page at {:p}", self.address)
     }
 }
 
@@ -85,7 +93,7 @@ impl<'a> Filling<'a> {
     pub(super) fn finish(mut self, loaded: bool) -> Page {
         self.ended = true;
         self.pool.finish(self.frame, loaded);
-        Page::new(self.pool, self.frame)
+        Page::new(self.pool, self.frame, Pin::Counted)
     }
 
     /// They are not going to be.

@@ -64,7 +64,7 @@ impl Table {
 
     /// The first frame under this tag that `is_it` says yes to.
     #[inline]
-    pub(super) fn find(&self, tag: Tag, is_it: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(super) fn find(&self, tag: Tag, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut found = None;
         self.walk(tag, |_, slot| {
             if slot == 0 {

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
+use std::thread;
 
 use super::*;
 use crate::budget::Backing;
@@ -45,7 +46,7 @@ impl PageSource for Numbered {
         let loads = self.loads.fetch_add(1, Ordering::Relaxed) + 1;
         if let Some((pool, waiters)) = &self.gate {
             while pool.stats().waits < *waiters {
-                std::thread::yield_now();
+                thread::yield_now();
             }
         }
         if self.panics.swap(0, Ordering::Relaxed) > 0 {
@@ -220,18 +221,66 @@ fn pinned_pages_stay_and_when_all_are_pinned_the_next_page_is_refused() {
 }
 
 #[test]
-fn a_clone_pins_until_it_is_dropped_too() {
+fn a_page_that_is_held_twice_stays_until_both_are_let_go() {
     let (_budget, pool) = pool_of(1);
     let (_, file) = numbered(&pool, 1);
-    let page = file.get(0, Touch::Point).unwrap();
-    let clone = page.clone();
-    drop(page);
-    pool.clear();
-    assert_is(&clone, 1, 0);
-    assert_eq!(pool.stats().pinned, 1);
-    drop(clone);
+    for _ in 0..2 {
+        let page = file.get(0, Touch::Point).unwrap();
+        let again = file.get(0, Touch::Point).unwrap();
+        drop(page);
+        pool.clear();
+        assert_is(&again, 1, 0);
+        assert_eq!(pool.stats().pinned, 1);
+        drop(again);
+    }
     pool.clear();
     assert_eq!((pool.stats().pinned, pool.stats().resident), (0, 0));
+}
+
+#[test]
+fn more_pages_than_a_thread_can_publish_stay_all_the_same() {
+    let (_budget, pool) = pool_of(16);
+    let (_, file) = numbered(&pool, 1);
+    (0..64).for_each(|number| drop(file.get(number, Touch::Point).unwrap()));
+    let held: Vec<_> = (0..40).map(|number| file.get(number, Touch::Point).unwrap()).collect();
+    assert_eq!(pool.stats().pinned, 40);
+    pool.clear();
+    assert_eq!(pool.stats().resident, 40);
+    held.iter().zip(0..).for_each(|(page, number)| assert_is(page, 1, number));
+    drop(held);
+    pool.clear();
+    assert_eq!((pool.stats().pinned, pool.stats().resident), (0, 0));
+}
+
+#[test]
+fn a_page_outlives_the_thread_that_found_it_and_is_let_go_by_another() {
+    let (_budget, pool) = pool_of(1);
+    let (_, file) = numbered(&pool, 1);
+    drop(file.get(0, Touch::Point).unwrap());
+    let threads = || thread::scope(|scope| scope.spawn(|| file.get(0, Touch::Point).unwrap()).join().unwrap());
+    // The second thread may well take over the line of the first, with a slot of it in use.
+    let pages = [threads(), threads()];
+    pool.clear();
+    pages.iter().for_each(|page| assert_is(page, 1, 0));
+    drop(pages);
+    pool.clear();
+    assert_eq!((pool.stats().pinned, pool.stats().resident), (0, 0));
+}
+
+#[test]
+fn a_pool_dropped_before_its_pages_leaves_them_and_gives_everything_back_after_them() {
+    let (budget, pool) = pool_of(4);
+    let (_, file) = numbered(&pool, 1);
+    (0..9).for_each(|number| drop(file.get(number, Touch::Point).unwrap()));
+    let pages = [2, 7].map(|number| file.get(number, Touch::Point).unwrap());
+    drop((file, pool));
+    assert!(budget.usage().of(Kind::Pages) > 0);
+    let [first, second] = pages;
+    drop(first);
+    assert_is(&second, 1, 7);
+    assert!(budget.usage().of(Kind::Pages) > 0);
+    thread::scope(|scope| scope.spawn(|| drop(second)).join().unwrap());
+    assert_eq!(budget.usage().of(Kind::Pages), 0);
 }
 
 #[test]
@@ -304,7 +353,7 @@ fn one_load_serves_all_who_ask_at_once() {
         let gate = Some((Arc::clone(&pool), 3));
         let source = Arc::new(Numbered { name: 9, fails_one_in, gate, ..Numbered::default() });
         let file = pool.attach(source.clone());
-        let outcomes: Vec<_> = std::thread::scope(|scope| {
+        let outcomes: Vec<_> = thread::scope(|scope| {
             let threads = [(); 4].map(|()| scope.spawn(|| file.get(3, Touch::Point)));
             threads.map(|thread| thread.join().unwrap()).into()
         });
@@ -345,7 +394,7 @@ fn a_load_that_panics_fails_those_who_wait_and_nobody_after_them() {
     let gate = Some((Arc::clone(&pool), 2));
     let source = Arc::new(Numbered { name: 1, panics: AtomicU32::new(1), gate, ..Numbered::default() });
     let file = pool.attach(source);
-    let (panics, errors) = std::thread::scope(|scope| {
+    let (panics, errors) = thread::scope(|scope| {
         let threads = [(); 3].map(|()| scope.spawn(|| catch_unwind(AssertUnwindSafe(|| file.get(0, Touch::Point)))));
         let outcomes = threads.map(|thread| thread.join().unwrap());
         (
@@ -700,7 +749,7 @@ fn a_source_that_panics_while_it_is_read_ahead_costs_its_run_and_no_thread() {
     let file = pool.attach(source);
     (0..8).step_by(4).for_each(|first| file.prefetch(first, 4));
     let is_read = || {
-        std::thread::yield_now();
+        thread::yield_now();
         pool.stats().read_ahead == 4
     };
     assert!((0..10_000_000).any(|_| is_read()), "the thread reads on");
@@ -805,7 +854,7 @@ fn readers_of_few_frames_always_get_the_bytes_they_asked_for() {
         let start = Barrier::new(THREADS as usize + 1);
         let gets = AtomicU64::new(0);
         let errors = AtomicU64::new(0);
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             for thread in 0..THREADS {
                 let (files, start, gets, errors) = (&files, &start, &gets, &errors);
                 scope.spawn(move || {
@@ -822,7 +871,7 @@ fn readers_of_few_frames_always_get_the_bytes_they_asked_for() {
                                 assert_is(&page, name, number);
                                 // One page stays pinned for a while.
                                 if random.below(8) == 0 {
-                                    held = Some((name, number, page.clone()));
+                                    held = Some((name, number, page));
                                 }
                             }
                             Err(LoadError::Corrupt { .. }) => _ = errors.fetch_add(1, Ordering::Relaxed),
@@ -845,7 +894,7 @@ fn readers_of_few_frames_always_get_the_bytes_they_asked_for() {
                     1 => _ = pool.reclaim(2),
                     _ => _ = budget.take(Kind::Sort),
                 }
-                std::thread::yield_now();
+                thread::yield_now();
             }
         });
         let stats = pool.stats();

@@ -1,0 +1,303 @@
+//! What readers are using right now: each thread publishes the frames of the pages that it holds in a line of its own, with one store.
+//! The evictor looks at all lines and passes over what is published.
+//!
+//! These are hazard pointers (Michael, IEEE TPDS 2004). A slot holds the address of a frame's descriptor, or 0. The lines are the
+//! process's, not a pool's, so that a page can be let go of without looking at the pool that it came from, and need not keep it alive
+//! by a count that all readers would share: a pool that is dropped while pages of it are held leaves its memory here until they are
+//! let go ([`retire`]).
+//!
+//! ```text
+//! reader                               evictor, under the pool's lock
+//! reads the frame's word               moves the word on to free, version + 1
+//! publishes the frame                  looks at all slots
+//! reads the word again:                published: moves the word back, another version
+//!   another version: takes it back     not published: the frame is free
+//! ```
+//!
+//! Laws:
+//! 1. Only a line's thread publishes in it; anybody may clear a slot, once, by letting go of the page.
+//! 2. These four steps are sequentially consistent: either the evictor sees the slot, or the reader sees the new version.
+//! 3. A line that its thread has left may still have slots in use: they are passed over by the next thread, not cleared.
+
+use std::any::Any;
+use std::ops::Range;
+#[cfg(not(loom))]
+use std::sync::PoisonError;
+
+use crate::sync::{AtomicBool, AtomicUsize, Ordering};
+
+/// Pages that a thread can hold published. Those beyond are counted in their frames.
+const SLOTS: usize = if cfg!(all(test, shuttle)) { 2 } else { 16 };
+
+/// Threads that can publish. Those beyond count.
+pub(super) const LINES: usize = if cfg!(all(test, shuttle)) { 6 } else { 128 };
+
+/// Rounds that a pool waits for pages that are being let go of in the moment that it is dropped.
+#[cfg(not(loom))]
+const ROUNDS_AT_DROP: usize = 64;
+
+/// One thread's slots: two cache lines, as processors fetch them in pairs.
+#[repr(align(128))]
+struct Line {
+    slots: [AtomicUsize; SLOTS],
+}
+
+/// Whose line is whose.
+struct Lines {
+    lines: [Line; LINES],
+    taken: [AtomicBool; LINES],
+    /// No line from here on was ever taken.
+    high: AtomicUsize,
+}
+
+/// A published frame: it stays with its page until this is dropped.
+#[derive(Debug)]
+pub(super) struct Hazard {
+    slot: &'static AtomicUsize,
+}
+
+impl Drop for Hazard {
+    #[inline]
+    fn drop(&mut self) {
+        // Release: whoever finds the slot empty, and fills the frame, comes after this reader.
+        self.slot.store(0, Ordering::Release);
+        release_retired();
+    }
+}
+
+/// Publishes a frame in a slot, if `is_still` then agrees; else takes it back.
+#[inline]
+pub(super) fn publish(slot: &AtomicUsize, frame: usize, is_still: impl FnOnce() -> bool) -> bool {
+    // SeqCst: law 2.
+    slot.store(frame, Ordering::SeqCst);
+    order_for_loom();
+    let published = is_still();
+    if !published {
+        slot.store(0, Ordering::Release);
+    }
+    published
+}
+
+/// Loom takes what is sequentially consistent for no more than acquire and release, except for a fence.
+#[inline]
+pub(super) fn order_for_loom() {
+    #[cfg(loom)]
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}
+
+/// What came of [`hold`].
+pub(super) enum Tried {
+    Held(Hazard),
+    /// The frame went to another page meanwhile.
+    Gone,
+    /// This thread has no line, or its line is full.
+    NoSlot,
+}
+
+/// Publishes a frame for this thread, if `is_still` then agrees.
+#[inline]
+pub(super) fn hold(frame: usize, is_still: impl FnOnce() -> bool) -> Tried {
+    let Some(line) = this_line() else { return Tried::NoSlot };
+    // Acquire: whoever emptied the slot has read its page before another is published there.
+    let is_empty = |slot: &&AtomicUsize| slot.load(Ordering::Acquire) == 0;
+    let Some(slot) = lines().lines[line].slots.iter().find(is_empty) else { return Tried::NoSlot };
+    match publish(slot, frame, is_still) {
+        true => Tried::Held(Hazard { slot }),
+        false => Tried::Gone,
+    }
+}
+
+/// Whether somebody publishes this frame.
+pub(super) fn is_held(frame: usize) -> bool {
+    used_slots().any(|held| held == frame)
+}
+
+/// What is published now, of frames that lie in `frames`.
+pub(super) fn held(frames: &Range<usize>) -> Vec<usize> {
+    used_slots().filter(|held| frames.contains(held)).collect()
+}
+
+fn used_slots() -> impl Iterator<Item = usize> {
+    let lines = lines();
+    // SeqCst: law 2; a thread that takes a line says so before it publishes.
+    let used = lines.high.load(Ordering::SeqCst);
+    lines.lines[..used].iter().flat_map(|line| &line.slots).map(|slot| slot.load(Ordering::SeqCst))
+}
+
+impl Lines {
+    /// A line that nobody has.
+    fn take(&self) -> Option<usize> {
+        // Acquire: the last owner's stores come before ours.
+        let is_ours =
+            |taken: &AtomicBool| taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        let line = self.taken.iter().position(is_ours)?;
+        self.high.fetch_max(line + 1, Ordering::SeqCst);
+        Some(line)
+    }
+
+    fn leave(&self, line: usize) {
+        self.taken[line].store(false, Ordering::Release);
+    }
+}
+
+#[cfg(not(any(loom, all(test, shuttle))))]
+mod threads {
+    use std::cell::Cell;
+
+    use super::{LINES, Line, Lines, SLOTS};
+    use crate::sync::{AtomicBool, AtomicUsize};
+
+    static ALL: Lines = Lines {
+        lines: [const { Line { slots: [const { AtomicUsize::new(0) }; SLOTS] } }; LINES],
+        taken: [const { AtomicBool::new(false) }; LINES],
+        high: AtomicUsize::new(0),
+    };
+
+    std::thread_local! {
+        /// Without a destructor, so that it is read without a look at whether it still stands.
+        static MINE: Cell<Option<usize>> = const { Cell::new(None) };
+        static LEAVER: Leaver = const { Leaver };
+    }
+
+    /// Gives the line back when the thread ends.
+    struct Leaver;
+
+    impl Drop for Leaver {
+        fn drop(&mut self) {
+            if let Some(line) = MINE.take() {
+                ALL.leave(line);
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn lines() -> &'static Lines {
+        &ALL
+    }
+
+    /// The line of this thread; `None` if there is none left, or the thread is ending.
+    #[inline]
+    pub(in super::super) fn this_line() -> Option<usize> {
+        MINE.get().or_else(take_line)
+    }
+
+    #[cold]
+    fn take_line() -> Option<usize> {
+        LEAVER.try_with(|_| ()).ok()?;
+        MINE.set(ALL.take());
+        MINE.get()
+    }
+}
+
+#[cfg(all(test, shuttle))]
+mod threads {
+    use super::{Line, Lines};
+    use crate::sync::{AtomicBool, AtomicUsize};
+
+    shuttle::lazy_static! {
+        static ref ALL: Lines = Lines {
+            lines: std::array::from_fn(|_| Line { slots: std::array::from_fn(|_| AtomicUsize::new(0)) }),
+            taken: std::array::from_fn(|_| AtomicBool::new(false)),
+            high: AtomicUsize::new(0),
+        };
+    }
+
+    shuttle::thread_local! {
+        static MINE: Mine = Mine(ALL.take());
+    }
+
+    struct Mine(Option<usize>);
+
+    impl Drop for Mine {
+        fn drop(&mut self) {
+            if let Some(line) = self.0 {
+                ALL.leave(line);
+            }
+        }
+    }
+
+    pub(super) fn lines() -> &'static Lines {
+        &ALL
+    }
+
+    pub(in super::super) fn this_line() -> Option<usize> {
+        MINE.try_with(|mine| mine.0).ok().flatten()
+    }
+}
+
+/// Loom tries the protocol itself out ([`super::frame`]), with slots of its own.
+#[cfg(loom)]
+mod threads {
+    use super::Lines;
+
+    pub(super) fn lines() -> &'static Lines {
+        unreachable!("no thread has a line")
+    }
+
+    pub(in super::super) fn this_line() -> Option<usize> {
+        None
+    }
+}
+
+use threads::lines;
+pub(super) use threads::this_line;
+
+/// What pools left behind whose pages are still held.
+#[cfg(not(loom))]
+mod retired {
+    use std::any::Any;
+    use std::ops::Range;
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicUsize;
+
+    pub(super) struct Retired {
+        pub(super) frames: Range<usize>,
+        /// Only kept.
+        pub(super) _memory: Box<dyn Any + Send>,
+    }
+
+    pub(super) static COUNT: AtomicUsize = AtomicUsize::new(0);
+    pub(super) static ALL: Mutex<Vec<Retired>> = Mutex::new(Vec::new());
+}
+
+/// Drops a pool's memory once nobody publishes a frame with a descriptor in `frames` any more: now, or when the last page is let go of.
+#[cfg(not(loom))]
+pub(super) fn retire(frames: Range<usize>, memory: Box<dyn Any + Send>) {
+    for _ in 0..ROUNDS_AT_DROP {
+        if held(&frames).is_empty() {
+            return;
+        }
+        std::thread::yield_now();
+    }
+    retired::COUNT.fetch_add(1, Ordering::SeqCst);
+    let retired = retired::Retired { frames, _memory: memory };
+    retired::ALL.lock().unwrap_or_else(PoisonError::into_inner).push(retired);
+    // One that was let go of before it could see the count.
+    drop_unheld();
+}
+
+#[cfg(loom)]
+pub(super) fn retire(_: Range<usize>, memory: Box<dyn Any + Send>) {
+    drop(memory);
+}
+
+#[inline]
+fn release_retired() {
+    #[cfg(not(loom))]
+    if retired::COUNT.load(Ordering::Relaxed) > 0 {
+        drop_unheld();
+    }
+}
+
+#[cfg(not(loom))]
+#[cold]
+fn drop_unheld() {
+    let unheld: Vec<_> = {
+        let mut all = retired::ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        let unheld = all.extract_if(.., |retired| held(&retired.frames).is_empty()).collect::<Vec<_>>();
+        retired::COUNT.fetch_sub(unheld.len(), Ordering::SeqCst);
+        unheld
+    };
+    // Without the lock: it gives chunks back to a budget.
+    drop(unheld);
+}
