@@ -68,7 +68,7 @@ struct Took {
 }
 
 impl Line {
-    /// Measures, prints the tables, keeps the results; an error if a process was above its line or failed.
+    /// Measures, prints and keeps each row as it comes, and the tables at the end; an error if a process was above its line or failed.
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
         let mut results = Results::new("line", places.results().as_deref());
         quiet::check(&mut results);
@@ -82,6 +82,9 @@ impl Line {
                 let settings = self.settings(workload.store, memory, &limit);
                 note(&mut results, workload.name, &settings, &outcome);
                 bad += u32::from(!verdict(&workload, memory, &outcome.seen).starts_with("kept"));
+                // A run takes long: what it has measured stays if it is ended early.
+                results.keep()?;
+                println!("{}", row(&workload, memory, &outcome).join("  "));
                 rows.push(row(&workload, memory, &outcome));
                 took.push(Took {
                     name: format!("{} {}", workload.name, workload.store),

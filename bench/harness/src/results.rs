@@ -1,5 +1,5 @@
 //! Where results go: one CSV a day and subcommand, below a folder named after the machine. Runs are appended, never overwritten; a run
-//! is known by its date. The yardstick keeps one CSV for each run.
+//! is known by its date. The yardstick keeps one CSV for each run; rows that are measured again can be added to it.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -43,6 +43,11 @@ impl Results {
             places.into_iter().find(|place| !place.exists()).expect("one number is free")
         });
         Self { file, ..results }
+    }
+
+    /// For rows of the yardstick that are measured again: they are added to the file of a run.
+    pub(crate) fn of_rows(file: &Path) -> Self {
+        Self { file: Some(file.to_owned()), ..Self::new("", None) }
     }
 
     /// Notes one number.

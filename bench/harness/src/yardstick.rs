@@ -79,6 +79,9 @@ pub(crate) struct All {
     /// A Python that can import kuzu
     #[arg(long, default_value = "python3")]
     kuzu: PathBuf,
+    /// Add the rows to this run's CSV, in place of what it says of them: for a row that something else disturbed
+    #[arg(long, requires = "row")]
+    add_to: Option<PathBuf>,
     /// Leave out the pairs in Kùzu and the import of a Git history
     #[arg(long)]
     no_own_rows: bool,
@@ -95,7 +98,10 @@ impl All {
             missing.join(", ")
         );
         let suffix = if self.quick { "-quick" } else { "" };
-        let mut results = Results::of_run(suffix, places.results().as_deref());
+        let mut results = match &self.add_to {
+            Some(run) => Results::of_rows(run),
+            None => Results::of_run(suffix, places.results().as_deref()),
+        };
         quiet::check(&mut results);
         let work = places.work("all")?;
         let mut contest =

@@ -31,7 +31,7 @@ pub(super) fn page(run: &Run) -> String {
          <p>{}, {}, commit {}, {mode} run, limit {}.{}</p>\n",
         run.machine,
         run.date,
-        run.commit,
+        run.commits(),
         run.any_setting("limit").unwrap_or("?"),
         warnings(run),
     );

@@ -25,7 +25,7 @@ fn table(run: &Run) -> String {
         "Measured on {} at commit {} ({} run of {}): limit {} for the whole process, page cache included; operations a second,\n\
          in brackets Plimsoll's rate over the peer's. `bench/README.md` says what each row is.\n\n",
         run.machine,
-        run.commit,
+        run.commits(),
         run.any_setting("mode").unwrap_or("?"),
         &run.date[..run.date.len().min(10)],
         run.any_setting("limit").unwrap_or("?"),

@@ -1,4 +1,4 @@
-//! One run of the yardstick as its CSV tells it.
+//! One run of the yardstick as its CSV tells it. A row that was measured again later, and added to the file, counts as it was then.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,13 +12,17 @@ use crate::results::HEAD;
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) machine: String,
+    /// When its first row was measured.
     pub(super) date: String,
-    pub(super) commit: String,
+    /// Rows in the order in which they were measured first.
+    rows: Vec<String>,
     lines: Vec<Line>,
 }
 
 #[derive(Debug)]
 struct Line {
+    date: String,
+    commit: String,
     row: String,
     settings: BTreeMap<String, String>,
     metric: String,
@@ -50,7 +54,7 @@ impl Run {
     pub(super) fn parse(text: &str) -> Result<Self> {
         let mut lines = text.lines();
         ensure!(lines.next() == Some(HEAD.trim_end()), "its head is another");
-        let mut run = Self { machine: String::new(), date: String::new(), commit: String::new(), lines: Vec::new() };
+        let mut run = Self { machine: String::new(), date: String::new(), rows: Vec::new(), lines: Vec::new() };
         for line in lines {
             // A run that was stopped may end in the middle of a line.
             let Ok([machine, date, commit, row, settings, metric, value]) =
@@ -59,14 +63,39 @@ impl Run {
                 continue;
             };
             let Ok(value) = value.parse() else { continue };
-            (run.machine, run.date, run.commit) = (machine.to_owned(), date.to_owned(), commit.to_owned());
+            machine.clone_into(&mut run.machine);
             let settings =
                 settings.split(' ').filter_map(|pair| pair.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned()));
-            let line = Line { row: row.to_owned(), settings: settings.collect(), metric: metric.to_owned(), value };
-            run.lines.push(line);
+            run.lines.push(Line {
+                date: date.to_owned(),
+                commit: commit.to_owned(),
+                row: row.to_owned(),
+                settings: settings.collect(),
+                metric: metric.to_owned(),
+                value,
+            });
         }
         ensure!(!run.lines.is_empty(), "it is empty");
+        run.lines[0].date.clone_into(&mut run.date);
+        let rows = run.lines.iter().filter(|line| line.setting("contestant").is_some()).map(|line| &*line.row);
+        run.rows = unique(rows.filter(|row| !row.starts_with("build"))).into_iter().map(str::to_owned).collect();
+        // Of each row the newest measurement; of the machine the first look, which stands before all of them.
+        let dates: BTreeMap<String, String> =
+            run.lines.iter().map(|line| (line.row.clone(), line.date.clone())).collect();
+        run.lines.retain(|line| line.setting("contestant").is_none() || dates[&line.row] == line.date);
         Ok(run)
+    }
+
+    /// The commit that was measured; where rows were measured again at another, that one too, with their names.
+    pub(super) fn commits(&self) -> String {
+        let commits = unique(self.lines.iter().map(|line| &*line.commit));
+        let (first, others) = commits.split_first().expect("a run has lines");
+        let named = others.iter().map(|commit| {
+            let rows = self.lines.iter().filter(|line| line.commit == *commit && line.setting("contestant").is_some());
+            let rows = unique(rows.map(|line| &*line.row).filter(|row| !row.starts_with("build")));
+            format!(", {} at {commit}", rows.join(" and "))
+        });
+        std::iter::once((*first).to_owned()).chain(named).collect()
     }
 
     fn of<'run>(&'run self, row: &'run str, contestant: &'run str) -> impl Iterator<Item = &'run Line> + 'run {
@@ -75,8 +104,7 @@ impl Run {
 
     /// Rows in the order in which they ran, without those that made stores.
     pub(super) fn rows(&self) -> Vec<&str> {
-        let rows = self.lines.iter().filter(|line| line.setting("contestant").is_some()).map(|line| &*line.row);
-        unique(rows.filter(|row| !row.starts_with("build")))
+        self.rows.iter().map(String::as_str).collect()
     }
 
     /// Contestants of a row, in the order in which they were named.
@@ -194,6 +222,24 @@ m,2026-01-01T00:00:00Z,abc,load-ran";
         assert_eq!(run.failure("load-random", "lmdb"), "out of memory");
         assert_eq!((run.busy_before(), run.any_setting("mode")), (Some(0.25), Some("full")));
         assert!(Run::parse("a,b\n").is_err());
+    }
+
+    #[test]
+    fn a_row_that_was_measured_again_counts_as_it_was_then() {
+        let again = "\nm,2026-01-01T09:00:00Z,def,machine,,busy_before,0.5
+m,2026-01-01T09:00:00Z,def,build,contestant=plimsoll mode=full,per_second,8
+m,2026-01-01T09:00:00Z,def,scan-full,contestant=plimsoll mode=full,per_second,3000
+m,2026-01-01T09:00:00Z,def,scan-full,contestant=lmdb mode=full,per_second,1000
+m,2026-01-01T09:00:00Z,def,scan-full,contestant=plimsoll mode=full against=lmdb,ratio,3\n";
+        let run = Run::parse(&format!("{EXAMPLE}{again}")).unwrap();
+        assert_eq!(run.value("scan-full", "plimsoll", "per_second"), Some(3000.0));
+        assert_eq!(run.value("scan-full", "lmdb", "cut"), None);
+        assert_eq!(run.ratio("scan-full", "plimsoll", "lmdb").map(|ratio| ratio.median), Some(3.0));
+        assert_eq!(run.value("get-zipf", "lmdb", "per_second"), Some(1e6));
+        assert_eq!(run.rows(), ["get-zipf", "scan-full", "load-random"]);
+        assert_eq!((run.busy_before(), &*run.commits()), (Some(0.25), "abc, scan-full at def"));
+        assert!(run.date.starts_with("2026-01-01T00"));
+        assert_eq!(Run::parse(EXAMPLE).unwrap().commits(), "abc");
     }
 
     #[test]
