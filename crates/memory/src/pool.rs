@@ -30,6 +30,7 @@ mod tests;
 mod visits;
 mod warm;
 
+use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -291,6 +292,13 @@ impl Pool {
         self.loads.load(Ordering::Relaxed)
     }
 
+    /// Pages of any pool that this thread asked for and that were not there: those that it loaded, and those that it waited for. Who compares two
+    /// looks at it knows whether what he did in between needed one.
+    #[inline]
+    pub fn absences() -> u64 {
+        ABSENCES.get()
+    }
+
     /// What the pool takes, and what a larger one would have kept of the pages that came in cold.
     pub fn turnover(&self) -> Turnover {
         self.lock().turnover()
@@ -482,6 +490,10 @@ impl Pool {
     }
 }
 
+thread_local! {
+    static ABSENCES: Cell<u64> = const { Cell::new(0) };
+}
+
 /// What follows for somebody who wants a page.
 enum Step<'a> {
     Found(Page),
@@ -546,11 +558,18 @@ impl PoolFile {
     #[cold]
     fn get_under_lock(&self, key: PageKey, touch: Touch) -> Result<Page, LoadError> {
         let pool = &self.file.pool;
+        let note_absence = || ABSENCES.set(ABSENCES.get() + 1);
         loop {
             match pool.begin(key, touch) {
                 Step::Found(page) => return Ok(page),
-                Step::Wait(frame, load) => return load.wait().map(|()| Page::new(pool, frame, Pin::Counted)),
-                Step::Fill(filling) => return self.fill(filling, key.number),
+                Step::Wait(frame, load) => {
+                    note_absence();
+                    return load.wait().map(|()| Page::new(pool, frame, Pin::Counted));
+                }
+                Step::Fill(filling) => {
+                    note_absence();
+                    return self.fill(filling, key.number);
+                }
                 Step::TakeChunk => pool.adopt(pool.budget.take(Kind::Pages).map_err(LoadError::OutOfBudget)?),
                 Step::Refused => {
                     let usage = Box::new(pool.budget.usage());

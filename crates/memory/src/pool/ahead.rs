@@ -193,7 +193,7 @@ impl PoolFile {
         pool.read_ahead.fetch_add(u64::from(read), Ordering::Relaxed);
     }
 
-    /// Reads the pages from `first` on whose frames were begun, those that stand together with one read; how many there were.
+    /// Reads the pages from `first` on whose frames were begun, those that stand together with one read; how many could be read.
     pub(super) fn fill_run(&self, first: u32, mut frames: FrameRun<'_>, staging: &mut [u8]) -> u32 {
         let mut count = 0;
         let mut at = 0;
@@ -213,10 +213,10 @@ impl PoolFile {
                         filling.bytes().copy_from_slice(page);
                         self.note_page(number);
                         drop(filling.finish(true));
+                        count += 1;
                     }
-                    Err(_) => _ = self.fill(filling, number),
+                    Err(_) => count += u32::from(self.fill(filling, number).is_ok()),
                 }
-                count += 1;
             }
             at += len;
         }

@@ -698,6 +698,29 @@ fn what_is_resident_comes_back_into_another_pool_with_its_heat() {
 }
 
 #[test]
+fn a_page_that_cannot_be_read_has_not_come_back() {
+    let (_budget, pool) = pool_beside_a_free_chunk(4);
+    let source = Arc::new(Numbered { fails_one_in: 3, ..Numbered::default() });
+    let file = pool.attach(Arc::clone(&source) as _);
+    let Warmed::Read(read) = file.warm(0, 4, true) else { panic!("there is room") };
+    assert_eq!(read as usize, resident(&file, 0..4).len());
+    assert!(read < 4, "one of them cannot be read");
+}
+
+#[test]
+fn a_thread_knows_whether_what_it_wanted_was_there() {
+    let (_budget, pool) = pool_of(1);
+    let (_, file) = numbered(&pool, 1);
+    let before = Pool::absences();
+    drop(file.get(0, Touch::Point).unwrap());
+    assert_eq!(Pool::absences(), before + 1);
+    std::thread::scope(|scope| _ = scope.spawn(|| drop(file.get(1, Touch::Point).unwrap())));
+    drop(file.get(0, Touch::Point).unwrap());
+    drop(file.get(1, Touch::Point).unwrap());
+    assert_eq!(Pool::absences(), before + 1, "what another thread loads, and what is there");
+}
+
+#[test]
 fn nobody_leaves_for_a_page_that_comes_back() {
     let (_budget, pool) = pool_beside_a_free_chunk(2);
     let (_, file) = numbered(&pool, 1);
