@@ -14,7 +14,8 @@
 //!
 //! Laws:
 //! 1. Segments in use never exceed the limit, at no moment and with however many threads.
-//! 2. A hit takes no lock: it claims a line of its own ([`readers`]), copies, frees it, and counts a touch unless there are three already.
+//! 2. A hit takes no lock (but for the 65th reader at once): it claims a line of its own ([`readers`]), copies, frees it, and counts a touch unless there are
+//!    three already.
 //!    What a reader looks at stays as it is; a reader that stalls holds back the segments of one entry.
 //! 3. Dropping everything at any moment changes no answer but found to not found. What was removed or replaced is never found again. An
 //!    entry that is moved in steps, because it is long, is not found while it moves.
@@ -66,7 +67,7 @@ use loads::{Loads, Turn};
 pub use policy::Eviction;
 use policy::Queue;
 use queue::{Ring, offset_of, sequence_of};
-use readers::{Readers, Span};
+use readers::{Hold, Readers, Span};
 use segments::{Owner, Segments};
 use slot::Slot;
 
@@ -226,18 +227,15 @@ impl Cache {
         };
         let mut owner = Owner::new(budget, &shared.segments, limit_bytes);
         let mut tables = budget.lease(Kind::Objects, shared.heap_bytes() + owner.heap_bytes())?;
-        if !owner.provide(&shared.segments, 1) {
-            // Asked again, in a way that says who holds what.
-            budget.take(Kind::Objects).map(drop)?;
-            assert!(owner.provide(&shared.segments, 1), "a cache has room for a segment");
-        }
-        let first = owner.take(&shared.segments).expect("provided just before");
+        owner.adopt(&shared.segments, budget.take(Kind::Objects)?);
+        let first = owner.take(&shared.segments).expect("a chunk was adopted just before");
         let pages = Pages::new(&shared.index, &shared.segments, first, max_segments);
         tables.grow(pages.heap_bytes())?;
         let largest_part = (options.largest_part * 65_536.0) as u64;
         let mut keeper = Keeper::new(owner, pages, options.eviction.policy(), measure, largest_part);
         let segment_bytes = limit_bytes.saturating_sub(tables.bytes()).max(keeper.least_bytes(&shared));
-        keeper.owner.set_limit(&shared.segments, segment_bytes);
+        keeper.owner.set_limit(segment_bytes as usize / shared.segments.bytes());
+        keeper.owner.end_shrinking();
         let inner = Arc::new(Inner {
             shared,
             keeper: Mutex::new(keeper),
@@ -262,11 +260,23 @@ impl Cache {
         self.read(key, |value| value.append_to(out)).is_some()
     }
 
-    /// Lets `look` see the value of `key` where it stands, without a copy. Meanwhile the segments that it lies in are not written: `look` should
-    /// not take long.
+    /// Lets `look` see the value of `key` where it stands, without a copy (but for the 65th reader at once, who sees one). Meanwhile the segments that
+    /// it lies in are not written: `look` should not take long. It may use the cache.
     #[inline]
     pub fn read<R>(&self, key: &[u8], look: impl FnOnce(Value<'_>) -> R) -> Option<R> {
+        self.inner.read(key, |value| Some(look(value)))
+    }
+
+    /// As [`Cache::read`], where `look` may say that the value is not what was wanted: that counts as a miss, and not as a touch.
+    #[inline]
+    pub fn read_if<R>(&self, key: &[u8], look: impl FnOnce(Value<'_>) -> Option<R>) -> Option<R> {
         self.inner.read(key, look)
+    }
+
+    /// As [`Cache::read`], without a trace in the statistics or the standing of the entry.
+    #[inline]
+    pub fn peek<R>(&self, key: &[u8], look: impl FnOnce(Value<'_>) -> R) -> Option<R> {
+        self.inner.find(key, false, |value| Some(look(value)))
     }
 
     /// Enters a value, in the place of the one that the key may have. `false` if it is too large or no room could be made; then the key has none.
@@ -298,11 +308,7 @@ impl Cache {
 
     /// As [`Cache::insert`], for a value that is not found once `time_to_live` has passed.
     pub fn insert_for(&self, key: &[u8], value: &[u8], time_to_live: Duration) -> bool {
-        // Relaxed: whoever finds the entry synchronises through its slot.
-        self.inner.expires.store(true, Ordering::Relaxed);
-        let millis = u64::try_from(time_to_live.as_millis()).unwrap_or(u64::MAX);
-        let expires_at = self.inner.now().saturating_add(millis);
-        self.inner.change(key, value, Some(expires_at))
+        self.inner.change(key, value, Some(self.inner.expiry(time_to_live)))
     }
 
     /// Removes the value of `key`, and keeps one that is being loaded from being cached; whether there was one.
@@ -320,6 +326,34 @@ impl Cache {
     where
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
+        self.load(key, None, load)
+    }
+
+    /// As [`Cache::get_or_load`]; what is loaded is not found once `time_to_live` has passed since.
+    ///
+    /// # Errors
+    /// As for [`Cache::get_or_load`].
+    pub fn get_or_load_for<E>(
+        &self,
+        key: &[u8],
+        time_to_live: Duration,
+        load: impl FnOnce() -> Result<Vec<u8>, E>,
+    ) -> Result<Vec<u8>, LoadFailed>
+    where
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.load(key, Some(time_to_live), load)
+    }
+
+    fn load<E>(
+        &self,
+        key: &[u8],
+        time_to_live: Option<Duration>,
+        load: impl FnOnce() -> Result<Vec<u8>, E>,
+    ) -> Result<Vec<u8>, LoadFailed>
+    where
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
         if let Some(value) = self.get(key) {
             return Ok(value);
         }
@@ -332,13 +366,13 @@ impl Cache {
             }
         };
         // Another load may have ended between the look-up and the registration.
-        if let Some(value) = inner.find(key, |value| value.to_vec()) {
+        if let Some(value) = inner.find(key, false, |value| Some(value.to_vec())) {
             return loading.end(Ok::<_, E>(value), |_| {}).map(take);
         }
         let loaded = load();
         // Whether there is room for it changes nothing for those who asked.
         let cache = |value: &[u8]| {
-            inner.insert(key, value, None);
+            inner.insert(key, value, time_to_live.map(|time| inner.expiry(time)));
         };
         loading.end(loaded, cache).map(take)
     }
@@ -348,21 +382,23 @@ impl Cache {
         self.inner.lock().clear(&self.inner.shared);
     }
 
-    /// Changes the number, up to [`CacheOptions::max_bytes`]; evicts what is too much and gives it back to the budget. With
-    /// [`Counting::Everything`] only.
+    /// Changes the number, up to [`CacheOptions::max_bytes`]; evicts what is too much, what was used least first, and gives it back to the budget.
+    /// Others use the cache meanwhile. With [`Counting::Everything`] only.
     ///
     /// Returns the number that holds from now on: more than was asked for where that does not suffice for the tables, for an index of
     /// the size that it has grown to, and for some entries. The index does not shrink.
     pub fn set_memory(&self, memory_bytes: u64) -> u64 {
-        let shared = &self.inner.shared;
+        while !self.approach_memory(memory_bytes).1 {}
+        self.inner.limit_bytes(&self.inner.lock())
+    }
+
+    /// One step of [`Cache::set_memory`], which makes the number smaller by no more than 256 KiB: for somebody who has other work. Returns the number
+    /// that holds from now on, and whether it is the one that `set_memory` would come to.
+    pub fn approach_memory(&self, memory_bytes: u64) -> (u64, bool) {
         let mut keeper = self.inner.lock();
-        let tables = self.inner.tables.bytes();
-        let wanted = memory_bytes.min(self.inner.max_bytes).saturating_sub(tables);
-        let segment_bytes = wanted.max(keeper.least_bytes(shared));
-        keeper.owner.set_limit(&shared.segments, segment_bytes);
-        keeper.shrink(shared);
-        keeper.owner.release_chunks(&shared.segments, usize::MAX);
-        keeper.owner.limit_bytes(&shared.segments) + tables
+        let wanted = memory_bytes.min(self.inner.max_bytes).saturating_sub(self.inner.tables.bytes());
+        let is_there = keeper.approach(&self.inner.shared, wanted);
+        (self.inner.limit_bytes(&keeper), is_there)
     }
 
     /// What the cache takes, and what a larger one would have kept.
@@ -371,7 +407,7 @@ impl Cache {
         let keeper = self.inner.lock();
         Turnover {
             held_bytes: (keeper.owner.used() * shared.segments.bytes()) as u64 + self.inner.tables.bytes(),
-            limit_bytes: keeper.owner.limit_bytes(&shared.segments) + self.inner.tables.bytes(),
+            limit_bytes: self.inner.limit_bytes(&keeper),
             returns: keeper.counters.returns,
             window_bytes: keeper.limit(shared) / 10 * 9,
         }
@@ -393,7 +429,7 @@ impl Cache {
         let bytes = |segments: usize| (segments * shared.segments.bytes()) as u64;
         let counters = keeper.counters;
         CacheStats {
-            hits,
+            hits: hits + counters.hits,
             misses,
             insertions: counters.insertions,
             refusals: counters.refusals,
@@ -407,7 +443,7 @@ impl Cache {
             memory_bytes: bytes(keeper.owner.used()) + self.inner.tables.bytes(),
             index_bytes: bytes(keeper.pages.len()),
             table_bytes: self.inner.tables.bytes(),
-            limit_bytes: keeper.owner.limit_bytes(&shared.segments) + self.inner.tables.bytes(),
+            limit_bytes: self.inner.limit_bytes(&keeper),
         }
     }
 
@@ -445,9 +481,21 @@ impl Inner {
         keeper
     }
 
+    fn limit_bytes(&self, keeper: &Keeper) -> u64 {
+        keeper.owner.limit_bytes(&self.shared.segments) + self.tables.bytes()
+    }
+
     /// Milliseconds of the clock that never goes back.
     fn now(&self) -> u64 {
         self.clock.monotonic_nanos() / 1_000_000
+    }
+
+    /// When an entry expires that lives so long from now on.
+    fn expiry(&self, time_to_live: Duration) -> u64 {
+        // Relaxed: whoever finds the entry synchronises through its slot.
+        self.expires.store(true, Ordering::Relaxed);
+        let millis = u64::try_from(time_to_live.as_millis()).unwrap_or(u64::MAX);
+        self.now().saturating_add(millis)
     }
 
     fn change(&self, key: &[u8], value: &[u8], expires_at: Option<u64>) -> bool {
@@ -461,16 +509,17 @@ impl Inner {
     }
 
     #[inline]
-    fn read<R>(&self, key: &[u8], look: impl FnOnce(Value<'_>) -> R) -> Option<R> {
-        let found = self.find(key, look);
+    fn read<R>(&self, key: &[u8], look: impl FnOnce(Value<'_>) -> Option<R>) -> Option<R> {
+        let found = self.find(key, true, look);
         if found.is_none() {
             self.shared.readers.count_miss(hint());
         }
         found
     }
 
+    /// What `look` makes of the value; a hit and a touch if `counts` and it makes something of it.
     #[inline]
-    fn find<R>(&self, key: &[u8], look: impl FnOnce(Value<'_>) -> R) -> Option<R> {
+    fn find<R>(&self, key: &[u8], counts: bool, look: impl FnOnce(Value<'_>) -> Option<R>) -> Option<R> {
         let shared = &self.shared;
         let hash = shared.hash(key);
         loop {
@@ -481,20 +530,56 @@ impl Inner {
                         return None;
                     }
                     let result = look(Value::new(placed));
-                    reading.count_hit();
-                    drop(reading);
-                    if let Some(touched) = word.touched() {
-                        // Relaxed, and in vain if anything about the entry has changed meanwhile: one touch more or less is no harm.
-                        let _ = slot.compare_exchange(word.0, touched.0, Ordering::Relaxed, Ordering::Relaxed);
+                    if counts && result.is_some() {
+                        reading.count_hit();
+                        touch(slot, word);
                     }
-                    return Some(result);
+                    return result;
                 }
+                Found::Crowded => return self.find_under_lock(key, hash, counts, look),
                 // Entries may have been on their way from one page of the index to another.
                 Found::Nothing if changes.is_multiple_of(2) && shared.index.changes() == changes => return None,
                 Found::Nothing => std::hint::spin_loop(),
                 Found::Moved => {}
             }
         }
+    }
+}
+
+impl Inner {
+    /// As `find`, for one reader more than there are lines: nobody may wait for a line, since the one who waits may be the one who has them.
+    #[cold]
+    fn find_under_lock<R>(
+        &self,
+        key: &[u8],
+        hash: u64,
+        counts: bool,
+        look: impl FnOnce(Value<'_>) -> Option<R>,
+    ) -> Option<R> {
+        let keeper = self.lock();
+        let (slot, placed) = keeper.find(&self.shared, hash, key)?;
+        if placed.expires_at().is_some_and(|at| at <= keeper.now) {
+            return None;
+        }
+        let copy = Value::new(placed).to_vec();
+        let word = Slot(slot.load(Ordering::Relaxed));
+        // Not under the lock: who looks may want to enter something.
+        drop(keeper);
+        let result = look(Value::copied(&copy));
+        if counts && result.is_some() {
+            touch(slot, word);
+            self.lock().counters.hits += 1;
+        }
+        result
+    }
+}
+
+/// Counts a touch, unless anything about the entry has changed meanwhile: one more or less is no harm.
+#[inline]
+fn touch(slot: &std::sync::atomic::AtomicU64, word: Slot) {
+    if let Some(touched) = word.touched() {
+        // Relaxed: nothing is handed over.
+        let _ = slot.compare_exchange(word.0, touched.0, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
@@ -509,6 +594,8 @@ enum Found<'a> {
     Nothing,
     /// A slot changed under its eyes: search again.
     Moved,
+    /// Every line is taken.
+    Crowded,
 }
 
 impl Shared {
@@ -520,8 +607,9 @@ impl Shared {
             let Some(queue) = word.entry_for(hash) else {
                 continue;
             };
-            let Some((placed, reading)) = self.hold(slot, word, queue) else {
-                return Found::Moved;
+            let (placed, reading) = match self.hold(slot, word, queue) {
+                Ok(held) => held,
+                Err(found) => return found,
             };
             if placed.key() == key {
                 return Found::Here { slot, word, placed, reading };
@@ -538,13 +626,17 @@ impl Shared {
         slot: &std::sync::atomic::AtomicU64,
         word: Slot,
         queue: Queue,
-    ) -> Option<(Placed<'a>, readers::Reading<'a>)> {
+    ) -> Result<(Placed<'a>, readers::Reading<'a>), Found<'a>> {
         let first = sequence_of(&self.segments, word.place());
         // Before the second look at the slot: as long as the slot means the entry, the ring leads to its segment.
         let segment = self.ring(queue).get(first);
         // SeqCst: the second of the reader's two steps.
         let is_meant = || Slot(slot.load(Ordering::SeqCst)).is_same_entry(word);
-        let reading = self.readers.hold(hint(), Span { queue, first, count: 1 }, is_meant)?;
+        let reading = match self.readers.hold(hint(), Span { queue, first, count: 1 }, is_meant) {
+            Hold::Held(reading) => reading,
+            Hold::Gone => return Err(Found::Moved),
+            Hold::Crowded => return Err(Found::Crowded),
+        };
         // SAFETY: the slot meant this entry after the line was claimed, so its first segment is not written until `reading` is dropped. If the
         // entry has more segments, the line is extended and the slot looked at once more before anybody sees the value.
         let placed = unsafe { Placed::at(&self.segments, queue, segment, offset_of(&self.segments, word.place())) };
@@ -552,10 +644,10 @@ impl Shared {
         if count > 1 {
             reading.extend(Span { queue, first, count });
             if !is_meant() {
-                return None;
+                return Err(Found::Moved);
             }
         }
-        Some((placed, reading))
+        Ok((placed, reading))
     }
 }
 

@@ -99,7 +99,14 @@ pub(super) struct Placed<'a> {
 /// What a value is seen through while the cache keeps it in its place.
 #[derive(Clone, Copy)]
 pub struct Value<'a> {
-    placed: Placed<'a>,
+    bytes: Bytes<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum Bytes<'a> {
+    Placed(Placed<'a>),
+    /// Where every line of the readers was taken.
+    Copied(&'a [u8]),
 }
 
 impl<'a> Placed<'a> {
@@ -144,17 +151,18 @@ impl<'a> Placed<'a> {
 
     pub(super) fn pieces(&self) -> Pieces<'a> {
         let offset = self.offset + self.header.value_at();
-        Pieces { segments: self.segments, segment: self.segment, offset, left: self.header.value_bytes }
+        let left = self.header.value_bytes;
+        Pieces { place: Some((self.segments, self.segment)), offset, left, copied: &[] }
     }
 }
 
 /// The pieces of a value, one for each segment that it lies in.
 #[derive(Clone)]
 pub struct Pieces<'a> {
-    segments: &'a Segments,
-    segment: u32,
+    place: Option<(&'a Segments, u32)>,
     offset: usize,
     left: usize,
+    copied: &'a [u8],
 }
 
 impl<'a> Iterator for Pieces<'a> {
@@ -166,13 +174,17 @@ impl<'a> Iterator for Pieces<'a> {
         if self.left == 0 {
             return None;
         }
-        if self.offset == self.segments.bytes() {
-            self.segment = self.segments.next(self.segment);
+        let Some((segments, segment)) = &mut self.place else {
+            self.left = 0;
+            return Some(self.copied);
+        };
+        if self.offset == segments.bytes() {
+            *segment = segments.next(*segment);
             self.offset = 0;
         }
-        let len = self.left.min(self.segments.bytes() - self.offset);
+        let len = self.left.min(segments.bytes() - self.offset);
         // SAFETY: bytes of the value, which whoever made the `Placed` keeps.
-        let piece = unsafe { self.segments.slice(self.segment, self.offset, len) };
+        let piece = unsafe { segments.slice(*segment, self.offset, len) };
         self.left -= len;
         self.offset += len;
         Some(piece)
@@ -182,12 +194,20 @@ impl<'a> Iterator for Pieces<'a> {
 impl<'a> Value<'a> {
     #[inline]
     pub(super) fn new(placed: Placed<'a>) -> Self {
-        Self { placed }
+        Self { bytes: Bytes::Placed(placed) }
+    }
+
+    /// Of bytes that were copied.
+    pub(super) fn copied(bytes: &'a [u8]) -> Self {
+        Self { bytes: Bytes::Copied(bytes) }
     }
 
     /// Bytes of it.
     pub fn len(&self) -> usize {
-        self.placed.header.value_bytes
+        match self.bytes {
+            Bytes::Placed(placed) => placed.header.value_bytes,
+            Bytes::Copied(bytes) => bytes.len(),
+        }
     }
 
     /// Whether there are none.
@@ -197,7 +217,10 @@ impl<'a> Value<'a> {
 
     /// Its bytes, in as many pieces as there are segments that it lies in: mostly one.
     pub fn pieces(&self) -> Pieces<'a> {
-        self.placed.pieces()
+        match self.bytes {
+            Bytes::Placed(placed) => placed.pieces(),
+            Bytes::Copied(copied) => Pieces { place: None, offset: 0, left: copied.len(), copied },
+        }
     }
 
     /// A copy of it, behind what is in `out`.

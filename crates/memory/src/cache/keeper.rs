@@ -19,6 +19,9 @@ use super::slot::{Kind, PLACE_MASK, Slot};
 /// Segments that stay free for moves.
 const RESERVE: usize = 2;
 
+/// The limit becomes smaller by so much at once, or by a segment.
+pub(super) const BITE_BYTES: usize = 256 << 10;
+
 /// Segments beside the index, at least: of the smallest cache.
 const LEAST_SEGMENTS: usize = 12;
 
@@ -68,6 +71,8 @@ pub(super) struct Counters {
     pub(super) returns: u64,
     pub(super) moved_bytes: u64,
     pub(super) entries: u64,
+    /// Look-ups that found something under the lock.
+    pub(super) hits: u64,
 }
 
 /// A segment that left its queue while somebody read it.
@@ -323,7 +328,8 @@ impl Keeper {
         self.counters.entries -= 1;
     }
 
-    fn find<'a>(&self, shared: &'a Shared, hash: u64, key: &[u8]) -> Option<(&'a AtomicU64, Placed<'a>)> {
+    /// The slot of a key's entry, and the entry; expired ones too.
+    pub(super) fn find<'a>(&self, shared: &'a Shared, hash: u64, key: &[u8]) -> Option<(&'a AtomicU64, Placed<'a>)> {
         shared.index.slots(&shared.segments, hash).find_map(|slot| {
             let word = Slot(slot.load(Ordering::Relaxed));
             let queue = word.entry_for(hash)?;
@@ -467,7 +473,7 @@ impl Keeper {
         touches: u8,
     ) -> bool {
         let wanted = self.ends[target as usize].segments_for(&shared.segments, placed.header);
-        let at_once = self.owner.provide(&shared.segments, wanted);
+        let at_once = self.owner.provide_to_move(&shared.segments, wanted);
         if !at_once && !self.can_move_in_steps(shared, slot, placed, position) {
             return false;
         }
@@ -501,7 +507,7 @@ impl Keeper {
     /// nobody does, since the index means it no more.
     fn can_move_in_steps(&mut self, shared: &Shared, slot: &AtomicU64, placed: &Placed<'_>, position: u64) -> bool {
         let count = placed.segment_count();
-        if count < 2 || !self.owner.provide(&shared.segments, RESERVE) {
+        if count < 2 || !self.owner.provide_to_move(&shared.segments, RESERVE) {
             return false;
         }
         let modulus = sequence_modulus(&shared.segments);
@@ -543,8 +549,22 @@ impl Keeper {
         });
     }
 
+    /// Brings the limit nearer to `wanted_bytes`, or there at once where it becomes larger: smaller by no more than [`BITE_BYTES`] each time, so
+    /// that nobody waits long for the lock. Whether it is where it should be, or readers hold more than that.
+    pub(super) fn approach(&mut self, shared: &Shared, wanted_bytes: u64) -> bool {
+        let wanted = (wanted_bytes.max(self.least_bytes(shared)) / shared.segments.bytes() as u64) as usize;
+        let bite = (BITE_BYTES / shared.segments.bytes()).max(1);
+        // What nobody uses needs no eviction.
+        let limit = wanted.max(self.owner.limit().min(self.owner.used() + RESERVE).saturating_sub(bite));
+        self.owner.set_limit(limit);
+        let is_within = self.shrink(shared);
+        self.owner.end_shrinking();
+        self.owner.release_chunks(&shared.segments, usize::MAX, RESERVE);
+        limit == wanted || !is_within
+    }
+
     /// Evicts until no more than the limit is in use; `false` if readers hold more than that.
-    pub(super) fn shrink(&mut self, shared: &Shared) -> bool {
+    fn shrink(&mut self, shared: &Shared) -> bool {
         while self.owner.used() > self.owner.limit() {
             self.take_back_what_is_read_no_more(shared);
             if self.owner.used() > self.owner.limit() && !self.turn(shared) {
@@ -554,18 +574,17 @@ impl Keeper {
         true
     }
 
-    /// Gives up to `chunks` chunks back to the budget, evicting for them; how many.
+    /// Gives up to `chunks` chunks back to the budget, evicting for them; how many. As long as there are entries, the room to move them stays.
     pub(super) fn give_back(&mut self, shared: &Shared, chunks: usize) -> usize {
-        let mut given = self.owner.release_chunks(&shared.segments, chunks);
+        let mut given = self.owner.release_chunks(&shared.segments, chunks, RESERVE);
         while given < chunks {
             self.take_back_what_is_read_no_more(shared);
-            let free = self.owner.free();
-            while self.owner.free() == free {
-                if !self.turn(shared) {
-                    return given + self.owner.release_chunks(&shared.segments, chunks - given);
-                }
+            let goes_on = self.turn(shared);
+            let kept = if goes_on { RESERVE } else { 0 };
+            given += self.owner.release_chunks(&shared.segments, chunks - given, kept);
+            if !goes_on {
+                break;
             }
-            given += self.owner.release_chunks(&shared.segments, chunks - given);
         }
         given
     }
@@ -613,5 +632,6 @@ impl Keeper {
         assert_eq!((queued, queued as u64), (meant, self.counters.entries), "entries in queues and in the index");
         assert_eq!(spanned, self.owner.used(), "segments of the queues, the index, and aside");
         assert!(self.owner.used() <= self.owner.limit(), "segments in use and the limit");
+        self.owner.check(&shared.segments);
     }
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::fence;
 use super::policy::Queue;
 use crate::sync::{AtomicU64, Ordering};
 
-/// So many can read at once; more wait for a moment. Not a setting: a line is held only while bytes are copied.
+/// So many can read at once without a lock; more read under the writer's. Not a setting: a line is held only while bytes are looked at.
 #[cfg(not(loom))]
 const LINES: usize = 64;
 #[cfg(loom)]
@@ -61,6 +61,15 @@ struct Line {
     misses: AtomicU64,
 }
 
+/// What came of claiming a line.
+pub(super) enum Hold<'a> {
+    Held(Reading<'a>),
+    /// The index means the entry no more.
+    Gone,
+    /// Every line is taken.
+    Crowded,
+}
+
 /// A claimed line; freed on drop.
 pub(super) struct Reading<'a> {
     line: &'a Line,
@@ -72,31 +81,30 @@ impl Readers {
         Self { lines: (0..LINES).map(|_| line()).collect() }
     }
 
-    /// Claims a line for `span`. `hint` is the same each time for a thread and another for each.
+    /// Claims a line for `span`; `None` if all are taken, be it by this very thread. `hint` is the same each time for a thread and another
+    /// for each.
     #[inline]
-    fn begin(&self, hint: usize, span: Span) -> Reading<'_> {
-        let mut at = hint;
-        loop {
-            let line = &self.lines[at % LINES];
+    fn begin(&self, hint: usize, span: Span) -> Option<Reading<'_>> {
+        for step in 0..LINES {
+            let line = &self.lines[hint.wrapping_add(step) % LINES];
             // SeqCst: the first of the reader's two steps.
             let claimed = line.reading.compare_exchange(0, span.word(), Ordering::SeqCst, Ordering::Relaxed);
             if claimed.is_ok() {
                 order();
-                return Reading { line };
-            }
-            at += 1;
-            if (at - hint).is_multiple_of(LINES) {
-                // All are taken, each for as long as one copy takes: this thread leaves the processor to them.
-                yield_now();
+                return Some(Reading { line });
             }
         }
+        None
     }
 
     /// Claims a line for `span`, unless the index means the entry no more afterwards: the reader's two steps.
     #[inline]
-    pub(super) fn hold(&self, hint: usize, span: Span, is_meant: impl Fn() -> bool) -> Option<Reading<'_>> {
-        let reading = self.begin(hint, span);
-        is_meant().then_some(reading)
+    pub(super) fn hold(&self, hint: usize, span: Span, is_meant: impl Fn() -> bool) -> Hold<'_> {
+        match self.begin(hint, span) {
+            None => Hold::Crowded,
+            Some(reading) if is_meant() => Hold::Held(reading),
+            Some(_) => Hold::Gone,
+        }
     }
 
     /// Counts a look-up that found nothing.
@@ -154,16 +162,6 @@ fn order() {
     fence(Ordering::SeqCst);
 }
 
-#[cfg(not(loom))]
-fn yield_now() {
-    std::thread::yield_now();
-}
-
-#[cfg(loom)]
-fn yield_now() {
-    loom::thread::yield_now();
-}
-
 #[cfg(all(test, loom))]
 mod loom_tests {
     use loom::cell::UnsafeCell;
@@ -209,13 +207,13 @@ mod loom_tests {
             }
             let span = Span { queue: Queue::Main, first: 3, count: 1 };
             let held = self.readers.hold(hint, span, || self.slot.load(Ordering::SeqCst) == number);
-            held.is_some_and(|_reading| {
+            matches!(held, Hold::Held(_)) && {
                 #[allow(unsafe_code, reason = "loom's cell wants it")]
                 // SAFETY (of the model): loom reports a race if there is one.
                 let found = self.bytes.with(|bytes| unsafe { *bytes });
                 assert_eq!(found, number);
                 true
-            })
+            }
         }
     }
 

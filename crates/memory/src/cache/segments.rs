@@ -112,44 +112,60 @@ impl Segments {
 }
 
 /// Who owns which segment. Under the cache's lock.
+///
+/// A chunk of which some segments are free stands in one list, one of which all are in another, so that taking a segment, giving it back, and
+/// giving a chunk to the budget cost the same however many there are. Segments of chunks that are in use already are taken first.
 pub(super) struct Owner {
     budget: Budget,
     chunks: Vec<Option<Chunk>>,
-    /// By chunk: segments that nobody has.
-    free_of_chunk: Vec<u8>,
-    free: Vec<u32>,
+    /// By chunk: which of its segments nobody has, a bit for each.
+    free_of_chunk: Vec<u16>,
+    /// By chunk: its place in the list that it stands in.
+    place_of_chunk: Vec<u32>,
+    /// Chunks of which some segments are free, but not all.
+    partly_free: Vec<u32>,
+    /// Chunks of which all segments are free.
+    wholly_free: Vec<u32>,
+    /// Numbers that no chunk has.
+    vacant: Vec<u32>,
+    /// Segments that nobody has.
+    free: usize,
     /// Segments of all chunks held.
     held: usize,
     /// The most segments in use.
     limit: usize,
+    /// The most while entries are moved: above the limit where that has just become smaller.
+    ceiling: usize,
 }
 
 impl Owner {
     pub(super) fn new(budget: &Budget, segments: &Segments, limit_bytes: u64) -> Self {
         let max_chunks = segments.chunks.len();
+        let limit = (limit_bytes >> segments.shift) as usize;
         Self {
             budget: budget.clone(),
             chunks: (0..max_chunks).map(|_| None).collect(),
             free_of_chunk: vec![0; max_chunks],
-            free: Vec::with_capacity(segments.next.len()),
+            place_of_chunk: vec![0; max_chunks],
+            partly_free: Vec::with_capacity(max_chunks),
+            wholly_free: Vec::with_capacity(max_chunks),
+            vacant: (0..max_chunks as u32).rev().collect(),
+            free: 0,
             held: 0,
-            limit: (limit_bytes >> segments.shift) as usize,
+            limit,
+            ceiling: limit,
         }
     }
 
     /// Heap memory of the tables.
     pub(super) fn heap_bytes(&self) -> u64 {
-        (self.chunks.len() * (size_of::<Option<Chunk>>() + 1) + self.free.capacity() * 4) as u64
+        let of_chunk = size_of::<Option<Chunk>>() + size_of::<u16>() + 4 * size_of::<u32>();
+        (self.chunks.len() * of_chunk) as u64
     }
 
     /// Segments that a queue, the index or a reader has.
     pub(super) fn used(&self) -> usize {
-        self.held - self.free.len()
-    }
-
-    /// Segments of the chunks held that nobody has.
-    pub(super) fn free(&self) -> usize {
-        self.free.len()
+        self.held - self.free
     }
 
     pub(super) fn limit(&self) -> usize {
@@ -160,61 +176,132 @@ impl Owner {
         (self.limit as u64) << segments.shift
     }
 
-    pub(super) fn set_limit(&mut self, segments: &Segments, limit_bytes: u64) {
-        self.limit = (limit_bytes >> segments.shift) as usize;
+    /// Changes the limit. Where it becomes smaller, entries may be moved within the one before until [`Owner::end_shrinking`].
+    pub(super) fn set_limit(&mut self, limit: usize) {
+        self.ceiling = self.ceiling.max(limit);
+        self.limit = limit;
+    }
+
+    /// Nothing goes beyond the limit any more.
+    pub(super) fn end_shrinking(&mut self) {
+        self.ceiling = self.limit;
     }
 
     /// Whether `wanted` segments can be taken now; asks the budget for free chunks, and nobody for more.
     pub(super) fn provide(&mut self, segments: &Segments, wanted: usize) -> bool {
-        if self.used() + wanted > self.limit {
-            return false;
-        }
-        while self.free.len() < wanted {
+        self.used() + wanted <= self.limit && self.hold(segments, wanted)
+    }
+
+    /// As [`Owner::provide`], for an entry that gives up as much in a moment.
+    pub(super) fn provide_to_move(&mut self, segments: &Segments, wanted: usize) -> bool {
+        self.used() + wanted <= self.ceiling && self.hold(segments, wanted)
+    }
+
+    fn hold(&mut self, segments: &Segments, wanted: usize) -> bool {
+        while self.free < wanted {
             let Some(chunk) = self.budget.try_take(Kind::Objects) else { return false };
             self.adopt(segments, chunk);
         }
         true
     }
 
-    fn adopt(&mut self, segments: &Segments, chunk: Chunk) {
-        let at = self.chunks.iter().position(Option::is_none).expect("a cache holds no more than its budget has");
+    /// Takes a chunk over: all its segments are free.
+    pub(super) fn adopt(&mut self, segments: &Segments, chunk: Chunk) {
+        let at = self.vacant.pop().expect("a cache holds no more than its budget has");
         // Release: pairs with the Acquire in `Segments::address`.
-        segments.chunks[at].store(chunk.address().as_ptr(), Ordering::Release);
-        self.chunks[at] = Some(chunk);
-        let shift = segments.per_chunk_shift();
-        let first = (at as u32) << shift;
-        self.free.extend((first..first + (1 << shift)).rev());
-        self.free_of_chunk[at] = 1 << shift;
-        self.held += 1 << shift;
+        segments.chunks[at as usize].store(chunk.address().as_ptr(), Ordering::Release);
+        self.chunks[at as usize] = Some(chunk);
+        self.free_of_chunk[at as usize] = all_free(segments);
+        enter(&mut self.wholly_free, &mut self.place_of_chunk, at);
+        self.free += 1 << segments.per_chunk_shift();
+        self.held += 1 << segments.per_chunk_shift();
     }
 
     /// A segment, if one is free.
     pub(super) fn take(&mut self, segments: &Segments) -> Option<u32> {
-        let segment = self.free.pop()?;
-        self.free_of_chunk[(segment >> segments.per_chunk_shift()) as usize] -= 1;
-        Some(segment)
+        let at = *self.partly_free.last().or(self.wholly_free.last())?;
+        let before = self.free_of_chunk[at as usize];
+        let after = before & (before - 1);
+        self.change(segments, at, before, after);
+        self.free -= 1;
+        Some(at << segments.per_chunk_shift() | before.trailing_zeros())
     }
 
     /// Takes a segment back that nobody reads.
     pub(super) fn give_back(&mut self, segments: &Segments, segment: u32) {
-        self.free.push(segment);
-        self.free_of_chunk[(segment >> segments.per_chunk_shift()) as usize] += 1;
+        let shift = segments.per_chunk_shift();
+        let (at, bit) = (segment >> shift, 1u16 << (segment & ((1 << shift) - 1)));
+        let before = self.free_of_chunk[at as usize];
+        debug_assert_eq!(before & bit, 0, "a segment is given back once");
+        self.change(segments, at, before, before | bit);
+        self.free += 1;
     }
 
-    /// Gives up to `wanted` chunks of which no segment is in use back to the budget; how many.
-    pub(super) fn release_chunks(&mut self, segments: &Segments, wanted: usize) -> usize {
-        let shift = segments.per_chunk_shift();
-        let whole = 1u8 << shift;
+    /// Which of a chunk's segments are free changes: the chunk moves to the list where it belongs now.
+    fn change(&mut self, segments: &Segments, at: u32, before: u16, after: u16) {
+        let all = all_free(segments);
+        self.free_of_chunk[at as usize] = after;
+        let list = |free: u16| if free == 0 { None } else { Some(free == all) };
+        if list(before) == list(after) {
+            return;
+        }
+        let places = &mut self.place_of_chunk;
+        match list(before) {
+            None => {}
+            Some(false) => leave(&mut self.partly_free, places, at),
+            Some(true) => leave(&mut self.wholly_free, places, at),
+        }
+        match list(after) {
+            None => {}
+            Some(false) => enter(&mut self.partly_free, places, at),
+            Some(true) => enter(&mut self.wholly_free, places, at),
+        }
+    }
+
+    /// Gives up to `wanted` chunks of which no segment is in use back to the budget, as long as `kept` segments stay free; how many.
+    pub(super) fn release_chunks(&mut self, segments: &Segments, wanted: usize, kept: usize) -> usize {
+        let of_chunk = 1 << segments.per_chunk_shift();
         let mut released = 0;
-        for at in 0..self.chunks.len() {
-            if released < wanted && self.free_of_chunk[at] == whole {
-                self.free.retain(|segment| segment >> shift != at as u32);
-                self.free_of_chunk[at] = 0;
-                self.held -= usize::from(whole);
-                self.chunks[at] = None;
-                released += 1;
-            }
+        while released < wanted && self.free >= kept + of_chunk {
+            let Some(at) = self.wholly_free.pop() else { break };
+            self.free_of_chunk[at as usize] = 0;
+            self.chunks[at as usize] = None;
+            self.vacant.push(at);
+            self.free -= of_chunk;
+            self.held -= of_chunk;
+            released += 1;
         }
         released
+    }
+
+    /// Counts everything anew and compares.
+    pub(super) fn check(&self, segments: &Segments) {
+        let all = all_free(segments);
+        let of = |is: fn(u16, u16) -> bool| self.free_of_chunk.iter().filter(|free| is(**free, all)).count();
+        assert_eq!(of(|free, all| free == all), self.wholly_free.len(), "chunks that are free");
+        assert_eq!(of(|free, all| free != all && free != 0), self.partly_free.len(), "chunks that are partly free");
+        let free: u32 = self.free_of_chunk.iter().map(|free| free.count_ones()).sum();
+        assert_eq!(free as usize, self.free, "segments that are free");
+        let held = self.chunks.iter().flatten().count();
+        assert_eq!(held << segments.per_chunk_shift(), self.held, "segments of chunks");
+        assert_eq!(held + self.vacant.len(), self.chunks.len(), "numbers of chunks");
+    }
+}
+
+/// All segments of a chunk.
+fn all_free(segments: &Segments) -> u16 {
+    u16::MAX >> (16 - (1 << segments.per_chunk_shift()))
+}
+
+fn enter(list: &mut Vec<u32>, places: &mut [u32], at: u32) {
+    places[at as usize] = list.len() as u32;
+    list.push(at);
+}
+
+fn leave(list: &mut Vec<u32>, places: &mut [u32], at: u32) {
+    let place = places[at as usize] as usize;
+    list.swap_remove(place);
+    if let Some(moved) = list.get(place) {
+        places[*moved as usize] = place as u32;
     }
 }

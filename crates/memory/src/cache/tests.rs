@@ -240,6 +240,45 @@ fn a_scan_does_not_flush_what_is_in_use() {
     assert!(kept > 450, "{kept} of 500");
 }
 
+/// A thread that reads within a read has a line for each, and there are 64.
+#[test]
+fn one_thread_may_read_within_a_read_as_deep_as_it_likes_and_enter_what_it_found() {
+    fn read_within(cache: &Cache, depth: u32) -> u32 {
+        if depth == 0 {
+            return 0;
+        }
+        let seen = cache.read(&depth.to_le_bytes(), |value| {
+            assert_eq!(value.to_vec(), vec![depth as u8; depth as usize * 100]);
+            assert_eq!(value.pieces().map(<[u8]>::len).sum::<usize>(), value.len());
+            assert!(cache.insert(b"entered on the way", &depth.to_le_bytes()));
+            read_within(cache, depth - 1)
+        });
+        seen.expect("it was entered") + 1
+    }
+    let cache = cache_of(4 << 20);
+    for depth in 1..=150u32 {
+        cache.insert(&depth.to_le_bytes(), &vec![depth as u8; depth as usize * 100]);
+    }
+    assert_eq!(read_within(&cache, 150), 150);
+    assert_eq!(cache.stats().hits, 150);
+    cache.check();
+}
+
+#[test]
+fn what_was_loaded_for_a_time_is_loaded_again_after_it() {
+    let clock = Arc::new(ManualClock::new(0));
+    let mut options = CacheOptions::of_bytes(1 << 20);
+    options.clock = clock.clone();
+    let cache = Cache::new(&budget(4 << 20), options).unwrap();
+    let load = |value: &'static [u8]| move || Ok::<_, std::io::Error>(value.to_vec());
+    let second = Duration::from_secs(1);
+    assert_eq!(cache.get_or_load_for(b"key", second, load(b"1")).unwrap(), b"1");
+    assert_eq!(cache.get_or_load_for(b"key", second, load(b"2")).unwrap(), b"1");
+    clock.advance(second);
+    assert_eq!(cache.get_or_load_for(b"key", second, load(b"3")).unwrap(), b"3");
+    cache.check();
+}
+
 #[test]
 fn what_left_too_early_is_known_by_its_ghost() {
     let cache = cache_of(1 << 20);
@@ -292,6 +331,111 @@ fn a_smaller_number_gives_memory_back_and_the_budget_can_ask_for_all_of_it() {
     drop(others);
     assert!(cache.insert(b"room", &[0; 1000]));
     cache.check();
+}
+
+/// A cache whose entries were all touched up to now as often as is counted, but for the younger half.
+fn half_hot(budget: &Budget, bytes: u64) -> Cache {
+    let cache = Cache::new(budget, CacheOptions::of_bytes(bytes)).unwrap();
+    for key in 0..bytes / 1600 {
+        cache.insert(&key.to_le_bytes(), &[1; 400]);
+    }
+    for _ in 0..3 {
+        (0..bytes / 1600).for_each(|key| _ = cache.get(&key.to_le_bytes()).unwrap());
+    }
+    for key in 0..bytes / 1600 {
+        cache.insert(&(key | 1 << 32).to_le_bytes(), &[2; 400]);
+    }
+    cache
+}
+
+fn hot_percent(cache: &Cache, bytes: u64) -> u64 {
+    let hot = bytes / 1600;
+    (0..hot).filter(|key| cache.peek(&key.to_le_bytes(), |_| ()).is_some()).count() as u64 * 100 / hot
+}
+
+#[test]
+fn what_is_used_stays_when_a_cache_becomes_smaller() {
+    for bytes in [2 << 20, 32 << 20] {
+        let budget = budget(4 * bytes);
+        let cache = half_hot(&budget, bytes);
+        cache.set_memory(bytes * 2 / 5);
+        cache.check();
+        let kept = hot_percent(&cache, bytes);
+        assert!(kept >= 95, "{kept} of a hundred hot ones");
+    }
+}
+
+#[test]
+fn what_is_used_stays_when_others_need_the_memory() {
+    let bytes = 32 << 20;
+    let budget = budget(2 * bytes);
+    let cache = half_hot(&budget, bytes);
+    let held = budget.usage().of(Kind::Objects);
+    let wanted = (budget.free_bytes() + held * 2 / 5) / CHUNK_BYTES as u64;
+    let _others: Vec<_> = (0..wanted).map(|_| budget.take(Kind::Sort).unwrap()).collect();
+    cache.check();
+    let kept = hot_percent(&cache, bytes);
+    assert!(kept >= 95, "{kept} of a hundred hot ones: {:?}", cache.stats());
+}
+
+#[test]
+fn a_step_to_a_smaller_number_displaces_little() {
+    let budget = budget(64 << 20);
+    let cache = Cache::new(&budget, CacheOptions::of_bytes(32 << 20)).unwrap();
+    for key in 0..100_000u64 {
+        cache.insert(&key.to_le_bytes(), &[1; 400]);
+    }
+    let (before, mut steps) = (cache.stats(), 0);
+    loop {
+        let entries = cache.stats().entries;
+        let (limit, is_there) = cache.approach_memory(16 << 20);
+        let stats = cache.stats();
+        assert_eq!((limit, stats.memory_bytes <= limit), (stats.limit_bytes, true));
+        // 256 KiB, and the segments that are in work.
+        assert!((entries - stats.entries) * 416 <= (256 << 10) + 4 * CHUNK_BYTES as u64, "{entries}, {stats:?}");
+        steps += 1;
+        if is_there {
+            break;
+        }
+    }
+    assert!(steps >= 60 && cache.stats().limit_bytes <= 16 << 20, "{steps} steps from {before:?}");
+    cache.check();
+    assert_eq!(cache.approach_memory(32 << 20).1, true, "larger at once");
+}
+
+#[test]
+fn a_cache_is_made_or_refused_while_others_take_what_is_free() {
+    let budget = budget(2 << 20);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                drop(std::iter::from_fn(|| budget.take(Kind::Sort).ok()).collect::<Vec<_>>());
+            }
+        });
+        let (mut made, mut refused) = (0, 0);
+        while (made < 100 || refused < 100) && made + refused < 20_000 {
+            match Cache::new(&budget, CacheOptions::of_bytes(MIN_CACHE_BYTES)) {
+                Ok(cache) => made += u32::from(cache.is_empty()),
+                Err(refusal) => refused += u32::from(refusal.needed_bytes > 0),
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(made + refused > 0);
+    });
+    assert_eq!(budget.free_bytes(), budget.limit_bytes());
+}
+
+#[test]
+fn what_was_looked_at_in_vain_is_a_miss_and_a_peek_is_nothing() {
+    let cache = cache_of(1 << 20);
+    cache.insert(b"key", b"value");
+    assert_eq!(cache.read_if(b"key", |_| None::<()>), None);
+    assert_eq!(cache.peek(b"key", |value| value.len()), Some(5));
+    assert_eq!(cache.peek(b"no key", |value| value.len()), None);
+    assert_eq!(cache.read_if(b"key", |value| Some(value.len())), Some(5));
+    let stats = cache.stats();
+    assert_eq!((stats.hits, stats.misses), (1, 1));
 }
 
 #[test]
