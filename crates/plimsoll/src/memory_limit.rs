@@ -32,13 +32,13 @@ pub(crate) fn set(store: &Store, bytes: u64) -> Result<()> {
     store.index.resize_objects(bytes.min(store.budget.limit_bytes()));
     let resized = match resize() {
         Err(ResizeError::Held { .. }) if store.check_writable().is_ok() => {
-            steps::flush(store)?;
-            resize()
+            steps::flush(store).and_then(|()| resize().map_err(of_resize))
         }
-        resized => resized,
+        resized => resized.map_err(of_resize),
     };
+    // Whatever came of it: the budget that there is now is theirs to share.
     store.index.resize_objects(store.budget.limit_bytes());
-    resized.map_err(of_resize)
+    resized
 }
 
 fn of_resize(error: ResizeError) -> Error {

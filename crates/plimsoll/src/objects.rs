@@ -31,6 +31,9 @@ use crate::objects::balance::{Balance, MAX_SHARE, WHOLE};
 use crate::value::{Value, charge, is_free};
 use crate::version::Stored;
 
+/// The largest object, as a part of them all: what one read brings displaces no more than that.
+const LARGEST_PART: f64 = 1.0 / 64.0;
+
 /// Bytes of the GLSN that stands before each value.
 const GLSN_BYTES: usize = 8;
 
@@ -45,6 +48,8 @@ pub(crate) struct Objects {
 struct Kept {
     /// Exchanged where it cannot become as small or as large as it has to; views carry the one that goes with them.
     shelf: Mutex<Shelf>,
+    /// What those counted that stood there before.
+    earlier: Mutex<CacheStats>,
     budget: Budget,
     pool: Arc<Pool>,
     /// The number of the set of runs from which fills are taken.
@@ -59,9 +64,14 @@ pub(crate) struct Shelf {
     cache: Option<Arc<Cache>>,
 }
 
-/// Loads that were seen when a read began.
+/// Pages that this thread had to load or wait for until a read began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoadsSeen(u64);
+
+/// What has to be done so that objects become as many as they should be.
+pub(crate) struct Exchange {
+    new: Arc<Cache>,
+}
 
 impl Objects {
     /// No objects: every read goes to the pages.
@@ -75,11 +85,12 @@ impl Objects {
     /// The budget has no room for the cache's tables.
     pub(crate) fn new(budget: &Budget, pool: &Arc<Pool>) -> Result<Arc<Self>, OutOfBudget> {
         let bytes = budget.limit_bytes();
-        let cache = Arc::new(Cache::new(budget, CacheOptions::of_bytes(most_of(bytes)))?);
+        let cache = Arc::new(Cache::new(budget, options_of(bytes))?);
         let balance = Balance::default();
-        balance.begin(&cache, bytes);
+        balance.begin(&cache, pool, bytes);
         let kept = Kept {
             shelf: Mutex::new(Shelf { cache: Some(cache) }),
+            earlier: Mutex::new(CacheStats::default()),
             budget: budget.clone(),
             pool: Arc::clone(pool),
             runs: AtomicU64::new(0),
@@ -96,15 +107,15 @@ impl Objects {
 
     /// To be asked before a read goes to the runs.
     pub(crate) fn loads(&self) -> LoadsSeen {
-        LoadsSeen(self.kept.as_ref().map_or(0, |kept| kept.pool.loads()))
+        LoadsSeen(Pool::absences())
     }
 
-    /// Keeps the newest version that a view's set of runs has of a key, if pages were loaded since `before`, and if no younger versions
-    /// have come into the runs since. `registered` is what the view carried.
+    /// Keeps the newest version that a view's set of runs has of a key, if this thread had to load pages since `before`, and if no younger
+    /// versions have come into the runs since. `registered` is what the view carried.
     pub(crate) fn fill(&self, registered: (u64, &Shelf), before: LoadsSeen, key: &[u8], glsn: Glsn, value: &[u8]) {
         let (runs, Shelf { cache: Some(cache) }) = registered else { return };
         let Some(kept) = &self.kept else { return };
-        if kept.pool.loads() == before.0 {
+        if Pool::absences() == before.0 {
             return;
         }
         // Acquire: pairs with the Release in `begin_runs`; the order that counts is that of the cache's lock, see there.
@@ -142,21 +153,32 @@ impl Objects {
     }
 
     /// The store's budget is, or is going to be, `bytes`: the objects' share of it is theirs from now on. Where their index has become too large
-    /// for that, or their tables are far too small, they begin anew: then the shelf that is not used any more is returned, to be
-    /// emptied once no view leads there.
-    pub(crate) fn resize(&self, bytes: u64) -> Option<Shelf> {
+    /// for that, or their tables are far too small, they have to begin anew: that is returned, for [`Objects::exchange`].
+    pub(crate) fn resize(&self, bytes: u64) -> Option<Exchange> {
         let kept = self.kept.as_ref()?;
         let cache = kept.cache();
-        let wanted = kept.balance.begin(&cache, bytes);
+        let wanted = kept.balance.begin(&cache, &kept.pool, bytes);
         let turnover = cache.turnover();
         let too_large = turnover.limit_bytes > 2 * wanted;
         let too_small = cache.max_bytes() < most_of(bytes) / 2;
         if !too_large && !too_small {
             return None;
         }
-        let new = Arc::new(Cache::new(&kept.budget, CacheOptions::of_bytes(most_of(bytes))).ok()?);
-        kept.balance.begin(&new, bytes);
-        Some(std::mem::replace(&mut *kept.shelf(), Shelf { cache: Some(new) }))
+        // Without room for new tables it stays as it is.
+        let new = Arc::new(Cache::new(&kept.budget, options_of(bytes)).ok()?);
+        kept.balance.begin(&new, &kept.pool, bytes);
+        Some(Exchange { new })
+    }
+
+    /// Objects begin anew, empty, for views from now on. Returns the shelf that is not used any more, to be emptied once no view leads there.
+    pub(crate) fn exchange(&self, exchange: Exchange) -> Shelf {
+        let kept = self.kept.as_ref().expect("what is switched off is not exchanged");
+        let new = Shelf { cache: Some(exchange.new) };
+        let before = std::mem::replace(&mut *kept.shelf(), new);
+        let counted = before.cache.as_ref().map(|cache| cache.stats()).unwrap_or_default();
+        let mut earlier = kept.earlier();
+        *earlier = sum_of(&earlier, counted);
+        before
     }
 
     /// For tests: objects have so many parts of the whole from now on.
@@ -164,12 +186,20 @@ impl Objects {
     fn share_of(&self, parts: u64) {
         let kept = self.kept.as_ref().expect("they are not switched off");
         kept.balance.set_share(parts);
-        kept.balance.begin(&kept.cache(), kept.budget.limit_bytes());
+        kept.balance.begin(&kept.cache(), &kept.pool, kept.budget.limit_bytes());
     }
 
-    /// Counters of the cache, and how memory was divided; `None` where objects are switched off.
+    /// For tests: ghost hits of objects and of pages, those that were weighed already, and those that there were.
+    #[cfg(test)]
+    fn returns(&self) -> [(u64, u64); 2] {
+        let kept = self.kept.as_ref().expect("they are not switched off");
+        [kept.balance.seen(), (kept.cache().turnover().returns, kept.pool.turnover().returns)]
+    }
+
+    /// Counters of the caches that there were, sizes of the one that there is, and how memory was divided; `None` where objects are switched off.
     pub(crate) fn stats(&self) -> Option<(CacheStats, balance::Moves)> {
-        self.kept.as_ref().map(|kept| (kept.cache().stats(), kept.balance.moves()))
+        let kept = self.kept.as_ref()?;
+        Some((sum_of(&kept.earlier(), kept.cache().stats()), kept.balance.moves()))
     }
 }
 
@@ -177,32 +207,33 @@ impl Shelf {
     /// The value of an index key as of `at`, if it is kept. Nothing above the runs has a version for that moment.
     pub(crate) fn get(&self, key: &[u8], at: Glsn, budget: &Budget) -> Result<Option<Value>, OutOfBudget> {
         let Some(cache) = &self.cache else { return Ok(None) };
+        let see = |entry: plimsoll_memory::cache::Value<'_>, leased: u64| {
+            let len = entry.len() - GLSN_BYTES;
+            // Memory for a large one is had first, and not while the cache keeps the entry in its place.
+            (version_of(entry) <= at).then(|| match is_free(len as u64) || len as u64 <= leased {
+                true => Seen::Value(copy(entry, len)),
+                false => Seen::Large(len as u64),
+            })
+        };
         let mut lease = None;
-        let mut leased = 0;
+        let mut seen = cache.read_if(key, |entry| see(entry, 0));
         loop {
-            let seen = cache.read(key, |entry| {
-                let len = entry.len() - GLSN_BYTES;
-                // Memory for a large one is had first, and not while the cache keeps the entry in its place.
-                if version_of(entry) > at {
-                    Seen::Younger
-                } else if is_free(len as u64) || len as u64 <= leased {
-                    Seen::Value(copy(entry, len))
-                } else {
-                    Seen::Large(len as u64)
-                }
-            });
             match seen {
-                None | Some(Seen::Younger) => return Ok(None),
+                None => return Ok(None),
                 Some(Seen::Value(bytes)) => return Ok(Some(Value::charged(bytes, lease))),
-                Some(Seen::Large(len)) => (lease, leased) = (charge(budget, len)?, len),
+                Some(Seen::Large(len)) => {
+                    lease = charge(budget, len)?;
+                    // The second look of the same read.
+                    seen = cache.peek(key, |entry| see(entry, len)).flatten();
+                }
             }
         }
     }
 
     /// Whether a value of an index key as of `at` is kept; as for [`Shelf::get`].
     pub(crate) fn contains(&self, key: &[u8], at: Glsn) -> bool {
-        let version = self.cache.as_ref().and_then(|cache| cache.read(key, version_of));
-        version.is_some_and(|version| version <= at)
+        let is_kept = |entry: plimsoll_memory::cache::Value<'_>| (version_of(entry) <= at).then_some(());
+        self.cache.as_ref().is_some_and(|cache| cache.read_if(key, is_kept).is_some())
     }
 
     /// Gives back all that can be given back: for one that is not used any more but by views of the past.
@@ -219,6 +250,10 @@ impl Kept {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn earlier(&self) -> MutexGuard<'_, CacheStats> {
+        self.earlier.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn cache(&self) -> Arc<Cache> {
         let shelf = self.shelf();
         Arc::clone(shelf.cache.as_ref().expect("there is one wherever objects are not switched off"))
@@ -230,13 +265,30 @@ fn most_of(budget_bytes: u64) -> u64 {
     (budget_bytes / WHOLE * MAX_SHARE).min(64 << 30)
 }
 
+/// A cache for objects of a budget of so many bytes.
+fn options_of(budget_bytes: u64) -> CacheOptions {
+    let mut options = CacheOptions::of_bytes(most_of(budget_bytes));
+    options.largest_part = LARGEST_PART;
+    options
+}
+
+/// What was counted by an earlier cache and by the one that there is; sizes are those of the latter.
+fn sum_of(earlier: &CacheStats, mut now: CacheStats) -> CacheStats {
+    now.hits += earlier.hits;
+    now.misses += earlier.misses;
+    now.insertions += earlier.insertions;
+    now.refusals += earlier.refusals;
+    now.evictions += earlier.evictions;
+    now.returns += earlier.returns;
+    now.moved_bytes += earlier.moved_bytes;
+    now
+}
+
 /// What a look at an entry came to.
 enum Seen {
     Value(Vec<u8>),
     /// So many bytes, for which memory has to be had first.
     Large(u64),
-    /// It is of a younger version than was asked for.
-    Younger,
 }
 
 fn version_of(entry: plimsoll_memory::cache::Value<'_>) -> Glsn {

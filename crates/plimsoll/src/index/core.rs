@@ -254,11 +254,14 @@ impl Core {
     /// Gives the objects their share of a budget of `bytes`; where they have to begin anew, views do so with them.
     pub(crate) fn resize_objects(&self, bytes: u64) {
         let objects = &self.ground.objects;
-        let _record = lock(&self.record);
-        let Some(before) = objects.resize(bytes) else { return };
+        // Entries leave while others work; only the exchange itself is part of the record.
+        let Some(exchange) = objects.resize(bytes) else { return };
+        let record = lock(&self.record);
+        let before = objects.exchange(exchange);
         let set = self.view().set + 1;
         objects.begin_runs(set);
         self.swap_view(|view| (view.set, view.shelf) = (set, objects.shelf()));
+        drop(record);
         before.empty();
     }
 

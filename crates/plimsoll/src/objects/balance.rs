@@ -92,10 +92,10 @@ fn weigh(objects: &Turnover, object_hits: u64, pages: &Turnover, page_hits: u64)
 
 impl Balance {
     /// Objects get their share of `bytes`, at first the least; how much that is. Weighing begins anew.
-    pub(crate) fn begin(&self, cache: &Cache, bytes: u64) -> u64 {
+    pub(crate) fn begin(&self, cache: &Cache, pool: &Pool, bytes: u64) -> u64 {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.share = state.share.max(MIN_SHARE);
-        state.objects_seen = cache.turnover().returns;
+        (state.objects_seen, state.pages_seen) = (cache.turnover().returns, pool.turnover().returns);
         let wanted = (bytes / WHOLE * state.share).max(LEAST_BYTES);
         cache.set_memory(wanted);
         wanted
@@ -129,13 +129,21 @@ impl Balance {
         }
         let wanted = (step * state.share).max(LEAST_BYTES);
         if wanted.abs_diff(objects.limit_bytes) > total / TOLERANCE {
-            cache.set_memory(wanted);
+            // A little each time: a reader does this, and others fill meanwhile.
+            cache.approach_memory(wanted);
         }
     }
 
     #[cfg(test)]
     pub(crate) fn set_share(&self, parts: u64) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).share = parts;
+    }
+
+    /// For tests: ghost hits of objects and of pages that were weighed already.
+    #[cfg(test)]
+    pub(crate) fn seen(&self) -> (u64, u64) {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        (state.objects_seen, state.pages_seen)
     }
 
     /// How often memory was moved.
