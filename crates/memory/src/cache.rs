@@ -14,9 +14,8 @@
 //!
 //! Laws:
 //! 1. Segments in use never exceed the limit, at no moment and with however many threads.
-//! 2. A hit takes no lock (but for the 65th reader at once): it claims a line of its own ([`readers`]), copies, frees it, and counts a touch unless there are
-//!    three already.
-//!    What a reader looks at stays as it is; a reader that stalls holds back the segments of one entry.
+//! 2. A hit takes no lock (but for the 65th reader at once): it claims a line of its own ([`readers`]), counts a touch unless there are three already,
+//!    copies, and frees the line. What a reader looks at stays as it is; a reader that stalls holds back the segments of one entry.
 //! 3. Dropping everything at any moment changes no answer but found to not found. What was removed or replaced is never found again. An
 //!    entry that is moved in steps, because it is long, is not found while it moves.
 //! 4. The order of locks: a load's, the cache's, the budget's. The cache asks the budget for free chunks only.
@@ -48,7 +47,7 @@ mod tests;
 
 use std::cell::Cell;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -67,7 +66,7 @@ use loads::{Loads, Turn};
 pub use policy::Eviction;
 use policy::Queue;
 use queue::{Ring, offset_of, sequence_of};
-use readers::{Hold, Readers, Span};
+use readers::{Readers, Reading, Span};
 use segments::{Owner, Segments};
 use slot::Slot;
 
@@ -89,7 +88,8 @@ pub enum Counting {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CacheOptions {
-    /// The number: bytes, at least [`MIN_CACHE_BYTES`]. With [`Counting::Everything`] rounded down to whole segments.
+    /// The number: bytes, at least [`MIN_CACHE_BYTES`]. With [`Counting::Everything`] all that the budget counts out for the cache is no more than
+    /// that, but for a cache below 512 KiB, which may hold a chunk of which it uses only a part.
     pub memory_bytes: u64,
     /// The most that [`Cache::set_memory`] may ask for later: the tables are made for it. At least `memory_bytes`.
     pub max_bytes: u64,
@@ -233,8 +233,7 @@ impl Cache {
         tables.grow(pages.heap_bytes())?;
         let largest_part = (options.largest_part * 65_536.0) as u64;
         let mut keeper = Keeper::new(owner, pages, options.eviction.policy(), measure, largest_part);
-        let segment_bytes = limit_bytes.saturating_sub(tables.bytes()).max(keeper.least_bytes(&shared));
-        keeper.owner.set_limit(segment_bytes as usize / shared.segments.bytes());
+        keeper.owner.set_limit(keeper.limit_for(&shared, limit_bytes.saturating_sub(tables.bytes())));
         keeper.owner.end_shrinking();
         let inner = Arc::new(Inner {
             shared,
@@ -385,8 +384,7 @@ impl Cache {
     /// Changes the number, up to [`CacheOptions::max_bytes`]; evicts what is too much, what was used least first, and gives it back to the budget.
     /// Others use the cache meanwhile. With [`Counting::Everything`] only.
     ///
-    /// Returns the number that holds from now on: more than was asked for where that does not suffice for the tables, for an index of
-    /// the size that it has grown to, and for some entries. The index does not shrink.
+    /// Returns the number that holds from now on: more than was asked for where that does not suffice for the tables and for some entries.
     pub fn set_memory(&self, memory_bytes: u64) -> u64 {
         while !self.approach_memory(memory_bytes).1 {}
         self.inner.limit_bytes(&self.inner.lock())
@@ -409,7 +407,7 @@ impl Cache {
             held_bytes: (keeper.owner.used() * shared.segments.bytes()) as u64 + self.inner.tables.bytes(),
             limit_bytes: self.inner.limit_bytes(&keeper),
             returns: keeper.counters.returns,
-            window_bytes: keeper.limit(shared) / 10 * 9,
+            window_bytes: keeper.window_bytes(shared),
         }
     }
 
@@ -424,13 +422,14 @@ impl Cache {
         let (hits, misses) = shared.readers.hits_and_misses();
         let keeper = self.inner.lock();
         let mut ghosts = 0;
-        keeper.pages.for_each(&shared.segments, |slot| ghosts += u64::from(slot.kind() == slot::Kind::Ghost));
+        let count = |slot: Slot| slot.ghosts().iter().filter(|ghost| !ghost.is_none()).count() as u64;
+        keeper.pages.for_each(&shared.segments, |slot| ghosts += count(slot));
         let (live_bytes, dead_bytes) = keeper.live_and_dead_bytes();
         let bytes = |segments: usize| (segments * shared.segments.bytes()) as u64;
         let counters = keeper.counters;
         CacheStats {
             hits: hits + counters.hits,
-            misses,
+            misses: misses + counters.misses,
             insertions: counters.insertions,
             refusals: counters.refusals,
             evictions: counters.evictions,
@@ -510,43 +509,42 @@ impl Inner {
 
     #[inline]
     fn read<R>(&self, key: &[u8], look: impl FnOnce(Value<'_>) -> Option<R>) -> Option<R> {
-        let found = self.find(key, true, look);
-        if found.is_none() {
-            self.shared.readers.count_miss(hint());
-        }
-        found
+        self.find(key, true, look)
     }
 
-    /// What `look` makes of the value; a hit and a touch if `counts` and it makes something of it.
+    /// What `look` makes of the value. If `counts`, the entry is touched, and it is a hit if `look` makes something of it.
     #[inline]
     fn find<R>(&self, key: &[u8], counts: bool, look: impl FnOnce(Value<'_>) -> Option<R>) -> Option<R> {
         let shared = &self.shared;
         let hash = shared.hash(key);
         loop {
             let changes = shared.index.changes();
-            match shared.search(key, hash) {
-                Found::Here { slot, word, placed, reading } => {
-                    if placed.expires_at().is_some_and(|at| at <= self.now()) {
-                        return None;
-                    }
-                    let result = look(Value::new(placed));
-                    if counts && result.is_some() {
-                        reading.count_hit();
-                        touch(slot, word);
-                    }
-                    return result;
-                }
-                Found::Crowded => return self.find_under_lock(key, hash, counts, look),
+            let Some(reading) = shared.readers.begin(hint()) else {
+                return self.find_under_lock(key, hash, counts, look);
+            };
+            let result = match shared.search(&reading, key, hash, counts) {
+                Found::Here(placed) => match placed.expires_at() {
+                    Some(at) if at <= self.now() => None,
+                    _ => look(Value::new(placed)),
+                },
                 // Entries may have been on their way from one page of the index to another.
-                Found::Nothing if changes.is_multiple_of(2) && shared.index.changes() == changes => return None,
-                Found::Nothing => std::hint::spin_loop(),
-                Found::Moved => {}
+                Found::Nothing if changes.is_multiple_of(2) && shared.index.changes() == changes => None,
+                Found::Nothing => {
+                    std::hint::spin_loop();
+                    continue;
+                }
+                Found::Moved => continue,
+            };
+            if counts {
+                match &result {
+                    Some(_) => reading.count_hit(),
+                    None => reading.count_miss(),
+                }
             }
+            return result;
         }
     }
-}
 
-impl Inner {
     /// As `find`, for one reader more than there are lines: nobody may wait for a line, since the one who waits may be the one who has them.
     #[cold]
     fn find_under_lock<R>(
@@ -557,18 +555,19 @@ impl Inner {
         look: impl FnOnce(Value<'_>) -> Option<R>,
     ) -> Option<R> {
         let keeper = self.lock();
-        let (slot, placed) = keeper.find(&self.shared, hash, key)?;
-        if placed.expires_at().is_some_and(|at| at <= keeper.now) {
-            return None;
-        }
-        let copy = Value::new(placed).to_vec();
-        let word = Slot(slot.load(Ordering::Relaxed));
+        let copy = keeper.find(&self.shared, hash, key).and_then(|(slot, placed)| {
+            if counts {
+                touch(slot, Slot(slot.load(Ordering::Relaxed)));
+            }
+            let is_there = placed.expires_at().is_none_or(|at| at > keeper.now);
+            is_there.then(|| Value::new(placed).to_vec())
+        });
         // Not under the lock: who looks may want to enter something.
         drop(keeper);
-        let result = look(Value::copied(&copy));
-        if counts && result.is_some() {
-            touch(slot, word);
-            self.lock().counters.hits += 1;
+        let result = copy.and_then(|copy| look(Value::copied(&copy)));
+        if counts {
+            let counters = &mut self.lock().counters;
+            *if result.is_some() { &mut counters.hits } else { &mut counters.misses } += 1;
         }
         result
     }
@@ -576,7 +575,7 @@ impl Inner {
 
 /// Counts a touch, unless anything about the entry has changed meanwhile: one more or less is no harm.
 #[inline]
-fn touch(slot: &std::sync::atomic::AtomicU64, word: Slot) {
+fn touch(slot: &AtomicU64, word: Slot) {
     if let Some(touched) = word.touched() {
         // Relaxed: nothing is handed over.
         let _ = slot.compare_exchange(word.0, touched.0, Ordering::Relaxed, Ordering::Relaxed);
@@ -585,34 +584,31 @@ fn touch(slot: &std::sync::atomic::AtomicU64, word: Slot) {
 
 /// What a reader found.
 enum Found<'a> {
-    Here {
-        slot: &'a std::sync::atomic::AtomicU64,
-        word: Slot,
-        placed: Placed<'a>,
-        reading: readers::Reading<'a>,
-    },
+    /// The reader's line holds the entry, and uses the index no more.
+    Here(Placed<'a>),
     Nothing,
     /// A slot changed under its eyes: search again.
     Moved,
-    /// Every line is taken.
-    Crowded,
 }
 
 impl Shared {
     #[inline]
-    fn search<'a>(&'a self, key: &[u8], hash: u64) -> Found<'a> {
+    fn search<'a>(&'a self, reading: &'a Reading<'_>, key: &[u8], hash: u64, touches: bool) -> Found<'a> {
         for slot in self.index.slots(&self.segments, hash) {
             // Acquire: pairs with the Release of whoever entered or moved the entry; its bytes were written before.
             let word = Slot(slot.load(Ordering::Acquire));
             let Some(queue) = word.entry_for(hash) else {
                 continue;
             };
-            let (placed, reading) = match self.hold(slot, word, queue) {
-                Ok(held) => held,
-                Err(found) => return found,
+            let Some((placed, span)) = self.hold(reading, slot, word, queue) else {
+                return Found::Moved;
             };
             if placed.key() == key {
-                return Found::Here { slot, word, placed, reading };
+                if touches {
+                    touch(slot, word);
+                }
+                reading.leave_index(span);
+                return Found::Here(placed);
             }
         }
         Found::Nothing
@@ -623,31 +619,32 @@ impl Shared {
     #[inline]
     fn hold<'a>(
         &'a self,
-        slot: &std::sync::atomic::AtomicU64,
+        reading: &'a Reading<'_>,
+        slot: &AtomicU64,
         word: Slot,
         queue: Queue,
-    ) -> Result<(Placed<'a>, readers::Reading<'a>), Found<'a>> {
+    ) -> Option<(Placed<'a>, Span)> {
         let first = sequence_of(&self.segments, word.place());
         // Before the second look at the slot: as long as the slot means the entry, the ring leads to its segment.
         let segment = self.ring(queue).get(first);
         // SeqCst: the second of the reader's two steps.
         let is_meant = || Slot(slot.load(Ordering::SeqCst)).is_same_entry(word);
-        let reading = match self.readers.hold(hint(), Span { queue, first, count: 1 }, is_meant) {
-            Hold::Held(reading) => reading,
-            Hold::Gone => return Err(Found::Moved),
-            Hold::Crowded => return Err(Found::Crowded),
-        };
-        // SAFETY: the slot meant this entry after the line was claimed, so its first segment is not written until `reading` is dropped. If the
-        // entry has more segments, the line is extended and the slot looked at once more before anybody sees the value.
+        let mut span = Span { queue, first, count: 1 };
+        reading.hold(span);
+        if !is_meant() {
+            return None;
+        }
+        // SAFETY: the slot meant this entry after the line said so, so its first segment is not written until `reading` is dropped or says something
+        // else. If the entry has more segments, the line is extended and the slot looked at once more before anybody sees the value.
         let placed = unsafe { Placed::at(&self.segments, queue, segment, offset_of(&self.segments, word.place())) };
-        let count = placed.segment_count();
-        if count > 1 {
-            reading.extend(Span { queue, first, count });
+        span.count = placed.segment_count();
+        if span.count > 1 {
+            reading.hold(span);
             if !is_meant() {
-                return Err(Found::Moved);
+                return None;
             }
         }
-        Ok((placed, reading))
+        Some((placed, span))
     }
 }
 

@@ -3,18 +3,21 @@
 //! The index is a row of pages, each a segment of buckets of eight slots (a cache line). The topmost bits of a hash choose a *cell*;
 //! cells lie side by side in pages; a page that gets crowded and its neighbour share with a third, so growing never stops the world
 //! and pages stay between two thirds and full. The lowest bits choose a bucket, and the tag another: a key stands in one of its two.
-//! Buckets do not depend on the page, so that a slot can move to another page without its key.
+//! Buckets do not depend on the page, so that a slot can move to another page without its key. Where both buckets of a key are full, one of
+//! their entries moves to its other one. A page whose neighbours can take over what it holds gives its segment back.
 //!
 //! Laws:
-//! 1. Only whoever holds the cache's lock writes slots, but for one thing: a reader may count a touch in a slot, by compare-and-exchange.
-//! 2. Ghosts live in what entries leave free; entries never make way for ghosts.
-//! 3. A reader that finds nothing while pages share looks again (`changes`).
+//! 1. Only whoever holds the cache's lock writes slots, but for one thing: a reader may count a touch in a slot, by compare-and-exchange, while its line
+//!    says that it uses the index ([`super::readers`]).
+//! 2. Ghosts live in what entries leave free, two in a slot; entries never make way for ghosts.
+//! 3. A reader that finds nothing while slots move looks again (`changes`).
+//! 4. A page that was given up is not written by others as long as a reader may look at it.
 #![allow(unsafe_code, reason = "the pages are segments seen as atomics")]
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::segments::Segments;
-use super::slot::{Kind, PLACE_MASK, Slot};
+use super::slot::{Ghost, Kind, Slot};
 
 /// Slots of a bucket: one cache line.
 const BUCKET: usize = 8;
@@ -22,8 +25,14 @@ const BUCKET: usize = 8;
 /// The most cells; their number must fit in a slot's tag, with room to tell entries apart.
 const MAX_CELLS: usize = 1 << 20;
 
-/// A page is crowded once so many parts of a hundred of its slots are entries.
-const CROWDED_PERCENT: usize = 45;
+/// A page is crowded once so many parts of a hundred of its slots are entries. Ghosts have the rest: one or two for each entry.
+const CROWDED_PERCENT: usize = 75;
+
+/// A page is spare if its neighbours would have no more of their slots in use after taking over what it holds.
+const MERGED_PERCENT: usize = 64;
+
+/// Ghosts that died no longer ago than so many ticks count.
+pub(super) const GHOST_TICKS: u64 = 32;
 
 /// No bucket of the two has room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,19 +75,32 @@ impl Index {
     /// The slots in which a key with this hash can be.
     #[inline]
     pub(super) fn slots<'a>(&self, segments: &'a Segments, hash: u64) -> impl Iterator<Item = &'a AtomicU64> {
-        let [first, second] = self.buckets_of(segments, hash);
-        first.iter().chain(second)
+        let place = self.place_of(segments, hash);
+        place.bucket(0).iter().chain(place.bucket(1))
     }
 
     #[inline]
-    fn buckets_of<'a>(&self, segments: &'a Segments, hash: u64) -> [&'a [AtomicU64]; 2] {
-        // Acquire: pairs with the Release in `Pages`: the page was zeroed before.
-        let page = self.cells[(hash >> self.cell_shift) as usize].load(Ordering::Acquire);
-        // SAFETY: cells name segments that belong to the index.
+    fn place_of<'a>(&self, segments: &'a Segments, hash: u64) -> Place<'a> {
+        // SeqCst: a reader's second step, after its line says that it uses the index. Also an Acquire, which pairs with the Release in `Pages`:
+        // the page was zeroed before.
+        let page = self.cells[(hash >> self.cell_shift) as usize].load(Ordering::SeqCst);
+        // SAFETY: cells name segments that belong to the index, and readers keep a page that is given up from others ([`super::readers`]).
         let slots = unsafe { segments.words(page) };
-        let first = hash as usize & (self.buckets - 1);
-        let second = self.other_bucket(first, hash);
-        [&slots[first * BUCKET..][..BUCKET], &slots[second * BUCKET..][..BUCKET]]
+        self.place_in(slots, hash as usize & (self.buckets - 1), hash)
+    }
+
+    #[inline]
+    fn place_in<'a>(&self, slots: &'a [AtomicU64], bucket: usize, hash: u64) -> Place<'a> {
+        Place { slots, buckets: [bucket, self.other_bucket(bucket, hash)] }
+    }
+
+    /// Moves slots: meanwhile nobody believes that there is nothing.
+    fn change<R>(&self, change: impl FnOnce() -> R) -> R {
+        // AcqRel on both: pairs with `Index::changes`.
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        let changed = change();
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        changed
     }
 
     /// The other bucket of a key of which only the topmost bits of the hash are known.
@@ -91,6 +113,44 @@ impl Index {
     }
 }
 
+/// Where a key can stand: two buckets of a page.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    slots: &'a [AtomicU64],
+    buckets: [usize; 2],
+}
+
+impl<'a> Place<'a> {
+    #[inline]
+    fn bucket(&self, which: usize) -> &'a [AtomicU64] {
+        &self.slots[self.buckets[which] * BUCKET..][..BUCKET]
+    }
+
+    /// A slot that is no entry's, in the bucket that has fewer of them: an empty one, or else the one whose ghosts are oldest.
+    fn room(&self, now: u64) -> Option<&'a AtomicU64> {
+        let entries = |which| self.bucket(which).iter().filter(|slot| is_entry(load(slot))).count();
+        let roomier = self.bucket(usize::from(entries(1) < entries(0)));
+        let age = |slot: &&AtomicU64| {
+            let ghosts = load(slot).ghosts().into_iter().filter(|ghost| !ghost.is_none());
+            ghosts.map(|ghost| ghost.age(now)).min().unwrap_or(u64::MAX)
+        };
+        roomier.iter().filter(|slot| !is_entry(load(slot))).max_by_key(age)
+    }
+}
+
+fn load(slot: &AtomicU64) -> Slot {
+    Slot(slot.load(Ordering::Relaxed))
+}
+
+fn is_entry(slot: Slot) -> bool {
+    matches!(slot.kind(), Kind::Entry(_))
+}
+
+/// Whether a ghost is none, or died too long ago to count.
+fn is_stale(ghost: Ghost, now: u64) -> bool {
+    ghost.is_none() || ghost.age(now) > GHOST_TICKS
+}
+
 /// A page of the index.
 #[derive(Clone, Copy, Debug)]
 struct Page {
@@ -101,12 +161,21 @@ struct Page {
     entries: usize,
 }
 
+impl Page {
+    /// Has these cells from now on, beside those that it has and that nobody else takes.
+    fn take_over(&mut self, index: &Index, start: usize, end: usize) {
+        (self.first_cell, self.cells) = (start, end - start);
+        // Release: pairs with the load in `place_of`.
+        index.cells[start..end].iter().for_each(|cell| cell.store(self.segment, Ordering::Release));
+    }
+}
+
 /// The writer's part. Under the cache's lock.
 pub(super) struct Pages {
     /// In the order of their cells.
     pages: Vec<Page>,
-    /// Ghosts younger than this, in words that left the small queue, count.
-    pub(super) ghost_age_max: u64,
+    /// The page that is looked at next, whether it is spare.
+    next: usize,
 }
 
 impl Pages {
@@ -116,7 +185,7 @@ impl Pages {
         let mut pages = Vec::with_capacity(max_segments.min(index.cells.len()));
         pages.push(Page { segment, first_cell: 0, cells: index.cells.len(), entries: 0 });
         index.cells.iter().for_each(|cell| cell.store(segment, Ordering::Release));
-        Self { pages, ghost_age_max: 0 }
+        Self { pages, next: 0 }
     }
 
     /// Heap memory.
@@ -140,27 +209,63 @@ impl Pages {
         page.entries * 100 >= index.buckets * BUCKET * CROWDED_PERCENT
     }
 
-    fn is_stale(&self, ghost: Slot, now: u64) -> bool {
-        now.wrapping_sub(ghost.place()) & PLACE_MASK > self.ghost_age_max
-    }
-
     /// Takes the ghost of a key with this hash, if there is one that still counts.
     pub(super) fn take_ghost(&self, index: &Index, segments: &Segments, hash: u64, now: u64) -> bool {
         let mut found = false;
         for slot in index.slots(segments, hash) {
-            let ghost = Slot(slot.load(Ordering::Relaxed));
-            if ghost.kind() == Kind::Ghost && ghost.has_tag_of(hash) {
-                found |= !self.is_stale(ghost, now);
-                slot.store(0, Ordering::Relaxed);
+            let before = load(slot);
+            let after = before.map_ghosts(|ghost| {
+                let taken = ghost.is_of(hash);
+                found |= taken && !is_stale(ghost, now);
+                !taken
+            });
+            if after != before {
+                slot.store(after.0, Ordering::Relaxed);
             }
         }
         found
     }
 
+    /// An entry of this hash leaves its slot, and a ghost is left of it.
+    pub(super) fn bury(&mut self, index: &Index, segments: &Segments, hash: u64, slot: &AtomicU64, now: u64) {
+        let place = index.place_of(segments, hash);
+        let in_first = place.bucket(0).iter().any(|other| std::ptr::eq(other, slot));
+        let ghost = Ghost::new(hash, now);
+        let beside = place.bucket(usize::from(!in_first)).iter().filter(|slot| load(slot).kind() == Kind::Ghosts);
+        let mut shared = beside.filter_map(|other| {
+            let both = load(other).with_ghost(ghost, |other| is_stale(other, now))?;
+            Some((other, both))
+        });
+        let left = match shared.next() {
+            Some((other, both)) => {
+                other.store(both.0, Ordering::Relaxed);
+                Slot::EMPTY
+            }
+            None => Slot::EMPTY.with_ghost(ghost, Ghost::is_none).expect("an empty slot has room for a ghost"),
+        };
+        // Release: pairs with the readers' second look at the slot.
+        slot.store(left.0, Ordering::Release);
+        self.forget(index, hash);
+    }
+
+    /// Forgets ghosts that do not count any more, in a part of the pages that depends on the tick: in all of them before a tick comes again.
+    pub(super) fn forget_ghosts(&self, segments: &Segments, now: u64) {
+        for page in self.pages.iter().skip((now % GHOST_TICKS) as usize).step_by(GHOST_TICKS as usize) {
+            // SAFETY: pages are segments that belong to the index.
+            for slot in unsafe { segments.words(page.segment) } {
+                let before = load(slot);
+                let after = before.map_ghosts(|ghost| !is_stale(ghost, now));
+                if after != before {
+                    slot.store(after.0, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
     /// Enters an entry.
     ///
     /// # Errors
-    /// Both buckets are full of entries; nothing is changed.
+    /// Both buckets are full of entries, and so are the others of these; nothing is changed.
     pub(super) fn insert(
         &mut self,
         index: &Index,
@@ -169,7 +274,8 @@ impl Pages {
         entry: Slot,
         now: u64,
     ) -> Result<(), Full> {
-        let slot = self.room_in(index.buckets_of(segments, hash), now).ok_or(Full)?;
+        let place = index.place_of(segments, hash);
+        let slot = place.room(now).or_else(|| Self::make_room(index, place)).ok_or(Full)?;
         // Release: the entry's bytes were written before; pairs with the reader's Acquire.
         slot.store(entry.0, Ordering::Release);
         let page = self.page_of(index, hash);
@@ -177,24 +283,22 @@ impl Pages {
         Ok(())
     }
 
+    /// Moves an entry of two full buckets to its other bucket; the slot that it leaves.
+    fn make_room<'a>(index: &Index, place: Place<'a>) -> Option<&'a AtomicU64> {
+        let mut slots = place.buckets.into_iter().flat_map(|bucket| (bucket * BUCKET..).take(BUCKET));
+        let (from, to) = slots.find_map(|at| {
+            let from = &place.slots[at];
+            let others = index.place_in(place.slots, at / BUCKET, load(from).hash_top()).bucket(1);
+            Some((from, others.iter().find(|slot| !is_entry(load(slot)))?))
+        })?;
+        index.change(|| to.store(from.swap(0, Ordering::Relaxed), Ordering::Release));
+        Some(from)
+    }
+
     /// An entry of this hash has left its slot.
     pub(super) fn forget(&mut self, index: &Index, hash: u64) {
         let page = self.page_of(index, hash);
         self.pages[page].entries -= 1;
-    }
-
-    /// An empty slot of the emptier bucket, or else the oldest ghost's.
-    fn room_in<'a>(&self, buckets: [&'a [AtomicU64]; 2], now: u64) -> Option<&'a AtomicU64> {
-        let load = |slot: &AtomicU64| Slot(slot.load(Ordering::Relaxed));
-        let is_empty = |slot: &&AtomicU64| load(slot).kind() == Kind::Empty;
-        let [first, second] = buckets;
-        let empty = |bucket: &[AtomicU64]| bucket.iter().filter(is_empty).count();
-        let roomier = if empty(second) > empty(first) { second } else { first };
-        let age = |slot: &&AtomicU64| now.wrapping_sub(load(slot).place()) & PLACE_MASK;
-        roomier.iter().find(is_empty).or_else(|| {
-            let ghosts = first.iter().chain(second).filter(|slot| load(slot).kind() == Kind::Ghost);
-            ghosts.max_by_key(age)
-        })
     }
 
     /// Shares the page of this hash, and a neighbour's if there is one, with a new page in `segment`. Entries for which no bucket has room
@@ -216,22 +320,74 @@ impl Pages {
         }
         let mut lost = Vec::new();
         clear_page(segments, segment);
-        // Release on both: pairs with `Index::changes`.
-        index.changes.fetch_add(1, Ordering::AcqRel);
-        self.pages.insert(first + 1, Page { segment, first_cell: 0, cells: 0, entries: 0 });
-        let shared = first..first + sharing + 1;
-        for (place, page) in shared.clone().enumerate() {
-            let (start, end) = (from + cells * place / (sharing + 1), from + cells * (place + 1) / (sharing + 1));
-            let page = &mut self.pages[page];
-            (page.first_cell, page.cells) = (start, end - start);
-            index.cells[start..end].iter().for_each(|cell| cell.store(page.segment, Ordering::Release));
-        }
-        // Nothing stands in the new page that would have to leave it.
-        for page in shared.filter(|page| *page != first + 1) {
-            self.move_out(index, segments, page, now, &mut lost);
-        }
-        index.changes.fetch_add(1, Ordering::AcqRel);
+        index.change(|| {
+            self.pages.insert(first + 1, Page { segment, first_cell: 0, cells: 0, entries: 0 });
+            let shared = first..first + sharing + 1;
+            for (place, page) in shared.clone().enumerate() {
+                let (start, end) = (from + cells * place / (sharing + 1), from + cells * (place + 1) / (sharing + 1));
+                self.pages[page].take_over(index, start, end);
+            }
+            // Nothing stands in the new page that would have to leave it.
+            for page in shared.filter(|page| *page != first + 1) {
+                self.move_out(index, segments, page, now, &mut lost);
+            }
+        });
         Some(lost)
+    }
+
+    /// Looks at one page after the other, each time that it is asked; whether this one's neighbours could take over what it holds.
+    pub(super) fn next_spare(&mut self, index: &Index) -> Option<usize> {
+        let at = self.next % self.pages.len();
+        self.next = at + 1;
+        let most = index.buckets * BUCKET * MERGED_PERCENT / 100;
+        let entries: usize = self.neighbourhood(at).map(|page| self.pages[page].entries).sum();
+        let cells: usize = self.neighbourhood(at).map(|page| self.pages[page].cells).sum();
+        let largest = self.after_merge(at).into_iter().flatten().map(|(_, start, end)| end - start).max()?;
+        (entries * largest <= most * cells).then_some(at)
+    }
+
+    fn neighbourhood(&self, at: usize) -> std::ops::Range<usize> {
+        at.saturating_sub(1)..(at + 2).min(self.pages.len())
+    }
+
+    /// Which cells the neighbours of a page have once it is gone: page, first cell, end. As even as can be.
+    fn after_merge(&self, at: usize) -> [Option<(usize, usize, usize)>; 2] {
+        let around = self.neighbourhood(at);
+        let start = self.pages[around.start].first_cell;
+        let last = self.pages[around.end - 1];
+        let (end, gone) = (last.first_cell + last.cells, self.pages[at]);
+        match around.len() {
+            1 => [None; 2],
+            2 => [Some((if around.start == at { at + 1 } else { at - 1 }, start, end)), None],
+            _ => {
+                let middle = ((start + end) / 2).clamp(gone.first_cell, gone.first_cell + gone.cells);
+                [Some((at - 1, start, middle)), Some((at + 1, middle, end))]
+            }
+        }
+    }
+
+    /// Lets the neighbours of a spare page take over what it holds. Returns its segment, at which readers may still look, and lost entries as
+    /// [`Pages::grow`] does.
+    pub(super) fn merge(&mut self, index: &Index, segments: &Segments, at: usize, now: u64) -> (u32, Vec<Slot>) {
+        let neighbours = self.after_merge(at);
+        let mut lost = Vec::new();
+        index.change(|| {
+            // It has no cells from here on: all that stands in it belongs elsewhere. An empty range sorts before the one that begins there.
+            self.pages[at].cells = 0;
+            for (page, start, end) in neighbours.into_iter().flatten() {
+                self.pages[page].take_over(index, start, end);
+                if page > at {
+                    self.pages[at].first_cell = start;
+                }
+            }
+            if at + 1 == self.pages.len() {
+                // Behind all cells.
+                self.pages[at].first_cell = index.cells.len();
+            }
+            self.move_out(index, segments, at, now, &mut lost);
+            debug_assert_eq!(self.pages[at].entries, 0);
+        });
+        (self.pages.remove(at).segment, lost)
     }
 
     /// The first of the pages that share, and how many they are: the page and its larger neighbour.
@@ -247,12 +403,22 @@ impl Pages {
 
     /// Moves what stands in a page and belongs elsewhere now.
     fn move_out(&mut self, index: &Index, segments: &Segments, page: usize, now: u64, lost: &mut Vec<Slot>) {
-        let source = self.pages[page];
         // SAFETY: pages are segments that belong to the index.
-        let slots = unsafe { segments.words(source.segment) };
+        let slots = unsafe { segments.words(self.pages[page].segment) };
         for (at, slot) in slots.iter().enumerate() {
-            let word = Slot(slot.load(Ordering::Relaxed));
-            if word.kind() == Kind::Empty {
+            let word = load(slot);
+            if word.kind() == Kind::Ghosts {
+                let stays =
+                    word.map_ghosts(|ghost| !is_stale(ghost, now) && self.page_of(index, ghost.hash_top()) == page);
+                if stays != word {
+                    slot.store(stays.0, Ordering::Relaxed);
+                    let moves = word.ghosts().into_iter().filter(|ghost| !is_stale(*ghost, now));
+                    for ghost in moves.filter(|ghost| !stays.ghosts().contains(ghost)) {
+                        self.settle_ghost(segments, self.page_of(index, ghost.hash_top()), at / BUCKET, ghost, now);
+                    }
+                }
+            }
+            if !is_entry(word) {
                 continue;
             }
             let to = self.page_of(index, word.hash_top());
@@ -261,27 +427,30 @@ impl Pages {
             }
             // With the touches that were counted up to now. Release: whoever finds nothing here sees that something changes.
             let word = Slot(slot.swap(0, Ordering::Release));
-            let is_entry = matches!(word.kind(), Kind::Entry(_));
-            self.pages[page].entries -= usize::from(is_entry);
-            if self.settle(index, segments, to, at / BUCKET, word, now) {
-                self.pages[to].entries += usize::from(is_entry);
-            } else if is_entry {
-                lost.push(word);
+            self.pages[page].entries -= 1;
+            // SAFETY: as above.
+            let place = index.place_in(unsafe { segments.words(self.pages[to].segment) }, at / BUCKET, word.hash_top());
+            match place.room(now) {
+                Some(room) => {
+                    room.store(word.0, Ordering::Release);
+                    self.pages[to].entries += 1;
+                }
+                None => lost.push(word),
             }
         }
     }
 
-    /// Puts a slot that stood in `bucket` of another page into this one; whether there was room.
-    fn settle(&self, index: &Index, segments: &Segments, page: usize, bucket: usize, word: Slot, now: u64) -> bool {
+    /// Puts a ghost that stood in `bucket` of another page into this one, if there is room.
+    fn settle_ghost(&self, segments: &Segments, page: usize, bucket: usize, ghost: Ghost, now: u64) {
         // SAFETY: as above.
         let slots = unsafe { segments.words(self.pages[page].segment) };
-        let other = index.other_bucket(bucket, word.hash_top());
-        let buckets = [&slots[bucket * BUCKET..][..BUCKET], &slots[other * BUCKET..][..BUCKET]];
-        let room = match word.kind() {
-            Kind::Entry(_) => self.room_in(buckets, now),
-            _ => buckets[0].iter().find(|slot| slot.load(Ordering::Relaxed) == 0),
-        };
-        room.map(|slot| slot.store(word.0, Ordering::Release)).is_some()
+        let room = slots[bucket * BUCKET..][..BUCKET].iter().find_map(|slot| {
+            let with = load(slot).with_ghost(ghost, |other| is_stale(other, now))?;
+            Some((slot, with))
+        });
+        if let Some((slot, with)) = room {
+            slot.store(with.0, Ordering::Relaxed);
+        }
     }
 
     /// Calls `each` with every slot that is not empty.

@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Shared;
 use super::entry::{Header, Placed};
-use super::index::Pages;
+use super::index::{GHOST_TICKS, Pages};
 use super::policy::{Occupancy, Policy, Queue, Verdict};
 use super::queue::{Ends, offset_of, sequence_modulus};
 use super::segments::Owner;
 use super::slot::{Kind, PLACE_MASK, Slot};
+use crate::chunk::CHUNK_BYTES;
 
 /// Segments that stay free for moves.
 const RESERVE: usize = 2;
@@ -24,6 +25,9 @@ pub(super) const BITE_BYTES: usize = 256 << 10;
 
 /// Segments beside the index, at least: of the smallest cache.
 const LEAST_SEGMENTS: usize = 12;
+
+/// Below so many chunks a limit is not a number of whole ones.
+const LEAST_WHOLE_CHUNKS: usize = 8;
 
 /// Dead bytes are cleaned away once they are more than this part of the cache.
 const DEAD_PART: u64 = 32;
@@ -71,15 +75,24 @@ pub(super) struct Counters {
     pub(super) returns: u64,
     pub(super) moved_bytes: u64,
     pub(super) entries: u64,
-    /// Look-ups that found something under the lock.
+    /// Look-ups under the lock that found something.
     pub(super) hits: u64,
+    /// And that did not.
+    pub(super) misses: u64,
 }
 
-/// A segment that left its queue while somebody read it.
+/// A segment that was given up while somebody read it.
 struct Aside {
-    queue: Queue,
-    sequence: u64,
     segment: u32,
+    readers: AsideFor,
+}
+
+/// Who may read it.
+enum AsideFor {
+    /// Those of this segment of a queue.
+    Queue { queue: Queue, sequence: u64 },
+    /// Those who use the index through these lines since it was given up.
+    Index { lines: u64 },
 }
 
 /// The writer.
@@ -93,8 +106,10 @@ pub(super) struct Keeper {
     largest_part: u64,
     aside: Vec<Aside>,
     was_full: bool,
-    /// Bytes that ever left the small queue for good.
-    bytes_evicted: u64,
+    /// The time that ghosts die at: so many times did a part of what ghosts reach back leave the small queue for good.
+    tick: u64,
+    /// Bytes that left it since the last tick.
+    bytes_since_tick: u64,
     pub(super) counters: Counters,
     /// Milliseconds; entries that expire at or before are as good as gone.
     pub(super) now: u64,
@@ -118,7 +133,8 @@ impl Keeper {
             largest_part,
             aside: Vec::with_capacity(64),
             was_full: false,
-            bytes_evicted: 0,
+            tick: 0,
+            bytes_since_tick: 0,
             counters: Counters::default(),
             now: 0,
         }
@@ -128,9 +144,13 @@ impl Keeper {
         &mut self.ends[queue as usize]
     }
 
-    /// Bytes of segments with which entries of some size can still be kept beside the index.
-    pub(super) fn least_bytes(&self, shared: &Shared) -> u64 {
-        ((self.pages.len() + LEAST_SEGMENTS) * shared.segments.bytes()) as u64
+    /// The segments of a limit of so many bytes: whole chunks, so that what is held is no more than that either, unless that would take much of a
+    /// very small cache; at least as many that entries of some size can still be kept beside the index.
+    pub(super) fn limit_for(&self, shared: &Shared, bytes: u64) -> usize {
+        let of_chunk = CHUNK_BYTES / shared.segments.bytes();
+        let segments = (bytes / shared.segments.bytes() as u64) as usize;
+        let whole = if segments < LEAST_WHOLE_CHUNKS * of_chunk { segments } else { segments / of_chunk * of_chunk };
+        whole.max(self.pages.len() + LEAST_SEGMENTS)
     }
 
     /// How many bytes there may be, in the measure that counts.
@@ -160,8 +180,22 @@ impl Keeper {
         Occupancy { small, main, limit: self.limit(shared), was_full: self.was_full }
     }
 
-    fn time_of_death(&self) -> u64 {
-        (self.bytes_evicted / 8) & PLACE_MASK
+    /// How far back ghosts reach, in bytes that left the small queue: nine tenths of the cache, as it is the main queue that returning entries would
+    /// have been in.
+    pub(super) fn window_bytes(&self, shared: &Shared) -> u64 {
+        self.limit(shared) / 10 * 9
+    }
+
+    /// Bytes leave the small queue for good.
+    fn count_evicted(&mut self, shared: &Shared, bytes: u64) {
+        let of_tick = (self.window_bytes(shared) / GHOST_TICKS).max(1);
+        self.bytes_since_tick += bytes;
+        // One entry may be many ticks' worth.
+        while self.bytes_since_tick >= of_tick {
+            self.bytes_since_tick -= of_tick;
+            self.tick += 1;
+            self.pages.forget_ghosts(&shared.segments, self.tick);
+        }
     }
 
     /// Bytes of entries, and bytes between the ends that none needs.
@@ -209,10 +243,7 @@ impl Keeper {
     }
 
     fn enter(&mut self, shared: &Shared, arrival: &Arrival<'_>, header: Header) -> bool {
-        // Nine tenths of the cache, as it is the main queue that returning entries would have been in.
-        self.pages.ghost_age_max = self.limit(shared) / 8 / 10 * 9;
-        let now = self.time_of_death();
-        let returned = self.pages.take_ghost(&shared.index, &shared.segments, arrival.hash, now);
+        let returned = self.pages.take_ghost(&shared.index, &shared.segments, arrival.hash, self.tick);
         self.counters.returns += u64::from(returned);
         let worth = !returned || self.is_worth_its_place(shared, header, 1);
         let queue = self.policy.begin(returned && worth, &self.occupancy(shared));
@@ -226,8 +257,7 @@ impl Keeper {
         }
         let position = self.write(shared, queue, header, arrival);
         let slot = Slot::entry(arrival.hash, queue, touches, position);
-        let now = self.time_of_death();
-        let entered = self.pages.insert(&shared.index, &shared.segments, arrival.hash, slot, now).is_ok();
+        let entered = self.pages.insert(&shared.index, &shared.segments, arrival.hash, slot, self.tick).is_ok();
         if entered {
             self.ends(queue).count(header);
             self.counters.entries += 1;
@@ -253,7 +283,7 @@ impl Keeper {
             if self.has_room(shared, wanted, self.weight(header)) {
                 return true;
             }
-            if !self.turn(shared) {
+            if !self.shrink_index(shared) && !self.turn(shared) {
                 return false;
             }
         }
@@ -289,10 +319,21 @@ impl Keeper {
             }
         }
         let segment = self.owner.take(&shared.segments).expect("provided just before");
-        let now = self.time_of_death();
-        match self.pages.grow(&shared.index, &shared.segments, hash, segment, now) {
+        match self.pages.grow(&shared.index, &shared.segments, hash, segment, self.tick) {
             Some(lost) => lost.into_iter().for_each(|slot| self.lose(shared, slot)),
             None => self.owner.give_back(&shared.segments, segment),
+        }
+        true
+    }
+
+    /// Looks at one page of the index, and gives it up if its neighbours can do without; whether it did.
+    fn shrink_index(&mut self, shared: &Shared) -> bool {
+        let Some(at) = self.pages.next_spare(&shared.index) else { return false };
+        let (segment, lost) = self.pages.merge(&shared.index, &shared.segments, at, self.tick);
+        lost.into_iter().for_each(|slot| self.lose(shared, slot));
+        match shared.readers.in_index() {
+            0 => self.owner.give_back(&shared.segments, segment),
+            lines => self.aside.push(Aside { segment, readers: AsideFor::Index { lines } }),
         }
         true
     }
@@ -318,12 +359,12 @@ impl Keeper {
         let live = placed.expires_at().is_none_or(|at| at > self.now);
         // Release: pairs with the readers' second look at the slot.
         slot.store(Slot::EMPTY.0, Ordering::Release);
-        self.forget(shared, hash, queue, header);
+        self.pages.forget(&shared.index, hash);
+        self.uncount(queue, header);
         live
     }
 
-    fn forget(&mut self, shared: &Shared, hash: u64, queue: Queue, header: Header) {
-        self.pages.forget(&shared.index, hash);
+    fn uncount(&mut self, queue: Queue, header: Header) {
         self.ends(queue).uncount(header);
         self.counters.entries -= 1;
     }
@@ -447,17 +488,19 @@ impl Keeper {
     }
 
     fn evict(&mut self, shared: &Shared, slot: &AtomicU64, hash: u64, queue: Queue, header: Header) {
-        let after = match queue {
-            Queue::Small => {
-                self.bytes_evicted += self.weight(header);
-                Slot::ghost(hash, self.time_of_death())
+        match queue {
+            Queue::Small => self.pages.bury(&shared.index, &shared.segments, hash, slot, self.tick),
+            Queue::Main => {
+                // Release: pairs with the readers' second look at the slot.
+                slot.store(Slot::EMPTY.0, Ordering::Release);
+                self.pages.forget(&shared.index, hash);
             }
-            Queue::Main => Slot::EMPTY,
-        };
-        // Release: pairs with the readers' second look at the slot.
-        slot.store(after.0, Ordering::Release);
-        self.forget(shared, hash, queue, header);
+        }
+        self.uncount(queue, header);
         self.counters.evictions += 1;
+        if queue == Queue::Small {
+            self.count_evicted(shared, self.weight(header));
+        }
     }
 
     /// Copies an entry to the young end of `target`; `false` if there is no room, and nothing is changed.
@@ -527,7 +570,7 @@ impl Keeper {
         let (owner, aside) = (&mut self.owner, &mut self.aside);
         self.ends[queue as usize].pass(&shared.segments, shared.ring(queue), to, |sequence, segment| {
             if shared.readers.is_read(queue, sequence, modulus) {
-                aside.push(Aside { queue, sequence, segment });
+                aside.push(Aside { segment, readers: AsideFor::Queue { queue, sequence } });
             } else {
                 owner.give_back(&shared.segments, segment);
             }
@@ -540,8 +583,14 @@ impl Keeper {
         }
         let modulus = sequence_modulus(&shared.segments);
         let owner = &mut self.owner;
-        self.aside.retain(|aside| {
-            let is_read = shared.readers.is_read(aside.queue, aside.sequence, modulus);
+        self.aside.retain_mut(|aside| {
+            let is_read = match &mut aside.readers {
+                AsideFor::Queue { queue, sequence } => shared.readers.is_read(*queue, *sequence, modulus),
+                AsideFor::Index { lines } => {
+                    *lines = shared.readers.still_in_index(*lines);
+                    *lines > 0
+                }
+            };
             if !is_read {
                 owner.give_back(&shared.segments, aside.segment);
             }
@@ -552,15 +601,18 @@ impl Keeper {
     /// Brings the limit nearer to `wanted_bytes`, or there at once where it becomes larger: smaller by no more than [`BITE_BYTES`] each time, so
     /// that nobody waits long for the lock. Whether it is where it should be, or readers hold more than that.
     pub(super) fn approach(&mut self, shared: &Shared, wanted_bytes: u64) -> bool {
-        let wanted = (wanted_bytes.max(self.least_bytes(shared)) / shared.segments.bytes() as u64) as usize;
+        let wanted = self.limit_for(shared, wanted_bytes);
         let bite = (BITE_BYTES / shared.segments.bytes()).max(1);
         // What nobody uses needs no eviction.
         let limit = wanted.max(self.owner.limit().min(self.owner.used() + RESERVE).saturating_sub(bite));
         self.owner.set_limit(limit);
         let is_within = self.shrink(shared);
         self.owner.end_shrinking();
+        // With fewer entries the index can do with fewer pages; what they free is part of the next step.
+        let pages = self.pages.len();
+        (0..pages).any(|_| self.shrink_index(shared));
         self.owner.release_chunks(&shared.segments, usize::MAX, RESERVE);
-        limit == wanted || !is_within
+        (limit == wanted && self.pages.len() == pages) || !is_within
     }
 
     /// Evicts until no more than the limit is in use; `false` if readers hold more than that.

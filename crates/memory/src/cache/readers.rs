@@ -1,10 +1,13 @@
 //! Who is reading what, so that nobody writes over it.
 //!
-//! A reader claims one of a few lines, for as long as it looks at an entry, by writing into it which segments of which queue it reads.
-//! Whoever empties a segment looks through the lines before the segment is written again.
+//! A reader claims one of a few lines, which says at first that it uses the index, and then which segments of which queue it reads.
+//! Whoever empties a segment, or gives a page of the index up, looks through the lines before it is written again.
 //!
-//! Law: a reader writes its line and then looks whether the index still means the entry; an evictor takes the entry out of the index and
-//! then looks at the lines. In the one order of those four steps one of the two sees the other.
+//! Laws:
+//! 1. A reader writes its line and then looks whether the index still means the entry; an evictor takes the entry out of the index and
+//!    then looks at the lines. In the one order of those four steps one of the two sees the other.
+//! 2. So with a page: a reader writes that it uses the index and then looks which page it is; who gives one up changes that first.
+//! 3. A line that says that the index is used holds no segment of a queue: who is stopped between two instructions there holds up nobody but the index.
 
 #[cfg(loom)]
 use loom::sync::atomic::fence;
@@ -20,8 +23,12 @@ const LINES: usize = 64;
 #[cfg(loom)]
 const LINES: usize = 2;
 
+/// In a line: it is claimed; of the main queue; the index is in use.
+const CLAIMED: u64 = 1 << 63;
+const MAIN: u64 = 1 << 62;
+const IN_INDEX: u64 = 1 << 61;
 const COUNT_BITS: u32 = 23;
-const SEQUENCE_BITS: u32 = 39;
+const SEQUENCE_BITS: u32 = 38;
 
 /// Segments of a queue, one after the other. Sequence numbers are modulo a power of two that the index's places dictate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,11 +41,11 @@ pub(super) struct Span {
 impl Span {
     fn word(self) -> u64 {
         debug_assert!(self.first < 1 << SEQUENCE_BITS && self.count < 1 << COUNT_BITS);
-        1 << 63 | u64::from(self.queue == Queue::Main) << 62 | self.first << COUNT_BITS | self.count
+        CLAIMED | if self.queue == Queue::Main { MAIN } else { 0 } | self.first << COUNT_BITS | self.count
     }
 
     fn of_word(word: u64) -> Option<Self> {
-        let queue = if word >> 62 & 1 == 1 { Queue::Main } else { Queue::Small };
+        let queue = if word & MAIN > 0 { Queue::Main } else { Queue::Small };
         let first = word >> COUNT_BITS & ((1 << SEQUENCE_BITS) - 1);
         (word > 0).then_some(Self { queue, first, count: word & ((1 << COUNT_BITS) - 1) })
     }
@@ -61,15 +68,6 @@ struct Line {
     misses: AtomicU64,
 }
 
-/// What came of claiming a line.
-pub(super) enum Hold<'a> {
-    Held(Reading<'a>),
-    /// The index means the entry no more.
-    Gone,
-    /// Every line is taken.
-    Crowded,
-}
-
 /// A claimed line; freed on drop.
 pub(super) struct Reading<'a> {
     line: &'a Line,
@@ -81,37 +79,20 @@ impl Readers {
         Self { lines: (0..LINES).map(|_| line()).collect() }
     }
 
-    /// Claims a line for `span`; `None` if all are taken, be it by this very thread. `hint` is the same each time for a thread and another
-    /// for each.
+    /// Claims a line, which says that the index is used; `None` if all are taken, be it by this very thread. `hint` is the same each time for a thread
+    /// and another for each.
     #[inline]
-    fn begin(&self, hint: usize, span: Span) -> Option<Reading<'_>> {
+    pub(super) fn begin(&self, hint: usize) -> Option<Reading<'_>> {
         for step in 0..LINES {
             let line = &self.lines[hint.wrapping_add(step) % LINES];
             // SeqCst: the first of the reader's two steps.
-            let claimed = line.reading.compare_exchange(0, span.word(), Ordering::SeqCst, Ordering::Relaxed);
+            let claimed = line.reading.compare_exchange(0, CLAIMED | IN_INDEX, Ordering::SeqCst, Ordering::Relaxed);
             if claimed.is_ok() {
                 order();
                 return Some(Reading { line });
             }
         }
         None
-    }
-
-    /// Claims a line for `span`, unless the index means the entry no more afterwards: the reader's two steps.
-    #[inline]
-    pub(super) fn hold(&self, hint: usize, span: Span, is_meant: impl Fn() -> bool) -> Hold<'_> {
-        match self.begin(hint, span) {
-            None => Hold::Crowded,
-            Some(reading) if is_meant() => Hold::Held(reading),
-            Some(_) => Hold::Gone,
-        }
-    }
-
-    /// Counts a look-up that found nothing.
-    #[inline]
-    pub(super) fn count_miss(&self, hint: usize) {
-        // Relaxed: a lone number.
-        self.lines[hint % LINES].misses.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether somebody may be reading this segment, which the index means no more.
@@ -125,6 +106,20 @@ impl Readers {
         })
     }
 
+    /// The lines, a bit each, whose readers may look at a page that was just given up: its cells lead elsewhere.
+    pub(super) fn in_index(&self) -> u64 {
+        // Between the two steps of who gives it up: the cells, then the lines.
+        fence(Ordering::SeqCst);
+        self.still_in_index(u64::MAX)
+    }
+
+    /// Which of these lines use the index, still or again.
+    pub(super) fn still_in_index(&self, lines: u64) -> u64 {
+        let uses = |line: &Line| line.reading.load(Ordering::SeqCst) & IN_INDEX > 0;
+        let used = self.lines.iter().enumerate().filter(|(at, line)| lines >> at & 1 == 1 && uses(line));
+        used.fold(0, |used, (at, _)| used | 1 << at)
+    }
+
     /// Look-ups that found something, and that did not.
     pub(super) fn hits_and_misses(&self) -> (u64, u64) {
         let sum = |of: fn(&Line) -> &AtomicU64| self.lines.iter().map(|line| of(line).load(Ordering::Relaxed)).sum();
@@ -133,17 +128,31 @@ impl Readers {
 }
 
 impl Reading<'_> {
-    /// Reads more than was known at first; the index is to be asked again afterwards.
-    pub(super) fn extend(&self, span: Span) {
+    /// Says what is going to be read, and goes on using the index: which is to be asked again afterwards, whether it still means that.
+    #[inline]
+    pub(super) fn hold(&self, span: Span) {
         // SeqCst: as in `begin`.
-        self.line.reading.store(span.word(), Ordering::SeqCst);
+        self.line.reading.swap(span.word() | IN_INDEX, Ordering::SeqCst);
         order();
+    }
+
+    /// The index is used no more; `span` is what was said last.
+    #[inline]
+    pub(super) fn leave_index(&self, span: Span) {
+        // Release: the index was read before; pairs with the loads in `is_read` and `still_in_index`.
+        self.line.reading.store(span.word(), Ordering::Release);
     }
 
     /// Counts a look-up that found something. Nobody else writes the count meanwhile: the line is claimed.
     #[inline]
     pub(super) fn count_hit(&self) {
         self.line.hits.store(self.line.hits.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Counts one that did not; likewise.
+    #[inline]
+    pub(super) fn count_miss(&self) {
+        self.line.misses.store(self.line.misses.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 }
 
@@ -172,16 +181,25 @@ mod loom_tests {
 
     const MODULUS: u64 = 8;
 
-    /// One segment, and the slot of the index that means the entry in it: 0 or the number that its bytes are.
+    /// One segment, and the slot of the index that means the entry in it: 0 or the number that its bytes are. The slot stands in a page, and a cell
+    /// leads there: 1, or 0 where the page was given up.
     struct Model {
         readers: Readers,
+        cell: AtomicU64,
+        page: UnsafeCell<u64>,
         slot: AtomicU64,
         bytes: UnsafeCell<u64>,
     }
 
     impl Model {
         fn holding(number: u64) -> Arc<Self> {
-            let model = Self { readers: Readers::new(), slot: AtomicU64::new(0), bytes: UnsafeCell::new(0) };
+            let model = Self {
+                readers: Readers::new(),
+                cell: AtomicU64::new(1),
+                page: UnsafeCell::new(0),
+                slot: AtomicU64::new(0),
+                bytes: UnsafeCell::new(0),
+            };
             model.enter(number);
             Arc::new(model)
         }
@@ -200,20 +218,45 @@ mod loom_tests {
             !self.readers.is_read(Queue::Main, 3, MODULUS)
         }
 
+        /// Gives the page of the index up, and writes over it if nobody looks at it.
+        fn give_page_up(&self) {
+            self.cell.store(0, Ordering::Release);
+            let mut lines = self.readers.in_index();
+            if lines > 0 {
+                thread::yield_now();
+                lines = self.readers.still_in_index(lines);
+            }
+            if lines == 0 {
+                #[allow(unsafe_code, reason = "loom's cell wants it")]
+                // SAFETY (of the model): loom reports a race if there is one.
+                self.page.with_mut(|page| unsafe { *page = 1 });
+            }
+        }
+
         /// Looks for the entry with this number; whether it was there.
         fn read(&self, hint: usize, number: u64) -> bool {
+            let reading = self.readers.begin(hint).expect("there are two lines");
+            if self.cell.load(Ordering::SeqCst) == 0 {
+                return false;
+            }
+            #[allow(unsafe_code, reason = "loom's cell wants it")]
+            // SAFETY (of the model): loom reports a race if there is one.
+            let written_over = self.page.with(|page| unsafe { *page });
+            assert_eq!(written_over, 0);
             if self.slot.load(Ordering::Acquire) != number {
                 return false;
             }
             let span = Span { queue: Queue::Main, first: 3, count: 1 };
-            let held = self.readers.hold(hint, span, || self.slot.load(Ordering::SeqCst) == number);
-            matches!(held, Hold::Held(_)) && {
-                #[allow(unsafe_code, reason = "loom's cell wants it")]
-                // SAFETY (of the model): loom reports a race if there is one.
-                let found = self.bytes.with(|bytes| unsafe { *bytes });
-                assert_eq!(found, number);
-                true
+            reading.hold(span);
+            if self.slot.load(Ordering::SeqCst) != number {
+                return false;
             }
+            reading.leave_index(span);
+            #[allow(unsafe_code, reason = "loom's cell wants it")]
+            // SAFETY (of the model): loom reports a race if there is one.
+            let found = self.bytes.with(|bytes| unsafe { *bytes });
+            assert_eq!(found, number);
+            true
         }
     }
 
@@ -232,6 +275,21 @@ mod loom_tests {
             let (_, second) = reader.join().unwrap();
             assert!(free || !second);
             assert!(!model.readers.is_read(Queue::Main, 3, MODULUS), "every line is free again");
+        });
+    }
+
+    #[test]
+    fn loom_a_page_of_the_index_that_somebody_uses_is_not_written_over() {
+        loom::model(|| {
+            let model = Model::holding(1);
+            let reader = thread::spawn({
+                let model = Arc::clone(&model);
+                move || model.read(0, 1)
+            });
+            model.give_page_up();
+            let found = reader.join().unwrap();
+            assert!(!model.read(1, 1), "the cell leads elsewhere");
+            assert_eq!((found, model.readers.in_index()), (found, 0), "every line is free again");
         });
     }
 

@@ -1,10 +1,14 @@
-//! One word of the index: where an entry stands, or that there was one.
+//! One word of the index: where an entry stands, or that there were one or two.
 //!
 //! ```text
-//! bits 62..64  what it is: 0 nothing, 1 a ghost, 2 an entry of the small queue, 3 an entry of the main queue
+//! bits 62..64  what it is: 0 nothing, 1 ghosts, 2 an entry of the small queue, 3 an entry of the main queue
 //! bits 60..62  touches: how often it was found lately, 0 to 3
 //! bits 36..60  tag: the topmost bits of the key's hash
-//! bits  0..36  place: an entry's position in its queue, in words of 8 bytes; a ghost's time of death. Both modulo 2^36
+//! bits  0..36  place: the entry's position in its queue, in words of 8 bytes, modulo 2^36
+//!
+//! ghosts: bits 31..62 one, bits 0..31 another; 0 where there is none
+//! bits  7..31  tag
+//! bits  0..7   the tick of its death, modulo 128
 //! ```
 //!
 //! A position is never used twice (2^36 words are 512 GiB that pass through a queue, and a reader would have to sleep for exactly
@@ -20,7 +24,7 @@ const KIND_SHIFT: u32 = 62;
 /// The most touches that are counted.
 pub(super) const MAX_TOUCHES: u8 = 3;
 
-/// Places and times of death are modulo this.
+/// Places are modulo this.
 pub(super) const PLACE_MASK: u64 = (1 << PLACE_BITS) - 1;
 
 /// A word of the index.
@@ -31,8 +35,43 @@ pub(super) struct Slot(pub(super) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Empty,
-    Ghost,
+    Ghosts,
     Entry(Queue),
+}
+
+const TICK_BITS: u32 = 7;
+const TICK_MASK: u64 = (1 << TICK_BITS) - 1;
+const GHOST_BITS: u32 = TAG_BITS + TICK_BITS;
+
+/// What is left of an entry that left the small queue: a part of its key's hash, and when. One in 2^31 is taken for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ghost(u32);
+
+impl Ghost {
+    const NONE: Ghost = Ghost(0);
+
+    pub(super) fn new(hash: u64, tick: u64) -> Self {
+        Self((hash >> (64 - TAG_BITS) << TICK_BITS | tick & TICK_MASK) as u32)
+    }
+
+    pub(super) fn is_none(self) -> bool {
+        self == Self::NONE
+    }
+
+    /// Whether it may be that of a key with this hash.
+    pub(super) fn is_of(self, hash: u64) -> bool {
+        !self.is_none() && u64::from(self.0 >> TICK_BITS) == hash >> (64 - TAG_BITS)
+    }
+
+    /// Ticks since its death, modulo 128.
+    pub(super) fn age(self, now: u64) -> u64 {
+        now.wrapping_sub(u64::from(self.0)) & TICK_MASK
+    }
+
+    /// The topmost bits of the hash of its key.
+    pub(super) fn hash_top(self) -> u64 {
+        u64::from(self.0 >> TICK_BITS) << (64 - TAG_BITS)
+    }
 }
 
 impl Slot {
@@ -47,14 +86,43 @@ impl Slot {
         Self((kind << KIND_SHIFT) | touches | tag_of(hash) | (position & PLACE_MASK))
     }
 
-    pub(super) fn ghost(hash: u64, died_at: u64) -> Self {
-        Self((1 << KIND_SHIFT) | tag_of(hash) | (died_at & PLACE_MASK))
+    /// Empty if both are none.
+    pub(super) fn of_ghosts([one, other]: [Ghost; 2]) -> Self {
+        let both = u64::from(one.0) << GHOST_BITS | u64::from(other.0);
+        if both == 0 { Self::EMPTY } else { Self(1 << KIND_SHIFT | both) }
+    }
+
+    /// Its ghosts, if it has any.
+    pub(super) fn ghosts(self) -> [Ghost; 2] {
+        match self.kind() {
+            Kind::Ghosts => [self.0 >> GHOST_BITS, self.0].map(|bits| Ghost((bits & ((1 << GHOST_BITS) - 1)) as u32)),
+            _ => [Ghost::NONE; 2],
+        }
+    }
+
+    /// With those of its ghosts that `keep` says; entries stay as they are.
+    pub(super) fn map_ghosts(self, mut keep: impl FnMut(Ghost) -> bool) -> Self {
+        match self.kind() {
+            Kind::Ghosts => Self::of_ghosts(self.ghosts().map(|ghost| if keep(ghost) { ghost } else { Ghost::NONE })),
+            _ => self,
+        }
+    }
+
+    /// With one ghost more, where one is none or as good as none.
+    pub(super) fn with_ghost(self, ghost: Ghost, is_free: impl Fn(Ghost) -> bool) -> Option<Self> {
+        let [one, other] = self.ghosts();
+        match self.kind() {
+            Kind::Entry(_) => None,
+            _ if is_free(one) => Some(Self::of_ghosts([ghost, other])),
+            _ if is_free(other) => Some(Self::of_ghosts([one, ghost])),
+            _ => None,
+        }
     }
 
     pub(super) fn kind(self) -> Kind {
         match self.0 >> KIND_SHIFT {
             0 => Kind::Empty,
-            1 => Kind::Ghost,
+            1 => Kind::Ghosts,
             2 => Kind::Entry(Queue::Small),
             _ => Kind::Entry(Queue::Main),
         }
@@ -84,7 +152,7 @@ impl Slot {
         (self.touches() < MAX_TOUCHES).then_some(Self(self.0.wrapping_add(TOUCH)))
     }
 
-    /// The position's, or the time of death's, last bits.
+    /// The position's last bits.
     #[inline]
     pub(super) fn place(self) -> u64 {
         self.0 & PLACE_MASK
@@ -96,7 +164,7 @@ impl Slot {
         (self.0 ^ other.0) & !(u64::from(MAX_TOUCHES) * TOUCH) == 0
     }
 
-    /// The topmost bits of the hash of whatever it stands for.
+    /// The topmost bits of the hash of the entry's key.
     pub(super) fn hash_top(self) -> u64 {
         self.0 << 4 >> (64 - TAG_BITS) << (64 - TAG_BITS)
     }
@@ -118,8 +186,25 @@ mod tests {
         assert_eq!((slot.touches(), slot.place()), (2, 7));
         assert_eq!(slot.hash_top(), 0xfedc_ba00_0000_0000);
         assert!(slot.has_tag_of(hash) && !slot.has_tag_of(!hash));
-        assert_eq!(Slot::ghost(hash, 9).kind(), Kind::Ghost);
-        assert_eq!(Slot::ghost(hash, 9).hash_top(), slot.hash_top());
+    }
+
+    #[test]
+    fn a_slot_has_room_for_two_ghosts_and_none_is_taken_for_another() {
+        let hash = 0xfedc_ba98_7654_3210;
+        let [one, other] = [Ghost::new(hash, 120), Ghost::new(!hash, 5 + (1 << 40))];
+        assert!(one.is_of(hash) && !one.is_of(!hash) && !Ghost::NONE.is_of(0));
+        assert_eq!((one.age(130), other.age(7)), (10, 2));
+        assert_eq!(one.hash_top(), 0xfedc_ba00_0000_0000);
+        let single = Slot::EMPTY.with_ghost(one, Ghost::is_none).unwrap();
+        let both = single.with_ghost(other, Ghost::is_none).unwrap();
+        assert_eq!((both.kind(), both.ghosts()), (Kind::Ghosts, [one, other]));
+        assert_eq!(both.with_ghost(one, Ghost::is_none), None);
+        assert_eq!(both.with_ghost(one, |ghost| ghost == other).unwrap().ghosts(), [one, one]);
+        assert_eq!(both.map_ghosts(|ghost| ghost == other).ghosts(), [Ghost::NONE, other]);
+        assert_eq!(both.map_ghosts(|_| false), Slot::EMPTY);
+        let entry = Slot::entry(hash, Queue::Small, 1, 2);
+        assert_eq!((entry.ghosts(), entry.map_ghosts(|_| false)), ([Ghost::NONE; 2], entry));
+        assert_eq!(entry.with_ghost(one, |_| true), None);
     }
 
     #[test]
