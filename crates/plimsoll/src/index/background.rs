@@ -80,12 +80,13 @@ impl Signals {
         state.flush_error.clone().or_else(|| state.compaction_error.clone())
     }
 
-    /// Waits for `delay`, or until something was flushed or compacted.
-    pub(crate) fn wait_for_progress(&self, delay: Duration) {
+    /// Waits for `delay`, or until something was flushed or compacted, or failed; whether it was one of these.
+    pub(crate) fn wait_for_progress(&self, delay: Duration) -> bool {
         let state = lock(&self.state);
-        if !state.closing {
-            drop(self.progress.wait_timeout(state, delay));
+        if state.closing {
+            return true;
         }
+        !self.progress.wait_timeout(state, delay).map_or(true, |(_, timeout)| timeout.timed_out())
     }
 
     /// A thread ends by a panic: its work is left to those who wait for it.
@@ -104,7 +105,8 @@ impl Signals {
         }
     }
 
-    fn is_closing(&self) -> bool {
+    /// Whether the threads are about to end.
+    pub(crate) fn is_closing(&self) -> bool {
         lock(&self.state).closing
     }
 

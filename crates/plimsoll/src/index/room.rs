@@ -4,6 +4,7 @@
 //! 1. What `make_room` promised is kept: the versions that follow find their memory taken already.
 //! 2. A writer waits for a flush by doing it, or by queueing behind the one who does: no writer waits for a thread that may be gone.
 //! 3. Writers are slowed down a little for a long time rather than stopped for a while: by how far the merges, or the flush, lag behind.
+//! 4. Where there are so many runs that a walk over all of them needs too many pages at once, writers stop until merges have caught up.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,14 +34,23 @@ const DEPTH_SOFT: usize = 12;
 /// The same for runs that lie side by side: they cost a search little, but each is known to the manifest and takes part in every walk.
 const RUNS_SOFT: usize = 48;
 
+/// Where a key may lie in so many runs, writers wait: a walk holds a page of each, and the smallest budget has room for some hundred.
+const DEPTH_HARD: usize = 64;
+
 /// Nanoseconds that a byte costs, times the square of the runs above one of these.
 const NANOS_PER_BYTE: u64 = 4;
 
 /// A wait shorter than this is saved up for later.
 const WAIT_MIN_NANOS: u64 = 1_000_000;
 
-/// One call waits no longer than this.
+/// One call waits no longer than this, ...
 const WAIT_MAX_NANOS: u64 = 100_000_000;
+
+/// ... and as long again for each so many bytes of it.
+const WAIT_MAX_BYTES: u64 = 256 << 10;
+
+/// One look at whether merges have caught up, and the next.
+const LOOK_NANOS: u64 = 100_000_000;
 
 /// Steps of compaction that a writer does itself where there are no threads and too many runs.
 const STEPS_INLINE: usize = 32;
@@ -241,15 +251,40 @@ impl Core {
             let mut writer = lock(&self.writer);
             let nanos = bytes.saturating_mul(self.nanos_per_byte(&writer.active));
             writer.owed_nanos = writer.owed_nanos.saturating_add(nanos);
-            if writer.owed_nanos < WAIT_MIN_NANOS {
+            if writer.owed_nanos < WAIT_MIN_NANOS && !self.is_overrun() {
                 return Ok(());
             }
-            std::mem::take(&mut writer.owed_nanos).min(WAIT_MAX_NANOS)
+            std::mem::take(&mut writer.owed_nanos).min(WAIT_MAX_NANOS * (1 + bytes / WAIT_MAX_BYTES))
         };
         let start = self.clock.monotonic_nanos();
-        self.signals.wait_for_progress(Duration::from_nanos(delay));
+        self.wait_while_behind(delay);
+        while self.is_overrun() && !self.signals.is_closing() {
+            self.signals.wait_for_progress(Duration::from_nanos(LOOK_NANOS));
+        }
         self.count_stall(self.clock.monotonic_nanos() - start);
         Ok(())
+    }
+
+    /// Waits for `delay`, whatever makes progress meanwhile, unless nothing lags behind any more.
+    fn wait_while_behind(&self, delay: u64) {
+        let mut left = delay;
+        while left > 0 && !self.signals.is_closing() {
+            let start = self.clock.monotonic_nanos();
+            let part = left.min(LOOK_NANOS);
+            let was_progress = self.signals.wait_for_progress(Duration::from_nanos(part));
+            let active = Arc::clone(&lock(&self.writer).active);
+            if self.nanos_per_byte(&active) == 0 {
+                break;
+            }
+            // A clock that stands still does not make this wait for ever.
+            let least = if was_progress { WAIT_MIN_NANOS } else { part };
+            left = left.saturating_sub((self.clock.monotonic_nanos() - start).max(least));
+        }
+    }
+
+    /// Whether writers have to stop. Not where merges cannot go on: then waiting for them helps nobody.
+    fn is_overrun(&self) -> bool {
+        self.view().depth >= DEPTH_HARD && self.signals.last_error().is_none()
     }
 
     fn nanos_per_byte(&self, active: &Memtable) -> u64 {

@@ -10,7 +10,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
 use plimsoll_memory::page::{PAGE_BYTES, page_kind, page_payload};
-use plimsoll_memory::pool::{Page, Touch};
+use plimsoll_memory::pool::{Page, Touch, Visits};
 
 use crate::error::Result;
 use crate::run::leaf::{LEAF_PAGE, LeafShape, Sought, Spot};
@@ -82,7 +82,7 @@ enum Way {
 impl RunCursor {
     /// A cursor that stands nowhere yet.
     pub(crate) fn new(partitions: Arc<[Partition]>, feed: Feed) -> Self {
-        let pages = Pages { feed, held: Held::Nothing, chunk: None, leaves_walked: 0 };
+        let pages = Pages { feed, held: Held::Nothing, chunk: None, leaves_walked: 0, visits: Visits::default() };
         Self { partitions, pages, stand: Stand::Nowhere, key: Vec::new(), heat: None }
     }
 
@@ -198,6 +198,7 @@ impl RunCursor {
     fn lift(&mut self) {
         self.stand = Stand::Nowhere;
         self.pages.leaves_walked = 0;
+        self.pages.visits = Visits::default();
     }
 
     /// Goes to the first entry of the first leaf at or behind `page`.
@@ -250,6 +251,8 @@ struct Pages {
     /// Where a private feed reads into.
     chunk: Option<Chunk>,
     leaves_walked: u32,
+    /// What this walk has touched: coming back to a page does not make it hot.
+    visits: Visits,
 }
 
 /// What a cursor holds, of partition `number`.
@@ -296,7 +299,7 @@ impl Pages {
                     read_ahead(partition, at, way);
                 }
                 let touch = if is_long { Touch::Scan } else { *touch };
-                self.held = Held::Pinned { number, at, page: partition.file.get(at, touch)? };
+                self.held = Held::Pinned { number, at, page: partition.file.get_in(&mut self.visits, at, touch)? };
                 return Ok(());
             }
             Feed::Private(budget) => budget,

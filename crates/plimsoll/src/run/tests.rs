@@ -589,6 +589,28 @@ fn a_short_walk_warms_its_pages_and_a_long_one_does_not() {
 }
 
 #[test]
+fn a_walk_that_goes_to_and_fro_warms_its_pages_no_more_than_one_that_goes_on() {
+    let budget = budget();
+    let pool = pool(&budget);
+    let (pages, info) = build_integers(&budget, 0..10_000);
+    let partition = open(&pool, pages, info);
+    let mut cursor = RunCursor::new([partition.clone()].into(), Feed::Pool(Touch::Point));
+    cursor.seek_first().unwrap();
+    // To and fro over the end of the first leaf.
+    while pool.stats().loads < 2 {
+        cursor.next().unwrap();
+    }
+    for _ in 0..5 {
+        cursor.prev().unwrap();
+        cursor.next().unwrap();
+    }
+    assert!((1..3).all(|page| !partition.file.is_hot(page)));
+    // Another walk over them is another operation.
+    cursor.seek_first().unwrap();
+    assert!(partition.file.is_hot(1) && !partition.file.is_hot(2));
+}
+
+#[test]
 fn a_private_feed_reads_partitions_of_any_number_of_pages() {
     let budget = budget();
     let pool = pool(&budget);

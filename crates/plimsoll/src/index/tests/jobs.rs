@@ -480,6 +480,37 @@ fn writers_of_whole_runs_are_paced_like_all_others() {
 }
 
 #[test]
+fn writers_of_whole_runs_stop_where_runs_are_too_many_to_walk_over() {
+    let mut world = world(FLUSHED);
+    world.background = true;
+    world.open().unwrap();
+    let index = Arc::clone(world.index());
+    // Nobody merges meanwhile.
+    let compactor = lock(&index.core.compactor);
+    for _ in 0..70 {
+        let run = (0..50).map(|number| (key(FOREVER, number), Some(vec![1; 9]))).collect();
+        world.commit_spilled(vec![run]).unwrap();
+    }
+    index.flush(world.applied).unwrap();
+    assert_eq!(index.stats().depth, 70);
+    let infos: Vec<_> = index.view().runs[0].infos().cloned().collect();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| index.make_room_for_runs(&[infos]).unwrap());
+        // As long as nothing is merged it waits, however often something else makes progress.
+        for _ in 0..20 {
+            index.core.signals.flush_ended(None);
+            index.core.signals.wait_for_progress(Duration::from_millis(20));
+        }
+        assert!(!writer.is_finished());
+        drop(compactor);
+        writer.join().unwrap();
+    });
+    assert!(index.stats().depth < 64, "{:?}", index.stats());
+    // A closed index lets everybody go.
+    world.index().close();
+}
+
+#[test]
 fn an_index_that_nobody_writes_to_is_settled_by_its_thread() {
     let mut world = world(FLUSHED);
     world.background = true;
