@@ -1,6 +1,6 @@
 //! The page pool: pages of immutable files in frames, evicted by a clock.
 //!
-//! A hit takes no lock and writes nothing that others write: a table leads to the frame ([`frame`]), and the thread publishes in a line of
+//! A hit takes no lock and writes nothing that others write, unless the page becomes hotter by it: a table leads to the frame ([`frame`]), and the thread publishes in a line of
 //! its own that it uses it ([`hazard`]). Everything else happens under one lock, which is never held while a page is read from its
 //! file. [`keeper`] decides what stays.
 //!
@@ -319,11 +319,13 @@ impl Pool {
             ..PoolStats::default()
         };
         drop(keeper);
-        let held = hazard::held(&self.frames.addresses());
+        let mut held = Vec::new();
+        hazard::note_held(&self.frames.addresses(), &mut held);
         for frame in self.frames.of_chunks(slots) {
             let state = frame.state();
             stats.resident += u64::from(state.is_resident());
-            stats.pinned += u64::from(state.is_pinned() || held.contains(&frame.address()));
+            let is_held = held.binary_search(&frame.address()).is_ok() && state.is_resident();
+            stats.pinned += u64::from(state.is_pinned() || is_held);
         }
         stats
     }
@@ -515,6 +517,10 @@ impl Reclaim for Pool {
 impl Drop for Pool {
     #[allow(unsafe_code, reason = "moves out of a value that is being dropped")]
     fn drop(&mut self) {
+        // Where a page is held, it alone stays: the others' memory goes back now.
+        if hazard::is_any_held(&self.frames.addresses()) {
+            self.lock().give_all_back(&self.frames);
+        }
         // SAFETY: nothing looks at them after this.
         let memory = unsafe {
             (

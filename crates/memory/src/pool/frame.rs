@@ -10,6 +10,8 @@
 //!  +--- version + 1 -+
 //! ```
 //!
+//! An eviction that finds the page in use moves the frame back: free → resident with the next version.
+//!
 //! A reader publishes the frame ([`super::hazard`]) and looks at its word again; only where it has no slot for that it counts itself
 //! into `pins`, and so do those who load a page or wait for one.
 //!
@@ -273,7 +275,11 @@ impl Frame {
     }
 
     /// The same; `is_held` looks whether anybody publishes it.
-    fn try_evict_unless(&self, seen: State, is_held: impl FnOnce() -> bool) -> bool {
+    fn try_evict_unless(&self, seen: State, is_held: impl Fn() -> bool) -> bool {
+        // A hot page is likely to be in use: taking it out for a moment would send its readers to the lock.
+        if seen.heat() >= Heat::Hot && is_held() {
+            return false;
+        }
         // SeqCst: the second step of `hazard`; Acquire in it pairs with the Release in `unpin`.
         let is_free = seen.is_resident()
             && !seen.is_pinned()

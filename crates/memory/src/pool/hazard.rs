@@ -16,7 +16,8 @@
 //!
 //! Laws:
 //! 1. Only a line's thread publishes in it; anybody may clear a slot, once, by letting go of the page.
-//! 2. These four steps are sequentially consistent: either the evictor sees the slot, or the reader sees the new version.
+//! 2. Publishing and the second look, moving the word on and the look at the slots are sequentially consistent: either the evictor sees the
+//!    slot, or the reader sees the new version.
 //! 3. A line that its thread has left may still have slots in use: they are passed over by the next thread, not cleared.
 
 use std::any::Any;
@@ -32,9 +33,9 @@ const SLOTS: usize = if cfg!(all(test, shuttle)) { 2 } else { 16 };
 /// Threads that can publish. Those beyond count.
 pub(super) const LINES: usize = if cfg!(all(test, shuttle)) { 6 } else { 128 };
 
-/// Rounds that a pool waits for pages that are being let go of in the moment that it is dropped.
+/// So many times a pool that is dropped looks again for pages that are let go of in that moment.
 #[cfg(not(loom))]
-const ROUNDS_AT_DROP: usize = 64;
+const LOOKS_AT_DROP: usize = 8;
 
 /// One thread's slots: two cache lines, as processors fetch them in pairs.
 #[repr(align(128))]
@@ -59,9 +60,11 @@ pub(super) struct Hazard {
 impl Drop for Hazard {
     #[inline]
     fn drop(&mut self) {
+        // Relaxed: nobody else writes to it while it is in use.
+        let frame = self.slot.load(Ordering::Relaxed);
         // Release: whoever finds the slot empty, and fills the frame, comes after this reader.
         self.slot.store(0, Ordering::Release);
-        release_retired();
+        release_retired(frame);
     }
 }
 
@@ -112,9 +115,20 @@ pub(super) fn is_held(frame: usize) -> bool {
     used_slots().any(|held| held == frame)
 }
 
-/// What is published now, of frames that lie in `frames`.
-pub(super) fn held(frames: &Range<usize>) -> Vec<usize> {
-    used_slots().filter(|held| frames.contains(held)).collect()
+/// Room for everything that can be published.
+pub(super) const HELD_MAX: usize = LINES * SLOTS;
+
+/// What is published now, of frames that lie in `frames`: in order, into `held`.
+pub(super) fn note_held(frames: &Range<usize>, held: &mut Vec<usize>) {
+    held.clear();
+    held.extend(used_slots().filter(|held| frames.contains(held)));
+    held.sort_unstable();
+    held.dedup();
+}
+
+/// Whether anybody publishes one of these frames.
+pub(super) fn is_any_held(frames: &Range<usize>) -> bool {
+    used_slots().any(|held| frames.contains(&held))
 }
 
 fn used_slots() -> impl Iterator<Item = usize> {
@@ -155,8 +169,18 @@ mod threads {
 
     std::thread_local! {
         /// Without a destructor, so that it is read without a look at whether it still stands.
-        static MINE: Cell<Option<usize>> = const { Cell::new(None) };
+        static MINE: Cell<Mine> = const { Cell::new(Mine::Without(0)) };
         static LEAVER: Leaver = const { Leaver };
+    }
+
+    /// Whoever found no line looks for one again after so many pages.
+    const PAGES_WITHOUT: u32 = 4096;
+
+    #[derive(Clone, Copy)]
+    enum Mine {
+        Line(usize),
+        /// And for so many pages to come.
+        Without(u32),
     }
 
     /// Gives the line back when the thread ends.
@@ -164,7 +188,7 @@ mod threads {
 
     impl Drop for Leaver {
         fn drop(&mut self) {
-            if let Some(line) = MINE.take() {
+            if let Mine::Line(line) = MINE.replace(Mine::Without(0)) {
                 ALL.leave(line);
             }
         }
@@ -178,14 +202,52 @@ mod threads {
     /// The line of this thread; `None` if there is none left, or the thread is ending.
     #[inline]
     pub(in super::super) fn this_line() -> Option<usize> {
-        MINE.get().or_else(take_line)
+        match MINE.get() {
+            Mine::Line(line) => Some(line),
+            Mine::Without(pages) => look_for_line(pages),
+        }
     }
 
     #[cold]
-    fn take_line() -> Option<usize> {
+    fn look_for_line(pages: u32) -> Option<usize> {
+        if pages > 0 {
+            MINE.set(Mine::Without(pages - 1));
+            return None;
+        }
         LEAVER.try_with(|_| ()).ok()?;
-        MINE.set(ALL.take());
-        MINE.get()
+        let line = ALL.take();
+        MINE.set(line.map_or(Mine::Without(PAGES_WITHOUT), Mine::Line));
+        line
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        /// Other tests have lines too: some of these threads have one, and all get along.
+        #[test]
+        fn a_thread_without_a_line_does_not_look_for_one_again_and_again() {
+            let barrier = std::sync::Barrier::new(LINES + 2);
+            let lines: Vec<_> = std::thread::scope(|scope| {
+                let look = || {
+                    let line = this_line();
+                    barrier.wait();
+                    assert_eq!(this_line(), line);
+                    line
+                };
+                let threads: Vec<_> = (0..LINES + 2).map(|_| scope.spawn(look)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            let mut owned: Vec<_> = lines.iter().flatten().collect();
+            assert!(owned.len() < lines.len());
+            owned.sort_unstable();
+            owned.dedup();
+            assert_eq!(owned.len(), lines.iter().flatten().count(), "a line has one owner");
+            assert!(
+                std::thread::scope(|scope| scope.spawn(this_line).join().unwrap()).is_some(),
+                "lines of threads that ended are taken again"
+            );
+        }
     }
 }
 
@@ -257,23 +319,30 @@ mod retired {
     }
 
     pub(super) static COUNT: AtomicUsize = AtomicUsize::new(0);
+    /// All frames of what was ever retired lie between these: pages of other pools pass by.
+    pub(super) static FIRST: AtomicUsize = AtomicUsize::new(usize::MAX);
+    pub(super) static LAST: AtomicUsize = AtomicUsize::new(0);
     pub(super) static ALL: Mutex<Vec<Retired>> = Mutex::new(Vec::new());
 }
 
 /// Drops a pool's memory once nobody publishes a frame with a descriptor in `frames` any more: now, or when the last page is let go of.
+///
+/// A page that is let go of while this looks may see no pool retired yet, and not be seen to be gone yet: so it looks again a few times,
+/// by when the page's slot is seen empty.
 #[cfg(not(loom))]
 pub(super) fn retire(frames: Range<usize>, memory: Box<dyn Any + Send>) {
-    for _ in 0..ROUNDS_AT_DROP {
-        if held(&frames).is_empty() {
-            return;
-        }
-        std::thread::yield_now();
+    if !is_any_held(&frames) {
+        return;
     }
+    retired::FIRST.fetch_min(frames.start, Ordering::SeqCst);
+    retired::LAST.fetch_max(frames.end, Ordering::SeqCst);
     retired::COUNT.fetch_add(1, Ordering::SeqCst);
     let retired = retired::Retired { frames, _memory: memory };
     retired::ALL.lock().unwrap_or_else(PoisonError::into_inner).push(retired);
-    // One that was let go of before it could see the count.
-    drop_unheld();
+    for _ in 0..LOOKS_AT_DROP {
+        drop_unheld();
+        std::thread::yield_now();
+    }
 }
 
 #[cfg(loom)]
@@ -281,12 +350,17 @@ pub(super) fn retire(_: Range<usize>, memory: Box<dyn Any + Send>) {
     drop(memory);
 }
 
+/// A page in this frame was let go of.
 #[inline]
-fn release_retired() {
+fn release_retired(frame: usize) {
     #[cfg(not(loom))]
-    if retired::COUNT.load(Ordering::Relaxed) > 0 {
+    if retired::COUNT.load(Ordering::Relaxed) > 0
+        && (retired::FIRST.load(Ordering::Relaxed)..retired::LAST.load(Ordering::Relaxed)).contains(&frame)
+    {
         drop_unheld();
     }
+    #[cfg(loom)]
+    let _ = frame;
 }
 
 #[cfg(not(loom))]
@@ -294,7 +368,7 @@ fn release_retired() {
 fn drop_unheld() {
     let unheld: Vec<_> = {
         let mut all = retired::ALL.lock().unwrap_or_else(PoisonError::into_inner);
-        let unheld = all.extract_if(.., |retired| held(&retired.frames).is_empty()).collect::<Vec<_>>();
+        let unheld = all.extract_if(.., |retired| !is_any_held(&retired.frames)).collect::<Vec<_>>();
         retired::COUNT.fetch_sub(unheld.len(), Ordering::SeqCst);
         unheld
     };

@@ -70,6 +70,8 @@ pub(super) struct Keeper {
     max_chunks: usize,
     /// Free chunks that are left to others.
     headroom: usize,
+    /// Room for what is held while chunks are given back: that must not need memory.
+    held_frames: Vec<usize>,
     /// With fewer free frames the evictor is called.
     low_frames: usize,
     pub(super) waited_for: Loads,
@@ -92,6 +94,7 @@ impl Keeper {
     pub(super) fn heap_bytes(chunks: usize) -> usize {
         let frames = chunks * FRAMES_PER_CHUNK;
         chunks * (size_of::<Option<Chunk>>() + size_of::<u32>())
+            + hazard::HELD_MAX * size_of::<usize>()
             + Queues::heap_bytes(frames)
             + Ghosts::heap_bytes(frames)
     }
@@ -108,6 +111,7 @@ impl Keeper {
             min_chunks,
             max_chunks,
             headroom,
+            held_frames: Vec::with_capacity(hazard::HELD_MAX),
             low_frames: 0,
             waited_for: Loads::default(),
             waits: 0,
@@ -279,16 +283,28 @@ impl Keeper {
         }
     }
 
+    /// Gives back all chunks of which no page is held.
+    pub(super) fn give_all_back(&mut self, frames: &Frames) {
+        self.min_chunks = 0;
+        self.give_back(frames, usize::MAX);
+    }
+
     /// Gives back up to `wanted` chunks; how many it gave.
     pub(super) fn give_back(&mut self, frames: &Frames, wanted: usize) -> usize {
         let wanted = wanted.min(self.held().saturating_sub(self.min_chunks));
         let mut given = 0;
         // A chosen chunk is lost again if somebody pins a page of it right then.
         let mut tries = 2 * wanted;
-        let held = if wanted > 0 { hazard::held(&frames.addresses()) } else { Vec::new() };
+        if wanted > 0 {
+            hazard::note_held(&frames.addresses(), &mut self.held_frames);
+        }
         while given < wanted && tries > 0 {
-            let Some(slot) = self.choose_chunk(frames, &held) else { break };
-            given += usize::from(self.empty(frames, slot));
+            let Some(slot) = self.choose_chunk(frames) else { break };
+            if self.empty(frames, slot) {
+                given += 1;
+            } else {
+                hazard::note_held(&frames.addresses(), &mut self.held_frames);
+            }
             tries -= 1;
         }
         given
@@ -420,8 +436,8 @@ impl Keeper {
         evicted
     }
 
-    /// The coldest of the next few chunks that have no frame that is pinned, or was `held` a moment ago.
-    fn choose_chunk(&mut self, frames: &Frames, held: &[usize]) -> Option<u32> {
+    /// The coldest of the next few chunks that have no frame that is pinned, or was held a moment ago.
+    fn choose_chunk(&mut self, frames: &Frames) -> Option<u32> {
         let count = self.slots() as u32;
         let mut coldest: Option<(u32, u32)> = None;
         let mut choices = 0;
@@ -430,7 +446,7 @@ impl Keeper {
             if self.chunks[slot as usize].is_none() {
                 continue;
             }
-            if let Some(heat) = heat_of_chunk(frames_of(slot).map(|frame| frames.get(frame)), held)
+            if let Some(heat) = heat_of_chunk(frames_of(slot).map(|frame| frames.get(frame)), &self.held_frames)
                 && coldest.is_none_or(|(least, _)| heat < least)
             {
                 coldest = Some((heat, slot));
@@ -490,7 +506,8 @@ fn heat_of_chunk<'a>(mut frames: impl Iterator<Item = &'a Frame>, held: &[usize]
         match state.is_free() {
             true => Some(sum),
             // Loading frames are pinned.
-            false => (!state.is_pinned() && !held.contains(&frame.address())).then(|| sum + 1 + state.heat() as u32),
+            false => (!state.is_pinned() && held.binary_search(&frame.address()).is_err())
+                .then(|| sum + 1 + state.heat() as u32),
         }
     })
 }

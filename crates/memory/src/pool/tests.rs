@@ -230,7 +230,7 @@ fn a_page_that_is_held_twice_stays_until_both_are_let_go() {
         drop(page);
         pool.clear();
         assert_is(&again, 1, 0);
-        assert_eq!(pool.stats().pinned, 1);
+        assert_eq!((pool.stats().pinned, pool.stats().resident), (1, 1));
         drop(again);
     }
     pool.clear();
@@ -256,12 +256,16 @@ fn more_pages_than_a_thread_can_publish_stay_all_the_same() {
 fn a_page_outlives_the_thread_that_found_it_and_is_let_go_by_another() {
     let (_budget, pool) = pool_of(1);
     let (_, file) = numbered(&pool, 1);
-    drop(file.get(0, Touch::Point).unwrap());
-    let threads = || thread::scope(|scope| scope.spawn(|| file.get(0, Touch::Point).unwrap()).join().unwrap());
+    (0..4).for_each(|number| drop(file.get(number, Touch::Point).unwrap()));
+    let by_thread =
+        |number| thread::scope(|scope| scope.spawn(|| file.get(number, Touch::Point).unwrap()).join().unwrap());
     // The second thread may well take over the line of the first, with a slot of it in use.
-    let pages = [threads(), threads()];
+    let pages = [by_thread(1), by_thread(2)];
     pool.clear();
-    pages.iter().for_each(|page| assert_is(page, 1, 0));
+    assert_eq!((pool.stats().pinned, pool.stats().resident), (2, 2));
+    // Whatever frames there are are filled with something else.
+    (4..12).for_each(|number| drop(file.get(number, Touch::Point).unwrap()));
+    pages.iter().zip(1..).for_each(|(page, number)| assert_is(page, 1, number));
     drop(pages);
     pool.clear();
     assert_eq!((pool.stats().pinned, pool.stats().resident), (0, 0));
@@ -274,13 +278,18 @@ fn a_pool_dropped_before_its_pages_leaves_them_and_gives_everything_back_after_t
     (0..9).for_each(|number| drop(file.get(number, Touch::Point).unwrap()));
     let pages = [2, 7].map(|number| file.get(number, Touch::Point).unwrap());
     drop((file, pool));
-    assert!(budget.usage().of(Kind::Pages) > 0);
+    // Two frames' chunks, and the tables.
+    let others = budget.usage().of(Kind::Pages) / CHUNK;
+    assert!((2..4).contains(&others), "{others}");
     let [first, second] = pages;
     drop(first);
     assert_is(&second, 1, 7);
     assert!(budget.usage().of(Kind::Pages) > 0);
     thread::scope(|scope| scope.spawn(|| drop(second)).join().unwrap());
-    assert_eq!(budget.usage().of(Kind::Pages), 0);
+    // Another test's thread may be at it.
+    while budget.usage().of(Kind::Pages) > 0 {
+        thread::yield_now();
+    }
 }
 
 #[test]
