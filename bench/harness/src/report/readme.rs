@@ -32,7 +32,8 @@ fn table(run: &Run) -> String {
     );
     out += &line(std::iter::once("row").chain(names.iter().copied()).map(str::to_owned).collect());
     out += &line(std::iter::once("---").chain(names.iter().map(|_| "---:")).map(str::to_owned).collect());
-    for row in run.rows() {
+    let is_measured = |row: &&str| names.iter().any(|name| cell(run, row, name) != "–");
+    for row in run.rows().into_iter().filter(is_measured) {
         let cells = names.iter().map(|name| cell(run, row, name));
         out += &line(std::iter::once(row.to_owned()).chain(cells).collect());
     }
