@@ -256,6 +256,11 @@ impl Index {
         self.core.resize_objects(bytes);
     }
 
+    /// The budget was changed: what compaction has set aside for a second job goes back where there is room for one only.
+    pub(crate) fn fit_jobs(&self) {
+        self.core.fit_jobs();
+    }
+
     /// Oldest log entry that a value in a run points into.
     pub(crate) fn min_pointer(&self) -> Option<Glsn> {
         self.view().all_runs().filter_map(|run| run.min_pointer()).min()

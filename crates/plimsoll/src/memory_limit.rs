@@ -38,6 +38,7 @@ pub(crate) fn set(store: &Store, bytes: u64) -> Result<()> {
     };
     // Whatever came of it: the budget that there is now is theirs to share.
     store.index.resize_objects(store.budget.limit_bytes());
+    store.index.fit_jobs();
     resized
 }
 

@@ -228,6 +228,11 @@ impl Core {
         result.map(|()| Progress::Worked)
     }
 
+    /// Follows a budget that was changed.
+    pub(crate) fn fit_jobs(&self) {
+        lock(&self.compactor).fit(&self.ground);
+    }
+
     fn begin_jobs(&self, compactor: &mut Compactor, task: impl FnOnce(&Compactor) -> Option<Task>) {
         compactor.fit(&self.ground);
         if compactor.slots.first().is_some_and(|slot| slot.job.is_none()) {

@@ -48,6 +48,22 @@ fn a_store_that_is_stepped_makes_room_in_its_steps() {
 }
 
 #[test]
+fn a_budget_made_smaller_leaves_compaction_no_more_than_one_that_was_small() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = |name: &str, bytes| {
+        Db::open(dir.path().join(name), Options::new().memory_bytes(bytes).background(false)).unwrap()
+    };
+    let (small, large) = (db("small", MIN_MEMORY_BYTES), db("large", 256 << 20));
+    let of = |db: &Db, kind: &str| db.stats().memory.by_kind.iter().find(|(name, _)| *name == kind).unwrap().1;
+    let set_aside = |db: &Db| of(db, "flush and compaction");
+    assert!(set_aside(&large) > set_aside(&small));
+    large.set_memory(MIN_MEMORY_BYTES).unwrap();
+    assert_eq!(set_aside(&large), set_aside(&small));
+    large.set_memory(256 << 20).unwrap();
+    assert!(set_aside(&large) > set_aside(&small));
+}
+
+#[test]
 fn a_budget_that_open_transactions_fill_is_not_made_smaller_and_says_who_fills_it() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(64 << 20)).unwrap();
