@@ -20,6 +20,9 @@ const TAG_BITS: u32 = 24;
 const PLACE_BITS: u32 = 36;
 const TOUCH: u64 = 1 << 60;
 const KIND_SHIFT: u32 = 62;
+const IS_ENTRY: u64 = 2 << KIND_SHIFT;
+const IS_MAIN: u64 = 1 << KIND_SHIFT;
+const TAG_MASK: u64 = ((1 << TAG_BITS) - 1) << PLACE_BITS;
 
 /// The most touches that are counted.
 pub(super) const MAX_TOUCHES: u8 = 3;
@@ -131,15 +134,9 @@ impl Slot {
     /// The queue that the entry stands in, if it is one and its key may be the one with this hash.
     #[inline]
     pub(super) fn entry_for(self, hash: u64) -> Option<Queue> {
-        match self.kind() {
-            Kind::Entry(queue) if self.has_tag_of(hash) => Some(queue),
-            _ => None,
-        }
-    }
-
-    #[inline]
-    pub(super) fn has_tag_of(self, hash: u64) -> bool {
-        (self.0 ^ tag_of(hash)) >> PLACE_BITS << (64 - TAG_BITS) == 0
+        // Of both queues the kind has its upper bit: one comparison says all.
+        let is_it = (self.0 ^ (IS_ENTRY | tag_of(hash))) & (IS_ENTRY | TAG_MASK) == 0;
+        is_it.then_some(if self.0 & IS_MAIN > 0 { Queue::Main } else { Queue::Small })
     }
 
     pub(super) fn touches(self) -> u8 {
@@ -185,7 +182,10 @@ mod tests {
         assert_eq!(slot.kind(), Kind::Entry(Queue::Main));
         assert_eq!((slot.touches(), slot.place()), (2, 7));
         assert_eq!(slot.hash_top(), 0xfedc_ba00_0000_0000);
-        assert!(slot.has_tag_of(hash) && !slot.has_tag_of(!hash));
+        assert_eq!((slot.entry_for(hash), slot.entry_for(!hash)), (Some(Queue::Main), None));
+        assert_eq!(Slot::entry(hash, Queue::Small, 3, 7).entry_for(hash), Some(Queue::Small));
+        let ghosts = Slot::EMPTY.with_ghost(Ghost::new(hash, 1), Ghost::is_none).unwrap();
+        assert_eq!((ghosts.entry_for(hash), Slot::EMPTY.entry_for(0)), (None, None));
     }
 
     #[test]
