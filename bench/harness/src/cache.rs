@@ -1,30 +1,61 @@
 //! `bench cache`: the object cache, in the store and by itself.
 //!
-//! Three tables: what objects spare a store whose data are larger than its memory, against the same store with pages only; what a hit costs in
-//! a small and in a large cache, against a bare hash table of as many entries; and whether the cache stays below its number while eight
-//! threads fill it.
+//! In the store: what objects spare one whose data are larger than its memory, against the same store with pages only. By itself: what a hit costs in
+//! a small and in a large cache, against a bare hash table of as many entries; what a bound in bytes costs beside one in entries; whether the
+//! cache stays below its number while eight threads fill it; and, against other caches that were brought to the same real memory, requests a second,
+//! hit ratios on traces, and the cachebench workload. Each goal ends in a line that says whether it was met.
 
+mod bound;
+mod contest;
+mod contestant;
 mod hits;
+mod requests;
 mod store;
 mod strict;
+mod verdict;
+mod worker;
+
+use std::path::PathBuf;
 
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, ValueEnum};
 
+pub(crate) use self::worker::CacheWorker;
 use crate::quiet;
 use crate::results::Results;
 use crate::sizes::parse_size;
 use crate::work_folder::Places;
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// What objects spare a store
+    Store,
+    /// What a hit costs by the number of entries (goal 3b)
+    Hits,
+    /// A bound in bytes against one in entries (goal 3a)
+    Bound,
+    /// Whether the number holds with eight threads (goal 4)
+    Strict,
+    /// Requests a second against other caches (goal 2)
+    Requests,
+    /// Hit ratios on traces against other caches (goal 1)
+    Traces,
+    /// The cachebench workload against other caches (goal 5)
+    Cachebench,
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct Cache {
+    /// What is measured
+    #[arg(long, value_delimiter = ',', default_value = "store,hits,bound,strict,requests,traces,cachebench")]
+    only: Vec<Part>,
     /// Rows of the store, of some 120 B each
     #[arg(long, default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(1000..))]
     rows: u64,
     /// The store's memory budget
     #[arg(long, default_value = "48MiB", value_parser = parse_size)]
     memory: u64,
-    /// Operations of a turn; each setting has one turn to warm up
+    /// Operations of a turn on the store; each setting has one turn to warm up
     #[arg(long, default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(1000..))]
     operations: u64,
     /// Turns of each setting, which alternate
@@ -36,6 +67,21 @@ pub(crate) struct Cache {
     /// How long eight threads fill a cache that must stay below its number, in milliseconds
     #[arg(long, default_value_t = 3000, value_parser = clap::value_parser!(u64).range(1..))]
     strict_ms: u64,
+    /// Requests to each cache
+    #[arg(long, default_value_t = 4_000_000, value_parser = clap::value_parser!(u64).range(1000..))]
+    requests: u64,
+    /// Threads that ask
+    #[arg(long, value_delimiter = ',', default_value = "1,2,8")]
+    threads: Vec<usize>,
+    /// Real memory that each cache is brought to for requests a second
+    #[arg(long, default_value = "32MiB", value_parser = parse_size)]
+    contest_memory: u64,
+    /// And for the cachebench workload
+    #[arg(long, default_value = "200MiB", value_parser = parse_size)]
+    cachebench_memory: u64,
+    /// Folder of traces in libCacheSim's oracleGeneral
+    #[arg(long)]
+    traces: Option<PathBuf>,
 }
 
 impl Cache {
@@ -43,9 +89,18 @@ impl Cache {
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
         let mut results = Results::new("cache", places.results().as_deref());
         quiet::check(&mut results);
-        store::run(self, &places.work("cache")?, &mut results)?;
-        hits::run(self, &mut results)?;
-        strict::run(self, &mut results)?;
+        for part in &self.only {
+            match part {
+                Part::Store => store::run(self, &places.work("cache")?, &mut results)?,
+                Part::Hits => hits::run(self, &mut results)?,
+                Part::Bound => bound::run(self, &mut results)?,
+                Part::Strict => strict::run(self, &mut results)?,
+                Part::Requests => contest::speed(self, &mut results)?,
+                Part::Traces => contest::traces(self, &mut results)?,
+                Part::Cachebench => contest::cachebench(self, &mut results)?,
+            }
+            results.keep()?;
+        }
         results.save()
     }
 }

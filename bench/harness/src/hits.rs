@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use clap::Args;
 use plimsoll_memory::page::PAGE_BYTES;
-use rustix::time::{ClockId, clock_gettime};
 
+use crate::cpu_time::thread_nanos;
 use crate::page_cache::{self, PAGE_WORDS, PageCache, word_at};
 use crate::payload;
 use crate::quiet;
@@ -200,7 +200,7 @@ fn turn(cache: &dyn PageCache, pages: u32, threads: u64, length: Duration, round
 /// Reads until told to stop.
 fn walk(cache: &dyn PageCache, pages: u32, seed: u64, stop: &AtomicBool) -> Done {
     let (mut state, mut done) = (seed, Done::default());
-    let began = cpu_nanos();
+    let began = thread_nanos();
     while !stop.load(Ordering::Relaxed) {
         for _ in 0..READS_AT_ONCE {
             let page = (((state >> 32) * u64::from(pages)) >> 32) as u32;
@@ -212,14 +212,8 @@ fn walk(cache: &dyn PageCache, pages: u32, seed: u64, stop: &AtomicBool) -> Done
         }
         done.reads += READS_AT_ONCE;
     }
-    done.cpu_nanos = cpu_nanos() - began;
+    done.cpu_nanos = thread_nanos() - began;
     done
-}
-
-/// Processor time of this thread.
-fn cpu_nanos() -> u64 {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 #[cfg(test)]

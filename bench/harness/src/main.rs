@@ -8,6 +8,7 @@ mod cgroup;
 mod child;
 mod counting_disk;
 mod cpu_quiet;
+mod cpu_time;
 mod evictor;
 mod fio;
 mod hits;
@@ -87,6 +88,9 @@ enum Command {
     /// A contestant of the yardstick (used by it)
     #[command(hide = true)]
     Worker(yardstick::Worker),
+    /// One cache and its requests (used by cache)
+    #[command(hide = true)]
+    CacheWorker(cache::CacheWorker),
     /// The life of a process on a store (used by warm)
     #[command(hide = true)]
     WarmLife(warm::WarmLife),
@@ -104,6 +108,7 @@ fn main() -> Result<()> {
         Command::LogScan(scan) => scan.run(&places),
         Command::LogAppend(append) => append.run(&places),
         Command::Cache(cache) => cache.run(&places),
+        Command::CacheWorker(worker) => worker.run(),
         Command::Pairs(pairs) => pairs.run(&places),
         Command::Warm(warm) => warm.run(&places),
         Command::WarmLife(life) => life.run(),

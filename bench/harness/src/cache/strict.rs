@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use plimsoll_memory::budget::{Backing, Budget, Kind};
 use plimsoll_memory::cache::{Cache as Objects, CacheOptions};
 
+use super::verdict;
 use crate::cache::Cache;
 use crate::results::Results;
 
@@ -47,6 +48,8 @@ pub(super) fn run(bench: &Cache, results: &mut Results) -> Result<()> {
         "\nEight threads, {calls} calls: at most {:.2} % of the cache's number in use",
         100.0 * most as f64 / CACHE_BYTES as f64
     );
-    ensure!(most <= CACHE_BYTES, "the cache took {most} bytes, and its number is {CACHE_BYTES}");
+    let figures = format!("{most} bytes at most, and its number is {CACHE_BYTES}");
+    verdict::say(results, "4", "", most <= CACHE_BYTES, &figures);
+    ensure!(most <= CACHE_BYTES, "the cache took {figures}");
     Ok(())
 }

@@ -482,7 +482,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         slice(folder.path(), Row::Build, 60_000);
         let bench = Bench::open(&worker(folder.path().join("100"), Row::ScanFull)).unwrap();
-        let mut slice = |millis| bench.slice(0, Duration::from_millis(millis)).unwrap().operations;
+        let slice = |millis| bench.slice(0, Duration::from_millis(millis)).unwrap().operations;
         assert_eq!([slice(0), slice(0)], [WALK_STEP; 2]);
         assert_eq!([slice(60_000), slice(60_000)], [WALK_STEP + 3000, 3000]);
     }

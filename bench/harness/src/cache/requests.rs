@@ -1,0 +1,238 @@
+//! What caches are asked for: keys, the sizes of their values, and the order in which they are wanted.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+
+use crate::payload::mix;
+use crate::yardstick::zipf::Zipf;
+
+/// Keys of the zipf requests.
+const ZIPF_KEYS: u64 = 1_000_000;
+
+/// Keys, operations and lone gets of the cachebench workload that CacheLib's evictor was judged by.
+const CACHEBENCH_KEYS: u64 = 400_000;
+const LONE_GETS: f64 = 0.231_543_653_987_312_9;
+
+/// The median of its values, and the standard deviation of their logarithms: 1 KB in the middle, in place of the measured sizes that belong to it.
+const CACHEBENCH_MEDIAN_BYTES: f64 = 450.0;
+const CACHEBENCH_SPREAD: f64 = 1.27;
+const CACHEBENCH_MAX_BYTES: f64 = 65_536.0;
+
+/// Bytes of a record of libCacheSim's oracleGeneral: u32 time, u64 object, u32 bytes, i64 next access.
+#[cfg(feature = "caches")]
+const RECORD_BYTES: usize = 24;
+
+/// A key: bytes that a cache of ours takes as they are, and others hash.
+pub(super) trait Key: AsRef<[u8]> + Eq + std::hash::Hash + Clone + Send + Sync + 'static {}
+
+impl Key for [u8; 8] {}
+impl Key for Box<[u8]> {}
+
+/// Where requests come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// So many by Zipf's law, over values of 64 B (every other) to 4 KiB.
+    Zipf(u64),
+    /// So many of the workload that CacheLib's evictor was judged by: keys by a normal distribution, and some that never come again.
+    Cachebench(u64),
+    /// A trace, from front to end.
+    Trace(PathBuf),
+}
+
+/// Requests, in order.
+pub(super) struct Requests<K> {
+    pub(super) keys: Vec<K>,
+    /// By key: bytes of its value.
+    pub(super) value_bytes: Vec<u32>,
+    /// Which key is wanted.
+    pub(super) order: Vec<u32>,
+}
+
+impl<K: Key> Requests<K> {
+    /// Bytes of the values of all keys.
+    pub(super) fn working_set_bytes(&self) -> u64 {
+        self.value_bytes.iter().map(|bytes| u64::from(*bytes)).sum()
+    }
+
+    pub(super) fn largest_bytes(&self) -> usize {
+        self.value_bytes.iter().max().map_or(0, |bytes| *bytes as usize)
+    }
+}
+
+/// Requests by Zipf's law; hot keys are scattered.
+pub(super) fn zipf(count: u64) -> Requests<[u8; 8]> {
+    let zipf = Zipf::new(ZIPF_KEYS);
+    let mut random = fastrand::Rng::with_seed(5);
+    let mut rank = || (zipf.rank(random.f64()).wrapping_mul(0xff51_afd7_ed55_8ccd) % ZIPF_KEYS) as u32;
+    Requests {
+        keys: (0..ZIPF_KEYS).map(|key| mix(key).to_be_bytes()).collect(),
+        value_bytes: (0..ZIPF_KEYS).map(|key| 64 << mix(key ^ 0x5a5a).trailing_zeros().min(6)).collect(),
+        order: (0..count).map(|_| rank()).collect(),
+    }
+}
+
+/// The cachebench workload.
+pub(super) fn cachebench(count: u64) -> Requests<Box<[u8]>> {
+    let mut random = fastrand::Rng::with_seed(9);
+    let mut requests = Requests { keys: Vec::new(), value_bytes: Vec::new(), order: Vec::new() };
+    let (mean, deviation) = (CACHEBENCH_KEYS as f64 / 2.0, CACHEBENCH_KEYS as f64 / 4.0);
+    (0..CACHEBENCH_KEYS).for_each(|_| requests.add_random(&mut random));
+    for _ in 0..count {
+        if random.f64() < LONE_GETS {
+            requests.order.push(requests.keys.len() as u32);
+            requests.add_random(&mut random);
+            continue;
+        }
+        let key = loop {
+            let key = mean + deviation * normal(&mut random);
+            if (0.0..CACHEBENCH_KEYS as f64).contains(&key) {
+                break key as u32;
+            }
+        };
+        requests.order.push(key);
+    }
+    requests
+}
+
+impl Requests<Box<[u8]>> {
+    /// A key of 1 to 64 letters, three in ten of them short, and the size of its value.
+    fn add_random(&mut self, random: &mut fastrand::Rng) {
+        let len = if random.f64() < 0.3 { random.usize(1..8) } else { random.usize(8..64) };
+        let mut key: Vec<u8> = (0..len).map(|_| random.u8(b'a'..=b'z')).collect();
+        // Short ones would often be the same.
+        key.extend_from_slice(&(self.keys.len() as u32).to_be_bytes()[1..]);
+        let bytes = CACHEBENCH_MEDIAN_BYTES * (CACHEBENCH_SPREAD * normal(random)).exp();
+        self.keys.push(key.into());
+        self.value_bytes.push(bytes.clamp(1.0, CACHEBENCH_MAX_BYTES) as u32);
+    }
+}
+
+/// A number of the standard normal distribution (Box and Muller, 1958).
+fn normal(random: &mut fastrand::Rng) -> f64 {
+    (-2.0 * (1.0 - random.f64()).ln()).sqrt() * (std::f64::consts::TAU * random.f64()).cos()
+}
+
+/// The requests of a trace in oracleGeneral, compressed by zstd or not.
+#[cfg(feature = "caches")]
+pub(super) fn trace(path: &Path) -> Result<Requests<[u8; 8]>> {
+    use anyhow::Context as _;
+    let raw = std::fs::read(path).with_context(|| format!("cannot read the trace {}", path.display()))?;
+    let bytes = match raw.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        true => zstd::decode_all(&raw[..]).with_context(|| format!("{} cannot be decompressed", path.display()))?,
+        false => raw,
+    };
+    records(&bytes).with_context(|| format!("{} is no trace in oracleGeneral", path.display()))
+}
+
+#[cfg(not(feature = "caches"))]
+pub(super) fn trace(path: &Path) -> Result<Requests<[u8; 8]>> {
+    anyhow::bail!("{} can be replayed by a bench that was built with --features caches", path.display())
+}
+
+#[cfg(feature = "caches")]
+fn records(bytes: &[u8]) -> Result<Requests<[u8; 8]>> {
+    ensure!(bytes.len().is_multiple_of(RECORD_BYTES), "it ends inside a record");
+    let mut requests = Requests { keys: Vec::new(), value_bytes: Vec::new(), order: Vec::new() };
+    let mut numbers = std::collections::HashMap::new();
+    for record in bytes.chunks_exact(RECORD_BYTES) {
+        let object: [u8; 8] = record[4..12].try_into().expect("eight bytes");
+        let size = u32::from_le_bytes(record[12..16].try_into().expect("four bytes"));
+        let number = *numbers.entry(object).or_insert_with(|| {
+            requests.keys.push(object);
+            requests.value_bytes.push(size);
+            requests.keys.len() as u32 - 1
+        });
+        requests.order.push(number);
+    }
+    Ok(requests)
+}
+
+impl Source {
+    /// As a worker is told.
+    pub(super) fn argument(&self) -> String {
+        match self {
+            Self::Zipf(count) => format!("zipf:{count}"),
+            Self::Cachebench(count) => format!("cachebench:{count}"),
+            Self::Trace(path) => format!("trace:{}", path.display()),
+        }
+    }
+
+    /// As [`Source::argument`] writes it.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let number = |text: &str| text.parse().map_err(|_| format!("{text:?} is no number of requests"));
+        match text.split_once(':') {
+            Some(("zipf", count)) => Ok(Self::Zipf(number(count)?)),
+            Some(("cachebench", count)) => Ok(Self::Cachebench(number(count)?)),
+            Some(("trace", path)) => Ok(Self::Trace(path.into())),
+            _ => Err(format!("{text:?} is neither zipf:COUNT nor cachebench:COUNT nor trace:FILE")),
+        }
+    }
+
+    /// In tables and results.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::Zipf(_) => "zipf".to_owned(),
+            Self::Cachebench(_) => "cachebench".to_owned(),
+            Self::Trace(path) => {
+                let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+                name.split('.').next().unwrap_or_default().to_owned()
+            }
+        }
+    }
+}
+
+/// The traces of a folder, by name.
+pub(super) fn traces_in(folder: &Path) -> Result<Vec<PathBuf>> {
+    ensure!(folder.is_dir(), "there is no folder {}", folder.display());
+    let mut traces = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.to_string_lossy().contains(".oracleGeneral") {
+            traces.push(path);
+        }
+    }
+    traces.sort();
+    ensure!(!traces.is_empty(), "{} has no file named *.oracleGeneral or *.oracleGeneral.zst", folder.display());
+    Ok(traces)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_what_its_argument_says() {
+        for source in [Source::Zipf(7), Source::Cachebench(9), Source::Trace("a/b.oracleGeneral.zst".into())] {
+            assert_eq!(Source::parse(&source.argument()), Ok(source));
+        }
+        assert!(Source::parse("zipf").is_err() && Source::parse("zipf:x").is_err());
+        assert_eq!(Source::Trace("a/b.oracleGeneral.zst".into()).name(), "b");
+    }
+
+    #[test]
+    fn requests_are_the_same_each_time_and_every_key_has_a_size() {
+        let requests = cachebench(5000);
+        assert_eq!((requests.order.len(), requests.keys.len()), (5000, requests.value_bytes.len()));
+        assert!(requests.order == cachebench(5000).order);
+        let lone = requests.keys.len() as u64 - CACHEBENCH_KEYS;
+        assert!((1000..1400).contains(&lone), "{lone} of 5000 come once");
+        let mean = requests.working_set_bytes() / requests.keys.len() as u64;
+        assert!((900..1100).contains(&mean), "{mean}");
+        let zipf = zipf(1000);
+        assert!(zipf.order.iter().all(|key| (*key as usize) < zipf.keys.len()));
+        assert_eq!(zipf.largest_bytes(), 4096);
+    }
+
+    #[cfg(feature = "caches")]
+    #[test]
+    fn a_trace_is_read_record_by_record() {
+        let record = |object: u64, bytes: u32| {
+            [&[0; 4][..], &object.to_le_bytes(), &bytes.to_le_bytes(), &(-1_i64).to_le_bytes()].concat()
+        };
+        let bytes = [record(7, 100), record(9, 5), record(7, 100)].concat();
+        let requests = records(&bytes).unwrap();
+        assert_eq!((requests.order, requests.value_bytes), (vec![0, 1, 0], vec![100, 5]));
+        assert!(records(&bytes[..70]).is_err());
+    }
+}
