@@ -252,9 +252,10 @@ impl Budget {
         reclaimers.push(reclaimer);
     }
 
-    /// For tests: lets `n` more reservations (chunks and growing leases) succeed, refuses one, then goes on as before.
-    pub fn fail_after(&self, n: u64) {
-        self.inner.lock().fail_after = Some(n);
+    /// For tests: lets `n` more reservations (chunks and growing leases) succeed, refuses one, then goes on as before. Whether a refusal
+    /// that an earlier call asked for was still to come.
+    pub fn fail_after(&self, n: u64) -> bool {
+        self.inner.lock().fail_after.replace(n).is_some()
     }
 }
 

@@ -1,5 +1,8 @@
 //! The handle that users hold: each call goes straight to the file that does the work.
 
+#[cfg(test)]
+mod refusals;
+
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
