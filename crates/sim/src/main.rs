@@ -55,6 +55,9 @@ struct Arguments {
     /// Begins no run after one that failed.
     #[arg(long)]
     first: bool,
+    /// A run that takes more seconds hangs: it has failed, and is the last.
+    #[arg(long, default_value_t = 600)]
+    patience: u64,
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -145,7 +148,8 @@ fn run(arguments: Arguments) -> Result<bool, String> {
     let seeds = arguments.seeds.or(arguments.hours.is_none().then_some(1));
     let nanos_max = arguments.hours.map(|hours| (hours.max(0.0) * 3.6e12) as u64);
     let Arguments { seed, ops, jobs, first, .. } = arguments;
-    let runs = Runs { modes, seed, seeds, nanos_max, ops, jobs, first };
+    let nanos_each = arguments.patience.saturating_mul(1_000_000_000);
+    let runs = Runs { modes, seed, seeds, nanos_max, ops, jobs, first, nanos_each };
     if arguments.print {
         let cases = (0..).map_while(|number| runs.case(number));
         cases.for_each(|case| print!("# {case}\n{}", text::print(&case.workload())));
@@ -158,7 +162,8 @@ fn run(arguments: Arguments) -> Result<bool, String> {
     runs::clear_bar();
     let (failed, seconds) = (report.failed, report.seconds);
     eprintln!("{} runs, {} failed, {seconds} s", report.runs, failed.len());
-    if arguments.minimise {
+    // One that hangs would hang again.
+    if arguments.minimise && !report.hangs {
         failed.iter().for_each(shorten);
     }
     Ok(failed.is_empty())

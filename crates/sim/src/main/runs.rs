@@ -1,13 +1,18 @@
-//! Runs of many seeds: in several threads, with a bar of their progress, and a line for each that fails.
+//! Runs of many seeds: in several threads, with a bar of their progress, and a line for each that fails or does not come to its end.
 
 use std::io::{IsTerminal, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use plimsoll_disk::clock::{Clock, SystemClock};
 use plimsoll_disk::thread::spawn;
 use plimsoll_sim::case::{Case, Mode};
 use plimsoll_sim::failure::Failure;
+
+/// How often it is looked whether runs have come to their end.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Which runs.
 pub(crate) struct Runs {
@@ -25,6 +30,8 @@ pub(crate) struct Runs {
     pub(crate) jobs: u64,
     /// Nothing is begun after a run failed.
     pub(crate) first: bool,
+    /// A run that takes longer has failed.
+    pub(crate) nanos_each: u64,
 }
 
 /// What came of them.
@@ -35,6 +42,8 @@ pub(crate) struct Report {
     pub(crate) seconds: u64,
     /// Those that failed.
     pub(crate) failed: Vec<Case>,
+    /// Whether one of them did not come to its end; it is still at work.
+    pub(crate) hangs: bool,
 }
 
 impl Runs {
@@ -49,7 +58,7 @@ impl Runs {
         Some(Case { ops: self.ops.unwrap_or(case.ops), ..case })
     }
 
-    /// Runs them all.
+    /// Runs them all, or until one does not come to its end: its thread cannot be stopped, only the process can end.
     ///
     /// # Errors
     /// No thread could be started.
@@ -60,19 +69,26 @@ impl Runs {
             next: AtomicU64::new(0),
             done: AtomicU64::new(0),
             over: AtomicBool::new(false),
+            at_work: (0..jobs).map(|_| Mutex::new(None)).collect(),
+            failed: Mutex::new(Vec::new()),
             clock: SystemClock::new(),
         });
-        let workers = (0..jobs).map(|_| {
+        let workers = (0..jobs as usize).map(|worker| {
             let shared = Arc::clone(&shared);
-            spawn("runs", move || shared.work()).map_err(|error| error.to_string())
+            spawn("runs", move || shared.work(worker)).map_err(|error| error.to_string())
         });
         let workers: Vec<_> = workers.collect::<Result<_, _>>()?;
-        let mut failed = Vec::new();
-        for worker in workers {
-            failed.extend(worker.join().map_err(|_| "a thread panicked".to_owned())?);
+        let mut hangs = false;
+        while !hangs && !workers.iter().all(JoinHandle::is_finished) {
+            shared.clock.sleep(LOOK);
+            hangs = shared.look_for_one_that_hangs();
         }
-        let runs = shared.done.load(Ordering::Relaxed);
-        Ok(Report { runs, seconds: shared.clock.monotonic_nanos() / 1_000_000_000, failed })
+        if !hangs {
+            workers.into_iter().try_for_each(|worker| worker.join().map_err(|_| "a thread panicked".to_owned()))?;
+        }
+        let runs = shared.done.load(Ordering::Relaxed) + u64::from(hangs);
+        let failed = std::mem::take(&mut *lock(&shared.failed));
+        Ok(Report { runs, seconds: shared.clock.monotonic_nanos() / 1_000_000_000, failed, hangs })
     }
 }
 
@@ -81,25 +97,42 @@ struct Shared {
     next: AtomicU64,
     done: AtomicU64,
     over: AtomicBool,
+    /// What each worker runs, and since when.
+    at_work: Vec<Mutex<Option<(Case, u64)>>>,
+    failed: Mutex<Vec<Case>>,
     clock: SystemClock,
 }
 
 impl Shared {
-    fn work(&self) -> Vec<Case> {
-        let mut failed = Vec::new();
+    fn work(&self, worker: usize) {
         while !self.is_over() {
             let Some(case) = self.runs.case(self.next.fetch_add(1, Ordering::Relaxed)) else { break };
+            *lock(&self.at_work[worker]) = Some((case, self.clock.monotonic_nanos()));
             // A panic is told in the line of its run; where it happened is told beside it.
-            if let Err(failure) = case.run() {
-                clear_bar();
-                println!("{}", line_of(&case, &failure));
-                failed.push(case);
-                self.over.fetch_or(self.runs.first, Ordering::Relaxed);
+            let outcome = case.run();
+            *lock(&self.at_work[worker]) = None;
+            if let Err(failure) = outcome {
+                self.tell(case, &failure);
             }
             self.done.fetch_add(1, Ordering::Relaxed);
             self.show_progress(case.seed);
         }
-        failed
+    }
+
+    fn look_for_one_that_hangs(&self) -> bool {
+        let now = self.clock.monotonic_nanos();
+        let late = |(_, since): &(Case, u64)| now.saturating_sub(*since) > self.runs.nanos_each;
+        let Some((case, _)) = self.at_work.iter().find_map(|at_work| lock(at_work).filter(late)) else { return false };
+        let seconds = self.runs.nanos_each / 1_000_000_000;
+        self.tell(case, &Failure::new(format!("it does not come to its end within {seconds} s (--patience)")));
+        true
+    }
+
+    fn tell(&self, case: Case, failure: &Failure) {
+        clear_bar();
+        println!("{}", line_of(&case, failure));
+        lock(&self.failed).push(case);
+        self.over.fetch_or(self.runs.first, Ordering::Relaxed);
     }
 
     fn is_over(&self) -> bool {
@@ -126,6 +159,11 @@ impl Shared {
     }
 }
 
+/// Takes a lock whose holder may have panicked: what it guards is whole between any two statements.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Takes the bar away, so that a line can stand in its place.
 pub(crate) fn clear_bar() {
     let mut out = std::io::stderr().lock();
@@ -138,4 +176,26 @@ pub(crate) fn clear_bar() {
 pub(crate) fn line_of(case: &Case, failure: &Failure) -> String {
     let line = failure.to_string().replace('\n', " | ");
     format!("FAILED {case}: {line}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(seeds: u64, nanos_each: u64) -> Runs {
+        let modes = vec![Mode::Model, Mode::Rot];
+        Runs { modes, seed: 7, seeds: Some(seeds), nanos_max: None, ops: Some(30), jobs: 2, first: false, nanos_each }
+    }
+
+    #[test]
+    fn each_seed_is_run_once_in_each_mode() {
+        let report = runs(3, u64::MAX).run().unwrap();
+        assert_eq!((report.runs, report.failed, report.hangs), (6, vec![], false));
+    }
+
+    #[test]
+    fn a_run_that_does_not_come_to_its_end_is_told_and_ends_it_all() {
+        let report = Runs { ops: Some(20_000), ..runs(1, 0) }.run().unwrap();
+        assert!(report.hangs && report.failed.len() == 1 && report.failed[0].seed == 7, "{:?}", report.failed);
+    }
 }
