@@ -4,7 +4,11 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use plimsoll_sim::planted::{Planted, Scratch, Verdict, all, workspace};
+use plimsoll_sim::planted::scratch::{Scratch, Verdict};
+use plimsoll_sim::planted::{Planted, all, workspace};
+
+/// So much of what a run saw stands in the table.
+const SAW_CHARS: usize = 160;
 
 /// Which bugs, and how hard they are looked for.
 #[derive(Args, Debug)]
@@ -39,24 +43,32 @@ pub(crate) fn run(arguments: &PlantedArguments) -> Result<bool, String> {
     let dir = arguments.dir.clone().unwrap_or_else(|| std::env::temp_dir().join("plimsoll-planted"));
     eprintln!("building the sources in {} without a bug", dir.display());
     let scratch = Scratch::new(&workspace, &dir, arguments.seeds)?;
-    println!("{:<40} found by", "bug");
+    println!("{:<38} {:<16} found by", "bug", "program");
     let mut found = 0;
     for bug in &bugs {
         let verdict = scratch.try_one(bug);
-        found += usize::from(matches!(verdict, Verdict::Found { .. } | Verdict::Hung));
+        found += usize::from(matches!(verdict, Verdict::Found { .. }));
         show(bug, &verdict);
     }
+    let clean = scratch.try_none();
+    let told = match &clean {
+        Ok(runs) => format!("nothing, in {runs} runs"),
+        Err(why) => format!("NOT WELL: {}", why.replace('\n', " | ")),
+    };
+    println!("{:<38} {} {told}", "(none)", scratch.clean_program());
     println!("{found} of {} found within {} seeds of every mode", bugs.len(), arguments.seeds);
-    Ok(found == bugs.len())
+    Ok(found == bugs.len() && clean.is_ok())
 }
 
 fn show(bug: &Planted, verdict: &Verdict) {
     let told = match verdict {
-        Verdict::Found { run, runs_before } => format!("{run} (after {runs_before} runs that saw nothing)"),
-        Verdict::Hung => "a run that does not end".to_owned(),
-        Verdict::Missed => "NOBODY".to_owned(),
+        Verdict::Found { program, run, runs_before, saw } => {
+            let saw: String = saw.chars().take(SAW_CHARS).collect();
+            format!("{program} {run} (after {runs_before} runs that saw nothing): {saw}")
+        }
+        Verdict::Missed { program } => format!("{program} NOBODY"),
         Verdict::Untried(why) => format!("NOT TRIED: {}", why.replace('\n', " | ")),
     };
-    println!("{:<40} {told}", bug.name);
+    println!("{:<38} {told}", bug.name);
     let _ = std::io::stdout().flush();
 }

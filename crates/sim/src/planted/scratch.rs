@@ -1,0 +1,312 @@
+//! A copy of the sources in which bugs are planted, one at a time, and looked for.
+//!
+//! The simulation is built there with the bug and runs seed after seed until one fails. Laws, so that a finding is the bug's own:
+//! 1. Every program is made from the sources as they stand: cargo's notes on what is fresh are thrown away before each build, because they
+//!    go by the times of files, and several patches come and go within one tick of a file system's clock. The compiler then compares
+//!    contents.
+//! 2. No two programs are the same: one that has the bytes of another was not made from its own bug, or its bug is in code that
+//!    nobody runs, and is not tried.
+//! 3. The run that found a bug passes without it. In the end the copy is built once more without any bug, must come to the bytes of the first
+//!    such program, and must pass all the seeds that the bugs were looked for with.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use plimsoll_disk::checksum::checksum;
+
+use crate::planted::{Planted, done, git_apply};
+
+/// Seeds that are run by one process.
+const SEEDS_AT_ONCE: u64 = 10;
+
+/// Seconds that a run may take, many times what it does; a store that hangs has been found out too.
+const PATIENCE: u64 = 300;
+
+/// What the crates of this project are called among cargo's notes.
+const OWN_CRATES: &str = "plimsoll";
+
+/// What came of a bug.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Found, by this run.
+    Found {
+        /// The program that the bug is in.
+        program: Program,
+        /// The arguments that replay it.
+        run: String,
+        /// Runs before it that saw nothing.
+        runs_before: u64,
+        /// What it saw.
+        saw: String,
+    },
+    /// No seed failed.
+    Missed {
+        /// The program that the bug is in.
+        program: Program,
+    },
+    /// It could not be tried.
+    Untried(String),
+}
+
+/// The checksum of a program's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Program(u64);
+
+impl std::fmt::Display for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// Programs that were built, with what is in each.
+#[derive(Debug, Default)]
+struct Programs(BTreeMap<Program, String>);
+
+impl Programs {
+    /// Takes in one more; an error if it has the bytes of an earlier one.
+    fn add(&mut self, program: Program, holds: &str) -> Result<(), String> {
+        match self.0.insert(program, holds.to_owned()) {
+            None => Ok(()),
+            Some(other) => {
+                Err(format!("what was built with {holds} has the same bytes as what was built with {other}"))
+            }
+        }
+    }
+}
+
+/// A copy of the sources, and what was built of it without any bug.
+pub struct Scratch {
+    tree: PathBuf,
+    target: PathBuf,
+    clean: PathBuf,
+    clean_program: Program,
+    seeds: u64,
+    /// As many seeds were needed for some bug.
+    seeds_tried: Cell<u64>,
+    programs: RefCell<Programs>,
+}
+
+impl Scratch {
+    /// Copies the sources into `dir` and builds them; `seeds`: how many are tried for each bug.
+    ///
+    /// # Errors
+    /// They cannot be copied, or do not build.
+    pub fn new(workspace: &Path, dir: &Path, seeds: u64) -> Result<Self, String> {
+        let (tree, target) = (dir.join("tree"), dir.join("target"));
+        let told = |error: io::Error| format!("{}: {error}", dir.display());
+        fs::create_dir_all(&tree).map_err(told)?;
+        for part in ["Cargo.toml", "Cargo.lock", "crates"] {
+            mirror(&workspace.join(part), &tree.join(part)).map_err(told)?;
+        }
+        let clean = dir.join("plimsoll-sim-without-bugs");
+        let mut scratch = Self {
+            tree,
+            target,
+            clean,
+            clean_program: Program(0),
+            seeds,
+            seeds_tried: Cell::new(0),
+            programs: RefCell::default(),
+        };
+        scratch.clean_program = scratch.build()?;
+        scratch.programs.borrow_mut().add(scratch.clean_program, "no bug")?;
+        fs::copy(scratch.binary(), &scratch.clean).map_err(told)?;
+        Ok(scratch)
+    }
+
+    /// What was built without any bug.
+    pub fn clean_program(&self) -> Program {
+        self.clean_program
+    }
+
+    /// Plants a bug, looks for it, and takes it out again.
+    pub fn try_one(&self, bug: &Planted) -> Verdict {
+        if let Err(error) = git_apply(&self.tree, &[], bug) {
+            return Verdict::Untried(error);
+        }
+        let verdict = self.build_with(bug).and_then(|program| self.search(program));
+        match git_apply(&self.tree, &["--reverse"], bug) {
+            Ok(()) => verdict.unwrap_or_else(Verdict::Untried),
+            Err(error) => Verdict::Untried(error),
+        }
+    }
+
+    /// Builds the copy once more, now that every bug was taken out again, and runs all seeds that were needed for some bug: how many runs.
+    ///
+    /// # Errors
+    /// It is not what it was, or a run fails.
+    pub fn try_none(&self) -> Result<u64, String> {
+        let program = self.build()?;
+        if program != self.clean_program {
+            return Err(format!(
+                "the copy without a bug is {program} now and was {} before: a bug was left in it, or the compiler does not give the \
+                 same program for the same sources",
+                self.clean_program
+            ));
+        }
+        let mut runs = 0;
+        for seed in (0..self.seeds_tried.get()).step_by(SEEDS_AT_ONCE as usize) {
+            let out = self.run(&self.clean, &self.batch(seed))?;
+            runs += runs_of(&out).ok_or_else(|| format!("seeds from {seed} on end without a word: {out}"))?;
+            if let Some(line) = failed_of(&out) {
+                return Err(format!("without a bug, too: {line}"));
+            }
+        }
+        Ok(runs)
+    }
+
+    fn build_with(&self, bug: &Planted) -> Result<Program, String> {
+        let program = self.build()?;
+        self.programs.borrow_mut().add(program, &bug.name)?;
+        Ok(program)
+    }
+
+    fn build(&self) -> Result<Program, String> {
+        self.forget_what_is_fresh().map_err(|error| format!("{}: {error}", self.target.display()))?;
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.current_dir(&self.tree).env("CARGO_TARGET_DIR", &self.target).env("CARGO_INCREMENTAL", "1");
+        // Plain settings: flags of the outer build would make all of it anew. Nobody asks for lines of the sources here.
+        cargo.env_remove("RUSTFLAGS").env("CARGO_PROFILE_DEV_DEBUG", "0");
+        cargo.args(["build", "--quiet", "--package", "plimsoll-sim", "--bin", "plimsoll-sim"]);
+        done(cargo.output(), "cargo build")?;
+        let bytes = fs::read(self.binary()).map_err(|error| format!("{}: {error}", self.binary().display()))?;
+        Ok(Program(checksum(0, &bytes)))
+    }
+
+    /// Makes cargo ask the compiler about every crate of this project, and takes away what the last build made.
+    fn forget_what_is_fresh(&self) -> io::Result<()> {
+        let absent_is_well = |done: io::Result<()>| match done {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+        absent_is_well(fs::remove_file(self.binary()))?;
+        let notes = self.target.join("debug/.fingerprint");
+        if !notes.is_dir() {
+            return Ok(());
+        }
+        for note in fs::read_dir(notes)? {
+            let note = note?;
+            if note.file_name().to_string_lossy().starts_with(OWN_CRATES) {
+                fs::remove_dir_all(note.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn binary(&self) -> PathBuf {
+        self.target.join("debug/plimsoll-sim")
+    }
+
+    /// The arguments that run the seeds from `seed` on.
+    fn batch(&self, seed: u64) -> String {
+        let seeds = SEEDS_AT_ONCE.min(self.seeds - seed);
+        format!("--mode all --seed {seed} --seeds {seeds} --jobs 1 --first")
+    }
+
+    fn search(&self, program: Program) -> Result<Verdict, String> {
+        let mut runs_before = 0;
+        for seed in (0..self.seeds).step_by(SEEDS_AT_ONCE as usize) {
+            self.seeds_tried.set(self.seeds_tried.get().max(self.seeds.min(seed + SEEDS_AT_ONCE)));
+            let out = self.run(&self.binary(), &self.batch(seed))?;
+            let runs = runs_of(&out).ok_or_else(|| format!("seeds from {seed} on end without a word: {out}"))?;
+            if let Some(line) = failed_of(&out) {
+                return self.compare(program, line, runs_before + runs - 1);
+            }
+            runs_before += runs;
+        }
+        Ok(Verdict::Missed { program })
+    }
+
+    /// Whether the run that failed passes without the bug.
+    fn compare(&self, program: Program, line: &str, runs_before: u64) -> Result<Verdict, String> {
+        let (run, saw) = line.split_once(": ").unwrap_or((line, ""));
+        let clean = self.run(&self.clean, run)?;
+        match (runs_of(&clean), failed_of(&clean)) {
+            (Some(1), None) => Ok(Verdict::Found { program, run: run.to_owned(), runs_before, saw: saw.to_owned() }),
+            (_, Some(_)) => Ok(Verdict::Untried(format!("{run} fails without the bug, too: mend that first"))),
+            _ => Ok(Verdict::Untried(format!("{run} without the bug ends without a word: {clean}"))),
+        }
+    }
+
+    /// What a run prints.
+    fn run(&self, program: &Path, arguments: &str) -> Result<String, String> {
+        let patience = PATIENCE.to_string();
+        let mut run = Command::new(program);
+        let output = run.args(arguments.split(' ')).args(["--patience", &patience]).output();
+        let output = output.map_err(|error| format!("{}: {error}", program.display()))?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr))
+    }
+}
+
+/// How many runs an output speaks of.
+fn runs_of(out: &str) -> Option<u64> {
+    out.lines().find_map(|line| line.split_once(" runs, ")?.0.parse().ok())
+}
+
+/// What an output says of the run that failed first.
+fn failed_of(out: &str) -> Option<&str> {
+    out.lines().find_map(|line| line.strip_prefix("FAILED "))
+}
+
+/// Makes `to` the same as `from`; files that are the same already keep their time, so that nothing is built twice.
+fn mirror(from: &Path, to: &Path) -> io::Result<()> {
+    if from.is_file() {
+        if fs::read(to).ok() != Some(fs::read(from)?) {
+            fs::copy(from, to)?;
+        }
+        return Ok(());
+    }
+    fs::create_dir_all(to)?;
+    let names = |dir: &Path| fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>();
+    let wanted = names(from)?;
+    for name in names(to)?.into_iter().filter(|name| !wanted.contains(name)) {
+        let old = to.join(name);
+        if old.is_dir() { fs::remove_dir_all(old)? } else { fs::remove_file(old)? }
+    }
+    wanted.into_iter().filter(|name| name != "target").try_for_each(|name| mirror(&from.join(&name), &to.join(&name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_was_built_before_is_not_tried_for_another_bug() {
+        let mut programs = Programs::default();
+        assert_eq!(programs.add(Program(1), "no bug"), Ok(()));
+        assert_eq!(programs.add(Program(2), "a"), Ok(()));
+        assert!(programs.add(Program(2), "b").unwrap_err().ends_with("the same bytes as what was built with a"));
+        assert!(programs.add(Program(1), "c").is_err());
+    }
+
+    #[test]
+    fn an_output_says_how_many_runs_there_were_and_which_failed() {
+        let out = "FAILED --mode crash --seed 12 --ops 400: the store opened at 3\n13 runs, 1 failed, 0 s\n";
+        assert_eq!(runs_of(out), Some(13));
+        assert_eq!(failed_of(out), Some("--mode crash --seed 12 --ops 400: the store opened at 3"));
+        assert_eq!((runs_of("Killed"), failed_of("Killed")), (None, None));
+    }
+
+    #[test]
+    fn a_copy_is_the_same_whatever_stood_there_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        fs::create_dir_all(from.join("kept")).unwrap();
+        fs::create_dir_all(to.join("old/deep")).unwrap();
+        fs::write(from.join("kept/a"), "new").unwrap();
+        fs::write(from.join("b"), "same").unwrap();
+        for (name, text) in [("b", "same"), ("c", "left over"), ("old/deep/d", "left over")] {
+            fs::write(to.join(name), text).unwrap();
+        }
+        let time = |name: &str| fs::metadata(to.join(name)).unwrap().modified().unwrap();
+        let before = time("b");
+        mirror(&from, &to).unwrap();
+        assert_eq!(fs::read_to_string(to.join("kept/a")).unwrap(), "new");
+        assert_eq!(time("b"), before);
+        assert!(!to.join("c").exists() && !to.join("old").exists());
+    }
+}
