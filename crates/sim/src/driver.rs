@@ -10,6 +10,7 @@
 //! - when the disk is well, nothing may fail.
 
 mod check;
+mod image;
 mod restore;
 mod step;
 
@@ -100,6 +101,8 @@ pub struct Driver {
     trim_asked: u64,
     backups: u32,
     kept: Option<restore::Kept>,
+    /// A warm image of some time before.
+    image: Option<image::Image>,
     answers: Vec<String>,
 }
 
@@ -126,6 +129,7 @@ impl Driver {
             trim_asked: 0,
             backups: 0,
             kept: None,
+            image: None,
             answers: Vec::new(),
         };
         driver.open_store(0)?;
@@ -191,7 +195,7 @@ impl Driver {
         let op = match choice % 9 {
             0 => Op::Flush,
             1 => Op::Compact,
-            2 if self.txs.is_empty() => return self.reopen_under_snapshots(),
+            2 if self.txs.is_empty() => return self.reopen_under_snapshots(choice / 9),
             3 | 4 => Op::DropCaches,
             5 => Op::Memory { mebibytes: [16, 17, 64, 1024][(choice / 9 % 4) as usize] },
             6 => Op::Work { first: (choice / 9 % 5) as u8 },
@@ -201,10 +205,12 @@ impl Driver {
         self.settle(&op)
     }
 
-    /// Opens the snapshots that were open at the same moments again.
-    fn reopen_under_snapshots(&mut self) -> Outcome {
+    /// Opens the snapshots that were open at the same moments again; while the store is closed, something happens to its warm image.
+    fn reopen_under_snapshots(&mut self, choice: u64) -> Outcome {
         let moments: Vec<(u8, u64)> = self.snapshots.iter().map(|(slot, snapshot)| (*slot, snapshot.at())).collect();
-        self.reopen()?;
+        self.close()?;
+        self.meddle_with_image(choice)?;
+        self.open_store(0)?;
         for (slot, at) in moments {
             let opened = self.db().snapshot_at(plimsoll::Moment::Glsn(at));
             if let Some(snapshot) = self.expect("snapshot after reopening", opened)? {

@@ -1,7 +1,8 @@
 //! The same workload, whatever the store does beside it: the same answers.
 //!
 //! The budget (16 MiB to 1 GiB, also one that changes while the store is open), the sizes of memtables and segments, the durability; caches
-//! that are dropped, flushes, compactions, background work in any order and reopenings in between: none of that may be seen in an answer. The model already checks each of them by itself; here whole runs are compared.
+//! that are dropped, flushes, compactions, background work in any order and reopenings in between, with the warm image gone, damaged or that
+//! of another time: none of that may be seen in an answer. The model already checks each of them by itself; here whole runs are compared.
 
 use plimsoll::Durability;
 use plimsoll_disk::random::Random;

@@ -1,6 +1,7 @@
 //! A folder that is put back as it was some time ago, or only a part of it.
 //!
-//! The whole folder: from then on the store is what it was, and goes another way from there. A part of it beside the rest: where the index
+//! The whole folder: from then on the store is what it was, and goes another way from there, at times beside the warm image of the way
+//! that was left. A part of it beside the rest: where the index
 //! knows of commits that this log does not have, the store must not open; else the index is only behind, and whatever is answered is right.
 //! That is tried in a copy of the world.
 
@@ -10,6 +11,7 @@ use plimsoll::Error;
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 
+use crate::driver::image::IMAGE_DIR;
 use crate::driver::{Driver, inspect};
 use crate::failure::{Failure, Outcome, ensure};
 use crate::model::Model;
@@ -48,6 +50,9 @@ impl Driver {
                 let replaced = self.as_it_is();
                 self.world.disk = kept.disk.snapshot();
                 (self.model, self.times_ordered, self.trim_asked) = (kept.model, kept.times_ordered, kept.trim_asked);
+                if self.model.newest() % 2 == 1 {
+                    self.leave_image(&replaced.disk)?;
+                }
                 self.kept = Some(replaced);
             }
             Part::Log => {
@@ -61,6 +66,15 @@ impl Driver {
         }
         self.open_store(0)?;
         Ok("restored".to_owned())
+    }
+
+    /// The warm image of `other` in place of the store's own: it knows of commits that this log does not have, or has others at their place.
+    fn leave_image(&self, other: &LyingDisk) -> Outcome {
+        let dir = self.world.store_path().join(IMAGE_DIR);
+        let told = |error: std::io::Error| Failure::new(format!("leaving the warm image: {error}"));
+        let both = [other, &self.world.disk].into_iter().map(|disk| Ok(disk.entry(&dir)?.is_some()));
+        let both: Vec<bool> = both.collect::<Result<_, _>>().map_err(told)?;
+        if both.contains(&false) { Ok(()) } else { copy_folder(other, &self.world, &dir).map_err(told) }
     }
 
     /// Closes the store cleanly; if that fails it is open again, and `false`.

@@ -1,0 +1,68 @@
+//! What becomes of the warm image while the store is closed: it goes, that of another time comes in its place, or its bytes rot.
+//!
+//! It is a cache of a cache: no answer may depend on it, and nothing that happens to it is an error.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use plimsoll_disk::vfs::{Caching, Disk, Open};
+
+use crate::driver::Driver;
+use crate::failure::{Failure, Outcome};
+
+/// The image's folder in the store's.
+pub(super) const IMAGE_DIR: &str = "warm";
+
+/// An image as it was: its files, by name.
+pub(super) type Image = Vec<(PathBuf, Vec<u8>)>;
+
+impl Driver {
+    /// Does something to the image of a store that is closed; the image that was there is kept, to come back another time.
+    pub(super) fn meddle_with_image(&mut self, choice: u64) -> Outcome {
+        let dir = self.world.store_path().join(IMAGE_DIR);
+        let meddled = self.world.disk.entry(&dir).and_then(|entry| match entry {
+            None => Ok(()),
+            Some(_) => self.meddle(&dir, choice),
+        });
+        meddled.map_err(|error| Failure::new(format!("meddling with the warm image: {error}")))
+    }
+
+    fn meddle(&mut self, dir: &Path, choice: u64) -> io::Result<()> {
+        let disk = &self.world.disk;
+        let mut now = Image::new();
+        for (path, len) in self.world.files(dir)? {
+            let mut bytes = vec![0; len as usize];
+            disk.open(&path, Open::Read, Caching::Buffered)?.read_exact_at(&mut bytes, 0)?;
+            now.push((path, bytes));
+        }
+        let (kind, which) = (choice % 5, choice / 5);
+        match kind {
+            0 => self.world.remove_all(dir)?,
+            1 | 2 => {
+                if let Some(other) = &self.image {
+                    self.world.remove_all(dir)?;
+                    disk.create_dir(dir)?;
+                    for (path, bytes) in other {
+                        disk.open(path, Open::CreateNew, Caching::Buffered)?.write_at(bytes, 0)?;
+                    }
+                }
+            }
+            3 => {
+                let whole: u64 = now.iter().map(|(_, bytes)| bytes.len() as u64).sum();
+                let mut at = which % whole.max(1);
+                for (path, bytes) in &now {
+                    if at < bytes.len() as u64 {
+                        disk.corrupt(path, at, 1 << (which / 7 % 8))?;
+                        break;
+                    }
+                    at -= bytes.len() as u64;
+                }
+            }
+            _ => {}
+        }
+        if self.image.is_none() || kind == 2 {
+            self.image = Some(now);
+        }
+        Ok(())
+    }
+}
