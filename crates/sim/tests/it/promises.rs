@@ -1,31 +1,83 @@
-//! The list of promises names tests that are there.
+//! The list of promises names tests that are there, one for each fault.
 #![allow(clippy::disallowed_methods, reason = "reads the project's own sources")]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use plimsoll_sim::case::Mode;
 use plimsoll_sim::planted::workspace;
 
+/// The table's rows: fault, promise, what keeps it.
+fn rows(document: &str) -> Vec<[&str; 3]> {
+    let behind = document.split("## Fault → promise → test").nth(1).unwrap();
+    let section = behind.split("\n## ").next().unwrap();
+    let lines = section.lines().filter(|line| line.starts_with('|')).skip(2);
+    lines
+        .map(|line| {
+            let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+            cells.try_into().unwrap_or_else(|_| panic!("not three cells: {line}"))
+        })
+        .collect()
+}
+
+/// What stands between backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// A test's name is a sentence.
+fn is_test_name(word: &str) -> bool {
+    word.matches('_').count() > 2
+}
+
 #[test]
-fn every_test_that_the_promises_name_is_there() {
+fn each_fault_in_the_list_has_a_test_that_is_there() {
     let workspace = workspace();
     let text = fs::read_to_string(workspace.join("docs/durability.md")).unwrap();
-    let mut sources = String::new();
-    collect(&workspace.join("crates"), &mut sources);
-    // Every second piece stands between backticks; a test's name is a sentence.
-    let names: Vec<&str> = text.split('`').skip(1).step_by(2).filter(|name| name.matches('_').count() > 2).collect();
-    assert!(names.len() > 30, "{names:?}");
-    let missing: Vec<_> = names.iter().filter(|name| !sources.contains(&format!("fn {name}()"))).collect();
+    let mut tests = BTreeSet::new();
+    collect_tests(&workspace.join("crates"), &mut tests);
+    let rows = rows(&text);
+    assert!(rows.len() > 20, "{rows:?}");
+    for [fault, promise, kept_by] in rows {
+        assert!(!fault.is_empty() && !promise.is_empty(), "a row says nothing: {fault} | {promise}");
+        assert!(quoted(kept_by).any(is_test_name), "no test is named for: {fault}");
+        for word in quoted(kept_by).filter(|word| !is_test_name(word)) {
+            let known = word.parse::<Mode>().is_ok() || word.starts_with("plimsoll-sim ");
+            assert!(known, "{word:?} is no test, no mode and no command (for: {fault})");
+        }
+    }
+    let missing: Vec<&str> = quoted(&text).filter(|name| is_test_name(name) && !tests.contains(*name)).collect();
     assert!(missing.is_empty(), "docs/durability.md names tests that are not there: {missing:?}");
 }
 
-fn collect(dir: &Path, into: &mut String) {
+#[test]
+fn each_mode_of_the_simulation_keeps_a_promise() {
+    let text = fs::read_to_string(workspace().join("docs/durability.md")).unwrap();
+    let named: BTreeSet<&str> = rows(&text).into_iter().flat_map(|[_, _, kept_by]| quoted(kept_by)).collect();
+    let unnamed: Vec<&str> = Mode::ALL.iter().map(|(_, name)| *name).filter(|name| !named.contains(name)).collect();
+    assert!(unnamed.is_empty(), "docs/durability.md does not say what these modes are for: {unnamed:?}");
+}
+
+/// The names of all functions below `dir` that are marked as tests.
+fn collect_tests(dir: &Path, into: &mut BTreeSet<String>) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            collect(&path, into);
+            collect_tests(&path, into);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            into.push_str(&fs::read_to_string(path).unwrap());
+            let mut is_test = false;
+            for line in fs::read_to_string(path).unwrap().lines().map(str::trim) {
+                match line.strip_prefix("fn ").and_then(|rest| rest.split_once('(')) {
+                    Some((name, _)) if is_test => {
+                        into.insert(name.to_owned());
+                        is_test = false;
+                    }
+                    None if line == "#[test]" => is_test = true,
+                    None if line.starts_with("#[") || line.starts_with("//") => {}
+                    _ => is_test = false,
+                }
+            }
         }
     }
 }
