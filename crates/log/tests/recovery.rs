@@ -96,6 +96,30 @@ fn a_tail_torn_at_any_byte_is_cut_at_a_record_and_the_log_goes_on() {
     }
 }
 
+/// Found by `plimsoll-sim --mode rot --seed 3001393`.
+#[test]
+fn a_log_whose_file_was_cut_in_the_padding_of_its_last_record_has_lost_nothing() {
+    let memory = Memory::new(16 << 20);
+    for size in [300, 301, 303, 17_005] {
+        let killed = killed(&memory, &[40, size]);
+        let original = read_file(&*killed.disk, SEGMENT);
+        let end = killed.ends[2].next_multiple_of(8);
+        assert!(end > killed.ends[2], "{size} bytes leave no padding");
+        for (offset, mode) in
+            (killed.ends[2]..=end).flat_map(|offset| [(offset, Mode::ReadOnly), (offset, Mode::Create)])
+        {
+            let disk = copy_of(&*killed.disk);
+            write_file(&*disk, SEGMENT, &original[..offset]);
+            if mode == Mode::ReadOnly {
+                let (log, _) = FileLog::open(FileLogOptions { mode, ..options(&disk, &memory) }).unwrap();
+                assert_eq!(scan_all(&log, 1, u64::MAX, None).len(), 2, "{size} bytes, cut at {offset}");
+            }
+            let found = first_records(&disk, &memory, Some(killed.positions[2]), &killed.payloads).unwrap();
+            assert_eq!(found, 2, "{size} bytes, cut at {offset}");
+        }
+    }
+}
+
 #[test]
 fn garbage_from_any_byte_on_is_cut_at_a_record() {
     let memory = Memory::new(16 << 20);

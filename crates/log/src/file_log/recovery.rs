@@ -340,9 +340,9 @@ fn make_durable(
     let (bytes, again) = staging.split_at_mut(staging.len() / 2);
     while at < end {
         let piece = (end - at).min(bytes.len() as u64) as usize;
-        file.read_exact_at(&mut bytes[..piece], at)?;
+        read_as_replay(file, &mut bytes[..piece], at)?;
         // Read twice: a bit that flipped on the way must not be written for good.
-        file.read_exact_at(&mut again[..piece], at)?;
+        read_as_replay(file, &mut again[..piece], at)?;
         if bytes[..piece] != again[..piece] {
             let message =
                 format!("two reads at offset {at} of the active segment differ: the disk or the memory is failing");
@@ -354,6 +354,13 @@ fn make_durable(
     file.sync()?;
     // The same holds for the segment's name.
     Ok(options.disk.sync_dir(&options.dir)?)
+}
+
+/// Reads bytes that replay has read: behind the file's end they are zeros. A file that was cut in the last record's padding has lost nothing.
+fn read_as_replay(file: &dyn File, into: &mut [u8], at: u64) -> io::Result<()> {
+    let n = file.read_at(into, at)?;
+    into[n..].fill(0);
+    Ok(())
 }
 
 fn most_entries(options: &FileLogOptions) -> u32 {
@@ -618,7 +625,7 @@ fn fill_buffer(budget: &Budget, file: &dyn File, header: &SegmentHeader, end: En
     let start = buffer.base();
     let filled = (u64::from(end.offset) - start) as usize;
     let bytes = buffer.current_mut();
-    file.read_exact_at(&mut bytes[..filled], start)?;
+    read_as_replay(file, &mut bytes[..filled], start)?;
     let seed = segment_seed(header.log_id, header.first);
     for (number, block) in
         (block_of(start) as u32..).zip(bytes[..filled.next_multiple_of(BLOCK_BYTES)].chunks(BLOCK_BYTES))
