@@ -118,7 +118,7 @@ fn the_books_balance_after_any_sequence_of_takes_leases_and_resizes() {
         for _ in 0..if cfg!(miri) { 60 } else { 500 } {
             match below(10) {
                 0 => _ = budget.resize(below(ceiling + 2) << 16),
-                1 => budget.fail_after(below(4)),
+                1 => _ = budget.fail_after(below(4)),
                 2..5 => chunks.extend(budget.take(Kind::ALL[below(10) as usize])),
                 5 => leases.extend(budget.lease(Kind::ALL[below(10) as usize], below(200_000))),
                 6 if !leases.is_empty() => {

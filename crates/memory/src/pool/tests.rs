@@ -843,7 +843,7 @@ fn the_books_balance_after_any_sequence_of_operations() {
                     fill(*name, number, &mut bytes);
                     file.put(number, &bytes, random.below(2) == 0);
                 }
-                3 => budget.fail_after(random.below(3)),
+                3 => _ = budget.fail_after(random.below(3)),
                 4 => others.extend(budget.take(Kind::Sort)),
                 5 => others.clear(),
                 6 => pages.clear(),

@@ -110,9 +110,9 @@ fn a_read_whose_reservations_are_refused_fails_whole_or_does_without() {
     });
     refused += refuse_each(&db, "range", |db| {
         let snapshot = db.snapshot();
-        let mut range = snapshot.range(&keyspace, ..)?;
+        let range = snapshot.range(&keyspace, ..)?;
         let mut rows = 0;
-        while let Some(row) = range.next() {
+        for row in range {
             row?;
             rows += 1;
         }
@@ -120,9 +120,9 @@ fn a_read_whose_reservations_are_refused_fails_whole_or_does_without() {
         Ok(())
     });
     refused += refuse_each(&db, "history", |db| {
-        let mut history = db.history(&keyspace, &key(1000))?;
+        let history = db.history(&keyspace, &key(1000))?;
         let mut versions = 0;
-        while let Some(version) = history.next() {
+        for version in history {
             version?;
             versions += 1;
         }
