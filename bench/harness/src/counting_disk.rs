@@ -1,7 +1,9 @@
-//! The machine's disk, counting what the log does to it: syncs, writes and their bytes.
+//! The machine's disk, counting what is done to it: the log's syncs, writes and their bytes, and the reads of each thread.
 //!
-//! Only files whose path has the folder `log` in it count: the index of a store writes in its own time.
+//! Syncs and writes count for files whose path has the folder `log` in it: the index of a store writes in its own time. Reads count for
+//! all files: so one can tell who found what he wanted in memory, and who had to read.
 
+use std::cell::Cell;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,6 +11,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::{Caching, DirEntry, DirLock, Disk, File, LockError, Open};
+
+thread_local! {
+    static READS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Reads of this thread so far, by any of these disks.
+pub(crate) fn reads_of_this_thread() -> u64 {
+    READS.get()
+}
 
 /// What was done to the log's files since the start.
 #[derive(Debug, Default)]
@@ -41,22 +52,28 @@ impl CountingDisk {
 #[derive(Debug)]
 struct CountingFile {
     file: Arc<dyn File>,
-    counts: Arc<Counts>,
+    /// For the log's files.
+    counts: Option<Arc<Counts>>,
 }
 
 impl File for CountingFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        READS.set(READS.get() + 1);
         self.file.read_at(buf, offset)
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.counts.writes.fetch_add(1, Ordering::Relaxed);
-        self.counts.written_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        if let Some(counts) = &self.counts {
+            counts.writes.fetch_add(1, Ordering::Relaxed);
+            counts.written_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        }
         self.file.write_at(buf, offset)
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.counts.syncs.fetch_add(1, Ordering::Relaxed);
+        if let Some(counts) = &self.counts {
+            counts.syncs.fetch_add(1, Ordering::Relaxed);
+        }
         self.file.sync()
     }
 
@@ -71,11 +88,9 @@ impl File for CountingFile {
 
 impl Disk for CountingDisk {
     fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
+        let is_log = path.components().any(|part| part.as_os_str() == "log");
         let file = self.disk.open(path, open, caching)?;
-        if path.components().any(|part| part.as_os_str() == "log") {
-            return Ok(Arc::new(CountingFile { file, counts: self.counts() }));
-        }
-        Ok(file)
+        Ok(Arc::new(CountingFile { file, counts: is_log.then(|| self.counts()) }))
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
@@ -112,5 +127,36 @@ impl Disk for CountingDisk {
 
     fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
         self.disk.lock(dir)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_read_of_this_thread_is_counted_and_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("file"), [7; 100]).unwrap();
+        let disk = CountingDisk::default();
+        let file = disk.open(&folder.path().join("file"), Open::Read, Caching::Buffered).unwrap();
+        let before = reads_of_this_thread();
+        let read = |file: &dyn File| file.read_exact_at(&mut [0; 10], 5).unwrap();
+        read(&*file);
+        std::thread::scope(|scope| _ = scope.spawn(|| read(&*file)));
+        assert_eq!(reads_of_this_thread(), before + 1);
+    }
+
+    #[test]
+    fn syncs_and_writes_of_the_log_are_counted_and_of_no_other_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = CountingDisk::default();
+        for name in ["log", "index"] {
+            disk.create_dir(&folder.path().join(name)).unwrap();
+            let file = disk.open(&folder.path().join(name).join("file"), Open::CreateNew, Caching::Buffered).unwrap();
+            file.write_at(&[7; 100], 0).unwrap();
+            file.sync().unwrap();
+        }
+        assert_eq!(disk.counts().now(), [1, 1, 100]);
     }
 }

@@ -24,7 +24,6 @@ mod pairs;
 mod payload;
 mod peer;
 mod quiet;
-mod reads_by_thread;
 mod report;
 mod results;
 mod row_store;

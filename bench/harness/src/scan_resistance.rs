@@ -14,9 +14,9 @@ use plimsoll::Options;
 use plimsoll_disk::clock::SystemClock;
 use plimsoll_memory::page::PAGE_BYTES;
 
+use crate::counting_disk::{CountingDisk, reads_of_this_thread};
 use crate::payload;
 use crate::quiet;
-use crate::reads_by_thread::{self, ReadCountingDisk};
 use crate::results::Results;
 use crate::row_store::{RowStore, rows_in};
 use crate::sizes::{parse_size, show_size};
@@ -85,7 +85,7 @@ impl ScanResistance {
         RowStore::make(&folder, rows, self.memory.max(256 << 20))?;
         let options = Options::new()
             .memory_bytes(self.memory)
-            .world(Arc::new(ReadCountingDisk::default()), Arc::new(SystemClock::new()));
+            .world(Arc::new(CountingDisk::default()), Arc::new(SystemClock::new()));
         let store = RowStore::open(&folder, rows, options)?;
         let hot = self.memory * self.hot_percent / 100 / PAGE_BYTES as u64;
         // Until everything is in, and was touched more than once.
@@ -159,10 +159,10 @@ fn read_hot(store: &RowStore, hot: u64, ended: &AtomicBool) -> Result<Reads> {
     let mut state = 1;
     while !ended.load(Ordering::Relaxed) || reads.all < 10 * hot {
         state = payload::mix(state + 1);
-        let before = reads_by_thread::count();
+        let before = reads_of_this_thread();
         store.get(state % hot)?;
         reads.all += 1;
-        reads.misses += u64::from(reads_by_thread::count() > before);
+        reads.misses += u64::from(reads_of_this_thread() > before);
     }
     reads.seconds = began.elapsed().as_secs_f64();
     Ok(reads)
