@@ -171,6 +171,8 @@ impl Scratch {
         cargo.current_dir(&self.tree).env("CARGO_TARGET_DIR", &self.target).env("CARGO_INCREMENTAL", "1");
         // Plain settings: flags of the outer build would make all of it anew. Nobody asks for lines of the sources here.
         cargo.env_remove("RUSTFLAGS").env("CARGO_PROFILE_DEV_DEBUG", "0");
+        // In names of private functions stands a number that changes from build to build; without names the same sources are the same bytes.
+        cargo.env("CARGO_PROFILE_DEV_STRIP", "symbols");
         cargo.args(["build", "--quiet", "--package", "plimsoll-sim", "--bin", "plimsoll-sim"]);
         done(cargo.output(), "cargo build")?;
         let bytes = fs::read(self.binary()).map_err(|error| format!("{}: {error}", self.binary().display()))?;
