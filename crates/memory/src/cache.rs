@@ -61,6 +61,7 @@ use entry::Placed;
 pub use entry::{Pieces, Value};
 use index::{Index, Pages};
 use keeper::{Arrival, Keeper, Measure};
+pub use keeper::{BroughtBack, Census, Changes, Copied, Copies, Standing};
 pub use loads::LoadFailed;
 use loads::{Loads, Turn};
 pub use policy::Eviction;

@@ -6,6 +6,8 @@
 //! 3. Whatever leaves its place leaves the index first; a segment that somebody still reads waits aside and counts as used.
 //! 4. Entries + what is dead = what stands between the ends of the queues, at every moment.
 
+mod warm;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Shared;
@@ -16,6 +18,7 @@ use super::queue::{Ends, offset_of, sequence_modulus};
 use super::segments::Owner;
 use super::slot::{Kind, PLACE_MASK, Slot};
 use crate::chunk::CHUNK_BYTES;
+pub use warm::{BroughtBack, Census, Changes, Copied, Copies, Standing};
 
 /// Segments that stay free for moves.
 const RESERVE: usize = 2;

@@ -1,0 +1,338 @@
+//! What is worth having again after a restart: which entries a cache has, and how they come back.
+//!
+//! Laws:
+//! 1. Who looks over the entries changes nothing about them, and holds the cache's lock for some hundred of them at most.
+//! 2. Nobody leaves for an entry that comes back, and none that is there is replaced by one.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use super::super::entry::Placed;
+use super::super::slot::{MAX_TOUCHES, Slot};
+use super::super::{Cache, Queue, Shared};
+use super::{Arrival, Keeper};
+
+/// Entries that are looked at under one turn of the lock.
+const LOOKS_AT_ONCE: usize = 256;
+
+/// What an entry has shown so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Standing {
+    /// It stands in the main queue.
+    Proven,
+    /// It stands in the small queue.
+    New,
+}
+
+impl Standing {
+    fn queue(self) -> Queue {
+        match self {
+            Self::Proven => Queue::Main,
+            Self::New => Queue::Small,
+        }
+    }
+}
+
+/// How many entries there are in a part of a queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// All that can be copied.
+    pub entries: u32,
+    /// Their touches, up to three each.
+    pub touches: u32,
+}
+
+/// Counters that stand still as long as no entry comes, goes or moves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Entries that ever entered.
+    pub entered: u64,
+    /// Entries that were removed or replaced, those evicted not among them.
+    pub removed: u64,
+    /// Entries that were evicted, and bytes that were moved.
+    pub turned: u64,
+}
+
+/// What came of an entry that was to come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BroughtBack {
+    /// It is there again.
+    Entered,
+    /// Its key has an entry already, or it does not fit into this cache.
+    LeftOut,
+    /// There is no room without somebody else leaving.
+    NoRoom,
+    /// It is not true any more, says who asked.
+    NotCurrent,
+}
+
+/// Copies of entries.
+#[derive(Debug)]
+pub struct Copies {
+    bytes: Vec<u8>,
+    room: usize,
+    /// For each entry: bytes of its key and of its value, and its touches.
+    spans: Vec<(usize, usize, u8)>,
+}
+
+/// A copy of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copied<'a> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// Its value.
+    pub value: &'a [u8],
+    /// How often it was touched since it came where it stood, up to three.
+    pub touches: u8,
+}
+
+impl Copies {
+    /// Room for so many bytes of keys and values. It takes as much memory, and half as much again at most.
+    pub fn with_room(bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes), room: bytes, spans: Vec::with_capacity(LOOKS_AT_ONCE) }
+    }
+
+    /// One after the other.
+    pub fn iter(&self) -> impl Iterator<Item = Copied<'_>> {
+        let mut at = 0;
+        self.spans.iter().map(move |&(key, value, touches)| {
+            let (start, middle) = (at, at + key);
+            at = middle + value;
+            Copied { key: &self.bytes[start..middle], value: &self.bytes[middle..at], touches }
+        })
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.spans.clear();
+    }
+
+    /// False if there is no room left for it, but there would be if there were nothing else.
+    fn push(&mut self, placed: &Placed<'_>, touches: u8) -> bool {
+        let bytes = placed.header.key_bytes + placed.header.value_bytes;
+        if bytes > self.room {
+            return true;
+        }
+        if self.spans.len() == LOOKS_AT_ONCE || self.bytes.len() + bytes > self.room {
+            return false;
+        }
+        self.bytes.extend_from_slice(placed.key());
+        placed.pieces().for_each(|piece| self.bytes.extend_from_slice(piece));
+        self.spans.push((placed.header.key_bytes, placed.header.value_bytes, touches));
+        true
+    }
+}
+
+impl Cache {
+    /// The places between which the entries of a standing lie, the oldest first. A place is never used again; entries keep theirs until
+    /// they move to the young end of a queue.
+    pub fn places(&self, standing: Standing) -> Range<u64> {
+        let keeper = self.inner.lock();
+        let ends = &keeper.ends[standing.queue() as usize];
+        ends.old..ends.young
+    }
+
+    /// What says whether anything has changed.
+    pub fn changes(&self) -> Changes {
+        let counters = self.inner.lock().counters;
+        Changes {
+            entered: counters.insertions,
+            removed: counters.insertions.wrapping_sub(counters.evictions).wrapping_sub(counters.entries),
+            turned: counters.evictions.wrapping_add(counters.moved_bytes),
+        }
+    }
+
+    /// Copies entries that stand at these places, from the first on, until `into`, which is emptied before, has no room for the next. One
+    /// that is larger than all the room, or that expires, is left out.
+    ///
+    /// Returns where the next one begins: at or behind the end of `places` if there is none. `places` begins where an entry does: at the
+    /// beginning of [`Cache::places`], or where an earlier call ended.
+    pub fn copy_entries(&self, standing: Standing, places: Range<u64>, into: &mut Copies) -> u64 {
+        into.clear();
+        self.look_over(standing, places, &mut |placed, touches| into.push(placed, touches))
+    }
+
+    /// Counts entries that stand at these places, of at most `largest` bytes; places as for [`Cache::copy_entries`].
+    pub fn count_entries(&self, standing: Standing, places: Range<u64>, largest: usize) -> (Census, u64) {
+        let mut census = Census::default();
+        let next = self.look_over(standing, places, &mut |placed, touches| {
+            let counts = placed.header.key_bytes + placed.header.value_bytes <= largest;
+            census.entries += u32::from(counts);
+            census.touches += u32::from(counts) * u32::from(touches);
+            true
+        });
+        (census, next)
+    }
+
+    /// Calls `look` with the entries at these places until it says no; where the one stands that it refused, or the next behind all.
+    fn look_over(&self, standing: Standing, places: Range<u64>, look: &mut dyn FnMut(&Placed<'_>, u8) -> bool) -> u64 {
+        let queue = standing.queue();
+        let mut at = places.start;
+        loop {
+            let keeper = self.inner.lock();
+            // What the old end has passed meanwhile is gone.
+            at = at.max(keeper.ends[queue as usize].old);
+            for _ in 0..LOOKS_AT_ONCE {
+                if at >= places.end.min(keeper.ends[queue as usize].young) {
+                    return at;
+                }
+                let (placed, touches) = keeper.stands_at(&self.inner.shared, queue, at);
+                if let Some(touches) = touches
+                    && !look(&placed, touches)
+                {
+                    return at;
+                }
+                at += placed.header.words();
+            }
+        }
+    }
+
+    /// Enters an entry, in parts, that this cache or another had before, if there is room without anybody leaving, if its key has none, and if
+    /// `is_current` says so, as for [`Cache::insert_if`]. It stands where proven ones do.
+    pub fn bring_back(
+        &self,
+        key: &[u8],
+        parts: &[&[u8]],
+        touches: u8,
+        is_current: impl FnOnce() -> bool,
+    ) -> BroughtBack {
+        let shared = &self.inner.shared;
+        let arrival = Arrival { hash: shared.hash(key), key, value: parts, expires_at: None };
+        let mut keeper = self.inner.lock();
+        if !is_current() {
+            return BroughtBack::NotCurrent;
+        }
+        keeper.bring_back(shared, &arrival, touches.min(MAX_TOUCHES))
+    }
+}
+
+impl Keeper {
+    /// What stands at a place between the ends, and the touches of it if it is an entry that the index means and that does not expire.
+    fn stands_at<'a>(&self, shared: &'a Shared, queue: Queue, at: u64) -> (Placed<'a>, Option<u8>) {
+        let placed = self.ends[queue as usize].entry_at(&shared.segments, shared.ring(queue), at);
+        if placed.header.is_filler() || placed.header.expires {
+            return (placed, None);
+        }
+        let slot = Self::slot_of(shared, shared.hash(placed.key()), queue, at);
+        (placed, slot.map(|slot| Slot(slot.load(Ordering::Relaxed)).touches()))
+    }
+
+    fn bring_back(&mut self, shared: &Shared, arrival: &Arrival<'_>, touches: u8) -> BroughtBack {
+        let header = arrival.header();
+        if !self.fits(shared, header) || self.find(shared, arrival.hash, arrival.key).is_some() {
+            return BroughtBack::LeftOut;
+        }
+        // One segment more than the entry needs, for a page of the index: with these no one is asked to leave.
+        let wanted = self.ends[Queue::Main as usize].segments_for(&shared.segments, header) + 1;
+        if !self.has_room(shared, wanted, self.weight(header)) {
+            return BroughtBack::NoRoom;
+        }
+        let entered = self.place(shared, arrival, header, Queue::Main, touches);
+        if self.count_arrival(entered) { BroughtBack::Entered } else { BroughtBack::LeftOut }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+#[allow(clippy::unwrap_used, reason = "a test fails where something is not as it should be")]
+mod tests {
+    use super::*;
+    use crate::budget::{Backing, Budget};
+    use crate::cache::CacheOptions;
+
+    fn cache(bytes: u64) -> Cache {
+        let budget = Budget::new(16 << 20, Backing::Mapped).unwrap();
+        Cache::new(&budget, CacheOptions::of_bytes(bytes)).unwrap()
+    }
+
+    fn entries_of(cache: &Cache, standing: Standing) -> Vec<(Vec<u8>, Vec<u8>, u8)> {
+        let mut copies = Copies::with_room(4096);
+        let mut found = Vec::new();
+        let mut places = cache.places(standing);
+        while places.start < places.end {
+            places.start = cache.copy_entries(standing, places.clone(), &mut copies);
+            found.extend(copies.iter().map(|copy| (copy.key.to_vec(), copy.value.to_vec(), copy.touches)));
+        }
+        found
+    }
+
+    fn all_of(cache: &Cache) -> Vec<(Vec<u8>, Vec<u8>, u8)> {
+        let mut all = entries_of(cache, Standing::Proven);
+        all.extend(entries_of(cache, Standing::New));
+        all.sort();
+        all
+    }
+
+    fn number(n: u32) -> [u8; 4] {
+        n.to_be_bytes()
+    }
+
+    #[test]
+    fn every_entry_is_copied_once_with_its_touches_and_what_is_gone_is_not() {
+        let cache = cache(1 << 20);
+        (0..2000).for_each(|n| assert!(cache.insert(&number(n), &[n as u8; 100])));
+        (0..2000).step_by(2).for_each(|n| assert!(cache.get(&number(n)).is_some()));
+        (0..2000).step_by(5).for_each(|n| assert!(cache.remove(&number(n))));
+        cache.insert(b"too large for the copies", &[7; 9000]);
+        let expected: Vec<_> = (0..2000u32)
+            .filter(|n| !n.is_multiple_of(5))
+            .map(|n| (number(n).to_vec(), vec![n as u8; 100], u8::from(n.is_multiple_of(2))))
+            .collect();
+        assert_eq!(all_of(&cache), expected);
+        let standings = [Standing::Proven, Standing::New];
+        let counts = standings.map(|standing| cache.count_entries(standing, cache.places(standing), 4096).0);
+        assert_eq!(counts[0].entries + counts[1].entries, 1600);
+        assert_eq!(counts[0].touches + counts[1].touches, 800);
+        cache.check();
+    }
+
+    #[test]
+    fn what_is_looked_over_while_entries_leave_are_those_that_stayed() {
+        let cache = cache(256 << 10);
+        (0..1000).for_each(|n| assert!(cache.insert(&number(n), &[1; 100])));
+        let before = cache.places(Standing::Proven);
+        (1000..9000).for_each(|n| assert!(cache.insert(&number(n), &[2; 100])));
+        let mut copies = Copies::with_room(4096);
+        // From a place that is long gone.
+        let next = cache.copy_entries(Standing::Proven, before, &mut copies);
+        assert!(next >= cache.places(Standing::Proven).start);
+        for (key, value, _) in all_of(&cache) {
+            assert_eq!(cache.get(&key), Some(value));
+        }
+    }
+
+    #[test]
+    fn changes_are_told_and_hits_are_none() {
+        let cache = cache(1 << 20);
+        cache.insert(b"a", b"1");
+        let before = cache.changes();
+        assert!(cache.get(b"a").is_some());
+        assert_eq!(cache.changes(), before);
+        assert!(cache.replace(b"a", &[b"2"]));
+        assert_eq!((cache.changes().entered, cache.changes().removed), (before.entered + 1, before.removed + 1));
+        cache.insert(b"b", b"3");
+        assert_eq!(cache.changes().removed, before.removed + 1);
+        cache.clear();
+        assert_eq!(cache.changes().removed, before.removed + 3);
+    }
+
+    #[test]
+    fn what_comes_back_is_found_and_nobody_leaves_for_it() {
+        let (full, other) = (cache(1 << 20), cache(256 << 10));
+        (0..5000).for_each(|n| assert!(full.insert(&number(n), &[n as u8; 100])));
+        other.insert(&number(3), b"newer");
+        let mut ends = Vec::new();
+        for (key, value, touches) in all_of(&full) {
+            ends.push(other.bring_back(&key, &[&value[..40], &value[40..]], touches, || true));
+        }
+        assert_eq!(ends[3], BroughtBack::LeftOut);
+        assert_eq!(other.get(&number(3)).as_deref(), Some(&b"newer"[..]));
+        let entered = ends.iter().filter(|end| **end == BroughtBack::Entered).count();
+        assert!(entered > 1000 && ends.last() == Some(&BroughtBack::NoRoom), "{entered}");
+        let stats = other.stats();
+        assert_eq!((stats.evictions, stats.entries), (0, entered as u64 + 1));
+        assert!((0..5000u32).all(|n| n == 3 || other.get(&number(n)).is_none_or(|value| value == [n as u8; 100])));
+        other.check();
+        assert_eq!(other.bring_back(b"new", &[b"x"], 0, || false), BroughtBack::NotCurrent);
+        assert_eq!(other.get(b"new"), None);
+    }
+}
