@@ -356,6 +356,34 @@ fn the_coldest_chunk_goes_back_first_and_one_with_a_pin_stays() {
 }
 
 #[test]
+fn pages_that_left_with_their_chunk_are_missed_as_any_others() {
+    let budget = budget(12 + MIN_HEADROOM_CHUNKS as u64);
+    let pool = Pool::new(&budget, 0).unwrap();
+    let (_, file) = numbered(&pool, 1);
+    for number in 0..11 * 4 {
+        // A chunk of pages touched once, one of pages that only a scan touched, and hot ones.
+        let touches: &[Touch] = match number {
+            8..12 => &[Touch::Point],
+            12..16 => &[Touch::Scan],
+            _ => &[Touch::Point, Touch::Point],
+        };
+        touches.iter().for_each(|&touch| drop(file.get(number, touch).unwrap()));
+    }
+    assert_eq!(pool.reclaim(2), 2);
+    assert_eq!(resident(&file, 0..16), (0..8).collect::<Vec<_>>());
+    let before = pool.turnover().returns;
+    (8..16).for_each(|number| drop(file.get(number, Touch::Point).unwrap()));
+    for number in 8..16 {
+        assert_eq!(
+            file.is_hot(number),
+            number < 12,
+            "page {number}: only a page on probation leaves a ghost that makes it hot"
+        );
+    }
+    assert_eq!(pool.turnover().returns - before, 4, "they left a moment ago");
+}
+
+#[test]
 fn one_load_serves_all_who_ask_at_once() {
     for fails_one_in in [0, 1] {
         let (_budget, pool) = pool_of(1);
