@@ -461,8 +461,8 @@ pub(crate) struct Salvage {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The image names the pages that were hot when the store was last open, so that they are read again, in the background, when it is \
-opened the next time. It is a cache: it may be deleted at any moment, also while the store is open (which then writes another in \
+The image names the pages that were hot when the store was last open, and holds hot objects (small values that are kept without their \
+pages), so that they are there again, in the background, when it is opened the next time. It is a cache: it may be deleted at any moment, also while the store is open (which then writes another in \
 time).
 
 Examples:

@@ -17,6 +17,7 @@
 pub(crate) mod balance;
 #[cfg(test)]
 mod tests;
+pub(crate) mod warm;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -122,7 +123,7 @@ impl Objects {
         cache.insert_if(key, &[&glsn.0.to_le_bytes(), value], || kept.runs.load(Ordering::Acquire) == runs);
         // Relaxed: a lone number.
         if kept.fills.fetch_add(1, Ordering::Relaxed).is_multiple_of(FILLS_BETWEEN_LOOKS) {
-            kept.balance.look(&kept.cache(), &kept.pool);
+            kept.balance.look(&kept.cache(), &kept.pool, kept.budget.free_bytes());
         }
     }
 

@@ -107,7 +107,7 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
     check_pointers(path, &index, &*log)?;
     let last = replay(&log, &budget, &index, checkpoint, progress)?;
     applied.store(last.0, Ordering::Release);
-    let warm = options.warm.then(|| warm(path, &options, &budget, &pool, &file_log, &index)).transpose()?;
+    let warm = options.warm.then(|| warm(path, &options, &budget, &pool, &objects, &file_log, &index)).transpose()?;
     let store = Arc::new(Store {
         path: path.to_owned(),
         options,
@@ -147,6 +147,7 @@ fn warm(
     options: &Options,
     budget: &Budget,
     pool: &Arc<Pool>,
+    objects: &Arc<Objects>,
     log: &Arc<FileLog>,
     index: &Arc<Index>,
 ) -> Result<Warm> {
@@ -158,6 +159,7 @@ fn warm(
         pool: Arc::clone(pool),
         log: Arc::clone(log),
         index: Arc::clone(index),
+        objects: Arc::clone(objects),
         read_only: options.read_only,
         interval: options.warm_interval,
         bytes_per_second: options.warm_bytes_per_second,

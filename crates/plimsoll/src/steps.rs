@@ -35,15 +35,19 @@ pub(crate) fn drop_caches(store: &Store) {
     store.objects.clear();
 }
 
-/// One piece of background work: a sync, room in memory, flush, compaction, or the warm image; false if there was none.
+/// One piece of background work: a sync, room in memory, flush, compaction, or the warm image; false if there was none. Where nothing
+/// is written that is room, and what the warm image has.
 pub(crate) fn step(store: &Store) -> Result<bool> {
     step_from(store, 0)
 }
 
 /// As [`step`], asking for work of kind number `first` before the others: none of them may count on another.
 pub(crate) fn step_from(store: &Store, first: usize) -> Result<bool> {
+    if store.options.read_only {
+        return Ok(make_room(store)? || care_for_warmth(store)?);
+    }
     store.check_writable()?;
-    let kinds = [sync, make_room, flush_some, compact_some, save_warmth];
+    let kinds = [sync, make_room, flush_some, compact_some, care_for_warmth];
     for number in 0..kinds.len() {
         if kinds[(first + number) % kinds.len()](store)? {
             return Ok(true);
@@ -74,7 +78,7 @@ fn compact_some(store: &Store) -> Result<bool> {
     Ok(store.index.compact_step()? == Progress::Worked)
 }
 
-fn save_warmth(store: &Store) -> Result<bool> {
+fn care_for_warmth(store: &Store) -> Result<bool> {
     Ok(store.warm.as_ref().is_some_and(|warm| warm.step() == Progress::Worked))
 }
 

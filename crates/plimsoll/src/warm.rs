@@ -4,26 +4,32 @@
 //! each true for a place in the log. It is a cache of a cache. Deleting it, at any moment, costs warmth and nothing else.
 //!
 //! ```text
-//! open    restorer: reads segments, hottest first, and loads their pages while there are frames to spare   (restorer.rs)
+//! open    restorers: read segments, hottest first: objects enter their cache (objects_restorer.rs), pages are loaded (restorer.rs),
+//!            |       while there is memory to spare
+//! later   savers: every 30 s write what changed                                    (saver.rs, objects_saver.rs)
 //!            |
-//! later   saver: every 30 s writes those segments that changed                                            (saver.rs)
-//!            |
-//! close   saver, once more
+//! close   savers, once more
 //! ```
 //!
 //! Laws:
-//! 1. Nothing of the image is an answer: it names pages of immutable files, which are read from their files and checked there. So no
-//!    image, however old, foreign or damaged, can make an answer wrong. (What the image of objects will hold has to be believed: for that
-//!    each segment names its place in the log.)
+//! 1. No image, however old, foreign or damaged, can make an answer wrong. That of pages only names pages of immutable files, which are read from
+//!    their files and checked there. An object is believed only if its segment is of this log's past, and the runs have nothing younger of
+//!    its key (belief.rs).
 //! 2. A segment that is damaged, of another format, of another log, ahead of the log, or of a fork of it ends the restoring, with one
 //!    warning. No trouble with the image is an error of the store's.
-//! 3. Opening does not wait for it. It takes no frame that somebody uses, and reads and writes no more than its allowance.
+//! 3. Opening does not wait for it. It takes no memory that somebody uses, and reads and writes no more than its allowance. Closing waits for
+//!    what changed of the pages, and for so much of what changed of the objects as can be written in [`CLOSE_MILLIS`].
 //! 4. An image is replaced only by a process that took all of it in, or had no room for the rest and stayed open for an interval: a short
-//!    visit with a small budget leaves it as it is, and so does one that ends before all is taken in.
+//!    visit with a small budget leaves it as it is, and so does one that ends before all is taken in. That of objects is replaced by one that
+//!    stayed open for an interval.
 
 mod background;
+mod belief;
 mod files;
 pub(crate) mod image;
+mod objects;
+mod objects_restorer;
+mod objects_saver;
 mod pages;
 mod restorer;
 mod saver;
@@ -42,13 +48,19 @@ use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Pool;
 
 use crate::index::{Index, Progress};
+use crate::objects::Objects;
 use crate::warm::background::Signal;
+use crate::warm::objects_restorer::ObjectsRestorer;
+use crate::warm::objects_saver::ObjectsSaver;
 use crate::warm::restorer::{Restorer, Step};
 use crate::warm::saver::Saver;
 use crate::warm::segment::Distrust;
 
 /// The image's folder in the store's.
 pub(crate) const WARM_DIR: &str = "warm";
+
+/// So long closing writes objects that changed.
+const CLOSE_MILLIS: u64 = 150;
 
 /// What the image is of, and where it stands.
 #[derive(Debug)]
@@ -61,6 +73,7 @@ pub(crate) struct Ground {
     pub(crate) pool: Arc<Pool>,
     pub(crate) log: Arc<FileLog>,
     pub(crate) index: Arc<Index>,
+    pub(crate) objects: Arc<Objects>,
     /// The image is taken in and not written.
     pub(crate) read_only: bool,
     /// So often the image is written.
@@ -80,6 +93,10 @@ pub struct WarmStats {
     pub pages_restored: u64,
     /// Pages that the image named and that are not there any more: their file was compacted away.
     pub pages_gone: u64,
+    /// Objects that are kept again because the image had them.
+    pub objects_restored: u64,
+    /// Objects that the image had and that were left out, because younger versions may be in the runs.
+    pub objects_doubted: u64,
     /// Segments of the image that were written.
     pub segments_written: u64,
     /// Bytes of these.
@@ -108,13 +125,23 @@ struct Core {
 /// What is being done.
 #[derive(Debug)]
 struct Work {
-    /// `None` once it came to its end.
+    /// `None` once they came to their ends: first the objects', then the pages'.
+    objects_restorer: Option<ObjectsRestorer>,
     restorer: Option<Restorer>,
     saver: Saver,
+    objects_saver: ObjectsSaver,
     /// Whether there is nothing of the old image that this process did not take in.
     took_all: bool,
+    /// Whether the old image is not to be believed.
+    distrusted: bool,
     /// The allowance is used up until then.
     not_before: u64,
+}
+
+impl Work {
+    fn is_restoring(&self) -> bool {
+        self.objects_restorer.is_some() || self.restorer.is_some()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -122,6 +149,8 @@ pub(crate) struct Counts {
     restoring: AtomicBool,
     pub(crate) restored: AtomicU64,
     pub(crate) gone: AtomicU64,
+    pub(crate) objects: AtomicU64,
+    pub(crate) doubted: AtomicU64,
     pub(crate) segments: AtomicU64,
     pub(crate) bytes: AtomicU64,
     messages: Mutex<Messages>,
@@ -130,17 +159,29 @@ pub(crate) struct Counts {
 #[derive(Clone, Debug, Default)]
 struct Messages {
     warning: Option<String>,
-    last_error: Option<String>,
+    /// Of the pages, and of the objects.
+    last_errors: [Option<String>; 2],
+}
+
+/// What is saved.
+#[derive(Clone, Copy, Debug)]
+enum Saved {
+    Pages,
+    Objects,
 }
 
 impl Warm {
     /// Begins to restore: in a thread, or, without `background`, step by step.
     pub(crate) fn start(ground: Ground, background: bool) -> std::io::Result<Self> {
         let opened_nanos = ground.clock.monotonic_nanos();
+        let due = opened_nanos + nanos(ground.interval);
         let work = Work {
+            objects_restorer: Some(ObjectsRestorer::new()),
             restorer: Some(Restorer::new()),
-            saver: Saver::new(opened_nanos + nanos(ground.interval)),
-            took_all: false,
+            saver: Saver::new(due),
+            objects_saver: ObjectsSaver::new(due),
+            took_all: true,
+            distrusted: false,
             not_before: 0,
         };
         let counts = Counts { restoring: AtomicBool::new(true), ..Counts::default() };
@@ -173,9 +214,11 @@ impl Warm {
             restoring: counts.restoring.load(Ordering::Relaxed),
             pages_restored: count(&counts.restored),
             pages_gone: count(&counts.gone),
+            objects_restored: count(&counts.objects),
+            objects_doubted: count(&counts.doubted),
             segments_written: count(&counts.segments),
             bytes_written: count(&counts.bytes),
-            last_error: lock(&counts.messages).last_error.clone(),
+            last_error: lock(&counts.messages).last_errors.iter().flatten().next().cloned(),
         }
     }
 
@@ -192,60 +235,84 @@ impl Core {
         if now < work.not_before {
             return Progress::Idle;
         }
-        let bytes = match work.restorer.take() {
-            Some(restorer) => self.restore(&mut work, restorer),
-            None if self.is_due(&work, now) => {
-                let saved = work.saver.step(&self.ground, &self.counts, now);
-                self.note(&saved);
-                saved.unwrap_or(0)
-            }
-            None => return Progress::Idle,
+        let bytes = if work.is_restoring() {
+            self.restore(&mut work)
+        } else if !self.may_save(&work, now) {
+            return Progress::Idle;
+        } else if work.saver.is_due(now) {
+            self.note(Saved::Pages, work.saver.step(&self.ground, &self.counts, now))
+        } else if work.objects_saver.due() <= now {
+            self.note(Saved::Objects, work.objects_saver.step(&self.ground, &self.counts, now))
+        } else {
+            return Progress::Idle;
         };
         work.not_before = now + self.pause_nanos(bytes);
         Progress::Worked
     }
 
-    /// A step of the restorer, which is put back unless that was its last; how many bytes were read.
-    fn restore(&self, work: &mut Work, mut restorer: Restorer) -> u64 {
-        let step = restorer.step(&self.ground, &self.counts).unwrap_or_else(|distrust| {
-            let text = format!("{}: the warm image is ignored: {distrust}", self.ground.dir.display());
-            lock(&self.counts.messages).warning = Some(text);
-            // Nothing is lost by writing another, unless the trouble may pass.
-            Step::end(!matches!(distrust, Distrust::Unread { .. }))
-        });
+    /// A step of a restorer; how many bytes were read.
+    fn restore(&self, work: &mut Work) -> u64 {
+        let step = match (&mut work.objects_restorer, &mut work.restorer) {
+            (Some(restorer), _) => restorer.step(&self.ground, &self.counts),
+            (None, Some(restorer)) => restorer.step(&self.ground, &self.counts),
+            (None, None) => return 0,
+        };
+        let step = step.unwrap_or_else(|distrust| self.distrust(work, &distrust));
         step.segment.into_iter().for_each(|segment| work.saver.knows(segment));
-        match step.ended {
-            None => work.restorer = Some(restorer),
-            Some(took_all) => {
-                work.took_all = took_all;
-                self.counts.restoring.store(false, Ordering::Relaxed);
+        if let Some(took_all) = step.ended {
+            work.took_all &= took_all;
+            if work.objects_restorer.take().is_none() {
+                work.restorer = None;
             }
+            self.counts.restoring.store(work.is_restoring(), Ordering::Relaxed);
         }
         step.bytes
     }
 
-    fn is_due(&self, work: &Work, now: u64) -> bool {
-        !self.ground.read_only
-            && work.saver.is_due(now)
-            && may_replace(work.took_all, now - self.opened_nanos, self.ground.interval)
+    /// What the image says is not believed, nor is the rest of it.
+    fn distrust(&self, work: &mut Work, distrust: &Distrust) -> Step {
+        (work.objects_restorer, work.restorer) = (None, None);
+        work.distrusted = true;
+        // Beside a process that writes, the image may be of a moment that was not yet when this one looked at the log.
+        if !(self.ground.read_only && matches!(distrust, Distrust::Ahead { .. })) {
+            let text = format!("{}: the warm image is ignored: {distrust}", self.ground.dir.display());
+            lock(&self.counts.messages).warning = Some(text);
+        }
+        // Nothing is lost by writing another, unless the trouble may pass.
+        Step::end(!matches!(distrust, Distrust::Unread { .. }))
+    }
+
+    fn may_save(&self, work: &Work, now: u64) -> bool {
+        !self.ground.read_only && may_replace(work.took_all, now - self.opened_nanos, self.ground.interval)
     }
 
     /// Writes what changed, without a pause.
     fn finish(&self) {
         let mut work = lock(&self.work);
-        let open_nanos = self.ground.clock.monotonic_nanos() - self.opened_nanos;
-        if work.restorer.is_some() && image::is_there(&*self.ground.disk, &self.ground.dir) {
+        let ground = &self.ground;
+        let begun = ground.clock.monotonic_nanos();
+        let open_nanos = begun - self.opened_nanos;
+        if work.is_restoring() && image::is_there(&*ground.disk, &ground.dir) {
             // It was on its way, or never began: what is in memory is less than what the image names.
             return;
         }
-        let took_all = work.restorer.is_some() || work.took_all;
-        if !self.ground.read_only && may_replace(took_all, open_nanos, self.ground.interval) {
-            self.note(&work.saver.finish(&self.ground, &self.counts));
+        if !self.may_save(&work, begun) {
+            return;
+        }
+        self.note(Saved::Pages, work.saver.finish(ground, &self.counts).map(|()| 0));
+        let has_objects = image::list_objects(&*ground.disk, &ground.dir).map_or(true, |files| !files.is_empty());
+        if open_nanos >= nanos(ground.interval) || !has_objects || work.distrusted {
+            let until = begun.saturating_add(CLOSE_MILLIS * 1_000_000);
+            let is_time = || ground.clock.monotonic_nanos() < until;
+            let saved = work.objects_saver.finish(ground, &self.counts, &is_time);
+            self.note(Saved::Objects, saved.map(|()| 0));
         }
     }
 
-    fn note<T>(&self, saved: &crate::error::Result<T>) {
-        lock(&self.counts.messages).last_error = saved.as_ref().err().map(ToString::to_string);
+    /// Remembers what came of saving; for how many bytes the allowance was used.
+    fn note(&self, what: Saved, saved: crate::error::Result<u64>) -> u64 {
+        lock(&self.counts.messages).last_errors[what as usize] = saved.as_ref().err().map(ToString::to_string);
+        saved.unwrap_or(0)
     }
 
     fn pause_nanos(&self, bytes: u64) -> u64 {
@@ -257,10 +324,10 @@ impl Core {
     fn patience(&self) -> Duration {
         let work = lock(&self.work);
         let now = self.ground.clock.monotonic_nanos();
-        let next = match work.restorer {
-            Some(_) => work.not_before,
-            None if self.ground.read_only => return Duration::MAX,
-            None => work.not_before.max(work.saver.due()),
+        let next = match work.is_restoring() {
+            true => work.not_before,
+            false if self.ground.read_only => return Duration::MAX,
+            false => work.not_before.max(work.saver.due().min(work.objects_saver.due())),
         };
         Duration::from_nanos(next.saturating_sub(now))
     }

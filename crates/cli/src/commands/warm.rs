@@ -29,6 +29,8 @@ pub(crate) fn facts(image: &WarmImage) -> Vec<Fact> {
         Fact::count("segments", image.segments),
         Fact::bytes("bytes", image.bytes),
         Fact::count("pages named", image.pages),
+        Fact::count("objects", image.objects),
+        Fact::bytes("bytes of objects", image.object_bytes),
         glsn("oldest GLSN", image.oldest_glsn),
         glsn("newest GLSN", image.newest_glsn),
     ];

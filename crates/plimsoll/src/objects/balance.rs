@@ -101,11 +101,12 @@ impl Balance {
         wanted
     }
 
-    /// Weighs and moves a step, if anything speaks for it; nothing if somebody else is at it.
-    pub(crate) fn look(&self, cache: &Cache, pool: &Pool) {
+    /// Weighs and moves a step, if anything speaks for it; nothing if somebody else is at it. What is free in the budget is shared, too: where
+    /// pages have not come back yet after a restart, objects that have are not measured by them.
+    pub(crate) fn look(&self, cache: &Cache, pool: &Pool, free_bytes: u64) {
         let Ok(mut state) = self.state.try_lock() else { return };
         let (objects, pages) = (cache.turnover(), pool.turnover());
-        let total = objects.held_bytes + pages.held_bytes;
+        let total = objects.held_bytes + pages.held_bytes + free_bytes;
         let step = total / WHOLE;
         // The cache may be another one by now.
         let object_hits = objects.returns.saturating_sub(state.objects_seen);
@@ -134,7 +135,7 @@ impl Balance {
         }
     }
 
-    #[cfg(test)]
+    /// Objects have so many parts of the whole, from the next time that they get their share.
     pub(crate) fn set_share(&self, parts: u64) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).share = parts;
     }
@@ -144,6 +145,11 @@ impl Balance {
     pub(crate) fn seen(&self) -> (u64, u64) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         (state.objects_seen, state.pages_seen)
+    }
+
+    /// How many parts of the whole objects have.
+    pub(crate) fn share(&self) -> u64 {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).share
     }
 
     /// How often memory was moved.

@@ -129,7 +129,7 @@ impl Partition {
     }
 
     /// Page of the leaf in which `key` begins, if the filter lets it pass.
-    fn leaf_that_may_have(&self, key: &[u8], touch: Touch) -> Result<Option<u32>> {
+    pub(crate) fn leaf_that_may_have(&self, key: &[u8], touch: Touch) -> Result<Option<u32>> {
         let (number, page) = self.guide_of(key, Glsn::MAX, touch)?;
         let guide = self.read(number, Guide::new(page_payload(&page)))?;
         if !guide.may_contain(key_hash(key)) {

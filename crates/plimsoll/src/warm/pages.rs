@@ -107,6 +107,10 @@ impl BodyReader {
             }
             let first = u32::try_from(self.end.checked_add(reader.varint()?)?).ok()?;
             let run = PageRun { file, hot, first, count };
+            if run.end() > 1 << 32 {
+                // No file has such pages.
+                return None;
+            }
             self.end = run.end();
             self.at += reader.position();
             return Some(run);
@@ -157,6 +161,16 @@ mod tests {
             assert!(len <= room);
             assert_eq!(read(&bytes[..len]).len(), taken);
         }
+    }
+
+    #[test]
+    fn a_run_beyond_the_last_page_that_can_be_ends_the_reading() {
+        // A run file with the id 7, its pages cold: two pages from the last one on that a number can name.
+        let mut body = vec![0, 7, 2];
+        plimsoll_disk::codec::push_varint(&mut body, u64::from(u32::MAX));
+        assert_eq!(read(&body), []);
+        body[2] = 1;
+        assert_eq!(read(&body), [PageRun { file: FileName { kind: 0, id: 7 }, hot: false, first: u32::MAX, count: 1 }]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Takes an image in: segment after segment, hottest first, until the pool has no frame to spare.
+//! Takes the image of pages in: segment after segment, hottest first, until the pool has no frame to spare.
 
 use std::sync::atomic::Ordering;
 
@@ -8,9 +8,10 @@ use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::pool::Warmed;
 
 use crate::warm::files::Files;
+use crate::warm::image::{self, Name};
 use crate::warm::pages::{BodyReader, PageRun};
 use crate::warm::segment::{Distrust, HEADER_BYTES, Kind, SegmentOnDisk, body_sum, open};
-use crate::warm::{Counts, Ground, image};
+use crate::warm::{Counts, Ground};
 
 /// A step reads about so many pages, and looks at so many runs of them at most.
 const PAGES_AT_ONCE: u32 = 64;
@@ -70,13 +71,15 @@ impl Restorer {
         let Some(mut bytes) = ground.budget.try_take(Memory::Metadata) else {
             return Ok(Step::end(false));
         };
-        let Some(len) = image::read(&*ground.disk, &ground.dir, Kind::Pages, self.number, &mut bytes)? else {
+        let Some(len) = image::read(&*ground.disk, &ground.dir, Name::Pages(self.number), &mut bytes)? else {
             return Ok(Step::end(true));
         };
-        let (header, body) = open(&bytes[..len], Kind::Pages, self.number)?;
+        let number = u64::from(self.number);
+        let (header, body) = open(&bytes[..len], Kind::Pages, number)?;
+        // Below the trim point nobody can compare: names of pages need not be believed.
         image::check_past(&header, &*ground.log)?;
-        let segment =
-            SegmentOnDisk { number: self.number, sum: body_sum(Kind::Pages, self.number, body), bytes: len as u64 };
+        let sum = body_sum(Kind::Pages, number, body);
+        let segment = SegmentOnDisk { number: self.number, sum, bytes: len as u64 };
         self.number += 1;
         self.open = Some(OpenSegment { bytes, len, reader: BodyReader::default(), rest: None });
         Ok(Step { bytes: len as u64, ended: None, segment: Some(segment) })

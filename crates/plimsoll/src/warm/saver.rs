@@ -1,4 +1,4 @@
-//! Writes the image: which pages are resident, hottest first, and of that only the segments that changed.
+//! Writes the image of pages: which are resident, hottest first, and of that only the segments that changed.
 //!
 //! A round looks once over the frames of the pool and then makes one segment after the other. What it holds between two steps is eight
 //! bytes for each page, under a lease.
@@ -12,7 +12,7 @@ use plimsoll_memory::budget::{Kind as Memory, Lease};
 
 use crate::error::Result;
 use crate::warm::files::{FileName, Files};
-use crate::warm::image::{self, SEGMENT_BYTES_MAX};
+use crate::warm::image::{self, Name, NewFile, SEGMENT_BYTES_MAX};
 use crate::warm::pages::{BodyWriter, PageRun};
 use crate::warm::segment::{HEADER_BYTES, Header, Kind, SegmentOnDisk, body_sum, seal};
 use crate::warm::{Counts, Ground, nanos};
@@ -133,7 +133,7 @@ impl Saver {
                 Made::None => {
                     let (disk, dir) = (&*ground.disk, &ground.dir);
                     self.written.truncate(round.number as usize);
-                    let removed = image::remove_from(disk, dir, Kind::Pages, round.number)?;
+                    let removed = image::remove_pages_from(disk, dir, round.number)?;
                     if removed || round.changed {
                         disk.sync_dir(dir)?;
                     }
@@ -152,15 +152,15 @@ impl Saver {
         let (len, entries) = round.fill(&mut bytes[HEADER_BYTES..]);
         let bytes = &mut bytes[..HEADER_BYTES + len];
         let number = round.number;
-        let sum = body_sum(Kind::Pages, number, &bytes[HEADER_BYTES..]);
+        let sum = body_sum(Kind::Pages, u64::from(number), &bytes[HEADER_BYTES..]);
         let written = SegmentOnDisk { number, sum, bytes: bytes.len() as u64 };
         round.number += 1;
         let at = number as usize;
         if self.written.get(at) == Some(&Some(written)) {
             return Ok(Made::Same);
         }
-        let header = Header { kind: Kind::Pages, log_id: ground.log.id(), position: round.position, entries };
-        seal(&header, number, bytes);
+        let header = Header { kind: Kind::Pages, log_id: ground.log.id(), position: round.position, entries, note: 0 };
+        seal(&header, u64::from(number), bytes);
         put(ground, number, bytes)?;
         round.changed = true;
         self.knows(written);
@@ -169,7 +169,7 @@ impl Saver {
 
     /// Forgets what is not on disk any more as it was written.
     fn compare_with_disk(&mut self, ground: &Ground) -> io::Result<()> {
-        let there = image::list(&*ground.disk, &ground.dir, Kind::Pages)?;
+        let there = image::list_pages(&*ground.disk, &ground.dir)?;
         for (number, written) in self.written.iter_mut().enumerate() {
             let bytes = there.iter().find(|(found, _)| *found as usize == number).map(|(_, bytes)| *bytes);
             *written = written.filter(|written| Some(written.bytes) == bytes);
@@ -178,18 +178,10 @@ impl Saver {
     }
 }
 
-/// Writes a segment, into a folder that is made if it is not there.
 fn put(ground: &Ground, number: u32, bytes: &[u8]) -> io::Result<()> {
-    let (disk, dir) = (&*ground.disk, &ground.dir);
-    match image::write(disk, dir, Kind::Pages, number, bytes) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            disk.create_dir(dir)?;
-            let parent = dir.parent().expect("the image's folder stands in the store's");
-            disk.sync_dir(parent)?;
-            image::write(disk, dir, Kind::Pages, number, bytes)
-        }
-        written => written,
-    }
+    let file = NewFile::begin(&*ground.disk, &ground.dir, Name::Pages(number))?;
+    file.write(bytes, 0)?;
+    file.finish(&*ground.disk)
 }
 
 impl Round {

@@ -1,8 +1,8 @@
 //! A segment of the image: what stands around what it holds.
 //!
 //! ```text
-//! 0         8       12          16            20    24      40    48     56       64    68       72            80        88
-//! | PLIMWARM | format | compatible | incompatible | kind | log id | GLSN | chain | entries | body | reserved | sum(body) | sum | body ...
+//! 0         8        12           16            20    24      40    48     56       64    68    72         80   88
+//! | PLIMWARM | format | compatible | incompatible | kind | log id | GLSN | chain | entries | body | note | sum(body) | sum | body ...
 //! ```
 //!
 //! The last sum covers bytes 0 to 80, under a seed that says which kind and which number it has: good bytes under another name fail. The
@@ -30,6 +30,8 @@ const SEED: u64 = 0x5741_524d;
 pub(crate) enum Kind {
     /// Names of pages ([`super::pages`]).
     Pages = 1,
+    /// Objects ([`super::objects`]).
+    Objects = 2,
 }
 
 /// What a segment says of itself.
@@ -42,6 +44,8 @@ pub(crate) struct Header {
     pub(crate) position: Position,
     /// How many entries it has.
     pub(crate) entries: u64,
+    /// What a kind has to say beside that; 0 for names of pages.
+    pub(crate) note: u32,
 }
 
 /// How a segment stands on disk: one with the same sum need not be written again.
@@ -94,17 +98,17 @@ impl From<Error> for Distrust {
     }
 }
 
-fn seed_of(kind: Kind, number: u32) -> u64 {
-    seed(&[SEED, kind as u64, u64::from(number)])
+fn seed_of(kind: Kind, number: u64) -> u64 {
+    seed(&[SEED, kind as u64, number])
 }
 
 /// The checksum of a body: two with the same hold the same.
-pub(crate) fn body_sum(kind: Kind, number: u32, body: &[u8]) -> u64 {
+pub(crate) fn body_sum(kind: Kind, number: u64, body: &[u8]) -> u64 {
     checksum(seed_of(kind, number), body)
 }
 
 /// Writes the header before the body of segment `number`, which fills the rest of `bytes`.
-pub(crate) fn seal(header: &Header, number: u32, bytes: &mut [u8]) {
+pub(crate) fn seal(header: &Header, number: u64, bytes: &mut [u8]) {
     let (head, body) = bytes.split_at_mut(HEADER_BYTES);
     let body_bytes = u32::try_from(body.len()).expect("a segment fits into a chunk");
     let mut at = 0;
@@ -121,14 +125,14 @@ pub(crate) fn seal(header: &Header, number: u32, bytes: &mut [u8]) {
     put(&header.position.chain.to_le_bytes());
     put(&header.entries.to_le_bytes());
     put(&body_bytes.to_le_bytes());
-    put(&[0; 4]);
+    put(&header.note.to_le_bytes());
     put(&body_sum(header.kind, number, body).to_le_bytes());
     let sum = checksum(seed_of(header.kind, number), &head[..HEADER_BYTES - 8]);
     head[HEADER_BYTES - 8..].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Reads the header at the front of segment `number` of `kind`, whose file is `file_bytes` long.
-pub(crate) fn read_header(head: &[u8], kind: Kind, number: u32, file_bytes: u64) -> Result<(Header, u64), Distrust> {
+/// Reads the header at the front of segment `number` of `kind`, which is `file_bytes` long.
+pub(crate) fn read_header(head: &[u8], kind: Kind, number: u64, file_bytes: u64) -> Result<(Header, u64), Distrust> {
     let damaged = |what| Distrust::Damaged { what };
     let head = head.get(..HEADER_BYTES).ok_or(damaged("it is cut short"))?;
     let (fields, sum) = head.split_at(HEADER_BYTES - 8);
@@ -161,13 +165,13 @@ pub(crate) fn read_header(head: &[u8], kind: Kind, number: u32, file_bytes: u64)
     if HEADER_BYTES as u64 + body_bytes != file_bytes {
         return Err(damaged("it is not as long as its header says"));
     }
-    let _reserved = reader.u32().expect(cannot);
+    let note = reader.u32().expect(cannot);
     let sum = reader.u64().expect(cannot);
-    Ok((Header { kind, log_id, position, entries }, sum))
+    Ok((Header { kind, log_id, position, entries, note }, sum))
 }
 
 /// Reads segment `number` of `kind`: its header and its body.
-pub(crate) fn open(bytes: &[u8], kind: Kind, number: u32) -> Result<(Header, &[u8]), Distrust> {
+pub(crate) fn open(bytes: &[u8], kind: Kind, number: u64) -> Result<(Header, &[u8]), Distrust> {
     let (header, sum) = read_header(bytes, kind, number, bytes.len() as u64)?;
     let body = &bytes[HEADER_BYTES..];
     if body_sum(kind, number, body) != sum {
@@ -185,6 +189,7 @@ mod tests {
         log_id: 0x1234_5678_9abc_def0_0fed_cba9_8765_4321,
         position: Position { glsn: Glsn(77), chain: 0xfeed },
         entries: 3,
+        note: 9,
     };
 
     fn segment() -> Vec<u8> {

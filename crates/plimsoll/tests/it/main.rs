@@ -15,3 +15,4 @@ mod review;
 mod tidy;
 mod warm;
 mod warm_law;
+mod warm_objects;

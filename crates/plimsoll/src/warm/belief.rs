@@ -1,0 +1,40 @@
+//! Which objects of an image are true of the runs that there are now.
+//!
+//! A segment of objects is of a place t of the log: *of all versions of this key up to t, the newest is of GLSN v, and these are its bytes*.
+//! What is kept as an object says the same of all versions that the runs have. So one may become the other if, of the key, the runs have no
+//! version that is younger than t. Where could one be?
+//!
+//! - In a current run that has versions younger than t: its filter is asked. If it lets the key pass, the object is left out, whether it is
+//!   the same or not: to find that out costs the page that it would spare.
+//! - In a history run, if it is a deletion that was moved there: they are asked the same way, if any was moved that is younger than t.
+//! - Nowhere, because it was dropped. A version that t knew as the newest leaves the current runs only when a younger one supersedes it; where it
+//!   is dropped, or both are, the keyspace cannot be read below the younger one any more. So a segment that is older than the oldest moment at which
+//!   the keyspace can be read says nothing.
+//!
+//! What stands above the runs (memtables, adopted runs, and so all that recovery replays) is younger, and asked before objects are.
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::pool::Touch;
+
+use crate::error::Result;
+use crate::index::view::View;
+
+/// Whether the runs of a view have no version of an index key that is younger than `since`, as far as that can be said without a leaf. What
+/// cannot be read is in doubt, too; who asks for it hears why.
+pub(crate) fn is_true_still(view: &View, key: &[u8], since: Glsn) -> bool {
+    let Some(keyspace) = key.first_chunk() else { return false };
+    since >= view.oldest_readable_in(u32::from_be_bytes(*keyspace))
+        && has_nothing_younger(view, key, since).unwrap_or(false)
+}
+
+fn has_nothing_younger(view: &View, key: &[u8], since: Glsn) -> Result<bool> {
+    let history = if since < view.limits.deletions_moved { &view.history[..] } else { &[] };
+    for run in view.runs.iter().chain(history).filter(|run| run.max_glsn() > since) {
+        if let Some(partition) = run.partition_of(key).filter(|partition| partition.info.max_glsn > since)
+            && partition.leaf_that_may_have(key, Touch::Point)?.is_some()
+        {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,190 @@
+//! The body of a segment of objects: keys and values, each with the GLSN of its version.
+//!
+//! ```text
+//! varint key bytes | varint value bytes | varint GLSN | u8 touches | key | value      one behind the other
+//! ```
+//!
+//! A key has at least four bytes, those of its keyspace: what begins with a zero is no entry but the end.
+
+use plimsoll_disk::codec::{Reader, put_varint, varint_len};
+use plimsoll_log::glsn::Glsn;
+
+use crate::warm::image::SEGMENT_BYTES_MAX;
+use crate::warm::segment::{HEADER_BYTES, Header};
+
+/// Objects of more bytes than this, key and value, are not in the image: the pages that they stand on are.
+pub(crate) const OBJECT_BYTES_MAX: usize = 16 << 10;
+
+/// An object as the image has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Object<'a> {
+    /// Its index key.
+    pub(crate) key: &'a [u8],
+    /// Of the version that it is.
+    pub(crate) glsn: Glsn,
+    pub(crate) value: &'a [u8],
+    pub(crate) touches: u8,
+}
+
+impl Object<'_> {
+    fn bytes(&self) -> usize {
+        let numbers = [self.key.len() as u64, self.value.len() as u64, self.glsn.0];
+        numbers.into_iter().map(varint_len).sum::<usize>() + 1 + self.key.len() + self.value.len()
+    }
+}
+
+/// What a segment of objects says beside what each segment does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Note {
+    /// How many parts of the whole the objects had (see `objects::balance`).
+    pub(crate) share: u8,
+    /// How often its objects were touched: those that were touched more come back first.
+    pub(crate) round: Round,
+}
+
+/// When objects come back, by their touches since they came where they stood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Round {
+    /// Three, the most that are counted.
+    Often,
+    /// One or two.
+    Seldom,
+    /// None.
+    Never,
+}
+
+impl Round {
+    /// One after the other.
+    pub(crate) const ALL: [Round; 3] = [Round::Often, Round::Seldom, Round::Never];
+
+    /// The one of an object with so many touches.
+    pub(crate) fn of(touches: u8) -> Self {
+        match touches {
+            0 => Self::Never,
+            1 | 2 => Self::Seldom,
+            _ => Self::Often,
+        }
+    }
+
+    /// The one behind it.
+    pub(crate) fn next(self) -> Option<Self> {
+        Self::ALL.into_iter().find(|round| *round > self)
+    }
+}
+
+impl Note {
+    pub(crate) fn of(header: &Header) -> Self {
+        let round = match header.note >> 8 & 3 {
+            0 => Round::Often,
+            1 => Round::Seldom,
+            _ => Round::Never,
+        };
+        Self { share: header.note as u8, round }
+    }
+
+    pub(crate) fn encode(self) -> u32 {
+        u32::from(self.share) | (self.round as u32) << 8
+    }
+}
+
+/// Fills the body of a segment.
+pub(crate) struct BodyWriter<'a> {
+    body: &'a mut [u8],
+    len: usize,
+}
+
+impl<'a> BodyWriter<'a> {
+    /// Goes on with a body of which `len` bytes are written.
+    pub(crate) fn new(body: &'a mut [u8], len: usize) -> Self {
+        Self { body, len }
+    }
+
+    /// Adds an object; the bytes that are written then, or `None` if it has no room.
+    pub(crate) fn push(mut self, object: &Object<'_>) -> Option<usize> {
+        if self.len + object.bytes() > self.body.len() {
+            return None;
+        }
+        for number in [object.key.len() as u64, object.value.len() as u64, object.glsn.0] {
+            self.len += put_varint(&mut self.body[self.len..], number);
+        }
+        for part in [&[object.touches], object.key, object.value] {
+            self.body[self.len..self.len + part.len()].copy_from_slice(part);
+            self.len += part.len();
+        }
+        Some(self.len)
+    }
+}
+
+/// Reads an object at `at` of a body, and says where the next begins. The body was checked before: what cannot be read ends it.
+pub(crate) fn read_at(body: &[u8], at: usize) -> Option<(Object<'_>, usize)> {
+    let mut reader = Reader::new(body.get(at..)?);
+    let key_bytes = usize::try_from(reader.varint()?).ok().filter(|bytes| *bytes >= 4)?;
+    let value_bytes = usize::try_from(reader.varint()?).ok()?;
+    let (glsn, touches) = (Glsn(reader.varint()?), reader.u8()?);
+    let (key, value) = (reader.take(key_bytes)?, reader.take(value_bytes)?);
+    Some((Object { key, glsn, value, touches }, at + reader.position()))
+}
+
+// The largest object fits into an empty segment, whatever its numbers.
+const _: () = assert!(OBJECT_BYTES_MAX + 31 < SEGMENT_BYTES_MAX - HEADER_BYTES);
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_disk::random::Random;
+
+    use super::*;
+
+    fn all(body: &[u8]) -> Vec<Object<'_>> {
+        let mut at = 0;
+        let mut found = Vec::new();
+        while let Some((object, next)) = read_at(body, at) {
+            found.push(object);
+            at = next;
+        }
+        found
+    }
+
+    #[test]
+    fn objects_come_back_as_they_were_written_and_zeros_behind_them_are_none() {
+        let large = vec![7; 3000];
+        let objects = [
+            Object { key: b"\0\0\0\x01", glsn: Glsn(1), value: b"", touches: 0 },
+            Object { key: b"\0\0\0\x01key", glsn: Glsn(u64::MAX), value: &large, touches: 3 },
+            Object { key: &large, glsn: Glsn(300), value: b"v", touches: 1 },
+        ];
+        let mut body = vec![0; 6100];
+        let mut len = 0;
+        for object in &objects {
+            len = BodyWriter::new(&mut body, len).push(object).unwrap();
+        }
+        assert_eq!(all(&body), objects);
+        assert_eq!(BodyWriter::new(&mut body, len).push(&objects[1]), None);
+        assert_eq!(all(&body[..len]), objects);
+        assert_eq!(all(&body[..len - 1]), objects[..2]);
+    }
+
+    #[test]
+    fn any_bytes_are_read_to_an_end() {
+        let mut random = Random::new(11);
+        for _ in 0..2000 {
+            let body: Vec<u8> = (0..random.below(90)).map(|_| random.below(256) as u8).collect();
+            assert!(all(&body).len() <= 90);
+        }
+    }
+
+    #[test]
+    fn a_note_says_what_it_was_made_of() {
+        for note in Round::ALL.map(|round| Note { share: 48, round }) {
+            let header = Header {
+                kind: crate::warm::segment::Kind::Objects,
+                log_id: 1,
+                position: plimsoll_log::glsn::Position { glsn: Glsn(1), chain: 1 },
+                entries: 1,
+                note: note.encode(),
+            };
+            assert_eq!(Note::of(&header), note);
+        }
+        assert_eq!([0, 1, 2, 3].map(Round::of), [Round::Never, Round::Seldom, Round::Seldom, Round::Often]);
+        assert_eq!(Round::ALL.map(Round::next), [Some(Round::Seldom), Some(Round::Never), None]);
+    }
+}

@@ -1,0 +1,450 @@
+//! Writes the image of objects: a file for each MiB of a queue of their cache, and of these only what changed.
+//!
+//! Entries of the cache stand one behind the other in two queues and keep their places until they move to a young end, so a part of a queue
+//! only ever loses entries once it is full. Its file is written once, and again when an eighth of it is gone, when it was touched much since, or
+//! when it is older than the oldest moment at which its keyspaces can be read. What left in between is no harm: see `belief`.
+//!
+//! A process writes a *generation* of its own beside what it found. When it has written all of its own once, the others are removed.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use plimsoll_log::glsn::{Glsn, Position};
+use plimsoll_log::log::Log;
+use plimsoll_memory::budget::{Kind as Memory, Lease};
+use plimsoll_memory::cache::{Cache, Census, Changes, Copies, Standing};
+
+use crate::error::Result;
+use crate::objects::warm::parts_of;
+use crate::warm::image::{self, Name, NewFile, ObjectsName, SEGMENT_BYTES_MAX};
+use crate::warm::objects::{BodyWriter, Note, OBJECT_BYTES_MAX, Object, Round as Rounds};
+use crate::warm::segment::{HEADER_BYTES, Header, Kind, seal};
+use crate::warm::{Counts, Ground, nanos};
+
+/// Places of a queue that one file is for: words of 8 bytes, together 1 MiB.
+const PLACES_OF_A_FILE: u64 = (1 << 20) / 8;
+
+/// A file is written anew when this part of its objects is gone, or when each was touched so often since, as a part of one time.
+const GONE_PART: u32 = 8;
+const TOUCHED_PART: u32 = 2;
+
+/// Keyspaces of a file that are told apart; of more, the one that can be read least far back counts.
+const KEYSPACES_MAX: usize = 8;
+
+/// Numbers of files of the small queue have this bit.
+const NEW: u32 = 1 << 31;
+
+/// A step looks over so many parts of a queue at most.
+const PARTS_AT_ONCE: u64 = 16;
+
+/// Looking over a part costs as much of the allowance as writing so many bytes.
+const BYTES_FOR_A_LOOK: u64 = 128 << 10;
+
+/// When the image of objects is written, and what is known of the one on disk.
+#[derive(Debug)]
+pub(super) struct ObjectsSaver {
+    due: u64,
+    own: Option<Own>,
+    round: Option<Round>,
+}
+
+/// What this process has written.
+#[derive(Debug)]
+struct Own {
+    /// Of which cache: with another one all begins anew.
+    cache: Weak<Cache>,
+    generation: u32,
+    /// By number.
+    files: BTreeMap<u32, OnDisk>,
+    /// Files of other generations, those that are worth least last.
+    others: Vec<(ObjectsName, u64)>,
+    /// How the cache stood when all of it had been looked at.
+    complete: Option<Changes>,
+    lease: Lease,
+}
+
+/// A file that was written.
+#[derive(Clone, Debug)]
+struct OnDisk {
+    /// The places that it is for.
+    places: Range<u64>,
+    /// What is in it.
+    census: Census,
+    at: Glsn,
+    bytes: u64,
+    /// Keyspaces that its keys are of; `None` if they are many.
+    keyspaces: Option<Vec<u32>>,
+}
+
+/// A look over the cache that is under way.
+#[derive(Debug)]
+struct Round {
+    cache: Arc<Cache>,
+    changes: Changes,
+    position: Position,
+    /// What is left of each queue.
+    left: [(Standing, Range<u64>); 2],
+    seen: Vec<u32>,
+    wrote: bool,
+}
+
+/// What came of a file.
+enum Made {
+    /// It is on disk as it should be, or there is nothing to put there.
+    Same,
+    /// It was written: so many bytes.
+    Wrote(u64),
+}
+
+/// Bytes that are leased for each file.
+const BYTES_OF_A_FILE: u64 = 256;
+
+impl ObjectsSaver {
+    /// The first round is due at `due`, by the clock that never goes back.
+    pub(super) fn new(due: u64) -> Self {
+        Self { due, own: None, round: None }
+    }
+
+    /// When there is something to do.
+    pub(super) fn due(&self) -> u64 {
+        if self.round.is_some() { 0 } else { self.due }
+    }
+
+    /// Begins a round, or goes on with one until a file was written; for how many bytes the allowance was used.
+    pub(super) fn step(&mut self, ground: &Ground, counts: &Counts, now: u64) -> Result<u64> {
+        let used = self.go_on(ground, counts);
+        if self.round.is_none() {
+            self.due = now.saturating_add(nanos(ground.interval));
+        }
+        used
+    }
+
+    /// Writes what changed, as far as `is_time` says: what is left keeps the file that it has.
+    pub(super) fn finish(&mut self, ground: &Ground, counts: &Counts, is_time: &dyn Fn() -> bool) -> Result<()> {
+        // What is under way is of an older place than what can be written now.
+        self.round = None;
+        loop {
+            self.go_on(ground, counts)?;
+            if self.round.is_none() || !is_time() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn go_on(&mut self, ground: &Ground, counts: &Counts) -> Result<u64> {
+        let used = self.make_some(ground, counts);
+        if used.is_err() {
+            // What stands on disk is found out anew.
+            (self.own, self.round) = (None, None);
+        }
+        used
+    }
+
+    fn make_some(&mut self, ground: &Ground, counts: &Counts) -> Result<u64> {
+        if self.round.is_none() {
+            self.round = self.begin(ground)?;
+        }
+        let (Some(round), Some(own)) = (&mut self.round, &mut self.own) else { return Ok(0) };
+        for looks in 1..=PARTS_AT_ONCE {
+            let Some((number, standing, places)) = round.next() else {
+                own.end(ground, round)?;
+                self.round = None;
+                return Ok(looks * BYTES_FOR_A_LOOK);
+            };
+            if let Made::Wrote(bytes) = own.make(ground, round, number, standing, places)? {
+                round.wrote = true;
+                counts.segments.fetch_add(bytes.div_ceil(SEGMENT_BYTES_MAX as u64), Ordering::Relaxed);
+                counts.bytes.fetch_add(bytes, Ordering::Relaxed);
+                return Ok(bytes + looks * BYTES_FOR_A_LOOK);
+            }
+        }
+        Ok(PARTS_AT_ONCE * BYTES_FOR_A_LOOK)
+    }
+
+    /// Looks whether anything is to be done.
+    fn begin(&mut self, ground: &Ground) -> Result<Option<Round>> {
+        let Some(cache) = ground.objects.warm_cache() else { return Ok(None) };
+        // Read first: what the cache says from now on is true for this place, but for what is younger.
+        let position = ground.index.checkpoint();
+        let changes = cache.changes();
+        if position.glsn == Glsn::NONE || cache.is_empty() {
+            return Ok(None);
+        }
+        let there = image::list_objects(&*ground.disk, &ground.dir)?;
+        if self.own.as_ref().is_none_or(|own| !std::ptr::eq(own.cache.as_ptr(), Arc::as_ptr(&cache))) {
+            image::remove_unfinished(&*ground.disk, &ground.dir)?;
+            self.own = Some(Own::new(ground, &cache, &there)?);
+        }
+        let own = self.own.as_mut().expect("it was just made");
+        own.compare_with_disk(&there);
+        if own.complete == Some(changes) && !own.is_old(ground, position.glsn) {
+            return Ok(None);
+        }
+        let left = [Standing::Proven, Standing::New].map(|standing| (standing, cache.places(standing)));
+        Ok(Some(Round { cache, changes, position, left, seen: Vec::new(), wrote: false }))
+    }
+}
+
+impl Round {
+    /// The next part of a queue: the number of its file, and its places.
+    fn next(&mut self) -> Option<(u32, Standing, Range<u64>)> {
+        let (standing, left) = self.left.iter_mut().find(|(_, left)| left.start < left.end)?;
+        let part = left.start / PLACES_OF_A_FILE;
+        let places = left.start..left.end.min((part + 1) * PLACES_OF_A_FILE);
+        let number = part as u32 & (NEW - 1) | if *standing == Standing::New { NEW } else { 0 };
+        Some((number, *standing, places))
+    }
+
+    /// The first entry behind the part that was looked at begins at `next`.
+    fn pass(&mut self, standing: Standing, next: u64) {
+        let of = |(left, _): &&mut (Standing, Range<u64>)| *left == standing;
+        let (_, left) = self.left.iter_mut().find(of).expect("there are two");
+        left.start = next;
+    }
+}
+
+impl Own {
+    fn new(ground: &Ground, cache: &Arc<Cache>, there: &[(ObjectsName, u64)]) -> Result<Self> {
+        let newest = there.iter().map(|(name, _)| name.generation).max();
+        let generation = newest.map_or(0, |newest| newest.wrapping_add(1));
+        let lease = ground.budget.lease(Memory::Metadata, there.len() as u64 * BYTES_OF_A_FILE)?;
+        Ok(Self {
+            cache: Arc::downgrade(cache),
+            generation,
+            files: BTreeMap::new(),
+            others: there.to_vec(),
+            complete: None,
+            lease,
+        })
+    }
+
+    fn name(&self, number: u32) -> ObjectsName {
+        ObjectsName { generation: self.generation, number }
+    }
+
+    /// Forgets what is not on disk any more as it was written.
+    fn compare_with_disk(&mut self, there: &[(ObjectsName, u64)]) {
+        let before = self.files.len();
+        let generation = self.generation;
+        self.files.retain(|&number, file| is_there(there, ObjectsName { generation, number }, file.bytes));
+        let gone = before - self.files.len();
+        if gone > 0 {
+            self.complete = None;
+            self.lease.shrink(gone as u64 * BYTES_OF_A_FILE);
+        }
+    }
+
+    /// Whether a file is older than the oldest moment at which its keyspaces can be read, and could be written anew.
+    fn is_old(&self, ground: &Ground, now: Glsn) -> bool {
+        self.files.values().any(|file| file.at < now && file.at < file.oldest_readable(ground))
+    }
+
+    /// Sees to it that the file for a part of a queue is as it should be.
+    fn make(
+        &mut self,
+        ground: &Ground,
+        round: &mut Round,
+        number: u32,
+        standing: Standing,
+        places: Range<u64>,
+    ) -> Result<Made> {
+        let (census, next) = round.cache.count_entries(standing, places.clone(), OBJECT_BYTES_MAX);
+        round.pass(standing, next);
+        if census.entries == 0 {
+            return Ok(Made::Same);
+        }
+        round.seen.push(number);
+        let places = places.start..next;
+        if let Some(file) = self.files.get(&number)
+            && file.will_do(ground, &places, census, round.position.glsn)
+        {
+            return Ok(Made::Same);
+        }
+        let before = self.files.get(&number).map_or(0, |file| file.bytes);
+        if !self.make_room(ground, places.end - places.start, before)? {
+            return Ok(Made::Same);
+        }
+        if !self.files.contains_key(&number) {
+            self.lease.grow(BYTES_OF_A_FILE)?;
+        }
+        let file = write(ground, round, self.name(number), standing, places, census)?;
+        let bytes = file.bytes;
+        self.files.insert(number, file);
+        Ok(Made::Wrote(bytes))
+    }
+
+    /// Removes others until there is room on disk for a file for so many places, where one of `before` bytes may be: all of them are never
+    /// larger than the budget. False if there is none.
+    fn make_room(&mut self, ground: &Ground, places: u64, before: u64) -> io::Result<bool> {
+        // Segments end where the next object does not fit.
+        let wanted = places * 8 / 4 * 5 + 2 * SEGMENT_BYTES_MAX as u64;
+        let own: u64 = self.files.values().map(|file| file.bytes).sum();
+        let mut others: u64 = self.others.iter().map(|(_, bytes)| bytes).sum();
+        while own - before + others + wanted > ground.budget.limit_bytes() {
+            let Some((name, bytes)) = self.others.pop() else { return Ok(false) };
+            image::remove(&*ground.disk, &ground.dir, Name::Objects(name))?;
+            others -= bytes;
+        }
+        Ok(true)
+    }
+
+    /// All was looked at: what nobody needs any more goes.
+    fn end(&mut self, ground: &Ground, round: &mut Round) -> io::Result<()> {
+        round.seen.sort_unstable();
+        let is_gone = |number: &u32| round.seen.binary_search(number).is_err();
+        let gone: Vec<_> = self.files.keys().copied().filter(is_gone).map(|number| self.name(number)).collect();
+        self.files.retain(|number, _| !is_gone(number));
+        self.lease.shrink(gone.len() as u64 * BYTES_OF_A_FILE);
+        let others = self.others.drain(..).map(|(name, _)| name);
+        for name in gone.into_iter().chain(others) {
+            image::remove(&*ground.disk, &ground.dir, Name::Objects(name))?;
+            round.wrote = true;
+        }
+        if round.wrote {
+            ground.disk.sync_dir(&ground.dir)?;
+        }
+        self.complete = Some(round.changes);
+        Ok(())
+    }
+}
+
+/// Whether a list of files, as [`image::list_objects`] sorts it, has one of this length.
+fn is_there(there: &[(ObjectsName, u64)], name: ObjectsName, bytes: u64) -> bool {
+    let key = |name: &ObjectsName| (std::cmp::Reverse(name.generation), name.number);
+    let at = there.binary_search_by_key(&key(&name), |(name, _)| key(name));
+    at.is_ok_and(|at| there[at].1 == bytes)
+}
+
+impl OnDisk {
+    fn oldest_readable(&self, ground: &Ground) -> Glsn {
+        let view = ground.index.view();
+        match &self.keyspaces {
+            Some(keyspaces) => {
+                keyspaces.iter().map(|&keyspace| view.oldest_readable_in(keyspace)).max().unwrap_or(Glsn::NONE)
+            }
+            None => view.limits.oldest_readable,
+        }
+    }
+
+    /// Whether it still serves for these places, in which there is so much now.
+    fn will_do(&self, ground: &Ground, places: &Range<u64>, now: Census, position: Glsn) -> bool {
+        let of = self.census;
+        let gone = of.entries.saturating_sub(now.entries);
+        let warmed = now.touches.saturating_sub(of.touches);
+        self.places.end == places.end
+            && self.places.start <= places.start
+            && now.entries <= of.entries
+            && gone <= of.entries / GONE_PART
+            && warmed <= of.entries / TOUCHED_PART
+            && (self.at >= position || self.at >= self.oldest_readable(ground))
+    }
+}
+
+/// Writes a file.
+fn write(
+    ground: &Ground,
+    round: &Round,
+    name: ObjectsName,
+    standing: Standing,
+    places: Range<u64>,
+    census: Census,
+) -> Result<OnDisk> {
+    let disk = &*ground.disk;
+    let chunk = ground.budget.take(Memory::Staging)?;
+    let _lease = ground.budget.lease(Memory::Staging, SEGMENT_BYTES_MAX as u64 * 3 / 2)?;
+    let header = Header { kind: Kind::Objects, log_id: ground.log.id(), position: round.position, entries: 0, note: 0 };
+    let mut writer = FileWriter {
+        file: NewFile::begin(disk, &ground.dir, Name::Objects(name))?,
+        name,
+        header,
+        chunk,
+        filled: 0,
+        place: 0,
+        bytes: 0,
+    };
+    let mut keyspaces = Some(Vec::new());
+    let mut copies = Copies::with_room(SEGMENT_BYTES_MAX);
+    for when in Rounds::ALL {
+        writer.header.note = Note { share: ground.objects.share() as u8, round: when }.encode();
+        let mut at = places.start;
+        while at < places.end {
+            let next = round.cache.copy_entries(standing, at..places.end, &mut copies);
+            for copied in copies.iter().filter(|copied| Rounds::of(copied.touches) == when) {
+                let Some((glsn, value)) = parts_of(copied.value) else { continue };
+                let bytes = copied.key.len() + copied.value.len();
+                // What is younger was put there by a flush that came behind the place that this file is of.
+                if glsn > round.position.glsn || bytes > OBJECT_BYTES_MAX || copied.key.len() < 4 {
+                    continue;
+                }
+                note_keyspace(&mut keyspaces, copied.key);
+                writer.push(&Object { key: copied.key, glsn, value, touches: copied.touches })?;
+            }
+            at = next;
+        }
+        writer.end_segment(when.next().is_none())?;
+    }
+    let bytes = writer.bytes;
+    if bytes == 0 {
+        writer.file.forget(disk)?;
+    } else {
+        writer.file.finish(disk)?;
+    }
+    Ok(OnDisk { places, census, at: round.position.glsn, bytes, keyspaces })
+}
+
+fn note_keyspace(keyspaces: &mut Option<Vec<u32>>, key: &[u8]) {
+    let (Some(known), Some(bytes)) = (&mut *keyspaces, key.first_chunk()) else { return };
+    let keyspace = u32::from_be_bytes(*bytes);
+    if !known.contains(&keyspace) {
+        known.push(keyspace);
+        if known.len() > KEYSPACES_MAX {
+            *keyspaces = None;
+        }
+    }
+}
+
+/// A file that is being filled, segment by segment.
+struct FileWriter {
+    file: NewFile,
+    name: ObjectsName,
+    header: Header,
+    chunk: plimsoll_memory::chunk::Chunk,
+    /// Bytes of the body that are written.
+    filled: usize,
+    place: u32,
+    bytes: u64,
+}
+
+impl FileWriter {
+    fn push(&mut self, object: &Object<'_>) -> io::Result<()> {
+        let push = |chunk: &mut [u8], filled| BodyWriter::new(&mut chunk[HEADER_BYTES..], filled).push(object);
+        let filled = match push(&mut self.chunk, self.filled) {
+            Some(filled) => filled,
+            None => {
+                self.end_segment(false)?;
+                push(&mut self.chunk, 0).expect("an object that is kept fits into an empty segment")
+            }
+        };
+        self.filled = filled;
+        self.header.entries += 1;
+        Ok(())
+    }
+
+    /// Writes the segment, if there is anything in it: whole, unless it is the last of its file.
+    fn end_segment(&mut self, is_last: bool) -> io::Result<()> {
+        if self.header.entries == 0 {
+            return Ok(());
+        }
+        let len = if is_last { HEADER_BYTES + self.filled } else { SEGMENT_BYTES_MAX };
+        self.chunk[HEADER_BYTES + self.filled..len].fill(0);
+        seal(&self.header, self.name.segment_number(self.place), &mut self.chunk[..len]);
+        self.file.write(&self.chunk[..len], u64::from(self.place) * SEGMENT_BYTES_MAX as u64)?;
+        self.bytes = u64::from(self.place) * SEGMENT_BYTES_MAX as u64 + len as u64;
+        self.place += 1;
+        (self.filled, self.header.entries) = (0, 0);
+        Ok(())
+    }
+}
