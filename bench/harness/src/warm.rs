@@ -39,9 +39,12 @@ pub(crate) struct Warm {
     /// Whether hot objects stand together on pages or are scattered over all of them
     #[arg(long, value_delimiter = ',', default_value = "together,scattered")]
     hot: Vec<Hot>,
-    /// Seconds between two images where the process is killed
+    /// Seconds between two images
     #[arg(long, default_value_t = 2.0)]
     interval: f64,
+    /// Seconds that a process lives before it is killed or closes the store: an interval and a sixth of it, if nothing else is said
+    #[arg(long)]
+    kill_after: Option<f64>,
     /// Rounds
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -65,40 +68,62 @@ impl Warm {
         let mut results = Results::new("warm", places.results().as_deref());
         quiet::check(&mut results);
         let work = places.work("warm")?;
-        let mut rows = Vec::new();
+        let (mut rows, mut goals) = (Vec::new(), Vec::new());
         for &hot in &self.hot {
             let store = work.path().join("store");
             let made = Life { act: "make", hot, end: End::Close, warm: false, interval: 30.0 };
             self.live(&store, &made)?;
             for end in [End::Close, End::Kill] {
-                rows.extend(self.restarts(&mut results, &store, hot, end)?);
+                let seen = self.restarts(store.as_path(), hot, end)?;
+                rows.extend(seen.rows(&mut results, &self.settings(hot, end.name()), hot, end.name()));
+                goals.extend(seen.restart_goals(hot, end));
             }
-            rows.extend(self.cost(&mut results, &store, hot)?);
+            let seen = self.closes(&store, hot)?;
+            rows.extend(seen.rows(&mut results, &self.settings(hot, End::Changed.name()), hot, End::Changed.name()));
+            goals.extend(seen.close_goal(hot, "all is new", 300.0));
+            let (seen, what) = (self.cost(&store, hot)?, "an image each interval");
+            rows.extend(seen.rows(&mut results, &self.settings(hot, what), hot, what));
+            goals.extend(seen.cost_goals(hot));
             work.remove("store");
         }
         table::print(&["hot", "what", "metric", "with", "without", "with / without"], &rows);
+        for goal in goals {
+            results.note("warm", &goal.of, "goal_met", f64::from(u8::from(goal.met)));
+            println!("{}: {}", goal.of, goal.verdict);
+        }
         results.save()
     }
 
     /// Restarts after one kind of end.
-    fn restarts(&self, results: &mut Results, store: &Path, hot: Hot, end: End) -> Result<Vec<Vec<String>>> {
+    fn restarts(&self, store: &Path, hot: Hot, end: End) -> Result<Pairs> {
         let mut seen = Pairs::default();
         for _ in 0..self.rounds {
             for warm in [true, false] {
-                let interval = if end == End::Kill { self.interval } else { 3600.0 };
-                let ended = self.live(store, &Life { act: "live", hot, end, warm, interval })?;
-                seen.add(warm, &ended);
+                self.drop_image(store)?;
+                seen.add(warm, &self.live(store, &Life { act: "live", hot, end, warm, interval: self.interval })?);
                 drop_from_page_cache(store)?;
                 let life = Life { act: "reopen", hot, end: End::Close, warm, interval: 3600.0 };
                 seen.add(warm, &self.live(store, &life)?);
             }
         }
-        let what = format!("after {}", end.name());
-        Ok(seen.rows(results, &self.settings(hot, &what), hot, &what))
+        Ok(seen)
+    }
+
+    /// Closes before any image was written.
+    fn closes(&self, store: &Path, hot: Hot) -> Result<Pairs> {
+        let mut seen = Pairs::default();
+        for _ in 0..self.rounds {
+            for warm in [true, false] {
+                self.drop_image(store)?;
+                let life = Life { act: "live", hot, end: End::Changed, warm, interval: 3600.0 };
+                seen.add(warm, &self.live(store, &life)?);
+            }
+        }
+        Ok(seen)
     }
 
     /// What writing the image costs those who read beside it: written at each interval, all the time.
-    fn cost(&self, results: &mut Results, store: &Path, hot: Hot) -> Result<Vec<Vec<String>>> {
+    fn cost(&self, store: &Path, hot: Hot) -> Result<Pairs> {
         let mut seen = Pairs::default();
         for _ in 0..self.rounds {
             for warm in [true, false] {
@@ -106,8 +131,13 @@ impl Warm {
                 seen.add(warm, &self.live(store, &life)?);
             }
         }
-        let what = "an image each interval";
-        Ok(seen.rows(results, &self.settings(hot, what), hot, what))
+        Ok(seen)
+    }
+
+    /// Each process that is measured begins cold.
+    fn drop_image(&self, store: &Path) -> Result<()> {
+        plimsoll::delete_warm_image(store, &plimsoll::Options::new())?;
+        drop_from_page_cache(store)
     }
 
     /// Runs a process; what it reports.
@@ -122,6 +152,7 @@ impl Warm {
             ("--hot-percent", self.hot_percent.to_string()),
             ("--requests", self.requests.to_string()),
             ("--interval", life.interval.to_string()),
+            ("--kill-after", self.kill_after.unwrap_or(self.interval / 6.0 * 7.0).to_string()),
         ];
         numbers.iter().for_each(|(name, value)| _ = command.args([*name, value]));
         if life.warm {
@@ -139,13 +170,14 @@ impl Warm {
 
     fn settings(&self, hot: Hot, what: &str) -> String {
         format!(
-            "memory={} times={} value_bytes={} hot={} hot_percent={} requests={} what={what}",
+            "memory={} times={} value_bytes={} hot={} hot_percent={} requests={} interval={} what={what}",
             show_size(self.memory),
             self.times,
             self.value_bytes,
             hot.name(),
             self.hot_percent,
-            self.requests
+            self.requests,
+            self.interval
         )
     }
 }
@@ -169,6 +201,45 @@ impl Pairs {
             };
             self.metrics[at].1[usize::from(!warm)].push(value);
         }
+    }
+
+    /// Medians with the image and without.
+    fn medians(&self, metric: &str) -> Option<[f64; 2]> {
+        let (_, values) = self.metrics.iter().find(|(known, _)| known == metric)?;
+        values.iter().all(|values| !values.is_empty()).then(|| values.each_ref().map(|values| median(values)))
+    }
+
+    /// What closing may cost beyond what it costs without an image.
+    fn close_goal(&self, hot: Hot, what: &str, most_ms: f64) -> Option<Goal> {
+        let [with, without] = self.medians("close_ms")?;
+        let of = format!("goal 1, {}: closing, {what}, beside without an image, ms", hot.name());
+        Some(Goal::at_most(of, (with - without).max(0.0), most_ms))
+    }
+
+    fn restart_goals(&self, hot: Hot, end: End) -> Vec<Goal> {
+        let mut goals = Vec::new();
+        if end == End::Close {
+            goals.extend(self.close_goal(hot, "nothing changed", 100.0));
+        }
+        let of = |what: &str| format!("goal 2, {}, after {}: {what}", hot.name(), end.name());
+        if let Some([first, _]) = self.medians("open_and_first_request_ms") {
+            goals.push(Goal::at_most(of("open and first request, ms"), first, 20.0));
+        }
+        if let (Some([warm, _]), Some([first, cold])) = (self.medians("warm_10k_ms"), self.medians("first_10k_ms")) {
+            let mut goal = Goal::at_most(of("first 10,000 requests over those when warm"), first / warm, 2.0);
+            goal.verdict += &format!("; without an image {}", number(cold / warm));
+            goals.push(goal);
+        }
+        goals
+    }
+
+    fn cost_goals(&self, hot: Hot) -> Vec<Goal> {
+        let of = |what: &str| format!("goal 3, {}: {what} with an image over without", hot.name());
+        let ratio = |metric| self.medians(metric).map(|[with, without]| with / without);
+        let mut goals = Vec::new();
+        goals.extend(ratio("requests_per_second").map(|ratio| Goal::at_least(of("requests per second"), ratio, 0.97)));
+        goals.extend(ratio("p99_ns").map(|ratio| Goal::at_most(of("p99"), ratio, 1.10)));
+        goals
     }
 
     fn rows(&self, results: &mut Results, settings: &str, hot: Hot, what: &str) -> Vec<Vec<String>> {
@@ -198,5 +269,26 @@ impl Pairs {
             ]);
         }
         rows
+    }
+}
+
+/// What is to be reached, and whether it was.
+struct Goal {
+    of: String,
+    met: bool,
+    verdict: String,
+}
+
+impl Goal {
+    fn at_most(of: String, value: f64, most: f64) -> Self {
+        let met = value <= most;
+        let verdict = if met { "met".to_owned() } else { format!("MISSED by {}", number(value - most)) };
+        Self { of, met, verdict: format!("{} (at most {}): {verdict}", number(value), number(most)) }
+    }
+
+    fn at_least(of: String, value: f64, least: f64) -> Self {
+        let met = value >= least;
+        let verdict = if met { "met".to_owned() } else { format!("MISSED by {}", number(least - value)) };
+        Self { of, met, verdict: format!("{} (at least {}): {verdict}", number(value), number(least)) }
     }
 }

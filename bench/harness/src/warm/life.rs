@@ -49,9 +49,12 @@ impl Hot {
 /// How a process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum End {
-    /// It closes the store.
+    /// It closes the store after an image was written; nothing changes in between.
     Close,
-    /// It is killed when an image was written after the last request.
+    /// It closes the store before any image was written: all is new.
+    #[value(name = "close-all-new")]
+    Changed,
+    /// It is killed some seconds after it opened the store.
     Kill,
 }
 
@@ -59,6 +62,7 @@ impl End {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Close => "close",
+            Self::Changed => "close-all-new",
             Self::Kill => "kill",
         }
     }
@@ -97,6 +101,8 @@ pub(crate) struct WarmLife {
     end: End,
     #[arg(long)]
     interval: f64,
+    #[arg(long)]
+    kill_after: f64,
     #[arg(long)]
     requests: u64,
     #[arg(long)]
@@ -151,26 +157,46 @@ impl WarmLife {
     }
 
     fn live(&self, report: &mut Map<String, serde_json::Value>) -> Result<()> {
+        let opened = Instant::now();
         let (db, keyspace) = self.open()?;
         let mut client = Client::new(self, 1);
         client.ask(&db.snapshot(), &keyspace, self.requests)?;
         report.insert("warm_10k_ms".into(), json!(client.time(&db, &keyspace, FIRST_REQUESTS)?));
-        if self.end == End::Kill {
-            if self.warm {
-                // An image of what is hot now, and not of a moment ago.
-                let written = db.stats().warm.segments_written;
-                let patience = Instant::now() + Duration::from_secs_f64(self.interval * 3.0);
-                while db.stats().warm.segments_written <= written && Instant::now() < patience {
-                    client.ask(&db.snapshot(), &keyspace, 1000)?;
-                }
+        let objects = db.stats().objects;
+        report.insert("objects".into(), json!(objects.entries as f64));
+        report.insert("object_bytes".into(), json!(objects.live_bytes as f64));
+        if self.end != End::Changed {
+            // As a process lives that is there for longer than an interval.
+            while opened.elapsed().as_secs_f64() < self.kill_after {
+                client.ask(&db.snapshot(), &keyspace, 1000)?;
             }
+            report.insert("image_bytes_written".into(), json!(db.stats().warm.bytes_written as f64));
+        }
+        if self.end == End::Kill {
             println!("{}", serde_json::Value::Object(std::mem::take(report)));
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)?;
+        }
+        if self.end == End::Close {
+            self.rest(&db);
         }
         let start = Instant::now();
         db.close()?;
         report.insert("close_ms".into(), json!(start.elapsed().as_secs_f64() * 1e3));
         Ok(())
+    }
+
+    /// Waits until the image is as the store is: nobody asks for anything.
+    fn rest(&self, db: &Db) {
+        let interval = Duration::from_secs_f64(self.interval);
+        let (begun, mut quiet) = (Instant::now(), Instant::now());
+        let mut written = db.stats().warm.bytes_written;
+        while self.warm && quiet.elapsed() < interval * 2 && begun.elapsed() < interval * 6 {
+            std::thread::sleep(interval / 20);
+            let now = db.stats().warm.bytes_written;
+            if now != written {
+                (written, quiet) = (now, Instant::now());
+            }
+        }
     }
 
     fn reopen(&self, report: &mut Map<String, serde_json::Value>) -> Result<()> {
@@ -190,6 +216,8 @@ impl WarmLife {
         let stats = db.stats();
         ensure!(stats.warnings.is_empty(), "{:?}", stats.warnings);
         report.insert("pages_restored".into(), json!(stats.warm.pages_restored as f64));
+        report.insert("objects_restored".into(), json!(stats.warm.objects_restored as f64));
+        report.insert("objects_doubted".into(), json!(stats.warm.objects_doubted as f64));
         report.insert("pages_loaded".into(), json!(stats.pool.loads as f64));
         let start = Instant::now();
         db.close()?;
