@@ -9,6 +9,7 @@ use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::thread::spawn;
 use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::cache::BroughtBack;
 
 use crate::index::view::View;
 use crate::keyspaces::Keyspace;
@@ -129,6 +130,28 @@ fn fills_are_closed_before_the_keys_are_gone_through() {
     store.objects.supersede(&index_key(b"k"), Glsn(9), crate::version::Stored::Deleted);
     late.goes_on(&store, b"k");
     assert_eq!(kept(&store, b"k"), None);
+}
+
+#[test]
+fn what_an_image_said_before_a_younger_one_came_into_the_runs_is_not_brought_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().background(false));
+    put(&store, b"k", b"old");
+    steps::flush(&store).unwrap();
+    let bring_back = |view: &Arc<View>| {
+        let what = (Glsn(1), &b"old"[..]);
+        store.objects.bring_back((view.set, &view.shelf), &index_key(b"k"), what, 0)
+    };
+    let view = store.index.view();
+    assert_eq!(bring_back(&view), BroughtBack::Entered);
+    assert_eq!(kept(&store, b"k"), Some(b"old".to_vec()));
+    steps::drop_caches(&store);
+    // Looked at, then a commit and its flush, then brought back.
+    let view = store.index.view();
+    put(&store, b"k", b"new");
+    steps::flush(&store).unwrap();
+    assert_eq!(bring_back(&view), BroughtBack::NotCurrent);
+    assert_eq!((kept(&store, b"k"), get(&store, b"k")), (None, Some(b"new".to_vec())));
 }
 
 #[test]

@@ -273,8 +273,8 @@ pub fn warm_image(path: impl AsRef<Path>, options: &Options) -> Result<WarmImage
         let seen = look_at_file(disk, &dir, name, &mut |header| {
             image.segments += 1;
             match header.kind {
-                Kind::Pages => image.pages += header.entries,
-                Kind::Objects => image.objects += header.entries,
+                Kind::Pages => image.pages = image.pages.saturating_add(header.entries),
+                Kind::Objects => image.objects = image.objects.saturating_add(header.entries),
             }
             let glsn = header.position.glsn.0;
             oldest = Some(oldest.map_or(glsn, |oldest: u64| oldest.min(glsn)));

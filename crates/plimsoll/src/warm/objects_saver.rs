@@ -144,6 +144,12 @@ impl ObjectsSaver {
     }
 
     fn make_some(&mut self, ground: &Ground, counts: &Counts) -> Result<u64> {
+        // A cache that was exchanged or emptied has lost what the rest of the round would look for.
+        let is_over = |round: &mut Round| {
+            let now = ground.objects.warm_cache();
+            now.is_none_or(|now| !Arc::ptr_eq(&now, &round.cache)) || round.cache.is_empty()
+        };
+        self.round.take_if(is_over);
         if self.round.is_none() {
             self.round = self.begin(ground)?;
         }
@@ -166,9 +172,10 @@ impl ObjectsSaver {
 
     /// Looks whether anything is to be done.
     fn begin(&mut self, ground: &Ground) -> Result<Option<Round>> {
-        let Some(cache) = ground.objects.warm_cache() else { return Ok(None) };
-        // Read first: what the cache says from now on is true for this place, but for what is younger.
+        // Read first, before it is asked which cache there is: that one was told of every flush up to this place. One that was exchanged
+        // for another is told of none any more.
         let position = ground.index.checkpoint();
+        let Some(cache) = ground.objects.warm_cache() else { return Ok(None) };
         let changes = cache.changes();
         if position.glsn == Glsn::NONE || cache.is_empty() {
             return Ok(None);
@@ -298,6 +305,10 @@ impl Own {
         let gone: Vec<_> = self.files.keys().copied().filter(is_gone).map(|number| self.name(number)).collect();
         self.files.retain(|number, _| !is_gone(number));
         self.lease.shrink(gone.len() as u64 * BYTES_OF_A_FILE);
+        if round.wrote {
+            // Before others go: a power cut may keep what was removed and lose what was renamed.
+            ground.disk.sync_dir(&ground.dir)?;
+        }
         let others = self.others.drain(..).map(|(name, _)| name);
         for name in gone.into_iter().chain(others) {
             image::remove(&*ground.disk, &ground.dir, Name::Objects(name))?;
