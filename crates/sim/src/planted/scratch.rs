@@ -96,8 +96,11 @@ impl Scratch {
     /// # Errors
     /// They cannot be copied, or do not build.
     pub fn new(workspace: &Path, dir: &Path, seeds: u64) -> Result<Self, String> {
-        let (tree, target) = (dir.join("tree"), dir.join("target"));
         let told = |error: io::Error| format!("{}: {error}", dir.display());
+        fs::create_dir_all(dir).map_err(told)?;
+        // Cargo is run in the copy: a path from here would be another one there.
+        let dir = &fs::canonicalize(dir).map_err(told)?;
+        let (tree, target) = (dir.join("tree"), dir.join("target"));
         fs::create_dir_all(&tree).map_err(told)?;
         for part in ["Cargo.toml", "Cargo.lock", "crates"] {
             mirror(&workspace.join(part), &tree.join(part)).map_err(told)?;
