@@ -1,8 +1,8 @@
 //! The page pool: pages of immutable files in frames, evicted by a clock.
 //!
-//! A hit takes no lock and writes nothing that others write, unless the page becomes hotter by it: a table leads to the frame ([`frame`]), and the thread publishes in a line of
-//! its own that it uses it ([`hazard`]). Everything else happens under one lock, which is never held while a page is read from its
-//! file. [`keeper`] decides what stays.
+//! A hit takes no lock and writes nothing that others write, unless the page becomes hotter by it: a table leads to the frame
+//! ([`frame`]), and the thread publishes in a line of its own that it uses it ([`hazard`]). Everything else happens under one lock, which
+//! is never held while a page is read from its file. [`keeper`] decides what stays.
 //!
 //! Laws:
 //! 1. One load for a page, however many ask for it at once; its error reaches all of them, and the next who asks tries again.
