@@ -116,8 +116,14 @@ impl Bigger {
     fn replay(&self, work: &WorkFolder, smaller: u64, bigger: u64) -> Result<(Vec<f64>, Vec<f64>)> {
         let repository = self.repository.clone().map_or_else(top_of_checkout, Ok)?;
         let plimsoll = self.plimsoll.clone().map_or_else(build_plimsoll, Ok)?;
-        in_pairs(self.pairs, [smaller, bigger], |memory| {
-            let store = work.path().join("replay");
+        let stores = work.path().join("replay");
+        std::fs::create_dir(&stores)?;
+        let mut next = 0;
+        // All stores stay until the last is made: a file system that has just lost some hundreds of files makes new ones slowly (ext4 passes over
+        // the inodes of the last minutes one by one), and that cost would be the next turn's.
+        let rates = in_pairs(self.pairs, [smaller, bigger], |memory| {
+            next += 1;
+            let store = stores.join(next.to_string());
             let [from, to] = [&repository, &store].map(|path| path.display().to_string());
             let arguments = ["import", "git", &from, &to, "--memory", &memory.to_string()].map(str::to_owned);
             let outcome = launch(&plimsoll, &arguments, &Limit::None)?;
@@ -127,9 +133,10 @@ impl Bigger {
                 show_size(*memory),
                 outcome.seen.end
             );
-            work.remove("replay");
             Ok(1.0 / outcome.seen.seconds)
-        })
+        });
+        work.remove("replay");
+        rates
     }
 
     /// Rounds of the mix a second, pair by pair, under each of both budgets.
@@ -149,7 +156,8 @@ impl Bigger {
         in_pairs(self.pairs, [0, 1], |&at: &usize| {
             seed += 1;
             cpu_quiet::wait(Duration::from_secs(5));
-            turn(&stores[at], &zipf, Duration::from_millis(self.turn_ms), seed / 2)
+            // Keys of its own for each turn: whoever asked for them a moment ago would have them in memory.
+            turn(&stores[at], &zipf, Duration::from_millis(self.turn_ms), seed)
         })
     }
 }
