@@ -4,13 +4,16 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use plimsoll_disk::thread;
+use plimsoll_memory::chunk::CHUNK_BYTES;
 
 use crate::error::LogError;
+use crate::file_log::buffer::CHUNKS_MAX;
 use crate::file_log::core::Core;
 use crate::log::BUFFERED_DELAY;
 
-/// From so many unsynced bytes on, the thread does not wait any longer.
-const UNSYNCED_BYTES_MAX: u64 = 1 << 20;
+/// From so many unsynced bytes on, the thread does not wait any longer: half of what the buffer holds, so that those who append have the
+/// other half, and soon all of it, while it writes and syncs. Where it came when the buffer is full, they would wait for its sync.
+const UNSYNCED_BYTES_MAX: u64 = (CHUNKS_MAX / 2 * CHUNK_BYTES) as u64;
 
 /// What the thread waits for.
 #[derive(Debug, Default)]
@@ -38,9 +41,9 @@ impl Signal {
             let mut state = self.state();
             let before = state.unsynced_bytes;
             state.unsynced_bytes += bytes;
-            let news = before == 0 || (before < UNSYNCED_BYTES_MAX && state.unsynced_bytes >= UNSYNCED_BYTES_MAX);
+            let is_news = is_news(before, state.unsynced_bytes);
             drop(state);
-            if news {
+            if is_news {
                 self.changed.notify_one();
             }
         }
@@ -99,8 +102,25 @@ impl Drop for Background {
     }
 }
 
+/// Whether the thread has to be told that so many bytes are unsynced, where there were `before`.
+fn is_news(before: u64, now: u64) -> bool {
+    before == 0 || (before < UNSYNCED_BYTES_MAX && now >= UNSYNCED_BYTES_MAX)
+}
+
 /// Syncs everything that was appended. A failure poisons the log, so that whoever appends next learns of it.
 fn sync_step(core: &Core) {
     let last = crate::glsn::Glsn(core.next().0 - 1);
     let _ = core.syncer.wait(last, &*core.options.clock, &|| core.write_and_sync());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_thread_is_told_of_the_first_bytes_and_while_half_of_the_buffer_is_empty() {
+        let half = (CHUNKS_MAX * CHUNK_BYTES) as u64 / 2;
+        assert!(is_news(0, 1) && is_news(half - 1, half) && is_news(1, 2 * half));
+        assert!(!is_news(1, half - 1) && !is_news(half, 2 * half));
+    }
 }
