@@ -32,6 +32,7 @@ mod relocate;
 mod room;
 mod source;
 mod split;
+mod stalls;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -56,6 +57,7 @@ use crate::index::background::Threads;
 use crate::index::core::{Core, lock};
 use crate::index::files::run_of;
 use crate::index::manifest::Manifest;
+pub use crate::index::stalls::{StallStats, Waits};
 use crate::index::view::{Content, View};
 use crate::objects::Objects;
 use crate::run::partition::{PartitionId, PartitionInfo};
@@ -144,10 +146,8 @@ pub struct IndexStats {
     pub flushes: u64,
     /// Compactions done.
     pub compactions: u64,
-    /// Times that a writer waited for a flush or was paced, and for how long.
-    pub stalls: u64,
-    /// Nanoseconds of those waits.
-    pub stall_nanos: u64,
+    /// What writers waited for.
+    pub stalls: StallStats,
     /// Why the last flush or compaction failed, if it did. It is tried again; after damage compaction waits for the next open.
     pub last_error: Option<String>,
 }
@@ -313,8 +313,7 @@ impl Index {
             bytes_compaction_written: count(&counters.bytes_compaction_written),
             flushes: count(&counters.flushes),
             compactions: count(&counters.compactions),
-            stalls: count(&counters.stalls),
-            stall_nanos: count(&counters.stall_nanos),
+            stalls: counters.stalls.stats(),
             last_error: self.core.signals.last_error(),
         }
     }

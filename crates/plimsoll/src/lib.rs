@@ -64,7 +64,9 @@ pub use range::Range;
 pub use read_path::ValueReader;
 pub use repair::{RebuildReport, SalvageReport, rebuild, salvage};
 pub use snapshot::{Moment, Snapshot};
-pub use stats::{EvictorStats, IndexStats, MemoryStats, ObjectStats, PoolStats, PressureStats, Stats};
+pub use stats::{
+    EvictorStats, IndexStats, MemoryStats, ObjectStats, PoolStats, PressureStats, StallStats, Stats, Waits,
+};
 pub use transaction::Transaction;
 pub use user_log::{Log, LogBounds, LogEntry, LogEntryRef, LogFollow, LogScan};
 pub use value::Value;

@@ -6,7 +6,7 @@ use plimsoll_memory::evictor;
 use plimsoll_memory::page::PAGE_BYTES;
 
 use crate::error::Result;
-pub use crate::index::IndexStats;
+pub use crate::index::{IndexStats, StallStats, Waits};
 use crate::store::Store;
 use crate::user_log::LogBounds;
 use crate::warm::{WARM_DIR, Warm, WarmStats};

@@ -68,8 +68,7 @@ fn of_log(stats: &Stats) -> Vec<Fact> {
 
 fn of_index(stats: &Stats) -> Vec<Fact> {
     let index = &stats.index;
-    let stalled = std::time::Duration::from_nanos(index.stall_nanos);
-    vec![
+    let mut facts = vec![
         runs("runs", &index.runs),
         runs("history runs", &index.history_runs),
         Fact::count("partitions", index.partitions),
@@ -82,9 +81,19 @@ fn of_index(stats: &Stats) -> Vec<Fact> {
         Fact::bytes("bytes compaction written", index.bytes_compaction_written),
         Fact::count("flushes", index.flushes),
         Fact::count("compactions", index.compactions),
-        Fact::count("stalls", index.stalls),
-        Fact::new("stalled", show_duration(stalled), stalled.as_secs_f64()),
-    ]
+    ];
+    let stalls = &index.stalls;
+    for (times, time, waits) in [
+        ("stalls for room", "stalled for room", stalls.room),
+        ("stalls at the flush pace", "stalled at the flush pace", stalls.flush_pace),
+        ("stalls at the merge pace", "stalled at the merge pace", stalls.merge_pace),
+        ("stalls for too many runs", "stalled for too many runs", stalls.depth),
+    ] {
+        let waited = std::time::Duration::from_nanos(waits.nanos);
+        facts.push(Fact::count(times, waits.times));
+        facts.push(Fact::new(time, show_duration(waited), waited.as_secs_f64()));
+    }
+    facts
 }
 
 fn runs(name: &str, bytes: &[u64]) -> Fact {

@@ -21,6 +21,7 @@ use crate::index::files::{Files, run_of};
 use crate::index::manifest::{self, Head, Manifest, Outcome, run_infos};
 use crate::index::room::Writer;
 use crate::index::source::{Memtable, Run};
+use crate::index::stalls::Stalls;
 use crate::index::view::{Content, Limits, View, depth};
 use crate::index::{Ground, Horizon};
 
@@ -62,8 +63,7 @@ pub(crate) struct Counters {
     pub(crate) bytes_compaction_written: AtomicU64,
     pub(crate) flushes: AtomicU64,
     pub(crate) compactions: AtomicU64,
-    pub(crate) stalls: AtomicU64,
-    pub(crate) stall_nanos: AtomicU64,
+    pub(crate) stalls: Stalls,
 }
 
 impl Counters {

@@ -21,6 +21,7 @@ use crate::index::core::{Core, Counters, lock};
 use crate::index::files::metadata_bytes;
 use crate::index::policy::Urge;
 use crate::index::source::{Memtable, Run, partition_bytes};
+use crate::index::stalls::Cause;
 use crate::index::view::{Closed, Content};
 use crate::run::partition::{PartitionId, PartitionInfo};
 use crate::version::{MAX_STORED_BYTES, Version};
@@ -117,7 +118,7 @@ impl Core {
             }
         }
         if stalled_nanos > 0 {
-            self.count_stall(stalled_nanos);
+            self.counters.stalls.note(Cause::Room, stalled_nanos);
         }
         self.keep_pace(bytes as u64)
     }
@@ -234,11 +235,6 @@ impl Core {
         Ok(())
     }
 
-    fn count_stall(&self, nanos: u64) {
-        Counters::add(&self.counters.stalls, 1);
-        Counters::add(&self.counters.stall_nanos, nanos);
-    }
-
     /// Slows the writer down by what it owes; where there are no threads, it does their work instead.
     fn keep_pace(&self, bytes: u64) -> Result<()> {
         if self.ground.read_only {
@@ -247,22 +243,35 @@ impl Core {
         if !self.ground.background {
             return self.compact_inline();
         }
-        let delay = {
+        let (delay, cause) = {
             let mut writer = lock(&self.writer);
-            let nanos = bytes.saturating_mul(self.nanos_per_byte(&writer.active));
+            let pace = self.pace(&writer.active);
+            let nanos = bytes.saturating_mul(pace.nanos_per_byte());
             writer.owed_nanos = writer.owed_nanos.saturating_add(nanos);
             if writer.owed_nanos < WAIT_MIN_NANOS && !self.is_overrun() {
                 return Ok(());
             }
-            std::mem::take(&mut writer.owed_nanos).min(WAIT_MAX_NANOS * (1 + bytes / WAIT_MAX_BYTES))
+            let owed = std::mem::take(&mut writer.owed_nanos);
+            (owed.min(WAIT_MAX_NANOS * (1 + bytes / WAIT_MAX_BYTES)), pace.cause())
         };
-        let start = self.clock.monotonic_nanos();
-        self.wait_while_behind(delay);
-        while self.is_overrun() && !self.signals.is_closing() {
-            self.signals.wait_for_progress(Duration::from_nanos(LOOK_NANOS));
+        if delay > 0 {
+            self.note_stall(cause, || self.wait_while_behind(delay));
         }
-        self.count_stall(self.clock.monotonic_nanos() - start);
+        if self.is_overrun() {
+            self.note_stall(Cause::Depth, || {
+                while self.is_overrun() && !self.signals.is_closing() {
+                    self.signals.wait_for_progress(Duration::from_nanos(LOOK_NANOS));
+                }
+            });
+        }
         Ok(())
+    }
+
+    /// Waits, and counts how long.
+    fn note_stall(&self, cause: Cause, wait: impl FnOnce()) {
+        let start = self.clock.monotonic_nanos();
+        wait();
+        self.counters.stalls.note(cause, self.clock.monotonic_nanos() - start);
     }
 
     /// Waits for `delay`, whatever makes progress meanwhile, unless nothing lags behind any more.
@@ -273,7 +282,7 @@ impl Core {
             let part = left.min(LOOK_NANOS);
             let was_progress = self.signals.wait_for_progress(Duration::from_nanos(part));
             let active = Arc::clone(&lock(&self.writer).active);
-            if self.nanos_per_byte(&active) == 0 {
+            if self.pace(&active).nanos_per_byte() == 0 {
                 break;
             }
             // A clock that stands still does not make this wait for ever.
@@ -287,21 +296,21 @@ impl Core {
         self.view().depth >= DEPTH_HARD && self.signals.last_error().is_none()
     }
 
-    fn nanos_per_byte(&self, active: &Memtable) -> u64 {
+    fn pace(&self, active: &Memtable) -> Pace {
         let view = self.view();
-        let mut nanos = nanos_for_runs(view.depth, view.runs.len());
-        if nanos > 0 && self.signals.last_error().is_some() {
+        let mut pace = Pace { for_merges: nanos_for_runs(view.depth, view.runs.len()), for_flush: 0 };
+        if pace.for_merges > 0 && self.signals.last_error().is_some() {
             // Where compaction cannot go on, waiting for it helps nobody.
-            nanos = 0;
+            pace.for_merges = 0;
         }
         if view.closed.len() >= self.closed_max() {
             let counters = &self.counters;
             let (spent, flushed) =
                 (counters.flush_nanos.load(Ordering::Relaxed), counters.bytes_flushed.load(Ordering::Relaxed));
             let fill = active.map().used_bytes() as f64 / self.ground.memtable_limit_bytes() as f64;
-            nanos += nanos_for_flush(spent, flushed, fill);
+            pace.for_flush = nanos_for_flush(spent, flushed, fill);
         }
-        nanos
+        pace
     }
 
     fn compact_inline(&self) -> Result<()> {
@@ -312,6 +321,24 @@ impl Core {
             }
         }
         Ok(())
+    }
+}
+
+/// What a byte costs a writer now, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pace {
+    for_merges: u64,
+    for_flush: u64,
+}
+
+impl Pace {
+    fn nanos_per_byte(self) -> u64 {
+        self.for_merges + self.for_flush
+    }
+
+    /// What costs more.
+    fn cause(self) -> Cause {
+        if self.for_flush > self.for_merges { Cause::FlushPace } else { Cause::MergePace }
     }
 }
 
@@ -347,6 +374,13 @@ mod tests {
         assert!((1..=NANOS_PER_BYTE).contains(&nanos_for_runs(DEPTH_SOFT + 1, DEPTH_SOFT + 1)));
         // 16 runs above: a megabyte a second.
         assert!((900..1200).contains(&nanos_for_runs(DEPTH_SOFT + 16, DEPTH_SOFT + 16)));
+    }
+
+    #[test]
+    fn a_wait_counts_for_what_costs_more() {
+        let pace = |for_merges, for_flush| Pace { for_merges, for_flush };
+        assert_eq!((pace(1, 2).cause(), pace(3, 2).cause()), (Cause::FlushPace, Cause::MergePace));
+        assert_eq!(pace(3, 2).nanos_per_byte(), 5);
     }
 
     #[test]

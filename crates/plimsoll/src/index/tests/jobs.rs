@@ -473,9 +473,10 @@ fn writers_of_whole_runs_are_paced_like_all_others() {
     }
     index.flush(world.applied).unwrap();
     let (stats, view) = (index.stats(), index.view());
-    assert_eq!((stats.depth, stats.stalls), (20, 0));
+    assert_eq!((stats.depth, stats.stalls.total().times), (20, 0));
     index.make_room_for_runs(&[view.runs[0].infos().cloned().collect()]).unwrap();
-    assert_eq!(index.stats().stalls, 1);
+    let stalls = index.stats().stalls;
+    assert_eq!((stalls.merge_pace.times, stalls.total().times), (1, 1), "{stalls:?}");
     drop(compactor);
 }
 

@@ -1,0 +1,93 @@
+//! What writers waited for, counted by cause.
+//!
+//! One call of a writer may wait for more than one thing; each counts by itself.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Waits for one thing since the store was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// How many there were.
+    pub times: u64,
+    /// How long they took together, in nanoseconds.
+    pub nanos: u64,
+}
+
+/// What writers waited for since the store was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StallStats {
+    /// Room for what was written: as many memtables waited to be flushed as may, or the budget had no memory for more, and the writer flushed,
+    /// or stood behind the one who did.
+    pub room: Waits,
+    /// Slowed down because a flush lags behind and the active memtable fills up meanwhile.
+    pub flush_pace: Waits,
+    /// Slowed down because merges lag behind: a key may lie in many runs.
+    pub merge_pace: Waits,
+    /// Stopped until merges have caught up: a key may lie in so many runs that a walk over them would need too many pages at once.
+    pub depth: Waits,
+}
+
+impl StallStats {
+    /// All of them together.
+    pub fn total(&self) -> Waits {
+        [self.room, self.flush_pace, self.merge_pace, self.depth]
+            .iter()
+            .fold(Waits::default(), |sum, one| Waits { times: sum.times + one.times, nanos: sum.nanos + one.nanos })
+    }
+}
+
+/// Why a writer waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    Room,
+    FlushPace,
+    MergePace,
+    Depth,
+}
+
+/// The counters behind [`StallStats`].
+#[derive(Debug, Default)]
+pub(crate) struct Stalls {
+    by_cause: [(AtomicU64, AtomicU64); 4],
+}
+
+impl Stalls {
+    /// Counts a wait.
+    pub(crate) fn note(&self, cause: Cause, nanos: u64) {
+        let (times, sum) = &self.by_cause[cause as usize];
+        times.fetch_add(1, Ordering::Relaxed);
+        sum.fetch_add(nanos, Ordering::Relaxed);
+    }
+
+    /// The waits so far.
+    pub(crate) fn stats(&self) -> StallStats {
+        let of = |cause: Cause| {
+            let (times, nanos) = &self.by_cause[cause as usize];
+            Waits { times: times.load(Ordering::Relaxed), nanos: nanos.load(Ordering::Relaxed) }
+        };
+        StallStats {
+            room: of(Cause::Room),
+            flush_pace: of(Cause::FlushPace),
+            merge_pace: of(Cause::MergePace),
+            depth: of(Cause::Depth),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_has_counters_of_its_own_and_the_total_is_their_sum() {
+        let stalls = Stalls::default();
+        for (times, cause) in [Cause::Room, Cause::FlushPace, Cause::MergePace, Cause::Depth].into_iter().enumerate() {
+            (0..=times).for_each(|_| stalls.note(cause, 10 + times as u64));
+        }
+        let stats = stalls.stats();
+        let all = [stats.room, stats.flush_pace, stats.merge_pace, stats.depth];
+        assert_eq!(all.map(|waits| (waits.times, waits.nanos)), [(1, 10), (2, 22), (3, 36), (4, 52)]);
+        assert_eq!(stats.total(), Waits { times: 10, nanos: 120 });
+    }
+}
