@@ -142,8 +142,11 @@ impl Lines {
     /// A line that nobody has.
     fn take(&self) -> Option<usize> {
         // Acquire: the last owner's stores come before ours.
-        let is_ours =
-            |taken: &AtomicBool| taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        // A look before each try: threads that come look at the same lines, and one that is taken is not fetched to be written to.
+        let is_ours = |taken: &AtomicBool| {
+            !taken.load(Ordering::Relaxed)
+                && taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
         let line = self.taken.iter().position(is_ours)?;
         self.high.fetch_max(line + 1, Ordering::SeqCst);
         Some(line)
