@@ -5,7 +5,7 @@
 //! Laws:
 //! 1. What was withdrawn is not resident, and does not come back as a part of a huge page: a block of 2 MiB of which a chunk is withdrawn
 //!    has small pages, until it is whole again. (The system fills huge pages when any byte of an untouched block is touched, and its
-//!    daemon makes them of blocks that are touched in part.)
+//!    daemon makes them of blocks that are touched in part.) A block all of whose chunks are withdrawn has no page table either.
 //! 2. The bytes are initialised (zero from the start, later whatever the last holder left) and stay mapped until the arena is
 //!    dropped, so an address inside it is valid as long as somebody holds the arena.
 #![allow(unsafe_code, reason = "maps memory and hands out addresses into it")]
@@ -19,6 +19,9 @@ use crate::chunk::CHUNK_BYTES;
 /// A huge page, and the alignment of an arena.
 const BLOCK_BYTES: usize = 2 << 20;
 const CHUNKS_PER_BLOCK: usize = BLOCK_BYTES / CHUNK_BYTES;
+
+/// What the system's page tables take for a block of which anything is used: eight bytes for each 4 KiB. A huge page has one set aside.
+const PAGE_TABLE_BYTES: usize = BLOCK_BYTES / 4096 * 8;
 
 /// Where an arena's bytes come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,10 +104,38 @@ impl Arena {
     /// Gives the memory of a chunk that nobody holds back to the system, until [`Arena::restore`]; its bytes read as zeros from then on
     /// (or, where that cannot be done, as they were). Under the budget's lock.
     pub(crate) fn withdraw(&self, chunk: u32) {
-        if self.withdrawn[chunk as usize / CHUNKS_PER_BLOCK].fetch_add(1, Ordering::Relaxed) == 0 {
+        let before = self.withdrawn[chunk as usize / CHUNKS_PER_BLOCK].fetch_add(1, Ordering::Relaxed);
+        if before == 0 {
             self.advise_block(chunk, rustix::mm::Advice::LinuxNoHugepage);
         }
         self.advise(chunk as usize * CHUNK_BYTES, CHUNK_BYTES, rustix::mm::Advice::LinuxDontNeed);
+        if usize::from(before) + 1 == CHUNKS_PER_BLOCK {
+            self.renew_block(chunk);
+        }
+    }
+
+    /// Bytes that the system's page tables take at most while no more than `chunks` are not withdrawn and the first `usable` are usable.
+    pub(crate) fn page_table_bytes(chunks: usize, usable: usize) -> usize {
+        // Chunks that are left when others are withdrawn may lie each in a block of its own.
+        chunks.min(usable.max(chunks).div_ceil(CHUNKS_PER_BLOCK)) * PAGE_TABLE_BYTES
+    }
+
+    /// Maps a block anew of which all chunks are withdrawn: the system keeps the page table of memory that it was only advised of.
+    fn renew_block(&self, chunk: u32) {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+        let start = chunk as usize / CHUNKS_PER_BLOCK * BLOCK_BYTES;
+        if self.backing != Backing::Mapped
+            || start + BLOCK_BYTES > self.usable.load(Ordering::Relaxed) as usize * CHUNK_BYTES
+        {
+            return;
+        }
+        let address = self.base.as_ptr().wrapping_add(start).cast();
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: the block lies inside the arena's mapping, is usable as a whole, and nobody holds a chunk of it. If the system refuses, what
+        // was there is there still.
+        let _ = unsafe { mmap_anonymous(address, BLOCK_BYTES, protection, flags) };
+        self.advise_block(chunk, rustix::mm::Advice::LinuxNoHugepage);
     }
 
     /// A chunk that was withdrawn may be touched again. Under the budget's lock.

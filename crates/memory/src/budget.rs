@@ -147,9 +147,20 @@ impl Budget {
         self.inner.resize(limit_bytes, &mut self.empty_lease(Kind::Pages), 0)
     }
 
-    /// As [`Budget::resize`]; of what it wins, `more` bytes go to `lease` before anybody else can have them.
-    pub(crate) fn resize_with(&self, limit_bytes: u64, lease: &mut Lease, more: u64) -> Result<(), ResizeError> {
-        self.inner.resize(limit_bytes, lease, more)
+    /// As [`Budget::resize`]; with it `lease` becomes one of `leased_bytes`, before anybody else can have what that takes.
+    pub(crate) fn resize_with(
+        &self,
+        limit_bytes: u64,
+        lease: &mut Lease,
+        leased_bytes: u64,
+    ) -> Result<(), ResizeError> {
+        self.inner.resize(limit_bytes, lease, leased_bytes)
+    }
+
+    /// The most that the system's own page tables take for the chunks of a budget of so many bytes, given those that there were.
+    pub(crate) fn page_table_bytes(&self, limit_bytes: u64) -> u64 {
+        let chunks = usize::try_from(limit_bytes / CHUNK_BYTES as u64).unwrap_or(usize::MAX / CHUNK_BYTES);
+        Arena::page_table_bytes(chunks, self.inner.lock().made as usize) as u64
     }
 
     /// Bytes that can be had without asking anybody.
@@ -417,17 +428,23 @@ impl Inner {
 
     fn shrink_leases(&self, kind: Kind, bytes: u64) {
         let mut state = self.lock();
-        state.leased_bytes -= bytes;
-        let wanted = state.leased_bytes.div_ceil(CHUNK_BYTES as u64) as usize;
-        let keep = wanted.min(state.retired.len());
-        let spare = state.retired.split_off(keep);
-        let any = !spare.is_empty();
-        spare.into_iter().for_each(|id| state.free.push_front(id));
-        self.by_kind[kind as usize].fetch_sub(bytes, Ordering::Relaxed);
+        let any = self.unretire(&mut state, kind, bytes) > 0;
         drop(state);
         if any {
             self.freed.notify_all();
         }
+    }
+
+    /// Makes chunks free that so many leased bytes fewer do not need; how many.
+    fn unretire(&self, state: &mut State, kind: Kind, bytes: u64) -> usize {
+        state.leased_bytes -= bytes;
+        let keep = state.leased_bytes.div_ceil(CHUNK_BYTES as u64) as usize;
+        let spare = state.retired.len().saturating_sub(keep);
+        for id in state.retired.drain(keep.min(state.retired.len())..) {
+            state.free.push_front(id);
+        }
+        self.by_kind[kind as usize].fetch_sub(bytes, Ordering::Relaxed);
+        spare
     }
 
     fn usage(&self) -> Usage {

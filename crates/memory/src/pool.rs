@@ -23,6 +23,7 @@ mod known_bugs;
 mod load;
 mod pinned;
 mod queues;
+mod resize;
 mod table;
 #[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
@@ -37,7 +38,7 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::budget::{Budget, Kind, Lease, OutOfBudget, Reclaim, ResizeError};
+use crate::budget::{Budget, Kind, Lease, OutOfBudget, Reclaim};
 use crate::chunk::{CHUNK_BYTES, Chunk};
 use crate::evictor::EvictorStats;
 use crate::evictor::bell::{Bell, Cause};
@@ -52,11 +53,9 @@ use keeper::{Keeper, Room};
 use load::Load;
 use pinned::Filling;
 pub use pinned::Page;
+use resize::table_bytes;
 pub use visits::Visits;
 pub use warm::{Resident, Warmed};
-
-/// What the system's own page tables take for a chunk: eight bytes for each 4 KiB, with huge pages too.
-const PAGE_TABLE_BYTES: usize = CHUNK_BYTES / 4096 * 8;
 
 /// The most chunks of a budget with a pool: 16 TiB, so that the table's slots can be counted in 32 bits.
 const MAX_CHUNKS: u64 = 1 << 28;
@@ -152,11 +151,6 @@ fn headroom(chunks: usize) -> usize {
     (chunks / HEADROOM_PART).max(MIN_HEADROOM_CHUNKS)
 }
 
-/// Bytes of the tables of a pool, and of the system, for a budget of so many chunks.
-fn table_bytes(chunks: usize) -> u64 {
-    (Frames::table_bytes(chunks) + Keeper::heap_bytes(chunks) + Hits::HEAP_BYTES + chunks * PAGE_TABLE_BYTES) as u64
-}
-
 /// The pool. One per budget.
 pub struct Pool {
     budget: Budget,
@@ -164,7 +158,7 @@ pub struct Pool {
     /// This and the next two outlive the pool if pages of it are held when it is dropped.
     frames: ManuallyDrop<Frames>,
     keeper: ManuallyDrop<Mutex<Keeper>>,
-    /// For the tables of all the frames that there ever could be: 0.6 % of the largest budget so far. Held while that changes.
+    /// For the tables of all the frames that there can be now, and for the system's: 0.65 % of the budget. Held while that changes.
     tables: ManuallyDrop<Mutex<Lease>>,
     hits: Hits,
     bell: OnceLock<Arc<Bell>>,
@@ -227,7 +221,8 @@ impl Pool {
         assert!(budget.ceiling_bytes() / CHUNK_BYTES as u64 <= MAX_CHUNKS, "a budget with a pool is at most 16 TiB");
         let (chunks, ceiling) = (whole_chunks(budget.limit_bytes()), whole_chunks(budget.ceiling_bytes()));
         let min_chunks = floor_chunks(min_bytes);
-        let tables = budget.lease(Kind::Pages, table_bytes(chunks))?;
+        let table_bytes = table_bytes(chunks) + budget.page_table_bytes(budget.limit_bytes());
+        let tables = budget.lease(Kind::Pages, table_bytes)?;
         let frames = Frames::new(chunks, ceiling, budget.backing())?;
         let mut keeper = Keeper::new(chunks, min_chunks, headroom(chunks));
         for _ in 0..min_chunks {
@@ -249,30 +244,6 @@ impl Pool {
         let reclaimer = Arc::downgrade(&pool);
         budget.add_reclaimer(reclaimer);
         Ok(pool)
-    }
-
-    /// Makes the budget larger or smaller while all goes on, and the pool with it, which then keeps at least `min_bytes` of frames once
-    /// it has them.
-    ///
-    /// # Errors
-    /// [`ResizeError`]; everything is as it was.
-    pub fn resize(&self, limit_bytes: u64, min_bytes: u64) -> Result<(), ResizeError> {
-        let mut tables = self.tables.lock().expect("no code under this lock panics");
-        let (chunks, min_chunks) = (whole_chunks(limit_bytes), floor_chunks(min_bytes));
-        let min_before = {
-            let mut keeper = self.lock();
-            let min_before = keeper.set_min_chunks(min_chunks);
-            keeper.set_min_chunks(min_chunks.min(min_before));
-            min_before
-        };
-        // A chunk that is won needs less than a chunk of tables.
-        let more = table_bytes(chunks).saturating_sub(tables.bytes());
-        let resized = self.budget.resize_with(limit_bytes, &mut tables, more);
-        if resized.is_ok() {
-            self.lock().resize(&self.frames, chunks, headroom(chunks));
-        }
-        self.lock().set_min_chunks(if resized.is_ok() { min_chunks } else { min_before });
-        resized
     }
 
     /// Attaches a file. It gets an id of its own that is never used again.

@@ -1,4 +1,5 @@
-//! Arrays as large as they can ever become, of which memory is taken only where they were touched.
+//! Arrays as large as they can ever become, of which memory is taken only where they were touched, and given back where they are not
+//! needed any more.
 #![allow(unsafe_code, reason = "makes arrays of atomics from zeroed memory")]
 
 use std::io;
@@ -6,6 +7,9 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 
 use crate::budget::Backing;
+
+/// Memory is given back in steps of so many bytes: a multiple of the system's pages (of 4 or 16 KiB; it refuses steps of less than one).
+const PAGE_BYTES_MAX: usize = 16 << 10;
 
 /// An array whose elements are all zeros at first. Shared: its elements change by themselves (atomics).
 pub(crate) struct Reserved<T> {
@@ -30,7 +34,7 @@ impl<T> Reserved<T> {
     /// There are no elements, or an element needs more than a page's alignment or a destructor.
     ///
     /// # Safety
-    /// All zeros is a valid `T`.
+    /// All zeros is a valid `T`, and all of it may change while it is shared (it is made of atomics).
     pub(crate) unsafe fn zeroed(len: usize, backing: Backing) -> io::Result<Self> {
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(|| refused(usize::MAX, "more than there is"))?;
         assert!(bytes > 0 && align_of::<T>() <= 4096 && !std::mem::needs_drop::<T>());
@@ -48,6 +52,22 @@ impl<T> Reserved<T> {
         };
         let base = NonNull::new(base).ok_or_else(|| refused(bytes, "no heap"))?;
         Ok(Self { base, len, backing })
+    }
+
+    /// Gives the memory of the elements from `from` on back to the system, in whole pages: until they change again they are zeros, or (in
+    /// a page with elements that stay, on the heap, or where the system refuses) as they were.
+    pub(crate) fn release(&self, from: usize) {
+        assert!(from <= self.len);
+        if self.backing == Backing::Mapped {
+            let start = (from * size_of::<T>()).next_multiple_of(PAGE_BYTES_MAX);
+            let bytes = (self.len * size_of::<T>()).saturating_sub(start);
+            let address = self.base.as_ptr().cast::<u8>().wrapping_add(start).cast();
+            if bytes > 0 {
+                // SAFETY: the range lies inside the mapping, up to its last page. What others read of it becomes zeros, which are valid
+                // elements, and all of an element may change at any time: `zeroed` was promised both.
+                let _ = unsafe { rustix::mm::madvise(address, bytes, rustix::mm::Advice::LinuxDontNeed) };
+            }
+        }
     }
 }
 
@@ -101,6 +121,24 @@ mod tests {
             assert_eq!(array.iter().map(|element| element.load(Ordering::Relaxed)).sum::<u64>(), 7);
         }
     }
+
+    #[test]
+    fn elements_that_are_released_are_zeros_or_as_they_were_and_the_others_stay() {
+        for backing in if cfg!(miri) { [Backing::Heap; 2] } else { [Backing::Heap, Backing::Mapped] } {
+            // SAFETY: a zero is all zeros.
+            let array: Reserved<AtomicU64> = unsafe { Reserved::zeroed(5000, backing) }.unwrap();
+            array.iter().for_each(|element| element.store(7, Ordering::Relaxed));
+            array.release(1000);
+            let all: Vec<_> = array.iter().map(|element| element.load(Ordering::Relaxed)).collect();
+            assert!(all[..1000].iter().all(|&element| element == 7));
+            assert!(all[1000..].iter().all(|&element| element == 7 || element == 0));
+            assert_eq!(all.contains(&0), backing == Backing::Mapped);
+            array.release(5000);
+            array[4999].store(9, Ordering::Relaxed);
+            assert_eq!(array[4999].load(Ordering::Relaxed), 9);
+        }
+    }
+
     #[test]
     #[cfg_attr(miri, ignore = "asks the system")]
     fn address_space_that_is_refused_is_an_error_that_says_what_to_do() {

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use plimsoll_memory::budget::{Backing, Budget, Kind};
 use plimsoll_memory::pool::{LoadError, PageSource, Pool, Touch};
 
-/// Resident and page tables, and address space, in bytes.
-fn memory() -> [u64; 2] {
+/// Resident and page tables, address space, and page tables alone, in bytes.
+fn memory() -> [u64; 3] {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let of = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         line.trim().strip_suffix("kB").unwrap().trim().parse::<u64>().unwrap() * 1024
     };
-    [of("RssAnon:") + of("VmPTE:"), of("VmSize:")]
+    [of("RssAnon:") + of("VmPTE:"), of("VmSize:"), of("VmPTE:")]
 }
 
 struct Ones;
@@ -32,7 +32,7 @@ impl PageSource for Ones {
 #[test]
 fn a_budget_that_becomes_smaller_gives_memory_back_and_its_ceiling_is_no_memory() {
     const MIB: u64 = 1 << 20;
-    let [start, _] = memory();
+    let [start, ..] = memory();
     let budget = Budget::with_ceiling(16 * MIB, 8192 * MIB, Backing::Mapped).unwrap();
     let pool = Pool::new(&budget, 2 * MIB).unwrap();
     let file = pool.attach(Arc::new(Ones));
@@ -54,6 +54,22 @@ fn a_budget_that_becomes_smaller_gives_memory_back_and_its_ceiling_is_no_memory(
     drop((file, pool, others));
     assert_eq!(budget.free_bytes(), 32 * MIB);
     drop(budget);
+
+    // The page tables of what is given back go with it.
+    let before = memory()[2];
+    let budget = Budget::new(256 * MIB, Backing::Mapped).unwrap();
+    let mut chunks: Vec<_> = (0..4096).map(|_| budget.take(Kind::Sort).unwrap()).collect();
+    chunks.iter_mut().for_each(|chunk| chunk[1] = 1);
+    let full = memory()[2];
+    assert!(full - before >= 128 * 4096, "a table for each 2 MiB: {} bytes", full - before);
+    drop(chunks);
+    budget.resize(2 * MIB).unwrap();
+    assert!(memory()[2] - before < 32 * 4096, "{} bytes of page tables for 2 MiB", memory()[2] - before);
+    budget.resize(256 * MIB).unwrap();
+    let mut chunks: Vec<_> = (0..4096).map(|_| budget.take(Kind::Sort).unwrap()).collect();
+    chunks.iter_mut().for_each(|chunk| chunk.fill(3));
+    assert!(chunks.iter().all(|chunk| chunk.iter().all(|&byte| byte == 3)));
+    drop((chunks, budget));
 
     // Huge pages come as a whole: half of each is withdrawn before it was ever touched.
     let before = memory()[0];

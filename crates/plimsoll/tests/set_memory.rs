@@ -63,6 +63,17 @@ fn an_open_store_is_given_more_memory_and_less_and_answers_all_the_same() {
     assert!(held_bytes() - start < line(24 * MIB), "{} bytes", held_bytes() - start);
     read_all(line(24 * MIB));
 
+    // Tables of the largest budget alone are more than the smallest. Where the machine has less than 8 GiB, what it has.
+    if db.set_memory(8192 * MIB).is_err() {
+        db.set_memory(2048 * MIB).unwrap();
+    }
+    let stats = read_all(line(256 * MIB));
+    assert!(stats.memory.by_kind[0].1 > 13 * MIB, "tables of gigabytes: {stats:?}");
+    db.set_memory(16 * MIB).unwrap();
+    assert!(held_bytes() - start < line(16 * MIB), "{} bytes", held_bytes() - start);
+    read_all(line(16 * MIB));
+    db.set_memory(24 * MIB).unwrap();
+
     let refused = [db.set_memory(MIN_MEMORY_BYTES - 1), db.set_memory(u64::MAX)];
     assert!(refused.iter().all(|error| matches!(error, Err(Error::InvalidInput { .. }))), "{refused:?}");
     assert_eq!(db.stats().memory.limit_bytes, 24 * MIB);

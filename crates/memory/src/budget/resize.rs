@@ -53,44 +53,66 @@ impl fmt::Display for ResizeError {
 impl std::error::Error for ResizeError {}
 
 impl Inner {
-    pub(super) fn resize(&self, limit_bytes: u64, lease: &mut Lease, more: u64) -> Result<(), ResizeError> {
+    pub(super) fn resize(&self, limit_bytes: u64, lease: &mut Lease, leased_bytes: u64) -> Result<(), ResizeError> {
         let ceiling_bytes = u64::from(self.arena.ceiling()) * CHUNK_BYTES as u64;
         let wanted = limit_bytes / CHUNK_BYTES as u64;
         match u32::try_from(wanted) {
-            Ok(wanted) if wanted > 0 && wanted <= self.arena.ceiling() => self.resize_to(wanted, lease, more),
+            Ok(wanted) if wanted > 0 && wanted <= self.arena.ceiling() => self.resize_to(wanted, lease, leased_bytes),
             _ => Err(ResizeError::BeyondCeiling { wanted_bytes: limit_bytes, ceiling_bytes }),
         }
     }
 
-    fn resize_to(&self, wanted: u32, lease: &mut Lease, more: u64) -> Result<(), ResizeError> {
+    fn resize_to(&self, wanted: u32, lease: &mut Lease, leased_bytes: u64) -> Result<(), ResizeError> {
         let _turn = self.resizing.lock().expect("no code under this lock panics");
         let mut state = self.lock();
         let before = self.chunks.load(Ordering::Relaxed);
         loop {
             let over = self.chunks.load(Ordering::Relaxed).saturating_sub(wanted) as usize;
-            let short = self.short_for(&state, wanted, more);
+            let short = self.short_for(&state, wanted, lease, leased_bytes);
             state = match (over, short) {
                 (0, 0) => break,
                 (1.., _) if !state.free.is_empty() => self.withdraw_some(state, over.min(WITHDRAWN_AT_ONCE)),
+                // What is left over was retired for the lease.
+                (1.., 0) => break,
                 _ => match self.reclaim(state, short.min(RECLAIMED_AT_ONCE)) {
                     Ok(state) => state,
                     Err(state) => return Err(self.resize_back(state, before, short)),
                 },
             };
         }
+        if leased_bytes < lease.bytes {
+            self.unretire(&mut state, lease.kind, lease.bytes - leased_bytes);
+            lease.bytes = leased_bytes;
+            self.withdraw_over(&mut state, wanted);
+        }
         self.enlarge(&mut state, wanted).map_err(|error| ResizeError::Refused { message: error.to_string() })?;
-        self.retire(&mut state, lease.kind, more);
-        lease.bytes += more;
+        if leased_bytes > lease.bytes {
+            self.retire(&mut state, lease.kind, leased_bytes - lease.bytes);
+            lease.bytes = leased_bytes;
+        }
         state.peak_chunks = wanted as usize - state.free.len();
         drop(state);
         self.freed.notify_all();
         Ok(())
     }
 
-    /// Chunks that are missing for a budget of `wanted` chunks with `more` bytes leased than now.
-    fn short_for(&self, state: &State, wanted: u32, more: u64) -> usize {
-        let needed = state.missing_for(more) + self.chunks.load(Ordering::Relaxed) as usize;
-        needed.saturating_sub(state.free.len() + wanted as usize)
+    /// Chunks that are missing for a budget of `wanted` chunks in which `lease` is one of `leased_bytes`.
+    fn short_for(&self, state: &State, wanted: u32, lease: &Lease, leased_bytes: u64) -> usize {
+        let leased = state.leased_bytes - lease.bytes + leased_bytes;
+        let retired = leased.div_ceil(CHUNK_BYTES as u64) as usize;
+        let needed = self.chunks.load(Ordering::Relaxed) as usize + retired;
+        needed.saturating_sub(state.retired.len() + state.free.len() + wanted as usize)
+    }
+
+    /// Withdraws from the budget what it has more than `wanted` chunks, which are free.
+    fn withdraw_over(&self, state: &mut State, wanted: u32) {
+        while self.chunks.load(Ordering::Relaxed) > wanted {
+            // Those that were retired a moment ago stand in front.
+            let id = state.free.pop_front().expect("what is over was counted as retired");
+            self.withdraw(state, id);
+            state.withdrawn.push(id);
+            self.chunks.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Withdraws up to `count` free chunks from the budget, and lets others have the lock.

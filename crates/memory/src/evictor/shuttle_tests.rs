@@ -19,7 +19,7 @@ impl PageSource for Numbered {
     }
 }
 
-fn scene() {
+fn scene(resized: bool) {
     let budget = Budget::new(16 * CHUNK_BYTES as u64, Backing::Heap).unwrap();
     let pool = Pool::new(&budget, 4 * CHUNK_BYTES as u64).unwrap();
     let file = pool.attach(Arc::new(Numbered));
@@ -47,6 +47,13 @@ fn scene() {
             }
         }
     });
+    if resized {
+        for chunks in [11, 16] {
+            // What others hold may be in the way.
+            let _ = pool.resize(chunks * CHUNK_BYTES as u64, 4 * CHUNK_BYTES as u64);
+            thread::yield_now();
+        }
+    }
     readers.into_iter().for_each(|reader| reader.join().unwrap());
     taker.join().unwrap();
     bell.close();
@@ -60,6 +67,12 @@ fn scene() {
 
 #[test]
 fn shuttle_readers_and_takers_beside_the_evictor_get_what_they_asked_for_and_nobody_sleeps_for_ever() {
-    shuttle::check_random(scene, 2000);
-    shuttle::check_pct(scene, 1000, 3);
+    shuttle::check_random(|| scene(false), 2000);
+    shuttle::check_pct(|| scene(false), 1000, 3);
+}
+
+#[test]
+fn shuttle_readers_beside_a_pool_that_shrinks_and_grows_get_what_they_asked_for() {
+    shuttle::check_random(|| scene(true), 1000);
+    shuttle::check_pct(|| scene(true), 500, 3);
 }

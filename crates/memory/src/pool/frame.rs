@@ -18,7 +18,8 @@
 //! Laws:
 //! 1. Only whoever holds the pool's lock moves a frame along the arrows, except `try_hold` and `unpin`, which anybody may.
 //! 2. The key changes only while the frame is free, so whoever finds the word after publishing as it was before the key was read
-//!    holds that key: in between, the version would have changed. It never resets.
+//!    holds that key: in between, the version would have changed. It never resets, also where a descriptor's memory went back to the
+//!    system: before the frame is used again it goes on behind the last version that any of those had ([`Frame::go_on_from`]).
 //! 3. Bytes are written only while the frame is loading, and read only while it is pinned or published.
 //! 4. A hit writes to the word only where the page becomes hotter by it.
 
@@ -121,6 +122,11 @@ impl State {
 
     pub(super) fn heat(self) -> Heat {
         Heat::of(self.0)
+    }
+
+    /// The version alone; later ones are greater.
+    pub(super) fn version(self) -> u64 {
+        self.0 & !(VERSION - 1)
     }
 
     fn with_heat(self, heat: Heat) -> u64 {
@@ -238,6 +244,15 @@ impl Frame {
         // Release: pairs with the Acquire in `try_evict`, so that whoever fills the frame next comes after this reader.
         let seen = self.word.fetch_sub(PIN, Ordering::Release);
         debug_assert!(seen & PINS > 0);
+    }
+
+    /// Moves a free frame on to `version`, unless it is there or beyond. Under the pool's lock.
+    pub(super) fn go_on_from(&self, version: u64) {
+        let seen = self.state();
+        assert!(seen.is_free(), "only a free frame's version may jump");
+        if seen.version() < version {
+            self.word.store(version, Ordering::Relaxed);
+        }
     }
 
     /// Names the page that a free frame is going to hold, and pins it for whoever loads it.

@@ -1,11 +1,11 @@
 //! The frames' descriptors and where their bytes are: flat arrays, as large as the budget can ever make the pool, untouched where
-//! the pool never grew.
+//! the pool never grew, and given back to the system where it shrank.
 #![allow(unsafe_code, reason = "makes arrays of atomics from zeroed memory")]
 
 use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::AtomicPtr;
 
 use super::Touch;
 use super::frame::{Frame, PageKey, Pin};
@@ -14,7 +14,7 @@ use crate::budget::Backing;
 use crate::chunk::{CHUNK_BYTES, Chunk};
 use crate::page::PAGE_BYTES;
 use crate::reserved::Reserved;
-use crate::sync::AtomicU64;
+use crate::sync::{AtomicU64, Ordering};
 
 /// Frames of a chunk.
 pub(super) const FRAMES_PER_CHUNK: usize = CHUNK_BYTES / PAGE_BYTES;
@@ -24,6 +24,8 @@ pub(super) struct Frames {
     /// First byte of each chunk held.
     chunks: Reserved<AtomicPtr<u8>>,
     table: Table,
+    /// No descriptor whose memory was given back had a later version. Changed under the pool's lock.
+    last_version: AtomicU64,
 }
 
 #[cfg(not(any(loom, all(test, shuttle))))]
@@ -48,15 +50,28 @@ impl Frames {
         let frames = ceiling * FRAMES_PER_CHUNK;
         Ok(Self {
             frames: free_frames(frames, backing)?,
-            // SAFETY: null is all zeros.
+            // SAFETY: null is all zeros, and a pointer here is atomic.
             chunks: unsafe { Reserved::zeroed(ceiling, backing) }?,
             table: Table::new(free_slots(frames * SLOTS_PER_FRAME, backing)?, slots_for(chunks)),
+            last_version: AtomicU64::new(0),
         })
     }
 
     /// Makes the table large enough for `chunks`. Under the pool's lock.
     pub(super) fn grow(&self, chunks: usize) {
-        self.table.grow(slots_for(chunks));
+        self.table.resize(slots_for(chunks));
+    }
+
+    /// Makes the table as small as `chunks` let it be, and gives the memory of what is behind them back to the system. `used`: no chunk
+    /// from there on was ever held. Under the pool's lock; the frames from `chunks` on are free.
+    pub(super) fn shrink(&self, chunks: usize, used: usize) {
+        let behind = &self.frames[chunks * FRAMES_PER_CHUNK..used.max(chunks) * FRAMES_PER_CHUNK];
+        let last = behind.iter().map(|frame| frame.state().version()).max().unwrap_or(0);
+        self.last_version.fetch_max(last, Ordering::Relaxed);
+        self.table.resize(slots_for(chunks));
+        release(&self.frames, chunks * FRAMES_PER_CHUNK);
+        release(self.table.slots(), self.table.len());
+        self.chunks.release(chunks);
     }
 
     #[inline]
@@ -107,6 +122,13 @@ impl Frames {
         self.table.remove(Tag::of(self.get(frame).key()), frame);
     }
 
+    /// Makes the frames of a slot usable that has no chunk. Under the pool's lock.
+    pub(super) fn renew(&self, slot: u32) {
+        let first = slot as usize * FRAMES_PER_CHUNK;
+        let version = self.last_version.load(Ordering::Relaxed);
+        self.frames[first..first + FRAMES_PER_CHUNK].iter().for_each(|frame| frame.go_on_from(version));
+    }
+
     pub(super) fn set_chunk(&self, slot: u32, chunk: Option<&Chunk>) {
         let address = chunk.map_or(std::ptr::null_mut(), |chunk| chunk.address().as_ptr());
         // Relaxed: whoever reads it has pinned a frame of the chunk, and came by that frame's word.
@@ -128,14 +150,22 @@ fn slots_for(chunks: usize) -> usize {
 }
 
 #[cfg(not(any(loom, all(test, shuttle))))]
+fn release<T>(array: &Reserved<T>, from: usize) {
+    array.release(from);
+}
+
+#[cfg(any(loom, all(test, shuttle)))]
+fn release<T>(_: &[T], _: usize) {}
+
+#[cfg(not(any(loom, all(test, shuttle))))]
 fn free_frames(frames: usize, backing: Backing) -> io::Result<Descriptors> {
-    // SAFETY: all zeros is a free frame.
+    // SAFETY: all zeros is a free frame, and it is made of atomics.
     unsafe { Reserved::zeroed(frames, backing) }
 }
 
 #[cfg(not(any(loom, all(test, shuttle))))]
 fn free_slots(slots: usize, backing: Backing) -> io::Result<Slots> {
-    // SAFETY: a zero is all zeros.
+    // SAFETY: a zero is all zeros, and a slot is an atomic.
     unsafe { Reserved::zeroed(slots, backing) }
 }
 

@@ -48,11 +48,13 @@ impl Ghosts {
         Self { slots: vec![0; len_for(frames)], now: 0, returns: 0 }
     }
 
-    /// Makes place for those of `frames`, and forgets all.
-    pub(super) fn grow(&mut self, frames: usize) {
-        let len = len_for(frames).max(self.slots.len());
-        self.slots.reserve_exact(len - self.slots.len());
+    /// Makes place for those of `frames`, or makes do with that, and forgets all.
+    pub(super) fn resize(&mut self, frames: usize) {
+        let len = len_for(frames);
+        self.slots.truncate(len);
+        self.slots.shrink_to_fit();
         self.slots.fill(0);
+        self.slots.reserve_exact(len - self.slots.len());
         self.slots.resize(len, 0);
     }
 
@@ -141,9 +143,12 @@ mod tests {
         ghosts.note(key(0), Left::Probation);
         (1..100).for_each(|number| ghosts.note(key(number), Left::Probation));
         assert!(!is_ghost(&mut ghosts, 0, 50) && is_ghost(&mut ghosts, 60, 50));
-        ghosts.grow(8000);
-        assert!((0..100).all(|number| !is_ghost(&mut ghosts, number, 8000)), "growing forgets all");
-        assert_eq!(ghosts.slots.len() * 8, Ghosts::heap_bytes(8000));
+        for frames in [8000, 400] {
+            ghosts.resize(frames);
+            assert!((0..100).all(|number| !is_ghost(&mut ghosts, number, frames)), "growing and shrinking forget all");
+            assert_eq!(ghosts.slots.capacity() * 8, Ghosts::heap_bytes(frames));
+            (0..100).for_each(|number| ghosts.note(key(number), Left::Probation));
+        }
     }
 
     #[test]

@@ -17,6 +17,8 @@
 //! 1. A frame in the queue of free ones is free, and its chunk is held; a frame of a chunk not held is free and in no queue.
 //! 2. Held and loading frames stay.
 //! 3. Never fewer chunks than `min_chunks` once they are there; nothing here asks the budget for more than is free.
+//! 4. No chunk enters a slot from `max_chunks` on; one that is there when that becomes fewer moves, goes back, or stays as long as a page of
+//!    it is held ([`super::resize`]).
 
 use super::Touch;
 use super::frame::{Frame, Heat, PageKey, State};
@@ -58,7 +60,9 @@ const CLOCK_ROUNDS: usize = Heat::HotAndTouched as usize;
 pub(super) struct Keeper {
     /// By slot; `None` where a chunk was given back.
     chunks: Vec<Option<Chunk>>,
+    /// Slots below `max_chunks` without a chunk.
     vacant: Vec<u32>,
+    held: usize,
     queues: Queues,
     ghosts: Ghosts,
     /// The frame that the clock looks at next.
@@ -66,7 +70,7 @@ pub(super) struct Keeper {
     /// The chunk that is looked at next when one is to go back.
     chunk_hand: u32,
     min_chunks: usize,
-    /// The tables are made for so many.
+    /// The tables are made for so many, at least.
     max_chunks: usize,
     /// Free chunks that are left to others.
     headroom: usize,
@@ -80,6 +84,13 @@ pub(super) struct Keeper {
     taken: u64,
     evictions: u64,
     inline_evictions: u64,
+}
+
+/// A page between two frames.
+struct Moved {
+    key: PageKey,
+    heat: Heat,
+    queue: Option<Queue>,
 }
 
 /// Frames without a page, all of them, and how many were taken since ever.
@@ -104,6 +115,7 @@ impl Keeper {
         Self {
             chunks: Vec::with_capacity(max_chunks),
             vacant: Vec::with_capacity(max_chunks),
+            held: 0,
             queues: Queues::new(max_chunks * FRAMES_PER_CHUNK),
             ghosts: Ghosts::new(max_chunks * FRAMES_PER_CHUNK),
             hand: 0,
@@ -122,16 +134,110 @@ impl Keeper {
     }
 
     /// Makes the tables large enough for `max_chunks`, which are then the most.
-    pub(super) fn resize(&mut self, frames: &Frames, max_chunks: usize, headroom: usize) {
-        if max_chunks > self.max_chunks {
-            self.chunks.reserve_exact(max_chunks - self.chunks.len());
-            self.vacant.reserve_exact(max_chunks - self.vacant.len());
-            self.queues.grow(max_chunks * FRAMES_PER_CHUNK);
-            self.ghosts.grow(max_chunks * FRAMES_PER_CHUNK);
-            frames.grow(max_chunks);
-            self.max_chunks = max_chunks;
+    pub(super) fn enlarge(&mut self, frames: &Frames, max_chunks: usize) {
+        if max_chunks <= self.max_chunks {
+            return;
         }
-        self.headroom = headroom;
+        if max_chunks > self.slots() {
+            self.chunks.reserve_exact(max_chunks - self.chunks.len());
+            self.queues.grow(max_chunks * FRAMES_PER_CHUNK);
+            self.ghosts.resize(max_chunks * FRAMES_PER_CHUNK);
+            frames.grow(max_chunks);
+        }
+        self.set_max_chunks(max_chunks);
+    }
+
+    /// From now on no chunk enters a slot from `max_chunks` on, which are fewer than before. The tables stay as they are.
+    pub(super) fn set_max_chunks(&mut self, max_chunks: usize) {
+        let first_unused = self.chunks.len().min(max_chunks);
+        self.vacant.clear();
+        self.vacant.reserve_exact(max_chunks);
+        // The lowest is taken first.
+        self.vacant.extend((0..first_unused as u32).rev().filter(|&slot| self.chunks[slot as usize].is_none()));
+        self.max_chunks = max_chunks;
+    }
+
+    /// Makes the tables as small as `max_chunks`, and chunks that are held in slots behind, let them be.
+    pub(super) fn shrink(&mut self, frames: &Frames) {
+        let used = self.chunks.len();
+        self.chunks.truncate(self.chunks.iter().rposition(Option::is_some).map_or(0, |last| last + 1));
+        self.vacant.retain(|&slot| (slot as usize) < self.chunks.len());
+        let slots = self.slots_max();
+        self.chunks.shrink_to(slots);
+        self.vacant.shrink_to(self.max_chunks);
+        self.queues.shrink(slots * FRAMES_PER_CHUNK);
+        self.ghosts.resize(slots * FRAMES_PER_CHUNK);
+        frames.shrink(slots, used);
+    }
+
+    /// Slots that the tables are made for.
+    pub(super) fn slots_max(&self) -> usize {
+        self.max_chunks.max(self.chunks.len())
+    }
+
+    /// Moves up to `count` chunks from slots that there are to be no more into others; how many. Those with a page that is held stay.
+    pub(super) fn move_down(&mut self, frames: &Frames, count: usize) -> usize {
+        let mut moved = 0;
+        for from in (self.max_chunks..self.chunks.len()).rev() {
+            if moved == count || !self.has_slots() {
+                break;
+            }
+            moved += usize::from(self.chunks[from].is_some() && self.move_chunk(frames, from as u32));
+        }
+        moved
+    }
+
+    /// Moves a chunk into a lower slot, with its pages: their bytes stay where they are, and get other descriptors.
+    fn move_chunk(&mut self, frames: &Frames, from: u32) -> bool {
+        let mut left = [const { None }; FRAMES_PER_CHUNK];
+        let is_empty = frames_of(from).zip(&mut left).all(|(frame, page)| {
+            *page = self.take_out(frames, frame);
+            page.is_some()
+        });
+        let to = match is_empty {
+            true => {
+                let chunk = self.chunks[from as usize].take().expect("a chunk that is moved is held");
+                frames.set_chunk(from, None);
+                self.settle(frames, chunk)
+            }
+            false => from,
+        };
+        for (frame, page) in frames_of(to).zip(left) {
+            match page {
+                Some(Some(page)) => self.put_back(frames, frame, page),
+                Some(None) => self.queues.push_front(Queue::Free, frame),
+                None => {}
+            }
+        }
+        is_empty
+    }
+
+    /// Takes a page out of its frame, or a frame out of the free ones; `None` where the page has to stay.
+    fn take_out(&mut self, frames: &Frames, frame: u32) -> Option<Option<Moved>> {
+        let (seen, key) = (frames.get(frame).state(), frames.get(frame).key());
+        let is_free = seen.is_free();
+        let moved = Moved { key, heat: seen.heat(), queue: self.queues.of(frame) };
+        // A free frame in no queue is about to be filled.
+        if is_free && moved.queue.is_none() || !is_free && !frames.get(frame).try_evict(seen) {
+            return None;
+        }
+        if !is_free {
+            frames.forget(frame);
+        }
+        self.queues.unlink(frame);
+        Some((!is_free).then_some(moved))
+    }
+
+    /// Undoes [`Keeper::take_out`], in this frame or in another of the same bytes.
+    fn put_back(&mut self, frames: &Frames, at: u32, page: Moved) {
+        let frame = frames.get(at);
+        frame.begin(page.key, page.heat);
+        frame.finish();
+        frame.unpin();
+        frames.enter(at);
+        if let Some(queue) = page.queue {
+            self.queues.push_back(queue, at);
+        }
     }
 
     /// From now on it keeps `min_chunks`; what it kept before.
@@ -142,6 +248,11 @@ impl Keeper {
     /// Below `low_frames` free ones the evictor is called; `headroom` free chunks are left to others.
     pub(super) fn set_marks(&mut self, low_frames: usize, headroom: usize) {
         (self.low_frames, self.headroom) = (low_frames, headroom);
+    }
+
+    /// `headroom` free chunks are left to others.
+    pub(super) fn set_headroom(&mut self, headroom: usize) {
+        self.headroom = headroom;
     }
 
     pub(super) fn room(&self) -> Room {
@@ -165,12 +276,17 @@ impl Keeper {
 
     /// Whether its tables have room for another chunk.
     pub(super) fn has_slots(&self) -> bool {
-        self.held() < self.max_chunks
+        !self.vacant.is_empty() || self.chunks.len() < self.max_chunks
+    }
+
+    /// The most chunks that it may hold, but for those that are held.
+    pub(super) fn max_chunks(&self) -> usize {
+        self.max_chunks
     }
 
     /// Chunks held now.
     pub(super) fn held(&self) -> usize {
-        self.chunks.len() - self.vacant.len()
+        self.held
     }
 
     /// Slots that ever held a chunk.
@@ -237,16 +353,24 @@ impl Keeper {
 
     /// Four frames more, for which there is a slot.
     pub(super) fn adopt(&mut self, frames: &Frames, chunk: Chunk) {
+        let slot = self.settle(frames, chunk);
+        self.held += 1;
+        // Backwards, so that the lowest comes out first.
+        frames_of(slot).rev().for_each(|frame| self.queues.push_front(Queue::Free, frame));
+    }
+
+    /// Gives a chunk a slot, whose frames are free and in no queue.
+    fn settle(&mut self, frames: &Frames, chunk: Chunk) -> u32 {
         assert!(self.has_slots(), "the tables are made for {} chunks", self.max_chunks);
         let slot = self.vacant.pop().unwrap_or(self.chunks.len() as u32);
+        frames.renew(slot);
         frames.set_chunk(slot, Some(&chunk));
         if slot as usize == self.chunks.len() {
             self.chunks.push(Some(chunk));
         } else {
             self.chunks[slot as usize] = Some(chunk);
         }
-        // Backwards, so that the lowest comes out first.
-        frames_of(slot).rev().for_each(|frame| self.queues.push_front(Queue::Free, frame));
+        slot
     }
 
     /// A frame whose page could not be loaded, or was evicted for its own sake.
@@ -477,7 +601,10 @@ impl Keeper {
         frames_of(slot).for_each(|frame| self.queues.unlink(frame));
         frames.set_chunk(slot, None);
         self.chunks[slot as usize] = None;
-        self.vacant.push(slot);
+        self.held -= 1;
+        if (slot as usize) < self.max_chunks {
+            self.vacant.push(slot);
+        }
         true
     }
 }

@@ -68,6 +68,34 @@ fn a_version_that_is_reset_lets_a_stale_reader_believe() {
     }
 }
 
+/// The same, where a descriptor's memory goes back to the system and comes again as zeros.
+#[test]
+fn a_version_that_is_reset_with_the_memory_of_its_frame() {
+    let backing = if cfg!(miri) { Backing::Heap } else { Backing::Mapped };
+    let frames = super::frames::Frames::new(200, 200, backing).unwrap();
+    let key = PageKey { file: 1, number: 7 };
+    let (slot, at) = (199, 799);
+    let come_and_go = || {
+        let frame = frames.get(at);
+        frame.begin(key, Heat::Cold);
+        frame.finish();
+        frame.unpin();
+        let seen = frame.state();
+        assert!(frame.try_evict(seen));
+        seen
+    };
+    let mut seen: Vec<_> = (0..20).map(|_| come_and_go()).collect();
+    for _ in 0..3 {
+        frames.shrink(10, 200);
+        assert!(cfg!(miri) || frames.get(at).state().version() == 0, "zeros");
+        frames.grow(200);
+        frames.renew(slot);
+        let again = come_and_go();
+        assert!(!seen.contains(&again), "the same page in the same frame, and never the same word");
+        seen.push(again);
+    }
+}
+
 /// There an error of the read left the page locked and its bytes reserved: the next reader waited for ever, and the pool shrank.
 #[test]
 fn a_read_error_that_leaves_the_page_locked() {

@@ -49,6 +49,15 @@ impl Queues {
         grow(&mut self.queue, frames + ENDS);
     }
 
+    /// Makes do with places for `frames`, of which those behind are in no queue.
+    pub(super) fn shrink(&mut self, frames: usize) {
+        let places = frames + ENDS;
+        assert!(self.queue[places..].iter().all(|&queue| queue == 0), "who leaves was taken out of its queue");
+        shrink(&mut self.next, places);
+        shrink(&mut self.prev, places);
+        shrink(&mut self.queue, places);
+    }
+
     /// Frames in a queue.
     pub(super) fn len(&self, queue: Queue) -> usize {
         self.lens[queue as usize]
@@ -57,6 +66,12 @@ impl Queues {
     /// Whether a frame is in none.
     pub(super) fn is_out(&self, frame: u32) -> bool {
         self.queue[place(frame)] == 0
+    }
+
+    /// The queue that a frame is in.
+    pub(super) fn of(&self, frame: u32) -> Option<Queue> {
+        let queues = [Queue::Free, Queue::Scanned, Queue::Doomed, Queue::Probation];
+        queues.into_iter().find(|&queue| self.queue[place(frame)] == queue as u8 + 1)
     }
 
     pub(super) fn push_front(&mut self, queue: Queue, frame: u32) {
@@ -109,6 +124,11 @@ fn grow<T: Copy + Default>(places: &mut Vec<T>, len: usize) {
     places.resize(len.max(places.len()), T::default());
 }
 
+fn shrink<T>(places: &mut Vec<T>, len: usize) {
+    places.truncate(len);
+    places.shrink_to_fit();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,6 +150,10 @@ mod tests {
         queues.unlink(1);
         queues.push_back(Queue::Probation, 1);
         assert_eq!([Queue::Scanned, Queue::Doomed, Queue::Probation].map(|queue| queues.len(queue)), [3, 1, 1]);
+        assert_eq!(
+            [0, 7, 1, 6].map(|frame| queues.of(frame)),
+            [Some(Queue::Scanned), Some(Queue::Free), Some(Queue::Probation), Some(Queue::Doomed)]
+        );
         let mut all = |queue| std::iter::from_fn(|| queues.pop_front(queue)).collect::<Vec<_>>();
         assert_eq!(all(Queue::Scanned), [0, 2, 3]);
         assert_eq!(all(Queue::Free), [5, 4, 7]);
@@ -137,5 +161,9 @@ mod tests {
         assert_eq!(all(Queue::Doomed), [6]);
         assert_eq!(all(Queue::Probation), [1]);
         assert_eq!(queues.lens, [0; ENDS]);
+        queues.shrink(2);
+        assert_eq!((queues.of(1), queues.queue.capacity()), (None, 2 + ENDS));
+        queues.push_back(Queue::Scanned, 1);
+        assert_eq!(queues.pop_front(Queue::Scanned), Some(1));
     }
 }

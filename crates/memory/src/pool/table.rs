@@ -4,7 +4,7 @@
 //! 1. Only whoever holds the pool's lock changes it, and finds everything.
 //! 2. Whoever reads it without the lock may miss an entry that is being moved and may find one that is gone: a frame says itself what
 //!    it holds, and who missed looks again under the lock.
-//! 3. It grows in place, under the lock: address space for the largest is there from the start.
+//! 3. It grows and shrinks in place, under the lock: address space for the largest is there from the start.
 
 use std::ops::ControlFlow;
 
@@ -45,19 +45,33 @@ impl Table {
         Self { slots, len: AtomicUsize::new(len) }
     }
 
-    /// Grows to `len` slots. Under the pool's lock; what was found before is found after.
-    pub(super) fn grow(&self, len: usize) {
-        assert!((self.len()..=self.slots.len()).contains(&len));
-        let before = self.len();
-        let entries: Vec<u64> = self.slots[..before].iter().map(|slot| slot.swap(0, Ordering::Relaxed)).collect();
+    /// Grows or shrinks to `len` slots. Under the pool's lock; what was found before is found after.
+    pub(super) fn resize(&self, len: usize) {
+        assert!((1..=self.slots.len()).contains(&len));
+        let mut entries = Vec::new();
+        // What was never used is not touched.
+        for slot in &self.slots[..self.len()] {
+            let entry = slot.load(Ordering::Relaxed);
+            if entry > 0 {
+                slot.store(0, Ordering::Relaxed);
+                entries.push(entry);
+            }
+        }
+        assert!(entries.len() * SLOTS_PER_FRAME <= len, "half of the slots are free");
         self.len.store(len, Ordering::Relaxed);
-        for slot in entries.into_iter().filter(|slot| *slot > 0) {
+        for slot in entries {
             self.insert(tag_in(slot), frame_in(slot));
         }
     }
 
+    /// All slots that there can ever be; those from [`Table::len`] on are zero.
+    pub(super) fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
+    /// Slots in use.
     #[inline]
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         // Relaxed: an old length misses entries, and a new one finds them; law 2 covers both.
         self.len.load(Ordering::Relaxed)
     }
@@ -206,20 +220,31 @@ mod loom_tests {
         });
     }
 
-    #[test]
-    fn loom_an_entry_is_found_while_the_table_grows() {
-        loom::model(|| {
+    /// From `from` slots to `to`, while somebody looks.
+    fn resized(from: usize, to: usize) {
+        loom::model(move || {
             let shared = table();
+            shared.0.resize(from);
             let reader = thread::spawn({
                 let shared = Arc::clone(&shared);
                 move || look(&shared)
             });
             let (table, lock) = &*shared;
             let turn = lock.lock().unwrap();
-            table.grow(6);
+            table.resize(to);
             drop(turn);
             reader.join().unwrap();
         });
+    }
+
+    #[test]
+    fn loom_an_entry_is_found_while_the_table_grows() {
+        resized(4, 6);
+    }
+
+    #[test]
+    fn loom_an_entry_is_found_while_the_table_shrinks() {
+        resized(6, 4);
     }
 }
 
@@ -245,10 +270,14 @@ mod tests {
             let steps = if cfg!(miri) { 30 } else { 3000 };
             for step in 0..steps {
                 if step == steps / 2 {
-                    table.grow(frames * SLOTS_PER_FRAME + 1);
+                    table.resize(frames * SLOTS_PER_FRAME + 1);
                 }
                 if step == steps / 2 + 5 {
-                    table.grow(2 * frames * SLOTS_PER_FRAME);
+                    table.resize(2 * frames * SLOTS_PER_FRAME);
+                }
+                if step == steps / 2 + 10 {
+                    table.resize(frames * SLOTS_PER_FRAME);
+                    assert!(table.slots()[table.len()..].iter().all(|slot| slot.load(Ordering::Relaxed) == 0));
                 }
                 random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
                 let frame = (random >> 33) as usize % frames;

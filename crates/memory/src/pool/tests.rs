@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 
 use super::*;
-use crate::budget::Backing;
+use crate::budget::{Backing, ResizeError};
 
 /// A file whose every word tells which page of which file it belongs to.
 #[derive(Default)]
@@ -585,6 +585,101 @@ fn a_pool_follows_its_budget_up_and_down() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "reserves 8 GiB of address space")]
+fn a_pool_for_eight_gigabytes_becomes_one_for_sixteen_megabytes_and_one_for_eight_gigabytes_again() {
+    const MIB: u64 = 1 << 20;
+    let budget = Budget::new(8192 * MIB, Backing::Mapped).unwrap();
+    let pool = Pool::new(&budget, MIB).unwrap();
+    let large = budget.usage().of(Kind::Pages);
+    assert!(large > 48 * MIB, "the tables alone are more than the small budget: {large}");
+    let (_, file) = numbered(&pool, 1);
+    let read_all = || (0..2000).for_each(|number| assert_is(&file.get(number, Touch::Point).unwrap(), 1, number));
+    read_all();
+    let pin = file.get(1999, Touch::Point).unwrap();
+    for _ in 0..2 {
+        pool.resize(16 * MIB, 2 * MIB).unwrap();
+        read_all();
+        assert_eq!(budget.limit_bytes(), 16 * MIB);
+        // Page tables may be needed for chunks that lie far apart, and descriptors as far as the page that is held.
+        let tables = budget.usage().of(Kind::Pages) - pool.stats().frames * PAGE_BYTES as u64;
+        assert!(tables < MIB + MIB / 2, "{tables} bytes of tables");
+        pool.resize(8192 * MIB, MIB).unwrap();
+        read_all();
+    }
+    assert_is(&pin, 1, 1999);
+    drop((pin, file, pool));
+    assert_eq!(budget.free_bytes(), 8192 * MIB);
+}
+
+#[test]
+fn pages_that_are_wanted_stay_when_the_slots_that_they_were_in_are_no_more() {
+    let budget = Budget::new(64 * CHUNK, Backing::Heap).unwrap();
+    let pool = Pool::new(&budget, 40 * CHUNK).unwrap();
+    let (source, file) = numbered(&pool, 1);
+    // Four to a chunk; what is hot stands in the last slots, which are filled first.
+    (0..160).for_each(|number| assert_is(&file.get(number, Touch::Point).unwrap(), 1, number));
+    (0..40).for_each(|number| assert_is(&file.get(number, Touch::Point).unwrap(), 1, number));
+    let pin = file.get(1, Touch::Point).unwrap();
+    let before = budget.usage().of(Kind::Pages);
+    pool.resize(24 * CHUNK, 2 * CHUNK).unwrap();
+    let loads = source.loads.load(Ordering::Relaxed);
+    assert!((0..40).all(|number| file.is_hot(number)));
+    (0..40).for_each(|number| assert_is(&file.find(number, Touch::Point).unwrap(), 1, number));
+    assert_eq!(source.loads.load(Ordering::Relaxed), loads);
+    assert_eq!(pool.lock().slots(), 40, "the page that is held stays where it was");
+    assert_is(&pin, 1, 1);
+    drop(pin);
+    pool.resize(20 * CHUNK, 2 * CHUNK).unwrap();
+    assert!(pool.lock().slots() <= 20, "and moves once it is not");
+    assert!(budget.usage().of(Kind::Pages) < before);
+    assert_books_balance(&budget);
+    (0..160).for_each(|number| assert_is(&file.get(number, Touch::Point).unwrap(), 1, number));
+    pool.resize(64 * CHUNK, 2 * CHUNK).unwrap();
+    (0..160).for_each(|number| assert_is(&file.get(number, Touch::Point).unwrap(), 1, number));
+    assert_eq!(pool.stats().pinned, 0);
+}
+
+#[test]
+fn readers_get_what_they_asked_for_while_the_pool_grows_and_shrinks() {
+    let backing = if cfg!(miri) { Backing::Heap } else { Backing::Mapped };
+    let budget = Budget::new(400 * CHUNK, backing).unwrap();
+    let pool = Pool::new(&budget, CHUNK).unwrap();
+    let (_, file) = numbered(&pool, 1);
+    let is_over = AtomicU32::new(0);
+    thread::scope(|scope| {
+        for seed in 1..=3 {
+            let (file, is_over) = (&file, &is_over);
+            scope.spawn(move || {
+                let mut random = Random(seed);
+                let mut held = Vec::new();
+                while is_over.load(Ordering::Relaxed) == 0 {
+                    let number = random.below(if cfg!(miri) { 60 } else { 1200 }) as u32;
+                    let page = file.get(number, Touch::Point).unwrap();
+                    assert_is(&page, 1, number);
+                    held.push((number, page));
+                    if held.len() > random.below(12) as usize {
+                        held.drain(..).for_each(|(number, page)| assert_is(&page, 1, number));
+                    }
+                }
+            });
+        }
+        let mut random = Random(9);
+        for _ in 0..if cfg!(miri) { 4 } else { 150 } {
+            let chunks = [24, 40, 120, 400][random.below(4) as usize];
+            // Held pages may be in the way.
+            let _ = pool.resize(chunks * CHUNK, CHUNK);
+            thread::yield_now();
+        }
+        is_over.store(1, Ordering::Relaxed);
+    });
+    pool.resize(24 * CHUNK, CHUNK).unwrap();
+    assert!(pool.lock().slots() <= 24);
+    assert_books_balance(&budget);
+    drop((file, pool));
+    assert_eq!(budget.free_bytes(), 24 * CHUNK);
+}
+
+#[test]
 fn a_pool_that_cannot_shrink_is_as_it_was() {
     let budget = Budget::with_ceiling(64 * CHUNK, 256 * CHUNK, Backing::Heap).unwrap();
     let pool = Pool::new(&budget, 16 * CHUNK).unwrap();
@@ -849,7 +944,7 @@ fn assert_books_balance(budget: &Budget) {
 fn the_books_balance_after_any_sequence_of_operations() {
     for seed in 1..=if cfg!(miri) { 1 } else { 40 } {
         let mut random = Random(seed);
-        let budget = budget(10 + random.below(20));
+        let budget = Budget::with_ceiling((10 + random.below(20)) * CHUNK, 60 * CHUNK, Backing::Heap).unwrap();
         let pool = Pool::new(&budget, random.below(3) * CHUNK).unwrap();
         let mut files = Vec::new();
         let (mut pages, mut others) = (Vec::new(), Vec::new());
@@ -862,7 +957,8 @@ fn the_books_balance_after_any_sequence_of_operations() {
                 continue;
             }
             let (name, file) = &files[name];
-            match random.below(20) {
+            match random.below(21) {
+                20 => _ = pool.resize((6 + random.below(55)) * CHUNK, random.below(3) * CHUNK),
                 0 => pool.clear(),
                 1 => {
                     pool.reclaim(random.below(4) as usize);
@@ -897,7 +993,10 @@ fn the_books_balance_after_any_sequence_of_operations() {
             assert_eq!(stats.frames / 4 * CHUNK, budget.usage().of(Kind::Pages) / CHUNK * CHUNK, "seed {seed}");
         }
         pages.iter().for_each(|(name, number, page)| assert_is(page, *name, *number));
-        drop((pages, files, others, pool));
+        drop((pages, others));
+        pool.resize(20 * CHUNK, CHUNK).unwrap();
+        assert!(pool.lock().slots() <= 20, "seed {seed}");
+        drop((files, pool));
         assert_eq!(budget.free_bytes(), budget.limit_bytes(), "seed {seed}");
     }
 }

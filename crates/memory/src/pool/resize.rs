@@ -1,0 +1,84 @@
+//! A pool that becomes larger or smaller with its budget, while all goes on.
+//!
+//! Its tables (descriptors, the table of pages, queues, ghosts) are made for as many chunks as the budget has. They are leased, and
+//! shrink before the budget does: those of 8 GiB alone are more than a small budget. What is behind a slot that there is to be no more has to go
+//! first:
+//!
+//! ```text
+//! 1. no chunk enters a slot from the new end on
+//! 2. as many chunks go back, the coldest first, as are more than the new slots
+//! 3. chunks in slots behind the new end move into slots before it: their pages get other descriptors, their bytes stay
+//! 4. the tables end behind the last slot with a chunk
+//! 5. the budget becomes smaller, and the lease of the tables with it
+//! ```
+//!
+//! A chunk with a page that somebody holds stays where it is, and the tables with it as far as that: the lease says so, and the next
+//! change tries again.
+//!
+//! Law: where the budget cannot become what was asked for, the tables are again what they were: until then their lease is.
+
+use super::frames::Frames;
+use super::hits::Hits;
+use super::keeper::Keeper;
+use super::{Pool, floor_chunks, headroom, whole_chunks};
+use crate::budget::ResizeError;
+
+/// So many chunks go back, or move, under one turn of the lock.
+const CHUNKS_AT_ONCE: usize = 16;
+
+impl Pool {
+    /// Makes the budget larger or smaller while all goes on, and the pool with it, which then keeps at least `min_bytes` of frames once
+    /// it has them.
+    ///
+    /// # Errors
+    /// [`ResizeError`]; everything is as it was, but for pages that had to leave.
+    pub fn resize(&self, limit_bytes: u64, min_bytes: u64) -> Result<(), ResizeError> {
+        let mut lease = self.tables.lock().expect("no code under this lock panics");
+        let (chunks, min_chunks) = (whole_chunks(limit_bytes), floor_chunks(min_bytes));
+        let (max_before, slots_before, min_before) = {
+            let mut keeper = self.lock();
+            let min_before = keeper.set_min_chunks(min_chunks);
+            keeper.set_min_chunks(min_chunks.min(min_before));
+            (keeper.max_chunks(), keeper.slots_max(), min_before)
+        };
+        // None at all is refused below.
+        if (1..slots_before).contains(&chunks) {
+            self.shrink(chunks);
+        }
+        let needed = self.budget.page_table_bytes(limit_bytes) + table_bytes(chunks.max(self.lock().slots()));
+        // A chunk that is won needs less than a chunk of tables.
+        let resized = self.budget.resize_with(limit_bytes, &mut lease, needed);
+        let mut keeper = self.lock();
+        match &resized {
+            Ok(()) => {
+                keeper.enlarge(&self.frames, chunks);
+                keeper.set_headroom(headroom(chunks));
+                keeper.set_min_chunks(min_chunks);
+            }
+            Err(_) => {
+                keeper.enlarge(&self.frames, max_before);
+                keeper.set_min_chunks(min_before);
+            }
+        }
+        resized
+    }
+
+    /// Makes the tables no larger than `chunks` and pages that are held need.
+    fn shrink(&self, chunks: usize) {
+        self.lock().set_max_chunks(chunks);
+        loop {
+            let mut keeper = self.lock();
+            let over = keeper.held().saturating_sub(chunks).min(CHUNKS_AT_ONCE);
+            if keeper.give_back(&self.frames, over) == 0 {
+                break;
+            }
+        }
+        while self.lock().move_down(&self.frames, CHUNKS_AT_ONCE) > 0 {}
+        self.lock().shrink(&self.frames);
+    }
+}
+
+/// Bytes of the tables of a pool of so many chunks.
+pub(super) fn table_bytes(chunks: usize) -> u64 {
+    (Frames::table_bytes(chunks) + Keeper::heap_bytes(chunks) + Hits::HEAP_BYTES) as u64
+}
