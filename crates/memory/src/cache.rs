@@ -14,8 +14,8 @@
 //!
 //! Laws:
 //! 1. Segments in use never exceed the limit, at no moment and with however many threads.
-//! 2. A hit takes no lock (but for the 65th reader at once): it claims a line of its own ([`readers`]), counts a touch unless there are three already,
-//!    copies, and frees the line. What a reader looks at stays as it is; a reader that stalls holds back the segments of one entry.
+//! 2. A hit takes no lock (but for the 65th reader at once): it claims a line of its own ([`readers`]), which is the one thing that it waits for, counts a
+//!    touch unless there are three already, copies, and frees the line. What a reader looks at stays as it is; a reader that stalls holds back the segments of one entry.
 //! 3. Dropping everything at any moment changes no answer but found to not found. What was removed or replaced is never found again. An
 //!    entry that is moved in steps, because it is long, is not found while it moves.
 //! 4. The order of locks: a load's, the cache's, the budget's. The cache asks the budget for free chunks only.
@@ -48,7 +48,7 @@ mod tests;
 use std::cell::Cell;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, LockResult, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use plimsoll_disk::checksum::checksum;
@@ -69,10 +69,14 @@ use policy::Queue;
 use queue::{Ring, offset_of, sequence_of};
 use readers::{Readers, Reading, Span};
 use segments::{Owner, Segments};
-use slot::Slot;
+use slot::{Slot, tag};
 
 /// The smallest cache: two queues, an index, and room to move.
 pub const MIN_CACHE_BYTES: u64 = 64 << 10;
+
+/// Looks at the lock of others before it is slept for, and what lies between two of them.
+const LOOKS_AT_LOCK: u32 = 64;
+const PAUSES_BETWEEN_LOOKS: u32 = 8;
 
 /// What is compared with the cache's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +105,9 @@ pub struct CacheOptions {
     /// The largest entry, as a part of the cache: 0 to 0.5. Default: 0.25. An entry larger than a 64th of the cache stays for long only if it is
     /// touched as much as what it displaces.
     pub largest_part: f64,
+    /// Whether each entry that enters a full cache does its part of making room for those that come, so that none waits until a whole segment is
+    /// empty. Default: true; without it, to see what that is worth.
+    pub evicts_ahead: bool,
     /// What time to live is measured with.
     pub clock: Arc<dyn Clock>,
 }
@@ -114,6 +121,7 @@ impl CacheOptions {
             counting: Counting::Everything,
             eviction: Eviction::default(),
             largest_part: 0.25,
+            evicts_ahead: true,
             clock: Arc::new(SystemClock::new()),
         }
     }
@@ -234,6 +242,7 @@ impl Cache {
         tables.grow(pages.heap_bytes())?;
         let largest_part = (options.largest_part * 65_536.0) as u64;
         let mut keeper = Keeper::new(owner, pages, options.eviction.policy(), measure, largest_part);
+        keeper.evicts_ahead = options.evicts_ahead;
         keeper.owner.set_limit(keeper.limit_for(&shared, limit_bytes.saturating_sub(tables.bytes())));
         keeper.owner.end_shrinking();
         let inner = Arc::new(Inner {
@@ -474,11 +483,27 @@ impl Shared {
 
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, Keeper> {
-        let mut keeper = self.keeper.lock().expect("a cache whose writer panicked is not used any more");
+        let mut keeper = self.wait_for_keeper().expect("a cache whose writer panicked is not used any more");
         if self.expires.load(Ordering::Relaxed) {
             keeper.now = self.now();
         }
         keeper
+    }
+
+    /// Looks for a while whether the lock is free before it sleeps: what is done under it takes a fraction of the time in which somebody is woken. In
+    /// the second half of that others may run: who has the lock may not be running.
+    fn wait_for_keeper(&self) -> LockResult<MutexGuard<'_, Keeper>> {
+        for look in 0..LOOKS_AT_LOCK {
+            match self.keeper.try_lock() {
+                Ok(keeper) => return Ok(keeper),
+                Err(TryLockError::Poisoned(poisoned)) => return Err(poisoned),
+                Err(TryLockError::WouldBlock) if look < LOOKS_AT_LOCK / 2 => {
+                    (0..PAUSES_BETWEEN_LOOKS).for_each(|_| std::hint::spin_loop());
+                }
+                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+            }
+        }
+        self.keeper.lock()
     }
 
     fn limit_bytes(&self, keeper: &Keeper) -> u64 {
@@ -518,9 +543,11 @@ impl Inner {
     fn find<R>(&self, key: &[u8], counts: bool, look: impl FnOnce(Value<'_>) -> Option<R>) -> Option<R> {
         let shared = &self.shared;
         let hash = shared.hash(key);
+        // Before the line is claimed, which all that is read waits for.
+        shared.index.prefetch(&shared.segments, hash);
         loop {
             let changes = shared.index.changes();
-            let Some(reading) = shared.readers.begin(hint()) else {
+            let Some(reading) = shared.readers.begin(hint(), tag(hash)) else {
                 return self.find_under_lock(key, hash, counts, look);
             };
             let result = match shared.search(&reading, key, hash, counts) {
@@ -595,57 +622,38 @@ enum Found<'a> {
 impl Shared {
     #[inline]
     fn search<'a>(&'a self, reading: &'a Reading<'_>, key: &[u8], hash: u64, touches: bool) -> Found<'a> {
-        for slot in self.index.slots(&self.segments, hash) {
-            // Acquire: pairs with the Release of whoever entered or moved the entry; its bytes were written before.
-            let word = Slot(slot.load(Ordering::Acquire));
-            let Some(queue) = word.entry_for(hash) else {
-                continue;
-            };
-            let Some((placed, span)) = self.hold(reading, slot, word, queue) else {
+        for slot in self.index.candidates(&self.segments, hash) {
+            let word = Slot(slot.load(Ordering::SeqCst));
+            let Some(placed) = word.entry_for(hash).and_then(|queue| self.placed(slot, word, queue)) else {
                 return Found::Moved;
             };
-            if placed.key() == key {
+            if placed.is_of(key) {
                 if touches {
                     touch(slot, word);
                 }
-                reading.leave_index(span);
+                let first = sequence_of(&self.segments, word.place());
+                reading.leave_index(Span { queue: placed.queue, first, count: placed.segment_count() });
                 return Found::Here(placed);
             }
         }
         Found::Nothing
     }
 
-    /// Keeps the entry of a slot in its place, or finds that the slot means it no more.
+    /// Where the entry of a slot stands, or nothing if the slot means it no more.
     #[allow(unsafe_code, reason = "looks at an entry that a claimed line keeps in its place")]
     #[inline]
-    fn hold<'a>(
-        &'a self,
-        reading: &'a Reading<'_>,
-        slot: &AtomicU64,
-        word: Slot,
-        queue: Queue,
-    ) -> Option<(Placed<'a>, Span)> {
-        let first = sequence_of(&self.segments, word.place());
-        // Before the second look at the slot: as long as the slot means the entry, the ring leads to its segment.
-        let segment = self.ring(queue).get(first);
-        // SeqCst: the second of the reader's two steps.
-        let is_meant = || Slot(slot.load(Ordering::SeqCst)).is_same_entry(word);
-        let mut span = Span { queue, first, count: 1 };
-        reading.hold(span);
-        if !is_meant() {
+    fn placed(&self, slot: &AtomicU64, word: Slot, queue: Queue) -> Option<Placed<'_>> {
+        let segment = self.ring(queue).get(sequence_of(&self.segments, word.place()));
+        // Acquire: a second look, after the ring's. As long as the slot means the entry, the ring leads to its segment.
+        if !Slot(slot.load(Ordering::Acquire)).is_same_entry(word) {
             return None;
         }
-        // SAFETY: the slot meant this entry after the line said so, so its first segment is not written until `reading` is dropped or says something
-        // else. If the entry has more segments, the line is extended and the slot looked at once more before anybody sees the value.
-        let placed = unsafe { Placed::at(&self.segments, queue, segment, offset_of(&self.segments, word.place())) };
-        span.count = placed.segment_count();
-        if span.count > 1 {
-            reading.hold(span);
-            if !is_meant() {
-                return None;
-            }
-        }
-        Some((placed, span))
+        let offset = offset_of(&self.segments, word.place());
+        // Together with the line that the header is in: most entries reach into the next.
+        self.segments.prefetch(segment, offset + 64);
+        // SAFETY: the slot meant this entry after the line said that the index is used for its tag, so none of its segments is written until the line
+        // says something else: which is that it reads these very segments, or nothing.
+        Some(unsafe { Placed::at(&self.segments, queue, segment, offset) })
     }
 }
 

@@ -14,26 +14,32 @@ pub fn prefetch(bytes: &[u8]) {
     }
 }
 
+/// Begins to bring the line at an address near, which others may write meanwhile, and which need not be there.
+#[inline]
+pub(crate) fn prefetch_address<T>(address: *const T) {
+    prefetch_line(address.cast());
+}
+
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
-fn prefetch_line(byte: &u8) {
+fn prefetch_line(address: *const u8) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
     // SAFETY: it reads nothing and never faults; every x86-64 processor knows it.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(byte).cast()) }
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
 }
 
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 #[inline]
-fn prefetch_line(byte: &u8) {
+fn prefetch_line(address: *const u8) {
     // SAFETY: it reads nothing, changes no register and never faults.
     unsafe {
-        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) byte, options(readonly, nostack, preserves_flags));
+        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) address, options(readonly, nostack, preserves_flags));
     }
 }
 
 #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 #[inline]
-fn prefetch_line(_: &u8) {}
+fn prefetch_line(_: *const u8) {}
 
 #[cfg(test)]
 mod tests {

@@ -60,7 +60,7 @@ pub(super) fn make<K: Key>(
     })
 }
 
-fn look_at(bytes: &[u8]) -> u64 {
+pub(super) fn look_at(bytes: &[u8]) -> u64 {
     black_box(bytes.iter().step_by(64).map(|byte| u64::from(*byte)).sum())
 }
 

@@ -14,8 +14,10 @@ const ZIPF_KEYS: u64 = 1_000_000;
 const CACHEBENCH_KEYS: u64 = 400_000;
 const LONE_GETS: f64 = 0.231_543_653_987_312_9;
 
-/// The median of its values, and the standard deviation of their logarithms: 1 KB in the middle, in place of the measured sizes that belong to it.
-const CACHEBENCH_MEDIAN_BYTES: f64 = 450.0;
+/// The median of its values, and the standard deviation of their logarithms, in place of the measured sizes that belong to it and are not at hand. What
+/// is known of them is that four caches that were told 200 MB on this workload grew by 85 to 239 MB more, which is 600,000 to 740,000 times what an
+/// entry costs each of them: so an entry has some 300 bytes of key and value, and a value 270.
+const CACHEBENCH_MEDIAN_BYTES: f64 = 120.0;
 const CACHEBENCH_SPREAD: f64 = 1.27;
 const CACHEBENCH_MAX_BYTES: f64 = 65_536.0;
 
@@ -218,7 +220,7 @@ mod tests {
         let lone = requests.keys.len() as u64 - CACHEBENCH_KEYS;
         assert!((1000..1400).contains(&lone), "{lone} of 5000 come once");
         let mean = requests.working_set_bytes() / requests.keys.len() as u64;
-        assert!((900..1100).contains(&mean), "{mean}");
+        assert!((240..300).contains(&mean), "{mean}");
         let zipf = zipf(1000);
         assert!(zipf.order.iter().all(|key| (*key as usize) < zipf.keys.len()));
         assert_eq!(zipf.largest_bytes(), 4096);

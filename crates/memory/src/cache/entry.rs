@@ -125,20 +125,27 @@ impl<'a> Placed<'a> {
 
     #[allow(unsafe_code, reason = "as in `at`")]
     #[inline]
-    fn before_value(&self, from: usize, len: usize) -> &'a [u8] {
-        // SAFETY: whoever made `self` keeps the bytes; what comes before the value is in one segment.
+    fn in_first(&self, from: usize, len: usize) -> &'a [u8] {
+        // SAFETY: whoever made `self` keeps the bytes; what is asked for is in one segment.
         unsafe { self.segments.slice(self.segment, self.offset + from, len) }
     }
 
     #[inline]
     pub(super) fn key(&self) -> &'a [u8] {
-        self.before_value(self.header.key_at(), self.header.key_bytes)
+        self.in_first(self.header.key_at(), self.header.key_bytes)
+    }
+
+    /// Whether it is the entry of this key.
+    #[inline]
+    pub(super) fn is_of(&self, key: &[u8]) -> bool {
+        let own = self.key();
+        own.len() == key.len() && are_same(own, key)
     }
 
     /// When it expires, if ever, in milliseconds.
     #[inline]
     pub(super) fn expires_at(&self) -> Option<u64> {
-        let bytes = self.header.expires.then(|| self.before_value(HEADER_BYTES, EXPIRY_BYTES))?;
+        let bytes = self.header.expires.then(|| self.in_first(HEADER_BYTES, EXPIRY_BYTES))?;
         Some(u64::from_le_bytes(bytes.try_into().expect("as long as asked for")))
     }
 
@@ -149,11 +156,29 @@ impl<'a> Placed<'a> {
         end.div_ceil(self.segments.bytes()) as u64
     }
 
+    /// All words of it, if they are in one segment.
+    pub(super) fn whole(&self) -> Option<&'a [u8]> {
+        let bytes = self.header.bytes() as usize;
+        (self.offset + bytes <= self.segments.bytes()).then(|| self.in_first(0, bytes))
+    }
+
     pub(super) fn pieces(&self) -> Pieces<'a> {
         let offset = self.offset + self.header.value_at();
         let left = self.header.value_bytes;
         Pieces { place: Some((self.segments, self.segment)), offset, left, copied: &[] }
     }
+}
+
+/// Whether bytes of one length are the same; without a call for such as keys mostly have.
+#[inline]
+fn are_same(one: &[u8], other: &[u8]) -> bool {
+    const WORD: usize = 8;
+    if !(WORD..=8 * WORD).contains(&one.len()) {
+        return one == other;
+    }
+    // Whole words, and those at the end that may overlap them.
+    let mut words = one.as_chunks::<WORD>().0.iter().zip(other.as_chunks::<WORD>().0);
+    words.all(|(one, other)| one == other) && one.last_chunk::<WORD>() == other.last_chunk::<WORD>()
 }
 
 /// The pieces of a value, one for each segment that it lies in.
@@ -242,6 +267,19 @@ impl<'a> Value<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_are_the_same_if_none_differs() {
+        let bytes: Vec<u8> = (1..=80).collect();
+        for len in 0..=80 {
+            assert!(are_same(&bytes[..len], &bytes.clone()[..len]));
+            for at in 0..len {
+                let mut other = bytes[..len].to_vec();
+                other[at] = 0;
+                assert!(!are_same(&bytes[..len], &other), "{at} of {len}");
+            }
+        }
+    }
 
     #[test]
     fn a_header_says_what_it_was_made_of() {

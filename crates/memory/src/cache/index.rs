@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::segments::Segments;
 use super::slot::{Ghost, Kind, Slot};
+use crate::prefetch::prefetch_address;
 
 /// Slots of a bucket: one cache line.
 const BUCKET: usize = 8;
@@ -37,6 +38,9 @@ pub(super) const GHOST_TICKS: u64 = 32;
 /// No bucket of the two has room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full;
+
+/// Slots that lie in one cache line.
+type Bucket = [AtomicU64; BUCKET];
 
 /// What readers see.
 pub(super) struct Index {
@@ -72,26 +76,41 @@ impl Index {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// The slots in which a key with this hash can be.
+    /// The slots that may mean the entry of a key with this hash, and what they said when they were looked at.
     #[inline]
-    pub(super) fn slots<'a>(&self, segments: &'a Segments, hash: u64) -> impl Iterator<Item = &'a AtomicU64> {
+    pub(super) fn candidates<'a>(&self, segments: &'a Segments, hash: u64) -> Candidates<'a> {
         let place = self.place_of(segments, hash);
-        place.bucket(0).iter().chain(place.bucket(1))
+        let is_so = |slot: Slot| slot.may_be_entry_of(hash);
+        Candidates { place, slots: matches(place.bucket(0), is_so) | matches(place.bucket(1), is_so) << BUCKET }
+    }
+
+    /// The page in which keys with this hash stand.
+    #[inline]
+    fn page_of(&self, hash: u64) -> u32 {
+        // SeqCst: a reader's second step, after its line says that it uses the index. Also an Acquire, which pairs with the Release in `Pages`:
+        // the page was zeroed before.
+        self.cells[(hash >> self.cell_shift) as usize].load(Ordering::SeqCst)
     }
 
     #[inline]
     fn place_of<'a>(&self, segments: &'a Segments, hash: u64) -> Place<'a> {
-        // SeqCst: a reader's second step, after its line says that it uses the index. Also an Acquire, which pairs with the Release in `Pages`:
-        // the page was zeroed before.
-        let page = self.cells[(hash >> self.cell_shift) as usize].load(Ordering::SeqCst);
+        let page = self.page_of(hash);
         // SAFETY: cells name segments that belong to the index, and readers keep a page that is given up from others ([`super::readers`]).
-        let slots = unsafe { segments.words(page) };
-        self.place_in(slots, hash as usize & (self.buckets - 1), hash)
+        let buckets = in_buckets(unsafe { segments.words(page) });
+        self.place_in(buckets, hash as usize & (self.buckets - 1), hash)
     }
 
     #[inline]
-    fn place_in<'a>(&self, slots: &'a [AtomicU64], bucket: usize, hash: u64) -> Place<'a> {
-        Place { slots, buckets: [bucket, self.other_bucket(bucket, hash)] }
+    fn place_in<'a>(&self, buckets: &'a [Bucket], number: usize, hash: u64) -> Place<'a> {
+        Place { buckets, numbers: [number, self.other_bucket(number, hash)] }
+    }
+
+    /// Begins to bring the slots near in which a key with this hash can be.
+    #[inline]
+    pub(super) fn prefetch(&self, segments: &Segments, hash: u64) {
+        let place = self.place_of(segments, hash);
+        prefetch_address(place.bucket(0).as_ptr());
+        prefetch_address(place.bucket(1).as_ptr());
     }
 
     /// Moves slots: meanwhile nobody believes that there is nothing.
@@ -113,35 +132,75 @@ impl Index {
     }
 }
 
+/// Slots of a place, found by a look at all of them at once.
+pub(super) struct Candidates<'a> {
+    place: Place<'a>,
+    /// A bit for each that is still to be looked at: the lower eight for the first bucket.
+    slots: u32,
+}
+
+impl<'a> Iterator for Candidates<'a> {
+    type Item = &'a AtomicU64;
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a AtomicU64> {
+        if self.slots == 0 {
+            return None;
+        }
+        let at = self.slots.trailing_zeros() as usize;
+        self.slots &= self.slots - 1;
+        Some(&self.place.bucket(at / BUCKET)[at % BUCKET])
+    }
+}
+
+/// The slots of a bucket of which something is so, a bit each. Without a branch for each of them: which one it is cannot be foretold.
+#[inline(always)]
+fn matches(bucket: &Bucket, is_so: impl Fn(Slot) -> bool) -> u32 {
+    let mut bits = 0;
+    for (at, slot) in bucket.iter().enumerate() {
+        // SeqCst: a reader's second step. Also an Acquire: pairs with the Release of whoever entered or moved the entry; its bytes were written before.
+        bits |= u32::from(is_so(Slot(slot.load(Ordering::SeqCst)))) << at;
+    }
+    bits
+}
+
 /// Where a key can stand: two buckets of a page.
 #[derive(Clone, Copy)]
 struct Place<'a> {
-    slots: &'a [AtomicU64],
-    buckets: [usize; 2],
+    buckets: &'a [Bucket],
+    numbers: [usize; 2],
 }
 
 impl<'a> Place<'a> {
     #[inline]
-    fn bucket(&self, which: usize) -> &'a [AtomicU64] {
-        &self.slots[self.buckets[which] * BUCKET..][..BUCKET]
+    fn bucket(&self, which: usize) -> &'a Bucket {
+        &self.buckets[self.numbers[which]]
     }
 
     /// A slot that is no entry's, in the bucket that has fewer of them: an empty one, or else the one whose ghosts are oldest.
     fn room(&self, now: u64) -> Option<&'a AtomicU64> {
-        let entries = |which| self.bucket(which).iter().filter(|slot| is_entry(load(slot))).count();
-        let roomier = self.bucket(usize::from(entries(1) < entries(0)));
-        let age = |slot: &&AtomicU64| {
-            let ghosts = load(slot).ghosts().into_iter().filter(|ghost| !ghost.is_none());
-            ghosts.map(|ghost| ghost.age(now)).min().unwrap_or(u64::MAX)
-        };
-        roomier.iter().filter(|slot| !is_entry(load(slot))).max_by_key(age)
+        let [first, second] = [self.bucket(0), self.bucket(1)];
+        let entries = |bucket| matches(bucket, is_entry).count_ones();
+        let bucket = if entries(second) < entries(first) { second } else { first };
+        let empty = matches(bucket, |slot| slot == Slot::EMPTY);
+        if empty > 0 {
+            return Some(&bucket[empty.trailing_zeros() as usize]);
+        }
+        bucket.iter().filter(|slot| !is_entry(load(slot))).max_by_key(|slot| load(slot).age(now))
     }
 }
 
+#[inline]
+fn in_buckets(slots: &[AtomicU64]) -> &[Bucket] {
+    slots.as_chunks().0
+}
+
+#[inline]
 fn load(slot: &AtomicU64) -> Slot {
     Slot(slot.load(Ordering::Relaxed))
 }
 
+#[inline]
 fn is_entry(slot: Slot) -> bool {
     matches!(slot.kind(), Kind::Entry(_))
 }
@@ -157,8 +216,6 @@ struct Page {
     segment: u32,
     first_cell: usize,
     cells: usize,
-    /// Entries in it.
-    entries: usize,
 }
 
 impl Page {
@@ -174,6 +231,8 @@ impl Page {
 pub(super) struct Pages {
     /// In the order of their cells.
     pages: Vec<Page>,
+    /// By segment: the entries in it, if it is a page.
+    entries: Box<[u32]>,
     /// The page that is looked at next, whether it is spare.
     next: usize,
 }
@@ -183,14 +242,24 @@ impl Pages {
     pub(super) fn new(index: &Index, segments: &Segments, segment: u32, max_segments: usize) -> Self {
         clear_page(segments, segment);
         let mut pages = Vec::with_capacity(max_segments.min(index.cells.len()));
-        pages.push(Page { segment, first_cell: 0, cells: index.cells.len(), entries: 0 });
+        pages.push(Page { segment, first_cell: 0, cells: index.cells.len() });
         index.cells.iter().for_each(|cell| cell.store(segment, Ordering::Release));
-        Self { pages, next: 0 }
+        Self { pages, entries: vec![0; max_segments].into(), next: 0 }
     }
 
     /// Heap memory.
     pub(super) fn heap_bytes(&self) -> u64 {
-        (self.pages.capacity() * size_of::<Page>()) as u64
+        (self.pages.capacity() * size_of::<Page>() + size_of_val(&*self.entries)) as u64
+    }
+
+    /// The count of entries in the page of this hash.
+    #[inline]
+    fn entries_of(&mut self, index: &Index, hash: u64) -> &mut u32 {
+        &mut self.entries[index.page_of(hash) as usize]
+    }
+
+    fn entries_in(&self, page: usize) -> usize {
+        self.entries[self.pages[page].segment as usize] as usize
     }
 
     /// Pages there are.
@@ -205,14 +274,25 @@ impl Pages {
 
     /// Whether the page of this hash should share with another soon.
     pub(super) fn is_crowded(&self, index: &Index, hash: u64) -> bool {
-        let page = &self.pages[self.page_of(index, hash)];
-        page.entries * 100 >= index.buckets * BUCKET * CROWDED_PERCENT
+        self.entries[index.page_of(hash) as usize] as usize * 100 >= index.buckets * BUCKET * CROWDED_PERCENT
     }
 
     /// Takes the ghost of a key with this hash, if there is one that still counts.
     pub(super) fn take_ghost(&self, index: &Index, segments: &Segments, hash: u64, now: u64) -> bool {
         let mut found = false;
-        for slot in index.slots(segments, hash) {
+        let place = index.place_of(segments, hash);
+        for bucket in [place.bucket(0), place.bucket(1)] {
+            found |= Self::take_ghost_of(bucket, hash, now);
+        }
+        found
+    }
+
+    fn take_ghost_of(bucket: &Bucket, hash: u64, now: u64) -> bool {
+        let mut found = false;
+        let mut its = matches(bucket, |slot| slot.may_have_ghost_of(hash));
+        while its > 0 {
+            let slot = &bucket[its.trailing_zeros() as usize];
+            its &= its - 1;
             let before = load(slot);
             let after = before.map_ghosts(|ghost| {
                 let taken = ghost.is_of(hash);
@@ -229,14 +309,18 @@ impl Pages {
     /// An entry of this hash leaves its slot, and a ghost is left of it.
     pub(super) fn bury(&mut self, index: &Index, segments: &Segments, hash: u64, slot: &AtomicU64, now: u64) {
         let place = index.place_of(segments, hash);
-        let in_first = place.bucket(0).iter().any(|other| std::ptr::eq(other, slot));
+        let in_first = place.bucket(0).as_ptr_range().contains(&std::ptr::from_ref(slot));
+        let beside = place.bucket(usize::from(!in_first));
         let ghost = Ghost::new(hash, now);
-        let beside = place.bucket(usize::from(!in_first)).iter().filter(|slot| load(slot).kind() == Kind::Ghosts);
-        let mut shared = beside.filter_map(|other| {
-            let both = load(other).with_ghost(ghost, |other| is_stale(other, now))?;
-            Some((other, both))
-        });
-        let left = match shared.next() {
+        let mut with_ghosts = matches(beside, |slot| slot.kind() == Kind::Ghosts);
+        let mut shared = None;
+        while with_ghosts > 0 && shared.is_none() {
+            let other = &beside[with_ghosts.trailing_zeros() as usize];
+            with_ghosts &= with_ghosts - 1;
+            let both = load(other).with_ghost(ghost, |other| is_stale(other, now));
+            shared = both.map(|both| (other, both));
+        }
+        let left = match shared {
             Some((other, both)) => {
                 other.store(both.0, Ordering::Relaxed);
                 Slot::EMPTY
@@ -278,17 +362,16 @@ impl Pages {
         let slot = place.room(now).or_else(|| Self::make_room(index, place)).ok_or(Full)?;
         // Release: the entry's bytes were written before; pairs with the reader's Acquire.
         slot.store(entry.0, Ordering::Release);
-        let page = self.page_of(index, hash);
-        self.pages[page].entries += 1;
+        *self.entries_of(index, hash) += 1;
         Ok(())
     }
 
     /// Moves an entry of two full buckets to its other bucket; the slot that it leaves.
     fn make_room<'a>(index: &Index, place: Place<'a>) -> Option<&'a AtomicU64> {
-        let mut slots = place.buckets.into_iter().flat_map(|bucket| (bucket * BUCKET..).take(BUCKET));
-        let (from, to) = slots.find_map(|at| {
-            let from = &place.slots[at];
-            let others = index.place_in(place.slots, at / BUCKET, load(from).hash_top()).bucket(1);
+        let mut slots =
+            place.numbers.into_iter().flat_map(|number| place.buckets[number].iter().map(move |slot| (number, slot)));
+        let (from, to) = slots.find_map(|(number, from)| {
+            let others = index.place_in(place.buckets, number, load(from).hash_top()).bucket(1);
             Some((from, others.iter().find(|slot| !is_entry(load(slot)))?))
         })?;
         index.change(|| to.store(from.swap(0, Ordering::Relaxed), Ordering::Release));
@@ -297,8 +380,7 @@ impl Pages {
 
     /// An entry of this hash has left its slot.
     pub(super) fn forget(&mut self, index: &Index, hash: u64) {
-        let page = self.page_of(index, hash);
-        self.pages[page].entries -= 1;
+        *self.entries_of(index, hash) -= 1;
     }
 
     /// Shares the page of this hash, and a neighbour's if there is one, with a new page in `segment`. Entries for which no bucket has room
@@ -320,8 +402,9 @@ impl Pages {
         }
         let mut lost = Vec::new();
         clear_page(segments, segment);
+        self.entries[segment as usize] = 0;
         index.change(|| {
-            self.pages.insert(first + 1, Page { segment, first_cell: 0, cells: 0, entries: 0 });
+            self.pages.insert(first + 1, Page { segment, first_cell: 0, cells: 0 });
             let shared = first..first + sharing + 1;
             for (place, page) in shared.clone().enumerate() {
                 let (start, end) = (from + cells * place / (sharing + 1), from + cells * (place + 1) / (sharing + 1));
@@ -340,7 +423,7 @@ impl Pages {
         let at = self.next % self.pages.len();
         self.next = at + 1;
         let most = index.buckets * BUCKET * MERGED_PERCENT / 100;
-        let entries: usize = self.neighbourhood(at).map(|page| self.pages[page].entries).sum();
+        let entries: usize = self.neighbourhood(at).map(|page| self.entries_in(page)).sum();
         let cells: usize = self.neighbourhood(at).map(|page| self.pages[page].cells).sum();
         let largest = self.after_merge(at).into_iter().flatten().map(|(_, start, end)| end - start).max()?;
         (entries * largest <= most * cells).then_some(at)
@@ -385,7 +468,7 @@ impl Pages {
                 self.pages[at].first_cell = index.cells.len();
             }
             self.move_out(index, segments, at, now, &mut lost);
-            debug_assert_eq!(self.pages[at].entries, 0);
+            debug_assert_eq!(self.entries_in(at), 0);
         });
         (self.pages.remove(at).segment, lost)
     }
@@ -427,13 +510,14 @@ impl Pages {
             }
             // With the touches that were counted up to now. Release: whoever finds nothing here sees that something changes.
             let word = Slot(slot.swap(0, Ordering::Release));
-            self.pages[page].entries -= 1;
+            let [from, to] = [page, to].map(|page| self.pages[page].segment);
+            self.entries[from as usize] -= 1;
             // SAFETY: as above.
-            let place = index.place_in(unsafe { segments.words(self.pages[to].segment) }, at / BUCKET, word.hash_top());
-            match place.room(now) {
+            let buckets = in_buckets(unsafe { segments.words(to) });
+            match index.place_in(buckets, at / BUCKET, word.hash_top()).room(now) {
                 Some(room) => {
                     room.store(word.0, Ordering::Release);
-                    self.pages[to].entries += 1;
+                    self.entries[to as usize] += 1;
                 }
                 None => lost.push(word),
             }
@@ -468,15 +552,15 @@ impl Pages {
 
     /// Empties every slot.
     pub(super) fn clear(&mut self, segments: &Segments) {
-        for page in &mut self.pages {
+        for page in &self.pages {
             clear_page(segments, page.segment);
-            page.entries = 0;
+            self.entries[page.segment as usize] = 0;
         }
     }
 
     /// Entries by the pages' own count.
     pub(super) fn entries(&self) -> usize {
-        self.pages.iter().map(|page| page.entries).sum()
+        (0..self.pages.len()).map(|page| self.entries_in(page)).sum()
     }
 }
 

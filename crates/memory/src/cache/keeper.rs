@@ -15,8 +15,9 @@ use super::entry::{Header, Placed};
 use super::index::{GHOST_TICKS, Pages};
 use super::policy::{Occupancy, Policy, Queue, Verdict};
 use super::queue::{Ends, offset_of, sequence_modulus};
+use super::readers::{Emptied, Tags};
 use super::segments::Owner;
-use super::slot::{Kind, PLACE_MASK, Slot};
+use super::slot::{Kind, PLACE_MASK, Slot, tag};
 use crate::chunk::CHUNK_BYTES;
 pub use warm::{BroughtBack, Census, Changes, Copied, Copies, Standing};
 
@@ -40,6 +41,16 @@ const LARGE_PART: u64 = 64;
 
 /// A touch of a large entry weighs as much as so many of those it displaces. One would serve hits best and bytes worst.
 const WEIGHT_OF_LARGE: u64 = 4;
+
+/// While no segment is to spare, an entry that enters has others leave for so many parts in four of its bytes: the segment after the one that is
+/// written is free a little before it is needed, and nobody evicts a whole one at once.
+const LEAVE_FOR_FOUR: u64 = 5;
+
+/// So many entries are looked at for one that enters, at most, unless it has no room without them.
+const TURNS_AHEAD: u32 = 16;
+
+/// No entry stands there.
+const NOWHERE: u64 = u64::MAX;
 
 /// So many victims are looked at, to say what all are worth.
 const VICTIMS_LOOKED_AT: u64 = 1024;
@@ -92,8 +103,8 @@ struct Aside {
 
 /// Who may read it.
 enum AsideFor {
-    /// Those of this segment of a queue.
-    Queue { queue: Queue, sequence: u64 },
+    /// Those who looked for its entries, or at them, through these lines when it was given up.
+    Queue { lines: u64, emptied: Emptied },
     /// Those who use the index through these lines since it was given up.
     Index { lines: u64 },
 }
@@ -103,12 +114,18 @@ pub(super) struct Keeper {
     pub(super) owner: Owner,
     pub(super) pages: Pages,
     ends: [Ends; 2],
+    /// By queue: the tags of all entries that stood in the segment in which its old end is.
+    passed: [Tags; 2],
+    /// By queue: the position of the entry that is looked at next, and the hash of its key.
+    ahead: [(u64, u64); 2],
     policy: Box<dyn Policy>,
     measure: Measure,
     /// The largest entry, in parts of 65,536 of the cache.
     largest_part: u64,
     aside: Vec<Aside>,
     was_full: bool,
+    /// Whether each entry that enters makes room for the next.
+    pub(super) evicts_ahead: bool,
     /// The time that ghosts die at: so many times did a part of what ghosts reach back leave the small queue for good.
     tick: u64,
     /// Bytes that left it since the last tick.
@@ -131,11 +148,14 @@ impl Keeper {
             owner,
             pages,
             ends,
+            passed: [Tags::none(), Tags::none()],
+            ahead: [(NOWHERE, 0); 2],
             policy,
             measure,
             largest_part,
             aside: Vec::with_capacity(64),
             was_full: false,
+            evicts_ahead: true,
             tick: 0,
             bytes_since_tick: 0,
             counters: Counters::default(),
@@ -227,7 +247,10 @@ impl Keeper {
             return false;
         }
         let header = arrival.header();
-        let entered = self.fits(shared, header) && self.place(shared, arrival, header, queue, touches);
+        let entered = self.fits(shared, header) && {
+            self.evict_ahead(shared, header);
+            self.place(shared, arrival, header, queue, touches)
+        };
         self.count_arrival(entered)
     }
 
@@ -246,6 +269,7 @@ impl Keeper {
     }
 
     fn enter(&mut self, shared: &Shared, arrival: &Arrival<'_>, header: Header) -> bool {
+        self.evict_ahead(shared, header);
         let returned = self.pages.take_ghost(&shared.index, &shared.segments, arrival.hash, self.tick);
         self.counters.returns += u64::from(returned);
         let worth = !returned || self.is_worth_its_place(shared, header, 1);
@@ -268,9 +292,34 @@ impl Keeper {
         entered
     }
 
+    /// An entry is going to be written, and does its part of the work for the segment that is written next, unless there is one to spare.
+    fn evict_ahead(&mut self, shared: &Shared, header: Header) {
+        if !self.evicts_ahead {
+            return;
+        }
+        let leave = (header.words() * LEAVE_FOR_FOUR / 4).min(1 << shared.segments.words_shift());
+        let wanted = self.words_in_queues().saturating_sub(leave);
+        for _ in 0..TURNS_AHEAD {
+            if self.owner.used() + RESERVE < self.owner.limit()
+                || self.words_in_queues() <= wanted
+                || !self.turn(shared)
+            {
+                return;
+            }
+        }
+    }
+
+    /// Words between the ends of the queues.
+    fn words_in_queues(&self) -> u64 {
+        self.ends.iter().map(|ends| ends.young - ends.old).sum()
+    }
+
     fn write(&mut self, shared: &Shared, queue: Queue, header: Header, arrival: &Arrival<'_>) -> u64 {
         let (segments, ring, owner) = (&shared.segments, shared.ring(queue), &mut self.owner);
         let ends = &mut self.ends[queue as usize];
+        if let Some(position) = ends.write_within(segments, ring, header, arrival.key, arrival.value) {
+            return position;
+        }
         let (position, mut at) = ends.write_head(segments, ring, owner, header, arrival.expires_at, arrival.key);
         for part in arrival.value {
             at = ends.write_value(segments, ring, owner, at, part);
@@ -374,20 +423,21 @@ impl Keeper {
 
     /// The slot of a key's entry, and the entry; expired ones too.
     pub(super) fn find<'a>(&self, shared: &'a Shared, hash: u64, key: &[u8]) -> Option<(&'a AtomicU64, Placed<'a>)> {
-        shared.index.slots(&shared.segments, hash).find_map(|slot| {
+        shared.index.candidates(&shared.segments, hash).find_map(|slot| {
             let word = Slot(slot.load(Ordering::Relaxed));
             let queue = word.entry_for(hash)?;
             let ends = &self.ends[queue as usize];
             let position = ends.old + (word.place().wrapping_sub(ends.old) & PLACE_MASK);
             let placed = ends.entry_at(&shared.segments, shared.ring(queue), position);
-            (placed.key() == key).then_some((slot, placed))
+            placed.is_of(key).then_some((slot, placed))
         })
     }
 
     /// The slot that means the entry at this position, if one does.
     fn slot_of(shared: &Shared, hash: u64, queue: Queue, position: u64) -> Option<&AtomicU64> {
         let meant = Slot::entry(hash, queue, 0, position);
-        shared.index.slots(&shared.segments, hash).find(|slot| Slot(slot.load(Ordering::Relaxed)).is_same_entry(meant))
+        let mut candidates = shared.index.candidates(&shared.segments, hash);
+        candidates.find(|slot| Slot(slot.load(Ordering::Relaxed)).is_same_entry(meant))
     }
 
     /// Looks at the oldest entry of a queue, which stays or leaves; `false` if there is none.
@@ -408,20 +458,40 @@ impl Keeper {
         };
         self.was_full |= !cleans;
         self.turn_oldest(shared, queue, cleans);
+        self.look_ahead(shared, queue);
         true
+    }
+
+    /// Begins to bring near what a look at the next entry of a queue needs.
+    fn look_ahead(&mut self, shared: &Shared, queue: Queue) {
+        let ends = &self.ends[queue as usize];
+        if !ends.is_empty() {
+            let next = ends.entry_at(&shared.segments, shared.ring(queue), ends.old);
+            if !next.header.is_filler() {
+                let hash = shared.hash(next.key());
+                shared.index.prefetch(&shared.segments, hash);
+                self.ahead[queue as usize] = (ends.old, hash);
+                ends.prefetch(&shared.segments, shared.ring(queue), ends.old + next.header.words());
+            }
+        }
     }
 
     fn turn_oldest(&mut self, shared: &Shared, queue: Queue, cleans: bool) {
         let position = self.ends[queue as usize].old;
         let placed = self.ends[queue as usize].entry_at(&shared.segments, shared.ring(queue), position);
         let end = position + placed.header.words();
-        let hash = shared.hash(placed.key());
-        let slot = match placed.header.is_filler() {
-            true => None,
-            false => Self::slot_of(shared, hash, queue, position),
+        if placed.header.is_filler() {
+            self.pass(shared, queue, None, end);
+            return;
+        }
+        let hash = match self.ahead[queue as usize] {
+            (at, hash) if at == position => hash,
+            _ => shared.hash(placed.key()),
         };
+        let tag = Some(tag(hash));
+        let slot = Self::slot_of(shared, hash, queue, position);
         let Some(slot) = slot else {
-            self.pass(shared, queue, end);
+            self.pass(shared, queue, tag, end);
             return;
         };
         let touches = Slot(slot.load(Ordering::Relaxed)).touches();
@@ -429,7 +499,7 @@ impl Keeper {
             Some(kept) => kept,
             None => {
                 self.evict(shared, slot, hash, queue, placed.header);
-                self.pass(shared, queue, end);
+                self.pass(shared, queue, tag, end);
                 return;
             }
         };
@@ -438,7 +508,7 @@ impl Keeper {
         } else {
             self.evict(shared, slot, hash, queue, placed.header);
         }
-        self.pass(shared, queue, end);
+        self.pass(shared, queue, tag, end);
     }
 
     /// Where the entry goes and with how many touches, or `None` if it leaves.
@@ -520,12 +590,31 @@ impl Keeper {
     ) -> bool {
         let wanted = self.ends[target as usize].segments_for(&shared.segments, placed.header);
         let at_once = self.owner.provide_to_move(&shared.segments, wanted);
-        if !at_once && !self.can_move_in_steps(shared, slot, placed, position) {
+        if !at_once && !self.can_move_in_steps(shared, slot, hash, placed, position) {
             return false;
         }
+        let ring = shared.ring(target);
+        self.ends(placed.queue).uncount(placed.header);
+        let whole = placed.whole().and_then(|bytes| self.ends(target).copy_within(&shared.segments, ring, bytes));
+        let moved_to = whole.unwrap_or_else(|| self.copy_in_pieces(shared, placed, position, target, at_once));
+        self.ends(target).count(placed.header);
+        // Release: the copy was written before; pairs with the reader's Acquire.
+        slot.store(Slot::entry(hash, target, touches, moved_to).0, Ordering::Release);
+        true
+    }
+
+    /// Copies an entry, segment by segment, to the young end of `target`; gives each segment up before the next is needed, unless all are there `at_once`.
+    /// Returns where the copy begins.
+    fn copy_in_pieces(
+        &mut self,
+        shared: &Shared,
+        placed: &Placed<'_>,
+        position: u64,
+        target: Queue,
+        at_once: bool,
+    ) -> u64 {
         let (segments, ring) = (&shared.segments, shared.ring(target));
         let (header, expires_at) = (placed.header, placed.expires_at());
-        self.ends(placed.queue).uncount(header);
         let ends = &mut self.ends[target as usize];
         let (moved_to, mut at) = ends.write_head(segments, ring, &mut self.owner, header, expires_at, placed.key());
         let mut pieces = placed.pieces();
@@ -538,20 +627,23 @@ impl Keeper {
             // The next piece is looked up before its predecessor is given up.
             piece = pieces.next();
             if !at_once && piece.is_some() {
-                self.pass(shared, placed.queue, read_to / 8);
+                self.pass_unread(shared, placed.queue, read_to / 8);
             }
         }
-        let ends = self.ends(target);
-        ends.end_entry(at);
-        ends.count(header);
-        // Release: the copy was written before; pairs with the reader's Acquire.
-        slot.store(Slot::entry(hash, target, touches, moved_to).0, Ordering::Release);
-        true
+        self.ends(target).end_entry(at);
+        moved_to
     }
 
-    /// Whether a long entry can be moved segment by segment, each given up before the next is needed: nobody may read it, and from here on
-    /// nobody does, since the index means it no more.
-    fn can_move_in_steps(&mut self, shared: &Shared, slot: &AtomicU64, placed: &Placed<'_>, position: u64) -> bool {
+    /// Whether a long entry can be moved segment by segment, each given up before the next is needed: nobody may read it or what stood before it in
+    /// its first segment, and from here on nobody does, since the index means it no more.
+    fn can_move_in_steps(
+        &mut self,
+        shared: &Shared,
+        slot: &AtomicU64,
+        hash: u64,
+        placed: &Placed<'_>,
+        position: u64,
+    ) -> bool {
         let count = placed.segment_count();
         if count < 2 || !self.owner.provide_to_move(&shared.segments, RESERVE) {
             return false;
@@ -559,36 +651,69 @@ impl Keeper {
         let modulus = sequence_modulus(&shared.segments);
         let first = (position & PLACE_MASK) >> shared.segments.words_shift();
         let before = slot.swap(Slot::EMPTY.0, Ordering::AcqRel);
-        let is_read =
-            (0..count).any(|step| shared.readers.is_read(placed.queue, (first + step) & (modulus - 1), modulus));
+        let passed = &mut self.passed[placed.queue as usize];
+        passed.add(tag(hash));
+        let is_read = (0..count).any(|step| {
+            let emptied = Emptied { queue: placed.queue, sequence: (first + step) & (modulus - 1), modulus };
+            shared.readers.reading(emptied, passed) > 0
+        });
         if is_read {
             slot.store(before, Ordering::Release);
         }
         !is_read
     }
 
-    /// Moves a queue's old end; the segments it leaves are free, or wait aside for who reads them.
-    fn pass(&mut self, shared: &Shared, queue: Queue, to: u64) {
+    /// Moves a queue's old end over what stands there: an entry with this tag, or none; the segments it leaves are free, or wait aside for who reads
+    /// them.
+    fn pass(&mut self, shared: &Shared, queue: Queue, tag: Option<u64>, to: u64) {
         let modulus = sequence_modulus(&shared.segments);
-        let (owner, aside) = (&mut self.owner, &mut self.aside);
+        let (owner, aside, passed) = (&mut self.owner, &mut self.aside, &mut self.passed[queue as usize]);
+        tag.into_iter().for_each(|tag| passed.add(tag));
+        let mut leaves = false;
         self.ends[queue as usize].pass(&shared.segments, shared.ring(queue), to, |sequence, segment| {
-            if shared.readers.is_read(queue, sequence, modulus) {
-                aside.push(Aside { segment, readers: AsideFor::Queue { queue, sequence } });
-            } else {
-                owner.give_back(&shared.segments, segment);
+            leaves = true;
+            let emptied = Emptied { queue, sequence, modulus };
+            match shared.readers.reading(emptied, passed) {
+                0 => owner.give_back(&shared.segments, segment),
+                lines => aside.push(Aside { segment, readers: AsideFor::Queue { lines, emptied } }),
             }
         });
+        if leaves {
+            passed.clear();
+            // It may reach into the segment that comes next.
+            tag.into_iter().for_each(|tag| passed.add(tag));
+        }
+    }
+
+    /// Moves a queue's old end over entry after entry, of which none is in the index, so that a reader who still looks for one of them holds back
+    /// no more than that one.
+    fn pass_each(&mut self, shared: &Shared, queue: Queue) {
+        while !self.ends[queue as usize].is_empty() {
+            let position = self.ends[queue as usize].old;
+            let placed = self.ends[queue as usize].entry_at(&shared.segments, shared.ring(queue), position);
+            let tag = (!placed.header.is_filler()).then(|| tag(shared.hash(placed.key())));
+            self.pass(shared, queue, tag, position + placed.header.words());
+        }
+    }
+
+    /// As [`Keeper::pass`], where nobody reads what is left.
+    fn pass_unread(&mut self, shared: &Shared, queue: Queue, to: u64) {
+        let owner = &mut self.owner;
+        let give_back = |_, segment| owner.give_back(&shared.segments, segment);
+        self.ends[queue as usize].pass(&shared.segments, shared.ring(queue), to, give_back);
     }
 
     fn take_back_what_is_read_no_more(&mut self, shared: &Shared) {
         if self.aside.is_empty() {
             return;
         }
-        let modulus = sequence_modulus(&shared.segments);
         let owner = &mut self.owner;
         self.aside.retain_mut(|aside| {
             let is_read = match &mut aside.readers {
-                AsideFor::Queue { queue, sequence } => shared.readers.is_read(*queue, *sequence, modulus),
+                AsideFor::Queue { lines, emptied } => {
+                    *lines = shared.readers.still_reading(*lines, *emptied);
+                    *lines > 0
+                }
                 AsideFor::Index { lines } => {
                     *lines = shared.readers.still_in_index(*lines);
                     *lines > 0
@@ -651,7 +776,11 @@ impl Keeper {
             let ends = self.ends(queue);
             (ends.live_bytes, ends.value_bytes) = (0, 0);
             let young = ends.young;
-            self.pass(shared, queue, young);
+            match shared.readers.in_index() {
+                // Who looks for something from here on finds nothing.
+                0 => self.pass(shared, queue, None, young),
+                _ => self.pass_each(shared, queue),
+            }
         }
         self.counters.entries = 0;
     }

@@ -105,6 +105,43 @@ impl Ends {
         (header.bytes() as usize).saturating_sub(room).div_ceil(segments.bytes())
     }
 
+    /// Writes an entry that does not expire into what is left of the segment at the young end; its position, or `None` if that is not enough.
+    #[allow(unsafe_code, reason = "writes at the young end")]
+    pub(super) fn write_within(
+        &mut self,
+        segments: &Segments,
+        ring: &Ring,
+        header: Header,
+        key: &[u8],
+        value: &[&[u8]],
+    ) -> Option<u64> {
+        if header.expires || header.bytes() as usize > self.room(segments) {
+            return None;
+        }
+        let (position, segment) = (self.young, ring.get(sequence_of(segments, self.young)));
+        let mut at = offset_of(segments, position);
+        for bytes in [&header.encode()[..], key].iter().chain(value) {
+            // SAFETY: as in `put`.
+            unsafe { segments.write(segment, at, bytes) }
+            at += bytes.len();
+        }
+        self.young += header.words();
+        Some(position)
+    }
+
+    /// Copies an entry, as it stands in a segment, into what is left of the one at the young end; its position, or `None` if that is not enough.
+    #[allow(unsafe_code, reason = "writes at the young end")]
+    pub(super) fn copy_within(&mut self, segments: &Segments, ring: &Ring, entry: &[u8]) -> Option<u64> {
+        if entry.len() > self.room(segments) {
+            return None;
+        }
+        let (position, segment) = (self.young, ring.get(sequence_of(segments, self.young)));
+        // SAFETY: as in `put`.
+        unsafe { segments.write(segment, offset_of(segments, position), entry) }
+        self.young += (entry.len() / 8) as u64;
+        Some(position)
+    }
+
     /// Writes what comes before the value. Returns the position of the entry, and where the value begins, as `write_value` wants it.
     pub(super) fn write_head(
         &mut self,
@@ -192,6 +229,13 @@ impl Ends {
         let segment = ring.get(sequence_of(segments, position));
         // SAFETY: between the ends nothing is written, and they move under the lock only, which the holder of `&self` has.
         unsafe { Placed::at(segments, self.queue, segment, offset_of(segments, position)) }
+    }
+
+    /// Begins to bring near what stands at a position, if that is between the ends.
+    pub(super) fn prefetch(&self, segments: &Segments, ring: &Ring, position: u64) {
+        if position < self.young {
+            segments.prefetch(ring.get(sequence_of(segments, position)), offset_of(segments, position));
+        }
     }
 
     /// Moves the old end to `to`; calls `emptied` with the number and the segment of each that it leaves.

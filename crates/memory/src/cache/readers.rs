@@ -1,13 +1,14 @@
 //! Who is reading what, so that nobody writes over it.
 //!
-//! A reader claims one of a few lines, which says at first that it uses the index, and then which segments of which queue it reads.
-//! Whoever empties a segment, or gives a page of the index up, looks through the lines before it is written again.
+//! A reader claims one of a few lines, which says at first that it uses the index and for which tag, and then which segments of which queue it
+//! reads. Whoever empties a segment, or gives a page of the index up, looks through the lines before it is written again.
 //!
 //! Laws:
-//! 1. A reader writes its line and then looks whether the index still means the entry; an evictor takes the entry out of the index and
-//!    then looks at the lines. In the one order of those four steps one of the two sees the other.
+//! 1. A reader writes its line and then looks in the index; an evictor takes the entry out of the index and then looks at the lines. In the one order
+//!    of those four steps one of the two sees the other. That is the only one that a reader waits for: what its line says later says less.
 //! 2. So with a page: a reader writes that it uses the index and then looks which page it is; who gives one up changes that first.
-//! 3. A line that says that the index is used holds no segment of a queue: who is stopped between two instructions there holds up nobody but the index.
+//! 3. A line that says that the index is used holds the segments in which an entry with its tag stood ([`Tags`]), and no others: who is stopped
+//!    between two instructions there holds up the index and next to nothing else.
 
 #[cfg(loom)]
 use loom::sync::atomic::fence;
@@ -23,7 +24,7 @@ const LINES: usize = 64;
 #[cfg(loom)]
 const LINES: usize = 2;
 
-/// In a line: it is claimed; of the main queue; the index is in use.
+/// In a line: it is claimed; of the main queue; the index is in use, and what follows is a tag and not a span.
 const CLAIMED: u64 = 1 << 63;
 const MAIN: u64 = 1 << 62;
 const IN_INDEX: u64 = 1 << 61;
@@ -47,11 +48,60 @@ impl Span {
     fn of_word(word: u64) -> Option<Self> {
         let queue = if word & MAIN > 0 { Queue::Main } else { Queue::Small };
         let first = word >> COUNT_BITS & ((1 << SEQUENCE_BITS) - 1);
-        (word > 0).then_some(Self { queue, first, count: word & ((1 << COUNT_BITS) - 1) })
+        let is_span = word & (CLAIMED | IN_INDEX) == CLAIMED;
+        is_span.then_some(Self { queue, first, count: word & ((1 << COUNT_BITS) - 1) })
     }
 
-    fn holds(self, queue: Queue, sequence: u64, modulus: u64) -> bool {
-        self.queue == queue && (sequence.wrapping_sub(self.first) & (modulus - 1)) < self.count
+    fn holds(self, emptied: Emptied) -> bool {
+        self.queue == emptied.queue && (emptied.sequence.wrapping_sub(self.first) & (emptied.modulus - 1)) < self.count
+    }
+}
+
+/// A segment that its queue gives up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Emptied {
+    pub(super) queue: Queue,
+    pub(super) sequence: u64,
+    /// Sequence numbers are modulo this.
+    pub(super) modulus: u64,
+}
+
+/// The tags of the entries that stood in a segment, and now and then of one that did not: a filter (Bloom, CACM 1970). Of a thousand entries
+/// one other tag in 500 seems to be there, too.
+pub(super) struct Tags {
+    bits: [u64; Self::WORDS],
+}
+
+impl Tags {
+    const WORDS: usize = 256;
+    /// Bits for each tag.
+    const BITS: u32 = 4;
+
+    pub(super) fn none() -> Self {
+        Self { bits: [0; Self::WORDS] }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.bits = [0; Self::WORDS];
+    }
+
+    /// Words and bits of a tag.
+    #[inline]
+    fn places(tag: u64) -> impl Iterator<Item = (usize, u64)> {
+        let mixed = tag.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (1..=Self::BITS).map(move |part| {
+            let place = mixed >> (64 - 14 * part);
+            ((place >> 6) as usize % Self::WORDS, 1 << (place & 63))
+        })
+    }
+
+    #[inline]
+    pub(super) fn add(&mut self, tag: u64) {
+        Self::places(tag).for_each(|(word, bit)| self.bits[word] |= bit);
+    }
+
+    fn may_have(&self, tag: u64) -> bool {
+        Self::places(tag).all(|(word, bit)| self.bits[word] & bit > 0)
     }
 }
 
@@ -79,14 +129,15 @@ impl Readers {
         Self { lines: (0..LINES).map(|_| line()).collect() }
     }
 
-    /// Claims a line, which says that the index is used; `None` if all are taken, be it by this very thread. `hint` is the same each time for a thread
-    /// and another for each.
+    /// Claims a line, which says that the index is used for entries with this tag; `None` if all are taken, be it by this very thread. `hint` is the
+    /// same each time for a thread and another for each.
     #[inline]
-    pub(super) fn begin(&self, hint: usize) -> Option<Reading<'_>> {
+    pub(super) fn begin(&self, hint: usize, tag: u64) -> Option<Reading<'_>> {
         for step in 0..LINES {
             let line = &self.lines[hint.wrapping_add(step) % LINES];
             // SeqCst: the first of the reader's two steps.
-            let claimed = line.reading.compare_exchange(0, CLAIMED | IN_INDEX, Ordering::SeqCst, Ordering::Relaxed);
+            let claimed =
+                line.reading.compare_exchange(0, CLAIMED | IN_INDEX | tag, Ordering::SeqCst, Ordering::Relaxed);
             if claimed.is_ok() {
                 order();
                 return Some(Reading { line });
@@ -95,18 +146,26 @@ impl Readers {
         None
     }
 
-    /// Whether somebody may be reading this segment, which the index means no more.
-    pub(super) fn is_read(&self, queue: Queue, sequence: u64, modulus: u64) -> bool {
+    /// The lines, a bit each, whose readers may be reading this segment, which the index means no more. `tags` are those of all entries that stood in
+    /// it, and it is not written before [`Readers::still_reading`] of these lines is 0.
+    pub(super) fn reading(&self, emptied: Emptied, tags: &Tags) -> u64 {
         // Between the evictor's two steps: the index, then the lines.
         fence(Ordering::SeqCst);
-        self.lines.iter().any(|line| {
-            // SeqCst: the second of the evictor's two steps; pairs with `begin`.
-            let span = Span::of_word(line.reading.load(Ordering::SeqCst));
-            span.is_some_and(|span| span.holds(queue, sequence, modulus))
+        self.lines_that(u64::MAX, |word| match Span::of_word(word) {
+            Some(span) => span.holds(emptied),
+            None => word & IN_INDEX > 0 && tags.may_have(word & !(CLAIMED | IN_INDEX)),
         })
     }
 
-    /// The lines, a bit each, whose readers may look at a page that was just given up: its cells lead elsewhere.
+    /// Which of these lines, that [`Readers::reading`] returned, may read it still.
+    pub(super) fn still_reading(&self, lines: u64, emptied: Emptied) -> u64 {
+        self.lines_that(lines, |word| match Span::of_word(word) {
+            Some(span) => span.holds(emptied),
+            None => word & IN_INDEX > 0,
+        })
+    }
+
+    /// The lines whose readers may look at a page that was just given up: its cells lead elsewhere.
     pub(super) fn in_index(&self) -> u64 {
         // Between the two steps of who gives it up: the cells, then the lines.
         fence(Ordering::SeqCst);
@@ -115,9 +174,13 @@ impl Readers {
 
     /// Which of these lines use the index, still or again.
     pub(super) fn still_in_index(&self, lines: u64) -> u64 {
-        let uses = |line: &Line| line.reading.load(Ordering::SeqCst) & IN_INDEX > 0;
-        let used = self.lines.iter().enumerate().filter(|(at, line)| lines >> at & 1 == 1 && uses(line));
-        used.fold(0, |used, (at, _)| used | 1 << at)
+        self.lines_that(lines, |word| word & IN_INDEX > 0)
+    }
+
+    fn lines_that(&self, lines: u64, mut is_so: impl FnMut(u64) -> bool) -> u64 {
+        let asked = self.lines.iter().enumerate().filter(|(at, _)| lines >> at & 1 == 1);
+        // SeqCst: the second of the evictor's two steps; pairs with `begin`. Also an Acquire: who left has read all.
+        asked.fold(0, |said, (at, line)| said | u64::from(is_so(line.reading.load(Ordering::SeqCst))) << at)
     }
 
     /// Look-ups that found something, and that did not.
@@ -128,18 +191,10 @@ impl Readers {
 }
 
 impl Reading<'_> {
-    /// Says what is going to be read, and goes on using the index: which is to be asked again afterwards, whether it still means that.
-    #[inline]
-    pub(super) fn hold(&self, span: Span) {
-        // SeqCst: as in `begin`.
-        self.line.reading.swap(span.word() | IN_INDEX, Ordering::SeqCst);
-        order();
-    }
-
-    /// The index is used no more; `span` is what was said last.
+    /// The index is used no more, and this is what is read from here on: a part of what was held up to now.
     #[inline]
     pub(super) fn leave_index(&self, span: Span) {
-        // Release: the index was read before; pairs with the loads in `is_read` and `still_in_index`.
+        // Release: the index was read before; pairs with the loads in `lines_that`.
         self.line.reading.store(span.word(), Ordering::Release);
     }
 
@@ -159,7 +214,7 @@ impl Reading<'_> {
 impl Drop for Reading<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Release: what was read was read before; pairs with the load in `is_read`.
+        // Release: what was read was read before; pairs with the load in `lines_that`.
         self.line.reading.store(0, Ordering::Release);
     }
 }
@@ -179,7 +234,8 @@ mod loom_tests {
 
     use super::*;
 
-    const MODULUS: u64 = 8;
+    const EMPTIED: Emptied = Emptied { queue: Queue::Main, sequence: 3, modulus: 8 };
+    const TAG: u64 = 77;
 
     /// One segment, and the slot of the index that means the entry in it: 0 or the number that its bytes are. The slot stands in a page, and a cell
     /// leads there: 1, or 0 where the page was given up.
@@ -188,7 +244,11 @@ mod loom_tests {
         cell: AtomicU64,
         page: UnsafeCell<u64>,
         slot: AtomicU64,
+        /// Leads to the segment: 0, or 1 once a later one of the queue has its place in the ring.
+        ring: AtomicU64,
         bytes: UnsafeCell<u64>,
+        /// Of the later one, that is written while readers look for what the slot meant.
+        later: UnsafeCell<u64>,
     }
 
     impl Model {
@@ -198,7 +258,9 @@ mod loom_tests {
                 cell: AtomicU64::new(1),
                 page: UnsafeCell::new(0),
                 slot: AtomicU64::new(0),
+                ring: AtomicU64::new(0),
                 bytes: UnsafeCell::new(0),
+                later: UnsafeCell::new(0),
             };
             model.enter(number);
             Arc::new(model)
@@ -209,13 +271,25 @@ mod loom_tests {
             #[allow(unsafe_code, reason = "loom's cell wants it")]
             // SAFETY (of the model): loom reports a race if there is one.
             self.bytes.with_mut(|bytes| unsafe { *bytes = number });
+            self.ring.store(0, Ordering::Release);
             self.slot.store(number, Ordering::Release);
         }
 
         /// Takes the entry out of the index, and says whether its segment may be written.
         fn evict(&self) -> bool {
             self.slot.store(0, Ordering::Release);
-            !self.readers.is_read(Queue::Main, 3, MODULUS)
+            self.ring.store(1, Ordering::Release);
+            #[allow(unsafe_code, reason = "loom's cell wants it")]
+            // SAFETY (of the model): loom reports a race if there is one.
+            self.later.with_mut(|bytes| unsafe { *bytes = 3 });
+            let mut tags = Tags::none();
+            tags.add(TAG);
+            let mut lines = self.readers.reading(EMPTIED, &tags);
+            if lines > 0 {
+                thread::yield_now();
+                lines = self.readers.still_reading(lines, EMPTIED);
+            }
+            lines == 0
         }
 
         /// Gives the page of the index up, and writes over it if nobody looks at it.
@@ -235,7 +309,7 @@ mod loom_tests {
 
         /// Looks for the entry with this number; whether it was there.
         fn read(&self, hint: usize, number: u64) -> bool {
-            let reading = self.readers.begin(hint).expect("there are two lines");
+            let reading = self.readers.begin(hint, TAG).expect("there are two lines");
             if self.cell.load(Ordering::SeqCst) == 0 {
                 return false;
             }
@@ -243,18 +317,17 @@ mod loom_tests {
             // SAFETY (of the model): loom reports a race if there is one.
             let written_over = self.page.with(|page| unsafe { *page });
             assert_eq!(written_over, 0);
-            if self.slot.load(Ordering::Acquire) != number {
-                return false;
-            }
-            let span = Span { queue: Queue::Main, first: 3, count: 1 };
-            reading.hold(span);
             if self.slot.load(Ordering::SeqCst) != number {
                 return false;
             }
-            reading.leave_index(span);
+            let segment = if self.ring.load(Ordering::Acquire) == 0 { &self.bytes } else { &self.later };
+            if self.slot.load(Ordering::Acquire) != number {
+                return false;
+            }
+            reading.leave_index(Span { queue: Queue::Main, first: 3, count: 1 });
             #[allow(unsafe_code, reason = "loom's cell wants it")]
             // SAFETY (of the model): loom reports a race if there is one.
-            let found = self.bytes.with(|bytes| unsafe { *bytes });
+            let found = segment.with(|bytes| unsafe { *bytes });
             assert_eq!(found, number);
             true
         }
@@ -274,7 +347,9 @@ mod loom_tests {
             }
             let (_, second) = reader.join().unwrap();
             assert!(free || !second);
-            assert!(!model.readers.is_read(Queue::Main, 3, MODULUS), "every line is free again");
+            let mut tags = Tags::none();
+            tags.add(TAG);
+            assert_eq!(model.readers.reading(EMPTIED, &tags), 0, "every line is free again");
         });
     }
 
@@ -316,12 +391,44 @@ mod loom_tests {
 mod tests {
     use super::*;
 
+    fn emptied(queue: Queue, sequence: u64) -> Emptied {
+        Emptied { queue, sequence, modulus: 8 }
+    }
+
     #[test]
     fn a_span_holds_its_segments_also_where_their_numbers_begin_again() {
         let span = Span { queue: Queue::Small, first: 6, count: 3 };
         assert_eq!(Span::of_word(span.word()), Some(span));
-        let held: Vec<_> = (0..8).filter(|sequence| span.holds(Queue::Small, *sequence, 8)).collect();
+        let held: Vec<_> = (0..8).filter(|sequence| span.holds(emptied(Queue::Small, *sequence))).collect();
         assert_eq!(held, [0, 6, 7]);
-        assert!(!span.holds(Queue::Main, 6, 8));
+        assert!(!span.holds(emptied(Queue::Main, 6)));
+    }
+
+    #[test]
+    fn tags_that_were_added_are_there_and_few_others_seem_to_be() {
+        let mut tags = Tags::none();
+        (0..1000).for_each(|tag| tags.add(tag * 16_001 % (1 << 24)));
+        assert!((0..1000).all(|tag| tags.may_have(tag * 16_001 % (1 << 24))));
+        let others = (0..100_000).filter(|tag| tags.may_have(tag * 7 + 3)).count();
+        assert!(others < 600, "{others} of 100,000");
+        tags.clear();
+        assert!(!(0..1000).any(|tag| tags.may_have(tag * 16_001 % (1 << 24))));
+    }
+
+    #[test]
+    fn who_searches_the_index_holds_segments_with_the_tag_and_who_has_found_holds_those_of_the_entry() {
+        let readers = Readers::new();
+        let mut tags = Tags::none();
+        tags.add(0xff_ffff);
+        let reading = readers.begin(2, 0xff_ffff).unwrap();
+        let segment = emptied(Queue::Main, 5);
+        assert_eq!((readers.reading(segment, &tags), readers.in_index()), (4, 4));
+        assert_eq!(readers.reading(segment, &Tags::none()), 0);
+        reading.leave_index(Span { queue: Queue::Main, first: 5, count: 1 });
+        assert_eq!((readers.reading(segment, &Tags::none()), readers.in_index()), (4, 0));
+        assert_eq!(readers.reading(emptied(Queue::Main, 6), &tags), 0);
+        assert_eq!(readers.still_reading(4, segment), 4);
+        drop(reading);
+        assert_eq!((readers.still_reading(4, segment), readers.reading(segment, &tags)), (0, 0));
     }
 }

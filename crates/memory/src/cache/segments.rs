@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::budget::{Budget, Kind};
 use crate::chunk::{CHUNK_BYTES, Chunk};
+use crate::prefetch::prefetch_address;
 
 /// Segments in the largest cache that has small ones: beyond that they grow with it, up to a chunk.
 const SEGMENTS_AIMED_AT: u64 = 256;
@@ -87,6 +88,12 @@ impl Segments {
         debug_assert!(offset + len <= self.bytes());
         // SAFETY: inside a chunk that the cache holds; initialised like all of the arena; unwritten meanwhile, as the caller says.
         unsafe { std::slice::from_raw_parts(self.address(segment).add(offset), len) }
+    }
+
+    /// Begins to bring near what stands in a segment.
+    #[inline]
+    pub(super) fn prefetch(&self, segment: u32, offset: usize) {
+        prefetch_address(self.address(segment).wrapping_add(offset));
     }
 
     /// Writes into a segment.

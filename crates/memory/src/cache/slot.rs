@@ -57,16 +57,19 @@ impl Ghost {
         Self((hash >> (64 - TAG_BITS) << TICK_BITS | tick & TICK_MASK) as u32)
     }
 
+    #[inline]
     pub(super) fn is_none(self) -> bool {
         self == Self::NONE
     }
 
     /// Whether it may be that of a key with this hash.
+    #[inline]
     pub(super) fn is_of(self, hash: u64) -> bool {
         !self.is_none() && u64::from(self.0 >> TICK_BITS) == hash >> (64 - TAG_BITS)
     }
 
     /// Ticks since its death, modulo 128.
+    #[inline]
     pub(super) fn age(self, now: u64) -> u64 {
         now.wrapping_sub(u64::from(self.0)) & TICK_MASK
     }
@@ -96,11 +99,26 @@ impl Slot {
     }
 
     /// Its ghosts, if it has any.
+    #[inline]
     pub(super) fn ghosts(self) -> [Ghost; 2] {
         match self.kind() {
             Kind::Ghosts => [self.0 >> GHOST_BITS, self.0].map(|bits| Ghost((bits & ((1 << GHOST_BITS) - 1)) as u32)),
             _ => [Ghost::NONE; 2],
         }
+    }
+
+    /// Whether one of its ghosts may be that of a key with this hash.
+    #[inline]
+    pub(super) fn may_have_ghost_of(self, hash: u64) -> bool {
+        let is_of = |bits: u64| (bits >> TICK_BITS ^ tag(hash)) & (TAG_MASK >> PLACE_BITS) == 0;
+        (self.0 >> KIND_SHIFT == 1) & (is_of(self.0 >> GHOST_BITS) | is_of(self.0))
+    }
+
+    /// Ticks since its younger ghost died; of one that has none, more than any.
+    #[inline]
+    pub(super) fn age(self, now: u64) -> u64 {
+        let ghosts = self.ghosts().into_iter().filter(|ghost| !ghost.is_none());
+        ghosts.map(|ghost| ghost.age(now)).min().unwrap_or(u64::MAX)
     }
 
     /// With those of its ghosts that `keep` says; entries stay as they are.
@@ -122,6 +140,7 @@ impl Slot {
         }
     }
 
+    #[inline]
     pub(super) fn kind(self) -> Kind {
         match self.0 >> KIND_SHIFT {
             0 => Kind::Empty,
@@ -131,14 +150,20 @@ impl Slot {
         }
     }
 
+    /// Whether it is an entry whose key may be the one with this hash.
+    #[inline]
+    pub(super) fn may_be_entry_of(self, hash: u64) -> bool {
+        // Of both queues the kind has its upper bit: one comparison says all.
+        (self.0 ^ (IS_ENTRY | tag_of(hash))) & (IS_ENTRY | TAG_MASK) == 0
+    }
+
     /// The queue that the entry stands in, if it is one and its key may be the one with this hash.
     #[inline]
     pub(super) fn entry_for(self, hash: u64) -> Option<Queue> {
-        // Of both queues the kind has its upper bit: one comparison says all.
-        let is_it = (self.0 ^ (IS_ENTRY | tag_of(hash))) & (IS_ENTRY | TAG_MASK) == 0;
-        is_it.then_some(if self.0 & IS_MAIN > 0 { Queue::Main } else { Queue::Small })
+        self.may_be_entry_of(hash).then_some(if self.0 & IS_MAIN > 0 { Queue::Main } else { Queue::Small })
     }
 
+    #[inline]
     pub(super) fn touches(self) -> u8 {
         (self.0 / TOUCH) as u8 & MAX_TOUCHES
     }
@@ -167,8 +192,15 @@ impl Slot {
     }
 }
 
+/// What a slot keeps of a hash: its topmost bits.
+#[inline]
+pub(super) fn tag(hash: u64) -> u64 {
+    hash >> (64 - TAG_BITS)
+}
+
+#[inline]
 fn tag_of(hash: u64) -> u64 {
-    hash >> (64 - TAG_BITS) << PLACE_BITS
+    tag(hash) << PLACE_BITS
 }
 
 #[cfg(test)]
@@ -193,11 +225,17 @@ mod tests {
         let hash = 0xfedc_ba98_7654_3210;
         let [one, other] = [Ghost::new(hash, 120), Ghost::new(!hash, 5 + (1 << 40))];
         assert!(one.is_of(hash) && !one.is_of(!hash) && !Ghost::NONE.is_of(0));
+        assert!(!Slot::EMPTY.may_have_ghost_of(0) && !Slot::entry(hash, Queue::Small, 1, 2).may_have_ghost_of(hash));
         assert_eq!((one.age(130), other.age(7)), (10, 2));
         assert_eq!(one.hash_top(), 0xfedc_ba00_0000_0000);
         let single = Slot::EMPTY.with_ghost(one, Ghost::is_none).unwrap();
         let both = single.with_ghost(other, Ghost::is_none).unwrap();
         assert_eq!((both.kind(), both.ghosts()), (Kind::Ghosts, [one, other]));
+        assert!(
+            both.may_have_ghost_of(hash) && both.may_have_ghost_of(!hash) && !both.may_have_ghost_of(hash ^ 1 << 63)
+        );
+        assert!(single.may_have_ghost_of(hash) && !single.may_have_ghost_of(!hash));
+        assert_eq!((both.age(130), Slot::EMPTY.age(7)), (10, u64::MAX));
         assert_eq!(both.with_ghost(one, Ghost::is_none), None);
         assert_eq!(both.with_ghost(one, |ghost| ghost == other).unwrap().ghosts(), [one, one]);
         assert_eq!(both.map_ghosts(|ghost| ghost == other).ghosts(), [Ghost::NONE, other]);

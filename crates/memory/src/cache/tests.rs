@@ -10,7 +10,7 @@ use std::time::Duration;
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::random::Random;
 
-use super::{Cache, CacheOptions, Counting, Eviction, MIN_CACHE_BYTES};
+use super::{Cache, CacheOptions, Counting, Eviction, MIN_CACHE_BYTES, slot};
 use crate::budget::{Backing, Budget, Kind};
 use crate::chunk::CHUNK_BYTES;
 
@@ -647,6 +647,46 @@ fn a_reader_that_stalls_holds_back_its_own_segments_only() {
     });
     assert_eq!(seen, Some(value_of(1, 1, 10_000)));
     cache.check();
+}
+
+#[test]
+fn a_reader_that_stalls_while_it_searches_holds_back_next_to_nothing() {
+    for bytes in [128 << 10, 4 << 20] {
+        let cache = cache_of(bytes);
+        let shared = &cache.inner.shared;
+        cache.insert(b"searched", &value_of(1, 1, 10_000));
+        let searching = shared.readers.begin(3, slot::tag(shared.hash(b"searched"))).unwrap();
+        let churn = |keys: std::ops::Range<u64>| {
+            keys.for_each(|key| assert!(cache.insert(&key.to_le_bytes(), &[1; 200])));
+            cache.stats().entries
+        };
+        let kept = churn(0..60_000);
+        assert_eq!(cache.get(b"searched"), None, "it was evicted");
+        // What it looked for lies where it lay, as long as it might look there.
+        cache.check();
+        drop(searching);
+        let then = churn(60_000..120_000);
+        assert!(kept * 100 >= then * 85, "{kept} of {then} entries in {bytes} bytes");
+        cache.clear();
+        cache.check();
+    }
+}
+
+#[test]
+fn what_a_stalled_searcher_looks_for_is_not_written_over_when_all_is_dropped() {
+    let cache = cache_of(4 << 20);
+    let shared = &cache.inner.shared;
+    (0..10_000u64).for_each(|key| assert!(cache.insert(&key.to_le_bytes(), &[1; 200])));
+    let searching = shared.readers.begin(3, slot::tag(shared.hash(&7u64.to_le_bytes()))).unwrap();
+    let before = cache.stats().memory_bytes;
+    cache.clear();
+    cache.check();
+    let held = cache.stats();
+    drop(searching);
+    cache.check();
+    let after = cache.stats();
+    assert!(held.memory_bytes > after.memory_bytes, "nothing was held: {held:?}");
+    assert!((held.memory_bytes - after.memory_bytes) * 4 < before, "{held:?}, {before} before, {after:?}");
 }
 
 #[test]
