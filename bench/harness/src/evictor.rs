@@ -4,7 +4,13 @@
 //! of the operations are reads, half are buffered commits of one put, over keys by Zipf's law. First in a closed loop, as fast as it
 //! goes; then in an open one at a part of the rate that the store without an evictor reached: each operation is due at its time, and its
 //! latency counts from then, so that whoever is late is not forgiven what waited behind him.
+//!
+//! Each turn begins with a flushed and compacted store, so that none pays for what an earlier one left. With `--causes` it is told what slow
+//! operations waited for ([`causes`]).
 
+mod causes;
+
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -15,6 +21,7 @@ use plimsoll_memory::page::PAGE_BYTES;
 
 use crate::appender::new_histogram;
 use crate::cpu_quiet;
+use crate::evictor::causes::{Causes, Watch};
 use crate::payload;
 use crate::quiet;
 use crate::results::Results;
@@ -51,6 +58,9 @@ pub(crate) struct EvictorBench {
     /// Percent of the closed loop's rate at which operations come in the open one
     #[arg(long, default_value_t = 70, value_parser = clap::value_parser!(u64).range(1..=100))]
     load: u64,
+    /// Tell what operations above a millisecond waited for (looking costs time of its own: not for comparing latencies)
+    #[arg(long)]
+    causes: bool,
 }
 
 /// One store, and all its turns.
@@ -63,6 +73,7 @@ struct Party {
     open_all: Histogram<u64>,
     resident: Vec<f64>,
     hit_ratios: Vec<f64>,
+    causes: Mutex<Causes>,
 }
 
 /// Quantiles of latencies that are noted of each turn.
@@ -146,7 +157,11 @@ impl EvictorBench {
                 QUANTILES.map(|(name, q)| format!("{name} {:.1}", party.open_all.value_at_quantile(q) as f64 / 1e3));
             println!("{}: all turns of the open loop, us: {}", party.name, all.join(", "));
             let stats = party.store.db.stats();
-            println!("{}: {:?}\n    {:?}", party.name, stats.pressure, stats.evictor);
+            println!("{}: {:?}\n    {:?}\n    {:?}", party.name, stats.pressure, stats.evictor, stats.index.stalls);
+            if self.causes {
+                println!("{}: operations of the open loop above 1 ms", party.name);
+                party.causes.lock().expect("no code under this lock panics").print();
+            }
         }
     }
 }
@@ -168,6 +183,7 @@ impl Party {
             open_all: new_histogram(),
             resident: Vec::new(),
             hit_ratios: Vec::new(),
+            causes: Mutex::new(Causes::default()),
         }
     }
 
@@ -198,12 +214,12 @@ impl Party {
 
     /// Operations of all threads, after the process has come to rest.
     fn turn(&self, bench: &EvictorBench, seed: u64, interval_nanos: Option<f64>) -> Result<Histogram<u64>> {
+        self.store.db.compact()?;
         cpu_quiet::wait(REST_MAX);
-        let length = Duration::from_millis(bench.turn_ms);
         let mut all = new_histogram();
         std::thread::scope(|scope| -> Result<()> {
             let threads: Vec<_> = (0..bench.threads)
-                .map(|thread| scope.spawn(move || self.operate(seed << 8 | thread, length, interval_nanos)))
+                .map(|thread| scope.spawn(move || self.operate(bench, seed << 8 | thread, interval_nanos)))
                 .collect();
             for thread in threads {
                 all.add(&thread.join().expect("an operation does not panic")?)?;
@@ -214,7 +230,9 @@ impl Party {
     }
 
     /// Nanoseconds of each operation, from when it was due.
-    fn operate(&self, seed: u64, length: Duration, interval_nanos: Option<f64>) -> Result<Histogram<u64>> {
+    fn operate(&self, bench: &EvictorBench, seed: u64, interval_nanos: Option<f64>) -> Result<Histogram<u64>> {
+        let length = Duration::from_millis(bench.turn_ms);
+        let mut watch = (bench.causes && interval_nanos.is_some()).then(|| Watch::new(&self.store.db));
         let mut random = fastrand::Rng::with_seed(payload::mix(seed));
         let mut latencies = new_histogram();
         let began = Instant::now();
@@ -228,11 +246,22 @@ impl Party {
             }
             wait_until(began, due);
             let number = self.zipf.rank(random.f64());
-            match random.bool() {
-                true => self.store.get(number)?,
-                false => self.store.put(number, at)?,
+            let is_read = random.bool();
+            let operate = || if is_read { self.store.get(number) } else { self.store.put(number, at) };
+            match &mut watch {
+                None => operate()?,
+                Some(watch) => {
+                    let late = began.elapsed() - due;
+                    watch.operate(is_read, late, operate)?;
+                }
             }
             latencies.saturating_record((began.elapsed() - due).as_nanos() as u64);
+            if let Some(watch) = &mut watch {
+                watch.look();
+            }
+        }
+        if let Some(watch) = watch {
+            self.causes.lock().expect("no code under this lock panics").add(watch.causes());
         }
         Ok(latencies)
     }
