@@ -47,8 +47,11 @@ const WAIT_MIN_NANOS: u64 = 1_000_000;
 /// One call waits no longer than this, ...
 const WAIT_MAX_NANOS: u64 = 100_000_000;
 
-/// ... and as long again for each so many bytes of it.
+/// ... and as long again for each so many bytes of it, ...
 const WAIT_MAX_BYTES: u64 = 256 << 10;
+
+/// ... up to this: however large a transaction is, it has merged its own runs to a few before it comes here.
+const WAIT_LONGEST_NANOS: u64 = 10_000_000_000;
 
 /// One look at whether merges have caught up, and the next.
 const LOOK_NANOS: u64 = 100_000_000;
@@ -252,7 +255,7 @@ impl Core {
                 return Ok(());
             }
             let owed = std::mem::take(&mut writer.owed_nanos);
-            (owed.min(WAIT_MAX_NANOS * (1 + bytes / WAIT_MAX_BYTES)), pace.cause())
+            (owed.min(longest_wait_nanos(bytes)), pace.cause())
         };
         if delay > 0 {
             self.note_stall(cause, || self.wait_while_behind(delay));
@@ -348,6 +351,11 @@ fn nanos_for_runs(depth: usize, runs: usize) -> u64 {
     NANOS_PER_BYTE * above * above
 }
 
+/// The longest that one call for `bytes` waits, whatever is owed.
+fn longest_wait_nanos(bytes: u64) -> u64 {
+    WAIT_MAX_NANOS.saturating_mul(1 + bytes / WAIT_MAX_BYTES).min(WAIT_LONGEST_NANOS)
+}
+
 /// Runs that compaction lags behind.
 fn runs_above(depth: usize, runs: usize) -> u64 {
     depth.saturating_sub(DEPTH_SOFT).max(runs.saturating_sub(RUNS_SOFT)) as u64
@@ -387,6 +395,17 @@ mod tests {
     fn runs_side_by_side_slow_nobody_down_until_there_are_very_many() {
         assert_eq!(nanos_for_runs(1, RUNS_SOFT), 0);
         assert!(nanos_for_runs(1, RUNS_SOFT + 1) > 0);
+    }
+
+    #[test]
+    fn no_transaction_waits_longer_than_a_bound_however_large_it_is() {
+        assert_eq!(longest_wait_nanos(0), WAIT_MAX_NANOS);
+        assert_eq!(longest_wait_nanos(WAIT_MAX_BYTES), 2 * WAIT_MAX_NANOS);
+        // 100,000 pairs of 16 B: all that they owe up to 0.7 s, which is what keeps such commits from outrunning the merges.
+        assert_eq!(longest_wait_nanos(1_600_000), 7 * WAIT_MAX_NANOS);
+        for bytes in [64 << 20, 1 << 30, u64::MAX] {
+            assert_eq!(longest_wait_nanos(bytes), WAIT_LONGEST_NANOS);
+        }
     }
 
     #[test]
