@@ -64,8 +64,10 @@ impl Output {
         let open = self.open.as_mut().expect("made above");
         open.note_side(version.stored);
         let inline = if let Stored::Inline(value) = version.stored { value.len() } else { 0 };
+        open.builder.add(version)?;
+        // Not before: adding it may have written the page before its own.
         open.builder.sink_mut().weigh((version.key.len() + inline) as u64, warmth);
-        open.builder.add(version)
+        Ok(())
     }
 
     /// Adds a partition as it stands; its keys are behind all that were added before.

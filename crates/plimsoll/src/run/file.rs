@@ -19,6 +19,7 @@ use plimsoll_memory::pool::{LoadError, PageSource, Pool, PoolFile};
 use crate::error::{Error, Result};
 use crate::run::builder::PageSink;
 use crate::run::ends::{FOOTER_PAGE, Footer, HEADER_PAGE, SIDES_PAGE, check_footer, check_header, check_sides};
+use crate::run::leaf::LEAF_PAGE;
 use crate::run::partition::{Partition, PartitionId, PartitionInfo};
 use crate::run::warmth::{Scale, Warmth};
 
@@ -93,7 +94,7 @@ impl RunFileSink {
         self
     }
 
-    /// Says how a version of so many bytes was read that is about to be added.
+    /// Says how a version of so many bytes was read that was just added.
     pub(crate) fn weigh(&mut self, bytes: u64, warmth: Warmth) {
         if let Some(warmer) = &mut self.warmer {
             warmer.scale.add(bytes, warmth);
@@ -112,7 +113,7 @@ impl RunFileSink {
     /// Lets the next page enter the pool if it is warm.
     fn put_warm(&mut self, page: &[u8]) {
         let Some(warmer) = &mut self.warmer else { return };
-        let warmth = warmer.scale.take();
+        let warmth = if page_kind(page) == LEAF_PAGE { warmer.scale.take_leaf() } else { warmer.scale.take_above() };
         if warmth == Warmth::Unread {
             return;
         }

@@ -23,19 +23,21 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// Adds a version of so many bytes to the page that comes next.
+    /// Adds a version of so many bytes to the open leaf.
     pub(crate) fn add(&mut self, bytes: u64, warmth: Warmth) {
         self.bytes += bytes;
         self.read_bytes += if warmth == Warmth::Unread { 0 } else { bytes };
         self.hot_bytes += if warmth == Warmth::Hot { bytes } else { 0 };
     }
 
-    /// The warmth of the page that was filled: that of at least half of its bytes. A page without versions stands above leaves and is as
-    /// warm as the warmest of them.
-    pub(crate) fn take(&mut self) -> Warmth {
-        if self.bytes == 0 {
-            return self.below.take().unwrap_or(Warmth::Unread);
-        }
+    /// The warmth of a page that is no leaf: that of the warmest leaf since the one before it. The open leaf does not count: a guide may be
+    /// written to make room for it.
+    pub(crate) fn take_above(&mut self) -> Warmth {
+        self.below.take().unwrap_or(Warmth::Unread)
+    }
+
+    /// The warmth of the leaf that was filled: that of at least half of its bytes.
+    pub(crate) fn take_leaf(&mut self) -> Warmth {
         let is_most = |part: u64| 2 * part >= self.bytes;
         let warmth = match (is_most(self.hot_bytes), is_most(self.read_bytes)) {
             (true, _) => Warmth::Hot,
@@ -59,17 +61,28 @@ mod tests {
     #[test]
     fn a_page_is_as_warm_as_half_of_it_and_one_above_as_the_warmest_leaf() {
         let mut scale = Scale::default();
-        assert_eq!(scale.take(), Warmth::Unread, "a header");
-        let mut page = |parts: &[(u64, Warmth)]| {
+        let leaf = |scale: &mut Scale, parts: &[(u64, Warmth)]| {
             parts.iter().for_each(|&(bytes, warmth)| scale.add(bytes, warmth));
-            scale.take()
+            scale.take_leaf()
         };
-        assert_eq!(page(&[(60, Warmth::Unread), (40, Warmth::Hot)]), Warmth::Unread);
-        assert_eq!(page(&[(40, Warmth::Unread), (30, Warmth::Hot), (30, Warmth::Read)]), Warmth::Read);
-        assert_eq!(page(&[]), Warmth::Read, "the guide over both");
-        assert_eq!(page(&[]), Warmth::Unread, "a page above that has no leaf of its own");
-        assert_eq!(page(&[(50, Warmth::Unread), (50, Warmth::Hot)]), Warmth::Hot);
-        assert_eq!(page(&[(50, Warmth::Unread)]), Warmth::Unread);
-        assert_eq!(page(&[]), Warmth::Hot);
+        assert_eq!(scale.take_above(), Warmth::Unread, "a header");
+        assert_eq!(leaf(&mut scale, &[(60, Warmth::Unread), (40, Warmth::Hot)]), Warmth::Unread);
+        assert_eq!(leaf(&mut scale, &[(40, Warmth::Unread), (30, Warmth::Hot), (30, Warmth::Read)]), Warmth::Read);
+        assert_eq!(scale.take_above(), Warmth::Read, "the guide over both");
+        assert_eq!(scale.take_above(), Warmth::Unread, "a page above that has no leaf of its own");
+        assert_eq!(leaf(&mut scale, &[(50, Warmth::Unread), (50, Warmth::Hot)]), Warmth::Hot);
+        assert_eq!(leaf(&mut scale, &[(50, Warmth::Unread)]), Warmth::Unread);
+        assert_eq!(scale.take_above(), Warmth::Hot);
+    }
+
+    #[test]
+    fn a_guide_that_makes_room_for_a_leaf_takes_nothing_of_it() {
+        let mut scale = Scale::default();
+        scale.add(50, Warmth::Unread);
+        assert_eq!(scale.take_leaf(), Warmth::Unread);
+        scale.add(50, Warmth::Hot);
+        assert_eq!(scale.take_above(), Warmth::Unread, "the guide over the first leaf");
+        assert_eq!(scale.take_leaf(), Warmth::Hot);
+        assert_eq!(scale.take_above(), Warmth::Hot);
     }
 }

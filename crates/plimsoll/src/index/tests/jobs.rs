@@ -12,9 +12,11 @@ use super::*;
 use crate::error::Error;
 use crate::index::Progress;
 use crate::index::core::lock;
+use crate::index::output::Output;
 use crate::index::source::Run;
 use crate::run::cursor::{Feed, RunCursor};
 use crate::run::file::run_file_name;
+use crate::run::warmth::Warmth;
 
 fn world(sizes: Sizes) -> World {
     World::new(Arc::new(MemDisk::new()), 1, sizes)
@@ -457,6 +459,31 @@ fn an_index_of_another_log_is_refused() {
     let ground = Ground { log: Arc::new(other.log.clone()), ..world.ground() };
     let refused = Index::open(ground, manifest, Arc::clone(&world.horizon) as _);
     assert!(matches!(refused, Err(Error::Forked { .. })));
+}
+
+/// Pages in the pool after a run was written whose versions are as long as `lens` says, of which those that `is_hot` says were read; and the
+/// pages of the run.
+fn warm_pages(lens: &[usize], is_hot: impl Fn(usize) -> bool) -> (u64, u32) {
+    let world = world(FLUSHED);
+    let mut output = Output::new(&world.index().core.files, &world.budget, 1 << 20);
+    for (number, len) in lens.iter().enumerate() {
+        let (key, value) = (key(FOREVER, number as u64), vec![1; *len]);
+        let warmth = if is_hot(number) { Warmth::Hot } else { Warmth::Unread };
+        output.add(&Version { key: &key, glsn: Glsn(1), stored: Stored::Inline(&value) }, true, warmth).unwrap();
+    }
+    let (members, _) = output.finish().unwrap();
+    (world.pool.stats().resident, members[0].partition.info.pages)
+}
+
+#[test]
+fn a_version_that_begins_a_leaf_says_nothing_of_how_the_leaf_before_it_was_read() {
+    let pages_of = |count| warm_pages(&vec![400; count], |_| false).1;
+    let in_leaf = (1..100).find(|&count| pages_of(count + 1) > pages_of(1)).unwrap();
+    // A leaf that was read by less than half; behind it one whose first version was read, and is long.
+    let lens: Vec<usize> = (0..in_leaf + 6).map(|number| if number == in_leaf { 1000 } else { 400 }).collect();
+    let read = in_leaf.div_ceil(2) - 1;
+    assert_eq!(warm_pages(&lens, |number| number < read || number == in_leaf).0, 0);
+    assert!(warm_pages(&lens, |number| number <= read || number == in_leaf).0 > 0);
 }
 
 #[test]
