@@ -1,0 +1,159 @@
+//! The manifest's file as a sequence of bytes under one checksum.
+//!
+//! Laws:
+//! 1. The checksum covers every byte: that of each block is seeded with the sum of the one before, and the last stands behind them.
+//! 2. Writing and reading hold one small buffer, however long the file is.
+
+use std::io;
+
+use plimsoll_disk::checksum::checksum;
+use plimsoll_disk::codec::push_varint;
+use plimsoll_disk::vfs::File;
+
+use crate::error::Error;
+
+const BLOCK_BYTES: usize = 16 << 10;
+const SUM_BYTES: u64 = 8;
+/// No manifest is so long: a length beyond it is damage.
+const MAX_BYTES: u64 = 4 << 30;
+
+/// Why a manifest was not read.
+pub(super) enum Failure {
+    Damaged(&'static str),
+    Newer(&'static str),
+    Error(Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Error(error.into())
+    }
+}
+
+pub(super) const CUT: Failure = Failure::Damaged("the manifest ends in the middle of something");
+pub(super) const SENSELESS: Failure = Failure::Damaged("the manifest describes a run that cannot be");
+
+/// Sums up blocks and writes them.
+pub(super) struct Writer<'f> {
+    file: &'f dyn File,
+    /// What waits to be written: whoever appends to it calls [`Writer::drain`] before it has grown by another block.
+    pub(super) block: Vec<u8>,
+    at: u64,
+    sum: u64,
+}
+
+impl<'f> Writer<'f> {
+    pub(super) fn new(file: &'f dyn File) -> Self {
+        Self { file, block: Vec::with_capacity(2 * BLOCK_BYTES), at: 0, sum: 0 }
+    }
+
+    /// Appends a number of varying length.
+    pub(super) fn number(&mut self, number: u64) -> io::Result<()> {
+        push_varint(&mut self.block, number);
+        self.drain()
+    }
+
+    /// Writes full blocks.
+    pub(super) fn drain(&mut self) -> io::Result<()> {
+        while self.block.len() >= BLOCK_BYTES {
+            self.write(BLOCK_BYTES)?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, len: usize) -> io::Result<()> {
+        let block = &self.block[..len];
+        self.sum = checksum(self.sum, block);
+        self.file.write_at(block, self.at)?;
+        self.at += len as u64;
+        self.block.drain(..len);
+        Ok(())
+    }
+
+    /// Writes the rest, and the sum behind it.
+    pub(super) fn finish(mut self) -> io::Result<()> {
+        self.drain()?;
+        if !self.block.is_empty() {
+            self.write(self.block.len())?;
+        }
+        self.file.write_at(&self.sum.to_le_bytes(), self.at)
+    }
+}
+
+/// Reads a file from the front, a block at a time. What it gives out is to be believed once [`Input::check_sum`] says so: the bytes are
+/// read only once, because a second time they might come back otherwise.
+pub(super) struct Input<'f> {
+    file: &'f dyn File,
+    /// Where the next block begins.
+    at: u64,
+    end: u64,
+    block: Vec<u8>,
+    used: usize,
+    /// Checksum of what was read so far.
+    sum: u64,
+}
+
+impl<'f> Input<'f> {
+    /// From the first byte of the file, whose length must be one that a manifest can have: at least `least` bytes and the sum.
+    pub(super) fn new(file: &'f dyn File, least: usize) -> Result<Self, Failure> {
+        let len = file.len()?;
+        let end = len.checked_sub(SUM_BYTES).filter(|&end| end >= least as u64 && len <= MAX_BYTES);
+        let end = end.ok_or(Failure::Damaged("the manifest has a length that none can have"))?;
+        Ok(Self { file, at: 0, end, block: Vec::with_capacity(BLOCK_BYTES), used: 0, sum: 0 })
+    }
+
+    pub(super) fn byte(&mut self) -> Result<u8, Failure> {
+        if self.used == self.block.len() && !self.next_block()? {
+            return Err(CUT);
+        }
+        self.used += 1;
+        Ok(self.block[self.used - 1])
+    }
+
+    /// False at the end.
+    fn next_block(&mut self) -> Result<bool, Failure> {
+        let len = (self.end - self.at).min(BLOCK_BYTES as u64) as usize;
+        if len == 0 {
+            return Ok(false);
+        }
+        self.block.resize(len, 0);
+        self.file.read_exact_at(&mut self.block, self.at)?;
+        self.sum = checksum(self.sum, &self.block);
+        self.at += len as u64;
+        self.used = 0;
+        Ok(true)
+    }
+
+    /// Reads on to the end, and compares everything with the checksum behind it.
+    pub(super) fn check_sum(mut self) -> Result<(), Failure> {
+        while self.at < self.end {
+            self.next_block()?;
+        }
+        let mut expected = [0; SUM_BYTES as usize];
+        self.file.read_exact_at(&mut expected, self.end)?;
+        if self.sum.to_le_bytes() == expected {
+            Ok(())
+        } else {
+            Err(Failure::Damaged("the manifest does not match its checksum"))
+        }
+    }
+
+    pub(super) fn u64(&mut self) -> Result<u64, Failure> {
+        let mut bytes = [0; 8];
+        for byte in &mut bytes {
+            *byte = self.byte()?;
+        }
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    pub(super) fn varint(&mut self) -> Result<u64, Failure> {
+        let mut bytes = [0; 10];
+        for at in 0..bytes.len() {
+            bytes[at] = self.byte()?;
+            if bytes[at] & 0x80 == 0 {
+                return plimsoll_disk::codec::Reader::new(&bytes[..=at]).varint().ok_or(SENSELESS);
+            }
+        }
+        Err(SENSELESS)
+    }
+}

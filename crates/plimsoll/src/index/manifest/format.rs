@@ -1,0 +1,240 @@
+//! What the manifest's bytes say; they are drawn in `docs/format.md`.
+//!
+//! Law: nothing is taken from a manifest before all of it was checked, and no length in it is believed beyond the file's end.
+
+use std::io;
+
+use plimsoll_disk::checksum::checksum;
+use plimsoll_disk::codec::{Reader, push_varint};
+use plimsoll_disk::vfs::File;
+use plimsoll_log::glsn::{Glsn, Position};
+use plimsoll_log::side::SideId;
+
+use super::blocks::{CUT, Failure, Input, SENSELESS, Writer};
+use super::{Head, Manifest, RunInfo};
+use crate::index::view::Limits;
+use crate::run::partition::{PartitionId, PartitionInfo};
+use crate::version::MAX_INDEX_KEY_BYTES;
+
+const MAGIC: [u8; 8] = *b"PLIMMANI";
+const FORMAT: u32 = 1;
+pub(super) const HEAD_BYTES: usize = 56;
+
+const HAS_POINTER: u8 = 1;
+const HAS_FIXED_GLSN: u8 = 2;
+
+/// Writes a manifest of `runs` (whether it is history, and its partitions) into an empty file.
+pub(super) fn write<'a, R, P>(file: &dyn File, head: &Head, runs: R) -> io::Result<()>
+where
+    R: ExactSizeIterator<Item = (bool, P)>,
+    P: ExactSizeIterator<Item = &'a PartitionInfo>,
+{
+    let mut out = Writer::new(file);
+    encode_head(head, &mut out)?;
+    out.number(runs.len() as u64)?;
+    for (history, partitions) in runs {
+        out.block.push(u8::from(history));
+        out.number(partitions.len() as u64)?;
+        for info in partitions {
+            encode_partition(info, &mut out.block);
+            out.drain()?;
+        }
+    }
+    // Room for later additions: an older version passes over it.
+    out.number(0)?;
+    out.finish()
+}
+
+fn encode_head(head: &Head, out: &mut Writer<'_>) -> io::Result<()> {
+    let block = &mut out.block;
+    block.extend_from_slice(&MAGIC);
+    block.extend_from_slice(&FORMAT.to_le_bytes());
+    // Reserved, compatible features, incompatible features: none yet.
+    block.extend_from_slice(&[0; 4 + 8 + 8]);
+    block.extend_from_slice(&head.log_id.to_le_bytes());
+    let sum = checksum(0, block);
+    block.extend_from_slice(&sum.to_le_bytes());
+    let limits = &head.limits;
+    for number in [
+        head.number,
+        head.checkpoint.glsn.0,
+        head.checkpoint.chain,
+        head.durable.glsn.0,
+        head.durable.chain,
+        head.next_run,
+        limits.deletions_moved.0,
+        limits.oldest_readable.0,
+    ] {
+        block.extend_from_slice(&number.to_le_bytes());
+    }
+    out.number(limits.oldest_readable_in.len() as u64)?;
+    for (keyspace, glsn) in &limits.oldest_readable_in {
+        out.number(u64::from(*keyspace))?;
+        out.number(glsn.0)?;
+    }
+    Ok(())
+}
+
+fn encode_partition(info: &PartitionInfo, out: &mut Vec<u8>) {
+    let (place, id) = match info.id {
+        PartitionId::Run(id) => (0, id),
+        PartitionId::Side(side) => (1, side.0),
+    };
+    out.push(place);
+    let pointer = if info.min_pointer.is_some() { HAS_POINTER } else { 0 };
+    let fixed = if info.fixed_glsn.is_some() { HAS_FIXED_GLSN } else { 0 };
+    out.push(pointer | fixed);
+    for number in [id, u64::from(info.pages), u64::from(info.root), info.versions, info.deletions] {
+        push_varint(out, number);
+    }
+    for key in [&info.first_key, &info.last_key] {
+        push_varint(out, key.len() as u64);
+        out.extend_from_slice(key);
+    }
+    push_varint(out, info.min_glsn.0);
+    push_varint(out, info.max_glsn.0);
+    for glsn in [info.min_pointer, info.fixed_glsn].into_iter().flatten() {
+        push_varint(out, glsn.0);
+    }
+    push_varint(out, info.sides.len() as u64);
+    info.sides.iter().for_each(|side| push_varint(out, side.0));
+}
+
+/// Reads a file as a manifest.
+pub(super) fn read(file: &dyn File) -> Result<Manifest, Failure> {
+    let mut input = Input::new(file, HEAD_BYTES)?;
+    let log_id = check_head(file)?;
+    for _ in 0..HEAD_BYTES {
+        input.byte()?;
+    }
+    let manifest = decode(log_id, &mut input)?;
+    input.check_sum()?;
+    Ok(manifest)
+}
+
+/// Checks what every format begins with; the log's id.
+fn check_head(file: &dyn File) -> Result<u128, Failure> {
+    let mut head = [0; HEAD_BYTES];
+    file.read_exact_at(&mut head, 0)?;
+    if head[..8] != MAGIC {
+        return Err(Failure::Damaged("this is no manifest"));
+    }
+    if head[48..] != checksum(0, &head[..48]).to_le_bytes() {
+        return Err(Failure::Damaged("the manifest's head does not match its checksum"));
+    }
+    let mut reader = Reader::new(&head[8..48]);
+    let (format, _, _, incompatible) = (reader.u32(), reader.u32(), reader.u64(), reader.u64());
+    if format != Some(FORMAT) {
+        return Err(Failure::Newer("the manifest is of a format"));
+    }
+    if incompatible != Some(0) {
+        return Err(Failure::Newer("the manifest needs a feature"));
+    }
+    reader.u128().ok_or(CUT)
+}
+
+impl Input<'_> {
+    fn u32(&mut self) -> Result<u32, Failure> {
+        u32::try_from(self.varint()?).map_err(|_| SENSELESS)
+    }
+
+    fn glsn(&mut self) -> Result<Glsn, Failure> {
+        self.varint().map(Glsn)
+    }
+
+    fn key(&mut self) -> Result<Vec<u8>, Failure> {
+        let len = self.varint()?;
+        if !(4..=MAX_INDEX_KEY_BYTES as u64).contains(&len) {
+            return Err(SENSELESS);
+        }
+        let mut key = Vec::with_capacity(len as usize);
+        for _ in 0..len {
+            key.push(self.byte()?);
+        }
+        Ok(key)
+    }
+}
+
+fn decode(log_id: u128, input: &mut Input<'_>) -> Result<Manifest, Failure> {
+    let number = input.u64()?;
+    let checkpoint = Position { glsn: Glsn(input.u64()?), chain: input.u64()? };
+    let durable = Position { glsn: Glsn(input.u64()?), chain: input.u64()? };
+    let next_run = input.u64()?;
+    let (deletions_moved, oldest_readable) = (Glsn(input.u64()?), Glsn(input.u64()?));
+    let mut oldest_readable_in = Vec::new();
+    for _ in 0..input.varint()? {
+        oldest_readable_in.push((input.u32()?, input.glsn()?));
+    }
+    if !oldest_readable_in.is_sorted_by(|a, b| a.0 < b.0) {
+        return Err(SENSELESS);
+    }
+    let limits = Limits { deletions_moved, oldest_readable, oldest_readable_in };
+    let head = Head { log_id, number, checkpoint, durable, next_run, limits };
+    let mut runs = Vec::new();
+    // Each run and each partition takes bytes of the file, so what is pushed is bounded by its length.
+    for _ in 0..input.varint()? {
+        runs.push(decode_run(input)?);
+    }
+    Ok(Manifest::of(head, runs))
+}
+
+fn decode_run(input: &mut Input<'_>) -> Result<RunInfo, Failure> {
+    let history = match input.byte()? {
+        0 => false,
+        1 => true,
+        _ => return Err(SENSELESS),
+    };
+    let mut partitions: Vec<PartitionInfo> = Vec::new();
+    for _ in 0..input.varint()? {
+        let info = decode_partition(input)?;
+        if partitions.last().is_some_and(|before| before.last_key >= info.first_key) {
+            return Err(SENSELESS);
+        }
+        partitions.push(info);
+    }
+    if partitions.is_empty() { Err(SENSELESS) } else { Ok(RunInfo { history, partitions }) }
+}
+
+fn decode_partition(input: &mut Input<'_>) -> Result<PartitionInfo, Failure> {
+    let (place, flags) = (input.byte()?, input.byte()?);
+    let id = match (place, input.varint()?) {
+        (0, id) => PartitionId::Run(id),
+        (1, id) => PartitionId::Side(SideId(id)),
+        _ => return Err(SENSELESS),
+    };
+    let (pages, root) = (input.u32()?, input.u32()?);
+    let (versions, deletions) = (input.varint()?, input.varint()?);
+    let (first_key, last_key) = (input.key()?, input.key()?);
+    let (min_glsn, max_glsn) = (input.glsn()?, input.glsn()?);
+    let min_pointer = if flags & HAS_POINTER > 0 { Some(input.glsn()?) } else { None };
+    let fixed_glsn = if flags & HAS_FIXED_GLSN > 0 { Some(input.glsn()?) } else { None };
+    let mut sides = Vec::new();
+    for _ in 0..input.varint()? {
+        sides.push(SideId(input.varint()?));
+    }
+    let sound = flags & !(HAS_POINTER | HAS_FIXED_GLSN) == 0
+        && root < pages
+        && (1..=u64::MAX).contains(&versions)
+        && deletions <= versions
+        && first_key <= last_key
+        && min_glsn <= max_glsn
+        && fixed_glsn.is_none_or(|glsn| glsn == min_glsn && glsn == max_glsn)
+        && sides.is_sorted();
+    if !sound {
+        return Err(SENSELESS);
+    }
+    Ok(PartitionInfo {
+        id,
+        pages,
+        root,
+        versions,
+        deletions,
+        first_key,
+        last_key,
+        min_glsn,
+        max_glsn,
+        min_pointer,
+        sides,
+        fixed_glsn,
+    })
+}
