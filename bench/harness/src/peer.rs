@@ -28,6 +28,8 @@ pub(crate) enum PeerKind {
     Plimsoll,
     /// Plimsoll, with every version kept.
     PlimsollForever,
+    /// Plimsoll without objects: whatever is read is read from pages. Shows what the object cache is worth.
+    PlimsollPages,
     /// RocksDB.
     Rocksdb,
     /// LMDB, by heed.
@@ -82,7 +84,7 @@ impl PeerKind {
     /// Whether this program can open it: a peer may have been left out when it was built.
     pub(crate) fn is_built(self) -> bool {
         match self {
-            Self::Plimsoll | Self::PlimsollForever | Self::Btree => true,
+            Self::Plimsoll | Self::PlimsollForever | Self::PlimsollPages | Self::Btree => true,
             Self::Rocksdb => cfg!(feature = "rocksdb"),
             Self::Lmdb | Self::Redb | Self::Fjall | Self::Sqlite => cfg!(feature = "peers"),
         }
@@ -91,7 +93,9 @@ impl PeerKind {
     /// What the store is given of a hard limit. Plimsoll's documentation asks for 32 MiB beside the budget; of a small limit, a quarter.
     pub(crate) fn share_of(self, limit_bytes: u64) -> u64 {
         match self {
-            Self::Plimsoll | Self::PlimsollForever => limit_bytes - (32 << 20).min(limit_bytes / 4),
+            Self::Plimsoll | Self::PlimsollForever | Self::PlimsollPages => {
+                limit_bytes - (32 << 20).min(limit_bytes / 4)
+            }
             _ => limit_bytes,
         }
     }
@@ -104,8 +108,9 @@ impl PeerKind {
     /// Opens a store in a folder, or makes it there.
     pub(crate) fn open(self, folder: &Path, setup: &Setup) -> Result<Box<dyn Peer>> {
         Ok(match self {
-            Self::Plimsoll => Box::new(PlimsollPeer::open(folder, setup, Retention::Latest)?),
-            Self::PlimsollForever => Box::new(PlimsollPeer::open(folder, setup, Retention::Forever)?),
+            Self::Plimsoll => Box::new(PlimsollPeer::open(folder, setup, Retention::Latest, true)?),
+            Self::PlimsollForever => Box::new(PlimsollPeer::open(folder, setup, Retention::Forever, true)?),
+            Self::PlimsollPages => Box::new(PlimsollPeer::open(folder, setup, Retention::Latest, false)?),
             Self::Btree => Box::new(btree::BtreePeer::default()),
             #[cfg(feature = "rocksdb")]
             Self::Rocksdb => Box::new(rocksdb::RocksdbPeer::open(folder, setup)?),

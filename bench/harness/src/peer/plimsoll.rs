@@ -16,14 +16,14 @@ pub(crate) struct PlimsollPeer {
 }
 
 impl PlimsollPeer {
-    /// Opens or makes the store.
-    pub(crate) fn open(folder: &Path, setup: &Setup, retention: Retention) -> Result<Self> {
+    /// Opens or makes the store; `objects`: values may be kept as objects beside pages.
+    pub(crate) fn open(folder: &Path, setup: &Setup, retention: Retention, objects: bool) -> Result<Self> {
         let durability = match setup.commits {
             Commits::Durable => Durability::Sync,
             Commits::Relaxed => Durability::Buffered,
         };
         let options = Options::new().memory_bytes(setup.memory_bytes).retention(retention).durability(durability);
-        Self::of(Db::open(folder, options)?, retention)
+        Self::of(Db::open(folder, options.objects(objects))?, retention)
     }
 
     /// A store that is open already.
