@@ -31,6 +31,7 @@ mod scan_resistance;
 mod sizes;
 mod statistics;
 mod table;
+mod tezos;
 mod warm;
 mod watch;
 mod work_folder;
@@ -78,6 +79,8 @@ enum Command {
     Evictor(evictor::EvictorBench),
     /// Whether more memory ever makes a store slower: replays of a Git history and reads under growing budgets
     Bigger(bigger::Bigger),
+    /// The operations of a replay of Tezos blocks, under small and large budgets
+    Tezos(tezos::Tezos),
     /// The yardstick: twelve rows against the peers, under the same memory limit
     All(yardstick::All),
     /// A page about a run of the yardstick
@@ -93,6 +96,9 @@ enum Command {
     /// The life of a process on a store (used by warm)
     #[command(hide = true)]
     WarmLife(warm::WarmLife),
+    /// One replay in a process of its own (used by tezos)
+    #[command(hide = true)]
+    TezosReplay(tezos::TezosReplay),
     /// One piece of work in a process of its own (used by the others)
     #[command(hide = true)]
     Child(child::Child),
@@ -117,6 +123,8 @@ fn main() -> Result<()> {
         Command::ScanResistance(resistance) => resistance.run(&places),
         Command::Evictor(evictor) => evictor.run(&places),
         Command::Bigger(bigger) => bigger.run(&places),
+        Command::Tezos(tezos) => tezos.run(&places),
+        Command::TezosReplay(replay) => replay.run(),
         Command::All(all) => all.run(&places),
         Command::Report(report) => report.run(&places),
         Command::Readme(readme) => readme.run(&places),

@@ -111,6 +111,10 @@ pub(crate) struct Counters {
     pub(crate) written_bytes: u64,
     /// Bytes it caused to be read from the device.
     pub(crate) read_bytes: u64,
+    /// Calls that read, whatever from.
+    pub(crate) read_calls: u64,
+    /// Calls that wrote, wherever to.
+    pub(crate) written_calls: u64,
     /// Processor time, user and system.
     pub(crate) cpu_seconds: f64,
 }
@@ -122,8 +126,21 @@ impl Counters {
         Ok(Self {
             written_bytes: field(&io, "write_bytes").saturating_sub(field(&io, "cancelled_write_bytes")),
             read_bytes: field(&io, "read_bytes"),
+            read_calls: field(&io, "syscr"),
+            written_calls: field(&io, "syscw"),
             cpu_seconds: cpu_seconds(&fs::read_to_string(format!("/proc/{pid}/stat"))?),
         })
+    }
+
+    /// What was used since an earlier look.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        Self {
+            written_bytes: self.written_bytes.saturating_sub(before.written_bytes),
+            read_bytes: self.read_bytes - before.read_bytes,
+            read_calls: self.read_calls - before.read_calls,
+            written_calls: self.written_calls - before.written_calls,
+            cpu_seconds: self.cpu_seconds - before.cpu_seconds,
+        }
     }
 }
 
