@@ -5,7 +5,7 @@
 //! goes; then in an open one at a part of the rate that the store without an evictor reached: each operation is due at its time, and its
 //! latency counts from then, so that whoever is late is not forgiven what waited behind him.
 //!
-//! Each turn begins with a flushed and compacted store, so that none pays for what an earlier one left. With `--causes` it is told what slow
+//! Each turn begins with a flushed and compacted store whose pool is full again, so that none pays for what an earlier one left. With `--causes` it is told what slow
 //! operations waited for ([`causes`]).
 
 mod causes;
@@ -37,6 +37,9 @@ const DATA_TO_MEMORY: u64 = 4;
 
 /// Reads for each page of the budget before anything is measured.
 const READS_TO_FILL: u64 = 8;
+
+/// The same before each turn.
+const READS_TO_REFILL: u64 = 4;
 
 /// How long to wait for background work between turns.
 const REST_MAX: Duration = Duration::from_secs(20);
@@ -215,6 +218,8 @@ impl Party {
     /// Operations of all threads, after the process has come to rest.
     fn turn(&self, bench: &EvictorBench, seed: u64, interval_nanos: Option<f64>) -> Result<Histogram<u64>> {
         self.store.db.compact()?;
+        // What compaction pushed out comes back before anybody looks at the clock.
+        self.fill(bench.memory / PAGE_BYTES as u64 * READS_TO_REFILL)?;
         cpu_quiet::wait(REST_MAX);
         let mut all = new_histogram();
         std::thread::scope(|scope| -> Result<()> {
