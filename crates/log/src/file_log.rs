@@ -143,7 +143,7 @@ impl FileLog {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let marked = appender::write_mark(&self.core);
+        let marked = appender::seal_what_is_long(&self.core).and_then(|()| appender::write_mark(&self.core));
         self.core.syncer.poison(&LogError::Format { message: "the log is closed".to_owned() });
         lock(&writing.lock).take();
         marked

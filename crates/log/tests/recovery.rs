@@ -5,10 +5,13 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::{
     Memory, append, copy_of, names, open, options, payload, read_file, scan_all, submit, submit_all, write_file,
 };
+use plimsoll_disk::clock::ManualClock;
+use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::Disk;
@@ -519,8 +522,10 @@ fn more_entries_than_may_be_held_are_sealed_at_open() {
         submit_all(&log, 2, &crowd).unwrap();
     }
     append(&log, 1, b"last");
-    drop(log);
+    // As a killed process leaves it: closing would seal it.
+    let disk = copy_of(&*disk);
     assert_eq!(names(&*disk, ".seg").len(), 1);
+    generous.disk = Arc::clone(&disk);
     generous.numbers_bytes = Some(1 << 16);
     let (log, report) = FileLog::open(generous).unwrap();
     assert_eq!((names(&*disk, ".seg").len(), report.replayed), (2, 180_001));
@@ -552,4 +557,57 @@ fn an_empty_active_segment_grows_to_what_the_options_say_now() {
         assert_eq!((found.len() as u64, &found.last().unwrap().1), (glsn.0, &large));
         assert!(log.verify(&mut |_| {}).unwrap().is_empty());
     }
+}
+
+/// Reads and syncs that it takes to open a log.
+fn cost_of_opening(disk: &LyingDisk, memory: &Memory) -> u64 {
+    let before = disk.injected().slow_calls;
+    disk.slow_down(Some((Arc::new(ManualClock::new(0)), Duration::from_nanos(1))));
+    let (log, report) = FileLog::open(long_segments(disk, memory)).unwrap();
+    disk.slow_down(None);
+    assert_eq!((log.bounds().next, report.cut), (Glsn(101), None));
+    disk.injected().slow_calls - before
+}
+
+fn long_segments(disk: &LyingDisk, memory: &Memory) -> FileLogOptions {
+    let disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    FileLogOptions { segment_bytes: 16 << 20, ..options(&disk, memory) }
+}
+
+#[test]
+fn what_is_known_to_be_synced_is_not_written_again_after_a_kill() {
+    let (memory, disk) = (Memory::new(16 << 20), LyingDisk::new(1));
+    let (log, _) = FileLog::open(long_segments(&disk, &memory)).unwrap();
+    (0..100).for_each(|number| _ = append(&log, 0, &payload(number, 20_000)));
+    let killed = disk.snapshot();
+    drop(log);
+    let (after_a_kill, after_a_close) = (cost_of_opening(&killed, &memory), cost_of_opening(&disk, &memory));
+    assert!(after_a_kill <= after_a_close + 6, "2 MB: {after_a_kill}, and {after_a_close} after a close");
+    // What no later record says to be synced is.
+    killed.cut_power();
+    killed.restore_power();
+    assert_eq!(
+        &*FileLog::open(long_segments(&killed, &memory)).unwrap().0.read(Glsn(100)).unwrap(),
+        payload(99, 20_000)
+    );
+}
+
+#[test]
+fn a_long_segment_is_sealed_by_a_close_and_a_short_one_goes_on() {
+    let (memory, disk) = (Memory::new(16 << 20), LyingDisk::new(1));
+    let mut replayed = Vec::new();
+    for first in [0, 100, 300] {
+        let (log, report) = FileLog::open(long_segments(&disk, &memory)).unwrap();
+        replayed.push(report.replayed);
+        let all = scan_all(&log, 1, u64::MAX, None);
+        assert_eq!(all.len() as u64, first);
+        let until = if first == 0 { 100 } else { 300 };
+        (first..until).for_each(|number| _ = append(&log, 0, &payload(number, 20_000)));
+        log.close().unwrap();
+    }
+    assert_eq!(replayed, [0, 100, 0], "2 MB are read again, 6 MB are not");
+    let (log, _) = FileLog::open(long_segments(&disk, &memory)).unwrap();
+    let all = scan_all(&log, 1, u64::MAX, None);
+    assert!(all.iter().zip(0..).all(|((_, got), number)| *got == payload(number, 20_000)) && all.len() == 300);
+    append(&log, 0, b"goes on");
 }

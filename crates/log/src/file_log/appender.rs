@@ -36,6 +36,9 @@ use crate::log::Durability;
 /// The fewest and the most bytes that are zeroed ahead at a time while commits are small.
 pub(crate) const ZERO_STEP_MIN: u64 = 256 << 10;
 const ZERO_STEP_MAX: u64 = 4 << 20;
+
+/// A segment of more bytes is sealed when the log is closed: the next process then need not read it.
+const LONG_SEGMENT_BYTES: u64 = 4 << 20;
 /// Bytes zeroed ahead at a time while a bulk load is running: its own bytes replace them before they reach the disk.
 const ZERO_STEP_BULK: u64 = CHUNK_BYTES as u64;
 /// From so many bytes a sync it counts as a bulk load.
@@ -316,6 +319,19 @@ fn begin_segment(
     order.file = Arc::clone(&file);
     order.zeroed = zeroed.max(SEGMENT_HEADER_BYTES as u64);
     writer.turn_to(file, SEGMENT_HEADER_BYTES as u64);
+}
+
+/// Seals the active segment if it has grown so long that reading it would hold up whoever opens the log next. Without room on the disk, or
+/// in the budget, it stays as it is.
+pub(crate) fn seal_what_is_long(core: &Core) -> Result<(), LogError> {
+    let writing = core.writing()?;
+    let mut order = lock(&writing.order);
+    core.syncer.check()?;
+    if u64::from(order.end.offset) < LONG_SEGMENT_BYTES {
+        return Ok(());
+    }
+    let _ = turn_to_new_segment(core, writing, &mut order);
+    core.syncer.check()
 }
 
 /// Syncs everything and notes behind it that it is durable, so that a bad byte in the last record is never taken for a torn tail.

@@ -313,7 +313,10 @@ fn read_active(
         report.cut = Some(cut);
     }
     if may_cut {
-        make_durable(options, &*file, &outcome, &mut staging)?;
+        let synced = outcome.durable.max(options.known.map_or(Glsn::NONE, |known| known.glsn));
+        let last_synced = synced.0.checked_sub(header.first.0).and_then(|index| u32::try_from(index).ok());
+        let from = last_synced.and_then(|index| gather.numbers.offset(index)).unwrap_or(0);
+        make_durable(options, &*file, &outcome, from, &mut staging)?;
     }
     report.replayed = outcome.next.0 - header.first.0;
     if let Some(at) = outcome.dirty_padding {
@@ -326,17 +329,18 @@ fn read_active(
 }
 
 /// Makes what was read as durable as it looks. What a killed process wrote may be in memory only; and after a failed sync the system may
-/// hold bytes that it takes for written, so that a further sync would pass over them: they are written again first. Behind a mark
-/// everything but the mark itself was synced.
+/// hold bytes that it takes for written, so that a further sync would pass over them: they are written again first. `from` is the offset
+/// of the last entry that is known to have been synced, 0 if none is: all before it was, too. Behind a mark everything but the mark itself was.
 fn make_durable(
     options: &FileLogOptions,
     file: &dyn File,
     outcome: &Outcome,
+    from: u32,
     staging: &mut [u8],
 ) -> Result<(), LogError> {
     let end = u64::from(outcome.end);
     let block = BLOCK_BYTES as u64;
-    let mut at = if outcome.marked { end.saturating_sub(1) / block * block } else { 0 };
+    let mut at = if outcome.marked { end.saturating_sub(1) } else { u64::from(from) } / block * block;
     let (bytes, again) = staging.split_at_mut(staging.len() / 2);
     while at < end {
         let piece = (end - at).min(bytes.len() as u64) as usize;
