@@ -176,6 +176,11 @@ impl Index {
         self.core.head().checkpoint
     }
 
+    /// The number of the last manifest: with another one, other files may hold what there is.
+    pub(crate) fn manifest_number(&self) -> u64 {
+        self.core.head().number
+    }
+
     /// The sources as they are now.
     pub(crate) fn view(&self) -> Arc<View> {
         self.core.view()

@@ -16,7 +16,7 @@
 //!    their files and checked there. An object is believed only if its segment is of this log's past, and the runs have nothing younger of
 //!    its key (belief.rs).
 //! 2. A segment that is damaged, of another format, of another log, ahead of the log, or of a fork of it ends the restoring, with one
-//!    warning. No trouble with the image is an error of the store's.
+//!    warning, and a process that may write removes what is of its kind. No trouble with the image is an error of the store's.
 //! 3. Opening does not wait for it. It takes no memory that somebody uses, and reads and writes no more than its allowance. Closing waits for
 //!    what changed of the pages, and for so much of what changed of the objects as can be written in [`CLOSE_MILLIS`].
 //! 4. An image is replaced only by a process that took all of it in, or had no room for the rest and stayed open for an interval: a short
@@ -271,15 +271,24 @@ impl Core {
 
     /// What the image says is not believed, nor is the rest of it.
     fn distrust(&self, work: &mut Work, distrust: &Distrust) -> Step {
-        (work.objects_restorer, work.restorer) = (None, None);
+        let (objects, pages) = (work.objects_restorer.take(), work.restorer.take());
         work.distrusted = true;
+        let may_pass = matches!(distrust, Distrust::Unread { .. });
+        if !may_pass && !self.ground.read_only {
+            // Else each process that ends before it has written its own would find it again. What cannot be removed stays.
+            let (disk, dir) = (&*self.ground.disk, &self.ground.dir);
+            let _ = match (objects, pages) {
+                (Some(_), _) => image::remove_objects(disk, dir),
+                (None, pages) => image::remove_pages_from(disk, dir, pages.map_or(0, |pages| pages.number())),
+            };
+        }
         // Beside a process that writes, the image may be of a moment that was not yet when this one looked at the log.
         if !(self.ground.read_only && matches!(distrust, Distrust::Ahead { .. })) {
             let text = format!("{}: the warm image is ignored: {distrust}", self.ground.dir.display());
             lock(&self.counts.messages).warning = Some(text);
         }
         // Nothing is lost by writing another, unless the trouble may pass.
-        Step::end(!matches!(distrust, Distrust::Unread { .. }))
+        Step::end(!may_pass)
     }
 
     fn may_save(&self, work: &Work, now: u64) -> bool {

@@ -54,6 +54,9 @@ pub(crate) struct Manifest {
     pub(crate) oldest_readable: Glsn,
     /// The same for single keyspaces, sorted by id; those that are not named lost nothing.
     pub(crate) oldest_readable_in: Vec<(u32, Glsn)>,
+    /// The youngest deletions of single keyspaces that were dropped, sorted by id; those that are not named lost none. Where an earlier
+    /// version wrote the manifest, what it says of `oldest_readable_in`: no deletion was dropped above that without being known there.
+    pub(crate) deletions_dropped_in: Vec<(u32, Glsn)>,
     /// Runs, newest first; history runs behind, the one that was made last in front.
     pub(crate) runs: Vec<RunInfo>,
 }
@@ -81,6 +84,7 @@ impl Manifest {
             deletions_moved: Glsn::NONE,
             oldest_readable: Glsn::NONE,
             oldest_readable_in: Vec::new(),
+            deletions_dropped_in: Vec::new(),
             runs: Vec::new(),
         }
     }
@@ -97,6 +101,7 @@ impl Manifest {
                 deletions_moved: self.deletions_moved,
                 oldest_readable: self.oldest_readable,
                 oldest_readable_in: self.oldest_readable_in.clone(),
+                deletions_dropped_in: self.deletions_dropped_in.clone(),
             },
         }
     }
@@ -112,6 +117,7 @@ impl Manifest {
             deletions_moved: head.limits.deletions_moved,
             oldest_readable: head.limits.oldest_readable,
             oldest_readable_in: head.limits.oldest_readable_in,
+            deletions_dropped_in: head.limits.deletions_dropped_in,
             runs,
         }
     }

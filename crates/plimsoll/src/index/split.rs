@@ -111,7 +111,7 @@ impl Splitter {
         match self.inputs {
             Inputs::Current { oldest: false } => Ok(Fate::Current),
             Inputs::Current { oldest: true } if version.stored != Stored::Deleted => Ok(Fate::Current),
-            Inputs::Current { oldest: true } => self.deletion(version.glsn, horizon, elsewhere),
+            Inputs::Current { oldest: true } => self.deletion(version.glsn, keyspace, horizon, elsewhere),
             Inputs::History => self.newest_of_history(version, keyspace, horizon, elsewhere),
         }
     }
@@ -140,8 +140,15 @@ impl Splitter {
     }
 
     /// A deletion that is the newest of its key and has nothing older outside of this merge and of history.
-    fn deletion(&mut self, glsn: Glsn, horizon: Glsn, elsewhere: &mut dyn Elsewhere) -> crate::error::Result<Fate> {
+    fn deletion(
+        &mut self,
+        glsn: Glsn,
+        keyspace: u32,
+        horizon: Glsn,
+        elsewhere: &mut dyn Elsewhere,
+    ) -> crate::error::Result<Fate> {
         if glsn <= horizon && !elsewhere.in_history(&self.key)? {
+            self.limits.deletion_dropped(keyspace, glsn);
             return Ok(Fate::Dropped);
         }
         self.limits.deletions_moved = self.limits.deletions_moved.max(glsn);
@@ -166,6 +173,7 @@ impl Splitter {
         }
         if version.stored == Stored::Deleted && !any && self.all_history {
             // Older ones of this merge go with it: it lies at the horizon or below.
+            self.limits.deletion_dropped(keyspace, version.glsn);
             return Ok(Fate::Dropped);
         }
         Ok(self.keep_in_history())
@@ -264,10 +272,13 @@ mod tests {
 
     #[test]
     fn a_deletion_above_nothing_is_dropped_or_moved() {
-        assert_eq!(told(OLDEST, 99, NOTHING, &[-9, 5]), "--");
-        assert_eq!(told(OLDEST, 8, NOTHING, &[-9, 5]), "hh");
+        let (gone, limits) = fates(OLDEST, 99, NOTHING, &[-9, 5]);
+        assert_eq!((&gone[..], limits.deletions_dropped_in), ("--", vec![(5, Glsn(9))]));
+        let (moved, limits) = fates(OLDEST, 8, NOTHING, &[-9, 5]);
+        assert_eq!((&moved[..], limits.deletions_dropped_in), ("hh", vec![]));
         assert_eq!(told(OLDEST, 0, NOTHING, &[-9, -5, 3]), "hhh");
-        assert_eq!(told(OLDEST, 99, NOTHING, &[9, -5, 3]), "c--");
+        let (superseded, limits) = fates(OLDEST, 99, NOTHING, &[9, -5, 3]);
+        assert_eq!((&superseded[..], limits.deletions_dropped_in), ("c--", vec![]), "a younger version is still there");
         let known = Knows { in_history: true, in_runs: None };
         let (fates, limits) = fates(OLDEST, 99, known, &[-9, 5]);
         assert_eq!(fates, "h-", "without it, what history has of the key would rise again");
@@ -287,7 +298,8 @@ mod tests {
     #[test]
     fn a_moved_deletion_goes_once_nothing_of_its_key_is_left() {
         let older = Knows { in_history: false, in_runs: Some(5) };
-        assert_eq!(told(Inputs::History, 99, NOTHING, &[-9, 5]), "--");
+        let (gone, limits) = fates(Inputs::History, 99, NOTHING, &[-9, 5]);
+        assert_eq!((&gone[..], limits.deletions_dropped_in), ("--", vec![(5, Glsn(9))]));
         assert_eq!(told(Inputs::History, 8, NOTHING, &[-9, 5]), "hh");
         assert_eq!(told(Inputs::History, 99, older, &[-9]), "h", "an older run still holds what it deleted");
     }

@@ -54,22 +54,28 @@ pub(crate) struct Limits {
     pub(crate) oldest_readable: Glsn,
     /// The same for single keyspaces, sorted; those that are not named lost nothing.
     pub(crate) oldest_readable_in: Vec<(u32, Glsn)>,
+    /// Youngest deletion of single keyspaces that was dropped together with all that it deleted, sorted; those that are not named lost
+    /// none. It may be too young.
+    pub(crate) deletions_dropped_in: Vec<(u32, Glsn)>,
 }
 
 impl Limits {
     /// A version of `keyspace` that was superseded by `by` was dropped.
     pub(crate) fn dropped(&mut self, keyspace: u32, by: Glsn) {
         self.oldest_readable = self.oldest_readable.max(by);
-        match self.oldest_readable_in.binary_search_by_key(&keyspace, |entry| entry.0) {
-            Ok(at) => self.oldest_readable_in[at].1 = self.oldest_readable_in[at].1.max(by),
-            Err(at) => self.oldest_readable_in.insert(at, (keyspace, by)),
-        }
+        raise(&mut self.oldest_readable_in, keyspace, by);
+    }
+
+    /// The youngest version of a key of `keyspace`, a deletion, was dropped, and so was all that it deleted.
+    pub(crate) fn deletion_dropped(&mut self, keyspace: u32, deletion: Glsn) {
+        raise(&mut self.deletions_dropped_in, keyspace, deletion);
     }
 
     /// Takes over what another job dropped.
     pub(crate) fn merge(&mut self, other: &Limits) {
         self.deletions_moved = self.deletions_moved.max(other.deletions_moved);
         other.oldest_readable_in.iter().for_each(|&(keyspace, by)| self.dropped(keyspace, by));
+        other.deletions_dropped_in.iter().for_each(|&(keyspace, glsn)| self.deletion_dropped(keyspace, glsn));
         self.oldest_readable = self.oldest_readable.max(other.oldest_readable);
     }
 }
@@ -345,9 +351,25 @@ impl View {
 
     /// Oldest moment at which a keyspace can be read.
     pub(crate) fn oldest_readable_in(&self, keyspace: u32) -> Glsn {
-        let limits = &self.limits.oldest_readable_in;
-        limits.binary_search_by_key(&keyspace, |entry| entry.0).map_or(Glsn::NONE, |at| limits[at].1)
+        limit_of(&self.limits.oldest_readable_in, keyspace)
     }
+
+    /// The youngest deletion of a keyspace that is gone without a trace; nothing is said of those that are younger than that.
+    pub(crate) fn deletions_dropped_in(&self, keyspace: u32) -> Glsn {
+        limit_of(&self.limits.deletions_dropped_in, keyspace)
+    }
+}
+
+/// Raises what is said of a keyspace.
+fn raise(limits: &mut Vec<(u32, Glsn)>, keyspace: u32, to: Glsn) {
+    match limits.binary_search_by_key(&keyspace, |entry| entry.0) {
+        Ok(at) => limits[at].1 = limits[at].1.max(to),
+        Err(at) => limits.insert(at, (keyspace, to)),
+    }
+}
+
+fn limit_of(limits: &[(u32, Glsn)], keyspace: u32) -> Glsn {
+    limits.binary_search_by_key(&keyspace, |entry| entry.0).map_or(Glsn::NONE, |at| limits[at].1)
 }
 
 /// The most runs that one key can lie in, given the first and the last key of each.

@@ -58,10 +58,21 @@ pub(crate) struct Balance {
 #[derive(Debug, Default)]
 struct State {
     share: u64,
+    /// Of so many bytes, as was said last.
+    bytes: u64,
     /// Ghost hits that were weighed already.
     objects_seen: u64,
     pages_seen: u64,
     moves: Moves,
+}
+
+impl State {
+    /// Gives a cache its share; how much that is.
+    fn give(&self, cache: &Cache) -> u64 {
+        let wanted = (self.bytes / WHOLE * self.share).max(LEAST_BYTES);
+        cache.set_memory(wanted);
+        wanted
+    }
 }
 
 /// Where a step goes.
@@ -95,10 +106,20 @@ impl Balance {
     pub(crate) fn begin(&self, cache: &Cache, pool: &Pool, bytes: u64) -> u64 {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.share = state.share.max(MIN_SHARE);
+        state.bytes = bytes;
         (state.objects_seen, state.pages_seen) = (cache.turnover().returns, pool.turnover().returns);
-        let wanted = (bytes / WHOLE * state.share).max(LEAST_BYTES);
-        cache.set_memory(wanted);
-        wanted
+        state.give(cache)
+    }
+
+    /// Objects get at least so many parts of what is shared: not of a budget that is just being changed, but of what they were told last.
+    pub(crate) fn begin_with(&self, parts: u64, cache: &Cache, pool: &Pool) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let parts = parts.clamp(MIN_SHARE, MAX_SHARE);
+        if parts > state.share {
+            state.share = parts;
+            (state.objects_seen, state.pages_seen) = (cache.turnover().returns, pool.turnover().returns);
+            state.give(cache);
+        }
     }
 
     /// Weighs and moves a step, if anything speaks for it; nothing if somebody else is at it. What is free in the budget is shared, too: where
@@ -135,7 +156,8 @@ impl Balance {
         }
     }
 
-    /// Objects have so many parts of the whole, from the next time that they get their share.
+    /// For tests: objects have so many parts of the whole, from the next time that they get their share.
+    #[cfg(test)]
     pub(crate) fn set_share(&self, parts: u64) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).share = parts;
     }

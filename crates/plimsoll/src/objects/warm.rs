@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::cache::{BroughtBack, Cache};
 
-use crate::objects::balance::{MAX_SHARE, MIN_SHARE};
 use crate::objects::{GLSN_BYTES, Objects, Shelf};
 
 /// Takes an entry as the cache has it apart: the version's GLSN, and the value.
@@ -29,10 +28,10 @@ impl Objects {
     /// Objects had so many parts of the whole when they were last as warm as they are going to be: they get as many, if they have fewer now.
     pub(crate) fn expect_share(&self, parts: u64) {
         let Some(kept) = &self.kept else { return };
-        let parts = parts.clamp(MIN_SHARE, MAX_SHARE);
-        if parts > kept.balance.share() {
-            kept.balance.set_share(parts);
-            kept.balance.begin(&kept.cache(), &kept.pool, kept.budget.limit_bytes());
+        // Held, so that a cache that is exchanged meanwhile gets no memory after it was emptied.
+        let shelf = kept.shelf();
+        if let Some(cache) = &shelf.cache {
+            kept.balance.begin_with(parts, cache, &kept.pool);
         }
     }
 
@@ -49,5 +48,33 @@ impl Objects {
         let Some(kept) = &self.kept else { return BroughtBack::NoRoom };
         // Acquire: as in `fill`.
         cache.bring_back(key, &[&glsn.0.to_le_bytes(), value], touches, || kept.runs.load(Ordering::Acquire) == runs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_memory::budget::{Backing, Budget};
+    use plimsoll_memory::pool::Pool;
+
+    use super::*;
+
+    #[test]
+    fn what_was_expected_is_a_part_of_the_memory_that_objects_were_told_of_last() {
+        let budget = Budget::new(64 << 20, Backing::Mapped).unwrap();
+        let pool = Pool::new(&budget, 1 << 20).unwrap();
+        let objects = Objects::new(&budget, &pool).unwrap();
+        // What the cache's own tables take is part of it.
+        let limit_mib = || (objects.warm_cache().unwrap().turnover().limit_bytes + (1 << 19)) >> 20;
+        // A budget that becomes smaller: objects are told first, the budget is changed afterwards.
+        assert!(objects.resize(32 << 20).is_none());
+        objects.expect_share(32);
+        assert_eq!((objects.share(), limit_mib()), (32, 16));
+        objects.expect_share(8);
+        assert_eq!((objects.share(), limit_mib()), (32, 16), "nobody loses anything by it");
+        assert!(objects.resize(64 << 20).is_none());
+        assert_eq!(limit_mib(), 32);
+        objects.expect_share(1000);
+        assert_eq!((objects.share(), limit_mib()), (48, 48));
+        Objects::none().expect_share(8);
     }
 }

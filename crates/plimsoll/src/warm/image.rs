@@ -192,6 +192,15 @@ pub(crate) fn remove_pages_from(disk: &dyn Disk, dir: &Path, number: u32) -> io:
     Ok(removed)
 }
 
+/// Removes all files of objects.
+pub(crate) fn remove_objects(disk: &dyn Disk, dir: &Path) -> io::Result<bool> {
+    let all = list_objects(disk, dir)?;
+    for &(name, _) in &all {
+        remove(disk, dir, Name::Objects(name))?;
+    }
+    Ok(!all.is_empty())
+}
+
 /// Removes a file, if it is there.
 pub(crate) fn remove(disk: &dyn Disk, dir: &Path, name: Name) -> io::Result<()> {
     remove_path(disk, &dir.join(name.file()))

@@ -9,16 +9,21 @@ use plimsoll_log::glsn::Position;
 use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Kind as Memory, Lease};
 use plimsoll_memory::cache::BroughtBack;
+use plimsoll_memory::page::PAGE_BYTES;
+use plimsoll_memory::pool::Pool;
 
 use crate::warm::belief::is_true_still;
 use crate::warm::image::{self, Name, ObjectsName, OpenFile, Past, SEGMENT_BYTES_MAX};
 use crate::warm::objects::{Note, Round, read_at};
 use crate::warm::restorer::Step;
-use crate::warm::segment::{Distrust, Header, Kind, open};
+use crate::warm::segment::{Distrust, Header, Kind, body_sum, open};
 use crate::warm::{Counts, Ground};
 
 /// A step reads so many segments at most.
 const SEGMENTS_AT_ONCE: usize = 16;
+
+/// When so many pages were read in a step to find out what is true, it ends: guide pages, in no order.
+const LOADS_AT_ONCE: u64 = if cfg!(test) { 2 } else { 64 };
 
 /// How far it has come.
 #[derive(Debug)]
@@ -33,6 +38,8 @@ pub(super) struct ObjectsRestorer {
     open: Option<OpenFile>,
     /// The place that was compared with the log last.
     past: Option<(Position, Past)>,
+    /// Where the segment that is read next is gone on with, if its body has this sum.
+    rest: Option<(u64, usize)>,
 }
 
 /// A file of the image.
@@ -50,13 +57,13 @@ enum Taken {
     NoRoom,
     /// It is for a later round.
     Later,
-    /// Younger versions are just coming into the runs: it is looked at again in what comes then.
-    Again,
+    /// There is more in it: younger versions are just coming into the runs, or enough was read for a step.
+    Partly,
 }
 
 impl ObjectsRestorer {
     pub(super) fn new() -> Self {
-        Self { files: None, _lease: None, at: 0, round: Round::Often, open: None, past: None }
+        Self { files: None, _lease: None, at: 0, round: Round::Often, open: None, past: None, rest: None }
     }
 
     /// Reads some segments and takes in what they hold.
@@ -72,11 +79,15 @@ impl ObjectsRestorer {
                 break;
             };
             step.bytes += len as u64;
-            let (header, body) = open(&bytes[..len], Kind::Objects, name.segment_number(place))?;
-            match self.take_in(ground, counts, &header, body)? {
+            let number = name.segment_number(place);
+            let (header, body) = open(&bytes[..len], Kind::Objects, number)?;
+            let loads = Loads::begin();
+            let taken = self.take_in(ground, counts, &header, (body, body_sum(Kind::Objects, number, body)))?;
+            step.bytes += loads.so_far() * PAGE_BYTES as u64;
+            match taken {
                 Taken::All => {}
                 Taken::Later => self.next_file(),
-                Taken::Again => break,
+                Taken::Partly => break,
                 Taken::NoRoom => {
                     step.ended = Some(false);
                     break;
@@ -135,7 +146,14 @@ impl ObjectsRestorer {
         self.at += 1;
     }
 
-    fn take_in(&mut self, ground: &Ground, counts: &Counts, header: &Header, body: &[u8]) -> Result<Taken, Distrust> {
+    /// Takes in what a segment holds; its body comes with its sum.
+    fn take_in(
+        &mut self,
+        ground: &Ground,
+        counts: &Counts,
+        header: &Header,
+        (body, sum): (&[u8], u64),
+    ) -> Result<Taken, Distrust> {
         let note = Note::of(header);
         if note.round > self.round {
             self.back();
@@ -148,11 +166,18 @@ impl ObjectsRestorer {
         }
         ground.objects.expect_share(u64::from(note.share));
         let view = ground.index.view();
-        let mut at = 0;
+        let loads = Loads::begin();
+        let mut at = self.rest.take().filter(|(of, _)| *of == sum).map_or(0, |(_, at)| at);
         while let Some((object, next)) = read_at(body, at) {
-            at = next;
-            if !is_true_still(&view, object.key, header.position.glsn) {
+            if object.glsn > header.position.glsn {
+                return Err(Distrust::Damaged { what: "it holds what is younger than itself" });
+            }
+            if loads.so_far() >= LOADS_AT_ONCE {
+                return Ok(self.partly(sum, at));
+            }
+            if !is_true_still(&view, object.key, object.glsn, header.position.glsn) {
                 counts.doubted.fetch_add(1, Ordering::Relaxed);
+                at = next;
                 continue;
             }
             let what = (object.glsn, object.value);
@@ -160,13 +185,18 @@ impl ObjectsRestorer {
                 BroughtBack::Entered => _ = counts.objects.fetch_add(1, Ordering::Relaxed),
                 BroughtBack::LeftOut => {}
                 BroughtBack::NoRoom => return Ok(Taken::NoRoom),
-                BroughtBack::NotCurrent => {
-                    self.back();
-                    return Ok(Taken::Again);
-                }
+                BroughtBack::NotCurrent => return Ok(self.partly(sum, at)),
             }
+            at = next;
         }
         Ok(Taken::All)
+    }
+
+    /// The segment that was read is read again, and gone on with at `at`.
+    fn partly(&mut self, sum: u64, at: usize) -> Taken {
+        self.rest = Some((sum, at));
+        self.back();
+        Taken::Partly
     }
 
     /// The segment that was read is read again.
@@ -183,5 +213,91 @@ impl ObjectsRestorer {
                 Ok(past)
             }
         }
+    }
+}
+
+/// Pages that this thread had to load since a moment.
+struct Loads(u64);
+
+impl Loads {
+    fn begin() -> Self {
+        Self(Pool::absences())
+    }
+
+    fn so_far(&self) -> u64 {
+        Pool::absences().wrapping_sub(self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use plimsoll_disk::clock::ManualClock;
+    use plimsoll_disk::lying::LyingDisk;
+
+    use super::*;
+    use crate::keyspaces::Keyspace;
+    use crate::options::Options;
+    use crate::snapshot::Snapshot;
+    use crate::steps;
+    use crate::store::Store;
+    use crate::transaction::Transaction;
+
+    const KEYS: u32 = 24_000;
+
+    fn open(disk: &LyingDisk) -> Arc<Store> {
+        let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
+        let options = Options::new().memory_bytes(32 << 20).background(false);
+        crate::open::open(Path::new("/store"), options.world(Arc::new(disk.clone()), clock)).unwrap()
+    }
+
+    fn default() -> Keyspace {
+        Keyspace { id: 1, name: "default".into() }
+    }
+
+    /// A run of every second key.
+    fn put(store: &Arc<Store>, first: u32) {
+        for number in (first..KEYS).step_by(2000) {
+            let mut tx = Transaction::new(store);
+            for number in (number..KEYS.min(number + 2000)).step_by(2) {
+                tx.put(&default(), &number.to_be_bytes(), &[first as u8; 300]).unwrap();
+            }
+            tx.commit().unwrap();
+        }
+        steps::flush(store).unwrap();
+    }
+
+    #[test]
+    fn what_is_read_to_find_out_what_is_true_is_bounded_in_each_step_and_counts() {
+        let disk = LyingDisk::new(1);
+        let store = open(&disk);
+        put(&store, 0);
+        let hot = || (0..KEYS).step_by(100);
+        for number in hot() {
+            store.pool.clear();
+            assert!(Snapshot::newest(&store).get(&default(), &number.to_be_bytes()).unwrap().is_some());
+        }
+        store.warm.as_ref().unwrap().close();
+        // Younger ones of other keys, all over the same range: each filter is asked.
+        put(&store, 1);
+        let store = open(&disk.snapshot());
+        let core = &store.warm.as_ref().unwrap().core;
+        let (mut restorer, mut steps) = (ObjectsRestorer::new(), 0);
+        loop {
+            let loads = Loads::begin();
+            let step = restorer.step(&core.ground, &core.counts).unwrap();
+            let loads = loads.so_far();
+            assert!(loads <= LOADS_AT_ONCE + 2 && step.bytes >= loads * PAGE_BYTES as u64, "{loads}: {step:?}");
+            steps += u32::from(loads > 0);
+            if step.ended.is_some() {
+                assert_eq!(step.ended, Some(true));
+                break;
+            }
+        }
+        let stats = store.warm.as_ref().unwrap().stats();
+        assert_eq!(stats.objects_restored + stats.objects_doubted, 240, "each of them once: {stats:?}");
+        assert!(stats.objects_restored > 220 && steps >= 2, "{steps}: {stats:?}");
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Entries of the cache stand one behind the other in two queues and keep their places until they move to a young end, so a part of a queue
 //! only ever loses entries once it is full. Its file is written once, and again when an eighth of it is gone, when it was touched much since, or
-//! when it is older than the oldest moment at which its keyspaces can be read. What left in between is no harm: see `belief`.
+//! when it would be doubted: a merge has put an eighth of it beside what is younger, or a deletion that is younger was dropped from its
+//! keyspaces. What left in between is no harm: see `belief`.
 //!
 //! A process writes a *generation* of its own beside what it found. When it has written all of its own once, the others are removed.
 
@@ -19,6 +20,7 @@ use plimsoll_memory::cache::{Cache, Census, Changes, Copies, Standing};
 
 use crate::error::Result;
 use crate::objects::warm::parts_of;
+use crate::warm::belief::stands_beside_younger;
 use crate::warm::image::{self, Name, NewFile, ObjectsName, SEGMENT_BYTES_MAX};
 use crate::warm::objects::{BodyWriter, Note, OBJECT_BYTES_MAX, Object, Round as Rounds};
 use crate::warm::segment::{HEADER_BYTES, Header, Kind, seal};
@@ -31,7 +33,10 @@ const PLACES_OF_A_FILE: u64 = (1 << 20) / 8;
 const GONE_PART: u32 = 8;
 const TOUCHED_PART: u32 = 2;
 
-/// Keyspaces of a file that are told apart; of more, the one that can be read least far back counts.
+/// One in so many entries is asked whether a file would be doubted.
+const SAMPLE: usize = 16;
+
+/// Keyspaces of a file that are told apart; of more, all that there are count.
 const KEYSPACES_MAX: usize = 8;
 
 /// Numbers of files of the small queue have this bit.
@@ -61,8 +66,8 @@ struct Own {
     files: BTreeMap<u32, OnDisk>,
     /// Files of other generations, those that are worth least last.
     others: Vec<(ObjectsName, u64)>,
-    /// How the cache stood when all of it had been looked at.
-    complete: Option<Changes>,
+    /// How the cache stood when all of it had been looked at, and the number of the manifest then.
+    complete: Option<(Changes, u64)>,
     lease: Lease,
 }
 
@@ -84,6 +89,7 @@ struct OnDisk {
 struct Round {
     cache: Arc<Cache>,
     changes: Changes,
+    manifest: u64,
     position: Position,
     /// What is left of each queue.
     left: [(Standing, Range<u64>); 2],
@@ -174,7 +180,9 @@ impl ObjectsSaver {
     fn begin(&mut self, ground: &Ground) -> Result<Option<Round>> {
         // Read first, before it is asked which cache there is: that one was told of every flush up to this place. One that was exchanged
         // for another is told of none any more.
-        let position = ground.index.checkpoint();
+        let (position, manifest) = (ground.index.checkpoint(), ground.index.manifest_number());
+        #[cfg(test)]
+        tests::between();
         let Some(cache) = ground.objects.warm_cache() else { return Ok(None) };
         let changes = cache.changes();
         if position.glsn == Glsn::NONE || cache.is_empty() {
@@ -187,11 +195,11 @@ impl ObjectsSaver {
         }
         let own = self.own.as_mut().expect("it was just made");
         own.compare_with_disk(&there);
-        if own.complete == Some(changes) && !own.is_old(ground, position.glsn) {
+        if own.complete == Some((changes, manifest)) {
             return Ok(None);
         }
         let left = [Standing::Proven, Standing::New].map(|standing| (standing, cache.places(standing)));
-        Ok(Some(Round { cache, changes, position, left, seen: Vec::new(), wrote: false }))
+        Ok(Some(Round { cache, changes, manifest, position, left, seen: Vec::new(), wrote: false }))
     }
 }
 
@@ -244,11 +252,6 @@ impl Own {
         }
     }
 
-    /// Whether a file is older than the oldest moment at which its keyspaces can be read, and could be written anew.
-    fn is_old(&self, ground: &Ground, now: Glsn) -> bool {
-        self.files.values().any(|file| file.at < now && file.at < file.oldest_readable(ground))
-    }
-
     /// Sees to it that the file for a part of a queue is as it should be.
     fn make(
         &mut self,
@@ -266,7 +269,8 @@ impl Own {
         round.seen.push(number);
         let places = places.start..next;
         if let Some(file) = self.files.get(&number)
-            && file.will_do(ground, &places, census, round.position.glsn)
+            && file.will_do(&places, census)
+            && (file.at >= round.position.glsn || !file.is_in_doubt(ground, round, standing)?)
         {
             return Ok(Made::Same);
         }
@@ -317,7 +321,7 @@ impl Own {
         if round.wrote {
             ground.disk.sync_dir(&ground.dir)?;
         }
-        self.complete = Some(round.changes);
+        self.complete = Some((round.changes, round.manifest));
         Ok(())
     }
 }
@@ -330,18 +334,38 @@ fn is_there(there: &[(ObjectsName, u64)], name: ObjectsName, bytes: u64) -> bool
 }
 
 impl OnDisk {
-    fn oldest_readable(&self, ground: &Ground) -> Glsn {
+    /// Whether much of it would be left out if it were taken in now. Reads no page.
+    fn is_in_doubt(&self, ground: &Ground, round: &Round, standing: Standing) -> Result<bool> {
         let view = ground.index.view();
-        match &self.keyspaces {
-            Some(keyspaces) => {
-                keyspaces.iter().map(|&keyspace| view.oldest_readable_in(keyspace)).max().unwrap_or(Glsn::NONE)
-            }
-            None => view.limits.oldest_readable,
+        let dropped = match &self.keyspaces {
+            Some(keyspaces) => keyspaces.iter().map(|&keyspace| view.deletions_dropped_in(keyspace)).max(),
+            None => view.limits.deletions_dropped_in.iter().map(|(_, glsn)| *glsn).max(),
+        };
+        if dropped.is_some_and(|dropped| dropped > self.at) {
+            return Ok(true);
         }
+        if view.runs.iter().all(|run| run.max_glsn() <= self.at) {
+            return Ok(false);
+        }
+        let _lease = ground.budget.lease(Memory::Staging, SEGMENT_BYTES_MAX as u64 * 3 / 2)?;
+        let mut copies = Copies::with_room(SEGMENT_BYTES_MAX);
+        let (mut asked, mut doubted) = (0, 0);
+        let mut at = self.places.start;
+        while at < self.places.end {
+            at = round.cache.copy_entries(standing, at..self.places.end, &mut copies);
+            for copied in copies.iter().step_by(SAMPLE) {
+                let Some((version, _)) = parts_of(copied.value).filter(|(version, _)| *version <= self.at) else {
+                    continue;
+                };
+                asked += 1;
+                doubted += u32::from(stands_beside_younger(&view, copied.key, version, self.at));
+            }
+        }
+        Ok(doubted > asked / GONE_PART)
     }
 
     /// Whether it still serves for these places, in which there is so much now.
-    fn will_do(&self, ground: &Ground, places: &Range<u64>, now: Census, position: Glsn) -> bool {
+    fn will_do(&self, places: &Range<u64>, now: Census) -> bool {
         let of = self.census;
         let gone = of.entries.saturating_sub(now.entries);
         let warmed = now.touches.saturating_sub(of.touches);
@@ -350,7 +374,6 @@ impl OnDisk {
             && now.entries <= of.entries
             && gone <= of.entries / GONE_PART
             && warmed <= of.entries / TOUCHED_PART
-            && (self.at >= position || self.at >= self.oldest_readable(ground))
     }
 }
 
@@ -457,5 +480,93 @@ impl FileWriter {
         self.place += 1;
         (self.filled, self.header.entries) = (0, 0);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::path::Path;
+
+    use plimsoll_disk::clock::ManualClock;
+    use plimsoll_disk::lying::LyingDisk;
+
+    use super::*;
+    use crate::keyspaces::Keyspace;
+    use crate::options::Options;
+    use crate::snapshot::Snapshot;
+    use crate::steps;
+    use crate::store::Store;
+    use crate::transaction::Transaction;
+
+    thread_local! {
+        /// What this thread does once between the looks at the place in the log and at the cache.
+        static BETWEEN: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+    }
+
+    pub(super) fn between() {
+        if let Some(act) = BETWEEN.take() {
+            act();
+        }
+    }
+
+    fn open(disk: &LyingDisk) -> Arc<Store> {
+        let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
+        let options = Options::new().memory_bytes(32 << 20).background(false);
+        crate::open::open(Path::new("/store"), options.world(Arc::new(disk.clone()), clock)).unwrap()
+    }
+
+    fn default() -> Keyspace {
+        Keyspace { id: 1, name: "default".into() }
+    }
+
+    fn put(store: &Arc<Store>, value: &[u8]) {
+        let mut tx = Transaction::new(store);
+        tx.put(&default(), b"key", value).unwrap();
+        tx.commit().unwrap();
+        steps::flush(store).unwrap();
+    }
+
+    fn get(store: &Arc<Store>) -> Vec<u8> {
+        Snapshot::newest(store).get(&default(), b"key").unwrap().unwrap().to_vec()
+    }
+
+    /// Writes an image of objects; how many bytes were written.
+    fn save(store: &Arc<Store>) -> u64 {
+        let core = &store.warm.as_ref().unwrap().core;
+        let before = core.counts.bytes.load(Ordering::Relaxed);
+        ObjectsSaver::new(0).finish(&core.ground, &core.counts, &|| true).unwrap();
+        core.counts.bytes.load(Ordering::Relaxed) - before
+    }
+
+    /// What a process finds that comes after this one was killed, and how many objects it brought back.
+    fn after_a_kill(disk: &LyingDisk) -> (Vec<u8>, u64) {
+        let store = open(&disk.snapshot());
+        let warm = store.warm.as_ref().unwrap();
+        warm.step();
+        (get(&store), warm.stats().objects_restored)
+    }
+
+    #[test]
+    fn a_cache_that_was_exchanged_before_the_flush_up_to_the_images_place_is_not_its_source() {
+        let disk = LyingDisk::new(1);
+        let store = open(&disk);
+        put(&store, b"old");
+        store.pool.clear();
+        assert_eq!(get(&store), b"old");
+        assert!(save(&store) > 0);
+        assert_eq!(after_a_kill(&disk), (b"old".to_vec(), 1), "what is saved comes back");
+        image::remove_objects(&disk, Path::new("/store/warm")).unwrap();
+
+        let (other, before) = (Arc::clone(&store), store.objects.warm_cache().unwrap());
+        BETWEEN.set(Some(Box::new(move || {
+            // Another cache comes, and then what is younger: the one that went is not told of it.
+            other.index.resize_objects(256 << 20);
+            assert!(!Arc::ptr_eq(&other.objects.warm_cache().unwrap(), &before));
+            put(&other, b"new");
+        })));
+        assert_eq!(save(&store), 0, "there is nothing to save of the one that came");
+        assert!(BETWEEN.take().is_none(), "it came to pass");
+        assert_eq!(after_a_kill(&disk), (b"new".to_vec(), 0));
     }
 }

@@ -58,6 +58,11 @@ impl Restorer {
         Self { number: 0, open: None }
     }
 
+    /// The segment that is read next, or was not believed.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
     /// Reads a segment, or loads some pages of one that was read.
     pub(super) fn step(&mut self, ground: &Ground, counts: &Counts) -> Result<Step, Distrust> {
         match self.open.take() {

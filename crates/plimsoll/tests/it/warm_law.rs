@@ -1,15 +1,16 @@
 //! The law of the house for the warm image: dropped, damaged, older, of another store, of another moment, restored with a backup, under
-//! other budgets, after commits, trims, kills and power cuts: every answer is the model's.
+//! other budgets, after commits, trims, kills and power cuts: every answer is the model's, of the newest moment and of earlier ones, in a
+//! keyspace that keeps all versions and in one that keeps the newest. Every fourth store does its work in threads, by the real clock.
 //!
 //! `PLIMSOLL_WARM_SEEDS` says how many lives of a store are simulated (24 restarts each), `PLIMSOLL_WARM_SEED` which is the first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll::{Db, Keyspace, Options, Retention};
-use plimsoll_disk::clock::ManualClock;
+use plimsoll::{Db, Error, Keyspace, Moment, Options, Retention};
+use plimsoll_disk::clock::{Clock, ManualClock, SystemClock};
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
@@ -18,8 +19,33 @@ const KEYS: u64 = 600;
 const RESTARTS: u64 = 24;
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// What each key has: the number of the commit that put it.
-type Model = BTreeMap<u64, u64>;
+/// Where a store works in threads: what a life of some milliseconds may see several of.
+const SHORT_INTERVAL: Duration = Duration::from_millis(100);
+
+/// So many moments are remembered.
+const MOMENTS: usize = 12;
+
+/// Keyspaces: their names, and what they keep.
+const KEYSPACES: [(&str, Retention); 2] = [("objects", Retention::Latest), ("all", Retention::Forever)];
+
+/// What each key of each keyspace has: the number of the commit that put it.
+type State = BTreeMap<(usize, u64), u64>;
+
+/// The newest state, and those before it, with the GLSNs from which on they stand.
+#[derive(Clone, Default)]
+struct Model {
+    now: State,
+    moments: VecDeque<(u64, State)>,
+}
+
+impl Model {
+    fn commit(&mut self, glsn: u64) {
+        self.moments.push_back((glsn, self.now.clone()));
+        if self.moments.len() > MOMENTS {
+            self.moments.pop_front();
+        }
+    }
+}
 
 /// Names of an image's files with their bytes.
 type Image = Vec<(String, Vec<u8>)>;
@@ -29,6 +55,7 @@ struct Life {
     random: Random,
     disk: LyingDisk,
     clock: Arc<ManualClock>,
+    threads: bool,
     path: PathBuf,
     model: Model,
     commits: u64,
@@ -36,10 +63,30 @@ struct Life {
     images: Vec<Image>,
     /// Backups with what was in them.
     backups: Vec<(PathBuf, Model)>,
+    seen: Seen,
+}
+
+/// What came to pass.
+#[derive(Debug, Default)]
+struct Seen {
     restored: u64,
     objects: u64,
     doubted: u64,
     ignored: u64,
+    /// Reads of an earlier moment that were answered, and that were refused.
+    earlier: u64,
+    trimmed: u64,
+}
+
+impl Seen {
+    fn add(&mut self, other: &Seen) {
+        self.restored += other.restored;
+        self.objects += other.objects;
+        self.doubted += other.doubted;
+        self.ignored += other.ignored;
+        self.earlier += other.earlier;
+        self.trimmed += other.trimmed;
+    }
 }
 
 fn key(number: u64) -> [u8; 8] {
@@ -85,15 +132,13 @@ impl Life {
             random: Random::new(seed),
             disk: LyingDisk::new(seed),
             clock: Arc::new(ManualClock::new(1_780_000_000_000_000)),
+            threads: seed % 4 == 3,
             path: PathBuf::from("/store"),
-            model: Model::new(),
+            model: Model::default(),
             commits: 0,
             images: Vec::new(),
             backups: Vec::new(),
-            restored: 0,
-            objects: 0,
-            doubted: 0,
-            ignored: 0,
+            seen: Seen::default(),
         }
     }
 
@@ -101,21 +146,27 @@ impl Life {
         self.random.below(n) == 0
     }
 
-    fn open(&mut self) -> (Db, Keyspace) {
+    fn open(&mut self) -> (Db, [Keyspace; 2]) {
+        let clock: Arc<dyn Clock> =
+            if self.threads { Arc::new(SystemClock::new()) } else { Arc::clone(&self.clock) as _ };
         let options = Options::new()
             .memory_bytes((16 + self.random.below(3) * 8) << 20)
             .memtable_bytes(32 << 10)
             .segment_bytes(128 << 10)
-            .background(false)
+            .background(self.threads)
             .warm(!self.one_in(10))
-            .warm_interval(INTERVAL)
-            .world(Arc::new(self.disk.clone()), Arc::clone(&self.clock) as _);
+            .warm_interval(if self.threads { SHORT_INTERVAL } else { INTERVAL })
+            .world(Arc::new(self.disk.clone()), clock);
         let db = Db::open(&self.path, options).unwrap();
-        let keyspace = db.create_keyspace("objects", Retention::Latest).unwrap();
-        (db, keyspace)
+        let keyspaces = KEYSPACES.map(|(name, retention)| db.create_keyspace(name, retention).unwrap());
+        (db, keyspaces)
     }
 
     fn step(&mut self, db: &Db) {
+        if self.threads {
+            std::thread::sleep(Duration::from_millis(self.random.below(20)));
+            return;
+        }
         for _ in 0..self.random.below(30) {
             if !db.step().unwrap() {
                 self.clock.advance(Duration::from_millis(200));
@@ -123,45 +174,58 @@ impl Life {
         }
     }
 
-    fn read(&mut self, db: &Db, keyspace: &Keyspace, reads: u64) {
-        let snapshot = db.snapshot();
+    fn read(&mut self, db: &Db, keyspaces: &[Keyspace; 2], reads: u64) {
+        let (at, snapshot) = match self.model.moments.len() as u64 {
+            moments if moments > 0 && self.one_in(3) => {
+                let at = self.random.below(moments) as usize;
+                (Some(at), db.snapshot_at(Moment::Glsn(self.model.moments[at].0)).unwrap())
+            }
+            _ => (None, db.snapshot()),
+        };
         // Some more often than others: those are hot. What has to be loaded becomes an object.
         let drops = self.one_in(2);
         for _ in 0..reads {
             if drops && self.one_in(25) {
                 db.drop_pages();
             }
-            let reach = 1 + self.random.below(KEYS);
+            let (space, reach) = (self.random.below(2) as usize, 1 + self.random.below(KEYS));
             let number = self.random.below(reach);
-            let found = snapshot.get(keyspace, &key(number)).unwrap();
-            let wanted = self.model.get(&number).map(|&commit| value(number, commit));
-            assert_eq!(found.as_deref(), wanted.as_deref(), "key {number}");
+            let state = at.map_or(&self.model.now, |at| &self.model.moments[at].1);
+            let wanted = state.get(&(space, number)).map(|&commit| value(number, commit));
+            match snapshot.get(&keyspaces[space], &key(number)) {
+                Err(Error::Trimmed { .. }) if at.is_some() => self.seen.trimmed += 1,
+                found => {
+                    self.seen.earlier += u64::from(at.is_some());
+                    assert_eq!(found.unwrap().as_deref(), wanted.as_deref(), "keyspace {space}, key {number}, {at:?}");
+                }
+            }
         }
     }
 
-    fn commit(&mut self, db: &Db, keyspace: &Keyspace) {
+    fn commit(&mut self, db: &Db, keyspaces: &[Keyspace; 2]) {
         let mut tx = db.begin();
         self.commits += 1;
         for _ in 0..1 + self.random.below(30) {
-            let number = self.random.below(KEYS);
+            let (space, number) = (self.random.below(2) as usize, self.random.below(KEYS));
             if self.one_in(8) {
-                tx.delete(keyspace, &key(number)).unwrap();
-                self.model.remove(&number);
+                tx.delete(&keyspaces[space], &key(number)).unwrap();
+                self.model.now.remove(&(space, number));
             } else {
-                tx.put(keyspace, &key(number), &value(number, self.commits)).unwrap();
-                self.model.insert(number, self.commits);
+                tx.put(&keyspaces[space], &key(number), &value(number, self.commits)).unwrap();
+                self.model.now.insert((space, number), self.commits);
             }
         }
-        tx.commit().unwrap();
+        let glsn = tx.commit().unwrap();
+        self.model.commit(glsn);
     }
 
     /// A process lives and ends somehow.
     fn live(&mut self) {
-        let (db, keyspace) = self.open();
+        let (db, keyspaces) = self.open();
         for _ in 0..8 + self.random.below(12) {
             match self.random.below(16) {
-                0..4 => self.commit(&db, &keyspace),
-                4..9 => self.read(&db, &keyspace, 150),
+                0..4 => self.commit(&db, &keyspaces),
+                4..9 => self.read(&db, &keyspaces, 150),
                 9..12 => self.step(&db),
                 12 => self.clock.advance(INTERVAL),
                 13 => db.flush().unwrap(),
@@ -180,11 +244,11 @@ impl Life {
             self.backups.push((path, self.model.clone()));
         }
         let stats = db.stats();
-        self.restored += stats.warm.pages_restored;
-        self.objects += stats.warm.objects_restored;
-        self.doubted += stats.warm.objects_doubted;
+        self.seen.restored += stats.warm.pages_restored;
+        self.seen.objects += stats.warm.objects_restored;
+        self.seen.doubted += stats.warm.objects_doubted;
         assert!(stats.warnings.len() <= 1, "{:?}", stats.warnings);
-        self.ignored += stats.warnings.len() as u64;
+        self.seen.ignored += stats.warnings.len() as u64;
         match self.random.below(3) {
             0 => db.close().unwrap(),
             1 => {
@@ -235,19 +299,21 @@ impl Life {
     }
 
     fn check(&mut self) {
-        let (db, keyspace) = self.open();
+        let (db, keyspaces) = self.open();
         self.step(&db);
         // Objects first, before the walk has pages loaded that could answer.
-        for number in 0..KEYS {
-            let found = db.snapshot().get(&keyspace, &key(number)).unwrap();
-            let wanted = self.model.get(&number).map(|&commit| value(number, commit));
-            assert_eq!(found.as_deref(), wanted.as_deref(), "key {number}");
+        for (space, keyspace) in keyspaces.iter().enumerate() {
+            for number in 0..KEYS {
+                let found = db.snapshot().get(keyspace, &key(number)).unwrap();
+                let wanted = self.model.now.get(&(space, number)).map(|&commit| value(number, commit));
+                assert_eq!(found.as_deref(), wanted.as_deref(), "keyspace {space}, key {number}");
+            }
+            let all: Vec<_> = db.snapshot().range(keyspace, ..).unwrap().map(Result::unwrap).collect();
+            assert_eq!(all.len(), self.model.now.keys().filter(|(of, _)| *of == space).count());
         }
-        let all: Vec<_> = db.snapshot().range(&keyspace, ..).unwrap().map(Result::unwrap).collect();
-        assert_eq!(all.len(), self.model.len());
-        for (number, &commit) in &self.model {
-            let found = db.snapshot().get(&keyspace, &key(*number)).unwrap();
-            assert_eq!(found.as_deref(), Some(&value(*number, commit)[..]), "key {number}");
+        for (&(space, number), &commit) in &self.model.now {
+            let found = db.snapshot().get(&keyspaces[space], &key(number)).unwrap();
+            assert_eq!(found.as_deref(), Some(&value(number, commit)[..]), "keyspace {space}, key {number}");
         }
         db.close().unwrap();
     }
@@ -270,7 +336,7 @@ fn number_from(name: &str) -> Option<u64> {
 fn whatever_happens_to_the_image_every_answer_is_the_models() {
     let first = number_from("PLIMSOLL_WARM_SEED").unwrap_or(0);
     let seeds = number_from("PLIMSOLL_WARM_SEEDS").unwrap_or(6);
-    let (mut pages, mut objects, mut doubted, mut ignored) = (0, 0, 0, 0);
+    let (mut by_steps, mut in_threads) = (Seen::default(), Seen::default());
     for seed in first..first + seeds {
         println!("PLIMSOLL_WARM_SEED={seed} PLIMSOLL_WARM_SEEDS=1");
         let mut life = Life::new(seed);
@@ -280,16 +346,16 @@ fn whatever_happens_to_the_image_every_answer_is_the_models() {
             life.meddle();
         }
         life.check();
-        pages += life.restored;
-        objects += life.objects;
-        doubted += life.doubted;
-        ignored += life.ignored;
+        if life.threads { &mut in_threads } else { &mut by_steps }.add(&life.seen);
     }
-    let outcome = format!(
-        "{} restarts: {pages} pages and {objects} objects restored, {doubted} objects doubted, {ignored} images ignored",
-        seeds * RESTARTS
-    );
+    let outcome = format!("{} restarts; by steps: {by_steps:?}; in threads: {in_threads:?}", seeds * RESTARTS);
     println!("{outcome}");
-    let all_happened = pages > 100 && objects > 100 && doubted > 100 && ignored > 10;
+    let all_happened = by_steps.restored > 30
+        && by_steps.objects > 100
+        && by_steps.doubted > 100
+        && by_steps.ignored > 10
+        && by_steps.earlier > 1000
+        && by_steps.trimmed > 10
+        && in_threads.objects > 10;
     assert!(seeds < 6 || all_happened, "{outcome}");
 }

@@ -153,6 +153,51 @@ fn after_a_kill_or_a_power_cut_nothing_that_changed_since_the_image_comes_back()
     }
 }
 
+#[test]
+fn a_key_that_is_written_twice_between_two_flushes_puts_no_other_in_doubt() {
+    let world = World::new(2);
+    let (db, keyspace) = store_with_objects(&world, Retention::Latest);
+    world.pass_an_interval(&db);
+    // Keys that are not hot, each of them twice: what was superseded is dropped by the flush, and so is a deletion that was superseded.
+    put(&db, &keyspace, (1..KEYS).step_by(300), 1);
+    delete(&db, &keyspace, (1..KEYS).step_by(600));
+    put(&db, &keyspace, (1..KEYS).step_by(300), 2);
+    db.flush().unwrap();
+    let (db, keyspace) = reopen(&world.after_a_kill());
+    let warm = db.stats().warm;
+    assert!(warm.objects_restored >= 290, "all but what a filter lets pass: {warm:?}");
+    hot().for_each(|number| assert_eq!(get(&db, &keyspace, number), Some(value(number, 0))));
+    assert_eq!(get(&db, &keyspace, 1), Some(value(1, 2)));
+}
+
+#[test]
+fn what_a_merge_has_put_beside_younger_versions_is_written_again_and_comes_back() {
+    for retention in [Retention::Forever, Retention::Latest] {
+        let world = World::new(2);
+        let (db, keyspace) = store_with_objects(&world, retention);
+        world.pass_an_interval(&db);
+        put(&db, &keyspace, (1..KEYS).step_by(300), 1);
+        db.compact().unwrap();
+        let (early, _) = reopen(&world.after_a_kill());
+        let warm = early.stats().warm;
+        assert_eq!(
+            (warm.objects_restored, warm.objects_doubted),
+            (0, 300),
+            "they stand beside what is younger: {warm:?}"
+        );
+        let before = db.stats().warm;
+        world.pass_an_interval(&db);
+        let once = db.stats().warm;
+        assert!(once.bytes_written > before.bytes_written);
+        world.pass_an_interval(&db);
+        assert_eq!(db.stats().warm, once, "nothing was merged since");
+        let (db, keyspace) = reopen(&world.after_a_kill());
+        let warm = db.stats().warm;
+        assert_eq!((warm.objects_restored, warm.objects_doubted), (300, 0), "{warm:?}");
+        hot().for_each(|number| assert_eq!(get(&db, &keyspace, number), Some(value(number, 0))));
+    }
+}
+
 /// An older image of the same store, after everything that can happen to a key since.
 fn an_older_image(retention: Retention, then: impl Fn(&Db, &Keyspace)) {
     let world = World::new(3);
@@ -267,6 +312,7 @@ fn assert_ignored(world: &World, what: &str, why: &str) {
     assert!(stats.warnings[0].contains("the warm image is ignored"), "{what}: {:?}", stats.warnings);
     assert!(stats.warnings[0].contains(why), "{what}: {:?}", stats.warnings);
     (0..12).for_each(|number| assert_eq!(get(&db, &keyspace, number), Some(value(number, 0)), "{what}"));
+    assert!(image_of_objects(world).is_empty(), "{what}: nobody finds it again");
 }
 
 #[test]

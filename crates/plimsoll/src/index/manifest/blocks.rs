@@ -102,6 +102,16 @@ impl<'f> Input<'f> {
         Ok(Self { file, at: 0, end, block: Vec::with_capacity(BLOCK_BYTES), used: 0, sum: 0 })
     }
 
+    /// Where what is so many bytes long ends that begins here; damage if that is behind the end.
+    pub(super) fn end_of(&self, len: u64) -> Result<u64, Failure> {
+        self.place().checked_add(len).filter(|end| *end <= self.end).ok_or(SENSELESS)
+    }
+
+    /// How many bytes were given out.
+    pub(super) fn place(&self) -> u64 {
+        self.at - (self.block.len() - self.used) as u64
+    }
+
     pub(super) fn byte(&mut self) -> Result<u8, Failure> {
         if self.used == self.block.len() && !self.next_block()? {
             return Err(CUT);

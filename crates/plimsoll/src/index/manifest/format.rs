@@ -20,6 +20,9 @@ const MAGIC: [u8; 8] = *b"PLIMMANI";
 const FORMAT: u32 = 1;
 pub(super) const HEAD_BYTES: usize = 56;
 
+/// What stands behind the runs, each with its length, so that a version that does not know it passes over it.
+pub(super) const DELETIONS_DROPPED: u64 = 1;
+
 const HAS_POINTER: u8 = 1;
 const HAS_FIXED_GLSN: u8 = 2;
 
@@ -40,8 +43,7 @@ where
             out.drain()?;
         }
     }
-    // Room for later additions: an older version passes over it.
-    out.number(0)?;
+    encode_additions(head, &mut out)?;
     out.finish()
 }
 
@@ -73,6 +75,22 @@ fn encode_head(head: &Head, out: &mut Writer<'_>) -> io::Result<()> {
         out.number(glsn.0)?;
     }
     Ok(())
+}
+
+/// What was added to the format since: an older version passes over it. It is written also where it names nothing, for where it is missing
+/// nothing is known.
+fn encode_additions(head: &Head, out: &mut Writer<'_>) -> io::Result<()> {
+    let dropped = &head.limits.deletions_dropped_in;
+    let mut body = Vec::with_capacity(dropped.len() * 8);
+    for (keyspace, glsn) in dropped {
+        push_varint(&mut body, u64::from(*keyspace));
+        push_varint(&mut body, glsn.0);
+    }
+    out.number(1)?;
+    out.number(DELETIONS_DROPPED)?;
+    out.number(body.len() as u64)?;
+    out.block.extend_from_slice(&body);
+    out.drain()
 }
 
 fn encode_partition(info: &PartitionInfo, out: &mut Vec<u8>) {
@@ -168,14 +186,37 @@ fn decode(log_id: u128, input: &mut Input<'_>) -> Result<Manifest, Failure> {
     if !oldest_readable_in.is_sorted_by(|a, b| a.0 < b.0) {
         return Err(SENSELESS);
     }
-    let limits = Limits { deletions_moved, oldest_readable, oldest_readable_in };
-    let head = Head { log_id, number, checkpoint, durable, next_run, limits };
     let mut runs = Vec::new();
     // Each run and each partition takes bytes of the file, so what is pushed is bounded by its length.
     for _ in 0..input.varint()? {
         runs.push(decode_run(input)?);
     }
-    Ok(Manifest::of(head, runs))
+    let dropped = decode_additions(input)?;
+    let deletions_dropped_in = dropped.unwrap_or_else(|| oldest_readable_in.clone());
+    let limits = Limits { deletions_moved, oldest_readable, oldest_readable_in, deletions_dropped_in };
+    Ok(Manifest::of(Head { log_id, number, checkpoint, durable, next_run, limits }, runs))
+}
+
+/// What stands behind the runs: the deletions that were dropped, where it says so. What is not known is passed over.
+fn decode_additions(input: &mut Input<'_>) -> Result<Option<Vec<(u32, Glsn)>>, Failure> {
+    let mut dropped = None;
+    for _ in 0..input.varint()? {
+        let (what, len) = (input.varint()?, input.varint()?);
+        let end = input.end_of(len)?;
+        if what == DELETIONS_DROPPED && dropped.is_none() {
+            let list = dropped.insert(Vec::new());
+            while input.place() < end {
+                list.push((input.u32()?, input.glsn()?));
+            }
+            if !list.is_sorted_by(|a, b| a.0 < b.0) || input.place() > end {
+                return Err(SENSELESS);
+            }
+        }
+        while input.place() < end {
+            input.byte()?;
+        }
+    }
+    Ok(dropped)
 }
 
 fn decode_run(input: &mut Input<'_>) -> Result<RunInfo, Failure> {

@@ -6,7 +6,7 @@ use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::random::Random;
 use plimsoll_log::side::SideId;
 
-use super::format::HEAD_BYTES;
+use super::format::{DELETIONS_DROPPED, HEAD_BYTES};
 use super::*;
 use crate::run::partition::PartitionId;
 
@@ -36,6 +36,7 @@ fn sample(partitions: u64) -> Manifest {
         deletions_moved: Glsn(40),
         oldest_readable: Glsn(30),
         oldest_readable_in: vec![(2, Glsn(30)), (9, Glsn(4))],
+        deletions_dropped_in: if partitions == 8 { vec![] } else { vec![(2, Glsn(25)), (0xffff_ffff, Glsn(7))] },
         runs: vec![
             RunInfo { history: false, partitions: (0..partitions).map(info).collect() },
             RunInfo { history: true, partitions: vec![info(7)] },
@@ -53,6 +54,45 @@ fn a_manifest_comes_back_as_it_was_written() {
     for manifest in [Manifest::empty(7), sample(6), sample(5000), sample(8)] {
         manifest.write(&disk, dir).unwrap();
         assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(manifest));
+    }
+}
+
+/// Writes what is shorter than a block under a sum that matches it.
+fn write_bytes(disk: &MemDisk, dir: &Path, bytes: &[u8]) {
+    let file = disk.open(&dir.join(MANIFEST), Open::ReadWrite, Caching::Buffered).unwrap();
+    file.set_len(0).unwrap();
+    file.write_at(bytes, 0).unwrap();
+    file.write_at(&checksum(0, bytes).to_le_bytes(), bytes.len() as u64).unwrap();
+}
+
+#[test]
+fn what_is_not_known_behind_the_runs_is_passed_over_and_what_is_missing_there_is_assumed() {
+    let (disk, dir) = (MemDisk::new(), Path::new("/"));
+    let manifest = sample(6);
+    manifest.write(&disk, dir).unwrap();
+    let file = disk.open(&dir.join(MANIFEST), Open::Read, Caching::Buffered).unwrap();
+    let mut bytes = vec![0; file.len().unwrap() as usize - 8];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    let (front, additions) = bytes.split_at(bytes.len() - 11);
+    let (count, addition) = additions.split_at(1);
+    assert_eq!((count, &addition[..2]), (&[1][..], &[DELETIONS_DROPPED as u8, 8][..]));
+    // As an earlier version wrote it.
+    write_bytes(&disk, dir, &[front, &[0]].concat());
+    let assumed = Manifest { deletions_dropped_in: manifest.oldest_readable_in.clone(), ..manifest.clone() };
+    assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(assumed));
+    // As a later version may write it.
+    for bytes in [
+        [front, &[2], &[9, 3, 1, 2, 3], addition].concat(),
+        [front, &[2], addition, &[9, 0]].concat(),
+        [front, count, addition, b"and more"].concat(),
+    ] {
+        write_bytes(&disk, dir, &bytes);
+        assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(manifest.clone()));
+    }
+    // It is longer than the file, or ends within a number.
+    for bytes in [[front, &[1], &[9, 200, 1]].concat(), [front, &[1], &[1, 3, 2, 25, 2, 7]].concat()] {
+        write_bytes(&disk, dir, &bytes);
+        assert!(matches!(Manifest::read(&disk, dir), Err(Error::Corrupt { .. })));
     }
 }
 
