@@ -103,7 +103,21 @@ pub struct Driver {
     kept: Option<restore::Kept>,
     /// A warm image of some time before.
     image: Option<image::Image>,
+    warmed: Warmed,
     answers: Vec<String>,
+}
+
+/// What warm images brought back in the lives of a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Warmed {
+    /// Pages.
+    pub pages: u64,
+    /// Objects.
+    pub objects: u64,
+    /// Objects that were left out.
+    pub doubted: u64,
+    /// Images that were not believed.
+    pub ignored: u64,
 }
 
 impl Driver {
@@ -130,6 +144,7 @@ impl Driver {
             backups: 0,
             kept: None,
             image: None,
+            warmed: Warmed::default(),
             answers: Vec::new(),
         };
         driver.open_store(0)?;
@@ -149,6 +164,11 @@ impl Driver {
     /// What each operation came to, one line each: the same for the same workload, however the store is opened.
     pub fn answers(&self) -> &[String] {
         &self.answers
+    }
+
+    /// What warm images brought back in the lives that were closed.
+    pub fn warmed(&self) -> Warmed {
+        self.warmed
     }
 
     /// Whether a transaction is open.
@@ -208,9 +228,13 @@ impl Driver {
     /// Opens the snapshots that were open at the same moments again; while the store is closed, something happens to its warm image.
     fn reopen_under_snapshots(&mut self, choice: u64) -> Outcome {
         let moments: Vec<(u8, u64)> = self.snapshots.iter().map(|(slot, snapshot)| (*slot, snapshot.at())).collect();
+        if !choice.is_multiple_of(4) {
+            self.make_warm();
+        }
         self.close()?;
-        self.meddle_with_image(choice)?;
+        self.meddle_with_image(choice / 4)?;
         self.open_store(0)?;
+        self.take_some_in(choice / 40);
         for (slot, at) in moments {
             let opened = self.db().snapshot_at(plimsoll::Moment::Glsn(at));
             if let Some(snapshot) = self.expect("snapshot after reopening", opened)? {
@@ -372,6 +396,11 @@ impl Driver {
         self.drop_handles();
         let Some(db) = self.db.take() else { return Ok(()) };
         let submitted = self.model.newest();
+        let stats = db.stats();
+        self.warmed.pages += stats.warm.pages_restored;
+        self.warmed.objects += stats.warm.objects_restored;
+        self.warmed.doubted += stats.warm.objects_doubted;
+        self.warmed.ignored += stats.warnings.iter().filter(|warning| warning.contains("warm image")).count() as u64;
         let closed = db.close();
         let in_doubt = self.in_doubt;
         if self.expect("close", closed)?.is_some() {

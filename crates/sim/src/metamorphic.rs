@@ -8,7 +8,7 @@ use plimsoll::Durability;
 use plimsoll_disk::random::Random;
 
 use crate::case::Case;
-use crate::driver::{Care, Driver, guarded};
+use crate::driver::{Care, Driver, Warmed, guarded};
 use crate::failure::{Failure, Outcome};
 use crate::op::Op;
 use crate::world::{Setting, World};
@@ -44,7 +44,7 @@ pub fn compare_settings(case: &Case, ops: &[Op]) -> Outcome {
     let mut first: Option<Vec<String>> = None;
     for variant in variants() {
         let told = |failure: Failure| Failure { message: format!("under {variant:?}: {}", failure.message), ..failure };
-        let answers = guarded(|| run_variant(case.seed, variant, ops)).map_err(told)?;
+        let (answers, _) = guarded(|| run_variant(case.seed, variant, ops)).map_err(told)?;
         match &first {
             None => first = Some(answers),
             Some(first) => same_answers(ops, first, &answers).map_err(told)?,
@@ -53,7 +53,8 @@ pub fn compare_settings(case: &Case, ops: &[Op]) -> Outcome {
     Ok(())
 }
 
-fn run_variant(seed: u64, variant: Variant, ops: &[Op]) -> Outcome<Vec<String>> {
+/// The answers of a run, and what came back with warm images.
+fn run_variant(seed: u64, variant: Variant, ops: &[Op]) -> Outcome<(Vec<String>, Warmed)> {
     let mut driver = Driver::open(World::new(seed, variant.setting), Care::default())?;
     let mut random = Random::new(seed);
     for (number, op) in ops.iter().enumerate() {
@@ -63,7 +64,7 @@ fn run_variant(seed: u64, variant: Variant, ops: &[Op]) -> Outcome<Vec<String>> 
         driver.apply(op).map_err(|failure| failure.at(number, op))?;
     }
     driver.finish()?;
-    Ok(driver.answers().to_vec())
+    Ok((driver.answers().to_vec(), driver.warmed()))
 }
 
 fn same_answers(ops: &[Op], first: &[String], other: &[String]) -> Outcome {
@@ -74,4 +75,26 @@ fn same_answers(ops: &[Op], first: &[String], other: &[String]) -> Outcome {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Mode;
+
+    #[test]
+    fn images_that_are_meddled_with_are_taken_in_doubted_and_ignored() {
+        let mut all = Warmed::default();
+        for seed in 0..12 {
+            let case = Case::new(Mode::Metamorphic, seed);
+            for variant in variants().into_iter().filter(|variant| variant.upkeep_percent >= 30) {
+                let (_, warmed) = run_variant(seed, variant, &case.workload()).unwrap();
+                all.pages += warmed.pages;
+                all.objects += warmed.objects;
+                all.doubted += warmed.doubted;
+                all.ignored += warmed.ignored;
+            }
+        }
+        assert!(all.pages > 30 && all.objects > 50 && all.doubted > 50 && all.ignored > 0, "{all:?}");
+    }
 }

@@ -84,6 +84,8 @@ impl World {
             .segment_bytes(self.setting.segment_bytes)
             .durability(self.setting.durability)
             .background(false)
+            // The clock stands still while work is done: the warm image is not to wait for it.
+            .warm_bytes_per_second(1 << 50)
             .world(Arc::new(self.disk.clone()), Arc::clone(&self.clock) as _)
     }
 

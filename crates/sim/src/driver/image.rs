@@ -10,13 +10,43 @@ use plimsoll_disk::vfs::{Caching, Disk, Open};
 use crate::driver::Driver;
 use crate::failure::{Failure, Outcome};
 
+/// The kind of background work that is the warm image's.
+const WARMTH: usize = 4;
+
 /// The image's folder in the store's.
 pub(super) const IMAGE_DIR: &str = "warm";
 
 /// An image as it was: its files, by name.
 pub(super) type Image = Vec<(PathBuf, Vec<u8>)>;
 
+/// So many keys of a keyspace are read before a store is closed.
+const HOT_KEYS: usize = 24;
+
+/// So many steps at most are taken after it was opened.
+const STEPS: u64 = 12;
+
 impl Driver {
+    /// Reads some keys of each keyspace with no page in memory: they are kept as objects.
+    pub(super) fn make_warm(&self) {
+        let snapshot = self.db().snapshot();
+        for keyspace in self.spaces.values() {
+            // What cannot be read is found by those who check answers.
+            let Ok(walk) = snapshot.range(keyspace, ..) else { continue };
+            let keys: Vec<_> = walk.take(HOT_KEYS).filter_map(|entry| Some(entry.ok()?.0.to_vec())).collect();
+            for key in keys {
+                self.db().drop_pages();
+                let _ = snapshot.get(keyspace, &key);
+            }
+        }
+    }
+
+    /// Takes some or all of the image in that a store found when it was opened; flushes and merges may come between.
+    pub(super) fn take_some_in(&self, choice: u64) {
+        for _ in 0..choice % STEPS {
+            let _ = self.db().step_from(WARMTH);
+        }
+    }
+
     /// Does something to the image of a store that is closed; the image that was there is kept, to come back another time.
     pub(super) fn meddle_with_image(&mut self, choice: u64) -> Outcome {
         let dir = self.world.store_path().join(IMAGE_DIR);
