@@ -67,6 +67,8 @@ enum Command {
     Pairs(pairs::Pairs),
     /// What a restart costs, with a warm image and without
     Warm(warm::Warm),
+    /// What a restart costs RelStorage, over SQLite and over PostgreSQL
+    RelstorageRestart(warm::RelstorageRestart),
     /// Whether each workload stays under its memory line
     Line(line::Line),
     /// What a read of a resident page costs, against other caches and a load of this machine
@@ -116,6 +118,7 @@ fn main() -> Result<()> {
         Command::CacheWorker(worker) => worker.run(),
         Command::Pairs(pairs) => pairs.run(&places),
         Command::Warm(warm) => warm.run(&places),
+        Command::RelstorageRestart(restart) => restart.run(&places),
         Command::WarmLife(life) => life.run(),
         Command::Line(line) => line.run(&places),
         Command::Hits(hits) => hits.run(&places),

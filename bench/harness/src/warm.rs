@@ -1,18 +1,22 @@
 //! `bench warm`: what a restart costs, with a warm image and without one.
 //!
-//! A store many times larger than memory is made once. Then, round after round, a process lives on it until its hot objects are in memory, and
-//! ends (it closes, or kills itself); the store's files are taken out of the page cache; and another process opens it and answers
-//! requests. Each in a process of its own ([`life`]), with the image and without, one after the other.
+//! A store many times larger than memory is made once, and once a process asks for hot objects until they are in memory. The image that it
+//! leaves is kept: what begins with hot objects in memory begins with a copy of it, and has removed that before anything is measured. Then,
+//! round after round, a process lives and ends (it closes, or kills itself); the store's files are taken out of the page cache; and another
+//! process opens it and answers requests. Each in a process of its own ([`life`]), with the image and without, one after the other.
 
 mod life;
+mod relstorage;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 pub(crate) use life::WarmLife;
 use life::{End, Hot};
+pub(crate) use relstorage::RelstorageRestart;
 use serde_json::{Map, Value};
 
 use crate::quiet;
@@ -20,7 +24,7 @@ use crate::results::Results;
 use crate::sizes::{parse_size, show_size};
 use crate::statistics::{interval, median};
 use crate::table::{self, number};
-use crate::work_folder::{Places, drop_from_page_cache};
+use crate::work_folder::{Places, WorkFolder, drop_from_page_cache, link_files};
 
 #[derive(Args, Debug)]
 pub(crate) struct Warm {
@@ -48,9 +52,18 @@ pub(crate) struct Warm {
     /// Rounds
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Requests of a life before it counts as warm
+    /// Requests until the hot objects are in memory: asked once, by eight threads
     #[arg(long, default_value_t = 1_000_000)]
     requests: u64,
+    /// Folder in which the stores stay, with the images of their hot objects: the next run with the same sizes begins with them
+    #[arg(long)]
+    keep: Option<PathBuf>,
+}
+
+/// Where a store stands, and the image of its hot objects.
+struct Place {
+    store: PathBuf,
+    image: PathBuf,
 }
 
 /// What a process does.
@@ -67,24 +80,31 @@ impl Warm {
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
         let mut results = Results::new("warm", places.results().as_deref());
         quiet::check(&mut results);
-        let work = places.work("warm")?;
+        let work = match &self.keep {
+            Some(folder) => WorkFolder::kept(folder)?,
+            None => places.work("warm")?,
+        };
         let (mut rows, mut goals) = (Vec::new(), Vec::new());
         for &hot in &self.hot {
-            let store = work.path().join("store");
-            let made = Life { act: "make", hot, end: End::Close, warm: false, interval: 30.0 };
-            self.live(&store, &made)?;
+            let name =
+                format!("{}-{}-{}-{}-{}", hot.name(), self.memory, self.times, self.value_bytes, self.hot_percent);
+            let place =
+                Place { store: work.path().join(&name).join("store"), image: work.path().join(&name).join("image") };
+            results.note("warm", &self.settings(hot, "make"), "make_seconds", self.make(&place, hot)?);
             for end in [End::Close, End::Kill] {
-                let seen = self.restarts(store.as_path(), hot, end)?;
+                let seen = self.restarts(&place, hot, end)?;
                 rows.extend(seen.rows(&mut results, &self.settings(hot, end.name()), hot, end.name()));
                 goals.extend(seen.restart_goals(hot, end));
             }
-            let seen = self.closes(&store, hot)?;
+            let seen = self.closes(&place, hot)?;
             rows.extend(seen.rows(&mut results, &self.settings(hot, End::Changed.name()), hot, End::Changed.name()));
             goals.extend(seen.close_goal(hot, "all is new", 300.0));
-            let (seen, what) = (self.cost(&store, hot)?, "an image each interval");
+            let (seen, what) = (self.cost(&place, hot)?, "an image each interval");
             rows.extend(seen.rows(&mut results, &self.settings(hot, what), hot, what));
             goals.extend(seen.cost_goals(hot));
-            work.remove("store");
+            if self.keep.is_none() {
+                work.remove(&name);
+            }
         }
         table::print(&["hot", "what", "metric", "with", "without", "with / without"], &rows);
         for goal in goals {
@@ -94,47 +114,77 @@ impl Warm {
         results.save()
     }
 
-    /// Restarts after one kind of end.
-    fn restarts(&self, store: &Path, hot: Hot, end: End) -> Result<Pairs> {
+    /// Makes the store and the image of its hot objects, unless they are there; the seconds that it took.
+    fn make(&self, place: &Place, hot: Hot) -> Result<f64> {
+        if place.image.exists() {
+            return Ok(0.0);
+        }
+        let begun = Instant::now();
+        if place.store.exists() {
+            // A run that was broken off while it made it.
+            std::fs::remove_dir_all(&place.store)?;
+        }
+        std::fs::create_dir_all(place.store.parent().expect("it was joined"))?;
+        self.live(&place.store, &Life { act: "make", hot, end: End::Close, warm: false, interval: 30.0 })?;
+        self.live(&place.store, &Life { act: "heat", hot, end: End::Close, warm: true, interval: 2.0 })?;
+        std::fs::rename(place.store.join("warm"), &place.image)?;
+        let took = begun.elapsed().as_secs_f64();
+        println!("made in {took:.0} s");
+        Ok(took)
+    }
+
+    /// Restarts after one kind of end. Where no image is written nothing of a life is left: only the restart differs.
+    fn restarts(&self, place: &Place, hot: Hot, end: End) -> Result<Pairs> {
+        let store = &place.store;
+        let reopen = |warm| Life { act: "reopen", hot, end: End::Close, warm, interval: 3600.0 };
         let mut seen = Pairs::default();
         for _ in 0..self.rounds {
-            for warm in [true, false] {
-                self.drop_image(store)?;
-                seen.add(warm, &self.live(store, &Life { act: "live", hot, end, warm, interval: self.interval })?);
-                drop_from_page_cache(store)?;
-                let life = Life { act: "reopen", hot, end: End::Close, warm, interval: 3600.0 };
-                seen.add(warm, &self.live(store, &life)?);
-            }
+            self.heat(place)?;
+            seen.add(true, &self.live(store, &Life { act: "live", hot, end, warm: true, interval: self.interval })?);
+            drop_from_page_cache(store)?;
+            seen.add(true, &self.live(store, &reopen(true))?);
+            self.drop_image(store)?;
+            seen.add(false, &self.live(store, &reopen(false))?);
         }
         Ok(seen)
     }
 
     /// Closes before any image was written.
-    fn closes(&self, store: &Path, hot: Hot) -> Result<Pairs> {
+    fn closes(&self, place: &Place, hot: Hot) -> Result<Pairs> {
         let mut seen = Pairs::default();
         for _ in 0..self.rounds {
-            for warm in [true, false] {
-                self.drop_image(store)?;
-                let life = Life { act: "live", hot, end: End::Changed, warm, interval: 3600.0 };
-                seen.add(warm, &self.live(store, &life)?);
+            self.heat(place)?;
+            let life = Life { act: "live", hot, end: End::Changed, warm: true, interval: 3600.0 };
+            seen.add(true, &self.live(&place.store, &life)?);
+            self.drop_image(&place.store)?;
+            let life = Life { act: "reopen", hot, end: End::Close, warm: false, interval: 3600.0 };
+            seen.add(false, &self.live(&place.store, &life)?);
+        }
+        Ok(seen)
+    }
+
+    /// What writing the image costs those who read beside it: written at each interval, or never.
+    fn cost(&self, place: &Place, hot: Hot) -> Result<Pairs> {
+        let mut seen = Pairs::default();
+        for _ in 0..self.rounds {
+            for writes in [true, false] {
+                self.heat(place)?;
+                let end = if writes { End::Close } else { End::Changed };
+                let interval = if writes { self.interval } else { 3600.0 };
+                seen.add(writes, &self.live(&place.store, &Life { act: "serve", hot, end, warm: true, interval })?);
             }
         }
         Ok(seen)
     }
 
-    /// What writing the image costs those who read beside it: written at each interval, all the time.
-    fn cost(&self, store: &Path, hot: Hot) -> Result<Pairs> {
-        let mut seen = Pairs::default();
-        for _ in 0..self.rounds {
-            for warm in [true, false] {
-                let life = Life { act: "serve", hot, end: End::Close, warm, interval: self.interval };
-                seen.add(warm, &self.live(store, &life)?);
-            }
-        }
-        Ok(seen)
+    /// The next process finds the image of hot objects, and cold files.
+    fn heat(&self, place: &Place) -> Result<()> {
+        plimsoll::delete_warm_image(&place.store, &plimsoll::Options::new())?;
+        link_files(&place.image, &place.store.join("warm"))?;
+        drop_from_page_cache(&place.store)
     }
 
-    /// Each process that is measured begins cold.
+    /// The next process finds no image, and cold files.
     fn drop_image(&self, store: &Path) -> Result<()> {
         plimsoll::delete_warm_image(store, &plimsoll::Options::new())?;
         drop_from_page_cache(store)
@@ -209,6 +259,12 @@ impl Pairs {
         values.iter().all(|values| !values.is_empty()).then(|| values.each_ref().map(|values| median(values)))
     }
 
+    /// The median with the image, of what is measured only there.
+    fn median_with(&self, metric: &str) -> Option<f64> {
+        let (_, [with, _]) = self.metrics.iter().find(|(known, _)| known == metric)?;
+        (!with.is_empty()).then(|| median(with))
+    }
+
     /// What closing may cost beyond what it costs without an image.
     fn close_goal(&self, hot: Hot, what: &str, most_ms: f64) -> Option<Goal> {
         let [with, without] = self.medians("close_ms")?;
@@ -225,7 +281,7 @@ impl Pairs {
         if let Some([first, _]) = self.medians("open_and_first_request_ms") {
             goals.push(Goal::at_most(of("open and first request, ms"), first, 20.0));
         }
-        if let (Some([warm, _]), Some([first, cold])) = (self.medians("warm_10k_ms"), self.medians("first_10k_ms")) {
+        if let (Some(warm), Some([first, cold])) = (self.median_with("warm_10k_ms"), self.medians("first_10k_ms")) {
             let mut goal = Goal::at_most(of("first 10,000 requests over those when warm"), first / warm, 2.0);
             goal.verdict += &format!("; without an image {}", number(cold / warm));
             goals.push(goal);
@@ -248,9 +304,6 @@ impl Pairs {
             for (name, values) in [("with", with), ("without", without)] {
                 values.iter().for_each(|&value| results.note("warm", settings, &format!("{metric}_{name}"), value));
             }
-            if with.is_empty() || without.is_empty() {
-                continue;
-            }
             // Neighbours ran one after the other: their ratios bear what the machine did meanwhile.
             let ratios: Vec<f64> = with.iter().zip(without).filter(|(_, b)| **b > 0.0).map(|(a, b)| a / b).collect();
             let ratio = if ratios.is_empty() {
@@ -259,12 +312,13 @@ impl Pairs {
                 let of = interval(&ratios);
                 format!("{} [{} {}]", number(of.median), number(of.low), number(of.high))
             };
+            let middle = |values: &[f64]| if values.is_empty() { "-".to_owned() } else { number(median(values)) };
             rows.push(vec![
                 hot.name().to_owned(),
                 what.to_owned(),
                 metric.clone(),
-                number(median(with)),
-                number(median(without)),
+                middle(with),
+                middle(without),
                 ratio,
             ]);
         }

@@ -34,17 +34,24 @@ impl Places {
         let parent = self.work.clone().unwrap_or_else(std::env::temp_dir);
         let path = parent.join(format!("plimsoll-bench-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(WorkFolder { path })
+        Ok(WorkFolder { path, stays: false })
     }
 }
 
-/// A folder that is removed when dropped.
+/// A folder that is removed when dropped, unless it is somebody's.
 #[derive(Debug)]
 pub(crate) struct WorkFolder {
     path: PathBuf,
+    stays: bool,
 }
 
 impl WorkFolder {
+    /// A folder that is there when the run has ended, for the next one.
+    pub(crate) fn kept(path: &Path) -> Result<WorkFolder> {
+        fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(WorkFolder { path: path.to_owned(), stays: true })
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -57,6 +64,9 @@ impl WorkFolder {
 
 impl Drop for WorkFolder {
     fn drop(&mut self) {
+        if self.stays {
+            return;
+        }
         if let Err(error) = fs::remove_dir_all(&self.path) {
             eprintln!("{} is left over: {error}", self.path.display());
         }
@@ -72,6 +82,16 @@ pub(crate) fn bytes_on_disk(folder: &Path) -> u64 {
         Err(_) => 0,
     });
     sizes.sum()
+}
+
+/// Puts links to the files of a folder into another: for files that are only ever replaced whole.
+pub(crate) fn link_files(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        fs::hard_link(entry.path(), to.join(entry.file_name()))?;
+    }
+    Ok(())
 }
 
 /// Copies the files of a folder into a new one, and those below.

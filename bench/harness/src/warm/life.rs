@@ -1,4 +1,4 @@
-//! The life of one process on the store: makes it, lives on it until it is warm, opens it again, or serves.
+//! The life of one process on the store: makes it, asks until its hot objects are in memory, lives on it, opens it again, or serves.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -17,7 +17,16 @@ use crate::yardstick::zipf::Zipf;
 const FIRST_REQUESTS: u64 = 10_000;
 
 /// Rows of a transaction while the store is made.
-const BATCH: u64 = 10_000;
+const BATCH: usize = 10_000;
+
+/// So many rows are sorted at a time while the store is made.
+const ROWS_AT_ONCE: u64 = 8 << 20;
+
+/// Threads that ask until hot objects are in memory: each waits for the disk most of the time.
+const HEATERS: u64 = 8;
+
+/// The longest wait for an image to be whole.
+const REST_MAX: Duration = Duration::from_secs(600);
 
 /// Where hot objects stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -73,7 +82,9 @@ impl End {
 enum Act {
     /// Makes the store.
     Make,
-    /// Requests until all is warm; then measures them, and ends.
+    /// Requests until hot objects are in memory, and their image is written.
+    Heat,
+    /// Begins with hot objects in memory and without an image; measures requests, and ends.
     Live,
     /// Opens the store, and measures the first requests and, when the image was taken in, as many more.
     Reopen,
@@ -115,6 +126,7 @@ impl WarmLife {
         let mut report = Map::new();
         match self.act {
             Act::Make => self.make()?,
+            Act::Heat => self.heat()?,
             Act::Live => self.live(&mut report)?,
             Act::Reopen => self.reopen(&mut report)?,
             Act::Serve => self.serve(&mut report)?,
@@ -141,26 +153,71 @@ impl WarmLife {
         (self.memory * self.hot_percent / 100 / (self.value_bytes + 8)).max(2)
     }
 
+    /// By key, so that nothing has to be merged: what stands on disk in the end is the same.
     fn make(&self) -> Result<()> {
         let (db, keyspace) = self.open()?;
         let mut value = vec![0; self.value_bytes as usize];
-        for first in (0..self.rows()).step_by(BATCH as usize) {
-            let mut tx = db.begin();
-            for number in first..self.rows().min(first + BATCH) {
-                payload::fill(number, &mut value);
-                tx.put(&keyspace, &self.hot.key(number), &value)?;
+        let (rows, parts) = (self.rows(), self.rows().div_ceil(ROWS_AT_ONCE));
+        let mut keys: Vec<([u8; 8], u64)> = Vec::new();
+        for part in 0..parts {
+            keys.clear();
+            keys.extend((0..rows).filter_map(|number| {
+                let key = self.hot.key(number);
+                let place = match self.hot {
+                    Hot::Together => number / ROWS_AT_ONCE,
+                    // Keys are spread over all numbers.
+                    Hot::Scattered => (u128::from(u64::from_be_bytes(key)) * u128::from(parts) >> 64) as u64,
+                };
+                (place == part).then_some((key, number))
+            }));
+            keys.sort_unstable();
+            for batch in keys.chunks(BATCH) {
+                let mut tx = db.begin();
+                for (key, number) in batch {
+                    payload::fill(*number, &mut value);
+                    tx.put(&keyspace, key, &value)?;
+                }
+                tx.commit()?;
             }
-            tx.commit()?;
         }
         db.compact()?;
         Ok(db.close()?)
     }
 
+    fn heat(&self) -> Result<()> {
+        let (db, keyspace) = self.open()?;
+        std::thread::scope(|scope| {
+            let ask = |seed| {
+                let (db, keyspace) = (&db, &keyspace);
+                scope.spawn(move || {
+                    let mut client = Client::new(self, seed);
+                    (0..self.requests / HEATERS / 1000).try_for_each(|_| client.ask(&db.snapshot(), keyspace, 1000))
+                })
+            };
+            let all: Vec<_> = (0..HEATERS).map(|number| ask(100 + number)).collect();
+            all.into_iter().try_for_each(|one| one.join().expect("a request does not panic"))
+        })?;
+        self.rest(&db);
+        Ok(db.close()?)
+    }
+
+    /// Opens the store with the image that was kept, and removes that once it was taken in.
+    fn open_hot(&self) -> Result<(Db, Keyspace)> {
+        let (db, keyspace) = self.open()?;
+        while db.stats().warm.restoring {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let stats = db.stats();
+        ensure!(stats.warm.objects_restored + stats.warm.pages_restored > 0, "nothing was restored: {stats:?}");
+        plimsoll::delete_warm_image(&self.store, &Options::new())?;
+        Ok((db, keyspace))
+    }
+
     fn live(&self, report: &mut Map<String, serde_json::Value>) -> Result<()> {
         let opened = Instant::now();
-        let (db, keyspace) = self.open()?;
+        let (db, keyspace) = self.open_hot()?;
         let mut client = Client::new(self, 1);
-        client.ask(&db.snapshot(), &keyspace, self.requests)?;
+        client.ask(&db.snapshot(), &keyspace, 10 * FIRST_REQUESTS)?;
         report.insert("warm_10k_ms".into(), json!(client.time(&db, &keyspace, FIRST_REQUESTS)?));
         let objects = db.stats().objects;
         report.insert("objects".into(), json!(objects.entries as f64));
@@ -185,13 +242,13 @@ impl WarmLife {
         Ok(())
     }
 
-    /// Waits until the image is as the store is: nobody asks for anything.
+    /// Waits until the image is as the store is: nobody asks for anything, and an interval passes in which nothing is written.
     fn rest(&self, db: &Db) {
-        let interval = Duration::from_secs_f64(self.interval);
+        let enough = Duration::from_secs_f64(self.interval * 1.1);
         let (begun, mut quiet) = (Instant::now(), Instant::now());
         let mut written = db.stats().warm.bytes_written;
-        while self.warm && quiet.elapsed() < interval * 2 && begun.elapsed() < interval * 6 {
-            std::thread::sleep(interval / 20);
+        while self.warm && quiet.elapsed() < enough && begun.elapsed() < REST_MAX {
+            std::thread::sleep(Duration::from_millis(20));
             let now = db.stats().warm.bytes_written;
             if now != written {
                 (written, quiet) = (now, Instant::now());
@@ -221,25 +278,34 @@ impl WarmLife {
         report.insert("pages_loaded".into(), json!(stats.pool.loads as f64));
         let start = Instant::now();
         db.close()?;
-        report.insert("close_again_ms".into(), json!(start.elapsed().as_secs_f64() * 1e3));
+        // Without an image closing is the same after each life.
+        let what = if self.warm { "close_again_ms" } else { "close_ms" };
+        report.insert(what.into(), json!(start.elapsed().as_secs_f64() * 1e3));
         Ok(())
     }
 
+    /// Two intervals and what writing takes, or one where none is written.
     fn serve(&self, report: &mut Map<String, serde_json::Value>) -> Result<()> {
-        let (db, keyspace) = self.open()?;
+        let opened = Instant::now();
+        let (db, keyspace) = self.open_hot()?;
         let mut client = Client::new(self, 3);
-        client.ask(&db.snapshot(), &keyspace, self.requests)?;
-        let mut nanos = Vec::new();
+        client.ask(&db.snapshot(), &keyspace, 10 * FIRST_REQUESTS)?;
+        let (mut nanos, mut requests) = (Vec::new(), 0_u64);
         let begun = Instant::now();
-        while begun.elapsed().as_secs_f64() < self.interval * 4.0 {
+        let writes = self.end != End::Changed;
+        let until = if writes { self.interval * 2.2 } else { self.kill_after };
+        while opened.elapsed().as_secs_f64() < until {
             let snapshot = db.snapshot();
-            for _ in 0..1000 {
+            for _ in 0..100 {
+                // One of ten is timed: there are too many to remember.
+                client.ask(&snapshot, &keyspace, 9)?;
                 let start = Instant::now();
                 client.ask(&snapshot, &keyspace, 1)?;
                 nanos.push(start.elapsed().as_nanos() as f64);
+                requests += 10;
             }
         }
-        report.insert("requests_per_second".into(), json!(nanos.len() as f64 / begun.elapsed().as_secs_f64()));
+        report.insert("requests_per_second".into(), json!(requests as f64 / begun.elapsed().as_secs_f64()));
         report.insert("p99_ns".into(), json!(quantile(&nanos, 0.99)));
         report.insert("bytes_written".into(), json!(db.stats().warm.bytes_written as f64));
         Ok(db.close()?)
