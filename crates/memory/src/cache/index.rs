@@ -26,8 +26,10 @@ const BUCKET: usize = 8;
 /// The most cells; their number must fit in a slot's tag, with room to tell entries apart.
 const MAX_CELLS: usize = 1 << 20;
 
-/// A page is crowded once so many parts of a hundred of its slots are entries. Ghosts have the rest: one or two for each entry.
+/// A page is crowded once so many parts of a hundred of its slots are entries. Ghosts have the rest: about one for each entry. Where entries are small, an
+/// entry more is worth more than the ghosts that its place in the index would have.
 const CROWDED_PERCENT: usize = 75;
+const CROWDED_PERCENT_OF_SMALL: usize = 88;
 
 /// A page is spare if its neighbours would have no more of their slots in use after taking over what it holds.
 const MERGED_PERCENT: usize = 64;
@@ -55,7 +57,8 @@ pub(super) struct Index {
 impl Index {
     /// An index that may come to consist of `max_segments`.
     pub(super) fn new(segments: &Segments, max_segments: usize) -> Self {
-        let cells = (max_segments * 2).next_power_of_two().clamp(2, MAX_CELLS);
+        // Two for each page and more: a small entry needs twice as much memory as its slot.
+        let cells = max_segments.next_power_of_two().clamp(2, MAX_CELLS);
         Self {
             cells: (0..cells).map(|_| AtomicU32::new(0)).collect(),
             cell_shift: 64 - cells.ilog2(),
@@ -241,7 +244,7 @@ impl Pages {
     /// The writer's part of `index`, whose only page is `segment`.
     pub(super) fn new(index: &Index, segments: &Segments, segment: u32, max_segments: usize) -> Self {
         clear_page(segments, segment);
-        let mut pages = Vec::with_capacity(max_segments.min(index.cells.len()));
+        let mut pages = Vec::with_capacity((max_segments / 2 + 2).min(index.cells.len()));
         pages.push(Page { segment, first_cell: 0, cells: index.cells.len() });
         index.cells.iter().for_each(|cell| cell.store(segment, Ordering::Release));
         Self { pages, entries: vec![0; max_segments].into(), next: 0 }
@@ -272,9 +275,10 @@ impl Pages {
         self.pages.partition_point(|page| page.first_cell <= cell) - 1
     }
 
-    /// Whether the page of this hash should share with another soon.
-    pub(super) fn is_crowded(&self, index: &Index, hash: u64) -> bool {
-        self.entries[index.page_of(hash) as usize] as usize * 100 >= index.buckets * BUCKET * CROWDED_PERCENT
+    /// Whether the page of this hash should share with another soon: later where entries are small.
+    pub(super) fn is_crowded(&self, index: &Index, hash: u64, are_small: bool) -> bool {
+        let percent = if are_small { CROWDED_PERCENT_OF_SMALL } else { CROWDED_PERCENT };
+        self.entries[index.page_of(hash) as usize] as usize * 100 >= index.buckets * BUCKET * percent
     }
 
     /// Takes the ghost of a key with this hash, if there is one that still counts.
@@ -397,7 +401,7 @@ impl Pages {
         let (first, sharing) = self.sharing(at);
         let from = self.pages[first].first_cell;
         let cells: usize = self.pages[first..first + sharing].iter().map(|page| page.cells).sum();
-        if cells <= sharing {
+        if cells <= sharing || self.pages.len() == self.pages.capacity() {
             return None;
         }
         let mut lost = Vec::new();

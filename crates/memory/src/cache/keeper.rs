@@ -33,6 +33,9 @@ const LEAST_SEGMENTS: usize = 12;
 /// Below so many chunks a limit is not a number of whole ones.
 const LEAST_WHOLE_CHUNKS: usize = 8;
 
+/// Entries that take less on average have little room in the index to spare for ghosts.
+const SMALL_ENTRY_BYTES: u64 = 256;
+
 /// Dead bytes are cleaned away once they are more than this part of the cache.
 const DEAD_PART: u64 = 32;
 
@@ -203,10 +206,10 @@ impl Keeper {
         Occupancy { small, main, limit: self.limit(shared), was_full: self.was_full }
     }
 
-    /// How far back ghosts reach, in bytes that left the small queue: nine tenths of the cache, as it is the main queue that returning entries would
-    /// have been in.
+    /// How far back ghosts reach, in bytes that left the small queue: half as far again as the main queue, in which returning entries would have been, is
+    /// long. They have the room, and loops a little longer than the cache are seen by those ghosts only.
     pub(super) fn window_bytes(&self, shared: &Shared) -> u64 {
-        self.limit(shared) / 10 * 9
+        self.limit(shared) / 20 * 27
     }
 
     /// Bytes leave the small queue for good.
@@ -358,7 +361,9 @@ impl Keeper {
 
     /// Lets a crowded page of the index share. Without memory for that it goes on as it is, at the cost of ghosts.
     fn make_room_in_index(&mut self, shared: &Shared, queue: Queue, header: Header, hash: u64) -> bool {
-        if !self.pages.is_crowded(&shared.index, hash) {
+        let [small, main] = &self.ends;
+        let are_small = small.live_bytes + main.live_bytes < self.counters.entries * SMALL_ENTRY_BYTES;
+        if !self.pages.is_crowded(&shared.index, hash, are_small) {
             return true;
         }
         loop {
