@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn bytes_are_the_same_if_none_differs() {
         let bytes: Vec<u8> = (1..=80).collect();
-        for len in 0..=80 {
+        for len in (0..=80).step_by(if cfg!(miri) { 13 } else { 1 }) {
             assert!(are_same(&bytes[..len], &bytes.clone()[..len]));
             for at in 0..len {
                 let mut other = bytes[..len].to_vec();

@@ -407,12 +407,14 @@ mod tests {
     #[test]
     fn tags_that_were_added_are_there_and_few_others_seem_to_be() {
         let mut tags = Tags::none();
-        (0..1000).for_each(|tag| tags.add(tag * 16_001 % (1 << 24)));
-        assert!((0..1000).all(|tag| tags.may_have(tag * 16_001 % (1 << 24))));
-        let others = (0..100_000).filter(|tag| tags.may_have(tag * 7 + 3)).count();
-        assert!(others < 600, "{others} of 100,000");
+        let added = if cfg!(miri) { 100 } else { 1000 };
+        (0..added).for_each(|tag| tags.add(tag * 16_001 % (1 << 24)));
+        assert!((0..added).all(|tag| tags.may_have(tag * 16_001 % (1 << 24))));
+        let looks = if cfg!(miri) { 1000 } else { 100_000 };
+        let others = (0..looks).filter(|tag| tags.may_have(tag * 7 + 3)).count() as u64;
+        assert!(others * 1000 < looks * 6, "{others} of {looks}");
         tags.clear();
-        assert!(!(0..1000).any(|tag| tags.may_have(tag * 16_001 % (1 << 24))));
+        assert!(!(0..added).any(|tag| tags.may_have(tag * 16_001 % (1 << 24))));
     }
 
     #[test]
