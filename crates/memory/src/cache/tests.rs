@@ -74,7 +74,7 @@ fn compare_with_a_map(seed: u64, eviction: Eviction, counting: Counting) {
     let mut map: HashMap<u64, Vec<u8>> = HashMap::new();
     let keys = 1 + random.below(4000);
     let skewed = random.chance(0.5);
-    for step in 0..if cfg!(miri) { 150 } else { 6000 } {
+    for step in 0..if cfg!(miri) { 50 } else { 6000 } {
         let among = if skewed { 1 + random.below(keys) } else { keys };
         let key = random.below(among);
         let name = format!("key {key}");
@@ -668,8 +668,9 @@ fn a_reader_that_stalls_holds_back_its_own_segments_only() {
     let cache = cache_of(128 << 10);
     cache.insert(b"held", &value_of(1, 1, 10_000));
     let seen = cache.read(b"held", |held| {
-        for key in 0..if cfg!(miri) { 800 } else { 2_000u64 } {
-            assert!(cache.insert(&key.to_le_bytes(), &[1; 200]));
+        let (keys, len) = if cfg!(miri) { (100, 2000) } else { (2_000u64, 200) };
+        for key in 0..keys {
+            assert!(cache.insert(&key.to_le_bytes(), &vec![1; len]));
         }
         assert_eq!(cache.get(b"held"), None, "it was evicted");
         held.to_vec()
@@ -680,14 +681,15 @@ fn a_reader_that_stalls_holds_back_its_own_segments_only() {
 
 #[test]
 fn a_reader_that_stalls_while_it_searches_holds_back_next_to_nothing() {
-    let (sizes, passing) = if cfg!(miri) { (&[128 << 10][..], 700) } else { (&[128 << 10, 4 << 20][..], 60_000) };
+    let sizes: &[u64] = if cfg!(miri) { &[128 << 10] } else { &[128 << 10, 4 << 20] };
+    let (passing, len) = if cfg!(miri) { (90, 2000) } else { (60_000, 200) };
     for &bytes in sizes {
         let cache = cache_of(bytes);
         let shared = &cache.inner.shared;
         cache.insert(b"searched", &value_of(1, 1, 10_000));
         let searching = shared.readers.begin(3, slot::tag(shared.hash(b"searched"))).unwrap();
         let churn = |keys: std::ops::Range<u64>| {
-            keys.for_each(|key| assert!(cache.insert(&key.to_le_bytes(), &[1; 200])));
+            keys.for_each(|key| assert!(cache.insert(&key.to_le_bytes(), &vec![1; len])));
             cache.stats().entries
         };
         let kept = churn(0..passing);
@@ -696,7 +698,7 @@ fn a_reader_that_stalls_while_it_searches_holds_back_next_to_nothing() {
         cache.check();
         drop(searching);
         let then = churn(passing..2 * passing);
-        assert!(kept * 100 >= then * 85, "{kept} of {then} entries in {bytes} bytes");
+        assert!(kept * 100 >= then * if cfg!(miri) { 75 } else { 85 }, "{kept} of {then} entries in {bytes} bytes");
         cache.clear();
         cache.check();
     }
