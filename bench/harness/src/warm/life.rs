@@ -166,7 +166,7 @@ impl WarmLife {
                 let place = match self.hot {
                     Hot::Together => number / ROWS_AT_ONCE,
                     // Keys are spread over all numbers.
-                    Hot::Scattered => (u128::from(u64::from_be_bytes(key)) * u128::from(parts) >> 64) as u64,
+                    Hot::Scattered => ((u128::from(u64::from_be_bytes(key)) * u128::from(parts)) >> 64) as u64,
                 };
                 (place == part).then_some((key, number))
             }));
