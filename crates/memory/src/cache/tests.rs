@@ -593,7 +593,7 @@ fn eight_threads_never_exceed_the_number_and_never_see_a_wrong_value() {
     let cache = cache_of(if cfg!(miri) { 64 << 10 } else { 1 << 20 });
     let stop = AtomicBool::new(false);
     let threads = if cfg!(miri) { 3 } else { 8 };
-    let rounds = if cfg!(miri) { 150 } else { 40_000 };
+    let rounds = if cfg!(miri) { 15 } else { 40_000 };
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
             .map(|thread| {

@@ -151,7 +151,7 @@ fn a_reader_that_burns_a_core_while_it_waits() {
 fn counters_that_disagree_with_reality() {
     let (budget, pool, source, file) = world(6);
     let (mut reads, mut errors, mut pins, mut state) = (0, 0, Vec::new(), 1_u64);
-    for _ in 0..if cfg!(miri) { 200 } else { 20_000 } {
+    for _ in 0..if cfg!(miri) { 12 } else { 20_000 } {
         state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
         let number = (state >> 40) as u32 % 60;
         source.fails.store(state >> 20 & 15 == 0, Ordering::Relaxed);
