@@ -340,7 +340,16 @@ fn make_durable(
 ) -> Result<(), LogError> {
     let end = u64::from(outcome.end);
     let block = BLOCK_BYTES as u64;
-    let mut at = if outcome.marked { end.saturating_sub(1) } else { u64::from(from) } / block * block;
+    let from = if outcome.marked { end.saturating_sub(1) } else { u64::from(from) } / block * block;
+    write_again(file, from, end, staging)?;
+    file.sync()?;
+    // The same holds for the segment's name.
+    Ok(options.disk.sync_dir(&options.dir)?)
+}
+
+/// Writes what a segment holds between two offsets once more, so that the next sync has to save it. Not synced.
+pub(crate) fn write_again(file: &dyn File, from: u64, end: u64, staging: &mut [u8]) -> Result<(), LogError> {
+    let mut at = from;
     let (bytes, again) = staging.split_at_mut(staging.len() / 2);
     while at < end {
         let piece = (end - at).min(bytes.len() as u64) as usize;
@@ -355,9 +364,7 @@ fn make_durable(
         file.write_at(&bytes[..piece], at)?;
         at += piece as u64;
     }
-    file.sync()?;
-    // The same holds for the segment's name.
-    Ok(options.disk.sync_dir(&options.dir)?)
+    Ok(())
 }
 
 /// Reads bytes that replay has read: behind the file's end they are zeros. A file that was cut in the last record's padding has lost nothing.
@@ -553,6 +560,7 @@ fn writing(
         file: Arc::clone(&active.file),
         written: u64::from(end.offset),
         unsynced: 0,
+        failed: None,
         staging: options.budget.take(Kind::LogBuffer)?,
         group_bytes: Arc::clone(&group_bytes),
     };

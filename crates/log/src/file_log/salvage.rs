@@ -11,7 +11,7 @@ use plimsoll_memory::budget::Kind;
 use crate::error::LogError;
 use crate::file_log::names::FileName;
 use crate::file_log::options::FileLogOptions;
-use crate::file_log::recovery::lock_folder;
+use crate::file_log::recovery::{lock_folder, write_again};
 use crate::file_log::replay::{Visitor, replay};
 use crate::file_log::segment::write_zeros;
 use crate::format::align8;
@@ -129,6 +129,9 @@ fn cut_segment(
         file.sync()?;
     }
     if cuts_here || epoch > 0 {
+        // The mark says that all before it is durable, and nobody writes it again after that: so now.
+        write_again(&*file, 0, u64::from(end), &mut staging)?;
+        file.sync()?;
         let mark = Mark { durable: kept.glsn, chain: kept.chain, timestamp_micros: front.timestamp };
         write_mark(&*file, &header, end, epoch.max(outcome.epoch).saturating_add(1), &mark)?;
     }

@@ -1,7 +1,12 @@
 //! Brings the buffer's bytes into the active segment's file, and syncs it.
 //!
 //! One at a time holds the writer, across the write and the sync. Full chunks are written without any other lock; of the current one the
-//! new part is copied first. Law: exactly the new bytes are written, never a rounded range, so nothing newer is ever overwritten.
+//! new part is copied first.
+//!
+//! Laws:
+//! 1. Exactly the new bytes are written, never a rounded range, so nothing newer is ever overwritten.
+//! 2. After a sync that failed nobody syncs again: the system tells of lost bytes once, and the next sync would seem to have saved them.
+//!    Whoever waited for the writer meanwhile has not heard of it yet, so the writer itself remembers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +26,8 @@ pub(crate) struct Writer {
     pub(crate) written: u64,
     /// Bytes that were written and not synced.
     pub(crate) unsynced: u64,
+    /// What a sync failed with.
+    pub(crate) failed: Option<LogError>,
     /// Room for a copy of what is written, and for whatever else is written while this is held.
     pub(crate) staging: Chunk,
     /// What was synced at a time lately, in bytes: tells a stream of small commits from a bulk load.
@@ -61,10 +68,17 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes what was written durable.
+    /// Makes what was written durable. Fails for good once it has failed.
     pub(crate) fn sync(&mut self) -> Result<(), LogError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
         if self.unsynced > 0 {
-            self.file.sync()?;
+            if let Err(error) = self.file.sync() {
+                let error = LogError::from(error);
+                self.failed = Some(error.clone());
+                return Err(error);
+            }
             let lately = self.group_bytes.load(Ordering::Relaxed);
             self.group_bytes.store((lately * 7 + self.unsynced) / 8, Ordering::Relaxed);
             self.unsynced = 0;
@@ -109,4 +123,38 @@ impl Writer {
 
 fn within_chunk(offset: u64) -> usize {
     (offset % CHUNK_BYTES as u64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use plimsoll_disk::lying::LyingDisk;
+    use plimsoll_disk::vfs::{Caching, Disk, Open};
+    use plimsoll_memory::budget::{Backing, Budget, Kind};
+
+    use super::*;
+
+    #[test]
+    fn whoever_waited_for_the_writer_while_a_sync_failed_cannot_sync_after_it() {
+        let disk = LyingDisk::new(1);
+        let file = disk.open(Path::new("/segment"), Open::CreateNew, Caching::Buffered).unwrap();
+        file.write_at(b"lost", 0).unwrap();
+        let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
+        let mut writer = Writer {
+            file,
+            written: 4,
+            unsynced: 4,
+            failed: None,
+            staging: budget.take(Kind::Staging).unwrap(),
+            group_bytes: Arc::default(),
+        };
+        disk.fail_next_sync();
+        let failed = writer.sync().unwrap_err();
+        assert_eq!(writer.sync(), Err(failed.clone()), "to the disk it would be a sync like any other");
+        // Nor in the segment that follows.
+        let next = disk.open(Path::new("/next"), Open::CreateNew, Caching::Buffered).unwrap();
+        writer.turn_to(next, 0);
+        assert_eq!(writer.sync(), Err(failed));
+    }
 }
