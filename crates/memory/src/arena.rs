@@ -132,9 +132,14 @@ impl Arena {
         let address = self.base.as_ptr().wrapping_add(start).cast();
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: the block lies inside the arena's mapping, is usable as a whole, and nobody holds a chunk of it. If the system refuses, what
-        // was there is there still.
-        let _ = unsafe { mmap_anonymous(address, BLOCK_BYTES, protection, flags) };
+        // SAFETY: the block lies inside the arena's mapping, is usable as a whole, and nobody holds a chunk of it.
+        let renewed = unsafe { mmap_anonymous(address, BLOCK_BYTES, protection, flags) };
+        // SAFETY: as above; it asks whether the block is mapped, there is nothing to write anywhere.
+        let is_mapped = || unsafe { rustix::mm::msync(address, BLOCK_BYTES, rustix::mm::MsyncFlags::ASYNC) }.is_ok();
+        if renewed.is_err() && !is_mapped() {
+            // Linux before 6.12 lets go of the old mapping first. Somebody else's may come to lie in the gap, and be written over.
+            std::process::abort();
+        }
         self.advise_block(chunk, rustix::mm::Advice::LinuxNoHugepage);
     }
 
