@@ -20,16 +20,25 @@
 //!    entry that is moved in steps, because it is long, is not found while it moves.
 //! 4. The order of locks: a load's, the cache's, the budget's. The cache asks the budget for free chunks only.
 //!
+//! A cache may have all of its budget; several share one, and each keeps to its own number.
+//!
 //! ```
+//! use std::time::Duration;
+//!
 //! use plimsoll_memory::budget::{Backing, Budget};
 //! use plimsoll_memory::cache::{Cache, CacheOptions};
 //!
 //! let budget = Budget::new(16 << 20, Backing::Mapped)?;
-//! let cache = Cache::new(&budget, CacheOptions::of_bytes(4 << 20))?;
+//! let cache = Cache::new(&budget, CacheOptions::of_bytes(16 << 20))?;
 //! cache.insert(b"colour", b"red");
 //! assert_eq!(cache.get(b"colour").as_deref(), Some(&b"red"[..]));
 //! let loaded = cache.get_or_load(b"size", || Ok::<_, std::io::Error>(b"large".to_vec()))?;
 //! assert_eq!(loaded, b"large");
+//! cache.insert_for(b"session", b"ada", Duration::from_secs(600));
+//! assert!(cache.remove(b"colour"));
+//! let stats = cache.stats();
+//! assert_eq!((stats.entries, stats.hits), (2, 1));
+//! assert!(stats.memory_bytes <= 16 << 20);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -73,6 +82,9 @@ use slot::{Slot, tag};
 
 /// The smallest cache: two queues, an index, and room to move.
 pub const MIN_CACHE_BYTES: u64 = 64 << 10;
+
+/// The largest cache: the places of an index have room for no more.
+pub const MAX_CACHE_BYTES: u64 = 128 << 30;
 
 /// Looks at the lock of others before it is slept for, and what lies between two of them.
 const LOOKS_AT_LOCK: u32 = 64;
@@ -210,7 +222,7 @@ impl Cache {
     /// The budget cannot give a first segment and the tables.
     ///
     /// # Panics
-    /// The number is below [`MIN_CACHE_BYTES`], or what the cache may ever take above 128 GiB; `largest_part` is not within 0 and 0.5.
+    /// The number is below [`MIN_CACHE_BYTES`], or what the cache may ever take above [`MAX_CACHE_BYTES`]; `largest_part` is not within 0 and 0.5.
     pub fn new(budget: &Budget, options: CacheOptions) -> Result<Self, OutOfBudget> {
         assert!(options.memory_bytes >= MIN_CACHE_BYTES, "a cache has at least {MIN_CACHE_BYTES} bytes");
         assert!((0.0..=0.5).contains(&options.largest_part), "the largest entry is at most half the cache");
@@ -218,7 +230,7 @@ impl Cache {
             Counting::Everything => options.max_bytes.max(options.memory_bytes).min(budget.limit_bytes()),
             Counting::Values => budget.limit_bytes(),
         };
-        assert!(max_bytes <= 128 << 30, "an object cache has at most 128 GiB");
+        assert!(max_bytes <= MAX_CACHE_BYTES, "an object cache has at most {MAX_CACHE_BYTES} bytes");
         // One more, of which only a part is used.
         let max_chunks = (max_bytes / CHUNK_BYTES as u64) as usize + 1;
         let segments = Segments::new(options.memory_bytes, max_chunks);
@@ -289,6 +301,9 @@ impl Cache {
     }
 
     /// Enters a value, in the place of the one that the key may have. `false` if it is too large or no room could be made; then the key has none.
+    ///
+    /// Key and value together are at most [`CacheOptions::largest_part`] of the cache; of the key alone 1,000 bytes fit into any cache, and 16,000
+    /// into one of 16 MiB or more.
     pub fn insert(&self, key: &[u8], value: &[u8]) -> bool {
         self.inner.change(key, value, None)
     }
@@ -327,7 +342,8 @@ impl Cache {
         self.inner.lock().remove(&self.inner.shared, hash, key)
     }
 
-    /// The value of `key`; if there is none, what `load` returns. However many ask at once, one of them loads, and the others wait.
+    /// The value of `key`; if there is none, what `load` returns. However many ask at once, one of them loads, and the others wait: so `load` may use
+    /// the cache, but if it asks for the same key to be loaded it waits for itself.
     ///
     /// # Errors
     /// What `load` returned, for everybody who waited for it.
@@ -386,8 +402,9 @@ impl Cache {
         loading.end(loaded, cache).map(take)
     }
 
-    /// Drops every entry.
+    /// Drops every entry, and keeps what is being loaded from being cached.
     pub fn clear(&self) {
+        self.inner.loads.supersede_all();
         self.inner.lock().clear(&self.inner.shared);
     }
 

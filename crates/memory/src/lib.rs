@@ -2,10 +2,11 @@
 //!
 //! A [`budget::Budget`] is one mapping cut into chunks of 64 KiB. Whoever needs memory that grows with data takes a
 //! [`chunk::Chunk`] of it, or, where a heap allocation cannot be avoided, a [`budget::Lease`] that retires as many chunks. On top
-//! stand the [`pool`] of pages read from immutable files and the [`sorted`] map that memtables and write sets are made of.
+//! stand the [`pool`] of pages read from immutable files, the [`cache`] of objects of any size, and the [`sorted`] map that memtables and write sets
+//! are made of.
 //!
 //! This crate knows bytes and pages, never keys of a store, commits or GLSNs. It is the only crate with unsafe code, and
-//! usable alone by someone who builds another database.
+//! usable alone: [`cache::Cache`] by anybody who wants a cache in so many bytes, the rest by someone who builds another database.
 
 mod arena;
 pub mod budget;

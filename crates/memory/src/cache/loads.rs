@@ -112,6 +112,17 @@ impl Loads {
         }
     }
 
+    /// Whatever is being loaded may be what it was before: [`Loads::supersede`] for every key.
+    pub(super) fn supersede_all(&self) {
+        fence(Ordering::SeqCst);
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        for load in std::mem::take(&mut *self.lock()).into_values() {
+            load.lock().superseded = true;
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Arc<Load>>> {
         self.by_key.lock().expect("no code under this lock panics")
     }
@@ -162,5 +173,32 @@ impl Drop for Loading<'_> {
         }
         drop(state);
         self.load.ended.notify_all();
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+#[allow(clippy::unwrap_used, reason = "a test fails where something is not as it should be")]
+mod tests {
+    use super::*;
+    use crate::budget::{Backing, Budget};
+    use crate::cache::{Cache, CacheOptions};
+
+    #[test]
+    fn what_was_being_loaded_when_the_key_changed_or_all_was_dropped_is_handed_out_and_not_cached() {
+        let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
+        let cache = Cache::new(&budget, CacheOptions::of_bytes(256 << 10)).unwrap();
+        let changes: [&dyn Fn(); 4] =
+            [&|| {}, &|| _ = cache.remove(b"key"), &|| _ = cache.insert(b"key", b"new"), &|| cache.clear()];
+        let expected: [Option<&[u8]>; 4] = [Some(b"old"), None, Some(b"new"), None];
+        for (change, expected) in changes.into_iter().zip(expected) {
+            cache.clear();
+            let load = || {
+                change();
+                Ok::<_, std::io::Error>(b"old".to_vec())
+            };
+            assert_eq!(cache.get_or_load(b"key", load).unwrap(), b"old");
+            assert_eq!(cache.get(b"key").as_deref(), expected);
+        }
+        assert_eq!(cache.inner.loads.count.load(Ordering::SeqCst), 0);
     }
 }
