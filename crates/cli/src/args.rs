@@ -493,15 +493,17 @@ Formats: oracle is libCacheSim's oracleGeneral; csv has a header with key and si
 Twitter's form; cachebench is a JSON configuration of CacheLib's. Files may be compressed with zstd. A request that finds nothing enters \
 a value of the size it asked for. One thread; the same each time.
 
-The cache itself runs s3-fifo, clock and fifo; lru, sieve and w-tinylfu are models to compare with. With --curve the trace is replayed for \
-memories from a 64th of --memory to four times as much.
+--memory is the size of the cache, from 64KiB to 128GiB; a configuration may say it itself. The cache itself runs s3-fifo, clock and fifo; lru, \
+sieve and w-tinylfu are models to compare with. With --curve the trace is replayed for memories from a 64th of --memory to four times as much. \
+The time that is told is that of the cache without the reading of the trace, peak memory is the whole process's with it.
 
 Examples:
+  zcat requests.csv.gz | plimsoll replay - --format csv --memory 64MiB
   plimsoll replay web.oracleGeneral.zst --memory 64MiB
   plimsoll replay requests.csv --memory 16MiB --policy s3-fifo,lru,w-tinylfu --count value
   plimsoll replay web.oracleGeneral.zst --memory 64MiB --curve misses.svg --json")]
 pub(crate) struct Replay {
-    /// Trace or configuration
+    /// Trace or configuration; - for stdin
     pub(crate) trace: PathBuf,
     /// Format [default: by the file's name]
     #[arg(long)]

@@ -63,16 +63,53 @@ pub(crate) fn run(globals: &Globals, args: &Replay, output: &mut Output) -> Outc
             args.trace.display()
         ))
     })?;
+    let policies = without_doubles(&args.policy);
+    can_be_read_so_often(args, format, &policies)?;
+    can_be_drawn(args)?;
     let memory_bytes = memory_of(globals, args, format)?;
     let mut passes = Vec::new();
-    for policy in &args.policy {
+    for policy in &policies {
         passes.push(pass(args, format, *policy, memory_bytes, &interrupt)?);
+        if interrupt.came() {
+            break;
+        }
     }
     print(args, &passes, output)?;
     if let Some(path) = &args.curve {
-        draw_curve(args, format, memory_bytes, path, &interrupt)?;
+        draw_curve(args, format, &policies, memory_bytes, path, &interrupt)?;
     }
     Ok(if interrupt.came() { Exit::Interrupted } else { Exit::Done })
+}
+
+fn without_doubles(policies: &[Policy]) -> Vec<Policy> {
+    let is_first = |at: usize| !policies[..at].contains(&policies[at]);
+    (0..policies.len()).filter(|at| is_first(*at)).map(|at| policies[at]).collect()
+}
+
+/// Each policy, and each memory of a curve, reads the trace from its beginning.
+fn can_be_read_so_often(args: &Replay, format: TraceFormat, policies: &[Policy]) -> Result<(), Failure> {
+    let needs = match format {
+        TraceFormat::Cachebench => "a configuration",
+        _ if args.curve.is_some() => "a trace that a curve is drawn of",
+        _ if policies.len() > 1 => "a trace for several policies",
+        _ => return Ok(()),
+    };
+    if trace::can_be_read_again(&args.trace) {
+        return Ok(());
+    }
+    let path = args.trace.display();
+    Err(Failure::usage(format!("{path}: {needs} is read more than once, and this can be only once: save it in a file")))
+}
+
+/// A name that is mistyped should not be found out after an hour of replaying.
+fn can_be_drawn(args: &Replay) -> Result<(), Failure> {
+    let folder = args.curve.as_deref().and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
+    match folder {
+        Some(folder) if !folder.is_dir() => {
+            Err(Failure::system(format!("{}: there is no such folder", folder.display())))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn memory_of(globals: &Globals, args: &Replay, format: TraceFormat) -> Result<u64, Failure> {
@@ -83,9 +120,12 @@ fn memory_of(globals: &Globals, args: &Replay, format: TraceFormat) -> Result<u6
     };
     let memory =
         globals.memory.or(configured).ok_or_else(|| Failure::usage("say how large the cache is: --memory 64MiB"))?;
-    if memory < subject::MIN_MEMORY_BYTES {
-        let least = show_size(subject::MIN_MEMORY_BYTES);
-        return Err(Failure::usage(format!("--memory {memory}: a cache has at least {least}")));
+    let (least, most) = (subject::MIN_MEMORY_BYTES, subject::max_memory_bytes(args.count));
+    if !(least..=most).contains(&memory) {
+        let (least, most, counted) = (show_size(least), show_size(most), args.count.words());
+        return Err(Failure::usage(format!(
+            "a cache of {memory} bytes: one that counts {counted} has at least {least} and at most {most} (--memory)"
+        )));
     }
     Ok(memory)
 }
@@ -120,9 +160,11 @@ fn pass(
     let mut pass = Pass::new(policy, memory_bytes);
     let mut requests = vec![Request::default(); READ_AT_ONCE];
     let mut filler = Vec::new();
+    // What is larger than that is kept by none.
+    let largest_bytes = (memory_bytes as f64 * args.largest) as u64;
     while !interrupt.came() {
         let read = read_some(&mut *trace, &mut requests)?;
-        let longest = read.iter().map(|request| request.value_bytes).filter(|bytes| *bytes <= memory_bytes).max();
+        let longest = read.iter().map(|request| request.value_bytes).filter(|bytes| *bytes <= largest_bytes).max();
         let len = longest.map_or(0, |bytes| bytes as usize).max(filler.len());
         filler.resize(len, b'v');
         let started = clock.monotonic_nanos();
@@ -134,6 +176,9 @@ fn pass(
     }
     pass.counts = subject.counts();
     pass.peak_bytes = watch.peak_bytes();
+    if pass.requests == 0 && !interrupt.came() {
+        return Err(Failure::usage(format!("{}: there is no request in it", args.trace.display())));
+    }
     Ok(pass)
 }
 
@@ -251,19 +296,21 @@ fn print(args: &Replay, passes: &[Pass], output: &mut Output) -> Result<(), Fail
 fn draw_curve(
     args: &Replay,
     format: TraceFormat,
+    policies: &[Policy],
     memory_bytes: u64,
     path: &Path,
     interrupt: &Interrupt,
 ) -> Result<(), Failure> {
-    let budgets: Vec<u64> = (0..=CURVE_HALVINGS + CURVE_DOUBLINGS)
-        .map(|step| (memory_bytes << step) >> CURVE_HALVINGS)
-        .filter(|bytes| *bytes >= subject::MIN_MEMORY_BYTES)
-        .collect();
+    let memories = memories_of_curve(memory_bytes, subject::max_memory_bytes(args.count));
     let mut lines = Vec::new();
-    for policy in &args.policy {
+    for policy in policies {
         let mut points = Vec::new();
-        for bytes in &budgets {
+        for bytes in &memories {
             let pass = pass(args, format, *policy, *bytes, interrupt)?;
+            if interrupt.came() {
+                eprintln!("plimsoll: stopped; {} is not drawn", path.display());
+                return Ok(());
+            }
             points.push((*bytes, 1.0 - pass.hit_ratio()));
         }
         lines.push(curve::Line { name: policy.name().to_owned(), points });
@@ -272,4 +319,27 @@ fn draw_curve(
     let title = format!("Requests that missed: {name}, {}", args.count.words());
     std::fs::write(path, curve::draw(&title, &lines, show_size))
         .map_err(|error| Failure::system(format!("{}: {error}", path.display())))
+}
+
+/// Those that a cache can have.
+fn memories_of_curve(memory_bytes: u64, most: u64) -> Vec<u64> {
+    (0..=CURVE_HALVINGS + CURVE_DOUBLINGS)
+        .map(|step| (u128::from(memory_bytes) << step) >> CURVE_HALVINGS)
+        .filter_map(|bytes| u64::try_from(bytes).ok())
+        .filter(|bytes| (subject::MIN_MEMORY_BYTES..=most).contains(bytes))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_curve_has_the_memories_that_a_cache_can_have() {
+        assert_eq!(memories_of_curve(6 << 20, u64::MAX).len(), 9);
+        assert_eq!(memories_of_curve(64 << 10, u64::MAX), [64 << 10, 128 << 10, 256 << 10]);
+        assert!(memories_of_curve(100, 1000).is_empty());
+        assert_eq!(memories_of_curve(u64::MAX, u64::MAX).last(), Some(&u64::MAX));
+        assert_eq!(memories_of_curve(8 << 30, 16 << 30).last(), Some(&(16 << 30)));
+    }
 }

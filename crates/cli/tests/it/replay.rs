@@ -1,6 +1,8 @@
 //! `plimsoll replay`: traces of every format, made here, and what is wrong with them.
 
-use crate::run::{Folder, run};
+use std::process::{Command, Stdio};
+
+use crate::run::{Folder, run, run_with_input};
 
 /// An oracleGeneral trace: rounds over a few objects, among others that are asked for once.
 fn trace() -> Vec<u8> {
@@ -121,6 +123,133 @@ fn a_trace_that_is_cut_or_damaged_says_where() {
     let unnamed = folder.file("unnamed", "x");
     run(&["replay", &unnamed, "--memory", "1MiB"]).fails(2, &["--format"]);
     run(&["replay", &cut, "--memory", "1KiB"]).fails(2, &["at least 64.0 KiB"]);
+}
+
+#[test]
+fn what_comes_through_a_pipe_is_replayed_once_and_not_taken_for_an_empty_trace_after_that() {
+    let replay = |more: &[&str]| {
+        let arguments = ["replay", "-", "--format", "oracle", "--memory", "512KiB", "--json"];
+        run_with_input(&[&arguments[..], more].concat(), &trace())
+    };
+    assert_eq!(replay(&[]).ok().json()["s3-fifo"]["requests"], 16_000);
+    assert_eq!(replay(&["--policy", "lru,lru"]).ok().json()["lru"]["requests"], 16_000);
+    let folder = Folder::new();
+    let svg = folder.at("misses.svg");
+    for more in [&["--policy", "s3-fifo,lru"][..], &["--curve", &svg]] {
+        replay(more).fails(2, &["-: ", "save it in a file"]);
+    }
+    let arguments = ["replay", "/dev/stdin", "--format", "csv", "--memory", "1MiB", "--policy", "s3-fifo,lru"];
+    run_with_input(&arguments, b"key,size\na,1\n").fails(2, &["/dev/stdin", "save it in a file"]);
+    assert!(!std::path::Path::new(&svg).exists());
+    // A file that is stdin can be read again.
+    let path = folder.file("a.oracleGeneral", trace());
+    let mut command = crate::run::plimsoll();
+    command.args([
+        "replay",
+        "/dev/stdin",
+        "--format",
+        "oracle",
+        "--memory",
+        "1MiB",
+        "--policy",
+        "s3-fifo,lru",
+        "--json",
+    ]);
+    let ran = crate::run::Ran::of(command.stdin(std::fs::File::open(path).unwrap()).output().unwrap()).ok();
+    assert_eq!((&ran.json()["s3-fifo"]["requests"], &ran.json()["lru"]["requests"]), (&16_000.into(), &16_000.into()));
+}
+
+#[test]
+fn a_trace_without_a_request_is_no_trace_that_missed_all() {
+    let folder = Folder::new();
+    let svg = folder.at("misses.svg");
+    for (name, content) in [("a.oracleGeneral", ""), ("b.csv", "key,size\n"), ("c.csv", "key,size,op_count\n\n\n")] {
+        let path = folder.file(name, content);
+        run(&["replay", &path, "--memory", "1MiB", "--curve", &svg]).fails(2, &[name, "there is no request in it"]);
+    }
+    assert!(!std::path::Path::new(&svg).exists());
+}
+
+#[test]
+fn a_memory_that_no_cache_has_is_refused_in_words() {
+    let folder = Folder::new();
+    let path = folder.file("a.oracleGeneral", trace());
+    let over = (128_u64 << 30 | 1).to_string();
+    for memory in [over.as_str(), "1TiB", "16000000TiB"] {
+        for count in ["everything", "value"] {
+            run(&["replay", &path, "--memory", memory, "--count", count]).fails(2, &["at most", "GiB"]);
+        }
+    }
+    // And a curve ends at what a cache can have.
+    let svg = folder.at("misses.svg");
+    run(&["replay", &path, "--memory", "60GiB", "--policy", "s3-fifo", "--curve", &svg]).ok();
+    let drawn = std::fs::read_to_string(&svg).unwrap();
+    assert!(drawn.contains("120.0 GiB") && !drawn.contains("240.0 GiB"), "{drawn}");
+    run(&["replay", &path, "--memory", "1MiB", "--curve", &folder.at("nowhere/misses.svg")]).fails(6, &["nowhere"]);
+}
+
+#[test]
+fn a_replay_that_is_stopped_says_what_it_did_and_draws_nothing() {
+    let folder = Folder::new();
+    let svg = folder.at("misses.svg");
+    let path = folder.file("a.csv", "key,size,op_count\na,1,18446744073709551615\n");
+    let mut command = crate::run::plimsoll();
+    command.args(["replay", &path, "--memory", "1MiB", "--policy", "s3-fifo,lru", "--curve", &svg, "--json"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = child.id().to_string();
+    // It listens before it reads; who comes earlier ends it without a word.
+    let listens = |status: &str| status.lines().any(|line| line.starts_with("SigCgt:") && !line.ends_with("440"));
+    while !listens(&std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap()) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let ran = crate::run::Ran::of(child.wait_with_output().unwrap());
+    assert_eq!(ran.code, 130, "{}", ran.err);
+    assert!(ran.err.contains("misses.svg is not drawn"), "{}", ran.err);
+    assert!(ran.json().get("lru").is_none(), "it was not asked");
+    assert!(!std::path::Path::new(&svg).exists());
+}
+
+#[test]
+fn keys_of_a_configuration_are_named_wherever_they_stand() {
+    let folder = Folder::new();
+    folder.file("t.csv", "key,op,size\na,GET,1\na,GET,1\n");
+    folder.file("sizes.json", r#"{"valSizeRange": [9], "valSizeRangeProbability": [1], "inventedToo": 1}"#);
+    let generated = r#""keySizeRange": [8], "keySizeRangeProbability": [1], "valSizeDistFile": "sizes.json", "numOps": 9, "getRatio": 1"#;
+    let of = |test: &str| {
+        folder.file(
+            "c.json",
+            format!(r#"{{"cache_config": {{"cacheSizeMB": 1}}, "beside": 1, "test_config": {{{test}}}}}"#),
+        )
+    };
+    let path = of(&format!(r#"{generated}, "numKeys": 5"#));
+    let ran = run(&["replay", &path]).ok();
+    assert_eq!((ran.err.matches("`beside`").count(), ran.err.matches("`inventedToo`").count()), (1, 1), "{}", ran.err);
+    for (test, part) in [
+        (format!(r#"{generated}, "numKeys": 1e18"#), "`numKeys`"),
+        (format!(r#"{generated}, "numKeys": 5, "generator": "block-replay""#), "`block-replay` is not imitated"),
+        (r#""generator": "replay""#.to_owned(), "`traceFileName`"),
+    ] {
+        run(&["replay", &of(&test)]).fails(2, &["c.json", part]);
+    }
+}
+
+#[test]
+fn traces_of_a_configuration_follow_each_other_and_misses_are_entered_unless_it_says_no() {
+    let folder = Folder::new();
+    std::fs::create_dir(folder.path().join("traces")).unwrap();
+    folder.file("traces/one.csv", "key,op,size\na,GET,1\na,GET,1\n");
+    folder.file("traces/two.csv", "key,op,size\na,GET,1\na,GET,1\n");
+    let at = folder.at("traces");
+    let names = r#""generator": "replay", "traceFileNames": ["one.csv", "two.csv"]"#;
+    for (lookaside, hits) in
+        [("", 0.75), (r#", "enableLookaside": true"#, 0.75), (r#", "enableLookaside": false"#, 0.0)]
+    {
+        let config = format!(r#"{{"test_config": {{{names}, "configPath": "{at}"{lookaside}}}}}"#);
+        let path = folder.file("config.json", config);
+        let cache = run(&["replay", &path, "--memory", "1MiB", "--json"]).ok().json()["s3-fifo"].clone();
+        assert_eq!((cache["requests"].as_u64(), cache["hit_ratio"].as_f64()), (Some(4), Some(hits)), "{lookaside}");
+    }
 }
 
 #[test]

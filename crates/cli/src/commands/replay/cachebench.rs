@@ -2,7 +2,10 @@
 //!
 //! JSON with comments and trailing commas, numbers perhaps as strings. What bears on which requests are made, in which order and of what size,
 //! is used; what is about CacheLib's own memory layout, hashing and flash is named as not used; a key that CacheLib does not know either is
-//! named as unknown. Threads are not imitated: requests come one after the other, as many as all threads would make.
+//! named as unknown, wherever it stands. Threads are not imitated: requests come one after the other, as many as all threads would make.
+//!
+//! A trace that is named is replayed as it is: what a get misses is entered, unless `enableLookaside` says no. (Where it is not said, CacheLib
+//! enters nothing, and a trace of gets would never find anything.)
 
 use std::path::{Path, PathBuf};
 
@@ -12,8 +15,9 @@ use serde_json::{Map, Value};
 use super::trace::{self, Operation, Problem, Request, Trace};
 use crate::args::TraceFormat;
 
-const USED: [&str; 21] = [
+const USED: [&str; 22] = [
     "cacheSizeMB",
+    "configPath",
     "numOps",
     "numThreads",
     "numKeys",
@@ -38,7 +42,7 @@ const USED: [&str; 21] = [
 const USED_FOR_TRACES: [&str; 2] = ["traceFileName", "traceFileNames"];
 
 /// What CacheLib or one of its branches knows and a replay has no use for.
-const NOT_USED: [&str; 82] = [
+const NOT_USED: [&str; 81] = [
     "poolRebalanceIntervalSec",
     "moveOnSlabRelease",
     "rebalanceStrategy",
@@ -113,7 +117,6 @@ const NOT_USED: [&str; 82] = [
     "samplingIntervalMs",
     "repeatTraceReplay",
     "timestampFactor",
-    "configPath",
     "ttlSecsRange",
     "ttlSecsRangeProbability",
     "addChainedRatio",
@@ -123,6 +126,17 @@ const NOT_USED: [&str; 82] = [
     "chainedItemValSizeRangeProbability",
 ];
 const NOT_USED_BEGINNINGS: [&str; 5] = ["navy", "eventTracker", "dramIterator", "replay", "nvm"];
+
+/// What there is beside the two parts.
+const PARTS: [&str; 2] = ["cache_config", "test_config"];
+
+/// Generators whose requests are made here; CacheLib's first one has no name of its own.
+const GENERATORS: [&str; 3] = ["", "workload", "online"];
+/// The one that replays traces of the form that is read here.
+const REPLAYS: &str = "replay";
+
+/// More keys than that would not leave room for the cache.
+const MAX_KEYS: f64 = 1e8;
 
 /// A configuration, and the requests it comes to.
 pub(super) struct Cachebench {
@@ -144,18 +158,15 @@ pub(super) fn open(path: &Path, talks: bool) -> Result<Cachebench, Problem> {
         }
         other => other,
     };
-    let config =
-        Config { path: path.to_owned(), cache: part(&config, "cache_config"), test: part(&config, "test_config") };
-    if talks {
-        config.name_what_is_not_used();
-    }
+    let config = Config::new(path, &config, talks);
+    config.name_what_is_not_used();
     if config.test.is_empty() {
         return Err(config.malformed("has no `test_config`"));
     }
     let megabytes = config.number("cacheSizeMB")?;
     let memory_bytes = megabytes.map(|megabytes| (megabytes * 1_048_576.0) as u64);
-    let trace = match config.trace_path() {
-        Some(trace) => trace::open(&trace, TraceFormat::Csv)?,
+    let trace: Box<dyn Trace> = match config.traces()? {
+        Some(traces) => Box::new(Replayed::new(traces, config.flag("enableLookaside")?.unwrap_or(true))?),
         None => Box::new(Generator::new(&config)?),
     };
     Ok(Cachebench { memory_bytes, trace })
@@ -212,11 +223,21 @@ fn plain_json(text: &str) -> String {
 
 struct Config {
     path: PathBuf,
+    talks: bool,
     cache: Map<String, Value>,
     test: Map<String, Value>,
+    /// Keys that stand beside the parts.
+    beside_parts: Vec<String>,
 }
 
 impl Config {
+    fn new(path: &Path, whole: &Value, talks: bool) -> Self {
+        let keys = whole.as_object().into_iter().flat_map(Map::keys);
+        let beside_parts = keys.filter(|key| !PARTS.contains(&key.as_str())).cloned().collect();
+        let [cache, test] = PARTS.map(|name| part(whole, name));
+        Self { path: path.to_owned(), talks, cache, test, beside_parts }
+    }
+
     fn malformed(&self, what: &str) -> Problem {
         Problem::Malformed { path: self.path.clone(), at: "configuration".to_owned(), what: what.to_owned() }
     }
@@ -226,20 +247,26 @@ impl Config {
     }
 
     fn name_what_is_not_used(&self) {
-        let keys = || self.cache.keys().chain(self.test.keys()).map(String::as_str);
+        let keys = self.cache.keys().chain(self.test.keys());
+        self.name_unused(&self.path, keys.map(String::as_str), &self.beside_parts);
+    }
+
+    /// Names on stderr those of these keys that are not used here, and apart from them `others` and those that nobody knows.
+    fn name_unused<'a>(&self, path: &Path, keys: impl Iterator<Item = &'a str> + Clone, others: &'a [String]) {
+        if !self.talks {
+            return;
+        }
         let is_used = |key: &str| USED.contains(&key) || USED_FOR_TRACES.contains(&key);
         let is_known = |key: &str| {
             NOT_USED.contains(&key) || NOT_USED_BEGINNINGS.iter().any(|beginning| key.starts_with(beginning))
         };
-        let list = |keys: Vec<&str>| keys.join("`, `");
-        let not_used: Vec<_> = keys().filter(|key| !is_used(key) && is_known(key)).collect();
-        let unknown: Vec<_> = keys().filter(|key| !is_used(key) && !is_known(key)).collect();
-        let path = self.path.display();
-        if !not_used.is_empty() {
-            eprintln!("plimsoll: {path}: not used in a replay: `{}`", list(not_used));
-        }
-        if !unknown.is_empty() {
-            eprintln!("plimsoll: {path}: unknown: `{}`", list(unknown));
+        let unused = keys.filter(|key| !is_used(key));
+        let not_used: Vec<_> = unused.clone().filter(|key| is_known(key)).collect();
+        let unknown: Vec<_> = unused.filter(|key| !is_known(key)).chain(others.iter().map(String::as_str)).collect();
+        for (what, keys) in [("not used in a replay", not_used), ("unknown", unknown)] {
+            if !keys.is_empty() {
+                eprintln!("plimsoll: {}: {what}: `{}`", path.display(), keys.join("`, `"));
+            }
         }
     }
 
@@ -263,22 +290,39 @@ impl Config {
         values.iter().map(|value| self.number_of(name, value)).collect()
     }
 
-    fn flag(&self, name: &str) -> Result<bool, Problem> {
+    /// `None` where nothing is said.
+    fn flag(&self, name: &str) -> Result<Option<bool>, Problem> {
         match self.get(name) {
-            Some(Value::String(text)) if text == "true" || text == "false" => Ok(text == "true"),
-            _ => Ok(self.number(name)?.unwrap_or(0.0) != 0.0),
+            Some(Value::String(text)) if text == "true" || text == "false" => Ok(Some(text == "true")),
+            _ => Ok(self.number(name)?.map(|number| number != 0.0)),
         }
     }
 
-    /// A file that is named beside the configuration.
+    /// A file that is named in the configuration: in the folder that it names, or beside it.
     fn beside(&self, name: &str) -> PathBuf {
-        self.path.parent().unwrap_or(Path::new("")).join(name)
+        let named = self.get("configPath").and_then(Value::as_str).map(Path::new);
+        named.or(self.path.parent()).unwrap_or(Path::new("")).join(name)
     }
 
-    fn trace_path(&self) -> Option<PathBuf> {
-        let first = self.get("traceFileNames").and_then(|names| names.get(0));
-        let name = self.get("traceFileName").or(first)?.as_str()?;
-        self.get("generator")?.as_str()?.contains("replay").then(|| self.beside(name))
+    /// The traces to replay, one behind the other; `None` where requests are generated.
+    fn traces(&self) -> Result<Option<Vec<PathBuf>>, Problem> {
+        let generator = self.get("generator").and_then(Value::as_str).unwrap_or("");
+        if GENERATORS.contains(&generator) {
+            return Ok(None);
+        }
+        if generator != REPLAYS {
+            let made = GENERATORS.join("`, `");
+            return Err(self.malformed(&format!(
+                "the generator `{generator}` is not imitated: `{made}` are, and `{REPLAYS}` reads a trace as CSV"
+            )));
+        }
+        let several = self.get("traceFileNames").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let names = self.get("traceFileName").into_iter().chain(several).filter_map(Value::as_str);
+        let traces: Vec<_> = names.map(|name| self.beside(name)).collect();
+        match traces.is_empty() {
+            true => Err(self.malformed("the generator is `replay`, and no `traceFileName` says what is replayed")),
+            false => Ok(Some(traces)),
+        }
     }
 
     /// The object that holds a distribution: a file's, if one is named.
@@ -286,10 +330,42 @@ impl Config {
         match self.get(file).and_then(Value::as_str) {
             None => Ok(self.test.clone()),
             Some(name) => {
-                let object = read_json(&self.beside(name))?;
-                Ok(object.as_object().cloned().unwrap_or_default())
+                let path = self.beside(name);
+                let object = read_json(&path)?.as_object().cloned().unwrap_or_default();
+                self.name_unused(&path, object.keys().map(String::as_str), &[]);
+                Ok(object)
             }
         }
+    }
+}
+
+/// Traces that a configuration names.
+struct Replayed {
+    trace: Box<dyn Trace>,
+    /// The last one first.
+    later: Vec<PathBuf>,
+    /// Whether a value that was missed is entered.
+    fills: bool,
+}
+
+impl Replayed {
+    fn new(traces: Vec<PathBuf>, fills: bool) -> Result<Self, Problem> {
+        let mut later: Vec<_> = traces.into_iter().rev().collect();
+        let first = later.pop().expect("at least one is named");
+        Ok(Self { trace: trace::open(&first, TraceFormat::Csv)?, later, fills })
+    }
+}
+
+impl Trace for Replayed {
+    fn next(&mut self, request: &mut Request) -> Result<bool, Problem> {
+        while !self.trace.next(request)? {
+            let Some(next) = self.later.pop() else { return Ok(false) };
+            self.trace = trace::open(&next, TraceFormat::Csv)?;
+        }
+        if request.operation == Operation::ReadThrough && !self.fills {
+            request.operation = Operation::Find;
+        }
+        Ok(true)
     }
 }
 
@@ -306,7 +382,10 @@ impl Drawn {
     fn new(config: &Config, what: &str, edges: Vec<f64>, weights: &[f64]) -> Result<Self, Problem> {
         let fits = !weights.is_empty() && (edges.len() == weights.len() || edges.len() == weights.len() + 1);
         let sum: f64 = weights.iter().sum();
-        if !fits || sum <= 0.0 {
+        if fits && sum <= 0.0 {
+            return Err(config.malformed(&format!("`{what}`: all weights are zero")));
+        }
+        if !fits {
             let (edges, weights) = (edges.len(), weights.len());
             return Err(
                 config.malformed(&format!("`{what}`: {edges} values and {weights} weights do not fit together"))
@@ -379,7 +458,13 @@ impl Generator {
         )?;
         let popular = config.distribution("popDistFile")?;
         let buckets = config.numbers_in(&popular, "popularityBuckets")?;
-        let numbers = needed("numKeys")? as u64;
+        let numbers = needed("numKeys")?;
+        if numbers > MAX_KEYS {
+            return Err(
+                config.malformed(&format!("`numKeys`: {numbers} are more than {MAX_KEYS}, the most that are made"))
+            );
+        }
+        let numbers = numbers as u64;
         let mut keys: Vec<_> = (0..numbers).map(|_| letters(&mut random, &key_sizes)).collect();
         keys.sort_unstable();
         keys.dedup();
@@ -402,7 +487,8 @@ impl Generator {
                 &weights,
             )?)
         };
-        let find = if config.flag("enableLookaside")? { Operation::ReadThrough } else { Operation::Find };
+        let find =
+            if config.flag("enableLookaside")?.unwrap_or(false) { Operation::ReadThrough } else { Operation::Find };
         let known = [
             ("getRatio", find, false),
             ("loneGetRatio", find, true),
@@ -491,7 +577,7 @@ mod tests {
 
     #[test]
     fn ranges_are_drawn_by_weight() {
-        let config = Config { path: PathBuf::new(), cache: Map::new(), test: Map::new() };
+        let config = Config::new(Path::new(""), &Value::Null, false);
         let mut random = Random::new(1);
         let ranges = Drawn::new(&config, "x", vec![1.0, 8.0, 64.0], &[0.3, 0.7]).unwrap();
         let low = (0..10_000).filter(|_| ranges.draw(&mut random) < 8).count();
@@ -499,5 +585,7 @@ mod tests {
         let exact = Drawn::new(&config, "x", vec![5.0, 9.0], &[1.0, 1.0]).unwrap();
         assert!((0..100).all(|_| [5, 9].contains(&exact.draw(&mut random))));
         assert!(Drawn::new(&config, "x", vec![1.0], &[1.0, 2.0]).is_err());
+        let zeros = Drawn::new(&config, "x", vec![1.0, 2.0], &[0.0, 0.0]).unwrap_err().to_string();
+        assert!(zeros.contains("all weights are zero"), "{zeros}");
     }
 }

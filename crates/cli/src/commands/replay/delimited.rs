@@ -2,8 +2,10 @@
 //!
 //! Needed are a key (`key`, `id`, `obj_id`, `object`) and a size (`size`, `value_size`, `obj_size`, `bytes`). Known besides: `op` (GET,
 //! GET_LEASE, SET, SET_LEASE, DELETE and alike), `op_count` (so many times), `key_size` (keys are padded to it). Files of Twitter's form (seven
-//! columns without a header: time, key, key size, value size, client, operation, time to live) are read as they are.
+//! columns without a header: time, key, key size, value size, client, operation, time to live) are read as they are. A field in quotation marks may
+//! hold commas, and marks that are doubled; no field holds a line's end. A key is its bytes, text or not.
 
+use std::borrow::Cow;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
@@ -11,6 +13,9 @@ use super::trace::{Operation, Problem, Request, Trace};
 
 /// A line is no longer than this.
 const MAX_LINE_BYTES: u64 = 1 << 20;
+
+/// What some systems write before text.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// CacheLib's keys are no longer than this.
 const MAX_KEY_BYTES: usize = 256;
@@ -63,8 +68,8 @@ impl<R: Read> Delimited<R> {
         if !this.read_line()? {
             return Err(this.malformed("the file is empty"));
         }
-        let fields: Vec<String> =
-            this.line.split(|byte| *byte == b',').map(|field| text_of(field).to_ascii_lowercase()).collect();
+        let line = this.line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&this.line);
+        let fields: Vec<String> = Fields::of(line).map(|field| text_of(&field).to_ascii_lowercase()).collect();
         if fields.len() == TWITTER_COLUMNS && [0, 2, 3].iter().all(|at| fields[*at].parse::<f64>().is_ok()) {
             this.pending = true;
             return Ok(this);
@@ -124,15 +129,16 @@ impl<R: Read> Delimited<R> {
 
     fn parse(&mut self, request: &mut Request) -> Result<(), Problem> {
         let columns = self.columns;
-        let field = |at: usize| self.line.split(|byte| *byte == b',').nth(at).map(text_of);
+        let field = |at: usize| Fields::of(&self.line).nth(at);
         let needed = |at: usize| field(at).ok_or_else(|| self.malformed(&format!("has no column {}", at + 1)));
         let number = |at: usize| {
-            let text = needed(at)?;
+            let field = needed(at)?;
+            let text = text_of(&field);
             text.parse::<u64>().map_err(|_| self.malformed(&format!("`{text}` in column {} is no number", at + 1)))
         };
         request.value_bytes = number(columns.size)?;
         request.key.clear();
-        request.key.extend_from_slice(needed(columns.key)?.as_bytes());
+        request.key.extend_from_slice(&needed(columns.key)?);
         if let Some(at) = columns.key_size {
             let len = number(at)?.min(MAX_KEY_BYTES as u64) as usize;
             request.key.resize(len.max(request.key.len()), b'0');
@@ -140,7 +146,8 @@ impl<R: Read> Delimited<R> {
         request.operation = match columns.operation {
             None => Operation::ReadThrough,
             Some(at) => {
-                let text = needed(at)?;
+                let field = needed(at)?;
+                let text = text_of(&field);
                 operation_of(&text).ok_or_else(|| self.malformed(&format!("`{text}` is no operation that is known")))?
             }
         };
@@ -167,8 +174,50 @@ impl<R: Read> Trace for Delimited<R> {
     }
 }
 
-fn text_of(field: &[u8]) -> String {
-    String::from_utf8_lossy(field.trim_ascii()).trim_matches('"').to_owned()
+/// The fields of a line.
+struct Fields<'a> {
+    /// `None` behind the last.
+    rest: Option<&'a [u8]>,
+}
+
+impl<'a> Fields<'a> {
+    fn of(line: &'a [u8]) -> Self {
+        Self { rest: Some(line.trim_ascii()) }
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Cow<'a, [u8]>;
+
+    fn next(&mut self) -> Option<Cow<'a, [u8]>> {
+        let rest = self.rest?;
+        let starts_quoted = rest.trim_ascii_start().first() == Some(&b'"');
+        let mut is_quoted = false;
+        let ends = |byte: &u8| {
+            // A doubled mark ends the quotation and begins it again.
+            is_quoted ^= starts_quoted && *byte == b'"';
+            !is_quoted && *byte == b','
+        };
+        let end = rest.iter().position(ends);
+        self.rest = end.map(|end| &rest[end + 1..]);
+        Some(unquoted(rest[..end.unwrap_or(rest.len())].trim_ascii()))
+    }
+}
+
+fn unquoted(field: &[u8]) -> Cow<'_, [u8]> {
+    let Some(inner) = field.strip_prefix(b"\"").and_then(|field| field.strip_suffix(b"\"")) else {
+        return Cow::Borrowed(field);
+    };
+    if !inner.contains(&b'"') {
+        return Cow::Borrowed(inner);
+    }
+    let is_kept =
+        |at: usize| inner[at] != b'"' || inner[..at].iter().rev().take_while(|byte| **byte == b'"').count() % 2 == 0;
+    Cow::Owned((0..inner.len()).filter(|at| is_kept(*at)).map(|at| inner[at]).collect())
+}
+
+fn text_of(field: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(field)
 }
 
 /// What an operation comes to for a cache that is read through; sets of every kind enter a value.
@@ -187,8 +236,8 @@ fn operation_of(text: &str) -> Option<Operation> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Vec<Request>, Problem> {
-        let mut trace = Delimited::open(Path::new("trace"), text.as_bytes())?;
+    fn read(text: impl AsRef<[u8]>) -> Result<Vec<Request>, Problem> {
+        let mut trace = Delimited::open(Path::new("trace"), text.as_ref())?;
         let (mut request, mut all) = (Request::default(), Vec::new());
         while trace.next(&mut request)? {
             all.push(request.clone());
@@ -203,6 +252,15 @@ mod tests {
         let get = (Operation::ReadThrough, b"a00".as_slice());
         assert_eq!(keys, [get, get, (Operation::Delete, b"b")]);
         assert_eq!(all[0].value_bytes, 10);
+    }
+
+    #[test]
+    fn keys_are_bytes_and_may_be_quoted() {
+        let text = b"\xef\xbb\xbf\"key\" , size\r\n\xff\x01,1\r\n\xfe\x01,2\r\n\"a,\"\"b\"\"\",3\r\na\"b,4\r\n,5\r\n";
+        let all = read(text).unwrap();
+        let keys: Vec<_> = all.iter().map(|request| (request.key.as_slice(), request.value_bytes)).collect();
+        let expected: [(&[u8], u64); 5] = [(b"\xff\x01", 1), (b"\xfe\x01", 2), (b"a,\"b\"", 3), (b"a\"b", 4), (b"", 5)];
+        assert_eq!(keys, expected);
     }
 
     #[test]

@@ -7,6 +7,9 @@ use super::trace::{Operation, Problem, Request, Trace};
 
 const RECORD_BYTES: usize = 24;
 
+/// No trace has so many requests: a next access beyond is text, or another format.
+const MAX_REQUESTS: i64 = 1 << 56;
+
 pub(super) struct Oracle<R> {
     path: PathBuf,
     reader: R,
@@ -50,7 +53,7 @@ impl<R: Read> Trace for Oracle<R> {
             }
         }
         let next = i64::from_le_bytes(record[16..].try_into().expect("eight bytes"));
-        if next < -2 {
+        if !(-2..MAX_REQUESTS).contains(&next) && next != i64::MAX {
             return Err(
                 self.malformed(format!("next access {next} is no place in a trace: corrupt, or another format"))
             );
@@ -95,5 +98,13 @@ mod tests {
         assert!(problem.contains("after 1 whole records") && problem.contains("16 of 24"), "{problem}");
         let problem = read(&record(1, 1, -77)).unwrap_err().to_string();
         assert!(problem.contains("after 0 whole records") && problem.contains("-77"), "{problem}");
+        let problem = read(b"text that fills two records, byte for byte: 48..").unwrap_err().to_string();
+        assert!(problem.contains("another format"), "{problem}");
+    }
+
+    #[test]
+    fn a_request_may_have_no_next_one_in_each_way_that_is_written() {
+        let all: Vec<_> = [-2, -1, 0, 1 << 40, i64::MAX].into_iter().flat_map(|next| record(1, 1, next)).collect();
+        assert_eq!(read(&all).unwrap().len(), 5);
     }
 }

@@ -19,6 +19,14 @@ const OVERHEAD_BYTES: u64 = 40;
 /// The smallest cache.
 pub(super) const MIN_MEMORY_BYTES: u64 = plimsoll_memory::cache::MIN_CACHE_BYTES;
 
+/// The largest cache. With [`Count::Value`] keys and all else beside the values come out of the same.
+pub(super) fn max_memory_bytes(count: Count) -> u64 {
+    match count {
+        Count::Everything => plimsoll_memory::cache::MAX_CACHE_BYTES,
+        Count::Value => plimsoll_memory::cache::MAX_CACHE_BYTES / 2,
+    }
+}
+
 /// Something that keeps some of what it is given.
 pub(super) trait Subject {
     /// Whether there is a value.
@@ -56,7 +64,7 @@ pub(super) fn of(policy: Policy, memory_bytes: u64, count: Count, largest: f64) 
         // Values of a few bytes may need many times their own bytes beside them.
         Count::Value => {
             options.counting = Counting::Values;
-            (memory_bytes * 16 + (64 << 20)).min(64 << 30)
+            (memory_bytes * 16 + (64 << 20)).min(plimsoll_memory::cache::MAX_CACHE_BYTES)
         }
     };
     let budget = Budget::new(room, Backing::Mapped).map_err(|error| Failure::system(format!("no memory: {error}")))?;

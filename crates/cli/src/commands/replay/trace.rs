@@ -66,7 +66,17 @@ pub(super) fn format_of(path: &Path) -> Option<TraceFormat> {
     }
 }
 
-/// Opens a file of requests.
+/// Whether what is read once can be read again from its beginning: not what comes through a pipe.
+pub(super) fn can_be_read_again(path: &Path) -> bool {
+    // What is not there is said by whoever opens it.
+    !is_stdin(path) && std::fs::metadata(path).map_or(true, |found| found.is_file())
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Opens a file of requests, or stdin for `-`.
 pub(super) fn open(path: &Path, format: TraceFormat) -> Result<Box<dyn Trace>, Problem> {
     let reader = open_bytes(path)?;
     Ok(match format {
@@ -80,7 +90,8 @@ pub(super) fn open(path: &Path, format: TraceFormat) -> Result<Box<dyn Trace>, P
 fn open_bytes(path: &Path) -> Result<Box<dyn Read>, Problem> {
     const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
     let io = |error| Problem::Io { path: path.to_owned(), error };
-    let mut file = File::open(path).map_err(io)?;
+    let mut file: Box<dyn Read> =
+        if is_stdin(path) { Box::new(io::stdin()) } else { Box::new(File::open(path).map_err(io)?) };
     let mut start = Vec::new();
     file.by_ref().take(4).read_to_end(&mut start).map_err(io)?;
     let compressed = start == ZSTD_MAGIC;
