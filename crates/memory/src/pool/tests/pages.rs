@@ -1,0 +1,308 @@
+//! A page is found, loaded once, held and let go of.
+
+use super::*;
+
+#[test]
+fn a_page_is_found_without_a_load_only_while_it_is_resident() {
+    let (_budget, pool) = pool_of(1);
+    let (source, file) = numbered(&pool, 7);
+    assert!(file.find(3, Touch::Point).is_none());
+    drop(file.get(3, Touch::Point).unwrap());
+    assert_is(&file.find(3, Touch::Point).unwrap(), 7, 3);
+    assert!(file.find(4, Touch::Point).is_none());
+    pool.clear();
+    assert!(file.find(3, Touch::Point).is_none());
+    assert_eq!(source.loads.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_page_is_loaded_once_and_then_found() {
+    let (_budget, pool) = pool_of(1);
+    let (source, file) = numbered(&pool, 7);
+    for _ in 0..3 {
+        assert_is(&file.get(5, Touch::Point).unwrap(), 7, 5);
+    }
+    assert_eq!(source.loads.load(Ordering::Relaxed), 1);
+    let expected = PoolStats { hits: 2, loads: 1, frames: 4, resident: 1, ..PoolStats::default() };
+    assert_eq!(pool.stats(), expected);
+}
+
+#[test]
+fn pages_of_different_files_are_different_pages() {
+    let (_budget, pool) = pool_of(1);
+    let files = [1, 2].map(|name| numbered(&pool, name).1);
+    for _ in 0..2 {
+        for (name, file) in [1, 2].into_iter().zip(&files) {
+            assert_is(&file.get(0, Touch::Point).unwrap(), name, 0);
+        }
+    }
+}
+
+#[test]
+fn pinned_pages_stay_and_when_all_are_pinned_the_next_page_is_refused() {
+    let (budget, pool) = pool_of(1);
+    let (_, file) = numbered(&pool, 1);
+    let mut pages: Vec<_> = (0..4).map(|number| file.get(number, Touch::Scan).unwrap()).collect();
+    let refusal = file.get(4, Touch::Point).unwrap_err();
+    let LoadError::OutOfBudget(refusal) = refusal else { panic!("{refusal}") };
+    assert_eq!(refusal.usage.limit_bytes, budget.limit_bytes());
+    assert_eq!(pool.stats().pinned, 4);
+    pool.clear();
+    pages.iter().zip(0..).for_each(|(page, number)| assert_is(page, 1, number));
+    pages.remove(2);
+    assert_is(&file.get(4, Touch::Point).unwrap(), 1, 4);
+    assert_eq!(resident(&file, 0..5), [0, 1, 3, 4]);
+}
+
+#[test]
+fn a_page_that_is_held_twice_stays_until_both_are_let_go() {
+    let (_budget, pool) = pool_of(1);
+    let (_, file) = numbered(&pool, 1);
+    for _ in 0..2 {
+        let page = file.get(0, Touch::Point).unwrap();
+        let again = file.get(0, Touch::Point).unwrap();
+        drop(page);
+        pool.clear();
+        assert_is(&again, 1, 0);
+        assert_eq!((pool.stats().pinned, pool.stats().resident), (1, 1));
+        drop(again);
+    }
+    pool.clear();
+    assert_eq!((pool.stats().pinned, pool.stats().resident), (0, 0));
+}
+
+#[test]
+fn more_pages_than_a_thread_can_publish_stay_all_the_same() {
+    let (_budget, pool) = pool_of(16);
+    let (_, file) = numbered(&pool, 1);
+    (0..64).for_each(|number| drop(file.get(number, Touch::Point).unwrap()));
+    let held: Vec<_> = (0..40).map(|number| file.get(number, Touch::Point).unwrap()).collect();
+    assert_eq!(pool.stats().pinned, 40);
+    pool.clear();
+    assert_eq!(pool.stats().resident, 40);
+    held.iter().zip(0..).for_each(|(page, number)| assert_is(page, 1, number));
+    drop(held);
+    pool.clear();
+    assert_eq!((pool.stats().pinned, pool.stats().resident), (0, 0));
+}
+
+#[test]
+fn a_page_outlives_the_thread_that_found_it_and_is_let_go_by_another() {
+    let (_budget, pool) = pool_of(1);
+    let (_, file) = numbered(&pool, 1);
+    (0..4).for_each(|number| drop(file.get(number, Touch::Point).unwrap()));
+    let by_thread =
+        |number| thread::scope(|scope| scope.spawn(|| file.get(number, Touch::Point).unwrap()).join().unwrap());
+    // The second thread may well take over the line of the first, with a slot of it in use.
+    let pages = [by_thread(1), by_thread(2)];
+    pool.clear();
+    assert_eq!((pool.stats().pinned, pool.stats().resident), (2, 2));
+    // Whatever frames there are are filled with something else.
+    (4..12).for_each(|number| drop(file.get(number, Touch::Point).unwrap()));
+    pages.iter().zip(1..).for_each(|(page, number)| assert_is(page, 1, number));
+    drop(pages);
+    pool.clear();
+    assert_eq!((pool.stats().pinned, pool.stats().resident), (0, 0));
+}
+
+#[test]
+fn a_pool_dropped_before_its_pages_leaves_them_and_gives_everything_back_after_them() {
+    let (budget, pool) = pool_of(4);
+    let (_, file) = numbered(&pool, 1);
+    (0..9).for_each(|number| drop(file.get(number, Touch::Point).unwrap()));
+    let pages = [2, 7].map(|number| file.get(number, Touch::Point).unwrap());
+    drop((file, pool));
+    // Two frames' chunks, and the tables.
+    let others = budget.usage().of(Kind::Pages) / CHUNK;
+    assert!((2..4).contains(&others), "{others}");
+    let [first, second] = pages;
+    drop(first);
+    assert_is(&second, 1, 7);
+    assert!(budget.usage().of(Kind::Pages) > 0);
+    thread::scope(|scope| scope.spawn(|| drop(second)).join().unwrap());
+    // Another test's thread may be at it.
+    while budget.usage().of(Kind::Pages) > 0 {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn one_load_serves_all_who_ask_at_once() {
+    for fails_one_in in [0, 1] {
+        let (_budget, pool) = pool_of(1);
+        let gate = Some((Arc::clone(&pool), 3));
+        let source = Arc::new(Numbered { name: 9, fails_one_in, gate, ..Numbered::default() });
+        let file = pool.attach(source.clone());
+        let outcomes: Vec<_> = thread::scope(|scope| {
+            let threads = [(); 4].map(|()| scope.spawn(|| file.get(3, Touch::Point)));
+            threads.map(|thread| thread.join().unwrap()).into()
+        });
+        assert_eq!(source.loads.load(Ordering::Relaxed), 1);
+        for outcome in &outcomes {
+            match outcome {
+                Ok(page) => assert_is(page, 9, 3),
+                Err(error) => assert_eq!(error.to_string(), "page 3, load 1"),
+            }
+            assert_eq!(outcome.is_ok(), fails_one_in == 0);
+        }
+        let stats = pool.stats();
+        assert_eq!((stats.waits, stats.loads), (3, 1 - fails_one_in));
+        assert_eq!((stats.pinned, stats.resident), if fails_one_in == 0 { (1, 1) } else { (0, 0) });
+    }
+}
+
+#[test]
+fn after_an_error_the_next_who_asks_tries_again() {
+    let (_budget, pool) = pool_of(1);
+    let source = Arc::new(Numbered { name: 1, fails_one_in: 2, ..Numbered::default() });
+    let file = pool.attach(source);
+    for number in 0..20 {
+        let outcomes = [file.get(number, Touch::Point).map(drop), file.get(number + 50, Touch::Scan).map(drop)];
+        assert!(outcomes[0].is_ok() && outcomes[1].is_err(), "page {number}: {outcomes:?}");
+        // Another load, of another page, between it and its second try.
+        file.get(number + 100, Touch::Point).unwrap();
+        assert!(file.get(number + 150, Touch::Point).is_err());
+        assert_is(&file.get(number + 50, Touch::Scan).unwrap(), 1, number + 50);
+        assert!(file.get(number + 150, Touch::Point).is_err());
+    }
+    assert_eq!(pool.stats().pinned, 0);
+}
+
+#[test]
+fn a_load_that_panics_fails_those_who_wait_and_nobody_after_them() {
+    let (_budget, pool) = pool_of(1);
+    let gate = Some((Arc::clone(&pool), 2));
+    let source = Arc::new(Numbered { name: 1, panics: AtomicU32::new(1), gate, ..Numbered::default() });
+    let file = pool.attach(source);
+    let (panics, errors) = thread::scope(|scope| {
+        let threads = [(); 3].map(|()| scope.spawn(|| catch_unwind(AssertUnwindSafe(|| file.get(0, Touch::Point)))));
+        let outcomes = threads.map(|thread| thread.join().unwrap());
+        (
+            outcomes.iter().filter(|outcome| outcome.is_err()).count(),
+            outcomes.iter().filter(|outcome| matches!(outcome, Ok(Err(LoadError::Io { .. })))).count(),
+        )
+    });
+    assert_eq!((panics, errors), (1, 2));
+    assert_eq!(pool.stats().pinned, 0);
+    for number in 0..8 {
+        assert_is(&file.get(number, Touch::Point).unwrap(), 1, number);
+    }
+}
+
+#[test]
+fn what_was_put_is_found_and_what_is_there_is_not_replaced() {
+    let (_budget, pool) = pool_of(1);
+    let (source, file) = numbered(&pool, 1);
+    let mut bytes = vec![0; PAGE_BYTES];
+    for (number, hot) in [(0, false), (1, true)] {
+        fill(1, number, &mut bytes);
+        file.put(number, &bytes, hot);
+        assert_eq!(file.is_hot(number), hot);
+    }
+    file.put(0, &vec![0xff; PAGE_BYTES], true);
+    assert!(!file.is_hot(0));
+    for number in [0, 1] {
+        assert_is(&file.get(number, Touch::Scan).unwrap(), 1, number);
+    }
+    assert_eq!(source.loads.load(Ordering::Relaxed), 0);
+    let _pages: Vec<_> = (0..4).map(|number| file.get(number, Touch::Point).unwrap()).collect();
+    file.put(9, &bytes, true);
+    assert_eq!(resident(&file, [9]), [], "all frames are pinned");
+}
+
+#[test]
+fn a_page_outlives_its_file_and_its_pool_and_dropping_all_gives_the_whole_budget_back() {
+    let budget = budget(32);
+    let pool = Pool::new(&budget, 4 * CHUNK).unwrap();
+    let (_, file) = numbered(&pool, 1);
+    let page = file.get(0, Touch::Point).unwrap();
+    (0..50).for_each(|number| drop(file.get(number, Touch::Scan)));
+    drop((pool, file));
+    assert_is(&page, 1, 0);
+    assert!(budget.free_bytes() < budget.limit_bytes());
+    drop(page);
+    assert_eq!(budget.free_bytes(), budget.limit_bytes());
+    assert_eq!(budget.usage().of(Kind::Pages), 0);
+}
+
+#[test]
+fn a_thread_knows_whether_what_it_wanted_was_there() {
+    let (_budget, pool) = pool_of(1);
+    let (_, file) = numbered(&pool, 1);
+    let before = Pool::absences();
+    drop(file.get(0, Touch::Point).unwrap());
+    assert_eq!(Pool::absences(), before + 1);
+    std::thread::scope(|scope| _ = scope.spawn(|| drop(file.get(1, Touch::Point).unwrap())));
+    drop(file.get(0, Touch::Point).unwrap());
+    drop(file.get(1, Touch::Point).unwrap());
+    assert_eq!(Pool::absences(), before + 1, "what another thread loads, and what is there");
+}
+
+#[test]
+fn readers_of_few_frames_always_get_the_bytes_they_asked_for() {
+    const THREADS: u64 = 4;
+    for (chunks, min_chunks) in [(3, 2), (12, 1), (40, 4)] {
+        let budget = budget(chunks);
+        let pool = Pool::new(&budget, min_chunks * CHUNK).unwrap();
+        let files: Vec<_> = (0..3)
+            .map(|name| pool.attach(Arc::new(Numbered { name, fails_one_in: 50 + name, ..Numbered::default() })))
+            .collect();
+        let start = Barrier::new(THREADS as usize + 1);
+        let gets = AtomicU64::new(0);
+        let errors = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (files, start, gets, errors) = (&files, &start, &gets, &errors);
+                scope.spawn(move || {
+                    let mut random = Random(thread * 77 + chunks);
+                    let mut held = None;
+                    start.wait();
+                    for _ in 0..if cfg!(miri) { 20 } else { 5000 } {
+                        let name = random.below(files.len() as u64);
+                        let number = random.below(24) as u32;
+                        let touch = if random.below(3) == 0 { Touch::Scan } else { Touch::Point };
+                        gets.fetch_add(1, Ordering::Relaxed);
+                        match files[name as usize].get(number, touch) {
+                            Ok(page) => {
+                                assert_is(&page, name, number);
+                                // One page stays pinned for a while.
+                                if random.below(8) == 0 {
+                                    held = Some((name, number, page));
+                                }
+                            }
+                            Err(LoadError::Corrupt { .. }) => _ = errors.fetch_add(1, Ordering::Relaxed),
+                            Err(error) => panic!("{error}"),
+                        }
+                        if let Some((name, number, page)) = &held
+                            && random.below(8) == 0
+                        {
+                            assert_is(page, *name, *number);
+                            held = None;
+                        }
+                    }
+                });
+            }
+            start.wait();
+            let mut random = Random(chunks);
+            for _ in 0..if cfg!(miri) { 5 } else { 500 } {
+                match random.below(3) {
+                    0 => pool.clear(),
+                    1 => _ = pool.reclaim(2),
+                    _ => _ = budget.take(Kind::Sort),
+                }
+                thread::yield_now();
+            }
+        });
+        let stats = pool.stats();
+        assert_eq!(stats.pinned, 0);
+        // Each get was one of these, but a wait may have ended in an error.
+        let counted = stats.hits + stats.loads + stats.waits + errors.load(Ordering::Relaxed);
+        assert!(
+            (gets.load(Ordering::Relaxed)..=gets.load(Ordering::Relaxed) + stats.waits).contains(&counted),
+            "{stats:?}"
+        );
+        assert_books_balance(&budget);
+        drop((files, pool));
+        assert_eq!(budget.free_bytes(), budget.limit_bytes());
+    }
+}

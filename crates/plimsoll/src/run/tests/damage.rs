@@ -1,0 +1,144 @@
+//! Bytes that are not what was written.
+
+use super::*;
+
+#[test]
+fn a_flipped_bit_anywhere_is_an_error_or_changes_no_answer() {
+    let mut random = Random::new(40);
+    let budget = budget();
+    let pool = pool(&budget);
+    let model = random_model(&mut random, Shape::Paths, 60);
+    let (pages, info) = build(&budget, versions(&model), false);
+    assert!(info.pages <= 5, "every byte is tried: few pages suffice");
+    let keys: Vec<_> = model.keys().cloned().collect();
+    for at in 0..pages.len() {
+        let mut spoiled = pages.clone();
+        spoiled[at] ^= 1 << random.below(8);
+        let partition = open(&pool, spoiled, info.clone());
+        assert!(!check_partition(&partition, &budget, &mut || ()).unwrap().is_empty(), "byte {at}");
+        let (key, glsn) = &keys[random.below(keys.len() as u64) as usize];
+        match partition.lookup(key, Glsn(glsn.0), Touch::Point) {
+            Ok(_) => assert_lookup(&partition, &model, key, glsn.0),
+            Err(error) => assert!(matches!(error, Error::Corrupt { .. }), "{error}"),
+        }
+        let mut cursor = RunCursor::new([partition].into(), Feed::Private(budget.clone()));
+        for version in versions(&model) {
+            if cursor.next().is_err() {
+                assert_eq!(cursor.current(), None);
+                break;
+            }
+            assert_eq!(cursor.current(), Some(version), "byte {at}");
+        }
+    }
+}
+
+#[test]
+fn verification_sees_what_a_checksum_cannot() {
+    let budget = budget();
+    let (pages, info) = build_integers(&budget, 0..20_000);
+    let problems_of = |pages: Vec<u8>, info: PartitionInfo| {
+        let partition = open(&pool(&budget), pages, info);
+        check_partition(&partition, &budget, &mut || ()).unwrap().join("; ")
+    };
+    let changed = |page: u32, at: usize, byte: u8| {
+        let mut pages = pages.clone();
+        let bytes = &mut pages[page as usize * PAGE_BYTES..][..PAGE_BYTES];
+        bytes[16 + at] = byte;
+        let (kind, len) = (page_kind(bytes), page_payload(bytes).len());
+        seal_page(bytes, SEED, page, kind, len);
+        pages
+    };
+    let kinds: Vec<_> = pages.chunks_exact(PAGE_BYTES).map(page_kind).collect();
+    let guide = kinds.iter().position(|&kind| kind == GUIDE_PAGE).unwrap() as u32;
+    let footer = info.pages - 1;
+    assert_eq!(problems_of(pages.clone(), info.clone()), "");
+    for (page, at, byte, problem) in [
+        (guide, 48 + 64 * 100, 0, "does not pass the filter"),
+        (guide, 4, 2, "does not stand behind its leaves"),
+        (guide, 8, 0, "counts other keys"),
+        (info.root, 2, 9, "another kind than its parent says"),
+        (info.root, 2, 200, "height"),
+        (1, 0, 1, "the leaf"),
+        (footer, 8, 0xff, "the manifest"),
+        (0, 33, 9, "the header of run 9"),
+        (0, 41, 1, "does not agree with the file"),
+    ] {
+        let problems = problems_of(changed(page, at, byte), info.clone());
+        assert!(problems.contains(problem), "page {page}, offset {at}: {problems:?}");
+    }
+    let (other, _) = build_integers(&budget, 1..20_001);
+    assert!(problems_of(other, info.clone()).contains("the manifest"));
+    let fewer = PartitionInfo { versions: info.versions - 1, ..info.clone() };
+    assert!(problems_of(pages.clone(), fewer).contains("the manifest"));
+    let mut seen = 0;
+    let partition = open(&pool(&budget), pages.clone(), info.clone());
+    check_partition(&partition, &budget, &mut || seen += 1).unwrap();
+    assert_eq!(seen, info.root, "every page of the tree is read once");
+}
+
+#[test]
+fn pages_of_any_bytes_under_a_good_checksum_never_panic() {
+    let mut random = Random::new(50);
+    let budget = budget();
+    for shape in SHAPES {
+        let model = random_model(&mut random, shape, 300);
+        let keys: Vec<_> = model.keys().cloned().collect();
+        let (pages, info) = build(&budget, versions(&model), false);
+        for _ in 0..150 {
+            let mut spoiled = pages.clone();
+            for _ in 0..1 + random.below(8) {
+                spoil_page(&mut random, &mut spoiled);
+            }
+            read_everything(&budget, open(&pool(&budget), spoiled, info.clone()), &keys);
+        }
+    }
+}
+
+/// Changes a few bytes of one page and seals it again.
+fn spoil_page(random: &mut Random, pages: &mut [u8]) {
+    let number = random.below((pages.len() / PAGE_BYTES) as u64) as usize;
+    let page = &mut pages[number * PAGE_BYTES..][..PAGE_BYTES];
+    let (kind, len) = (page_kind(page), page_payload(page).len() as u64);
+    for _ in 0..1 + random.below(4) {
+        let front = random.below(2) == 0;
+        let at = 16 + random.below(if front { len.min(40) } else { len });
+        page[at as usize] = [0, 1, 0x7f, 0xff, random.below(256) as u8][random.below(5) as usize];
+    }
+    let len = if random.below(8) == 0 { random.below(len) } else { len };
+    seal_page(page, SEED, number as u32, kind, len as usize);
+}
+
+/// Does everything that can be done with a partition and ignores the answers.
+fn read_everything(budget: &Budget, partition: Partition, keys: &[(Vec<u8>, Reverse<u64>)]) {
+    let _ = check_partition(&partition, budget, &mut || ());
+    let _ = read_info(&**partition.file.source(), partition.info.pages, partition.info.id, budget);
+    for (key, glsn) in keys.iter().step_by(9) {
+        let _ = partition.lookup(key, Glsn(glsn.0 / 2), Touch::Point).map(|lookup| lookup.found.map(|f| f.glsn));
+    }
+    let mut cursor = RunCursor::new([partition].into(), Feed::Pool(Touch::Point));
+    let (mut ends, mut steps) = (0, 0);
+    while ends < 3 && steps < 50_000 {
+        steps += 1;
+        let moved = if ends % 2 == 0 { cursor.next() } else { cursor.prev() };
+        ends += usize::from(moved.is_err() || cursor.current().is_none());
+    }
+    for (key, glsn) in keys.iter().step_by(17) {
+        let _ = cursor.seek(key, Glsn(glsn.0)).map(|()| cursor.current());
+        let _ = cursor.prev().map(|()| cursor.current());
+    }
+}
+
+#[test]
+fn decoders_answer_on_random_bytes() {
+    let mut random = Random::new(60);
+    for _ in 0..20_000 {
+        let payload: Vec<u8> = (0..random.below(200)).map(|_| (random.next_u64() >> random.below(64)) as u8).collect();
+        let _ = check_leaf(&payload, None, |_, _, _| ());
+        let _ = Leaf::new(&payload, None).and_then(|leaf| leaf.seek(&payload, Glsn(5)));
+        let _ = check_guide(&payload).map(|guide| guide.may_contain(payload.len() as u32));
+        let _ = check_inner(&payload);
+        let _ = check_footer(&payload);
+        let _ = check_header(&payload);
+        let _ = check_sides(&payload, |_| ());
+    }
+}

@@ -1,0 +1,122 @@
+//! Point look-ups.
+
+use super::*;
+
+#[test]
+fn every_version_is_found_at_every_moment_and_nothing_else() {
+    for (seed, shape) in (0..).zip(SHAPES) {
+        let mut random = Random::new(seed);
+        let budget = budget();
+        let pool = pool(&budget);
+        let model = random_model(&mut random, shape, 3000);
+        let partition = partition_of(&budget, &pool, &model);
+        println!("{shape:?}: seed {seed}, {} pages", partition.info.pages);
+        for (key, glsn) in model.keys() {
+            for at in [glsn.0, glsn.0 - 1, glsn.0.saturating_add(1), 0, u64::MAX] {
+                assert_lookup(&partition, &model, key, at);
+            }
+        }
+        for _ in 0..3000 {
+            let mut key = random_key(&mut random, shape);
+            key.truncate(key.len() - random.below(2) as usize);
+            assert_lookup(&partition, &model, &key, random.below(1 << 42));
+        }
+    }
+}
+
+#[test]
+fn a_partition_of_one_version_is_whole() {
+    let (budget, mut random) = (budget(), Random::new(5));
+    let pool = pool(&budget);
+    for key in [&[][..], &[0, 0, 0, 1], &[9; MAX_INDEX_KEY_BYTES]] {
+        let model = Model::from([((key.to_vec(), Reverse(7)), random_stored(&mut random))]);
+        let partition = partition_of(&budget, &pool, &model);
+        assert_lookup(&partition, &model, key, 7);
+        assert_lookup(&partition, &model, key, 6);
+        assert_lookup(&partition, &model, &[1], 7);
+        assert_eq!(check_partition(&partition, &budget, &mut || ()).unwrap(), [""; 0]);
+    }
+}
+
+#[test]
+fn the_largest_versions_make_a_deep_tree_in_which_all_is_found() {
+    const COUNT: u64 = 27_000;
+    let budget = budget();
+    let pool = pool(&budget);
+    let version = |n: u64, key: &mut Vec<u8>| {
+        key.resize(MAX_INDEX_KEY_BYTES - 8, 7);
+        key.extend((n / 3).to_be_bytes());
+        Glsn(COUNT - n)
+    };
+    let (value, mut key) = ([3; INLINE_BYTES], Vec::new());
+    let mut builder = PartitionBuilder::new(Pages::default(), &budget, false).unwrap();
+    for n in 0..COUNT {
+        key.clear();
+        let glsn = version(n, &mut key);
+        builder.add(&Version { key: &key, glsn, stored: Stored::Inline(&value) }).unwrap();
+    }
+    let (pages, info) = builder.finish().unwrap();
+    let partition = open(&pool, pages.0, info);
+    assert!(height(&partition) >= 5, "the tree is only {} high", height(&partition));
+    for n in (0..COUNT).step_by(7) {
+        key.clear();
+        let glsn = version(n, &mut key);
+        let found = partition.lookup(&key, glsn, Touch::Point).unwrap().found.unwrap();
+        assert_eq!((found.glsn, found.stored()), (glsn, Stored::Inline(&value)));
+        key.push(0);
+        assert!(partition.lookup(&key, glsn, Touch::Point).unwrap().newest.is_none());
+    }
+    assert_eq!(check_partition(&partition, &budget, &mut || ()).unwrap(), [""; 0]);
+}
+
+#[test]
+fn the_versions_of_one_key_may_fill_several_guides() {
+    let (budget, mut model) = (budget(), Model::new());
+    let pool = pool(&budget);
+    let mut stored = Vec::new();
+    Stored::Inline(&[3; INLINE_BYTES]).encode(&mut stored);
+    for (byte, count) in [(4, 10), (5, 900), (6, 10)] {
+        (0..count)
+            .for_each(|n| drop(model.insert((vec![byte; MAX_INDEX_KEY_BYTES], Reverse(10 + n * 2)), stored.clone())));
+    }
+    let partition = partition_of(&budget, &pool, &model);
+    assert!(height(&partition) >= 1, "one guide holds all leaves");
+    for at in 0..10 + 2 * 900 {
+        [4, 5, 6].iter().for_each(|&byte| assert_lookup(&partition, &model, &[byte; MAX_INDEX_KEY_BYTES], at));
+    }
+    let mut cursor = RunCursor::new([partition.clone()].into(), Feed::Pool(Touch::Point));
+    for version in versions(&model) {
+        for glsn in [version.glsn, version.glsn.next()] {
+            cursor.seek(version.key, glsn).unwrap();
+            assert_eq!(cursor.current(), Some(version));
+        }
+    }
+    assert_eq!(check_partition(&partition, &budget, &mut || ()).unwrap(), [""; 0]);
+}
+
+fn height(partition: &Partition) -> usize {
+    let page = partition.file.get(partition.info.root, Touch::Point).unwrap();
+    Inner::new(page_payload(&page)).map_or(0, |inner| inner.height())
+}
+
+#[test]
+fn absent_keys_hardly_ever_cost_a_leaf_and_present_ones_one() {
+    let budget = budget();
+    let pool = pool(&budget);
+    let (pages, info) = build_integers(&budget, (0..200_000).map(|n| n * 2));
+    let partition = open(&pool, pages, info);
+    let height = height(&partition) as u64;
+    let leaves_touched = |offset: u64| {
+        let pages_touched = || pool.stats().hits + pool.stats().loads;
+        let (before, mut key) = (pages_touched(), [0; 12]);
+        for n in 0..100_000 {
+            integer_pair(&mut key, n * 4 + offset);
+            assert_eq!(partition.lookup(&key, Glsn::MAX, Touch::Point).unwrap().found.is_some(), offset == 0);
+        }
+        pages_touched() - before - 100_000 * (height + 1)
+    };
+    assert_eq!(leaves_touched(0), 100_000);
+    let wrong = leaves_touched(1);
+    println!("{wrong} of 100000 absent keys pass");
+    assert!(wrong <= 1500, "{wrong} of 100000");
+}
