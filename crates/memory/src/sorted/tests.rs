@@ -1,0 +1,316 @@
+//! What the map promises, against a tree of the same entries, and beside writers.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::budget::Backing;
+
+fn budget(chunks: u64) -> Budget {
+    Budget::new(chunks * CHUNK_BYTES as u64, Backing::Heap).unwrap()
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % bound
+    }
+
+    /// Short and alike, so that prefixes, equal keys and neighbours all occur.
+    fn key(&mut self) -> Vec<u8> {
+        let length = self.below(12);
+        (0..length).map(|_| [0, 1, 255][self.below(3)]).collect()
+    }
+}
+
+fn all(map: &SortedMap) -> Vec<(Vec<u8>, u64, Vec<u8>)> {
+    std::iter::successors(map.first(), |at| map.next(*at))
+        .map(|at| map.at(at))
+        .map(|entry| (entry.key.to_vec(), entry.order, entry.value.to_vec()))
+        .collect()
+}
+
+#[test]
+fn what_goes_right_behind_the_last_insert_is_known_without_a_search() {
+    let map = SortedMap::new(&budget(4), Kind::Memtable);
+    let in_gap = |first: &[u8], last: &[u8]| map.entries.is_in_gap(&map.lock().gap, first, last);
+    assert!(in_gap(b"", b"z"), "an empty map is one gap");
+    for key in [b"b", b"m", b"d"] {
+        map.insert(key, 1, b"").unwrap();
+    }
+    // The last insert went between "b" and "m".
+    assert!(in_gap(b"e", b"e") && in_gap(b"dd", b"lz"));
+    assert!(!in_gap(b"a", b"e") && !in_gap(b"b", b"e") && !in_gap(b"d", b"e"));
+    assert!(!in_gap(b"e", b"m") && !in_gap(b"e", b"n"));
+}
+
+#[test]
+fn it_answers_like_a_tree_of_the_same_entries() {
+    for seed in 1..=if cfg!(miri) { 2 } else { 30 } {
+        let mut random = Random(seed);
+        let budget = budget(16);
+        let map = SortedMap::new(&budget, Kind::Memtable);
+        let mut model = BTreeMap::new();
+        for round in 0..if cfg!(miri) { 60 } else { 3000u32 } {
+            let (key, order) = (random.key(), random.below(4) as u64);
+            map.insert(&key, order, &round.to_le_bytes()).unwrap();
+            model.entry((key, Reverse(order))).or_insert(round.to_le_bytes());
+        }
+        let expected: Vec<_> =
+            model.iter().map(|((key, order), value)| (key.clone(), order.0, value.to_vec())).collect();
+        assert_eq!(all(&map), expected, "seed {seed}");
+        assert_eq!(map.len(), model.len());
+        for _ in 0..if cfg!(miri) { 30 } else { 1000 } {
+            let (key, order) = (random.key(), random.below(5) as u64);
+            let probe = (key.clone(), Reverse(order));
+            let pair = |at: Position| (map.at(at).key.to_vec(), Reverse(map.at(at).order));
+            let at_or_behind = model.range(probe.clone()..).next().map(|(key, _)| key.clone());
+            let before = model.range(..probe).next_back().map(|(key, _)| key.clone());
+            assert_eq!(map.seek(&key, order).map(pair), at_or_behind, "seed {seed}");
+            assert_eq!(map.seek_before(&key, order).map(pair), before, "seed {seed}");
+        }
+        let mut backward: Vec<_> =
+            std::iter::successors(map.last(), |at| map.prev(*at)).map(|at| map.at(at).key).collect();
+        backward.reverse();
+        assert!(backward.into_iter().eq(model.keys().map(|(key, _)| &key[..])), "seed {seed}");
+    }
+}
+
+#[test]
+fn what_is_deferred_is_found_once_it_is_settled_as_if_it_had_been_inserted() {
+    for seed in 1..=if cfg!(miri) { 2 } else { 100 } {
+        let mut random = Random(seed);
+        let budget = budget(16);
+        let map = SortedMap::new(&budget, Kind::WriteSet);
+        let (mut model, mut settled) = (BTreeMap::new(), BTreeMap::new());
+        let mut ascending = 0u64;
+        for order in 0..if cfg!(miri) { 150 } else { 1500u64 } {
+            // Series with and without order, some far apart and some close together.
+            let spread = 1 << random.below(20);
+            ascending += random.below(spread) as u64;
+            let key = if random.below(2) == 0 { ascending.to_be_bytes().to_vec() } else { random.key() };
+            let value = order.to_le_bytes();
+            model.insert((key.clone(), Reverse(order)), value);
+            if random.below(8) == 0 {
+                map.insert(&key, order, &value).unwrap();
+                settled.insert((key, Reverse(order)), value);
+            } else {
+                map.defer(&key, order, &value).unwrap();
+            }
+            if random.below(40) == 0 {
+                map.settle();
+                settled.clone_from(&model);
+                assert_eq!(all(&map).len(), model.len());
+            }
+            assert_eq!(map.len(), model.len());
+            map.fetch(&[&random.key(), &random.key()]);
+            let probe = (random.key(), Reverse(random.below(1500) as u64));
+            if let Some((expected, _)) = settled.range(probe.clone()..).next() {
+                let found = map.at(map.seek(&probe.0, probe.1.0).unwrap());
+                let found = (found.key.to_vec(), Reverse(found.order));
+                // One that waits may be linked before it must be.
+                assert!(found >= probe && found <= *expected && model.contains_key(&found), "seed {seed}");
+            }
+        }
+        map.settle();
+        let expected: Vec<_> =
+            model.iter().map(|((key, order), value)| (key.clone(), order.0, value.to_vec())).collect();
+        assert_eq!(all(&map), expected, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_budget_without_room_for_what_is_deferred_loses_nothing() {
+    let (refusals, entries) = if cfg!(miri) { (3, 60) } else { (12, 300u64) };
+    for refused in 0..refusals {
+        let budget = budget(24);
+        let map = SortedMap::new(&budget, Kind::WriteSet);
+        budget.fail_after(refused);
+        let mut inserted = 0;
+        for at in 0..entries {
+            let key = at.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+            inserted += usize::from(map.defer(&key, at, &[1; 2000]).is_ok());
+        }
+        assert!(inserted as u64 >= entries - 1, "the next operation works");
+        map.settle();
+        assert_eq!((map.len(), all(&map).len()), (inserted, inserted));
+        assert!(map.held_bytes() > budget.usage().of(Kind::WriteSet) - 2 * CHUNK_BYTES as u64);
+        drop(map);
+        assert_eq!(budget.free_bytes(), budget.limit_bytes());
+    }
+}
+
+#[test]
+fn the_first_value_of_a_key_and_order_stays() {
+    let budget = budget(2);
+    let map = SortedMap::new(&budget, Kind::WriteSet);
+    for value in [b"old", b"new"] {
+        map.insert(b"key", 7, value).unwrap();
+    }
+    assert_eq!(all(&map), [(b"key".to_vec(), 7, b"old".to_vec())]);
+}
+
+#[test]
+fn a_full_budget_refuses_an_entry_and_leaves_the_map_as_it_was() {
+    let budget = budget(4);
+    let map = SortedMap::new(&budget, Kind::Memtable);
+    let value = [7; 5000];
+    let mut inserted = 0u32;
+    while map.insert(&inserted.to_be_bytes(), 1, &value).is_ok() {
+        inserted += 1;
+    }
+    // One chunk is retired for the table.
+    assert_eq!(inserted as usize, 3 * (CHUNK_BYTES / 5024));
+    assert_eq!(map.len(), inserted as usize);
+    assert!(all(&map).iter().map(|(key, ..)| key.clone()).eq((0..inserted).map(|key| key.to_be_bytes())));
+    drop(map);
+    assert_eq!(budget.free_bytes(), budget.limit_bytes());
+}
+
+#[test]
+fn every_refusal_at_every_moment_leaves_the_map_and_the_budget_in_order() {
+    for refused in 0..if cfg!(miri) { 5 } else { 20 } {
+        let budget = budget(24);
+        let map = SortedMap::new(&budget, Kind::Memtable);
+        budget.fail_after(refused);
+        let (mut inserted, mut refusals) = (0, 0);
+        for key in 0..if cfg!(miri) { 40 } else { 400u32 } {
+            // Every other entry is announced.
+            let reserved = key % 2 == 0 || map.reserve(SortedMap::entry_bytes(4, 2000)).is_ok();
+            let done = reserved && map.insert(&key.to_be_bytes(), 0, &[1; 2000]).is_ok();
+            inserted += usize::from(done);
+            refusals += usize::from(!done);
+            assert_eq!(map.held_bytes(), budget.usage().of(Kind::Memtable) / CHUNK_BYTES as u64 * CHUNK_BYTES as u64);
+        }
+        assert!(refusals <= 1, "the next operation works");
+        assert_eq!((map.len(), all(&map).len()), (inserted, inserted));
+        drop(map);
+        assert_eq!(budget.free_bytes(), budget.limit_bytes());
+        assert_eq!(budget.usage().of(Kind::Memtable), 0);
+    }
+}
+
+#[test]
+fn what_was_reserved_finds_room_in_a_used_up_budget() {
+    for seed in 1..=if cfg!(miri) { 2 } else { 200 } {
+        let mut random = Random(seed);
+        let budget = budget(64);
+        let map = SortedMap::new(&budget, Kind::Memtable);
+        for _ in 0..random.below(50) {
+            map.insert(&random.key(), random.below(9) as u64, &[1; 100]).unwrap();
+        }
+        let largest = [30, 300, 3000, SortedMap::MAX_ENTRY_BYTES][random.below(4)];
+        let sizes: Vec<_> = (0..random.below(if cfg!(miri) { 20 } else { 2000 }))
+            .map(|_| random.below(largest))
+            .scan(0, |sum, size| {
+                *sum += SortedMap::entry_bytes(16, size.min(SortedMap::MAX_ENTRY_BYTES - 16));
+                (*sum < 40 * CHUNK_BYTES).then_some(size.min(SortedMap::MAX_ENTRY_BYTES - 16))
+            })
+            .collect();
+        for size in &sizes {
+            map.reserve(SortedMap::entry_bytes(16, *size)).unwrap();
+        }
+        let held = map.held_bytes();
+        let _rest: Vec<_> = std::iter::from_fn(|| budget.take(Kind::Sort).ok()).collect();
+        for (at, size) in sizes.iter().enumerate() {
+            let key =
+                [(at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(), (at as u64).to_be_bytes()].concat();
+            map.insert(&key, 3, &vec![2; *size]).unwrap_or_else(|refusal| panic!("seed {seed}, entry {at}: {refusal}"));
+        }
+        assert_eq!(map.held_bytes(), held);
+    }
+}
+
+#[test]
+fn a_refused_reservation_takes_nothing() {
+    let budget = budget(8);
+    let map = SortedMap::new(&budget, Kind::Memtable);
+    map.insert(b"a", 0, b"").unwrap();
+    let held = map.held_bytes();
+    assert!(map.reserve(20 * CHUNK_BYTES).is_err());
+    assert_eq!(map.held_bytes(), held);
+    assert_eq!(budget.free_bytes() + held + CHUNK_BYTES as u64, budget.limit_bytes());
+    map.reserve(2 * CHUNK_BYTES).unwrap();
+    map.unreserve(2 * CHUNK_BYTES);
+    map.reserve(2 * CHUNK_BYTES).unwrap();
+    assert_eq!(map.held_bytes(), held + 3 * CHUNK_BYTES as u64);
+}
+
+#[test]
+fn a_small_entry_costs_less_than_56_bytes() {
+    let budget = budget(64);
+    let map = SortedMap::new(&budget, Kind::Memtable);
+    let count = if cfg!(miri) { 300 } else { 40_000u64 };
+    for at in 0..count {
+        let key = [&at.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[..], &[0; 4]].concat();
+        map.insert(&key, at, &[0; 8]).unwrap();
+    }
+    assert!(map.used_bytes() < 44 * count, "{} bytes each", map.used_bytes() as f64 / count as f64);
+    assert!(map.used_bytes() <= count * SortedMap::entry_bytes(12, 8) as u64);
+    assert!(SortedMap::entry_bytes(12, 8) < 56);
+}
+
+#[test]
+fn the_largest_entry_and_the_empty_one_fit() {
+    let budget = budget(4);
+    let map = SortedMap::new(&budget, Kind::Memtable);
+    map.insert(&[9; SortedMap::MAX_ENTRY_BYTES], 1, b"").unwrap();
+    map.insert(b"", 1, b"").unwrap();
+    map.insert(b"", 2, &[8; SortedMap::MAX_ENTRY_BYTES]).unwrap();
+    let sizes: Vec<_> = all(&map).into_iter().map(|(key, order, value)| (key.len(), order, value.len())).collect();
+    let max = SortedMap::MAX_ENTRY_BYTES;
+    assert_eq!(sizes, [(0, 2, max), (0, 1, 0), (max, 1, 0)]);
+}
+
+#[test]
+#[should_panic(expected = "a position is valid for the map that gave it")]
+fn a_position_of_another_map_is_refused() {
+    let budget = budget(4);
+    let [one, other] = [(); 2].map(|()| SortedMap::new(&budget, Kind::Memtable));
+    one.insert(b"a", 0, b"").unwrap();
+    other.insert(b"a", 0, b"").unwrap();
+    other.at(one.first().unwrap());
+}
+
+#[test]
+fn readers_see_each_entry_whole_and_in_order_while_writers_insert() {
+    let budget = budget(128);
+    let map = SortedMap::new(&budget, Kind::Memtable);
+    let count = if cfg!(miri) { 40 } else { 20_000u64 };
+    let scramble = |at: u64| at.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+    std::thread::scope(|scope| {
+        for writer in 0..2 {
+            let map = &map;
+            scope.spawn(move || {
+                for at in (writer..count).step_by(2) {
+                    map.insert(&scramble(at), at, &at.to_le_bytes()).unwrap();
+                }
+            });
+        }
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut seen = 0;
+                while seen < count {
+                    let least = map.len() as u64;
+                    let entries = all(&map);
+                    assert!(entries.is_sorted());
+                    assert!(
+                        entries
+                            .iter()
+                            .all(|(key, order, value)| *key == scramble(*order) && *value == order.to_le_bytes())
+                    );
+                    assert!(entries.len() as u64 >= least);
+                    seen = entries.len() as u64;
+                    if let Some(at) = seen.checked_sub(1) {
+                        let known = &entries[at as usize / 2];
+                        assert_eq!(map.at(map.seek(&known.0, known.1).unwrap()).key, known.0);
+                    }
+                }
+            });
+        }
+    });
+}

@@ -1,0 +1,86 @@
+//! What only the one who inserts needs: the chunk that is being filled, what was promised of the rest, and how tall the next tower may be.
+//!
+//! Law: entries whose [`room_of`] adds up to what [`Writer::has_room_for`] agreed to find room, however they are cut and however tall their
+//! towers are.
+
+use super::deferred::Deferred;
+use super::entries::{Gap, HEADER_BYTES, LINK_BYTES, MAX_HEIGHT};
+use crate::budget::Lease;
+use crate::chunk::{CHUNK_BYTES, Chunk};
+
+/// Links that each insert earns for its tower and those after it; four thirds are needed on average.
+const LINKS_EARNED: usize = 2;
+
+/// The most links that can be saved up.
+const LINKS_SAVED_MAX: usize = 64;
+
+/// From this size on an entry pays for the room that it may leave unused at the end of the chunk before it.
+const LARGE_BYTES: usize = CHUNK_BYTES / 16 - MAX_HEIGHT * LINK_BYTES;
+
+/// What is held and promised; under the map's lock.
+pub(super) struct Writer {
+    pub(super) chunks: Vec<Chunk>,
+    /// For the table of chunks and `chunks` itself.
+    pub(super) tables: Option<Lease>,
+    /// The chunk that is being filled, and how far.
+    pub(super) current: usize,
+    pub(super) filled: usize,
+    /// Bytes reserved and not inserted yet.
+    pub(super) promised: usize,
+    links_saved: usize,
+    random: u64,
+    /// The gap behind what was inserted last: where the next entry of an ascending series goes.
+    pub(super) gap: Gap,
+    /// What was written and is not linked yet.
+    pub(super) deferred: Deferred,
+}
+
+impl Writer {
+    pub(super) fn new() -> Self {
+        Self {
+            chunks: Vec::new(),
+            tables: None,
+            current: 0,
+            filled: 0,
+            promised: 0,
+            links_saved: LINKS_SAVED_MAX,
+            random: 0x9e37_79b9_7f4a_7c15,
+            gap: Gap::whole(),
+            deferred: Deferred::default(),
+        }
+    }
+
+    /// An entry has earned its links and spent `height` of them.
+    pub(super) fn pay_for(&mut self, height: usize) {
+        self.links_saved = (self.links_saved + LINKS_EARNED).min(LINKS_SAVED_MAX + height) - height;
+    }
+
+    /// Whether entries adding up to `promised` fit into what is held, however they are cut and however tall their towers are.
+    pub(super) fn has_room_for(&self, promised: usize) -> bool {
+        // Saved links may all be spent at once.
+        let needed = promised + LINKS_SAVED_MAX * LINK_BYTES * 9 / 8;
+        let started = usize::from(self.filled > 0);
+        let rest = started * (CHUNK_BYTES - self.filled);
+        // Either all of it fits behind the last entry, or the spare chunks suffice without that rest.
+        needed <= rest || needed <= (self.chunks.len() - self.current - started) * CHUNK_BYTES
+    }
+
+    /// One level more with a chance of one in four each, as far as the links saved allow.
+    pub(super) fn draw_height(&mut self) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let drawn = 1 + (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32).trailing_zeros() as usize / 2;
+        drawn.min(MAX_HEIGHT).min(self.links_saved + LINKS_EARNED)
+    }
+}
+
+/// The most bytes that an entry with so many bytes of key and value can take, what it may leave unused of a chunk included.
+pub(super) fn room_of(payload_bytes: usize) -> usize {
+    // Padding of up to one link's size on each side, and at least eight bytes behind the header.
+    let own = LINKS_EARNED * LINK_BYTES + HEADER_BYTES + payload_bytes.max(8) + 2 * LINK_BYTES;
+    // A chunk is closed when an entry does not fit. If that one is small, the chunk is 15/16 full, and an eighth more on each
+    // of its own entries pays for the rest; if it is large, it pays itself, with no more than its size.
+    let for_a_chunk_before = if own > LARGE_BYTES { own + MAX_HEIGHT * LINK_BYTES } else { 0 };
+    own + own.div_ceil(8) + for_a_chunk_before
+}
