@@ -179,7 +179,7 @@ impl Keeper {
     pub(super) fn move_down(&mut self, frames: &Frames, count: usize) -> usize {
         let mut moved = 0;
         for from in (self.max_chunks..self.chunks.len()).rev() {
-            if moved == count || !self.has_slots() {
+            if moved == count || !self.has_vacancy() {
                 break;
             }
             moved += usize::from(self.chunks[from].is_some() && self.move_chunk(frames, from as u32));
@@ -274,9 +274,19 @@ impl Keeper {
         self.queues.len(Queue::Free) > self.low_frames || self.can_grow(budget)
     }
 
-    /// Whether its tables have room for another chunk.
+    /// Whether it may hold another chunk. While chunks stand in slots that there are to be no more, these are the next for lower slots.
     pub(super) fn has_slots(&self) -> bool {
+        self.held < self.max_chunks && self.has_vacancy()
+    }
+
+    /// Whether a slot below `max_chunks` is without a chunk.
+    fn has_vacancy(&self) -> bool {
         !self.vacant.is_empty() || self.chunks.len() < self.max_chunks
+    }
+
+    /// Whether no chunk stands in a slot that there is to be no more.
+    pub(super) fn is_within_slots(&self) -> bool {
+        self.chunks.iter().skip(self.max_chunks).all(Option::is_none)
     }
 
     /// The most chunks that it may hold, but for those that are held.
@@ -361,7 +371,7 @@ impl Keeper {
 
     /// Gives a chunk a slot, whose frames are free and in no queue.
     fn settle(&mut self, frames: &Frames, chunk: Chunk) -> u32 {
-        assert!(self.has_slots(), "the tables are made for {} chunks", self.max_chunks);
+        assert!(self.has_vacancy(), "the tables are made for {} chunks", self.max_chunks);
         let slot = self.vacant.pop().unwrap_or(self.chunks.len() as u32);
         frames.renew(slot);
         frames.set_chunk(slot, Some(&chunk));

@@ -12,10 +12,14 @@
 //! 5. the budget becomes smaller, and the lease of the tables with it
 //! ```
 //!
-//! A chunk with a page that somebody holds stays where it is, and the tables with it as far as that: the lease says so, and the next
-//! change tries again.
+//! A chunk with a page that somebody holds stays where it is. Readers hold a page for microseconds: steps 2 and 3 are gone through again
+//! some times, and what is held for longer keeps the tables as far as its slot: the lease says so, and the next change tries again.
 //!
 //! Law: where the budget cannot become what was asked for, the tables are again what they were: until then their lease is.
+
+use std::time::Duration;
+
+use plimsoll_disk::clock::{Clock, SystemClock};
 
 use super::frames::Frames;
 use super::hits::Hits;
@@ -25,6 +29,13 @@ use crate::budget::ResizeError;
 
 /// So many chunks go back, or move, under one turn of the lock.
 const CHUNKS_AT_ONCE: usize = 16;
+
+/// So many times more chunks are looked at that were held, letting others run in between. Shuttle counts every look.
+const PASSES_MORE: usize = if cfg!(all(test, shuttle)) { 4 } else { 64 };
+
+/// Before so many of these looks, the last ones, it waits: whoever holds a page may himself wait for a processor.
+const PASSES_WAITED_FOR: usize = if cfg!(all(test, shuttle)) { 0 } else { 4 };
+const WAIT: Duration = Duration::from_millis(1);
 
 impl Pool {
     /// Makes the budget larger or smaller while all goes on, and the pool with it, which then keeps at least `min_bytes` of frames once
@@ -43,7 +54,7 @@ impl Pool {
         };
         // None at all is refused below.
         if (1..slots_before).contains(&chunks) {
-            self.shrink(chunks);
+            self.shrink(chunks, rest);
         }
         let needed = self.budget.page_table_bytes(limit_bytes) + table_bytes(chunks.max(self.lock().slots()));
         // A chunk that is won needs less than a chunk of tables.
@@ -63,18 +74,39 @@ impl Pool {
         resized
     }
 
-    /// Makes the tables no larger than `chunks` and pages that are held need.
-    fn shrink(&self, chunks: usize) {
+    /// Makes the tables no larger than `chunks` and pages that stay held need. `rest`, between the looks at what is held, is told how many
+    /// there were before.
+    pub(super) fn shrink(&self, chunks: usize, mut rest: impl FnMut(usize)) {
         self.lock().set_max_chunks(chunks);
+        self.clear_out();
+        for pass in 0..PASSES_MORE {
+            if self.lock().is_within_slots() {
+                break;
+            }
+            rest(pass);
+            self.clear_out();
+        }
+        self.lock().shrink(&self.frames);
+    }
+
+    /// Gives back the chunks that are too many, and moves those that stand too high, as far as nobody holds a page of them.
+    fn clear_out(&self) {
         loop {
             let mut keeper = self.lock();
-            let over = keeper.held().saturating_sub(chunks).min(CHUNKS_AT_ONCE);
+            let over = keeper.held().saturating_sub(keeper.max_chunks()).min(CHUNKS_AT_ONCE);
             if keeper.give_back(&self.frames, over) == 0 {
                 break;
             }
         }
         while self.lock().move_down(&self.frames, CHUNKS_AT_ONCE) > 0 {}
-        self.lock().shrink(&self.frames);
+    }
+}
+
+/// Lets others run. Nobody tells when a page is let go of: that would cost every reader.
+fn rest(pass: usize) {
+    match pass + PASSES_WAITED_FOR < PASSES_MORE {
+        true => std::thread::yield_now(),
+        false => SystemClock::new().sleep(WAIT),
     }
 }
 

@@ -1,5 +1,7 @@
 //! A pool that follows its budget.
 
+use std::collections::VecDeque;
+
 use super::*;
 
 #[test]
@@ -79,6 +81,81 @@ fn pages_that_are_wanted_stay_when_the_slots_that_they_were_in_are_no_more() {
     pool.resize(64 * CHUNK, 2 * CHUNK).unwrap();
     (0..160).for_each(|number| assert_is(&file.get(number, Touch::Point).unwrap(), 1, number));
     assert_eq!(pool.stats().pinned, 0);
+}
+
+#[test]
+fn a_page_that_is_let_go_of_in_a_moment_is_not_in_the_way_of_a_smaller_pool() {
+    let budget = Budget::new(64 * CHUNK, Backing::Heap).unwrap();
+    let pool = Pool::new(&budget, 40 * CHUNK).unwrap();
+    let (_, file) = numbered(&pool, 1);
+    // Four to a chunk; what is read first stands in the last slots.
+    let mut held: Vec<_> = (0..160).map(|number| file.get(number, Touch::Point).unwrap()).collect();
+    held.retain(|page| page[..8] == word(1, 0, 0) || page[..8] == word(1, 159, 0) || page[..8] == word(1, 80, 0));
+    assert_eq!(held.len(), 3);
+    pool.lock().set_min_chunks(1);
+    let mut passes = 0;
+    pool.shrink(20, |pass| {
+        assert_eq!(pass, passes);
+        passes += 1;
+        if passes % 20 == 0 {
+            held.pop();
+        }
+    });
+    assert_eq!(passes, 60, "the page that was read first stands in a slot that there is to be no more");
+    assert!(pool.lock().slots() <= 20);
+    assert!(pool.lock().held() <= 20);
+    let pin = file.get(7, Touch::Point).unwrap();
+    let mut passes = 0;
+    pool.shrink(1, |_| passes += 1);
+    assert!(passes < 1000, "what stays held is waited for no longer");
+    assert_is(&pin, 1, 7);
+    drop((pin, held));
+    pool.resize(20 * CHUNK, CHUNK).unwrap();
+    assert_books_balance(&budget);
+    (0..160).for_each(|number| assert_is(&file.get(number, Touch::Point).unwrap(), 1, number));
+}
+
+#[test]
+fn readers_that_hold_each_page_for_a_moment_are_seldom_in_the_way_of_a_smaller_pool() {
+    let backing = if cfg!(miri) { Backing::Heap } else { Backing::Mapped };
+    let budget = Budget::new(400 * CHUNK, backing).unwrap();
+    let pool = Pool::new(&budget, CHUNK).unwrap();
+    let (_, file) = numbered(&pool, 1);
+    // Of so many pages; from which one on changes each time, so that they stand in the slots that were filled last.
+    let (all, wanted) = if cfg!(miri) { (40, 8) } else { (1200, 60) };
+    let (first, is_over) = (AtomicU32::new(0), AtomicU32::new(0));
+    let rounds = if cfg!(miri) { 2 } else { 20 };
+    let mut whole = 0;
+    thread::scope(|scope| {
+        for seed in 1..=2 {
+            let (file, first, is_over) = (&file, &first, &is_over);
+            scope.spawn(move || {
+                // Each holds some pages at every moment, none for long.
+                let (mut random, mut held) = (Random(seed), VecDeque::new());
+                while is_over.load(Ordering::Relaxed) == 0 {
+                    let number = first.load(Ordering::Relaxed) + random.below(wanted.into()) as u32;
+                    held.push_back((number, file.get(number, Touch::Point).unwrap()));
+                    if held.len() > 5 {
+                        let (number, page) = held.pop_front().unwrap();
+                        assert_is(&page, 1, number);
+                    }
+                }
+            });
+        }
+        for round in 0..rounds {
+            pool.resize(400 * CHUNK, CHUNK).unwrap();
+            let pages = round * all..(round + 1) * all;
+            pages.clone().for_each(|number| drop(file.get(number, Touch::Point).unwrap()));
+            first.store(pages.end - wanted, Ordering::Relaxed);
+            pages.rev().take(wanted as usize).for_each(|number| drop(file.get(number, Touch::Point).unwrap()));
+            pool.resize(24 * CHUNK, CHUNK).unwrap();
+            whole += u32::from(pool.lock().slots() <= 24);
+        }
+        is_over.store(1, Ordering::Relaxed);
+    });
+    // A reader may lose its processor while it holds a page.
+    assert!(whole > rounds / 2, "{whole} of {rounds}");
+    assert_books_balance(&budget);
 }
 
 #[test]
