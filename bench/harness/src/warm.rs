@@ -52,8 +52,8 @@ pub(crate) struct Warm {
     /// Rounds
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Requests until the hot objects are in memory: asked once, by eight threads
-    #[arg(long, default_value_t = 1_000_000)]
+    /// Requests by eight threads, after each hot object was asked for once, until the image of what is hot is kept
+    #[arg(long, default_value_t = 10_000_000)]
     requests: u64,
     /// Folder in which the stores stay, with the images of their hot objects: the next run with the same sizes begins with them
     #[arg(long)]
@@ -120,12 +120,17 @@ impl Warm {
             return Ok(0.0);
         }
         let begun = Instant::now();
-        if place.store.exists() {
-            // A run that was broken off while it made it.
-            std::fs::remove_dir_all(&place.store)?;
+        if !place.store.exists() {
+            let making = place.store.with_extension("making");
+            if making.exists() {
+                // A run that was broken off while it made it.
+                std::fs::remove_dir_all(&making)?;
+            }
+            std::fs::create_dir_all(place.store.parent().expect("it was joined"))?;
+            self.live(&making, &Life { act: "make", hot, end: End::Close, warm: false, interval: 30.0 })?;
+            std::fs::rename(&making, &place.store)?;
         }
-        std::fs::create_dir_all(place.store.parent().expect("it was joined"))?;
-        self.live(&place.store, &Life { act: "make", hot, end: End::Close, warm: false, interval: 30.0 })?;
+        plimsoll::delete_warm_image(&place.store, &plimsoll::Options::new())?;
         self.live(&place.store, &Life { act: "heat", hot, end: End::Close, warm: true, interval: 2.0 })?;
         std::fs::rename(place.store.join("warm"), &place.image)?;
         let took = begun.elapsed().as_secs_f64();
@@ -171,7 +176,11 @@ impl Warm {
                 self.heat(place)?;
                 let end = if writes { End::Close } else { End::Changed };
                 let interval = if writes { self.interval } else { 3600.0 };
-                seen.add(writes, &self.live(&place.store, &Life { act: "serve", hot, end, warm: true, interval })?);
+                let until = self.interval * 2.2;
+                seen.add(
+                    writes,
+                    &self.live_until(&place.store, &Life { act: "serve", hot, end, warm: true, interval }, until)?,
+                );
             }
         }
         Ok(seen)
@@ -192,6 +201,11 @@ impl Warm {
 
     /// Runs a process; what it reports.
     fn live(&self, store: &Path, life: &Life<'_>) -> Result<Map<String, Value>> {
+        self.live_until(store, life, self.kill_after.unwrap_or(self.interval / 6.0 * 7.0))
+    }
+
+    /// Runs a process that lives so many seconds.
+    fn live_until(&self, store: &Path, life: &Life<'_>, seconds: f64) -> Result<Map<String, Value>> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["warm-life", "--act", life.act, "--hot", life.hot.name(), "--end", life.end.name()]);
         command.arg("--store").arg(store);
@@ -202,7 +216,7 @@ impl Warm {
             ("--hot-percent", self.hot_percent.to_string()),
             ("--requests", self.requests.to_string()),
             ("--interval", life.interval.to_string()),
-            ("--kill-after", self.kill_after.unwrap_or(self.interval / 6.0 * 7.0).to_string()),
+            ("--kill-after", seconds.to_string()),
         ];
         numbers.iter().for_each(|(name, value)| _ = command.args([*name, value]));
         if life.warm {

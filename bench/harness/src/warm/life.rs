@@ -184,17 +184,21 @@ impl WarmLife {
         Ok(db.close()?)
     }
 
+    /// Asks for each hot object, and then by Zipf's law.
     fn heat(&self) -> Result<()> {
         let (db, keyspace) = self.open()?;
         std::thread::scope(|scope| {
-            let ask = |seed| {
+            let ask = |heater| {
                 let (db, keyspace) = (&db, &keyspace);
                 scope.spawn(move || {
-                    let mut client = Client::new(self, seed);
+                    let mut client = Client::new(self, 100 + heater);
+                    for number in (heater..self.hot_rows()).step_by(HEATERS as usize) {
+                        client.ask_for(number, &db.snapshot(), keyspace)?;
+                    }
                     (0..self.requests / HEATERS / 1000).try_for_each(|_| client.ask(&db.snapshot(), keyspace, 1000))
                 })
             };
-            let all: Vec<_> = (0..HEATERS).map(|number| ask(100 + number)).collect();
+            let all: Vec<_> = (0..HEATERS).map(ask).collect();
             all.into_iter().try_for_each(|one| one.join().expect("a request does not panic"))
         })?;
         self.rest(&db);
@@ -284,7 +288,7 @@ impl WarmLife {
         Ok(())
     }
 
-    /// Two intervals and what writing takes, or one where none is written.
+    /// Two intervals and what writing takes; where no image is written as long.
     fn serve(&self, report: &mut Map<String, serde_json::Value>) -> Result<()> {
         let opened = Instant::now();
         let (db, keyspace) = self.open_hot()?;
@@ -292,9 +296,7 @@ impl WarmLife {
         client.ask(&db.snapshot(), &keyspace, 10 * FIRST_REQUESTS)?;
         let (mut nanos, mut requests) = (Vec::new(), 0_u64);
         let begun = Instant::now();
-        let writes = self.end != End::Changed;
-        let until = if writes { self.interval * 2.2 } else { self.kill_after };
-        while opened.elapsed().as_secs_f64() < until {
+        while opened.elapsed().as_secs_f64() < self.kill_after {
             let snapshot = db.snapshot();
             for _ in 0..100 {
                 // One of ten is timed: there are too many to remember.
@@ -330,11 +332,15 @@ impl<'a> Client<'a> {
         for _ in 0..requests {
             // Ranks are spread over the hot objects: the hottest do not stand together.
             let rank = self.zipf.rank(self.random.f64());
-            let number = payload::mix(rank) % self.life.hot_rows();
-            let found = snapshot.get(keyspace, &self.life.hot.key(number))?;
-            payload::fill(number, &mut self.value);
-            ensure!(found.is_some_and(|found| found == self.value[..]), "object {number} is not what was put");
+            self.ask_for(payload::mix(rank) % self.life.hot_rows(), snapshot, keyspace)?;
         }
+        Ok(())
+    }
+
+    fn ask_for(&mut self, number: u64, snapshot: &Snapshot, keyspace: &Keyspace) -> Result<()> {
+        let found = snapshot.get(keyspace, &self.life.hot.key(number))?;
+        payload::fill(number, &mut self.value);
+        ensure!(found.is_some_and(|found| found == self.value[..]), "object {number} is not what was put");
         Ok(())
     }
 
