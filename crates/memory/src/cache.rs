@@ -325,6 +325,12 @@ impl Cache {
         self.inner.lock().replace(&self.inner.shared, &arrival)
     }
 
+    /// Begins to bring near what says where the entry of `key` is, or would be: for somebody who is about to ask for many, one after the other.
+    pub fn prefetch(&self, key: &[u8]) {
+        let shared = &self.inner.shared;
+        shared.index.prefetch(&shared.segments, shared.hash(key));
+    }
+
     /// Whether there is no entry. What is being entered right now comes first or later.
     pub fn is_empty(&self) -> bool {
         self.inner.lock().counters.entries == 0

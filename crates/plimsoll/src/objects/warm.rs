@@ -35,6 +35,11 @@ impl Objects {
         }
     }
 
+    /// What is done next with this key will wait less for memory.
+    pub(crate) fn bring_near(&self, shelf: &Shelf, key: &[u8]) {
+        shelf.cache.iter().for_each(|cache| cache.prefetch(key));
+    }
+
     /// Keeps again what is the newest version that the runs of a view have of a key, as [`Objects::fill`] does, if nobody has to leave for
     /// it. `registered` is what the view carries.
     pub(crate) fn bring_back(

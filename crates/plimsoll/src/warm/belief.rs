@@ -19,6 +19,14 @@ use plimsoll_memory::pool::Touch;
 use crate::error::Result;
 use crate::index::view::View;
 
+/// Whether a view has nothing younger than `since` at all: then every object of that place is true still.
+pub(crate) fn is_all_older(view: &View, since: Glsn) -> bool {
+    let limits = &view.limits;
+    limits.deletions_moved <= since
+        && limits.deletions_dropped_in.iter().all(|(_, glsn)| *glsn <= since)
+        && view.runs.iter().all(|run| run.max_glsn() <= since)
+}
+
 /// Whether the runs of a view have no version of an index key that is younger than `since`, as far as that can be said without a leaf; `version`
 /// is the newest up to there. What cannot be read is in doubt, too; who asks for it hears why. Guide pages are read through the pool.
 pub(crate) fn is_true_still(view: &View, key: &[u8], version: Glsn, since: Glsn) -> bool {

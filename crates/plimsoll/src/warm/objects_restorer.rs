@@ -12,7 +12,7 @@ use plimsoll_memory::cache::BroughtBack;
 use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::pool::Pool;
 
-use crate::warm::belief::is_true_still;
+use crate::warm::belief::{is_all_older, is_true_still};
 use crate::warm::image::{self, Name, ObjectsName, OpenFile, Past, SEGMENT_BYTES_MAX};
 use crate::warm::objects::{Note, Round, read_at};
 use crate::warm::restorer::Step;
@@ -21,6 +21,9 @@ use crate::warm::{Counts, Ground};
 
 /// A step reads so many segments at most.
 const SEGMENTS_AT_ONCE: usize = 16;
+
+/// So many objects before one is entered, its place in the cache's index is brought near: it can be anywhere.
+const OBJECTS_AHEAD: usize = 8;
 
 /// When so many pages were read in a step to find out what is true, it ends: guide pages, in no order.
 const LOADS_AT_ONCE: u64 = if cfg!(test) { 2 } else { 64 };
@@ -166,16 +169,25 @@ impl ObjectsRestorer {
         }
         ground.objects.expect_share(u64::from(note.share));
         let view = ground.index.view();
+        let is_all_older = is_all_older(&view, header.position.glsn);
         let loads = Loads::begin();
         let mut at = self.rest.take().filter(|(of, _)| *of == sum).map_or(0, |(_, at)| at);
+        let (mut near, mut ahead) = (at, 0);
         while let Some((object, next)) = read_at(body, at) {
+            while ahead < OBJECTS_AHEAD
+                && let Some((later, behind)) = read_at(body, near)
+            {
+                ground.objects.bring_near(&view.shelf, later.key);
+                (near, ahead) = (behind, ahead + 1);
+            }
+            ahead = ahead.saturating_sub(1);
             if object.glsn > header.position.glsn {
                 return Err(Distrust::Damaged { what: "it holds what is younger than itself" });
             }
             if loads.so_far() >= LOADS_AT_ONCE {
                 return Ok(self.partly(sum, at));
             }
-            if !is_true_still(&view, object.key, object.glsn, header.position.glsn) {
+            if !is_all_older && !is_true_still(&view, object.key, object.glsn, header.position.glsn) {
                 counts.doubted.fetch_add(1, Ordering::Relaxed);
                 at = next;
                 continue;
