@@ -281,18 +281,15 @@ impl Pages {
         self.entries[index.page_of(hash) as usize] as usize * 100 >= index.buckets * BUCKET * percent
     }
 
-    /// Takes the ghost of a key with this hash, if there is one that still counts.
-    pub(super) fn take_ghost(&self, index: &Index, segments: &Segments, hash: u64, now: u64) -> bool {
-        let mut found = false;
+    /// Takes the ghost of a key with this hash, if there is one that still counts: how many ticks ago it died.
+    pub(super) fn take_ghost(&self, index: &Index, segments: &Segments, hash: u64, now: u64) -> Option<u64> {
         let place = index.place_of(segments, hash);
-        for bucket in [place.bucket(0), place.bucket(1)] {
-            found |= Self::take_ghost_of(bucket, hash, now);
-        }
-        found
+        let ages = [0, 1].map(|which| Self::take_ghost_of(place.bucket(which), hash, now));
+        ages.into_iter().flatten().min()
     }
 
-    fn take_ghost_of(bucket: &Bucket, hash: u64, now: u64) -> bool {
-        let mut found = false;
+    fn take_ghost_of(bucket: &Bucket, hash: u64, now: u64) -> Option<u64> {
+        let mut found = None;
         let mut its = matches(bucket, |slot| slot.may_have_ghost_of(hash));
         while its > 0 {
             let slot = &bucket[its.trailing_zeros() as usize];
@@ -300,7 +297,9 @@ impl Pages {
             let before = load(slot);
             let after = before.map_ghosts(|ghost| {
                 let taken = ghost.is_of(hash);
-                found |= taken && !is_stale(ghost, now);
+                if taken && !is_stale(ghost, now) {
+                    found = Some(ghost.age(now).min(found.unwrap_or(u64::MAX)));
+                }
                 !taken
             });
             if after != before {

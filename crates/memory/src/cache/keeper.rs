@@ -18,6 +18,7 @@ use super::queue::{Ends, offset_of, sequence_modulus};
 use super::readers::{Emptied, Tags};
 use super::segments::Owner;
 use super::slot::{Kind, PLACE_MASK, Slot, tag};
+use super::small_part::SmallPart;
 use crate::chunk::CHUNK_BYTES;
 pub use warm::{BroughtBack, Census, Changes, Copied, Copies, Standing};
 
@@ -127,6 +128,7 @@ pub(super) struct Keeper {
     largest_part: u64,
     aside: Vec<Aside>,
     was_full: bool,
+    small_part: SmallPart,
     /// Whether each entry that enters makes room for the next.
     pub(super) evicts_ahead: bool,
     /// The time that ghosts die at: so many times did a part of what ghosts reach back leave the small queue for good.
@@ -158,6 +160,7 @@ impl Keeper {
             largest_part,
             aside: Vec::with_capacity(64),
             was_full: false,
+            small_part: SmallPart::new(),
             evicts_ahead: true,
             tick: 0,
             bytes_since_tick: 0,
@@ -197,13 +200,29 @@ impl Keeper {
         }
     }
 
-    fn occupancy(&self, shared: &Shared) -> Occupancy {
-        let bytes = |ends: &Ends| match self.measure {
+    /// Bytes of entries in the small and in the main queue, in the measure that counts.
+    fn queued(&self) -> [u64; 2] {
+        self.ends.each_ref().map(|ends| match self.measure {
             Measure::Everything => ends.live_bytes,
             Measure::Values { .. } => ends.value_bytes,
-        };
-        let [small, main] = self.ends.each_ref().map(bytes);
-        Occupancy { small, main, limit: self.limit(shared), was_full: self.was_full }
+        })
+    }
+
+    fn occupancy(&self, shared: &Shared) -> Occupancy {
+        let [small, main] = self.queued();
+        Occupancy { small, main, small_limit: self.small_bytes(shared), was_full: self.was_full }
+    }
+
+    /// What the small queue may have.
+    pub(super) fn small_bytes(&self, shared: &Shared) -> u64 {
+        self.small_part.of(self.limit(shared))
+    }
+
+    /// What an entry takes on average, and the main queue, as parts of the cache.
+    fn parts(&self, shared: &Shared) -> (f64, f64) {
+        let [small, main] = self.queued();
+        let limit = self.limit(shared).max(1) as f64;
+        ((small + main) as f64 / self.counters.entries.max(1) as f64 / limit, main as f64 / limit)
     }
 
     /// How far back ghosts reach, in bytes that left the small queue: half as far again as the main queue, in which returning entries would have been, is
@@ -273,8 +292,12 @@ impl Keeper {
 
     fn enter(&mut self, shared: &Shared, arrival: &Arrival<'_>, header: Header) -> bool {
         self.evict_ahead(shared, header);
-        let returned = self.pages.take_ghost(&shared.index, &shared.segments, arrival.hash, self.tick);
-        self.counters.returns += u64::from(returned);
+        let age = self.pages.take_ghost(&shared.index, &shared.segments, arrival.hash, self.tick);
+        let returned = age.is_some();
+        if let Some(ticks) = age {
+            self.counters.returns += 1;
+            self.small_part.came_back(ticks, self.parts(shared).0);
+        }
         let worth = !returned || self.is_worth_its_place(shared, header, 1);
         let queue = self.policy.begin(returned && worth, &self.occupancy(shared));
         self.place(shared, arrival, header, queue, 0)
@@ -500,6 +523,10 @@ impl Keeper {
             return;
         };
         let touches = Slot(slot.load(Ordering::Relaxed)).touches();
+        if queue == Queue::Main && touches == 1 && !cleans {
+            let (entry, main) = self.parts(shared);
+            self.small_part.found_once(main, entry);
+        }
         let (target, kept_touches) = match self.verdict(shared, &placed, touches, cleans) {
             Some(kept) => kept,
             None => {

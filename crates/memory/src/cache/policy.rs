@@ -17,7 +17,8 @@ pub(super) enum Queue {
 pub(super) struct Occupancy {
     pub(super) small: u64,
     pub(super) main: u64,
-    pub(super) limit: u64,
+    /// What the small queue may have.
+    pub(super) small_limit: u64,
     /// Whether anything ever had to leave.
     pub(super) was_full: bool,
 }
@@ -71,19 +72,17 @@ impl Eviction {
     }
 }
 
-/// The small queue is this part of the cache.
-const SMALL_PART: u64 = 10;
-
 /// Touches that prove an entry of the small queue.
 const PROOF: u8 = 2;
 
-/// S3-FIFO (Yang, Zhang, Qiu, Yue, Vinayak: SOSP 2023), over bytes. As long as the cache was never full, what the small queue has no
+/// S3-FIFO (Yang, Zhang, Qiu, Yue, Vinayak: SOSP 2023), over bytes, with a small queue that is longer than a tenth where that serves better
+/// ([`super::small_part`]). As long as the cache was never full, what the small queue has no
 /// room for begins in the main one: else its first tenant would be a cache that is all small queue.
 struct S3Fifo;
 
 impl S3Fifo {
     fn small_is_full(occupancy: &Occupancy) -> bool {
-        occupancy.small > occupancy.limit / SMALL_PART
+        occupancy.small > occupancy.small_limit
     }
 }
 
@@ -129,7 +128,7 @@ mod tests {
     use super::*;
 
     fn filled(small: u64, main: u64, was_full: bool) -> Occupancy {
-        Occupancy { small, main, limit: 100, was_full }
+        Occupancy { small, main, small_limit: 10, was_full }
     }
 
     #[test]

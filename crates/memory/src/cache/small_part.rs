@@ -1,0 +1,117 @@
+//! How much of a cache its small queue has: as much as the next piece of it is worth to either queue.
+//!
+//! A tenth serves most mixes of requests. It fails where things are asked for again a little later than a tenth reaches: each of them has left
+//! by then, and what stands in the main queue instead may be long dead. So the small queue gets more for each entry that comes back soon after it
+//! left (its ghost tells when: in a queue longer by that much it would have been found), and less for each entry of the main queue that
+//! was found once in a round (in one shorter by that much perhaps it would not). Entries are counted, not their bytes: a hit is a hit.
+//!
+//! What comes back late changes nothing: a loop that is longer than the cache would take all of it for the small queue, and be found there
+//! no more than before.
+
+use super::index::GHOST_TICKS;
+
+/// The least and the most, as parts of the cache.
+const LEAST: f64 = 0.1;
+const MOST: f64 = 0.9;
+
+/// Ticks since an entry left within which it came back soon.
+const SOON: u64 = 1;
+
+/// What leaves the small queue within that time, as a part of the cache: ghosts reach back 27/20 of it, and a tick is, on average, half over.
+const REACH: f64 = (SOON as f64 + 0.5) * 27.0 / 20.0 / GHOST_TICKS as f64;
+
+/// An entry found once in the main queue weighs as much as so many that come back soon. With one, mixes for which a tenth is right lose up to two
+/// points of hits in small caches to chance; with two nothing that shows, and what is to be won stays.
+const WEIGHT_OF_MAIN: f64 = 2.0;
+
+/// The small queue's part of a cache.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SmallPart {
+    part: f64,
+}
+
+impl SmallPart {
+    pub(super) fn new() -> Self {
+        Self { part: LEAST }
+    }
+
+    /// Bytes of a cache of `limit`.
+    pub(super) fn of(self, limit: u64) -> u64 {
+        (limit as f64 * self.part) as u64
+    }
+
+    /// An entry comes back so many ticks after it left the small queue. `entry` is what one takes on average, as a part of the cache.
+    pub(super) fn came_back(&mut self, ticks: u64, entry: f64) {
+        if ticks <= SOON {
+            self.change(entry);
+        }
+    }
+
+    /// The oldest entry of the main queue, which has so large a part of the cache, was found once. `entry` as for [`SmallPart::came_back`].
+    pub(super) fn found_once(&mut self, main: f64, entry: f64) {
+        // Of those found once in a round, as many as the part that the queue would lose were found in that part.
+        let lost = if main > REACH { REACH / main } else { 1.0 };
+        self.change(-WEIGHT_OF_MAIN * lost * entry);
+    }
+
+    fn change(&mut self, by: f64) {
+        self.part = (self.part + by).clamp(LEAST, MOST);
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+#[allow(clippy::unwrap_used, reason = "a test fails where something is not as it should be")]
+mod tests {
+    use super::*;
+    use crate::budget::{Backing, Budget};
+    use crate::cache::{Cache, CacheOptions};
+
+    /// Each key is asked for twice: the second time when `between` others came after it, or up to twice as many. Of the second times, how many in a
+    /// hundred find it, once the cache has seen 20,000 keys.
+    fn found_again(cache: &Cache, between: u32) -> u32 {
+        let mut found = 0;
+        for number in 0..30_000_u32 {
+            // Other keys' turns come after other numbers of keys, and each has one.
+            let earlier = (number / between).checked_sub(2).map(|round| round * between + number * 7919 % between);
+            for key in [Some(number), earlier].into_iter().flatten().map(u32::to_be_bytes) {
+                let is_there = cache.get(&key).is_some();
+                found += u32::from(is_there && number >= 20_000);
+                if !is_there {
+                    cache.insert(&key, &[1; 100]);
+                }
+            }
+        }
+        found / 100
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
+    fn what_is_asked_for_again_later_than_a_tenth_of_the_cache_reaches_is_found_in_the_end() {
+        let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
+        let cache = Cache::new(&budget, CacheOptions::of_bytes(256 << 10)).unwrap();
+        let found = found_again(&cache, 300);
+        let stats = cache.stats();
+        assert!(stats.entries > 1400 && stats.small_bytes > 50_000, "{stats:?}");
+        assert!(found > 80, "{found} %");
+        // And where it is asked for again too late for any cache of this size, a tenth is enough for what is not.
+        assert_eq!(found_again(&Cache::new(&budget, CacheOptions::of_bytes(256 << 10)).unwrap(), 4000), 0);
+        cache.check();
+    }
+
+    #[test]
+    fn the_part_follows_what_comes_back_soon_and_stays_within_its_ends() {
+        let mut part = SmallPart::new();
+        assert_eq!(part.of(1000), 100);
+        part.came_back(SOON + 1, 0.1);
+        part.found_once(0.9, 0.1);
+        assert_eq!(part.of(1000), 100, "late ones count for nothing, and there is no less than a tenth");
+        (0..4).for_each(|ticks| part.came_back(ticks / 4, 0.1));
+        assert_eq!(part.of(1000), 500);
+        part.found_once(0.5, 0.1);
+        assert!((460..500).contains(&part.of(1000)), "{part:?}");
+        part.found_once(0.0, 0.01);
+        assert!(part.of(1000) < 480, "{part:?}");
+        (0..100).for_each(|_| part.came_back(0, 0.1));
+        assert_eq!(part.of(1000), 900);
+    }
+}
