@@ -26,13 +26,22 @@ const BUCKET: usize = 8;
 /// The most cells; their number must fit in a slot's tag, with room to tell entries apart.
 const MAX_CELLS: usize = 1 << 20;
 
-/// A page is crowded once so many parts of a hundred of its slots are entries. Ghosts have the rest: about one for each entry. Where entries are small, an
-/// entry more is worth more than the ghosts that its place in the index would have.
-const CROWDED_PERCENT: usize = 75;
-const CROWDED_PERCENT_OF_SMALL: usize = 88;
+/// A page is crowded once so many parts of a hundred of its slots are entries, by how many bytes these have on average. Ghosts have the rest. Where
+/// entries are small, an entry more is worth more than the ghosts that its place in the index would have; where they are large, all ghosts that
+/// count cost next to nothing.
+fn crowded_percent(mean_bytes: u64) -> usize {
+    match mean_bytes {
+        0..256 => 88,
+        256..1024 => 75,
+        _ => 50,
+    }
+}
 
-/// A page is spare if its neighbours would have no more of their slots in use after taking over what it holds.
-const MERGED_PERCENT: usize = 64;
+/// A page is spare if its neighbours would have no more of their slots in use after taking over what it holds: well below what makes a page crowded, so
+/// that pages do not come and go.
+fn merged_percent(mean_bytes: u64) -> usize {
+    (crowded_percent(mean_bytes) * 6 / 7).min(64)
+}
 
 /// Ghosts that died no longer ago than so many ticks count.
 pub(super) const GHOST_TICKS: u64 = 32;
@@ -275,10 +284,10 @@ impl Pages {
         self.pages.partition_point(|page| page.first_cell <= cell) - 1
     }
 
-    /// Whether the page of this hash should share with another soon: later where entries are small.
-    pub(super) fn is_crowded(&self, index: &Index, hash: u64, are_small: bool) -> bool {
-        let percent = if are_small { CROWDED_PERCENT_OF_SMALL } else { CROWDED_PERCENT };
-        self.entries[index.page_of(hash) as usize] as usize * 100 >= index.buckets * BUCKET * percent
+    /// Whether the page of this hash should share with another soon, where entries have so many bytes on average.
+    pub(super) fn is_crowded(&self, index: &Index, hash: u64, mean_bytes: u64) -> bool {
+        let most = index.buckets * BUCKET * crowded_percent(mean_bytes);
+        self.entries[index.page_of(hash) as usize] as usize * 100 >= most
     }
 
     /// Takes the ghost of a key with this hash, if there is one that still counts: how many ticks ago it died.
@@ -421,11 +430,12 @@ impl Pages {
         Some(lost)
     }
 
-    /// Looks at one page after the other, each time that it is asked; whether this one's neighbours could take over what it holds.
-    pub(super) fn next_spare(&mut self, index: &Index) -> Option<usize> {
+    /// Looks at one page after the other, each time that it is asked; whether this one's neighbours could take over what it holds, where entries have so
+    /// many bytes on average.
+    pub(super) fn next_spare(&mut self, index: &Index, mean_bytes: u64) -> Option<usize> {
         let at = self.next % self.pages.len();
         self.next = at + 1;
-        let most = index.buckets * BUCKET * MERGED_PERCENT / 100;
+        let most = index.buckets * BUCKET * merged_percent(mean_bytes) / 100;
         let entries: usize = self.neighbourhood(at).map(|page| self.entries_in(page)).sum();
         let cells: usize = self.neighbourhood(at).map(|page| self.pages[page].cells).sum();
         let largest = self.after_merge(at).into_iter().flatten().map(|(_, start, end)| end - start).max()?;

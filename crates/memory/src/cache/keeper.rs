@@ -34,9 +34,6 @@ const LEAST_SEGMENTS: usize = 12;
 /// Below so many chunks a limit is not a number of whole ones.
 const LEAST_WHOLE_CHUNKS: usize = 8;
 
-/// Entries that take less on average have little room in the index to spare for ghosts.
-const SMALL_ENTRY_BYTES: u64 = 256;
-
 /// Dead bytes are cleaned away once they are more than this part of the cache.
 const DEAD_PART: u64 = 32;
 
@@ -384,9 +381,7 @@ impl Keeper {
 
     /// Lets a crowded page of the index share. Without memory for that it goes on as it is, at the cost of ghosts.
     fn make_room_in_index(&mut self, shared: &Shared, queue: Queue, header: Header, hash: u64) -> bool {
-        let [small, main] = &self.ends;
-        let are_small = small.live_bytes + main.live_bytes < self.counters.entries * SMALL_ENTRY_BYTES;
-        if !self.pages.is_crowded(&shared.index, hash, are_small) {
+        if !self.pages.is_crowded(&shared.index, hash, self.mean_bytes()) {
             return true;
         }
         loop {
@@ -406,9 +401,15 @@ impl Keeper {
         true
     }
 
+    /// Bytes of an entry, on average.
+    fn mean_bytes(&self) -> u64 {
+        self.ends.iter().map(|ends| ends.live_bytes).sum::<u64>() / self.counters.entries.max(1)
+    }
+
     /// Looks at one page of the index, and gives it up if its neighbours can do without; whether it did.
     fn shrink_index(&mut self, shared: &Shared) -> bool {
-        let Some(at) = self.pages.next_spare(&shared.index) else { return false };
+        let mean_bytes = self.mean_bytes();
+        let Some(at) = self.pages.next_spare(&shared.index, mean_bytes) else { return false };
         let (segment, lost) = self.pages.merge(&shared.index, &shared.segments, at, self.tick);
         lost.into_iter().for_each(|slot| self.lose(shared, slot));
         match shared.readers.in_index() {

@@ -44,6 +44,24 @@ fn some_len(random: &mut Random) -> usize {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
+fn of_large_entries_all_ghosts_that_count_have_room_and_of_small_ones_entries_come_first() {
+    let ghosts_for_an_entry = |value_bytes: usize| {
+        let cache = cache_of(3 << 20);
+        let many = 4 * (3 << 20) / value_bytes as u32;
+        (0..many).for_each(|key| assert!(cache.insert(&key.to_le_bytes(), &vec![1; value_bytes])));
+        cache.check();
+        let stats = cache.stats();
+        stats.ghosts as f64 / stats.entries as f64
+    };
+    // At least as many as leave while a cache and a third passes.
+    let of_large = ghosts_for_an_entry(4096);
+    assert!((1.2..2.0).contains(&of_large), "{of_large}");
+    let of_small = ghosts_for_an_entry(64);
+    assert!(of_small < 0.9, "{of_small}");
+}
+
+#[test]
 fn what_was_entered_is_found_and_what_was_removed_is_not() {
     let cache = cache_of(1 << 20);
     assert_eq!(cache.get(b"a"), None);
