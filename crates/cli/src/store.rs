@@ -32,6 +32,16 @@ pub(crate) fn open_to_write(
     Ok(Db::open(path, options(globals).create(create).durability(durability))?)
 }
 
+/// Closes a store whose commits were durable when they returned. What it could not put in order is said, and is no failure of theirs: whoever is told
+/// of one runs the command again, and commits everything twice.
+pub(crate) fn close_after_commits(db: Db) {
+    if let Err(error) = db.close() {
+        eprintln!(
+            "plimsoll: {error}\nWhat was committed is kept; the next command that writes puts the rest in order."
+        );
+    }
+}
+
 /// A keyspace that has to be there.
 pub(crate) fn known_keyspace(db: &Db, name: &str) -> Result<Keyspace, Failure> {
     let names: Vec<String> = db.keyspaces().into_iter().map(|keyspace| keyspace.name).collect();

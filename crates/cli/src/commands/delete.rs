@@ -27,7 +27,7 @@ pub(crate) fn run(globals: &Globals, args: Delete, output: &mut Output) -> Outco
         }
     }
     let glsn = transaction.commit()?;
-    db.close()?;
+    store::close_after_commits(db);
     match output.reader() {
         Reader::People => output.line(&format!("{} deleted as of GLSN {glsn}", count_of(deleted, "key", "keys")))?,
         Reader::Pipe => output.line(&glsn.to_string())?,

@@ -35,7 +35,7 @@ pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcom
     drop(progress);
     let counts = loader.finish(&name, ended)?;
     let limit_bytes = db.stats().memory.limit_bytes;
-    db.close()?;
+    store::close_after_commits(db);
     let mut facts = vec![
         Fact::count("rows", counts.rows),
         Fact::count("transactions", counts.transactions),

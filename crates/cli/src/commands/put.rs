@@ -26,7 +26,7 @@ pub(crate) fn run(globals: &Globals, args: Put, output: &mut Output) -> Outcome 
         None => transaction.put_reader(&keyspace, &key, &mut io::stdin().lock())?,
     };
     let glsn = transaction.commit()?;
-    db.close()?;
+    store::close_after_commits(db);
     match output.reader() {
         Reader::People => output.line(&format!("{} committed as GLSN {glsn}", show_size(bytes)))?,
         Reader::Pipe => output.line(&glsn.to_string())?,

@@ -21,7 +21,7 @@ pub(crate) fn run(globals: &Globals, args: &Stat, output: &mut Output) -> Outcom
         Section::new("keyspaces", db.keyspaces().iter().map(of_keyspace).collect()),
         Section::new("log", of_log(&stats)),
         Section::new("index", of_index(&stats)),
-        Section::new("warm", warm::facts(&plimsoll::warm_image(&args.store, &store::options(globals))?)),
+        Section::new("warm", warm::facts_of(globals, &args.store, &db)),
         Section::new("memory", of_memory(&stats)),
         Section::new("pressure", of_pressure(&stats)),
         Section::new("evictor", of_evictor(&stats)),

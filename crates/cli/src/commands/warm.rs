@@ -1,6 +1,8 @@
 //! `plimsoll warm`: the image of what was hot, shown or deleted.
 
-use plimsoll::WarmImage;
+use std::path::Path;
+
+use plimsoll::{Db, WarmImage};
 
 use crate::args::{Globals, Warm};
 use crate::exit::{Exit, Failure, Outcome};
@@ -22,8 +24,20 @@ pub(crate) fn run(globals: &Globals, args: &Warm, output: &mut Output) -> Outcom
     Ok(Exit::Done)
 }
 
+/// What the image beside a store says of itself, and why the store ignores it if it does. No trouble with it is one of the store's.
+pub(crate) fn facts_of(globals: &Globals, store: &Path, db: &Db) -> Vec<Fact> {
+    let mut image = match plimsoll::warm_image(store, &store::options(globals)) {
+        Ok(image) => image,
+        Err(error) => WarmImage { problem: Some(error.to_string()), ..WarmImage::default() },
+    };
+    if let Some(id) = image.store_id.filter(|id| *id != db.id()) {
+        image.problem.get_or_insert_with(|| format!("it is of another store, {id:032x}, and is ignored"));
+    }
+    facts(&image)
+}
+
 /// What an image says of itself.
-pub(crate) fn facts(image: &WarmImage) -> Vec<Fact> {
+fn facts(image: &WarmImage) -> Vec<Fact> {
     let glsn = |name: &str, glsn: u64| Fact::new(name, glsn.to_string(), glsn);
     let mut facts = vec![
         Fact::count("segments", image.segments),

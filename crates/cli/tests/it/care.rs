@@ -1,6 +1,7 @@
 //! Looking after a store: stat, verify, backup, rebuild, salvage.
 
 use std::fs;
+use std::process::Command;
 
 use crate::run::{Folder, run};
 
@@ -105,6 +106,18 @@ fn the_warm_image_is_shown_and_deleted() {
         run(arguments).ok();
         assert_eq!(run(&["warm", &store, "--json"]).ok().json(), shown, "{arguments:?}");
     }
+    // Beside another store it says that it is ignored, and why.
+    let other = folder.at("other");
+    run(&["put", &other, "key", "value", "--no-warm"]).ok();
+    let copy_to =
+        |to: &str| assert!(Command::new("cp").args(["-r", &format!("{store}/warm"), to]).status().unwrap().success());
+    copy_to(&other);
+    let problem = |store: &str| run(&["stat", store, "--json"]).ok().json()["warm"]["problem"].to_string();
+    assert!(problem(&other).contains("of another store"), "{}", problem(&other));
+    // And what is no folder is no reason to say nothing of the store.
+    fs::remove_dir_all(format!("{other}/warm")).unwrap();
+    fs::write(format!("{other}/warm"), "text").unwrap();
+    assert!(problem(&other).contains("Not a directory"), "{}", problem(&other));
     let deleted = run(&["warm", "--delete", &store, "--json"]).ok().json();
     assert_eq!(deleted["bytes_deleted"], shown["bytes"]);
     assert_eq!(run(&["warm", &store, "--json"]).ok().json()["segments"], 0);

@@ -69,6 +69,29 @@ fn a_full_disk_fails_the_transaction_and_the_store_stays_usable() {
 }
 
 #[test]
+fn what_was_committed_before_a_full_disk_hindered_the_closing_is_no_failure() {
+    let script = r#"
+        "$PLIMSOLL" put "$MOUNT/store" k v > /dev/null
+        head -c 30000000 /dev/zero > "$MOUNT/filler" 2> /dev/null
+        "$PLIMSOLL" put "$MOUNT/store" k w; echo "put ended with $?"
+        printf 'key,value\nk,x\n' | "$PLIMSOLL" load "$MOUNT/store" - --format csv --value value > /dev/null; echo "load ended with $?"
+        "$PLIMSOLL" delete "$MOUNT/store" k; echo "delete ended with $?"
+        "$PLIMSOLL" history "$MOUNT/store" k --json | wc -l
+        rm "$MOUNT/filler"
+        "$PLIMSOLL" put "$MOUNT/store" k y && "$PLIMSOLL" verify "$MOUNT/store" && echo sound
+    "#;
+    let Some(ran) = with_small_disk(script) else { return };
+    let ran = ran.fails(0, &["No space left", "What was committed is kept"]);
+    assert!(!ran.err.contains("Nothing of this transaction"), "{}", ran.err);
+    assert_eq!(
+        ran.text(),
+        "2\nput ended with 0\nload ended with 0\n4\ndelete ended with 0\n4\n5\nsound\n",
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
 fn an_import_that_fills_the_disk_goes_on_once_there_is_space() {
     let folder = Folder::new();
     let repository = Repository::init(&folder.path().join("repository"));

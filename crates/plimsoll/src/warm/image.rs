@@ -266,6 +266,8 @@ pub struct WarmImage {
     pub oldest_glsn: u64,
     /// The newest one.
     pub newest_glsn: u64,
+    /// The store that its first segment is of, as `Db::id` says; `None` if there is none that can be read. An image of another store is ignored.
+    pub store_id: Option<u128>,
     /// What is wrong with the first file that cannot be read, if one cannot.
     pub problem: Option<String>,
 }
@@ -285,6 +287,7 @@ pub fn warm_image(path: impl AsRef<Path>, options: &Options) -> Result<WarmImage
                 Kind::Pages => image.pages = image.pages.saturating_add(header.entries),
                 Kind::Objects => image.objects = image.objects.saturating_add(header.entries),
             }
+            image.store_id.get_or_insert(header.log_id);
             let glsn = header.position.glsn.0;
             oldest = Some(oldest.map_or(glsn, |oldest: u64| oldest.min(glsn)));
             newest = newest.max(Some(glsn));
