@@ -3,6 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use plimsoll_disk::clock::{Clock, SystemClock};
+
 use super::*;
 use crate::budget::Backing;
 
@@ -20,10 +22,11 @@ impl Random {
         (self.0 >> 11) as usize % bound
     }
 
-    /// Short and alike, so that prefixes, equal keys and neighbours all occur.
+    /// Short and alike, so that prefixes, equal keys and neighbours all occur, and some behind one of two fronts.
     fn key(&mut self) -> Vec<u8> {
+        let front: &[u8] = [&b""[..], b"", b"data/con", b"data/contracts/index/0000"][self.below(4)];
         let length = self.below(12);
-        (0..length).map(|_| [0, 1, 255][self.below(3)]).collect()
+        front.iter().copied().chain((0..length).map(|_| [0, 1, 255][self.below(3)])).collect()
     }
 }
 
@@ -313,4 +316,39 @@ fn readers_see_each_entry_whole_and_in_order_while_writers_insert() {
             });
         }
     });
+}
+
+/// Prints how fast it goes: `cargo test --release -p plimsoll-memory --lib sorted::tests::speed -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn speed() {
+    const SEEKS: u64 = 1_000_000;
+    let clock = SystemClock::new();
+    let timed = |what: &str, count: u64, work: &mut dyn FnMut()| {
+        let start = clock.monotonic_nanos();
+        work();
+        println!("{what}: {:.0} ns each", (clock.monotonic_nanos() - start) as f64 / count as f64);
+    };
+    let scramble = |at: u64| at.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let integer = |at: u64| [&[0, 0, 0, 1][..], &scramble(at).to_be_bytes()].concat();
+    let path = |at: u64| format!("0001data/contracts/index/0000{:016x}{:024x}/balance", scramble(at), at).into_bytes();
+    for (name, key) in [("integers", &integer as &dyn Fn(u64) -> Vec<u8>), ("paths", &path)] {
+        for count in [64, 40_000u64] {
+            let map = SortedMap::new(&Budget::new(64 << 20, Backing::Mapped).unwrap(), Kind::Memtable);
+            let keys: Vec<_> = (0..2 * count).map(key).collect();
+            timed(&format!("{name}, {count}: insert"), count, &mut || {
+                keys[..count as usize].iter().for_each(|key| map.insert(key, 1, b"a value").unwrap());
+            });
+            for (what, from) in [("present", 0), ("absent", count)] {
+                let (mut random, mut found) = (Random(1), 0);
+                timed(&format!("{name}, {count}: seek, {what}"), SEEKS, &mut || {
+                    for _ in 0..SEEKS {
+                        let key = &keys[from as usize + random.below(count as usize)];
+                        found += u64::from(map.seek(key, u64::MAX).is_some_and(|at| map.at(at).key == key));
+                    }
+                });
+                assert_eq!(found, if from == 0 { SEEKS } else { 0 });
+            }
+        }
+    }
 }
