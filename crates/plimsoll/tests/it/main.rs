@@ -16,3 +16,4 @@ mod tidy;
 mod warm;
 mod warm_law;
 mod warm_objects;
+mod warm_world;

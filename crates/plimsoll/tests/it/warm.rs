@@ -1,94 +1,14 @@
 //! Warm restarts: what was hot is there again, whatever happened to the store or to the image in between, and no answer is ever wrong.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use plimsoll::{Db, Keyspace, Options, Retention, WarmStats, delete_warm_image, warm_image};
-use plimsoll_disk::clock::ManualClock;
-use plimsoll_disk::lying::LyingDisk;
-use plimsoll_disk::vfs::{Caching, Disk, Open};
+use plimsoll_disk::vfs::Disk;
 
-pub(crate) const STORE: &str = "/store";
+use crate::warm_world::{self, INTERVAL, STORE, World, for_each_damage, key, reopen_with_a_warning, settled_store};
+
 const KEYS: u32 = 12_000;
-pub(crate) const INTERVAL: Duration = Duration::from_secs(30);
-
-/// A disk and a clock.
-pub(crate) struct World {
-    pub(crate) disk: LyingDisk,
-    pub(crate) clock: Arc<ManualClock>,
-}
-
-impl World {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self { disk: LyingDisk::new(seed), clock: Arc::new(ManualClock::new(1_780_000_000_000_000)) }
-    }
-
-    /// The same, as a process finds it after this one was killed.
-    pub(crate) fn after_a_kill(&self) -> Self {
-        Self { disk: self.disk.snapshot(), clock: Arc::new(ManualClock::new(1_780_000_100_000_000)) }
-    }
-
-    pub(crate) fn options(&self) -> Options {
-        Options::new()
-            .memory_bytes(16 << 20)
-            .segment_bytes(1 << 20)
-            .background(false)
-            .warm_interval(INTERVAL)
-            .world(Arc::new(self.disk.clone()), Arc::clone(&self.clock) as _)
-    }
-
-    pub(crate) fn open(&self) -> Db {
-        Db::open(STORE, self.options()).unwrap()
-    }
-
-    /// Does what there is to do, and lets the time pass that it may take.
-    pub(crate) fn work(&self, db: &Db) {
-        loop {
-            while db.step().unwrap() {}
-            if !db.stats().warm.restoring {
-                return;
-            }
-            self.clock.advance(Duration::from_millis(100));
-        }
-    }
-
-    /// Lets an interval pass and does what is due.
-    pub(crate) fn pass_an_interval(&self, db: &Db) {
-        self.clock.advance(INTERVAL);
-        for _ in 0..10 {
-            while db.step().unwrap() {}
-            self.clock.advance(Duration::from_millis(100));
-        }
-    }
-
-    pub(crate) fn image(&self) -> Vec<PathBuf> {
-        let dir = Path::new(STORE).join("warm");
-        match self.disk.entry(&dir).unwrap() {
-            None => Vec::new(),
-            Some(_) => self.disk.list(&dir).unwrap().into_iter().map(|entry| dir.join(entry.name)).collect(),
-        }
-    }
-
-    pub(crate) fn read(&self, path: &Path) -> Vec<u8> {
-        let file = self.disk.open(path, Open::Read, Caching::Buffered).unwrap();
-        let mut bytes = vec![0; file.len().unwrap() as usize];
-        file.read_exact_at(&mut bytes, 0).unwrap();
-        bytes
-    }
-
-    pub(crate) fn write(&self, path: &Path, bytes: &[u8]) {
-        if self.disk.entry(path).unwrap().is_some() {
-            self.disk.remove(path).unwrap();
-        }
-        let file = self.disk.open(path, Open::CreateNew, Caching::Buffered).unwrap();
-        file.write_at(bytes, 0).unwrap();
-    }
-}
-
-fn key(number: u32) -> [u8; 4] {
-    number.wrapping_mul(0x9e37_79b1).to_be_bytes()
-}
 
 /// Small values stand in leaves, every seventh in the log.
 fn value(number: u32, round: u8) -> Vec<u8> {
@@ -97,15 +17,7 @@ fn value(number: u32, round: u8) -> Vec<u8> {
 }
 
 fn put(db: &Db, keyspace: &Keyspace, numbers: impl Iterator<Item = u32>, round: u8) {
-    let mut tx = db.begin();
-    for (at, number) in numbers.enumerate() {
-        tx.put(keyspace, &key(number), &value(number, round)).unwrap();
-        if at % 500 == 499 {
-            tx.commit().unwrap();
-            tx = db.begin();
-        }
-    }
-    tx.commit().unwrap();
+    warm_world::put(db, keyspace, numbers, |number| value(number, round));
 }
 
 /// Those that are asked for again and again: every sixth.
@@ -122,11 +34,7 @@ fn read_hot(db: &Db, keyspace: &Keyspace, round: u8) {
 
 /// A store with some keys in runs, of which some are hot in memory.
 fn warm_store(world: &World) -> (Db, Keyspace) {
-    let db = world.open();
-    let keyspace = db.create_keyspace("objects", Retention::Latest).unwrap();
-    put(&db, &keyspace, 0..KEYS, 0);
-    db.compact().unwrap();
-    world.work(&db);
+    let (db, keyspace) = settled_store(world, Retention::Latest, 0..KEYS, |number| value(number, 0));
     for _ in 0..2 {
         read_hot(&db, &keyspace, 0);
     }
@@ -322,13 +230,8 @@ fn small_store(world: &World) -> PathBuf {
 
 /// Opens a store whose image is not to be believed: nothing of it is taken in, one warning, and all answers are right.
 fn assert_ignored(world: &World, what: &str, why: &str) {
-    let db = world.open();
-    let keyspace = db.keyspace("objects").unwrap();
-    world.work(&db);
-    let stats = db.stats();
-    assert_eq!((stats.warm.pages_restored, stats.warnings.len()), (0, 1), "{what}: {stats:?}");
-    assert!(stats.warnings[0].contains("the warm image is ignored"), "{what}: {:?}", stats.warnings);
-    assert!(stats.warnings[0].contains(why), "{what}: {:?}", stats.warnings);
+    let (db, keyspace) = reopen_with_a_warning(world, what, why);
+    assert_eq!(db.stats().warm.pages_restored, 0, "{what}");
     for number in (0..300).step_by(41) {
         assert_eq!(db.snapshot().get(&keyspace, &key(number)).unwrap().unwrap(), &value(number, 0)[..]);
     }
@@ -338,17 +241,7 @@ fn assert_ignored(world: &World, what: &str, why: &str) {
 fn an_image_that_is_cut_anywhere_or_has_any_byte_changed_is_ignored_with_one_warning() {
     let world = World::new(6);
     let path = small_store(&world);
-    let bytes = world.read(&path);
-    for len in 0..bytes.len() {
-        let world = world.after_a_kill();
-        world.write(&path, &bytes[..len]);
-        assert_ignored(&world, &format!("cut at {len}"), "it is");
-    }
-    for at in 0..bytes.len() {
-        let world = world.after_a_kill();
-        world.disk.corrupt(&path, at as u64, 1 << (at % 8)).unwrap();
-        assert_ignored(&world, &format!("byte {at}"), "it");
-    }
+    for_each_damage(&world, &path, assert_ignored);
 }
 
 #[test]

@@ -5,20 +5,16 @@ use std::path::PathBuf;
 use plimsoll::{Db, Keyspace, Retention, delete_warm_image, warm_image};
 use plimsoll_disk::vfs::Disk;
 
-use crate::warm::{INTERVAL, STORE, World};
-
-fn key(number: u32) -> [u8; 4] {
-    number.wrapping_mul(0x9e37_79b1).to_be_bytes()
-}
+use crate::warm_world::{
+    self, INTERVAL, STORE, World, for_each_damage, key, reopen, reopen_with_a_warning, settled_store,
+};
 
 fn value(number: u32, round: u8) -> Vec<u8> {
     (0..60 + number % 80).map(|at| (at * 7 + number) as u8 ^ round).collect()
 }
 
 fn put(db: &Db, keyspace: &Keyspace, numbers: impl Iterator<Item = u32>, round: u8) {
-    let mut tx = db.begin();
-    numbers.for_each(|number| tx.put(keyspace, &key(number), &value(number, round)).unwrap());
-    tx.commit().unwrap();
+    warm_world::put(db, keyspace, numbers, |number| value(number, round));
 }
 
 fn delete(db: &Db, keyspace: &Keyspace, numbers: impl Iterator<Item = u32>) {
@@ -49,11 +45,7 @@ fn hot() -> impl Iterator<Item = u32> {
 
 /// A store with keys in runs, of which some are kept as objects.
 fn store_with_objects(world: &World, retention: Retention) -> (Db, Keyspace) {
-    let db = world.open();
-    let keyspace = db.create_keyspace("objects", retention).unwrap();
-    put(&db, &keyspace, 0..KEYS, 0);
-    db.compact().unwrap();
-    world.work(&db);
+    let (db, keyspace) = settled_store(world, retention, 0..KEYS, |number| value(number, 0));
     make_objects(&db, &keyspace, hot());
     assert_eq!(db.stats().objects.entries, 300);
     (db, keyspace)
@@ -68,13 +60,6 @@ fn image_of_objects(world: &World) -> Vec<(PathBuf, Vec<u8>)> {
 fn exchange(world: &World, image: &[(PathBuf, Vec<u8>)]) {
     world.image().iter().for_each(|path| world.disk.remove(path).unwrap());
     image.iter().for_each(|(path, bytes)| world.write(path, bytes));
-}
-
-fn reopen(world: &World) -> (Db, Keyspace) {
-    let db = world.open();
-    world.work(&db);
-    let keyspace = db.keyspace("objects").unwrap();
-    (db, keyspace)
 }
 
 #[test]
@@ -306,11 +291,8 @@ fn small_store(world: &World) -> (PathBuf, Vec<u8>) {
 
 /// Opens a store whose image is not to be believed: nothing of it is taken in from where that shows, one warning, and all answers are right.
 fn assert_ignored(world: &World, what: &str, why: &str) {
-    let (db, keyspace) = reopen(world);
-    let stats = db.stats();
-    assert_eq!((stats.warm.objects_restored, stats.warnings.len()), (0, 1), "{what}: {stats:?}");
-    assert!(stats.warnings[0].contains("the warm image is ignored"), "{what}: {:?}", stats.warnings);
-    assert!(stats.warnings[0].contains(why), "{what}: {:?}", stats.warnings);
+    let (db, keyspace) = reopen_with_a_warning(world, what, why);
+    assert_eq!(db.stats().warm.objects_restored, 0, "{what}");
     (0..12).for_each(|number| assert_eq!(get(&db, &keyspace, number), Some(value(number, 0)), "{what}"));
     assert!(image_of_objects(world).is_empty(), "{what}: nobody finds it again");
 }
@@ -320,16 +302,7 @@ fn an_image_of_objects_that_is_cut_anywhere_or_has_any_byte_changed_is_ignored_w
     let world = World::new(5);
     let (path, bytes) = small_store(&world);
     assert!(bytes.len() < 2000);
-    for len in 0..bytes.len() {
-        let world = world.after_a_kill();
-        world.write(&path, &bytes[..len]);
-        assert_ignored(&world, &format!("cut at {len}"), "it is");
-    }
-    for at in 0..bytes.len() {
-        let world = world.after_a_kill();
-        world.disk.corrupt(&path, at as u64, 1 << (at % 8)).unwrap();
-        assert_ignored(&world, &format!("byte {at}"), "it");
-    }
+    for_each_damage(&world, &path, assert_ignored);
     // Good bytes under another name.
     let name = path.file_name().unwrap().to_str().unwrap();
     let world = world.after_a_kill();
