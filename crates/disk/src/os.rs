@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -51,14 +52,21 @@ impl Disk for OsDisk {
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
         let mut entries = Vec::new();
-        for found in fs::read_dir(dir).map_err(|e| at_path(dir, e))? {
-            let name = found.map_err(|e| at_path(dir, e))?.file_name();
-            let Ok(name) = name.into_string() else { continue };
+        for name in self.names(dir)? {
             // `None`: removed since its name was read.
             entries.extend(self.entry(&dir.join(name))?);
         }
         entries.sort();
         Ok(entries)
+    }
+
+    fn names(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for found in fs::read_dir(dir).map_err(|e| at_path(dir, e))? {
+            let name = found.map_err(|e| at_path(dir, e))?.file_name();
+            names.extend(name.into_string().ok());
+        }
+        Ok(names)
     }
 
     fn entry(&self, path: &Path) -> io::Result<Option<DirEntry>> {
@@ -224,6 +232,15 @@ impl File for OsFile {
     fn set_len(&self, len: u64) -> io::Result<()> {
         call(&self.path, || rustix::fs::ftruncate(&self.fd, len))
     }
+
+    fn will_read(&self, offset: u64, bytes: u64) {
+        if !self.direct
+            && let Some(bytes) = NonZeroU64::new(bytes)
+        {
+            // A hint: who reads them is told what is wrong.
+            let _ = rustix::fs::fadvise(&self.fd, offset, Some(bytes), rustix::fs::Advice::WillNeed);
+        }
+    }
 }
 
 /// Held by the open lock file: the system releases it when the handle closes, however the process ends.
@@ -284,6 +301,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_going_to_be_read_may_lie_anywhere() {
+        let dir = tempdir();
+        for caching in [Caching::Buffered, Caching::Direct] {
+            let file = os_file(&dir.path().join(format!("{caching:?}")), caching);
+            file.set_len(3 * DIRECT_ALIGN as u64).unwrap();
+            for (offset, bytes) in [(0, 0), (1, 7), (0, u64::MAX), (u64::MAX, 1), (1 << 40, 1 << 20)] {
+                file.will_read(offset, bytes);
+            }
+            assert_eq!(file.len().unwrap(), 3 * DIRECT_ALIGN as u64);
+        }
+    }
+
+    #[test]
     fn a_lock_file_names_this_process_and_is_empty_afterwards() {
         let dir = tempdir();
         let lock = OsDisk::new().lock(dir.path()).unwrap();
@@ -336,5 +366,6 @@ mod tests {
         drop(os_file(&dir.path().join("file"), Caching::Buffered));
         let names: Vec<String> = OsDisk::new().list(dir.path()).unwrap().into_iter().map(|entry| entry.name).collect();
         assert_eq!(names, ["file"]);
+        assert_eq!(OsDisk::new().names(dir.path()).unwrap(), names);
     }
 }

@@ -83,6 +83,12 @@ pub trait File: Send + Sync + Debug {
     /// Cuts the file, or grows it with zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
+    /// These bytes are going to be read soon: whoever can begins to fetch them, and nobody waits for that. Changes no answer; where the page cache is
+    /// passed by it does nothing.
+    fn will_read(&self, offset: u64, bytes: u64) {
+        let _ = (offset, bytes);
+    }
+
     /// Reads exactly `buf.len()` bytes at `offset`; `UnexpectedEof` if the file is shorter.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let n = self.read_at(buf, offset)?;
@@ -120,8 +126,13 @@ pub trait Disk: Send + Sync + Debug {
     /// Makes one folder; its parent must exist. `AlreadyExists` if the name is taken.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// The names in a folder, sorted.
+    /// What stands in a folder, sorted by name.
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>>;
+
+    /// The names in a folder, in no order, and nothing else of what stands there: much cheaper than [`Disk::list`] where there are thousands.
+    fn names(&self, dir: &Path) -> io::Result<Vec<String>> {
+        Ok(self.list(dir)?.into_iter().map(|entry| entry.name).collect())
+    }
 
     /// What stands at a path, `None` if nothing does.
     fn entry(&self, path: &Path) -> io::Result<Option<DirEntry>>;

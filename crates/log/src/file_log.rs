@@ -103,6 +103,15 @@ impl FileLog {
         self.wait_durable(Glsn(self.core.next().0 - 1))
     }
 
+    /// Seals the active segment if it has grown so long that reading it would hold up whoever opens the log next, as closing does; what is in it is
+    /// synced. Without room for that it stays as it is.
+    ///
+    /// # Errors
+    /// `Poisoned`, `ReadOnly`.
+    pub fn seal_if_long(&self) -> Result<(), LogError> {
+        appender::seal_what_is_long(&self.core)
+    }
+
     /// Reads everything that belongs to the log, past all caches of this process; returns what is not as it was written.
     ///
     /// # Errors
@@ -144,6 +153,9 @@ impl FileLog {
             return Ok(());
         }
         let marked = appender::seal_what_is_long(&self.core).and_then(|()| appender::write_mark(&self.core));
+        if marked.is_ok() {
+            appender::cut_zeros(&self.core);
+        }
         self.core.syncer.poison(&LogError::Format { message: "the log is closed".to_owned() });
         lock(&writing.lock).take();
         marked

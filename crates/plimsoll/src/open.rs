@@ -176,11 +176,11 @@ fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> {
         None => not_a_store("there is no store here; check the path, or make one by writing to it"),
         Some(entry) if !entry.is_dir => not_a_store("this is a file; a store is a folder, give another path"),
         Some(_) => {
-            let names = disk.list(path)?;
-            if names.iter().any(|entry| entry.name == "log" && entry.is_dir) {
+            if disk.entry(&path.join("log"))?.is_some_and(|entry| entry.is_dir) {
                 return Ok(());
             }
-            if names.iter().any(|entry| !["LOCK", "log", "index", WARM_DIR].contains(&entry.name.as_str())) {
+            let names = disk.names(path)?;
+            if names.iter().any(|name| !["LOCK", "log", "index", WARM_DIR].contains(&name.as_str())) {
                 return not_a_store(
                     "this folder holds other things and no store; give another path or an empty folder",
                 );

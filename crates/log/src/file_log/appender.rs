@@ -37,7 +37,7 @@ use crate::log::Durability;
 pub(crate) const ZERO_STEP_MIN: u64 = 256 << 10;
 const ZERO_STEP_MAX: u64 = 4 << 20;
 
-/// A segment of more bytes is sealed when the log is closed: the next process then need not read it.
+/// A segment of more bytes is sealed when the log is closed, or when its owner says so: the next process then need not read it.
 const LONG_SEGMENT_BYTES: u64 = 4 << 20;
 /// Bytes zeroed ahead at a time while a bulk load is running: its own bytes replace them before they reach the disk.
 const ZERO_STEP_BULK: u64 = CHUNK_BYTES as u64;
@@ -332,6 +332,16 @@ pub(crate) fn seal_what_is_long(core: &Core) -> Result<(), LogError> {
     }
     let _ = turn_to_new_segment(core, writing, &mut order);
     core.syncer.check()
+}
+
+/// Cuts off the zeros that were written ahead: the next process would read them to know that they are zeros. If they stay, they only cost it time.
+pub(crate) fn cut_zeros(core: &Core) {
+    let Ok(writing) = core.writing() else { return };
+    let mut order = lock(&writing.order);
+    let end = u64::from(order.end.offset).next_multiple_of(BLOCK_BYTES as u64);
+    if core.syncer.check().is_ok() && end < order.zeroed && order.file.set_len(end).is_ok() {
+        order.zeroed = end;
+    }
 }
 
 /// Syncs everything and notes behind it that it is durable, so that a bad byte in the last record is never taken for a torn tail.

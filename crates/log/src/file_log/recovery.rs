@@ -8,6 +8,7 @@
 //! Law: recovery may be killed anywhere and run again: zeros are written over what was cut before anything else happens, and a tail
 //! that is partly zero is still torn.
 
+use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
@@ -50,6 +51,9 @@ const DAY_MICROS: u64 = 24 * 60 * 60 * 1_000_000;
 /// The most memory for the numbers of the active segment, unless an option says otherwise.
 const NUMBERS_BYTES_MAX: u64 = 4 << 20;
 
+/// Files of which the beginning is read are open so many at a time: all are asked for before the first is waited for.
+const FILES_AT_ONCE: usize = 32;
+
 /// How often a reader looks again when a writer is at work.
 const READ_ONLY_ROUNDS: usize = 8;
 
@@ -61,8 +65,10 @@ pub(crate) fn open(options: FileLogOptions) -> Result<(Arc<Core>, OpenReport), L
     let mut report = OpenReport::default();
     find_folder(&options)?;
     let lock = lock_folder(&options)?;
-    sweep_unfinished(&options)?;
-    let mut found = find_files(&options)?;
+    // Nobody else changes the folder any more.
+    let names = options.disk.names(&options.dir)?;
+    sweep_unfinished(&options, &names)?;
+    let mut found = find_named_files(&options, names)?;
     if found.headers.is_empty() {
         create_log(&options, &mut found, &mut report)?;
     }
@@ -136,11 +142,11 @@ pub(crate) fn lock_folder(options: &FileLogOptions) -> Result<Box<dyn DirLock>, 
 }
 
 /// Removes files whose making was interrupted.
-fn sweep_unfinished(options: &FileLogOptions) -> Result<(), LogError> {
-    for entry in options.disk.list(&options.dir)? {
-        let of_log = entry.name.strip_suffix(UNFINISHED).is_some_and(|name| FileName::parse(name).is_some());
+fn sweep_unfinished(options: &FileLogOptions, names: &[String]) -> Result<(), LogError> {
+    for name in names {
+        let of_log = name.strip_suffix(UNFINISHED).is_some_and(|name| FileName::parse(name).is_some());
         if of_log {
-            options.disk.remove(&options.dir.join(&entry.name))?;
+            options.disk.remove(&options.dir.join(name))?;
         }
     }
     Ok(())
@@ -157,17 +163,28 @@ pub(crate) struct Found {
 
 /// Reads the folder and the headers of all segments, and checks that they may belong together.
 pub(crate) fn find_files(options: &FileLogOptions) -> Result<Found, LogError> {
+    find_named_files(options, options.disk.names(&options.dir)?)
+}
+
+/// As [`find_files`], in a folder with these names.
+fn find_named_files(options: &FileLogOptions, names: Vec<String>) -> Result<Found, LogError> {
     let mut found = Found { headers: Vec::new(), side_mark: 0 };
-    let mut others = None;
-    for entry in options.disk.list(&options.dir)? {
-        match FileName::parse(&entry.name) {
-            Some(FileName::Segment(first)) => found.headers.push(read_header(options, first)?),
+    let (mut segments, mut others) = (Vec::new(), None);
+    for name in names {
+        match FileName::parse(&name) {
+            Some(FileName::Segment(first)) => segments.push(first),
             Some(FileName::Side(id)) => {
                 found.side_mark = found.side_mark.max(id.0);
-                others = Some(entry.name);
+                others = Some(name);
             }
-            Some(FileName::Table(_)) => others = Some(entry.name),
+            Some(FileName::Table(_)) => others = Some(name),
             None => {}
+        }
+    }
+    for some in segments.chunks(FILES_AT_ONCE) {
+        let files = some.iter().map(|first| open_header(options, *first)).collect::<Result<Vec<_>, _>>()?;
+        for (first, file) in some.iter().zip(files) {
+            found.headers.push(read_header(&*file, *first)?);
         }
     }
     if found.headers.is_empty()
@@ -187,9 +204,15 @@ pub(crate) fn find_files(options: &FileLogOptions) -> Result<Found, LogError> {
     Ok(found)
 }
 
-fn read_header(options: &FileLogOptions, first: Glsn) -> Result<SegmentHeader, LogError> {
+/// Opens a segment whose header is going to be read.
+fn open_header(options: &FileLogOptions, first: Glsn) -> Result<Arc<dyn File>, LogError> {
+    let file = options.disk.open(&FileName::Segment(first).path(&options.dir), Open::Read, Caching::Buffered)?;
+    file.will_read(0, SEGMENT_HEADER_BYTES as u64);
+    Ok(file)
+}
+
+fn read_header(file: &dyn File, first: Glsn) -> Result<SegmentHeader, LogError> {
     let name = FileName::Segment(first);
-    let file = options.disk.open(&name.path(&options.dir), Open::Read, Caching::Buffered)?;
     let mut bytes = [0; SEGMENT_HEADER_BYTES];
     let n = file.read_at(&mut bytes, 0)?;
     let corrupt = |what: &str| LogError::Corrupt { glsn: first, file: name.name(), offset: 0, what: what.to_owned() };
@@ -235,8 +258,15 @@ fn create_log(options: &FileLogOptions, found: &mut Found, report: &mut OpenRepo
 /// read; where one is missing, that waits until somebody needs it.
 fn check_tables(options: &FileLogOptions, headers: &[SegmentHeader]) -> Result<(), LogError> {
     let mut staging = options.budget.take(Kind::Staging)?;
-    for pair in headers.windows(2) {
-        let Some(table) = read_table_header(options, &pair[0], &mut staging[..PAGE_BYTES])? else { continue };
+    let mut tables = VecDeque::with_capacity(FILES_AT_ONCE);
+    let mut asked = 0;
+    for (at, pair) in headers.windows(2).enumerate() {
+        while asked + 1 < headers.len() && asked < at + FILES_AT_ONCE {
+            tables.push_back(open_table(options, &headers[asked])?);
+            asked += 1;
+        }
+        let Some(file) = tables.pop_front().flatten() else { continue };
+        let Some(table) = read_table_header(&*file, &pair[0], &mut staging[..PAGE_BYTES])? else { continue };
         if leads_to(pair[0].first, table.count, table.chain, &pair[1]) {
             continue;
         }
@@ -260,17 +290,25 @@ fn leads_to(first: Glsn, count: u32, chain: u64, next: &SegmentHeader) -> bool {
     first.0.checked_add(u64::from(count)) == Some(next.first.0) && chain == next.previous_chain
 }
 
-/// The header of a segment's table; `None` if there is none that can be used.
-pub(crate) fn read_table_header(
-    options: &FileLogOptions,
+/// Opens a segment's table whose header is going to be read; `None` if it is not there.
+fn open_table(options: &FileLogOptions, segment: &SegmentHeader) -> Result<Option<Arc<dyn File>>, LogError> {
+    let path = FileName::Table(segment.first).path(&options.dir);
+    match options.disk.open(&path, Open::Read, Caching::Buffered) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => {
+            let file = opened?;
+            file.will_read(0, PAGE_BYTES as u64);
+            Ok(Some(file))
+        }
+    }
+}
+
+/// The header of a segment's table; `None` if it cannot be used.
+fn read_table_header(
+    file: &dyn File,
     segment: &SegmentHeader,
     page: &mut [u8],
 ) -> Result<Option<TableHeader>, LogError> {
-    let path = FileName::Table(segment.first).path(&options.dir);
-    let file = match options.disk.open(&path, Open::Read, Caching::Buffered) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        opened => opened?,
-    };
     let n = file.read_at(page, 0)?;
     if check_page(&page[..n], table_seed(segment.log_id, segment.first), 0).is_err() {
         return Ok(None);

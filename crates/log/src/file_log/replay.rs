@@ -74,6 +74,10 @@ pub(crate) struct Outcome {
     pub(crate) dirty_padding: Option<u64>,
 }
 
+/// The system is told what is going to be read next, so many bytes at a time and as many ahead: a disk reads large pieces, and several at once, two to
+/// four times as fast as what it is asked for one after the other.
+const AHEAD_BYTES: u64 = 4 << 20;
+
 /// Reads the segment whose header is `header` through `staging` (a multiple of a block), up to `limit` bytes of its file.
 pub(crate) fn replay(
     file: &dyn File,
@@ -84,8 +88,12 @@ pub(crate) fn replay(
 ) -> Result<Outcome, LogError> {
     let mut walk = Walk::new(header, visitor);
     let limit = limit.min(file.len()?).min(u64::from(u32::MAX) - BLOCK_BYTES as u64);
-    let mut offset = 0;
+    let (mut offset, mut told) = (0, 0);
     while offset < limit {
+        while told < limit && told < offset + 2 * AHEAD_BYTES {
+            file.will_read(told, AHEAD_BYTES.min(limit - told));
+            told += AHEAD_BYTES;
+        }
         let wanted = ((limit - offset) as usize).min(staging.len());
         let n = file.read_at(&mut staging[..wanted], offset)?;
         let whole = wanted.next_multiple_of(BLOCK_BYTES).min(staging.len());

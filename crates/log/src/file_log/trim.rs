@@ -58,8 +58,8 @@ impl Core {
         let _trimming = lock(&self.trimming);
         let mut candidates = Vec::new();
         let mut lease = self.options.budget.lease(Kind::Staging, 0)?;
-        for entry in self.options.disk.list(&self.options.dir)? {
-            match FileName::parse(&entry.name) {
+        for name in self.options.disk.names(&self.options.dir)? {
+            match FileName::parse(&name) {
                 Some(FileName::Side(id)) if !keep(id) && !self.sides.is_unnamed(id) && id.0 <= self.sides.mark() => {
                     lease.grow(9)?;
                     candidates.push(id);

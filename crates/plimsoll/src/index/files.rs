@@ -63,9 +63,9 @@ impl Files {
     pub(crate) fn new(ground: &Ground, next_run: u64) -> Result<Arc<Self>> {
         let lease = ground.budget.lease(Kind::Metadata, RESERVE_BYTES)?;
         let mut next = next_run;
-        for entry in ground.disk.list(&ground.dir)? {
+        for name in ground.disk.names(&ground.dir)? {
             // Also behind what an earlier life left and no manifest names.
-            next = next.max(run_id_of(&entry.name).map_or(0, |id| id.saturating_add(1)));
+            next = next.max(run_id_of(&name).map_or(0, |id| id.saturating_add(1)));
         }
         Ok(Arc::new(Self {
             disk: Arc::clone(&ground.disk),
@@ -183,9 +183,9 @@ impl Files {
     /// Removes what an earlier life left: run files that `is_named` does not know, and a manifest that was not finished.
     pub(crate) fn sweep(&self, is_named: impl Fn(u64) -> bool) -> Result<()> {
         let mut removed = false;
-        for entry in self.disk.list(&self.dir)? {
-            if entry.name == NEW_MANIFEST || run_id_of(&entry.name).is_some_and(|id| !is_named(id)) {
-                self.disk.remove(&self.dir.join(&entry.name))?;
+        for name in self.disk.names(&self.dir)? {
+            if name == NEW_MANIFEST || run_id_of(&name).is_some_and(|id| !is_named(id)) {
+                self.disk.remove(&self.dir.join(&name))?;
                 removed = true;
             }
         }
