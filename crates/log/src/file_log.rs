@@ -55,6 +55,9 @@ use crate::glsn::{Bounds, Glsn, Position, StreamId};
 use crate::log::{Durability, Log, Scan};
 use crate::side::{Side, SideId, SideRef, SideWriter};
 
+/// A segment of more bytes is sealed when the log is closed: reading it would hold up the next process.
+pub const LONG_SEGMENT_BYTES: u64 = 4 << 20;
+
 /// A log in a folder.
 pub struct FileLog {
     core: Arc<Core>,
@@ -103,13 +106,13 @@ impl FileLog {
         self.wait_durable(Glsn(self.core.next().0 - 1))
     }
 
-    /// Seals the active segment if it has grown so long that reading it would hold up whoever opens the log next, as closing does; what is in it is
-    /// synced. Without room for that it stays as it is.
+    /// Seals the active segment if it has at least `bytes`, so that whoever opens the log next need not read it; closing does so from
+    /// [`LONG_SEGMENT_BYTES`] on. What is in it is synced. Without room for that it stays as it is.
     ///
     /// # Errors
     /// `Poisoned`, `ReadOnly`.
-    pub fn seal_if_long(&self) -> Result<(), LogError> {
-        appender::seal_what_is_long(&self.core)
+    pub fn seal_from(&self, bytes: u64) -> Result<(), LogError> {
+        appender::seal_what_is_long(&self.core, bytes)
     }
 
     /// Reads everything that belongs to the log, past all caches of this process; returns what is not as it was written.
@@ -152,7 +155,8 @@ impl FileLog {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let marked = appender::seal_what_is_long(&self.core).and_then(|()| appender::write_mark(&self.core));
+        let sealed = appender::seal_what_is_long(&self.core, LONG_SEGMENT_BYTES);
+        let marked = sealed.and_then(|()| appender::write_mark(&self.core));
         if marked.is_ok() {
             appender::cut_zeros(&self.core);
         }

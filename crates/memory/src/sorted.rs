@@ -165,6 +165,15 @@ impl SortedMap {
         self.link_deferred(&mut self.lock());
     }
 
+    /// As [`SortedMap::settle`], and gives back the list of what is deferred: for a map that is going to stay, and in which hardly anything will be
+    /// deferred again.
+    pub fn stop_deferring(&self) {
+        let mut writer = self.lock();
+        self.link_deferred(&mut writer);
+        let deferred = std::mem::take(&mut writer.deferred);
+        self.held_bytes.fetch_sub(deferred.held_bytes(), Ordering::Relaxed);
+    }
+
     fn can_defer(&self, writer: &mut Writer) -> bool {
         let held = writer.deferred.held_bytes();
         let has_room = writer.deferred.has_room(&self.budget, self.kind);

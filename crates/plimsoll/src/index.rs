@@ -57,6 +57,7 @@ use crate::index::background::Threads;
 use crate::index::core::{Core, lock};
 use crate::index::files::run_of;
 use crate::index::manifest::Manifest;
+use crate::index::source::Memtable;
 pub use crate::index::stalls::{StallStats, Waits};
 use crate::index::view::{Content, View};
 use crate::objects::Objects;
@@ -115,6 +116,15 @@ pub(crate) enum Progress {
     Idle,
     /// Something was done; there may be more.
     Worked,
+}
+
+/// What the active memtable holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unflushed {
+    /// Bytes of its entries.
+    pub(crate) bytes: u64,
+    /// Its oldest commit.
+    pub(crate) oldest: Glsn,
 }
 
 /// Counters of the index.
@@ -208,6 +218,17 @@ impl Index {
         self.core.insert(version);
     }
 
+    /// As [`Index::insert`], for a version that comes once and that nobody looks for before [`Index::stop_deferring`]: several times cheaper where
+    /// many come in no order. A memtable that is closed meanwhile is whole.
+    pub(crate) fn defer(&self, version: &Version<'_>) {
+        self.core.defer(version);
+    }
+
+    /// What was deferred is found from now on.
+    pub(crate) fn stop_deferring(&self) {
+        self.core.stop_deferring();
+    }
+
     /// Says which keys are going to be inserted next: finding their places is cheaper for a few at a time.
     pub(crate) fn fetch(&self, keys: &[&[u8]]) {
         self.core.fetch(keys);
@@ -233,6 +254,23 @@ impl Index {
     /// where nobody else does).
     pub(crate) fn flush(&self, boundary: Glsn) -> Result<()> {
         self.core.flush_up_to(boundary)
+    }
+
+    /// Closes the active memtable at `boundary`, the last GLSN applied, as if it were full: it is flushed by whoever does that.
+    pub(crate) fn close_up_to(&self, boundary: Glsn) {
+        self.core.close_up_to(boundary);
+    }
+
+    /// What the active memtable holds; `None` while another waits to be flushed.
+    pub(crate) fn unflushed(&self) -> Option<Unflushed> {
+        let view = self.view();
+        let of = |table: &Memtable| Unflushed { bytes: table.map().used_bytes(), oldest: table.min_glsn() };
+        view.closed.is_empty().then(|| of(&view.active))
+    }
+
+    /// Bytes at which a memtable is full.
+    pub(crate) fn memtable_limit_bytes(&self) -> u64 {
+        self.core.ground.memtable_limit_bytes()
     }
 
     /// Flushes the oldest closed source, if there is one, after making it durable.

@@ -12,6 +12,7 @@
 //! Keys have up to 4 KiB and compare as bytes, values up to 1 GiB. Every call may be made from many threads at once.
 
 mod backup;
+mod checkpoints;
 mod commit;
 mod db;
 mod error;
@@ -65,7 +66,8 @@ pub use read_path::ValueReader;
 pub use repair::{RebuildReport, SalvageReport, rebuild, salvage};
 pub use snapshot::{Moment, Snapshot};
 pub use stats::{
-    EvictorStats, IndexStats, MemoryStats, ObjectStats, PoolStats, PressureStats, StallStats, Stats, Waits,
+    EvictorStats, IndexStats, MemoryStats, ObjectStats, OpeningStats, PoolStats, PressureStats, StallStats, Stats,
+    Waits,
 };
 pub use transaction::Transaction;
 pub use user_log::{Log, LogBounds, LogEntry, LogEntryRef, LogFollow, LogScan};

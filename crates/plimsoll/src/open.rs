@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use plimsoll_disk::clock::Clock;
 use plimsoll_disk::vfs::{DirLock, Disk, LockError};
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
@@ -22,6 +23,7 @@ use plimsoll_log::log::{self, Log};
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
 
+use crate::checkpoints::{self, Checkpoints};
 use crate::error::{Error, Result};
 use crate::index::manifest::Manifest;
 use crate::index::{Ground, Index};
@@ -34,6 +36,7 @@ use crate::replay::replay;
 use crate::retention::RetentionHorizon;
 use crate::run::PARTITION_BYTES;
 use crate::snapshots::Snapshots;
+use crate::stats::OpeningStats;
 use crate::store::Store;
 use crate::upkeep::Upkeep;
 use crate::warm::{self, WARM_DIR, Warm};
@@ -63,6 +66,7 @@ fn read_manifest(path: &Path, options: &Options) -> Result<Option<Manifest>> {
 /// As [`open`]; `progress` hears the GLSN of each transaction that is replayed, and the last one.
 pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(Glsn, Glsn)) -> Result<Arc<Store>> {
     options.check()?;
+    let watch = Stopwatch::start(&options);
     find_or_make_folder(path, &options)?;
     let lock = take_lock(path, &options)?;
     let budget = Budget::with_ceiling(options.memory_bytes, ceiling_bytes(options.memory_bytes), Backing::Mapped)?;
@@ -71,7 +75,9 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
     let upkeep = Upkeep::start(&pool, &options)?;
     make_folders(path, &options)?;
     let manifest = Manifest::read(&*options.disk, &path.join("index"))?;
+    let before_log = watch.nanos();
     let (file_log, report) = FileLog::open(log_options(path, &options, &budget, &pool, manifest.as_ref()))?;
+    let log_nanos = watch.nanos() - before_log;
     let file_log = Arc::new(file_log);
     let log: Arc<dyn Log> = Arc::clone(&file_log) as _;
     let manifest = match manifest {
@@ -105,9 +111,21 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
     };
     let index = Index::open(ground, manifest, Arc::clone(&horizon) as _)?;
     check_pointers(path, &index, &*log)?;
-    let last = replay(&log, &budget, &index, checkpoint, progress)?;
-    applied.store(last.0, Ordering::Release);
+    let before_replay = watch.nanos();
+    let replayed = replay(&log, &budget, &index, checkpoint, progress)?;
+    let replay_nanos = watch.nanos() - before_replay;
+    applied.store(replayed.last.0, Ordering::Release);
     let warm = options.warm.then(|| warm(path, &options, &budget, &pool, &objects, &file_log, &index)).transpose()?;
+    let (commit_turn, half_done) = (Arc::new(Mutex::new(())), Arc::new(AtomicBool::new(false)));
+    let ground = checkpoints::Ground {
+        clock: Arc::clone(&options.clock),
+        log: Arc::clone(&file_log),
+        index: Arc::clone(&index),
+        commit_turn: Arc::clone(&commit_turn),
+        half_done: Arc::clone(&half_done),
+        applied: Arc::clone(&applied),
+    };
+    let checkpoints = (!options.read_only).then(|| Checkpoints::start(ground, options.background)).transpose()?;
     let store = Arc::new(Store {
         path: path.to_owned(),
         options,
@@ -116,6 +134,8 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
         objects,
         upkeep: Mutex::new(upkeep),
         warm,
+        checkpoints,
+        opening: OnceLock::new(),
         log,
         file_log,
         index,
@@ -124,8 +144,8 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
         horizon,
         applied,
         warnings: report.warnings,
-        commit_turn: Mutex::new(()),
-        half_done: AtomicBool::new(false),
+        commit_turn,
+        half_done,
         trim_turn: Mutex::new(()),
         closed: AtomicBool::new(false),
         broken: OnceLock::new(),
@@ -133,12 +153,36 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
         streams_known: AtomicBool::new(false),
         lock: Mutex::new(lock),
     });
-    keyspace_commits::load(&store, last)?;
-    if !store.options.read_only {
-        store.log.sweep_sides(&|side| store.index.uses_side(side))?;
+    keyspace_commits::load(&store, replayed.last)?;
+    if let Some(checkpoints) = store.checkpoints.as_ref().filter(|_| !store.options.background) {
+        // Where there is a thread it does this: nobody waits for it.
+        checkpoints.sweep()?;
     }
     let _ = store.horizon.ready.set(());
+    let _ = store.opening.set(OpeningStats {
+        nanos: watch.nanos(),
+        log_nanos,
+        replay_nanos,
+        replayed: replayed.transactions,
+        replayed_bytes: replayed.bytes,
+    });
     Ok(store)
+}
+
+/// Counts from the call to open on.
+struct Stopwatch {
+    clock: Arc<dyn Clock>,
+    begun: u64,
+}
+
+impl Stopwatch {
+    fn start(options: &Options) -> Self {
+        Self { clock: Arc::clone(&options.clock), begun: options.clock.monotonic_nanos() }
+    }
+
+    fn nanos(&self) -> u64 {
+        self.clock.monotonic_nanos().saturating_sub(self.begun)
+    }
 }
 
 /// Begins to take the warm image in; nobody waits for it.

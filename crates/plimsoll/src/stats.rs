@@ -108,9 +108,26 @@ pub struct ObjectStats {
     pub steps_to_pages: u64,
 }
 
+/// What it took to open the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpeningStats {
+    /// Nanoseconds in all.
+    pub nanos: u64,
+    /// Of these, nanoseconds until the log was open: its newest segment is read for that.
+    pub log_nanos: u64,
+    /// Of these, nanoseconds until the transactions that no run held yet were in memory again.
+    pub replay_nanos: u64,
+    /// Transactions that were put into memory again: those that a process left which did not close the store.
+    pub replayed: u64,
+    /// Bytes of their entries in the log.
+    pub replayed_bytes: u64,
+}
+
 /// Everything that is counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stats {
+    /// What opening took.
+    pub opening: OpeningStats,
     /// Memory under the budget.
     pub memory: MemoryStats,
     /// How often memory was short.
@@ -149,6 +166,7 @@ pub(crate) fn stats(store: &Store) -> Stats {
     let bounds = store.log.bounds();
     let keyspaces = store.keyspaces.all();
     Stats {
+        opening: store.opening.get().copied().unwrap_or_default(),
         memory: MemoryStats {
             limit_bytes: usage.limit_bytes,
             free_bytes: usage.free_bytes,

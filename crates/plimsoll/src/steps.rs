@@ -70,8 +70,10 @@ fn make_room(store: &Store) -> Result<bool> {
     Ok(upkeep.step() == evictor::Progress::Worked)
 }
 
+/// Flushes what is full, or what memory has held for long.
 fn flush_some(store: &Store) -> Result<bool> {
-    Ok(store.index.flush_step()? == Progress::Worked)
+    let worked = store.index.flush_step()? == Progress::Worked;
+    Ok(worked || store.checkpoints.as_ref().is_some_and(|checkpoints| checkpoints.step() == Progress::Worked))
 }
 
 fn compact_some(store: &Store) -> Result<bool> {

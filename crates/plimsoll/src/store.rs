@@ -15,6 +15,7 @@ use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Pool;
 
+use crate::checkpoints::Checkpoints;
 use crate::error::{Error, Result};
 use crate::index::Index;
 use crate::index::view::View;
@@ -23,6 +24,7 @@ use crate::objects::Objects;
 use crate::options::Options;
 use crate::retention::RetentionHorizon;
 use crate::snapshots::{OpenMoment, Snapshots};
+use crate::stats::OpeningStats;
 use crate::upkeep::Upkeep;
 use crate::warm::Warm;
 
@@ -36,6 +38,10 @@ pub(crate) struct Store {
     pub(crate) upkeep: Mutex<Upkeep>,
     /// `None` where it is switched off.
     pub(crate) warm: Option<Warm>,
+    /// `None` where nothing is written.
+    pub(crate) checkpoints: Option<Checkpoints>,
+    /// What opening it took.
+    pub(crate) opening: OnceLock<OpeningStats>,
     pub(crate) log: Arc<dyn Log>,
     pub(crate) file_log: Arc<FileLog>,
     pub(crate) index: Arc<Index>,
@@ -46,9 +52,9 @@ pub(crate) struct Store {
     /// What opening the log had to say: a torn tail that was cut, a clock that jumped.
     pub(crate) warnings: Vec<String>,
     /// Held while a commit gets its place and is applied: commits are applied in GLSN order.
-    pub(crate) commit_turn: Mutex<()>,
+    pub(crate) commit_turn: Arc<Mutex<()>>,
     /// Set while a record is in the log and not applied yet; if it is set when a turn begins, the one before it failed in between.
-    pub(crate) half_done: AtomicBool,
+    pub(crate) half_done: Arc<AtomicBool>,
     /// Held while the log is trimmed, or its files are being copied.
     pub(crate) trim_turn: Mutex<()>,
     pub(crate) closed: AtomicBool,
@@ -153,6 +159,9 @@ impl Store {
         }
         // A backup or a verification that is at work comes to its end first: afterwards the folder may be another process's.
         let _no_backup = self.trim_turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(checkpoints) = &self.checkpoints {
+            checkpoints.stop();
+        }
         let flushed = if self.options.read_only { Ok(()) } else { self.settle() };
         self.index.close();
         if let Some(warm) = &self.warm {

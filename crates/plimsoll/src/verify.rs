@@ -34,6 +34,10 @@ pub(crate) fn verify(store: &Store, progress: &mut dyn FnMut(VerifyProgress)) ->
     if store.closed.load(Ordering::Acquire) {
         return Err(Error::invalid("the store is closed; open it again to verify it"));
     }
+    if let Some(checkpoints) = &store.checkpoints {
+        // What a killed writer left is no damage.
+        checkpoints.sweep()?;
+    }
     let total_bytes = crate::stats::disk_bytes(store)?;
     let mut report = VerifyReport::default();
     let mut problems = Vec::new();

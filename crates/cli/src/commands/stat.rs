@@ -18,6 +18,7 @@ pub(crate) fn run(globals: &Globals, args: &Stat, output: &mut Output) -> Outcom
     }
     output.sections(&[
         Section::new("store", of_store(&db, &stats)),
+        Section::new("opening", of_opening(&stats)),
         Section::new("keyspaces", db.keyspaces().iter().map(of_keyspace).collect()),
         Section::new("log", of_log(&stats)),
         Section::new("index", of_index(&stats)),
@@ -44,6 +45,21 @@ fn of_store(db: &Db, stats: &Stats) -> Vec<Fact> {
         glsn("oldest GLSN", stats.oldest),
         Fact::bytes("bytes on disk", stats.disk_bytes),
         Fact::count("open snapshots", stats.open_snapshots),
+    ]
+}
+
+fn of_opening(stats: &Stats) -> Vec<Fact> {
+    let opening = &stats.opening;
+    let time = |name: &str, nanos| {
+        let took = std::time::Duration::from_nanos(nanos);
+        Fact::new(name, show_duration(took), took.as_secs_f64())
+    };
+    vec![
+        time("time", opening.nanos),
+        time("of this for the log", opening.log_nanos),
+        time("of this for replay", opening.replay_nanos),
+        Fact::count("transactions replayed", opening.replayed),
+        Fact::bytes("bytes replayed", opening.replayed_bytes),
     ]
 }
 

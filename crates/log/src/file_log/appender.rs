@@ -37,8 +37,6 @@ use crate::log::Durability;
 pub(crate) const ZERO_STEP_MIN: u64 = 256 << 10;
 const ZERO_STEP_MAX: u64 = 4 << 20;
 
-/// A segment of more bytes is sealed when the log is closed, or when its owner says so: the next process then need not read it.
-const LONG_SEGMENT_BYTES: u64 = 4 << 20;
 /// Bytes zeroed ahead at a time while a bulk load is running: its own bytes replace them before they reach the disk.
 const ZERO_STEP_BULK: u64 = CHUNK_BYTES as u64;
 /// From so many bytes a sync it counts as a bulk load.
@@ -321,13 +319,12 @@ fn begin_segment(
     writer.turn_to(file, SEGMENT_HEADER_BYTES as u64);
 }
 
-/// Seals the active segment if it has grown so long that reading it would hold up whoever opens the log next. Without room on the disk, or
-/// in the budget, it stays as it is.
-pub(crate) fn seal_what_is_long(core: &Core) -> Result<(), LogError> {
+/// Seals the active segment if it has at least `bytes`. Without room on the disk, or in the budget, it stays as it is.
+pub(crate) fn seal_what_is_long(core: &Core, bytes: u64) -> Result<(), LogError> {
     let writing = core.writing()?;
     let mut order = lock(&writing.order);
     core.syncer.check()?;
-    if u64::from(order.end.offset) < LONG_SEGMENT_BYTES {
+    if u64::from(order.end.offset) < bytes {
         return Ok(());
     }
     let _ = turn_to_new_segment(core, writing, &mut order);

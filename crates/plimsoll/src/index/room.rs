@@ -156,6 +156,7 @@ impl Core {
 
     fn close_active(&self, writer: &mut Writer, boundary: Glsn) {
         writer.forget_promise();
+        writer.active.map().stop_deferring();
         let next = Arc::new(Memtable::new(&self.ground.budget));
         let closed = Closed { content: Content::Memtable(Arc::clone(&writer.active)), boundary };
         self.swap_view(|view| {
@@ -167,6 +168,18 @@ impl Core {
     }
 
     pub(crate) fn insert(&self, version: &Version<'_>) {
+        self.take_in(version, |table, encoded| table.insert(version.key, version.glsn, encoded));
+    }
+
+    pub(crate) fn defer(&self, version: &Version<'_>) {
+        self.take_in(version, |table, encoded| table.defer(version.key, version.glsn, encoded));
+    }
+
+    pub(crate) fn stop_deferring(&self) {
+        lock(&self.writer).active.map().stop_deferring();
+    }
+
+    fn take_in(&self, version: &Version<'_>, put: impl FnOnce(&Memtable, &[u8]) -> Result<(), OutOfBudget>) {
         if version.glsn <= self.held {
             return;
         }
@@ -175,8 +188,7 @@ impl Core {
         writer.encoded.clear();
         version.stored.encode(&mut writer.encoded);
         let bytes = SortedMap::entry_bytes(version.key.len(), writer.encoded.len());
-        let inserted = writer.active.insert(version.key, version.glsn, &writer.encoded);
-        inserted.expect("make_room took the memory for it");
+        put(&writer.active, &writer.encoded).expect("make_room took the memory for it");
         writer.promised = writer.promised.saturating_sub(bytes);
         Counters::add(&self.counters.bytes_in, (version.key.len() + writer.encoded.len()) as u64);
     }
@@ -217,20 +229,26 @@ impl Core {
         Ok(())
     }
 
+    /// Closes the active memtable at `boundary`, if it or what is closed does not end there yet.
+    pub(crate) fn close_up_to(&self, boundary: Glsn) {
+        let mut writer = lock(&self.writer);
+        // Also an empty one: the checkpoint moves on over what is no transaction.
+        let closed_at = self.view().closed.first().map_or(Glsn::NONE, |closed| closed.boundary);
+        if !writer.active.is_empty() || (!self.is_flushed(boundary) && closed_at < boundary) {
+            self.close_active(&mut writer, boundary);
+        }
+    }
+
+    fn is_flushed(&self, boundary: Glsn) -> bool {
+        self.flushed.load(Ordering::Acquire) >= boundary.0
+    }
+
     pub(crate) fn flush_up_to(&self, boundary: Glsn) -> Result<()> {
         if self.ground.read_only {
             return Ok(());
         }
-        let is_flushed = || self.flushed.load(Ordering::Acquire) >= boundary.0;
-        {
-            let mut writer = lock(&self.writer);
-            // Also an empty one: the checkpoint moves on over what is no transaction.
-            let closed_at = self.view().closed.first().map_or(Glsn::NONE, |closed| closed.boundary);
-            if !writer.active.is_empty() || (!is_flushed() && closed_at < boundary) {
-                self.close_active(&mut writer, boundary);
-            }
-        }
-        while !is_flushed() {
+        self.close_up_to(boundary);
+        while !self.is_flushed(boundary) {
             if self.flush_step()? == Progress::Idle {
                 break;
             }

@@ -48,6 +48,17 @@ impl Memtable {
 
     /// Puts a version in; `encoded` is what it stored.
     pub(crate) fn insert(&self, key: &[u8], glsn: Glsn, encoded: &[u8]) -> Result<(), OutOfBudget> {
+        self.will_hold(glsn);
+        self.map.insert(key, glsn.0, encoded)
+    }
+
+    /// As [`Memtable::insert`], for a version that comes once and that nobody looks for before [`SortedMap::stop_deferring`].
+    pub(crate) fn defer(&self, key: &[u8], glsn: Glsn, encoded: &[u8]) -> Result<(), OutOfBudget> {
+        self.will_hold(glsn);
+        self.map.defer(key, glsn.0, encoded)
+    }
+
+    fn will_hold(&self, glsn: Glsn) {
         // Before the entry can be found: whoever looks for changes must not pass this memtable by. The commit's own lock orders the
         // two for those who validate, the visible watermark for those who read. Only one at a time inserts, so a look is enough to know
         // that nothing changes.
@@ -57,7 +68,6 @@ impl Memtable {
         if self.max_glsn.load(Ordering::Relaxed) < glsn.0 {
             self.max_glsn.store(glsn.0, Ordering::Release);
         }
-        self.map.insert(key, glsn.0, encoded)
     }
 
     /// Whether it holds nothing.
@@ -67,13 +77,13 @@ impl Memtable {
 
     /// Oldest commit in it; [`Glsn::MAX`] if there is none.
     pub(crate) fn min_glsn(&self) -> Glsn {
-        // Acquire: pairs with the Release in `insert`.
+        // Acquire: pairs with the Release in `will_hold`.
         Glsn(self.min_glsn.load(Ordering::Acquire))
     }
 
     /// Newest commit in it.
     pub(crate) fn max_glsn(&self) -> Glsn {
-        // Acquire: pairs with the Release in `insert`.
+        // Acquire: pairs with the Release in `will_hold`.
         Glsn(self.max_glsn.load(Ordering::Acquire))
     }
 

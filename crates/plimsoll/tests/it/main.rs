@@ -9,6 +9,7 @@
 mod api;
 mod backup;
 mod bad_input;
+mod checkpoints;
 mod large;
 mod memory;
 mod review;

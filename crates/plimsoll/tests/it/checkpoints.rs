@@ -1,0 +1,134 @@
+//! What a process that is killed leaves to be replayed: little, once writers rest or some time has passed.
+
+use std::path::Path;
+use std::time::Duration;
+
+use plimsoll::{Db, Keyspace, Options, Retention};
+use plimsoll_disk::vfs::Disk;
+
+use crate::warm_world::{STORE, World, key, put};
+
+/// So many values are worth a run in the smallest budget, and do not fill a memtable.
+const MANY: u32 = 2600;
+
+fn value(number: u32) -> Vec<u8> {
+    number.to_be_bytes().repeat(75)
+}
+
+fn open(world: &World) -> (Db, Keyspace) {
+    let db = world.open();
+    let keyspace = db.create_keyspace("objects", Retention::Forever).unwrap();
+    (db, keyspace)
+}
+
+/// Lets so much time pass, half a second at a time, and does what is due.
+fn pass(world: &World, db: &Db, time: Duration) {
+    for _ in 0..time.as_millis() / 500 {
+        while db.step().unwrap() {}
+        world.clock.advance(Duration::from_millis(500));
+    }
+    while db.step().unwrap() {}
+}
+
+/// Transactions and bytes that are replayed after a kill now; all of these keys are there.
+fn replayed_after_a_kill(world: &World, keys: u32) -> (u64, u64) {
+    let world = world.after_a_kill();
+    let (db, keyspace) = open(&world);
+    for number in 0..keys {
+        assert_eq!(db.snapshot().get(&keyspace, &key(number)).unwrap().unwrap(), &value(number)[..]);
+    }
+    let opening = db.stats().opening;
+    (opening.replayed, opening.replayed_bytes)
+}
+
+#[test]
+fn what_was_written_is_replayed_after_a_kill_unless_writers_have_rested() {
+    let world = World::new(1);
+    let (db, keyspace) = open(&world);
+    put(&db, &keyspace, 0..MANY, value);
+    pass(&world, &db, Duration::from_millis(1000));
+    let (transactions, bytes) = replayed_after_a_kill(&world, MANY);
+    assert!(transactions >= u64::from(MANY / 500) && bytes > u64::from(MANY) * 300, "{transactions}, {bytes}");
+    assert_eq!(db.stats().index.flushes, 0);
+    pass(&world, &db, Duration::from_millis(2000));
+    assert_eq!(replayed_after_a_kill(&world, MANY), (0, 0));
+    assert_eq!(db.stats().index.flushes, 1);
+    pass(&world, &db, Duration::from_secs(100));
+    assert_eq!(db.stats().index.flushes, 1, "there is nothing more to flush");
+}
+
+#[test]
+fn what_is_not_worth_a_run_is_left_to_be_replayed() {
+    let world = World::new(2);
+    let (db, keyspace) = open(&world);
+    put(&db, &keyspace, 0..100, value);
+    pass(&world, &db, Duration::from_secs(100));
+    assert_eq!(db.stats().index.flushes, 0);
+    assert!(replayed_after_a_kill(&world, 100).0 > 0);
+}
+
+#[test]
+fn a_writer_who_never_rests_has_what_is_half_a_minute_old_flushed() {
+    let world = World::new(3);
+    let (db, keyspace) = open(&world);
+    put(&db, &keyspace, 0..MANY, value);
+    let mut most = 0;
+    for number in 0..120 {
+        put(&db, &keyspace, MANY + number..MANY + number + 1, value);
+        pass(&world, &db, Duration::from_secs(1));
+        if [31, 60, 119].contains(&number) {
+            most = most.max(replayed_after_a_kill(&world, MANY + number).0);
+        }
+    }
+    assert_eq!(db.stats().index.flushes, 1, "what came since is not worth another");
+    assert!(most <= 120, "{most} transactions of one key each");
+}
+
+#[test]
+fn a_long_segment_is_sealed_when_writers_rest_so_that_it_need_not_be_read() {
+    let world = World::new(4);
+    let options = || world.options().segment_bytes(64 << 20);
+    let db = Db::open(STORE, options()).unwrap();
+    let keyspace = db.create_keyspace("objects", Retention::Forever).unwrap();
+    put(&db, &keyspace, 0..20_000, value);
+    let segments = || world.files("log").into_iter().filter(|name| name.ends_with(".seg")).count();
+    assert_eq!(segments(), 1);
+    pass(&world, &db, Duration::from_secs(3));
+    assert_eq!(segments(), 2);
+    pass(&world, &db, Duration::from_secs(100));
+    assert_eq!(segments(), 2, "an empty one is not long");
+    put(&db, &keyspace, 20_000..20_001, value);
+    replayed_after_a_kill(&world, 20_001);
+}
+
+#[test]
+fn a_store_with_threads_flushes_by_itself_when_writers_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(16 << 20)).unwrap();
+    let keyspace = db.keyspace("objects").unwrap();
+    put(&db, &keyspace, 0..MANY, value);
+    while db.stats().index.flushes == 0 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    for number in 0..MANY {
+        assert_eq!(db.snapshot().get(&keyspace, &key(number)).unwrap().unwrap(), &value(number)[..]);
+    }
+    db.close().unwrap();
+}
+
+#[test]
+fn what_a_killed_writer_left_is_swept_before_anybody_verifies() {
+    for background in [true, false] {
+        let world = World::new(5);
+        let (db, keyspace) = open(&world);
+        put(&db, &keyspace, 0..10, value);
+        db.close().unwrap();
+        let left = Path::new(STORE).join("log").join("00000000000000000007.side");
+        world.write(&left, b"the beginning of a large value");
+        let db = Db::open(STORE, world.options().background(background)).unwrap();
+        let report = db.verify(&mut |_| {}).unwrap();
+        assert_eq!(report.problems, Vec::<String>::new());
+        assert!(world.disk.entry(&left).unwrap().is_none());
+        db.close().unwrap();
+    }
+}
