@@ -34,6 +34,8 @@ mod pages;
 mod restorer;
 mod saver;
 mod segment;
+#[cfg(test)]
+mod test_store;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -243,31 +243,18 @@ impl Loads {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
     use std::sync::Arc;
 
-    use plimsoll_disk::clock::ManualClock;
     use plimsoll_disk::lying::LyingDisk;
 
     use super::*;
-    use crate::keyspaces::Keyspace;
-    use crate::options::Options;
     use crate::snapshot::Snapshot;
     use crate::steps;
     use crate::store::Store;
     use crate::transaction::Transaction;
+    use crate::warm::test_store::{default, open};
 
     const KEYS: u32 = 24_000;
-
-    fn open(disk: &LyingDisk) -> Arc<Store> {
-        let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
-        let options = Options::new().memory_bytes(32 << 20).background(false);
-        crate::open::open(Path::new("/store"), options.world(Arc::new(disk.clone()), clock)).unwrap()
-    }
-
-    fn default() -> Keyspace {
-        Keyspace { id: 1, name: "default".into() }
-    }
 
     /// A run of every second key.
     fn put(store: &Arc<Store>, first: u32) {

@@ -488,16 +488,14 @@ mod tests {
     use std::cell::RefCell;
     use std::path::Path;
 
-    use plimsoll_disk::clock::ManualClock;
     use plimsoll_disk::lying::LyingDisk;
 
     use super::*;
-    use crate::keyspaces::Keyspace;
-    use crate::options::Options;
     use crate::snapshot::Snapshot;
     use crate::steps;
     use crate::store::Store;
     use crate::transaction::Transaction;
+    use crate::warm::test_store::{default, open};
 
     thread_local! {
         /// What this thread does once between the looks at the place in the log and at the cache.
@@ -508,16 +506,6 @@ mod tests {
         if let Some(act) = BETWEEN.take() {
             act();
         }
-    }
-
-    fn open(disk: &LyingDisk) -> Arc<Store> {
-        let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
-        let options = Options::new().memory_bytes(32 << 20).background(false);
-        crate::open::open(Path::new("/store"), options.world(Arc::new(disk.clone()), clock)).unwrap()
-    }
-
-    fn default() -> Keyspace {
-        Keyspace { id: 1, name: "default".into() }
     }
 
     fn put(store: &Arc<Store>, value: &[u8]) {

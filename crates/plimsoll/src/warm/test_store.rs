@@ -1,0 +1,23 @@
+//! What the tests of the image's parts open: a small store without threads, on a disk in memory and a clock that stands still.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use plimsoll_disk::clock::ManualClock;
+use plimsoll_disk::lying::LyingDisk;
+
+use crate::keyspaces::Keyspace;
+use crate::options::Options;
+use crate::store::Store;
+
+/// Opens the store on a disk, or makes it.
+pub(super) fn open(disk: &LyingDisk) -> Arc<Store> {
+    let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
+    let options = Options::new().memory_bytes(32 << 20).background(false);
+    crate::open::open(Path::new("/store"), options.world(Arc::new(disk.clone()), clock)).unwrap()
+}
+
+/// The keyspace that is always there.
+pub(super) fn default() -> Keyspace {
+    Keyspace { id: 1, name: "default".into() }
+}
