@@ -548,8 +548,9 @@ mod tests {
 
         let (other, before) = (Arc::clone(&store), store.objects.warm_cache().unwrap());
         BETWEEN.set(Some(Box::new(move || {
-            // Another cache comes, and then what is younger: the one that went is not told of it.
-            other.index.resize_objects(256 << 20);
+            // Another cache comes, and then what is younger: the one that went is not told of it. It is emptied only later (`resize_objects`).
+            let exchange = other.objects.resize(256 << 20).expect("the tables are far too small");
+            let _not_emptied_yet = other.objects.exchange(exchange);
             assert!(!Arc::ptr_eq(&other.objects.warm_cache().unwrap(), &before));
             put(&other, b"new");
         })));
