@@ -16,6 +16,9 @@ use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 /// Slots for each frame: at most half of them are ever in use, so a search ends soon.
 pub(super) const SLOTS_PER_FRAME: usize = 2;
 
+/// In a slot: its entry has not found its place yet in a table that has just got another length.
+const UNSETTLED: u64 = 1 << 31;
+
 /// Each slot: the page's tag above, the frame plus one below, or 0.
 pub(super) struct Table {
     slots: Slots,
@@ -41,26 +44,51 @@ impl Tag {
 impl Table {
     /// A table of `len` of these slots, which are all zero.
     pub(super) fn new(slots: Slots, len: usize) -> Self {
-        assert!(u32::try_from(slots.len()).is_ok() && (1..=slots.len()).contains(&len));
+        assert!(slots.len() as u64 <= UNSETTLED && (1..=slots.len()).contains(&len));
         Self { slots, len: AtomicUsize::new(len) }
     }
 
-    /// Grows or shrinks to `len` slots. Under the pool's lock; what was found before is found after.
+    /// Grows or shrinks to `len` slots. Under the pool's lock; what was found before is found after. Takes no memory: each entry goes to its new place, and
+    /// whoever stands there and has not settled yet goes on to its own.
     pub(super) fn resize(&self, len: usize) {
         assert!((1..=self.slots.len()).contains(&len));
-        let mut entries = Vec::new();
+        let before = self.len();
+        let mut entries = 0;
         // What was never used is not touched.
-        for slot in &self.slots[..self.len()] {
+        for slot in &self.slots[..before] {
             let entry = slot.load(Ordering::Relaxed);
             if entry > 0 {
-                slot.store(0, Ordering::Relaxed);
-                entries.push(entry);
+                entries += 1;
+                slot.store(entry | UNSETTLED, Ordering::Relaxed);
             }
         }
-        assert!(entries.len() * SLOTS_PER_FRAME <= len, "half of the slots are free");
+        assert!(entries * SLOTS_PER_FRAME <= len, "half of the slots are free");
         self.len.store(len, Ordering::Relaxed);
-        for slot in entries {
-            self.insert(tag_in(slot), frame_in(slot));
+        for slot in &self.slots[..before] {
+            let entry = slot.load(Ordering::Relaxed);
+            if entry & UNSETTLED > 0 {
+                slot.store(0, Ordering::Relaxed);
+                self.settle(entry);
+            }
+        }
+    }
+
+    /// Puts an entry into the first slot from its home on that is free or has an unsettled one, and then that one, until none is left over. So all slots from
+    /// a home to its entry are taken, at each step.
+    fn settle(&self, entry: u64) {
+        let mut left = entry;
+        while left > 0 {
+            let settled = left & !UNSETTLED;
+            left = 0;
+            let full = self.walk(tag_in(settled), |at, slot| {
+                if slot > 0 && slot & UNSETTLED == 0 {
+                    return ControlFlow::Continue(());
+                }
+                self.slots[at].store(settled, Ordering::Relaxed);
+                left = slot;
+                ControlFlow::Break(())
+            });
+            assert!(!full, "half of the slots are free");
         }
     }
 
@@ -172,7 +200,7 @@ fn tag_in(slot: u64) -> Tag {
 }
 
 fn frame_in(slot: u64) -> u32 {
-    slot as u32 - 1
+    (slot & !UNSETTLED) as u32 - 1
 }
 
 #[cfg(all(test, loom))]
@@ -280,6 +308,10 @@ mod tests {
                     assert!(table.slots()[table.len()..].iter().all(|slot| slot.load(Ordering::Relaxed) == 0));
                 }
                 random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                if step > steps / 2 + 10 && step % 7 == 0 {
+                    let more = (random >> 50) as usize % (frames * SLOTS_PER_FRAME);
+                    table.resize(frames * SLOTS_PER_FRAME + more);
+                }
                 let frame = (random >> 33) as usize % frames;
                 match tag_of[frame].take() {
                     Some(tag) => table.remove(tag, frame as u32),
