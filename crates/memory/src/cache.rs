@@ -14,8 +14,9 @@
 //!
 //! Laws:
 //! 1. Segments in use never exceed the limit, at no moment and with however many threads.
-//! 2. A hit takes no lock (but for the 65th reader at once): it claims a line of its own ([`readers`]), which is the one thing that it waits for, counts a
-//!    touch unless there are three already, copies, and frees the line. What a reader looks at stays as it is; a reader that stalls holds back the segments of one entry.
+//! 2. A hit takes no lock (but for the 65th reader at once, or the 17th in a cache of a MiB): it claims a line of its own ([`readers`]), which is the
+//!    one thing that it waits for, counts a touch unless there are three already, copies, and frees the line. What a reader looks at stays as it is; a
+//!    reader that stalls holds back the segments of one entry.
 //! 3. Dropping everything at any moment changes no answer but found to not found. What was removed or replaced is never found again. An
 //!    entry that is moved in steps, because it is long, is not found while it moves.
 //! 4. The order of locks: a load's, the cache's, the budget's. The cache asks the budget for free chunks only.
@@ -67,11 +68,11 @@ use plimsoll_disk::clock::{Clock, SystemClock};
 use crate::budget::{Budget, Kind, Lease, OutOfBudget, Reclaim};
 use crate::chunk::CHUNK_BYTES;
 use crate::turnover::Turnover;
-use entry::Placed;
+use entry::{Arrival, Placed};
 pub use entry::{Pieces, Value};
 use index::{Index, Pages};
-use keeper::{Arrival, Keeper, Measure};
 pub use keeper::{BroughtBack, Census, Changes, Copied, Copies, Standing};
+use keeper::{Keeper, Measure};
 pub use loads::LoadFailed;
 use loads::{Loads, Turn};
 pub use policy::Eviction;
@@ -86,6 +87,9 @@ pub const MIN_CACHE_BYTES: u64 = 64 << 10;
 
 /// The largest cache: the places of an index have room for no more.
 pub const MAX_CACHE_BYTES: u64 = 128 << 30;
+
+/// A queue can have so many segments, also where a cache is too small for as many.
+const LEAST_IN_QUEUE: usize = 32;
 
 /// Looks at the lock of others before it is slept for, and what lies between two of them.
 const LOOKS_AT_LOCK: u32 = 64;
@@ -237,16 +241,18 @@ impl Cache {
         // One more, of which only a part is used.
         let max_chunks = (max_bytes / CHUNK_BYTES as u64) as usize + 1;
         let segments = Segments::new(options.memory_bytes, max_chunks);
-        let max_segments = max_chunks * (CHUNK_BYTES / segments.bytes());
+        let of_chunk = CHUNK_BYTES / segments.bytes();
+        let max_segments = max_chunks * of_chunk;
+        let max_in_queue = (max_segments - of_chunk).max(LEAST_IN_QUEUE);
         let (limit_bytes, measure) = match options.counting {
             Counting::Everything => (options.memory_bytes.min(max_bytes), Measure::Everything),
             Counting::Values => (max_bytes, Measure::Values { limit: options.memory_bytes }),
         };
         let shared = Shared {
             index: Index::new(&segments, max_segments),
-            small: Ring::new(max_segments),
-            main: Ring::new(max_segments),
-            readers: Readers::new(),
+            small: Ring::new(max_in_queue),
+            main: Ring::new(max_in_queue),
+            readers: Readers::new(max_chunks),
             segments,
         };
         let mut owner = Owner::new(budget, &shared.segments, limit_bytes);
@@ -256,7 +262,9 @@ impl Cache {
         let pages = Pages::new(&shared.index, &shared.segments, first, max_segments);
         tables.grow(pages.heap_bytes())?;
         let largest_part = (options.largest_part * 65_536.0) as u64;
-        let mut keeper = Keeper::new(owner, pages, options.eviction.policy(), measure, largest_part);
+        let policy = options.eviction.policy();
+        let mut keeper = Keeper::new(owner, pages, policy, measure, largest_part, shared.segments.bytes());
+        tables.grow(keeper.heap_bytes())?;
         keeper.evicts_ahead = options.evicts_ahead;
         keeper.owner.set_limit(keeper.limit_for(&shared, limit_bytes.saturating_sub(tables.bytes())));
         keeper.owner.end_shrinking();
@@ -504,7 +512,8 @@ fn take(value: Arc<Vec<u8>>) -> Vec<u8> {
 
 impl Shared {
     fn heap_bytes(&self) -> u64 {
-        self.segments.heap_bytes() + self.index.heap_bytes() + self.small.heap_bytes() + self.main.heap_bytes()
+        let rings = self.small.heap_bytes() + self.main.heap_bytes();
+        self.segments.heap_bytes() + self.index.heap_bytes() + rings + self.readers.heap_bytes()
     }
 }
 
@@ -610,12 +619,11 @@ impl Inner {
         look: impl FnOnce(Value<'_>) -> Option<R>,
     ) -> Option<R> {
         let keeper = self.lock();
-        let copy = keeper.find(&self.shared, hash, key).and_then(|(slot, placed)| {
+        let copy = keeper.find(&self.shared, hash, key).and_then(|entry| {
             if counts {
-                touch(slot, Slot(slot.load(Ordering::Relaxed)));
+                touch(entry.slot, Slot(entry.slot.load(Ordering::Relaxed)));
             }
-            let is_there = placed.expires_at().is_none_or(|at| at > keeper.now);
-            is_there.then(|| Value::new(placed).to_vec())
+            (!keeper.has_expired(&entry)).then(|| Value::new(entry.placed).to_vec())
         });
         // Not under the lock: who looks may want to enter something.
         drop(keeper);

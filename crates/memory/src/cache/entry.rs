@@ -85,6 +85,21 @@ impl Header {
     }
 }
 
+/// What was asked to be entered.
+pub(super) struct Arrival<'a> {
+    pub(super) hash: u64,
+    pub(super) key: &'a [u8],
+    /// Its parts, one behind the other.
+    pub(super) value: &'a [&'a [u8]],
+    pub(super) expires_at: Option<u64>,
+}
+
+impl Arrival<'_> {
+    pub(super) fn header(&self) -> Header {
+        Header::new(self.key, self.value.iter().map(|part| part.len()).sum(), self.expires_at.is_some())
+    }
+}
+
 /// An entry in its place. Only made where its bytes stay as they are meanwhile.
 #[derive(Clone, Copy)]
 pub(super) struct Placed<'a> {

@@ -14,11 +14,11 @@
 //! 4. A page that was given up is not written by others as long as a reader may look at it.
 #![allow(unsafe_code, reason = "the pages are segments seen as atomics")]
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::segments::Segments;
 use super::slot::{Ghost, Kind, Slot};
-use crate::prefetch::prefetch_address;
 
 /// Slots of a bucket: one cache line.
 const BUCKET: usize = 8;
@@ -36,6 +36,9 @@ fn crowded_percent(mean_bytes: u64) -> usize {
         _ => 50,
     }
 }
+
+/// So many pages share with a new one.
+const SHARING: usize = 2;
 
 /// A page is spare if its neighbours would have no more of their slots in use after taking over what it holds: well below what makes a page crowded, so
 /// that pages do not come and go.
@@ -109,7 +112,7 @@ impl Index {
         let page = self.page_of(hash);
         // SAFETY: cells name segments that belong to the index, and readers keep a page that is given up from others ([`super::readers`]).
         let buckets = in_buckets(unsafe { segments.words(page) });
-        self.place_in(buckets, hash as usize & (self.buckets - 1), hash)
+        self.place_in(buckets, self.first_bucket(hash), hash)
     }
 
     #[inline]
@@ -120,9 +123,11 @@ impl Index {
     /// Begins to bring the slots near in which a key with this hash can be.
     #[inline]
     pub(super) fn prefetch(&self, segments: &Segments, hash: u64) {
-        let place = self.place_of(segments, hash);
-        prefetch_address(place.bucket(0).as_ptr());
-        prefetch_address(place.bucket(1).as_ptr());
+        // By addresses only: the page may be another's by the time that it is asked for.
+        let (page, number) = (self.page_of(hash), self.first_bucket(hash));
+        for number in [number, self.other_bucket(number, hash)] {
+            segments.prefetch(page, number * size_of::<Bucket>());
+        }
     }
 
     /// Moves slots: meanwhile nobody believes that there is nothing.
@@ -132,6 +137,11 @@ impl Index {
         let changed = change();
         self.changes.fetch_add(1, Ordering::AcqRel);
         changed
+    }
+
+    #[inline]
+    fn first_bucket(&self, hash: u64) -> usize {
+        hash as usize & (self.buckets - 1)
     }
 
     /// The other bucket of a key of which only the topmost bits of the hash are known.
@@ -226,14 +236,14 @@ fn is_stale(ghost: Ghost, now: u64) -> bool {
 #[derive(Clone, Copy, Debug)]
 struct Page {
     segment: u32,
-    first_cell: usize,
-    cells: usize,
+    first_cell: u32,
+    cells: u32,
 }
 
 impl Page {
     /// Has these cells from now on, beside those that it has and that nobody else takes.
     fn take_over(&mut self, index: &Index, start: usize, end: usize) {
-        (self.first_cell, self.cells) = (start, end - start);
+        (self.first_cell, self.cells) = (start as u32, (end - start) as u32);
         // Release: pairs with the load in `place_of`.
         index.cells[start..end].iter().for_each(|cell| cell.store(self.segment, Ordering::Release));
     }
@@ -244,7 +254,7 @@ pub(super) struct Pages {
     /// In the order of their cells.
     pages: Vec<Page>,
     /// By segment: the entries in it, if it is a page.
-    entries: Box<[u32]>,
+    entries: Box<[u16]>,
     /// The page that is looked at next, whether it is spare.
     next: usize,
 }
@@ -254,7 +264,7 @@ impl Pages {
     pub(super) fn new(index: &Index, segments: &Segments, segment: u32, max_segments: usize) -> Self {
         clear_page(segments, segment);
         let mut pages = Vec::with_capacity((max_segments / 2 + 2).min(index.cells.len()));
-        pages.push(Page { segment, first_cell: 0, cells: index.cells.len() });
+        pages.push(Page { segment, first_cell: 0, cells: index.cells.len() as u32 });
         index.cells.iter().for_each(|cell| cell.store(segment, Ordering::Release));
         Self { pages, entries: vec![0; max_segments].into(), next: 0 }
     }
@@ -266,7 +276,7 @@ impl Pages {
 
     /// The count of entries in the page of this hash.
     #[inline]
-    fn entries_of(&mut self, index: &Index, hash: u64) -> &mut u32 {
+    fn entries_of(&mut self, index: &Index, hash: u64) -> &mut u16 {
         &mut self.entries[index.page_of(hash) as usize]
     }
 
@@ -280,7 +290,7 @@ impl Pages {
     }
 
     fn page_of(&self, index: &Index, hash: u64) -> usize {
-        let cell = (hash >> index.cell_shift) as usize;
+        let cell = (hash >> index.cell_shift) as u32;
         self.pages.partition_point(|page| page.first_cell <= cell) - 1
     }
 
@@ -371,22 +381,22 @@ impl Pages {
         now: u64,
     ) -> Result<(), Full> {
         let place = index.place_of(segments, hash);
-        let slot = place.room(now).or_else(|| Self::make_room(index, place)).ok_or(Full)?;
+        let slot = place.room(now).or_else(|| index.change(|| Self::displace(index, place))).ok_or(Full)?;
         // Release: the entry's bytes were written before; pairs with the reader's Acquire.
         slot.store(entry.0, Ordering::Release);
         *self.entries_of(index, hash) += 1;
         Ok(())
     }
 
-    /// Moves an entry of two full buckets to its other bucket; the slot that it leaves.
-    fn make_room<'a>(index: &Index, place: Place<'a>) -> Option<&'a AtomicU64> {
+    /// Moves an entry of two full buckets to its other bucket; the slot that it leaves. Within [`Index::change`].
+    fn displace<'a>(index: &Index, place: Place<'a>) -> Option<&'a AtomicU64> {
         let mut slots =
             place.numbers.into_iter().flat_map(|number| place.buckets[number].iter().map(move |slot| (number, slot)));
         let (from, to) = slots.find_map(|(number, from)| {
             let others = index.place_in(place.buckets, number, load(from).hash_top()).bucket(1);
             Some((from, others.iter().find(|slot| !is_entry(load(slot)))?))
         })?;
-        index.change(|| to.store(from.swap(0, Ordering::Relaxed), Ordering::Release));
+        to.store(from.swap(0, Ordering::Relaxed), Ordering::Release);
         Some(from)
     }
 
@@ -395,7 +405,7 @@ impl Pages {
         *self.entries_of(index, hash) -= 1;
     }
 
-    /// Shares the page of this hash, and a neighbour's if there is one, with a new page in `segment`. Entries for which no bucket has room
+    /// Shares the page of this hash, and neighbours of it if there are any, with a new page in `segment`. Entries for which no bucket has room
     /// are returned: they are lost (a handful in a lifetime). `None` if the cells cannot be shared any further; then nothing is changed.
     pub(super) fn grow(
         &mut self,
@@ -405,25 +415,25 @@ impl Pages {
         segment: u32,
         now: u64,
     ) -> Option<Vec<Slot>> {
-        let at = self.page_of(index, hash);
-        let (first, sharing) = self.sharing(at);
-        let from = self.pages[first].first_cell;
-        let cells: usize = self.pages[first..first + sharing].iter().map(|page| page.cells).sum();
-        if cells <= sharing || self.pages.len() == self.pages.capacity() {
+        let sharing = self.sharing(self.page_of(index, hash), SHARING);
+        let cells: usize = self.pages[sharing.clone()].iter().map(|page| page.cells as usize).sum();
+        if cells <= sharing.len() || self.pages.len() == self.pages.capacity() {
             return None;
         }
         let mut lost = Vec::new();
         clear_page(segments, segment);
         self.entries[segment as usize] = 0;
         index.change(|| {
-            self.pages.insert(first + 1, Page { segment, first_cell: 0, cells: 0 });
-            let shared = first..first + sharing + 1;
+            let from = self.pages[sharing.start].first_cell as usize;
+            let new = sharing.start + sharing.len().div_ceil(2);
+            self.pages.insert(new, Page { segment, first_cell: 0, cells: 0 });
+            let (shared, parts) = (sharing.start..sharing.end + 1, sharing.len() + 1);
             for (place, page) in shared.clone().enumerate() {
-                let (start, end) = (from + cells * place / (sharing + 1), from + cells * (place + 1) / (sharing + 1));
+                let [start, end] = [place, place + 1].map(|place| from + cells * place / parts);
                 self.pages[page].take_over(index, start, end);
             }
-            // Nothing stands in the new page that would have to leave it.
-            for page in shared.filter(|page| *page != first + 1) {
+            // From the new page outwards: who has moved entries out has room for a neighbour's. Nothing stands in the new one that would have to leave it.
+            for page in (shared.start..new).rev().chain(new + 1..shared.end) {
                 self.move_out(index, segments, page, now, &mut lost);
             }
         });
@@ -437,26 +447,28 @@ impl Pages {
         self.next = at + 1;
         let most = index.buckets * BUCKET * merged_percent(mean_bytes) / 100;
         let entries: usize = self.neighbourhood(at).map(|page| self.entries_in(page)).sum();
-        let cells: usize = self.neighbourhood(at).map(|page| self.pages[page].cells).sum();
+        let cells: usize = self.neighbourhood(at).map(|page| self.pages[page].cells as usize).sum();
         let largest = self.after_merge(at).into_iter().flatten().map(|(_, start, end)| end - start).max()?;
         (entries * largest <= most * cells).then_some(at)
     }
 
-    fn neighbourhood(&self, at: usize) -> std::ops::Range<usize> {
+    fn neighbourhood(&self, at: usize) -> Range<usize> {
         at.saturating_sub(1)..(at + 2).min(self.pages.len())
     }
 
     /// Which cells the neighbours of a page have once it is gone: page, first cell, end. As even as can be.
     fn after_merge(&self, at: usize) -> [Option<(usize, usize, usize)>; 2] {
         let around = self.neighbourhood(at);
-        let start = self.pages[around.start].first_cell;
-        let last = self.pages[around.end - 1];
-        let (end, gone) = (last.first_cell + last.cells, self.pages[at]);
+        let cells_of = |at: usize| {
+            let Page { first_cell, cells, .. } = self.pages[at];
+            (first_cell as usize, (first_cell + cells) as usize)
+        };
+        let (start, end, gone) = (cells_of(around.start).0, cells_of(around.end - 1).1, cells_of(at));
         match around.len() {
             1 => [None; 2],
             2 => [Some((if around.start == at { at + 1 } else { at - 1 }, start, end)), None],
             _ => {
-                let middle = ((start + end) / 2).clamp(gone.first_cell, gone.first_cell + gone.cells);
+                let middle = ((start + end) / 2).clamp(gone.0, gone.1);
                 [Some((at - 1, start, middle)), Some((at + 1, middle, end))]
             }
         }
@@ -473,12 +485,12 @@ impl Pages {
             for (page, start, end) in neighbours.into_iter().flatten() {
                 self.pages[page].take_over(index, start, end);
                 if page > at {
-                    self.pages[at].first_cell = start;
+                    self.pages[at].first_cell = start as u32;
                 }
             }
             if at + 1 == self.pages.len() {
                 // Behind all cells.
-                self.pages[at].first_cell = index.cells.len();
+                self.pages[at].first_cell = index.cells.len() as u32;
             }
             self.move_out(index, segments, at, now, &mut lost);
             debug_assert_eq!(self.entries_in(at), 0);
@@ -486,15 +498,18 @@ impl Pages {
         (self.pages.remove(at).segment, lost)
     }
 
-    /// The first of the pages that share, and how many they are: the page and its larger neighbour.
-    fn sharing(&self, at: usize) -> (usize, usize) {
+    /// The pages that share: this one, and as many at most with those beside it, those with more cells first.
+    fn sharing(&self, at: usize, most: usize) -> Range<usize> {
         let cells = |at: Option<usize>| at.and_then(|at| self.pages.get(at)).map_or(0, |page| page.cells);
-        let (before, after) = (at.checked_sub(1), Some(at + 1));
-        match (cells(before), cells(after)) {
-            (0, 0) => (at, 1),
-            (left, right) if left > right => (at - 1, 2),
-            _ => (at, 2),
+        let mut sharing = at..at + 1;
+        while sharing.len() < most {
+            match (cells(sharing.start.checked_sub(1)), cells(Some(sharing.end))) {
+                (0, 0) => break,
+                (left, right) if left > right => sharing.start -= 1,
+                _ => sharing.end += 1,
+            }
         }
+        sharing
     }
 
     /// Moves what stands in a page and belongs elsewhere now.
@@ -527,7 +542,8 @@ impl Pages {
             self.entries[from as usize] -= 1;
             // SAFETY: as above.
             let buckets = in_buckets(unsafe { segments.words(to) });
-            match index.place_in(buckets, at / BUCKET, word.hash_top()).room(now) {
+            let place = index.place_in(buckets, at / BUCKET, word.hash_top());
+            match place.room(now).or_else(|| Self::displace(index, place)) {
                 Some(room) => {
                     room.store(word.0, Ordering::Release);
                     self.entries[to as usize] += 1;

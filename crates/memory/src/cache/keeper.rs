@@ -1,4 +1,11 @@
-//! What happens under the cache's lock: entering, removing, and making room.
+//! What happens under the cache's lock: entries are found, enter and are removed. How room is made for them stands beside this file.
+//!
+//! ```text
+//! room.rs     the oldest leave or go round, until there is enough     moving.rs   an entry goes to a young end
+//! pages.rs    pages of the index are shared and given up              passing.rs  an old end moves on, and segments become free
+//! size.rs     the number changes, memory goes back to the budget      over.rs     an entry is written over the one that it replaces
+//! warm.rs     what is worth having after a restart                    check.rs    everything is counted anew
+//! ```
 //!
 //! Laws:
 //! 1. Segments in use never exceed the limit: room is made first, and only then is anything written.
@@ -6,55 +13,37 @@
 //! 3. Whatever leaves its place leaves the index first; a segment that somebody still reads waits aside and counts as used.
 //! 4. Entries + what is dead = what stands between the ends of the queues, at every moment.
 
+mod check;
+mod moving;
+mod over;
+mod pages;
+mod passing;
+mod room;
+mod size;
 mod warm;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Shared;
-use super::entry::{Header, Placed};
-use super::index::{GHOST_TICKS, Pages};
-use super::policy::{Occupancy, Policy, Queue, Verdict};
-use super::queue::{Ends, offset_of, sequence_modulus};
-use super::readers::{Emptied, Tags};
+use super::entry::{Arrival, Header, Placed};
+use super::index::Pages;
+use super::policy::{Occupancy, Policy, Queue};
+use super::queue::Ends;
+use super::readers::Tags;
 use super::segments::Owner;
-use super::slot::{Kind, PLACE_MASK, Slot, tag};
+use super::slot::Slot;
 use super::small_part::SmallPart;
-use crate::chunk::CHUNK_BYTES;
+use passing::Aside;
 pub use warm::{BroughtBack, Census, Changes, Copied, Copies, Standing};
 
 /// Segments that stay free for moves.
 const RESERVE: usize = 2;
 
-/// The limit becomes smaller by so much at once, or by a segment.
-pub(super) const BITE_BYTES: usize = 256 << 10;
-
-/// Segments beside the index, at least: of the smallest cache.
-const LEAST_SEGMENTS: usize = 12;
-
-/// Below so many chunks a limit is not a number of whole ones.
-const LEAST_WHOLE_CHUNKS: usize = 8;
-
-/// Dead bytes are cleaned away once they are more than this part of the cache.
-const DEAD_PART: u64 = 32;
-
-/// An entry larger than this part of the cache must be worth what it displaces before it enters the main queue.
-const LARGE_PART: u64 = 64;
-
-/// A touch of a large entry weighs as much as so many of those it displaces. One would serve hits best and bytes worst.
-const WEIGHT_OF_LARGE: u64 = 4;
-
-/// While no segment is to spare, an entry that enters has others leave for so many parts in four of its bytes: the segment after the one that is
-/// written is free a little before it is needed, and nobody evicts a whole one at once.
-const LEAVE_FOR_FOUR: u64 = 5;
-
-/// So many entries are looked at for one that enters, at most, unless it has no room without them.
-const TURNS_AHEAD: u32 = 16;
+/// So many segments can wait aside without memory that was not leased; if more do, they take some 40 bytes for each of 4 KiB at least.
+const ASIDE: usize = 16;
 
 /// No entry stands there.
 const NOWHERE: u64 = u64::MAX;
-
-/// So many victims are looked at, to say what all are worth.
-const VICTIMS_LOOKED_AT: u64 = 1024;
 
 /// What the bytes of a cache are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,21 +53,6 @@ pub(super) enum Measure {
     Values {
         limit: u64,
     },
-}
-
-/// What was asked to be entered.
-pub(super) struct Arrival<'a> {
-    pub(super) hash: u64,
-    pub(super) key: &'a [u8],
-    /// Its parts, one behind the other.
-    pub(super) value: &'a [&'a [u8]],
-    pub(super) expires_at: Option<u64>,
-}
-
-impl Arrival<'_> {
-    fn header(&self) -> Header {
-        Header::new(self.key, self.value.iter().map(|part| part.len()).sum(), self.expires_at.is_some())
-    }
 }
 
 /// Counters, under the lock.
@@ -96,18 +70,13 @@ pub(super) struct Counters {
     pub(super) misses: u64,
 }
 
-/// A segment that was given up while somebody read it.
-struct Aside {
-    segment: u32,
-    readers: AsideFor,
-}
-
-/// Who may read it.
-enum AsideFor {
-    /// Those who looked for its entries, or at them, through these lines when it was given up.
-    Queue { lines: u64, emptied: Emptied },
-    /// Those who use the index through these lines since it was given up.
-    Index { lines: u64 },
+/// An entry that the index means, and where it stands.
+#[derive(Clone, Copy)]
+pub(super) struct Meant<'a> {
+    pub(super) slot: &'a AtomicU64,
+    hash: u64,
+    position: u64,
+    pub(super) placed: Placed<'a>,
 }
 
 /// The writer.
@@ -144,18 +113,19 @@ impl Keeper {
         policy: Box<dyn Policy>,
         measure: Measure,
         largest_part: u64,
+        segment_bytes: usize,
     ) -> Self {
         let ends = [Ends::new(Queue::Small), Ends::new(Queue::Main)];
         Self {
             owner,
             pages,
             ends,
-            passed: [Tags::none(), Tags::none()],
+            passed: [(); 2].map(|()| Tags::none(segment_bytes)),
             ahead: [(NOWHERE, 0); 2],
             policy,
             measure,
             largest_part,
-            aside: Vec::with_capacity(64),
+            aside: Vec::with_capacity(ASIDE),
             was_full: false,
             small_part: SmallPart::new(),
             evicts_ahead: true,
@@ -166,17 +136,14 @@ impl Keeper {
         }
     }
 
-    fn ends(&mut self, queue: Queue) -> &mut Ends {
-        &mut self.ends[queue as usize]
+    /// Heap memory of what is made in [`Keeper::new`].
+    pub(super) fn heap_bytes(&self) -> u64 {
+        let tags: u64 = self.passed.iter().map(Tags::heap_bytes).sum();
+        tags + (self.aside.capacity() * size_of::<Aside>()) as u64
     }
 
-    /// The segments of a limit of so many bytes: whole chunks, so that what is held is no more than that either, unless that would take much of a
-    /// very small cache; at least as many that entries of some size can still be kept beside the index.
-    pub(super) fn limit_for(&self, shared: &Shared, bytes: u64) -> usize {
-        let of_chunk = CHUNK_BYTES / shared.segments.bytes();
-        let segments = (bytes / shared.segments.bytes() as u64) as usize;
-        let whole = if segments < LEAST_WHOLE_CHUNKS * of_chunk { segments } else { segments / of_chunk * of_chunk };
-        whole.max(self.pages.len() + LEAST_SEGMENTS)
+    fn ends(&mut self, queue: Queue) -> &mut Ends {
+        &mut self.ends[queue as usize]
     }
 
     /// How many bytes there may be, in the measure that counts.
@@ -228,18 +195,6 @@ impl Keeper {
         self.limit(shared) / 20 * 27
     }
 
-    /// Bytes leave the small queue for good.
-    fn count_evicted(&mut self, shared: &Shared, bytes: u64) {
-        let of_tick = (self.window_bytes(shared) / GHOST_TICKS).max(1);
-        self.bytes_since_tick += bytes;
-        // One entry may be many ticks' worth.
-        while self.bytes_since_tick >= of_tick {
-            self.bytes_since_tick -= of_tick;
-            self.tick += 1;
-            self.pages.forget_ghosts(&shared.segments, self.tick);
-        }
-    }
-
     /// Bytes of entries, and bytes between the ends that none needs.
     pub(super) fn live_and_dead_bytes(&self) -> (u64, u64) {
         let [small, main] = &self.ends;
@@ -249,20 +204,27 @@ impl Keeper {
     /// Enters an entry, in the place of one with the same key; whether it did. One that is refused removes its predecessor all the same:
     /// that one is no longer true.
     pub(super) fn insert(&mut self, shared: &Shared, arrival: &Arrival<'_>) -> bool {
-        self.remove(shared, arrival.hash, arrival.key);
         let header = arrival.header();
-        let entered = self.fits(shared, header) && self.enter(shared, arrival, header);
+        let fits = self.fits(shared, header);
+        if let Some(before) = self.find(shared, arrival.hash, arrival.key) {
+            if fits && self.write_over(shared, &before, arrival, header) {
+                return self.count_arrival(true);
+            }
+            self.take_out(shared, &before);
+        }
+        let entered = fits && self.enter(shared, arrival, header);
         self.count_arrival(entered)
     }
 
     /// Enters an entry in the place of one with the same key, in the same queue and with the same touches, if there is one; whether it did.
-    /// One that is refused removes its predecessor all the same.
+    /// One that is refused removes its predecessor all the same. It stands at a place of its own: who saves entries by their places finds it there.
     pub(super) fn replace(&mut self, shared: &Shared, arrival: &Arrival<'_>) -> bool {
-        let Some((slot, placed)) = self.find(shared, arrival.hash, arrival.key) else {
+        let Some(before) = self.find(shared, arrival.hash, arrival.key) else {
             return false;
         };
-        let (queue, touches) = (placed.queue, Slot(slot.load(Ordering::Relaxed)).touches());
-        if !self.remove(shared, arrival.hash, arrival.key) {
+        let (queue, touches) = (before.placed.queue, Slot(before.slot.load(Ordering::Relaxed)).touches());
+        self.take_out(shared, &before);
+        if self.has_expired(&before) {
             return false;
         }
         let header = arrival.header();
@@ -307,7 +269,10 @@ impl Keeper {
         }
         let position = self.write(shared, queue, header, arrival);
         let slot = Slot::entry(arrival.hash, queue, touches, position);
-        let entered = self.pages.insert(&shared.index, &shared.segments, arrival.hash, slot, self.tick).is_ok();
+        let enter = |keeper: &mut Self| {
+            keeper.pages.insert(&shared.index, &shared.segments, arrival.hash, slot, keeper.tick).is_ok()
+        };
+        let entered = enter(self) || (self.share_full_page(shared, arrival.hash) && enter(self));
         if entered {
             self.ends(queue).count(header);
             self.counters.entries += 1;
@@ -315,32 +280,10 @@ impl Keeper {
         entered
     }
 
-    /// An entry is going to be written, and does its part of the work for the segment that is written next, unless there is one to spare.
-    fn evict_ahead(&mut self, shared: &Shared, header: Header) {
-        if !self.evicts_ahead {
-            return;
-        }
-        let leave = (header.words() * LEAVE_FOR_FOUR / 4).min(1 << shared.segments.words_shift());
-        let wanted = self.words_in_queues().saturating_sub(leave);
-        for _ in 0..TURNS_AHEAD {
-            if self.owner.used() + RESERVE < self.owner.limit()
-                || self.words_in_queues() <= wanted
-                || !self.turn(shared)
-            {
-                return;
-            }
-        }
-    }
-
-    /// Words between the ends of the queues.
-    fn words_in_queues(&self) -> u64 {
-        self.ends.iter().map(|ends| ends.young - ends.old).sum()
-    }
-
     fn write(&mut self, shared: &Shared, queue: Queue, header: Header, arrival: &Arrival<'_>) -> u64 {
         let (segments, ring, owner) = (&shared.segments, shared.ring(queue), &mut self.owner);
         let ends = &mut self.ends[queue as usize];
-        if let Some(position) = ends.write_within(segments, ring, header, arrival.key, arrival.value) {
+        if let Some(position) = ends.write_within(segments, ring, arrival) {
             return position;
         }
         let (position, mut at) = ends.write_head(segments, ring, owner, header, arrival.expires_at, arrival.key);
@@ -351,98 +294,29 @@ impl Keeper {
         position
     }
 
-    /// Evicts until the entry can be written; whether it can.
-    fn make_room(&mut self, shared: &Shared, queue: Queue, header: Header) -> bool {
-        loop {
-            let wanted = self.ends[queue as usize].segments_for(&shared.segments, header);
-            if self.has_room(shared, wanted, self.weight(header)) {
-                return true;
-            }
-            if !self.shrink_index(shared) && !self.turn(shared) {
-                return false;
-            }
-        }
-    }
-
-    /// Whether so many segments can be taken, and so much weight added.
-    fn has_room(&mut self, shared: &Shared, segments: usize, weight: u64) -> bool {
-        if let Measure::Values { limit } = self.measure {
-            let values: u64 = self.ends.iter().map(|ends| ends.value_bytes).sum();
-            if values + weight > limit {
-                return false;
-            }
-        }
-        if self.owner.provide(&shared.segments, segments + RESERVE) {
-            return true;
-        }
-        self.take_back_what_is_read_no_more(shared);
-        self.owner.provide(&shared.segments, segments + RESERVE)
-    }
-
-    /// Lets a crowded page of the index share. Without memory for that it goes on as it is, at the cost of ghosts.
-    fn make_room_in_index(&mut self, shared: &Shared, queue: Queue, header: Header, hash: u64) -> bool {
-        if !self.pages.is_crowded(&shared.index, hash, self.mean_bytes()) {
-            return true;
-        }
-        loop {
-            let wanted = self.ends[queue as usize].segments_for(&shared.segments, header) + 1;
-            if self.has_room(shared, wanted, self.weight(header)) {
-                break;
-            }
-            if !self.turn(shared) {
-                return false;
-            }
-        }
-        let segment = self.owner.take(&shared.segments).expect("provided just before");
-        match self.pages.grow(&shared.index, &shared.segments, hash, segment, self.tick) {
-            Some(lost) => lost.into_iter().for_each(|slot| self.lose(shared, slot)),
-            None => self.owner.give_back(&shared.segments, segment),
-        }
-        true
-    }
-
-    /// Bytes of an entry, on average.
-    fn mean_bytes(&self) -> u64 {
-        self.ends.iter().map(|ends| ends.live_bytes).sum::<u64>() / self.counters.entries.max(1)
-    }
-
-    /// Looks at one page of the index, and gives it up if its neighbours can do without; whether it did.
-    fn shrink_index(&mut self, shared: &Shared) -> bool {
-        let mean_bytes = self.mean_bytes();
-        let Some(at) = self.pages.next_spare(&shared.index, mean_bytes) else { return false };
-        let (segment, lost) = self.pages.merge(&shared.index, &shared.segments, at, self.tick);
-        lost.into_iter().for_each(|slot| self.lose(shared, slot));
-        match shared.readers.in_index() {
-            0 => self.owner.give_back(&shared.segments, segment),
-            lines => self.aside.push(Aside { segment, readers: AsideFor::Index { lines } }),
-        }
-        true
-    }
-
-    /// An entry that the index has no room for is dead.
-    fn lose(&mut self, shared: &Shared, slot: Slot) {
-        if let Kind::Entry(queue) = slot.kind() {
-            let ends = &self.ends[queue as usize];
-            let position = ends.old + (slot.place().wrapping_sub(ends.old) & PLACE_MASK);
-            let header = ends.entry_at(&shared.segments, shared.ring(queue), position).header;
-            self.ends(queue).uncount(header);
-            self.counters.entries -= 1;
-            self.counters.evictions += 1;
-        }
-    }
-
     /// Removes an entry; whether it was there.
     pub(super) fn remove(&mut self, shared: &Shared, hash: u64, key: &[u8]) -> bool {
-        let Some((slot, placed)) = self.find(shared, hash, key) else {
+        let Some(entry) = self.find(shared, hash, key) else {
             return false;
         };
-        let (queue, header) = (placed.queue, placed.header);
-        let live = placed.expires_at().is_none_or(|at| at > self.now);
+        self.take_out(shared, &entry);
+        !self.has_expired(&entry)
+    }
+
+    fn take_out(&mut self, shared: &Shared, entry: &Meant<'_>) {
+        self.empty_slot(shared, entry.slot, entry.hash);
+        self.uncount(entry.placed.queue, entry.placed.header);
+    }
+
+    pub(super) fn has_expired(&self, entry: &Meant<'_>) -> bool {
+        entry.placed.expires_at().is_some_and(|at| at <= self.now)
+    }
+
+    /// The slot of an entry with this hash means nothing from here on.
+    fn empty_slot(&mut self, shared: &Shared, slot: &AtomicU64, hash: u64) {
         // Release: pairs with the readers' second look at the slot.
         slot.store(Slot::EMPTY.0, Ordering::Release);
         self.pages.forget(&shared.index, hash);
-        self.uncount(queue, header);
-        live
     }
 
     fn uncount(&mut self, queue: Queue, header: Header) {
@@ -450,15 +324,15 @@ impl Keeper {
         self.counters.entries -= 1;
     }
 
-    /// The slot of a key's entry, and the entry; expired ones too.
-    pub(super) fn find<'a>(&self, shared: &'a Shared, hash: u64, key: &[u8]) -> Option<(&'a AtomicU64, Placed<'a>)> {
+    /// The entry of a key; expired ones too.
+    pub(super) fn find<'a>(&self, shared: &'a Shared, hash: u64, key: &[u8]) -> Option<Meant<'a>> {
         shared.index.candidates(&shared.segments, hash).find_map(|slot| {
             let word = Slot(slot.load(Ordering::Relaxed));
             let queue = word.entry_for(hash)?;
             let ends = &self.ends[queue as usize];
-            let position = ends.old + (word.place().wrapping_sub(ends.old) & PLACE_MASK);
+            let position = ends.position_of(word.place());
             let placed = ends.entry_at(&shared.segments, shared.ring(queue), position);
-            placed.is_of(key).then_some((slot, placed))
+            placed.is_of(key).then_some(Meant { slot, hash, position, placed })
         })
     }
 
@@ -467,339 +341,6 @@ impl Keeper {
         let meant = Slot::entry(hash, queue, 0, position);
         let mut candidates = shared.index.candidates(&shared.segments, hash);
         candidates.find(|slot| Slot(slot.load(Ordering::Relaxed)).is_same_entry(meant))
-    }
-
-    /// Looks at the oldest entry of a queue, which stays or leaves; `false` if there is none.
-    pub(super) fn turn(&mut self, shared: &Shared) -> bool {
-        let limit = self.limit(shared);
-        let dead = self.ends.each_ref().map(Ends::dead_bytes);
-        let cleans = self.measure == Measure::Everything && dead[0] + dead[1] > limit / DEAD_PART;
-        let chosen = match cleans {
-            true if dead[0] > dead[1] => Queue::Small,
-            true => Queue::Main,
-            false => self.policy.turn(&self.occupancy(shared)),
-        };
-        let queue = match (self.ends[0].is_empty(), self.ends[1].is_empty()) {
-            (true, true) => return false,
-            (true, false) => Queue::Main,
-            (false, true) => Queue::Small,
-            (false, false) => chosen,
-        };
-        self.was_full |= !cleans;
-        self.turn_oldest(shared, queue, cleans);
-        self.look_ahead(shared, queue);
-        true
-    }
-
-    /// Begins to bring near what a look at the next entry of a queue needs.
-    fn look_ahead(&mut self, shared: &Shared, queue: Queue) {
-        let ends = &self.ends[queue as usize];
-        if !ends.is_empty() {
-            let next = ends.entry_at(&shared.segments, shared.ring(queue), ends.old);
-            if !next.header.is_filler() {
-                let hash = shared.hash(next.key());
-                shared.index.prefetch(&shared.segments, hash);
-                self.ahead[queue as usize] = (ends.old, hash);
-                ends.prefetch(&shared.segments, shared.ring(queue), ends.old + next.header.words());
-            }
-        }
-    }
-
-    fn turn_oldest(&mut self, shared: &Shared, queue: Queue, cleans: bool) {
-        let position = self.ends[queue as usize].old;
-        let placed = self.ends[queue as usize].entry_at(&shared.segments, shared.ring(queue), position);
-        let end = position + placed.header.words();
-        if placed.header.is_filler() {
-            self.pass(shared, queue, None, end);
-            return;
-        }
-        let hash = match self.ahead[queue as usize] {
-            (at, hash) if at == position => hash,
-            _ => shared.hash(placed.key()),
-        };
-        let tag = Some(tag(hash));
-        let slot = Self::slot_of(shared, hash, queue, position);
-        let Some(slot) = slot else {
-            self.pass(shared, queue, tag, end);
-            return;
-        };
-        let touches = Slot(slot.load(Ordering::Relaxed)).touches();
-        if queue == Queue::Main && touches == 1 && !cleans {
-            let (entry, main) = self.parts(shared);
-            self.small_part.found_once(main, entry);
-        }
-        let (target, kept_touches) = match self.verdict(shared, &placed, touches, cleans) {
-            Some(kept) => kept,
-            None => {
-                self.evict(shared, slot, hash, queue, placed.header);
-                self.pass(shared, queue, tag, end);
-                return;
-            }
-        };
-        if self.move_entry(shared, slot, hash, &placed, position, target, kept_touches) {
-            self.counters.moved_bytes += placed.header.bytes();
-        } else {
-            self.evict(shared, slot, hash, queue, placed.header);
-        }
-        self.pass(shared, queue, tag, end);
-    }
-
-    /// Where the entry goes and with how many touches, or `None` if it leaves.
-    fn verdict(&self, shared: &Shared, placed: &Placed<'_>, touches: u8, cleans: bool) -> Option<(Queue, u8)> {
-        if placed.expires_at().is_some_and(|at| at <= self.now) {
-            return None;
-        }
-        if cleans {
-            return Some((placed.queue, touches));
-        }
-        match self.policy.judge(placed.queue, touches) {
-            Verdict::Evict => None,
-            Verdict::Keep { touches: kept } => {
-                let worth = placed.queue == Queue::Main || self.is_worth_its_place(shared, placed.header, touches);
-                worth.then_some((Queue::Main, kept))
-            }
-        }
-    }
-
-    /// Whether an entry that would enter the main queue is worth the oldest there, which leave for it: small ones always are, large ones
-    /// if they were touched as often as all of those together, a large one's touch counting for several.
-    fn is_worth_its_place(&self, shared: &Shared, header: Header, touches: u8) -> bool {
-        let weight = self.weight(header);
-        if weight <= self.limit(shared) / LARGE_PART {
-            return true;
-        }
-        let worth = u64::from(touches) * WEIGHT_OF_LARGE;
-        let ends = &self.ends[Queue::Main as usize];
-        let (mut position, mut displaced, mut touched) = (ends.old, 0, 0);
-        for _ in 0..VICTIMS_LOOKED_AT {
-            if position == ends.young || displaced >= weight {
-                break;
-            }
-            let victim = ends.entry_at(&shared.segments, shared.ring(Queue::Main), position);
-            if !victim.header.is_filler() {
-                let hash = shared.hash(victim.key());
-                if let Some(slot) = Self::slot_of(shared, hash, Queue::Main, position) {
-                    touched += u64::from(Slot(slot.load(Ordering::Relaxed)).touches());
-                    displaced += self.weight(victim.header);
-                }
-            }
-            if touched > worth {
-                return false;
-            }
-            position += victim.header.words();
-        }
-        // Where not all were looked at, the others are taken to be like those.
-        let all_seen = position == ends.young || displaced >= weight;
-        all_seen || touched * weight <= worth * displaced
-    }
-
-    fn evict(&mut self, shared: &Shared, slot: &AtomicU64, hash: u64, queue: Queue, header: Header) {
-        match queue {
-            Queue::Small => self.pages.bury(&shared.index, &shared.segments, hash, slot, self.tick),
-            Queue::Main => {
-                // Release: pairs with the readers' second look at the slot.
-                slot.store(Slot::EMPTY.0, Ordering::Release);
-                self.pages.forget(&shared.index, hash);
-            }
-        }
-        self.uncount(queue, header);
-        self.counters.evictions += 1;
-        if queue == Queue::Small {
-            self.count_evicted(shared, self.weight(header));
-        }
-    }
-
-    /// Copies an entry to the young end of `target`; `false` if there is no room, and nothing is changed.
-    #[allow(clippy::too_many_arguments, reason = "an entry, where it stands, and where it goes")]
-    fn move_entry(
-        &mut self,
-        shared: &Shared,
-        slot: &AtomicU64,
-        hash: u64,
-        placed: &Placed<'_>,
-        position: u64,
-        target: Queue,
-        touches: u8,
-    ) -> bool {
-        let wanted = self.ends[target as usize].segments_for(&shared.segments, placed.header);
-        let at_once = self.owner.provide_to_move(&shared.segments, wanted);
-        if !at_once && !self.can_move_in_steps(shared, slot, hash, placed, position) {
-            return false;
-        }
-        let ring = shared.ring(target);
-        self.ends(placed.queue).uncount(placed.header);
-        let whole = placed.whole().and_then(|bytes| self.ends(target).copy_within(&shared.segments, ring, bytes));
-        let moved_to = whole.unwrap_or_else(|| self.copy_in_pieces(shared, placed, position, target, at_once));
-        self.ends(target).count(placed.header);
-        // Release: the copy was written before; pairs with the reader's Acquire.
-        slot.store(Slot::entry(hash, target, touches, moved_to).0, Ordering::Release);
-        true
-    }
-
-    /// Copies an entry, segment by segment, to the young end of `target`; gives each segment up before the next is needed, unless all are there `at_once`.
-    /// Returns where the copy begins.
-    fn copy_in_pieces(
-        &mut self,
-        shared: &Shared,
-        placed: &Placed<'_>,
-        position: u64,
-        target: Queue,
-        at_once: bool,
-    ) -> u64 {
-        let (segments, ring) = (&shared.segments, shared.ring(target));
-        let (header, expires_at) = (placed.header, placed.expires_at());
-        let ends = &mut self.ends[target as usize];
-        let (moved_to, mut at) = ends.write_head(segments, ring, &mut self.owner, header, expires_at, placed.key());
-        let mut pieces = placed.pieces();
-        let mut piece = pieces.next();
-        let mut read_to = position * 8 + header.value_at() as u64;
-        while let Some(bytes) = piece {
-            let ends = &mut self.ends[target as usize];
-            at = ends.write_value(segments, ring, &mut self.owner, at, bytes);
-            read_to += bytes.len() as u64;
-            // The next piece is looked up before its predecessor is given up.
-            piece = pieces.next();
-            if !at_once && piece.is_some() {
-                self.pass_unread(shared, placed.queue, read_to / 8);
-            }
-        }
-        self.ends(target).end_entry(at);
-        moved_to
-    }
-
-    /// Whether a long entry can be moved segment by segment, each given up before the next is needed: nobody may read it or what stood before it in
-    /// its first segment, and from here on nobody does, since the index means it no more.
-    fn can_move_in_steps(
-        &mut self,
-        shared: &Shared,
-        slot: &AtomicU64,
-        hash: u64,
-        placed: &Placed<'_>,
-        position: u64,
-    ) -> bool {
-        let count = placed.segment_count();
-        if count < 2 || !self.owner.provide_to_move(&shared.segments, RESERVE) {
-            return false;
-        }
-        let modulus = sequence_modulus(&shared.segments);
-        let first = (position & PLACE_MASK) >> shared.segments.words_shift();
-        let before = slot.swap(Slot::EMPTY.0, Ordering::AcqRel);
-        let passed = &mut self.passed[placed.queue as usize];
-        passed.add(tag(hash));
-        let is_read = (0..count).any(|step| {
-            let emptied = Emptied { queue: placed.queue, sequence: (first + step) & (modulus - 1), modulus };
-            shared.readers.reading(emptied, passed) > 0
-        });
-        if is_read {
-            slot.store(before, Ordering::Release);
-        }
-        !is_read
-    }
-
-    /// Moves a queue's old end over what stands there: an entry with this tag, or none; the segments it leaves are free, or wait aside for who reads
-    /// them.
-    fn pass(&mut self, shared: &Shared, queue: Queue, tag: Option<u64>, to: u64) {
-        let modulus = sequence_modulus(&shared.segments);
-        let (owner, aside, passed) = (&mut self.owner, &mut self.aside, &mut self.passed[queue as usize]);
-        tag.into_iter().for_each(|tag| passed.add(tag));
-        let mut leaves = false;
-        self.ends[queue as usize].pass(&shared.segments, shared.ring(queue), to, |sequence, segment| {
-            leaves = true;
-            let emptied = Emptied { queue, sequence, modulus };
-            match shared.readers.reading(emptied, passed) {
-                0 => owner.give_back(&shared.segments, segment),
-                lines => aside.push(Aside { segment, readers: AsideFor::Queue { lines, emptied } }),
-            }
-        });
-        if leaves {
-            passed.clear();
-            // It may reach into the segment that comes next.
-            tag.into_iter().for_each(|tag| passed.add(tag));
-        }
-    }
-
-    /// Moves a queue's old end over entry after entry, of which none is in the index, so that a reader who still looks for one of them holds back
-    /// no more than that one.
-    fn pass_each(&mut self, shared: &Shared, queue: Queue) {
-        while !self.ends[queue as usize].is_empty() {
-            let position = self.ends[queue as usize].old;
-            let placed = self.ends[queue as usize].entry_at(&shared.segments, shared.ring(queue), position);
-            let tag = (!placed.header.is_filler()).then(|| tag(shared.hash(placed.key())));
-            self.pass(shared, queue, tag, position + placed.header.words());
-        }
-    }
-
-    /// As [`Keeper::pass`], where nobody reads what is left.
-    fn pass_unread(&mut self, shared: &Shared, queue: Queue, to: u64) {
-        let owner = &mut self.owner;
-        let give_back = |_, segment| owner.give_back(&shared.segments, segment);
-        self.ends[queue as usize].pass(&shared.segments, shared.ring(queue), to, give_back);
-    }
-
-    fn take_back_what_is_read_no_more(&mut self, shared: &Shared) {
-        if self.aside.is_empty() {
-            return;
-        }
-        let owner = &mut self.owner;
-        self.aside.retain_mut(|aside| {
-            let is_read = match &mut aside.readers {
-                AsideFor::Queue { lines, emptied } => {
-                    *lines = shared.readers.still_reading(*lines, *emptied);
-                    *lines > 0
-                }
-                AsideFor::Index { lines } => {
-                    *lines = shared.readers.still_in_index(*lines);
-                    *lines > 0
-                }
-            };
-            if !is_read {
-                owner.give_back(&shared.segments, aside.segment);
-            }
-            is_read
-        });
-    }
-
-    /// Brings the limit nearer to `wanted_bytes`, or there at once where it becomes larger: smaller by no more than [`BITE_BYTES`] each time, so
-    /// that nobody waits long for the lock. Whether it is where it should be, or readers hold more than that.
-    pub(super) fn approach(&mut self, shared: &Shared, wanted_bytes: u64) -> bool {
-        let wanted = self.limit_for(shared, wanted_bytes);
-        let bite = (BITE_BYTES / shared.segments.bytes()).max(1);
-        // What nobody uses needs no eviction.
-        let limit = wanted.max(self.owner.limit().min(self.owner.used() + RESERVE).saturating_sub(bite));
-        self.owner.set_limit(limit);
-        let is_within = self.shrink(shared);
-        self.owner.end_shrinking();
-        // With fewer entries the index can do with fewer pages; what they free is part of the next step.
-        let pages = self.pages.len();
-        (0..pages).any(|_| self.shrink_index(shared));
-        self.owner.release_chunks(&shared.segments, usize::MAX, RESERVE);
-        (limit == wanted && self.pages.len() == pages) || !is_within
-    }
-
-    /// Evicts until no more than the limit is in use; `false` if readers hold more than that.
-    fn shrink(&mut self, shared: &Shared) -> bool {
-        while self.owner.used() > self.owner.limit() {
-            self.take_back_what_is_read_no_more(shared);
-            if self.owner.used() > self.owner.limit() && !self.turn(shared) {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Gives up to `chunks` chunks back to the budget, evicting for them; how many. As long as there are entries, the room to move them stays.
-    pub(super) fn give_back(&mut self, shared: &Shared, chunks: usize) -> usize {
-        let mut given = self.owner.release_chunks(&shared.segments, chunks, RESERVE);
-        while given < chunks {
-            self.take_back_what_is_read_no_more(shared);
-            let goes_on = self.turn(shared);
-            let kept = if goes_on { RESERVE } else { 0 };
-            given += self.owner.release_chunks(&shared.segments, chunks - given, kept);
-            if !goes_on {
-                break;
-            }
-        }
-        given
     }
 
     /// Drops every entry and every ghost.
@@ -816,39 +357,5 @@ impl Keeper {
             }
         }
         self.counters.entries = 0;
-    }
-
-    /// Counts everything anew and compares.
-    pub(super) fn check(&mut self, shared: &Shared) {
-        self.take_back_what_is_read_no_more(shared);
-        let mut meant = 0;
-        self.pages.for_each(&shared.segments, |slot| meant += usize::from(matches!(slot.kind(), Kind::Entry(_))));
-        assert_eq!(meant, self.pages.entries(), "entries in the index, by its pages");
-        let mut queued = 0;
-        let mut spanned = self.pages.len() + self.aside.len();
-        for ends in &self.ends {
-            let (mut live, mut values, mut position) = (0, 0, ends.old);
-            while position < ends.young {
-                let placed = ends.entry_at(&shared.segments, shared.ring(ends.queue), position);
-                let hash = shared.hash(placed.key());
-                let is_meant =
-                    !placed.header.is_filler() && Self::slot_of(shared, hash, ends.queue, position).is_some();
-                if is_meant {
-                    queued += 1;
-                    live += placed.header.bytes();
-                    values += placed.header.value_bytes as u64;
-                }
-                position += placed.header.words();
-            }
-            assert_eq!(position, ends.young, "entries end where the queue does");
-            assert_eq!((live, values), (ends.live_bytes, ends.value_bytes), "bytes of entries");
-            let shift = shared.segments.words_shift();
-            let last = ends.young + u64::from(offset_of(&shared.segments, ends.young) > 0) * ((1 << shift) - 1);
-            spanned += ((last >> shift) - (ends.old >> shift)) as usize;
-        }
-        assert_eq!((queued, queued as u64), (meant, self.counters.entries), "entries in queues and in the index");
-        assert_eq!(spanned, self.owner.used(), "segments of the queues, the index, and aside");
-        assert!(self.owner.used() <= self.owner.limit(), "segments in use and the limit");
-        self.owner.check(&shared.segments);
     }
 }

@@ -5,8 +5,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::entry::{Header, Placed};
+use super::entry::{Arrival, Header, Placed};
 use super::policy::Queue;
+use super::readers::Emptied;
 use super::segments::{Owner, Segments};
 use super::slot::PLACE_MASK;
 
@@ -16,8 +17,14 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    pub(super) fn new(max_segments: usize) -> Self {
-        Self { segments: (0..max_segments.next_power_of_two()).map(|_| AtomicU32::new(0)).collect() }
+    /// For a queue that has no more than so many segments at once; it may have [`Ring::len`].
+    pub(super) fn new(segments: usize) -> Self {
+        Self { segments: (0..segments.next_power_of_two()).map(|_| AtomicU32::new(0)).collect() }
+    }
+
+    /// Segments that a queue can have.
+    pub(super) fn len(&self) -> usize {
+        self.segments.len()
     }
 
     pub(super) fn heap_bytes(&self) -> u64 {
@@ -48,9 +55,10 @@ pub(super) struct Ends {
     pub(super) value_bytes: u64,
 }
 
-/// How many segments' numbers there are before they begin again.
-pub(super) fn sequence_modulus(segments: &Segments) -> u64 {
-    (PLACE_MASK + 1) >> segments.words_shift()
+/// The segment at a position of a queue, as who gives it up says it.
+pub(super) fn emptied(segments: &Segments, queue: Queue, position: u64) -> Emptied {
+    let modulus = (PLACE_MASK + 1) >> segments.words_shift();
+    Emptied { queue, sequence: sequence_of(segments, position), modulus }
 }
 
 /// The number of the segment at a position or place.
@@ -72,6 +80,11 @@ impl Ends {
 
     pub(super) fn is_empty(&self) -> bool {
         self.old == self.young
+    }
+
+    /// The position between the ends of which a slot says the last bits.
+    pub(super) fn position_of(&self, place: u64) -> u64 {
+        self.old + (place.wrapping_sub(self.old) & PLACE_MASK)
     }
 
     /// Bytes between the ends that no entry needs.
@@ -105,28 +118,54 @@ impl Ends {
         (header.bytes() as usize).saturating_sub(room).div_ceil(segments.bytes())
     }
 
-    /// Writes an entry that does not expire into what is left of the segment at the young end; its position, or `None` if that is not enough.
-    #[allow(unsafe_code, reason = "writes at the young end")]
-    pub(super) fn write_within(
+    /// Writes an entry into what is left of the segment at the young end; its position, or `None` if that is not enough.
+    pub(super) fn write_within(&mut self, segments: &Segments, ring: &Ring, arrival: &Arrival<'_>) -> Option<u64> {
+        let header = arrival.header();
+        if header.bytes() as usize > self.room(segments) {
+            return None;
+        }
+        let position = self.young;
+        self.lay(segments, ring, position, arrival);
+        self.young += header.words();
+        Some(position)
+    }
+
+    /// Writes an entry over one that stands in one segment and has `room` words, and that the index means no more, and nobody reads. What is left of
+    /// them is a filler.
+    #[allow(unsafe_code, reason = "writes where nobody reads")]
+    pub(super) fn write_over(
         &mut self,
         segments: &Segments,
         ring: &Ring,
-        header: Header,
-        key: &[u8],
-        value: &[&[u8]],
-    ) -> Option<u64> {
-        if header.expires || header.bytes() as usize > self.room(segments) {
-            return None;
+        (position, room): (u64, u64),
+        arrival: &Arrival<'_>,
+    ) {
+        self.lay(segments, ring, position, arrival);
+        let words = arrival.header().words();
+        if words < room {
+            let (end, filler) = (position + words, Header::filler((room - words) as usize * 8).encode());
+            // SAFETY: as in `lay`.
+            unsafe { segments.write(ring.get(sequence_of(segments, end)), offset_of(segments, end), &filler) }
         }
-        let (position, segment) = (self.young, ring.get(sequence_of(segments, self.young)));
+    }
+
+    /// Lays the parts of an entry one behind the other, in one segment.
+    #[allow(unsafe_code, reason = "writes where nobody reads")]
+    fn lay(&self, segments: &Segments, ring: &Ring, position: u64, arrival: &Arrival<'_>) {
+        let segment = ring.get(sequence_of(segments, position));
         let mut at = offset_of(segments, position);
-        for bytes in [&header.encode()[..], key].iter().chain(value) {
-            // SAFETY: as in `put`.
+        let mut write = |bytes: &[u8]| {
+            // SAFETY: behind the young end stands no published entry, or the caller has taken out the one that stood here, and nobody reads it. Whoever
+            // has `&self` here has the lock.
             unsafe { segments.write(segment, at, bytes) }
             at += bytes.len();
+        };
+        write(&arrival.header().encode());
+        if let Some(expires_at) = arrival.expires_at {
+            write(&expires_at.to_le_bytes());
         }
-        self.young += header.words();
-        Some(position)
+        write(arrival.key);
+        arrival.value.iter().for_each(|part| write(part));
     }
 
     /// Copies an entry, as it stands in a segment, into what is left of the one at the young end; its position, or `None` if that is not enough.
@@ -238,18 +277,18 @@ impl Ends {
         }
     }
 
-    /// Moves the old end to `to`; calls `emptied` with the number and the segment of each that it leaves.
-    pub(super) fn pass(&mut self, segments: &Segments, ring: &Ring, to: u64, mut emptied: impl FnMut(u64, u32)) {
+    /// Moves the old end to `to`; calls `leave` with each segment that it leaves.
+    pub(super) fn pass(&mut self, segments: &Segments, ring: &Ring, to: u64, mut leave: impl FnMut(Emptied, u32)) {
         let shift = segments.words_shift();
         for number in self.old >> shift..to >> shift {
-            let sequence = sequence_of(segments, number << shift);
-            emptied(sequence, ring.get(sequence));
+            let left = emptied(segments, self.queue, number << shift);
+            leave(left, ring.get(left.sequence));
         }
         self.old = to;
         if self.is_empty() && offset_of(segments, to) > 0 {
             // Nothing is left in the segment of both ends: the next entry begins in a new one.
-            let sequence = sequence_of(segments, to);
-            emptied(sequence, ring.get(sequence));
+            let left = emptied(segments, self.queue, to);
+            leave(left, ring.get(left.sequence));
             self.old = ((to >> shift) + 1) << shift;
             self.young = self.old;
         }

@@ -11,8 +11,8 @@
 //! bits  0..7   the tick of its death, modulo 128
 //! ```
 //!
-//! A position is never used twice (2^36 words are 512 GiB that pass through a queue, and a reader would have to sleep for exactly
-//! that long), so a word that reads the same twice meant the same entry all the while.
+//! A position is never used for two keys (2^36 words are 512 GiB that pass through a queue, and a reader would have to sleep for exactly
+//! that long), so a word that reads the same twice meant an entry of the same key all the while.
 
 use super::policy::Queue;
 

@@ -7,10 +7,10 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use super::super::entry::Placed;
+use super::super::entry::{Arrival, Placed};
 use super::super::slot::{MAX_TOUCHES, Slot};
 use super::super::{Cache, Queue, Shared};
-use super::{Arrival, Keeper};
+use super::Keeper;
 
 /// Entries that are looked at under one turn of the lock.
 const LOOKS_AT_ONCE: usize = 256;
@@ -124,8 +124,8 @@ impl Copies {
 }
 
 impl Cache {
-    /// The places between which the entries of a standing lie, the oldest first. A place is never used again; entries keep theirs until
-    /// they move to the young end of a queue.
+    /// The places between which the entries of a standing lie, the oldest first. A place is never used for another key; entries keep
+    /// theirs until they move to the young end of a queue. [`Cache::insert`] may write another value of the key there, [`Cache::replace`] does not.
     pub fn places(&self, standing: Standing) -> Range<u64> {
         let keeper = self.inner.lock();
         let ends = &keeper.ends[standing.queue() as usize];

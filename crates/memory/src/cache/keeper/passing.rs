@@ -1,0 +1,86 @@
+//! The old end of a queue passes what stands there, and the segments that it leaves become free: at once, or when nobody reads them any more.
+//!
+//! Law: whatever is passed has left the index before; a segment that somebody still reads waits aside and counts as used.
+
+use super::super::Shared;
+use super::super::policy::Queue;
+use super::super::readers::Emptied;
+use super::super::slot::tag;
+use super::Keeper;
+
+/// A segment that was given up while somebody read it.
+pub(super) struct Aside {
+    pub(super) segment: u32,
+    pub(super) readers: AsideFor,
+}
+
+/// Who may read it.
+pub(super) enum AsideFor {
+    /// Those who looked for its entries, or at them, through these lines when it was given up.
+    Queue { lines: u64, emptied: Emptied },
+    /// Those who use the index through these lines since it was given up.
+    Index { lines: u64 },
+}
+
+impl Keeper {
+    /// Moves a queue's old end over what stands there: an entry with this tag, or none; the segments it leaves are free, or wait aside for who reads
+    /// them.
+    pub(super) fn pass(&mut self, shared: &Shared, queue: Queue, tag: Option<u64>, to: u64) {
+        let (owner, aside, passed) = (&mut self.owner, &mut self.aside, &mut self.passed[queue as usize]);
+        tag.into_iter().for_each(|tag| passed.add(tag));
+        let mut leaves = false;
+        self.ends[queue as usize].pass(&shared.segments, shared.ring(queue), to, |emptied, segment| {
+            leaves = true;
+            match shared.readers.reading(emptied, |tag| passed.may_have(tag)) {
+                0 => owner.give_back(&shared.segments, segment),
+                lines => aside.push(Aside { segment, readers: AsideFor::Queue { lines, emptied } }),
+            }
+        });
+        if leaves {
+            passed.clear();
+            // It may reach into the segment that comes next.
+            tag.into_iter().for_each(|tag| passed.add(tag));
+        }
+    }
+
+    /// Moves a queue's old end over entry after entry, of which none is in the index, so that a reader who still looks for one of them holds back
+    /// no more than that one.
+    pub(super) fn pass_each(&mut self, shared: &Shared, queue: Queue) {
+        while !self.ends[queue as usize].is_empty() {
+            let position = self.ends[queue as usize].old;
+            let placed = self.ends[queue as usize].entry_at(&shared.segments, shared.ring(queue), position);
+            let tag = (!placed.header.is_filler()).then(|| tag(shared.hash(placed.key())));
+            self.pass(shared, queue, tag, position + placed.header.words());
+        }
+    }
+
+    /// As [`Keeper::pass`], where nobody reads what is left.
+    pub(super) fn pass_unread(&mut self, shared: &Shared, queue: Queue, to: u64) {
+        let owner = &mut self.owner;
+        let give_back = |_, segment| owner.give_back(&shared.segments, segment);
+        self.ends[queue as usize].pass(&shared.segments, shared.ring(queue), to, give_back);
+    }
+
+    pub(super) fn take_back_what_is_read_no_more(&mut self, shared: &Shared) {
+        if self.aside.is_empty() {
+            return;
+        }
+        let owner = &mut self.owner;
+        self.aside.retain_mut(|aside| {
+            let is_read = match &mut aside.readers {
+                AsideFor::Queue { lines, emptied } => {
+                    *lines = shared.readers.still_reading(*lines, *emptied);
+                    *lines > 0
+                }
+                AsideFor::Index { lines } => {
+                    *lines = shared.readers.still_in_index(*lines);
+                    *lines > 0
+                }
+            };
+            if !is_read {
+                owner.give_back(&shared.segments, aside.segment);
+            }
+            is_read
+        });
+    }
+}

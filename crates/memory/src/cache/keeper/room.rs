@@ -1,0 +1,228 @@
+//! How room is made: the oldest entry of a queue leaves, or goes round, and so on until there is enough.
+//!
+//! The policy says which queue is looked at and who stays; what is asked of the policy, and what a large entry must be worth, is decided here.
+
+use std::sync::atomic::Ordering;
+
+use super::super::Shared;
+use super::super::entry::{Header, Placed};
+use super::super::index::GHOST_TICKS;
+use super::super::policy::{Queue, Verdict};
+use super::super::queue::Ends;
+use super::super::slot::{Slot, tag};
+use super::{Keeper, Meant, Measure, RESERVE};
+
+/// Dead bytes are cleaned away once they are more than this part of the cache.
+const DEAD_PART: u64 = 32;
+
+/// An entry larger than this part of the cache must be worth what it displaces before it enters the main queue.
+const LARGE_PART: u64 = 64;
+
+/// A touch of a large entry weighs as much as so many of those it displaces. One would serve hits best and bytes worst.
+const WEIGHT_OF_LARGE: u64 = 4;
+
+/// While no segment is to spare, an entry that enters has others leave for so many parts in four of its bytes: the segment after the one that is
+/// written is free a little before it is needed, and nobody evicts a whole one at once.
+const LEAVE_FOR_FOUR: u64 = 5;
+
+/// So many entries are looked at for one that enters, at most, unless it has no room without them.
+const TURNS_AHEAD: u32 = 16;
+
+/// So many victims are looked at, to say what all are worth.
+const VICTIMS_LOOKED_AT: u64 = 1024;
+
+impl Keeper {
+    /// An entry is going to be written, and does its part of the work for the segment that is written next, unless there is one to spare.
+    pub(super) fn evict_ahead(&mut self, shared: &Shared, header: Header) {
+        if !self.evicts_ahead {
+            return;
+        }
+        let leave = (header.words() * LEAVE_FOR_FOUR / 4).min(1 << shared.segments.words_shift());
+        let wanted = self.words_in_queues().saturating_sub(leave);
+        for _ in 0..TURNS_AHEAD {
+            if self.owner.used() + RESERVE < self.owner.limit()
+                || self.words_in_queues() <= wanted
+                || !self.turn(shared)
+            {
+                return;
+            }
+        }
+    }
+
+    /// Words between the ends of the queues.
+    fn words_in_queues(&self) -> u64 {
+        self.ends.iter().map(|ends| ends.young - ends.old).sum()
+    }
+
+    /// Evicts until the entry can be written; whether it can.
+    pub(super) fn make_room(&mut self, shared: &Shared, queue: Queue, header: Header) -> bool {
+        loop {
+            let wanted = self.ends[queue as usize].segments_for(&shared.segments, header);
+            if self.has_room(shared, wanted, self.weight(header)) {
+                return true;
+            }
+            if !self.shrink_index(shared) && !self.turn(shared) {
+                return false;
+            }
+        }
+    }
+
+    /// Whether so many segments can be taken, and so much weight added.
+    pub(super) fn has_room(&mut self, shared: &Shared, segments: usize, weight: u64) -> bool {
+        if let Measure::Values { limit } = self.measure {
+            let values: u64 = self.ends.iter().map(|ends| ends.value_bytes).sum();
+            if values + weight > limit {
+                return false;
+            }
+        }
+        if self.owner.provide(&shared.segments, segments + RESERVE) {
+            return true;
+        }
+        self.take_back_what_is_read_no_more(shared);
+        self.owner.provide(&shared.segments, segments + RESERVE)
+    }
+
+    /// Looks at the oldest entry of a queue, which stays or leaves; `false` if there is none.
+    pub(in super::super) fn turn(&mut self, shared: &Shared) -> bool {
+        let limit = self.limit(shared);
+        let dead = self.ends.each_ref().map(Ends::dead_bytes);
+        let cleans = self.measure == Measure::Everything && dead[0] + dead[1] > limit / DEAD_PART;
+        let chosen = match cleans {
+            true if dead[0] > dead[1] => Queue::Small,
+            true => Queue::Main,
+            false => self.policy.turn(&self.occupancy(shared)),
+        };
+        let queue = match (self.ends[0].is_empty(), self.ends[1].is_empty()) {
+            (true, true) => return false,
+            (true, false) => Queue::Main,
+            (false, true) => Queue::Small,
+            (false, false) => chosen,
+        };
+        self.was_full |= !cleans;
+        self.turn_oldest(shared, queue, cleans);
+        self.look_ahead(shared, queue);
+        true
+    }
+
+    /// Begins to bring near what a look at the next entry of a queue needs.
+    fn look_ahead(&mut self, shared: &Shared, queue: Queue) {
+        let ends = &self.ends[queue as usize];
+        if !ends.is_empty() {
+            let next = ends.entry_at(&shared.segments, shared.ring(queue), ends.old);
+            if !next.header.is_filler() {
+                let hash = shared.hash(next.key());
+                shared.index.prefetch(&shared.segments, hash);
+                self.ahead[queue as usize] = (ends.old, hash);
+                ends.prefetch(&shared.segments, shared.ring(queue), ends.old + next.header.words());
+            }
+        }
+    }
+
+    fn turn_oldest(&mut self, shared: &Shared, queue: Queue, cleans: bool) {
+        let position = self.ends[queue as usize].old;
+        let placed = self.ends[queue as usize].entry_at(&shared.segments, shared.ring(queue), position);
+        let end = position + placed.header.words();
+        if placed.header.is_filler() {
+            self.pass(shared, queue, None, end);
+            return;
+        }
+        let hash = match self.ahead[queue as usize] {
+            (at, hash) if at == position => hash,
+            _ => shared.hash(placed.key()),
+        };
+        if let Some(slot) = Self::slot_of(shared, hash, queue, position) {
+            self.turn_entry(shared, &Meant { slot, hash, position, placed }, cleans);
+        }
+        self.pass(shared, queue, Some(tag(hash)), end);
+    }
+
+    /// The oldest entry of a queue goes where it belongs, or leaves, also where there is no room for it.
+    fn turn_entry(&mut self, shared: &Shared, entry: &Meant<'_>, cleans: bool) {
+        let touches = Slot(entry.slot.load(Ordering::Relaxed)).touches();
+        if entry.placed.queue == Queue::Main && touches == 1 && !cleans {
+            let (of_entry, main) = self.parts(shared);
+            self.small_part.found_once(main, of_entry);
+        }
+        let kept = self.verdict(shared, entry, touches, cleans);
+        if kept.is_some_and(|(target, touches)| self.move_entry(shared, entry, target, touches)) {
+            self.counters.moved_bytes += entry.placed.header.bytes();
+        } else {
+            self.evict(shared, entry);
+        }
+    }
+
+    /// Where the entry goes and with how many touches, or `None` if it leaves.
+    fn verdict(&self, shared: &Shared, entry: &Meant<'_>, touches: u8, cleans: bool) -> Option<(Queue, u8)> {
+        let placed = &entry.placed;
+        if self.has_expired(entry) {
+            return None;
+        }
+        if cleans {
+            return Some((placed.queue, touches));
+        }
+        match self.policy.judge(placed.queue, touches) {
+            Verdict::Evict => None,
+            Verdict::Keep { touches: kept } => {
+                let worth = placed.queue == Queue::Main || self.is_worth_its_place(shared, placed.header, touches);
+                worth.then_some((Queue::Main, kept))
+            }
+        }
+    }
+
+    /// Whether an entry that would enter the main queue is worth the oldest there, which leave for it: small ones always are, large ones
+    /// if they were touched as often as all of those together, a large one's touch counting for several.
+    pub(super) fn is_worth_its_place(&self, shared: &Shared, header: Header, touches: u8) -> bool {
+        let weight = self.weight(header);
+        if weight <= self.limit(shared) / LARGE_PART {
+            return true;
+        }
+        let worth = u64::from(touches) * WEIGHT_OF_LARGE;
+        let ends = &self.ends[Queue::Main as usize];
+        let (mut position, mut displaced, mut touched) = (ends.old, 0, 0);
+        for _ in 0..VICTIMS_LOOKED_AT {
+            if position == ends.young || displaced >= weight {
+                break;
+            }
+            let victim = ends.entry_at(&shared.segments, shared.ring(Queue::Main), position);
+            if !victim.header.is_filler() {
+                let hash = shared.hash(victim.key());
+                if let Some(slot) = Self::slot_of(shared, hash, Queue::Main, position) {
+                    touched += u64::from(Slot(slot.load(Ordering::Relaxed)).touches());
+                    displaced += self.weight(victim.header);
+                }
+            }
+            if touched > worth {
+                return false;
+            }
+            position += victim.header.words();
+        }
+        // Where not all were looked at, the others are taken to be like those.
+        let all_seen = position == ends.young || displaced >= weight;
+        all_seen || touched * weight <= worth * displaced
+    }
+
+    fn evict(&mut self, shared: &Shared, entry: &Meant<'_>) {
+        let Placed { queue, header, .. } = entry.placed;
+        match queue {
+            Queue::Small => self.pages.bury(&shared.index, &shared.segments, entry.hash, entry.slot, self.tick),
+            Queue::Main => self.empty_slot(shared, entry.slot, entry.hash),
+        }
+        self.uncount(queue, header);
+        self.counters.evictions += 1;
+        if queue == Queue::Small {
+            self.count_evicted(shared, self.weight(header));
+        }
+    }
+
+    /// Bytes leave the small queue for good.
+    fn count_evicted(&mut self, shared: &Shared, bytes: u64) {
+        let of_tick = (self.window_bytes(shared) / GHOST_TICKS).max(1);
+        self.bytes_since_tick += bytes;
+        // One entry may be many ticks' worth.
+        while self.bytes_since_tick >= of_tick {
+            self.bytes_since_tick -= of_tick;
+            self.tick += 1;
+            self.pages.forget_ghosts(&shared.segments, self.tick);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The number that a cache is told: what it comes to in segments, and how the cache grows, shrinks and gives memory back.
+
+use super::super::Shared;
+use super::{Keeper, RESERVE};
+use crate::chunk::CHUNK_BYTES;
+
+/// The limit becomes smaller by so much at once, or by a segment.
+const BITE_BYTES: usize = 256 << 10;
+
+/// Segments beside the index, at least: of the smallest cache.
+const LEAST_SEGMENTS: usize = 12;
+
+/// Below so many chunks a limit is not a number of whole ones.
+const LEAST_WHOLE_CHUNKS: usize = 8;
+
+impl Keeper {
+    /// The segments of a limit of so many bytes: whole chunks, so that what is held is no more than that either, unless that would take much of a
+    /// very small cache; at least as many that entries of some size can still be kept beside the index.
+    pub(in super::super) fn limit_for(&self, shared: &Shared, bytes: u64) -> usize {
+        let of_chunk = CHUNK_BYTES / shared.segments.bytes();
+        let segments = (bytes / shared.segments.bytes() as u64) as usize;
+        let whole = if segments < LEAST_WHOLE_CHUNKS * of_chunk { segments } else { segments / of_chunk * of_chunk };
+        whole.max(self.pages.len() + LEAST_SEGMENTS).min(shared.small.len())
+    }
+
+    /// Brings the limit nearer to `wanted_bytes`, or there at once where it becomes larger: smaller by no more than [`BITE_BYTES`] each time, so
+    /// that nobody waits long for the lock. Whether it is where it should be, or readers hold more than that.
+    pub(in super::super) fn approach(&mut self, shared: &Shared, wanted_bytes: u64) -> bool {
+        let wanted = self.limit_for(shared, wanted_bytes);
+        let bite = (BITE_BYTES / shared.segments.bytes()).max(1);
+        // What nobody uses needs no eviction.
+        let limit = wanted.max(self.owner.limit().min(self.owner.used() + RESERVE).saturating_sub(bite));
+        self.owner.set_limit(limit);
+        let is_within = self.shrink(shared);
+        self.owner.end_shrinking();
+        // With fewer entries the index can do with fewer pages; what they free is part of the next step.
+        let pages = self.pages.len();
+        (0..pages).any(|_| self.shrink_index(shared));
+        self.owner.release_chunks(&shared.segments, usize::MAX, RESERVE);
+        (limit == wanted && self.pages.len() == pages) || !is_within
+    }
+
+    /// Evicts until no more than the limit is in use; `false` if readers hold more than that.
+    fn shrink(&mut self, shared: &Shared) -> bool {
+        while self.owner.used() > self.owner.limit() {
+            self.take_back_what_is_read_no_more(shared);
+            if self.owner.used() > self.owner.limit() && !self.turn(shared) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Gives up to `chunks` chunks back to the budget, evicting for them; how many. As long as there are entries, the room to move them stays.
+    pub(in super::super) fn give_back(&mut self, shared: &Shared, chunks: usize) -> usize {
+        let mut given = self.owner.release_chunks(&shared.segments, chunks, RESERVE);
+        while given < chunks {
+            self.take_back_what_is_read_no_more(shared);
+            let goes_on = self.turn(shared);
+            let kept = if goes_on { RESERVE } else { 0 };
+            given += self.owner.release_chunks(&shared.segments, chunks - given, kept);
+            if !goes_on {
+                break;
+            }
+        }
+        given
+    }
+}
