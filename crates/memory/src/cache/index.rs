@@ -396,7 +396,8 @@ impl Pages {
             let others = index.place_in(place.buckets, number, load(from).hash_top()).bucket(1);
             Some((from, others.iter().find(|slot| !is_entry(load(slot)))?))
         })?;
-        to.store(from.swap(0, Ordering::Relaxed), Ordering::Release);
+        // Release: who finds nothing here any more sees that slots move.
+        to.store(from.swap(0, Ordering::Release), Ordering::Release);
         Some(from)
     }
 
