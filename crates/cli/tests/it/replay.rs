@@ -197,8 +197,11 @@ fn a_replay_that_is_stopped_says_what_it_did_and_draws_nothing() {
     command.args(["replay", &path, "--memory", "1MiB", "--policy", "s3-fifo,lru", "--curve", &svg, "--json"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = child.id().to_string();
-    // It listens before it reads; who comes earlier ends it without a word.
-    let listens = |status: &str| status.lines().any(|line| line.starts_with("SigCgt:") && !line.ends_with("440"));
+    // It listens before it reads, to SIGHUP last of all; who comes earlier ends it without a word.
+    let listens = |status: &str| {
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("Linux says what is caught");
+        u64::from_str_radix(caught.trim(), 16).unwrap() & 1 > 0
+    };
     while !listens(&std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap()) {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
