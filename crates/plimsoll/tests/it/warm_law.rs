@@ -63,6 +63,7 @@ struct Life {
     images: Vec<Image>,
     /// Backups with what was in them.
     backups: Vec<(PathBuf, Model)>,
+    backups_made: u32,
     seen: Seen,
 }
 
@@ -138,6 +139,7 @@ impl Life {
             commits: 0,
             images: Vec::new(),
             backups: Vec::new(),
+            backups_made: 0,
             seen: Seen::default(),
         }
     }
@@ -238,7 +240,8 @@ impl Life {
             }
         }
         if self.one_in(6) {
-            let path = PathBuf::from(format!("/backup-{}", self.commits + 1000 * self.backups.len() as u64));
+            self.backups_made += 1;
+            let path = PathBuf::from(format!("/backup-{}", self.backups_made));
             db.backup(&path).unwrap();
             self.disk.sync_dir(Path::new("/")).unwrap();
             self.backups.push((path, self.model.clone()));
