@@ -27,9 +27,11 @@ use plimsoll_log::log::Log;
 use crate::error::Result;
 use crate::index::{Index, Progress, Unflushed};
 
-/// A memtable that holds less, or less than this part of its limit (one in so many), is not worth a run.
+/// A memtable that holds less, or less than this part of its limit (one in so many), is not worth a run,
 const LEAST_BYTES: u64 = 1 << 20;
 const LEAST_PART: u64 = 4;
+/// unless its commits take more of the log: large values are in the log only, and replay reads them all.
+const LEAST_LOG_BYTES: u64 = LONG_SEGMENT_BYTES;
 
 /// Nothing came in for so long: writers rest.
 const IDLE: Duration = Duration::from_secs(2);
@@ -154,9 +156,9 @@ impl Core {
     fn step(&self) -> Progress {
         let ground = &self.ground;
         let mut watch = lock(&self.watch);
-        let least = LEAST_BYTES.min(ground.index.memtable_limit_bytes() / LEAST_PART);
         let now = ground.clock.monotonic_nanos();
-        match watch.look(now, ground.log.bounds().next, ground.index.unflushed(), least) {
+        let worth_a_run = ground.index.unflushed().filter(|active| is_worth_a_run(active, &ground.index));
+        match watch.look(now, ground.log.bounds().next, worth_a_run.map(|active| active.oldest)) {
             Due::Nothing => Progress::Idle,
             Due::Flush => self.close_memtable(),
             Due::Seal { from_bytes } => {
@@ -178,6 +180,16 @@ impl Core {
         ground.index.close_up_to(Glsn(ground.applied.load(Ordering::Acquire)));
         Progress::Worked
     }
+}
+
+fn is_worth_a_run(active: &Unflushed, index: &Index) -> bool {
+    let least = LEAST_BYTES.min(index.memtable_limit_bytes() / LEAST_PART);
+    active.bytes >= least || active.log_bytes >= LEAST_LOG_BYTES
+}
+
+/// Whether a store that is closed now leaves something to the next process to replay, and so little that no run is worth it.
+pub(crate) fn leaves_little(index: &Index) -> bool {
+    index.unflushed().is_some_and(|active| active.bytes > 0 && !is_worth_a_run(&active, index))
 }
 
 /// What is due.
@@ -206,13 +218,12 @@ struct Watch {
 }
 
 impl Watch {
-    /// What is due at `now`, when the log ends before `next` and the active memtable holds `active`; less than `least` bytes of that are nothing.
-    fn look(&mut self, now: u64, next: Glsn, active: Option<Unflushed>, least: u64) -> Due {
+    /// What is due at `now`, when the log ends before `next`, and `oldest` is the oldest commit in the active memtable if that is worth a run.
+    fn look(&mut self, now: u64, next: Glsn, oldest: Option<Glsn>) -> Due {
         if next != self.next {
             (self.next, self.since, self.sealed) = (next, now, false);
         }
         let is_idle = now.saturating_sub(self.since) >= nanos(IDLE);
-        let oldest = active.filter(|active| active.bytes >= least).map(|active| active.oldest);
         let is_gone = self.held.is_some_and(|(known, _)| oldest != Some(known));
         self.held = oldest.map(|oldest| match self.held {
             Some((known, since)) if known == oldest => (oldest, since),
@@ -251,44 +262,41 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    const LEAST: u64 = 100;
     const SECOND: u64 = 1_000_000_000;
 
-    fn holding(bytes: u64, oldest: u64) -> Option<Unflushed> {
-        Some(Unflushed { bytes, oldest: Glsn(oldest) })
+    fn holding(oldest: u64) -> Option<Glsn> {
+        Some(Glsn(oldest))
     }
 
     #[test]
     fn what_was_written_is_flushed_when_writers_rest_and_then_the_segment_is_sealed_once() {
         let mut watch = Watch::default();
-        assert_eq!(watch.look(SECOND, Glsn(9), holding(500, 1), LEAST), Due::Nothing);
-        assert_eq!(watch.look(2 * SECOND, Glsn(12), holding(600, 1), LEAST), Due::Nothing);
-        assert_eq!(watch.look(3 * SECOND, Glsn(12), holding(600, 1), LEAST), Due::Nothing);
-        assert_eq!(watch.look(4 * SECOND, Glsn(12), holding(600, 1), LEAST), Due::Flush);
-        assert_eq!(watch.look(5 * SECOND, Glsn(12), None, LEAST), Due::Seal { from_bytes: LONG_SEGMENT_BYTES });
+        assert_eq!(watch.look(SECOND, Glsn(9), holding(1)), Due::Nothing);
+        assert_eq!(watch.look(2 * SECOND, Glsn(12), holding(1)), Due::Nothing);
+        assert_eq!(watch.look(3 * SECOND, Glsn(12), holding(1)), Due::Nothing);
+        assert_eq!(watch.look(4 * SECOND, Glsn(12), holding(1)), Due::Flush);
+        assert_eq!(watch.look(5 * SECOND, Glsn(12), None), Due::Seal { from_bytes: LONG_SEGMENT_BYTES });
         assert!(!watch.is_watching());
-        assert_eq!(watch.look(6 * SECOND, Glsn(12), holding(0, u64::MAX), LEAST), Due::Nothing);
+        assert_eq!(watch.look(6 * SECOND, Glsn(12), None), Due::Nothing);
     }
 
     #[test]
     fn what_is_not_worth_a_run_stays() {
         let mut watch = Watch::default();
         for second in 1..100 {
-            assert_ne!(watch.look(second * SECOND, Glsn(9), holding(LEAST - 1, 1), LEAST), Due::Flush);
+            assert_ne!(watch.look(second * SECOND, Glsn(9), None), Due::Flush);
         }
     }
 
     #[test]
     fn writers_who_never_rest_leave_a_memtable_no_longer_than_its_age_and_then_a_segment() {
         let mut watch = Watch::default();
-        let mut look =
-            |second: u64, oldest| watch.look(second * SECOND, Glsn(10 + second), holding(LEAST, oldest), LEAST);
+        let mut look = |second: u64, oldest| watch.look(second * SECOND, Glsn(10 + second), holding(oldest));
         // The first 30 seconds go into one memtable, the next into another that is there as soon as the first is closed; then each is full after 20.
         assert!((0..30).all(|second| look(second, 1) == Due::Nothing));
         assert_eq!((look(30, 1), look(31, 1)), (Due::Flush, Due::Flush), "until it is closed");
-        assert_eq!(watch.look(32 * SECOND, Glsn(42), None, LEAST), Due::Seal { from_bytes: LONG_SEGMENT_BUSY_BYTES });
-        let mut look =
-            |second: u64, oldest| watch.look(second * SECOND, Glsn(10 + second), holding(LEAST, oldest), LEAST);
+        assert_eq!(watch.look(32 * SECOND, Glsn(42), None), Due::Seal { from_bytes: LONG_SEGMENT_BUSY_BYTES });
+        let mut look = |second: u64, oldest| watch.look(second * SECOND, Glsn(10 + second), holding(oldest));
         assert!((33..200).all(|second| look(second, second / 20) == Due::Nothing));
     }
 }

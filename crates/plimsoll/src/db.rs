@@ -63,7 +63,8 @@ impl Db {
         Ok(Self { store: open::open(path.as_ref(), options)? })
     }
 
-    /// Closes the store for all clones: what is in memory is written into runs, and the folder is let go. Not needed for safety.
+    /// Closes the store for all clones and lets the folder go. What is in memory is written into runs, unless it is so little that the next
+    /// opening replays it from the log within milliseconds. Not needed for safety.
     ///
     /// # Errors
     /// The disk; what was acknowledged is safe in the log all the same.

@@ -123,6 +123,8 @@ pub(crate) enum Progress {
 pub(crate) struct Unflushed {
     /// Bytes of its entries.
     pub(crate) bytes: u64,
+    /// Bytes of the log that have to be read to fill it again.
+    pub(crate) log_bytes: u64,
     /// Its oldest commit.
     pub(crate) oldest: Glsn,
 }
@@ -256,6 +258,17 @@ impl Index {
         self.core.flush_up_to(boundary)
     }
 
+    /// Counts bytes of log entries whose versions were just put in, or are about to be: what a replay of the active memtable has to read.
+    pub(crate) fn note_log_bytes(&self, bytes: u64) {
+        self.core.note_log_bytes(bytes);
+    }
+
+    /// Writes the manifest anew, with the runs that there are, where the log is durable beyond what the last manifest says: with it the
+    /// next process recognises a log that was cut back or exchanged.
+    pub(crate) fn note_durable(&self) -> Result<()> {
+        self.core.note_durable()
+    }
+
     /// Closes the active memtable at `boundary`, the last GLSN applied, as if it were full: it is flushed by whoever does that.
     pub(crate) fn close_up_to(&self, boundary: Glsn) {
         self.core.close_up_to(boundary);
@@ -264,7 +277,11 @@ impl Index {
     /// What the active memtable holds; `None` while another waits to be flushed.
     pub(crate) fn unflushed(&self) -> Option<Unflushed> {
         let view = self.view();
-        let of = |table: &Memtable| Unflushed { bytes: table.map().used_bytes(), oldest: table.min_glsn() };
+        let of = |table: &Memtable| Unflushed {
+            bytes: table.map().used_bytes(),
+            log_bytes: table.log_bytes(),
+            oldest: table.min_glsn(),
+        };
         view.closed.is_empty().then(|| of(&view.active))
     }
 

@@ -82,6 +82,7 @@ impl Replay<'_> {
         match Payload::decode(entry.payload)?.writes {
             Writes::Operations(operations) => {
                 self.make_room(room_bytes(operations.clone())?)?;
+                self.index.note_log_bytes(entry.payload.len() as u64);
                 self.put(operations, glsn)?;
             }
             Writes::Runs(runs) => {

@@ -15,7 +15,7 @@ use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Pool;
 
-use crate::checkpoints::Checkpoints;
+use crate::checkpoints::{self, Checkpoints};
 use crate::error::{Error, Result};
 use crate::index::Index;
 use crate::index::view::View;
@@ -179,7 +179,7 @@ impl Store {
         if applied > Glsn::NONE {
             self.log.wait_durable(applied)?;
         }
-        self.index.flush(applied)
+        if checkpoints::leaves_little(&self.index) { self.index.note_durable() } else { self.index.flush(applied) }
     }
 }
 

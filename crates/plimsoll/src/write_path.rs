@@ -154,6 +154,7 @@ impl Store {
         if !writes.spilled().is_empty() {
             return self.index.adopt(writes.spilled().infos(glsn), glsn);
         }
+        self.index.note_log_bytes(body.bytes());
         let mut places = body.places.iter();
         let mut at = writes.map().first();
         for number in 0.. {

@@ -234,6 +234,23 @@ impl Core {
         Ok(())
     }
 
+    /// Writes the manifest anew, with the runs that there are, where the log is durable beyond what the last manifest says.
+    pub(crate) fn note_durable(&self) -> Result<()> {
+        if self.ground.read_only || self.head().durable == self.ground.log.position() {
+            return Ok(());
+        }
+        self.install(|view| Change {
+            removed: Vec::new(),
+            added: Vec::new(),
+            runs: view.runs.clone(),
+            history: view.history.clone(),
+            limits: Limits::default(),
+            checkpoint: None,
+            takes_closed: None,
+        })
+        .map_err(|(_, error)| error)
+    }
+
     /// Tells the objects which keys have younger versions in the runs that come next. Under the record's lock, before these runs can be seen.
     /// Returns the number of the new set of runs.
     fn tell_objects(&self, content: &Content) -> u64 {

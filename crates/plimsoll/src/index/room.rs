@@ -193,6 +193,10 @@ impl Core {
         Counters::add(&self.counters.bytes_in, (version.key.len() + writer.encoded.len()) as u64);
     }
 
+    pub(crate) fn note_log_bytes(&self, bytes: u64) {
+        lock(&self.writer).active.add_log_bytes(bytes);
+    }
+
     pub(crate) fn fetch(&self, keys: &[&[u8]]) {
         lock(&self.writer).active.map().fetch(keys);
     }

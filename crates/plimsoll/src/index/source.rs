@@ -20,6 +20,8 @@ pub(crate) struct Memtable {
     map: SortedMap,
     min_glsn: AtomicU64,
     max_glsn: AtomicU64,
+    /// Bytes of the log's entries that have to be read to fill it again.
+    log_bytes: AtomicU64,
     /// Of the versions that readers found here, those that count.
     reads_counted: AtomicU64,
 }
@@ -37,6 +39,7 @@ impl Memtable {
             map: SortedMap::new(budget, Kind::Memtable),
             min_glsn: AtomicU64::new(u64::MAX),
             max_glsn: AtomicU64::new(0),
+            log_bytes: AtomicU64::new(0),
             reads_counted: AtomicU64::new(0),
         }
     }
@@ -85,6 +88,16 @@ impl Memtable {
     pub(crate) fn max_glsn(&self) -> Glsn {
         // Acquire: pairs with the Release in `will_hold`.
         Glsn(self.max_glsn.load(Ordering::Acquire))
+    }
+
+    /// Counts bytes of the log that have to be read to fill it again.
+    pub(crate) fn add_log_bytes(&self, bytes: u64) {
+        self.log_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of the log that have to be read to fill it again.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.log_bytes.load(Ordering::Relaxed)
     }
 
     /// Whether readers come back to what is written here.

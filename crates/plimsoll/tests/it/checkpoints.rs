@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use plimsoll::{Db, Keyspace, Options, Retention};
+use plimsoll::{Db, Error, Keyspace, Options, Retention};
 use plimsoll_disk::vfs::Disk;
 
 use crate::warm_world::{STORE, World, key, put};
@@ -65,6 +65,61 @@ fn what_is_not_worth_a_run_is_left_to_be_replayed() {
     pass(&world, &db, Duration::from_secs(100));
     assert_eq!(db.stats().index.flushes, 0);
     assert!(replayed_after_a_kill(&world, 100).0 > 0);
+}
+
+#[test]
+fn large_values_that_are_in_the_log_only_are_counted_by_what_the_log_holds_of_them() {
+    let world = World::new(6);
+    let (db, keyspace) = open(&world);
+    let large = |_| vec![7; 200 << 10];
+    for number in 0..30 {
+        put(&db, &keyspace, number..number + 1, large);
+    }
+    pass(&world, &db, Duration::from_secs(3));
+    assert_eq!(db.stats().index.flushes, 1, "a few pointers stand for 6 MB to be replayed");
+    put(&db, &keyspace, 30..60, large);
+    db.close().unwrap();
+    let db = world.open();
+    assert_eq!(db.stats().opening.replayed, 0);
+}
+
+#[test]
+fn closing_after_a_small_write_leaves_no_run_and_the_next_opening_replays_it() {
+    let world = World::new(7);
+    for number in 0..20 {
+        let (db, keyspace) = open(&world);
+        assert_eq!(db.stats().opening.replayed, u64::from(number) + u64::from(number > 0));
+        put(&db, &keyspace, number..number + 1, value);
+        db.close().unwrap();
+        assert_eq!(world.files("index"), ["MANIFEST"]);
+    }
+    let (db, keyspace) = open(&world);
+    for number in 0..20 {
+        assert_eq!(db.snapshot().get(&keyspace, &key(number)).unwrap().unwrap(), &value(number)[..]);
+    }
+    put(&db, &keyspace, 20..MANY, value);
+    db.close().unwrap();
+    assert!(world.files("index").iter().any(|name| name.ends_with(".run")), "this much is worth a run");
+    assert_eq!(world.open().stats().opening.replayed, 0);
+}
+
+#[test]
+fn a_log_that_was_cut_back_is_recognised_although_closing_wrote_no_run() {
+    let world = World::new(8);
+    let log = |world: &World| -> Vec<_> {
+        let paths = world.files("log").into_iter().map(|name| Path::new(STORE).join("log").join(name));
+        paths.map(|path| (path.clone(), world.read(&path))).collect()
+    };
+    let (db, keyspace) = open(&world);
+    put(&db, &keyspace, 0..1, value);
+    db.close().unwrap();
+    let before = log(&world);
+    let (db, keyspace) = open(&world);
+    put(&db, &keyspace, 1..2, value);
+    db.close().unwrap();
+    before.iter().for_each(|(path, bytes)| world.write(path, bytes));
+    let opened = Db::open(STORE, world.options());
+    assert!(matches!(opened, Err(Error::Forked { .. } | Error::Corrupt { .. })), "{opened:?}");
 }
 
 #[test]
