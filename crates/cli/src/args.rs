@@ -422,15 +422,20 @@ pub(crate) struct Verify {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Files that never change again are linked where both folders are on one file system, else copied.
+Files that never change again are linked where both folders are on one file system, else copied. Linked files share their bytes \
+on disk with the store: a failing disk damages both; --copy shares nothing.
 
 Examples:
-  plimsoll backup demo.plimsoll /backup/demo-2024-01-31.plimsoll")]
+  plimsoll backup demo.plimsoll /backup/demo-2024-01-31.plimsoll
+  plimsoll backup --copy demo.plimsoll demo-copy.plimsoll")]
 pub(crate) struct Backup {
     /// Store
     pub(crate) store: PathBuf,
     /// Folder to make; must not exist or be empty
     pub(crate) destination: PathBuf,
+    /// Copy every file, link none
+    #[arg(long)]
+    pub(crate) copy: bool,
 }
 
 #[derive(Args, Debug)]

@@ -77,7 +77,8 @@ impl Disk for OsDisk {
         };
         let is_dir = FileType::from_raw_mode(stat.st_mode).is_dir();
         let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        Ok(Some(DirEntry { name, len: if is_dir { 0 } else { stat.st_size as u64 }, is_dir }))
+        let (len, links) = if is_dir { (0, 1) } else { (stat.st_size as u64, stat.st_nlink as u64) };
+        Ok(Some(DirEntry { name, len, is_dir, links }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -99,6 +100,10 @@ impl Disk for OsDisk {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let fd = open_fd(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
         call(dir, || rustix::fs::fsync(&fd))
+    }
+
+    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
+        fs::canonicalize(path).map_err(|e| at_path(path, e))
     }
 
     fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {

@@ -252,7 +252,8 @@ impl<F> Tree<F> {
 
     fn describe(&self, name: String, id: NodeId, len: impl Fn(&F) -> u64) -> DirEntry {
         let file = self.get(id);
-        DirEntry { name, len: file.map_or(0, len), is_dir: file.is_none() }
+        let links = if file.is_some() { self.links(id) } else { 1 };
+        DirEntry { name, len: file.map_or(0, len), is_dir: file.is_none(), links }
     }
 
     fn names(&self, id: NodeId) -> Option<&Names> {

@@ -8,8 +8,10 @@
 
 use std::fmt::Debug;
 use std::io;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+
+use crate::path_error::of_kind;
 
 /// Offsets, lengths and memory of direct reads and writes are multiples of this many bytes.
 pub const DIRECT_ALIGN: usize = 4096;
@@ -59,6 +61,8 @@ pub struct DirEntry {
     pub len: u64,
     /// Whether it is a folder.
     pub is_dir: bool,
+    /// How many names a file has; 1 for a folder.
+    pub links: u64,
 }
 
 /// An open file. Closed on drop. All methods may be called from several threads at once.
@@ -151,6 +155,20 @@ pub trait Disk: Send + Sync + Debug {
 
     /// Makes the names in a folder durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// The path of what stands at `path`, without symbolic links, `.` and `..`: paths of the same folder become equal.
+    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
+        self.entry(path)?.ok_or_else(|| of_kind(path, io::ErrorKind::NotFound))?;
+        let mut resolved = PathBuf::from("/");
+        for part in path.components() {
+            match part {
+                Component::Normal(name) => resolved.push(name),
+                Component::ParentDir => drop(resolved.pop()),
+                Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
+            }
+        }
+        Ok(resolved)
+    }
 
     /// Locks a folder for one writer by a lock file `LOCK` inside it that also names the holder's process id.
     fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError>;

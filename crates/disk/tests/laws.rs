@@ -188,7 +188,7 @@ fn a_folder_lists_its_names_sorted(disk: &dyn Disk, root: &Path) {
     create(disk, &root.join("c"), b"");
     disk.create_dir(&root.join("a")).unwrap();
     create(disk, &root.join("a/inside"), b"1");
-    let entry = |name: &str, len, is_dir| DirEntry { name: name.to_owned(), len, is_dir };
+    let entry = |name: &str, len, is_dir| DirEntry { name: name.to_owned(), len, is_dir, links: 1 };
     assert_eq!(disk.list(root).unwrap(), [entry("a", 0, true), entry("b", 3, false), entry("c", 0, false)]);
     assert_eq!(disk.list(&root.join("a")).unwrap(), [entry("inside", 1, false)]);
     assert_eq!(kind(disk.list(&root.join("b"))), ErrorKind::NotADirectory);
@@ -198,7 +198,7 @@ fn a_folder_lists_its_names_sorted(disk: &dyn Disk, root: &Path) {
 fn an_entry_tells_what_stands_at_a_path(disk: &dyn Disk, root: &Path) {
     create(disk, &root.join("file"), b"123");
     disk.create_dir(&root.join("folder")).unwrap();
-    let entry = |name: &str, len, is_dir| Some(DirEntry { name: name.to_owned(), len, is_dir });
+    let entry = |name: &str, len, is_dir| Some(DirEntry { name: name.to_owned(), len, is_dir, links: 1 });
     assert_eq!(disk.entry(&root.join("file")).unwrap(), entry("file", 3, false));
     assert_eq!(disk.entry(&root.join("folder")).unwrap(), entry("folder", 0, true));
     assert_eq!(disk.entry(&root.join("nothing")).unwrap(), None);

@@ -5,6 +5,7 @@
 //! large.
 
 mod aligned;
+mod anew;
 mod appender;
 mod background;
 pub mod backup;

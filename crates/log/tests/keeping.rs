@@ -12,7 +12,7 @@ use common::{
 };
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::random::Random;
-use plimsoll_disk::vfs::Disk;
+use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
@@ -239,4 +239,104 @@ fn salvage_refuses_to_leave_nothing_and_to_cut_under_a_writer() {
     assert!(matches!(salvage(&options(&disk, &memory), Glsn(1)), Err(LogError::Format { .. })));
     let reader = FileLogOptions { mode: Mode::ReadOnly, ..options(&disk, &memory) };
     assert_eq!(scan_all(&FileLog::open(reader).unwrap().0, 1, 9, None).len(), 1);
+}
+
+/// A backup in another folder that shares every file which it may.
+fn linked_backup(disk: &dyn Disk, log: &FileLog) {
+    disk.create_dir(Path::new(BACKUP)).unwrap();
+    log.files_for_backup(&mut |file| {
+        let (from, to) = (Path::new(DIR).join(&file.name), Path::new(BACKUP).join(&file.name));
+        if file.immutable {
+            disk.hard_link(&from, &to)?;
+        } else {
+            let copy = disk.open(&to, Open::CreateNew, Caching::Buffered)?;
+            copy.write_at(&read_file(disk, &file.name)[..file.bytes as usize], 0)?;
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
+const BACKUP: &str = "/backup";
+
+fn bytes_of(disk: &dyn Disk, dir: &str) -> Vec<(String, Vec<u8>)> {
+    let entries = disk.list(Path::new(dir)).unwrap();
+    let read = |name: &str| {
+        let file = disk.open(&Path::new(dir).join(name), Open::Read, Caching::Buffered).unwrap();
+        let mut bytes = vec![0; file.len().unwrap() as usize];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+    entries.into_iter().map(|entry| (entry.name.clone(), read(&entry.name))).collect()
+}
+
+#[test]
+fn salvage_and_what_follows_it_change_no_byte_of_a_backup_that_shares_files() {
+    for cut_at in [2u64, 30, 47, 60, 100, 140, 159] {
+        let memory = Memory::new(16 << 20);
+        let disk = mem_disk();
+        let log = open(&disk, &memory);
+        fill(&log);
+        linked_backup(&*disk, &log);
+        log.close().unwrap();
+        drop(log);
+        let before = bytes_of(&*disk, BACKUP);
+        // At a place in a segment, and once more so that whole segments go: then one that was sealed becomes the last.
+        let first = names(&*disk, ".seg").iter().map(|name| name[..20].parse().unwrap()).rfind(|first| *first < cut_at);
+        for cut_at in [cut_at, first.filter(|first| *first > 1).unwrap_or(cut_at)] {
+            salvage(&options(&disk, &memory), Glsn(cut_at)).unwrap();
+            assert!(bytes_of(&*disk, BACKUP) == before, "cut at {cut_at}: salvage changed a file of the backup");
+            let log = open(&disk, &memory);
+            assert_eq!(log.bounds().next, Glsn(cut_at));
+            append(&log, 0, b"goes on");
+            log.close().unwrap();
+            drop(log);
+            assert!(bytes_of(&*disk, BACKUP) == before, "cut at {cut_at}: an append changed a file of the backup");
+        }
+    }
+}
+
+#[test]
+fn a_log_that_lost_its_last_segment_goes_on_in_a_file_of_its_own() {
+    let memory = Memory::new(16 << 20);
+    let disk = mem_disk();
+    let log = open(&disk, &memory);
+    fill(&log);
+    linked_backup(&*disk, &log);
+    drop(log);
+    let before = bytes_of(&*disk, BACKUP);
+    let last = names(&*disk, ".seg").pop().unwrap();
+    disk.remove(&Path::new(DIR).join(&last)).unwrap();
+    let log = open(&disk, &memory);
+    let glsn = append(&log, 0, b"goes on");
+    assert_eq!(glsn.0, last[..20].parse::<u64>().unwrap());
+    drop(log);
+    assert!(bytes_of(&*disk, BACKUP) == before, "the backup changed");
+    assert_eq!(&*open(&disk, &memory).read(glsn).unwrap(), b"goes on");
+}
+
+#[test]
+fn a_log_of_a_newer_format_is_not_salvaged() {
+    let memory = Memory::new(16 << 20);
+    let disk = mem_disk();
+    let log = open(&disk, &memory);
+    fill(&log);
+    log.close().unwrap();
+    drop(log);
+    let segment = names(&*disk, ".seg").pop().unwrap();
+    let mut bytes = read_file(&*disk, &segment);
+    // The version, with the checksum that belongs to it.
+    bytes[8..12].copy_from_slice(&99u32.to_le_bytes());
+    let sum = plimsoll_disk::checksum::checksum(0x5345_474d_454e_5431, &bytes[..120]);
+    bytes[120..128].copy_from_slice(&sum.to_le_bytes());
+    write_file(&*disk, &segment, &bytes);
+    let before = bytes_of(&*disk, DIR);
+    let error = salvage(&options(&disk, &memory), Glsn(2)).unwrap_err();
+    assert!(matches!(&error, LogError::Format { message } if message.contains("newer")), "{error}");
+    assert!(
+        bytes_of(&*disk, DIR)
+            .iter()
+            .filter(|(name, _)| name != "LOCK")
+            .eq(before.iter().filter(|(name, _)| name != "LOCK"))
+    );
 }

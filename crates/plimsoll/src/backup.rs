@@ -1,10 +1,13 @@
 //! Copies a store while it is in use.
 //!
 //! First the index's files, then the log's up to its durable end, which therefore is not older; nothing is trimmed meanwhile, and nobody
-//! is held up. Immutable files get a hard link where the file system can, of the active segment the durable part is copied. The log's
-//! folder gets its name last, so a backup that was cut short does not open as a store.
+//! is held up. Immutable files get a hard link where the file system can (unless a copy is asked for), of the active segment the durable part
+//! is copied. The log's folder gets its name last, so a backup that was cut short does not open as a store.
+//!
+//! Law: `Ok` means durable: every file, every name in the copy, and the copy's own name in the folder around it.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
@@ -31,20 +34,31 @@ pub struct BackupReport {
     pub bytes_linked: u64,
 }
 
+/// Whether a backup may share files with the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// Immutable files get a second name where the file system can.
+    Link,
+    /// Every file is copied.
+    Copy,
+}
+
 /// Copies the store to `dest`.
-pub(crate) fn backup(store: &Store, dest: &Path) -> Result<BackupReport> {
+pub(crate) fn backup(store: &Store, dest: &Path, sharing: Sharing) -> Result<BackupReport> {
     let disk = &*store.options.disk;
     let _no_trim = store.trim_turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if store.closed.load(Ordering::Acquire) {
         // Another process may be at work in the folder by now.
         return Err(Error::invalid("the store is closed; open it again to back it up"));
     }
+    refuse_inside(disk, &store.path, dest)?;
     prepare(disk, dest)?;
     let (index, log) = (dest.join("index"), dest.join("log.partial"));
     disk.create_dir(&index)?;
     disk.create_dir(&log)?;
     let (manifest, index_files, _pinned) = store.index.files();
-    let mut copier = Copier { store, report: BackupReport { glsn: 0, files: 1, bytes_copied: 0, bytes_linked: 0 } };
+    let report = BackupReport { glsn: 0, files: 1, bytes_copied: 0, bytes_linked: 0 };
+    let mut copier = Copier { store, sharing, report };
     for file in &index_files {
         copier.link(file, &index)?;
     }
@@ -58,8 +72,19 @@ pub(crate) fn backup(store: &Store, dest: &Path) -> Result<BackupReport> {
     disk.sync_dir(&log)?;
     disk.sync_dir(&index)?;
     disk.rename(&log, &dest.join("log"))?;
-    disk.sync_dir(dest)?;
+    if let Err(error) = disk.sync_dir(dest) {
+        return Err(withdraw(disk, dest, &log, &error));
+    }
     Ok(copier.report)
+}
+
+/// The last sync failed: whether the backup is durable is not known, so it must not open as a store.
+fn withdraw(disk: &dyn Disk, dest: &Path, partial: &Path, error: &io::Error) -> Error {
+    let advice = match disk.rename(&dest.join("log"), partial).and_then(|()| disk.sync_dir(dest)) {
+        Ok(()) => "the backup is not whole; remove it and make another".to_owned(),
+        Err(second) => format!("the backup may not be durable, and cannot be marked so ({second}); remove it"),
+    };
+    Error::Io { kind: error.kind(), message: format!("{error}: {}: {advice}", dest.display()) }
 }
 
 /// Copies the log's files, and takes those that it named out of `sides`; the end of the copy.
@@ -73,7 +98,7 @@ fn copy_log(copier: &mut Copier<'_>, into: &Path, sides: &mut BTreeSet<String>) 
         copied.map_err(|error| {
             let message = error.to_string();
             failure = Some(error);
-            LogError::Io { kind: std::io::ErrorKind::Other, message }
+            LogError::Io { kind: io::ErrorKind::Other, message }
         })
     });
     match (failure, position) {
@@ -94,14 +119,43 @@ fn manifest_sides(manifest: &Manifest) -> BTreeSet<String> {
     sides
 }
 
+/// Refuses a destination in the store's own folder, by whatever path it is reached.
+fn refuse_inside(disk: &dyn Disk, store: &Path, dest: &Path) -> Result<()> {
+    let place = match disk.entry(dest)? {
+        Some(_) => disk.resolve(dest)?,
+        None => disk.resolve(parent_of(dest))?,
+    };
+    if place.starts_with(disk.resolve(store)?) {
+        return Err(Error::invalid(format!(
+            "{}: this is inside the store; give a backup a folder outside of it",
+            dest.display()
+        )));
+    }
+    Ok(())
+}
+
+/// Makes the folder of the backup, and its name durable.
 fn prepare(disk: &dyn Disk, dest: &Path) -> Result<()> {
     match disk.entry(dest)? {
-        None => Ok(disk.create_dir(dest)?),
-        Some(entry) if entry.is_dir && disk.list(dest)?.is_empty() => Ok(()),
-        Some(_) => Err(Error::invalid(format!(
-            "{}: something stands there already; give a backup a new or empty folder",
-            dest.display()
-        ))),
+        None => disk.create_dir(dest)?,
+        Some(entry) if entry.is_dir && disk.names(dest)?.is_empty() => {}
+        Some(_) => {
+            return Err(Error::invalid(format!(
+                "{}: something stands there already; give a backup a new or empty folder",
+                dest.display()
+            )));
+        }
+    }
+    // Also where the folder was there: its maker may not have synced it.
+    Ok(disk.sync_dir(parent_of(&disk.resolve(dest)?))?)
+}
+
+/// The folder in which a path's last name stands.
+fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => path,
     }
 }
 
@@ -111,15 +165,16 @@ fn name_of(path: &Path) -> &std::ffi::OsStr {
 
 struct Copier<'a> {
     store: &'a Store,
+    sharing: Sharing,
     report: BackupReport,
 }
 
 impl Copier<'_> {
-    /// Gives an immutable file a second name in `dir`, or copies it where that cannot be.
+    /// Gives an immutable file a second name in `dir`, or copies it where that cannot be or is not wanted.
     fn link(&mut self, from: &Path, dir: &Path) -> Result<()> {
         let disk = &*self.store.options.disk;
         let bytes = disk.entry(from)?.map_or(0, |entry| entry.len);
-        if disk.hard_link(from, &dir.join(name_of(from))).is_err() {
+        if self.sharing == Sharing::Copy || disk.hard_link(from, &dir.join(name_of(from))).is_err() {
             return self.copy(from, dir, bytes);
         }
         self.report.files += 1;

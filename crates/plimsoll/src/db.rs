@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::backup::{self, BackupReport};
+use crate::backup::{self, BackupReport, Sharing};
 use crate::error::Result;
 use crate::history::{Diff, History};
 use crate::keyspace_commits;
@@ -162,12 +162,23 @@ impl Db {
         verify::verify(&self.store, progress)
     }
 
-    /// Copies the store into a new folder as it is at one moment, while it is in use. Immutable files are hard-linked where possible.
+    /// Copies the store into a new folder as it is at one moment, while it is in use. Immutable files are hard-linked where possible. When it
+    /// returns, the copy is durable.
     ///
     /// # Errors
-    /// Something stands at `dest`, the disk, or the budget; a backup that failed leaves nothing that opens as a store.
+    /// Something stands at `dest`, or it lies inside the store; the disk, or the budget. A backup that failed leaves nothing that opens as a
+    /// store.
     pub fn backup(&self, dest: impl AsRef<Path>) -> Result<BackupReport> {
-        backup::backup(&self.store, dest.as_ref())
+        backup::backup(&self.store, dest.as_ref(), Sharing::Link)
+    }
+
+    /// As [`Db::backup`], but every file is copied: the copy shares nothing with the store, so what damages the bytes of the one leaves the
+    /// other as it is.
+    ///
+    /// # Errors
+    /// As for [`Db::backup`].
+    pub fn backup_copy(&self, dest: impl AsRef<Path>) -> Result<BackupReport> {
+        backup::backup(&self.store, dest.as_ref(), Sharing::Copy)
     }
 
     /// Writes what is in memory into runs.

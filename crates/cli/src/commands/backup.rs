@@ -7,7 +7,10 @@ use crate::store;
 
 pub(crate) fn run(globals: &Globals, args: &Backup, output: &mut Output) -> Outcome {
     let db = store::open_to_read(globals, &args.store)?;
-    let report = db.backup(&args.destination)?;
+    let report = match args.copy {
+        true => db.backup_copy(&args.destination)?,
+        false => db.backup(&args.destination)?,
+    };
     output.facts(&[
         Fact::new("newest GLSN", report.glsn.to_string(), report.glsn),
         Fact::count("files", report.files),

@@ -21,6 +21,7 @@ use plimsoll_memory::chunk::CHUNK_BYTES;
 use plimsoll_memory::page::{PAGE_BYTES, check_page, page_payload};
 
 use crate::error::LogError;
+use crate::file_log::anew::{open_own, read_as_replay, read_twice};
 use crate::file_log::appender::{Order, entries_max};
 use crate::file_log::background::Signal;
 use crate::file_log::buffer::Buffer;
@@ -335,10 +336,12 @@ fn read_active(
     report: &mut OpenReport,
 ) -> Result<Active, LogError> {
     let header = *found.headers.last().expect("a log has at least one segment");
-    let path = FileName::Segment(header.first).path(&options.dir);
-    let open = if may_cut { Open::ReadWrite } else { Open::Read };
-    let file = options.disk.open(&path, open, Caching::Buffered)?;
     let mut staging = options.budget.take(Kind::Staging)?;
+    let path = FileName::Segment(header.first).path(&options.dir);
+    let file = match may_cut {
+        true => open_own(options, header.first, &mut staging)?,
+        false => options.disk.open(&path, Open::Read, Caching::Buffered)?,
+    };
     let most = if may_cut { most_entries(options) } else { u32::MAX };
     let mut gather = Gather::new(&options.budget, most)?;
     let outcome = replay(&*file, &header, u64::MAX, &mut staging, &mut gather)?;
@@ -386,29 +389,15 @@ fn make_durable(
 }
 
 /// Writes what a segment holds between two offsets once more, so that the next sync has to save it. Not synced.
-pub(crate) fn write_again(file: &dyn File, from: u64, end: u64, staging: &mut [u8]) -> Result<(), LogError> {
+fn write_again(file: &dyn File, from: u64, end: u64, staging: &mut [u8]) -> Result<(), LogError> {
     let mut at = from;
     let (bytes, again) = staging.split_at_mut(staging.len() / 2);
     while at < end {
         let piece = (end - at).min(bytes.len() as u64) as usize;
-        read_as_replay(file, &mut bytes[..piece], at)?;
-        // Read twice: a bit that flipped on the way must not be written for good.
-        read_as_replay(file, &mut again[..piece], at)?;
-        if bytes[..piece] != again[..piece] {
-            let message =
-                format!("two reads at offset {at} of the active segment differ: the disk or the memory is failing");
-            return Err(LogError::Io { kind: std::io::ErrorKind::InvalidData, message });
-        }
+        read_twice(file, &mut bytes[..piece], &mut again[..piece], at)?;
         file.write_at(&bytes[..piece], at)?;
         at += piece as u64;
     }
-    Ok(())
-}
-
-/// Reads bytes that replay has read: behind the file's end they are zeros. A file that was cut in the last record's padding has lost nothing.
-fn read_as_replay(file: &dyn File, into: &mut [u8], at: u64) -> io::Result<()> {
-    let n = file.read_at(into, at)?;
-    into[n..].fill(0);
     Ok(())
 }
 

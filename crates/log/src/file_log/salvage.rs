@@ -1,6 +1,7 @@
 //! The last resort: keeps the front of a log whose rest is lost, and moves the rest aside.
 //!
-//! Laws: nothing is deleted: what is cut stays beside the log under names that end with `.cut`. Cut from the back to the front, so that
+//! Laws: nothing is deleted: what is cut stays beside the log under names that end with `.cut`. Nothing is written into a file that is there: the
+//! last segment that is kept is written anew and renamed, because a backup may share its file. Cut from the back to the front, so that
 //! after a crash in between the log is a shorter front of itself, and salvage can be run again. The epoch rises, and a mark says so.
 
 use std::path::Path;
@@ -9,16 +10,16 @@ use plimsoll_disk::vfs::{Caching, Disk, File, Open};
 use plimsoll_memory::budget::Kind;
 
 use crate::error::LogError;
+use crate::file_log::anew::{copy_front, write_anew};
 use crate::file_log::names::FileName;
 use crate::file_log::options::FileLogOptions;
-use crate::file_log::recovery::{lock_folder, write_again};
+use crate::file_log::recovery::lock_folder;
 use crate::file_log::replay::{Visitor, replay};
-use crate::file_log::segment::write_zeros;
 use crate::format::align8;
 use crate::format::fragment::{FRAGMENT_HEADER_BYTES, FragmentType, seal_fragment};
 use crate::format::layout::place_record;
 use crate::format::record::{MARK_BYTES, Mark, RecordHeader};
-use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::format::segment_header::{HeaderError, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::format::segment_seed;
 use crate::glsn::{Glsn, Position, StreamId};
 use crate::side::SideRef;
@@ -35,7 +36,8 @@ pub struct Salvaged {
 /// Cuts a log: whole records below `cut_at` are kept, as far as they are good. Nobody else may have the log open for writing.
 ///
 /// # Errors
-/// `Format` if nothing would be left, `Corrupt` if the segment in which the cut lies cannot be used at all, `Locked`, the disk, the budget.
+/// `Format` if nothing would be left, if the segment in which the cut lies cannot be used at all, or if the log is of a newer format; `Locked`,
+/// the disk, the budget.
 pub fn salvage(options: &FileLogOptions, cut_at: Glsn) -> Result<Salvaged, LogError> {
     let _lock = lock_folder(options)?;
     let (disk, dir) = (&*options.disk, &*options.dir);
@@ -52,10 +54,10 @@ pub fn salvage(options: &FileLogOptions, cut_at: Glsn) -> Result<Salvaged, LogEr
         let message = format!("nothing would be left of the log below GLSN {cut_at}: it begins with {first}");
         return Err(LogError::Format { message });
     };
+    let epochs = segments.iter().map(|first| read_epoch(disk, dir, *first)).collect::<Result<Vec<_>, _>>()?;
     let mut aside = Vec::new();
-    let mut epoch = 0;
+    let epoch = epochs[keep..].iter().copied().max().unwrap_or(0);
     for first in segments[keep..].iter().rev() {
-        epoch = epoch.max(read_epoch(disk, dir, *first));
         move_aside(disk, dir, FileName::Segment(*first), &mut aside)?;
         move_aside(disk, dir, FileName::Table(*first), &mut aside)?;
     }
@@ -63,11 +65,15 @@ pub fn salvage(options: &FileLogOptions, cut_at: Glsn) -> Result<Salvaged, LogEr
     Ok(Salvaged { kept, aside })
 }
 
-fn read_epoch(disk: &dyn Disk, dir: &Path, first: Glsn) -> u32 {
+/// The epoch that a segment's header names; 0 where it cannot be read. A log of a newer format is left alone.
+fn read_epoch(disk: &dyn Disk, dir: &Path, first: Glsn) -> Result<u32, LogError> {
     let mut bytes = [0; SEGMENT_HEADER_BYTES];
     let file = disk.open(&FileName::Segment(first).path(dir), Open::Read, Caching::Buffered);
-    let read = file.and_then(|file| file.read_exact_at(&mut bytes, 0));
-    read.ok().and_then(|()| SegmentHeader::decode(&bytes).ok()).map_or(0, |header| header.epoch)
+    match file.and_then(|file| file.read_exact_at(&mut bytes, 0)).map(|()| SegmentHeader::decode(&bytes)) {
+        Ok(Ok(header)) => Ok(header.epoch),
+        Ok(Err(HeaderError::Newer(message))) => Err(LogError::Format { message }),
+        Ok(Err(HeaderError::Bad(_))) | Err(_) => Ok(0),
+    }
 }
 
 fn move_aside(disk: &dyn Disk, dir: &Path, name: FileName, aside: &mut Vec<String>) -> Result<(), LogError> {
@@ -94,7 +100,7 @@ fn free_name(disk: &dyn Disk, dir: &Path, name: &str) -> Result<(String, std::pa
     }
 }
 
-/// Cuts the segment that is the last one now.
+/// Cuts the segment that is the last one now: what is kept of it is written anew, for the file may have a second name in a backup.
 fn cut_segment(
     options: &FileLogOptions,
     first: Glsn,
@@ -104,15 +110,16 @@ fn cut_segment(
 ) -> Result<Position, LogError> {
     let (disk, dir) = (&*options.disk, &*options.dir);
     let name = FileName::Segment(first);
-    let file = disk.open(&name.path(dir), Open::ReadWrite, Caching::Buffered)?;
+    let file = disk.open(&name.path(dir), Open::Read, Caching::Buffered)?;
     let mut staging = options.budget.take(Kind::Staging)?;
     let mut bytes = [0; SEGMENT_HEADER_BYTES];
     let n = file.read_at(&mut bytes, 0)?;
-    let header = SegmentHeader::decode(&bytes[..n]).map_err(|error| LogError::Corrupt {
-        glsn: first,
-        file: name.name(),
-        offset: 0,
-        what: format!("{error:?}: cut below this segment"),
+    let header = SegmentHeader::decode(&bytes[..n]).map_err(|error| match error {
+        HeaderError::Bad(what) => {
+            let message = format!("{}: {what}; nothing of it can be kept: cut at {first} or lower", name.name());
+            LogError::Format { message }
+        }
+        HeaderError::Newer(message) => LogError::Format { message },
     })?;
     let mut front = Front::new(&header, cut_at);
     let outcome = replay(&*file, &header, u64::MAX, &mut staging, &mut front)?;
@@ -121,24 +128,31 @@ fn cut_segment(
         None => (outcome.end, outcome.chain),
     };
     let kept = Position { glsn: Glsn(front.next.0 - 1), chain };
+    if let Some(problem) = outcome.problem.filter(|problem| problem.newer && front.cut.is_none()) {
+        let message =
+            format!("{}, offset {}: {}: use a newer version of Plimsoll", name.name(), problem.at, problem.what);
+        return Err(LogError::Format { message });
+    }
     let cuts_here = front.cut.is_some() || outcome.problem.is_some();
     if cuts_here {
         move_aside(disk, dir, FileName::Table(first), aside)?;
-        copy_aside(disk, dir, name, &*file, &mut staging, aside)?;
-        write_zeros(&*file, u64::from(end), outcome.used)?;
-        file.sync()?;
+        keep_aside(disk, dir, name, &*file, &mut staging, aside)?;
     }
     if cuts_here || epoch > 0 {
-        // The mark says that all before it is durable, and nobody writes it again after that: so now.
-        write_again(&*file, 0, u64::from(end), &mut staging)?;
-        file.sync()?;
+        // The mark says that all before it is durable: it is synced together with that, before the file has its name.
         let mark = Mark { durable: kept.glsn, chain: kept.chain, timestamp_micros: front.timestamp };
-        write_mark(&*file, &header, end, epoch.max(outcome.epoch).saturating_add(1), &mark)?;
+        let epoch = epoch.max(outcome.epoch).saturating_add(1);
+        write_anew(disk, dir, first, &mut |draft| {
+            copy_front(&*file, draft, u64::from(end), &mut staging)?;
+            write_mark(draft, &header, end, epoch, &mark)?;
+            check_front(draft, &header, &kept, &mut staging)
+        })?;
     }
     Ok(kept)
 }
 
-fn copy_aside(
+/// Keeps a segment that is going to be written anew under another name.
+fn keep_aside(
     disk: &dyn Disk,
     dir: &Path,
     name: FileName,
@@ -147,20 +161,18 @@ fn copy_aside(
     aside: &mut Vec<String>,
 ) -> Result<(), LogError> {
     let (free, target) = free_name(disk, dir, &name.name())?;
-    let copy = disk.open(&target, Open::CreateNew, Caching::Buffered)?;
-    let mut at = 0;
-    loop {
-        let n = file.read_at(staging, at)?;
-        if n == 0 {
-            break;
-        }
-        copy.write_at(&staging[..n], at)?;
-        at += n as u64;
+    if disk.hard_link(&name.path(dir), &target).is_err() {
+        copy_aside(disk, &target, file, staging)?;
     }
-    copy.sync()?;
     disk.sync_dir(dir)?;
     aside.push(free);
     Ok(())
+}
+
+fn copy_aside(disk: &dyn Disk, target: &Path, file: &dyn File, staging: &mut [u8]) -> Result<(), LogError> {
+    let copy = disk.open(target, Open::CreateNew, Caching::Buffered)?;
+    copy_front(file, &*copy, file.len()?, staging)?;
+    Ok(copy.sync()?)
 }
 
 /// Writes a mark behind what was kept: it carries the new epoch.
@@ -174,8 +186,19 @@ fn write_mark(file: &dyn File, header: &SegmentHeader, end: u32, epoch: u32, mar
     let seed = segment_seed(header.log_id, header.first);
     seal_fragment(&mut fragment, seed, epoch, start as u32, FragmentType::Mark);
     debug_assert_eq!(align8(fragment.len()), fragment.len());
-    file.write_at(&fragment, start)?;
-    Ok(file.sync()?)
+    Ok(file.write_at(&fragment, start)?)
+}
+
+/// What was written anew must read as what was kept.
+fn check_front(file: &dyn File, header: &SegmentHeader, kept: &Position, staging: &mut [u8]) -> Result<(), LogError> {
+    let mut front = Front::new(header, Glsn(u64::MAX));
+    let outcome = replay(file, header, u64::MAX, staging, &mut front)?;
+    if outcome.problem.is_none() && (front.next, outcome.chain) == (kept.glsn.next(), kept.chain) {
+        return Ok(());
+    }
+    let name = FileName::Segment(header.first).name();
+    let message = format!("{name} does not read as it was written: the disk or the memory is failing");
+    Err(LogError::Io { kind: std::io::ErrorKind::InvalidData, message })
 }
 
 /// Finds the end of the records below a GLSN.

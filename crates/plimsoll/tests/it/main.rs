@@ -8,6 +8,7 @@
 
 mod api;
 mod backup;
+mod backup_faults;
 mod bad_input;
 mod checkpoints;
 mod large;

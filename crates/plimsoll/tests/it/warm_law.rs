@@ -243,7 +243,6 @@ impl Life {
             self.backups_made += 1;
             let path = PathBuf::from(format!("/backup-{}", self.backups_made));
             db.backup(&path).unwrap();
-            self.disk.sync_dir(Path::new("/")).unwrap();
             self.backups.push((path, self.model.clone()));
         }
         let stats = db.stats();

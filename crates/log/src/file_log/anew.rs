@@ -1,0 +1,86 @@
+//! Writes a segment anew: its front goes into a new file, which then takes the segment's name.
+//!
+//! Law: bytes of a file that may have another name, in a backup say, are never changed. Only the active segment is written in place, and only
+//! where it has a single name.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use plimsoll_disk::vfs::{Caching, Disk, File, Open};
+
+use crate::error::LogError;
+use crate::file_log::names::{FileName, unfinished};
+use crate::file_log::options::FileLogOptions;
+use crate::glsn::Glsn;
+
+/// Makes sure that the segment's file has no second name, in a backup say: what is written to the segment must not appear there.
+pub(crate) fn make_own(options: &FileLogOptions, first: Glsn, staging: &mut [u8]) -> Result<(), LogError> {
+    let (disk, dir) = (&*options.disk, &*options.dir);
+    let path = FileName::Segment(first).path(dir);
+    if disk.entry(&path)?.is_none_or(|entry| entry.links <= 1) {
+        return Ok(());
+    }
+    let source = disk.open(&path, Open::Read, Caching::Buffered)?;
+    let end = source.len()?;
+    write_anew(disk, dir, first, &mut |draft| copy_front(&*source, draft, end, staging))
+}
+
+/// Makes a file by `write`, syncs it, and gives it the segment's name. Until the rename the old file is untouched.
+pub(crate) fn write_anew(
+    disk: &dyn Disk,
+    dir: &Path,
+    first: Glsn,
+    write: &mut dyn FnMut(&dyn File) -> Result<(), LogError>,
+) -> Result<(), LogError> {
+    let path = FileName::Segment(first).path(dir);
+    let draft = unfinished(&path);
+    match disk.remove(&draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    let file = disk.open(&draft, Open::CreateNew, Caching::Buffered)?;
+    let written = write(&*file).and_then(|()| Ok(file.sync()?)).and_then(|()| Ok(disk.rename(&draft, &path)?));
+    if let Err(error) = written {
+        let _ = disk.remove(&draft);
+        return Err(error);
+    }
+    Ok(disk.sync_dir(dir)?)
+}
+
+/// Copies the first `end` bytes of a segment; what the source is too short for is zeros, as it is to all who read it.
+pub(crate) fn copy_front(source: &dyn File, target: &dyn File, end: u64, staging: &mut [u8]) -> Result<(), LogError> {
+    let (bytes, again) = staging.split_at_mut(staging.len() / 2);
+    let mut at = 0;
+    while at < end {
+        let piece = (end - at).min(bytes.len() as u64) as usize;
+        read_twice(source, &mut bytes[..piece], &mut again[..piece], at)?;
+        target.write_at(&bytes[..piece], at)?;
+        at += piece as u64;
+    }
+    Ok(())
+}
+
+/// Reads bytes that are going to be written, twice: a bit that flipped on the way must not be written for good.
+pub(crate) fn read_twice(file: &dyn File, bytes: &mut [u8], again: &mut [u8], at: u64) -> Result<(), LogError> {
+    read_as_replay(file, bytes, at)?;
+    read_as_replay(file, again, at)?;
+    if bytes == again {
+        return Ok(());
+    }
+    let message = format!("two reads at offset {at} of a segment differ: the disk or the memory is failing");
+    Err(LogError::Io { kind: io::ErrorKind::InvalidData, message })
+}
+
+/// Reads bytes that replay has read: behind the file's end they are zeros. A file that was cut in the last record's padding has lost nothing.
+pub(crate) fn read_as_replay(file: &dyn File, into: &mut [u8], at: u64) -> io::Result<()> {
+    let n = file.read_at(into, at)?;
+    into[n..].fill(0);
+    Ok(())
+}
+
+/// Opens the active segment to write to it.
+pub(crate) fn open_own(options: &FileLogOptions, first: Glsn, staging: &mut [u8]) -> Result<Arc<dyn File>, LogError> {
+    make_own(options, first, staging)?;
+    Ok(options.disk.open(&FileName::Segment(first).path(&options.dir), Open::ReadWrite, Caching::Buffered)?)
+}
