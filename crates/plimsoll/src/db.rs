@@ -80,12 +80,21 @@ impl Db {
         keyspace_commits::open(&self.store, name)
     }
 
-    /// The keyspace with this name, made or changed to keep past versions as `retention` says.
+    /// The keyspace with this name, made to keep past versions as `retention` says if it is not there.
     ///
     /// # Errors
-    /// As for [`Db::keyspace`].
+    /// As for [`Db::keyspace`]; [`crate::Error::InvalidInput`] where the keyspace exists with another retention, which is left as it is.
     pub fn create_keyspace(&self, name: &str, retention: Retention) -> Result<Keyspace> {
         keyspace_commits::create(&self.store, name, retention)
+    }
+
+    /// Changes which past versions a keyspace keeps, by a commit. What a shorter retention gives up is dropped when runs are merged; what is gone
+    /// does not come back with a longer one.
+    ///
+    /// # Errors
+    /// The handle is of another store or opening, the store is read-only, or the commit fails.
+    pub fn set_retention(&self, keyspace: &Keyspace, retention: Retention) -> Result<()> {
+        keyspace_commits::set_retention(&self.store, keyspace, retention)
     }
 
     /// All keyspaces, by name.

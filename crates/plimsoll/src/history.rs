@@ -48,7 +48,7 @@ pub struct History {
 impl History {
     pub(crate) fn new(store: &Arc<Store>, keyspace: &Keyspace, key: &[u8]) -> Result<Self> {
         let moment = store.open_newest();
-        let key = KeyBuffer::new(keyspace.id, key)?;
+        let key = KeyBuffer::new(store.keyspaces.id_of(keyspace)?, key)?;
         let mut history = Self {
             store: Arc::clone(store),
             key,
@@ -142,7 +142,7 @@ impl Diff {
             store: Arc::clone(store),
             versions: None,
             view: Weak::new(),
-            span: Span::prefix(keyspace.id, prefix)?,
+            span: Span::prefix(store.keyspaces.id_of(keyspace)?, prefix)?,
             before,
             after,
             last_key: Vec::new(),

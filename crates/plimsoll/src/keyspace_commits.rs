@@ -20,8 +20,9 @@ const FIRST_ID: u32 = 16;
 /// Stands beside the keyspaces' names once the user has appended to a stream of his own; no keyspace can have this name.
 const STREAMS_MARK: &str = "\u{1}streams";
 
-fn system() -> Keyspace {
-    Keyspace { id: SYSTEM, name: "".into() }
+/// A handle of the keyspace that holds the records of the others.
+fn system(store: &Store) -> Keyspace {
+    store.keyspaces.handle(SYSTEM, "".into())
 }
 
 /// The keyspace with this name, made if it is not there.
@@ -32,23 +33,45 @@ pub(crate) fn open(store: &Arc<Store>, name: &str) -> Result<Keyspace> {
         None if store.options.read_only => {
             Err(Error::invalid(format!("there is no keyspace {name:?}, and the store is open to read only")))
         }
-        None => create(store, name, store.options.retention),
+        None => settle(store, name, Wish::Exists),
     }
 }
 
-/// The keyspace with this name and retention, made or changed where needed.
+/// The keyspace with this name and retention, made if it is not there.
 pub(crate) fn create(store: &Arc<Store>, name: &str, retention: Retention) -> Result<Keyspace> {
     check_name(name)?;
+    settle(store, name, Wish::Keeps(retention.as_recorded()))
+}
+
+/// Changes which past versions a keyspace keeps.
+pub(crate) fn set_retention(store: &Arc<Store>, keyspace: &Keyspace, retention: Retention) -> Result<()> {
+    store.keyspaces.id_of(keyspace)?;
+    store.check_writable()?;
+    settle(store, keyspace.name(), Wish::Becomes(retention.as_recorded())).map(|_| ())
+}
+
+/// What is wanted of a keyspace.
+#[derive(Clone, Copy)]
+enum Wish {
+    /// It is there; where it has to be made, with the retention of the options.
+    Exists,
+    /// It is there, with this retention.
+    Keeps(Retention),
+    /// Its retention is this from now on, whatever it was.
+    Becomes(Retention),
+}
+
+fn settle(store: &Arc<Store>, name: &str, wish: Wish) -> Result<Keyspace> {
     let _making = store.keyspaces.making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     loop {
-        match try_create(store, name, retention) {
+        match try_settle(store, name, wish) {
             Err(Error::Conflict { .. }) => {}
             done => return done,
         }
     }
 }
 
-fn try_create(store: &Arc<Store>, name: &str, retention: Retention) -> Result<Keyspace> {
+fn try_settle(store: &Arc<Store>, name: &str, wish: Wish) -> Result<Keyspace> {
     // Where there is nothing to change no commit says so: what was submitted must be visible before that is decided.
     let applied = Glsn(store.applied.load(Ordering::Acquire));
     if applied > store.visible() {
@@ -56,8 +79,8 @@ fn try_create(store: &Arc<Store>, name: &str, retention: Retention) -> Result<Ke
     }
     let mut tx = Transaction::new(store);
     // Read through the transaction, so that two who make keyspaces at once are told apart.
-    let (mut next_id, mut count, mut known) = (FIRST_ID, 0, None);
-    let mut all = tx.range(&system(), ..)?;
+    let (mut next_id, mut count, mut recorded) = (FIRST_ID, 0, None);
+    let mut all = tx.range(&system(store), ..)?;
     while let Some((key, value)) = all.advance()? {
         if key == STREAMS_MARK.as_bytes() {
             continue;
@@ -66,31 +89,40 @@ fn try_create(store: &Arc<Store>, name: &str, retention: Retention) -> Result<Ke
         next_id = next_id.max(record.id.saturating_add(1));
         count += 1;
         if key == name.as_bytes() {
-            known = Some(record);
+            recorded = Some(record);
         }
     }
     drop(all);
-    let known = known.or_else(|| store.keyspaces.find(name).map(|(_, record)| record));
-    let record = match known {
-        Some(record) => Record { retention, ..record },
-        None if count >= MAX_KEYSPACES => {
+    // The default keyspace has no record until it is given a retention.
+    let known = recorded.or_else(|| store.keyspaces.find(name).map(|(_, record)| record));
+    let record = match (known, wish) {
+        (Some(record), Wish::Becomes(retention)) if recorded != Some(Record { retention, ..record }) => {
+            Record { retention, ..record }
+        }
+        (Some(record), Wish::Keeps(retention)) if record.retention != retention => {
+            return Err(Error::invalid(format!(
+                "keyspace {name:?} exists and keeps {}, not {}; open it by Db::keyspace, or change it by Db::set_retention",
+                record.retention, retention
+            )));
+        }
+        (Some(record), _) => return Ok(store.keyspaces.handle(record.id, name.into())),
+        (None, _) if count >= MAX_KEYSPACES => {
             return Err(Error::invalid(format!("a store has at most {MAX_KEYSPACES} keyspaces")));
         }
-        None => Record::new(next_id, retention),
+        (None, Wish::Exists) => Record::new(next_id, store.options.retention.as_recorded()),
+        (None, Wish::Keeps(retention) | Wish::Becomes(retention)) => Record::new(next_id, retention),
     };
-    if known != Some(record) {
-        tx.put(&system(), name.as_bytes(), &record.encode())?;
-        tx.commit()?;
-        store.keyspaces.learn(name, record);
-    }
-    Ok(Keyspace { id: record.id, name: name.into() })
+    tx.put(&system(store), name.as_bytes(), &record.encode())?;
+    tx.commit()?;
+    store.keyspaces.learn(name, record);
+    Ok(store.keyspaces.handle(record.id, name.into()))
 }
 
 /// Remembers, once, that the log carries streams of the user's own: it is then never trimmed unasked.
 pub(crate) fn note_streams(store: &Arc<Store>) -> Result<()> {
     if !store.streams_known.load(Ordering::Acquire) {
         let mut tx = Transaction::new(store);
-        tx.put(&system(), STREAMS_MARK.as_bytes(), b"")?;
+        tx.put(&system(store), STREAMS_MARK.as_bytes(), b"")?;
         tx.commit()?;
         store.streams_known.store(true, Ordering::Release);
     }

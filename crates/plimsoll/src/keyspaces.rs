@@ -9,6 +9,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
@@ -29,11 +30,27 @@ pub(crate) const MAX_NAME_BYTES: usize = 255;
 /// The most keyspaces of a store.
 pub(crate) const MAX_KEYSPACES: usize = 10_000;
 
+/// One opening of a store; the clones of a `Db` share it. No two openings in a process have the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Opening(u64);
+
+impl Default for Opening {
+    fn default() -> Self {
+        static OPENINGS: AtomicU64 = AtomicU64::new(0);
+        // Relaxed: only the number itself matters.
+        Self(OPENINGS.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 /// A named keyspace of a store: a handle, cheap to clone.
+///
+/// It belongs to the [`crate::Db`] that it was asked of, and to that one's clones. Every call of another store refuses it, and so does the same store
+/// when it was closed and opened again: ask the new `Db` for its keyspace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Keyspace {
-    pub(crate) id: u32,
-    pub(crate) name: Arc<str>,
+    id: u32,
+    name: Arc<str>,
+    opening: Opening,
 }
 
 impl Keyspace {
@@ -97,6 +114,7 @@ impl Record {
 /// The keyspaces of an open store, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Keyspaces {
+    opening: Opening,
     by_name: RwLock<BTreeMap<Arc<str>, Record>>,
     /// Held while a keyspace is made or changed: what is learnt last is what was committed last.
     pub(crate) making: Mutex<()>,
@@ -115,7 +133,24 @@ impl Keyspaces {
     pub(crate) fn find(&self, name: &str) -> Option<(Keyspace, Record)> {
         let by_name = self.read();
         let (name, record) = by_name.get_key_value(name)?;
-        Some((Keyspace { id: record.id, name: Arc::clone(name) }, *record))
+        Some((self.handle(record.id, Arc::clone(name)), *record))
+    }
+
+    /// A handle of this opening.
+    pub(crate) fn handle(&self, id: u32, name: Arc<str>) -> Keyspace {
+        Keyspace { id, name, opening: self.opening }
+    }
+
+    /// The id of a handle's keyspace; refuses a handle of another opening, whose ids mean other keyspaces or none.
+    pub(crate) fn id_of(&self, keyspace: &Keyspace) -> Result<u32> {
+        if keyspace.opening == self.opening {
+            return Ok(keyspace.id);
+        }
+        Err(Error::invalid(format!(
+            "the handle of keyspace {:?} belongs to another store, or to an earlier opening of this one; get it from the Db that is used here, \
+             by Db::keyspace",
+            keyspace.name
+        )))
     }
 
     pub(crate) fn record(&self, id: u32) -> Option<Record> {

@@ -1,5 +1,6 @@
 //! What a user can choose when a store is opened.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,6 +52,28 @@ pub enum Retention {
     Glsns(u64),
     /// What a reader of this age or younger can see.
     Time(Duration),
+}
+
+impl Retention {
+    /// As it comes back from its record, which counts microseconds.
+    pub(crate) fn as_recorded(self) -> Self {
+        match self {
+            Self::Time(age) => Self::Time(Duration::from_micros(u64::try_from(age.as_micros()).unwrap_or(u64::MAX))),
+            other => other,
+        }
+    }
+}
+
+/// What is kept, as the object of "keeps".
+impl fmt::Display for Retention {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Forever => f.write_str("every version"),
+            Self::Latest => f.write_str("the latest version of each key"),
+            Self::Glsns(glsns) => write!(f, "what the last {glsns} GLSNs can see"),
+            Self::Time(age) => write!(f, "what readers of the last {age:?} can see"),
+        }
+    }
 }
 
 /// How a store is opened.
@@ -126,7 +149,8 @@ impl Options {
         self
     }
 
-    /// Which past versions keyspaces keep that are made from now on without saying so themselves.
+    /// Which past versions keyspaces keep that are made from now on without saying so themselves, and the keyspace "default" for as long as
+    /// [`crate::Db::set_retention`] has not been called for it.
     pub fn retention(mut self, retention: Retention) -> Self {
         self.retention = retention;
         self

@@ -77,7 +77,7 @@ impl Snapshot {
     /// # Errors
     /// [`Error::Trimmed`] if the moment is not retained any more, the key is too long, the disk, the budget, or corruption.
     pub fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Value>> {
-        self.store.get(KeyBuffer::new(keyspace.id, key)?.get(), self.moment.at())
+        self.store.get(KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?.get(), self.moment.at())
     }
 
     /// The values of several keys, in their order.
@@ -85,6 +85,7 @@ impl Snapshot {
     /// # Errors
     /// As for [`Snapshot::get`].
     pub fn get_many(&self, keyspace: &Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Value>>> {
+        self.store.keyspaces.id_of(keyspace)?;
         keys.iter().map(|key| self.get(keyspace, key)).collect()
     }
 
@@ -93,7 +94,7 @@ impl Snapshot {
     /// # Errors
     /// As for [`Snapshot::get`].
     pub fn get_reader(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<ValueReader>> {
-        self.store.reader(KeyBuffer::new(keyspace.id, key)?.get(), &self.moment)
+        self.store.reader(KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?.get(), &self.moment)
     }
 
     /// Whether a key had a value; does not read it.
@@ -101,7 +102,7 @@ impl Snapshot {
     /// # Errors
     /// As for [`Snapshot::get`].
     pub fn contains(&self, keyspace: &Keyspace, key: &[u8]) -> Result<bool> {
-        self.store.contains(KeyBuffer::new(keyspace.id, key)?.get(), self.moment.at())
+        self.store.contains(KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?.get(), self.moment.at())
     }
 
     /// Walks a range of keys.
@@ -109,7 +110,7 @@ impl Snapshot {
     /// # Errors
     /// [`Error::Trimmed`], or a bound is too long.
     pub fn range(&self, keyspace: &Keyspace, range: impl RangeBounds<[u8]>) -> Result<Range<'_>> {
-        self.walk(Span::new(keyspace.id, &range)?)
+        self.walk(Span::new(self.store.keyspaces.id_of(keyspace)?, &range)?)
     }
 
     /// Walks the keys that begin with `prefix`.
@@ -117,7 +118,7 @@ impl Snapshot {
     /// # Errors
     /// [`Error::Trimmed`], or the prefix is too long.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Result<Range<'_>> {
-        self.walk(Span::prefix(keyspace.id, prefix)?)
+        self.walk(Span::prefix(self.store.keyspaces.id_of(keyspace)?, prefix)?)
     }
 
     fn walk(&self, span: Span) -> Result<Range<'_>> {

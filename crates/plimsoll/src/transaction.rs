@@ -64,7 +64,7 @@ impl Transaction {
     /// # Errors
     /// The key is too long, the disk, the budget, or corruption.
     pub fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Value>> {
-        let key = KeyBuffer::new(keyspace.id, key)?;
+        let key = KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?;
         match self.own(key.get())? {
             Some(own) => Ok(own),
             None => {
@@ -93,6 +93,7 @@ impl Transaction {
     /// # Errors
     /// As for [`Transaction::get`].
     pub fn get_many(&self, keyspace: &Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Value>>> {
+        self.store.keyspaces.id_of(keyspace)?;
         keys.iter().map(|key| self.get(keyspace, key)).collect()
     }
 
@@ -101,7 +102,7 @@ impl Transaction {
     /// # Errors
     /// As for [`Transaction::get`].
     pub fn get_reader(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<ValueReader>> {
-        let index_key = KeyBuffer::new(keyspace.id, key)?;
+        let index_key = KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?;
         if let Some(own) = self.own(index_key.get())? {
             return Ok(own.map(|value| ValueReader::of_value(&self.store, value)));
         }
@@ -114,7 +115,7 @@ impl Transaction {
     /// # Errors
     /// As for [`Transaction::get`].
     pub fn contains(&self, keyspace: &Keyspace, key: &[u8]) -> Result<bool> {
-        let key = KeyBuffer::new(keyspace.id, key)?;
+        let key = KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?;
         if !self.writes.is_empty()
             && let Some(there) = self.writes.find(key.get(), |write| Ok(write != Write::Deleted))?
         {
@@ -129,7 +130,7 @@ impl Transaction {
     /// # Errors
     /// Key or value is too long, the disk, or the budget; the transaction can then only be aborted.
     pub fn put(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
-        let key = KeyBuffer::new(keyspace.id, key)?;
+        let key = KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?;
         check_value_bytes(value.len() as u64)?;
         self.write(|writes| writes.put(key.get(), value))
     }
@@ -139,7 +140,7 @@ impl Transaction {
     /// # Errors
     /// As for [`Transaction::put`], and what `value` fails with.
     pub fn put_reader(&mut self, keyspace: &Keyspace, key: &[u8], value: &mut dyn Read) -> Result<u64> {
-        let key = KeyBuffer::new(keyspace.id, key)?;
+        let key = KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?;
         self.write(|writes| {
             let mut piece = vec![0; PIECE_BYTES];
             let first = fill(value, &mut piece)?;
@@ -166,7 +167,7 @@ impl Transaction {
     /// # Errors
     /// As for [`Transaction::put`].
     pub fn delete(&mut self, keyspace: &Keyspace, key: &[u8]) -> Result<()> {
-        let key = KeyBuffer::new(keyspace.id, key)?;
+        let key = KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?;
         self.write(|writes| writes.delete(key.get()))
     }
 
@@ -182,7 +183,7 @@ impl Transaction {
     /// # Errors
     /// A bound is too long.
     pub fn range(&self, keyspace: &Keyspace, range: impl RangeBounds<[u8]>) -> Result<Range<'_>> {
-        Ok(self.walk(Span::new(keyspace.id, &range)?))
+        Ok(self.walk(Span::new(self.store.keyspaces.id_of(keyspace)?, &range)?))
     }
 
     /// Walks the keys that begin with `prefix`, own writes included.
@@ -190,7 +191,7 @@ impl Transaction {
     /// # Errors
     /// The prefix is too long.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Result<Range<'_>> {
-        Ok(self.walk(Span::prefix(keyspace.id, prefix)?))
+        Ok(self.walk(Span::prefix(self.store.keyspaces.id_of(keyspace)?, prefix)?))
     }
 
     fn walk(&self, span: Span) -> Range<'_> {

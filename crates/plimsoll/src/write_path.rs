@@ -316,19 +316,19 @@ mod tests {
         Options::new().memory_bytes(16 << 20).background(false)
     }
 
-    fn default() -> Keyspace {
-        Keyspace { id: 1, name: "default".into() }
+    fn default(store: &Store) -> Keyspace {
+        store.keyspaces.find("default").unwrap().0
     }
 
     fn put(store: &Arc<Store>, key: u32, bytes: usize) -> Result<u64> {
         let mut tx = Transaction::new(store);
-        tx.put(&default(), &key.to_be_bytes(), &vec![7; bytes])?;
+        tx.put(&default(store), &key.to_be_bytes(), &vec![7; bytes])?;
         tx.commit()
     }
 
     fn get(store: &Arc<Store>, key: u32) -> Option<usize> {
         let tx = Transaction::new(store);
-        tx.get(&default(), &key.to_be_bytes()).unwrap().map(|value| value.len())
+        tx.get(&default(store), &key.to_be_bytes()).unwrap().map(|value| value.len())
     }
 
     fn side_files(store: &Store) -> usize {
@@ -376,7 +376,7 @@ mod tests {
                 store.budget.fail_after(n);
                 for key in 0..9000u32 {
                     let bytes = if key % 100 == 0 { 3000 } else { 300 };
-                    tx.put(&default(), &key.to_be_bytes(), &vec![n as u8; bytes + n as usize])?;
+                    tx.put(&default(&store), &key.to_be_bytes(), &vec![n as u8; bytes + n as usize])?;
                 }
                 tx.commit()
             })();

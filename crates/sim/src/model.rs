@@ -219,9 +219,12 @@ impl Model {
         self.spaces.iter().map(|(number, space)| (*number, space.keep()))
     }
 
-    /// What a keyspace keeps now.
-    pub fn retention(&self, space: u8) -> Option<Keep> {
-        self.spaces.get(&space).map(Space::keep)
+    /// Whether a commit says that a keyspace keeps this: setting it again commits nothing.
+    pub fn has_recorded(&self, space: u8, keep: Keep) -> bool {
+        self.spaces
+            .get(&space)
+            .and_then(|space| space.retention.last())
+            .is_some_and(|&(since, kept)| since > 0 && kept == keep)
     }
 
     /// Whether the store has noted that streams are in use.

@@ -21,8 +21,8 @@ use crate::steps;
 use crate::store::Store;
 use crate::transaction::Transaction;
 
-fn default() -> Keyspace {
-    Keyspace { id: 1, name: "default".into() }
+fn default(store: &Store) -> Keyspace {
+    store.keyspaces.find("default").unwrap().0
 }
 
 fn store_in(dir: &tempfile::TempDir, options: Options) -> Arc<Store> {
@@ -35,17 +35,17 @@ fn options() -> Options {
 
 fn put(store: &Arc<Store>, key: &[u8], value: &[u8]) -> u64 {
     let mut tx = Transaction::new(store);
-    tx.put(&default(), key, value).unwrap();
+    tx.put(&default(store), key, value).unwrap();
     tx.commit().unwrap()
 }
 
 fn get(store: &Arc<Store>, key: &[u8]) -> Option<Vec<u8>> {
-    Snapshot::newest(store).get(&default(), key).unwrap().map(|value| value.to_vec())
+    Snapshot::newest(store).get(&default(store), key).unwrap().map(|value| value.to_vec())
 }
 
 fn get_at(store: &Arc<Store>, key: &[u8], at: u64) -> Option<Vec<u8>> {
     let snapshot = Snapshot::of(store, Moment::Glsn(at)).unwrap();
-    snapshot.get(&default(), key).unwrap().map(|value| value.to_vec())
+    snapshot.get(&default(store), key).unwrap().map(|value| value.to_vec())
 }
 
 fn index_key(key: &[u8]) -> Vec<u8> {
@@ -195,7 +195,7 @@ fn what_a_transaction_of_many_runs_or_a_deletion_changes_is_not_kept() {
     enter(&store, &keys[5]);
     enter(&store, &keys[6]);
     let mut tx = Transaction::new(&store);
-    keys.iter().for_each(|key| tx.put(&default(), key, &value(2)).unwrap());
+    keys.iter().for_each(|key| tx.put(&default(&store), key, &value(2)).unwrap());
     tx.commit().unwrap();
     assert!(store.index.stats().memtable_bytes < 2 << 20, "it was spilled, and its runs adopted");
     assert_eq!(get(&store, &keys[5]), Some(value(2)), "while its runs wait");
@@ -203,7 +203,7 @@ fn what_a_transaction_of_many_runs_or_a_deletion_changes_is_not_kept() {
     assert_eq!((kept(&store, &keys[5]), get(&store, &keys[5])), (None, Some(value(2))));
     enter(&store, &keys[6]);
     let mut tx = Transaction::new(&store);
-    tx.delete(&default(), &keys[6]).unwrap();
+    tx.delete(&default(&store), &keys[6]).unwrap();
     tx.commit().unwrap();
     assert_eq!(get(&store, &keys[6]), None);
     steps::flush(&store).unwrap();
@@ -225,7 +225,7 @@ fn values_of_the_log_are_kept_whole_and_large_ones_are_charged_while_a_user_hold
     store.objects.share_of(48);
     enter(&store, b"large");
     let before = store.budget.usage().of(plimsoll_memory::budget::Kind::Staging);
-    let value = Snapshot::newest(&store).get(&default(), b"large").unwrap().unwrap();
+    let value = Snapshot::newest(&store).get(&default(&store), b"large").unwrap().unwrap();
     assert_eq!(value, large[..]);
     assert_eq!(store.budget.usage().of(plimsoll_memory::budget::Kind::Staging), before + large.len() as u64);
     let stats = store.objects.stats().unwrap().0;
@@ -248,7 +248,7 @@ fn a_hit_is_counted_once_and_only_where_an_object_was_the_answer() {
     assert_eq!(hits(), before + 1, "memory for a large one is had between two looks");
     assert_eq!(get_at(&store, b"k", first), Some(vec![1; 100_000]));
     assert_eq!(hits(), before + 1, "it is younger than what was asked for");
-    assert!(Snapshot::newest(&store).contains(&default(), b"k").unwrap());
+    assert!(Snapshot::newest(&store).contains(&default(&store), b"k").unwrap());
     assert_eq!(hits(), before + 2);
 }
 
@@ -257,7 +257,7 @@ fn what_other_threads_load_makes_no_object_of_what_pages_answer() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));
     let mut tx = Transaction::new(&store);
-    (0..2000u32).for_each(|key| tx.put(&default(), &key.to_be_bytes(), &[7; 200]).unwrap());
+    (0..2000u32).for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &[7; 200]).unwrap());
     tx.commit().unwrap();
     steps::flush(&store).unwrap();
     store.pool.clear();
@@ -280,7 +280,7 @@ fn a_value_displaces_no_more_than_a_small_part_of_the_objects() {
     put(&store, b"large", &vec![1; large]);
     let keys = 0..12_000u32;
     let mut tx = Transaction::new(&store);
-    keys.clone().for_each(|key| tx.put(&default(), &key.to_be_bytes(), &[7; 200]).unwrap());
+    keys.clone().for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &[7; 200]).unwrap());
     tx.commit().unwrap();
     steps::flush(&store).unwrap();
     let view = store.index.view();
@@ -306,7 +306,7 @@ fn objects_have_their_share_again_after_a_smaller_budget_could_not_be_had() {
     let before = limit();
     for first in (0..100_000u32).step_by(200) {
         let mut tx = Transaction::new(&store);
-        (first..first + 200).for_each(|key| tx.put(&default(), &key.to_be_bytes(), &[7; 200]).unwrap());
+        (first..first + 200).for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &[7; 200]).unwrap());
         tx.commit().unwrap();
     }
     let stats = store.index.stats();
@@ -324,7 +324,7 @@ fn another_budget_is_no_evidence_and_statistics_go_on_over_it() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false).memory_bytes(16 << 20));
     let mut tx = Transaction::new(&store);
-    (0..150_000u32).for_each(|key| tx.put(&default(), &key.to_be_bytes(), &[7; 200]).unwrap());
+    (0..150_000u32).for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &[7; 200]).unwrap());
     tx.commit().unwrap();
     steps::flush(&store).unwrap();
     let mut random = Random::new(3);
@@ -379,7 +379,7 @@ fn objects_that_have_grown_give_way_to_a_small_budget_and_grow_again_in_a_large_
     let store = store_in(&dir, options().background(false).memory_bytes(256 << 20));
     store.objects.share_of(48);
     let mut tx = Transaction::new(&store);
-    (0..1000u32).for_each(|key| tx.put(&default(), &key.to_be_bytes(), &key.to_le_bytes()).unwrap());
+    (0..1000u32).for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &key.to_le_bytes()).unwrap());
     tx.commit().unwrap();
     steps::flush(&store).unwrap();
     let view = store.index.view();
@@ -419,10 +419,10 @@ fn write(store: &Arc<Store>, writer: u32, commits: u64) -> Written {
         let key = random.below(u64::from(KEYS)) as u32 * WRITERS + writer;
         let mut tx = Transaction::new(store);
         match random.below(8) {
-            0 => tx.delete(&default(), &key.to_be_bytes()).unwrap(),
-            _ => tx.put(&default(), &key.to_be_bytes(), &number.to_le_bytes()).unwrap(),
+            0 => tx.delete(&default(store), &key.to_be_bytes()).unwrap(),
+            _ => tx.put(&default(store), &key.to_be_bytes(), &number.to_le_bytes()).unwrap(),
         }
-        let deleted = tx.get(&default(), &key.to_be_bytes()).unwrap().is_none();
+        let deleted = tx.get(&default(store), &key.to_be_bytes()).unwrap().is_none();
         let glsn = tx.commit().unwrap();
         written.entry(key).or_default().push((glsn, if deleted { 0 } else { number }));
         if number % 40 == 0 {
@@ -442,7 +442,7 @@ fn read(store: &Arc<Store>, seed: u64, done: &AtomicBool) -> WasRead {
         for _ in 0..4 {
             let key = random.below(u64::from(KEYS * WRITERS)) as u32;
             for snapshot in [&newest, &old] {
-                let value = snapshot.get(&default(), &key.to_be_bytes()).unwrap();
+                let value = snapshot.get(&default(store), &key.to_be_bytes()).unwrap();
                 let number = value.map(|value| u64::from_le_bytes(value[..].try_into().unwrap()));
                 was_read.push((key, snapshot.at(), number));
             }

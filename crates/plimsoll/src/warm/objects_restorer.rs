@@ -261,7 +261,7 @@ mod tests {
         for number in (first..KEYS).step_by(2000) {
             let mut tx = Transaction::new(store);
             for number in (number..KEYS.min(number + 2000)).step_by(2) {
-                tx.put(&default(), &number.to_be_bytes(), &[first as u8; 300]).unwrap();
+                tx.put(&default(store), &number.to_be_bytes(), &[first as u8; 300]).unwrap();
             }
             tx.commit().unwrap();
         }
@@ -276,7 +276,7 @@ mod tests {
         let hot = || (0..KEYS).step_by(100);
         for number in hot() {
             store.pool.clear();
-            assert!(Snapshot::newest(&store).get(&default(), &number.to_be_bytes()).unwrap().is_some());
+            assert!(Snapshot::newest(&store).get(&default(&store), &number.to_be_bytes()).unwrap().is_some());
         }
         store.warm.as_ref().unwrap().close();
         // Younger ones of other keys, all over the same range: each filter is asked.

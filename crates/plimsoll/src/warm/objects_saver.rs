@@ -510,13 +510,13 @@ mod tests {
 
     fn put(store: &Arc<Store>, value: &[u8]) {
         let mut tx = Transaction::new(store);
-        tx.put(&default(), b"key", value).unwrap();
+        tx.put(&default(store), b"key", value).unwrap();
         tx.commit().unwrap();
         steps::flush(store).unwrap();
     }
 
     fn get(store: &Arc<Store>) -> Vec<u8> {
-        Snapshot::newest(store).get(&default(), b"key").unwrap().unwrap().to_vec()
+        Snapshot::newest(store).get(&default(store), b"key").unwrap().unwrap().to_vec()
     }
 
     /// Writes an image of objects; how many bytes were written.

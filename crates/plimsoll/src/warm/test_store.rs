@@ -18,6 +18,6 @@ pub(super) fn open(disk: &LyingDisk) -> Arc<Store> {
 }
 
 /// The keyspace that is always there.
-pub(super) fn default() -> Keyspace {
-    Keyspace { id: 1, name: "default".into() }
+pub(super) fn default(store: &Store) -> Keyspace {
+    store.keyspaces.find("default").unwrap().0
 }

@@ -367,10 +367,11 @@ fn a_read_only_store_sees_what_is_there_beside_a_writer() {
     put(&db, &ks, &[("a", "1")]);
     let reader = Db::open(dir.path().join("store"), options().read_only(true)).unwrap();
     assert_eq!(get(&reader, &reader.keyspace("default").unwrap(), "a").as_deref(), Some("1"));
+    let seen = reader.keyspace("default").unwrap();
     let mut tx = reader.begin();
-    assert_eq!(tx.put(&ks, b"a", b"2"), Err(Error::ReadOnly));
+    assert_eq!(tx.put(&seen, b"a", b"2"), Err(Error::ReadOnly));
     put(&db, &ks, &[("a", "2")]);
-    assert_eq!(get(&reader, &ks, "a").as_deref(), Some("1"));
+    assert_eq!(get(&reader, &seen, "a").as_deref(), Some("1"));
 }
 
 #[test]
@@ -388,6 +389,7 @@ fn the_index_can_be_made_anew_from_the_log() {
     let report = plimsoll::rebuild(&path, options(), &mut |_, _| {}).unwrap();
     assert_eq!(report.glsn, *glsns.last().unwrap());
     let db = open(&dir);
+    let ks = db.keyspace("default").unwrap();
     for (i, &glsn) in glsns.iter().enumerate() {
         let then = db.snapshot_at(Moment::Glsn(glsn)).unwrap();
         assert_eq!(then.get(&ks, b"a").unwrap().unwrap(), i.to_string().as_bytes());

@@ -43,7 +43,7 @@ fn a_transaction_larger_than_the_budget_commits_whole() {
     }
     let glsn = tx.commit().unwrap();
     let check = |db: &Db| {
-        let snapshot = db.snapshot();
+        let (ks, snapshot) = (db.keyspace("default").unwrap(), db.snapshot());
         for i in (0..count).step_by(97) {
             let seen = snapshot.get(&ks, &scatter(i)).unwrap();
             match i % 1000 {
@@ -98,7 +98,7 @@ fn a_transaction_of_256_mib_commits_under_16_mib_in_many_small_values_or_few_lar
         db.close().unwrap();
         let db = Db::open(&path, options()).unwrap();
         assert_eq!(db.newest(), glsn);
-        let snapshot = db.snapshot();
+        let (ks, snapshot) = (db.keyspace("default").unwrap(), db.snapshot());
         for i in (0..count).step_by(count as usize / 100) {
             assert!(snapshot.get(&ks, &scatter(i)).unwrap().unwrap() == value(i)[..], "value {i} of {bytes} bytes");
         }
@@ -146,7 +146,7 @@ fn values_of_all_sizes_come_back() {
     }
     tx.commit().unwrap();
     let check = |db: &Db| {
-        let snapshot = db.snapshot();
+        let (ks, snapshot) = (db.keyspace("default").unwrap(), db.snapshot());
         for (i, &size) in sizes.iter().enumerate() {
             for key in [[i as u8], [100 + i as u8]] {
                 assert_eq!(snapshot.get(&ks, &key).unwrap().unwrap(), &value(i as u32, size)[..], "{size}");

@@ -45,7 +45,7 @@ fn a_sorted_transaction_of_many_spills_commits_whole() {
     }
     tx.commit().unwrap();
     let check = |db: &Db| {
-        let snapshot = db.snapshot();
+        let (ks, snapshot) = (db.keyspace("default").unwrap(), db.snapshot());
         for i in (0..count).step_by(997) {
             assert_eq!(snapshot.get(&ks, &i.to_be_bytes()).unwrap().unwrap(), &value);
         }
@@ -134,6 +134,7 @@ fn what_is_larger_than_a_small_segment_commits_all_the_same() {
     tx.commit().unwrap();
     db.close().unwrap();
     let db = Db::open(&path, small_segments()).unwrap();
+    let ks = db.keyspace("default").unwrap();
     assert_eq!(db.snapshot().range(&ks, ..).unwrap().count(), 2007);
 }
 
@@ -291,7 +292,7 @@ fn transfers_keep_the_sum_while_everything_else_goes_on() {
     let options = || small_segments().memtable_bytes(256 << 10).durability(Durability::Buffered);
     let db = Db::open(&path, options()).unwrap();
     let ks = db.create_keyspace("latest", Retention::Latest).unwrap();
-    db.create_keyspace("default", Retention::Latest).unwrap();
+    db.set_retention(&db.keyspace("default").unwrap(), Retention::Latest).unwrap();
     // Some values stand in the log, some in the index.
     let encode = |account: u64, amount: u64| {
         let mut value = amount.to_be_bytes().to_vec();
@@ -389,7 +390,9 @@ fn transfers_keep_the_sum_while_everything_else_goes_on() {
     assert_eq!(sum(&db.snapshot()), ACCOUNTS * START);
     db.close().unwrap();
     let db = Db::open(&path, options()).unwrap();
-    assert_eq!(sum(&db.snapshot()), ACCOUNTS * START);
+    let (ks, snapshot) = (db.keyspace("latest").unwrap(), db.snapshot());
+    let sum: u64 = snapshot.range(&ks, ..).unwrap().map(|item| decode(&item.unwrap().1)).sum();
+    assert_eq!(sum, ACCOUNTS * START);
 }
 
 #[test]
@@ -470,6 +473,7 @@ fn handles_that_outlive_a_close_are_refused_or_read_on() {
     assert!(other.flush().is_err() && other.compact().is_err() && other.step().is_err());
     assert!(other.log().append(1, &[b"x"]).is_err());
     let again = Db::open(&path, options()).unwrap();
+    let ks = again.keyspace("default").unwrap();
     let mut tx = again.begin();
     for i in 0..6000u32 {
         tx.put(&ks, &i.to_be_bytes(), &[2; 1000]).unwrap();
@@ -480,6 +484,7 @@ fn handles_that_outlive_a_close_are_refused_or_read_on() {
     assert_eq!(again.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
     again.close().unwrap();
     let again = Db::open(&path, options()).unwrap();
+    let ks = again.keyspace("default").unwrap();
     assert_eq!(again.snapshot().range(&ks, ..).unwrap().count(), 6001);
 }
 
@@ -494,12 +499,14 @@ fn a_transaction_that_outlives_two_openings_leaves_the_files_of_the_third_alone(
     db.close().unwrap();
     Db::open(&path, options()).unwrap().close().unwrap();
     let db = Db::open(&path, options()).unwrap();
+    let ks = db.keyspace("default").unwrap();
     let mut tx = db.begin();
     tx.put(&ks, b"large", &vec![2; 1 << 20]).unwrap();
     tx.commit().unwrap();
     drop(old);
     db.close().unwrap();
     let db = Db::open(&path, options()).unwrap();
+    let ks = db.keyspace("default").unwrap();
     assert_eq!(db.snapshot().get(&ks, b"large").unwrap().unwrap(), &vec![2; 1 << 20][..]);
 }
 
@@ -509,7 +516,7 @@ fn a_reader_opens_beside_a_writer_that_compacts_and_trims() {
     let path = dir.path().join("store");
     let db = Db::open(&path, small_segments().durability(Durability::Buffered)).unwrap();
     let ks = db.create_keyspace("latest", Retention::Latest).unwrap();
-    db.create_keyspace("default", Retention::Latest).unwrap();
+    db.set_retention(&db.keyspace("default").unwrap(), Retention::Latest).unwrap();
     db.flush().unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -559,7 +566,8 @@ fn two_who_change_one_keyspace_agree_with_the_log_in_the_end() {
                 let db = &db;
                 scope.spawn(move || {
                     for i in 0..8 {
-                        db.create_keyspace("shared", Retention::Glsns(round * 1000 + thread * 100 + i + 1)).unwrap();
+                        let retention = Retention::Glsns(round * 1000 + thread * 100 + i + 1);
+                        db.set_retention(&db.keyspace("shared").unwrap(), retention).unwrap();
                         db.keyspace(&format!("own {}", i % 3)).unwrap();
                     }
                 });

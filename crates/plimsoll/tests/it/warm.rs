@@ -294,6 +294,7 @@ fn an_older_image_of_the_same_store_is_taken_in_as_far_as_its_files_are_there() 
     world.write(&path, &old);
     let db = world.open();
     world.work(&db);
+    let keyspace = db.keyspace("objects").unwrap();
     let stats = db.stats();
     assert!(stats.warm.pages_gone > 0, "{stats:?}");
     assert_eq!(stats.warnings, Vec::<String>::new());
@@ -372,6 +373,7 @@ fn a_store_with_threads_restores_beside_its_readers_and_without_any() {
     db.close().unwrap();
     // Readers beside it: what they ask for is right, whoever read it.
     let db = Db::open(&path, options.clone()).unwrap();
+    let keyspace = db.keyspace("objects").unwrap();
     while db.stats().warm.restoring {
         read_hot(&db, &keyspace, 0);
     }
@@ -381,6 +383,7 @@ fn a_store_with_threads_restores_beside_its_readers_and_without_any() {
     while db.stats().warm.restoring {
         std::thread::sleep(Duration::from_millis(1));
     }
+    let keyspace = db.keyspace("objects").unwrap();
     let before = db.stats();
     assert!(before.warm.pages_restored > 50 && before.warnings.is_empty(), "{before:?}");
     read_hot(&db, &keyspace, 0);

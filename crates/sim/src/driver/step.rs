@@ -489,17 +489,19 @@ impl Driver {
     }
 
     fn change_keyspace(&mut self, space: u8, keep: Keep) -> Outcome<String> {
-        let made = self.db().create_keyspace(&space_name(space), retention(keep));
-        if self.model.retention(space) != Some(keep) {
+        if !self.model.has_space(space) {
+            let made = self.db().create_keyspace(&space_name(space), retention(keep));
             self.committed_unseen(&made, Entry::Keyspace { space, retention: keep });
+            let Some(keyspace) = self.expect("create_keyspace", made)? else { return said("failed") };
+            self.spaces.insert(space, keyspace);
+            return said("");
         }
-        match self.expect("create_keyspace", made)? {
-            Some(keyspace) => {
-                self.spaces.insert(space, keyspace);
-                said("")
-            }
-            None => said("failed"),
+        let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
+        let set = self.db().set_retention(&keyspace, retention(keep));
+        if !self.model.has_recorded(space, keep) {
+            self.committed_unseen(&set, Entry::Keyspace { space, retention: keep });
         }
+        answered(self.expect("set_retention", set)?.is_some())
     }
 
     fn upkeep(&mut self, what: &str, work: impl FnOnce(&Db) -> plimsoll::Result<()>) -> Outcome<String> {
