@@ -47,7 +47,7 @@ pub(crate) struct Globals {
     /// Print JSON: one object, or one a line
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
-    /// Colour the output; auto: on a terminal, unless NO_COLOR is set
+    /// Colour the output; auto: on a terminal, unless NO_COLOR is set; always: a pipe gets what a terminal would, e.g. for less -R
     #[arg(long = "color", global = true, value_name = "WHEN", default_value = "auto")]
     #[arg(help_heading = "Global options")]
     pub(crate) colour: Colour,
@@ -293,6 +293,7 @@ line. With --keys --null, raw keys each ended by a zero byte, as for xargs -0.
 Examples:
   plimsoll scan demo.plimsoll src/ --keys
   plimsoll scan demo.plimsoll --from b --to d --limit 10
+  plimsoll scan demo.plimsoll src/ --from src/main.rs --limit 10
   plimsoll scan demo.plimsoll --at 100 --reverse --json")]
 pub(crate) struct Scan {
     /// Store
@@ -300,10 +301,10 @@ pub(crate) struct Scan {
     /// Only keys that begin with this
     pub(crate) prefix: Option<OsString>,
     /// Only this key and those after it
-    #[arg(long, value_name = "KEY", conflicts_with = "prefix")]
+    #[arg(long, value_name = "KEY")]
     pub(crate) from: Option<OsString>,
     /// Only keys before this one
-    #[arg(long, value_name = "KEY", conflicts_with = "prefix")]
+    #[arg(long, value_name = "KEY")]
     pub(crate) to: Option<OsString>,
     /// At most that many
     #[arg(long, value_name = "COUNT")]

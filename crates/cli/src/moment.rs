@@ -1,18 +1,17 @@
 //! The moment that a command reads: a GLSN, a time, or the newest.
 
-use std::time::SystemTime;
-
+use jiff::Timestamp;
 use plimsoll::{Db, Moment, Snapshot};
 
 use crate::exit::Failure;
-use crate::time::parse_time;
+use crate::time::{now, parse_time};
 
 /// A moment as the command line names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum At {
     Newest,
     Glsn(u64),
-    Time(SystemTime),
+    Time(Timestamp),
 }
 
 impl At {
@@ -20,7 +19,7 @@ impl At {
         match self {
             Self::Newest => Moment::Newest,
             Self::Glsn(glsn) => Moment::Glsn(glsn),
-            Self::Time(time) => Moment::Time(time),
+            Self::Time(time) => Moment::Time(time.into()),
         }
     }
 }
@@ -34,8 +33,9 @@ pub(crate) fn parse_at(text: &str) -> Result<At, String> {
         let glsn = text.parse().map_err(|_| format!("`{text}` is larger than any GLSN"))?;
         return Ok(At::Glsn(glsn));
     }
-    let refusal = "is neither a GLSN nor a time; write e.g. 120, newest, 2024-01-31 or \"2024-01-31 12:00\"";
-    parse_time(text).map(At::Time).ok_or_else(|| format!("`{text}` {refusal}"))
+    let refusal =
+        "is neither a GLSN nor a time; write e.g. 120, newest, 2024-01-31, \"2024-01-31 12:00\" or \"2 hours ago\"";
+    parse_time(text, now()).map(At::Time).ok_or_else(|| format!("`{text}` {refusal}"))
 }
 
 /// The store as of a moment; without one, as of now.
@@ -62,12 +62,14 @@ mod tests {
     fn digits_are_a_glsn_and_dates_are_times() {
         assert_eq!(parse_at("2024"), Ok(At::Glsn(2024)));
         assert_eq!(parse_at("newest"), Ok(At::Newest));
-        assert!(matches!(parse_at("2024-01-31 12:00"), Ok(At::Time(_))));
+        for text in ["2024-01-31 12:00", "now", "yesterday", "2 hours ago"] {
+            assert!(matches!(parse_at(text), Ok(At::Time(_))), "{text}");
+        }
     }
 
     #[test]
     fn what_is_no_moment_is_refused_with_examples() {
-        for text in ["", "yesterday", "-1", "99999999999999999999"] {
+        for text in ["", "soon", "-1", "99999999999999999999"] {
             let message = parse_at(text).unwrap_err();
             assert!(message.contains("e.g. 120") || message.contains("larger"), "{message}");
         }

@@ -1,9 +1,11 @@
 //! What a command prints on stdout, for three kinds of reader: people at a terminal, a pipe, and a program that asked for JSON.
 //!
-//! Law: colour and alignment go to a terminal only; a pipe gets tab-separated lines or raw bytes.
+//! Law: colour and alignment go to a terminal only, or where `--color always` asks for what a terminal gets; a pipe gets tab-separated
+//! lines. A value or a number alone goes to a pipe as it is, whatever the colour.
 
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 
+use rustix::termios::tcgetwinsize;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -94,6 +96,7 @@ impl Section {
 pub(crate) struct Output {
     writer: BufWriter<Stdout>,
     reader: Reader,
+    terminal: bool,
     colour: bool,
 }
 
@@ -101,7 +104,7 @@ impl Output {
     /// Looks at what stdout is.
     pub(crate) fn new(json: bool, colour: Colour) -> Self {
         let terminal = io::stdout().is_terminal();
-        let reader = match (json, terminal) {
+        let reader = match (json, terminal || colour == Colour::Always) {
             (true, _) => Reader::Json,
             (false, true) => Reader::People,
             (false, false) => Reader::Pipe,
@@ -111,7 +114,7 @@ impl Output {
             Colour::Never => false,
             Colour::Auto => terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
         };
-        Self { writer: BufWriter::with_capacity(64 * 1024, io::stdout()), reader, colour: colour && !json }
+        Self { writer: BufWriter::with_capacity(64 * 1024, io::stdout()), reader, terminal, colour: colour && !json }
     }
 
     /// Who reads.
@@ -119,9 +122,16 @@ impl Output {
         self.reader
     }
 
-    /// Columns of the terminal; 100 where that is not known.
+    /// Who reads what is never coloured: a value, or a number alone.
+    pub(crate) fn plain_reader(&self) -> Reader {
+        if self.reader == Reader::People && !self.terminal { Reader::Pipe } else { self.reader }
+    }
+
+    /// Columns of the terminal; 100 where that is not known. With a pager behind stdout, stderr or stdin is still the terminal.
     pub(crate) fn width(&self) -> usize {
-        rustix::termios::tcgetwinsize(io::stdout()).map_or(100, |size| usize::from(size.ws_col).max(40))
+        let width = tcgetwinsize(io::stdout()).or_else(|_| tcgetwinsize(io::stderr()));
+        let width = width.or_else(|_| tcgetwinsize(io::stdin())).map(|size| usize::from(size.ws_col));
+        width.ok().filter(|&columns| columns > 0).map_or(100, |columns| columns.max(40))
     }
 
     /// The text in a style, where there is colour.

@@ -28,7 +28,7 @@ pub(crate) fn run(globals: &Globals, args: Delete, output: &mut Output) -> Outco
     }
     let glsn = transaction.commit()?;
     store::close_after_commits(db);
-    match output.reader() {
+    match output.plain_reader() {
         Reader::People => output.line(&format!("{} deleted as of GLSN {glsn}", count_of(deleted, "key", "keys")))?,
         Reader::Pipe => output.line(&glsn.to_string())?,
         Reader::Json => output.facts(&[Fact::count("glsn", glsn), Fact::count("deleted", deleted)])?,

@@ -20,7 +20,7 @@ pub(crate) fn run(globals: &Globals, args: Get, output: &mut Output) -> Outcome 
             Failure::new(Exit::No, message)
         })
     };
-    match output.reader() {
+    match output.plain_reader() {
         Reader::Pipe => write_raw(open()?, output)?,
         Reader::People => write_for_people(&open, output)?,
         Reader::Json => {

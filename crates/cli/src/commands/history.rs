@@ -9,7 +9,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Output, Reader, Style};
 use crate::size::show_size;
 use crate::store;
-use crate::time::show_micros;
+use crate::time::{of_micros, show_time};
 
 pub(crate) fn run(globals: &Globals, args: History, output: &mut Output) -> Outcome {
     let key = key_bytes(args.key, args.keys.hex).map_err(Failure::usage)?;
@@ -35,7 +35,7 @@ fn usize_of(limit: Option<u64>) -> usize {
 }
 
 fn print(version: &VersionInfo, output: &mut Output) -> Result<(), Failure> {
-    let time = version.time_micros.map(show_micros);
+    let time = version.time_micros.map(|micros| show_time(of_micros(micros)));
     match output.reader() {
         Reader::Json => output.json(&json!({
             "glsn": version.glsn,

@@ -27,7 +27,7 @@ pub(crate) fn run(globals: &Globals, args: Put, output: &mut Output) -> Outcome 
     };
     let glsn = transaction.commit()?;
     store::close_after_commits(db);
-    match output.reader() {
+    match output.plain_reader() {
         Reader::People => output.line(&format!("{} committed as GLSN {glsn}", show_size(bytes)))?,
         Reader::Pipe => output.line(&glsn.to_string())?,
         Reader::Json => output.facts(&[Fact::count("glsn", glsn), Fact::bytes("bytes", bytes)])?,

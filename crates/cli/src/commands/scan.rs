@@ -42,13 +42,19 @@ fn bounds(args: Scan) -> Result<(Edge, Edge), Failure> {
     let hex = args.keys.hex;
     let bytes = |key: Option<_>| key.map(|key| key_bytes(key, hex)).transpose().map_err(Failure::usage);
     let (from, to, prefix) = (bytes(args.from)?, bytes(args.to)?, bytes(args.prefix)?);
-    Ok(match prefix {
-        Some(prefix) => {
-            let upper = behind_prefix(&prefix).map_or(Bound::Unbounded, Bound::Excluded);
-            (Bound::Included(prefix), upper)
-        }
-        None => (from.map_or(Bound::Unbounded, Bound::Included), to.map_or(Bound::Unbounded, Bound::Excluded)),
-    })
+    Ok(bounds_within(prefix.as_deref().unwrap_or_default(), from, to))
+}
+
+/// The keys that begin with `prefix`, from `from` on, before `to`.
+fn bounds_within(prefix: &[u8], from: Option<Vec<u8>>, to: Option<Vec<u8>>) -> (Edge, Edge) {
+    let lower = from.unwrap_or_default().max(prefix.to_vec());
+    let upper = match (to, behind_prefix(prefix)) {
+        (Some(to), Some(behind)) => Some(to.min(behind)),
+        (to, behind) => to.or(behind),
+    };
+    // Crossed bounds hold no key.
+    let upper = upper.map(|upper| upper.max(lower.clone()));
+    (Bound::Included(lower), upper.map_or(Bound::Unbounded, Bound::Excluded))
 }
 
 /// The first key behind all that begin with `prefix`; `None` if there is none.
@@ -164,6 +170,32 @@ enum Stopped {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_prefix_and_two_keys_hold_what_is_in_all_of_them() {
+        let bounds = |prefix: &str, from: Option<&str>, to: Option<&str>| {
+            let bytes = |key: Option<&str>| key.map(|key| key.as_bytes().to_vec());
+            let (lower, upper) = bounds_within(prefix.as_bytes(), bytes(from), bytes(to));
+            let text = |edge: Edge| match edge {
+                Bound::Included(key) | Bound::Excluded(key) => String::from_utf8(key).unwrap(),
+                Bound::Unbounded => "-".to_owned(),
+            };
+            (text(lower), text(upper))
+        };
+        let cases = [
+            (("", None, None), ("", "-")),
+            (("", Some("b"), Some("d")), ("b", "d")),
+            (("p/", None, None), ("p/", "p0")),
+            (("p/", Some("p/b"), None), ("p/b", "p0")),
+            (("p/", None, Some("p/b")), ("p/", "p/b")),
+            (("p/", Some("a"), Some("z")), ("p/", "p0")),
+            (("p/", Some("q"), None), ("q", "q")),
+            (("p/", None, Some("a")), ("p/", "p/")),
+        ];
+        for ((prefix, from, to), (lower, upper)) in cases {
+            assert_eq!(bounds(prefix, from, to), (lower.to_owned(), upper.to_owned()), "{prefix} {from:?} {to:?}");
+        }
+    }
 
     #[test]
     fn what_lies_behind_a_prefix_is_its_successor() {

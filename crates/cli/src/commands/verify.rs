@@ -21,8 +21,8 @@ pub(crate) fn run(globals: &Globals, args: &Verify, output: &mut Output) -> Outc
             "files": report.files,
             "bytes": report.bytes,
         }))?,
-        Reader::Pipe => report.problems.iter().try_for_each(|problem| output.line(problem))?,
-        Reader::People => {
+        // A pipe hears of success too: silence would look the same as a command that did nothing.
+        Reader::Pipe | Reader::People => {
             for problem in &report.problems {
                 let problem = output.paint(Style::Bad, problem);
                 output.line(&problem)?;

@@ -87,7 +87,6 @@ fn a_scan_is_bounded_by_prefix_keys_limit_and_direction() {
         let ran = run(&[&["scan", store.as_str(), "--keys"], arguments].concat()).ok();
         assert_eq!(ran.text().split_whitespace().collect::<Vec<_>>().join(" "), expected, "{arguments:?}");
     }
-    run(&["scan", &store, "a", "--from", "b"]).fails(2, &["cannot be used with"]);
 }
 
 #[test]
@@ -131,6 +130,21 @@ fn values_beyond_the_budget_are_streamed_by_every_command_that_shows_them() {
     let rows: Vec<Value> = scanned.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).map(json).collect();
     assert_eq!(rows.iter().map(|row| row["key"].as_str().unwrap()).collect::<String>(), "abcd");
     assert!(rows[1]["value"] == text);
+}
+
+#[test]
+fn a_prefix_is_paged_through_from_one_key_to_another() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    for key in ["p/a", "p/b", "p/c", "q", "o"] {
+        run(&["put", &store, key, "1"]).ok();
+    }
+    let scan = |options: &[&str]| run(&[&["scan", &store, "p/", "--keys"], options].concat()).ok().text();
+    assert_eq!(scan(&["--from", "p/b"]), "p/b\np/c\n");
+    assert_eq!(scan(&["--from", "p/b", "--limit", "1"]), "p/b\n");
+    assert_eq!(scan(&["--to", "p/c", "--reverse"]), "p/b\np/a\n");
+    assert_eq!(scan(&["--from", "a", "--to", "z"]), "p/a\np/b\np/c\n");
+    assert_eq!(scan(&["--from", "q"]), "");
 }
 
 #[test]

@@ -71,7 +71,29 @@ fn tables_are_coloured_unless_asked_not_to() {
     let mut command = plimsoll();
     command.args(["scan", &store]).env("NO_COLOR", "1");
     assert_eq!(shown(command, false), plain);
-    assert!(run(&["diff", &store, "0", "1", "--color", "always"]).text().starts_with('+'));
+}
+
+#[test]
+fn a_pipe_that_asks_for_colour_gets_what_a_terminal_gets_and_values_stay_as_they_are() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    for command in [&["scan", &store][..], &["diff", &store, "0", "1"], &["history", &store, "text"], &["stat", &store]]
+    {
+        let command = [command, &["--color", "always"]].concat();
+        let text = run(&command).text();
+        assert!(text.contains("\x1b["), "{text:?}");
+        assert_eq!(text, shown_of(&command), "{command:?}");
+    }
+    assert_eq!(run(&["get", &store, "binary", "--color", "always"]).ok().out, b"\x1b[31m\xff");
+    assert_eq!(run(&["put", &store, "k", "v", "--color", "always"]).ok().text(), "3\n");
+}
+
+#[test]
+fn verify_tells_a_pipe_that_all_is_well() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    let text = run(&["verify", &store]).ok().text();
+    assert!(text.starts_with("no problems; read "), "{text}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::bytes::{preview, put_json, show_bytes};
 use crate::exit::Failure;
 use crate::output::{Output, Reader, Style};
 use crate::size::{count_of, show_size};
-use crate::time::show_micros;
+use crate::time::{of_micros, show_time};
 
 /// Prints entries.
 pub(super) struct Printer {
@@ -78,7 +78,7 @@ impl Printer {
                 output.json(&object)
             }
             Reader::Pipe => {
-                let (glsn, time) = (entry.glsn.to_string(), show_micros(entry.time_micros));
+                let (glsn, time) = (entry.glsn.to_string(), show_time(of_micros(entry.time_micros)));
                 let (kind, bytes) = (format!("stream {}", entry.stream), entry.payload.len().to_string());
                 output.fields(&[glsn.as_bytes(), time.as_bytes(), kind.as_bytes(), bytes.as_bytes(), entry.payload])
             }
@@ -99,7 +99,7 @@ impl Printer {
         rest: &str,
         output: &mut Output,
     ) -> Result<(), Failure> {
-        let time = show_micros(micros);
+        let time = show_time(of_micros(micros));
         if output.reader() == Reader::Pipe {
             let glsn = glsn.to_string();
             let size = size.split(' ').next().unwrap_or_default().replace(',', "");
@@ -123,7 +123,7 @@ fn head(glsn: u64, stream: u32, micros: u64) -> Map<String, Value> {
     let mut object = Map::new();
     object.insert("glsn".to_owned(), glsn.into());
     object.insert("stream".to_owned(), stream.into());
-    object.insert("time".to_owned(), show_micros(micros).into());
+    object.insert("time".to_owned(), show_time(of_micros(micros)).into());
     object
 }
 
