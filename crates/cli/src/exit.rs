@@ -138,7 +138,7 @@ mod tests {
     fn each_error_of_the_store_has_the_code_that_help_prints() {
         let cases = [
             (Error::Future { asked: 2, newest: 1 }, Exit::Usage),
-            (Error::Locked { path: "x".into(), pid: None }, Exit::Store),
+            (Error::Locked { path: "x".into(), pid: None, who: String::new() }, Exit::Store),
             (Error::Corrupt { message: String::new() }, Exit::Corrupt),
             (Error::Conflict { key: vec![], at: 1, by: 2 }, Exit::Conflict),
             (Error::Io { kind: io::ErrorKind::StorageFull, message: String::new() }, Exit::System),

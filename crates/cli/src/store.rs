@@ -19,7 +19,7 @@ pub(crate) fn options(globals: &Globals) -> Options {
 /// Opens a store to read, beside a writer if there is one.
 pub(crate) fn open_to_read(globals: &Globals, path: &Path) -> Result<Db, Failure> {
     // What a command reads is read at once; nobody waits for what others found hot.
-    Ok(Db::open(path, options(globals).read_only(true).warm(false))?)
+    Ok(tell_warnings(Db::open(path, options(globals).read_only(true).warm(false))?))
 }
 
 /// Opens a store to write; `create` makes it where there is none.
@@ -29,7 +29,15 @@ pub(crate) fn open_to_write(
     create: bool,
     durability: Durability,
 ) -> Result<Db, Failure> {
-    Ok(Db::open(path, options(globals).create(create).durability(durability))?)
+    Ok(tell_warnings(Db::open(path, options(globals).create(create).durability(durability))?))
+}
+
+/// Says what opening the store had to say.
+fn tell_warnings(db: Db) -> Db {
+    for warning in db.warnings() {
+        eprintln!("plimsoll: {warning}");
+    }
+    db
 }
 
 /// Closes a store whose commits were durable when they returned. What it could not put in order is said, and is no failure of theirs: whoever is told

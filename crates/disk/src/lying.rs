@@ -30,7 +30,7 @@ use crate::lying::names::DurableNames;
 use crate::path_error::{at_path, of_kind};
 use crate::random::Random;
 use crate::tree::{NodeId, ROOT, Tree};
-use crate::vfs::{Caching, DirEntry, DirLock, Disk, File, LockError, Open, check_direct};
+use crate::vfs::{Caching, DirEntry, DirLock, Disk, File, HERE_ALREADY, LockError, Open, check_direct};
 
 const LOCK_NAME: &str = "LOCK";
 
@@ -399,7 +399,7 @@ impl State {
     fn lock(&mut self, dir: &Path) -> Result<(NodeId, NodeId), LockError> {
         let folder = self.tree.folder(dir).map_err(LockError::Io)?;
         if self.locked.contains(&folder) {
-            return Err(LockError::Held { pid: Some(PID) });
+            return Err(LockError::Held { pid: Some(PID), who: HERE_ALREADY.to_owned() });
         }
         let path = dir.join(LOCK_NAME);
         let opened = match self.open(&path, Open::CreateNew) {

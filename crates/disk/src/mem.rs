@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use crate::image::{Image, end_of};
 use crate::path_error::{at_path, of_kind};
 use crate::tree::{Change, NodeId, Tree};
-use crate::vfs::{Caching, DirEntry, DirLock, Disk, File, LockError, Open, check_direct};
+use crate::vfs::{Caching, DirEntry, DirLock, Disk, File, HERE_ALREADY, LockError, Open, check_direct};
 
 const LOCK_NAME: &str = "LOCK";
 
@@ -136,7 +136,7 @@ impl Disk for MemDisk {
         let mut state = self.state();
         let folder = state.tree.folder(dir).map_err(LockError::Io)?;
         if state.locked.contains(&folder) {
-            return Err(LockError::Held { pid: Some(std::process::id()) });
+            return Err(LockError::Held { pid: Some(std::process::id()), who: HERE_ALREADY.to_owned() });
         }
         let path = dir.join(LOCK_NAME);
         let bytes = match state.open(&path, Open::CreateNew) {

@@ -3,6 +3,9 @@
 //! 1. A handle has no position: `pread` and `pwrite` only, retried when a signal interrupts them, continued when they stop short.
 //! 2. `sync` is `fdatasync`, which makes a changed length durable too; `sync_dir` is `fsync` of the folder.
 //! 3. Every error names its path and keeps its kind (`StorageFull`, `ReadOnlyFilesystem`, ...).
+//! 4. Only regular files are opened: a FIFO or a device would hold up its reader for ever.
+
+mod lock;
 
 use std::fs;
 use std::io;
@@ -11,14 +14,13 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::image::end_of;
+use crate::os::lock::OsLock;
 use crate::path_error::{at_path, of_kind};
 use crate::vfs::{Caching, DIRECT_ALIGN, DirEntry, DirLock, Disk, File, LockError, Open, check_direct};
-
-const LOCK_NAME: &str = "LOCK";
 
 /// The file systems of this machine.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,10 +40,9 @@ impl Disk for OsDisk {
             Open::ReadWrite => OFlags::RDWR,
             Open::CreateNew => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
         };
-        let fd = open_fd(path, flags)?;
-        if open == Open::Read {
-            refuse_folder(&fd, path)?;
-        }
+        // NONBLOCK: opening a FIFO returns, so that it can be refused. Regular files do not know it.
+        let fd = open_fd(path, flags | OFlags::NONBLOCK)?;
+        check_regular(&fd, path)?;
         let direct = caching == Caching::Direct && turn_direct(&fd).map_err(|e| at_path(path, e))?;
         Ok(Arc::new(OsFile { fd, direct, path: path.to_owned() }))
     }
@@ -61,10 +62,13 @@ impl Disk for OsDisk {
     }
 
     fn names(&self, dir: &Path) -> io::Result<Vec<String>> {
+        // Not `std::fs::read_dir`, which panics where closing the folder fails.
+        let fd = open_fd(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let mut names = Vec::new();
-        for found in fs::read_dir(dir).map_err(|e| at_path(dir, e))? {
-            let name = found.map_err(|e| at_path(dir, e))?.file_name();
-            names.extend(name.into_string().ok());
+        for found in rustix::fs::Dir::new(fd).map_err(|e| at_path(dir, e))? {
+            let found = found.map_err(|e| at_path(dir, e))?;
+            let name = found.file_name().to_str().ok();
+            names.extend(name.filter(|name| ![".", ".."].contains(name)).map(str::to_owned));
         }
         Ok(names)
     }
@@ -107,17 +111,7 @@ impl Disk for OsDisk {
     }
 
     fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
-        let path = dir.join(LOCK_NAME);
-        let fd = open_fd(&path, OFlags::RDWR | OFlags::CREATE).map_err(LockError::Io)?;
-        let file = OsFile { fd, direct: false, path };
-        match retry_on_intr(|| rustix::fs::flock(&file.fd, FlockOperation::NonBlockingLockExclusive)) {
-            Ok(()) => {
-                file.name_holder();
-                Ok(Box::new(OsLock { file }))
-            }
-            Err(Errno::WOULDBLOCK) => Err(LockError::Held { pid: file.holder() }),
-            Err(errno) => Err(LockError::Io(at_path(&file.path, errno))),
-        }
+        Ok(Box::new(OsLock::take(dir)?))
     }
 }
 
@@ -134,13 +128,26 @@ fn open_fd(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     call(path, || rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o666)))
 }
 
-/// Opening a folder to read succeeds and fails only at the first read: say it at once.
-fn refuse_folder(fd: &OwnedFd, path: &Path) -> io::Result<()> {
+/// Refuses what is no file of bytes: a folder, whose opening to read succeeds and whose reading fails; a FIFO, a device.
+fn check_regular(fd: &OwnedFd, path: &Path) -> io::Result<()> {
     let stat = call(path, || rustix::fs::fstat(fd))?;
-    if FileType::from_raw_mode(stat.st_mode).is_dir() {
-        return Err(of_kind(path, io::ErrorKind::IsADirectory));
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(()),
+        FileType::Directory => Err(of_kind(path, io::ErrorKind::IsADirectory)),
+        other => {
+            let what = format!("this is a {}, a regular file is needed", name_of_type(other));
+            Err(at_path(path, io::Error::new(io::ErrorKind::InvalidInput, what)))
+        }
     }
-    Ok(())
+}
+
+fn name_of_type(file_type: FileType) -> &'static str {
+    match file_type {
+        FileType::Fifo => "FIFO",
+        FileType::Socket => "socket",
+        FileType::CharacterDevice | FileType::BlockDevice => "device",
+        _ => "special file",
+    }
 }
 
 /// Turns the page cache off for a handle; `false` where the file system refuses.
@@ -174,22 +181,6 @@ impl OsFile {
 
     fn pwrite(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
         call(&self.path, || rustix::io::pwrite(&self.fd, buf, offset))
-    }
-
-    /// Writes this process's id into a lock file, so that whoever is refused can say who holds it. The lock holds without it: a
-    /// full disk must not keep a store from being opened.
-    fn name_holder(&self) {
-        let text = format!("{}\n", std::process::id());
-        // In place and only then cut: overwriting needs no space.
-        if self.write_at(text.as_bytes(), 0).and_then(|()| self.set_len(text.len() as u64)).is_err() {
-            let _ = self.set_len(0);
-        }
-    }
-
-    fn holder(&self) -> Option<u32> {
-        let mut text = [0; 16];
-        let n = self.read_at(&mut text, 0).ok()?;
-        std::str::from_utf8(&text[..n]).ok()?.lines().next()?.parse().ok()
     }
 }
 
@@ -245,21 +236,6 @@ impl File for OsFile {
             // A hint: who reads them is told what is wrong.
             let _ = rustix::fs::fadvise(&self.fd, offset, Some(bytes), rustix::fs::Advice::WillNeed);
         }
-    }
-}
-
-/// Held by the open lock file: the system releases it when the handle closes, however the process ends.
-#[derive(Debug)]
-struct OsLock {
-    file: OsFile,
-}
-
-impl DirLock for OsLock {}
-
-impl Drop for OsLock {
-    fn drop(&mut self) {
-        // Nobody holds it now: leave no old name for the next one who is refused to report.
-        let _ = self.file.set_len(0);
     }
 }
 
@@ -319,40 +295,6 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_file_names_this_process_and_is_empty_afterwards() {
-        let dir = tempdir();
-        let lock = OsDisk::new().lock(dir.path()).unwrap();
-        assert_eq!(fs::read_to_string(dir.path().join("LOCK")).unwrap(), format!("{}\n", std::process::id()));
-        match OsDisk::new().lock(dir.path()) {
-            Err(LockError::Held { pid }) => assert_eq!(pid, Some(std::process::id())),
-            other => panic!("{other:?}"),
-        }
-        drop(lock);
-        assert_eq!(fs::read_to_string(dir.path().join("LOCK")).unwrap(), "");
-    }
-
-    #[test]
-    fn a_lock_left_by_a_process_that_ended_is_free_and_a_longer_name_in_it_is_replaced() {
-        let dir = tempdir();
-        let file = os_file(&dir.path().join("LOCK"), Caching::Buffered);
-        file.write_at(b"4294967295\n", 0).unwrap();
-        let _lock = OsDisk::new().lock(dir.path()).unwrap();
-        assert_eq!(file.holder(), Some(std::process::id()));
-        assert_eq!(file.len().unwrap(), format!("{}\n", std::process::id()).len() as u64);
-    }
-
-    #[test]
-    fn a_lock_file_without_a_number_names_nobody() {
-        let dir = tempdir();
-        let file = os_file(&dir.path().join("LOCK"), Caching::Buffered);
-        for text in [&b""[..], b"\n", b"nobody\n", b"\xff\xff", b"99999999999\n"] {
-            file.set_len(0).unwrap();
-            file.write_at(text, 0).unwrap();
-            assert_eq!(file.holder(), None);
-        }
-    }
-
-    #[test]
     fn an_error_of_the_system_keeps_its_kind_and_names_its_path() {
         let full = os_file(Path::new("/dev/full"), Caching::Buffered).write_at(b"x", 0).unwrap_err();
         assert_eq!(full.kind(), io::ErrorKind::StorageFull);
@@ -361,6 +303,29 @@ mod tests {
         let rename = OsDisk::new().rename(&dir.path().join("from"), &dir.path().join("to")).unwrap_err();
         assert_eq!(rename.kind(), io::ErrorKind::NotFound);
         assert!(rename.to_string().contains("from -> "), "{rename}");
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_without_waiting() {
+        let dir = tempdir();
+        let fifo = dir.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
+        for open in [Open::Read, Open::ReadWrite] {
+            let error = OsDisk::new().open(&fifo, open, Caching::Direct).unwrap_err();
+            assert!(error.to_string().contains("this is a FIFO"), "{error}");
+            let error = OsDisk::new().open(Path::new("/dev/zero"), open, Caching::Buffered).unwrap_err();
+            assert!(error.to_string().contains("this is a device"), "{error}");
+            OsDisk::new().open(&dir.path().join("socket"), open, Caching::Buffered).unwrap_err();
+        }
+        assert_eq!(
+            OsDisk::new().open(&fifo, Open::CreateNew, Caching::Buffered).unwrap_err().kind(),
+            io::ErrorKind::AlreadyExists
+        );
+        rustix::fs::mknodat(rustix::fs::CWD, dir.path().join("LOCK"), FileType::Fifo, Mode::from_raw_mode(0o600), 0)
+            .unwrap();
+        let locked = OsDisk::new().lock(dir.path());
+        assert!(matches!(&locked, Err(LockError::Io(error)) if error.to_string().contains("FIFO")), "{locked:?}");
     }
 
     #[test]

@@ -108,7 +108,16 @@ pub trait File: Send + Sync + Debug {
 }
 
 /// A lock on a folder, held until dropped or until the process ends.
-pub trait DirLock: Send + Sync + Debug {}
+pub trait DirLock: Send + Sync + Debug {
+    /// Whether the lock still keeps others out: fails once its file was removed or exchanged, and in a forked child, which must not write
+    /// beside the process that took the lock.
+    fn check(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What [`LockError::Held`] says where the holder is another handle of this process.
+pub(crate) const HERE_ALREADY: &str = "in this process already; share that handle, close it first, or open read-only";
 
 /// Why a folder could not be locked.
 #[derive(Debug)]
@@ -117,6 +126,8 @@ pub enum LockError {
     Held {
         /// The holder's process id.
         pid: Option<u32>,
+        /// Who holds it and what to do about it: the end of a sentence that begins with "it is open for writing".
+        who: String,
     },
     /// The lock file could not be made or read.
     Io(io::Error),
@@ -170,6 +181,6 @@ pub trait Disk: Send + Sync + Debug {
         Ok(resolved)
     }
 
-    /// Locks a folder for one writer by a lock file `LOCK` inside it that also names the holder's process id.
+    /// Locks a folder for one writer. A file `LOCK` inside it names the holder's process id.
     fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError>;
 }

@@ -312,7 +312,7 @@ fn a_lock_excludes_others_until_it_is_dropped(disk: &dyn Disk, root: &Path) {
     disk.create_dir(&one).unwrap();
     disk.create_dir(&two).unwrap();
     let lock = disk.lock(&one).unwrap();
-    assert!(matches!(disk.lock(&one), Err(LockError::Held { pid: Some(_) })));
+    assert!(matches!(disk.lock(&one), Err(LockError::Held { pid: Some(_), .. })));
     let _other = disk.lock(&two).unwrap();
     drop(lock);
     let _again = disk.lock(&one).unwrap();
@@ -325,7 +325,7 @@ fn a_lock_file_names_its_holder(disk: &dyn Disk, root: &Path) {
     let path = root.join("LOCK");
     create(disk, &path, b"4294967295\nand more");
     let lock = disk.lock(root).unwrap();
-    let Err(LockError::Held { pid: Some(pid) }) = disk.lock(root) else { panic!("the lock is not held") };
+    let Err(LockError::Held { pid: Some(pid), .. }) = disk.lock(root) else { panic!("the lock is not held") };
     assert_eq!(read(disk, &path), format!("{pid}\n").as_bytes());
     drop(lock);
     assert_eq!(read(disk, &path), b"");

@@ -1,6 +1,7 @@
 //! Errors of the log, named by what the caller does next.
 
 use std::io;
+use std::path::PathBuf;
 
 use plimsoll_memory::budget::OutOfBudget;
 use plimsoll_memory::pool::LoadError;
@@ -87,10 +88,14 @@ pub enum LogError {
         what: String,
     },
     /// Another process (or another handle in this one) has the log open for writing: close it first, or open to read only.
-    #[error("the log is open for writing elsewhere{}", pid.map_or_else(String::new, |pid| format!(", by process {pid}")))]
+    #[error("{}: the log is open for writing {who}", path.display())]
     Locked {
+        /// The log's folder.
+        path: PathBuf,
         /// The holder's process id, where it is known.
         pid: Option<u32>,
+        /// Who holds it, and what to do about it.
+        who: String,
     },
     /// The log was opened to read only.
     #[error("the log is open to read only")]

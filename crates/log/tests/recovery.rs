@@ -392,7 +392,7 @@ fn a_log_is_open_for_writing_once_and_for_reading_beside_it() {
     let disk = mem_disk();
     let log = open(&disk, &memory);
     append(&log, 0, b"one");
-    assert!(matches!(FileLog::open(options(&disk, &memory)), Err(LogError::Locked { pid: Some(_) })));
+    assert!(matches!(FileLog::open(options(&disk, &memory)), Err(LogError::Locked { pid: Some(_), .. })));
     let (reader, _) = FileLog::open(FileLogOptions { mode: Mode::ReadOnly, ..options(&disk, &memory) }).unwrap();
     append(&log, 0, b"two");
     assert_eq!(scan_all(&reader, 1, 9, None), [(1, b"one".to_vec())]);
@@ -426,19 +426,31 @@ fn a_reader_beside_a_busy_writer_always_opens_on_a_prefix() {
 }
 
 #[test]
-fn a_timestamp_far_ahead_is_told_and_not_followed() {
+fn timestamps_rise_also_where_the_clock_was_set_back_by_days_and_that_is_told() {
     let memory = Memory::new(16 << 20);
     let disk = mem_disk();
     let ahead = common::NOW + 3 * 86_400_000_000;
     let mut future = options(&disk, &memory);
     future.clock = Arc::new(plimsoll_disk::clock::ManualClock::new(ahead));
     let log = FileLog::open(future).unwrap().0;
-    append(&log, 0, b"from the future");
+    let first = submit(&log, 0, b"from the future").unwrap();
     drop(log);
-    let (log, report) = FileLog::open(options(&disk, &memory)).unwrap();
-    assert_eq!(report.warnings.len(), 1, "{report:?}");
-    let ticket = submit(&log, 0, b"now").unwrap();
-    assert!(ticket.timestamp_micros < common::NOW + 86_400_000_000);
+    let mut last = first.timestamp_micros;
+    assert_eq!(last, ahead);
+    for round in 0..3 {
+        let (log, report) = FileLog::open(options(&disk, &memory)).unwrap();
+        assert!(report.warnings.len() == 1 && report.warnings[0].contains("72 hours ahead"), "{report:?}");
+        for number in 0..100 {
+            // Segments end in between.
+            let ticket = submit(&log, 0, &payload(number, 5000)).unwrap();
+            assert!(ticket.timestamp_micros > last, "round {round}, {ticket:?} after {last}");
+            last = ticket.timestamp_micros;
+        }
+        log.sync().unwrap();
+        assert_eq!(log.glsn_at(first.timestamp_micros).unwrap(), first.last);
+        assert_eq!(log.glsn_at(common::NOW).unwrap(), Glsn::NONE);
+        assert_eq!(log.glsn_at(last).unwrap().next(), log.bounds().next);
+    }
 }
 
 #[test]

@@ -9,7 +9,6 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::Ordering;
 
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::error::LogError;
@@ -47,10 +46,7 @@ pub(crate) enum Sharing {
 pub(crate) fn backup(store: &Store, dest: &Path, sharing: Sharing) -> Result<BackupReport> {
     let disk = &*store.options.disk;
     let _no_trim = store.trim_turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if store.closed.load(Ordering::Acquire) {
-        // Another process may be at work in the folder by now.
-        return Err(Error::invalid("the store is closed; open it again to back it up"));
-    }
+    store.check_open()?;
     refuse_inside(disk, &store.path, dest)?;
     prepare(disk, dest)?;
     let (index, log) = (dest.join("index"), dest.join("log.partial"));

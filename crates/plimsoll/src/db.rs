@@ -153,6 +153,11 @@ impl Db {
         stats::stats(&self.store)
     }
 
+    /// What the user should know of how the store was found: a clock that was set back, a torn tail, a warm image that is ignored. One line each.
+    pub fn warnings(&self) -> Vec<String> {
+        stats::warnings(&self.store)
+    }
+
     /// Gives the store another memory budget while it is in use. What a smaller one gives up goes back to the system at once; where
     /// memtables are in the way they are flushed. At least [`crate::MIN_MEMORY_BYTES`], at most the machine's memory.
     ///

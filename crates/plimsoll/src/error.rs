@@ -54,14 +54,19 @@ pub enum Error {
         /// What was found there and what to do.
         what: String,
     },
-    /// Another process has the store open for writing.
-    #[error("{}: the store is open for writing in another process{}; close it, or open read-only", path.display(), show_pid(*pid))]
+    /// Another process, or another handle of this one, has the store open for writing: close it, or open read-only.
+    #[error("{}: the store is open for writing {who}", path.display())]
     Locked {
         /// The store.
         path: PathBuf,
         /// The holder's process id, where known.
         pid: Option<u32>,
+        /// Who has it open, and what to do about it.
+        who: String,
     },
+    /// The store was closed, by this handle or by a clone of it: open it again.
+    #[error("the store is closed; open it again")]
+    Closed,
     /// The store was opened to read only.
     #[error("the store is open to read only")]
     ReadOnly,
@@ -124,7 +129,7 @@ impl From<LogError> for Error {
             LogError::TooLarge { .. } | LogError::InvalidDraft { .. } | LogError::Conflict { .. } => {
                 Self::InvalidInput { message }
             }
-            LogError::Locked { pid } => Self::Locked { path: PathBuf::from("log"), pid },
+            LogError::Locked { path, pid, who } => Self::Locked { path, pid, who },
             LogError::Forked { .. } => Self::Forked { message },
             LogError::Poisoned { cause } => Self::Poisoned { cause },
             LogError::Format { message } => Self::Format { message },
@@ -158,8 +163,4 @@ pub(crate) fn show_key(key: &[u8]) -> String {
         Ok(text) if !text.chars().any(char::is_control) => format!("{text:?}"),
         _ => key.iter().map(|byte| format!("{byte:02x}")).collect(),
     }
-}
-
-fn show_pid(pid: Option<u32>) -> String {
-    pid.map_or_else(String::new, |pid| format!(" (pid {pid})"))
 }

@@ -47,6 +47,7 @@ pub struct History {
 
 impl History {
     pub(crate) fn new(store: &Arc<Store>, keyspace: &Keyspace, key: &[u8]) -> Result<Self> {
+        store.check_open()?;
         let moment = store.open_newest();
         let key = KeyBuffer::new(store.keyspaces.id_of(keyspace)?, key)?;
         let mut history = Self {
@@ -69,6 +70,7 @@ impl History {
     }
 
     fn step(&mut self) -> Result<Option<VersionInfo>> {
+        self.store.check_open()?;
         loop {
             let Some(versions) = &mut self.versions else { return Ok(None) };
             let error = match versions.next() {
@@ -131,6 +133,7 @@ pub struct Diff {
 
 impl Diff {
     pub(crate) fn new(store: &Arc<Store>, keyspace: &Keyspace, a: u64, b: u64, prefix: &[u8]) -> Result<Self> {
+        store.check_open()?;
         let newest = store.visible();
         let (before, after) = (Glsn(a.min(b)), Glsn(a.max(b)));
         if after > newest {
@@ -163,6 +166,7 @@ impl Diff {
     }
 
     fn step(&mut self) -> Result<Option<Change>> {
+        self.store.check_open()?;
         loop {
             let Some(versions) = &mut self.versions else { return Ok(None) };
             let version = match versions.next() {

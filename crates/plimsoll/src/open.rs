@@ -10,6 +10,7 @@
 //!
 //! A creation that was killed leaves a folder with some of these and no entry in the log: it opens as an empty store.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -68,7 +69,7 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
     options.check()?;
     let watch = Stopwatch::start(&options);
     find_or_make_folder(path, &options)?;
-    let lock = take_lock(path, &options)?;
+    let lock: Option<Arc<dyn DirLock>> = take_lock(path, &options)?.map(Arc::from);
     let budget = Budget::with_ceiling(options.memory_bytes, ceiling_bytes(options.memory_bytes), Backing::Mapped)?;
     let pool = Pool::new(&budget, options.memory_bytes / POOL_FLOOR_SHARE)?;
     let objects = if options.objects { Objects::new(&budget, &pool)? } else { Objects::none() };
@@ -76,7 +77,10 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
     make_folders(path, &options)?;
     let manifest = Manifest::read(&*options.disk, &path.join("index"))?;
     let before_log = watch.nanos();
-    let (file_log, report) = FileLog::open(log_options(path, &options, &budget, &pool, manifest.as_ref()))?;
+    let (file_log, report) = FileLog::open(FileLogOptions {
+        outer_lock: lock.as_ref().map(Arc::downgrade),
+        ..log_options(path, &options, &budget, &pool, manifest.as_ref())
+    })?;
     let log_nanos = watch.nanos() - before_log;
     let file_log = Arc::new(file_log);
     let log: Arc<dyn Log> = Arc::clone(&file_log) as _;
@@ -216,7 +220,11 @@ fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> {
     let disk = &*options.disk;
     let may_make = options.create && !options.read_only;
     match disk.entry(path)? {
-        None if may_make => Ok(make_folder(disk, path)?),
+        None if may_make => match make_folder(disk, path) {
+            // Another process was faster; the lock decides between the two.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && is_folder(disk, path)? => Ok(()),
+            made => Ok(made?),
+        },
         None => not_a_store("there is no store here; check the path, or make one by writing to it"),
         Some(entry) if !entry.is_dir => not_a_store("this is a file; a store is a folder, give another path"),
         Some(_) => {
@@ -236,6 +244,10 @@ fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> {
             }
         }
     }
+}
+
+fn is_folder(disk: &dyn Disk, path: &Path) -> std::io::Result<bool> {
+    Ok(disk.entry(path)?.is_some_and(|entry| entry.is_dir))
 }
 
 fn make_folder(disk: &dyn Disk, path: &Path) -> std::io::Result<()> {
@@ -268,7 +280,7 @@ pub(crate) fn take_lock(path: &Path, options: &Options) -> Result<Option<Box<dyn
     }
     match options.disk.lock(path) {
         Ok(lock) => Ok(Some(lock)),
-        Err(LockError::Held { pid }) => Err(Error::Locked { path: path.to_owned(), pid }),
+        Err(LockError::Held { pid, who }) => Err(Error::Locked { path: path.to_owned(), pid, who }),
         Err(LockError::Io(error)) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => Err(Error::Io {
             kind: error.kind(),
             message: format!("{}: the file system is read-only; open the store read-only", path.display()),

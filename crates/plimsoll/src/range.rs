@@ -204,6 +204,7 @@ impl<'t> Range<'t> {
 
     /// Puts the next key and value into the buffers; false at the end.
     fn step(&mut self) -> Result<bool> {
+        self.store.check_open()?;
         let mut walk = match self.walk.take() {
             Some(walk) => walk,
             None => Box::new(self.begin()?),

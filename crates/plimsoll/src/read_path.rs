@@ -228,6 +228,7 @@ impl io::Read for ValueReader {
 
 impl ValueReader {
     fn fill(&self, into: &mut [u8]) -> Result<()> {
+        self.store.check_open()?;
         let len = self.len;
         let stored = match &self.place {
             Place::Here(value) => Stored::Inline(value),

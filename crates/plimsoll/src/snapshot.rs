@@ -42,6 +42,7 @@ impl Snapshot {
     }
 
     pub(crate) fn of(store: &Arc<Store>, moment: Moment) -> Result<Self> {
+        store.check_open()?;
         let at = match moment {
             Moment::Newest => return Ok(Self::newest(store)),
             Moment::Glsn(glsn) => Glsn(glsn),
@@ -122,6 +123,7 @@ impl Snapshot {
     }
 
     fn walk(&self, span: Span) -> Result<Range<'_>> {
+        self.store.check_open()?;
         // Told at once; it is looked at again when the walk begins.
         check_retained(&self.store.index.view(), &span.first(), self.moment.at())?;
         Ok(Range::new(&self.store, span, self.moment.at(), None, None))
@@ -136,6 +138,7 @@ impl fmt::Debug for Snapshot {
 
 /// When a commit was made, in microseconds since 1970; `None` where the log does not hold it any more.
 pub(crate) fn time_of(store: &Store, glsn: Glsn) -> Result<Option<u64>> {
+    store.check_open()?;
     if glsn == Glsn::NONE || glsn < store.log.bounds().first {
         return Ok(None);
     }

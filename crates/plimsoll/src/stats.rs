@@ -158,6 +158,11 @@ pub struct Stats {
     pub warnings: Vec<String>,
 }
 
+/// What opening had to say, and what is wrong with the warm image.
+pub(crate) fn warnings(store: &Store) -> Vec<String> {
+    store.warnings.iter().cloned().chain(store.warm.as_ref().and_then(Warm::warning)).collect()
+}
+
 /// Counts.
 pub(crate) fn stats(store: &Store) -> Stats {
     let usage = store.budget.usage();
@@ -198,7 +203,7 @@ pub(crate) fn stats(store: &Store) -> Stats {
         open_snapshots: store.snapshots.count(),
         keyspaces: keyspaces.len() as u64,
         disk_bytes: disk_bytes(store).unwrap_or(0),
-        warnings: store.warnings.iter().cloned().chain(store.warm.as_ref().and_then(Warm::warning)).collect(),
+        warnings: warnings(store),
     }
 }
 

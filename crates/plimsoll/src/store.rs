@@ -64,7 +64,7 @@ pub(crate) struct Store {
     pub(crate) bytes_since_free: AtomicU64,
     /// Whether the user has appended to a stream of his own.
     pub(crate) streams_known: AtomicBool,
-    pub(crate) lock: Mutex<Option<Box<dyn DirLock>>>,
+    pub(crate) lock: Mutex<Option<Arc<dyn DirLock>>>,
 }
 
 impl Store {
@@ -113,6 +113,7 @@ impl Store {
     /// Reads in the sources as they are now. If that fails and they were exchanged meanwhile, it is read again in the new ones: log
     /// entries and side files that only the old ones needed may be gone.
     pub(crate) fn read<T>(&self, mut read: impl FnMut(&Arc<View>) -> Result<T>) -> Result<T> {
+        self.check_open()?;
         let mut view = self.index.view();
         loop {
             match read(&view) {
@@ -127,11 +128,15 @@ impl Store {
         Some(self.index.view()).filter(|now| !Weak::ptr_eq(&Arc::downgrade(now), view))
     }
 
+    /// Refuses once the store is closed: the folder may be another process's, which changes it.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        // Acquire: pairs with the swap in `close`.
+        if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
+    }
+
     /// Refuses where the store cannot be written.
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Error::invalid("the store is closed; open it again"));
-        }
+        self.check_open()?;
         if let Some(cause) = self.broken.get() {
             return Err(Error::Poisoned { cause: cause.clone() });
         }

@@ -124,6 +124,7 @@ impl<'db> Log<'db> {
     /// # Errors
     /// [`Error::Trimmed`], [`Error::Future`], the disk, the budget, or corruption.
     pub fn read(&self, glsn: u64) -> Result<LogEntry> {
+        self.store.check_open()?;
         let newest = self.store.visible();
         if Glsn(glsn) > newest {
             return Err(Error::Future { asked: glsn, newest: newest.0 });
@@ -136,6 +137,7 @@ impl<'db> Log<'db> {
     /// # Errors
     /// [`Error::Trimmed`] if the range begins below the first entry, the disk, or the budget.
     pub fn scan(&self, range: impl RangeBounds<u64>, stream: Option<u32>) -> Result<LogScan<'db>> {
+        self.store.check_open()?;
         let bounds = self.store.log.bounds();
         let start = match range.start_bound() {
             Bound::Included(&start) => Glsn(start),
@@ -149,7 +151,7 @@ impl<'db> Log<'db> {
         };
         let end = end.min(self.store.visible().next());
         let range = Range { start: start.max(Glsn::FIRST), end: end.max(start.max(Glsn::FIRST)) };
-        Ok(LogScan { scan: self.store.log.scan(range, stream.map(StreamId))? })
+        Ok(LogScan { store: self.store, scan: self.store.log.scan(range, stream.map(StreamId))? })
     }
 
     /// Walks entries from `from` on and then waits for new ones, without polling.
@@ -157,6 +159,7 @@ impl<'db> Log<'db> {
     /// # Errors
     /// [`Error::Trimmed`] if `from` is below the first entry.
     pub fn follow(&self, from: u64, stream: Option<u32>) -> Result<LogFollow<'db>> {
+        self.store.check_open()?;
         let first = self.store.log.bounds().first;
         let from = Glsn(from).max(Glsn::FIRST);
         if from < first {
@@ -187,6 +190,7 @@ impl<'db> Log<'db> {
 
 /// A walk over the log.
 pub struct LogScan<'db> {
+    store: &'db Arc<Store>,
     scan: Box<dyn Scan + 'db>,
 }
 
@@ -194,6 +198,9 @@ impl LogScan<'_> {
     /// The next entry, lent until the next call; `None` at the end.
     #[allow(clippy::should_implement_trait, reason = "an iterator cannot lend")]
     pub fn next(&mut self) -> Option<Result<LogEntryRef<'_>>> {
+        if let Err(error) = self.store.check_open() {
+            return Some(Err(error));
+        }
         let next = self.scan.next()?;
         Some(next.map_err(Error::from).map(|view| LogEntryRef {
             glsn: view.meta.glsn.0,
@@ -227,13 +234,17 @@ impl LogFollow<'_> {
         let clock = &self.store.options.clock;
         let start = clock.monotonic_nanos();
         loop {
+            self.store.check_open()?;
             if let Some(entry) = self.step()? {
                 return Ok(Some(entry));
             }
             let waited = Duration::from_nanos(clock.monotonic_nanos().saturating_sub(start));
             let Some(left) = patience.checked_sub(waited).filter(|left| !left.is_zero()) else { return Ok(None) };
             let seen = Glsn(self.next.0 - 1);
-            if self.store.log.wait_beyond(seen, left)? <= seen {
+            let readable = self.store.log.wait_beyond(seen, left);
+            // A log that is closed while somebody waits says that it is poisoned.
+            self.store.check_open()?;
+            if readable? <= seen {
                 return Ok(None);
             }
             if self.store.visible() <= seen {

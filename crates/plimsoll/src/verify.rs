@@ -1,8 +1,6 @@
 //! Reads every byte of a store and checks it: the log's chain and checksums, and every page, key and fence of the index.
 
-use std::sync::atomic::Ordering;
-
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::store::Store;
 
 /// How far a verification has come.
@@ -31,9 +29,7 @@ const MAX_PROBLEMS: usize = 1000;
 /// Checks everything.
 pub(crate) fn verify(store: &Store, progress: &mut dyn FnMut(VerifyProgress)) -> Result<VerifyReport> {
     let _no_trim = store.trim_turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if store.closed.load(Ordering::Acquire) {
-        return Err(Error::invalid("the store is closed; open it again to verify it"));
-    }
+    store.check_open()?;
     if let Some(checkpoints) = &store.checkpoints {
         // What a killed writer left is no damage.
         checkpoints.sweep()?;

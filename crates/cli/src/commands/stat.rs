@@ -13,9 +13,6 @@ use crate::time::show_duration;
 pub(crate) fn run(globals: &Globals, args: &Stat, output: &mut Output) -> Outcome {
     let db = store::open_to_read(globals, &args.store)?;
     let stats = db.stats();
-    for warning in &stats.warnings {
-        eprintln!("plimsoll: {warning}");
-    }
     output.sections(&[
         Section::new("store", of_store(&db, &stats)),
         Section::new("opening", of_opening(&stats)),

@@ -266,7 +266,8 @@ fn lay(
 pub(crate) fn turn_to_new_segment(core: &Core, writing: &Writing, order: &mut Order) -> Result<(), LogError> {
     let mut writer = lock(&writing.writer);
     // What is in the old segment must be durable before anything in the new one is.
-    let synced = writer.write_out(&core.tail).and_then(|end| writer.sync().map(|()| end));
+    let written = core.check_locks().and_then(|()| writer.write_out(&core.tail));
+    let synced = written.and_then(|end| writer.sync().map(|()| end));
     let end = synced.map_err(|error| core.syncer.poison(&error))?;
     core.syncer.publish(&end);
     seal_segment(core, order, &mut writer)?;

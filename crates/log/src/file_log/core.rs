@@ -87,9 +87,21 @@ impl Core {
     pub(crate) fn write_and_sync(&self) -> Result<End, LogError> {
         let mut writer = lock(&self.writing()?.writer);
         self.syncer.check()?;
+        self.check_locks()?;
         let end = writer.write_out(&self.tail)?;
         writer.sync()?;
         Ok(end)
+    }
+
+    /// Refuses to make anything durable once the folder may be another writer's.
+    pub(crate) fn check_locks(&self) -> Result<(), LogError> {
+        if let Some(own) = lock(&self.writing()?.lock).as_ref() {
+            own.check()?;
+        }
+        match self.options.outer_lock.as_ref().and_then(Weak::upgrade) {
+            Some(outer) => Ok(outer.check()?),
+            None => Ok(()),
+        }
     }
 
     /// A description of a segment with its pages.

@@ -1,10 +1,10 @@
 //! How a file log is opened, and what is reported about it.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use plimsoll_disk::clock::Clock;
-use plimsoll_disk::vfs::{Caching, Disk};
+use plimsoll_disk::vfs::{Caching, DirLock, Disk};
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Pool;
 
@@ -60,6 +60,8 @@ pub struct FileLogOptions {
     pub id: Option<u128>,
     /// How sealed segments, offset tables and side files are read.
     pub caching: Caching,
+    /// The lock of a folder around the log's: looked at together with the log's own before each sync, as long as it is held.
+    pub outer_lock: Option<Weak<dyn DirLock>>,
 }
 
 impl FileLogOptions {
@@ -79,6 +81,7 @@ impl FileLogOptions {
             background: true,
             id: None,
             caching: Caching::Direct,
+            outer_lock: None,
         }
     }
 

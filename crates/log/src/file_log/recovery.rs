@@ -46,8 +46,10 @@ use crate::format::{BLOCK_BYTES, genesis_chain, segment_seed, table_seed};
 use crate::glsn::{Glsn, Position, StreamId};
 use crate::side::SideRef;
 
-/// A timestamp further ahead of the clock is not believed.
-const DAY_MICROS: u64 = 24 * 60 * 60 * 1_000_000;
+/// A timestamp further ahead of the clock is told.
+const DAY_MICROS: u64 = 24 * HOUR_MICROS;
+
+const HOUR_MICROS: u64 = 60 * 60 * 1_000_000;
 
 /// The most memory for the numbers of the active segment, unless an option says otherwise.
 const NUMBERS_BYTES_MAX: u64 = 4 << 20;
@@ -124,7 +126,11 @@ fn find_folder(options: &FileLogOptions) -> Result<(), LogError> {
             Err(LogError::Format { message })
         }
         None if options.mode == Mode::Create => {
-            options.disk.create_dir(&options.dir)?;
+            match options.disk.create_dir(&options.dir) {
+                // Another process was faster; the lock decides between the two.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => made?,
+            }
             match options.dir.parent() {
                 Some(parent) if !parent.as_os_str().is_empty() => Ok(options.disk.sync_dir(parent)?),
                 _ => Ok(options.disk.sync_dir(Path::new("."))?),
@@ -137,7 +143,7 @@ fn find_folder(options: &FileLogOptions) -> Result<(), LogError> {
 /// Keeps other writers out.
 pub(crate) fn lock_folder(options: &FileLogOptions) -> Result<Box<dyn DirLock>, LogError> {
     options.disk.lock(&options.dir).map_err(|error| match error {
-        LockError::Held { pid } => LogError::Locked { pid },
+        LockError::Held { pid, who } => LogError::Locked { path: options.dir.clone(), pid, who },
         LockError::Io(error) => error.into(),
     })
 }
@@ -516,7 +522,8 @@ fn assemble(
     lock: Option<Box<dyn DirLock>>,
     report: &mut OpenReport,
 ) -> Result<Arc<Core>, LogError> {
-    let timestamp = believable(&options, active.outcome.last_timestamp, report);
+    let timestamp = active.outcome.last_timestamp;
+    tell_of_the_future(&options, timestamp, report);
     let side_mark = found.side_mark.max(active.outcome.side_mark);
     if active.too_many {
         active = follow_with_new_segment(&options, &mut found, active, timestamp, side_mark)?;
@@ -594,16 +601,19 @@ fn writing(
     Ok(Writing { order: Mutex::new(order), writer: Mutex::new(writer), group_bytes, lock: Mutex::new(Some(lock)) })
 }
 
-/// A timestamp far ahead of the clock is told and not followed: the log would be stuck in the future.
-fn believable(options: &FileLogOptions, last: u64, report: &mut OpenReport) -> u64 {
+/// Tells of a timestamp far ahead of the clock. It counts all the same: timestamps rise with GLSNs, always, or a moment could not be found by
+/// its time.
+fn tell_of_the_future(options: &FileLogOptions, last: u64, report: &mut OpenReport) {
     let now = options.clock.wall_micros();
     if last <= now.saturating_add(DAY_MICROS) {
-        return last;
+        return;
     }
+    let hours = (last - now) / HOUR_MICROS;
     report.warnings.push(format!(
-        "the last record's timestamp ({last} µs) is more than a day ahead of the clock ({now} µs); new records follow the clock"
+        "the last commit's time is {hours} hours ahead of this machine's clock (by {} µs): until the clock gets there, each new commit's time is \
+         one microsecond after the one before; check the clock",
+        last - now
     ));
-    now
 }
 
 /// An active segment without a record that is smaller than the options say is made anew in its size: a record that needs it could not

@@ -40,7 +40,9 @@ fn a_second_writer_is_told_who_holds_the_store() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), options()).unwrap();
     let error = Db::open(dir.path().join("store"), options()).unwrap_err();
-    assert_eq!(error, Error::Locked { path: dir.path().join("store"), pid: Some(std::process::id()) });
+    let Error::Locked { path, pid, who } = error else { panic!("{error}") };
+    assert_eq!((path, pid), (dir.path().join("store"), Some(std::process::id())));
+    assert!(who.contains("in this process already"), "{who}");
     db.close().unwrap();
     Db::open(dir.path().join("store"), options()).unwrap();
 }

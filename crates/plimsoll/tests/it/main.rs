@@ -11,6 +11,7 @@ mod backup;
 mod backup_faults;
 mod bad_input;
 mod checkpoints;
+mod closing;
 mod handles;
 mod large;
 mod memory;

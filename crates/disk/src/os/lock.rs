@@ -1,0 +1,304 @@
+//! The lock on a folder: one writer at a time, whatever happens to the files in it.
+//!
+//! 1. What is locked is the folder's own descriptor: a folder that is in use cannot be unlinked, so no second writer finds an unlocked one
+//!    in its place. The file `LOCK` in it is locked too (for file systems that refuse to lock a folder, such as NFS) and names the holder.
+//! 2. The system releases both locks when the last copy of the descriptors closes, however the process ends. Forked children have copies: so
+//!    a holder that lets go unlocks by name, and a child that inherited a lock does not unlock it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::process::{Pid, test_kill_process};
+
+use crate::os::{OsFile, call, check_regular, open_fd};
+use crate::path_error::at_path;
+use crate::vfs::{DirLock, File, HERE_ALREADY, LockError};
+
+const LOCK_NAME: &str = "LOCK";
+
+/// A file or folder, whatever its name.
+type Identity = (u64, u64);
+
+/// Folders that this process has locked, with the process that did it: a forked child finds its parent's.
+static LOCKED_HERE: Mutex<BTreeMap<Identity, u32>> = Mutex::new(BTreeMap::new());
+
+fn locked_here() -> MutexGuard<'static, BTreeMap<Identity, u32>> {
+    LOCKED_HERE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A locked folder.
+#[derive(Debug)]
+pub(super) struct OsLock {
+    folder: OwnedFd,
+    folder_identity: Identity,
+    file: OsFile,
+    file_identity: Identity,
+    /// The process that took it.
+    pid: u32,
+}
+
+impl OsLock {
+    /// Locks a folder, or says who has.
+    pub(super) fn take(dir: &Path) -> Result<Self, LockError> {
+        let folder = open_fd(dir, OFlags::RDONLY | OFlags::DIRECTORY).map_err(LockError::Io)?;
+        let folder_identity = identity(dir, &folder).map_err(LockError::Io)?;
+        let path = dir.join(LOCK_NAME);
+        match lock(&folder) {
+            // Not every file system can lock a folder. The file's lock is then the only one.
+            Ok(()) | Err(Errno::BADF | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS) => {}
+            Err(Errno::WOULDBLOCK) => return Err(held(&path, folder_identity)),
+            Err(errno) => return Err(LockError::Io(at_path(dir, errno))),
+        }
+        let file = open_lock_file(&path).map_err(LockError::Io)?;
+        let file_identity = identity(&path, &file.fd).map_err(LockError::Io)?;
+        match lock(&file.fd) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(held(&path, folder_identity)),
+            Err(errno) => return Err(LockError::Io(at_path(&path, errno))),
+        }
+        let pid = std::process::id();
+        file.name_holder(pid);
+        locked_here().insert(folder_identity, pid);
+        Ok(Self { folder, folder_identity, file, file_identity, pid })
+    }
+}
+
+fn lock(fd: &OwnedFd) -> rustix::io::Result<()> {
+    retry_on_intr(|| rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive))
+}
+
+fn open_lock_file(path: &Path) -> io::Result<OsFile> {
+    let fd = open_fd(path, OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK)?;
+    check_regular(&fd, path)?;
+    Ok(OsFile { fd, direct: false, path: path.to_owned() })
+}
+
+fn identity(path: &Path, fd: &OwnedFd) -> io::Result<Identity> {
+    let stat = call(path, || rustix::fs::fstat(fd))?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+/// Says who holds a folder that is locked.
+fn held(path: &Path, folder: Identity) -> LockError {
+    let here = locked_here().get(&folder).copied();
+    let pid = holder(path);
+    let who = match pid.or(here) {
+        Some(pid) if here == Some(std::process::id()) && pid == std::process::id() => HERE_ALREADY.to_owned(),
+        Some(pid) if here == Some(pid) => {
+            format!("in process {pid}, which this process is a fork of; close it there, or open read-only")
+        }
+        Some(pid) if is_running(pid) => format!("in another process (pid {pid}); close it there, or open read-only"),
+        Some(pid) => format!(
+            "by process {pid}, which is not running (unless it is in another container): a child that it forked may still hold \
+             the lock; end that child, or open read-only"
+        ),
+        None => "in another process; close it there, or open read-only".to_owned(),
+    };
+    LockError::Held { pid, who }
+}
+
+/// The process id in a lock file.
+fn holder(path: &Path) -> Option<u32> {
+    let fd = open_fd(path, OFlags::RDONLY | OFlags::NONBLOCK).ok()?;
+    check_regular(&fd, path).ok()?;
+    let file = OsFile { fd, direct: false, path: path.to_owned() };
+    let mut text = [0; 16];
+    let n = file.read_at(&mut text, 0).ok()?;
+    std::str::from_utf8(&text[..n]).ok()?.lines().next()?.parse().ok()
+}
+
+fn is_running(pid: u32) -> bool {
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
+    // What belongs to another user cannot be signalled, and is there.
+    !matches!(test_kill_process(pid), Err(Errno::SRCH))
+}
+
+impl OsFile {
+    /// Writes a process's id into the lock file, so that a process that is refused can say who holds it. The lock holds without it: a
+    /// full disk must not keep a store from being opened.
+    fn name_holder(&self, pid: u32) {
+        let text = format!("{pid}\n");
+        // In place and only then cut: overwriting needs no space.
+        if self.write_at(text.as_bytes(), 0).and_then(|()| self.set_len(text.len() as u64)).is_err() {
+            let _ = self.set_len(0);
+        }
+    }
+}
+
+impl DirLock for OsLock {
+    fn check(&self) -> io::Result<()> {
+        let pid = std::process::id();
+        if pid != self.pid {
+            let what = format!(
+                "process {} opened this for writing, and process {pid}, its forked child, must not write to it; open it there anew \
+                 once the other has closed it",
+                self.pid
+            );
+            return Err(at_path(&self.file.path, io::Error::new(io::ErrorKind::PermissionDenied, what)));
+        }
+        let now = match retry_on_intr(|| rustix::fs::stat(&self.file.path)) {
+            Ok(stat) => (stat.st_dev, stat.st_ino),
+            Err(Errno::NOENT | Errno::NOTDIR) => {
+                let what = "the lock file was removed, or its folder moved, while it was open for writing; close it and see \
+                            what else was changed";
+                return Err(at_path(&self.file.path, io::Error::new(io::ErrorKind::NotFound, what)));
+            }
+            Err(errno) => return Err(at_path(&self.file.path, errno)),
+        };
+        if now == self.file_identity {
+            return Ok(());
+        }
+        let what = "the lock file was exchanged, or its folder was, while it was open for writing; close it and see what else was \
+                    changed";
+        Err(at_path(&self.file.path, io::Error::other(what)))
+    }
+}
+
+impl Drop for OsLock {
+    fn drop(&mut self) {
+        if std::process::id() != self.pid {
+            // A forked child's copy: the lock is its parent's.
+            return;
+        }
+        // It names no holder while nobody holds it. Not if it is another's by now.
+        if self.check().is_ok() {
+            let _ = self.file.set_len(0);
+        }
+        locked_here().remove(&self.folder_identity);
+        // Not left to the closing of the descriptors: forked children may have copies of them.
+        let _ = rustix::fs::flock(&self.file.fd, FlockOperation::Unlock);
+        let _ = rustix::fs::flock(&self.folder, FlockOperation::Unlock);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "tests change the files behind the lock's back")]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn tempdir() -> tempfile::TempDir {
+        tempfile::tempdir().expect("the machine has a folder for temporary files")
+    }
+
+    fn refusal(dir: &Path) -> (Option<u32>, String) {
+        match OsLock::take(dir) {
+            Err(LockError::Held { pid, who }) => (pid, who),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_lock_file_names_this_process_and_is_empty_afterwards() {
+        let dir = tempdir();
+        let lock = OsLock::take(dir.path()).unwrap();
+        assert_eq!(fs::read_to_string(dir.path().join("LOCK")).unwrap(), format!("{}\n", std::process::id()));
+        let (pid, who) = refusal(dir.path());
+        assert_eq!(pid, Some(std::process::id()));
+        assert!(who.contains("in this process already"), "{who}");
+        drop(lock);
+        assert_eq!(fs::read_to_string(dir.path().join("LOCK")).unwrap(), "");
+    }
+
+    #[test]
+    fn a_lock_left_by_a_process_that_ended_is_free_and_a_longer_name_in_it_is_replaced() {
+        let dir = tempdir();
+        fs::write(dir.path().join("LOCK"), "4294967295\n").unwrap();
+        let _lock = OsLock::take(dir.path()).unwrap();
+        assert_eq!(fs::read_to_string(dir.path().join("LOCK")).unwrap(), format!("{}\n", std::process::id()));
+    }
+
+    #[test]
+    fn a_lock_file_without_a_number_names_nobody() {
+        let dir = tempdir();
+        let path = dir.path().join("LOCK");
+        for text in [&b""[..], b"\n", b"nobody\n", b"\xff\xff", b"99999999999\n"] {
+            fs::write(&path, text).unwrap();
+            assert_eq!(holder(&path), None);
+        }
+        assert_eq!(holder(&dir.path().join("nothing")), None);
+    }
+
+    #[test]
+    fn who_removes_or_exchanges_the_lock_file_lets_no_second_writer_in_and_is_noticed() {
+        let dir = tempdir();
+        let path = dir.path().join("LOCK");
+        let lock = OsLock::take(dir.path()).unwrap();
+        lock.check().unwrap();
+        fs::remove_file(&path).unwrap();
+        let error = lock.check().unwrap_err();
+        assert!(error.to_string().contains("LOCK: the lock file was removed"), "{error}");
+        assert!(refusal(dir.path()).1.contains("in this process already"));
+        fs::write(&path, "1\n").unwrap();
+        let error = lock.check().unwrap_err();
+        assert!(error.to_string().contains("LOCK: the lock file was exchanged"), "{error}");
+        refusal(dir.path());
+        drop(lock);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "1\n", "another's lock file was emptied");
+        OsLock::take(dir.path()).unwrap().check().unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_was_exchanged_is_noticed() {
+        let dir = tempdir();
+        let (here, there) = (dir.path().join("here"), dir.path().join("there"));
+        fs::create_dir(&here).unwrap();
+        let lock = OsLock::take(&here).unwrap();
+        fs::rename(&here, &there).unwrap();
+        assert!(lock.check().unwrap_err().to_string().contains("its folder moved"));
+        refusal(&there);
+        fs::create_dir(&here).unwrap();
+        let _other = OsLock::take(&here).unwrap();
+        assert!(lock.check().unwrap_err().to_string().contains("its folder was"));
+    }
+
+    #[test]
+    fn a_copy_of_the_descriptors_does_not_keep_a_lock_that_was_let_go() {
+        let dir = tempdir();
+        let lock = OsLock::take(dir.path()).unwrap();
+        // As a forked child has them.
+        let _copies = [rustix::io::dup(&lock.folder).unwrap(), rustix::io::dup(&lock.file.fd).unwrap()];
+        drop(lock);
+        drop(OsLock::take(dir.path()).unwrap());
+    }
+
+    #[test]
+    fn a_child_that_inherited_a_lock_neither_writes_nor_lets_go_of_it() {
+        let dir = tempdir();
+        let lock = OsLock::take(dir.path()).unwrap();
+        // What a forked child has: the same open files, and another process id.
+        let child = OsLock {
+            folder: rustix::io::dup(&lock.folder).unwrap(),
+            folder_identity: lock.folder_identity,
+            file: OsFile { fd: rustix::io::dup(&lock.file.fd).unwrap(), direct: false, path: lock.file.path.clone() },
+            file_identity: lock.file_identity,
+            pid: std::process::id() + 1,
+        };
+        assert!(child.check().unwrap_err().to_string().contains("forked child"));
+        drop(child);
+        refusal(dir.path());
+        lock.check().unwrap();
+    }
+
+    #[test]
+    fn a_lock_that_only_a_child_of_a_dead_process_holds_says_so() {
+        let dir = tempdir();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let dead = child.id();
+        child.wait().unwrap();
+        let holder = open_fd(dir.path(), OFlags::RDONLY | OFlags::DIRECTORY).unwrap();
+        super::lock(&holder).unwrap();
+        fs::write(dir.path().join("LOCK"), format!("{dead}\n")).unwrap();
+        let (pid, who) = refusal(dir.path());
+        assert_eq!(pid, Some(dead));
+        assert!(who.contains(&format!("by process {dead}, which is not running")), "{who}");
+        fs::write(dir.path().join("LOCK"), "1\n").unwrap();
+        assert!(refusal(dir.path()).1.contains("in another process (pid 1)"));
+    }
+}

@@ -1,0 +1,241 @@
+//! Who may use a store's folder, and when no longer: locks that are taken away, racing creators, reads after the store was closed, clocks.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use plimsoll::{Db, Error, Moment, Options};
+use plimsoll_disk::clock::{Clock, ManualClock};
+use plimsoll_disk::os::OsDisk;
+
+fn options() -> Options {
+    Options::new().memory_bytes(16 << 20)
+}
+
+fn put(db: &Db, key: &[u8], value: &[u8]) -> Result<u64, Error> {
+    let keyspace = db.keyspace("default")?;
+    let mut tx = db.begin();
+    tx.put(&keyspace, key, value)?;
+    tx.commit()
+}
+
+#[test]
+fn both_lock_files_can_be_removed_and_there_is_still_one_writer() {
+    let dir = tempfile::tempdir().unwrap();
+    for replaced in [false, true] {
+        for which in [&["LOCK", "log/LOCK"][..], &["LOCK"], &["log/LOCK"]] {
+            let path = dir.path().join(format!("{replaced}{}", which.join("").replace('/', "")));
+            let db = Db::open(&path, options()).unwrap();
+            let acknowledged = put(&db, b"a", b"acknowledged").unwrap();
+            for name in which {
+                fs::remove_file(path.join(name)).unwrap();
+                if replaced {
+                    fs::write(path.join(name), b"1\n").unwrap();
+                }
+            }
+            let second = Db::open(&path, options());
+            assert!(matches!(&second, Err(Error::Locked { .. })), "{which:?}: {second:?}");
+            let error = put(&db, b"a", b"not acknowledged").unwrap_err();
+            let said = if replaced { "exchanged" } else { "removed" };
+            assert!(
+                matches!(&error, Error::Poisoned { cause } if cause.contains("LOCK") && cause.contains(said)),
+                "{error}"
+            );
+            // What is there can still be read.
+            let keyspace = db.keyspace("default").unwrap();
+            assert_eq!(db.snapshot().get(&keyspace, b"a").unwrap().unwrap(), b"acknowledged");
+            assert!(db.close().is_err());
+            let db = Db::open(&path, options()).unwrap();
+            let snapshot = db.snapshot_at(Moment::Glsn(acknowledged)).unwrap();
+            assert_eq!(snapshot.get(&keyspace, b"a").unwrap().unwrap(), b"acknowledged");
+            put(&db, b"a", b"again").unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_folder_that_was_moved_while_it_was_open_takes_no_commits() {
+    let dir = tempfile::tempdir().unwrap();
+    let (here, there) = (dir.path().join("here"), dir.path().join("there"));
+    let db = Db::open(&here, options()).unwrap();
+    put(&db, b"a", b"1").unwrap();
+    fs::rename(&here, &there).unwrap();
+    assert!(matches!(Db::open(&there, options()), Err(Error::Locked { .. })));
+    let error = put(&db, b"a", b"2").unwrap_err();
+    assert!(matches!(&error, Error::Poisoned { cause } if cause.contains("moved")), "{error}");
+    // Another store takes its place.
+    let other = Db::open(&here, options()).unwrap();
+    put(&other, b"b", b"3").unwrap();
+    drop(db);
+    assert_eq!(put(&other, b"b", b"4").unwrap(), 2);
+    other.close().unwrap();
+    let db = Db::open(&there, options()).unwrap();
+    assert_eq!(db.snapshot().get(&db.keyspace("default").unwrap(), b"a").unwrap().unwrap(), b"1");
+}
+
+#[test]
+fn of_many_who_make_a_store_at_once_one_gets_it_and_the_others_are_told_that_it_is_locked() {
+    let dir = tempfile::tempdir().unwrap();
+    for round in 0..60 {
+        let path = dir.path().join(format!("store{round}"));
+        let begin = Barrier::new(4);
+        let opened: Vec<_> = thread::scope(|scope| {
+            let open = || {
+                begin.wait();
+                Db::open(&path, options().background(false))
+            };
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(open)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(opened.iter().filter(|opened| opened.is_ok()).count(), 1, "{opened:?}");
+        for opened in opened {
+            assert!(matches!(&opened, Ok(_) | Err(Error::Locked { .. })), "round {round}: {opened:?}");
+        }
+    }
+}
+
+#[test]
+fn a_fifo_in_the_place_of_any_file_is_an_error_and_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let db = Db::open(&path, options()).unwrap();
+    put(&db, b"a", &[7; 100_000]).unwrap();
+    db.flush().unwrap();
+    db.snapshot().get(&db.keyspace("default").unwrap(), b"a").unwrap();
+    db.close().unwrap();
+    let folders = ["", "log", "index", "warm"].map(|folder| path.join(folder));
+    let all = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap()).map(|entry| entry.unwrap().path());
+    let files: Vec<_> = all.filter(|path| path.is_file()).collect();
+    assert!(files.len() > 5, "{files:?}");
+    for file in files {
+        let kept = dir.path().join("kept");
+        fs::rename(&file, &kept).unwrap();
+        assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+        for options in [options(), options().read_only(true)] {
+            // Whatever opens, looks at the rest too.
+            if let Ok(db) = Db::open(&path, options) {
+                let keyspace = db.keyspace("default").unwrap();
+                let _ = db.snapshot().get(&keyspace, b"a");
+                let _ = db.verify(&mut |_| {});
+            }
+        }
+        // A table, or the warm image, may have been made again.
+        let _ = fs::remove_file(&file);
+        fs::rename(&kept, &file).unwrap();
+    }
+    assert_eq!(Db::open(&path, options()).unwrap().verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
+}
+
+#[test]
+fn nothing_is_read_from_a_store_that_is_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path().join("store"), options()).unwrap();
+    let keyspace = db.keyspace("default").unwrap();
+    let large = vec![7; 300_000];
+    for key in [b"a", b"b"] {
+        put(&db, key, b"1").unwrap();
+    }
+    let last = put(&db, b"c", &large).unwrap();
+    let other = db.clone();
+    let snapshot = other.snapshot();
+    let mut transaction = other.begin();
+    transaction.put(&keyspace, b"own", b"1").unwrap();
+    let mut range = snapshot.range(&keyspace, ..).unwrap();
+    range.next().unwrap().unwrap();
+    let mut history = other.history(&keyspace, b"a").unwrap();
+    let mut diff = other.diff(&keyspace, 0, last, b"").unwrap();
+    diff.next().unwrap().unwrap();
+    let log = other.log();
+    let mut scan = log.scan(.., None).unwrap();
+    scan.next().unwrap().unwrap();
+    let mut follow = log.follow(1, None).unwrap();
+    let mut reader = snapshot.get_reader(&keyspace, b"c").unwrap().unwrap();
+    let mut buffer = [0; 1000];
+    assert_eq!(reader.read(&mut buffer).unwrap(), 1000);
+    db.close().unwrap();
+    let patience = Duration::from_secs(60);
+    let errors = [
+        snapshot.get(&keyspace, b"a").map(drop).unwrap_err(),
+        snapshot.get(&keyspace, b"not there").map(drop).unwrap_err(),
+        snapshot.contains(&keyspace, b"a").map(drop).unwrap_err(),
+        snapshot.get_reader(&keyspace, b"c").map(drop).unwrap_err(),
+        snapshot.range(&keyspace, ..).map(drop).unwrap_err(),
+        snapshot.prefix(&keyspace, b"").map(drop).unwrap_err(),
+        snapshot.time().map(drop).unwrap_err(),
+        transaction.get(&keyspace, b"a").map(drop).unwrap_err(),
+        range.next().unwrap().unwrap_err(),
+        history.next().unwrap().unwrap_err(),
+        diff.next().unwrap().unwrap_err(),
+        other.history(&keyspace, b"a").map(drop).unwrap_err(),
+        other.diff(&keyspace, 0, last, b"").map(drop).unwrap_err(),
+        other.snapshot_at(Moment::Glsn(1)).map(drop).unwrap_err(),
+        other.snapshot_at(Moment::Time(SystemTime::UNIX_EPOCH)).map(drop).unwrap_err(),
+        scan.next().unwrap().map(drop).unwrap_err(),
+        follow.next(patience).map(drop).unwrap_err(),
+        log.read(1).map(drop).unwrap_err(),
+        log.changes(1).map(drop).unwrap_err(),
+        log.scan(.., None).map(drop).unwrap_err(),
+        log.follow(1, None).map(drop).unwrap_err(),
+        other.snapshot().get(&keyspace, b"a").map(drop).unwrap_err(),
+        put(&other, b"a", b"2").unwrap_err(),
+        transaction.commit().map(drop).unwrap_err(),
+        other.backup(dir.path().join("copy")).map(drop).unwrap_err(),
+        other.verify(&mut |_| {}).map(drop).unwrap_err(),
+    ];
+    for (number, error) in errors.into_iter().enumerate() {
+        assert_eq!(error, Error::Closed, "number {number}");
+    }
+    assert!(reader.read(&mut buffer).unwrap_err().to_string().contains("closed"));
+}
+
+#[test]
+fn who_waits_for_entries_of_a_store_learns_that_it_was_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path().join("store"), options()).unwrap();
+    let last = put(&db, b"a", b"1").unwrap();
+    let other = db.clone();
+    thread::scope(|scope| {
+        let follower = scope.spawn(|| {
+            let log = other.log();
+            log.follow(last + 1, None)?.next(Duration::from_secs(600)).map(drop)
+        });
+        db.close().unwrap();
+        assert_eq!(follower.join().unwrap(), Err(Error::Closed));
+    });
+}
+
+fn at(path: &Path, clock: &Arc<ManualClock>) -> Db {
+    let options = options().background(false).world(Arc::new(OsDisk::new()), Arc::clone(clock) as _);
+    Db::open(path, options).unwrap()
+}
+
+#[test]
+fn a_clock_that_was_set_back_by_days_keeps_the_order_of_times_and_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let day: i64 = 86_400_000_000;
+    let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
+    let mut commits = Vec::new();
+    for (jump, told) in [(0, false), (day * 30, false), (day * -29, true), (day * 29, false)] {
+        clock.set_wall_micros(clock.wall_micros().checked_add_signed(jump).unwrap());
+        let db = at(&path, &clock);
+        assert_eq!(db.warnings().iter().any(|warning| warning.contains("ahead of this machine's clock")), told);
+        for _ in 0..3 {
+            let number = commits.len();
+            let glsn = put(&db, b"a", number.to_string().as_bytes()).unwrap();
+            let time = db.snapshot_at(Moment::Glsn(glsn)).unwrap().time().unwrap().unwrap();
+            commits.push((time, number));
+        }
+    }
+    assert!(commits.windows(2).all(|pair| pair[0].0 < pair[1].0), "{commits:?}");
+    let db = at(&path, &clock);
+    let keyspace = db.keyspace("default").unwrap();
+    for (time, number) in commits {
+        let then = db.snapshot_at(Moment::Time(time)).unwrap();
+        assert_eq!(then.get(&keyspace, b"a").unwrap().unwrap(), number.to_string().as_bytes());
+    }
+}
