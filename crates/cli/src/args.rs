@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use jiff::Timestamp;
 
-use crate::moment::{At, parse_at};
+use crate::moment::{At, parse_at, parse_only_time};
 use crate::size::parse_size;
 
 const EXIT_CODES: &str = "\
@@ -80,7 +81,7 @@ pub(crate) enum Command {
     History(History),
     /// List what changed between two moments
     Diff(Diff),
-    /// List the entries of the log, transactions and streams
+    /// List the entries of the log, newest first: transactions and streams
     Log(Log),
     /// Show how memory and disk are used
     Stat(Stat),
@@ -126,10 +127,22 @@ pub(crate) struct KeysAs {
 /// Which moment is read.
 #[derive(Args, Debug)]
 pub(crate) struct AtMoment {
-    /// Moment to read: a GLSN, or a time such as 2024-01-31 or "2024-01-31 12:00" (UTC) [default: the newest]
-    #[arg(long, value_name = "GLSN|TIME", value_parser = parse_at)]
+    /// Moment to read: a GLSN, a time (2024-01-31, "2024-01-31 12:00", yesterday, "2 hours ago"; UTC) or commit:ID [default: newest]
+    #[arg(long, value_name = "MOMENT", value_parser = parse_at, long_help = AT_LONG)]
     pub(crate) at: Option<At>,
 }
+
+const AT_LONG: &str = "\
+Moment to read [default: newest]. One of:
+  120, newest                                 a GLSN; the newest one
+  2024-01-31, \"2024-01-31 12:00\", \"2024-01-31T12:00:03+01:00\"
+                                              a time; UTC where it has no offset
+  now, yesterday, \"2 hours ago\", \"1 week ago\"
+                                              a time before now; yesterday is 24 hours ago
+  commit:1a2b3c4                              the imported Git commit whose id begins like this
+A time reads the last commit in log order whose own time is not later. The time of an imported commit is its committer's, or \
+the time at which it was imported if that is earlier. Committers' times may go back from commit to commit: as in \
+`git rev-list -1 --first-parent --before=TIME`, the last commit that fits counts. A time before the first commit is an error.";
 
 const IMPORT_GIT_LONG: &str = "\
 Import the history of a Git repository: one commit, one transaction.
@@ -140,6 +153,9 @@ Submodules are skipped and counted. File modes are not kept.
 Each transaction's metadata is JSON: {\"commit\", \"author\", \"email\", \"date\", \"committer\": {\"name\", \"email\", \"date\"}, \
 \"message\", \"parents\": [...]}. Dates are RFC 3339 with the offset they were written with. A message that does not fit into \
 64 KiB is cut and \"message_cut\" is true.
+
+A time or a commit id reads the history as it was then: --at 2012-01-01 is the last commit whose committer's time is not later, \
+--at commit:ID is that commit. Only commits of the first-parent line are there.
 
 Run it again to continue: the store remembers the last commit in the same transaction that brought it (keyspace \
 plimsoll.import). If that commit is no ancestor of the branch any more, because the history was rewritten, the import refuses.
@@ -155,7 +171,8 @@ holds a prefix of the history, and the next run continues from there.";
 Examples:
   plimsoll import git . demo.plimsoll
   plimsoll import git --branch v2.0 --memory 64MiB /srv/git/project.git project.plimsoll
-  plimsoll get demo.plimsoll README.md --at 100")]
+  plimsoll get demo.plimsoll README.md --at 2024-01-31
+  plimsoll get demo.plimsoll README.md --at commit:1a2b3c4")]
 pub(crate) struct ImportGit {
     /// Repository: a working tree, a folder in it, or a bare repository
     pub(crate) repository: PathBuf,
@@ -231,7 +248,8 @@ To a pipe or a file go exactly the value's bytes; a terminal gets binary values 
 Examples:
   plimsoll get demo.plimsoll README.md
   plimsoll get demo.plimsoll logo.png --at 120 > logo.png
-  plimsoll get demo.plimsoll README.md --at \"2024-01-31 12:00\"")]
+  plimsoll get demo.plimsoll README.md --at \"2024-01-31 12:00\"
+  plimsoll get demo.plimsoll README.md --at commit:1a2b3c4")]
 pub(crate) struct Get {
     /// Store
     pub(crate) store: PathBuf,
@@ -328,7 +346,8 @@ pub(crate) struct Scan {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit code 1: the key never existed.
+Each version has its GLSN, its time (an imported commit's is its committer's), its size, and a summary of the metadata of the commit \
+that wrote it: of a Git commit the id, author and subject. Exit code 1: the key never existed.
 
 Examples:
   plimsoll history demo.plimsoll README.md
@@ -349,18 +368,21 @@ pub(crate) struct History {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-+ added, - removed, ~ changed. Exit code 0: no differences; 1: there are some.
++ added, - removed, ~ changed, with the sizes before and after and a summary of the last commit in between that wrote the key. A value \
+that was written again and is the same is no difference. A pipe gets sign, bytes before, bytes after, key and summary, \
+tab-separated. Exit code 0: no differences; 1: there are some.
 
 Examples:
   plimsoll diff demo.plimsoll 100 200
-  plimsoll diff demo.plimsoll 2024-01-01 newest src/ --json")]
+  plimsoll diff demo.plimsoll commit:1a2b3c4 newest
+  plimsoll diff demo.plimsoll 2024-01-01 now src/ --json")]
 pub(crate) struct Diff {
     /// Store
     pub(crate) store: PathBuf,
-    /// Earlier moment: a GLSN or a time
+    /// Earlier moment: a GLSN, a time or commit:ID, as for `get --at`
     #[arg(value_parser = parse_at)]
     pub(crate) before: At,
-    /// Later moment: a GLSN, a time, or newest
+    /// Later moment, or newest
     #[arg(value_parser = parse_at)]
     pub(crate) after: At,
     /// Only keys that begin with this
@@ -373,12 +395,19 @@ pub(crate) struct Diff {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-One line an entry: GLSN, time, commit or stream, number of operations or bytes, and a summary of a transaction's metadata or \
-the payload. With --ops each operation follows on a line of its own: + or -, keyspace, bytes, key.
+One line an entry, newest first: GLSN, time, commit or stream, number of operations or bytes, and a summary of a transaction's \
+metadata (of an imported Git commit: id, author, subject) or the payload. The time of an imported commit is its committer's; with \
+--json \"stored\" is when it came into the store. With --ops each operation follows on a line of its own: + or -, keyspace, \
+bytes, key.
+
+--since and --until take times as `get --at` does. Where committers' times go back, they mean what they mean to git log: --since \
+ends at the last commit that is older, --until leaves out each commit that is younger.
 
 Examples:
-  plimsoll log demo.plimsoll --from 100 --limit 20
-  plimsoll log demo.plimsoll --ops --json
+  plimsoll log demo.plimsoll --limit 20
+  plimsoll log demo.plimsoll --since \"2 weeks ago\"
+  plimsoll log demo.plimsoll --key README.md --until 2024-01-31
+  plimsoll log demo.plimsoll --reverse --from 100 --ops --json
   plimsoll log demo.plimsoll --follow")]
 pub(crate) struct Log {
     /// Store
@@ -389,18 +418,34 @@ pub(crate) struct Log {
     /// Last GLSN
     #[arg(long, value_name = "GLSN")]
     pub(crate) to: Option<u64>,
+    /// Only entries of this time or later
+    #[arg(long, value_name = "TIME", value_parser = parse_only_time)]
+    pub(crate) since: Option<Timestamp>,
+    /// Only entries up to this time
+    #[arg(long, value_name = "TIME", value_parser = parse_only_time)]
+    pub(crate) until: Option<Timestamp>,
+    /// Only commits that wrote or deleted this key, of those whose versions are retained
+    #[arg(long, value_name = "KEY", conflicts_with = "stream")]
+    pub(crate) key: Option<OsString>,
     /// Only this stream; transactions are stream 0
     #[arg(long, value_name = "NUMBER")]
     pub(crate) stream: Option<u32>,
     /// At most that many
     #[arg(long, value_name = "COUNT")]
     pub(crate) limit: Option<u64>,
-    /// Wait for new entries; ends with Ctrl-C
-    #[arg(long, conflicts_with = "to")]
+    /// Oldest first
+    #[arg(long)]
+    pub(crate) reverse: bool,
+    /// Wait for new entries, oldest first; ends with Ctrl-C
+    #[arg(long, conflicts_with_all = ["to", "until", "reverse"])]
     pub(crate) follow: bool,
     /// Show each operation of a transaction
     #[arg(long)]
     pub(crate) ops: bool,
+    #[command(flatten)]
+    pub(crate) keyspace: InKeyspace,
+    #[command(flatten)]
+    pub(crate) keys: KeysAs,
 }
 
 #[derive(Args, Debug)]

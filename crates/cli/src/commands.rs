@@ -34,7 +34,7 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::Scan(args) => scan::run(globals, args, output),
         Command::History(args) => history::run(globals, args, output),
         Command::Diff(args) => diff::run(globals, args, output),
-        Command::Log(args) => log::run(globals, &args, output),
+        Command::Log(args) => log::run(globals, args, output),
         Command::Stat(args) => stat::run(globals, &args, output),
         Command::Verify(args) => verify::run(globals, &args, output),
         Command::Backup(args) => backup::run(globals, &args, output),

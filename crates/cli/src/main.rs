@@ -1,11 +1,13 @@
 //! The `plimsoll` command: reads the command line, runs one command, says how it ended.
 
+mod about;
 mod args;
 mod bytes;
 mod commands;
 mod effort;
 mod exit;
 mod git;
+mod imported;
 mod interrupt;
 mod load;
 mod memory_use;

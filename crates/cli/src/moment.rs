@@ -1,30 +1,26 @@
-//! The moment that a command reads: a GLSN, a time, or the newest.
+//! The moment that a command reads: a GLSN, a time, an imported commit, or the newest.
+//!
+//! A commit's time is that of its place in the log; an imported one's is its committer's, if that is earlier. The moment of a time T is
+//! the last commit in log order whose time is not after T, as `git rev-list -1 --first-parent --before=T` finds it.
 
 use jiff::Timestamp;
-use plimsoll::{Db, Moment, Snapshot};
+use plimsoll::{Db, Error, Moment, Snapshot};
 
 use crate::exit::Failure;
-use crate::time::{now, parse_time};
+use crate::imported;
+use crate::time::{now, of_micros, parse_time, show_time};
 
 /// A moment as the command line names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum At {
     Newest,
     Glsn(u64),
     Time(Timestamp),
+    /// The beginning of a Git commit's id.
+    Commit(String),
 }
 
-impl At {
-    fn moment(self) -> Moment {
-        match self {
-            Self::Newest => Moment::Newest,
-            Self::Glsn(glsn) => Moment::Glsn(glsn),
-            Self::Time(time) => Moment::Time(time.into()),
-        }
-    }
-}
-
-/// Reads `newest`, digits as a GLSN, anything else as a time.
+/// Reads `newest`, digits as a GLSN, `commit:` and hexadecimal digits, anything else as a time.
 pub(crate) fn parse_at(text: &str) -> Result<At, String> {
     if text == "newest" {
         return Ok(At::Newest);
@@ -33,25 +29,69 @@ pub(crate) fn parse_at(text: &str) -> Result<At, String> {
         let glsn = text.parse().map_err(|_| format!("`{text}` is larger than any GLSN"))?;
         return Ok(At::Glsn(glsn));
     }
-    let refusal =
-        "is neither a GLSN nor a time; write e.g. 120, newest, 2024-01-31, \"2024-01-31 12:00\" or \"2 hours ago\"";
+    if let Some(id) = text.strip_prefix("commit:") {
+        let valid = (4..=64).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let refusal = || format!("`{id}` is no commit id: write 4 to 64 hexadecimal digits");
+        return if valid { Ok(At::Commit(id.to_ascii_lowercase())) } else { Err(refusal()) };
+    }
+    let refusal = "is neither a GLSN nor a time; write e.g. 120, newest, 2024-01-31, \"2024-01-31 12:00\", \"2 hours ago\" or commit:1a2b3c4";
     parse_time(text, now()).map(At::Time).ok_or_else(|| format!("`{text}` {refusal}"))
 }
 
-/// The store as of a moment; without one, as of now.
-pub(crate) fn snapshot(db: &Db, at: Option<At>) -> Result<Snapshot, Failure> {
+/// Reads a time.
+pub(crate) fn parse_only_time(text: &str) -> Result<Timestamp, String> {
+    let refusal = "is no time; write e.g. 2024-01-31, \"2024-01-31 12:00\", yesterday or \"2 hours ago\"";
+    parse_time(text, now()).ok_or_else(|| format!("`{text}` {refusal}"))
+}
+
+/// The store as of a moment of a keyspace; without one, as of now.
+pub(crate) fn snapshot(db: &Db, at: Option<&At>, keyspace: &str) -> Result<Snapshot, Failure> {
     match at {
-        None => Ok(db.snapshot()),
-        Some(at) => Ok(db.snapshot_at(at.moment())?),
+        None | Some(At::Newest) => Ok(db.snapshot()),
+        Some(at) => Ok(db.snapshot_at(Moment::Glsn(glsn(db, at, keyspace)?))?),
     }
 }
 
-/// The GLSN of a moment.
-pub(crate) fn glsn(db: &Db, at: At) -> Result<u64, Failure> {
+/// The GLSN of a moment of a keyspace.
+pub(crate) fn glsn(db: &Db, at: &At, keyspace: &str) -> Result<u64, Failure> {
     match at {
-        At::Glsn(glsn) => Ok(glsn),
-        other => Ok(db.snapshot_at(other.moment())?.at()),
+        At::Newest => Ok(db.newest()),
+        At::Glsn(glsn) => Ok(*glsn),
+        At::Commit(id) => imported::commit(db, keyspace, id),
+        At::Time(time) => match last_at(db, &[keyspace.to_owned()], *time)? {
+            0 => Err(before_the_first(db, *time, keyspace)?),
+            glsn => Ok(glsn),
+        },
     }
+}
+
+/// The last commit in log order whose time is not after `time`, counting the own times of what was imported into these keyspaces; 0 if
+/// there is none.
+pub(crate) fn last_at(db: &Db, keyspaces: &[String], time: Timestamp) -> Result<u64, Failure> {
+    let mut last = None;
+    for keyspace in keyspaces {
+        last = last.max(imported::last_at(db, keyspace, time)?);
+    }
+    let stored = match db.snapshot_at(Moment::Time(time.into())) {
+        Ok(snapshot) => snapshot.at(),
+        // When the commits of a trimmed log came into the store is not known any more; what was imported has its own times.
+        Err(Error::Trimmed { .. }) if last.is_some() => 0,
+        Err(error) => return Err(error.into()),
+    };
+    Ok(last.unwrap_or_default().max(stored))
+}
+
+fn before_the_first(db: &Db, time: Timestamp, keyspace: &str) -> Result<Failure, Failure> {
+    let shown = show_time(time);
+    let first = match imported::earliest(db, keyspace)? {
+        Some(earliest) => format!("the history in keyspace `{keyspace}` begins at {earliest}"),
+        None if db.newest() == 0 => "the store is empty".to_owned(),
+        None => {
+            let first = db.log().read(db.log().bounds().first)?;
+            format!("the store begins at {}", show_time(of_micros(first.time_micros)))
+        }
+    };
+    Ok(Failure::usage(format!("{shown} is before the first commit: {first}. Moment 0 is the empty store.")))
 }
 
 #[cfg(test)]
@@ -62,6 +102,7 @@ mod tests {
     fn digits_are_a_glsn_and_dates_are_times() {
         assert_eq!(parse_at("2024"), Ok(At::Glsn(2024)));
         assert_eq!(parse_at("newest"), Ok(At::Newest));
+        assert_eq!(parse_at("commit:00FFab"), Ok(At::Commit("00ffab".to_owned())));
         for text in ["2024-01-31 12:00", "now", "yesterday", "2 hours ago"] {
             assert!(matches!(parse_at(text), Ok(At::Time(_))), "{text}");
         }
@@ -69,9 +110,9 @@ mod tests {
 
     #[test]
     fn what_is_no_moment_is_refused_with_examples() {
-        for text in ["", "soon", "-1", "99999999999999999999"] {
+        for text in ["", "soon", "-1", "99999999999999999999", "commit:", "commit:xyz1", "commit:12"] {
             let message = parse_at(text).unwrap_err();
-            assert!(message.contains("e.g. 120") || message.contains("larger"), "{message}");
+            assert!(["e.g. 120", "larger", "hexadecimal"].iter().any(|part| message.contains(part)), "{message}");
         }
     }
 }

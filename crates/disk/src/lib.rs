@@ -17,3 +17,4 @@ pub mod random;
 pub mod thread;
 mod tree;
 pub mod vfs;
+pub mod watch;

@@ -140,7 +140,7 @@ impl Db {
         History::new(&self.store, keyspace, key)
     }
 
-    /// The keys beginning with `prefix` that differ between two moments, in key order.
+    /// The keys beginning with `prefix` whose values differ between two moments, in key order.
     ///
     /// # Errors
     /// [`crate::Error::Future`], [`crate::Error::Trimmed`], the disk, or the budget.

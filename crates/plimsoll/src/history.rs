@@ -16,6 +16,9 @@ use crate::snapshots::OpenMoment;
 use crate::store::{Store, check_retained};
 use crate::version::{Stored, Version};
 
+/// Bytes of two values that are compared at a time.
+const COMPARED_BYTES: usize = 8 * 1024;
+
 /// One version of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionInfo {
@@ -111,13 +114,15 @@ impl fmt::Debug for History {
 pub struct Change {
     /// The key.
     pub key: Vec<u8>,
+    /// The last commit between the two moments that wrote or deleted it.
+    pub by: u64,
     /// Its version at the first moment; `None` if it did not exist.
     pub before: Option<VersionInfo>,
     /// Its version at the second moment; `None` if it did not exist.
     pub after: Option<VersionInfo>,
 }
 
-/// The keys of which there is another version at one moment than at another, in key order.
+/// The keys whose values differ between two moments, in key order. A value that was written again and is the same is no difference.
 pub struct Diff {
     store: Arc<Store>,
     /// `None` behind the end.
@@ -128,7 +133,7 @@ pub struct Diff {
     after: Glsn,
     last_key: Vec<u8>,
     backwards: bool,
-    _moments: [OpenMoment; 2],
+    moments: [OpenMoment; 2],
 }
 
 impl Diff {
@@ -150,7 +155,7 @@ impl Diff {
             after,
             last_key: Vec::new(),
             backwards: a > b,
-            _moments: moments,
+            moments,
         };
         diff.begin(store.index.view())?;
         Ok(diff)
@@ -184,6 +189,7 @@ impl Diff {
             }
             self.last_key.clear();
             self.last_key.extend_from_slice(version.key);
+            let by = version.glsn;
             let after = match version.stored {
                 Stored::Deleted => None,
                 _ => Some(VersionInfo::new(&self.store, &version)?),
@@ -193,11 +199,35 @@ impl Diff {
                 let version = Version { key: &self.last_key, glsn: hit.glsn(), stored: hit.stored() };
                 VersionInfo::new(&self.store, &version).map(Some)
             })?;
-            if before.is_none() && after.is_none() {
+            let same = match (&before, &after) {
+                (None, None) => true,
+                (Some(before), Some(after)) => before.bytes == after.bytes && self.is_same_value()?,
+                _ => false,
+            };
+            if same {
                 continue;
             }
             let (before, after) = if self.backwards { (after, before) } else { (before, after) };
-            return Ok(Some(Change { key: self.last_key[4..].to_vec(), before, after }));
+            return Ok(Some(Change { key: self.last_key[4..].to_vec(), by: by.0, before, after }));
+        }
+    }
+}
+
+impl Diff {
+    /// Whether the last key has the same bytes at both moments.
+    fn is_same_value(&self) -> Result<bool> {
+        let [before, after] = &self.moments;
+        let reader = |moment| self.store.reader(&self.last_key, moment);
+        let (Some(mut before), Some(mut after)) = (reader(before)?, reader(after)?) else { return Ok(false) };
+        let (mut a, mut b) = ([0; COMPARED_BYTES], [0; COMPARED_BYTES]);
+        loop {
+            let bytes = before.read_piece(&mut a)?;
+            if bytes != after.read_piece(&mut b)? || a[..bytes] != b[..bytes] {
+                return Ok(false);
+            }
+            if bytes == 0 {
+                return Ok(true);
+            }
         }
     }
 }

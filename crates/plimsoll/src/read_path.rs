@@ -217,16 +217,21 @@ impl ValueReader {
 
 impl io::Read for ValueReader {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let fits = usize::try_from(self.len - self.at).unwrap_or(usize::MAX).min(buf.len());
-        while let Err(error) = self.fill(&mut buf[..fits]) {
-            self.find_again(error).map_err(io::Error::other)?;
-        }
-        self.at += fits as u64;
-        Ok(fits)
+        self.read_piece(buf).map_err(io::Error::other)
     }
 }
 
 impl ValueReader {
+    /// Fills `into`, or as much of it as the rest of the value has bytes; returns how many.
+    pub(crate) fn read_piece(&mut self, into: &mut [u8]) -> Result<usize> {
+        let fits = usize::try_from(self.len - self.at).unwrap_or(usize::MAX).min(into.len());
+        while let Err(error) = self.fill(&mut into[..fits]) {
+            self.find_again(error)?;
+        }
+        self.at += fits as u64;
+        Ok(fits)
+    }
+
     fn fill(&self, into: &mut [u8]) -> Result<()> {
         self.store.check_open()?;
         let len = self.len;

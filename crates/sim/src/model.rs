@@ -316,13 +316,13 @@ impl Model {
         found.into_iter().filter_map(|(key, value)| Some((key.clone(), value?))).collect()
     }
 
-    /// Keys that differ between two moments, with their versions then (no deletions), in key order.
+    /// Keys whose values differ between two moments, with their versions then (no deletions), in key order.
     pub fn diff(&self, space: u8, from: u64, to: u64, prefix: &[u8]) -> Vec<(Key, Option<Version>, Option<Version>)> {
         let keys: BTreeSet<Key> = self.keys(space).into_iter().filter(|key| key.starts_with(prefix)).collect();
         let there = |key: &[u8], at| self.version_at(space, key, at).filter(|version| version.1.is_some());
         keys.into_iter()
             .map(|key| (there(&key, from), there(&key, to), key))
-            .filter(|(before, after, _)| before != after)
+            .filter(|(before, after, _)| !same_value(*before, *after))
             .map(|(before, after, key)| (key, before, after))
             .collect()
     }
@@ -337,6 +337,14 @@ impl Model {
 impl Space {
     fn keep(&self) -> Keep {
         self.retention.last().map_or(Keep::Forever, |(_, keep)| *keep)
+    }
+}
+
+/// Whether two versions have the same bytes, whichever contents they were made from.
+fn same_value(a: Option<Version>, b: Option<Version>) -> bool {
+    match (a.and_then(|version| version.1), b.and_then(|version| version.1)) {
+        (Some(a), Some(b)) => a == b || a.bytes == b.bytes && a.make() == b.make(),
+        (a, b) => a == b,
     }
 }
 
@@ -379,6 +387,14 @@ mod tests {
         let keys: Vec<Key> = model.walk(0, &all, 3, &Writes::new()).into_iter().map(|(key, _)| key).collect();
         assert_eq!(keys, [b"a", b"c"]);
         assert_eq!(model.diff(0, 1, 3, b"").len(), 3);
+    }
+
+    #[test]
+    fn the_same_value_written_again_is_no_difference() {
+        let mut model = three_commits();
+        commit(&mut model, &[("a", Some(1)), ("b", Some(5))]);
+        let differ: Vec<Key> = model.diff(0, 1, 4, b"").into_iter().map(|(key, ..)| key).collect();
+        assert_eq!(differ, [b"b", b"c"]);
     }
 
     #[test]

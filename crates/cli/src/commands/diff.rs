@@ -3,8 +3,9 @@
 use plimsoll::{Change, VersionInfo};
 use serde_json::{Map, Value, json};
 
+use crate::about::About;
 use crate::args::{Diff, Globals};
-use crate::bytes::{key_bytes, put_json, show_bytes, show_hex};
+use crate::bytes::{key_bytes, preview, put_json, show_bytes, show_hex};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Output, Reader, Style};
 use crate::size::{count_of, show_size};
@@ -15,10 +16,12 @@ pub(crate) fn run(globals: &Globals, args: Diff, output: &mut Output) -> Outcome
     let prefix = args.prefix.map(|prefix| key_bytes(prefix, hex)).transpose().map_err(Failure::usage)?;
     let db = store::open_to_read(globals, &args.store)?;
     let keyspace = store::known_keyspace(&db, &args.keyspace.keyspace)?;
-    let (before, after) = (moment::glsn(&db, args.before)?, moment::glsn(&db, args.after)?);
+    let name = &args.keyspace.keyspace;
+    let (before, after) = (moment::glsn(&db, &args.before, name)?, moment::glsn(&db, &args.after, name)?);
     let mut changes = 0;
     for change in db.diff(&keyspace, before, after, prefix.as_deref().unwrap_or_default())? {
-        print(&change?, hex, output)?;
+        let change = change?;
+        print(&change, &About::at(&db, change.by)?, hex, output)?;
         changes += 1;
     }
     if output.reader() == Reader::People {
@@ -29,7 +32,7 @@ pub(crate) fn run(globals: &Globals, args: Diff, output: &mut Output) -> Outcome
     Ok(if changes == 0 { Exit::Done } else { Exit::No })
 }
 
-fn print(change: &Change, hex: bool, output: &mut Output) -> Result<(), Failure> {
+fn print(change: &Change, about: &About, hex: bool, output: &mut Output) -> Result<(), Failure> {
     let (sign, style, word) = match (&change.before, &change.after) {
         (None, _) => ("+", Style::Good, "added"),
         (_, None) => ("-", Style::Bad, "removed"),
@@ -45,6 +48,8 @@ fn print(change: &Change, hex: bool, output: &mut Output) -> Result<(), Failure>
             }
             object.insert("before".to_owned(), version_json(change.before.as_ref()));
             object.insert("after".to_owned(), version_json(change.after.as_ref()));
+            object.insert("by".to_owned(), change.by.into());
+            about.put_json(&mut object);
             output.json(&object)
         }
         Reader::Pipe => {
@@ -54,7 +59,7 @@ fn print(change: &Change, hex: bool, output: &mut Output) -> Result<(), Failure>
                 version.and_then(|version| version.bytes).map_or_else(String::new, |bytes| bytes.to_string())
             };
             let (before, after) = (size(change.before.as_ref()), size(change.after.as_ref()));
-            output.fields(&[sign.as_bytes(), before.as_bytes(), after.as_bytes(), key])
+            output.fields(&[sign.as_bytes(), before.as_bytes(), after.as_bytes(), key, about.line().as_bytes()])
         }
         Reader::People => {
             let key = if hex { show_hex(&change.key) } else { show_bytes(&change.key) };
@@ -63,9 +68,12 @@ fn print(change: &Change, hex: bool, output: &mut Output) -> Result<(), Failure>
                 (Some(before), Some(after)) => format!("{before} → {after}"),
                 (before, after) => before.or(after).unwrap_or_default(),
             };
+            let by = about.line();
+            let left = output.width().saturating_sub(key.chars().count() + sizes.chars().count() + 6).max(30);
+            let by = preview(by.as_bytes(), by.len() as u64, left);
             let line = output.paint(style, &format!("{sign} {key}"));
             let sizes = output.paint(Style::Faint, &sizes);
-            output.line(&format!("{line}  {sizes}"))
+            output.line(format!("{line}  {sizes}  {by}").trim_end())
         }
     }
 }

@@ -1,15 +1,16 @@
 //! `plimsoll history`: every retained version of a key.
 
 use plimsoll::VersionInfo;
-use serde_json::json;
+use serde_json::{Map, json};
 
+use crate::about::About;
 use crate::args::{Globals, History};
-use crate::bytes::{key_bytes, show_bytes};
+use crate::bytes::{key_bytes, preview, show_bytes};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Output, Reader, Style};
 use crate::size::show_size;
 use crate::store;
-use crate::time::{of_micros, show_time};
+use crate::time::show_time;
 
 pub(crate) fn run(globals: &Globals, args: History, output: &mut Output) -> Outcome {
     let key = key_bytes(args.key, args.keys.hex).map_err(Failure::usage)?;
@@ -18,10 +19,12 @@ pub(crate) fn run(globals: &Globals, args: History, output: &mut Output) -> Outc
     let mut versions = 0;
     for version in db.history(&keyspace, &key)?.take(usize_of(args.limit)) {
         if versions == 0 && output.reader() == Reader::People {
-            let header = output.paint(Style::Faint, &format!("{:>10}  {:<24}  {:>12}", "GLSN", "time (UTC)", "size"));
+            let header =
+                output.paint(Style::Faint, &format!("{:>10}  {:<24}  {:>12}  {}", "GLSN", "time (UTC)", "size", "by"));
             output.line(&header)?;
         }
-        print(&version?, output)?;
+        let version = version?;
+        print(&version, &About::at(&db, version.glsn)?, output)?;
         versions += 1;
     }
     if versions == 0 && args.limit != Some(0) {
@@ -34,26 +37,32 @@ fn usize_of(limit: Option<u64>) -> usize {
     limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
-fn print(version: &VersionInfo, output: &mut Output) -> Result<(), Failure> {
-    let time = version.time_micros.map(|micros| show_time(of_micros(micros)));
+fn print(version: &VersionInfo, about: &About, output: &mut Output) -> Result<(), Failure> {
+    let time = version.time_micros.map(|stored| show_time(about.time(stored)));
     match output.reader() {
-        Reader::Json => output.json(&json!({
-            "glsn": version.glsn,
-            "time": time,
-            "bytes": version.bytes,
-            "deleted": version.bytes.is_none(),
-        })),
+        Reader::Json => {
+            let mut object = Map::new();
+            object.insert("glsn".to_owned(), version.glsn.into());
+            object.insert("time".to_owned(), json!(time));
+            object.insert("bytes".to_owned(), json!(version.bytes));
+            object.insert("deleted".to_owned(), version.bytes.is_none().into());
+            about.put_json(&mut object);
+            output.json(&object)
+        }
         Reader::Pipe => {
             let (glsn, time) = (version.glsn.to_string(), time.unwrap_or_default());
             let bytes = version.bytes.map_or_else(|| "deleted".to_owned(), |bytes| bytes.to_string());
-            output.fields(&[glsn.as_bytes(), time.as_bytes(), bytes.as_bytes()])
+            output.fields(&[glsn.as_bytes(), time.as_bytes(), bytes.as_bytes(), about.line().as_bytes()])
         }
         Reader::People => {
             let size = match version.bytes {
                 Some(bytes) => format!("{:>12}", show_size(bytes)),
                 None => output.paint(Style::Bad, &format!("{:>12}", "deleted")),
             };
-            output.line(&format!("{:>10}  {:<24}  {size}", version.glsn, time.as_deref().unwrap_or("-")))
+            let by = about.line();
+            let by = preview(by.as_bytes(), by.len() as u64, output.width().saturating_sub(52).max(30));
+            let line = format!("{:>10}  {:<24}  {size}  {by}", version.glsn, time.as_deref().unwrap_or("-"));
+            output.line(line.trim_end())
         }
     }
 }

@@ -15,6 +15,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::git::feed::Feed;
 use crate::git::object_id::ObjectId;
 use crate::git::repository::Repository;
+use crate::imported;
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -94,9 +95,9 @@ fn import(
     }
     let progress = progress(repository, after.as_ref())?;
     let keyspace = db.keyspace(&args.keyspace.keyspace)?;
-    let bookmarks = db.keyspace(resume::KEYSPACE)?;
+    let bookmarks = db.keyspace(imported::KEYSPACE)?;
     let root = bookmark.map(|bookmark| bookmark.root);
-    let mut applier = Applier::new(db, keyspace, bookmarks, &args.branch, root);
+    let mut applier = Applier::new(db, keyspace, bookmarks, &args.branch, root)?;
     while applier.next(&mut feed, counts)? {
         progress.set(counts.transactions + counts.commits.count);
         if progress.visible() {

@@ -1,114 +1,98 @@
-//! `plimsoll log`: the entries of the log, one a line, and the new ones as they come.
-//!
-//! A reader beside a writer sees what was durable when it opened the store, so following means to open it again whenever its files
-//! have changed; they are looked at once a second.
+//! `plimsoll log`: the entries of the log, newest first or oldest first, and the new ones as they come (`follow`).
 
 mod entry;
 mod fingerprint;
+mod follow;
+mod glsns;
 
-use std::path::Path;
-use std::time::Duration;
-
+use jiff::{SignedDuration, Timestamp};
 use plimsoll::{Db, Error};
-use plimsoll_disk::clock::{Clock, SystemClock};
 
 use crate::args::{Globals, Log};
+use crate::bytes::key_bytes;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::interrupt::Interrupt;
+use crate::imported;
+use crate::moment;
 use crate::output::Output;
 use crate::store;
 
 use self::entry::Printer;
-use self::fingerprint::Fingerprint;
+use self::glsns::{Glsns, Order};
 
-const LOOK_EVERY: Duration = Duration::from_millis(1000);
-/// How long a Ctrl-C waits at most.
-const NAP: Duration = Duration::from_millis(50);
-
-pub(crate) fn run(globals: &Globals, args: &Log, output: &mut Output) -> Outcome {
-    let mut walk =
-        Walk { from: args.from, left: args.limit.unwrap_or(u64::MAX), args, printer: Printer::new(args.ops, output) };
-    if !args.follow {
-        let db = store::open_to_read(globals, &args.store)?;
-        walk.check_start(&db)?;
-        walk.print(&db, output)?;
-        return Ok(Exit::Done);
+pub(crate) fn run(globals: &Globals, args: Log, output: &mut Output) -> Outcome {
+    let mut walk = Walk::new(args, output)?;
+    if walk.args.follow {
+        return follow::run(globals, &mut walk, output);
     }
-    let interrupt = Interrupt::listen()?;
-    loop {
-        let seen = Fingerprint::of(&args.store);
-        let db = store::open_to_read(globals, &args.store)?;
-        walk.print(&db, output)?;
-        drop(db);
-        output.flush()?;
-        if walk.left == 0 {
-            return Ok(Exit::Done);
-        }
-        if wait_for_change(&args.store, &seen, &interrupt) == Waited::Interrupted {
-            return Ok(Exit::Interrupted);
-        }
-    }
+    let db = store::open_to_read(globals, &walk.args.store)?;
+    walk.check_start(&db)?;
+    let order = if walk.args.reverse { Order::OldestFirst } else { Order::NewestFirst };
+    let from = walk.args.from.unwrap_or(0).max(db.log().bounds().first);
+    walk.print(&db, from, order, output)?;
+    Ok(Exit::Done)
 }
 
 /// A walk over the log, in one go or resumed.
-struct Walk<'a> {
-    /// The next GLSN; `None` until the walk has begun where it does by default.
-    from: Option<u64>,
+struct Walk {
+    args: Log,
+    key: Option<Vec<u8>>,
     /// How many entries may still be printed.
     left: u64,
-    args: &'a Log,
     printer: Printer,
 }
 
-impl Walk<'_> {
+impl Walk {
+    fn new(mut args: Log, output: &Output) -> Result<Self, Failure> {
+        let key = args.key.take().map(|key| key_bytes(key, args.keys.hex)).transpose().map_err(Failure::usage)?;
+        let left = args.limit.unwrap_or(u64::MAX);
+        let printer = Printer::new(args.ops, args.keys.hex, args.until, output);
+        Ok(Self { args, key, left, printer })
+    }
+
     fn check_start(&self, db: &Db) -> Result<(), Failure> {
-        let newest = db.newest();
-        match self.from {
+        let (newest, first) = (db.newest(), db.log().bounds().first);
+        match self.args.from {
             Some(asked) if asked > newest => Err(Error::Future { asked, newest }.into()),
+            Some(asked) if asked.max(1) < first => Err(Error::Trimmed { asked, first }.into()),
             _ => Ok(()),
         }
     }
 
     /// Prints what there is from `from` on.
-    fn print(&mut self, db: &Db, output: &mut Output) -> Result<(), Failure> {
-        let log = db.log();
-        let newest = db.newest();
-        let default = if self.args.follow { newest + 1 } else { log.bounds().first };
-        let from = self.from.unwrap_or(default);
-        self.from = Some(from.max(newest + 1));
-        let to = self.args.to.unwrap_or(newest);
-        if from > newest.min(to) {
-            return Ok(());
-        }
-        let mut scan = log.scan(from..=to, self.args.stream)?;
+    fn print(&mut self, db: &Db, from: u64, order: Order, output: &mut Output) -> Result<(), Failure> {
+        let (since, until) = self.times(db)?;
+        let to = self.args.to.unwrap_or(u64::MAX).min(db.newest()).min(until);
+        let mut glsns = self.glsns(db, from.max(since), to, order)?;
         while self.left > 0 {
-            match scan.next() {
-                Some(entry) => self.printer.print(db, &entry?, output)?,
-                None => break,
+            let Some(glsn) = glsns.next() else { break };
+            if self.printer.print(db, glsn?, output)? {
+                self.left -= 1;
             }
-            self.left -= 1;
         }
         Ok(())
     }
-}
 
-#[derive(PartialEq, Eq)]
-enum Waited {
-    Changed,
-    Interrupted,
-}
-
-fn wait_for_change(store: &Path, seen: &Fingerprint, interrupt: &Interrupt) -> Waited {
-    let clock = SystemClock::new();
-    loop {
-        for _ in 0..LOOK_EVERY.as_millis() / NAP.as_millis() {
-            if interrupt.came() {
-                return Waited::Interrupted;
-            }
-            clock.sleep(NAP);
+    /// The GLSNs between which all entries of the asked times are.
+    fn times(&self, db: &Db) -> Result<(u64, u64), Failure> {
+        if self.args.since.is_none() && self.args.until.is_none() {
+            return Ok((0, u64::MAX));
         }
-        if Fingerprint::of(store) != *seen {
-            return Waited::Changed;
+        let keyspaces = imported::keyspaces(db)?;
+        let last_at = |time| moment::last_at(db, &keyspaces, time);
+        let before = |time: Timestamp| time.checked_sub(SignedDuration::from_micros(1)).unwrap_or(time);
+        let since = self.args.since.map(|since| last_at(before(since))).transpose()?;
+        let until = self.args.until.map(last_at).transpose()?;
+        Ok((since.map_or(0, |last| last + 1), until.unwrap_or(u64::MAX)))
+    }
+
+    fn glsns<'a>(&self, db: &'a Db, from: u64, to: u64, order: Order) -> Result<Glsns<'a>, Failure> {
+        match (&self.key, self.args.stream) {
+            (Some(key), _) => {
+                let keyspace = store::known_keyspace(db, &self.args.keyspace.keyspace)?;
+                glsns::of_key(db, &keyspace, key, from..=to, order)
+            }
+            (None, Some(stream)) => Ok(glsns::of_stream(db, stream, from..=to, order)),
+            (None, None) => Ok(glsns::all(from..=to, order)),
         }
     }
 }

@@ -21,7 +21,7 @@ pub(crate) fn run(globals: &Globals, args: Scan, output: &mut Output) -> Outcome
     let printer = Printer::new(&args, output);
     let db = store::open_to_read(globals, &args.store)?;
     let keyspace = store::known_keyspace(&db, &args.keyspace.keyspace)?;
-    let snapshot = moment::snapshot(&db, args.at.at)?;
+    let snapshot = moment::snapshot(&db, args.at.at.as_ref(), keyspace.name())?;
     let (reverse, left) = (args.reverse, args.limit.unwrap_or(u64::MAX));
     // A terminal sees the beginning of a value only, which is read by itself.
     let by_key = output.reader() == Reader::People && !args.keys_only;

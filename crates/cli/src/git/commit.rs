@@ -1,5 +1,6 @@
 //! A commit object: what an import needs of it, and the metadata that travels with its transaction.
 
+use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::git::object_id::ObjectId;
@@ -15,6 +16,8 @@ pub(crate) struct Commit {
     pub(crate) id: ObjectId,
     /// Its files.
     pub(crate) tree: ObjectId,
+    /// The committer's time; `None` if its date is broken.
+    pub(crate) time: Option<Timestamp>,
     /// What travels with the transaction: JSON.
     pub(crate) metadata: Vec<u8>,
 }
@@ -63,6 +66,8 @@ pub(crate) fn parse(id: ObjectId, object: &[u8], cut: bool) -> Option<Commit> {
             _ => {}
         }
     }
+    // What was shown is a time that can be read back.
+    let time = committer.date.as_deref().and_then(|date| date.parse().ok());
     let metadata = Metadata {
         commit: id.as_str(),
         author: author.name,
@@ -73,7 +78,7 @@ pub(crate) fn parse(id: ObjectId, object: &[u8], cut: bool) -> Option<Commit> {
         parents,
         message_cut: cut,
     };
-    Some(Commit { id, tree: tree?, metadata: fit(metadata) })
+    Some(Commit { id, tree: tree?, time, metadata: fit(metadata) })
 }
 
 /// Writes metadata as JSON, with as much of the message and then of the rest as fits.

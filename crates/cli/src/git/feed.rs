@@ -5,6 +5,8 @@
 
 use std::collections::VecDeque;
 
+use jiff::Timestamp;
+
 use crate::exit::Failure;
 use crate::git::blobs::{self, Blob, Blobs, Content};
 use crate::git::changes::{self, Change, Changes, Compared, Piece};
@@ -22,7 +24,7 @@ const READY_MIN: usize = 32;
 #[derive(Debug)]
 pub(crate) enum Step {
     /// A commit begins.
-    Begin { id: ObjectId, metadata: Vec<u8> },
+    Begin { id: ObjectId, time: Option<Timestamp>, metadata: Vec<u8> },
     /// A file has a new content: [`Feed::blob`] tells which, and must be called.
     Put { id: ObjectId, path: Vec<u8> },
     /// A file is gone.
@@ -158,7 +160,7 @@ impl<'r> Feed<'r> {
         self.begun = true;
         let commit = self.ahead.front_mut().expect("an answer belongs to a commit ahead");
         let metadata = std::mem::take(&mut commit.metadata);
-        self.ready.push_back(Step::Begin { id: commit.id, metadata });
+        self.ready.push_back(Step::Begin { id: commit.id, time: commit.time, metadata });
     }
 
     fn end(&mut self) {

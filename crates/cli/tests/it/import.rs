@@ -82,7 +82,7 @@ fn author_date_message_and_parents_travel_as_metadata() {
     let (repository, store) = imported(&folder, 10);
     let merge = repository.ask(&["rev-parse", "main"]);
     let entries = run(&["log", &store, "--json"]).ok().json_lines();
-    let metadata = &entries.last().unwrap()["metadata"];
+    let metadata = &entries[0]["metadata"];
     let parents = repository.ask(&["show", "--no-patch", "--format=%P", "main"]);
     let parents: Vec<&str> = parents.split(' ').collect();
     assert_eq!(parents.len(), 2);

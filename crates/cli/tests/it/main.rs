@@ -14,6 +14,7 @@ mod import;
 mod import_refusals;
 mod import_stops;
 mod import_with_holes;
+mod imported_moments;
 mod load;
 mod moments;
 mod reads_and_writes;

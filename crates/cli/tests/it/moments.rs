@@ -6,7 +6,7 @@ use std::process::Stdio;
 use plimsoll::{Db, Options};
 use serde_json::{Value, json};
 
-use crate::run::{Folder, plimsoll, run};
+use crate::run::{Folder, plimsoll, run, run_with_input};
 
 /// GLSN 1: a=1; 2: a=22, 3: b=3; 4: a deleted.
 fn store(folder: &Folder) -> String {
@@ -65,11 +65,11 @@ fn diff_lists_what_came_went_and_changed_and_ends_with_1() {
     let folder = Folder::new();
     let store = store(&folder);
     let diff = |a: &str, b: &str| run(&["diff", &store, a, b]);
-    assert_eq!(diff("1", "2").fails(1, &[]).text(), "~\t1\t2\ta\n");
-    assert_eq!(diff("1", "newest").fails(1, &[]).text(), "-\t1\t\ta\n+\t\t1\tb\n");
-    assert_eq!(diff("4", "1").fails(1, &[]).text(), "+\t\t1\ta\n-\t1\t\tb\n");
+    assert_eq!(diff("1", "2").fails(1, &[]).text(), "~\t1\t2\ta\t\n");
+    assert_eq!(diff("1", "newest").fails(1, &[]).text(), "-\t1\t\ta\t\n+\t\t1\tb\t\n");
+    assert_eq!(diff("4", "1").fails(1, &[]).text(), "+\t\t1\ta\t\n-\t1\t\tb\t\n");
     assert_eq!(diff("4", "4").ok().text(), "");
-    assert_eq!(run(&["diff", &store, "1", "4", "b"]).fails(1, &[]).text(), "+\t\t1\tb\n");
+    assert_eq!(run(&["diff", &store, "1", "4", "b"]).fails(1, &[]).text(), "+\t\t1\tb\t\n");
     let change = run(&["diff", &store, "1", "2", "--json"]).fails(1, &[]).json();
     assert_eq!(change["change"], "changed");
     assert_eq!((&change["before"]["glsn"], &change["after"]["glsn"]), (&json!(1), &json!(2)));
@@ -88,7 +88,7 @@ fn the_log_lists_commits_and_streams() {
     let newest = db.newest();
     db.close().unwrap();
 
-    let lines = run(&["log", &store, "--stream", "7"]).ok().text();
+    let lines = run(&["log", &store, "--stream", "7", "--reverse"]).ok().text();
     let lines: Vec<Vec<&str>> = lines.lines().map(|line| line.split('\t').collect()).collect();
     assert_eq!(
         lines.iter().map(|fields| fields[2..].to_vec()).collect::<Vec<_>>(),
@@ -104,7 +104,83 @@ fn the_log_lists_commits_and_streams() {
     let entry = &run(&["log", &store, "--json", "--ops", "--from", &newest.to_string()]).ok().json_lines()[0];
     assert_eq!(entry["metadata"], "by hand");
     assert_eq!(entry["ops"], json!([{ "keyspace": "default", "key": "c", "op": "put", "bytes": 4 }]));
-    assert_eq!(run(&["log", &store, "--limit", "2"]).ok().text().lines().count(), 2);
+    let glsns = |options: &[&str]| glsns(&[&["log", &store], options].concat());
+    assert_eq!(glsns(&["--limit", "2"]), [newest, newest - 1]);
+    assert_eq!(glsns(&["--stream", "7", "--limit", "1"]), [newest - 1]);
+}
+
+/// The GLSNs that a command prints.
+fn glsns(arguments: &[&str]) -> Vec<u64> {
+    run(arguments).ok().text().lines().map(|line| line.split('\t').next().unwrap().parse().unwrap()).collect()
+}
+
+#[test]
+fn the_log_is_listed_newest_first_or_the_other_way_and_by_key() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    let glsns = |options: &[&str]| glsns(&[&["log", &store], options].concat());
+    assert_eq!(glsns(&[]), [4, 3, 2, 1]);
+    assert_eq!(glsns(&["--limit", "2"]), [4, 3]);
+    assert_eq!(glsns(&["--reverse"]), [1, 2, 3, 4]);
+    assert_eq!(glsns(&["--reverse", "--limit", "2"]), [1, 2]);
+    assert_eq!(glsns(&["--from", "2", "--to", "3"]), [3, 2]);
+    assert_eq!(glsns(&["--key", "a"]), [4, 2, 1]);
+    assert_eq!(glsns(&["--key", "a", "--reverse", "--limit", "2"]), [1, 2]);
+    assert_eq!(glsns(&["--key", "a", "--from", "2", "--to", "3"]), [2]);
+    assert_eq!(glsns(&["--key", "61", "--hex", "--limit", "1"]), [4]);
+    assert_eq!(glsns(&["--key", "none"]), [0; 0]);
+    run(&["log", &store, "--key", "a", "--keyspace", "none"]).fails(2, &["no keyspace `none`"]);
+}
+
+#[test]
+fn the_log_is_listed_between_two_times() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    let entries = run(&["log", &store, "--reverse", "--json"]).ok().json_lines();
+    // A shown time is rounded down to milliseconds, so look from each entry to the next millisecond.
+    let millis: Vec<&str> = entries.iter().map(|entry| entry["time"].as_str().unwrap()).collect();
+    let among = |from: usize, to: usize| -> Vec<u64> {
+        let inside = |time: &&str| (millis[from]..=millis[to]).contains(time);
+        let glsns = (1..).zip(&millis).filter(|(_, time)| inside(time)).map(|(glsn, _)| glsn);
+        glsns.collect::<Vec<u64>>().into_iter().rev().collect()
+    };
+    for (from, to) in [(0, 3), (1, 2), (3, 3), (2, 3)] {
+        let until = millis[to].replace('Z', "999Z");
+        assert_eq!(glsns(&["log", &store, "--since", millis[from], "--until", &until]), among(from, to));
+    }
+    assert_eq!(glsns(&["log", &store, "--since", "1 hour ago"]), [4, 3, 2, 1]);
+    assert_eq!(glsns(&["log", &store, "--until", "1 hour ago"]), [0; 0]);
+    assert_eq!(glsns(&["log", &store, "--since", "2999-01-01"]), [0; 0]);
+    run(&["log", &store, "--since", "soon"]).fails(2, &["is no time", "2 hours ago"]);
+}
+
+#[test]
+fn a_moment_before_the_first_commit_says_so() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    for command in [&["get", &store, "a", "--at", "2001-01-01"][..], &["diff", &store, "2001-01-01", "now"]] {
+        run(command).fails(2, &["2001-01-01T00:00:00.000Z is before the first commit", "the store begins at 20"]);
+    }
+    run(&["get", &store, "a", "--at", "commit:1234"]).fails(1, &["nothing was imported"]);
+}
+
+#[test]
+fn a_value_that_is_written_again_is_no_difference() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let large = "x".repeat(100_000);
+    for (key, value) in [("a", "1"), ("b", &large), ("c", "1"), ("d", "1")] {
+        run_with_input(&["put", &store, key], value.as_bytes()).ok();
+    }
+    for (key, value) in [("a", "1"), ("b", &large), ("c", "2"), ("d", &large)] {
+        run_with_input(&["put", &store, key], value.as_bytes()).ok();
+    }
+    assert_eq!(run(&["diff", &store, "4", "6"]).ok().text(), "");
+    assert_eq!(run(&["diff", &store, "4", "8"]).fails(1, &[]).text(), "~\t1\t1\tc\t\n~\t1\t100000\td\t\n");
+    let last = large[1..].to_owned() + "y";
+    run_with_input(&["put", &store, "b"], last.as_bytes()).ok();
+    let change = run(&["diff", &store, "newest", "4", "b", "--json"]).fails(1, &[]).json();
+    assert_eq!((&change["key"], &change["by"]), (&json!("b"), &json!(9)));
 }
 
 #[test]

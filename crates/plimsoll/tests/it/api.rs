@@ -226,6 +226,28 @@ fn a_diff_names_what_was_added_changed_and_removed() {
 }
 
 #[test]
+fn a_value_that_is_written_again_is_no_difference() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir);
+    let ks = db.keyspace("default").unwrap();
+    // Inline, in the log, and longer than what is compared at a time; the same length and another end.
+    let (large, other) = ("x".repeat(20_000), "x".repeat(19_999) + "y");
+    let a = put(&db, &ks, &[("same", "1"), ("large", &large), ("other", &large), ("back", "1"), ("empty", "")]);
+    put(&db, &ks, &[("back", "2")]);
+    let b = put(&db, &ks, &[("same", "1"), ("large", &large), ("other", &other), ("back", "1"), ("empty", "")]);
+    for flushed in [false, true] {
+        if flushed {
+            db.flush().unwrap();
+        }
+        for (from, to) in [(a, b), (b, a)] {
+            let changes: Vec<_> = db.diff(&ks, from, to, b"").unwrap().map(Result::unwrap).collect();
+            let named: Vec<_> = changes.iter().map(|change| (&change.key[..], change.by)).collect();
+            assert_eq!(named, [(&b"other"[..], b)]);
+        }
+    }
+}
+
+#[test]
 fn a_follower_hears_of_commits_with_their_metadata() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir);

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read};
 
+use jiff::Timestamp;
 use plimsoll::{Db, Keyspace, MAX_KEY_BYTES, MAX_VALUE_BYTES, Transaction};
 
 use crate::bytes::show_bytes;
@@ -9,6 +10,7 @@ use crate::exit::Failure;
 use crate::git::blobs::Blob;
 use crate::git::feed::{Feed, Step};
 use crate::git::object_id::ObjectId;
+use crate::imported::Notes;
 use crate::size::{count_of, show_count, show_size};
 
 use super::resume::{self, Bookmark};
@@ -86,6 +88,7 @@ pub(super) struct Applier<'a> {
     db: &'a Db,
     keyspace: Keyspace,
     bookmarks: Keyspace,
+    notes: Notes<'a>,
     branch: &'a str,
     root: Option<ObjectId>,
     piece: Vec<u8>,
@@ -99,15 +102,16 @@ impl<'a> Applier<'a> {
         bookmarks: Keyspace,
         branch: &'a str,
         root: Option<ObjectId>,
-    ) -> Self {
-        Self { db, keyspace, bookmarks, branch, root, piece: Vec::new() }
+    ) -> Result<Self, Failure> {
+        let notes = Notes::open(db, bookmarks.clone(), keyspace.name())?;
+        Ok(Self { db, keyspace, bookmarks, notes, branch, root, piece: Vec::new() })
     }
 
     /// Takes the next commit; false at the end of the history.
     pub(super) fn next(&mut self, feed: &mut Feed<'_>, counts: &mut Counts) -> Result<bool, Failure> {
         match feed.next()? {
             None => return Ok(false),
-            Some(Step::Begin { id, metadata }) => self.commit(id, &metadata, feed, counts)?,
+            Some(Step::Begin { id, time, metadata }) => self.commit(id, time, &metadata, feed, counts)?,
             Some(Step::LeftOut { id, why }) => counts.commits.add(|| format!("{id}: {why}")),
             Some(step) => unreachable!("{step:?} outside of a commit: the feed brackets each by Begin and End"),
         }
@@ -117,6 +121,7 @@ impl<'a> Applier<'a> {
     fn commit(
         &mut self,
         id: ObjectId,
+        time: Option<Timestamp>,
         metadata: &[u8],
         feed: &mut Feed<'_>,
         counts: &mut Counts,
@@ -143,6 +148,7 @@ impl<'a> Applier<'a> {
         let root = *self.root.get_or_insert(id);
         let bookmark = Bookmark { commit: id, root };
         resume::write(&mut transaction, &self.bookmarks, self.keyspace.name(), self.branch, bookmark)?;
+        self.notes.add(&mut transaction, id.as_str(), time)?;
         transaction.commit()?;
         counts.transactions += 1;
         Ok(())

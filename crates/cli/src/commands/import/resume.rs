@@ -6,9 +6,7 @@ use serde_json::{Value, json};
 use crate::exit::{Exit, Failure};
 use crate::git::object_id::ObjectId;
 use crate::git::repository::Repository;
-
-/// Holds the bookmarks. It keeps every version like the imported files do, so that the whole store can be read at any moment.
-pub(super) const KEYSPACE: &str = "plimsoll.import";
+use crate::imported::{KEYSPACE, bookmark_key};
 
 /// How far the import into a keyspace has come.
 #[derive(Clone, Copy, Debug)]
@@ -19,17 +17,12 @@ pub(super) struct Bookmark {
     pub(super) root: ObjectId,
 }
 
-/// A store can hold several repositories, each in a keyspace of its own.
-fn key(keyspace: &str) -> Vec<u8> {
-    format!("git:{keyspace}").into_bytes()
-}
-
 /// Reads the bookmark of a keyspace.
 pub(super) fn read(db: &Db, keyspace: &str) -> Result<Option<Bookmark>, Failure> {
     if !db.keyspaces().iter().any(|known| known.name == KEYSPACE) {
         return Ok(None);
     }
-    let Some(value) = db.snapshot().get(&db.keyspace(KEYSPACE)?, &key(keyspace))? else { return Ok(None) };
+    let Some(value) = db.snapshot().get(&db.keyspace(KEYSPACE)?, &bookmark_key(keyspace))? else { return Ok(None) };
     let value: Value = serde_json::from_slice(&value).unwrap_or_default();
     let id = |name: &str| value[name].as_str().and_then(|id| ObjectId::parse(id.as_bytes()));
     match (id("commit"), id("root")) {
@@ -50,7 +43,7 @@ pub(super) fn write(
     bookmark: Bookmark,
 ) -> Result<(), Failure> {
     let value = json!({ "commit": bookmark.commit.as_str(), "branch": branch, "root": bookmark.root.as_str() });
-    Ok(transaction.put(bookmarks, &key(keyspace), value.to_string().as_bytes())?)
+    Ok(transaction.put(bookmarks, &bookmark_key(keyspace), value.to_string().as_bytes())?)
 }
 
 /// Refuses to go on where the branch does not: the store would mix two histories.

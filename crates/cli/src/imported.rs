@@ -1,0 +1,226 @@
+//! Moments of an imported history: which transaction holds a Git commit, and which is the last that is not younger than a time.
+//!
+//! An import notes both in the transaction of each commit, as keys of [`KEYSPACE`]; the GLSN of such a key's version is the answer.
+//!
+//! ```text
+//! git:NAME               bookmark of the import into keyspace NAME
+//! commit:LEN:NAME:ID     every commit; the value is the committer's time. LEN: bytes of NAME
+//! time:LEN:NAME:TIME     commits that no later commit is older than; the value is the commit's id
+//! ```
+//!
+//! Committers' times are not monotonic. Law: a commit removes the noted times that are not before its own. So noted times and their
+//! GLSNs rise together, and the last noted time up to T belongs to the last commit in log order that is not younger than T.
+
+use std::ops::Bound;
+
+use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
+use plimsoll::{Db, Keyspace, Transaction};
+
+use crate::exit::{Exit, Failure};
+use crate::store::known_keyspace;
+
+/// Holds what imports note. It keeps every version, as the imported files do, so that the whole store can be read at any moment.
+pub(crate) const KEYSPACE: &str = "plimsoll.import";
+
+/// How many commits are named that an abbreviated id may mean.
+const NAMED_MAX: usize = 4;
+
+const BOOKMARK: &str = "git:";
+
+/// The key of the bookmark of the import into a keyspace.
+pub(crate) fn bookmark_key(keyspace: &str) -> Vec<u8> {
+    format!("{BOOKMARK}{keyspace}").into_bytes()
+}
+
+fn commit_prefix(keyspace: &str) -> String {
+    format!("commit:{}:{keyspace}:", keyspace.len())
+}
+
+fn time_prefix(keyspace: &str) -> String {
+    format!("time:{}:{keyspace}:", keyspace.len())
+}
+
+/// The key of a time, cut to the second, which is what Git keeps. As text, times of the years 0 to 9999 have their order.
+fn time_key(keyspace: &str, time: Timestamp) -> Vec<u8> {
+    let floor = TimestampRound::new().smallest(Unit::Second).mode(RoundMode::Floor);
+    let time = time.round(floor).unwrap_or(time);
+    let shown = if time.to_string().starts_with('-') { "0000-01-01T00:00:00Z".to_owned() } else { time.to_string() };
+    [time_prefix(keyspace), shown].concat().into_bytes()
+}
+
+/// Notes the commits of one import, in the order of the log.
+pub(crate) struct Notes<'a> {
+    db: &'a Db,
+    notes: Keyspace,
+    keyspace: String,
+    /// The key of the youngest time that is noted.
+    youngest: Option<Vec<u8>>,
+}
+
+impl<'a> Notes<'a> {
+    /// Goes on behind what is noted for `keyspace`. `notes` is [`KEYSPACE`].
+    pub(crate) fn open(db: &'a Db, notes: Keyspace, keyspace: &str) -> Result<Self, Failure> {
+        let youngest = last_key(db, &notes, &time_prefix(keyspace), &time_key(keyspace, Timestamp::MAX))?;
+        Ok(Self { db, notes, keyspace: keyspace.to_owned(), youngest })
+    }
+
+    /// Notes a commit in its transaction. One whose date is broken is found by its id only.
+    pub(crate) fn add(
+        &mut self,
+        transaction: &mut Transaction,
+        id: &str,
+        time: Option<Timestamp>,
+    ) -> Result<(), Failure> {
+        let shown = time.map(|time| time.to_string()).unwrap_or_default();
+        let commit = [&commit_prefix(&self.keyspace), id].concat();
+        transaction.put(&self.notes, commit.as_bytes(), shown.as_bytes())?;
+        let Some(time) = time else { return Ok(()) };
+        let key = time_key(&self.keyspace, time);
+        if self.youngest.as_ref().is_some_and(|youngest| *youngest > key) {
+            self.remove_behind(&key, transaction)?;
+        }
+        transaction.put(&self.notes, &key, id.as_bytes())?;
+        self.youngest = Some(key);
+        Ok(())
+    }
+
+    fn remove_behind(&self, key: &[u8], transaction: &mut Transaction) -> Result<(), Failure> {
+        let snapshot = self.db.snapshot();
+        let last = time_key(&self.keyspace, Timestamp::MAX);
+        let mut younger = snapshot.range(&self.notes, (Bound::Excluded(key), Bound::Included(&last[..])))?.keys_only();
+        while let Some((key, _)) = younger.advance()? {
+            transaction.delete(&self.notes, key)?;
+        }
+        Ok(())
+    }
+}
+
+/// The last key that begins with `prefix`, up to `upto`.
+fn last_key(db: &Db, notes: &Keyspace, prefix: &str, upto: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
+    let snapshot = db.snapshot();
+    let within = (Bound::Included(prefix.as_bytes()), Bound::Included(upto));
+    let pair = snapshot.range(notes, within)?.keys_only().reverse().next().transpose()?;
+    Ok(pair.map(|(key, _)| key))
+}
+
+/// The keyspaces of a store that hold imported histories.
+pub(crate) fn keyspaces(db: &Db) -> Result<Vec<String>, Failure> {
+    let Some(notes) = notes(db)? else { return Ok(Vec::new()) };
+    let snapshot = db.snapshot();
+    let mut bookmarks = snapshot.prefix(&notes, BOOKMARK.as_bytes())?.keys_only();
+    let mut names = Vec::new();
+    while let Some((key, _)) = bookmarks.advance()? {
+        names.push(String::from_utf8_lossy(&key[BOOKMARK.len()..]).into_owned());
+    }
+    Ok(names)
+}
+
+/// The keyspace of the notes; `None` if nothing was imported.
+fn notes(db: &Db) -> Result<Option<Keyspace>, Failure> {
+    let known = db.keyspaces().iter().any(|keyspace| keyspace.name == KEYSPACE);
+    if known { known_keyspace(db, KEYSPACE).map(Some) } else { Ok(None) }
+}
+
+/// The last transaction, in log order, of a commit of the history in `keyspace` whose committer's time is not after `time`.
+pub(crate) fn last_at(db: &Db, keyspace: &str, time: Timestamp) -> Result<Option<u64>, Failure> {
+    let Some(notes) = notes(db)? else { return Ok(None) };
+    match last_key(db, &notes, &time_prefix(keyspace), &time_key(keyspace, time))? {
+        Some(key) => written_by(db, &notes, &key),
+        None => Ok(None),
+    }
+}
+
+/// The earliest time of the history in `keyspace`; `None` if there is none.
+pub(crate) fn earliest(db: &Db, keyspace: &str) -> Result<Option<String>, Failure> {
+    let Some(notes) = notes(db)? else { return Ok(None) };
+    let prefix = time_prefix(keyspace);
+    let first = db.snapshot().prefix(&notes, prefix.as_bytes())?.keys_only().next().transpose()?;
+    Ok(first.map(|(key, _)| String::from_utf8_lossy(&key[prefix.len()..]).into_owned()))
+}
+
+/// The transaction of the commit whose id begins with `id`.
+pub(crate) fn commit(db: &Db, keyspace: &str, id: &str) -> Result<u64, Failure> {
+    let none = |why: &str| Failure::new(Exit::No, format!("there is no commit {id} in keyspace `{keyspace}`: {why}"));
+    let Some(notes) = notes(db)? else { return Err(none("nothing was imported into this store")) };
+    let prefix = commit_prefix(keyspace);
+    let wanted = [&prefix, id].concat();
+    let snapshot = db.snapshot();
+    let mut keys = Vec::new();
+    for pair in snapshot.prefix(&notes, wanted.as_bytes())?.keys_only().take(NAMED_MAX + 1) {
+        keys.push(pair?.0);
+    }
+    match &keys[..] {
+        [] => Err(none("it was not imported; imports follow first parents, and `plimsoll log` lists what is here")),
+        [key] => Ok(written_by(db, &notes, key)?.expect("the key was found a moment ago")),
+        several => {
+            let names = several.iter().take(NAMED_MAX).map(|key| String::from_utf8_lossy(&key[prefix.len()..]));
+            let names = names.collect::<Vec<_>>().join(", ");
+            let more = if several.len() > NAMED_MAX { ", ..." } else { "" };
+            Err(Failure::usage(format!("commit {id} may be any of {names}{more}: write more digits")))
+        }
+    }
+}
+
+/// The transaction that wrote a key last.
+fn written_by(db: &Db, notes: &Keyspace, key: &[u8]) -> Result<Option<u64>, Failure> {
+    Ok(db.history(notes, key)?.next().transpose()?.map(|version| version.glsn))
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll::Options;
+
+    use super::*;
+
+    fn time(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    /// Finds the answer by looking at every commit.
+    fn last_by_looking(commits: &[(u64, i64)], at: i64) -> Option<u64> {
+        commits.iter().rev().find(|(_, second)| *second <= at).map(|(glsn, _)| *glsn)
+    }
+
+    #[test]
+    fn the_last_commit_up_to_a_time_is_found_whatever_the_order_of_times() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(dir.path().join("s"), Options::new().memory_bytes(16 << 20)).unwrap();
+        let notes = db.keyspace(KEYSPACE).unwrap();
+        for seed in 0..10 {
+            println!("seed {seed}");
+            let mut random = fastrand::Rng::with_seed(seed);
+            let name = format!("k:{seed}");
+            let mut writer = Notes::open(&db, notes.clone(), &name).unwrap();
+            let mut commits = Vec::new();
+            for number in 0..60_u32 {
+                if number.is_multiple_of(20) {
+                    writer = Notes::open(&db, notes.clone(), &name).unwrap();
+                }
+                let second = i64::from(number) + random.i64(-15..15);
+                let mut transaction = db.begin();
+                writer.add(&mut transaction, &format!("{number:040x}"), Some(time(second))).unwrap();
+                commits.push((transaction.commit().unwrap(), second));
+                let at = random.i64(-20..80);
+                assert_eq!(
+                    last_at(&db, &name, time(at)).unwrap(),
+                    last_by_looking(&commits, at),
+                    "{commits:?} at {at}"
+                );
+            }
+            for (number, (glsn, _)) in commits.iter().enumerate() {
+                assert_eq!(commit(&db, &name, &format!("{number:040x}")).unwrap(), *glsn);
+            }
+            assert_eq!(earliest(&db, &name).unwrap(), commits.iter().map(|c| time(c.1).to_string()).min());
+        }
+        assert_eq!(last_at(&db, "k", time(1000)).unwrap(), None);
+        assert!(commit(&db, "k:0", "00000").is_err());
+    }
+
+    #[test]
+    fn a_time_is_cut_to_its_second_and_before_the_year_0_it_is_the_first() {
+        let key = |time: Timestamp| String::from_utf8(time_key("k", time)).unwrap();
+        assert_eq!(key("1969-12-31T23:59:58.75Z".parse().unwrap()), "time:1:k:1969-12-31T23:59:58Z");
+        assert_eq!(key(Timestamp::MIN), "time:1:k:0000-01-01T00:00:00Z");
+        assert_eq!(key(Timestamp::MAX), "time:1:k:9999-12-30T22:00:00Z");
+    }
+}
