@@ -56,6 +56,8 @@ pub struct Injected {
     pub corrupted_bytes: u64,
     /// Syncs that failed while the power was on.
     pub failed_syncs: u64,
+    /// Renames that failed while the power was on.
+    pub failed_renames: u64,
     /// Writes that found no space.
     pub refused_writes: u64,
     /// Reads and syncs that took time.
@@ -80,7 +82,10 @@ struct State {
     power_is_cut: bool,
     cut_at_sync: Option<u64>,
     sync_count: u64,
-    fail_next_sync: bool,
+    /// The sync that fails, counted as `sync_count` does, and the rename, as `rename_count` does.
+    fail_sync: Option<u64>,
+    rename_count: u64,
+    fail_rename: Option<u64>,
     fail_reads: f64,
     flip_bits: f64,
     pages_max: Option<u64>,
@@ -141,10 +146,34 @@ impl LyingDisk {
         self.state().flip_bits = probability;
     }
 
-    /// Lets the next `sync` or `sync_dir` fail. Of what a file's sync should have saved, a part chosen by the seed is durable, and
-    /// the rest never will be, whatever later syncs say; readers see all of it until a crash. Names stay unsynced.
+    /// Lets the next `sync` or `sync_dir` fail, as [`LyingDisk::fail_sync`] does.
     pub fn fail_next_sync(&self) {
-        self.state().fail_next_sync = true;
+        self.fail_sync(1);
+    }
+
+    /// Lets the `n`-th `sync` or `sync_dir` from now fail (1: the next one). Of what a file's sync should have saved, a part chosen by the seed is durable, and
+    /// the rest never will be, whatever later syncs say; readers see all of it until a crash. Names stay unsynced.
+    pub fn fail_sync(&self, n: u64) {
+        let mut state = self.state();
+        state.fail_sync = Some(state.sync_count.saturating_add(n));
+    }
+
+    /// Lets the `n`-th rename from now fail (1: the next one); whether it was done all the same is chosen by the seed.
+    pub fn fail_rename(&self, n: u64) {
+        let mut state = self.state();
+        state.fail_rename = Some(state.rename_count.saturating_add(n));
+    }
+
+    /// Whether a sync or a rename is still to fail.
+    pub fn has_failure_to_come(&self) -> bool {
+        let state = self.state();
+        state.fail_sync.is_some() || state.fail_rename.is_some()
+    }
+
+    /// Takes back what [`LyingDisk::fail_sync`] and [`LyingDisk::fail_rename`] said.
+    pub fn fail_nothing_to_come(&self) {
+        let mut state = self.state();
+        (state.fail_sync, state.fail_rename) = (None, None);
     }
 
     /// Changes the bits in `mask` of one byte of a file for good. An error if the file ends before it.
@@ -218,7 +247,9 @@ impl State {
             power_is_cut: false,
             cut_at_sync: None,
             sync_count: 0,
-            fail_next_sync: false,
+            fail_sync: None,
+            rename_count: 0,
+            fail_rename: None,
             fail_reads: 0.0,
             flip_bits: 0.0,
             pages_max: None,
@@ -388,7 +419,7 @@ impl State {
             self.cut_power();
             return Sync::IsCut { after: self.crash_random.chance(0.5) };
         }
-        if std::mem::take(&mut self.fail_next_sync) {
+        if self.fail_sync.take_if(|n| self.sync_count >= *n).is_some() {
             self.injected.failed_syncs += 1;
             return Sync::Fails;
         }
@@ -459,9 +490,15 @@ impl Disk for LyingDisk {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut state = self.powered(from)?;
-        let operation = state.tree.rename(from, to)?;
-        state.names.add(operation);
-        Ok(())
+        state.rename_count += 1;
+        let count = state.rename_count;
+        let fails = state.fail_rename.take_if(|n| count >= *n).is_some();
+        state.injected.failed_renames += u64::from(fails);
+        if !fails || state.crash_random.chance(0.5) {
+            let operation = state.tree.rename(from, to)?;
+            state.names.add(operation);
+        }
+        if fails { Err(at_path(from, Errno::IO)) } else { Ok(()) }
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {

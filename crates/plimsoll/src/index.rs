@@ -83,6 +83,8 @@ pub(crate) struct Ground {
     pub(crate) memtable_bytes: Option<u64>,
     /// A partition is cut at this many bytes.
     pub(crate) partition_bytes: u64,
+    /// Bytes of input that one step of compaction passes.
+    pub(crate) step_bytes: u64,
     /// Nothing on disk is changed.
     pub(crate) read_only: bool,
     /// Whether flush and compaction run in threads of their own. If not, `make_room` flushes where it must, and the owner calls the

@@ -12,6 +12,8 @@
 //! Keys have up to 4 KiB and compare as bytes, values up to 1 GiB. Every call may be made from many threads at once.
 
 mod backup;
+#[doc(hidden)]
+pub mod borders;
 mod checkpoints;
 mod commit;
 mod db;
@@ -59,6 +61,8 @@ pub use db::Db;
 pub use error::{Error, Result};
 pub use history::{Change, Diff, History, VersionInfo};
 pub use keyspaces::{Keyspace, KeyspaceInfo};
+#[doc(hidden)]
+pub use options::Sizes;
 pub use options::{Durability, MIN_MEMORY_BYTES, Options, Retention};
 pub use payload::MAX_METADATA_BYTES;
 pub use range::Range;

@@ -35,7 +35,6 @@ use crate::objects::Objects;
 use crate::options::{Durability, Options};
 use crate::replay::replay;
 use crate::retention::RetentionHorizon;
-use crate::run::PARTITION_BYTES;
 use crate::snapshots::Snapshots;
 use crate::stats::OpeningStats;
 use crate::store::Store;
@@ -109,7 +108,8 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
         log: Arc::clone(&log),
         objects: Arc::clone(&objects),
         memtable_bytes: options.memtable_bytes,
-        partition_bytes: PARTITION_BYTES,
+        partition_bytes: options.sizes.table_bytes,
+        step_bytes: options.sizes.step_bytes,
         read_only: options.read_only,
         background: options.background && !options.read_only,
     };
@@ -211,6 +211,7 @@ fn warm(
         read_only: options.read_only,
         interval: options.warm_interval,
         bytes_per_second: options.warm_bytes_per_second,
+        loads_at_once: options.sizes.restore_loads,
     };
     Ok(Warm::start(ground, options.background)?)
 }

@@ -11,6 +11,7 @@ use plimsoll_log::draft::MAX_BODY_BYTES;
 
 use crate::error::{Error, Result};
 use crate::memory_limit::default_memory_bytes;
+use crate::run::PARTITION_BYTES;
 
 /// The smallest memory budget: 16 MiB.
 pub const MIN_MEMORY_BYTES: u64 = 16 << 20;
@@ -76,6 +77,34 @@ impl fmt::Display for Retention {
     }
 }
 
+/// Sizes at which the store begins something new. Only simulations need others than the defaults: theirs are so small that much
+/// happens in a short run.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// A table file of a run is full.
+    pub table_bytes: u64,
+    /// A step of compaction ends after so many bytes of input.
+    pub step_bytes: u64,
+    /// A transaction that wrote more is spilled; by default a share of the budget.
+    pub write_set_bytes: Option<u64>,
+    /// A transaction that read more remembers it in less detail; by default a share of the budget.
+    pub read_set_bytes: Option<u64>,
+    /// A step of taking a warm image in ends after so many pages that were read to find out what is true.
+    pub restore_loads: u64,
+}
+
+impl Sizes {
+    /// What every user has.
+    pub const USUAL: Sizes = Sizes {
+        table_bytes: PARTITION_BYTES,
+        step_bytes: 4 << 20,
+        write_set_bytes: None,
+        read_set_bytes: None,
+        restore_loads: 64,
+    };
+}
+
 /// How a store is opened.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -92,6 +121,7 @@ pub struct Options {
     pub(crate) warm: bool,
     pub(crate) warm_interval: Duration,
     pub(crate) warm_bytes_per_second: u64,
+    pub(crate) sizes: Sizes,
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) clock: Arc<dyn Clock>,
 }
@@ -112,6 +142,7 @@ impl Default for Options {
             warm: true,
             warm_interval: WARM_INTERVAL,
             warm_bytes_per_second: WARM_BYTES_PER_SECOND,
+            sizes: Sizes::USUAL,
             disk: Arc::new(OsDisk::new()),
             clock: Arc::new(SystemClock::new()),
         }
@@ -209,6 +240,13 @@ impl Options {
         self
     }
 
+    /// Other sizes than the usual ones: for simulations.
+    #[doc(hidden)]
+    pub fn sizes(mut self, sizes: Sizes) -> Self {
+        self.sizes = sizes;
+        self
+    }
+
     /// Runs the store on another disk and clock: for simulations.
     #[doc(hidden)]
     pub fn world(mut self, disk: Arc<dyn Disk>, clock: Arc<dyn Clock>) -> Self {
@@ -243,6 +281,16 @@ impl Options {
         self.segment_bytes.unwrap_or(64 << 20)
     }
 
+    /// What a transaction may hold of its writes under a budget.
+    pub(crate) fn write_set_limit_bytes(&self, memory_bytes: u64) -> u64 {
+        self.sizes.write_set_bytes.unwrap_or_else(|| (memory_bytes / 8).clamp(1 << 20, 64 << 20))
+    }
+
+    /// What a transaction may hold of what it read.
+    pub(crate) fn read_set_limit_bytes(&self, memory_bytes: u64) -> u64 {
+        self.sizes.read_set_bytes.unwrap_or_else(|| (memory_bytes / 64).clamp(128 << 10, 16 << 20))
+    }
+
     /// The most bytes of a record's body: it must fit into a segment, beside what the log itself needs there.
     pub(crate) fn body_limit_bytes(&self) -> u64 {
         (self.segment_limit_bytes() - SEGMENT_OVERHEAD_BYTES).min(MAX_BODY_BYTES as u64)
@@ -257,16 +305,6 @@ pub(crate) fn check_memory_bytes(bytes: u64) -> Result<()> {
     Err(Error::invalid(format!(
         "a memory budget of {bytes} bytes is below the minimum of {MIN_MEMORY_BYTES} bytes (16 MiB); give it more"
     )))
-}
-
-/// What a transaction may hold of its writes under a budget.
-pub(crate) fn write_set_limit_bytes(memory_bytes: u64) -> u64 {
-    (memory_bytes / 8).clamp(1 << 20, 64 << 20)
-}
-
-/// What a transaction may hold of what it read.
-pub(crate) fn read_set_limit_bytes(memory_bytes: u64) -> u64 {
-    (memory_bytes / 64).clamp(128 << 10, 16 << 20)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::Lease;
 
+use crate::borders::{Border, hit};
 use crate::error::{Error, Result};
 use crate::index::view::{Direction, View, Visible};
 use crate::own_writes::OwnWrites;
@@ -228,6 +229,7 @@ impl<'t> Range<'t> {
     /// that it is if they are the same.
     fn begin_again(&self, walk: &mut Walk<'t>, key: &[u8], error: Error) -> Result<()> {
         let view = self.store.newer_view(&walk.view).ok_or(error)?;
+        hit(Border::WalkResumed);
         let (mut lower, mut upper) = (self.span.lower(), self.span.upper());
         if !key.is_empty() {
             match self.direction {

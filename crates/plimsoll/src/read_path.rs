@@ -10,6 +10,7 @@ use plimsoll_log::side::SideId;
 use plimsoll_memory::page::{PAGE_PAYLOAD_BYTES, page_payload};
 use plimsoll_memory::pool::Touch;
 
+use crate::borders::{self, Border};
 use crate::error::{Error, Result};
 use crate::index::view::{Hit, View};
 use crate::snapshots::OpenMoment;
@@ -67,10 +68,12 @@ impl Store {
             {
                 return Ok(Some(value));
             }
+            borders::hit(Border::SourcesTaken);
             let loads = self.objects.loads();
             let Some(hit) = view.get_beneath(above, key, at)?.filter(is_there) else { return Ok(None) };
             let (glsn, stored) = (hit.glsn(), hit.stored());
             let value = Value::of_len(&self.budget, stored.value_bytes(), |bytes| self.load(glsn, stored, bytes))?;
+            borders::hit(Border::ValueLoaded);
             if hit.is_newest_in_runs() {
                 self.objects.fill((view.set, &view.shelf), loads, key, glsn, &value);
             }
@@ -248,6 +251,7 @@ impl ValueReader {
         let Some(origin) = &mut self.origin else { return Err(error) };
         let Some(view) = self.store.newer_view(&origin.view) else { return Err(error) };
         let Some(hit) = find(&view, &origin.key, origin.moment.at())? else { return Err(error) };
+        borders::hit(Border::ValueMoved);
         self.place = Place::of(hit.stored());
         origin.view = Arc::downgrade(&view);
         Ok(())

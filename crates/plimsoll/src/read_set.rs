@@ -7,6 +7,8 @@ use std::ops::Bound;
 
 use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
 
+use crate::borders::{Border, hit};
+
 /// One range of index keys that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReadRange {
@@ -85,6 +87,7 @@ impl ReadSet {
 
     /// Merges neighbours, eight into one.
     fn coarsen(&mut self) {
+        hit(Border::ReadSetCoarsened);
         let mut ranges = std::mem::take(&mut self.ranges);
         ranges.sort_by(|a, b| a.first.cmp(&b.first));
         self.ranges = ranges.chunks(8).map(cover).collect();

@@ -10,6 +10,7 @@ use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
 
+use crate::borders::{Border, hit};
 use crate::error::{Error, Result};
 use crate::index::Index;
 use crate::payload::{Operations, Payload, Writes};
@@ -93,6 +94,7 @@ impl Replay<'_> {
                 }
                 // The memtable is closed by it, and what room was promised goes with it.
                 self.room_left = 0;
+                hit(Border::SpilledReplay);
                 self.index.adopt(infos, glsn)?;
             }
         }

@@ -122,7 +122,20 @@ impl Snapshot {
         self.walk(Span::prefix(self.store.keyspaces.id_of(keyspace)?, prefix)?)
     }
 
-    fn walk(&self, span: Span) -> Result<Range<'_>> {
+    /// As [`Snapshot::range`], for a walk that is not bound to where the snapshot stands. For simulations, which keep the snapshot for as
+    /// long as the walk.
+    #[doc(hidden)]
+    pub fn range_apart(&self, keyspace: &Keyspace, range: impl RangeBounds<[u8]>) -> Result<Range<'static>> {
+        self.walk(Span::new(self.store.keyspaces.id_of(keyspace)?, &range)?)
+    }
+
+    /// As [`Snapshot::prefix`], as [`Snapshot::range_apart`] is.
+    #[doc(hidden)]
+    pub fn prefix_apart(&self, keyspace: &Keyspace, prefix: &[u8]) -> Result<Range<'static>> {
+        self.walk(Span::prefix(self.store.keyspaces.id_of(keyspace)?, prefix)?)
+    }
+
+    fn walk(&self, span: Span) -> Result<Range<'static>> {
         self.store.check_open()?;
         // Told at once; it is looked at again when the walk begins.
         check_retained(&self.store.index.view(), &span.first(), self.moment.at())?;

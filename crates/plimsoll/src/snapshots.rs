@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Budget, Kind, Lease};
 
+use crate::borders::{Border, hit};
 use crate::error::Result;
 
 /// Bytes that one open snapshot costs at most.
@@ -46,6 +47,7 @@ impl Snapshots {
     /// Opens the moment that `choose` names. It is called under the lock that [`Snapshots::oldest`] takes, so that a horizon computed
     /// at the same time is never above it.
     pub(crate) fn open(self: &Arc<Self>, budget: &Budget, choose: impl FnOnce() -> Glsn) -> Result<OpenMoment> {
+        hit(Border::MomentAsked);
         let mut open = self.lock();
         if open.charged == open.leases.len() * CHARGED_TOGETHER {
             // Not under the lock: the budget may have to make room.

@@ -19,6 +19,7 @@ use plimsoll_memory::budget::Budget;
 use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::pool::Touch;
 
+use crate::borders::{Border, hit};
 use crate::error::Result;
 use crate::run::builder::PartitionBuilder;
 use crate::run::cursor::{Feed, RunCursor};
@@ -185,6 +186,7 @@ impl Spill {
         let inputs: Vec<_> = self.runs.drain(range).collect();
         let sides = inputs.iter().map(|run| run.sides.len()).sum::<usize>();
         let merged = if sides <= STRUNG_SIDES_MAX && disjoint(&inputs) {
+            hit(Border::SpillsStrung);
             string_together(inputs, tier)
         } else {
             self.write_merged(inputs, tier)?
@@ -202,6 +204,7 @@ impl Spill {
 
     /// Writes the newest writes of `inputs` as one run, and removes those.
     fn write_merged(&self, inputs: Vec<SpilledRun>, tier: u32) -> Result<SpilledRun> {
+        hit(Border::SpillsMerged);
         let merged = self.write_run(&inputs, tier);
         inputs.into_iter().for_each(|run| self.discard(run));
         merged

@@ -13,7 +13,6 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::error::{Error, Result};
 use crate::keyspaces::Keyspace;
-use crate::options::{read_set_limit_bytes, write_set_limit_bytes};
 use crate::payload::MAX_METADATA_BYTES;
 use crate::range::{Range, Span};
 use crate::read_path::{KeyBuffer, ValueReader};
@@ -42,11 +41,12 @@ pub struct Transaction {
 impl Transaction {
     pub(crate) fn new(store: &Arc<Store>) -> Self {
         let memory_bytes = store.budget.limit_bytes();
-        let (limit, body_limit) = (write_set_limit_bytes(memory_bytes), store.options.body_limit_bytes());
-        let writes = WriteSet::new(&store.budget, &store.log, limit, crate::run::PARTITION_BYTES, body_limit);
+        let options = &store.options;
+        let (limit, body_limit) = (options.write_set_limit_bytes(memory_bytes), options.body_limit_bytes());
+        let writes = WriteSet::new(&store.budget, &store.log, limit, options.sizes.table_bytes, body_limit);
         Self {
             moment: store.open_newest(),
-            reads: RefCell::new(ReadSet::new(&store.budget, read_set_limit_bytes(memory_bytes))),
+            reads: RefCell::new(ReadSet::new(&store.budget, options.read_set_limit_bytes(memory_bytes))),
             writes,
             metadata: Vec::new(),
             spoiled: false,

@@ -82,6 +82,8 @@ pub(crate) struct Ground {
     pub(crate) interval: Duration,
     /// What may be read or written of it in a second.
     pub(crate) bytes_per_second: u64,
+    /// When so many pages were read in a step to find out what is true, it ends: guide pages, in no order.
+    pub(crate) loads_at_once: u64,
 }
 
 /// What the warm image did since the store was opened.

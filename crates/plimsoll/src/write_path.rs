@@ -17,6 +17,7 @@ use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::sorted::Position;
 
+use crate::borders::{Border, hit};
 use crate::error::{Error, Result};
 use crate::index::Index;
 use crate::index::view::View;
@@ -152,6 +153,7 @@ impl Store {
 
     fn apply(&self, body: &Body, writes: &WriteSet, glsn: Glsn) -> Result<()> {
         if !writes.spilled().is_empty() {
+            hit(Border::SpilledCommit);
             return self.index.adopt(writes.spilled().infos(glsn), glsn);
         }
         self.index.note_log_bytes(body.bytes());

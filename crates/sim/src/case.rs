@@ -113,7 +113,7 @@ impl Case {
 
     /// Its workload.
     pub fn workload(&self) -> Vec<Op> {
-        generate(self.seed, &self.mode.profile().settings(), self.ops)
+        generate(self.seed, &self.mode.profile().settings().of_seed(self.seed), self.ops)
     }
 
     /// The world that it begins in.

@@ -9,7 +9,9 @@
 //!   was acknowledged;
 //! - when the disk is well, nothing may fail.
 
+mod amid;
 mod check;
+mod held;
 mod image;
 mod restore;
 mod step;
@@ -24,6 +26,8 @@ use std::time::Duration;
 use plimsoll::{CommitTicket, Db, Durability, Error, Keyspace, Retention, Snapshot, Transaction};
 use plimsoll_disk::clock::Clock;
 
+use crate::driver::amid::CommitAmid;
+use crate::driver::held::{OpenReader, OpenWalk};
 use crate::failure::{Failure, Outcome, ensure, same};
 use crate::judge::{Judge, Place};
 use crate::model::reads::Reads;
@@ -87,6 +91,10 @@ pub struct Driver {
     spaces: BTreeMap<u8, Keyspace>,
     txs: BTreeMap<u8, OpenTx>,
     snapshots: BTreeMap<u8, Snapshot>,
+    walks: BTreeMap<u8, OpenWalk>,
+    readers: BTreeMap<u8, OpenReader>,
+    /// A commit that is made within the operation at work.
+    commit_amid: Option<CommitAmid>,
     tickets: VecDeque<CommitTicket>,
     excuses: Excuses,
     care: Care,
@@ -133,6 +141,9 @@ impl Driver {
             spaces: BTreeMap::new(),
             txs: BTreeMap::new(),
             snapshots: BTreeMap::new(),
+            walks: BTreeMap::new(),
+            readers: BTreeMap::new(),
+            commit_amid: None,
             tickets: VecDeque::new(),
             excuses: Excuses { budget: care.may_refuse, ..Excuses::default() },
             care,
@@ -215,7 +226,7 @@ impl Driver {
         let op = match choice % 9 {
             0 => Op::Flush,
             1 => Op::Compact,
-            2 if self.txs.is_empty() => return self.reopen_under_snapshots(choice / 9),
+            2 if self.txs.is_empty() && self.moments_held() == 0 => return self.reopen_under_snapshots(choice / 9),
             3 | 4 => Op::DropCaches,
             5 => Op::Memory { mebibytes: [16, 17, 64, 1024][(choice / 9 % 4) as usize] },
             6 => Op::Work { first: (choice / 9 % 5) as u8 },
@@ -302,6 +313,7 @@ impl Driver {
         disk.flip_bits(0.0);
         disk.fill_up(None);
         disk.slow_down(None);
+        disk.fail_nothing_to_come();
         let Excuses { stopped, sync, budget, .. } = self.excuses;
         self.excuses = Excuses { stopped, sync, budget, ..Excuses::default() };
     }
@@ -322,6 +334,14 @@ impl Driver {
             }
             Fault::Sync => {
                 disk.fail_next_sync();
+                self.excuses.sync = true;
+            }
+            Fault::SyncLater(after) => {
+                disk.fail_sync(after);
+                self.excuses.sync = true;
+            }
+            Fault::RenameLater(after) => {
+                disk.fail_rename(after);
                 self.excuses.sync = true;
             }
             Fault::Full(bytes) => {
@@ -384,8 +404,7 @@ impl Driver {
         self.db = Some(db);
         self.in_doubt = false;
         self.closed_cleanly = false;
-        // A store that opened has synced: a failure that was still to come has come.
-        self.excuses.sync = false;
+        self.excuses.sync = self.world.disk.has_failure_to_come();
         self.excuses.stopped = self.excuses.flips;
         Ok(())
     }
@@ -393,6 +412,8 @@ impl Driver {
     fn drop_handles(&mut self) {
         self.txs.clear();
         self.snapshots.clear();
+        self.walks.clear();
+        self.readers.clear();
         self.tickets.clear();
         self.spaces.clear();
     }
@@ -437,6 +458,21 @@ impl Driver {
         self.world.disk.restore_power();
         self.closed_cleanly = false;
         self.open_store(cut_again)?;
+        self.raise_floors();
+        Ok(())
+    }
+
+    /// Ends the process as it is, without a word to the store, and opens it again: what it wrote is there, synced or not.
+    fn kill(&mut self) -> Outcome {
+        self.was_hurt = true;
+        let disk = self.world.disk.snapshot();
+        // The dead process can do nothing any more.
+        self.world.disk.cut_power();
+        self.drop_handles();
+        drop(self.db.take());
+        self.world.disk = disk;
+        self.closed_cleanly = false;
+        self.open_store(0)?;
         self.raise_floors();
         Ok(())
     }
@@ -486,7 +522,7 @@ impl Driver {
     fn oldest_read(&self) -> u64 {
         let txs = self.txs.values().map(|tx| tx.handle.at());
         let snapshots = self.snapshots.values().map(Snapshot::at);
-        txs.chain(snapshots).min().unwrap_or_else(|| self.db().newest())
+        txs.chain(snapshots).chain(self.held_moments()).min().unwrap_or_else(|| self.db().newest())
     }
 
     fn raise_floors(&mut self) {
@@ -571,14 +607,15 @@ impl Driver {
         ensure(memory.peak_bytes <= memory.limit_bytes, || {
             format!("{} bytes were held at once, the budget is {}", memory.peak_bytes, memory.limit_bytes)
         })?;
-        let open = (self.txs.len() + self.snapshots.len()) as u64;
+        let open = (self.txs.len() + self.snapshots.len()) as u64 + self.moments_held();
         same("open snapshots and transactions", &stats.open_snapshots, &open)?;
-        if self.txs.is_empty() {
-            let left: Vec<_> = memory
-                .by_kind
-                .iter()
-                .filter(|(kind, bytes)| ["write sets", "read sets", "staging"].contains(kind) && *bytes > 0)
-                .collect();
+        if self.txs.is_empty() && self.moments_held() == 0 {
+            // A merge that is under way writes the values that it moves into a side file, which has a buffer.
+            let may_move = self.trim_asked > 0;
+            let of_operations =
+                |kind: &str| ["write sets", "read sets"].contains(&kind) || (kind == "staging" && !may_move);
+            let left: Vec<_> =
+                memory.by_kind.iter().filter(|(kind, bytes)| of_operations(kind) && *bytes > 0).collect();
             ensure(left.is_empty(), || format!("no transaction is open, and there are still {left:?}"))?;
         }
         Ok(())
@@ -591,7 +628,9 @@ fn may_drop_versions(op: &Op) -> bool {
         op,
         Op::Begin { .. }
             | Op::Get { .. }
-            | Op::Walk { .. }
+            | Op::Walk { amid: None, .. }
+            | Op::WalkOn { .. }
+            | Op::ReaderOn { .. }
             | Op::Snapshot { .. }
             | Op::Release { .. }
             | Op::Advance { .. }

@@ -35,6 +35,22 @@ pub(crate) struct Walked {
     pub(crate) failed: bool,
 }
 
+/// How a walk goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    pub(crate) reverse: bool,
+    pub(crate) limit: u32,
+    pub(crate) keys_only: bool,
+    pub(crate) amid: Option<u32>,
+}
+
+impl Way {
+    /// Over everything.
+    pub(crate) fn whole(reverse: bool) -> Self {
+        Self { reverse, limit: u32::MAX, keys_only: false, amid: None }
+    }
+}
+
 impl View<'_> {
     pub(crate) fn at(&self) -> u64 {
         match self {
@@ -86,7 +102,7 @@ impl View<'_> {
     }
 }
 
-fn bound(edge: &Edge) -> Bound<&[u8]> {
+pub(crate) fn bound(edge: &Edge) -> Bound<&[u8]> {
     match edge {
         Edge::Open => Bound::Unbounded,
         Edge::At(key) => Bound::Included(key),
@@ -111,7 +127,7 @@ pub(crate) struct Judge<'a> {
 
 impl Judge<'_> {
     /// The answer; `None` if it is an error that is excused, or a refusal that is right.
-    fn settle<T>(
+    pub(crate) fn settle<T>(
         &self,
         what: impl FnOnce() -> String,
         at: Option<(u8, u64)>,
@@ -190,15 +206,8 @@ impl Judge<'_> {
     }
 
     /// Walks over keys.
-    pub(crate) fn walk(
-        &self,
-        view: View<'_>,
-        place: Place<'_>,
-        span: &Span,
-        reverse: bool,
-        limit: u32,
-        keys_only: bool,
-    ) -> Outcome<Walked> {
+    pub(crate) fn walk(&self, view: View<'_>, place: Place<'_>, span: &Span, how: Way) -> Outcome<Walked> {
+        let Way { reverse, limit, keys_only, amid } = how;
         let at = view.at();
         let what = || format!("walk {span} at {at} in {} (reverse: {reverse})", space_name(place.space));
         let mut wanted = self.model.walk(place.space, span, at, view.own().unwrap_or(&Writes::new()));
@@ -214,7 +223,10 @@ impl Judge<'_> {
         range = if reverse { range.reverse() } else { range };
         range = if keys_only { range.keys_only() } else { range };
         let mut wanted = wanted.into_iter();
-        for _ in 0..limit {
+        for number in 0..limit {
+            if amid == Some(number) {
+                self.exchange_sources();
+            }
             let Some(item) = self.settle(what, Some((place.space, at)), range.advance())? else {
                 walked.failed = true;
                 return Ok(walked);
@@ -237,6 +249,13 @@ impl Judge<'_> {
             walked.reached = Some(key.to_vec());
         }
         Ok(walked)
+    }
+
+    /// Everything comes into new files, and the log is freed; what comes of it is seen by those who read.
+    fn exchange_sources(&self) {
+        let _ = self.db.compact();
+        let _ = self.db.log().trim(self.db.newest());
+        self.db.drop_caches();
     }
 
     /// Lists the versions of a key.

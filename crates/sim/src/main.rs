@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use plimsoll::borders::{Border, counts};
 use plimsoll_disk::random::Random;
 use plimsoll_sim::case::{Case, Mode};
 use plimsoll_sim::failure::Failure;
@@ -22,6 +23,9 @@ use plimsoll_sim::op::{Op, text};
 use crate::planted::PlantedArguments;
 use crate::runs::{Runs, line_of};
 use crate::stress::StressArguments;
+
+/// From so many seeds of every mode on, each border of the store must have been crossed.
+const FLOOR_SEEDS: u64 = 300;
 
 /// Runs of a failing workload, while it is shortened.
 const MINIMISE_RUNS: usize = 2000;
@@ -70,6 +74,9 @@ struct Arguments {
     /// Threads that run workloads at the same time.
     #[arg(long, default_value_t = 2)]
     jobs: u64,
+    /// Prints how often each border of the store was crossed: a transaction spilled, a table filled, ...
+    #[arg(long)]
+    borders: bool,
     /// Shortens a workload that fails and prints it.
     #[arg(long)]
     minimise: bool,
@@ -161,12 +168,31 @@ fn run(arguments: Arguments) -> Result<bool, String> {
     let report = runs.run()?;
     runs::clear_bar();
     let (failed, seconds) = (report.failed, report.seconds);
+    let never = if arguments.mode == "all" { borders_never_crossed(&arguments, report.runs) } else { Vec::new() };
     eprintln!("{} runs, {} failed, {seconds} s", report.runs, failed.len());
     // One that hangs would hang again.
     if arguments.minimise && !report.hangs {
         failed.iter().for_each(shorten);
     }
-    Ok(failed.is_empty())
+    Ok(failed.is_empty() && never.is_empty())
+}
+
+/// The borders that none of so many runs crossed, if there were enough runs to tell; each is told.
+fn borders_never_crossed(arguments: &Arguments, runs: u64) -> Vec<Border> {
+    let counts = counts();
+    if arguments.borders {
+        counts.iter().for_each(|(border, count)| println!("{border:<30?} {count}"));
+    }
+    if runs < FLOOR_SEEDS * Mode::ALL.len() as u64 {
+        return Vec::new();
+    }
+    let never: Vec<Border> = counts.into_iter().filter(|(_, count)| *count == 0).map(|(border, _)| border).collect();
+    for border in &never {
+        println!(
+            "NEVER CROSSED {border:?}: the simulation says nothing about it; change the workloads so that some run does"
+        );
+    }
+    never
 }
 
 #[allow(clippy::disallowed_methods, reason = "the command's own input, no file of a store")]

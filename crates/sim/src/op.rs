@@ -55,6 +55,21 @@ pub enum Op {
         /// Whether it is streamed.
         streamed: bool,
     },
+    /// Gives many keys a value.
+    PutMany {
+        /// The transaction.
+        tx: u8,
+        /// The keyspace's number.
+        space: u8,
+        /// The number of the first key ([`numbered_key`]).
+        first: u32,
+        /// How many keys.
+        count: u32,
+        /// The first key's value; each further one has the next seed.
+        value: Content,
+        /// In an order of their own, not in that of the keys.
+        scattered: bool,
+    },
     /// Takes a key's value away.
     Delete {
         /// The transaction.
@@ -89,6 +104,57 @@ pub enum Op {
         limit: u32,
         /// Without values.
         keys_only: bool,
+        /// After so many keys the sources are exchanged, and what the log need not hold any more is freed.
+        amid: Option<u32>,
+    },
+    /// Begins a walk in a snapshot that stays open over other operations; one that is open under this number is dropped.
+    WalkBegin {
+        /// Its number.
+        slot: u8,
+        /// Where: not in a transaction.
+        from: Reader,
+        /// The keyspace's number.
+        space: u8,
+        /// Which keys.
+        span: Span,
+        /// From the last key to the first.
+        reverse: bool,
+        /// Without values.
+        keys_only: bool,
+    },
+    /// Goes on with a walk that is open; at its end it is dropped.
+    WalkOn {
+        /// Its number.
+        slot: u8,
+        /// How many keys.
+        count: u32,
+    },
+    /// Opens a reader of a value; one that is open under this number is dropped.
+    ReaderBegin {
+        /// Its number.
+        slot: u8,
+        /// Where: not in a transaction.
+        from: Reader,
+        /// The keyspace's number.
+        space: u8,
+        /// The key.
+        key: Key,
+    },
+    /// Reads on in a value; at its end the reader is dropped.
+    ReaderOn {
+        /// Its number.
+        slot: u8,
+        /// How many bytes.
+        bytes: u32,
+    },
+    /// Does an operation, and something else at a moment within it, as another thread could.
+    Amid {
+        /// At which moment.
+        at: Within,
+        /// What.
+        deed: Deed,
+        /// The operation.
+        op: Box<Op>,
     },
     /// Opens a snapshot; one that is open under this number is dropped.
     Snapshot {
@@ -193,6 +259,14 @@ pub enum Op {
     Rebuild,
     /// Backs the store up, opens the backup and compares it.
     Backup,
+    /// Backs the store up, cuts the power, and compares the backup; the store is opened again.
+    BackupCut,
+    /// Reads some keys of each keyspace so that they are kept as objects.
+    Warm,
+    /// Lets time pass until the warm image is written, and has it written.
+    SaveImage,
+    /// Ends the process without closing the store, and opens it again.
+    Kill,
     /// Reads every byte of the store.
     Verify,
     /// Compares the whole store with the model.
@@ -230,6 +304,10 @@ pub enum Fault {
     Flips(u16),
     /// The next sync fails.
     Sync,
+    /// The sync that comes so many syncs later fails, of a file or of a folder (1: the next one).
+    SyncLater(u64),
+    /// The rename that comes so many renames later fails (1: the next one).
+    RenameLater(u64),
     /// So many bytes are left free.
     Full(u64),
     /// Each read and sync takes up to so many microseconds.
@@ -258,6 +336,42 @@ pub enum Reader {
     Snapshot(u8),
     /// In the store as it was so many GLSNs before the newest.
     Back(u64),
+}
+
+/// A moment within an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Within {
+    /// Before a moment of the store is opened.
+    MomentAsked,
+    /// After a read has taken its sources.
+    SourcesTaken,
+    /// After a value was loaded, before it is kept as an object.
+    ValueLoaded,
+}
+
+/// What is done within another operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// A commit, and then a compaction.
+    Commit {
+        /// The keyspace's number.
+        space: u8,
+        /// The key.
+        key: Key,
+        /// Its value.
+        value: Content,
+    },
+    /// A compaction.
+    Compact,
+    /// A compaction, and the log is freed.
+    Trim,
+    /// Every cache is dropped.
+    DropCaches,
+}
+
+/// The key of a number, for [`Op::PutMany`].
+pub fn numbered_key(number: u32) -> Key {
+    format!("m/{number:05}").into_bytes()
 }
 
 /// By which call a key is read.
@@ -304,6 +418,13 @@ pub enum Moment {
     Ahead(u64),
     /// What the clock said so many microseconds ago.
     Age(u64),
+    /// So many microseconds after an entry of the log was appended: 0 is its own time.
+    TimeOf {
+        /// The entry: so many GLSNs before the newest.
+        back: u64,
+        /// How much later; negative: before.
+        micros: i64,
+    },
 }
 
 /// A retention.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use plimsoll::{Db, Durability, Options, Result};
+use plimsoll::{Db, Durability, Options, Result, Sizes};
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::random::Random;
@@ -23,6 +23,8 @@ pub struct Setting {
     pub segment_bytes: u64,
     /// When a commit counts as done.
     pub durability: Durability,
+    /// Where something new begins.
+    pub sizes: Sizes,
 }
 
 impl Setting {
@@ -32,6 +34,7 @@ impl Setting {
         memtable_bytes: 64 << 10,
         segment_bytes: 64 << 10,
         durability: Durability::Sync,
+        sizes: Sizes::USUAL,
     };
 
     /// One of many.
@@ -43,7 +46,22 @@ impl Setting {
             memtable_bytes: one_of(&[16 << 10, 64 << 10, 256 << 10, 1 << 20]),
             segment_bytes: one_of(&[64 << 10, 256 << 10, 256 << 10, 4 << 20]),
             durability: if one_of(&[0, 0, 0, 1]) == 0 { Durability::Sync } else { Durability::Buffered },
+            sizes: sizes_of(&mut one_of),
         }
+    }
+}
+
+/// Mostly so small that each border is crossed every day.
+fn sizes_of(one_of: &mut impl FnMut(&[u64]) -> u64) -> Sizes {
+    let mut if_any = |sizes: &[u64]| Some(one_of(sizes)).filter(|bytes| *bytes > 0);
+    let write_set_bytes = if_any(&[64 << 10, 128 << 10, 128 << 10, 256 << 10, 0, 0]);
+    let read_set_bytes = if_any(&[4 << 10, 4 << 10, 0]);
+    Sizes {
+        table_bytes: one_of(&[128 << 10, 128 << 10, 1 << 20, 64 << 20]),
+        step_bytes: one_of(&[16 << 10, 16 << 10, 256 << 10, 4 << 20]),
+        write_set_bytes,
+        read_set_bytes,
+        restore_loads: one_of(&[1, 2, 64]),
     }
 }
 
@@ -84,6 +102,7 @@ impl World {
             .segment_bytes(self.setting.segment_bytes)
             .durability(self.setting.durability)
             .background(false)
+            .sizes(self.setting.sizes)
             // The clock stands still while work is done: the warm image is not to wait for it.
             .warm_bytes_per_second(1 << 50)
             .world(Arc::new(self.disk.clone()), Arc::clone(&self.clock) as _)

@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::pool::Touch;
 
+use crate::borders::{Border, hit};
 use crate::error::{Error, Result};
 use crate::index::core::{Change, Core, Counters, SetAside, lock};
 use crate::index::manifest::Outcome;
@@ -36,9 +37,6 @@ const TWO_JOBS_BYTES: u64 = 64 << 20;
 
 /// While a job is under way, so many newer runs are merged by another.
 const PILED_UP: usize = 4;
-
-/// Bytes of input that one step passes; few in tests, so that much happens between the steps of a job.
-const STEP_BYTES: u64 = if cfg!(test) { 16 << 10 } else { 4 << 20 };
 
 /// What passing a version costs beside its bytes.
 const VERSION_COST_BYTES: u64 = 32;
@@ -411,7 +409,7 @@ impl Job {
 
     /// Does a piece; whether everything has been passed.
     fn step(&mut self, core: &Core) -> Result<bool> {
-        let mut allowance = STEP_BYTES;
+        let mut allowance = core.ground.step_bytes;
         self.splitter.refresh();
         while allowance > 0 {
             if self.merging.is_some() {
@@ -501,6 +499,7 @@ impl Job {
                 break;
             };
             if *allowance == 0 {
+                hit(Border::MergeStopped);
                 break;
             }
             let inline = if let Stored::Inline(value) = version.stored { value.len() } else { 0 };
@@ -513,6 +512,7 @@ impl Job {
                 let stored = match self.relocator.relocate(&version, allowance)? {
                     Moved::Ready(stored) => stored,
                     Moved::Partly => {
+                        hit(Border::RelocationStopped);
                         self.waiting = Some(fate);
                         break;
                     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::sorted::Position;
 
+use crate::borders::{Border, hit};
 use crate::error::Result;
 use crate::index::source::Memtable;
 use crate::run::cursor::RunCursor;
@@ -235,6 +236,7 @@ impl Merge {
     /// `see`, and the merge goes before the key.
     pub(crate) fn look_up_and_leave(&mut self, key: &[u8], at: Glsn, see: impl FnOnce(Version<'_>)) -> Result<()> {
         debug_assert_eq!(self.direction, Direction::Backward);
+        hit(Border::ReverseLookup);
         let mut best: Option<(Glsn, usize)> = None;
         for (index, head) in self.heads.iter_mut().enumerate() {
             head.cursor.seek(key, at)?;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use plimsoll_memory::budget::Budget;
 
+use crate::borders::{Border, hit};
 use crate::error::Result;
 use crate::index::files::{FileGuard, Files};
 use crate::index::source::Member;
@@ -54,6 +55,7 @@ impl Output {
     /// it was read where it comes from.
     pub(crate) fn add(&mut self, version: &Version<'_>, starts_key: bool, warmth: Warmth) -> Result<()> {
         if starts_key && self.open.as_ref().is_some_and(|open| open.is_full(self.partition_bytes)) {
+            hit(Border::TableFull);
             self.cut()?;
         }
         if self.open.is_none() {

@@ -142,6 +142,8 @@ impl World {
 
     fn ground(&self) -> Ground {
         Ground {
+            // Few, so that much happens between the steps of a job.
+            step_bytes: 16 << 10,
             disk: Arc::clone(&self.disk),
             dir: dir(),
             budget: self.budget.clone(),

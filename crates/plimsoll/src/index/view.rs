@@ -15,6 +15,7 @@ use std::sync::Arc;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::pool::Touch;
 
+use crate::borders::{Border, hit};
 use crate::error::{Error, Result};
 pub(crate) use crate::index::merge::Direction;
 use crate::index::merge::{Cursor, Merge};
@@ -288,6 +289,9 @@ impl View {
             for run in self.history.iter().filter(|run| run.max_glsn() > after) {
                 newest = newest.max(Source::Run(run).newest(key)?.filter(|&glsn| glsn > after));
             }
+            if newest.is_some() {
+                hit(Border::MovedDeletionConflict);
+            }
         }
         Ok(newest)
     }
@@ -313,6 +317,7 @@ impl View {
             for run in self.history.iter().filter(|run| run.max_glsn() > after) {
                 let changed = change_in_run(run, range, after)?;
                 if changed.is_some() {
+                    hit(Border::MovedDeletionConflict);
                     return Ok(changed);
                 }
             }

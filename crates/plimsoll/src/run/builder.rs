@@ -13,6 +13,7 @@ use plimsoll_memory::budget::{Budget, Kind, Lease};
 use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, seal_page};
 
+use crate::borders::{Border, hit};
 use crate::error::{Error, Result};
 use crate::run::bytes::compare;
 use crate::run::ends::{FOOTER_PAGE, Footer, HEADER_PAGE, Header, SIDES_PAGE, write_sides};
@@ -139,6 +140,9 @@ impl<S: PageSink> PartitionBuilder<S> {
 
         let payload = &mut self.desk.work[PAGE_HEADER_BYTES..PAGE_BYTES];
         if !self.leaf.add(payload, key, common, version.glsn, &self.stored) {
+            if order == Ordering::Equal {
+                hit(Border::KeyOverLeaf);
+            }
             self.close_leaf(Some(version))?;
             let payload = &mut self.desk.work[PAGE_HEADER_BYTES..PAGE_BYTES];
             assert!(self.leaf.add(payload, key, common, version.glsn, &self.stored), "an empty leaf takes any entry");
@@ -198,6 +202,7 @@ impl<S: PageSink> PartitionBuilder<S> {
     /// Writes the open leaf, which is not empty, and starts the one that begins with `next`.
     fn close_leaf(&mut self, next: Option<&Version<'_>>) -> Result<()> {
         if !self.guide.has_room(self.desk.split().fences, self.leaf_fence.get(), self.leaf_keys) {
+            hit(Border::IndexBlockFull);
             self.close_guide()?;
         }
         let page = &mut self.desk.work[..PAGE_BYTES];

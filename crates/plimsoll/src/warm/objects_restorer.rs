@@ -12,6 +12,7 @@ use plimsoll_memory::cache::BroughtBack;
 use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::pool::Pool;
 
+use crate::borders::{Border, hit};
 use crate::warm::belief::{is_all_older, is_true_still};
 use crate::warm::image::{self, Name, ObjectsName, OpenFile, Past, SEGMENT_BYTES_MAX};
 use crate::warm::objects::{Note, Round, read_at};
@@ -24,9 +25,6 @@ const SEGMENTS_AT_ONCE: usize = 16;
 
 /// So many objects before one is entered, its place in the cache's index is brought near: it can be anywhere.
 const OBJECTS_AHEAD: usize = 8;
-
-/// When so many pages were read in a step to find out what is true, it ends: guide pages, in no order.
-const LOADS_AT_ONCE: u64 = if cfg!(test) { 2 } else { 64 };
 
 /// How far it has come.
 #[derive(Debug)]
@@ -184,7 +182,7 @@ impl ObjectsRestorer {
             if object.glsn > header.position.glsn {
                 return Err(Distrust::Damaged { what: "it holds what is younger than itself" });
             }
-            if loads.so_far() >= LOADS_AT_ONCE {
+            if loads.so_far() >= ground.loads_at_once {
                 return Ok(self.partly(sum, at));
             }
             if !is_all_older && !is_true_still(&view, object.key, object.glsn, header.position.glsn) {
@@ -194,7 +192,12 @@ impl ObjectsRestorer {
             }
             let what = (object.glsn, object.value);
             match ground.objects.bring_back((view.set, &view.shelf), object.key, what, object.touches) {
-                BroughtBack::Entered => _ = counts.objects.fetch_add(1, Ordering::Relaxed),
+                BroughtBack::Entered => {
+                    if !is_all_older {
+                        hit(Border::ObjectBelieved);
+                    }
+                    counts.objects.fetch_add(1, Ordering::Relaxed);
+                }
                 BroughtBack::LeftOut => {}
                 BroughtBack::NoRoom => return Ok(Taken::NoRoom),
                 BroughtBack::NotCurrent => return Ok(self.partly(sum, at)),
@@ -288,7 +291,10 @@ mod tests {
             let loads = Loads::begin();
             let step = restorer.step(&core.ground, &core.counts).unwrap();
             let loads = loads.so_far();
-            assert!(loads <= LOADS_AT_ONCE + 2 && step.bytes >= loads * PAGE_BYTES as u64, "{loads}: {step:?}");
+            assert!(
+                loads <= core.ground.loads_at_once + 2 && step.bytes >= loads * PAGE_BYTES as u64,
+                "{loads}: {step:?}"
+            );
             steps += u32::from(loads > 0);
             if step.ended.is_some() {
                 assert_eq!(step.ended, Some(true));

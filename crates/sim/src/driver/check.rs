@@ -7,7 +7,7 @@ use plimsoll::{Db, Error, Keyspace, Moment};
 
 use crate::driver::Driver;
 use crate::failure::{Outcome, ensure, same};
-use crate::judge::{Judge, Place, View};
+use crate::judge::{Judge, Place, View, Way};
 use crate::model::{Model, space_name};
 use crate::op::{Edge, Get, Span};
 use crate::world::World;
@@ -63,9 +63,33 @@ impl Driver {
         Ok(format!("glsn {}", report.glsn))
     }
 
+    /// Backs the store up and cuts the power: a backup that was made is there, whole.
+    pub(super) fn back_up_and_cut(&mut self) -> Outcome<String> {
+        self.backups += 1;
+        let dest = PathBuf::from(format!("/backup{}", self.backups));
+        let backed_up = self.db().backup(&dest);
+        if let Err(Error::Poisoned { .. }) = &backed_up {
+            self.in_doubt = true;
+        }
+        let report = self.expect("backup", backed_up)?;
+        let mut model = self.model.clone();
+        let excuses = self.excuses;
+        self.world.disk.cut_power();
+        self.recover(0)?;
+        let well = !(excuses.reads || excuses.flips || excuses.full || excuses.sync);
+        if let Some(report) = report.filter(|_| well) {
+            model.cut_behind(report.glsn);
+            self.compare_backup(&dest, &model)?;
+        }
+        self.discard_backup(&dest);
+        Ok("cut".to_owned())
+    }
+
     fn compare_backup(&self, dest: &PathBuf, model: &Model) -> Outcome {
         let excuse = |error: &Error| self.excused(error);
-        let Some(db) = self.expect("opening a backup", Db::open(dest, self.world.options()))? else { return Ok(()) };
+        let Some(db) = self.expect("opening a backup", Db::open(dest, self.world.options().create(false)))? else {
+            return Ok(());
+        };
         let mut model = model.clone();
         model.trimmed(db.log().bounds().first);
         Judge { db: &db, model: &model, excuse: &excuse }.keyspaces()?;
@@ -118,8 +142,8 @@ fn compare_moment(judge: &Judge<'_>, space: u8, keyspace: &Keyspace, at: u64) ->
     };
     let place = Place { space, keyspace };
     let all = Span::Range(Edge::Open, Edge::Open);
-    judge.walk(View::Snapshot(&snapshot), place, &all, false, u32::MAX, false)?;
-    judge.walk(View::Snapshot(&snapshot), place, &all, true, u32::MAX, false)?;
+    judge.walk(View::Snapshot(&snapshot), place, &all, Way::whole(false))?;
+    judge.walk(View::Snapshot(&snapshot), place, &all, Way::whole(true))?;
     for (number, key) in judge.model.keys(space).into_iter().take(KEYS).enumerate() {
         let how = [Get::Value, Get::Many, Get::Streamed, Get::Contains][number % 4];
         judge.get(View::Snapshot(&snapshot), place, &key, how)?;

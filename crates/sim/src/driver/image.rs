@@ -4,6 +4,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 
@@ -22,6 +23,9 @@ pub(super) type Image = Vec<(PathBuf, Vec<u8>)>;
 /// So many keys of a keyspace are read before a store is closed.
 const HOT_KEYS: usize = 24;
 
+/// How often an image is written.
+const IMAGE_INTERVAL: Duration = Duration::from_secs(30);
+
 /// So many steps at most are taken after it was opened.
 const STEPS: u64 = 12;
 
@@ -37,6 +41,14 @@ impl Driver {
                 self.db().drop_pages();
                 let _ = snapshot.get(keyspace, &key);
             }
+        }
+    }
+
+    /// Lets the image be written now, as it is after it was due.
+    pub(super) fn save_image(&self) {
+        self.world.clock.advance(IMAGE_INTERVAL);
+        for _ in 0..STEPS {
+            let _ = self.db().step_from(WARMTH);
         }
     }
 

@@ -10,10 +10,10 @@ use plimsoll_disk::clock::Clock;
 use crate::content::Content;
 use crate::driver::{Driver, Durability, OpenTx, retention};
 use crate::failure::{Failure, Outcome, ensure, same};
-use crate::judge::{View, show};
+use crate::judge::{View, Way, show};
 use crate::model::reads::Reads;
 use crate::model::{Entry, Writes, space_name};
-use crate::op::{Fault, Get, Keep, Key, Moment, Op, Reader, Span};
+use crate::op::{Fault, Get, Keep, Key, Moment, Op, Reader, Span, numbered_key};
 
 /// Bytes that a streamed value yields at a time: no multiple of anything.
 const DRIBBLE_BYTES: usize = 7001;
@@ -36,11 +36,25 @@ impl Driver {
             }
             Op::Wait => self.wait(),
             Op::Put { tx, space, key, value, streamed } => self.put(*tx, *space, key, *value, *streamed),
+            Op::PutMany { tx, space, first, count, value, scattered } => {
+                self.put_many(*tx, *space, *first, *count, *value, *scattered)
+            }
             Op::Delete { tx, space, key } => self.delete(*tx, *space, key),
             Op::Get { from, space, key, how } => self.get(*from, *space, key, *how),
-            Op::Walk { from, space, span, reverse, limit, keys_only } => {
-                self.walk(*from, *space, span, *reverse, *limit, *keys_only)
+            Op::Walk { from, space, span, reverse, limit, keys_only, amid } => {
+                if amid.is_some() {
+                    self.trim_asked = self.trim_asked.max(self.db().newest());
+                }
+                let how = Way { reverse: *reverse, limit: *limit, keys_only: *keys_only, amid: *amid };
+                self.walk(*from, *space, span, how)
             }
+            Op::WalkBegin { slot, from, space, span, reverse, keys_only } => {
+                self.begin_walk(*slot, *from, *space, span, *reverse, *keys_only)
+            }
+            Op::WalkOn { slot, count } => self.walk_on(*slot, *count),
+            Op::ReaderBegin { slot, from, space, key } => self.begin_reader(*slot, *from, *space, key),
+            Op::ReaderOn { slot, bytes } => self.read_on(*slot, *bytes),
+            Op::Amid { at, deed, op } => self.amid(*at, deed, op),
             Op::Snapshot { slot, moment } => self.snapshot(*slot, *moment),
             Op::Release { slot } => {
                 self.snapshots.remove(slot);
@@ -93,6 +107,19 @@ impl Driver {
             }
             Op::Rebuild => self.rebuild(),
             Op::Backup => self.back_up(),
+            Op::BackupCut => self.back_up_and_cut(),
+            Op::Warm => {
+                self.make_warm();
+                said("")
+            }
+            Op::SaveImage => {
+                self.save_image();
+                said("")
+            }
+            Op::Kill => {
+                self.kill()?;
+                said("")
+            }
             Op::Verify => {
                 self.verify()?;
                 said("")
@@ -135,7 +162,7 @@ impl Driver {
     fn give_memory(&mut self, bytes: u64) -> Outcome<String> {
         let before = self.db().stats().memory.limit_bytes;
         let set = self.db().set_memory(bytes);
-        let held = !self.txs.is_empty() || !self.snapshots.is_empty();
+        let held = !self.txs.is_empty() || !self.snapshots.is_empty() || self.moments_held() > 0;
         let wanted = match &set {
             Err(Error::OutOfBudget(_)) if held => before,
             Err(error @ Error::Poisoned { .. }) if self.excused(error) => {
@@ -151,13 +178,14 @@ impl Driver {
     }
 
     /// So many GLSNs before the newest.
-    fn back(&self, glsns: u64) -> u64 {
+    pub(super) fn back(&self, glsns: u64) -> u64 {
         self.db().newest().saturating_sub(glsns)
     }
 
     fn begin(&mut self, tx: u8) -> Outcome<String> {
         self.txs.remove(&tx);
         let handle = self.db().begin();
+        self.absorb_amid()?;
         let at = handle.at();
         ensure(self.model.may_end_at(at) && at <= self.model.newest(), || {
             format!(
@@ -185,6 +213,31 @@ impl Driver {
             open.get_mut().writes.insert((space, key.clone()), Some(value));
         }
         self.written(tx, &format!("put {} of {value}", show(key)), written)
+    }
+
+    fn put_many(
+        &mut self,
+        tx: u8,
+        space: u8,
+        first: u32,
+        count: u32,
+        value: Content,
+        scattered: bool,
+    ) -> Outcome<String> {
+        let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
+        let Some(open) = self.txs.get_mut(&tx) else { return said("no transaction") };
+        let mut written = Ok(());
+        for number in 0..count {
+            let number = if scattered { scatter(number, count) } else { number };
+            let content = Content { seed: value.seed.wrapping_add(number), ..value };
+            let key = numbered_key(first.wrapping_add(number));
+            written = open.handle.put(&keyspace, &key, &content.make());
+            if written.is_err() {
+                break;
+            }
+            open.writes.insert((space, key), Some(content));
+        }
+        self.written(tx, &format!("put {count} keys of {value}"), written)
     }
 
     fn delete(&mut self, tx: u8, space: u8, key: &Key) -> Outcome<String> {
@@ -248,14 +301,15 @@ impl Driver {
         ensure(by > at && by <= self.model.newest(), || {
             format!("conflict by {by}, after {at}, newest {}", self.model.newest())
         })?;
-        ensure(reads.changed_by(&self.model, key, by) || reads.may_be_coarse(), || {
+        let limit = self.world.setting.sizes.read_set_bytes;
+        ensure(reads.changed_by(&self.model, key, by) || reads.may_be_coarse(limit), || {
             let read = if reads.covers(key) { "was read" } else { "was not read" };
             format!("conflict on {} by {by} after {at}: the key {read}, and that commit did not change it", show(key))
         })
     }
 
     /// A record was submitted, or not; `glsn` is its last one.
-    fn submitted(
+    pub(super) fn submitted(
         &mut self,
         what: &str,
         entries: Vec<Entry>,
@@ -309,11 +363,15 @@ impl Driver {
                 let opened = self.db().snapshot_at(StoreMoment::Glsn(self.back(back)));
                 self.expect("snapshot_at", opened)
             }
-            _ => Ok(Some(self.db().snapshot())),
+            _ => {
+                let opened = self.db().snapshot();
+                self.absorb_amid()?;
+                Ok(Some(opened))
+            }
         }
     }
 
-    fn get(&mut self, from: Reader, space: u8, key: &Key, how: Get) -> Outcome<String> {
+    pub(super) fn get(&mut self, from: Reader, space: u8, key: &Key, how: Get) -> Outcome<String> {
         let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
         let place = self.place(space, &keyspace);
         if let Reader::Tx(tx) = from
@@ -330,26 +388,20 @@ impl Driver {
         answered(self.judge(&|error| self.excused(error)).get(View::Snapshot(&snapshot), place, key, how)?)
     }
 
-    fn walk(
-        &mut self,
-        from: Reader,
-        space: u8,
-        span: &Span,
-        reverse: bool,
-        limit: u32,
-        keys_only: bool,
-    ) -> Outcome<String> {
+    fn walk(&mut self, from: Reader, space: u8, span: &Span, how: Way) -> Outcome<String> {
         let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
         let place = self.place(space, &keyspace);
         if let Reader::Tx(tx) = from
             && let Some(open) = self.txs.get(&tx)
         {
             let view = View::Tx(&open.handle, &open.writes);
-            let walked = self.judge(&|error| self.excused(error)).walk(view, place, span, reverse, limit, keys_only)?;
+            let excuse = |error: &Error| self.excused(error);
+            let judge = self.judge(&excuse);
+            let walked = judge.walk(view, place, span, how)?;
             if let Some(open) = self.txs.get_mut(&tx) {
                 match &walked.reached {
                     _ if walked.ended => open.reads.whole(space, span),
-                    Some(reached) => open.reads.part(space, span, reverse, reached),
+                    Some(reached) => open.reads.part(space, span, how.reverse, reached),
                     None => {}
                 }
             }
@@ -357,20 +409,36 @@ impl Driver {
         }
         let Some(snapshot) = self.moment(from)? else { return said("failed") };
         let view = View::Snapshot(&snapshot);
-        let walked = self.judge(&|error| self.excused(error)).walk(view, place, span, reverse, limit, keys_only)?;
+        let excuse = |error: &Error| self.excused(error);
+        let judge = self.judge(&excuse);
+        let walked = judge.walk(view, place, span, how)?;
         answered(!walked.failed)
     }
 
     fn snapshot(&mut self, slot: u8, moment: Moment) -> Outcome<String> {
         let newest = self.db().newest();
         let (opened, wanted) = match moment {
-            Moment::Newest => (Ok(self.db().snapshot()), newest),
+            Moment::Newest => {
+                let opened = self.db().snapshot();
+                self.absorb_amid()?;
+                // A commit that was made meanwhile may be seen, or not.
+                let now = if opened.at() > newest { self.db().newest() } else { newest };
+                (Ok(opened), now)
+            }
             Moment::Back(glsns) => {
                 let at = newest.saturating_sub(glsns);
                 (self.db().snapshot_at(StoreMoment::Glsn(at)), at)
             }
             Moment::Ahead(glsns) => return self.refuse_future(newest + glsns),
-            Moment::Age(micros) => return self.snapshot_of_time(slot, micros),
+            Moment::Age(micros) => {
+                let then = self.world.clock.wall_micros().saturating_sub(micros);
+                return self.snapshot_of_time(slot, then);
+            }
+            Moment::TimeOf { back, micros } => {
+                let of = self.model.entry(newest.saturating_sub(back)).and_then(|placed| placed.micros);
+                let Some(of) = of else { return said("no time") };
+                return self.snapshot_of_time(slot, of.saturating_add_signed(micros));
+            }
         };
         let Some(snapshot) = self.expect("snapshot", opened)? else { return said("failed") };
         same("moment of a snapshot", &snapshot.at(), &wanted)?;
@@ -388,8 +456,7 @@ impl Driver {
         }
     }
 
-    fn snapshot_of_time(&mut self, slot: u8, age_micros: u64) -> Outcome<String> {
-        let then = self.world.clock.wall_micros().saturating_sub(age_micros);
+    fn snapshot_of_time(&mut self, slot: u8, then: u64) -> Outcome<String> {
         let newest = self.db().newest();
         let opened = self.db().snapshot_at(StoreMoment::Time(UNIX_EPOCH + Duration::from_micros(then)));
         let known = (1..=newest).all(|glsn| self.model.entry(glsn).is_some_and(|placed| placed.micros.is_some()));
@@ -513,7 +580,7 @@ impl Driver {
     }
 
     /// After damage was seen, compaction does nothing more until the store is opened again.
-    fn is_stopped<T>(&self, done: &plimsoll::Result<T>) -> bool {
+    pub(super) fn is_stopped<T>(&self, done: &plimsoll::Result<T>) -> bool {
         self.excuses.stopped && matches!(done, Err(Error::Corrupt { .. } | Error::Format { .. }))
     }
 
@@ -548,6 +615,15 @@ impl Driver {
         self.open_store(0)?;
         said("")
     }
+}
+
+/// Each number below `count` once, in an order that looks like none.
+fn scatter(number: u32, count: u32) -> u32 {
+    const STEP: u64 = 7919;
+    if u64::from(count).is_multiple_of(STEP) {
+        return number;
+    }
+    (u64::from(number) * STEP % u64::from(count)) as u32
 }
 
 /// A reader that yields little at a time.

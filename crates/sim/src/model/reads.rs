@@ -6,8 +6,8 @@
 use crate::model::Model;
 use crate::op::{Edge, Key, Span};
 
-/// Keys of at most so many bytes are certainly remembered in detail under the smallest budget.
-const DETAILED_BYTES: usize = 48 << 10;
+/// A set that may have so many bytes, under the smallest budget.
+const LEAST_BYTES: u64 = 128 << 10;
 
 /// What a transaction has read.
 #[derive(Clone, Debug, Default)]
@@ -48,9 +48,10 @@ impl Reads {
         self.bytes += bytes + 100;
     }
 
-    /// Whether it may have been too large to be kept in detail.
-    pub fn may_be_coarse(&self) -> bool {
-        self.bytes > DETAILED_BYTES
+    /// Whether it may have been too large to be kept in detail, in a set that may have so many bytes (`None`: what a budget allows).
+    pub fn may_be_coarse(&self, limit_bytes: Option<u64>) -> bool {
+        // What the store remembers of a range has a head, too.
+        self.bytes as u64 > limit_bytes.unwrap_or(LEAST_BYTES) / 8 * 3
     }
 
     /// Whether the set certainly covers a key.

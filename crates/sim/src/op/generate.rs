@@ -3,10 +3,14 @@
 //! The generator remembers which transactions and snapshots it left open, so that most operations address something; what it
 //! cannot know (whether a commit met a conflict) the driver finds out.
 
+mod scenes;
+
+use std::collections::VecDeque;
+
 use plimsoll_disk::random::Random;
 
 use crate::content::Content;
-use crate::op::{Edge, Fault, Get, Keep, Key, Moment, Op, Part, Reader, Span};
+use crate::op::{Deed, Edge, Fault, Get, Keep, Key, Moment, Op, Part, Reader, Span, Within, numbered_key};
 
 /// How many transactions, and how many snapshots, are open at once at most.
 const SLOTS: u8 = 3;
@@ -50,6 +54,12 @@ pub struct Settings {
     pub huge: f64,
     /// How many bytes each value has at least.
     pub value_bytes_min: u32,
+    /// Only few keys, and values about as long as stand in a leaf at most: many versions of each.
+    pub hot: bool,
+    /// The most keys that one operation writes.
+    pub many: u32,
+    /// Operations that belong together come one after the other ([`scenes`]).
+    pub scenes: bool,
     /// Keyspaces forget, and the log is trimmed.
     pub limited: bool,
     /// Commits are submitted without waiting.
@@ -62,6 +72,8 @@ pub struct Settings {
     pub restores: bool,
     /// Power cuts.
     pub crashes: bool,
+    /// The process is killed.
+    pub kills: bool,
     /// A fault that comes and goes.
     pub fault: Option<fn(&mut Random) -> Fault>,
 }
@@ -88,29 +100,56 @@ impl Profile {
             large: 0.01,
             huge: 0.001,
             value_bytes_min: 0,
+            hot: false,
+            many: 250,
+            scenes: true,
             limited: true,
             submits: true,
             upkeep: true,
             jumps: true,
             restores: false,
             crashes: false,
+            kills: true,
             fault: None,
         };
         match self {
             Profile::Model => {
                 Settings { restores: true, fault: Some(|random| Fault::Slow(random.below(3_000_000) as u32)), ..plain }
             }
-            Profile::EverySync => plain,
+            Profile::EverySync => Settings { many: 40, scenes: false, ..plain },
             Profile::Crash => Settings { huge: 0.004, crashes: true, restores: true, ..plain },
             Profile::FailedReads => Settings { fault: Some(|random| Fault::Reads(permille(random))), ..plain },
-            Profile::Flips => Settings { fault: Some(|random| Fault::Flips(permille(random))), ..plain },
+            Profile::Flips => Settings { kills: false, fault: Some(|random| Fault::Flips(permille(random))), ..plain },
             Profile::Full => {
                 Settings { large: 0.05, fault: Some(|random| Fault::Full(random.below(400_000))), ..plain }
             }
-            Profile::FailedSyncs => Settings { crashes: true, fault: Some(|_| Fault::Sync), ..plain },
-            Profile::Metamorphic => Settings { limited: false, submits: false, jumps: false, ..plain },
-            Profile::Budget => Settings { keys: 400, large: 0.1, value_bytes_min: 3000, ..plain },
+            Profile::FailedSyncs => Settings { crashes: true, fault: Some(failed_sync), ..plain },
+            Profile::Metamorphic => {
+                Settings { limited: false, submits: false, jumps: false, kills: false, many: 100, ..plain }
+            }
+            Profile::Budget => Settings { keys: 400, large: 0.1, value_bytes_min: 3000, crashes: true, ..plain },
         }
+    }
+}
+
+impl Settings {
+    /// The same, as they are for one seed: some runs have few keys with many versions, some have transactions of thousands of keys.
+    pub fn of_seed(self, seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x5ca1_ab1e);
+        let settings = if self.many >= 250 && random.below(8) == 0 { Settings { many: 2000, ..self } } else { self };
+        match random.below(6) {
+            0 => Settings { hot: true, keys: 3, ..settings },
+            _ => settings,
+        }
+    }
+}
+
+/// The next sync, one of the next, or a rename.
+fn failed_sync(random: &mut Random) -> Fault {
+    match random.below(4) {
+        0 => Fault::Sync,
+        1 => Fault::RenameLater(1 + random.below(2)),
+        _ => Fault::SyncLater(1 + random.below(9)),
     }
 }
 
@@ -143,7 +182,7 @@ struct Generator {
     faulty: bool,
     contents: u32,
     /// What comes next, whatever the random numbers say.
-    forced: Option<Op>,
+    forced: VecDeque<Op>,
 }
 
 type Make = fn(&mut Generator) -> Op;
@@ -157,12 +196,12 @@ impl Generator {
             open_snapshots: [false; SLOTS as usize],
             faulty: false,
             contents: (seed as u32) << 12,
-            forced: None,
+            forced: VecDeque::new(),
         }
     }
 
     fn next(&mut self) -> Op {
-        if let Some(op) = self.forced.take() {
+        if let Some(op) = self.forced.pop_front() {
             return op;
         }
         let kinds = self.kinds();
@@ -185,6 +224,7 @@ impl Generator {
         vec![
             (if open { 30 } else { 200 }, Self::begin),
             (if_so(open, 200), Self::put),
+            (if_so(open, 5), Self::put_many),
             (if_so(open, 40), Self::delete),
             (if_so(open, 90), Self::commit),
             (if_so(open && settings.submits, 25), Self::submit),
@@ -192,6 +232,12 @@ impl Generator {
             (if_so(open, 10), Self::abort),
             (60, Self::get),
             (50, Self::walk),
+            (6, Self::walk_begin),
+            (14, Self::walk_on),
+            (5, Self::reader_begin),
+            (8, Self::reader_on),
+            (8, Self::amid),
+            (if_so(settings.scenes, 12), Self::scene),
             (10, Self::snapshot),
             (8, Self::release),
             (12, Self::history),
@@ -213,6 +259,8 @@ impl Generator {
             (if_so(settings.upkeep, 6), Self::reopen),
             (if_so(settings.upkeep, 1), Self::rebuild),
             (if_so(settings.upkeep, 1), |_| Op::Backup),
+            (if_so(settings.kills, 3), Self::kill),
+            (1, |_| Op::SaveImage),
             (if_so(settings.upkeep, 2), |_| Op::Verify),
             (2, |_| Op::Check),
             (10, Self::advance),
@@ -244,6 +292,12 @@ impl Generator {
     }
 
     fn key(&mut self) -> Key {
+        if self.settings.hot {
+            return numbered_key(self.below(self.settings.keys) as u32);
+        }
+        if self.random.chance(0.06) {
+            return numbered_key(self.below(u64::from(self.settings.many)) as u32);
+        }
         let number = self.below(self.settings.keys);
         match number {
             0 => Vec::new(),
@@ -275,6 +329,9 @@ impl Generator {
         }
         if self.random.chance(self.settings.large) {
             return (64 << 10) + self.below(260 << 10) as u32;
+        }
+        if self.settings.hot && self.random.chance(0.9) {
+            return 960 + self.below(70) as u32;
         }
         match self.below(100) {
             0..50 => self.below(64) as u32,
@@ -309,6 +366,22 @@ impl Generator {
         let tx = self.open_slot(self.open_txs);
         let streamed = self.random.chance(0.1);
         Op::Put { tx, space: self.space(), key: self.key(), value: self.content(), streamed }
+    }
+
+    fn put_many(&mut self) -> Op {
+        let many = u64::from(self.settings.many);
+        let count = 1 + self.below(many) as u32;
+        let bytes = if self.settings.many > 250 { 900 } else { self.below(1000) as u32 };
+        // Not so that the seeds of the keys run into those of what comes later: a value that is mistaken for another must be seen.
+        let value = Content { bytes, seed: self.content().seed.wrapping_mul(0x9e37_79b1) };
+        Op::PutMany {
+            tx: self.open_slot(self.open_txs),
+            space: self.space(),
+            first: self.below(many) as u32,
+            count,
+            value,
+            scattered: self.random.chance(0.5),
+        }
     }
 
     fn delete(&mut self) -> Op {
@@ -356,8 +429,8 @@ impl Generator {
     }
 
     fn walk(&mut self) -> Op {
-        let span =
-            if self.random.chance(0.3) { Span::Prefix(self.prefix()) } else { Span::Range(self.edge(), self.edge()) };
+        let span = self.span();
+        let amid = (self.settings.limited && self.random.chance(0.04)).then(|| self.below(6) as u32);
         let limit = if self.random.chance(0.5) { u32::MAX } else { self.below(12) as u32 };
         Op::Walk {
             from: self.reader(),
@@ -366,17 +439,78 @@ impl Generator {
             reverse: self.random.chance(0.5),
             limit,
             keys_only: self.random.chance(0.2),
+            amid,
         }
     }
 
+    fn span(&mut self) -> Span {
+        if self.random.chance(0.3) { Span::Prefix(self.prefix()) } else { Span::Range(self.edge(), self.edge()) }
+    }
+
+    /// Not a transaction.
+    fn moment_reader(&mut self) -> Reader {
+        if self.random.chance(0.4) {
+            Reader::Snapshot(self.open_slot(self.open_snapshots))
+        } else {
+            Reader::Back(self.back())
+        }
+    }
+
+    fn walk_begin(&mut self) -> Op {
+        Op::WalkBegin {
+            slot: self.below(2) as u8,
+            from: self.moment_reader(),
+            space: self.space(),
+            span: self.span(),
+            reverse: self.random.chance(0.5),
+            keys_only: self.random.chance(0.2),
+        }
+    }
+
+    fn walk_on(&mut self) -> Op {
+        let reach = 1 << self.below(8);
+        Op::WalkOn { slot: self.below(2) as u8, count: 1 + self.below(reach) as u32 }
+    }
+
+    fn reader_begin(&mut self) -> Op {
+        Op::ReaderBegin { slot: self.below(2) as u8, from: self.moment_reader(), space: self.space(), key: self.key() }
+    }
+
+    fn reader_on(&mut self) -> Op {
+        let reach = 1 << self.below(18);
+        Op::ReaderOn { slot: self.below(2) as u8, bytes: 1 + self.below(reach) as u32 }
+    }
+
+    fn amid(&mut self) -> Op {
+        let deed = match self.below(10) {
+            0..6 => Deed::Commit { space: self.space(), key: self.key(), value: self.content() },
+            6..8 => Deed::Compact,
+            8 if self.settings.limited => Deed::Trim,
+            _ => Deed::DropCaches,
+        };
+        let (at, op) = match self.below(6) {
+            0 => (Within::MomentAsked, self.begin()),
+            1 => (Within::MomentAsked, self.snapshot_of(Moment::Newest)),
+            2 | 3 => (Within::SourcesTaken, self.get()),
+            4 => (Within::ValueLoaded, self.get()),
+            _ => (Within::MomentAsked, self.get()),
+        };
+        Op::Amid { at, deed, op: Box::new(op) }
+    }
+
     fn snapshot(&mut self) -> Op {
-        let slot = self.slot();
-        let moment = match self.below(10) {
+        let moment = match self.below(11) {
+            10 => Moment::TimeOf { back: self.back(), micros: self.below(3) as i64 - 1 },
             0..5 => Moment::Newest,
             5..8 => Moment::Back(self.back()),
             8 => Moment::Age(self.below(20_000_000)),
             _ => Moment::Ahead(1 + self.back()),
         };
+        self.snapshot_of(moment)
+    }
+
+    fn snapshot_of(&mut self, moment: Moment) -> Op {
+        let slot = self.slot();
         if !matches!(moment, Moment::Ahead(_)) {
             self.open_snapshots[usize::from(slot)] = true;
         }
@@ -428,7 +562,8 @@ impl Generator {
     fn trim(&mut self) -> Op {
         if self.settings.crashes && self.random.chance(0.5) {
             // What was freed is gone for good: what made it needless must be, too.
-            self.forced = Some(self.crash());
+            let crash = self.crash();
+            self.forced.push_back(crash);
         }
         Op::Trim { back: self.back() }
     }
@@ -453,6 +588,11 @@ impl Generator {
     fn reopen(&mut self) -> Op {
         self.closed();
         Op::Reopen
+    }
+
+    fn kill(&mut self) -> Op {
+        self.closed();
+        Op::Kill
     }
 
     fn work(&mut self) -> Op {

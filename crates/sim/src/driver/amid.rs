@@ -1,0 +1,133 @@
+//! What is done within another operation, at a moment at which another thread could do it.
+//!
+//! The deed is done by the same thread, from within the store's call. A commit among them is entered into the model as soon as the call is
+//! back, and before its answer is looked at where the answer may show it.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use plimsoll::borders::{Border, at_next, do_now};
+use plimsoll::{Db, Error, Keyspace, Result};
+
+use crate::content::Content;
+use crate::driver::Driver;
+use crate::failure::Outcome;
+use crate::judge::View;
+use crate::model::{Entry, Writes};
+use crate::op::{Deed, Get, Key, Op, Reader, Within};
+
+/// A commit within an operation.
+pub(super) struct CommitAmid {
+    writes: Writes,
+    done: Rc<RefCell<Option<Done>>>,
+}
+
+/// What came of it: the moment that it read at, and its GLSN.
+struct Done {
+    at: u64,
+    glsn: Result<u64>,
+    compacted: Result<()>,
+}
+
+impl Driver {
+    /// Does an operation with something else within it.
+    pub(super) fn amid(&mut self, at: Within, deed: &Deed, op: &Op) -> Outcome<String> {
+        // A keyspace that is not there is made by a commit: before anything waits for a moment within one.
+        if let Some(space) = space_of(op)
+            && self.keyspace(space)?.is_none()
+        {
+            return Ok("failed".to_owned());
+        }
+        if !self.arm(at, deed)? {
+            return Ok("failed".to_owned());
+        }
+        let answer = self.step(op);
+        // Where the moment did not come, it is done afterwards: in every setting of the store the same was done.
+        do_now();
+        self.absorb_amid()?;
+        let answer = answer?;
+        // What was opened while something was dropped must hold all that can be seen there.
+        if let Deed::Commit { space, key, .. } = deed {
+            match op {
+                Op::Snapshot { slot, .. } => _ = self.get(Reader::Snapshot(*slot), *space, key, Get::Value)?,
+                Op::Begin { tx } => self.look_without_reading(*tx, *space, key)?,
+                _ => {}
+            }
+        }
+        Ok(answer)
+    }
+
+    /// Lets the deed wait for its moment; false where what it needs is not there.
+    fn arm(&mut self, at: Within, deed: &Deed) -> Outcome<bool> {
+        let border = match at {
+            Within::MomentAsked => Border::MomentAsked,
+            Within::SourcesTaken => Border::SourcesTaken,
+            Within::ValueLoaded => Border::ValueLoaded,
+        };
+        let db = self.db().clone();
+        match deed {
+            Deed::Commit { space, key, value } => {
+                let Some(keyspace) = self.keyspace(*space)? else { return Ok(false) };
+                let done = Rc::new(RefCell::new(None));
+                let writes = Writes::from([((*space, key.clone()), Some(*value))]);
+                self.commit_amid = Some(CommitAmid { writes, done: Rc::clone(&done) });
+                let (key, value) = (key.clone(), *value);
+                at_next(border, move || *done.borrow_mut() = Some(commit(&db, &keyspace, &key, value)));
+            }
+            // What comes of these is no part of any answer; whether the store goes on is seen afterwards.
+            Deed::Compact => at_next(border, move || _ = db.compact()),
+            Deed::Trim => {
+                let until = self.db().newest();
+                self.trim_asked = self.trim_asked.max(until);
+                at_next(border, move || _ = db.compact().and_then(|()| db.log().trim(until)));
+            }
+            Deed::DropCaches => at_next(border, move || db.drop_caches()),
+        }
+        Ok(true)
+    }
+
+    /// Enters a commit that was made within the last call into the model.
+    pub(super) fn absorb_amid(&mut self) -> Outcome {
+        let Some(CommitAmid { writes, done }) = self.commit_amid.take() else { return Ok(()) };
+        let Some(done) = done.take() else {
+            // Its moment may still come within this operation.
+            self.commit_amid = Some(CommitAmid { writes, done });
+            return Ok(());
+        };
+        let entry = Entry::Commit { writes, metadata: Content::default(), read_at: done.at };
+        self.submitted("commit within another operation", vec![entry], done.glsn, true)?;
+        if let Err(Error::Poisoned { .. }) = &done.compacted {
+            self.in_doubt = true;
+        }
+        if !self.is_stopped(&done.compacted) {
+            self.expect("compact within another operation", done.compacted)?;
+        }
+        Ok(())
+    }
+
+    /// Reads a key at a transaction's moment.
+    fn look_without_reading(&mut self, tx: u8, space: u8, key: &Key) -> Outcome {
+        let Some(keyspace) = self.keyspace(space)? else { return Ok(()) };
+        let Some(open) = self.txs.get(&tx) else { return Ok(()) };
+        let opened = self.db().snapshot_at(plimsoll::Moment::Glsn(open.handle.at()));
+        let Some(snapshot) = self.expect("snapshot", opened)? else { return Ok(()) };
+        let place = self.place(space, &keyspace);
+        self.judge(&|error| self.excused(error)).get(View::Snapshot(&snapshot), place, key, Get::Value)?;
+        Ok(())
+    }
+}
+
+/// A commit of one key, and a compaction that drops what nobody sees any more.
+fn commit(db: &Db, keyspace: &Keyspace, key: &[u8], value: Content) -> Done {
+    let mut tx = db.begin();
+    let at = tx.at();
+    let glsn = tx.put(keyspace, key, &value.make()).and_then(|()| tx.commit());
+    Done { at, glsn, compacted: db.compact() }
+}
+
+fn space_of(op: &Op) -> Option<u8> {
+    match op {
+        Op::Get { space, .. } | Op::Walk { space, .. } => Some(*space),
+        _ => None,
+    }
+}

@@ -1,0 +1,418 @@
+//! Operations that belong together: what takes several of them in one order, which chance alone would hardly bring about.
+//!
+//! Each is a list of plain operations, so that a workload in which it fails can be shortened like any other.
+
+use crate::content::Content;
+use crate::op::generate::Generator;
+use crate::op::{Deed, Edge, Fault, Get, Keep, Key, Moment, Op, Reader, Span, Within, numbered_key};
+
+/// The transactions and slots that scenes use.
+const TX: u8 = 0;
+const OTHER_TX: u8 = 1;
+const SLOT: u8 = 0;
+
+/// More versions of a key than a walk steps over one by one.
+const VERSIONS: u64 = 20;
+
+/// More keys than the smallest read set remembers one by one.
+const READ_KEYS: u32 = 50;
+
+const ALL: Span = Span::Range(Edge::Open, Edge::Open);
+
+type Scene = fn(&mut Generator) -> Vec<Op>;
+
+impl Generator {
+    /// Begins one of the scenes that the settings permit.
+    pub(super) fn scene(&mut self) -> Op {
+        let settings = self.settings.clone();
+        let (kills, crashes) = (settings.kills, settings.crashes);
+        let (upkeep, limited, faulty) =
+            (settings.upkeep, settings.limited, settings.fault.is_some() && !settings.restores);
+        let wide = settings.many > 250 && self.random.chance(0.3);
+        let scenes: [(bool, Scene); 16] = [
+            (true, Self::spilled),
+            (true, Self::many_versions),
+            (true, Self::moved_deletion),
+            (true, Self::many_reads),
+            (upkeep, Self::large_right_after_opening),
+            (limited, Self::walk_over_what_moves),
+            (limited, Self::reader_over_what_moves),
+            (limited, Self::large_values_relocated),
+            (limited, Self::moment_beside_a_commit),
+            (limited, Self::deleted_for_good),
+            (kills, Self::image_and_one_commit),
+            (kills && faulty && crashes, Self::failed_sync_and_kill),
+            (upkeep && crashes, Self::backup_and_cut),
+            (true, Self::load_beside_a_flush),
+            (wide, Self::many_small_keys),
+            (faulty, Self::walk_while_reads_fail),
+        ];
+        let permitted: Vec<Scene> =
+            scenes.into_iter().filter(|(permitted, _)| *permitted).map(|(_, scene)| scene).collect();
+        let scene = permitted[self.below(permitted.len() as u64) as usize];
+        let ops = scene(self);
+        self.forced.extend(ops);
+        self.open_txs[usize::from(TX)] = false;
+        self.open_txs[usize::from(OTHER_TX)] = false;
+        self.forced.pop_front().unwrap_or(Op::Step)
+    }
+
+    /// One of the first three keyspaces: two of them keep everything for ever.
+    fn kept_space(&mut self) -> u8 {
+        self.below(3.min(u64::from(self.settings.spaces))) as u8
+    }
+
+    fn value_of(&mut self, bytes: u32) -> Content {
+        Content { bytes, ..self.content() }
+    }
+
+    fn put_one(&mut self, space: u8, key: &Key, bytes: u32) -> Vec<Op> {
+        let value = self.value_of(bytes);
+        let put = Op::Put { tx: TX, space, key: key.clone(), value, streamed: false };
+        vec![Op::Begin { tx: TX }, put, commit(TX)]
+    }
+
+    /// What comes between a piece of work and the look at it.
+    fn interruption(&mut self) -> Vec<Op> {
+        match self.below(5) {
+            0 => vec![Op::Flush],
+            1 => vec![Op::Compact],
+            2 if self.settings.upkeep => vec![self.reopen()],
+            3 if self.settings.kills => vec![self.kill()],
+            4 if self.settings.crashes => vec![self.crash()],
+            _ => vec![Op::Step, Op::DropCaches],
+        }
+    }
+
+    /// A transaction that is written into side files, read back, committed, and there afterwards; some keys twice.
+    fn spilled(&mut self) -> Vec<Op> {
+        let space = self.kept_space();
+        let (first, scattered) = (self.below(200) as u32, self.random.chance(0.5));
+        let mut ops = vec![Op::Begin { tx: TX }];
+        // Eight runs of one kind are merged; as many are needed for that in the smallest write set.
+        let times = if self.settings.many >= 250 { 1 + self.below(5) } else { 1 };
+        for _ in 0..times {
+            let value = Content { bytes: 900, seed: self.content().seed.wrapping_mul(0x9e37_79b1) };
+            let count = self.settings.many.clamp(100, 250);
+            ops.push(Op::PutMany { tx: TX, space, first, count, value, scattered });
+            if self.random.chance(0.3) {
+                let key = numbered_key(first + self.below(u64::from(count)) as u32);
+                ops.push(Op::Delete { tx: TX, space, key });
+            }
+        }
+        ops.push(self.walk_of(Reader::Tx(TX), space, None));
+        let key = numbered_key(first + 3);
+        ops.push(Op::Get { from: Reader::Tx(TX), space, key: key.clone(), how: Get::Value });
+        ops.push(commit(TX));
+        ops.extend(self.interruption());
+        ops.push(Op::Get { from: Reader::Back(0), space, key, how: Get::Value });
+        ops.push(self.walk_of(Reader::Back(0), space, None));
+        ops.extend(self.interruption());
+        ops.push(self.walk_of(Reader::Back(0), space, None));
+        ops
+    }
+
+    fn walk_of(&mut self, from: Reader, space: u8, amid: Option<u32>) -> Op {
+        let (reverse, keys_only) = (self.random.chance(0.5), self.random.chance(0.2));
+        Op::Walk { from, space, span: ALL, reverse, limit: u32::MAX, keys_only, amid }
+    }
+
+    /// A key with more versions than a leaf holds, looked at from the past in both directions.
+    fn many_versions(&mut self) -> Vec<Op> {
+        let (space, key) = (self.below(2) as u8, numbered_key(self.below(3) as u32));
+        let mut ops = Vec::new();
+        let deleted = self.below(VERSIONS);
+        for number in 0..VERSIONS {
+            if number == deleted {
+                ops.extend([Op::Begin { tx: TX }, Op::Delete { tx: TX, space, key: key.clone() }, commit(TX)]);
+            } else {
+                let bytes = 960 + self.below(70) as u32;
+                ops.extend(self.put_one(space, &key, bytes));
+            }
+            if self.random.chance(0.1) {
+                ops.extend([Op::Flush, Op::Step]);
+            }
+        }
+        for _ in 0..3 {
+            let from = Reader::Back(self.below(VERSIONS));
+            ops.push(Op::Walk { from, space, span: ALL, reverse: true, limit: 12, keys_only: false, amid: None });
+            ops.push(Op::Get { from, space, key: key.clone(), how: Get::Value });
+            ops.extend(self.interruption());
+        }
+        ops.push(Op::History { space, key });
+        ops
+    }
+
+    /// A transaction has read what another deletes; the deletion leaves the current runs before the first one commits.
+    fn moved_deletion(&mut self) -> Vec<Op> {
+        let (space, key) = (self.kept_space(), self.key());
+        let mut ops = self.put_one(space, &key, 50);
+        ops.push(Op::Flush);
+        ops.push(Op::Begin { tx: TX });
+        ops.push(if self.random.chance(0.5) {
+            Op::Get { from: Reader::Tx(TX), space, key: key.clone(), how: Get::Value }
+        } else {
+            self.walk_of(Reader::Tx(TX), space, None)
+        });
+        ops.push(Op::Begin { tx: OTHER_TX });
+        ops.push(Op::Delete { tx: OTHER_TX, space, key: key.clone() });
+        ops.push(commit(OTHER_TX));
+        ops.push(Op::Compact);
+        let value = self.value_of(10);
+        ops.push(Op::Put { tx: TX, space, key: numbered_key(7), value, streamed: false });
+        ops.push(commit(TX));
+        ops.push(Op::Get { from: Reader::Back(1), space, key: key.clone(), how: Get::Value });
+        ops.push(Op::Get { from: Reader::Back(0), space, key, how: Get::Value });
+        ops
+    }
+
+    /// A transaction reads more than it may remember; then somebody changes one of the keys, or one beside them.
+    fn many_reads(&mut self) -> Vec<Op> {
+        let space = self.kept_space();
+        let value = self.value_of(30);
+        let many = Op::PutMany { tx: TX, space, first: 100, count: READ_KEYS, value, scattered: false };
+        let mut ops = vec![Op::Begin { tx: TX }, many, commit(TX), Op::Begin { tx: TX }];
+        let get = |number| Op::Get { from: Reader::Tx(TX), space, key: numbered_key(number), how: Get::Contains };
+        ops.extend((100..100 + READ_KEYS).map(get));
+        let changed = numbered_key(90 + self.below(70) as u32);
+        let (value, own) = (self.value_of(31), self.value_of(32));
+        ops.push(Op::Begin { tx: OTHER_TX });
+        ops.push(Op::Put { tx: OTHER_TX, space, key: changed, value, streamed: false });
+        ops.push(commit(OTHER_TX));
+        if self.random.chance(0.5) {
+            ops.push(Op::Flush);
+        }
+        ops.push(Op::Put { tx: TX, space, key: b"own".to_vec(), value: own, streamed: false });
+        ops.push(commit(TX));
+        ops
+    }
+
+    /// The first side file of a life of the store, while it is verified.
+    fn large_right_after_opening(&mut self) -> Vec<Op> {
+        let (space, key) = (self.kept_space(), self.key());
+        let value = self.value_of((300 << 10) + self.settings.value_bytes_min);
+        let opening = match self.below(3) {
+            0 if self.settings.kills => self.kill(),
+            1 if self.settings.crashes => self.crash(),
+            _ => self.reopen(),
+        };
+        let mut ops = vec![opening, Op::Begin { tx: TX }];
+        ops.push(Op::Put { tx: TX, space, key: key.clone(), value, streamed: self.random.chance(0.5) });
+        ops.push(if self.random.chance(0.7) { Op::Verify } else { Op::Compact });
+        ops.push(commit(TX));
+        ops.extend(self.interruption());
+        ops.push(Op::Get { from: Reader::Back(0), space, key, how: Get::Value });
+        ops
+    }
+
+    /// A walk is left open while everything that it walks over comes into new files, and the old ones go.
+    fn walk_over_what_moves(&mut self) -> Vec<Op> {
+        let space = self.kept_space();
+        let count = 100 + self.below(100) as u32;
+        let value = Content { bytes: 400 + self.below(900) as u32, seed: self.content().seed.wrapping_mul(77) };
+        let many = Op::PutMany { tx: TX, space, first: 0, count, value, scattered: self.random.chance(0.5) };
+        let mut ops = vec![Op::Begin { tx: TX }, many, commit(TX)];
+        if self.random.chance(0.5) {
+            ops.push(Op::Flush);
+        }
+        let (reverse, keys_only) = (self.random.chance(0.6), self.random.chance(0.2));
+        if self.random.chance(0.3) {
+            let amid = Some(self.below(u64::from(count)) as u32);
+            ops.push(Op::Begin { tx: TX });
+            let (key, value) = (numbered_key(self.below(100) as u32), self.value_of(20));
+            ops.push(Op::Put { tx: TX, space, key, value, streamed: false });
+            let (span, limit) = (ALL, u32::MAX);
+            ops.push(Op::Walk { from: Reader::Tx(TX), space, span, reverse, limit, keys_only, amid });
+            ops.push(commit(TX));
+            return ops;
+        }
+        ops.push(Op::WalkBegin { slot: SLOT, from: Reader::Back(0), space, span: ALL, reverse, keys_only });
+        ops.push(Op::WalkOn { slot: SLOT, count: 1 + self.below(u64::from(count)) as u32 });
+        ops.extend(self.fill_segment(space));
+        let key = numbered_key(self.below(u64::from(count)) as u32);
+        ops.extend(self.put_one(space, &key, 60));
+        ops.extend([Op::Compact, Op::Trim { back: 0 }, Op::DropCaches]);
+        ops.push(Op::WalkOn { slot: SLOT, count: 1 + self.below(20) as u32 });
+        ops.extend([Op::Compact, Op::DropCaches]);
+        ops.push(Op::WalkOn { slot: SLOT, count: u32::MAX });
+        ops
+    }
+
+    /// Enough commits for a new segment of the log, where segments are small.
+    fn fill_segment(&mut self, space: u8) -> Vec<Op> {
+        let commits = if self.random.chance(0.5) { 7 } else { 24 };
+        (0..commits).flat_map(|_| self.put_one(space, &b"filler".to_vec(), 12_000)).collect()
+    }
+
+    /// A walk goes on although pages cannot be read, where there are newer sources.
+    fn walk_while_reads_fail(&mut self) -> Vec<Op> {
+        let space = self.kept_space();
+        let value = Content { bytes: 300 + self.below(600) as u32, seed: self.content().seed.wrapping_mul(77) };
+        let many = Op::PutMany { tx: TX, space, first: 0, count: 150, value, scattered: false };
+        let mut ops = vec![Op::Fault(Fault::Heal), Op::Begin { tx: TX }, many, commit(TX), Op::Flush];
+        let (reverse, keys_only) = (self.random.chance(0.6), self.random.chance(0.2));
+        ops.push(Op::WalkBegin { slot: SLOT, from: Reader::Back(0), space, span: ALL, reverse, keys_only });
+        ops.push(Op::WalkOn { slot: SLOT, count: 1 + self.below(100) as u32 });
+        ops.extend(self.put_one(space, &b"newer".to_vec(), 60));
+        ops.extend([Op::Flush, Op::DropCaches]);
+        ops.push(Op::Fault(Fault::Reads(100 + self.below(300) as u16)));
+        ops.push(Op::WalkOn { slot: SLOT, count: u32::MAX });
+        ops.push(Op::Fault(Fault::Heal));
+        ops
+    }
+
+    /// So many keys that one index block does not suffice.
+    fn many_small_keys(&mut self) -> Vec<Op> {
+        let space = self.kept_space();
+        let value = self.value_of(3);
+        let many = Op::PutMany { tx: TX, space, first: 0, count: 15_000, value, scattered: false };
+        let mut ops = vec![Op::Begin { tx: TX }, many, commit(TX), Op::Compact, Op::DropCaches];
+        let get = |number| Op::Get { from: Reader::Back(0), space, key: numbered_key(number), how: Get::Value };
+        ops.extend((0..20).map(|number| get(number * 740)));
+        ops
+    }
+
+    /// A reader of a value is left open while the value is moved out of the log.
+    fn reader_over_what_moves(&mut self) -> Vec<Op> {
+        let (space, key) = (self.kept_space(), self.key());
+        let bytes = 2000 + self.below(200_000) as u32;
+        let mut ops = self.put_one(space, &key, bytes);
+        if self.random.chance(0.5) {
+            ops.push(Op::Flush);
+        }
+        ops.push(Op::ReaderBegin { slot: SLOT, from: Reader::Back(0), space, key: key.clone() });
+        ops.push(Op::ReaderOn { slot: SLOT, bytes: 1 + self.below(u64::from(bytes)) as u32 });
+        ops.extend(self.fill_segment(space));
+        ops.extend([Op::Compact, Op::Trim { back: 0 }, Op::DropCaches]);
+        ops.push(Op::ReaderOn { slot: SLOT, bytes: u32::MAX });
+        ops
+    }
+
+    /// Values of the log that are larger than a step of compaction are moved, and read where they stand then.
+    fn large_values_relocated(&mut self) -> Vec<Op> {
+        let space = self.kept_space();
+        let mut ops = Vec::new();
+        for number in 0..3 {
+            let bytes = 17_000 + self.below(30_000) as u32;
+            ops.extend(self.put_one(space, &numbered_key(number), bytes));
+        }
+        ops.push(Op::Flush);
+        ops.push(Op::Trim { back: 0 });
+        if self.random.chance(0.5) {
+            ops.extend(self.interruption());
+        }
+        let get = |number| Op::Get { from: Reader::Back(0), space, key: numbered_key(number), how: Get::Value };
+        ops.extend((0..3).map(get));
+        ops.push(Op::Get { from: Reader::Back(2), space, key: numbered_key(0), how: Get::Streamed });
+        ops
+    }
+
+    /// A moment is opened while somebody supersedes what can be seen there, in a keyspace that keeps the latest only.
+    fn moment_beside_a_commit(&mut self) -> Vec<Op> {
+        let space = 2;
+        let key = numbered_key(self.below(3) as u32);
+        let mut ops = vec![Op::Release { slot: 0 }, Op::Release { slot: 1 }, Op::Release { slot: 2 }];
+        ops.extend((0..3).map(|tx| Op::Abort { tx }));
+        ops.push(Op::Keyspace { space, retention: Keep::Latest });
+        ops.extend(self.put_one(space, &key, 40));
+        let value = self.value_of(41);
+        let deed = Deed::Commit { space, key: key.clone(), value };
+        let op = match self.below(3) {
+            0 => Op::Begin { tx: TX },
+            1 => Op::Get { from: Reader::Back(0), space, key: key.clone(), how: Get::Value },
+            _ => Op::Snapshot { slot: SLOT, moment: Moment::Newest },
+        };
+        ops.push(Op::Amid { at: Within::MomentAsked, deed, op: Box::new(op) });
+        ops.push(Op::Get { from: Reader::Snapshot(SLOT), space, key, how: Get::Value });
+        ops.push(Op::Abort { tx: TX });
+        ops
+    }
+
+    /// Keys are deleted where nothing of the past is kept, and all trace of them goes; then they come again.
+    fn deleted_for_good(&mut self) -> Vec<Op> {
+        let (space, value) = (2, self.value_of(100));
+        let many = Op::PutMany { tx: TX, space, first: 0, count: 30, value, scattered: false };
+        let mut ops = vec![Op::Keyspace { space, retention: Keep::Latest }, Op::Begin { tx: TX }, many, commit(TX)];
+        ops.extend([Op::Warm, Op::Compact, Op::Warm]);
+        let deletes = (0..30).map(|number| Op::Delete { tx: TX, space, key: numbered_key(number) });
+        ops.push(Op::Begin { tx: TX });
+        ops.extend(deletes);
+        ops.push(commit(TX));
+        ops.extend([Op::Compact, self.walk_of(Reader::Back(0), space, None)]);
+        ops.extend(self.interruption());
+        let key = numbered_key(self.below(30) as u32);
+        ops.push(Op::Get { from: Reader::Back(0), space, key: key.clone(), how: Get::Value });
+        ops.extend(self.put_one(space, &key, 40));
+        ops.extend([Op::Compact, self.walk_of(Reader::Back(0), space, None)]);
+        ops
+    }
+
+    /// An image is saved, one more commit comes into a run of its own, and the process ends.
+    fn image_and_one_commit(&mut self) -> Vec<Op> {
+        let space = self.kept_space();
+        let value = self.value_of(200);
+        let many = Op::PutMany { tx: TX, space, first: 0, count: 12, value, scattered: false };
+        let mut ops = vec![self.reopen()];
+        ops.extend([Op::Work { first: 4 }, Op::Work { first: 4 }, Op::Work { first: 4 }]);
+        ops.extend([Op::Begin { tx: TX }, many, commit(TX), Op::Flush, Op::Warm, Op::SaveImage]);
+        let key = numbered_key(self.below(12) as u32);
+        if self.random.chance(0.3) {
+            ops.extend([Op::Begin { tx: TX }, Op::Delete { tx: TX, space, key: key.clone() }, commit(TX)]);
+        } else {
+            ops.extend(self.put_one(space, &key, 70));
+        }
+        ops.push(if self.random.chance(0.7) { Op::Flush } else { Op::Compact });
+        ops.push(self.kill());
+        ops.extend((0..6).map(|_| Op::Work { first: 4 }));
+        let get = |number| Op::Get { from: Reader::Back(0), space, key: numbered_key(number), how: Get::Value };
+        ops.extend((0..12).map(get));
+        ops
+    }
+
+    /// A sync of a flush or a merge fails, the store is used on, and the process ends: the next one must find a store.
+    fn failed_sync_and_kill(&mut self) -> Vec<Op> {
+        let (space, key) = (self.kept_space(), self.key());
+        let mut ops = self.put_one(space, &key, 300);
+        let fault = if self.random.chance(0.2) { Fault::RenameLater(1) } else { Fault::SyncLater(1 + self.below(5)) };
+        ops.push(Op::Fault(fault));
+        ops.push(if self.random.chance(0.6) { Op::Flush } else { Op::Compact });
+        for _ in 0..self.below(3) {
+            ops.push(if self.random.chance(0.5) { Op::Step } else { Op::Compact });
+        }
+        ops.push(Op::Get { from: Reader::Back(0), space, key: key.clone(), how: Get::Value });
+        ops.push(if self.random.chance(0.7) { self.kill() } else { self.crash() });
+        ops.push(Op::Get { from: Reader::Back(0), space, key, how: Get::Value });
+        ops
+    }
+
+    /// A backup that was made is there after a power cut.
+    fn backup_and_cut(&mut self) -> Vec<Op> {
+        let (space, key) = (self.kept_space(), self.key());
+        let bytes = self.below(80_000) as u32;
+        let mut ops = self.put_one(space, &key, bytes);
+        ops.push(Op::Begin { tx: TX });
+        if self.random.chance(0.5) {
+            ops.push(Op::Flush);
+        }
+        self.closed();
+        ops.push(Op::BackupCut);
+        ops
+    }
+
+    /// A value is loaded while a younger one comes into the runs: it must not be kept as the newest.
+    fn load_beside_a_flush(&mut self) -> Vec<Op> {
+        let (space, key) = (self.kept_space(), numbered_key(self.below(3) as u32));
+        let mut ops = self.put_one(space, &key, 500);
+        ops.extend([Op::Flush, Op::DropCaches]);
+        let value = self.value_of(501);
+        let deed = Deed::Commit { space, key: key.clone(), value };
+        let at = if self.random.chance(0.5) { Within::ValueLoaded } else { Within::SourcesTaken };
+        let get = Op::Get { from: Reader::Back(0), space, key, how: Get::Value };
+        ops.extend([Op::Amid { at, deed, op: Box::new(get.clone()) }, get]);
+        ops
+    }
+}
+
+fn commit(tx: u8) -> Op {
+    Op::Commit { tx, metadata: Content::default() }
+}
