@@ -15,6 +15,7 @@ mod resize;
 #[cfg(not(any(loom, shuttle)))]
 mod tests;
 mod usage;
+pub mod wait_queue;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -83,6 +84,8 @@ struct State {
     low_mark: usize,
     /// Chunks taken since ever, by leases too, but not by the page pool.
     taken: u64,
+    /// Times that chunks were given back by others than the page pool and the object cache.
+    given: u64,
     pressure: Pressure,
     /// Reservations still to succeed before one is refused on purpose.
     fail_after: Option<u64>,
@@ -203,6 +206,28 @@ impl Budget {
                 }
             }
         }
+    }
+
+    /// How often chunks were given back by others than those who are asked for them.
+    fn given(&self) -> u64 {
+        self.inner.lock().given
+    }
+
+    /// Waits until that is more than `seen`, for up to `patience`.
+    fn wait_given(&self, seen: u64, patience: Duration) {
+        let state = self.inner.lock();
+        if state.given == seen {
+            drop(self.inner.freed.wait_timeout(state, patience));
+        }
+    }
+
+    fn note_wait(&self) {
+        self.inner.lock().pressure.waits += 1;
+    }
+
+    /// Asks the reclaimers once, for who found everything in use that it could have for itself.
+    pub(crate) fn press(&self) {
+        drop(self.inner.reclaim(self.inner.lock(), 1));
     }
 
     /// Room for `bytes` of heap memory, after asking the reclaimers where there is none.
@@ -339,8 +364,9 @@ impl Inner {
         let mut state = self.lock();
         self.by_kind[kind as usize].fetch_sub(CHUNK_BYTES as u64, Ordering::Relaxed);
         state.free.push_back(id);
+        state.given += u64::from(!matches!(kind, Kind::Pages | Kind::Objects));
         drop(state);
-        self.freed.notify_one();
+        self.freed.notify_all();
     }
 
     /// Lets go of the lock, asks for `chunks`, and takes the lock again: `Err` if nobody gave any and none is free.
@@ -429,6 +455,7 @@ impl Inner {
     fn shrink_leases(&self, kind: Kind, bytes: u64) {
         let mut state = self.lock();
         let any = self.unretire(&mut state, kind, bytes) > 0;
+        state.given += u64::from(any);
         drop(state);
         if any {
             self.freed.notify_all();

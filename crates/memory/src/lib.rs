@@ -14,6 +14,7 @@ pub mod cache;
 pub mod chunk;
 pub mod evictor;
 pub mod page;
+pub mod pieces;
 pub mod pool;
 pub mod prefetch;
 mod reserved;

@@ -536,6 +536,7 @@ impl PoolFile {
     fn get_under_lock(&self, key: PageKey, touch: Touch) -> Result<Page, LoadError> {
         let pool = &self.file.pool;
         let note_absence = || ABSENCES.set(ABSENCES.get() + 1);
+        let mut pressed = false;
         loop {
             match pool.begin(key, touch) {
                 Step::Found(page) => return Ok(page),
@@ -547,7 +548,13 @@ impl PoolFile {
                     note_absence();
                     return self.fill(filling, key.number);
                 }
-                Step::TakeChunk => pool.adopt(pool.budget.take(Kind::Pages).map_err(LoadError::OutOfBudget)?),
+                Step::TakeChunk => match pool.budget.take(Kind::Pages) {
+                    Ok(chunk) => pool.adopt(chunk),
+                    // Who was asked for memory may have let go of pages.
+                    Err(_) if !std::mem::replace(&mut pressed, true) => {}
+                    Err(refusal) => return Err(LoadError::OutOfBudget(refusal)),
+                },
+                Step::Refused if !std::mem::replace(&mut pressed, true) => pool.budget.press(),
                 Step::Refused => {
                     let usage = Box::new(pool.budget.usage());
                     let needed_bytes = PAGE_BYTES as u64;

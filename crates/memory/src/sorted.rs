@@ -19,13 +19,14 @@ mod writer;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::budget::{Budget, Kind, OutOfBudget};
-use crate::chunk::{CHUNK_BYTES, Chunk};
+use crate::chunk::CHUNK_BYTES;
+use crate::pieces::Pieces;
 pub use entries::Position;
 use entries::{DESCENTS, Entries, MAX_CHUNKS, Place, Probe};
-use writer::Writer;
+use writer::{Holding, Writer};
 
 /// A map of fewer entries stays in the processor's caches: there, linking each at once costs nothing worth saving.
 const DEFER_FROM: usize = if cfg!(test) { 16 } else { 1024 };
@@ -40,6 +41,8 @@ const FETCHED_AHEAD: usize = 8;
 pub struct SortedMap {
     budget: Budget,
     kind: Kind,
+    /// Where the first memory comes from, in place of whole chunks.
+    small: Arc<[Pieces]>,
     entries: Entries,
     len: AtomicUsize,
     held_bytes: AtomicU64,
@@ -64,9 +67,16 @@ impl SortedMap {
 
     /// An empty map; it takes its first chunk with the first insert or reserve.
     pub fn new(budget: &Budget, kind: Kind) -> Self {
+        Self::beginning_small(budget, kind, &Arc::default())
+    }
+
+    /// An empty map whose first entries go into a piece from each of `small`, in this order, and only then into chunks. Room in it cannot be
+    /// reserved.
+    pub fn beginning_small(budget: &Budget, kind: Kind, small: &Arc<[Pieces]>) -> Self {
         Self {
             budget: budget.clone(),
             kind,
+            small: Arc::clone(small),
             entries: Entries::new(),
             len: AtomicUsize::new(0),
             held_bytes: AtomicU64::new(0),
@@ -80,12 +90,16 @@ impl SortedMap {
     ///
     /// # Errors
     /// The budget has no room; the map is as it was.
+    ///
+    /// # Panics
+    /// The map begins small.
     pub fn reserve(&self, bytes: usize) -> Result<(), OutOfBudget> {
+        assert!(self.small.is_empty(), "room is reserved in whole chunks");
         let mut writer = self.lock();
         let promised = writer.promised + bytes;
         let held = writer.chunks.len();
         while !writer.has_room_for(promised) {
-            if let Err(refusal) = self.add_chunk(&mut writer) {
+            if let Err(refusal) = self.add_chunk(&mut writer, CHUNK_BYTES) {
                 self.drop_chunks(&mut writer, held);
                 return Err(refusal);
             }
@@ -98,6 +112,15 @@ impl SortedMap {
     pub fn unreserve(&self, bytes: usize) {
         let mut writer = self.lock();
         writer.promised = writer.promised.saturating_sub(bytes);
+    }
+
+    /// Whether an entry whose key and value have so many bytes needs no more memory.
+    pub fn has_room(&self, payload_bytes: usize) -> bool {
+        let writer = self.lock();
+        let fits = |holding: &Holding| {
+            Place::fit(0, holding.bytes(), writer.filled, entries::MAX_HEIGHT, payload_bytes).is_some()
+        };
+        writer.chunks.get(writer.current).is_some_and(fits)
     }
 
     /// The most bytes that an entry can take in a map (header, tower, padding, waste at a chunk's end included).
@@ -275,8 +298,9 @@ impl SortedMap {
     /// Cuts room for an entry from the current chunk or the next.
     fn place(&self, writer: &mut Writer, height: usize, payload_bytes: usize) -> Result<Place, OutOfBudget> {
         loop {
-            if writer.current < writer.chunks.len()
-                && let Some((place, end)) = Place::fit(writer.current, writer.filled, height, payload_bytes)
+            if let Some(holding) = writer.chunks.get(writer.current)
+                && let Some((place, end)) =
+                    Place::fit(writer.current, holding.bytes(), writer.filled, height, payload_bytes)
             {
                 self.used_bytes.fetch_add((end - writer.filled) as u64, Ordering::Relaxed);
                 writer.filled = end;
@@ -284,31 +308,36 @@ impl SortedMap {
             }
             let next = if writer.chunks.is_empty() { 0 } else { writer.current + 1 };
             if next == writer.chunks.len() {
-                self.add_chunk(writer)?;
+                let (_, bytes) = Place::fit(0, CHUNK_BYTES, 0, height, payload_bytes).expect("an entry fits a chunk");
+                self.add_chunk(writer, bytes)?;
             }
             (writer.current, writer.filled) = (next, 0);
         }
     }
 
-    fn add_chunk(&self, writer: &mut Writer) -> Result<(), OutOfBudget> {
+    /// Adds a chunk, or where the map is small a piece of one that has `needed` bytes.
+    fn add_chunk(&self, writer: &mut Writer, needed: usize) -> Result<(), OutOfBudget> {
         let index = writer.chunks.len();
         if index == MAX_CHUNKS {
             let needed_bytes = CHUNK_BYTES as u64;
             return Err(OutOfBudget { needed_bytes, kind: self.kind, usage: Box::new(self.budget.usage()) });
         }
-        let chunk = self.budget.take(self.kind)?;
+        let holding = match self.small.get(index).filter(|pieces| needed <= pieces.piece_bytes()) {
+            Some(pieces) => Holding::Piece(pieces.take()?),
+            None => Holding::Chunk(self.budget.take(self.kind)?),
+        };
         let room = self.entries.segment_missing(index);
         if room > 0 {
-            let bytes = (Entries::segment_bytes(room) + room * size_of::<Chunk>()) as u64;
+            let bytes = (Entries::segment_bytes(room) + room * size_of::<Holding>()) as u64;
             match &mut writer.tables {
                 Some(tables) => tables.grow(bytes)?,
                 none => *none = Some(self.budget.lease(self.kind, bytes)?),
             }
             writer.chunks.reserve_exact(room);
         }
-        self.entries.enter_chunk(index, &chunk);
-        writer.chunks.push(chunk);
-        self.held_bytes.fetch_add(CHUNK_BYTES as u64, Ordering::Relaxed);
+        self.entries.enter_chunk(index, holding.address());
+        self.held_bytes.fetch_add(holding.bytes() as u64, Ordering::Relaxed);
+        writer.chunks.push(holding);
         Ok(())
     }
 
@@ -317,8 +346,8 @@ impl SortedMap {
         for index in keep..writer.chunks.len() {
             self.entries.forget_chunk(index);
         }
-        let dropped = writer.chunks.drain(keep..).count();
-        self.held_bytes.fetch_sub((dropped * CHUNK_BYTES) as u64, Ordering::Relaxed);
+        let dropped: usize = writer.chunks.drain(keep..).map(|holding| holding.bytes()).sum();
+        self.held_bytes.fetch_sub(dropped as u64, Ordering::Relaxed);
     }
 }
 

@@ -2,19 +2,20 @@
 
 use std::fmt;
 use std::ops::Bound;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use plimsoll_log::glsn::Glsn;
 
 use crate::error::{Error, Result};
-use crate::index::view::{Versions, View};
+use crate::index::seat::Seat;
+use crate::index::view::Versions;
 use crate::keyspaces::Keyspace;
 use crate::range::Span;
 use crate::read_path::{KeyBuffer, find};
 use crate::snapshot::time_of;
 use crate::snapshots::OpenMoment;
 use crate::store::{Store, check_retained};
-use crate::version::{Stored, Version};
+use crate::version::Stored;
 
 /// Bytes of two values that are compared at a time.
 const COMPARED_BYTES: usize = 8 * 1024;
@@ -31,20 +32,22 @@ pub struct VersionInfo {
 }
 
 impl VersionInfo {
-    fn new(store: &Store, version: &Version<'_>) -> Result<Self> {
-        let bytes = (version.stored != Stored::Deleted).then(|| version.stored.value_bytes());
-        Ok(Self { glsn: version.glsn.0, time_micros: time_of(store, version.glsn)?, bytes })
+    /// What is known of the version by `glsn`, with a value of `bytes`.
+    fn new(store: &Store, (glsn, bytes): (Glsn, Option<u64>)) -> Result<Self> {
+        Ok(Self { glsn: glsn.0, time_micros: time_of(store, glsn)?, bytes })
     }
+}
+
+/// A version's GLSN, and the length of its value unless it is a deletion.
+fn measure(glsn: Glsn, stored: Stored<'_>) -> (Glsn, Option<u64>) {
+    (glsn, (stored != Stored::Deleted).then(|| stored.value_bytes()))
 }
 
 /// The retained versions of a key, newest first.
 pub struct History {
     store: Arc<Store>,
-    key: KeyBuffer,
-    versions: Option<Versions>,
-    view: Weak<View>,
-    /// Versions up to here are still to come.
-    upto: Glsn,
+    /// `None` behind the end.
+    versions: Option<Seat<Versions>>,
     _moment: OpenMoment,
 }
 
@@ -53,41 +56,19 @@ impl History {
         store.check_open()?;
         let moment = store.open_newest();
         let key = KeyBuffer::new(store.keyspaces.id_of(keyspace)?, key)?;
-        let mut history = Self {
-            store: Arc::clone(store),
-            key,
-            versions: None,
-            view: Weak::new(),
-            upto: moment.at(),
-            _moment: moment,
-        };
-        history.begin(store.index.view())?;
-        Ok(history)
-    }
-
-    fn begin(&mut self, view: Arc<View>) -> Result<()> {
-        let (lower, upper) = (Bound::Included(self.key.get()), Bound::Included(self.key.get()));
-        self.versions = Some(view.versions(lower, upper, Glsn::NONE, self.upto)?);
-        self.view = Arc::downgrade(&view);
-        Ok(())
+        let range = (Bound::Included(key.get()), Bound::Included(key.get()));
+        let versions = Versions::new(range, Glsn::NONE, moment.at());
+        let versions = Some(Seat::new(store.index.seats(), versions));
+        Ok(Self { store: Arc::clone(store), versions, _moment: moment })
     }
 
     fn step(&mut self) -> Result<Option<VersionInfo>> {
         self.store.check_open()?;
-        loop {
-            let Some(versions) = &mut self.versions else { return Ok(None) };
-            let error = match versions.next() {
-                Ok(None) => return Ok(None),
-                Ok(Some(version)) => {
-                    self.upto = Glsn(version.glsn.0 - 1);
-                    return VersionInfo::new(&self.store, &version).map(Some);
-                }
-                Err(error) => error,
-            };
-            // What the old sources needed may be gone; the new ones have it.
-            let view = self.store.newer_view(&self.view).ok_or(error)?;
-            self.begin(view)?;
-        }
+        let Some(versions) = &self.versions else { return Ok(None) };
+        let next = self
+            .store
+            .walk(versions, |versions| Ok(versions.next()?.map(|version| measure(version.glsn, version.stored))))?;
+        next.map(|version| VersionInfo::new(&self.store, version)).transpose()
     }
 }
 
@@ -126,11 +107,8 @@ pub struct Change {
 pub struct Diff {
     store: Arc<Store>,
     /// `None` behind the end.
-    versions: Option<Versions>,
-    view: Weak<View>,
-    span: Span,
+    versions: Option<Seat<Versions>>,
     before: Glsn,
-    after: Glsn,
     last_key: Vec<u8>,
     backwards: bool,
     moments: [OpenMoment; 2],
@@ -146,58 +124,40 @@ impl Diff {
         }
         let open = |at| store.snapshots.open(&store.budget, || at);
         let moments = [open(before)?, open(after)?];
-        let mut diff = Self {
+        let span = Span::prefix(store.keyspaces.id_of(keyspace)?, prefix)?;
+        // Told at once; it is looked at again in each view that the walk sits in.
+        check_retained(&store.index.view(), &span.first(), before)?;
+        let versions = Versions::new((span.lower(), span.upper()), before, after).readable_at(before);
+        Ok(Self {
             store: Arc::clone(store),
-            versions: None,
-            view: Weak::new(),
-            span: Span::prefix(store.keyspaces.id_of(keyspace)?, prefix)?,
+            versions: Some(Seat::new(store.index.seats(), versions)),
             before,
-            after,
             last_key: Vec::new(),
             backwards: a > b,
             moments,
-        };
-        diff.begin(store.index.view())?;
-        Ok(diff)
-    }
-
-    /// Begins behind the last key.
-    fn begin(&mut self, view: Arc<View>) -> Result<()> {
-        check_retained(&view, &self.span.first(), self.before)?;
-        let lower = if self.last_key.is_empty() { self.span.lower() } else { Bound::Excluded(&self.last_key[..]) };
-        self.versions = Some(view.versions(lower, self.span.upper(), self.before, self.after)?);
-        self.view = Arc::downgrade(&view);
-        Ok(())
+        })
     }
 
     fn step(&mut self) -> Result<Option<Change>> {
         self.store.check_open()?;
         loop {
-            let Some(versions) = &mut self.versions else { return Ok(None) };
-            let version = match versions.next() {
-                Ok(None) => return Ok(None),
-                Ok(Some(version)) => version,
-                Err(error) => {
-                    // What the old sources needed may be gone; the new ones have it.
-                    let view = self.store.newer_view(&self.view).ok_or(error)?;
-                    self.begin(view)?;
-                    continue;
+            let Some(versions) = &self.versions else { return Ok(None) };
+            let last_key = &mut self.last_key;
+            let next = self.store.walk(versions, |versions| {
+                while let Some(version) = versions.next()? {
+                    if version.key != *last_key {
+                        last_key.clear();
+                        last_key.extend_from_slice(version.key);
+                        return Ok(Some(measure(version.glsn, version.stored)));
+                    }
                 }
-            };
-            if version.key == self.last_key {
-                continue;
-            }
-            self.last_key.clear();
-            self.last_key.extend_from_slice(version.key);
-            let by = version.glsn;
-            let after = match version.stored {
-                Stored::Deleted => None,
-                _ => Some(VersionInfo::new(&self.store, &version)?),
-            };
+                Ok(None)
+            })?;
+            let Some((by, bytes)) = next else { return Ok(None) };
+            let after = bytes.map(|bytes| VersionInfo::new(&self.store, (by, Some(bytes)))).transpose()?;
             let before = self.store.read(|view| {
-                let Some(hit) = find(view, &self.last_key, self.before)? else { return Ok(None) };
-                let version = Version { key: &self.last_key, glsn: hit.glsn(), stored: hit.stored() };
-                VersionInfo::new(&self.store, &version).map(Some)
+                let hit = find(view, &self.last_key, self.before)?;
+                hit.map(|hit| VersionInfo::new(&self.store, measure(hit.glsn(), hit.stored()))).transpose()
             })?;
             let same = match (&before, &after) {
                 (None, None) => true,

@@ -30,6 +30,7 @@ mod output;
 mod policy;
 mod relocate;
 mod room;
+pub(crate) mod seat;
 mod source;
 mod split;
 mod stalls;
@@ -57,6 +58,7 @@ use crate::index::background::Threads;
 use crate::index::core::{Core, lock};
 use crate::index::files::run_of;
 use crate::index::manifest::Manifest;
+use crate::index::seat::Seats;
 use crate::index::source::Memtable;
 pub use crate::index::stalls::{StallStats, Waits};
 use crate::index::view::{Content, View};
@@ -198,6 +200,11 @@ impl Index {
     /// The sources as they are now.
     pub(crate) fn view(&self) -> Arc<View> {
         self.core.view()
+    }
+
+    /// The seats of walks over it.
+    pub(crate) fn seats(&self) -> &Arc<Seats> {
+        &self.core.seats
     }
 
     /// Makes sure that versions of `bytes` (see `entry_bytes`) can be inserted without failing. Where the active memtable is full, or the

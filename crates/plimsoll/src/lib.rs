@@ -29,6 +29,7 @@ mod objects;
 mod open;
 mod options;
 mod own_writes;
+mod patience;
 mod payload;
 mod range;
 mod read_path;

@@ -33,6 +33,7 @@ use crate::keyspaces::Keyspaces;
 use crate::memory_limit::ceiling_bytes;
 use crate::objects::Objects;
 use crate::options::{Durability, Options};
+use crate::patience::{self, Patience};
 use crate::replay::replay;
 use crate::retention::RetentionHorizon;
 use crate::snapshots::Snapshots;
@@ -121,6 +122,13 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
     applied.store(replayed.last.0, Ordering::Release);
     let warm = options.warm.then(|| warm(path, &options, &budget, &pool, &objects, &file_log, &index)).transpose()?;
     let (commit_turn, half_done) = (Arc::new(Mutex::new(())), Arc::new(AtomicBool::new(false)));
+    let ground = patience::Ground {
+        index: Arc::clone(&index),
+        applied: Arc::clone(&applied),
+        commit_turn: Arc::clone(&commit_turn),
+        half_done: Arc::clone(&half_done),
+    };
+    let patience = Arc::new(Patience::new(&budget, ground, options.background && !options.read_only));
     let ground = checkpoints::Ground {
         clock: Arc::clone(&options.clock),
         log: Arc::clone(&file_log),
@@ -143,6 +151,7 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
         log,
         file_log,
         index,
+        patience,
         snapshots,
         keyspaces,
         horizon,

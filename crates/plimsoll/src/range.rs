@@ -1,4 +1,6 @@
 //! Walks over keys and values, as of one moment, with a transaction's own writes on top.
+//!
+//! Law: between two calls a walk holds its own buffers and nothing of the store that others may want (`index::seat`).
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -9,8 +11,8 @@ use std::sync::{Arc, Weak};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::Lease;
 
-use crate::borders::{Border, hit};
 use crate::error::{Error, Result};
+use crate::index::seat::Seat;
 use crate::index::view::{Direction, View, Visible};
 use crate::own_writes::OwnWrites;
 use crate::read_path::{check_key, find};
@@ -123,15 +125,21 @@ pub struct Range<'t> {
 
 /// The walk once it has begun.
 struct Walk<'t> {
-    base: Visible,
-    /// What `base` walks over.
-    view: Weak<View>,
-    /// The key that `base` lent last, where there are own writes; empty before the first.
-    base_key: Vec<u8>,
-    /// A base version that lies behind the next own write: its key, GLSN and encoding.
-    waiting: Option<(Vec<u8>, Glsn, Vec<u8>)>,
+    /// Over what is committed.
+    base: Seat<Visible>,
+    /// A base version that lies behind the next own write.
+    waiting: Option<Waiting>,
     base_done: bool,
     own: Option<OwnWrites<'t>>,
+}
+
+/// A copy of a version.
+struct Waiting {
+    key: Vec<u8>,
+    glsn: Glsn,
+    encoded: Vec<u8>,
+    /// Where it was found.
+    view: Weak<View>,
 }
 
 impl<'t> Range<'t> {
@@ -193,11 +201,13 @@ impl<'t> Range<'t> {
             }
             Ok(false) => {
                 self.finished = true;
+                self.walk = None;
                 self.remember(true);
                 Ok(None)
             }
             Err(error) => {
                 self.finished = true;
+                self.walk = None;
                 Err(error)
             }
         }
@@ -216,53 +226,44 @@ impl<'t> Range<'t> {
     }
 
     fn begin(&self) -> Result<Walk<'t>> {
-        let view = self.store.index.view();
-        let base = view.visible(self.span.lower(), self.span.upper(), self.at, self.direction)?;
+        let base = Visible::new((self.span.lower(), self.span.upper()), self.at, self.direction);
         let own = match self.own {
             None => None,
             Some(set) => Some(self.begin_own(set)?),
         };
-        Ok(Walk { base, view: Arc::downgrade(&view), base_key: Vec::new(), waiting: None, base_done: false, own })
-    }
-
-    /// Goes on behind `key` (the last that `walk.base` lent; empty: none) in the sources as they are now, after it failed with `error`;
-    /// that it is if they are the same.
-    fn begin_again(&self, walk: &mut Walk<'t>, key: &[u8], error: Error) -> Result<()> {
-        let view = self.store.newer_view(&walk.view).ok_or(error)?;
-        hit(Border::WalkResumed);
-        let (mut lower, mut upper) = (self.span.lower(), self.span.upper());
-        if !key.is_empty() {
-            match self.direction {
-                Direction::Forward => lower = Bound::Excluded(key),
-                Direction::Backward => upper = Bound::Excluded(key),
-            }
-        }
-        walk.base = view.visible(lower, upper, self.at, self.direction)?;
-        walk.view = Arc::downgrade(&view);
-        Ok(())
+        Ok(Walk { base: Seat::new(self.store.index.seats(), base), waiting: None, base_done: false, own })
     }
 
     /// Puts the next base version's key and value into the buffers; false at the end.
     fn step_in_base(&mut self, walk: &mut Walk<'t>) -> Result<bool> {
-        loop {
-            let error = match walk.base.next() {
-                Ok(None) => return Ok(false),
-                Ok(Some(version)) => {
-                    self.key.clear();
-                    self.key.extend_from_slice(version.key);
-                    if self.keys_only {
-                        return Ok(true);
-                    }
-                    let len = version.stored.value_bytes();
-                    make_value_room(&self.store, &mut self.value, &mut self.value_lease, len)?;
-                    return match self.store.load(version.glsn, version.stored, &mut self.value) {
-                        Ok(()) => Ok(true),
-                        Err(error) => self.load_again(&walk.view, error).map(|()| true),
-                    };
-                }
-                Err(error) => error,
-            };
-            self.begin_again(walk, &self.key, error)?;
+        let Self { store, keys_only, key, value, value_lease, .. } = self;
+        let found = store.walk(&walk.base, |base| {
+            let Some(version) = base.next()? else { return Ok(None) };
+            key.clear();
+            key.extend_from_slice(version.key);
+            if *keys_only {
+                return Ok(Some(None));
+            }
+            if let Stored::Inline(bytes) = version.stored {
+                take_small_value(value, value_lease, bytes);
+            }
+            let (glsn, elsewhere) = (version.glsn, version.stored.elsewhere());
+            // It is read when the walk has been let go of: a failure of that must not move it on.
+            Ok(Some(elsewhere.map(|stored| (glsn, stored, base.view()))))
+        })?;
+        match found {
+            None => Ok(false),
+            Some(None) => Ok(true),
+            Some(Some((glsn, stored, view))) => self.load_value(glsn, stored, &view).map(|()| true),
+        }
+    }
+
+    /// Reads the value of the base version at `self.key`, which was found in `view`.
+    fn load_value(&mut self, glsn: Glsn, stored: Stored<'_>, view: &Weak<View>) -> Result<()> {
+        make_value_room(&self.store, &mut self.value, &mut self.value_lease, stored.value_bytes())?;
+        match self.store.load(glsn, stored, &mut self.value) {
+            Ok(()) => Ok(()),
+            Err(error) => self.load_again(view, error),
         }
     }
 
@@ -279,26 +280,17 @@ impl<'t> Range<'t> {
 
     /// Lets the next base version wait, if none does.
     fn wait_for_base(&self, walk: &mut Walk<'t>) -> Result<()> {
-        while walk.waiting.is_none() && !walk.base_done {
-            let error = match walk.base.next() {
-                Ok(None) => {
-                    walk.base_done = true;
-                    continue;
-                }
-                Ok(Some(version)) => {
-                    let mut encoded = Vec::new();
-                    version.stored.encode(&mut encoded);
-                    walk.base_key.clear();
-                    walk.base_key.extend_from_slice(version.key);
-                    walk.waiting = Some((version.key.to_vec(), version.glsn, encoded));
-                    continue;
-                }
-                Err(error) => error,
-            };
-            let key = std::mem::take(&mut walk.base_key);
-            self.begin_again(walk, &key, error)?;
-            walk.base_key = key;
+        if walk.waiting.is_some() || walk.base_done {
+            return Ok(());
         }
+        walk.waiting = self.store.walk(&walk.base, |base| {
+            let Some(version) = base.next()? else { return Ok(None) };
+            let mut encoded = Vec::new();
+            version.stored.encode(&mut encoded);
+            let (key, glsn) = (version.key.to_vec(), version.glsn);
+            Ok(Some(Waiting { key, glsn, encoded, view: base.view() }))
+        })?;
+        walk.base_done = walk.waiting.is_none();
         Ok(())
     }
 
@@ -342,7 +334,7 @@ impl<'t> Range<'t> {
             self.wait_for_base(walk)?;
             let own = walk.own.as_mut().expect("looked at above");
             let own_key = own.key().filter(|key| self.span.contains(key));
-            let base_key = walk.waiting.as_ref().map(|(key, _, _)| key.as_slice());
+            let base_key = walk.waiting.as_ref().map(|waiting| waiting.key.as_slice());
             let take_own = match (own_key, base_key) {
                 (None, None) => return Ok(false),
                 (Some(_), None) => true,
@@ -353,15 +345,11 @@ impl<'t> Range<'t> {
                 },
             };
             if !take_own {
-                let (key, glsn, encoded) = walk.waiting.take().expect("it was there");
-                let stored = Stored::decode(&encoded).expect("encoded just now");
+                let Waiting { key, glsn, encoded, view } = walk.waiting.take().expect("it was there");
                 self.key = key;
                 if !self.keys_only {
-                    let len = stored.value_bytes();
-                    make_value_room(&self.store, &mut self.value, &mut self.value_lease, len)?;
-                    if let Err(error) = self.store.load(glsn, stored, &mut self.value) {
-                        self.load_again(&walk.view, error)?;
-                    }
+                    let stored = Stored::decode(&encoded).expect("encoded just now");
+                    self.load_value(glsn, stored, &view)?;
                 }
                 return Ok(true);
             }
@@ -416,6 +404,15 @@ fn make_value_room(store: &Store, value: &mut Vec<u8>, lease: &mut Option<Lease>
         value.reserve_exact(len as usize);
     }
     Ok(())
+}
+
+/// Replaces `value` by a copy of a value that is small.
+fn take_small_value(value: &mut Vec<u8>, lease: &mut Option<Lease>, bytes: &[u8]) {
+    if lease.take().is_some() {
+        *value = Vec::new();
+    }
+    value.clear();
+    value.extend_from_slice(bytes);
 }
 
 impl Iterator for Range<'_> {

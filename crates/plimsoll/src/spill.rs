@@ -174,24 +174,21 @@ impl Spill {
         while self.sides().count() > SIDES_MAX {
             let newest = self.runs.len().min(FAN_IN);
             let tier = self.runs[newest - 1].tier;
-            let inputs = self.runs.drain(..newest).collect();
-            let merged = self.write_merged(inputs, tier)?;
-            self.runs.insert(0, merged);
+            self.replace_by_merged(0..newest, tier)?;
         }
         Ok(())
     }
 
     fn merge(&mut self, range: Range<usize>, tier: u32) -> Result<()> {
-        let start = range.start;
-        let inputs: Vec<_> = self.runs.drain(range).collect();
+        let inputs = &self.runs[range.clone()];
         let sides = inputs.iter().map(|run| run.sides.len()).sum::<usize>();
-        let merged = if sides <= STRUNG_SIDES_MAX && disjoint(&inputs) {
-            hit(Border::SpillsStrung);
-            string_together(inputs, tier)
-        } else {
-            self.write_merged(inputs, tier)?
-        };
-        self.runs.insert(start, merged);
+        if sides > STRUNG_SIDES_MAX || !disjoint(inputs) {
+            return self.replace_by_merged(range, tier);
+        }
+        hit(Border::SpillsStrung);
+        let start = range.start;
+        let strung = string_together(self.runs.drain(range).collect(), tier);
+        self.runs.insert(start, strung);
         Ok(())
     }
 
@@ -202,12 +199,13 @@ impl Spill {
         tiers.into_iter().find(|&tier| self.runs.iter().filter(|run| run.tier == tier).count() >= FAN_IN)
     }
 
-    /// Writes the newest writes of `inputs` as one run, and removes those.
-    fn write_merged(&self, inputs: Vec<SpilledRun>, tier: u32) -> Result<SpilledRun> {
+    /// Writes the newest writes of some runs as one in their place, and removes those. If that fails all is as it was.
+    fn replace_by_merged(&mut self, range: Range<usize>, tier: u32) -> Result<()> {
         hit(Border::SpillsMerged);
-        let merged = self.write_run(&inputs, tier);
-        inputs.into_iter().for_each(|run| self.discard(run));
-        merged
+        let merged = self.write_run(&self.runs[range.clone()], tier)?;
+        let merged: Vec<_> = self.runs.splice(range, [merged]).collect();
+        merged.into_iter().for_each(|run| self.discard(run));
+        Ok(())
     }
 
     fn write_run(&self, inputs: &[SpilledRun], tier: u32) -> Result<SpilledRun> {

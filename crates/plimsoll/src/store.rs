@@ -18,10 +18,12 @@ use plimsoll_memory::pool::Pool;
 use crate::checkpoints::{self, Checkpoints};
 use crate::error::{Error, Result};
 use crate::index::Index;
+use crate::index::seat::{Seat, Walk};
 use crate::index::view::View;
 use crate::keyspaces::Keyspaces;
 use crate::objects::Objects;
 use crate::options::Options;
+use crate::patience::Patience;
 use crate::retention::RetentionHorizon;
 use crate::snapshots::{OpenMoment, Snapshots};
 use crate::stats::OpeningStats;
@@ -45,6 +47,7 @@ pub(crate) struct Store {
     pub(crate) log: Arc<dyn Log>,
     pub(crate) file_log: Arc<FileLog>,
     pub(crate) index: Arc<Index>,
+    pub(crate) patience: Arc<Patience>,
     pub(crate) snapshots: Arc<Snapshots>,
     pub(crate) keyspaces: Arc<Keyspaces>,
     pub(crate) horizon: Arc<RetentionHorizon>,
@@ -118,6 +121,31 @@ impl Store {
         loop {
             match read(&view) {
                 Err(error) => view = self.newer_view(&Arc::downgrade(&view)).ok_or(error)?,
+                done => return done,
+            }
+        }
+    }
+
+    /// Takes a step of a walk, in the sources that it sits in or as they are now. If that fails and they were exchanged meanwhile, it is taken in
+    /// the new ones, as for [`Store::read`].
+    pub(crate) fn walk<W: Walk + 'static, T>(
+        &self,
+        seat: &Seat<W>,
+        mut step: impl FnMut(&mut W) -> Result<T>,
+    ) -> Result<T> {
+        loop {
+            let mut failed_in = Weak::new();
+            let done = seat.step(
+                || self.index.view(),
+                |walk| {
+                    step(walk).inspect_err(|_| {
+                        failed_in = walk.get_up().map_or_else(Weak::new, |view| Arc::downgrade(&view));
+                    })
+                },
+            );
+            match done {
+                Err(error) if Weak::ptr_eq(&failed_in, &Weak::new()) => return Err(error),
+                Err(error) => drop(self.newer_view(&failed_in).ok_or(error)?),
                 done => return done,
             }
         }

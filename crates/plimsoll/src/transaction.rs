@@ -43,7 +43,7 @@ impl Transaction {
         let memory_bytes = store.budget.limit_bytes();
         let options = &store.options;
         let (limit, body_limit) = (options.write_set_limit_bytes(memory_bytes), options.body_limit_bytes());
-        let writes = WriteSet::new(&store.budget, &store.log, limit, options.sizes.table_bytes, body_limit);
+        let writes = WriteSet::new(&store.patience, &store.log, limit, options.sizes.table_bytes, body_limit);
         Self {
             moment: store.open_newest(),
             reads: RefCell::new(ReadSet::new(&store.budget, options.read_set_limit_bytes(memory_bytes))),
@@ -68,10 +68,14 @@ impl Transaction {
         match self.own(key.get())? {
             Some(own) => Ok(own),
             None => {
-                self.reads.borrow_mut().add(key.get(), None)?;
+                self.note_read(key.get())?;
                 self.store.get(key.get(), self.moment.at())
             }
         }
+    }
+
+    fn note_read(&self, key: &[u8]) -> Result<()> {
+        self.store.patience.in_transaction(false, || Ok(self.reads.borrow_mut().add(key, None)?))
     }
 
     /// What the transaction itself wrote to an index key: `Some(None)` if it deleted it.
@@ -106,7 +110,7 @@ impl Transaction {
         if let Some(own) = self.own(index_key.get())? {
             return Ok(own.map(|value| ValueReader::of_value(&self.store, value)));
         }
-        self.reads.borrow_mut().add(index_key.get(), None)?;
+        self.note_read(index_key.get())?;
         self.store.reader(index_key.get(), &self.moment)
     }
 
@@ -121,7 +125,7 @@ impl Transaction {
         {
             return Ok(there);
         }
-        self.reads.borrow_mut().add(key.get(), None)?;
+        self.note_read(key.get())?;
         self.store.contains(key.get(), self.moment.at())
     }
 

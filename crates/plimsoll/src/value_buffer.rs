@@ -1,20 +1,27 @@
-//! Bytes of values that wait for their commit, in chunks, appended one behind the other.
+//! Bytes of values that wait for their commit, in chunks, appended one behind the other. The first stand in a piece of a chunk, if they are
+//! few.
+
+use std::sync::Arc;
 
 use plimsoll_memory::budget::{Budget, Kind, OutOfBudget};
 use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
+use plimsoll_memory::pieces::{Piece, Pieces};
 
 /// An append-only buffer in chunks of the budget.
 #[derive(Debug)]
 pub(crate) struct ValueBuffer {
     budget: Budget,
+    small: Arc<[Pieces]>,
+    /// In front of the chunks.
+    piece: Option<Piece>,
     chunks: Vec<Chunk>,
     len: usize,
 }
 
 impl ValueBuffer {
-    /// An empty buffer; it takes its first chunk with the first byte.
-    pub(crate) fn new(budget: &Budget) -> Self {
-        Self { budget: budget.clone(), chunks: Vec::new(), len: 0 }
+    /// An empty buffer; it takes its first memory with the first byte, from `small` if one of these suffices.
+    pub(crate) fn new(budget: &Budget, small: &Arc<[Pieces]>) -> Self {
+        Self { budget: budget.clone(), small: Arc::clone(small), piece: None, chunks: Vec::new(), len: 0 }
     }
 
     /// Appends and returns the offset.
@@ -23,8 +30,14 @@ impl ValueBuffer {
     /// The budget has no room; the buffer is as it was.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<u64, OutOfBudget> {
         let start = self.len;
+        if start == 0
+            && self.held_bytes() == 0
+            && let Some(small) = self.small.iter().find(|pieces| bytes.len() <= pieces.piece_bytes())
+        {
+            self.piece = Some(small.take()?);
+        }
         let held = self.chunks.len();
-        while self.chunks.len() * CHUNK_BYTES < start + bytes.len() {
+        while self.held_bytes() < (start + bytes.len()) as u64 {
             match self.budget.take(Kind::WriteSet) {
                 Ok(chunk) => self.chunks.push(chunk),
                 Err(refusal) => {
@@ -35,13 +48,40 @@ impl ValueBuffer {
         }
         let mut rest = bytes;
         while !rest.is_empty() {
-            let at = self.len % CHUNK_BYTES;
-            let fits = rest.len().min(CHUNK_BYTES - at);
-            self.chunks[self.len / CHUNK_BYTES][at..at + fits].copy_from_slice(&rest[..fits]);
+            let first = self.piece_bytes();
+            let into = match (&mut self.piece, self.len.checked_sub(first)) {
+                (Some(piece), None) => &mut piece[self.len..],
+                (_, at) => {
+                    let at = at.expect("without a piece all stands in chunks");
+                    &mut self.chunks[at / CHUNK_BYTES][at % CHUNK_BYTES..]
+                }
+            };
+            let fits = rest.len().min(into.len());
+            into[..fits].copy_from_slice(&rest[..fits]);
             self.len += fits;
             rest = &rest[fits..];
         }
         Ok(start as u64)
+    }
+
+    /// Whether so many bytes more need no more memory.
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        self.len as u64 + bytes <= self.held_bytes()
+    }
+
+    fn piece_bytes(&self) -> usize {
+        self.piece.as_ref().map_or(0, |piece| piece.len())
+    }
+
+    /// What stands from `at` on in the same piece or chunk.
+    fn from(&self, at: usize) -> &[u8] {
+        match (&self.piece, at.checked_sub(self.piece_bytes())) {
+            (Some(piece), None) => &piece[at..],
+            (_, at) => {
+                let at = at.expect("without a piece all stands in chunks");
+                &self.chunks[at / CHUNK_BYTES][at % CHUNK_BYTES..]
+            }
+        }
     }
 
     /// The bytes of a range that was pushed, in slices.
@@ -52,21 +92,21 @@ impl ValueBuffer {
             if at == end {
                 return None;
             }
-            let start = at % CHUNK_BYTES;
-            let fits = (end - at).min(CHUNK_BYTES - start);
-            let slice = &self.chunks[at / CHUNK_BYTES][start..start + fits];
-            at += fits;
+            let slice = self.from(at);
+            let slice = &slice[..slice.len().min(end - at)];
+            at += slice.len();
             Some(slice)
         })
     }
 
-    /// Bytes of the chunks held.
+    /// Bytes of what is held.
     pub(crate) fn held_bytes(&self) -> u64 {
-        (self.chunks.len() * CHUNK_BYTES) as u64
+        (self.piece_bytes() + self.chunks.len() * CHUNK_BYTES) as u64
     }
 
     /// Gives everything back.
     pub(crate) fn clear(&mut self) {
+        self.piece = None;
         self.chunks.clear();
         self.len = 0;
     }
@@ -78,24 +118,33 @@ mod tests {
 
     use super::*;
 
+    fn small(budget: &Budget) -> Arc<[Pieces]> {
+        [512, 4096].map(|bytes| Pieces::new(budget, Kind::WriteSet, bytes)).into()
+    }
+
     #[test]
     fn values_that_span_chunks_come_back_whole() {
         let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
-        let mut buffer = ValueBuffer::new(&budget);
-        let values: Vec<Vec<u8>> = (0..9u8).map(|i| vec![i; 1 + 20_000 * i as usize]).collect();
-        let places: Vec<u64> = values.iter().map(|value| buffer.push(value).unwrap()).collect();
-        for (value, place) in values.iter().zip(places) {
-            assert_eq!(&buffer.slices(place, value.len() as u64).collect::<Vec<_>>().concat(), value);
+        for first in [1, 512, 3000, 4096, 5000] {
+            let mut buffer = ValueBuffer::new(&budget, &small(&budget));
+            let lens = std::iter::once(first).chain((0..9).map(|i| 1 + 20_000 * i));
+            let values: Vec<Vec<u8>> = lens.enumerate().map(|(i, len)| vec![i as u8; len]).collect();
+            let places: Vec<u64> = values.iter().map(|value| buffer.push(value).unwrap()).collect();
+            for (value, place) in values.iter().zip(places) {
+                assert_eq!(&buffer.slices(place, value.len() as u64).collect::<Vec<_>>().concat(), value);
+            }
+            buffer.clear();
+            assert_eq!((buffer.held_bytes(), budget.free_bytes()), (0, budget.limit_bytes()));
         }
     }
 
     #[test]
     fn a_value_that_does_not_fit_leaves_the_buffer_as_it_was() {
         let budget = Budget::new(2 * CHUNK_BYTES as u64, Backing::Heap).unwrap();
-        let mut buffer = ValueBuffer::new(&budget);
+        let mut buffer = ValueBuffer::new(&budget, &small(&budget));
         buffer.push(&[1; 10]).unwrap();
         assert!(buffer.push(&vec![2; 3 * CHUNK_BYTES]).is_err());
-        assert_eq!(buffer.held_bytes(), CHUNK_BYTES as u64);
+        assert_eq!(buffer.held_bytes(), 512);
         assert_eq!(buffer.push(&[3; 5]).unwrap(), 10);
     }
 }

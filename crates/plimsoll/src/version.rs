@@ -77,6 +77,16 @@ impl<'a> Stored<'a> {
         }
     }
 
+    /// Where the value stands, if that is elsewhere; `None` for a value that stands here.
+    pub(crate) fn elsewhere(self) -> Option<Stored<'static>> {
+        match self {
+            Stored::Inline(_) => None,
+            Stored::Deleted => Some(Stored::Deleted),
+            Stored::InLog { offset, len } => Some(Stored::InLog { offset, len }),
+            Stored::InSide { side, offset, len } => Some(Stored::InSide { side, offset, len }),
+        }
+    }
+
     /// Reads an encoding that fills `bytes`; `None` if it is not one.
     pub(crate) fn decode(bytes: &'a [u8]) -> Option<Self> {
         let (&tag, body) = bytes.split_first()?;

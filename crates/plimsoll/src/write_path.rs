@@ -81,27 +81,30 @@ impl Store {
         metadata: &[u8],
     ) -> Result<CommitTicket> {
         self.check_writable()?;
-        writes.prepare(metadata.len())?;
-        let body = Body::new(self, &writes, metadata)?;
-        let glsn = {
-            let turn = self.take_whole_turn()?;
-            if let Err(error) = self.read(|view| validate(view, &reads, moment.at())) {
-                drop(turn);
-                return Err(self.settle_conflict(error));
-            }
-            self.index.make_room(body.room_bytes, Glsn(self.applied.load(Ordering::Acquire)))?;
-            if !writes.spilled().is_empty() {
-                self.index.make_room_for_runs(&writes.spilled().infos(Glsn::NONE))?;
-            }
-            let order = || {
-                let glsn = self.submit(&body, &writes, moment.at())?;
-                writes.named();
-                Ok(glsn)
-            };
-            self.in_one(order, |&glsn| self.apply(&body, &writes, glsn).map(|()| glsn))?
-        };
+        self.patience.in_commit(|| writes.prepare(metadata.len()))?;
+        let body = self.patience.in_commit(|| Body::new(self, &writes, metadata))?;
+        let glsn = self.patience.in_commit(|| self.order(moment, &reads, &body, &writes))?;
         self.free_log_now_and_then(body.bytes());
         Ok(CommitTicket::of_record(self, glsn))
+    }
+
+    /// In the committers' turn: validates the transaction, gives it its place, and applies it. Nothing is done if the budget refuses.
+    fn order(&self, moment: &OpenMoment, reads: &ReadSet, body: &Body, writes: &WriteSet) -> Result<Glsn> {
+        let turn = self.take_whole_turn()?;
+        if let Err(error) = self.read(|view| validate(view, reads, moment.at())) {
+            drop(turn);
+            return Err(self.settle_conflict(error));
+        }
+        self.index.make_room(body.room_bytes, Glsn(self.applied.load(Ordering::Acquire)))?;
+        if !writes.spilled().is_empty() {
+            self.index.make_room_for_runs(&writes.spilled().infos(Glsn::NONE))?;
+        }
+        let submit = || {
+            let glsn = self.submit(body, writes, moment.at())?;
+            writes.named();
+            Ok(glsn)
+        };
+        self.in_one(submit, |&glsn| self.apply(body, writes, glsn).map(|()| glsn))
     }
 
     /// Waits until the commit that is in the way can be seen, so that running the transaction again does not meet it again; if that

@@ -13,10 +13,11 @@ use std::sync::Arc;
 use plimsoll_disk::codec::{Reader, push_varint};
 use plimsoll_log::log::Log;
 use plimsoll_log::side::{SideId, SideRef, SideWriter};
-use plimsoll_memory::budget::{Budget, Kind, OutOfBudget};
+use plimsoll_memory::budget::{Kind, OutOfBudget};
 use plimsoll_memory::sorted::{Position, SortedMap};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::patience::Patience;
 use crate::spill::Spill;
 use crate::value_buffer::ValueBuffer;
 use crate::version::{INLINE_BYTES, Stored};
@@ -98,7 +99,7 @@ const BUFFERED: u8 = 255;
 
 /// The set.
 pub(crate) struct WriteSet {
-    budget: Budget,
+    patience: Arc<Patience>,
     log: Arc<dyn Log>,
     map: SortedMap,
     values: ValueBuffer,
@@ -121,17 +122,17 @@ impl WriteSet {
     /// An empty set that spills beyond `limit_bytes`, into partitions of `partition_bytes`; less than `body_limit_bytes` is committed
     /// within the record.
     pub(crate) fn new(
-        budget: &Budget,
+        patience: &Arc<Patience>,
         log: &Arc<dyn Log>,
         limit_bytes: u64,
         partition_bytes: u64,
         body_limit_bytes: u64,
     ) -> Self {
         Self {
-            budget: budget.clone(),
+            patience: Arc::clone(patience),
             log: Arc::clone(log),
-            map: SortedMap::new(budget, Kind::WriteSet),
-            values: ValueBuffer::new(budget),
+            map: empty_map(patience),
+            values: ValueBuffer::new(patience.budget(), patience.small()),
             order: 0,
             limit_bytes,
             body_bytes: 0,
@@ -139,7 +140,7 @@ impl WriteSet {
             large_done: Vec::new(),
             named: Cell::new(false),
             body_limit_bytes,
-            spill: Spill::new(budget, log, partition_bytes),
+            spill: Spill::new(patience.budget(), log, partition_bytes),
             encoded: Vec::new(),
         }
     }
@@ -160,13 +161,14 @@ impl WriteSet {
             self.continue_large(value)?;
             return self.record(key, Write::InSide { side, offset, len });
         }
-        let offset = match self.values.push(value) {
-            Ok(offset) => offset,
+        let patience = Arc::clone(&self.patience);
+        let offset = patience.in_transaction(!self.values.has_room(len), || match self.values.push(value) {
+            Ok(offset) => Ok(offset),
             Err(refusal) => {
                 self.spill_because(refusal)?;
-                self.values.push(value)?
+                Ok(self.values.push(value)?)
             }
-        };
+        })?;
         self.record(key, Write::Buffered { offset, len })
     }
 
@@ -206,26 +208,40 @@ impl WriteSet {
         recorded
     }
 
-    fn record_encoded(&mut self, key: &[u8], write: Write<'_>, encoded: &mut Vec<u8>) -> Result<()> {
+    fn record_encoded(&mut self, key: &[u8], mut write: Write<'_>, encoded: &mut Vec<u8>) -> Result<()> {
         self.order += 1;
         let value_bytes = if let Write::Buffered { len, .. } = write { len } else { 0 };
-        if let Err(refusal) = self.map.defer(key, self.order, encoded) {
-            // A buffered value would be written by the spill as garbage of no key; its offset would be gone. So it goes first.
-            match write {
-                Write::Buffered { offset, len } => {
-                    let value = self.values.slices(offset, len).collect::<Vec<_>>().concat();
-                    self.spill_because(refusal)?;
-                    let offset = self.values.push(&value)?;
-                    encoded.clear();
-                    Write::Buffered { offset, len }.encode(encoded);
-                }
-                _ => self.spill_because(refusal)?,
+        let patience = Arc::clone(&self.patience);
+        let mut homeless = None;
+        let needs_memory = !self.map.has_room(key.len() + encoded.len());
+        patience.in_transaction(needs_memory, || {
+            if let Some(value) = &homeless {
+                let len = Vec::len(value) as u64;
+                write = Write::Buffered { offset: self.values.push(value)?, len };
+                encoded.clear();
+                write.encode(encoded);
+                homeless = None;
             }
-            self.map.defer(key, self.order, encoded)?;
-        }
+            let Err(refusal) = self.map.defer(key, self.order, encoded) else { return Ok(()) };
+            // A buffered value would be written by the spill as garbage of no key; its offset would be gone. So it goes first.
+            let value = match write {
+                Write::Buffered { offset, len } => Some(self.values.slices(offset, len).collect::<Vec<_>>().concat()),
+                _ => None,
+            };
+            self.spill_because(refusal)?;
+            if let Some(value) = value {
+                let len = value.len() as u64;
+                let value = homeless.insert(value);
+                write = Write::Buffered { offset: self.values.push(value)?, len };
+                encoded.clear();
+                write.encode(encoded);
+                homeless = None;
+            }
+            Ok(self.map.defer(key, self.order, encoded)?)
+        })?;
         self.body_bytes += (key.len() + encoded.len() + 8) as u64 + value_bytes;
         if self.held_bytes() > self.limit_bytes {
-            self.spill()?;
+            patience.in_transaction(true, || self.spill())?;
         }
         Ok(())
     }
@@ -257,11 +273,15 @@ impl WriteSet {
         }
         self.spill.end(builder)?;
         self.clear_memory();
-        self.spill.merge_full_tiers()
+        match self.spill.merge_full_tiers() {
+            // The runs stay as they are, and are merged after the next spill.
+            Err(Error::OutOfBudget(_)) => Ok(()),
+            done => done,
+        }
     }
 
     fn clear_memory(&mut self) {
-        self.map = SortedMap::new(&self.budget, Kind::WriteSet);
+        self.map = empty_map(&self.patience);
         self.values.clear();
         self.body_bytes = 0;
     }
@@ -373,7 +393,7 @@ impl WriteSet {
 
     /// Copies buffered values into the side file, so that the body holds only where they stand.
     fn buffered_to_side(&mut self) -> Result<()> {
-        let moved = SortedMap::new(&self.budget, Kind::WriteSet);
+        let moved = empty_map(&self.patience);
         let mut body_bytes = 0;
         let mut at = self.map().first();
         let mut encoded = Vec::new();
@@ -407,6 +427,10 @@ impl WriteSet {
         self.named.set(true);
         self.spill.keep();
     }
+}
+
+fn empty_map(patience: &Patience) -> SortedMap {
+    SortedMap::beginning_small(patience.budget(), Kind::WriteSet, patience.small())
 }
 
 /// Whether a value could be read back.

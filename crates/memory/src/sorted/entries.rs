@@ -20,7 +20,7 @@ use std::sync::atomic::{self, AtomicPtr, AtomicU32, AtomicUsize};
 
 use super::Entry;
 use super::link::{Link, splice};
-use crate::chunk::{CHUNK_BYTES, Chunk};
+use crate::chunk::CHUNK_BYTES;
 
 /// The most levels of a tower.
 pub(super) const MAX_HEIGHT: usize = 12;
@@ -93,12 +93,19 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Where an entry goes that may begin at `start`, and the first byte behind it; `None` if the chunk has no room.
-    pub(super) fn fit(chunk: usize, start: usize, height: usize, payload_bytes: usize) -> Option<(Self, usize)> {
+    /// Where an entry goes that may begin at `start` of a chunk, or a piece of one, of `room` bytes, and the first byte behind it; `None` if it
+    /// does not fit.
+    pub(super) fn fit(
+        chunk: usize,
+        room: usize,
+        start: usize,
+        height: usize,
+        payload_bytes: usize,
+    ) -> Option<(Self, usize)> {
         let offset = (start + height * LINK_BYTES).next_multiple_of(UNIT_BYTES);
         let end = offset + HEADER_BYTES + payload_bytes.max(PREFIX_BYTES);
         let end = end.next_multiple_of(LINK_BYTES);
-        (end <= CHUNK_BYTES).then_some((Self { chunk, offset, height }, end))
+        (end <= room).then_some((Self { chunk, offset, height }, end))
     }
 
     fn position(&self) -> u32 {
@@ -165,13 +172,13 @@ impl Entries {
         chunks * size_of::<AtomicPtr<u8>>()
     }
 
-    /// Enters a chunk into the table. Its holder keeps it until `self` is dropped, or calls `forget_chunk`.
-    pub(super) fn enter_chunk(&self, index: usize, chunk: &Chunk) {
+    /// Enters the address of a chunk, or of a piece of one, into the table. Its holder keeps it until `self` is dropped, or calls `forget_chunk`.
+    pub(super) fn enter_chunk(&self, index: usize, address: NonNull<u8>) {
         let (segment, at) = segment_of(index);
         let table = self.segments[segment]
             .get_or_init(|| (0..FIRST_SEGMENT << segment).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect());
         // Release: pairs with the Acquire in `chunk_address`.
-        table[at].store(chunk.address().as_ptr(), atomic::Ordering::Release);
+        table[at].store(address.as_ptr(), atomic::Ordering::Release);
     }
 
     /// Takes a chunk out of the table in which no entry was ever written.

@@ -352,3 +352,27 @@ fn speed() {
         }
     }
 }
+
+#[test]
+fn a_map_that_begins_small_grows_from_pieces_to_chunks_and_gives_all_back() {
+    let budget = budget(16);
+    let small: Arc<[Pieces]> = [512, 4096].map(|bytes| Pieces::new(&budget, Kind::WriteSet, bytes)).into();
+    for lens in [vec![40; 1], vec![40; 3000], vec![2000; 40], vec![30_000, 10, 10], vec![10, 30_000, 10, 3000]] {
+        let map = SortedMap::beginning_small(&budget, Kind::WriteSet, &small);
+        for (number, &len) in lens.iter().enumerate() {
+            map.insert(&(number as u32).to_be_bytes(), 1, &vec![number as u8; len]).unwrap();
+        }
+        let mut at = map.first();
+        for (number, &len) in lens.iter().enumerate() {
+            let entry = map.at(at.unwrap());
+            assert_eq!(entry.key, (number as u32).to_be_bytes());
+            assert_eq!(entry.value, vec![number as u8; len]);
+            at = map.next(at.unwrap());
+        }
+        assert_eq!(at, None);
+        let small = map.held_bytes() < CHUNK_BYTES as u64;
+        assert_eq!(small, lens.iter().sum::<usize>() < 100, "{lens:?}: {map:?}");
+        drop(map);
+        assert_eq!(budget.free_bytes(), budget.limit_bytes());
+    }
+}

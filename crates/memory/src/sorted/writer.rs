@@ -3,10 +3,13 @@
 //! Law: entries whose [`room_of`] adds up to what [`Writer::has_room_for`] agreed to find room, however they are cut and however tall their
 //! towers are.
 
+use std::ptr::NonNull;
+
 use super::deferred::Deferred;
 use super::entries::{Gap, HEADER_BYTES, LINK_BYTES, MAX_HEIGHT};
 use crate::budget::Lease;
 use crate::chunk::{CHUNK_BYTES, Chunk};
+use crate::pieces::Piece;
 
 /// Links that each insert earns for its tower and those after it; four thirds are needed on average.
 const LINKS_EARNED: usize = 2;
@@ -17,9 +20,32 @@ const LINKS_SAVED_MAX: usize = 64;
 /// From this size on an entry pays for the room that it may leave unused at the end of the chunk before it.
 const LARGE_BYTES: usize = CHUNK_BYTES / 16 - MAX_HEIGHT * LINK_BYTES;
 
+/// Memory for entries.
+pub(super) enum Holding {
+    Piece(Piece),
+    Chunk(Chunk),
+}
+
+impl Holding {
+    pub(super) fn address(&self) -> NonNull<u8> {
+        match self {
+            Self::Piece(piece) => piece.address(),
+            Self::Chunk(chunk) => chunk.address(),
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Piece(piece) => piece.len(),
+            Self::Chunk(chunk) => chunk.len(),
+        }
+    }
+}
+
 /// What is held and promised; under the map's lock.
 pub(super) struct Writer {
-    pub(super) chunks: Vec<Chunk>,
+    /// Chunks; in a map that begins small, pieces of chunks first.
+    pub(super) chunks: Vec<Holding>,
     /// For the table of chunks and `chunks` itself.
     pub(super) tables: Option<Lease>,
     /// The chunk that is being filled, and how far.
@@ -55,7 +81,7 @@ impl Writer {
         self.links_saved = (self.links_saved + LINKS_EARNED).min(LINKS_SAVED_MAX + height) - height;
     }
 
-    /// Whether entries adding up to `promised` fit into what is held, however they are cut and however tall their towers are.
+    /// Whether entries adding up to `promised` fit into what is held (no pieces), however they are cut and however tall their towers are.
     pub(super) fn has_room_for(&self, promised: usize) -> bool {
         // Saved links may all be spent at once.
         let needed = promised + LINKS_SAVED_MAX * LINK_BYTES * 9 / 8;

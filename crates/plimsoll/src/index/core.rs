@@ -20,6 +20,7 @@ use crate::index::compaction::Compactor;
 use crate::index::files::{Files, run_of};
 use crate::index::manifest::{self, Head, Manifest, Outcome, run_infos};
 use crate::index::room::Writer;
+use crate::index::seat::Seats;
 use crate::index::source::{Memtable, Run};
 use crate::index::stalls::Stalls;
 use crate::index::view::{Content, Limits, View, depth};
@@ -43,6 +44,7 @@ pub(crate) struct Core {
     /// What the last manifest said, runs aside; held while one is written.
     record: Mutex<Head>,
     view: RwLock<Arc<View>>,
+    pub(crate) seats: Arc<Seats>,
     pub(crate) signals: Signals,
     pub(crate) counters: Counters,
     /// Runs hold everything up to here, and did when the index was opened: it is not taken in again.
@@ -134,6 +136,8 @@ impl Core {
             let named: BTreeSet<u64> = view.infos().filter_map(run_of).collect();
             files.sweep(|run| named.contains(&run))?;
         }
+        let seats = Seats::new(&ground.pool);
+        ground.budget.add_reclaimer(Arc::downgrade(&seats) as _);
         let held = view.infos().map(|info| info.max_glsn).max().unwrap_or(Glsn::NONE);
         Ok(Self {
             writer: Mutex::new(Writer::new(active)),
@@ -142,6 +146,7 @@ impl Core {
             flushed: AtomicU64::new(head.checkpoint.glsn.0),
             record: Mutex::new(head),
             view: RwLock::new(Arc::new(view)),
+            seats,
             signals: Signals::default(),
             counters: Counters::default(),
             sides_in_work: Arc::default(),
@@ -174,7 +179,7 @@ impl Core {
         lock(&self.record).clone()
     }
 
-    /// The manifest as it stands, and a view that holds exactly its files beside what is in memory.
+    /// The manifest as it stands, and a view that holds exactly its files and those that wait to be named; no memtable.
     pub(crate) fn manifest(&self) -> (Manifest, Arc<View>) {
         // Under the record's lock nobody changes the runs.
         let record = lock(&self.record);
@@ -183,7 +188,7 @@ impl Core {
         let current = view.runs.iter().map(|run| manifest::RunInfo { history: false, partitions: infos(run) });
         let history = view.history.iter().map(|run| manifest::RunInfo { history: true, partitions: infos(run) });
         let runs = current.chain(history).collect();
-        (Manifest::of(record.clone(), runs), view)
+        (Manifest::of(record.clone(), runs), Arc::new(view.of_files(&self.ground.budget)))
     }
 
     /// The certified place at `boundary`, if a record ends there. It does wherever commits are applied in the order of their records; if it
@@ -231,6 +236,9 @@ impl Core {
             view.history = change.history;
             view.limits = limits;
         });
+        drop(record);
+        drop((change.removed, change.added, change.takes_closed));
+        self.seats.exchanged();
         Ok(())
     }
 

@@ -26,6 +26,7 @@ use plimsoll_memory::pool::{Pool, Touch};
 
 use crate::error::Result;
 use crate::index::manifest::Manifest;
+use crate::index::seat::Walk;
 use crate::index::view::{Direction, View};
 use crate::index::{Ground, Horizon, Index};
 use crate::run::builder::PartitionBuilder;
@@ -426,6 +427,7 @@ impl World {
             let mut found = Vec::new();
             while let Some(version) = walk.next().unwrap() {
                 found.push((version.key.to_vec(), version.glsn, self.load(version.glsn, version.stored)));
+                self.move_now_and_then(&mut walk);
             }
             assert!(walk.next().unwrap().is_none(), "the end stays the end");
             if direction == Direction::Backward {
@@ -449,6 +451,7 @@ impl World {
             let value =
                 if version.stored == Stored::Deleted { None } else { Some(self.load(version.glsn, version.stored)) };
             found.push((version.key.to_vec(), version.glsn, value));
+            self.move_now_and_then(&mut walk);
         }
         let all: Vec<_> = self
             .in_range(&range)
@@ -463,6 +466,14 @@ impl World {
         assert!(places.by_ref().is_sorted_by(|a, b| a < b), "in order, each once");
         let missing: Vec<_> = all.iter().filter(|one| needed(one) && !found.contains(one)).collect();
         assert_eq!(missing, [] as [&(Vec<u8>, Glsn, Option<Vec<u8>>); 0], "{range:?} {after}..={upto}");
+    }
+
+    /// Has a walk get up and sit down again in what the sources are now.
+    fn move_now_and_then(&mut self, walk: &mut impl Walk) {
+        if self.random.below(4) == 0 {
+            drop(walk.get_up());
+            walk.sit_down(&self.view()).unwrap();
+        }
     }
 
     /// Reads everything at every kind of moment.

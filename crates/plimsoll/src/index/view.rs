@@ -13,12 +13,14 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Touch;
 
 use crate::borders::{Border, hit};
 use crate::error::{Error, Result};
 pub(crate) use crate::index::merge::Direction;
 use crate::index::merge::{Cursor, Merge};
+use crate::index::seat::Walk;
 use crate::index::source::{Memtable, Place, Run, Source, lookup_in_run};
 pub(crate) use crate::index::walk::{Versions, Visible};
 use crate::objects::Shelf;
@@ -157,6 +159,16 @@ impl View {
         active.chain(closed)
     }
 
+    /// The same without what memory holds: for who keeps files for long.
+    pub(crate) fn of_files(&self, budget: &Budget) -> View {
+        let is_on_disk = |closed: &&Closed| matches!(closed.content, Content::Adopted(_));
+        View {
+            active: Arc::new(Memtable::new(budget)),
+            closed: self.closed.iter().filter(is_on_disk).cloned().collect(),
+            ..self.clone()
+        }
+    }
+
     /// Every run: adopted ones, current ones and history.
     pub(crate) fn all_runs(&self) -> impl Iterator<Item = &Arc<Run>> {
         let adopted = self.closed.iter().flat_map(|closed| match &closed.content {
@@ -172,7 +184,7 @@ impl View {
     }
 
     /// Refuses a moment whose versions may be gone: another answer than the one of that moment is never given.
-    fn check_readable(&self, key: &[u8], at: Glsn) -> Result<()> {
+    pub(crate) fn check_readable(&self, key: &[u8], at: Glsn) -> Result<()> {
         let keyspace = key.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
         let oldest = self.oldest_readable_in(keyspace);
         if at < oldest { Err(Error::Trimmed { asked: at.0, first: oldest.0 }) } else { Ok(()) }
@@ -336,12 +348,12 @@ impl View {
         at: Glsn,
         direction: Direction,
     ) -> Result<Visible> {
-        if let Bound::Included(key) | Bound::Excluded(key) = lower {
-            self.check_readable(key, at)?;
-        }
-        Ok(Visible::new(self, (lower, upper), at, direction))
+        let mut walk = Visible::new((lower, upper), at, direction);
+        walk.sit_down(self)?;
+        Ok(walk)
     }
 
+    #[cfg(test)]
     /// Walks all versions of a range that are younger than `after` and not younger than `upto`, deletions and history included: by key,
     /// newest first.
     pub(crate) fn versions(
@@ -351,7 +363,9 @@ impl View {
         after: Glsn,
         upto: Glsn,
     ) -> Result<Versions> {
-        Ok(Versions::new(self, (lower, upper), after, upto))
+        let mut walk = Versions::new((lower, upper), after, upto);
+        walk.sit_down(self)?;
+        Ok(walk)
     }
 
     /// Oldest moment at which a keyspace can be read.

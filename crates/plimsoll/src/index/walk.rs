@@ -1,13 +1,15 @@
-//! Walks over the index: the keys of one moment, and all versions.
+//! Walks over the index: the keys of one moment, and all versions. `seat` says when they get up and how they go on.
 
 use std::ops::Bound;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::pool::Touch;
 
+use crate::borders::{Border, hit};
 use crate::error::Result;
 use crate::index::merge::{Cursor, Direction, Merge};
+use crate::index::seat::Walk;
 use crate::index::source::{Run, Source};
 use crate::index::view::{KeyRange, View, beyond, in_front, partitions_in, seek_lower, seek_upper};
 use crate::run::cursor::{Feed, RunCursor};
@@ -40,22 +42,40 @@ impl Bounds {
 /// A walk over keys as of one moment.
 #[derive(Debug)]
 pub(crate) struct Visible {
-    merge: Merge,
+    sat: Option<Sat>,
     bounds: Bounds,
     at: Glsn,
     direction: Direction,
-    state: State,
-    /// The key that was answered last.
+    place: Place,
+    /// The key that was answered last, or is looked at.
     key: Vec<u8>,
     /// Walking back, the version passed that may be the answer.
     held: Held,
-    _view: Arc<View>,
 }
 
+/// What a walk holds while it sits.
+#[derive(Debug)]
+struct Sat {
+    merge: Merge,
+    /// Whether the merge stands where the walk goes on.
+    is_placed: bool,
+    view: Arc<View>,
+}
+
+impl Sat {
+    fn new(view: &Arc<View>, cursors: Vec<Cursor>, direction: Direction) -> Self {
+        Self { merge: Merge::new(cursors, direction), is_placed: false, view: Arc::clone(view) }
+    }
+}
+
+/// How far a walk has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum Place {
     Before,
-    Among,
+    /// At its key, which was not answered yet.
+    At,
+    /// It has answered its key, or passed it.
+    Past,
     Behind,
 }
 
@@ -78,23 +98,66 @@ impl Held {
     }
 }
 
+impl Walk for Visible {
+    fn get_up(&mut self) -> Option<Arc<View>> {
+        self.sat.take().map(|sat| sat.view)
+    }
+
+    fn sit_down(&mut self, view: &Arc<View>) -> Result<()> {
+        if self.sat.is_none() {
+            if let Bound::Included(key) | Bound::Excluded(key) = self.bounds.lower() {
+                view.check_readable(key, self.at)?;
+            }
+            if matches!(self.place, Place::At | Place::Past) {
+                hit(Border::WalkResumed);
+            }
+            let cursors = visible_cursors(view, self.rest(), self.at);
+            self.sat = Some(Sat::new(view, cursors, self.direction));
+        }
+        Ok(())
+    }
+
+    fn is_seated(&self) -> bool {
+        self.sat.is_some()
+    }
+}
+
 impl Visible {
-    pub(crate) fn new(view: &Arc<View>, range: KeyRange<'_>, at: Glsn, direction: Direction) -> Self {
+    /// A walk that does not sit yet.
+    pub(crate) fn new(range: KeyRange<'_>, at: Glsn, direction: Direction) -> Self {
         Self {
-            merge: Merge::new(visible_cursors(view, range, at), direction),
+            sat: None,
             bounds: Bounds::new(range),
             at,
             direction,
-            state: State::Before,
+            place: Place::Before,
             key: Vec::new(),
             held: Held::default(),
-            _view: Arc::clone(view),
         }
     }
 
-    /// The next key's version, lent until the next call.
+    /// The view that it sits in.
+    pub(crate) fn view(&self) -> Weak<View> {
+        self.sat.as_ref().map_or_else(Weak::new, |sat| Arc::downgrade(&sat.view))
+    }
+
+    /// What it has still to walk over.
+    fn rest(&self) -> KeyRange<'_> {
+        let (lower, upper) = (self.bounds.lower(), self.bounds.upper());
+        let end = match self.place {
+            Place::Before | Place::Behind => return (lower, upper),
+            Place::At => Bound::Included(&self.key[..]),
+            Place::Past => Bound::Excluded(&self.key[..]),
+        };
+        match self.direction {
+            Direction::Forward => (end, upper),
+            Direction::Backward => (lower, end),
+        }
+    }
+
+    /// The next key's version, lent until the next call. The walk sits.
     pub(crate) fn next(&mut self) -> Result<Option<Version<'_>>> {
-        if self.state == State::Behind {
+        if self.place == Place::Behind {
             return Ok(None);
         }
         let found = match self.direction {
@@ -102,34 +165,52 @@ impl Visible {
             Direction::Backward => self.find_backward(),
         };
         match found {
-            Ok(true) => {}
-            end => {
-                self.state = State::Behind;
-                return end.map(|_| None);
+            Ok(true) => self.place = Place::Past,
+            Ok(false) => {
+                self.place = Place::Behind;
+                return Ok(None);
+            }
+            Err(error) => {
+                if let Some(sat) = &mut self.sat {
+                    sat.is_placed = false;
+                }
+                return Err(error);
             }
         }
         Ok(match self.direction {
-            Direction::Forward => self.merge.top(),
+            Direction::Forward => merge_of(&mut self.sat).top(),
             Direction::Backward => Some(Version { key: &self.key, glsn: self.held.glsn, stored: self.held.stored() }),
         })
     }
 
+    /// Brings the merge to where the walk goes on, unless it stands there; whether it did.
+    fn was_placed(&mut self) -> Result<bool> {
+        let mut sat = self.sat.take().expect(SITS);
+        let was_placed = sat.is_placed;
+        let placed = match (was_placed, self.direction) {
+            (true, _) => Ok(()),
+            (false, Direction::Forward) => seek_lower(&mut sat.merge, self.rest().0),
+            (false, Direction::Backward) => seek_upper(&mut sat.merge, self.rest().1),
+        };
+        sat.is_placed = placed.is_ok();
+        self.sat = Some(sat);
+        placed.map(|()| was_placed)
+    }
+
     /// Goes to the next key's visible version; false at the end.
     fn find_forward(&mut self) -> Result<bool> {
-        if self.state == State::Before {
-            self.state = State::Among;
-            seek_lower(&mut self.merge, self.bounds.lower())?;
-        } else {
+        if self.was_placed()? {
             self.pass_key_forward()?;
         }
         loop {
-            let Some(version) = self.merge.top() else { return Ok(false) };
+            let Some(version) = merge_of(&mut self.sat).top() else { return Ok(false) };
             if beyond(version.key, self.bounds.upper()) {
                 return Ok(false);
             }
             let (glsn, stored) = (version.glsn, version.stored);
             self.key.clear();
             self.key.extend_from_slice(version.key);
+            self.place = Place::At;
             if glsn > self.at {
                 // Either to the key's version that is wanted, or to the next key if there is none.
                 self.pass_younger()?;
@@ -143,39 +224,39 @@ impl Visible {
 
     /// Passes what is left of the versions of `key`.
     fn pass_key_forward(&mut self) -> Result<()> {
+        let merge = merge_of(&mut self.sat);
         for _ in 0..STEPS_MAX {
-            self.merge.advance()?;
-            if self.merge.top_key().is_none_or(|key| key != self.key) {
+            merge.advance()?;
+            if merge.top_key().is_none_or(|key| key != self.key) {
                 return Ok(());
             }
         }
-        self.merge.skip_to(&self.key, Glsn::NONE)
+        merge.skip_to(&self.key, Glsn::NONE)
     }
 
     /// Passes the versions of `key` that are too young.
     fn pass_younger(&mut self) -> Result<()> {
+        let merge = merge_of(&mut self.sat);
         for _ in 0..STEPS_MAX {
-            self.merge.advance()?;
-            if self.merge.top().is_none_or(|version| version.glsn <= self.at || version.key != self.key) {
+            merge.advance()?;
+            if merge.top().is_none_or(|version| version.glsn <= self.at || version.key != self.key) {
                 return Ok(());
             }
         }
-        self.merge.skip_to(&self.key, self.at)
+        merge.skip_to(&self.key, self.at)
     }
 
     /// Goes before the next key back and holds its visible version; false at the end.
     fn find_backward(&mut self) -> Result<bool> {
-        if self.state == State::Before {
-            self.state = State::Among;
-            seek_upper(&mut self.merge, self.bounds.upper())?;
-        }
+        self.was_placed()?;
         loop {
-            let Some(version) = self.merge.top() else { return Ok(false) };
+            let Some(version) = merge_of(&mut self.sat).top() else { return Ok(false) };
             if in_front(version.key, self.bounds.lower()) {
                 return Ok(false);
             }
             self.key.clear();
             self.key.extend_from_slice(version.key);
+            self.place = Place::At;
             if self.hold_newest()? && self.held.stored() != Stored::Deleted {
                 return Ok(true);
             }
@@ -184,22 +265,28 @@ impl Visible {
 
     /// Passes all versions of `key`, oldest first, and holds the newest that is not too young; whether there is one.
     fn hold_newest(&mut self) -> Result<bool> {
-        let (at, held) = (self.at, &mut self.held);
+        let (at, held, merge) = (self.at, &mut self.held, merge_of(&mut self.sat));
         let mut any = false;
         for _ in 0..STEPS_MAX {
-            let Some(version) = self.merge.top().filter(|version| version.key == self.key) else { return Ok(any) };
+            let Some(version) = merge.top().filter(|version| version.key == self.key) else { return Ok(any) };
             if version.glsn <= at {
                 held.set(version);
                 any = true;
             }
-            self.merge.advance()?;
+            merge.advance()?;
         }
-        self.merge.look_up_and_leave(&self.key, at, |version| {
+        merge.look_up_and_leave(&self.key, at, |version| {
             held.set(version);
             any = true;
         })?;
         Ok(any)
     }
+}
+
+const SITS: &str = "a walk sits down before it is asked";
+
+fn merge_of(sat: &mut Option<Sat>) -> &mut Merge {
+    &mut sat.as_mut().expect(SITS).merge
 }
 
 /// Cursors over what may hold a version that is visible at `at`, newer current sources first.
@@ -231,57 +318,94 @@ fn run_cursor(partitions: Arc<[Partition]>) -> Cursor {
 /// A walk over all versions.
 #[derive(Debug)]
 pub(crate) struct Versions {
-    merge: Merge,
+    sat: Option<Sat>,
     bounds: Bounds,
     after: Glsn,
     upto: Glsn,
-    state: State,
-    /// The version that was lent last.
+    /// A moment that has to be readable in each view that the walk sits in.
+    readable_at: Option<Glsn>,
+    place: Place,
+    /// The version that was lent or passed last.
     key: Vec<u8>,
     glsn: Glsn,
-    _view: Arc<View>,
+}
+
+impl Walk for Versions {
+    fn get_up(&mut self) -> Option<Arc<View>> {
+        self.sat.take().map(|sat| sat.view)
+    }
+
+    fn sit_down(&mut self, view: &Arc<View>) -> Result<()> {
+        if self.sat.is_none() {
+            if let (Some(at), Bound::Included(key) | Bound::Excluded(key)) = (self.readable_at, self.bounds.lower()) {
+                view.check_readable(key, at)?;
+            }
+            let lower = if self.place == Place::Past { Bound::Included(&self.key[..]) } else { self.bounds.lower() };
+            let range = (lower, self.bounds.upper());
+            let sources = view.sources().chain(view.history.iter().map(Source::Run));
+            let cursors = sources.filter_map(|source| version_cursor(source, range, self.after, self.upto)).collect();
+            self.sat = Some(Sat::new(view, cursors, Direction::Forward));
+        }
+        Ok(())
+    }
+
+    fn is_seated(&self) -> bool {
+        self.sat.is_some()
+    }
 }
 
 impl Versions {
-    pub(crate) fn new(view: &Arc<View>, range: KeyRange<'_>, after: Glsn, upto: Glsn) -> Self {
-        let sources = view.sources().chain(view.history.iter().map(Source::Run));
-        let cursors = sources.filter_map(|source| version_cursor(source, range, after, upto));
+    /// A walk that does not sit yet.
+    pub(crate) fn new(range: KeyRange<'_>, after: Glsn, upto: Glsn) -> Self {
         Self {
-            merge: Merge::new(cursors.collect(), Direction::Forward),
+            sat: None,
             bounds: Bounds::new(range),
             after,
             upto,
-            state: State::Before,
+            readable_at: None,
+            place: Place::Before,
             key: Vec::new(),
             glsn: Glsn::NONE,
-            _view: Arc::clone(view),
         }
     }
 
-    /// The next version, lent until the next call.
+    /// Refuses views in which the keyspace cannot be read as of `at` any more.
+    pub(crate) fn readable_at(self, at: Glsn) -> Self {
+        Self { readable_at: Some(at), ..self }
+    }
+
+    /// The next version, lent until the next call. The walk sits.
     pub(crate) fn next(&mut self) -> Result<Option<Version<'_>>> {
-        if self.state == State::Behind {
+        if self.place == Place::Behind {
             return Ok(None);
         }
         match self.find() {
-            Ok(true) => Ok(self.merge.top()),
-            end => {
-                self.state = State::Behind;
-                end.map(|_| None)
+            Ok(true) => Ok(merge_of(&mut self.sat).top()),
+            Ok(false) => {
+                self.place = Place::Behind;
+                Ok(None)
+            }
+            Err(error) => {
+                if let Some(sat) = &mut self.sat {
+                    sat.is_placed = false;
+                }
+                Err(error)
             }
         }
     }
 
     fn find(&mut self) -> Result<bool> {
-        if self.state == State::Before {
-            self.state = State::Among;
-            seek_lower(&mut self.merge, self.bounds.lower())?;
-        } else {
-            self.merge.advance()?;
+        let sat = self.sat.as_mut().expect(SITS);
+        match (sat.is_placed, self.place) {
+            (true, _) => sat.merge.advance()?,
+            // Versions of one key come in falling order, and none has GLSN 0.
+            (false, Place::Past) => sat.merge.seek(&self.key, Glsn(self.glsn.0 - 1))?,
+            (false, _) => seek_lower(&mut sat.merge, self.bounds.lower())?,
         }
+        sat.is_placed = true;
         let mut passed = 0;
         loop {
-            let Some(version) = self.merge.top() else { return Ok(false) };
+            let Some(version) = sat.merge.top() else { return Ok(false) };
             if beyond(version.key, self.bounds.upper()) {
                 return Ok(false);
             }
@@ -295,15 +419,16 @@ impl Versions {
             }
             let outside = glsn > self.upto || glsn <= self.after;
             self.glsn = glsn;
+            self.place = Place::Past;
             if !outside && !copy {
                 return Ok(true);
             }
             passed += 1;
             if passed < STEPS_MAX || copy {
-                self.merge.advance()?;
+                sat.merge.advance()?;
             } else {
                 let target = if glsn > self.upto { self.upto } else { Glsn::NONE };
-                self.merge.skip_to(&self.key, target)?;
+                sat.merge.skip_to(&self.key, target)?;
             }
         }
     }

@@ -585,9 +585,11 @@ fn threads_keep_up_with_writers_and_answers_stay_the_same() {
     assert_eq!(stats.last_error, None);
     world.index().close();
     assert_eq!(world.problems(), [""; 0]);
+    // Without threads: a merge that is on its way has files that no manifest names yet.
+    world.background = false;
     world.open().unwrap();
-    world.check_all();
     assert_eq!(world.run_files(), world.named_files());
+    world.check_all();
 }
 
 #[test]

@@ -1,0 +1,218 @@
+//! Pieces of chunks, for holders that need little: a chunk is cut into pieces of one size, which many holders share.
+//!
+//! Laws:
+//! 1. A chunk is held as long as any piece of it is; the piece that is dropped last gives it back.
+//! 2. A piece has one holder. Its bytes are whatever the last holder left.
+#![allow(unsafe_code, reason = "pieces of one chunk have different holders")]
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::budget::{Budget, Kind, OutOfBudget};
+use crate::chunk::{CHUNK_BYTES, Chunk};
+use crate::sync::{Mutex, MutexGuard};
+
+/// The smallest piece: a chunk has at most as many pieces as `Cut::used` has bits.
+pub const MIN_PIECE_BYTES: usize = CHUNK_BYTES / u128::BITS as usize;
+
+/// Chunks that are cut into pieces of one size. Clones share them.
+#[derive(Clone)]
+pub struct Pieces {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    budget: Budget,
+    kind: Kind,
+    piece_bytes: usize,
+    cuts: Mutex<Cuts>,
+}
+
+#[derive(Default)]
+struct Cuts {
+    /// By number; the numbers of chunks that were given back are used again.
+    cuts: Vec<Option<Cut>>,
+    unused: Vec<usize>,
+    /// Cuts with a free piece. The lowest is used first, so that others become empty.
+    with_room: BTreeSet<usize>,
+}
+
+struct Cut {
+    chunk: Chunk,
+    /// Bitmask of the pieces that are held.
+    used: u128,
+}
+
+impl Pieces {
+    /// Pieces of `piece_bytes` (a power of two, at least [`MIN_PIECE_BYTES`] and less than a chunk).
+    pub fn new(budget: &Budget, kind: Kind, piece_bytes: usize) -> Self {
+        assert!(piece_bytes.is_power_of_two() && (MIN_PIECE_BYTES..CHUNK_BYTES).contains(&piece_bytes));
+        Self { inner: Arc::new(Inner { budget: budget.clone(), kind, piece_bytes, cuts: Mutex::new(Cuts::default()) }) }
+    }
+
+    /// Bytes of a piece.
+    pub fn piece_bytes(&self) -> usize {
+        self.inner.piece_bytes
+    }
+
+    /// One piece; takes a chunk where no piece is free.
+    ///
+    /// # Errors
+    /// [`OutOfBudget`]; nothing is taken.
+    pub fn take(&self) -> Result<Piece, OutOfBudget> {
+        let inner = &self.inner;
+        if let Some(piece) = inner.take_free(&mut inner.lock()) {
+            return Ok(piece);
+        }
+        // Not under the lock: the budget may have to make room.
+        let chunk = inner.budget.take(inner.kind)?;
+        let mut cuts = inner.lock();
+        let number = cuts.unused.pop().unwrap_or(cuts.cuts.len());
+        let cut = Some(Cut { chunk, used: 0 });
+        match cuts.cuts.get_mut(number) {
+            Some(place) => *place = cut,
+            None => cuts.cuts.push(cut),
+        }
+        cuts.with_room.insert(number);
+        Ok(inner.take_free(&mut cuts).expect("a chunk was cut just now"))
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, Cuts> {
+        self.cuts.lock().expect("no code under this lock panics")
+    }
+
+    fn all_used(&self) -> u128 {
+        u128::MAX >> (u128::BITS as usize - CHUNK_BYTES / self.piece_bytes)
+    }
+
+    fn take_free(self: &Arc<Self>, cuts: &mut Cuts) -> Option<Piece> {
+        let cut_number = *cuts.with_room.first()?;
+        let cut = cuts.cuts[cut_number].as_mut().expect("one with room is there");
+        let number = cut.used.trailing_ones();
+        cut.used |= 1 << number;
+        // SAFETY: the piece lies inside the chunk, as its number is below the count of pieces.
+        let address = unsafe { cut.chunk.address().add(number as usize * self.piece_bytes) };
+        if cut.used == self.all_used() {
+            cuts.with_room.remove(&cut_number);
+        }
+        Some(Piece { address, cut: cut_number, number, inner: Arc::clone(self) })
+    }
+}
+
+impl fmt::Debug for Pieces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let held = self.inner.lock().cuts.iter().flatten().map(|cut| cut.used.count_ones()).sum::<u32>();
+        write!(f, "Pieces({held} of {} bytes)", self.inner.piece_bytes)
+    }
+}
+
+/// A piece of a chunk; given back on drop.
+pub struct Piece {
+    address: NonNull<u8>,
+    cut: usize,
+    number: u32,
+    inner: Arc<Inner>,
+}
+
+// SAFETY: a piece is the only holder of its bytes, like a `Box<[u8]>`.
+unsafe impl Send for Piece {}
+// SAFETY: a shared piece gives shared slices only.
+unsafe impl Sync for Piece {}
+
+impl Piece {
+    /// Address of the first byte, for this crate's structures that share a piece between threads.
+    pub(crate) fn address(&self) -> NonNull<u8> {
+        self.address
+    }
+}
+
+impl Deref for Piece {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the chunk is held while the piece is, its bytes are initialised, and no other piece has these.
+        unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.inner.piece_bytes) }
+    }
+}
+
+impl DerefMut for Piece {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `self` is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.inner.piece_bytes) }
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        let mut cuts = self.inner.lock();
+        let cut = cuts.cuts[self.cut].as_mut().expect("a piece of it was held");
+        cut.used &= !(1 << self.number);
+        let empty = cut.used == 0;
+        let chunk = if empty {
+            cuts.with_room.remove(&self.cut);
+            cuts.unused.push(self.cut);
+            cuts.cuts[self.cut].take()
+        } else {
+            cuts.with_room.insert(self.cut);
+            None
+        };
+        drop(cuts);
+        // Not under the lock: the budget has one of its own.
+        drop(chunk);
+    }
+}
+
+impl fmt::Debug for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Piece({} of cut {})", self.number, self.cut)
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests {
+    use super::*;
+    use crate::budget::Backing;
+
+    fn pieces(chunks: u64, piece_bytes: usize) -> (Budget, Pieces) {
+        let budget = Budget::new(chunks * CHUNK_BYTES as u64, Backing::Heap).unwrap();
+        let pieces = Pieces::new(&budget, Kind::WriteSet, piece_bytes);
+        (budget, pieces)
+    }
+
+    #[test]
+    fn pieces_share_chunks_and_the_last_one_gives_its_chunk_back() {
+        for piece_bytes in [MIN_PIECE_BYTES, 4096, CHUNK_BYTES / 2] {
+            let (budget, pieces) = pieces(2, piece_bytes);
+            let in_a_chunk = CHUNK_BYTES / piece_bytes;
+            let mut held: Vec<_> = (0..2 * in_a_chunk).map(|_| pieces.take().unwrap()).collect();
+            assert_eq!(budget.free_bytes(), 0);
+            assert!(pieces.take().is_err());
+            for (at, piece) in held.iter_mut().enumerate() {
+                piece.fill(at as u8);
+            }
+            assert!(held.iter().enumerate().all(|(at, piece)| piece.iter().all(|byte| *byte == at as u8)));
+            held.truncate(in_a_chunk + 1);
+            assert_eq!(budget.free_bytes(), 0);
+            held.truncate(in_a_chunk);
+            assert_eq!(budget.free_bytes(), CHUNK_BYTES as u64);
+            drop(held);
+            assert_eq!(budget.free_bytes(), 2 * CHUNK_BYTES as u64);
+            assert_eq!(budget.usage().of(Kind::WriteSet), 0);
+        }
+    }
+
+    #[test]
+    fn a_piece_that_came_free_is_taken_again_before_another_chunk() {
+        let (budget, pieces) = pieces(2, 4096);
+        let mut held: Vec<_> = (0..16).map(|_| pieces.take().unwrap()).collect();
+        drop(held.remove(7));
+        held.push(pieces.take().unwrap());
+        assert_eq!(budget.free_bytes(), CHUNK_BYTES as u64);
+    }
+}
