@@ -9,9 +9,10 @@ pub mod child;
 use std::fmt;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::str::FromStr;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use plimsoll::{Db, Error, Keyspace, Moment, Options, Snapshot};
@@ -33,15 +34,18 @@ pub enum Scenario {
     Compact,
     /// It makes one backup after the other.
     Backup,
+    /// It trims its log all the time.
+    Trim,
 }
 
 impl Scenario {
     /// All of them, with their names.
-    pub const ALL: [(Scenario, &str); 4] = [
+    pub const ALL: [(Scenario, &str); 5] = [
         (Scenario::Write, "write"),
         (Scenario::Create, "create"),
         (Scenario::Compact, "compact"),
         (Scenario::Backup, "backup"),
+        (Scenario::Trim, "trim"),
     ];
 
     /// How many children write to a store, one after the other, before the next one gets a new one: the first of it is young, the last
@@ -53,7 +57,7 @@ impl Scenario {
 
 /// How long a child lives.
 #[derive(Clone, Copy, Debug)]
-enum Life {
+pub(crate) enum Life {
     /// So long from its start on: it may be killed while it makes or recovers the store.
     FromStart(Duration),
     /// So long from its first acknowledged commit on: all of its threads are writing.
@@ -61,7 +65,7 @@ enum Life {
 }
 
 impl Life {
-    fn choose(scenario: Scenario, life: u64, random: &mut Random) -> Self {
+    pub(crate) fn choose(scenario: Scenario, life: u64, random: &mut Random) -> Self {
         match scenario {
             Scenario::Create => Self::FromStart(Duration::from_micros(random.below(25_000))),
             _ if life % 5 == 4 => Self::FromStart(Duration::from_micros(random.below(40_000))),
@@ -103,7 +107,7 @@ pub(crate) fn options() -> Options {
     Options::new().memory_bytes(16 << 20).memtable_bytes(128 << 10).segment_bytes(1 << 20)
 }
 
-fn failed(what: &str) -> impl Fn(Error) -> Failure + '_ {
+pub(crate) fn failed(what: &str) -> impl Fn(Error) -> Failure + '_ {
     move |error| Failure::new(format!("{what}: {error} [{error:?}]"))
 }
 
@@ -134,11 +138,11 @@ pub fn kill_children(program: &Path, dir: &Path, scenario: Scenario, kills: u64,
 }
 
 /// The number of each thread's last transaction.
-type Numbers = [u64; THREADS as usize];
+pub(crate) type Numbers = [u64; THREADS as usize];
 
 /// An acknowledged commit: thread, number, GLSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Acknowledged {
+pub(crate) struct Acknowledged {
     thread: u64,
     number: u64,
     glsn: u64,
@@ -154,37 +158,81 @@ impl Acknowledged {
 
 /// Starts a child, kills it, and returns what it acknowledged.
 fn live_and_die(program: &Path, store: &Path, scenario: Scenario, life: Life) -> Outcome<Vec<Acknowledged>> {
-    let failed = |error: std::io::Error| Failure::new(format!("the child: {error}"));
-    let mut child = Command::new(program)
-        .args(["--child", &scenario.to_string()])
-        .arg(store)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(failed)?;
-    let stdout = child.stdout.take().ok_or_else(|| Failure::new("the child has no output"))?;
-    let stderr = child.stderr.take().ok_or_else(|| Failure::new("the child has no output"))?;
-    let (first, first_commit) = channel();
-    let lines = spawn("acknowledged", move || read_acknowledged(stdout, &first));
-    let complaints = spawn("complaints", move || std::io::read_to_string(stderr).unwrap_or_default());
-    match life {
-        Life::FromStart(lifetime) => SystemClock::new().sleep(lifetime),
-        Life::FromFirstCommit(lifetime) => {
-            // None comes from a child that ended by itself, which is told below.
-            if first_commit.recv().is_ok() {
-                SystemClock::new().sleep(lifetime);
+    let child = Running::start(Command::new(program), scenario, store)?;
+    child.await_end_of(life);
+    let Ended { acknowledged, by_itself, complaints } = child.kill()?;
+    ensure(by_itself.is_none(), || format!("the child ended by itself ({by_itself:?}): {complaints}"))?;
+    Ok(acknowledged)
+}
+
+/// A child at work.
+pub(crate) struct Running {
+    child: Child,
+    lines: JoinHandle<Vec<Acknowledged>>,
+    complaints: JoinHandle<String>,
+    first_commit: Receiver<()>,
+}
+
+/// What came of a child.
+pub(crate) struct Ended {
+    pub(crate) acknowledged: Vec<Acknowledged>,
+    /// How it ended before it was killed.
+    pub(crate) by_itself: Option<ExitStatus>,
+    /// What it said to its standard error.
+    pub(crate) complaints: String,
+}
+
+fn of_child(error: std::io::Error) -> Failure {
+    Failure::new(format!("the child: {error}"))
+}
+
+impl Running {
+    /// Starts a child by `command`, which names the program (or one that starts it).
+    pub(crate) fn start(mut command: Command, scenario: Scenario, store: &Path) -> Outcome<Self> {
+        let mut child = command
+            .args(["--child", &scenario.to_string()])
+            .arg(store)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(of_child)?;
+        let stdout = child.stdout.take().ok_or_else(|| Failure::new("the child has no output"))?;
+        let stderr = child.stderr.take().ok_or_else(|| Failure::new("the child has no output"))?;
+        let (first, first_commit) = channel();
+        let lines = spawn("acknowledged", move || read_acknowledged(stdout, &first)).map_err(of_child)?;
+        let complaints = spawn("complaints", move || std::io::read_to_string(stderr).unwrap_or_default());
+        Ok(Self { child, lines, complaints: complaints.map_err(of_child)?, first_commit })
+    }
+
+    /// Waits until its time is over.
+    pub(crate) fn await_end_of(&self, life: Life) {
+        match life {
+            Life::FromStart(lifetime) => SystemClock::new().sleep(lifetime),
+            Life::FromFirstCommit(lifetime) => {
+                // None comes from a child that ended by itself, which is told by `kill`.
+                if self.first_commit.recv().is_ok() {
+                    SystemClock::new().sleep(lifetime);
+                }
             }
         }
     }
-    let ended = child.try_wait().map_err(failed)?;
-    child.kill().map_err(failed)?;
-    child.wait().map_err(failed)?;
-    let join = |_| Failure::new("a thread panicked");
-    let acknowledged = lines.map_err(failed)?.join().map_err(join)?;
-    let complaints = complaints.map_err(failed)?.join().map_err(join)?;
-    ensure(ended.is_none(), || format!("the child ended by itself ({ended:?}): {complaints}"))?;
-    Ok(acknowledged)
+
+    /// Whether it is still at work.
+    pub(crate) fn lives(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|ended| ended.is_none())
+    }
+
+    /// Kills it.
+    pub(crate) fn kill(mut self) -> Outcome<Ended> {
+        let by_itself = self.child.try_wait().map_err(of_child)?;
+        self.child.kill().map_err(of_child)?;
+        self.child.wait().map_err(of_child)?;
+        let join = |_| Failure::new("a thread panicked");
+        let acknowledged = self.lines.join().map_err(join)?;
+        let complaints = self.complaints.join().map_err(join)?;
+        Ok(Ended { acknowledged, by_itself, complaints })
+    }
 }
 
 /// What a child says until it dies; the first of it is told at once.
@@ -205,7 +253,7 @@ fn read_acknowledged(stdout: ChildStdout, first: &Sender<()>) -> Vec<Acknowledge
 }
 
 /// Opens the store and compares it with what was there `before` this life and what was acknowledged in it; what is there now.
-fn look(store: &Path, before: &Numbers, acknowledged: &[Acknowledged]) -> Outcome<Numbers> {
+pub(crate) fn look(store: &Path, before: &Numbers, acknowledged: &[Acknowledged]) -> Outcome<Numbers> {
     let db = Db::open(store, options()).map_err(failed("the store does not open"))?;
     let keyspace = db.keyspace("work").map_err(failed("keyspace"))?;
     let mut now = Numbers::default();
@@ -247,7 +295,7 @@ fn is_as_acknowledged(db: &Db, keyspace: &Keyspace, commit: &Acknowledged) -> Ou
 }
 
 /// A thread's keys all tell of the same transaction; its number.
-fn is_whole(snapshot: &Snapshot, keyspace: &Keyspace, thread: u64) -> Outcome<u64> {
+pub(crate) fn is_whole(snapshot: &Snapshot, keyspace: &Keyspace, thread: u64) -> Outcome<u64> {
     let read = |key: &str| snapshot.get(keyspace, key.as_bytes()).map_err(failed(key));
     let text = read(&number_key(thread))?.map(|value| String::from_utf8_lossy(&value).into_owned());
     let number =

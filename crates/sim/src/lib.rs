@@ -8,6 +8,7 @@
 //! - [`flip`]: each byte of a closed store is changed;
 //! - [`rot`]: a closed store is damaged in other ways;
 //! - [`kill`]: a child process on a real disk is killed;
+//! - [`real`]: the power of a real file system is cut under such a child, its system calls fail, others read beside it;
 //! - [`bank`]: many threads, whose history must be serializable;
 //! - [`stress`]: threads, kills and a budget that changes, for as long as one likes, with its memory measured from outside.
 //!
@@ -29,6 +30,7 @@ pub mod minimise;
 pub mod model;
 pub mod op;
 pub mod planted;
+pub mod real;
 pub mod rot;
 pub mod stress;
 pub mod world;

@@ -2,6 +2,8 @@
 
 #[path = "main/planted.rs"]
 mod planted;
+#[path = "main/real.rs"]
+mod real;
 #[path = "main/runs.rs"]
 mod runs;
 #[path = "main/stress.rs"]
@@ -21,6 +23,7 @@ use plimsoll_sim::minimise::minimise;
 use plimsoll_sim::op::{Op, text};
 
 use crate::planted::PlantedArguments;
+use crate::real::{PowerArguments, ReadersArguments, SyscallsArguments};
 use crate::runs::{Runs, line_of};
 use crate::stress::StressArguments;
 
@@ -114,6 +117,12 @@ enum Command {
     Planted(PlantedArguments),
     /// A store under real threads, killed and started again and again, its memory measured from outside.
     Stress(StressArguments),
+    /// Cuts the power of a real file system under a writer, again and again. Needs root and loop devices.
+    Power(PowerArguments),
+    /// Has system calls of a writer fail, one kind after the other. Needs strace.
+    Syscalls(SyscallsArguments),
+    /// Reads a store in another process than the one that writes and trims it.
+    Readers(ReadersArguments),
 }
 
 fn main() -> ExitCode {
@@ -143,6 +152,9 @@ fn run(arguments: Arguments) -> Result<bool, String> {
     match &arguments.command {
         Some(Command::Planted(planted)) => return planted::run(planted),
         Some(Command::Stress(stress)) => return stress::run(stress),
+        Some(Command::Power(power)) => return real::power(power),
+        Some(Command::Syscalls(syscalls)) => return real::syscalls(syscalls),
+        Some(Command::Readers(readers)) => return real::readers(readers),
         None => {}
     }
     if arguments.mode == "flip" {

@@ -74,6 +74,11 @@ pub fn live(scenario: Scenario, store: &Path) -> Result<()> {
                 db.backup(backup_path(store, backups))?;
                 backups += 1;
             }
+            Scenario::Trim => {
+                clock.sleep(Duration::from_millis(20));
+                db.flush()?;
+                db.log().trim(db.newest())?;
+            }
             Scenario::Write | Scenario::Create => clock.sleep(Duration::from_millis(5)),
         }
         if let Some(error) = failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take() {

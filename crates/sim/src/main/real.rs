@@ -1,0 +1,96 @@
+//! `plimsoll-sim power`, `syscalls`, `readers`: children on real file systems.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use plimsoll_sim::failure::Outcome;
+use plimsoll_sim::real::power::{FileSystem, cut_power};
+use plimsoll_sim::real::readers::read_beside_trims;
+use plimsoll_sim::real::syscalls::fail_calls;
+
+/// Where, and by which seed.
+#[derive(Args, Debug)]
+pub(crate) struct Place {
+    /// Chooses when what happens.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// A folder in which a new one is made to work in, removed again if all went well [default: the system's for temporary files].
+    #[arg(long)]
+    dir: Option<PathBuf>,
+}
+
+impl Place {
+    /// Does `work` in a folder of its own; whether all went well.
+    #[allow(clippy::disallowed_methods, reason = "a folder of the command's own")]
+    fn work<T: std::fmt::Debug>(
+        &self,
+        name: &str,
+        work: impl FnOnce(&Path, &Path) -> Outcome<T>,
+    ) -> Result<bool, String> {
+        let parent = self.dir.clone().unwrap_or_else(std::env::temp_dir);
+        let dir = parent.join(format!("plimsoll-{name}-{}", std::process::id()));
+        let told = |error: std::io::Error| format!("{}: {error}", dir.display());
+        std::fs::create_dir_all(&dir).map_err(told)?;
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        match work(&program, &dir) {
+            Ok(report) => {
+                println!("{name}: {report:?}");
+                std::fs::remove_dir_all(&dir).map_err(told)?;
+                Ok(true)
+            }
+            Err(failure) => {
+                println!("FAILED {name}: {failure} (what is left: {})", dir.display());
+                Ok(false)
+            }
+        }
+    }
+}
+
+/// How often, and on what.
+#[derive(Args, Debug)]
+pub(crate) struct PowerArguments {
+    /// ext4 or xfs.
+    #[arg(long, default_value = "ext4")]
+    fs: FileSystem,
+    /// How often the power is cut.
+    #[arg(long, default_value_t = 100)]
+    cuts: u64,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// How often.
+#[derive(Args, Debug)]
+pub(crate) struct SyscallsArguments {
+    /// Children in which calls fail.
+    #[arg(long, default_value_t = 180)]
+    children: u64,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// How long.
+#[derive(Args, Debug)]
+pub(crate) struct ReadersArguments {
+    /// How many minutes.
+    #[arg(long, default_value_t = 1.0)]
+    minutes: f64,
+    #[command(flatten)]
+    place: Place,
+}
+
+pub(crate) fn power(arguments: &PowerArguments) -> Result<bool, String> {
+    let PowerArguments { fs, cuts, place } = arguments;
+    place.work(&format!("power-{fs}"), |program, dir| cut_power(program, dir, *fs, *cuts, place.seed))
+}
+
+pub(crate) fn syscalls(arguments: &SyscallsArguments) -> Result<bool, String> {
+    let place = &arguments.place;
+    place.work("syscalls", |program, dir| fail_calls(program, dir, arguments.children, place.seed))
+}
+
+pub(crate) fn readers(arguments: &ReadersArguments) -> Result<bool, String> {
+    let time = Duration::from_secs_f64(arguments.minutes.max(0.0) * 60.0);
+    arguments.place.work("readers", |program, dir| read_beside_trims(program, dir, time))
+}

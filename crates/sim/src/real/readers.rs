@@ -1,0 +1,96 @@
+//! Processes that read a store beside the one that writes, compacts and trims it: each look is of one moment, or says that the moment is gone.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use plimsoll::{Db, Error};
+use plimsoll_disk::clock::{Clock, SystemClock};
+
+use crate::failure::{Failure, Outcome, ensure};
+use crate::kill::child::THREADS;
+use crate::kill::{Life, Running, Scenario, failed, is_whole, options};
+
+/// What was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Looks {
+    /// Looks at the whole store.
+    pub whole: u64,
+    /// Looks that were told that their moment, or the store they opened, is gone.
+    pub gone: u64,
+    /// Lives of the process that writes.
+    pub lives: u64,
+}
+
+/// Reads for so long beside a child that trims; `program` is the binary that can be a child, `dir` a folder to work in.
+///
+/// # Errors
+/// A look found damage, or parts of a transaction, or nothing could be read at all.
+pub fn read_beside_trims(program: &Path, dir: &Path, time: Duration) -> Outcome<Looks> {
+    let clock = SystemClock::new();
+    let store = dir.join("store");
+    let mut looks = Looks::default();
+    while clock.monotonic_nanos() < time.as_nanos() as u64 {
+        let mut child = Running::start(Command::new(program), Scenario::Trim, &store)?;
+        child.await_end_of(Life::FromFirstCommit(Duration::ZERO));
+        let until = clock.monotonic_nanos() + Duration::from_secs(10).as_nanos() as u64;
+        while clock.monotonic_nanos() < until.min(time.as_nanos() as u64) && child.lives() {
+            match look_once(&store) {
+                Ok(()) => looks.whole += 1,
+                Err(Looked::Gone) => looks.gone += 1,
+                Err(Looked::Wrong(failure)) => {
+                    let complaints = child.kill()?.complaints;
+                    return Err(Failure::new(format!("look {}: {failure} {complaints}", looks.whole + looks.gone)));
+                }
+            }
+        }
+        let ended = child.kill()?;
+        ensure(ended.by_itself.is_none(), || format!("the writer ended by itself: {}", ended.complaints))?;
+        looks.lives += 1;
+    }
+    let db = Db::open(&store, options()).map_err(failed("the store does not open"))?;
+    let report = db.verify(&mut |_| {}).map_err(failed("verify"))?;
+    ensure(report.problems.is_empty(), || format!("verify: {:?}", report.problems))?;
+    ensure(looks.whole > 0, || format!("nothing could be read: {looks:?}"))?;
+    Ok(looks)
+}
+
+/// Why a look did not come to its end.
+enum Looked {
+    Gone,
+    Wrong(Failure),
+}
+
+impl From<Error> for Looked {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Trimmed { .. } => Self::Gone,
+            error => Self::Wrong(Failure::new(format!("{error} [{error:?}]"))),
+        }
+    }
+}
+
+/// Opens the store to read it, and reads everything that it holds and that its log still has.
+fn look_once(store: &Path) -> Result<(), Looked> {
+    let db = Db::open(store, options().read_only(true))?;
+    let keyspace = match db.keyspace("work") {
+        // It is made by the first who writes.
+        Err(Error::ReadOnly) => return Ok(()),
+        keyspace => keyspace?,
+    };
+    let snapshot = db.snapshot();
+    for entry in snapshot.range(&keyspace, ..)? {
+        entry?;
+    }
+    for thread in 0..THREADS {
+        // The same again, each value against its number.
+        if let Err(failure) = is_whole(&snapshot, &keyspace, thread) {
+            return Err(if failure.message.contains("Trimmed") { Looked::Gone } else { Looked::Wrong(failure) });
+        }
+    }
+    let mut scan = db.log().scan(db.log().bounds().first.., None)?;
+    while let Some(entry) = scan.next() {
+        entry?;
+    }
+    Ok(())
+}
