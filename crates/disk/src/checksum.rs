@@ -3,11 +3,38 @@
 //! The seed says *where* the bytes must stand (which store, which file, which place), so that good bytes in a wrong place fail
 //! as well. Algorithm: Yann Collet, xxHash (XXH3_64bits_withSeed).
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 /// Checksum of `bytes` under `seed`.
 pub fn checksum(seed: u64, bytes: &[u8]) -> u64 {
     xxh3_64_with_seed(bytes, seed)
+}
+
+/// The checksum of bytes that come piece by piece.
+#[derive(Clone)]
+pub struct Running(Box<Xxh3>);
+
+impl Running {
+    /// The checksum of no bytes under `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self(Box::new(Xxh3::with_seed(seed)))
+    }
+
+    /// Takes the next bytes.
+    pub fn take(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The checksum of all bytes so far.
+    pub fn sum(&self) -> u64 {
+        self.0.digest()
+    }
+}
+
+impl std::fmt::Debug for Running {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Running({:016x})", self.sum())
+    }
 }
 
 /// Mixes parts of a place (store, file, offset) into a seed; the order of the parts matters.
@@ -31,6 +58,16 @@ mod tests {
         assert_ne!(checksum(1, b"abc"), checksum(2, b"abc"));
         assert_ne!(seed(&[1, 2]), seed(&[2, 1]));
         assert_eq!(seed(&[1, 2]), seed_with(seed(&[1]), 2));
+    }
+
+    #[test]
+    fn pieces_have_the_checksum_of_the_whole() {
+        let bytes: Vec<u8> = (0..5000u32).map(|i| i as u8).collect();
+        let mut running = Running::new(7);
+        for piece in bytes.chunks(333) {
+            running.take(piece);
+        }
+        assert_eq!(running.sum(), checksum(7, &bytes));
     }
 
     #[test]

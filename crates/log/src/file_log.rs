@@ -116,11 +116,16 @@ impl FileLog {
         appender::seal_what_is_long(&self.core, bytes)
     }
 
-    /// Reads everything that belongs to the log, past all caches of this process; returns what is not as it was written.
+    /// Reads everything that belongs to the log, past all caches of this process; returns what is not as it was written. Side files that
+    /// no record names are needed if they are `kept`.
     ///
     /// # Errors
     /// The disk, the budget. Bad bytes are findings, not errors.
-    pub fn verify(&self, progress: &mut dyn FnMut(VerifyProgress)) -> Result<Vec<Finding>, LogError> {
+    pub fn verify(
+        &self,
+        kept: &dyn Fn(SideId) -> bool,
+        progress: &mut dyn FnMut(VerifyProgress),
+    ) -> Result<Vec<Finding>, LogError> {
         let options = &self.core.options;
         let unfinished = |id| self.core.sides.is_unnamed(id);
         let scope = VerifyScope {
@@ -129,6 +134,7 @@ impl FileLog {
             budget: &options.budget,
             durable: Some(self.core.syncer.durable()),
             unfinished: &unfinished,
+            kept,
         };
         verify::verify(&scope, progress)
     }
@@ -143,6 +149,15 @@ impl FileLog {
         each: &mut dyn FnMut(&BackupFile) -> Result<(), LogError>,
     ) -> Result<Position, LogError> {
         self.core.list_backup(each)
+    }
+
+    /// Checks blocks or pages of a file that [`FileLog::files_for_backup`] named, as they were read to be copied: whole ones, from the
+    /// offset `at` on, with zeros where the file ends.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub fn check_piece(&self, name: &str, at: u64, bytes: &[u8]) -> Result<(), LogError> {
+        self.core.check_piece(name, at, bytes)
     }
 
     /// Syncs everything, notes that it was, and lets go of the folder; nothing more is accepted. Dropping the log does the same and tells

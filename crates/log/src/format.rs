@@ -18,13 +18,13 @@ use crate::glsn::Glsn;
 /// Bytes of a block: those of a page of the pool.
 pub const BLOCK_BYTES: usize = plimsoll_memory::page::PAGE_BYTES;
 
-/// The format that this version writes, and the newest that it reads.
-pub const FORMAT_VERSION: u32 = 1;
+/// The format that this version writes, and the only one that it reads: format 1 was never published.
+pub const FORMAT_VERSION: u32 = 2;
 
 /// Incompatible features that this version knows: none.
 pub const KNOWN_INCOMPATIBLE: u32 = 0;
 
-/// The only codec of format 1: bytes as they are.
+/// The only codec of format 2: bytes as they are.
 pub const CODEC_NONE: u8 = 0;
 
 const SEGMENT_PLACE: u64 = 1;

@@ -44,8 +44,14 @@ fn fill(log: &FileLog) -> Vec<Vec<u8>> {
 }
 
 fn findings(disk: &dyn Disk, memory: &Memory) -> Vec<Finding> {
-    let scope =
-        VerifyScope { disk, dir: Path::new(DIR), budget: &memory.budget, durable: None, unfinished: &|_| false };
+    let scope = VerifyScope {
+        disk,
+        dir: Path::new(DIR),
+        budget: &memory.budget,
+        durable: None,
+        unfinished: &|_| false,
+        kept: &|_| false,
+    };
     verify(&scope, &mut |_| {}).unwrap()
 }
 
@@ -58,7 +64,7 @@ fn a_good_log_has_no_findings_closed_or_open() {
     let _being_written = log.create_side().unwrap();
     submit(&log, 0, b"not durable").unwrap();
     let mut seen = Vec::new();
-    assert_eq!(log.verify(&mut |progress| seen.push(progress)).unwrap(), []);
+    assert_eq!(log.verify(&|_| false, &mut |progress| seen.push(progress)).unwrap(), []);
     assert!(seen.windows(2).all(|pair| pair[0].done_bytes <= pair[1].done_bytes));
     let last = seen.last().unwrap();
     assert!(last.done_bytes > last.total_bytes / 2 && last.done_bytes <= last.total_bytes);
@@ -165,7 +171,7 @@ fn a_backup_taken_while_others_append_opens_at_its_position() {
     assert_eq!(restored.position(), position);
     let found = scan_all(&restored, 1, payloads.len() as u64 + 1, None);
     assert!(found.iter().map(|(_, payload)| payload).eq(&payloads));
-    assert_eq!(restored.verify(&mut |_| {}).unwrap(), []);
+    assert_eq!(restored.verify(&|_| false, &mut |_| {}).unwrap(), []);
     assert_eq!(log.chain_at(position.glsn).unwrap(), Some(position.chain));
 }
 
@@ -339,4 +345,61 @@ fn a_log_of_a_newer_format_is_not_salvaged() {
             .filter(|(name, _)| name != "LOCK")
             .eq(before.iter().filter(|(name, _)| name != "LOCK"))
     );
+}
+
+/// What a killed writer leaves is told and is no damage; the same bytes in a file that something needs are.
+#[test]
+fn a_side_file_that_was_never_finished_is_damage_only_where_it_is_needed() {
+    let memory = Memory::new(16 << 20);
+    let disk = mem_disk();
+    let log = open(&disk, &memory);
+    fill(&log);
+    let mut writer = log.create_side().unwrap();
+    writer.write(&payload(1, 100)).unwrap();
+    let (id, name) = (writer.id(), writer.id().file_name());
+    let killed = copy_of(&*disk);
+    drop(writer);
+    log.close().unwrap();
+    drop(log);
+    assert!(read_file(&*killed, &name).is_empty());
+    let (log, _) = FileLog::open(options(&killed, &memory)).unwrap();
+    let found = log.verify(&|_| false, &mut |_| {}).unwrap();
+    assert!(found.len() == 1 && found[0].harmless && found[0].file == name, "{found:?}");
+    let needed = log.verify(&|side| side == id, &mut |_| {}).unwrap();
+    assert!(needed.len() == 1 && !needed[0].harmless, "{needed:?}");
+    assert_eq!(log.sweep_sides(&|_| false).unwrap(), 1);
+    assert_eq!(log.verify(&|_| false, &mut |_| {}).unwrap(), []);
+    drop(log);
+
+    // One that a record names: the record is told.
+    let damaged = copy_of(&*disk);
+    let named = names(&*damaged, ".side")[0].clone();
+    write_file(&*damaged, &named, &[]);
+    let (log, _) = FileLog::open(options(&damaged, &memory)).unwrap();
+    let found = log.verify(&|_| false, &mut |_| {}).unwrap();
+    assert!(found.iter().any(|finding| finding.file == named && finding.glsn.is_some()), "{found:?}");
+    assert!(found.iter().all(|finding| !finding.harmless), "{found:?}");
+}
+
+#[test]
+fn bytes_behind_the_last_record_are_told_and_are_no_damage() {
+    let memory = Memory::new(16 << 20);
+    let disk = mem_disk();
+    let log = open(&disk, &memory);
+    fill(&log);
+    log.close().unwrap();
+    drop(log);
+    let name = names(&*disk, ".seg").pop().unwrap();
+    let mut bytes = read_file(&*disk, &name);
+    let at = bytes.len() - 50;
+    assert!(bytes[at..].iter().all(|byte| *byte == 0), "the tail is not used");
+    bytes[at] = 1;
+    write_file(&*disk, &name, &bytes);
+    let reader = FileLogOptions { mode: Mode::ReadOnly, ..options(&disk, &memory) };
+    let (log, _) = FileLog::open(reader).unwrap();
+    let found = log.verify(&|_| false, &mut |_| {}).unwrap();
+    assert!(found.len() == 1 && found[0].harmless && found[0].file == name, "{found:?}");
+    drop(log);
+    drop(open(&disk, &memory));
+    assert_eq!(findings(&*disk, &memory), []);
 }

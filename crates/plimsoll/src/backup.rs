@@ -14,9 +14,11 @@ use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::Kind;
+use plimsoll_memory::page::PAGE_BYTES;
 
 use crate::error::{Error, Result};
 use crate::index::manifest::Manifest;
+use crate::run::file::check_piece;
 use crate::run::partition::PartitionId;
 use crate::store::Store;
 
@@ -178,7 +180,14 @@ impl Copier<'_> {
         Ok(())
     }
 
-    /// Copies the first `bytes` of a file into `dir`.
+    /// Checks what was read of a file at `at`: a copy of what is damaged, or of what is not the file's, is no backup.
+    fn check(&self, from: &Path, at: u64, bytes: &[u8]) -> Result<()> {
+        let name = name_of(from).to_string_lossy();
+        check_piece(self.store.log.id(), &name, at, bytes)?;
+        Ok(self.store.file_log.check_piece(&name, at, bytes)?)
+    }
+
+    /// Copies the first `bytes` of a file into `dir`, and checks every page and block on the way.
     fn copy(&mut self, from: &Path, dir: &Path, bytes: u64) -> Result<()> {
         let disk = &*self.store.options.disk;
         let mut chunk = self.store.budget.take(Kind::Staging)?;
@@ -188,6 +197,9 @@ impl Copier<'_> {
         while at < bytes {
             let piece = (bytes - at).min(chunk.len() as u64) as usize;
             source.read_exact_at(&mut chunk[..piece], at)?;
+            let whole = piece.next_multiple_of(PAGE_BYTES);
+            chunk[piece..whole].fill(0);
+            self.check(from, at, &chunk[..whole])?;
             target.write_at(&chunk[..piece], at)?;
             at += piece as u64;
         }

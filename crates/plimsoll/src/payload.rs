@@ -1,14 +1,14 @@
 //! The payload of a transaction's log entry.
 //!
 //! ```text
-//! u8      version of this encoding: 1
+//! u8      version of this encoding: 2
 //! u8      flags: bit 0 = the writes are in runs (side files), not in operations
 //! bytes   metadata (varint length first)
 //! operations:  varint count, then for each
 //!     u8      kind: 0 delete, 1 put, 2 put of a value that stands in a side file; 3 to 7 reserved (range delete, merge, expiry, ...)
 //!     bytes   index key (varint length first): keyspace id, big-endian, and the key
-//!     kind 1: bytes   value (varint length first)
-//!     kind 2: varint side id, varint offset, varint length
+//!     kind 1: bytes   value (varint length first); if it is longer than 1024 bytes, u64 its checksum
+//!     kind 2: varint side id, varint offset, varint length, u64 checksum of the value
 //! runs:        varint count, newest first, then for each: varint count of partitions, varint side id of each
 //! ```
 //!
@@ -18,9 +18,9 @@ use plimsoll_disk::codec::{Reader, push_bytes, push_varint};
 use plimsoll_log::side::SideId;
 
 use crate::error::{Error, Result};
-use crate::version::{INLINE_BYTES, MAX_INDEX_KEY_BYTES, Stored};
+use crate::version::{INLINE_BYTES, MAX_INDEX_KEY_BYTES, Stored, value_sum};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const FLAG_RUNS: u8 = 1;
 const DELETE: u8 = 0;
 const PUT: u8 = 1;
@@ -53,7 +53,7 @@ pub(crate) fn encode_delete(key: &[u8], out: &mut Vec<u8>) {
     push_bytes(out, key);
 }
 
-/// Appends a put up to its value's bytes, which follow.
+/// Appends a put up to its value's bytes, which follow; and behind them, if they are more than [`INLINE_BYTES`], the value's checksum.
 pub(crate) fn encode_put(key: &[u8], value_bytes: u64, out: &mut Vec<u8>) {
     out.push(PUT);
     push_bytes(out, key);
@@ -61,12 +61,13 @@ pub(crate) fn encode_put(key: &[u8], value_bytes: u64, out: &mut Vec<u8>) {
 }
 
 /// Appends a put of a value that stands in a side file.
-pub(crate) fn encode_put_side(key: &[u8], side: SideId, offset: u64, len: u64, out: &mut Vec<u8>) {
+pub(crate) fn encode_put_side(key: &[u8], side: SideId, (offset, len, sum): (u64, u64, u64), out: &mut Vec<u8>) {
     out.push(PUT_SIDE);
     push_bytes(out, key);
     push_varint(out, side.0);
     push_varint(out, offset);
     push_varint(out, len);
+    out.extend_from_slice(&sum.to_le_bytes());
 }
 
 /// A decoded payload.
@@ -92,6 +93,8 @@ pub(crate) enum Writes<'a> {
 pub(crate) struct Operations<'a> {
     reader: Reader<'a>,
     left: u64,
+    /// Whether values are compared with their checksums.
+    compared: bool,
 }
 
 impl<'a> Payload<'a> {
@@ -110,7 +113,7 @@ impl<'a> Payload<'a> {
         let metadata = reader.bytes().ok_or_else(damaged)?;
         let count = reader.varint().ok_or_else(damaged)?;
         let writes = match flags {
-            0 => Writes::Operations(Operations { reader, left: count }),
+            0 => Writes::Operations(Operations { reader, left: count, compared: true }),
             FLAG_RUNS => Writes::Runs(decode_runs(&mut reader, count).ok_or_else(damaged)?),
             _ => {
                 return Err(Error::Format {
@@ -146,6 +149,11 @@ pub(crate) struct Operation<'a> {
 }
 
 impl<'a> Operations<'a> {
+    /// The same for a walk that is not the only one: values are not compared with their checksums.
+    pub(crate) fn uncompared(&self) -> Self {
+        Self { compared: false, ..self.clone() }
+    }
+
     /// The next operation; `None` behind the last.
     pub(crate) fn next(&mut self) -> Result<Option<Operation<'a>>> {
         if self.left == 0 {
@@ -163,7 +171,7 @@ impl<'a> Operations<'a> {
         }
         let stored = match kind {
             DELETE => Stored::Deleted,
-            PUT => self.put().ok_or_else(damaged)?,
+            PUT => self.put(key)?,
             PUT_SIDE => self.put_side().ok_or_else(damaged)?,
             _ => {
                 return Err(Error::Format {
@@ -176,11 +184,26 @@ impl<'a> Operations<'a> {
         Ok(Operation { key, stored })
     }
 
-    fn put(&mut self) -> Option<Stored<'a>> {
+    fn put(&mut self, key: &[u8]) -> Result<Stored<'a>> {
+        let (offset, value, sum) = self.value().ok_or_else(damaged)?;
+        let Some(sum) = sum else { return Ok(Stored::Inline(value)) };
+        if self.compared && value_sum(value) != sum {
+            return Err(Error::corrupt(format!(
+                "the value of {} bytes that a transaction gave to {} is not the one that was written; see `plimsoll verify`",
+                value.len(),
+                key[4..].escape_ascii()
+            )));
+        }
+        Ok(Stored::InLog { offset, len: value.len() as u64, sum })
+    }
+
+    /// A value with its place, and its checksum if it is not inline.
+    fn value(&mut self) -> Option<(u64, &'a [u8], Option<u64>)> {
         let len = self.reader.varint()?;
         let offset = self.reader.position() as u64;
         let value = self.reader.take(usize::try_from(len).ok()?)?;
-        Some(if value.len() <= INLINE_BYTES { Stored::Inline(value) } else { Stored::InLog { offset, len } })
+        let sum = if value.len() > INLINE_BYTES { Some(self.reader.u64()?) } else { None };
+        Some((offset, value, sum))
     }
 
     fn put_side(&mut self) -> Option<Stored<'a>> {
@@ -188,6 +211,7 @@ impl<'a> Operations<'a> {
             side: SideId(self.reader.varint()?),
             offset: self.reader.varint()?,
             len: self.reader.varint()?,
+            sum: self.reader.u64()?,
         })
     }
 }
@@ -204,11 +228,14 @@ mod tests {
 
     fn sample() -> Vec<u8> {
         let mut out = Vec::new();
-        encode_head(b"meta", 3, &mut out);
+        encode_head(b"meta", 4, &mut out);
         encode_delete(b"\0\0\0\x01a", &mut out);
         encode_put(b"\0\0\0\x01b", 3, &mut out);
         out.extend_from_slice(b"xyz");
-        encode_put_side(b"\0\0\0\x01c", SideId(7), 5, 1 << 21, &mut out);
+        encode_put_side(b"\0\0\0\x01c", SideId(7), (5, 1 << 21, 9), &mut out);
+        encode_put(b"\0\0\0\x01d", 2000, &mut out);
+        out.extend_from_slice(&[8; 2000]);
+        out.extend_from_slice(&value_sum(&[8; 2000]).to_le_bytes());
         out
     }
 
@@ -222,8 +249,22 @@ mod tests {
         while let Some(operation) = operations.next().unwrap() {
             seen.push((operation.key[4], operation.stored));
         }
-        let side = Stored::InSide { side: SideId(7), offset: 5, len: 1 << 21 };
-        assert_eq!(seen, [(b'a', Stored::Deleted), (b'b', Stored::Inline(b"xyz")), (b'c', side)]);
+        let side = Stored::InSide { side: SideId(7), offset: 5, len: 1 << 21, sum: 9 };
+        let offset = (bytes.len() - 2008) as u64;
+        let long = Stored::InLog { offset, len: 2000, sum: value_sum(&[8; 2000]) };
+        assert_eq!(seen, [(b'a', Stored::Deleted), (b'b', Stored::Inline(b"xyz")), (b'c', side), (b'd', long)]);
+    }
+
+    #[test]
+    fn a_long_value_that_is_another_than_was_written_is_refused() {
+        let mut bytes = sample();
+        let at = bytes.len() - 1000;
+        bytes[at] ^= 1;
+        let Writes::Operations(mut operations) = Payload::decode(&bytes).unwrap().writes else { panic!("operations") };
+        let mut uncompared = operations.uncompared();
+        (0..3).for_each(|_| assert!(operations.next().is_ok()));
+        assert!(matches!(operations.next(), Err(Error::Corrupt { .. })));
+        (0..4).for_each(|_| assert!(uncompared.next().is_ok()));
     }
 
     #[test]

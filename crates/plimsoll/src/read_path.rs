@@ -5,6 +5,7 @@
 use std::io;
 use std::sync::{Arc, Weak};
 
+use plimsoll_disk::checksum::Running;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::side::SideId;
 use plimsoll_memory::page::{PAGE_PAYLOAD_BYTES, page_payload};
@@ -16,7 +17,7 @@ use crate::index::view::{Hit, View};
 use crate::snapshots::OpenMoment;
 use crate::store::Store;
 use crate::value::Value;
-use crate::version::{MAX_KEY_BYTES, Stored};
+use crate::version::{MAX_KEY_BYTES, Stored, running_value_sum, value_sum};
 
 /// Refuses keys that cannot be.
 pub(crate) fn check_key(key: &[u8]) -> Result<()> {
@@ -102,7 +103,8 @@ impl Store {
         .map(|found| {
             let (place, glsn, len, view) = found?;
             let origin = Some(Origin { key: key.to_vec(), view, moment });
-            Some(ValueReader { store: Arc::clone(self), glsn, place, at: 0, len, origin })
+            let sum = running_value_sum();
+            Some(ValueReader { store: Arc::clone(self), glsn, place, at: 0, len, sum, origin })
         })
     }
 
@@ -114,7 +116,8 @@ impl Store {
             return Ok(());
         }
         into.resize(stored.value_bytes() as usize, 0);
-        self.load_part(glsn, stored, 0, into)
+        self.load_part(glsn, stored, 0, into)?;
+        stored.check_sum(glsn, value_sum(into))
     }
 
     /// Fills `into` with bytes of a version's value from `from` on.
@@ -164,13 +167,16 @@ fn is_there(hit: &Hit) -> bool {
     hit.stored() != Stored::Deleted
 }
 
-/// Reads a value piece by piece, without holding it in memory.
+/// Reads a value piece by piece, without holding it in memory. What it read is compared with the value's checksum before the last piece is
+/// given.
 pub struct ValueReader {
     store: Arc<Store>,
     glsn: Glsn,
     place: Place,
     at: u64,
     len: u64,
+    /// Over what was read.
+    sum: Running,
     /// `None` for a transaction's own value.
     origin: Option<Origin>,
 }
@@ -186,8 +192,8 @@ struct Origin {
 /// Where the value stands.
 enum Place {
     Here(Value),
-    InLog { offset: u64 },
-    InSide { side: SideId, offset: u64 },
+    InLog { offset: u64, sum: u64 },
+    InSide { side: SideId, offset: u64, sum: u64 },
 }
 
 impl Place {
@@ -195,8 +201,8 @@ impl Place {
         match stored {
             Stored::Deleted => Place::Here(Value::default()),
             Stored::Inline(value) => Place::Here(value.to_vec().into()),
-            Stored::InLog { offset, .. } => Place::InLog { offset },
-            Stored::InSide { side, offset, .. } => Place::InSide { side, offset },
+            Stored::InLog { offset, sum, .. } => Place::InLog { offset, sum },
+            Stored::InSide { side, offset, sum, .. } => Place::InSide { side, offset, sum },
         }
     }
 }
@@ -204,7 +210,8 @@ impl Place {
 impl ValueReader {
     pub(crate) fn of_value(store: &Arc<Store>, value: Value) -> Self {
         let len = value.len() as u64;
-        Self { store: Arc::clone(store), glsn: Glsn::NONE, place: Place::Here(value), at: 0, len, origin: None }
+        let (place, sum) = (Place::Here(value), running_value_sum());
+        Self { store: Arc::clone(store), glsn: Glsn::NONE, place, at: 0, len, sum, origin: None }
     }
 
     /// Length of the whole value in bytes.
@@ -232,18 +239,27 @@ impl ValueReader {
             self.find_again(error)?;
         }
         self.at += fits as u64;
+        if fits > 0 && !matches!(self.place, Place::Here(_)) {
+            self.sum.take(&into[..fits]);
+            if self.at == self.len {
+                self.stored().check_sum(self.glsn, self.sum.sum())?;
+            }
+        }
         Ok(fits)
     }
 
     fn fill(&self, into: &mut [u8]) -> Result<()> {
         self.store.check_open()?;
+        self.store.load_part(self.glsn, self.stored(), self.at, into)
+    }
+
+    fn stored(&self) -> Stored<'_> {
         let len = self.len;
-        let stored = match &self.place {
+        match &self.place {
             Place::Here(value) => Stored::Inline(value),
-            Place::InLog { offset } => Stored::InLog { offset: *offset, len },
-            Place::InSide { side, offset } => Stored::InSide { side: *side, offset: *offset, len },
-        };
-        self.store.load_part(self.glsn, stored, self.at, into)
+            &Place::InLog { offset, sum } => Stored::InLog { offset, len, sum },
+            &Place::InSide { side, offset, sum } => Stored::InSide { side, offset, len, sum },
+        }
     }
 
     /// Looks where the value stands now, after reading it failed with `error`; that it is if nothing was moved.

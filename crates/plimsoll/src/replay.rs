@@ -82,7 +82,7 @@ impl Replay<'_> {
         let glsn = entry.meta.glsn;
         match Payload::decode(entry.payload)?.writes {
             Writes::Operations(operations) => {
-                self.make_room(room_bytes(operations.clone())?)?;
+                self.make_room(room_bytes(operations.uncompared())?)?;
                 self.index.note_log_bytes(entry.payload.len() as u64);
                 self.put(operations, glsn)?;
             }

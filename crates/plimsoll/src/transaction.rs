@@ -20,7 +20,7 @@ use crate::read_set::ReadSet;
 use crate::snapshots::OpenMoment;
 use crate::store::Store;
 use crate::value::Value;
-use crate::version::{MAX_VALUE_BYTES, Stored};
+use crate::version::{MAX_VALUE_BYTES, Stored, running_value_sum};
 use crate::write_path::CommitTicket;
 use crate::write_set::{ReadBack, Write, WriteSet};
 
@@ -153,15 +153,16 @@ impl Transaction {
                 return Ok(first as u64);
             }
             let (side, offset) = writes.begin_large()?;
-            let mut len = 0;
+            let (mut len, mut sum) = (0, running_value_sum());
             let mut got = first;
             while got > 0 {
                 len += got as u64;
                 check_value_bytes(len)?;
                 writes.continue_large(&piece[..got])?;
+                sum.take(&piece[..got]);
                 got = fill(value, &mut piece)?;
             }
-            writes.end_large(key.get(), side, offset, len)?;
+            writes.end_large(key.get(), (side, offset), len, sum.sum())?;
             Ok(len)
         })
     }
@@ -258,13 +259,13 @@ pub(crate) fn own_value(store: &Store, writes: &WriteSet, write: Write<'_>, into
         Write::Deleted => (0, Stored::Deleted),
         Write::Inline(value) => (value.len() as u64, Stored::Deleted),
         Write::Buffered { len, .. } => (len, Stored::Deleted),
-        Write::InSide { side, offset, len } => (len, Stored::InSide { side, offset, len }),
+        Write::InSide { side, offset, len, sum } => (len, Stored::InSide { side, offset, len, sum }),
     };
     into.clear();
     into.resize(len as usize, 0);
     match writes.read_back(write, 0, into)? {
         ReadBack::Done => Ok(()),
-        ReadBack::InFinishedSide => store.load_part(Glsn::NONE, finished, 0, into),
+        ReadBack::InFinishedSide => store.load(Glsn::NONE, finished, into),
     }
 }
 

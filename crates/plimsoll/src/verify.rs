@@ -17,6 +17,8 @@ pub struct VerifyProgress {
 pub struct VerifyReport {
     /// What is wrong, one line each, with file and place. Empty: all is well.
     pub problems: Vec<String>,
+    /// What is not as a clean close leaves it, and needs nothing done: what a killed process or a power cut left, tables that are made again.
+    pub notes: Vec<String>,
     /// Bytes read.
     pub bytes: u64,
     /// Files read.
@@ -36,16 +38,17 @@ pub(crate) fn verify(store: &Store, progress: &mut dyn FnMut(VerifyProgress)) ->
     }
     let total_bytes = crate::stats::disk_bytes(store)?;
     let mut report = VerifyReport::default();
-    let mut problems = Vec::new();
+    let (mut problems, mut notes) = (Vec::new(), Vec::new());
     let mut log_bytes = 0;
-    let findings = store.file_log.verify(&mut |so_far| {
+    let findings = store.file_log.verify(&|side| store.index.uses_side(side), &mut |so_far| {
         log_bytes = so_far.done_bytes;
         progress(VerifyProgress { done_bytes: so_far.done_bytes, total_bytes });
     })?;
-    problems.extend(findings.iter().map(|finding| {
+    for finding in &findings {
         let glsn = finding.glsn.map_or_else(String::new, |glsn| format!(" (GLSN {glsn})"));
-        format!("log/{}, offset {}{glsn}: {}", finding.file, finding.offset, finding.what)
-    }));
+        let told = format!("log/{}, offset {}{glsn}: {}", finding.file, finding.offset, finding.what);
+        if finding.harmless { notes.push(told) } else { problems.push(told) }
+    }
     report.bytes = log_bytes;
     report.files =
         store.options.disk.list(&store.path.join("log"))?.iter().filter(|entry| entry.name != "LOCK").count() as u64;
@@ -56,6 +59,7 @@ pub(crate) fn verify(store: &Store, progress: &mut dyn FnMut(VerifyProgress)) ->
     };
     store.index.verify(&mut each_file, &mut |problem| problems.push(problem))?;
     problems.truncate(MAX_PROBLEMS);
-    report.problems = problems;
+    notes.truncate(MAX_PROBLEMS);
+    (report.problems, report.notes) = (problems, notes);
     Ok(report)
 }

@@ -6,13 +6,19 @@
 //! ```text
 //! 0                     deleted
 //! 1 bytes...            the value itself (at most INLINE_BYTES)
-//! 2 offset len          (varints) the value stands in the payload of the log entry with the version's GLSN
-//! 3 side offset len     (varints) the value stands in a side file of plain bytes
+//! 2 offset len sum      (varints, u64) the value stands in the payload of the log entry with the version's GLSN
+//! 3 side offset len sum (varints, u64) the value stands in a side file of plain bytes
 //! ```
+//!
+//! `sum` is the checksum of the whole value ([`value_sum`]), made when it was written. It goes with the value wherever that is moved, and
+//! is compared whenever the value is read whole: pages and blocks that are good one by one may still be the wrong ones.
 
+use plimsoll_disk::checksum::{Running, checksum};
 use plimsoll_disk::codec::{Reader, push_varint};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::side::SideId;
+
+use crate::error::{Error, Result};
 
 /// The longest key of a user, in bytes.
 pub const MAX_KEY_BYTES: usize = 4096;
@@ -29,6 +35,19 @@ pub(crate) const MAX_INDEX_KEY_BYTES: usize = MAX_KEY_BYTES + 4;
 /// The longest encoding of a [`Stored`].
 pub(crate) const MAX_STORED_BYTES: usize = 1 + INLINE_BYTES;
 
+/// Says of a checksum that it is one of a whole value.
+const VALUE_SEED: u64 = 0x5641_4c55_4531;
+
+/// The checksum of a whole value.
+pub(crate) fn value_sum(value: &[u8]) -> u64 {
+    checksum(VALUE_SEED, value)
+}
+
+/// The checksum of a value that comes piece by piece.
+pub(crate) fn running_value_sum() -> Running {
+    Running::new(VALUE_SEED)
+}
+
 /// What a version stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stored<'a> {
@@ -42,6 +61,8 @@ pub(crate) enum Stored<'a> {
         offset: u64,
         /// Its length.
         len: u64,
+        /// Its checksum.
+        sum: u64,
     },
     /// The value stands in a side file of plain bytes.
     InSide {
@@ -51,6 +72,8 @@ pub(crate) enum Stored<'a> {
         offset: u64,
         /// Its length.
         len: u64,
+        /// Its checksum.
+        sum: u64,
     },
 }
 
@@ -63,16 +86,18 @@ impl<'a> Stored<'a> {
                 out.push(1);
                 out.extend_from_slice(value);
             }
-            Stored::InLog { offset, len } => {
+            Stored::InLog { offset, len, sum } => {
                 out.push(2);
                 push_varint(out, offset);
                 push_varint(out, len);
+                out.extend_from_slice(&sum.to_le_bytes());
             }
-            Stored::InSide { side, offset, len } => {
+            Stored::InSide { side, offset, len, sum } => {
                 out.push(3);
                 push_varint(out, side.0);
                 push_varint(out, offset);
                 push_varint(out, len);
+                out.extend_from_slice(&sum.to_le_bytes());
             }
         }
     }
@@ -82,8 +107,8 @@ impl<'a> Stored<'a> {
         match self {
             Stored::Inline(_) => None,
             Stored::Deleted => Some(Stored::Deleted),
-            Stored::InLog { offset, len } => Some(Stored::InLog { offset, len }),
-            Stored::InSide { side, offset, len } => Some(Stored::InSide { side, offset, len }),
+            Stored::InLog { offset, len, sum } => Some(Stored::InLog { offset, len, sum }),
+            Stored::InSide { side, offset, len, sum } => Some(Stored::InSide { side, offset, len, sum }),
         }
     }
 
@@ -101,11 +126,34 @@ impl<'a> Stored<'a> {
         let mut reader = Reader::new(body);
         let stored = match tag {
             0 => Stored::Deleted,
-            2 => Stored::InLog { offset: reader.varint()?, len: reader.varint()? },
-            3 => Stored::InSide { side: SideId(reader.varint()?), offset: reader.varint()?, len: reader.varint()? },
+            2 => Stored::InLog { offset: reader.varint()?, len: reader.varint()?, sum: reader.u64()? },
+            3 => Stored::InSide {
+                side: SideId(reader.varint()?),
+                offset: reader.varint()?,
+                len: reader.varint()?,
+                sum: reader.u64()?,
+            },
             _ => return None,
         };
         (reader.remaining() == 0 && stored.value_bytes() <= MAX_VALUE_BYTES).then_some(stored)
+    }
+
+    /// Compares the checksum over all bytes that were read of the value with the one that it had when it was written.
+    ///
+    /// # Errors
+    /// They differ: other bytes were read.
+    pub(crate) fn check_sum(&self, glsn: Glsn, read: u64) -> Result<()> {
+        let (place, len, sum) = match *self {
+            Stored::InLog { len, sum, .. } => ("its entry in the log".to_owned(), len, sum),
+            Stored::InSide { side, len, sum, .. } => (format!("side file {}", side.0), len, sum),
+            Stored::Deleted | Stored::Inline(_) => return Ok(()),
+        };
+        if sum == read {
+            return Ok(());
+        }
+        Err(Error::corrupt(format!(
+            "the value of {len} bytes that GLSN {glsn} wrote is not the one that is stored in {place}: its checksum is {read:016x}, not {sum:016x}; see `plimsoll verify`"
+        )))
     }
 
     /// Length of the value in bytes; 0 for a deletion.
@@ -139,8 +187,8 @@ mod tests {
             Stored::Deleted,
             Stored::Inline(b""),
             Stored::Inline(b"value"),
-            Stored::InLog { offset: 70_000, len: 1 << 20 },
-            Stored::InSide { side: SideId(9), offset: 1 << 33, len: 1 << 30 },
+            Stored::InLog { offset: 70_000, len: 1 << 20, sum: 7 },
+            Stored::InSide { side: SideId(9), offset: 1 << 33, len: 1 << 30, sum: u64::MAX },
         ];
         for stored in all {
             let mut bytes = Vec::new();
@@ -151,7 +199,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_encoding_are_refused() {
-        for bytes in [&[][..], &[9], &[0, 0], &[2, 1], &[3, 1, 1], &[2, 1, 1, 1]] {
+        for bytes in [&[][..], &[9], &[0, 0], &[2, 1], &[3, 1, 1], &[2, 1, 1], &[2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]] {
             assert_eq!(Stored::decode(bytes), None, "{bytes:?}");
         }
         assert_eq!(Stored::decode(&[1; INLINE_BYTES + 2]), None);

@@ -171,9 +171,9 @@ impl Store {
             let stored = match write {
                 Write::Deleted => Stored::Deleted,
                 Write::Inline(value) => Stored::Inline(value),
-                Write::InSide { side, offset, len } => Stored::InSide { side, offset, len },
-                Write::Buffered { len, .. } => {
-                    Stored::InLog { offset: *places.next().expect("one for each buffered value"), len }
+                Write::InSide { side, offset, len, sum } => Stored::InSide { side, offset, len, sum },
+                Write::Buffered { len, sum, .. } => {
+                    Stored::InLog { offset: *places.next().expect("one for each buffered value"), len, sum }
                 }
             };
             self.index.insert(&Version { key, glsn, stored });
@@ -228,8 +228,8 @@ struct Body {
     _lease: plimsoll_memory::budget::Lease,
 }
 
-/// The most bytes that a stored version takes which is no inline value: a tag and three varints.
-const MAX_POINTER_BYTES: usize = 31;
+/// The most bytes that a stored version takes which is no inline value: a tag, three varints and a checksum.
+const MAX_POINTER_BYTES: usize = 39;
 
 /// Bytes that a stored version takes in the memtable at most.
 pub(crate) fn stored_bytes(stored: &Stored<'_>) -> usize {
@@ -273,7 +273,7 @@ impl Body {
             let (key, write) = writes.at(position);
             let value_bytes = if let Write::Inline(value) = write { value.len() } else { 0 };
             count += 1;
-            bytes += key.len() + value_bytes + 48;
+            bytes += key.len() + value_bytes + 56;
             let stored_bytes = if value_bytes > 0 { 1 + value_bytes } else { MAX_POINTER_BYTES };
             self.room_bytes += Index::entry_bytes(key.len(), stored_bytes);
             at = writes.after_key(position);
@@ -291,14 +291,17 @@ impl Body {
                     encode_put(key, value.len() as u64, &mut self.small);
                     self.small.extend_from_slice(value);
                 }
-                Write::InSide { side, offset, len } => encode_put_side(key, side, offset, len, &mut self.small),
-                Write::Buffered { offset, len } => {
+                Write::InSide { side, offset, len, sum } => {
+                    encode_put_side(key, side, (offset, len, sum), &mut self.small);
+                }
+                Write::Buffered { offset, len, sum } => {
                     encode_put(key, len, &mut self.small);
                     self.parts.push(Part::Small { start, end: self.small.len() });
                     self.parts.push(Part::Buffered { offset, len });
                     start = self.small.len();
                     self.places.push(start as u64 + buffered_bytes);
                     buffered_bytes += len;
+                    self.small.extend_from_slice(&sum.to_le_bytes());
                 }
             }
             at = writes.after_key(position);

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::patience::Patience;
 use crate::spill::Spill;
 use crate::value_buffer::ValueBuffer;
-use crate::version::{INLINE_BYTES, Stored};
+use crate::version::{INLINE_BYTES, Stored, value_sum};
 
 /// A value above this goes into a side file at once.
 pub(crate) const LARGE_VALUE_BYTES: usize = 256 << 10;
@@ -41,6 +41,8 @@ pub(crate) enum Write<'a> {
         offset: u64,
         /// Its length.
         len: u64,
+        /// Its checksum.
+        sum: u64,
     },
     /// A value in a side file.
     InSide {
@@ -50,6 +52,8 @@ pub(crate) enum Write<'a> {
         offset: u64,
         /// Its length.
         len: u64,
+        /// Its checksum.
+        sum: u64,
     },
 }
 
@@ -67,11 +71,12 @@ impl<'a> Write<'a> {
         match *self {
             Write::Deleted => Stored::Deleted.encode(out),
             Write::Inline(value) => Stored::Inline(value).encode(out),
-            Write::InSide { side, offset, len } => Stored::InSide { side, offset, len }.encode(out),
-            Write::Buffered { offset, len } => {
+            Write::InSide { side, offset, len, sum } => Stored::InSide { side, offset, len, sum }.encode(out),
+            Write::Buffered { offset, len, sum } => {
                 out.push(BUFFERED);
                 push_varint(out, offset);
                 push_varint(out, len);
+                out.extend_from_slice(&sum.to_le_bytes());
             }
         }
     }
@@ -79,16 +84,17 @@ impl<'a> Write<'a> {
     fn decode(bytes: &'a [u8]) -> Self {
         if bytes[0] == BUFFERED {
             let mut reader = Reader::new(&bytes[1..]);
-            let (offset, len) = (reader.varint(), reader.varint());
+            let (offset, len, sum) = (reader.varint(), reader.varint(), reader.u64());
             return Write::Buffered {
                 offset: offset.expect("written by encode"),
                 len: len.expect("written by encode"),
+                sum: sum.expect("written by encode"),
             };
         }
         match Stored::decode(bytes).expect("written by encode") {
             Stored::Deleted => Write::Deleted,
             Stored::Inline(value) => Write::Inline(value),
-            Stored::InSide { side, offset, len } => Write::InSide { side, offset, len },
+            Stored::InSide { side, offset, len, sum } => Write::InSide { side, offset, len, sum },
             Stored::InLog { .. } => unreachable!("encode never writes one"),
         }
     }
@@ -155,11 +161,11 @@ impl WriteSet {
         if value.len() <= INLINE_BYTES {
             return self.record(key, Write::Inline(value));
         }
-        let len = value.len() as u64;
+        let (len, sum) = (value.len() as u64, value_sum(value));
         if value.len() > LARGE_VALUE_BYTES {
             let (side, offset) = self.begin_large()?;
             self.continue_large(value)?;
-            return self.record(key, Write::InSide { side, offset, len });
+            return self.record(key, Write::InSide { side, offset, len, sum });
         }
         let patience = Arc::clone(&self.patience);
         let offset = patience.in_transaction(!self.values.has_room(len), || match self.values.push(value) {
@@ -169,7 +175,7 @@ impl WriteSet {
                 Ok(self.values.push(value)?)
             }
         })?;
-        self.record(key, Write::Buffered { offset, len })
+        self.record(key, Write::Buffered { offset, len, sum })
     }
 
     /// Deletes a key.
@@ -194,9 +200,9 @@ impl WriteSet {
         Ok(())
     }
 
-    /// Its end: the key gets the value.
-    pub(crate) fn end_large(&mut self, key: &[u8], side: SideId, offset: u64, len: u64) -> Result<()> {
-        self.record(key, Write::InSide { side, offset, len })
+    /// Its end: the key gets the value of `len` bytes with the checksum `sum`.
+    pub(crate) fn end_large(&mut self, key: &[u8], (side, offset): (SideId, u64), len: u64, sum: u64) -> Result<()> {
+        self.record(key, Write::InSide { side, offset, len, sum })
     }
 
     fn record(&mut self, key: &[u8], write: Write<'_>) -> Result<()> {
@@ -212,12 +218,11 @@ impl WriteSet {
         self.order += 1;
         let value_bytes = if let Write::Buffered { len, .. } = write { len } else { 0 };
         let patience = Arc::clone(&self.patience);
-        let mut homeless = None;
+        let mut homeless: Option<(Vec<u8>, u64)> = None;
         let needs_memory = !self.map.has_room(key.len() + encoded.len());
         patience.in_transaction(needs_memory, || {
-            if let Some(value) = &homeless {
-                let len = Vec::len(value) as u64;
-                write = Write::Buffered { offset: self.values.push(value)?, len };
+            if let Some((value, sum)) = &homeless {
+                write = Write::Buffered { offset: self.values.push(value)?, len: value.len() as u64, sum: *sum };
                 encoded.clear();
                 write.encode(encoded);
                 homeless = None;
@@ -225,14 +230,15 @@ impl WriteSet {
             let Err(refusal) = self.map.defer(key, self.order, encoded) else { return Ok(()) };
             // A buffered value would be written by the spill as garbage of no key; its offset would be gone. So it goes first.
             let value = match write {
-                Write::Buffered { offset, len } => Some(self.values.slices(offset, len).collect::<Vec<_>>().concat()),
+                Write::Buffered { offset, len, sum } => {
+                    Some((self.values.slices(offset, len).collect::<Vec<_>>().concat(), sum))
+                }
                 _ => None,
             };
             self.spill_because(refusal)?;
             if let Some(value) = value {
-                let len = value.len() as u64;
-                let value = homeless.insert(value);
-                write = Write::Buffered { offset: self.values.push(value)?, len };
+                let (value, sum) = homeless.insert(value);
+                write = Write::Buffered { offset: self.values.push(value)?, len: value.len() as u64, sum: *sum };
                 encoded.clear();
                 write.encode(encoded);
                 homeless = None;
@@ -288,7 +294,7 @@ impl WriteSet {
 
     /// Where a buffered value stands once it was copied into a side file; any other write as it is.
     fn to_side<'a>(&self, write: Write<'a>) -> Result<Write<'a>> {
-        let Write::Buffered { offset, len } = write else { return Ok(write) };
+        let Write::Buffered { offset, len, sum } = write else { return Ok(write) };
         let mut large = self.large.borrow_mut();
         if large.is_none() {
             *large = Some(self.log.create_side()?);
@@ -298,7 +304,7 @@ impl WriteSet {
         for slice in self.values.slices(offset, len) {
             writer.write(slice)?;
         }
-        Ok(Write::InSide { side: writer.id(), offset: place, len })
+        Ok(Write::InSide { side: writer.id(), offset: place, len, sum })
     }
 
     /// The newest write of the next key.
@@ -447,7 +453,7 @@ pub(crate) fn as_write(stored: Stored<'_>) -> Write<'_> {
     match stored {
         Stored::Deleted => Write::Deleted,
         Stored::Inline(value) => Write::Inline(value),
-        Stored::InSide { side, offset, len } => Write::InSide { side, offset, len },
+        Stored::InSide { side, offset, len, sum } => Write::InSide { side, offset, len, sum },
         Stored::InLog { .. } => unreachable!("a spilled value is never in the log's records"),
     }
 }

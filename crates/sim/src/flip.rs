@@ -11,7 +11,7 @@ use plimsoll::Error;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 
-use crate::driver::{Care, guarded, inspect, run};
+use crate::driver::{Care, Driver, guarded, inspect};
 use crate::failure::{Failure, Outcome, ensure};
 use crate::model::Model;
 use crate::op::Op;
@@ -102,11 +102,18 @@ pub struct Choice {
     pub filler_every: u64,
 }
 
+/// A file and its bytes.
+pub(crate) type Contents = (PathBuf, Vec<u8>);
+
+/// How often files are looked at while a workload runs.
+const EARLIER: usize = 8;
+
 /// A store that was closed, and what is in it.
 pub struct ClosedStore {
     world: World,
     model: Model,
-    files: Vec<(PathBuf, Vec<u8>)>,
+    files: Vec<Contents>,
+    earlier: Vec<Contents>,
 }
 
 impl ClosedStore {
@@ -124,21 +131,19 @@ impl ClosedStore {
     /// # Errors
     /// The store is not what the model says.
     pub fn after(world: World, ops: &[Op]) -> Outcome<Self> {
-        let driver = run(world, Care::default(), ops)?;
+        let mut earlier = Vec::new();
+        let driver = guarded(|| {
+            let mut driver = Driver::open(world, Care::default())?;
+            for some in ops.chunks(ops.len().div_ceil(EARLIER).max(1)) {
+                driver.run(some)?;
+                earlier.extend(contents(driver.world())?);
+            }
+            driver.finish()?;
+            Ok(driver)
+        })?;
         let world = driver.world().copy();
-        let failed = |error: std::io::Error| Failure::new(format!("reading the store: {error}"));
-        let mut files = Vec::new();
-        for (path, len) in world.files(&world.store_path()).map_err(failed)? {
-            let mut bytes = vec![0; len as usize];
-            world
-                .disk
-                .open(&path, Open::Read, Caching::Buffered)
-                .map_err(failed)?
-                .read_exact_at(&mut bytes, 0)
-                .map_err(failed)?;
-            files.push((path, bytes));
-        }
-        Ok(Self { world, model: driver.model().clone(), files })
+        let files = contents(&world)?;
+        Ok(Self { world, model: driver.model().clone(), files, earlier })
     }
 
     /// A world of its own with the store in it.
@@ -147,8 +152,13 @@ impl ClosedStore {
     }
 
     /// Its files, with their bytes.
-    pub(crate) fn contents(&self) -> &[(PathBuf, Vec<u8>)] {
+    pub(crate) fn contents(&self) -> &[Contents] {
         &self.files
+    }
+
+    /// Files with the bytes that they had while the store was at work.
+    pub(crate) fn earlier(&self) -> &[Contents] {
+        &self.earlier
     }
 
     /// Its files, with their lengths.
@@ -211,6 +221,17 @@ impl ClosedStore {
             }
         }
     }
+}
+
+/// Every file of the store in a world.
+fn contents(world: &World) -> Outcome<Vec<Contents>> {
+    let read = |(path, len): (PathBuf, u64)| {
+        let mut bytes = vec![0; len as usize];
+        world.disk.open(&path, Open::Read, Caching::Buffered)?.read_exact_at(&mut bytes, 0)?;
+        Ok((path, bytes))
+    };
+    let files = world.files(&world.store_path()).and_then(|files| files.into_iter().map(read).collect());
+    files.map_err(|error: std::io::Error| Failure::new(format!("reading the store: {error}")))
 }
 
 /// Whether an error says that bytes are not what was written.

@@ -1,24 +1,31 @@
 //! A closed store whose bytes rot: chosen by seed, several times over, each time in a copy of its own.
 //!
-//! Bits change, sectors turn to zeros or to noise, a write goes to the wrong place (bytes of another file, or of another place of the same
-//! one, stand where they do not belong), a file loses its end. Whatever it was, the store says so, or every answer is right (`flip`).
+//! Bits change; sectors and whole blocks turn to zeros or to noise; a write goes to the wrong place (bytes of another file, or of another
+//! place of the same one); a write is lost, so that an older version of a block is still there; a file loses its end, at any byte or at
+//! the border of a block. Whatever it was, the store says so, or every answer is right (`flip`).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 
 use crate::case::Case;
 use crate::failure::{Failure, Outcome};
-use crate::flip::{ClosedStore, Flips};
+use crate::flip::{ClosedStore, Contents, Flips};
 use crate::op::Op;
 use crate::world::World;
 
 /// How often a store is damaged.
-const DAMAGES: u64 = 12;
+const DAMAGES: u64 = 16;
 
 /// What a disk writes at once.
 const SECTOR_BYTES: u64 = 512;
+
+/// What the store reads and checks at once.
+const BLOCK_BYTES: u64 = 16 << 10;
+
+/// The most blocks in a row that are damaged.
+const MOST_BLOCKS: u64 = 4;
 
 /// Runs a workload, closes the store, and damages copies of it.
 ///
@@ -44,9 +51,9 @@ fn damage_once(world: &World, store: &ClosedStore, random: &mut Random) -> std::
     let any = |random: &mut Random| files[random.below(files.len() as u64) as usize];
     let (path, bytes) = any(random);
     let len = bytes.len() as u64;
-    let sector = random.below(len.div_ceil(SECTOR_BYTES)) * SECTOR_BYTES;
-    let sector_len = SECTOR_BYTES.min(len - sector) as usize;
-    match random.below(6) {
+    let (at, piece_len) = piece(len, SECTOR_BYTES, 1, random);
+    let (block, blocks_len) = piece(len, BLOCK_BYTES, 1 + random.below(MOST_BLOCKS), random);
+    match random.below(12) {
         0 | 1 => {
             let count = 1 + random.below(4);
             for _ in 0..count {
@@ -54,26 +61,77 @@ fn damage_once(world: &World, store: &ClosedStore, random: &mut Random) -> std::
             }
             Ok(format!("{count} bits of {}", path.display()))
         }
-        2 => overwrite(world, path, sector, &vec![0; sector_len], "zeros"),
+        2 => overwrite(world, path, at, &vec![0; piece_len], "zeros"),
         3 => {
-            let noise: Vec<u8> = (0..sector_len).map(|_| random.below(256) as u8).collect();
-            overwrite(world, path, sector, &noise, "noise")
+            let noise: Vec<u8> = (0..piece_len).map(|_| random.below(256) as u8).collect();
+            overwrite(world, path, at, &noise, "noise")
         }
-        4 => {
-            let (from, other) = any(random);
-            let start = random.below((other.len() as u64).div_ceil(SECTOR_BYTES)) * SECTOR_BYTES;
-            let piece = &other[start as usize..(start as usize + sector_len).min(other.len())];
-            overwrite(world, path, sector, piece, &format!("bytes of {} at {start}", from.display()))
-        }
-        _ => {
-            let to = random.below(len);
-            world.disk.open(path, Open::ReadWrite, Caching::Buffered)?.set_len(to)?;
-            Ok(format!("{} cut from {len} to {to} bytes", path.display()))
-        }
+        4 => misplace(world, (path, at, piece_len), any(random), SECTOR_BYTES, random),
+        5 => cut(world, path, len, random.below(len)),
+        6 | 7 => overwrite(world, path, block, &vec![0; blocks_len], "whole blocks of zeros"),
+        8 => misplace(world, (path, block, blocks_len), any(random), BLOCK_BYTES, random),
+        9 => cut(world, path, len, random.below(len.div_ceil(BLOCK_BYTES)) * BLOCK_BYTES),
+        _ => lose_writes(world, store, random),
     }
+}
+
+/// A place in a file of `len` bytes, in units of `unit`, and the length of `count` of them there.
+fn piece(len: u64, unit: u64, count: u64, random: &mut Random) -> (u64, usize) {
+    let at = random.below(len.div_ceil(unit)) * unit;
+    (at, (count * unit).min(len - at) as usize)
 }
 
 fn overwrite(world: &World, path: &Path, at: u64, bytes: &[u8], what: &str) -> std::io::Result<String> {
     world.disk.open(path, Open::ReadWrite, Caching::Buffered)?.write_at(bytes, at)?;
-    Ok(format!("{} at {at}: {what}", path.display()))
+    Ok(format!("{} at {at}, {} bytes: {what}", path.display(), bytes.len()))
+}
+
+fn cut(world: &World, path: &Path, from: u64, to: u64) -> std::io::Result<String> {
+    world.disk.open(path, Open::ReadWrite, Caching::Buffered)?.set_len(to)?;
+    Ok(format!("{} cut from {from} to {to} bytes", path.display()))
+}
+
+/// Bytes that were to go elsewhere.
+fn misplace(
+    world: &World,
+    (path, at, len): (&Path, u64, usize),
+    (from, other): &(PathBuf, Vec<u8>),
+    unit: u64,
+    random: &mut Random,
+) -> std::io::Result<String> {
+    let start = (random.below((other.len() as u64).div_ceil(unit)) * unit) as usize;
+    let bytes = &other[start..(start + len).min(other.len())];
+    overwrite(world, path, at, bytes, &format!("bytes of {} at {start}", from.display()))
+}
+
+/// Blocks of a file of the log or of the index's runs are what they were at an earlier time.
+fn lose_writes(world: &World, store: &ClosedStore, random: &mut Random) -> std::io::Result<String> {
+    let older = older_blocks(store);
+    if older.is_empty() {
+        return Ok("nothing: no block was ever written twice".to_owned());
+    }
+    let (path, before, at) = &older[random.below(older.len() as u64) as usize];
+    let end = (at + (BLOCK_BYTES * (1 + random.below(MOST_BLOCKS))) as usize).min(before.len());
+    overwrite(world, path, *at as u64, &before[*at..end], "as it was earlier")
+}
+
+/// Blocks that once were other than they are: the file, its bytes of that time, and where the block begins.
+fn older_blocks(store: &ClosedStore) -> Vec<(&Path, &[u8], usize)> {
+    let mut older = Vec::new();
+    for (path, now) in store.contents().iter().filter(|(path, _)| is_written_in_place(path)) {
+        let same_file = |contents: &&Contents| contents.0 == *path;
+        for (_, before) in store.earlier().iter().filter(same_file) {
+            let starts = (0..before.len().min(now.len())).step_by(BLOCK_BYTES as usize);
+            let block = |bytes: &[u8], at: usize| bytes[at..bytes.len().min(at + BLOCK_BYTES as usize)].to_vec();
+            older.extend(
+                starts.filter(|at| block(before, *at) != block(now, *at)).map(|at| (path.as_path(), &before[..], at)),
+            );
+        }
+    }
+    older
+}
+
+/// Whether the bytes of a file are written where they stay: others come whole, under a name of their own.
+fn is_written_in_place(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ["seg", "side", "run"].iter().any(|one| ending == *one))
 }

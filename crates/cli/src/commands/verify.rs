@@ -18,6 +18,7 @@ pub(crate) fn run(globals: &Globals, args: &Verify, output: &mut Output) -> Outc
     match output.reader() {
         Reader::Json => output.json(&json!({
             "problems": report.problems,
+            "notes": report.notes,
             "files": report.files,
             "bytes": report.bytes,
         }))?,
@@ -27,6 +28,7 @@ pub(crate) fn run(globals: &Globals, args: &Verify, output: &mut Output) -> Outc
                 let problem = output.paint(Style::Bad, problem);
                 output.line(&problem)?;
             }
+            report.notes.iter().try_for_each(|note| output.line(&format!("note: {note}")))?;
             let read = format!("{} in {}", show_size(report.bytes), count_of(report.files, "file", "files"));
             let verdict = match report.problems.len() {
                 0 => output.paint(Style::Good, "no problems"),

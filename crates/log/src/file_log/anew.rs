@@ -12,17 +12,18 @@ use plimsoll_disk::vfs::{Caching, Disk, File, Open};
 use crate::error::LogError;
 use crate::file_log::names::{FileName, unfinished};
 use crate::file_log::options::FileLogOptions;
+use crate::format::segment_header::SegmentHeader;
 use crate::glsn::Glsn;
 
 /// Makes sure that the segment's file has no second name, in a backup say: what is written to the segment must not appear there.
-pub(crate) fn make_own(options: &FileLogOptions, first: Glsn, staging: &mut [u8]) -> Result<(), LogError> {
-    let (disk, dir) = (&*options.disk, &*options.dir);
+pub(crate) fn make_own(options: &FileLogOptions, header: &SegmentHeader, staging: &mut [u8]) -> Result<(), LogError> {
+    let (disk, dir, first) = (&*options.disk, &*options.dir, header.first);
     let path = FileName::Segment(first).path(dir);
     if disk.entry(&path)?.is_none_or(|entry| entry.links <= 1) {
         return Ok(());
     }
     let source = disk.open(&path, Open::Read, Caching::Buffered)?;
-    let end = source.len()?;
+    let end = source.len()?.min(u64::from(header.segment_bytes));
     write_anew(disk, dir, first, &mut |draft| copy_front(&*source, draft, end, staging))
 }
 
@@ -80,7 +81,11 @@ pub(crate) fn read_as_replay(file: &dyn File, into: &mut [u8], at: u64) -> io::R
 }
 
 /// Opens the active segment to write to it.
-pub(crate) fn open_own(options: &FileLogOptions, first: Glsn, staging: &mut [u8]) -> Result<Arc<dyn File>, LogError> {
-    make_own(options, first, staging)?;
-    Ok(options.disk.open(&FileName::Segment(first).path(&options.dir), Open::ReadWrite, Caching::Buffered)?)
+pub(crate) fn open_own(
+    options: &FileLogOptions,
+    header: &SegmentHeader,
+    staging: &mut [u8],
+) -> Result<Arc<dyn File>, LogError> {
+    make_own(options, header, staging)?;
+    Ok(options.disk.open(&FileName::Segment(header.first).path(&options.dir), Open::ReadWrite, Caching::Buffered)?)
 }

@@ -280,6 +280,7 @@ pub(crate) fn turn_to_new_segment(core: &Core, writing: &Writing, order: &mut Or
         timestamp_floor: end.timestamp,
         side_mark: core.sides.mark(),
         segment_bytes: core.options.segment_size(),
+        previous_end: end.offset,
     };
     let zeroed = zero_step(writing, order).min(u64::from(header.segment_bytes)).next_multiple_of(BLOCK_BYTES as u64);
     let file =

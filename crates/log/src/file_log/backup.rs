@@ -1,11 +1,14 @@
 //! Which files a consistent copy of an open log is made of.
 
 use plimsoll_memory::budget::Kind;
+use plimsoll_memory::page::check_page;
 
 use crate::error::LogError;
 use crate::file_log::core::{Core, lock};
 use crate::file_log::names::FileName;
+use crate::file_log::segment::{KnownEnd, check_whole_block};
 use crate::file_log::tail::End;
+use crate::format::{BLOCK_BYTES, segment_seed, side_seed};
 use crate::glsn::{Glsn, Position};
 
 /// A file of a backup.
@@ -52,6 +55,38 @@ impl Core {
         let bytes = u64::from(end.offset);
         each(&BackupFile { name: FileName::Segment(active).name(), immutable: false, bytes })?;
         Ok(Position { glsn: Glsn(end.next.0 - 1), chain: end.chain })
+    }
+
+    /// Checks whole blocks or pages that begin at `at` of a file of the log, as they were read to be copied. Tables are not checked: they
+    /// are made again where they do not fit.
+    pub(crate) fn check_piece(&self, name: &str, at: u64, bytes: &[u8]) -> Result<(), LogError> {
+        let pages = ((at / BLOCK_BYTES as u64) as u32..).zip(bytes.chunks(BLOCK_BYTES));
+        let corrupt = |glsn, number: u32, what: String| {
+            let offset = u64::from(number) * BLOCK_BYTES as u64;
+            LogError::Corrupt { glsn, file: name.to_owned(), offset, what }
+        };
+        match FileName::parse(name) {
+            Some(FileName::Segment(first)) => {
+                let seed = segment_seed(self.id, first);
+                let segment = self.segments.find(first).filter(|segment| segment.first() == first);
+                let end = match segment.and_then(|segment| segment.behind()) {
+                    Some(behind) => KnownEnd::At(behind.end),
+                    // What is copied of the active segment is what it has up to its end.
+                    None => KnownEnd::NotBefore((at + bytes.len() as u64) as u32),
+                };
+                for (number, block) in pages {
+                    check_whole_block(block, number, seed, end).map_err(|bad| corrupt(first, number, bad.what))?;
+                }
+            }
+            Some(FileName::Side(id)) => {
+                for (number, page) in pages {
+                    check_page(page, side_seed(self.id, id.0), number)
+                        .map_err(|what| corrupt(Glsn::NONE, number, what.to_owned()))?;
+                }
+            }
+            Some(FileName::Table(_)) | None => {}
+        }
+        Ok(())
     }
 
     fn sync_to_end(&self) -> Result<End, LogError> {

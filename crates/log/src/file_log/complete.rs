@@ -12,7 +12,7 @@ use crate::glsn::Glsn;
 pub struct CompletePages {
     /// The segment's first GLSN, which is its name.
     pub first: Glsn,
-    /// Pages from the front that never change again; behind them the file may end.
+    /// Pages from the front that never change again.
     pub pages: u32,
     /// Its pages in the pool.
     pub file: PoolFile,
@@ -28,7 +28,7 @@ impl FileLog {
         let segments = self.core.segments.read();
         let complete = segments.iter().filter_map(|segment| {
             let pages = match segment.behind() {
-                Some(_) => segment.header.segment_bytes / BLOCK_BYTES as u32,
+                Some(behind) => behind.end.div_ceil(BLOCK_BYTES as u32),
                 None if segment.first() == active => filled,
                 None => return None,
             };

@@ -1,4 +1,7 @@
 //! Reads entries by their number: a look-up in a table and a decode, nothing between.
+//!
+//! Law: what spans blocks is read only through [`Core::follow`]: the next block must go on with the same record, in the same epoch, as far
+//! as it is read. A block that is good by itself may be another than the one that was written there last.
 
 use std::sync::Arc;
 
@@ -11,6 +14,7 @@ use crate::file_log::core::Core;
 use crate::file_log::names::FileName;
 use crate::file_log::segment::Segment;
 use crate::format::BLOCK_BYTES;
+use crate::format::fragment::{FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentType};
 use crate::format::layout::{block_of, payload_pieces};
 use crate::format::record::{
     ENTRY_HEADER_BYTES, EntryHeader, RECORD_HEADER_BYTES, RecordHeader, SIDE_REF_BYTES, decode_side,
@@ -27,6 +31,34 @@ pub(crate) struct Place {
     pub(crate) offset: u32,
     /// Whether it begins in the block that is still being filled.
     pub(crate) open: bool,
+}
+
+/// A record, as the beginning of its first fragment says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record {
+    /// The record's own header.
+    pub(crate) header: RecordHeader,
+    /// The header of its first fragment.
+    pub(crate) fragment: FragmentHeader,
+    /// Offset of that fragment in the segment.
+    pub(crate) fragment_at: u32,
+}
+
+impl Record {
+    /// Reads a record at the front of its first fragment, which begins at `fragment_at`.
+    pub(crate) fn decode(bytes: &[u8], fragment_at: u32) -> Result<Self, &'static str> {
+        let fragment = FragmentHeader::decode(bytes)
+            .filter(|fragment| matches!(fragment.part, FragmentType::Whole | FragmentType::First))
+            .ok_or("no record begins where an entry says that its record does")?;
+        let header = bytes.get(FRAGMENT_HEADER_BYTES..fragment.bytes.min(bytes.len())).unwrap_or_default();
+        let header = RecordHeader::decode(header).map_err(|refusal| refusal.what)?;
+        Ok(Self { header, fragment, fragment_at })
+    }
+
+    /// Where its first fragment ends in its block.
+    pub(crate) fn fragment_end(&self) -> usize {
+        self.fragment_at as usize % BLOCK_BYTES + self.fragment.bytes
+    }
 }
 
 impl Core {
@@ -75,16 +107,16 @@ impl Core {
         let at = place.offset as usize % BLOCK_BYTES;
         let header = entry_header(&page[at..]).ok_or_else(|| self.not_there(segment, glsn, place.offset))?;
         let record = self.record_of(segment, glsn, place.offset, &header, Some(&page))?;
-        let meta = self.meta_of(segment, glsn, place.offset, &header, &record)?;
+        let meta = self.meta_of(segment, glsn, place.offset, &header, &record.header)?;
         let payload = at + ENTRY_HEADER_BYTES..at + ENTRY_HEADER_BYTES + header.payload_bytes as usize;
-        if payload.end <= BLOCK_BYTES {
+        if payload.end <= self.fragment_end(segment, glsn, place.offset, &record, &page)? {
             return Ok(Entry::pinned(meta, page, payload));
         }
         drop(page);
-        self.check_extent(segment, glsn, place.offset, &header, record.body_bytes)?;
+        self.check_extent(segment, glsn, place.offset, &header, record.header.body_bytes)?;
         let lease = self.options.budget.lease(Kind::Staging, u64::from(header.payload_bytes))?;
         let mut bytes = vec![0; header.payload_bytes as usize];
-        self.copy_payload(segment, glsn, place.offset, 0, &mut bytes)?;
+        self.copy_payload(segment, glsn, place.offset, &record, 0, &mut bytes)?;
         Ok(Entry::copied(meta, bytes, lease))
     }
 
@@ -105,7 +137,7 @@ impl Core {
             (header, payload.to_vec(), lease)
         };
         let record = self.record_of(segment, glsn, place.offset, &header, None)?;
-        let meta = self.meta_of(segment, glsn, place.offset, &header, &record)?;
+        let meta = self.meta_of(segment, glsn, place.offset, &header, &record.header)?;
         Ok(Some(Entry::copied(meta, bytes, lease)))
     }
 
@@ -113,15 +145,15 @@ impl Core {
     pub(crate) fn read_meta(&self, glsn: Glsn) -> Result<EntryMeta, LogError> {
         let place = self.locate(glsn)?;
         let (header, record) = self.headers(glsn, &place)?;
-        self.meta_of(&place.segment, glsn, place.offset, &header, &record)
+        self.meta_of(&place.segment, glsn, place.offset, &header, &record.header)
     }
 
     /// Fills `into` with a part of an entry's payload.
     pub(crate) fn read_part(&self, glsn: Glsn, offset: u64, into: &mut [u8]) -> Result<(), LogError> {
         let place = self.locate(glsn)?;
         let (header, record) = self.headers(glsn, &place)?;
-        self.meta_of(&place.segment, glsn, place.offset, &header, &record)?;
-        self.check_extent(&place.segment, glsn, place.offset, &header, record.body_bytes)?;
+        self.meta_of(&place.segment, glsn, place.offset, &header, &record.header)?;
+        self.check_extent(&place.segment, glsn, place.offset, &header, record.header.body_bytes)?;
         let end = offset.checked_add(into.len() as u64);
         if end.is_none_or(|end| end > u64::from(header.payload_bytes)) {
             let what = format!(
@@ -131,17 +163,17 @@ impl Core {
             );
             return Err(self.corrupt(&place.segment, glsn, u64::from(place.offset), what));
         }
-        self.copy_payload(&place.segment, glsn, place.offset, offset, into)
+        self.copy_payload(&place.segment, glsn, place.offset, &record, offset, into)
     }
 
     /// Side files of an entry's record.
     pub(crate) fn read_sides(&self, glsn: Glsn) -> Result<Vec<SideRef>, LogError> {
         let place = self.locate(glsn)?;
         let (header, record) = self.headers(glsn, &place)?;
-        self.meta_of(&place.segment, glsn, place.offset, &header, &record)?;
-        let mut sides = Vec::with_capacity(usize::from(record.sides));
+        self.meta_of(&place.segment, glsn, place.offset, &header, &record.header)?;
+        let mut sides = Vec::with_capacity(usize::from(record.header.sides));
         let start = u64::from(place.offset - header.back) + RECORD_HEADER_BYTES as u64;
-        for index in 0..u64::from(record.sides) {
+        for index in 0..u64::from(record.header.sides) {
             let mut bytes = [0; SIDE_REF_BYTES];
             self.copy(&place.segment, glsn, start + index * SIDE_REF_BYTES as u64, &mut bytes)?;
             sides.extend(decode_side(&bytes));
@@ -167,8 +199,8 @@ impl Core {
         }
         let place = self.locate(behind)?;
         let (header, record) = self.headers(behind, &place)?;
-        self.meta_of(&place.segment, behind, place.offset, &header, &record)?;
-        Ok((record.first == behind).then_some(record.previous_chain))
+        self.meta_of(&place.segment, behind, place.offset, &header, &record.header)?;
+        Ok((record.header.first == behind).then_some(record.header.previous_chain))
     }
 
     /// The last GLSN whose record is not younger than `micros`.
@@ -204,24 +236,54 @@ impl Core {
             .map_err(|error| self.load_error(error, FileName::Segment(segment.first()), glsn, block * BLOCK))
     }
 
-    /// Copies bytes that lie within one block, wherever that is.
-    pub(crate) fn copy(&self, segment: &Segment, glsn: Glsn, at: u64, into: &mut [u8]) -> Result<(), LogError> {
-        let within = (at % BLOCK) as usize;
-        let range = within..within + into.len();
-        if range.end > BLOCK_BYTES {
-            return Err(self.not_there(segment, glsn, at as u32));
-        }
+    /// Gives `then` the bytes of a block, as far as they are filled, wherever they are.
+    fn with_block<T>(
+        &self,
+        segment: &Segment,
+        glsn: Glsn,
+        block: u64,
+        then: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T, LogError> {
         {
             let tail = self.tail.read();
-            if tail.is_open_block(segment.first(), block_of(at))
-                && let Some(bytes) = tail.buffer.bytes_at(at).and_then(|bytes| bytes.get(..into.len()))
+            if tail.is_open_block(segment.first(), block)
+                && let Some(bytes) = tail.buffer.bytes_at(block * BLOCK)
             {
-                into.copy_from_slice(bytes);
-                return Ok(());
+                return Ok(then(&bytes[..tail.end.offset as usize % BLOCK_BYTES]));
             }
         }
-        into.copy_from_slice(&self.page(segment, block_of(at), glsn, Touch::Point)?[range]);
-        Ok(())
+        Ok(then(&self.page(segment, block, glsn, Touch::Point)?))
+    }
+
+    /// Copies bytes that lie within one block, in which what they belong to begins.
+    pub(crate) fn copy(&self, segment: &Segment, glsn: Glsn, at: u64, into: &mut [u8]) -> Result<(), LogError> {
+        let within = (at % BLOCK) as usize;
+        let copied = self.with_block(segment, glsn, block_of(at), |block| {
+            block.get(within..within + into.len()).map(|bytes| into.copy_from_slice(bytes))
+        })?;
+        copied.ok_or_else(|| self.not_there(segment, glsn, at as u32))
+    }
+
+    /// Copies bytes at `at` of a record that began in an earlier block; the header of the fragment that they stand in. The record goes on
+    /// behind that if `more` of it is wanted.
+    pub(crate) fn follow(
+        &self,
+        segment: &Segment,
+        glsn: Glsn,
+        epoch: u32,
+        at: u64,
+        into: &mut [u8],
+        more: bool,
+    ) -> Result<FragmentHeader, LogError> {
+        let within = (at % BLOCK) as usize;
+        let range = within..within + into.len();
+        let followed = self.with_block(segment, glsn, block_of(at), |block| {
+            let fragment = FragmentHeader::decode(block)?;
+            let fits = fragment.continues(epoch) && range.end <= fragment.bytes && (fragment.goes_on() || !more);
+            into.copy_from_slice(block.get(range).filter(|_| fits)?);
+            Some(fragment)
+        })?;
+        followed.ok_or_else(|| self.does_not_go_on(segment, glsn, at))
     }
 
     fn copy_payload(
@@ -229,27 +291,56 @@ impl Core {
         segment: &Segment,
         glsn: Glsn,
         entry_offset: u32,
+        record: &Record,
         from: u64,
         into: &mut [u8],
     ) -> Result<(), LogError> {
+        let end = from + into.len() as u64;
         let mut done = 0;
-        for piece in payload_pieces(entry_offset, from..from + into.len() as u64) {
+        for piece in payload_pieces(entry_offset, from..end) {
             let len = (piece.end - piece.start) as usize;
-            self.copy(segment, glsn, piece.start, &mut into[done..done + len])?;
+            let piece_into = &mut into[done..done + len];
             done += len;
+            if block_of(piece.start) == block_of(u64::from(record.fragment_at)) {
+                self.check_first_piece(segment, glsn, record, &piece, from + (done as u64) < end)?;
+                self.copy(segment, glsn, piece.start, piece_into)?;
+            } else {
+                let more = from + (done as u64) < end;
+                self.follow(segment, glsn, record.fragment.epoch, piece.start, piece_into, more)?;
+            }
         }
         Ok(())
     }
 
-    fn headers(&self, glsn: Glsn, place: &Place) -> Result<(EntryHeader, RecordHeader), LogError> {
+    /// Whether a piece of a payload lies in its record's first fragment.
+    pub(crate) fn check_first_piece(
+        &self,
+        segment: &Segment,
+        glsn: Glsn,
+        record: &Record,
+        piece: &std::ops::Range<u64>,
+        more: bool,
+    ) -> Result<(), LogError> {
+        let end = (piece.end - 1) as usize % BLOCK_BYTES + 1;
+        if end <= record.fragment_end() && (record.fragment.goes_on() || !more) {
+            return Ok(());
+        }
+        Err(self.does_not_go_on(segment, glsn, piece.start))
+    }
+
+    fn headers(&self, glsn: Glsn, place: &Place) -> Result<(EntryHeader, Record), LogError> {
         let mut bytes = [0; ENTRY_HEADER_BYTES];
         self.copy(&place.segment, glsn, u64::from(place.offset), &mut bytes)?;
         let header = entry_header(&bytes).ok_or_else(|| self.not_there(&place.segment, glsn, place.offset))?;
         let record = self.record_of(&place.segment, glsn, place.offset, &header, None)?;
+        if block_of(u64::from(place.offset)) != block_of(u64::from(record.fragment_at)) {
+            let at = u64::from(place.offset);
+            self.follow(&place.segment, glsn, record.fragment.epoch, at, &mut bytes, false)?;
+        }
         Ok((header, record))
     }
 
-    /// The header of the record that an entry belongs to; `page` is the entry's, if at hand.
+    /// The record that an entry belongs to; `page` is the entry's, if at hand.
     pub(crate) fn record_of(
         &self,
         segment: &Segment,
@@ -257,19 +348,39 @@ impl Core {
         offset: u32,
         header: &EntryHeader,
         page: Option<&Page>,
-    ) -> Result<RecordHeader, LogError> {
-        let Some(at) = offset.checked_sub(header.back) else { return Err(self.not_there(segment, glsn, offset)) };
+    ) -> Result<Record, LogError> {
+        let at = offset.checked_sub(header.back).and_then(|at| at.checked_sub(FRAGMENT_HEADER_BYTES as u32));
+        let Some(at) = at else { return Err(self.not_there(segment, glsn, offset)) };
         let within = at as usize % BLOCK_BYTES;
         let same_block = block_of(u64::from(at)) == block_of(u64::from(offset));
         let decoded = match page.filter(|_| same_block) {
-            Some(page) => RecordHeader::decode(&page[within..]),
+            Some(page) => Record::decode(&page[within..], at),
             None => {
-                let mut bytes = [0; RECORD_HEADER_BYTES];
+                let mut bytes = [0; FRAGMENT_HEADER_BYTES + RECORD_HEADER_BYTES];
                 self.copy(segment, glsn, u64::from(at), &mut bytes)?;
-                RecordHeader::decode(&bytes)
+                Record::decode(&bytes, at)
             }
         };
-        decoded.map_err(|refusal| self.corrupt(segment, glsn, u64::from(at), refusal.what.to_owned()))
+        decoded.map_err(|what| self.corrupt(segment, glsn, u64::from(at), what.to_owned()))
+    }
+
+    /// Where the fragment ends, in the block of the entry at `offset`, that the entry stands in. `block` are that block's bytes.
+    pub(crate) fn fragment_end(
+        &self,
+        segment: &Segment,
+        glsn: Glsn,
+        offset: u32,
+        record: &Record,
+        block: &[u8],
+    ) -> Result<usize, LogError> {
+        if block_of(u64::from(offset)) == block_of(u64::from(record.fragment_at)) {
+            return Ok(record.fragment_end());
+        }
+        let fragment = FragmentHeader::decode(block).filter(|fragment| fragment.continues(record.fragment.epoch));
+        match fragment {
+            Some(fragment) => Ok(fragment.bytes),
+            None => Err(self.does_not_go_on(segment, glsn, u64::from(offset))),
+        }
     }
 
     /// What is known of an entry, if it stands at its own place.
@@ -316,7 +427,12 @@ impl Core {
         self.corrupt(segment, glsn, u64::from(offset), "the entry does not stand where its table says".to_owned())
     }
 
-    fn corrupt(&self, segment: &Segment, glsn: Glsn, offset: u64, what: String) -> LogError {
+    pub(crate) fn does_not_go_on(&self, segment: &Segment, glsn: Glsn, at: u64) -> LogError {
+        let what = "the record does not go on in this block: the block is not the one that was written here last";
+        self.corrupt(segment, glsn, at, what.to_owned())
+    }
+
+    pub(crate) fn corrupt(&self, segment: &Segment, glsn: Glsn, offset: u64, what: String) -> LogError {
         LogError::Corrupt { glsn, file: FileName::Segment(segment.first()).name(), offset, what }
     }
 }

@@ -252,6 +252,7 @@ fn create_log(options: &FileLogOptions, found: &mut Found, report: &mut OpenRepo
         timestamp_floor: 0,
         side_mark: found.side_mark,
         segment_bytes: options.segment_size(),
+        previous_end: 0,
     };
     create_segment(&*options.disk, &options.dir, &header, CHUNK_BYTES as u64).map_err(|error| match error {
         NotCreated::Cleanly(error) | NotCreated::Perhaps(error) => LogError::from(error),
@@ -274,14 +275,14 @@ fn check_tables(options: &FileLogOptions, headers: &[SegmentHeader]) -> Result<(
         }
         let Some(file) = tables.pop_front().flatten() else { continue };
         let Some(table) = read_table_header(&*file, &pair[0], &mut staging[..PAGE_BYTES])? else { continue };
-        if leads_to(pair[0].first, table.count, table.chain, &pair[1]) {
+        if leads_to(pair[0].first, table.count, table.chain, table.end, &pair[1]) {
             continue;
         }
         let name = FileName::Segment(pair[0].first);
         let file = options.disk.open(&name.path(&options.dir), Open::Read, Caching::Buffered)?;
         let outcome = replay(&*file, &pair[0], u64::MAX, &mut staging, &mut Nobody)?;
         let count = (outcome.next.0 - pair[0].first.0) as u32;
-        if !leads_to(pair[0].first, count, outcome.chain, &pair[1]) {
+        if !leads_to(pair[0].first, count, outcome.chain, outcome.end, &pair[1]) {
             let what = match outcome.problem {
                 Some(problem) => problem.what.to_owned(),
                 None => format!("it does not lead to the next segment, which begins with {}", pair[1].first),
@@ -293,8 +294,9 @@ fn check_tables(options: &FileLogOptions, headers: &[SegmentHeader]) -> Result<(
     Ok(())
 }
 
-fn leads_to(first: Glsn, count: u32, chain: u64, next: &SegmentHeader) -> bool {
-    first.0.checked_add(u64::from(count)) == Some(next.first.0) && chain == next.previous_chain
+fn leads_to(first: Glsn, count: u32, chain: u64, end: u32, next: &SegmentHeader) -> bool {
+    let is_next = first.0.checked_add(u64::from(count)) == Some(next.first.0);
+    is_next && chain == next.previous_chain && end == next.previous_end
 }
 
 /// Opens a segment's table whose header is going to be read; `None` if it is not there.
@@ -345,7 +347,7 @@ fn read_active(
     let mut staging = options.budget.take(Kind::Staging)?;
     let path = FileName::Segment(header.first).path(&options.dir);
     let file = match may_cut {
-        true => open_own(options, header.first, &mut staging)?,
+        true => open_own(options, &header, &mut staging)?,
         false => options.disk.open(&path, Open::Read, Caching::Buffered)?,
     };
     let most = if may_cut { most_entries(options) } else { u32::MAX };
@@ -584,7 +586,7 @@ fn writing(
         header: active.header,
         epoch: active.epoch,
         end,
-        zeroed: active.file.len()?.max(u64::from(end.offset)),
+        zeroed: active.file.len()?.min(u64::from(active.header.segment_bytes)).max(u64::from(end.offset)),
         zero_step: crate::file_log::appender::ZERO_STEP_MIN,
         entries_max: most_entries(options),
         marked: active.outcome.marked,
@@ -653,6 +655,7 @@ fn follow_with_new_segment(
         timestamp_floor: timestamp,
         side_mark,
         segment_bytes: options.segment_size(),
+        previous_end: outcome.end,
     };
     let file =
         create_segment(&*options.disk, &options.dir, &header, CHUNK_BYTES as u64).map_err(|error| match error {

@@ -78,7 +78,8 @@ pub(crate) struct Outcome {
 /// four times as fast as what it is asked for one after the other.
 const AHEAD_BYTES: u64 = 4 << 20;
 
-/// Reads the segment whose header is `header` through `staging` (a multiple of a block), up to `limit` bytes of its file.
+/// Reads the segment whose header is `header` through `staging` (a multiple of a block), up to `limit` bytes of its file. What the file has
+/// beyond the length that the header says belongs to nothing and is not read.
 pub(crate) fn replay(
     file: &dyn File,
     header: &SegmentHeader,
@@ -87,7 +88,8 @@ pub(crate) fn replay(
     visitor: &mut dyn Visitor,
 ) -> Result<Outcome, LogError> {
     let mut walk = Walk::new(header, visitor);
-    let limit = limit.min(file.len()?).min(u64::from(u32::MAX) - BLOCK_BYTES as u64);
+    let longest = u64::from(header.segment_bytes).min(u64::from(u32::MAX) - BLOCK_BYTES as u64);
+    let limit = limit.min(file.len()?).min(longest);
     let (mut offset, mut told) = (0, 0);
     while offset < limit {
         while told < limit && told < offset + 2 * AHEAD_BYTES {

@@ -1,7 +1,8 @@
 //! Walks over entries in GLSN order: places from the tables, a handful at a time, and payloads lent from pinned pages.
 //!
 //! Law: no allocation and no copy per entry. An entry that spans blocks is put together in one buffer of the scan's own; the block that
-//! is still being filled is copied once, and again when there is more in it.
+//! is still being filled is copied once, and again when there is more in it. Records that are walked over one behind the other are
+//! compared by their chain hash, so that a block that is good by itself and not the one that was written there last shows.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,11 +17,13 @@ use crate::entry::{EntryMeta, EntryView};
 use crate::error::LogError;
 use crate::file_log::core::Core;
 use crate::file_log::read_ahead::ReadAhead;
+use crate::file_log::reader::Record;
 use crate::file_log::segment::Segment;
 use crate::file_log::table::StreamCursor;
 use crate::format::BLOCK_BYTES;
+use crate::format::fragment::{FRAGMENT_HEADER_BYTES, FragmentHeader, extend_chain};
 use crate::format::layout::{block_of, payload_pieces};
-use crate::format::record::{ENTRY_HEADER_BYTES, EntryHeader, RECORD_HEADER_BYTES, RecordHeader};
+use crate::format::record::{ENTRY_HEADER_BYTES, EntryHeader, RECORD_HEADER_BYTES};
 use crate::glsn::{Glsn, StreamId};
 use crate::log::Scan;
 
@@ -73,12 +76,51 @@ pub struct FileScan<'a> {
     record_at: u32,
     record: EntryMeta,
     body_bytes: u32,
+    epoch: u32,
+    /// Of which block `fragment_end` is known.
+    fragment_block: u64,
+    /// Where in the block the fragment ends that entries of the record stand in.
+    fragment_end: usize,
+    chain: ChainCheck,
     /// An entry that spans blocks.
     whole: Vec<u8>,
     whole_lease: Option<Lease>,
     ahead: ReadAhead,
     /// Why a look-up failed.
     failure: Option<Box<LogError>>,
+}
+
+/// Compares the chain hashes of records that are walked over one behind the other.
+#[derive(Clone, Copy, Debug)]
+struct ChainCheck {
+    /// The GLSN behind the record, and the chain hash behind what was seen of it.
+    next: Glsn,
+    hash: u64,
+    /// The block of its last fragment that was seen, if it goes on behind that.
+    open: Option<u64>,
+}
+
+impl ChainCheck {
+    const NOTHING_KNOWN: Self = Self { next: Glsn::NONE, hash: 0, open: None };
+
+    /// Turns to a record whose first fragment stands in `block`; whether it follows the one before it, as far as that is known.
+    #[inline]
+    fn turn_to(&mut self, record: &Record, block: u64) -> bool {
+        let header = &record.header;
+        let follows = self.open.is_some() || self.next != header.first || self.hash == header.previous_chain;
+        self.next = header.last().next();
+        self.hash = extend_chain(header.previous_chain, record.fragment.checksum);
+        self.open = record.fragment.goes_on().then_some(block);
+        follows
+    }
+
+    /// The record goes on with `fragment` in `block`.
+    fn go_on(&mut self, fragment: &FragmentHeader, block: u64) {
+        if self.open == block.checked_sub(1) && self.open.is_some() {
+            self.hash = extend_chain(self.hash, fragment.checksum);
+            self.open = fragment.goes_on().then_some(block);
+        }
+    }
 }
 
 /// The block that the scan stands on.
@@ -131,6 +173,10 @@ impl<'a> FileScan<'a> {
             record_at: u32::MAX,
             record: NOTHING,
             body_bytes: 0,
+            epoch: 0,
+            fragment_block: NOWHERE,
+            fragment_end: 0,
+            chain: ChainCheck::NOTHING_KNOWN,
             whole: Vec::new(),
             whole_lease: None,
             ahead: ReadAhead::default(),
@@ -161,7 +207,7 @@ impl<'a> FileScan<'a> {
             return self.fail_at(glsn, offset);
         };
         let record_at = offset.wrapping_sub(header.back);
-        if record_at != self.record_at
+        if (record_at != self.record_at || self.fragment_block != self.block_number)
             && let Err(error) = self.turn_to_record(glsn, offset, &header, record_at)
         {
             return self.fail(error);
@@ -172,7 +218,7 @@ impl<'a> FileScan<'a> {
         let meta = EntryMeta { glsn, stream: header.stream, ..self.record };
         let start = within + ENTRY_HEADER_BYTES;
         let end = start + header.payload_bytes as usize;
-        if end <= self.filled {
+        if end <= self.fragment_end {
             return Some(Ok(EntryView { meta, payload: &self.block_bytes()[start..end] }));
         }
         if let Err(error) = self.put_together(glsn, offset, &header) {
@@ -213,7 +259,7 @@ impl<'a> FileScan<'a> {
         }
     }
 
-    /// Learns what is known of the record whose header stands at `record_at`.
+    /// Learns what is known of the record whose header stands at `record_at`, and how far it reaches in this block.
     #[inline]
     fn turn_to_record(
         &mut self,
@@ -222,26 +268,72 @@ impl<'a> FileScan<'a> {
         header: &EntryHeader,
         record_at: u32,
     ) -> Result<(), LogError> {
-        let same_block = block_of(u64::from(record_at)) == self.block_number;
-        let bytes = self.block_bytes().get(record_at as usize % BLOCK_BYTES..).filter(|_| same_block);
-        let record = match bytes.map(RecordHeader::decode) {
-            Some(Ok(record)) => record,
-            _ => {
-                let Some(segment) = &self.segment else { return Ok(()) };
-                self.core.record_of(segment, glsn, offset, header, None)?
-            }
-        };
+        let block = self.block_number;
+        if record_at != self.record_at {
+            let fragment_at = record_at.wrapping_sub(FRAGMENT_HEADER_BYTES as u32);
+            let same_block = block_of(u64::from(fragment_at)) == block;
+            let bytes = self.block_bytes().get(fragment_at as usize % BLOCK_BYTES..).filter(|_| same_block);
+            let record = match bytes.map(|bytes| Record::decode(bytes, fragment_at)) {
+                Some(Ok(record)) => record,
+                _ => {
+                    let Some(segment) = &self.segment else { return Ok(()) };
+                    self.core.record_of(segment, glsn, offset, header, None)?
+                }
+            };
+            self.take_record(glsn, header, record_at, &record)?;
+        }
+        if self.fragment_block != block {
+            self.go_on_in_block(glsn, offset)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn take_record(
+        &mut self,
+        glsn: Glsn,
+        header: &EntryHeader,
+        record_at: u32,
+        record: &Record,
+    ) -> Result<(), LogError> {
+        let fragment_block = block_of(u64::from(record.fragment_at));
+        if !self.chain.turn_to(record, fragment_block)
+            && let Some(segment) = &self.segment
+        {
+            let what =
+                "the chain hash of the records before it is another: one of them is not the one that was written"
+                    .to_owned();
+            return Err(self.core.corrupt(segment, glsn, u64::from(record_at), what));
+        }
+        let said = &record.header;
         self.record_at = record_at;
         self.record = EntryMeta {
             glsn,
             stream: header.stream,
-            timestamp_micros: record.timestamp_micros,
-            record_first: record.first,
-            record_count: record.count,
-            read_at: record.read_at,
-            sides: record.sides,
+            timestamp_micros: said.timestamp_micros,
+            record_first: said.first,
+            record_count: said.count,
+            read_at: said.read_at,
+            sides: said.sides,
         };
-        self.body_bytes = record.body_bytes;
+        self.body_bytes = said.body_bytes;
+        self.epoch = record.fragment.epoch;
+        self.fragment_block = fragment_block;
+        self.fragment_end = record.fragment_end();
+        Ok(())
+    }
+
+    /// The record began in an earlier block than the one that the scan stands on.
+    #[cold]
+    fn go_on_in_block(&mut self, glsn: Glsn, offset: u32) -> Result<(), LogError> {
+        let fragment = FragmentHeader::decode(self.block_bytes()).filter(|fragment| fragment.continues(self.epoch));
+        let Some(fragment) = fragment else {
+            let Some(segment) = &self.segment else { return Ok(()) };
+            return Err(self.core.does_not_go_on(segment, glsn, u64::from(offset)));
+        };
+        self.fragment_block = self.block_number;
+        self.fragment_end = fragment.bytes;
+        self.chain.go_on(&fragment, self.block_number);
         Ok(())
     }
 
@@ -356,14 +448,21 @@ impl<'a> FileScan<'a> {
         for piece in payload_pieces(offset, 0..len as u64) {
             let n = (piece.end - piece.start) as usize;
             let into = &mut self.whole[done..done + n];
-            let within = (piece.start % BLOCK_BYTES as u64) as usize;
-            match &self.block {
-                Block::Complete(page) if self.block_number == block_of(piece.start) => {
-                    into.copy_from_slice(&page[within..within + n]);
-                }
-                _ => self.core.copy(segment, glsn, piece.start, into)?,
-            }
             done += n;
+            let number = block_of(piece.start);
+            if number == self.block_number {
+                // It reaches beyond its fragment: that must go on in the next block, or another fragment follows where it should.
+                let within = (piece.start % BLOCK_BYTES as u64) as usize;
+                let bytes = match &self.block {
+                    Block::Complete(page) => page.get(within..within + n).filter(|_| within + n <= self.fragment_end),
+                    _ => None,
+                };
+                let bytes = bytes.ok_or_else(|| self.core.does_not_go_on(segment, glsn, piece.start))?;
+                into.copy_from_slice(bytes);
+            } else {
+                let fragment = self.core.follow(segment, glsn, self.epoch, piece.start, into, done < len)?;
+                self.chain.go_on(&fragment, number);
+            }
         }
         Ok(())
     }
@@ -497,6 +596,7 @@ impl<'a> FileScan<'a> {
         self.next_block = None;
         self.ahead = ReadAhead::default();
         self.block_number = NOWHERE;
+        self.fragment_block = NOWHERE;
         self.record_at = u32::MAX;
     }
 }

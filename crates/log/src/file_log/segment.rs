@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, RwLock, Weak};
 
 use plimsoll_disk::vfs::{Caching, Disk, File, Open};
@@ -12,7 +12,7 @@ use crate::file_log::files::OpenFiles;
 use crate::file_log::names::{FileName, unfinished};
 use crate::file_log::table::Table;
 use crate::file_log::tail::TailLock;
-use crate::format::block::check_block;
+use crate::format::block::{BadBlock, check_block, first_fragment};
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::format::{BLOCK_BYTES, segment_seed};
 use crate::glsn::Glsn;
@@ -28,7 +28,7 @@ pub(crate) struct Segment {
     pub(crate) table: RwLock<Option<Arc<Table>>>,
     /// What follows it, once it is sealed.
     behind: OnceLock<Behind>,
-    sealed: Arc<AtomicBool>,
+    end: Arc<AtomicU32>,
 }
 
 /// What follows a sealed segment, as the next one says.
@@ -38,7 +38,12 @@ pub(crate) struct Behind {
     pub(crate) next: Glsn,
     /// Chain hash of its last record.
     pub(crate) chain: u64,
+    /// Where its fragments end.
+    pub(crate) end: u32,
 }
+
+/// Where a segment ends that is not sealed: not known to its pages.
+const OPEN: u32 = u32::MAX;
 
 /// Bytes of heap that a segment's description takes, with its place in the list of segments and in the pool.
 pub(crate) const SEGMENT_LEASE_BYTES: u64 = 512;
@@ -51,23 +56,25 @@ impl Segment {
         files: &Arc<OpenFiles>,
         tail: Weak<TailLock>,
     ) -> Self {
-        let sealed = Arc::new(AtomicBool::new(false));
+        let end = Arc::new(AtomicU32::new(OPEN));
         let source = SegmentSource {
             first: header.first,
             seed: segment_seed(header.log_id, header.first),
-            sealed: Arc::clone(&sealed),
+            end: Arc::clone(&end),
             caching,
             files: Arc::clone(files),
             tail,
         };
-        Self { header, pages: pool.attach(Arc::new(source)), table: RwLock::new(None), behind: OnceLock::new(), sealed }
+        Self { header, pages: pool.attach(Arc::new(source)), table: RwLock::new(None), behind: OnceLock::new(), end }
     }
 
     /// From now on nothing is appended to it: another segment, with the header `next`, follows.
     pub(crate) fn seal(&self, next: &SegmentHeader) {
-        self.behind.get_or_init(|| Behind { next: next.first, chain: next.previous_chain });
-        // Relaxed: it only chooses how the file is read, and both ways read the same bytes.
-        self.sealed.store(true, Ordering::Relaxed);
+        let behind = Behind { next: next.first, chain: next.previous_chain, end: next.previous_end };
+        self.behind.get_or_init(|| behind);
+        // Relaxed: it chooses how the file is read, and both ways read the same bytes; and what is checked of blocks that were complete
+        // before.
+        self.end.store(behind.end, Ordering::Relaxed);
     }
 
     /// What follows it, if it is sealed.
@@ -85,7 +92,8 @@ impl Segment {
 struct SegmentSource {
     first: Glsn,
     seed: u64,
-    sealed: Arc<AtomicBool>,
+    /// Where the segment's fragments end, once it is sealed.
+    end: Arc<AtomicU32>,
     caching: Caching,
     files: Arc<OpenFiles>,
     /// Weak: the tail holds the active segment.
@@ -101,15 +109,68 @@ impl SegmentSource {
     /// Fills `pages` from the file and checks each of them.
     fn read(&self, first: u32, pages: &mut [u8], caching: Caching) -> Result<(), LoadError> {
         let file = self.files.get(FileName::Segment(self.first), caching)?;
+        // Before it is read: what is appended meanwhile need not be in it.
+        let end = self.known_end();
         let n = file.read_at(pages, u64::from(first) * BLOCK_BYTES as u64)?;
         // Zeros behind the end: a sealed segment ends with the block of its last record.
         pages[n..].fill(0);
         for (number, page) in (first..).zip(pages.chunks_exact(BLOCK_BYTES)) {
-            check_block(page, number, self.seed).map_err(|bad| LoadError::Corrupt {
+            check_whole_block(page, number, self.seed, end).map_err(|bad| LoadError::Corrupt {
                 message: format!("{} (at {} of block {number})", bad.what, bad.at),
             })?;
         }
         Ok(())
+    }
+
+    fn is_sealed(&self) -> bool {
+        self.end.load(Ordering::Relaxed) != OPEN
+    }
+
+    /// Where the fragments of the segment end, as far as known.
+    fn known_end(&self) -> KnownEnd {
+        let end = self.end.load(Ordering::Relaxed);
+        if end != OPEN {
+            return KnownEnd::At(end);
+        }
+        let Some(tail) = self.tail.upgrade() else { return KnownEnd::NotBefore(0) };
+        let tail = tail.read();
+        KnownEnd::NotBefore(if tail.first == self.first { tail.end.offset } else { 0 })
+    }
+}
+
+/// What is known of where a segment's fragments end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum KnownEnd {
+    /// It is sealed.
+    At(u32),
+    /// It is being appended to.
+    NotBefore(u32),
+}
+
+/// Checks a block, and that its segment's records reach as far in it as they must.
+pub(crate) fn check_whole_block(block: &[u8], number: u32, seed: u64, end: KnownEnd) -> Result<(), BadBlock> {
+    let filled = check_block(block, number, seed)?;
+    check_end(number, filled, end).map_err(|what| BadBlock { at: filled, what: what.to_owned() })
+}
+
+/// Compares where the fragments of a block end with where those of its segment do: zeros in the place of a block are good only behind
+/// all records.
+fn check_end(number: u32, filled: usize, end: KnownEnd) -> Result<(), &'static str> {
+    let start = u64::from(number) * BLOCK_BYTES as u64;
+    let (KnownEnd::At(least) | KnownEnd::NotBefore(least)) = end;
+    if start + first_fragment(number) as u64 >= u64::from(least) {
+        return Ok(());
+    }
+    if filled == first_fragment(number) {
+        return Err("an empty block where the log has records");
+    }
+    match end {
+        KnownEnd::At(end)
+            if u64::from(end) <= start + BLOCK_BYTES as u64 && start + filled as u64 != u64::from(end) =>
+        {
+            Err("the last records of the segment are missing")
+        }
+        _ => Ok(()),
     }
 }
 
@@ -119,12 +180,12 @@ impl PageSource for SegmentSource {
             return Ok(());
         }
         // The active segment is written through the page cache: reading past it would flush it each time.
-        let caching = if self.sealed.load(Ordering::Relaxed) { self.caching } else { Caching::Buffered };
+        let caching = if self.is_sealed() { self.caching } else { Caching::Buffered };
         self.read(number, page, caching)
     }
 
     fn load_run(&self, first: u32, pages: &mut [u8]) -> Result<(), LoadError> {
-        if self.sealed.load(Ordering::Relaxed) {
+        if self.is_sealed() {
             return self.read(first, pages, self.caching);
         }
         (first..).zip(pages.chunks_exact_mut(BLOCK_BYTES)).try_for_each(|(number, page)| self.load(number, page))

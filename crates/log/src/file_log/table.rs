@@ -185,6 +185,7 @@ impl Core {
         match OffsetTable::open(self.id, segment.first(), options.caching, &options.pool, &self.files) {
             Ok(table)
                 if table.header.chain == behind.chain
+                    && table.header.end == behind.end
                     && u64::from(table.header.count) == behind.next.0 - segment.first().0 =>
             {
                 Ok(keep(segment, Table::File(table)))
@@ -251,8 +252,8 @@ impl FromSegment<'_> {
         let missing = |error: io::Error| self.core.load_error(error.into(), name, self.segment.first(), 0);
         let file = self.core.files.get(name, plimsoll_disk::vfs::Caching::Buffered).map_err(missing)?;
         let outcome = replay(&*file, &self.segment.header, u64::MAX, self.staging, visitor)?;
-        let behind = self.segment.behind().map(|behind| (behind.next, behind.chain));
-        if behind != Some((outcome.next, outcome.chain)) {
+        let behind = self.segment.behind().map(|behind| (behind.next, behind.chain, behind.end));
+        if behind != Some((outcome.next, outcome.chain, outcome.end)) {
             let problem = outcome.problem.map(|problem| (problem.at, problem.what));
             let (offset, what) = problem.unwrap_or((u64::from(outcome.end), "it does not lead to the next segment"));
             let file = FileName::Segment(self.segment.first()).name();

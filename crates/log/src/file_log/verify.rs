@@ -36,7 +36,7 @@ pub struct Finding {
     pub glsn: Option<Glsn>,
     /// What is wrong.
     pub what: String,
-    /// Whether entries or side files are concerned: a table can be made again, padding holds nothing.
+    /// Nothing is lost or wrong, and nobody has to do anything: a table that is made again, what a killed writer or a power cut left.
     pub harmless: bool,
 }
 
@@ -61,6 +61,8 @@ pub struct VerifyScope<'a> {
     pub durable: Option<Glsn>,
     /// Side files that are being written.
     pub unfinished: &'a dyn Fn(SideId) -> bool,
+    /// Side files that are needed although no record of the log names them any more.
+    pub kept: &'a dyn Fn(SideId) -> bool,
 }
 
 /// Reads everything; returns what was found.
@@ -76,6 +78,8 @@ pub fn verify(scope: &VerifyScope<'_>, progress: &mut dyn FnMut(VerifyProgress))
         progress,
         so_far: VerifyProgress { done_bytes: 0, total_bytes },
         before: None,
+        log_id: None,
+        unsound: Vec::new(),
         page: scope.budget.take(Kind::Staging)?,
     };
     let mut segments = Vec::new();
@@ -88,15 +92,31 @@ pub fn verify(scope: &VerifyScope<'_>, progress: &mut dyn FnMut(VerifyProgress))
         }
     }
     let mut staging = scope.budget.take(Kind::Staging)?;
-    for (at, first) in segments.iter().enumerate() {
-        check.segment(*first, segments.get(at + 1).copied(), &mut staging)?;
-    }
+    sides.sort_unstable();
+    // Side files first: which of those that are not sound are named is seen in the records.
+    check.log_id = check.find_log_id(&segments)?;
     for id in sides {
         if !(scope.unfinished)(id) {
             check.side_file(id, &mut staging)?;
         }
     }
+    for (at, first) in segments.iter().enumerate() {
+        check.segment(*first, segments.get(at + 1).copied(), &mut staging)?;
+    }
+    check.judge_unsound_sides();
     Ok(check.findings)
+}
+
+/// The most side files of which it is remembered that they are not sound.
+const MAX_UNSOUND: usize = 1000;
+
+/// A side file that is not as it was written.
+struct UnsoundSide {
+    id: SideId,
+    offset: u64,
+    what: &'static str,
+    /// A record that names it.
+    named_by: Option<Glsn>,
 }
 
 struct Check<'a> {
@@ -106,6 +126,9 @@ struct Check<'a> {
     so_far: VerifyProgress,
     /// Header of the segment before, and what it led to.
     before: Option<(SegmentHeader, Outcome)>,
+    log_id: Option<u128>,
+    /// Ascending by id.
+    unsound: Vec<UnsoundSide>,
     page: plimsoll_memory::chunk::Chunk,
 }
 
@@ -138,6 +161,14 @@ impl Check<'_> {
             self.before = None;
             return Ok(());
         };
+        let len = file.len()?;
+        if len > u64::from(header.segment_bytes) {
+            let what = format!(
+                "the file has {len} bytes, a segment of it at most {}: the rest is not read",
+                header.segment_bytes
+            );
+            self.report_harmless(name, u64::from(header.segment_bytes), what);
+        }
         self.follows(name, &header);
         let log_id = header.log_id;
         let mut walk =
@@ -187,20 +218,29 @@ impl Check<'_> {
             self.report(name, 0, Some(outcome.next), what);
         } else if outcome.chain != header.previous_chain {
             self.report(name, 48, Some(header.first), "the chain hash of the segment before it is another");
+        } else if outcome.end != header.previous_end {
+            let what = format!("the segment before it ends at offset {}, not at {}", outcome.end, header.previous_end);
+            self.report(name, 76, Some(header.first), what);
         }
     }
 
     fn end_of_segment(&mut self, name: FileName, outcome: &Outcome, next: Option<Glsn>) {
         if let Some(problem) = outcome.problem {
-            let may_be_in_writing = next.is_none() && self.scope.durable.is_some_and(|durable| outcome.next > durable);
-            if !may_be_in_writing {
+            let is_behind_all = next.is_none() && self.scope.durable.is_some_and(|durable| outcome.next > durable);
+            if is_behind_all {
+                let what = format!(
+                    "{}, behind the last durable record: a writer is at it, or the next opening for writing cuts it",
+                    problem.what
+                );
+                self.report_harmless(name, problem.at, what);
+            } else {
                 self.report(name, problem.at, Some(outcome.next), problem.what);
             }
         } else if next.is_none() && self.scope.durable.is_some_and(|durable| outcome.next <= durable) {
             self.report(name, u64::from(outcome.end), Some(outcome.next), "the log ends before what is durable");
         }
         if let Some(at) = outcome.dirty_padding {
-            self.report_harmless(name, at, "bytes that are not zero where only padding is");
+            self.report(name, at, None, "bytes that are not zero where only padding is: no entry is concerned");
         }
     }
 
@@ -225,7 +265,7 @@ impl Check<'_> {
     fn side_file(&mut self, id: SideId, staging: &mut [u8]) -> Result<(), LogError> {
         let name = FileName::Side(id);
         let Some(file) = self.open(name)? else { return Ok(()) };
-        let Some(log_id) = self.before.as_ref().map(|(header, _)| header.log_id) else { return Ok(()) };
+        let Some(log_id) = self.log_id else { return Ok(()) };
         let pages = file.len()? / PAGE_BYTES as u64;
         let mut hash = 0;
         for number in 0..pages {
@@ -234,13 +274,13 @@ impl Check<'_> {
             let n = file.read_at(page, place)?;
             let last = number + 1 == pages;
             if let Err(what) = check_page(&page[..n], side_seed(log_id, id.0), number as u32) {
-                self.report(name, place, None, what);
+                self.is_unsound(id, place, what);
                 return Ok(());
             }
             if last {
                 let expected = SideTrailer { log_id, side: SideRef { id, pages: number as u32, hash } };
                 if page_kind(page) != SIDE_TRAILER_PAGE || SideTrailer::decode(page_payload(page)) != Ok(expected) {
-                    self.report(name, place, None, "the side file's last page does not fit the others");
+                    self.is_unsound(id, place, "the side file's last page does not fit the others");
                 }
             } else {
                 hash = extend_side_hash(hash, page);
@@ -248,9 +288,51 @@ impl Check<'_> {
             self.advance(PAGE_BYTES as u64);
         }
         if pages == 0 {
-            self.report(name, 0, None, "the side file was never finished");
+            self.is_unsound(id, 0, "the side file was never finished");
         }
         Ok(())
+    }
+
+    fn is_unsound(&mut self, id: SideId, offset: u64, what: &'static str) {
+        if self.unsound.len() < MAX_UNSOUND {
+            self.unsound.push(UnsoundSide { id, offset, what, named_by: None });
+        } else {
+            self.report(FileName::Side(id), offset, None, what);
+        }
+    }
+
+    /// A record names a side file.
+    fn is_named(&mut self, id: SideId, by: Glsn) {
+        if let Ok(at) = self.unsound.binary_search_by_key(&id, |unsound| unsound.id) {
+            self.unsound[at].named_by.get_or_insert(by);
+        }
+    }
+
+    /// A side file that is not sound is damage if something needs it, else what a killed writer left.
+    fn judge_unsound_sides(&mut self) {
+        for unsound in std::mem::take(&mut self.unsound) {
+            let UnsoundSide { id, offset, what, named_by } = unsound;
+            if named_by.is_some() || (self.scope.kept)(id) {
+                self.report(FileName::Side(id), offset, named_by, what);
+            } else {
+                let what =
+                    format!("{what}, and nothing names it: a writer that was killed left it, the next one removes it");
+                self.report_harmless(FileName::Side(id), offset, what);
+            }
+        }
+    }
+
+    /// The log's id, as the first segment says whose header can be read.
+    fn find_log_id(&mut self, segments: &[Glsn]) -> Result<Option<u128>, LogError> {
+        for first in segments {
+            let Some(file) = self.open(FileName::Segment(*first))? else { continue };
+            let mut bytes = [0; SEGMENT_HEADER_BYTES];
+            let n = file.read_at(&mut bytes, 0)?;
+            if let Ok(header) = SegmentHeader::decode(&bytes[..n]) {
+                return Ok(Some(header.log_id));
+            }
+        }
+        Ok(None)
     }
 
     /// Compares a side file's last page with the record that names it.
@@ -307,6 +389,7 @@ impl Visitor for Walk<'_, '_> {
         for side in sides {
             let named = NamedSide { record_first: header.first, record_count: header.count, side: *side };
             self.sides = (side_hash(self.sides.0, &named), self.sides.1 + 1);
+            self.check.is_named(side.id, header.first);
             if let Some(what) = self.check.named_side(self.log_id, side)? {
                 self.bad_sides.push((header.first, what));
             }

@@ -1,8 +1,14 @@
 //! A whole block: checked once, when it is read from disk.
+//!
+//! Each fragment is checked by itself, and against the one before it: records follow each other by GLSN and chain hash, and what begins
+//! or goes on in a block ends in it or reaches its end. Whether a block follows the one before it is told where a reader comes from
+//! there: see `Core::follow` and `ChainCheck`.
 
-use crate::format::fragment::{FRAGMENT_HEADER_BYTES, Found, fragment_at};
+use crate::format::fragment::{FRAGMENT_HEADER_BYTES, Found, Fragment, FragmentType, extend_chain, fragment_at};
+use crate::format::record::{Mark, RecordHeader};
 use crate::format::segment_header::{HeaderError, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::format::{BLOCK_BYTES, align8};
+use crate::glsn::Glsn;
 
 /// What is wrong with a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,12 +43,66 @@ pub fn check_block(block: &[u8], block_number: u32, segment_seed: u64) -> Result
         })?;
     }
     let mut at = first_fragment(block_number);
+    let mut so_far = SoFar { epoch: 0, goes_on: false, begins: block_number > 0, next: None };
     loop {
         match fragment_at(block, at, block_offset, segment_seed) {
-            Found::Fragment(fragment) => at += align8(FRAGMENT_HEADER_BYTES + fragment.bytes.len()),
+            Found::Fragment(fragment) => {
+                let end = at + align8(FRAGMENT_HEADER_BYTES + fragment.bytes.len());
+                so_far.take(&fragment, end).map_err(|what| bad(at, what))?;
+                at = end;
+            }
             Found::Nothing => return Ok(at),
             Found::Bad(refusal) => return Err(bad(at, refusal.what)),
         }
+    }
+}
+
+/// What the fragments of a block say so far.
+struct SoFar {
+    epoch: u32,
+    /// Whether the last one goes on in the next block.
+    goes_on: bool,
+    /// Whether there is none yet, and one may go on from the block before.
+    begins: bool,
+    /// What must come next: the GLSN and the chain hash behind the last record, if all of that is in this block.
+    next: Option<(Glsn, u64)>,
+}
+
+impl SoFar {
+    /// Takes the next fragment, which ends at `end`; `Err` says why it does not follow.
+    fn take(&mut self, fragment: &Fragment<'_>, end: usize) -> Result<(), &'static str> {
+        if self.goes_on {
+            return Err("a fragment behind a part that goes on in the next block");
+        }
+        if fragment.epoch < self.epoch {
+            return Err("a fragment of an earlier epoch: stale bytes");
+        }
+        match fragment.part {
+            FragmentType::Whole | FragmentType::First => {
+                let header = RecordHeader::decode(fragment.bytes).map_err(|refusal| refusal.what)?;
+                if self.next.is_some_and(|next| next != (header.first, header.previous_chain)) {
+                    return Err("a record that does not follow the one before it");
+                }
+                self.next = Some((header.last().next(), extend_chain(header.previous_chain, fragment.checksum)));
+            }
+            FragmentType::Middle | FragmentType::Last if !self.begins => {
+                return Err("a part of a record whose beginning is missing");
+            }
+            FragmentType::Middle | FragmentType::Last => {}
+            FragmentType::Mark => {
+                let mark = Mark::decode(fragment.bytes).ok_or("a mark of an impossible length")?;
+                if self.next.is_some_and(|next| next != (mark.durable.next(), mark.chain)) {
+                    return Err("a mark that does not follow the record before it");
+                }
+            }
+        }
+        self.begins = false;
+        self.epoch = fragment.epoch;
+        self.goes_on = matches!(fragment.part, FragmentType::First | FragmentType::Middle);
+        if self.goes_on && end + FRAGMENT_HEADER_BYTES <= BLOCK_BYTES {
+            return Err("a part of a record that ends before its block does");
+        }
+        Ok(())
     }
 }
 
@@ -51,15 +111,73 @@ mod tests {
     use super::*;
     use crate::format::fragment::{FragmentType, seal_fragment};
 
+    const SEED: u64 = 5;
+
+    /// Puts a fragment of `bytes` bytes at `at` of block 1; returns its end and checksum.
+    fn put_fragment(block: &mut [u8], at: usize, bytes: usize, epoch: u32, part: FragmentType) -> (usize, u64) {
+        let end = at + FRAGMENT_HEADER_BYTES + bytes;
+        (end, seal_fragment(&mut block[at..end], SEED, epoch, (BLOCK_BYTES + at) as u32, part))
+    }
+
+    /// Puts a record of one entry at `at`; returns its end and the chain hash behind it.
+    fn put_record(block: &mut [u8], at: usize, first: u64, chain: u64, epoch: u32) -> (usize, u64) {
+        let header = RecordHeader {
+            first: Glsn(first),
+            read_at: Glsn::NONE,
+            previous_chain: chain,
+            durable: Glsn::NONE,
+            timestamp_micros: first,
+            side_mark: 0,
+            body_bytes: 16,
+            count: 1,
+            sides: 0,
+        };
+        let from = at + FRAGMENT_HEADER_BYTES;
+        block[from..from + 64].copy_from_slice(&header.encode());
+        let (end, sum) = put_fragment(block, at, 80, epoch, FragmentType::Whole);
+        (end, extend_chain(chain, sum))
+    }
+
     #[test]
     fn a_block_is_good_if_all_of_its_fragments_are() {
         let mut block = vec![0; BLOCK_BYTES];
-        seal_fragment(&mut block[0..48], 5, 0, BLOCK_BYTES as u32, FragmentType::Whole);
-        seal_fragment(&mut block[48..120], 5, 0, BLOCK_BYTES as u32 + 48, FragmentType::Whole);
-        assert_eq!(check_block(&block, 1, 5), Ok(120));
-        assert!(check_block(&block, 2, 5).is_err());
-        block[119] ^= 1;
-        assert_eq!(check_block(&block, 1, 5).unwrap_err().at, 48);
+        let (at, chain) = put_record(&mut block, 0, 7, 3, 1);
+        let (end, _) = put_record(&mut block, at, 8, chain, 1);
+        assert_eq!(check_block(&block, 1, SEED), Ok(end));
+        assert!(check_block(&block, 2, SEED).is_err());
+        block[end - 1] ^= 1;
+        assert_eq!(check_block(&block, 1, SEED).unwrap_err().at, at);
+    }
+
+    #[test]
+    fn each_record_follows_the_one_before_it() {
+        // (GLSN, chain hash off by, epoch) of the second record.
+        for (first, off, epoch) in [(9, 0, 1), (8, 1, 1), (7, 0, 1), (8, 0, 0)] {
+            let mut block = vec![0; BLOCK_BYTES];
+            let (at, chain) = put_record(&mut block, 0, 7, 3, 1);
+            put_record(&mut block, at, first, chain + off, epoch);
+            assert_eq!(check_block(&block, 1, SEED).unwrap_err().at, at, "{first} {off} {epoch}");
+        }
+    }
+
+    #[test]
+    fn a_part_goes_on_at_the_front_of_a_block_and_up_to_its_end() {
+        let mut block = vec![0; BLOCK_BYTES];
+        let (at, _) = put_fragment(&mut block, 0, 80, 1, FragmentType::Last);
+        let (end, _) = put_record(&mut block, at, 7, 3, 1);
+        assert_eq!(check_block(&block, 1, SEED), Ok(end));
+        put_fragment(&mut block, end, 80, 1, FragmentType::Last);
+        assert_eq!(check_block(&block, 1, SEED).unwrap_err().at, end);
+
+        let mut block = vec![0; BLOCK_BYTES];
+        put_fragment(&mut block, 0, BLOCK_BYTES - 16, 1, FragmentType::Middle);
+        assert_eq!(check_block(&block, 1, SEED), Ok(BLOCK_BYTES));
+        put_fragment(&mut block, 0, BLOCK_BYTES - 24, 1, FragmentType::Middle);
+        block[BLOCK_BYTES - 8..].fill(0);
+        assert_eq!(check_block(&block, 1, SEED), Ok(BLOCK_BYTES - 8));
+        let mut block = vec![0; BLOCK_BYTES];
+        put_fragment(&mut block, 0, 80, 1, FragmentType::Middle);
+        assert!(check_block(&block, 1, SEED).is_err());
     }
 
     #[test]

@@ -45,6 +45,44 @@ pub struct Fragment<'a> {
     pub bytes: &'a [u8],
 }
 
+/// The header of a fragment in a block that was checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FragmentHeader {
+    /// Its checksum, which the chain hash goes over.
+    pub checksum: u64,
+    /// The epoch in which it was written.
+    pub epoch: u32,
+    /// Bytes of the whole fragment, header included.
+    pub bytes: usize,
+    /// Its part of the record.
+    pub part: FragmentType,
+}
+
+impl FragmentHeader {
+    /// Reads the header at the front of `bytes`, which passed their checksum; `None` if no fragment begins there.
+    #[inline]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; FRAGMENT_HEADER_BYTES] = bytes.get(..FRAGMENT_HEADER_BYTES)?.try_into().ok()?;
+        let length = usize::from(u16::from_le_bytes([bytes[12], bytes[13]]));
+        Some(Self {
+            checksum: u64_at(bytes, 0),
+            epoch: u32_at(bytes, 8),
+            bytes: FRAGMENT_HEADER_BYTES + length,
+            part: part_of(bytes[14])?,
+        })
+    }
+
+    /// Whether the record goes on in the next block.
+    pub fn goes_on(&self) -> bool {
+        matches!(self.part, FragmentType::First | FragmentType::Middle)
+    }
+
+    /// Whether it continues a record that began in an earlier block, in this epoch.
+    pub fn continues(&self, epoch: u32) -> bool {
+        matches!(self.part, FragmentType::Middle | FragmentType::Last) && self.epoch == epoch
+    }
+}
+
 /// What stands where a fragment could.
 #[derive(Clone, Copy, Debug)]
 pub enum Found<'a> {

@@ -266,7 +266,7 @@ mod tests {
             assert!(matches!(TableHeader::decode(&bad.encode()), Err(HeaderError::Bad(_))));
         }
         let mut newer = good.encode();
-        newer[8] = 2;
+        newer[8] = 3;
         assert!(matches!(TableHeader::decode(&newer), Err(HeaderError::Newer(_))));
     }
 }

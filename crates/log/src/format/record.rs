@@ -86,7 +86,7 @@ impl RecordHeader {
         if bytes.len() < RECORD_HEADER_BYTES {
             return Err(Refusal::bad("a record's header is cut short"));
         }
-        if u32::from(bytes[56]) > FORMAT_VERSION || bytes[57] != KIND_PLAIN || bytes[58] != CODEC_NONE {
+        if u32::from(bytes[56]) != FORMAT_VERSION || bytes[57] != KIND_PLAIN || bytes[58] != CODEC_NONE {
             return Err(Refusal::newer("a record of a format, kind or codec that this version does not know"));
         }
         let header = Self {

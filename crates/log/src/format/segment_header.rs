@@ -1,13 +1,14 @@
 //! The first 128 bytes of a segment.
 //!
 //! ```text
-//! 0       8         12           16             20      24       40      48               56                64          72             76         120
-//! | magic | version | compatible | incompatible | epoch | log id | first | previous chain | timestamp floor | side mark | segment size | reserved | checksum | 128
+//! 0       8         12           16             20      24       40      48               56                64          72             76             80         120
+//! | magic | version | compatible | incompatible | epoch | log id | first | previous chain | timestamp floor | side mark | segment size | previous end | reserved | checksum | 128
 //! ```
 //!
-//! `previous chain` is the chain hash of the record before `first`: it ties the segments together. `timestamp floor` is the
-//! timestamp of that record. Side files with ids up to `side mark` had been made when the segment was. The reserved bytes are zero
-//! (room for an encryption tag). The checksum covers bytes 0 to 120.
+//! `previous chain` is the chain hash of the record before `first`, and `previous end` the offset where the fragments of the segment
+//! before this one end (0: there is none): they tie the segments together. `timestamp floor` is the timestamp of that record. Side
+//! files with ids up to `side mark` had been made when the segment was. The reserved bytes are zero (room for an encryption tag). The
+//! checksum covers bytes 0 to 120.
 
 use plimsoll_disk::checksum::checksum;
 
@@ -38,6 +39,8 @@ pub struct SegmentHeader {
     pub side_mark: u64,
     /// It is never longer than this.
     pub segment_bytes: u32,
+    /// Where the fragments of the segment before it end; 0 if there is none.
+    pub previous_end: u32,
 }
 
 /// Why a segment's header was not accepted.
@@ -62,6 +65,7 @@ impl SegmentHeader {
         put(&mut out, 56, &self.timestamp_floor.to_le_bytes());
         put(&mut out, 64, &self.side_mark.to_le_bytes());
         put(&mut out, 72, &self.segment_bytes.to_le_bytes());
+        put(&mut out, 76, &self.previous_end.to_le_bytes());
         let sum = checksum(SEED, &out[..CHECKED_BYTES]);
         put(&mut out, CHECKED_BYTES, &sum.to_le_bytes());
         out
@@ -90,6 +94,7 @@ impl SegmentHeader {
             timestamp_floor: u64_at(bytes, 56),
             side_mark: u64_at(bytes, 64),
             segment_bytes: u32_at(bytes, 72),
+            previous_end: u32_at(bytes, 76),
         })
     }
 }
@@ -98,7 +103,12 @@ impl SegmentHeader {
 pub(crate) fn check_format(version: u32, incompatible: u32) -> Result<(), String> {
     if version > FORMAT_VERSION {
         return Err(format!(
-            "the log is of format {version}; this version of Plimsoll reads formats up to {FORMAT_VERSION}: use a newer one"
+            "the log is of format {version}; this version of Plimsoll reads format {FORMAT_VERSION}: use a newer one"
+        ));
+    }
+    if version < FORMAT_VERSION {
+        return Err(format!(
+            "the log is of format {version}, which no published version wrote; this one reads format {FORMAT_VERSION}: copy the data out with the version that wrote it"
         ));
     }
     let unknown = incompatible & !KNOWN_INCOMPATIBLE;
@@ -123,6 +133,7 @@ mod tests {
             timestamp_floor: 6,
             side_mark: 7,
             segment_bytes: 1 << 26,
+            previous_end: 8,
         }
     }
 
@@ -140,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_newer_format_and_an_unknown_feature_say_what_to_do() {
-        for (at, value) in [(8, 2u32), (16, 1u32)] {
+        for (at, value) in [(8, 3u32), (16, 1u32)] {
             let mut bytes = header().encode();
             put(&mut bytes, at, &value.to_le_bytes());
             let sum = checksum(SEED, &bytes[..CHECKED_BYTES]);
@@ -153,5 +164,14 @@ mod tests {
         let sum = checksum(SEED, &bytes[..CHECKED_BYTES]);
         put(&mut bytes, CHECKED_BYTES, &sum.to_le_bytes());
         assert_eq!(SegmentHeader::decode(&bytes), Ok(header()), "a compatible feature does no harm");
+    }
+
+    #[test]
+    fn format_1_is_refused() {
+        let mut bytes = header().encode();
+        put(&mut bytes, 8, &1u32.to_le_bytes());
+        let sum = checksum(SEED, &bytes[..CHECKED_BYTES]);
+        put(&mut bytes, CHECKED_BYTES, &sum.to_le_bytes());
+        assert!(matches!(SegmentHeader::decode(&bytes), Err(HeaderError::Newer(_))));
     }
 }

@@ -1,9 +1,12 @@
 //! Copies values that live in log entries which are wanted back into a side file of plain bytes, piece by piece.
+//!
+//! Law: a value is not copied unless it has the checksum that it was written with: a copy of a damaged one would look sound for ever.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
+use plimsoll_disk::checksum::Running;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 use plimsoll_log::side::{SideId, SideWriter};
@@ -12,7 +15,7 @@ use plimsoll_memory::chunk::Chunk;
 
 use crate::error::Result;
 use crate::index::core::{Core, lock};
-use crate::version::{Stored, Version};
+use crate::version::{Stored, Version, running_value_sum};
 
 /// Copies the values of one job. Dropped before its side file is named by a manifest, it removes it.
 pub(crate) struct Relocator {
@@ -23,10 +26,20 @@ pub(crate) struct Relocator {
     piece: Option<Chunk>,
     writer: Option<Box<dyn SideWriter>>,
     side: Option<SideId>,
-    /// Where the value that is being copied begins in the side file, and how much of it is there.
-    copying: Option<(u64, u64)>,
+    copying: Option<Copying>,
     finished: bool,
     named: bool,
+}
+
+/// A value of which a part is copied.
+#[derive(Debug)]
+struct Copying {
+    /// Where it begins in the side file.
+    start: u64,
+    /// How much of it is there.
+    copied: u64,
+    /// The checksum over that.
+    sum: Running,
 }
 
 /// How far a version's value has come.
@@ -62,28 +75,31 @@ impl Relocator {
 
     /// What `version` stores once it is moved. Copies at most `allowance` bytes (a piece more) and takes them off it.
     pub(crate) fn relocate<'a>(&mut self, version: &Version<'a>, allowance: &mut u64) -> Result<Moved<'a>> {
-        let Stored::InLog { offset, len } = version.stored else { return Ok(Moved::Ready(version.stored)) };
+        let Stored::InLog { offset, len, sum } = version.stored else { return Ok(Moved::Ready(version.stored)) };
         if !self.wants(version.glsn) {
             return Ok(Moved::Ready(version.stored));
         }
         self.begin()?;
         let (writer, piece) = (self.writer.as_mut().expect("begun"), self.piece.as_mut().expect("begun"));
-        let (start, mut copied) = self.copying.unwrap_or((writer.position(), 0));
+        let start = writer.position();
+        let mut copying = self.copying.take().unwrap_or_else(|| Copying { start, copied: 0, sum: running_value_sum() });
         let side = writer.id();
-        while copied < len {
+        while copying.copied < len {
             if *allowance == 0 {
-                self.copying = Some((start, copied));
+                self.copying = Some(copying);
                 return Ok(Moved::Partly);
             }
-            let bytes = (len - copied).min(piece.len() as u64);
+            let bytes = (len - copying.copied).min(piece.len() as u64);
             let into = &mut piece[..bytes as usize];
-            self.log.read_range(version.glsn, offset + copied, into)?;
+            self.log.read_range(version.glsn, offset + copying.copied, into)?;
+            copying.sum.take(into);
             writer.write(into)?;
-            copied += bytes;
+            copying.copied += bytes;
             *allowance = allowance.saturating_sub(bytes);
         }
-        self.copying = None;
-        Ok(Moved::Ready(Stored::InSide { side, offset: start, len }))
+        let stored = Stored::InSide { side, offset: copying.start, len, sum };
+        version.stored.check_sum(version.glsn, copying.sum.sum())?;
+        Ok(Moved::Ready(stored))
     }
 
     fn begin(&mut self) -> Result<()> {

@@ -32,7 +32,7 @@ use crate::index::{Ground, Horizon, Index};
 use crate::run::builder::PartitionBuilder;
 use crate::run::file::SideSink;
 use crate::run::partition::PartitionInfo;
-use crate::version::{INLINE_BYTES, Stored, Version};
+use crate::version::{INLINE_BYTES, Stored, Version, value_sum};
 
 /// Keeps everything.
 const FOREVER: u32 = 1;
@@ -336,12 +336,12 @@ impl World {
         match stored {
             Stored::Deleted => panic!("a deletion has no value"),
             Stored::Inline(value) => value.to_vec(),
-            Stored::InLog { offset, len } => {
+            Stored::InLog { offset, len, .. } => {
                 let mut value = vec![0; len as usize];
                 self.log.read_range(glsn, offset, &mut value).unwrap();
                 value
             }
-            Stored::InSide { side, offset, len } => self.load_from_side(side, offset, len),
+            Stored::InSide { side, offset, len, .. } => self.load_from_side(side, offset, len),
         }
     }
 
@@ -540,12 +540,12 @@ fn stored(value: &Option<Vec<u8>>, offset: u64) -> Stored<'_> {
     match value {
         None => Stored::Deleted,
         Some(value) if value.len() <= INLINE_BYTES => Stored::Inline(value),
-        Some(value) => Stored::InLog { offset, len: value.len() as u64 },
+        Some(value) => Stored::InLog { offset, len: value.len() as u64, sum: value_sum(value) },
     }
 }
 
 fn room(writes: &[Write]) -> usize {
-    let bytes = |value: &Option<Vec<u8>>| value.as_ref().map_or(1, |value| value.len().min(INLINE_BYTES) + 1).max(31);
+    let bytes = |value: &Option<Vec<u8>>| value.as_ref().map_or(1, |value| value.len().min(INLINE_BYTES) + 1).max(39);
     writes.iter().map(|(key, value, _)| Index::entry_bytes(key.len(), bytes(value))).sum()
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! header (page 0):
-//! | "PLIMRUN" 1 | compatible | incompatible | log id | place | id  | flags | zeros to 64 |
+//! | "PLIMRUN" 2 | compatible | incompatible | log id | place | id  | flags | zeros to 64 |
 //!   8 bytes       u32          u32            u128     u8      u64   u8
 //!
 //! sides (as many pages as they take, usually none): | count u16 | distances (varints) ... |
@@ -32,7 +32,7 @@ pub(crate) const HEADER_PAGE: u8 = 20;
 pub(crate) const SIDES_PAGE: u8 = 21;
 
 /// "PLIMRUN" and the format's number.
-const MAGIC: &[u8; 8] = b"PLIMRUN\x01";
+const MAGIC: &[u8; 8] = b"PLIMRUN\x02";
 
 /// Features without which a reader would go wrong; none is known yet.
 const KNOWN_INCOMPATIBLE: u32 = 0;

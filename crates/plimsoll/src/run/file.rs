@@ -42,6 +42,16 @@ fn run_seed(log_id: u128, id: u64) -> u64 {
     seed(&[log_id as u64, (log_id >> 64) as u64, id])
 }
 
+/// Checks whole pages that begin at `at` of a run's file, as they were read to be copied; files of other names are not runs.
+pub(crate) fn check_piece(log_id: u128, name: &str, at: u64, bytes: &[u8]) -> Result<()> {
+    let Some(id) = run_id_of(name) else { return Ok(()) };
+    for (number, page) in ((at / PAGE_BYTES as u64) as u32..).zip(bytes.chunks(PAGE_BYTES)) {
+        check_page(page, run_seed(log_id, id), number)
+            .map_err(|what| Error::corrupt(format!("index/{name}, page {number}: {what}; see `plimsoll verify`")))?;
+    }
+    Ok(())
+}
+
 /// Writes a run file. Dropped before it is finished, it leaves nothing behind.
 pub(crate) struct RunFileSink {
     disk: Arc<dyn Disk>,

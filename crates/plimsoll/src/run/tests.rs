@@ -157,8 +157,8 @@ fn random_stored(random: &mut Random) -> Vec<u8> {
     let stored = match random.below(20) {
         0 => Stored::Deleted,
         1 => Stored::Inline(&value),
-        2 => Stored::InLog { offset, len },
-        3 => Stored::InSide { side: SideId(random.below(9)), offset, len },
+        2 => Stored::InLog { offset, len, sum: offset },
+        3 => Stored::InSide { side: SideId(random.below(9)), offset, len, sum: len },
         _ => Stored::Inline(&value[..value.len() / 100]),
     };
     let mut bytes = Vec::new();

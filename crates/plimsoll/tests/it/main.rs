@@ -10,6 +10,7 @@ mod api;
 mod backup;
 mod backup_faults;
 mod bad_input;
+mod blocks;
 mod checkpoints;
 mod closing;
 mod handles;

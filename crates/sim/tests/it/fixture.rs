@@ -1,6 +1,6 @@
-//! A store of format 1, as its first version wrote it, opens for ever and gives the answers that it gave.
+//! A store of format 2, as its first version wrote it, opens for ever and gives the answers that it gave.
 //!
-//! `crates/plimsoll/tests/data/format-1/` holds the store and, as text, what is in it. The bytes are never edited. They were made by
+//! `crates/plimsoll/tests/data/format-2/` holds the store and, as text, what is in it. The bytes are never edited. They were made by
 //! `cargo test -p plimsoll-sim --test it make_the_fixture -- --ignored`.
 #![allow(clippy::disallowed_methods, reason = "copies a folder of the repository")]
 
@@ -35,11 +35,11 @@ commit t0 0#0
 ";
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll/tests/data/format-1")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll/tests/data/format-2")
 }
 
 #[test]
-fn a_store_of_format_1_opens_and_gives_the_answers_that_it_gave() {
+fn a_store_of_format_2_opens_and_gives_the_answers_that_it_gave() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     copy(&folder().join("store"), &store);
@@ -63,6 +63,7 @@ fn a_store_of_format_1_opens_and_gives_the_answers_that_it_gave() {
     db.compact().unwrap();
     db.close().unwrap();
     let db = Db::open(&store, options()).unwrap();
+    let keyspace = db.keyspace("default").unwrap();
     assert_eq!(db.snapshot().get(&keyspace, b"a").unwrap().unwrap(), b"new");
     assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
     let past: Vec<&str> = expected.lines().filter(|line| line.contains(" default ")).collect();

@@ -41,7 +41,7 @@ fn a_partition_may_point_into_more_side_files_than_a_page_lists() {
     let pool = pool(&budget);
     let mut builder = PartitionBuilder::new(Pages::default(), &budget, false).unwrap();
     for n in 0..20_000 {
-        let stored = Stored::InSide { side: SideId((n * 7919) % 20_000 * 1_000_003), offset: n, len: 1 };
+        let stored = Stored::InSide { side: SideId((n * 7919) % 20_000 * 1_000_003), offset: n, len: 1, sum: 0 };
         builder.add(&Version { key: &n.to_be_bytes(), glsn: Glsn(1), stored }).unwrap();
     }
     let (pages, info) = builder.finish().unwrap();

@@ -1,0 +1,118 @@
+//! Blocks of the log that turn to zeros, and values that are not the ones that were written: nothing of it is served, and nothing copied.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use plimsoll::{Db, Error, Options, rebuild};
+use plimsoll_disk::clock::ManualClock;
+use plimsoll_disk::mem::MemDisk;
+use plimsoll_disk::vfs::{Caching, Disk, Open};
+use plimsoll_log::format::fragment::{FragmentHeader, FragmentType, seal_fragment};
+use plimsoll_log::format::segment_header::SegmentHeader;
+use plimsoll_log::format::{BLOCK_BYTES, segment_seed};
+
+const SEGMENT: &str = "/store/log/00000000000000000001.seg";
+
+fn options(disk: &MemDisk) -> Options {
+    let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
+    let options = Options::new().memory_bytes(16 << 20).segment_bytes(256 << 10).memtable_bytes(64 << 10);
+    options.background(false).world(Arc::new(disk.clone()), clock)
+}
+
+fn value(number: u8, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at * 7 + usize::from(number)) as u8 | 1).collect()
+}
+
+/// Six values of 60 KB and one of 2 KB: the first segment, which is sealed, holds four of them.
+fn filled() -> MemDisk {
+    let disk = MemDisk::new();
+    let db = Db::open("/store", options(&disk)).unwrap();
+    let keyspace = db.keyspace("default").unwrap();
+    for number in 0..7 {
+        let mut tx = db.begin();
+        tx.put(&keyspace, &[number], &value(number, if number == 0 { 2000 } else { 60_000 })).unwrap();
+        tx.commit().unwrap();
+    }
+    db.compact().unwrap();
+    db.close().unwrap();
+    disk
+}
+
+fn change(disk: &MemDisk, at: usize, bytes: &[u8]) {
+    disk.open(Path::new(SEGMENT), Open::ReadWrite, Caching::Buffered).unwrap().write_at(bytes, at as u64).unwrap();
+}
+
+fn is_corrupt<T>(result: Result<T, Error>) -> bool {
+    matches!(result, Err(Error::Corrupt { .. }))
+}
+
+#[test]
+fn a_block_of_zeros_in_a_value_is_found_by_everyone_who_reads_it() {
+    for block in 1..12 {
+        let disk = filled();
+        change(&disk, block * BLOCK_BYTES, &[0; BLOCK_BYTES]);
+        let db = Db::open("/store", options(&disk)).unwrap();
+        let keyspace = db.keyspace("default").unwrap();
+        let snapshot = db.snapshot();
+        let mut refused = 0;
+        for number in 0..7 {
+            match snapshot.get(&keyspace, &[number]) {
+                Ok(found) => {
+                    assert_eq!(found.unwrap(), value(number, if number == 0 { 2000 } else { 60_000 })[..], "{block}");
+                }
+                Err(error) => refused += usize::from(matches!(error, Error::Corrupt { .. })),
+            }
+        }
+        assert!((1..=2).contains(&refused), "{refused} values lie in block {block}");
+        assert!(snapshot.range(&keyspace, ..).unwrap().any(is_corrupt));
+        let mut scan = db.log().scan(.., None).unwrap();
+        let mut seen = Vec::new();
+        while let Some(entry) = scan.next() {
+            seen.push(entry.is_ok());
+        }
+        assert!(seen.contains(&false));
+        drop(scan);
+        assert!(!db.verify(&mut |_| {}).unwrap().problems.is_empty());
+        assert!(is_corrupt(db.backup_copy("/copy")));
+        // Trimming would move the values that are current out of the first segment.
+        assert!(is_corrupt(db.log().trim(db.newest() + 1)));
+        drop(snapshot);
+        drop(db);
+        assert!(is_corrupt(rebuild("/store", options(&disk), &mut |_, _| {})));
+    }
+}
+
+/// The fragment is sealed again after the change, so that its block is good: only the checksum of the whole value, and the chain, can tell.
+#[test]
+fn a_value_that_is_another_is_not_served_though_its_block_is_good() {
+    let disk = filled();
+    let file = disk.open(Path::new(SEGMENT), Open::ReadWrite, Caching::Buffered).unwrap();
+    let mut block = vec![0; BLOCK_BYTES];
+    file.read_exact_at(&mut block, 0).unwrap();
+    let header = SegmentHeader::decode(&block).unwrap();
+    file.read_exact_at(&mut block, BLOCK_BYTES as u64).unwrap();
+    let fragment = FragmentHeader::decode(&block).unwrap();
+    assert_eq!(fragment.part, FragmentType::Middle);
+    block[5000] ^= 1;
+    let seed = segment_seed(header.log_id, header.first);
+    seal_fragment(&mut block[..fragment.bytes], seed, fragment.epoch, BLOCK_BYTES as u32, fragment.part);
+    file.write_at(&block, BLOCK_BYTES as u64).unwrap();
+
+    let db = Db::open("/store", options(&disk)).unwrap();
+    let keyspace = db.keyspace("default").unwrap();
+    let snapshot = db.snapshot();
+    assert!(is_corrupt(snapshot.get(&keyspace, &[1])));
+    let mut reader = snapshot.get_reader(&keyspace, &[1]).unwrap().unwrap();
+    assert!(std::io::Read::read_to_end(&mut reader, &mut Vec::new()).is_err());
+    let mut scan = db.log().scan(.., None).unwrap();
+    let mut seen = Vec::new();
+    while let Some(entry) = scan.next() {
+        seen.push(entry.is_ok());
+    }
+    assert!(seen.contains(&false), "the chain breaks");
+    drop((scan, reader, snapshot));
+    assert!(is_corrupt(db.log().trim(db.newest() + 1)));
+    assert!(disk.entry(Path::new(SEGMENT)).unwrap().is_some(), "what cannot be moved is not trimmed");
+    drop(db);
+    assert!(is_corrupt(rebuild("/store", options(&disk), &mut |_, _| {})));
+}
