@@ -91,7 +91,7 @@ pub(crate) enum Command {
     Backup(Backup),
     /// Make the index anew from the log
     Rebuild(Rebuild),
-    /// Cut a damaged log before a GLSN and keep what stands before it
+    /// Cut a damaged log before a GLSN, or keep what the index holds where the log is lost
     Salvage(Salvage),
     /// Show or delete the image of what was hot in memory
     Warm(Warm),
@@ -486,7 +486,8 @@ pub(crate) struct Backup {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-For a store whose log is sound and whose index is not. Nobody else may have the store open.
+For a store whose log is sound and whose index is not. Nobody else may have the store open. The old index stays until the new one \
+is whole: there must be room for both. Where the index holds commits that the log does not have, nothing is done, and they are named.
 
 Examples:
   plimsoll rebuild demo.plimsoll")]
@@ -497,17 +498,28 @@ pub(crate) struct Rebuild {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-For a store whose log is damaged at or after a GLSN (the message of the failure, and `plimsoll verify`, name it). What is cut \
-off is moved aside, not deleted, and listed. All commits from that GLSN on are lost to the store: take a copy first.
+With --cut-at, for a store whose log is damaged at or after a GLSN (the message of the failure, and `plimsoll verify`, name it): \
+all commits from that GLSN on are lost to the store.
+
+With --from-index, for a store whose log lost its end, or all of it, and whose index is sound: what is whole of the log is kept, and one \
+commit behind it brings each key to the newest state that the index holds. Keys whose values are lost with the log are listed, exit \
+code 4; they keep what the log has.
+
+What is taken out of the store is moved aside, not deleted, and listed.
 
 Examples:
-  plimsoll salvage demo.plimsoll --cut-at 1042")]
+  plimsoll salvage demo.plimsoll --cut-at 1042
+  plimsoll salvage demo.plimsoll --from-index")]
 pub(crate) struct Salvage {
     /// Store
     pub(crate) store: PathBuf,
     /// First GLSN that is cut off
     #[arg(long, value_name = "GLSN", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) cut_at: u64,
+    #[arg(required_unless_present = "from_index", conflicts_with = "from_index")]
+    pub(crate) cut_at: Option<u64>,
+    /// Keep the newest state that the index holds
+    #[arg(long)]
+    pub(crate) from_index: bool,
 }
 
 #[derive(Args, Debug)]

@@ -112,9 +112,7 @@ fn code(error: &Error) -> Exit {
 fn advice(error: &Error) -> Option<&'static str> {
     match error {
         Error::OutOfBudget(_) => Some("Give it more with --memory, e.g. --memory 256MiB."),
-        Error::Corrupt { .. } => Some(
-            "`plimsoll verify STORE` lists all that is damaged; `plimsoll rebuild STORE` makes the index anew from the log.",
-        ),
+        Error::Corrupt { .. } => Some("`plimsoll verify STORE` lists all that is damaged."),
         Error::Io { kind: io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded, .. } => {
             Some("Nothing of this transaction was kept; free some space and run the command again.")
         }

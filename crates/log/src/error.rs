@@ -58,11 +58,8 @@ pub enum LogError {
         /// What is wrong.
         what: String,
     },
-    /// The log is not the one that was seen before (forked, cut back, or exchanged): find the right folder, or rebuild what was
-    /// derived from the other.
-    #[error(
-        "the log was forked, cut back or exchanged: at GLSN {glsn} {what}; restore the right log, or run `plimsoll rebuild`"
-    )]
+    /// The log is not the one that was seen before (forked, cut back, or exchanged): find the right folder.
+    #[error("the log was forked, cut back or exchanged: at GLSN {glsn} {what}; restore the right log")]
     Forked {
         /// Where they differ.
         glsn: Glsn,

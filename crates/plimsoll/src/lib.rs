@@ -38,6 +38,7 @@ mod repair;
 mod replay;
 mod retention;
 mod run;
+mod salvage_index;
 mod snapshot;
 mod snapshots;
 mod spill;
@@ -69,6 +70,7 @@ pub use payload::MAX_METADATA_BYTES;
 pub use range::Range;
 pub use read_path::ValueReader;
 pub use repair::{RebuildReport, SalvageReport, rebuild, salvage};
+pub use salvage_index::{IndexSalvageReport, salvage_from_index};
 pub use snapshot::{Moment, Snapshot};
 pub use stats::{
     EvictorStats, IndexStats, MemoryStats, ObjectStats, OpeningStats, PoolStats, PressureStats, StallStats, Stats,

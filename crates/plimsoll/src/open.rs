@@ -11,12 +11,13 @@
 //! A creation that was killed leaves a folder with some of these and no entry in the log: it opens as an empty store.
 
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use plimsoll_disk::clock::Clock;
 use plimsoll_disk::vfs::{DirLock, Disk, LockError};
+use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
 use plimsoll_log::glsn::Glsn;
@@ -42,17 +43,23 @@ use crate::store::Store;
 use crate::upkeep::Upkeep;
 use crate::warm::{self, WARM_DIR, Warm};
 
+/// Where a rebuild keeps the old index until the new one is whole.
+pub(crate) const INDEX_OLD: &str = "index.old";
+
+/// Where a salvage from the index makes the new store.
+pub(crate) const SALVAGED: &str = "salvaged";
+
 /// The part of the budget that the page pool never gives away: one in this many.
 pub(crate) const POOL_FLOOR_SHARE: u64 = 8;
 
 /// Opens or makes the store at `path`.
 pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<Store>> {
     if !options.read_only {
-        return open_with(path, options, &mut |_, _| {});
+        return open_by(path, options, &Way::default(), &mut |_, _| {});
     }
     loop {
         let before = read_manifest(path, &options);
-        let opened = open_with(path, options.clone(), &mut |_, _| {});
+        let opened = open_by(path, options.clone(), &Way::default(), &mut |_, _| {});
         // Beside a process that writes, what the manifest of a moment ago named may be gone: then there is a newer one.
         if opened.is_ok() || read_manifest(path, &options) == before {
             return opened;
@@ -64,12 +71,31 @@ fn read_manifest(path: &Path, options: &Options) -> Result<Option<Manifest>> {
     Manifest::read(&*options.disk, &path.join("index"))
 }
 
+/// How a repair opens a store.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Way {
+    /// The store's lock, where it was taken before.
+    pub(crate) lock: Option<Arc<dyn DirLock>>,
+    /// Another folder of the log, which may end before what the index knows: to read what the index holds.
+    pub(crate) log: Option<PathBuf>,
+}
+
 /// As [`open`]; `progress` hears the GLSN of each transaction that is replayed, and the last one.
-pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(Glsn, Glsn)) -> Result<Arc<Store>> {
+pub(crate) fn open_by(
+    path: &Path,
+    options: Options,
+    way: &Way,
+    progress: &mut dyn FnMut(Glsn, Glsn),
+) -> Result<Arc<Store>> {
     options.check()?;
     let watch = Stopwatch::start(&options);
-    find_or_make_folder(path, &options)?;
-    let lock: Option<Arc<dyn DirLock>> = take_lock(path, &options)?.map(Arc::from);
+    if way.log.is_none() {
+        find_or_make_folder(path, &options)?;
+    }
+    let lock = match &way.lock {
+        Some(lock) => Some(Arc::clone(lock)),
+        None => take_lock(path, &options)?.map(Arc::from),
+    };
     let budget = Budget::with_ceiling(options.memory_bytes, ceiling_bytes(options.memory_bytes), Backing::Mapped)?;
     let pool = Pool::new(&budget, options.memory_bytes / POOL_FLOOR_SHARE)?;
     let objects = if options.objects { Objects::new(&budget, &pool)? } else { Objects::none() };
@@ -79,12 +105,14 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
     let before_log = watch.nanos();
     let (file_log, report) = FileLog::open(FileLogOptions {
         outer_lock: lock.as_ref().map(Arc::downgrade),
-        ..log_options(path, &options, &budget, &pool, manifest.as_ref())
-    })?;
+        ..log_options(path, &options, &budget, &pool, manifest.as_ref(), way)
+    })
+    .map_err(|error| explain(path, error))?;
     let log_nanos = watch.nanos() - before_log;
     let file_log = Arc::new(file_log);
     let log: Arc<dyn Log> = Arc::clone(&file_log) as _;
     let manifest = match manifest {
+        Some(manifest) if way.log.is_some() => manifest,
         Some(manifest) => check_manifest(path, manifest, &*log)?,
         None => Manifest::empty(log.id()),
     };
@@ -115,7 +143,9 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
         background: options.background && !options.read_only,
     };
     let index = Index::open(ground, manifest, Arc::clone(&horizon) as _)?;
-    check_pointers(path, &index, &*log)?;
+    if way.log.is_none() {
+        check_pointers(path, &index, &*log)?;
+    }
     let before_replay = watch.nanos();
     let replayed = replay(&log, &budget, &index, checkpoint, progress)?;
     let replay_nanos = watch.nanos() - before_replay;
@@ -170,6 +200,10 @@ pub(crate) fn open_with(path: &Path, options: Options, progress: &mut dyn FnMut(
     if let Some(checkpoints) = store.checkpoints.as_ref().filter(|_| !store.options.background) {
         // Where there is a thread it does this: nobody waits for it.
         checkpoints.sweep()?;
+    }
+    if !store.options.read_only {
+        // What a rebuild moved aside is of no more use: the store has come to its newest moment without it.
+        remove_folder(&*store.options.disk, &path.join(INDEX_OLD))?;
     }
     let _ = store.horizon.ready.set(());
     let _ = store.opening.set(OpeningStats {
@@ -242,6 +276,9 @@ fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> {
                 return Ok(());
             }
             let names = disk.names(path)?;
+            if names.iter().any(|name| name == SALVAGED) {
+                return not_a_store("a salvage was cut short here; run `plimsoll salvage --from-index` again");
+            }
             if names.iter().any(|name| !["LOCK", "log", "index", WARM_DIR].contains(&name.as_str())) {
                 return not_a_store(
                     "this folder holds other things and no store; give another path or an empty folder",
@@ -305,9 +342,11 @@ fn log_options(
     budget: &Budget,
     pool: &Arc<Pool>,
     manifest: Option<&Manifest>,
+    way: &Way,
 ) -> FileLogOptions {
     let (disk, clock) = (Arc::clone(&options.disk), Arc::clone(&options.clock));
-    let mut log = FileLogOptions::new(disk, clock, path.join("log"), Arc::clone(pool), budget.clone());
+    let dir = way.log.clone().unwrap_or_else(|| path.join("log"));
+    let mut log = FileLogOptions::new(disk, clock, dir, Arc::clone(pool), budget.clone());
     if let Some(bytes) = options.segment_bytes {
         log.segment_bytes = u32::try_from(bytes).expect("checked: at most 1 GiB");
     }
@@ -317,7 +356,7 @@ fn log_options(
     };
     log.background = options.background;
     // An index that holds nothing knows nothing of the log.
-    log.known = manifest.map(|manifest| manifest.durable).filter(|durable| durable.glsn > Glsn::NONE);
+    log.known = manifest.map(|manifest| manifest.durable).filter(|known| known.glsn > Glsn::NONE && way.log.is_none());
     log.mode = match manifest {
         _ if options.read_only => Mode::ReadOnly,
         // An index without its log is damage, not a new store.
@@ -325,6 +364,34 @@ fn log_options(
         None => Mode::Create,
     };
     log
+}
+
+/// What helps where log and index do not belong together. `plimsoll rebuild` does not: it says what it would lose.
+const FORKED_ADVICE: &str = "put the right log back; or keep what the index holds, by `plimsoll salvage --from-index`, or what the log holds, by `--cut-at`";
+
+/// Says of a log that does not have what the index knows what to do about it.
+fn explain(path: &Path, error: LogError) -> Error {
+    match error {
+        LogError::Forked { glsn, what } => Error::Forked {
+            message: format!(
+                "{}: the log was forked, cut back or exchanged: at GLSN {glsn} {what}; {FORKED_ADVICE}",
+                path.display()
+            ),
+        },
+        error => error.into(),
+    }
+}
+
+/// Removes a folder of the store with all that is in it, if it is there.
+pub(crate) fn remove_folder(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    if disk.entry(dir)?.is_none() {
+        return Ok(());
+    }
+    for entry in disk.list(dir)? {
+        let path = dir.join(&entry.name);
+        if entry.is_dir { remove_folder(disk, &path)? } else { disk.remove(&path)? }
+    }
+    Ok(disk.remove_dir(dir)?)
 }
 
 /// Refuses an index whose values stand where the log is trimmed: a trim waits until the manifest needs nothing there any more.
@@ -342,11 +409,7 @@ fn check_pointers(path: &Path, index: &Index, log: &dyn Log) -> Result<()> {
 
 /// Refuses a manifest that was not made from this log.
 fn check_manifest(path: &Path, manifest: Manifest, log: &dyn Log) -> Result<Manifest> {
-    let forked = |what: &str| {
-        Err(Error::Forked {
-            message: format!("{}: {what}; put the right log back, or run `plimsoll rebuild`", path.display()),
-        })
-    };
+    let forked = |what: &str| Err(Error::Forked { message: format!("{}: {what}; {FORKED_ADVICE}", path.display()) });
     if manifest.log_id != log.id() {
         return forked("the index was made from another log");
     }

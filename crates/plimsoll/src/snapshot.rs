@@ -41,6 +41,11 @@ impl Snapshot {
         Self { store: Arc::clone(store), moment: Arc::new(store.open_newest()) }
     }
 
+    /// A moment that the index holds, whether the log does or not.
+    pub(crate) fn of_index(store: &Arc<Store>, at: Glsn) -> Result<Self> {
+        Ok(Self { store: Arc::clone(store), moment: Arc::new(store.snapshots.open(&store.budget, || at)?) })
+    }
+
     pub(crate) fn of(store: &Arc<Store>, moment: Moment) -> Result<Self> {
         store.check_open()?;
         let at = match moment {

@@ -1,24 +1,67 @@
-//! `plimsoll salvage`: keeps what stands before a damaged place.
+//! `plimsoll salvage`: keeps what stands before a damaged place, or what the index holds.
 
 use serde_json::json;
 
 use crate::args::{Globals, Salvage};
+use crate::bytes::show_bytes;
 use crate::exit::{Exit, Outcome};
 use crate::output::{Output, Reader};
 use crate::store;
 
 pub(crate) fn run(globals: &Globals, args: &Salvage, output: &mut Output) -> Outcome {
-    let report = plimsoll::salvage(&args.store, store::options(globals), args.cut_at)?;
+    match args.cut_at {
+        Some(cut_at) => cut(globals, args, cut_at, output),
+        None => from_index(globals, args, output),
+    }
+}
+
+fn cut(globals: &Globals, args: &Salvage, cut_at: u64, output: &mut Output) -> Outcome {
+    let report = plimsoll::salvage(&args.store, store::options(globals), cut_at)?;
     match output.reader() {
         Reader::Json => output.json(&json!({ "newest_glsn": report.glsn, "moved": report.moved }))?,
         Reader::Pipe => report.moved.iter().try_for_each(|path| output.line(path))?,
         Reader::People => {
             let done = if report.moved.is_empty() { "there was nothing to cut" } else { "cut" };
             output.line(&format!("{done}; the newest GLSN is now {}", report.glsn))?;
-            for path in &report.moved {
-                output.line(&format!("moved aside: {path}"))?;
-            }
+            tell_moved(&report.moved, output)?;
         }
     }
     Ok(Exit::Done)
+}
+
+fn from_index(globals: &Globals, args: &Salvage, output: &mut Output) -> Outcome {
+    let report = plimsoll::salvage_from_index(&args.store, store::options(globals))?;
+    let lost: Vec<String> =
+        report.lost.iter().map(|(keyspace, key)| format!("{keyspace}\t{}", show_bytes(key))).collect();
+    match output.reader() {
+        Reader::Json => output.json(&json!({
+            "newest_glsn": report.glsn,
+            "front": report.front,
+            "known": report.known,
+            "written": report.written,
+            "deleted": report.deleted,
+            "lost": report.lost_count,
+            "lost_keys": lost,
+            "moved": report.moved,
+        }))?,
+        Reader::Pipe => report.moved.iter().try_for_each(|path| output.line(path))?,
+        Reader::People => {
+            output.line(&format!(
+                "kept the log up to GLSN {}; commit {} brings it to what the index held at {}: {} keys written, {} deleted",
+                report.front, report.glsn, report.known, report.written, report.deleted
+            ))?;
+            tell_moved(&report.moved, output)?;
+        }
+    }
+    for key in &lost {
+        eprintln!("plimsoll: the newest value is lost: {key}");
+    }
+    if report.lost_count > lost.len() as u64 {
+        eprintln!("plimsoll: and {} more", report.lost_count - lost.len() as u64);
+    }
+    Ok(if report.lost_count == 0 { Exit::Done } else { Exit::Corrupt })
+}
+
+fn tell_moved(moved: &[String], output: &mut Output) -> Result<(), crate::exit::Failure> {
+    moved.iter().try_for_each(|path| output.line(&format!("moved aside: {path}")))
 }

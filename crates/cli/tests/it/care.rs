@@ -86,6 +86,35 @@ fn salvage_keeps_what_stands_before_the_cut_and_moves_the_rest_aside() {
     assert_eq!(run(&["put", &store, "k4", "again"]).ok().text(), "4\n");
     run(&["verify", &store]).ok();
     run(&["salvage", &store, "--cut-at", "0"]).fails(2, &["--cut-at"]);
+    run(&["salvage", &store]).fails(2, &["--cut-at"]);
+}
+
+#[test]
+fn what_only_the_index_holds_is_not_thrown_away_and_can_be_kept() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    let (index, log) = (format!("{store}/index"), format!("{store}/log"));
+    {
+        // An index that holds all five, beside a log of the first two.
+        let options = plimsoll::Options::new().memory_bytes(32 << 20);
+        plimsoll::Db::open(&store, options).unwrap().compact().unwrap();
+    }
+    // What is said where a tool does not help.
+    run(&["salvage", &store, "--from-index"]).fails(2, &["nothing to salvage"]);
+    run(&["salvage", &store, "--cut-at", "99"]).ok();
+    let other = folder.at("other");
+    run(&["backup", "--copy", &store, &other]).ok();
+    run(&["salvage", &other, "--cut-at", "3"]).ok();
+    fs::remove_dir_all(&log).unwrap();
+    fs::rename(format!("{other}/log"), &log).unwrap();
+    assert!(fs::read_dir(&index).unwrap().count() > 1);
+    let ran = run(&["get", &store, "k1"]).fails(4, &["--from-index"]);
+    assert!(!ran.err.contains("rebuild"), "{}", ran.err);
+    run(&["rebuild", &store]).fails(4, &["GLSNs 3 to 5 are only in the index", "--from-index", "--cut-at 3"]);
+    let report = run(&["salvage", &store, "--from-index", "--json"]).ok().json();
+    assert_eq!((&report["newest_glsn"], &report["front"], &report["written"]), (&3.into(), &2.into(), &3.into()));
+    assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "k1\nk2\nk3\nk4\nk5\n");
+    run(&["verify", &store]).ok();
 }
 
 #[test]

@@ -114,7 +114,7 @@ impl Core {
         if manifest.log_id != ground.log.id() {
             return Err(Error::Forked {
                 message: format!(
-                    "{}: the index was made from another log; put the right log back, or run `plimsoll rebuild`",
+                    "{}: the index was made from another log; put the right log back",
                     ground.dir.display()
                 ),
             });

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use plimsoll_disk::checksum::seed;
 use plimsoll_disk::vfs::{Caching, Disk, File, Open};
+use plimsoll_log::glsn::Glsn;
 use plimsoll_log::side::{SideId, SideRef, SideWriter};
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
@@ -288,6 +289,25 @@ pub(crate) fn open_run(
         return Err(Error::corrupt(format!("{path}: the file has {pages} pages, the manifest says {}", info.pages)));
     }
     Ok(Partition { info: Arc::new(info), file: pool.attach(Arc::new(file)) })
+}
+
+/// The youngest version in the run files of a folder, as far as they can be read.
+pub(crate) fn newest_in_folder(disk: &dyn Disk, dir: &Path, log_id: u128, budget: &Budget) -> Result<Glsn> {
+    let mut newest = Glsn::NONE;
+    if disk.entry(dir)?.is_none() {
+        return Ok(newest);
+    }
+    for id in disk.names(dir)?.iter().filter_map(|name| run_id_of(name)) {
+        let info = RunFile::open(disk, dir, id, log_id)
+            .and_then(|file| file.pages().map(|pages| (file, pages)))
+            .and_then(|(file, pages)| read_info(&file, pages, PartitionId::Run(id), budget));
+        match info {
+            Ok(info) => newest = newest.max(info.max_glsn),
+            Err(Error::Corrupt { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(newest)
 }
 
 /// What a partition's own pages say of it, read past the pool. What it takes in memory is the caller's to lease.

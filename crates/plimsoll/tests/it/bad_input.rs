@@ -87,7 +87,11 @@ fn an_index_of_another_log_is_refused() {
     fs::rename(dir.path().join("two/index"), dir.path().join("one/index")).unwrap();
     let error = Db::open(dir.path().join("one"), options()).unwrap_err();
     assert!(matches!(error, Error::Forked { .. }), "{error}");
-    plimsoll::rebuild(dir.path().join("one"), options(), &mut |_, _| {}).unwrap();
+    // A rebuild would lose what only that index holds; who wants the log says so.
+    let error = plimsoll::rebuild(dir.path().join("one"), options(), &mut |_, _| {}).unwrap_err();
+    assert!(matches!(&error, Error::Forked { message } if message.contains("--cut-at 2")), "{error}");
+    let report = plimsoll::salvage(dir.path().join("one"), options(), 2).unwrap();
+    assert_eq!((report.glsn, report.moved.len()), (1, 1));
     let db = Db::open(dir.path().join("one"), options()).unwrap();
     assert_eq!(db.snapshot().get(&db.keyspace("default").unwrap(), b"name").unwrap().unwrap(), b"one");
 }

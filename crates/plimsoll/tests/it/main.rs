@@ -18,6 +18,7 @@ mod held_walks;
 mod large;
 mod many_transactions;
 mod memory;
+mod repair;
 mod review;
 mod tidy;
 mod warm;

@@ -1,0 +1,300 @@
+//! Rebuild and salvage drop nothing that anybody could still want: a rebuild refuses where the log does not have what the index knows, a salvage
+//! keeps what the index holds, and both leave the store as it was where they fail or are cut short.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use plimsoll::{Db, Error, Options, rebuild, salvage, salvage_from_index};
+use plimsoll_disk::checksum::checksum;
+use plimsoll_disk::clock::ManualClock;
+use plimsoll_disk::lying::LyingDisk;
+use plimsoll_disk::mem::MemDisk;
+use plimsoll_disk::vfs::{Caching, Disk, Open};
+
+const STORE: &str = "/store";
+
+type Model = BTreeMap<(String, Vec<u8>), Vec<u8>>;
+
+fn options(disk: &Arc<dyn Disk>) -> Options {
+    let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
+    Options::new().memory_bytes(16 << 20).segment_bytes(256 << 10).background(false).world(Arc::clone(disk), clock)
+}
+
+fn mem_disk() -> Arc<dyn Disk> {
+    Arc::new(MemDisk::new())
+}
+
+/// What the store holds, by keyspace and key.
+fn content(db: &Db) -> Model {
+    let snapshot = db.snapshot();
+    let mut all = Model::new();
+    for info in db.keyspaces() {
+        let keyspace = db.keyspace(&info.name).unwrap();
+        for pair in snapshot.range(&keyspace, ..).unwrap() {
+            let (key, value) = pair.unwrap();
+            all.insert((info.name.clone(), key.to_vec()), value.to_vec());
+        }
+    }
+    all
+}
+
+/// Commits with values of up to `bytes`, deletions and two keyspaces among them; the store's content after each.
+fn fill(db: &Db, commits: u64, bytes: usize) -> Vec<Model> {
+    let keyspaces = [db.keyspace("default").unwrap(), db.keyspace("more").unwrap()];
+    let mut models = vec![content(db); db.newest() as usize + 1];
+    for number in 0..commits {
+        let mut model = models.last().unwrap().clone();
+        let mut tx = db.begin();
+        let keyspace = &keyspaces[(number % 3 == 0) as usize];
+        for key in [number % 40, number] {
+            let (key, value) = (key.to_be_bytes().to_vec(), vec![number as u8; 1 + (number as usize * 131) % bytes]);
+            tx.put(keyspace, &key, &value).unwrap();
+            model.insert((keyspace.name().to_owned(), key), value);
+        }
+        let gone = (number / 2).to_be_bytes().to_vec();
+        if number % 5 == 4 && model.remove(&(keyspace.name().to_owned(), gone.clone())).is_some() {
+            tx.delete(keyspace, &gone).unwrap();
+        }
+        assert_eq!(tx.commit().unwrap() as usize, models.len());
+        models.push(model);
+    }
+    models
+}
+
+fn segments(disk: &dyn Disk) -> Vec<PathBuf> {
+    let log = Path::new(STORE).join("log");
+    let names = disk.list(&log).unwrap().into_iter().map(|entry| entry.name);
+    names.filter(|name| name.ends_with(".seg")).map(|name| log.join(name)).collect()
+}
+
+fn first_of(segment: &Path) -> u64 {
+    segment.file_stem().unwrap().to_str().unwrap().parse().unwrap()
+}
+
+/// All files of a folder with their bytes, its locks aside.
+fn files(disk: &dyn Disk, dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    for entry in disk.list(dir).unwrap() {
+        let path = dir.join(&entry.name);
+        if entry.is_dir {
+            found.extend(files(disk, &path));
+        } else if entry.name != "LOCK" {
+            let file = disk.open(&path, Open::Read, Caching::Buffered).unwrap();
+            let mut bytes = vec![0; entry.len as usize];
+            file.read_exact_at(&mut bytes, 0).unwrap();
+            found.push((path, bytes));
+        }
+    }
+    found
+}
+
+/// A store with small values whose log lost all but its first segment; its content before, and the end of the log.
+fn cut_back(disk: &Arc<dyn Disk>, bytes: usize) -> (Vec<Model>, u64) {
+    let db = Db::open(STORE, options(disk)).unwrap();
+    let models = fill(&db, 700, bytes);
+    db.flush().unwrap();
+    db.compact().unwrap();
+    db.close().unwrap();
+    let segments = segments(&**disk);
+    assert!(segments.len() > 1, "{segments:?}");
+    for lost in &segments[1..] {
+        disk.remove(lost).unwrap();
+    }
+    (models, first_of(&segments[1]) - 1)
+}
+
+#[test]
+fn a_rebuild_refuses_to_lose_what_only_the_index_holds_and_changes_nothing() {
+    let disk = mem_disk();
+    let (models, end) = cut_back(&disk, 900);
+    let last = models.len() as u64 - 1;
+    let before = files(&*disk, Path::new(STORE));
+    let error = Db::open(STORE, options(&disk)).unwrap_err();
+    assert!(matches!(&error, Error::Forked { message } if !message.contains("rebuild")), "{error}");
+    let error = rebuild(STORE, options(&disk), &mut |_, _| {}).unwrap_err();
+    let named = format!("GLSNs {} to {last} are only in the index", end + 1);
+    assert!(matches!(&error, Error::Forked { message } if message.contains(&named)), "{error}");
+    assert!(files(&*disk, Path::new(STORE)) == before);
+    // Also without its manifest the index is known to hold more.
+    disk.remove(&Path::new(STORE).join("index/MANIFEST")).unwrap();
+    let error = rebuild(STORE, options(&disk), &mut |_, _| {}).unwrap_err();
+    assert!(matches!(&error, Error::Forked { message } if message.contains(&named)), "{error}");
+    // Who gives them up says so; nothing is deleted.
+    let cut = salvage(STORE, options(&disk), end + 1).unwrap();
+    assert_eq!(cut.glsn, end);
+}
+
+#[test]
+fn a_salvage_from_the_index_keeps_its_newest_state_behind_the_front_of_the_log() {
+    let disk = mem_disk();
+    let (models, end) = cut_back(&disk, 900);
+    let last = models.len() as u64 - 1;
+    let report = salvage_from_index(STORE, options(&disk)).unwrap();
+    assert_eq!((report.front, report.known, report.glsn, report.lost_count), (end, last, end + 1, 0));
+    assert_eq!(report.moved.len(), 2);
+    let db = Db::open(STORE, options(&disk).create(false)).unwrap();
+    assert!(content(&db) == models[last as usize]);
+    assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
+    // The past that the log's front holds is there too.
+    for at in [end / 2, end] {
+        let snapshot = db.snapshot_at(plimsoll::Moment::Glsn(at)).unwrap();
+        let keyspace = db.keyspace("default").unwrap();
+        let found = snapshot
+            .range(&keyspace, ..)
+            .unwrap()
+            .map(Result::unwrap)
+            .map(|(key, value)| (key.to_vec(), value.to_vec()));
+        let model = models[at as usize].iter().filter(|((name, _), _)| name == "default");
+        assert!(found.eq(model.map(|((_, key), value)| (key.clone(), value.clone()))), "at {at}");
+    }
+    let commit = db.log().changes(end + 1).unwrap().unwrap();
+    assert!(String::from_utf8_lossy(commit.metadata().unwrap()).contains("salvaged_from_index"));
+    db.close().unwrap();
+    // What was there before is aside, whole.
+    for name in ["index.cut", "log.cut"] {
+        assert!(!files(&*disk, &Path::new(STORE).join(name)).is_empty());
+    }
+    let error = salvage_from_index(STORE, options(&disk)).unwrap_err();
+    assert!(error.to_string().contains("nothing to salvage"), "{error}");
+}
+
+#[test]
+fn values_that_only_the_lost_log_had_are_named_and_all_others_are_kept() {
+    let disk = mem_disk();
+    let (models, end) = cut_back(&disk, 3000);
+    let report = salvage_from_index(STORE, options(&disk)).unwrap();
+    let db = Db::open(STORE, options(&disk)).unwrap();
+    let found = content(&db);
+    let lost = report.lost.to_vec();
+    assert!(report.lost_count > 0 && report.written > 0, "{report:?}");
+    let (front, newest) = (&models[end as usize], models.last().unwrap());
+    for key in newest.keys().chain(front.keys()) {
+        let expected = if lost.contains(key) { front.get(key) } else { newest.get(key) };
+        assert!(found.get(key) == expected, "{key:?}");
+    }
+    assert!(lost.iter().all(|key| newest[key].len() > plimsoll::INLINE_BYTES));
+    assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
+}
+
+#[test]
+fn a_store_whose_log_is_gone_or_trimmed_is_salvaged_from_its_index() {
+    for trimmed in [false, true] {
+        let disk = mem_disk();
+        let db = Db::open(STORE, options(&disk)).unwrap();
+        let models = fill(&db, 700, 900);
+        db.compact().unwrap();
+        if trimmed {
+            assert!(db.log().trim(300).unwrap() > 1);
+        }
+        db.close().unwrap();
+        let segments = segments(&*disk);
+        for lost in &segments[trimmed as usize..] {
+            disk.remove(lost).unwrap();
+        }
+        let error = Db::open(STORE, options(&disk)).unwrap_err();
+        assert!(!error.to_string().contains("rebuild"), "{error}");
+        assert!(rebuild(STORE, options(&disk), &mut |_, _| {}).is_err());
+        let report = salvage_from_index(STORE, options(&disk)).unwrap();
+        assert_eq!((report.front, report.lost_count), (0, 0));
+        let db = Db::open(STORE, options(&disk)).unwrap();
+        assert!(content(&db) == *models.last().unwrap());
+        assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_salvage_from_the_index_that_is_cut_short_anywhere_can_be_run_again() {
+    let lying = LyingDisk::new(3);
+    let disk: Arc<dyn Disk> = Arc::new(lying.clone());
+    let (models, _) = cut_back(&disk, 900);
+    disk.sync_dir(&Path::new(STORE).join("log")).unwrap();
+    for sync in 0.. {
+        let lying = lying.snapshot();
+        lying.reseed(sync);
+        let disk: Arc<dyn Disk> = Arc::new(lying.clone());
+        lying.cut_power_at_sync(lying.sync_count() + sync);
+        let first = salvage_from_index(STORE, options(&disk));
+        let was_cut = lying.power_is_cut();
+        lying.restore_power();
+        if was_cut {
+            // It opens as what it is to be, or not at all.
+            match Db::open(STORE, options(&disk).read_only(true)) {
+                Ok(db) => assert!(content(&db) == *models.last().unwrap(), "sync {sync}"),
+                Err(error) => {
+                    assert!(matches!(error, Error::Forked { .. } | Error::NotAStore { .. }), "sync {sync}: {error}");
+                    salvage_from_index(STORE, options(&disk)).unwrap_or_else(|error| panic!("sync {sync}: {error}"));
+                }
+            }
+        } else {
+            first.unwrap();
+        }
+        let db = Db::open(STORE, options(&disk).create(false)).unwrap();
+        assert!(content(&db) == *models.last().unwrap(), "sync {sync}");
+        if !was_cut {
+            assert!(sync > 10, "{sync}");
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_rebuild_that_fails_or_is_cut_short_leaves_a_store_that_opens() {
+    let lying = LyingDisk::new(5);
+    let disk: Arc<dyn Disk> = Arc::new(lying.clone());
+    let db = Db::open(STORE, options(&disk)).unwrap();
+    let models = fill(&db, 300, 900);
+    db.compact().unwrap();
+    db.close().unwrap();
+    for sync in 0.. {
+        let lying = lying.snapshot();
+        let disk: Arc<dyn Disk> = Arc::new(lying.clone());
+        lying.cut_power_at_sync(lying.sync_count() + sync);
+        let rebuilt = rebuild(STORE, options(&disk), &mut |_, _| {});
+        let was_cut = lying.power_is_cut();
+        assert!(was_cut || rebuilt.is_ok(), "{rebuilt:?}");
+        lying.restore_power();
+        let db = Db::open(STORE, options(&disk).create(false)).unwrap();
+        assert!(content(&db) == *models.last().unwrap(), "sync {sync}");
+        drop(db);
+        assert!(disk.entry(&Path::new(STORE).join("index.old")).unwrap().is_none());
+        if !was_cut {
+            break;
+        }
+    }
+    // A record in the middle is damaged: the index does not need it, a rebuild does.
+    let segment = segments(&*disk)[0].clone();
+    disk.open(&segment, Open::ReadWrite, Caching::Buffered).unwrap().write_at(&[0x55; 64], 40_000).unwrap();
+    let before = files(&*disk, &Path::new(STORE).join("index"));
+    let error = rebuild(STORE, options(&disk), &mut |_, _| {}).unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+    assert!(files(&*disk, &Path::new(STORE).join("index")) == before);
+    assert!(content(&Db::open(STORE, options(&disk)).unwrap()) == *models.last().unwrap());
+}
+
+#[test]
+fn a_store_whose_manifest_is_of_a_newer_format_is_left_alone() {
+    let disk = mem_disk();
+    let db = Db::open(STORE, options(&disk)).unwrap();
+    fill(&db, 20, 900);
+    db.flush().unwrap();
+    db.close().unwrap();
+    let manifest = Path::new(STORE).join("index/MANIFEST");
+    let (_, mut bytes) =
+        files(&*disk, &Path::new(STORE).join("index")).into_iter().find(|(path, _)| *path == manifest).unwrap();
+    bytes[8..12].copy_from_slice(&99u32.to_le_bytes());
+    let sum = checksum(0, &bytes[..48]);
+    bytes[48..56].copy_from_slice(&sum.to_le_bytes());
+    disk.open(&manifest, Open::ReadWrite, Caching::Buffered).unwrap().write_at(&bytes, 0).unwrap();
+    let before = files(&*disk, Path::new(STORE));
+    let errors = [
+        Db::open(STORE, options(&disk)).map(drop).unwrap_err(),
+        rebuild(STORE, options(&disk), &mut |_, _| {}).map(drop).unwrap_err(),
+        salvage(STORE, options(&disk), 5).map(drop).unwrap_err(),
+        salvage_from_index(STORE, options(&disk)).map(drop).unwrap_err(),
+    ];
+    for error in errors {
+        assert!(matches!(&error, Error::Format { message } if message.contains("newer")), "{error}");
+    }
+    assert!(files(&*disk, Path::new(STORE)) == before);
+}
