@@ -152,12 +152,12 @@ impl FileLog {
     }
 
     /// Checks blocks or pages of a file that [`FileLog::files_for_backup`] named, as they were read to be copied: whole ones, from the
-    /// offset `at` on, with zeros where the file ends.
+    /// offset `at` on, with zeros behind the offset `end`, where what is copied ends or the next piece begins.
     ///
     /// # Errors
     /// `Corrupt`.
-    pub fn check_piece(&self, name: &str, at: u64, bytes: &[u8]) -> Result<(), LogError> {
-        self.core.check_piece(name, at, bytes)
+    pub fn check_piece(&self, name: &str, at: u64, end: u64, bytes: &[u8]) -> Result<(), LogError> {
+        self.core.check_piece(name, at, end, bytes)
     }
 
     /// Syncs everything, notes that it was, and lets go of the folder; nothing more is accepted. Dropping the log does the same and tells

@@ -181,10 +181,10 @@ impl Copier<'_> {
     }
 
     /// Checks what was read of a file at `at`: a copy of what is damaged, or of what is not the file's, is no backup.
-    fn check(&self, from: &Path, at: u64, bytes: &[u8]) -> Result<()> {
+    fn check(&self, from: &Path, at: u64, end: u64, bytes: &[u8]) -> Result<()> {
         let name = name_of(from).to_string_lossy();
         check_piece(self.store.log.id(), &name, at, bytes)?;
-        Ok(self.store.file_log.check_piece(&name, at, bytes)?)
+        Ok(self.store.file_log.check_piece(&name, at, end, bytes)?)
     }
 
     /// Copies the first `bytes` of a file into `dir`, and checks every page and block on the way.
@@ -199,7 +199,7 @@ impl Copier<'_> {
             source.read_exact_at(&mut chunk[..piece], at)?;
             let whole = piece.next_multiple_of(PAGE_BYTES);
             chunk[piece..whole].fill(0);
-            self.check(from, at, &chunk[..whole])?;
+            self.check(from, at, at + piece as u64, &chunk[..whole])?;
             target.write_at(&chunk[..piece], at)?;
             at += piece as u64;
         }

@@ -57,9 +57,9 @@ impl Core {
         Ok(Position { glsn: Glsn(end.next.0 - 1), chain: end.chain })
     }
 
-    /// Checks whole blocks or pages that begin at `at` of a file of the log, as they were read to be copied. Tables are not checked: they
+    /// Checks whole blocks or pages that begin at `at` of a file of the log, as they were read to be copied up to the offset `end`. Tables are not checked: they
     /// are made again where they do not fit.
-    pub(crate) fn check_piece(&self, name: &str, at: u64, bytes: &[u8]) -> Result<(), LogError> {
+    pub(crate) fn check_piece(&self, name: &str, at: u64, end: u64, bytes: &[u8]) -> Result<(), LogError> {
         let pages = ((at / BLOCK_BYTES as u64) as u32..).zip(bytes.chunks(BLOCK_BYTES));
         let corrupt = |glsn, number: u32, what: String| {
             let offset = u64::from(number) * BLOCK_BYTES as u64;
@@ -72,7 +72,7 @@ impl Core {
                 let end = match segment.and_then(|segment| segment.behind()) {
                     Some(behind) => KnownEnd::At(behind.end),
                     // What is copied of the active segment is what it has up to its end.
-                    None => KnownEnd::NotBefore((at + bytes.len() as u64) as u32),
+                    None => KnownEnd::NotBefore(end as u32),
                 };
                 for (number, block) in pages {
                     check_whole_block(block, number, seed, end).map_err(|bad| corrupt(first, number, bad.what))?;
