@@ -42,9 +42,6 @@ impl Driver {
             Op::Delete { tx, space, key } => self.delete(*tx, *space, key),
             Op::Get { from, space, key, how } => self.get(*from, *space, key, *how),
             Op::Walk { from, space, span, reverse, limit, keys_only, amid } => {
-                if amid.is_some() {
-                    self.trim_asked = self.trim_asked.max(self.db().newest());
-                }
                 let how = Way { reverse: *reverse, limit: *limit, keys_only: *keys_only, amid: *amid };
                 self.walk(*from, *space, span, how)
             }
@@ -390,6 +387,9 @@ impl Driver {
 
     fn walk(&mut self, from: Reader, space: u8, span: &Span, how: Way) -> Outcome<String> {
         let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
+        if how.amid.is_some() {
+            self.trim_asked = self.trim_asked.max(self.db().newest());
+        }
         let place = self.place(space, &keyspace);
         if let Reader::Tx(tx) = from
             && let Some(open) = self.txs.get(&tx)
