@@ -39,6 +39,9 @@ fn make_all() -> Result<(), Box<dyn std::error::Error>> {
         let mut random = Random::new(seed);
         let bytes: Vec<u8> = (0..3 * 80).map(|_| random.next_u64() as u8).collect();
         seed_file(folder, "engine_ops", &format!("{seed}"), &bytes)?;
+        // A few changes each.
+        let changes = seed as usize % 3 + 1;
+        seed_file(folder, "store", &format!("{seed}"), &bytes[..changes * plimsoll::fuzz::store::CHANGE_BYTES])?;
     }
     Ok(())
 }

@@ -3,6 +3,8 @@
 //! Law: none of these panics, and none takes memory beyond a small multiple of the bytes that it is given. Checksums are made right
 //! here where they would only keep a fuzzer out.
 
+pub mod store;
+
 use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;

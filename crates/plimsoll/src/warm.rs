@@ -33,7 +33,7 @@ mod objects_saver;
 mod pages;
 mod restorer;
 mod saver;
-mod segment;
+pub(crate) mod segment;
 #[cfg(test)]
 mod test_store;
 

@@ -3,6 +3,7 @@
 //! Leaves stand in the file in their order, so a walk needs no path: it goes from page to page and passes over those that are not
 //! leaves. Only a seek goes down from the root.
 
+use std::cmp::{Ordering, Reverse};
 use std::fmt;
 use std::sync::Arc;
 
@@ -15,10 +16,15 @@ use plimsoll_memory::pool::{Page, Touch, Visits};
 use crate::error::Result;
 use crate::run::leaf::{LEAF_PAGE, LeafShape, Sought, Spot};
 use crate::run::partition::{Partition, Step};
-use crate::version::Version;
+use crate::version::{MAX_INDEX_KEY_BYTES, Version};
 
 /// A walk over more leaves than this is a scan.
 const SHORT_WALK_LEAVES: u32 = 8;
+
+/// An index key begins with its keyspace.
+const KEYSPACE_BYTES: usize = 4;
+
+const OUT_OF_ORDER: &str = "versions out of order";
 
 /// Pages that a private feed reads at a time.
 const WINDOW_PAGES: u32 = (CHUNK_BYTES / PAGE_BYTES) as u32;
@@ -43,6 +49,8 @@ pub(crate) struct RunCursor {
     stand: Stand,
     /// The key of the version it stands on.
     key: Vec<u8>,
+    /// The key of the version that it stood on before it went to another leaf, or back.
+    before: Vec<u8>,
     /// A leaf (its partition's number, its page) and whether it is hot in the pool.
     heat: Option<(usize, u32, bool)>,
 }
@@ -83,7 +91,7 @@ impl RunCursor {
     /// A cursor that stands nowhere yet.
     pub(crate) fn new(partitions: Arc<[Partition]>, feed: Feed) -> Self {
         let pages = Pages { feed, held: Held::Nothing, chunk: None, leaves_walked: 0, visits: Visits::default() };
-        Self { partitions, pages, stand: Stand::Nowhere, key: Vec::new(), heat: None }
+        Self { partitions, pages, stand: Stand::Nowhere, key: Vec::new(), before: Vec::new(), heat: None }
     }
 
     /// Goes to the first version at or behind (`key`, `glsn`) in the order key ascending, GLSN descending; `Glsn::MAX` finds the newest
@@ -105,6 +113,9 @@ impl RunCursor {
             Sought::At(spot, _) => {
                 partition.read(at, leaf.spot(spot.number, &mut self.key))?;
                 let shape = leaf.shape();
+                if (&self.key[..], Reverse(spot.entry.glsn)) < (key, Reverse(glsn)) {
+                    return Err(partition.corrupt(at, OUT_OF_ORDER));
+                }
                 self.stand_on(Place { partition: number, leaf: at, shape, spot })
             }
             Sought::Behind => self.enter_forward(number, at + 1),
@@ -173,7 +184,11 @@ impl RunCursor {
         let after = leaf.after(&place.spot, &mut self.key);
         match self.partitions[place.partition].read(place.leaf, after)? {
             Some(spot) => self.stand_on(Place { spot, ..place }),
-            None => self.enter_forward(place.partition, place.leaf + 1),
+            None => {
+                std::mem::swap(&mut self.key, &mut self.before);
+                self.enter_forward(place.partition, place.leaf + 1)?;
+                self.check_order(&place, Ordering::Less)
+            }
         }
     }
 
@@ -185,13 +200,30 @@ impl RunCursor {
             Stand::Behind | Stand::Nowhere => return self.seek_last(),
         };
         self.stand = Stand::Nowhere;
-        let Some(number) = place.spot.number.checked_sub(1) else {
-            return self.enter_backward(place.partition, place.leaf - 1);
-        };
-        let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
-        let before = leaf.spot(number, &mut self.key);
-        let spot = self.partitions[place.partition].read(place.leaf, before)?;
-        self.stand_on(Place { spot, ..place })
+        std::mem::swap(&mut self.key, &mut self.before);
+        match place.spot.number.checked_sub(1) {
+            None => self.enter_backward(place.partition, place.leaf - 1)?,
+            Some(number) => {
+                let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
+                let before = leaf.spot(number, &mut self.key);
+                let spot = self.partitions[place.partition].read(place.leaf, before)?;
+                self.stand_on(Place { spot, ..place })?;
+            }
+        }
+        self.check_order(&place, Ordering::Greater)
+    }
+
+    /// After a step from `from`, whose key is in `before`: that one must stand in `order` to where the cursor stands now. Whoever merges and
+    /// whoever walks counts on it.
+    fn check_order(&mut self, from: &Place, order: Ordering) -> Result<()> {
+        let Stand::On(place) = &self.stand else { return Ok(()) };
+        let (before, now) = (Reverse(from.spot.entry.glsn), Reverse(place.spot.entry.glsn));
+        if (&self.before, before).cmp(&(&self.key, now)) == order {
+            return Ok(());
+        }
+        let error = self.partitions[place.partition].corrupt(place.leaf, OUT_OF_ORDER);
+        self.stand = Stand::Nowhere;
+        Err(error)
     }
 
     /// Takes the cursor off where it stands; a new walk begins.
@@ -238,7 +270,11 @@ impl RunCursor {
     /// Stands on an entry whose key has been put together, and whose leaf is held; makes sure that it can be read.
     fn stand_on(&mut self, place: Place) -> Result<()> {
         let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
-        self.partitions[place.partition].read(place.leaf, leaf.stored(&place.spot.entry))?;
+        let partition = &self.partitions[place.partition];
+        partition.read(place.leaf, leaf.stored(&place.spot.entry))?;
+        if !(KEYSPACE_BYTES..=MAX_INDEX_KEY_BYTES).contains(&self.key.len()) {
+            return Err(partition.corrupt(place.leaf, "a key that is too short or too long"));
+        }
         self.stand = Stand::On(place);
         Ok(())
     }

@@ -39,7 +39,7 @@ pub(crate) fn run_id_of(name: &str) -> Option<u64> {
     (run_file_name(id) == name).then_some(id)
 }
 
-fn run_seed(log_id: u128, id: u64) -> u64 {
+pub(crate) fn run_seed(log_id: u128, id: u64) -> u64 {
     seed(&[log_id as u64, (log_id >> 64) as u64, id])
 }
 

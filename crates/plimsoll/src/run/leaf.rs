@@ -348,8 +348,9 @@ impl<'a> Leaf<'a> {
         let mut entry = self.entry(self.restart(block)?)?;
         self.restart_key(&entry, key)?;
         for _ in 0..number % RESTART_EVERY {
+            let before = entry.glsn;
             entry = self.entry(entry.end)?;
-            self.extend_key(&entry, key)?;
+            self.extend_key(&entry, before, key)?;
         }
         Some(Spot { number, entry })
     }
@@ -362,9 +363,12 @@ impl<'a> Leaf<'a> {
         }
         let entry = self.entry(spot.entry.end)?;
         if number.is_multiple_of(RESTART_EVERY) {
+            if !self.restart_follows(&entry, spot.entry.glsn, key)? {
+                return None;
+            }
             self.restart_key(&entry, key)?;
         } else {
-            self.extend_key(&entry, key)?;
+            self.extend_key(&entry, spot.entry.glsn, key)?;
         }
         Some(Some(Spot { number, entry }))
     }
@@ -381,13 +385,34 @@ impl<'a> Leaf<'a> {
         Some(())
     }
 
-    fn extend_key(&self, entry: &Entry, key: &mut Vec<u8>) -> Option<()> {
-        if entry.shared > key.len() {
+    /// Makes the key of the entry before, whose GLSN is `before`, that of `entry`; `None` if the two are out of order.
+    fn extend_key(&self, entry: &Entry, before: Glsn, key: &mut Vec<u8>) -> Option<()> {
+        let rest = &self.payload[entry.rest..entry.body];
+        // What is shared is shared to the full (law 2): the first byte that is not tells the order.
+        let follows = match (key.get(entry.shared), rest.first()) {
+            (Some(old), Some(new)) => old < new,
+            (Some(_), None) => false,
+            (None, Some(_)) => entry.shared == key.len(),
+            (None, None) => entry.shared == key.len() && entry.glsn < before,
+        };
+        if !follows {
             return None;
         }
         key.truncate(entry.shared);
-        key.extend_from_slice(&self.payload[entry.rest..entry.body]);
+        key.extend_from_slice(rest);
         Some(())
+    }
+
+    /// Whether a restart follows the entry before it, which has this GLSN and key.
+    fn restart_follows(&self, restart: &Entry, before: Glsn, key: &[u8]) -> Option<bool> {
+        let front = self.first_key().get(..restart.shared)?;
+        let rest = &self.payload[restart.rest..restart.body];
+        let order = match key.split_at_checked(front.len()) {
+            Some((same, other)) => same.cmp(front).then_with(|| other.cmp(rest)),
+            // It is shorter than what the restart shares: never equal to it.
+            None => key.cmp(front),
+        };
+        Some(comes_before(order, before, restart.glsn))
     }
 
     fn first_key(&self) -> &'a [u8] {
@@ -484,7 +509,11 @@ pub(crate) fn check_leaf(
             leaf.restart_key(&entry, &mut key);
             leaf.first_key()
         } else {
-            leaf.extend_key(&entry, &mut key).ok_or("an entry shares more bytes than there are")?;
+            if entry.shared > last_key.len() {
+                return Err("an entry shares more bytes than there are");
+            }
+            key.truncate(entry.shared);
+            key.extend_from_slice(&leaf.payload[entry.rest..entry.body]);
             &last_key
         };
         if number > 0 && common_prefix(shared_with, &key) != entry.shared {

@@ -129,6 +129,42 @@ fn read_everything(budget: &Budget, partition: Partition, keys: &[(Vec<u8>, Reve
 }
 
 #[test]
+fn a_leaf_out_of_order_is_an_error_whichever_way_it_is_walked() {
+    let mut random = Random::new(14);
+    let budget = budget();
+    let mut refused = 0;
+    for round in 0..150 {
+        let model = random_model(&mut random, SHAPES[round % SHAPES.len()], 300);
+        let (mut pages, info) = build(&budget, versions(&model), false);
+        if round % 5 == 0 {
+            // A whole page that stands elsewhere in the file.
+            let (from, to) = (1 + random.below(3).min(u64::from(info.root) - 1), 1);
+            pages.copy_within(from as usize * PAGE_BYTES..(from as usize + 1) * PAGE_BYTES, to * PAGE_BYTES);
+            let page = &mut pages[to * PAGE_BYTES..][..PAGE_BYTES];
+            let (kind, len) = (page_kind(page), page_payload(page).len());
+            seal_page(page, SEED, to as u32, kind, len);
+        }
+        spoil_page(&mut random, &mut pages);
+        let partition = open(&pool(&budget), pages, info);
+        for back in [false, true] {
+            let mut cursor = RunCursor::new([partition.clone()].into(), Feed::Private(budget.clone()));
+            let mut last = None;
+            loop {
+                let moved = if back { cursor.prev() } else { cursor.next() };
+                refused += u32::from(moved.is_err());
+                let Some(version) = cursor.current() else { break };
+                let now = (version.key.to_vec(), Reverse(version.glsn));
+                assert!(now.0.len() >= 4, "round {round}: key {:02x?}", now.0);
+                let follows = last.is_none_or(|last| if back { now < last } else { last < now });
+                assert!(follows, "round {round}: {now:02x?}");
+                last = Some(now);
+            }
+        }
+    }
+    assert!(refused > 20, "{refused}");
+}
+
+#[test]
 fn decoders_answer_on_random_bytes() {
     let mut random = Random::new(60);
     for _ in 0..20_000 {

@@ -1,0 +1,544 @@
+//! A whole store of which bytes were changed although every checksum fits.
+//!
+//! Law: whatever the bytes, every call ends, with an answer or with an error. It is a finding if one panics or does not come to its end.
+//!
+//! A sample store has some of everything. An input is a list of changes of [`CHANGE_BYTES`] each; afterwards the checksums of the files that were
+//! changed are made to fit, and so is the chain of the log's records, with all that names a place in it.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use plimsoll_disk::checksum::{checksum, seed};
+use plimsoll_disk::clock::ManualClock;
+use plimsoll_disk::mem::MemDisk;
+use plimsoll_disk::vfs::{Caching, Disk, Open};
+use plimsoll_log::format::fragment::{
+    FRAGMENT_HEADER_BYTES, Found, FragmentType, extend_chain, fragment_at, seal_fragment,
+};
+use plimsoll_log::format::offset_table::{TABLE_HEADER_BYTES, TableHeader};
+use plimsoll_log::format::record::RecordHeader;
+use plimsoll_log::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use plimsoll_log::format::side_trailer::{SIDE_TRAILER_BYTES, SideTrailer, extend_side_hash};
+use plimsoll_log::format::{BLOCK_BYTES, segment_seed, side_seed, table_seed};
+use plimsoll_log::side::SideRef;
+use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES};
+
+use crate::db::Db;
+use crate::error::Result;
+use crate::index::manifest::{MANIFEST, Manifest};
+use crate::keyspaces::Keyspace;
+use crate::options::{MIN_MEMORY_BYTES, Options, Retention};
+use crate::repair::rebuild;
+use crate::run::file::{run_id_of, run_seed};
+use crate::snapshot::{Moment, Snapshot};
+use crate::warm::segment::{HEADER_BYTES as WARM_HEADER_BYTES, Kind, read_header, seal};
+
+/// Bytes of an input that say one change.
+pub const CHANGE_BYTES: usize = 10;
+
+/// The most changes of an input.
+const CHANGES_MAX: usize = 12;
+
+/// Rows that a walk may yield: more than the sample has versions, so one that yields more goes round in circles.
+const ROWS_MAX: usize = 100_000;
+
+const STORE: &str = "/store";
+
+/// A file of the sample.
+struct Sample {
+    path: PathBuf,
+    bytes: Vec<u8>,
+    kind: FileKind,
+}
+
+/// How a file's checksums are made to fit.
+enum FileKind {
+    /// Pages under a seed.
+    Pages(u64),
+    /// The same, and a last page that says what they are.
+    Side(SideTrailer),
+    /// The same, and a first page that names a place in the log.
+    Table(TableHeader),
+    /// Fragments in blocks: where each begins and ends, and what it is.
+    Segment(SegmentHeader, Vec<(usize, usize, FragmentType)>),
+    Manifest,
+    Warm(Kind, u64),
+    Other,
+}
+
+/// Changes the sample store as the bytes say, and asks of it all that can be asked.
+pub fn store(bytes: &[u8]) {
+    let samples = samples();
+    let mut files: Vec<Option<Vec<u8>>> = samples.iter().map(|sample| Some(sample.bytes.clone())).collect();
+    let mut unmended = vec![false; files.len()];
+    for change in bytes.chunks_exact(CHANGE_BYTES).take(CHANGES_MAX) {
+        let number = usize::from(change[0]) % files.len();
+        unmended[number] |= change[9] & 0x80 != 0;
+        apply(change, &mut files[number]);
+    }
+    mend(samples, &mut files, &unmended);
+    let disk = MemDisk::new();
+    let placed = place(&disk, samples, &files);
+    placed.expect("a disk in memory takes it");
+    ask(&disk);
+}
+
+/// One change of a file: `None` once it is removed.
+fn apply(change: &[u8], file: &mut Option<Vec<u8>>) {
+    let &[_, how, page_low, page_high, low, high, a, b, c, _] = change else { return };
+    let Some(bytes) = file else { return };
+    let pages = bytes.len().div_ceil(PAGE_BYTES).max(1);
+    let page = usize::from(u16::from_le_bytes([page_low, page_high])) % pages * PAGE_BYTES;
+    let page_bytes = bytes.len().saturating_sub(page).min(PAGE_BYTES);
+    if page_bytes == 0 {
+        return;
+    }
+    let within = usize::from(u16::from_le_bytes([low, high]));
+    // Most of what has a meaning stands at the front of a page.
+    let at = page + if how & 0x40 != 0 { within % page_bytes.min(256) } else { within % page_bytes };
+    let end = page + page_bytes;
+    match how % 10 {
+        0 => bytes[at] = a,
+        1 => bytes[at] ^= 1 << (a % 8),
+        2 => bytes[at] = bytes[at].wrapping_add(a % 5).wrapping_sub(2),
+        3 => put(bytes, at, end, &u32::from_le_bytes([a, b, c, 0]).to_le_bytes()[..usize::from(a % 4) + 1]),
+        4 => put(bytes, at, end, &[[0; 8], [255; 8], [127; 8]][usize::from(a % 3)][..1 << (b % 4)]),
+        // Two stretches change places: entries out of order.
+        5 => {
+            let (len, apart) = (usize::from(a) % 64 + 1, usize::from(b) + 1);
+            for i in 0..len.min(apart) {
+                if at + i + apart < end {
+                    bytes.swap(at + i, at + i + apart);
+                }
+            }
+        }
+        6 => {
+            let from = usize::from(u16::from_le_bytes([a, b])) % pages * PAGE_BYTES;
+            if from + page_bytes <= bytes.len() {
+                bytes.copy_within(from..from + page_bytes, page);
+            }
+        }
+        7 => bytes.truncate(if a % 2 == 0 { page } else { at }),
+        8 => bytes.resize(bytes.len() + (usize::from(a) % 4 + 1) * PAGE_BYTES, b % 2),
+        _ if a % 4 == 0 => *file = None,
+        _ => {
+            let len = (usize::from(a) % 64 + 1).min(end - at);
+            bytes.copy_within(page..page + len, at);
+        }
+    }
+}
+
+fn put(bytes: &mut [u8], at: usize, end: usize, what: &[u8]) {
+    let len = what.len().min(end - at);
+    bytes[at..at + len].copy_from_slice(&what[..len]);
+}
+
+/// Makes the checksums fit, but those of files that are to stay as they are.
+fn mend(samples: &[Sample], files: &mut [Option<Vec<u8>>], unmended: &[bool]) {
+    let mut places = BTreeMap::new();
+    let mut chain = None;
+    for ((sample, file), _) in samples.iter().zip(&mut *files).zip(unmended).filter(|(_, unmended)| !**unmended) {
+        let (FileKind::Segment(header, fragments), Some(bytes)) = (&sample.kind, file) else { continue };
+        let before = *chain.get_or_insert(header.previous_chain);
+        chain = Some(mend_segment(bytes, header, fragments, before, &mut places));
+    }
+    for ((sample, file), _) in samples.iter().zip(files).zip(unmended).filter(|(_, unmended)| !**unmended) {
+        let Some(bytes) = file else { continue };
+        match &sample.kind {
+            FileKind::Pages(seed) => mend_pages(bytes, *seed),
+            FileKind::Side(trailer) => mend_side(bytes, trailer),
+            FileKind::Table(header) => mend_table(bytes, header, &places),
+            FileKind::Manifest => mend_manifest(bytes, *bytes != sample.bytes, &places),
+            FileKind::Warm(kind, number) => {
+                let header = bytes
+                    .get(..WARM_HEADER_BYTES)
+                    .and_then(|head| read_header(head, *kind, *number, bytes.len() as u64).ok());
+                if let Some((header, _)) = header {
+                    seal(&header, *number, bytes);
+                }
+            }
+            FileKind::Segment(..) | FileKind::Other => {}
+        }
+    }
+}
+
+/// Lets each record follow the one before it; the chain behind the last, and in `places` that behind each record, by its last GLSN.
+fn mend_segment(
+    bytes: &mut [u8],
+    header: &SegmentHeader,
+    fragments: &[(usize, usize, FragmentType)],
+    mut chain: u64,
+    places: &mut BTreeMap<u64, u64>,
+) -> u64 {
+    if let Ok(mut changed) = SegmentHeader::decode(bytes) {
+        changed.previous_chain = chain;
+        bytes[..SEGMENT_HEADER_BYTES].copy_from_slice(&changed.encode());
+    }
+    let seed = segment_seed(header.log_id, header.first);
+    let mut last = None;
+    for &(start, end, part) in fragments {
+        let Some(fragment) = bytes.get_mut(start..end) else { break };
+        if matches!(part, FragmentType::Whole | FragmentType::First) {
+            fragment[FRAGMENT_HEADER_BYTES + 16..][..8].copy_from_slice(&chain.to_le_bytes());
+            last = RecordHeader::decode(&fragment[FRAGMENT_HEADER_BYTES..]).ok().map(|record| record.last().0);
+        }
+        let sum = seal_fragment(fragment, seed, header.epoch, start as u32, part);
+        if part != FragmentType::Mark {
+            chain = extend_chain(chain, sum);
+        }
+        if let (FragmentType::Whole | FragmentType::Last, Some(last)) = (part, last) {
+            places.insert(last, chain);
+        }
+    }
+    chain
+}
+
+fn mend_page(page: &mut [u8], file_seed: u64, number: usize) {
+    if page.len() > PAGE_HEADER_BYTES {
+        let sum = checksum(seed(&[file_seed, number as u64]), &page[8..]);
+        page[..8].copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+fn mend_pages(bytes: &mut [u8], file_seed: u64) {
+    bytes.chunks_mut(PAGE_BYTES).enumerate().for_each(|(number, page)| mend_page(page, file_seed, number));
+}
+
+fn mend_side(bytes: &mut [u8], trailer: &SideTrailer) {
+    let file_seed = side_seed(trailer.log_id, trailer.side.id.0);
+    mend_pages(bytes, file_seed);
+    let pages = bytes.len() / PAGE_BYTES;
+    if pages == 0 {
+        return;
+    }
+    let hash = bytes.chunks(PAGE_BYTES).take(pages - 1).fold(0, extend_side_hash);
+    let side = SideRef { id: trailer.side.id, pages: pages as u32 - 1, hash };
+    let encoded = SideTrailer { log_id: trailer.log_id, side }.encode();
+    let last = &mut bytes[(pages - 1) * PAGE_BYTES..pages * PAGE_BYTES];
+    last[PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + SIDE_TRAILER_BYTES].copy_from_slice(&encoded);
+    mend_page(last, file_seed, pages - 1);
+}
+
+fn mend_table(bytes: &mut [u8], header: &TableHeader, places: &BTreeMap<u64, u64>) {
+    let within = PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + TABLE_HEADER_BYTES;
+    if let Some(Ok(mut said)) = bytes.get(within.clone()).map(TableHeader::decode)
+        && let Some(chain) = places.get(&(header.first.0 + u64::from(header.count) - 1))
+    {
+        said.chain = *chain;
+        bytes[within].copy_from_slice(&said.encode());
+    }
+    mend_pages(bytes, table_seed(header.log_id, header.first));
+}
+
+fn mend_manifest(bytes: &mut Vec<u8>, is_changed: bool, places: &BTreeMap<u64, u64>) {
+    if is_changed {
+        let Some(body) = bytes.len().checked_sub(8) else { return };
+        let sum = bytes[..body].chunks(super::MANIFEST_BLOCK_BYTES).fold(0, checksum);
+        bytes[body..].copy_from_slice(&sum.to_le_bytes());
+        return;
+    }
+    let (disk, dir) = (MemDisk::new(), Path::new(""));
+    let written = write_file(&disk, Path::new(MANIFEST), bytes).is_ok();
+    let Some(mut manifest) = Manifest::read(&disk, dir).ok().flatten().filter(|_| written) else { return };
+    for position in [&mut manifest.checkpoint, &mut manifest.durable] {
+        position.chain = places.get(&position.glsn.0).copied().unwrap_or(position.chain);
+    }
+    if manifest.write(&disk, dir).is_ok() {
+        *bytes = read_file(&disk, Path::new(MANIFEST)).unwrap_or_default();
+    }
+}
+
+fn write_file(disk: &MemDisk, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    disk.open(path, Open::CreateNew, Caching::Buffered)?.write_at(bytes, 0)
+}
+
+fn read_file(disk: &MemDisk, path: &Path) -> std::io::Result<Vec<u8>> {
+    let file = disk.open(path, Open::Read, Caching::Buffered)?;
+    let mut bytes = vec![0; file.len()? as usize];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
+}
+
+fn place(disk: &MemDisk, samples: &[Sample], files: &[Option<Vec<u8>>]) -> std::io::Result<()> {
+    disk.create_dir(Path::new(STORE))?;
+    for dir in ["log", "index", "warm"] {
+        disk.create_dir(&Path::new(STORE).join(dir))?;
+    }
+    for (sample, file) in samples.iter().zip(files) {
+        if let Some(bytes) = file {
+            write_file(disk, &sample.path, bytes)?;
+        }
+    }
+    Ok(())
+}
+
+fn options(disk: &MemDisk) -> Options {
+    let clock = ManualClock::new(1_780_000_000_000_000);
+    Options::new()
+        .memory_bytes(MIN_MEMORY_BYTES)
+        .segment_bytes(64 << 10)
+        .background(false)
+        .world(Arc::new(disk.clone()), Arc::new(clock))
+}
+
+/// The files of a store with some of everything, made once.
+fn samples() -> &'static [Sample] {
+    static SAMPLES: OnceLock<Vec<Sample>> = OnceLock::new();
+    SAMPLES.get_or_init(|| make_samples().expect("a store on a disk in memory is made without an error"))
+}
+
+fn key(number: u32) -> Vec<u8> {
+    let mut key = format!("key {:05}", number * 7919 % 100_003).into_bytes();
+    key.resize(key.len() + number as usize % 5, b'x');
+    key
+}
+
+fn commit(db: &Db, keyspace: &Keyspace, numbers: impl Iterator<Item = u32>, bytes: usize) -> Result<u64> {
+    let mut tx = db.begin();
+    for number in numbers {
+        match number % 17 {
+            16 => tx.delete(keyspace, &key(number))?,
+            _ => tx.put(keyspace, &key(number), &vec![number as u8; bytes + number as usize % 40])?,
+        }
+    }
+    tx.set_metadata(b"who, and why")?;
+    tx.commit()
+}
+
+fn make_samples() -> Result<Vec<Sample>> {
+    let disk = MemDisk::new();
+    let db = Db::open(STORE, options(&disk))?;
+    let forever = db.keyspace("default")?;
+    let latest = db.create_keyspace("latest", Retention::Latest)?;
+    for round in 0..4 {
+        commit(&db, &forever, 0..400, 20)?;
+        commit(&db, &latest, (round * 10..200).step_by(2), 60)?;
+        commit(&db, &forever, round..round + 12, 2000)?;
+        db.log().append(3, &[b"an entry of a stream", b"and one more"])?;
+        if round % 2 == 0 { db.flush()? } else { db.compact()? }
+    }
+    // A value in a side file, and a transaction that is larger than its share of memory.
+    let mut tx = db.begin();
+    tx.put_reader(&forever, b"large", &mut std::io::repeat(7).take(280 << 10))?;
+    tx.commit()?;
+    commit(&db, &forever, 1000..3400, 900)?;
+    commit(&db, &forever, 300..420, 30)?;
+    db.flush()?;
+    // What is asked for again and again is in the warm image.
+    for _ in 0..3 {
+        db.drop_caches();
+        for _ in 0..2 {
+            (0..3400).step_by(3).try_for_each(|number| db.snapshot().get(&forever, &key(number)).map(drop))?;
+        }
+    }
+    commit(&db, &forever, 300..420, 30)?;
+    let log_id = db.id();
+    db.close()?;
+    let mut samples = Vec::new();
+    for dir in ["log", "index", "warm"] {
+        let dir = Path::new(STORE).join(dir);
+        let mut names = disk.names(&dir)?;
+        names.sort();
+        for name in names.into_iter().filter(|name| name != "LOCK") {
+            let path = dir.join(&name);
+            let bytes = read_file(&disk, &path)?;
+            samples.push(Sample { kind: kind_of(&name, &bytes, log_id), path, bytes });
+        }
+    }
+    Ok(samples)
+}
+
+fn kind_of(name: &str, bytes: &[u8], log_id: u128) -> FileKind {
+    let payload = |page: usize, len: usize| {
+        let start = page * PAGE_BYTES + PAGE_HEADER_BYTES;
+        bytes.get(start..start + len).unwrap_or_default()
+    };
+    let pages = bytes.len() / PAGE_BYTES;
+    if name == MANIFEST {
+        return FileKind::Manifest;
+    }
+    if let Some(id) = run_id_of(name) {
+        return FileKind::Pages(run_seed(log_id, id));
+    }
+    if let Some(stem) = name.strip_suffix(".warm") {
+        let kind = if stem.starts_with("pages") { Kind::Pages } else { Kind::Objects };
+        let number = stem.rsplit('-').next().and_then(|digits| digits.parse().ok()).unwrap_or(0);
+        return FileKind::Warm(kind, number);
+    }
+    let side = pages.checked_sub(1).map(|last| SideTrailer::decode(payload(last, SIDE_TRAILER_BYTES)));
+    match (SegmentHeader::decode(bytes), TableHeader::decode(payload(0, TABLE_HEADER_BYTES)), side) {
+        (Ok(header), ..) => FileKind::Segment(header, fragments_of(bytes, &header)),
+        (_, Ok(header), _) => FileKind::Table(header),
+        (.., Some(Ok(trailer))) => FileKind::Side(trailer),
+        _ => FileKind::Other,
+    }
+}
+
+fn fragments_of(bytes: &[u8], header: &SegmentHeader) -> Vec<(usize, usize, FragmentType)> {
+    let seed = segment_seed(header.log_id, header.first);
+    let mut found = Vec::new();
+    for (number, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
+        let mut at = if number == 0 { SEGMENT_HEADER_BYTES } else { 0 };
+        while let Found::Fragment(fragment) = fragment_at(block, at, (number * BLOCK_BYTES) as u32, seed) {
+            let (start, len) = (number * BLOCK_BYTES + at, FRAGMENT_HEADER_BYTES + fragment.bytes.len());
+            found.push((start, start + len, fragment.part));
+            at += len;
+        }
+    }
+    found
+}
+
+/// Opens what is there and asks everything of it; then makes its index anew and looks once more.
+fn ask(disk: &MemDisk) {
+    if let Ok(db) = Db::open(STORE, options(disk).read_only(true)) {
+        read_all(&db);
+    }
+    if let Ok(db) = Db::open(STORE, options(disk)) {
+        use_all(&db);
+        let _ = db.close();
+    }
+    if rebuild(STORE, options(disk), &mut |_, _| {}).is_ok()
+        && let Ok(db) = Db::open(STORE, options(disk))
+    {
+        read_all(&db);
+    }
+}
+
+/// Counts what a walk yields up to its end or its first error.
+fn walk<T>(what: &str, rows: impl Iterator<Item = Result<T>>) {
+    let count = rows.take_while(std::result::Result::is_ok).take(ROWS_MAX).count();
+    assert!(count < ROWS_MAX, "{what} goes round in circles");
+}
+
+fn read_all(db: &Db) {
+    for info in db.keyspaces().iter().take(8) {
+        let Ok(keyspace) = db.keyspace(&info.name) else { continue };
+        read_keyspace(db, &db.snapshot(), &keyspace);
+        for number in (0..420).step_by(60) {
+            let _ = db.history(&keyspace, &key(number)).map(|history| walk("history", history));
+        }
+        for (a, b) in [(0, db.newest()), (db.newest(), db.newest() / 2)] {
+            let _ = db.diff(&keyspace, a, b, b"").map(|diff| walk("diff", diff));
+        }
+    }
+    let log = db.log();
+    if let Ok(mut scan) = log.scan(.., None) {
+        let mut entries = 0;
+        while let Some(Ok(_)) = scan.next() {
+            entries += 1;
+            assert!(entries < ROWS_MAX, "the log goes round in circles");
+        }
+    }
+    if let Ok(mut scan) = log.scan(log.bounds().first.., Some(3)) {
+        while let Some(Ok(_)) = scan.next() {}
+    }
+    for glsn in (log.bounds().first..log.bounds().next).take(64) {
+        let _ = log.read(glsn);
+        if let Ok(Some(commit)) = log.changes(glsn) {
+            let _ = commit.metadata();
+            let _ = commit.for_each(|_| Ok(()));
+        }
+    }
+    let _ = db.verify(&mut |_| {});
+    let _ = db.stats();
+}
+
+fn read_keyspace(db: &Db, snapshot: &Snapshot, keyspace: &Keyspace) {
+    let _ = snapshot.range(keyspace, ..).map(|range| walk("a walk", range));
+    let _ = snapshot.range(keyspace, ..).map(|range| walk("a walk back", range.reverse()));
+    let _ = snapshot.prefix(keyspace, b"key 01").map(|range| walk("a walk over a prefix", range.keys_only()));
+    for number in (0..420).step_by(23).chain((1000..3400).step_by(311)) {
+        let _ = snapshot.get(keyspace, &key(number));
+    }
+    if let Ok(Some(mut reader)) = snapshot.get_reader(keyspace, b"large") {
+        let mut piece = [0; 4096];
+        // A length that is nowhere near the truth is no reason to read on for ever.
+        for _ in 0..1000 {
+            if !matches!(reader.read(&mut piece), Ok(n) if n > 0) {
+                break;
+            }
+        }
+    }
+    if let Ok(then) = db.snapshot_at(Moment::Glsn(db.newest() / 2)) {
+        let _ = then.range(keyspace, ..).map(|range| walk("a walk in the past", range));
+    }
+}
+
+fn use_all(db: &Db) {
+    for _ in 0..64 {
+        // Also what of the warm image waits to be taken in.
+        if !matches!(db.step(), Ok(true)) {
+            break;
+        }
+    }
+    read_all(db);
+    if let Ok(keyspace) = db.keyspace("default") {
+        let _ = commit(db, &keyspace, 0..30, 100);
+        let mut tx = db.begin();
+        let _ = tx.range(&keyspace, ..).map(|range| walk("a walk in a transaction", range.take(50)));
+        let _ = tx.put(&keyspace, b"after", b"the damage");
+        let _ = tx.commit();
+    }
+    let _ = db.flush();
+    let _ = db.compact();
+    let _ = db.log().trim(db.newest());
+    let _ = db.backup("/backup");
+    let _ = db.log().follow(0, None).and_then(|mut follow| follow.next(Duration::ZERO).map(|_| ()));
+    read_all(db);
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_disk::random::Random;
+
+    use super::*;
+
+    #[test]
+    fn the_sample_has_some_of_everything_and_mending_it_changes_nothing() {
+        let samples = samples();
+        let has = |is: fn(&FileKind) -> bool| assert!(samples.iter().any(|sample| is(&sample.kind)));
+        has(|kind| matches!(kind, FileKind::Pages(_)));
+        has(|kind| matches!(kind, FileKind::Side(_)));
+        has(|kind| matches!(kind, FileKind::Table(_)));
+        has(|kind| matches!(kind, FileKind::Segment(..)));
+        has(|kind| matches!(kind, FileKind::Manifest));
+        has(|kind| matches!(kind, FileKind::Warm(..)));
+        assert!(!samples.iter().any(|sample| matches!(sample.kind, FileKind::Other)));
+        let mut files: Vec<_> = samples.iter().map(|sample| Some(sample.bytes.clone())).collect();
+        mend(samples, &mut files, &vec![false; samples.len()]);
+        for (sample, file) in samples.iter().zip(&files) {
+            assert_eq!(file.as_deref(), Some(&sample.bytes[..]), "{}", sample.path.display());
+        }
+    }
+
+    #[test]
+    fn a_record_that_was_changed_and_mended_is_served_as_it_stands() {
+        let samples = samples();
+        let number = samples.iter().position(|sample| matches!(sample.kind, FileKind::Segment(..))).unwrap();
+        let mut files: Vec<_> = samples.iter().map(|sample| Some(sample.bytes.clone())).collect();
+        let bytes = files[number].as_mut().unwrap();
+        let at = bytes.windows(12).position(|window| window == b"who, and why").unwrap();
+        bytes[at] = b'W';
+        mend(samples, &mut files, &vec![false; samples.len()]);
+        let disk = MemDisk::new();
+        place(&disk, samples, &files).unwrap();
+        let db = Db::open(STORE, options(&disk)).unwrap();
+        assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
+        let log = db.log();
+        let mut commits = (1..log.bounds().next).filter_map(|glsn| log.changes(glsn).unwrap());
+        assert!(commits.any(|commit| commit.metadata().unwrap() == b"Who, and why"));
+    }
+
+    #[test]
+    fn whatever_is_changed_in_a_store_every_call_ends() {
+        let mut random = Random::new(20_261_122);
+        for _ in 0..60 {
+            let changes = random.below(3) as usize + 1;
+            let bytes: Vec<u8> = (0..changes * CHANGE_BYTES).map(|_| random.next_u64() as u8).collect();
+            store(&bytes);
+        }
+    }
+}
