@@ -127,7 +127,7 @@ impl FileLog {
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<Vec<Finding>, LogError> {
         let options = &self.core.options;
-        let unfinished = |id| self.core.sides.is_unnamed(id);
+        let unfinished = |id| self.core.sides.is_unnamed(id) || self.core.may_be_in_writing(id);
         let scope = VerifyScope {
             disk: &*options.disk,
             dir: &options.dir,

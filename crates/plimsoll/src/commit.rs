@@ -6,7 +6,7 @@ use std::sync::Arc;
 use plimsoll_log::entry::Entry;
 use plimsoll_log::glsn::Glsn;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::payload::{Payload, Writes};
 use crate::spill::side_runs;
 use crate::store::Store;
@@ -75,6 +75,16 @@ impl Commit {
     /// # Errors
     /// The disk, the budget, corruption, or what `visit` returns.
     pub fn for_each(&self, mut visit: impl FnMut(Op<'_>) -> Result<()>) -> Result<()> {
+        self.walk(&mut visit).map_err(|error| match error {
+            // Its side files went when the log was trimmed, here or by another process.
+            Error::Corrupt { .. } if self.entry.meta.glsn < self.store.log.bounds().first => {
+                Error::Trimmed { asked: self.glsn(), first: self.store.log.bounds().first.0 }
+            }
+            error => error,
+        })
+    }
+
+    fn walk(&self, visit: &mut impl FnMut(Op<'_>) -> Result<()>) -> Result<()> {
         match Payload::decode(&self.entry)?.writes {
             Writes::Operations(mut operations) => {
                 while let Some(operation) = operations.next()? {

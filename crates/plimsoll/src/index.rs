@@ -28,6 +28,7 @@ pub(crate) mod manifest;
 mod merge;
 mod output;
 mod policy;
+mod refresh;
 mod relocate;
 mod room;
 pub(crate) mod seat;
@@ -195,6 +196,14 @@ impl Index {
     /// The number of the last manifest: with another one, other files may hold what there is.
     pub(crate) fn manifest_number(&self) -> u64 {
         self.core.head().number
+    }
+
+    /// Takes over the manifest that another process has written since, if there is one: for an index that is open to read only.
+    ///
+    /// # Errors
+    /// The manifest or a file that it names cannot be read, or the budget: the sources stay as they were.
+    pub(crate) fn refresh(&self) -> Result<()> {
+        self.core.refresh()
     }
 
     /// The sources as they are now.

@@ -252,7 +252,10 @@ impl Core {
     /// What a side file says about itself.
     pub(crate) fn read_trailer(&self, id: SideId) -> Result<SideTrailer, LogError> {
         let file = self.files.get(FileName::Side(id), self.options.caching).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => self.corrupt_side(id, 0, "the side file is missing"),
+            io::ErrorKind::NotFound => {
+                self.notice_trim();
+                self.corrupt_side(id, 0, "the side file is missing")
+            }
             _ => error.into(),
         })?;
         let pages = file.len()? / PAGE_BYTES as u64;

@@ -161,6 +161,9 @@ impl Core {
 
     /// An error of the pool, told as one of the log about entry `glsn`.
     pub(crate) fn load_error(&self, error: LoadError, name: FileName, glsn: Glsn, offset: u64) -> LogError {
+        if matches!(error, LoadError::Io { kind: io::ErrorKind::NotFound, .. }) {
+            self.notice_trim();
+        }
         let first = self.segments.first();
         match error {
             LoadError::Io { kind: io::ErrorKind::NotFound, .. } if glsn < first => {

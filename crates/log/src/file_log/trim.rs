@@ -44,6 +44,29 @@ impl Core {
         Ok(self.segments.first())
     }
 
+    /// A file of a log that is open to read only is gone: where the process that writes has trimmed, what it freed is known to be gone from now on.
+    /// Segments go from the front, so what lies before the first that is left was trimmed; one that is missing behind it was not.
+    pub(crate) fn notice_trim(&self) {
+        if self.writing.is_some() {
+            return;
+        }
+        let Ok(names) = self.options.disk.names(&self.options.dir) else { return };
+        let segments = names.iter().filter_map(|name| match FileName::parse(name) {
+            Some(FileName::Segment(first)) => Some(first),
+            _ => None,
+        });
+        let Some(first) = segments.min() else { return };
+        let _trimming = lock(&self.trimming);
+        if first > self.segments.first() {
+            self.segments.set_first(first);
+            while self.segments.read().first().is_some_and(|segment| segment.first() < first) {
+                if self.segments.pop_front().is_none() {
+                    break;
+                }
+            }
+        }
+    }
+
     fn remove_name(&self, name: FileName) -> Result<(), LogError> {
         self.files.forget(name);
         match self.options.disk.remove(&self.files.path(name)) {
@@ -84,6 +107,15 @@ impl Core {
             removed += u64::from(self.remove_side(id)?);
         }
         Ok(removed)
+    }
+
+    /// Whether another process may be writing a side file just now: this one only reads, the file has no end yet, and no record names it.
+    pub(crate) fn may_be_in_writing(&self, id: SideId) -> bool {
+        let mut is_named = false;
+        self.writing.is_none()
+            && self.read_trailer(id).is_err()
+            && self.for_each_named_side(&mut |named| is_named |= named == id).is_ok()
+            && !is_named
     }
 
     fn for_each_named_side(&self, each: &mut dyn FnMut(SideId)) -> Result<(), LogError> {

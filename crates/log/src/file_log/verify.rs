@@ -156,6 +156,18 @@ impl Check<'_> {
 
     fn segment(&mut self, first: Glsn, next: Option<Glsn>, staging: &mut [u8]) -> Result<(), LogError> {
         let name = FileName::Segment(first);
+        let found_before = self.findings.len();
+        self.segment_there(first, next, staging)?;
+        if self.open(name)?.is_none() {
+            // Trimmed while it was read: what it names may have gone with it, and nothing follows it.
+            self.findings.truncate(found_before);
+            self.before = None;
+        }
+        Ok(())
+    }
+
+    fn segment_there(&mut self, first: Glsn, next: Option<Glsn>, staging: &mut [u8]) -> Result<(), LogError> {
+        let name = FileName::Segment(first);
         let Some(file) = self.open(name)? else { return Ok(()) };
         let Some(header) = self.segment_header(name, first, &*file)? else {
             self.before = None;

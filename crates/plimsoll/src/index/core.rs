@@ -42,7 +42,7 @@ pub(crate) struct Core {
     pub(crate) flush: Mutex<SetAside>,
     pub(crate) compactor: Mutex<Compactor>,
     /// What the last manifest said, runs aside; held while one is written.
-    record: Mutex<Head>,
+    pub(crate) record: Mutex<Head>,
     view: RwLock<Arc<View>>,
     pub(crate) seats: Arc<Seats>,
     pub(crate) signals: Signals,

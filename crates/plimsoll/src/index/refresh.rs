@@ -1,0 +1,102 @@
+//! Takes over what another process has written since, where this one only reads.
+//!
+//! Law: no answer changes. Versions up to the new checkpoint come from the new runs, those behind it stay in memory; what was dropped is refused as
+//! at any other moment. A version that is in both counts once (see `view`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::error::Result;
+use crate::index::core::{Core, lock};
+use crate::index::manifest::Manifest;
+use crate::index::room::Writer;
+use crate::index::source::{Member, Memtable, Run};
+use crate::index::view::{Closed, Content, View, depth};
+use crate::run::partition::{PartitionId, PartitionInfo};
+
+/// Runs, and history runs.
+type Runs = (Vec<Arc<Run>>, Vec<Arc<Run>>);
+
+impl Core {
+    /// Takes over the manifest on disk, if it is younger than the one that is known.
+    pub(crate) fn refresh(&self) -> Result<()> {
+        let mut writer = lock(&self.writer);
+        let mut record = lock(&self.record);
+        let view = self.view();
+        let mut before = record.number;
+        let (manifest, (runs, history)) = loop {
+            let found = Manifest::read(self.files.disk(), self.files.dir())?;
+            let Some(manifest) = found.filter(|found| found.number > record.number && found.log_id == record.log_id)
+            else {
+                return Ok(());
+            };
+            match self.open_runs(&manifest, &view) {
+                Ok(opened) => break (manifest, opened),
+                Err(error) if manifest.number == before => return Err(error),
+                // What it names may be gone, too: then there is one more.
+                Err(_) => before = manifest.number,
+            }
+        };
+        let checkpoint = manifest.checkpoint.glsn;
+        let active = self.behind(&view.active, checkpoint)?;
+        let mut closed = Vec::new();
+        for source in view.closed.iter().filter(|source| source.boundary > checkpoint) {
+            let content = match &source.content {
+                Content::Memtable(table) => Content::Memtable(self.behind(table, checkpoint)?),
+                adopted @ Content::Adopted(_) => adopted.clone(),
+            };
+            closed.push(Closed { content, boundary: source.boundary });
+        }
+        let head = manifest.head();
+        let limits = Arc::new(head.limits.clone());
+        let set = view.set + 1;
+        if self.ground.objects.begin_runs(set) {
+            self.ground.objects.clear();
+        }
+        *writer = Writer::new(Arc::clone(&active));
+        self.flushed.store(checkpoint.0, Ordering::Release);
+        *record = head;
+        self.swap_view(|view| {
+            view.depth = depth(runs.iter().map(|run| run.span()));
+            (view.active, view.closed, view.runs, view.history) = (active, closed, runs, history);
+            (view.set, view.limits) = (set, limits);
+        });
+        Ok(())
+    }
+
+    /// Opens what a manifest names; partitions that `view` has are shared.
+    fn open_runs(&self, manifest: &Manifest, view: &View) -> Result<Runs> {
+        let members = view.all_runs().flat_map(|run| (0..run.partitions().len()).map(|at| run.member(at)));
+        let known: BTreeMap<PartitionId, Member> = members.map(|member| (member.info().id, member)).collect();
+        let (mut runs, mut history) = (Vec::new(), Vec::new());
+        for run in &manifest.runs {
+            let open = |info: &PartitionInfo| match known.get(&info.id) {
+                Some(member) if member.info() == info => Ok(member.clone()),
+                _ => self.files.open(info.clone()),
+            };
+            let members = run.partitions.iter().map(open).collect::<Result<_>>()?;
+            if run.history { &mut history } else { &mut runs }.push(Arc::new(Run::new(members)));
+        }
+        Ok((runs, history))
+    }
+
+    /// What a memtable has behind a checkpoint.
+    fn behind(&self, table: &Arc<Memtable>, checkpoint: Glsn) -> Result<Arc<Memtable>> {
+        if table.min_glsn() > checkpoint {
+            return Ok(Arc::clone(table));
+        }
+        let rest = Memtable::new(&self.ground.budget);
+        let mut at = table.map().first();
+        while let Some(position) = at {
+            let entry = table.map().at(position);
+            if entry.order > checkpoint.0 {
+                rest.insert(entry.key, Glsn(entry.order), entry.value)?;
+            }
+            at = table.map().next(position);
+        }
+        Ok(Arc::new(rest))
+    }
+}
