@@ -24,6 +24,9 @@ pub(crate) const SYSTEM: u32 = 0;
 /// The keyspace that always works.
 pub(crate) const DEFAULT: (&str, u32) = ("default", 1);
 
+/// The keyspace that holds the cursors of the log (`cursors`).
+pub(crate) const CURSORS: u32 = 2;
+
 /// The longest name in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
 

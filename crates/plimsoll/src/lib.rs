@@ -16,6 +16,7 @@ mod backup;
 pub mod borders;
 mod checkpoints;
 mod commit;
+mod cursors;
 mod db;
 mod error;
 #[doc(hidden)]
@@ -59,6 +60,7 @@ mod write_set;
 
 pub use backup::BackupReport;
 pub use commit::{Commit, Op, OpChange};
+pub use cursors::CursorInfo;
 pub use db::Db;
 pub use error::{Error, Result};
 pub use history::{Change, Diff, History, VersionInfo};

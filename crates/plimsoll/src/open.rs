@@ -26,12 +26,13 @@ use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
 
 use crate::checkpoints::{self, Checkpoints};
+use crate::cursors::{self, Cursors};
 use crate::error::{Error, Result};
 use crate::index::manifest::Manifest;
 use crate::index::{Ground, Index};
 use crate::keyspace_commits;
 use crate::keyspaces::Keyspaces;
-use crate::memory_limit::ceiling_bytes;
+use crate::memory_limit::{ceiling_bytes, check_there_is};
 use crate::objects::Objects;
 use crate::options::{Durability, Options};
 use crate::patience::{self, Patience};
@@ -88,6 +89,7 @@ pub(crate) fn open_by(
     progress: &mut dyn FnMut(Glsn, Glsn),
 ) -> Result<Arc<Store>> {
     options.check()?;
+    check_there_is(options.memory_bytes)?;
     let watch = Stopwatch::start(&options);
     if way.log.is_none() {
         find_or_make_folder(path, &options)?;
@@ -184,6 +186,7 @@ pub(crate) fn open_by(
         patience,
         snapshots,
         keyspaces,
+        cursors: Cursors::default(),
         horizon,
         applied,
         warnings: report.warnings,
@@ -197,6 +200,7 @@ pub(crate) fn open_by(
         lock: Mutex::new(lock),
     });
     keyspace_commits::load(&store, replayed.last)?;
+    cursors::load(&store, replayed.last)?;
     if let Some(checkpoints) = store.checkpoints.as_ref().filter(|_| !store.options.background) {
         // Where there is a thread it does this: nobody waits for it.
         checkpoints.sweep()?;

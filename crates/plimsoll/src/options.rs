@@ -41,6 +41,9 @@ pub enum Durability {
 }
 
 /// Which past versions a keyspace keeps.
+///
+/// Where every keyspace limits its past and no stream of the user's own is in use, the log trims itself: it keeps what the longest retention can see, and
+/// what a cursor has not passed ([`crate::Log::cursor`]), and nothing for those who only follow it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Retention {
@@ -169,6 +172,8 @@ impl Options {
     }
 
     /// Opens without changing anything on disk; works beside a process that writes. It sees what was durable when it was opened.
+    /// What that process drops from then on (by a keyspace's retention, by a trim) is [`crate::Error::Trimmed`] here: open the store again to see what
+    /// there is now.
     pub fn read_only(mut self, yes: bool) -> Self {
         self.read_only = yes;
         self

@@ -8,7 +8,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 
 use crate::index::Horizon;
-use crate::keyspaces::{Keyspaces, SYSTEM};
+use crate::keyspaces::{CURSORS, Keyspaces, SYSTEM};
 use crate::options::Retention;
 use crate::snapshots::Snapshots;
 
@@ -40,6 +40,9 @@ impl Horizon for RetentionHorizon {
     fn of(&self, keyspace: u32) -> Glsn {
         if keyspace == SYSTEM || self.ready.get().is_none() {
             return Glsn::NONE;
+        }
+        if keyspace == CURSORS {
+            return self.oldest_read();
         }
         let Some(record) = self.keyspaces.record(keyspace) else { return Glsn::NONE };
         let oldest = self.oldest_read();

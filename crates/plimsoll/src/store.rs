@@ -16,6 +16,7 @@ use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Pool;
 
 use crate::checkpoints::{self, Checkpoints};
+use crate::cursors::Cursors;
 use crate::error::{Error, Result};
 use crate::index::Index;
 use crate::index::seat::{Seat, Walk};
@@ -50,6 +51,7 @@ pub(crate) struct Store {
     pub(crate) patience: Arc<Patience>,
     pub(crate) snapshots: Arc<Snapshots>,
     pub(crate) keyspaces: Arc<Keyspaces>,
+    pub(crate) cursors: Cursors,
     pub(crate) horizon: Arc<RetentionHorizon>,
     pub(crate) applied: Arc<AtomicU64>,
     /// What opening the log had to say: a torn tail that was cut, a clock that jumped.
@@ -151,9 +153,15 @@ impl Store {
         }
     }
 
-    /// The sources as they are now, if they are others than `view`.
+    /// The sources as they are now, if they are others than `view`. Where the store is open to read only, another process may have exchanged them:
+    /// then its manifest is read.
     pub(crate) fn newer_view(&self, view: &Weak<View>) -> Option<Arc<View>> {
-        Some(self.index.view()).filter(|now| !Weak::ptr_eq(&Arc::downgrade(now), view))
+        let newer = || Some(self.index.view()).filter(|now| !Weak::ptr_eq(&Arc::downgrade(now), view));
+        newer().or_else(|| {
+            // A manifest that cannot be read helps nobody; the error that led here tells what is wrong.
+            let _ = self.options.read_only.then(|| self.index.refresh());
+            newer()
+        })
     }
 
     /// Refuses once the store is closed: the folder may be another process's, which changes it.

@@ -1,6 +1,6 @@
 //! Frees the old end of the log.
 //!
-//! What the runs do not hold yet stays, and so does what a value in a run points into. Compaction first moves such values into side
+//! What the runs do not hold yet stays, and so does what a cursor still has to read, and what a value in a run points into. Compaction first moves such values into side
 //! files ([`crate::index::Horizon::relocate_below`]).
 
 use std::sync::Arc;
@@ -18,6 +18,7 @@ pub(crate) fn trim(store: &Arc<Store>, until: Glsn) -> Result<Glsn> {
     if until > newest.next() {
         return Err(Error::Future { asked: until.0, newest: newest.0 });
     }
+    let until = until.min(store.cursors.oldest());
     store.horizon.trim_wanted.fetch_max(until.0, Ordering::AcqRel);
     {
         let _turn = store.take_whole_turn()?;
@@ -29,13 +30,14 @@ pub(crate) fn trim(store: &Arc<Store>, until: Glsn) -> Result<Glsn> {
         store.index.relocate()?;
     }
     let _turn = store.trim_turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    free(store, until)
+    // Again: a cursor may have been made meanwhile. From here on none is.
+    free(store, until.min(store.cursors.oldest()))
 }
 
 /// Frees what nobody needs any more, below `until`, unless a backup or a verification is at work: then it is left for later.
 pub(crate) fn free_if_idle(store: &Store, until: Glsn) -> Result<()> {
     match store.trim_turn.try_lock() {
-        Ok(_turn) => free(store, until).map(|_| ()),
+        Ok(_turn) => free(store, until.min(store.cursors.oldest())).map(|_| ()),
         Err(_) => Ok(()),
     }
 }

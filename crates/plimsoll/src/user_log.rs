@@ -10,6 +10,7 @@ use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_log::log::Scan;
 
 use crate::commit::Commit;
+use crate::cursors::{self, CursorInfo};
 use crate::error::{Error, Result};
 use crate::keyspace_commits;
 use crate::store::Store;
@@ -154,7 +155,8 @@ impl<'db> Log<'db> {
         Ok(LogScan { store: self.store, scan: self.store.log.scan(range, stream.map(StreamId))? })
     }
 
-    /// Walks entries from `from` on and then waits for new ones, without polling.
+    /// Walks entries from `from` on and then waits for new ones, without polling. Entries that are trimmed before the walk comes to them are an error:
+    /// a cursor ([`Log::cursor`]) keeps them.
     ///
     /// # Errors
     /// [`Error::Trimmed`] if `from` is below the first entry.
@@ -168,7 +170,44 @@ impl<'db> Log<'db> {
         Ok(LogFollow { store: self.store, next: from, stream: stream.map(StreamId) })
     }
 
-    /// Frees whole segments of the log below `until`, and returns the first GLSN that is left, which may be lower. Values that are
+    /// The named cursor of a follower, made at `from` (at least 1) if it is not there; the GLSN to read next. What a cursor has not passed is
+    /// not trimmed: neither by [`Log::trim`] nor where every keyspace limits its past, and the log trims itself with no regard to those who follow it
+    /// without a cursor. A follower that does not come back holds the log for ever: its cursor is to be dropped then.
+    ///
+    /// A cursor is part of the store: it is there after a crash, in a backup, and for a reader that opened the store after it was made.
+    ///
+    /// # Errors
+    /// [`Error::Trimmed`] and [`Error::Future`] where the cursor would be made below the log's first entry or ahead of its next; the name cannot
+    /// be, the store is read-only and has no such cursor, or the commit fails.
+    pub fn cursor(&self, name: &str, from: u64) -> Result<u64> {
+        cursors::open(self.store, name, Glsn(from)).map(|next| next.0)
+    }
+
+    /// Moves a cursor on, durably: everything below `next` was dealt with. This is a commit and a sync, so followers move it once for many
+    /// entries; after a crash they may meet those entries again.
+    ///
+    /// # Errors
+    /// [`Error::InvalidInput`] if there is no such cursor, or it would go back; [`Error::Future`] behind the log's end; the store is read-only, or
+    /// the commit fails.
+    pub fn advance_cursor(&self, name: &str, next: u64) -> Result<()> {
+        cursors::advance(self.store, name, Glsn(next))
+    }
+
+    /// Removes a cursor.
+    ///
+    /// # Errors
+    /// [`Error::InvalidInput`] if there is no such cursor; the store is read-only, or the commit fails.
+    pub fn drop_cursor(&self, name: &str) -> Result<()> {
+        cursors::drop_cursor(self.store, name)
+    }
+
+    /// All cursors, by name.
+    pub fn cursors(&self) -> Vec<CursorInfo> {
+        self.store.cursors.all()
+    }
+
+    /// Frees whole segments of the log below `until`, and returns the first GLSN that is left, which may be lower: a cursor, or what is not flushed
+    /// yet, holds what lies behind it. Values that are
     /// still current or retained are moved out first. Commits below it can no longer be scanned; keys and their retained versions
     /// stay.
     ///

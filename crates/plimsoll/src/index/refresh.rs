@@ -64,6 +64,9 @@ impl Core {
             (view.active, view.closed, view.runs, view.history) = (active, closed, runs, history);
             (view.set, view.limits) = (set, limits);
         });
+        // Not under the locks: walks let go of files.
+        drop((writer, record, view));
+        self.seats.exchanged();
         Ok(())
     }
 
