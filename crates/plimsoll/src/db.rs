@@ -11,10 +11,11 @@ use crate::backup::{self, BackupReport, Sharing};
 use crate::error::Result;
 use crate::history::{Diff, History};
 use crate::keyspace_commits;
-use crate::keyspaces::{Keyspace, KeyspaceInfo};
+use crate::keyspaces::{DropReport, Keyspace, KeyspaceInfo};
 use crate::memory_limit;
 use crate::open;
 use crate::options::{Options, Retention};
+use crate::sizes::{self, KeyspaceSize};
 use crate::snapshot::{Moment, Snapshot};
 use crate::stats::{self, Stats};
 use crate::steps;
@@ -97,10 +98,30 @@ impl Db {
         keyspace_commits::set_retention(&self.store, keyspace, retention)
     }
 
+    /// Deletes a keyspace with all its keys, in one commit. Its name is free then; its id is never used again. Nothing can be put into it by
+    /// handles that are left, and what transactions put into it that are open is refused when they commit. Earlier moments of it are read by
+    /// [`Snapshot::keyspace`], as long as its retention says: what it kept for ever is still kept. Give it another by [`Db::set_retention`]
+    /// first, e.g. [`Retention::Latest`], to have its space freed when runs are merged.
+    ///
+    /// # Errors
+    /// It is the default keyspace or was dropped already, the handle is of another store or opening, the store is read-only, or the commit fails.
+    pub fn drop_keyspace(&self, keyspace: &Keyspace) -> Result<DropReport> {
+        keyspace_commits::drop_keyspace(&self.store, keyspace)
+    }
+
     /// All keyspaces, by name.
     pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
         let all = self.store.keyspaces.all();
         all.iter().map(|(name, record)| KeyspaceInfo { name: name.to_string(), retention: record.retention }).collect()
+    }
+
+    /// How much a keyspace holds now: up to `keys_max` keys are walked and counted; what lies beyond is estimated, and [`KeyspaceSize::exact`]
+    /// says so.
+    ///
+    /// # Errors
+    /// The handle is of another store or opening, the disk, the budget, or corruption.
+    pub fn keyspace_size(&self, keyspace: &Keyspace, keys_max: u64) -> Result<KeyspaceSize> {
+        sizes::size(&self.store, keyspace, keys_max)
     }
 
     /// Begins a transaction at the newest moment.

@@ -1,5 +1,6 @@
-//! Makes and changes keyspaces, by commits like others.
+//! Makes, changes and drops keyspaces, by commits like others.
 
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -7,9 +8,12 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::error::{Error, Result};
 use crate::index::view::Direction;
-use crate::keyspaces::{DEFAULT, Keyspace, MAX_KEYSPACES, Record, SYSTEM, check_name};
+use crate::keyspaces::{
+    DEFAULT, DropReport, Keyspace, MAX_KEYSPACES, Record, SYSTEM, check_name, dropped_key, dropped_name,
+};
 use crate::options::Retention;
 use crate::range::Span;
+use crate::read_path::KeyBuffer;
 use crate::store::Store;
 use crate::transaction::Transaction;
 use crate::version::Stored;
@@ -45,7 +49,7 @@ pub(crate) fn create(store: &Arc<Store>, name: &str, retention: Retention) -> Re
 
 /// Changes which past versions a keyspace keeps.
 pub(crate) fn set_retention(store: &Arc<Store>, keyspace: &Keyspace, retention: Retention) -> Result<()> {
-    store.keyspaces.id_of(keyspace)?;
+    store.keyspaces.id_to_put(keyspace)?;
     store.check_writable()?;
     settle(store, keyspace.name(), Wish::Becomes(retention.as_recorded())).map(|_| ())
 }
@@ -87,6 +91,9 @@ fn try_settle(store: &Arc<Store>, name: &str, wish: Wish) -> Result<Keyspace> {
         }
         let record = Record::decode(value)?;
         next_id = next_id.max(record.id.saturating_add(1));
+        if dropped_name(key).is_some() {
+            continue;
+        }
         count += 1;
         if key == name.as_bytes() {
             recorded = Some(record);
@@ -118,6 +125,75 @@ fn try_settle(store: &Arc<Store>, name: &str, wish: Wish) -> Result<Keyspace> {
     Ok(store.keyspaces.handle(record.id, name.into()))
 }
 
+/// Keys that are deleted are collected up to so many bytes.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// Deletes all keys of a keyspace and its record, in one commit.
+pub(crate) fn drop_keyspace(store: &Arc<Store>, keyspace: &Keyspace) -> Result<DropReport> {
+    let id = store.keyspaces.id_to_put(keyspace)?;
+    store.check_writable()?;
+    if id == DEFAULT.1 {
+        return Err(Error::invalid("the default keyspace is always there: delete its keys instead of dropping it"));
+    }
+    let _making = store.keyspaces.making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // Where another was faster with the lock.
+    store.keyspaces.id_to_put(keyspace)?;
+    store.keyspaces.begin_drop(id);
+    let dropped = loop {
+        match try_drop(store, keyspace) {
+            // A commit that had put something into it before it heard of this.
+            Err(Error::Conflict { .. }) => {}
+            done => break done,
+        }
+    };
+    store.keyspaces.end_drop();
+    dropped
+}
+
+fn try_drop(store: &Arc<Store>, keyspace: &Keyspace) -> Result<DropReport> {
+    let name = keyspace.name();
+    let (_, record) = store.keyspaces.find(name).expect("it is known until it is dropped");
+    let mut tx = Transaction::new(store);
+    let mut keys = 0;
+    let mut from = Bound::Unbounded;
+    loop {
+        let (mut piece, mut bytes) = (Vec::new(), 0);
+        // Read through the transaction, so that what comes into it meanwhile is a conflict.
+        let mut walk = tx.range(keyspace, (from.as_ref().map(Vec::as_slice), Bound::Unbounded))?.keys_only();
+        while bytes < PIECE_BYTES
+            && let Some((key, _)) = walk.advance()?
+        {
+            bytes += key.len() + size_of::<Vec<u8>>();
+            piece.push(key.to_vec());
+        }
+        drop(walk);
+        let Some(last) = piece.last().cloned() else { break };
+        for key in &piece {
+            tx.delete(keyspace, key)?;
+        }
+        keys += piece.len() as u64;
+        from = Bound::Excluded(last);
+    }
+    tx.delete(&system(store), name.as_bytes())?;
+    tx.put(&system(store), &dropped_key(record.id, name), &record.encode())?;
+    let glsn = tx.commit()?;
+    store.keyspaces.learn_dropped(name, record);
+    Ok(DropReport { glsn, keys })
+}
+
+/// The keyspace with this name at a moment.
+pub(crate) fn at(store: &Store, name: &str, at: Glsn) -> Result<Option<Keyspace>> {
+    check_name(name)?;
+    let record = store.get(KeyBuffer::new(SYSTEM, name.as_bytes())?.get(), at)?;
+    let id = match record {
+        Some(record) => Record::decode(&record)?.id,
+        // It has no record until it is given a retention.
+        None if name == DEFAULT.0 => DEFAULT.1,
+        None => return Ok(None),
+    };
+    Ok(Some(store.keyspaces.handle(id, name.into())))
+}
+
 /// Remembers, once, that the log carries streams of the user's own: it is then never trimmed unasked.
 pub(crate) fn note_streams(store: &Arc<Store>) -> Result<()> {
     if !store.streams_known.load(Ordering::Acquire) {
@@ -143,9 +219,14 @@ pub(crate) fn load(store: &Store, at: Glsn) -> Result<()> {
         let Stored::Inline(record) = version.stored else {
             return Err(Error::corrupt("the record of a keyspace is not where it belongs; see `plimsoll verify`"));
         };
-        let name = std::str::from_utf8(&version.key[4..])
+        let dropped = dropped_name(&version.key[4..]);
+        let name = std::str::from_utf8(dropped.unwrap_or(&version.key[4..]))
             .map_err(|_| Error::corrupt("the name of a keyspace is not text; see `plimsoll verify`"))?;
-        store.keyspaces.learn(name, Record::decode(record)?);
+        let record = Record::decode(record)?;
+        match dropped {
+            Some(_) => store.keyspaces.learn_dropped(name, record),
+            None => store.keyspaces.learn(name, record),
+        }
     }
     Ok(())
 }

@@ -7,9 +7,18 @@
 //! u8      retention: 0 for ever, 1 latest, 2 GLSNs, 3 time
 //! varint  GLSNs, or microseconds (0 otherwise)
 //! ```
+//!
+//! A keyspace that was dropped has its record under another key, which no name can be: its id is never given out again, its retention goes on to say how
+//! long its past is kept, and its name is still told with its commits.
+//!
+//! ```text
+//! u8      2
+//! u32     id (big-endian)
+//! bytes   name
+//! ```
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
@@ -72,6 +81,15 @@ pub struct KeyspaceInfo {
     pub retention: Retention,
 }
 
+/// What dropping a keyspace came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DropReport {
+    /// The commit that dropped it: the moment before is the last at which it can be read.
+    pub glsn: u64,
+    /// Keys that were deleted with it.
+    pub keys: u64,
+}
+
 /// A keyspace's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
@@ -114,28 +132,109 @@ impl Record {
     }
 }
 
-/// The keyspaces of an open store, by name.
+/// What the system key of a dropped keyspace's record begins with.
+const DROPPED: u8 = 2;
+
+/// The system key of a dropped keyspace's record.
+pub(crate) fn dropped_key(id: u32, name: &str) -> Vec<u8> {
+    [&[DROPPED], &id.to_be_bytes()[..], name.as_bytes()].concat()
+}
+
+/// The name of a dropped keyspace, if this is the system key of one's record.
+pub(crate) fn dropped_name(key: &[u8]) -> Option<&[u8]> {
+    key.strip_prefix(&[DROPPED]).and_then(|rest| rest.get(4..))
+}
+
+/// The keyspaces of an open store.
 #[derive(Debug, Default)]
 pub(crate) struct Keyspaces {
     opening: Opening,
-    by_name: RwLock<BTreeMap<Arc<str>, Record>>,
+    known: RwLock<Known>,
+    /// Whether a keyspace is, or is being, dropped: only then those who write look which.
+    any_dropped: AtomicBool,
     /// Held while a keyspace is made or changed: what is learnt last is what was committed last.
     pub(crate) making: Mutex<()>,
 }
 
+/// What is known of keyspaces.
+#[derive(Debug, Default)]
+struct Known {
+    by_name: BTreeMap<Arc<str>, Record>,
+    /// By id: those that were dropped, with the names that they had.
+    dropped: BTreeMap<u32, (Arc<str>, Retention)>,
+    /// The one that is being dropped.
+    dropping: Option<u32>,
+}
+
+impl Known {
+    fn takes_no_more(&self, id: u32) -> bool {
+        self.dropping == Some(id) || self.dropped.contains_key(&id)
+    }
+}
+
 impl Keyspaces {
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<Arc<str>, Record>> {
-        self.by_name.read().expect("no code under this lock panics")
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Known> {
+        self.known.read().expect("no code under this lock panics")
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Known> {
+        self.known.write().expect("no code under this lock panics")
     }
 
     /// Learns a keyspace, or its new retention.
     pub(crate) fn learn(&self, name: &str, record: Record) {
-        self.by_name.write().expect("no code under this lock panics").insert(name.into(), record);
+        self.write().by_name.insert(name.into(), record);
+    }
+
+    /// From now on until [`Keyspaces::end_drop`] no commit puts anything into the keyspace.
+    pub(crate) fn begin_drop(&self, id: u32) {
+        self.write().dropping = Some(id);
+        self.any_dropped.store(true, Ordering::Release);
+    }
+
+    /// What was being dropped is dropped, if `learn_dropped` said so, or there as it was.
+    pub(crate) fn end_drop(&self) {
+        self.write().dropping = None;
+    }
+
+    /// Learns that a keyspace was dropped.
+    pub(crate) fn learn_dropped(&self, name: &str, record: Record) {
+        let mut known = self.write();
+        if known.by_name.get(name).is_some_and(|live| live.id == record.id) {
+            known.by_name.remove(name);
+        }
+        known.dropped.insert(record.id, (name.into(), record.retention));
+        self.any_dropped.store(true, Ordering::Release);
+    }
+
+    /// Refuses keyspaces that were dropped, or are being dropped. Asked in the committers' turn too: who drops one says so before it reads the keys.
+    pub(crate) fn check_take_more(&self, ids: impl IntoIterator<Item = u32>) -> Result<()> {
+        if !self.any_dropped.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let known = self.read();
+        match ids.into_iter().find(|&id| known.takes_no_more(id)) {
+            None => Ok(()),
+            Some(id) => {
+                drop(known);
+                let name = self.name(id).unwrap_or_default();
+                Err(Error::invalid(format!(
+                    "keyspace {name:?} was dropped: nothing can be put into it; make it anew by Db::keyspace"
+                )))
+            }
+        }
+    }
+
+    /// The id of a handle's keyspace, to put something into it: refuses also what was dropped.
+    pub(crate) fn id_to_put(&self, keyspace: &Keyspace) -> Result<u32> {
+        let id = self.id_of(keyspace)?;
+        self.check_take_more([id])?;
+        Ok(id)
     }
 
     pub(crate) fn find(&self, name: &str) -> Option<(Keyspace, Record)> {
-        let by_name = self.read();
-        let (name, record) = by_name.get_key_value(name)?;
+        let known = self.read();
+        let (name, record) = known.by_name.get_key_value(name)?;
         Some((self.handle(record.id, Arc::clone(name)), *record))
     }
 
@@ -156,16 +255,30 @@ impl Keyspaces {
         )))
     }
 
+    /// Of a keyspace that is there, or was dropped.
     pub(crate) fn record(&self, id: u32) -> Option<Record> {
-        self.read().values().find(|record| record.id == id).copied()
+        let known = self.read();
+        let live = known.by_name.values().find(|record| record.id == id).copied();
+        live.or_else(|| known.dropped.get(&id).map(|&(_, retention)| Record { id, retention }))
     }
 
+    /// Of a keyspace that is there, or was dropped.
     pub(crate) fn name(&self, id: u32) -> Option<Arc<str>> {
-        self.read().iter().find(|(_, record)| record.id == id).map(|(name, _)| Arc::clone(name))
+        let known = self.read();
+        let live = known.by_name.iter().find(|(_, record)| record.id == id).map(|(name, _)| Arc::clone(name));
+        live.or_else(|| known.dropped.get(&id).map(|(name, _)| Arc::clone(name)))
     }
 
+    /// Those that are there.
     pub(crate) fn all(&self) -> Vec<(Arc<str>, Record)> {
-        self.read().iter().map(|(name, record)| (Arc::clone(name), *record)).collect()
+        self.read().by_name.iter().map(|(name, record)| (Arc::clone(name), *record)).collect()
+    }
+
+    /// What is kept of each keyspace's past, also of those that were dropped.
+    pub(crate) fn records(&self) -> Vec<Record> {
+        let known = self.read();
+        let dropped = known.dropped.iter().map(|(&id, &(_, retention))| Record { id, retention });
+        known.by_name.values().copied().chain(dropped).collect()
     }
 }
 

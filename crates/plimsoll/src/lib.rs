@@ -40,6 +40,7 @@ mod replay;
 mod retention;
 mod run;
 mod salvage_index;
+mod sizes;
 mod snapshot;
 mod snapshots;
 mod spill;
@@ -64,7 +65,7 @@ pub use cursors::CursorInfo;
 pub use db::Db;
 pub use error::{Error, Result};
 pub use history::{Change, Diff, History, VersionInfo};
-pub use keyspaces::{Keyspace, KeyspaceInfo};
+pub use keyspaces::{DropReport, Keyspace, KeyspaceInfo};
 #[doc(hidden)]
 pub use options::Sizes;
 pub use options::{Durability, MIN_MEMORY_BYTES, Options, Retention};
@@ -73,6 +74,7 @@ pub use range::Range;
 pub use read_path::ValueReader;
 pub use repair::{RebuildReport, SalvageReport, rebuild, salvage};
 pub use salvage_index::{IndexSalvageReport, salvage_from_index};
+pub use sizes::KeyspaceSize;
 pub use snapshot::{Moment, Snapshot};
 pub use stats::{
     EvictorStats, IndexStats, MemoryStats, ObjectStats, OpeningStats, PoolStats, PressureStats, StallStats, Stats,

@@ -9,6 +9,7 @@ use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::Glsn;
 
 use crate::error::{Error, Result};
+use crate::keyspace_commits;
 use crate::keyspaces::Keyspace;
 use crate::range::{Range, Span};
 use crate::read_path::{KeyBuffer, ValueReader};
@@ -70,12 +71,24 @@ impl Snapshot {
         self.moment.at().0
     }
 
+    pub(crate) fn moment_at(&self) -> Glsn {
+        self.moment.at()
+    }
+
     /// When its last commit was made; `None` for the empty store, and where the log is trimmed.
     ///
     /// # Errors
     /// The disk, the budget, or corruption.
     pub fn time(&self) -> Result<Option<SystemTime>> {
         Ok(time_of(&self.store, self.moment.at())?.map(|micros| UNIX_EPOCH + Duration::from_micros(micros)))
+    }
+
+    /// The keyspace that had this name then; `None` if there was none. So one is read that was dropped since.
+    ///
+    /// # Errors
+    /// The name cannot be, the disk, the budget, or corruption.
+    pub fn keyspace(&self, name: &str) -> Result<Option<Keyspace>> {
+        keyspace_commits::at(&self.store, name, self.moment.at())
     }
 
     /// The value of a key; `None` if it had none.

@@ -86,12 +86,12 @@ fn care_for_warmth(store: &Store) -> Result<bool> {
 
 /// Trims the log where no keyspace keeps everything and no user's stream is in the way.
 pub(crate) fn free_log(store: &Store) -> Result<()> {
-    let all = store.keyspaces.all();
-    let limited = all.iter().all(|(_, record)| record.retention != Retention::Forever);
+    let all = store.keyspaces.records();
+    let limited = all.iter().all(|record| record.retention != Retention::Forever);
     if !limited || store.streams_known.load(Ordering::Acquire) {
         return Ok(());
     }
     // As far back as a keyspace can be read, the log says when each moment was.
-    let oldest = all.iter().map(|(_, record)| store.horizon.of(record.id)).min().unwrap_or(Glsn::NONE);
+    let oldest = all.iter().map(|record| store.horizon.of(record.id)).min().unwrap_or(Glsn::NONE);
     trim::free_if_idle(store, oldest)
 }

@@ -4,6 +4,7 @@
 //! [`Error::Conflict`] if anything of that was changed since by a commit that is ordered before it, durable or not (`write_path`).
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Read;
 use std::ops::RangeBounds;
@@ -34,6 +35,9 @@ pub struct Transaction {
     reads: RefCell<ReadSet>,
     writes: WriteSet,
     metadata: Vec<u8>,
+    /// Keyspaces that something was put into, and the last of them.
+    spaces: BTreeSet<u32>,
+    last_space: Option<u32>,
     /// Set when a write failed half-way: what is in the set may be less than was asked for.
     spoiled: bool,
 }
@@ -49,6 +53,8 @@ impl Transaction {
             reads: RefCell::new(ReadSet::new(&store.budget, options.read_set_limit_bytes(memory_bytes))),
             writes,
             metadata: Vec::new(),
+            spaces: BTreeSet::new(),
+            last_space: None,
             spoiled: false,
             store: Arc::clone(store),
         }
@@ -134,7 +140,7 @@ impl Transaction {
     /// # Errors
     /// Key or value is too long, the disk, or the budget; the transaction can then only be aborted.
     pub fn put(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
-        let key = KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?;
+        let key = KeyBuffer::new(self.space_to_put(keyspace)?, key)?;
         check_value_bytes(value.len() as u64)?;
         self.write(|writes| writes.put(key.get(), value))
     }
@@ -144,7 +150,7 @@ impl Transaction {
     /// # Errors
     /// As for [`Transaction::put`], and what `value` fails with.
     pub fn put_reader(&mut self, keyspace: &Keyspace, key: &[u8], value: &mut dyn Read) -> Result<u64> {
-        let key = KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?;
+        let key = KeyBuffer::new(self.space_to_put(keyspace)?, key)?;
         self.write(|writes| {
             let mut piece = vec![0; PIECE_BYTES];
             let first = fill(value, &mut piece)?;
@@ -165,6 +171,16 @@ impl Transaction {
             writes.end_large(key.get(), (side, offset), len, sum.sum())?;
             Ok(len)
         })
+    }
+
+    /// The id of a keyspace that something is put into: its commit looks again whether it was dropped.
+    fn space_to_put(&mut self, keyspace: &Keyspace) -> Result<u32> {
+        let id = self.store.keyspaces.id_to_put(keyspace)?;
+        if self.last_space != Some(id) {
+            self.last_space = Some(id);
+            self.spaces.insert(id);
+        }
+        Ok(id)
     }
 
     /// Takes a key's value away; nothing happens if it has none.
@@ -236,11 +252,11 @@ impl Transaction {
         if self.spoiled {
             return Err(Error::invalid("an earlier write of this transaction failed; abort it and run it again"));
         }
-        let Self { store, moment, reads, writes, metadata, .. } = self;
+        let Self { store, moment, reads, writes, metadata, spaces, .. } = self;
         if writes.is_empty() {
             return Ok(CommitTicket::of_snapshot(&store, moment.at()));
         }
-        store.commit(&moment, reads.into_inner(), writes, &metadata)
+        store.commit(&moment, reads.into_inner(), writes, &spaces, &metadata)
     }
 
     /// Leaves no trace; the same as dropping it.

@@ -7,6 +7,7 @@
 //!
 //! Law: versions are applied in GLSN order, and a version is visible only when its whole record is applied and readable.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -72,25 +73,34 @@ impl fmt::Debug for CommitTicket {
 }
 
 impl Store {
-    /// Commits what a transaction wrote.
+    /// Commits what a transaction wrote, and put into the keyspaces `spaces`.
     pub(crate) fn commit(
         self: &Arc<Self>,
         moment: &OpenMoment,
         reads: ReadSet,
         mut writes: WriteSet,
+        spaces: &BTreeSet<u32>,
         metadata: &[u8],
     ) -> Result<CommitTicket> {
         self.check_writable()?;
         self.patience.in_commit(|| writes.prepare(metadata.len()))?;
         let body = self.patience.in_commit(|| Body::new(self, &writes, metadata))?;
-        let glsn = self.patience.in_commit(|| self.order(moment, &reads, &body, &writes))?;
+        let glsn = self.patience.in_commit(|| self.order(moment, &reads, &body, &writes, spaces))?;
         self.free_log_now_and_then(body.bytes());
         Ok(CommitTicket::of_record(self, glsn))
     }
 
     /// In the committers' turn: validates the transaction, gives it its place, and applies it. Nothing is done if the budget refuses.
-    fn order(&self, moment: &OpenMoment, reads: &ReadSet, body: &Body, writes: &WriteSet) -> Result<Glsn> {
+    fn order(
+        &self,
+        moment: &OpenMoment,
+        reads: &ReadSet,
+        body: &Body,
+        writes: &WriteSet,
+        spaces: &BTreeSet<u32>,
+    ) -> Result<Glsn> {
         let turn = self.take_whole_turn()?;
+        self.keyspaces.check_take_more(spaces.iter().copied())?;
         if let Err(error) = self.read(|view| validate(view, reads, moment.at())) {
             drop(turn);
             return Err(self.settle_conflict(error));

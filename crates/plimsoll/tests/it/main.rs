@@ -15,6 +15,7 @@ mod blocks;
 mod checkpoints;
 mod closing;
 mod cursors;
+mod dropped_keyspaces;
 mod handles;
 mod held_walks;
 mod large;
