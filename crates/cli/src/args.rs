@@ -1,28 +1,40 @@
 //! The command line: what can be asked, and the help that says so.
 
+mod scripts;
+mod upkeep;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use clap_complete::Shell;
+use clap_complete::Shell as CompletedShell;
 use jiff::Timestamp;
 
+use crate::duration::parse_duration;
 use crate::moment::{At, parse_at, parse_only_time};
 use crate::size::parse_size;
+
+pub(crate) use self::scripts::{Batch, Shell};
+pub(crate) use self::upkeep::{
+    Compact, Count as CountKeys, Keyspace, KeyspaceCreate, KeyspaceDrop, KeyspaceRetention, Trim,
+};
 
 const EXIT_CODES: &str = "\
 Exit codes:
   0    done
   1    done, and the answer is no: key not found, moments differ, problems found
   2    the command line or its input is wrong
-  3    the store cannot be opened: there is none, it is locked, or it has another format
+  3    the store cannot be opened: there is none at this path, or it has another format
   4    bytes on disk are damaged
   5    the memory budget is too small for the request (see --memory)
   6    the system refused: no space left, no permission, git not installed
   7    another transaction was faster: run the command again
+  8    the store is locked: another process has it open for writing (see --wait)
   130  stopped by Ctrl-C; what was committed stays
 
-Commands that only read (get, scan, history, log, diff, stat, verify, backup, warm) work while another process writes.";
+Commands that only read (get, scan, count, history, log, diff, stat, verify, backup, warm, keyspace list, shell --read-only) work \
+while another process writes.";
 
 /// An embedded, versioned, transactional key-value store that keeps to one memory budget.
 #[derive(Debug, Parser)]
@@ -45,6 +57,9 @@ pub(crate) struct Globals {
     /// Do not read what was hot again in the background, nor write what is (see `plimsoll warm`); commands that only read never do
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) no_warm: bool,
+    /// Commands that write: wait that long for another process to close the store, e.g. 5s [default: do not wait]
+    #[arg(long, global = true, value_name = "TIME", value_parser = parse_duration, help_heading = "Global options")]
+    pub(crate) wait: Option<Duration>,
     /// Print JSON: one object, or one a line
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
@@ -77,13 +92,22 @@ pub(crate) enum Command {
     Delete(Delete),
     /// List keys and values in order
     Scan(Scan),
+    /// Count keys
+    Count(CountKeys),
+    /// Run commands from a file or stdin, in one transaction or one for each line
+    Batch(Batch),
+    /// Run commands one at a time, as they are typed
+    Shell(Shell),
+    /// List, make, change and drop keyspaces
+    #[command(subcommand)]
+    Keyspace(Keyspace),
     /// List every version of a key, newest first
     History(History),
     /// List what changed between two moments
     Diff(Diff),
     /// List the entries of the log, newest first: transactions and streams
     Log(Log),
-    /// Show how memory and disk are used
+    /// Show what is in a store, and how memory and disk are used
     Stat(Stat),
     /// Read and check every byte of a store
     Verify(Verify),
@@ -93,6 +117,10 @@ pub(crate) enum Command {
     Rebuild(Rebuild),
     /// Cut a damaged log before a GLSN, or keep what the index holds where the log is lost
     Salvage(Salvage),
+    /// Merge the runs of the index now
+    Compact(Compact),
+    /// Free the old end of the log
+    Trim(Trim),
     /// Show or delete the image of what was hot in memory
     Warm(Warm),
     /// Replay a trace of requests against the object cache
@@ -449,10 +477,19 @@ pub(crate) struct Log {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  plimsoll stat demo.plimsoll\n  plimsoll stat demo.plimsoll --json")]
+#[command(after_help = "\
+First what is in the store, then its internals. Keys are counted by reading them, the first 200,000; where there are more, keys and bytes are \
+estimates and are marked with `about` (JSON: \"exact\": false). A key that was overwritten lately may then count more than once.
+
+Examples:
+  plimsoll stat demo.plimsoll
+  plimsoll stat demo.plimsoll --exact --json")]
 pub(crate) struct Stat {
     /// Store
     pub(crate) store: PathBuf,
+    /// Count all keys, however many there are
+    #[arg(long)]
+    pub(crate) exact: bool,
 }
 
 #[derive(Args, Debug)]
@@ -547,7 +584,7 @@ Examples:
   plimsoll completions fish > ~/.config/fish/completions/plimsoll.fish")]
 pub(crate) struct Completions {
     /// Shell
-    pub(crate) shell: Shell,
+    pub(crate) shell: CompletedShell,
 }
 
 #[derive(Args, Debug)]
@@ -678,9 +715,12 @@ mod tests {
         // Hands the global options down, which some commands refer to.
         cli.build();
         for command in cli.get_subcommands_mut() {
-            let leaf = if command.has_subcommands() { command.get_subcommands_mut().next().unwrap() } else { command };
-            let name = leaf.get_name().to_owned();
-            assert!(leaf.render_long_help().to_string().contains("Examples:\n  "), "{name}");
+            let leaves =
+                if command.has_subcommands() { command.get_subcommands_mut().collect() } else { vec![command] };
+            for leaf in leaves {
+                let name = leaf.get_name().to_owned();
+                assert!(leaf.render_long_help().to_string().contains("Examples:\n  "), "{name}");
+            }
         }
     }
 }

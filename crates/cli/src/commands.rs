@@ -1,12 +1,16 @@
 //! One file for each command.
 
 mod backup;
+mod batch;
+mod compact;
 mod completions;
+mod count;
 mod delete;
 mod diff;
 mod get;
 mod history;
 mod import;
+pub(crate) mod keyspace;
 mod load;
 mod log;
 mod put;
@@ -14,7 +18,9 @@ mod rebuild;
 mod replay;
 mod salvage;
 mod scan;
+mod shell;
 mod stat;
+mod trim;
 mod verify;
 mod warm;
 
@@ -32,6 +38,10 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::Put(args) => put::run(globals, args, output),
         Command::Delete(args) => delete::run(globals, args, output),
         Command::Scan(args) => scan::run(globals, args, output),
+        Command::Count(args) => count::run(globals, args, output),
+        Command::Batch(args) => batch::run(globals, &args, output),
+        Command::Shell(args) => shell::run(globals, &args, output),
+        Command::Keyspace(args) => keyspace::run(globals, &args, output),
         Command::History(args) => history::run(globals, args, output),
         Command::Diff(args) => diff::run(globals, args, output),
         Command::Log(args) => log::run(globals, args, output),
@@ -40,6 +50,8 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::Backup(args) => backup::run(globals, &args, output),
         Command::Rebuild(args) => rebuild::run(globals, &args, output),
         Command::Salvage(args) => salvage::run(globals, &args, output),
+        Command::Compact(args) => compact::run(globals, &args, output),
+        Command::Trim(args) => trim::run(globals, &args, output),
         Command::Warm(args) => warm::run(globals, &args, output),
         Command::Replay(args) => replay::run(globals, &args, output),
         Command::Completions(args) => completions::run(&args, output),

@@ -17,7 +17,7 @@ pub(crate) enum Exit {
     No = 1,
     /// The command line or its input is wrong.
     Usage = 2,
-    /// The store cannot be opened: it is none, is locked, or is of another format.
+    /// The store cannot be opened: there is none, or it is of another format.
     Store = 3,
     /// Bytes on disk are not what was written.
     Corrupt = 4,
@@ -27,6 +27,8 @@ pub(crate) enum Exit {
     System = 6,
     /// Another transaction was faster.
     Conflict = 7,
+    /// Another process has the store open for writing.
+    Locked = 8,
     /// Stopped by Ctrl-C or SIGTERM; what was committed stays.
     Interrupted = 130,
 }
@@ -101,7 +103,8 @@ fn code(error: &Error) -> Exit {
     match error {
         Error::Conflict { .. } => Exit::Conflict,
         Error::Trimmed { .. } | Error::Future { .. } | Error::InvalidInput { .. } => Exit::Usage,
-        Error::NotAStore { .. } | Error::Locked { .. } | Error::ReadOnly | Error::Format { .. } => Exit::Store,
+        Error::Locked { .. } => Exit::Locked,
+        Error::NotAStore { .. } | Error::ReadOnly | Error::Format { .. } => Exit::Store,
         Error::Corrupt { .. } | Error::Forked { .. } => Exit::Corrupt,
         Error::OutOfBudget(_) => Exit::Memory,
         _ => Exit::System,
@@ -136,7 +139,8 @@ mod tests {
     fn each_error_of_the_store_has_the_code_that_help_prints() {
         let cases = [
             (Error::Future { asked: 2, newest: 1 }, Exit::Usage),
-            (Error::Locked { path: "x".into(), pid: None, who: String::new() }, Exit::Store),
+            (Error::Locked { path: "x".into(), pid: None, who: String::new() }, Exit::Locked),
+            (Error::NotAStore { path: "x".into(), what: String::new() }, Exit::Store),
             (Error::Corrupt { message: String::new() }, Exit::Corrupt),
             (Error::Conflict { key: vec![], at: 1, by: 2 }, Exit::Conflict),
             (Error::Io { kind: io::ErrorKind::StorageFull, message: String::new() }, Exit::System),

@@ -4,20 +4,25 @@ mod about;
 mod args;
 mod bytes;
 mod commands;
+mod duration;
 mod effort;
 mod exit;
 mod git;
 mod imported;
 mod interrupt;
+mod key_range;
 mod load;
 mod memory_use;
 mod moment;
 mod output;
 mod progress;
+mod retention;
+mod script;
 mod size;
 mod store;
 mod time;
 mod values;
+mod wait;
 
 use std::process::ExitCode;
 

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use plimsoll::{Db, Durability, Keyspace, Options};
+use plimsoll::{Db, Durability, Keyspace, Options, Snapshot};
 
 use crate::args::Globals;
 use crate::exit::Failure;
+use crate::wait;
 
 /// The options that the command line asks for.
 pub(crate) fn options(globals: &Globals) -> Options {
@@ -29,7 +30,8 @@ pub(crate) fn open_to_write(
     create: bool,
     durability: Durability,
 ) -> Result<Db, Failure> {
-    Ok(tell_warnings(Db::open(path, options(globals).create(create).durability(durability))?))
+    let open = || Db::open(path, options(globals).create(create).durability(durability));
+    Ok(tell_warnings(wait::for_lock(globals, open)?))
 }
 
 /// Says what opening the store had to say.
@@ -47,6 +49,14 @@ pub(crate) fn close_after_commits(db: Db) {
         eprintln!(
             "plimsoll: {error}\nWhat was committed is kept; the next command that writes puts the rest in order."
         );
+    }
+}
+
+/// A keyspace as a moment has it: one that was dropped since is there.
+pub(crate) fn keyspace_at(db: &Db, snapshot: &Snapshot, name: &str) -> Result<Keyspace, Failure> {
+    match snapshot.keyspace(name)? {
+        Some(keyspace) => Ok(keyspace),
+        None => known_keyspace(db, name),
     }
 }
 

@@ -12,8 +12,9 @@ use crate::{moment, store};
 pub(crate) fn run(globals: &Globals, args: Get, output: &mut Output) -> Outcome {
     let key = key_bytes(args.key, args.keys.hex).map_err(Failure::usage)?;
     let db = store::open_to_read(globals, &args.store)?;
-    let keyspace = store::known_keyspace(&db, &args.keyspace.keyspace)?;
-    let snapshot = moment::snapshot(&db, args.at.at.as_ref(), keyspace.name())?;
+    let name = &args.keyspace.keyspace;
+    let snapshot = moment::snapshot(&db, args.at.at.as_ref(), name)?;
+    let keyspace = store::keyspace_at(&db, &snapshot, name)?;
     let open = || {
         snapshot.get_reader(&keyspace, &key)?.ok_or_else(|| {
             let message = format!("there is no key `{}` at GLSN {}", show_bytes(&key), snapshot.at());

@@ -4,12 +4,13 @@ use crate::args::{Globals, Rebuild};
 use crate::exit::{Exit, Outcome};
 use crate::output::{Fact, Output};
 use crate::progress::Progress;
-use crate::store;
+use crate::{store, wait};
 
 pub(crate) fn run(globals: &Globals, args: &Rebuild, output: &mut Output) -> Outcome {
     let progress = Progress::of_items(Some(0), "transactions");
-    let report =
-        plimsoll::rebuild(&args.store, store::options(globals), &mut |glsn, newest| progress.set_of(glsn, newest))?;
+    let report = wait::for_lock(globals, || {
+        plimsoll::rebuild(&args.store, store::options(globals), &mut |glsn, newest| progress.set_of(glsn, newest))
+    })?;
     drop(progress);
     output.facts(&[
         Fact::new("newest GLSN", report.glsn.to_string(), report.glsn),

@@ -6,7 +6,7 @@ use crate::args::{Globals, Salvage};
 use crate::bytes::show_bytes;
 use crate::exit::{Exit, Outcome};
 use crate::output::{Output, Reader};
-use crate::store;
+use crate::{store, wait};
 
 pub(crate) fn run(globals: &Globals, args: &Salvage, output: &mut Output) -> Outcome {
     match args.cut_at {
@@ -16,7 +16,7 @@ pub(crate) fn run(globals: &Globals, args: &Salvage, output: &mut Output) -> Out
 }
 
 fn cut(globals: &Globals, args: &Salvage, cut_at: u64, output: &mut Output) -> Outcome {
-    let report = plimsoll::salvage(&args.store, store::options(globals), cut_at)?;
+    let report = wait::for_lock(globals, || plimsoll::salvage(&args.store, store::options(globals), cut_at))?;
     match output.reader() {
         Reader::Json => output.json(&json!({ "newest_glsn": report.glsn, "moved": report.moved }))?,
         Reader::Pipe => report.moved.iter().try_for_each(|path| output.line(path))?,
@@ -30,7 +30,7 @@ fn cut(globals: &Globals, args: &Salvage, cut_at: u64, output: &mut Output) -> O
 }
 
 fn from_index(globals: &Globals, args: &Salvage, output: &mut Output) -> Outcome {
-    let report = plimsoll::salvage_from_index(&args.store, store::options(globals))?;
+    let report = wait::for_lock(globals, || plimsoll::salvage_from_index(&args.store, store::options(globals)))?;
     let lost: Vec<String> =
         report.lost.iter().map(|(keyspace, key)| format!("{keyspace}\t{}", show_bytes(key))).collect();
     match output.reader() {

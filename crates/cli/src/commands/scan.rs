@@ -12,6 +12,7 @@ use plimsoll::{Error, Keyspace, Range, Snapshot};
 use crate::args::{Globals, Scan};
 use crate::bytes::key_bytes;
 use crate::exit::{Exit, Failure, Outcome};
+use crate::key_range::{Edge, KeyRange};
 use crate::output::{Output, Reader};
 use crate::{moment, store};
 
@@ -20,13 +21,14 @@ use self::printer::Printer;
 pub(crate) fn run(globals: &Globals, args: Scan, output: &mut Output) -> Outcome {
     let printer = Printer::new(&args, output);
     let db = store::open_to_read(globals, &args.store)?;
-    let keyspace = store::known_keyspace(&db, &args.keyspace.keyspace)?;
-    let snapshot = moment::snapshot(&db, args.at.at.as_ref(), keyspace.name())?;
+    let name = &args.keyspace.keyspace;
+    let snapshot = moment::snapshot(&db, args.at.at.as_ref(), name)?;
+    let keyspace = store::keyspace_at(&db, &snapshot, name)?;
     let (reverse, left) = (args.reverse, args.limit.unwrap_or(u64::MAX));
     // A terminal sees the beginning of a value only, which is read by itself.
     let by_key = output.reader() == Reader::People && !args.keys_only;
     let keys_only = args.keys_only || by_key;
-    let (lower, upper) = bounds(args)?;
+    let KeyRange { lower, upper } = range(args)?;
     let mut walk = Walk { snapshot, keyspace, lower, upper, reverse, left, printer };
     if by_key {
         walk.print_by_key(output)?;
@@ -36,33 +38,11 @@ pub(crate) fn run(globals: &Globals, args: Scan, output: &mut Output) -> Outcome
     Ok(Exit::Done)
 }
 
-type Edge = Bound<Vec<u8>>;
-
-fn bounds(args: Scan) -> Result<(Edge, Edge), Failure> {
+fn range(args: Scan) -> Result<KeyRange, Failure> {
     let hex = args.keys.hex;
     let bytes = |key: Option<_>| key.map(|key| key_bytes(key, hex)).transpose().map_err(Failure::usage);
     let (from, to, prefix) = (bytes(args.from)?, bytes(args.to)?, bytes(args.prefix)?);
-    Ok(bounds_within(prefix.as_deref().unwrap_or_default(), from, to))
-}
-
-/// The keys that begin with `prefix`, from `from` on, before `to`.
-fn bounds_within(prefix: &[u8], from: Option<Vec<u8>>, to: Option<Vec<u8>>) -> (Edge, Edge) {
-    let lower = from.unwrap_or_default().max(prefix.to_vec());
-    let upper = match (to, behind_prefix(prefix)) {
-        (Some(to), Some(behind)) => Some(to.min(behind)),
-        (to, behind) => to.or(behind),
-    };
-    // Crossed bounds hold no key.
-    let upper = upper.map(|upper| upper.max(lower.clone()));
-    (Bound::Included(lower), upper.map_or(Bound::Unbounded, Bound::Excluded))
-}
-
-/// The first key behind all that begin with `prefix`; `None` if there is none.
-fn behind_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
-    let kept = prefix.iter().rposition(|&byte| byte != 0xff)?;
-    let mut behind = prefix[..=kept].to_vec();
-    behind[kept] += 1;
-    Some(behind)
+    Ok(KeyRange::new(prefix.as_deref().unwrap_or_default(), from, to))
 }
 
 /// A walk over keys that can be taken up again behind any of them.
@@ -165,43 +145,4 @@ impl Walk {
 enum Stopped {
     AtEnd,
     AtLarge,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_prefix_and_two_keys_hold_what_is_in_all_of_them() {
-        let bounds = |prefix: &str, from: Option<&str>, to: Option<&str>| {
-            let bytes = |key: Option<&str>| key.map(|key| key.as_bytes().to_vec());
-            let (lower, upper) = bounds_within(prefix.as_bytes(), bytes(from), bytes(to));
-            let text = |edge: Edge| match edge {
-                Bound::Included(key) | Bound::Excluded(key) => String::from_utf8(key).unwrap(),
-                Bound::Unbounded => "-".to_owned(),
-            };
-            (text(lower), text(upper))
-        };
-        let cases = [
-            (("", None, None), ("", "-")),
-            (("", Some("b"), Some("d")), ("b", "d")),
-            (("p/", None, None), ("p/", "p0")),
-            (("p/", Some("p/b"), None), ("p/b", "p0")),
-            (("p/", None, Some("p/b")), ("p/", "p/b")),
-            (("p/", Some("a"), Some("z")), ("p/", "p0")),
-            (("p/", Some("q"), None), ("q", "q")),
-            (("p/", None, Some("a")), ("p/", "p/")),
-        ];
-        for ((prefix, from, to), (lower, upper)) in cases {
-            assert_eq!(bounds(prefix, from, to), (lower.to_owned(), upper.to_owned()), "{prefix} {from:?} {to:?}");
-        }
-    }
-
-    #[test]
-    fn what_lies_behind_a_prefix_is_its_successor() {
-        assert_eq!(behind_prefix(b"ab"), Some(b"ac".to_vec()));
-        assert_eq!(behind_prefix(b"a\xff\xff"), Some(b"b".to_vec()));
-        assert_eq!(behind_prefix(b"\xff"), None);
-        assert_eq!(behind_prefix(b""), None);
-    }
 }

@@ -1,22 +1,33 @@
-//! `plimsoll stat`: how memory and disk are used.
+//! `plimsoll stat`: what is in a store, then how memory and disk are used.
 
-use plimsoll::{Db, KeyspaceInfo, Retention, Stats};
+use jiff::Timestamp;
+use plimsoll::{Db, KeyspaceInfo, KeyspaceSize, Moment, Stats};
+use serde_json::json;
 
 use crate::args::{Globals, Stat};
 use crate::commands::warm;
-use crate::exit::{Exit, Outcome};
+use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Fact, Output, Section};
-use crate::size::{show_count, show_size};
+use crate::retention::{show_retention, write_retention};
+use crate::size::{count_of, show_count, show_size};
 use crate::store;
-use crate::time::show_duration;
+use crate::time::{show_duration, show_time};
+
+/// Keys that are read to be counted, unless all are to be.
+const COUNTED_MAX: u64 = 200_000;
 
 pub(crate) fn run(globals: &Globals, args: &Stat, output: &mut Output) -> Outcome {
     let db = store::open_to_read(globals, &args.store)?;
     let stats = db.stats();
+    let keyspaces = db.keyspaces();
+    let sizes = sizes(&db, &keyspaces, if args.exact { u64::MAX } else { COUNTED_MAX })?;
     output.sections(&[
-        Section::new("store", of_store(&db, &stats)),
+        Section::new("store", of_store(&db, &stats, &sizes)?),
+        Section::new(
+            "keyspaces",
+            keyspaces.iter().zip(&sizes).map(|(keyspace, size)| of_keyspace(keyspace, size)).collect(),
+        ),
         Section::new("opening", of_opening(&stats)),
-        Section::new("keyspaces", db.keyspaces().iter().map(of_keyspace).collect()),
         Section::new("log", of_log(&stats)),
         Section::new("index", of_index(&stats)),
         Section::new("warm", warm::facts_of(globals, &args.store, &db)),
@@ -34,15 +45,51 @@ fn glsn(name: &str, glsn: u64) -> Fact {
     Fact::new(name, glsn.to_string(), glsn)
 }
 
-fn of_store(db: &Db, stats: &Stats) -> Vec<Fact> {
+/// What each keyspace holds; all together count so many keys at most.
+fn sizes(db: &Db, keyspaces: &[KeyspaceInfo], keys_max: u64) -> Result<Vec<KeyspaceSize>, Failure> {
+    let mut left = keys_max;
+    let size = |keyspace: &KeyspaceInfo| {
+        let size = db.keyspace_size(&store::known_keyspace(db, &keyspace.name)?, left)?;
+        left = left.saturating_sub(size.keys);
+        Ok(size)
+    };
+    keyspaces.iter().map(size).collect()
+}
+
+fn of_store(db: &Db, stats: &Stats, sizes: &[KeyspaceSize]) -> Result<Vec<Fact>, Failure> {
     let id = format!("{:032x}", db.id());
-    vec![
-        Fact::new("id", id.clone(), id),
-        glsn("newest GLSN", stats.newest),
-        glsn("oldest GLSN", stats.oldest),
+    let exact = sizes.iter().all(|size| size.exact);
+    let (keys, bytes) = sizes.iter().fold((0, 0), |(keys, bytes), size| (keys + size.keys, bytes + size.bytes));
+    let mut facts = vec![
+        Fact::new("keys", about(exact, &show_count(keys)), keys),
+        Fact::new("bytes of keys and values", about(exact, &show_size(bytes)), bytes),
+        Fact::new("counts are exact", if exact { "yes" } else { "no, see --exact" }, exact),
         Fact::bytes("bytes on disk", stats.disk_bytes),
-        Fact::count("open snapshots", stats.open_snapshots),
-    ]
+        glsn("newest GLSN", stats.newest),
+    ];
+    facts.extend(time(db, "newest time", stats.newest)?);
+    facts.push(match stats.oldest {
+        0 => Fact::new("first readable GLSN", "0 (the empty store)", 0),
+        oldest => glsn("first readable GLSN", oldest),
+    });
+    facts.extend(time(db, "first readable time", stats.oldest.max(stats.log.first))?);
+    facts.push(Fact::new("id", id.clone(), id));
+    facts.push(Fact::count("open snapshots", stats.open_snapshots));
+    Ok(facts)
+}
+
+/// When a moment was, where the log can tell.
+fn time(db: &Db, name: &str, glsn: u64) -> Result<Option<Fact>, Failure> {
+    if glsn == 0 || glsn > db.newest() {
+        return Ok(None);
+    }
+    let time = db.snapshot_at(Moment::Glsn(glsn))?.time()?;
+    let time = time.and_then(|time| Timestamp::try_from(time).ok());
+    Ok(time.map(|time| Fact::new(name, show_time(time), show_time(time))))
+}
+
+fn about(exact: bool, amount: &str) -> String {
+    if exact { amount.to_owned() } else { format!("about {amount}") }
 }
 
 fn of_opening(stats: &Stats) -> Vec<Fact> {
@@ -60,15 +107,17 @@ fn of_opening(stats: &Stats) -> Vec<Fact> {
     ]
 }
 
-fn of_keyspace(keyspace: &KeyspaceInfo) -> Fact {
-    let retention = match keyspace.retention {
-        Retention::Forever => "keeps every version".to_owned(),
-        Retention::Latest => "keeps the latest version".to_owned(),
-        Retention::Glsns(glsns) => format!("keeps what the last {} GLSNs can see", show_count(glsns)),
-        Retention::Time(time) => format!("keeps what a reader of the last {} can see", show_duration(time)),
-        other => format!("{other:?}"),
-    };
-    Fact::new(keyspace.name.clone(), retention.clone(), retention).verbatim()
+fn of_keyspace(keyspace: &KeyspaceInfo, size: &KeyspaceSize) -> Fact {
+    let amounts = format!("{}, {}", count_of(size.keys, "key", "keys"), show_size(size.bytes));
+    let shown = format!("{}; {}", about(size.exact, &amounts), show_retention(keyspace.retention));
+    let value = json!({
+        "keys": size.keys,
+        "bytes": size.bytes,
+        "exact": size.exact,
+        "first_readable_glsn": size.oldest,
+        "retention": write_retention(keyspace.retention),
+    });
+    Fact::new(keyspace.name.clone(), shown, value).verbatim()
 }
 
 fn of_log(stats: &Stats) -> Vec<Fact> {

@@ -7,6 +7,7 @@
 )]
 
 mod bad_input;
+mod batch;
 mod care;
 mod completions;
 mod disks;
@@ -15,10 +16,14 @@ mod import_refusals;
 mod import_stops;
 mod import_with_holes;
 mod imported_moments;
+mod keyspaces;
 mod load;
+mod locks;
 mod moments;
 mod reads_and_writes;
 mod replay;
 mod repository;
 mod run;
+mod shell;
 mod terminal;
+mod upkeep;

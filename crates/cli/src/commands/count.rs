@@ -1,0 +1,27 @@
+//! `plimsoll count`: how many keys there are in a range, read and counted.
+
+use crate::args::{CountKeys, Globals};
+use crate::bytes::key_bytes;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::key_range::KeyRange;
+use crate::output::Output;
+use crate::script::answers;
+use crate::{moment, store};
+
+pub(crate) fn run(globals: &Globals, args: CountKeys, output: &mut Output) -> Outcome {
+    let hex = args.keys.hex;
+    let bytes = |key: Option<_>| key.map(|key| key_bytes(key, hex)).transpose().map_err(Failure::usage);
+    let (from, to, prefix) = (bytes(args.from)?, bytes(args.to)?, bytes(args.prefix)?);
+    let range = KeyRange::new(&prefix.unwrap_or_default(), from, to);
+    let db = store::open_to_read(globals, &args.store)?;
+    let name = &args.keyspace.keyspace;
+    let snapshot = moment::snapshot(&db, args.at.at.as_ref(), name)?;
+    let keyspace = store::keyspace_at(&db, &snapshot, name)?;
+    let mut keys = snapshot.range(&keyspace, range.bounds())?.keys_only();
+    let mut count = 0;
+    while keys.advance()?.is_some() {
+        count += 1;
+    }
+    answers::count(count, output)?;
+    Ok(Exit::Done)
+}

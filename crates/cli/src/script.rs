@@ -1,0 +1,24 @@
+//! The language of `plimsoll batch` and `plimsoll shell`: one parser and one session for both.
+//!
+//! A line is one command. [`words`] splits it, [`statement`] says what it asks for, [`session`] does that, [`answers`] prints.
+
+pub(crate) mod answers;
+pub(crate) mod session;
+pub(crate) mod statement;
+mod words;
+
+/// What `.help` prints, and the help of both commands.
+pub(crate) const LANGUAGE: &str = "\
+Commands, one a line:
+  put KEY VALUE            set a key; `put KEY --file PATH` takes the value from a file
+  get KEY                  print a value
+  delete KEY...            delete keys
+  scan [PREFIX]            list keys and values: --from KEY --to KEY --limit COUNT --reverse --keys
+  count [PREFIX]           count keys: --from KEY --to KEY
+  use KEYSPACE             the following lines are about this keyspace; the first put makes it
+  keyspaces                list keyspaces
+  begin, commit, rollback  several lines in one transaction
+
+get, scan and count take --at MOMENT: a GLSN or a time, as `plimsoll get --at` does.
+Blanks separate words. 'Single quotes' keep everything as it is. In \"double quotes\", and without quotes, a backslash writes \
+\\n \\t \\r \\0 \\\\ \\\" \\' \\# \\-, a blank, or any byte as \\xHH. A word that begins with # begins a comment. A key that begins with -- is quoted.";

@@ -1,0 +1,131 @@
+//! Prints what lines asked for: for people, one tab-separated line each for a pipe, one JSON object each for a program.
+
+use plimsoll::Keyspace;
+use serde_json::Map;
+
+use crate::bytes::{preview, push_field, put_json, show_bytes};
+use crate::exit::Failure;
+use crate::key_range::KeyRange;
+use crate::output::{Fact, Output, Reader, Style};
+use crate::script::session::Source;
+use crate::size::count_of;
+use crate::values::{beginning, write_field, write_for_people, write_json_member};
+
+/// Of a scan.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) limit: u64,
+    pub(super) reverse: bool,
+    pub(super) keys_only: bool,
+}
+
+/// The value of a key; whether there is one.
+pub(super) fn get(source: &Source<'_>, keyspace: &Keyspace, key: &[u8], output: &mut Output) -> Result<bool, Failure> {
+    let Some(value) = source.reader(keyspace, key)? else { return Ok(false) };
+    let again = || source.reader(keyspace, key).map(|value| value.expect("it was just there, at the same moment"));
+    match output.reader() {
+        Reader::Pipe => {
+            write_field(value, output)?;
+            output.raw(b"\n")?;
+        }
+        Reader::People => write_for_people(&again, output)?,
+        Reader::Json => {
+            let mut object = Map::new();
+            put_json(&mut object, "key", key);
+            object.insert("at".to_owned(), source.at().into());
+            output.open_object(&object)?;
+            write_json_member(&again, output)?;
+            output.raw(b"}\n")?;
+        }
+    }
+    Ok(true)
+}
+
+/// The keys of a range, with their values unless only keys are wanted.
+pub(super) fn scan(
+    source: &Source<'_>,
+    keyspace: &Keyspace,
+    range: &KeyRange,
+    wanted: Wanted,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let mut keys = source.keys(keyspace, range)?;
+    if wanted.reverse {
+        keys = keys.reverse();
+    }
+    for _ in 0..wanted.limit {
+        let Some((key, _)) = keys.advance()? else { break };
+        if wanted.keys_only {
+            print_key(key, output)?;
+        } else {
+            print_pair(source, keyspace, key, output)?;
+        }
+    }
+    Ok(())
+}
+
+fn print_key(key: &[u8], output: &mut Output) -> Result<(), Failure> {
+    match output.reader() {
+        Reader::People => output.line(&show_bytes(key)),
+        Reader::Pipe => output.fields(&[key]),
+        Reader::Json => {
+            let mut object = Map::new();
+            put_json(&mut object, "key", key);
+            output.json(&object)
+        }
+    }
+}
+
+fn print_pair(source: &Source<'_>, keyspace: &Keyspace, key: &[u8], output: &mut Output) -> Result<(), Failure> {
+    let open = || source.reader(keyspace, key).map(|value| value.expect("the walk saw the key at the same moment"));
+    match output.reader() {
+        Reader::People => {
+            let shown = show_bytes(key);
+            let left = output.width().saturating_sub(shown.chars().count() + 2).max(24);
+            let value = open()?;
+            let bytes = value.len();
+            // A character is up to four bytes.
+            let head = beginning(value, left * 4)?;
+            let shown = output.paint(Style::Strong, &shown);
+            output.line(&format!("{shown}  {}", preview(&head, bytes, left)))
+        }
+        Reader::Pipe => {
+            let mut line = Vec::new();
+            push_field(&mut line, key);
+            line.push(b'\t');
+            output.raw(&line)?;
+            write_field(open()?, output)?;
+            output.raw(b"\n")
+        }
+        Reader::Json => {
+            let mut object = Map::new();
+            put_json(&mut object, "key", key);
+            output.open_object(&object)?;
+            write_json_member(&open, output)?;
+            output.raw(b"}\n")
+        }
+    }
+}
+
+/// A number of keys.
+pub(crate) fn count(keys: u64, output: &mut Output) -> Result<(), Failure> {
+    match output.reader() {
+        Reader::People => output.line(&count_of(keys, "key", "keys")),
+        Reader::Pipe => output.line(&keys.to_string()),
+        Reader::Json => output.facts(&[Fact::count("keys", keys)]),
+    }
+}
+
+/// A commit of a line that is answered.
+pub(super) fn committed(glsn: u64, output: &mut Output) -> Result<(), Failure> {
+    match output.reader() {
+        Reader::People => output.line(&format!("committed as GLSN {glsn}")),
+        Reader::Pipe => output.line(&glsn.to_string()),
+        Reader::Json => output.facts(&[Fact::count("glsn", glsn)]),
+    }
+}
+
+/// Said on stderr: a pipe gets values only.
+pub(super) fn no_such_key(key: &[u8]) {
+    eprintln!("plimsoll: there is no key `{}`", show_bytes(key));
+}

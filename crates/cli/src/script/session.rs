@@ -1,0 +1,276 @@
+//! Does what the lines of a script ask for, one after the other, on one open store.
+//!
+//! Law: a line is done wholly or not at all, and what was answered is never contradicted by a later failure: outside of a transaction a line's
+//! commit has its place in the order when the line is done, and [`Session::settle`] waits until all are durable.
+
+use plimsoll::{CommitTicket, Db, Keyspace, Range, Transaction, ValueReader};
+
+use crate::commands::keyspace;
+use crate::exit::Failure;
+use crate::key_range::KeyRange;
+use crate::load::input;
+use crate::moment::{self, At};
+use crate::output::Output;
+use crate::script::answers;
+use crate::script::statement::{NewValue, Statement};
+use crate::{script, store};
+
+/// Who writes the lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// All lines are one transaction.
+    Whole,
+    /// Each line is a transaction, unless `begin` stands before it.
+    EachLine,
+    /// As [`Mode::EachLine`], and each line is answered: a person or a program waits for it.
+    Answered,
+}
+
+/// How a line ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Done {
+    Yes,
+    /// What was asked for is not there.
+    Missing,
+    /// No more lines are wanted.
+    Quit,
+}
+
+/// An open store with the state that lines leave to the next ones.
+pub(crate) struct Session<'a> {
+    db: &'a Db,
+    mode: Mode,
+    keyspace: String,
+    transaction: Option<Transaction>,
+    /// The last commit, which may not be durable yet; those before it are durable when it is.
+    submitted: Option<CommitTicket>,
+    last_commit: Option<u64>,
+    transactions: u64,
+}
+
+impl<'a> Session<'a> {
+    pub(crate) fn new(db: &'a Db, mode: Mode, keyspace: String) -> Self {
+        let transaction = (mode == Mode::Whole).then(|| db.begin());
+        Self { db, mode, keyspace, transaction, submitted: None, last_commit: None, transactions: 0 }
+    }
+
+    /// Whether lines wait in a transaction for `commit`.
+    pub(crate) fn is_in_transaction(&self) -> bool {
+        self.transaction.is_some()
+    }
+
+    /// Transactions that were committed.
+    pub(crate) fn transactions(&self) -> u64 {
+        self.transactions
+    }
+
+    /// Does one line.
+    pub(crate) fn run(&mut self, statement: Statement, output: &mut Output) -> Result<Done, Failure> {
+        match statement {
+            Statement::Put { key, value } => self.put(&key, value, output).map(|()| Done::Yes),
+            Statement::Delete { keys } => self.delete(&keys, output),
+            Statement::Get { key, at } => self.get(&key, at, output),
+            Statement::Scan { range, limit, reverse, keys_only, at } => {
+                let wanted = answers::Wanted { limit: limit.unwrap_or(u64::MAX), reverse, keys_only };
+                self.read(at, |source, keyspace| answers::scan(source, keyspace, &range, wanted, output))?;
+                Ok(Done::Yes)
+            }
+            Statement::Count { range, at } => {
+                let count = self.read(at, |source, keyspace| source.count(keyspace, &range))?;
+                answers::count(count, output)?;
+                Ok(Done::Yes)
+            }
+            Statement::Use(name) => {
+                self.keyspace = name;
+                Ok(Done::Yes)
+            }
+            Statement::Keyspaces => keyspace::print_list(self.db, output).map(|()| Done::Yes),
+            Statement::Begin => self.begin().map(|()| Done::Yes),
+            Statement::Commit => self.commit_by_word(output).map(|()| Done::Yes),
+            Statement::Rollback => self.roll_back().map(|()| Done::Yes),
+            Statement::Help => output.line(script::LANGUAGE).map(|()| Done::Yes),
+            Statement::Quit => Ok(Done::Quit),
+        }
+    }
+
+    /// Commits what is still open in [`Mode::Whole`], and waits until all commits are durable. Returns the last one's GLSN.
+    pub(crate) fn settle(&mut self) -> Result<Option<u64>, Failure> {
+        if self.mode == Mode::Whole
+            && let Some(transaction) = self.transaction.take()
+        {
+            self.submit(transaction)?;
+        }
+        self.wait()?;
+        Ok(self.last_commit)
+    }
+
+    fn wait(&mut self) -> Result<(), Failure> {
+        if let Some(ticket) = self.submitted.take() {
+            ticket.wait()?;
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self, transaction: Transaction) -> Result<u64, Failure> {
+        let ticket = transaction.commit_submit()?;
+        let glsn = ticket.glsn();
+        self.submitted = Some(ticket);
+        self.last_commit = Some(glsn);
+        self.transactions += 1;
+        Ok(glsn)
+    }
+
+    /// Writes into the open transaction, or in one of its own. The keyspace is made if it is not there.
+    fn write<T>(
+        &mut self,
+        output: &mut Output,
+        write: impl FnOnce(&mut Transaction, &Keyspace) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let keyspace = self.db.keyspace(&self.keyspace)?;
+        if let Some(transaction) = &mut self.transaction {
+            return write(transaction, &keyspace);
+        }
+        let mut transaction = self.db.begin();
+        let written = write(&mut transaction, &keyspace)?;
+        let glsn = self.submit(transaction)?;
+        if self.mode == Mode::Answered {
+            self.wait()?;
+            answers::committed(glsn, output)?;
+        }
+        Ok(written)
+    }
+
+    fn put(&mut self, key: &[u8], value: NewValue, output: &mut Output) -> Result<(), Failure> {
+        self.write(output, |transaction, keyspace| match value {
+            NewValue::Bytes(value) => Ok(transaction.put(keyspace, key, &value)?),
+            NewValue::File(path) => {
+                let mut input = input::open(&path)?;
+                transaction.put_reader(keyspace, key, &mut input.reader)?;
+                Ok(())
+            }
+        })
+    }
+
+    fn delete(&mut self, keys: &[Vec<u8>], output: &mut Output) -> Result<Done, Failure> {
+        // To look whether a key is there would have each line wait for the one before it to be durable.
+        let looks = self.mode == Mode::Answered;
+        let mut missing = Vec::new();
+        self.write(output, |transaction, keyspace| {
+            for key in keys {
+                match looks && !transaction.contains(keyspace, key)? {
+                    true => missing.push(key),
+                    false => transaction.delete(keyspace, key)?,
+                }
+            }
+            Ok(())
+        })?;
+        missing.iter().for_each(|key| answers::no_such_key(key));
+        Ok(if missing.is_empty() { Done::Yes } else { Done::Missing })
+    }
+
+    fn get(&mut self, key: &[u8], at: Option<At>, output: &mut Output) -> Result<Done, Failure> {
+        let found = self.read(at, |source, keyspace| answers::get(source, keyspace, key, output))?;
+        if !found {
+            answers::no_such_key(key);
+        }
+        Ok(if found { Done::Yes } else { Done::Missing })
+    }
+
+    /// Reads in the open transaction, as of a moment, or as of now.
+    fn read<T>(
+        &mut self,
+        at: Option<At>,
+        read: impl FnOnce(&Source<'_>, &Keyspace) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        // What earlier lines wrote can be read once it is durable.
+        self.wait()?;
+        let source = match (&self.transaction, at) {
+            (Some(transaction), None) => Source::Open(transaction),
+            (_, at) => Source::Past(moment::snapshot(self.db, at.as_ref(), &self.keyspace)?),
+        };
+        let keyspace = match &source {
+            Source::Open(_) => store::known_keyspace(self.db, &self.keyspace)?,
+            Source::Past(snapshot) => store::keyspace_at(self.db, snapshot, &self.keyspace)?,
+        };
+        read(&source, &keyspace)
+    }
+
+    fn refuse_in_whole(&self, word: &str) -> Result<(), Failure> {
+        match self.mode {
+            Mode::Whole => Err(Failure::usage(format!(
+                "all lines are one transaction; leave `{word}` out, or make each line a transaction with --each-line"
+            ))),
+            Mode::EachLine | Mode::Answered => Ok(()),
+        }
+    }
+
+    fn begin(&mut self) -> Result<(), Failure> {
+        self.refuse_in_whole("begin")?;
+        if self.transaction.is_some() {
+            return Err(Failure::usage("a transaction is open already; `commit` or `rollback` ends it"));
+        }
+        // A transaction reads what is durable: all that earlier lines wrote.
+        self.wait()?;
+        self.transaction = Some(self.db.begin());
+        Ok(())
+    }
+
+    fn take_open(&mut self, word: &str) -> Result<Transaction, Failure> {
+        self.refuse_in_whole(word)?;
+        self.transaction.take().ok_or_else(|| Failure::usage("no transaction is open; `begin` opens one"))
+    }
+
+    fn commit_by_word(&mut self, output: &mut Output) -> Result<(), Failure> {
+        let transaction = self.take_open("commit")?;
+        let glsn = self.submit(transaction)?;
+        if self.mode == Mode::Answered {
+            self.wait()?;
+            answers::committed(glsn, output)?;
+        }
+        Ok(())
+    }
+
+    fn roll_back(&mut self) -> Result<(), Failure> {
+        self.take_open("rollback").map(Transaction::abort)
+    }
+}
+
+/// What is read.
+pub(super) enum Source<'a> {
+    /// With what the transaction wrote itself.
+    Open(&'a Transaction),
+    Past(plimsoll::Snapshot),
+}
+
+impl Source<'_> {
+    pub(super) fn at(&self) -> u64 {
+        match self {
+            Self::Open(transaction) => transaction.at(),
+            Self::Past(snapshot) => snapshot.at(),
+        }
+    }
+
+    pub(super) fn reader(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<ValueReader>, Failure> {
+        Ok(match self {
+            Self::Open(transaction) => transaction.get_reader(keyspace, key)?,
+            Self::Past(snapshot) => snapshot.get_reader(keyspace, key)?,
+        })
+    }
+
+    pub(super) fn keys(&self, keyspace: &Keyspace, range: &KeyRange) -> Result<Range<'_>, Failure> {
+        let range = match self {
+            Self::Open(transaction) => transaction.range(keyspace, range.bounds())?,
+            Self::Past(snapshot) => snapshot.range(keyspace, range.bounds())?,
+        };
+        Ok(range.keys_only())
+    }
+
+    fn count(&self, keyspace: &Keyspace, range: &KeyRange) -> Result<u64, Failure> {
+        let mut keys = self.keys(keyspace, range)?;
+        let mut count = 0;
+        while keys.advance()?.is_some() {
+            count += 1;
+        }
+        Ok(count)
+    }
+}

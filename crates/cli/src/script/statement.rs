@@ -1,0 +1,228 @@
+//! What a line asks for.
+
+use std::path::PathBuf;
+
+use crate::key_range::KeyRange;
+use crate::moment::{At, parse_at};
+use crate::script::words::{Word, words};
+
+/// One command.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Statement {
+    Put { key: Vec<u8>, value: NewValue },
+    Get { key: Vec<u8>, at: Option<At> },
+    Delete { keys: Vec<Vec<u8>> },
+    Scan { range: KeyRange, limit: Option<u64>, reverse: bool, keys_only: bool, at: Option<At> },
+    Count { range: KeyRange, at: Option<At> },
+    Use(String),
+    Keyspaces,
+    Begin,
+    Commit,
+    Rollback,
+    Help,
+    Quit,
+}
+
+/// Where a value comes from.
+#[derive(Debug, PartialEq)]
+pub(crate) enum NewValue {
+    Bytes(Vec<u8>),
+    File(PathBuf),
+}
+
+/// The names of the commands, for completion.
+pub(crate) const NAMES: [&str; 12] =
+    ["begin", "commit", "count", "delete", "get", "keyspaces", "put", "rollback", "scan", "use", ".help", ".quit"];
+
+/// Reads a line; `None` where it holds nothing but a comment.
+pub(crate) fn parse(line: &[u8]) -> Result<Option<Statement>, String> {
+    let mut words = words(line)?;
+    if words.is_empty() {
+        return Ok(None);
+    }
+    let name = words.remove(0);
+    let name = name.text()?.trim_start_matches('.').to_ascii_lowercase();
+    let mut line = Line { words };
+    let statement = match name.as_str() {
+        "put" => put(&mut line)?,
+        "get" => Statement::Get { at: line.moment()?, key: line.one("a key")? },
+        "delete" => Statement::Delete { keys: line.some("a key")? },
+        "scan" => Statement::Scan {
+            limit: line.limit()?,
+            reverse: line.flag("--reverse"),
+            keys_only: line.flag("--keys"),
+            at: line.moment()?,
+            range: line.range()?,
+        },
+        "count" => Statement::Count { at: line.moment()?, range: line.range()? },
+        "use" => Statement::Use(text(line.one("the name of a keyspace")?)?),
+        "keyspaces" => Statement::Keyspaces,
+        "begin" => Statement::Begin,
+        "commit" => Statement::Commit,
+        "rollback" => Statement::Rollback,
+        "help" => Statement::Help,
+        "quit" | "exit" => Statement::Quit,
+        other => return Err(format!("there is no command `{other}`; `.help` lists those that there are")),
+    };
+    line.end()?;
+    Ok(Some(statement))
+}
+
+fn put(line: &mut Line) -> Result<Statement, String> {
+    let file = line.option("--file")?;
+    let key = line.one("a key")?;
+    let value = match file {
+        Some(path) => NewValue::File(text(path)?.into()),
+        None => NewValue::Bytes(line.one("a value, or --file PATH,")?),
+    };
+    Ok(Statement::Put { key, value })
+}
+
+fn text(bytes: Vec<u8>) -> Result<String, String> {
+    String::from_utf8(bytes).map_err(|_| "only keys and values may hold bytes that are not text".to_owned())
+}
+
+/// The words behind a command's name that nothing has taken yet.
+struct Line {
+    words: Vec<Word>,
+}
+
+impl Line {
+    /// Takes an option without a value.
+    fn flag(&mut self, name: &str) -> bool {
+        let place = self.words.iter().position(|word| !word.quoted && word.bytes == name.as_bytes());
+        place.map(|place| self.words.remove(place)).is_some()
+    }
+
+    /// Takes an option and its value: `--limit 5` or `--limit=5`.
+    fn option(&mut self, name: &str) -> Result<Option<Vec<u8>>, String> {
+        let joined = format!("{name}=").into_bytes();
+        let names = |word: &Word| !word.quoted && (word.bytes == name.as_bytes() || word.bytes.starts_with(&joined));
+        let Some(place) = self.words.iter().position(names) else { return Ok(None) };
+        let word = self.words.remove(place);
+        if let Some(value) = word.bytes.strip_prefix(&joined[..]) {
+            return Ok(Some(value.to_vec()));
+        }
+        if place == self.words.len() {
+            return Err(format!("{name} needs a value"));
+        }
+        Ok(Some(self.words.remove(place).bytes))
+    }
+
+    fn limit(&mut self) -> Result<Option<u64>, String> {
+        let Some(bytes) = self.option("--limit")? else { return Ok(None) };
+        let limit = text(bytes)?;
+        limit.parse().map(Some).map_err(|_| format!("`{limit}` is not a count"))
+    }
+
+    fn moment(&mut self) -> Result<Option<At>, String> {
+        self.option("--at")?.map(|at| parse_at(&text(at)?)).transpose()
+    }
+
+    fn range(&mut self) -> Result<KeyRange, String> {
+        let (from, to) = (self.option("--from")?, self.option("--to")?);
+        self.refuse_options()?;
+        let prefix = if self.words.is_empty() { Vec::new() } else { self.words.remove(0).bytes };
+        Ok(KeyRange::new(&prefix, from, to))
+    }
+
+    /// Takes the next word that is no option.
+    fn one(&mut self, what: &str) -> Result<Vec<u8>, String> {
+        self.refuse_options()?;
+        if self.words.is_empty() {
+            return Err(format!("{what} is missing"));
+        }
+        Ok(self.words.remove(0).bytes)
+    }
+
+    fn some(&mut self, what: &str) -> Result<Vec<Vec<u8>>, String> {
+        let first = self.one(what)?;
+        Ok(std::iter::once(first).chain(self.words.drain(..).map(|word| word.bytes)).collect())
+    }
+
+    fn refuse_options(&self) -> Result<(), String> {
+        match self.words.iter().find(|word| !word.quoted && word.bytes.starts_with(b"--")) {
+            Some(word) => {
+                let word = String::from_utf8_lossy(&word.bytes);
+                Err(format!("`{word}` is no option of this command; quote it if it is a key or a value"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn end(&self) -> Result<(), String> {
+        self.refuse_options()?;
+        match self.words.first() {
+            Some(word) => {
+                let word = String::from_utf8_lossy(&word.bytes);
+                Err(format!("`{word}` is one word too many; a value with blanks is quoted"))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Statement {
+        parse(line.as_bytes()).unwrap().unwrap()
+    }
+
+    #[test]
+    fn each_command_is_read_with_its_options_in_any_order() {
+        assert_eq!(
+            parsed("put 'a b' \"c\\n\""),
+            Statement::Put { key: b"a b".to_vec(), value: NewValue::Bytes(b"c\n".to_vec()) }
+        );
+        assert_eq!(
+            parsed("put --file /tmp/x a"),
+            Statement::Put { key: b"a".to_vec(), value: NewValue::File("/tmp/x".into()) }
+        );
+        assert_eq!(parsed("GET a --at 3"), Statement::Get { key: b"a".to_vec(), at: Some(At::Glsn(3)) });
+        assert_eq!(parsed("delete a b"), Statement::Delete { keys: vec![b"a".to_vec(), b"b".to_vec()] });
+        assert_eq!(
+            parsed("scan --limit=5 p/ --reverse --from p/b --keys"),
+            Statement::Scan {
+                range: KeyRange::new(b"p/", Some(b"p/b".to_vec()), None),
+                limit: Some(5),
+                reverse: true,
+                keys_only: true,
+                at: None
+            }
+        );
+        assert_eq!(parsed("count"), Statement::Count { range: KeyRange::new(b"", None, None), at: None });
+        assert_eq!(parsed("use users"), Statement::Use("users".to_owned()));
+        assert_eq!(
+            (parsed(".quit"), parsed("exit"), parsed("begin")),
+            (Statement::Quit, Statement::Quit, Statement::Begin)
+        );
+        assert_eq!(parse(b"  # nothing"), Ok(None));
+    }
+
+    #[test]
+    fn a_quoted_word_is_never_an_option() {
+        assert_eq!(parsed("get '--at'"), Statement::Get { key: b"--at".to_vec(), at: None });
+    }
+
+    #[test]
+    fn what_is_missing_too_much_or_unknown_is_named() {
+        for (line, part) in [
+            ("fetch a", "no command `fetch`"),
+            ("put a", "a value"),
+            ("put", "a key is missing"),
+            ("put a b c", "`c` is one word too many"),
+            ("get a --limit 3", "`--limit` is no option"),
+            ("get --a", "`--a` is no option"),
+            ("scan --limit", "--limit needs a value"),
+            ("scan --limit many", "`many` is not a count"),
+            ("get a --at soon", "neither a GLSN nor a time"),
+            ("begin now", "one word too many"),
+            ("use \\xff", "not text"),
+        ] {
+            let refusal = parse(line.as_bytes()).unwrap_err();
+            assert!(refusal.contains(part), "{line}: {refusal}");
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Waits for the store's lock where another process has the store open for writing.
+
+use std::time::Duration;
+
+use plimsoll::Error;
+use plimsoll_disk::clock::{Clock, SystemClock};
+
+use crate::args::Globals;
+use crate::exit::Failure;
+use crate::time::show_duration;
+
+/// How often the lock is asked for.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Does `open`, and again as long as another process has the lock and `--wait` is not over.
+pub(crate) fn for_lock<T>(globals: &Globals, mut open: impl FnMut() -> plimsoll::Result<T>) -> Result<T, Failure> {
+    let patience = globals.wait.unwrap_or_default();
+    let clock = SystemClock::new();
+    let begun = clock.monotonic_nanos();
+    loop {
+        let locked = match open() {
+            Err(error @ Error::Locked { .. }) => error,
+            done => return Ok(done?),
+        };
+        let waited = Duration::from_nanos(clock.monotonic_nanos() - begun);
+        let left = patience.saturating_sub(waited);
+        if left.is_zero() {
+            return Err(Failure::from(locked).advise(&advice(patience)));
+        }
+        clock.sleep(LOOK_EVERY.min(left));
+    }
+}
+
+fn advice(patience: Duration) -> String {
+    match patience.is_zero() {
+        true => "With --wait 10s this command waits for it.".to_owned(),
+        false => format!("It was waited for for {} (--wait).", show_duration(patience)),
+    }
+}

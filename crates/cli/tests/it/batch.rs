@@ -1,0 +1,114 @@
+//! `plimsoll batch`: one language, one transaction or one for each line, and failures that name their line.
+
+use crate::run::{Folder, Ran, run, run_with_input};
+
+fn batch(store: &str, options: &[&str], lines: &str) -> Ran {
+    run_with_input(&[&["batch", store], options].concat(), lines.as_bytes())
+}
+
+fn commits(store: &str) -> usize {
+    run(&["log", store]).ok().text().lines().count()
+}
+
+#[test]
+fn all_lines_are_one_transaction() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let lines = "# people\nput ada 'Ada Lovelace'\n\nput \"two words\" \"line\\nbreak\"\nput gone x\ndelete gone\n";
+    assert_eq!(batch(&store, &[], lines).ok().text(), "1\n");
+    assert_eq!(commits(&store), 1);
+    assert_eq!(run(&["get", &store, "ada"]).ok().out, b"Ada Lovelace");
+    assert_eq!(run(&["get", &store, "two words"]).ok().out, b"line\nbreak");
+    run(&["get", &store, "gone"]).fails(1, &[]);
+}
+
+#[test]
+fn any_byte_can_be_written_and_a_value_can_come_from_a_file() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let file = folder.file("value", b"\x00from a file");
+    batch(&store, &[], &format!("put \\x00\\xff \"\\x01\"\nput '--key' --file '{file}'\n")).ok();
+    assert_eq!(run(&["get", &store, "--hex", "00ff"]).ok().out, b"\x01");
+    assert_eq!(run(&["get", &store, "--", "--key"]).ok().out, b"\x00from a file");
+}
+
+#[test]
+fn lines_read_what_lines_before_them_wrote() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let lines = "put a 1\nput b 2\nget a\nscan\nscan b --keys\ncount\nput a 3\nget a\n";
+    assert_eq!(batch(&store, &[], lines).ok().text(), "1\na\t1\nb\t2\nb\n2\n3\n1\n");
+    let other = folder.at("other");
+    assert_eq!(batch(&other, &["--each-line"], lines).ok().text(), "1\na\t1\nb\t2\nb\n2\n3\n3\n");
+    let json = batch(&store, &["--json"], "put a 1\nget a\nget c\n").fails(1, &["there is no key `c`"]).json_lines();
+    assert_eq!(json[0]["value"], "1");
+    assert_eq!((&json[1]["lines"], &json[1]["transactions"], &json[1]["glsn"]), (&3.into(), &1.into(), &2.into()));
+}
+
+#[test]
+fn a_failure_names_its_line_and_nothing_is_committed() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    run(&["put", &store, "a", "0"]).ok();
+    let cases = [
+        ("put a 1\n\nfetch a\n", 2, "line 3: there is no command `fetch`"),
+        ("put a 1\nput b\n", 2, "line 2: a value, or --file PATH, is missing"),
+        ("put a 1\nput b 'x\n", 2, "line 2: a ' is not closed"),
+        ("put a 1\nput b --file /there/is/none\n", 2, "line 2: /there/is/none"),
+        ("put a 1\nget a --at 7\n", 2, "line 2: GLSN 7 is in the future"),
+        ("put a 1\ncommit\n", 2, "line 2: all lines are one transaction"),
+        ("put a 1\nuse nowhere\nscan\n", 2, "line 3: there is no keyspace `nowhere`"),
+    ];
+    for (lines, code, part) in cases {
+        let ran = batch(&store, &[], lines).fails(code, &[part, "Nothing was committed."]);
+        assert!(ran.out.is_empty(), "{lines}");
+        assert_eq!((run(&["get", &store, "a"]).ok().out, commits(&store)), (b"0".to_vec(), 1), "{lines}");
+    }
+    let long = format!("put a 1\nput b {}\n", "x".repeat(17 << 20));
+    batch(&store, &[], &long).fails(2, &["16 MiB", "--file"]);
+}
+
+#[test]
+fn with_each_line_those_before_a_failure_stay() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let message = "The transactions before it are committed, the last as GLSN 2.";
+    batch(&store, &["--each-line"], "put a 1\nput b 2\nfetch\nput c 3\n").fails(2, &["line 3: ", message]);
+    assert_eq!(run(&["scan", &store]).ok().text(), "a\t1\nb\t2\n");
+    let lines: String = (0..3000).map(|number| format!("put key{number} value\n")).collect();
+    assert_eq!(batch(&store, &["--each-line"], &lines).ok().text(), "3002\n");
+    assert_eq!(commits(&store), 3002);
+}
+
+#[test]
+fn begin_and_commit_hold_lines_together() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let lines = "begin\nput a 1\nget a\nrollback\nbegin\nput b 2\nput c 3\ncommit\nput d 4\n";
+    assert_eq!(batch(&store, &["--each-line"], lines).ok().text(), "1\n2\n");
+    assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "b\nc\nd\n");
+    batch(&store, &["--each-line"], "begin\nput e 5\n").fails(2, &["no `commit`"]);
+    batch(&store, &["--each-line"], "begin\nbegin\n").fails(2, &["line 2", "open already"]);
+    batch(&store, &["--each-line"], "commit\n").fails(2, &["line 1", "no transaction is open"]);
+    run(&["get", &store, "e"]).fails(1, &[]);
+}
+
+#[test]
+fn lines_go_into_the_keyspace_that_is_in_use() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    batch(&store, &["--keyspace", "first"], "put a 1\nuse second\nput a 2\nkeyspaces\n").ok();
+    assert_eq!(run(&["get", &store, "a", "--keyspace", "first"]).ok().out, b"1");
+    assert_eq!(run(&["get", &store, "a", "--keyspace", "second"]).ok().out, b"2");
+}
+
+#[test]
+fn a_script_that_cannot_be_read_leaves_no_store() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    run(&["batch", &store, "/there/is/none"]).fails(2, &["/there/is/none"]);
+    assert!(!folder.path().join("store").exists());
+    let script = folder.file("script", "put a 1\n");
+    run(&["batch", &store, &script]).ok();
+    assert_eq!(run(&["get", &store, "a"]).ok().out, b"1");
+}

@@ -1,0 +1,63 @@
+//! `plimsoll keyspace`: list, create, retention, drop.
+
+use crate::run::{Folder, run};
+
+fn list(store: &str) -> String {
+    run(&["keyspace", "list", store]).ok().text()
+}
+
+#[test]
+fn keyspaces_are_made_listed_and_changed() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    assert_eq!(run(&["keyspace", "create", &store, "users"]).ok().text(), "users\tforever\n");
+    run(&["keyspace", "create", &store, "sessions", "--retention", "7d"]).ok();
+    assert_eq!(list(&store), "default\tforever\nsessions\t7d\nusers\tforever\n");
+    run(&["keyspace", "create", &store, "sessions", "--retention", "7d"]).ok();
+    run(&["keyspace", "create", &store, "sessions", "--retention", "latest"]).fails(2, &["sessions"]);
+    assert_eq!(run(&["keyspace", "retention", &store, "sessions"]).ok().text(), "sessions\t7d\n");
+    run(&["keyspace", "retention", &store, "sessions", "1000glsns"]).ok();
+    run(&["keyspace", "retention", &store, "default", "latest"]).ok();
+    assert_eq!(list(&store), "default\tlatest\nsessions\t1000glsns\nusers\tforever\n");
+    let listed = run(&["keyspace", "list", &store, "--json"]).ok().json_lines();
+    assert_eq!((&listed[1]["name"], &listed[1]["retention"]), (&"sessions".into(), &"1000glsns".into()));
+    run(&["keyspace", "retention", &store, "nowhere", "latest"]).fails(2, &["no keyspace `nowhere`"]);
+    run(&["keyspace", "retention", &store, "users", "1000"]).fails(2, &["1000glsns"]);
+}
+
+#[test]
+fn a_keyspace_that_was_dropped_is_read_at_earlier_moments() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let at = run(&["put", &store, "ada", "Ada Lovelace", "--keyspace", "users"]).ok().text();
+    let at = at.trim();
+    assert_eq!(run(&["keyspace", "drop", &store, "users", "--json"]).ok().json()["keys"], 1);
+    assert_eq!(list(&store), "default\tforever\n");
+    run(&["get", &store, "ada", "--keyspace", "users"]).fails(2, &["no keyspace `users`"]);
+    run(&["keyspace", "drop", &store, "users"]).fails(2, &["no keyspace `users`"]);
+    assert_eq!(run(&["get", &store, "ada", "--keyspace", "users", "--at", at]).ok().out, b"Ada Lovelace");
+    assert_eq!(run(&["scan", &store, "--keyspace", "users", "--at", at]).ok().text(), "ada\tAda Lovelace\n");
+    assert_eq!(run(&["count", &store, "--keyspace", "users", "--at", at]).ok().text(), "1\n");
+    run(&["keyspace", "drop", &store, "default"]).fails(2, &["always there"]);
+}
+
+#[test]
+fn what_is_to_be_forgotten_is_freed() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let lines: String = (0..2000).map(|number| format!("{number}\n")).collect();
+    let file = folder.file("rows.csv", format!("key\n{lines}"));
+    let load = |name: &str| run(&["load", &store, &file, "--key", "key", "--keyspace", name]).ok();
+    let versions = || {
+        run(&["compact", &store]).ok();
+        run(&["stat", &store, "--json"]).ok().json()["index"]["versions_in_runs"].as_u64().unwrap()
+    };
+    load("kept");
+    run(&["keyspace", "drop", &store, "kept"]).ok();
+    let kept = versions();
+    assert!(kept >= 4000, "{kept}");
+    load("forgotten");
+    run(&["keyspace", "drop", &store, "forgotten", "--forget"]).ok();
+    let left = versions();
+    assert!(left < kept + 10, "{left} versions, {kept} before");
+}

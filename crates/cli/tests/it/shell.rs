@@ -1,0 +1,98 @@
+//! `plimsoll shell`: lines from a pipe and from a person.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::process::Stdio;
+
+use plimsoll::{Db, Options};
+
+use crate::run::{Folder, plimsoll, run, run_with_input};
+use crate::terminal::terminal;
+
+#[test]
+fn lines_of_a_pipe_are_answered_one_by_one() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    run_with_input(&["shell", &store], b"put a 1\n").fails(3, &["there is no store"]);
+    let lines = b"put a 1\nget a\nbegin\nput b 2\ncount\nrollback\ncount\nget a --at 1\n.quit\nput c 3\n";
+    assert_eq!(run_with_input(&["shell", &store, "--create"], lines).ok().text(), "1\n1\n2\n1\n1\n");
+    run_with_input(&["shell", &store], b"delete a b\nget a\n").fails(1, &["no key `b`", "no key `a`"]);
+    run_with_input(&["shell", &store], b"put d 4\nfetch\nput e 5\n").fails(2, &["line 2: there is no command"]);
+    assert_eq!(run(&["scan", &store]).ok().text(), "d\t4\n");
+    run_with_input(&["shell", &store], b"begin\nput e 5\n").fails(2, &["not committed"]);
+    run_with_input(&["shell", &store], b"begin\nput e 5\ncommit\n").ok();
+    assert_eq!(run(&["scan", &store]).ok().text(), "d\t4\ne\t5\n");
+}
+
+#[test]
+fn a_shell_that_only_reads_works_beside_a_writer() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    run(&["put", &store, "a", "1"]).ok();
+    let writer = Db::open(&store, Options::new().memory_bytes(16 << 20)).unwrap();
+    run_with_input(&["shell", &store], b"get a\n").fails(8, &["open for writing"]);
+    assert_eq!(run_with_input(&["shell", &store, "--read-only"], b"get a\n").ok().text(), "1\n");
+    run_with_input(&["shell", &store, "--read-only"], b"put a 2\n").fails(3, &["line 1", "read only"]);
+    writer.close().unwrap();
+}
+
+/// What a person sees who types `lines`, each one when the prompt is there.
+fn typed(store: &str, history: &str, lines: &[&str]) -> String {
+    let (mut seen, end) = terminal();
+    let mut command = plimsoll();
+    command.args(["shell", store]).env("TERM", "xterm").env("PLIMSOLL_HISTORY", history);
+    command.stdin(Stdio::from(end.try_clone().unwrap())).stderr(Stdio::from(end.try_clone().unwrap()));
+    command.stdout(Stdio::from(end));
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    let mut text = String::new();
+    for line in lines {
+        wait_for_prompt(&mut seen, &mut text);
+        seen.write_all(format!("{line}\r").as_bytes()).unwrap();
+    }
+    let mut rest = Vec::new();
+    let mut piece = [0; 4096];
+    while let Ok(bytes @ 1..) = seen.read(&mut piece) {
+        rest.extend_from_slice(&piece[..bytes]);
+    }
+    assert!(child.wait().unwrap().success());
+    text.push_str(&String::from_utf8_lossy(&rest));
+    text
+}
+
+fn wait_for_prompt(seen: &mut File, text: &mut String) {
+    let begun = text.len();
+    let mut piece = [0; 4096];
+    loop {
+        let bytes = seen.read(&mut piece).unwrap();
+        text.push_str(&String::from_utf8_lossy(&piece[..bytes]));
+        let new = &text[begun..];
+        // The prompt is the last thing that is shown before a line is typed.
+        if new.trim_end().ends_with("> ") || new.contains("plimsoll> ") || new.contains("plimsoll*> ") {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_person_gets_answers_and_goes_on_after_a_mistake() {
+    let folder = Folder::new();
+    let (store, history) = (folder.at("store"), folder.at("history"));
+    run(&["put", &store, "a", "first value"]).ok();
+    let lines = ["get a", "fetch a", "put b 'two words'", "begin", "put c 3", "commit", "scan", ".help", ".quit"];
+    let text = typed(&store, &history, &lines);
+    for part in [
+        "first value",
+        "there is no command `fetch`",
+        "committed as GLSN 2",
+        "plimsoll*>",
+        "committed as GLSN 3",
+        "two words",
+        "rollback",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+    let kept = std::fs::read_to_string(&history).unwrap();
+    assert!(kept.contains("put b 'two words'"), "{kept}");
+    assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "a\nb\nc\n");
+}

@@ -1,0 +1,83 @@
+//! Counting, merging, trimming, what `stat` leads with, and what small writes leave behind.
+
+use crate::run::{Folder, run, run_with_input};
+
+fn store(folder: &Folder) -> String {
+    let store = folder.at("store");
+    let lines: String = (0..100).map(|number| format!("put key{number:02} value\n")).collect();
+    run_with_input(&["batch", &store], lines.as_bytes()).ok();
+    store
+}
+
+#[test]
+fn keys_are_counted_in_ranges_and_at_moments() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    run(&["delete", &store, "key00", "key01"]).ok();
+    let cases: [(&[&str], &str); 6] = [
+        (&[], "98\n"),
+        (&["--at", "1"], "100\n"),
+        (&["key1"], "10\n"),
+        (&["key1", "--from", "key15"], "5\n"),
+        (&["--from", "key90", "--to", "key95"], "5\n"),
+        (&["nothing"], "0\n"),
+    ];
+    for (options, count) in cases {
+        assert_eq!(run(&[&["count", &store], options].concat()).ok().text(), count, "{options:?}");
+    }
+    assert_eq!(run(&["count", &store, "--hex", "6b65793031", "--at", "1", "--json"]).ok().json()["keys"], 1);
+    run(&["count", &store, "--keyspace", "nowhere"]).fails(2, &["no keyspace"]);
+}
+
+#[test]
+fn stat_leads_with_what_is_in_the_store() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    run(&["put", &store, "key00", "longer value"]).ok();
+    run(&["put", &store, "a", "b", "--keyspace", "other"]).ok();
+    run(&["delete", &store, "key99"]).ok();
+    let stat = run(&["stat", &store, "--json"]).ok().json();
+    let bytes = 99 * 5 + 98 * 5 + 12;
+    assert_eq!(stat["store"]["keys"], 100);
+    assert_eq!(stat["store"]["counts_are_exact"], true);
+    assert_eq!(stat["store"]["bytes_of_keys_and_values"], bytes + 2);
+    assert_eq!(stat["keyspaces"]["default"]["keys"], 99);
+    assert_eq!(stat["keyspaces"]["default"]["bytes"], bytes);
+    assert_eq!(stat["keyspaces"]["default"]["exact"], true);
+    assert_eq!(stat["keyspaces"]["other"]["keys"], 1);
+    assert!(stat["store"]["first_readable_time"].as_str().unwrap().ends_with('Z'), "{stat}");
+    let lines = run(&["stat", &store]).ok().text();
+    assert!(lines.starts_with("store\tkeys\t100\n"), "{lines}");
+}
+
+#[test]
+fn runs_are_merged_and_the_log_is_trimmed_on_demand() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    for number in 0..3 {
+        run(&["put", &store, "key00", &number.to_string()]).ok();
+        run(&["compact", &store]).ok();
+    }
+    let report = run(&["compact", &store, "--json"]).ok().json();
+    assert_eq!(report["runs_after"], 2, "one of what is current, one of history: {report}");
+    let report = run(&["trim", &store, "--until", "3", "--json"]).ok().json();
+    assert!(report["first_glsn"].as_u64().unwrap() <= 3, "{report}");
+    run(&["trim", &store, "--until", "100"]).fails(2, &["future"]);
+    run(&["trim", &folder.at("nothing"), "--until", "1"]).fails(3, &[]);
+    assert_eq!(run(&["get", &store, "key00", "--at", "1"]).ok().out, b"value");
+    run(&["verify", &store]).ok();
+}
+
+#[test]
+fn a_hundred_small_writes_leave_no_runs_behind() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    for number in 0..100 {
+        run(&["put", &store, &format!("key{number}"), "value"]).ok();
+    }
+    let stat = run(&["stat", &store, "--json"]).ok().json();
+    let bytes = stat["store"]["bytes_on_disk"].as_u64().unwrap();
+    assert!(bytes < 256 << 10, "{bytes}");
+    assert_eq!(stat["index"]["partitions"], 0);
+    assert_eq!(run(&["count", &store]).ok().text(), "100\n");
+}
