@@ -162,12 +162,10 @@ pub(crate) struct AtMoment {
 
 const AT_LONG: &str = "\
 Moment to read [default: newest]. One of:
-  120, newest                                 a GLSN; the newest one
-  2024-01-31, \"2024-01-31 12:00\", \"2024-01-31T12:00:03+01:00\"
-                                              a time; UTC where it has no offset
-  now, yesterday, \"2 hours ago\", \"1 week ago\"
-                                              a time before now; yesterday is 24 hours ago
-  commit:1a2b3c4                              the imported Git commit whose id begins like this
+  120, newest          a GLSN; the newest one
+  2024-01-31           a time, also \"2024-01-31 12:00\" and \"2024-01-31T12:00:03+01:00\"; UTC without an offset
+  yesterday            24 hours ago; also now, \"2 hours ago\", \"1 week ago\"
+  commit:1a2b3c4       an imported Git commit, by its id or the beginning of it
 A time reads the last commit in log order whose own time is not later. The time of an imported commit is its committer's, or \
 the time at which it was imported if that is earlier. Committers' times may go back from commit to commit: as in \
 `git rev-list -1 --first-parent --before=TIME`, the last commit that fits counts. A time before the first commit is an error.";

@@ -61,6 +61,15 @@ pub(crate) fn preview(beginning: &[u8], bytes: u64, characters_max: usize) -> St
     format!("{kept}… ({size})")
 }
 
+/// What is shown on one line of a terminal, cut where it is too long.
+pub(crate) fn shorten(shown: &str, characters_max: usize) -> String {
+    if shown.chars().count() <= characters_max {
+        return shown.to_owned();
+    }
+    let kept: String = shown.chars().take(characters_max.saturating_sub(1)).collect();
+    format!("{}…", kept.trim_end())
+}
+
 /// Appends a field of a line of tab-separated output: tab, line breaks and backslash as `\t`, `\n`, `\r`, `\\`, all else raw.
 pub(crate) fn push_field(line: &mut Vec<u8>, bytes: &[u8]) {
     for &byte in bytes {
@@ -105,6 +114,13 @@ mod tests {
         assert_eq!(preview(b"short", 5, 20), "short");
         assert_eq!(preview(&[b'x'; 80], 100, 20), "xxxxxxxxxxx… (100 B)");
         assert!(preview(&[0xff; 1000], 1000, 20).chars().count() <= 22);
+    }
+
+    #[test]
+    fn text_that_is_too_long_is_cut() {
+        assert_eq!(shorten("a subject", 9), "a subject");
+        assert_eq!(shorten("a subject", 8), "a subje…");
+        assert_eq!(shorten("a subject", 3), "a…");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::about::About;
 use crate::args::{Diff, Globals};
-use crate::bytes::{key_bytes, preview, put_json, show_bytes, show_hex};
+use crate::bytes::{key_bytes, put_json, shorten, show_bytes, show_hex};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Output, Reader, Style};
 use crate::size::{count_of, show_size};
@@ -68,9 +68,8 @@ fn print(change: &Change, about: &About, hex: bool, output: &mut Output) -> Resu
                 (Some(before), Some(after)) => format!("{before} → {after}"),
                 (before, after) => before.or(after).unwrap_or_default(),
             };
-            let by = about.line();
             let left = output.width().saturating_sub(key.chars().count() + sizes.chars().count() + 6).max(30);
-            let by = preview(by.as_bytes(), by.len() as u64, left);
+            let by = shorten(&show_bytes(about.line().as_bytes()), left);
             let line = output.paint(style, &format!("{sign} {key}"));
             let sizes = output.paint(Style::Faint, &sizes);
             output.line(format!("{line}  {sizes}  {by}").trim_end())

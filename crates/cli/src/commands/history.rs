@@ -5,7 +5,7 @@ use serde_json::{Map, json};
 
 use crate::about::About;
 use crate::args::{Globals, History};
-use crate::bytes::{key_bytes, preview, show_bytes};
+use crate::bytes::{key_bytes, shorten, show_bytes};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Output, Reader, Style};
 use crate::size::show_size;
@@ -59,8 +59,7 @@ fn print(version: &VersionInfo, about: &About, output: &mut Output) -> Result<()
                 Some(bytes) => format!("{:>12}", show_size(bytes)),
                 None => output.paint(Style::Bad, &format!("{:>12}", "deleted")),
             };
-            let by = about.line();
-            let by = preview(by.as_bytes(), by.len() as u64, output.width().saturating_sub(52).max(30));
+            let by = shorten(&show_bytes(about.line().as_bytes()), output.width().saturating_sub(52).max(30));
             let line = format!("{:>10}  {:<24}  {size}  {by}", version.glsn, time.as_deref().unwrap_or("-"));
             output.line(line.trim_end())
         }

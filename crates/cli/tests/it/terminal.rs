@@ -104,7 +104,7 @@ fn every_table_has_words_for_people() {
         (&["delete", &store, "k"], &["1 key deleted as of GLSN 4"]),
         (&["history", &store, "k"], &["GLSN", "time (UTC)", "deleted", "1 B"]),
         (&["diff", &store, "1", "2"], &["+ binary", "1 difference between GLSN 1 and 2"]),
-        (&["log", &store], &["commit", "1 op"]),
+        (&["log", &store], &["commit", "1 op  + k", "1 op  - k"]),
         (&["stat", &store], &["keyspaces\n", "newest GLSN", "32.0 MiB"]),
         (&["verify", &store], &["no problems; read"]),
     ];

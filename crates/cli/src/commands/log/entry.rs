@@ -5,7 +5,7 @@ use plimsoll::{Commit, Db, LogEntry, Op, OpChange};
 use serde_json::{Map, Value, json};
 
 use crate::about::About;
-use crate::bytes::{preview, put_json, show_bytes, show_hex};
+use crate::bytes::{preview, put_json, shorten, show_bytes, show_hex};
 use crate::exit::Failure;
 use crate::output::{Output, Reader, Style};
 use crate::size::{count_of, show_size};
@@ -60,18 +60,40 @@ impl Printer {
         if output.reader() == Reader::Json {
             return self.print_commit_json(commit, metadata, about, output);
         }
-        let mut operations = 0;
-        commit.for_each(|_| {
+        let (mut operations, mut first) = (0, String::new());
+        commit.for_each(|op| {
+            if operations == 0 {
+                first = self.gist(&op);
+            }
             operations += 1;
             Ok(())
         })?;
+        let mut summary = about.line();
+        if output.reader() == Reader::People {
+            // Without metadata people see what the commit did.
+            summary = match operations {
+                _ if !summary.is_empty() => show_bytes(summary.as_bytes()),
+                0 | 1 => first,
+                _ => format!("{first}, ..."),
+            };
+        }
         let operations = count_of(operations, "op", "ops");
         let time = about.time(commit.time_micros());
-        self.line(commit.glsn(), time, "commit", &operations, &about.line(), output)?;
+        self.line(commit.glsn(), time, "commit", &operations, &summary, output)?;
         if self.ops {
             visit_ops(commit, |op| self.print_op(&op, output))?;
         }
         Ok(())
+    }
+
+    /// An operation in a few words.
+    fn gist(&self, op: &Op<'_>) -> String {
+        let key = if self.hex { show_hex(op.key) } else { show_bytes(op.key) };
+        match (&op.keyspace, op.change) {
+            (None, _) => format!("keyspace {key}"),
+            (_, OpChange::Put { .. }) => format!("+ {key}"),
+            _ => format!("- {key}"),
+        }
     }
 
     /// With `--ops` the operations are an array in the object, written one by one: there may be millions.
@@ -156,7 +178,7 @@ impl Printer {
             ]);
         }
         let left = self.width.saturating_sub(8 + 2 + 24 + 2 + 10 + 2 + 10 + 2).max(30);
-        let rest = preview(rest.as_bytes(), rest.len() as u64, left);
+        let rest = shorten(rest, left);
         let time = output.paint(Style::Faint, &time);
         let kind = format!("{kind:<10}");
         output.line(&format!("{glsn:>8}  {time}  {kind}  {size:>10}  {rest}"))

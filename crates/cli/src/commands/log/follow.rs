@@ -1,17 +1,22 @@
-//! `plimsoll log --follow`: new entries as they become durable, oldest first.
+//! `plimsoll log --follow`: new entries as they come, oldest first.
 //!
-//! A reader beside a writer sees what was durable when it opened the store, so following means to open it again whenever the log's
-//! folder changes. The system tells of that at once; where it cannot (the writer is on another machine), the folder is looked at once
-//! a second.
+//! A reader beside a writer sees what the log's files held when it opened the store, so following means to open it again whenever the
+//! log's folder changes. The system tells of that at once; where it cannot (the writer is on another machine), the folder is looked at
+//! once a second.
+//!
+//! Law: what is printed survives a power cut. A record is in its file before its writer has synced it, so the follower syncs it, too.
 
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use plimsoll_disk::clock::{Clock, SystemClock};
+use plimsoll_disk::os::OsDisk;
+use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_disk::watch::Watch;
 
 use crate::args::Globals;
-use crate::exit::{Exit, Outcome};
+use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 use crate::store;
@@ -21,6 +26,9 @@ use super::fingerprint::Fingerprint;
 use super::glsns::Order;
 
 const LOOK_EVERY: Duration = Duration::from_millis(1000);
+/// Where these come of a sync there is nothing to be synced: the segment is gone, or the file system cannot be written.
+const TRIMMED_OR_READ_ONLY: [io::ErrorKind; 3] =
+    [io::ErrorKind::NotFound, io::ErrorKind::InvalidInput, io::ErrorKind::ReadOnlyFilesystem];
 /// How long a Ctrl-C waits at most.
 const NAP: Duration = Duration::from_millis(50);
 
@@ -34,6 +42,7 @@ pub(super) fn run(globals: &Globals, walk: &mut Walk, output: &mut Output) -> Ou
         let changes = Changes::watch(&path);
         let begun = clock.monotonic_nanos();
         let db = store::open_to_read(globals, &path)?;
+        sync_newest_segment(&path.join("log"))?;
         let next = db.newest() + 1;
         let start = from.unwrap_or(next);
         walk.print(&db, start, Order::OldestFirst, output)?;
@@ -50,6 +59,19 @@ pub(super) fn run(globals: &Globals, walk: &mut Walk, output: &mut Output) -> Ou
         // Beside a writer that never rests, half of the time is left to it.
         let idle = clock.monotonic_nanos().saturating_sub(ended);
         clock.sleep(Duration::from_nanos((ended - begun).saturating_sub(idle)));
+    }
+}
+
+/// Makes durable what was read of the log. Only its newest segment can hold what is not: the others were synced when it was made.
+fn sync_newest_segment(log: &Path) -> Result<(), Failure> {
+    let disk = OsDisk::new();
+    let failed = |error: io::Error| Failure::system(format!("cannot make durable what was read: {error}"));
+    let names = disk.names(log).map_err(failed)?;
+    let Some(newest) = names.iter().filter(|name| name.ends_with(".seg")).max() else { return Ok(()) };
+    let synced = disk.open(&log.join(newest), Open::Read, Caching::Buffered).and_then(|file| file.sync());
+    match synced {
+        Err(error) if TRIMMED_OR_READ_ONLY.contains(&error.kind()) => Ok(()),
+        synced => synced.map_err(failed),
     }
 }
 
