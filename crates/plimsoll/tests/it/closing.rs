@@ -50,6 +50,7 @@ fn both_lock_files_can_be_removed_and_there_is_still_one_writer() {
             assert_eq!(db.snapshot().get(&keyspace, b"a").unwrap().unwrap(), b"acknowledged");
             assert!(db.close().is_err());
             let db = Db::open(&path, options()).unwrap();
+            let keyspace = db.keyspace("default").unwrap();
             let snapshot = db.snapshot_at(Moment::Glsn(acknowledged)).unwrap();
             assert_eq!(snapshot.get(&keyspace, b"a").unwrap().unwrap(), b"acknowledged");
             put(&db, b"a", b"again").unwrap();
