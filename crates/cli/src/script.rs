@@ -20,5 +20,6 @@ Commands, one a line:
   begin, commit, rollback  several lines in one transaction
 
 get, scan and count take --at MOMENT: a GLSN or a time, as `plimsoll get --at` does.
-Blanks separate words. 'Single quotes' keep everything as it is. In \"double quotes\", and without quotes, a backslash writes \
-\\n \\t \\r \\0 \\\\ \\\" \\' \\# \\-, a blank, or any byte as \\xHH. A word that begins with # begins a comment. A key that begins with -- is quoted.";
+Blanks separate words. 'Single quotes' keep everything as it is. In \"double quotes\", and without
+quotes, a backslash writes \\n \\t \\r \\0 \\\\ \\\" \\' \\# \\-, a blank, or any byte as \\xHH. A word that
+begins with # begins a comment. A key that begins with -- is quoted.";

@@ -63,7 +63,12 @@ impl Files {
     pub(crate) fn new(ground: &Ground, next_run: u64) -> Result<Arc<Self>> {
         let lease = ground.budget.lease(Kind::Metadata, RESERVE_BYTES)?;
         let mut next = next_run;
-        for name in ground.disk.names(&ground.dir)? {
+        let names = match ground.disk.names(&ground.dir) {
+            // A salvage moved the folder aside: the next process that writes makes it anew.
+            Err(error) if ground.read_only && error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            names => names?,
+        };
+        for name in names {
             // Also behind what an earlier life left and no manifest names.
             next = next.max(run_id_of(&name).map_or(0, |id| id.saturating_add(1)));
         }
