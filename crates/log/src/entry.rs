@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use plimsoll_memory::budget::Lease;
+use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::pool::Page;
 
 use crate::glsn::{Glsn, StreamId};
@@ -47,7 +47,7 @@ pub struct Entry {
 
 enum Payload {
     Pinned { page: Page, range: Range<usize> },
-    Copied { bytes: Vec<u8>, _lease: Lease },
+    Copied { bytes: Buffer },
     Shared { bytes: Arc<[u8]>, range: Range<usize> },
 }
 
@@ -58,9 +58,9 @@ impl Entry {
         Self { meta, payload: Payload::Pinned { page, range } }
     }
 
-    /// An entry that owns its payload; `lease` covers it.
-    pub fn copied(meta: EntryMeta, bytes: Vec<u8>, lease: Lease) -> Self {
-        Self { meta, payload: Payload::Copied { bytes, _lease: lease } }
+    /// An entry that owns its payload.
+    pub fn copied(meta: EntryMeta, bytes: Buffer) -> Self {
+        Self { meta, payload: Payload::Copied { bytes } }
     }
 
     /// An entry within memory that the log keeps anyway (the log in memory).
@@ -76,7 +76,7 @@ impl Deref for Entry {
     fn deref(&self) -> &[u8] {
         match &self.payload {
             Payload::Pinned { page, range } => &page[range.clone()],
-            Payload::Copied { bytes, .. } => bytes,
+            Payload::Copied { bytes } => bytes,
             Payload::Shared { bytes, range } => &bytes[range.clone()],
         }
     }

@@ -11,10 +11,12 @@
 #![allow(unsafe_code, reason = "maps memory and hands out addresses into it")]
 
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use crate::chunk::CHUNK_BYTES;
+use crate::reserved::Reserved;
 
 /// A huge page, and the alignment of an arena.
 const BLOCK_BYTES: usize = 2 << 20;
@@ -40,7 +42,7 @@ pub(crate) struct Arena {
     ceiling: u32,
     backing: Backing,
     /// By block: chunks that are withdrawn.
-    withdrawn: Box<[AtomicU8]>,
+    withdrawn: Reserved<AtomicU8>,
 }
 
 // SAFETY: the arena only hands out addresses; who may touch which bytes is the business of `Chunk`.
@@ -62,7 +64,8 @@ impl Arena {
             }
         };
         let blocks = (ceiling as usize).div_ceil(CHUNKS_PER_BLOCK);
-        let withdrawn = (0..blocks).map(|_| AtomicU8::new(0)).collect();
+        // SAFETY: a zero is all zeros.
+        let withdrawn = unsafe { Reserved::zeroed(blocks, backing) }?;
         let arena = Self { base, usable: AtomicU32::new(0), ceiling, backing, withdrawn };
         arena.grow(chunks)?;
         Ok(arena)
@@ -112,6 +115,24 @@ impl Arena {
         if usize::from(before) + 1 == CHUNKS_PER_BLOCK {
             self.renew_block(chunk);
         }
+    }
+
+    /// As [`Arena::withdraw`], for chunks that were never restored nor touched: in one go.
+    pub(crate) fn withdraw_fresh(&self, chunks: Range<u32>) {
+        let of_block = |block: usize| {
+            let start = (block * CHUNKS_PER_BLOCK).max(chunks.start as usize);
+            ((block + 1) * CHUNKS_PER_BLOCK).min(chunks.end as usize) - start
+        };
+        let blocks = chunks.start as usize / CHUNKS_PER_BLOCK..(chunks.end as usize).div_ceil(CHUNKS_PER_BLOCK);
+        for block in blocks.clone() {
+            self.withdrawn[block].fetch_add(of_block(block) as u8, Ordering::Relaxed);
+        }
+        let (start, end) = (chunks.start as usize * CHUNK_BYTES, chunks.end as usize * CHUNK_BYTES);
+        let usable = self.usable.load(Ordering::Relaxed) as usize * CHUNK_BYTES;
+        let whole = blocks.start * BLOCK_BYTES..(blocks.end * BLOCK_BYTES).min(usable);
+        self.advise(whole.start, whole.len(), rustix::mm::Advice::LinuxNoHugepage);
+        // Of the first block others may have touched a chunk, and with it a huge page.
+        self.advise(start, end - start, rustix::mm::Advice::LinuxDontNeed);
     }
 
     /// Bytes that the system's page tables take at most while no more than `chunks` are not withdrawn and the first `usable` are usable.

@@ -10,6 +10,7 @@
 //! When no chunk is free the budget asks its reclaimers (the page pool first) for some, and only then refuses. Before it comes to that
 //! it calls the evictor, if there is one.
 
+mod free;
 mod resize;
 #[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
@@ -17,7 +18,6 @@ mod tests;
 mod usage;
 pub mod wait_queue;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
@@ -26,9 +26,12 @@ use std::time::Duration;
 
 use crate::arena::Arena;
 pub use crate::arena::Backing;
+use crate::buffer::{backing_of, best_of, spare_bytes_max};
 use crate::chunk::{CHUNK_BYTES, Chunk};
 use crate::evictor::bell::{Bell, Cause};
+use crate::mapping::Mapping;
 use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
+use free::Free;
 pub use resize::ResizeError;
 pub use usage::{Kind, OutOfBudget, Pressure, Usage};
 
@@ -70,7 +73,7 @@ pub(crate) struct Inner {
 #[derive(Default)]
 struct State {
     /// Taken from the back, where those stand that were given back last: their bytes are resident already. Retired from the front.
-    free: VecDeque<u32>,
+    free: Free,
     retired: Vec<u32>,
     /// By chunk: whether its memory was given to the system and not taken again since. A free one may be: it is taken last.
     out: Vec<bool>,
@@ -79,6 +82,8 @@ struct State {
     /// Chunks from this one on were never of the budget.
     made: u32,
     leased_bytes: u64,
+    /// Covered by leases of [`Kind::Spare`].
+    spare: Vec<Mapping>,
     peak_chunks: usize,
     /// With fewer free chunks the evictor is called.
     low_mark: usize,
@@ -87,6 +92,8 @@ struct State {
     /// Times that chunks were given back by others than the page pool and the object cache.
     given: u64,
     pressure: Pressure,
+    /// Threads that wait for a chunk: without any, nobody has to be told of one.
+    waiting: usize,
     /// Reservations still to succeed before one is refused on purpose.
     fail_after: Option<u64>,
 }
@@ -113,12 +120,8 @@ impl Budget {
         let chunks = count(limit_bytes)?;
         let ceiling = count(ceiling_bytes)?.max(chunks);
         let arena = Arena::new(chunks, ceiling, backing).or_else(|_| Arena::new(chunks, chunks, backing))?;
-        let state = State {
-            free: (0..chunks).rev().collect(),
-            out: vec![false; chunks as usize],
-            made: chunks,
-            ..State::default()
-        };
+        let state =
+            State { free: Free::fresh(0..chunks), out: vec![false; chunks as usize], made: chunks, ..State::default() };
         let inner = Inner {
             arena,
             chunks: AtomicU32::new(chunks),
@@ -198,9 +201,11 @@ impl Budget {
                     self.inner.lock().pressure.waits += u64::from(waited.is_zero());
                     // In short steps: a chunk may also become reclaimable without being given back (a pin is dropped).
                     let step = Duration::from_millis(5).min(patience);
-                    let state = self.inner.lock();
+                    let mut state = self.inner.lock();
                     if state.free.is_empty() {
-                        drop(self.inner.freed.wait_timeout(state, step));
+                        state.waiting += 1;
+                        let waited = self.inner.freed.wait_timeout(state, step);
+                        waited.expect("no code under this lock panics").0.waiting -= 1;
                     }
                     waited += step;
                 }
@@ -215,9 +220,11 @@ impl Budget {
 
     /// Waits until that is more than `seen`, for up to `patience`.
     fn wait_given(&self, seen: u64, patience: Duration) {
-        let state = self.inner.lock();
+        let mut state = self.inner.lock();
         if state.given == seen {
-            drop(self.inner.freed.wait_timeout(state, patience));
+            state.waiting += 1;
+            let waited = self.inner.freed.wait_timeout(state, patience);
+            waited.expect("no code under this lock panics").0.waiting -= 1;
         }
     }
 
@@ -365,8 +372,11 @@ impl Inner {
         self.by_kind[kind as usize].fetch_sub(CHUNK_BYTES as u64, Ordering::Relaxed);
         state.free.push_back(id);
         state.given += u64::from(!matches!(kind, Kind::Pages | Kind::Objects));
+        let any_waits = state.waiting > 0;
         drop(state);
-        self.freed.notify_all();
+        if any_waits {
+            self.freed.notify_all();
+        }
     }
 
     /// Lets go of the lock, asks for `chunks`, and takes the lock again: `Err` if nobody gave any and none is free.
@@ -375,6 +385,11 @@ impl Inner {
         mut state: MutexGuard<'a, State>,
         chunks: usize,
     ) -> Result<MutexGuard<'a, State>, MutexGuard<'a, State>> {
+        if !state.spare.is_empty() {
+            let spare = std::mem::take(&mut state.spare);
+            drop(state);
+            return Ok(self.give_up(spare));
+        }
         state.pressure.inline_evictions += 1;
         let before = state.free.len();
         drop(state);
@@ -415,9 +430,11 @@ impl Inner {
     /// Gives the memory of free chunks to the system, of those that go next: so many, but for as many as one turn of the lock may. They
     /// stay free; whoever retires them then has little to do. Lets others have the lock in between.
     fn withdraw_ahead<'a>(&'a self, mut state: MutexGuard<'a, State>, count: usize) -> MutexGuard<'a, State> {
+        // Those that were never touched are quickly done.
+        let count = if state.free.begins_fresh(count) { 0 } else { count };
         for first in (WITHDRAWN_AT_ONCE..count).step_by(WITHDRAWN_AT_ONCE) {
             for at in first - WITHDRAWN_AT_ONCE..first.min(state.free.len()) {
-                let id = state.free[at];
+                let id = state.free.at(at);
                 self.withdraw(&mut state, id);
             }
             drop(state);
@@ -436,7 +453,13 @@ impl Inner {
     /// Retires as many chunks as `bytes` more need; they are free.
     fn retire(&self, state: &mut State, kind: Kind, bytes: u64) {
         let missing = state.missing_for(bytes);
-        for _ in 0..missing {
+        let fresh = state.free.pop_fresh(missing);
+        if !fresh.is_empty() {
+            state.out[fresh.start as usize..fresh.end as usize].fill(true);
+            self.arena.withdraw_fresh(fresh.clone());
+            state.retired.extend(fresh.clone().rev());
+        }
+        for _ in fresh.len()..missing {
             let id = self.withdraw_one(state).expect("as many as are missing are free");
             state.retired.push(id);
         }
@@ -474,6 +497,47 @@ impl Inner {
         spare
     }
 
+    /// A mapping of at least `bytes` that was kept, which becomes one of `kind`; its length is what it is charged for.
+    fn take_spare(&self, kind: Kind, bytes: usize) -> Result<Option<Mapping>, OutOfBudget> {
+        let mut state = self.lock();
+        let Some(best) = best_of(&state.spare, bytes) else { return Ok(None) };
+        if state.refuses_on_purpose() {
+            return Err(self.refusal(state, kind, bytes as u64));
+        }
+        let mapping = state.spare.swap_remove(best);
+        self.charge_as(Kind::Spare, kind, mapping.bytes() as u64);
+        Ok(Some(mapping))
+    }
+
+    /// Keeps a mapping that was charged as `kind` if there is room for it among those that are kept, and nobody waits for memory.
+    fn keep_spare(&self, kind: Kind, mapping: Mapping) -> Result<(), Mapping> {
+        let bytes = mapping.bytes() as u64;
+        let mut state = self.lock();
+        let kept: u64 = state.spare.iter().map(|mapping| mapping.bytes() as u64).sum();
+        if state.waiting > 0 || kept + bytes > spare_bytes_max(self.limit_bytes()) {
+            return Err(mapping);
+        }
+        state.spare.push(mapping);
+        self.charge_as(kind, Kind::Spare, bytes);
+        Ok(())
+    }
+
+    fn charge_as(&self, before: Kind, now: Kind, bytes: u64) {
+        self.by_kind[before as usize].fetch_sub(bytes, Ordering::Relaxed);
+        self.by_kind[now as usize].fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Gives mappings that were kept to the system, and then what they were charged for to the budget.
+    fn give_up(&self, spare: Vec<Mapping>) -> MutexGuard<'_, State> {
+        let bytes = spare.iter().map(|mapping| mapping.bytes() as u64).sum();
+        drop(spare);
+        let mut state = self.lock();
+        if self.unretire(&mut state, Kind::Spare, bytes) > 0 {
+            self.freed.notify_all();
+        }
+        state
+    }
+
     fn usage(&self) -> Usage {
         self.usage_of(&self.lock())
     }
@@ -496,7 +560,7 @@ impl Inner {
 impl State {
     /// Chunks to retire for so many more leased bytes.
     fn missing_for(&self, bytes: u64) -> usize {
-        let wanted = (self.leased_bytes + bytes).div_ceil(CHUNK_BYTES as u64) as usize;
+        let wanted = self.leased_bytes.saturating_add(bytes).div_ceil(CHUNK_BYTES as u64) as usize;
         wanted.saturating_sub(self.retired.len())
     }
 
@@ -536,6 +600,41 @@ impl Lease {
         self.inner.grow_leases(self.kind, bytes)?;
         self.bytes += bytes;
         Ok(())
+    }
+
+    /// Another one of the same kind.
+    pub(crate) fn like_it(&self, bytes: u64) -> Result<Lease, OutOfBudget> {
+        let mut lease = self.empty_like_it();
+        lease.grow(bytes)?;
+        Ok(lease)
+    }
+
+    /// Another one of the same kind, of nothing.
+    pub(crate) fn empty_like_it(&self) -> Lease {
+        Lease { inner: Arc::clone(&self.inner), kind: self.kind, bytes: 0 }
+    }
+
+    /// Where memory in one piece comes from.
+    pub(crate) fn backing(&self) -> Backing {
+        backing_of(self.inner.arena.backing())
+    }
+
+    /// A mapping of at least `bytes` that was kept, and the lease of the same kind that covers it.
+    pub(crate) fn take_spare(&self, bytes: usize) -> Result<Option<(Mapping, Lease)>, OutOfBudget> {
+        let Some(mapping) = self.inner.take_spare(self.kind, bytes)? else { return Ok(None) };
+        let lease = Lease { inner: Arc::clone(&self.inner), kind: self.kind, bytes: mapping.bytes() as u64 };
+        Ok(Some((mapping, lease)))
+    }
+
+    /// Gives a mapping back that it covers, and itself, or keeps both for who needs one next.
+    pub(crate) fn give_back_with(mut self, mapping: Mapping) {
+        if self.bytes == mapping.bytes() as u64 {
+            match self.inner.keep_spare(self.kind, mapping) {
+                // What it covered is covered as spare from now on.
+                Ok(()) => self.bytes = 0,
+                Err(mapping) => drop(mapping),
+            }
+        }
     }
 
     /// Covers `bytes` fewer (at most all of them).

@@ -147,6 +147,10 @@ fn floor_chunks(min_bytes: u64) -> usize {
     usize::try_from(min_bytes.div_ceil(CHUNK_BYTES as u64)).unwrap_or(usize::MAX).max(1)
 }
 
+/// Of the chunks that the pool keeps it takes so many when it is made, the others as it reads pages: a store opens as quickly under a large budget
+/// as under a small one.
+const FIRST_CHUNKS: usize = 64;
+
 fn headroom(chunks: usize) -> usize {
     (chunks / HEADROOM_PART).max(MIN_HEADROOM_CHUNKS)
 }
@@ -209,7 +213,7 @@ pub struct PoolStats {
 
 impl Pool {
     /// A pool that takes its frames from `budget`, four to a chunk, keeps at least `min_bytes` of them (rounded up to chunks, at least
-    /// one), and gives the rest back when the budget asks (it registers itself as a reclaimer).
+    /// one) once it has them, of which it takes the first 4 MiB at once, and gives the rest back when the budget asks (it registers itself as a reclaimer).
     ///
     /// # Errors
     /// [`LoadError::OutOfBudget`]: the budget cannot give `min_bytes` and the tables. [`LoadError::Io`]: the system refuses address
@@ -225,7 +229,7 @@ impl Pool {
         let tables = budget.lease(Kind::Pages, table_bytes)?;
         let frames = Frames::new(chunks, ceiling, budget.backing())?;
         let mut keeper = Keeper::new(chunks, min_chunks, headroom(chunks));
-        for _ in 0..min_chunks {
+        for _ in 0..min_chunks.min(FIRST_CHUNKS) {
             keeper.adopt(&frames, budget.take(Kind::Pages)?);
         }
         let pool = Arc::new(Self {

@@ -2,6 +2,7 @@
 //! needed any more.
 #![allow(unsafe_code, reason = "makes arrays of atomics from zeroed memory")]
 
+use std::fmt;
 use std::io;
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -102,6 +103,12 @@ impl<T> Drop for Reserved<T> {
     }
 }
 
+impl<T> fmt::Debug for Reserved<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reserved({} elements)", self.len)
+    }
+}
+
 fn layout<T>(len: usize) -> std::alloc::Layout {
     std::alloc::Layout::array::<T>(len).expect("an array that fits into the address space")
 }
@@ -145,7 +152,7 @@ mod tests {
         for len in [1 << 46, usize::MAX] {
             // SAFETY: a zero is all zeros.
             let array: io::Result<Reserved<AtomicU64>> = unsafe { Reserved::zeroed(len, Backing::Mapped) };
-            let error = array.err().expect("no processor has so much");
+            let error = array.expect_err("no processor has so much");
             assert!(error.to_string().contains("vm.overcommit_memory"), "{error}");
         }
     }

@@ -25,11 +25,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Budget, OutOfBudget};
+use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::cache::{Cache, CacheOptions, CacheStats};
 use plimsoll_memory::pool::Pool;
 
 use crate::objects::balance::{Balance, MAX_SHARE, WHOLE};
-use crate::value::{Value, charge, is_free};
+use crate::value::{Value, is_free, room_for};
 use crate::version::Stored;
 
 /// The largest object, as a part of them all: what one read brings displaces no more than that.
@@ -208,24 +209,24 @@ impl Shelf {
     /// The value of an index key as of `at`, if it is kept. Nothing above the runs has a version for that moment.
     pub(crate) fn get(&self, key: &[u8], at: Glsn, budget: &Budget) -> Result<Option<Value>, OutOfBudget> {
         let Some(cache) = &self.cache else { return Ok(None) };
-        let see = |entry: plimsoll_memory::cache::Value<'_>, leased: u64| {
+        // Memory for a large one is had first, and not while the cache keeps the entry in its place.
+        let see = |entry: plimsoll_memory::cache::Value<'_>, room: Option<Buffer>| {
             let len = entry.len() - GLSN_BYTES;
-            // Memory for a large one is had first, and not while the cache keeps the entry in its place.
-            (version_of(entry) <= at).then(|| match is_free(len as u64) || len as u64 <= leased {
-                true => Seen::Value(copy(entry, len)),
-                false => Seen::Large(len as u64),
+            (version_of(entry) <= at).then(|| match room {
+                Some(room) if len <= room.capacity() => Seen::Value(copy(entry, room)),
+                None if is_free(len as u64) => Seen::Value(copy(entry, Vec::with_capacity(len).into())),
+                _ => Seen::Large(len as u64),
             })
         };
-        let mut lease = None;
-        let mut seen = cache.read_if(key, |entry| see(entry, 0));
+        let mut seen = cache.read_if(key, |entry| see(entry, None));
         loop {
             match seen {
                 None => return Ok(None),
-                Some(Seen::Value(bytes)) => return Ok(Some(Value::charged(bytes, lease))),
+                Some(Seen::Value(bytes)) => return Ok(Some(Value::new(bytes))),
                 Some(Seen::Large(len)) => {
-                    lease = charge(budget, len)?;
+                    let room = room_for(budget, len)?;
                     // The second look of the same read.
-                    seen = cache.peek(key, |entry| see(entry, len)).flatten();
+                    seen = cache.peek(key, |entry| see(entry, Some(room))).flatten();
                 }
             }
         }
@@ -287,7 +288,7 @@ fn sum_of(earlier: &CacheStats, mut now: CacheStats) -> CacheStats {
 
 /// What a look at an entry came to.
 enum Seen {
-    Value(Vec<u8>),
+    Value(Buffer),
     /// So many bytes, for which memory has to be had first.
     Large(u64),
 }
@@ -306,8 +307,7 @@ fn version_of(entry: plimsoll_memory::cache::Value<'_>) -> Glsn {
     Glsn(u64::from_le_bytes(bytes))
 }
 
-fn copy(entry: plimsoll_memory::cache::Value<'_>, len: usize) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(len);
+fn copy(entry: plimsoll_memory::cache::Value<'_>, mut bytes: Buffer) -> Buffer {
     let mut skip = GLSN_BYTES;
     for piece in entry.pieces() {
         let skipped = skip.min(piece.len());

@@ -9,7 +9,7 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::{Arc, Weak};
 
 use plimsoll_log::glsn::Glsn;
-use plimsoll_memory::budget::Lease;
+use plimsoll_memory::buffer::Buffer;
 
 use crate::error::{Error, Result};
 use crate::index::seat::Seat;
@@ -19,7 +19,7 @@ use crate::read_path::{check_key, find};
 use crate::read_set::ReadSet;
 use crate::store::Store;
 use crate::transaction::own_value;
-use crate::value::{Value, charge};
+use crate::value::{Value, is_free, room_for};
 use crate::version::Stored;
 use crate::write_set::{Write, WriteSet};
 
@@ -118,9 +118,7 @@ pub struct Range<'t> {
     reached: Option<Vec<u8>>,
     finished: bool,
     key: Vec<u8>,
-    value: Vec<u8>,
-    /// Covers `value` while it is large.
-    value_lease: Option<Lease>,
+    value: Buffer,
 }
 
 /// The walk once it has begun.
@@ -162,8 +160,7 @@ impl<'t> Range<'t> {
             walk: None,
             reached: None,
             key: Vec::new(),
-            value: Vec::new(),
-            value_lease: None,
+            value: Buffer::default(),
         }
     }
 
@@ -236,7 +233,7 @@ impl<'t> Range<'t> {
 
     /// Puts the next base version's key and value into the buffers; false at the end.
     fn step_in_base(&mut self, walk: &mut Walk<'t>) -> Result<bool> {
-        let Self { store, keys_only, key, value, value_lease, .. } = self;
+        let Self { store, keys_only, key, value, .. } = self;
         let found = store.walk(&walk.base, |base| {
             let Some(version) = base.next()? else { return Ok(None) };
             key.clear();
@@ -245,7 +242,7 @@ impl<'t> Range<'t> {
                 return Ok(Some(None));
             }
             if let Stored::Inline(bytes) = version.stored {
-                take_small_value(value, value_lease, bytes);
+                take_small_value(value, bytes);
             }
             let (glsn, elsewhere) = (version.glsn, version.stored.elsewhere());
             // It is read when the walk has been let go of: a failure of that must not move it on.
@@ -260,7 +257,7 @@ impl<'t> Range<'t> {
 
     /// Reads the value of the base version at `self.key`, which was found in `view`.
     fn load_value(&mut self, glsn: Glsn, stored: Stored<'_>, view: &Weak<View>) -> Result<()> {
-        make_value_room(&self.store, &mut self.value, &mut self.value_lease, stored.value_bytes())?;
+        make_value_room(&self.store, &mut self.value, stored.value_bytes())?;
         match self.store.load(glsn, stored, &mut self.value) {
             Ok(()) => Ok(()),
             Err(error) => self.load_again(view, error),
@@ -362,7 +359,7 @@ impl<'t> Range<'t> {
             let deleted = write == Write::Deleted;
             if !deleted && !self.keys_only {
                 let set = self.own.expect("there are own writes");
-                make_value_room(&self.store, &mut self.value, &mut self.value_lease, write.value_bytes())?;
+                make_value_room(&self.store, &mut self.value, write.value_bytes())?;
                 own_value(&self.store, set, write, &mut self.value)?;
             }
             own.advance()?;
@@ -390,26 +387,22 @@ impl<'t> Range<'t> {
 }
 
 /// Makes `value` ready for `len` bytes; what a large one before it took is given back.
-fn make_value_room(store: &Store, value: &mut Vec<u8>, lease: &mut Option<Lease>, len: u64) -> Result<()> {
-    let covered = lease.as_ref().map_or(0, Lease::bytes);
-    if covered > 0 && covered != len {
-        *value = Vec::new();
-        *lease = None;
+fn make_value_room(store: &Store, value: &mut Buffer, len: u64) -> Result<()> {
+    let charged = value.charged_bytes();
+    let fits = if is_free(len) { charged == 0 } else { (len..=2 * len).contains(&charged) };
+    if !fits {
+        // Given back first: what it took may be what is missing.
+        *value = Buffer::default();
+        *value = room_for(&store.budget, len)?;
     }
-    if lease.is_none() {
-        *lease = charge(&store.budget, len)?;
-    }
-    if lease.is_some() {
-        value.clear();
-        value.reserve_exact(len as usize);
-    }
+    value.clear();
     Ok(())
 }
 
 /// Replaces `value` by a copy of a value that is small.
-fn take_small_value(value: &mut Vec<u8>, lease: &mut Option<Lease>, bytes: &[u8]) {
-    if lease.take().is_some() {
-        *value = Vec::new();
+fn take_small_value(value: &mut Buffer, bytes: &[u8]) {
+    if value.charged_bytes() > 0 {
+        *value = Buffer::default();
     }
     value.clear();
     value.extend_from_slice(bytes);
@@ -424,10 +417,10 @@ impl Iterator for Range<'_> {
             Err(error) => Some(Err(error)),
             Ok(Some((key, _))) => {
                 let key = key.to_vec();
-                let value = match self.value_lease.take() {
+                let value = match self.value.charged_bytes() {
+                    0 => Value::new(self.value.clone()),
                     // A large value changes hands, with what covers it.
-                    Some(lease) => Value::leased(std::mem::take(&mut self.value), lease),
-                    None => self.value.clone().into(),
+                    _ => Value::new(std::mem::take(&mut self.value)),
                 };
                 Some(Ok((key, value)))
             }

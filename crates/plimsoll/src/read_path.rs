@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use plimsoll_disk::checksum::Running;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::side::SideId;
+use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::page::{PAGE_PAYLOAD_BYTES, page_payload};
 use plimsoll_memory::pool::Touch;
 
@@ -109,13 +110,13 @@ impl Store {
     }
 
     /// Replaces `into` by the whole value of a version that is not a deletion.
-    pub(crate) fn load(&self, glsn: Glsn, stored: Stored<'_>, into: &mut Vec<u8>) -> Result<()> {
+    pub(crate) fn load(&self, glsn: Glsn, stored: Stored<'_>, into: &mut Buffer) -> Result<()> {
         into.clear();
         if let Stored::Inline(value) = stored {
             into.extend_from_slice(value);
             return Ok(());
         }
-        into.resize(stored.value_bytes() as usize, 0);
+        into.resize(stored.value_bytes() as usize);
         self.load_part(glsn, stored, 0, into)?;
         stored.check_sum(glsn, value_sum(into))
     }

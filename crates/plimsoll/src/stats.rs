@@ -251,6 +251,7 @@ fn kind_name(kind: Kind) -> &'static str {
         Kind::Sort => "flush and compaction",
         Kind::Staging => "staging",
         Kind::Metadata => "metadata",
+        Kind::Spare => "spare buffers",
     }
 }
 

@@ -11,6 +11,9 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::Kind;
+use plimsoll_memory::buffer::Buffer;
+use plimsoll_memory::chunk::CHUNK_BYTES;
 
 use crate::error::{Error, Result};
 use crate::keyspaces::Keyspace;
@@ -26,7 +29,7 @@ use crate::write_path::CommitTicket;
 use crate::write_set::{ReadBack, Write, WriteSet};
 
 /// Bytes that a streamed value is taken in at a time.
-const PIECE_BYTES: usize = 64 << 10;
+const PIECE_BYTES: usize = CHUNK_BYTES;
 
 /// An open transaction. Dropped without a commit, it leaves no trace.
 pub struct Transaction {
@@ -34,7 +37,8 @@ pub struct Transaction {
     moment: OpenMoment,
     reads: RefCell<ReadSet>,
     writes: WriteSet,
-    metadata: Vec<u8>,
+    /// Charged: it may be as large as 64 KiB, and transactions may be many.
+    metadata: Buffer,
     /// Keyspaces that something was put into, and the last of them.
     spaces: BTreeSet<u32>,
     last_space: Option<u32>,
@@ -52,7 +56,7 @@ impl Transaction {
             moment: store.open_newest(),
             reads: RefCell::new(ReadSet::new(&store.budget, options.read_set_limit_bytes(memory_bytes))),
             writes,
-            metadata: Vec::new(),
+            metadata: Buffer::default(),
             spaces: BTreeSet::new(),
             last_space: None,
             spoiled: false,
@@ -93,7 +97,7 @@ impl Transaction {
             if write == Write::Deleted {
                 return Ok(None);
             }
-            let fill = |bytes: &mut Vec<u8>| own_value(&self.store, &self.writes, write, bytes);
+            let fill = |bytes: &mut Buffer| own_value(&self.store, &self.writes, write, bytes);
             Value::of_len(&self.store.budget, write.value_bytes(), fill).map(Some)
         })
     }
@@ -151,8 +155,9 @@ impl Transaction {
     /// As for [`Transaction::put`], and what `value` fails with.
     pub fn put_reader(&mut self, keyspace: &Keyspace, key: &[u8], value: &mut dyn Read) -> Result<u64> {
         let key = KeyBuffer::new(self.space_to_put(keyspace)?, key)?;
+        let budget = self.store.budget.clone();
         self.write(|writes| {
-            let mut piece = vec![0; PIECE_BYTES];
+            let mut piece = budget.take(Kind::Staging)?;
             let first = fill(value, &mut piece)?;
             if first < PIECE_BYTES {
                 writes.put(key.get(), &piece[..first])?;
@@ -230,7 +235,9 @@ impl Transaction {
                 metadata.len()
             )));
         }
-        self.metadata = metadata.to_vec();
+        let mut kept = Buffer::with_capacity(&self.store.budget, Kind::WriteSet, metadata.len())?;
+        kept.extend_from_slice(metadata);
+        self.metadata = kept;
         Ok(())
     }
 
@@ -270,7 +277,7 @@ impl fmt::Debug for Transaction {
 }
 
 /// Replaces `into` by a value that a transaction wrote itself.
-pub(crate) fn own_value(store: &Store, writes: &WriteSet, write: Write<'_>, into: &mut Vec<u8>) -> Result<()> {
+pub(crate) fn own_value(store: &Store, writes: &WriteSet, write: Write<'_>, into: &mut Buffer) -> Result<()> {
     let (len, finished) = match write {
         Write::Deleted => (0, Stored::Deleted),
         Write::Inline(value) => (value.len() as u64, Stored::Deleted),
@@ -278,7 +285,7 @@ pub(crate) fn own_value(store: &Store, writes: &WriteSet, write: Write<'_>, into
         Write::InSide { side, offset, len, sum } => (len, Stored::InSide { side, offset, len, sum }),
     };
     into.clear();
-    into.resize(len as usize, 0);
+    into.resize(len as usize);
     match writes.read_back(write, 0, into)? {
         ReadBack::Done => Ok(()),
         ReadBack::InFinishedSide => store.load(Glsn::NONE, finished, into),

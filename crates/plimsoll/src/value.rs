@@ -1,22 +1,23 @@
 //! A value as it is handed to the user.
 //!
-//! A value above [`FREE_BYTES`] holds a lease for as long as it lives: what users hold counts against the budget, too.
+//! A value above [`FREE_BYTES`] holds a lease for as long as it lives: what users hold counts against the budget, too. Its memory goes back to
+//! the system with it, whatever allocator the program uses.
 
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 
-use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
+use plimsoll_memory::budget::{Budget, Kind, OutOfBudget};
+use plimsoll_memory::buffer::{Buffer, HEAP_BYTES_MAX};
 
 /// Values up to this many bytes are not charged: there are never many of them in one hand.
-const FREE_BYTES: usize = 64 << 10;
+const FREE_BYTES: usize = HEAP_BYTES_MAX;
 
 /// The bytes of a value; dereferences to `[u8]`.
 #[derive(Default)]
 pub struct Value {
-    bytes: Vec<u8>,
-    _lease: Option<Lease>,
+    bytes: Buffer,
 }
 
 impl Value {
@@ -24,27 +25,21 @@ impl Value {
     pub(crate) fn of_len<E: From<OutOfBudget>>(
         budget: &Budget,
         len: u64,
-        fill: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+        fill: impl FnOnce(&mut Buffer) -> Result<(), E>,
     ) -> Result<Self, E> {
-        let mut value = Self { bytes: Vec::new(), _lease: charge(budget, len)? };
-        value.bytes.reserve_exact(len as usize);
-        fill(&mut value.bytes)?;
-        Ok(value)
+        let mut bytes = room_for(budget, len)?;
+        fill(&mut bytes)?;
+        Ok(Self { bytes })
     }
 
-    /// Bytes with what [`charge`] said to their length.
-    pub(crate) fn charged(bytes: Vec<u8>, lease: Option<Lease>) -> Self {
-        Self { bytes, _lease: lease }
+    /// Bytes in the room that [`room_for`] made for them.
+    pub(crate) fn new(bytes: Buffer) -> Self {
+        Self { bytes }
     }
 
-    /// Bytes that `lease` covers.
-    pub(crate) fn leased(bytes: Vec<u8>, lease: Lease) -> Self {
-        Self { bytes, _lease: Some(lease) }
-    }
-
-    /// The bytes, without a copy. They are not charged to the budget any more.
+    /// The bytes, without a copy up to 64 KiB. They are not charged to the budget any more.
     pub fn into_vec(self) -> Vec<u8> {
-        self.bytes
+        self.bytes.into_vec()
     }
 }
 
@@ -53,26 +48,29 @@ pub(crate) fn is_free(len: u64) -> bool {
     len <= FREE_BYTES as u64
 }
 
-/// Room for a value in the hands of a user; `None` if it is small.
-pub(crate) fn charge(budget: &Budget, len: u64) -> Result<Option<Lease>, OutOfBudget> {
-    if is_free(len) { Ok(None) } else { budget.lease(Kind::Staging, len).map(Some) }
+/// Room for a value in the hands of a user; charged if it is large.
+pub(crate) fn room_for(budget: &Budget, len: u64) -> Result<Buffer, OutOfBudget> {
+    if is_free(len) {
+        return Ok(Vec::with_capacity(len as usize).into());
+    }
+    Buffer::with_capacity(budget, Kind::Staging, len as usize)
 }
 
 impl From<Vec<u8>> for Value {
     fn from(bytes: Vec<u8>) -> Self {
-        Self { bytes, _lease: None }
+        Self { bytes: bytes.into() }
     }
 }
 
 impl Clone for Value {
     fn clone(&self) -> Self {
-        self.bytes.clone().into()
+        Self { bytes: self.bytes.clone() }
     }
 }
 
 impl PartialEq for Value {
     fn eq(&self, other: &Self) -> bool {
-        self.bytes == other.bytes
+        self.bytes[..] == other.bytes[..]
     }
 }
 
@@ -86,13 +84,13 @@ impl PartialOrd for Value {
 
 impl Ord for Value {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.bytes.cmp(&other.bytes)
+        self.bytes[..].cmp(&other.bytes[..])
     }
 }
 
 impl Hash for Value {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.bytes.hash(state);
+        self.bytes[..].hash(state);
     }
 }
 
@@ -112,19 +110,19 @@ impl AsRef<[u8]> for Value {
 
 impl PartialEq<[u8]> for Value {
     fn eq(&self, other: &[u8]) -> bool {
-        self.bytes == other
+        self.bytes[..] == *other
     }
 }
 
 impl PartialEq<&[u8]> for Value {
     fn eq(&self, other: &&[u8]) -> bool {
-        self.bytes == *other
+        self.bytes[..] == **other
     }
 }
 
 impl<const N: usize> PartialEq<&[u8; N]> for Value {
     fn eq(&self, other: &&[u8; N]) -> bool {
-        self.bytes == *other
+        self.bytes[..] == other[..]
     }
 }
 

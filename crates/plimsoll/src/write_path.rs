@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering;
 use plimsoll_log::draft::{Draft, DraftEntry};
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_memory::budget::Kind;
+use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::sorted::Position;
 
 use crate::borders::{Border, hit};
@@ -229,13 +230,12 @@ fn validate(view: &View, reads: &ReadSet, at: Glsn) -> Result<()> {
 /// A transaction's entry, ready to be written.
 struct Body {
     /// Everything but the values in the buffer.
-    small: Vec<u8>,
+    small: Buffer,
     parts: Vec<Part>,
     /// Offsets in the payload of the values in the buffer, in key order.
     places: Vec<u64>,
     /// Room that the versions take in the memtable.
     room_bytes: usize,
-    _lease: plimsoll_memory::budget::Lease,
 }
 
 /// The most bytes that a stored version takes which is no inline value: a tag, three varints and a checksum.
@@ -265,18 +265,19 @@ impl Body {
     }
 
     fn new(store: &Store, writes: &WriteSet, metadata: &[u8]) -> Result<Self> {
-        let lease = store.budget.empty_lease(Kind::Staging);
-        let mut body = Self { small: Vec::new(), parts: Vec::new(), places: Vec::new(), room_bytes: 0, _lease: lease };
+        let mut body = Self { small: Buffer::default(), parts: Vec::new(), places: Vec::new(), room_bytes: 0 };
         if writes.spilled().is_empty() {
-            body.encode_operations(writes, metadata)?;
+            body.encode_operations(store, writes, metadata)?;
         } else {
-            encode_runs(metadata, &writes.spilled().layout(), &mut body.small);
+            let mut encoded = Vec::new();
+            encode_runs(metadata, &writes.spilled().layout(), &mut encoded);
+            body.small = encoded.into();
             body.parts.push(Part::Small { start: 0, end: body.small.len() });
         }
         Ok(body)
     }
 
-    fn encode_operations(&mut self, writes: &WriteSet, metadata: &[u8]) -> Result<()> {
+    fn encode_operations(&mut self, store: &Store, writes: &WriteSet, metadata: &[u8]) -> Result<()> {
         let (mut count, mut bytes) = (0, 0);
         let mut at = writes.map().first();
         while let Some(position) = at {
@@ -288,24 +289,28 @@ impl Body {
             self.room_bytes += Index::entry_bytes(key.len(), stored_bytes);
             at = writes.after_key(position);
         }
-        self._lease.grow((bytes + metadata.len()) as u64)?;
-        self.small.reserve_exact(bytes + metadata.len() + 32);
-        encode_head(metadata, count, &mut self.small);
+        self.small = Buffer::with_capacity(&store.budget, Kind::Staging, bytes + metadata.len() + 32)?;
+        let mut encoded = Vec::new();
+        encode_head(metadata, count, &mut encoded);
+        self.small.extend_from_slice(&encoded);
         let (mut start, mut buffered_bytes) = (0, 0);
         let mut at = writes.map().first();
         while let Some(position) = at {
             let (key, write) = writes.at(position);
+            encoded.clear();
             match write {
-                Write::Deleted => encode_delete(key, &mut self.small),
-                Write::Inline(value) => {
-                    encode_put(key, value.len() as u64, &mut self.small);
-                    self.small.extend_from_slice(value);
-                }
+                Write::Deleted => encode_delete(key, &mut encoded),
+                Write::Inline(value) => encode_put(key, value.len() as u64, &mut encoded),
                 Write::InSide { side, offset, len, sum } => {
-                    encode_put_side(key, side, (offset, len, sum), &mut self.small);
+                    encode_put_side(key, side, (offset, len, sum), &mut encoded);
                 }
+                Write::Buffered { len, .. } => encode_put(key, len, &mut encoded),
+            }
+            self.small.extend_from_slice(&encoded);
+            match write {
+                Write::Deleted | Write::InSide { .. } => {}
+                Write::Inline(value) => self.small.extend_from_slice(value),
                 Write::Buffered { offset, len, sum } => {
-                    encode_put(key, len, &mut self.small);
                     self.parts.push(Part::Small { start, end: self.small.len() });
                     self.parts.push(Part::Buffered { offset, len });
                     start = self.small.len();

@@ -216,35 +216,18 @@ impl WriteSet {
 
     fn record_encoded(&mut self, key: &[u8], mut write: Write<'_>, encoded: &mut Vec<u8>) -> Result<()> {
         self.order += 1;
-        let value_bytes = if let Write::Buffered { len, .. } = write { len } else { 0 };
         let patience = Arc::clone(&self.patience);
-        let mut homeless: Option<(Vec<u8>, u64)> = None;
         let needs_memory = !self.map.has_room(key.len() + encoded.len());
         patience.in_transaction(needs_memory, || {
-            if let Some((value, sum)) = &homeless {
-                write = Write::Buffered { offset: self.values.push(value)?, len: value.len() as u64, sum: *sum };
-                encoded.clear();
-                write.encode(encoded);
-                homeless = None;
-            }
             let Err(refusal) = self.map.defer(key, self.order, encoded) else { return Ok(()) };
-            // A buffered value would be written by the spill as garbage of no key; its offset would be gone. So it goes first.
-            let value = match write {
-                Write::Buffered { offset, len, sum } => {
-                    Some((self.values.slices(offset, len).collect::<Vec<_>>().concat(), sum))
-                }
-                _ => None,
-            };
+            // The spill empties the buffer, and knows of no key for a value that was put there a moment ago.
+            write = self.to_side(write)?;
+            encoded.clear();
+            write.encode(encoded);
             self.spill_because(refusal)?;
-            if let Some(value) = value {
-                let (value, sum) = homeless.insert(value);
-                write = Write::Buffered { offset: self.values.push(value)?, len: value.len() as u64, sum: *sum };
-                encoded.clear();
-                write.encode(encoded);
-                homeless = None;
-            }
             Ok(self.map.defer(key, self.order, encoded)?)
         })?;
+        let value_bytes = if let Write::Buffered { len, .. } = write { len } else { 0 };
         self.body_bytes += (key.len() + encoded.len() + 8) as u64 + value_bytes;
         if self.held_bytes() > self.limit_bytes {
             patience.in_transaction(true, || self.spill())?;

@@ -1,25 +1,30 @@
-//! Heap memory that direct reads and writes accept, under a lease.
+//! Memory that direct reads and writes accept, under a lease.
 
 use plimsoll_disk::vfs::DIRECT_ALIGN;
-use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
+use plimsoll_memory::budget::{Budget, Kind, OutOfBudget};
+use plimsoll_memory::buffer::{Buffer, HEAP_BYTES_MAX};
 
 /// Bytes that begin at a multiple of [`DIRECT_ALIGN`].
 #[derive(Debug)]
 pub(crate) struct AlignedBytes {
-    bytes: Vec<u8>,
+    bytes: Buffer,
     start: usize,
     len: usize,
-    _lease: Lease,
 }
 
 impl AlignedBytes {
     /// `len` zeros.
     pub(crate) fn new(len: usize, budget: &Budget) -> Result<Self, OutOfBudget> {
-        let whole = len + DIRECT_ALIGN;
-        let lease = budget.lease(Kind::Staging, whole as u64)?;
-        let bytes = vec![0; whole];
-        let start = bytes.as_ptr().align_offset(DIRECT_ALIGN).min(DIRECT_ALIGN);
-        Ok(Self { bytes, start, len, _lease: lease })
+        // A large one is aligned as it is.
+        let whole = if len > HEAP_BYTES_MAX { len } else { len + DIRECT_ALIGN };
+        let mut bytes = Buffer::zeroed(budget, Kind::Staging, whole)?;
+        let mut start = bytes.as_ptr().align_offset(DIRECT_ALIGN);
+        if start + len > bytes.len() {
+            // A large one on the heap, where the system has no mapping left.
+            bytes = Buffer::zeroed(budget, Kind::Staging, len + DIRECT_ALIGN)?;
+            start = bytes.as_ptr().align_offset(DIRECT_ALIGN);
+        }
+        Ok(Self { bytes, start, len })
     }
 
     /// The bytes.
@@ -42,10 +47,12 @@ mod tests {
     #[test]
     fn bytes_are_aligned_and_leased() {
         let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
-        let mut bytes = AlignedBytes::new(8192, &budget).unwrap();
-        assert_eq!(bytes.get_mut().as_ptr().addr() % DIRECT_ALIGN, 0);
-        assert_eq!(bytes.get().len(), 8192);
-        assert!(budget.usage().of(Kind::Staging) >= 8192);
+        for len in [8192, 64 << 10, 256 << 10] {
+            let mut bytes = AlignedBytes::new(len, &budget).unwrap();
+            assert_eq!(bytes.get_mut().as_ptr().addr() % DIRECT_ALIGN, 0);
+            assert_eq!(bytes.get().len(), len);
+            assert!(budget.usage().of(Kind::Staging) >= len as u64);
+        }
         assert!(AlignedBytes::new(2 << 20, &budget).is_err());
     }
 }

@@ -1,6 +1,7 @@
 //! Which files a consistent copy of an open log is made of.
 
 use plimsoll_memory::budget::Kind;
+use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::page::check_page;
 
 use crate::error::LogError;
@@ -30,14 +31,15 @@ impl Core {
         each: &mut dyn FnMut(&BackupFile) -> Result<(), LogError>,
     ) -> Result<Position, LogError> {
         let _trimming = lock(&self.trimming);
-        let (end, segments, active, sides, _lease) = {
+        let (end, segments, active, sides) = {
             // Under the order nothing is appended or sealed while the end is looked at.
             let _order = self.writing.as_ref().map(|writing| lock(&writing.order));
             let end = self.sync_to_end()?;
             let tail = self.tail.read();
-            let lease = self.options.budget.lease(Kind::Staging, tail.sides.list().len() as u64 * 8)?;
-            let sides: Vec<_> = tail.sides.list().iter().map(|named| named.side.id).collect();
-            (end, self.segments.all(), tail.first, sides, lease)
+            let named = tail.sides.list();
+            let mut sides = Buffer::with_capacity(&self.options.budget, Kind::Staging, named.len())?;
+            named.iter().for_each(|named| sides.push(named.side.id));
+            (end, self.segments.all(), tail.first, sides)
         };
         for segment in segments.iter().filter(|segment| segment.first() < active) {
             // Side files first: a copy without its records is only swept.
@@ -49,8 +51,8 @@ impl Core {
             self.immutable(FileName::Table(segment.first()), each)?;
             self.immutable(FileName::Segment(segment.first()), each)?;
         }
-        for side in sides {
-            self.immutable(FileName::Side(side), each)?;
+        for side in sides.iter() {
+            self.immutable(FileName::Side(*side), each)?;
         }
         let bytes = u64::from(end.offset);
         each(&BackupFile { name: FileName::Segment(active).name(), immutable: false, bytes })?;

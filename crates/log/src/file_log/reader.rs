@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use plimsoll_memory::budget::Kind;
+use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::pool::{Page, Touch};
 
 use crate::entry::{Entry, EntryMeta};
@@ -114,16 +115,17 @@ impl Core {
         }
         drop(page);
         self.check_extent(segment, glsn, place.offset, &header, record.header.body_bytes)?;
-        let lease = self.options.budget.lease(Kind::Staging, u64::from(header.payload_bytes))?;
-        let mut bytes = vec![0; header.payload_bytes as usize];
+        let len = header.payload_bytes as usize;
+        let mut bytes = Buffer::with_capacity(&self.options.budget, Kind::Staging, len)?;
+        bytes.resize(len);
         self.copy_payload(segment, glsn, place.offset, &record, 0, &mut bytes)?;
-        Ok(Entry::copied(meta, bytes, lease))
+        Ok(Entry::copied(meta, bytes))
     }
 
     /// Reads an entry in the block that is being filled; `None` if the block was completed meanwhile.
     fn read_open(&self, glsn: Glsn, place: &Place) -> Result<Option<Entry>, LogError> {
         let segment = &*place.segment;
-        let (header, bytes, lease) = {
+        let (header, bytes) = {
             let tail = self.tail.read();
             if !tail.is_open_block(segment.first(), block_of(u64::from(place.offset))) {
                 return Ok(None);
@@ -133,12 +135,13 @@ impl Core {
             let end = ENTRY_HEADER_BYTES + header.payload_bytes as usize;
             let payload =
                 found.get(ENTRY_HEADER_BYTES..end).ok_or_else(|| self.not_there(segment, glsn, place.offset))?;
-            let lease = self.options.budget.lease(Kind::Staging, payload.len() as u64)?;
-            (header, payload.to_vec(), lease)
+            let mut bytes = Buffer::with_capacity(&self.options.budget, Kind::Staging, payload.len())?;
+            bytes.extend_from_slice(payload);
+            (header, bytes)
         };
         let record = self.record_of(segment, glsn, place.offset, &header, None)?;
         let meta = self.meta_of(segment, glsn, place.offset, &header, &record.header)?;
-        Ok(Some(Entry::copied(meta, bytes, lease)))
+        Ok(Some(Entry::copied(meta, bytes)))
     }
 
     /// What is known of an entry, without its payload.

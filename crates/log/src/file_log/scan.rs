@@ -8,7 +8,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use plimsoll_disk::vfs::Caching;
-use plimsoll_memory::budget::{Kind, Lease};
+use plimsoll_memory::budget::Kind;
+use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::chunk::Chunk;
 use plimsoll_memory::pool::{Page, Touch};
 use plimsoll_memory::prefetch::prefetch;
@@ -83,8 +84,7 @@ pub struct FileScan<'a> {
     fragment_end: usize,
     chain: ChainCheck,
     /// An entry that spans blocks.
-    whole: Vec<u8>,
-    whole_lease: Option<Lease>,
+    whole: Buffer,
     ahead: ReadAhead,
     /// Why a look-up failed.
     failure: Option<Box<LogError>>,
@@ -177,8 +177,7 @@ impl<'a> FileScan<'a> {
             fragment_block: NOWHERE,
             fragment_end: 0,
             chain: ChainCheck::NOTHING_KNOWN,
-            whole: Vec::new(),
-            whole_lease: None,
+            whole: Buffer::default(),
             ahead: ReadAhead::default(),
             failure: None,
         })
@@ -438,12 +437,10 @@ impl<'a> FileScan<'a> {
         let len = header.payload_bytes as usize;
         if len > self.whole.capacity() {
             let capacity = len.next_power_of_two();
-            self.whole = Vec::new();
-            self.whole_lease = None;
-            self.whole_lease = Some(self.core.options.budget.lease(Kind::Staging, capacity as u64)?);
-            self.whole = Vec::with_capacity(capacity);
+            self.whole = Buffer::default();
+            self.whole = Buffer::with_capacity(&self.core.options.budget, Kind::Staging, capacity)?;
         }
-        self.whole.resize(len, 0);
+        self.whole.resize(len);
         let mut done = 0;
         for piece in payload_pieces(offset, 0..len as u64) {
             let n = (piece.end - piece.start) as usize;

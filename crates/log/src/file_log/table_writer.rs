@@ -7,7 +7,8 @@ use std::io;
 use std::path::Path;
 
 use plimsoll_disk::vfs::{Caching, Disk, File, Open};
-use plimsoll_memory::budget::{Budget, Kind, Lease};
+use plimsoll_memory::budget::{Budget, Kind};
+use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, PAGE_PAYLOAD_BYTES, seal_page};
 
 use crate::error::LogError;
@@ -36,33 +37,31 @@ pub(crate) trait TableSource {
 /// Room to sort in: set aside, and larger while the budget has room.
 #[derive(Debug)]
 pub(crate) struct SortScratch {
-    numbers: Vec<u64>,
-    lease: Lease,
+    budget: Budget,
+    set_aside: Buffer<u64>,
+    larger: Option<Buffer<u64>>,
 }
 
 impl SortScratch {
     pub(crate) fn new(budget: &Budget) -> Result<Self, LogError> {
-        let lease = budget.lease(Kind::LogTable, (SCRATCH_MIN * 8) as u64)?;
-        Ok(Self { numbers: Vec::with_capacity(SCRATCH_MIN), lease })
+        let set_aside = Buffer::with_capacity(budget, Kind::LogTable, SCRATCH_MIN)?;
+        Ok(Self { budget: budget.clone(), set_aside, larger: None })
     }
 
     /// Takes room for `count` numbers if there is any.
     fn grow(&mut self, count: usize) {
-        let more = count.saturating_sub(self.numbers.capacity());
-        self.numbers.clear();
-        if more > 0 && self.lease.grow(more as u64 * 8).is_ok() {
-            self.numbers.reserve_exact(count);
+        if count > SCRATCH_MIN {
+            self.larger = Buffer::with_capacity(&self.budget, Kind::LogTable, count).ok();
         }
     }
 
     /// Gives back what is not set aside.
     fn shrink(&mut self) {
-        self.numbers = Vec::with_capacity(SCRATCH_MIN);
-        self.lease.shrink(self.lease.bytes() - (SCRATCH_MIN * 8) as u64);
+        self.larger = None;
     }
 
-    fn capacity(&self) -> usize {
-        (self.lease.bytes() / 8) as usize
+    fn numbers(&mut self) -> &mut Buffer<u64> {
+        self.larger.as_mut().unwrap_or(&mut self.set_aside)
     }
 }
 
@@ -138,11 +137,11 @@ fn in_order_of_streams(
     scratch: &mut SortScratch,
     each: &mut dyn FnMut(StreamId, u32) -> Result<(), LogError>,
 ) -> Result<(), LogError> {
-    let room = scratch.capacity();
+    let round = scratch.numbers();
+    let room = round.capacity();
     let mut given = 0;
     let mut last: Option<u64> = None;
     while given < count {
-        let round = &mut scratch.numbers;
         gather_smallest(round, room, last, source)?;
         round.sort_unstable();
         for number in round.iter() {
@@ -158,7 +157,7 @@ fn in_order_of_streams(
 }
 
 fn gather_smallest(
-    round: &mut Vec<u64>,
+    round: &mut Buffer<u64>,
     room: usize,
     above: Option<u64>,
     source: &mut dyn TableSource,

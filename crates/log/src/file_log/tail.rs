@@ -5,7 +5,8 @@
 
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
+use plimsoll_memory::budget::{Budget, Kind, OutOfBudget};
+use plimsoll_memory::buffer;
 
 use crate::file_log::buffer::Buffer;
 use crate::file_log::numbers::Numbers;
@@ -47,28 +48,23 @@ pub(crate) struct Tail {
     pub(crate) end: End,
 }
 
+/// Room is made for so many side files at a time.
+const SIDES_MIN: usize = 16;
+
 /// Side files named by records, under a lease.
 #[derive(Debug)]
 pub(crate) struct NamedSides {
-    list: Vec<NamedSide>,
-    lease: Lease,
+    list: buffer::Buffer<NamedSide>,
 }
 
 impl NamedSides {
     pub(crate) fn new(budget: &Budget) -> Result<Self, OutOfBudget> {
-        Ok(Self { list: Vec::new(), lease: budget.lease(Kind::LogTable, 0)? })
+        Ok(Self { list: buffer::Buffer::with_capacity(budget, Kind::LogTable, 0)? })
     }
 
     /// Makes room for `more`.
     pub(crate) fn reserve(&mut self, more: usize) -> Result<(), OutOfBudget> {
-        let wanted = self.list.len() + more;
-        if wanted > self.list.capacity() {
-            let capacity = wanted.next_power_of_two().max(16);
-            let grown = (capacity - self.list.capacity()) * size_of::<NamedSide>();
-            self.lease.grow(grown as u64)?;
-            self.list.reserve_exact(capacity - self.list.len());
-        }
-        Ok(())
+        if more == 0 { Ok(()) } else { self.list.reserve(more.max(SIDES_MIN)) }
     }
 
     pub(crate) fn push(&mut self, side: NamedSide) {
@@ -80,8 +76,7 @@ impl NamedSides {
     }
 
     pub(crate) fn clear(&mut self) {
-        self.list = Vec::new();
-        self.lease.shrink(self.lease.bytes());
+        self.list.release();
     }
 
     pub(crate) fn list(&self) -> &[NamedSide] {

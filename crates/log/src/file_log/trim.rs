@@ -6,6 +6,7 @@
 use std::io;
 
 use plimsoll_memory::budget::Kind;
+use plimsoll_memory::buffer::Buffer;
 
 use crate::error::LogError;
 use crate::file_log::core::{Core, lock};
@@ -22,9 +23,8 @@ impl Core {
             let Some(segment) = self.segments.read().first().cloned() else { break };
             let Some(behind) = segment.behind().filter(|behind| behind.next <= until) else { break };
             // What is sealed is durable.
-            let mut sides = Vec::new();
             let count = self.with_table(&segment, |table| Ok(table.side_count()))?;
-            let lease = self.options.budget.lease(Kind::Staging, u64::from(count) * 8)?;
+            let mut sides = Buffer::with_capacity(&self.options.budget, Kind::Staging, count as usize)?;
             for index in 0..count {
                 let side = self.with_table(&segment, |table| table.side(index))?.side.id;
                 if !keep(side) {
@@ -36,10 +36,9 @@ impl Core {
             self.remove_name(FileName::Segment(segment.first()))?;
             self.options.disk.sync_dir(&self.options.dir)?;
             self.remove_name(FileName::Table(segment.first()))?;
-            for side in sides {
-                self.remove_side(side)?;
+            for side in sides.iter() {
+                self.remove_side(*side)?;
             }
-            drop(lease);
         }
         Ok(self.segments.first())
     }
@@ -79,12 +78,11 @@ impl Core {
     pub(crate) fn sweep(&self, keep: &dyn Fn(SideId) -> bool) -> Result<u64, LogError> {
         self.writing()?;
         let _trimming = lock(&self.trimming);
-        let mut candidates = Vec::new();
-        let mut lease = self.options.budget.lease(Kind::Staging, 0)?;
+        let mut candidates = Buffer::with_capacity(&self.options.budget, Kind::Staging, 0)?;
         for name in self.options.disk.names(&self.options.dir)? {
             match FileName::parse(&name) {
                 Some(FileName::Side(id)) if !keep(id) && !self.sides.is_unnamed(id) && id.0 <= self.sides.mark() => {
-                    lease.grow(9)?;
+                    candidates.reserve(1)?;
                     candidates.push(id);
                 }
                 Some(FileName::Table(first)) if first < self.segments.first() => {
@@ -94,17 +92,17 @@ impl Core {
             }
         }
         candidates.sort_unstable();
-        let mut named = vec![false; candidates.len()];
+        let mut named = Buffer::zeroed(&self.options.budget, Kind::Staging, candidates.len())?;
         if !candidates.is_empty() {
             self.for_each_named_side(&mut |id| {
                 if let Ok(at) = candidates.binary_search(&id) {
-                    named[at] = true;
+                    named[at] = 1;
                 }
             })?;
         }
         let mut removed = 0;
-        for (id, _) in candidates.into_iter().zip(named).filter(|(_, named)| !named) {
-            removed += u64::from(self.remove_side(id)?);
+        for (id, _) in candidates.iter().zip(named.iter()).filter(|(_, named)| **named == 0) {
+            removed += u64::from(self.remove_side(*id)?);
         }
         Ok(removed)
     }

@@ -26,11 +26,13 @@ pub enum Kind {
     Staging,
     /// Descriptions of files, snapshots, keyspaces.
     Metadata,
+    /// Large buffers that were given back, kept for who needs one next.
+    Spare,
 }
 
 impl Kind {
     /// Every kind, in the order of [`Usage::by_kind`].
-    pub const ALL: [Kind; 10] = [
+    pub const ALL: [Kind; 11] = [
         Kind::Pages,
         Kind::Objects,
         Kind::Memtable,
@@ -41,6 +43,7 @@ impl Kind {
         Kind::Sort,
         Kind::Staging,
         Kind::Metadata,
+        Kind::Spare,
     ];
 }
 

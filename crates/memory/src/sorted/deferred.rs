@@ -1,12 +1,13 @@
 //! Entries that are written and not linked yet, with the first bytes of their keys: what sorting them needs, side by side.
 //!
-//! Law: never more than [`MAX_SLOTS`], in heap memory that a lease covers; giving them out needs no memory.
+//! Law: the list never grows beyond [`MAX_SLOTS`], and a lease covers it; giving them out needs no memory.
 
 use std::cmp::Ordering;
 
 use super::Entry;
 use super::entries::Unlinked;
-use crate::budget::{Budget, Kind, Lease};
+use crate::budget::{Budget, Kind};
+use crate::buffer::Buffer;
 
 /// Slots to begin with, and the most.
 const FIRST_SLOTS: usize = if cfg!(test) { 8 } else { 2048 };
@@ -25,8 +26,7 @@ struct Slot {
 /// The entries that wait.
 #[derive(Default)]
 pub(super) struct Deferred {
-    slots: Vec<Slot>,
-    lease: Option<Lease>,
+    slots: Buffer<Slot>,
     /// The budget once had no room: it is not asked again.
     is_refused: bool,
 }
@@ -39,23 +39,22 @@ impl Deferred {
         if self.slots.len() < capacity {
             return true;
         }
-        let slots = (2 * capacity).max(FIRST_SLOTS);
-        if slots > MAX_SLOTS || self.is_refused {
+        if capacity >= MAX_SLOTS || self.is_refused {
             return false;
         }
+        let slots = (2 * capacity).clamp(FIRST_SLOTS, MAX_SLOTS);
         let bytes = (slots * size_of::<Slot>()) as u64;
-        let lease = if bytes <= budget.free_bytes() { budget.lease(kind, bytes).ok() } else { None };
-        self.is_refused = lease.is_none();
-        let Some(lease) = lease else { return false };
-        self.slots.reserve_exact(slots - self.slots.len());
-        // Only now: until the new list is filled the old one lives beside it.
-        self.lease = Some(lease);
+        let larger = if bytes <= budget.free_bytes() { Buffer::with_capacity(budget, kind, slots).ok() } else { None };
+        self.is_refused = larger.is_none();
+        let Some(mut larger) = larger else { return false };
+        larger.extend_from_slice(&self.slots);
+        self.slots = larger;
         true
     }
 
     /// Bytes that the list takes.
     pub(super) fn held_bytes(&self) -> u64 {
-        self.lease.as_ref().map_or(0, Lease::bytes)
+        self.slots.charged_bytes()
     }
 
     /// Adds one for which there is room.

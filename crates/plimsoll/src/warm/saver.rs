@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering;
 
 use plimsoll_log::glsn::Position;
 use plimsoll_log::log::Log;
-use plimsoll_memory::budget::{Kind as Memory, Lease};
+use plimsoll_memory::budget::Kind as Memory;
+use plimsoll_memory::buffer::Buffer;
 
 use crate::error::Result;
 use crate::warm::files::{FileName, Files};
@@ -31,14 +32,13 @@ pub(super) struct Saver {
 struct Round {
     position: Position,
     /// The names that `pages` count.
-    names: Vec<FileName>,
+    names: Buffer<FileName>,
     /// Sorted: 1 bit cold, 31 bits the file's place in `names`, 32 bits the page.
-    pages: Vec<u64>,
+    pages: Buffer<u64>,
     next: usize,
     /// The segment that is made next.
     number: u32,
     changed: bool,
-    _lease: Lease,
 }
 
 const COLD: u64 = 1 << 63;
@@ -190,15 +190,16 @@ impl Round {
         let position = ground.log.position();
         let files = Files::now(ground)?;
         let count = files.all().len().min(FILES_MAX);
-        // By the pool's id of the file, to its place among the names.
-        let mut places: Vec<(u64, u32)> = Vec::new();
         let frames = ground.pool.frames_held();
-        let bytes = frames * size_of::<u64>() + count * (size_of::<(u64, u32)>() + size_of::<FileName>());
-        let lease = ground.budget.lease(Memory::Metadata, bytes as u64)?;
-        places.reserve_exact(count);
-        places.extend(files.all()[..count].iter().zip(0..).map(|(file, place)| (file.file.id(), place)));
+        // By the pool's id of the file, to its place among the names.
+        let mut places = Buffer::with_capacity(&ground.budget, Memory::Metadata, count)?;
+        let mut names = Buffer::with_capacity(&ground.budget, Memory::Metadata, count)?;
+        let mut pages = Buffer::with_capacity(&ground.budget, Memory::Metadata, frames)?;
+        for (file, place) in files.all()[..count].iter().zip(0u32..) {
+            places.push((file.file.id(), place));
+            names.push(file.name);
+        }
         places.sort_unstable();
-        let mut pages = Vec::with_capacity(frames);
         ground.pool.residents(&mut |page| {
             let place = places.binary_search_by_key(&page.file, |place| place.0);
             // The pool may have grown since.
@@ -212,8 +213,7 @@ impl Round {
         pages.sort_unstable();
         // A page that changed its frame meanwhile was seen twice.
         pages.dedup();
-        let names = files.all()[..count].iter().map(|file| file.name).collect();
-        let round = Self { position, names, pages, next: 0, number: 0, changed: false, _lease: lease };
+        let round = Self { position, names, pages, next: 0, number: 0, changed: false };
         Ok(Some(round).filter(|round| !round.pages.is_empty()))
     }
 

@@ -16,11 +16,12 @@ const ARROWS: [(&str, &[&str]); 6] = [
 ];
 
 /// Files that may hold unsafe code.
-const UNSAFE: [&str; 5] = [
+const UNSAFE: [&str; 6] = [
     "memory/src/",
     "memory/tests/alloc.rs",
     "memory/tests/cache.rs",
     "log/tests/alloc.rs",
+    "plimsoll/tests/heap.rs",
     "plimsoll/tests/it/tidy.rs",
 ];
 

@@ -1,0 +1,115 @@
+//! Chunks that nobody holds, in the order in which they were given back.
+//!
+//! Chunks that were never taken are a range of numbers: a budget is made at once, however large it is.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// From the front: what was put there, what was never taken (the last number first), what was given back (the latest last).
+#[derive(Debug, Default)]
+pub(super) struct Free {
+    front: VecDeque<u32>,
+    fresh: Range<u32>,
+    back: VecDeque<u32>,
+}
+
+impl Free {
+    /// Chunks that were never taken.
+    pub(super) fn fresh(chunks: Range<u32>) -> Self {
+        Self { fresh: chunks, ..Self::default() }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.front.len() + self.fresh.len() + self.back.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The one at a place, from the front.
+    pub(super) fn at(&self, place: usize) -> u32 {
+        let behind = place.checked_sub(self.front.len());
+        match behind.map(|behind| behind.checked_sub(self.fresh.len()).ok_or(behind)) {
+            None => self.front[place],
+            Some(Err(fresh)) => self.fresh.end - 1 - fresh as u32,
+            Some(Ok(back)) => self.back[back],
+        }
+    }
+
+    /// Puts one where it is retired first, and taken last.
+    pub(super) fn push_front(&mut self, id: u32) {
+        self.front.push_front(id);
+    }
+
+    /// Gives one back.
+    pub(super) fn push_back(&mut self, id: u32) {
+        self.back.push_back(id);
+    }
+
+    /// Takes the one that was given back the longest ago.
+    pub(super) fn pop_front(&mut self) -> Option<u32> {
+        let from_fresh = || self.fresh.next_back();
+        self.front.pop_front().or_else(from_fresh).or_else(|| self.back.pop_front())
+    }
+
+    /// Takes the one that was given back last.
+    pub(super) fn pop_back(&mut self) -> Option<u32> {
+        let from_fresh = || self.fresh.next();
+        self.back.pop_back().or_else(from_fresh).or_else(|| self.front.pop_back())
+    }
+
+    /// Whether the first `count` were never taken.
+    pub(super) fn begins_fresh(&self, count: usize) -> bool {
+        self.front.is_empty() && count <= self.fresh.len()
+    }
+
+    /// Takes up to `count` of those that were never taken, if they are what [`Free::pop_front`] would take.
+    pub(super) fn pop_fresh(&mut self, count: usize) -> Range<u32> {
+        if !self.front.is_empty() {
+            return 0..0;
+        }
+        let end = self.fresh.end;
+        self.fresh.end -= count.min(self.fresh.len()) as u32;
+        self.fresh.end..end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_come_in_the_order_of_one_queue_that_was_filled_at_first() {
+        for seed in 1..50u64 {
+            let mut state = seed;
+            let mut below = |bound: u64| {
+                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+                (state >> 33) % bound
+            };
+            let count = below(20) as u32;
+            let (mut free, mut queue) = (Free::fresh(0..count), (0..count).rev().collect::<VecDeque<u32>>());
+            for next in 1000..1200 {
+                match below(5) {
+                    0 => assert_eq!(free.pop_front(), queue.pop_front()),
+                    1 => assert_eq!(free.pop_back(), queue.pop_back()),
+                    2 => {
+                        let taken = free.pop_fresh(below(4) as usize);
+                        taken.rev().for_each(|id| assert_eq!(Some(id), queue.pop_front()));
+                    }
+                    3 => {
+                        free.push_front(next);
+                        queue.push_front(next);
+                    }
+                    _ => {
+                        free.push_back(next);
+                        queue.push_back(next);
+                    }
+                }
+                assert_eq!((free.len(), free.is_empty()), (queue.len(), queue.is_empty()));
+                (0..queue.len()).for_each(|place| assert_eq!(free.at(place), queue[place]));
+            }
+        }
+    }
+}

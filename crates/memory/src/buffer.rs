@@ -1,0 +1,396 @@
+//! Elements in one piece, as in a `Vec`, covered by a lease.
+//!
+//! Up to [`HEAP_BYTES_MAX`] they stand on the heap. More stand in a mapping of their own, which goes back to the system before its lease goes
+//! back to the budget: an allocator may keep blocks that were freed, and would then hold memory that no lease covers (glibc keeps all up to
+//! the largest block that was ever freed, 32 MiB at most, in each of its arenas).
+//!
+//! Laws:
+//! 1. A mapping's lease covers all of it, not only what was touched: it may be handed on.
+//! 2. Of the mappings that are given back few stay with the budget, with their lease, for who needs one next ([`Kind::Spare`]): so that a
+//!    large value costs neither a system call nor page faults each time it is read. They are the first that go when memory is short.
+#![allow(unsafe_code, reason = "lends the elements in a mapping")]
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use crate::budget::{Backing, Budget, Kind, Lease, OutOfBudget};
+use crate::mapping::{MAPPING_ALIGN, Mapping};
+
+/// A buffer of at most so many bytes is on the heap: 64 KiB.
+pub const HEAP_BYTES_MAX: usize = 64 << 10;
+
+/// Mappings are made in steps of so many bytes, so that one serves the next buffer of about the same size.
+const STEP_BYTES: usize = 16 << 10;
+
+/// A buffer.
+pub struct Buffer<T: Copy = u8> {
+    /// Dropped before the lease.
+    memory: Memory<T>,
+    /// `None`: it is the user's.
+    lease: Option<Lease>,
+}
+
+enum Memory<T> {
+    Heap(Vec<T>),
+    Mapped {
+        mapping: Mapping,
+        /// Elements; the first so many are initialised and valid.
+        len: usize,
+    },
+}
+
+impl<T: Copy> Buffer<T> {
+    /// An empty buffer with room for `capacity` elements, charged to the budget.
+    ///
+    /// # Errors
+    /// [`OutOfBudget`]; nothing is taken.
+    pub fn with_capacity(budget: &Budget, kind: Kind, capacity: usize) -> Result<Self, OutOfBudget> {
+        Self::in_lease(&budget.empty_lease(kind), capacity)
+    }
+
+    /// As [`Buffer::with_capacity`], of the budget and the kind of a lease.
+    fn in_lease(of: &Lease, capacity: usize) -> Result<Self, OutOfBudget> {
+        const { assert!(size_of::<T>() > 0 && align_of::<T>() <= MAPPING_ALIGN) };
+        let bytes = capacity.saturating_mul(size_of::<T>());
+        if bytes > HEAP_BYTES_MAX {
+            let bytes = bytes.checked_next_multiple_of(STEP_BYTES).unwrap_or(bytes);
+            if let Some((mapping, lease)) = of.take_spare(bytes)? {
+                return Ok(Self { memory: Memory::Mapped { mapping, len: 0 }, lease: Some(lease) });
+            }
+            let lease = of.like_it(bytes as u64)?;
+            if let Some(mapping) = Mapping::new(bytes, of.backing()) {
+                return Ok(Self { memory: Memory::Mapped { mapping, len: 0 }, lease: Some(lease) });
+            }
+            // The system has no mapping left (`vm.max_map_count`): slower to give back, but never dead.
+            return Ok(Self { memory: Memory::Heap(Vec::with_capacity(capacity)), lease: Some(lease) });
+        }
+        let lease = of.like_it(bytes as u64)?;
+        Ok(Self { memory: Memory::Heap(Vec::with_capacity(capacity)), lease: Some(lease) })
+    }
+
+    /// Elements that it has room for; one that is not charged grows beyond.
+    pub fn capacity(&self) -> usize {
+        match &self.memory {
+            Memory::Heap(elements) => elements.capacity(),
+            Memory::Mapped { mapping, .. } => mapping.bytes() / size_of::<T>(),
+        }
+    }
+
+    /// Makes room for `more` elements behind those that there are, at least twice as many as there was room for.
+    ///
+    /// # Errors
+    /// [`OutOfBudget`]; the buffer stays as it was.
+    pub fn reserve(&mut self, more: usize) -> Result<(), OutOfBudget> {
+        let wanted = self.len().saturating_add(more);
+        if wanted <= self.capacity() {
+            return Ok(());
+        }
+        let capacity = wanted.max(2 * self.capacity());
+        match &self.lease {
+            None => self.extend_heap(more),
+            Some(lease) => {
+                let mut larger = Self::in_lease(lease, capacity)?;
+                larger.extend_from_slice(self);
+                *self = larger;
+            }
+        }
+        Ok(())
+    }
+
+    /// Room in memory that is the user's.
+    fn extend_heap(&mut self, more: usize) {
+        if let Memory::Heap(elements) = &mut self.memory {
+            elements.reserve(more);
+        }
+    }
+
+    /// Appends one.
+    ///
+    /// # Panics
+    /// There is no room for it.
+    #[inline]
+    pub fn push(&mut self, element: T) {
+        self.extend_from_slice(&[element]);
+    }
+
+    /// Appends some.
+    ///
+    /// # Panics
+    /// There is no room for them: it was charged for fewer.
+    pub fn extend_from_slice(&mut self, more: &[T]) {
+        let charged = self.lease.is_some();
+        let room = self.capacity() - self.len();
+        match &mut self.memory {
+            Memory::Heap(elements) => {
+                assert!(!charged || more.len() <= room, "room was made for what is appended");
+                elements.extend_from_slice(more);
+            }
+            Memory::Mapped { mapping, len } => {
+                assert!(more.len() <= room, "room was made for what is appended");
+                // SAFETY: the elements fit in behind the first `len`, as just checked, nobody else has the mapping, and it is aligned for `T`.
+                unsafe {
+                    let end = mapping.base().cast::<T>().add(*len);
+                    end.as_ptr().copy_from_nonoverlapping(more.as_ptr(), more.len());
+                }
+                *len += more.len();
+            }
+        }
+    }
+
+    /// Keeps the first `len` elements; all of them if there are fewer.
+    pub fn truncate(&mut self, keep: usize) {
+        match &mut self.memory {
+            Memory::Heap(elements) => elements.truncate(keep),
+            Memory::Mapped { len, .. } => *len = keep.min(*len),
+        }
+    }
+
+    /// Keeps no elements, and all room.
+    pub fn clear(&mut self) {
+        self.truncate(0);
+    }
+
+    /// Gives all of its memory back. It is charged for what it gets from now on if it was before.
+    pub fn release(&mut self) {
+        let lease = self.lease.as_ref().map(Lease::empty_like_it);
+        *self = Self { memory: Memory::Heap(Vec::new()), lease };
+    }
+
+    /// Removes the elements that equal the one before them.
+    pub fn dedup(&mut self)
+    where
+        T: PartialEq,
+    {
+        let mut kept = 0;
+        for at in 0..self.len() {
+            if kept == 0 || self[at] != self[kept - 1] {
+                self[kept] = self[at];
+                kept += 1;
+            }
+        }
+        self.truncate(kept);
+    }
+
+    /// The elements as the user's own. What was charged is not any more.
+    pub fn into_vec(mut self) -> Vec<T> {
+        match &mut self.memory {
+            Memory::Heap(elements) => std::mem::take(elements),
+            Memory::Mapped { .. } => self.to_vec(),
+        }
+    }
+
+    /// Bytes that it is charged for.
+    pub fn charged_bytes(&self) -> u64 {
+        self.lease.as_ref().map_or(0, Lease::bytes)
+    }
+}
+
+impl Buffer<u8> {
+    /// `len` zeros, charged to the budget.
+    ///
+    /// # Errors
+    /// [`OutOfBudget`]; nothing is taken.
+    pub fn zeroed(budget: &Budget, kind: Kind, len: usize) -> Result<Self, OutOfBudget> {
+        let mut buffer = Self::with_capacity(budget, kind, len)?;
+        buffer.resize(len);
+        buffer.fill(0);
+        Ok(buffer)
+    }
+
+    /// Makes it `len` bytes long. Those that are added are zeros, or bytes that an earlier holder left: to be written over.
+    ///
+    /// # Panics
+    /// There is no room for them: it was charged for fewer.
+    pub fn resize(&mut self, new: usize) {
+        let (charged, room) = (self.lease.is_some(), self.capacity());
+        match &mut self.memory {
+            Memory::Heap(bytes) => {
+                assert!(!charged || new <= room, "room was made for what is added");
+                bytes.resize(new, 0);
+            }
+            Memory::Mapped { len, .. } => {
+                assert!(new <= room, "room was made for what is added");
+                // All bytes of a mapping are initialised, and any byte is a `u8`.
+                *len = new;
+            }
+        }
+    }
+}
+
+impl<T: Copy> Drop for Buffer<T> {
+    fn drop(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            match std::mem::replace(&mut self.memory, Memory::Heap(Vec::new())) {
+                Memory::Mapped { mapping, .. } => lease.give_back_with(mapping),
+                heap @ Memory::Heap(_) => drop((heap, lease)),
+            }
+        }
+    }
+}
+
+impl<T: Copy> Deref for Buffer<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        match &self.memory {
+            Memory::Heap(elements) => elements,
+            // SAFETY: the mapping is aligned for `T` and lives as long as `self`; its first `len` elements were written.
+            Memory::Mapped { mapping, len } => unsafe {
+                std::slice::from_raw_parts(mapping.base().cast::<T>().as_ptr(), *len)
+            },
+        }
+    }
+}
+
+impl<T: Copy> DerefMut for Buffer<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [T] {
+        match &mut self.memory {
+            Memory::Heap(elements) => elements,
+            // SAFETY: as in `deref`, and `self` is borrowed exclusively.
+            Memory::Mapped { mapping, len } => unsafe {
+                std::slice::from_raw_parts_mut(mapping.base().cast::<T>().as_ptr(), *len)
+            },
+        }
+    }
+}
+
+impl<T: Copy> Default for Buffer<T> {
+    fn default() -> Self {
+        Vec::new().into()
+    }
+}
+
+/// A buffer of the user's own memory; it is charged to nobody.
+impl<T: Copy> From<Vec<T>> for Buffer<T> {
+    fn from(elements: Vec<T>) -> Self {
+        Self { memory: Memory::Heap(elements), lease: None }
+    }
+}
+
+/// A copy is the user's, and charged to nobody; a large one goes back to the system when it is dropped all the same.
+impl<T: Copy> Clone for Buffer<T> {
+    fn clone(&self) -> Self {
+        let backing = match &self.memory {
+            Memory::Mapped { mapping, .. } => mapping.backing(),
+            Memory::Heap(elements) => return elements.clone().into(),
+        };
+        let Some(mapping) = Mapping::new(size_of_val::<[T]>(self).max(1), backing) else {
+            return self.to_vec().into();
+        };
+        let mut copy = Self { memory: Memory::Mapped { mapping, len: 0 }, lease: None };
+        copy.extend_from_slice(self);
+        copy
+    }
+}
+
+impl<T: Copy> fmt::Debug for Buffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} of {} elements)", self.len(), self.capacity())
+    }
+}
+
+/// The largest that is kept for who needs one next, all together: a 64th of the budget, 4 MiB at most.
+pub(crate) fn spare_bytes_max(limit_bytes: u64) -> u64 {
+    (limit_bytes / 64).min(4 << 20)
+}
+
+/// The best of the mappings that are kept for `bytes`: the smallest that is large enough, but not one more than twice as large.
+pub(crate) fn best_of(spare: &[Mapping], bytes: usize) -> Option<usize> {
+    let fits = |mapping: &Mapping| (bytes..=2 * bytes).contains(&mapping.bytes());
+    let fitting = spare.iter().enumerate().filter(|(_, mapping)| fits(mapping));
+    fitting.min_by_key(|(_, mapping)| mapping.bytes()).map(|(at, _)| at)
+}
+
+/// Where a budget's mappings come from.
+pub(crate) fn backing_of(backing: Backing) -> Backing {
+    if cfg!(any(miri, loom)) { Backing::Heap } else { backing }
+}
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests {
+    use super::*;
+
+    const BACKINGS: [Backing; 2] = if cfg!(miri) { [Backing::Heap; 2] } else { [Backing::Heap, Backing::Mapped] };
+
+    fn held(budget: &Budget) -> [u64; 2] {
+        [Kind::Staging, Kind::Spare].map(|kind| budget.usage().of(kind))
+    }
+
+    #[test]
+    fn elements_of_any_number_come_back_as_they_were_appended() {
+        for backing in BACKINGS {
+            let budget = Budget::new(16 << 20, backing).unwrap();
+            for count in [0, 1, 8192, 8193, 30_000] {
+                let mut buffer = Buffer::<u64>::with_capacity(&budget, Kind::Staging, count).unwrap();
+                (0..count as u64).for_each(|number| buffer.push(number * 7));
+                assert!(buffer.iter().zip(0..).all(|(element, number)| *element == number * 7));
+                assert!(buffer.charged_bytes() >= 8 * count as u64);
+                buffer.reserve(count + 3).unwrap();
+                buffer.extend_from_slice(&[9, 9, 9]);
+                buffer.dedup();
+                assert_eq!((buffer.len(), buffer.last()), (count + 1, Some(&9)));
+                let copy = buffer.clone();
+                assert_eq!((copy.charged_bytes(), &copy[..]), (0, &buffer[..]));
+                buffer.truncate(count / 2);
+                assert_eq!(buffer.into_vec(), (0..count as u64 / 2).map(|number| number * 7).collect::<Vec<_>>());
+            }
+        }
+    }
+
+    #[test]
+    fn a_large_buffer_is_aligned_and_covered_by_a_lease_and_its_mapping_serves_the_next() {
+        for backing in BACKINGS {
+            let budget = Budget::new(16 << 20, backing).unwrap();
+            let mut buffer = Buffer::zeroed(&budget, Kind::Staging, 100_000).unwrap();
+            assert_eq!(held(&budget), [7 * STEP_BYTES as u64, 0]);
+            buffer.fill(7);
+            let address = buffer.as_ptr().addr();
+            assert_eq!(address % MAPPING_ALIGN, 0);
+            drop(buffer);
+            assert_eq!(held(&budget), [0, 7 * STEP_BYTES as u64]);
+            let small = Buffer::zeroed(&budget, Kind::Staging, 1000).unwrap();
+            assert_eq!(held(&budget), [1000, 7 * STEP_BYTES as u64]);
+            let again = Buffer::zeroed(&budget, Kind::Staging, 90_000).unwrap();
+            assert_eq!((again.as_ptr().addr(), held(&budget)), (address, [1000 + 7 * STEP_BYTES as u64, 0]));
+            assert!(again.iter().all(|byte| *byte == 0));
+            drop((small, again));
+        }
+    }
+
+    #[test]
+    fn what_is_kept_for_the_next_is_little_and_goes_first() {
+        let budget = Budget::new(16 << 20, BACKINGS[1]).unwrap();
+        let buffers: Vec<_> = (0..9).map(|_| Buffer::zeroed(&budget, Kind::Staging, 100_000).unwrap()).collect();
+        drop(buffers);
+        assert_eq!(held(&budget), [0, 14 * STEP_BYTES as u64], "two of them");
+        let all = Buffer::<u8>::with_capacity(&budget, Kind::Sort, 16 << 20).unwrap();
+        assert_eq!((held(&budget), budget.free_bytes()), ([0, 0], 0));
+        drop(all);
+        assert_eq!((held(&budget), budget.free_bytes()), ([0, 0], 16 << 20), "it is too large to be kept");
+    }
+
+    #[test]
+    fn a_refusal_takes_nothing_and_leaves_a_buffer_as_it_was() {
+        let budget = Budget::new(1 << 20, BACKINGS[1]).unwrap();
+        let mut buffer = Buffer::with_capacity(&budget, Kind::Staging, 3).unwrap();
+        buffer.extend_from_slice(b"abc");
+        assert!(buffer.reserve(2 << 20).is_err());
+        assert!(Buffer::<u8>::with_capacity(&budget, Kind::Staging, usize::MAX).is_err());
+        assert_eq!((&buffer[..], held(&budget)), (&b"abc"[..], [3, 0]));
+        budget.fail_after(0);
+        assert!(Buffer::<u8>::with_capacity(&budget, Kind::Staging, 70_000).is_err());
+        drop(Buffer::<u8>::with_capacity(&budget, Kind::Staging, 70_000).unwrap());
+        budget.fail_after(0);
+        assert!(Buffer::<u8>::with_capacity(&budget, Kind::Staging, 70_000).is_err(), "one that is kept, too");
+    }
+
+    #[test]
+    #[should_panic(expected = "room was made")]
+    fn a_buffer_does_not_grow_beyond_what_it_is_charged_for() {
+        let budget = Budget::new(1 << 20, BACKINGS[0]).unwrap();
+        Buffer::with_capacity(&budget, Kind::Staging, 3).unwrap().extend_from_slice(b"abcd");
+    }
+}

@@ -1,0 +1,86 @@
+//! A piece of memory of its own, aligned to a page of the system, that goes back to the system when it is dropped.
+//!
+//! Law: the bytes are initialised at every moment: zeros at first, later what a holder left.
+#![allow(unsafe_code, reason = "maps memory and lends it as slices")]
+
+use std::fmt;
+use std::ptr::NonNull;
+
+use crate::budget::Backing;
+
+/// Alignment of a mapping, and what its length is a multiple of: 4 KiB.
+pub(crate) const MAPPING_ALIGN: usize = 4096;
+
+/// Bytes that nobody else holds.
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+    backing: Backing,
+}
+
+// SAFETY: a mapping is the only holder of its bytes, like a `Box<[u8]>`.
+unsafe impl Send for Mapping {}
+// SAFETY: a shared mapping gives shared slices only.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// At least `bytes` zeros; `None` where the system gives none.
+    pub(crate) fn new(bytes: usize, backing: Backing) -> Option<Self> {
+        assert!(bytes > 0, "a mapping has at least one byte");
+        let bytes = bytes.checked_next_multiple_of(MAPPING_ALIGN).filter(|bytes| *bytes <= isize::MAX as usize)?;
+        let base = match backing {
+            Backing::Mapped => map(bytes)?,
+            // SAFETY: the layout has a size above zero.
+            Backing::Heap => unsafe { std::alloc::alloc_zeroed(layout(bytes)) },
+        };
+        Some(Self { base: NonNull::new(base)?, bytes, backing })
+    }
+
+    pub(crate) fn backing(&self) -> Backing {
+        self.backing
+    }
+
+    /// Its length.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Address of the first byte, aligned to [`MAPPING_ALIGN`].
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        match self.backing {
+            // SAFETY: exactly what `map` mapped, and nobody borrows it any more.
+            Backing::Mapped => unsafe {
+                let _ = rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes);
+            },
+            // SAFETY: allocated in `new` with the same layout.
+            Backing::Heap => unsafe { std::alloc::dealloc(self.base.as_ptr(), layout(self.bytes)) },
+        }
+    }
+}
+
+impl fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mapping({} bytes)", self.bytes)
+    }
+}
+
+fn layout(bytes: usize) -> std::alloc::Layout {
+    std::alloc::Layout::from_size_align(bytes, MAPPING_ALIGN).expect("checked: it fits into the address space")
+}
+
+fn map(bytes: usize) -> Option<*mut u8> {
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+    // SAFETY: a new private mapping touches nobody's memory.
+    let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) }.ok()?;
+    // A huge page would be resident as a whole when its first byte is touched, and may reach into a neighbour's mapping that goes first.
+    // SAFETY: the range is the mapping just made; the advice is about the size of its pages. Where it is refused there are no huge pages.
+    let _ = unsafe { madvise(base, bytes, Advice::LinuxNoHugepage) };
+    Some(base.cast())
+}
