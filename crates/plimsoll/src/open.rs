@@ -79,6 +79,8 @@ pub(crate) struct Way {
     pub(crate) lock: Option<Arc<dyn DirLock>>,
     /// Another folder of the log, which may end before what the index knows: to read what the index holds.
     pub(crate) log: Option<PathBuf>,
+    /// Where there is no index, the least id of the first run file of the new one.
+    pub(crate) first_run: u64,
 }
 
 /// As [`open`]; `progress` hears the GLSN of each transaction that is replayed, and the last one.
@@ -116,7 +118,10 @@ pub(crate) fn open_by(
     let manifest = match manifest {
         Some(manifest) if way.log.is_some() => manifest,
         Some(manifest) => check_manifest(path, manifest, &*log)?,
-        None => Manifest::empty(log.id()),
+        None => {
+            let empty = Manifest::empty(log.id());
+            Manifest { next_run: empty.next_run.max(way.first_run), ..empty }
+        }
     };
     let snapshots = Arc::new(Snapshots::default());
     let keyspaces = Arc::new(Keyspaces::default());

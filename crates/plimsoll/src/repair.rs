@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::index::manifest::Manifest;
 use crate::open::{INDEX_OLD, POOL_FLOOR_SHARE, Way, open_by, remove_folder, take_lock};
 use crate::options::Options;
-use crate::run::file::newest_in_folder;
+use crate::run::file::{newest_in_folder, run_id_of};
 
 /// What a rebuild did.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,11 +59,12 @@ pub fn rebuild(path: impl AsRef<Path>, options: Options, progress: &mut dyn FnMu
     put_index_back(path, &*disk)?;
     refuse_to_lose(path, &options)?;
     let (index, old) = (path.join("index"), path.join(INDEX_OLD));
+    let mut way = Way { lock, ..Way::default() };
     if disk.entry(&index)?.is_some() {
+        way.first_run = first_free_run(&*disk, &index)?;
         disk.rename(&index, &old)?;
         disk.sync_dir(path)?;
     }
-    let way = Way { lock, ..Way::default() };
     let mut newest = 0;
     let opened = open_by(path, options, &way, &mut |glsn, last| {
         newest = last.0;
@@ -80,6 +81,17 @@ pub fn rebuild(path: impl AsRef<Path>, options: Options, progress: &mut dyn FnMu
     let report = RebuildReport { glsn: store.visible().0, versions: store.index.stats().versions };
     store.close()?;
     Ok(report)
+}
+
+/// An id that no run file of the index ever had: a page that the old index left on the disk must not pass for one of the new index.
+fn first_free_run(disk: &dyn Disk, index: &Path) -> Result<u64> {
+    let named = match Manifest::read(disk, index) {
+        Ok(manifest) => manifest.map_or(0, |manifest| manifest.next_run),
+        Err(Error::Corrupt { .. }) => 0,
+        Err(error) => return Err(error),
+    };
+    let names = disk.names(index)?;
+    Ok(names.iter().filter_map(|name| run_id_of(name)).fold(named, |next, id| next.max(id.saturating_add(1))))
 }
 
 /// Puts the index back that a rebuild moved aside and did not replace.
