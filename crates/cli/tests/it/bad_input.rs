@@ -118,13 +118,13 @@ fn a_store_of_a_newer_format_is_refused() {
     let segment =
         segment.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "seg")).unwrap();
     let mut bytes = fs::read(&segment).unwrap();
-    bytes[8..12].copy_from_slice(&2_u32.to_le_bytes());
+    bytes[8..12].copy_from_slice(&3_u32.to_le_bytes());
     // As docs/format.md draws a segment's header: the checksum of its first 120 bytes stands behind them.
     let sum = checksum(0x5345_474d_454e_5431, &bytes[..120]);
     bytes[120..128].copy_from_slice(&sum.to_le_bytes());
     fs::write(&segment, bytes).unwrap();
     for command in [vec!["get", &store, "k"], vec!["put", &store, "k", "w"], vec!["rebuild", &store]] {
-        run(&command).fails(3, &["format 2", "use a newer one"]);
+        run(&command).fails(3, &["format 3", "use a newer one"]);
     }
 }
 
