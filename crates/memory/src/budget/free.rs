@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn chunks_come_in_the_order_of_one_queue_that_was_filled_at_first() {
-        for seed in 1..50u64 {
+        for seed in 1..if cfg!(miri) { 2 } else { 50u64 } {
             let mut state = seed;
             let mut below = |bound: u64| {
                 state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
