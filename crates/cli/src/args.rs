@@ -1,5 +1,8 @@
 //! The command line: what can be asked, and the help that says so.
 
+mod bring;
+mod cursors;
+mod replay;
 mod scripts;
 mod upkeep;
 
@@ -15,6 +18,9 @@ use crate::duration::parse_duration;
 use crate::moment::{At, parse_at, parse_only_time};
 use crate::size::parse_size;
 
+pub(crate) use self::bring::{Format, Import, ImportGit, Load};
+pub(crate) use self::cursors::{Cursor, CursorAdvance, CursorCreate, CursorDrop};
+pub(crate) use self::replay::{Count, Policy, Replay, TraceFormat};
 pub(crate) use self::scripts::{Batch, Shell};
 pub(crate) use self::upkeep::{
     Compact, Count as CountKeys, Keyspace, KeyspaceCreate, KeyspaceDrop, KeyspaceRetention, Trim,
@@ -33,7 +39,7 @@ Exit codes:
   8    the store is locked: another process has it open for writing (see --wait)
   130  stopped by Ctrl-C; what was committed stays
 
-Commands that only read (get, scan, count, history, log, diff, stat, verify, backup, warm, keyspace list, shell --read-only) work \
+Commands that only read (get, scan, count, history, log, diff, stat, verify, backup, warm, keyspace list, cursor list, shell --read-only) work \
 while another process writes.";
 
 /// An embedded, versioned, transactional key-value store that keeps to one memory budget.
@@ -54,6 +60,9 @@ pub(crate) struct Globals {
     #[arg(long, global = true, value_name = "SIZE", env = "PLIMSOLL_MEMORY", value_parser = parse_size)]
     #[arg(hide_env_values = true, help_heading = "Global options")]
     pub(crate) memory: Option<u64>,
+    /// How to read the store's files: through the system's page cache, past it (O_DIRECT), or either, as memory is free
+    #[arg(long, global = true, value_name = "HOW", default_value = "auto", help_heading = "Global options")]
+    pub(crate) io: HowToRead,
     /// Do not read what was hot again in the background, nor write what is (see `plimsoll warm`); commands that only read never do
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) no_warm: bool,
@@ -75,6 +84,14 @@ pub(crate) enum Colour {
     Auto,
     Always,
     Never,
+}
+
+/// How the store's files are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HowToRead {
+    Auto,
+    Direct,
+    Cached,
 }
 
 #[derive(Debug, Subcommand)]
@@ -101,6 +118,9 @@ pub(crate) enum Command {
     /// List, make, change and drop keyspaces
     #[command(subcommand)]
     Keyspace(Keyspace),
+    /// List, make, move and drop cursors: how far those who follow the log have come
+    #[command(subcommand)]
+    Cursor(Cursor),
     /// List every version of a key, newest first
     History(History),
     /// List what changed between two moments
@@ -127,13 +147,6 @@ pub(crate) enum Command {
     Replay(Replay),
     /// Print a completion script for a shell
     Completions(Completions),
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Import {
-    /// Import the history of a Git repository: one commit, one transaction
-    #[command(long_about = IMPORT_GIT_LONG)]
-    Git(ImportGit),
 }
 
 /// Where keys live.
@@ -169,102 +182,6 @@ Moment to read [default: newest]. One of:
 A time reads the last commit in log order whose own time is not later. The time of an imported commit is its committer's, or \
 the time at which it was imported if that is earlier. Committers' times may go back from commit to commit: as in \
 `git rev-list -1 --first-parent --before=TIME`, the last commit that fits counts. A time before the first commit is an error.";
-
-const IMPORT_GIT_LONG: &str = "\
-Import the history of a Git repository: one commit, one transaction.
-
-Keys are paths (raw bytes), values are file contents; a symbolic link's value is its target. Merges follow the first parent. \
-Submodules are skipped and counted. File modes are not kept.
-
-Each transaction's metadata is JSON: {\"commit\", \"author\", \"email\", \"date\", \"committer\": {\"name\", \"email\", \"date\"}, \
-\"message\", \"parents\": [...]}. Dates are RFC 3339 with the offset they were written with. A message that does not fit into \
-64 KiB is cut and \"message_cut\" is true.
-
-A time or a commit id reads the history as it was then: --at 2012-01-01 is the last commit whose committer's time is not later, \
---at commit:ID is that commit. Only commits of the first-parent line are there.
-
-Run it again to continue: the store remembers the last commit in the same transaction that brought it (keyspace \
-plimsoll.import). If that commit is no ancestor of the branch any more, because the history was rewritten, the import refuses.
-
-Objects that the repository does not hold (partial clones and snapshots) are reported and skipped: a file without content is \
-absent at that commit; a commit without its folders is left out, and its changes arrive with the next one.
-
-Without --sync the commits are written without waiting for the disk and synced at the end: after a power loss the store \
-holds a prefix of the history, and the next run continues from there.";
-
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Examples:
-  plimsoll import git . demo.plimsoll
-  plimsoll import git --branch v2.0 --memory 64MiB /srv/git/project.git project.plimsoll
-  plimsoll get demo.plimsoll README.md --at 2024-01-31
-  plimsoll get demo.plimsoll README.md --at commit:1a2b3c4")]
-pub(crate) struct ImportGit {
-    /// Repository: a working tree, a folder in it, or a bare repository
-    pub(crate) repository: PathBuf,
-    /// Store; it is made if there is none
-    pub(crate) store: PathBuf,
-    /// Branch, tag or commit whose history is imported
-    #[arg(long, value_name = "REF", default_value = "HEAD")]
-    pub(crate) branch: String,
-    /// Make each commit durable before the next one begins
-    #[arg(long)]
-    pub(crate) sync: bool,
-    #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-}
-
-#[derive(Args, Debug)]
-#[command(after_help = "\
-The first line of CSV and TSV names the columns. CSV fields may be quoted (RFC 4180); TSV fields stand as they are. A row is at \
-most 4 MiB. Without --value, the value is the rest of the row as a JSON object. If a row is malformed, the rows before it are \
-committed (unless --atomic) and the message says its line and how to go on.
-
-Examples:
-  plimsoll load demo.plimsoll people.csv --key email
-  plimsoll load demo.plimsoll prices.tsv --key sku --value price --keyspace prices
-  zcat events.jsonl.gz | plimsoll load demo.plimsoll - --format jsonl --key id --atomic")]
-pub(crate) struct Load {
-    /// Store; it is made if there is none
-    pub(crate) store: PathBuf,
-    /// File to read, or - for stdin
-    pub(crate) file: PathBuf,
-    /// Format [default: by the file's extension]
-    #[arg(long)]
-    pub(crate) format: Option<Format>,
-    /// Column or field that holds the key [default: the first column; JSON lines need it]
-    #[arg(long, value_name = "COLUMN")]
-    pub(crate) key: Option<String>,
-    /// Column or field that holds the value [default: the rest of the row as JSON]
-    #[arg(long, value_name = "COLUMN")]
-    pub(crate) value: Option<String>,
-    /// The first line is a row too; columns are named 1, 2, ...
-    #[arg(long)]
-    pub(crate) no_header: bool,
-    /// Rows in one transaction
-    #[arg(long, value_name = "ROWS", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) batch: u64,
-    /// All rows in one transaction, or none
-    #[arg(long, conflicts_with = "batch")]
-    pub(crate) atomic: bool,
-    /// Leave out that many rows at the start
-    #[arg(long, value_name = "ROWS", default_value_t = 0)]
-    pub(crate) skip: u64,
-    #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-}
-
-/// How rows are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    /// Fields separated by commas, quoted where needed
-    Csv,
-    /// Fields separated by tabs, never quoted
-    Tsv,
-    /// One JSON object a line
-    #[value(alias = "ndjson")]
-    Jsonl,
-}
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -429,12 +346,19 @@ bytes, key.
 --since and --until take times as `get --at` does. Where committers' times go back, they mean what they mean to git log: --since \
 ends at the last commit that is older, --until leaves out each commit that is younger.
 
+With --cursor the entries begin where the cursor is, oldest first, and the cursor moves behind them once they are written to standard \
+output. A command that is killed in between leaves the cursor where it was: the next one prints those entries again, each at least \
+once. As long as a cursor is there, the log is not trimmed past it (`plimsoll cursor`). Moving it is a commit: it needs the store's \
+lock. With --follow, entries are printed beside a process that writes, and the cursor moves when that process closes the store. \
+Commits that only move cursors are left out.
+
 Examples:
   plimsoll log demo.plimsoll --limit 20
   plimsoll log demo.plimsoll --since \"2 weeks ago\"
   plimsoll log demo.plimsoll --key README.md --until 2024-01-31
   plimsoll log demo.plimsoll --reverse --from 100 --ops --json
-  plimsoll log demo.plimsoll --follow")]
+  plimsoll log demo.plimsoll --follow
+  plimsoll log demo.plimsoll --follow --cursor mailer --ops --json")]
 pub(crate) struct Log {
     /// Store
     pub(crate) store: PathBuf,
@@ -465,6 +389,9 @@ pub(crate) struct Log {
     /// Wait for new entries, oldest first; ends with Ctrl-C
     #[arg(long, conflicts_with_all = ["to", "until", "reverse"])]
     pub(crate) follow: bool,
+    /// Begin where this cursor is and move it behind what was printed; it is made at --from if it is not there
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["to", "since", "until", "reverse"])]
+    pub(crate) cursor: Option<String>,
     /// Show each operation of a transaction
     #[arg(long)]
     pub(crate) ops: bool,
@@ -585,110 +512,6 @@ pub(crate) struct Completions {
     pub(crate) shell: CompletedShell,
 }
 
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Formats: oracle is libCacheSim's oracleGeneral; csv has a header with key and size (and perhaps op, op_count, key_size), or is of \
-Twitter's form; cachebench is a JSON configuration of CacheLib's. Files may be compressed with zstd. A request that finds nothing enters \
-a value of the size it asked for. One thread; the same each time.
-
---memory is the size of the cache, from 64KiB to 128GiB; a configuration may say it itself. The cache itself runs s3-fifo, clock and fifo; lru, \
-sieve and w-tinylfu are models to compare with. With --curve the trace is replayed for memories from a 64th of --memory to four times as much. \
-The time that is told is that of the cache without the reading of the trace, peak memory is the whole process's with it.
-
-Examples:
-  zcat requests.csv.gz | plimsoll replay - --format csv --memory 64MiB
-  plimsoll replay web.oracleGeneral.zst --memory 64MiB
-  plimsoll replay requests.csv --memory 16MiB --policy s3-fifo,lru,w-tinylfu --count value
-  plimsoll replay web.oracleGeneral.zst --memory 64MiB --curve misses.svg --json")]
-pub(crate) struct Replay {
-    /// Trace or configuration; - for stdin
-    pub(crate) trace: PathBuf,
-    /// Format [default: by the file's name]
-    #[arg(long)]
-    pub(crate) format: Option<TraceFormat>,
-    /// Policies, one after the other
-    #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "s3-fifo")]
-    pub(crate) policy: Vec<Policy>,
-    /// What is counted against --memory
-    #[arg(long, value_name = "WHAT", default_value = "everything")]
-    pub(crate) count: Count,
-    /// The largest entry that is kept, as a part of --memory, up to 0.5
-    #[arg(long, value_name = "PART", default_value_t = 0.25, value_parser = parse_part)]
-    pub(crate) largest: f64,
-    /// File to draw the miss-ratio curve into, as SVG
-    #[arg(long, value_name = "FILE")]
-    pub(crate) curve: Option<PathBuf>,
-}
-
-fn parse_part(text: &str) -> Result<f64, String> {
-    let part = text.parse().ok().filter(|part| (0.0..=0.5).contains(part));
-    part.ok_or_else(|| format!("`{text}` is no number from 0 to 0.5"))
-}
-
-/// How a trace is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum TraceFormat {
-    /// Records of 24 bytes
-    #[value(alias = "oracleGeneral", alias = "oraclegeneral")]
-    Oracle,
-    /// A request a line
-    Csv,
-    /// A configuration
-    Cachebench,
-}
-
-/// What stays in a cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Policy {
-    /// The cache's own
-    #[value(name = "s3-fifo", alias = "s3fifo")]
-    S3Fifo,
-    /// The cache with one queue and second chances
-    Clock,
-    /// The cache with one queue
-    Fifo,
-    /// Model: what was used least recently leaves
-    Lru,
-    /// Model: a hand spares what was used
-    Sieve,
-    /// Model: a window, and admission by frequency
-    #[value(name = "w-tinylfu", alias = "wtinylfu")]
-    Wtinylfu,
-}
-
-impl Policy {
-    /// As it is written on the command line.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::S3Fifo => "s3-fifo",
-            Self::Clock => "clock",
-            Self::Fifo => "fifo",
-            Self::Lru => "lru",
-            Self::Sieve => "sieve",
-            Self::Wtinylfu => "w-tinylfu",
-        }
-    }
-}
-
-/// What is counted against the memory of a cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Count {
-    /// Bytes of values only, as most published figures
-    #[value(alias = "values")]
-    Value,
-    /// All memory that the cache takes
-    Everything,
-}
-
-impl Count {
-    pub(crate) fn words(self) -> &'static str {
-        match self {
-            Self::Value => "bytes of values",
-            Self::Everything => "everything",
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -705,6 +528,12 @@ mod tests {
         for line in [["plimsoll", "--memory", "64MiB", "stat", "x"], ["plimsoll", "stat", "x", "--memory", "64MiB"]] {
             assert_eq!(Cli::parse_from(line).globals.memory, Some(64 << 20));
         }
+    }
+
+    #[test]
+    fn reads_are_chosen_by_the_store_unless_it_is_told() {
+        assert_eq!(Cli::parse_from(["plimsoll", "stat", "x"]).globals.io, HowToRead::Auto);
+        assert_eq!(Cli::parse_from(["plimsoll", "stat", "x", "--io", "direct"]).globals.io, HowToRead::Direct);
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod batch;
 mod compact;
 mod completions;
 mod count;
+pub(crate) mod cursor;
 mod delete;
 mod diff;
 mod get;
@@ -42,6 +43,7 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::Batch(args) => batch::run(globals, &args, output),
         Command::Shell(args) => shell::run(globals, &args, output),
         Command::Keyspace(args) => keyspace::run(globals, &args, output),
+        Command::Cursor(args) => cursor::run(globals, &args, output),
         Command::History(args) => history::run(globals, args, output),
         Command::Diff(args) => diff::run(globals, args, output),
         Command::Log(args) => log::run(globals, args, output),

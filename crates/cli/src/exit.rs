@@ -48,6 +48,8 @@ pub(crate) enum Failure {
         exit: Exit,
         /// What happened and what to do.
         message: String,
+        /// Whether the store does not hold the moment any more that was read.
+        gone: bool,
     },
     /// Whoever read our output has read enough: end without a word.
     ReaderLeft,
@@ -59,7 +61,7 @@ pub(crate) type Outcome = Result<Exit, Failure>;
 impl Failure {
     /// A failure with a code of its own.
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self::Said { exit, message: message.into() }
+        Self::Said { exit, message: message.into(), gone: false }
     }
 
     /// The command line or its input is wrong.
@@ -83,19 +85,24 @@ impl Failure {
     /// The same failure with one more sentence for the user.
     pub(crate) fn advise(self, advice: &str) -> Self {
         match self {
-            Self::Said { exit, message } => Self::Said { exit, message: format!("{message}\n{advice}") },
+            Self::Said { exit, message, gone } => Self::Said { exit, message: format!("{message}\n{advice}"), gone },
             Self::ReaderLeft => Self::ReaderLeft,
         }
+    }
+
+    /// Whether the store does not hold the moment any more that was read.
+    pub(crate) fn is_gone(&self) -> bool {
+        matches!(self, Self::Said { gone: true, .. })
     }
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let message = error.to_string();
-        match advice(&error) {
-            Some(advice) => Self::new(code(&error), format!("{message}\n{advice}")),
-            None => Self::new(code(&error), message),
+        let mut message = error.to_string();
+        if let Some(advice) = advice(&error) {
+            message = format!("{message}\n{advice}");
         }
+        Self::Said { exit: code(&error), message, gone: matches!(error, Error::Trimmed { .. }) }
     }
 }
 

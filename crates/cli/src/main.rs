@@ -46,7 +46,7 @@ fn end(outcome: Outcome, output: &mut Output) -> Exit {
     match outcome.and_then(|exit| flushed.map(|()| exit)) {
         Ok(exit) => exit,
         Err(Failure::ReaderLeft) => Exit::Done,
-        Err(Failure::Said { exit, message }) => {
+        Err(Failure::Said { exit, message, .. }) => {
             eprintln!("plimsoll: {message}");
             exit
         }

@@ -98,6 +98,7 @@ pub(crate) struct Output {
     reader: Reader,
     terminal: bool,
     colour: bool,
+    printed: bool,
 }
 
 impl Output {
@@ -114,7 +115,8 @@ impl Output {
             Colour::Never => false,
             Colour::Auto => terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
         };
-        Self { writer: BufWriter::with_capacity(64 * 1024, io::stdout()), reader, terminal, colour: colour && !json }
+        let writer = BufWriter::with_capacity(64 * 1024, io::stdout());
+        Self { writer, reader, terminal, colour: colour && !json, printed: false }
     }
 
     /// Who reads.
@@ -139,8 +141,14 @@ impl Output {
         if self.colour { format!("\x1b[{}m{text}\x1b[0m", style.code()) } else { text.to_owned() }
     }
 
+    /// Whether anything was printed so far.
+    pub(crate) fn has_printed(&self) -> bool {
+        self.printed
+    }
+
     /// Bytes as they are.
     pub(crate) fn raw(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.printed |= !bytes.is_empty();
         self.writer.write_all(bytes).map_err(|error| Failure::of_output(&error))
     }
 
@@ -152,6 +160,7 @@ impl Output {
 
     /// One JSON value on a line of its own.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
+        self.printed = true;
         serde_json::to_writer(&mut self.writer, value).map_err(|error| Failure::of_output(&error.into()))?;
         self.raw(b"\n")
     }

@@ -2,15 +2,22 @@
 
 use std::path::Path;
 
-use plimsoll::{Db, Durability, Keyspace, Options, Snapshot};
+use plimsoll::{Db, Durability, Io, Keyspace, Options, Snapshot};
 
-use crate::args::Globals;
-use crate::exit::Failure;
+use crate::args::{Globals, HowToRead};
+use crate::exit::{Failure, Outcome};
+use crate::moment::At;
+use crate::output::Output;
 use crate::wait;
 
 /// The options that the command line asks for.
 pub(crate) fn options(globals: &Globals) -> Options {
-    let options = Options::new().create(false).warm(!globals.no_warm);
+    let io = match globals.io {
+        HowToRead::Auto => Io::Auto,
+        HowToRead::Direct => Io::Direct,
+        HowToRead::Cached => Io::Cached,
+    };
+    let options = Options::new().create(false).warm(!globals.no_warm).io(io);
     match globals.memory {
         Some(bytes) => options.memory_bytes(bytes),
         None => options,
@@ -21,6 +28,40 @@ pub(crate) fn options(globals: &Globals) -> Options {
 pub(crate) fn open_to_read(globals: &Globals, path: &Path) -> Result<Db, Failure> {
     // What a command reads is read at once; nobody waits for what others found hot.
     Ok(tell_warnings(Db::open(path, options(globals).read_only(true).warm(false))?))
+}
+
+/// How often a store is looked at where another process drops what is read.
+const LOOKS_MAX: u32 = 16;
+
+/// Opens a store to read its newest moment by `look`. Where another process has dropped what was there when it was opened, it is opened and looked at again, a
+/// bounded number of times and as long as nothing was printed.
+pub(crate) fn read_newest(
+    globals: &Globals,
+    path: &Path,
+    output: &mut Output,
+    mut look: impl FnMut(&Db, &mut Output) -> Outcome,
+) -> Outcome {
+    for _ in 1..LOOKS_MAX {
+        match look(&open_to_read(globals, path)?, output) {
+            Err(failure) if failure.is_gone() && !output.has_printed() => {}
+            done => return done,
+        }
+    }
+    look(&open_to_read(globals, path)?, output)
+}
+
+/// As [`read_newest`], where no moment was asked for; one that was is read once.
+pub(crate) fn read_at(
+    globals: &Globals,
+    path: &Path,
+    at: Option<&At>,
+    output: &mut Output,
+    mut look: impl FnMut(&Db, &mut Output) -> Outcome,
+) -> Outcome {
+    match at {
+        None | Some(At::Newest) => read_newest(globals, path, output, look),
+        Some(_) => look(&open_to_read(globals, path)?, output),
+    }
 }
 
 /// Opens a store to write; `create` makes it where there is none.

@@ -1,7 +1,7 @@
 //! THE DOOR: everything that touches the outside of the process.
 //!
-//! Files ([`vfs`], with real files in [`os`], files in memory in [`mem`] and a disk that lies by seed in [`lying`]), time
-//! ([`clock`]), threads ([`thread`]), randomness ([`random`]), the one checksum ([`checksum`]) and the bytes of integers
+//! Files ([`vfs`], with real files in [`os`], files in memory in [`mem`], a disk that lies by seed in [`lying`] and one that reads with or without the
+//! page cache in [`switching`]), memory of the system ([`machine`], [`room`]), time ([`clock`]), threads ([`thread`]), randomness ([`random`]), the one checksum ([`checksum`]) and the bytes of integers
 //! ([`codec`]). The crates above never call the operating system themselves: that is what lets one seed replay a whole run.
 
 pub mod checksum;
@@ -14,6 +14,8 @@ pub mod mem;
 pub mod os;
 mod path_error;
 pub mod random;
+pub mod room;
+pub mod switching;
 pub mod thread;
 mod tree;
 pub mod vfs;

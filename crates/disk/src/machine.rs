@@ -2,7 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "this is the door; these files are the kernel's")]
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Bytes of memory of the machine; `None` where the system does not tell.
 pub fn total_memory_bytes() -> Option<u64> {
@@ -21,18 +21,42 @@ pub fn cgroup_limit_bytes() -> Option<u64> {
 /// `hierarchy:controllers:path`, e.g. `0::/app` (version 2) or `4:memory:/app` (version 1). The path may be one that is not seen from
 /// within the container: then its limit stands at the root.
 fn limit_of_line(line: &str, mount: &Path) -> Option<u64> {
+    let (groups, version) = memory_groups(line, mount)?;
+    groups.iter().filter_map(|group| read_limit(&group.join(version.limit_file()))).min()
+}
+
+/// The two interfaces of cgroups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cgroups {
+    V1,
+    V2,
+}
+
+impl Cgroups {
+    /// The file that holds the limit above which processes are killed.
+    pub(crate) fn limit_file(self) -> &'static str {
+        match self {
+            Self::V1 => "memory.limit_in_bytes",
+            Self::V2 => "memory.max",
+        }
+    }
+}
+
+/// The folders of the memory cgroups that a line of `/proc/self/cgroup` names, from the innermost to the root.
+pub(crate) fn memory_groups(line: &str, mount: &Path) -> Option<(Vec<PathBuf>, Cgroups)> {
     let mut fields = line.splitn(3, ':');
     let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-    let (root, file) = match controllers {
-        "" => (mount.to_owned(), "memory.max"),
-        _ if controllers.split(',').any(|name| name == "memory") => (mount.join("memory"), "memory.limit_in_bytes"),
+    let (root, version) = match controllers {
+        "" => (mount.to_owned(), Cgroups::V2),
+        _ if controllers.split(',').any(|name| name == "memory") => (mount.join("memory"), Cgroups::V1),
         _ => return None,
     };
     let group = root.join(path.trim_start_matches('/'));
-    group.ancestors().take_while(|dir| dir.starts_with(&root)).filter_map(|dir| read_limit(&dir.join(file))).min()
+    let groups = group.ancestors().take_while(|dir| dir.starts_with(&root)).map(Path::to_owned).collect();
+    Some((groups, version))
 }
 
-fn read_limit(path: &Path) -> Option<u64> {
+pub(crate) fn read_limit(path: &Path) -> Option<u64> {
     let bytes = fs::read_to_string(path).ok()?.trim().parse().ok()?;
     // Version 1 writes "no limit" as the largest multiple of a page.
     (bytes < 1 << 60).then_some(bytes)

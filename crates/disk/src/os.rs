@@ -13,6 +13,7 @@ use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
@@ -34,6 +35,10 @@ impl OsDisk {
 }
 
 impl Disk for OsDisk {
+    fn has_page_cache(&self) -> bool {
+        true
+    }
+
     fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
         let flags = match open {
             Open::Read => OFlags::RDONLY,
@@ -44,7 +49,7 @@ impl Disk for OsDisk {
         let fd = open_fd(path, flags | OFlags::NONBLOCK)?;
         check_regular(&fd, path)?;
         let direct = caching == Caching::Direct && turn_direct(&fd).map_err(|e| at_path(path, e))?;
-        Ok(Arc::new(OsFile { fd, direct, path: path.to_owned() }))
+        Ok(Arc::new(OsFile::new(fd, direct, path)))
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
@@ -162,15 +167,31 @@ fn turn_direct(fd: &OwnedFd) -> rustix::io::Result<bool> {
     }
 }
 
+/// Turns the page cache on for a handle. The system reads nothing ahead: pages are asked for one by one, and what a scan will need is read ahead by
+/// the pool.
+fn turn_cached(fd: &OwnedFd) -> rustix::io::Result<()> {
+    let flags = rustix::fs::fcntl_getfl(fd)?;
+    rustix::fs::fcntl_setfl(fd, flags - OFlags::DIRECT)?;
+    // A hint.
+    let _ = rustix::fs::fadvise(fd, 0, None, rustix::fs::Advice::Random);
+    Ok(())
+}
+
 #[derive(Debug)]
 struct OsFile {
     fd: OwnedFd,
-    /// Whether the file system agreed to `O_DIRECT`.
+    /// Whether the file system agreed to `O_DIRECT`: then all reads and writes are aligned, also while the page cache serves them.
     direct: bool,
+    /// Whether the page cache is used now.
+    cached: AtomicBool,
     path: PathBuf,
 }
 
 impl OsFile {
+    fn new(fd: OwnedFd, direct: bool, path: &Path) -> Self {
+        Self { fd, direct, cached: AtomicBool::new(!direct), path: path.to_owned() }
+    }
+
     fn check(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         if self.direct { check_direct(buf, offset).map_err(|e| at_path(&self.path, e)) } else { Ok(()) }
     }
@@ -230,11 +251,26 @@ impl File for OsFile {
     }
 
     fn will_read(&self, offset: u64, bytes: u64) {
-        if !self.direct
+        // Relaxed: it decides about a hint.
+        if self.cached.load(Ordering::Relaxed)
             && let Some(bytes) = NonZeroU64::new(bytes)
         {
             // A hint: who reads them is told what is wrong.
             let _ = rustix::fs::fadvise(&self.fd, offset, Some(bytes), rustix::fs::Advice::WillNeed);
+        }
+    }
+
+    fn turn(&self, caching: Caching) {
+        if !self.direct {
+            return;
+        }
+        // Should the system refuse, the handle reads as before, and right.
+        let turned = match caching {
+            Caching::Direct => turn_direct(&self.fd).is_ok(),
+            Caching::Buffered => turn_cached(&self.fd).is_ok(),
+        };
+        if turned {
+            self.cached.store(caching == Caching::Buffered, Ordering::Relaxed);
         }
     }
 }
@@ -250,7 +286,7 @@ mod tests {
     fn os_file(path: &Path, caching: Caching) -> OsFile {
         let fd = open_fd(path, OFlags::RDWR | OFlags::CREATE).unwrap();
         let direct = caching == Caching::Direct && turn_direct(&fd).unwrap();
-        OsFile { fd, direct, path: path.to_owned() }
+        OsFile::new(fd, direct, path)
     }
 
     #[test]
@@ -292,6 +328,33 @@ mod tests {
             }
             assert_eq!(file.len().unwrap(), 3 * DIRECT_ALIGN as u64);
         }
+    }
+
+    #[test]
+    fn a_handle_that_is_turned_reads_the_same_and_keeps_its_alignment() {
+        let dir = tempdir();
+        let path = dir.path().join("file");
+        let mut bytes = vec![0; 3 * DIRECT_ALIGN];
+        let start = bytes.as_ptr().align_offset(DIRECT_ALIGN);
+        let aligned = start..start + 2 * DIRECT_ALIGN;
+        bytes[aligned.clone()].fill(7);
+        os_file(&path, Caching::Buffered).write_at(&bytes[aligned.clone()], 0).unwrap();
+        let file = os_file(&path, Caching::Direct);
+        let has_direct_flag = || rustix::fs::fcntl_getfl(&file.fd).unwrap().contains(OFlags::DIRECT);
+        for caching in [Caching::Buffered, Caching::Direct, Caching::Direct, Caching::Buffered] {
+            file.turn(caching);
+            assert_eq!(has_direct_flag(), file.direct && caching == Caching::Direct, "{caching:?}");
+            bytes.fill(0);
+            assert_eq!(file.read_at(&mut bytes[aligned.clone()], 0).unwrap(), 2 * DIRECT_ALIGN);
+            assert!(bytes[aligned.clone()].iter().all(|&byte| byte == 7), "{caching:?}");
+            assert_eq!(file.read_at(&mut bytes[start..start + 5], 0).is_err(), file.direct, "{caching:?}");
+        }
+        let plain = os_file(&path, Caching::Buffered);
+        plain.turn(Caching::Direct);
+        assert!(
+            !rustix::fs::fcntl_getfl(&plain.fd).unwrap().contains(OFlags::DIRECT),
+            "it was not asked for alignment"
+        );
     }
 
     #[test]

@@ -93,6 +93,12 @@ pub trait File: Send + Sync + Debug {
         let _ = (offset, bytes);
     }
 
+    /// From now on a handle that was opened [`Caching::Direct`] reads through the page cache, or past it again, where the file system allows both; what it
+    /// asks of buffers, offsets and lengths stays. Changes no answer; where there is no page cache it does nothing.
+    fn turn(&self, caching: Caching) {
+        let _ = caching;
+    }
+
     /// Reads exactly `buf.len()` bytes at `offset`; `UnexpectedEof` if the file is shorter.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let n = self.read_at(buf, offset)?;
@@ -135,6 +141,11 @@ pub enum LockError {
 
 /// A tree of folders and files.
 pub trait Disk: Send + Sync + Debug {
+    /// Whether the system keeps a page cache of these files: only then does [`File::turn`] do anything.
+    fn has_page_cache(&self) -> bool {
+        false
+    }
+
     /// Opens a file.
     fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>>;
 

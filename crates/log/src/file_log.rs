@@ -160,6 +160,19 @@ impl FileLog {
         self.core.check_piece(name, at, end, bytes)
     }
 
+    /// How many files its folder has.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn file_count(&self) -> Result<usize, LogError> {
+        Ok(self.core.options.disk.names(&self.core.options.dir)?.len())
+    }
+
+    /// Of a log that is open to read only: takes notice of what the process that writes has trimmed since. [`Log::bounds`] begins behind it then.
+    pub fn notice_trim(&self) {
+        self.core.notice_trim();
+    }
+
     /// Syncs everything, notes that it was, and lets go of the folder; nothing more is accepted. Dropping the log does the same and tells
     /// nobody how it went. Later calls do nothing.
     ///

@@ -18,6 +18,7 @@ use plimsoll_memory::page::PAGE_BYTES;
 
 use crate::error::{Error, Result};
 use crate::index::manifest::Manifest;
+use crate::open::remove_folder;
 use crate::run::file::check_piece;
 use crate::run::partition::PartitionId;
 use crate::store::Store;
@@ -52,27 +53,77 @@ pub(crate) fn backup(store: &Store, dest: &Path, sharing: Sharing) -> Result<Bac
     refuse_inside(disk, &store.path, dest)?;
     prepare(disk, dest)?;
     let (index, log) = (dest.join("index"), dest.join("log.partial"));
-    disk.create_dir(&index)?;
-    disk.create_dir(&log)?;
-    let (manifest, index_files, _pinned) = store.index.files();
-    let report = BackupReport { glsn: 0, files: 1, bytes_copied: 0, bytes_linked: 0 };
-    let mut copier = Copier { store, sharing, report };
-    for file in &index_files {
-        copier.link(file, &index)?;
-    }
-    manifest.write(disk, &index)?;
-    let mut sides = manifest_sides(&manifest);
-    copier.report.glsn = copy_log(&mut copier, &log, &mut sides)?.0;
-    // Side files that only the index still needs: the records that named them are trimmed.
-    for side in sides {
-        copier.link(&store.path.join("log").join(side), &log)?;
-    }
-    disk.sync_dir(&log)?;
-    disk.sync_dir(&index)?;
+    let before = Sources::of(store);
+    let report = match copy_files(store, &index, &log, sharing) {
+        Ok(report) => report,
+        Err(error) => {
+            let Some(error_of_moving) = before.left_behind(store) else { return Err(error) };
+            // So that the same place can be given to another try.
+            for partial in [&index, &log] {
+                let _ = remove_folder(disk, partial);
+            }
+            return Err(error_of_moving);
+        }
+    };
     disk.rename(&log, &dest.join("log"))?;
     if let Err(error) = disk.sync_dir(dest) {
         return Err(withdraw(disk, dest, &log, &error));
     }
+    Ok(report)
+}
+
+/// Which files a store consists of: what another process drops, of a store that is open to read only, is not in them any more.
+struct Sources {
+    first: Glsn,
+    manifest: u64,
+}
+
+impl Sources {
+    fn of(store: &Store) -> Self {
+        Self { first: store.log.bounds().first, manifest: store.index.manifest_number() }
+    }
+
+    /// Why a store cannot be copied that another process has left behind: merged runs away that it needs, trimmed its log, or written a manifest for
+    /// which its log is too short. `None` if it is as it was.
+    fn left_behind(&self, store: &Store) -> Option<Error> {
+        if !store.options.read_only {
+            return None;
+        }
+        store.file_log.notice_trim();
+        // A manifest that cannot be read helps nobody; the error that led here tells what is wrong.
+        let _ = store.index.refresh();
+        let (now, readable) = (Self::of(store), store.log.readable());
+        let known = store.index.files().0.durable.glsn;
+        let left = now.first > self.first || now.manifest > self.manifest || known > readable;
+        left.then(|| Error::Trimmed { asked: readable.0, first: known.max(readable.next()).0 })
+    }
+}
+
+/// Copies all that belongs to the store at one moment.
+fn copy_files(store: &Store, index: &Path, log: &Path, sharing: Sharing) -> Result<BackupReport> {
+    let disk = &*store.options.disk;
+    disk.create_dir(index)?;
+    disk.create_dir(log)?;
+    let (manifest, index_files, _pinned) = store.index.files();
+    let readable = store.log.readable();
+    if store.options.read_only && manifest.durable.glsn > readable {
+        // It was taken over from a process that writes; the log was not.
+        return Err(Error::Trimmed { asked: readable.0, first: manifest.durable.glsn.0 });
+    }
+    let report = BackupReport { glsn: 0, files: 1, bytes_copied: 0, bytes_linked: 0 };
+    let mut copier = Copier { store, sharing, report };
+    for file in &index_files {
+        copier.link(file, index)?;
+    }
+    manifest.write(disk, index)?;
+    let mut sides = manifest_sides(&manifest);
+    copier.report.glsn = copy_log(&mut copier, log, &mut sides)?.0;
+    // Side files that only the index still needs: the records that named them are trimmed.
+    for side in sides {
+        copier.link(&store.path.join("log").join(side), log)?;
+    }
+    disk.sync_dir(log)?;
+    disk.sync_dir(index)?;
     Ok(copier.report)
 }
 

@@ -46,6 +46,9 @@ const LONG_SEGMENT_BUSY_BYTES: u64 = 16 << 20;
 const LOOK: Duration = Duration::from_millis(500);
 const LOOK_IDLE: Duration = Duration::from_secs(2);
 
+/// A folder of the log with more files is not swept while a store is being closed.
+const FEW_FILES: usize = 256;
+
 /// What is flushed, and who must not be in between.
 #[derive(Debug)]
 pub(crate) struct Ground {
@@ -111,6 +114,7 @@ impl Checkpoints {
         if let Some(thread) = lock(&self.thread).take() {
             // If it panicked it looks no more, which is what is wanted.
             let _ = thread.join();
+            self.core.sweep_if_few();
         }
     }
 }
@@ -144,6 +148,14 @@ impl Core {
             *swept = true;
         }
         Ok(())
+    }
+
+    /// Sweeps at the end of a process that was too short for its thread to do so, where that takes next to no time.
+    fn sweep_if_few(&self) {
+        if !*lock(&self.swept) && self.ground.log.file_count().is_ok_and(|files| files <= FEW_FILES) {
+            // What cannot be swept now is swept when the store is opened again.
+            let _ = self.sweep();
+        }
     }
 
     /// Sleeps, unless the store is closing; whether it is.

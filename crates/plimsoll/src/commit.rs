@@ -7,6 +7,7 @@ use plimsoll_log::entry::Entry;
 use plimsoll_log::glsn::Glsn;
 
 use crate::error::{Error, Result};
+use crate::keyspaces::CURSORS;
 use crate::payload::{Payload, Writes};
 use crate::spill::side_runs;
 use crate::store::Store;
@@ -68,6 +69,16 @@ impl Commit {
     /// Corruption, or a newer format.
     pub fn metadata(&self) -> Result<&[u8]> {
         Ok(Payload::decode(&self.entry)?.metadata)
+    }
+
+    /// Whether all that it did was to make, move or drop a named cursor ([`crate::Log::cursor`]): a follower that moves its own one leaves these out.
+    ///
+    /// # Errors
+    /// Corruption, or a newer format.
+    pub fn moves_cursor(&self) -> Result<bool> {
+        let Writes::Operations(mut operations) = Payload::decode(&self.entry)?.writes else { return Ok(false) };
+        // A cursor is moved by a transaction of its own.
+        Ok(operations.next()?.is_some_and(|operation| operation.key.starts_with(&CURSORS.to_be_bytes())))
     }
 
     /// Gives every change to `visit`, in the order of keyspaces and keys.

@@ -202,7 +202,8 @@ impl Db {
     ///
     /// # Errors
     /// Something stands at `dest`, or it lies inside the store; the disk, or the budget. A backup that failed leaves nothing that opens as a
-    /// store.
+    /// store. [`crate::Error::Trimmed`] where this store is open to read only and another process has merged or trimmed away what it was opened with:
+    /// open it again.
     pub fn backup(&self, dest: impl AsRef<Path>) -> Result<BackupReport> {
         backup::backup(&self.store, dest.as_ref(), Sharing::Link)
     }

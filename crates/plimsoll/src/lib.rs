@@ -23,6 +23,7 @@ mod error;
 pub mod fuzz;
 mod history;
 mod index;
+mod io;
 mod keyspace_commits;
 mod keyspaces;
 mod memory_limit;
@@ -65,6 +66,7 @@ pub use cursors::CursorInfo;
 pub use db::Db;
 pub use error::{Error, Result};
 pub use history::{Change, Diff, History, VersionInfo};
+pub use io::Io;
 pub use keyspaces::{DropReport, Keyspace, KeyspaceInfo};
 #[doc(hidden)]
 pub use options::Sizes;
@@ -77,8 +79,8 @@ pub use salvage_index::{IndexSalvageReport, salvage_from_index};
 pub use sizes::KeyspaceSize;
 pub use snapshot::{Moment, Snapshot};
 pub use stats::{
-    EvictorStats, IndexStats, MemoryStats, ObjectStats, OpeningStats, PoolStats, PressureStats, StallStats, Stats,
-    Waits,
+    EvictorStats, IndexStats, IoStats, MemoryStats, ObjectStats, OpeningStats, PoolStats, PressureStats, StallStats,
+    Stats, Waits,
 };
 pub use transaction::Transaction;
 pub use user_log::{Log, LogBounds, LogEntry, LogEntryRef, LogFollow, LogScan};

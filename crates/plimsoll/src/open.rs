@@ -30,6 +30,7 @@ use crate::cursors::{self, Cursors};
 use crate::error::{Error, Result};
 use crate::index::manifest::Manifest;
 use crate::index::{Ground, Index};
+use crate::io;
 use crate::keyspace_commits;
 use crate::keyspaces::Keyspaces;
 use crate::memory_limit::{ceiling_bytes, check_there_is};
@@ -101,6 +102,7 @@ pub(crate) fn open_by(
         None => take_lock(path, &options)?.map(Arc::from),
     };
     let budget = Budget::with_ceiling(options.memory_bytes, ceiling_bytes(options.memory_bytes), Backing::Mapped)?;
+    let (options, io) = io::choose(options, &budget);
     let pool = Pool::new(&budget, options.memory_bytes / POOL_FLOOR_SHARE)?;
     let objects = if options.objects { Objects::new(&budget, &pool)? } else { Objects::none() };
     let upkeep = Upkeep::start(&pool, &options)?;
@@ -178,6 +180,7 @@ pub(crate) fn open_by(
     let store = Arc::new(Store {
         path: path.to_owned(),
         options,
+        io,
         budget,
         pool,
         objects,

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use plimsoll_disk::clock::{Clock, SystemClock};
 use plimsoll_disk::os::OsDisk;
+use plimsoll_disk::room::{OsRoomGauge, RoomGauge};
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::draft::MAX_BODY_BYTES;
 
 use crate::error::{Error, Result};
+use crate::io::Io;
 use crate::memory_limit::default_memory_bytes;
 use crate::run::PARTITION_BYTES;
 
@@ -125,8 +127,10 @@ pub struct Options {
     pub(crate) warm_interval: Duration,
     pub(crate) warm_bytes_per_second: u64,
     pub(crate) sizes: Sizes,
+    pub(crate) io: Io,
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) room_gauge: Arc<dyn RoomGauge>,
 }
 
 impl Default for Options {
@@ -146,8 +150,10 @@ impl Default for Options {
             warm_interval: WARM_INTERVAL,
             warm_bytes_per_second: WARM_BYTES_PER_SECOND,
             sizes: Sizes::USUAL,
+            io: Io::Auto,
             disk: Arc::new(OsDisk::new()),
             clock: Arc::new(SystemClock::new()),
+            room_gauge: Arc::new(OsRoomGauge),
         }
     }
 }
@@ -245,6 +251,13 @@ impl Options {
         self
     }
 
+    /// Whether reads go through the system's page cache, past it, or either as memory is free (the default). The page cache is not part of the budget: the
+    /// system takes its memory back when it is wanted for something else.
+    pub fn io(mut self, io: Io) -> Self {
+        self.io = io;
+        self
+    }
+
     /// Other sizes than the usual ones: for simulations.
     #[doc(hidden)]
     pub fn sizes(mut self, sizes: Sizes) -> Self {
@@ -257,6 +270,13 @@ impl Options {
     pub fn world(mut self, disk: Arc<dyn Disk>, clock: Arc<dyn Clock>) -> Self {
         self.disk = disk;
         self.clock = clock;
+        self
+    }
+
+    /// Learns from another gauge how much memory is free: for tests.
+    #[doc(hidden)]
+    pub fn room_gauge(mut self, gauge: Arc<dyn RoomGauge>) -> Self {
+        self.room_gauge = gauge;
         self
     }
 

@@ -7,6 +7,7 @@ use plimsoll_memory::page::PAGE_BYTES;
 
 use crate::error::Result;
 pub use crate::index::{IndexStats, StallStats, Waits};
+pub use crate::io::IoStats;
 use crate::store::Store;
 use crate::user_log::LogBounds;
 use crate::warm::{WARM_DIR, Warm, WarmStats};
@@ -142,6 +143,8 @@ pub struct Stats {
     pub log: LogBounds,
     /// The index.
     pub index: IndexStats,
+    /// How files are read.
+    pub io: IoStats,
     /// The warm image.
     pub warm: WarmStats,
     /// The newest moment that can be read.
@@ -197,6 +200,7 @@ pub(crate) fn stats(store: &Store) -> Stats {
         objects: of_objects(store),
         log: LogBounds { first: bounds.first.0, next: bounds.next.0, durable: bounds.durable.0 },
         index: store.index.stats(),
+        io: store.io.stats(),
         warm: store.warm.as_ref().map(Warm::stats).unwrap_or_default(),
         newest: store.visible().0,
         oldest: keyspaces.iter().map(|(_, record)| store.oldest_readable(record.id).0).max().unwrap_or(0),

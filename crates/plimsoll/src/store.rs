@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::index::Index;
 use crate::index::seat::{Seat, Walk};
 use crate::index::view::View;
+use crate::io::IoChoice;
 use crate::keyspaces::Keyspaces;
 use crate::objects::Objects;
 use crate::options::Options;
@@ -35,6 +36,8 @@ use crate::warm::Warm;
 pub(crate) struct Store {
     pub(crate) path: PathBuf,
     pub(crate) options: Options,
+    /// How files are read.
+    pub(crate) io: Arc<IoChoice>,
     pub(crate) budget: Budget,
     pub(crate) pool: Arc<Pool>,
     pub(crate) objects: Arc<Objects>,

@@ -36,6 +36,8 @@ pub(crate) fn verify(store: &Store, progress: &mut dyn FnMut(VerifyProgress)) ->
         // What a killed writer left is no damage.
         checkpoints.sweep()?;
     }
+    // What is on the device is in question, not the system's copy of it.
+    let _device = store.io.read_device();
     let total_bytes = crate::stats::disk_bytes(store)?;
     let mut report = VerifyReport::default();
     let (mut problems, mut notes) = (Vec::new(), Vec::new());

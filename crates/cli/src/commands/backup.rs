@@ -6,16 +6,17 @@ use crate::output::{Fact, Output};
 use crate::store;
 
 pub(crate) fn run(globals: &Globals, args: &Backup, output: &mut Output) -> Outcome {
-    let db = store::open_to_read(globals, &args.store)?;
-    let report = match args.copy {
-        true => db.backup_copy(&args.destination)?,
-        false => db.backup(&args.destination)?,
-    };
-    output.facts(&[
-        Fact::new("newest GLSN", report.glsn.to_string(), report.glsn),
-        Fact::count("files", report.files),
-        Fact::bytes("bytes copied", report.bytes_copied),
-        Fact::bytes("bytes linked", report.bytes_linked),
-    ])?;
-    Ok(Exit::Done)
+    store::read_newest(globals, &args.store, output, |db, output| {
+        let report = match args.copy {
+            true => db.backup_copy(&args.destination)?,
+            false => db.backup(&args.destination)?,
+        };
+        output.facts(&[
+            Fact::new("newest GLSN", report.glsn.to_string(), report.glsn),
+            Fact::count("files", report.files),
+            Fact::bytes("bytes copied", report.bytes_copied),
+            Fact::bytes("bytes linked", report.bytes_linked),
+        ])?;
+        Ok(Exit::Done)
+    })
 }

@@ -13,15 +13,16 @@ pub(crate) fn run(globals: &Globals, args: CountKeys, output: &mut Output) -> Ou
     let bytes = |key: Option<_>| key.map(|key| key_bytes(key, hex)).transpose().map_err(Failure::usage);
     let (from, to, prefix) = (bytes(args.from)?, bytes(args.to)?, bytes(args.prefix)?);
     let range = KeyRange::new(&prefix.unwrap_or_default(), from, to);
-    let db = store::open_to_read(globals, &args.store)?;
-    let name = &args.keyspace.keyspace;
-    let snapshot = moment::snapshot(&db, args.at.at.as_ref(), name)?;
-    let keyspace = store::keyspace_at(&db, &snapshot, name)?;
-    let mut keys = snapshot.range(&keyspace, range.bounds())?.keys_only();
-    let mut count = 0;
-    while keys.advance()?.is_some() {
-        count += 1;
-    }
-    answers::count(count, output)?;
-    Ok(Exit::Done)
+    let (name, at) = (&args.keyspace.keyspace, args.at.at.as_ref());
+    store::read_at(globals, &args.store, at, output, |db, output| {
+        let snapshot = moment::snapshot(db, at, name)?;
+        let keyspace = store::keyspace_at(db, &snapshot, name)?;
+        let mut keys = snapshot.range(&keyspace, range.bounds())?.keys_only();
+        let mut count = 0;
+        while keys.advance()?.is_some() {
+            count += 1;
+        }
+        answers::count(count, output)?;
+        Ok(Exit::Done)
+    })
 }

@@ -1,5 +1,6 @@
 //! `plimsoll get`: the value of a key, raw to a pipe.
 
+use plimsoll::{Keyspace, Snapshot};
 use serde_json::Map;
 
 use crate::args::{Get, Globals};
@@ -11,13 +12,17 @@ use crate::{moment, store};
 
 pub(crate) fn run(globals: &Globals, args: Get, output: &mut Output) -> Outcome {
     let key = key_bytes(args.key, args.keys.hex).map_err(Failure::usage)?;
-    let db = store::open_to_read(globals, &args.store)?;
-    let name = &args.keyspace.keyspace;
-    let snapshot = moment::snapshot(&db, args.at.at.as_ref(), name)?;
-    let keyspace = store::keyspace_at(&db, &snapshot, name)?;
+    let (name, at) = (&args.keyspace.keyspace, args.at.at.as_ref());
+    store::read_at(globals, &args.store, at, output, |db, output| {
+        let snapshot = moment::snapshot(db, at, name)?;
+        print(&snapshot, &store::keyspace_at(db, &snapshot, name)?, &key, output)
+    })
+}
+
+fn print(snapshot: &Snapshot, keyspace: &Keyspace, key: &[u8], output: &mut Output) -> Outcome {
     let open = || {
-        snapshot.get_reader(&keyspace, &key)?.ok_or_else(|| {
-            let message = format!("there is no key `{}` at GLSN {}", show_bytes(&key), snapshot.at());
+        snapshot.get_reader(keyspace, key)?.ok_or_else(|| {
+            let message = format!("there is no key `{}` at GLSN {}", show_bytes(key), snapshot.at());
             Failure::new(Exit::No, message)
         })
     };
@@ -26,7 +31,7 @@ pub(crate) fn run(globals: &Globals, args: Get, output: &mut Output) -> Outcome 
         Reader::People => write_for_people(&open, output)?,
         Reader::Json => {
             let mut object = Map::new();
-            put_json(&mut object, "key", &key);
+            put_json(&mut object, "key", key);
             object.insert("at".to_owned(), snapshot.at().into());
             // Opened before anything is printed: a key that is not there prints nothing.
             drop(open()?);

@@ -1,6 +1,6 @@
 //! `plimsoll history`: every retained version of a key.
 
-use plimsoll::VersionInfo;
+use plimsoll::{Db, VersionInfo};
 use serde_json::{Map, json};
 
 use crate::about::About;
@@ -14,21 +14,26 @@ use crate::time::show_time;
 
 pub(crate) fn run(globals: &Globals, args: History, output: &mut Output) -> Outcome {
     let key = key_bytes(args.key, args.keys.hex).map_err(Failure::usage)?;
-    let db = store::open_to_read(globals, &args.store)?;
-    let keyspace = store::known_keyspace(&db, &args.keyspace.keyspace)?;
+    store::read_newest(globals, &args.store, output, |db, output| {
+        list(db, &args.keyspace.keyspace, &key, args.limit, output)
+    })
+}
+
+fn list(db: &Db, keyspace: &str, key: &[u8], limit: Option<u64>, output: &mut Output) -> Outcome {
+    let keyspace = store::known_keyspace(db, keyspace)?;
     let mut versions = 0;
-    for version in db.history(&keyspace, &key)?.take(usize_of(args.limit)) {
+    for version in db.history(&keyspace, key)?.take(usize_of(limit)) {
+        let version = version?;
         if versions == 0 && output.reader() == Reader::People {
             let header =
                 output.paint(Style::Faint, &format!("{:>10}  {:<24}  {:>12}  {}", "GLSN", "time (UTC)", "size", "by"));
             output.line(&header)?;
         }
-        let version = version?;
-        print(&version, &About::at(&db, version.glsn)?, output)?;
+        print(&version, &About::at(db, version.glsn)?, output)?;
         versions += 1;
     }
-    if versions == 0 && args.limit != Some(0) {
-        return Err(Failure::new(Exit::No, format!("there never was a key `{}`", show_bytes(&key))));
+    if versions == 0 && limit != Some(0) {
+        return Err(Failure::new(Exit::No, format!("there never was a key `{}`", show_bytes(key))));
     }
     Ok(Exit::Done)
 }

@@ -1,5 +1,6 @@
-//! `plimsoll log`: the entries of the log, newest first or oldest first, and the new ones as they come (`follow`).
+//! `plimsoll log`: the entries of the log, newest first or oldest first, from where a cursor is (`cursor`), and the new ones as they come (`follow`).
 
+mod cursor;
 mod entry;
 mod fingerprint;
 mod follow;
@@ -24,6 +25,9 @@ pub(crate) fn run(globals: &Globals, args: Log, output: &mut Output) -> Outcome 
     if walk.args.follow {
         return follow::run(globals, &mut walk, output);
     }
+    if let Some(name) = walk.args.cursor.clone() {
+        return cursor::run(globals, &name, &mut walk, output);
+    }
     let db = store::open_to_read(globals, &walk.args.store)?;
     walk.check_start(&db)?;
     let order = if walk.args.reverse { Order::OldestFirst } else { Order::NewestFirst };
@@ -38,6 +42,8 @@ struct Walk {
     key: Option<Vec<u8>>,
     /// How many entries may still be printed.
     left: u64,
+    /// The entry that was printed last.
+    last: u64,
     printer: Printer,
 }
 
@@ -46,7 +52,8 @@ impl Walk {
         let key = args.key.take().map(|key| key_bytes(key, args.keys.hex)).transpose().map_err(Failure::usage)?;
         let left = args.limit.unwrap_or(u64::MAX);
         let printer = Printer::new(args.ops, args.keys.hex, args.until, output);
-        Ok(Self { args, key, left, printer })
+        let printer = if args.cursor.is_some() { printer.skip_cursors() } else { printer };
+        Ok(Self { args, key, left, last: 0, printer })
     }
 
     fn check_start(&self, db: &Db) -> Result<(), Failure> {
@@ -65,8 +72,10 @@ impl Walk {
         let mut glsns = self.glsns(db, from.max(since), to, order)?;
         while self.left > 0 {
             let Some(glsn) = glsns.next() else { break };
-            if self.printer.print(db, glsn?, output)? {
+            let glsn = glsn?;
+            if self.printer.print(db, glsn, output)? {
                 self.left -= 1;
+                self.last = glsn;
             }
         }
         Ok(())

@@ -5,31 +5,38 @@
 
 mod printer;
 
+use std::ffi::OsString;
 use std::ops::Bound;
 
-use plimsoll::{Error, Keyspace, Range, Snapshot};
+use plimsoll::{Db, Error, Keyspace, Range, Snapshot};
 
 use crate::args::{Globals, Scan};
 use crate::bytes::key_bytes;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::key_range::{Edge, KeyRange};
 use crate::output::{Output, Reader};
+use crate::size::count_of;
 use crate::{moment, store};
 
 use self::printer::Printer;
 
 pub(crate) fn run(globals: &Globals, args: Scan, output: &mut Output) -> Outcome {
-    let printer = Printer::new(&args, output);
-    let db = store::open_to_read(globals, &args.store)?;
+    let range = range(&args)?;
+    let at = args.at.at.as_ref();
+    store::read_at(globals, &args.store, at, output, |db, output| print(db, &args, range.clone(), output))
+}
+
+fn print(db: &Db, args: &Scan, range: KeyRange, output: &mut Output) -> Outcome {
+    let printer = Printer::new(args, output);
     let name = &args.keyspace.keyspace;
-    let snapshot = moment::snapshot(&db, args.at.at.as_ref(), name)?;
-    let keyspace = store::keyspace_at(&db, &snapshot, name)?;
+    let snapshot = moment::snapshot(db, args.at.at.as_ref(), name)?;
+    let keyspace = store::keyspace_at(db, &snapshot, name)?;
     let (reverse, left) = (args.reverse, args.limit.unwrap_or(u64::MAX));
     // A terminal sees the beginning of a value only, which is read by itself.
     let by_key = output.reader() == Reader::People && !args.keys_only;
     let keys_only = args.keys_only || by_key;
-    let KeyRange { lower, upper } = range(args)?;
-    let mut walk = Walk { snapshot, keyspace, lower, upper, reverse, left, printer };
+    let KeyRange { lower, upper } = range;
+    let mut walk = Walk { snapshot, keyspace, lower, upper, reverse, left, rows: 0, printer };
     if by_key {
         walk.print_by_key(output)?;
     } else {
@@ -38,10 +45,10 @@ pub(crate) fn run(globals: &Globals, args: Scan, output: &mut Output) -> Outcome
     Ok(Exit::Done)
 }
 
-fn range(args: Scan) -> Result<KeyRange, Failure> {
+fn range(args: &Scan) -> Result<KeyRange, Failure> {
     let hex = args.keys.hex;
-    let bytes = |key: Option<_>| key.map(|key| key_bytes(key, hex)).transpose().map_err(Failure::usage);
-    let (from, to, prefix) = (bytes(args.from)?, bytes(args.to)?, bytes(args.prefix)?);
+    let bytes = |key: &Option<OsString>| key.clone().map(|key| key_bytes(key, hex)).transpose().map_err(Failure::usage);
+    let (from, to, prefix) = (bytes(&args.from)?, bytes(&args.to)?, bytes(&args.prefix)?);
     Ok(KeyRange::new(prefix.as_deref().unwrap_or_default(), from, to))
 }
 
@@ -54,6 +61,8 @@ struct Walk {
     reverse: bool,
     /// How many pairs may still be printed.
     left: u64,
+    /// How many were printed by the walks before this one.
+    rows: u64,
     printer: Printer,
 }
 
@@ -81,6 +90,7 @@ impl Walk {
                     self.print_large(&key, output)?;
                     self.pass(key);
                     self.left -= 1;
+                    self.rows += 1;
                 }
             }
         }
@@ -104,12 +114,13 @@ impl Walk {
                 }
                 Ok(None) => break Stopped::AtEnd,
                 Err(Error::OutOfBudget(_)) if !keys_only => break Stopped::AtLarge,
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(behind_rows(error, self.rows + printed, self.snapshot.at())),
             }
         };
         drop(range);
         self.printer = printer;
         self.left -= printed;
+        self.rows += printed;
         if let Some(last) = last {
             self.pass(last);
         }
@@ -139,6 +150,16 @@ impl Walk {
         let value = self.snapshot.get_reader(&self.keyspace, key)?;
         Ok(value.expect("the walk saw the key in the same snapshot"))
     }
+}
+
+/// What ended a walk behind so many rows.
+fn behind_rows(error: Error, rows: u64, at: u64) -> Failure {
+    let failure = Failure::from(error);
+    if rows == 0 || !failure.is_gone() {
+        return failure;
+    }
+    let rows = count_of(rows, "row that was printed is", "rows that were printed are");
+    failure.advise(&format!("The {rows} right as of GLSN {at}; the rest was dropped meanwhile by the process that writes. Run it again, or with --from."))
 }
 
 /// Where a walk stopped.

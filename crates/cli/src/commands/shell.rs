@@ -100,7 +100,7 @@ fn run_lines(db: &Db, keyspace: String, output: &mut Output) -> Outcome {
 
 fn at_line(failure: Failure, number: u64) -> Failure {
     match failure {
-        Failure::Said { exit, message } => Failure::new(exit, format!("line {number}: {message}")),
+        Failure::Said { exit, message, .. } => Failure::new(exit, format!("line {number}: {message}")),
         Failure::ReaderLeft => Failure::ReaderLeft,
     }
 }

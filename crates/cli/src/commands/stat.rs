@@ -1,10 +1,11 @@
 //! `plimsoll stat`: what is in a store, then how memory and disk are used.
 
 use jiff::Timestamp;
-use plimsoll::{Db, KeyspaceInfo, KeyspaceSize, Moment, Stats};
+use plimsoll::{CursorInfo, Db, KeyspaceInfo, KeyspaceSize, Moment, Stats};
 use serde_json::json;
 
 use crate::args::{Globals, Stat};
+use crate::commands::cursor::{behind, place};
 use crate::commands::warm;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Fact, Output, Section};
@@ -17,20 +18,25 @@ use crate::time::{show_duration, show_time};
 const COUNTED_MAX: u64 = 200_000;
 
 pub(crate) fn run(globals: &Globals, args: &Stat, output: &mut Output) -> Outcome {
-    let db = store::open_to_read(globals, &args.store)?;
+    store::read_newest(globals, &args.store, output, |db, output| show(globals, args, db, output))
+}
+
+fn show(globals: &Globals, args: &Stat, db: &Db, output: &mut Output) -> Outcome {
     let stats = db.stats();
     let keyspaces = db.keyspaces();
-    let sizes = sizes(&db, &keyspaces, if args.exact { u64::MAX } else { COUNTED_MAX })?;
+    let sizes = sizes(db, &keyspaces, if args.exact { u64::MAX } else { COUNTED_MAX })?;
     output.sections(&[
-        Section::new("store", of_store(&db, &stats, &sizes)?),
+        Section::new("store", of_store(db, &stats, &sizes)?),
         Section::new(
             "keyspaces",
             keyspaces.iter().zip(&sizes).map(|(keyspace, size)| of_keyspace(keyspace, size)).collect(),
         ),
+        Section::new("cursors", db.log().cursors().iter().map(|cursor| of_cursor(db, cursor)).collect()),
         Section::new("opening", of_opening(&stats)),
         Section::new("log", of_log(&stats)),
         Section::new("index", of_index(&stats)),
-        Section::new("warm", warm::facts_of(globals, &args.store, &db)),
+        Section::new("warm", warm::facts_of(globals, &args.store, db)),
+        Section::new("io", of_io(&stats)),
         Section::new("memory", of_memory(&stats)),
         Section::new("pressure", of_pressure(&stats)),
         Section::new("evictor", of_evictor(&stats)),
@@ -118,6 +124,23 @@ fn of_keyspace(keyspace: &KeyspaceInfo, size: &KeyspaceSize) -> Fact {
         "retention": write_retention(keyspace.retention),
     });
     Fact::new(keyspace.name.clone(), shown, value).verbatim()
+}
+
+fn of_cursor(db: &Db, cursor: &CursorInfo) -> Fact {
+    let value = json!({ "next": cursor.next, "behind": behind(db, cursor.next) });
+    Fact::new(cursor.name.clone(), place(db, cursor.next), value).verbatim()
+}
+
+fn of_io(stats: &Stats) -> Vec<Fact> {
+    let io = &stats.io;
+    let now = if io.cached { "through the page cache" } else { "past the page cache" };
+    let mut facts = vec![
+        Fact::new("asked for", io.asked.to_string(), io.asked.to_string()),
+        Fact::new("reads go", now, if io.cached { "cached" } else { "direct" }),
+        Fact::count("switches", io.switches),
+    ];
+    facts.extend(io.room_bytes.map(|bytes| Fact::bytes("free memory beside the budget", bytes)));
+    facts
 }
 
 fn of_log(stats: &Stats) -> Vec<Fact> {

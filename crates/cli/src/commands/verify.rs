@@ -1,5 +1,6 @@
 //! `plimsoll verify`: reads and checks every byte.
 
+use plimsoll::Db;
 use serde_json::json;
 
 use crate::args::{Globals, Verify};
@@ -10,7 +11,10 @@ use crate::size::{count_of, show_size};
 use crate::store;
 
 pub(crate) fn run(globals: &Globals, args: &Verify, output: &mut Output) -> Outcome {
-    let db = store::open_to_read(globals, &args.store)?;
+    store::read_newest(globals, &args.store, output, check)
+}
+
+fn check(db: &Db, output: &mut Output) -> Outcome {
     let progress = Progress::of_bytes(Some(0));
     let report = db.verify(&mut |step| progress.set_of(step.done_bytes, step.total_bytes))?;
     drop(progress);

@@ -13,7 +13,7 @@ pub(crate) fn run(globals: &Globals, args: &Warm, output: &mut Output) -> Outcom
     let options = store::options(globals);
     if !args.store.join("log").is_dir() {
         let message = format!("{}: there is no store here; check the path", args.store.display());
-        return Err(Failure::Said { exit: Exit::Store, message });
+        return Err(Failure::new(Exit::Store, message));
     }
     if args.delete {
         let bytes = plimsoll::delete_warm_image(&args.store, &options)?;

@@ -8,8 +8,10 @@
 
 mod bad_input;
 mod batch;
+mod beside;
 mod care;
 mod completions;
+mod cursors;
 mod disks;
 mod import;
 mod import_refusals;

@@ -75,7 +75,7 @@ fn lock(fd: &OwnedFd) -> rustix::io::Result<()> {
 fn open_lock_file(path: &Path) -> io::Result<OsFile> {
     let fd = open_fd(path, OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK)?;
     check_regular(&fd, path)?;
-    Ok(OsFile { fd, direct: false, path: path.to_owned() })
+    Ok(OsFile::new(fd, false, path))
 }
 
 fn identity(path: &Path, fd: &OwnedFd) -> io::Result<Identity> {
@@ -106,7 +106,7 @@ fn held(path: &Path, folder: Identity) -> LockError {
 fn holder(path: &Path) -> Option<u32> {
     let fd = open_fd(path, OFlags::RDONLY | OFlags::NONBLOCK).ok()?;
     check_regular(&fd, path).ok()?;
-    let file = OsFile { fd, direct: false, path: path.to_owned() };
+    let file = OsFile::new(fd, false, path);
     let mut text = [0; 16];
     let n = file.read_at(&mut text, 0).ok()?;
     std::str::from_utf8(&text[..n]).ok()?.lines().next()?.parse().ok()
@@ -276,7 +276,7 @@ mod tests {
         let child = OsLock {
             folder: rustix::io::dup(&lock.folder).unwrap(),
             folder_identity: lock.folder_identity,
-            file: OsFile { fd: rustix::io::dup(&lock.file.fd).unwrap(), direct: false, path: lock.file.path.clone() },
+            file: OsFile::new(rustix::io::dup(&lock.file.fd).unwrap(), false, &lock.file.path),
             file_identity: lock.file_identity,
             pid: std::process::id() + 1,
         };

@@ -225,3 +225,52 @@ fn readers_that_come_and_go_beside_a_writer_that_trims_are_never_told_of_damage(
         assert!(answers.into_iter().all(|answers| answers.unwrap() > 0));
     });
 }
+
+/// Rounds by which a store has left behind what a reader opened: runs that were merged away, segments that were trimmed.
+fn leave_behind(db: &Db, keyspace: &Keyspace) {
+    for round in 1..4 {
+        write(db, keyspace, round);
+        db.compact().unwrap();
+    }
+    db.log().trim(db.newest()).unwrap();
+}
+
+#[test]
+fn a_backup_by_a_reader_whose_files_another_process_has_dropped_is_refused_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let db = Db::open(&path, options()).unwrap();
+    let keyspace = db.keyspace("default").unwrap();
+    db.set_retention(&keyspace, Retention::Latest).unwrap();
+    write(&db, &keyspace, 0);
+    db.flush().unwrap();
+    let (reader, well_read) = (open_reader(&path), open_reader(&path));
+    leave_behind(&db, &keyspace);
+    // One that has taken over the younger manifest has a log that ends before it.
+    let seen = well_read.keyspace("default").unwrap();
+    well_read.drop_caches();
+    for key in 0..KEYS {
+        let _ = well_read.snapshot().get(&seen, &key.to_be_bytes());
+    }
+    for (name, reader) in [("first", &reader), ("second", &well_read)] {
+        for copy in [false, true] {
+            let dest = dir.path().join(format!("{name}-{copy}"));
+            let made = if copy { reader.backup_copy(&dest) } else { reader.backup(&dest) };
+            let error = made.unwrap_err();
+            assert!(matches!(error, Error::Trimmed { .. }), "{name}, copy {copy}: {error}");
+            assert_eq!(std::fs::read_dir(&dest).map_or(0, Iterator::count), 0, "{name}, copy {copy}");
+            // A store that is opened anew can be backed up, to the same place.
+            let fresh = open_reader(&path);
+            if copy {
+                fresh.backup_copy(&dest).unwrap()
+            } else {
+                fresh.backup(&dest).unwrap()
+            };
+            let backup = open_reader(&dest);
+            assert_eq!(backup.newest(), db.newest());
+            assert_eq!(backup.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
+            let kept = backup.keyspace("default").unwrap();
+            assert_eq!(ask(&backup, &backup.snapshot(), &kept, |_| Some(3)), 3 * KEYS);
+        }
+    }
+}

@@ -42,6 +42,19 @@ fn replayed_after_a_kill(world: &World, keys: u32) -> (u64, u64) {
 }
 
 #[test]
+fn a_writer_that_is_open_for_a_moment_sweeps_what_a_killed_one_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let open = || Db::open(&path, Options::new().memory_bytes(16 << 20)).unwrap();
+    open().close().unwrap();
+    let left = path.join("log").join("00000000000000000003.side");
+    std::fs::write(&left, b"").unwrap();
+    // Its threads do not get to it in so short a time.
+    open().close().unwrap();
+    assert!(!left.exists());
+}
+
+#[test]
 fn what_was_written_is_replayed_after_a_kill_unless_writers_have_rested() {
     let world = World::new(1);
     let (db, keyspace) = open(&world);

@@ -18,6 +18,7 @@ mod cursors;
 mod dropped_keyspaces;
 mod handles;
 mod held_walks;
+mod io;
 mod large;
 mod many_transactions;
 mod memory;

@@ -17,19 +17,27 @@ pub(super) struct Printer {
     hex: bool,
     /// Entries of a later time are left out.
     until: Option<Timestamp>,
+    /// Commits that only move cursors are left out.
+    skip_cursors: bool,
     width: usize,
 }
 
 impl Printer {
     /// `ops`: with each operation; `hex`: with its key in hexadecimal digits.
     pub(super) fn new(ops: bool, hex: bool, until: Option<Timestamp>, output: &Output) -> Self {
-        Self { ops, hex, until, width: output.width() }
+        Self { ops, hex, until, skip_cursors: false, width: output.width() }
     }
 
-    /// Prints an entry; false if it is left out because of its time.
+    /// Leaves out commits that only move cursors.
+    pub(super) fn skip_cursors(self) -> Self {
+        Self { skip_cursors: true, ..self }
+    }
+
+    /// Prints an entry; false if it is left out.
     pub(super) fn print(&self, db: &Db, glsn: u64, output: &mut Output) -> Result<bool, Failure> {
         let wanted = |time| self.until.is_none_or(|until| time <= until);
         match db.log().changes(glsn)? {
+            Some(commit) if self.skip_cursors && commit.moves_cursor()? => Ok(false),
             Some(commit) => {
                 let metadata = commit.metadata()?;
                 let about = About::of(metadata);
@@ -61,9 +69,10 @@ impl Printer {
             return self.print_commit_json(commit, metadata, about, output);
         }
         let (mut operations, mut first) = (0, String::new());
+        let own = if commit.moves_cursor()? { "cursor" } else { "keyspace" };
         commit.for_each(|op| {
             if operations == 0 {
-                first = self.gist(&op);
+                first = self.gist(&op, own);
             }
             operations += 1;
             Ok(())
@@ -86,11 +95,11 @@ impl Printer {
         Ok(())
     }
 
-    /// An operation in a few words.
-    fn gist(&self, op: &Op<'_>) -> String {
+    /// An operation in a few words; `own` is what a record of the store's own is about.
+    fn gist(&self, op: &Op<'_>, own: &str) -> String {
         let key = if self.hex { show_hex(op.key) } else { show_bytes(op.key) };
         match (&op.keyspace, op.change) {
-            (None, _) => format!("keyspace {key}"),
+            (None, _) => format!("{own} {key}"),
             (_, OpChange::Put { .. }) => format!("+ {key}"),
             _ => format!("- {key}"),
         }

@@ -4,6 +4,9 @@
 //! log's folder changes. The system tells of that at once; where it cannot (the writer is on another machine), the folder is looked at
 //! once a second.
 //!
+//! A cursor is moved after what was printed is flushed, by opening the store for writing for a moment. While another process has it open, the cursor
+//! stays where it is, and is moved as soon as that is possible.
+//!
 //! Law: what is printed survives a power cut. A record is in its file before its writer has synced it, so the follower syncs it, too.
 
 use std::io;
@@ -22,6 +25,7 @@ use crate::output::Output;
 use crate::store;
 
 use super::Walk;
+use super::cursor::Cursor;
 use super::fingerprint::Fingerprint;
 use super::glsns::Order;
 
@@ -36,7 +40,11 @@ pub(super) fn run(globals: &Globals, walk: &mut Walk, output: &mut Output) -> Ou
     let clock = SystemClock::new();
     let interrupt = Interrupt::listen()?;
     let path = walk.args.store.clone();
-    let mut from = walk.args.from;
+    let mut cursor = match walk.args.cursor.clone() {
+        Some(name) => Some(Cursor::find_or_make(globals, &path, name, walk.args.from)?),
+        None => None,
+    };
+    let mut from = cursor.as_ref().map(Cursor::next).or(walk.args.from);
     loop {
         // Before the store is opened: a change from now on is not missed.
         let changes = Changes::watch(&path);
@@ -47,13 +55,25 @@ pub(super) fn run(globals: &Globals, walk: &mut Walk, output: &mut Output) -> Ou
         let start = from.unwrap_or(next);
         walk.print(&db, start, Order::OldestFirst, output)?;
         from = Some(start.max(next));
+        if let Some(cursor) = &mut cursor {
+            cursor.printed(&db, walk)?;
+        }
         drop(db);
         output.flush()?;
-        if walk.left == 0 {
+        let is_last = walk.left == 0;
+        if let Some(cursor) = &mut cursor {
+            // The last time it is worth waiting for the lock.
+            if is_last { cursor.settle(globals)? } else { cursor.settle_if_free(globals)? }
+        }
+        if is_last {
             return Ok(Exit::Done);
         }
         let ended = clock.monotonic_nanos();
-        if changes.wait(&interrupt) == Waited::Interrupted {
+        let is_behind = cursor.as_ref().is_some_and(Cursor::is_behind);
+        if changes.wait(&interrupt, is_behind) == Waited::Interrupted {
+            if let Some(mut cursor) = cursor {
+                cursor.settle(globals)?;
+            }
             return Ok(Exit::Interrupted);
         }
         // Beside a writer that never rests, half of the time is left to it.
@@ -94,7 +114,8 @@ impl<'a> Changes<'a> {
         Self { store, watch: Watch::new(&store.join("log")).ok(), seen: Fingerprint::of(store) }
     }
 
-    fn wait(&self, interrupt: &Interrupt) -> Waited {
+    /// Waits for a change; a second at most if `briefly`.
+    fn wait(&self, interrupt: &Interrupt, briefly: bool) -> Waited {
         loop {
             for _ in 0..LOOK_EVERY.as_millis() / NAP.as_millis() {
                 if interrupt.came() {
@@ -104,7 +125,7 @@ impl<'a> Changes<'a> {
                     return Waited::Changed;
                 }
             }
-            if Fingerprint::of(self.store) != self.seen {
+            if briefly || Fingerprint::of(self.store) != self.seen {
                 return Waited::Changed;
             }
         }

@@ -1,0 +1,110 @@
+//! The command line of what brings data into a store: `import` and `load`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::InKeyspace;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Import {
+    /// Import the history of a Git repository: one commit, one transaction
+    #[command(long_about = IMPORT_GIT_LONG)]
+    Git(ImportGit),
+}
+
+const IMPORT_GIT_LONG: &str = "\
+Import the history of a Git repository: one commit, one transaction.
+
+Keys are paths (raw bytes), values are file contents; a symbolic link's value is its target. Merges follow the first parent. \
+Submodules are skipped and counted. File modes are not kept.
+
+Each transaction's metadata is JSON: {\"commit\", \"author\", \"email\", \"date\", \"committer\": {\"name\", \"email\", \"date\"}, \
+\"message\", \"parents\": [...]}. Dates are RFC 3339 with the offset they were written with. A message that does not fit into \
+64 KiB is cut and \"message_cut\" is true.
+
+A time or a commit id reads the history as it was then: --at 2012-01-01 is the last commit whose committer's time is not later, \
+--at commit:ID is that commit. Only commits of the first-parent line are there.
+
+Run it again to continue: the store remembers the last commit in the same transaction that brought it (keyspace \
+plimsoll.import). If that commit is no ancestor of the branch any more, because the history was rewritten, the import refuses.
+
+Objects that the repository does not hold (partial clones and snapshots) are reported and skipped: a file without content is \
+absent at that commit; a commit without its folders is left out, and its changes arrive with the next one.
+
+Without --sync the commits are written without waiting for the disk and synced at the end: after a power loss the store \
+holds a prefix of the history, and the next run continues from there.";
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  plimsoll import git . demo.plimsoll
+  plimsoll import git --branch v2.0 --memory 64MiB /srv/git/project.git project.plimsoll
+  plimsoll get demo.plimsoll README.md --at 2024-01-31
+  plimsoll get demo.plimsoll README.md --at commit:1a2b3c4")]
+pub(crate) struct ImportGit {
+    /// Repository: a working tree, a folder in it, or a bare repository
+    pub(crate) repository: PathBuf,
+    /// Store; it is made if there is none
+    pub(crate) store: PathBuf,
+    /// Branch, tag or commit whose history is imported
+    #[arg(long, value_name = "REF", default_value = "HEAD")]
+    pub(crate) branch: String,
+    /// Make each commit durable before the next one begins
+    #[arg(long)]
+    pub(crate) sync: bool,
+    #[command(flatten)]
+    pub(crate) keyspace: InKeyspace,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The first line of CSV and TSV names the columns. CSV fields may be quoted (RFC 4180); TSV fields stand as they are. A row is at \
+most 4 MiB. Without --value, the value is the rest of the row as a JSON object. If a row is malformed, the rows before it are \
+committed (unless --atomic) and the message says its line and how to go on.
+
+Examples:
+  plimsoll load demo.plimsoll people.csv --key email
+  plimsoll load demo.plimsoll prices.tsv --key sku --value price --keyspace prices
+  zcat events.jsonl.gz | plimsoll load demo.plimsoll - --format jsonl --key id --atomic")]
+pub(crate) struct Load {
+    /// Store; it is made if there is none
+    pub(crate) store: PathBuf,
+    /// File to read, or - for stdin
+    pub(crate) file: PathBuf,
+    /// Format [default: by the file's extension]
+    #[arg(long)]
+    pub(crate) format: Option<Format>,
+    /// Column or field that holds the key [default: the first column; JSON lines need it]
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) key: Option<String>,
+    /// Column or field that holds the value [default: the rest of the row as JSON]
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) value: Option<String>,
+    /// The first line is a row too; columns are named 1, 2, ...
+    #[arg(long)]
+    pub(crate) no_header: bool,
+    /// Rows in one transaction
+    #[arg(long, value_name = "ROWS", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) batch: u64,
+    /// All rows in one transaction, or none
+    #[arg(long, conflicts_with = "batch")]
+    pub(crate) atomic: bool,
+    /// Leave out that many rows at the start
+    #[arg(long, value_name = "ROWS", default_value_t = 0)]
+    pub(crate) skip: u64,
+    #[command(flatten)]
+    pub(crate) keyspace: InKeyspace,
+}
+
+/// How rows are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Fields separated by commas, quoted where needed
+    Csv,
+    /// Fields separated by tabs, never quoted
+    Tsv,
+    /// One JSON object a line
+    #[value(alias = "ndjson")]
+    Jsonl,
+}

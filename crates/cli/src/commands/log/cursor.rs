@@ -1,0 +1,153 @@
+//! `plimsoll log --cursor`: goes on where the last command with this cursor ended.
+//!
+//! Law: a cursor is moved behind an entry only after the entry was written to standard output. A command that is killed before that leaves the cursor
+//! where it was, and the next one prints the entry again.
+//!
+//! Moving a cursor is a commit, which is an entry of the log. Such commits are not printed, and a cursor is not moved because of them: two
+//! followers would wake each other for ever.
+
+use std::path::{Path, PathBuf};
+
+use plimsoll::{Db, Durability, Error};
+
+use crate::args::Globals;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::Output;
+use crate::{store, wait};
+
+use super::Walk;
+use super::glsns::Order;
+
+/// Without `--follow`: what there is now, with the lock held from the beginning.
+pub(super) fn run(globals: &Globals, name: &str, walk: &mut Walk, output: &mut Output) -> Outcome {
+    let db = store::open_to_write(globals, &walk.args.store, false, Durability::Sync)?;
+    let place = db.log().cursor(name, walk.args.from.unwrap_or(db.log().bounds().first))?;
+    walk.print(&db, place, Order::OldestFirst, output)?;
+    output.flush()?;
+    let next = behind_printed(&db, place, walk)?;
+    if next > place {
+        db.log().advance_cursor(name, next)?;
+    }
+    store::close_after_commits(db);
+    Ok(Exit::Done)
+}
+
+/// Where a cursor belongs that was at `place`, now that `walk` has printed what there was.
+fn behind_printed(db: &Db, place: u64, walk: &Walk) -> Result<u64, Failure> {
+    if walk.left == 0 {
+        return Ok(place.max(walk.last + 1));
+    }
+    for glsn in (place..=db.newest()).rev() {
+        let moves_cursor = match db.log().changes(glsn)? {
+            Some(commit) => commit.moves_cursor()?,
+            None => false,
+        };
+        if !moves_cursor {
+            return Ok(glsn + 1);
+        }
+    }
+    Ok(place)
+}
+
+/// The cursor of a follower, which has the lock for moments only.
+pub(super) struct Cursor {
+    store: PathBuf,
+    name: String,
+    /// Where it is in the store.
+    place: u64,
+    /// Where it belongs.
+    next: u64,
+    /// Whether it was said that it cannot be moved now.
+    told: bool,
+}
+
+impl Cursor {
+    pub(super) fn find_or_make(
+        globals: &Globals,
+        path: &Path,
+        name: String,
+        from: Option<u64>,
+    ) -> Result<Self, Failure> {
+        let found = place_of(&store::open_to_read(globals, path)?, &name);
+        let place = match found {
+            Some(place) => place,
+            None => {
+                let db = store::open_to_write(globals, path, false, Durability::Sync)?;
+                let place = db.log().cursor(&name, from.unwrap_or(db.newest() + 1))?;
+                store::close_after_commits(db);
+                place
+            }
+        };
+        Ok(Self { store: path.to_owned(), name, place, next: place, told: false })
+    }
+
+    /// The GLSN to print next.
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Whether it is not yet where it belongs.
+    pub(super) fn is_behind(&self) -> bool {
+        self.place < self.next
+    }
+
+    /// What there is in `db` is printed now.
+    pub(super) fn printed(&mut self, db: &Db, walk: &Walk) -> Result<(), Failure> {
+        self.next = behind_printed(db, self.next, walk)?;
+        Ok(())
+    }
+
+    /// Moves it, unless another process has the store open for writing.
+    pub(super) fn settle_if_free(&mut self, globals: &Globals) -> Result<(), Failure> {
+        if !self.is_behind() {
+            return Ok(());
+        }
+        match self.open(globals) {
+            Ok(db) => self.advance(db),
+            Err(Error::Locked { .. }) => {
+                if !self.told {
+                    self.told = true;
+                    eprintln!(
+                        "plimsoll: cursor {} stays at GLSN {} while another process has the store open for writing",
+                        self.name, self.place
+                    );
+                }
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Moves it; waits for the lock as long as `--wait` says.
+    pub(super) fn settle(&mut self, globals: &Globals) -> Result<(), Failure> {
+        if !self.is_behind() {
+            return Ok(());
+        }
+        let db = wait::for_lock(globals, || self.open(globals)).map_err(|failure| {
+            failure.advise(&format!(
+                "Cursor {} stays at GLSN {}: what was printed from there on is printed again the next time.",
+                self.name, self.place
+            ))
+        })?;
+        self.advance(db)
+    }
+
+    fn open(&self, globals: &Globals) -> plimsoll::Result<Db> {
+        Db::open(&self.store, store::options(globals).warm(false))
+    }
+
+    fn advance(&mut self, db: Db) -> Result<(), Failure> {
+        // Another follower with the same cursor may have come further.
+        if place_of(&db, &self.name).is_none_or(|place| place < self.next) {
+            db.log().advance_cursor(&self.name, self.next)?;
+        }
+        store::close_after_commits(db);
+        self.place = self.next;
+        self.told = false;
+        Ok(())
+    }
+}
+
+fn place_of(db: &Db, name: &str) -> Option<u64> {
+    db.log().cursors().into_iter().find(|cursor| cursor.name == name).map(|cursor| cursor.next)
+}

@@ -1,0 +1,197 @@
+//! `plimsoll cursor`, and `plimsoll log --cursor`: each entry at least once, whatever ends the command.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+use plimsoll::{Db, Durability, Options};
+
+use crate::run::{Folder, Ran, plimsoll, run};
+
+/// GLSNs 1 to 3.
+fn store(folder: &Folder) -> String {
+    let store = folder.at("store");
+    for (key, value) in [("a", "1"), ("b", "2"), ("c", "3")] {
+        run(&["put", &store, key, value]).ok();
+    }
+    store
+}
+
+fn list(store: &str) -> String {
+    run(&["cursor", "list", store]).ok().text()
+}
+
+/// The GLSNs that were printed, from the fields before the first tab.
+fn glsns(ran: &Ran) -> Vec<u64> {
+    ran.text().lines().map(|line| line.split('\t').next().unwrap().parse().unwrap()).collect()
+}
+
+/// A process that has the store open for writing until its input ends.
+struct Holder {
+    child: Child,
+    input: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Holder {
+    fn of(store: &str) -> Self {
+        let mut command = plimsoll();
+        let mut child = command.args(["shell", store]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (input, answers) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let mut holder = Self { child, input, answers };
+        holder.ask("get a");
+        holder
+    }
+
+    fn ask(&mut self, line: &str) {
+        writeln!(self.input, "{line}").unwrap();
+        self.answers.read_line(&mut String::new()).unwrap();
+    }
+
+    fn end(mut self) {
+        drop(self.input);
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn cursors_are_made_listed_moved_and_dropped() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    assert_eq!(list(&store), "");
+    assert_eq!(run(&["cursor", "create", &store, "mailer"]).ok().text(), "mailer\t4\n");
+    assert_eq!(run(&["cursor", "create", &store, "audit", "--at", "2"]).ok().text(), "audit\t2\n");
+    // It is there already.
+    assert_eq!(run(&["cursor", "create", &store, "audit", "--at", "1"]).ok().text(), "audit\t2\n");
+    assert_eq!(list(&store), "audit\t2\nmailer\t4\n");
+    let stat = run(&["stat", &store, "--json"]).ok().json();
+    assert_eq!((&stat["cursors"]["audit"]["next"], &stat["cursors"]["audit"]["behind"]), (&2.into(), &4.into()));
+    assert_eq!(run(&["cursor", "advance", &store, "audit", "3"]).ok().text(), "audit\t3\n");
+    run(&["cursor", "advance", &store, "audit", "2"]).fails(2, &["does not go back"]);
+    run(&["cursor", "advance", &store, "audit", "100"]).fails(2, &["100"]);
+    for command in [&["advance", &store, "nobody", "3"][..], &["drop", &store, "nobody"]] {
+        let arguments = [&["cursor"], command].concat();
+        run(&arguments).fails(2, &["no cursor `nobody`", "audit, mailer", "plimsoll cursor create"]);
+    }
+    run(&["cursor", "drop", &store, "mailer"]).ok();
+    assert_eq!(run(&["cursor", "list", &store, "--json"]).ok().json_lines()[0]["name"], "audit");
+    run(&["cursor", "create", &store, "late", "--at", "1000"]).fails(2, &["1000"]);
+    run(&["cursor", "list", &folder.at("nowhere")]).fails(3, &[]);
+}
+
+#[test]
+fn the_log_goes_on_where_the_cursor_is() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    let next = || run(&["log", &store, "--cursor", "mailer"]).ok();
+    // 4 and 5 made the cursor and moved it; so did others later.
+    assert_eq!(glsns(&next()), [1, 2, 3]);
+    assert_eq!(glsns(&next()), [] as [u64; 0]);
+    assert_eq!(list(&store), "mailer\t4\n");
+    run(&["put", &store, "d", "4"]).ok();
+    run(&["put", &store, "e", "5"]).ok();
+    let one = run(&["log", &store, "--cursor", "mailer", "--limit", "1"]).ok();
+    assert_eq!(glsns(&one), [6]);
+    assert_eq!(glsns(&next()), [7]);
+    assert_eq!(glsns(&next()), [] as [u64; 0]);
+    // What a filter leaves out was dealt with, too.
+    run(&["put", &store, "f", "6"]).ok();
+    assert_eq!(glsns(&run(&["log", &store, "--cursor", "mailer", "--key", "a"]).ok()), [] as [u64; 0]);
+    assert_eq!(glsns(&next()), [] as [u64; 0]);
+    // Without a cursor all is shown; with another one it begins where that is made.
+    let all = run(&["log", &store, "--color", "always"]).ok().text();
+    assert!(all.contains("cursor mailer") && !all.contains("keyspace mailer"), "{all}");
+    assert_eq!(glsns(&run(&["log", &store, "--cursor", "other", "--from", "7"]).ok())[0], 7);
+    run(&["log", &store, "--cursor", "x", "--reverse"]).fails(2, &["--reverse"]);
+    run(&["log", &store, "--cursor", ""]).fails(2, &[]);
+}
+
+#[test]
+fn a_cursor_holds_the_log_against_a_trim() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let options = Options::new().memory_bytes(32 << 20).segment_bytes(64 << 10).durability(Durability::Buffered);
+    let db = Db::open(&store, options).unwrap();
+    let keyspace = db.keyspace("default").unwrap();
+    for number in 0..100u8 {
+        let mut tx = db.begin();
+        tx.put(&keyspace, &[number], &[number; 3000]).unwrap();
+        tx.commit().unwrap();
+    }
+    db.flush().unwrap();
+    db.close().unwrap();
+    run(&["cursor", "create", &store, "mailer", "--at", "1"]).ok();
+    let first = || run(&["trim", &store, "--until", "newest", "--json"]).ok().json()["first_glsn"].clone();
+    assert_eq!(first(), 1);
+    run(&["cursor", "drop", &store, "mailer"]).ok();
+    assert!(first().as_u64().unwrap() > 1);
+}
+
+#[test]
+fn a_follower_moves_its_cursor_and_the_next_one_goes_on() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    let follow = |limit: &str| {
+        let mut command = plimsoll();
+        command.args(["log", &store, "--follow", "--cursor", "mailer", "--wait", "60s", "--limit", limit]);
+        command.stdout(Stdio::piped()).spawn().unwrap()
+    };
+    run(&["cursor", "create", &store, "mailer", "--at", "2"]).ok();
+    let first = Ran::of(follow("2").wait_with_output().unwrap()).ok();
+    assert_eq!(glsns(&first), [2, 3]);
+    assert_eq!(list(&store), "mailer\t4\n");
+    let mut child = follow("2");
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut seen: Vec<(u64, u64)> = Vec::new();
+    for _ in 0..2 {
+        let glsn: u64 = run(&["put", &store, "d", "4", "--wait", "60s"]).ok().text().trim().parse().unwrap();
+        let line = lines.next().unwrap().unwrap();
+        seen.push((glsn, line.split('\t').next().unwrap().parse().unwrap()));
+    }
+    assert!(seen.iter().all(|(put, printed)| put == printed), "{seen:?}");
+    assert!(child.wait().unwrap().success());
+    assert_eq!(list(&store), format!("mailer\t{}\n", seen[1].0 + 1));
+}
+
+#[test]
+fn beside_a_writer_entries_are_printed_and_the_cursor_moves_when_it_closes_the_store() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    run(&["cursor", "create", &store, "mailer", "--at", "3"]).ok();
+    let mut holder = Holder::of(&store);
+    holder.ask("put d 4");
+    let follow = |wait: &[&str]| {
+        let arguments = ["log", &store, "--follow", "--cursor", "mailer", "--limit", "2"];
+        plimsoll().args(arguments).args(wait).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let ran = Ran::of(follow(&[]).wait_with_output().unwrap());
+    assert_eq!(glsns(&ran), [3, 5]);
+    ran.fails(8, &["Cursor mailer stays at GLSN 3", "printed again", "--wait"]);
+    run(&["log", &store, "--cursor", "mailer"]).fails(8, &["open for writing"]);
+    let mut waiting = follow(&["--wait", "60s"]);
+    let mut lines = BufReader::new(waiting.stdout.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().starts_with("3\t"));
+    assert!(lines.next().unwrap().unwrap().starts_with("5\t"));
+    holder.end();
+    assert!(waiting.wait().unwrap().success());
+    assert_eq!(list(&store), "mailer\t6\n");
+}
+
+#[test]
+fn what_was_printed_by_a_follower_that_is_killed_before_its_cursor_moved_is_printed_again() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    run(&["cursor", "create", &store, "mailer", "--at", "1"]).ok();
+    let holder = Holder::of(&store);
+    let mut command = plimsoll();
+    command.args(["log", &store, "--follow", "--cursor", "mailer"]).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    for glsn in 1..=3 {
+        assert!(lines.next().unwrap().unwrap().starts_with(&format!("{glsn}\t")));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    holder.end();
+    assert_eq!(glsns(&run(&["log", &store, "--cursor", "mailer"]).ok()), [1, 2, 3]);
+    assert_eq!(glsns(&run(&["log", &store, "--cursor", "mailer"]).ok()), [] as [u64; 0]);
+}

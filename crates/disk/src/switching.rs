@@ -1,0 +1,140 @@
+//! A disk whose files are read through the page cache or past it, as somebody above decides anew at each read.
+//!
+//! Only handles that are opened to read, and [`Caching::Direct`], are switched: all that writes is left as it is. Files that are read so are never written
+//! again once they can be read, so there is nothing that the page cache could have an older state of.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::vfs::{Caching, DirEntry, DirLock, Disk, File, LockError, Open};
+
+/// Decides how files are read.
+pub trait Switch: Send + Sync + std::fmt::Debug {
+    /// Asked before each read, by any thread: must be cheap.
+    fn caching(&self) -> Caching;
+}
+
+/// Another disk, with a switch.
+#[derive(Debug)]
+pub struct SwitchingDisk {
+    disk: Arc<dyn Disk>,
+    switch: Arc<dyn Switch>,
+}
+
+impl SwitchingDisk {
+    /// Reads files of `disk` as `switch` says.
+    pub fn new(disk: Arc<dyn Disk>, switch: Arc<dyn Switch>) -> Self {
+        Self { disk, switch }
+    }
+}
+
+impl Disk for SwitchingDisk {
+    fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
+        let file = self.disk.open(path, open, caching)?;
+        if (open, caching) != (Open::Read, Caching::Direct) {
+            return Ok(file);
+        }
+        let switch = Arc::clone(&self.switch);
+        Ok(Arc::new(SwitchingFile { file, switch, cached: AtomicBool::new(false), turning: Mutex::new(()) }))
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.disk.create_dir(path)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
+        self.disk.list(dir)
+    }
+
+    fn names(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.disk.names(dir)
+    }
+
+    fn entry(&self, path: &Path) -> io::Result<Option<DirEntry>> {
+        self.disk.entry(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove_dir(path)
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.hard_link(from, to)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.disk.sync_dir(dir)
+    }
+
+    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
+        self.disk.resolve(path)
+    }
+
+    fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
+        self.disk.lock(dir)
+    }
+}
+
+#[derive(Debug)]
+struct SwitchingFile {
+    file: Arc<dyn File>,
+    switch: Arc<dyn Switch>,
+    /// How the handle was turned last.
+    cached: AtomicBool,
+    /// Held while it is turned: what it was turned to last is what `cached` says.
+    turning: Mutex<()>,
+}
+
+impl SwitchingFile {
+    /// Turns the handle if another way was decided on. A read of another thread that is under way ends as it began.
+    fn turn(&self) {
+        let wanted = self.switch.caching();
+        let cached = wanted == Caching::Buffered;
+        // Relaxed: both ways read the same bytes.
+        if self.cached.load(Ordering::Relaxed) == cached {
+            return;
+        }
+        let _turning = self.turning.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.cached.load(Ordering::Relaxed) != cached {
+            self.file.turn(wanted);
+            self.cached.store(cached, Ordering::Relaxed);
+        }
+    }
+}
+
+impl File for SwitchingFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.turn();
+        self.file.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_at(buf, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn will_read(&self, offset: u64, bytes: u64) {
+        self.file.will_read(offset, bytes);
+    }
+}
