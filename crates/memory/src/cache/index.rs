@@ -17,7 +17,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::segments::Segments;
+use super::segments::{Segments, zeros};
 use super::slot::{Ghost, Kind, Slot};
 
 /// Slots of a bucket: one cache line.
@@ -72,7 +72,7 @@ impl Index {
         // Two for each page and more: a small entry needs twice as much memory as its slot.
         let cells = max_segments.next_power_of_two().clamp(2, MAX_CELLS);
         Self {
-            cells: (0..cells).map(|_| AtomicU32::new(0)).collect(),
+            cells: zeros(cells),
             cell_shift: 64 - cells.ilog2(),
             buckets: segments.bytes() / 8 / BUCKET,
             changes: AtomicU64::new(0),

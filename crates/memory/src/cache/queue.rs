@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::entry::{Arrival, Header, Placed};
 use super::policy::Queue;
 use super::readers::Emptied;
-use super::segments::{Owner, Segments};
+use super::segments::{Owner, Segments, zeros};
 use super::slot::PLACE_MASK;
 
 /// From a segment's number in the queue to the segment.
@@ -19,7 +19,7 @@ pub(super) struct Ring {
 impl Ring {
     /// For a queue that has no more than so many segments at once; it may have [`Ring::len`].
     pub(super) fn new(segments: usize) -> Self {
-        Self { segments: (0..segments.next_power_of_two()).map(|_| AtomicU32::new(0)).collect() }
+        Self { segments: zeros(segments.next_power_of_two()) }
     }
 
     /// Segments that a queue can have.

@@ -31,8 +31,9 @@ impl Segments {
         let shift = bytes.ilog2();
         Self {
             shift,
-            chunks: (0..max_chunks).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect(),
-            next: (0..max_chunks * (CHUNK_BYTES >> shift)).map(|_| AtomicU32::new(0)).collect(),
+            // SAFETY: an atomic of zeros holds a null pointer.
+            chunks: unsafe { Box::new_zeroed_slice(max_chunks).assume_init() },
+            next: zeros(max_chunks * (CHUNK_BYTES >> shift)),
         }
     }
 
@@ -124,6 +125,8 @@ impl Segments {
 /// giving a chunk to the budget cost the same however many there are. Segments of chunks that are in use already are taken first.
 pub(super) struct Owner {
     budget: Budget,
+    max_chunks: usize,
+    /// As far as numbers were given to chunks so far: what was never used of these tables takes no memory, and no time to make.
     chunks: Vec<Option<Chunk>>,
     /// By chunk: which of its segments nobody has, a bit for each.
     free_of_chunk: Vec<u16>,
@@ -133,7 +136,7 @@ pub(super) struct Owner {
     partly_free: Vec<u32>,
     /// Chunks of which all segments are free.
     wholly_free: Vec<u32>,
-    /// Numbers that no chunk has.
+    /// Of these numbers, those that no chunk has any more.
     vacant: Vec<u32>,
     /// Segments that nobody has.
     free: usize,
@@ -151,12 +154,13 @@ impl Owner {
         let limit = (limit_bytes >> segments.shift) as usize;
         Self {
             budget: budget.clone(),
-            chunks: (0..max_chunks).map(|_| None).collect(),
+            max_chunks,
+            chunks: Vec::with_capacity(max_chunks),
             free_of_chunk: vec![0; max_chunks],
             place_of_chunk: vec![0; max_chunks],
             partly_free: Vec::with_capacity(max_chunks),
             wholly_free: Vec::with_capacity(max_chunks),
-            vacant: (0..max_chunks as u32).rev().collect(),
+            vacant: Vec::with_capacity(max_chunks),
             free: 0,
             held: 0,
             limit,
@@ -167,7 +171,7 @@ impl Owner {
     /// Heap memory of the tables.
     pub(super) fn heap_bytes(&self) -> u64 {
         let of_chunk = size_of::<Option<Chunk>>() + size_of::<u16>() + 4 * size_of::<u32>();
-        (self.chunks.len() * of_chunk) as u64
+        (self.max_chunks * of_chunk) as u64
     }
 
     /// Segments that a queue, the index or a reader has.
@@ -214,7 +218,11 @@ impl Owner {
 
     /// Takes a chunk over: all its segments are free.
     pub(super) fn adopt(&mut self, segments: &Segments, chunk: Chunk) {
-        let at = self.vacant.pop().expect("a cache holds no more than its budget has");
+        let at = self.vacant.pop().unwrap_or_else(|| {
+            assert!(self.chunks.len() < self.max_chunks, "a cache holds no more than its budget has");
+            self.chunks.push(None);
+            self.chunks.len() as u32 - 1
+        });
         // Release: pairs with the Acquire in `Segments::address`.
         segments.chunks[at as usize].store(chunk.address().as_ptr(), Ordering::Release);
         self.chunks[at as usize] = Some(chunk);
@@ -293,6 +301,12 @@ impl Owner {
         assert_eq!(held << segments.per_chunk_shift(), self.held, "segments of chunks");
         assert_eq!(held + self.vacant.len(), self.chunks.len(), "numbers of chunks");
     }
+}
+
+/// A table of zeros that takes memory where it is written to.
+pub(super) fn zeros(len: usize) -> Box<[AtomicU32]> {
+    // SAFETY: an atomic of zeros is a zero.
+    unsafe { Box::new_zeroed_slice(len).assume_init() }
 }
 
 /// All segments of a chunk.
