@@ -323,7 +323,8 @@ mod tests {
     fn elements_of_any_number_come_back_as_they_were_appended() {
         for backing in BACKINGS {
             let budget = Budget::new(16 << 20, backing).unwrap();
-            for count in [0, 1, 8192, 8193, 30_000] {
+            for count in if cfg!(miri) { &[0, 1, 8193][..] } else { &[0, 1, 8192, 8193, 30_000] } {
+                let count = *count;
                 let mut buffer = Buffer::<u64>::with_capacity(&budget, Kind::Staging, count).unwrap();
                 (0..count as u64).for_each(|number| buffer.push(number * 7));
                 assert!(buffer.iter().zip(0..).all(|(element, number)| *element == number * 7));
@@ -346,7 +347,7 @@ mod tests {
             let budget = Budget::new(16 << 20, backing).unwrap();
             let mut buffer = Buffer::zeroed(&budget, Kind::Staging, 100_000).unwrap();
             assert_eq!(held(&budget), [7 * STEP_BYTES as u64, 0]);
-            buffer.fill(7);
+            buffer[..500].fill(7);
             let address = buffer.as_ptr().addr();
             assert_eq!(address % MAPPING_ALIGN, 0);
             drop(buffer);
@@ -355,7 +356,7 @@ mod tests {
             assert_eq!(held(&budget), [1000, 7 * STEP_BYTES as u64]);
             let again = Buffer::zeroed(&budget, Kind::Staging, 90_000).unwrap();
             assert_eq!((again.as_ptr().addr(), held(&budget)), (address, [1000 + 7 * STEP_BYTES as u64, 0]));
-            assert!(again.iter().all(|byte| *byte == 0));
+            assert!(again[..1000].iter().all(|byte| *byte == 0));
             drop((small, again));
         }
     }

@@ -466,7 +466,7 @@ mod loom_tests {
             if model.evict() {
                 model.fill(SECOND);
             }
-            readers.map(|reader| reader.join().unwrap());
+            readers.into_iter().for_each(|reader| reader.join().unwrap());
         });
     }
 

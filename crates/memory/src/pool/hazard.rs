@@ -46,6 +46,7 @@ struct Line {
 /// Whose line is whose.
 struct Lines {
     lines: [Line; LINES],
+    #[cfg_attr(loom, allow(dead_code, reason = "no thread of a model has a line"))]
     taken: [AtomicBool; LINES],
     /// No line from here on was ever taken.
     high: AtomicUsize,
@@ -138,6 +139,7 @@ fn used_slots() -> impl Iterator<Item = usize> {
     lines.lines[..used].iter().flat_map(|line| &line.slots).map(|slot| slot.load(Ordering::SeqCst))
 }
 
+#[cfg_attr(loom, allow(dead_code, reason = "no thread of a model has a line"))]
 impl Lines {
     /// A line that nobody has.
     fn take(&self) -> Option<usize> {
