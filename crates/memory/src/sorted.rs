@@ -28,11 +28,20 @@ pub use entries::Position;
 use entries::{DESCENTS, Entries, MAX_CHUNKS, Place, Probe};
 use writer::{Holding, Writer};
 
-/// A map of fewer entries stays in the processor's caches: there, linking each at once costs nothing worth saving.
-const DEFER_FROM: usize = if cfg!(test) { 16 } else { 1024 };
+/// Sizes at which a map goes to work in another way.
+#[derive(Clone, Copy, Debug)]
+struct Thresholds {
+    /// A map of fewer entries stays in the processor's caches: there, linking each at once costs nothing worth saving.
+    defer_from: usize,
+    /// A map of fewer entries is in the processor's caches anyway: nothing of it is fetched.
+    fetched_from: usize,
+    /// Entries that can wait to be linked: at first, and at most.
+    deferred: [usize; 2],
+}
 
-/// A map of fewer entries is in the processor's caches anyway.
-const FETCHED_FROM: usize = if cfg!(test) { 16 } else { 4096 };
+impl Thresholds {
+    const SHIPPED: Self = Self { defer_from: 1024, fetched_from: 4096, deferred: [2048, 32 * 1024] };
+}
 
 /// Entries to be linked are asked for so many ahead.
 const FETCHED_AHEAD: usize = 8;
@@ -43,6 +52,7 @@ pub struct SortedMap {
     kind: Kind,
     /// Where the first memory comes from, in place of whole chunks.
     small: Arc<[Pieces]>,
+    thresholds: Thresholds,
     entries: Entries,
     len: AtomicUsize,
     held_bytes: AtomicU64,
@@ -77,6 +87,7 @@ impl SortedMap {
             budget: budget.clone(),
             kind,
             small: Arc::clone(small),
+            thresholds: Thresholds::SHIPPED,
             entries: Entries::new(),
             len: AtomicUsize::new(0),
             held_bytes: AtomicU64::new(0),
@@ -167,7 +178,7 @@ impl SortedMap {
         assert!(key.len() + value.len() <= Self::MAX_ENTRY_BYTES, "an entry of {} + {} bytes", key.len(), value.len());
         let mut guard = self.lock();
         let writer = &mut *guard;
-        if self.len.load(Ordering::Relaxed) < DEFER_FROM || !self.can_defer(writer) {
+        if self.len.load(Ordering::Relaxed) < self.thresholds.defer_from || !self.can_defer(writer) {
             self.link_deferred(writer);
             drop(guard);
             return self.insert(key, order, value);
@@ -199,7 +210,7 @@ impl SortedMap {
 
     fn can_defer(&self, writer: &mut Writer) -> bool {
         let held = writer.deferred.held_bytes();
-        let has_room = writer.deferred.has_room(&self.budget, self.kind);
+        let has_room = writer.deferred.has_room(&self.budget, self.kind, self.thresholds.deferred);
         self.held_bytes.fetch_add(writer.deferred.held_bytes() - held, Ordering::Relaxed);
         has_room
     }
@@ -228,7 +239,7 @@ impl SortedMap {
     /// inserted last need nothing.
     pub fn fetch(&self, keys: &[&[u8]]) {
         let (Some(first), Some(last)) = (keys.first(), keys.last()) else { return };
-        if self.len() < FETCHED_FROM || self.entries.is_in_gap(&self.lock().gap, first, last) {
+        if self.len() < self.thresholds.fetched_from || self.entries.is_in_gap(&self.lock().gap, first, last) {
             return;
         }
         keys.chunks(DESCENTS).for_each(|keys| self.entries.fetch_paths(keys));

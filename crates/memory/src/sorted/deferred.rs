@@ -1,6 +1,6 @@
 //! Entries that are written and not linked yet, with the first bytes of their keys: what sorting them needs, side by side.
 //!
-//! Law: the list never grows beyond [`MAX_SLOTS`], and a lease covers it; giving them out needs no memory.
+//! Law: the list never grows beyond what it is allowed, and a lease covers it; giving them out needs no memory.
 
 use std::cmp::Ordering;
 
@@ -8,10 +8,6 @@ use super::Entry;
 use super::entries::Unlinked;
 use crate::budget::{Budget, Kind};
 use crate::buffer::Buffer;
-
-/// Slots to begin with, and the most.
-const FIRST_SLOTS: usize = if cfg!(test) { 8 } else { 2048 };
-const MAX_SLOTS: usize = if cfg!(test) { 64 } else { 32 * 1024 };
 
 /// Bytes of a key that are kept beside its entry.
 const PREFIX_BYTES: usize = 16;
@@ -32,17 +28,17 @@ pub(super) struct Deferred {
 }
 
 impl Deferred {
-    /// Whether one more can wait; the list grows if the budget has room that nobody has to make. Waiting is only faster: no page is
-    /// worth it, and a budget that is full is asked once, not at every entry.
-    pub(super) fn has_room(&mut self, budget: &Budget, kind: Kind) -> bool {
+    /// Whether one more can wait; the list grows, from `first` slots to `most`, if the budget has room that nobody has to make. Waiting is
+    /// only faster: no page is worth it, and a budget that is full is asked once, not at every entry.
+    pub(super) fn has_room(&mut self, budget: &Budget, kind: Kind, [first, most]: [usize; 2]) -> bool {
         let capacity = self.slots.capacity();
         if self.slots.len() < capacity {
             return true;
         }
-        if capacity >= MAX_SLOTS || self.is_refused {
+        if capacity >= most || self.is_refused {
             return false;
         }
-        let slots = (2 * capacity).clamp(FIRST_SLOTS, MAX_SLOTS);
+        let slots = (2 * capacity).clamp(first, most);
         let bytes = (slots * size_of::<Slot>()) as u64;
         let larger = if bytes <= budget.free_bytes() { Buffer::with_capacity(budget, kind, slots).ok() } else { None };
         self.is_refused = larger.is_none();
@@ -105,11 +101,11 @@ mod tests {
         let held = [(); 2].map(|()| budget.take(Kind::Pages).unwrap());
         let before = budget.pressure();
         let mut deferred = Deferred::default();
-        assert!(!deferred.has_room(&budget, Kind::Memtable));
+        assert!(!deferred.has_room(&budget, Kind::Memtable, [8, 64]));
         assert_eq!(budget.pressure(), before);
         drop(held);
-        assert!(!deferred.has_room(&budget, Kind::Memtable));
-        assert!(Deferred::default().has_room(&budget, Kind::Memtable));
+        assert!(!deferred.has_room(&budget, Kind::Memtable, [8, 64]));
+        assert!(Deferred::default().has_room(&budget, Kind::Memtable, [8, 64]));
         assert_eq!(deferred.held_bytes(), 0);
     }
 }

@@ -12,6 +12,13 @@ fn budget(chunks: u64) -> Budget {
     Budget::new(chunks * CHUNK_BYTES as u64, Backing::Heap).unwrap()
 }
 
+/// As small as such a map can be at which all of its ways to work are met.
+const SMALL: Thresholds = Thresholds { defer_from: 16, fetched_from: 16, deferred: [8, 64] };
+
+fn small_map(budget: &Budget, kind: Kind) -> SortedMap {
+    SortedMap { thresholds: SMALL, ..SortedMap::new(budget, kind) }
+}
+
 struct Random(u64);
 
 impl Random {
@@ -88,7 +95,7 @@ fn what_is_deferred_is_found_once_it_is_settled_as_if_it_had_been_inserted() {
     for seed in 1..=if cfg!(miri) { 2 } else { 100 } {
         let mut random = Random(seed);
         let budget = budget(16);
-        let map = SortedMap::new(&budget, Kind::WriteSet);
+        let map = small_map(&budget, Kind::WriteSet);
         let (mut model, mut settled) = (BTreeMap::new(), BTreeMap::new());
         let mut ascending = 0u64;
         for order in 0..if cfg!(miri) { 150 } else { 1500u64 } {
@@ -131,7 +138,7 @@ fn a_budget_without_room_for_what_is_deferred_loses_nothing() {
     let (refusals, entries) = if cfg!(miri) { (3, 60) } else { (12, 300u64) };
     for refused in 0..refusals {
         let budget = budget(24);
-        let map = SortedMap::new(&budget, Kind::WriteSet);
+        let map = small_map(&budget, Kind::WriteSet);
         budget.fail_after(refused);
         let mut inserted = 0;
         for at in 0..entries {
@@ -145,6 +152,32 @@ fn a_budget_without_room_for_what_is_deferred_loses_nothing() {
         drop(map);
         assert_eq!(budget.free_bytes(), budget.limit_bytes());
     }
+}
+
+/// As a store's maps are, with more entries than can wait: the list of those that wait grows to its end, and is linked when it is full.
+#[test]
+#[cfg_attr(miri, ignore = "takes minutes")]
+fn with_the_thresholds_of_a_store_what_is_deferred_is_found_in_its_order_and_none_is_lost() {
+    let budget = budget(400);
+    let map = SortedMap::new(&budget, Kind::Memtable);
+    let Thresholds { defer_from, fetched_from, deferred: [first, most] } = map.thresholds;
+    assert!(defer_from < fetched_from && first < most && most > fetched_from, "{:?}", map.thresholds);
+    let scramble = |at: u64| at.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+    let linked = || all(&map).len();
+    for at in 0..(defer_from + most + 2) as u64 {
+        map.defer(&scramble(at), at, b"value").unwrap();
+        if [defer_from - 1, defer_from, defer_from + most - 1].contains(&(at as usize)) {
+            assert_eq!(linked(), defer_from, "entry {at}");
+        }
+        if at.is_multiple_of(1000) {
+            map.fetch(&[&scramble(at + 1), &scramble(at + 2)]);
+        }
+    }
+    assert_eq!(linked(), defer_from + most + 1, "a full list is linked, and the next entry at once");
+    map.settle();
+    let mut model: Vec<_> = (0..map.len() as u64).map(|at| (scramble(at).to_vec(), at, b"value".to_vec())).collect();
+    model.sort();
+    assert_eq!(all(&map), model);
 }
 
 #[test]
