@@ -3,6 +3,7 @@
 //! Each prints one JSON object with what only it can know: how long its phases took, and that the answer was right. A wrong answer is
 //! a failure.
 
+mod scenes;
 mod snapshots;
 mod writes;
 
@@ -96,6 +97,11 @@ enum Work {
         #[arg(long)]
         count: u64,
     },
+    /// Something that is hard on the line
+    Scene {
+        #[arg(long)]
+        scene: scenes::Scene,
+    },
     /// Walk all keyspaces from end to end
     Scan,
     /// Read and check every byte
@@ -162,6 +168,16 @@ impl Child {
             Work::Snapshots { count } => {
                 let db = self.open()?;
                 report.time("snapshots_seconds", || snapshots::hold(&db, count))?;
+                report.time("close_seconds", || Ok(db.close()?))?;
+            }
+            Work::Scene { scene } => {
+                let open = || {
+                    let options = scenes::options(scene, Options::new().memory_bytes(self.memory));
+                    anyhow::Ok(Db::open(&self.store, options)?)
+                };
+                let db = open()?;
+                let refusals = report.time("scene_seconds", || scene.play(&db, &open))?;
+                report.note("refusals", refusals as f64);
                 report.time("close_seconds", || Ok(db.close()?))?;
             }
             Work::Scan => {

@@ -49,6 +49,9 @@ pub(crate) struct Line {
     /// Snapshots that are open at once
     #[arg(long, default_value_t = 10_000)]
     snapshots: u64,
+    /// Run these workloads only, by name; those that read a store need the one that makes it
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
     /// Git repository to import [default: the one that the bench lies in]
     #[arg(long)]
     repository: Option<PathBuf>,

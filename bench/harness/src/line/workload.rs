@@ -48,8 +48,10 @@ impl Line {
         let (writes, part, snapshots) =
             (self.writes.to_string(), (self.writes / 8).to_string(), self.snapshots.to_string());
         let pairs = ["pairs", "--peer", "plimsoll-forever", "--rows", &rows, "--batch", &batch, "--times", "2"];
-        Ok(vec![
-            self.import(memory, work)?,
+        let wants_import = self.only.is_empty() || self.only.iter().any(|only| only == "import-git");
+        let import = wants_import.then(|| self.import(memory, work)).transpose()?;
+        let mut all: Vec<_> = import.into_iter().collect();
+        all.extend([
             of("scan", "history", &["scan"]),
             last("verify", "history", &["verify"]),
             of("pairs-twice", "pairs", &[&pairs[..], &["--order", "random"]].concat()),
@@ -70,7 +72,14 @@ impl Line {
             Workload { expected: Expected::AnswerOrRefusal, ..of("scan", "value", &["scan"]) },
             last("verify", "value", &["verify"]),
             last("snapshots", "snapshots", &["snapshots", "--count", &snapshots]),
-        ])
+            last("large-values", "large-values", &["scene", "--scene", "large-values"]),
+            last("long-keys", "long-keys", &["scene", "--scene", "long-keys"]),
+            last("begun-walks", "begun-walks", &["scene", "--scene", "begun-walks"]),
+            last("open-transactions", "open-transactions", &["scene", "--scene", "open-transactions"]),
+            last("many-keyspaces", "many-keyspaces", &["scene", "--scene", "many-keyspaces"]),
+        ]);
+        all.retain(|workload| self.only.is_empty() || self.only.iter().any(|only| only == workload.name));
+        Ok(all)
     }
 
     /// The import, by the `plimsoll` command itself, with git's own processes outside its limit.

@@ -3,7 +3,9 @@
 //! Writers move money between accounts, count their commits, and give values to the keys of a second keyspace; of what was acknowledged they
 //! tell (`ack WRITER NUMBER`). Readers sum the accounts up and read values, twice each; scanners walk over all values; travellers hold
 //! snapshots of the past; a compactor flushes, compacts, verifies and drops caches; another changes the budget all the time and tells what
-//! it is (`budget BYTES MICROS`: since when, by the wall clock). What goes wrong is told (`failed ...`), and the process ends.
+//! it is (`budget BYTES MICROS`: since when, by the wall clock); two threads do what is hard on the line ([`crowd`]). What goes wrong is told (`failed ...`), and the process ends.
+
+mod crowd;
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -23,7 +25,7 @@ use crate::failure::{Failure, Outcome, ensure, same};
 pub const WRITERS: u64 = 4;
 
 /// Threads in all, beside the store's own.
-pub const THREADS: u64 = WRITERS + 7;
+pub const THREADS: u64 = WRITERS + 9;
 
 /// Accounts.
 pub const ACCOUNTS: u64 = 32;
@@ -49,13 +51,26 @@ const TRAVELLED: u64 = 3000;
 const HEAD_BYTES: usize = 8;
 
 /// What is counted, by name.
-const COUNTS: [&str; 9] =
-    ["commits", "conflicts", "out-of-budget", "sums", "values-read", "walks", "travels", "compactions", "budgets"];
+const COUNTS: [&str; 12] = [
+    "commits",
+    "conflicts",
+    "out-of-budget",
+    "sums",
+    "values-read",
+    "walks",
+    "travels",
+    "compactions",
+    "budgets",
+    "large-values",
+    "held-walks",
+    "held-transactions",
+];
 
 struct Shared {
     db: Db,
     accounts: Keyspace,
     values: Keyspace,
+    crowd: Keyspace,
     memory_bytes_max: u64,
     over: AtomicBool,
     counts: [AtomicU64; COUNTS.len()],
@@ -74,24 +89,28 @@ pub fn live(store: &Path, seed: u64, memory_bytes_max: u64) -> Result<bool, Erro
     let db = Db::open(store, Options::new().memory_bytes(memory_bytes).segment_bytes(4 << 20))?;
     let accounts = db.create_keyspace("accounts", Retention::Glsns(PAST))?;
     let values = db.create_keyspace("values", Retention::Latest)?;
+    let crowd = db.create_keyspace("crowd", Retention::Latest)?;
     open_accounts(&db, &accounts)?;
     let shared = Arc::new(Shared {
         db,
         accounts,
         values,
+        crowd,
         memory_bytes_max: memory_bytes,
         over: AtomicBool::new(false),
         counts: Default::default(),
         clock: SystemClock::new(),
     });
     let writers = (0..WRITERS).map(|number| ("writer", number, write as Work));
-    let others: [(&str, u64, Work); 6] = [
+    let others: [(&str, u64, Work); 8] = [
         ("reader", 0, read),
         ("reader", 1, read),
         ("scanner", 0, scan),
         ("traveller", 0, travel),
         ("compactor", 0, compact),
         ("budget", 0, change_budget),
+        ("large", 0, crowd::large),
+        ("holder", 0, crowd::hold),
     ];
     let mut threads = Vec::new();
     for (name, number, work) in writers.chain(others) {
