@@ -10,6 +10,7 @@
 //! When no chunk is free the budget asks its reclaimers (the page pool first) for some, and only then refuses. Before it comes to that
 //! it calls the evictor, if there is one.
 
+pub mod account;
 mod free;
 mod resize;
 #[cfg(test)]
@@ -600,6 +601,15 @@ impl Lease {
         self.inner.grow_leases(self.kind, bytes)?;
         self.bytes += bytes;
         Ok(())
+    }
+
+    /// Covers what `other` covered, too.
+    ///
+    /// # Panics
+    /// It is of another budget or kind.
+    pub(crate) fn absorb(&mut self, mut other: Lease) {
+        assert!(Arc::ptr_eq(&self.inner, &other.inner) && self.kind == other.kind);
+        self.bytes += std::mem::take(&mut other.bytes);
     }
 
     /// Another one of the same kind.

@@ -153,7 +153,8 @@ pub(crate) fn load(store: &Store, at: Glsn) -> Result<()> {
     let damaged = || Error::corrupt("the record of a cursor cannot be decoded; see `plimsoll verify`");
     let span = Span::new(CURSORS, &(..))?;
     let mut walk = store.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
-    while let Some(version) = walk.next()? {
+    let mut key = Vec::new();
+    while let Some(version) = walk.next(&mut key)? {
         let Stored::Inline(record) = version.stored else { return Err(damaged()) };
         let next = u64::from_le_bytes(record.try_into().map_err(|_| damaged())?);
         let name = std::str::from_utf8(&version.key[4..]).map_err(|_| damaged())?;

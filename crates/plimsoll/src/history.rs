@@ -48,6 +48,7 @@ pub struct History {
     store: Arc<Store>,
     /// `None` behind the end.
     versions: Option<Seat<Versions>>,
+    key: Vec<u8>,
     _moment: OpenMoment,
 }
 
@@ -56,18 +57,19 @@ impl History {
         store.check_open()?;
         let moment = store.open_newest();
         let key = KeyBuffer::new(store.keyspaces.id_of(keyspace)?, key)?;
-        let range = (Bound::Included(key.get()), Bound::Included(key.get()));
+        let range = (Bound::Included(key.get().to_vec()), Bound::Included(key.get().to_vec()));
         let versions = Versions::new(range, Glsn::NONE, moment.at());
-        let versions = Some(Seat::new(store.index.seats(), versions));
-        Ok(Self { store: Arc::clone(store), versions, _moment: moment })
+        let versions = Some(Seat::new(store.index.seats(), versions)?);
+        Ok(Self { store: Arc::clone(store), versions, key: Vec::new(), _moment: moment })
     }
 
     fn step(&mut self) -> Result<Option<VersionInfo>> {
         self.store.check_open()?;
-        let Some(versions) = &self.versions else { return Ok(None) };
-        let next = self
-            .store
-            .walk(versions, |versions| Ok(versions.next()?.map(|version| measure(version.glsn, version.stored))))?;
+        let Some(versions) = &mut self.versions else { return Ok(None) };
+        let next = self.store.walk(versions, &mut self.key, |versions, key| {
+            Ok(versions.next(key)?.map(|version| measure(version.glsn, version.stored)))
+        })?;
+        versions.charge_user(size_of::<Self>() + self.key.capacity())?;
         next.map(|version| VersionInfo::new(&self.store, version)).transpose()
     }
 }
@@ -127,10 +129,10 @@ impl Diff {
         let span = Span::prefix(store.keyspaces.id_of(keyspace)?, prefix)?;
         // Told at once; it is looked at again in each view that the walk sits in.
         check_retained(&store.index.view(), &span.first(), before)?;
-        let versions = Versions::new((span.lower(), span.upper()), before, after).readable_at(before);
+        let versions = Versions::new(span.into_range(), before, after).readable_at(before);
         Ok(Self {
             store: Arc::clone(store),
-            versions: Some(Seat::new(store.index.seats(), versions)),
+            versions: Some(Seat::new(store.index.seats(), versions)?),
             before,
             last_key: Vec::new(),
             backwards: a > b,
@@ -141,18 +143,17 @@ impl Diff {
     fn step(&mut self) -> Result<Option<Change>> {
         self.store.check_open()?;
         loop {
-            let Some(versions) = &self.versions else { return Ok(None) };
-            let last_key = &mut self.last_key;
-            let next = self.store.walk(versions, |versions| {
-                while let Some(version) = versions.next()? {
-                    if version.key != *last_key {
-                        last_key.clear();
-                        last_key.extend_from_slice(version.key);
-                        return Ok(Some(measure(version.glsn, version.stored)));
+            let Some(versions) = &mut self.versions else { return Ok(None) };
+            let next = self.store.walk(versions, &mut self.last_key, |versions, key| {
+                while let Some(version) = versions.next(key)? {
+                    let found = measure(version.glsn, version.stored);
+                    if versions.is_first_of_key() {
+                        return Ok(Some(found));
                     }
                 }
                 Ok(None)
             })?;
+            versions.charge_user(size_of::<Self>() + self.last_key.capacity())?;
             let Some((by, bytes)) = next else { return Ok(None) };
             let after = bytes.map(|bytes| VersionInfo::new(&self.store, (by, Some(bytes)))).transpose()?;
             let before = self.store.read(|view| {

@@ -211,7 +211,8 @@ pub(crate) fn load(store: &Store, at: Glsn) -> Result<()> {
     store.keyspaces.learn(name, Record::new(id, store.options.retention));
     let span = Span::new(SYSTEM, &(..))?;
     let mut walk = store.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
-    while let Some(version) = walk.next()? {
+    let mut key = Vec::new();
+    while let Some(version) = walk.next(&mut key)? {
         if &version.key[4..] == STREAMS_MARK.as_bytes() {
             store.streams_known.store(true, Ordering::Release);
             continue;

@@ -50,6 +50,21 @@ impl<'t> OwnWrites<'t> {
         Ok(walk)
     }
 
+    /// Heap bytes that it takes.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.runs.iter().map(RunCursor::heap_bytes).sum()
+    }
+
+    /// Lets go of the pages of spilled runs until [`OwnWrites::come_back`]: who walks may leave it alone for long.
+    pub(crate) fn leave_pages(&mut self) {
+        self.runs.iter_mut().for_each(RunCursor::leave_page);
+    }
+
+    /// Takes the pages again that it stands on.
+    pub(crate) fn come_back(&mut self) -> Result<()> {
+        self.runs.iter_mut().try_for_each(RunCursor::come_back)
+    }
+
     /// The key it stands on.
     pub(crate) fn key(&self) -> Option<&[u8]> {
         self.standing.map(|source| self.current(source).0)

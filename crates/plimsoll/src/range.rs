@@ -1,6 +1,7 @@
 //! Walks over keys and values, as of one moment, with a transaction's own writes on top.
 //!
-//! Law: between two calls a walk holds its own buffers and nothing of the store that others may want (`index::seat`).
+//! Law: between two calls a walk holds its own buffers, which are charged to the budget, and nothing of the store that others may want
+//! (`index::seat`).
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -13,7 +14,7 @@ use plimsoll_memory::buffer::Buffer;
 
 use crate::error::{Error, Result};
 use crate::index::seat::Seat;
-use crate::index::view::{Direction, View, Visible};
+use crate::index::view::{Direction, OwnRange, View, Visible};
 use crate::own_writes::OwnWrites;
 use crate::read_path::{check_key, find};
 use crate::read_set::ReadSet;
@@ -61,12 +62,25 @@ impl Span {
         Ok(Self { lower: Bound::Included(lower), upper })
     }
 
+    /// Its bounds.
+    pub(crate) fn into_range(self) -> OwnRange {
+        (self.lower, self.upper)
+    }
+
     pub(crate) fn lower(&self) -> Bound<&[u8]> {
         self.lower.as_ref().map(Vec::as_slice)
     }
 
     pub(crate) fn upper(&self) -> Bound<&[u8]> {
         self.upper.as_ref().map(Vec::as_slice)
+    }
+
+    fn heap_bytes(&self) -> usize {
+        let bytes = |bound: &Bound<Vec<u8>>| match bound {
+            Bound::Included(key) | Bound::Excluded(key) => key.capacity(),
+            Bound::Unbounded => 0,
+        };
+        bytes(&self.lower) + bytes(&self.upper)
     }
 
     /// Whether no key can lie in it.
@@ -108,15 +122,18 @@ fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
 /// A walk over a range of keys. An iterator of keys and values; [`Range::advance`] lends them instead, without an allocation for each.
 pub struct Range<'t> {
     store: Arc<Store>,
-    span: Span,
+    /// `None` once the walk has begun where nobody asks for it any more.
+    span: Option<Span>,
     at: Glsn,
     direction: Direction,
     keys_only: bool,
     own: Option<&'t WriteSet>,
     reads: Option<&'t RefCell<ReadSet>>,
     walk: Option<Box<Walk<'t>>>,
-    reached: Option<Vec<u8>>,
+    /// It gave a key.
+    has_any: bool,
     finished: bool,
+    /// The key that it gave last. Where a step failed, the one that was looked at.
     key: Vec<u8>,
     value: Buffer,
 }
@@ -125,15 +142,27 @@ pub struct Range<'t> {
 struct Walk<'t> {
     /// Over what is committed.
     base: Seat<Visible>,
+    /// The last key of the base, where that is not the range's.
+    base_key: Vec<u8>,
     /// A base version that lies behind the next own write.
     waiting: Option<Waiting>,
     base_done: bool,
     own: Option<OwnWrites<'t>>,
 }
 
-/// A copy of a version.
+impl Walk<'_> {
+    /// Heap bytes that it takes; what is charged for the seat aside.
+    fn heap_bytes(&self) -> usize {
+        let waiting = self.waiting.as_ref().map_or(0, |waiting| waiting.encoded.capacity());
+        let own = self.own.as_ref().map_or(0, OwnWrites::heap_bytes);
+        size_of::<Self>() + self.base_key.capacity() + waiting + own
+    }
+}
+
+const SPAN: &str = "it is kept where it is asked for";
+
+/// A copy of a version of the base's last key.
 struct Waiting {
-    key: Vec<u8>,
     glsn: Glsn,
     encoded: Vec<u8>,
     /// Where it was found.
@@ -151,14 +180,14 @@ impl<'t> Range<'t> {
         Self {
             store: Arc::clone(store),
             finished: span.is_empty(),
-            span,
+            span: Some(span),
             at,
             direction: Direction::Forward,
             keys_only: false,
             own: own.filter(|own| !own.is_empty()),
             reads,
             walk: None,
-            reached: None,
+            has_any: false,
             key: Vec::new(),
             value: Buffer::default(),
         }
@@ -186,28 +215,46 @@ impl<'t> Range<'t> {
     /// The disk, the budget, or corruption; the walk is then at its end.
     #[allow(clippy::type_complexity, reason = "a key and a value need no name of their own")]
     pub fn advance(&mut self) -> Result<Option<(&[u8], &[u8])>> {
-        if self.finished {
+        if !self.go_on()? {
             return Ok(None);
         }
-        match self.step() {
-            Ok(true) => {
-                if self.reads.is_some() {
-                    self.reached.get_or_insert_default().clone_from(&self.key);
-                }
-                Ok(Some((&self.key[4..], &self.value)))
-            }
-            Ok(false) => {
-                self.finished = true;
-                self.walk = None;
-                self.remember(true);
-                Ok(None)
-            }
-            Err(error) => {
-                self.finished = true;
-                self.walk = None;
-                Err(error)
-            }
+        self.charge()?;
+        Ok(Some((&self.key[4..], &self.value)))
+    }
+
+    /// Puts the next key and value into the buffers; false at the end.
+    fn go_on(&mut self) -> Result<bool> {
+        if self.finished {
+            return Ok(false);
         }
+        let more = self.step();
+        match more {
+            Ok(true) => self.has_any = true,
+            Ok(false) => {
+                self.finish();
+                self.remember(true);
+            }
+            Err(_) => self.finish(),
+        }
+        more
+    }
+
+    fn finish(&mut self) {
+        self.finished = true;
+        self.walk = None;
+    }
+
+    /// Charges what the walk holds between two calls. Refused, it is at its end.
+    fn charge(&mut self) -> Result<()> {
+        let Some(walk) = &mut self.walk else { return Ok(()) };
+        let own_value = if self.value.charged_bytes() > 0 { 0 } else { self.value.capacity() };
+        let bytes = size_of::<Self>() + self.key.capacity() + own_value + walk.heap_bytes();
+        let span = self.span.as_ref().map_or(0, Span::heap_bytes);
+        let charged = walk.base.charge_user(bytes + span);
+        if charged.is_err() {
+            self.finish();
+        }
+        Ok(charged?)
     }
 
     /// Puts the next key and value into the buffers; false at the end.
@@ -222,22 +269,27 @@ impl<'t> Range<'t> {
         more
     }
 
-    fn begin(&self) -> Result<Walk<'t>> {
-        let base = Visible::new((self.span.lower(), self.span.upper()), self.at, self.direction);
+    fn begin(&mut self) -> Result<Walk<'t>> {
         let own = match self.own {
             None => None,
             Some(set) => Some(self.begin_own(set)?),
         };
-        Ok(Walk { base: Seat::new(self.store.index.seats(), base), waiting: None, base_done: false, own })
+        let is_asked_for = self.reads.is_some() || own.is_some();
+        let span = if is_asked_for { self.span.clone() } else { self.span.take() };
+        let base = Visible::new(span.expect(SPAN).into_range(), self.at, self.direction);
+        let base = Seat::new(self.store.index.seats(), base)?;
+        Ok(Walk { base, base_key: Vec::new(), waiting: None, base_done: false, own })
+    }
+
+    fn span(&self) -> &Span {
+        self.span.as_ref().expect(SPAN)
     }
 
     /// Puts the next base version's key and value into the buffers; false at the end.
     fn step_in_base(&mut self, walk: &mut Walk<'t>) -> Result<bool> {
         let Self { store, keys_only, key, value, .. } = self;
-        let found = store.walk(&walk.base, |base| {
-            let Some(version) = base.next()? else { return Ok(None) };
-            key.clear();
-            key.extend_from_slice(version.key);
+        let found = store.walk(&mut walk.base, key, |base, key| {
+            let Some(version) = base.next(key)? else { return Ok(None) };
             if *keys_only {
                 return Ok(Some(None));
             }
@@ -280,19 +332,19 @@ impl<'t> Range<'t> {
         if walk.waiting.is_some() || walk.base_done {
             return Ok(());
         }
-        walk.waiting = self.store.walk(&walk.base, |base| {
-            let Some(version) = base.next()? else { return Ok(None) };
+        walk.waiting = self.store.walk(&mut walk.base, &mut walk.base_key, |base, key| {
+            let Some(version) = base.next(key)? else { return Ok(None) };
             let mut encoded = Vec::new();
             version.stored.encode(&mut encoded);
-            let (key, glsn) = (version.key.to_vec(), version.glsn);
-            Ok(Some(Waiting { key, glsn, encoded, view: base.view() }))
+            let glsn = version.glsn;
+            Ok(Some(Waiting { glsn, encoded, view: base.view() }))
         })?;
         walk.base_done = walk.waiting.is_none();
         Ok(())
     }
 
     fn begin_own(&self, set: &'t WriteSet) -> Result<OwnWrites<'t>> {
-        let from = match (self.direction, self.span.lower(), self.span.upper()) {
+        let from = match (self.direction, self.span().lower(), self.span().upper()) {
             (Direction::Forward, Bound::Included(key) | Bound::Excluded(key), _) => Some(key),
             (Direction::Backward, _, Bound::Excluded(key)) => Some(key),
             // From the very end: `settle_own` walks past what lies beyond the span.
@@ -308,8 +360,8 @@ impl<'t> Range<'t> {
     fn settle_own(&self, mut own: OwnWrites<'t>) -> Result<OwnWrites<'t>> {
         while let Some(key) = own.key() {
             let before = match self.direction {
-                Direction::Forward => matches!(self.span.lower(), Bound::Excluded(lower) if key <= lower),
-                Direction::Backward => match self.span.upper() {
+                Direction::Forward => matches!(self.span().lower(), Bound::Excluded(lower) if key <= lower),
+                Direction::Backward => match self.span().upper() {
                     Bound::Excluded(upper) => key >= upper,
                     Bound::Included(upper) => key > upper,
                     Bound::Unbounded => false,
@@ -324,14 +376,19 @@ impl<'t> Range<'t> {
     }
 
     fn step_in(&mut self, walk: &mut Walk<'t>) -> Result<bool> {
-        if walk.own.is_none() {
-            return self.step_in_base(walk);
-        }
+        let Some(own) = &mut walk.own else { return self.step_in_base(walk) };
+        own.come_back()?;
+        let more = self.step_with_own(walk);
+        walk.own.iter_mut().for_each(OwnWrites::leave_pages);
+        more
+    }
+
+    fn step_with_own(&mut self, walk: &mut Walk<'t>) -> Result<bool> {
         loop {
             self.wait_for_base(walk)?;
             let own = walk.own.as_mut().expect("looked at above");
-            let own_key = own.key().filter(|key| self.span.contains(key));
-            let base_key = walk.waiting.as_ref().map(|waiting| waiting.key.as_slice());
+            let own_key = own.key().filter(|key| self.span().contains(key));
+            let base_key = walk.waiting.as_ref().map(|_| walk.base_key.as_slice());
             let take_own = match (own_key, base_key) {
                 (None, None) => return Ok(false),
                 (Some(_), None) => true,
@@ -342,8 +399,8 @@ impl<'t> Range<'t> {
                 },
             };
             if !take_own {
-                let Waiting { key, glsn, encoded, view } = walk.waiting.take().expect("it was there");
-                self.key = key;
+                let Waiting { glsn, encoded, view } = walk.waiting.take().expect("it was there");
+                self.key.clone_from(&walk.base_key);
                 if !self.keys_only {
                     let stored = Stored::decode(&encoded).expect("encoded just now");
                     self.load_value(glsn, stored, &view)?;
@@ -372,11 +429,12 @@ impl<'t> Range<'t> {
     /// Tells the transaction what was read: the whole span, or as far as the walk came.
     fn remember(&mut self, whole: bool) {
         let Some(reads) = self.reads.take() else { return };
-        let (first, last) = match (whole, self.direction, &self.reached) {
-            (true, _, _) => (self.span.first(), self.span.upper()),
-            (false, _, None) => return,
-            (false, Direction::Forward, Some(key)) => (self.span.first(), Bound::Included(key.as_slice())),
-            (false, Direction::Backward, Some(key)) => (Cow::Borrowed(key.as_slice()), self.span.upper()),
+        let span = self.span();
+        let (first, last) = match (whole, self.direction, self.has_any) {
+            (true, _, _) => (span.first(), span.upper()),
+            (false, _, false) => return,
+            (false, Direction::Forward, true) => (span.first(), Bound::Included(self.key.as_slice())),
+            (false, Direction::Backward, true) => (Cow::Borrowed(self.key.as_slice()), span.upper()),
         };
         let mut reads = reads.borrow_mut();
         if reads.add(&first, Some(last)).is_err() {
@@ -412,17 +470,16 @@ impl Iterator for Range<'_> {
     type Item = Result<(Vec<u8>, Value)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        match self.advance() {
-            Ok(None) => None,
+        match self.go_on() {
+            Ok(false) => None,
             Err(error) => Some(Err(error)),
-            Ok(Some((key, _))) => {
-                let key = key.to_vec();
-                let value = match self.value.charged_bytes() {
-                    0 => Value::new(self.value.clone()),
-                    // A large value changes hands, with what covers it.
-                    _ => Value::new(std::mem::take(&mut self.value)),
-                };
-                Some(Ok((key, value)))
+            Ok(true) => {
+                // The value changes hands, a large one with what covers it.
+                let value = Value::new(std::mem::take(&mut self.value));
+                if let Err(error) = self.charge() {
+                    return Some(Err(error));
+                }
+                Some(Ok((self.key[4..].to_vec(), value)))
             }
         }
     }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use plimsoll_disk::checksum::Running;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::side::SideId;
+use plimsoll_memory::budget::account::Charge;
 use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::page::{PAGE_PAYLOAD_BYTES, page_payload};
 use plimsoll_memory::pool::Touch;
@@ -97,16 +98,17 @@ impl Store {
         let at = moment.at();
         // While the first one is open, no horizon passes the second.
         let moment = self.snapshots.open(&self.budget, || at)?;
-        self.read(|view| {
+        let found = self.read(|view| {
             let hit = find(view, key, at)?;
             Ok(hit.map(|hit| (Place::of(hit.stored()), hit.glsn(), hit.stored().value_bytes(), Arc::downgrade(view))))
-        })
-        .map(|found| {
-            let (place, glsn, len, view) = found?;
-            let origin = Some(Origin { key: key.to_vec(), view, moment });
-            let sum = running_value_sum();
-            Some(ValueReader { store: Arc::clone(self), glsn, place, at: 0, len, sum, origin })
-        })
+        })?;
+        let Some((place, glsn, len, view)) = found else { return Ok(None) };
+        let small = if matches!(place, Place::Here(_)) { len } else { 0 };
+        let mut charge = self.index.seats().charge();
+        charge.set((size_of::<ValueReader>() + key.len()) as u64 + small)?;
+        let origin = Some(Origin { key: key.to_vec(), view, moment, _charge: charge });
+        let sum = running_value_sum();
+        Ok(Some(ValueReader { store: Arc::clone(self), glsn, place, at: 0, len, sum, origin }))
     }
 
     /// Replaces `into` by the whole value of a version that is not a deletion.
@@ -188,6 +190,8 @@ struct Origin {
     /// Not held: a slow reader would keep memtables.
     view: Weak<View>,
     moment: OpenMoment,
+    /// For the reader, the key, and a small value.
+    _charge: Charge,
 }
 
 /// Where the value stands.

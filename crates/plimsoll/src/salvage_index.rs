@@ -132,13 +132,16 @@ fn make(path: &Path, salvaged: &Path, options: &Options, manifest: &Manifest) ->
     if whole.is_some() {
         copy_files(options, &source_log, &log)?;
     }
-    let target = match open_by(salvaged, options.clone(), &Way::default(), &mut |_, _| {}) {
+    // Both together stay below the line, where it is not too low for two stores.
+    let rest = options.memory_bytes.saturating_sub(MIN_MEMORY_BYTES).max(MIN_MEMORY_BYTES);
+    let writing = options.clone().memory_bytes(rest);
+    let target = match open_by(salvaged, writing.clone(), &Way::default(), &mut |_, _| {}) {
         Err(Error::Corrupt { .. } | Error::Forked { .. }) => {
             // The front is trimmed, or damaged within: only the newest state is left to keep.
             remove_folder(disk, &log)?;
             remove_folder(disk, &salvaged.join("index"))?;
             disk.create_dir(&log)?;
-            open_by(salvaged, options.clone(), &Way::default(), &mut |_, _| {})?
+            open_by(salvaged, writing, &Way::default(), &mut |_, _| {})?
         }
         opened => opened?,
     };

@@ -33,15 +33,15 @@ pub(crate) fn size(store: &Arc<Store>, keyspace: &Keyspace, keys_max: u64) -> Re
     store.read(|view| {
         let span = Span::new(id, &(..))?;
         let mut walk = view.visible(span.lower(), span.upper(), snapshot.moment_at(), Direction::Forward)?;
-        let (mut keys, mut bytes) = (0, 0);
+        let (mut keys, mut bytes, mut key) = (0, 0, Vec::new());
         while keys < keys_max {
-            let Some(version) = walk.next()? else {
+            let Some(version) = walk.next(&mut key)? else {
                 return Ok(KeyspaceSize { keys, bytes, exact: true, oldest });
             };
             keys += 1;
             bytes += version.key.len() as u64 - 4 + version.stored.value_bytes();
         }
-        if walk.next()?.is_none() {
+        if walk.next(&mut key)?.is_none() {
             return Ok(KeyspaceSize { keys, bytes, exact: true, oldest });
         }
         let estimated = versions(view, id).max(keys + 1);

@@ -135,15 +135,17 @@ impl Store {
     /// the new ones, as for [`Store::read`].
     pub(crate) fn walk<W: Walk + 'static, T>(
         &self,
-        seat: &Seat<W>,
-        mut step: impl FnMut(&mut W) -> Result<T>,
+        seat: &mut Seat<W>,
+        key: &mut Vec<u8>,
+        mut step: impl FnMut(&mut W, &mut Vec<u8>) -> Result<T>,
     ) -> Result<T> {
         loop {
             let mut failed_in = Weak::new();
             let done = seat.step(
+                key,
                 || self.index.view(),
-                |walk| {
-                    step(walk).inspect_err(|_| {
+                |walk, key| {
+                    step(walk, key).inspect_err(|_| {
                         failed_in = walk.get_up().map_or_else(Weak::new, |view| Arc::downgrade(&view));
                     })
                 },

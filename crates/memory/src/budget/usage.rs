@@ -28,11 +28,13 @@ pub enum Kind {
     Metadata,
     /// Large buffers that were given back, kept for who needs one next.
     Spare,
+    /// Walks that have begun: their keys, values, cursors.
+    Walks,
 }
 
 impl Kind {
     /// Every kind, in the order of [`Usage::by_kind`].
-    pub const ALL: [Kind; 11] = [
+    pub const ALL: [Kind; 12] = [
         Kind::Pages,
         Kind::Objects,
         Kind::Memtable,
@@ -44,6 +46,7 @@ impl Kind {
         Kind::Staging,
         Kind::Metadata,
         Kind::Spare,
+        Kind::Walks,
     ];
 }
 

@@ -136,7 +136,7 @@ impl Core {
             let named: BTreeSet<u64> = view.infos().filter_map(run_of).collect();
             files.sweep(|run| named.contains(&run))?;
         }
-        let seats = Seats::new(&ground.pool);
+        let seats = Seats::new(&ground.budget, &ground.pool)?;
         ground.budget.add_reclaimer(Arc::downgrade(&seats) as _);
         let held = view.infos().map(|info| info.max_glsn).max().unwrap_or(Glsn::NONE);
         Ok(Self {

@@ -100,6 +100,14 @@ impl Cursor {
         }
     }
 
+    /// Heap bytes that it takes.
+    fn heap_bytes(&self) -> usize {
+        match self {
+            Cursor::Run(cursor) => cursor.heap_bytes(),
+            _ => 0,
+        }
+    }
+
     fn step(&mut self, direction: Direction) -> Result<()> {
         match (self, direction) {
             (Cursor::Memtable(cursor), Direction::Forward) => {
@@ -129,6 +137,21 @@ fn prefix(key: &[u8]) -> u128 {
 struct Head {
     cursor: Cursor,
     prefix: u128,
+    /// What the cursor was last seen to take of the heap.
+    heap_bytes: usize,
+}
+
+impl Head {
+    /// The cursor was moved: notes its key's prefix if it stands on something, and what it takes of the heap. Whether it stands.
+    fn note(&mut self, heap_bytes: &mut usize) -> bool {
+        let now = self.cursor.heap_bytes();
+        *heap_bytes = *heap_bytes - std::mem::replace(&mut self.heap_bytes, now) + now;
+        match self.cursor.key() {
+            Some(key) => self.prefix = prefix(key),
+            None => return false,
+        }
+        true
+    }
 }
 
 /// A k-way merge: a heap over the cursors that stand on something.
@@ -139,13 +162,23 @@ pub(crate) struct Merge {
     heads: Vec<Head>,
     /// Indexes into `heads`; the next version's on top.
     heap: Vec<u32>,
+    /// Of the cursors, as of when each was moved last.
+    heap_bytes: usize,
 }
 
 impl Merge {
     /// A merge of cursors, that with precedence first. It stands nowhere yet.
     pub(crate) fn new(cursors: Vec<Cursor>, direction: Direction) -> Self {
         let heap = Vec::with_capacity(cursors.len());
-        Self { direction, heads: cursors.into_iter().map(|cursor| Head { cursor, prefix: 0 }).collect(), heap }
+        let head = |cursor: Cursor| Head { heap_bytes: cursor.heap_bytes(), cursor, prefix: 0 };
+        let heads: Vec<_> = cursors.into_iter().map(head).collect();
+        let heap_bytes = heads.iter().map(|head| head.heap_bytes).sum();
+        Self { direction, heads, heap, heap_bytes }
+    }
+
+    /// Heap bytes that it takes, those of its cursors included.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.heap_bytes + self.heads.capacity() * size_of::<Head>() + self.heap.capacity() * size_of::<u32>()
     }
 
     /// Goes to the first version at or behind (`key`, `glsn`).
@@ -168,8 +201,7 @@ impl Merge {
         self.heap.clear();
         for (at, head) in self.heads.iter_mut().enumerate() {
             seek(&mut head.cursor)?;
-            if let Some(key) = head.cursor.key() {
-                head.prefix = prefix(key);
+            if head.note(&mut self.heap_bytes) {
                 self.heap.push(at as u32);
             }
         }
@@ -212,11 +244,8 @@ impl Merge {
     /// Puts the top cursor, which was moved the way the merge goes, to its place.
     fn settle_top(&mut self) -> Result<()> {
         let head = &mut self.heads[self.heap[0] as usize];
-        match head.cursor.key() {
-            Some(key) => head.prefix = prefix(key),
-            None => {
-                self.heap.swap_remove(0);
-            }
+        if !head.note(&mut self.heap_bytes) {
+            self.heap.swap_remove(0);
         }
         self.sift_down(0);
         Ok(())

@@ -424,12 +424,12 @@ impl World {
         let at = keyspaces.map(|keyspace| self.random_moment(&view, keyspace)).into_iter().max().unwrap();
         for direction in [Direction::Forward, Direction::Backward] {
             let mut walk = view.visible(borrow(&range.0), borrow(&range.1), at, direction).unwrap();
-            let mut found = Vec::new();
-            while let Some(version) = walk.next().unwrap() {
+            let (mut found, mut key) = (Vec::new(), Vec::new());
+            while let Some(version) = walk.next(&mut key).unwrap() {
                 found.push((version.key.to_vec(), version.glsn, self.load(version.glsn, version.stored)));
-                self.move_now_and_then(&mut walk);
+                self.move_now_and_then(&mut walk, &key);
             }
-            assert!(walk.next().unwrap().is_none(), "the end stays the end");
+            assert!(walk.next(&mut key).unwrap().is_none(), "the end stays the end");
             if direction == Direction::Backward {
                 found.reverse();
             }
@@ -446,12 +446,12 @@ impl World {
         let after = Glsn(self.random.below(self.applied.0 + 1));
         let upto = Glsn(after.0 + self.random.below(self.applied.0 + 2 - after.0));
         let mut walk = view.versions(borrow(&range.0), borrow(&range.1), after, upto).unwrap();
-        let mut found = Vec::new();
-        while let Some(version) = walk.next().unwrap() {
+        let (mut found, mut key) = (Vec::new(), Vec::new());
+        while let Some(version) = walk.next(&mut key).unwrap() {
             let value =
                 if version.stored == Stored::Deleted { None } else { Some(self.load(version.glsn, version.stored)) };
             found.push((version.key.to_vec(), version.glsn, value));
-            self.move_now_and_then(&mut walk);
+            self.move_now_and_then(&mut walk, &key);
         }
         let all: Vec<_> = self
             .in_range(&range)
@@ -469,10 +469,10 @@ impl World {
     }
 
     /// Has a walk get up and sit down again in what the sources are now.
-    fn move_now_and_then(&mut self, walk: &mut impl Walk) {
+    fn move_now_and_then(&mut self, walk: &mut impl Walk, key: &[u8]) {
         if self.random.below(4) == 0 {
             drop(walk.get_up());
-            walk.sit_down(&self.view()).unwrap();
+            walk.sit_down(&self.view(), key).unwrap();
         }
     }
 

@@ -22,7 +22,7 @@ pub(crate) use crate::index::merge::Direction;
 use crate::index::merge::{Cursor, Merge};
 use crate::index::seat::Walk;
 use crate::index::source::{Memtable, Place, Run, Source, lookup_in_run};
-pub(crate) use crate::index::walk::{Versions, Visible};
+pub(crate) use crate::index::walk::{OwnRange, Versions, Visible};
 use crate::objects::Shelf;
 use crate::run::cursor::{Feed, RunCursor};
 use crate::run::partition::{Partition, PartitionInfo};
@@ -348,8 +348,8 @@ impl View {
         at: Glsn,
         direction: Direction,
     ) -> Result<Visible> {
-        let mut walk = Visible::new((lower, upper), at, direction);
-        walk.sit_down(self)?;
+        let mut walk = Visible::new((lower.map(<[u8]>::to_vec), upper.map(<[u8]>::to_vec)), at, direction);
+        walk.sit_down(self, &[])?;
         Ok(walk)
     }
 
@@ -363,8 +363,8 @@ impl View {
         after: Glsn,
         upto: Glsn,
     ) -> Result<Versions> {
-        let mut walk = Versions::new((lower, upper), after, upto);
-        walk.sit_down(self)?;
+        let mut walk = Versions::new((lower.map(<[u8]>::to_vec), upper.map(<[u8]>::to_vec)), after, upto);
+        walk.sit_down(self, &[])?;
         Ok(walk)
     }
 

@@ -19,15 +19,18 @@ use crate::version::{Stored, Version};
 /// After so many versions of one key that are not wanted, the walk looks for what comes behind them instead of stepping on.
 const STEPS_MAX: u32 = 8;
 
+/// What is not walked over yet lies between them.
 #[derive(Debug)]
 struct Bounds {
     lower: Bound<Vec<u8>>,
     upper: Bound<Vec<u8>>,
+    /// The walk has come past the one that it began at.
+    is_past: bool,
 }
 
 impl Bounds {
-    fn new(range: KeyRange<'_>) -> Self {
-        Self { lower: range.0.map(<[u8]>::to_vec), upper: range.1.map(<[u8]>::to_vec) }
+    fn new((lower, upper): OwnRange) -> Self {
+        Self { lower, upper, is_past: false }
     }
 
     fn lower(&self) -> Bound<&[u8]> {
@@ -37,9 +40,37 @@ impl Bounds {
     fn upper(&self) -> Bound<&[u8]> {
         self.upper.as_ref().map(Vec::as_slice)
     }
+
+    /// The walk has a key to go on from: of the bound that it began at the keyspace is kept, for [`View::check_readable`].
+    fn pass(&mut self, direction: Direction) {
+        if !std::mem::replace(&mut self.is_past, true) {
+            match (direction, &mut self.lower) {
+                (Direction::Backward, _) => self.upper = Bound::Unbounded,
+                (_, Bound::Included(key) | Bound::Excluded(key)) => {
+                    key.truncate(KEYSPACE_BYTES);
+                    key.shrink_to_fit();
+                }
+                (_, Bound::Unbounded) => {}
+            }
+        }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        let bytes = |bound: &Bound<Vec<u8>>| match bound {
+            Bound::Included(key) | Bound::Excluded(key) => key.capacity(),
+            Bound::Unbounded => 0,
+        };
+        bytes(&self.lower) + bytes(&self.upper)
+    }
 }
 
-/// A walk over keys as of one moment.
+/// A range of index keys, owned.
+pub(crate) type OwnRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+/// An index key begins with its keyspace.
+const KEYSPACE_BYTES: usize = 4;
+
+/// A walk over keys as of one moment. Whoever walks keeps the key that was answered last, or is looked at, and hands it in at each step.
 #[derive(Debug)]
 pub(crate) struct Visible {
     sat: Option<Sat>,
@@ -47,8 +78,6 @@ pub(crate) struct Visible {
     at: Glsn,
     direction: Direction,
     place: Place,
-    /// The key that was answered last, or is looked at.
-    key: Vec<u8>,
     /// Walking back, the version passed that may be the answer.
     held: Held,
 }
@@ -65,6 +94,10 @@ struct Sat {
 impl Sat {
     fn new(view: &Arc<View>, cursors: Vec<Cursor>, direction: Direction) -> Self {
         Self { merge: Merge::new(cursors, direction), is_placed: false, view: Arc::clone(view) }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.merge.heap_bytes()
     }
 }
 
@@ -103,7 +136,7 @@ impl Walk for Visible {
         self.sat.take().map(|sat| sat.view)
     }
 
-    fn sit_down(&mut self, view: &Arc<View>) -> Result<()> {
+    fn sit_down(&mut self, view: &Arc<View>, key: &[u8]) -> Result<()> {
         if self.sat.is_none() {
             if let Bound::Included(key) | Bound::Excluded(key) = self.bounds.lower() {
                 view.check_readable(key, self.at)?;
@@ -111,7 +144,7 @@ impl Walk for Visible {
             if matches!(self.place, Place::At | Place::Past) {
                 hit(Border::WalkResumed);
             }
-            let cursors = visible_cursors(view, self.rest(), self.at);
+            let cursors = visible_cursors(view, self.rest(key), self.at);
             self.sat = Some(Sat::new(view, cursors, self.direction));
         }
         Ok(())
@@ -120,20 +153,20 @@ impl Walk for Visible {
     fn is_seated(&self) -> bool {
         self.sat.is_some()
     }
+
+    fn seated_bytes(&self) -> usize {
+        self.sat.as_ref().map_or(0, Sat::heap_bytes)
+    }
+
+    fn kept_bytes(&self) -> usize {
+        size_of::<Self>() + self.bounds.heap_bytes() + self.held.encoded.capacity()
+    }
 }
 
 impl Visible {
     /// A walk that does not sit yet.
-    pub(crate) fn new(range: KeyRange<'_>, at: Glsn, direction: Direction) -> Self {
-        Self {
-            sat: None,
-            bounds: Bounds::new(range),
-            at,
-            direction,
-            place: Place::Before,
-            key: Vec::new(),
-            held: Held::default(),
-        }
+    pub(crate) fn new(range: OwnRange, at: Glsn, direction: Direction) -> Self {
+        Self { sat: None, bounds: Bounds::new(range), at, direction, place: Place::Before, held: Held::default() }
     }
 
     /// The view that it sits in.
@@ -142,12 +175,12 @@ impl Visible {
     }
 
     /// What it has still to walk over.
-    fn rest(&self) -> KeyRange<'_> {
+    fn rest<'a>(&'a self, key: &'a [u8]) -> KeyRange<'a> {
         let (lower, upper) = (self.bounds.lower(), self.bounds.upper());
         let end = match self.place {
             Place::Before | Place::Behind => return (lower, upper),
-            Place::At => Bound::Included(&self.key[..]),
-            Place::Past => Bound::Excluded(&self.key[..]),
+            Place::At => Bound::Included(key),
+            Place::Past => Bound::Excluded(key),
         };
         match self.direction {
             Direction::Forward => (end, upper),
@@ -155,17 +188,20 @@ impl Visible {
         }
     }
 
-    /// The next key's version, lent until the next call. The walk sits.
-    pub(crate) fn next(&mut self) -> Result<Option<Version<'_>>> {
+    /// The next key's version, lent until the next call, and the key itself in `key`, which holds what the last call left there. The walk sits.
+    pub(crate) fn next<'a>(&'a mut self, key: &'a mut Vec<u8>) -> Result<Option<Version<'a>>> {
         if self.place == Place::Behind {
             return Ok(None);
         }
         let found = match self.direction {
-            Direction::Forward => self.find_forward(),
-            Direction::Backward => self.find_backward(),
+            Direction::Forward => self.find_forward(key),
+            Direction::Backward => self.find_backward(key),
         };
         match found {
-            Ok(true) => self.place = Place::Past,
+            Ok(true) => {
+                self.place = Place::Past;
+                self.bounds.pass(self.direction);
+            }
             Ok(false) => {
                 self.place = Place::Behind;
                 return Ok(None);
@@ -179,18 +215,18 @@ impl Visible {
         }
         Ok(match self.direction {
             Direction::Forward => merge_of(&mut self.sat).top(),
-            Direction::Backward => Some(Version { key: &self.key, glsn: self.held.glsn, stored: self.held.stored() }),
+            Direction::Backward => Some(Version { key, glsn: self.held.glsn, stored: self.held.stored() }),
         })
     }
 
     /// Brings the merge to where the walk goes on, unless it stands there; whether it did.
-    fn was_placed(&mut self) -> Result<bool> {
+    fn was_placed(&mut self, key: &[u8]) -> Result<bool> {
         let mut sat = self.sat.take().expect(SITS);
         let was_placed = sat.is_placed;
         let placed = match (was_placed, self.direction) {
             (true, _) => Ok(()),
-            (false, Direction::Forward) => seek_lower(&mut sat.merge, self.rest().0),
-            (false, Direction::Backward) => seek_upper(&mut sat.merge, self.rest().1),
+            (false, Direction::Forward) => seek_lower(&mut sat.merge, self.rest(key).0),
+            (false, Direction::Backward) => seek_upper(&mut sat.merge, self.rest(key).1),
         };
         sat.is_placed = placed.is_ok();
         self.sat = Some(sat);
@@ -198,9 +234,9 @@ impl Visible {
     }
 
     /// Goes to the next key's visible version; false at the end.
-    fn find_forward(&mut self) -> Result<bool> {
-        if self.was_placed()? {
-            self.pass_key_forward()?;
+    fn find_forward(&mut self, key: &mut Vec<u8>) -> Result<bool> {
+        if self.was_placed(key)? {
+            self.pass_key_forward(key)?;
         }
         loop {
             let Some(version) = merge_of(&mut self.sat).top() else { return Ok(false) };
@@ -208,14 +244,14 @@ impl Visible {
                 return Ok(false);
             }
             let (glsn, stored) = (version.glsn, version.stored);
-            self.key.clear();
-            self.key.extend_from_slice(version.key);
+            key.clear();
+            key.extend_from_slice(version.key);
             self.place = Place::At;
             if glsn > self.at {
                 // Either to the key's version that is wanted, or to the next key if there is none.
-                self.pass_younger()?;
+                self.pass_younger(key)?;
             } else if stored == Stored::Deleted {
-                self.pass_key_forward()?;
+                self.pass_key_forward(key)?;
             } else {
                 return Ok(true);
             }
@@ -223,59 +259,59 @@ impl Visible {
     }
 
     /// Passes what is left of the versions of `key`.
-    fn pass_key_forward(&mut self) -> Result<()> {
+    fn pass_key_forward(&mut self, key: &[u8]) -> Result<()> {
         let merge = merge_of(&mut self.sat);
         for _ in 0..STEPS_MAX {
             merge.advance()?;
-            if merge.top_key().is_none_or(|key| key != self.key) {
+            if merge.top_key().is_none_or(|top| top != key) {
                 return Ok(());
             }
         }
-        merge.skip_to(&self.key, Glsn::NONE)
+        merge.skip_to(key, Glsn::NONE)
     }
 
     /// Passes the versions of `key` that are too young.
-    fn pass_younger(&mut self) -> Result<()> {
+    fn pass_younger(&mut self, key: &[u8]) -> Result<()> {
         let merge = merge_of(&mut self.sat);
         for _ in 0..STEPS_MAX {
             merge.advance()?;
-            if merge.top().is_none_or(|version| version.glsn <= self.at || version.key != self.key) {
+            if merge.top().is_none_or(|version| version.glsn <= self.at || version.key != key) {
                 return Ok(());
             }
         }
-        merge.skip_to(&self.key, self.at)
+        merge.skip_to(key, self.at)
     }
 
     /// Goes before the next key back and holds its visible version; false at the end.
-    fn find_backward(&mut self) -> Result<bool> {
-        self.was_placed()?;
+    fn find_backward(&mut self, key: &mut Vec<u8>) -> Result<bool> {
+        self.was_placed(key)?;
         loop {
             let Some(version) = merge_of(&mut self.sat).top() else { return Ok(false) };
             if in_front(version.key, self.bounds.lower()) {
                 return Ok(false);
             }
-            self.key.clear();
-            self.key.extend_from_slice(version.key);
+            key.clear();
+            key.extend_from_slice(version.key);
             self.place = Place::At;
-            if self.hold_newest()? && self.held.stored() != Stored::Deleted {
+            if self.hold_newest(key)? && self.held.stored() != Stored::Deleted {
                 return Ok(true);
             }
         }
     }
 
     /// Passes all versions of `key`, oldest first, and holds the newest that is not too young; whether there is one.
-    fn hold_newest(&mut self) -> Result<bool> {
+    fn hold_newest(&mut self, key: &[u8]) -> Result<bool> {
         let (at, held, merge) = (self.at, &mut self.held, merge_of(&mut self.sat));
         let mut any = false;
         for _ in 0..STEPS_MAX {
-            let Some(version) = merge.top().filter(|version| version.key == self.key) else { return Ok(any) };
+            let Some(version) = merge.top().filter(|version| version.key == key) else { return Ok(any) };
             if version.glsn <= at {
                 held.set(version);
                 any = true;
             }
             merge.advance()?;
         }
-        merge.look_up_and_leave(&self.key, at, |version| {
+        merge.look_up_and_leave(key, at, |version| {
             held.set(version);
             any = true;
         })?;
@@ -315,7 +351,7 @@ fn run_cursor(partitions: Arc<[Partition]>) -> Cursor {
     Cursor::Run(Box::new(RunCursor::new(partitions, Feed::Pool(Touch::Point))))
 }
 
-/// A walk over all versions.
+/// A walk over all versions. Whoever walks keeps the key of the version that was lent or passed last, and hands it in at each step.
 #[derive(Debug)]
 pub(crate) struct Versions {
     sat: Option<Sat>,
@@ -326,8 +362,11 @@ pub(crate) struct Versions {
     readable_at: Option<Glsn>,
     place: Place,
     /// The version that was lent or passed last.
-    key: Vec<u8>,
     glsn: Glsn,
+    /// Versions of its key that were lent.
+    lent: u64,
+    /// Bytes of descriptions of partitions that are this walk's own.
+    partitions_bytes: usize,
 }
 
 impl Walk for Versions {
@@ -335,15 +374,19 @@ impl Walk for Versions {
         self.sat.take().map(|sat| sat.view)
     }
 
-    fn sit_down(&mut self, view: &Arc<View>) -> Result<()> {
+    fn sit_down(&mut self, view: &Arc<View>, key: &[u8]) -> Result<()> {
         if self.sat.is_none() {
             if let (Some(at), Bound::Included(key) | Bound::Excluded(key)) = (self.readable_at, self.bounds.lower()) {
                 view.check_readable(key, at)?;
             }
-            let lower = if self.place == Place::Past { Bound::Included(&self.key[..]) } else { self.bounds.lower() };
+            let lower = if self.place == Place::Past { Bound::Included(key) } else { self.bounds.lower() };
             let range = (lower, self.bounds.upper());
             let sources = view.sources().chain(view.history.iter().map(Source::Run));
-            let cursors = sources.filter_map(|source| version_cursor(source, range, self.after, self.upto)).collect();
+            let mut partitions = 0;
+            let cursors = sources
+                .filter_map(|source| version_cursor(source, range, self.after, self.upto, &mut partitions))
+                .collect();
+            self.partitions_bytes = partitions * size_of::<Partition>();
             self.sat = Some(Sat::new(view, cursors, Direction::Forward));
         }
         Ok(())
@@ -352,11 +395,19 @@ impl Walk for Versions {
     fn is_seated(&self) -> bool {
         self.sat.is_some()
     }
+
+    fn seated_bytes(&self) -> usize {
+        self.sat.as_ref().map_or(0, |sat| sat.heap_bytes() + self.partitions_bytes)
+    }
+
+    fn kept_bytes(&self) -> usize {
+        size_of::<Self>() + self.bounds.heap_bytes()
+    }
 }
 
 impl Versions {
     /// A walk that does not sit yet.
-    pub(crate) fn new(range: KeyRange<'_>, after: Glsn, upto: Glsn) -> Self {
+    pub(crate) fn new(range: OwnRange, after: Glsn, upto: Glsn) -> Self {
         Self {
             sat: None,
             bounds: Bounds::new(range),
@@ -364,8 +415,9 @@ impl Versions {
             upto,
             readable_at: None,
             place: Place::Before,
-            key: Vec::new(),
             glsn: Glsn::NONE,
+            lent: 0,
+            partitions_bytes: 0,
         }
     }
 
@@ -374,13 +426,22 @@ impl Versions {
         Self { readable_at: Some(at), ..self }
     }
 
-    /// The next version, lent until the next call. The walk sits.
-    pub(crate) fn next(&mut self) -> Result<Option<Version<'_>>> {
+    /// Whether the version that was lent last is the first one of its key.
+    pub(crate) fn is_first_of_key(&self) -> bool {
+        self.lent == 1
+    }
+
+    /// The next version, lent until the next call, and its key in `key`, which holds what the last call left there. The walk sits.
+    pub(crate) fn next(&mut self, key: &mut Vec<u8>) -> Result<Option<Version<'_>>> {
         if self.place == Place::Behind {
             return Ok(None);
         }
-        match self.find() {
-            Ok(true) => Ok(merge_of(&mut self.sat).top()),
+        match self.find(key) {
+            Ok(true) => {
+                self.bounds.pass(Direction::Forward);
+                self.lent += 1;
+                Ok(merge_of(&mut self.sat).top())
+            }
             Ok(false) => {
                 self.place = Place::Behind;
                 Ok(None)
@@ -394,12 +455,12 @@ impl Versions {
         }
     }
 
-    fn find(&mut self) -> Result<bool> {
+    fn find(&mut self, key: &mut Vec<u8>) -> Result<bool> {
         let sat = self.sat.as_mut().expect(SITS);
         match (sat.is_placed, self.place) {
             (true, _) => sat.merge.advance()?,
             // Versions of one key come in falling order, and none has GLSN 0.
-            (false, Place::Past) => sat.merge.seek(&self.key, Glsn(self.glsn.0 - 1))?,
+            (false, Place::Past) => sat.merge.seek(key, Glsn(self.glsn.0 - 1))?,
             (false, _) => seek_lower(&mut sat.merge, self.bounds.lower())?,
         }
         sat.is_placed = true;
@@ -409,12 +470,13 @@ impl Versions {
             if beyond(version.key, self.bounds.upper()) {
                 return Ok(false);
             }
-            let same_key = version.key == self.key;
+            let same_key = self.place == Place::Past && version.key == *key;
             let copy = same_key && version.glsn == self.glsn;
             let (key_is_new, glsn) = (!same_key, version.glsn);
             if key_is_new {
-                self.key.clear();
-                self.key.extend_from_slice(version.key);
+                key.clear();
+                key.extend_from_slice(version.key);
+                self.lent = 0;
                 passed = 0;
             }
             let outside = glsn > self.upto || glsn <= self.after;
@@ -428,20 +490,24 @@ impl Versions {
                 sat.merge.advance()?;
             } else {
                 let target = if glsn > self.upto { self.upto } else { Glsn::NONE };
-                sat.merge.skip_to(&self.key, target)?;
+                sat.merge.skip_to(key, target)?;
             }
         }
     }
 }
 
-/// A cursor over the partitions of a source that may hold versions that are wanted.
-fn version_cursor(source: Source<'_>, range: KeyRange<'_>, after: Glsn, upto: Glsn) -> Option<Cursor> {
+/// A cursor over the partitions of a source that may hold versions that are wanted; adds those that it holds apart from the source to `own`.
+fn version_cursor(source: Source<'_>, range: KeyRange<'_>, after: Glsn, upto: Glsn, own: &mut usize) -> Option<Cursor> {
     if source.min_glsn() > upto || source.max_glsn() <= after {
         return None;
     }
     match source {
         Source::Memtable(table) => Some(Cursor::memtable(table)),
-        Source::Run(run) => wanted_partitions(run, range, after, upto).map(run_cursor),
+        Source::Run(run) => {
+            let wanted = wanted_partitions(run, range, after, upto)?;
+            *own += if Arc::ptr_eq(&wanted, run.partitions()) { 0 } else { wanted.len() };
+            Some(run_cursor(wanted))
+        }
     }
 }
 

@@ -159,6 +159,24 @@ impl RunCursor {
         matches!(self.stand, Stand::On(_)).then_some(&self.key[..])
     }
 
+    /// Heap bytes that it takes, itself included; pages and chunks are not.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        size_of::<Self>() + self.key.capacity() + self.before.capacity()
+    }
+
+    /// Lets go of the page that it stands on, until [`RunCursor::come_back`]. Meanwhile it is asked for nothing.
+    pub(crate) fn leave_page(&mut self) {
+        self.pages.held = Held::Nothing;
+    }
+
+    /// Takes the page that it stands on again, if it left it.
+    pub(crate) fn come_back(&mut self) -> Result<()> {
+        if let Stand::On(place) = self.stand {
+            self.pages.get(place.partition, &self.partitions[place.partition], place.leaf, Way::Down)?;
+        }
+        Ok(())
+    }
+
     /// Whether the leaf that it stands on is hot in the pool, as of when the cursor was first asked there.
     pub(crate) fn is_on_hot_leaf(&mut self) -> bool {
         let Stand::On(place) = &self.stand else { return false };

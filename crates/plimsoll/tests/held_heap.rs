@@ -1,0 +1,164 @@
+//! Counts the heap that walks hold which have begun and are left alone: all of it is charged to the budget, but for a constant.
+#![allow(unsafe_code, reason = "a global allocator that counts")]
+#![allow(clippy::disallowed_methods, reason = "a test with files of its own")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::ops::Bound;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use plimsoll::{Db, Error, Keyspace, MIN_MEMORY_BYTES, Options, Range, Snapshot};
+
+struct Counting;
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: the system's allocator does the work.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, new: usize) -> *mut u8 {
+        LIVE.fetch_add(new, Ordering::Relaxed);
+        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.realloc(block, layout, new) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// What the store itself may take of the heap meanwhile, and what is not counted to the byte.
+const SLACK_BYTES: usize = 1 << 20;
+
+const KEYS: u32 = 2100;
+
+/// As long as a key can be.
+fn key(number: u32) -> Vec<u8> {
+    let mut key = vec![b'k'; 4096];
+    key[..4].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+fn walks_bytes(db: &Db) -> usize {
+    let stats = db.stats();
+    let (_, bytes) = stats.memory.by_kind.iter().find(|(kind, _)| *kind == "walks").expect("it is one of the kinds");
+    *bytes as usize
+}
+
+/// Has `begin` make something; what it takes of the heap is charged.
+fn charged<T>(db: &Db, what: &str, begin: impl FnOnce() -> T) -> T {
+    let (heap, charged) = (LIVE.load(Ordering::Relaxed), walks_bytes(db));
+    let held = begin();
+    let heap = LIVE.load(Ordering::Relaxed).saturating_sub(heap);
+    let charged = walks_bytes(db) - charged;
+    assert!(heap <= charged + SLACK_BYTES, "{what}: {heap} bytes of heap, of which {charged} are charged");
+    assert!(charged <= 2 * heap + SLACK_BYTES, "{what}: {heap} bytes of heap, and {charged} are charged");
+    held
+}
+
+fn write(db: &Db, keyspace: &Keyspace, round: u8) {
+    for numbers in (0..KEYS).collect::<Vec<_>>().chunks(50) {
+        let mut tx = db.begin();
+        numbers.iter().for_each(|number| tx.put(keyspace, &key(*number), &[round; 100]).expect("there is room"));
+        tx.commit().expect("there is room");
+    }
+}
+
+fn from<'t>(snapshot: &'t Snapshot, keyspace: &Keyspace, number: u32) -> Range<'t> {
+    let first = key(number);
+    snapshot.range(keyspace, (Bound::Included(&first[..]), Bound::Unbounded)).expect("a range")
+}
+
+fn step(range: &mut Range<'_>) -> Option<u32> {
+    let (key, _) = range.advance().expect("a step")?;
+    Some(u32::from_be_bytes(*key.first_chunk().expect("a key")))
+}
+
+/// One test at a time: the heap is one.
+static TURN: Mutex<()> = Mutex::new(());
+
+#[test]
+fn what_walks_hold_that_are_left_alone_is_charged_and_writers_go_on() {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let dir = tempfile::tempdir().expect("a folder");
+    let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(MIN_MEMORY_BYTES)).expect("a store");
+    let keyspace = db.keyspace("default").expect("a keyspace");
+    (0..6).for_each(|round| write(&db, &keyspace, round));
+    let snapshot = db.snapshot();
+    let mut walks = charged(&db, "walks over keys of 4 KiB", || {
+        let mut walks: Vec<_> = (0..2000).map(|number| from(&snapshot, &keyspace, number)).collect();
+        assert!((0..).zip(&mut walks).all(|(number, walk)| step(walk) == Some(number)));
+        walks
+    });
+    assert!(walks_bytes(&db) > 2000 * 4096, "each has its last key");
+    assert!(
+        walks_bytes(&db) < 2000 * 5500 + (1 << 20),
+        "cursors, two keys for each run, were given up: {}",
+        walks_bytes(&db)
+    );
+    write(&db, &keyspace, 7);
+    assert!((1..).zip(&mut walks).all(|(number, walk)| step(walk) == Some(number)));
+    drop(walks);
+    let back = charged(&db, "walks back, half way", || {
+        let mut walks: Vec<_> = (0..500).map(|number| from(&snapshot, &keyspace, number).reverse()).collect();
+        walks.iter_mut().for_each(|walk| (0..3).for_each(|_| assert!(step(walk).is_some())));
+        walks
+    });
+    write(&db, &keyspace, 8);
+    drop(back);
+    let mut others = charged(&db, "histories and differences", || {
+        let histories: Vec<_> = (0..300).map(|number| db.history(&keyspace, &key(number)).expect("it")).collect();
+        let until = snapshot.at();
+        let diffs: Vec<_> =
+            (0..300).map(|number| db.diff(&keyspace, 1, until, &key(number)[..4]).expect("it")).collect();
+        (histories, diffs)
+    });
+    charged(&db, "histories and differences, begun", || {
+        others.0.iter_mut().for_each(|history| assert!(history.next().is_some()));
+        others.1.iter_mut().for_each(|diff| assert!(diff.next().is_some()));
+    });
+    write(&db, &keyspace, 9);
+    drop(others);
+    assert!(walks_bytes(&db) < 256 << 10, "all was given back");
+}
+
+#[test]
+fn values_that_walks_lend_are_charged_and_refused_where_they_are_too_many() {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let dir = tempfile::tempdir().expect("a folder");
+    let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(MIN_MEMORY_BYTES)).expect("a store");
+    let keyspace = db.keyspace("default").expect("a keyspace");
+    let mut tx = db.begin();
+    (0..20u8).for_each(|number| tx.put(&keyspace, &[number], &[number; 60_000]).expect("there is room"));
+    tx.commit().expect("there is room");
+    let snapshot = db.snapshot();
+    let mut walks = Vec::new();
+    let refusal = loop {
+        let mut walk = snapshot.range(&keyspace, ..).expect("a range");
+        match walk.advance() {
+            Ok(pair) => assert_eq!(pair.expect("a first key").1.len(), 60_000),
+            Err(error) => break error,
+        }
+        walks.push(walk);
+    };
+    assert!(matches!(&refusal, Error::OutOfBudget(_)) && refusal.to_string().contains("Walks"), "{refusal}");
+    assert!((20..270).contains(&walks.len()), "{} of 60 KB each", walks.len());
+    drop(walks);
+    // An iterator gives its value away, and keeps none.
+    let mut walks: Vec<_> = (0..500).map(|_| snapshot.range(&keyspace, ..).expect("a range")).collect();
+    for walk in &mut walks {
+        assert_eq!(walk.next().expect("a first key").expect("a step").1.len(), 60_000);
+    }
+    assert!(walks_bytes(&db) < 4 << 20);
+}
