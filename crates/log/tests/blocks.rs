@@ -196,3 +196,50 @@ fn what_a_segment_has_beyond_its_length_is_not_read() {
         assert_eq!(reads_nothing_else(&copy, &name), 0);
     }
 }
+
+/// A log of which entry 6, over several blocks, was written to be cut, and then again with other bytes and nothing in between.
+#[test]
+fn a_block_of_a_record_that_was_cut_is_not_served_in_the_one_that_came_in_its_place() {
+    const REPLACED: u64 = 6;
+    let memory = Memory::new(16 << 20);
+    let base: Arc<dyn Disk> = Arc::new(MemDisk::new());
+    let log = open(&base, &memory);
+    for glsn in 1..REPLACED {
+        append(&log, 0, &payload(glsn, size_of(glsn)));
+    }
+    log.close().unwrap();
+    drop(log);
+    let gone_on = |first_payload: u64| {
+        let disk = copy_of(&*base);
+        let log = open(&disk, &memory);
+        append(&log, 0, &payload(first_payload, size_of(REPLACED)));
+        for glsn in REPLACED + 1..=20 {
+            append(&log, 0, &payload(glsn, size_of(glsn)));
+        }
+        log.close().unwrap();
+        disk
+    };
+    let (cut, kept) = (gone_on(1000), gone_on(REPLACED));
+    let (stale, here) = (read_file(&*cut, SEALED), read_file(&*kept, SEALED));
+    let mut refused = 0;
+    for block in 1..blocks(&here) {
+        let range = block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES;
+        let copy = copy_of(&*kept);
+        let mut bytes = here.clone();
+        bytes[range.clone()].copy_from_slice(&stale[range]);
+        write_file(&*copy, SEALED, &bytes);
+        let log = match FileLog::open(options(&copy, &memory)) {
+            Ok((log, _)) => log,
+            Err(error) => panic!("block {block}: {error}"),
+        };
+        match log.read(Glsn(REPLACED)) {
+            Ok(entry) => assert!(*entry == payload(REPLACED, size_of(REPLACED))[..], "block {block}"),
+            Err(error) => {
+                assert!(matches!(error, LogError::Corrupt { .. }), "block {block}: {error}");
+                refused += 1;
+            }
+        }
+    }
+    // Blocks in its middle hold nothing but its bytes.
+    assert!(refused >= 2, "{refused}");
+}

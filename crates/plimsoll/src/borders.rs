@@ -46,6 +46,8 @@ pub enum Border {
     SourcesTaken,
     /// A value was loaded, and is about to become an object.
     ValueLoaded,
+    /// A walk has sat down in its sources.
+    WalkSat,
 }
 
 #[cfg(not(feature = "testing"))]
@@ -65,7 +67,7 @@ mod counted {
     use super::Border;
 
     /// Every border, in their order.
-    const ALL: [Border; 18] = [
+    const ALL: [Border; 19] = [
         Border::SpilledCommit,
         Border::SpilledReplay,
         Border::SpillsMerged,
@@ -84,6 +86,7 @@ mod counted {
         Border::MomentAsked,
         Border::SourcesTaken,
         Border::ValueLoaded,
+        Border::WalkSat,
     ];
 
     static COUNTS: [AtomicU64; ALL.len()] = [const { AtomicU64::new(0) }; ALL.len()];

@@ -122,7 +122,11 @@ pub(crate) fn open_by(
         Some(manifest) => check_manifest(path, manifest, &*log)?,
         None => {
             let empty = Manifest::empty(log.id());
-            Manifest { next_run: empty.next_run.max(way.first_run), ..empty }
+            // A log with entries had an index before, which is gone: pages that it left on the disk must not pass for pages of this one, so
+            // its run files get names that no earlier one had.
+            let is_first = log.bounds().next == Glsn::FIRST;
+            let first_run = if is_first { empty.next_run } else { options.clock.wall_micros() };
+            Manifest { next_run: first_run.max(way.first_run), ..empty }
         }
     };
     let snapshots = Arc::new(Snapshots::default());

@@ -11,12 +11,15 @@
 
 mod amid;
 mod check;
+mod cursors;
 mod held;
 mod image;
 mod restore;
+mod salvage;
+mod spaces;
 mod step;
 
-pub(crate) use check::inspect;
+pub(crate) use check::{compare, inspect};
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -89,6 +92,8 @@ pub struct Driver {
     model: Model,
     db: Option<Db>,
     spaces: BTreeMap<u8, Keyspace>,
+    /// Of an opening before this one: nothing takes it any more.
+    stale: Option<Keyspace>,
     txs: BTreeMap<u8, OpenTx>,
     snapshots: BTreeMap<u8, Snapshot>,
     walks: BTreeMap<u8, OpenWalk>,
@@ -139,6 +144,7 @@ impl Driver {
             model: Model::default(),
             db: None,
             spaces: BTreeMap::new(),
+            stale: None,
             txs: BTreeMap::new(),
             snapshots: BTreeMap::new(),
             walks: BTreeMap::new(),
@@ -402,6 +408,7 @@ impl Driver {
         let last = self.model.time_before(newest + 1);
         self.times_ordered &= last.is_none_or(|last| last <= now.saturating_add(DAY_MICROS));
         self.db = Some(db);
+        self.refuse_stale_handle()?;
         self.in_doubt = false;
         self.closed_cleanly = false;
         self.excuses.sync = self.world.disk.has_failure_to_come();
@@ -415,7 +422,9 @@ impl Driver {
         self.walks.clear();
         self.readers.clear();
         self.tickets.clear();
-        self.spaces.clear();
+        if let Some((_, keyspace)) = std::mem::take(&mut self.spaces).pop_last() {
+            self.stale = Some(keyspace);
+        }
     }
 
     fn close(&mut self) -> Outcome {
@@ -442,6 +451,7 @@ impl Driver {
     }
 
     fn reopen(&mut self) -> Outcome {
+        self.refuse_second_writer()?;
         self.close()?;
         if self.world.disk.power_is_cut() {
             return self.recover(0);
@@ -483,11 +493,15 @@ impl Driver {
             return Ok(Some(keyspace.clone()));
         }
         let made = self.db().keyspace(&space_name(space));
+        if self.in_doubt && made.is_ok() && !self.model.has_space(space) {
+            // Whether the one of this name before it was dropped is not known: this may be that one.
+            return Ok(None);
+        }
         if !self.model.has_space(space) {
             self.committed_unseen(&made, Entry::Keyspace { space, retention: Keep::Forever });
         }
         let Some(keyspace) = self.expect("keyspace", made)? else { return Ok(None) };
-        same("a keyspace's name", &keyspace.name().to_owned(), &space_name(space))?;
+        self.is_named(space, &keyspace)?;
         self.spaces.insert(space, keyspace.clone());
         Ok(Some(keyspace))
     }
@@ -570,6 +584,7 @@ impl Driver {
         })?;
         self.may_be_trimmed(bounds.first)?;
         self.model.trimmed(bounds.first);
+        self.check_cursors(bounds.first)?;
         self.learn_times(newest)?;
         self.check_counts()
     }

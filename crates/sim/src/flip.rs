@@ -7,11 +7,12 @@
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
-use plimsoll::Error;
+use plimsoll::{Db, Error};
+use plimsoll_disk::clock::Clock;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 
-use crate::driver::{Care, Driver, guarded, inspect};
+use crate::driver::{Care, Driver, compare, guarded, inspect};
 use crate::failure::{Failure, Outcome, ensure};
 use crate::model::Model;
 use crate::op::Op;
@@ -108,10 +109,21 @@ pub(crate) type Contents = (PathBuf, Vec<u8>);
 /// How often files are looked at while a workload runs.
 const EARLIER: usize = 8;
 
-/// A store that was closed, and what is in it.
+/// How a store's life ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It was closed.
+    Closed,
+    /// Its process was killed: what came after the last manifest is a tail that a crash may have torn.
+    Killed,
+}
+
+/// A store whose life has ended, and what is in it.
 pub struct ClosedStore {
     world: World,
     model: Model,
+    /// Up to here it is known on disk what was acknowledged: no damage may take it away without a word.
+    sure: u64,
     files: Vec<Contents>,
     earlier: Vec<Contents>,
 }
@@ -123,27 +135,38 @@ impl ClosedStore {
     /// The store is not what the model says.
     pub fn new(workload: &str) -> Outcome<Self> {
         let ops = parse(workload).map_err(Failure::new)?;
-        Self::after(World::new(1, Setting::SMALL), &ops)
+        Self::after(World::new(1, Setting::SMALL), &ops, End::Closed)
     }
 
     /// What operations leave behind in a world.
     ///
     /// # Errors
     /// The store is not what the model says.
-    pub fn after(world: World, ops: &[Op]) -> Outcome<Self> {
-        let mut earlier = Vec::new();
+    pub fn after(world: World, ops: &[Op], end: End) -> Outcome<Self> {
+        let (mut earlier, mut sure) = (Vec::new(), 0);
         let driver = guarded(|| {
             let mut driver = Driver::open(world, Care::default())?;
-            for some in ops.chunks(ops.len().div_ceil(EARLIER).max(1)) {
-                driver.run(some)?;
+            let pieces = ops.chunks(ops.len().div_ceil(EARLIER).max(1));
+            let last = pieces.len().saturating_sub(1);
+            for (number, some) in pieces.enumerate() {
+                let noted = number == last && end == End::Killed;
+                if noted {
+                    sure = driver.note_all()?;
+                }
+                // What is noted in the index goes with it.
+                let some: Vec<Op> = some.iter().filter(|op| !(noted && **op == Op::LoseIndex)).cloned().collect();
+                driver.run(&some)?;
                 earlier.extend(contents(driver.world())?);
             }
-            driver.finish()?;
+            if end == End::Closed {
+                driver.finish()?;
+                sure = driver.model().newest();
+            }
             Ok(driver)
         })?;
         let world = driver.world().copy();
         let files = contents(&world)?;
-        Ok(Self { world, model: driver.model().clone(), files, earlier })
+        Ok(Self { world, model: driver.model().clone(), sure, files, earlier })
     }
 
     /// A world of its own with the store in it.
@@ -203,7 +226,7 @@ impl ClosedStore {
             excused.set(excused.get() + u64::from(damage));
             damage
         };
-        match guarded(|| inspect(world, &self.model, &excuse))? {
+        match guarded(|| inspect(world, &self.model, self.sure, &excuse))? {
             Err(error) => {
                 flips.refused += 1;
                 ensure(is_damage(&error), || {
@@ -220,6 +243,27 @@ impl ClosedStore {
                 Ok(())
             }
         }
+    }
+}
+
+impl ClosedStore {
+    /// Looks once more, after everything in a damaged copy was merged and its log trimmed: what is copied is not to be made sound by that.
+    pub(crate) fn look_after_work(&self, world: &World) -> Outcome {
+        guarded(|| {
+            let Ok(db) = world.open() else { return Ok(()) };
+            let newest = db.newest();
+            for work in [Db::compact, |db: &Db| db.log().trim(db.newest()).map(|_| ()), Db::compact] {
+                if let Err(error) = work(&db) {
+                    ensure(is_damage(&error), || format!("work on a damaged store: {error} [{error:?}]"))?;
+                }
+            }
+            let mut model = self.model.clone();
+            model.cut_behind(newest);
+            model.raise_floors(newest, newest, world.clock.wall_micros());
+            model.trimmed(db.log().bounds().first);
+            compare(&db, &model, &is_damage)
+        })
+        .map_err(|failure| Failure { message: format!("after a compaction: {}", failure.message), ..failure })
     }
 }
 

@@ -439,10 +439,20 @@ type FoundChange = (Option<String>, Key, Option<u64>);
 
 /// A commit's changes are the model's, in key order within each keyspace.
 fn is_changes(what: impl Fn() -> String, found: Vec<FoundChange>, entry: &Entry) -> Outcome {
-    let Entry::Commit { writes, .. } = entry else {
-        return ensure(found.iter().all(|change| change.0.is_none()), || {
-            format!("{}: changes of a user's keys", what())
-        });
+    let of_drop: Writes;
+    let (found, writes) = match entry {
+        Entry::Commit { writes, .. } => (found, writes),
+        Entry::Dropped { space, keys } => {
+            // Beside the keys it changes what the store keeps of its keyspaces.
+            let of_users = found.into_iter().filter(|change| change.0.is_some()).collect();
+            of_drop = keys.iter().map(|key| ((*space, key.clone()), None)).collect();
+            (of_users, &of_drop)
+        }
+        _ => {
+            return ensure(found.iter().all(|change| change.0.is_none()), || {
+                format!("{}: changes of a user's keys", what())
+            });
+        }
     };
     let in_order = found.windows(2).all(|pair| pair[0].0 != pair[1].0 || pair[0].1 < pair[1].1);
     ensure(in_order, || format!("{}: the changes are not in key order", what()))?;

@@ -14,7 +14,7 @@ pub mod reads;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::content::Content;
-use crate::op::{Keep, Key, Span};
+use crate::op::{Edge, Keep, Key, Span};
 
 /// Keys with what they got, by keyspace number.
 pub type Writes = BTreeMap<(u8, Key), Option<Content>>;
@@ -40,6 +40,20 @@ pub enum Entry {
         space: u8,
         /// What it keeps from now on.
         retention: Keep,
+    },
+    /// A keyspace was dropped: these keys had a value.
+    Dropped {
+        /// Its number.
+        space: u8,
+        /// Its keys.
+        keys: Vec<Key>,
+    },
+    /// A named cursor was made or moved, or removed.
+    Cursor {
+        /// Its number.
+        name: u8,
+        /// The GLSN to read next.
+        next: Option<u64>,
     },
     /// The store's note that streams are in use.
     StreamsInUse,
@@ -79,6 +93,8 @@ pub struct Space {
     pub floor: u64,
     /// Versions by key, oldest first.
     pub versions: BTreeMap<Key, Vec<Version>>,
+    /// The commit that dropped it.
+    pub dropped: Option<u64>,
 }
 
 /// The model of a store.
@@ -98,8 +114,12 @@ impl Default for Model {
     }
 }
 
+/// Keyspaces whose numbers differ by a multiple of this have the same name, one after the other.
+pub const NAMES: u8 = 8;
+
 /// The name of a keyspace.
 pub fn space_name(space: u8) -> String {
+    let space = space % NAMES;
     if space == 0 { "default".to_owned() } else { format!("space{space}") }
 }
 
@@ -168,14 +188,31 @@ impl Model {
             Entry::Keyspace { space, retention } => {
                 self.spaces.entry(*space).or_default().retention.push((glsn, *retention));
             }
-            Entry::StreamsInUse | Entry::Payload { .. } => {}
+            Entry::Dropped { space, keys } => {
+                let space = self.spaces.entry(*space).or_default();
+                for key in keys {
+                    space.versions.entry(key.clone()).or_default().push((glsn, None));
+                }
+                space.dropped = Some(glsn);
+            }
+            Entry::StreamsInUse | Entry::Payload { .. } | Entry::Cursor { .. } => {}
         }
     }
 
     /// Whether the store may stand at `glsn` after a crash: all that was acknowledged, and whole records.
     pub fn may_end_at(&self, glsn: u64) -> bool {
-        let whole = glsn == 0 || self.entry(glsn).is_some_and(|placed| placed.record_last == glsn);
-        whole && glsn >= self.acked
+        self.is_border(glsn) && glsn >= self.acked
+    }
+
+    /// Whether a record ends with `glsn`, or it is before the first.
+    pub fn is_border(&self, glsn: u64) -> bool {
+        glsn == 0 || self.entry(glsn).is_some_and(|placed| placed.record_last == glsn)
+    }
+
+    /// Somebody took away everything behind `glsn`, acknowledged or not.
+    pub fn give_up_behind(&mut self, glsn: u64) {
+        self.acked = self.acked.min(glsn);
+        self.cut_behind(glsn);
     }
 
     /// A crash took everything behind `glsn`.
@@ -183,6 +220,7 @@ impl Model {
         self.log.truncate(glsn as usize);
         for space in self.spaces.values_mut() {
             space.retention.retain(|(since, _)| *since <= glsn);
+            space.dropped = space.dropped.filter(|at| *at <= glsn);
             space.versions.values_mut().for_each(|versions| versions.retain(|(at, _)| *at <= glsn));
             space.versions.retain(|_, versions| !versions.is_empty());
         }
@@ -214,9 +252,54 @@ impl Model {
         self.spaces.contains_key(&space)
     }
 
-    /// The numbers of all keyspaces.
+    /// The numbers of all keyspaces that are there.
     pub fn spaces(&self) -> impl Iterator<Item = (u8, Keep)> {
-        self.spaces.iter().map(|(number, space)| (*number, space.keep()))
+        let there = self.spaces.iter().filter(|(_, space)| space.dropped.is_none());
+        there.map(|(number, space)| (*number, space.keep()))
+    }
+
+    /// Whether a keyspace was dropped.
+    pub fn is_dropped(&self, space: u8) -> bool {
+        self.spaces.get(&space).is_some_and(|space| space.dropped.is_some())
+    }
+
+    /// The keyspace that has the name of `space` now, or the one that would be made under it.
+    pub fn current_space(&self, space: u8) -> u8 {
+        let same_name = |number: &&u8| **number % NAMES == space % NAMES;
+        match self.spaces.keys().rfind(same_name) {
+            None => space % NAMES,
+            Some(last) if self.is_dropped(*last) => last.saturating_add(NAMES),
+            Some(last) => *last,
+        }
+    }
+
+    /// The keyspace that had the name of `space` at a moment.
+    pub fn space_at(&self, space: u8, at: u64) -> Option<u8> {
+        let same_name = self.spaces.iter().filter(|(number, _)| **number % NAMES == space % NAMES);
+        let was_there = |space: &Space| {
+            space.retention.first().is_some_and(|(since, _)| *since <= at) && space.dropped.is_none_or(|glsn| at < glsn)
+        };
+        same_name.filter(|(_, space)| was_there(space)).map(|(number, _)| *number).next_back()
+    }
+
+    /// What dropping a keyspace writes now.
+    pub fn drop_of(&self, space: u8) -> Entry {
+        let all = Span::Range(Edge::Open, Edge::Open);
+        let keys = self.walk(space, &all, self.newest(), &Writes::new());
+        Entry::Dropped { space, keys: keys.into_iter().map(|(key, _)| key).collect() }
+    }
+
+    /// The named cursors, and the GLSN that each is to read next.
+    pub fn cursors(&self) -> BTreeMap<u8, u64> {
+        let mut cursors = BTreeMap::new();
+        for placed in &self.log {
+            match placed.entry {
+                Entry::Cursor { name, next: Some(next) } => _ = cursors.insert(name, next),
+                Entry::Cursor { name, next: None } => _ = cursors.remove(&name),
+                _ => {}
+            }
+        }
+        cursors
     }
 
     /// Whether a commit says that a keyspace keeps this: setting it again commits nothing.
@@ -356,7 +439,6 @@ fn current(versions: &[Version], at: u64) -> Option<Version> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::Edge;
 
     fn content(seed: u32) -> Content {
         Content { bytes: 10, seed }

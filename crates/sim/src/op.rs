@@ -228,6 +228,35 @@ pub enum Op {
         /// What it keeps.
         retention: Keep,
     },
+    /// Drops a keyspace with all its keys; what is made under its number afterwards is another one.
+    DropSpace {
+        /// Its number.
+        space: u8,
+    },
+    /// Makes a named cursor of the log where there is none.
+    Cursor {
+        /// Its number.
+        name: u8,
+        /// At so many GLSNs before the newest.
+        back: u64,
+    },
+    /// Moves a named cursor on.
+    AdvanceCursor {
+        /// Its number.
+        name: u8,
+        /// Behind so many GLSNs before the newest.
+        back: u64,
+    },
+    /// Removes a named cursor.
+    DropCursor {
+        /// Its number.
+        name: u8,
+    },
+    /// Closes the store, cuts its log, and opens it again.
+    Salvage {
+        /// At so many GLSNs before the newest.
+        back: u64,
+    },
     /// Writes what is in memory into runs.
     Flush,
     /// Merges all runs.
@@ -257,6 +286,8 @@ pub enum Op {
     Reopen,
     /// Closes the store, makes the index anew from the log, and opens it again.
     Rebuild,
+    /// Closes the store, removes the index by hand, and opens it again.
+    LoseIndex,
     /// Backs the store up, opens the backup and compares it.
     Backup,
     /// Backs the store up, cuts the power, and compares the backup; the store is opened again.
@@ -293,6 +324,27 @@ pub enum Op {
     },
     /// Changes how the disk lies.
     Fault(Fault),
+}
+
+impl Op {
+    /// The keyspace that it is about, if it is about one.
+    pub fn space_mut(&mut self) -> Option<&mut u8> {
+        match self {
+            Op::Put { space, .. }
+            | Op::PutMany { space, .. }
+            | Op::Delete { space, .. }
+            | Op::Get { space, .. }
+            | Op::Walk { space, .. }
+            | Op::WalkBegin { space, .. }
+            | Op::ReaderBegin { space, .. }
+            | Op::History { space, .. }
+            | Op::Diff { space, .. }
+            | Op::Keyspace { space, .. }
+            | Op::DropSpace { space } => Some(space),
+            Op::Amid { op, .. } => op.space_mut(),
+            _ => None,
+        }
+    }
 }
 
 /// How the disk lies.
@@ -347,6 +399,8 @@ pub enum Within {
     SourcesTaken,
     /// After a value was loaded, before it is kept as an object.
     ValueLoaded,
+    /// After a walk has sat down in its sources.
+    WalkSat,
 }
 
 /// What is done within another operation.

@@ -15,7 +15,7 @@ use crate::file_log::core::Core;
 use crate::file_log::names::FileName;
 use crate::file_log::segment::Segment;
 use crate::format::BLOCK_BYTES;
-use crate::format::fragment::{FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentType};
+use crate::format::fragment::{FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentType, extend_chain};
 use crate::format::layout::{block_of, payload_pieces};
 use crate::format::record::{
     ENTRY_HEADER_BYTES, EntryHeader, RECORD_HEADER_BYTES, RecordHeader, SIDE_REF_BYTES, decode_side,
@@ -119,7 +119,25 @@ impl Core {
         let mut bytes = Buffer::with_capacity(&self.options.budget, Kind::Staging, len)?;
         bytes.resize(len);
         self.copy_payload(segment, glsn, place.offset, &record, 0, &mut bytes)?;
+        self.check_chain(segment, glsn, &record)?;
         Ok(Entry::copied(meta, bytes))
+    }
+
+    /// Compares a record that spans blocks with the chain hash behind it. Each of its fragments has a checksum that is right for its place and
+    /// epoch; so has one of another record that was begun in this place and cut, if nothing was appended in between.
+    fn check_chain(&self, segment: &Segment, glsn: Glsn, record: &Record) -> Result<(), LogError> {
+        let mut chain = extend_chain(record.header.previous_chain, record.fragment.checksum);
+        let mut fragment = record.fragment;
+        let mut block = block_of(u64::from(record.fragment_at));
+        while fragment.goes_on() {
+            block += 1;
+            fragment = self.follow(segment, glsn, record.fragment.epoch, block * BLOCK, &mut [], false)?;
+            chain = extend_chain(chain, fragment.checksum);
+        }
+        match self.chain_behind(record.header.last())? {
+            Some(behind) if behind != chain => Err(self.does_not_go_on(segment, glsn, block * BLOCK)),
+            _ => Ok(()),
+        }
     }
 
     /// Reads an entry in the block that is being filled; `None` if the block was completed meanwhile.

@@ -146,6 +146,7 @@ impl Walk for Visible {
             }
             let cursors = visible_cursors(view, self.rest(key), self.at);
             self.sat = Some(Sat::new(view, cursors, self.direction));
+            hit(Border::WalkSat);
         }
         Ok(())
     }

@@ -32,6 +32,11 @@ struct Done {
 impl Driver {
     /// Does an operation with something else within it.
     pub(super) fn amid(&mut self, at: Within, deed: &Deed, op: &Op) -> Outcome<String> {
+        let mut deed = deed.clone();
+        if let Deed::Commit { space, .. } = &mut deed {
+            *space = self.model.current_space(*space);
+        }
+        let deed = &deed;
         // A keyspace that is not there is made by a commit: before anything waits for a moment within one.
         if let Some(space) = space_of(op)
             && self.keyspace(space)?.is_none()
@@ -63,6 +68,7 @@ impl Driver {
             Within::MomentAsked => Border::MomentAsked,
             Within::SourcesTaken => Border::SourcesTaken,
             Within::ValueLoaded => Border::ValueLoaded,
+            Within::WalkSat => Border::WalkSat,
         };
         let db = self.db().clone();
         match deed {

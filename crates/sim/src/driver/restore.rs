@@ -78,7 +78,7 @@ impl Driver {
     }
 
     /// Closes the store cleanly; if that fails it is open again, and `false`.
-    fn close_for_copying(&mut self) -> Outcome<bool> {
+    pub(super) fn close_for_copying(&mut self) -> Outcome<bool> {
         self.heal();
         // A cut that was still to come would come in the middle of the copying.
         self.world.disk.cut_power_at_sync(u64::MAX);
@@ -105,7 +105,7 @@ impl Driver {
         let mut model = of_log.clone();
         model.raise_floors_to(of_index);
         let told = |failure: Failure| Failure::new(format!("beside another {folder}: {failure}"));
-        match inspect(&world, &model, &|_| true).map_err(told)? {
+        match inspect(&world, &model, model.newest(), &|_| true).map_err(told)? {
             Err(error) => ensure(is_refusal(&error), || {
                 format!("beside another {folder} the store does not open, for another reason: {error} [{error:?}]")
             }),

@@ -24,7 +24,11 @@ const SEGMENT_RESERVE_BYTES: usize = 64 << 10;
 impl Driver {
     /// Does an operation; returns what it came to.
     pub(super) fn step(&mut self, op: &Op) -> Outcome<String> {
-        match op {
+        let mut op = op.clone();
+        if let Some(space) = op.space_mut() {
+            *space = self.model.current_space(*space);
+        }
+        match &op {
             Op::Begin { tx } => self.begin(*tx),
             Op::Commit { tx, metadata } => self.commit(*tx, *metadata, true),
             Op::Submit { tx } => self.commit(*tx, Content::default(), false),
@@ -83,6 +87,11 @@ impl Driver {
             }
             Op::Trim { back } => self.trim(*back),
             Op::Keyspace { space, retention } => self.change_keyspace(*space, *retention),
+            Op::DropSpace { space } => self.drop_space(*space),
+            Op::Cursor { name, back } => self.make_cursor(*name, *back),
+            Op::AdvanceCursor { name, back } => self.advance_cursor(*name, *back),
+            Op::DropCursor { name } => self.drop_cursor(*name),
+            Op::Salvage { back } => self.salvage(*back),
             Op::Flush => self.upkeep("flush", |db| db.flush()),
             Op::Compact => self.upkeep("compact", |db| db.compact()),
             // Between two steps nothing may count on a page to be in memory: objects then answer what pages would have.
@@ -103,6 +112,7 @@ impl Driver {
                 said("")
             }
             Op::Rebuild => self.rebuild(),
+            Op::LoseIndex => self.lose_index(),
             Op::Backup => self.back_up(),
             Op::BackupCut => self.back_up_and_cut(),
             Op::Warm => {
@@ -275,6 +285,18 @@ impl Driver {
             let Some(glsn) = self.expect("commit", committed)? else { return said("failed") };
             same("GLSN of a commit that wrote nothing", &glsn, &at)?;
             return said(format!("glsn {glsn}"));
+        }
+        let into_dropped = |put: bool| {
+            let mut writes = open.writes.iter().filter(|(_, value)| !put || value.is_some());
+            writes.any(|((space, _), _)| self.model.is_dropped(*space))
+        };
+        match &committed {
+            // A key that was put and deleted again counts as put.
+            Err(Error::InvalidInput { .. }) if into_dropped(false) => return said("dropped"),
+            Ok(_) if into_dropped(true) => {
+                return Err(Failure::new("committed although it puts something into a keyspace that was dropped"));
+            }
+            _ => {}
         }
         if let Err(Error::Conflict { key, at: found_at, by }) = &committed {
             self.is_conflict(&open.reads, at, key, *found_at, *by)?;

@@ -3,6 +3,7 @@
 //! The generator remembers which transactions and snapshots it left open, so that most operations address something; what it
 //! cannot know (whether a commit met a conflict) the driver finds out.
 
+mod past;
 mod scenes;
 
 use std::collections::VecDeque;
@@ -62,6 +63,8 @@ pub struct Settings {
     pub scenes: bool,
     /// Keyspaces forget, and the log is trimmed.
     pub limited: bool,
+    /// All of them: the log trims itself.
+    pub forgetful: bool,
     /// Commits are submitted without waiting.
     pub submits: bool,
     /// The store is closed and opened, rebuilt, backed up, verified.
@@ -104,6 +107,7 @@ impl Profile {
             many: 250,
             scenes: true,
             limited: true,
+            forgetful: false,
             submits: true,
             upkeep: true,
             jumps: true,
@@ -137,10 +141,11 @@ impl Settings {
     pub fn of_seed(self, seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x5ca1_ab1e);
         let settings = if self.many >= 250 && random.below(8) == 0 { Settings { many: 2000, ..self } } else { self };
-        match random.below(6) {
+        let settings = match random.below(6) {
             0 => Settings { hot: true, keys: 3, ..settings },
             _ => settings,
-        }
+        };
+        Settings { forgetful: settings.limited && random.below(8) == 0, ..settings }
     }
 }
 
@@ -189,7 +194,8 @@ type Make = fn(&mut Generator) -> Op;
 
 impl Generator {
     fn new(seed: u64, settings: Settings) -> Self {
-        Self {
+        let forgetful = settings.forgetful;
+        let mut generator = Self {
             random: Random::new(seed),
             settings,
             open_txs: [false; SLOTS as usize],
@@ -197,7 +203,12 @@ impl Generator {
             faulty: false,
             contents: (seed as u32) << 12,
             forced: VecDeque::new(),
+        };
+        if forgetful {
+            let first = generator.all_forget();
+            generator.forced.extend(first);
         }
+        generator
     }
 
     fn next(&mut self) -> Op {
@@ -242,12 +253,18 @@ impl Generator {
             (8, Self::release),
             (12, Self::history),
             (12, Self::diff),
-            (10, Self::append),
+            // Entries of a user are never trimmed unasked.
+            (if_so(!settings.forgetful, 10), Self::append),
             (8, Self::scan),
             (3, Self::follow),
             (8, Self::read),
             (if_so(settings.limited, 4), Self::trim),
             (if_so(settings.limited, 6), Self::keyspace),
+            (1, Self::drop_space),
+            (if_so(settings.limited, 2), Self::cursor),
+            (if_so(settings.limited, 4), Self::advance_cursor),
+            (if_so(settings.limited, 3), |generator| Op::DropCursor { name: generator.cursor_name() }),
+            (if_so(settings.restores && settings.upkeep, 1), Self::salvage),
             (8, |_| Op::Flush),
             (4, |_| Op::Compact),
             (30, |_| Op::Step),
@@ -258,6 +275,7 @@ impl Generator {
             (if_so(settings.restores, 4), Self::restore),
             (if_so(settings.upkeep, 6), Self::reopen),
             (if_so(settings.upkeep, 1), Self::rebuild),
+            (if_so(settings.upkeep, 1), Self::lose_index),
             (if_so(settings.upkeep, 1), |_| Op::Backup),
             (if_so(settings.kills, 3), Self::kill),
             (1, |_| Op::SaveImage),
@@ -488,7 +506,20 @@ impl Generator {
             8 if self.settings.limited => Deed::Trim,
             _ => Deed::DropCaches,
         };
-        let (at, op) = match self.below(6) {
+        let (at, op) = match self.below(8) {
+            6 => (Within::WalkSat, self.walk_on()),
+            7 => (
+                Within::WalkSat,
+                Op::Walk {
+                    from: self.reader(),
+                    space: self.space(),
+                    span: self.span(),
+                    reverse: self.random.chance(0.5),
+                    limit: u32::MAX,
+                    keys_only: false,
+                    amid: None,
+                },
+            ),
             0 => (Within::MomentAsked, self.begin()),
             1 => (Within::MomentAsked, self.snapshot_of(Moment::Newest)),
             2 | 3 => (Within::SourcesTaken, self.get()),
@@ -570,8 +601,10 @@ impl Generator {
 
     fn keyspace(&mut self) -> Op {
         // Two of them keep everything for ever: time travel stays under test.
-        let space = 2 + self.below(u64::from(self.settings.spaces.max(3)) - 2) as u8;
+        let kept = if self.settings.forgetful { 0 } else { 2 };
+        let space = kept + self.below(u64::from(self.settings.spaces.max(3)) - u64::from(kept)) as u8;
         let retention = match self.below(6) {
+            0 if self.settings.forgetful => Keep::Latest,
             0 => Keep::Forever,
             1..3 => Keep::Latest,
             3..5 => Keep::Glsns(self.back()),

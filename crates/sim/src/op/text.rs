@@ -79,6 +79,11 @@ impl fmt::Display for Op {
             Op::Read { back } => write!(f, "read {back}"),
             Op::Trim { back } => write!(f, "trim {back}"),
             Op::Keyspace { space, retention } => write!(f, "keyspace s{space} {retention}"),
+            Op::DropSpace { space } => write!(f, "drop-space s{space}"),
+            Op::Cursor { name, back } => write!(f, "cursor c{name} {back}"),
+            Op::AdvanceCursor { name, back } => write!(f, "advance-cursor c{name} {back}"),
+            Op::DropCursor { name } => write!(f, "drop-cursor c{name}"),
+            Op::Salvage { back } => write!(f, "salvage {back}"),
             Op::Flush => f.write_str("flush"),
             Op::Compact => f.write_str("compact"),
             Op::Step => f.write_str("step"),
@@ -93,6 +98,7 @@ impl fmt::Display for Op {
             }),
             Op::Reopen => f.write_str("reopen"),
             Op::Rebuild => f.write_str("rebuild"),
+            Op::LoseIndex => f.write_str("lose-index"),
             Op::Backup => f.write_str("backup"),
             Op::BackupCut => f.write_str("backup-cut"),
             Op::Warm => f.write_str("warm"),
@@ -130,6 +136,7 @@ impl fmt::Display for Within {
             Within::MomentAsked => "moment-asked",
             Within::SourcesTaken => "sources-taken",
             Within::ValueLoaded => "value-loaded",
+            Within::WalkSat => "walk-sat",
         })
     }
 }
@@ -327,6 +334,11 @@ impl<'a> Words<'a> {
             "read" => Op::Read { back: self.number()? },
             "trim" => Op::Trim { back: self.number()? },
             "keyspace" => Op::Keyspace { space: self.sign("s")?, retention: self.retention()? },
+            "drop-space" => Op::DropSpace { space: self.sign("s")? },
+            "cursor" => Op::Cursor { name: self.sign("c")?, back: self.number()? },
+            "advance-cursor" => Op::AdvanceCursor { name: self.sign("c")?, back: self.number()? },
+            "drop-cursor" => Op::DropCursor { name: self.sign("c")? },
+            "salvage" => Op::Salvage { back: self.number()? },
             "flush" => Op::Flush,
             "compact" => Op::Compact,
             "step" => Op::Step,
@@ -337,6 +349,7 @@ impl<'a> Words<'a> {
             "restore" => Op::Restore { part: self.part()? },
             "reopen" => Op::Reopen,
             "rebuild" => Op::Rebuild,
+            "lose-index" => Op::LoseIndex,
             "backup" => Op::Backup,
             "backup-cut" => Op::BackupCut,
             "warm" => Op::Warm,
@@ -380,6 +393,7 @@ impl<'a> Words<'a> {
             "moment-asked" => Within::MomentAsked,
             "sources-taken" => Within::SourcesTaken,
             "value-loaded" => Within::ValueLoaded,
+            "walk-sat" => Within::WalkSat,
             word => return Err(format!("{word:?} is no moment within an operation")),
         };
         let deed = match self.next()? {

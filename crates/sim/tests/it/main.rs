@@ -21,7 +21,7 @@ use plimsoll_sim::op::text::parse;
 use plimsoll_sim::world::{Setting, World};
 
 /// Runs so many seeds of a mode; a failure says how it is replayed.
-fn run_seeds(mode: Mode, seeds: std::ops::Range<u64>) {
+fn run_seeds(mode: Mode, seeds: impl Iterator<Item = u64>) {
     let failed: Vec<String> = seeds
         .map(|seed| Case::new(mode, seed))
         .filter_map(|case| case.run().err().map(|failure| format!("plimsoll-sim {case}: {failure}")))

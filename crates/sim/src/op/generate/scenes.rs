@@ -7,17 +7,17 @@ use crate::op::generate::Generator;
 use crate::op::{Deed, Edge, Fault, Get, Keep, Key, Moment, Op, Reader, Span, Within, numbered_key};
 
 /// The transactions and slots that scenes use.
-const TX: u8 = 0;
-const OTHER_TX: u8 = 1;
-const SLOT: u8 = 0;
+pub(super) const TX: u8 = 0;
+pub(super) const OTHER_TX: u8 = 1;
+pub(super) const SLOT: u8 = 0;
 
 /// More versions of a key than a walk steps over one by one.
 const VERSIONS: u64 = 20;
 
 /// More keys than the smallest read set remembers one by one.
-const READ_KEYS: u32 = 50;
+const READ_KEYS: u32 = 80;
 
-const ALL: Span = Span::Range(Edge::Open, Edge::Open);
+pub(super) const ALL: Span = Span::Range(Edge::Open, Edge::Open);
 
 type Scene = fn(&mut Generator) -> Vec<Op>;
 
@@ -29,7 +29,7 @@ impl Generator {
         let (upkeep, limited, faulty) =
             (settings.upkeep, settings.limited, settings.fault.is_some() && !settings.restores);
         let wide = settings.many > 250 && self.random.chance(0.3);
-        let scenes: [(bool, Scene); 16] = [
+        let scenes: [(bool, Scene); 21] = [
             (true, Self::spilled),
             (true, Self::many_versions),
             (true, Self::moved_deletion),
@@ -46,6 +46,11 @@ impl Generator {
             (true, Self::load_beside_a_flush),
             (wide, Self::many_small_keys),
             (faulty, Self::walk_while_reads_fail),
+            (limited, Self::held_against_retention),
+            (true, Self::rewritten),
+            (settings.many >= 250, Self::rising_twice),
+            (true, Self::dropped_and_made_anew),
+            (limited, Self::cursor_holds_the_log),
         ];
         let permitted: Vec<Scene> =
             scenes.into_iter().filter(|(permitted, _)| *permitted).map(|(_, scene)| scene).collect();
@@ -62,18 +67,18 @@ impl Generator {
         self.below(3.min(u64::from(self.settings.spaces))) as u8
     }
 
-    fn value_of(&mut self, bytes: u32) -> Content {
+    pub(super) fn value_of(&mut self, bytes: u32) -> Content {
         Content { bytes, ..self.content() }
     }
 
-    fn put_one(&mut self, space: u8, key: &Key, bytes: u32) -> Vec<Op> {
+    pub(super) fn put_one(&mut self, space: u8, key: &Key, bytes: u32) -> Vec<Op> {
         let value = self.value_of(bytes);
         let put = Op::Put { tx: TX, space, key: key.clone(), value, streamed: false };
         vec![Op::Begin { tx: TX }, put, commit(TX)]
     }
 
     /// What comes between a piece of work and the look at it.
-    fn interruption(&mut self) -> Vec<Op> {
+    pub(super) fn interruption(&mut self) -> Vec<Op> {
         match self.below(5) {
             0 => vec![Op::Flush],
             1 => vec![Op::Compact],
@@ -112,7 +117,7 @@ impl Generator {
         ops
     }
 
-    fn walk_of(&mut self, from: Reader, space: u8, amid: Option<u32>) -> Op {
+    pub(super) fn walk_of(&mut self, from: Reader, space: u8, amid: Option<u32>) -> Op {
         let (reverse, keys_only) = (self.random.chance(0.5), self.random.chance(0.2));
         Op::Walk { from, space, span: ALL, reverse, limit: u32::MAX, keys_only, amid }
     }
@@ -172,9 +177,23 @@ impl Generator {
         let value = self.value_of(30);
         let many = Op::PutMany { tx: TX, space, first: 100, count: READ_KEYS, value, scattered: false };
         let mut ops = vec![Op::Begin { tx: TX }, many, commit(TX), Op::Begin { tx: TX }];
+        // A wide range first, within which the keys lie: what covers all of them may end behind the last of them.
+        let walks = self.random.chance(0.5);
+        if walks {
+            let edge = |number| Edge::At(numbered_key(number));
+            let from = 100 + self.below(u64::from(READ_KEYS) / 2) as u32;
+            let span = Span::Range(edge(from), edge(100 + READ_KEYS + 9));
+            let (from, reverse) = (Reader::Tx(TX), self.random.chance(0.5));
+            ops.push(Op::Walk { from, space, span, reverse, limit: u32::MAX, keys_only: true, amid: None });
+        }
         let get = |number| Op::Get { from: Reader::Tx(TX), space, key: numbered_key(number), how: Get::Contains };
         ops.extend((100..100 + READ_KEYS).map(get));
-        let changed = numbered_key(90 + self.below(70) as u32);
+        let read_last = if walks && self.random.chance(0.6) { READ_KEYS } else { 0 };
+        let changed = numbered_key(if read_last > 0 {
+            100 + read_last + self.below(9) as u32
+        } else {
+            90 + self.below(70) as u32
+        });
         let (value, own) = (self.value_of(31), self.value_of(32));
         ops.push(Op::Begin { tx: OTHER_TX });
         ops.push(Op::Put { tx: OTHER_TX, space, key: changed, value, streamed: false });
@@ -239,7 +258,7 @@ impl Generator {
     }
 
     /// Enough commits for a new segment of the log, where segments are small.
-    fn fill_segment(&mut self, space: u8) -> Vec<Op> {
+    pub(super) fn fill_segment(&mut self, space: u8) -> Vec<Op> {
         let commits = if self.random.chance(0.5) { 7 } else { 24 };
         (0..commits).flat_map(|_| self.put_one(space, &b"filler".to_vec(), 12_000)).collect()
     }
@@ -256,7 +275,15 @@ impl Generator {
         ops.extend(self.put_one(space, &b"newer".to_vec(), 60));
         ops.extend([Op::Flush, Op::DropCaches]);
         ops.push(Op::Fault(Fault::Reads(100 + self.below(300) as u16)));
-        ops.push(Op::WalkOn { slot: SLOT, count: u32::MAX });
+        let on = Op::WalkOn { slot: SLOT, count: u32::MAX };
+        // Where the sources are exchanged within the call, a read that fails there is done again in the new ones.
+        ops.push(if self.random.chance(0.5) {
+            let key = numbered_key(self.below(150) as u32);
+            let deed = Deed::Commit { space, key, value: self.value_of(70) };
+            Op::Amid { at: Within::WalkSat, deed, op: Box::new(on) }
+        } else {
+            on
+        });
         ops.push(Op::Fault(Fault::Heal));
         ops
     }
@@ -282,6 +309,9 @@ impl Generator {
         }
         ops.push(Op::ReaderBegin { slot: SLOT, from: Reader::Back(0), space, key: key.clone() });
         ops.push(Op::ReaderOn { slot: SLOT, bytes: 1 + self.below(u64::from(bytes)) as u32 });
+        if self.random.chance(0.5) {
+            ops.extend(self.put_one(space, &key, bytes));
+        }
         ops.extend(self.fill_segment(space));
         ops.extend([Op::Compact, Op::Trim { back: 0 }, Op::DropCaches]);
         ops.push(Op::ReaderOn { slot: SLOT, bytes: u32::MAX });
@@ -334,14 +364,24 @@ impl Generator {
         let many = Op::PutMany { tx: TX, space, first: 0, count: 30, value, scattered: false };
         let mut ops = vec![Op::Keyspace { space, retention: Keep::Latest }, Op::Begin { tx: TX }, many, commit(TX)];
         ops.extend([Op::Warm, Op::Compact, Op::Warm]);
+        if self.random.chance(0.6) {
+            // An image that knows of the keys is there after a kill.
+            ops.push(Op::SaveImage);
+        }
         let deletes = (0..30).map(|number| Op::Delete { tx: TX, space, key: numbered_key(number) });
         ops.push(Op::Begin { tx: TX });
         ops.extend(deletes);
         ops.push(commit(TX));
         ops.extend([Op::Compact, self.walk_of(Reader::Back(0), space, None)]);
-        ops.extend(self.interruption());
+        ops.extend(if self.settings.kills && self.random.chance(0.6) {
+            vec![self.kill()]
+        } else {
+            self.interruption()
+        });
+        ops.extend((0..4).map(|_| Op::Work { first: 4 }));
+        let get = |number| Op::Get { from: Reader::Back(0), space, key: numbered_key(number), how: Get::Value };
+        ops.extend((0..30).map(get));
         let key = numbered_key(self.below(30) as u32);
-        ops.push(Op::Get { from: Reader::Back(0), space, key: key.clone(), how: Get::Value });
         ops.extend(self.put_one(space, &key, 40));
         ops.extend([Op::Compact, self.walk_of(Reader::Back(0), space, None)]);
         ops
@@ -413,6 +453,6 @@ impl Generator {
     }
 }
 
-fn commit(tx: u8) -> Op {
+pub(super) fn commit(tx: u8) -> Op {
     Op::Commit { tx, metadata: Content::default() }
 }

@@ -1,0 +1,114 @@
+//! Named cursors: what they hold of the log is there.
+
+use plimsoll::{CursorInfo, Error};
+
+use crate::driver::Driver;
+use crate::failure::{Failure, Outcome, ensure, same};
+use crate::model::Entry;
+
+fn cursor_name(name: u8) -> String {
+    format!("cursor{name}")
+}
+
+impl Driver {
+    pub(super) fn make_cursor(&mut self, name: u8, back: u64) -> Outcome<String> {
+        let from = self.back(back).max(1);
+        let first = self.db().log().bounds().first;
+        let made = self.db().log().cursor(&cursor_name(name), from);
+        match self.model.cursors().get(&name) {
+            Some(next) => {
+                let Some(found) = self.expect("cursor", made)? else { return Ok("failed".to_owned()) };
+                same("where a cursor is", &found, next)?;
+            }
+            None if from < first => match made {
+                Err(Error::Trimmed { .. }) => return Ok("trimmed".to_owned()),
+                other => self.refused_otherwise("a cursor below the log", other)?,
+            },
+            None => {
+                self.moved(&made, name, Some(from));
+                let Some(found) = self.expect("cursor", made)? else { return Ok("failed".to_owned()) };
+                same("where a new cursor is", &found, &from)?;
+            }
+        }
+        Ok(String::new())
+    }
+
+    pub(super) fn advance_cursor(&mut self, name: u8, back: u64) -> Outcome<String> {
+        let next = self.back(back) + 1;
+        let moved = self.db().log().advance_cursor(&cursor_name(name), next);
+        if self.may_differ(&moved) {
+            return Ok("in doubt".to_owned());
+        }
+        match self.model.cursors().get(&name) {
+            Some(now) if *now <= next => {
+                if *now < next {
+                    self.moved(&moved, name, Some(next));
+                }
+                if self.expect("advance_cursor", moved)?.is_none() {
+                    return Ok("failed".to_owned());
+                }
+            }
+            _ => self.refused("a cursor that is not there or would go back", moved)?,
+        }
+        Ok(String::new())
+    }
+
+    pub(super) fn drop_cursor(&mut self, name: u8) -> Outcome<String> {
+        let dropped = self.db().log().drop_cursor(&cursor_name(name));
+        if self.may_differ(&dropped) {
+            return Ok("in doubt".to_owned());
+        }
+        if self.model.cursors().contains_key(&name) {
+            self.moved(&dropped, name, None);
+            self.expect("drop_cursor", dropped)?;
+        } else {
+            self.refused("a cursor that is not there", dropped)?;
+        }
+        Ok(String::new())
+    }
+
+    /// A commit of a cursor is durable when the call is back, also where others are buffered.
+    fn moved<T>(&mut self, answer: &plimsoll::Result<T>, name: u8, next: Option<u64>) {
+        self.committed_unseen(answer, Entry::Cursor { name, next });
+        if answer.is_ok() {
+            self.model.acknowledge(self.model.newest());
+        }
+    }
+
+    fn refused<T>(&self, what: &str, answer: plimsoll::Result<T>) -> Outcome {
+        match answer {
+            Err(Error::InvalidInput { .. }) => Ok(()),
+            other => self.refused_otherwise(what, other),
+        }
+    }
+
+    /// Whether the store may have another opinion of which cursors there are: one was made, moved or dropped, or not.
+    fn may_differ<T>(&self, answer: &plimsoll::Result<T>) -> bool {
+        self.in_doubt && matches!(answer, Err(Error::InvalidInput { .. } | Error::Poisoned { .. }))
+    }
+
+    fn refused_otherwise<T>(&self, what: &str, answer: plimsoll::Result<T>) -> Outcome {
+        match answer {
+            Err(error) if self.excused(&error) => Ok(()),
+            Err(error) => Err(Failure::new(format!("{what} was refused otherwise: {error} [{error:?}]"))),
+            Ok(_) => Err(Failure::new(format!("{what} was not refused"))),
+        }
+    }
+
+    /// Nothing that a cursor has not passed is trimmed, and they are where they were put.
+    pub(super) fn check_cursors(&self, first: u64) -> Outcome {
+        // What was wanted last may have happened, or not.
+        if self.in_doubt {
+            return Ok(());
+        }
+        let cursors = self.model.cursors();
+        if let Some((name, next)) = cursors.iter().min_by_key(|(_, next)| **next) {
+            ensure(first <= *next, || {
+                format!("the log begins at {first}: cursor {name} wants to read from {next} on")
+            })?;
+        }
+        let found = self.db().log().cursors();
+        let info = |(name, next): (u8, u64)| CursorInfo { name: cursor_name(name), next };
+        same("cursors", &found, &cursors.into_iter().map(info).collect())
+    }
+}

@@ -1,0 +1,206 @@
+//! Operations, and scenes of them, about what is kept of the past: under retentions, by cursors, of keyspaces that were dropped, and where
+//! it stands when files are full.
+
+use crate::content::Content;
+use crate::op::generate::Generator;
+use crate::op::generate::scenes::{ALL, OTHER_TX, SLOT, TX, commit};
+use crate::op::{Get, Keep, Moment, Op, Reader, numbered_key};
+
+impl Generator {
+    pub(super) fn drop_space(&mut self) -> Op {
+        Op::DropSpace { space: 1 + self.below(u64::from(self.settings.spaces.max(2)) - 1) as u8 }
+    }
+
+    pub(super) fn cursor_name(&mut self) -> u8 {
+        self.below(2) as u8
+    }
+
+    pub(super) fn cursor(&mut self) -> Op {
+        Op::Cursor { name: self.cursor_name(), back: self.back() }
+    }
+
+    pub(super) fn advance_cursor(&mut self) -> Op {
+        Op::AdvanceCursor { name: self.cursor_name(), back: self.back() }
+    }
+
+    pub(super) fn lose_index(&mut self) -> Op {
+        self.closed();
+        Op::LoseIndex
+    }
+
+    pub(super) fn salvage(&mut self) -> Op {
+        self.closed();
+        let reach = 1 << self.below(5);
+        Op::Salvage { back: self.below(reach) }
+    }
+
+    /// Something is open at a moment that its keyspace need not keep any more, and is read on after all that may go is gone.
+    pub(super) fn held_against_retention(&mut self) -> Vec<Op> {
+        let space = 2 + self.below(u64::from(self.settings.spaces.max(3)) - 2) as u8;
+        let retention = match self.below(4) {
+            0 => Keep::Latest,
+            1 => Keep::Micros(1 + self.below(1000)),
+            _ => Keep::Glsns(self.below(3)),
+        };
+        let bytes = if self.random.chance(0.5) { 40 } else { 2000 + self.below(60_000) as u32 };
+        let (key, other) = (numbered_key(self.below(3) as u32), numbered_key(3));
+        let mut ops = vec![Op::Keyspace { space, retention }];
+        ops.extend(self.put_one(space, &key, bytes));
+        ops.extend(self.put_one(space, &other, bytes));
+        if self.random.chance(0.5) {
+            ops.push(Op::Flush);
+        }
+        let how = self.below(4);
+        let reader = match how {
+            0 => {
+                ops.push(Op::Snapshot { slot: SLOT, moment: Moment::Newest });
+                Reader::Snapshot(SLOT)
+            }
+            1 => {
+                ops.push(Op::Begin { tx: OTHER_TX });
+                Reader::Tx(OTHER_TX)
+            }
+            2 => {
+                let (from, key) = (Reader::Back(0), key.clone());
+                ops.extend([Op::ReaderBegin { slot: SLOT, from, space, key }, Op::ReaderOn { slot: SLOT, bytes: 10 }]);
+                Reader::Back(0)
+            }
+            _ => {
+                let (from, reverse, keys_only) = (Reader::Back(0), self.random.chance(0.5), false);
+                ops.push(Op::WalkBegin { slot: SLOT, from, space, span: ALL, reverse, keys_only });
+                ops.push(Op::WalkOn { slot: SLOT, count: 1 });
+                Reader::Back(0)
+            }
+        };
+        for _ in 0..2 + self.below(4) {
+            ops.extend(self.put_one(space, &key, bytes));
+            ops.push(Op::Advance { micros: 2_000_000 });
+        }
+        if self.random.chance(0.3) {
+            ops.extend([Op::Begin { tx: TX }, Op::Delete { tx: TX, space, key: other.clone() }, commit(TX)]);
+        }
+        if self.random.chance(0.4) {
+            ops.extend(self.fill_segment(space));
+        }
+        ops.push(Op::Compact);
+        if self.random.chance(0.5) {
+            ops.push(Op::Trim { back: 0 });
+        }
+        ops.push(Op::DropCaches);
+        ops.push(match how {
+            2 => Op::ReaderOn { slot: SLOT, bytes: u32::MAX },
+            3 => Op::WalkOn { slot: SLOT, count: u32::MAX },
+            _ => Op::Get { from: reader, space, key, how: Get::Value },
+        });
+        if how < 2 {
+            ops.push(self.walk_of(reader, space, None));
+            ops.push(Op::Release { slot: SLOT });
+            ops.push(Op::Abort { tx: OTHER_TX });
+        }
+        ops
+    }
+
+    /// Many keys get many versions of which all are kept, more than a table file of the past holds.
+    pub(super) fn rewritten(&mut self) -> Vec<Op> {
+        let space = self.below(2) as u8;
+        let (count, bytes) = (self.settings.many.clamp(60, 150), 700 + self.below(300) as u32);
+        let times = 3 + self.below(3);
+        let mut ops = Vec::new();
+        for _ in 0..times {
+            let value = Content { bytes, seed: self.content().seed.wrapping_mul(0x9e37_79b1) };
+            let (scattered, first) = (self.random.chance(0.5), 0);
+            ops.push(Op::Begin { tx: TX });
+            ops.push(Op::PutMany { tx: TX, space, first, count, value, scattered });
+            if self.random.chance(0.3) {
+                let key = numbered_key(self.below(u64::from(count)) as u32);
+                ops.push(Op::Delete { tx: TX, space, key });
+            }
+            ops.push(commit(TX));
+            if self.random.chance(0.3) {
+                ops.push(Op::Flush);
+            }
+        }
+        ops.extend([Op::Compact, Op::DropCaches]);
+        for back in 0..times {
+            ops.push(self.walk_of(Reader::Back(back), space, None));
+            let key = numbered_key(self.below(u64::from(count)) as u32);
+            ops.push(Op::Get { from: Reader::Back(back), space, key: key.clone(), how: Get::Value });
+            ops.push(Op::History { space, key });
+        }
+        ops
+    }
+
+    /// A transaction writes rising keys, each twice in a row, and is spilled as often as several runs become one: what one run ends with, the
+    /// next may begin with.
+    pub(super) fn rising_twice(&mut self) -> Vec<Op> {
+        let space = self.below(2) as u8;
+        let keys = 100 + self.below(50) as u32;
+        let mut ops = vec![Op::Begin { tx: TX }];
+        for number in 0..2 * keys {
+            let (key, value) = (numbered_key(number / 2), self.value_of(4000 + 1000 * (number % 2)));
+            ops.push(Op::Put { tx: TX, space, key, value, streamed: false });
+        }
+        ops.push(self.walk_of(Reader::Tx(TX), space, None));
+        ops.push(commit(TX));
+        ops.extend(self.interruption());
+        ops.push(self.walk_of(Reader::Back(0), space, None));
+        ops
+    }
+
+    /// Every keyspace forgets, from the beginning on: then the log trims itself.
+    pub(super) fn all_forget(&mut self) -> Vec<Op> {
+        let forgets =
+            |space: u8| Op::Keyspace { space, retention: [Keep::Latest, Keep::Glsns(5)][usize::from(space % 2)] };
+        (0..self.settings.spaces).map(forgets).collect()
+    }
+
+    /// A keyspace is dropped while a transaction has put something into it; another is made under its name.
+    pub(super) fn dropped_and_made_anew(&mut self) -> Vec<Op> {
+        let space = 1 + self.below(u64::from(self.settings.spaces.max(2)) - 1) as u8;
+        let value = self.value_of(60);
+        let many = Op::PutMany { tx: TX, space, first: 0, count: 20, value, scattered: false };
+        let mut ops = vec![Op::Begin { tx: TX }, many, commit(TX), Op::Begin { tx: OTHER_TX }];
+        let value = self.value_of(61);
+        let read_first = self.random.chance(0.3);
+        if read_first {
+            ops.push(Op::Get { from: Reader::Tx(OTHER_TX), space, key: numbered_key(3), how: Get::Value });
+        }
+        ops.push(Op::Put { tx: OTHER_TX, space, key: numbered_key(30), value, streamed: false });
+        if self.random.chance(0.5) {
+            ops.push(Op::Flush);
+        }
+        ops.push(Op::DropSpace { space });
+        if self.random.chance(0.5) {
+            ops.push(Op::Compact);
+        }
+        ops.push(commit(OTHER_TX));
+        ops.push(self.walk_of(Reader::Back(0), space, None));
+        ops.extend(self.interruption());
+        let key = numbered_key(self.below(20) as u32);
+        ops.extend(self.put_one(space, &key, 62));
+        ops.push(self.walk_of(Reader::Back(0), space, None));
+        ops.push(Op::History { space, key });
+        ops.extend(self.interruption());
+        ops.push(Op::Check);
+        ops
+    }
+
+    /// A cursor stays behind while everything before it, and what comes after, is wanted back.
+    pub(super) fn cursor_holds_the_log(&mut self) -> Vec<Op> {
+        let (space, name) = (2, self.cursor_name());
+        let mut ops = vec![Op::DropCursor { name }, Op::Cursor { name, back: 0 }];
+        if self.settings.forgetful {
+            ops.extend((0..self.settings.spaces).map(|space| Op::Keyspace { space, retention: Keep::Latest }));
+        }
+        ops.extend(self.fill_segment(space));
+        ops.extend(self.interruption());
+        ops.extend(self.fill_segment(space));
+        ops.extend([Op::Compact, Op::Trim { back: 0 }]);
+        ops.push(Op::AdvanceCursor { name, back: 3 });
+        ops.extend(self.interruption());
+        ops.extend([Op::Trim { back: 0 }, Op::Compact]);
+        ops.push(Op::DropCursor { name });
+        ops.push(Op::Trim { back: 0 });
+        ops
+    }
+}
