@@ -466,7 +466,9 @@ mod loom_tests {
             if model.evict() {
                 model.fill(SECOND);
             }
-            readers.into_iter().for_each(|reader| reader.join().unwrap());
+            for reader in readers {
+                reader.join().unwrap();
+            }
         });
     }
 
