@@ -13,7 +13,6 @@
 //! Law: writers who fill a memtable in less than that time see none of this. Slower ones pay with a smaller run each time, which merges write once or
 //! twice more; that is at most one memtable's bytes in [`AGE_MAX`], or what a burst wrote before writers rested.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -26,6 +25,7 @@ use plimsoll_log::log::Log;
 
 use crate::error::Result;
 use crate::index::{Index, Progress, Unflushed};
+use crate::sequencer::CommitSequencer;
 
 /// A memtable that holds less, or less than this part of its limit (one in so many), is not worth a run,
 const LEAST_BYTES: u64 = 1 << 20;
@@ -55,10 +55,7 @@ pub(crate) struct Ground {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) log: Arc<FileLog>,
     pub(crate) index: Arc<Index>,
-    /// The committers' turn, whether a commit is in the log and not applied, and the last one that is.
-    pub(crate) commit_turn: Arc<Mutex<()>>,
-    pub(crate) half_done: Arc<AtomicBool>,
-    pub(crate) applied: Arc<AtomicU64>,
+    pub(crate) sequencer: Arc<CommitSequencer>,
 }
 
 /// Looks after one store.
@@ -184,13 +181,8 @@ impl Core {
     /// Leaves the active memtable to be flushed, as if it were full.
     fn close_memtable(&self) -> Progress {
         let ground = &self.ground;
-        let Ok(_turn) = ground.commit_turn.try_lock() else { return Progress::Idle };
-        if ground.half_done.load(Ordering::Acquire) {
-            // What is applied ends within a commit.
-            return Progress::Idle;
-        }
-        ground.index.close_up_to(Glsn(ground.applied.load(Ordering::Acquire)));
-        Progress::Worked
+        let closed = ground.sequencer.try_at_applied(|applied| ground.index.close_up_to(applied));
+        if closed.is_some() { Progress::Worked } else { Progress::Idle }
     }
 }
 

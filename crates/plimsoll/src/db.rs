@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::backup::{self, BackupReport, Sharing};
+use crate::collect_stats;
 use crate::error::Result;
 use crate::history::{Diff, History};
 use crate::keyspace_commits;
@@ -17,7 +18,7 @@ use crate::open;
 use crate::options::{Options, Retention};
 use crate::sizes::{self, KeyspaceSize};
 use crate::snapshot::{Moment, Snapshot};
-use crate::stats::{self, Stats};
+use crate::stats::Stats;
 use crate::steps;
 use crate::store::Store;
 use crate::transaction::Transaction;
@@ -126,7 +127,7 @@ impl Db {
 
     /// Begins a transaction at the newest moment.
     pub fn begin(&self) -> Transaction {
-        Transaction::new(&self.store)
+        Transaction::new(&self.store.committer)
     }
 
     /// The store as it is now.
@@ -171,12 +172,12 @@ impl Db {
 
     /// Who uses how much, and how far the store has come.
     pub fn stats(&self) -> Stats {
-        stats::stats(&self.store)
+        collect_stats::stats(&self.store)
     }
 
     /// What the user should know of how the store was found: a clock that was set back, a torn tail, a warm image that is ignored. One line each.
     pub fn warnings(&self) -> Vec<String> {
-        stats::warnings(&self.store)
+        collect_stats::warnings(&self.store)
     }
 
     /// Gives the store another memory budget while it is in use. What a smaller one gives up goes back to the system at once; where
@@ -222,7 +223,7 @@ impl Db {
     /// # Errors
     /// The disk, or the budget.
     pub fn flush(&self) -> Result<()> {
-        steps::flush(&self.store)
+        self.store.flush()
     }
 
     /// Drops what is in memory only to make reads faster: pages and objects. Every answer stays the same; the next reads load what they need.

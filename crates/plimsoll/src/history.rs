@@ -10,11 +10,12 @@ use crate::error::{Error, Result};
 use crate::index::seat::Seat;
 use crate::index::view::Versions;
 use crate::keyspaces::Keyspace;
-use crate::range::Span;
 use crate::read_path::{KeyBuffer, find};
+use crate::reader::check_retained;
 use crate::snapshot::time_of;
 use crate::snapshots::OpenMoment;
-use crate::store::{Store, check_retained};
+use crate::span::Span;
+use crate::store::Store;
 use crate::version::Stored;
 
 /// Bytes of two values that are compared at a time.
@@ -66,7 +67,7 @@ impl History {
     fn step(&mut self) -> Result<Option<VersionInfo>> {
         self.store.check_open()?;
         let Some(versions) = &mut self.versions else { return Ok(None) };
-        let next = self.store.walk(versions, &mut self.key, |versions, key| {
+        let next = self.store.reader.walk(versions, &mut self.key, |versions, key| {
             Ok(versions.next(key)?.map(|version| measure(version.glsn, version.stored)))
         })?;
         versions.charge_user(size_of::<Self>() + self.key.capacity())?;
@@ -144,7 +145,7 @@ impl Diff {
         self.store.check_open()?;
         loop {
             let Some(versions) = &mut self.versions else { return Ok(None) };
-            let next = self.store.walk(versions, &mut self.last_key, |versions, key| {
+            let next = self.store.reader.walk(versions, &mut self.last_key, |versions, key| {
                 while let Some(version) = versions.next(key)? {
                     let found = measure(version.glsn, version.stored);
                     if versions.is_first_of_key() {
@@ -156,7 +157,7 @@ impl Diff {
             versions.charge_user(size_of::<Self>() + self.last_key.capacity())?;
             let Some((by, bytes)) = next else { return Ok(None) };
             let after = bytes.map(|bytes| VersionInfo::new(&self.store, (by, Some(bytes)))).transpose()?;
-            let before = self.store.read(|view| {
+            let before = self.store.reader.read(|view| {
                 let hit = find(view, &self.last_key, self.before)?;
                 hit.map(|hit| VersionInfo::new(&self.store, measure(hit.glsn(), hit.stored()))).transpose()
             })?;
@@ -178,7 +179,7 @@ impl Diff {
     /// Whether the last key has the same bytes at both moments.
     fn is_same_value(&self) -> Result<bool> {
         let [before, after] = &self.moments;
-        let reader = |moment| self.store.reader(&self.last_key, moment);
+        let reader = |moment| self.store.reader.reader(&self.last_key, moment);
         let (Some(mut before), Some(mut after)) = (reader(before)?, reader(after)?) else { return Ok(false) };
         let (mut a, mut b) = ([0; COMPARED_BYTES], [0; COMPARED_BYTES]);
         loop {

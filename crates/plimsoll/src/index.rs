@@ -61,10 +61,10 @@ use crate::index::files::run_of;
 use crate::index::manifest::Manifest;
 use crate::index::seat::Seats;
 use crate::index::source::Memtable;
-pub use crate::index::stalls::{StallStats, Waits};
 use crate::index::view::{Content, View};
 use crate::objects::Objects;
 use crate::run::partition::{PartitionId, PartitionInfo};
+use crate::stats::IndexStats;
 use crate::version::Version;
 
 /// A memtable's part of the budget (one in so many), and its bounds in bytes.
@@ -132,41 +132,6 @@ pub(crate) struct Unflushed {
     pub(crate) log_bytes: u64,
     /// Its oldest commit.
     pub(crate) oldest: Glsn,
-}
-
-/// Counters of the index.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct IndexStats {
-    /// Bytes in memtables, flushed or not.
-    pub memtable_bytes: u64,
-    /// Memtables, the active one included.
-    pub memtables: u64,
-    /// Runs of current versions, newest first: bytes of each.
-    pub runs: Vec<u64>,
-    /// The most of these runs that one key can lie in: what a read may have to ask, and what writers are paced by.
-    pub depth: u64,
-    /// Runs of superseded versions: bytes of each.
-    pub history_runs: Vec<u64>,
-    /// Partitions in all runs.
-    pub partitions: u64,
-    /// Versions in all runs.
-    pub versions: u64,
-    /// Bytes that users' commits put into memtables (keys and stored values).
-    pub bytes_in: u64,
-    /// Bytes written by flushes.
-    pub bytes_flushed: u64,
-    /// Bytes read by compactions.
-    pub bytes_compaction_read: u64,
-    /// Bytes written by compactions.
-    pub bytes_compaction_written: u64,
-    /// Flushes done.
-    pub flushes: u64,
-    /// Compactions done.
-    pub compactions: u64,
-    /// What writers waited for.
-    pub stalls: StallStats,
-    /// Why the last flush or compaction failed, if it did. It is tried again; after damage compaction waits for the next open.
-    pub last_error: Option<String>,
 }
 
 /// The index of a store.

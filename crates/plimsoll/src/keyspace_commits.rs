@@ -12,8 +12,8 @@ use crate::keyspaces::{
     DEFAULT, DropReport, Keyspace, MAX_KEYSPACES, Record, SYSTEM, check_name, dropped_key, dropped_name,
 };
 use crate::options::Retention;
-use crate::range::Span;
 use crate::read_path::KeyBuffer;
+use crate::span::Span;
 use crate::store::Store;
 use crate::transaction::Transaction;
 use crate::version::Stored;
@@ -77,11 +77,8 @@ fn settle(store: &Arc<Store>, name: &str, wish: Wish) -> Result<Keyspace> {
 
 fn try_settle(store: &Arc<Store>, name: &str, wish: Wish) -> Result<Keyspace> {
     // Where there is nothing to change no commit says so: what was submitted must be visible before that is decided.
-    let applied = Glsn(store.applied.load(Ordering::Acquire));
-    if applied > store.visible() {
-        store.log.wait_durable(applied)?;
-    }
-    let mut tx = Transaction::new(store);
+    store.committer.sequencer.wait_visible()?;
+    let mut tx = Transaction::new(&store.committer);
     // Read through the transaction, so that two who make keyspaces at once are told apart.
     let (mut next_id, mut count, mut recorded) = (FIRST_ID, 0, None);
     let mut all = tx.range(&system(store), ..)?;
@@ -153,7 +150,7 @@ pub(crate) fn drop_keyspace(store: &Arc<Store>, keyspace: &Keyspace) -> Result<D
 fn try_drop(store: &Arc<Store>, keyspace: &Keyspace) -> Result<DropReport> {
     let name = keyspace.name();
     let (_, record) = store.keyspaces.find(name).expect("it is known until it is dropped");
-    let mut tx = Transaction::new(store);
+    let mut tx = Transaction::new(&store.committer);
     let mut keys = 0;
     let mut from = Bound::Unbounded;
     loop {
@@ -184,7 +181,7 @@ fn try_drop(store: &Arc<Store>, keyspace: &Keyspace) -> Result<DropReport> {
 /// The keyspace with this name at a moment.
 pub(crate) fn at(store: &Store, name: &str, at: Glsn) -> Result<Option<Keyspace>> {
     check_name(name)?;
-    let record = store.get(KeyBuffer::new(SYSTEM, name.as_bytes())?.get(), at)?;
+    let record = store.reader.get(KeyBuffer::new(SYSTEM, name.as_bytes())?.get(), at)?;
     let id = match record {
         Some(record) => Record::decode(&record)?.id,
         // It has no record until it is given a retention.
@@ -197,7 +194,7 @@ pub(crate) fn at(store: &Store, name: &str, at: Glsn) -> Result<Option<Keyspace>
 /// Remembers, once, that the log carries streams of the user's own: it is then never trimmed unasked.
 pub(crate) fn note_streams(store: &Arc<Store>) -> Result<()> {
     if !store.streams_known.load(Ordering::Acquire) {
-        let mut tx = Transaction::new(store);
+        let mut tx = Transaction::new(&store.committer);
         tx.put(&system(store), STREAMS_MARK.as_bytes(), b"")?;
         tx.commit()?;
         store.streams_known.store(true, Ordering::Release);

@@ -15,7 +15,10 @@ mod backup;
 #[doc(hidden)]
 pub mod borders;
 mod checkpoints;
+mod collect_stats;
 mod commit;
+mod committer;
+mod cursor_commits;
 mod cursors;
 mod db;
 mod error;
@@ -26,6 +29,7 @@ mod index;
 mod io;
 mod keyspace_commits;
 mod keyspaces;
+mod machine_memory;
 mod memory_limit;
 mod objects;
 mod open;
@@ -36,14 +40,17 @@ mod payload;
 mod range;
 mod read_path;
 mod read_set;
+mod reader;
 mod repair;
 mod replay;
 mod retention;
 mod run;
 mod salvage_index;
+mod sequencer;
 mod sizes;
 mod snapshot;
 mod snapshots;
+mod span;
 mod spill;
 mod stats;
 mod steps;
@@ -79,14 +86,13 @@ pub use salvage_index::{IndexSalvageReport, salvage_from_index};
 pub use sizes::KeyspaceSize;
 pub use snapshot::{Moment, Snapshot};
 pub use stats::{
-    EvictorStats, IndexStats, IoStats, MemoryStats, ObjectStats, OpeningStats, PoolStats, PressureStats, StallStats,
-    Stats, Waits,
+    EvictorStats, IndexStats, IoStats, LogBounds, MemoryStats, ObjectStats, OpeningStats, PoolStats, PressureStats,
+    StallStats, Stats, Waits, WarmStats,
 };
 pub use transaction::Transaction;
-pub use user_log::{Log, LogBounds, LogEntry, LogEntryRef, LogFollow, LogScan};
+pub use user_log::{Log, LogEntry, LogEntryRef, LogFollow, LogScan};
 pub use value::Value;
 pub use verify::{VerifyProgress, VerifyReport};
 pub use version::{INLINE_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
-pub use warm::WarmStats;
 pub use warm::image::{WarmImage, delete_warm_image, warm_image};
 pub use write_path::CommitTicket;

@@ -12,7 +12,7 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use plimsoll_disk::clock::Clock;
@@ -26,19 +26,23 @@ use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
 
 use crate::checkpoints::{self, Checkpoints};
-use crate::cursors::{self, Cursors};
+use crate::committer::Committer;
+use crate::cursor_commits;
+use crate::cursors::Cursors;
 use crate::error::{Error, Result};
 use crate::index::manifest::Manifest;
 use crate::index::{Ground, Index};
 use crate::io;
 use crate::keyspace_commits;
 use crate::keyspaces::Keyspaces;
-use crate::memory_limit::{ceiling_bytes, check_there_is};
+use crate::machine_memory::{ceiling_bytes, check_there_is};
 use crate::objects::Objects;
 use crate::options::{Durability, Options};
 use crate::patience::{self, Patience};
+use crate::reader::Reader;
 use crate::replay::replay;
 use crate::retention::RetentionHorizon;
+use crate::sequencer::CommitSequencer;
 use crate::snapshots::Snapshots;
 use crate::stats::OpeningStats;
 use crate::store::Store;
@@ -131,13 +135,13 @@ pub(crate) fn open_by(
     };
     let snapshots = Arc::new(Snapshots::default());
     let keyspaces = Arc::new(Keyspaces::default());
-    let applied = Arc::new(AtomicU64::new(0));
+    let sequencer = Arc::new(CommitSequencer::new(&log));
     let horizon = Arc::new(RetentionHorizon {
         log: Arc::clone(&log),
+        sequencer: Arc::clone(&sequencer),
         clock: Arc::clone(&options.clock),
         snapshots: Arc::clone(&snapshots),
         keyspaces: Arc::clone(&keyspaces),
-        applied: Arc::clone(&applied),
         trim_wanted: AtomicU64::new(0),
         ready: OnceLock::new(),
     });
@@ -162,25 +166,28 @@ pub(crate) fn open_by(
     let before_replay = watch.nanos();
     let replayed = replay(&log, &budget, &index, checkpoint, progress)?;
     let replay_nanos = watch.nanos() - before_replay;
-    applied.store(replayed.last.0, Ordering::Release);
+    sequencer.replayed(replayed.last);
     let warm = options.warm.then(|| warm(path, &options, &budget, &pool, &objects, &file_log, &index)).transpose()?;
-    let (commit_turn, half_done) = (Arc::new(Mutex::new(())), Arc::new(AtomicBool::new(false)));
-    let ground = patience::Ground {
-        index: Arc::clone(&index),
-        applied: Arc::clone(&applied),
-        commit_turn: Arc::clone(&commit_turn),
-        half_done: Arc::clone(&half_done),
-    };
+    let ground = patience::Ground { index: Arc::clone(&index), sequencer: Arc::clone(&sequencer) };
     let patience = Arc::new(Patience::new(&budget, ground, options.background && !options.read_only));
     let ground = checkpoints::Ground {
         clock: Arc::clone(&options.clock),
         log: Arc::clone(&file_log),
         index: Arc::clone(&index),
-        commit_turn: Arc::clone(&commit_turn),
-        half_done: Arc::clone(&half_done),
-        applied: Arc::clone(&applied),
+        sequencer: Arc::clone(&sequencer),
     };
     let checkpoints = (!options.read_only).then(|| Checkpoints::start(ground, options.background)).transpose()?;
+    let reader = Arc::new(Reader {
+        budget: budget.clone(),
+        log: Arc::clone(&log),
+        index: Arc::clone(&index),
+        objects: Arc::clone(&objects),
+        snapshots: Arc::clone(&snapshots),
+        keyspaces: Arc::clone(&keyspaces),
+        read_only: options.read_only,
+        closed: AtomicBool::new(false),
+    });
+    let committer = Committer::new(Arc::clone(&reader), sequencer, patience, options.clone());
     let store = Arc::new(Store {
         path: path.to_owned(),
         options,
@@ -195,24 +202,21 @@ pub(crate) fn open_by(
         log,
         file_log,
         index,
-        patience,
         snapshots,
         keyspaces,
         cursors: Cursors::default(),
         horizon,
-        applied,
+        reader,
+        committer: Arc::new(committer),
         warnings: report.warnings,
-        commit_turn,
-        half_done,
         trim_turn: Mutex::new(()),
-        closed: AtomicBool::new(false),
-        broken: OnceLock::new(),
-        bytes_since_free: AtomicU64::new(0),
         streams_known: AtomicBool::new(false),
         lock: Mutex::new(lock),
     });
+    let this = Arc::downgrade(&store);
+    store.committer.free_log_by(this);
     keyspace_commits::load(&store, replayed.last)?;
-    cursors::load(&store, replayed.last)?;
+    cursor_commits::load(&store, replayed.last)?;
     if let Some(checkpoints) = store.checkpoints.as_ref().filter(|_| !store.options.background) {
         // Where there is a thread it does this: nobody waits for it.
         checkpoints.sweep()?;

@@ -12,11 +12,8 @@ use plimsoll_log::draft::MAX_BODY_BYTES;
 
 use crate::error::{Error, Result};
 use crate::io::Io;
-use crate::memory_limit::default_memory_bytes;
-use crate::run::PARTITION_BYTES;
-
-/// The smallest memory budget: 16 MiB.
-pub const MIN_MEMORY_BYTES: u64 = 16 << 20;
+pub use crate::machine_memory::MIN_MEMORY_BYTES;
+use crate::machine_memory::default_memory_bytes;
 
 /// What a segment may need beside a record's body: its header, the record's, a mark, and what is lost at the ends of blocks.
 const SEGMENT_OVERHEAD_BYTES: u64 = 48 << 10;
@@ -102,7 +99,7 @@ pub struct Sizes {
 impl Sizes {
     /// What every user has.
     pub const USUAL: Sizes = Sizes {
-        table_bytes: PARTITION_BYTES,
+        table_bytes: 64 << 20,
         step_bytes: 4 << 20,
         write_set_bytes: None,
         read_set_bytes: None,

@@ -3,12 +3,15 @@
 //! Law: each key comes once, with its newest write.
 
 use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::sorted::Position;
 
 use crate::error::Result;
 use crate::index::view::Direction;
+use crate::reader::Reader;
 use crate::run::cursor::RunCursor;
-use crate::write_set::{Write, WriteSet, as_write};
+use crate::version::Stored;
+use crate::write_set::{ReadBack, Write, WriteSet, as_write};
 
 /// The walk. It stands on a key, or behind the last one.
 pub(crate) struct OwnWrites<'t> {
@@ -135,5 +138,21 @@ impl<'t> OwnWrites<'t> {
             }
         }
         self.standing = best;
+    }
+}
+
+/// Replaces `into` by a value that a transaction wrote itself.
+pub(crate) fn own_value(reader: &Reader, writes: &WriteSet, write: Write<'_>, into: &mut Buffer) -> Result<()> {
+    let (len, finished) = match write {
+        Write::Deleted => (0, Stored::Deleted),
+        Write::Inline(value) => (value.len() as u64, Stored::Deleted),
+        Write::Buffered { len, .. } => (len, Stored::Deleted),
+        Write::InSide { side, offset, len, sum } => (len, Stored::InSide { side, offset, len, sum }),
+    };
+    into.clear();
+    into.resize(len as usize);
+    match writes.read_back(write, 0, into)? {
+        ReadBack::Done => Ok(()),
+        ReadBack::InFinishedSide => reader.load(Glsn::NONE, finished, into),
     }
 }

@@ -6,17 +6,16 @@
 //! Where the store has no threads of its own there is no wait: memory would come from nowhere.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::wait_queue::{Order, WaitQueue};
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::pieces::Pieces;
 
 use crate::error::{Error, Result};
 use crate::index::Index;
+use crate::sequencer::CommitSequencer;
 
 /// The longest wait before an operation fails.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -27,9 +26,7 @@ const PIECES_BYTES: [usize; 2] = [512, 4096];
 /// What flushing early takes.
 pub(crate) struct Ground {
     pub(crate) index: Arc<Index>,
-    pub(crate) applied: Arc<AtomicU64>,
-    pub(crate) commit_turn: Arc<Mutex<()>>,
-    pub(crate) half_done: Arc<AtomicBool>,
+    pub(crate) sequencer: Arc<CommitSequencer>,
 }
 
 /// Memory for writers, and the queues in which they wait for it.
@@ -79,11 +76,7 @@ impl Patience {
     /// Closes the active memtable, unless a commit is on its way: it is flushed, and its memory comes back.
     fn flush_early(&self) {
         let ground = &self.ground;
-        let Ok(_turn) = ground.commit_turn.try_lock() else { return };
-        // Set where what is applied ends within a commit.
-        if !ground.half_done.load(Ordering::Acquire) {
-            ground.index.close_up_to(Glsn(ground.applied.load(Ordering::Acquire)));
-        }
+        ground.sequencer.try_at_applied(|applied| ground.index.close_up_to(applied));
     }
 }
 

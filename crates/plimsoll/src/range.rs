@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt;
-use std::ops::{Bound, RangeBounds};
+use std::ops::Bound;
 use std::sync::{Arc, Weak};
 
 use plimsoll_log::glsn::Glsn;
@@ -14,114 +14,19 @@ use plimsoll_memory::buffer::Buffer;
 
 use crate::error::{Error, Result};
 use crate::index::seat::Seat;
-use crate::index::view::{Direction, OwnRange, View, Visible};
-use crate::own_writes::OwnWrites;
-use crate::read_path::{check_key, find};
+use crate::index::view::{Direction, View, Visible};
+use crate::own_writes::{OwnWrites, own_value};
+use crate::read_path::find;
 use crate::read_set::ReadSet;
-use crate::store::Store;
-use crate::transaction::own_value;
+use crate::reader::Reader;
+use crate::span::Span;
 use crate::value::{Value, is_free, room_for};
 use crate::version::Stored;
 use crate::write_set::{Write, WriteSet};
 
-/// A range of index keys: within one keyspace.
-#[derive(Clone, Debug)]
-pub(crate) struct Span {
-    lower: Bound<Vec<u8>>,
-    upper: Bound<Vec<u8>>,
-}
-
-impl Span {
-    /// The span of a user's range.
-    pub(crate) fn new(keyspace: u32, range: &impl RangeBounds<[u8]>) -> Result<Self> {
-        let key = |key: &[u8]| -> Result<Vec<u8>> {
-            check_key(key)?;
-            Ok([&keyspace.to_be_bytes(), key].concat())
-        };
-        let lower = match range.start_bound() {
-            Bound::Included(start) => Bound::Included(key(start)?),
-            Bound::Excluded(start) => Bound::Excluded(key(start)?),
-            Bound::Unbounded => Bound::Included(key(b"")?),
-        };
-        let upper = match range.end_bound() {
-            Bound::Included(end) => Bound::Included(key(end)?),
-            Bound::Excluded(end) => Bound::Excluded(key(end)?),
-            Bound::Unbounded => keyspace_end(keyspace),
-        };
-        Ok(Self { lower, upper })
-    }
-
-    /// The span of the keys that begin with `prefix`.
-    pub(crate) fn prefix(keyspace: u32, prefix: &[u8]) -> Result<Self> {
-        check_key(prefix)?;
-        let lower = [&keyspace.to_be_bytes(), prefix].concat();
-        let upper = match successor(&lower[4..]) {
-            Some(end) => Bound::Excluded([&keyspace.to_be_bytes()[..], &end].concat()),
-            None => keyspace_end(keyspace),
-        };
-        Ok(Self { lower: Bound::Included(lower), upper })
-    }
-
-    /// Its bounds.
-    pub(crate) fn into_range(self) -> OwnRange {
-        (self.lower, self.upper)
-    }
-
-    pub(crate) fn lower(&self) -> Bound<&[u8]> {
-        self.lower.as_ref().map(Vec::as_slice)
-    }
-
-    pub(crate) fn upper(&self) -> Bound<&[u8]> {
-        self.upper.as_ref().map(Vec::as_slice)
-    }
-
-    fn heap_bytes(&self) -> usize {
-        let bytes = |bound: &Bound<Vec<u8>>| match bound {
-            Bound::Included(key) | Bound::Excluded(key) => key.capacity(),
-            Bound::Unbounded => 0,
-        };
-        bytes(&self.lower) + bytes(&self.upper)
-    }
-
-    /// Whether no key can lie in it.
-    fn is_empty(&self) -> bool {
-        match (self.lower(), self.upper()) {
-            (Bound::Included(a), Bound::Included(b)) => a > b,
-            (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) => a >= b,
-            _ => false,
-        }
-    }
-
-    fn contains(&self, key: &[u8]) -> bool {
-        (self.lower(), self.upper()).contains(key)
-    }
-
-    /// The first key that can lie in it.
-    pub(crate) fn first(&self) -> Cow<'_, [u8]> {
-        match &self.lower {
-            Bound::Included(key) => Cow::Borrowed(key),
-            // No key lies between one and itself with a zero behind it.
-            Bound::Excluded(key) => Cow::Owned([key, &[0][..]].concat()),
-            Bound::Unbounded => Cow::Borrowed(&[]),
-        }
-    }
-}
-
-fn keyspace_end(keyspace: u32) -> Bound<Vec<u8>> {
-    keyspace.checked_add(1).map_or(Bound::Unbounded, |next| Bound::Excluded(next.to_be_bytes().to_vec()))
-}
-
-/// The first byte string behind all that begin with `prefix`; `None` if there is none.
-fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
-    let keep = prefix.iter().rposition(|&byte| byte < u8::MAX)?;
-    let mut end = prefix[..=keep].to_vec();
-    end[keep] += 1;
-    Some(end)
-}
-
 /// A walk over a range of keys. An iterator of keys and values; [`Range::advance`] lends them instead, without an allocation for each.
 pub struct Range<'t> {
-    store: Arc<Store>,
+    reader: Arc<Reader>,
     /// `None` once the walk has begun where nobody asks for it any more.
     span: Option<Span>,
     at: Glsn,
@@ -171,14 +76,14 @@ struct Waiting {
 
 impl<'t> Range<'t> {
     pub(crate) fn new(
-        store: &Arc<Store>,
+        reader: &Arc<Reader>,
         span: Span,
         at: Glsn,
         own: Option<&'t WriteSet>,
         reads: Option<&'t RefCell<ReadSet>>,
     ) -> Self {
         Self {
-            store: Arc::clone(store),
+            reader: Arc::clone(reader),
             finished: span.is_empty(),
             span: Some(span),
             at,
@@ -259,7 +164,7 @@ impl<'t> Range<'t> {
 
     /// Puts the next key and value into the buffers; false at the end.
     fn step(&mut self) -> Result<bool> {
-        self.store.check_open()?;
+        self.reader.check_open()?;
         let mut walk = match self.walk.take() {
             Some(walk) => walk,
             None => Box::new(self.begin()?),
@@ -277,7 +182,7 @@ impl<'t> Range<'t> {
         let is_asked_for = self.reads.is_some() || own.is_some();
         let span = if is_asked_for { self.span.clone() } else { self.span.take() };
         let base = Visible::new(span.expect(SPAN).into_range(), self.at, self.direction);
-        let base = Seat::new(self.store.index.seats(), base)?;
+        let base = Seat::new(self.reader.index.seats(), base)?;
         Ok(Walk { base, base_key: Vec::new(), waiting: None, base_done: false, own })
     }
 
@@ -287,8 +192,8 @@ impl<'t> Range<'t> {
 
     /// Puts the next base version's key and value into the buffers; false at the end.
     fn step_in_base(&mut self, walk: &mut Walk<'t>) -> Result<bool> {
-        let Self { store, keys_only, key, value, .. } = self;
-        let found = store.walk(&mut walk.base, key, |base, key| {
+        let Self { reader, keys_only, key, value, .. } = self;
+        let found = reader.walk(&mut walk.base, key, |base, key| {
             let Some(version) = base.next(key)? else { return Ok(None) };
             if *keys_only {
                 return Ok(Some(None));
@@ -309,8 +214,8 @@ impl<'t> Range<'t> {
 
     /// Reads the value of the base version at `self.key`, which was found in `view`.
     fn load_value(&mut self, glsn: Glsn, stored: Stored<'_>, view: &Weak<View>) -> Result<()> {
-        make_value_room(&self.store, &mut self.value, stored.value_bytes())?;
-        match self.store.load(glsn, stored, &mut self.value) {
+        make_value_room(&self.reader, &mut self.value, stored.value_bytes())?;
+        match self.reader.load(glsn, stored, &mut self.value) {
             Ok(()) => Ok(()),
             Err(error) => self.load_again(view, error),
         }
@@ -318,12 +223,12 @@ impl<'t> Range<'t> {
 
     /// Reads the value of the base version at `self.key` where it stands now, after reading it where it stood in `view` failed.
     fn load_again(&mut self, view: &Weak<View>, error: Error) -> Result<()> {
-        if self.store.newer_view(view).is_none() {
+        if self.reader.newer_view(view).is_none() {
             return Err(error);
         }
-        self.store.read(|view| {
+        self.reader.read(|view| {
             let hit = find(view, &self.key, self.at)?.ok_or_else(|| error.clone())?;
-            self.store.load(hit.glsn(), hit.stored(), &mut self.value)
+            self.reader.load(hit.glsn(), hit.stored(), &mut self.value)
         })
     }
 
@@ -332,7 +237,7 @@ impl<'t> Range<'t> {
         if walk.waiting.is_some() || walk.base_done {
             return Ok(());
         }
-        walk.waiting = self.store.walk(&mut walk.base, &mut walk.base_key, |base, key| {
+        walk.waiting = self.reader.walk(&mut walk.base, &mut walk.base_key, |base, key| {
             let Some(version) = base.next(key)? else { return Ok(None) };
             let mut encoded = Vec::new();
             version.stored.encode(&mut encoded);
@@ -416,8 +321,8 @@ impl<'t> Range<'t> {
             let deleted = write == Write::Deleted;
             if !deleted && !self.keys_only {
                 let set = self.own.expect("there are own writes");
-                make_value_room(&self.store, &mut self.value, write.value_bytes())?;
-                own_value(&self.store, set, write, &mut self.value)?;
+                make_value_room(&self.reader, &mut self.value, write.value_bytes())?;
+                own_value(&self.reader, set, write, &mut self.value)?;
             }
             own.advance()?;
             if !deleted {
@@ -445,13 +350,13 @@ impl<'t> Range<'t> {
 }
 
 /// Makes `value` ready for `len` bytes; what a large one before it took is given back.
-fn make_value_room(store: &Store, value: &mut Buffer, len: u64) -> Result<()> {
+fn make_value_room(reader: &Reader, value: &mut Buffer, len: u64) -> Result<()> {
     let charged = value.charged_bytes();
     let fits = if is_free(len) { charged == 0 } else { (len..=2 * len).contains(&charged) };
     if !fits {
         // Given back first: what it took may be what is missing.
         *value = Buffer::default();
-        *value = room_for(&store.budget, len)?;
+        *value = room_for(&reader.budget, len)?;
     }
     value.clear();
     Ok(())
@@ -494,35 +399,5 @@ impl Drop for Range<'_> {
 impl fmt::Debug for Range<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Range({:?}, {:?}, as of {})", self.span, self.direction, self.at)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_successor_of_a_prefix_is_behind_all_that_begin_with_it() {
-        assert_eq!(successor(b"ab"), Some(b"ac".to_vec()));
-        assert_eq!(successor(b"a\xff\xff"), Some(b"b".to_vec()));
-        assert_eq!(successor(b"\xff"), None);
-        assert_eq!(successor(b""), None);
-    }
-
-    #[test]
-    fn a_span_stays_within_its_keyspace() {
-        let span = Span::new(3, &(..)).unwrap();
-        assert!(span.contains(&[0, 0, 0, 3]) && span.contains(&[0, 0, 0, 3, 255, 255]));
-        assert!(!span.contains(&[0, 0, 0, 4]) && !span.contains(&[0, 0, 0, 2, 255]));
-        let span = Span::prefix(u32::MAX, b"\xff").unwrap();
-        assert!(span.contains(&[255, 255, 255, 255, 255, 1]));
-    }
-
-    #[test]
-    fn a_span_that_ends_before_it_begins_is_empty() {
-        let key = |byte: u8| vec![byte];
-        let (low, high) = (key(1), key(2));
-        let span = Span::new(1, &(Bound::Included(&high[..]), Bound::Excluded(&low[..]))).unwrap();
-        assert!(span.is_empty());
     }
 }

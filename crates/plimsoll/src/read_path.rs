@@ -16,8 +16,8 @@ use plimsoll_memory::pool::Touch;
 use crate::borders::{self, Border};
 use crate::error::{Error, Result};
 use crate::index::view::{Hit, View};
+use crate::reader::Reader;
 use crate::snapshots::OpenMoment;
-use crate::store::Store;
 use crate::value::Value;
 use crate::version::{MAX_KEY_BYTES, Stored, running_value_sum, value_sum};
 
@@ -61,7 +61,7 @@ impl KeyBuffer {
     }
 }
 
-impl Store {
+impl Reader {
     /// The value of an index key as of `at`.
     pub(crate) fn get(&self, key: &[u8], at: Glsn) -> Result<Option<Value>> {
         self.read(|view| {
@@ -108,7 +108,7 @@ impl Store {
         charge.set((size_of::<ValueReader>() + key.len()) as u64 + small)?;
         let origin = Some(Origin { key: key.to_vec(), view, moment, _charge: charge });
         let sum = running_value_sum();
-        Ok(Some(ValueReader { store: Arc::clone(self), glsn, place, at: 0, len, sum, origin }))
+        Ok(Some(ValueReader { reader: Arc::clone(self), glsn, place, at: 0, len, sum, origin }))
     }
 
     /// Replaces `into` by the whole value of a version that is not a deletion.
@@ -173,7 +173,7 @@ fn is_there(hit: &Hit) -> bool {
 /// Reads a value piece by piece, without holding it in memory. What it read is compared with the value's checksum before the last piece is
 /// given.
 pub struct ValueReader {
-    store: Arc<Store>,
+    reader: Arc<Reader>,
     glsn: Glsn,
     place: Place,
     at: u64,
@@ -213,10 +213,10 @@ impl Place {
 }
 
 impl ValueReader {
-    pub(crate) fn of_value(store: &Arc<Store>, value: Value) -> Self {
+    pub(crate) fn of_value(reader: &Arc<Reader>, value: Value) -> Self {
         let len = value.len() as u64;
         let (place, sum) = (Place::Here(value), running_value_sum());
-        Self { store: Arc::clone(store), glsn: Glsn::NONE, place, at: 0, len, sum, origin: None }
+        Self { reader: Arc::clone(reader), glsn: Glsn::NONE, place, at: 0, len, sum, origin: None }
     }
 
     /// Length of the whole value in bytes.
@@ -254,8 +254,8 @@ impl ValueReader {
     }
 
     fn fill(&self, into: &mut [u8]) -> Result<()> {
-        self.store.check_open()?;
-        self.store.load_part(self.glsn, self.stored(), self.at, into)
+        self.reader.check_open()?;
+        self.reader.load_part(self.glsn, self.stored(), self.at, into)
     }
 
     fn stored(&self) -> Stored<'_> {
@@ -270,7 +270,7 @@ impl ValueReader {
     /// Looks where the value stands now, after reading it failed with `error`; that it is if nothing was moved.
     fn find_again(&mut self, error: Error) -> Result<()> {
         let Some(origin) = &mut self.origin else { return Err(error) };
-        let Some(view) = self.store.newer_view(&origin.view) else { return Err(error) };
+        let Some(view) = self.reader.newer_view(&origin.view) else { return Err(error) };
         let Some(hit) = find(&view, &origin.key, origin.moment.at())? else { return Err(error) };
         borders::hit(Border::ValueMoved);
         self.place = Place::of(hit.stored());

@@ -10,16 +10,16 @@ use plimsoll_log::log::Log;
 use crate::index::Horizon;
 use crate::keyspaces::{CURSORS, Keyspaces, SYSTEM};
 use crate::options::Retention;
+use crate::sequencer::CommitSequencer;
 use crate::snapshots::Snapshots;
 
 /// The horizon of an open store.
 pub(crate) struct RetentionHorizon {
     pub(crate) log: Arc<dyn Log>,
+    pub(crate) sequencer: Arc<CommitSequencer>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) snapshots: Arc<Snapshots>,
     pub(crate) keyspaces: Arc<Keyspaces>,
-    /// The last GLSN that is applied: nothing above it is visible.
-    pub(crate) applied: Arc<AtomicU64>,
     /// Log entries below are wanted back.
     pub(crate) trim_wanted: AtomicU64,
     /// Until it is set nothing is dropped: the keyspaces are not known yet.
@@ -27,12 +27,8 @@ pub(crate) struct RetentionHorizon {
 }
 
 impl RetentionHorizon {
-    fn visible(&self) -> Glsn {
-        self.log.readable().min(Glsn(self.applied.load(Ordering::Acquire)))
-    }
-
     fn oldest_read(&self) -> Glsn {
-        self.snapshots.oldest(|| self.visible())
+        self.snapshots.oldest(|| self.sequencer.visible())
     }
 }
 
@@ -49,7 +45,7 @@ impl Horizon for RetentionHorizon {
         match record.retention {
             Retention::Forever => Glsn::NONE,
             Retention::Latest => oldest,
-            Retention::Glsns(glsns) => oldest.min(Glsn(self.visible().0.saturating_sub(glsns))),
+            Retention::Glsns(glsns) => oldest.min(Glsn(self.sequencer.visible().0.saturating_sub(glsns))),
             Retention::Time(age) => {
                 let then = self.clock.wall_micros().saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
                 // Where the log cannot say (it is trimmed there), nothing is dropped on account of age.

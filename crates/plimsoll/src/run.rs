@@ -1,7 +1,7 @@
 //! Immutable sorted files of versions.
 //!
 //! A *run* is a sorted sequence of versions (by index key, then newest first), cut into *partitions* of at most
-//! [`PARTITION_BYTES`]: static B+trees written once, front to back. A partition is a file of pages in the index's folder, or a
+//! [`crate::options::Sizes::table_bytes`]: static B+trees written once, front to back. A partition is a file of pages in the index's folder, or a
 //! side file of the log (a transaction that was too large for memory is adopted as it stands).
 
 pub(crate) mod builder;
@@ -19,6 +19,3 @@ pub(crate) mod partition;
 #[cfg(test)]
 mod tests;
 pub(crate) mod warmth;
-
-/// A partition is cut when it has grown to this many bytes.
-pub(crate) const PARTITION_BYTES: u64 = 64 << 20;

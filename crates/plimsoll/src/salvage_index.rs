@@ -259,7 +259,7 @@ struct Copy<'a> {
 
 impl Copy<'_> {
     fn run(&mut self) -> Result<IndexSalvageReport> {
-        let mut tx = Transaction::new(self.target);
+        let mut tx = Transaction::new(&self.target.committer);
         let mut keyspaces = vec![(SYSTEM, Arc::from(""))];
         for store in [self.source, self.target] {
             keyspaces.extend(store.keyspaces.all().into_iter().map(|(name, record)| (record.id, name)));
@@ -322,7 +322,7 @@ impl Copy<'_> {
     /// Whether the source's version of a key is not in the front that the target holds.
     fn is_younger(&self, id: u32, key: &[u8]) -> Result<bool> {
         let key = KeyBuffer::new(id, key)?;
-        let hit = self.source.read(|view| find(view, key.get(), self.at))?;
+        let hit = self.source.reader.read(|view| find(view, key.get(), self.at))?;
         Ok(hit.is_some_and(|hit| hit.glsn() > self.front))
     }
 

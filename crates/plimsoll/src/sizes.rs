@@ -8,8 +8,8 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::index::view::{Direction, View};
 use crate::keyspaces::Keyspace;
-use crate::range::Span;
 use crate::snapshot::Snapshot;
+use crate::span::Span;
 use crate::store::Store;
 
 /// What a keyspace holds.
@@ -29,8 +29,8 @@ pub struct KeyspaceSize {
 pub(crate) fn size(store: &Arc<Store>, keyspace: &Keyspace, keys_max: u64) -> Result<KeyspaceSize> {
     let id = store.keyspaces.id_of(keyspace)?;
     let snapshot = Snapshot::newest(store);
-    let oldest = store.oldest_readable(id).0;
-    store.read(|view| {
+    let oldest = store.reader.oldest_readable(id).0;
+    store.reader.read(|view| {
         let span = Span::new(id, &(..))?;
         let mut walk = view.visible(span.lower(), span.upper(), snapshot.moment_at(), Direction::Forward)?;
         let (mut keys, mut bytes, mut key) = (0, 0, Vec::new());

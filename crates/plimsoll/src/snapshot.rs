@@ -11,10 +11,12 @@ use plimsoll_log::glsn::Glsn;
 use crate::error::{Error, Result};
 use crate::keyspace_commits;
 use crate::keyspaces::Keyspace;
-use crate::range::{Range, Span};
+use crate::range::Range;
 use crate::read_path::{KeyBuffer, ValueReader};
+use crate::reader::check_retained;
 use crate::snapshots::OpenMoment;
-use crate::store::{Store, check_retained};
+use crate::span::Span;
+use crate::store::Store;
 use crate::value::Value;
 
 /// A moment of the store.
@@ -96,7 +98,7 @@ impl Snapshot {
     /// # Errors
     /// [`Error::Trimmed`] if the moment is not retained any more, the key is too long, the disk, the budget, or corruption.
     pub fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Value>> {
-        self.store.get(KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?.get(), self.moment.at())
+        self.store.reader.get(KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?.get(), self.moment.at())
     }
 
     /// The values of several keys, in their order.
@@ -113,7 +115,7 @@ impl Snapshot {
     /// # Errors
     /// As for [`Snapshot::get`].
     pub fn get_reader(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<ValueReader>> {
-        self.store.reader(KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?.get(), &self.moment)
+        self.store.reader.reader(KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?.get(), &self.moment)
     }
 
     /// Whether a key had a value; does not read it.
@@ -121,7 +123,7 @@ impl Snapshot {
     /// # Errors
     /// As for [`Snapshot::get`].
     pub fn contains(&self, keyspace: &Keyspace, key: &[u8]) -> Result<bool> {
-        self.store.contains(KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?.get(), self.moment.at())
+        self.store.reader.contains(KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?.get(), self.moment.at())
     }
 
     /// Walks a range of keys.
@@ -157,7 +159,7 @@ impl Snapshot {
         self.store.check_open()?;
         // Told at once; it is looked at again when the walk begins.
         check_retained(&self.store.index.view(), &span.first(), self.moment.at())?;
-        Ok(Range::new(&self.store, span, self.moment.at(), None, None))
+        Ok(Range::new(&self.store.reader, span, self.moment.at(), None, None))
     }
 }
 

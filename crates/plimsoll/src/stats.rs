@@ -1,16 +1,6 @@
-//! Who uses how much, and how far the store has come.
+//! Statistics: who uses how much memory, how often something happened, and how far the store has come.
 
-use plimsoll_memory::budget::Kind;
-use plimsoll_memory::chunk::CHUNK_BYTES;
-use plimsoll_memory::evictor;
-use plimsoll_memory::page::PAGE_BYTES;
-
-use crate::error::Result;
-pub use crate::index::{IndexStats, StallStats, Waits};
 pub use crate::io::IoStats;
-use crate::store::Store;
-use crate::user_log::LogBounds;
-use crate::warm::{WARM_DIR, Warm, WarmStats};
 
 /// Memory under the budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,115 +151,104 @@ pub struct Stats {
     pub warnings: Vec<String>,
 }
 
-/// What opening had to say, and what is wrong with the warm image.
-pub(crate) fn warnings(store: &Store) -> Vec<String> {
-    store.warnings.iter().cloned().chain(store.warm.as_ref().and_then(Warm::warning)).collect()
+/// What the log holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogBounds {
+    /// The first GLSN that is not trimmed.
+    pub first: u64,
+    /// The GLSN that the next entry will get.
+    pub next: u64,
+    /// Everything up to here survives a power cut.
+    pub durable: u64,
 }
 
-/// Counts.
-pub(crate) fn stats(store: &Store) -> Stats {
-    let usage = store.budget.usage();
-    let pressure = store.budget.pressure();
-    let pool = store.pool.stats();
-    let bounds = store.log.bounds();
-    let keyspaces = store.keyspaces.all();
-    Stats {
-        opening: store.opening.get().copied().unwrap_or_default(),
-        memory: MemoryStats {
-            limit_bytes: usage.limit_bytes,
-            free_bytes: usage.free_bytes,
-            peak_bytes: usage.peak_bytes,
-            by_kind: usage.by_kind.iter().map(|&(kind, bytes)| (kind_name(kind), bytes)).collect(),
-        },
-        pressure: PressureStats {
-            inline_page_evictions: pool.inline_evictions,
-            inline_chunk_evictions: pressure.inline_evictions,
-            waits: pressure.waits,
-            refusals: pressure.refusals,
-        },
-        evictor: of_evictor(store.pool.evictor_stats()),
-        pool: PoolStats {
-            hits: pool.hits,
-            loads: pool.loads,
-            read_ahead: pool.read_ahead,
-            waits: pool.waits,
-            evictions: pool.evictions,
-            resident_pages: pool.resident,
-            page_bytes: PAGE_BYTES as u64,
-        },
-        objects: of_objects(store),
-        log: LogBounds { first: bounds.first.0, next: bounds.next.0, durable: bounds.durable.0 },
-        index: store.index.stats(),
-        io: store.io.stats(),
-        warm: store.warm.as_ref().map(Warm::stats).unwrap_or_default(),
-        newest: store.visible().0,
-        oldest: keyspaces.iter().map(|(_, record)| store.oldest_readable(record.id).0).max().unwrap_or(0),
-        open_snapshots: store.snapshots.count(),
-        keyspaces: keyspaces.len() as u64,
-        disk_bytes: disk_bytes(store).unwrap_or(0),
-        warnings: warnings(store),
+/// Counters of the index.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IndexStats {
+    /// Bytes in memtables, flushed or not.
+    pub memtable_bytes: u64,
+    /// Memtables, the active one included.
+    pub memtables: u64,
+    /// Runs of current versions, newest first: bytes of each.
+    pub runs: Vec<u64>,
+    /// The most of these runs that one key can lie in: what a read may have to ask, and what writers are paced by.
+    pub depth: u64,
+    /// Runs of superseded versions: bytes of each.
+    pub history_runs: Vec<u64>,
+    /// Partitions in all runs.
+    pub partitions: u64,
+    /// Versions in all runs.
+    pub versions: u64,
+    /// Bytes that users' commits put into memtables (keys and stored values).
+    pub bytes_in: u64,
+    /// Bytes written by flushes.
+    pub bytes_flushed: u64,
+    /// Bytes read by compactions.
+    pub bytes_compaction_read: u64,
+    /// Bytes written by compactions.
+    pub bytes_compaction_written: u64,
+    /// Flushes done.
+    pub flushes: u64,
+    /// Compactions done.
+    pub compactions: u64,
+    /// What writers waited for.
+    pub stalls: StallStats,
+    /// Why the last flush or compaction failed, if it did. It is tried again; after damage compaction waits for the next open.
+    pub last_error: Option<String>,
+}
+
+/// Waits for one thing since the store was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// How many there were.
+    pub times: u64,
+    /// How long they took together, in nanoseconds.
+    pub nanos: u64,
+}
+
+/// What writers waited for since the store was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StallStats {
+    /// Room for what was written: as many memtables waited to be flushed as may, or the budget had no memory for more, and the writer flushed,
+    /// or stood behind the one who did.
+    pub room: Waits,
+    /// Slowed down because a flush lags behind and the active memtable fills up meanwhile.
+    pub flush_pace: Waits,
+    /// Slowed down because merges lag behind: a key may lie in many runs.
+    pub merge_pace: Waits,
+    /// Stopped until merges have caught up: a key may lie in so many runs that a walk over them would need too many pages at once.
+    pub depth: Waits,
+}
+
+impl StallStats {
+    /// All of them together.
+    pub fn total(&self) -> Waits {
+        [self.room, self.flush_pace, self.merge_pace, self.depth]
+            .iter()
+            .fold(Waits::default(), |sum, one| Waits { times: sum.times + one.times, nanos: sum.nanos + one.nanos })
     }
 }
 
-fn of_objects(store: &Store) -> ObjectStats {
-    let Some((cache, moves)) = store.objects.stats() else { return ObjectStats::default() };
-    ObjectStats {
-        hits: cache.hits,
-        misses: cache.misses,
-        insertions: cache.insertions,
-        evictions: cache.evictions,
-        entries: cache.entries,
-        live_bytes: cache.live_bytes,
-        held_bytes: cache.memory_bytes,
-        limit_bytes: cache.limit_bytes,
-        returns: cache.returns,
-        page_returns: moves.page_returns,
-        steps_to_objects: moves.to_objects,
-        steps_to_pages: moves.to_pages,
-    }
-}
-
-fn of_evictor(stats: evictor::EvictorStats) -> EvictorStats {
-    EvictorStats {
-        rounds: stats.rounds,
-        victims: stats.victims,
-        bytes: stats.bytes,
-        chunk_bytes: stats.chunk_bytes,
-        woken_for_frames: stats.woken_for_frames,
-        woken_for_chunks: stats.woken_for_chunks,
-        woken_inline: stats.woken_inline,
-        reaction_nanos: stats.reaction_nanos,
-        room_bytes: (stats.high_frames * PAGE_BYTES as u64, stats.high_chunks * CHUNK_BYTES as u64),
-    }
-}
-
-fn kind_name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Pages => "pages",
-        Kind::Objects => "objects",
-        Kind::Memtable => "memtables",
-        Kind::WriteSet => "write sets",
-        Kind::ReadSet => "read sets",
-        Kind::LogBuffer => "log buffers",
-        Kind::LogTable => "log tables",
-        Kind::Sort => "flush and compaction",
-        Kind::Staging => "staging",
-        Kind::Metadata => "metadata",
-        Kind::Spare => "spare buffers",
-        Kind::Walks => "walks",
-    }
-}
-
-/// Bytes of all files.
-pub(crate) fn disk_bytes(store: &Store) -> Result<u64> {
-    let mut bytes = 0;
-    let disk = &*store.options.disk;
-    for dir in [store.path.clone(), store.path.join("log"), store.path.join("index"), store.path.join(WARM_DIR)] {
-        match disk.list(&dir) {
-            // The image's folder may not be there, or go at any moment.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            entries => bytes += entries?.iter().map(|entry| entry.len).sum::<u64>(),
-        }
-    }
-    Ok(bytes)
+/// What the warm image did since the store was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WarmStats {
+    /// Whether the store takes in and writes a warm image.
+    pub on: bool,
+    /// Whether the image that was found is still being taken in.
+    pub restoring: bool,
+    /// Pages that were read because the image named them.
+    pub pages_restored: u64,
+    /// Pages that the image named and that are not there any more: their file was compacted away.
+    pub pages_gone: u64,
+    /// Objects that are kept again because the image had them.
+    pub objects_restored: u64,
+    /// Objects that the image had and that were left out, because younger versions may be in the runs.
+    pub objects_doubted: u64,
+    /// Segments of the image that were written.
+    pub segments_written: u64,
+    /// Bytes of these.
+    pub bytes_written: u64,
+    /// Why the image could not be written the last time, if it could not; it is tried again.
+    pub last_error: Option<String>,
 }

@@ -5,26 +5,16 @@ use std::sync::atomic::Ordering;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::evictor;
 
+use crate::committer::FreeLog;
 use crate::error::Result;
 use crate::index::{Horizon, Progress};
 use crate::options::Retention;
 use crate::store::Store;
 use crate::trim;
 
-/// Writes what is in memory into runs.
-pub(crate) fn flush(store: &Store) -> Result<()> {
-    store.check_writable()?;
-    let _turn = store.take_whole_turn()?;
-    let applied = Glsn(store.applied.load(Ordering::Acquire));
-    if applied > Glsn::NONE {
-        store.log.wait_durable(applied)?;
-    }
-    store.index.flush(applied)
-}
-
 /// Flushes, merges everything, and frees what of the log nobody needs.
 pub(crate) fn compact(store: &Store) -> Result<()> {
-    flush(store)?;
+    store.flush()?;
     store.index.compact_all()?;
     free_log(store)
 }
@@ -94,4 +84,11 @@ pub(crate) fn free_log(store: &Store) -> Result<()> {
     // As far back as a keyspace can be read, the log says when each moment was.
     let oldest = all.iter().map(|record| store.horizon.of(record.id)).min().unwrap_or(Glsn::NONE);
     trim::free_if_idle(store, oldest)
+}
+
+impl FreeLog for Store {
+    fn free_log(&self) {
+        // What could not be freed now is freed later; the commit itself is done.
+        let _ = free_log(self);
+    }
 }

@@ -10,30 +10,31 @@ use std::io::Read;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::chunk::CHUNK_BYTES;
 
+use crate::committer::Committer;
 use crate::error::{Error, Result};
 use crate::keyspaces::Keyspace;
+use crate::own_writes::own_value;
 use crate::payload::MAX_METADATA_BYTES;
-use crate::range::{Range, Span};
+use crate::range::Range;
 use crate::read_path::{KeyBuffer, ValueReader};
 use crate::read_set::ReadSet;
 use crate::snapshots::OpenMoment;
-use crate::store::Store;
+use crate::span::Span;
 use crate::value::Value;
-use crate::version::{MAX_VALUE_BYTES, Stored, running_value_sum};
+use crate::version::{MAX_VALUE_BYTES, running_value_sum};
 use crate::write_path::CommitTicket;
-use crate::write_set::{ReadBack, Write, WriteSet};
+use crate::write_set::{Write, WriteSet};
 
 /// Bytes that a streamed value is taken in at a time.
 const PIECE_BYTES: usize = CHUNK_BYTES;
 
 /// An open transaction. Dropped without a commit, it leaves no trace.
 pub struct Transaction {
-    store: Arc<Store>,
+    committer: Arc<Committer>,
     moment: OpenMoment,
     reads: RefCell<ReadSet>,
     writes: WriteSet,
@@ -47,20 +48,21 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    pub(crate) fn new(store: &Arc<Store>) -> Self {
-        let memory_bytes = store.budget.limit_bytes();
-        let options = &store.options;
+    pub(crate) fn new(committer: &Arc<Committer>) -> Self {
+        let memory_bytes = committer.reader.budget.limit_bytes();
+        let options = &committer.options;
         let (limit, body_limit) = (options.write_set_limit_bytes(memory_bytes), options.body_limit_bytes());
-        let writes = WriteSet::new(&store.patience, &store.log, limit, options.sizes.table_bytes, body_limit);
+        let writes =
+            WriteSet::new(&committer.patience, &committer.reader.log, limit, options.sizes.table_bytes, body_limit);
         Self {
-            moment: store.open_newest(),
-            reads: RefCell::new(ReadSet::new(&store.budget, options.read_set_limit_bytes(memory_bytes))),
+            moment: committer.open_newest(),
+            reads: RefCell::new(ReadSet::new(&committer.reader.budget, options.read_set_limit_bytes(memory_bytes))),
             writes,
             metadata: Buffer::default(),
             spaces: BTreeSet::new(),
             last_space: None,
             spoiled: false,
-            store: Arc::clone(store),
+            committer: Arc::clone(committer),
         }
     }
 
@@ -74,18 +76,18 @@ impl Transaction {
     /// # Errors
     /// The key is too long, the disk, the budget, or corruption.
     pub fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Value>> {
-        let key = KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?;
+        let key = KeyBuffer::new(self.committer.reader.keyspaces.id_of(keyspace)?, key)?;
         match self.own(key.get())? {
             Some(own) => Ok(own),
             None => {
                 self.note_read(key.get())?;
-                self.store.get(key.get(), self.moment.at())
+                self.committer.reader.get(key.get(), self.moment.at())
             }
         }
     }
 
     fn note_read(&self, key: &[u8]) -> Result<()> {
-        self.store.patience.in_transaction(false, || Ok(self.reads.borrow_mut().add(key, None)?))
+        self.committer.patience.in_transaction(false, || Ok(self.reads.borrow_mut().add(key, None)?))
     }
 
     /// What the transaction itself wrote to an index key: `Some(None)` if it deleted it.
@@ -97,8 +99,8 @@ impl Transaction {
             if write == Write::Deleted {
                 return Ok(None);
             }
-            let fill = |bytes: &mut Buffer| own_value(&self.store, &self.writes, write, bytes);
-            Value::of_len(&self.store.budget, write.value_bytes(), fill).map(Some)
+            let fill = |bytes: &mut Buffer| own_value(&self.committer.reader, &self.writes, write, bytes);
+            Value::of_len(&self.committer.reader.budget, write.value_bytes(), fill).map(Some)
         })
     }
 
@@ -107,7 +109,7 @@ impl Transaction {
     /// # Errors
     /// As for [`Transaction::get`].
     pub fn get_many(&self, keyspace: &Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Value>>> {
-        self.store.keyspaces.id_of(keyspace)?;
+        self.committer.reader.keyspaces.id_of(keyspace)?;
         keys.iter().map(|key| self.get(keyspace, key)).collect()
     }
 
@@ -116,12 +118,12 @@ impl Transaction {
     /// # Errors
     /// As for [`Transaction::get`].
     pub fn get_reader(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<ValueReader>> {
-        let index_key = KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?;
+        let index_key = KeyBuffer::new(self.committer.reader.keyspaces.id_of(keyspace)?, key)?;
         if let Some(own) = self.own(index_key.get())? {
-            return Ok(own.map(|value| ValueReader::of_value(&self.store, value)));
+            return Ok(own.map(|value| ValueReader::of_value(&self.committer.reader, value)));
         }
         self.note_read(index_key.get())?;
-        self.store.reader(index_key.get(), &self.moment)
+        self.committer.reader.reader(index_key.get(), &self.moment)
     }
 
     /// Whether a key has a value; does not read it.
@@ -129,14 +131,14 @@ impl Transaction {
     /// # Errors
     /// As for [`Transaction::get`].
     pub fn contains(&self, keyspace: &Keyspace, key: &[u8]) -> Result<bool> {
-        let key = KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?;
+        let key = KeyBuffer::new(self.committer.reader.keyspaces.id_of(keyspace)?, key)?;
         if !self.writes.is_empty()
             && let Some(there) = self.writes.find(key.get(), |write| Ok(write != Write::Deleted))?
         {
             return Ok(there);
         }
         self.note_read(key.get())?;
-        self.store.contains(key.get(), self.moment.at())
+        self.committer.reader.contains(key.get(), self.moment.at())
     }
 
     /// Gives a key a value, in place of any it had.
@@ -155,7 +157,7 @@ impl Transaction {
     /// As for [`Transaction::put`], and what `value` fails with.
     pub fn put_reader(&mut self, keyspace: &Keyspace, key: &[u8], value: &mut dyn Read) -> Result<u64> {
         let key = KeyBuffer::new(self.space_to_put(keyspace)?, key)?;
-        let budget = self.store.budget.clone();
+        let budget = self.committer.reader.budget.clone();
         self.write(|writes| {
             let mut piece = budget.take(Kind::Staging)?;
             let first = fill(value, &mut piece)?;
@@ -180,7 +182,7 @@ impl Transaction {
 
     /// The id of a keyspace that something is put into: its commit looks again whether it was dropped.
     fn space_to_put(&mut self, keyspace: &Keyspace) -> Result<u32> {
-        let id = self.store.keyspaces.id_to_put(keyspace)?;
+        let id = self.committer.reader.keyspaces.id_to_put(keyspace)?;
         if self.last_space != Some(id) {
             self.last_space = Some(id);
             self.spaces.insert(id);
@@ -193,12 +195,12 @@ impl Transaction {
     /// # Errors
     /// As for [`Transaction::put`].
     pub fn delete(&mut self, keyspace: &Keyspace, key: &[u8]) -> Result<()> {
-        let key = KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?;
+        let key = KeyBuffer::new(self.committer.reader.keyspaces.id_of(keyspace)?, key)?;
         self.write(|writes| writes.delete(key.get()))
     }
 
     fn write<T>(&mut self, write: impl FnOnce(&mut WriteSet) -> Result<T>) -> Result<T> {
-        self.store.check_writable()?;
+        self.committer.check_writable()?;
         let written = write(&mut self.writes);
         self.spoiled |= written.is_err();
         written
@@ -209,7 +211,7 @@ impl Transaction {
     /// # Errors
     /// A bound is too long.
     pub fn range(&self, keyspace: &Keyspace, range: impl RangeBounds<[u8]>) -> Result<Range<'_>> {
-        Ok(self.walk(Span::new(self.store.keyspaces.id_of(keyspace)?, &range)?))
+        Ok(self.walk(Span::new(self.committer.reader.keyspaces.id_of(keyspace)?, &range)?))
     }
 
     /// Walks the keys that begin with `prefix`, own writes included.
@@ -217,11 +219,11 @@ impl Transaction {
     /// # Errors
     /// The prefix is too long.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Result<Range<'_>> {
-        Ok(self.walk(Span::prefix(self.store.keyspaces.id_of(keyspace)?, prefix)?))
+        Ok(self.walk(Span::prefix(self.committer.reader.keyspaces.id_of(keyspace)?, prefix)?))
     }
 
     fn walk(&self, span: Span) -> Range<'_> {
-        Range::new(&self.store, span, self.moment.at(), Some(&self.writes), Some(&self.reads))
+        Range::new(&self.committer.reader, span, self.moment.at(), Some(&self.writes), Some(&self.reads))
     }
 
     /// Bytes that travel with the commit, up to 64 KiB: who, why, from where.
@@ -235,7 +237,7 @@ impl Transaction {
                 metadata.len()
             )));
         }
-        let mut kept = Buffer::with_capacity(&self.store.budget, Kind::WriteSet, metadata.len())?;
+        let mut kept = Buffer::with_capacity(&self.committer.reader.budget, Kind::WriteSet, metadata.len())?;
         kept.extend_from_slice(metadata);
         self.metadata = kept;
         Ok(())
@@ -259,11 +261,11 @@ impl Transaction {
         if self.spoiled {
             return Err(Error::invalid("an earlier write of this transaction failed; abort it and run it again"));
         }
-        let Self { store, moment, reads, writes, metadata, spaces, .. } = self;
+        let Self { committer, moment, reads, writes, metadata, spaces, .. } = self;
         if writes.is_empty() {
-            return Ok(CommitTicket::of_snapshot(&store, moment.at()));
+            return Ok(CommitTicket::of_snapshot(&committer, moment.at()));
         }
-        store.commit(&moment, reads.into_inner(), writes, &spaces, &metadata)
+        committer.commit(&moment, reads.into_inner(), writes, &spaces, &metadata)
     }
 
     /// Leaves no trace; the same as dropping it.
@@ -273,22 +275,6 @@ impl Transaction {
 impl fmt::Debug for Transaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Transaction(at {})", self.moment.at())
-    }
-}
-
-/// Replaces `into` by a value that a transaction wrote itself.
-pub(crate) fn own_value(store: &Store, writes: &WriteSet, write: Write<'_>, into: &mut Buffer) -> Result<()> {
-    let (len, finished) = match write {
-        Write::Deleted => (0, Stored::Deleted),
-        Write::Inline(value) => (value.len() as u64, Stored::Deleted),
-        Write::Buffered { len, .. } => (len, Stored::Deleted),
-        Write::InSide { side, offset, len, sum } => (len, Stored::InSide { side, offset, len, sum }),
-    };
-    into.clear();
-    into.resize(len as usize);
-    match writes.read_back(write, 0, into)? {
-        ReadBack::Done => Ok(()),
-        ReadBack::InFinishedSide => store.load(Glsn::NONE, finished, into),
     }
 }
 

@@ -20,12 +20,7 @@ pub(crate) fn trim(store: &Arc<Store>, until: Glsn) -> Result<Glsn> {
     }
     let until = until.min(store.cursors.oldest());
     store.horizon.trim_wanted.fetch_max(until.0, Ordering::AcqRel);
-    {
-        let _turn = store.take_whole_turn()?;
-        let applied = Glsn(store.applied.load(Ordering::Acquire));
-        store.log.wait_durable(applied)?;
-        store.index.flush(applied)?;
-    }
+    store.flush()?;
     if store.index.min_pointer().is_some_and(|oldest| oldest < until) {
         store.index.relocate()?;
     }

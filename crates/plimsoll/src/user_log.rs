@@ -10,26 +10,17 @@ use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_log::log::Scan;
 
 use crate::commit::Commit;
-use crate::cursors::{self, CursorInfo};
+use crate::cursor_commits;
+use crate::cursors::CursorInfo;
 use crate::error::{Error, Result};
 use crate::keyspace_commits;
+use crate::stats::LogBounds;
 use crate::store::Store;
 use crate::trim;
 use crate::write_path::CommitTicket;
 
 /// How long a follower lets a committer finish that is applying its versions.
 const APPLYING: Duration = Duration::from_micros(50);
-
-/// What the log holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogBounds {
-    /// The first GLSN that is not trimmed.
-    pub first: u64,
-    /// The GLSN that the next entry will get.
-    pub next: u64,
-    /// Everything up to here survives a power cut.
-    pub durable: u64,
-}
 
 /// An entry of the log.
 pub struct LogEntry {
@@ -116,8 +107,8 @@ impl<'db> Log<'db> {
             return Err(Error::invalid("there is nothing to append"));
         }
         keyspace_commits::note_streams(self.store)?;
-        let (first, last) = self.store.append(StreamId(stream), payloads)?;
-        Ok((first, CommitTicket::of_record(self.store, last)))
+        let (first, last) = self.store.committer.append(StreamId(stream), payloads)?;
+        Ok((first, CommitTicket::of_record(&self.store.committer, last)))
     }
 
     /// Reads one entry.
@@ -180,7 +171,7 @@ impl<'db> Log<'db> {
     /// [`Error::Trimmed`] and [`Error::Future`] where the cursor would be made below the log's first entry or ahead of its next; the name cannot
     /// be, the store is read-only and has no such cursor, or the commit fails.
     pub fn cursor(&self, name: &str, from: u64) -> Result<u64> {
-        cursors::open(self.store, name, Glsn(from)).map(|next| next.0)
+        cursor_commits::open(self.store, name, Glsn(from)).map(|next| next.0)
     }
 
     /// Moves a cursor on, durably: everything below `next` was dealt with. This is a commit and a sync, so followers move it once for many
@@ -190,7 +181,7 @@ impl<'db> Log<'db> {
     /// [`Error::InvalidInput`] if there is no such cursor, or it would go back; [`Error::Future`] behind the log's end; the store is read-only, or
     /// the commit fails.
     pub fn advance_cursor(&self, name: &str, next: u64) -> Result<()> {
-        cursors::advance(self.store, name, Glsn(next))
+        cursor_commits::advance(self.store, name, Glsn(next))
     }
 
     /// Removes a cursor.
@@ -198,7 +189,7 @@ impl<'db> Log<'db> {
     /// # Errors
     /// [`Error::InvalidInput`] if there is no such cursor; the store is read-only, or the commit fails.
     pub fn drop_cursor(&self, name: &str) -> Result<()> {
-        cursors::drop_cursor(self.store, name)
+        cursor_commits::drop_cursor(self.store, name)
     }
 
     /// All cursors, by name.

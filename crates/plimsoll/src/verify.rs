@@ -38,7 +38,7 @@ pub(crate) fn verify(store: &Store, progress: &mut dyn FnMut(VerifyProgress)) ->
     }
     // What is on the device is in question, not the system's copy of it.
     let _device = store.io.read_device();
-    let total_bytes = crate::stats::disk_bytes(store)?;
+    let total_bytes = crate::collect_stats::disk_bytes(store)?;
     let mut report = VerifyReport::default();
     let (mut problems, mut notes) = (Vec::new(), Vec::new());
     let mut log_bytes = 0;

@@ -51,6 +51,7 @@ use plimsoll_memory::pool::Pool;
 
 use crate::index::{Index, Progress};
 use crate::objects::Objects;
+use crate::stats::WarmStats;
 use crate::warm::background::Signal;
 use crate::warm::objects_restorer::ObjectsRestorer;
 use crate::warm::objects_saver::ObjectsSaver;
@@ -84,29 +85,6 @@ pub(crate) struct Ground {
     pub(crate) bytes_per_second: u64,
     /// When so many pages were read in a step to find out what is true, it ends: guide pages, in no order.
     pub(crate) loads_at_once: u64,
-}
-
-/// What the warm image did since the store was opened.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WarmStats {
-    /// Whether the store takes in and writes a warm image.
-    pub on: bool,
-    /// Whether the image that was found is still being taken in.
-    pub restoring: bool,
-    /// Pages that were read because the image named them.
-    pub pages_restored: u64,
-    /// Pages that the image named and that are not there any more: their file was compacted away.
-    pub pages_gone: u64,
-    /// Objects that are kept again because the image had them.
-    pub objects_restored: u64,
-    /// Objects that the image had and that were left out, because younger versions may be in the runs.
-    pub objects_doubted: u64,
-    /// Segments of the image that were written.
-    pub segments_written: u64,
-    /// Bytes of these.
-    pub bytes_written: u64,
-    /// Why the image could not be written the last time, if it could not; it is tried again.
-    pub last_error: Option<String>,
 }
 
 /// Restores what was hot, and keeps an image of what is.

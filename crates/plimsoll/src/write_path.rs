@@ -11,15 +11,16 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use plimsoll_log::draft::{Draft, DraftEntry};
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_memory::budget::Kind;
+use plimsoll_log::log::Log;
+use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::sorted::Position;
 
 use crate::borders::{Border, hit};
+use crate::committer::Committer;
 use crate::error::{Error, Result};
 use crate::index::Index;
 use crate::index::view::View;
@@ -27,27 +28,26 @@ use crate::options::Durability;
 use crate::payload::{encode_delete, encode_head, encode_put, encode_put_side, encode_runs};
 use crate::read_set::ReadSet;
 use crate::snapshots::OpenMoment;
-use crate::steps;
-use crate::store::Store;
 use crate::version::{Stored, Version};
 use crate::write_set::{Write, WriteSet};
 
 /// A commit that has its place in the order.
 #[must_use = "a ticket is waited for, or the commit may not be durable"]
 pub struct CommitTicket {
-    store: Arc<Store>,
+    log: Arc<dyn Log>,
     glsn: Glsn,
     wait: bool,
 }
 
 impl CommitTicket {
     /// Of a transaction that wrote nothing.
-    pub(crate) fn of_snapshot(store: &Arc<Store>, at: Glsn) -> Self {
-        Self { store: Arc::clone(store), glsn: at, wait: false }
+    pub(crate) fn of_snapshot(committer: &Committer, at: Glsn) -> Self {
+        Self { log: Arc::clone(&committer.reader.log), glsn: at, wait: false }
     }
 
-    pub(crate) fn of_record(store: &Arc<Store>, glsn: Glsn) -> Self {
-        Self { store: Arc::clone(store), glsn, wait: store.options.durability == Durability::Sync }
+    pub(crate) fn of_record(committer: &Committer, glsn: Glsn) -> Self {
+        let wait = committer.options.durability == Durability::Sync;
+        Self { log: Arc::clone(&committer.reader.log), glsn, wait }
     }
 
     /// The commit's GLSN.
@@ -61,7 +61,7 @@ impl CommitTicket {
     /// [`Error::Poisoned`]: whether the commit survives is unknown until the store is reopened.
     pub fn wait(self) -> Result<u64> {
         if self.wait {
-            self.store.log.wait_durable(self.glsn)?;
+            self.log.wait_durable(self.glsn)?;
         }
         Ok(self.glsn.0)
     }
@@ -73,10 +73,10 @@ impl fmt::Debug for CommitTicket {
     }
 }
 
-impl Store {
+impl Committer {
     /// Commits what a transaction wrote, and put into the keyspaces `spaces`.
     pub(crate) fn commit(
-        self: &Arc<Self>,
+        &self,
         moment: &OpenMoment,
         reads: ReadSet,
         mut writes: WriteSet,
@@ -85,9 +85,9 @@ impl Store {
     ) -> Result<CommitTicket> {
         self.check_writable()?;
         self.patience.in_commit(|| writes.prepare(metadata.len()))?;
-        let body = self.patience.in_commit(|| Body::new(self, &writes, metadata))?;
+        let body = self.patience.in_commit(|| Body::new(&self.reader.budget, &writes, metadata))?;
         let glsn = self.patience.in_commit(|| self.order(moment, &reads, &body, &writes, spaces))?;
-        self.free_log_now_and_then(body.bytes());
+        self.committed(body.bytes());
         Ok(CommitTicket::of_record(self, glsn))
     }
 
@@ -100,54 +100,47 @@ impl Store {
         writes: &WriteSet,
         spaces: &BTreeSet<u32>,
     ) -> Result<Glsn> {
-        let turn = self.take_whole_turn()?;
-        self.keyspaces.check_take_more(spaces.iter().copied())?;
-        if let Err(error) = self.read(|view| validate(view, reads, moment.at())) {
-            drop(turn);
+        let lock = self.sequencer.lock()?;
+        self.reader.keyspaces.check_take_more(spaces.iter().copied())?;
+        if let Err(error) = self.reader.read(|view| validate(view, reads, moment.at())) {
+            drop(lock);
             return Err(self.settle_conflict(error));
         }
-        self.index.make_room(body.room_bytes, Glsn(self.applied.load(Ordering::Acquire)))?;
+        self.reader.index.make_room(body.room_bytes, self.sequencer.applied())?;
         if !writes.spilled().is_empty() {
-            self.index.make_room_for_runs(&writes.spilled().infos(Glsn::NONE))?;
+            self.reader.index.make_room_for_runs(&writes.spilled().infos(Glsn::NONE))?;
         }
         let submit = || {
             let glsn = self.submit(body, writes, moment.at())?;
             writes.named();
             Ok(glsn)
         };
-        self.in_one(submit, |&glsn| self.apply(body, writes, glsn).map(|()| glsn))
+        self.sequencer.submit_and_apply(&lock, submit, |&glsn| self.apply(body, writes, glsn).map(|()| glsn))
     }
 
     /// Waits until the commit that is in the way can be seen, so that running the transaction again does not meet it again; if that
     /// commit will never be seen, because the store is poisoned, that is the error.
     fn settle_conflict(&self, error: Error) -> Error {
         match error {
-            Error::Conflict { by, .. } if Glsn(by) > self.visible() => match self.log.wait_durable(Glsn(by)) {
-                Ok(()) => error,
-                Err(poisoned) => poisoned.into(),
-            },
+            Error::Conflict { by, .. } if Glsn(by) > self.sequencer.visible() => {
+                match self.reader.log.wait_durable(Glsn(by)) {
+                    Ok(()) => error,
+                    Err(poisoned) => poisoned.into(),
+                }
+            }
             _ => error,
         }
     }
 
-    /// Where no past is kept, the old end of the log is freed each time about a segment was added at the other.
-    fn free_log_now_and_then(&self, bytes: u64) {
-        let segment = self.options.segment_limit_bytes();
-        if self.bytes_since_free.fetch_add(bytes, Ordering::Relaxed) + bytes >= segment {
-            self.bytes_since_free.store(0, Ordering::Relaxed);
-            // What could not be freed now is freed later; the commit itself is done.
-            let _ = steps::free_log(self);
-        }
-    }
-
     /// Appends entries that are no transaction.
-    pub(crate) fn append(self: &Arc<Self>, stream: StreamId, payloads: &[&[u8]]) -> Result<(Glsn, Glsn)> {
+    pub(crate) fn append(&self, stream: StreamId, payloads: &[&[u8]]) -> Result<(Glsn, Glsn)> {
         self.check_writable()?;
         let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [*payload]).collect();
         let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream, parts }).collect();
         let draft = Draft { entries: &entries, read_at: Glsn::NONE, sides: &[] };
-        let _turn = self.take_whole_turn()?;
-        let ticket = self.in_one(|| Ok(self.log.submit(&draft, None)?), |ticket| Ok(ticket.last))?;
+        let lock = self.sequencer.lock()?;
+        let submit = || Ok(self.reader.log.submit(&draft, None)?);
+        let ticket = self.sequencer.submit_and_apply(&lock, submit, |ticket| Ok(ticket.last))?;
         Ok((ticket.first, ticket.last))
     }
 
@@ -161,16 +154,16 @@ impl Store {
         }
         let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
         let sides = writes.sides();
-        let ticket = self.log.submit(&Draft { entries: &entries, read_at, sides: &sides }, None)?;
+        let ticket = self.reader.log.submit(&Draft { entries: &entries, read_at, sides: &sides }, None)?;
         Ok(ticket.last)
     }
 
     fn apply(&self, body: &Body, writes: &WriteSet, glsn: Glsn) -> Result<()> {
         if !writes.spilled().is_empty() {
             hit(Border::SpilledCommit);
-            return self.index.adopt(writes.spilled().infos(glsn), glsn);
+            return self.reader.index.adopt(writes.spilled().infos(glsn), glsn);
         }
-        self.index.note_log_bytes(body.bytes());
+        self.reader.index.note_log_bytes(body.bytes());
         let mut places = body.places.iter();
         let mut at = writes.map().first();
         for number in 0.. {
@@ -187,7 +180,7 @@ impl Store {
                     Stored::InLog { offset: *places.next().expect("one for each buffered value"), len, sum }
                 }
             };
-            self.index.insert(&Version { key, glsn, stored });
+            self.reader.index.insert(&Version { key, glsn, stored });
             at = writes.after_key(position);
         }
         Ok(())
@@ -204,7 +197,7 @@ impl Store {
             at = writes.after_key(position);
         }
         if count > 1 {
-            self.index.fetch(&keys[..count]);
+            self.reader.index.fetch(&keys[..count]);
         }
     }
 }
@@ -264,10 +257,10 @@ impl Body {
         self.parts.iter().map(part).sum()
     }
 
-    fn new(store: &Store, writes: &WriteSet, metadata: &[u8]) -> Result<Self> {
+    fn new(budget: &Budget, writes: &WriteSet, metadata: &[u8]) -> Result<Self> {
         let mut body = Self { small: Buffer::default(), parts: Vec::new(), places: Vec::new(), room_bytes: 0 };
         if writes.spilled().is_empty() {
-            body.encode_operations(store, writes, metadata)?;
+            body.encode_operations(budget, writes, metadata)?;
         } else {
             let mut encoded = Vec::new();
             encode_runs(metadata, &writes.spilled().layout(), &mut encoded);
@@ -277,7 +270,7 @@ impl Body {
         Ok(body)
     }
 
-    fn encode_operations(&mut self, store: &Store, writes: &WriteSet, metadata: &[u8]) -> Result<()> {
+    fn encode_operations(&mut self, budget: &Budget, writes: &WriteSet, metadata: &[u8]) -> Result<()> {
         let (mut count, mut bytes) = (0, 0);
         let mut at = writes.map().first();
         while let Some(position) = at {
@@ -289,7 +282,7 @@ impl Body {
             self.room_bytes += Index::entry_bytes(key.len(), stored_bytes);
             at = writes.after_key(position);
         }
-        self.small = Buffer::with_capacity(&store.budget, Kind::Staging, bytes + metadata.len() + 32)?;
+        self.small = Buffer::with_capacity(budget, Kind::Staging, bytes + metadata.len() + 32)?;
         let mut encoded = Vec::new();
         encode_head(metadata, count, &mut encoded);
         self.small.extend_from_slice(&encoded);
@@ -331,6 +324,7 @@ mod tests {
     use crate::keyspaces::Keyspace;
     use crate::open::open;
     use crate::options::Options;
+    use crate::store::Store;
     use crate::transaction::Transaction;
 
     use super::*;
@@ -344,13 +338,13 @@ mod tests {
     }
 
     fn put(store: &Arc<Store>, key: u32, bytes: usize) -> Result<u64> {
-        let mut tx = Transaction::new(store);
+        let mut tx = Transaction::new(&store.committer);
         tx.put(&default(store), &key.to_be_bytes(), &vec![7; bytes])?;
         tx.commit()
     }
 
     fn get(store: &Arc<Store>, key: u32) -> Option<usize> {
-        let tx = Transaction::new(store);
+        let tx = Transaction::new(&store.committer);
         tx.get(&default(store), &key.to_be_bytes()).unwrap().map(|value| value.len())
     }
 
@@ -371,12 +365,14 @@ mod tests {
         let parts = [&payload[..]];
         let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
         let order = || Ok(store.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, sides: &[] }, None)?);
-        let failed = store.in_one(order, |_| Err(Error::corrupt("a page")));
+        let lock = store.committer.sequencer.lock().unwrap();
+        let failed = store.committer.sequencer.submit_and_apply(&lock, order, |_| Err(Error::corrupt("a page")));
+        drop(lock);
         assert!(matches!(failed, Err(Error::Poisoned { cause }) if cause.contains("a page")));
         let poisoned = |result: Result<()>| assert!(matches!(result, Err(Error::Poisoned { .. })), "{result:?}");
         poisoned(put(&store, 3, 10).map(drop));
-        poisoned(store.append(StreamId(1), &[b"x"]).map(drop));
-        poisoned(steps::flush(&store));
+        poisoned(store.committer.append(StreamId(1), &[b"x"]).map(drop));
+        poisoned(store.flush());
         poisoned(crate::trim::trim(&store, Glsn(2)).map(drop));
         assert_eq!((store.visible(), get(&store, 1), get(&store, 2)), (Glsn(1), Some(10), None));
         poisoned(store.close());
@@ -395,7 +391,7 @@ mod tests {
             let (before, files) = (get(&store, 0), side_files(&store));
             let held = store.budget.usage();
             let result = (|| {
-                let mut tx = Transaction::new(&store);
+                let mut tx = Transaction::new(&store.committer);
                 store.budget.fail_after(n);
                 for key in 0..9000u32 {
                     let bytes = if key % 100 == 0 { 3000 } else { 300 };

@@ -4,38 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Waits for one thing since the store was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Waits {
-    /// How many there were.
-    pub times: u64,
-    /// How long they took together, in nanoseconds.
-    pub nanos: u64,
-}
-
-/// What writers waited for since the store was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct StallStats {
-    /// Room for what was written: as many memtables waited to be flushed as may, or the budget had no memory for more, and the writer flushed,
-    /// or stood behind the one who did.
-    pub room: Waits,
-    /// Slowed down because a flush lags behind and the active memtable fills up meanwhile.
-    pub flush_pace: Waits,
-    /// Slowed down because merges lag behind: a key may lie in many runs.
-    pub merge_pace: Waits,
-    /// Stopped until merges have caught up: a key may lie in so many runs that a walk over them would need too many pages at once.
-    pub depth: Waits,
-}
-
-impl StallStats {
-    /// All of them together.
-    pub fn total(&self) -> Waits {
-        [self.room, self.flush_pace, self.merge_pace, self.depth]
-            .iter()
-            .fold(Waits::default(), |sum, one| Waits { times: sum.times + one.times, nanos: sum.nanos + one.nanos })
-    }
-}
+use crate::stats::{StallStats, Waits};
 
 /// Why a writer waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

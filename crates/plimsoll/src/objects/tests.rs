@@ -34,7 +34,7 @@ fn options() -> Options {
 }
 
 fn put(store: &Arc<Store>, key: &[u8], value: &[u8]) -> u64 {
-    let mut tx = Transaction::new(store);
+    let mut tx = Transaction::new(&store.committer);
     tx.put(&default(store), key, value).unwrap();
     tx.commit().unwrap()
 }
@@ -85,7 +85,7 @@ impl Stopped {
         let hit = find(&view, &index_key(key), store.visible()).unwrap().unwrap();
         assert!(hit.is_newest_in_runs());
         let mut value = Default::default();
-        store.load(hit.glsn(), hit.stored(), &mut value).unwrap();
+        store.reader.load(hit.glsn(), hit.stored(), &mut value).unwrap();
         let glsn = hit.glsn();
         drop(hit);
         Self { view, before, glsn, value: value.to_vec() }
@@ -101,11 +101,11 @@ fn a_value_that_was_loaded_before_a_younger_one_came_into_the_runs_does_not_stay
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));
     put(&store, b"k", b"old");
-    steps::flush(&store).unwrap();
+    store.flush().unwrap();
     // Load, commit, flush, insert.
     let stopped = Stopped::read(&store, b"k");
     put(&store, b"k", b"new");
-    steps::flush(&store).unwrap();
+    store.flush().unwrap();
     stopped.goes_on(&store, b"k");
     assert_eq!((kept(&store, b"k"), get(&store, b"k")), (None, Some(b"new".to_vec())));
     // Load, commit, insert, flush: it enters, is right for as long as the younger one is above the runs, and then takes its place.
@@ -113,7 +113,7 @@ fn a_value_that_was_loaded_before_a_younger_one_came_into_the_runs_does_not_stay
     put(&store, b"k", b"newest");
     stopped.goes_on(&store, b"k");
     assert_eq!((kept(&store, b"k"), get(&store, b"k")), (Some(b"new".to_vec()), Some(b"newest".to_vec())));
-    steps::flush(&store).unwrap();
+    store.flush().unwrap();
     assert_eq!((kept(&store, b"k"), get(&store, b"k")), (Some(b"newest".to_vec()), Some(b"newest".to_vec())));
 }
 
@@ -122,7 +122,7 @@ fn fills_are_closed_before_the_keys_are_gone_through() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));
     put(&store, b"k", b"old");
-    steps::flush(&store).unwrap();
+    store.flush().unwrap();
     let (early, late) = (Stopped::read(&store, b"k"), Stopped::read(&store, b"k"));
     let next = early.view.set + 1;
     early.goes_on(&store, b"k");
@@ -137,7 +137,7 @@ fn what_an_image_said_before_a_younger_one_came_into_the_runs_is_not_brought_bac
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));
     put(&store, b"k", b"old");
-    steps::flush(&store).unwrap();
+    store.flush().unwrap();
     let bring_back = |view: &Arc<View>| {
         let what = (Glsn(1), &b"old"[..]);
         store.objects.bring_back((view.set, &view.shelf), &index_key(b"k"), what, 0)
@@ -149,7 +149,7 @@ fn what_an_image_said_before_a_younger_one_came_into_the_runs_is_not_brought_bac
     // Looked at, then a commit and its flush, then brought back.
     let view = store.index.view();
     put(&store, b"k", b"new");
-    steps::flush(&store).unwrap();
+    store.flush().unwrap();
     assert_eq!(bring_back(&view), BroughtBack::NotCurrent);
     assert_eq!((kept(&store, b"k"), get(&store, b"k")), (None, Some(b"new".to_vec())));
 }
@@ -162,7 +162,7 @@ fn a_moment_before_the_kept_version_is_answered_by_the_pages() {
     put(&store, b"other", b"x");
     let second = put(&store, b"k", b"second");
     put(&store, b"other", b"y");
-    steps::flush(&store).unwrap();
+    store.flush().unwrap();
     enter(&store, b"k");
     let answers = [0, first, first + 1, second, second + 1].map(|at| get_at(&store, b"k", at));
     let [first, second] = [b"first".as_slice(), b"second"].map(|value| Some(value.to_vec()));
@@ -175,9 +175,9 @@ fn reads_of_the_past_enter_nothing_that_is_not_the_newest() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));
     let first = put(&store, b"k", b"first");
-    steps::flush(&store).unwrap();
+    store.flush().unwrap();
     put(&store, b"k", b"second");
-    steps::flush(&store).unwrap();
+    store.flush().unwrap();
     store.pool.clear();
     assert_eq!(get_at(&store, b"k", first).as_deref(), Some(&b"first"[..]));
     assert_eq!(kept(&store, b"k"), None);
@@ -191,22 +191,22 @@ fn what_a_transaction_of_many_runs_or_a_deletion_changes_is_not_kept() {
     let keys: Vec<[u8; 4]> = (0..20_000u32).map(u32::to_be_bytes).collect();
     put(&store, &keys[5], &value(1));
     put(&store, &keys[6], &value(1));
-    steps::flush(&store).unwrap();
+    store.flush().unwrap();
     enter(&store, &keys[5]);
     enter(&store, &keys[6]);
-    let mut tx = Transaction::new(&store);
+    let mut tx = Transaction::new(&store.committer);
     keys.iter().for_each(|key| tx.put(&default(&store), key, &value(2)).unwrap());
     tx.commit().unwrap();
     assert!(store.index.stats().memtable_bytes < 2 << 20, "it was spilled, and its runs adopted");
     assert_eq!(get(&store, &keys[5]), Some(value(2)), "while its runs wait");
-    steps::flush(&store).unwrap();
+    store.flush().unwrap();
     assert_eq!((kept(&store, &keys[5]), get(&store, &keys[5])), (None, Some(value(2))));
     enter(&store, &keys[6]);
-    let mut tx = Transaction::new(&store);
+    let mut tx = Transaction::new(&store.committer);
     tx.delete(&default(&store), &keys[6]).unwrap();
     tx.commit().unwrap();
     assert_eq!(get(&store, &keys[6]), None);
-    steps::flush(&store).unwrap();
+    store.flush().unwrap();
     assert_eq!((kept(&store, &keys[6]), get(&store, &keys[6])), (None, None));
 }
 
@@ -219,7 +219,7 @@ fn values_of_the_log_are_kept_whole_and_large_ones_are_charged_while_a_user_hold
     let (middle, large) = (bytes(5000), bytes(100_000));
     put(&store, b"middle", &middle);
     put(&store, b"large", &large);
-    steps::flush(&store).unwrap();
+    store.flush().unwrap();
     enter(&store, b"middle");
     // Large enough that a large one is no more than its part.
     store.objects.share_of(48);
@@ -241,7 +241,7 @@ fn a_hit_is_counted_once_and_only_where_an_object_was_the_answer() {
     store.objects.share_of(48);
     let first = put(&store, b"k", &[1; 100_000]);
     put(&store, b"k", &[2; 100_000]);
-    steps::flush(&store).unwrap();
+    store.flush().unwrap();
     store.pool.clear();
     get(&store, b"k").unwrap();
     let before = hits();
@@ -257,10 +257,10 @@ fn a_hit_is_counted_once_and_only_where_an_object_was_the_answer() {
 fn what_other_threads_load_makes_no_object_of_what_pages_answer() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));
-    let mut tx = Transaction::new(&store);
+    let mut tx = Transaction::new(&store.committer);
     (0..2000u32).for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &[7; 200]).unwrap());
     tx.commit().unwrap();
-    steps::flush(&store).unwrap();
+    store.flush().unwrap();
     store.pool.clear();
     get(&store, &0u32.to_be_bytes()).unwrap();
     store.objects.clear();
@@ -280,10 +280,10 @@ fn a_value_displaces_no_more_than_a_small_part_of_the_objects() {
     let large = 600_000;
     put(&store, b"large", &vec![1; large]);
     let keys = 0..12_000u32;
-    let mut tx = Transaction::new(&store);
+    let mut tx = Transaction::new(&store.committer);
     keys.clone().for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &[7; 200]).unwrap());
     tx.commit().unwrap();
-    steps::flush(&store).unwrap();
+    store.flush().unwrap();
     let view = store.index.view();
     for key in keys {
         let before = super::LoadsSeen(u64::MAX);
@@ -306,7 +306,7 @@ fn objects_have_their_share_again_after_a_smaller_budget_could_not_be_had() {
     let limit = || store.objects.stats().unwrap().0.limit_bytes;
     let before = limit();
     for first in (0..100_000u32).step_by(200) {
-        let mut tx = Transaction::new(&store);
+        let mut tx = Transaction::new(&store.committer);
         (first..first + 200).for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &[7; 200]).unwrap());
         tx.commit().unwrap();
     }
@@ -324,10 +324,10 @@ fn objects_have_their_share_again_after_a_smaller_budget_could_not_be_had() {
 fn another_budget_is_no_evidence_and_statistics_go_on_over_it() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false).memory_bytes(16 << 20));
-    let mut tx = Transaction::new(&store);
+    let mut tx = Transaction::new(&store.committer);
     (0..150_000u32).for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &[7; 200]).unwrap());
     tx.commit().unwrap();
-    steps::flush(&store).unwrap();
+    store.flush().unwrap();
     let mut random = Random::new(3);
     for _ in 0..8000 {
         get(&store, &(random.below(150_000) as u32).to_be_bytes());
@@ -356,7 +356,7 @@ fn without_objects_every_read_goes_to_the_pages() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false).objects(false));
     put(&store, b"k", b"v");
-    steps::flush(&store).unwrap();
+    store.flush().unwrap();
     store.pool.clear();
     assert_eq!(get(&store, b"k").as_deref(), Some(&b"v"[..]));
     assert_eq!((kept(&store, b"k"), store.objects.stats().is_none()), (None, true));
@@ -367,7 +367,7 @@ fn what_pages_in_memory_answer_is_not_kept_twice() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));
     put(&store, b"k", b"v");
-    steps::flush(&store).unwrap();
+    store.flush().unwrap();
     get(&store, b"k");
     store.objects.clear();
     assert_eq!(get(&store, b"k").as_deref(), Some(&b"v"[..]));
@@ -379,10 +379,10 @@ fn objects_that_have_grown_give_way_to_a_small_budget_and_grow_again_in_a_large_
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false).memory_bytes(256 << 20));
     store.objects.share_of(48);
-    let mut tx = Transaction::new(&store);
+    let mut tx = Transaction::new(&store.committer);
     (0..1000u32).for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &key.to_le_bytes()).unwrap());
     tx.commit().unwrap();
-    steps::flush(&store).unwrap();
+    store.flush().unwrap();
     let view = store.index.view();
     let before = super::LoadsSeen(u64::MAX);
     for key in 0..1_500_000u32 {
@@ -418,7 +418,7 @@ fn write(store: &Arc<Store>, writer: u32, commits: u64) -> Written {
     for number in 1..=commits {
         // Each writer has keys of his own: nobody is in conflict with another.
         let key = random.below(u64::from(KEYS)) as u32 * WRITERS + writer;
-        let mut tx = Transaction::new(store);
+        let mut tx = Transaction::new(&store.committer);
         match random.below(8) {
             0 => tx.delete(&default(store), &key.to_be_bytes()).unwrap(),
             _ => tx.put(&default(store), &key.to_be_bytes(), &number.to_le_bytes()).unwrap(),
@@ -427,7 +427,7 @@ fn write(store: &Arc<Store>, writer: u32, commits: u64) -> Written {
         let glsn = tx.commit().unwrap();
         written.entry(key).or_default().push((glsn, if deleted { 0 } else { number }));
         if number % 40 == 0 {
-            steps::flush(store).unwrap();
+            store.flush().unwrap();
         }
     }
     written

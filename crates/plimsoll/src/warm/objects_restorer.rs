@@ -252,7 +252,6 @@ mod tests {
 
     use super::*;
     use crate::snapshot::Snapshot;
-    use crate::steps;
     use crate::store::Store;
     use crate::transaction::Transaction;
     use crate::warm::test_store::{default, open};
@@ -262,13 +261,13 @@ mod tests {
     /// A run of every second key.
     fn put(store: &Arc<Store>, first: u32) {
         for number in (first..KEYS).step_by(2000) {
-            let mut tx = Transaction::new(store);
+            let mut tx = Transaction::new(&store.committer);
             for number in (number..KEYS.min(number + 2000)).step_by(2) {
                 tx.put(&default(store), &number.to_be_bytes(), &[first as u8; 300]).unwrap();
             }
             tx.commit().unwrap();
         }
-        steps::flush(store).unwrap();
+        store.flush().unwrap();
     }
 
     #[test]

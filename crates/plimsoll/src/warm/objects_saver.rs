@@ -492,7 +492,6 @@ mod tests {
 
     use super::*;
     use crate::snapshot::Snapshot;
-    use crate::steps;
     use crate::store::Store;
     use crate::transaction::Transaction;
     use crate::warm::test_store::{default, open};
@@ -509,10 +508,10 @@ mod tests {
     }
 
     fn put(store: &Arc<Store>, value: &[u8]) {
-        let mut tx = Transaction::new(store);
+        let mut tx = Transaction::new(&store.committer);
         tx.put(&default(store), b"key", value).unwrap();
         tx.commit().unwrap();
-        steps::flush(store).unwrap();
+        store.flush().unwrap();
     }
 
     fn get(store: &Arc<Store>) -> Vec<u8> {
