@@ -186,6 +186,8 @@ fn readers_that_come_and_go_beside_a_writer_that_trims_are_never_told_of_damage(
     let forever = db.keyspace("default").unwrap();
     write(&db, &keyspace, 0);
     write(&db, &forever, 0);
+    // A reader sees what is durable: each key has a value before the first one opens the store.
+    db.flush().unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
