@@ -27,6 +27,7 @@ pub mod fuzz;
 mod history;
 mod index;
 mod io;
+mod io_choice;
 mod keyspace_commits;
 mod keyspaces;
 mod machine_memory;

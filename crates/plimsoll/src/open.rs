@@ -32,7 +32,7 @@ use crate::cursors::Cursors;
 use crate::error::{Error, Result};
 use crate::index::manifest::Manifest;
 use crate::index::{Ground, Index};
-use crate::io;
+use crate::io_choice;
 use crate::keyspace_commits;
 use crate::keyspaces::Keyspaces;
 use crate::machine_memory::{ceiling_bytes, check_there_is};
@@ -106,7 +106,7 @@ pub(crate) fn open_by(
         None => take_lock(path, &options)?.map(Arc::from),
     };
     let budget = Budget::with_ceiling(options.memory_bytes, ceiling_bytes(options.memory_bytes), Backing::Mapped)?;
-    let (options, io) = io::choose(options, &budget);
+    let (options, io) = io_choice::choose(options, &budget);
     let pool = Pool::new(&budget, options.memory_bytes / POOL_FLOOR_SHARE)?;
     let objects = if options.objects { Objects::new(&budget, &pool)? } else { Objects::none() };
     let upkeep = Upkeep::start(&pool, &options)?;

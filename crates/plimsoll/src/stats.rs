@@ -1,6 +1,6 @@
 //! Statistics: who uses how much memory, how often something happened, and how far the store has come.
 
-pub use crate::io::IoStats;
+use crate::io::Io;
 
 /// Memory under the budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -251,4 +251,17 @@ pub struct WarmStats {
     pub bytes_written: u64,
     /// Why the image could not be written the last time, if it could not; it is tried again.
     pub last_error: Option<String>,
+}
+
+/// How the store reads now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoStats {
+    /// As the options say.
+    pub asked: Io,
+    /// Whether reads go through the page cache now.
+    pub cached: bool,
+    /// How often that changed since the store was opened.
+    pub switches: u64,
+    /// The least free memory that was found last, of the machine and of each cgroup, without what the budget may still take; `None` where nothing is chosen.
+    pub room_bytes: Option<u64>,
 }

@@ -17,7 +17,7 @@ use crate::committer::Committer;
 use crate::cursors::Cursors;
 use crate::error::{Error, Result};
 use crate::index::Index;
-use crate::io::IoChoice;
+use crate::io_choice::IoChoice;
 use crate::keyspaces::Keyspaces;
 use crate::objects::Objects;
 use crate::options::Options;
