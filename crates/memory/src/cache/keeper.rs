@@ -352,7 +352,10 @@ impl Keeper {
             let young = ends.young;
             match shared.readers.in_index() {
                 // Who looks for something from here on finds nothing.
-                0 => self.pass(shared, queue, None, young),
+                0 => {
+                    self.ends(queue).filled_bytes = 0;
+                    self.pass(shared, queue, None, young);
+                }
                 _ => self.pass_each(shared, queue),
             }
         }

@@ -53,6 +53,8 @@ pub(super) struct Ends {
     pub(super) live_bytes: u64,
     /// Of these, bytes of values.
     pub(super) value_bytes: u64,
+    /// Bytes of fillers that end where a segment does: most are there because the head of the next entry did not fit.
+    pub(super) filled_bytes: u64,
 }
 
 /// The segment at a position of a queue, as who gives it up says it.
@@ -75,7 +77,7 @@ pub(super) fn offset_of(segments: &Segments, place: u64) -> usize {
 
 impl Ends {
     pub(super) fn new(queue: Queue) -> Self {
-        Self { queue, old: 0, young: 0, live_bytes: 0, value_bytes: 0 }
+        Self { queue, old: 0, young: 0, live_bytes: 0, value_bytes: 0, filled_bytes: 0 }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -90,6 +92,22 @@ impl Ends {
     /// Bytes between the ends that no entry needs.
     pub(super) fn dead_bytes(&self) -> u64 {
         (self.young - self.old) * 8 - self.live_bytes
+    }
+
+    /// Of these, the bytes that cleaning gets rid of: fillers at the ends of segments would only arise anew elsewhere.
+    pub(super) fn cleanable_bytes(&self) -> u64 {
+        self.dead_bytes() - self.filled_bytes
+    }
+
+    /// What a filler at this position adds to [`Ends::filled_bytes`].
+    pub(super) fn filled_by(segments: &Segments, position: u64, filler: Header) -> u64 {
+        let ends_segment = offset_of(segments, position + filler.words()) == 0;
+        if ends_segment { filler.bytes() } else { 0 }
+    }
+
+    /// The old end is going to pass this filler.
+    pub(super) fn passes_filler(&mut self, segments: &Segments, filler: Header) {
+        self.filled_bytes -= Self::filled_by(segments, self.old, filler);
     }
 
     pub(super) fn count(&mut self, header: Header) {
@@ -143,9 +161,11 @@ impl Ends {
         self.lay(segments, ring, position, arrival);
         let words = arrival.header().words();
         if words < room {
-            let (end, filler) = (position + words, Header::filler((room - words) as usize * 8).encode());
+            let (end, filler) = (position + words, Header::filler((room - words) as usize * 8));
+            let (segment, at) = (ring.get(sequence_of(segments, end)), offset_of(segments, end));
             // SAFETY: as in `lay`.
-            unsafe { segments.write(ring.get(sequence_of(segments, end)), offset_of(segments, end), &filler) }
+            unsafe { segments.write(segment, at, &filler.encode()) }
+            self.filled_bytes += Self::filled_by(segments, end, filler);
         }
     }
 
@@ -195,6 +215,7 @@ impl Ends {
         if room > 0 && room < header.value_at() {
             self.write(segments, ring, owner, &Header::filler(room).encode());
             self.young += (room as u64 - 8) / 8;
+            self.filled_bytes += room as u64;
         }
         let position = self.young;
         self.write(segments, ring, owner, &header.encode());

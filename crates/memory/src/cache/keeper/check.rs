@@ -1,7 +1,7 @@
 //! Counts everything anew and compares it with what was counted along the way.
 
 use super::super::Shared;
-use super::super::queue::offset_of;
+use super::super::queue::{Ends, offset_of};
 use super::super::slot::Kind;
 use super::Keeper;
 
@@ -15,7 +15,7 @@ impl Keeper {
         let mut queued = 0;
         let mut spanned = self.pages.len() + self.aside.len();
         for ends in &self.ends {
-            let (mut live, mut values, mut position) = (0, 0, ends.old);
+            let (mut live, mut values, mut filled, mut position) = (0, 0, 0, ends.old);
             while position < ends.young {
                 let placed = ends.entry_at(&shared.segments, shared.ring(ends.queue), position);
                 let hash = shared.hash(placed.key());
@@ -26,10 +26,14 @@ impl Keeper {
                     live += placed.header.bytes();
                     values += placed.header.value_bytes as u64;
                 }
+                if placed.header.is_filler() {
+                    filled += Ends::filled_by(&shared.segments, position, placed.header);
+                }
                 position += placed.header.words();
             }
             assert_eq!(position, ends.young, "entries end where the queue does");
             assert_eq!((live, values), (ends.live_bytes, ends.value_bytes), "bytes of entries");
+            assert_eq!(filled, ends.filled_bytes, "fillers that end where a segment does");
             let shift = shared.segments.words_shift();
             let last = ends.young + u64::from(offset_of(&shared.segments, ends.young) > 0) * ((1 << shift) - 1);
             spanned += ((last >> shift) - (ends.old >> shift)) as usize;

@@ -49,7 +49,11 @@ impl Keeper {
         while !self.ends[queue as usize].is_empty() {
             let position = self.ends[queue as usize].old;
             let placed = self.ends[queue as usize].entry_at(&shared.segments, shared.ring(queue), position);
-            let tag = (!placed.header.is_filler()).then(|| tag(shared.hash(placed.key())));
+            let is_filler = placed.header.is_filler();
+            let tag = (!is_filler).then(|| tag(shared.hash(placed.key())));
+            if is_filler {
+                self.ends(queue).passes_filler(&shared.segments, placed.header);
+            }
             self.pass(shared, queue, tag, position + placed.header.words());
         }
     }

@@ -12,7 +12,7 @@ use super::super::queue::Ends;
 use super::super::slot::{Slot, tag};
 use super::{Keeper, Meant, Measure, RESERVE};
 
-/// Dead bytes are cleaned away once they are more than this part of the cache.
+/// Dead bytes that cleaning gets rid of are cleaned away once they are more than this part of the cache.
 const DEAD_PART: u64 = 32;
 
 /// An entry larger than this part of the cache must be worth what it displaces before it enters the main queue.
@@ -85,7 +85,8 @@ impl Keeper {
     /// Looks at the oldest entry of a queue, which stays or leaves; `false` if there is none.
     pub(in super::super) fn turn(&mut self, shared: &Shared) -> bool {
         let limit = self.limit(shared);
-        let dead = self.ends.each_ref().map(Ends::dead_bytes);
+        // One round without evicting leaves none of these: cleaning comes to an end, however long the heads of entries are.
+        let dead = self.ends.each_ref().map(Ends::cleanable_bytes);
         let cleans = self.measure == Measure::Everything && dead[0] + dead[1] > limit / DEAD_PART;
         let chosen = match cleans {
             true if dead[0] > dead[1] => Queue::Small,
@@ -123,6 +124,7 @@ impl Keeper {
         let placed = self.ends[queue as usize].entry_at(&shared.segments, shared.ring(queue), position);
         let end = position + placed.header.words();
         if placed.header.is_filler() {
+            self.ends(queue).passes_filler(&shared.segments, placed.header);
             self.pass(shared, queue, None, end);
             return;
         }

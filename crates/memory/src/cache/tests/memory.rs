@@ -35,6 +35,34 @@ fn churned(bytes: u64, replace: bool, mut some_len: impl FnMut(&mut Random) -> u
     (cache, [entries, bytes, budget.usage().of(Kind::Objects)])
 }
 
+/// The head of an entry, its key included, stands in one segment: with keys of 4 KiB the ends of segments that heads did not fit into are more than the
+/// part of the cache at which cleaning begins, and cleaning only makes them anew. Entries went round for ever.
+#[test]
+#[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
+fn a_cache_of_entries_with_long_keys_makes_room_for_the_next() {
+    // Segments of 4, 16 and 64 KiB; a head is a quarter of one at most.
+    for (bytes, key_bytes) in
+        [(1 << 20, [400, 700, 850, 1000]), (4 << 20, [2100, 2700, 3000, 4000]), (16 << 20, [4000, 5600, 7000, 12_000])]
+    {
+        for key_bytes in key_bytes {
+            let cache = cache_of(bytes);
+            let name = |number: u64| [&number.to_le_bytes()[..], &vec![7; key_bytes]].concat();
+            let mut random = Random::new(9);
+            let keys = bytes / key_bytes as u64 * 4;
+            for number in 0..keys {
+                assert!(cache.insert(&name(number), &[1; 8]), "{key_bytes} in {bytes}");
+                cache.get(&name(random.below(number + 1)));
+                if number % 5 == 0 {
+                    cache.insert(&name(number / 2), &[2; 100]);
+                }
+            }
+            cache.check();
+            let stats = cache.stats();
+            assert!(stats.live_bytes * 100 >= stats.memory_bytes * 75, "{key_bytes} in {bytes}: {stats:?}");
+        }
+    }
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
 fn after_churn_a_small_entry_costs_forty_bytes_beside_key_and_value_with_everything_counted() {
