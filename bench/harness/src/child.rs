@@ -14,6 +14,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use plimsoll::{Db, Options, Snapshot};
+pub(crate) use scenes::Scene;
 use serde_json::{Map, Value, json};
 
 use crate::payload;
@@ -100,7 +101,7 @@ enum Work {
     /// Something that is hard on the line
     Scene {
         #[arg(long)]
-        scene: scenes::Scene,
+        scene: Scene,
     },
     /// Walk all keyspaces from end to end
     Scan,

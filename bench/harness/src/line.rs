@@ -117,7 +117,7 @@ impl Line {
                 let outcome = kuzu::load_pairs(work, python, self.rows, KUZU_POOL_BYTES, limit)?;
                 note(results, "kuzu-pairs", &self.settings("kuzu", KUZU_POOL_BYTES, limit), &outcome);
                 let name = format!("kuzu-pairs, limit {}", limit.name());
-                Ok(cells(&name, "kuzu", KUZU_POOL_BYTES, &outcome, outcome.seen.end.to_string()))
+                Ok(cells((&name, 0), "kuzu", KUZU_POOL_BYTES, &outcome, outcome.seen.end.to_string()))
             })
             .collect()
     }
@@ -160,12 +160,12 @@ impl Line {
     }
 }
 
-fn allowed_bytes(memory: u64, seen: &Seen) -> u64 {
-    memory + ROOM_BYTES + seen.peak_threads * ROOM_OF_THREAD_BYTES
+fn allowed_bytes(memory: u64, own_bytes: u64, seen: &Seen) -> u64 {
+    memory + ROOM_BYTES + seen.peak_threads * ROOM_OF_THREAD_BYTES + own_bytes
 }
 
 fn verdict(workload: &Workload, memory: u64, seen: &Seen) -> String {
-    let is_above = seen.peak_line_bytes > allowed_bytes(memory, seen);
+    let is_above = seen.peak_line_bytes > allowed_bytes(memory, workload.own_bytes, seen);
     match (seen.end, workload.expected) {
         (End::Well, Expected::Answer | Expected::AnswerOrRefusal) if !is_above => "kept".to_owned(),
         (End::Code(_), Expected::AnswerOrRefusal) if !is_above => "kept, refused".to_owned(),
@@ -187,10 +187,17 @@ fn note(results: &mut Results, workload: &str, settings: &str, outcome: &Outcome
 }
 
 fn row(workload: &Workload, memory: u64, outcome: &Outcome) -> Vec<String> {
-    cells(workload.name, workload.store, memory, outcome, verdict(workload, memory, &outcome.seen))
+    let verdict = verdict(workload, memory, &outcome.seen);
+    cells((workload.name, workload.own_bytes), workload.store, memory, outcome, verdict)
 }
 
-fn cells(workload: &str, store: &str, memory: u64, outcome: &Outcome, verdict: String) -> Vec<String> {
+fn cells(
+    (workload, own_bytes): (&str, u64),
+    store: &str,
+    memory: u64,
+    outcome: &Outcome,
+    verdict: String,
+) -> Vec<String> {
     let seen = &outcome.seen;
     vec![
         show_size(memory),
@@ -199,7 +206,7 @@ fn cells(workload: &str, store: &str, memory: u64, outcome: &Outcome, verdict: S
         number(seen.seconds),
         number(seen.counters.cpu_seconds),
         number(mib(seen.peak_line_bytes)),
-        number(mib(allowed_bytes(memory, seen))),
+        number(mib(allowed_bytes(memory, own_bytes, seen))),
         outcome.cgroup_peak_bytes.map_or_else(|| "-".to_owned(), |bytes| number(mib(bytes))),
         number(mib(seen.counters.written_bytes)),
         verdict,

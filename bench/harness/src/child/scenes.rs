@@ -47,10 +47,22 @@ const LONG_BATCH: usize = 20;
 
 const TRANSACTIONS: u64 = 10_000;
 
+/// A transaction, and the number that it has written.
+type OpenTransaction = (u64, Transaction);
+
 /// As many as a store can have, but for a few of its own.
 const KEYSPACES: u64 = 9_990;
 
 impl Scene {
+    /// Bytes that the program itself holds beside the store and its constant: open transactions are values of the program's. Walks that have begun
+    /// are charged to the budget as a whole.
+    pub(crate) fn own_bytes(self) -> u64 {
+        match self {
+            Self::OpenTransactions => TRANSACTIONS * size_of::<OpenTransaction>() as u64,
+            Self::LargeValues | Self::LongKeys | Self::BegunWalks | Self::ManyKeyspaces => 0,
+        }
+    }
+
     /// Plays it.
     pub(super) fn play(self, db: &Db, reopen: &dyn Fn() -> Result<Db>) -> Result<Refusals> {
         match self {
@@ -234,7 +246,7 @@ fn step_all(walks: &mut [Range<'_>], step: u64) -> Result<()> {
 
 fn open_transactions(db: &Db) -> Result<Refusals> {
     let (keyspace, refusals) = (db.keyspace("open")?, AtomicU64::new(0));
-    let mut open: Vec<(u64, Transaction)> = Vec::new();
+    let mut open: Vec<OpenTransaction> = Vec::with_capacity(TRANSACTIONS as usize);
     for number in 0..TRANSACTIONS {
         let mut transaction = db.begin();
         let mut done = || {

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::{Line, outside};
-use crate::child;
+use crate::child::{self, Scene};
 use crate::work_folder::WorkFolder;
 
 /// One row: a process that does one thing to one store.
@@ -16,6 +16,8 @@ pub(super) struct Workload {
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<String>,
     pub(super) expected: Expected,
+    /// What it holds of memory itself, beside the store's.
+    pub(super) own_bytes: u64,
     /// Whether nothing needs the store afterwards.
     pub(super) is_last: bool,
 }
@@ -41,6 +43,7 @@ impl Line {
             program: bench.clone(),
             arguments: child::arguments(&work.path().join(store), memory, arguments),
             expected: Expected::Answer,
+            own_bytes: 0,
             is_last: false,
         };
         let last = |name, store, arguments: &[&str]| Workload { is_last: true, ..of(name, store, arguments) };
@@ -75,7 +78,10 @@ impl Line {
             last("large-values", "large-values", &["scene", "--scene", "large-values"]),
             last("long-keys", "long-keys", &["scene", "--scene", "long-keys"]),
             last("begun-walks", "begun-walks", &["scene", "--scene", "begun-walks"]),
-            last("open-transactions", "open-transactions", &["scene", "--scene", "open-transactions"]),
+            Workload {
+                own_bytes: Scene::OpenTransactions.own_bytes(),
+                ..last("open-transactions", "open-transactions", &["scene", "--scene", "open-transactions"])
+            },
             last("many-keyspaces", "many-keyspaces", &["scene", "--scene", "many-keyspaces"]),
         ]);
         all.retain(|workload| self.only.is_empty() || self.only.iter().any(|only| only == workload.name));
@@ -99,6 +105,7 @@ impl Line {
             program: "/usr/bin/env".into(),
             arguments: words.into_iter().chain(["--memory".to_owned(), memory.to_string()]).collect(),
             expected: Expected::Answer,
+            own_bytes: 0,
             is_last: false,
         })
     }

@@ -36,6 +36,9 @@ pub const OPENING_BALANCE: u64 = 1000;
 /// Bytes of values that a thread holds at once, at most: two of the longest, in three copies.
 pub const VALUES_BYTES_MAX: u64 = 6 * VALUE_BYTES_MAX as u64;
 
+/// Bytes of the open transactions that one thread holds, at most.
+pub const HELD_BYTES_MAX: u64 = crowd::HELD_BYTES_MAX;
+
 const VALUE_BYTES_MAX: u32 = 72 << 10;
 
 /// Keys of each writer that get values: more than the budget takes.

@@ -33,6 +33,16 @@ const BATCH: u64 = 20;
 /// Transactions that are open at once.
 const TRANSACTIONS: u64 = 3000;
 
+/// The first bytes of a key: what is kept of it.
+type Head = [u8; 8];
+
+/// A walk that is left alone, and the last key that it gave.
+type HeldWalk<'t> = (Range<'t>, Head);
+
+/// What the thread that holds walks or transactions has of them itself. An open transaction is a value of the program's; a walk that has begun counts
+/// itself within the budget.
+pub(super) const HELD_BYTES_MAX: u64 = TRANSACTIONS * size_of::<Transaction>() as u64;
+
 /// Bytes that follow from a number and their place.
 struct Stream {
     number: u64,
@@ -113,8 +123,9 @@ fn hold_walks(shared: &Shared, random: &mut Random) -> Outcome {
         shared.unless_refused("long keys", put.and_then(|()| tx.commit()))?;
     }
     let snapshot: Snapshot = shared.db.snapshot();
-    let mut walks: Vec<(Range<'_>, Vec<u8>)> = Vec::new();
-    for number in 0..random.below(WALKS) {
+    let count = random.below(WALKS);
+    let mut walks: Vec<HeldWalk<'_>> = Vec::with_capacity(count as usize);
+    for number in 0..count {
         let first = long_key(number);
         let range = (Bound::Included(&first[..]), Bound::Excluded(&b"large"[..]));
         let walk = shared.unless_refused("a walk", snapshot.range(&shared.crowd, range))?;
@@ -139,13 +150,17 @@ fn hold_walks(shared: &Shared, random: &mut Random) -> Outcome {
     Ok(())
 }
 
-fn head((key, _): (&[u8], &[u8])) -> Vec<u8> {
-    key[..key.len().min(8)].to_vec()
+fn head((key, _): (&[u8], &[u8])) -> Head {
+    let mut head = Head::default();
+    let bytes = key.len().min(head.len());
+    head[..bytes].copy_from_slice(&key[..bytes]);
+    head
 }
 
 fn hold_transactions(shared: &Shared, random: &mut Random) -> Outcome {
-    let mut open: Vec<Transaction> = Vec::new();
-    for number in 0..random.below(TRANSACTIONS) {
+    let count = random.below(TRANSACTIONS);
+    let mut open: Vec<Transaction> = Vec::with_capacity(count as usize);
+    for number in 0..count {
         let mut tx = shared.db.begin();
         let put = tx.put(&shared.crowd, format!("open/{number}").as_bytes(), &[7; 40]);
         if shared.unless_refused("a small write", put)?.is_none() {
