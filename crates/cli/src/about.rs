@@ -43,11 +43,11 @@ impl About {
         Self { subject, ..Self::default() }
     }
 
-    /// What is known of a commit; nothing where the log is trimmed.
+    /// What is known of a commit; nothing where the log is trimmed or it was dropped.
     pub(crate) fn at(db: &Db, glsn: u64) -> Result<Self, Failure> {
         match db.log().changes(glsn) {
             Ok(Some(commit)) => Ok(Self::of(commit.metadata()?)),
-            Ok(None) | Err(Error::Trimmed { .. }) => Ok(Self::default()),
+            Ok(None) | Err(Error::Trimmed { .. } | Error::Dropped { .. }) => Ok(Self::default()),
             Err(error) => Err(error.into()),
         }
     }

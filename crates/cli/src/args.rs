@@ -1,6 +1,7 @@
 //! The command line: what can be asked, and the help that says so.
 
 mod bring;
+mod care;
 mod cursors;
 mod replay;
 mod scripts;
@@ -19,6 +20,7 @@ use crate::moment::{At, parse_at, parse_only_time};
 use crate::size::parse_size;
 
 pub(crate) use self::bring::{Format, Import, ImportGit, Load};
+pub(crate) use self::care::{Backup, Rebuild, Salvage, Verify};
 pub(crate) use self::cursors::{Cursor, CursorAdvance, CursorCreate, CursorDrop};
 pub(crate) use self::replay::{Count, Policy, Replay, TraceFormat};
 pub(crate) use self::scripts::{Batch, Shell};
@@ -32,7 +34,7 @@ Exit codes:
   1    done, and the answer is no: key not found, moments differ, problems found
   2    the command line or its input is wrong
   3    the store cannot be opened: there is none at this path, or it has another format
-  4    bytes on disk are damaged
+  4    bytes on disk are damaged; with --skip-damaged: done, but for what is damaged
   5    the memory budget is too small for the request (see --memory)
   6    the system refused: no space left, no permission, git not installed
   7    another transaction was faster: run the command again
@@ -135,7 +137,7 @@ pub(crate) enum Command {
     Backup(Backup),
     /// Make the index anew from the log
     Rebuild(Rebuild),
-    /// Cut a damaged log before a GLSN, or keep what the index holds where the log is lost
+    /// Take what is damaged out of a store, cut a log, or keep what the index holds where the log is lost
     Salvage(Salvage),
     /// Merge the runs of the index now
     Compact(Compact),
@@ -279,6 +281,9 @@ pub(crate) struct Scan {
     /// End each key with a zero byte
     #[arg(long, requires = "keys_only", conflicts_with = "json")]
     pub(crate) null: bool,
+    /// Leave out what is damaged, name it on standard error, and end with exit code 4
+    #[arg(long)]
+    pub(crate) skip_damaged: bool,
     #[command(flatten)]
     pub(crate) at: AtMoment,
     #[command(flatten)]
@@ -395,6 +400,9 @@ pub(crate) struct Log {
     /// Show each operation of a transaction
     #[arg(long)]
     pub(crate) ops: bool,
+    /// Leave out what is damaged, name it on standard error, and end with exit code 4
+    #[arg(long, conflicts_with = "follow")]
+    pub(crate) skip_damaged: bool,
     #[command(flatten)]
     pub(crate) keyspace: InKeyspace,
     #[command(flatten)]
@@ -415,73 +423,6 @@ pub(crate) struct Stat {
     /// Count all keys, however many there are
     #[arg(long)]
     pub(crate) exact: bool,
-}
-
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Problems are listed one a line. Exit code 0: none; 1: there are some; 4: so damaged that it cannot be opened.
-
-Examples:
-  plimsoll verify demo.plimsoll")]
-pub(crate) struct Verify {
-    /// Store
-    pub(crate) store: PathBuf,
-}
-
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Files that never change again are linked where both folders are on one file system, else copied. Linked files share their bytes \
-on disk with the store: a failing disk damages both; --copy shares nothing.
-
-Examples:
-  plimsoll backup demo.plimsoll /backup/demo-2024-01-31.plimsoll
-  plimsoll backup --copy demo.plimsoll demo-copy.plimsoll")]
-pub(crate) struct Backup {
-    /// Store
-    pub(crate) store: PathBuf,
-    /// Folder to make; must not exist or be empty
-    pub(crate) destination: PathBuf,
-    /// Copy every file, link none
-    #[arg(long)]
-    pub(crate) copy: bool,
-}
-
-#[derive(Args, Debug)]
-#[command(after_help = "\
-For a store whose log is sound and whose index is not. Nobody else may have the store open. The old index stays until the new one \
-is whole: there must be room for both. Where the index holds commits that the log does not have, nothing is done, and they are named.
-
-Examples:
-  plimsoll rebuild demo.plimsoll")]
-pub(crate) struct Rebuild {
-    /// Store
-    pub(crate) store: PathBuf,
-}
-
-#[derive(Args, Debug)]
-#[command(after_help = "\
-With --cut-at, for a store whose log is damaged at or after a GLSN (the message of the failure, and `plimsoll verify`, name it): \
-all commits from that GLSN on are lost to the store.
-
-With --from-index, for a store whose log lost its end, or all of it, and whose index is sound: what is whole of the log is kept, and one \
-commit behind it brings each key to the newest state that the index holds. Keys whose values are lost with the log are listed, exit \
-code 4; they keep what the log has.
-
-What is taken out of the store is moved aside, not deleted, and listed.
-
-Examples:
-  plimsoll salvage demo.plimsoll --cut-at 1042
-  plimsoll salvage demo.plimsoll --from-index")]
-pub(crate) struct Salvage {
-    /// Store
-    pub(crate) store: PathBuf,
-    /// First GLSN that is cut off
-    #[arg(long, value_name = "GLSN", value_parser = clap::value_parser!(u64).range(1..))]
-    #[arg(required_unless_present = "from_index", conflicts_with = "from_index")]
-    pub(crate) cut_at: Option<u64>,
-    /// Keep the newest state that the index holds
-    #[arg(long)]
-    pub(crate) from_index: bool,
 }
 
 #[derive(Args, Debug)]

@@ -2,6 +2,7 @@
 //!
 //! Law: a number here never changes its meaning, for scripts test it. `--help` prints the same table.
 
+use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
@@ -82,6 +83,22 @@ impl Failure {
         }
     }
 
+    /// The code it ends with; `None` if nobody is told.
+    pub(crate) fn exit(&self) -> Option<Exit> {
+        match self {
+            Self::Said { exit, .. } => Some(*exit),
+            Self::ReaderLeft => None,
+        }
+    }
+
+    /// The same failure with more words before its message.
+    pub(crate) fn lead(self, words: &str) -> Self {
+        match self {
+            Self::Said { exit, message, gone } => Self::Said { exit, message: format!("{words}{message}"), gone },
+            Self::ReaderLeft => Self::ReaderLeft,
+        }
+    }
+
     /// The same failure with one more sentence for the user.
     pub(crate) fn advise(self, advice: &str) -> Self {
         match self {
@@ -93,6 +110,15 @@ impl Failure {
     /// Whether the store does not hold the moment any more that was read.
     pub(crate) fn is_gone(&self) -> bool {
         matches!(self, Self::Said { gone: true, .. })
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Said { message, .. } => f.write_str(message.lines().next().unwrap_or_default()),
+            Self::ReaderLeft => Ok(()),
+        }
     }
 }
 
@@ -112,7 +138,7 @@ fn code(error: &Error) -> Exit {
         Error::Trimmed { .. } | Error::Future { .. } | Error::InvalidInput { .. } => Exit::Usage,
         Error::Locked { .. } => Exit::Locked,
         Error::NotAStore { .. } | Error::ReadOnly | Error::Format { .. } => Exit::Store,
-        Error::Corrupt { .. } | Error::Forked { .. } => Exit::Corrupt,
+        Error::Corrupt { .. } | Error::Forked { .. } | Error::Dropped { .. } => Exit::Corrupt,
         Error::OutOfBudget(_) => Exit::Memory,
         _ => Exit::System,
     }
@@ -122,7 +148,7 @@ fn code(error: &Error) -> Exit {
 fn advice(error: &Error) -> Option<&'static str> {
     match error {
         Error::OutOfBudget(_) => Some("Give it more with --memory, e.g. --memory 256MiB."),
-        Error::Corrupt { .. } => Some("`plimsoll verify STORE` lists all that is damaged."),
+        Error::Corrupt { .. } => Some("`plimsoll verify STORE` lists all that is damaged, and what helps."),
         Error::Io { kind: io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded, .. } => {
             Some("Nothing of this transaction was kept; free some space and run the command again.")
         }

@@ -58,6 +58,14 @@ pub enum LogError {
         /// What is wrong.
         what: String,
     },
+    /// The entry, or a page of a side file that it names, was damaged and was dropped by a salvage: it is gone for good.
+    #[error(
+        "GLSN {glsn} was damaged and has been dropped by `plimsoll salvage`: what it wrote cannot be read any more"
+    )]
+    Dropped {
+        /// Which.
+        glsn: Glsn,
+    },
     /// The log is not the one that was seen before (forked, cut back, or exchanged): find the right folder.
     #[error("the log was forked, cut back or exchanged: at GLSN {glsn} {what}; restore the right log")]
     Forked {

@@ -13,6 +13,8 @@ mod buffer;
 pub mod complete;
 mod core;
 mod files;
+mod gap;
+pub mod mend;
 mod names;
 mod numbers;
 mod offset_table;
@@ -34,6 +36,7 @@ mod table_writer;
 mod tail;
 mod trim;
 pub mod verify;
+mod verify_table;
 mod writer;
 
 use std::fmt;

@@ -33,6 +33,8 @@ pub struct StreamId(pub u32);
 impl StreamId {
     /// The store's transactions.
     pub const TRANSACTIONS: StreamId = StreamId(0);
+    /// Entries that were damaged and that a salvage dropped: nothing is known of them but their place.
+    pub const DROPPED: StreamId = StreamId(u32::MAX);
 }
 
 /// A place that can be certified: the last GLSN of a record, and the chain hash there. Two logs that agree on it agree on

@@ -70,6 +70,9 @@ pub trait SideWriter: Send {
 /// Kind byte of pages of plain bytes.
 pub const SIDE_BYTES_PAGE: u8 = 1;
 
+/// Kind byte of a page in the place of one that was damaged and that a salvage dropped; it has no payload.
+pub const SIDE_DROPPED_PAGE: u8 = 0x21;
+
 /// A side file to read, through the pool.
 #[derive(Clone, Debug)]
 pub struct Side {

@@ -195,7 +195,7 @@ impl Db {
     /// # Errors
     /// The disk, or the budget.
     pub fn verify(&self, progress: &mut dyn FnMut(VerifyProgress)) -> Result<VerifyReport> {
-        verify::verify(&self.store, progress)
+        verify::verify_open(&self.store, progress)
     }
 
     /// Copies the store into a new folder as it is at one moment, while it is in use. Immutable files are hard-linked where possible. When it

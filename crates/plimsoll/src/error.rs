@@ -82,6 +82,14 @@ pub enum Error {
         /// Where and what; and what to do.
         message: String,
     },
+    /// What was asked for was damaged, and a salvage dropped it: it is gone for good. Other keys, other moments and what was written later are there.
+    #[error(
+        "what GLSN {glsn} wrote here was damaged and has been dropped by `plimsoll salvage`; it cannot be read any more"
+    )]
+    Dropped {
+        /// The commit that wrote it.
+        glsn: u64,
+    },
     /// The log is not the one that the index was made from.
     #[error("{message}")]
     Forked {
@@ -130,6 +138,7 @@ impl From<LogError> for Error {
                 Self::InvalidInput { message }
             }
             LogError::Locked { path, pid, who } => Self::Locked { path, pid, who },
+            LogError::Dropped { glsn } => Self::Dropped { glsn: glsn.0 },
             LogError::Forked { .. } => Self::Forked { message },
             LogError::Poisoned { cause } => Self::Poisoned { cause },
             LogError::Format { message } => Self::Format { message },

@@ -63,7 +63,7 @@ use crate::index::seat::Seats;
 use crate::index::source::Memtable;
 use crate::index::view::{Content, View};
 use crate::objects::Objects;
-use crate::run::partition::{PartitionId, PartitionInfo};
+use crate::run::partition::{Partition, PartitionId, PartitionInfo};
 use crate::stats::IndexStats;
 use crate::version::Version;
 
@@ -327,9 +327,14 @@ impl Index {
         (manifest, paths, view)
     }
 
-    /// Reads every page of every run and checks it; `progress` is told the bytes of each file, `report` what is wrong.
-    pub(crate) fn verify(&self, progress: &mut dyn FnMut(u64), report: &mut dyn FnMut(String)) -> Result<()> {
-        self.core.verify(progress, report)
+    /// Reads every page of every run and checks it, see [`Core::verify`].
+    pub(crate) fn verify(
+        &self,
+        each: &mut dyn FnMut(&Version<'_>),
+        checked: &mut dyn FnMut(&Partition, Vec<String>),
+        report: &mut dyn FnMut(String),
+    ) -> Result<()> {
+        self.core.verify(each, checked, report)
     }
 
     /// Counters.

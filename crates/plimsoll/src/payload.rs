@@ -93,6 +93,8 @@ pub(crate) enum Writes<'a> {
 pub(crate) struct Operations<'a> {
     reader: Reader<'a>,
     left: u64,
+    /// The bytes of the last operation's value, where the payload holds them.
+    value: &'a [u8],
     /// Whether values are compared with their checksums.
     compared: bool,
 }
@@ -113,7 +115,7 @@ impl<'a> Payload<'a> {
         let metadata = reader.bytes().ok_or_else(damaged)?;
         let count = reader.varint().ok_or_else(damaged)?;
         let writes = match flags {
-            0 => Writes::Operations(Operations { reader, left: count, compared: true }),
+            0 => Writes::Operations(Operations { reader, left: count, value: &[], compared: true }),
             FLAG_RUNS => Writes::Runs(decode_runs(&mut reader, count).ok_or_else(damaged)?),
             _ => {
                 return Err(Error::Format {
@@ -163,6 +165,13 @@ impl<'a> Operations<'a> {
         self.read().map(Some)
     }
 
+    /// The next operation with the bytes of its value; empty where the payload does not hold them.
+    pub(crate) fn next_with_value(&mut self) -> Result<Option<(Operation<'a>, &'a [u8])>> {
+        self.value = &[];
+        let operation = self.next()?;
+        Ok(operation.map(|operation| (operation, self.value)))
+    }
+
     fn read(&mut self) -> Result<Operation<'a>> {
         let kind = self.reader.u8().ok_or_else(damaged)?;
         let key = self.reader.bytes().ok_or_else(damaged)?;
@@ -186,6 +195,7 @@ impl<'a> Operations<'a> {
 
     fn put(&mut self, key: &[u8]) -> Result<Stored<'a>> {
         let (offset, value, sum) = self.value().ok_or_else(damaged)?;
+        self.value = value;
         let Some(sum) = sum else { return Ok(Stored::Inline(value)) };
         if self.compared && value_sum(value) != sum {
             return Err(Error::corrupt(format!(

@@ -7,10 +7,10 @@ use std::sync::{Arc, Weak};
 
 use plimsoll_disk::checksum::Running;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::side::SideId;
+use plimsoll_log::side::{SIDE_DROPPED_PAGE, SideId};
 use plimsoll_memory::budget::account::Charge;
 use plimsoll_memory::buffer::Buffer;
-use plimsoll_memory::page::{PAGE_PAYLOAD_BYTES, page_payload};
+use plimsoll_memory::page::{PAGE_PAYLOAD_BYTES, page_kind, page_payload};
 use plimsoll_memory::pool::Touch;
 
 use crate::borders::{self, Border};
@@ -132,11 +132,12 @@ impl Reader {
                 Ok(())
             }
             Stored::InLog { offset, .. } => Ok(self.log.read_range(glsn, offset + from, into)?),
-            Stored::InSide { side, offset, .. } => self.load_from_side(side, offset + from, into),
+            Stored::InSide { side, offset, .. } => self.load_from_side(glsn, side, offset + from, into),
+            Stored::Dropped { .. } => Err(Error::Dropped { glsn: glsn.0 }),
         }
     }
 
-    fn load_from_side(&self, side: SideId, offset: u64, into: &mut [u8]) -> Result<()> {
+    fn load_from_side(&self, glsn: Glsn, side: SideId, offset: u64, into: &mut [u8]) -> Result<()> {
         let file = self.log.open_side(side)?.file;
         // A long value is read once, front to back: it must not push hot pages out.
         let touch = if into.len() > 4 * PAGE_PAYLOAD_BYTES { Touch::Scan } else { Touch::Point };
@@ -144,6 +145,9 @@ impl Reader {
         while filled < into.len() {
             let number = u32::try_from(at / PAGE_PAYLOAD_BYTES as u64).map_err(|_| short_side(side))?;
             let page = file.get(number, touch)?;
+            if page_kind(&page) == SIDE_DROPPED_PAGE {
+                return Err(Error::Dropped { glsn: glsn.0 });
+            }
             let bytes = page_payload(&page).get((at % PAGE_PAYLOAD_BYTES as u64) as usize..).unwrap_or_default();
             let fits = bytes.len().min(into.len() - filled);
             if fits == 0 {
@@ -199,6 +203,7 @@ enum Place {
     Here(Value),
     InLog { offset: u64, sum: u64 },
     InSide { side: SideId, offset: u64, sum: u64 },
+    Dropped,
 }
 
 impl Place {
@@ -208,6 +213,7 @@ impl Place {
             Stored::Inline(value) => Place::Here(value.to_vec().into()),
             Stored::InLog { offset, sum, .. } => Place::InLog { offset, sum },
             Stored::InSide { side, offset, sum, .. } => Place::InSide { side, offset, sum },
+            Stored::Dropped { .. } => Place::Dropped,
         }
     }
 }
@@ -222,6 +228,11 @@ impl ValueReader {
     /// Length of the whole value in bytes.
     pub fn len(&self) -> u64 {
         self.len
+    }
+
+    /// The commit that wrote it.
+    pub(crate) fn glsn(&self) -> Glsn {
+        self.glsn
     }
 
     /// Whether the value has no bytes.
@@ -264,6 +275,7 @@ impl ValueReader {
             Place::Here(value) => Stored::Inline(value),
             &Place::InLog { offset, sum } => Stored::InLog { offset, len, sum },
             &Place::InSide { side, offset, sum } => Stored::InSide { side, offset, len, sum },
+            Place::Dropped => Stored::Dropped { len },
         }
     }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use plimsoll_disk::vfs::{DirLock, Disk};
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
 use plimsoll_log::file_log::{FileLog, salvage};
-use plimsoll_log::glsn::{Glsn, Position};
+use plimsoll_log::glsn::{Glsn, Position, StreamId};
 use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
@@ -116,10 +116,19 @@ fn refuse_to_lose(path: &Path, options: &Options) -> Result<()> {
     };
     let (log, budget) = open_log(path, options)?;
     let bounds = log.bounds();
+    let mut dropped = log.scan(bounds.first..bounds.next, Some(StreamId::DROPPED))?;
+    if let Some(entry) = dropped.next_entry() {
+        return Err(Error::invalid(format!(
+            "GLSN {} was damaged and dropped from the log: what it wrote is only in the index, which is therefore not thrown away; `plimsoll \
+             verify` says what helps where the index is damaged",
+            entry?.meta.glsn
+        )));
+    }
+    drop(dropped);
     if bounds.first > Glsn::FIRST {
         return Err(Error::invalid(format!(
-            "the log is trimmed below GLSN {}: what lies before is only in the index, which is therefore not thrown away; restore a backup \
-             instead",
+            "the log is trimmed below GLSN {}: what lies before is only in the index, which is therefore not thrown away; `plimsoll verify` says \
+             what helps",
             bounds.first
         )));
     }
@@ -218,7 +227,7 @@ pub fn salvage(path: impl AsRef<Path>, options: Options, cut_at: u64) -> Result<
     Ok(SalvageReport { glsn: cut.kept.glsn.0, moved })
 }
 
-fn check_is_store(path: &Path, options: &Options) -> Result<()> {
+pub(crate) fn check_is_store(path: &Path, options: &Options) -> Result<()> {
     match options.disk.entry(&path.join("log"))? {
         Some(entry) if entry.is_dir => Ok(()),
         _ => Err(Error::NotAStore { path: path.to_owned(), what: "there is no store here; check the path".to_owned() }),

@@ -16,6 +16,7 @@ pub(crate) mod guide;
 pub(crate) mod inner;
 pub(crate) mod leaf;
 pub(crate) mod partition;
+pub(crate) mod survey;
 #[cfg(test)]
 mod tests;
 pub(crate) mod warmth;

@@ -73,6 +73,10 @@ impl Snapshot {
         self.moment.at().0
     }
 
+    pub(crate) fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
     pub(crate) fn moment_at(&self) -> Glsn {
         self.moment.at()
     }

@@ -22,6 +22,10 @@ use crate::write_path::CommitTicket;
 /// How long a follower lets a committer finish that is applying its versions.
 const APPLYING: Duration = Duration::from_micros(50);
 
+/// The stream of entries that were damaged and that a salvage dropped: a scan passes them with an empty payload, reading one is
+/// [`Error::Dropped`], and a follower does not see them.
+pub const DROPPED_STREAM: u32 = StreamId::DROPPED.0;
+
 /// An entry of the log.
 pub struct LogEntry {
     /// Its place in the one order.
@@ -100,6 +104,11 @@ impl<'db> Log<'db> {
     }
 
     fn submit(&self, stream: u32, payloads: &[&[u8]]) -> Result<(Glsn, CommitTicket)> {
+        if stream == DROPPED_STREAM {
+            return Err(Error::invalid(format!(
+                "stream {stream} is that of entries that were dropped; append to a lower one"
+            )));
+        }
         if stream == 0 {
             return Err(Error::invalid("stream 0 holds the store's commits; append to stream 1 or higher"));
         }
@@ -114,7 +123,7 @@ impl<'db> Log<'db> {
     /// Reads one entry.
     ///
     /// # Errors
-    /// [`Error::Trimmed`], [`Error::Future`], the disk, the budget, or corruption.
+    /// [`Error::Trimmed`], [`Error::Future`], [`Error::Dropped`], the disk, the budget, or corruption.
     pub fn read(&self, glsn: u64) -> Result<LogEntry> {
         self.store.check_open()?;
         let newest = self.store.visible();
@@ -286,6 +295,15 @@ impl LogFollow<'_> {
 
     /// The next entry of the stream that can be read now.
     fn step(&mut self) -> Result<Option<LogEntry>> {
+        loop {
+            match self.step_once() {
+                Err(Error::Dropped { glsn }) => self.next = Glsn(glsn).next(),
+                done => return done,
+            }
+        }
+    }
+
+    fn step_once(&mut self) -> Result<Option<LogEntry>> {
         let end = self.store.visible().next();
         if self.next >= end {
             return Ok(None);

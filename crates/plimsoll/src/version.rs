@@ -8,6 +8,7 @@
 //! 1 bytes...            the value itself (at most INLINE_BYTES)
 //! 2 offset len sum      (varints, u64) the value stands in the payload of the log entry with the version's GLSN
 //! 3 side offset len sum (varints, u64) the value stands in a side file of plain bytes
+//! 0 len                 (varint, above INLINE_BYTES) the value was damaged, and a salvage dropped it
 //! ```
 //!
 //! `sum` is the checksum of the whole value ([`value_sum`]), made when it was written. It goes with the value wherever that is moved, and
@@ -75,6 +76,11 @@ pub(crate) enum Stored<'a> {
         /// Its checksum.
         sum: u64,
     },
+    /// The value was damaged, and a salvage dropped it. A version comes to this where it is moved out of a log whose entry was dropped.
+    Dropped {
+        /// Its length.
+        len: u64,
+    },
 }
 
 impl<'a> Stored<'a> {
@@ -99,6 +105,10 @@ impl<'a> Stored<'a> {
                 push_varint(out, len);
                 out.extend_from_slice(&sum.to_le_bytes());
             }
+            Stored::Dropped { len } => {
+                out.push(0);
+                push_varint(out, len);
+            }
         }
     }
 
@@ -109,6 +119,7 @@ impl<'a> Stored<'a> {
             Stored::Deleted => Some(Stored::Deleted),
             Stored::InLog { offset, len, sum } => Some(Stored::InLog { offset, len, sum }),
             Stored::InSide { side, offset, len, sum } => Some(Stored::InSide { side, offset, len, sum }),
+            Stored::Dropped { len } => Some(Stored::Dropped { len }),
         }
     }
 
@@ -125,7 +136,8 @@ impl<'a> Stored<'a> {
         }
         let mut reader = Reader::new(body);
         let stored = match tag {
-            0 => Stored::Deleted,
+            0 if body.is_empty() => Stored::Deleted,
+            0 => Stored::Dropped { len: reader.varint().filter(|len| *len > INLINE_BYTES as u64)? },
             2 => Stored::InLog { offset: reader.varint()?, len: reader.varint()?, sum: reader.u64()? },
             3 => Stored::InSide {
                 side: SideId(reader.varint()?),
@@ -146,7 +158,7 @@ impl<'a> Stored<'a> {
         let (place, len, sum) = match *self {
             Stored::InLog { len, sum, .. } => ("its entry in the log".to_owned(), len, sum),
             Stored::InSide { side, len, sum, .. } => (format!("side file {}", side.0), len, sum),
-            Stored::Deleted | Stored::Inline(_) => return Ok(()),
+            Stored::Deleted | Stored::Inline(_) | Stored::Dropped { .. } => return Ok(()),
         };
         if sum == read {
             return Ok(());
@@ -161,7 +173,7 @@ impl<'a> Stored<'a> {
         match *self {
             Stored::Deleted => 0,
             Stored::Inline(value) => value.len() as u64,
-            Stored::InLog { len, .. } | Stored::InSide { len, .. } => len,
+            Stored::InLog { len, .. } | Stored::InSide { len, .. } | Stored::Dropped { len } => len,
         }
     }
 }
@@ -189,6 +201,7 @@ mod tests {
             Stored::Inline(b"value"),
             Stored::InLog { offset: 70_000, len: 1 << 20, sum: 7 },
             Stored::InSide { side: SideId(9), offset: 1 << 33, len: 1 << 30, sum: u64::MAX },
+            Stored::Dropped { len: 70_000 },
         ];
         for stored in all {
             let mut bytes = Vec::new();

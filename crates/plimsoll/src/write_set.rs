@@ -95,7 +95,7 @@ impl<'a> Write<'a> {
             Stored::Deleted => Write::Deleted,
             Stored::Inline(value) => Write::Inline(value),
             Stored::InSide { side, offset, len, sum } => Write::InSide { side, offset, len, sum },
-            Stored::InLog { .. } => unreachable!("encode never writes one"),
+            Stored::InLog { .. } | Stored::Dropped { .. } => unreachable!("encode never writes one"),
         }
     }
 }
@@ -437,7 +437,7 @@ pub(crate) fn as_write(stored: Stored<'_>) -> Write<'_> {
         Stored::Deleted => Write::Deleted,
         Stored::Inline(value) => Write::Inline(value),
         Stored::InSide { side, offset, len, sum } => Write::InSide { side, offset, len, sum },
-        Stored::InLog { .. } => unreachable!("a spilled value is never in the log's records"),
+        Stored::InLog { .. } | Stored::Dropped { .. } => unreachable!("a spilled value is never in the log's records"),
     }
 }
 

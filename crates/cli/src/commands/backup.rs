@@ -1,12 +1,13 @@
 //! `plimsoll backup`: a consistent copy, also of a store in use.
 
 use crate::args::{Backup, Globals};
+use crate::commands::verify;
 use crate::exit::{Exit, Outcome};
 use crate::output::{Fact, Output};
 use crate::store;
 
 pub(crate) fn run(globals: &Globals, args: &Backup, output: &mut Output) -> Outcome {
-    store::read_newest(globals, &args.store, output, |db, output| {
+    let made = store::read_newest(globals, &args.store, output, |db, output| {
         let report = match args.copy {
             true => db.backup_copy(&args.destination)?,
             false => db.backup(&args.destination)?,
@@ -18,5 +19,11 @@ pub(crate) fn run(globals: &Globals, args: &Backup, output: &mut Output) -> Outc
             Fact::bytes("bytes linked", report.bytes_linked),
         ])?;
         Ok(Exit::Done)
-    })
+    })?;
+    if !args.verify {
+        return Ok(made);
+    }
+    let found = plimsoll::verify(&args.destination, store::options(globals), &mut |_| {})?;
+    verify::print(&found, output)?;
+    Ok(if found.damage.is_empty() { Exit::Done } else { Exit::No })
 }

@@ -33,7 +33,7 @@ pub(crate) fn run(globals: &Globals, args: Log, output: &mut Output) -> Outcome 
     let order = if walk.args.reverse { Order::OldestFirst } else { Order::NewestFirst };
     let from = walk.args.from.unwrap_or(0).max(db.log().bounds().first);
     walk.print(&db, from, order, output)?;
-    Ok(Exit::Done)
+    Ok(if walk.skipped == 0 { Exit::Done } else { Exit::Corrupt })
 }
 
 /// A walk over the log, in one go or resumed.
@@ -44,6 +44,8 @@ struct Walk {
     left: u64,
     /// The entry that was printed last.
     last: u64,
+    /// How many were left out because they are damaged.
+    skipped: u64,
     printer: Printer,
 }
 
@@ -53,7 +55,7 @@ impl Walk {
         let left = args.limit.unwrap_or(u64::MAX);
         let printer = Printer::new(args.ops, args.keys.hex, args.until, output);
         let printer = if args.cursor.is_some() { printer.skip_cursors() } else { printer };
-        Ok(Self { args, key, left, last: 0, printer })
+        Ok(Self { args, key, left, last: 0, skipped: 0, printer })
     }
 
     fn check_start(&self, db: &Db) -> Result<(), Failure> {
@@ -72,10 +74,27 @@ impl Walk {
         let mut glsns = self.glsns(db, from.max(since), to, order)?;
         while self.left > 0 {
             let Some(glsn) = glsns.next() else { break };
-            let glsn = glsn?;
-            if self.printer.print(db, glsn, output)? {
-                self.left -= 1;
-                self.last = glsn;
+            let printed = match glsn {
+                Ok(glsn) => {
+                    let printed = self.printer.print(db, glsn, output);
+                    printed
+                        .map(|printed| printed.then_some(glsn))
+                        .map_err(|failure| name_entry(&self.args, glsn, failure))
+                }
+                Err(failure) => Err(failure),
+            };
+            match printed {
+                Ok(Some(glsn)) => {
+                    self.left -= 1;
+                    self.last = glsn;
+                }
+                Ok(None) => {}
+                Err(failure) if self.args.skip_damaged && failure.exit() == Some(Exit::Corrupt) => {
+                    output.flush()?;
+                    eprintln!("plimsoll: left out: {failure}");
+                    self.skipped += 1;
+                }
+                Err(failure) => return Err(failure),
             }
         }
         Ok(())
@@ -104,4 +123,16 @@ impl Walk {
             (None, None) => Ok(glsns::all(from..=to, order)),
         }
     }
+}
+
+/// Says which entry it is that cannot be read, and what helps.
+fn name_entry(args: &Log, glsn: u64, failure: Failure) -> Failure {
+    if failure.exit() != Some(Exit::Corrupt) {
+        return failure;
+    }
+    let store = args.store.display();
+    failure.lead(&format!("the entry with GLSN {glsn} cannot be read: ")).advise(&format!(
+        "`plimsoll verify {store}` names its keyspace and keys, where they are known, and the command that takes it out of the store; with --skip-damaged \
+         everything else is printed."
+    ))
 }

@@ -1,17 +1,23 @@
-//! `plimsoll salvage`: keeps what stands before a damaged place, or what the index holds.
+//! `plimsoll salvage`: drops what is damaged, keeps what lies before a damaged place, or what the index holds.
+
+mod drop;
 
 use serde_json::json;
 
 use crate::args::{Globals, Salvage};
 use crate::bytes::show_bytes;
-use crate::exit::{Exit, Outcome};
+use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Output, Reader};
 use crate::{store, wait};
 
 pub(crate) fn run(globals: &Globals, args: &Salvage, output: &mut Output) -> Outcome {
     match args.cut_at {
         Some(cut_at) => cut(globals, args, cut_at, output),
-        None => from_index(globals, args, output),
+        None if args.from_index => from_index(globals, args, output),
+        None if args.drop.is_empty() && !args.drop_damaged => {
+            Err(Failure::usage("say what to salvage: --drop GLSN|KEY, --drop-damaged, --cut-at GLSN, or --from-index"))
+        }
+        None => drop::run(globals, args, output),
     }
 }
 
@@ -62,6 +68,6 @@ fn from_index(globals: &Globals, args: &Salvage, output: &mut Output) -> Outcome
     Ok(if report.lost_count == 0 { Exit::Done } else { Exit::Corrupt })
 }
 
-fn tell_moved(moved: &[String], output: &mut Output) -> Result<(), crate::exit::Failure> {
+fn tell_moved(moved: &[String], output: &mut Output) -> Result<(), Failure> {
     moved.iter().try_for_each(|path| output.line(&format!("moved aside: {path}")))
 }

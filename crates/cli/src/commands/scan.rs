@@ -6,6 +6,7 @@
 mod printer;
 
 use std::ffi::OsString;
+use std::io::{self, Read};
 use std::ops::Bound;
 
 use plimsoll::{Db, Error, Keyspace, Range, Snapshot};
@@ -32,17 +33,16 @@ fn print(db: &Db, args: &Scan, range: KeyRange, output: &mut Output) -> Outcome 
     let snapshot = moment::snapshot(db, args.at.at.as_ref(), name)?;
     let keyspace = store::keyspace_at(db, &snapshot, name)?;
     let (reverse, left) = (args.reverse, args.limit.unwrap_or(u64::MAX));
+    let mut past = PastDamage { skips: args.skip_damaged, skipped: 0 };
     // A terminal sees the beginning of a value only, which is read by itself.
     let by_key = output.reader() == Reader::People && !args.keys_only;
     let keys_only = args.keys_only || by_key;
     let KeyRange { lower, upper } = range;
     let mut walk = Walk { snapshot, keyspace, lower, upper, reverse, left, rows: 0, printer };
-    if by_key {
-        walk.print_by_key(output)?;
-    } else {
-        walk.print(keys_only, output)?;
+    while let Err(stop) = if by_key { walk.print_by_key(output) } else { walk.print(keys_only, output) } {
+        walk.pass_damage(stop, &mut past, output)?;
     }
-    Ok(Exit::Done)
+    Ok(if past.skipped == 0 { Exit::Done } else { Exit::Corrupt })
 }
 
 fn range(args: &Scan) -> Result<KeyRange, Failure> {
@@ -67,7 +67,7 @@ struct Walk {
 }
 
 impl Walk {
-    fn range(&self, keys_only: bool) -> Result<Range<'_>, Failure> {
+    fn range(&self, keys_only: bool) -> Result<Range<'_>, Stop> {
         let bounds = (self.lower.as_ref().map(Vec::as_slice), self.upper.as_ref().map(Vec::as_slice));
         let range = self.snapshot.range(&self.keyspace, bounds)?;
         let range = if self.reverse { range.reverse() } else { range };
@@ -81,7 +81,7 @@ impl Walk {
     }
 
     /// Prints keys with values as they come, and streams those that are too large for that.
-    fn print(&mut self, keys_only: bool, output: &mut Output) -> Result<(), Failure> {
+    fn print(&mut self, keys_only: bool, output: &mut Output) -> Result<(), Stop> {
         loop {
             match self.print_while_values_fit(keys_only, output)? {
                 Stopped::AtEnd => return Ok(()),
@@ -96,13 +96,13 @@ impl Walk {
         }
     }
 
-    fn print_while_values_fit(&mut self, keys_only: bool, output: &mut Output) -> Result<Stopped, Failure> {
+    fn print_while_values_fit(&mut self, keys_only: bool, output: &mut Output) -> Result<Stopped, Stop> {
         let (mut last, mut printed) = (None, 0);
         let mut printer = std::mem::take(&mut self.printer);
         let mut range = self.range(keys_only)?;
         let stopped = loop {
             if printed == self.left {
-                break Stopped::AtEnd;
+                break Ok(Stopped::AtEnd);
             }
             match range.advance() {
                 Ok(Some((key, value))) => {
@@ -112,9 +112,9 @@ impl Walk {
                     last.clear();
                     last.extend_from_slice(key);
                 }
-                Ok(None) => break Stopped::AtEnd,
-                Err(Error::OutOfBudget(_)) if !keys_only => break Stopped::AtLarge,
-                Err(error) => return Err(behind_rows(error, self.rows + printed, self.snapshot.at())),
+                Ok(None) => break Ok(Stopped::AtEnd),
+                Err(Error::OutOfBudget(_)) if !keys_only => break Ok(Stopped::AtLarge),
+                Err(error) => break Err(behind_rows(error, self.rows + printed, self.snapshot.at())),
             }
         };
         drop(range);
@@ -124,42 +124,147 @@ impl Walk {
         if let Some(last) = last {
             self.pass(last);
         }
-        Ok(stopped)
+        stopped
     }
 
-    fn print_large(&mut self, key: &[u8], output: &mut Output) -> Result<(), Failure> {
+    /// After a failure: says what it is that cannot be read, and goes on behind it if that is wanted.
+    fn pass_damage(&mut self, failure: Stop, past: &mut PastDamage, output: &mut Output) -> Result<(), Failure> {
+        let Stop::Damaged(error) = failure else { return Err(failure.into()) };
+        let bounds = (self.lower.as_ref().map(Vec::as_slice), self.upper.as_ref().map(Vec::as_slice));
+        let Some(skipped) = self.snapshot.pass_damage(&self.keyspace, bounds, self.reverse)? else {
+            // It was read again, and is right.
+            return if past.skips { Ok(()) } else { Err(error.into()) };
+        };
+        output.flush()?;
+        if !past.skips {
+            let advice = "With --skip-damaged everything else is printed.";
+            return Err(Failure::new(Exit::Corrupt, skipped.to_string()).advise(advice));
+        }
+        eprintln!("plimsoll: left out: {skipped}");
+        past.skipped += 1;
+        let (lower, upper) = skipped.bounds;
+        let (edge, end) = if self.reverse { (&mut self.upper, lower) } else { (&mut self.lower, upper) };
+        *edge = match end {
+            // What lies at the end itself is read again.
+            Bound::Excluded(key) => Bound::Included(key),
+            Bound::Included(key) => Bound::Excluded(key),
+            // Nothing behind it can be read.
+            Bound::Unbounded => {
+                self.left = 0;
+                Bound::Unbounded
+            }
+        };
+        Ok(())
+    }
+
+    fn print_large(&mut self, key: &[u8], output: &mut Output) -> Result<(), Stop> {
+        // Half a value on a line cannot be taken back.
+        check(self.value(key)?)?;
         let mut printer = std::mem::take(&mut self.printer);
-        printer.print_large(key, &|| self.value(key), output)?;
+        printer.print_large(key, &|| self.value(key).map_err(Failure::from), output)?;
         self.printer = printer;
         Ok(())
     }
 
     /// Prints keys with the beginnings of their values.
-    fn print_by_key(&mut self, output: &mut Output) -> Result<(), Failure> {
+    fn print_by_key(&mut self, output: &mut Output) -> Result<(), Stop> {
+        let (mut last, mut printed) = (None, 0);
+        let outcome = self.print_each(&mut last, &mut printed, output);
+        self.left -= printed;
+        if let Some(last) = last {
+            self.pass(last);
+        }
+        outcome
+    }
+
+    fn print_each(&self, last: &mut Option<Vec<u8>>, printed: &mut u64, output: &mut Output) -> Result<(), Stop> {
         let mut keys = self.range(true)?;
-        for _ in 0..self.left {
-            match keys.advance()? {
-                Some((key, _)) => self.printer.print_for_people(key, self.value(key)?, output)?,
-                None => break,
-            }
+        while *printed < self.left {
+            let Some((key, _)) = keys.advance()? else { break };
+            check_beginning(self.value(key)?)?;
+            self.printer.print_for_people(key, self.value(key)?, output)?;
+            *last = Some(key.to_vec());
+            *printed += 1;
         }
         Ok(())
     }
 
-    fn value(&self, key: &[u8]) -> Result<plimsoll::ValueReader, Failure> {
+    fn value(&self, key: &[u8]) -> Result<plimsoll::ValueReader, Stop> {
         let value = self.snapshot.get_reader(&self.keyspace, key)?;
         Ok(value.expect("the walk saw the key in the same snapshot"))
     }
 }
 
+/// Reads a whole value.
+fn check(mut value: plimsoll::ValueReader) -> Result<(), Stop> {
+    io::copy(&mut value, &mut io::sink()).map(drop).map_err(cause)
+}
+
+/// Reads the beginning of a value.
+fn check_beginning(value: plimsoll::ValueReader) -> Result<(), Stop> {
+    io::copy(&mut value.take(BEGINNING_BYTES), &mut io::sink()).map(drop).map_err(cause)
+}
+
+/// More than a terminal shows of a value.
+const BEGINNING_BYTES: u64 = 4096;
+
+/// The store's own error within one of a reader.
+fn cause(error: io::Error) -> Stop {
+    match error.get_ref().and_then(|cause| cause.downcast_ref::<Error>()) {
+        Some(error) => error.clone().into(),
+        None => Failure::system(error.to_string()).into(),
+    }
+}
+
 /// What ended a walk behind so many rows.
-fn behind_rows(error: Error, rows: u64, at: u64) -> Failure {
-    let failure = Failure::from(error);
+fn behind_rows(error: Error, rows: u64, at: u64) -> Stop {
+    let failure = Failure::from(error.clone());
     if rows == 0 || !failure.is_gone() {
-        return failure;
+        return error.into();
     }
     let rows = count_of(rows, "row that was printed is", "rows that were printed are");
-    failure.advise(&format!("The {rows} right as of GLSN {at}; the rest was dropped meanwhile by the process that writes. Run it again, or with --from."))
+    let advice = format!(
+        "The {rows} right as of GLSN {at}; the rest was dropped meanwhile by the process that writes. Run it again, or with --from."
+    );
+    Stop::Failed(failure.advise(&advice))
+}
+
+/// What was left out.
+struct PastDamage {
+    /// Whether what is damaged is left out.
+    skips: bool,
+    skipped: u64,
+}
+
+/// Why a walk stopped.
+enum Stop {
+    /// Something cannot be read.
+    Damaged(Error),
+    Failed(Failure),
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Corrupt { .. } | Error::Dropped { .. } => Self::Damaged(error),
+            error => Self::Failed(error.into()),
+        }
+    }
+}
+
+impl From<Stop> for Failure {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Damaged(error) => error.into(),
+            Stop::Failed(failure) => failure,
+        }
+    }
 }
 
 /// Where a walk stopped.

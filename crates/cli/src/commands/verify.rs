@@ -1,45 +1,119 @@
 //! `plimsoll verify`: reads and checks every byte.
 
-use plimsoll::Db;
-use serde_json::json;
+use plimsoll::{Damage, DamagedKey, VerifyReport};
+use serde_json::{Map, Value, json};
 
 use crate::args::{Globals, Verify};
-use crate::exit::{Exit, Outcome};
+use crate::bytes::{put_json, show_bytes};
+use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Output, Reader, Style};
 use crate::progress::Progress;
 use crate::size::{count_of, show_size};
 use crate::store;
 
+/// How often a store is looked at again beside a process that writes.
+const LOOKS_MAX: u32 = 16;
+
 pub(crate) fn run(globals: &Globals, args: &Verify, output: &mut Output) -> Outcome {
-    store::read_newest(globals, &args.store, output, check)
+    let progress = Progress::of_bytes(Some(0));
+    let look = || {
+        let options = store::options(globals);
+        plimsoll::verify(&args.store, options, &mut |step| progress.set_of(step.done_bytes, step.total_bytes))
+            .map_err(Failure::from)
+    };
+    let mut report = look();
+    for _ in 0..LOOKS_MAX {
+        match &report {
+            // Another process dropped meanwhile what was there.
+            Err(failure) if failure.is_gone() => report = look(),
+            _ => break,
+        }
+    }
+    let report = report?;
+    drop(progress);
+    print(&report, output)?;
+    Ok(match (report.damage.is_empty(), report.opens) {
+        (true, _) => Exit::Done,
+        (false, true) => Exit::No,
+        (false, false) => Exit::Corrupt,
+    })
 }
 
-fn check(db: &Db, output: &mut Output) -> Outcome {
-    let progress = Progress::of_bytes(Some(0));
-    let report = db.verify(&mut |step| progress.set_of(step.done_bytes, step.total_bytes))?;
-    drop(progress);
-    let sound = report.problems.is_empty();
-    match output.reader() {
-        Reader::Json => output.json(&json!({
+/// Prints what was found.
+pub(crate) fn print(report: &VerifyReport, output: &mut Output) -> Result<(), Failure> {
+    if output.reader() == Reader::Json {
+        return output.json(&json!({
             "problems": report.problems,
+            "damage": report.damage.iter().map(as_json).collect::<Vec<_>>(),
             "notes": report.notes,
             "files": report.files,
             "bytes": report.bytes,
-        }))?,
-        // A pipe hears of success too: silence would look the same as a command that did nothing.
-        Reader::Pipe | Reader::People => {
-            for problem in &report.problems {
-                let problem = output.paint(Style::Bad, problem);
-                output.line(&problem)?;
-            }
-            report.notes.iter().try_for_each(|note| output.line(&format!("note: {note}")))?;
-            let read = format!("{} in {}", show_size(report.bytes), count_of(report.files, "file", "files"));
-            let verdict = match report.problems.len() {
-                0 => output.paint(Style::Good, "no problems"),
-                problems => output.paint(Style::Bad, &count_of(problems as u64, "problem", "problems")),
-            };
-            output.line(&format!("{verdict}; read {read}"))?;
-        }
+            "opens": report.opens,
+        }));
     }
-    Ok(if sound { Exit::Done } else { Exit::No })
+    // A pipe hears of success too: silence would look the same as a command that did nothing.
+    for damage in &report.damage {
+        let shown = output.paint(Style::Bad, &show(damage));
+        output.line(&shown)?;
+    }
+    report.notes.iter().try_for_each(|note| output.line(&format!("note: {note}")))?;
+    let read = format!("{} in {}", show_size(report.bytes), count_of(report.files, "file", "files"));
+    let verdict = match report.damage.len() {
+        0 => output.paint(Style::Good, "no problems"),
+        problems => output.paint(Style::Bad, &count_of(problems as u64, "problem", "problems")),
+    };
+    output.line(&format!("{verdict}; read {read}"))
+}
+
+/// Damage on one line.
+pub(crate) fn show(damage: &Damage) -> String {
+    let mut line = format!("{}, offset {}", damage.file, damage.offset);
+    if let Some(glsns) = &damage.glsns {
+        let (first, last) = (glsns.start(), glsns.end());
+        let shown = if first == last { format!(" (GLSN {first})") } else { format!(" (GLSN {first} to {last})") };
+        line.push_str(&shown);
+    }
+    line = format!("{line}: {}", damage.what);
+    let keys: Vec<String> =
+        damage.keys.iter().map(|key| format!("{} at GLSN {}", show_bytes(&key.key), key.glsn)).collect();
+    if let Some(first) = damage.keys.first() {
+        let more = if damage.more_keys > 0 { format!(" and {} more", damage.more_keys) } else { String::new() };
+        line = format!("{line}; values lost in keyspace {}: {}{more}", first.keyspace, keys.join(", "));
+    }
+    if let Some(range) = &damage.key_range {
+        let (first, last) = (show_bytes(&range.first), show_bytes(&range.last));
+        line = format!("{line}; keys lost in keyspace {}: those from {first} to {last}", range.keyspace);
+    }
+    format!("{line}; {}", damage.hint)
+}
+
+/// Damage as JSON.
+pub(crate) fn as_json(damage: &Damage) -> Value {
+    let key = |key: &DamagedKey| {
+        let mut object = Map::new();
+        object.insert("keyspace".to_owned(), key.keyspace.clone().into());
+        put_json(&mut object, "key", &key.key);
+        object.insert("glsn".to_owned(), key.glsn.into());
+        object.insert("bytes".to_owned(), key.bytes.into());
+        Value::Object(object)
+    };
+    let range = damage.key_range.as_ref().map(|range| {
+        let mut object = Map::new();
+        object.insert("keyspace".to_owned(), range.keyspace.clone().into());
+        put_json(&mut object, "first", &range.first);
+        put_json(&mut object, "last", &range.last);
+        Value::Object(object)
+    });
+    json!({
+        "file": damage.file,
+        "offset": damage.offset,
+        "first_glsn": damage.glsns.as_ref().map(|glsns| *glsns.start()),
+        "last_glsn": damage.glsns.as_ref().map(|glsns| *glsns.end()),
+        "keys": damage.keys.iter().map(key).collect::<Vec<_>>(),
+        "more_keys": damage.more_keys,
+        "key_range": range,
+        "what": damage.what,
+        "hint": damage.hint,
+        "command": damage.command,
+    })
 }

@@ -68,7 +68,9 @@ fn rebuild_makes_a_damaged_index_anew() {
     }
     let ran = run(&["get", &store, "k1"]);
     assert_eq!(ran.code, 4, "{}", ran.err);
-    assert!(ran.err.contains("rebuild"), "{}", ran.err);
+    assert!(ran.err.contains("verify"), "{}", ran.err);
+    let found = run(&["verify", &store]);
+    assert!(found.code == 4 && found.text().contains("run `plimsoll rebuild"), "{}", found.text());
     let report = run(&["rebuild", &store, "--json"]).ok().json();
     assert_eq!((&report["newest_glsn"], &report["versions"]), (&5.into(), &5.into()));
     assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "k1\nk2\nk3\nk4\nk5\n");

@@ -12,6 +12,7 @@ mod beside;
 mod care;
 mod completions;
 mod cursors;
+mod damage;
 mod disks;
 mod import;
 mod import_refusals;

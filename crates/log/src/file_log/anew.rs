@@ -1,4 +1,4 @@
-//! Writes a segment anew: its front goes into a new file, which then takes the segment's name.
+//! Writes a file of the log anew: what is kept of it goes into a new file, which then takes its name.
 //!
 //! Law: bytes of a file that may have another name, in a backup say, are never changed. Only the active segment is written in place, and only
 //! where it has a single name.
@@ -13,7 +13,6 @@ use crate::error::LogError;
 use crate::file_log::names::{FileName, unfinished};
 use crate::file_log::options::FileLogOptions;
 use crate::format::segment_header::SegmentHeader;
-use crate::glsn::Glsn;
 
 /// Makes sure that the segment's file has no second name, in a backup say: what is written to the segment must not appear there.
 pub(crate) fn make_own(options: &FileLogOptions, header: &SegmentHeader, staging: &mut [u8]) -> Result<(), LogError> {
@@ -24,17 +23,17 @@ pub(crate) fn make_own(options: &FileLogOptions, header: &SegmentHeader, staging
     }
     let source = disk.open(&path, Open::Read, Caching::Buffered)?;
     let end = source.len()?.min(u64::from(header.segment_bytes));
-    write_anew(disk, dir, first, &mut |draft| copy_front(&*source, draft, end, staging))
+    write_anew(disk, dir, FileName::Segment(first), &mut |draft| copy_front(&*source, draft, end, staging))
 }
 
-/// Makes a file by `write`, syncs it, and gives it the segment's name. Until the rename the old file is untouched.
+/// Makes a file by `write`, syncs it, and gives it its name. Until the rename the old file is untouched.
 pub(crate) fn write_anew(
     disk: &dyn Disk,
     dir: &Path,
-    first: Glsn,
+    name: FileName,
     write: &mut dyn FnMut(&dyn File) -> Result<(), LogError>,
 ) -> Result<(), LogError> {
-    let path = FileName::Segment(first).path(dir);
+    let path = name.path(dir);
     let draft = unfinished(&path);
     match disk.remove(&draft) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),

@@ -141,6 +141,7 @@ pub(crate) fn submit(core: &Core, draft: &Draft<'_>, expected: Option<Glsn>) -> 
         body_bytes: shape.body_bytes as u32,
         count: shape.entries,
         sides: draft.sides.len() as u8,
+        dropped: None,
     };
     lay(core, writing, &mut order, start, bound, &header, draft).map_err(|error| core.syncer.poison(&error))?;
     drop(order);

@@ -20,7 +20,7 @@ use crate::format::layout::{block_of, payload_pieces};
 use crate::format::record::{
     ENTRY_HEADER_BYTES, EntryHeader, RECORD_HEADER_BYTES, RecordHeader, SIDE_REF_BYTES, decode_side,
 };
-use crate::glsn::Glsn;
+use crate::glsn::{Glsn, StreamId};
 use crate::side::SideRef;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -109,6 +109,7 @@ impl Core {
         let header = entry_header(&page[at..]).ok_or_else(|| self.not_there(segment, glsn, place.offset))?;
         let record = self.record_of(segment, glsn, place.offset, &header, Some(&page))?;
         let meta = self.meta_of(segment, glsn, place.offset, &header, &record.header)?;
+        check_is_there(&meta)?;
         let payload = at + ENTRY_HEADER_BYTES..at + ENTRY_HEADER_BYTES + header.payload_bytes as usize;
         if payload.end <= self.fragment_end(segment, glsn, place.offset, &record, &page)? {
             return Ok(Entry::pinned(meta, page, payload));
@@ -159,6 +160,7 @@ impl Core {
         };
         let record = self.record_of(segment, glsn, place.offset, &header, None)?;
         let meta = self.meta_of(segment, glsn, place.offset, &header, &record.header)?;
+        check_is_there(&meta)?;
         Ok(Some(Entry::copied(meta, bytes)))
     }
 
@@ -173,7 +175,7 @@ impl Core {
     pub(crate) fn read_part(&self, glsn: Glsn, offset: u64, into: &mut [u8]) -> Result<(), LogError> {
         let place = self.locate(glsn)?;
         let (header, record) = self.headers(glsn, &place)?;
-        self.meta_of(&place.segment, glsn, place.offset, &header, &record.header)?;
+        check_is_there(&self.meta_of(&place.segment, glsn, place.offset, &header, &record.header)?)?;
         self.check_extent(&place.segment, glsn, place.offset, &header, record.header.body_bytes)?;
         let end = offset.checked_add(into.len() as u64);
         if end.is_none_or(|end| end > u64::from(header.payload_bytes)) {
@@ -456,6 +458,11 @@ impl Core {
     pub(crate) fn corrupt(&self, segment: &Segment, glsn: Glsn, offset: u64, what: String) -> LogError {
         LogError::Corrupt { glsn, file: FileName::Segment(segment.first()).name(), offset, what }
     }
+}
+
+/// Refuses an entry that a salvage dropped.
+fn check_is_there(meta: &EntryMeta) -> Result<(), LogError> {
+    if meta.stream == StreamId::DROPPED { Err(LogError::Dropped { glsn: meta.glsn }) } else { Ok(()) }
 }
 
 fn entry_header(bytes: &[u8]) -> Option<EntryHeader> {

@@ -28,6 +28,12 @@ pub(crate) trait Visitor {
     /// The entries since the last complete record belong to none.
     fn abandon(&mut self);
 
+    /// Records are damaged, and a good one follows: only where damage is passed.
+    fn lost(&mut self, lost: &Lost) -> Result<(), LogError> {
+        let _ = lost;
+        Ok(())
+    }
+
     /// A block was read.
     fn block(&mut self, number: u32) {
         let _ = number;
@@ -43,6 +49,25 @@ pub(crate) struct Problem {
     pub(crate) what: &'static str,
     /// It is good, and of a newer format.
     pub(crate) newer: bool,
+}
+
+/// Records that are damaged, between two good ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lost {
+    /// The first thing that is wrong.
+    pub(crate) problem: Problem,
+    /// Where what is good ends, and where it begins again.
+    pub(crate) start: u32,
+    pub(crate) end: u32,
+    /// The first GLSN that is lost, and the one behind the last; equal where only a mark or padding is.
+    pub(crate) from: Glsn,
+    pub(crate) next: Glsn,
+    /// Chain hashes at both ends.
+    pub(crate) chain: u64,
+    pub(crate) chain_behind: u64,
+    /// Of the last good record.
+    pub(crate) epoch: u32,
+    pub(crate) timestamp: u64,
 }
 
 /// What stands in a segment.
@@ -87,7 +112,27 @@ pub(crate) fn replay(
     staging: &mut [u8],
     visitor: &mut dyn Visitor,
 ) -> Result<Outcome, LogError> {
-    let mut walk = Walk::new(header, visitor);
+    walk_through(file, limit, header, staging, Walk::new(header, visitor))
+}
+
+/// As [`replay`] of the whole segment; goes on with the next good record where records are damaged, and tells the visitor what is lost. Damage that no good
+/// record follows is the outcome's problem.
+pub(crate) fn replay_past_damage(
+    file: &dyn File,
+    header: &SegmentHeader,
+    staging: &mut [u8],
+    visitor: &mut dyn Visitor,
+) -> Result<Outcome, LogError> {
+    walk_through(file, u64::MAX, header, staging, Walk { passes: true, ..Walk::new(header, visitor) })
+}
+
+fn walk_through(
+    file: &dyn File,
+    limit: u64,
+    header: &SegmentHeader,
+    staging: &mut [u8],
+    mut walk: Walk<'_>,
+) -> Result<Outcome, LogError> {
     let longest = u64::from(header.segment_bytes).min(u64::from(u32::MAX) - BLOCK_BYTES as u64);
     let limit = limit.min(file.len()?).min(longest);
     let (mut offset, mut told) = (0, 0);
@@ -118,6 +163,10 @@ struct Walk<'v> {
     dirty: Option<u64>,
     /// Whether a block without fragments was seen: it lies behind the end of the log.
     blank: bool,
+    /// Whether it goes on behind damage.
+    passes: bool,
+    /// The offset of the record with which it went on last.
+    resumed_at: u32,
 }
 
 /// A record of which not all fragments were seen.
@@ -151,7 +200,17 @@ impl<'v> Walk<'v> {
             dirty_padding: None,
         };
         let seed = segment_seed(header.log_id, header.first);
-        Self { visitor, seed, outcome, open: None, sides: Vec::new(), dirty: None, blank: false }
+        Self {
+            visitor,
+            seed,
+            outcome,
+            open: None,
+            sides: Vec::new(),
+            dirty: None,
+            blank: false,
+            passes: false,
+            resumed_at: 0,
+        }
     }
 
     fn block(&mut self, block: &[u8], number: u32) -> Result<(), LogError> {
@@ -161,26 +220,86 @@ impl<'v> Walk<'v> {
             self.outcome.used = u64::from(block_offset) + last as u64 + 1;
         }
         let mut at = first_fragment(number);
-        while self.outcome.problem.is_none() {
+        loop {
+            if let Some(problem) = self.outcome.problem {
+                if !self.passes || problem.newer {
+                    break;
+                }
+                match self.resume(block, block_offset, at, problem)? {
+                    Some(found) => at = found,
+                    None => return Ok(()),
+                }
+            }
             let offset = block_offset + at as u32;
             match fragment_at(block, at, block_offset, self.seed) {
                 Found::Fragment(fragment) => {
                     let taken = self.fragment(offset, &fragment)?;
                     if let Err(refusal) = taken {
                         self.fail(offset, refusal);
-                        break;
+                        continue;
                     }
                     at += align8(FRAGMENT_HEADER_BYTES + fragment.bytes.len());
                 }
                 Found::Bad(refusal) => self.fail(offset, refusal),
                 Found::Nothing => {
                     self.no_fragment(block, block_offset, at);
-                    return Ok(());
+                    match self.outcome.problem {
+                        Some(problem) if self.passes && !problem.newer => continue,
+                        _ => return Ok(()),
+                    }
                 }
             }
         }
         self.look_for_evidence(block, block_offset, at);
         Ok(())
+    }
+
+    /// Looks for the next good record in a block, from `at` on, and goes on with it; where it stands.
+    fn resume(
+        &mut self,
+        block: &[u8],
+        offset: u32,
+        mut at: usize,
+        problem: Problem,
+    ) -> Result<Option<usize>, LogError> {
+        while at + FRAGMENT_HEADER_BYTES <= block.len() {
+            let Found::Fragment(fragment) = fragment_at(block, at, offset, self.seed) else {
+                at += 8;
+                continue;
+            };
+            let here = offset + at as u32;
+            let begins = matches!(fragment.part, FragmentType::Whole | FragmentType::First);
+            let header = RecordHeader::decode(fragment.bytes).ok().filter(|_| begins && here > self.resumed_at);
+            if let Some(header) = header.filter(|header| self.may_follow(fragment.epoch, header)) {
+                let outcome = &mut self.outcome;
+                let lost = Lost {
+                    problem,
+                    start: outcome.end,
+                    end: here,
+                    from: outcome.next,
+                    next: header.first,
+                    chain: outcome.chain,
+                    chain_behind: header.previous_chain,
+                    epoch: outcome.epoch,
+                    timestamp: outcome.last_timestamp,
+                };
+                self.visitor.lost(&lost)?;
+                (outcome.problem, outcome.end) = (None, here);
+                (outcome.next, outcome.chain) = (header.first, header.previous_chain);
+                (self.blank, self.dirty, self.resumed_at) = (false, None, here);
+                return Ok(Some(at));
+            }
+            at += align8(FRAGMENT_HEADER_BYTES + fragment.bytes.len());
+        }
+        Ok(None)
+    }
+
+    /// Whether a record may be one of those behind the last good one.
+    fn may_follow(&self, epoch: u32, header: &RecordHeader) -> bool {
+        let outcome = &self.outcome;
+        let is_next = header.first == outcome.next && header.previous_chain == outcome.chain;
+        let is_later = header.first > outcome.next && header.timestamp_micros > outcome.last_timestamp;
+        epoch >= outcome.epoch && (is_next || is_later)
     }
 
     /// No fragment at `at`: the records go on in the next block, or end here.
@@ -347,7 +466,7 @@ impl<'v> Walk<'v> {
         outcome.side_mark =
             self.sides.iter().map(|side| side.id.0).fold(outcome.side_mark.max(open.header.side_mark), u64::max);
         outcome.durable = outcome.durable.max(open.header.durable);
-        outcome.chain = open.chain;
+        outcome.chain = open.header.chain_behind(open.chain);
         outcome.next = open.header.last().next();
         Ok(Ok(()))
     }

@@ -76,7 +76,7 @@ fn read_epoch(disk: &dyn Disk, dir: &Path, first: Glsn) -> Result<u32, LogError>
     }
 }
 
-fn move_aside(disk: &dyn Disk, dir: &Path, name: FileName, aside: &mut Vec<String>) -> Result<(), LogError> {
+pub(crate) fn move_aside(disk: &dyn Disk, dir: &Path, name: FileName, aside: &mut Vec<String>) -> Result<(), LogError> {
     let path = name.path(dir);
     if disk.entry(&path)?.is_some() {
         let (free, target) = free_name(disk, dir, &name.name())?;
@@ -142,7 +142,7 @@ fn cut_segment(
         // The mark says that all before it is durable: it is synced together with that, before the file has its name.
         let mark = Mark { durable: kept.glsn, chain: kept.chain, timestamp_micros: front.timestamp };
         let epoch = epoch.max(outcome.epoch).saturating_add(1);
-        write_anew(disk, dir, first, &mut |draft| {
+        write_anew(disk, dir, FileName::Segment(first), &mut |draft| {
             copy_front(&*file, draft, u64::from(end), &mut staging)?;
             write_mark(draft, &header, end, epoch, &mark)?;
             check_front(draft, &header, &kept, &mut staging)
@@ -152,7 +152,7 @@ fn cut_segment(
 }
 
 /// Keeps a segment that is going to be written anew under another name.
-fn keep_aside(
+pub(crate) fn keep_aside(
     disk: &dyn Disk,
     dir: &Path,
     name: FileName,
@@ -176,7 +176,13 @@ fn copy_aside(disk: &dyn Disk, target: &Path, file: &dyn File, staging: &mut [u8
 }
 
 /// Writes a mark behind what was kept: it carries the new epoch.
-fn write_mark(file: &dyn File, header: &SegmentHeader, end: u32, epoch: u32, mark: &Mark) -> Result<(), LogError> {
+pub(crate) fn write_mark(
+    file: &dyn File,
+    header: &SegmentHeader,
+    end: u32,
+    epoch: u32,
+    mark: &Mark,
+) -> Result<(), LogError> {
     let (start, bound) = place_record(end, 0, MARK_BYTES);
     if bound > u64::from(header.segment_bytes) {
         return Ok(());

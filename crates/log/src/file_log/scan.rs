@@ -109,8 +109,9 @@ impl ChainCheck {
         let header = &record.header;
         let follows = self.open.is_some() || self.next != header.first || self.hash == header.previous_chain;
         self.next = header.last().next();
-        self.hash = extend_chain(header.previous_chain, record.fragment.checksum);
-        self.open = record.fragment.goes_on().then_some(block);
+        self.hash = header.chain_behind(extend_chain(header.previous_chain, record.fragment.checksum));
+        // The chain goes on behind a record in the place of dropped ones whatever its fragments are.
+        self.open = record.fragment.goes_on().then_some(block).filter(|_| header.dropped.is_none());
         follows
     }
 
@@ -215,6 +216,9 @@ impl<'a> FileScan<'a> {
             return self.fail_at(glsn, offset);
         }
         let meta = EntryMeta { glsn, stream: header.stream, ..self.record };
+        if header.stream == StreamId::DROPPED {
+            return Some(Ok(EntryView { meta, payload: &[] }));
+        }
         let start = within + ENTRY_HEADER_BYTES;
         let end = start + header.payload_bytes as usize;
         if end <= self.fragment_end {

@@ -4,26 +4,24 @@
 //! records. Needs no open log; a live one may be verified while it is written.
 
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 
-use plimsoll_disk::checksum::seed;
 use plimsoll_disk::vfs::{Caching, Disk, File, Open};
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::page::{PAGE_BYTES, check_page, page_kind, page_payload};
 
 use crate::error::LogError;
 use crate::file_log::names::FileName;
-use crate::file_log::replay::{Outcome, Visitor, replay};
-use crate::format::offset_table::{
-    DIRECTORY_ITEM_BYTES, DIRECTORY_PAGE, DirectoryItem, NamedSide, OFFSET_PAGE, POSTING_PAGE, SIDE_ITEM_BYTES,
-    SIDE_PAGE, TableHeader,
-};
+use crate::file_log::replay::{Lost, Outcome, Visitor, replay_past_damage};
+use crate::file_log::verify_table::{Pages, Seen, entry_hash, side_hash};
+use crate::format::offset_table::NamedSide;
 use crate::format::record::RecordHeader;
 use crate::format::segment_header::{HeaderError, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::format::side_trailer::{SIDE_TRAILER_PAGE, SideTrailer, extend_side_hash};
-use crate::format::{BLOCK_BYTES, side_seed, table_seed, u32_at};
+use crate::format::{BLOCK_BYTES, side_seed, table_seed};
 use crate::glsn::{Glsn, StreamId};
-use crate::side::{SideId, SideRef};
+use crate::side::{SIDE_BYTES_PAGE, SIDE_DROPPED_PAGE, SideId, SideRef};
 
 /// Something that is not as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,10 +32,42 @@ pub struct Finding {
     pub offset: u64,
     /// The first GLSN concerned, where entries are.
     pub glsn: Option<Glsn>,
+    /// The last one, where it is known.
+    pub last: Option<Glsn>,
     /// What is wrong.
     pub what: String,
+    /// What can be done about it.
+    pub cure: Cure,
+    /// The side file concerned.
+    pub side: Option<SideDamage>,
     /// Nothing is lost or wrong, and nobody has to do anything: a table that is made again, what a killed writer or a power cut left.
     pub harmless: bool,
+}
+
+/// What is wrong with a side file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SideDamage {
+    /// Which.
+    pub id: SideId,
+    /// Its damaged pages; none if only its last page is, which holds no values.
+    pub pages: Vec<Range<u32>>,
+    /// How a record names it.
+    pub named: Option<SideRef>,
+    /// Whether it holds plain bytes (or pages of a run), as its readable pages say.
+    pub is_plain: Option<bool>,
+}
+
+/// What can be done about a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cure {
+    /// It can be taken out of the log ([`crate::file_log::mend`]).
+    Drop,
+    /// No good record follows: the log can be cut there.
+    Cut,
+    /// It was taken out of the log before.
+    Dropped,
+    /// Nothing here.
+    Other,
 }
 
 /// How far verification is.
@@ -115,8 +145,11 @@ struct UnsoundSide {
     id: SideId,
     offset: u64,
     what: &'static str,
+    /// Pages that are damaged.
+    pages: Vec<Range<u32>>,
+    is_plain: Option<bool>,
     /// A record that names it.
-    named_by: Option<Glsn>,
+    named_by: Option<(Glsn, SideRef)>,
 }
 
 struct Check<'a> {
@@ -134,11 +167,34 @@ struct Check<'a> {
 
 impl Check<'_> {
     fn report(&mut self, name: FileName, offset: u64, glsn: Option<Glsn>, what: impl Into<String>) {
-        self.findings.push(Finding { file: name.name(), offset, glsn, what: what.into(), harmless: false });
+        self.report_range(name, offset, (glsn, None), what, Cure::Other);
+    }
+
+    fn report_range(
+        &mut self,
+        name: FileName,
+        offset: u64,
+        (glsn, last): (Option<Glsn>, Option<Glsn>),
+        what: impl Into<String>,
+        cure: Cure,
+    ) {
+        let (file, what) = (name.name(), what.into());
+        self.findings.push(Finding { file, offset, glsn, last, what, harmless: false, cure, side: None });
     }
 
     fn report_harmless(&mut self, name: FileName, offset: u64, what: impl Into<String>) {
-        self.findings.push(Finding { file: name.name(), offset, glsn: None, what: what.into(), harmless: true });
+        self.report(name, offset, None, what);
+        if let Some(finding) = self.findings.last_mut() {
+            finding.harmless = true;
+        }
+    }
+
+    fn report_dropped(&mut self, name: FileName, glsns: Option<(Glsn, Glsn)>, what: String) {
+        self.report_harmless(name, 0, what);
+        if let Some(finding) = self.findings.last_mut() {
+            (finding.glsn, finding.last) = glsns.unzip();
+            finding.cure = Cure::Dropped;
+        }
     }
 
     fn advance(&mut self, bytes: u64) {
@@ -184,14 +240,12 @@ impl Check<'_> {
         self.follows(name, &header);
         let log_id = header.log_id;
         let mut walk =
-            Walk { check: self, log_id, hash: 0, count: 0, of_record: (0, 0), sides: (0, 0), bad_sides: Vec::new() };
-        let outcome = replay(&*file, &header, u64::MAX, staging, &mut walk)?;
+            Walk { check: self, log_id, name, hash: 0, count: 0, of_record: (0, 0), sides: (0, 0), lost: false };
+        let outcome = replay_past_damage(&*file, &header, staging, &mut walk)?;
         let seen = Seen { hash: walk.hash, count: walk.count, sides: walk.sides };
-        for (glsn, what) in std::mem::take(&mut walk.bad_sides) {
-            self.report(name, 0, Some(glsn), what);
-        }
+        let is_whole = !walk.lost && outcome.problem.is_none();
         self.end_of_segment(name, &outcome, next);
-        if next.is_some() {
+        if next.is_some() && is_whole {
             self.table(&header, &outcome, &seen)?;
         }
         self.before = Some((header, outcome));
@@ -209,11 +263,12 @@ impl Check<'_> {
         match SegmentHeader::decode(&bytes[..n]) {
             Ok(header) if header.first == first => Ok(Some(header)),
             Ok(_) => {
-                self.report(name, 0, Some(first), "the segment stands under another name than its own");
+                let what = "the segment stands under another name than its own";
+                self.report_range(name, 0, (Some(first), None), what, Cure::Drop);
                 Ok(None)
             }
             Err(HeaderError::Bad(what)) => {
-                self.report(name, 0, Some(first), what);
+                self.report_range(name, 0, (Some(first), None), what, Cure::Drop);
                 Ok(None)
             }
             Err(HeaderError::Newer(message)) => Err(LogError::Format { message }),
@@ -223,11 +278,17 @@ impl Check<'_> {
     /// Compares a segment's header with the segment before it.
     fn follows(&mut self, name: FileName, header: &SegmentHeader) {
         let Some((before, outcome)) = self.before.take() else { return };
+        if outcome.problem.is_some() {
+            // What lies between was told.
+            return;
+        }
         if before.log_id != header.log_id || before.epoch > header.epoch {
             self.report(name, 0, Some(header.first), "the segment belongs to another log than the one before it");
         } else if outcome.next != header.first {
             let what = format!("the segment before it ends with GLSN {}", outcome.next.0 - 1);
-            self.report(name, 0, Some(outcome.next), what);
+            let last = (outcome.next < header.first).then(|| Glsn(header.first.0 - 1));
+            let cure = if last.is_some() { Cure::Drop } else { Cure::Other };
+            self.report_range(name, 0, (Some(outcome.next), last), what, cure);
         } else if outcome.chain != header.previous_chain {
             self.report(name, 48, Some(header.first), "the chain hash of the segment before it is another");
         } else if outcome.end != header.previous_end {
@@ -246,10 +307,14 @@ impl Check<'_> {
                 );
                 self.report_harmless(name, problem.at, what);
             } else {
-                self.report(name, problem.at, Some(outcome.next), problem.what);
+                // The next segment says how the log goes on.
+                let cure = if next.is_some() && !problem.newer { Cure::Drop } else { Cure::Cut };
+                let last = next.filter(|next| *next > outcome.next).map(|next| Glsn(next.0 - 1));
+                self.report_range(name, problem.at, (Some(outcome.next), last), problem.what, cure);
             }
         } else if next.is_none() && self.scope.durable.is_some_and(|durable| outcome.next <= durable) {
-            self.report(name, u64::from(outcome.end), Some(outcome.next), "the log ends before what is durable");
+            let what = "the log ends before what is durable";
+            self.report_range(name, u64::from(outcome.end), (Some(outcome.next), self.scope.durable), what, Cure::Cut);
         }
         if let Some(at) = outcome.dirty_padding {
             self.report(name, at, None, "bytes that are not zero where only padding is: no entry is concerned");
@@ -279,54 +344,76 @@ impl Check<'_> {
         let Some(file) = self.open(name)? else { return Ok(()) };
         let Some(log_id) = self.log_id else { return Ok(()) };
         let pages = file.len()? / PAGE_BYTES as u64;
-        let mut hash = 0;
+        let (mut hash, mut bad, mut dropped, mut is_plain) = (0, BadPages::default(), 0u32, None);
         for number in 0..pages {
             let page = &mut staging[..PAGE_BYTES];
             let place = number * PAGE_BYTES as u64;
             let n = file.read_at(page, place)?;
             let last = number + 1 == pages;
             if let Err(what) = check_page(&page[..n], side_seed(log_id, id.0), number as u32) {
-                self.is_unsound(id, place, what);
-                return Ok(());
-            }
-            if last {
+                bad.add(number as u32, what, !last);
+            } else if last {
                 let expected = SideTrailer { log_id, side: SideRef { id, pages: number as u32, hash } };
-                if page_kind(page) != SIDE_TRAILER_PAGE || SideTrailer::decode(page_payload(page)) != Ok(expected) {
-                    self.is_unsound(id, place, "the side file's last page does not fit the others");
+                let fits = |said: SideTrailer| {
+                    // Of pages that were dropped no hash is known.
+                    let hash = if dropped > 0 { said.side.hash } else { hash };
+                    said == SideTrailer { side: SideRef { hash, ..expected.side }, ..expected }
+                };
+                let said = SideTrailer::decode(page_payload(page));
+                if bad.what.is_none() && (page_kind(page) != SIDE_TRAILER_PAGE || !said.is_ok_and(fits)) {
+                    bad.add(number as u32, "the side file's last page does not fit the others", false);
                 }
             } else {
+                dropped += u32::from(page_kind(page) == SIDE_DROPPED_PAGE);
+                is_plain = is_plain.or(Some(matches!(page_kind(page), SIDE_BYTES_PAGE | SIDE_DROPPED_PAGE)));
                 hash = extend_side_hash(hash, page);
             }
             self.advance(PAGE_BYTES as u64);
         }
+        if dropped > 0 {
+            self.report_dropped(name, None, format!("{dropped} of its pages were dropped by a salvage"));
+        }
         if pages == 0 {
-            self.is_unsound(id, 0, "the side file was never finished");
+            bad.add(0, "the side file was never finished", true);
+        }
+        if let Some((first, what)) = bad.what {
+            let offset = u64::from(first) * PAGE_BYTES as u64;
+            self.is_unsound(UnsoundSide { id, offset, what, pages: bad.pages, is_plain, named_by: None });
         }
         Ok(())
     }
 
-    fn is_unsound(&mut self, id: SideId, offset: u64, what: &'static str) {
+    fn is_unsound(&mut self, unsound: UnsoundSide) {
         if self.unsound.len() < MAX_UNSOUND {
-            self.unsound.push(UnsoundSide { id, offset, what, named_by: None });
+            self.unsound.push(unsound);
         } else {
-            self.report(FileName::Side(id), offset, None, what);
+            self.report_side(unsound);
+        }
+    }
+
+    fn report_side(&mut self, unsound: UnsoundSide) {
+        let UnsoundSide { id, offset, what, pages, is_plain, named_by } = unsound;
+        let glsn = named_by.map(|(glsn, _)| glsn);
+        self.report_range(FileName::Side(id), offset, (glsn, glsn), what, Cure::Drop);
+        if let Some(finding) = self.findings.last_mut() {
+            finding.side = Some(SideDamage { id, pages, named: named_by.map(|(_, named)| named), is_plain });
         }
     }
 
     /// A record names a side file.
-    fn is_named(&mut self, id: SideId, by: Glsn) {
-        if let Ok(at) = self.unsound.binary_search_by_key(&id, |unsound| unsound.id) {
-            self.unsound[at].named_by.get_or_insert(by);
+    fn is_named(&mut self, side: SideRef, by: Glsn) {
+        if let Ok(at) = self.unsound.binary_search_by_key(&side.id, |unsound| unsound.id) {
+            self.unsound[at].named_by.get_or_insert((by, side));
         }
     }
 
     /// A side file that is not sound is damage if something needs it, else what a killed writer left.
     fn judge_unsound_sides(&mut self) {
         for unsound in std::mem::take(&mut self.unsound) {
-            let UnsoundSide { id, offset, what, named_by } = unsound;
-            if named_by.is_some() || (self.scope.kept)(id) {
-                self.report(FileName::Side(id), offset, named_by, what);
+            if unsound.named_by.is_some() || (self.scope.kept)(unsound.id) {
+                self.report_side(unsound);
             } else {
+                let UnsoundSide { id, offset, what, .. } = unsound;
                 let what =
                     format!("{what}, and nothing names it: a writer that was killed left it, the next one removes it");
                 self.report_harmless(FileName::Side(id), offset, what);
@@ -348,42 +435,52 @@ impl Check<'_> {
     }
 
     /// Compares a side file's last page with the record that names it.
-    fn named_side(&mut self, log_id: u128, side: &SideRef) -> Result<Option<String>, LogError> {
+    fn named_side(&mut self, log_id: u128, side: &SideRef) -> Result<Option<&'static str>, LogError> {
         let Some(file) = self.open(FileName::Side(side.id))? else {
-            return Ok(Some(format!("side file {} is missing", side.id.0)));
+            return Ok(Some("the side file is missing"));
         };
+        if self.unsound.binary_search_by_key(&side.id, |unsound| unsound.id).is_ok() {
+            // It is told with its pages.
+            return Ok(None);
+        }
         let page = &mut self.page[..PAGE_BYTES];
         let n = file.read_at(page, u64::from(side.pages) * PAGE_BYTES as u64)?;
         let good = check_page(&page[..n], side_seed(log_id, side.id.0), side.pages).is_ok()
             && SideTrailer::decode(page_payload(page)) == Ok(SideTrailer { log_id, side: *side });
-        Ok((!good).then(|| format!("side file {} is not the one that the record names", side.id.0)))
+        Ok((!good).then_some("the side file is not the one that the record names"))
     }
 }
 
-/// What was seen of a segment's entries, to be compared with its table.
-struct Seen {
-    /// Sum over the entries; their order does not matter.
-    hash: u64,
-    count: u32,
-    /// Hash over the side files in order, and their number.
-    sides: (u64, u32),
+/// Pages of a side file that are damaged.
+#[derive(Default)]
+struct BadPages {
+    /// The first of them, and what is wrong with it.
+    what: Option<(u32, &'static str)>,
+    pages: Vec<Range<u32>>,
 }
 
-fn entry_hash(offset: u32, stream: StreamId, index: u32) -> (u64, u64) {
-    let by_place = seed(&[u64::from(offset), u64::from(index)]);
-    let by_stream = seed(&[u64::from(stream.0), u64::from(index), 1]);
-    (by_place, by_stream)
+impl BadPages {
+    fn add(&mut self, number: u32, what: &'static str, holds_values: bool) {
+        self.what.get_or_insert((number, what));
+        match self.pages.last_mut() {
+            _ if !holds_values => {}
+            Some(range) if range.end == number => range.end += 1,
+            _ => self.pages.push(number..number + 1),
+        }
+    }
 }
 
 struct Walk<'c, 'a> {
     check: &'c mut Check<'a>,
     log_id: u128,
+    name: FileName,
     hash: u64,
     count: u32,
+    /// Whether records of the segment are damaged.
+    lost: bool,
     /// Of the record that is not known to be complete yet.
     of_record: (u64, u32),
     sides: (u64, u32),
-    bad_sides: Vec<(Glsn, String)>,
 }
 
 impl Visitor for Walk<'_, '_> {
@@ -401,11 +498,25 @@ impl Visitor for Walk<'_, '_> {
         for side in sides {
             let named = NamedSide { record_first: header.first, record_count: header.count, side: *side };
             self.sides = (side_hash(self.sides.0, &named), self.sides.1 + 1);
-            self.check.is_named(side.id, header.first);
+            self.check.is_named(*side, header.first);
             if let Some(what) = self.check.named_side(self.log_id, side)? {
-                self.bad_sides.push((header.first, what));
+                let (pages, named_by) = (vec![Range { start: 0, end: side.pages }], Some((header.first, *side)));
+                let unsound = UnsoundSide { id: side.id, offset: 0, what, pages, is_plain: None, named_by };
+                self.check.report_side(unsound);
             }
         }
+        if header.dropped.is_some() {
+            let what = format!("GLSNs {} to {} were damaged and dropped by a salvage", header.first, header.last());
+            self.check.report_dropped(self.name, Some((header.first, header.last())), what);
+        }
+        Ok(())
+    }
+
+    fn lost(&mut self, lost: &Lost) -> Result<(), LogError> {
+        self.lost = true;
+        let last = (lost.from < lost.next).then(|| Glsn(lost.next.0 - 1));
+        let glsns = (Some(lost.from), last);
+        self.check.report_range(self.name, lost.problem.at, glsns, lost.problem.what, Cure::Drop);
         Ok(())
     }
 
@@ -415,127 +526,5 @@ impl Visitor for Walk<'_, '_> {
 
     fn block(&mut self, _: u32) {
         self.check.advance(BLOCK_BYTES as u64);
-    }
-}
-
-fn side_hash(hash: u64, side: &NamedSide) -> u64 {
-    seed(&[hash, side.record_first.0, u64::from(side.record_count), side.side.id.0, side.side.hash])
-}
-
-/// Pages of a table.
-struct Pages<'a> {
-    file: &'a dyn File,
-    seed: u64,
-    page: &'a mut [u8],
-}
-
-impl Pages<'_> {
-    /// Reads a page; `Err` says what is wrong with it.
-    fn get(&mut self, number: u32, kind: Option<u8>) -> Result<Result<&[u8], &'static str>, LogError> {
-        let n = self.file.read_at(self.page, u64::from(number) * PAGE_BYTES as u64)?;
-        if let Err(what) = check_page(&self.page[..n], self.seed, number) {
-            return Ok(Err(what));
-        }
-        if kind.is_some_and(|kind| kind != page_kind(self.page)) {
-            return Ok(Err("a page of another kind than expected"));
-        }
-        Ok(Ok(page_payload(self.page)))
-    }
-
-    /// An item of a table, through the one page that is held.
-    fn item(
-        &mut self,
-        held: &mut u32,
-        place: (u32, usize),
-        kind: u8,
-        len: usize,
-    ) -> Result<Result<&[u8], &'static str>, LogError> {
-        if *held != place.0 {
-            if let Err(what) = self.get(place.0, Some(kind))? {
-                return Ok(Err(what));
-            }
-            *held = place.0;
-        }
-        Ok(page_payload(self.page).get(place.1..place.1 + len).ok_or("a page that ends too early"))
-    }
-
-    /// Compares the whole table; where and what is wrong.
-    fn table(
-        &mut self,
-        segment: &SegmentHeader,
-        outcome: &Outcome,
-        seen: &Seen,
-    ) -> Result<Option<(u64, &'static str)>, LogError> {
-        let header = match self.get(0, None)? {
-            Err(what) => return Ok(Some((0, what))),
-            Ok(payload) => match TableHeader::decode(payload) {
-                Ok(header) => header,
-                Err(_) => return Ok(Some((0, "the header cannot be read"))),
-            },
-        };
-        let fits = header.log_id == segment.log_id
-            && header.first == segment.first
-            && header.count == seen.count
-            && header.chain == outcome.chain
-            && header.sides == seen.sides.1;
-        if !fits {
-            return Ok(Some((0, "the table does not fit its segment")));
-        }
-        let mut hash = 0u64;
-        let mut held = u32::MAX;
-        for index in 0..header.count {
-            let place = header.offset_place(index);
-            match self.item(&mut held, place, OFFSET_PAGE, 4)? {
-                Err(what) => return Ok(Some((u64::from(place.0) * PAGE_BYTES as u64, what))),
-                Ok(bytes) => hash = hash.wrapping_add(entry_hash(u32_at(bytes, 0), StreamId(0), index).0),
-            }
-        }
-        if let Some(found) = self.postings(&header, &mut hash)? {
-            return Ok(Some(found));
-        }
-        if hash != seen.hash {
-            return Ok(Some((PAGE_BYTES as u64, "offsets or postings are not those of the segment")));
-        }
-        self.sides(&header, seen)
-    }
-
-    fn postings(&mut self, header: &TableHeader, hash: &mut u64) -> Result<Option<(u64, &'static str)>, LogError> {
-        let mut held = u32::MAX;
-        let mut next = 0;
-        for number in 0..header.streams {
-            let place = header.stream_place(number);
-            let item = match self.item(&mut held, place, DIRECTORY_PAGE, DIRECTORY_ITEM_BYTES)? {
-                Err(what) => return Ok(Some((u64::from(place.0) * PAGE_BYTES as u64, what))),
-                Ok(bytes) => DirectoryItem::decode(bytes),
-            };
-            let Some(item) = item.filter(|item| item.start == next) else {
-                return Ok(Some((u64::from(place.0) * PAGE_BYTES as u64, "the directory has a hole")));
-            };
-            next = item.start.saturating_add(item.count);
-            if next > header.count {
-                return Ok(Some((u64::from(place.0) * PAGE_BYTES as u64, "the directory is out of bounds")));
-            }
-            for posting in item.start..next {
-                let place = header.posting_place(posting);
-                match self.item(&mut held, place, POSTING_PAGE, 4)? {
-                    Err(what) => return Ok(Some((u64::from(place.0) * PAGE_BYTES as u64, what))),
-                    Ok(bytes) => *hash = hash.wrapping_add(entry_hash(0, item.stream, u32_at(bytes, 0)).1),
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    fn sides(&mut self, header: &TableHeader, seen: &Seen) -> Result<Option<(u64, &'static str)>, LogError> {
-        let mut held = u32::MAX;
-        let mut hash = 0;
-        for index in 0..header.sides {
-            let place = header.side_place(index);
-            match self.item(&mut held, place, SIDE_PAGE, SIDE_ITEM_BYTES)? {
-                Err(what) => return Ok(Some((u64::from(place.0) * PAGE_BYTES as u64, what))),
-                Ok(bytes) => hash = NamedSide::decode(bytes).map_or(hash, |side| side_hash(hash, &side)),
-            }
-        }
-        Ok((hash != seen.sides.0).then_some((0, "the side files are not those of the segment")))
     }
 }

@@ -83,7 +83,8 @@ impl SoFar {
                 if self.next.is_some_and(|next| next != (header.first, header.previous_chain)) {
                     return Err("a record that does not follow the one before it");
                 }
-                self.next = Some((header.last().next(), extend_chain(header.previous_chain, fragment.checksum)));
+                let hashed = extend_chain(header.previous_chain, fragment.checksum);
+                self.next = Some((header.last().next(), header.chain_behind(hashed)));
             }
             FragmentType::Middle | FragmentType::Last if !self.begins => {
                 return Err("a part of a record whose beginning is missing");
@@ -131,6 +132,7 @@ mod tests {
             body_bytes: 16,
             count: 1,
             sides: 0,
+            dropped: None,
         };
         let from = at + FRAGMENT_HEADER_BYTES;
         block[from..from + 64].copy_from_slice(&header.encode());

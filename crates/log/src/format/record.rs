@@ -15,6 +15,9 @@
 //! Law: an entry's header never crosses a fragment; the first one stands in the record's first fragment. `back` is the way in bytes from
 //! the entry's header to its record's header in the segment; `index` counts the entries of the record, so that an entry knows its
 //! GLSN. `body bytes` is the sum of all entries, headers and padding included.
+//!
+//! A record of kind 1 takes the place of records that were damaged and that a salvage dropped (`mend`). Its entries are of the stream
+//! [`StreamId::DROPPED`] and say nothing; `read at` holds the chain hash of the last record that was dropped, from which the chain goes on.
 
 use crate::draft::MAX_SIDES;
 use crate::format::fragment::Refusal;
@@ -33,8 +36,10 @@ pub const MAX_ENTRIES: usize = 1 << 16;
 /// Bytes of a mark: durable GLSN, chain hash there, timestamp.
 pub const MARK_BYTES: usize = 24;
 
-/// A plain record; other kinds are left for later formats.
+/// A plain record; kinds above [`KIND_DROPPED`] are left for later formats.
 pub const KIND_PLAIN: u8 = 0;
+/// A record in the place of others that were dropped.
+pub const KIND_DROPPED: u8 = 1;
 
 /// What a record says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +62,8 @@ pub struct RecordHeader {
     pub count: u32,
     /// Its side files.
     pub sides: u8,
+    /// It stands in the place of records that were dropped: the chain hash behind them.
+    pub dropped: Option<u64>,
 }
 
 impl RecordHeader {
@@ -64,7 +71,7 @@ impl RecordHeader {
     pub fn encode(&self) -> [u8; RECORD_HEADER_BYTES] {
         let mut out = [0; RECORD_HEADER_BYTES];
         put(&mut out, 0, &self.first.0.to_le_bytes());
-        put(&mut out, 8, &self.read_at.0.to_le_bytes());
+        put(&mut out, 8, &self.dropped.unwrap_or(self.read_at.0).to_le_bytes());
         put(&mut out, 16, &self.previous_chain.to_le_bytes());
         put(&mut out, 24, &self.durable.0.to_le_bytes());
         put(&mut out, 32, &self.timestamp_micros.to_le_bytes());
@@ -72,7 +79,7 @@ impl RecordHeader {
         put(&mut out, 48, &self.body_bytes.to_le_bytes());
         put(&mut out, 52, &self.count.to_le_bytes());
         out[56] = FORMAT_VERSION as u8;
-        out[57] = KIND_PLAIN;
+        out[57] = if self.dropped.is_some() { KIND_DROPPED } else { KIND_PLAIN };
         out[58] = CODEC_NONE;
         out[59] = self.sides;
         out
@@ -86,12 +93,13 @@ impl RecordHeader {
         if bytes.len() < RECORD_HEADER_BYTES {
             return Err(Refusal::bad("a record's header is cut short"));
         }
-        if u32::from(bytes[56]) != FORMAT_VERSION || bytes[57] != KIND_PLAIN || bytes[58] != CODEC_NONE {
+        let is_dropped = bytes[57] == KIND_DROPPED;
+        if u32::from(bytes[56]) != FORMAT_VERSION || bytes[57] > KIND_DROPPED || bytes[58] != CODEC_NONE {
             return Err(Refusal::newer("a record of a format, kind or codec that this version does not know"));
         }
         let header = Self {
             first: Glsn(u64_at(bytes, 0)),
-            read_at: Glsn(u64_at(bytes, 8)),
+            read_at: if is_dropped { Glsn::NONE } else { Glsn(u64_at(bytes, 8)) },
             previous_chain: u64_at(bytes, 16),
             durable: Glsn(u64_at(bytes, 24)),
             timestamp_micros: u64_at(bytes, 32),
@@ -99,10 +107,11 @@ impl RecordHeader {
             body_bytes: u32_at(bytes, 48),
             count: u32_at(bytes, 52),
             sides: bytes[59],
+            dropped: is_dropped.then(|| u64_at(bytes, 8)),
         };
         let least = u64::from(header.count) * ENTRY_HEADER_BYTES as u64;
         if header.count == 0
-            || header.count as usize > MAX_ENTRIES
+            || (header.count as usize > MAX_ENTRIES && !is_dropped)
             || u64::from(header.body_bytes) < least
             || usize::from(header.sides) > MAX_SIDES
             || header.first == Glsn::NONE
@@ -116,6 +125,11 @@ impl RecordHeader {
     /// GLSN of the last entry.
     pub fn last(&self) -> Glsn {
         Glsn(self.first.0 + u64::from(self.count) - 1)
+    }
+
+    /// The chain hash behind the record, of which `hashed` is the hash over its fragments.
+    pub fn chain_behind(&self, hashed: u64) -> u64 {
+        self.dropped.unwrap_or(hashed)
     }
 
     /// Bytes of the header and the references behind it.
@@ -226,12 +240,16 @@ mod tests {
             body_bytes: 48,
             count: 2,
             sides: 1,
+            dropped: None,
         }
     }
 
     #[test]
     fn headers_and_references_come_back_as_they_were_written() {
         assert_eq!(RecordHeader::decode(&header().encode()), Ok(header()));
+        let dropped =
+            RecordHeader { dropped: Some(9), read_at: Glsn::NONE, count: 1 << 20, body_bytes: 1 << 24, ..header() };
+        assert_eq!(RecordHeader::decode(&dropped.encode()), Ok(dropped));
         let entry = EntryHeader { stream: StreamId(1), payload_bytes: 2, back: 3, index: 4 };
         assert_eq!(EntryHeader::decode(&entry.encode()), Some(entry));
         let side = SideRef { id: SideId(1), pages: 2, hash: 3 };

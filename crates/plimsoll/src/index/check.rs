@@ -5,22 +5,27 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::index::core::Core;
 use crate::index::manifest::Manifest;
-use crate::index::source::{Run, partition_bytes};
+use crate::index::source::Run;
 use crate::run::check::check_partition;
-use crate::run::partition::PartitionId;
+use crate::run::partition::{Partition, PartitionId};
+use crate::version::Version;
 
 impl Core {
-    /// Reads every partition; `progress` is told the bytes of each, `report` what is wrong.
-    pub(crate) fn verify(&self, progress: &mut dyn FnMut(u64), report: &mut dyn FnMut(String)) -> Result<()> {
+    /// Reads every partition: `each` is shown every version, `checked` each partition with what is wrong with it. `report` is told what is wrong between
+    /// them.
+    pub(crate) fn verify(
+        &self,
+        each: &mut dyn FnMut(&Version<'_>),
+        checked: &mut dyn FnMut(&Partition, Vec<String>),
+        report: &mut dyn FnMut(String),
+    ) -> Result<()> {
         let (manifest, view) = self.manifest();
         for run in view.all_runs() {
             check_order(run, report);
             for partition in run.partitions().iter() {
-                let problems = check_partition(partition, &self.ground.budget, &mut || {})?;
-                if problems.is_empty() || self.is_named(partition.info.id)? {
-                    problems.into_iter().for_each(&mut *report);
-                }
-                progress(partition_bytes(&partition.info));
+                let problems = check_partition(partition, &self.ground.budget, each)?;
+                let is_there = problems.is_empty() || self.is_named(partition.info.id)?;
+                checked(partition, if is_there { problems } else { Vec::new() });
             }
         }
         check_ages(&view.runs, report);

@@ -167,7 +167,7 @@ impl Files {
         match error {
             // Beside a process that writes, the manifest that was read may be of yesterday: reading it again helps.
             Error::Io { kind: io::ErrorKind::NotFound, message } if !self.read_only => Error::corrupt(format!(
-                "{message}: the manifest names {}, which is missing; run `plimsoll rebuild`",
+                "{message}: the manifest names {}, which is missing; `plimsoll verify` says what helps",
                 self.path_of(id).display()
             )),
             error => error,
@@ -178,7 +178,7 @@ impl Files {
         let side = self.log.open_side(id)?;
         if side.pages != info.pages {
             return Err(Error::corrupt(format!(
-                "side file {} has {} pages, the index says {}; run `plimsoll rebuild`",
+                "side file {} has {} pages, the index says {}; `plimsoll verify` says what helps",
                 id.0, side.pages, info.pages
             )));
         }

@@ -146,10 +146,7 @@ impl Manifest {
 }
 
 fn damaged(path: &Path, what: &str) -> Error {
-    Error::corrupt(format!(
-        "{}: {what}; the index can be made anew from the log: run `plimsoll rebuild`",
-        path.display()
-    ))
+    Error::corrupt(format!("{}: {what}; `plimsoll verify` says what helps", path.display()))
 }
 
 /// Whether a manifest that could not be written may stand in the old one's place all the same.

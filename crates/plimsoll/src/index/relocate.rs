@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use plimsoll_disk::checksum::Running;
+use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 use plimsoll_log::side::{SideId, SideWriter};
@@ -91,7 +92,11 @@ impl Relocator {
             }
             let bytes = (len - copying.copied).min(piece.len() as u64);
             let into = &mut piece[..bytes as usize];
-            self.log.read_range(version.glsn, offset + copying.copied, into)?;
+            match self.log.read_range(version.glsn, offset + copying.copied, into) {
+                // The entry was dropped: the version says so itself from now on.
+                Err(LogError::Dropped { .. }) => return Ok(Moved::Ready(Stored::Dropped { len })),
+                read => read?,
+            }
             copying.sum.take(into);
             writer.write(into)?;
             copying.copied += bytes;

@@ -367,7 +367,7 @@ impl Tally {
         self.max_glsn = self.max_glsn.max(version.glsn);
         match version.stored {
             Stored::Deleted => self.deletions += 1,
-            Stored::Inline(_) => {}
+            Stored::Inline(_) | Stored::Dropped { .. } => {}
             Stored::InLog { .. } => {
                 self.min_pointer = Some(self.min_pointer.map_or(version.glsn, |oldest| oldest.min(version.glsn)));
             }

@@ -16,7 +16,7 @@ use crate::run::guide::{GUIDE_PAGE, check_guide};
 use crate::run::inner::{INNER_PAGE, check_inner};
 use crate::run::leaf::{LEAF_PAGE, check_leaf};
 use crate::run::partition::{Partition, PartitionInfo};
-use crate::version::Stored;
+use crate::version::{Stored, Version};
 
 /// After so many problems nobody reads on.
 const MAX_PROBLEMS: usize = 100;
@@ -24,17 +24,17 @@ const MAX_PROBLEMS: usize = 100;
 /// Inner pages above each other: more than any partition has.
 const MAX_HEIGHT: usize = 32;
 
-/// Reads the whole partition and says what is wrong with it; nothing if it is as it was written. `progress` is told of each page read.
+/// Reads the whole partition and says what is wrong with it; nothing if it is as it was written. `each` is shown every version.
 ///
 /// # Errors
 /// The budget refuses: nothing is known then. What the disk refuses is among the problems.
 pub(crate) fn check_partition(
     partition: &Partition,
     budget: &Budget,
-    progress: &mut dyn FnMut(),
+    each: &mut dyn FnMut(&Version<'_>),
 ) -> Result<Vec<String>> {
     let info = &partition.info;
-    let mut walk = Walk { partition, budget, progress, problems: Vec::new(), seen: Seen::default() };
+    let mut walk = Walk { partition, budget, each, problems: Vec::new(), seen: Seen::default() };
     let read = read_info(&**partition.file.source(), info.pages, info.id, budget);
     let Some(said) = walk.keep(read)? else { return Ok(walk.problems) };
     if !agree(&said, info) {
@@ -66,7 +66,7 @@ fn agree(said: &PartitionInfo, info: &PartitionInfo) -> bool {
 struct Walk<'a> {
     partition: &'a Partition,
     budget: &'a Budget,
-    progress: &'a mut dyn FnMut(),
+    each: &'a mut dyn FnMut(&Version<'_>),
     problems: Vec<String>,
     seen: Seen,
 }
@@ -95,7 +95,6 @@ impl Walk<'_> {
     }
 
     fn load(&mut self, number: u32, page: &mut [u8]) -> Result<bool> {
-        (self.progress)();
         self.seen.tree_pages += 1;
         let loaded = self.partition.file.source().load(number, page);
         Ok(self.keep(loaded.map_err(Error::from))?.is_some())
@@ -173,7 +172,7 @@ impl Walk<'_> {
         }
         let (mut keys, mut last_key) = (0, Vec::new());
         let (mut is_outside, mut is_filtered, mut is_loose) = (false, false, false);
-        let seen = &mut self.seen;
+        let (seen, each, fixed) = (&mut self.seen, &mut *self.each, self.partition.info.fixed_glsn);
         let checked = check_leaf(page_payload(page), None, |key, glsn, stored| {
             is_outside |= !bounds.hold(key, glsn);
             if keys == 0 || last_key != key {
@@ -182,6 +181,7 @@ impl Walk<'_> {
                 key.clone_into(&mut last_key);
             }
             is_loose |= !seen.note(key, glsn, stored);
+            each(&Version { key, glsn: fixed.unwrap_or(glsn), stored });
         });
         if let Err(what) = checked {
             self.report_page(number, what);
@@ -246,7 +246,7 @@ impl Seen {
         self.glsns = Some((min.min(glsn), max.max(glsn)));
         match stored {
             Stored::Deleted => self.deletions += 1,
-            Stored::Inline(_) => {}
+            Stored::Inline(_) | Stored::Dropped { .. } => {}
             Stored::InLog { .. } => self.min_pointer = Some(self.min_pointer.map_or(glsn, |oldest| oldest.min(glsn))),
             Stored::InSide { side, .. } => return self.sides.binary_search(&side).is_ok(),
         }

@@ -256,7 +256,7 @@ impl PageSource for RunFile {
     fn load_run(&self, first: u32, pages: &mut [u8]) -> Result<(), LoadError> {
         let corrupt = |number, what: &str| LoadError::Corrupt {
             message: format!(
-                "{}, page {number}: {what}; `plimsoll rebuild` makes the index anew from the log",
+                "{}, page {number}: {what}; `plimsoll verify` says what is lost and what helps",
                 self.path.display()
             ),
         };
@@ -289,6 +289,11 @@ pub(crate) fn open_run(
         return Err(Error::corrupt(format!("{path}: the file has {pages} pages, the manifest says {}", info.pages)));
     }
     Ok(Partition { info: Arc::new(info), file: pool.attach(Arc::new(file)) })
+}
+
+/// The pages of a run file, whatever its length is.
+pub(crate) fn pages_of_run(disk: &dyn Disk, dir: &Path, log_id: u128, id: u64) -> Result<Arc<dyn PageSource>> {
+    Ok(Arc::new(RunFile::open(disk, dir, id, log_id)?))
 }
 
 /// The youngest version in the run files of a folder, as far as they can be read.

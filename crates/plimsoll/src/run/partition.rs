@@ -208,7 +208,7 @@ impl Partition {
 
     pub(crate) fn corrupt(&self, number: u32, what: &str) -> Error {
         Error::corrupt(format!(
-            "{}, page {number}: found {what}; run `plimsoll verify`, then `plimsoll rebuild` makes the index anew from the log",
+            "{}, page {number}: found {what}; `plimsoll verify` says what is lost and what helps",
             self.info.id
         ))
     }

@@ -125,7 +125,7 @@ fn a_damaged_manifest_is_reported_and_mended_by_a_rebuild() {
     bytes[middle] ^= 1;
     fs::write(&manifest, bytes).unwrap();
     let error = Db::open(&path, options()).unwrap_err();
-    assert!(error.to_string().contains("rebuild"), "{error}");
+    assert!(error.to_string().contains("verify"), "{error}");
     plimsoll::rebuild(&path, options(), &mut |_, _| {}).unwrap();
     let db = Db::open(&path, options()).unwrap();
     assert_eq!(db.snapshot().get(&db.keyspace("default").unwrap(), b"a").unwrap().unwrap(), b"1");

@@ -9,7 +9,10 @@ use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::format::fragment::{FragmentHeader, FragmentType, seal_fragment};
 use plimsoll_log::format::segment_header::SegmentHeader;
-use plimsoll_log::format::{BLOCK_BYTES, segment_seed};
+use plimsoll_log::format::side_trailer::{SideTrailer, extend_side_hash};
+use plimsoll_log::format::{BLOCK_BYTES, segment_seed, side_seed};
+use plimsoll_log::side::SideRef;
+use plimsoll_memory::page::{PAGE_BYTES, page_kind, page_payload, seal_page};
 
 const SEGMENT: &str = "/store/log/00000000000000000001.seg";
 
@@ -83,6 +86,43 @@ fn a_block_of_zeros_in_a_value_is_found_by_everyone_who_reads_it() {
 }
 
 /// The fragment is sealed again after the change, so that its block is good: only the checksum of the whole value, and the chain, can tell.
+#[test]
+fn verify_compares_each_value_with_the_checksum_that_it_was_written_with() {
+    let disk = filled();
+    let db = Db::open("/store", options(&disk)).unwrap();
+    // The values of the first segment are moved into a side file that no record names.
+    assert!(db.log().trim(5).unwrap() > 1);
+    assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
+    db.close().unwrap();
+    let log = Path::new("/store/log");
+    let name = disk.names(log).unwrap().into_iter().find(|name| name.ends_with(".side")).unwrap();
+    let file = disk.open(&log.join(&name), Open::ReadWrite, Caching::Buffered).unwrap();
+    let mut bytes = vec![0; file.len().unwrap() as usize];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    let (mut pages, mut hash) = (bytes.chunks_mut(PAGE_BYTES).collect::<Vec<_>>(), 0);
+    let trailer = pages.pop().unwrap();
+    let said = SideTrailer::decode(page_payload(trailer)).unwrap();
+    let seed = side_seed(said.log_id, said.side.id.0);
+    for (number, page) in pages.iter_mut().enumerate() {
+        let payload = page_payload(page).len();
+        page[5000] ^= u8::from(number == 2);
+        seal_page(page, seed, number as u32, page_kind(page), payload);
+        hash = extend_side_hash(hash, page);
+    }
+    let payload = SideTrailer { side: SideRef { hash, ..said.side }, ..said }.encode();
+    trailer[16..16 + payload.len()].copy_from_slice(&payload);
+    seal_page(trailer, seed, said.side.pages, page_kind(trailer), payload.len());
+    file.write_at(&bytes, 0).unwrap();
+    let db = Db::open("/store", options(&disk)).unwrap();
+    let report = db.verify(&mut |_| {}).unwrap();
+    let [damage] = &report.damage[..] else { panic!("{:?}", report.problems) };
+    assert!(damage.file.ends_with(&name) && damage.what.contains("its checksum is"), "{damage}");
+    let [key] = &damage.keys[..] else { panic!("{damage}") };
+    assert_eq!((&key.keyspace[..], damage.glsns.clone()), ("default", Some(key.glsn..=key.glsn)));
+    let keyspace = db.keyspace("default").unwrap();
+    assert!(is_corrupt(db.snapshot().get(&keyspace, &key.key)));
+}
+
 #[test]
 fn a_value_that_is_another_is_not_served_though_its_block_is_good() {
     let disk = filled();

@@ -1,7 +1,7 @@
 //! One entry of the log on one line: a transaction with what is known of it, or a payload of a stream.
 
 use jiff::Timestamp;
-use plimsoll::{Commit, Db, LogEntry, Op, OpChange};
+use plimsoll::{Commit, Db, Error, LogEntry, Op, OpChange};
 use serde_json::{Map, Value, json};
 
 use crate::about::About;
@@ -36,7 +36,11 @@ impl Printer {
     /// Prints an entry; false if it is left out.
     pub(super) fn print(&self, db: &Db, glsn: u64, output: &mut Output) -> Result<bool, Failure> {
         let wanted = |time| self.until.is_none_or(|until| time <= until);
-        match db.log().changes(glsn)? {
+        let changes = match db.log().changes(glsn) {
+            Err(Error::Dropped { .. }) => return self.print_dropped(glsn, output).map(|()| true),
+            changes => changes?,
+        };
+        match changes {
             Some(commit) if self.skip_cursors && commit.moves_cursor()? => Ok(false),
             Some(commit) => {
                 let metadata = commit.metadata()?;
@@ -126,6 +130,8 @@ impl Printer {
         if !self.ops {
             return output.json(&object);
         }
+        // All of it can be read: half an object cannot be taken back.
+        commit.for_each(|_| Ok(()))?;
         output.open_object(&object)?;
         output.raw(b"\"ops\":[")?;
         let mut first = true;
@@ -136,6 +142,19 @@ impl Printer {
             output.raw(self.op_json(&op).to_string().as_bytes())
         })?;
         output.raw(b"]}\n")
+    }
+
+    /// An entry that was damaged and that a salvage dropped.
+    fn print_dropped(&self, glsn: u64, output: &mut Output) -> Result<(), Failure> {
+        let what = "was damaged and dropped by a salvage";
+        let number = glsn.to_string();
+        match output.reader() {
+            Reader::Json => {
+                output.json(&json!({ "glsn": glsn, "dropped": true }).as_object().cloned().unwrap_or_default())
+            }
+            Reader::Pipe => output.fields(&[number.as_bytes(), b"", b"dropped", b"", what.as_bytes()]),
+            Reader::People => output.line(&format!("{glsn:>8}  {what}")),
+        }
     }
 
     fn print_payload(&self, entry: &LogEntry, output: &mut Output) -> Result<(), Failure> {

@@ -3,7 +3,7 @@
 use std::iter;
 use std::ops::RangeInclusive;
 
-use plimsoll::{Db, Keyspace};
+use plimsoll::{Db, Error, Keyspace};
 
 use crate::exit::Failure;
 
@@ -48,9 +48,27 @@ fn collect_stream(
     window: RangeInclusive<u64>,
     found: &mut Vec<Result<u64, Failure>>,
 ) -> Result<(), Failure> {
-    let mut scan = db.log().scan(window, Some(stream))?;
+    let end = *window.end();
+    let mut scan = db.log().scan(window.clone(), Some(stream))?;
+    let mut next = *window.start();
     while let Some(entry) = scan.next() {
-        found.push(Ok(entry?.glsn));
+        match entry {
+            Ok(entry) => {
+                next = entry.glsn + 1;
+                found.push(Ok(entry.glsn));
+            }
+            // From here on each entry is asked for: which are damaged is told one by one.
+            Err(Error::Corrupt { .. }) => {
+                for glsn in next..=end.min(db.newest()) {
+                    match db.log().read(glsn) {
+                        Ok(entry) if entry.stream != stream => {}
+                        _ => found.push(Ok(glsn)),
+                    }
+                }
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(())
 }

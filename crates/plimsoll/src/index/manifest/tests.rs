@@ -109,7 +109,7 @@ fn every_changed_bit_and_every_cut_is_reported() {
         file.write_at(&[bytes[at] ^ (1 << (at % 8))], at as u64).unwrap();
         let error = Manifest::read(&disk, dir).unwrap_err();
         assert!(matches!(error, Error::Corrupt { .. }), "byte {at}: {error}");
-        assert!(error.to_string().contains("plimsoll rebuild"), "{error}");
+        assert!(error.to_string().contains("plimsoll verify"), "{error}");
         file.write_at(&bytes[at..=at], at as u64).unwrap();
     }
     assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(manifest));

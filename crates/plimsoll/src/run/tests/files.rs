@@ -47,7 +47,7 @@ fn a_partition_may_point_into_more_side_files_than_a_page_lists() {
     let (pages, info) = builder.finish().unwrap();
     assert!(info.sides.iter().map(|side| side.0).eq((0..20_000).map(|n| n * 1_000_003)));
     let partition = open(&pool, pages.0, info);
-    assert_eq!(check_partition(&partition, &budget, &mut || ()).unwrap(), [""; 0]);
+    assert_eq!(check_partition(&partition, &budget, &mut |_| ()).unwrap(), [""; 0]);
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn versions_without_a_glsn_all_have_the_one_that_their_partition_gets() {
     assert_eq!((info.min_glsn, info.max_glsn), (Glsn::NONE, Glsn::NONE));
     (info.min_glsn, info.max_glsn, info.fixed_glsn) = (Glsn(50), Glsn(50), Some(Glsn(50)));
     let partition = open(&pool, pages, info);
-    assert_eq!(check_partition(&partition, &budget, &mut || ()).unwrap(), [""; 0]);
+    assert_eq!(check_partition(&partition, &budget, &mut |_| ()).unwrap(), [""; 0]);
     for key in keys.iter().step_by(11) {
         let lookup = |at| partition.lookup(key, Glsn(at), Touch::Point).unwrap();
         assert_eq!(lookup(49).newest, Some(Glsn(50)));
@@ -123,12 +123,12 @@ fn a_run_file_is_read_as_it_was_written_and_its_errors_name_file_and_page() {
             assert_eq!(cursor.current(), Some(version));
         }
         model.keys().step_by(10).for_each(|(key, glsn)| assert_lookup(&partition, &model, key, glsn.0));
-        assert_eq!(check_partition(&partition, &budget, &mut || ()).unwrap(), [""; 0]);
+        assert_eq!(check_partition(&partition, &budget, &mut |_| ()).unwrap(), [""; 0]);
 
         let path = dir.join(run_file_name(12));
         let file = disk.open(&path, Open::ReadWrite, Caching::Buffered).unwrap();
         file.write_at(&[0xee; 3], 2 * PAGE_BYTES as u64 + 99).unwrap();
-        let problems = check_partition(&partition, &budget, &mut || ()).unwrap();
+        let problems = check_partition(&partition, &budget, &mut |_| ()).unwrap();
         assert!(problems[0].contains(&run_file_name(12)) && problems[0].contains("page 2"), "{problems:?}");
         file.set_len(u64::from(info.pages - 1) * PAGE_BYTES as u64).unwrap();
         assert!(matches!(open_run(&*disk, &dir, &pool, LOG, info), Err(Error::Corrupt { .. })));

@@ -34,7 +34,7 @@ fn a_partition_of_one_version_is_whole() {
         assert_lookup(&partition, &model, key, 7);
         assert_lookup(&partition, &model, key, 6);
         assert_lookup(&partition, &model, &[1], 7);
-        assert_eq!(check_partition(&partition, &budget, &mut || ()).unwrap(), [""; 0]);
+        assert_eq!(check_partition(&partition, &budget, &mut |_| ()).unwrap(), [""; 0]);
     }
 }
 
@@ -66,7 +66,7 @@ fn the_largest_versions_make_a_deep_tree_in_which_all_is_found() {
         key.push(0);
         assert!(partition.lookup(&key, glsn, Touch::Point).unwrap().newest.is_none());
     }
-    assert_eq!(check_partition(&partition, &budget, &mut || ()).unwrap(), [""; 0]);
+    assert_eq!(check_partition(&partition, &budget, &mut |_| ()).unwrap(), [""; 0]);
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn the_versions_of_one_key_may_fill_several_guides() {
             assert_eq!(cursor.current(), Some(version));
         }
     }
-    assert_eq!(check_partition(&partition, &budget, &mut || ()).unwrap(), [""; 0]);
+    assert_eq!(check_partition(&partition, &budget, &mut |_| ()).unwrap(), [""; 0]);
 }
 
 fn height(partition: &Partition) -> usize {

@@ -34,7 +34,7 @@ fn use_all(budget: &Budget, disk: &Arc<dyn Disk>, dir: &Path, partition: &Partit
     let mut builder = PartitionBuilder::new(sink, budget, false)?;
     versions(model).try_for_each(|version| builder.add(&version))?;
     drop(builder.finish()?);
-    check_partition(partition, budget, &mut || ())?;
+    check_partition(partition, budget, &mut |_| ())?;
     let mut cursor = RunCursor::new([partition.clone()].into(), Feed::Private(budget.clone()));
     cursor.seek_first()?;
     while cursor.current().is_some() {

@@ -1,0 +1,434 @@
+//! Every kind of damage, in stores with all of their log and in stores whose log was trimmed: `verify` names it and a command; the command is run as it
+//! is written, and afterwards everything can be read but what was named as lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use plimsoll::{Db, Options};
+use serde_json::Value;
+
+use crate::run::{Folder, Ran, run};
+
+type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+
+const PAGE: usize = 16 << 10;
+
+fn options() -> Options {
+    Options::new().memory_bytes(32 << 20).segment_bytes(256 << 10).background(false)
+}
+
+/// A store with small values in runs, values in the log and in side files, several segments and versions; and what it holds.
+fn build(path: &str, trimmed: bool) -> Content {
+    let db = Db::open(path, options()).unwrap();
+    let keyspace = db.keyspace("default").unwrap();
+    let mut content = Content::new();
+    let mut commit = |pairs: Vec<(String, Vec<u8>)>| {
+        let mut tx = db.begin();
+        for (key, value) in pairs {
+            tx.put(&keyspace, key.as_bytes(), &value).unwrap();
+            content.insert(key.into_bytes(), value);
+        }
+        tx.commit().unwrap();
+    };
+    let value = |number: usize, bytes: usize| [format!("{number}-").into_bytes(), vec![b'v'; bytes]].concat();
+    for round in 0..2 {
+        for some in 0..40 {
+            commit((0..100).map(|n| (format!("small-{:05}", some * 100 + n), value(round, 90))).collect());
+            commit(vec![
+                (format!("log-{some:03}"), value(some + round, 9000)),
+                (format!("pair-{some:03}"), value(some, 2000)),
+            ]);
+        }
+        if round == 0 {
+            commit(vec![("side-a".to_owned(), value(1, 2 << 20))]);
+            db.flush().unwrap();
+        }
+    }
+    commit(vec![("side-b".to_owned(), value(2, 1500 << 10)), ("side-c".to_owned(), value(3, 1200 << 10))]);
+    db.compact().unwrap();
+    if trimmed {
+        let newest = db.newest();
+        assert!(db.log().trim(newest / 2).unwrap() > 1, "nothing was trimmed");
+    }
+    for some in 0..60 {
+        commit(vec![(format!("late-{some:03}"), value(some, 6000)), (format!("tiny-{some:03}"), value(some, 10))]);
+    }
+    db.compact().unwrap();
+    db.close().unwrap();
+    content
+}
+
+fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
+    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let mut found: Vec<PathBuf> = names.filter(|path| path.to_str().unwrap().ends_with(ending)).collect();
+    found.sort();
+    found
+}
+
+fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = fs::read(path).unwrap();
+    change(&mut bytes);
+    // A file of its own: others may share this one.
+    fs::remove_file(path).unwrap();
+    fs::write(path, bytes).unwrap();
+}
+
+fn largest(mut files: Vec<PathBuf>) -> PathBuf {
+    files.sort_by_key(|path| fs::metadata(path).unwrap().len());
+    files.pop().unwrap()
+}
+
+fn log(store: &Path, ending: &str) -> Vec<PathBuf> {
+    files(&store.join("log"), ending)
+}
+
+/// The last sealed segment: it holds values that are current.
+fn sealed(store: &Path) -> PathBuf {
+    let segments = log(store, ".seg");
+    assert!(segments.len() > 2, "{segments:?}");
+    segments[segments.len() - 2].clone()
+}
+
+fn run_file(store: &Path) -> PathBuf {
+    largest(files(&store.join("index"), ".run"))
+}
+
+/// The first page of a kind from the middle of a run on.
+fn spoil_page(store: &Path, kind: u8) {
+    change(&run_file(store), |bytes| {
+        let pages = bytes.len() / PAGE;
+        let page = (pages / 2..pages).chain(0..pages).find(|page| bytes[page * PAGE + 8] == kind).unwrap();
+        bytes[page * PAGE + 100] ^= 1;
+    });
+}
+
+/// What helps: the command that a hint has to name, without and with a trimmed log; empty: nothing is wrong, or nothing helps.
+struct Kind {
+    name: &'static str,
+    damage: fn(&Path),
+    helps: [&'static str; 2],
+    /// Whether values may be lost, without and with a trimmed log.
+    loses: [bool; 2],
+}
+
+const KINDS: [Kind; 14] = [
+    Kind {
+        name: "a record of a sealed segment",
+        damage: |store| change(&sealed(store), |bytes| bytes[7 * PAGE + 900] ^= 4),
+        helps: ["salvage --drop GLSN"; 2],
+        loses: [true; 2],
+    },
+    Kind {
+        name: "a block of zeros",
+        damage: |store| change(&sealed(store), |bytes| bytes[5 * PAGE..6 * PAGE].fill(0)),
+        helps: ["salvage --drop GLSN"; 2],
+        loses: [true; 2],
+    },
+    Kind {
+        name: "a sealed segment that was cut",
+        damage: |store| change(&sealed(store), |bytes| bytes.truncate(9 * PAGE)),
+        helps: ["salvage --drop GLSN"; 2],
+        loses: [true; 2],
+    },
+    Kind {
+        name: "a sealed segment that is gone",
+        damage: |store| fs::remove_file(sealed(store)).unwrap(),
+        helps: ["salvage --drop GLSN"; 2],
+        loses: [true; 2],
+    },
+    Kind {
+        name: "the header of a segment",
+        damage: |store| change(&sealed(store), |bytes| bytes[40] ^= 1),
+        helps: ["salvage --drop GLSN"; 2],
+        loses: [false; 2],
+    },
+    Kind {
+        name: "a page of a side file",
+        damage: |store| change(&largest(log(store, ".side")), |bytes| bytes[30 * PAGE + 5000] ^= 1),
+        helps: ["salvage --drop GLSN"; 2],
+        loses: [true; 2],
+    },
+    Kind {
+        name: "a side file that is gone",
+        damage: |store| fs::remove_file(largest(log(store, ".side"))).unwrap(),
+        helps: ["salvage --drop GLSN"; 2],
+        loses: [true; 2],
+    },
+    Kind {
+        name: "a leaf of a run",
+        damage: |store| spoil_page(store, 16),
+        helps: ["rebuild", "salvage --drop KEY"],
+        loses: [false, true],
+    },
+    Kind {
+        name: "a guide (index and filter) of a run",
+        damage: |store| spoil_page(store, 17),
+        helps: ["rebuild", "salvage --drop KEY"],
+        loses: [false, false],
+    },
+    Kind {
+        name: "a table file that is gone",
+        damage: |store| fs::remove_file(run_file(store)).unwrap(),
+        helps: ["rebuild", "salvage --drop KEY"],
+        loses: [false, true],
+    },
+    Kind {
+        name: "an offset table",
+        damage: |store| change(&log(store, ".idx")[1], |bytes| bytes[200] ^= 1),
+        helps: [""; 2],
+        loses: [false; 2],
+    },
+    Kind {
+        name: "the warm image",
+        damage: |store| {
+            for file in files(&store.join("warm"), ".warm") {
+                change(&file, |bytes| bytes[50] ^= 1);
+            }
+        },
+        helps: [""; 2],
+        loses: [false; 2],
+    },
+    Kind {
+        name: "the manifest",
+        damage: |store| change(&store.join("index/MANIFEST"), |bytes| bytes[70] ^= 1),
+        helps: ["rebuild", "restore a backup"],
+        loses: [false; 2],
+    },
+    Kind {
+        name: "the last segment cut",
+        damage: |store| change(log(store, ".seg").last().unwrap(), |bytes| bytes.truncate(PAGE + 3000)),
+        helps: ["salvage --from-index"; 2],
+        loses: [true; 2],
+    },
+];
+
+/// What of a command a hint has to name.
+fn shape(command: &str) -> String {
+    let words: Vec<&str> = command.split(' ').collect();
+    match &words[1..] {
+        ["rebuild", _] => "rebuild".to_owned(),
+        ["salvage", _, "--drop", what, ..] if what.bytes().all(|b| b.is_ascii_digit()) => {
+            "salvage --drop GLSN".to_owned()
+        }
+        ["salvage", _, "--drop", ..] => "salvage --drop KEY".to_owned(),
+        ["salvage", _, option, ..] => format!("salvage {option}"),
+        _ => command.to_owned(),
+    }
+}
+
+/// Runs a line as a shell would.
+fn sh(line: &str) -> Ran {
+    let bin = Path::new(env!("CARGO_BIN_EXE_plimsoll")).parent().unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    Ran::of(Command::new("sh").args(["-c", line]).env("PATH", path).env("PLIMSOLL_MEMORY", "32MiB").output().unwrap())
+}
+
+fn pairs(ran: &Ran) -> Content {
+    let line = |line: &[u8]| {
+        let at = line.iter().position(|byte| *byte == b'\t').unwrap();
+        (line[..at].to_vec(), line[at + 1..].to_vec())
+    };
+    ran.out.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(line).collect()
+}
+
+/// Keys that a report names as lost.
+#[derive(Default)]
+struct Named {
+    keys: BTreeSet<Vec<u8>>,
+    ranges: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Named {
+    fn take(&mut self, damage: &Value, values: &Value) {
+        let key = |value: &Value| value.as_str().unwrap().as_bytes().to_vec();
+        self.keys.extend(values.as_array().unwrap().iter().map(|value| key(&value["key"])));
+        for place in damage.as_array().unwrap() {
+            self.keys.extend(place["keys"].as_array().unwrap().iter().map(|value| key(&value["key"])));
+            if !place["key_range"].is_null() {
+                self.ranges.push((key(&place["key_range"]["first"]), key(&place["key_range"]["last"])));
+            }
+        }
+    }
+
+    fn holds(&self, key: &[u8]) -> bool {
+        self.keys.contains(key) || self.ranges.iter().any(|(first, last)| first[..] <= *key && *key <= last[..])
+    }
+}
+
+/// Everything works, and only what was named is lost.
+fn is_whole(store: &str, content: &Content, named: &Named, told: &str) -> usize {
+    let verified = run(&["verify", store]);
+    assert_eq!(verified.code, 0, "{told}: {}", verified.text());
+    let scanned = run(&["scan", store]);
+    assert_eq!(scanned.code, 0, "{told}: {}", scanned.err);
+    let listed = run(&["log", store, "--ops"]);
+    assert_eq!(listed.code, 0, "{told}: {}", listed.err);
+    let copied = run(&["backup", store, &format!("{store}-backup"), "--verify"]);
+    assert_eq!(copied.code, 0, "{told}: {} {}", copied.text(), copied.err);
+    let found = pairs(&scanned);
+    for (key, value) in &found {
+        assert!(content.get(key) == Some(value), "{told}: {} has another value", String::from_utf8_lossy(key));
+    }
+    let lost: Vec<&Vec<u8>> = content.keys().filter(|key| !found.contains_key(*key)).collect();
+    for key in &lost {
+        assert!(named.holds(key), "{told}: {} is lost and was not named", String::from_utf8_lossy(key));
+    }
+    lost.len()
+}
+
+fn copy(from: &str, to: &str) {
+    assert!(Command::new("cp").args(["-r", from, to]).status().unwrap().success());
+}
+
+fn heal(folder: &Folder, original: &str, content: &Content, trimmed: bool, kind: &Kind) {
+    let at = usize::from(trimmed);
+    let told = format!("{}{}", kind.name, if trimmed { ", trimmed" } else { "" });
+    let store = folder.at(&told.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
+    copy(original, &store);
+    (kind.damage)(Path::new(&store));
+    let mut named = Named::default();
+    for round in 0.. {
+        let verified = run(&["verify", &store, "--json"]);
+        let report = verified.json();
+        if verified.code == 0 {
+            assert!(round > 0 || kind.helps[at].is_empty(), "{told}: verify found nothing");
+            break;
+        }
+        assert!(round < 6, "{told}: it is still damaged: {report}");
+        let damage = &report["damage"][0];
+        assert_eq!(verified.code, if report["opens"] == true { 1 } else { 4 }, "{told}");
+        assert!(!damage["file"].as_str().unwrap().is_empty(), "{told}: {report}");
+        // What people read holds the same hint.
+        let text = run(&["verify", &store]).text();
+        assert!(text.contains(damage["hint"].as_str().unwrap()), "{told}: {text}");
+        let Some(command) = damage["command"].as_str() else {
+            assert!(damage["hint"].as_str().unwrap().contains(kind.helps[at]), "{told}: {report}");
+            return;
+        };
+        assert_eq!(shape(command), kind.helps[at], "{told}: {report}");
+        if command.contains("--drop") {
+            let before = run(&["verify", &store]).text();
+            let foreseen = sh(&format!("{command} --dry-run --json"));
+            assert_eq!(foreseen.code, 0, "{told}: {}", foreseen.err);
+            let foreseen = foreseen.json();
+            named.take(&foreseen["dropped"], &foreseen["values"]);
+            assert_eq!(run(&["verify", &store]).text(), before, "{told}: a dry run changed something");
+        }
+        let ran = sh(command);
+        let lost: Vec<Vec<u8>> = ran
+            .err
+            .lines()
+            .filter_map(|line| line.strip_prefix("plimsoll: the newest value is lost: default\t"))
+            .map(|key| key.as_bytes().to_vec())
+            .collect();
+        assert!(ran.code == 0 || (ran.code == 4 && !lost.is_empty()), "{told}: {command}: {}", ran.err);
+        named.keys.extend(lost);
+    }
+    let lost = is_whole(&store, content, &named, &told);
+    assert_eq!(lost > 0, kind.loses[at], "{told}: {lost} keys are lost");
+    // And it goes on: writing, compaction, trimming.
+    run(&["put", &store, "zz-new", "value"]).ok();
+    run(&["compact", &store]).ok();
+    let newest = run(&["stat", &store, "--json"]).ok().json()["store"]["newest_glsn"].to_string();
+    run(&["trim", &store, "--until", &newest]).ok();
+    let verified = run(&["verify", &store]);
+    assert_eq!(verified.code, 0, "{told}, trimmed afterwards: {}", verified.text());
+    assert_eq!(pairs(&run(&["scan", &store]).ok()).len(), content.len() - lost + 1, "{told}");
+    fs::remove_dir_all(&store).unwrap();
+}
+
+#[test]
+fn every_kind_of_damage_is_healed_by_the_command_that_verify_names() {
+    let folder = Folder::new();
+    for trimmed in [false, true] {
+        let original = folder.at(if trimmed { "trimmed" } else { "whole" });
+        let content = build(&original, trimmed);
+        for kind in &KINDS {
+            heal(&folder, &original, &content, trimmed, kind);
+        }
+    }
+}
+
+#[test]
+fn what_is_damaged_can_be_left_out_of_a_scan_and_of_the_log() {
+    let folder = Folder::new();
+    let original = folder.at("whole");
+    let content = build(&original, false);
+    for (kind, name) in [(0, "late-"), (5, "side-"), (7, "")] {
+        let store = folder.at(&format!("store-{kind}"));
+        copy(&original, &store);
+        (KINDS[kind].damage)(Path::new(&store));
+        let told = KINDS[kind].name;
+        let all = run(&["log", &original]).ok().text().lines().count();
+        // Without the flag: what and where it is, and what helps.
+        let failed = run(&["scan", &store]).fails(4, &["keyspace \"default\"", "--skip-damaged", "plimsoll"]);
+        if !name.is_empty() {
+            assert!(
+                failed.err.contains("GLSN") && failed.err.contains("salvage") && failed.err.contains(name),
+                "{}",
+                failed.err
+            );
+        }
+        for order in [&[][..], &["--reverse"]] {
+            let scanned = run(&[&["scan", &store, "--skip-damaged"], order].concat());
+            assert_eq!(scanned.code, 4, "{told}: {}", scanned.err);
+            let found = pairs(&scanned);
+            assert!(found.iter().all(|(key, value)| content.get(key) == Some(value)), "{told}");
+            let lost = content.len() - found.len();
+            assert!(lost > 0 && lost < 400, "{told}: {lost} keys were left out: {}", scanned.err);
+            let lines: Vec<&str> = scanned.err.lines().filter(|line| line.contains("left out")).collect();
+            if name.is_empty() {
+                assert!(lines.iter().any(|line| line.contains("keys of keyspace")), "{told}: {}", scanned.err);
+            } else {
+                assert_eq!(lines.len(), lost, "{told}: {}", scanned.err);
+                for key in content.keys().filter(|key| !found.contains_key(*key)) {
+                    let key = String::from_utf8_lossy(key);
+                    assert!(
+                        lines.iter().any(|line| line.contains(&format!("{key:?}"))),
+                        "{told}: {key}: {}",
+                        scanned.err
+                    );
+                }
+            }
+        }
+        let listed = run(&["log", &store, "--skip-damaged"]);
+        let left_out = listed.err.lines().filter(|line| line.contains("left out: the entry with GLSN")).count();
+        assert_eq!(listed.text().lines().count() + left_out, all, "{told}: {}", listed.err);
+        assert_eq!(listed.code, if left_out > 0 { 4 } else { 0 }, "{told}: {}", listed.err);
+        if kind == 0 {
+            assert!(left_out > 0, "{told}");
+            run(&["log", &store]).fails(4, &["the entry with GLSN", "--skip-damaged", "verify"]);
+        }
+    }
+    run(&["scan", &original, "--skip-damaged"]).ok();
+    run(&["log", &original, "--skip-damaged"]).ok();
+}
+
+#[test]
+fn what_was_dropped_says_so_at_its_old_moment_and_what_is_sound_is_not_dropped() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    build(&store, false);
+    run(&["salvage", &store, "--drop", "7"]).fails(2, &["GLSN 7 is not damaged", "plimsoll delete"]);
+    run(&["salvage", &store, "--drop", "side-a"]).fails(2, &["side-a", "not damaged"]);
+    run(&["salvage", &store, "--drop", "x", "--keyspace", "other"]).fails(2, &["no keyspace"]);
+    change(&log(Path::new(&store), ".side")[0], |bytes| bytes[30 * PAGE + 5000] ^= 1);
+    run(&["put", &store, "side-a", "an undamaged newer value"]).ok();
+    let before = run(&["scan", &store, "--keys"]).ok().text();
+    let dropped = run(&["salvage", &store, "--drop", "side-a"]).ok().text();
+    assert!(dropped.contains("dropped: side-a of keyspace default at GLSN 81, 2097154 bytes"), "{dropped}");
+    // The newer value stays, nothing is deleted, and the old moment says what happened to it.
+    assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), before);
+    assert_eq!(run(&["get", &store, "side-a"]).ok().text(), "an undamaged newer value");
+    run(&["get", &store, "side-a", "--at", "90"]).fails(4, &["GLSN 81", "dropped"]);
+    run(&["get", &store, "small-00001", "--at", "90"]).ok();
+    run(&["scan", &store, "--at", "90"]).fails(4, &["side-a", "dropped"]);
+    let scanned = run(&["scan", &store, "--at", "90", "--skip-damaged"]);
+    assert_eq!((scanned.code, scanned.text().lines().count()), (4, 4080), "{}", scanned.err);
+    run(&["history", &store, "side-a"]).ok();
+    run(&["rebuild", &store]).ok();
+    run(&["get", &store, "side-a", "--at", "90"]).fails(4, &["GLSN 81", "dropped"]);
+    run(&["verify", &store]).ok();
+}

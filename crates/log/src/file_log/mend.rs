@@ -1,0 +1,527 @@
+//! Takes damaged records and damaged pages of side files out of a log, so that all others can be read.
+//!
+//! A record says which chain hash it follows. So the good record behind damage says how the chain goes on, and one record of kind "dropped", which
+//! carries that hash, takes the place of what is damaged: GLSNs stay dense, and all others stay where they are. A damaged page of a side
+//! file gets a page of kind "dropped" in its place.
+//!
+//! Laws:
+//! 1. Only what is damaged is dropped, or what the caller names; a mended file reads as it was but for that, which is checked before it gets its name.
+//! 2. Nothing is written into a file that is there (a backup may share it), and nothing is deleted: the damaged file stays under a name that ends with `.cut`.
+//! 3. Each file is written, synced and renamed by itself: cut short anywhere, mending can be done again.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use plimsoll_disk::vfs::{Caching, Disk, File, Open};
+use plimsoll_memory::budget::Kind;
+use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, check_page, page_kind, page_payload, seal_page};
+use plimsoll_memory::pool::{LoadError, PageSource};
+
+use crate::error::LogError;
+use crate::file_log::anew::{copy_front, write_anew};
+use crate::file_log::gap::fill;
+use crate::file_log::names::FileName;
+use crate::file_log::options::FileLogOptions;
+use crate::file_log::recovery::lock_folder;
+use crate::file_log::replay::{Lost, Outcome, Problem, Visitor, replay, replay_past_damage};
+use crate::file_log::salvage::{keep_aside, move_aside};
+use crate::file_log::segment::write_zeros;
+use crate::format::block::first_fragment;
+use crate::format::fragment::{FRAGMENT_HEADER_BYTES, Found, FragmentType, fragment_at};
+use crate::format::record::RecordHeader;
+use crate::format::segment_header::{HeaderError, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::format::side_trailer::{SIDE_TRAILER_BYTES, SIDE_TRAILER_PAGE, SideTrailer, extend_side_hash};
+use crate::format::{BLOCK_BYTES, genesis_chain, segment_seed, side_seed, u32_at};
+use crate::glsn::{Glsn, StreamId};
+use crate::side::{SIDE_DROPPED_PAGE, SideId, SideRef};
+
+/// What is to be dropped.
+pub struct Wanted<'a> {
+    /// Whether damaged records between two GLSNs are.
+    pub damaged: &'a dyn Fn(&Range<Glsn>) -> bool,
+    /// Whether the record that begins with a GLSN is, although it is sound.
+    pub sound: &'a dyn Fn(Glsn) -> bool,
+    /// Side files whose damaged pages are, with how records name them where that is known.
+    pub sides: &'a [(SideId, Option<SideRef>)],
+    /// The log's id, for a log of which no header can be read.
+    pub log_id: Option<u128>,
+    /// Change nothing.
+    pub dry_run: bool,
+}
+
+/// What was dropped, or would be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mended {
+    /// Records, by GLSN; a range without any is a mark or a header, which nobody misses.
+    pub records: Vec<DroppedRecords>,
+    /// Pages of side files.
+    pub pages: Vec<(SideId, Range<u32>)>,
+    /// Names of the damaged files as they were.
+    pub aside: Vec<String>,
+}
+
+/// Records that were dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DroppedRecords {
+    /// Their segment.
+    pub file: String,
+    /// Where they stood.
+    pub offset: u64,
+    /// The bytes that they took.
+    pub bytes: u64,
+    /// Their GLSNs, from the first to the one behind the last.
+    pub glsns: Range<Glsn>,
+}
+
+/// Drops what is damaged, as far as it is wanted. Nobody else may have the log open for writing.
+///
+/// # Errors
+/// `Corrupt` where damage is wanted that cannot be mended, because no good record follows it; `Format`, `Locked`, the disk, the budget.
+pub fn mend(options: &FileLogOptions, wanted: &Wanted<'_>) -> Result<Mended, LogError> {
+    let _lock = lock_folder(options)?;
+    let mut mender =
+        Mender { options, wanted, mended: Mended::default(), staging: options.budget.take(Kind::Staging)? };
+    let surveyed = mender.survey()?;
+    for segment in &surveyed {
+        mender.mend_segment(segment)?;
+    }
+    if let Some(log_id) = surveyed.first().map(|segment| segment.header.log_id).or(wanted.log_id) {
+        wanted.sides.iter().try_for_each(|(id, named)| mender.mend_side(log_id, *id, *named))?;
+    }
+    Ok(mender.mended)
+}
+
+/// The pages of a side file in a log that is not open.
+///
+/// # Errors
+/// The file cannot be opened.
+pub fn side_pages(disk: &dyn Disk, dir: &Path, log_id: u128, id: SideId) -> Result<Arc<dyn PageSource>, LogError> {
+    let file = disk.open(&FileName::Side(id).path(dir), Open::Read, Caching::Buffered)?;
+    Ok(Arc::new(ClosedSide { file, seed: side_seed(log_id, id.0), id }))
+}
+
+struct ClosedSide {
+    file: Arc<dyn File>,
+    seed: u64,
+    id: SideId,
+}
+
+impl PageSource for ClosedSide {
+    fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError> {
+        let n = self.file.read_at(page, u64::from(number) * PAGE_BYTES as u64)?;
+        let name = FileName::Side(self.id).name();
+        check_page(&page[..n], self.seed, number)
+            .map_err(|what| LoadError::Corrupt { message: format!("{name}, page {number}: {what}") })
+    }
+}
+
+/// A segment and what is wrong with it.
+struct Surveyed {
+    header: SegmentHeader,
+    /// The header cannot be read, or the whole file is missing: this one is made from what stands around it.
+    new_header: bool,
+    lost: Vec<Lost>,
+    /// The GLSN, chain hash and offset behind it.
+    leads_to: (Glsn, u64, u32),
+}
+
+struct Mender<'a> {
+    options: &'a FileLogOptions,
+    wanted: &'a Wanted<'a>,
+    mended: Mended,
+    staging: plimsoll_memory::chunk::Chunk,
+}
+
+impl Mender<'_> {
+    fn disk(&self) -> &dyn Disk {
+        &*self.options.disk
+    }
+
+    fn dir(&self) -> &Path {
+        &self.options.dir
+    }
+
+    /// Reads all segments.
+    fn survey(&mut self) -> Result<Vec<Surveyed>, LogError> {
+        let (mut firsts, mut holes) = (Vec::new(), Vec::new());
+        for name in self.disk().names(self.dir())? {
+            match FileName::parse(&name) {
+                Some(FileName::Segment(first)) => firsts.push(first),
+                Some(FileName::Table(first)) => holes.push(first),
+                _ => {}
+            }
+        }
+        firsts.sort_unstable();
+        // A table without its segment.
+        holes.retain(|first| firsts.binary_search(first).is_err());
+        let headers = firsts.iter().map(|first| self.read_header(*first)).collect::<Result<Vec<_>, _>>()?;
+        let log_id = headers.iter().flatten().next().map(|header| header.log_id).or(self.wanted.log_id);
+        let Some(log_id) = log_id else {
+            let message = "no segment's header can be read, and nothing else says which log it is".to_owned();
+            return Err(LogError::Format { message });
+        };
+        let mut surveyed: Vec<Surveyed> = Vec::new();
+        for (at, (first, header)) in firsts.iter().zip(&headers).enumerate() {
+            let next = headers.get(at + 1).copied().flatten();
+            let guessed = match header {
+                Some(header) => *header,
+                None => self.guess_header(log_id, *first, surveyed.last(), next.as_ref())?,
+            };
+            close_hole(&holes, &mut surveyed, &guessed);
+            let mut found = self.survey_segment(&guessed, next.as_ref(), &holes)?;
+            found.new_header = header.is_none();
+            surveyed.push(found);
+        }
+        Ok(surveyed)
+    }
+
+    fn read_header(&self, first: Glsn) -> Result<Option<SegmentHeader>, LogError> {
+        let file = self.disk().open(&FileName::Segment(first).path(self.dir()), Open::Read, Caching::Buffered)?;
+        let mut bytes = [0; SEGMENT_HEADER_BYTES];
+        let n = file.read_at(&mut bytes, 0)?;
+        match SegmentHeader::decode(&bytes[..n]) {
+            Ok(header) => Ok(Some(header).filter(|header| header.first == first)),
+            Err(HeaderError::Bad(_)) => Ok(None),
+            Err(HeaderError::Newer(message)) => Err(LogError::Format { message }),
+        }
+    }
+
+    /// A header in the place of one that cannot be read, from the segment before it and from its own first record.
+    fn guess_header(
+        &mut self,
+        log_id: u128,
+        first: Glsn,
+        before: Option<&Surveyed>,
+        next: Option<&SegmentHeader>,
+    ) -> Result<SegmentHeader, LogError> {
+        let file = self.disk().open(&FileName::Segment(first).path(self.dir()), Open::Read, Caching::Buffered)?;
+        let len = u32::try_from(file.len()?).unwrap_or(u32::MAX).next_multiple_of(BLOCK_BYTES as u32);
+        let block = &mut self.staging[..BLOCK_BYTES];
+        let n = file.read_at(block, 0)?;
+        block[n..].fill(0);
+        let found = fragment_at(block, first_fragment(0), 0, segment_seed(log_id, first));
+        let record = match found {
+            Found::Fragment(fragment) if matches!(fragment.part, FragmentType::Whole | FragmentType::First) => {
+                RecordHeader::decode(fragment.bytes)
+                    .ok()
+                    .filter(|record| record.first == first)
+                    .map(|it| (fragment, it))
+            }
+            _ => None,
+        };
+        let (previous_chain, previous_end) = match (before, &record) {
+            (Some(before), _) => (before.leads_to.1, before.leads_to.2),
+            (None, Some((_, record))) => (record.previous_chain, 0),
+            (None, None) => (genesis_chain(log_id), 0),
+        };
+        let epoch = before.map(|before| before.header.epoch).or(record.map(|(fragment, _)| fragment.epoch));
+        Ok(SegmentHeader {
+            log_id,
+            epoch: epoch.unwrap_or(1),
+            first,
+            previous_chain,
+            timestamp_floor: record.map_or(0, |(_, record)| record.timestamp_micros.saturating_sub(1)),
+            side_mark: 0,
+            segment_bytes: len.max(next.map_or(0, |next| next.previous_end)).max(self.options.segment_size()),
+            previous_end,
+        })
+    }
+
+    fn survey_segment(
+        &mut self,
+        header: &SegmentHeader,
+        next: Option<&SegmentHeader>,
+        holes: &[Glsn],
+    ) -> Result<Surveyed, LogError> {
+        let name = FileName::Segment(header.first);
+        let file = self.disk().open(&name.path(self.dir()), Open::Read, Caching::Buffered)?;
+        let mut find =
+            Find { sound: self.wanted.sound, lost: Vec::new(), pending: None, first_entry: None, seen: None };
+        let outcome = replay_past_damage(&*file, header, &mut self.staging, &mut find)?;
+        find.close(outcome.end, outcome.chain);
+        for lost in &mut find.lost {
+            if lost.epoch == 0 {
+                lost.epoch = read_epoch(&*file, lost.start)?;
+            }
+        }
+        let mut lost = find.lost;
+        let mut leads_to = (outcome.next, outcome.chain, outcome.end);
+        if let Some(next) = next {
+            let wanted = (next.first, next.previous_chain, next.previous_end);
+            let is_whole = outcome.problem.is_none() && holes.contains(&outcome.next);
+            let may_be_mended =
+                !is_whole && leads_to != wanted && outcome.next <= next.first && outcome.end <= next.previous_end;
+            if may_be_mended {
+                let missing = Problem { at: u64::from(outcome.end), what: "records are missing", newer: false };
+                let problem = outcome.problem.unwrap_or(missing);
+                lost.push(to_the_end(header, &outcome, next, problem));
+                leads_to = wanted;
+            }
+        } else if let Some(problem) = outcome.problem.filter(|_| outcome.next <= outcome.durable) {
+            let glsns = outcome.next..Glsn::MAX;
+            if (self.wanted.damaged)(&glsns) {
+                let what = format!("{}; no good record follows, so the log can only be cut here", problem.what);
+                return Err(LogError::Corrupt { glsn: outcome.next, file: name.name(), offset: problem.at, what });
+            }
+        }
+        Ok(Surveyed { header: *header, new_header: false, lost, leads_to })
+    }
+
+    fn mend_segment(&mut self, segment: &Surveyed) -> Result<(), LogError> {
+        let first = segment.header.first;
+        let name = FileName::Segment(first);
+        let is_wanted = |lost: &&Lost| (self.wanted.damaged)(&(lost.from..lost.next)) || (self.wanted.sound)(lost.from);
+        let lost: Vec<Lost> = segment.lost.iter().filter(is_wanted).copied().collect();
+        let new_header = segment.new_header && (self.wanted.damaged)(&(first..first));
+        if lost.is_empty() && !new_header {
+            return Ok(());
+        }
+        let dropped = |lost: &Lost| DroppedRecords {
+            file: name.name(),
+            offset: u64::from(lost.start),
+            bytes: u64::from(lost.end - lost.start),
+            glsns: lost.from..lost.next,
+        };
+        self.mended.records.extend(lost.iter().map(dropped));
+        if lost.is_empty() {
+            let bytes = SEGMENT_HEADER_BYTES as u64;
+            self.mended.records.push(DroppedRecords { file: name.name(), offset: 0, bytes, glsns: first..first });
+        }
+        if self.wanted.dry_run {
+            return Ok(());
+        }
+        let (disk, dir) = (&*self.options.disk, &*self.options.dir);
+        // Where the table is gone and the segment is not mended yet, the next call does it.
+        move_aside(disk, dir, FileName::Table(first), &mut self.mended.aside)?;
+        let source = match disk.entry(&name.path(dir))? {
+            Some(_) => Some(disk.open(&name.path(dir), Open::Read, Caching::Buffered)?),
+            None => None,
+        };
+        if let Some(source) = &source {
+            keep_aside(disk, dir, name, &**source, &mut self.staging, &mut self.mended.aside)?;
+        }
+        let all = lost.len() == segment.lost.len();
+        let staging = &mut self.staging;
+        write_anew(disk, dir, name, &mut |draft| {
+            if let Some(source) = &source {
+                copy_front(&**source, draft, source.len()?.min(u64::from(segment.header.segment_bytes)), staging)?;
+            }
+            if segment.new_header {
+                draft.write_at(&segment.header.encode(), 0)?;
+            }
+            for lost in &lost {
+                write_zeros(draft, u64::from(lost.start), u64::from(lost.end))?;
+                fill(draft, &segment.header, lost)?;
+            }
+            if all { check_mended(draft, segment, staging) } else { Ok(()) }
+        })
+    }
+
+    /// Writes a side file anew, with pages of kind "dropped" where pages are damaged.
+    fn mend_side(&mut self, log_id: u128, id: SideId, named: Option<SideRef>) -> Result<(), LogError> {
+        let name = FileName::Side(id);
+        let (disk, dir) = (&*self.options.disk, &*self.options.dir);
+        let file = match disk.entry(&name.path(dir))? {
+            Some(_) => Some(disk.open(&name.path(dir), Open::Read, Caching::Buffered)?),
+            None => None,
+        };
+        let len = file.as_ref().map_or(Ok(0), |file| file.len())?;
+        let there = u32::try_from(len / PAGE_BYTES as u64).unwrap_or(u32::MAX);
+        let pages = named.map_or(there.saturating_sub(1), |named| named.pages);
+        let seed = side_seed(log_id, id.0);
+        let staging = &mut self.staging[..PAGE_BYTES];
+        let read = |number: u32, page: &mut [u8]| -> Result<bool, LogError> {
+            let n = match &file {
+                Some(file) => file.read_at(page, u64::from(number) * PAGE_BYTES as u64)?,
+                None => 0,
+            };
+            Ok(check_page(&page[..n], seed, number).is_ok())
+        };
+        let mut lost: Vec<Range<u32>> = Vec::new();
+        for number in 0..pages {
+            if !read(number, staging)? {
+                match lost.last_mut() {
+                    Some(range) if range.end == number => range.end += 1,
+                    _ => lost.push(number..number + 1),
+                }
+            }
+        }
+        let trailer_fits = read(pages, staging)? && page_kind(staging) == SIDE_TRAILER_PAGE;
+        let trailer = if trailer_fits { SideTrailer::decode(page_payload(staging)).ok() } else { None };
+        if lost.is_empty() && trailer.is_some() && there == pages + 1 {
+            return Ok(());
+        }
+        self.mended.pages.extend(lost.iter().map(|range| (id, range.clone())));
+        if self.wanted.dry_run {
+            return Ok(());
+        }
+        if let Some(file) = &file {
+            let mut rest = self.options.budget.take(Kind::Staging)?;
+            keep_aside(disk, dir, name, &**file, &mut rest, &mut self.mended.aside)?;
+        }
+        write_anew(disk, dir, name, &mut |draft| {
+            let mut hash = 0;
+            for number in 0..pages {
+                if !read(number, staging)? {
+                    seal_page(staging, seed, number, SIDE_DROPPED_PAGE, 0);
+                }
+                hash = extend_side_hash(hash, staging);
+                draft.write_at(staging, u64::from(number) * PAGE_BYTES as u64)?;
+            }
+            let side = named.or(trailer.map(|trailer| trailer.side)).unwrap_or(SideRef { id, pages, hash });
+            let payload = SideTrailer { log_id, side }.encode();
+            staging[PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + SIDE_TRAILER_BYTES].copy_from_slice(&payload);
+            seal_page(staging, seed, pages, SIDE_TRAILER_PAGE, SIDE_TRAILER_BYTES);
+            Ok(draft.write_at(staging, u64::from(pages) * PAGE_BYTES as u64)?)
+        })
+    }
+}
+
+/// A segment that is missing between two becomes one of which everything is lost.
+fn close_hole(holes: &[Glsn], surveyed: &mut Vec<Surveyed>, next: &SegmentHeader) {
+    let Some(before) = surveyed.last() else { return };
+    let (first, chain, end) = before.leads_to;
+    if first >= next.first || !holes.contains(&first) {
+        return;
+    }
+    let header = SegmentHeader {
+        epoch: before.header.epoch,
+        first,
+        previous_chain: chain,
+        previous_end: end,
+        timestamp_floor: before.header.timestamp_floor,
+        ..*next
+    };
+    let what = "the segment is missing";
+    let start = SEGMENT_HEADER_BYTES as u32;
+    let lost = to_the_end(&header, &empty(&header, start), next, Problem { at: 0, what, newer: false });
+    let leads_to = (next.first, next.previous_chain, next.previous_end);
+    surveyed.push(Surveyed { header, new_header: true, lost: vec![lost], leads_to });
+}
+
+/// A segment of which nothing was read.
+fn empty(header: &SegmentHeader, end: u32) -> Outcome {
+    Outcome {
+        end,
+        next: header.first,
+        chain: header.previous_chain,
+        first_timestamp: 0,
+        last_timestamp: header.timestamp_floor,
+        epoch: header.epoch,
+        side_mark: 0,
+        durable: Glsn::NONE,
+        marked: false,
+        problem: None,
+        used: 0,
+        dirty_padding: None,
+    }
+}
+
+/// All that lies between what is good of a segment and the next one.
+fn to_the_end(header: &SegmentHeader, outcome: &Outcome, next: &SegmentHeader, problem: Problem) -> Lost {
+    Lost {
+        problem,
+        start: outcome.end,
+        end: next.previous_end.max(outcome.end),
+        from: outcome.next,
+        next: next.first,
+        chain: outcome.chain,
+        chain_behind: next.previous_chain,
+        epoch: outcome.epoch.max(header.epoch),
+        timestamp: outcome.last_timestamp,
+    }
+}
+
+fn read_epoch(file: &dyn File, at: u32) -> Result<u32, LogError> {
+    let mut bytes = [0; FRAGMENT_HEADER_BYTES];
+    file.read_exact_at(&mut bytes, u64::from(at))?;
+    Ok(u32_at(&bytes, 8))
+}
+
+/// What was mended must read without a flaw, and lead to where it did.
+fn check_mended(file: &dyn File, segment: &Surveyed, staging: &mut [u8]) -> Result<(), LogError> {
+    let outcome = replay(file, &segment.header, u64::MAX, staging, &mut Nobody)?;
+    let (next, chain, _) = segment.leads_to;
+    if outcome.problem.is_none() && (outcome.next, outcome.chain) == (next, chain) {
+        return Ok(());
+    }
+    let name = FileName::Segment(segment.header.first).name();
+    let (at, what) =
+        outcome.problem.map_or((outcome.end.into(), "it does not lead to the next"), |it| (it.at, it.what));
+    let message = format!("{name} does not read as it was mended, at offset {at}: {what}");
+    Err(LogError::Io { kind: std::io::ErrorKind::InvalidData, message })
+}
+
+struct Nobody;
+
+impl Visitor for Nobody {
+    fn entry(&mut self, _: u32, _: StreamId) -> Result<(), LogError> {
+        Ok(())
+    }
+
+    fn record(&mut self, _: &RecordHeader, _: &[SideRef]) -> Result<(), LogError> {
+        Ok(())
+    }
+
+    fn abandon(&mut self) {}
+}
+
+/// Collects what is lost, and what is to be dropped although it is sound.
+struct Find<'a> {
+    sound: &'a dyn Fn(Glsn) -> bool,
+    lost: Vec<Lost>,
+    /// A sound record that is dropped; where it ends is not known yet.
+    pending: Option<Lost>,
+    first_entry: Option<u32>,
+    /// Timestamp of the last record.
+    seen: Option<u64>,
+}
+
+impl Find<'_> {
+    fn close(&mut self, end: u32, chain_behind: u64) {
+        if let Some(pending) = self.pending.take() {
+            self.lost.push(Lost { end, chain_behind, ..pending });
+        }
+    }
+}
+
+impl Visitor for Find<'_> {
+    fn entry(&mut self, offset: u32, _: StreamId) -> Result<(), LogError> {
+        self.first_entry.get_or_insert(offset);
+        Ok(())
+    }
+
+    fn record(&mut self, header: &RecordHeader, _: &[SideRef]) -> Result<(), LogError> {
+        let first_entry = self.first_entry.take().unwrap_or(0);
+        let start = first_entry.saturating_sub((header.head_bytes() + FRAGMENT_HEADER_BYTES) as u32);
+        self.close(start, header.previous_chain);
+        if header.dropped.is_none() && (self.sound)(header.first) {
+            let what = "the record is sound, and what it names is not";
+            self.pending = Some(Lost {
+                problem: Problem { at: u64::from(start), what, newer: false },
+                start,
+                end: start,
+                from: header.first,
+                next: header.last().next(),
+                chain: header.previous_chain,
+                chain_behind: 0,
+                // Read from its own fragment.
+                epoch: 0,
+                timestamp: self.seen.unwrap_or(header.timestamp_micros.saturating_sub(1)),
+            });
+        }
+        self.seen = Some(header.timestamp_micros);
+        Ok(())
+    }
+
+    fn abandon(&mut self) {
+        self.first_entry = None;
+    }
+
+    fn lost(&mut self, lost: &Lost) -> Result<(), LogError> {
+        self.close(lost.start, lost.chain);
+        self.lost.push(*lost);
+        Ok(())
+    }
+}
