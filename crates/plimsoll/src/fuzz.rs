@@ -15,11 +15,11 @@ use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::glsn::Glsn;
 
 use crate::index::manifest::{MANIFEST, Manifest};
-use crate::payload::{Payload, Writes};
-use crate::run::ends::{check_footer, check_header, check_sides};
-use crate::run::guide::check_guide;
-use crate::run::inner::check_inner;
-use crate::run::leaf::{Leaf, Sought, check_leaf};
+use crate::index::run::ends::{check_footer, check_header, check_sides};
+use crate::index::run::guide::check_guide;
+use crate::index::run::inner::check_inner;
+use crate::index::run::leaf::{Leaf, Sought, check_leaf};
+use crate::txn::payload::{Payload, Writes};
 
 /// Bytes of a manifest's head, and of the blocks that its checksum goes over (`docs/format.md`).
 const MANIFEST_HEAD_BYTES: usize = 56;

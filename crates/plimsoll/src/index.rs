@@ -31,6 +31,7 @@ mod policy;
 mod refresh;
 mod relocate;
 mod room;
+pub(crate) mod run;
 pub(crate) mod seat;
 mod source;
 mod split;
@@ -54,18 +55,18 @@ use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Pool;
 use plimsoll_memory::sorted::SortedMap;
 
-use crate::error::Result;
 use crate::index::background::Threads;
 use crate::index::core::{Core, lock};
 use crate::index::files::run_of;
 use crate::index::manifest::Manifest;
+use crate::index::run::partition::{Partition, PartitionId, PartitionInfo};
 use crate::index::seat::Seats;
 use crate::index::source::Memtable;
 use crate::index::view::{Content, View};
-use crate::objects::Objects;
-use crate::run::partition::{Partition, PartitionId, PartitionInfo};
-use crate::stats::IndexStats;
-use crate::version::Version;
+use crate::rowcache::Objects;
+use crate::types::error::Result;
+use crate::types::stats::IndexStats;
+use crate::types::version::Version;
 
 /// A memtable's part of the budget (one in so many), and its bounds in bytes.
 const MEMTABLE_SHARE: u64 = 8;

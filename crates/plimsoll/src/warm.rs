@@ -50,8 +50,8 @@ use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Pool;
 
 use crate::index::{Index, Progress};
-use crate::objects::Objects;
-use crate::stats::WarmStats;
+use crate::rowcache::Objects;
+use crate::types::stats::WarmStats;
 use crate::warm::background::Signal;
 use crate::warm::objects_restorer::ObjectsRestorer;
 use crate::warm::objects_saver::ObjectsSaver;
@@ -301,7 +301,7 @@ impl Core {
     }
 
     /// Remembers what came of saving; for how many bytes the allowance was used.
-    fn note(&self, what: Saved, saved: crate::error::Result<u64>) -> u64 {
+    fn note(&self, what: Saved, saved: crate::types::error::Result<u64>) -> u64 {
         lock(&self.counts.messages).last_errors[what as usize] = saved.as_ref().err().map(ToString::to_string);
         saved.unwrap_or(0)
     }

@@ -26,14 +26,14 @@ use plimsoll_log::format::{BLOCK_BYTES, segment_seed, side_seed, table_seed};
 use plimsoll_log::side::SideRef;
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES};
 
-use crate::db::Db;
-use crate::error::Result;
+use crate::api::admin::repair::rebuild;
+use crate::api::db::Db;
+use crate::api::snapshot::{Moment, Snapshot};
 use crate::index::manifest::{MANIFEST, Manifest};
-use crate::keyspaces::Keyspace;
-use crate::options::{MIN_MEMORY_BYTES, Options, Retention};
-use crate::repair::rebuild;
-use crate::run::file::{run_id_of, run_seed};
-use crate::snapshot::{Moment, Snapshot};
+use crate::index::run::file::{run_id_of, run_seed};
+use crate::types::error::Result;
+use crate::types::keyspaces::Keyspace;
+use crate::types::options::{MIN_MEMORY_BYTES, Options, Retention};
 use crate::warm::segment::{HEADER_BYTES as WARM_HEADER_BYTES, Kind, read_header, seal};
 
 /// Bytes of an input that say one change.

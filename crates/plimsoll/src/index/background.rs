@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use plimsoll_disk::thread::spawn;
 
-use crate::error::{Error, Result};
 use crate::index::Progress;
 use crate::index::core::{Core, lock};
 use crate::index::policy::Urge;
+use crate::types::error::{Error, Result};
 
 /// An index into which next to nothing came for so long, and that has nothing else to do, counts as idle and is settled.
 const SETTLE_AFTER: Duration = Duration::from_millis(300);

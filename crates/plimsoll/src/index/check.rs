@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::error::Result;
 use crate::index::core::Core;
 use crate::index::manifest::Manifest;
+use crate::index::run::check::check_partition;
+use crate::index::run::partition::{Partition, PartitionId};
 use crate::index::source::Run;
-use crate::run::check::check_partition;
-use crate::run::partition::{Partition, PartitionId};
-use crate::version::Version;
+use crate::types::error::Result;
+use crate::types::version::Version;
 
 impl Core {
     /// Reads every partition: `each` is shown every version, `checked` each partition with what is wrong with it. `report` is told what is wrong between

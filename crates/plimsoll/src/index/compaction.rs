@@ -13,21 +13,21 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::pool::Touch;
 
 use crate::borders::{Border, hit};
-use crate::error::{Error, Result};
 use crate::index::core::{Change, Core, Counters, SetAside, lock};
 use crate::index::manifest::Outcome;
 use crate::index::merge::{Cursor, Direction, Merge};
 use crate::index::output::{OUTPUT_CHUNKS, Output};
 use crate::index::policy::{Plan, RunShape, Urge, choose};
 use crate::index::relocate::{Moved, Relocator};
+use crate::index::run::cursor::{Feed, RunCursor};
+use crate::index::run::partition::PartitionInfo;
 use crate::index::source::{Run, partition_bytes};
 use crate::index::split::{Elsewhere, Fate, Inputs, Splitter};
 use crate::index::sweep::{Segment, Sweep};
 use crate::index::view::View;
 use crate::index::{Ground, Progress};
-use crate::run::cursor::{Feed, RunCursor};
-use crate::run::partition::PartitionInfo;
-use crate::version::{Stored, Version};
+use crate::types::error::{Error, Result};
+use crate::types::version::{Stored, Version};
 
 /// Runs that one job merges at most.
 const FAN_IN: usize = 8;

@@ -14,7 +14,6 @@ use plimsoll_log::side::SideId;
 use plimsoll_memory::budget::{Backing, Budget, Kind, Lease};
 use plimsoll_memory::chunk::CHUNK_BYTES;
 
-use crate::error::{Error, Result};
 use crate::index::background::Signals;
 use crate::index::compaction::Compactor;
 use crate::index::files::{Files, run_of};
@@ -25,6 +24,7 @@ use crate::index::source::{Memtable, Run};
 use crate::index::stalls::Stalls;
 use crate::index::view::{Content, Limits, View, depth};
 use crate::index::{Ground, Horizon};
+use crate::types::error::{Error, Result};
 
 /// Takes a lock whether or not a holder panicked: what each lock guards is whole between any two statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

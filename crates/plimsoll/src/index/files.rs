@@ -18,12 +18,12 @@ use plimsoll_log::side::SideId;
 use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
 use plimsoll_memory::pool::{Pool, PoolFile};
 
-use crate::error::{Error, Result};
 use crate::index::Ground;
 use crate::index::manifest::NEW_MANIFEST;
+use crate::index::run::file::{RunFileSink, open_run, run_file_name, run_id_of};
+use crate::index::run::partition::{Partition, PartitionId, PartitionInfo};
 use crate::index::source::Member;
-use crate::run::file::{RunFileSink, open_run, run_file_name, run_id_of};
-use crate::run::partition::{Partition, PartitionId, PartitionInfo};
+use crate::types::error::{Error, Result};
 
 /// Held beyond what is used: a dozen descriptions of the longest keys.
 const RESERVE_BYTES: u64 = 96 << 10;

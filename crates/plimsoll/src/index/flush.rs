@@ -6,14 +6,14 @@ use std::sync::atomic::Ordering;
 use plimsoll_disk::clock::Clock;
 use plimsoll_log::glsn::Glsn;
 
-use crate::error::Result;
 use crate::index::Progress;
 use crate::index::core::{Change, Core, Counters, SetAside, lock};
 use crate::index::output::{OUTPUT_CHUNKS, Output};
+use crate::index::run::warmth::Warmth;
 use crate::index::source::{Memtable, Run};
 use crate::index::split::{Fate, Inputs, Nowhere, Splitter};
 use crate::index::view::{Closed, Content, Limits};
-use crate::run::warmth::Warmth;
+use crate::types::error::Result;
 
 /// Chunks set aside for a flush: current and superseded versions.
 pub(crate) const CHUNKS: u64 = 2 * OUTPUT_CHUNKS;

@@ -15,10 +15,10 @@ use std::sync::Arc;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::glsn::{Glsn, Position};
 
-use crate::error::{Error, Result};
 use crate::index::manifest::blocks::Failure;
+use crate::index::run::partition::PartitionInfo;
 use crate::index::view::Limits;
-use crate::run::partition::PartitionInfo;
+use crate::types::error::{Error, Result};
 
 /// Name of the manifest in the index's folder.
 pub(crate) const MANIFEST: &str = "MANIFEST";
@@ -188,7 +188,7 @@ where
 
 /// The infos of a run, for [`write`].
 pub(crate) fn run_infos(
-    partitions: &Arc<[crate::run::partition::Partition]>,
+    partitions: &Arc<[crate::index::run::partition::Partition]>,
 ) -> impl ExactSizeIterator<Item = &PartitionInfo> {
     partitions.iter().map(|partition| &*partition.info)
 }

@@ -12,11 +12,11 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::sorted::Position;
 
 use crate::borders::{Border, hit};
-use crate::error::Result;
+use crate::index::run::cursor::RunCursor;
+use crate::index::run::warmth::Warmth;
 use crate::index::source::Memtable;
-use crate::run::cursor::RunCursor;
-use crate::run::warmth::Warmth;
-use crate::version::Version;
+use crate::types::error::Result;
+use crate::types::version::Version;
 
 /// Which way a walk goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -318,7 +318,7 @@ impl Merge {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::version::Stored;
+    use crate::types::version::Stored;
 
     /// A walk over a sorted list: (key, GLSN, deleted).
     #[derive(Debug)]

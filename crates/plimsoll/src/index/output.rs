@@ -5,13 +5,13 @@ use std::sync::Arc;
 use plimsoll_memory::budget::Budget;
 
 use crate::borders::{Border, hit};
-use crate::error::Result;
 use crate::index::files::{FileGuard, Files};
+use crate::index::run::builder::PartitionBuilder;
+use crate::index::run::file::RunFileSink;
+use crate::index::run::warmth::Warmth;
 use crate::index::source::Member;
-use crate::run::builder::PartitionBuilder;
-use crate::run::file::RunFileSink;
-use crate::run::warmth::Warmth;
-use crate::version::{Stored, Version};
+use crate::types::error::Result;
+use crate::types::version::{Stored, Version};
 
 /// Chunks that one output takes at most: the builder's three and one for a tall tree, the sink's one, and one for the list of side files.
 pub(crate) const OUTPUT_CHUNKS: u64 = 6;

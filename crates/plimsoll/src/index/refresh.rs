@@ -9,13 +9,13 @@ use std::sync::atomic::Ordering;
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::error::Result;
 use crate::index::core::{Core, lock};
 use crate::index::manifest::Manifest;
 use crate::index::room::Writer;
+use crate::index::run::partition::{PartitionId, PartitionInfo};
 use crate::index::source::{Member, Memtable, Run};
 use crate::index::view::{Closed, Content, View, depth};
-use crate::run::partition::{PartitionId, PartitionInfo};
+use crate::types::error::Result;
 
 /// Runs, and history runs.
 type Runs = (Vec<Arc<Run>>, Vec<Arc<Run>>);

@@ -14,9 +14,9 @@ use plimsoll_log::side::{SideId, SideWriter};
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::chunk::Chunk;
 
-use crate::error::Result;
 use crate::index::core::{Core, lock};
-use crate::version::{Stored, Version, running_value_sum};
+use crate::types::error::Result;
+use crate::types::version::{Stored, Version, running_value_sum};
 
 /// Copies the values of one job. Dropped before its side file is named by a manifest, it removes it.
 pub(crate) struct Relocator {

@@ -15,16 +15,16 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::OutOfBudget;
 use plimsoll_memory::sorted::SortedMap;
 
-use crate::error::Result;
 use crate::index::Progress;
 use crate::index::core::{Core, Counters, lock};
 use crate::index::files::metadata_bytes;
 use crate::index::policy::Urge;
+use crate::index::run::partition::{PartitionId, PartitionInfo};
 use crate::index::source::{Memtable, Run, partition_bytes};
 use crate::index::stalls::Cause;
 use crate::index::view::{Closed, Content};
-use crate::run::partition::{PartitionId, PartitionInfo};
-use crate::version::{MAX_STORED_BYTES, Version};
+use crate::types::error::Result;
+use crate::types::version::{MAX_STORED_BYTES, Version};
 
 /// Memtables that may wait to be flushed: one in a small budget, two from this many bytes on.
 const TWO_CLOSED_BYTES: u64 = 64 << 20;

@@ -32,9 +32,9 @@ use plimsoll_memory::budget::account::{Account, Charge};
 use plimsoll_memory::budget::{Budget, Kind, OutOfBudget, Reclaim};
 use plimsoll_memory::pool::Pool;
 
-use crate::error::Result;
 use crate::index::core::lock;
 use crate::index::view::View;
+use crate::types::error::Result;
 
 /// Seated walks together may take one in so many bytes of the budget for their cursors before idle ones have to get up.
 const SEATED_PART: u64 = 32;

@@ -9,10 +9,10 @@ use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::pool::Touch;
 use plimsoll_memory::sorted::{Position, SortedMap};
 
-use crate::error::Result;
 use crate::index::files::FileGuard;
-use crate::run::partition::{Found, Partition, PartitionInfo};
-use crate::version::{Stored, Version};
+use crate::index::run::partition::{Found, Partition, PartitionInfo};
+use crate::types::error::Result;
+use crate::types::version::{Stored, Version};
 
 /// Commits that no run holds yet.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::index::Horizon;
 use crate::index::view::Limits;
-use crate::version::{Stored, Version};
+use crate::types::version::{Stored, Version};
 
 /// What becomes of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,21 +36,21 @@ pub(crate) enum Inputs {
 /// What is known elsewhere of a key; asked only where it decides something.
 pub(crate) trait Elsewhere {
     /// Whether history runs that are not merged here hold a version of the key.
-    fn in_history(&mut self, key: &[u8]) -> crate::error::Result<bool>;
+    fn in_history(&mut self, key: &[u8]) -> crate::types::error::Result<bool>;
 
     /// Whether current runs hold any version of the key, and the newest that is not younger than `at`.
-    fn in_runs(&mut self, key: &[u8], at: Glsn) -> crate::error::Result<(bool, Option<Glsn>)>;
+    fn in_runs(&mut self, key: &[u8], at: Glsn) -> crate::types::error::Result<(bool, Option<Glsn>)>;
 }
 
 /// Nothing is known elsewhere: for a flush, which asks nothing.
 pub(crate) struct Nowhere;
 
 impl Elsewhere for Nowhere {
-    fn in_history(&mut self, _: &[u8]) -> crate::error::Result<bool> {
+    fn in_history(&mut self, _: &[u8]) -> crate::types::error::Result<bool> {
         Ok(true)
     }
 
-    fn in_runs(&mut self, _: &[u8], _: Glsn) -> crate::error::Result<(bool, Option<Glsn>)> {
+    fn in_runs(&mut self, _: &[u8], _: Glsn) -> crate::types::error::Result<(bool, Option<Glsn>)> {
         Ok((true, None))
     }
 }
@@ -95,7 +95,7 @@ impl Splitter {
         version: &Version<'_>,
         horizon: &dyn Horizon,
         elsewhere: &mut dyn Elsewhere,
-    ) -> crate::error::Result<Fate> {
+    ) -> crate::types::error::Result<Fate> {
         let (keyspace, horizon) = self.horizon(version.key, horizon);
         if version.key == self.key {
             if self.younger == Some(version.glsn) {
@@ -146,7 +146,7 @@ impl Splitter {
         keyspace: u32,
         horizon: Glsn,
         elsewhere: &mut dyn Elsewhere,
-    ) -> crate::error::Result<Fate> {
+    ) -> crate::types::error::Result<Fate> {
         if glsn <= horizon && !elsewhere.in_history(&self.key)? {
             self.limits.deletion_dropped(keyspace, glsn);
             return Ok(Fate::Dropped);
@@ -163,7 +163,7 @@ impl Splitter {
         keyspace: u32,
         horizon: Glsn,
         elsewhere: &mut dyn Elsewhere,
-    ) -> crate::error::Result<Fate> {
+    ) -> crate::types::error::Result<Fate> {
         if version.glsn > horizon {
             return Ok(self.keep_in_history());
         }
@@ -206,11 +206,11 @@ mod tests {
     const NOTHING: Knows = Knows { in_history: false, in_runs: None };
 
     impl Elsewhere for Knows {
-        fn in_history(&mut self, _: &[u8]) -> crate::error::Result<bool> {
+        fn in_history(&mut self, _: &[u8]) -> crate::types::error::Result<bool> {
             Ok(self.in_history)
         }
 
-        fn in_runs(&mut self, _: &[u8], at: Glsn) -> crate::error::Result<(bool, Option<Glsn>)> {
+        fn in_runs(&mut self, _: &[u8], at: Glsn) -> crate::types::error::Result<(bool, Option<Glsn>)> {
             Ok((self.in_runs.is_some(), self.in_runs.map(Glsn).filter(|&glsn| glsn <= at)))
         }
     }

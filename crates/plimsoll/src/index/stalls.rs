@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::stats::{StallStats, Waits};
+use crate::types::stats::{StallStats, Waits};
 
 /// Why a writer waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Goes through the partitions of several runs in key order and finds those that stand alone: what overlaps with nothing need not be
 //! merged.
 
-use crate::run::partition::PartitionInfo;
+use crate::index::run::partition::PartitionInfo;
 
 /// The next partitions in key order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ mod tests {
     use plimsoll_log::glsn::Glsn;
 
     use super::*;
-    use crate::run::partition::PartitionId;
+    use crate::index::run::partition::PartitionId;
 
     fn run(spans: &[(&str, &str)]) -> Vec<PartitionInfo> {
         let info = |(first, last): &(&str, &str)| PartitionInfo {

@@ -5,7 +5,7 @@ mod jobs;
 mod model;
 mod refusals;
 
-use crate::objects::Objects;
+use crate::rowcache::Objects;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::PathBuf;
@@ -24,16 +24,16 @@ use plimsoll_memory::budget::{Backing, Budget, Kind};
 use plimsoll_memory::page::{PAGE_PAYLOAD_BYTES, page_payload};
 use plimsoll_memory::pool::{Pool, Touch};
 
-use crate::error::Result;
 use crate::index::manifest::Manifest;
+use crate::index::run::builder::PartitionBuilder;
+use crate::index::run::file::SideSink;
+use crate::index::run::partition::{Partition, PartitionInfo};
 use crate::index::seat::Walk;
 use crate::index::source::partition_bytes;
 use crate::index::view::{Direction, View};
 use crate::index::{Ground, Horizon, Index};
-use crate::run::builder::PartitionBuilder;
-use crate::run::file::SideSink;
-use crate::run::partition::{Partition, PartitionInfo};
-use crate::version::{INLINE_BYTES, Stored, Version, value_sum};
+use crate::types::error::Result;
+use crate::types::version::{INLINE_BYTES, Stored, Version, value_sum};
 
 /// Keeps everything.
 const FOREVER: u32 = 1;

@@ -17,16 +17,16 @@ use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Touch;
 
 use crate::borders::{Border, hit};
-use crate::error::{Error, Result};
 pub(crate) use crate::index::merge::Direction;
 use crate::index::merge::{Cursor, Merge};
+use crate::index::run::cursor::{Feed, RunCursor};
+use crate::index::run::partition::{Partition, PartitionInfo};
 use crate::index::seat::Walk;
 use crate::index::source::{Memtable, Place, Run, Source, lookup_in_run};
 pub(crate) use crate::index::walk::{OwnRange, Versions, Visible};
-use crate::objects::Shelf;
-use crate::run::cursor::{Feed, RunCursor};
-use crate::run::partition::{Partition, PartitionInfo};
-use crate::version::Stored;
+use crate::rowcache::Shelf;
+use crate::types::error::{Error, Result};
+use crate::types::version::Stored;
 
 /// A range of index keys.
 pub(crate) type KeyRange<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);

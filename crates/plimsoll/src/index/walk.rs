@@ -7,14 +7,14 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::pool::Touch;
 
 use crate::borders::{Border, hit};
-use crate::error::Result;
 use crate::index::merge::{Cursor, Direction, Merge};
+use crate::index::run::cursor::{Feed, RunCursor};
+use crate::index::run::partition::Partition;
 use crate::index::seat::Walk;
 use crate::index::source::{Run, Source};
 use crate::index::view::{KeyRange, View, beyond, in_front, partitions_in, seek_lower, seek_upper};
-use crate::run::cursor::{Feed, RunCursor};
-use crate::run::partition::Partition;
-use crate::version::{Stored, Version};
+use crate::types::error::Result;
+use crate::types::version::{Stored, Version};
 
 /// After so many versions of one key that are not wanted, the walk looks for what comes behind them instead of stepping on.
 const STEPS_MAX: u32 = 8;

@@ -16,8 +16,8 @@
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::pool::Touch;
 
-use crate::error::Result;
 use crate::index::view::View;
+use crate::types::error::Result;
 
 /// Whether a view has nothing younger than `since` at all: then every object of that place is true still.
 pub(crate) fn is_all_older(view: &View, since: Glsn) -> bool {

@@ -6,8 +6,8 @@
 use plimsoll_memory::budget::{Kind, Lease};
 use plimsoll_memory::pool::PoolFile;
 
-use crate::error::Result;
-use crate::run::partition::PartitionId;
+use crate::index::run::partition::PartitionId;
+use crate::types::error::Result;
 use crate::warm::Ground;
 
 /// Names an immutable file of the store.

@@ -11,8 +11,8 @@ use plimsoll_disk::vfs::{Caching, Disk, File, Open};
 use plimsoll_log::log::Log;
 use plimsoll_memory::chunk::CHUNK_BYTES;
 
-use crate::error::{Error, Result};
-use crate::options::Options;
+use crate::types::error::{Error, Result};
+use crate::types::options::Options;
 use crate::warm::WARM_DIR;
 use crate::warm::segment::{Distrust, HEADER_BYTES, Header, Kind, read_header};
 

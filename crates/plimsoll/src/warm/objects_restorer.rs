@@ -251,9 +251,9 @@ mod tests {
     use plimsoll_disk::lying::LyingDisk;
 
     use super::*;
-    use crate::snapshot::Snapshot;
-    use crate::store::Store;
-    use crate::transaction::Transaction;
+    use crate::api::snapshot::Snapshot;
+    use crate::engine::store::Store;
+    use crate::txn::transaction::Transaction;
     use crate::warm::test_store::{default, open};
 
     const KEYS: u32 = 24_000;

@@ -18,8 +18,8 @@ use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Kind as Memory, Lease};
 use plimsoll_memory::cache::{Cache, Census, Changes, Copies, Standing};
 
-use crate::error::Result;
-use crate::objects::warm::parts_of;
+use crate::rowcache::warm::parts_of;
+use crate::types::error::Result;
 use crate::warm::belief::stands_beside_younger;
 use crate::warm::image::{self, Name, NewFile, ObjectsName, SEGMENT_BYTES_MAX};
 use crate::warm::objects::{BodyWriter, Note, OBJECT_BYTES_MAX, Object, Round as Rounds};
@@ -491,9 +491,9 @@ mod tests {
     use plimsoll_disk::lying::LyingDisk;
 
     use super::*;
-    use crate::snapshot::Snapshot;
-    use crate::store::Store;
-    use crate::transaction::Transaction;
+    use crate::api::snapshot::Snapshot;
+    use crate::engine::store::Store;
+    use crate::txn::transaction::Transaction;
     use crate::warm::test_store::{default, open};
 
     thread_local! {

@@ -94,7 +94,7 @@ impl Restorer {
         let files = match Files::now(ground) {
             Ok(files) => files,
             // There is no room even to look: nor is there for pages.
-            Err(crate::error::Error::OutOfBudget(_)) => return Ok(Step::end(false)),
+            Err(crate::types::error::Error::OutOfBudget(_)) => return Ok(Step::end(false)),
             Err(error) => return Err(error.into()),
         };
         let (mut read, mut looked) = (0, 0);

@@ -11,7 +11,7 @@ use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Kind as Memory;
 use plimsoll_memory::buffer::Buffer;
 
-use crate::error::Result;
+use crate::types::error::Result;
 use crate::warm::files::{FileName, Files};
 use crate::warm::image::{self, Name, NewFile, SEGMENT_BYTES_MAX};
 use crate::warm::pages::{BodyWriter, PageRun};

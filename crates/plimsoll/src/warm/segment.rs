@@ -14,7 +14,7 @@ use plimsoll_disk::checksum::{checksum, seed};
 use plimsoll_disk::codec::Reader;
 use plimsoll_log::glsn::{Glsn, Position};
 
-use crate::error::Error;
+use crate::types::error::Error;
 
 /// Bytes before the body.
 pub(crate) const HEADER_BYTES: usize = 88;

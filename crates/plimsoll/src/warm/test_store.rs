@@ -6,16 +6,16 @@ use std::sync::Arc;
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::lying::LyingDisk;
 
-use crate::keyspaces::Keyspace;
-use crate::options::{Options, Sizes};
-use crate::store::Store;
+use crate::engine::store::Store;
+use crate::types::keyspaces::Keyspace;
+use crate::types::options::{Options, Sizes};
 
 /// Opens the store on a disk, or makes it.
 pub(super) fn open(disk: &LyingDisk) -> Arc<Store> {
     let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
     let sizes = Sizes { restore_loads: 2, ..Sizes::USUAL };
     let options = Options::new().memory_bytes(32 << 20).background(false).sizes(sizes);
-    crate::open::open(Path::new("/store"), options.world(Arc::new(disk.clone()), clock)).unwrap()
+    crate::engine::open::open(Path::new("/store"), options.world(Arc::new(disk.clone()), clock)).unwrap()
 }
 
 /// The keyspace that is always there.

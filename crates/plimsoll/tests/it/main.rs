@@ -22,6 +22,7 @@ mod io;
 mod large;
 mod many_transactions;
 mod memory;
+mod module_graph;
 mod repair;
 mod review;
 mod tidy;

@@ -105,24 +105,6 @@ fn nobody_passes_by_the_door() {
 }
 
 #[test]
-fn inside_the_store_lower_files_do_not_know_higher_ones() {
-    // What each part of the store may not import: the index knows nothing of transactions, a run nothing of the index.
-    let walls = [
-        ("plimsoll/src/run", ["crate::index", "crate::store", "crate::transaction", "crate::db"].as_slice()),
-        ("plimsoll/src/index", &["crate::store", "crate::transaction", "crate::db", "crate::write_path"]),
-        ("plimsoll/src/version.rs", &["crate::run", "crate::index", "crate::store"]),
-        ("plimsoll/src/store.rs", &["crate::transaction", "crate::db"]),
-    ];
-    for (name, text) in sources() {
-        for (place, banned) in walls.iter().filter(|(place, _)| name.starts_with(place)) {
-            for import in banned.iter() {
-                assert!(!text.contains(import), "{name} (in {place}) imports {import}");
-            }
-        }
-    }
-}
-
-#[test]
 fn what_the_documents_name_is_there() {
     for document in ["ARCHITECTURE.md", "README.md", "docs/durability.md"] {
         let text = fs::read_to_string(root().join(document)).unwrap();

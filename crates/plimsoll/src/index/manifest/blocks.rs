@@ -10,7 +10,7 @@ use plimsoll_disk::checksum::checksum;
 use plimsoll_disk::codec::push_varint;
 use plimsoll_disk::vfs::File;
 
-use crate::error::Error;
+use crate::types::error::Error;
 
 const BLOCK_BYTES: usize = 16 << 10;
 const SUM_BYTES: u64 = 8;

@@ -12,9 +12,9 @@ use plimsoll_log::side::SideId;
 
 use super::blocks::{CUT, Failure, Input, SENSELESS, Writer};
 use super::{Head, Manifest, RunInfo};
+use crate::index::run::partition::{PartitionId, PartitionInfo};
 use crate::index::view::Limits;
-use crate::run::partition::{PartitionId, PartitionInfo};
-use crate::version::MAX_INDEX_KEY_BYTES;
+use crate::types::version::MAX_INDEX_KEY_BYTES;
 
 const MAGIC: [u8; 8] = *b"PLIMMANI";
 const FORMAT: u32 = 1;

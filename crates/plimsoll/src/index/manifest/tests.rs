@@ -8,7 +8,7 @@ use plimsoll_log::side::SideId;
 
 use super::format::{DELETIONS_DROPPED, HEAD_BYTES};
 use super::*;
-use crate::run::partition::PartitionId;
+use crate::index::run::partition::PartitionId;
 
 fn info(n: u64) -> PartitionInfo {
     PartitionInfo {

@@ -71,8 +71,8 @@ fn a_full_disk_loses_nothing_and_is_no_hindrance_once_there_is_space() {
             disk.fill_up(Some(round * 40_000));
             for _ in 0..STEPS {
                 if let Err(error) = world.step() {
-                    let is_full = |error: &crate::error::Error| {
-                        matches!(error, crate::error::Error::Io { kind: std::io::ErrorKind::StorageFull, .. })
+                    let is_full = |error: &crate::types::error::Error| {
+                        matches!(error, crate::types::error::Error::Io { kind: std::io::ErrorKind::StorageFull, .. })
                     };
                     assert!(is_full(&error), "seed {seed}: {error}");
                     refused += 1;

@@ -9,14 +9,14 @@ use plimsoll_disk::vfs::{Caching, Open};
 use plimsoll_memory::budget::MIN_BUDGET_BYTES;
 
 use super::*;
-use crate::error::Error;
 use crate::index::Progress;
 use crate::index::core::lock;
 use crate::index::output::Output;
+use crate::index::run::cursor::{Feed, RunCursor};
+use crate::index::run::file::run_file_name;
+use crate::index::run::warmth::Warmth;
 use crate::index::source::Run;
-use crate::run::cursor::{Feed, RunCursor};
-use crate::run::file::run_file_name;
-use crate::run::warmth::Warmth;
+use crate::types::error::Error;
 
 fn world(sizes: Sizes) -> World {
     World::new(Arc::new(MemDisk::new()), 1, sizes)

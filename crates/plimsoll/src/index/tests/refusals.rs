@@ -5,7 +5,7 @@ use plimsoll_memory::budget::Kind;
 use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
 
 use super::*;
-use crate::error::Error;
+use crate::types::error::Error;
 
 fn world(seed: u64, sizes: Sizes) -> World {
     World::new(Arc::new(MemDisk::new()), seed, sizes)

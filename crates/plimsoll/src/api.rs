@@ -1,0 +1,10 @@
+//! What users hold: the store, snapshots, histories, the log of changes, and what looks after a store on disk.
+
+pub(crate) mod admin;
+pub(crate) mod commit;
+pub(crate) mod db;
+pub(crate) mod feed;
+pub(crate) mod history;
+pub(crate) mod sizes;
+pub(crate) mod skip;
+pub(crate) mod snapshot;

@@ -1,0 +1,9 @@
+//! What looks after a store on disk: verification, backup, rebuilding and salvage, with their reports.
+
+pub(crate) mod backup;
+pub(crate) mod diagnose;
+pub(crate) mod repair;
+pub(crate) mod salvage_drop;
+pub(crate) mod salvage_index;
+pub(crate) mod verify;
+pub(crate) mod verify_values;

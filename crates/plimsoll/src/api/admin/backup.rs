@@ -1,0 +1,262 @@
+//! Copies a store while it is in use.
+//!
+//! First the index's files, then the log's up to its durable end, which therefore is not older; nothing is trimmed meanwhile, and nobody
+//! is held up. Immutable files get a hard link where the file system can (unless a copy is asked for), of the active segment the durable part
+//! is copied. The log's folder gets its name last, so a backup that was cut short does not open as a store.
+//!
+//! Law: `Ok` means durable: every file, every name in the copy, and the copy's own name in the folder around it.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+
+use plimsoll_disk::vfs::{Caching, Disk, Open};
+use plimsoll_log::error::LogError;
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::Kind;
+use plimsoll_memory::page::PAGE_BYTES;
+
+use crate::engine::open::remove_folder;
+use crate::engine::store::Store;
+use crate::index::manifest::Manifest;
+use crate::index::run::file::check_piece;
+use crate::index::run::partition::PartitionId;
+use crate::types::error::{Error, Result};
+
+/// What a backup did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackupReport {
+    /// The newest GLSN in it.
+    pub glsn: u64,
+    /// Files in it.
+    pub files: u64,
+    /// Bytes that were copied.
+    pub bytes_copied: u64,
+    /// Bytes that share their place on disk with the store.
+    pub bytes_linked: u64,
+}
+
+/// Whether a backup may share files with the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// Immutable files get a second name where the file system can.
+    Link,
+    /// Every file is copied.
+    Copy,
+}
+
+/// Copies the store to `dest`.
+pub(crate) fn backup(store: &Store, dest: &Path, sharing: Sharing) -> Result<BackupReport> {
+    let disk = &*store.options.disk;
+    let _no_trim = store.trim_turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    store.check_open()?;
+    refuse_inside(disk, &store.path, dest)?;
+    prepare(disk, dest)?;
+    let (index, log) = (dest.join("index"), dest.join("log.partial"));
+    let before = Sources::of(store);
+    let report = match copy_files(store, &index, &log, sharing) {
+        Ok(report) => report,
+        Err(error) => {
+            let Some(error_of_moving) = before.left_behind(store) else { return Err(error) };
+            // So that the same place can be given to another try.
+            for partial in [&index, &log] {
+                let _ = remove_folder(disk, partial);
+            }
+            return Err(error_of_moving);
+        }
+    };
+    disk.rename(&log, &dest.join("log"))?;
+    if let Err(error) = disk.sync_dir(dest) {
+        return Err(withdraw(disk, dest, &log, &error));
+    }
+    Ok(report)
+}
+
+/// Which files a store consists of: what another process drops, of a store that is open to read only, is not in them any more.
+struct Sources {
+    first: Glsn,
+    manifest: u64,
+}
+
+impl Sources {
+    fn of(store: &Store) -> Self {
+        Self { first: store.log.bounds().first, manifest: store.index.manifest_number() }
+    }
+
+    /// Why a store cannot be copied that another process has left behind: merged runs away that it needs, trimmed its log, or written a manifest for
+    /// which its log is too short. `None` if it is as it was.
+    fn left_behind(&self, store: &Store) -> Option<Error> {
+        if !store.options.read_only {
+            return None;
+        }
+        store.file_log.notice_trim();
+        // A manifest that cannot be read helps nobody; the error that led here tells what is wrong.
+        let _ = store.index.refresh();
+        let (now, readable) = (Self::of(store), store.log.readable());
+        let known = store.index.files().0.durable.glsn;
+        let left = now.first > self.first || now.manifest > self.manifest || known > readable;
+        left.then(|| Error::Trimmed { asked: readable.0, first: known.max(readable.next()).0 })
+    }
+}
+
+/// Copies all that belongs to the store at one moment.
+fn copy_files(store: &Store, index: &Path, log: &Path, sharing: Sharing) -> Result<BackupReport> {
+    let disk = &*store.options.disk;
+    disk.create_dir(index)?;
+    disk.create_dir(log)?;
+    let (manifest, index_files, _pinned) = store.index.files();
+    let readable = store.log.readable();
+    if store.options.read_only && manifest.durable.glsn > readable {
+        // It was taken over from a process that writes; the log was not.
+        return Err(Error::Trimmed { asked: readable.0, first: manifest.durable.glsn.0 });
+    }
+    let report = BackupReport { glsn: 0, files: 1, bytes_copied: 0, bytes_linked: 0 };
+    let mut copier = Copier { store, sharing, report };
+    for file in &index_files {
+        copier.link(file, index)?;
+    }
+    manifest.write(disk, index)?;
+    let mut sides = manifest_sides(&manifest);
+    copier.report.glsn = copy_log(&mut copier, log, &mut sides)?.0;
+    // Side files that only the index still needs: the records that named them are trimmed.
+    for side in sides {
+        copier.link(&store.path.join("log").join(side), log)?;
+    }
+    disk.sync_dir(log)?;
+    disk.sync_dir(index)?;
+    Ok(copier.report)
+}
+
+/// The last sync failed: whether the backup is durable is not known, so it must not open as a store.
+fn withdraw(disk: &dyn Disk, dest: &Path, partial: &Path, error: &io::Error) -> Error {
+    let advice = match disk.rename(&dest.join("log"), partial).and_then(|()| disk.sync_dir(dest)) {
+        Ok(()) => "the backup is not whole; remove it and make another".to_owned(),
+        Err(second) => format!("the backup may not be durable, and cannot be marked so ({second}); remove it"),
+    };
+    Error::Io { kind: error.kind(), message: format!("{error}: {}: {advice}", dest.display()) }
+}
+
+/// Copies the log's files, and takes those that it named out of `sides`; the end of the copy.
+fn copy_log(copier: &mut Copier<'_>, into: &Path, sides: &mut BTreeSet<String>) -> Result<Glsn> {
+    let folder = copier.store.path.join("log");
+    let mut failure = None;
+    let position = copier.store.file_log.files_for_backup(&mut |file| {
+        sides.remove(&file.name);
+        let from = folder.join(&file.name);
+        let copied = if file.immutable { copier.link(&from, into) } else { copier.copy(&from, into, file.bytes) };
+        copied.map_err(|error| {
+            let message = error.to_string();
+            failure = Some(error);
+            LogError::Io { kind: io::ErrorKind::Other, message }
+        })
+    });
+    match (failure, position) {
+        (Some(error), _) => Err(error),
+        (None, position) => Ok(position?.glsn),
+    }
+}
+
+/// Names of the side files that the index needs.
+fn manifest_sides(manifest: &Manifest) -> BTreeSet<String> {
+    let mut sides = BTreeSet::new();
+    for partition in manifest.runs.iter().flat_map(|run| &run.partitions) {
+        if let PartitionId::Side(side) = partition.id {
+            sides.insert(side.file_name());
+        }
+        sides.extend(partition.sides.iter().map(|side| side.file_name()));
+    }
+    sides
+}
+
+/// Refuses a destination in the store's own folder, by whatever path it is reached.
+fn refuse_inside(disk: &dyn Disk, store: &Path, dest: &Path) -> Result<()> {
+    let place = match disk.entry(dest)? {
+        Some(_) => disk.resolve(dest)?,
+        None => disk.resolve(parent_of(dest))?,
+    };
+    if place.starts_with(disk.resolve(store)?) {
+        return Err(Error::invalid(format!(
+            "{}: this is inside the store; give a backup a folder outside of it",
+            dest.display()
+        )));
+    }
+    Ok(())
+}
+
+/// Makes the folder of the backup, and its name durable.
+fn prepare(disk: &dyn Disk, dest: &Path) -> Result<()> {
+    match disk.entry(dest)? {
+        None => disk.create_dir(dest)?,
+        Some(entry) if entry.is_dir && disk.names(dest)?.is_empty() => {}
+        Some(_) => {
+            return Err(Error::invalid(format!(
+                "{}: something stands there already; give a backup a new or empty folder",
+                dest.display()
+            )));
+        }
+    }
+    // Also where the folder was there: its maker may not have synced it.
+    Ok(disk.sync_dir(parent_of(&disk.resolve(dest)?))?)
+}
+
+/// The folder in which a path's last name stands.
+fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => path,
+    }
+}
+
+fn name_of(path: &Path) -> &std::ffi::OsStr {
+    path.file_name().expect("a store's files have names")
+}
+
+struct Copier<'a> {
+    store: &'a Store,
+    sharing: Sharing,
+    report: BackupReport,
+}
+
+impl Copier<'_> {
+    /// Gives an immutable file a second name in `dir`, or copies it where that cannot be or is not wanted.
+    fn link(&mut self, from: &Path, dir: &Path) -> Result<()> {
+        let disk = &*self.store.options.disk;
+        let bytes = disk.entry(from)?.map_or(0, |entry| entry.len);
+        if self.sharing == Sharing::Copy || disk.hard_link(from, &dir.join(name_of(from))).is_err() {
+            return self.copy(from, dir, bytes);
+        }
+        self.report.files += 1;
+        self.report.bytes_linked += bytes;
+        Ok(())
+    }
+
+    /// Checks what was read of a file at `at`: a copy of what is damaged, or of what is not the file's, is no backup.
+    fn check(&self, from: &Path, at: u64, end: u64, bytes: &[u8]) -> Result<()> {
+        let name = name_of(from).to_string_lossy();
+        check_piece(self.store.log.id(), &name, at, bytes)?;
+        Ok(self.store.file_log.check_piece(&name, at, end, bytes)?)
+    }
+
+    /// Copies the first `bytes` of a file into `dir`, and checks every page and block on the way.
+    fn copy(&mut self, from: &Path, dir: &Path, bytes: u64) -> Result<()> {
+        let disk = &*self.store.options.disk;
+        let mut chunk = self.store.budget.take(Kind::Staging)?;
+        let source = disk.open(from, Open::Read, Caching::Buffered)?;
+        let target = disk.open(&dir.join(name_of(from)), Open::CreateNew, Caching::Buffered)?;
+        let mut at = 0;
+        while at < bytes {
+            let piece = (bytes - at).min(chunk.len() as u64) as usize;
+            source.read_exact_at(&mut chunk[..piece], at)?;
+            let whole = piece.next_multiple_of(PAGE_BYTES);
+            chunk[piece..whole].fill(0);
+            self.check(from, at, at + piece as u64, &chunk[..whole])?;
+            target.write_at(&chunk[..piece], at)?;
+            at += piece as u64;
+        }
+        target.sync()?;
+        self.report.files += 1;
+        self.report.bytes_copied += bytes;
+        Ok(())
+    }
+}

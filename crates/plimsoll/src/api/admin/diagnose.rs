@@ -1,0 +1,374 @@
+//! Finds what is damaged in a store, and what is lost with it: the log's findings and the index's partitions, brought to keys.
+//!
+//! A store need not open for that. What helps is told with each place: `rebuild` only where the log is whole from its beginning and sound.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use plimsoll_disk::vfs::Disk;
+use plimsoll_log::file_log::mend;
+use plimsoll_log::file_log::verify::{self, Cure, Finding, SideDamage, VerifyScope};
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::side::SideId;
+use plimsoll_memory::budget::Budget;
+use plimsoll_memory::page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES};
+use plimsoll_memory::pool::{PageSource, Pool};
+
+use crate::index::manifest::Manifest;
+use crate::index::run::check::check_partition;
+use crate::index::run::file::{open_run, pages_of_run, run_file_name};
+use crate::index::run::partition::{Partition, PartitionId, PartitionInfo};
+use crate::index::run::survey::{LostSpan, survey};
+use crate::types::damage::{Damage, DamagedKey, DamagedKeys, command, key_arguments};
+use crate::types::error::{Error, Result};
+use crate::types::keyspaces::{Record, SYSTEM, dropped_name};
+use crate::types::version::{Stored, Version};
+
+/// What is found and what is to be done about it.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) damage: Damage,
+    pub(crate) mend: Mend,
+}
+
+/// How damage is taken out of a store.
+#[derive(Clone, Debug)]
+pub(crate) enum Mend {
+    /// Records between two GLSNs; none if only a header or a mark is concerned.
+    Records(Range<Glsn>),
+    /// Pages of a side file, and the record that names it.
+    Side(SideDamage, Option<Glsn>),
+    /// A partition, with the keys of which it may have lost versions.
+    Partition(PartitionId, Option<LostSpan>),
+    /// Not by dropping it.
+    Otherwise,
+}
+
+/// A partition of the index.
+pub(crate) struct Part {
+    pub(crate) info: Arc<PartitionInfo>,
+    /// Its place among the runs of the manifest.
+    pub(crate) run: usize,
+    /// `None` if it cannot be opened.
+    pub(crate) source: Option<Arc<dyn PageSource>>,
+    /// What is wrong with it, as far as it was checked.
+    pub(crate) problems: Vec<String>,
+}
+
+impl Part {
+    pub(crate) fn of(partition: &Partition, run: usize, problems: Vec<String>) -> Self {
+        let source = Some(Arc::clone(partition.file.source()));
+        Self { info: Arc::clone(&partition.info), run, source, problems }
+    }
+
+    /// Bytes of its pages.
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::from(self.info.pages) * PAGE_BYTES as u64
+    }
+}
+
+/// What is known of the store around the damage.
+pub(crate) struct Scene<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) budget: &'a Budget,
+    /// The log's first GLSN, as far as known.
+    pub(crate) first: Glsn,
+    /// What the runs hold.
+    pub(crate) checkpoint: Glsn,
+    /// Names of keyspaces.
+    pub(crate) names: BTreeMap<u32, String>,
+}
+
+/// Values that stand where something is damaged.
+pub(crate) struct LostPlaces {
+    /// With the number of what was found.
+    records: Vec<(Range<Glsn>, usize)>,
+    sides: Vec<(SideId, Vec<Range<u32>>, usize)>,
+}
+
+impl LostPlaces {
+    pub(crate) fn of<'a>(found: impl Iterator<Item = &'a Mend>) -> Self {
+        let mut places = Self { records: Vec::new(), sides: Vec::new() };
+        for (number, mend) in found.enumerate() {
+            match mend {
+                Mend::Records(glsns) if !glsns.is_empty() => places.records.push((glsns.clone(), number)),
+                Mend::Side(side, _) if !side.pages.is_empty() => {
+                    places.sides.push((side.id, side.pages.clone(), number))
+                }
+                _ => {}
+            }
+        }
+        places
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.sides.is_empty()
+    }
+
+    /// In which of what was found a version's value stands, if in any.
+    pub(crate) fn find(&self, glsn: Glsn, stored: &Stored<'_>) -> Option<usize> {
+        match *stored {
+            Stored::InLog { .. } => self.records.iter().find(|(glsns, _)| glsns.contains(&glsn)).map(|(_, at)| *at),
+            Stored::InSide { side, offset, len, .. } => {
+                let page = |offset: u64| offset / PAGE_PAYLOAD_BYTES as u64;
+                let (first, last) = (page(offset), page(offset.saturating_add(len).saturating_sub(1)));
+                let touches = |range: &Range<u32>| u64::from(range.start) <= last && first < u64::from(range.end);
+                let hit = |(id, pages, _): &&(SideId, Vec<Range<u32>>, usize)| *id == side && pages.iter().any(touches);
+                self.sides.iter().find(hit).map(|(_, _, at)| *at)
+            }
+            Stored::Deleted | Stored::Inline(_) | Stored::Dropped { .. } => None,
+        }
+    }
+}
+
+impl Scene<'_> {
+    /// Describes what the log's verification found and what is wrong with partitions. The notes are what is no damage.
+    pub(crate) fn describe(&mut self, findings: &[Finding], parts: &[Part]) -> Result<(Vec<Found>, Vec<String>)> {
+        let (mut found, mut notes) = (Vec::new(), Vec::new());
+        for finding in findings {
+            if finding.harmless {
+                let glsn = finding.glsn.map_or_else(String::new, |glsn| format!(" (GLSN {glsn})"));
+                notes.push(format!("log/{}, offset {}{glsn}: {}", finding.file, finding.offset, finding.what));
+            } else {
+                found.push(self.of_log(finding));
+            }
+        }
+        let has_dropped = findings.iter().any(|finding| finding.cure == Cure::Dropped);
+        let can_rebuild = found.is_empty() && !has_dropped && self.first <= Glsn::FIRST;
+        self.name_keys(&mut found, parts)?;
+        for part in parts.iter().filter(|part| !part.problems.is_empty()) {
+            self.of_part(part, can_rebuild, &mut found)?;
+        }
+        Ok((found, notes))
+    }
+
+    fn of_log(&self, finding: &Finding) -> Found {
+        let mut damage = Damage::new(format!("log/{}", finding.file), finding.offset, finding.what.clone());
+        damage.glsns = finding.glsn.map(|first| first.0..=finding.last.unwrap_or(first).0);
+        let first = finding.glsn.unwrap_or(Glsn::FIRST);
+        let mend = match (finding.cure, &finding.side) {
+            (Cure::Drop, Some(side)) => Mend::Side(side.clone(), finding.glsn),
+            (Cure::Drop, None) => Mend::Records(first..finding.last.map_or(first, Glsn::next)),
+            _ => Mend::Otherwise,
+        };
+        match (finding.cure, finding.glsn) {
+            (Cure::Drop, Some(glsn)) => {
+                let nothing = matches!(&mend, Mend::Records(glsns) if glsns.is_empty());
+                let comes_to = if nothing { " (nothing is lost by it)" } else { "" };
+                damage.advise(command("salvage", self.path, &format!("--drop {glsn}")), comes_to);
+            }
+            (Cure::Drop, None) => damage.advise(command("salvage", self.path, "--drop-damaged"), ""),
+            (Cure::Cut, _) if self.checkpoint >= first => {
+                damage.advise(command("salvage", self.path, "--from-index"), " (it keeps the newest state)");
+            }
+            (Cure::Cut, _) => damage.advise(command("salvage", self.path, &format!("--cut-at {first}")), ""),
+            _ => {}
+        }
+        Found { damage, mend }
+    }
+
+    fn of_part(&self, part: &Part, can_rebuild: bool, found: &mut Vec<Found>) -> Result<()> {
+        let info = &part.info;
+        let file = match info.id {
+            PartitionId::Run(id) => format!("index/{}", run_file_name(id)),
+            PartitionId::Side(side) => format!("log/{}", side.file_name()),
+        };
+        let surveyed = survey(part.source.as_deref(), info, self.budget, &mut |_| Ok(()))?;
+        let more = match part.problems.len() {
+            1 => String::new(),
+            problems => format!(" (and {} more problems in this file)", problems - 1),
+        };
+        let what = format!("{}{more}", part.problems.first().map_or("it is damaged", |problem| problem));
+        let page_offset = |page: u32| u64::from(page) * PAGE_BYTES as u64;
+        let new = |page: u32| {
+            let mut damage = Damage::new(file.clone(), page_offset(page), what.clone());
+            damage.glsns = Some(info.min_glsn.0..=info.max_glsn.0);
+            damage
+        };
+        let advise = |damage: &mut Damage, near: &[u8]| {
+            if can_rebuild {
+                damage.advise(command("rebuild", self.path, ""), " (nothing is lost by it)");
+            } else {
+                let (keyspace, key) = self.split(near);
+                damage.advise(command("salvage", self.path, &key_arguments(&keyspace, &key)), "");
+            }
+        };
+        for span in &surveyed.lost {
+            let mut damage = new(span.page);
+            let (keyspace, first) = self.split(&span.first);
+            damage.key_range = Some(DamagedKeys { keyspace, first, last: self.split(&span.last).1 });
+            advise(&mut damage, &span.first);
+            found.push(Found { damage, mend: Mend::Partition(info.id, Some(span.clone())) });
+        }
+        if surveyed.lost.is_empty() {
+            let mut damage = new(surveyed.bad.map_or(0, |(first, _)| first));
+            advise(&mut damage, &info.first_key);
+            if !can_rebuild {
+                damage.hint += " (nothing is lost by it)";
+            }
+            found.push(Found { damage, mend: Mend::Partition(info.id, None) });
+        }
+        Ok(())
+    }
+
+    /// Says of what was found in the log which values in the index stand there.
+    fn name_keys(&self, found: &mut [Found], parts: &[Part]) -> Result<()> {
+        let places = LostPlaces::of(found.iter().map(|found| &found.mend));
+        if places.is_empty() {
+            return Ok(());
+        }
+        for part in parts.iter().filter(|part| part.source.is_some()) {
+            survey(part.source.as_deref(), &part.info, self.budget, &mut |version| {
+                if let Some(at) = places.find(version.glsn, &version.stored) {
+                    let damage = &mut found[at].damage;
+                    damage.add_key(self.key_of(version));
+                    if damage.glsns.is_none() {
+                        // A side file that no record names any more: its values say which commits wrote them.
+                        damage.glsns = Some(version.glsn.0..=version.glsn.0);
+                        damage.advise(command("salvage", self.path, &format!("--drop {}", version.glsn)), "");
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn key_of(&self, version: &Version<'_>) -> DamagedKey {
+        let (keyspace, key) = self.split(version.key);
+        DamagedKey { keyspace, key, glsn: version.glsn.0, bytes: version.stored.value_bytes() }
+    }
+
+    /// Name of the keyspace of an index key, and the user's key.
+    pub(crate) fn split(&self, key: &[u8]) -> (String, Vec<u8>) {
+        let Some((id, key)) = key.split_first_chunk() else { return (String::new(), key.to_vec()) };
+        let id = u32::from_be_bytes(*id);
+        let name = match self.names.get(&id) {
+            Some(name) => name.clone(),
+            None if id == SYSTEM => "(the store's own)".to_owned(),
+            None => format!("(number {id})"),
+        };
+        (name, key.to_vec())
+    }
+
+    /// Learns the names of keyspaces from their records in the index.
+    pub(crate) fn learn_names(&mut self, parts: &[Part]) -> Result<()> {
+        let system = SYSTEM.to_be_bytes();
+        for part in parts.iter().filter(|part| part.info.first_key.starts_with(&system)) {
+            let names = &mut self.names;
+            survey(part.source.as_deref(), &part.info, self.budget, &mut |version| {
+                if let (Some(name), Stored::Inline(value)) = (version.key.strip_prefix(&system), version.stored)
+                    && let Ok(record) = Record::decode(value)
+                {
+                    let name = dropped_name(name).unwrap_or(name);
+                    names.entry(record.id).or_insert_with(|| String::from_utf8_lossy(name).into_owned());
+                }
+                Ok(())
+            })?;
+        }
+        self.names
+            .entry(crate::types::keyspaces::DEFAULT.1)
+            .or_insert_with(|| crate::types::keyspaces::DEFAULT.0.to_owned());
+        Ok(())
+    }
+}
+
+/// A store that need not open.
+pub(crate) struct Closed {
+    pub(crate) manifest: Result<Option<Manifest>>,
+    pub(crate) parts: Vec<Part>,
+    pub(crate) findings: Vec<Finding>,
+}
+
+/// Reads everything of a store that is not open. `progress` hears the bytes read of the log.
+pub(crate) fn look(
+    disk: &dyn Disk,
+    path: &Path,
+    pool: &Arc<Pool>,
+    budget: &Budget,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Closed> {
+    let index = path.join("index");
+    let manifest = Manifest::read(disk, &index);
+    if let Err(error @ Error::Format { .. }) = manifest {
+        return Err(error);
+    }
+    let known = manifest.as_ref().ok().and_then(Option::as_ref);
+    let kept = |side: SideId| {
+        let infos = known.into_iter().flat_map(|manifest| &manifest.runs).flat_map(|run| &run.partitions);
+        infos.into_iter().any(|info| info.id == PartitionId::Side(side) || info.sides.binary_search(&side).is_ok())
+    };
+    let scope = VerifyScope {
+        disk,
+        dir: &path.join("log"),
+        budget,
+        durable: known.map(|manifest| manifest.durable.glsn),
+        unfinished: &|_| false,
+        kept: &kept,
+    };
+    let findings = verify::verify(&scope, &mut |so_far| progress(so_far.done_bytes, so_far.total_bytes))?;
+    let mut parts = Vec::new();
+    for (run, info) in known.into_iter().flat_map(|manifest| manifest.runs.iter().enumerate()) {
+        for info in &info.partitions {
+            parts.push(look_at_part(disk, path, pool, budget, (known.expect("its runs").log_id, info), run)?);
+        }
+    }
+    Ok(Closed { manifest, parts, findings })
+}
+
+fn look_at_part(
+    disk: &dyn Disk,
+    path: &Path,
+    pool: &Arc<Pool>,
+    budget: &Budget,
+    (log_id, info): (u128, &PartitionInfo),
+    run: usize,
+) -> Result<Part> {
+    let opened = match info.id {
+        PartitionId::Run(_) => open_run(disk, &path.join("index"), pool, log_id, info.clone()),
+        PartitionId::Side(side) => {
+            let pages = mend::side_pages(disk, &path.join("log"), log_id, side);
+            pages
+                .map_err(Error::from)
+                .map(|source| Partition { info: Arc::new(info.clone()), file: pool.attach(source) })
+        }
+    };
+    match opened {
+        Ok(partition) => {
+            let problems = check_partition(&partition, budget, &mut |_| {})?;
+            Ok(Part::of(&partition, run, problems))
+        }
+        Err(Error::Io { kind: ErrorKind::NotFound, .. }) => {
+            let problems = vec!["the file is missing".to_owned()];
+            Ok(Part { info: Arc::new(info.clone()), run, source: None, problems })
+        }
+        Err(Error::Corrupt { message }) => {
+            // Of another length: what is there can be read.
+            let source = match info.id {
+                PartitionId::Run(id) => Some(pages_of_run(disk, &path.join("index"), log_id, id)?),
+                PartitionId::Side(_) => None,
+            };
+            Ok(Part { info: Arc::new(info.clone()), run, source, problems: vec![message] })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The first GLSN of a log, as its segments' names say.
+pub(crate) fn first_of_log(disk: &dyn Disk, path: &Path) -> Result<Glsn> {
+    let names = match disk.names(&path.join("log")) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+        names => names?,
+    };
+    let first = |name: &String| name.strip_suffix(".seg").and_then(|digits| digits.parse().ok()).map(Glsn);
+    Ok(names.iter().filter_map(first).min().unwrap_or(Glsn::NONE))
+}
+
+/// Whether an error of the log is one of bytes that are not right.
+pub(crate) fn is_damage(error: &Error) -> bool {
+    let missing = matches!(error, Error::Io { kind: ErrorKind::NotFound, .. });
+    missing || matches!(error, Error::Corrupt { .. } | Error::Forked { .. })
+}

@@ -1,0 +1,269 @@
+//! What is left to do when a store does not open: make the index anew from the log, or cut the log before damage. Where the log's end is lost,
+//! `salvage_index` keeps what the index holds.
+//!
+//! Laws:
+//! 1. A rebuild drops nothing: it refuses where the index knows of commits that the log does not have.
+//! 2. The old index stays until the new one holds everything. It is moved to `index.old`, comes back if the rebuild fails, and is removed by
+//!    the first opening that does without it.
+//! 3. A salvage deletes nothing: what it takes out of the store stays beside it under a name that ends with `.cut`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use plimsoll_disk::vfs::{DirLock, Disk};
+use plimsoll_log::file_log::options::{FileLogOptions, Mode};
+use plimsoll_log::file_log::{FileLog, salvage};
+use plimsoll_log::glsn::{Glsn, Position, StreamId};
+use plimsoll_log::log::Log;
+use plimsoll_memory::budget::{Backing, Budget};
+use plimsoll_memory::pool::Pool;
+
+use crate::engine::open::{INDEX_OLD, POOL_FLOOR_SHARE, Way, open_by, remove_folder, take_lock};
+use crate::index::manifest::Manifest;
+use crate::index::run::file::{newest_in_folder, run_id_of};
+use crate::types::error::{Error, Result};
+use crate::types::options::Options;
+
+/// What a rebuild did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RebuildReport {
+    /// The newest GLSN.
+    pub glsn: u64,
+    /// Versions in the index.
+    pub versions: u64,
+}
+
+/// What a salvage did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SalvageReport {
+    /// The newest GLSN that is left.
+    pub glsn: u64,
+    /// Files and folders that were moved aside, with their new names. Nothing was deleted.
+    pub moved: Vec<String>,
+}
+
+/// Makes the index anew from the log. `progress` hears the GLSN reached and the newest one. The old index stays until the new one is whole, so
+/// there must be room for both.
+///
+/// # Errors
+/// [`Error::Forked`] where the index knows of commits that the log does not have: they would be lost, and the message names them.
+/// [`Error::InvalidInput`] where the log is trimmed (then the index is the truth below the trim point and cannot be made anew); or as for
+/// [`crate::Db::open`]. The store is then as it was.
+pub fn rebuild(path: impl AsRef<Path>, options: Options, progress: &mut dyn FnMut(u64, u64)) -> Result<RebuildReport> {
+    let path = path.as_ref();
+    options.check()?;
+    check_is_store(path, &options)?;
+    let options = options.read_only(false);
+    let disk = Arc::clone(&options.disk);
+    let lock: Option<Arc<dyn DirLock>> = take_lock(path, &options)?.map(Arc::from);
+    put_index_back(path, &*disk)?;
+    refuse_to_lose(path, &options)?;
+    let (index, old) = (path.join("index"), path.join(INDEX_OLD));
+    let mut way = Way { lock, ..Way::default() };
+    if disk.entry(&index)?.is_some() {
+        way.first_run = first_free_run(&*disk, &index)?;
+        disk.rename(&index, &old)?;
+        disk.sync_dir(path)?;
+    }
+    let mut newest = 0;
+    let opened = open_by(path, options, &way, &mut |glsn, last| {
+        newest = last.0;
+        progress(glsn.0, newest);
+    });
+    let store = match opened {
+        Ok(store) => store,
+        Err(error) => {
+            put_index_back(path, &*disk)?;
+            return Err(error);
+        }
+    };
+    store.index.flush(Glsn(store.visible().0))?;
+    let report = RebuildReport { glsn: store.visible().0, versions: store.index.stats().versions };
+    store.close()?;
+    Ok(report)
+}
+
+/// An id that no run file of the index ever had: a page that the old index left on the disk must not pass for one of the new index.
+fn first_free_run(disk: &dyn Disk, index: &Path) -> Result<u64> {
+    let named = match Manifest::read(disk, index) {
+        Ok(manifest) => manifest.map_or(0, |manifest| manifest.next_run),
+        Err(Error::Corrupt { .. }) => 0,
+        Err(error) => return Err(error),
+    };
+    let names = disk.names(index)?;
+    Ok(names.iter().filter_map(|name| run_id_of(name)).fold(named, |next, id| next.max(id.saturating_add(1))))
+}
+
+/// Puts the index back that a rebuild moved aside and did not replace.
+fn put_index_back(path: &Path, disk: &dyn Disk) -> Result<()> {
+    let (index, old) = (path.join("index"), path.join(INDEX_OLD));
+    if disk.entry(&old)?.is_none() {
+        return Ok(());
+    }
+    remove_folder(disk, &index)?;
+    disk.rename(&old, &index)?;
+    Ok(disk.sync_dir(path)?)
+}
+
+/// Refuses where the index knows of commits that the log does not have, and where the log is trimmed.
+fn refuse_to_lose(path: &Path, options: &Options) -> Result<()> {
+    let index = path.join("index");
+    let known = match Manifest::read(&*options.disk, &index) {
+        Ok(manifest) => manifest,
+        // What a damaged manifest knew is seen in the runs, as far as they can be read.
+        Err(Error::Corrupt { .. }) => None,
+        Err(error) => return Err(error),
+    };
+    let (log, budget) = open_log(path, options)?;
+    let bounds = log.bounds();
+    let mut dropped = log.scan(bounds.first..bounds.next, Some(StreamId::DROPPED))?;
+    if let Some(entry) = dropped.next_entry() {
+        return Err(Error::invalid(format!(
+            "GLSN {} was damaged and dropped from the log: what it wrote is only in the index, which is therefore not thrown away; `plimsoll \
+             verify` says what helps where the index is damaged",
+            entry?.meta.glsn
+        )));
+    }
+    drop(dropped);
+    if bounds.first > Glsn::FIRST {
+        return Err(Error::invalid(format!(
+            "the log is trimmed below GLSN {}: what lies before is only in the index, which is therefore not thrown away; `plimsoll verify` says \
+             what helps",
+            bounds.first
+        )));
+    }
+    let last = Glsn(bounds.next.0 - 1);
+    let Some(known) = known else {
+        let newest = newest_in_folder(&*options.disk, &index, log.id(), &budget)?;
+        return if newest > last { Err(lost(path, last, newest, newest)) } else { Ok(()) };
+    };
+    if is_of(&known, &log)? {
+        Ok(())
+    } else if known.log_id == log.id() && known.durable.glsn > last {
+        Err(lost(path, last, known.checkpoint.glsn, known.durable.glsn))
+    } else {
+        Err(Error::Forked {
+            message: format!(
+                "{}: the index was made from another log, or from this one before it was forked: its commits up to GLSN {} are only there, \
+                 and a rebuild would lose them. Put the right log back; or keep what the index holds, by `plimsoll salvage --from-index`; \
+                 or keep what the log holds, by `plimsoll salvage --cut-at {}`",
+                path.display(),
+                known.durable.glsn,
+                bounds.next
+            ),
+        })
+    }
+}
+
+/// Whether a manifest was made from this log, and from nothing that the log does not have.
+fn is_of(manifest: &Manifest, log: &FileLog) -> Result<bool> {
+    if manifest.log_id != log.id() {
+        return Ok(false);
+    }
+    for place in [manifest.checkpoint, manifest.durable] {
+        if place.glsn >= log.bounds().next || !has(log, place)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether a place of a manifest is one of the log's, as far as the log reaches.
+pub(crate) fn has(log: &FileLog, place: Position) -> Result<bool> {
+    if place.glsn == Glsn::NONE || place.glsn < log.bounds().first || place.glsn >= log.bounds().next {
+        return Ok(true);
+    }
+    Ok(log.chain_at(place.glsn)?.is_none_or(|chain| chain == place.chain))
+}
+
+/// The log ends before what the index knows.
+fn lost(path: &Path, last: Glsn, held: Glsn, durable: Glsn) -> Error {
+    let path = path.display();
+    let ends = format!("{path}: the log ends with GLSN {last}, and commits up to {durable} were acknowledged");
+    let give_up = format!("give them up, by `plimsoll salvage --cut-at {}`", last.next());
+    let message = if held > last {
+        let rest = if durable > held { format!(" ({} to {durable} are nowhere)", held.next()) } else { String::new() };
+        format!(
+            "{ends}: GLSNs {} to {held} are only in the index{rest}, and a rebuild would lose them. Put the right log back; or keep what the \
+             index holds, by `plimsoll salvage --from-index`; or {give_up}",
+            last.next()
+        )
+    } else {
+        format!("{ends}: GLSNs {} to {durable} are nowhere. Put the right log back, or {give_up}", last.next())
+    };
+    Error::Forked { message }
+}
+
+/// Cuts the log so that `cut_at` and everything behind it is gone from the store (it is moved aside, not deleted). An index that holds any of
+/// that is moved aside too, and made anew by the next opening. The last resort when a record in the middle is damaged.
+///
+/// # Errors
+/// The log is trimmed beyond `cut_at`; log or index are of a newer format; the disk.
+pub fn salvage(path: impl AsRef<Path>, options: Options, cut_at: u64) -> Result<SalvageReport> {
+    let path = path.as_ref();
+    options.check()?;
+    check_is_store(path, &options)?;
+    if cut_at == 0 {
+        return Err(Error::invalid("GLSNs begin at 1: a log is cut at 1 or later"));
+    }
+    let disk = &*options.disk;
+    let _lock = take_lock(path, &options)?;
+    let manifest = Manifest::read(disk, &path.join("index"));
+    if let Err(error @ Error::Format { .. }) = manifest {
+        return Err(error);
+    }
+    let cut = salvage::salvage(&log_options(path, &options)?.0, Glsn(cut_at))?;
+    let aside = |name: &String| path.join("log").join(name).display().to_string();
+    let mut moved: Vec<String> = cut.aside.iter().map(aside).collect();
+    let fits = match &manifest {
+        Ok(Some(manifest)) => is_of(manifest, &open_log(path, &options)?.0)?,
+        Ok(None) => true,
+        // It cannot be read: of no use any more.
+        Err(_) => false,
+    };
+    if !fits {
+        moved.push(move_aside(disk, path, "index")?.display().to_string());
+    }
+    Ok(SalvageReport { glsn: cut.kept.glsn.0, moved })
+}
+
+pub(crate) fn check_is_store(path: &Path, options: &Options) -> Result<()> {
+    match options.disk.entry(&path.join("log"))? {
+        Some(entry) if entry.is_dir => Ok(()),
+        _ => Err(Error::NotAStore { path: path.to_owned(), what: "there is no store here; check the path".to_owned() }),
+    }
+}
+
+/// Gives a folder of the store a free name that ends with `.cut`, and returns it.
+pub(crate) fn move_aside(disk: &dyn Disk, path: &Path, name: &str) -> Result<PathBuf> {
+    let mut number = 0;
+    loop {
+        let free = if number == 0 { format!("{name}.cut") } else { format!("{name}.{number}.cut") };
+        let target = path.join(free);
+        if disk.entry(&target)?.is_none() {
+            disk.rename(&path.join(name), &target)?;
+            disk.sync_dir(path)?;
+            return Ok(target);
+        }
+        number += 1;
+    }
+}
+
+/// The store's log, to look at, and what its memory is taken from.
+pub(crate) fn open_log(path: &Path, options: &Options) -> Result<(FileLog, Budget)> {
+    let (log, budget) = log_options(path, options)?;
+    Ok((FileLog::open(log)?.0, budget))
+}
+
+fn log_options(path: &Path, options: &Options) -> Result<(FileLogOptions, Budget)> {
+    look_at(&path.join("log"), options)
+}
+
+/// A log in a folder, to look at.
+pub(crate) fn look_at(dir: &Path, options: &Options) -> Result<(FileLogOptions, Budget)> {
+    let budget = Budget::new(options.memory_bytes, Backing::Mapped)?;
+    let pool = Pool::new(&budget, options.memory_bytes / POOL_FLOOR_SHARE)?;
+    let (disk, clock) = (Arc::clone(&options.disk), Arc::clone(&options.clock));
+    let log = FileLogOptions::new(disk, clock, dir.to_owned(), pool, budget.clone());
+    Ok((FileLogOptions { mode: Mode::ReadOnly, ..log }, budget))
+}

@@ -1,0 +1,436 @@
+//! Takes what is damaged out of a store, so that all the rest can be read.
+//!
+//! Laws:
+//! 1. Only what is damaged is dropped: what is sound is refused (`Transaction::delete` deletes it).
+//! 2. No read ever gives other bytes than were written: a version whose value was dropped says so ([`Error::Dropped`]) at the moments at which it was
+//!    current. Keys whose newest value was dropped are deleted by one commit, so that the present is whole.
+//! 3. Where pages of a run are lost, which the log does not hold any more, keys between them are lost. An older version of such a key in an
+//!    older run may not be its newest: it is deleted in the run itself, and the past of the keyspace up to there cannot be read any more.
+//! 4. Files are written anew and renamed, the index before the log. Cut short anywhere, it can be run again; what is taken out stays beside under names
+//!    that end with `.cut`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use plimsoll_disk::vfs::{DirLock, Disk};
+use plimsoll_log::error::LogError;
+use plimsoll_log::file_log::mend::{self, Wanted};
+use plimsoll_log::file_log::verify::{Cure, SideDamage};
+use plimsoll_log::glsn::{Glsn, StreamId};
+use plimsoll_log::side::SideId;
+use plimsoll_memory::budget::Budget;
+use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
+
+use crate::api::admin::diagnose::{Closed, Found, LostPlaces, Mend, Part, Scene, first_of_log, look};
+use crate::api::admin::repair::{check_is_store, look_at};
+use crate::engine::open::{Way, open_by, take_lock};
+use crate::engine::store::Store;
+use crate::index::manifest::Manifest;
+use crate::index::run::builder::PartitionBuilder;
+use crate::index::run::file::{RunFileSink, run_file_name};
+use crate::index::run::partition::PartitionId;
+use crate::index::run::survey::{LostSpan, survey};
+use crate::index::view::Direction;
+use crate::read::point::KeyBuffer;
+use crate::read::span::Span;
+use crate::txn::transaction::Transaction;
+use crate::types::damage::{Damage, DamagedKey};
+use crate::types::error::{Error, Result, show_key};
+use crate::types::keyspaces::SYSTEM;
+use crate::types::options::Options;
+use crate::types::version::{Stored, Version};
+
+/// The most values that a report names.
+const NAMED_MAX: usize = 1000;
+
+/// What is to be dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DropTarget {
+    /// What is damaged of the commit or entry with this GLSN.
+    Glsn(u64),
+    /// The damage in which this key stands.
+    Key {
+        /// Name of its keyspace.
+        keyspace: String,
+        /// The key.
+        key: Vec<u8>,
+    },
+    /// Everything that is damaged.
+    Damaged,
+}
+
+/// What was dropped, or would be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DropSalvageReport {
+    /// The newest GLSN afterwards; 0 for a dry run.
+    pub glsn: u64,
+    /// The places that were damaged.
+    pub dropped: Vec<Damage>,
+    /// Values that were dropped, at most a thousand; of records that were in no run yet no key is known.
+    pub values: Vec<DamagedKey>,
+    /// How many there are.
+    pub value_count: u64,
+    /// Keys that were deleted because their newest value was dropped.
+    pub deleted: u64,
+    /// Files that were moved aside, with their new names. Nothing was deleted.
+    pub moved: Vec<String>,
+}
+
+/// Drops what is damaged and is named by `targets`. With `dry_run` nothing is changed, and the report says what would be.
+///
+/// # Errors
+/// [`Error::InvalidInput`] where a target names nothing that is damaged; [`Error::Corrupt`] where damage cannot be dropped: what helps instead is
+/// in the message; [`Error::Locked`], the disk, the budget.
+pub fn salvage_drop(
+    path: impl AsRef<Path>,
+    options: Options,
+    targets: &[DropTarget],
+    dry_run: bool,
+) -> Result<DropSalvageReport> {
+    let path = path.as_ref();
+    options.check()?;
+    check_is_store(path, &options)?;
+    let options = options.read_only(false).create(false).warm(false);
+    let lock: Option<Arc<dyn DirLock>> = take_lock(path, &options)?.map(Arc::from);
+    let (log_options, budget) = look_at(&path.join("log"), &options)?;
+    let disk = &*options.disk;
+    let closed = look(disk, path, &log_options.pool, &budget, &mut |_, _| {})?;
+    let mut manifest = closed.manifest.as_ref().map_err(Clone::clone)?.clone();
+    let checkpoint = manifest.as_ref().map_or(Glsn::NONE, |manifest| manifest.checkpoint.glsn);
+    let first = first_of_log(disk, path)?;
+    let mut scene = Scene { path, budget: &budget, first, checkpoint, names: BTreeMap::new() };
+    scene.learn_names(&closed.parts)?;
+    let (found, _) = scene.describe(&closed.findings, &closed.parts)?;
+    let selected = select(&scene, &closed, &found, targets)?;
+    let mut report = DropSalvageReport::default();
+    name_values(&scene, &closed, &selected, &mut report)?;
+    report.dropped = selected.iter().map(|found| found.damage.clone()).collect();
+    if let Some(manifest) = &mut manifest {
+        Runs { disk: &options.disk, path, budget: &budget, scene: &scene, parts: &closed.parts, dry_run }.mend(
+            manifest,
+            &selected,
+            &mut report,
+        )?;
+    }
+    let log_id = manifest.as_ref().map(|manifest| manifest.log_id);
+    let mended = mend_log(&log_options, &closed, &selected, log_id, dry_run)?;
+    report.moved.extend(mended.aside.iter().map(|name| path.join("log").join(name).display().to_string()));
+    if dry_run {
+        return Ok(report);
+    }
+    // Side files with pages that were dropped, now or before.
+    let mut sides: BTreeSet<SideId> = mended.pages.iter().map(|(side, _)| *side).collect();
+    let before = closed.findings.iter().filter(|finding| finding.cure == Cure::Dropped && finding.glsn.is_none());
+    sides.extend(before.filter_map(|finding| finding.file.split('.').next()?.parse().ok().map(SideId)));
+    drop((log_options, closed));
+    let store = open_by(path, options.clone(), &Way { lock, ..Way::default() }, &mut |_, _| {})?;
+    report.deleted = delete_newest(&store, &sides).map_err(|error| match error {
+        Error::Corrupt { message } => Error::corrupt(format!(
+            "what was named is dropped, and something else is damaged, so keys whose newest value was dropped are not deleted yet: {message}; drop that \
+             too, or all by `--drop-damaged`"
+        )),
+        error => error,
+    })?;
+    report.glsn = store.visible().0;
+    store.close()?;
+    Ok(report)
+}
+
+/// What the targets name of what was found.
+fn select<'f>(
+    scene: &Scene<'_>,
+    closed: &Closed,
+    found: &'f [Found],
+    targets: &[DropTarget],
+) -> Result<Vec<&'f Found>> {
+    let mut wanted = BTreeSet::new();
+    for target in targets {
+        let (meant, what): (BTreeSet<usize>, _) = match target {
+            DropTarget::Damaged => {
+                // Also where nothing is damaged any more: one that was cut short is finished.
+                wanted.extend(0..found.len());
+                continue;
+            }
+            DropTarget::Glsn(glsn) => {
+                let is_named = |found: &Found| match &found.mend {
+                    Mend::Partition(PartitionId::Run(_), _) => false,
+                    _ => found.damage.glsns.as_ref().is_some_and(|glsns| glsns.contains(glsn)),
+                };
+                ((0..found.len()).filter(|at| is_named(&found[*at])).collect(), format!("GLSN {glsn}"))
+            }
+            DropTarget::Key { keyspace, key } => {
+                let Some(id) = scene.names.iter().find(|(_, name)| *name == keyspace).map(|(id, _)| *id) else {
+                    return Err(Error::invalid(format!("there is no keyspace {keyspace:?} in this store")));
+                };
+                let found = find_key(scene, closed, found, KeyBuffer::new(id, key)?.get())?;
+                (found, format!("the key {}", show_key(key)))
+            }
+        };
+        if meant.is_empty() {
+            return Err(Error::invalid(format!(
+                "{what} is not damaged, so nothing was dropped; `plimsoll verify` lists what is, and `plimsoll delete` deletes what is sound"
+            )));
+        }
+        wanted.extend(meant);
+    }
+    let selected: Vec<&Found> = wanted.into_iter().map(|at| &found[at]).collect();
+    match selected.iter().find(|found| matches!(found.mend, Mend::Otherwise)) {
+        Some(found) => Err(Error::corrupt(format!("this cannot be dropped: {}", found.damage))),
+        None => Ok(selected),
+    }
+}
+
+/// Numbers of what was found in which versions of a key stand.
+fn find_key(scene: &Scene<'_>, closed: &Closed, found: &[Found], key: &[u8]) -> Result<BTreeSet<usize>> {
+    let places = LostPlaces::of(found.iter().map(|found| &found.mend));
+    let mut numbers = BTreeSet::new();
+    for part in closed.parts.iter().filter(|part| (&part.info.first_key[..]..=&part.info.last_key[..]).contains(&key)) {
+        survey(part.source.as_deref(), &part.info, scene.budget, &mut |version| {
+            if version.key == key {
+                numbers.extend(places.find(version.glsn, &version.stored));
+            }
+            Ok(())
+        })?;
+        for (at, one) in found.iter().enumerate() {
+            if let Mend::Partition(id, span) = &one.mend
+                && *id == part.info.id
+                // A damaged guide holds no key of its own: any of the file names it.
+                && span.as_ref().is_none_or(|span| span.holds(key) || key == &span.first[..])
+            {
+                numbers.insert(at);
+            }
+        }
+    }
+    Ok(numbers)
+}
+
+/// Names the values that go with what is dropped.
+fn name_values(scene: &Scene<'_>, closed: &Closed, selected: &[&Found], report: &mut DropSalvageReport) -> Result<()> {
+    let places = LostPlaces::of(selected.iter().map(|found| &found.mend));
+    if places.is_empty() {
+        return Ok(());
+    }
+    for part in &closed.parts {
+        survey(part.source.as_deref(), &part.info, scene.budget, &mut |version| {
+            if places.find(version.glsn, &version.stored).is_some() {
+                report.value_count += 1;
+                if report.values.len() < NAMED_MAX {
+                    report.values.push(scene.key_of(version));
+                }
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Whether a side file holds pages of a run.
+fn is_run(side: &SideDamage, parts: &[Part]) -> bool {
+    let is_part = parts.iter().any(|part| part.info.id == PartitionId::Side(side.id));
+    let has_values = parts.iter().any(|part| part.info.sides.binary_search(&side.id).is_ok());
+    match side.is_plain {
+        Some(is_plain) => !is_plain,
+        None => is_part || !has_values,
+    }
+}
+
+fn mend_log(
+    options: &plimsoll_log::file_log::options::FileLogOptions,
+    closed: &Closed,
+    selected: &[&Found],
+    log_id: Option<u128>,
+    dry_run: bool,
+) -> Result<mend::Mended> {
+    let (mut records, mut sides, mut sound) = (Vec::<Range<Glsn>>::new(), Vec::new(), BTreeSet::new());
+    for found in selected {
+        match &found.mend {
+            Mend::Records(glsns) => records.push(glsns.clone()),
+            Mend::Side(side, named_by) if is_run(side, &closed.parts) => sound.extend(*named_by),
+            Mend::Side(side, _) => sides.push((side.id, side.named)),
+            Mend::Partition(..) | Mend::Otherwise => {}
+        }
+    }
+    if records.is_empty() && sides.is_empty() && sound.is_empty() {
+        return Ok(mend::Mended::default());
+    }
+    let damaged = |glsns: &Range<Glsn>| {
+        let meets = |wanted: &Range<Glsn>| {
+            let same = wanted.start == glsns.start;
+            same || (wanted.start < glsns.end && glsns.start < wanted.end)
+        };
+        records.iter().any(meets)
+    };
+    let sound = |first: Glsn| sound.contains(&first);
+    Ok(mend::mend(options, &Wanted { damaged: &damaged, sound: &sound, sides: &sides, log_id, dry_run })?)
+}
+
+/// Writes damaged runs anew with what can be read of them.
+struct Runs<'a> {
+    disk: &'a Arc<dyn Disk>,
+    path: &'a Path,
+    budget: &'a Budget,
+    scene: &'a Scene<'a>,
+    parts: &'a [Part],
+    dry_run: bool,
+}
+
+impl Runs<'_> {
+    fn mend(&self, manifest: &mut Manifest, selected: &[&Found], report: &mut DropSalvageReport) -> Result<()> {
+        let mut spans: BTreeMap<PartitionId, Vec<LostSpan>> = BTreeMap::new();
+        for found in selected {
+            match &found.mend {
+                Mend::Partition(id, span) => spans.entry(*id).or_default().extend(span.clone()),
+                // The record goes, and the side file with it.
+                Mend::Side(side, _) if is_run(side, self.parts) => {
+                    let id = PartitionId::Side(side.id);
+                    if let Some(part) = self.parts.iter().find(|part| part.info.id == id) {
+                        let lost = survey(part.source.as_deref(), &part.info, self.budget, &mut |_| Ok(()))?.lost;
+                        spans.insert(id, lost);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if spans.is_empty() || self.dry_run {
+            return Ok(());
+        }
+        let index = self.path.join("index");
+        let mut replaced = Vec::new();
+        for (id, spans) in &spans {
+            let Some(part) = self.parts.iter().find(|part| part.info.id == *id) else { continue };
+            self.write_anew(manifest, part, spans)?;
+            if let PartitionId::Run(run) = id {
+                replaced.push(run_file_name(*run));
+            }
+        }
+        manifest.runs.retain(|run| !run.partitions.is_empty());
+        manifest.number += 1;
+        self.disk.sync_dir(&index)?;
+        manifest.write(&**self.disk, &index)?;
+        for name in replaced {
+            let (old, aside) = (index.join(&name), index.join(format!("{name}.cut")));
+            if self.disk.entry(&old)?.is_some() {
+                self.disk.rename(&old, &aside)?;
+                report.moved.push(aside.display().to_string());
+            }
+        }
+        Ok(self.disk.sync_dir(&index)?)
+    }
+
+    fn write_anew(&self, manifest: &mut Manifest, part: &Part, spans: &[LostSpan]) -> Result<()> {
+        let info = &part.info;
+        let is_history = manifest.runs[part.run].history;
+        let stale = if is_history { BTreeSet::new() } else { self.stale(manifest, part, spans)? };
+        let id = manifest.next_run;
+        manifest.next_run += 1;
+        let sink = RunFileSink::create(self.disk, &self.path.join("index"), id, manifest.log_id, self.budget)?;
+        let mut builder = PartitionBuilder::new(sink, self.budget, false)?;
+        let mut stale = stale.into_iter().peekable();
+        survey(part.source.as_deref(), info, self.budget, &mut |version| {
+            while let Some(key) = stale.next_if(|key| &key[..] <= version.key) {
+                // A version of the run's newest commit is the newest.
+                if key != version.key || version.glsn < info.max_glsn {
+                    builder.add(&Version { key: &key, glsn: info.max_glsn, stored: Stored::Deleted })?;
+                }
+            }
+            builder.add(version)
+        })?;
+        for key in stale {
+            builder.add(&Version { key: &key, glsn: info.max_glsn, stored: Stored::Deleted })?;
+        }
+        let partitions = &mut manifest.runs[part.run].partitions;
+        let at = partitions.iter().position(|one| one.id == info.id).expect("it was read from there");
+        if builder.versions() == 0 {
+            partitions.remove(at);
+        } else {
+            let (sink, made) = builder.finish()?;
+            sink.finish()?;
+            partitions[at] = made;
+        }
+        self.raise_floors(manifest, info.max_glsn, spans);
+        Ok(())
+    }
+
+    /// Keys of which an older version is there, or may be, while the newest may be lost.
+    fn stale(&self, manifest: &Manifest, part: &Part, spans: &[LostSpan]) -> Result<BTreeSet<Vec<u8>>> {
+        let mut stale = BTreeSet::new();
+        let is_older = |other: &&Part| other.run >= part.run && !manifest.runs[other.run].history;
+        for other in self.parts.iter().filter(is_older) {
+            survey(other.source.as_deref(), &other.info, self.budget, &mut |version| {
+                let may_be_lost = spans.iter().any(|span| span.holds(version.key));
+                if may_be_lost && !version.key.starts_with(&SYSTEM.to_be_bytes()) && !stale.contains(version.key) {
+                    stale.insert(version.key.to_vec());
+                }
+                Ok(())
+            })?;
+        }
+        Ok(stale)
+    }
+
+    /// The past of keyspaces of which versions may be lost cannot be read.
+    fn raise_floors(&self, manifest: &mut Manifest, by: Glsn, spans: &[LostSpan]) {
+        let id = |key: &[u8]| key.first_chunk().map_or(0, |id| u32::from_be_bytes(*id));
+        for span in spans {
+            let touched =
+                |keyspace: &&u32| (id(&span.first)..=id(&span.last)).contains(keyspace) && **keyspace != SYSTEM;
+            let known: Vec<u32> = self.scene.names.keys().filter(touched).copied().collect();
+            let mut head = manifest.head();
+            known.iter().for_each(|keyspace| head.limits.dropped(*keyspace, by));
+            *manifest = Manifest::of(head, std::mem::take(&mut manifest.runs));
+        }
+    }
+}
+
+/// Deletes the keys whose newest value was dropped; how many.
+fn delete_newest(store: &Arc<Store>, sides: &BTreeSet<SideId>) -> Result<u64> {
+    let at = store.visible();
+    let mut tx = Transaction::new(&store.committer);
+    let mut deleted = 0;
+    for (name, record) in store.keyspaces.all() {
+        let keyspace = store.keyspaces.handle(record.id, Arc::clone(&name));
+        let span = Span::new(record.id, &(..))?;
+        let mut walk = store.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
+        let mut key = Vec::new();
+        while let Some(version) = walk.next(&mut key)? {
+            if is_dropped(store, sides, &version)? {
+                tx.delete(&keyspace, &version.key[4..])?;
+                deleted += 1;
+            }
+        }
+    }
+    if deleted > 0 {
+        tx.set_metadata(format!("{{\"salvage_dropped\":{{\"keys\":{deleted}}}}}").as_bytes())?;
+        tx.commit()?;
+    }
+    Ok(deleted)
+}
+
+/// Whether the value of a version was dropped.
+pub(crate) fn is_dropped(store: &Store, sides: &BTreeSet<SideId>, version: &Version<'_>) -> Result<bool> {
+    match version.stored {
+        Stored::Dropped { .. } => Ok(true),
+        Stored::InLog { .. } => match store.log.meta(version.glsn) {
+            Err(LogError::Corrupt { .. }) => Ok(false),
+            meta => Ok(meta?.stream == StreamId::DROPPED),
+        },
+        stored @ Stored::InSide { side, offset, len, .. } if sides.contains(&side) => {
+            let page = PAGE_PAYLOAD_BYTES as u64;
+            // A byte of each page that it touches.
+            for number in offset / page..=offset.saturating_add(len).saturating_sub(1) / page {
+                let at = (number * page).saturating_sub(offset);
+                match store.reader.load_part(version.glsn, stored, at, &mut [0]) {
+                    Err(Error::Dropped { .. }) => return Ok(true),
+                    // That is damage, and told as such.
+                    Err(Error::Corrupt { .. }) => return Ok(false),
+                    read => read?,
+                }
+            }
+            Ok(false)
+        }
+        Stored::Deleted | Stored::Inline(_) | Stored::InSide { .. } => Ok(false),
+    }
+}

@@ -1,0 +1,380 @@
+//! Keeps what the index holds where the log behind it is lost: the newest state, as one commit.
+//!
+//! ```text
+//! STORE/
+//!   salvaged/             a store of its own while it is made, then gone
+//!     log/                what is whole of the old log (its files have second names here), then one commit
+//!     index/              its index
+//!     source/             the old log once more, as the old index is read beside it; cut where it is damaged
+//!   log.cut/ index.cut/   what was the store before
+//! ```
+//!
+//! 1. The old index is read as it is, at the last moment that it holds. A value of which only the log knew, in the part that is lost, is lost
+//!    too: its key is named, and keeps what the log's front has.
+//! 2. Nothing of the old store is changed until the new one is whole. Then its folders get their names, the log's last: a salvage that is cut
+//!    short there leaves no store, and the next one goes on.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use plimsoll_disk::vfs::{Caching, Disk, Open};
+use plimsoll_log::error::LogError;
+use plimsoll_log::file_log::options::{FileLogOptions, Mode};
+use plimsoll_log::file_log::{FileLog, salvage};
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::log::Log;
+
+use crate::api::admin::repair::{has, look_at, move_aside, open_log};
+use crate::api::snapshot::Snapshot;
+use crate::engine::open::{SALVAGED, Way, open_by, remove_folder, take_lock};
+use crate::engine::store::Store;
+use crate::index::manifest::Manifest;
+use crate::read::point::{KeyBuffer, find};
+use crate::txn::range::Range;
+use crate::txn::transaction::Transaction;
+use crate::types::error::{Error, Result};
+use crate::types::keyspaces::SYSTEM;
+use crate::types::options::{MIN_MEMORY_BYTES, Options};
+
+/// At most so many keys are named whose values are lost.
+const NAMED_MAX: usize = 1000;
+
+/// What a salvage from the index did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexSalvageReport {
+    /// The newest GLSN: the commit that holds what the index held.
+    pub glsn: u64,
+    /// The newest GLSN of the old log's front, which is kept; 0 if nothing of it could be.
+    pub front: u64,
+    /// The newest GLSN that the index knew.
+    pub known: u64,
+    /// Keys that the commit wrote.
+    pub written: u64,
+    /// Keys that it deleted.
+    pub deleted: u64,
+    /// Keys whose newest values are lost with the log, with the names of their keyspaces; at most a thousand.
+    pub lost: Vec<(String, Vec<u8>)>,
+    /// How many there are.
+    pub lost_count: u64,
+    /// Folders that were moved aside, with their new names. Nothing was deleted.
+    pub moved: Vec<String>,
+}
+
+/// Keeps the newest state that the index holds, where the log does not have all commits that the index knows of: what is whole of the log stays,
+/// and one commit behind it brings each key to what the index has. Needs a budget of 16 MiB more than the options say.
+///
+/// # Errors
+/// The log has everything that the index knows (then there is nothing to keep); the index cannot be read, or is of a newer format;
+/// [`Error::Locked`], the disk, the budget. The store is then as it was, unless its folders were being renamed: then it does not open until this
+/// is called again, which goes on and tells only `glsn` and `moved`.
+pub fn salvage_from_index(path: impl AsRef<Path>, options: Options) -> Result<IndexSalvageReport> {
+    let path = path.as_ref();
+    options.check()?;
+    let options = options.read_only(false).create(true).warm(false);
+    let disk = Arc::clone(&options.disk);
+    let disk = &*disk;
+    let salvaged = path.join(SALVAGED);
+    let is_dir = |path: &Path| disk.entry(path).map(|entry| entry.is_some_and(|entry| entry.is_dir));
+    if !is_dir(&path.join("index"))? && !is_dir(&salvaged)? {
+        let what = "there is no index here to salvage from; check the path".to_owned();
+        return Err(Error::NotAStore { path: path.to_owned(), what });
+    }
+    let _lock = take_lock(path, &options)?;
+    let mut moved = Vec::new();
+    if !is_dir(&path.join("log"))? {
+        if is_dir(&salvaged.join("log"))? {
+            // One before this one was cut short while the folders got their names.
+            take_names(disk, path, &mut moved)?;
+            let (log, _budget) = open_log(path, &options)?;
+            let glsn = log.bounds().next.0 - 1;
+            return Ok(IndexSalvageReport { glsn, moved, ..new_report(Glsn::NONE, Glsn::NONE) });
+        } else {
+            disk.create_dir(&path.join("log"))?;
+        }
+    }
+    remove_folder(disk, &salvaged)?;
+    let Some(manifest) = Manifest::read(disk, &path.join("index"))? else {
+        let what = "the index has no manifest: it holds nothing to salvage".to_owned();
+        return Err(Error::NotAStore { path: path.to_owned(), what });
+    };
+    let made = make(path, &salvaged, &options, &manifest);
+    let mut report = match made {
+        Ok(report) => report,
+        Err(error) => {
+            let _ = remove_folder(disk, &salvaged);
+            return Err(error);
+        }
+    };
+    take_names(disk, path, &mut moved)?;
+    report.moved = moved;
+    Ok(report)
+}
+
+/// Makes the new store beside the old one.
+fn make(path: &Path, salvaged: &Path, options: &Options, manifest: &Manifest) -> Result<IndexSalvageReport> {
+    let disk = &*options.disk;
+    let (source_log, log) = (salvaged.join("source"), salvaged.join("log"));
+    for dir in [salvaged, &source_log, &log] {
+        disk.create_dir(dir)?;
+    }
+    copy_files(options, &path.join("log"), &source_log)?;
+    let whole = open_front(options, &source_log, manifest)?;
+    if whole.is_some_and(|end| manifest.checkpoint.glsn <= end) {
+        return Err(Error::invalid(format!(
+            "{}: the log has everything that the index holds (up to GLSN {}): there is nothing to salvage from it",
+            path.display(),
+            manifest.checkpoint.glsn
+        )));
+    }
+    let reading = options.clone().read_only(true).memory_bytes(MIN_MEMORY_BYTES);
+    let source = open_by(path, reading, &Way { log: Some(source_log.clone()), ..Way::default() }, &mut |_, _| {})?;
+    if whole.is_some() {
+        copy_files(options, &source_log, &log)?;
+    }
+    // Both together stay below the line, where it is not too low for two stores.
+    let rest = options.memory_bytes.saturating_sub(MIN_MEMORY_BYTES).max(MIN_MEMORY_BYTES);
+    let writing = options.clone().memory_bytes(rest);
+    let target = match open_by(salvaged, writing.clone(), &Way::default(), &mut |_, _| {}) {
+        Err(Error::Corrupt { .. } | Error::Forked { .. }) => {
+            // The front is trimmed, or damaged within: only the newest state is left to keep.
+            remove_folder(disk, &log)?;
+            remove_folder(disk, &salvaged.join("index"))?;
+            disk.create_dir(&log)?;
+            open_by(salvaged, writing, &Way::default(), &mut |_, _| {})?
+        }
+        opened => opened?,
+    };
+    let front = target.visible();
+    let known = manifest.checkpoint.glsn;
+    let mut copy = Copy { source: &source, target: &target, at: known, front, report: new_report(front, known) };
+    let mut report = copy.run()?;
+    target.close()?;
+    drop(target);
+    source.close()?;
+    remove_folder(disk, &source_log)?;
+    report.glsn = report.glsn.max(report.front);
+    disk.sync_dir(&log)?;
+    disk.sync_dir(&salvaged.join("index"))?;
+    disk.sync_dir(salvaged)?;
+    Ok(report)
+}
+
+fn new_report(front: Glsn, known: Glsn) -> IndexSalvageReport {
+    IndexSalvageReport {
+        glsn: 0,
+        front: front.0,
+        known: known.0,
+        written: 0,
+        deleted: 0,
+        lost: Vec::new(),
+        lost_count: 0,
+        moved: Vec::new(),
+    }
+}
+
+/// Gives the files of a log second names in another folder, or copies them.
+fn copy_files(options: &Options, from: &Path, to: &Path) -> Result<()> {
+    let disk = &*options.disk;
+    for entry in disk.list(from)? {
+        if entry.is_dir || !is_of_log(&entry.name) {
+            continue;
+        }
+        let (source, target) = (from.join(&entry.name), to.join(&entry.name));
+        if disk.hard_link(&source, &target).is_ok() {
+            continue;
+        }
+        let (source, target) = (
+            disk.open(&source, Open::Read, Caching::Buffered)?,
+            disk.open(&target, Open::CreateNew, Caching::Buffered)?,
+        );
+        let mut piece = vec![0; 64 << 10];
+        let mut at = 0;
+        loop {
+            let n = source.read_at(&mut piece, at)?;
+            if n == 0 {
+                break;
+            }
+            target.write_at(&piece[..n], at)?;
+            at += n as u64;
+        }
+        target.sync()?;
+    }
+    Ok(disk.sync_dir(to)?)
+}
+
+fn is_of_log(name: &str) -> bool {
+    [".seg", ".idx", ".side"].iter().any(|ending| name.ends_with(ending))
+}
+
+/// Makes a log in `dir` open, by cutting it where it is damaged; the end of what is whole of it. `None` if nothing of it belongs to the
+/// index: then an empty log takes its place, beside the side files.
+fn open_front(options: &Options, dir: &Path, manifest: &Manifest) -> Result<Option<Glsn>> {
+    let (looking, _budget) = look_at(dir, options)?;
+    let mut cuts = 0;
+    let damage = loop {
+        match FileLog::open(looking.clone()) {
+            Ok((log, _)) if log.id() == manifest.log_id && has(&log, manifest.checkpoint)? => {
+                return Ok(Some(Glsn(log.bounds().next.0 - 1)));
+            }
+            Ok(_) | Err(LogError::Forked { .. }) => break None,
+            Err(LogError::Corrupt { glsn, .. }) if glsn > Glsn::FIRST && cuts < 3 => {
+                cuts += 1;
+                if salvage::salvage(&looking, glsn).is_err() {
+                    break None;
+                }
+            }
+            Err(LogError::Corrupt { .. }) => break None,
+            Err(LogError::Format { message }) => break Some(message),
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let disk = &*options.disk;
+    let segments: Vec<String> = disk.names(dir)?.into_iter().filter(|name| name.contains(".seg")).collect();
+    if let Some(message) = damage.filter(|_| !segments.is_empty()) {
+        return Err(Error::Format { message });
+    }
+    let aside = dir.with_file_name("sides");
+    disk.rename(dir, &aside)?;
+    let (making, _budget) = look_at(dir, options)?;
+    let made = FileLogOptions { mode: Mode::Create, id: Some(manifest.log_id), background: false, ..making };
+    FileLog::open(made)?.0.close()?;
+    for name in disk.names(&aside)?.into_iter().filter(|name| name.ends_with(".side")) {
+        disk.rename(&aside.join(&name), &dir.join(&name))?;
+    }
+    remove_folder(disk, &aside)?;
+    Ok(None)
+}
+
+/// Brings the target to what the source has.
+struct Copy<'a> {
+    source: &'a Arc<Store>,
+    target: &'a Arc<Store>,
+    /// The last moment that the source holds.
+    at: Glsn,
+    /// The end of what the target holds already.
+    front: Glsn,
+    report: IndexSalvageReport,
+}
+
+impl Copy<'_> {
+    fn run(&mut self) -> Result<IndexSalvageReport> {
+        let mut tx = Transaction::new(&self.target.committer);
+        let mut keyspaces = vec![(SYSTEM, Arc::from(""))];
+        for store in [self.source, self.target] {
+            keyspaces.extend(store.keyspaces.all().into_iter().map(|(name, record)| (record.id, name)));
+        }
+        keyspaces.sort_unstable();
+        keyspaces.dedup_by_key(|(id, _)| *id);
+        for (id, name) in keyspaces {
+            self.copy_keyspace(&mut tx, id, &name)?;
+        }
+        tx.set_metadata(
+            format!("{{\"salvaged_from_index\":{{\"front\":{},\"known\":{}}}}}", self.report.front, self.report.known)
+                .as_bytes(),
+        )?;
+        self.report.glsn = tx.commit()?;
+        Ok(self.report.clone())
+    }
+
+    /// Walks both stores side by side.
+    fn copy_keyspace(&mut self, tx: &mut Transaction, id: u32, name: &Arc<str>) -> Result<()> {
+        let theirs = Snapshot::of_index(self.source, self.at)?;
+        let ours = Snapshot::newest(self.target);
+        let (from, to) =
+            (self.source.keyspaces.handle(id, Arc::clone(name)), self.target.keyspaces.handle(id, Arc::clone(name)));
+        let mut wanted = theirs.range(&from, ..)?.keys_only();
+        let mut there = ours.range(&to, ..)?.keys_only();
+        let (mut want, mut have) = (next_key(&mut wanted)?, next_key(&mut there)?);
+        loop {
+            match (&want, &have) {
+                (None, None) => return Ok(()),
+                (Some(key), Some(other)) if key > other => {
+                    tx.delete(&to, other)?;
+                    self.report.deleted += 1;
+                    have = next_key(&mut there)?;
+                }
+                (None, Some(other)) => {
+                    tx.delete(&to, other)?;
+                    self.report.deleted += 1;
+                    have = next_key(&mut there)?;
+                }
+                (Some(key), other) => {
+                    let same = other.as_ref() == Some(key);
+                    if !same || self.is_younger(id, key)? {
+                        if self.is_whole(&theirs, &from, key)? {
+                            let mut value = theirs.get_reader(&from, key)?.ok_or_else(gone)?;
+                            tx.put_reader(&to, key, &mut value)?;
+                            self.report.written += 1;
+                        } else {
+                            self.note_lost(name, key);
+                        }
+                    }
+                    want = next_key(&mut wanted)?;
+                    if same {
+                        have = next_key(&mut there)?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether the source's version of a key is not in the front that the target holds.
+    fn is_younger(&self, id: u32, key: &[u8]) -> Result<bool> {
+        let key = KeyBuffer::new(id, key)?;
+        let hit = self.source.reader.read(|view| find(view, key.get(), self.at))?;
+        Ok(hit.is_some_and(|hit| hit.glsn() > self.front))
+    }
+
+    /// Whether a value can be read to its end: a write that fails half-way would spoil the transaction.
+    fn is_whole(&self, snapshot: &Snapshot, keyspace: &crate::types::keyspaces::Keyspace, key: &[u8]) -> Result<bool> {
+        let Some(mut value) = snapshot.get_reader(keyspace, key)? else { return Ok(false) };
+        match io::copy(&mut value, &mut io::sink()) {
+            Ok(_) => Ok(true),
+            Err(error) => match error.get_ref().and_then(|cause| cause.downcast_ref::<Error>()) {
+                Some(refused @ Error::OutOfBudget(_)) => Err(refused.clone()),
+                _ => Ok(false),
+            },
+        }
+    }
+
+    fn note_lost(&mut self, keyspace: &str, key: &[u8]) {
+        self.report.lost_count += 1;
+        if self.report.lost.len() < NAMED_MAX {
+            self.report.lost.push((keyspace.to_owned(), key.to_vec()));
+        }
+    }
+}
+
+fn next_key(range: &mut Range<'_>) -> Result<Option<Vec<u8>>> {
+    Ok(range.advance()?.map(|(key, _)| key.to_vec()))
+}
+
+fn gone() -> Error {
+    Error::corrupt("a key was found and then was not: the disk or the memory is failing")
+}
+
+/// Puts the new store in the place of the old one; goes on where it was cut short.
+fn take_names(disk: &dyn Disk, path: &Path, moved: &mut Vec<String>) -> Result<()> {
+    let salvaged = path.join(SALVAGED);
+    let aside = |name: &str, moved: &mut Vec<String>| -> Result<()> {
+        if disk.entry(&path.join(name))?.is_some() {
+            moved.push(move_aside(disk, path, name)?.display().to_string());
+        }
+        Ok(())
+    };
+    let place = |name: &str| -> Result<()> {
+        let (from, to): (PathBuf, PathBuf) = (salvaged.join(name), path.join(name));
+        disk.rename(&from, &to)?;
+        disk.sync_dir(&salvaged)?;
+        Ok(disk.sync_dir(path)?)
+    };
+    // From here on until the end there is no folder `log`: nothing opens.
+    aside("log", moved)?;
+    if disk.entry(&salvaged.join("index"))?.is_some() {
+        aside("index", moved)?;
+        place("index")?;
+    }
+    place("log")?;
+    remove_folder(disk, &salvaged)
+}

@@ -1,0 +1,195 @@
+//! Reads every byte of a store and checks it: the log's chain and checksums, every page, key and fence of the index, and each value against the checksum
+//! that it was written with.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use plimsoll_log::file_log::verify::Cure;
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::side::SideId;
+
+use crate::api::admin::diagnose::{Found, LostPlaces, Part, Scene, first_of_log, is_damage, look};
+use crate::api::admin::repair::{check_is_store, look_at};
+use crate::api::admin::salvage_drop::is_dropped;
+use crate::api::admin::verify_values::Values;
+use crate::engine::open::open;
+use crate::engine::store::Store;
+use crate::index::view::Direction;
+use crate::read::span::Span;
+use crate::types::damage::{Damage, DamagedKey, command};
+use crate::types::error::{Error, Result};
+use crate::types::options::Options;
+
+/// How far a verification has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerifyProgress {
+    /// Bytes read so far.
+    pub done_bytes: u64,
+    /// Bytes there are, about.
+    pub total_bytes: u64,
+}
+
+/// What a verification found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VerifyReport {
+    /// What is wrong, one line each, with file and place. Empty: all is well.
+    pub problems: Vec<String>,
+    /// The same problems, one by one: where, which commits and keys, and the command that helps.
+    pub damage: Vec<Damage>,
+    /// What is not as a clean close leaves it, and needs nothing done: what a killed process or a power cut left, tables that are made again, what a
+    /// salvage dropped.
+    pub notes: Vec<String>,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Files read.
+    pub files: u64,
+    /// Whether the store opens.
+    pub opens: bool,
+}
+
+/// The most problems that are listed; a store with more is as broken as one with these.
+const MAX_PROBLEMS: usize = 1000;
+
+/// Checks everything of a store that is not open here; also of one that is too damaged to be opened.
+///
+/// # Errors
+/// There is no store, or it is of another format; the disk, or the budget. Damage is in the report.
+pub fn verify(
+    path: impl AsRef<Path>,
+    options: Options,
+    progress: &mut dyn FnMut(VerifyProgress),
+) -> Result<VerifyReport> {
+    let (path, options) = (path.as_ref(), options.read_only(true).warm(false));
+    match open(path, options.clone()) {
+        Ok(store) => verify_open(&store, progress),
+        Err(error) if is_damage(&error) => verify_closed(path, &options, &error, progress),
+        Err(error) => Err(error),
+    }
+}
+
+/// Checks everything of an open store.
+pub(crate) fn verify_open(store: &Store, progress: &mut dyn FnMut(VerifyProgress)) -> Result<VerifyReport> {
+    let _no_trim = store.trim_turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    store.check_open()?;
+    if let Some(checkpoints) = &store.checkpoints {
+        // What a killed writer left is no damage.
+        checkpoints.sweep()?;
+    }
+    // What is on the device is in question, not the system's copy of it.
+    let _device = store.io.read_device();
+    let total_bytes = crate::engine::collect_stats::disk_bytes(store)?;
+    let mut report = VerifyReport { opens: true, ..VerifyReport::default() };
+    let mut log_bytes = 0;
+    let findings = store.file_log.verify(&|side| store.index.uses_side(side), &mut |so_far| {
+        log_bytes = so_far.done_bytes;
+        progress(VerifyProgress { done_bytes: so_far.done_bytes, total_bytes });
+    })?;
+    report.bytes = log_bytes;
+    report.files =
+        store.options.disk.list(&store.path.join("log"))?.iter().filter(|entry| entry.name != "LOCK").count() as u64;
+    let mut scene = Scene {
+        path: &store.path,
+        budget: &store.budget,
+        first: store.log.bounds().first,
+        checkpoint: store.index.checkpoint().glsn,
+        names: store.keyspaces.all().into_iter().map(|(name, record)| (record.id, name.to_string())).collect(),
+    };
+    let mut values = Values::new(store)?;
+    values.check_log(&findings)?;
+    let (mut parts, mut between) = (Vec::new(), Vec::new());
+    let mut checked = |partition: &_, problems| {
+        let part = Part::of(partition, 0, problems);
+        report.files += 1;
+        report.bytes += part.bytes();
+        progress(VerifyProgress { done_bytes: report.bytes, total_bytes });
+        parts.push(part);
+    };
+    store.index.verify(&mut |version| values.check_version(version), &mut checked, &mut |what| between.push(what))?;
+    let (mut found, notes) = scene.describe(&findings, &parts)?;
+    let places = LostPlaces::of(found.iter().map(|found| &found.mend));
+    let bad = values.finish()?.into_iter().filter(|bad| places.find(bad.glsn, &bad.stored).is_none());
+    let mut damage: Vec<Damage> = found.drain(..).map(|Found { damage, .. }| damage).collect();
+    damage.extend(bad.map(|bad| bad.describe(&scene)));
+    let is_sound = damage.is_empty();
+    damage.extend(between.into_iter().map(|what| between_runs(&scene, what, is_sound)));
+    if findings.iter().any(|finding| finding.cure == Cure::Dropped) {
+        let sides = findings.iter().filter(|finding| finding.cure == Cure::Dropped && finding.glsn.is_none());
+        let sides = sides.filter_map(|finding| finding.file.split('.').next()?.parse().ok().map(SideId)).collect();
+        damage.extend(unfinished(store, &sides)?);
+    }
+    fill(&mut report, damage, notes);
+    Ok(report)
+}
+
+fn between_runs(scene: &Scene<'_>, what: String, log_is_sound: bool) -> Damage {
+    let mut damage = Damage::new("index/MANIFEST", 0, what);
+    if log_is_sound && scene.first <= Glsn::FIRST {
+        damage.advise(command("rebuild", scene.path, ""), " (nothing is lost by it)");
+    }
+    damage
+}
+
+/// Keys whose newest value was dropped by a salvage that did not come to delete them.
+fn unfinished(store: &Store, sides: &BTreeSet<SideId>) -> Result<Option<Damage>> {
+    let mut damage = Damage::new("index", 0, "newest values were dropped by a salvage that was cut short");
+    let at = store.visible();
+    for (name, record) in store.keyspaces.all() {
+        let span = Span::new(record.id, &(..))?;
+        let mut walk = store.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
+        let mut key = Vec::new();
+        while let Some(version) = walk.next(&mut key)? {
+            if is_dropped(store, sides, &version)? {
+                let (keyspace, key) = (name.to_string(), version.key[4..].to_vec());
+                let (glsn, bytes) = (version.glsn.0, version.stored.value_bytes());
+                damage.add_key(DamagedKey { keyspace, key, glsn, bytes });
+            }
+        }
+    }
+    damage.advise(command("salvage", &store.path, "--drop-damaged"), " again");
+    Ok((!damage.keys.is_empty()).then_some(damage))
+}
+
+/// What can be said of a store that does not open: `error` says why.
+fn verify_closed(
+    path: &Path,
+    options: &Options,
+    error: &Error,
+    progress: &mut dyn FnMut(VerifyProgress),
+) -> Result<VerifyReport> {
+    check_is_store(path, options)?;
+    let (log_options, budget) = look_at(&path.join("log"), options)?;
+    let disk = &*options.disk;
+    let mut report = VerifyReport::default();
+    let closed = look(disk, path, &log_options.pool, &budget, &mut |done_bytes, total_bytes| {
+        report.bytes = done_bytes;
+        progress(VerifyProgress { done_bytes, total_bytes });
+    })?;
+    let known = closed.manifest.as_ref().ok().and_then(Option::as_ref);
+    let checkpoint = known.map_or(Glsn::NONE, |manifest| manifest.checkpoint.glsn);
+    let first = first_of_log(disk, path)?;
+    let mut scene = Scene { path, budget: &budget, first, checkpoint, names: BTreeMap::new() };
+    scene.learn_names(&closed.parts)?;
+    let (found, notes) = scene.describe(&closed.findings, &closed.parts)?;
+    let mut damage: Vec<Damage> = found.into_iter().map(|found| found.damage).collect();
+    if let Err(error) = &closed.manifest {
+        let has_dropped = closed.findings.iter().any(|finding| finding.cure == Cure::Dropped);
+        damage.push(between_runs(&scene, error.to_string(), damage.is_empty() && !has_dropped));
+    }
+    if damage.is_empty() {
+        let mut unknown = Damage::new("", 0, error.to_string());
+        unknown.hint = "see there".to_owned();
+        damage.push(unknown);
+    }
+    report.files = (disk.names(&path.join("log"))?.len() + closed.parts.len()) as u64;
+    report.bytes += closed.parts.iter().map(|part| part.bytes()).sum::<u64>();
+    fill(&mut report, damage, notes);
+    Ok(report)
+}
+
+fn fill(report: &mut VerifyReport, mut damage: Vec<Damage>, mut notes: Vec<String>) {
+    damage.truncate(MAX_PROBLEMS);
+    notes.truncate(MAX_PROBLEMS);
+    report.problems = damage.iter().map(Damage::to_string).collect();
+    (report.damage, report.notes) = (damage, notes);
+}

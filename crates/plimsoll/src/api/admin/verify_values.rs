@@ -1,0 +1,171 @@
+//! Compares each value above 1 KiB with the checksum that it was written with, wherever it stands: pages and blocks that are good one by one
+//! may still be the wrong ones.
+//!
+//! A commit's own values are read with its entry, which is in the page or the block anyway; values in side files are read once, in pieces.
+
+use std::collections::BTreeSet;
+
+use plimsoll_log::error::LogError;
+use plimsoll_log::file_log::verify::Finding;
+use plimsoll_log::glsn::{Glsn, StreamId};
+use plimsoll_log::side::SideId;
+use plimsoll_memory::budget::Kind;
+use plimsoll_memory::chunk::Chunk;
+
+use crate::api::admin::diagnose::Scene;
+use crate::engine::store::Store;
+use crate::txn::payload::{Payload, Writes};
+use crate::types::damage::{Damage, DamagedKey};
+use crate::types::error::{Error, Result};
+use crate::types::version::{Stored, Version, running_value_sum, value_sum};
+
+/// The most values that are told.
+const MAX_BAD: usize = 1000;
+
+/// A value that is not the one that was written.
+pub(crate) struct BadValue {
+    pub(crate) key: Vec<u8>,
+    pub(crate) glsn: Glsn,
+    pub(crate) stored: Stored<'static>,
+    what: String,
+}
+
+impl BadValue {
+    pub(crate) fn describe(self, scene: &Scene<'_>) -> Damage {
+        let file = match self.stored {
+            Stored::InSide { side, .. } => format!("log/{}", side.file_name()),
+            _ => "log".to_owned(),
+        };
+        let mut damage = Damage::new(file, 0, self.what);
+        damage.glsns = Some(self.glsn.0..=self.glsn.0);
+        let (keyspace, key) = scene.split(&self.key);
+        damage.add_key(DamagedKey { keyspace, key, glsn: self.glsn.0, bytes: self.stored.value_bytes() });
+        damage.hint =
+            "pages and blocks are good one by one, and not the ones that were written: restore a backup".to_owned();
+        damage
+    }
+}
+
+/// Checks values as they are come upon.
+pub(crate) struct Values<'a> {
+    store: &'a Store,
+    bad: Vec<BadValue>,
+    /// Side files whose values were checked by the commits that wrote them.
+    checked: BTreeSet<SideId>,
+    piece: Chunk,
+    failure: Option<Error>,
+}
+
+impl<'a> Values<'a> {
+    pub(crate) fn new(store: &'a Store) -> Result<Self> {
+        let piece = store.budget.take(Kind::Staging)?;
+        Ok(Self { store, bad: Vec::new(), checked: BTreeSet::new(), piece, failure: None })
+    }
+
+    /// Checks the values of all commits that the log holds, but for those that were found to be damaged.
+    pub(crate) fn check_log(&mut self, findings: &[Finding]) -> Result<()> {
+        let behind = self.store.visible().next();
+        let mut from = self.store.log.bounds().first;
+        let mut lost: Vec<(Glsn, Glsn)> = findings
+            .iter()
+            .filter(|finding| !finding.harmless && finding.side.is_none())
+            .filter_map(|finding| Some((finding.glsn?, finding.last.or(finding.glsn)?)))
+            .collect();
+        lost.sort_unstable();
+        for (first, last) in lost.into_iter().chain([(behind, behind)]) {
+            if from < first {
+                self.check_entries(from, first.min(behind))?;
+            }
+            from = from.max(last.next());
+        }
+        Ok(())
+    }
+
+    fn check_entries(&mut self, from: Glsn, to: Glsn) -> Result<()> {
+        let mut scan = match self.store.log.scan(from..to, Some(StreamId::TRANSACTIONS)) {
+            // Another process trimmed meanwhile.
+            Err(LogError::Trimmed { .. }) => return Ok(()),
+            scan => scan?,
+        };
+        while let Some(entry) = scan.next() {
+            match entry {
+                Ok(entry) => {
+                    let glsn = entry.meta.glsn;
+                    let checked = Payload::decode(entry.payload).and_then(|payload| self.check_writes(glsn, &payload));
+                    match checked {
+                        Err(Error::Corrupt { message }) => self.note(&[], glsn, Stored::Deleted, message),
+                        checked => checked?,
+                    }
+                }
+                // It was told as damage, or what is read here was trimmed meanwhile.
+                Err(LogError::Corrupt { .. } | LogError::Trimmed { .. }) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn check_writes(&mut self, glsn: Glsn, payload: &Payload<'_>) -> Result<()> {
+        let Writes::Operations(operations) = &payload.writes else { return Ok(()) };
+        let mut operations = operations.uncompared();
+        while let Some((operation, value)) = operations.next_with_value()? {
+            match operation.stored {
+                Stored::InLog { sum, .. } if value_sum(value) != sum => {
+                    let what = "the value in the entry is not the one that was written".to_owned();
+                    self.note(operation.key, glsn, operation.stored, what);
+                }
+                Stored::InSide { side, .. } => {
+                    self.check_side(operation.key, glsn, operation.stored)?;
+                    self.checked.insert(side);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks a version of the index whose value stands in a side file.
+    pub(crate) fn check_version(&mut self, version: &Version<'_>) {
+        if let Stored::InSide { side, .. } = version.stored
+            && self.failure.is_none()
+            && !self.checked.contains(&side)
+            && let Err(error) = self.check_side(version.key, version.glsn, version.stored)
+        {
+            self.failure = Some(error);
+        }
+    }
+
+    fn check_side(&mut self, key: &[u8], glsn: Glsn, stored: Stored<'_>) -> Result<()> {
+        let (len, mut at, mut sum) = (stored.value_bytes(), 0, running_value_sum());
+        while at < len {
+            let bytes = (len - at).min(self.piece.len() as u64) as usize;
+            let piece = &mut self.piece[..bytes];
+            match self.store.reader.load_part(glsn, stored, at, piece) {
+                Ok(()) => sum.take(piece),
+                // It is told as a page that is damaged, or is no value any more.
+                Err(Error::Corrupt { .. } | Error::Dropped { .. }) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            at += bytes as u64;
+        }
+        if let Err(Error::Corrupt { message }) = stored.check_sum(glsn, sum.sum()) {
+            self.note(key, glsn, stored, message);
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, key: &[u8], glsn: Glsn, stored: Stored<'_>, what: String) {
+        if self.bad.len() < MAX_BAD {
+            let stored = stored.elsewhere().unwrap_or(Stored::Deleted);
+            self.bad.push(BadValue { key: key.to_vec(), glsn, stored, what });
+        }
+    }
+
+    /// What is wrong.
+    pub(crate) fn finish(self) -> Result<Vec<BadValue>> {
+        match self.failure {
+            Some(error) => Err(error),
+            None => Ok(self.bad),
+        }
+    }
+}

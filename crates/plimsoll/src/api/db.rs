@@ -1,0 +1,273 @@
+//! The handle that users hold: each call goes straight to the file that does the work.
+
+#[cfg(test)]
+mod refusals;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::api::admin::backup::{self, BackupReport, Sharing};
+use crate::api::admin::verify::{self, VerifyProgress, VerifyReport};
+use crate::api::feed::Log;
+use crate::api::history::{Diff, History};
+use crate::api::sizes::{self, KeyspaceSize};
+use crate::api::snapshot::{Moment, Snapshot};
+use crate::engine::collect_stats;
+use crate::engine::keyspace_commits;
+use crate::engine::memory;
+use crate::engine::open;
+use crate::engine::steps;
+use crate::engine::store::Store;
+use crate::txn::transaction::Transaction;
+use crate::types::error::Result;
+use crate::types::keyspaces::{DropReport, Keyspace, KeyspaceInfo};
+use crate::types::options::{Options, Retention};
+use crate::types::stats::Stats;
+
+/// An open store. Clones share it; it is closed when [`Db::close`] is called or the last clone is dropped.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// use plimsoll::{Db, Options};
+///
+/// let db = Db::open(&path, Options::new().memory_bytes(64 << 20))?;
+/// let users = db.keyspace("users")?;
+///
+/// let mut tx = db.begin();
+/// tx.put(&users, b"ada", b"Ada Lovelace")?;
+/// let first = tx.commit()?;
+///
+/// let mut tx = db.begin();
+/// tx.put(&users, b"ada", b"Augusta Ada King")?;
+/// tx.commit()?;
+///
+/// assert_eq!(db.snapshot().get(&users, b"ada")?.unwrap(), b"Augusta Ada King");
+/// let then = db.snapshot_at(plimsoll::Moment::Glsn(first))?;
+/// assert_eq!(then.get(&users, b"ada")?.unwrap(), b"Ada Lovelace");
+/// db.close()
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Db {
+    store: Arc<Store>,
+}
+
+impl Db {
+    /// Opens the store in a folder, or makes one there.
+    ///
+    /// # Errors
+    /// [`crate::Error::Locked`], [`crate::Error::NotAStore`], [`crate::Error::Format`], [`crate::Error::Corrupt`],
+    /// [`crate::Error::Forked`], [`crate::Error::InvalidInput`] (the budget is too small), or the disk.
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
+        Ok(Self { store: open::open(path.as_ref(), options)? })
+    }
+
+    /// Closes the store for all clones and lets the folder go. What is in memory is written into runs, unless it is so little that the next
+    /// opening replays it from the log within milliseconds. Not needed for safety.
+    ///
+    /// # Errors
+    /// The disk; what was acknowledged is safe in the log all the same.
+    pub fn close(self) -> Result<()> {
+        self.store.close()
+    }
+
+    /// The keyspace with this name; it is made (by a commit) if it is not there. "default" is always there.
+    ///
+    /// # Errors
+    /// The name cannot be, the keyspace is not there and the store is read-only, or the commit fails.
+    pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
+        keyspace_commits::open(&self.store, name)
+    }
+
+    /// The keyspace with this name, made to keep past versions as `retention` says if it is not there.
+    ///
+    /// # Errors
+    /// As for [`Db::keyspace`]; [`crate::Error::InvalidInput`] where the keyspace exists with another retention, which is left as it is.
+    pub fn create_keyspace(&self, name: &str, retention: Retention) -> Result<Keyspace> {
+        keyspace_commits::create(&self.store, name, retention)
+    }
+
+    /// Changes which past versions a keyspace keeps, by a commit. What a shorter retention gives up is dropped when runs are merged; what is gone
+    /// does not come back with a longer one.
+    ///
+    /// # Errors
+    /// The handle is of another store or opening, the store is read-only, or the commit fails.
+    pub fn set_retention(&self, keyspace: &Keyspace, retention: Retention) -> Result<()> {
+        keyspace_commits::set_retention(&self.store, keyspace, retention)
+    }
+
+    /// Deletes a keyspace with all its keys, in one commit. Its name is free then; its id is never used again. Nothing can be put into it by
+    /// handles that are left, and what transactions put into it that are open is refused when they commit. Earlier moments of it are read by
+    /// [`Snapshot::keyspace`], as long as its retention says: what it kept for ever is still kept. Give it another by [`Db::set_retention`]
+    /// first, e.g. [`Retention::Latest`], to have its space freed when runs are merged.
+    ///
+    /// # Errors
+    /// It is the default keyspace or was dropped already, the handle is of another store or opening, the store is read-only, or the commit fails.
+    pub fn drop_keyspace(&self, keyspace: &Keyspace) -> Result<DropReport> {
+        keyspace_commits::drop_keyspace(&self.store, keyspace)
+    }
+
+    /// All keyspaces, by name.
+    pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
+        let all = self.store.keyspaces.all();
+        all.iter().map(|(name, record)| KeyspaceInfo { name: name.to_string(), retention: record.retention }).collect()
+    }
+
+    /// How much a keyspace holds now: up to `keys_max` keys are walked and counted; what lies beyond is estimated, and [`KeyspaceSize::exact`]
+    /// says so.
+    ///
+    /// # Errors
+    /// The handle is of another store or opening, the disk, the budget, or corruption.
+    pub fn keyspace_size(&self, keyspace: &Keyspace, keys_max: u64) -> Result<KeyspaceSize> {
+        sizes::size(&self.store, keyspace, keys_max)
+    }
+
+    /// Begins a transaction at the newest moment.
+    pub fn begin(&self) -> Transaction {
+        Transaction::new(&self.store.committer)
+    }
+
+    /// The store as it is now.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::newest(&self.store)
+    }
+
+    /// The store as it was.
+    ///
+    /// # Errors
+    /// [`crate::Error::Future`]; [`crate::Error::Trimmed`] where a time lies below the log's first entry; the disk. Whether a keyspace
+    /// still holds that moment is found out when it is read.
+    pub fn snapshot_at(&self, moment: Moment) -> Result<Snapshot> {
+        Snapshot::of(&self.store, moment)
+    }
+
+    /// GLSN of the newest moment that can be read; 0 for an empty store.
+    pub fn newest(&self) -> u64 {
+        self.store.visible().0
+    }
+
+    /// The log: streams, scans, the change feed.
+    pub fn log(&self) -> Log<'_> {
+        Log::new(&self.store)
+    }
+
+    /// The retained versions of a key, newest first.
+    ///
+    /// # Errors
+    /// The key is too long, the disk, or the budget.
+    pub fn history(&self, keyspace: &Keyspace, key: &[u8]) -> Result<History> {
+        History::new(&self.store, keyspace, key)
+    }
+
+    /// The keys beginning with `prefix` whose values differ between two moments, in key order.
+    ///
+    /// # Errors
+    /// [`crate::Error::Future`], [`crate::Error::Trimmed`], the disk, or the budget.
+    pub fn diff(&self, keyspace: &Keyspace, a: u64, b: u64, prefix: &[u8]) -> Result<Diff> {
+        Diff::new(&self.store, keyspace, a, b, prefix)
+    }
+
+    /// Who uses how much, and how far the store has come.
+    pub fn stats(&self) -> Stats {
+        collect_stats::stats(&self.store)
+    }
+
+    /// What the user should know of how the store was found: a clock that was set back, a torn tail, a warm image that is ignored. One line each.
+    pub fn warnings(&self) -> Vec<String> {
+        collect_stats::warnings(&self.store)
+    }
+
+    /// Gives the store another memory budget while it is in use. What a smaller one gives up goes back to the system at once; where
+    /// memtables are in the way they are flushed. At least [`crate::MIN_MEMORY_BYTES`], at most the machine's memory.
+    ///
+    /// # Errors
+    /// [`crate::Error::InvalidInput`] (below the minimum, or more than there is); [`crate::Error::OutOfBudget`] where transactions,
+    /// values and pinned pages hold more than the new budget: who holds how much is in it. The budget is then as it was.
+    pub fn set_memory(&self, bytes: u64) -> Result<()> {
+        memory::set(&self.store, bytes)
+    }
+
+    /// Reads every byte of the store and checks it. Problems are listed, not fatal.
+    ///
+    /// # Errors
+    /// The disk, or the budget.
+    pub fn verify(&self, progress: &mut dyn FnMut(VerifyProgress)) -> Result<VerifyReport> {
+        verify::verify_open(&self.store, progress)
+    }
+
+    /// Copies the store into a new folder as it is at one moment, while it is in use. Immutable files are hard-linked where possible. When it
+    /// returns, the copy is durable.
+    ///
+    /// # Errors
+    /// Something stands at `dest`, or it lies inside the store; the disk, or the budget. A backup that failed leaves nothing that opens as a
+    /// store. [`crate::Error::Trimmed`] where this store is open to read only and another process has merged or trimmed away what it was opened with:
+    /// open it again.
+    pub fn backup(&self, dest: impl AsRef<Path>) -> Result<BackupReport> {
+        backup::backup(&self.store, dest.as_ref(), Sharing::Link)
+    }
+
+    /// As [`Db::backup`], but every file is copied: the copy shares nothing with the store, so what damages the bytes of the one leaves the
+    /// other as it is.
+    ///
+    /// # Errors
+    /// As for [`Db::backup`].
+    pub fn backup_copy(&self, dest: impl AsRef<Path>) -> Result<BackupReport> {
+        backup::backup(&self.store, dest.as_ref(), Sharing::Copy)
+    }
+
+    /// Writes what is in memory into runs.
+    ///
+    /// # Errors
+    /// The disk, or the budget.
+    pub fn flush(&self) -> Result<()> {
+        self.store.flush()
+    }
+
+    /// Drops what is in memory only to make reads faster: pages and objects. Every answer stays the same; the next reads load what they need.
+    /// For measuring and for tests.
+    pub fn drop_caches(&self) {
+        steps::drop_caches(&self.store);
+    }
+
+    /// As [`Db::drop_caches`], but objects stay: for simulations.
+    #[doc(hidden)]
+    pub fn drop_pages(&self) {
+        self.store.pool.clear();
+    }
+
+    /// Flushes, and merges all runs into as few as there can be.
+    ///
+    /// # Errors
+    /// The disk, or the budget.
+    pub fn compact(&self) -> Result<()> {
+        steps::compact(&self.store)
+    }
+
+    /// Does one bounded piece of background work; false if there was none. For stores opened without background threads.
+    ///
+    /// # Errors
+    /// The disk, or the budget.
+    pub fn step(&self) -> Result<bool> {
+        steps::step(&self.store)
+    }
+
+    /// As [`Db::step`], but the kinds of work are asked for one in another order: from number `first` on. For simulations.
+    #[doc(hidden)]
+    pub fn step_from(&self, first: usize) -> Result<bool> {
+        steps::step_from(&self.store, first)
+    }
+
+    /// The store's id, made at its creation.
+    pub fn id(&self) -> u128 {
+        self.store.log.id()
+    }
+}
+
+impl fmt::Debug for Db {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.store.fmt(f)
+    }
+}

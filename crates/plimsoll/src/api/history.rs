@@ -1,0 +1,213 @@
+//! Every version of a key, and what changed between two moments.
+
+use std::fmt;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::api::snapshot::time_of;
+use crate::engine::store::Store;
+use crate::index::seat::Seat;
+use crate::index::view::Versions;
+use crate::read::moments::OpenMoment;
+use crate::read::point::{KeyBuffer, find};
+use crate::read::reader::check_retained;
+use crate::read::span::Span;
+use crate::types::error::{Error, Result};
+use crate::types::keyspaces::Keyspace;
+use crate::types::version::Stored;
+
+/// Bytes of two values that are compared at a time.
+const COMPARED_BYTES: usize = 8 * 1024;
+
+/// One version of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VersionInfo {
+    /// The commit that wrote it.
+    pub glsn: u64,
+    /// When that commit was made, in microseconds since 1970 UTC; `None` where the log is trimmed.
+    pub time_micros: Option<u64>,
+    /// Length of the value in bytes; `None` if the key was deleted.
+    pub bytes: Option<u64>,
+}
+
+impl VersionInfo {
+    /// What is known of the version by `glsn`, with a value of `bytes`.
+    fn new(store: &Store, (glsn, bytes): (Glsn, Option<u64>)) -> Result<Self> {
+        Ok(Self { glsn: glsn.0, time_micros: time_of(store, glsn)?, bytes })
+    }
+}
+
+/// A version's GLSN, and the length of its value unless it is a deletion.
+fn measure(glsn: Glsn, stored: Stored<'_>) -> (Glsn, Option<u64>) {
+    (glsn, (stored != Stored::Deleted).then(|| stored.value_bytes()))
+}
+
+/// The retained versions of a key, newest first.
+pub struct History {
+    store: Arc<Store>,
+    /// `None` behind the end.
+    versions: Option<Seat<Versions>>,
+    key: Vec<u8>,
+    _moment: OpenMoment,
+}
+
+impl History {
+    pub(crate) fn new(store: &Arc<Store>, keyspace: &Keyspace, key: &[u8]) -> Result<Self> {
+        store.check_open()?;
+        let moment = store.open_newest();
+        let key = KeyBuffer::new(store.keyspaces.id_of(keyspace)?, key)?;
+        let range = (Bound::Included(key.get().to_vec()), Bound::Included(key.get().to_vec()));
+        let versions = Versions::new(range, Glsn::NONE, moment.at());
+        let versions = Some(Seat::new(store.index.seats(), versions)?);
+        Ok(Self { store: Arc::clone(store), versions, key: Vec::new(), _moment: moment })
+    }
+
+    fn step(&mut self) -> Result<Option<VersionInfo>> {
+        self.store.check_open()?;
+        let Some(versions) = &mut self.versions else { return Ok(None) };
+        let next = self.store.reader.walk(versions, &mut self.key, |versions, key| {
+            Ok(versions.next(key)?.map(|version| measure(version.glsn, version.stored)))
+        })?;
+        versions.charge_user(size_of::<Self>() + self.key.capacity())?;
+        next.map(|version| VersionInfo::new(&self.store, version)).transpose()
+    }
+}
+
+impl Iterator for History {
+    type Item = Result<VersionInfo>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.step().transpose();
+        if !matches!(next, Some(Ok(_))) {
+            self.versions = None;
+        }
+        next
+    }
+}
+
+impl fmt::Debug for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("History")
+    }
+}
+
+/// A key that differs between two moments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The key.
+    pub key: Vec<u8>,
+    /// The last commit between the two moments that wrote or deleted it.
+    pub by: u64,
+    /// Its version at the first moment; `None` if it did not exist.
+    pub before: Option<VersionInfo>,
+    /// Its version at the second moment; `None` if it did not exist.
+    pub after: Option<VersionInfo>,
+}
+
+/// The keys whose values differ between two moments, in key order. A value that was written again and is the same is no difference.
+pub struct Diff {
+    store: Arc<Store>,
+    /// `None` behind the end.
+    versions: Option<Seat<Versions>>,
+    before: Glsn,
+    last_key: Vec<u8>,
+    backwards: bool,
+    moments: [OpenMoment; 2],
+}
+
+impl Diff {
+    pub(crate) fn new(store: &Arc<Store>, keyspace: &Keyspace, a: u64, b: u64, prefix: &[u8]) -> Result<Self> {
+        store.check_open()?;
+        let newest = store.visible();
+        let (before, after) = (Glsn(a.min(b)), Glsn(a.max(b)));
+        if after > newest {
+            return Err(Error::Future { asked: after.0, newest: newest.0 });
+        }
+        let open = |at| store.snapshots.open(&store.budget, || at);
+        let moments = [open(before)?, open(after)?];
+        let span = Span::prefix(store.keyspaces.id_of(keyspace)?, prefix)?;
+        // Told at once; it is looked at again in each view that the walk sits in.
+        check_retained(&store.index.view(), &span.first(), before)?;
+        let versions = Versions::new(span.into_range(), before, after).readable_at(before);
+        Ok(Self {
+            store: Arc::clone(store),
+            versions: Some(Seat::new(store.index.seats(), versions)?),
+            before,
+            last_key: Vec::new(),
+            backwards: a > b,
+            moments,
+        })
+    }
+
+    fn step(&mut self) -> Result<Option<Change>> {
+        self.store.check_open()?;
+        loop {
+            let Some(versions) = &mut self.versions else { return Ok(None) };
+            let next = self.store.reader.walk(versions, &mut self.last_key, |versions, key| {
+                while let Some(version) = versions.next(key)? {
+                    let found = measure(version.glsn, version.stored);
+                    if versions.is_first_of_key() {
+                        return Ok(Some(found));
+                    }
+                }
+                Ok(None)
+            })?;
+            versions.charge_user(size_of::<Self>() + self.last_key.capacity())?;
+            let Some((by, bytes)) = next else { return Ok(None) };
+            let after = bytes.map(|bytes| VersionInfo::new(&self.store, (by, Some(bytes)))).transpose()?;
+            let before = self.store.reader.read(|view| {
+                let hit = find(view, &self.last_key, self.before)?;
+                hit.map(|hit| VersionInfo::new(&self.store, measure(hit.glsn(), hit.stored()))).transpose()
+            })?;
+            let same = match (&before, &after) {
+                (None, None) => true,
+                (Some(before), Some(after)) => before.bytes == after.bytes && self.is_same_value()?,
+                _ => false,
+            };
+            if same {
+                continue;
+            }
+            let (before, after) = if self.backwards { (after, before) } else { (before, after) };
+            return Ok(Some(Change { key: self.last_key[4..].to_vec(), by: by.0, before, after }));
+        }
+    }
+}
+
+impl Diff {
+    /// Whether the last key has the same bytes at both moments.
+    fn is_same_value(&self) -> Result<bool> {
+        let [before, after] = &self.moments;
+        let reader = |moment| self.store.reader.reader(&self.last_key, moment);
+        let (Some(mut before), Some(mut after)) = (reader(before)?, reader(after)?) else { return Ok(false) };
+        let (mut a, mut b) = ([0; COMPARED_BYTES], [0; COMPARED_BYTES]);
+        loop {
+            let bytes = before.read_piece(&mut a)?;
+            if bytes != after.read_piece(&mut b)? || a[..bytes] != b[..bytes] {
+                return Ok(false);
+            }
+            if bytes == 0 {
+                return Ok(true);
+            }
+        }
+    }
+}
+
+impl Iterator for Diff {
+    type Item = Result<Change>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.step().transpose();
+        if !matches!(next, Some(Ok(_))) {
+            self.versions = None;
+        }
+        next
+    }
+}
+
+impl fmt::Debug for Diff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Diff")
+    }
+}

@@ -1,0 +1,204 @@
+//! Finds the way past damage: what cannot be read at the front of a range, and where the range can be read again.
+
+use std::fmt;
+use std::ops::Bound;
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::api::admin::diagnose::is_damage;
+use crate::api::snapshot::Snapshot;
+use crate::engine::store::Store;
+use crate::index::run::survey::survey;
+use crate::index::view::Direction;
+use crate::read::span::Span;
+use crate::types::damage::{command, key_arguments};
+use crate::types::error::{Error, Result, show_key};
+use crate::types::keyspaces::Keyspace;
+
+/// What cannot be read of a range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Skipped {
+    /// Name of the keyspace.
+    pub keyspace: String,
+    /// The key whose value cannot be read; `None` where it is not known which keys there are.
+    pub key: Option<Vec<u8>>,
+    /// The commit that wrote the value.
+    pub glsn: Option<u64>,
+    /// Bounds of the keys that are passed: the walk can go on where they end.
+    pub bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
+    /// Why.
+    pub error: Error,
+    /// What to do about it.
+    pub hint: String,
+}
+
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.key, self.glsn) {
+            (Some(key), Some(glsn)) => {
+                let key = show_key(key);
+                write!(
+                    f,
+                    "the value of {key} in keyspace {:?}, written at GLSN {glsn}, cannot be read",
+                    self.keyspace
+                )?;
+            }
+            _ => write!(
+                f,
+                "keys of keyspace {:?} {}{} cannot be read",
+                self.keyspace,
+                Edge("from", "behind", &self.bounds.0),
+                Edge(" to", " before", &self.bounds.1)
+            )?,
+        }
+        write!(f, ": {}; {}", self.error, self.hint)
+    }
+}
+
+/// An end of a range in words: where it is included, and where it is not.
+struct Edge<'a>(&'a str, &'a str, &'a Bound<Vec<u8>>);
+
+impl fmt::Display for Edge<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.2 {
+            Bound::Included(key) => write!(f, "{} {}", self.0, show_key(key)),
+            Bound::Excluded(key) => write!(f, "{} {}", self.1, show_key(key)),
+            Bound::Unbounded => Ok(()),
+        }
+    }
+}
+
+type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
+impl Snapshot {
+    /// What cannot be read at the front of a range (at its end, for a walk in `reverse`), after a walk over it failed there with
+    /// [`Error::Corrupt`] or [`Error::Dropped`]. The walk can go on behind [`Skipped::bounds`]. `None` if the front can be read: it was read again,
+    /// and was right.
+    ///
+    /// # Errors
+    /// [`Error::Trimmed`], the disk, the budget.
+    pub fn pass_damage(&self, keyspace: &Keyspace, range: Bounds<'_>, reverse: bool) -> Result<Option<Skipped>> {
+        let store = self.store();
+        let id = store.keyspaces.id_of(keyspace)?;
+        let first = {
+            let walk = self.range(keyspace, range)?.keys_only();
+            let mut walk = if reverse { walk.reverse() } else { walk };
+            walk.advance().map(|pair| pair.map(|(key, _)| key.to_vec()))
+        };
+        match first {
+            Ok(None) => Ok(None),
+            Ok(Some(key)) => self.pass_value(keyspace, key),
+            Err(error) if is_damage(&error) => self.pass_pages(keyspace, id, range, reverse, error).map(Some),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn pass_value(&self, keyspace: &Keyspace, key: Vec<u8>) -> Result<Option<Skipped>> {
+        let store = self.store();
+        let Some(mut value) = self.get_reader(keyspace, &key)? else { return Ok(None) };
+        let glsn = value.glsn();
+        let mut piece = vec![0; 16 << 10];
+        let error = loop {
+            match value.read_piece(&mut piece) {
+                Ok(0) => return Ok(None),
+                Ok(_) => {}
+                Err(error) if is_damage(&error) || matches!(error, Error::Dropped { .. }) => break error,
+                Err(error) => return Err(error),
+            }
+        };
+        let hint = match error {
+            Error::Dropped { .. } => "other moments of the key can be read".to_owned(),
+            _ => format!(
+                "`{}` takes it out of the store",
+                command("salvage", &store.path, &drop_arguments(store, keyspace, &key, glsn))
+            ),
+        };
+        Ok(Some(Skipped {
+            keyspace: keyspace.name().to_owned(),
+            glsn: Some(glsn.0),
+            bounds: (Bound::Included(key.clone()), Bound::Included(key.clone())),
+            key: Some(key),
+            error,
+            hint,
+        }))
+    }
+
+    /// Pages of a run are damaged: looks for the next key from which a walk can go on.
+    fn pass_pages(
+        &self,
+        keyspace: &Keyspace,
+        id: u32,
+        range: Bounds<'_>,
+        reverse: bool,
+        error: Error,
+    ) -> Result<Skipped> {
+        let store = self.store();
+        let span = Span::new(id, &range)?;
+        let is_ahead = |key: &[u8]| match (reverse, span.lower(), span.upper()) {
+            (false, Bound::Included(from), _) => key >= from,
+            (false, Bound::Excluded(from), _) => key > from,
+            (true, _, Bound::Included(to)) => key <= to,
+            (true, _, Bound::Excluded(to)) => key < to,
+            _ => true,
+        };
+        let within = |key: &[u8]| match (reverse, span.lower(), span.upper()) {
+            (true, Bound::Included(from), _) => key >= from,
+            (true, Bound::Excluded(from), _) => key > from,
+            (false, _, Bound::Included(to)) => key <= to,
+            (false, _, Bound::Excluded(to)) => key < to,
+            _ => true,
+        };
+        let view = store.index.view();
+        let mut candidates: Vec<Vec<u8>> = Vec::new();
+        for run in view.all_runs() {
+            for partition in run.partitions().iter() {
+                // A key of each leaf, and those around what is lost, are enough to find the way.
+                let mut seen = 0u32;
+                let found = survey(Some(&**partition.file.source()), &partition.info, &store.budget, &mut |version| {
+                    if seen.is_multiple_of(CANDIDATE_EVERY) && is_ahead(version.key) && within(version.key) {
+                        candidates.push(version.key.to_vec());
+                    }
+                    seen += 1;
+                    Ok(())
+                })?;
+                let edges = found.lost.into_iter().map(|lost| if reverse { lost.first } else { lost.last });
+                candidates.extend(edges.filter(|key| is_ahead(key) && within(key)));
+            }
+        }
+        candidates.sort_unstable();
+        candidates.dedup();
+        if reverse {
+            candidates.reverse();
+        }
+        let resumed =
+            candidates.into_iter().find(|key| self.can_begin(&span, key, reverse)).map(|key| key[4..].to_vec());
+        let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
+        let edge = resumed.map(Bound::Excluded);
+        let bounds = match (reverse, edge) {
+            (false, edge) => (owned(range.0), edge.unwrap_or_else(|| owned(range.1))),
+            (true, edge) => (edge.unwrap_or_else(|| owned(range.0)), owned(range.1)),
+        };
+        let hint = format!("`{}` says what is lost and what helps", command("verify", &store.path, ""));
+        Ok(Skipped { keyspace: keyspace.name().to_owned(), key: None, glsn: None, bounds, error, hint })
+    }
+
+    /// Whether a walk that begins at an index key can be begun.
+    fn can_begin(&self, span: &Span, key: &[u8], reverse: bool) -> bool {
+        let view = self.store().index.view();
+        let (lower, upper, direction) = match reverse {
+            false => (Bound::Included(key), span.upper(), Direction::Forward),
+            true => (span.lower(), Bound::Included(key), Direction::Backward),
+        };
+        let begun = view.visible(lower, upper, self.moment_at(), direction);
+        begun.and_then(|mut walk| walk.next(&mut Vec::new()).map(|_| ())).is_ok()
+    }
+}
+
+/// One version in so many is tried as a place to go on from.
+const CANDIDATE_EVERY: u32 = 16;
+
+/// How a damaged value is named for a salvage: by its commit, where the log holds that.
+fn drop_arguments(store: &Store, keyspace: &Keyspace, key: &[u8], glsn: Glsn) -> String {
+    if glsn >= store.log.bounds().first { format!("--drop {glsn}") } else { key_arguments(keyspace.name(), key) }
+}

@@ -1,0 +1,188 @@
+//! Snapshots: the store as it was at one moment.
+
+use std::fmt;
+use std::ops::RangeBounds;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use plimsoll_log::error::LogError;
+use plimsoll_log::glsn::Glsn;
+
+use crate::engine::keyspace_commits;
+use crate::engine::store::Store;
+use crate::read::moments::OpenMoment;
+use crate::read::point::{KeyBuffer, ValueReader};
+use crate::read::reader::check_retained;
+use crate::read::span::Span;
+use crate::txn::range::Range;
+use crate::types::error::{Error, Result};
+use crate::types::keyspaces::Keyspace;
+use crate::types::value::Value;
+
+/// A moment of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Moment {
+    /// Now.
+    Newest,
+    /// Right after the commit with this GLSN.
+    Glsn(u64),
+    /// After the last commit that is not younger.
+    Time(SystemTime),
+}
+
+/// The store as it was at one moment: it never changes, never waits for writers and never holds them up. While it is open, no version
+/// that it can see is dropped.
+#[derive(Clone)]
+pub struct Snapshot {
+    store: Arc<Store>,
+    moment: Arc<OpenMoment>,
+}
+
+impl Snapshot {
+    pub(crate) fn newest(store: &Arc<Store>) -> Self {
+        Self { store: Arc::clone(store), moment: Arc::new(store.open_newest()) }
+    }
+
+    /// A moment that the index holds, whether the log does or not.
+    pub(crate) fn of_index(store: &Arc<Store>, at: Glsn) -> Result<Self> {
+        Ok(Self { store: Arc::clone(store), moment: Arc::new(store.snapshots.open(&store.budget, || at)?) })
+    }
+
+    pub(crate) fn of(store: &Arc<Store>, moment: Moment) -> Result<Self> {
+        store.check_open()?;
+        let at = match moment {
+            Moment::Newest => return Ok(Self::newest(store)),
+            Moment::Glsn(glsn) => Glsn(glsn),
+            Moment::Time(time) => {
+                let micros =
+                    time.duration_since(UNIX_EPOCH).map_or(0, |age| u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
+                store.log.glsn_at(micros)?.min(store.visible())
+            }
+        };
+        let newest = store.visible();
+        if at > newest {
+            return Err(Error::Future { asked: at.0, newest: newest.0 });
+        }
+        let moment = Arc::new(store.snapshots.open(&store.budget, || at)?);
+        Ok(Self { store: Arc::clone(store), moment })
+    }
+
+    /// Its GLSN.
+    pub fn at(&self) -> u64 {
+        self.moment.at().0
+    }
+
+    pub(crate) fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    pub(crate) fn moment_at(&self) -> Glsn {
+        self.moment.at()
+    }
+
+    /// When its last commit was made; `None` for the empty store, and where the log is trimmed.
+    ///
+    /// # Errors
+    /// The disk, the budget, or corruption.
+    pub fn time(&self) -> Result<Option<SystemTime>> {
+        Ok(time_of(&self.store, self.moment.at())?.map(|micros| UNIX_EPOCH + Duration::from_micros(micros)))
+    }
+
+    /// The keyspace that had this name then; `None` if there was none. So one is read that was dropped since.
+    ///
+    /// # Errors
+    /// The name cannot be, the disk, the budget, or corruption.
+    pub fn keyspace(&self, name: &str) -> Result<Option<Keyspace>> {
+        keyspace_commits::at(&self.store, name, self.moment.at())
+    }
+
+    /// The value of a key; `None` if it had none.
+    ///
+    /// # Errors
+    /// [`Error::Trimmed`] if the moment is not retained any more, the key is too long, the disk, the budget, or corruption.
+    pub fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Value>> {
+        self.store.reader.get(KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?.get(), self.moment.at())
+    }
+
+    /// The values of several keys, in their order.
+    ///
+    /// # Errors
+    /// As for [`Snapshot::get`].
+    pub fn get_many(&self, keyspace: &Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Value>>> {
+        self.store.keyspaces.id_of(keyspace)?;
+        keys.iter().map(|key| self.get(keyspace, key)).collect()
+    }
+
+    /// A reader of a key's value, for values that are too large to hold; `None` if it had none.
+    ///
+    /// # Errors
+    /// As for [`Snapshot::get`].
+    pub fn get_reader(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<ValueReader>> {
+        self.store.reader.reader(KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?.get(), &self.moment)
+    }
+
+    /// Whether a key had a value; does not read it.
+    ///
+    /// # Errors
+    /// As for [`Snapshot::get`].
+    pub fn contains(&self, keyspace: &Keyspace, key: &[u8]) -> Result<bool> {
+        self.store.reader.contains(KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?.get(), self.moment.at())
+    }
+
+    /// Walks a range of keys.
+    ///
+    /// # Errors
+    /// [`Error::Trimmed`], or a bound is too long.
+    pub fn range(&self, keyspace: &Keyspace, range: impl RangeBounds<[u8]>) -> Result<Range<'_>> {
+        self.walk(Span::new(self.store.keyspaces.id_of(keyspace)?, &range)?)
+    }
+
+    /// Walks the keys that begin with `prefix`.
+    ///
+    /// # Errors
+    /// [`Error::Trimmed`], or the prefix is too long.
+    pub fn prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Result<Range<'_>> {
+        self.walk(Span::prefix(self.store.keyspaces.id_of(keyspace)?, prefix)?)
+    }
+
+    /// As [`Snapshot::range`], for a walk that is not bound to where the snapshot stands. For simulations, which keep the snapshot for as
+    /// long as the walk.
+    #[doc(hidden)]
+    pub fn range_apart(&self, keyspace: &Keyspace, range: impl RangeBounds<[u8]>) -> Result<Range<'static>> {
+        self.walk(Span::new(self.store.keyspaces.id_of(keyspace)?, &range)?)
+    }
+
+    /// As [`Snapshot::prefix`], as [`Snapshot::range_apart`] is.
+    #[doc(hidden)]
+    pub fn prefix_apart(&self, keyspace: &Keyspace, prefix: &[u8]) -> Result<Range<'static>> {
+        self.walk(Span::prefix(self.store.keyspaces.id_of(keyspace)?, prefix)?)
+    }
+
+    fn walk(&self, span: Span) -> Result<Range<'static>> {
+        self.store.check_open()?;
+        // Told at once; it is looked at again when the walk begins.
+        check_retained(&self.store.index.view(), &span.first(), self.moment.at())?;
+        Ok(Range::new(&self.store.reader, span, self.moment.at(), None, None))
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Snapshot(at {})", self.moment.at())
+    }
+}
+
+/// When a commit was made, in microseconds since 1970; `None` where the log does not hold it any more.
+pub(crate) fn time_of(store: &Store, glsn: Glsn) -> Result<Option<u64>> {
+    store.check_open()?;
+    if glsn == Glsn::NONE || glsn < store.log.bounds().first {
+        return Ok(None);
+    }
+    match store.log.meta(glsn) {
+        Ok(meta) => Ok(Some(meta.timestamp_micros)),
+        // Between the two looks.
+        Err(LogError::Trimmed { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,124 @@
+//! Collects the statistics of an open store.
+
+use plimsoll_memory::budget::Kind;
+use plimsoll_memory::chunk::CHUNK_BYTES;
+use plimsoll_memory::evictor;
+use plimsoll_memory::page::PAGE_BYTES;
+
+use crate::engine::store::Store;
+use crate::types::error::Result;
+use crate::types::stats::{EvictorStats, LogBounds, MemoryStats, ObjectStats, PoolStats, PressureStats, Stats};
+use crate::warm::{WARM_DIR, Warm};
+
+/// What opening had to say, and what is wrong with the warm image.
+pub(crate) fn warnings(store: &Store) -> Vec<String> {
+    store.warnings.iter().cloned().chain(store.warm.as_ref().and_then(Warm::warning)).collect()
+}
+
+/// Counts.
+pub(crate) fn stats(store: &Store) -> Stats {
+    let usage = store.budget.usage();
+    let pressure = store.budget.pressure();
+    let pool = store.pool.stats();
+    let bounds = store.log.bounds();
+    let keyspaces = store.keyspaces.all();
+    Stats {
+        opening: store.opening.get().copied().unwrap_or_default(),
+        memory: MemoryStats {
+            limit_bytes: usage.limit_bytes,
+            free_bytes: usage.free_bytes,
+            peak_bytes: usage.peak_bytes,
+            by_kind: usage.by_kind.iter().map(|&(kind, bytes)| (kind_name(kind), bytes)).collect(),
+        },
+        pressure: PressureStats {
+            inline_page_evictions: pool.inline_evictions,
+            inline_chunk_evictions: pressure.inline_evictions,
+            waits: pressure.waits,
+            refusals: pressure.refusals,
+        },
+        evictor: of_evictor(store.pool.evictor_stats()),
+        pool: PoolStats {
+            hits: pool.hits,
+            loads: pool.loads,
+            read_ahead: pool.read_ahead,
+            waits: pool.waits,
+            evictions: pool.evictions,
+            resident_pages: pool.resident,
+            page_bytes: PAGE_BYTES as u64,
+        },
+        objects: of_objects(store),
+        log: LogBounds { first: bounds.first.0, next: bounds.next.0, durable: bounds.durable.0 },
+        index: store.index.stats(),
+        io: store.io.stats(),
+        warm: store.warm.as_ref().map(Warm::stats).unwrap_or_default(),
+        newest: store.visible().0,
+        oldest: keyspaces.iter().map(|(_, record)| store.reader.oldest_readable(record.id).0).max().unwrap_or(0),
+        open_snapshots: store.snapshots.count(),
+        keyspaces: keyspaces.len() as u64,
+        disk_bytes: disk_bytes(store).unwrap_or(0),
+        warnings: warnings(store),
+    }
+}
+
+fn of_objects(store: &Store) -> ObjectStats {
+    let Some((cache, moves)) = store.objects.stats() else { return ObjectStats::default() };
+    ObjectStats {
+        hits: cache.hits,
+        misses: cache.misses,
+        insertions: cache.insertions,
+        evictions: cache.evictions,
+        entries: cache.entries,
+        live_bytes: cache.live_bytes,
+        held_bytes: cache.memory_bytes,
+        limit_bytes: cache.limit_bytes,
+        returns: cache.returns,
+        page_returns: moves.page_returns,
+        steps_to_objects: moves.to_objects,
+        steps_to_pages: moves.to_pages,
+    }
+}
+
+fn of_evictor(stats: evictor::EvictorStats) -> EvictorStats {
+    EvictorStats {
+        rounds: stats.rounds,
+        victims: stats.victims,
+        bytes: stats.bytes,
+        chunk_bytes: stats.chunk_bytes,
+        woken_for_frames: stats.woken_for_frames,
+        woken_for_chunks: stats.woken_for_chunks,
+        woken_inline: stats.woken_inline,
+        reaction_nanos: stats.reaction_nanos,
+        room_bytes: (stats.high_frames * PAGE_BYTES as u64, stats.high_chunks * CHUNK_BYTES as u64),
+    }
+}
+
+fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Pages => "pages",
+        Kind::Objects => "objects",
+        Kind::Memtable => "memtables",
+        Kind::WriteSet => "write sets",
+        Kind::ReadSet => "read sets",
+        Kind::LogBuffer => "log buffers",
+        Kind::LogTable => "log tables",
+        Kind::Sort => "flush and compaction",
+        Kind::Staging => "staging",
+        Kind::Metadata => "metadata",
+        Kind::Spare => "spare buffers",
+        Kind::Walks => "walks",
+    }
+}
+
+/// Bytes of all files.
+pub(crate) fn disk_bytes(store: &Store) -> Result<u64> {
+    let mut bytes = 0;
+    let disk = &*store.options.disk;
+    for dir in [store.path.clone(), store.path.join("log"), store.path.join("index"), store.path.join(WARM_DIR)] {
+        match disk.list(&dir) {
+            // The image's folder may not be there, or go at any moment.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            entries => bytes += entries?.iter().map(|entry| entry.len).sum::<u64>(),
+        }
+    }
+    Ok(bytes)
+}

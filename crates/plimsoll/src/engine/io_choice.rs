@@ -1,0 +1,151 @@
+//! Whether reads go through the system's page cache: chosen by how much memory is free for it, again and again while the store is open.
+//!
+//! 1. The page cache is worth its copies only where it can be larger than the budget: a smaller one holds what the page pool holds.
+//! 2. It never comes near a limit: memory that the budget may still take is set aside first, in each cgroup and in the machine.
+//! 3. What was chosen stays until there is clearly more, or clearly less, room than it takes.
+//! 4. No answer depends on it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use plimsoll_disk::clock::Clock;
+use plimsoll_disk::room::{Room, RoomGauge, Rooms};
+use plimsoll_disk::switching::{Switch, SwitchingDisk};
+use plimsoll_disk::vfs::{Caching, Disk};
+use plimsoll_memory::budget::Budget;
+
+use crate::types::io::Io;
+use crate::types::options::Options;
+use crate::types::stats::IoStats;
+
+/// How often it is looked at how much memory is free.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The least room for which reads go through the page cache, however small the budget is.
+const MIN_ROOM_BYTES: u64 = 64 << 20;
+
+/// The part of the machine's memory that is left alone.
+const MACHINE_SHARE: u64 = 16;
+
+/// Chooses, for one open store.
+pub(crate) struct IoChoice {
+    asked: Io,
+    gauge: Arc<dyn RoomGauge>,
+    clock: Arc<dyn Clock>,
+    budget: Budget,
+    cached: AtomicBool,
+    switches: AtomicU64,
+    /// When to look again: nanoseconds of the clock.
+    next_look: AtomicU64,
+    /// `u64::MAX`: never looked.
+    room_bytes: AtomicU64,
+    /// How many want to see what is on the device.
+    device_readers: AtomicU32,
+}
+
+/// The choice for a store, and its options with a disk that keeps to it.
+pub(crate) fn choose(options: Options, budget: &Budget) -> (Options, Arc<IoChoice>) {
+    let has_choice = options.disk.has_page_cache();
+    let choice = Arc::new(IoChoice {
+        asked: if has_choice { options.io } else { Io::Direct },
+        gauge: Arc::clone(&options.room_gauge),
+        clock: Arc::clone(&options.clock),
+        budget: budget.clone(),
+        cached: AtomicBool::new(options.io == Io::Cached && has_choice),
+        switches: AtomicU64::new(0),
+        next_look: AtomicU64::new(0),
+        room_bytes: AtomicU64::new(u64::MAX),
+        device_readers: AtomicU32::new(0),
+    });
+    if choice.asked == Io::Direct {
+        return (options, choice);
+    }
+    let disk = SwitchingDisk::new(Arc::clone(&options.disk), Arc::clone(&choice) as _);
+    (Options { disk: Arc::new(disk) as Arc<dyn Disk>, ..options }, choice)
+}
+
+impl IoChoice {
+    /// Until what it returns is dropped, reads go to the device: to find out what is there.
+    pub(crate) fn read_device(&self) -> DeviceReads<'_> {
+        self.device_readers.fetch_add(1, Ordering::Relaxed);
+        DeviceReads(self)
+    }
+
+    pub(crate) fn stats(&self) -> IoStats {
+        let _ = self.caching();
+        let room_bytes = Some(self.room_bytes.load(Ordering::Relaxed)).filter(|&bytes| bytes != u64::MAX);
+        IoStats {
+            asked: self.asked,
+            cached: self.cached.load(Ordering::Relaxed),
+            switches: self.switches.load(Ordering::Relaxed),
+            room_bytes,
+        }
+    }
+
+    /// Looks at the room again, once in an interval, whoever comes first.
+    fn look(&self) {
+        // Relaxed, here and below: whatever a reader sees of it, it reads the same bytes.
+        let (now, due) = (self.clock.monotonic_nanos(), self.next_look.load(Ordering::Relaxed));
+        let next = now + LOOK_EVERY.as_nanos() as u64;
+        if now < due || self.next_look.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return;
+        }
+        let usage = self.budget.usage();
+        let cached = self.cached.load(Ordering::Relaxed);
+        let decision = decide(cached, &self.gauge.read(), usage.limit_bytes, usage.free_bytes);
+        self.room_bytes.store(decision.room_bytes.min(u64::MAX - 1), Ordering::Relaxed);
+        if decision.cached != cached {
+            self.cached.store(decision.cached, Ordering::Relaxed);
+            self.switches.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Switch for IoChoice {
+    fn caching(&self) -> Caching {
+        if self.asked == Io::Auto {
+            self.look();
+        }
+        let cached = self.cached.load(Ordering::Relaxed) && self.device_readers.load(Ordering::Relaxed) == 0;
+        if cached { Caching::Buffered } else { Caching::Direct }
+    }
+}
+
+impl fmt::Debug for IoChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "IoChoice({}, cached: {})", self.asked, self.cached.load(Ordering::Relaxed))
+    }
+}
+
+/// See [`IoChoice::read_device`].
+pub(crate) struct DeviceReads<'a>(&'a IoChoice);
+
+impl Drop for DeviceReads<'_> {
+    fn drop(&mut self) {
+        self.0.device_readers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Decision {
+    cached: bool,
+    /// The least that is left anywhere.
+    room_bytes: u64,
+}
+
+/// Whether reads go through the page cache from now on. `unused_bytes` of the budget may still be taken.
+fn decide(cached: bool, rooms: &Rooms, budget_bytes: u64, unused_bytes: u64) -> Decision {
+    let left = |room: &Room| room.free_bytes().saturating_sub(unused_bytes);
+    let machine = rooms.machine.map(|room| left(&room).saturating_sub(room.limit_bytes / MACHINE_SHARE));
+    // Where the machine does not tell, nothing is known to be free.
+    let room_bytes = rooms.cgroups.iter().map(left).fold(machine.unwrap_or(0), u64::min);
+    let least = MIN_ROOM_BYTES.max(budget_bytes.saturating_add(budget_bytes / 2));
+    // A third less before it is given up: what others take and give back for a moment changes nothing.
+    let wanted = if cached { least - least / 3 } else { least };
+    Decision { cached: room_bytes >= wanted, room_bytes }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,230 @@
+//! Makes, changes and drops keyspaces, by commits like others.
+
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::engine::store::Store;
+use crate::index::view::Direction;
+use crate::read::point::KeyBuffer;
+use crate::read::span::Span;
+use crate::txn::transaction::Transaction;
+use crate::types::error::{Error, Result};
+use crate::types::keyspaces::{
+    DEFAULT, DropReport, Keyspace, MAX_KEYSPACES, Record, SYSTEM, check_name, dropped_key, dropped_name,
+};
+use crate::types::options::Retention;
+use crate::types::version::Stored;
+
+/// Ids below are the store's own.
+const FIRST_ID: u32 = 16;
+
+/// Stands beside the keyspaces' names once the user has appended to a stream of his own; no keyspace can have this name.
+const STREAMS_MARK: &str = "\u{1}streams";
+
+/// A handle of the keyspace that holds the records of the others.
+fn system(store: &Store) -> Keyspace {
+    store.keyspaces.handle(SYSTEM, "".into())
+}
+
+/// The keyspace with this name, made if it is not there.
+pub(crate) fn open(store: &Arc<Store>, name: &str) -> Result<Keyspace> {
+    check_name(name)?;
+    match store.keyspaces.find(name) {
+        Some((keyspace, _)) => Ok(keyspace),
+        None if store.options.read_only => {
+            Err(Error::invalid(format!("there is no keyspace {name:?}, and the store is open to read only")))
+        }
+        None => settle(store, name, Wish::Exists),
+    }
+}
+
+/// The keyspace with this name and retention, made if it is not there.
+pub(crate) fn create(store: &Arc<Store>, name: &str, retention: Retention) -> Result<Keyspace> {
+    check_name(name)?;
+    settle(store, name, Wish::Keeps(retention.as_recorded()))
+}
+
+/// Changes which past versions a keyspace keeps.
+pub(crate) fn set_retention(store: &Arc<Store>, keyspace: &Keyspace, retention: Retention) -> Result<()> {
+    store.keyspaces.id_to_put(keyspace)?;
+    store.check_writable()?;
+    settle(store, keyspace.name(), Wish::Becomes(retention.as_recorded())).map(|_| ())
+}
+
+/// What is wanted of a keyspace.
+#[derive(Clone, Copy)]
+enum Wish {
+    /// It is there; where it has to be made, with the retention of the options.
+    Exists,
+    /// It is there, with this retention.
+    Keeps(Retention),
+    /// Its retention is this from now on, whatever it was.
+    Becomes(Retention),
+}
+
+fn settle(store: &Arc<Store>, name: &str, wish: Wish) -> Result<Keyspace> {
+    let _making = store.keyspaces.making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    loop {
+        match try_settle(store, name, wish) {
+            Err(Error::Conflict { .. }) => {}
+            done => return done,
+        }
+    }
+}
+
+fn try_settle(store: &Arc<Store>, name: &str, wish: Wish) -> Result<Keyspace> {
+    // Where there is nothing to change no commit says so: what was submitted must be visible before that is decided.
+    store.committer.sequencer.wait_visible()?;
+    let mut tx = Transaction::new(&store.committer);
+    // Read through the transaction, so that two who make keyspaces at once are told apart.
+    let (mut next_id, mut count, mut recorded) = (FIRST_ID, 0, None);
+    let mut all = tx.range(&system(store), ..)?;
+    while let Some((key, value)) = all.advance()? {
+        if key == STREAMS_MARK.as_bytes() {
+            continue;
+        }
+        let record = Record::decode(value)?;
+        next_id = next_id.max(record.id.saturating_add(1));
+        if dropped_name(key).is_some() {
+            continue;
+        }
+        count += 1;
+        if key == name.as_bytes() {
+            recorded = Some(record);
+        }
+    }
+    drop(all);
+    // The default keyspace has no record until it is given a retention.
+    let known = recorded.or_else(|| store.keyspaces.find(name).map(|(_, record)| record));
+    let record = match (known, wish) {
+        (Some(record), Wish::Becomes(retention)) if recorded != Some(Record { retention, ..record }) => {
+            Record { retention, ..record }
+        }
+        (Some(record), Wish::Keeps(retention)) if record.retention != retention => {
+            return Err(Error::invalid(format!(
+                "keyspace {name:?} exists and keeps {}, not {}; open it by Db::keyspace, or change it by Db::set_retention",
+                record.retention, retention
+            )));
+        }
+        (Some(record), _) => return Ok(store.keyspaces.handle(record.id, name.into())),
+        (None, _) if count >= MAX_KEYSPACES => {
+            return Err(Error::invalid(format!("a store has at most {MAX_KEYSPACES} keyspaces")));
+        }
+        (None, Wish::Exists) => Record::new(next_id, store.options.retention.as_recorded()),
+        (None, Wish::Keeps(retention) | Wish::Becomes(retention)) => Record::new(next_id, retention),
+    };
+    tx.put(&system(store), name.as_bytes(), &record.encode())?;
+    tx.commit()?;
+    store.keyspaces.learn(name, record);
+    Ok(store.keyspaces.handle(record.id, name.into()))
+}
+
+/// Keys that are deleted are collected up to so many bytes.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// Deletes all keys of a keyspace and its record, in one commit.
+pub(crate) fn drop_keyspace(store: &Arc<Store>, keyspace: &Keyspace) -> Result<DropReport> {
+    let id = store.keyspaces.id_to_put(keyspace)?;
+    store.check_writable()?;
+    if id == DEFAULT.1 {
+        return Err(Error::invalid("the default keyspace is always there: delete its keys instead of dropping it"));
+    }
+    let _making = store.keyspaces.making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // Where another was faster with the lock.
+    store.keyspaces.id_to_put(keyspace)?;
+    store.keyspaces.begin_drop(id);
+    let dropped = loop {
+        match try_drop(store, keyspace) {
+            // A commit that had put something into it before it heard of this.
+            Err(Error::Conflict { .. }) => {}
+            done => break done,
+        }
+    };
+    store.keyspaces.end_drop();
+    dropped
+}
+
+fn try_drop(store: &Arc<Store>, keyspace: &Keyspace) -> Result<DropReport> {
+    let name = keyspace.name();
+    let (_, record) = store.keyspaces.find(name).expect("it is known until it is dropped");
+    let mut tx = Transaction::new(&store.committer);
+    let mut keys = 0;
+    let mut from = Bound::Unbounded;
+    loop {
+        let (mut piece, mut bytes) = (Vec::new(), 0);
+        // Read through the transaction, so that what comes into it meanwhile is a conflict.
+        let mut walk = tx.range(keyspace, (from.as_ref().map(Vec::as_slice), Bound::Unbounded))?.keys_only();
+        while bytes < PIECE_BYTES
+            && let Some((key, _)) = walk.advance()?
+        {
+            bytes += key.len() + size_of::<Vec<u8>>();
+            piece.push(key.to_vec());
+        }
+        drop(walk);
+        let Some(last) = piece.last().cloned() else { break };
+        for key in &piece {
+            tx.delete(keyspace, key)?;
+        }
+        keys += piece.len() as u64;
+        from = Bound::Excluded(last);
+    }
+    tx.delete(&system(store), name.as_bytes())?;
+    tx.put(&system(store), &dropped_key(record.id, name), &record.encode())?;
+    let glsn = tx.commit()?;
+    store.keyspaces.learn_dropped(name, record);
+    Ok(DropReport { glsn, keys })
+}
+
+/// The keyspace with this name at a moment.
+pub(crate) fn at(store: &Store, name: &str, at: Glsn) -> Result<Option<Keyspace>> {
+    check_name(name)?;
+    let record = store.reader.get(KeyBuffer::new(SYSTEM, name.as_bytes())?.get(), at)?;
+    let id = match record {
+        Some(record) => Record::decode(&record)?.id,
+        // It has no record until it is given a retention.
+        None if name == DEFAULT.0 => DEFAULT.1,
+        None => return Ok(None),
+    };
+    Ok(Some(store.keyspaces.handle(id, name.into())))
+}
+
+/// Remembers, once, that the log carries streams of the user's own: it is then never trimmed unasked.
+pub(crate) fn note_streams(store: &Arc<Store>) -> Result<()> {
+    if !store.streams_known.load(Ordering::Acquire) {
+        let mut tx = Transaction::new(&store.committer);
+        tx.put(&system(store), STREAMS_MARK.as_bytes(), b"")?;
+        tx.commit()?;
+        store.streams_known.store(true, Ordering::Release);
+    }
+    Ok(())
+}
+
+/// Reads all keyspaces as of `at`.
+pub(crate) fn load(store: &Store, at: Glsn) -> Result<()> {
+    let (name, id) = DEFAULT;
+    store.keyspaces.learn(name, Record::new(id, store.options.retention));
+    let span = Span::new(SYSTEM, &(..))?;
+    let mut walk = store.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
+    let mut key = Vec::new();
+    while let Some(version) = walk.next(&mut key)? {
+        if &version.key[4..] == STREAMS_MARK.as_bytes() {
+            store.streams_known.store(true, Ordering::Release);
+            continue;
+        }
+        let Stored::Inline(record) = version.stored else {
+            return Err(Error::corrupt("the record of a keyspace is not where it belongs; see `plimsoll verify`"));
+        };
+        let dropped = dropped_name(&version.key[4..]);
+        let name = std::str::from_utf8(dropped.unwrap_or(&version.key[4..]))
+            .map_err(|_| Error::corrupt("the name of a keyspace is not text; see `plimsoll verify`"))?;
+        let record = Record::decode(record)?;
+        match dropped {
+            Some(_) => store.keyspaces.learn_dropped(name, record),
+            None => store.keyspaces.learn(name, record),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,444 @@
+//! Opens a store: everything is put together here, and only here.
+//!
+//! ```text
+//! STORE/
+//!   LOCK     who has it open for writing
+//!   log/     the truth: segments, offset tables, side files
+//!   index/   a cache of it: the manifest and the runs
+//!   warm/    an image of what was hot in memory; may be missing, may be deleted
+//! ```
+//!
+//! A creation that was killed leaves a folder with some of these and no entry in the log: it opens as an empty store.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use plimsoll_disk::clock::Clock;
+use plimsoll_disk::vfs::{DirLock, Disk, LockError};
+use plimsoll_log::error::LogError;
+use plimsoll_log::file_log::FileLog;
+use plimsoll_log::file_log::options::{FileLogOptions, Mode};
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::log::{self, Log};
+use plimsoll_memory::budget::{Backing, Budget};
+use plimsoll_memory::pool::Pool;
+
+use crate::engine::cursor_commits;
+use crate::engine::cursors::Cursors;
+use crate::engine::io_choice;
+use crate::engine::keyspace_commits;
+use crate::engine::maintenance::checkpoints::{self, Checkpoints};
+use crate::engine::maintenance::upkeep::Upkeep;
+use crate::engine::replay::replay;
+use crate::engine::retention::RetentionHorizon;
+use crate::engine::store::Store;
+use crate::index::manifest::Manifest;
+use crate::index::{Ground, Index};
+use crate::read::moments::Snapshots;
+use crate::read::reader::Reader;
+use crate::rowcache::Objects;
+use crate::txn::committer::Committer;
+use crate::txn::patience::{self, Patience};
+use crate::txn::sequencer::CommitSequencer;
+use crate::types::error::{Error, Result};
+use crate::types::keyspaces::Keyspaces;
+use crate::types::machine_memory::{ceiling_bytes, check_there_is};
+use crate::types::options::{Durability, Options};
+use crate::types::stats::OpeningStats;
+use crate::warm::{self, WARM_DIR, Warm};
+
+/// Where a rebuild keeps the old index until the new one is whole.
+pub(crate) const INDEX_OLD: &str = "index.old";
+
+/// Where a salvage from the index makes the new store.
+pub(crate) const SALVAGED: &str = "salvaged";
+
+/// The part of the budget that the page pool never gives away: one in this many.
+pub(crate) const POOL_FLOOR_SHARE: u64 = 8;
+
+/// Opens or makes the store at `path`.
+pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<Store>> {
+    if !options.read_only {
+        return open_by(path, options, &Way::default(), &mut |_, _| {});
+    }
+    loop {
+        let before = read_manifest(path, &options);
+        let opened = open_by(path, options.clone(), &Way::default(), &mut |_, _| {});
+        // Beside a process that writes, what the manifest of a moment ago named may be gone: then there is a newer one.
+        if opened.is_ok() || read_manifest(path, &options) == before {
+            return opened;
+        }
+    }
+}
+
+fn read_manifest(path: &Path, options: &Options) -> Result<Option<Manifest>> {
+    Manifest::read(&*options.disk, &path.join("index"))
+}
+
+/// How a repair opens a store.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Way {
+    /// The store's lock, where it was taken before.
+    pub(crate) lock: Option<Arc<dyn DirLock>>,
+    /// Another folder of the log, which may end before what the index knows: to read what the index holds.
+    pub(crate) log: Option<PathBuf>,
+    /// Where there is no index, the least id of the first run file of the new one.
+    pub(crate) first_run: u64,
+}
+
+/// As [`open`]; `progress` hears the GLSN of each transaction that is replayed, and the last one.
+pub(crate) fn open_by(
+    path: &Path,
+    options: Options,
+    way: &Way,
+    progress: &mut dyn FnMut(Glsn, Glsn),
+) -> Result<Arc<Store>> {
+    options.check()?;
+    check_there_is(options.memory_bytes)?;
+    let watch = Stopwatch::start(&options);
+    if way.log.is_none() {
+        find_or_make_folder(path, &options)?;
+    }
+    let lock = match &way.lock {
+        Some(lock) => Some(Arc::clone(lock)),
+        None => take_lock(path, &options)?.map(Arc::from),
+    };
+    let budget = Budget::with_ceiling(options.memory_bytes, ceiling_bytes(options.memory_bytes), Backing::Mapped)?;
+    let (options, io) = io_choice::choose(options, &budget);
+    let pool = Pool::new(&budget, options.memory_bytes / POOL_FLOOR_SHARE)?;
+    let objects = if options.objects { Objects::new(&budget, &pool)? } else { Objects::none() };
+    let upkeep = Upkeep::start(&pool, &options)?;
+    make_folders(path, &options)?;
+    let manifest = Manifest::read(&*options.disk, &path.join("index"))?;
+    let before_log = watch.nanos();
+    let (file_log, report) = FileLog::open(FileLogOptions {
+        outer_lock: lock.as_ref().map(Arc::downgrade),
+        ..log_options(path, &options, &budget, &pool, manifest.as_ref(), way)
+    })
+    .map_err(|error| explain(path, error))?;
+    let log_nanos = watch.nanos() - before_log;
+    let file_log = Arc::new(file_log);
+    let log: Arc<dyn Log> = Arc::clone(&file_log) as _;
+    let manifest = match manifest {
+        Some(manifest) if way.log.is_some() => manifest,
+        Some(manifest) => check_manifest(path, manifest, &*log)?,
+        None => {
+            let empty = Manifest::empty(log.id());
+            // A log with entries had an index before, which is gone: pages that it left on the disk must not pass for pages of this one, so
+            // its run files get names that no earlier one had.
+            let is_first = log.bounds().next == Glsn::FIRST;
+            let first_run = if is_first { empty.next_run } else { options.clock.wall_micros() };
+            Manifest { next_run: first_run.max(way.first_run), ..empty }
+        }
+    };
+    let snapshots = Arc::new(Snapshots::default());
+    let keyspaces = Arc::new(Keyspaces::default());
+    let sequencer = Arc::new(CommitSequencer::new(&log));
+    let horizon = Arc::new(RetentionHorizon {
+        log: Arc::clone(&log),
+        sequencer: Arc::clone(&sequencer),
+        clock: Arc::clone(&options.clock),
+        snapshots: Arc::clone(&snapshots),
+        keyspaces: Arc::clone(&keyspaces),
+        trim_wanted: AtomicU64::new(0),
+        ready: OnceLock::new(),
+    });
+    let checkpoint = manifest.checkpoint.glsn;
+    let ground = Ground {
+        disk: Arc::clone(&options.disk),
+        dir: path.join("index"),
+        budget: budget.clone(),
+        pool: Arc::clone(&pool),
+        log: Arc::clone(&log),
+        objects: Arc::clone(&objects),
+        memtable_bytes: options.memtable_bytes,
+        partition_bytes: options.sizes.table_bytes,
+        step_bytes: options.sizes.step_bytes,
+        read_only: options.read_only,
+        background: options.background && !options.read_only,
+    };
+    let index = Index::open(ground, manifest, Arc::clone(&horizon) as _)?;
+    if way.log.is_none() {
+        check_pointers(path, &index, &*log)?;
+    }
+    let before_replay = watch.nanos();
+    let replayed = replay(&log, &budget, &index, checkpoint, progress)?;
+    let replay_nanos = watch.nanos() - before_replay;
+    sequencer.replayed(replayed.last);
+    let warm = options.warm.then(|| warm(path, &options, &budget, &pool, &objects, &file_log, &index)).transpose()?;
+    let ground = patience::Ground { index: Arc::clone(&index), sequencer: Arc::clone(&sequencer) };
+    let patience = Arc::new(Patience::new(&budget, ground, options.background && !options.read_only));
+    let ground = checkpoints::Ground {
+        clock: Arc::clone(&options.clock),
+        log: Arc::clone(&file_log),
+        index: Arc::clone(&index),
+        sequencer: Arc::clone(&sequencer),
+    };
+    let checkpoints = (!options.read_only).then(|| Checkpoints::start(ground, options.background)).transpose()?;
+    let reader = Arc::new(Reader {
+        budget: budget.clone(),
+        log: Arc::clone(&log),
+        index: Arc::clone(&index),
+        objects: Arc::clone(&objects),
+        snapshots: Arc::clone(&snapshots),
+        keyspaces: Arc::clone(&keyspaces),
+        read_only: options.read_only,
+        closed: AtomicBool::new(false),
+    });
+    let committer = Committer::new(Arc::clone(&reader), sequencer, patience, options.clone());
+    let store = Arc::new(Store {
+        path: path.to_owned(),
+        options,
+        io,
+        budget,
+        pool,
+        objects,
+        upkeep: Mutex::new(upkeep),
+        warm,
+        checkpoints,
+        opening: OnceLock::new(),
+        log,
+        file_log,
+        index,
+        snapshots,
+        keyspaces,
+        cursors: Cursors::default(),
+        horizon,
+        reader,
+        committer: Arc::new(committer),
+        warnings: report.warnings,
+        trim_turn: Mutex::new(()),
+        streams_known: AtomicBool::new(false),
+        lock: Mutex::new(lock),
+    });
+    let this = Arc::downgrade(&store);
+    store.committer.free_log_by(this);
+    keyspace_commits::load(&store, replayed.last)?;
+    cursor_commits::load(&store, replayed.last)?;
+    if let Some(checkpoints) = store.checkpoints.as_ref().filter(|_| !store.options.background) {
+        // Where there is a thread it does this: nobody waits for it.
+        checkpoints.sweep()?;
+    }
+    if !store.options.read_only {
+        // What a rebuild moved aside is of no more use: the store has come to its newest moment without it.
+        remove_folder(&*store.options.disk, &path.join(INDEX_OLD))?;
+    }
+    let _ = store.horizon.ready.set(());
+    let _ = store.opening.set(OpeningStats {
+        nanos: watch.nanos(),
+        log_nanos,
+        replay_nanos,
+        replayed: replayed.transactions,
+        replayed_bytes: replayed.bytes,
+    });
+    Ok(store)
+}
+
+/// Counts from the call to open on.
+struct Stopwatch {
+    clock: Arc<dyn Clock>,
+    begun: u64,
+}
+
+impl Stopwatch {
+    fn start(options: &Options) -> Self {
+        Self { clock: Arc::clone(&options.clock), begun: options.clock.monotonic_nanos() }
+    }
+
+    fn nanos(&self) -> u64 {
+        self.clock.monotonic_nanos().saturating_sub(self.begun)
+    }
+}
+
+/// Begins to take the warm image in; nobody waits for it.
+fn warm(
+    path: &Path,
+    options: &Options,
+    budget: &Budget,
+    pool: &Arc<Pool>,
+    objects: &Arc<Objects>,
+    log: &Arc<FileLog>,
+    index: &Arc<Index>,
+) -> Result<Warm> {
+    let ground = warm::Ground {
+        disk: Arc::clone(&options.disk),
+        clock: Arc::clone(&options.clock),
+        dir: path.join(WARM_DIR),
+        budget: budget.clone(),
+        pool: Arc::clone(pool),
+        log: Arc::clone(log),
+        index: Arc::clone(index),
+        objects: Arc::clone(objects),
+        read_only: options.read_only,
+        interval: options.warm_interval,
+        bytes_per_second: options.warm_bytes_per_second,
+        loads_at_once: options.sizes.restore_loads,
+    };
+    Ok(Warm::start(ground, options.background)?)
+}
+
+fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> {
+    let not_a_store = |what: &str| Err(Error::NotAStore { path: path.to_owned(), what: what.to_owned() });
+    let disk = &*options.disk;
+    let may_make = options.create && !options.read_only;
+    match disk.entry(path)? {
+        None if may_make => match make_folder(disk, path) {
+            // Another process was faster; the lock decides between the two.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && is_folder(disk, path)? => Ok(()),
+            made => Ok(made?),
+        },
+        None => not_a_store("there is no store here; check the path, or make one by writing to it"),
+        Some(entry) if !entry.is_dir => not_a_store("this is a file; a store is a folder, give another path"),
+        Some(_) => {
+            if disk.entry(&path.join("log"))?.is_some_and(|entry| entry.is_dir) {
+                return Ok(());
+            }
+            let names = disk.names(path)?;
+            if names.iter().any(|name| name == SALVAGED) {
+                return not_a_store("a salvage was cut short here; run `plimsoll salvage --from-index` again");
+            }
+            if names.iter().any(|name| !["LOCK", "log", "index", WARM_DIR].contains(&name.as_str())) {
+                return not_a_store(
+                    "this folder holds other things and no store; give another path or an empty folder",
+                );
+            }
+            if may_make {
+                Ok(())
+            } else {
+                not_a_store("this folder is empty; check the path, or make a store by writing to it")
+            }
+        }
+    }
+}
+
+fn is_folder(disk: &dyn Disk, path: &Path) -> std::io::Result<bool> {
+    Ok(disk.entry(path)?.is_some_and(|entry| entry.is_dir))
+}
+
+fn make_folder(disk: &dyn Disk, path: &Path) -> std::io::Result<()> {
+    disk.create_dir(path)?;
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => disk.sync_dir(Path::new(".")),
+        Some(parent) => disk.sync_dir(parent),
+        None => Ok(()),
+    }
+}
+
+fn make_folders(path: &Path, options: &Options) -> Result<()> {
+    if options.read_only {
+        return Ok(());
+    }
+    for dir in ["index", "log"] {
+        if options.disk.entry(&path.join(dir))?.is_none() {
+            options.disk.create_dir(&path.join(dir))?;
+        }
+    }
+    // Names that an earlier process left behind after a failed sync are made durable too, before anything builds on them.
+    options.disk.sync_dir(&path.join("index"))?;
+    Ok(options.disk.sync_dir(path)?)
+}
+
+/// Locks the store for writing.
+pub(crate) fn take_lock(path: &Path, options: &Options) -> Result<Option<Box<dyn DirLock>>> {
+    if options.read_only {
+        return Ok(None);
+    }
+    match options.disk.lock(path) {
+        Ok(lock) => Ok(Some(lock)),
+        Err(LockError::Held { pid, who }) => Err(Error::Locked { path: path.to_owned(), pid, who }),
+        Err(LockError::Io(error)) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => Err(Error::Io {
+            kind: error.kind(),
+            message: format!("{}: the file system is read-only; open the store read-only", path.display()),
+        }),
+        Err(LockError::Io(error)) => Err(error.into()),
+    }
+}
+
+fn log_options(
+    path: &Path,
+    options: &Options,
+    budget: &Budget,
+    pool: &Arc<Pool>,
+    manifest: Option<&Manifest>,
+    way: &Way,
+) -> FileLogOptions {
+    let (disk, clock) = (Arc::clone(&options.disk), Arc::clone(&options.clock));
+    let dir = way.log.clone().unwrap_or_else(|| path.join("log"));
+    let mut log = FileLogOptions::new(disk, clock, dir, Arc::clone(pool), budget.clone());
+    if let Some(bytes) = options.segment_bytes {
+        log.segment_bytes = u32::try_from(bytes).expect("checked: at most 1 GiB");
+    }
+    log.durability = match options.durability {
+        Durability::Sync => log::Durability::Sync,
+        Durability::Buffered => log::Durability::Buffered,
+    };
+    log.background = options.background;
+    // An index that holds nothing knows nothing of the log.
+    log.known = manifest.map(|manifest| manifest.durable).filter(|known| known.glsn > Glsn::NONE && way.log.is_none());
+    log.mode = match manifest {
+        _ if options.read_only => Mode::ReadOnly,
+        // An index without its log is damage, not a new store.
+        Some(_) => Mode::Write,
+        None => Mode::Create,
+    };
+    log
+}
+
+/// What helps where log and index do not belong together. `plimsoll rebuild` does not: it says what it would lose.
+const FORKED_ADVICE: &str = "put the right log back; or keep what the index holds, by `plimsoll salvage --from-index`, or what the log holds, by `--cut-at`";
+
+/// Says of a log that does not have what the index knows what to do about it.
+fn explain(path: &Path, error: LogError) -> Error {
+    match error {
+        LogError::Forked { glsn, what } => Error::Forked {
+            message: format!(
+                "{}: the log was forked, cut back or exchanged: at GLSN {glsn} {what}; {FORKED_ADVICE}",
+                path.display()
+            ),
+        },
+        error => error.into(),
+    }
+}
+
+/// Removes a folder of the store with all that is in it, if it is there.
+pub(crate) fn remove_folder(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    if disk.entry(dir)?.is_none() {
+        return Ok(());
+    }
+    for entry in disk.list(dir)? {
+        let path = dir.join(&entry.name);
+        if entry.is_dir { remove_folder(disk, &path)? } else { disk.remove(&path)? }
+    }
+    Ok(disk.remove_dir(dir)?)
+}
+
+/// Refuses an index whose values stand where the log is trimmed: a trim waits until the manifest needs nothing there any more.
+fn check_pointers(path: &Path, index: &Index, log: &dyn Log) -> Result<()> {
+    let first = log.bounds().first;
+    match index.min_pointer().filter(|oldest| *oldest < first) {
+        None => Ok(()),
+        Some(oldest) => Err(Error::corrupt(format!(
+            "{}: the index needs entry {oldest} of the log, which begins with {first}: it is older than the log; put the whole folder back \
+             as it was at one time",
+            path.display()
+        ))),
+    }
+}
+
+/// Refuses a manifest that was not made from this log.
+fn check_manifest(path: &Path, manifest: Manifest, log: &dyn Log) -> Result<Manifest> {
+    let forked = |what: &str| Err(Error::Forked { message: format!("{}: {what}; {FORKED_ADVICE}", path.display()) });
+    if manifest.log_id != log.id() {
+        return forked("the index was made from another log");
+    }
+    let checkpoint = manifest.checkpoint;
+    if checkpoint.glsn > Glsn::NONE
+        && checkpoint.glsn >= log.bounds().first
+        && log.chain_at(checkpoint.glsn)?.is_some_and(|chain| chain != checkpoint.chain)
+    {
+        return forked("the index was made from a log that was forked or cut back since");
+    }
+    Ok(manifest)
+}

@@ -1,0 +1,171 @@
+//! Puts what the log holds beyond the index's checkpoint into the index again.
+//!
+//! Nobody reads before all of it is there, so versions are deferred: written as they come, and linked many at a time in the order of their keys. That
+//! is several times cheaper than to find the place of each in a memtable that does not fit into the processor's caches.
+
+use std::sync::Arc;
+
+use plimsoll_log::entry::EntryView;
+use plimsoll_log::glsn::{Glsn, StreamId};
+use plimsoll_log::log::Log;
+use plimsoll_memory::budget::Budget;
+
+use crate::borders::{Border, hit};
+use crate::index::Index;
+use crate::txn::commit::stored_bytes;
+use crate::txn::payload::{Operations, Payload, Writes};
+use crate::txn::spill::open_partition;
+use crate::types::error::{Error, Result};
+use crate::types::version::{MAX_STORED_BYTES, Version};
+
+/// Room in the memtable is asked for so many bytes at a time, or this part of a memtable (one in so many) if that is less: to ask costs as
+/// much as a small transaction.
+const ROOM_BYTES: usize = 64 << 10;
+const ROOM_PART: u64 = 16;
+
+/// What was replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Replayed {
+    /// The last GLSN of the log.
+    pub(crate) last: Glsn,
+    /// Transactions.
+    pub(crate) transactions: u64,
+    /// Bytes of their entries.
+    pub(crate) bytes: u64,
+}
+
+/// Replays everything from behind `from` on. `progress` hears the GLSN of each transaction, and the last.
+pub(crate) fn replay(
+    log: &Arc<dyn Log>,
+    budget: &Budget,
+    index: &Index,
+    from: Glsn,
+    progress: &mut dyn FnMut(Glsn, Glsn),
+) -> Result<Replayed> {
+    let bounds = log.bounds();
+    let last = Glsn(bounds.next.0 - 1);
+    if from.next() < bounds.first {
+        return Err(Error::corrupt(format!(
+            "the index ends at GLSN {from}, but the log begins only at {}: what lies between is lost; restore a backup",
+            bounds.first
+        )));
+    }
+    let mut replayed = Replayed { last: last.max(from), transactions: 0, bytes: 0 };
+    if from >= last {
+        return Ok(replayed);
+    }
+    let mut replay = Replay { log, budget, index, applied: from, room_left: 0 };
+    let mut scan = log.scan(from.next()..last.next(), Some(StreamId::TRANSACTIONS))?;
+    while let Some(entry) = scan.next() {
+        let entry = entry?;
+        replay.apply(&entry)?;
+        replayed.transactions += 1;
+        replayed.bytes += entry.payload.len() as u64;
+        progress(replay.applied, last);
+    }
+    index.stop_deferring();
+    Ok(replayed)
+}
+
+struct Replay<'a> {
+    log: &'a Arc<dyn Log>,
+    budget: &'a Budget,
+    index: &'a Index,
+    /// The last GLSN that is in the index.
+    applied: Glsn,
+    /// Bytes that the memtable has room for, as was promised and is not used yet.
+    room_left: usize,
+}
+
+impl Replay<'_> {
+    fn apply(&mut self, entry: &EntryView<'_>) -> Result<()> {
+        let glsn = entry.meta.glsn;
+        match Payload::decode(entry.payload)?.writes {
+            Writes::Operations(operations) => {
+                self.make_room(room_bytes(operations.uncompared())?)?;
+                self.index.note_log_bytes(entry.payload.len() as u64);
+                self.put(operations, glsn)?;
+            }
+            Writes::Runs(runs) => {
+                let mut infos = Vec::with_capacity(runs.len());
+                for sides in &runs {
+                    let partitions = sides.iter().map(|&side| open_partition(self.log, self.budget, side, glsn));
+                    infos.push(partitions.map(|partition| Ok((*partition?.info).clone())).collect::<Result<Vec<_>>>()?);
+                }
+                // The memtable is closed by it, and what room was promised goes with it.
+                self.room_left = 0;
+                hit(Border::SpilledReplay);
+                self.index.adopt(infos, glsn)?;
+            }
+        }
+        self.applied = glsn;
+        Ok(())
+    }
+
+    fn make_room(&mut self, bytes: usize) -> Result<()> {
+        if bytes > self.room_left {
+            let part = (self.index.memtable_limit_bytes() / ROOM_PART) as usize;
+            let ahead = bytes.max(part.min(ROOM_BYTES));
+            self.room_left = match self.index.make_room(ahead, self.applied) {
+                Err(Error::OutOfBudget(_)) if ahead > bytes => {
+                    self.index.make_room(bytes, self.applied)?;
+                    bytes
+                }
+                made => made.map(|()| ahead)?,
+            };
+        }
+        self.room_left -= bytes;
+        Ok(())
+    }
+
+    fn put(&self, mut operations: Operations<'_>, glsn: Glsn) -> Result<()> {
+        let mut before: Option<&[u8]> = None;
+        while let Some(operation) = operations.next()? {
+            if before.is_some_and(|before| before >= operation.key) {
+                return Err(Error::corrupt(format!(
+                    "the transaction at GLSN {glsn} does not name its keys in their order although its checksum is right; see `plimsoll verify`"
+                )));
+            }
+            before = Some(operation.key);
+            self.index.defer(&Version { key: operation.key, glsn, stored: operation.stored });
+        }
+        Ok(())
+    }
+}
+
+fn room_bytes(mut operations: Operations<'_>) -> Result<usize> {
+    let mut bytes = 0;
+    while let Some(operation) = operations.next()? {
+        bytes += Index::entry_bytes(operation.key.len(), stored_bytes(&operation.stored).min(MAX_STORED_BYTES));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_log::draft::{Draft, DraftEntry};
+
+    use super::*;
+    use crate::engine::open::open;
+    use crate::txn::payload::{encode_delete, encode_head};
+    use crate::types::options::Options;
+
+    #[test]
+    fn a_transaction_that_names_its_keys_out_of_order_or_twice_is_refused() {
+        for keys in [[b"\0\0\0\x01b", b"\0\0\0\x01a"], [b"\0\0\0\x01a", b"\0\0\0\x01a"]] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("store");
+            let options = || Options::new().memory_bytes(16 << 20).background(false);
+            let store = open(&path, options()).unwrap();
+            let mut payload = Vec::new();
+            encode_head(b"", 2, &mut payload);
+            keys.iter().for_each(|key| encode_delete(*key, &mut payload));
+            let parts = [&payload[..]];
+            let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
+            let ticket = store.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, sides: &[] }, None).unwrap();
+            store.log.wait_durable(ticket.last).unwrap();
+            drop(store);
+            assert!(matches!(open(&path, options()), Err(Error::Corrupt { .. })));
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Which versions must be kept: what retention promises, and what open snapshots read.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use plimsoll_disk::clock::Clock;
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::log::Log;
+
+use crate::index::Horizon;
+use crate::read::moments::Snapshots;
+use crate::txn::sequencer::CommitSequencer;
+use crate::types::keyspaces::{CURSORS, Keyspaces, SYSTEM};
+use crate::types::options::Retention;
+
+/// The horizon of an open store.
+pub(crate) struct RetentionHorizon {
+    pub(crate) log: Arc<dyn Log>,
+    pub(crate) sequencer: Arc<CommitSequencer>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) snapshots: Arc<Snapshots>,
+    pub(crate) keyspaces: Arc<Keyspaces>,
+    /// Log entries below are wanted back.
+    pub(crate) trim_wanted: AtomicU64,
+    /// Until it is set nothing is dropped: the keyspaces are not known yet.
+    pub(crate) ready: OnceLock<()>,
+}
+
+impl RetentionHorizon {
+    fn oldest_read(&self) -> Glsn {
+        self.snapshots.oldest(|| self.sequencer.visible())
+    }
+}
+
+impl Horizon for RetentionHorizon {
+    fn of(&self, keyspace: u32) -> Glsn {
+        if keyspace == SYSTEM || self.ready.get().is_none() {
+            return Glsn::NONE;
+        }
+        if keyspace == CURSORS {
+            return self.oldest_read();
+        }
+        let Some(record) = self.keyspaces.record(keyspace) else { return Glsn::NONE };
+        let oldest = self.oldest_read();
+        match record.retention {
+            Retention::Forever => Glsn::NONE,
+            Retention::Latest => oldest,
+            Retention::Glsns(glsns) => oldest.min(Glsn(self.sequencer.visible().0.saturating_sub(glsns))),
+            Retention::Time(age) => {
+                let then = self.clock.wall_micros().saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
+                // Where the log cannot say (it is trimmed there), nothing is dropped on account of age.
+                oldest.min(self.log.glsn_at(then).unwrap_or(Glsn::NONE))
+            }
+        }
+    }
+
+    fn relocate_below(&self) -> Glsn {
+        Glsn(self.trim_wanted.load(Ordering::Acquire))
+    }
+}

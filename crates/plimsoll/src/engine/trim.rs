@@ -1,0 +1,46 @@
+//! Frees the old end of the log.
+//!
+//! What the runs do not hold yet stays, and so does what a cursor still has to read, and what a value in a run points into. Compaction first moves such values into side
+//! files ([`crate::index::Horizon::relocate_below`]).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::engine::store::Store;
+use crate::types::error::{Error, Result};
+
+/// Frees whole segments below `until`; the first GLSN that is left.
+pub(crate) fn trim(store: &Arc<Store>, until: Glsn) -> Result<Glsn> {
+    store.check_writable()?;
+    let newest = store.visible();
+    if until > newest.next() {
+        return Err(Error::Future { asked: until.0, newest: newest.0 });
+    }
+    let until = until.min(store.cursors.oldest());
+    store.horizon.trim_wanted.fetch_max(until.0, Ordering::AcqRel);
+    store.flush()?;
+    if store.index.min_pointer().is_some_and(|oldest| oldest < until) {
+        store.index.relocate()?;
+    }
+    let _turn = store.trim_turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // Again: a cursor may have been made meanwhile. From here on none is.
+    free(store, until.min(store.cursors.oldest()))
+}
+
+/// Frees what nobody needs any more, below `until`, unless a backup or a verification is at work: then it is left for later.
+pub(crate) fn free_if_idle(store: &Store, until: Glsn) -> Result<()> {
+    match store.trim_turn.try_lock() {
+        Ok(_turn) => free(store, until.min(store.cursors.oldest())).map(|_| ()),
+        Err(_) => Ok(()),
+    }
+}
+
+fn free(store: &Store, until: Glsn) -> Result<Glsn> {
+    // The checkpoint first: a flush in between may bring runs that point behind this one, never before it.
+    let flushed = store.index.checkpoint().glsn.next();
+    let needed = store.index.min_pointer().unwrap_or(Glsn::MAX);
+    let until = until.min(flushed).min(needed);
+    Ok(store.log.trim(until, &|side| store.index.uses_side(side))?)
+}

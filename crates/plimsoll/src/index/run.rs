@@ -1,0 +1,22 @@
+//! Immutable sorted files of versions.
+//!
+//! A *run* is a sorted sequence of versions (by index key, then newest first), cut into *partitions* of at most
+//! [`crate::types::options::Sizes::table_bytes`]: static B+trees written once, front to back. A partition is a file of pages in the index's folder, or a
+//! side file of the log (a transaction that was too large for memory is adopted as it stands).
+
+pub(crate) mod builder;
+mod bytes;
+pub(crate) mod check;
+pub(crate) mod cursor;
+pub(crate) mod ends;
+mod fences;
+pub(crate) mod file;
+mod filter;
+pub(crate) mod guide;
+pub(crate) mod inner;
+pub(crate) mod leaf;
+pub(crate) mod partition;
+pub(crate) mod survey;
+#[cfg(test)]
+mod tests;
+pub(crate) mod warmth;

@@ -1,0 +1,405 @@
+//! Writes a partition, front to back.
+//!
+//! Versions go into the open leaf. A full leaf is written and joins the open group; a full group is written as a guide and joins the
+//! open inner page; and so on up. The last page left alone at its level is the root. Nothing is written twice and nothing is read.
+
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::side::SideId;
+use plimsoll_memory::budget::{Budget, Kind, Lease};
+use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
+use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, seal_page};
+
+use crate::borders::{Border, hit};
+use crate::index::run::bytes::compare;
+use crate::index::run::ends::{FOOTER_PAGE, Footer, HEADER_PAGE, Header, SIDES_PAGE, write_sides};
+use crate::index::run::fences::{Fence, OwnedFence};
+use crate::index::run::filter::key_hash;
+use crate::index::run::guide::{GUIDE_PAGE, GuideDraft, MAX_GUIDE_KEYS};
+use crate::index::run::inner::{INNER_PAGE, InnerDraft};
+use crate::index::run::leaf::{LEAF_PAGE, LeafDraft, MAX_LEAF_KEYS};
+use crate::index::run::partition::{PartitionId, PartitionInfo};
+use crate::types::error::{Error, Result};
+use crate::types::version::{MAX_INDEX_KEY_BYTES, MAX_STORED_BYTES, Stored, Version};
+
+/// Pages in a chunk.
+const PAGES: usize = CHUNK_BYTES / PAGE_BYTES;
+
+/// Bytes of a key's hash.
+const HASH_BYTES: usize = 4;
+
+const _: () = assert!(
+    (MAX_GUIDE_KEYS + MAX_LEAF_KEYS) * HASH_BYTES <= CHUNK_BYTES,
+    "a chunk holds the hashes of a group and a leaf"
+);
+
+/// What a side file's id may take in the set of them and in the list that is made of it.
+const SIDE_BYTES: u64 = 48;
+
+/// Where a builder's pages go: a run file of the index, or a side file of the log.
+pub(crate) trait PageSink: Send {
+    /// The partition's id.
+    fn id(&self) -> PartitionId;
+    /// The log whose commits the partition holds; 0 where that goes without saying (a side file of that log).
+    fn log_id(&self) -> u128 {
+        0
+    }
+    /// The seed under which pages are sealed.
+    fn seed(&self) -> u64;
+    /// Takes the next page (numbers count from 0), sealed.
+    fn write_page(&mut self, page: &[u8]) -> Result<()>;
+}
+
+/// Builds one partition. Memory: three chunks of `Kind::Sort` (one more for every four levels beyond the first), whatever its size,
+/// and a lease for the side files that it points into. After an error it is of no use.
+#[derive(Debug)]
+pub(crate) struct PartitionBuilder<S: PageSink> {
+    sink: S,
+    budget: Budget,
+    pending: bool,
+    pages: u32,
+    leaf: LeafDraft,
+    guide: GuideDraft,
+    levels: Vec<InnerDraft>,
+    desk: Desk,
+    /// Keys in the open leaf.
+    leaf_keys: usize,
+    /// The fence before the open leaf.
+    leaf_fence: OwnedFence,
+    /// The fence before a page that is on its way up.
+    rising: OwnedFence,
+    last_key: Vec<u8>,
+    stored: Vec<u8>,
+    tally: Tally,
+}
+
+/// The chunks that a builder works in.
+#[derive(Debug)]
+struct Desk {
+    /// The open leaf; the page being sealed; the open group's fences.
+    work: Chunk,
+    /// Hashes of the keys of the open group, then of the open leaf.
+    hashes: Chunk,
+    /// Children of the open inner pages, a page for each level.
+    inner: Vec<Chunk>,
+}
+
+/// What the footer will say.
+#[derive(Debug)]
+struct Tally {
+    versions: u64,
+    deletions: u64,
+    first_key: Vec<u8>,
+    last_glsn: Glsn,
+    min_glsn: Glsn,
+    max_glsn: Glsn,
+    min_pointer: Option<Glsn>,
+    sides: BTreeSet<u64>,
+    /// The one pointed into last: most often the next one too.
+    last_side: Option<SideId>,
+    sides_lease: Lease,
+}
+
+impl<S: PageSink> PartitionBuilder<S> {
+    /// Starts a partition. With `fixed_glsn_pending`, versions carry no GLSN of their own (they are added with [`Glsn::NONE`] and get
+    /// one when the partition is adopted).
+    pub(crate) fn new(sink: S, budget: &Budget, fixed_glsn_pending: bool) -> Result<Self> {
+        let mut builder = Self {
+            sink,
+            budget: budget.clone(),
+            pending: fixed_glsn_pending,
+            pages: 0,
+            leaf: LeafDraft::new(),
+            guide: GuideDraft::new(),
+            levels: Vec::new(),
+            desk: Desk::new(budget)?,
+            leaf_keys: 0,
+            leaf_fence: OwnedFence::lowest(),
+            rising: OwnedFence::lowest(),
+            last_key: Vec::with_capacity(MAX_INDEX_KEY_BYTES),
+            stored: Vec::with_capacity(MAX_STORED_BYTES),
+            tally: Tally::new(budget)?,
+        };
+        let header = Header { id: builder.sink.id(), log_id: builder.sink.log_id(), pending: fixed_glsn_pending };
+        let bytes = header.write(builder.desk.split().out);
+        builder.write_out(HEADER_PAGE, bytes)?;
+        Ok(builder)
+    }
+
+    /// Adds a version: keys ascending, one key's versions newest first. The versions of one key belong into one partition.
+    pub(crate) fn add(&mut self, version: &Version<'_>) -> Result<()> {
+        let key = version.key;
+        let (common, order) = compare(&self.last_key, key);
+        self.assert_order(order, version);
+        self.stored.clear();
+        version.stored.encode(&mut self.stored);
+        assert!(self.stored.len() <= MAX_STORED_BYTES, "an inline value has at most as many bytes as a version may");
+
+        let payload = &mut self.desk.work[PAGE_HEADER_BYTES..PAGE_BYTES];
+        if !self.leaf.add(payload, key, common, version.glsn, &self.stored) {
+            if order == Ordering::Equal {
+                hit(Border::KeyOverLeaf);
+            }
+            self.close_leaf(Some(version))?;
+            let payload = &mut self.desk.work[PAGE_HEADER_BYTES..PAGE_BYTES];
+            assert!(self.leaf.add(payload, key, common, version.glsn, &self.stored), "an empty leaf takes any entry");
+        }
+        if order != Ordering::Equal || self.leaf.entries() == 1 {
+            self.desk.push_hash(self.guide.keys() + self.leaf_keys, key_hash(key));
+            self.leaf_keys += 1;
+        }
+        self.last_key.truncate(common);
+        self.last_key.extend_from_slice(&key[common..]);
+        self.tally.note(version)
+    }
+
+    /// Where the pages go.
+    pub(crate) fn sink_mut(&mut self) -> &mut S {
+        &mut self.sink
+    }
+
+    /// Bytes written or waiting in a page.
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::from(self.pages) * PAGE_BYTES as u64 + self.leaf.bytes() as u64
+    }
+
+    /// Versions added.
+    pub(crate) fn versions(&self) -> u64 {
+        self.tally.versions
+    }
+
+    /// Writes what is left and the footer page; the sink (not yet synced) and what is known of the partition. At least one version
+    /// must have been added.
+    pub(crate) fn finish(mut self) -> Result<(S, PartitionInfo)> {
+        assert!(self.versions() > 0, "a partition holds at least one version");
+        self.close_leaf(None)?;
+        self.close_guide()?;
+        let root = self.close_levels()?;
+        let sides_page = self.pages;
+        self.write_side_pages()?;
+        let footer = self.tally.footer(self.pages + 1, root, sides_page, self.pending, self.last_key.clone());
+        let bytes = footer.write(self.desk.split().out);
+        self.write_out(FOOTER_PAGE, bytes)?;
+        let sides = self.tally.sides.iter().map(|&id| SideId(id)).collect();
+        let info = footer.into_info(self.sink.id(), sides);
+        Ok((self.sink, info))
+    }
+
+    fn assert_order(&self, order: Ordering, version: &Version<'_>) {
+        let follows = match order {
+            Ordering::Less => true,
+            Ordering::Equal => self.tally.versions == 0 || version.glsn < self.tally.last_glsn,
+            Ordering::Greater => false,
+        };
+        assert!(follows, "versions are added by key, then newest first");
+        assert!(version.key.len() <= MAX_INDEX_KEY_BYTES, "an index key has at most {MAX_INDEX_KEY_BYTES} bytes");
+        assert!(!self.pending || version.glsn == Glsn::NONE, "a pending version has no GLSN yet");
+    }
+
+    /// Writes the open leaf, which is not empty, and starts the one that begins with `next`.
+    fn close_leaf(&mut self, next: Option<&Version<'_>>) -> Result<()> {
+        if !self.guide.has_room(self.desk.split().fences, self.leaf_fence.get(), self.leaf_keys) {
+            hit(Border::IndexBlockFull);
+            self.close_guide()?;
+        }
+        let page = &mut self.desk.work[..PAGE_BYTES];
+        let bytes = self.leaf.finish(&mut page[PAGE_HEADER_BYTES..], &self.last_key);
+        let number = write_sealed(&mut self.sink, &mut self.pages, page, LEAF_PAGE, bytes)?;
+        self.guide.add(self.desk.split().fences, number, self.leaf_fence.get(), self.leaf_keys);
+        self.leaf_keys = 0;
+        if let Some(next) = next {
+            self.leaf_fence.set(Fence::between(&self.last_key, self.tally.last_glsn, next.key));
+        }
+        Ok(())
+    }
+
+    /// Writes the open group's guide, if it has leaves.
+    fn close_guide(&mut self) -> Result<()> {
+        if self.guide.is_empty() {
+            return Ok(());
+        }
+        let keys = self.guide.keys();
+        let desk = self.desk.split();
+        self.rising.set(self.guide.first_fence(desk.fences));
+        let hashes = desk.hashes[..HASH_BYTES * keys]
+            .chunks_exact(HASH_BYTES)
+            .map(|hash| u32::from_le_bytes(hash.try_into().expect("chunks are four bytes")));
+        let bytes = self.guide.finish(desk.fences, desk.out, hashes);
+        self.desk.hashes.copy_within(HASH_BYTES * keys..HASH_BYTES * (keys + self.leaf_keys), 0);
+        let number = self.write_out(GUIDE_PAGE, bytes)?;
+        self.rise(0, number)
+    }
+
+    /// Adds a page, before which `self.rising` stands, to the inner page at `level`. A full one is written first and rises itself.
+    fn rise(&mut self, mut level: usize, mut child: u32) -> Result<()> {
+        loop {
+            if level == self.levels.len() {
+                self.desk.add_level(level, &self.budget)?;
+                self.levels.push(InnerDraft::new(level as u16 + 1));
+            }
+            let raw = self.desk.level(level).0;
+            if self.levels[level].has_room(raw, self.rising.get()) {
+                self.levels[level].add(raw, child, self.rising.get());
+                return Ok(());
+            }
+            let mut fence = OwnedFence::lowest();
+            fence.set(self.levels[level].first(raw).1);
+            let number = self.write_inner(level)?;
+            self.levels[level].add(self.desk.level(level).0, child, self.rising.get());
+            self.rising = fence;
+            child = number;
+            level += 1;
+        }
+    }
+
+    fn write_inner(&mut self, level: usize) -> Result<u32> {
+        let (raw, out) = self.desk.level(level);
+        let bytes = self.levels[level].finish(raw, out);
+        self.write_out(INNER_PAGE, bytes)
+    }
+
+    /// Writes what is left of every level; the root's page.
+    fn close_levels(&mut self) -> Result<u32> {
+        let mut level = 0;
+        loop {
+            let raw = self.desk.level(level).0;
+            let (child, fence) = self.levels[level].first(raw);
+            if level + 1 == self.levels.len() && self.levels[level].children() == 1 {
+                return Ok(child);
+            }
+            self.rising.set(fence);
+            let number = self.write_inner(level)?;
+            self.rise(level + 1, number)?;
+            level += 1;
+        }
+    }
+
+    fn write_side_pages(&mut self) -> Result<()> {
+        let sides = std::mem::take(&mut self.tally.sides);
+        let mut ids = sides.iter().copied().peekable();
+        while ids.peek().is_some() {
+            let bytes = write_sides(&mut ids, self.desk.split().out);
+            self.write_out(SIDES_PAGE, bytes)?;
+        }
+        self.tally.sides = sides;
+        Ok(())
+    }
+
+    /// Seals and writes the page whose payload was put together in the desk's `out`.
+    fn write_out(&mut self, kind: u8, payload_bytes: usize) -> Result<u32> {
+        let page = &mut self.desk.work[PAGE_BYTES..2 * PAGE_BYTES];
+        write_sealed(&mut self.sink, &mut self.pages, page, kind, payload_bytes)
+    }
+}
+
+/// Seals a page as the next one and hands it to the sink; its number.
+fn write_sealed<S: PageSink>(sink: &mut S, pages: &mut u32, page: &mut [u8], kind: u8, bytes: usize) -> Result<u32> {
+    let number = *pages;
+    *pages = number.checked_add(1).ok_or_else(|| Error::invalid("a partition has at most 2^32 pages"))?;
+    seal_page(page, sink.seed(), number, kind, bytes);
+    sink.write_page(page)?;
+    Ok(number)
+}
+
+struct DeskParts<'a> {
+    /// Payload of the page being put together.
+    out: &'a mut [u8],
+    fences: &'a mut [u8],
+    hashes: &'a mut [u8],
+}
+
+impl Desk {
+    fn new(budget: &Budget) -> Result<Self> {
+        let (work, hashes) = (budget.take(Kind::Sort)?, budget.take(Kind::Sort)?);
+        Ok(Self { work, hashes, inner: vec![budget.take(Kind::Sort)?] })
+    }
+
+    fn split(&mut self) -> DeskParts<'_> {
+        let (pages, fences) = self.work.split_at_mut(2 * PAGE_BYTES);
+        DeskParts { out: &mut pages[PAGE_BYTES + PAGE_HEADER_BYTES..], fences, hashes: &mut self.hashes }
+    }
+
+    fn add_level(&mut self, level: usize, budget: &Budget) -> Result<()> {
+        if level / PAGES == self.inner.len() {
+            self.inner.push(budget.take(Kind::Sort)?);
+        }
+        Ok(())
+    }
+
+    /// The raw children of a level, and the payload of the page being put together.
+    fn level(&mut self, level: usize) -> (&mut [u8], &mut [u8]) {
+        let start = level % PAGES * PAGE_BYTES;
+        let raw = &mut self.inner[level / PAGES][start..start + PAGE_BYTES];
+        (raw, &mut self.work[PAGE_BYTES + PAGE_HEADER_BYTES..2 * PAGE_BYTES])
+    }
+
+    fn push_hash(&mut self, at: usize, hash: u32) {
+        self.hashes[HASH_BYTES * at..HASH_BYTES * (at + 1)].copy_from_slice(&hash.to_le_bytes());
+    }
+}
+
+impl Tally {
+    fn new(budget: &Budget) -> Result<Self> {
+        Ok(Self {
+            versions: 0,
+            deletions: 0,
+            first_key: Vec::new(),
+            last_glsn: Glsn::NONE,
+            min_glsn: Glsn::MAX,
+            max_glsn: Glsn::NONE,
+            min_pointer: None,
+            sides: BTreeSet::new(),
+            last_side: None,
+            sides_lease: budget.lease(Kind::Sort, 0)?,
+        })
+    }
+
+    fn note(&mut self, version: &Version<'_>) -> Result<()> {
+        if self.versions == 0 {
+            self.first_key.extend_from_slice(version.key);
+        }
+        self.versions += 1;
+        self.last_glsn = version.glsn;
+        self.min_glsn = self.min_glsn.min(version.glsn);
+        self.max_glsn = self.max_glsn.max(version.glsn);
+        match version.stored {
+            Stored::Deleted => self.deletions += 1,
+            Stored::Inline(_) | Stored::Dropped { .. } => {}
+            Stored::InLog { .. } => {
+                self.min_pointer = Some(self.min_pointer.map_or(version.glsn, |oldest| oldest.min(version.glsn)));
+            }
+            Stored::InSide { side, .. } => self.note_side(side)?,
+        }
+        Ok(())
+    }
+
+    fn note_side(&mut self, side: SideId) -> Result<()> {
+        if self.last_side == Some(side) || self.sides.contains(&side.0) {
+            return Ok(());
+        }
+        self.sides_lease.grow(SIDE_BYTES)?;
+        self.sides.insert(side.0);
+        self.last_side = Some(side);
+        Ok(())
+    }
+
+    fn footer(&self, pages: u32, root: u32, sides_page: u32, pending: bool, last_key: Vec<u8>) -> Footer {
+        Footer {
+            pages,
+            root,
+            versions: self.versions,
+            deletions: self.deletions,
+            min_glsn: self.min_glsn,
+            max_glsn: self.max_glsn,
+            min_pointer: self.min_pointer,
+            sides: self.sides.len() as u32,
+            sides_page,
+            pending,
+            first_key: self.first_key.clone(),
+            last_key,
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Checks everything about a partition: what `verify` does.
+//!
+//! Each page is read once from the file itself, past the pool, on a walk from the root: its checksum and place, the order of keys, the
+//! fences around them, the filter over them, and at the end that what was counted is what the footer and the manifest say.
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::side::SideId;
+use plimsoll_memory::budget::{Budget, Kind};
+use plimsoll_memory::page::{PAGE_BYTES, page_kind, page_payload};
+
+use crate::index::run::fences::{Fences, OwnedFence};
+use crate::index::run::file::read_info;
+use crate::index::run::filter::key_hash;
+use crate::index::run::guide::{GUIDE_PAGE, check_guide};
+use crate::index::run::inner::{INNER_PAGE, check_inner};
+use crate::index::run::leaf::{LEAF_PAGE, check_leaf};
+use crate::index::run::partition::{Partition, PartitionInfo};
+use crate::types::error::{Error, Result};
+use crate::types::version::{Stored, Version};
+
+/// After so many problems nobody reads on.
+const MAX_PROBLEMS: usize = 100;
+
+/// Inner pages above each other: more than any partition has.
+const MAX_HEIGHT: usize = 32;
+
+/// Reads the whole partition and says what is wrong with it; nothing if it is as it was written. `each` is shown every version.
+///
+/// # Errors
+/// The budget refuses: nothing is known then. What the disk refuses is among the problems.
+pub(crate) fn check_partition(
+    partition: &Partition,
+    budget: &Budget,
+    each: &mut dyn FnMut(&Version<'_>),
+) -> Result<Vec<String>> {
+    let info = &partition.info;
+    let mut walk = Walk { partition, budget, each, problems: Vec::new(), seen: Seen::default() };
+    let read = read_info(&**partition.file.source(), info.pages, info.id, budget);
+    let Some(said) = walk.keep(read)? else { return Ok(walk.problems) };
+    if !agree(&said, info) {
+        walk.report(format!("{}: the footer says {said:?}, the manifest {info:?}", info.id));
+    }
+    walk.seen.sides.clone_from(&said.sides);
+    walk.check_tree(said.root, None, &Bounds { lower: OwnedFence::lowest(), upper: None })?;
+    if walk.problems.is_empty() && !walk.seen.agrees(&said) {
+        let seen = format!("{:?}", walk.seen);
+        walk.report(format!("{}: the footer says {said:?}, its pages {seen}", info.id));
+    }
+    Ok(walk.problems)
+}
+
+/// What is wrong with a page.
+type Flaw = Option<&'static str>;
+
+/// Whether a footer says what the manifest does.
+fn agree(said: &PartitionInfo, info: &PartitionInfo) -> bool {
+    let mut said = said.clone();
+    if info.fixed_glsn.is_some() {
+        // It was written before the GLSN was known.
+        (said.min_glsn, said.max_glsn, said.min_pointer) = (info.min_glsn, info.max_glsn, info.min_pointer);
+    }
+    said.fixed_glsn = info.fixed_glsn;
+    said == *info
+}
+
+struct Walk<'a> {
+    partition: &'a Partition,
+    budget: &'a Budget,
+    each: &'a mut dyn FnMut(&Version<'_>),
+    problems: Vec<String>,
+    seen: Seen,
+}
+
+impl Walk<'_> {
+    fn report(&mut self, problem: String) {
+        if self.problems.len() < MAX_PROBLEMS {
+            self.problems.push(problem);
+        }
+    }
+
+    fn report_page(&mut self, number: u32, what: &str) {
+        self.report(format!("{}, page {number}: {what}", self.partition.info.id));
+    }
+
+    /// What was read; an error becomes a problem, unless it is of the budget.
+    fn keep<T>(&mut self, read: Result<T>) -> Result<Option<T>> {
+        match read {
+            Ok(value) => Ok(Some(value)),
+            Err(error @ Error::OutOfBudget(_)) => Err(error),
+            Err(error) => {
+                self.report(error.to_string());
+                Ok(None)
+            }
+        }
+    }
+
+    fn load(&mut self, number: u32, page: &mut [u8]) -> Result<bool> {
+        self.seen.tree_pages += 1;
+        let loaded = self.partition.file.source().load(number, page);
+        Ok(self.keep(loaded.map_err(Error::from))?.is_some())
+    }
+
+    /// Checks the page and all below it. `height` is known but for the root.
+    fn check_tree(&mut self, number: u32, height: Option<usize>, bounds: &Bounds) -> Result<()> {
+        let mut chunk = self.budget.take(Kind::Sort)?;
+        let (page, rest) = chunk.split_at_mut(PAGE_BYTES);
+        if !self.load(number, page)? {
+            return Ok(());
+        }
+        let payload = page_payload(page);
+        let flaw = match (page_kind(page), height) {
+            (GUIDE_PAGE, None | Some(0)) => self.check_group(number, payload, &mut rest[..PAGE_BYTES], bounds)?,
+            (INNER_PAGE, None | Some(1..)) => self.check_children(number, payload, height, bounds)?,
+            _ => Some("the page is of another kind than its parent says"),
+        };
+        if let Some(what) = flaw {
+            self.report_page(number, what);
+        }
+        Ok(())
+    }
+
+    /// Checks an inner page and all below it; what is wrong with the page itself.
+    fn check_children(&mut self, number: u32, payload: &[u8], height: Option<usize>, bounds: &Bounds) -> Result<Flaw> {
+        let inner = match check_inner(payload) {
+            Ok(inner) => inner,
+            Err(what) => return Ok(Some(what)),
+        };
+        if !(1..=MAX_HEIGHT).contains(&inner.height()) || height.is_some_and(|height| height != inner.height()) {
+            return Ok(Some("the page's height is not what its parent says"));
+        }
+        for child in 0..inner.children() {
+            match (inner.child(child), bounds.of_child(inner.fences(), child, inner.children())) {
+                (Some(page), Some(bounds)) if page < number => {
+                    self.check_tree(page, Some(inner.height() - 1), &bounds)?;
+                }
+                _ => return Ok(Some("a child is not named, or stands behind its parent")),
+            }
+            if self.problems.len() >= MAX_PROBLEMS {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Checks a guide and its leaves, which are read into `page`; what is wrong with the guide itself.
+    fn check_group(&mut self, number: u32, payload: &[u8], page: &mut [u8], bounds: &Bounds) -> Result<Flaw> {
+        let guide = match check_guide(payload) {
+            Ok(guide) => guide,
+            Err(what) => return Ok(Some(what)),
+        };
+        if guide.first_leaf() + guide.leaves() != number {
+            return Ok(Some("the guide does not stand behind its leaves"));
+        }
+        let mut keys = 0;
+        for leaf in 0..guide.leaves() {
+            let Some(bounds) = bounds.of_child(guide.fences(), leaf as usize, guide.leaves() as usize) else {
+                return Ok(Some("a fence cannot be read"));
+            };
+            let leaf = guide.first_leaf() + leaf;
+            if self.load(leaf, page)? {
+                keys += self.check_leaf(leaf, page, &bounds, |key| guide.may_contain(key_hash(key)));
+            }
+        }
+        Ok((keys != guide.keys()).then_some("the guide counts other keys than its leaves have"))
+    }
+
+    /// Checks a leaf; the number of its keys.
+    fn check_leaf(&mut self, number: u32, page: &[u8], bounds: &Bounds, passes: impl Fn(&[u8]) -> bool) -> u32 {
+        if page_kind(page) != LEAF_PAGE {
+            self.report_page(number, "the page is no leaf");
+            return 0;
+        }
+        let (mut keys, mut last_key) = (0, Vec::new());
+        let (mut is_outside, mut is_filtered, mut is_loose) = (false, false, false);
+        let (seen, each, fixed) = (&mut self.seen, &mut *self.each, self.partition.info.fixed_glsn);
+        let checked = check_leaf(page_payload(page), None, |key, glsn, stored| {
+            is_outside |= !bounds.hold(key, glsn);
+            if keys == 0 || last_key != key {
+                keys += 1;
+                is_filtered |= !passes(key);
+                key.clone_into(&mut last_key);
+            }
+            is_loose |= !seen.note(key, glsn, stored);
+            each(&Version { key, glsn: fixed.unwrap_or(glsn), stored });
+        });
+        if let Err(what) = checked {
+            self.report_page(number, what);
+        }
+        let findings = [
+            (is_outside, "a version stands outside the fences around its leaf"),
+            (is_filtered, "a key does not pass the filter of its group"),
+            (is_loose, "a value stands in a side file that the footer does not name"),
+        ];
+        for (_, what) in findings.iter().filter(|(is_found, _)| *is_found) {
+            self.report_page(number, what);
+        }
+        keys
+    }
+}
+
+/// The fences around a page.
+struct Bounds {
+    lower: OwnedFence,
+    upper: Option<OwnedFence>,
+}
+
+impl Bounds {
+    fn hold(&self, key: &[u8], glsn: Glsn) -> bool {
+        let is_below = self.upper.as_ref().is_none_or(|upper| !upper.get().is_left_of(key, glsn));
+        is_below && self.lower.get().is_left_of(key, glsn)
+    }
+
+    /// Those around child `number` of `children`, whose parent these are around.
+    fn of_child(&self, fences: &Fences<'_>, number: usize, children: usize) -> Option<Self> {
+        let mut key = Vec::new();
+        let lower = if number == 0 { self.lower.clone() } else { fences.before(number, &mut key)?.into() };
+        let is_last = number + 1 == children;
+        let upper = if is_last { self.upper.clone() } else { Some(fences.before(number + 1, &mut key)?.into()) };
+        Some(Self { lower, upper })
+    }
+}
+
+/// What was seen on the walk.
+#[derive(Debug, Default)]
+struct Seen {
+    tree_pages: u32,
+    versions: u64,
+    deletions: u64,
+    glsns: Option<(Glsn, Glsn)>,
+    min_pointer: Option<Glsn>,
+    first_key: Vec<u8>,
+    last_key: Vec<u8>,
+    /// Side files that values may stand in.
+    sides: Vec<SideId>,
+}
+
+impl Seen {
+    /// Counts a version; whether its value stands where it may.
+    fn note(&mut self, key: &[u8], glsn: Glsn, stored: Stored<'_>) -> bool {
+        if self.versions == 0 {
+            key.clone_into(&mut self.first_key);
+        }
+        key.clone_into(&mut self.last_key);
+        self.versions += 1;
+        let (min, max) = self.glsns.unwrap_or((glsn, glsn));
+        self.glsns = Some((min.min(glsn), max.max(glsn)));
+        match stored {
+            Stored::Deleted => self.deletions += 1,
+            Stored::Inline(_) | Stored::Dropped { .. } => {}
+            Stored::InLog { .. } => self.min_pointer = Some(self.min_pointer.map_or(glsn, |oldest| oldest.min(glsn))),
+            Stored::InSide { side, .. } => return self.sides.binary_search(&side).is_ok(),
+        }
+        true
+    }
+
+    /// Whether it is what the footer says. The pages from 1 to the root are all there is between header and footer.
+    fn agrees(&self, said: &PartitionInfo) -> bool {
+        self.tree_pages == said.root
+            && (self.versions, self.deletions) == (said.versions, said.deletions)
+            && self.glsns == Some((said.min_glsn, said.max_glsn))
+            && self.min_pointer == said.min_pointer
+            && (&self.first_key, &self.last_key) == (&said.first_key, &said.last_key)
+    }
+}

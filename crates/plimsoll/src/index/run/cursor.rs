@@ -1,0 +1,440 @@
+//! Walks the versions of a run, in order or against it.
+//!
+//! Leaves stand in the file in their order, so a walk needs no path: it goes from page to page and passes over those that are not
+//! leaves. Only a seek goes down from the root.
+
+use std::cmp::{Ordering, Reverse};
+use std::fmt;
+use std::sync::Arc;
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::{Budget, Kind};
+use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
+use plimsoll_memory::page::{PAGE_BYTES, page_kind, page_payload};
+use plimsoll_memory::pool::{Page, Touch, Visits};
+
+use crate::index::run::leaf::{LEAF_PAGE, LeafShape, Sought, Spot};
+use crate::index::run::partition::{Partition, Step};
+use crate::types::error::Result;
+use crate::types::version::{MAX_INDEX_KEY_BYTES, Version};
+
+/// A walk over more leaves than this is a scan.
+const SHORT_WALK_LEAVES: u32 = 8;
+
+/// An index key begins with its keyspace.
+const KEYSPACE_BYTES: usize = 4;
+
+const OUT_OF_ORDER: &str = "versions out of order";
+
+/// Pages that a private feed reads at a time.
+const WINDOW_PAGES: u32 = (CHUNK_BYTES / PAGE_BYTES) as u32;
+
+/// Pages that a long walk asks for ahead: as much as is read at the same time.
+const AHEAD_PAGES: u32 = 4 * WINDOW_PAGES;
+
+/// How a cursor gets its pages.
+#[derive(Clone, Debug)]
+pub(crate) enum Feed {
+    /// From the pool: as points while the walk is short, as a scan once it is long.
+    Pool(Touch),
+    /// Straight from the file into a chunk of its own (64 KiB at a time, `Kind::Sort`), leaving the pool alone: for compaction.
+    Private(Budget),
+}
+
+/// A walk over a run: its partitions do not overlap and are sorted, and no key has versions in two of them.
+#[derive(Debug)]
+pub(crate) struct RunCursor {
+    partitions: Arc<[Partition]>,
+    pages: Pages,
+    stand: Stand,
+    /// The key of the version it stands on.
+    key: Vec<u8>,
+    /// The key of the version that it stood on before it went to another leaf, or back.
+    before: Vec<u8>,
+    /// A leaf (its partition's number, its page) and whether it is hot in the pool.
+    heat: Option<(usize, u32, bool)>,
+}
+
+/// Where a cursor stands.
+#[derive(Clone, Copy, Debug)]
+enum Stand {
+    /// Not placed yet, or lost by an error.
+    Nowhere,
+    /// Before the first version.
+    Before,
+    /// Behind the last version.
+    Behind,
+    /// On an entry of the leaf that `Pages` holds.
+    On(Place),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// Number of the partition in the run.
+    partition: usize,
+    /// Page of the leaf.
+    leaf: u32,
+    shape: LeafShape,
+    spot: Spot,
+}
+
+/// Which way a walk goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    On,
+    Back,
+    /// To one page only.
+    Down,
+}
+
+impl RunCursor {
+    /// A cursor that stands nowhere yet.
+    pub(crate) fn new(partitions: Arc<[Partition]>, feed: Feed) -> Self {
+        let pages = Pages { feed, held: Held::Nothing, chunk: None, leaves_walked: 0, visits: Visits::default() };
+        Self { partitions, pages, stand: Stand::Nowhere, key: Vec::new(), before: Vec::new(), heat: None }
+    }
+
+    /// Goes to the first version at or behind (`key`, `glsn`) in the order key ascending, GLSN descending; `Glsn::MAX` finds the newest
+    /// version of the key.
+    pub(crate) fn seek(&mut self, key: &[u8], glsn: Glsn) -> Result<()> {
+        self.lift();
+        let number = self.partitions.partition_point(|partition| &partition.info.last_key[..] < key);
+        let Some(partition) = self.partitions.get(number) else {
+            self.stand = Stand::Behind;
+            return Ok(());
+        };
+        if key < &partition.info.first_key[..] {
+            return self.enter_forward(number, 1);
+        }
+        let at = self.pages.leaf_of(number, partition, key, glsn)?;
+        let page = self.pages.get(number, partition, at, Way::On)?;
+        let leaf = partition.leaf(at, page)?;
+        match partition.read(at, leaf.seek(key, glsn))? {
+            Sought::At(spot, _) => {
+                partition.read(at, leaf.spot(spot.number, &mut self.key))?;
+                let shape = leaf.shape();
+                if (&self.key[..], Reverse(spot.entry.glsn)) < (key, Reverse(glsn)) {
+                    return Err(partition.corrupt(at, OUT_OF_ORDER));
+                }
+                self.stand_on(Place { partition: number, leaf: at, shape, spot })
+            }
+            Sought::Behind => self.enter_forward(number, at + 1),
+        }
+    }
+
+    /// Goes to the last version before (`key`, `glsn`).
+    pub(crate) fn seek_before(&mut self, key: &[u8], glsn: Glsn) -> Result<()> {
+        self.seek(key, glsn)?;
+        self.prev()
+    }
+
+    /// Goes to the first version.
+    pub(crate) fn seek_first(&mut self) -> Result<()> {
+        self.lift();
+        self.enter_forward(0, 1)
+    }
+
+    /// Goes to the last version.
+    pub(crate) fn seek_last(&mut self) -> Result<()> {
+        self.lift();
+        match self.partitions.len().checked_sub(1) {
+            Some(number) => self.enter_backward(number, self.partitions[number].info.root),
+            None => {
+                self.stand = Stand::Before;
+                Ok(())
+            }
+        }
+    }
+
+    /// The version it stands on; `None` before the first, behind the last, or nowhere.
+    pub(crate) fn current(&self) -> Option<Version<'_>> {
+        let Stand::On(place) = &self.stand else { return None };
+        let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
+        let stored = leaf.stored(&place.spot.entry).expect("it was read once when the cursor came here");
+        Some(Version { key: &self.key, glsn: place.spot.entry.glsn, stored })
+    }
+
+    /// The key of that version.
+    pub(crate) fn key(&self) -> Option<&[u8]> {
+        matches!(self.stand, Stand::On(_)).then_some(&self.key[..])
+    }
+
+    /// Heap bytes that it takes, itself included; pages and chunks are not.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        size_of::<Self>() + self.key.capacity() + self.before.capacity()
+    }
+
+    /// Lets go of the page that it stands on, until [`RunCursor::come_back`]. Meanwhile it is asked for nothing.
+    pub(crate) fn leave_page(&mut self) {
+        self.pages.held = Held::Nothing;
+    }
+
+    /// Takes the page that it stands on again, if it left it.
+    pub(crate) fn come_back(&mut self) -> Result<()> {
+        if let Stand::On(place) = self.stand {
+            self.pages.get(place.partition, &self.partitions[place.partition], place.leaf, Way::Down)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the leaf that it stands on is hot in the pool, as of when the cursor was first asked there.
+    pub(crate) fn is_on_hot_leaf(&mut self) -> bool {
+        let Stand::On(place) = &self.stand else { return false };
+        match self.heat {
+            Some((partition, leaf, hot)) if (partition, leaf) == (place.partition, place.leaf) => hot,
+            _ => {
+                let hot = self.partitions[place.partition].file.is_hot(place.leaf);
+                self.heat = Some((place.partition, place.leaf, hot));
+                hot
+            }
+        }
+    }
+
+    /// Goes one version on: from before the first (or from nowhere) to the first, from the last to behind it, and there it stays.
+    pub(crate) fn next(&mut self) -> Result<()> {
+        let place = match self.stand {
+            Stand::On(place) => place,
+            Stand::Behind => return Ok(()),
+            Stand::Before | Stand::Nowhere => return self.seek_first(),
+        };
+        self.stand = Stand::Nowhere;
+        let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
+        let after = leaf.after(&place.spot, &mut self.key);
+        match self.partitions[place.partition].read(place.leaf, after)? {
+            Some(spot) => self.stand_on(Place { spot, ..place }),
+            None => {
+                std::mem::swap(&mut self.key, &mut self.before);
+                self.enter_forward(place.partition, place.leaf + 1)?;
+                self.check_order(&place, Ordering::Less)
+            }
+        }
+    }
+
+    /// Goes one version back: from behind the last (or from nowhere) to the last, from the first to before it, and there it stays.
+    pub(crate) fn prev(&mut self) -> Result<()> {
+        let place = match self.stand {
+            Stand::On(place) => place,
+            Stand::Before => return Ok(()),
+            Stand::Behind | Stand::Nowhere => return self.seek_last(),
+        };
+        self.stand = Stand::Nowhere;
+        std::mem::swap(&mut self.key, &mut self.before);
+        match place.spot.number.checked_sub(1) {
+            None => self.enter_backward(place.partition, place.leaf - 1)?,
+            Some(number) => {
+                let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
+                let before = leaf.spot(number, &mut self.key);
+                let spot = self.partitions[place.partition].read(place.leaf, before)?;
+                self.stand_on(Place { spot, ..place })?;
+            }
+        }
+        self.check_order(&place, Ordering::Greater)
+    }
+
+    /// After a step from `from`, whose key is in `before`: that one must stand in `order` to where the cursor stands now. Whoever merges and
+    /// whoever walks counts on it.
+    fn check_order(&mut self, from: &Place, order: Ordering) -> Result<()> {
+        let Stand::On(place) = &self.stand else { return Ok(()) };
+        let (before, now) = (Reverse(from.spot.entry.glsn), Reverse(place.spot.entry.glsn));
+        if (&self.before, before).cmp(&(&self.key, now)) == order {
+            return Ok(());
+        }
+        let error = self.partitions[place.partition].corrupt(place.leaf, OUT_OF_ORDER);
+        self.stand = Stand::Nowhere;
+        Err(error)
+    }
+
+    /// Takes the cursor off where it stands; a new walk begins.
+    fn lift(&mut self) {
+        self.stand = Stand::Nowhere;
+        self.pages.leaves_walked = 0;
+        self.pages.visits = Visits::default();
+    }
+
+    /// Goes to the first entry of the first leaf at or behind `page`.
+    fn enter_forward(&mut self, mut number: usize, mut page: u32) -> Result<()> {
+        while let Some(partition) = self.partitions.get(number) {
+            while page < partition.info.root {
+                if let Some(place) = self.pages.enter(number, partition, page, Way::On, &mut self.key)? {
+                    return self.stand_on(place);
+                }
+                page += 1;
+            }
+            (number, page) = (number + 1, 1);
+        }
+        self.stand = Stand::Behind;
+        Ok(())
+    }
+
+    /// Goes to the last entry of the last leaf at or before `page`.
+    fn enter_backward(&mut self, mut number: usize, mut page: u32) -> Result<()> {
+        loop {
+            let partition = &self.partitions[number];
+            while page > 0 {
+                if let Some(place) = self.pages.enter(number, partition, page, Way::Back, &mut self.key)? {
+                    return self.stand_on(place);
+                }
+                page -= 1;
+            }
+            if number == 0 {
+                self.stand = Stand::Before;
+                return Ok(());
+            }
+            number -= 1;
+            page = self.partitions[number].info.root;
+        }
+    }
+
+    /// Stands on an entry whose key has been put together, and whose leaf is held; makes sure that it can be read.
+    fn stand_on(&mut self, place: Place) -> Result<()> {
+        let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
+        let partition = &self.partitions[place.partition];
+        partition.read(place.leaf, leaf.stored(&place.spot.entry))?;
+        if !(KEYSPACE_BYTES..=MAX_INDEX_KEY_BYTES).contains(&self.key.len()) {
+            return Err(partition.corrupt(place.leaf, "a key that is too short or too long"));
+        }
+        self.stand = Stand::On(place);
+        Ok(())
+    }
+}
+
+/// The pages that a cursor holds, and where it gets them.
+struct Pages {
+    feed: Feed,
+    held: Held,
+    /// Where a private feed reads into.
+    chunk: Option<Chunk>,
+    leaves_walked: u32,
+    /// What this walk has touched: coming back to a page does not make it hot.
+    visits: Visits,
+}
+
+/// What a cursor holds, of partition `number`.
+enum Held {
+    Nothing,
+    /// A page of the pool.
+    Pinned {
+        number: usize,
+        at: u32,
+        page: Page,
+    },
+    /// Pages from `first` on, in the chunk.
+    Window {
+        number: usize,
+        first: u32,
+        count: u32,
+    },
+}
+
+impl Pages {
+    /// Page `at` of partition `number`.
+    fn get(&mut self, number: usize, partition: &Partition, at: u32, way: Way) -> Result<&[u8]> {
+        if at >= partition.info.pages {
+            return Err(partition.corrupt(at, "a page beyond the last"));
+        }
+        let is_held = match self.held {
+            Held::Nothing => false,
+            Held::Pinned { number: held, at: page, .. } => (held, page) == (number, at),
+            Held::Window { number: held, first, count } => held == number && (first..first + count).contains(&at),
+        };
+        if !is_held {
+            self.load(number, partition, at, way)?;
+        }
+        Ok(self.held(at))
+    }
+
+    fn load(&mut self, number: usize, partition: &Partition, at: u32, way: Way) -> Result<()> {
+        // Let go first: under a small budget it may be the page given up that makes room.
+        self.held = Held::Nothing;
+        let budget = match &self.feed {
+            Feed::Pool(touch) => {
+                let is_long = self.leaves_walked >= SHORT_WALK_LEAVES;
+                if is_long {
+                    read_ahead(partition, at, way);
+                }
+                let touch = if is_long { Touch::Scan } else { *touch };
+                self.held = Held::Pinned { number, at, page: partition.file.get_in(&mut self.visits, at, touch)? };
+                return Ok(());
+            }
+            Feed::Private(budget) => budget,
+        };
+        let (first, count) = match way {
+            Way::On => (at, WINDOW_PAGES.min(partition.info.pages - at)),
+            Way::Back => ((at + 1).saturating_sub(WINDOW_PAGES), WINDOW_PAGES.min(at + 1)),
+            Way::Down => (at, 1),
+        };
+        let chunk = match &mut self.chunk {
+            Some(chunk) => chunk,
+            none => none.insert(budget.take(Kind::Sort)?),
+        };
+        partition.file.source().load_run(first, &mut chunk[..count as usize * PAGE_BYTES])?;
+        self.held = Held::Window { number, first, count };
+        Ok(())
+    }
+
+    /// Page `at`, which is held.
+    fn held(&self, at: u32) -> &[u8] {
+        match &self.held {
+            Held::Nothing => unreachable!("a page is held from when it is got until the next is"),
+            Held::Pinned { page, .. } => page,
+            Held::Window { first, .. } => {
+                let chunk = self.chunk.as_ref().expect("a window stands in a chunk");
+                &chunk[(at - first) as usize * PAGE_BYTES..][..PAGE_BYTES]
+            }
+        }
+    }
+
+    /// Page of the leaf in which (`key`, `glsn`) stands.
+    fn leaf_of(&mut self, number: usize, partition: &Partition, key: &[u8], glsn: Glsn) -> Result<u32> {
+        let mut at = partition.info.root;
+        loop {
+            let page = self.get(number, partition, at, Way::Down)?;
+            match partition.step_down(at, page, key, glsn)? {
+                Step::Child(child) => at = child,
+                Step::Guide(guide) => return partition.read(at, guide.find(key, glsn)),
+            }
+        }
+    }
+
+    /// The first entry of the leaf at page `at`, or the last on the way back; `None` if it is no leaf.
+    fn enter(
+        &mut self,
+        number: usize,
+        partition: &Partition,
+        at: u32,
+        way: Way,
+        key: &mut Vec<u8>,
+    ) -> Result<Option<Place>> {
+        let page = self.get(number, partition, at, way)?;
+        if page_kind(page) != LEAF_PAGE {
+            return Ok(None);
+        }
+        let leaf = partition.leaf(at, page)?;
+        let shape = leaf.shape();
+        let entry = if way == Way::Back { leaf.entries() - 1 } else { 0 };
+        let spot = partition.read(at, leaf.spot(entry, key))?;
+        self.leaves_walked = self.leaves_walked.saturating_add(1);
+        Ok(Some(Place { partition: number, leaf: at, shape, spot }))
+    }
+}
+
+/// Asks for what a long walk is going to come to, each time it has come to the end of a read's worth of pages.
+fn read_ahead(partition: &Partition, at: u32, way: Way) {
+    match way {
+        Way::On if at.is_multiple_of(WINDOW_PAGES) => {
+            partition.file.prefetch(at, AHEAD_PAGES.min(partition.info.pages - at));
+        }
+        Way::Back if (at + 1).is_multiple_of(WINDOW_PAGES) => {
+            // No more than will be read, so that the nearest are among them.
+            let count = AHEAD_PAGES.min(partition.file.read_ahead_max()).min(at + 1);
+            partition.file.prefetch(at + 1 - count, count);
+        }
+        _ => {}
+    }
+}
+
+impl fmt::Debug for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.feed.fmt(f)
+    }
+}

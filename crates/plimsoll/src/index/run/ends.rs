@@ -1,0 +1,249 @@
+//! The first page of a partition, and the last ones.
+//!
+//! ```text
+//! header (page 0):
+//! | "PLIMRUN" 2 | compatible | incompatible | log id | place | id  | flags | zeros to 64 |
+//!   8 bytes       u32          u32            u128     u8      u64   u8
+//!
+//! sides (as many pages as they take, usually none): | count u16 | distances (varints) ... |
+//!
+//! footer (the last page):
+//! | pages | root | versions | deletions | min glsn | max glsn | min pointer | sides | sides page | flags | first key | last key |
+//!   u32     u32    u64        u64         u64        u64        u64           u32     u32          u8      u16 and bytes
+//! ```
+//!
+//! `place` is 0 for a file of the index and 1 for a side file of the log. Flag 1 of header and footer: versions have no GLSN of their
+//! own. Flag 2 of the footer: there is a min pointer. A sides page holds ids of side files, ascending, each as its distance to the one
+//! before (the first of a page, to 0).
+
+use plimsoll_disk::codec::{Reader, put_varint, varint_len};
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::side::SideId;
+use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
+
+use crate::index::run::partition::{PartitionId, PartitionInfo};
+use crate::types::version::MAX_INDEX_KEY_BYTES;
+
+/// Kind byte of the footer.
+pub(crate) const FOOTER_PAGE: u8 = 19;
+/// Kind byte of the header.
+pub(crate) const HEADER_PAGE: u8 = 20;
+/// Kind byte of pages that list side files.
+pub(crate) const SIDES_PAGE: u8 = 21;
+
+/// "PLIMRUN" and the format's number.
+const MAGIC: &[u8; 8] = b"PLIMRUN\x02";
+
+/// Features without which a reader would go wrong; none is known yet.
+const KNOWN_INCOMPATIBLE: u32 = 0;
+
+const HEADER_BYTES: usize = 64;
+
+const PENDING_FLAG: u8 = 1;
+const POINTER_FLAG: u8 = 2;
+
+/// What the header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// Which file it is.
+    pub(crate) id: PartitionId,
+    /// The log whose commits it holds.
+    pub(crate) log_id: u128,
+    /// Whether versions have no GLSN of their own.
+    pub(crate) pending: bool,
+}
+
+impl Header {
+    /// Writes the payload, whose length is returned.
+    pub(crate) fn write(&self, payload: &mut [u8]) -> usize {
+        let (place, id) = match self.id {
+            PartitionId::Run(id) => (0, id),
+            PartitionId::Side(SideId(id)) => (1, id),
+        };
+        payload[..HEADER_BYTES].fill(0);
+        payload[..8].copy_from_slice(MAGIC);
+        payload[16..32].copy_from_slice(&self.log_id.to_le_bytes());
+        payload[32] = place;
+        payload[33..41].copy_from_slice(&id.to_le_bytes());
+        payload[41] = if self.pending { PENDING_FLAG } else { 0 };
+        HEADER_BYTES
+    }
+}
+
+/// Reads a header.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn check_header(payload: &[u8]) -> Result<Header, &'static str> {
+    let mut reader = Reader::new(payload);
+    if payload.len() != HEADER_BYTES || reader.take(7) != Some(&MAGIC[..7]) {
+        return Err("this is not the header of a run");
+    }
+    if reader.u8() != Some(MAGIC[7]) {
+        return Err("the run is of a format that this version does not know");
+    }
+    let broken = "the header is cut short";
+    let _compatible = reader.u32().ok_or(broken)?;
+    if reader.u32().ok_or(broken)? & !KNOWN_INCOMPATIBLE != 0 {
+        return Err("the run has features that this version does not know");
+    }
+    let log_id = reader.u128().ok_or(broken)?;
+    let place = reader.u8().ok_or(broken)?;
+    let number = reader.u64().ok_or(broken)?;
+    let pending = reader.u8().ok_or(broken)? & PENDING_FLAG != 0;
+    let id = match place {
+        0 => PartitionId::Run(number),
+        1 => PartitionId::Side(SideId(number)),
+        _ => return Err("the header names a place that this version does not know"),
+    };
+    Ok(Header { id, log_id, pending })
+}
+
+/// What the footer says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Footer {
+    pub(crate) pages: u32,
+    pub(crate) root: u32,
+    pub(crate) versions: u64,
+    pub(crate) deletions: u64,
+    pub(crate) min_glsn: Glsn,
+    pub(crate) max_glsn: Glsn,
+    pub(crate) min_pointer: Option<Glsn>,
+    /// How many side files are pointed into.
+    pub(crate) sides: u32,
+    /// The page where their list begins; it ends before the footer.
+    pub(crate) sides_page: u32,
+    pub(crate) pending: bool,
+    pub(crate) first_key: Vec<u8>,
+    pub(crate) last_key: Vec<u8>,
+}
+
+impl Footer {
+    /// Writes the payload, whose length is returned.
+    pub(crate) fn write(&self, payload: &mut [u8]) -> usize {
+        let mut at = 0;
+        let mut put = |bytes: &[u8]| {
+            payload[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        };
+        put(&self.pages.to_le_bytes());
+        put(&self.root.to_le_bytes());
+        put(&self.versions.to_le_bytes());
+        put(&self.deletions.to_le_bytes());
+        put(&self.min_glsn.0.to_le_bytes());
+        put(&self.max_glsn.0.to_le_bytes());
+        put(&self.min_pointer.unwrap_or(Glsn::NONE).0.to_le_bytes());
+        put(&self.sides.to_le_bytes());
+        put(&self.sides_page.to_le_bytes());
+        let pointer_flag = if self.min_pointer.is_some() { POINTER_FLAG } else { 0 };
+        put(&[pointer_flag | if self.pending { PENDING_FLAG } else { 0 }]);
+        for key in [&self.first_key, &self.last_key] {
+            put(&(key.len() as u16).to_le_bytes());
+            put(key);
+        }
+        at
+    }
+
+    /// What the manifest keeps of it.
+    pub(crate) fn into_info(self, id: PartitionId, sides: Vec<SideId>) -> PartitionInfo {
+        PartitionInfo {
+            id,
+            pages: self.pages,
+            root: self.root,
+            versions: self.versions,
+            deletions: self.deletions,
+            first_key: self.first_key,
+            last_key: self.last_key,
+            min_glsn: self.min_glsn,
+            max_glsn: self.max_glsn,
+            min_pointer: self.min_pointer,
+            sides,
+            fixed_glsn: None,
+        }
+    }
+}
+
+/// Reads a footer.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn check_footer(payload: &[u8]) -> Result<Footer, &'static str> {
+    let footer = read_footer(payload).ok_or("the footer is cut short")?;
+    let last = footer.pages.checked_sub(1).ok_or("the footer counts no pages")?;
+    if footer.root == 0 || footer.root >= last || footer.sides_page > last || footer.sides_page <= footer.root {
+        return Err("the footer names pages that are not there");
+    }
+    if (footer.sides == 0) != (footer.sides_page == last) {
+        return Err("the footer's side files do not agree with their pages");
+    }
+    if footer.versions == 0 || footer.deletions > footer.versions {
+        return Err("the footer's counts cannot be");
+    }
+    if footer.first_key > footer.last_key || footer.min_glsn > footer.max_glsn {
+        return Err("the footer's bounds are out of order");
+    }
+    Ok(footer)
+}
+
+fn read_footer(payload: &[u8]) -> Option<Footer> {
+    let mut reader = Reader::new(payload);
+    let (pages, root) = (reader.u32()?, reader.u32()?);
+    let (versions, deletions) = (reader.u64()?, reader.u64()?);
+    let (min_glsn, max_glsn) = (Glsn(reader.u64()?), Glsn(reader.u64()?));
+    let pointer = Glsn(reader.u64()?);
+    let (sides, sides_page) = (reader.u32()?, reader.u32()?);
+    let flags = reader.u8()?;
+    let mut key = || {
+        let len = usize::from(reader.u16()?);
+        let key = reader.take(len)?;
+        (len <= MAX_INDEX_KEY_BYTES).then(|| key.to_vec())
+    };
+    let (first_key, last_key) = (key()?, key()?);
+    let min_pointer = (flags & POINTER_FLAG != 0).then_some(pointer);
+    let pending = flags & PENDING_FLAG != 0;
+    (reader.remaining() == 0).then_some(Footer {
+        pages,
+        root,
+        versions,
+        deletions,
+        min_glsn,
+        max_glsn,
+        min_pointer,
+        sides,
+        sides_page,
+        pending,
+        first_key,
+        last_key,
+    })
+}
+
+/// Writes as many ids of side files as fit a payload, whose length is returned.
+pub(crate) fn write_sides(ids: &mut std::iter::Peekable<impl Iterator<Item = u64>>, payload: &mut [u8]) -> usize {
+    let (mut at, mut count, mut before) = (2, 0u16, 0);
+    while let Some(id) = ids.next_if(|id| at + varint_len(id - before) <= PAGE_PAYLOAD_BYTES) {
+        at += put_varint(&mut payload[at..], id - before);
+        before = id;
+        count += 1;
+    }
+    payload[..2].copy_from_slice(&count.to_le_bytes());
+    at
+}
+
+/// Reads a page of ids of side files and shows `each`.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn check_sides(payload: &[u8], mut each: impl FnMut(SideId)) -> Result<(), &'static str> {
+    let mut reader = Reader::new(payload);
+    let broken = "the list of side files is broken";
+    let mut id = 0u64;
+    for number in 0..reader.u16().ok_or(broken)? {
+        let distance = reader.varint().ok_or(broken)?;
+        if distance == 0 && number > 0 {
+            return Err("a side file is listed twice");
+        }
+        id = id.checked_add(distance).ok_or(broken)?;
+        each(SideId(id));
+    }
+    if reader.remaining() == 0 { Ok(()) } else { Err(broken) }
+}

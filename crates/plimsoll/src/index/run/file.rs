@@ -1,0 +1,379 @@
+//! Partitions on disk: files of the index's folder, and side files of the log.
+//!
+//! A run file is named by its id, twenty digits and `.run`; it is a sequence of pages and nothing else, written and read past the
+//! system's cache. One that was not finished is removed when its sink is dropped, or swept at the next open.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use plimsoll_disk::checksum::seed;
+use plimsoll_disk::vfs::{Caching, Disk, File, Open};
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::side::{SideId, SideRef, SideWriter};
+use plimsoll_memory::budget::{Budget, Kind};
+use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
+use plimsoll_memory::page::{PAGE_BYTES, check_page, page_kind, page_payload};
+use plimsoll_memory::pool::{LoadError, PageSource, Pool, PoolFile};
+
+use crate::index::run::builder::PageSink;
+use crate::index::run::ends::{FOOTER_PAGE, Footer, HEADER_PAGE, SIDES_PAGE, check_footer, check_header, check_sides};
+use crate::index::run::leaf::LEAF_PAGE;
+use crate::index::run::partition::{Partition, PartitionId, PartitionInfo};
+use crate::index::run::warmth::{Scale, Warmth};
+use crate::types::error::{Error, Result};
+
+/// Fewest pages of a partition: header, leaf, guide, footer.
+const MIN_PAGES: u32 = 4;
+
+/// Name of a run's file in the index's folder.
+pub(crate) fn run_file_name(id: u64) -> String {
+    format!("{id:020}.run")
+}
+
+/// The id of the run that has this name; `None` if no run has.
+pub(crate) fn run_id_of(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(".run")?;
+    let id = digits.parse().ok()?;
+    (run_file_name(id) == name).then_some(id)
+}
+
+pub(crate) fn run_seed(log_id: u128, id: u64) -> u64 {
+    seed(&[log_id as u64, (log_id >> 64) as u64, id])
+}
+
+/// Checks whole pages that begin at `at` of a run's file, as they were read to be copied; files of other names are not runs.
+pub(crate) fn check_piece(log_id: u128, name: &str, at: u64, bytes: &[u8]) -> Result<()> {
+    let Some(id) = run_id_of(name) else { return Ok(()) };
+    for (number, page) in ((at / PAGE_BYTES as u64) as u32..).zip(bytes.chunks(PAGE_BYTES)) {
+        check_page(page, run_seed(log_id, id), number)
+            .map_err(|what| Error::corrupt(format!("index/{name}, page {number}: {what}; see `plimsoll verify`")))?;
+    }
+    Ok(())
+}
+
+/// Writes a run file. Dropped before it is finished, it leaves nothing behind.
+pub(crate) struct RunFileSink {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+    file: Arc<dyn File>,
+    id: u64,
+    log_id: u128,
+    seed: u64,
+    /// Pages that wait to be written together.
+    waiting: Chunk,
+    waiting_bytes: usize,
+    written_bytes: u64,
+    finished: bool,
+    warmer: Option<Warmer>,
+}
+
+/// Puts the pages of a run into the pool while it is written, those that are warm.
+struct Warmer {
+    pool: Arc<Pool>,
+    scale: Scale,
+    /// From the first warm page on.
+    file: Option<PoolFile>,
+}
+
+impl RunFileSink {
+    /// A new file in `dir`; it holds one chunk of `Kind::Staging`.
+    pub(crate) fn create(disk: &Arc<dyn Disk>, dir: &Path, id: u64, log_id: u128, budget: &Budget) -> Result<Self> {
+        let waiting = budget.take(Kind::Staging)?;
+        let path = dir.join(run_file_name(id));
+        let file = disk.open(&path, Open::CreateNew, Caching::Direct)?;
+        Ok(Self {
+            disk: Arc::clone(disk),
+            path,
+            file,
+            id,
+            log_id,
+            seed: run_seed(log_id, id),
+            waiting,
+            waiting_bytes: 0,
+            written_bytes: 0,
+            finished: false,
+            warmer: None,
+        })
+    }
+
+    /// Lets pages that are warm enter `pool` while they are written.
+    pub(crate) fn warm(mut self, pool: &Arc<Pool>) -> Self {
+        let warmer = Warmer { pool: Arc::clone(pool), scale: Scale::default(), file: None };
+        self.warmer = Some(warmer);
+        self
+    }
+
+    /// Says how a version of so many bytes was read that was just added.
+    pub(crate) fn weigh(&mut self, bytes: u64, warmth: Warmth) {
+        if let Some(warmer) = &mut self.warmer {
+            warmer.scale.add(bytes, warmth);
+        }
+    }
+
+    /// Writes what waits and syncs the file. The folder is the caller's to sync: only then does the file survive a power cut. Where pages
+    /// entered the pool, the file as the pool knows it.
+    pub(crate) fn finish(mut self) -> Result<Option<PoolFile>> {
+        self.write_waiting()?;
+        self.file.sync()?;
+        self.finished = true;
+        Ok(self.warmer.take().and_then(|warmer| warmer.file))
+    }
+
+    /// Lets the next page enter the pool if it is warm.
+    fn put_warm(&mut self, page: &[u8]) {
+        let Some(warmer) = &mut self.warmer else { return };
+        let warmth = if page_kind(page) == LEAF_PAGE { warmer.scale.take_leaf() } else { warmer.scale.take_above() };
+        if warmth == Warmth::Unread {
+            return;
+        }
+        if warmer.file.is_none() {
+            // If it cannot be opened now, its pages are loaded when they are read, like all others.
+            let Some(directory) = self.path.parent() else { return };
+            let Ok(file) = RunFile::open(&*self.disk, directory, self.id, self.log_id) else { return };
+            warmer.file = Some(warmer.pool.attach(Arc::new(file)));
+        }
+        let number = (self.written_bytes + self.waiting_bytes as u64) / PAGE_BYTES as u64;
+        if let (Some(file), Ok(number)) = (&warmer.file, u32::try_from(number)) {
+            file.put(number, page, warmth == Warmth::Hot);
+        }
+    }
+
+    fn write_waiting(&mut self) -> Result<()> {
+        self.file.write_at(&self.waiting[..self.waiting_bytes], self.written_bytes)?;
+        self.written_bytes += self.waiting_bytes as u64;
+        self.waiting_bytes = 0;
+        Ok(())
+    }
+}
+
+impl PageSink for RunFileSink {
+    fn id(&self) -> PartitionId {
+        PartitionId::Run(self.id)
+    }
+
+    fn log_id(&self) -> u128 {
+        self.log_id
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn write_page(&mut self, page: &[u8]) -> Result<()> {
+        if self.waiting_bytes == CHUNK_BYTES {
+            self.write_waiting()?;
+        }
+        self.put_warm(page);
+        self.waiting[self.waiting_bytes..self.waiting_bytes + PAGE_BYTES].copy_from_slice(page);
+        self.waiting_bytes += PAGE_BYTES;
+        Ok(())
+    }
+}
+
+impl Drop for RunFileSink {
+    fn drop(&mut self) {
+        if !self.finished {
+            // What cannot be removed now is swept at the next open: no manifest names it.
+            let _ = self.disk.remove(&self.path);
+        }
+    }
+}
+
+impl fmt::Debug for RunFileSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RunFileSink({})", self.path.display())
+    }
+}
+
+/// Writes a partition into a side file of the log.
+pub(crate) struct SideSink {
+    writer: Box<dyn SideWriter>,
+}
+
+impl SideSink {
+    /// A sink over a side file in which nothing is written yet.
+    pub(crate) fn new(writer: Box<dyn SideWriter>) -> Self {
+        Self { writer }
+    }
+
+    /// Syncs the file and its name. Only then may a record name it.
+    pub(crate) fn finish(self) -> Result<SideRef> {
+        Ok(self.writer.finish()?)
+    }
+}
+
+impl PageSink for SideSink {
+    fn id(&self) -> PartitionId {
+        PartitionId::Side(self.writer.id())
+    }
+
+    fn seed(&self) -> u64 {
+        self.writer.seed()
+    }
+
+    fn write_page(&mut self, page: &[u8]) -> Result<()> {
+        Ok(self.writer.write_page(page)?)
+    }
+}
+
+impl fmt::Debug for SideSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SideSink({:?})", self.writer.id())
+    }
+}
+
+/// A run file to read.
+struct RunFile {
+    file: Arc<dyn File>,
+    path: PathBuf,
+    seed: u64,
+}
+
+impl RunFile {
+    fn open(disk: &dyn Disk, dir: &Path, id: u64, log_id: u128) -> Result<Self> {
+        let path = dir.join(run_file_name(id));
+        let file = disk.open(&path, Open::Read, Caching::Direct)?;
+        Ok(Self { file, path, seed: run_seed(log_id, id) })
+    }
+
+    /// Its pages; an error if they are not whole or too many.
+    fn pages(&self) -> Result<u32> {
+        let bytes = self.file.len()?;
+        match u32::try_from(bytes / PAGE_BYTES as u64) {
+            Ok(pages) if bytes.is_multiple_of(PAGE_BYTES as u64) => Ok(pages),
+            _ => Err(Error::corrupt(format!("{}: {bytes} bytes are not a whole number of pages", self.path.display()))),
+        }
+    }
+}
+
+impl PageSource for RunFile {
+    fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError> {
+        self.load_run(number, page)
+    }
+
+    fn load_run(&self, first: u32, pages: &mut [u8]) -> Result<(), LoadError> {
+        let corrupt = |number, what: &str| LoadError::Corrupt {
+            message: format!(
+                "{}, page {number}: {what}; `plimsoll verify` says what is lost and what helps",
+                self.path.display()
+            ),
+        };
+        match self.file.read_exact_at(pages, u64::from(first) * PAGE_BYTES as u64) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Err(corrupt(first, "the file ends before it"));
+            }
+            read => read?,
+        }
+        for (number, page) in (first..).zip(pages.chunks_exact(PAGE_BYTES)) {
+            check_page(page, self.seed, number).map_err(|what| corrupt(number, what))?;
+        }
+        Ok(())
+    }
+}
+
+/// Opens a partition of the index's folder.
+pub(crate) fn open_run(
+    disk: &dyn Disk,
+    dir: &Path,
+    pool: &Arc<Pool>,
+    log_id: u128,
+    info: PartitionInfo,
+) -> Result<Partition> {
+    let PartitionId::Run(id) = info.id else { panic!("{} does not stand in the index's folder", info.id) };
+    let file = RunFile::open(disk, dir, id, log_id)?;
+    let pages = file.pages()?;
+    if pages != info.pages {
+        let path = file.path.display();
+        return Err(Error::corrupt(format!("{path}: the file has {pages} pages, the manifest says {}", info.pages)));
+    }
+    Ok(Partition { info: Arc::new(info), file: pool.attach(Arc::new(file)) })
+}
+
+/// The pages of a run file, whatever its length is.
+pub(crate) fn pages_of_run(disk: &dyn Disk, dir: &Path, log_id: u128, id: u64) -> Result<Arc<dyn PageSource>> {
+    Ok(Arc::new(RunFile::open(disk, dir, id, log_id)?))
+}
+
+/// The youngest version in the run files of a folder, as far as they can be read.
+pub(crate) fn newest_in_folder(disk: &dyn Disk, dir: &Path, log_id: u128, budget: &Budget) -> Result<Glsn> {
+    let mut newest = Glsn::NONE;
+    if disk.entry(dir)?.is_none() {
+        return Ok(newest);
+    }
+    for id in disk.names(dir)?.iter().filter_map(|name| run_id_of(name)) {
+        let info = RunFile::open(disk, dir, id, log_id)
+            .and_then(|file| file.pages().map(|pages| (file, pages)))
+            .and_then(|(file, pages)| read_info(&file, pages, PartitionId::Run(id), budget));
+        match info {
+            Ok(info) => newest = newest.max(info.max_glsn),
+            Err(Error::Corrupt { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(newest)
+}
+
+/// What a partition's own pages say of it, read past the pool. What it takes in memory is the caller's to lease.
+pub(crate) fn read_info(
+    source: &dyn PageSource,
+    pages: u32,
+    id: PartitionId,
+    budget: &Budget,
+) -> Result<PartitionInfo> {
+    let mut ends = Ends { source, id, page: budget.take(Kind::Staging)? };
+    if pages < MIN_PAGES {
+        return Err(ends.corrupt(0, "too few pages for a partition"));
+    }
+    let header = ends.read(0, HEADER_PAGE, check_header)?;
+    if header.id != id {
+        return Err(ends.corrupt(0, &format!("the header of {}", header.id)));
+    }
+    let last = pages - 1;
+    let footer = ends.read(last, FOOTER_PAGE, check_footer)?;
+    if footer.pages != pages || footer.pending != header.pending {
+        return Err(ends.corrupt(last, "a footer that does not agree with the file"));
+    }
+    let sides = ends.read_sides(&footer)?;
+    Ok(footer.into_info(id, sides))
+}
+
+/// Reads the pages at a partition's ends, one at a time.
+struct Ends<'a> {
+    source: &'a dyn PageSource,
+    id: PartitionId,
+    page: Chunk,
+}
+
+impl Ends<'_> {
+    fn read<T>(&mut self, number: u32, kind: u8, read: impl FnOnce(&[u8]) -> Result<T, &'static str>) -> Result<T> {
+        let page = &mut self.page[..PAGE_BYTES];
+        self.source.load(number, page)?;
+        let payload = if page_kind(page) == kind { Ok(page_payload(page)) } else { Err("a page of another kind") };
+        payload.and_then(read).map_err(|what| self.corrupt(number, what))
+    }
+
+    fn read_sides(&mut self, footer: &Footer) -> Result<Vec<SideId>> {
+        let (count, last) = (footer.sides as usize, footer.pages - 1);
+        let mut sides = Vec::new();
+        for number in footer.sides_page..last {
+            self.read(number, SIDES_PAGE, |payload| {
+                check_sides(payload, |side| {
+                    // One too many says that there are too many.
+                    if sides.len() <= count {
+                        sides.push(side);
+                    }
+                })
+            })?;
+        }
+        if sides.len() != count || !sides.is_sorted_by(|a, b| a < b) {
+            return Err(self.corrupt(last, "a footer that does not agree with the list of side files"));
+        }
+        Ok(sides)
+    }
+
+    fn corrupt(&self, number: u32, what: &str) -> Error {
+        Error::corrupt(format!("{}, page {number}: found {what}", self.id))
+    }
+}

@@ -1,0 +1,181 @@
+//! Guide pages: a filter over the keys of a group of leaves, and where each leaf begins.
+//!
+//! ```text
+//! 0        2        4            8       12         48
+//! | leaves | blocks | first leaf | keys  | zeros    | filter (blocks of 64 bytes) | fences |
+//! ```
+//!
+//! Laws:
+//! 1. The leaves of a group are consecutive pages, and the guide is the page behind the last of them.
+//! 2. Every key of its leaves passes the filter.
+//!
+//! One page so says both that a key is absent, without a look at a leaf, and which leaf it is in. The filter begins at a cache line.
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
+
+use crate::index::run::bytes::{u16_at, u32_at};
+use crate::index::run::fences::{Fence, FenceDraft, Fences};
+use crate::index::run::filter::{self, BLOCK_BYTES};
+
+/// Kind byte of guide pages.
+pub(crate) const GUIDE_PAGE: u8 = 17;
+
+/// Where the filter begins: 64 bytes behind the page's start.
+const FILTER_START: usize = 48;
+
+/// The most keys that a group's leaves have: as many as a filter over the whole page takes.
+pub(crate) const MAX_GUIDE_KEYS: usize = filter::max_keys(PAGE_PAYLOAD_BYTES);
+
+/// A group of leaves being collected.
+#[derive(Debug)]
+pub(crate) struct GuideDraft {
+    fences: FenceDraft,
+    keys: usize,
+}
+
+impl GuideDraft {
+    /// No leaves yet.
+    pub(crate) fn new() -> Self {
+        Self { fences: FenceDraft::new(false), keys: 0 }
+    }
+
+    /// Keys of its leaves; one that two leaves hold counts twice.
+    pub(crate) fn keys(&self) -> usize {
+        self.keys
+    }
+
+    /// Whether it has no leaf.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.fences.children() == 0
+    }
+
+    /// Whether a leaf with so many keys behind `fence` fits.
+    pub(crate) fn has_room(&self, raw: &[u8], fence: Fence<'_>, keys: usize) -> bool {
+        let filter_bytes = filter::blocks_for(self.keys + keys) * BLOCK_BYTES;
+        self.fences
+            .bytes_with(raw, fence)
+            .is_some_and(|fences_bytes| FILTER_START + filter_bytes + fences_bytes <= PAGE_PAYLOAD_BYTES)
+    }
+
+    /// Adds a leaf for which there is room.
+    pub(crate) fn add(&mut self, raw: &mut [u8], leaf: u32, fence: Fence<'_>, keys: usize) {
+        self.fences.add(raw, leaf, fence);
+        self.keys += keys;
+    }
+
+    /// The fence before its first leaf.
+    pub(crate) fn first_fence<'a>(&self, raw: &'a [u8]) -> Fence<'a> {
+        self.fences.first(raw).1
+    }
+
+    /// Writes the page's payload, whose length is returned, and starts a new group. `hashes` are those of its keys.
+    pub(crate) fn finish(&mut self, raw: &[u8], payload: &mut [u8], hashes: impl Iterator<Item = u32>) -> usize {
+        let room = (PAGE_PAYLOAD_BYTES - FILTER_START - self.fences.bytes()) / BLOCK_BYTES;
+        let blocks = filter::blocks_within(self.keys, room);
+        let fences_start = FILTER_START + blocks * BLOCK_BYTES;
+        payload[..fences_start].fill(0);
+        payload[..2].copy_from_slice(&(self.fences.children() as u16).to_le_bytes());
+        payload[2..4].copy_from_slice(&(blocks as u16).to_le_bytes());
+        payload[4..8].copy_from_slice(&self.fences.first(raw).0.to_le_bytes());
+        payload[8..12].copy_from_slice(&(self.keys as u32).to_le_bytes());
+        hashes.for_each(|hash| filter::insert(&mut payload[FILTER_START..fences_start], hash));
+        let bytes = fences_start + self.fences.bytes();
+        self.fences.finish(raw, payload, fences_start);
+        self.keys = 0;
+        bytes
+    }
+}
+
+/// A guide to read. Whatever the bytes, a method answers or says `None`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Guide<'a> {
+    leaves: u32,
+    first_leaf: u32,
+    keys: u32,
+    filter: &'a [u8],
+    fences: Fences<'a>,
+}
+
+impl<'a> Guide<'a> {
+    /// Reads a guide's payload.
+    pub(crate) fn new(payload: &'a [u8]) -> Option<Self> {
+        let leaves = u16_at(payload, 0)?;
+        let first_leaf = u32_at(payload, 4)?;
+        let fences_start = FILTER_START + u16_at(payload, 2)? * BLOCK_BYTES;
+        let filter = payload.get(FILTER_START..fences_start)?;
+        if filter.is_empty() || first_leaf.checked_add(leaves as u32).is_none() {
+            return None;
+        }
+        let fences = Fences::new(payload, fences_start, leaves.checked_sub(1)?, false)?;
+        Some(Self { leaves: leaves as u32, first_leaf, keys: u32_at(payload, 8)?, filter, fences })
+    }
+
+    /// Whether a key with this hash may be among its leaves.
+    pub(crate) fn may_contain(&self, hash: u32) -> bool {
+        filter::may_contain(self.filter, hash)
+    }
+
+    /// Page of the leaf in which (`key`, `glsn`) stands.
+    pub(crate) fn find(&self, key: &[u8], glsn: Glsn) -> Option<u32> {
+        Some(self.first_leaf + self.fences.find(key, glsn)? as u32)
+    }
+
+    /// Page of its first leaf.
+    pub(crate) fn first_leaf(&self) -> u32 {
+        self.first_leaf
+    }
+
+    /// Leaves of the group.
+    pub(crate) fn leaves(&self) -> u32 {
+        self.leaves
+    }
+
+    /// Keys of its leaves; one that two leaves hold counts twice.
+    pub(crate) fn keys(&self) -> u32 {
+        self.keys
+    }
+
+    /// What separates its leaves.
+    pub(crate) fn fences(&self) -> &Fences<'a> {
+        &self.fences
+    }
+}
+
+/// Reads a whole guide.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn check_guide(payload: &[u8]) -> Result<Guide<'_>, &'static str> {
+    let guide = Guide::new(payload).ok_or("the guide's frame is broken")?;
+    guide.fences.check()?;
+    Ok(guide)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guide_finds_every_leaf_for_which_it_had_room() {
+        for key_bytes in (0..60).chain([4000, 4096]) {
+            for keys in [1, 2, 15, 333, 1310, 3744] {
+                let (mut raw, mut payload) = (vec![0; 2 * 16384], vec![0; PAGE_PAYLOAD_BYTES]);
+                let mut draft = GuideDraft::new();
+                let fence = |n: usize| [&vec![7; key_bytes][..], &(n as u32).to_be_bytes()].concat();
+                let mut leaves = 0;
+                while draft.has_room(&raw, Fence { key: &fence(leaves), below: 0 }, keys) {
+                    draft.add(&mut raw, 5 + leaves as u32, Fence { key: &fence(leaves), below: 0 }, keys);
+                    leaves += 1;
+                }
+                assert!(leaves > 0, "one leaf always fits");
+                let bytes = draft.finish(&raw, &mut payload, (0..(leaves * keys) as u32).map(|n| n << 12));
+                let guide = check_guide(&payload[..bytes]).unwrap();
+                assert_eq!((guide.first_leaf(), guide.leaves() as usize), (5, leaves));
+                for n in 0..leaves {
+                    assert_eq!(guide.find(&fence(n), Glsn::MAX), Some(5 + n as u32), "{key_bytes} and {keys}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Inner pages: what leads from the root to the guides.
+//!
+//! ```text
+//! 0          2        4             8
+//! | children | height | first child | fences, each with its child |
+//! ```
+//!
+//! `height` is 1 above guides and one more with each level. Law: children stand before their page in the file.
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
+
+use crate::index::run::bytes::{u16_at, u32_at};
+use crate::index::run::fences::{Fence, FenceDraft, Fences};
+
+/// Kind byte of inner pages.
+pub(crate) const INNER_PAGE: u8 = 18;
+
+const FENCES_START: usize = 8;
+
+/// An inner page being collected.
+#[derive(Debug)]
+pub(crate) struct InnerDraft {
+    fences: FenceDraft,
+    height: u16,
+}
+
+impl InnerDraft {
+    /// No children yet.
+    pub(crate) fn new(height: u16) -> Self {
+        Self { fences: FenceDraft::new(true), height }
+    }
+
+    /// Children collected.
+    pub(crate) fn children(&self) -> usize {
+        self.fences.children()
+    }
+
+    /// Whether a child behind `fence` fits.
+    pub(crate) fn has_room(&self, raw: &[u8], fence: Fence<'_>) -> bool {
+        self.fences.bytes_with(raw, fence).is_some_and(|bytes| FENCES_START + bytes <= PAGE_PAYLOAD_BYTES)
+    }
+
+    /// Adds a child for which there is room.
+    pub(crate) fn add(&mut self, raw: &mut [u8], child: u32, fence: Fence<'_>) {
+        self.fences.add(raw, child, fence);
+    }
+
+    /// The first child, and the fence before it.
+    pub(crate) fn first<'a>(&self, raw: &'a [u8]) -> (u32, Fence<'a>) {
+        self.fences.first(raw)
+    }
+
+    /// Writes the page's payload, whose length is returned, and starts anew.
+    pub(crate) fn finish(&mut self, raw: &[u8], payload: &mut [u8]) -> usize {
+        payload[..2].copy_from_slice(&(self.fences.children() as u16).to_le_bytes());
+        payload[2..4].copy_from_slice(&self.height.to_le_bytes());
+        payload[4..8].copy_from_slice(&self.fences.first(raw).0.to_le_bytes());
+        let bytes = FENCES_START + self.fences.bytes();
+        self.fences.finish(raw, payload, FENCES_START);
+        bytes
+    }
+}
+
+/// An inner page to read. Whatever the bytes, a method answers or says `None`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inner<'a> {
+    children: usize,
+    height: usize,
+    first_child: u32,
+    fences: Fences<'a>,
+}
+
+impl<'a> Inner<'a> {
+    /// Reads an inner page's payload.
+    pub(crate) fn new(payload: &'a [u8]) -> Option<Self> {
+        let children = u16_at(payload, 0)?;
+        let fences = Fences::new(payload, FENCES_START, children.checked_sub(1)?, true)?;
+        Some(Self { children, height: u16_at(payload, 2)?, first_child: u32_at(payload, 4)?, fences })
+    }
+
+    /// Page of the child in which (`key`, `glsn`) stands.
+    pub(crate) fn find(&self, key: &[u8], glsn: Glsn) -> Option<u32> {
+        self.child(self.fences.find(key, glsn)?)
+    }
+
+    /// Number of children.
+    pub(crate) fn children(&self) -> usize {
+        self.children
+    }
+
+    /// Levels below it, without leaves.
+    pub(crate) fn height(&self) -> usize {
+        self.height
+    }
+
+    /// Page of child `number`.
+    pub(crate) fn child(&self, number: usize) -> Option<u32> {
+        if number == 0 { Some(self.first_child) } else { self.fences.child(number) }
+    }
+
+    /// What separates its children.
+    pub(crate) fn fences(&self) -> &Fences<'a> {
+        &self.fences
+    }
+}
+
+/// Reads a whole inner page.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn check_inner(payload: &[u8]) -> Result<Inner<'_>, &'static str> {
+    let inner = Inner::new(payload).ok_or("the inner page's frame is broken")?;
+    inner.fences.check()?;
+    Ok(inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_inner_page_finds_every_child_for_which_it_had_room() {
+        for key_bytes in (0..200).chain([4000, 4096]) {
+            for below in [0, 1, u64::MAX] {
+                let (mut raw, mut payload) = (vec![0; 16384], vec![0; PAGE_PAYLOAD_BYTES]);
+                let mut draft = InnerDraft::new(1);
+                // The keys have no common front: where `below` is long it is the page that fills up, else the buffer.
+                let key = |n: usize| [&((n as u32) << 22).to_be_bytes()[..], &vec![7; key_bytes]].concat();
+                let mut children = 0;
+                while draft.has_room(&raw, Fence { key: &key(children), below }) {
+                    draft.add(&mut raw, 9 + children as u32, Fence { key: &key(children), below });
+                    children += 1;
+                }
+                assert!(children >= 3, "the tree grows wider than high");
+                let bytes = draft.finish(&raw, &mut payload);
+                let inner = check_inner(&payload[..bytes]).unwrap();
+                assert_eq!((inner.children(), inner.height()), (children, 1));
+                for n in 0..children {
+                    assert_eq!(inner.find(&key(n), Glsn(0)), Some(9 + n as u32), "{key_bytes} bytes, child {n}");
+                }
+            }
+        }
+    }
+}

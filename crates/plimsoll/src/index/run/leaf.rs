@@ -1,0 +1,638 @@
+//! Leaf pages: the versions themselves.
+//!
+//! ```text
+//! 0         2           10       12
+//! | entries | base glsn | prefix | entry ... entry | restarts (u16 each) | hints (4 bytes each) |
+//! ```
+//!
+//! An entry:
+//!
+//! ```text
+//! | shared:4 rest:4 | shared - 15? | rest - 15? | glsn | length and tag | key's rest | body |
+//!   one byte          varint         varint       varint   varint
+//! ```
+//!
+//! Laws:
+//! 1. Entries are sorted by key, then newest first; no two are equal.
+//! 2. Every 16th entry is a *restart*: it shares bytes with the page's first key, all others with the entry before. What is shared
+//!    is shared to the full, so that a search knows from the length alone which side of it a key is on.
+//! 3. All keys have their first `prefix` bytes in common. A restart's hint is the four bytes of its key behind them (zeros where the
+//!    key ends), so that a search reads few lines of memory before it knows its block.
+//! 4. `glsn` is the zigzag of the distance to the page's base.
+//!
+//! What is read here has passed its checksum but not the reader's trust: whatever the bytes, a method answers or says `None`.
+
+use std::cmp::Ordering;
+
+use plimsoll_disk::codec::{put_varint, varint_len};
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
+
+use crate::index::run::bytes::{common_prefix, compare, u16_at, unzigzag, varint_at, zigzag};
+use crate::types::version::{MAX_INDEX_KEY_BYTES, MAX_STORED_BYTES, Stored};
+
+/// Kind byte of leaf pages.
+pub(crate) const LEAF_PAGE: u8 = 16;
+
+/// Every so many entries one can be read without those before it.
+const RESTART_EVERY: usize = 16;
+
+/// Where the first entry stands.
+const FIRST_ENTRY: usize = 12;
+
+/// Bytes of a restart: its offset and its hint.
+const RESTART_BYTES: usize = 2 + HINT_BYTES;
+
+const HINT_BYTES: usize = 4;
+
+/// Lengths from here on stand in a varint of their own.
+const NIBBLE: usize = 15;
+
+/// The longest entry: head, two lengths, GLSN, length and tag, key, body.
+const MAX_ENTRY_BYTES: usize = 1 + 2 + 2 + 10 + 2 + MAX_INDEX_KEY_BYTES + MAX_STORED_BYTES;
+
+// The shortest entry takes 3 bytes: more of them than this do not fit a page.
+const MAX_RESTARTS: usize = PAGE_PAYLOAD_BYTES / 3 / RESTART_EVERY + 1;
+
+/// The most keys in a leaf: each takes at least four bytes, and its part of a restart.
+pub(crate) const MAX_LEAF_KEYS: usize = (PAGE_PAYLOAD_BYTES / (4 * RESTART_EVERY + RESTART_BYTES) + 1) * RESTART_EVERY;
+
+const _: () =
+    assert!(FIRST_ENTRY + MAX_ENTRY_BYTES + RESTART_BYTES <= PAGE_PAYLOAD_BYTES, "a leaf takes at least one entry");
+
+/// A leaf being written. Its bytes stand in a payload that the caller hands to every call.
+#[derive(Debug)]
+pub(crate) struct LeafDraft {
+    entries: usize,
+    used: usize,
+    base: u64,
+    first_key: (usize, usize),
+    restarts: Vec<u16>,
+}
+
+impl LeafDraft {
+    /// An empty leaf.
+    pub(crate) fn new() -> Self {
+        let restarts = Vec::with_capacity(MAX_RESTARTS);
+        Self { entries: 0, used: FIRST_ENTRY, base: 0, first_key: (0, 0), restarts }
+    }
+
+    /// Entries in it.
+    pub(crate) fn entries(&self) -> usize {
+        self.entries
+    }
+
+    /// Bytes of its payload.
+    pub(crate) fn bytes(&self) -> usize {
+        self.used + RESTART_BYTES * self.restarts.len()
+    }
+
+    /// Adds an entry whose key has `common` bytes in common with the one before. `false` if it does not fit. `stored` is encoded.
+    pub(crate) fn add(&mut self, payload: &mut [u8], key: &[u8], common: usize, glsn: Glsn, stored: &[u8]) -> bool {
+        let restart = self.entries.is_multiple_of(RESTART_EVERY);
+        let shared = match self.entries {
+            0 => 0,
+            _ if restart => common_prefix(&payload[self.first_key.0..self.first_key.1], key),
+            _ => common,
+        };
+        let base = if self.entries == 0 { glsn.0 } else { self.base };
+        let entry = EntryDraft { shared, rest: &key[shared..], distance: glsn.0.wrapping_sub(base) as i64, stored };
+        if self.bytes() + entry.bytes() + if restart { RESTART_BYTES } else { 0 } > PAGE_PAYLOAD_BYTES {
+            return false;
+        }
+        if restart {
+            self.restarts.push(self.used as u16);
+        }
+        let key_end = entry.write(&mut payload[self.used..]) + self.used;
+        if self.entries == 0 {
+            self.base = base;
+            self.first_key = (key_end - key.len(), key_end);
+        }
+        self.used += entry.bytes();
+        self.entries += 1;
+        true
+    }
+
+    /// Writes what frames the entries, returns the payload's length, and starts an empty leaf. The last entry has `last_key`.
+    pub(crate) fn finish(&mut self, payload: &mut [u8], last_key: &[u8]) -> usize {
+        let bytes = self.bytes();
+        let first_key = &payload[self.first_key.0..self.first_key.1];
+        let prefix = common_prefix(first_key, last_key);
+        payload[..2].copy_from_slice(&(self.entries as u16).to_le_bytes());
+        payload[2..10].copy_from_slice(&self.base.to_le_bytes());
+        payload[10..FIRST_ENTRY].copy_from_slice(&(prefix as u16).to_le_bytes());
+        let hints_start = self.used + 2 * self.restarts.len();
+        for (number, restart) in self.restarts.drain(..).enumerate() {
+            let shape = LeafShape { entries_end: self.used, first_key: self.first_key, ..LeafShape::default() };
+            let entry = shape.on(payload).entry(usize::from(restart)).expect("it was written there");
+            let hint = shape.on(payload).hint_of(&entry, prefix);
+            payload[self.used + 2 * number..][..2].copy_from_slice(&restart.to_le_bytes());
+            payload[hints_start + HINT_BYTES * number..][..HINT_BYTES].copy_from_slice(&hint.to_be_bytes());
+        }
+        self.entries = 0;
+        self.used = FIRST_ENTRY;
+        bytes
+    }
+}
+
+struct EntryDraft<'a> {
+    shared: usize,
+    rest: &'a [u8],
+    distance: i64,
+    stored: &'a [u8],
+}
+
+impl EntryDraft<'_> {
+    /// Length of the body, and in the low bits what it is.
+    fn length_and_tag(&self) -> u64 {
+        ((self.stored.len() as u64 - 1) << 2) | u64::from(self.stored[0])
+    }
+
+    fn bytes(&self) -> usize {
+        1 + extension_len(self.shared)
+            + extension_len(self.rest.len())
+            + varint_len(zigzag(self.distance))
+            + varint_len(self.length_and_tag())
+            + self.rest.len()
+            + self.stored.len()
+            - 1
+    }
+
+    /// Writes the entry; the offset behind its key.
+    fn write(&self, out: &mut [u8]) -> usize {
+        out[0] = (self.shared.min(NIBBLE) << 4 | self.rest.len().min(NIBBLE)) as u8;
+        let mut at = 1;
+        for len in [self.shared, self.rest.len()] {
+            if len >= NIBBLE {
+                at += put_varint(&mut out[at..], (len - NIBBLE) as u64);
+            }
+        }
+        at += put_varint(&mut out[at..], zigzag(self.distance));
+        at += put_varint(&mut out[at..], self.length_and_tag());
+        let key_end = at + self.rest.len();
+        out[at..key_end].copy_from_slice(self.rest);
+        let body = &self.stored[1..];
+        out[key_end..key_end + body.len()].copy_from_slice(body);
+        key_end
+    }
+}
+
+fn extension_len(len: usize) -> usize {
+    if len < NIBBLE { 0 } else { varint_len((len - NIBBLE) as u64) }
+}
+
+/// What a leaf says of itself: enough to read its payload again without looking at its first entry.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LeafShape {
+    entries: usize,
+    base: u64,
+    /// Bytes that all keys have in common.
+    prefix: usize,
+    fixed: Option<Glsn>,
+    entries_end: usize,
+    first_key: (usize, usize),
+}
+
+impl LeafShape {
+    /// Reads it from a payload. With `fixed`, every entry has that GLSN.
+    pub(crate) fn of(payload: &[u8], fixed: Option<Glsn>) -> Option<Self> {
+        let entries = u16_at(payload, 0)?;
+        let base = u64::from_le_bytes(payload.get(2..10)?.try_into().ok()?);
+        let prefix = u16_at(payload, 10)?;
+        let entries_end = payload.len().checked_sub(RESTART_BYTES * entries.div_ceil(RESTART_EVERY))?;
+        if entries == 0 || entries_end <= FIRST_ENTRY {
+            return None;
+        }
+        let mut shape = Self { entries, base, prefix, fixed, entries_end, first_key: (0, 0) };
+        let first = shape.on(payload).entry(FIRST_ENTRY)?;
+        shape.first_key = (first.rest, first.body);
+        (first.shared == 0).then_some(shape)
+    }
+
+    /// The leaf, given the payload that the shape was read from.
+    pub(crate) fn on(self, payload: &[u8]) -> Leaf<'_> {
+        Leaf { shape: self, payload }
+    }
+}
+
+/// A leaf to read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leaf<'a> {
+    shape: LeafShape,
+    payload: &'a [u8],
+}
+
+/// One entry: offsets into the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Bytes of its key that stand elsewhere.
+    shared: usize,
+    /// Where the rest of its key begins.
+    rest: usize,
+    /// Where its body begins, and its key's rest ends.
+    pub(crate) body: usize,
+    /// Where it ends, and the next one begins.
+    pub(crate) end: usize,
+    /// Which kind of [`Stored`] the body is.
+    pub(crate) tag: u8,
+    /// The commit that wrote it.
+    pub(crate) glsn: Glsn,
+}
+
+/// An entry, and its place among the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    /// Its number in the leaf, from 0.
+    pub(crate) number: usize,
+    /// The entry.
+    pub(crate) entry: Entry,
+}
+
+/// Where a search ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sought {
+    /// At an entry; whether its key is the one that was sought.
+    At(Spot, bool),
+    /// Behind the last entry.
+    Behind,
+}
+
+impl<'a> Leaf<'a> {
+    /// Reads a leaf's payload.
+    pub(crate) fn new(payload: &'a [u8], fixed: Option<Glsn>) -> Option<Self> {
+        Some(LeafShape::of(payload, fixed)?.on(payload))
+    }
+
+    /// Entries in it.
+    pub(crate) fn entries(&self) -> usize {
+        self.shape.entries
+    }
+
+    /// What it says of itself.
+    pub(crate) fn shape(&self) -> LeafShape {
+        self.shape
+    }
+
+    /// The first entry at or behind (`key`, `at`).
+    pub(crate) fn seek(&self, key: &[u8], at: Glsn) -> Option<Sought> {
+        let first = self.first_key();
+        let (common, order) = compare(first, key);
+        let entry = self.entry(FIRST_ENTRY)?;
+        if !comes_before(order, entry.glsn, at) {
+            return Some(Sought::At(Spot { number: 0, entry }, order == Ordering::Equal));
+        }
+        if common < self.shape.prefix {
+            // It is above what all keys begin with.
+            return Some(Sought::Behind);
+        }
+        let block = self.block_before(key, at, common)?;
+        self.seek_in_block(block, common, key, at)
+    }
+
+    /// The last block whose restart comes before (`key`, `at`). The first entry does, and has `common` bytes in common with `key`.
+    fn block_before(&self, key: &[u8], at: Glsn, common: usize) -> Option<usize> {
+        let hint = hint(|i| key.get(self.shape.prefix + i));
+        let hints = self.hints()?;
+        let mut below = partition_point(hints, |other| other < hint).saturating_sub(1);
+        // Only restarts with the same hint as the key must be looked at themselves.
+        let mut above = below + 1 + partition_point(&hints[HINT_BYTES * (below + 1)..], |other| other <= hint);
+        while above - below > 1 {
+            let middle = below.midpoint(above);
+            let entry = self.entry(self.restart(middle)?)?;
+            let (_, order) = self.compare_after(&entry, key, common);
+            if comes_before(order, entry.glsn, at) { below = middle } else { above = middle }
+        }
+        Some(below)
+    }
+
+    /// Walks a block whose restart comes before (`key`, `at`); the first key has `common` bytes in common with `key`.
+    fn seek_in_block(&self, block: usize, common: usize, key: &[u8], at: Glsn) -> Option<Sought> {
+        let restart = self.entry(self.restart(block)?)?;
+        let mut matched = if block == 0 { common } else { self.compare_after(&restart, key, common).0 };
+        let mut offset = restart.end;
+        let behind = ((block + 1) * RESTART_EVERY).min(self.shape.entries);
+        for number in block * RESTART_EVERY + 1..behind {
+            let entry = self.entry(offset)?;
+            let (agreed, order) = self.compare_after(&entry, key, matched);
+            if !comes_before(order, entry.glsn, at) {
+                return Some(Sought::At(Spot { number, entry }, order == Ordering::Equal));
+            }
+            (matched, offset) = (agreed, entry.end);
+        }
+        if behind == self.shape.entries {
+            return Some(Sought::Behind);
+        }
+        let entry = self.entry(self.restart(block + 1)?)?;
+        let (_, order) = self.compare_after(&entry, key, common);
+        Some(Sought::At(Spot { number: behind, entry }, order == Ordering::Equal))
+    }
+
+    /// Compares an entry's key with `key`, given that the key it shares bytes with comes not after `key` and agrees with it in `matched`
+    /// bytes. Returns in how many bytes they agree, and the entry's order to `key`.
+    fn compare_after(&self, entry: &Entry, key: &[u8], matched: usize) -> (usize, Ordering) {
+        match entry.shared.cmp(&matched) {
+            // It has the byte in which its predecessor is below the key.
+            Ordering::Greater => (matched, Ordering::Less),
+            // Where it leaves its predecessor, which still agrees with the key, it can only be above both.
+            Ordering::Less => (entry.shared, Ordering::Greater),
+            Ordering::Equal => {
+                let (common, order) = compare(&self.payload[entry.rest..entry.body], &key[matched..]);
+                (matched + common, order)
+            }
+        }
+    }
+
+    /// Entry `number`, and its key in `key`.
+    pub(crate) fn spot(&self, number: usize, key: &mut Vec<u8>) -> Option<Spot> {
+        let block = number / RESTART_EVERY;
+        let mut entry = self.entry(self.restart(block)?)?;
+        self.restart_key(&entry, key)?;
+        for _ in 0..number % RESTART_EVERY {
+            let before = entry.glsn;
+            entry = self.entry(entry.end)?;
+            self.extend_key(&entry, before, key)?;
+        }
+        Some(Spot { number, entry })
+    }
+
+    /// The entry behind `spot`, whose key is in `key`, which becomes the new one's. `None` inside is the end of the leaf.
+    pub(crate) fn after(&self, spot: &Spot, key: &mut Vec<u8>) -> Option<Option<Spot>> {
+        let number = spot.number + 1;
+        if number >= self.shape.entries {
+            return Some(None);
+        }
+        let entry = self.entry(spot.entry.end)?;
+        if number.is_multiple_of(RESTART_EVERY) {
+            if !self.restart_follows(&entry, spot.entry.glsn, key)? {
+                return None;
+            }
+            self.restart_key(&entry, key)?;
+        } else {
+            self.extend_key(&entry, spot.entry.glsn, key)?;
+        }
+        Some(Some(Spot { number, entry }))
+    }
+
+    /// The version at an entry.
+    pub(crate) fn stored(&self, entry: &Entry) -> Option<Stored<'a>> {
+        Stored::from_parts(entry.tag, self.payload.get(entry.body..entry.end)?)
+    }
+
+    fn restart_key(&self, entry: &Entry, key: &mut Vec<u8>) -> Option<()> {
+        key.clear();
+        key.extend_from_slice(self.first_key().get(..entry.shared)?);
+        key.extend_from_slice(&self.payload[entry.rest..entry.body]);
+        Some(())
+    }
+
+    /// Makes the key of the entry before, whose GLSN is `before`, that of `entry`; `None` if the two are out of order.
+    fn extend_key(&self, entry: &Entry, before: Glsn, key: &mut Vec<u8>) -> Option<()> {
+        let rest = &self.payload[entry.rest..entry.body];
+        // What is shared is shared to the full (law 2): the first byte that is not tells the order.
+        let follows = match (key.get(entry.shared), rest.first()) {
+            (Some(old), Some(new)) => old < new,
+            (Some(_), None) => false,
+            (None, Some(_)) => entry.shared == key.len(),
+            (None, None) => entry.shared == key.len() && entry.glsn < before,
+        };
+        if !follows {
+            return None;
+        }
+        key.truncate(entry.shared);
+        key.extend_from_slice(rest);
+        Some(())
+    }
+
+    /// Whether a restart follows the entry before it, which has this GLSN and key.
+    fn restart_follows(&self, restart: &Entry, before: Glsn, key: &[u8]) -> Option<bool> {
+        let front = self.first_key().get(..restart.shared)?;
+        let rest = &self.payload[restart.rest..restart.body];
+        let order = match key.split_at_checked(front.len()) {
+            Some((same, other)) => same.cmp(front).then_with(|| other.cmp(rest)),
+            // It is shorter than what the restart shares: never equal to it.
+            None => key.cmp(front),
+        };
+        Some(comes_before(order, before, restart.glsn))
+    }
+
+    fn first_key(&self) -> &'a [u8] {
+        &self.payload[self.shape.first_key.0..self.shape.first_key.1]
+    }
+
+    fn blocks(&self) -> usize {
+        self.shape.entries.div_ceil(RESTART_EVERY)
+    }
+
+    fn restart(&self, block: usize) -> Option<usize> {
+        u16_at(self.payload, self.shape.entries_end + 2 * block)
+    }
+
+    fn hints(&self) -> Option<&'a [u8]> {
+        self.payload.get(self.shape.entries_end + 2 * self.blocks()..)
+    }
+
+    /// The hint of a restart, where all keys have `prefix` bytes in common.
+    fn hint_of(&self, restart: &Entry, prefix: usize) -> u32 {
+        let rest = &self.payload[restart.rest..restart.body];
+        hint(|i| match (prefix + i).checked_sub(restart.shared) {
+            Some(at) => rest.get(at),
+            None => self.first_key().get(prefix + i),
+        })
+    }
+
+    /// The entry at an offset.
+    fn entry(&self, offset: usize) -> Option<Entry> {
+        let bytes = self.payload.get(..self.shape.entries_end)?;
+        let head = usize::from(*bytes.get(offset)?);
+        let mut at = offset + 1;
+        let shared = extended(bytes, &mut at, head >> 4)?;
+        let rest_len = extended(bytes, &mut at, head & NIBBLE)?;
+        let distance = unzigzag(varint_at(bytes, &mut at)?);
+        let length_and_tag = varint_at(bytes, &mut at)?;
+        let body_len = (length_and_tag >> 2) as usize;
+        if rest_len > bytes.len() || body_len > bytes.len() {
+            return None;
+        }
+        let body = at + rest_len;
+        let end = body + body_len;
+        let glsn = self.shape.fixed.unwrap_or(Glsn(self.shape.base.wrapping_add_signed(distance)));
+        (end <= bytes.len()).then_some(Entry { shared, rest: at, body, end, tag: (length_and_tag & 3) as u8, glsn })
+    }
+}
+
+/// The four bytes that `byte` gives, as a number that orders like them; zeros where it gives none.
+fn hint<'b>(byte: impl Fn(usize) -> Option<&'b u8>) -> u32 {
+    (0..HINT_BYTES).fold(0, |hint, i| hint << 8 | u32::from(*byte(i).unwrap_or(&0)))
+}
+
+/// How many of the sorted `hints` are on the near side, which `is_near` tells.
+fn partition_point(hints: &[u8], is_near: impl Fn(u32) -> bool) -> usize {
+    let (mut start, mut len) = (0, hints.len() / HINT_BYTES);
+    while len > 0 {
+        let half = len / 2;
+        let at = HINT_BYTES * (start + half);
+        let hint = u32::from_be_bytes([hints[at], hints[at + 1], hints[at + 2], hints[at + 3]]);
+        (start, len) = if is_near(hint) { (start + half + 1, len - half - 1) } else { (start, half) };
+    }
+    start
+}
+
+/// Whether a version whose key stands in `order` to the sought one comes before (sought key, `at`).
+fn comes_before(order: Ordering, glsn: Glsn, at: Glsn) -> bool {
+    order == Ordering::Less || order == Ordering::Equal && glsn > at
+}
+
+fn extended(bytes: &[u8], at: &mut usize, nibble: usize) -> Option<usize> {
+    if nibble < NIBBLE {
+        return Some(nibble);
+    }
+    let more = varint_at(bytes, at)?;
+    (more <= bytes.len() as u64).then_some(NIBBLE + more as usize)
+}
+
+/// Reads a whole leaf and shows `each` entry's key, GLSN and what was stored, in order.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn check_leaf(
+    payload: &[u8],
+    fixed: Option<Glsn>,
+    mut each: impl FnMut(&[u8], Glsn, Stored<'_>),
+) -> Result<(), &'static str> {
+    let leaf = Leaf::new(payload, fixed).ok_or("the leaf's frame is broken")?;
+    let (mut key, mut last_key, mut last_glsn) = (Vec::new(), Vec::new(), Glsn::NONE);
+    let mut offset = FIRST_ENTRY;
+    for number in 0..leaf.entries() {
+        let entry = leaf.entry(offset).ok_or("an entry is cut short")?;
+        let shared_with = if number.is_multiple_of(RESTART_EVERY) {
+            check_restart(&leaf, number / RESTART_EVERY, offset, &entry)?;
+            leaf.restart_key(&entry, &mut key);
+            leaf.first_key()
+        } else {
+            if entry.shared > last_key.len() {
+                return Err("an entry shares more bytes than there are");
+            }
+            key.truncate(entry.shared);
+            key.extend_from_slice(&leaf.payload[entry.rest..entry.body]);
+            &last_key
+        };
+        if number > 0 && common_prefix(shared_with, &key) != entry.shared {
+            return Err("an entry does not share all it could");
+        }
+        if number > 0 && !comes_before(last_key.cmp(&key), last_glsn, entry.glsn) {
+            return Err("entries are out of order");
+        }
+        if key.len() > MAX_INDEX_KEY_BYTES {
+            return Err("a key is too long");
+        }
+        each(&key, entry.glsn, leaf.stored(&entry).ok_or("what a version stored cannot be read")?);
+        key.clone_into(&mut last_key);
+        (last_glsn, offset) = (entry.glsn, entry.end);
+    }
+    if offset != leaf.shape.entries_end {
+        return Err("the leaf's entries do not fill it");
+    }
+    if common_prefix(leaf.first_key(), &last_key) != leaf.shape.prefix {
+        return Err("the leaf's prefix is not what its keys have in common");
+    }
+    Ok(())
+}
+
+/// Checks what the leaf says of the restart at `offset`.
+fn check_restart(leaf: &Leaf<'_>, block: usize, offset: usize, entry: &Entry) -> Result<(), &'static str> {
+    if leaf.restart(block) != Some(offset) {
+        return Err("a restart does not stand where the leaf says");
+    }
+    if entry.shared > leaf.first_key().len() {
+        return Err("a restart shares more bytes than there are");
+    }
+    let hint = leaf.hint_of(entry, leaf.shape.prefix).to_be_bytes();
+    let said = leaf.hints().and_then(|hints| hints.get(HINT_BYTES * block..HINT_BYTES * (block + 1)));
+    if said == Some(&hint[..]) { Ok(()) } else { Err("a restart's hint is not of its key") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cmp::Reverse;
+    use std::collections::BTreeSet;
+
+    use plimsoll_disk::random::Random;
+
+    use super::*;
+
+    /// Keys of few letters, so that they share much and every relation of two keys occurs.
+    fn random_key(random: &mut Random, front: &[u8]) -> Vec<u8> {
+        let mut key = front.to_vec();
+        (0..random.below(6)).for_each(|_| key.push([0, 1, 255][random.below(3) as usize]));
+        key
+    }
+
+    fn write(versions: &BTreeSet<(Vec<u8>, Reverse<u64>)>) -> Vec<u8> {
+        let mut payload = vec![0; PAGE_PAYLOAD_BYTES];
+        let mut draft = LeafDraft::new();
+        let mut last: &[u8] = &[];
+        for (key, glsn) in versions {
+            assert!(draft.add(&mut payload, key, common_prefix(last, key), Glsn(glsn.0), &[0]));
+            last = key;
+        }
+        let bytes = draft.finish(&mut payload, last);
+        payload.truncate(bytes);
+        payload
+    }
+
+    #[test]
+    fn a_search_ends_where_the_order_says_for_keys_that_are_and_are_not_there() {
+        for seed in 0..300 {
+            let mut random = Random::new(seed);
+            let front = vec![1; [0, 1, 3, 20][random.below(4) as usize]];
+            let count = 1 + random.below(120);
+            let versions: BTreeSet<_> =
+                (0..count).map(|_| (random_key(&mut random, &front), Reverse(random.below(5)))).collect();
+            let payload = write(&versions);
+            let mut walked = Vec::new();
+            check_leaf(&payload, None, |key, glsn, _| walked.push((key.to_vec(), Reverse(glsn.0)))).unwrap();
+            assert!(walked.iter().eq(&versions), "seed {seed}");
+            let leaf = Leaf::new(&payload, None).unwrap();
+            for _ in 0..300 {
+                let front = if random.below(4) == 0 { &front[..front.len() / 2] } else { &front };
+                let sought = (random_key(&mut random, front), Reverse(random.below(6)));
+                let number = versions.range(..&sought).count();
+                let found = leaf.seek(&sought.0, Glsn(sought.1.0)).unwrap();
+                match versions.range(&sought..).next() {
+                    None => assert_eq!(found, Sought::Behind, "seed {seed}, {sought:?}"),
+                    Some((key, glsn)) => {
+                        let mut spelled = Vec::new();
+                        let spot = leaf.spot(number, &mut spelled).unwrap();
+                        assert_eq!(found, Sought::At(spot, *key == sought.0), "seed {seed}, {sought:?}");
+                        assert_eq!((&spelled, spot.entry.glsn), (key, Glsn(glsn.0)));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_leaf_holds_more_keys_than_is_counted_on() {
+        let (mut payload, mut draft) = (vec![0; PAGE_PAYLOAD_BYTES], LeafDraft::new());
+        let mut last = 0u32.to_be_bytes();
+        let mut keys = 0;
+        for n in 1u32.. {
+            let key = n.to_be_bytes();
+            if !draft.add(&mut payload, &key, common_prefix(&last, &key), Glsn(1), &[0]) {
+                break;
+            }
+            (last, keys) = (key, keys + 1);
+        }
+        let bytes = draft.finish(&mut payload, &last);
+        assert!(bytes <= PAGE_PAYLOAD_BYTES && bytes > PAGE_PAYLOAD_BYTES - 8);
+        assert!(keys <= MAX_LEAF_KEYS && keys > MAX_LEAF_KEYS - 100, "{keys} keys");
+    }
+
+    #[test]
+    fn with_a_fixed_glsn_every_entry_has_it() {
+        let payload = write(&BTreeSet::from([(vec![1], Reverse(0)), (vec![2], Reverse(0))]));
+        let mut glsns = Vec::new();
+        check_leaf(&payload, Some(Glsn(9)), |_, glsn, _| glsns.push(glsn)).unwrap();
+        assert_eq!(glsns, [Glsn(9), Glsn(9)]);
+    }
+}

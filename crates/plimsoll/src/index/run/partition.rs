@@ -1,0 +1,215 @@
+//! What is known of a partition without reading it, and point look-ups in it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::side::SideId;
+use plimsoll_memory::page::{PAGE_HEADER_BYTES, page_kind, page_payload};
+use plimsoll_memory::pool::{Page, PoolFile, Touch};
+
+use crate::index::run::filter::key_hash;
+use crate::index::run::guide::{GUIDE_PAGE, Guide};
+use crate::index::run::inner::{INNER_PAGE, Inner};
+use crate::index::run::leaf::{Entry, LEAF_PAGE, Leaf, Sought};
+use crate::types::error::{Error, Result};
+use crate::types::version::Stored;
+
+/// Where a partition's pages stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum PartitionId {
+    /// A file in the index's folder; ids are never used again.
+    Run(u64),
+    /// A side file of the log.
+    Side(SideId),
+}
+
+impl fmt::Display for PartitionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Run(id) => write!(f, "run {id}"),
+            Self::Side(side) => write!(f, "side file {}", side.0),
+        }
+    }
+}
+
+/// What is known of a partition without reading it: kept in the manifest, and in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PartitionInfo {
+    /// Which file.
+    pub(crate) id: PartitionId,
+    /// Its pages.
+    pub(crate) pages: u32,
+    /// Page of its root.
+    pub(crate) root: u32,
+    /// Versions in it.
+    pub(crate) versions: u64,
+    /// Deletions among them.
+    pub(crate) deletions: u64,
+    /// First index key.
+    pub(crate) first_key: Vec<u8>,
+    /// Last index key.
+    pub(crate) last_key: Vec<u8>,
+    /// Oldest commit in it.
+    pub(crate) min_glsn: Glsn,
+    /// Newest commit in it.
+    pub(crate) max_glsn: Glsn,
+    /// Oldest log entry that a value of it points into.
+    pub(crate) min_pointer: Option<Glsn>,
+    /// Side files that values of it point into, sorted.
+    pub(crate) sides: Vec<SideId>,
+    /// Set where every version has this GLSN, whatever the pages say (a transaction that was written before its GLSN was known).
+    pub(crate) fixed_glsn: Option<Glsn>,
+}
+
+/// A partition open to be read.
+#[derive(Clone, Debug)]
+pub(crate) struct Partition {
+    /// What is known of it.
+    pub(crate) info: Arc<PartitionInfo>,
+    /// Its pages in the pool.
+    pub(crate) file: PoolFile,
+}
+
+/// What a point look-up found.
+#[derive(Debug)]
+pub(crate) struct Lookup {
+    /// Newest version of the key in this partition, whatever the snapshot.
+    pub(crate) newest: Option<Glsn>,
+    /// Newest version that is not younger than the snapshot.
+    pub(crate) found: Option<Found>,
+}
+
+/// A version on a pinned page.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// The commit that wrote it.
+    pub(crate) glsn: Glsn,
+    page: Page,
+    tag: u8,
+    start: u32,
+    end: u32,
+}
+
+impl Found {
+    /// What it stored.
+    pub(crate) fn stored(&self) -> Stored<'_> {
+        Stored::from_parts(self.tag, &self.page[self.start as usize..self.end as usize])
+            .expect("it was read once when it was found, and pages do not change")
+    }
+}
+
+/// What a page on the way down leads to.
+pub(crate) enum Step<'a> {
+    /// A page further down.
+    Child(u32),
+    /// The page itself: it is a guide.
+    Guide(Guide<'a>),
+}
+
+impl Lookup {
+    const MISS: Lookup = Lookup { newest: None, found: None };
+}
+
+impl Partition {
+    /// Looks `key` up as of `at`. The filter is asked first: a miss costs no leaf.
+    pub(crate) fn lookup(&self, key: &[u8], at: Glsn, touch: Touch) -> Result<Lookup> {
+        if key < &self.info.first_key[..] || key > &self.info.last_key[..] {
+            return Ok(Lookup::MISS);
+        }
+        let Some(leaf) = self.leaf_that_may_have(key, touch)? else { return Ok(Lookup::MISS) };
+        let Some(newest) = self.find_in_leaf(leaf, key, Glsn::MAX, touch)? else { return Ok(Lookup::MISS) };
+        let newest_glsn = Some(newest.glsn);
+        if newest.glsn <= at {
+            return Ok(Lookup { newest: newest_glsn, found: Some(newest) });
+        }
+        drop(newest);
+        let leaf = self.leaf_of(key, at, touch)?;
+        Ok(Lookup { newest: newest_glsn, found: self.find_in_leaf(leaf, key, at, touch)? })
+    }
+
+    /// Page of the leaf in which `key` begins, if the filter lets it pass.
+    pub(crate) fn leaf_that_may_have(&self, key: &[u8], touch: Touch) -> Result<Option<u32>> {
+        let (number, page) = self.guide_of(key, Glsn::MAX, touch)?;
+        let guide = self.read(number, Guide::new(page_payload(&page)))?;
+        if !guide.may_contain(key_hash(key)) {
+            return Ok(None);
+        }
+        self.read(number, guide.find(key, Glsn::MAX)).map(Some)
+    }
+
+    /// The newest version of `key` that is not younger than `at`, if it stands in this leaf.
+    fn find_in_leaf(&self, number: u32, key: &[u8], at: Glsn, touch: Touch) -> Result<Option<Found>> {
+        let page = self.load(number, touch)?;
+        let leaf = self.leaf(number, &page)?;
+        let Sought::At(spot, true) = self.read(number, leaf.seek(key, at))? else { return Ok(None) };
+        self.read(number, leaf.stored(&spot.entry))?;
+        let Entry { body, end, tag, glsn, .. } = spot.entry;
+        let (start, end) = ((PAGE_HEADER_BYTES + body) as u32, (PAGE_HEADER_BYTES + end) as u32);
+        Ok(Some(Found { glsn, page, tag, start, end }))
+    }
+
+    /// Page of the leaf in which (`key`, `glsn`) stands. If that leaf ends before it, the next one begins behind it.
+    fn leaf_of(&self, key: &[u8], glsn: Glsn, touch: Touch) -> Result<u32> {
+        let (number, page) = self.guide_of(key, glsn, touch)?;
+        let guide = self.read(number, Guide::new(page_payload(&page)))?;
+        self.read(number, guide.find(key, glsn))
+    }
+
+    /// The guide over the leaf in which (`key`, `glsn`) stands.
+    fn guide_of(&self, key: &[u8], glsn: Glsn, touch: Touch) -> Result<(u32, Page)> {
+        let mut number = self.info.root;
+        loop {
+            let page = self.load(number, touch)?;
+            match self.step_down(number, &page, key, glsn)? {
+                Step::Guide(_) => return Ok((number, page)),
+                Step::Child(child) => number = child,
+            }
+        }
+    }
+
+    /// Reads page `number` on the way from the root to (`key`, `glsn`).
+    pub(crate) fn step_down<'a>(&self, number: u32, page: &'a [u8], key: &[u8], glsn: Glsn) -> Result<Step<'a>> {
+        let payload = page_payload(page);
+        match page_kind(page) {
+            GUIDE_PAGE => Ok(Step::Guide(self.read(number, Guide::new(payload))?)),
+            INNER_PAGE => {
+                let child = self.read(number, Inner::new(payload).and_then(|inner| inner.find(key, glsn)))?;
+                // Children stand before their parents: so every walk ends.
+                if child < number {
+                    Ok(Step::Child(child))
+                } else {
+                    Err(self.corrupt(number, "a child that stands behind it"))
+                }
+            }
+            _ => Err(self.corrupt(number, "neither a guide nor an inner page")),
+        }
+    }
+
+    /// The leaf on page `number`.
+    pub(crate) fn leaf<'a>(&self, number: u32, page: &'a [u8]) -> Result<Leaf<'a>> {
+        if page_kind(page) != LEAF_PAGE {
+            return Err(self.corrupt(number, "no leaf"));
+        }
+        self.read(number, Leaf::new(page_payload(page), self.info.fixed_glsn))
+    }
+
+    fn load(&self, number: u32, touch: Touch) -> Result<Page> {
+        if number >= self.info.pages {
+            return Err(self.corrupt(number, "a page beyond the last"));
+        }
+        Ok(self.file.get(number, touch)?)
+    }
+
+    /// What was read from page `number`, or an error if it cannot be read.
+    pub(crate) fn read<T>(&self, number: u32, read: Option<T>) -> Result<T> {
+        read.ok_or_else(|| self.corrupt(number, "bytes that are not what a page of its kind holds"))
+    }
+
+    pub(crate) fn corrupt(&self, number: u32, what: &str) -> Error {
+        Error::corrupt(format!(
+            "{}, page {number}: found {what}; `plimsoll verify` says what is lost and what helps",
+            self.info.id
+        ))
+    }
+}

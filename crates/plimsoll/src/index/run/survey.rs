@@ -1,0 +1,171 @@
+//! Reads what can be read of a damaged partition: its leaves in the order of the file, past guides and inner pages that may be damaged too.
+//!
+//! Law: where a leaf cannot be read, the span of keys that it may have held is told; a guide or an inner page that cannot be read loses nothing.
+
+use plimsoll_memory::budget::{Budget, Kind};
+use plimsoll_memory::page::{PAGE_BYTES, page_kind, page_payload};
+use plimsoll_memory::pool::{LoadError, PageSource};
+
+use crate::index::run::guide::{GUIDE_PAGE, Guide};
+use crate::index::run::leaf::{LEAF_PAGE, check_leaf};
+use crate::index::run::partition::PartitionInfo;
+use crate::types::error::Result;
+use crate::types::version::Version;
+
+/// What cannot be read of a partition.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Survey {
+    /// The first page that is damaged, and how many are.
+    pub(crate) bad: Option<(u32, u32)>,
+    /// Where leaves are lost, in the order of keys.
+    pub(crate) lost: Vec<LostSpan>,
+}
+
+/// Index keys of which versions may be lost: from `first` to `last`, each with the bound or without.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LostSpan {
+    pub(crate) page: u32,
+    pub(crate) first: Vec<u8>,
+    pub(crate) with_first: bool,
+    pub(crate) last: Vec<u8>,
+    pub(crate) with_last: bool,
+}
+
+impl LostSpan {
+    /// Whether versions of a key may be lost.
+    pub(crate) fn holds(&self, key: &[u8]) -> bool {
+        let above = key > &self.first[..] || (self.with_first && key == &self.first[..]);
+        above && (key < &self.last[..] || (self.with_last && key == &self.last[..]))
+    }
+}
+
+/// A page that cannot be read and of which it is not known yet what it was, or where what it held ends.
+struct Missing {
+    page: u32,
+    /// The last key before it.
+    before: Option<Vec<u8>>,
+    /// The first key behind it, and whether versions of that one may be lost too.
+    behind: Option<(Vec<u8>, bool)>,
+    is_leaf: Option<bool>,
+}
+
+/// So many pages in a row that cannot be read, more than a partition has, are the last that are tried.
+const BAD_MAX: u32 = 1 << 16;
+
+/// Reads a partition; `each` is shown every version that can be read, in order. Without a `source` the file is missing.
+///
+/// # Errors
+/// The disk fails otherwise than by bytes that are not right, the budget, or what `each` returns.
+pub(crate) fn survey(
+    source: Option<&dyn PageSource>,
+    info: &PartitionInfo,
+    budget: &Budget,
+    each: &mut dyn FnMut(&Version<'_>) -> Result<()>,
+) -> Result<Survey> {
+    let mut found = Survey::default();
+    let mut missing: Vec<Missing> = Vec::new();
+    let Some(source) = source else {
+        found.bad = Some((0, info.pages));
+        missing.push(Missing { page: 0, before: None, behind: None, is_leaf: Some(true) });
+        found.close(missing, info);
+        return Ok(found);
+    };
+    let mut chunk = budget.take(Kind::Sort)?;
+    let page = &mut chunk[..PAGE_BYTES];
+    let (mut last_key, mut in_a_row): (Option<Vec<u8>>, u32) = (None, 0);
+    for number in 0..info.pages {
+        let is_good = match source.load(number, page) {
+            Ok(()) => true,
+            Err(LoadError::Corrupt { .. }) => false,
+            Err(error) => return Err(error.into()),
+        };
+        in_a_row = if is_good { 0 } else { in_a_row + 1 };
+        if in_a_row > BAD_MAX {
+            // The file has ended, whatever is said of its length.
+            break;
+        }
+        let in_tree = (1..=info.root).contains(&number);
+        let payload = if is_good { page_payload(page) } else { &[] };
+        let kind = if is_good { page_kind(page) } else { 0 };
+        let is_leaf = kind == LEAF_PAGE && in_tree && check_leaf(payload, info.fixed_glsn, |_, _, _| {}).is_ok();
+        if is_leaf {
+            let (mut first, mut outcome) = (None, Ok(()));
+            let read = check_leaf(payload, info.fixed_glsn, |key, glsn, stored| {
+                if first.is_none() {
+                    first = Some(key.to_vec());
+                }
+                if outcome.is_ok() {
+                    outcome = each(&Version { key, glsn, stored });
+                }
+                last_key.get_or_insert_default().clear();
+                last_key.get_or_insert_default().extend_from_slice(key);
+            });
+            debug_assert!(read.is_ok(), "it was read a moment ago");
+            outcome?;
+            if let Some(first) = first {
+                let open = missing.iter_mut().filter(|missing| missing.behind.is_none());
+                open.for_each(|missing| missing.behind = Some((first.clone(), true)));
+            }
+            continue;
+        }
+        let guide = if kind == GUIDE_PAGE && in_tree { Guide::new(payload) } else { None };
+        if let Some(guide) = guide {
+            found.take_guide(&guide, &mut missing, info);
+        } else if !is_good || kind == LEAF_PAGE || kind == GUIDE_PAGE {
+            found.note_bad(number);
+            if in_tree {
+                missing.push(Missing { page: number, before: last_key.clone(), behind: None, is_leaf: None });
+            }
+        }
+    }
+    judge(&mut missing, u32::MAX);
+    found.close(missing, info);
+    Ok(found)
+}
+
+/// Decides of pages below `first_leaf` of which nothing else tells what they were: one alone is the guide of the leaves before it, or an inner
+/// page; of several, some may have been leaves.
+fn judge(missing: &mut [Missing], first_leaf: u32) {
+    let unknown = |missing: &&mut Missing| missing.is_leaf.is_none() && missing.page < first_leaf;
+    let count = missing.iter_mut().filter(unknown).count();
+    missing.iter_mut().filter(unknown).for_each(|missing| missing.is_leaf = Some(count > 1));
+}
+
+impl Survey {
+    fn note_bad(&mut self, number: u32) {
+        let (first, count) = self.bad.unwrap_or((number, 0));
+        self.bad = Some((first, count + 1));
+    }
+
+    /// A guide says which of the pages before it are its leaves.
+    fn take_guide(&mut self, guide: &Guide<'_>, missing: &mut Vec<Missing>, info: &PartitionInfo) {
+        let leaves = guide.first_leaf()..guide.first_leaf().saturating_add(guide.leaves());
+        judge(missing, leaves.start);
+        let mut key = Vec::new();
+        for page in missing.iter_mut().filter(|missing| leaves.contains(&missing.page)) {
+            page.is_leaf = Some(true);
+            let next = (page.page + 1 - leaves.start) as usize;
+            let fence = (page.page + 1 < leaves.end).then(|| guide.fences().before(next, &mut key)).flatten();
+            if let (Some((behind, with)), Some(fence)) = (&mut page.behind, fence) {
+                // A fence within the versions of a key says how far they go on.
+                *with = fence.below != 0 && fence.key == &behind[..];
+            }
+        }
+        let (closed, open) = std::mem::take(missing).into_iter().partition(|page| page.behind.is_some());
+        *missing = open;
+        self.close(closed, info);
+    }
+
+    fn close(&mut self, missing: Vec<Missing>, info: &PartitionInfo) {
+        for page in missing.into_iter().filter(|page| page.is_leaf != Some(false)) {
+            let with_first = page.before.is_none();
+            let first = page.before.unwrap_or_else(|| info.first_key.clone());
+            let (last, with_last) = page.behind.unwrap_or_else(|| (info.last_key.clone(), true));
+            match self.lost.last_mut() {
+                // One behind the other.
+                Some(before) if before.first == first => (before.last, before.with_last) = (last, with_last),
+                _ => self.lost.push(LostSpan { page: page.page, first, with_first, last, with_last }),
+            }
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Reading at a moment.
+
+pub(crate) mod moments;
+pub(crate) mod point;
+pub(crate) mod reader;
+pub(crate) mod span;

@@ -1,0 +1,158 @@
+//! Which moments are being read, so that nobody drops what they need.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::{Budget, Kind, Lease};
+
+use crate::borders::{Border, hit};
+use crate::types::error::Result;
+
+/// Bytes that one open snapshot costs at most.
+const SNAPSHOT_BYTES: u64 = 128;
+
+/// So many snapshots are charged to the budget together: opening one is part of every read.
+const CHARGED_TOGETHER: usize = 32;
+
+/// The moments that are open.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshots {
+    open: Mutex<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    /// How often each moment is open.
+    moments: BTreeMap<Glsn, u64>,
+    /// How many of these are charged.
+    charged: usize,
+    /// Each for [`CHARGED_TOGETHER`]. One is kept where none is open.
+    leases: Vec<Lease>,
+}
+
+/// Keeps one moment open until dropped.
+#[derive(Debug)]
+pub(crate) struct OpenMoment {
+    at: Glsn,
+    snapshots: Arc<Snapshots>,
+    is_charged: bool,
+}
+
+impl Snapshots {
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().expect("no code under this lock panics")
+    }
+
+    /// Opens the moment that `choose` names. It is called under the lock that [`Snapshots::oldest`] takes, so that a horizon computed
+    /// at the same time is never above it.
+    pub(crate) fn open(self: &Arc<Self>, budget: &Budget, choose: impl FnOnce() -> Glsn) -> Result<OpenMoment> {
+        hit(Border::MomentAsked);
+        let mut open = self.lock();
+        if open.charged == open.leases.len() * CHARGED_TOGETHER {
+            // Not under the lock: the budget may have to make room.
+            drop(open);
+            let lease = budget.lease(Kind::Metadata, CHARGED_TOGETHER as u64 * SNAPSHOT_BYTES)?;
+            open = self.lock();
+            open.leases.push(lease);
+        }
+        open.charged += 1;
+        Ok(self.open_in(open, true, choose))
+    }
+
+    /// As [`Snapshots::open`], for the few that the store itself opens.
+    pub(crate) fn open_unleased(self: &Arc<Self>, choose: impl FnOnce() -> Glsn) -> OpenMoment {
+        self.open_in(self.lock(), false, choose)
+    }
+
+    fn open_in(
+        self: &Arc<Self>,
+        mut open: MutexGuard<'_, Open>,
+        is_charged: bool,
+        choose: impl FnOnce() -> Glsn,
+    ) -> OpenMoment {
+        let at = choose();
+        *open.moments.entry(at).or_default() += 1;
+        OpenMoment { at, snapshots: Arc::clone(self), is_charged }
+    }
+
+    /// The oldest open moment, or what `newest` says if none is open.
+    pub(crate) fn oldest(&self, newest: impl FnOnce() -> Glsn) -> Glsn {
+        let open = self.lock();
+        let newest = newest();
+        open.moments.keys().next().map_or(newest, |&oldest| oldest.min(newest))
+    }
+
+    /// How many are open.
+    pub(crate) fn count(&self) -> u64 {
+        self.lock().moments.values().sum()
+    }
+}
+
+impl OpenMoment {
+    /// The moment.
+    pub(crate) fn at(&self) -> Glsn {
+        self.at
+    }
+}
+
+impl Drop for OpenMoment {
+    fn drop(&mut self) {
+        let mut open = self.snapshots.lock();
+        if let Some(count) = open.moments.get_mut(&self.at) {
+            *count -= 1;
+            if *count == 0 {
+                open.moments.remove(&self.at);
+            }
+        }
+        open.charged -= usize::from(self.is_charged);
+        // Some way below, so that one who opens and drops at the border does not charge each time.
+        let spare = open.charged + 2 * CHARGED_TOGETHER <= open.leases.len() * CHARGED_TOGETHER;
+        let lease = if spare { open.leases.pop() } else { None };
+        drop(open);
+        drop(lease);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_memory::budget::Backing;
+
+    use super::*;
+
+    #[test]
+    fn open_snapshots_are_charged_and_what_they_cost_goes_back() {
+        let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
+        let charged = || budget.usage().of(Kind::Metadata);
+        let snapshots = Arc::new(Snapshots::default());
+        let open = |n: u64| snapshots.open(&budget, || Glsn(n)).unwrap();
+        let opened: Vec<_> = (0..1000).map(open).collect();
+        assert!(charged() >= 1000 * SNAPSHOT_BYTES);
+        assert_eq!(snapshots.count(), 1000);
+        drop(opened);
+        assert!(charged() <= 2 * CHARGED_TOGETHER as u64 * SNAPSHOT_BYTES);
+        assert_eq!(snapshots.count(), 0);
+        // A budget that is full refuses, and nothing is open then.
+        let rest = budget.lease(Kind::Sort, budget.free_bytes()).unwrap();
+        let mut opened = Vec::new();
+        while let Ok(moment) = snapshots.open(&budget, || Glsn(1)) {
+            opened.push(moment);
+        }
+        assert_eq!(snapshots.count(), opened.len() as u64);
+        drop((opened, rest));
+        open(2);
+    }
+
+    #[test]
+    fn the_oldest_open_moment_is_known_until_it_is_dropped() {
+        let snapshots = Arc::new(Snapshots::default());
+        let old = snapshots.open_unleased(|| Glsn(3));
+        let again = snapshots.open_unleased(|| Glsn(3));
+        let young = snapshots.open_unleased(|| Glsn(9));
+        assert_eq!((snapshots.oldest(|| Glsn(20)), snapshots.count()), (Glsn(3), 3));
+        drop((old, again));
+        assert_eq!(snapshots.oldest(|| Glsn(20)), Glsn(9));
+        drop(young);
+        assert_eq!(snapshots.oldest(|| Glsn(20)), Glsn(20));
+    }
+}

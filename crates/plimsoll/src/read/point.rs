@@ -1,0 +1,298 @@
+//! A read's journey: memtables, then objects, then the pages of runs, then the log.
+//!
+//! The index finds the version that is current at a moment; a small value stands there, a large one in the log or in a side file.
+
+use std::io;
+use std::sync::{Arc, Weak};
+
+use plimsoll_disk::checksum::Running;
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::side::{SIDE_DROPPED_PAGE, SideId};
+use plimsoll_memory::budget::account::Charge;
+use plimsoll_memory::buffer::Buffer;
+use plimsoll_memory::page::{PAGE_PAYLOAD_BYTES, page_kind, page_payload};
+use plimsoll_memory::pool::Touch;
+
+use crate::borders::{self, Border};
+use crate::index::view::{Hit, View};
+use crate::read::moments::OpenMoment;
+use crate::read::reader::Reader;
+use crate::types::error::{Error, Result};
+use crate::types::value::Value;
+use crate::types::version::{MAX_KEY_BYTES, Stored, running_value_sum, value_sum};
+
+/// Refuses keys that cannot be.
+pub(crate) fn check_key(key: &[u8]) -> Result<()> {
+    if key.len() > MAX_KEY_BYTES {
+        return Err(Error::invalid(format!("a key has at most {MAX_KEY_BYTES} bytes, this one has {}", key.len())));
+    }
+    Ok(())
+}
+
+/// Index keys up to this many bytes are built without an allocation.
+const SHORT_KEY_BYTES: usize = 64;
+
+/// An index key.
+pub(crate) enum KeyBuffer {
+    Short { bytes: [u8; SHORT_KEY_BYTES], len: usize },
+    Long(Vec<u8>),
+}
+
+impl KeyBuffer {
+    /// The index key of a user's key of at most [`MAX_KEY_BYTES`].
+    pub(crate) fn new(keyspace: u32, key: &[u8]) -> Result<Self> {
+        check_key(key)?;
+        let len = 4 + key.len();
+        if len > SHORT_KEY_BYTES {
+            return Ok(Self::Long([&keyspace.to_be_bytes(), key].concat()));
+        }
+        let mut bytes = [0; SHORT_KEY_BYTES];
+        bytes[..4].copy_from_slice(&keyspace.to_be_bytes());
+        bytes[4..len].copy_from_slice(key);
+        Ok(Self::Short { bytes, len })
+    }
+
+    /// Its bytes.
+    pub(crate) fn get(&self) -> &[u8] {
+        match self {
+            Self::Short { bytes, len } => &bytes[..*len],
+            Self::Long(bytes) => bytes,
+        }
+    }
+}
+
+impl Reader {
+    /// The value of an index key as of `at`.
+    pub(crate) fn get(&self, key: &[u8], at: Glsn) -> Result<Option<Value>> {
+        self.read(|view| {
+            let above = view.get_above(key, at)?;
+            if above.leaves_it_to_the_runs()
+                && let Some(value) = view.shelf.get(key, at, &self.budget)?
+            {
+                return Ok(Some(value));
+            }
+            borders::hit(Border::SourcesTaken);
+            let loads = self.objects.loads();
+            let Some(hit) = view.get_beneath(above, key, at)?.filter(is_there) else { return Ok(None) };
+            let (glsn, stored) = (hit.glsn(), hit.stored());
+            let value = Value::of_len(&self.budget, stored.value_bytes(), |bytes| self.load(glsn, stored, bytes))?;
+            borders::hit(Border::ValueLoaded);
+            if hit.is_newest_in_runs() {
+                self.objects.fill((view.set, &view.shelf), loads, key, glsn, &value);
+            }
+            Ok(Some(value))
+        })
+    }
+
+    /// Whether an index key has a value as of `at`.
+    pub(crate) fn contains(&self, key: &[u8], at: Glsn) -> Result<bool> {
+        self.read(|view| {
+            let above = view.get_above(key, at)?;
+            let kept = above.leaves_it_to_the_runs() && view.shelf.contains(key, at);
+            Ok(kept || view.get_beneath(above, key, at)?.is_some_and(|hit| is_there(&hit)))
+        })
+    }
+
+    /// A reader of an index key's value as of a moment.
+    pub(crate) fn reader(self: &Arc<Self>, key: &[u8], moment: &OpenMoment) -> Result<Option<ValueReader>> {
+        let at = moment.at();
+        // While the first one is open, no horizon passes the second.
+        let moment = self.snapshots.open(&self.budget, || at)?;
+        let found = self.read(|view| {
+            let hit = find(view, key, at)?;
+            Ok(hit.map(|hit| (Place::of(hit.stored()), hit.glsn(), hit.stored().value_bytes(), Arc::downgrade(view))))
+        })?;
+        let Some((place, glsn, len, view)) = found else { return Ok(None) };
+        let small = if matches!(place, Place::Here(_)) { len } else { 0 };
+        let mut charge = self.index.seats().charge();
+        charge.set((size_of::<ValueReader>() + key.len()) as u64 + small)?;
+        let origin = Some(Origin { key: key.to_vec(), view, moment, _charge: charge });
+        let sum = running_value_sum();
+        Ok(Some(ValueReader { reader: Arc::clone(self), glsn, place, at: 0, len, sum, origin }))
+    }
+
+    /// Replaces `into` by the whole value of a version that is not a deletion.
+    pub(crate) fn load(&self, glsn: Glsn, stored: Stored<'_>, into: &mut Buffer) -> Result<()> {
+        into.clear();
+        if let Stored::Inline(value) = stored {
+            into.extend_from_slice(value);
+            return Ok(());
+        }
+        into.resize(stored.value_bytes() as usize);
+        self.load_part(glsn, stored, 0, into)?;
+        stored.check_sum(glsn, value_sum(into))
+    }
+
+    /// Fills `into` with bytes of a version's value from `from` on.
+    pub(crate) fn load_part(&self, glsn: Glsn, stored: Stored<'_>, from: u64, into: &mut [u8]) -> Result<()> {
+        match stored {
+            Stored::Deleted => Ok(()),
+            Stored::Inline(value) => {
+                into.copy_from_slice(&value[from as usize..from as usize + into.len()]);
+                Ok(())
+            }
+            Stored::InLog { offset, .. } => Ok(self.log.read_range(glsn, offset + from, into)?),
+            Stored::InSide { side, offset, .. } => self.load_from_side(glsn, side, offset + from, into),
+            Stored::Dropped { .. } => Err(Error::Dropped { glsn: glsn.0 }),
+        }
+    }
+
+    fn load_from_side(&self, glsn: Glsn, side: SideId, offset: u64, into: &mut [u8]) -> Result<()> {
+        let file = self.log.open_side(side)?.file;
+        // A long value is read once, front to back: it must not push hot pages out.
+        let touch = if into.len() > 4 * PAGE_PAYLOAD_BYTES { Touch::Scan } else { Touch::Point };
+        let (mut at, mut filled) = (offset, 0);
+        while filled < into.len() {
+            let number = u32::try_from(at / PAGE_PAYLOAD_BYTES as u64).map_err(|_| short_side(side))?;
+            let page = file.get(number, touch)?;
+            if page_kind(&page) == SIDE_DROPPED_PAGE {
+                return Err(Error::Dropped { glsn: glsn.0 });
+            }
+            let bytes = page_payload(&page).get((at % PAGE_PAYLOAD_BYTES as u64) as usize..).unwrap_or_default();
+            let fits = bytes.len().min(into.len() - filled);
+            if fits == 0 {
+                return Err(short_side(side));
+            }
+            into[filled..filled + fits].copy_from_slice(&bytes[..fits]);
+            filled += fits;
+            at += fits as u64;
+        }
+        Ok(())
+    }
+}
+
+fn short_side(side: SideId) -> Error {
+    Error::corrupt(format!("side file {} ends before a value that stands in it; see `plimsoll verify`", side.0))
+}
+
+/// The version of an index key that is current as of `at`, unless it is a deletion.
+pub(crate) fn find(view: &Arc<View>, key: &[u8], at: Glsn) -> Result<Option<Hit>> {
+    Ok(view.get(key, at)?.filter(is_there))
+}
+
+fn is_there(hit: &Hit) -> bool {
+    hit.stored() != Stored::Deleted
+}
+
+/// Reads a value piece by piece, without holding it in memory. What it read is compared with the value's checksum before the last piece is
+/// given.
+pub struct ValueReader {
+    reader: Arc<Reader>,
+    glsn: Glsn,
+    place: Place,
+    at: u64,
+    len: u64,
+    /// Over what was read.
+    sum: Running,
+    /// `None` for a transaction's own value.
+    origin: Option<Origin>,
+}
+
+/// How the value was found, to find it again where compaction moves it.
+struct Origin {
+    key: Vec<u8>,
+    /// Not held: a slow reader would keep memtables.
+    view: Weak<View>,
+    moment: OpenMoment,
+    /// For the reader, the key, and a small value.
+    _charge: Charge,
+}
+
+/// Where the value stands.
+enum Place {
+    Here(Value),
+    InLog { offset: u64, sum: u64 },
+    InSide { side: SideId, offset: u64, sum: u64 },
+    Dropped,
+}
+
+impl Place {
+    fn of(stored: Stored<'_>) -> Self {
+        match stored {
+            Stored::Deleted => Place::Here(Value::default()),
+            Stored::Inline(value) => Place::Here(value.to_vec().into()),
+            Stored::InLog { offset, sum, .. } => Place::InLog { offset, sum },
+            Stored::InSide { side, offset, sum, .. } => Place::InSide { side, offset, sum },
+            Stored::Dropped { .. } => Place::Dropped,
+        }
+    }
+}
+
+impl ValueReader {
+    pub(crate) fn of_value(reader: &Arc<Reader>, value: Value) -> Self {
+        let len = value.len() as u64;
+        let (place, sum) = (Place::Here(value), running_value_sum());
+        Self { reader: Arc::clone(reader), glsn: Glsn::NONE, place, at: 0, len, sum, origin: None }
+    }
+
+    /// Length of the whole value in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// The commit that wrote it.
+    pub(crate) fn glsn(&self) -> Glsn {
+        self.glsn
+    }
+
+    /// Whether the value has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl io::Read for ValueReader {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.read_piece(buf).map_err(io::Error::other)
+    }
+}
+
+impl ValueReader {
+    /// Fills `into`, or as much of it as the rest of the value has bytes; returns how many.
+    pub(crate) fn read_piece(&mut self, into: &mut [u8]) -> Result<usize> {
+        let fits = usize::try_from(self.len - self.at).unwrap_or(usize::MAX).min(into.len());
+        while let Err(error) = self.fill(&mut into[..fits]) {
+            self.find_again(error)?;
+        }
+        self.at += fits as u64;
+        if fits > 0 && !matches!(self.place, Place::Here(_)) {
+            self.sum.take(&into[..fits]);
+            if self.at == self.len {
+                self.stored().check_sum(self.glsn, self.sum.sum())?;
+            }
+        }
+        Ok(fits)
+    }
+
+    fn fill(&self, into: &mut [u8]) -> Result<()> {
+        self.reader.check_open()?;
+        self.reader.load_part(self.glsn, self.stored(), self.at, into)
+    }
+
+    fn stored(&self) -> Stored<'_> {
+        let len = self.len;
+        match &self.place {
+            Place::Here(value) => Stored::Inline(value),
+            &Place::InLog { offset, sum } => Stored::InLog { offset, len, sum },
+            &Place::InSide { side, offset, sum } => Stored::InSide { side, offset, len, sum },
+            Place::Dropped => Stored::Dropped { len },
+        }
+    }
+
+    /// Looks where the value stands now, after reading it failed with `error`; that it is if nothing was moved.
+    fn find_again(&mut self, error: Error) -> Result<()> {
+        let Some(origin) = &mut self.origin else { return Err(error) };
+        let Some(view) = self.reader.newer_view(&origin.view) else { return Err(error) };
+        let Some(hit) = find(&view, &origin.key, origin.moment.at())? else { return Err(error) };
+        borders::hit(Border::ValueMoved);
+        self.place = Place::of(hit.stored());
+        origin.view = Arc::downgrade(&view);
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for ValueReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ValueReader({} of {} bytes)", self.at, self.len)
+    }
+}

@@ -1,0 +1,114 @@
+//! What every read needs of an open store, and how a read or a step of a walk finds sources that are there.
+//!
+//! Law: what a view needs may be gone once the view was exchanged (log entries, side files, another process's runs). A read that fails is made again where there is a
+//! newer view; only then its error is one.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::log::Log;
+use plimsoll_memory::budget::Budget;
+
+use crate::index::Index;
+use crate::index::seat::{Seat, Walk};
+use crate::index::view::View;
+use crate::read::moments::Snapshots;
+use crate::rowcache::Objects;
+use crate::types::error::{Error, Result};
+use crate::types::keyspaces::Keyspaces;
+
+/// Reads one open store.
+pub(crate) struct Reader {
+    pub(crate) budget: Budget,
+    pub(crate) log: Arc<dyn Log>,
+    pub(crate) index: Arc<Index>,
+    pub(crate) objects: Arc<Objects>,
+    pub(crate) snapshots: Arc<Snapshots>,
+    pub(crate) keyspaces: Arc<Keyspaces>,
+    /// Another process may exchange the sources.
+    pub(crate) read_only: bool,
+    pub(crate) closed: AtomicBool,
+}
+
+impl Reader {
+    /// Reads in the sources as they are now. If that fails and they were exchanged meanwhile, it is read again in the new ones: log
+    /// entries and side files that only the old ones needed may be gone.
+    pub(crate) fn read<T>(&self, mut read: impl FnMut(&Arc<View>) -> Result<T>) -> Result<T> {
+        self.check_open()?;
+        let mut view = self.index.view();
+        loop {
+            match read(&view) {
+                Err(error) => view = self.newer_view(&Arc::downgrade(&view)).ok_or(error)?,
+                done => return done,
+            }
+        }
+    }
+
+    /// Takes a step of a walk, in the sources that it sits in or as they are now. If that fails and they were exchanged meanwhile, it is taken in
+    /// the new ones, as for [`Reader::read`].
+    pub(crate) fn walk<W: Walk + 'static, T>(
+        &self,
+        seat: &mut Seat<W>,
+        key: &mut Vec<u8>,
+        mut step: impl FnMut(&mut W, &mut Vec<u8>) -> Result<T>,
+    ) -> Result<T> {
+        loop {
+            let mut failed_in = Weak::new();
+            let done = seat.step(
+                key,
+                || self.index.view(),
+                |walk, key| {
+                    step(walk, key).inspect_err(|_| {
+                        failed_in = walk.get_up().map_or_else(Weak::new, |view| Arc::downgrade(&view));
+                    })
+                },
+            );
+            match done {
+                Err(error) if Weak::ptr_eq(&failed_in, &Weak::new()) => return Err(error),
+                Err(error) => drop(self.newer_view(&failed_in).ok_or(error)?),
+                done => return done,
+            }
+        }
+    }
+
+    /// The sources as they are now, if they are others than `view`. Where the store is open to read only, another process may have exchanged them:
+    /// then its manifest is read.
+    pub(crate) fn newer_view(&self, view: &Weak<View>) -> Option<Arc<View>> {
+        let newer = || Some(self.index.view()).filter(|now| !Weak::ptr_eq(&Arc::downgrade(now), view));
+        newer().or_else(|| {
+            // A manifest that cannot be read helps nobody; the error that led here tells what is wrong.
+            let _ = self.read_only.then(|| self.index.refresh());
+            newer()
+        })
+    }
+
+    /// Refuses once the store is closed: the folder may be another process's, which changes it.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        // Acquire: pairs with the swap in `close`.
+        if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// No read begins from now on; whether this was said before.
+    pub(crate) fn close(&self) -> bool {
+        self.closed.swap(true, Ordering::AcqRel)
+    }
+
+    /// The oldest moment at which a keyspace can be read.
+    pub(crate) fn oldest_readable(&self, keyspace: u32) -> Glsn {
+        self.index.view().oldest_readable_in(keyspace)
+    }
+}
+
+/// Refuses a moment whose versions may be gone from the keyspace of an index key. The view that is asked must be the one that is read.
+pub(crate) fn check_retained(view: &View, key: &[u8], at: Glsn) -> Result<()> {
+    let keyspace = key.first_chunk().expect("an index key begins with its keyspace");
+    let oldest = view.oldest_readable_in(u32::from_be_bytes(*keyspace));
+    if at < oldest { Err(Error::Trimmed { asked: at.0, first: oldest.0 }) } else { Ok(()) }
+}
+
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Reader({:?})", self.index)
+    }
+}

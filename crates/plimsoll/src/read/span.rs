@@ -1,0 +1,133 @@
+//! Ranges of index keys.
+
+use std::borrow::Cow;
+use std::ops::{Bound, RangeBounds};
+
+use crate::index::view::OwnRange;
+use crate::read::point::check_key;
+use crate::types::error::Result;
+
+/// A range of index keys: within one keyspace.
+#[derive(Clone, Debug)]
+pub(crate) struct Span {
+    lower: Bound<Vec<u8>>,
+    upper: Bound<Vec<u8>>,
+}
+
+impl Span {
+    /// The span of a user's range.
+    pub(crate) fn new(keyspace: u32, range: &impl RangeBounds<[u8]>) -> Result<Self> {
+        let key = |key: &[u8]| -> Result<Vec<u8>> {
+            check_key(key)?;
+            Ok([&keyspace.to_be_bytes(), key].concat())
+        };
+        let lower = match range.start_bound() {
+            Bound::Included(start) => Bound::Included(key(start)?),
+            Bound::Excluded(start) => Bound::Excluded(key(start)?),
+            Bound::Unbounded => Bound::Included(key(b"")?),
+        };
+        let upper = match range.end_bound() {
+            Bound::Included(end) => Bound::Included(key(end)?),
+            Bound::Excluded(end) => Bound::Excluded(key(end)?),
+            Bound::Unbounded => keyspace_end(keyspace),
+        };
+        Ok(Self { lower, upper })
+    }
+
+    /// The span of the keys that begin with `prefix`.
+    pub(crate) fn prefix(keyspace: u32, prefix: &[u8]) -> Result<Self> {
+        check_key(prefix)?;
+        let lower = [&keyspace.to_be_bytes(), prefix].concat();
+        let upper = match successor(&lower[4..]) {
+            Some(end) => Bound::Excluded([&keyspace.to_be_bytes()[..], &end].concat()),
+            None => keyspace_end(keyspace),
+        };
+        Ok(Self { lower: Bound::Included(lower), upper })
+    }
+
+    /// Its bounds.
+    pub(crate) fn into_range(self) -> OwnRange {
+        (self.lower, self.upper)
+    }
+
+    pub(crate) fn lower(&self) -> Bound<&[u8]> {
+        self.lower.as_ref().map(Vec::as_slice)
+    }
+
+    pub(crate) fn upper(&self) -> Bound<&[u8]> {
+        self.upper.as_ref().map(Vec::as_slice)
+    }
+
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let bytes = |bound: &Bound<Vec<u8>>| match bound {
+            Bound::Included(key) | Bound::Excluded(key) => key.capacity(),
+            Bound::Unbounded => 0,
+        };
+        bytes(&self.lower) + bytes(&self.upper)
+    }
+
+    /// Whether no key can lie in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        match (self.lower(), self.upper()) {
+            (Bound::Included(a), Bound::Included(b)) => a > b,
+            (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) => a >= b,
+            _ => false,
+        }
+    }
+
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
+        (self.lower(), self.upper()).contains(key)
+    }
+
+    /// The first key that can lie in it.
+    pub(crate) fn first(&self) -> Cow<'_, [u8]> {
+        match &self.lower {
+            Bound::Included(key) => Cow::Borrowed(key),
+            // No key lies between one and itself with a zero behind it.
+            Bound::Excluded(key) => Cow::Owned([key, &[0][..]].concat()),
+            Bound::Unbounded => Cow::Borrowed(&[]),
+        }
+    }
+}
+
+fn keyspace_end(keyspace: u32) -> Bound<Vec<u8>> {
+    keyspace.checked_add(1).map_or(Bound::Unbounded, |next| Bound::Excluded(next.to_be_bytes().to_vec()))
+}
+
+/// The first byte string behind all that begin with `prefix`; `None` if there is none.
+fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
+    let keep = prefix.iter().rposition(|&byte| byte < u8::MAX)?;
+    let mut end = prefix[..=keep].to_vec();
+    end[keep] += 1;
+    Some(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_successor_of_a_prefix_is_behind_all_that_begin_with_it() {
+        assert_eq!(successor(b"ab"), Some(b"ac".to_vec()));
+        assert_eq!(successor(b"a\xff\xff"), Some(b"b".to_vec()));
+        assert_eq!(successor(b"\xff"), None);
+        assert_eq!(successor(b""), None);
+    }
+
+    #[test]
+    fn a_span_stays_within_its_keyspace() {
+        let span = Span::new(3, &(..)).unwrap();
+        assert!(span.contains(&[0, 0, 0, 3]) && span.contains(&[0, 0, 0, 3, 255, 255]));
+        assert!(!span.contains(&[0, 0, 0, 4]) && !span.contains(&[0, 0, 0, 2, 255]));
+        let span = Span::prefix(u32::MAX, b"\xff").unwrap();
+        assert!(span.contains(&[255, 255, 255, 255, 255, 1]));
+    }
+
+    #[test]
+    fn a_span_that_ends_before_it_begins_is_empty() {
+        let key = |byte: u8| vec![byte];
+        let (low, high) = (key(1), key(2));
+        let span = Span::new(1, &(Bound::Included(&high[..]), Bound::Excluded(&low[..]))).unwrap();
+        assert!(span.is_empty());
+    }
+}

@@ -1,0 +1,499 @@
+//! Objects against what the pages say: the race that would keep a value for ever, moments, deletions, and everything at once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use plimsoll_disk::clock::ManualClock;
+use plimsoll_disk::lying::LyingDisk;
+use plimsoll_disk::random::Random;
+use plimsoll_disk::thread::spawn;
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::cache::BroughtBack;
+
+use crate::api::snapshot::{Moment, Snapshot};
+use crate::engine::open::open;
+use crate::engine::steps;
+use crate::engine::store::Store;
+use crate::index::view::View;
+use crate::read::point::{KeyBuffer, find};
+use crate::txn::transaction::Transaction;
+use crate::types::keyspaces::Keyspace;
+use crate::types::options::Options;
+
+fn default(store: &Store) -> Keyspace {
+    store.keyspaces.find("default").unwrap().0
+}
+
+fn store_in(dir: &tempfile::TempDir, options: Options) -> Arc<Store> {
+    open(&dir.path().join("store"), options).unwrap()
+}
+
+fn options() -> Options {
+    Options::new().memory_bytes(64 << 20)
+}
+
+fn put(store: &Arc<Store>, key: &[u8], value: &[u8]) -> u64 {
+    let mut tx = Transaction::new(&store.committer);
+    tx.put(&default(store), key, value).unwrap();
+    tx.commit().unwrap()
+}
+
+fn get(store: &Arc<Store>, key: &[u8]) -> Option<Vec<u8>> {
+    Snapshot::newest(store).get(&default(store), key).unwrap().map(|value| value.to_vec())
+}
+
+fn get_at(store: &Arc<Store>, key: &[u8], at: u64) -> Option<Vec<u8>> {
+    let snapshot = Snapshot::of(store, Moment::Glsn(at)).unwrap();
+    snapshot.get(&default(store), key).unwrap().map(|value| value.to_vec())
+}
+
+fn index_key(key: &[u8]) -> Vec<u8> {
+    KeyBuffer::new(1, key).unwrap().get().to_vec()
+}
+
+/// What is kept of a key for the newest moment, whatever memtables say.
+fn kept(store: &Arc<Store>, key: &[u8]) -> Option<Vec<u8>> {
+    let value = store.objects.shelf().get(&index_key(key), Glsn::MAX, &store.budget).unwrap();
+    value.map(|value| value.to_vec())
+}
+
+/// Reads a key with no page in memory, so that it enters.
+fn enter(store: &Arc<Store>, key: &[u8]) {
+    store.pool.clear();
+    let value = get(store, key);
+    assert!(kept(store, key) == value, "it was loaded, so it is kept");
+}
+
+/// A read that has loaded what it is going to enter, and was stopped there.
+struct Stopped {
+    view: Arc<View>,
+    before: super::LoadsSeen,
+    glsn: Glsn,
+    value: Vec<u8>,
+}
+
+impl Stopped {
+    fn read(store: &Arc<Store>, key: &[u8]) -> Self {
+        store.pool.clear();
+        Self::read_as_it_is(store, key)
+    }
+
+    fn read_as_it_is(store: &Arc<Store>, key: &[u8]) -> Self {
+        let before = store.objects.loads();
+        let view = store.index.view();
+        let hit = find(&view, &index_key(key), store.visible()).unwrap().unwrap();
+        assert!(hit.is_newest_in_runs());
+        let mut value = Default::default();
+        store.reader.load(hit.glsn(), hit.stored(), &mut value).unwrap();
+        let glsn = hit.glsn();
+        drop(hit);
+        Self { view, before, glsn, value: value.to_vec() }
+    }
+
+    fn goes_on(self, store: &Arc<Store>, key: &[u8]) {
+        store.objects.fill((self.view.set, &self.view.shelf), self.before, &index_key(key), self.glsn, &self.value);
+    }
+}
+
+#[test]
+fn a_value_that_was_loaded_before_a_younger_one_came_into_the_runs_does_not_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().background(false));
+    put(&store, b"k", b"old");
+    store.flush().unwrap();
+    // Load, commit, flush, insert.
+    let stopped = Stopped::read(&store, b"k");
+    put(&store, b"k", b"new");
+    store.flush().unwrap();
+    stopped.goes_on(&store, b"k");
+    assert_eq!((kept(&store, b"k"), get(&store, b"k")), (None, Some(b"new".to_vec())));
+    // Load, commit, insert, flush: it enters, is right for as long as the younger one is above the runs, and then takes its place.
+    let stopped = Stopped::read(&store, b"k");
+    put(&store, b"k", b"newest");
+    stopped.goes_on(&store, b"k");
+    assert_eq!((kept(&store, b"k"), get(&store, b"k")), (Some(b"new".to_vec()), Some(b"newest".to_vec())));
+    store.flush().unwrap();
+    assert_eq!((kept(&store, b"k"), get(&store, b"k")), (Some(b"newest".to_vec()), Some(b"newest".to_vec())));
+}
+
+#[test]
+fn fills_are_closed_before_the_keys_are_gone_through() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().background(false));
+    put(&store, b"k", b"old");
+    store.flush().unwrap();
+    let (early, late) = (Stopped::read(&store, b"k"), Stopped::read(&store, b"k"));
+    let next = early.view.set + 1;
+    early.goes_on(&store, b"k");
+    assert!(store.objects.begin_runs(next), "there is an entry to supersede");
+    store.objects.supersede(&index_key(b"k"), Glsn(9), crate::types::version::Stored::Deleted);
+    late.goes_on(&store, b"k");
+    assert_eq!(kept(&store, b"k"), None);
+}
+
+#[test]
+fn what_an_image_said_before_a_younger_one_came_into_the_runs_is_not_brought_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().background(false));
+    put(&store, b"k", b"old");
+    store.flush().unwrap();
+    let bring_back = |view: &Arc<View>| {
+        let what = (Glsn(1), &b"old"[..]);
+        store.objects.bring_back((view.set, &view.shelf), &index_key(b"k"), what, 0)
+    };
+    let view = store.index.view();
+    assert_eq!(bring_back(&view), BroughtBack::Entered);
+    assert_eq!(kept(&store, b"k"), Some(b"old".to_vec()));
+    steps::drop_caches(&store);
+    // Looked at, then a commit and its flush, then brought back.
+    let view = store.index.view();
+    put(&store, b"k", b"new");
+    store.flush().unwrap();
+    assert_eq!(bring_back(&view), BroughtBack::NotCurrent);
+    assert_eq!((kept(&store, b"k"), get(&store, b"k")), (None, Some(b"new".to_vec())));
+}
+
+#[test]
+fn a_moment_before_the_kept_version_is_answered_by_the_pages() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().background(false));
+    let first = put(&store, b"k", b"first");
+    put(&store, b"other", b"x");
+    let second = put(&store, b"k", b"second");
+    put(&store, b"other", b"y");
+    store.flush().unwrap();
+    enter(&store, b"k");
+    let answers = [0, first, first + 1, second, second + 1].map(|at| get_at(&store, b"k", at));
+    let [first, second] = [b"first".as_slice(), b"second"].map(|value| Some(value.to_vec()));
+    assert_eq!(answers, [None, first.clone(), first, second.clone(), second]);
+    assert_eq!(kept(&store, b"k").as_deref(), Some(&b"second"[..]), "reading the past has changed nothing");
+}
+
+#[test]
+fn reads_of_the_past_enter_nothing_that_is_not_the_newest() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().background(false));
+    let first = put(&store, b"k", b"first");
+    store.flush().unwrap();
+    put(&store, b"k", b"second");
+    store.flush().unwrap();
+    store.pool.clear();
+    assert_eq!(get_at(&store, b"k", first).as_deref(), Some(&b"first"[..]));
+    assert_eq!(kept(&store, b"k"), None);
+}
+
+#[test]
+fn what_a_transaction_of_many_runs_or_a_deletion_changes_is_not_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().background(false));
+    let value = |of: u8| vec![of; 900];
+    let keys: Vec<[u8; 4]> = (0..20_000u32).map(u32::to_be_bytes).collect();
+    put(&store, &keys[5], &value(1));
+    put(&store, &keys[6], &value(1));
+    store.flush().unwrap();
+    enter(&store, &keys[5]);
+    enter(&store, &keys[6]);
+    let mut tx = Transaction::new(&store.committer);
+    keys.iter().for_each(|key| tx.put(&default(&store), key, &value(2)).unwrap());
+    tx.commit().unwrap();
+    assert!(store.index.stats().memtable_bytes < 2 << 20, "it was spilled, and its runs adopted");
+    assert_eq!(get(&store, &keys[5]), Some(value(2)), "while its runs wait");
+    store.flush().unwrap();
+    assert_eq!((kept(&store, &keys[5]), get(&store, &keys[5])), (None, Some(value(2))));
+    enter(&store, &keys[6]);
+    let mut tx = Transaction::new(&store.committer);
+    tx.delete(&default(&store), &keys[6]).unwrap();
+    tx.commit().unwrap();
+    assert_eq!(get(&store, &keys[6]), None);
+    store.flush().unwrap();
+    assert_eq!((kept(&store, &keys[6]), get(&store, &keys[6])), (None, None));
+}
+
+#[test]
+fn values_of_the_log_are_kept_whole_and_large_ones_are_charged_while_a_user_holds_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().background(false));
+    let mut random = Random::new(7);
+    let mut bytes = |count| (0..count).map(|_| random.below(256) as u8).collect::<Vec<_>>();
+    let (middle, large) = (bytes(5000), bytes(100_000));
+    put(&store, b"middle", &middle);
+    put(&store, b"large", &large);
+    store.flush().unwrap();
+    enter(&store, b"middle");
+    // Large enough that a large one is no more than its part.
+    store.objects.share_of(48);
+    enter(&store, b"large");
+    let before = store.budget.usage().of(plimsoll_memory::budget::Kind::Staging);
+    let value = Snapshot::newest(&store).get(&default(&store), b"large").unwrap().unwrap();
+    assert_eq!(value, large[..]);
+    let charged = store.budget.usage().of(plimsoll_memory::budget::Kind::Staging) - before;
+    assert!((large.len()..large.len() + (16 << 10)).contains(&(charged as usize)), "{charged}");
+    let stats = store.objects.stats().unwrap().0;
+    assert!(stats.entries == 2, "{stats:?}");
+}
+
+#[test]
+fn a_hit_is_counted_once_and_only_where_an_object_was_the_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().background(false));
+    let hits = || store.objects.stats().unwrap().0.hits;
+    store.objects.share_of(48);
+    let first = put(&store, b"k", &[1; 100_000]);
+    put(&store, b"k", &[2; 100_000]);
+    store.flush().unwrap();
+    store.pool.clear();
+    get(&store, b"k").unwrap();
+    let before = hits();
+    get(&store, b"k").unwrap();
+    assert_eq!(hits(), before + 1, "memory for a large one is had between two looks");
+    assert_eq!(get_at(&store, b"k", first), Some(vec![1; 100_000]));
+    assert_eq!(hits(), before + 1, "it is younger than what was asked for");
+    assert!(Snapshot::newest(&store).contains(&default(&store), b"k").unwrap());
+    assert_eq!(hits(), before + 2);
+}
+
+#[test]
+fn what_other_threads_load_makes_no_object_of_what_pages_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().background(false));
+    let mut tx = Transaction::new(&store.committer);
+    (0..2000u32).for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &[7; 200]).unwrap());
+    tx.commit().unwrap();
+    store.flush().unwrap();
+    store.pool.clear();
+    get(&store, &0u32.to_be_bytes()).unwrap();
+    store.objects.clear();
+    let stopped = Stopped::read_as_it_is(&store, &0u32.to_be_bytes());
+    let before = store.pool.loads();
+    let other = Arc::clone(&store);
+    spawn("other", move || _ = get(&other, &1999u32.to_be_bytes()).unwrap()).unwrap().join().unwrap();
+    assert!(store.pool.loads() > before && kept(&store, &1999u32.to_be_bytes()).is_some());
+    stopped.goes_on(&store, &0u32.to_be_bytes());
+    assert_eq!(kept(&store, &0u32.to_be_bytes()), None);
+}
+
+#[test]
+fn a_value_displaces_no_more_than_a_small_part_of_the_objects() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().background(false));
+    let large = 600_000;
+    put(&store, b"large", &vec![1; large]);
+    let keys = 0..12_000u32;
+    let mut tx = Transaction::new(&store.committer);
+    keys.clone().for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &[7; 200]).unwrap());
+    tx.commit().unwrap();
+    store.flush().unwrap();
+    let view = store.index.view();
+    for key in keys {
+        let before = super::LoadsSeen(u64::MAX);
+        store.objects.fill((view.set, &view.shelf), before, &index_key(&key.to_be_bytes()), Glsn(1), &[7; 200]);
+    }
+    let before = store.objects.stats().unwrap().0;
+    assert!(before.evictions > 0, "they are full: {before:?}");
+    store.pool.clear();
+    assert_eq!(get(&store, b"large").map(|value| value.len()), Some(large));
+    let after = store.objects.stats().unwrap().0;
+    assert!(after.live_bytes > before.live_bytes / 16 * 15, "{before:?}, {after:?}");
+}
+
+#[test]
+fn objects_have_their_share_again_after_a_smaller_budget_could_not_be_had() {
+    let disk = LyingDisk::new(1);
+    let world = options().background(false).memory_bytes(256 << 20).memtable_bytes(64 << 20);
+    let world = world.world(Arc::new(disk.clone()), Arc::new(ManualClock::new(1)));
+    let store = open(std::path::Path::new("/store"), world).unwrap();
+    let limit = || store.objects.stats().unwrap().0.limit_bytes;
+    let before = limit();
+    for first in (0..100_000u32).step_by(200) {
+        let mut tx = Transaction::new(&store.committer);
+        (first..first + 200).for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &[7; 200]).unwrap());
+        tx.commit().unwrap();
+    }
+    let stats = store.index.stats();
+    assert!(stats.memtable_bytes > 16 << 20, "{stats:?}");
+    disk.fill_up(Some(0));
+    assert!(crate::engine::memory::set(&store, 16 << 20).is_err(), "its memtables cannot be flushed");
+    assert_eq!((limit(), store.budget.limit_bytes()), (before, 256 << 20));
+    disk.fill_up(None);
+    crate::engine::memory::set(&store, 16 << 20).unwrap();
+    assert!(limit() < before);
+}
+
+#[test]
+fn another_budget_is_no_evidence_and_statistics_go_on_over_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().background(false).memory_bytes(16 << 20));
+    let mut tx = Transaction::new(&store.committer);
+    (0..150_000u32).for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &[7; 200]).unwrap());
+    tx.commit().unwrap();
+    store.flush().unwrap();
+    let mut random = Random::new(3);
+    for _ in 0..8000 {
+        get(&store, &(random.below(150_000) as u32).to_be_bytes());
+    }
+    let stats = || store.objects.stats().unwrap().0;
+    let (before, [_, there_are]) = (stats(), store.objects.returns());
+    assert!(before.hits > 0 && there_are.0 > 0 && there_are.1 > 0, "{before:?}, {there_are:?}");
+    let (key, other) = (0u32.to_be_bytes(), 1u32.to_be_bytes());
+    let stopped = Stopped::read(&store, &key);
+    let before = stats();
+    // Large enough for other tables: the cache is another one then, and what a view of the past read is not taken any more.
+    crate::engine::memory::set(&store, 256 << 20).unwrap();
+    let [weighed, there_are] = store.objects.returns();
+    assert_eq!(weighed, there_are);
+    let after = stats();
+    let counted =
+        |stats: &plimsoll_memory::cache::CacheStats| (stats.hits, stats.misses, stats.insertions, stats.returns);
+    assert_eq!((counted(&after), after.entries), (counted(&before), 0));
+    stopped.goes_on(&store, &key);
+    assert_eq!(kept(&store, &key), None);
+    enter(&store, &other);
+}
+
+#[test]
+fn without_objects_every_read_goes_to_the_pages() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().background(false).objects(false));
+    put(&store, b"k", b"v");
+    store.flush().unwrap();
+    store.pool.clear();
+    assert_eq!(get(&store, b"k").as_deref(), Some(&b"v"[..]));
+    assert_eq!((kept(&store, b"k"), store.objects.stats().is_none()), (None, true));
+}
+
+#[test]
+fn what_pages_in_memory_answer_is_not_kept_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().background(false));
+    put(&store, b"k", b"v");
+    store.flush().unwrap();
+    get(&store, b"k");
+    store.objects.clear();
+    assert_eq!(get(&store, b"k").as_deref(), Some(&b"v"[..]));
+    assert_eq!(kept(&store, b"k"), None);
+}
+
+#[test]
+fn objects_that_have_grown_give_way_to_a_small_budget_and_grow_again_in_a_large_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().background(false).memory_bytes(256 << 20));
+    store.objects.share_of(48);
+    let mut tx = Transaction::new(&store.committer);
+    (0..1000u32).for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &key.to_le_bytes()).unwrap());
+    tx.commit().unwrap();
+    store.flush().unwrap();
+    let view = store.index.view();
+    let before = super::LoadsSeen(u64::MAX);
+    for key in 0..1_500_000u32 {
+        let value = key.to_le_bytes();
+        store.objects.fill((view.set, &view.shelf), before, &index_key(&key.to_be_bytes()), Glsn(1), &value);
+    }
+    let stats = store.objects.stats().unwrap().0;
+    assert!(stats.index_bytes > 12 << 20, "as much as the small budget has for them: {stats:?}");
+    // Also while a view leads there.
+    crate::engine::memory::set(&store, 16 << 20).unwrap();
+    drop(view);
+    let stats = store.objects.stats().unwrap().0;
+    assert!(stats.memory_bytes <= 12 << 20 && stats.index_bytes < 4 << 20, "{stats:?}");
+    enter(&store, &5u32.to_be_bytes());
+    crate::engine::memory::set(&store, 256 << 20).unwrap();
+    assert!(store.objects.stats().unwrap().0.limit_bytes > 100 << 20);
+    enter(&store, &7u32.to_be_bytes());
+    assert_eq!(get(&store, &7u32.to_be_bytes()).as_deref(), Some(&7u32.to_le_bytes()[..]));
+}
+
+/// Who wrote what: by key, the commits and their numbers in order.
+type Written = BTreeMap<u32, Vec<(u64, u64)>>;
+
+/// What was read: key, moment, and the number, if there was one.
+type WasRead = Vec<(u32, u64, Option<u64>)>;
+
+const WRITERS: u32 = 2;
+const KEYS: u32 = 60;
+
+fn write(store: &Arc<Store>, writer: u32, commits: u64) -> Written {
+    let mut random = Random::new(u64::from(writer));
+    let mut written = Written::new();
+    for number in 1..=commits {
+        // Each writer has keys of his own: nobody is in conflict with another.
+        let key = random.below(u64::from(KEYS)) as u32 * WRITERS + writer;
+        let mut tx = Transaction::new(&store.committer);
+        match random.below(8) {
+            0 => tx.delete(&default(store), &key.to_be_bytes()).unwrap(),
+            _ => tx.put(&default(store), &key.to_be_bytes(), &number.to_le_bytes()).unwrap(),
+        }
+        let deleted = tx.get(&default(store), &key.to_be_bytes()).unwrap().is_none();
+        let glsn = tx.commit().unwrap();
+        written.entry(key).or_default().push((glsn, if deleted { 0 } else { number }));
+        if number % 40 == 0 {
+            store.flush().unwrap();
+        }
+    }
+    written
+}
+
+fn read(store: &Arc<Store>, seed: u64, done: &AtomicBool) -> WasRead {
+    let mut random = Random::new(seed);
+    let mut was_read = WasRead::new();
+    while !done.load(Ordering::Relaxed) {
+        let newest = Snapshot::newest(store);
+        let back = random.below(60).min(newest.at());
+        let old = Snapshot::of(store, Moment::Glsn(newest.at() - back)).unwrap();
+        for _ in 0..4 {
+            let key = random.below(u64::from(KEYS * WRITERS)) as u32;
+            for snapshot in [&newest, &old] {
+                let value = snapshot.get(&default(store), &key.to_be_bytes()).unwrap();
+                let number = value.map(|value| u64::from_le_bytes(value[..].try_into().unwrap()));
+                was_read.push((key, snapshot.at(), number));
+            }
+        }
+        match random.below(6) {
+            0 => store.objects.clear(),
+            1 => steps::drop_caches(store),
+            _ => store.pool.clear(),
+        }
+    }
+    was_read
+}
+
+#[test]
+fn readers_at_any_moment_see_what_was_written_whatever_is_kept_dropped_and_flushed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().durability(crate::Durability::Buffered));
+    let done = Arc::new(AtomicBool::new(false));
+    let outcomes = Arc::new(std::sync::Mutex::new((Written::new(), WasRead::new())));
+    let readers: Vec<_> = (0..3)
+        .map(|seed| {
+            let (store, done, outcomes) = (Arc::clone(&store), Arc::clone(&done), Arc::clone(&outcomes));
+            spawn("read", move || {
+                let was_read = read(&store, 100 + seed, &done);
+                outcomes.lock().unwrap().1.extend(was_read);
+            })
+            .unwrap()
+        })
+        .collect();
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|writer| {
+            let (store, outcomes) = (Arc::clone(&store), Arc::clone(&outcomes));
+            spawn("write", move || {
+                let written = write(&store, writer, 2000);
+                outcomes.lock().unwrap().0.extend(written);
+            })
+            .unwrap()
+        })
+        .collect();
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    done.store(true, Ordering::Relaxed);
+    readers.into_iter().for_each(|reader| reader.join().unwrap());
+    let stats = store.objects.stats().unwrap().0;
+    assert!(stats.hits > 100 && stats.insertions > 100, "objects were in use: {stats:?}");
+    let outcomes = outcomes.lock().unwrap();
+    let (written, was_read) = &*outcomes;
+    for (key, at, number) in was_read {
+        let versions = written.get(key).map_or(&[][..], Vec::as_slice);
+        let then = versions.iter().take_while(|(glsn, _)| glsn <= at).last();
+        let expected = then.map(|(_, number)| *number).filter(|number| *number > 0);
+        assert_eq!(*number, expected, "key {key} at {at}; its versions: {versions:?}");
+    }
+}

@@ -1,0 +1,14 @@
+//! One transaction, and the order of all of them.
+
+pub(crate) mod commit;
+pub(crate) mod committer;
+pub(crate) mod own_writes;
+pub(crate) mod patience;
+pub(crate) mod payload;
+pub(crate) mod range;
+pub(crate) mod read_set;
+pub(crate) mod sequencer;
+pub(crate) mod spill;
+pub(crate) mod transaction;
+pub(crate) mod value_buffer;
+pub(crate) mod write_set;

@@ -1,0 +1,423 @@
+//! A commit's journey: validate, order, apply, sync.
+//!
+//! 1. The write set is brought into its final shape; side files are synced (nobody waits for that but the committer).
+//! 2. In the committers' turn, one at a time: everything the transaction read is checked against what was submitted since its snapshot;
+//!    room is made in the memtable; the record gets its place in the log; its versions go into the memtable.
+//! 3. Outside the turn the committer waits until the record is durable; one sync serves all who wait.
+//!
+//! Law: versions are applied in GLSN order, and a version is visible only when its whole record is applied and readable.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use plimsoll_log::draft::{Draft, DraftEntry};
+use plimsoll_log::glsn::{Glsn, StreamId};
+use plimsoll_log::log::Log;
+use plimsoll_memory::budget::{Budget, Kind};
+use plimsoll_memory::buffer::Buffer;
+use plimsoll_memory::sorted::Position;
+
+use crate::borders::{Border, hit};
+use crate::index::Index;
+use crate::index::view::View;
+use crate::read::moments::OpenMoment;
+use crate::txn::committer::Committer;
+use crate::txn::payload::{encode_delete, encode_head, encode_put, encode_put_side, encode_runs};
+use crate::txn::read_set::ReadSet;
+use crate::txn::write_set::{Write, WriteSet};
+use crate::types::error::{Error, Result};
+use crate::types::options::Durability;
+use crate::types::version::{Stored, Version};
+
+/// A commit that has its place in the order.
+#[must_use = "a ticket is waited for, or the commit may not be durable"]
+pub struct CommitTicket {
+    log: Arc<dyn Log>,
+    glsn: Glsn,
+    wait: bool,
+}
+
+impl CommitTicket {
+    /// Of a transaction that wrote nothing.
+    pub(crate) fn of_snapshot(committer: &Committer, at: Glsn) -> Self {
+        Self { log: Arc::clone(&committer.reader.log), glsn: at, wait: false }
+    }
+
+    pub(crate) fn of_record(committer: &Committer, glsn: Glsn) -> Self {
+        let wait = committer.options.durability == Durability::Sync;
+        Self { log: Arc::clone(&committer.reader.log), glsn, wait }
+    }
+
+    /// The commit's GLSN.
+    pub fn glsn(&self) -> u64 {
+        self.glsn.0
+    }
+
+    /// Waits until the commit is durable (as the store's durability says) and visible.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`]: whether the commit survives is unknown until the store is reopened.
+    pub fn wait(self) -> Result<u64> {
+        if self.wait {
+            self.log.wait_durable(self.glsn)?;
+        }
+        Ok(self.glsn.0)
+    }
+}
+
+impl fmt::Debug for CommitTicket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CommitTicket({})", self.glsn)
+    }
+}
+
+impl Committer {
+    /// Commits what a transaction wrote, and put into the keyspaces `spaces`.
+    pub(crate) fn commit(
+        &self,
+        moment: &OpenMoment,
+        reads: ReadSet,
+        mut writes: WriteSet,
+        spaces: &BTreeSet<u32>,
+        metadata: &[u8],
+    ) -> Result<CommitTicket> {
+        self.check_writable()?;
+        self.patience.in_commit(|| writes.prepare(metadata.len()))?;
+        let body = self.patience.in_commit(|| Body::new(&self.reader.budget, &writes, metadata))?;
+        let glsn = self.patience.in_commit(|| self.order(moment, &reads, &body, &writes, spaces))?;
+        self.committed(body.bytes());
+        Ok(CommitTicket::of_record(self, glsn))
+    }
+
+    /// In the committers' turn: validates the transaction, gives it its place, and applies it. Nothing is done if the budget refuses.
+    fn order(
+        &self,
+        moment: &OpenMoment,
+        reads: &ReadSet,
+        body: &Body,
+        writes: &WriteSet,
+        spaces: &BTreeSet<u32>,
+    ) -> Result<Glsn> {
+        let lock = self.sequencer.lock()?;
+        self.reader.keyspaces.check_take_more(spaces.iter().copied())?;
+        if let Err(error) = self.reader.read(|view| validate(view, reads, moment.at())) {
+            drop(lock);
+            return Err(self.settle_conflict(error));
+        }
+        self.reader.index.make_room(body.room_bytes, self.sequencer.applied())?;
+        if !writes.spilled().is_empty() {
+            self.reader.index.make_room_for_runs(&writes.spilled().infos(Glsn::NONE))?;
+        }
+        let submit = || {
+            let glsn = self.submit(body, writes, moment.at())?;
+            writes.named();
+            Ok(glsn)
+        };
+        self.sequencer.submit_and_apply(&lock, submit, |&glsn| self.apply(body, writes, glsn).map(|()| glsn))
+    }
+
+    /// Waits until the commit that is in the way can be seen, so that running the transaction again does not meet it again; if that
+    /// commit will never be seen, because the store is poisoned, that is the error.
+    fn settle_conflict(&self, error: Error) -> Error {
+        match error {
+            Error::Conflict { by, .. } if Glsn(by) > self.sequencer.visible() => {
+                match self.reader.log.wait_durable(Glsn(by)) {
+                    Ok(()) => error,
+                    Err(poisoned) => poisoned.into(),
+                }
+            }
+            _ => error,
+        }
+    }
+
+    /// Appends entries that are no transaction.
+    pub(crate) fn append(&self, stream: StreamId, payloads: &[&[u8]]) -> Result<(Glsn, Glsn)> {
+        self.check_writable()?;
+        let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [*payload]).collect();
+        let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream, parts }).collect();
+        let draft = Draft { entries: &entries, read_at: Glsn::NONE, sides: &[] };
+        let lock = self.sequencer.lock()?;
+        let submit = || Ok(self.reader.log.submit(&draft, None)?);
+        let ticket = self.sequencer.submit_and_apply(&lock, submit, |ticket| Ok(ticket.last))?;
+        Ok((ticket.first, ticket.last))
+    }
+
+    fn submit(&self, body: &Body, writes: &WriteSet, read_at: Glsn) -> Result<Glsn> {
+        let mut parts: Vec<&[u8]> = Vec::with_capacity(body.parts.len());
+        for part in &body.parts {
+            match part {
+                Part::Small { start, end } => parts.push(&body.small[*start..*end]),
+                Part::Buffered { offset, len } => parts.extend(writes.buffered(*offset, *len)),
+            }
+        }
+        let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
+        let sides = writes.sides();
+        let ticket = self.reader.log.submit(&Draft { entries: &entries, read_at, sides: &sides }, None)?;
+        Ok(ticket.last)
+    }
+
+    fn apply(&self, body: &Body, writes: &WriteSet, glsn: Glsn) -> Result<()> {
+        if !writes.spilled().is_empty() {
+            hit(Border::SpilledCommit);
+            return self.reader.index.adopt(writes.spilled().infos(glsn), glsn);
+        }
+        self.reader.index.note_log_bytes(body.bytes());
+        let mut places = body.places.iter();
+        let mut at = writes.map().first();
+        for number in 0.. {
+            let Some(position) = at else { break };
+            if number % FETCHED_AT_ONCE == 0 {
+                self.fetch_ahead(writes, position);
+            }
+            let (key, write) = writes.at(position);
+            let stored = match write {
+                Write::Deleted => Stored::Deleted,
+                Write::Inline(value) => Stored::Inline(value),
+                Write::InSide { side, offset, len, sum } => Stored::InSide { side, offset, len, sum },
+                Write::Buffered { len, sum, .. } => {
+                    Stored::InLog { offset: *places.next().expect("one for each buffered value"), len, sum }
+                }
+            };
+            self.reader.index.insert(&Version { key, glsn, stored });
+            at = writes.after_key(position);
+        }
+        Ok(())
+    }
+
+    /// Tells the memtable which keys are going to come.
+    fn fetch_ahead(&self, writes: &WriteSet, from: Position) {
+        let mut keys = [&[][..]; FETCHED_AT_ONCE];
+        let mut count = 0;
+        let mut at = Some(from);
+        while let Some(position) = at.filter(|_| count < FETCHED_AT_ONCE) {
+            keys[count] = writes.at(position).0;
+            count += 1;
+            at = writes.after_key(position);
+        }
+        if count > 1 {
+            self.reader.index.fetch(&keys[..count]);
+        }
+    }
+}
+
+/// The memtable is made ready for so many keys at the same time.
+const FETCHED_AT_ONCE: usize = 8;
+
+/// Refuses if anything in `reads` was changed after `at` by a commit that has its place in the order.
+fn validate(view: &View, reads: &ReadSet, at: Glsn) -> Result<()> {
+    for range in reads.ranges() {
+        let changed = match range.last {
+            None => view.changed(&range.first, at)?.map(|by| (range.first.clone(), by)),
+            Some(_) => view.changed_in(Bound::Included(&range.first), range.upper(), at)?,
+        };
+        if let Some((key, by)) = changed {
+            let key = key.get(4..).unwrap_or_default().to_vec();
+            return Err(Error::Conflict { key, at: at.0, by: by.0 });
+        }
+    }
+    Ok(())
+}
+
+/// A transaction's entry, ready to be written.
+struct Body {
+    /// Everything but the values in the buffer.
+    small: Buffer,
+    parts: Vec<Part>,
+    /// Offsets in the payload of the values in the buffer, in key order.
+    places: Vec<u64>,
+    /// Room that the versions take in the memtable.
+    room_bytes: usize,
+}
+
+/// The most bytes that a stored version takes which is no inline value: a tag, three varints and a checksum.
+const MAX_POINTER_BYTES: usize = 39;
+
+/// Bytes that a stored version takes in the memtable at most.
+pub(crate) fn stored_bytes(stored: &Stored<'_>) -> usize {
+    match stored {
+        Stored::Inline(value) if !value.is_empty() => 1 + value.len(),
+        _ => MAX_POINTER_BYTES,
+    }
+}
+
+enum Part {
+    Small { start: usize, end: usize },
+    Buffered { offset: u64, len: u64 },
+}
+
+impl Body {
+    /// Bytes of the entry.
+    fn bytes(&self) -> u64 {
+        let part = |part: &Part| match part {
+            Part::Small { start, end } => (end - start) as u64,
+            Part::Buffered { len, .. } => *len,
+        };
+        self.parts.iter().map(part).sum()
+    }
+
+    fn new(budget: &Budget, writes: &WriteSet, metadata: &[u8]) -> Result<Self> {
+        let mut body = Self { small: Buffer::default(), parts: Vec::new(), places: Vec::new(), room_bytes: 0 };
+        if writes.spilled().is_empty() {
+            body.encode_operations(budget, writes, metadata)?;
+        } else {
+            let mut encoded = Vec::new();
+            encode_runs(metadata, &writes.spilled().layout(), &mut encoded);
+            body.small = encoded.into();
+            body.parts.push(Part::Small { start: 0, end: body.small.len() });
+        }
+        Ok(body)
+    }
+
+    fn encode_operations(&mut self, budget: &Budget, writes: &WriteSet, metadata: &[u8]) -> Result<()> {
+        let (mut count, mut bytes) = (0, 0);
+        let mut at = writes.map().first();
+        while let Some(position) = at {
+            let (key, write) = writes.at(position);
+            let value_bytes = if let Write::Inline(value) = write { value.len() } else { 0 };
+            count += 1;
+            bytes += key.len() + value_bytes + 56;
+            let stored_bytes = if value_bytes > 0 { 1 + value_bytes } else { MAX_POINTER_BYTES };
+            self.room_bytes += Index::entry_bytes(key.len(), stored_bytes);
+            at = writes.after_key(position);
+        }
+        self.small = Buffer::with_capacity(budget, Kind::Staging, bytes + metadata.len() + 32)?;
+        let mut encoded = Vec::new();
+        encode_head(metadata, count, &mut encoded);
+        self.small.extend_from_slice(&encoded);
+        let (mut start, mut buffered_bytes) = (0, 0);
+        let mut at = writes.map().first();
+        while let Some(position) = at {
+            let (key, write) = writes.at(position);
+            encoded.clear();
+            match write {
+                Write::Deleted => encode_delete(key, &mut encoded),
+                Write::Inline(value) => encode_put(key, value.len() as u64, &mut encoded),
+                Write::InSide { side, offset, len, sum } => {
+                    encode_put_side(key, side, (offset, len, sum), &mut encoded);
+                }
+                Write::Buffered { len, .. } => encode_put(key, len, &mut encoded),
+            }
+            self.small.extend_from_slice(&encoded);
+            match write {
+                Write::Deleted | Write::InSide { .. } => {}
+                Write::Inline(value) => self.small.extend_from_slice(value),
+                Write::Buffered { offset, len, sum } => {
+                    self.parts.push(Part::Small { start, end: self.small.len() });
+                    self.parts.push(Part::Buffered { offset, len });
+                    start = self.small.len();
+                    self.places.push(start as u64 + buffered_bytes);
+                    buffered_bytes += len;
+                    self.small.extend_from_slice(&sum.to_le_bytes());
+                }
+            }
+            at = writes.after_key(position);
+        }
+        self.parts.push(Part::Small { start, end: self.small.len() });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::engine::open::open;
+    use crate::engine::store::Store;
+    use crate::txn::transaction::Transaction;
+    use crate::types::keyspaces::Keyspace;
+    use crate::types::options::Options;
+
+    use super::*;
+
+    fn options() -> Options {
+        Options::new().memory_bytes(16 << 20).background(false)
+    }
+
+    fn default(store: &Store) -> Keyspace {
+        store.keyspaces.find("default").unwrap().0
+    }
+
+    fn put(store: &Arc<Store>, key: u32, bytes: usize) -> Result<u64> {
+        let mut tx = Transaction::new(&store.committer);
+        tx.put(&default(store), &key.to_be_bytes(), &vec![7; bytes])?;
+        tx.commit()
+    }
+
+    fn get(store: &Arc<Store>, key: u32) -> Option<usize> {
+        let tx = Transaction::new(&store.committer);
+        tx.get(&default(store), &key.to_be_bytes()).unwrap().map(|value| value.len())
+    }
+
+    fn side_files(store: &Store) -> usize {
+        let names = store.options.disk.list(&store.path.join("log")).unwrap();
+        names.iter().filter(|entry| entry.name.ends_with(".side")).count()
+    }
+
+    #[test]
+    fn after_a_commit_that_could_not_be_applied_nothing_is_until_the_next_opening() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let store = open(&path, options()).unwrap();
+        put(&store, 1, 10).unwrap();
+        let mut payload = Vec::new();
+        encode_head(b"", 1, &mut payload);
+        encode_put(b"\0\0\0\x01\0\0\0\x02", 0, &mut payload);
+        let parts = [&payload[..]];
+        let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
+        let order = || Ok(store.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, sides: &[] }, None)?);
+        let lock = store.committer.sequencer.lock().unwrap();
+        let failed = store.committer.sequencer.submit_and_apply(&lock, order, |_| Err(Error::corrupt("a page")));
+        drop(lock);
+        assert!(matches!(failed, Err(Error::Poisoned { cause }) if cause.contains("a page")));
+        let poisoned = |result: Result<()>| assert!(matches!(result, Err(Error::Poisoned { .. })), "{result:?}");
+        poisoned(put(&store, 3, 10).map(drop));
+        poisoned(store.committer.append(StreamId(1), &[b"x"]).map(drop));
+        poisoned(store.flush());
+        poisoned(crate::engine::trim::trim(&store, Glsn(2)).map(drop));
+        assert_eq!((store.visible(), get(&store, 1), get(&store, 2)), (Glsn(1), Some(10), None));
+        poisoned(store.close());
+        let store = open(&path, options()).unwrap();
+        assert_eq!((store.visible(), get(&store, 1), get(&store, 2)), (Glsn(2), Some(10), Some(0)));
+        put(&store, 3, 10).unwrap();
+    }
+
+    #[test]
+    fn whatever_the_budget_refuses_a_transaction_is_whole_or_nothing_and_leaves_no_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let mut refused = 0;
+        let store = open(&path, options()).unwrap();
+        for n in (0..60).step_by(3) {
+            let (before, files) = (get(&store, 0), side_files(&store));
+            let held = store.budget.usage();
+            let result = (|| {
+                let mut tx = Transaction::new(&store.committer);
+                store.budget.fail_after(n);
+                for key in 0..9000u32 {
+                    let bytes = if key % 100 == 0 { 3000 } else { 300 };
+                    tx.put(&default(&store), &key.to_be_bytes(), &vec![n as u8; bytes + n as usize])?;
+                }
+                tx.commit()
+            })();
+            store.budget.fail_after(u64::MAX);
+            match &result {
+                Ok(_) => {
+                    assert_eq!((get(&store, 0), get(&store, 8999)), (Some(3000 + n as usize), Some(300 + n as usize)))
+                }
+                Err(Error::OutOfBudget(_)) => {
+                    refused += 1;
+                    assert_eq!((get(&store, 0), side_files(&store)), (before, files), "{n}");
+                    let now = store.budget.usage();
+                    assert_eq!((now.of(Kind::WriteSet), now.of(Kind::ReadSet)), (0, 0));
+                    assert_eq!(
+                        (now.of(Kind::Sort), now.of(Kind::Staging)),
+                        (held.of(Kind::Sort), held.of(Kind::Staging))
+                    );
+                }
+                Err(error) => panic!("{n}: {error}"),
+            }
+            put(&store, 10_000, 100).unwrap();
+        }
+        assert!(refused > 2, "{refused}");
+    }
+}

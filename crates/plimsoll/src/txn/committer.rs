@@ -1,0 +1,78 @@
+//! What transactions need of an open store.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use crate::read::moments::OpenMoment;
+use crate::read::reader::Reader;
+use crate::txn::patience::Patience;
+use crate::txn::sequencer::CommitSequencer;
+use crate::types::error::{Error, Result};
+use crate::types::options::Options;
+
+/// Frees the old end of the log where no past is kept.
+pub(crate) trait FreeLog: Send + Sync {
+    /// Frees what can be freed now; what cannot is freed later.
+    fn free_log(&self);
+}
+
+/// Begins and commits the transactions of one open store.
+pub(crate) struct Committer {
+    pub(crate) reader: Arc<Reader>,
+    pub(crate) sequencer: Arc<CommitSequencer>,
+    pub(crate) patience: Arc<Patience>,
+    pub(crate) options: Options,
+    /// Bytes committed since the old end of the log was last looked at.
+    bytes_since_free: AtomicU64,
+    free_log: OnceLock<Weak<dyn FreeLog>>,
+}
+
+impl Committer {
+    pub(crate) fn new(
+        reader: Arc<Reader>,
+        sequencer: Arc<CommitSequencer>,
+        patience: Arc<Patience>,
+        options: Options,
+    ) -> Self {
+        let (bytes_since_free, free_log) = (AtomicU64::new(0), OnceLock::new());
+        Self { reader, sequencer, patience, options, bytes_since_free, free_log }
+    }
+
+    /// Who frees the log from now on.
+    pub(crate) fn free_log_by(&self, free_log: Weak<dyn FreeLog>) {
+        let _ = self.free_log.set(free_log);
+    }
+
+    /// Refuses where the store cannot be written.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        self.reader.check_open()?;
+        self.sequencer.check()?;
+        if self.options.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    /// Opens the newest moment.
+    pub(crate) fn open_newest(&self) -> OpenMoment {
+        match self.reader.snapshots.open(&self.reader.budget, || self.sequencer.visible()) {
+            Ok(moment) => moment,
+            // A snapshot is a hundred bytes: rather than to refuse it, it is left out of the account.
+            Err(_) => self.reader.snapshots.open_unleased(|| self.sequencer.visible()),
+        }
+    }
+
+    /// Counts the bytes of a commit: each time they come to about a segment, the old end of the log is freed.
+    pub(crate) fn committed(&self, bytes: u64) {
+        let segment = self.options.segment_limit_bytes();
+        if self.bytes_since_free.fetch_add(bytes, Ordering::Relaxed) + bytes >= segment {
+            self.bytes_since_free.store(0, Ordering::Relaxed);
+            if let Some(free_log) = self.free_log.get().and_then(Weak::upgrade) {
+                free_log.free_log();
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Committer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Committer({:?})", self.sequencer)
+    }
+}

@@ -1,0 +1,158 @@
+//! Walks what a transaction itself has written, in key order, memory and spilled runs together.
+//!
+//! Law: each key comes once, with its newest write.
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::buffer::Buffer;
+use plimsoll_memory::sorted::Position;
+
+use crate::index::run::cursor::RunCursor;
+use crate::index::view::Direction;
+use crate::read::reader::Reader;
+use crate::txn::write_set::{ReadBack, Write, WriteSet, as_write};
+use crate::types::error::Result;
+use crate::types::version::Stored;
+
+/// The walk. It stands on a key, or behind the last one.
+pub(crate) struct OwnWrites<'t> {
+    set: &'t WriteSet,
+    direction: Direction,
+    memory: Option<Position>,
+    runs: Vec<RunCursor>,
+    standing: Option<Source>,
+}
+
+#[derive(Clone, Copy)]
+enum Source {
+    Memory,
+    Run(usize),
+}
+
+impl<'t> OwnWrites<'t> {
+    /// A walk that begins at the first key at or behind `from` (forward), or at the last key before `from` (backward).
+    pub(crate) fn new(set: &'t WriteSet, direction: Direction, from: Option<&[u8]>) -> Result<Self> {
+        let map = set.map();
+        let memory = match (direction, from) {
+            (Direction::Forward, None) => map.first(),
+            (Direction::Forward, Some(key)) => map.seek(key, u64::MAX),
+            (Direction::Backward, None) => map.last(),
+            (Direction::Backward, Some(key)) => map.seek_before(key, u64::MAX),
+        };
+        let mut runs = set.spilled().cursors();
+        for run in &mut runs {
+            match (direction, from) {
+                (Direction::Forward, None) => run.seek_first()?,
+                (Direction::Forward, Some(key)) => run.seek(key, Glsn::MAX)?,
+                (Direction::Backward, None) => run.seek_last()?,
+                (Direction::Backward, Some(key)) => run.seek_before(key, Glsn::MAX)?,
+            }
+        }
+        let mut walk = Self { set, direction, memory: None, runs, standing: None };
+        walk.memory = walk.newest_of_key(memory);
+        walk.choose();
+        Ok(walk)
+    }
+
+    /// Heap bytes that it takes.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.runs.iter().map(RunCursor::heap_bytes).sum()
+    }
+
+    /// Lets go of the pages of spilled runs until [`OwnWrites::come_back`]: who walks may leave it alone for long.
+    pub(crate) fn leave_pages(&mut self) {
+        self.runs.iter_mut().for_each(RunCursor::leave_page);
+    }
+
+    /// Takes the pages again that it stands on.
+    pub(crate) fn come_back(&mut self) -> Result<()> {
+        self.runs.iter_mut().try_for_each(RunCursor::come_back)
+    }
+
+    /// The key it stands on.
+    pub(crate) fn key(&self) -> Option<&[u8]> {
+        self.standing.map(|source| self.current(source).0)
+    }
+
+    /// The write it stands on.
+    pub(crate) fn write(&self) -> Option<Write<'_>> {
+        self.standing.map(|source| self.current(source).1)
+    }
+
+    fn current(&self, source: Source) -> (&[u8], Write<'_>) {
+        match source {
+            Source::Memory => self.set.at(self.memory.expect("it stands there")),
+            Source::Run(i) => {
+                let version = self.runs[i].current().expect("it stands there");
+                (version.key, as_write(version.stored))
+            }
+        }
+    }
+
+    /// Goes to the next key.
+    pub(crate) fn advance(&mut self) -> Result<()> {
+        let Some(key) = self.key().map(<[u8]>::to_vec) else { return Ok(()) };
+        if let Some(position) = self.memory
+            && self.set.at(position).0 == key
+        {
+            let next = match self.direction {
+                Direction::Forward => self.set.after_key(position),
+                Direction::Backward => self.set.map().seek_before(&key, u64::MAX),
+            };
+            self.memory = self.newest_of_key(next);
+        }
+        for run in &mut self.runs {
+            if run.current().is_some_and(|version| version.key == key) {
+                match self.direction {
+                    Direction::Forward => run.next()?,
+                    Direction::Backward => run.prev()?,
+                }
+            }
+        }
+        self.choose();
+        Ok(())
+    }
+
+    /// Backward, a walk meets a key's oldest write first.
+    fn newest_of_key(&self, position: Option<Position>) -> Option<Position> {
+        match self.direction {
+            Direction::Forward => position,
+            Direction::Backward => self.set.map().seek(self.set.at(position?).0, u64::MAX),
+        }
+    }
+
+    /// Stands on the next key in the direction; of several sources the newest, which comes first here.
+    fn choose(&mut self) {
+        let memory = self.memory.map(|_| Source::Memory);
+        let runs = (0..self.runs.len()).filter(|&i| self.runs[i].current().is_some()).map(Source::Run);
+        let mut best: Option<Source> = None;
+        for source in memory.into_iter().chain(runs) {
+            let better = best.is_none_or(|best| {
+                let (key, so_far) = (self.current(source).0, self.current(best).0);
+                match self.direction {
+                    Direction::Forward => key < so_far,
+                    Direction::Backward => key > so_far,
+                }
+            });
+            if better {
+                best = Some(source);
+            }
+        }
+        self.standing = best;
+    }
+}
+
+/// Replaces `into` by a value that a transaction wrote itself.
+pub(crate) fn own_value(reader: &Reader, writes: &WriteSet, write: Write<'_>, into: &mut Buffer) -> Result<()> {
+    let (len, finished) = match write {
+        Write::Deleted => (0, Stored::Deleted),
+        Write::Inline(value) => (value.len() as u64, Stored::Deleted),
+        Write::Buffered { len, .. } => (len, Stored::Deleted),
+        Write::InSide { side, offset, len, sum } => (len, Stored::InSide { side, offset, len, sum }),
+    };
+    into.clear();
+    into.resize(len as usize);
+    match writes.read_back(write, 0, into)? {
+        ReadBack::Done => Ok(()),
+        ReadBack::InFinishedSide => reader.load(Glsn::NONE, finished, into),
+    }
+}

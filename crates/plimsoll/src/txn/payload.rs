@@ -1,0 +1,303 @@
+//! The payload of a transaction's log entry.
+//!
+//! ```text
+//! u8      version of this encoding: 2
+//! u8      flags: bit 0 = the writes are in runs (side files), not in operations
+//! bytes   metadata (varint length first)
+//! operations:  varint count, then for each
+//!     u8      kind: 0 delete, 1 put, 2 put of a value that stands in a side file; 3 to 7 reserved (range delete, merge, expiry, ...)
+//!     bytes   index key (varint length first): keyspace id, big-endian, and the key
+//!     kind 1: bytes   value (varint length first); if it is longer than 1024 bytes, u64 its checksum
+//!     kind 2: varint side id, varint offset, varint length, u64 checksum of the value
+//! runs:        varint count, newest first, then for each: varint count of partitions, varint side id of each
+//! ```
+//!
+//! Operations are sorted by key, one for each key.
+
+use plimsoll_disk::codec::{Reader, push_bytes, push_varint};
+use plimsoll_log::side::SideId;
+
+use crate::types::error::{Error, Result};
+use crate::types::version::{INLINE_BYTES, MAX_INDEX_KEY_BYTES, Stored, value_sum};
+
+const VERSION: u8 = 2;
+const FLAG_RUNS: u8 = 1;
+const DELETE: u8 = 0;
+const PUT: u8 = 1;
+const PUT_SIDE: u8 = 2;
+
+/// The most bytes of metadata of one transaction: 64 KiB.
+pub const MAX_METADATA_BYTES: usize = 64 << 10;
+
+/// Appends the head, for `operations` operations to follow.
+pub(crate) fn encode_head(metadata: &[u8], operations: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(&[VERSION, 0]);
+    push_bytes(out, metadata);
+    push_varint(out, operations);
+}
+
+/// Appends a whole payload whose writes are in runs, newest first.
+pub(crate) fn encode_runs(metadata: &[u8], runs: &[Vec<SideId>], out: &mut Vec<u8>) {
+    out.extend_from_slice(&[VERSION, FLAG_RUNS]);
+    push_bytes(out, metadata);
+    push_varint(out, runs.len() as u64);
+    for run in runs {
+        push_varint(out, run.len() as u64);
+        run.iter().for_each(|side| push_varint(out, side.0));
+    }
+}
+
+/// Appends a deletion.
+pub(crate) fn encode_delete(key: &[u8], out: &mut Vec<u8>) {
+    out.push(DELETE);
+    push_bytes(out, key);
+}
+
+/// Appends a put up to its value's bytes, which follow; and behind them, if they are more than [`INLINE_BYTES`], the value's checksum.
+pub(crate) fn encode_put(key: &[u8], value_bytes: u64, out: &mut Vec<u8>) {
+    out.push(PUT);
+    push_bytes(out, key);
+    push_varint(out, value_bytes);
+}
+
+/// Appends a put of a value that stands in a side file.
+pub(crate) fn encode_put_side(key: &[u8], side: SideId, (offset, len, sum): (u64, u64, u64), out: &mut Vec<u8>) {
+    out.push(PUT_SIDE);
+    push_bytes(out, key);
+    push_varint(out, side.0);
+    push_varint(out, offset);
+    push_varint(out, len);
+    out.extend_from_slice(&sum.to_le_bytes());
+}
+
+/// A decoded payload.
+#[derive(Debug)]
+pub(crate) struct Payload<'a> {
+    /// What the user gave to the commit.
+    pub(crate) metadata: &'a [u8],
+    /// What it wrote.
+    pub(crate) writes: Writes<'a>,
+}
+
+/// What a transaction wrote.
+#[derive(Debug)]
+pub(crate) enum Writes<'a> {
+    /// Operation by operation.
+    Operations(Operations<'a>),
+    /// Runs in side files, newest first.
+    Runs(Vec<Vec<SideId>>),
+}
+
+/// The operations of a payload, in key order.
+#[derive(Clone, Debug)]
+pub(crate) struct Operations<'a> {
+    reader: Reader<'a>,
+    left: u64,
+    /// The bytes of the last operation's value, where the payload holds them.
+    value: &'a [u8],
+    /// Whether values are compared with their checksums.
+    compared: bool,
+}
+
+impl<'a> Payload<'a> {
+    /// Decodes a payload; its operations are checked as they are walked.
+    pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self> {
+        let mut reader = Reader::new(bytes);
+        let version = reader.u8().ok_or_else(damaged)?;
+        if version != VERSION {
+            return Err(Error::Format {
+                message: format!(
+                    "a transaction is written in encoding {version}, this version knows {VERSION}; use a newer Plimsoll"
+                ),
+            });
+        }
+        let flags = reader.u8().ok_or_else(damaged)?;
+        let metadata = reader.bytes().ok_or_else(damaged)?;
+        let count = reader.varint().ok_or_else(damaged)?;
+        let writes = match flags {
+            0 => Writes::Operations(Operations { reader, left: count, value: &[], compared: true }),
+            FLAG_RUNS => Writes::Runs(decode_runs(&mut reader, count).ok_or_else(damaged)?),
+            _ => {
+                return Err(Error::Format {
+                    message: format!(
+                        "a transaction carries flags {flags:#x} that this version does not know; use a newer Plimsoll"
+                    ),
+                });
+            }
+        };
+        Ok(Self { metadata, writes })
+    }
+}
+
+fn decode_runs(reader: &mut Reader<'_>, count: u64) -> Option<Vec<Vec<SideId>>> {
+    // Each id takes a byte at least, so no count can be larger than what is left.
+    let bounded = |reader: &Reader<'_>, n: u64| (n <= reader.remaining() as u64).then_some(n);
+    let mut runs = Vec::new();
+    for _ in 0..bounded(reader, count)? {
+        let partitions = reader.varint()?;
+        let partitions = bounded(reader, partitions)?;
+        runs.push((0..partitions).map(|_| reader.varint().map(SideId)).collect::<Option<Vec<_>>>()?);
+    }
+    (reader.remaining() == 0).then_some(runs)
+}
+
+/// One operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Operation<'a> {
+    /// The index key.
+    pub(crate) key: &'a [u8],
+    /// What the index stores for it.
+    pub(crate) stored: Stored<'a>,
+}
+
+impl<'a> Operations<'a> {
+    /// The same for a walk that is not the only one: values are not compared with their checksums.
+    pub(crate) fn uncompared(&self) -> Self {
+        Self { compared: false, ..self.clone() }
+    }
+
+    /// The next operation; `None` behind the last.
+    pub(crate) fn next(&mut self) -> Result<Option<Operation<'a>>> {
+        if self.left == 0 {
+            return if self.reader.remaining() == 0 { Ok(None) } else { Err(damaged()) };
+        }
+        self.left -= 1;
+        self.read().map(Some)
+    }
+
+    /// The next operation with the bytes of its value; empty where the payload does not hold them.
+    pub(crate) fn next_with_value(&mut self) -> Result<Option<(Operation<'a>, &'a [u8])>> {
+        self.value = &[];
+        let operation = self.next()?;
+        Ok(operation.map(|operation| (operation, self.value)))
+    }
+
+    fn read(&mut self) -> Result<Operation<'a>> {
+        let kind = self.reader.u8().ok_or_else(damaged)?;
+        let key = self.reader.bytes().ok_or_else(damaged)?;
+        if !(4..=MAX_INDEX_KEY_BYTES).contains(&key.len()) {
+            return Err(damaged());
+        }
+        let stored = match kind {
+            DELETE => Stored::Deleted,
+            PUT => self.put(key)?,
+            PUT_SIDE => self.put_side().ok_or_else(damaged)?,
+            _ => {
+                return Err(Error::Format {
+                    message: format!(
+                        "a transaction holds an operation of kind {kind} that this version does not know; use a newer Plimsoll"
+                    ),
+                });
+            }
+        };
+        Ok(Operation { key, stored })
+    }
+
+    fn put(&mut self, key: &[u8]) -> Result<Stored<'a>> {
+        let (offset, value, sum) = self.value().ok_or_else(damaged)?;
+        self.value = value;
+        let Some(sum) = sum else { return Ok(Stored::Inline(value)) };
+        if self.compared && value_sum(value) != sum {
+            return Err(Error::corrupt(format!(
+                "the value of {} bytes that a transaction gave to {} is not the one that was written; see `plimsoll verify`",
+                value.len(),
+                key[4..].escape_ascii()
+            )));
+        }
+        Ok(Stored::InLog { offset, len: value.len() as u64, sum })
+    }
+
+    /// A value with its place, and its checksum if it is not inline.
+    fn value(&mut self) -> Option<(u64, &'a [u8], Option<u64>)> {
+        let len = self.reader.varint()?;
+        let offset = self.reader.position() as u64;
+        let value = self.reader.take(usize::try_from(len).ok()?)?;
+        let sum = if value.len() > INLINE_BYTES { Some(self.reader.u64()?) } else { None };
+        Some((offset, value, sum))
+    }
+
+    fn put_side(&mut self) -> Option<Stored<'a>> {
+        Some(Stored::InSide {
+            side: SideId(self.reader.varint()?),
+            offset: self.reader.varint()?,
+            len: self.reader.varint()?,
+            sum: self.reader.u64()?,
+        })
+    }
+}
+
+fn damaged() -> Error {
+    Error::corrupt(
+        "a transaction's entry in the log cannot be decoded although its checksum is right; see `plimsoll verify`",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Vec<u8> {
+        let mut out = Vec::new();
+        encode_head(b"meta", 4, &mut out);
+        encode_delete(b"\0\0\0\x01a", &mut out);
+        encode_put(b"\0\0\0\x01b", 3, &mut out);
+        out.extend_from_slice(b"xyz");
+        encode_put_side(b"\0\0\0\x01c", SideId(7), (5, 1 << 21, 9), &mut out);
+        encode_put(b"\0\0\0\x01d", 2000, &mut out);
+        out.extend_from_slice(&[8; 2000]);
+        out.extend_from_slice(&value_sum(&[8; 2000]).to_le_bytes());
+        out
+    }
+
+    #[test]
+    fn operations_come_back_as_they_were_written() {
+        let bytes = sample();
+        let payload = Payload::decode(&bytes).unwrap();
+        assert_eq!(payload.metadata, b"meta");
+        let Writes::Operations(mut operations) = payload.writes else { panic!("operations were written") };
+        let mut seen = Vec::new();
+        while let Some(operation) = operations.next().unwrap() {
+            seen.push((operation.key[4], operation.stored));
+        }
+        let side = Stored::InSide { side: SideId(7), offset: 5, len: 1 << 21, sum: 9 };
+        let offset = (bytes.len() - 2008) as u64;
+        let long = Stored::InLog { offset, len: 2000, sum: value_sum(&[8; 2000]) };
+        assert_eq!(seen, [(b'a', Stored::Deleted), (b'b', Stored::Inline(b"xyz")), (b'c', side), (b'd', long)]);
+    }
+
+    #[test]
+    fn a_long_value_that_is_another_than_was_written_is_refused() {
+        let mut bytes = sample();
+        let at = bytes.len() - 1000;
+        bytes[at] ^= 1;
+        let Writes::Operations(mut operations) = Payload::decode(&bytes).unwrap().writes else { panic!("operations") };
+        let mut uncompared = operations.uncompared();
+        (0..3).for_each(|_| assert!(operations.next().is_ok()));
+        assert!(matches!(operations.next(), Err(Error::Corrupt { .. })));
+        (0..4).for_each(|_| assert!(uncompared.next().is_ok()));
+    }
+
+    #[test]
+    fn runs_come_back_as_they_were_written() {
+        let runs = vec![vec![SideId(9)], vec![SideId(3), SideId(300)]];
+        let mut out = Vec::new();
+        encode_runs(b"", &runs, &mut out);
+        let Writes::Runs(seen) = Payload::decode(&out).unwrap().writes else { panic!("runs were written") };
+        assert_eq!(seen, runs);
+    }
+
+    #[test]
+    fn a_payload_that_is_cut_anywhere_is_refused() {
+        let bytes = sample();
+        for len in 0..bytes.len() {
+            let walked = Payload::decode(&bytes[..len]).and_then(|payload| match payload.writes {
+                Writes::Operations(mut operations) => {
+                    while operations.next()?.is_some() {}
+                    Ok(())
+                }
+                Writes::Runs(_) => Ok(()),
+            });
+            assert!(walked.is_err(), "cut at {len}");
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! Walks over keys and values, as of one moment, with a transaction's own writes on top.
+//!
+//! Law: between two calls a walk holds its own buffers, which are charged to the budget, and nothing of the store that others may want
+//! (`index::seat`).
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::Bound;
+use std::sync::{Arc, Weak};
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::buffer::Buffer;
+
+use crate::index::seat::Seat;
+use crate::index::view::{Direction, View, Visible};
+use crate::read::point::find;
+use crate::read::reader::Reader;
+use crate::read::span::Span;
+use crate::txn::own_writes::{OwnWrites, own_value};
+use crate::txn::read_set::ReadSet;
+use crate::txn::write_set::{Write, WriteSet};
+use crate::types::error::{Error, Result};
+use crate::types::value::{Value, is_free, room_for};
+use crate::types::version::Stored;
+
+/// A walk over a range of keys. An iterator of keys and values; [`Range::advance`] lends them instead, without an allocation for each.
+pub struct Range<'t> {
+    reader: Arc<Reader>,
+    /// `None` once the walk has begun where nobody asks for it any more.
+    span: Option<Span>,
+    at: Glsn,
+    direction: Direction,
+    keys_only: bool,
+    own: Option<&'t WriteSet>,
+    reads: Option<&'t RefCell<ReadSet>>,
+    walk: Option<Box<Walk<'t>>>,
+    /// It gave a key.
+    has_any: bool,
+    finished: bool,
+    /// The key that it gave last. Where a step failed, the one that was looked at.
+    key: Vec<u8>,
+    value: Buffer,
+}
+
+/// The walk once it has begun.
+struct Walk<'t> {
+    /// Over what is committed.
+    base: Seat<Visible>,
+    /// The last key of the base, where that is not the range's.
+    base_key: Vec<u8>,
+    /// A base version that lies behind the next own write.
+    waiting: Option<Waiting>,
+    base_done: bool,
+    own: Option<OwnWrites<'t>>,
+}
+
+impl Walk<'_> {
+    /// Heap bytes that it takes; what is charged for the seat aside.
+    fn heap_bytes(&self) -> usize {
+        let waiting = self.waiting.as_ref().map_or(0, |waiting| waiting.encoded.capacity());
+        let own = self.own.as_ref().map_or(0, OwnWrites::heap_bytes);
+        size_of::<Self>() + self.base_key.capacity() + waiting + own
+    }
+}
+
+const SPAN: &str = "it is kept where it is asked for";
+
+/// A copy of a version of the base's last key.
+struct Waiting {
+    glsn: Glsn,
+    encoded: Vec<u8>,
+    /// Where it was found.
+    view: Weak<View>,
+}
+
+impl<'t> Range<'t> {
+    pub(crate) fn new(
+        reader: &Arc<Reader>,
+        span: Span,
+        at: Glsn,
+        own: Option<&'t WriteSet>,
+        reads: Option<&'t RefCell<ReadSet>>,
+    ) -> Self {
+        Self {
+            reader: Arc::clone(reader),
+            finished: span.is_empty(),
+            span: Some(span),
+            at,
+            direction: Direction::Forward,
+            keys_only: false,
+            own: own.filter(|own| !own.is_empty()),
+            reads,
+            walk: None,
+            has_any: false,
+            key: Vec::new(),
+            value: Buffer::default(),
+        }
+    }
+
+    /// Walks from the last key to the first. Only before the walk has begun.
+    #[must_use]
+    pub fn reverse(mut self) -> Self {
+        assert!(self.walk.is_none(), "a walk is reversed before it begins");
+        self.direction = Direction::Backward;
+        self
+    }
+
+    /// Leaves the values out: they are not read, and come as empty.
+    #[must_use]
+    pub fn keys_only(mut self) -> Self {
+        self.keys_only = true;
+        self.value.clear();
+        self
+    }
+
+    /// The next key and value, lent until the next call; `None` at the end.
+    ///
+    /// # Errors
+    /// The disk, the budget, or corruption; the walk is then at its end.
+    #[allow(clippy::type_complexity, reason = "a key and a value need no name of their own")]
+    pub fn advance(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+        if !self.go_on()? {
+            return Ok(None);
+        }
+        self.charge()?;
+        Ok(Some((&self.key[4..], &self.value)))
+    }
+
+    /// Puts the next key and value into the buffers; false at the end.
+    fn go_on(&mut self) -> Result<bool> {
+        if self.finished {
+            return Ok(false);
+        }
+        let more = self.step();
+        match more {
+            Ok(true) => self.has_any = true,
+            Ok(false) => {
+                self.finish();
+                self.remember(true);
+            }
+            Err(_) => self.finish(),
+        }
+        more
+    }
+
+    fn finish(&mut self) {
+        self.finished = true;
+        self.walk = None;
+    }
+
+    /// Charges what the walk holds between two calls. Refused, it is at its end.
+    fn charge(&mut self) -> Result<()> {
+        let Some(walk) = &mut self.walk else { return Ok(()) };
+        let own_value = if self.value.charged_bytes() > 0 { 0 } else { self.value.capacity() };
+        let bytes = size_of::<Self>() + self.key.capacity() + own_value + walk.heap_bytes();
+        let span = self.span.as_ref().map_or(0, Span::heap_bytes);
+        let charged = walk.base.charge_user(bytes + span);
+        if charged.is_err() {
+            self.finish();
+        }
+        Ok(charged?)
+    }
+
+    /// Puts the next key and value into the buffers; false at the end.
+    fn step(&mut self) -> Result<bool> {
+        self.reader.check_open()?;
+        let mut walk = match self.walk.take() {
+            Some(walk) => walk,
+            None => Box::new(self.begin()?),
+        };
+        let more = self.step_in(&mut walk);
+        self.walk = Some(walk);
+        more
+    }
+
+    fn begin(&mut self) -> Result<Walk<'t>> {
+        let own = match self.own {
+            None => None,
+            Some(set) => Some(self.begin_own(set)?),
+        };
+        let is_asked_for = self.reads.is_some() || own.is_some();
+        let span = if is_asked_for { self.span.clone() } else { self.span.take() };
+        let base = Visible::new(span.expect(SPAN).into_range(), self.at, self.direction);
+        let base = Seat::new(self.reader.index.seats(), base)?;
+        Ok(Walk { base, base_key: Vec::new(), waiting: None, base_done: false, own })
+    }
+
+    fn span(&self) -> &Span {
+        self.span.as_ref().expect(SPAN)
+    }
+
+    /// Puts the next base version's key and value into the buffers; false at the end.
+    fn step_in_base(&mut self, walk: &mut Walk<'t>) -> Result<bool> {
+        let Self { reader, keys_only, key, value, .. } = self;
+        let found = reader.walk(&mut walk.base, key, |base, key| {
+            let Some(version) = base.next(key)? else { return Ok(None) };
+            if *keys_only {
+                return Ok(Some(None));
+            }
+            if let Stored::Inline(bytes) = version.stored {
+                take_small_value(value, bytes);
+            }
+            let (glsn, elsewhere) = (version.glsn, version.stored.elsewhere());
+            // It is read when the walk has been let go of: a failure of that must not move it on.
+            Ok(Some(elsewhere.map(|stored| (glsn, stored, base.view()))))
+        })?;
+        match found {
+            None => Ok(false),
+            Some(None) => Ok(true),
+            Some(Some((glsn, stored, view))) => self.load_value(glsn, stored, &view).map(|()| true),
+        }
+    }
+
+    /// Reads the value of the base version at `self.key`, which was found in `view`.
+    fn load_value(&mut self, glsn: Glsn, stored: Stored<'_>, view: &Weak<View>) -> Result<()> {
+        make_value_room(&self.reader, &mut self.value, stored.value_bytes())?;
+        match self.reader.load(glsn, stored, &mut self.value) {
+            Ok(()) => Ok(()),
+            Err(error) => self.load_again(view, error),
+        }
+    }
+
+    /// Reads the value of the base version at `self.key` where it stands now, after reading it where it stood in `view` failed.
+    fn load_again(&mut self, view: &Weak<View>, error: Error) -> Result<()> {
+        if self.reader.newer_view(view).is_none() {
+            return Err(error);
+        }
+        self.reader.read(|view| {
+            let hit = find(view, &self.key, self.at)?.ok_or_else(|| error.clone())?;
+            self.reader.load(hit.glsn(), hit.stored(), &mut self.value)
+        })
+    }
+
+    /// Lets the next base version wait, if none does.
+    fn wait_for_base(&self, walk: &mut Walk<'t>) -> Result<()> {
+        if walk.waiting.is_some() || walk.base_done {
+            return Ok(());
+        }
+        walk.waiting = self.reader.walk(&mut walk.base, &mut walk.base_key, |base, key| {
+            let Some(version) = base.next(key)? else { return Ok(None) };
+            let mut encoded = Vec::new();
+            version.stored.encode(&mut encoded);
+            let glsn = version.glsn;
+            Ok(Some(Waiting { glsn, encoded, view: base.view() }))
+        })?;
+        walk.base_done = walk.waiting.is_none();
+        Ok(())
+    }
+
+    fn begin_own(&self, set: &'t WriteSet) -> Result<OwnWrites<'t>> {
+        let from = match (self.direction, self.span().lower(), self.span().upper()) {
+            (Direction::Forward, Bound::Included(key) | Bound::Excluded(key), _) => Some(key),
+            (Direction::Backward, _, Bound::Excluded(key)) => Some(key),
+            // From the very end: `settle_own` walks past what lies beyond the span.
+            (Direction::Backward, _, Bound::Included(key)) => {
+                return self.settle_own(OwnWrites::new(set, self.direction, Some(&[key, &[0][..]].concat()))?);
+            }
+            _ => None,
+        };
+        self.settle_own(OwnWrites::new(set, self.direction, from)?)
+    }
+
+    /// Leaves out what lies before the span begins (an excluded first key).
+    fn settle_own(&self, mut own: OwnWrites<'t>) -> Result<OwnWrites<'t>> {
+        while let Some(key) = own.key() {
+            let before = match self.direction {
+                Direction::Forward => matches!(self.span().lower(), Bound::Excluded(lower) if key <= lower),
+                Direction::Backward => match self.span().upper() {
+                    Bound::Excluded(upper) => key >= upper,
+                    Bound::Included(upper) => key > upper,
+                    Bound::Unbounded => false,
+                },
+            };
+            if !before {
+                break;
+            }
+            own.advance()?;
+        }
+        Ok(own)
+    }
+
+    fn step_in(&mut self, walk: &mut Walk<'t>) -> Result<bool> {
+        let Some(own) = &mut walk.own else { return self.step_in_base(walk) };
+        own.come_back()?;
+        let more = self.step_with_own(walk);
+        walk.own.iter_mut().for_each(OwnWrites::leave_pages);
+        more
+    }
+
+    fn step_with_own(&mut self, walk: &mut Walk<'t>) -> Result<bool> {
+        loop {
+            self.wait_for_base(walk)?;
+            let own = walk.own.as_mut().expect("looked at above");
+            let own_key = own.key().filter(|key| self.span().contains(key));
+            let base_key = walk.waiting.as_ref().map(|_| walk.base_key.as_slice());
+            let take_own = match (own_key, base_key) {
+                (None, None) => return Ok(false),
+                (Some(_), None) => true,
+                (None, Some(_)) => false,
+                (Some(own), Some(base)) => match self.direction {
+                    Direction::Forward => own <= base,
+                    Direction::Backward => own >= base,
+                },
+            };
+            if !take_own {
+                let Waiting { glsn, encoded, view } = walk.waiting.take().expect("it was there");
+                self.key.clone_from(&walk.base_key);
+                if !self.keys_only {
+                    let stored = Stored::decode(&encoded).expect("encoded just now");
+                    self.load_value(glsn, stored, &view)?;
+                }
+                return Ok(true);
+            }
+            if own_key == base_key {
+                walk.waiting = None;
+            }
+            self.key.clear();
+            self.key.extend_from_slice(own.key().expect("it was there"));
+            let write = own.write().expect("it was there");
+            let deleted = write == Write::Deleted;
+            if !deleted && !self.keys_only {
+                let set = self.own.expect("there are own writes");
+                make_value_room(&self.reader, &mut self.value, write.value_bytes())?;
+                own_value(&self.reader, set, write, &mut self.value)?;
+            }
+            own.advance()?;
+            if !deleted {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Tells the transaction what was read: the whole span, or as far as the walk came.
+    fn remember(&mut self, whole: bool) {
+        let Some(reads) = self.reads.take() else { return };
+        let span = self.span();
+        let (first, last) = match (whole, self.direction, self.has_any) {
+            (true, _, _) => (span.first(), span.upper()),
+            (false, _, false) => return,
+            (false, Direction::Forward, true) => (span.first(), Bound::Included(self.key.as_slice())),
+            (false, Direction::Backward, true) => (Cow::Borrowed(self.key.as_slice()), span.upper()),
+        };
+        let mut reads = reads.borrow_mut();
+        if reads.add(&first, Some(last)).is_err() {
+            // The set has no room for what was read: then everything counts as read, and any commit since is a conflict.
+            reads.add_everything();
+        }
+    }
+}
+
+/// Makes `value` ready for `len` bytes; what a large one before it took is given back.
+fn make_value_room(reader: &Reader, value: &mut Buffer, len: u64) -> Result<()> {
+    let charged = value.charged_bytes();
+    let fits = if is_free(len) { charged == 0 } else { (len..=2 * len).contains(&charged) };
+    if !fits {
+        // Given back first: what it took may be what is missing.
+        *value = Buffer::default();
+        *value = room_for(&reader.budget, len)?;
+    }
+    value.clear();
+    Ok(())
+}
+
+/// Replaces `value` by a copy of a value that is small.
+fn take_small_value(value: &mut Buffer, bytes: &[u8]) {
+    if value.charged_bytes() > 0 {
+        *value = Buffer::default();
+    }
+    value.clear();
+    value.extend_from_slice(bytes);
+}
+
+impl Iterator for Range<'_> {
+    type Item = Result<(Vec<u8>, Value)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.go_on() {
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
+            Ok(true) => {
+                // The value changes hands, a large one with what covers it.
+                let value = Value::new(std::mem::take(&mut self.value));
+                if let Err(error) = self.charge() {
+                    return Some(Err(error));
+                }
+                Some(Ok((self.key[4..].to_vec(), value)))
+            }
+        }
+    }
+}
+
+impl Drop for Range<'_> {
+    fn drop(&mut self) {
+        self.remember(false);
+    }
+}
+
+impl fmt::Debug for Range<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Range({:?}, {:?}, as of {})", self.span, self.direction, self.at)
+    }
+}

@@ -1,0 +1,349 @@
+//! Runs of side files that a transaction's writes were spilled into.
+//!
+//! Newest first, in tiers: eight runs of one tier are merged into one of the next, or only strung together where their keys do not
+//! overlap (sorted input). When the transaction commits, the index takes the runs over as they are; when it is dropped, they are
+//! removed.
+//!
+//! A record names a limited number of side files. So what is strung together too often is merged after all, and the partitions of very
+//! large runs are larger: their number stays bounded, whatever the transaction's size.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::Arc;
+
+use plimsoll_log::draft::MAX_SIDES;
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::log::Log;
+use plimsoll_log::side::{SideId, SideRef};
+use plimsoll_memory::budget::Budget;
+use plimsoll_memory::page::PAGE_BYTES;
+use plimsoll_memory::pool::Touch;
+
+use crate::borders::{Border, hit};
+use crate::index::run::builder::PartitionBuilder;
+use crate::index::run::cursor::{Feed, RunCursor};
+use crate::index::run::file::{SideSink, read_info};
+use crate::index::run::partition::{Found, Partition, PartitionId, PartitionInfo};
+use crate::types::error::Result;
+use crate::types::version::{Stored, Version};
+
+/// Runs of one tier that are merged into one of the next.
+const FAN_IN: usize = 8;
+
+/// Runs that come to more side files are not strung together.
+const STRUNG_SIDES_MAX: usize = 32;
+
+/// A merge writes partitions of at least so great a part of its input (one in so many).
+const PARTITION_PART: u64 = 16;
+
+/// The most side files of all runs; a record names one more, of values.
+const SIDES_MAX: usize = MAX_SIDES - 1;
+
+/// Spilled runs.
+pub(crate) struct Spill {
+    budget: Budget,
+    log: Arc<dyn Log>,
+    partition_bytes: u64,
+    runs: Vec<SpilledRun>,
+    kept: Cell<bool>,
+}
+
+struct SpilledRun {
+    tier: u32,
+    partitions: Arc<[Partition]>,
+    sides: Vec<SideRef>,
+}
+
+impl SpilledRun {
+    fn bytes(&self) -> u64 {
+        self.partitions.iter().map(|partition| u64::from(partition.info.pages) * PAGE_BYTES as u64).sum()
+    }
+
+    fn first_key(&self) -> &[u8] {
+        &self.partitions.first().expect("a run is never empty").info.first_key
+    }
+
+    fn last_key(&self) -> &[u8] {
+        &self.partitions.last().expect("a run is never empty").info.last_key
+    }
+}
+
+/// A run being written. Dropped before its end, it leaves nothing behind.
+pub(crate) struct SpillBuilder {
+    log: Arc<dyn Log>,
+    partition_bytes: u64,
+    open: Option<PartitionBuilder<SideSink>>,
+    partitions: Vec<Partition>,
+    sides: Vec<SideRef>,
+}
+
+impl SpillBuilder {
+    fn into_run(mut self, tier: u32) -> SpilledRun {
+        SpilledRun {
+            tier,
+            partitions: std::mem::take(&mut self.partitions).into(),
+            sides: std::mem::take(&mut self.sides),
+        }
+    }
+}
+
+impl Drop for SpillBuilder {
+    fn drop(&mut self) {
+        self.partitions.clear();
+        discard(&*self.log, &self.sides);
+    }
+}
+
+/// Removes side files that no record names.
+fn discard(log: &dyn Log, sides: &[SideRef]) {
+    for side in sides {
+        // One that cannot be removed now is swept at the next open.
+        let _ = log.discard_side(side.id);
+    }
+}
+
+impl Spill {
+    /// No runs yet.
+    pub(crate) fn new(budget: &Budget, log: &Arc<dyn Log>, partition_bytes: u64) -> Self {
+        Self { budget: budget.clone(), log: Arc::clone(log), partition_bytes, runs: Vec::new(), kept: Cell::new(false) }
+    }
+
+    /// Whether nothing was spilled.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Starts a run that is newer than all others.
+    pub(crate) fn begin(&self) -> SpillBuilder {
+        self.begin_with(self.partition_bytes)
+    }
+
+    fn begin_with(&self, partition_bytes: u64) -> SpillBuilder {
+        let log = Arc::clone(&self.log);
+        SpillBuilder { log, partition_bytes, open: None, partitions: Vec::new(), sides: Vec::new() }
+    }
+
+    /// Adds a write: keys ascend, each once.
+    pub(crate) fn add(&self, builder: &mut SpillBuilder, key: &[u8], stored: Stored<'_>) -> Result<()> {
+        if builder.open.as_ref().is_some_and(|open| open.bytes() >= builder.partition_bytes) {
+            self.finish_partition(builder)?;
+        }
+        if builder.open.is_none() {
+            let sink = SideSink::new(self.log.create_side()?);
+            builder.open = Some(PartitionBuilder::new(sink, &self.budget, true)?);
+        }
+        let open = builder.open.as_mut().expect("made above");
+        open.add(&Version { key, glsn: Glsn::NONE, stored })
+    }
+
+    fn finish_partition(&self, builder: &mut SpillBuilder) -> Result<()> {
+        let Some(open) = builder.open.take() else { return Ok(()) };
+        let (sink, info) = open.finish()?;
+        let side = sink.finish()?;
+        builder.sides.push(side);
+        builder.partitions.push(self.open(info, side.id)?);
+        Ok(())
+    }
+
+    fn open(&self, info: PartitionInfo, side: SideId) -> Result<Partition> {
+        let side = self.log.open_side(side)?;
+        Ok(Partition { info: Arc::new(info), file: side.file })
+    }
+
+    /// Ends the run.
+    pub(crate) fn end(&mut self, mut builder: SpillBuilder) -> Result<()> {
+        self.finish_partition(&mut builder)?;
+        let run = builder.into_run(0);
+        if !run.partitions.is_empty() {
+            self.runs.insert(0, run);
+        }
+        Ok(())
+    }
+
+    /// Merges tiers that are full.
+    pub(crate) fn merge_full_tiers(&mut self) -> Result<()> {
+        while let Some(tier) = self.full_tier() {
+            let start = self.runs.iter().position(|run| run.tier == tier).expect("the tier is full");
+            self.merge(start..start + FAN_IN, tier + 1)?;
+        }
+        Ok(())
+    }
+
+    /// Merges the newest runs until a record can name all side files.
+    pub(crate) fn fit_into_record(&mut self) -> Result<()> {
+        while self.sides().count() > SIDES_MAX {
+            let newest = self.runs.len().min(FAN_IN);
+            let tier = self.runs[newest - 1].tier;
+            self.replace_by_merged(0..newest, tier)?;
+        }
+        Ok(())
+    }
+
+    fn merge(&mut self, range: Range<usize>, tier: u32) -> Result<()> {
+        let inputs = &self.runs[range.clone()];
+        let sides = inputs.iter().map(|run| run.sides.len()).sum::<usize>();
+        if sides > STRUNG_SIDES_MAX || !disjoint(inputs) {
+            return self.replace_by_merged(range, tier);
+        }
+        hit(Border::SpillsStrung);
+        let start = range.start;
+        let strung = string_together(self.runs.drain(range).collect(), tier);
+        self.runs.insert(start, strung);
+        Ok(())
+    }
+
+    /// The first tier with enough runs; runs of one tier stand side by side, newer tiers in front.
+    fn full_tier(&self) -> Option<u32> {
+        let mut tiers: Vec<u32> = self.runs.iter().map(|run| run.tier).collect();
+        tiers.dedup();
+        tiers.into_iter().find(|&tier| self.runs.iter().filter(|run| run.tier == tier).count() >= FAN_IN)
+    }
+
+    /// Writes the newest writes of some runs as one in their place, and removes those. If that fails all is as it was.
+    fn replace_by_merged(&mut self, range: Range<usize>, tier: u32) -> Result<()> {
+        hit(Border::SpillsMerged);
+        let merged = self.write_run(&self.runs[range.clone()], tier)?;
+        let merged: Vec<_> = self.runs.splice(range, [merged]).collect();
+        merged.into_iter().for_each(|run| self.discard(run));
+        Ok(())
+    }
+
+    fn write_run(&self, inputs: &[SpilledRun], tier: u32) -> Result<SpilledRun> {
+        let bytes: u64 = inputs.iter().map(SpilledRun::bytes).sum();
+        let runs = inputs.iter().map(|run| Arc::clone(&run.partitions)).collect();
+        let mut merged = MergedRuns::new(runs, &Feed::Private(self.budget.clone()))?;
+        let mut builder = self.begin_with(self.partition_bytes.max(bytes / PARTITION_PART));
+        while let Some(version) = merged.next()? {
+            self.add(&mut builder, version.key, version.stored)?;
+        }
+        self.finish_partition(&mut builder)?;
+        Ok(builder.into_run(tier))
+    }
+
+    fn discard(&self, run: SpilledRun) {
+        drop(run.partitions);
+        discard(&*self.log, &run.sides);
+    }
+
+    /// The newest spilled write of a key.
+    pub(crate) fn lookup(&self, key: &[u8]) -> Result<Option<Found>> {
+        for run in &self.runs {
+            let at = run.partitions.partition_point(|partition| partition.info.last_key[..] < *key);
+            let Some(partition) = run.partitions.get(at).filter(|partition| partition.info.first_key[..] <= *key)
+            else {
+                continue;
+            };
+            if let Some(found) = partition.lookup(key, Glsn::MAX, Touch::Point)?.found {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A cursor over each run, newest first.
+    pub(crate) fn cursors(&self) -> Vec<RunCursor> {
+        self.runs.iter().map(|run| RunCursor::new(Arc::clone(&run.partitions), Feed::Pool(Touch::Point))).collect()
+    }
+
+    /// The side files of the runs.
+    pub(crate) fn sides(&self) -> impl Iterator<Item = &SideRef> {
+        self.runs.iter().flat_map(|run| &run.sides)
+    }
+
+    /// The runs' side files, newest run first: what the commit's payload says.
+    pub(crate) fn layout(&self) -> Vec<Vec<SideId>> {
+        self.runs.iter().map(|run| run.sides.iter().map(|side| side.id).collect()).collect()
+    }
+
+    /// The runs as the index takes them over.
+    pub(crate) fn infos(&self, glsn: Glsn) -> Vec<Vec<PartitionInfo>> {
+        self.runs.iter().map(|run| run.partitions.iter().map(|p| adopted(&p.info, glsn)).collect()).collect()
+    }
+
+    /// The side files belong to the log now.
+    pub(crate) fn keep(&self) {
+        self.kept.set(true);
+    }
+}
+
+/// What is known of a partition once its transaction has a GLSN.
+pub(crate) fn adopted(info: &PartitionInfo, glsn: Glsn) -> PartitionInfo {
+    debug_assert!(matches!(info.id, PartitionId::Side(_)));
+    PartitionInfo { min_glsn: glsn, max_glsn: glsn, fixed_glsn: Some(glsn), ..info.clone() }
+}
+
+/// A walk over several runs, newest first, in key order: each key once, with its newest write.
+pub(crate) struct MergedRuns {
+    cursors: Vec<RunCursor>,
+    /// The key that was lent last.
+    key: Option<Vec<u8>>,
+}
+
+impl MergedRuns {
+    fn new(runs: Vec<Arc<[Partition]>>, feed: &Feed) -> Result<Self> {
+        let mut cursors = Vec::with_capacity(runs.len());
+        for partitions in runs {
+            let mut cursor = RunCursor::new(partitions, feed.clone());
+            cursor.seek_first()?;
+            cursors.push(cursor);
+        }
+        Ok(Self { cursors, key: None })
+    }
+
+    /// The next key's write, lent until the next call.
+    pub(crate) fn next(&mut self) -> Result<Option<Version<'_>>> {
+        if let Some(key) = &self.key {
+            for cursor in &mut self.cursors {
+                if cursor.current().is_some_and(|version| version.key == key) {
+                    cursor.next()?;
+                }
+            }
+        }
+        let standing = self.cursors.iter().enumerate();
+        let smallest = standing.filter_map(|(i, cursor)| cursor.current().map(|version| (version.key, i))).min();
+        let Some((_, newest)) = smallest else { return Ok(None) };
+        let version = self.cursors[newest].current().expect("it stands on a version");
+        let key = self.key.get_or_insert_default();
+        key.clear();
+        key.extend_from_slice(version.key);
+        Ok(Some(version))
+    }
+}
+
+/// A walk over the writes of a commit that stand in side files: `runs` as its payload names them.
+pub(crate) fn side_runs(log: &Arc<dyn Log>, budget: &Budget, runs: &[Vec<SideId>], glsn: Glsn) -> Result<MergedRuns> {
+    let runs = runs.iter().map(|sides| sides.iter().map(|&side| open_partition(log, budget, side, glsn)).collect());
+    MergedRuns::new(runs.collect::<Result<_>>()?, &Feed::Pool(Touch::Scan))
+}
+
+/// Opens a partition that a committed transaction wrote, by what stands in its file.
+pub(crate) fn open_partition(log: &Arc<dyn Log>, budget: &Budget, side: SideId, glsn: Glsn) -> Result<Partition> {
+    let file = log.open_side(side)?;
+    let info = read_info(&**file.file.source(), file.pages, PartitionId::Side(side), budget)?;
+    Ok(Partition { info: Arc::new(adopted(&info, glsn)), file: file.file })
+}
+
+fn disjoint(runs: &[SpilledRun]) -> bool {
+    let mut spans: Vec<_> = runs.iter().map(|run| (run.first_key(), run.last_key())).collect();
+    spans.sort_unstable();
+    spans.windows(2).all(|pair| pair[0].1 < pair[1].0)
+}
+
+fn string_together(mut runs: Vec<SpilledRun>, tier: u32) -> SpilledRun {
+    runs.sort_by(|a, b| a.first_key().cmp(b.first_key()));
+    SpilledRun {
+        tier,
+        partitions: runs.iter().flat_map(|run| run.partitions.iter().cloned()).collect(),
+        sides: runs.iter().flat_map(|run| run.sides.iter().copied()).collect(),
+    }
+}
+
+impl Drop for Spill {
+    fn drop(&mut self) {
+        if !self.kept.get() {
+            for run in std::mem::take(&mut self.runs) {
+                self.discard(run);
+            }
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Transactions: optimistic, serializable.
+//!
+//! A transaction reads at one moment plus its own writes, and remembers what it read. Its commit is refused with
+//! [`Error::Conflict`] if anything of that was changed since by a commit that is ordered before it, durable or not (`write_path`).
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io::Read;
+use std::ops::RangeBounds;
+use std::sync::Arc;
+
+use plimsoll_memory::budget::Kind;
+use plimsoll_memory::buffer::Buffer;
+use plimsoll_memory::chunk::CHUNK_BYTES;
+
+use crate::read::moments::OpenMoment;
+use crate::read::point::{KeyBuffer, ValueReader};
+use crate::read::span::Span;
+use crate::txn::commit::CommitTicket;
+use crate::txn::committer::Committer;
+use crate::txn::own_writes::own_value;
+use crate::txn::payload::MAX_METADATA_BYTES;
+use crate::txn::range::Range;
+use crate::txn::read_set::ReadSet;
+use crate::txn::write_set::{Write, WriteSet};
+use crate::types::error::{Error, Result};
+use crate::types::keyspaces::Keyspace;
+use crate::types::value::Value;
+use crate::types::version::{MAX_VALUE_BYTES, running_value_sum};
+
+/// Bytes that a streamed value is taken in at a time.
+const PIECE_BYTES: usize = CHUNK_BYTES;
+
+/// An open transaction. Dropped without a commit, it leaves no trace.
+pub struct Transaction {
+    committer: Arc<Committer>,
+    moment: OpenMoment,
+    reads: RefCell<ReadSet>,
+    writes: WriteSet,
+    /// Charged: it may be as large as 64 KiB, and transactions may be many.
+    metadata: Buffer,
+    /// Keyspaces that something was put into, and the last of them.
+    spaces: BTreeSet<u32>,
+    last_space: Option<u32>,
+    /// Set when a write failed half-way: what is in the set may be less than was asked for.
+    spoiled: bool,
+}
+
+impl Transaction {
+    pub(crate) fn new(committer: &Arc<Committer>) -> Self {
+        let memory_bytes = committer.reader.budget.limit_bytes();
+        let options = &committer.options;
+        let (limit, body_limit) = (options.write_set_limit_bytes(memory_bytes), options.body_limit_bytes());
+        let writes =
+            WriteSet::new(&committer.patience, &committer.reader.log, limit, options.sizes.table_bytes, body_limit);
+        Self {
+            moment: committer.open_newest(),
+            reads: RefCell::new(ReadSet::new(&committer.reader.budget, options.read_set_limit_bytes(memory_bytes))),
+            writes,
+            metadata: Buffer::default(),
+            spaces: BTreeSet::new(),
+            last_space: None,
+            spoiled: false,
+            committer: Arc::clone(committer),
+        }
+    }
+
+    /// The GLSN of the snapshot that it reads at.
+    pub fn at(&self) -> u64 {
+        self.moment.at().0
+    }
+
+    /// The value of a key; `None` if there is none.
+    ///
+    /// # Errors
+    /// The key is too long, the disk, the budget, or corruption.
+    pub fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Value>> {
+        let key = KeyBuffer::new(self.committer.reader.keyspaces.id_of(keyspace)?, key)?;
+        match self.own(key.get())? {
+            Some(own) => Ok(own),
+            None => {
+                self.note_read(key.get())?;
+                self.committer.reader.get(key.get(), self.moment.at())
+            }
+        }
+    }
+
+    fn note_read(&self, key: &[u8]) -> Result<()> {
+        self.committer.patience.in_transaction(false, || Ok(self.reads.borrow_mut().add(key, None)?))
+    }
+
+    /// What the transaction itself wrote to an index key: `Some(None)` if it deleted it.
+    fn own(&self, key: &[u8]) -> Result<Option<Option<Value>>> {
+        if self.writes.is_empty() {
+            return Ok(None);
+        }
+        self.writes.find(key, |write| {
+            if write == Write::Deleted {
+                return Ok(None);
+            }
+            let fill = |bytes: &mut Buffer| own_value(&self.committer.reader, &self.writes, write, bytes);
+            Value::of_len(&self.committer.reader.budget, write.value_bytes(), fill).map(Some)
+        })
+    }
+
+    /// The values of several keys, in their order.
+    ///
+    /// # Errors
+    /// As for [`Transaction::get`].
+    pub fn get_many(&self, keyspace: &Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Value>>> {
+        self.committer.reader.keyspaces.id_of(keyspace)?;
+        keys.iter().map(|key| self.get(keyspace, key)).collect()
+    }
+
+    /// A reader of a key's value, for values that are too large to hold; `None` if there is none.
+    ///
+    /// # Errors
+    /// As for [`Transaction::get`].
+    pub fn get_reader(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<ValueReader>> {
+        let index_key = KeyBuffer::new(self.committer.reader.keyspaces.id_of(keyspace)?, key)?;
+        if let Some(own) = self.own(index_key.get())? {
+            return Ok(own.map(|value| ValueReader::of_value(&self.committer.reader, value)));
+        }
+        self.note_read(index_key.get())?;
+        self.committer.reader.reader(index_key.get(), &self.moment)
+    }
+
+    /// Whether a key has a value; does not read it.
+    ///
+    /// # Errors
+    /// As for [`Transaction::get`].
+    pub fn contains(&self, keyspace: &Keyspace, key: &[u8]) -> Result<bool> {
+        let key = KeyBuffer::new(self.committer.reader.keyspaces.id_of(keyspace)?, key)?;
+        if !self.writes.is_empty()
+            && let Some(there) = self.writes.find(key.get(), |write| Ok(write != Write::Deleted))?
+        {
+            return Ok(there);
+        }
+        self.note_read(key.get())?;
+        self.committer.reader.contains(key.get(), self.moment.at())
+    }
+
+    /// Gives a key a value, in place of any it had.
+    ///
+    /// # Errors
+    /// Key or value is too long, the disk, or the budget; the transaction can then only be aborted.
+    pub fn put(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
+        let key = KeyBuffer::new(self.space_to_put(keyspace)?, key)?;
+        check_value_bytes(value.len() as u64)?;
+        self.write(|writes| writes.put(key.get(), value))
+    }
+
+    /// Gives a key the value that `value` yields up to its end, without holding it in memory; returns its length in bytes.
+    ///
+    /// # Errors
+    /// As for [`Transaction::put`], and what `value` fails with.
+    pub fn put_reader(&mut self, keyspace: &Keyspace, key: &[u8], value: &mut dyn Read) -> Result<u64> {
+        let key = KeyBuffer::new(self.space_to_put(keyspace)?, key)?;
+        let budget = self.committer.reader.budget.clone();
+        self.write(|writes| {
+            let mut piece = budget.take(Kind::Staging)?;
+            let first = fill(value, &mut piece)?;
+            if first < PIECE_BYTES {
+                writes.put(key.get(), &piece[..first])?;
+                return Ok(first as u64);
+            }
+            let (side, offset) = writes.begin_large()?;
+            let (mut len, mut sum) = (0, running_value_sum());
+            let mut got = first;
+            while got > 0 {
+                len += got as u64;
+                check_value_bytes(len)?;
+                writes.continue_large(&piece[..got])?;
+                sum.take(&piece[..got]);
+                got = fill(value, &mut piece)?;
+            }
+            writes.end_large(key.get(), (side, offset), len, sum.sum())?;
+            Ok(len)
+        })
+    }
+
+    /// The id of a keyspace that something is put into: its commit looks again whether it was dropped.
+    fn space_to_put(&mut self, keyspace: &Keyspace) -> Result<u32> {
+        let id = self.committer.reader.keyspaces.id_to_put(keyspace)?;
+        if self.last_space != Some(id) {
+            self.last_space = Some(id);
+            self.spaces.insert(id);
+        }
+        Ok(id)
+    }
+
+    /// Takes a key's value away; nothing happens if it has none.
+    ///
+    /// # Errors
+    /// As for [`Transaction::put`].
+    pub fn delete(&mut self, keyspace: &Keyspace, key: &[u8]) -> Result<()> {
+        let key = KeyBuffer::new(self.committer.reader.keyspaces.id_of(keyspace)?, key)?;
+        self.write(|writes| writes.delete(key.get()))
+    }
+
+    fn write<T>(&mut self, write: impl FnOnce(&mut WriteSet) -> Result<T>) -> Result<T> {
+        self.committer.check_writable()?;
+        let written = write(&mut self.writes);
+        self.spoiled |= written.is_err();
+        written
+    }
+
+    /// Walks a range of keys, own writes included.
+    ///
+    /// # Errors
+    /// A bound is too long.
+    pub fn range(&self, keyspace: &Keyspace, range: impl RangeBounds<[u8]>) -> Result<Range<'_>> {
+        Ok(self.walk(Span::new(self.committer.reader.keyspaces.id_of(keyspace)?, &range)?))
+    }
+
+    /// Walks the keys that begin with `prefix`, own writes included.
+    ///
+    /// # Errors
+    /// The prefix is too long.
+    pub fn prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Result<Range<'_>> {
+        Ok(self.walk(Span::prefix(self.committer.reader.keyspaces.id_of(keyspace)?, prefix)?))
+    }
+
+    fn walk(&self, span: Span) -> Range<'_> {
+        Range::new(&self.committer.reader, span, self.moment.at(), Some(&self.writes), Some(&self.reads))
+    }
+
+    /// Bytes that travel with the commit, up to 64 KiB: who, why, from where.
+    ///
+    /// # Errors
+    /// They are too many.
+    pub fn set_metadata(&mut self, metadata: &[u8]) -> Result<()> {
+        if metadata.len() > MAX_METADATA_BYTES {
+            return Err(Error::invalid(format!(
+                "metadata has at most {MAX_METADATA_BYTES} bytes, this has {}",
+                metadata.len()
+            )));
+        }
+        let mut kept = Buffer::with_capacity(&self.committer.reader.budget, Kind::WriteSet, metadata.len())?;
+        kept.extend_from_slice(metadata);
+        self.metadata = kept;
+        Ok(())
+    }
+
+    /// Commits; returns the commit's GLSN once it is durable (as the store's durability says) and visible. A transaction that wrote
+    /// nothing returns the GLSN of its snapshot.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`]: run it again. Others: nothing was committed, except with [`Error::Poisoned`], after which that is unknown
+    /// until the store is reopened.
+    pub fn commit(self) -> Result<u64> {
+        self.commit_submit()?.wait()
+    }
+
+    /// Gives the commit its place in the order without waiting until it is durable; later commits queue behind it.
+    ///
+    /// # Errors
+    /// As for [`Transaction::commit`].
+    pub fn commit_submit(self) -> Result<CommitTicket> {
+        if self.spoiled {
+            return Err(Error::invalid("an earlier write of this transaction failed; abort it and run it again"));
+        }
+        let Self { committer, moment, reads, writes, metadata, spaces, .. } = self;
+        if writes.is_empty() {
+            return Ok(CommitTicket::of_snapshot(&committer, moment.at()));
+        }
+        committer.commit(&moment, reads.into_inner(), writes, &spaces, &metadata)
+    }
+
+    /// Leaves no trace; the same as dropping it.
+    pub fn abort(self) {}
+}
+
+impl fmt::Debug for Transaction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Transaction(at {})", self.moment.at())
+    }
+}
+
+fn check_value_bytes(len: u64) -> Result<()> {
+    if len > MAX_VALUE_BYTES {
+        return Err(Error::invalid(format!("a value has at most {MAX_VALUE_BYTES} bytes (1 GiB), this one has {len}")));
+    }
+    Ok(())
+}
+
+/// Reads until `piece` is full or the end is reached.
+fn fill(from: &mut dyn Read, piece: &mut [u8]) -> Result<usize> {
+    let mut filled = 0;
+    while filled < piece.len() {
+        match from.read(&mut piece[filled..]) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(filled)
+}

@@ -1,0 +1,451 @@
+//! What a transaction has written and not committed yet.
+//!
+//! Keys and small values live in a sorted map, values above [`INLINE_BYTES`] in a buffer of chunks, very large ones go straight into a
+//! side file. When all that outgrows its share of the budget, or the budget has no room, it is *spilled*: written as a sorted run into
+//! side files, which the index takes over as they are when the transaction commits. So a transaction may be larger than memory, and
+//! its bytes are written once.
+//!
+//! Law: of several writes of one key the last one counts; in the map it has the highest order, and a newer run hides an older one.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use plimsoll_disk::codec::{Reader, push_varint};
+use plimsoll_log::log::Log;
+use plimsoll_log::side::{SideId, SideRef, SideWriter};
+use plimsoll_memory::budget::{Kind, OutOfBudget};
+use plimsoll_memory::sorted::{Position, SortedMap};
+
+use crate::txn::patience::Patience;
+use crate::txn::spill::Spill;
+use crate::txn::value_buffer::ValueBuffer;
+use crate::types::error::{Error, Result};
+use crate::types::version::{INLINE_BYTES, Stored, value_sum};
+
+/// A value above this goes into a side file at once.
+pub(crate) const LARGE_VALUE_BYTES: usize = 256 << 10;
+
+/// Room left in a record's body for what is not values (head, metadata): one part in so many.
+const BODY_RESERVE_PART: u64 = 8;
+
+/// One write, as it waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Write<'a> {
+    /// The key is deleted.
+    Deleted,
+    /// A small value.
+    Inline(&'a [u8]),
+    /// A value in the buffer.
+    Buffered {
+        /// Its place there.
+        offset: u64,
+        /// Its length.
+        len: u64,
+        /// Its checksum.
+        sum: u64,
+    },
+    /// A value in a side file.
+    InSide {
+        /// Which.
+        side: SideId,
+        /// Byte offset.
+        offset: u64,
+        /// Its length.
+        len: u64,
+        /// Its checksum.
+        sum: u64,
+    },
+}
+
+impl<'a> Write<'a> {
+    /// Length of the value in bytes; 0 for a deletion.
+    pub(crate) fn value_bytes(&self) -> u64 {
+        match *self {
+            Write::Deleted => 0,
+            Write::Inline(value) => value.len() as u64,
+            Write::Buffered { len, .. } | Write::InSide { len, .. } => len,
+        }
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        match *self {
+            Write::Deleted => Stored::Deleted.encode(out),
+            Write::Inline(value) => Stored::Inline(value).encode(out),
+            Write::InSide { side, offset, len, sum } => Stored::InSide { side, offset, len, sum }.encode(out),
+            Write::Buffered { offset, len, sum } => {
+                out.push(BUFFERED);
+                push_varint(out, offset);
+                push_varint(out, len);
+                out.extend_from_slice(&sum.to_le_bytes());
+            }
+        }
+    }
+
+    fn decode(bytes: &'a [u8]) -> Self {
+        if bytes[0] == BUFFERED {
+            let mut reader = Reader::new(&bytes[1..]);
+            let (offset, len, sum) = (reader.varint(), reader.varint(), reader.u64());
+            return Write::Buffered {
+                offset: offset.expect("written by encode"),
+                len: len.expect("written by encode"),
+                sum: sum.expect("written by encode"),
+            };
+        }
+        match Stored::decode(bytes).expect("written by encode") {
+            Stored::Deleted => Write::Deleted,
+            Stored::Inline(value) => Write::Inline(value),
+            Stored::InSide { side, offset, len, sum } => Write::InSide { side, offset, len, sum },
+            Stored::InLog { .. } | Stored::Dropped { .. } => unreachable!("encode never writes one"),
+        }
+    }
+}
+
+/// Beyond the tags of [`Stored`].
+const BUFFERED: u8 = 255;
+
+/// The set.
+pub(crate) struct WriteSet {
+    patience: Arc<Patience>,
+    log: Arc<dyn Log>,
+    map: SortedMap,
+    values: ValueBuffer,
+    order: u64,
+    limit_bytes: u64,
+    /// Bytes that the operations take in a record's body, those in the buffer included.
+    body_bytes: u64,
+    large: RefCell<Option<Box<dyn SideWriter>>>,
+    large_done: Vec<SideRef>,
+    /// Whether a record names the side files.
+    named: Cell<bool>,
+    spill: Spill,
+    /// The most bytes of a record's body.
+    body_limit_bytes: u64,
+    /// Where a write is encoded before it is kept.
+    encoded: Vec<u8>,
+}
+
+impl WriteSet {
+    /// An empty set that spills beyond `limit_bytes`, into partitions of `partition_bytes`; less than `body_limit_bytes` is committed
+    /// within the record.
+    pub(crate) fn new(
+        patience: &Arc<Patience>,
+        log: &Arc<dyn Log>,
+        limit_bytes: u64,
+        partition_bytes: u64,
+        body_limit_bytes: u64,
+    ) -> Self {
+        Self {
+            patience: Arc::clone(patience),
+            log: Arc::clone(log),
+            map: empty_map(patience),
+            values: ValueBuffer::new(patience.budget(), patience.small()),
+            order: 0,
+            limit_bytes,
+            body_bytes: 0,
+            large: RefCell::new(None),
+            large_done: Vec::new(),
+            named: Cell::new(false),
+            body_limit_bytes,
+            spill: Spill::new(patience.budget(), log, partition_bytes),
+            encoded: Vec::new(),
+        }
+    }
+
+    /// Whether nothing was written.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.map.is_empty() && self.spill.is_empty()
+    }
+
+    /// Writes a value.
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        if value.len() <= INLINE_BYTES {
+            return self.record(key, Write::Inline(value));
+        }
+        let (len, sum) = (value.len() as u64, value_sum(value));
+        if value.len() > LARGE_VALUE_BYTES {
+            let (side, offset) = self.begin_large()?;
+            self.continue_large(value)?;
+            return self.record(key, Write::InSide { side, offset, len, sum });
+        }
+        let patience = Arc::clone(&self.patience);
+        let offset = patience.in_transaction(!self.values.has_room(len), || match self.values.push(value) {
+            Ok(offset) => Ok(offset),
+            Err(refusal) => {
+                self.spill_because(refusal)?;
+                Ok(self.values.push(value)?)
+            }
+        })?;
+        self.record(key, Write::Buffered { offset, len, sum })
+    }
+
+    /// Deletes a key.
+    pub(crate) fn delete(&mut self, key: &[u8]) -> Result<()> {
+        self.record(key, Write::Deleted)
+    }
+
+    /// Starts a value that comes piece by piece; where it will stand.
+    pub(crate) fn begin_large(&mut self) -> Result<(SideId, u64)> {
+        let large = self.large.get_mut();
+        if large.is_none() {
+            *large = Some(self.log.create_side()?);
+        }
+        let writer = large.as_ref().expect("made above");
+        Ok((writer.id(), writer.position()))
+    }
+
+    /// The next piece of it.
+    pub(crate) fn continue_large(&mut self, bytes: &[u8]) -> Result<()> {
+        let writer = self.large.get_mut().as_mut().expect("begin_large was called");
+        writer.write(bytes)?;
+        Ok(())
+    }
+
+    /// Its end: the key gets the value of `len` bytes with the checksum `sum`.
+    pub(crate) fn end_large(&mut self, key: &[u8], (side, offset): (SideId, u64), len: u64, sum: u64) -> Result<()> {
+        self.record(key, Write::InSide { side, offset, len, sum })
+    }
+
+    fn record(&mut self, key: &[u8], write: Write<'_>) -> Result<()> {
+        let mut encoded = std::mem::take(&mut self.encoded);
+        encoded.clear();
+        write.encode(&mut encoded);
+        let recorded = self.record_encoded(key, write, &mut encoded);
+        self.encoded = encoded;
+        recorded
+    }
+
+    fn record_encoded(&mut self, key: &[u8], mut write: Write<'_>, encoded: &mut Vec<u8>) -> Result<()> {
+        self.order += 1;
+        let patience = Arc::clone(&self.patience);
+        let needs_memory = !self.map.has_room(key.len() + encoded.len());
+        patience.in_transaction(needs_memory, || {
+            let Err(refusal) = self.map.defer(key, self.order, encoded) else { return Ok(()) };
+            // The spill empties the buffer, and knows of no key for a value that was put there a moment ago.
+            write = self.to_side(write)?;
+            encoded.clear();
+            write.encode(encoded);
+            self.spill_because(refusal)?;
+            Ok(self.map.defer(key, self.order, encoded)?)
+        })?;
+        let value_bytes = if let Write::Buffered { len, .. } = write { len } else { 0 };
+        self.body_bytes += (key.len() + encoded.len() + 8) as u64 + value_bytes;
+        if self.held_bytes() > self.limit_bytes {
+            patience.in_transaction(true, || self.spill())?;
+        }
+        Ok(())
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.map.held_bytes() + self.values.held_bytes()
+    }
+
+    fn spill_because(&mut self, refusal: OutOfBudget) -> Result<()> {
+        if self.map.is_empty() {
+            return Err(refusal.into());
+        }
+        self.spill()
+    }
+
+    /// Moves everything in memory into a run of side files.
+    fn spill(&mut self) -> Result<()> {
+        let mut builder = self.spill.begin();
+        let mut at = self.map().first();
+        let mut encoded = Vec::new();
+        while let Some(position) = at {
+            let entry = self.map.at(position);
+            let write = self.to_side(Write::decode(entry.value))?;
+            encoded.clear();
+            write.encode(&mut encoded);
+            let stored = Stored::decode(&encoded).expect("nothing is buffered any more");
+            self.spill.add(&mut builder, entry.key, stored)?;
+            at = self.after_key(position);
+        }
+        self.spill.end(builder)?;
+        self.clear_memory();
+        match self.spill.merge_full_tiers() {
+            // The runs stay as they are, and are merged after the next spill.
+            Err(Error::OutOfBudget(_)) => Ok(()),
+            done => done,
+        }
+    }
+
+    fn clear_memory(&mut self) {
+        self.map = empty_map(&self.patience);
+        self.values.clear();
+        self.body_bytes = 0;
+    }
+
+    /// Where a buffered value stands once it was copied into a side file; any other write as it is.
+    fn to_side<'a>(&self, write: Write<'a>) -> Result<Write<'a>> {
+        let Write::Buffered { offset, len, sum } = write else { return Ok(write) };
+        let mut large = self.large.borrow_mut();
+        if large.is_none() {
+            *large = Some(self.log.create_side()?);
+        }
+        let writer = large.as_mut().expect("made above");
+        let place = writer.position();
+        for slice in self.values.slices(offset, len) {
+            writer.write(slice)?;
+        }
+        Ok(Write::InSide { side: writer.id(), offset: place, len, sum })
+    }
+
+    /// The newest write of the next key.
+    pub(crate) fn after_key(&self, position: Position) -> Option<Position> {
+        let key = self.map.at(position).key;
+        let mut at = self.map.next(position);
+        while let Some(next) = at {
+            if self.map.at(next).key != key {
+                return Some(next);
+            }
+            at = self.map.next(next);
+        }
+        None
+    }
+
+    /// The map, for walks in key order: of one key the newest comes first. Nothing in it waits to be linked.
+    pub(crate) fn map(&self) -> &SortedMap {
+        self.map.settle();
+        &self.map
+    }
+
+    /// The runs that were spilled.
+    pub(crate) fn spilled(&self) -> &Spill {
+        &self.spill
+    }
+
+    /// The write at a position of the map.
+    pub(crate) fn at(&self, position: Position) -> (&[u8], Write<'_>) {
+        let entry = self.map.at(position);
+        (entry.key, Write::decode(entry.value))
+    }
+
+    /// The newest write of a key: applies `then` to it.
+    pub(crate) fn find<T>(&self, key: &[u8], then: impl FnOnce(Write<'_>) -> Result<T>) -> Result<Option<T>> {
+        if let Some(position) = self.map().seek(key, u64::MAX) {
+            let (found, write) = self.at(position);
+            if found == key {
+                return then(write).map(Some);
+            }
+        }
+        match self.spill.lookup(key)? {
+            None => Ok(None),
+            Some(found) => then(as_write(found.stored())).map(Some),
+        }
+    }
+
+    /// Fills `into` with bytes of a write's value from `from` on. Values in finished side files are the reader's own business.
+    pub(crate) fn read_back(&self, write: Write<'_>, from: u64, into: &mut [u8]) -> Result<ReadBack> {
+        match write {
+            Write::Deleted => unreachable!("a deletion has no value"),
+            Write::Inline(value) => {
+                let from = from as usize;
+                into.copy_from_slice(&value[from..from + into.len()]);
+            }
+            Write::Buffered { offset, .. } => {
+                let mut at = 0;
+                for slice in self.values.slices(offset + from, into.len() as u64) {
+                    into[at..at + slice.len()].copy_from_slice(slice);
+                    at += slice.len();
+                }
+            }
+            Write::InSide { side, offset, .. } => {
+                let mut large = self.large.borrow_mut();
+                match large.as_mut() {
+                    Some(writer) if writer.id() == side => writer.read_back(offset + from, into)?,
+                    _ => return Ok(ReadBack::InFinishedSide),
+                }
+            }
+        }
+        Ok(ReadBack::Done)
+    }
+
+    /// Brings the set into the shape in which it is committed: either everything in the map, with a body that fits into a record, or
+    /// everything in runs. Side files are finished.
+    pub(crate) fn prepare(&mut self, metadata_bytes: usize) -> Result<()> {
+        let reserve = (self.body_limit_bytes / BODY_RESERVE_PART).max(metadata_bytes as u64 + 64);
+        let room = self.body_limit_bytes.saturating_sub(reserve);
+        if !self.spill.is_empty() && !self.map.is_empty() {
+            self.spill()?;
+        } else if self.body_bytes > room {
+            self.buffered_to_side()?;
+            if self.body_bytes > room {
+                self.spill()?;
+            }
+        }
+        self.spill.fit_into_record()?;
+        if let Some(writer) = self.large.get_mut().take() {
+            self.large_done.push(writer.finish()?);
+        }
+        Ok(())
+    }
+
+    /// Copies buffered values into the side file, so that the body holds only where they stand.
+    fn buffered_to_side(&mut self) -> Result<()> {
+        let moved = empty_map(&self.patience);
+        let mut body_bytes = 0;
+        let mut at = self.map().first();
+        let mut encoded = Vec::new();
+        while let Some(position) = at {
+            let (key, write) = self.at(position);
+            encoded.clear();
+            self.to_side(write)?.encode(&mut encoded);
+            moved.insert(key, 1, &encoded)?;
+            body_bytes += (key.len() + encoded.len() + 8) as u64;
+            at = self.after_key(position);
+        }
+        self.map = moved;
+        self.order = 1;
+        self.values.clear();
+        self.body_bytes = body_bytes;
+        Ok(())
+    }
+
+    /// The slices of a buffered value.
+    pub(crate) fn buffered(&self, offset: u64, len: u64) -> impl Iterator<Item = &[u8]> {
+        self.values.slices(offset, len)
+    }
+
+    /// Side files that the commit's record must name: values, then runs.
+    pub(crate) fn sides(&self) -> Vec<SideRef> {
+        self.large_done.iter().chain(self.spill.sides()).copied().collect()
+    }
+
+    /// A record names the side files now: they belong to the log.
+    pub(crate) fn named(&self) {
+        self.named.set(true);
+        self.spill.keep();
+    }
+}
+
+fn empty_map(patience: &Patience) -> SortedMap {
+    SortedMap::beginning_small(patience.budget(), Kind::WriteSet, patience.small())
+}
+
+/// Whether a value could be read back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadBack {
+    /// It was.
+    Done,
+    /// It stands in a side file that is finished already: read it there.
+    InFinishedSide,
+}
+
+/// A spilled version as the write that it was.
+pub(crate) fn as_write(stored: Stored<'_>) -> Write<'_> {
+    match stored {
+        Stored::Deleted => Write::Deleted,
+        Stored::Inline(value) => Write::Inline(value),
+        Stored::InSide { side, offset, len, sum } => Write::InSide { side, offset, len, sum },
+        Stored::InLog { .. } | Stored::Dropped { .. } => unreachable!("a spilled value is never in the log's records"),
+    }
+}
+
+impl Drop for WriteSet {
+    fn drop(&mut self) {
+        // An abort: nobody names these files. One that cannot be removed now is swept at the next open.
+        for side in self.large_done.drain(..).filter(|_| !self.named.get()) {
+            let _ = self.log.discard_side(side.id);
+        }
+    }
+}

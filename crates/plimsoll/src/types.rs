@@ -1,0 +1,11 @@
+//! What every folder above uses, and users see: options, errors, statistics, values, versions. It imports nothing of the engine.
+
+pub(crate) mod damage;
+pub(crate) mod error;
+pub(crate) mod io;
+pub(crate) mod keyspaces;
+pub(crate) mod machine_memory;
+pub(crate) mod options;
+pub(crate) mod stats;
+pub(crate) mod value;
+pub(crate) mod version;

@@ -1,0 +1,164 @@
+//! What is damaged, as `verify` and `salvage` tell it: where, what is lost with it, and the command that helps.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use crate::types::error::show_key;
+
+/// Keys that are shown of each place.
+pub(crate) const KEYS_SHOWN: usize = 5;
+
+/// Something that is not what was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Damage {
+    /// The file, from the store's folder on.
+    pub file: String,
+    /// Where in it.
+    pub offset: u64,
+    /// The commits concerned, from the first to the last, where they are known.
+    pub glsns: Option<RangeInclusive<u64>>,
+    /// A few of the values that cannot be read.
+    pub keys: Vec<DamagedKey>,
+    /// How many more there are.
+    pub more_keys: u64,
+    /// Where it is not known which keys are concerned: between which they are.
+    pub key_range: Option<DamagedKeys>,
+    /// What is wrong.
+    pub what: String,
+    /// The command that takes the damage out of the store, where there is one.
+    pub command: Option<String>,
+    /// What to do, as a sentence; it names the command.
+    pub hint: String,
+}
+
+/// A version of a key whose value cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DamagedKey {
+    /// Name of its keyspace.
+    pub keyspace: String,
+    /// The key.
+    pub key: Vec<u8>,
+    /// The commit that wrote the value.
+    pub glsn: u64,
+    /// The value's length.
+    pub bytes: u64,
+}
+
+/// Keys of which some may have lost versions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DamagedKeys {
+    /// Name of the keyspace of the first.
+    pub keyspace: String,
+    /// Not before this key.
+    pub first: Vec<u8>,
+    /// Not behind this key.
+    pub last: Vec<u8>,
+}
+
+impl Damage {
+    pub(crate) fn new(file: impl Into<String>, offset: u64, what: impl Into<String>) -> Self {
+        let (file, what) = (file.into(), what.into());
+        let hint = "restore a backup".to_owned();
+        Self { file, offset, glsns: None, keys: Vec::new(), more_keys: 0, key_range: None, what, command: None, hint }
+    }
+
+    /// Notes a value that cannot be read.
+    pub(crate) fn add_key(&mut self, key: DamagedKey) {
+        if self.keys.len() < KEYS_SHOWN { self.keys.push(key) } else { self.more_keys += 1 }
+    }
+
+    /// Says which command helps, and what it comes to.
+    pub(crate) fn advise(&mut self, command: String, comes_to: &str) {
+        self.hint = format!("run `{command}`{comes_to}");
+        self.command = Some(command);
+    }
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, offset {}", self.file, self.offset)?;
+        if let Some(glsns) = &self.glsns {
+            match (glsns.start(), glsns.end()) {
+                (first, last) if first == last => write!(f, " (GLSN {first})")?,
+                (first, last) => write!(f, " (GLSN {first} to {last})")?,
+            }
+        }
+        write!(f, ": {}", self.what)?;
+        if let Some(first) = self.keys.first() {
+            write!(f, "; in keyspace {:?} the values of", first.keyspace)?;
+            for (number, key) in self.keys.iter().enumerate() {
+                write!(f, "{} {} at GLSN {}", if number == 0 { "" } else { "," }, show_key(&key.key), key.glsn)?;
+            }
+            if self.more_keys > 0 {
+                write!(f, " and {} more", self.more_keys)?;
+            }
+        }
+        if let Some(range) = &self.key_range {
+            let (first, last) = (show_key(&range.first), show_key(&range.last));
+            write!(f, "; in keyspace {:?} keys from {first} to {last}", range.keyspace)?;
+        }
+        write!(f, "; {}", self.hint)
+    }
+}
+
+/// A command of `plimsoll` on the store at `path`.
+pub(crate) fn command(name: &str, path: &Path, arguments: &str) -> String {
+    let path = quoted(&path.display().to_string());
+    format!("plimsoll {name} {path}{}{arguments}", if arguments.is_empty() { "" } else { " " })
+}
+
+/// The arguments that name a key.
+pub(crate) fn key_arguments(keyspace: &str, key: &[u8]) -> String {
+    let keyspace = if keyspace == "default" { String::new() } else { format!(" --keyspace {}", quoted(keyspace)) };
+    match std::str::from_utf8(key) {
+        Ok(text) if !text.chars().any(char::is_control) => {
+            format!("--drop {}{keyspace}", quoted(&format!("key:{text}")))
+        }
+        _ => {
+            let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("--drop key:{hex} --hex{keyspace}")
+        }
+    }
+}
+
+/// A word for a shell.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_./:-+@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_can_be_given_to_a_shell() {
+        assert_eq!(command("salvage", Path::new("/a/b.c"), "--drop 7"), "plimsoll salvage /a/b.c --drop 7");
+        assert_eq!(command("rebuild", Path::new("/a b/it's"), ""), r"plimsoll rebuild '/a b/it'\''s'");
+        assert_eq!(key_arguments("default", b"12"), "--drop key:12");
+        assert_eq!(key_arguments("more", b"a b"), "--drop 'key:a b' --keyspace more");
+        assert_eq!(key_arguments("default", b"\0\xff"), "--drop key:00ff --hex");
+    }
+
+    #[test]
+    fn damage_is_told_on_one_line() {
+        let mut damage = Damage::new("log/1.side", 16384, "the page is cut short");
+        damage.glsns = Some(4..=4);
+        for number in 0..7 {
+            let keyspace = "default".to_owned();
+            damage.add_key(DamagedKey { keyspace, key: vec![b'a', b'0' + number], glsn: 4, bytes: 9 });
+        }
+        damage.keys.truncate(2);
+        damage.advise("plimsoll salvage s --drop 4".to_owned(), "");
+        let told = "log/1.side, offset 16384 (GLSN 4): the page is cut short; in keyspace \"default\" the values of \"a0\" at GLSN 4, \
+                    \"a1\" at GLSN 4 and 2 more; run `plimsoll salvage s --drop 4`";
+        assert_eq!(damage.to_string(), told);
+    }
+}

@@ -1,0 +1,220 @@
+//! A version of a key, as the index knows it.
+//!
+//! The *index key* is the keyspace id (4 bytes, big-endian) followed by the user's key, so that one order holds all keyspaces.
+//! A version is an index key, the GLSN of the commit that wrote it, and what was stored:
+//!
+//! ```text
+//! 0                     deleted
+//! 1 bytes...            the value itself (at most INLINE_BYTES)
+//! 2 offset len sum      (varints, u64) the value stands in the payload of the log entry with the version's GLSN
+//! 3 side offset len sum (varints, u64) the value stands in a side file of plain bytes
+//! 0 len                 (varint, above INLINE_BYTES) the value was damaged, and a salvage dropped it
+//! ```
+//!
+//! `sum` is the checksum of the whole value ([`value_sum`]), made when it was written. It goes with the value wherever that is moved, and
+//! is compared whenever the value is read whole: pages and blocks that are good one by one may still be the wrong ones.
+
+use plimsoll_disk::checksum::{Running, checksum};
+use plimsoll_disk::codec::{Reader, push_varint};
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::side::SideId;
+
+use crate::types::error::{Error, Result};
+
+/// The longest key of a user, in bytes.
+pub const MAX_KEY_BYTES: usize = 4096;
+
+/// The longest value, in bytes: 1 GiB.
+pub const MAX_VALUE_BYTES: u64 = 1 << 30;
+
+/// Values up to this many bytes live in the index itself; longer ones stay where the log has them.
+pub const INLINE_BYTES: usize = 1024;
+
+/// The longest index key.
+pub(crate) const MAX_INDEX_KEY_BYTES: usize = MAX_KEY_BYTES + 4;
+
+/// The longest encoding of a [`Stored`].
+pub(crate) const MAX_STORED_BYTES: usize = 1 + INLINE_BYTES;
+
+/// Says of a checksum that it is one of a whole value.
+const VALUE_SEED: u64 = 0x5641_4c55_4531;
+
+/// The checksum of a whole value.
+pub(crate) fn value_sum(value: &[u8]) -> u64 {
+    checksum(VALUE_SEED, value)
+}
+
+/// The checksum of a value that comes piece by piece.
+pub(crate) fn running_value_sum() -> Running {
+    Running::new(VALUE_SEED)
+}
+
+/// What a version stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stored<'a> {
+    /// The key was deleted.
+    Deleted,
+    /// The value itself.
+    Inline(&'a [u8]),
+    /// The value stands in the log entry of the version's GLSN.
+    InLog {
+        /// Byte offset in the entry's payload.
+        offset: u64,
+        /// Its length.
+        len: u64,
+        /// Its checksum.
+        sum: u64,
+    },
+    /// The value stands in a side file of plain bytes.
+    InSide {
+        /// Which.
+        side: SideId,
+        /// Byte offset.
+        offset: u64,
+        /// Its length.
+        len: u64,
+        /// Its checksum.
+        sum: u64,
+    },
+    /// The value was damaged, and a salvage dropped it. A version comes to this where it is moved out of a log whose entry was dropped.
+    Dropped {
+        /// Its length.
+        len: u64,
+    },
+}
+
+impl<'a> Stored<'a> {
+    /// Appends the encoding.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        match *self {
+            Stored::Deleted => out.push(0),
+            Stored::Inline(value) => {
+                out.push(1);
+                out.extend_from_slice(value);
+            }
+            Stored::InLog { offset, len, sum } => {
+                out.push(2);
+                push_varint(out, offset);
+                push_varint(out, len);
+                out.extend_from_slice(&sum.to_le_bytes());
+            }
+            Stored::InSide { side, offset, len, sum } => {
+                out.push(3);
+                push_varint(out, side.0);
+                push_varint(out, offset);
+                push_varint(out, len);
+                out.extend_from_slice(&sum.to_le_bytes());
+            }
+            Stored::Dropped { len } => {
+                out.push(0);
+                push_varint(out, len);
+            }
+        }
+    }
+
+    /// Where the value stands, if that is elsewhere; `None` for a value that stands here.
+    pub(crate) fn elsewhere(self) -> Option<Stored<'static>> {
+        match self {
+            Stored::Inline(_) => None,
+            Stored::Deleted => Some(Stored::Deleted),
+            Stored::InLog { offset, len, sum } => Some(Stored::InLog { offset, len, sum }),
+            Stored::InSide { side, offset, len, sum } => Some(Stored::InSide { side, offset, len, sum }),
+            Stored::Dropped { len } => Some(Stored::Dropped { len }),
+        }
+    }
+
+    /// Reads an encoding that fills `bytes`; `None` if it is not one.
+    pub(crate) fn decode(bytes: &'a [u8]) -> Option<Self> {
+        let (&tag, body) = bytes.split_first()?;
+        Self::from_parts(tag, body)
+    }
+
+    /// Reads an encoding whose first byte stands apart from the others.
+    pub(crate) fn from_parts(tag: u8, body: &'a [u8]) -> Option<Self> {
+        if tag == 1 {
+            return (body.len() <= INLINE_BYTES).then_some(Stored::Inline(body));
+        }
+        let mut reader = Reader::new(body);
+        let stored = match tag {
+            0 if body.is_empty() => Stored::Deleted,
+            0 => Stored::Dropped { len: reader.varint().filter(|len| *len > INLINE_BYTES as u64)? },
+            2 => Stored::InLog { offset: reader.varint()?, len: reader.varint()?, sum: reader.u64()? },
+            3 => Stored::InSide {
+                side: SideId(reader.varint()?),
+                offset: reader.varint()?,
+                len: reader.varint()?,
+                sum: reader.u64()?,
+            },
+            _ => return None,
+        };
+        (reader.remaining() == 0 && stored.value_bytes() <= MAX_VALUE_BYTES).then_some(stored)
+    }
+
+    /// Compares the checksum over all bytes that were read of the value with the one that it had when it was written.
+    ///
+    /// # Errors
+    /// They differ: other bytes were read.
+    pub(crate) fn check_sum(&self, glsn: Glsn, read: u64) -> Result<()> {
+        let (place, len, sum) = match *self {
+            Stored::InLog { len, sum, .. } => ("its entry in the log".to_owned(), len, sum),
+            Stored::InSide { side, len, sum, .. } => (format!("side file {}", side.0), len, sum),
+            Stored::Deleted | Stored::Inline(_) | Stored::Dropped { .. } => return Ok(()),
+        };
+        if sum == read {
+            return Ok(());
+        }
+        Err(Error::corrupt(format!(
+            "the value of {len} bytes that GLSN {glsn} wrote is not the one that is stored in {place}: its checksum is {read:016x}, not {sum:016x}; see `plimsoll verify`"
+        )))
+    }
+
+    /// Length of the value in bytes; 0 for a deletion.
+    pub(crate) fn value_bytes(&self) -> u64 {
+        match *self {
+            Stored::Deleted => 0,
+            Stored::Inline(value) => value.len() as u64,
+            Stored::InLog { len, .. } | Stored::InSide { len, .. } | Stored::Dropped { len } => len,
+        }
+    }
+}
+
+/// One version, borrowed from where it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Version<'a> {
+    /// The index key.
+    pub(crate) key: &'a [u8],
+    /// The commit that wrote it.
+    pub(crate) glsn: Glsn,
+    /// What it stored.
+    pub(crate) stored: Stored<'a>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_stored_comes_back() {
+        let all = [
+            Stored::Deleted,
+            Stored::Inline(b""),
+            Stored::Inline(b"value"),
+            Stored::InLog { offset: 70_000, len: 1 << 20, sum: 7 },
+            Stored::InSide { side: SideId(9), offset: 1 << 33, len: 1 << 30, sum: u64::MAX },
+            Stored::Dropped { len: 70_000 },
+        ];
+        for stored in all {
+            let mut bytes = Vec::new();
+            stored.encode(&mut bytes);
+            assert_eq!(Stored::decode(&bytes), Some(stored));
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_encoding_are_refused() {
+        for bytes in [&[][..], &[9], &[0, 0], &[2, 1], &[3, 1, 1], &[2, 1, 1], &[2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]] {
+            assert_eq!(Stored::decode(bytes), None, "{bytes:?}");
+        }
+        assert_eq!(Stored::decode(&[1; INLINE_BYTES + 2]), None);
+    }
+}
