@@ -15,6 +15,10 @@ impl Driver {
         if space.is_multiple_of(NAMES) || space > LAST_DROPPED || !self.model.has_space(space) {
             return Ok("no keyspace".to_owned());
         }
+        if self.in_doubt {
+            // A store that is poisoned refuses a drop and goes on to know the keyspace; whether that is in the log is found out by opening it.
+            return Ok("in doubt".to_owned());
+        }
         let Some(keyspace) = self.keyspace(space)? else { return Ok("failed".to_owned()) };
         let entry = self.model.drop_of(space);
         let wanted = if let Entry::Dropped { keys, .. } = &entry { keys.len() as u64 } else { 0 };
