@@ -421,7 +421,8 @@ impl Judge<'_> {
         if self.settle(what, None, visited)?.is_none() {
             return Ok(false);
         }
-        is_changes(what, found, entry)?;
+        let was_dropped = |name: &str| self.model.was_dropped_before(glsn, |space| space_name(space) == name);
+        is_changes(what, found, entry, was_dropped)?;
         Ok(true)
     }
 
@@ -438,7 +439,12 @@ impl Judge<'_> {
 type FoundChange = (Option<String>, Key, Option<u64>);
 
 /// A commit's changes are the model's, in key order within each keyspace.
-fn is_changes(what: impl Fn() -> String, found: Vec<FoundChange>, entry: &Entry) -> Outcome {
+fn is_changes(
+    what: impl Fn() -> String,
+    found: Vec<FoundChange>,
+    entry: &Entry,
+    was_dropped: impl Fn(&str) -> bool,
+) -> Outcome {
     let of_drop: Writes;
     let (found, writes) = match entry {
         Entry::Commit { writes, .. } => (found, writes),
@@ -454,11 +460,19 @@ fn is_changes(what: impl Fn() -> String, found: Vec<FoundChange>, entry: &Entry)
             });
         }
     };
-    let in_order = found.windows(2).all(|pair| pair[0].0 != pair[1].0 || pair[0].1 < pair[1].1);
+    // What was deleted in a keyspace that was dropped before the commit comes first, also where another has its name by then.
+    let is_new = |at: usize| {
+        let are_deletions = found[..at].iter().all(|change| change.0 != found[at].0 || change.2.is_none());
+        are_deletions && found[at].0.as_deref().is_some_and(&was_dropped)
+    };
+    let in_order = (1..found.len()).all(|at| {
+        let (before, change) = (&found[at - 1], &found[at]);
+        before.0 != change.0 || before.1 < change.1 || is_new(at)
+    });
     ensure(in_order, || format!("{}: the changes are not in key order", what()))?;
-    let count = found.len();
     let short = |change: FoundChange| (change.0, show(&change.1), change.2);
     let found: BTreeSet<_> = found.into_iter().map(short).collect();
+    let count = found.len();
     same(format!("{}: number of changes", what()), &count, &writes.len())?;
     let wanted = writes.iter().map(|((space, key), value)| {
         (Some(space_name(*space)), show(key), value.map(|content| u64::from(content.bytes)))

@@ -154,6 +154,12 @@ impl Model {
         self.log.get(glsn.checked_sub(1)? as usize)
     }
 
+    /// Whether a keyspace like this was dropped before a commit.
+    pub(crate) fn was_dropped_before(&self, glsn: u64, is_it: impl Fn(u8) -> bool) -> bool {
+        let before = &self.log[..self.log.len().min(glsn.saturating_sub(1) as usize)];
+        before.iter().any(|placed| matches!(&placed.entry, Entry::Dropped { space, .. } if is_it(*space)))
+    }
+
     /// Learns when an entry was appended.
     pub fn learn_time(&mut self, glsn: u64, micros: u64) {
         if let Some(placed) = glsn.checked_sub(1).and_then(|at| self.log.get_mut(at as usize)) {
