@@ -470,9 +470,9 @@ fn is_changes(
         before.0 != change.0 || before.1 < change.1 || is_new(at)
     });
     ensure(in_order, || format!("{}: the changes are not in key order", what()))?;
+    let count = found.len();
     let short = |change: FoundChange| (change.0, show(&change.1), change.2);
     let found: BTreeSet<_> = found.into_iter().map(short).collect();
-    let count = found.len();
     same(format!("{}: number of changes", what()), &count, &writes.len())?;
     let wanted = writes.iter().map(|((space, key), value)| {
         (Some(space_name(*space)), show(key), value.map(|content| u64::from(content.bytes)))
