@@ -83,7 +83,7 @@ impl Failure {
         }
     }
 
-    /// The code it ends with; `None` if nobody is told.
+    /// The exit code of a failure; `None` if the reader of the output has left, which is no failure.
     pub(crate) fn exit(&self) -> Option<Exit> {
         match self {
             Self::Said { exit, .. } => Some(*exit),

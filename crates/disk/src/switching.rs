@@ -1,4 +1,4 @@
-//! A disk whose files are read through the page cache or past it, as somebody above decides anew at each read.
+//! A disk whose files are read through the page cache or past it. A [`Switch`] decides which, at each read.
 //!
 //! Only handles that are opened to read, and [`Caching::Direct`], are switched: all that writes is left as it is. Files that are read so are never written
 //! again once they can be read, so there is nothing that the page cache could have an older state of.

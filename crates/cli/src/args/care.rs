@@ -45,7 +45,7 @@ pub(crate) struct Backup {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-For a store whose log is sound and whose index is not. Nobody else may have the store open. The old index stays until the new one \
+For a store whose log is sound and whose index is not. No other process may have the store open. The old index stays until the new one \
 is whole: there must be room for both. Where the index holds commits that the log does not have, nothing is done, and they are named.
 
 Examples:

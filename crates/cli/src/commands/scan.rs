@@ -216,7 +216,7 @@ fn cause(error: io::Error) -> Stop {
     }
 }
 
-/// What ended a walk behind so many rows.
+/// Why a walk ended after `rows` rows.
 fn behind_rows(error: Error, rows: u64, at: u64) -> Stop {
     let failure = Failure::from(error.clone());
     if rows == 0 || !failure.is_gone() {

@@ -37,7 +37,7 @@ fn beside_a_trimming_writer(store: &Path, commands: impl FnOnce()) {
     let rounds = AtomicU32::new(0);
     let (db, keyspace) = open(store);
     write(&db, &keyspace, 0);
-    // Durable, so that whoever opens the store from now on sees it.
+    // Durable, so that every process that opens the store from now on sees it.
     db.flush().unwrap();
     thread::scope(|scope| {
         let writer = scope.spawn(|| {

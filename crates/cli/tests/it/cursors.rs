@@ -68,9 +68,9 @@ fn cursors_are_made_listed_moved_and_dropped() {
     assert_eq!(run(&["cursor", "advance", &store, "audit", "3"]).ok().text(), "audit\t3\n");
     run(&["cursor", "advance", &store, "audit", "2"]).fails(2, &["does not go back"]);
     run(&["cursor", "advance", &store, "audit", "100"]).fails(2, &["100"]);
-    for command in [&["advance", &store, "nobody", "3"][..], &["drop", &store, "nobody"]] {
+    for command in [&["advance", &store, "unknown", "3"][..], &["drop", &store, "unknown"]] {
         let arguments = [&["cursor"], command].concat();
-        run(&arguments).fails(2, &["no cursor `nobody`", "audit, mailer", "plimsoll cursor create"]);
+        run(&arguments).fails(2, &["no cursor `unknown`", "audit, mailer", "plimsoll cursor create"]);
     }
     run(&["cursor", "drop", &store, "mailer"]).ok();
     assert_eq!(run(&["cursor", "list", &store, "--json"]).ok().json_lines()[0]["name"], "audit");

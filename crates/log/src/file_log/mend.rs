@@ -53,7 +53,7 @@ pub struct Wanted<'a> {
 /// What was dropped, or would be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mended {
-    /// Records, by GLSN; a range without any is a mark or a header, which nobody misses.
+    /// Records, by GLSN; a range without records is a mark or a header: nothing is lost with it.
     pub records: Vec<DroppedRecords>,
     /// Pages of side files.
     pub pages: Vec<(SideId, Range<u32>)>,
@@ -74,7 +74,7 @@ pub struct DroppedRecords {
     pub glsns: Range<Glsn>,
 }
 
-/// Drops what is damaged, as far as it is wanted. Nobody else may have the log open for writing.
+/// Drops the damage that `wanted` selects. The log is locked for writing meanwhile.
 ///
 /// # Errors
 /// `Corrupt` where damage is wanted that cannot be mended, because no good record follows it; `Format`, `Locked`, the disk, the budget.

@@ -1,5 +1,4 @@
-//! The parts of an open store, and how far it has come. `open` puts it together; the journeys through it stand in `write_path` and
-//! `read_path`.
+//! The parts of an open store. `engine::open` assembles them; a commit is described in `txn::commit`, a read in `read::point`.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;

@@ -1,9 +1,9 @@
 //! A commit's journey: validate, order, apply, sync.
 //!
-//! 1. The write set is brought into its final shape; side files are synced (nobody waits for that but the committer).
-//! 2. In the committers' turn, one at a time: everything the transaction read is checked against what was submitted since its snapshot;
+//! 1. The write set is brought into its final shape; side files are synced (only this committer waits for that).
+//! 2. Under the commit lock, one commit at a time (`txn::sequencer`): everything the transaction read is checked against what was submitted since its snapshot;
 //!    room is made in the memtable; the record gets its place in the log; its versions go into the memtable.
-//! 3. Outside the turn the committer waits until the record is durable; one sync serves all who wait.
+//! 3. Without the lock the committer waits until the record is durable; one sync serves all who wait.
 //!
 //! Law: versions are applied in GLSN order, and a version is visible only when its whole record is applied and readable.
 
@@ -91,7 +91,7 @@ impl Committer {
         Ok(CommitTicket::of_record(self, glsn))
     }
 
-    /// In the committers' turn: validates the transaction, gives it its place, and applies it. Nothing is done if the budget refuses.
+    /// Under the commit lock: validates the transaction, gives it its place, and applies it. Nothing is done if the budget refuses.
     fn order(
         &self,
         moment: &OpenMoment,

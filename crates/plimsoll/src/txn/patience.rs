@@ -1,7 +1,7 @@
 //! How writers wait for memory: in a queue, for a bounded time, after asking for a flush.
 //!
 //! Puts and commits have a queue each: a commit gives memory back, so it never waits behind puts that wait for it. No lock is held while
-//! a thread waits, the committers' turn least of all.
+//! a thread waits, the commit lock least of all.
 //!
 //! Where the store has no threads of its own there is no wait: memory would come from nowhere.
 

@@ -1,7 +1,7 @@
 //! Transactions: optimistic, serializable.
 //!
 //! A transaction reads at one moment plus its own writes, and remembers what it read. Its commit is refused with
-//! [`Error::Conflict`] if anything of that was changed since by a commit that is ordered before it, durable or not (`write_path`).
+//! [`Error::Conflict`] if anything of that was changed since by a commit that is ordered before it, durable or not (`txn::commit`).
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

@@ -207,7 +207,7 @@ impl Keyspaces {
         self.any_dropped.store(true, Ordering::Release);
     }
 
-    /// Refuses keyspaces that were dropped, or are being dropped. Asked in the committers' turn too: who drops one says so before it reads the keys.
+    /// Refuses keyspaces that were dropped, or are being dropped. Checked under the commit lock too: a drop is announced before its keys are read.
     pub(crate) fn check_take_more(&self, ids: impl IntoIterator<Item = u32>) -> Result<()> {
         if !self.any_dropped.load(Ordering::Acquire) {
             return Ok(());
