@@ -24,7 +24,7 @@ use crate::file_log::gap::fill;
 use crate::file_log::names::FileName;
 use crate::file_log::options::FileLogOptions;
 use crate::file_log::recovery::lock_folder;
-use crate::file_log::replay::{Lost, Outcome, Problem, Visitor, replay, replay_past_damage};
+use crate::file_log::replay::{Lost, NoVisitor, Outcome, Problem, Visitor, replay, replay_past_damage};
 use crate::file_log::salvage::{keep_aside, move_aside};
 use crate::file_log::segment::write_zeros;
 use crate::format::block::first_fragment;
@@ -441,7 +441,7 @@ fn read_epoch(file: &dyn File, at: u32) -> Result<u32, LogError> {
 
 /// What was mended must read without a flaw, and lead to where it did.
 fn check_mended(file: &dyn File, segment: &Surveyed, staging: &mut [u8]) -> Result<(), LogError> {
-    let outcome = replay(file, &segment.header, u64::MAX, staging, &mut Nobody)?;
+    let outcome = replay(file, &segment.header, u64::MAX, staging, &mut NoVisitor)?;
     let (next, chain, _) = segment.leads_to;
     if outcome.problem.is_none() && (outcome.next, outcome.chain) == (next, chain) {
         return Ok(());
@@ -451,20 +451,6 @@ fn check_mended(file: &dyn File, segment: &Surveyed, staging: &mut [u8]) -> Resu
         outcome.problem.map_or((outcome.end.into(), "it does not lead to the next"), |it| (it.at, it.what));
     let message = format!("{name} does not read as it was mended, at offset {at}: {what}");
     Err(LogError::Io { kind: std::io::ErrorKind::InvalidData, message })
-}
-
-struct Nobody;
-
-impl Visitor for Nobody {
-    fn entry(&mut self, _: u32, _: StreamId) -> Result<(), LogError> {
-        Ok(())
-    }
-
-    fn record(&mut self, _: &RecordHeader, _: &[SideRef]) -> Result<(), LogError> {
-        Ok(())
-    }
-
-    fn abandon(&mut self) {}
 }
 
 /// Collects what is lost, and what is to be dropped although it is sound.

@@ -30,7 +30,7 @@ use crate::file_log::files::OpenFiles;
 use crate::file_log::names::{FileName, UNFINISHED};
 use crate::file_log::numbers::Numbers;
 use crate::file_log::options::{Cut, FileLogOptions, Mode, OpenReport};
-use crate::file_log::replay::{Outcome, Visitor, replay};
+use crate::file_log::replay::{NoVisitor, Outcome, Visitor, replay};
 use crate::file_log::segment::{NotCreated, create_segment, has_no_room, write_zeros};
 use crate::file_log::sides::Sides;
 use crate::file_log::syncer::Syncer;
@@ -280,7 +280,7 @@ fn check_tables(options: &FileLogOptions, headers: &[SegmentHeader]) -> Result<(
         }
         let name = FileName::Segment(pair[0].first);
         let file = options.disk.open(&name.path(&options.dir), Open::Read, Caching::Buffered)?;
-        let outcome = replay(&*file, &pair[0], u64::MAX, &mut staging, &mut Nobody)?;
+        let outcome = replay(&*file, &pair[0], u64::MAX, &mut staging, &mut NoVisitor)?;
         let count = (outcome.next.0 - pair[0].first.0) as u32;
         if !leads_to(pair[0].first, count, outcome.chain, outcome.end, &pair[1]) {
             let what = match outcome.problem {
@@ -500,20 +500,6 @@ impl Visitor for Gather<'_> {
         self.numbers.truncate(self.complete.0);
         self.sides.truncate(self.complete.1);
     }
-}
-
-struct Nobody;
-
-impl Visitor for Nobody {
-    fn entry(&mut self, _: u32, _: StreamId) -> Result<(), LogError> {
-        Ok(())
-    }
-
-    fn record(&mut self, _: &RecordHeader, _: &[SideRef]) -> Result<(), LogError> {
-        Ok(())
-    }
-
-    fn abandon(&mut self) {}
 }
 
 /// Puts the open log together.

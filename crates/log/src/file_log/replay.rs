@@ -17,7 +17,7 @@ use crate::format::{BLOCK_BYTES, align8, segment_seed};
 use crate::glsn::{Glsn, StreamId};
 use crate::side::SideRef;
 
-/// Who is told what stands in a segment.
+/// Receives the contents of a segment, record by record.
 pub(crate) trait Visitor {
     /// An entry of a record that is not known to be complete yet.
     fn entry(&mut self, offset: u32, stream: StreamId) -> Result<(), LogError>;
@@ -38,6 +38,21 @@ pub(crate) trait Visitor {
     fn block(&mut self, number: u32) {
         let _ = number;
     }
+}
+
+/// Ignores what it visits: only the outcome of the walk is wanted.
+pub(crate) struct NoVisitor;
+
+impl Visitor for NoVisitor {
+    fn entry(&mut self, _: u32, _: StreamId) -> Result<(), LogError> {
+        Ok(())
+    }
+
+    fn record(&mut self, _: &RecordHeader, _: &[SideRef]) -> Result<(), LogError> {
+        Ok(())
+    }
+
+    fn abandon(&mut self) {}
 }
 
 /// Something that is not as it was written.

@@ -14,7 +14,7 @@ use crate::file_log::core::{Core, lock};
 use crate::file_log::names::FileName;
 use crate::file_log::numbers::Numbers;
 use crate::file_log::offset_table::OffsetTable;
-use crate::file_log::replay::{Outcome, Visitor, replay};
+use crate::file_log::replay::{NoVisitor, Outcome, Visitor, replay};
 use crate::file_log::segment::Segment;
 use crate::file_log::table_writer::{TableSource, write_table};
 use crate::file_log::tail::NamedSides;
@@ -267,7 +267,7 @@ impl FromSegment<'_> {
 
     /// Reads the segment once: what the table's header says of it.
     fn check(&mut self) -> Result<TableHeader, LogError> {
-        let outcome = self.walk(&mut Nobody)?;
+        let outcome = self.walk(&mut NoVisitor)?;
         Ok(TableHeader {
             log_id: self.core.id,
             first: self.segment.first(),
@@ -305,20 +305,6 @@ impl TableSource for FromSegment<'_> {
     fn sides(&mut self, each: &mut dyn FnMut(NamedSide) -> Result<(), LogError>) -> Result<(), LogError> {
         self.walk(&mut SidesOnly { each }).map(|_| ())
     }
-}
-
-struct Nobody;
-
-impl Visitor for Nobody {
-    fn entry(&mut self, _: u32, _: StreamId) -> Result<(), LogError> {
-        Ok(())
-    }
-
-    fn record(&mut self, _: &RecordHeader, _: &[SideRef]) -> Result<(), LogError> {
-        Ok(())
-    }
-
-    fn abandon(&mut self) {}
 }
 
 struct Entries<'a> {
