@@ -4,40 +4,18 @@
 //! (durable). A read goes `reader` or `scan` → `table` → the pool → `segment`. `recovery` opens, `trim` frees, `side_file` keeps what is
 //! large.
 
-mod aligned;
-mod anew;
-mod appender;
-mod background;
-pub mod backup;
-mod buffer;
-pub mod complete;
-mod core;
+mod append;
+mod blobs;
+mod durability;
 mod files;
-mod gap;
-pub mod mend;
-mod names;
-mod numbers;
-mod offset_table;
+pub mod keep;
+mod open_log;
 pub mod options;
-mod pen;
-mod read_ahead;
-mod reader;
+pub mod read;
 mod recovery;
-mod replay;
-pub mod salvage;
-pub mod scan;
-mod seal;
-mod segment;
-mod side_file;
-mod sides;
-mod syncer;
-mod table;
-mod table_writer;
+pub mod repair;
+mod segments;
 mod tail;
-mod trim;
-pub mod verify;
-mod verify_table;
-mod writer;
 
 use std::fmt;
 use std::ops::Range;
@@ -48,13 +26,13 @@ use std::time::Duration;
 use crate::draft::{Draft, Ticket};
 use crate::entry::{Entry, EntryMeta};
 use crate::error::LogError;
-use crate::file_log::background::Background;
-use crate::file_log::backup::BackupFile;
-use crate::file_log::core::{Core, lock};
+use crate::file_log::blobs::blob_file::FileSideWriter;
+use crate::file_log::durability::flusher::Background;
+use crate::file_log::keep::backup::BackupFile;
+use crate::file_log::open_log::{Core, lock};
 use crate::file_log::options::{FileLogOptions, Mode, OpenReport};
-use crate::file_log::scan::FileScan;
-use crate::file_log::side_file::FileSideWriter;
-use crate::file_log::verify::{Finding, VerifyProgress, VerifyScope};
+use crate::file_log::read::scan::FileScan;
+use crate::file_log::repair::verify::{self, Finding, VerifyProgress, VerifyScope};
 use crate::glsn::{Bounds, Glsn, Position, StreamId};
 use crate::log::{Durability, Log, Scan};
 use crate::side::{Side, SideId, SideRef, SideWriter};
@@ -116,7 +94,7 @@ impl FileLog {
     /// # Errors
     /// `Poisoned`, `ReadOnly`.
     pub fn seal_from(&self, bytes: u64) -> Result<(), LogError> {
-        appender::seal_what_is_long(&self.core, bytes)
+        append::seal_what_is_long(&self.core, bytes)
     }
 
     /// Reads everything that belongs to the log, past all caches of this process; returns what is not as it was written. Side files that
@@ -187,10 +165,10 @@ impl FileLog {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let sealed = appender::seal_what_is_long(&self.core, LONG_SEGMENT_BYTES);
-        let marked = sealed.and_then(|()| appender::write_mark(&self.core));
+        let sealed = append::seal_what_is_long(&self.core, LONG_SEGMENT_BYTES);
+        let marked = sealed.and_then(|()| append::write_mark(&self.core));
         if marked.is_ok() {
-            appender::cut_zeros(&self.core);
+            append::cut_zeros(&self.core);
         }
         self.core.syncer.poison(&LogError::Format { message: "the log is closed".to_owned() });
         lock(&writing.lock).take();
@@ -228,7 +206,7 @@ impl Log for FileLog {
     }
 
     fn submit(&self, draft: &Draft<'_>, expected: Option<Glsn>) -> Result<Ticket, LogError> {
-        appender::submit(&self.core, draft, expected)
+        append::submit(&self.core, draft, expected)
     }
 
     fn wait_durable(&self, glsn: Glsn) -> Result<(), LogError> {

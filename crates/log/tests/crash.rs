@@ -16,7 +16,7 @@ use plimsoll_disk::vfs::Disk;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
-use plimsoll_log::file_log::salvage::salvage;
+use plimsoll_log::file_log::repair::salvage::salvage;
 use plimsoll_log::glsn::{Glsn, Position};
 use plimsoll_log::log::Log;
 use plimsoll_log::side::SideRef;

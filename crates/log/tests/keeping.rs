@@ -16,8 +16,8 @@ use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
-use plimsoll_log::file_log::salvage::salvage;
-use plimsoll_log::file_log::verify::{Finding, VerifyScope, verify};
+use plimsoll_log::file_log::repair::salvage::salvage;
+use plimsoll_log::file_log::repair::verify::{Finding, VerifyScope, verify};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 

@@ -15,7 +15,7 @@ use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
-use plimsoll_log::file_log::mend::{Mended, Wanted, mend};
+use plimsoll_log::file_log::repair::mend::{Mended, Wanted, mend};
 use plimsoll_log::format::BLOCK_BYTES;
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_log::log::Log;

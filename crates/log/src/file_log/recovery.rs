@@ -21,22 +21,23 @@ use plimsoll_memory::chunk::CHUNK_BYTES;
 use plimsoll_memory::page::{PAGE_BYTES, check_page, page_payload};
 
 use crate::error::LogError;
-use crate::file_log::anew::{open_own, read_as_replay, read_twice};
-use crate::file_log::appender::{Order, entries_max};
-use crate::file_log::background::Signal;
-use crate::file_log::buffer::Buffer;
-use crate::file_log::core::{Core, Segments, Writing, describe};
-use crate::file_log::files::OpenFiles;
-use crate::file_log::names::{FileName, UNFINISHED};
-use crate::file_log::numbers::Numbers;
+use crate::file_log::append::{Order, entries_max};
+use crate::file_log::blobs::registry::Sides;
+use crate::file_log::durability::flusher::Signal;
+use crate::file_log::durability::group_commit::Syncer;
+use crate::file_log::durability::writer::Writer;
+use crate::file_log::files::names::{FileName, UNFINISHED};
+use crate::file_log::files::open_files::OpenFiles;
+use crate::file_log::files::rewrite::{open_own, read_as_replay, read_twice};
+use crate::file_log::open_log::{Core, Segments, Writing, describe};
 use crate::file_log::options::{Cut, FileLogOptions, Mode, OpenReport};
-use crate::file_log::replay::{NoVisitor, Outcome, Visitor, replay};
-use crate::file_log::segment::{NotCreated, create_segment, has_no_room, write_zeros};
-use crate::file_log::sides::Sides;
-use crate::file_log::syncer::Syncer;
-use crate::file_log::table_writer::SortScratch;
-use crate::file_log::tail::{End, NamedSides, Tail, TailLock};
-use crate::file_log::writer::Writer;
+use crate::file_log::segments::entry_offsets::Numbers;
+use crate::file_log::segments::named_blobs::NamedSides;
+use crate::file_log::segments::segment::{NotCreated, create_segment, has_no_room, write_zeros};
+use crate::file_log::segments::table_writer::SortScratch;
+use crate::file_log::segments::walk::{NoVisitor, Outcome, Visitor, replay};
+use crate::file_log::tail::buffer::Buffer;
+use crate::file_log::tail::{End, Tail, TailLock};
 use crate::format::block::check_block;
 use crate::format::layout::block_of;
 use crate::format::offset_table::{NamedSide, TableHeader};
@@ -573,7 +574,7 @@ fn writing(
         epoch: active.epoch,
         end,
         zeroed: active.file.len()?.min(u64::from(active.header.segment_bytes)).max(u64::from(end.offset)),
-        zero_step: crate::file_log::appender::ZERO_STEP_MIN,
+        zero_step: crate::file_log::append::ZERO_STEP_MIN,
         entries_max: most_entries(options),
         marked: active.outcome.marked,
     };

@@ -3,17 +3,16 @@
 //! It stands under one read-write lock: a submitter writes while it lays a record down, readers and the one who writes to the file
 //! read. Law: everything below `end` belongs to complete records; what lies in the file only need be in no buffer.
 
+pub(crate) mod buffer;
+
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use plimsoll_memory::budget::{Budget, Kind, OutOfBudget};
-use plimsoll_memory::buffer;
-
-use crate::file_log::buffer::Buffer;
-use crate::file_log::numbers::Numbers;
-use crate::file_log::segment::Segment;
+use crate::file_log::segments::entry_offsets::Numbers;
+use crate::file_log::segments::named_blobs::NamedSides;
+use crate::file_log::segments::segment::Segment;
+use crate::file_log::tail::buffer::Buffer;
 use crate::format::BLOCK_BYTES;
 use crate::format::layout::block_of;
-use crate::format::offset_table::NamedSide;
 use crate::glsn::Glsn;
 
 /// The place behind the last complete record.
@@ -46,42 +45,6 @@ pub(crate) struct Tail {
     pub(crate) buffer: Buffer,
     /// Behind its last record.
     pub(crate) end: End,
-}
-
-/// Room is made for so many side files at a time.
-const SIDES_MIN: usize = 16;
-
-/// Side files named by records, under a lease.
-#[derive(Debug)]
-pub(crate) struct NamedSides {
-    list: buffer::Buffer<NamedSide>,
-}
-
-impl NamedSides {
-    pub(crate) fn new(budget: &Budget) -> Result<Self, OutOfBudget> {
-        Ok(Self { list: buffer::Buffer::with_capacity(budget, Kind::LogTable, 0)? })
-    }
-
-    /// Makes room for `more`.
-    pub(crate) fn reserve(&mut self, more: usize) -> Result<(), OutOfBudget> {
-        if more == 0 { Ok(()) } else { self.list.reserve(more.max(SIDES_MIN)) }
-    }
-
-    pub(crate) fn push(&mut self, side: NamedSide) {
-        self.list.push(side);
-    }
-
-    pub(crate) fn truncate(&mut self, len: usize) {
-        self.list.truncate(len);
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.list.release();
-    }
-
-    pub(crate) fn list(&self) -> &[NamedSide] {
-        &self.list
-    }
 }
 
 impl Tail {

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use plimsoll_disk::vfs::Disk;
-use plimsoll_log::file_log::mend;
-use plimsoll_log::file_log::verify::{self, Cure, Finding, SideDamage, VerifyScope};
+use plimsoll_log::file_log::repair::mend;
+use plimsoll_log::file_log::repair::verify::{self, Cure, Finding, SideDamage, VerifyScope};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::side::SideId;
 use plimsoll_memory::budget::Budget;

@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_disk::vfs::{DirLock, Disk};
+use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
-use plimsoll_log::file_log::{FileLog, salvage};
+use plimsoll_log::file_log::repair::salvage;
 use plimsoll_log::glsn::{Glsn, Position, StreamId};
 use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Backing, Budget};

@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use plimsoll_disk::vfs::{DirLock, Disk};
 use plimsoll_log::error::LogError;
-use plimsoll_log::file_log::mend::{self, Wanted};
-use plimsoll_log::file_log::verify::{Cure, SideDamage};
+use plimsoll_log::file_log::repair::mend::{self, Wanted};
+use plimsoll_log::file_log::repair::verify::{Cure, SideDamage};
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_log::side::SideId;
 use plimsoll_memory::budget::Budget;

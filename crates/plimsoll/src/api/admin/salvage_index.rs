@@ -20,8 +20,9 @@ use std::sync::Arc;
 
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::error::LogError;
+use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
-use plimsoll_log::file_log::{FileLog, salvage};
+use plimsoll_log::file_log::repair::salvage;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 

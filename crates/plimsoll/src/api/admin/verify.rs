@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use plimsoll_log::file_log::verify::Cure;
+use plimsoll_log::file_log::repair::verify::Cure;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::side::SideId;
 

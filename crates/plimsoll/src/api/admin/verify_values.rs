@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use plimsoll_log::error::LogError;
-use plimsoll_log::file_log::verify::Finding;
+use plimsoll_log::file_log::repair::verify::Finding;
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_log::side::SideId;
 use plimsoll_memory::budget::Kind;

@@ -5,7 +5,7 @@ use plimsoll_disk::vfs::File;
 use plimsoll_memory::page::{PAGE_BYTES, check_page, page_kind, page_payload};
 
 use crate::error::LogError;
-use crate::file_log::replay::Outcome;
+use crate::file_log::segments::walk::Outcome;
 use crate::format::offset_table::{
     DIRECTORY_ITEM_BYTES, DIRECTORY_PAGE, DirectoryItem, NamedSide, OFFSET_PAGE, POSTING_PAGE, SIDE_ITEM_BYTES,
     SIDE_PAGE, TableHeader,

@@ -10,10 +10,10 @@ use plimsoll_memory::page::{
 use plimsoll_memory::pool::{LoadError, PageSource};
 
 use crate::error::LogError;
-use crate::file_log::aligned::AlignedBytes;
-use crate::file_log::core::Core;
-use crate::file_log::files::OpenFiles;
-use crate::file_log::names::FileName;
+use crate::file_log::files::aligned::AlignedBytes;
+use crate::file_log::files::names::FileName;
+use crate::file_log::files::open_files::OpenFiles;
+use crate::file_log::open_log::Core;
 use crate::format::segment_header::HeaderError;
 use crate::format::side_seed;
 use crate::format::side_trailer::{SIDE_TRAILER_BYTES, SIDE_TRAILER_PAGE, SideTrailer, extend_side_hash};

@@ -6,6 +6,9 @@
 //!    before leaves no trace, and the log stays usable.
 //! 3. The file has bytes for whatever was accepted: they were written with zeros ahead, so a full disk shows here and not at the sync.
 
+pub(crate) mod record_writer;
+pub(crate) mod seal;
+
 use std::sync::Arc;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
@@ -15,13 +18,13 @@ use plimsoll_memory::chunk::CHUNK_BYTES;
 
 use crate::draft::{Draft, MAX_BODY_BYTES, MAX_SIDES, Ticket};
 use crate::error::LogError;
-use crate::file_log::core::{Core, Writing, lock};
-use crate::file_log::numbers::ENTRIES_PER_PAIR;
-use crate::file_log::pen::{Seal, lay_mark, lay_record};
-use crate::file_log::seal::seal_segment;
-use crate::file_log::segment::{NotCreated, create_segment, has_no_room, write_zeros};
+use crate::file_log::append::record_writer::{Seal, lay_mark, lay_record};
+use crate::file_log::append::seal::seal_segment;
+use crate::file_log::durability::writer::Writer;
+use crate::file_log::open_log::{Core, Writing, lock};
+use crate::file_log::segments::entry_offsets::ENTRIES_PER_PAIR;
+use crate::file_log::segments::segment::{NotCreated, create_segment, has_no_room, write_zeros};
 use crate::file_log::tail::End;
-use crate::file_log::writer::Writer;
 use crate::format::fragment::FRAGMENT_HEADER_BYTES;
 use crate::format::layout::place_record;
 use crate::format::offset_table::NamedSide;

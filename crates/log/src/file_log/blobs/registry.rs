@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
 
-use crate::file_log::core::lock;
+use crate::file_log::open_log::lock;
 use crate::side::{Side, SideId, SideRef};
 
 /// Bytes of heap that an open side file takes here and in the pool.

@@ -16,11 +16,11 @@ use plimsoll_memory::prefetch::prefetch;
 
 use crate::entry::{EntryMeta, EntryView};
 use crate::error::LogError;
-use crate::file_log::core::Core;
-use crate::file_log::read_ahead::ReadAhead;
-use crate::file_log::reader::Record;
-use crate::file_log::segment::Segment;
-use crate::file_log::table::StreamCursor;
+use crate::file_log::open_log::Core;
+use crate::file_log::read::point::Record;
+use crate::file_log::read::read_ahead::ReadAhead;
+use crate::file_log::segments::offset_table::StreamCursor;
+use crate::file_log::segments::segment::Segment;
 use crate::format::BLOCK_BYTES;
 use crate::format::fragment::{FRAGMENT_HEADER_BYTES, FragmentHeader, extend_chain};
 use crate::format::layout::{block_of, payload_pieces};

@@ -5,9 +5,9 @@ use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::page::check_page;
 
 use crate::error::LogError;
-use crate::file_log::core::{Core, lock};
-use crate::file_log::names::FileName;
-use crate::file_log::segment::{KnownEnd, check_whole_block};
+use crate::file_log::files::names::FileName;
+use crate::file_log::open_log::{Core, lock};
+use crate::file_log::segments::segment::{KnownEnd, check_whole_block};
 use crate::file_log::tail::End;
 use crate::format::{BLOCK_BYTES, segment_seed, side_seed};
 use crate::glsn::{Glsn, Position};

@@ -5,9 +5,9 @@
 use plimsoll_disk::vfs::File;
 
 use crate::error::LogError;
-use crate::file_log::names::FileName;
-use crate::file_log::replay::Lost;
-use crate::file_log::salvage::write_mark;
+use crate::file_log::files::names::FileName;
+use crate::file_log::repair::salvage::write_mark;
+use crate::file_log::segments::walk::Lost;
 use crate::format::fragment::{FRAGMENT_HEADER_BYTES, FragmentType, seal_fragment};
 use crate::format::layout::block_end;
 use crate::format::record::{ENTRY_HEADER_BYTES, EntryHeader, MARK_BYTES, Mark, RECORD_HEADER_BYTES, RecordHeader};
@@ -128,7 +128,7 @@ fn plan(lost: &Lost) -> Option<(Vec<Planned>, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file_log::replay::Problem;
+    use crate::file_log::segments::walk::Problem;
 
     fn lost(start: u32, end: u32, entries: u64) -> Lost {
         Lost {

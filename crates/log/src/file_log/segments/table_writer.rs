@@ -12,7 +12,7 @@ use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, PAGE_PAYLOAD_BYTES, seal_page};
 
 use crate::error::LogError;
-use crate::file_log::names::FileName;
+use crate::file_log::files::names::FileName;
 use crate::format::offset_table::{
     DIRECTORY_PAGE, DirectoryItem, HEADER_PAGE, NamedSide, OFFSET_PAGE, POSTING_PAGE, SIDE_PAGE, TableHeader,
 };

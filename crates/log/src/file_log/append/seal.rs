@@ -1,12 +1,13 @@
 //! Ends a segment: writes the offset table that its entries are found by from now on.
 
 use crate::error::LogError;
-use crate::file_log::appender::Order;
-use crate::file_log::core::{Core, lock};
-use crate::file_log::numbers::Numbers;
-use crate::file_log::table_writer::{TableSource, write_table};
-use crate::file_log::tail::{NamedSides, TailLock};
-use crate::file_log::writer::Writer;
+use crate::file_log::append::Order;
+use crate::file_log::durability::writer::Writer;
+use crate::file_log::open_log::{Core, lock};
+use crate::file_log::segments::entry_offsets::Numbers;
+use crate::file_log::segments::named_blobs::NamedSides;
+use crate::file_log::segments::table_writer::{TableSource, write_table};
+use crate::file_log::tail::TailLock;
 use crate::format::offset_table::{NamedSide, TableHeader};
 use crate::format::table_seed;
 use crate::glsn::StreamId;

@@ -8,9 +8,9 @@ use std::sync::{Arc, OnceLock, RwLock, Weak};
 use plimsoll_disk::vfs::{Caching, Disk, File, Open};
 use plimsoll_memory::pool::{LoadError, PageSource, Pool, PoolFile};
 
-use crate::file_log::files::OpenFiles;
-use crate::file_log::names::{FileName, unfinished};
-use crate::file_log::table::Table;
+use crate::file_log::files::names::{FileName, unfinished};
+use crate::file_log::files::open_files::OpenFiles;
+use crate::file_log::segments::offset_table::Table;
 use crate::file_log::tail::TailLock;
 use crate::format::block::{BadBlock, check_block, first_fragment};
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};

@@ -6,8 +6,8 @@ use plimsoll_disk::vfs::Caching;
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, check_page, page_kind, page_payload};
 use plimsoll_memory::pool::{LoadError, Page, PageSource, Pool, PoolFile, Touch};
 
-use crate::file_log::files::OpenFiles;
-use crate::file_log::names::FileName;
+use crate::file_log::files::names::FileName;
+use crate::file_log::files::open_files::OpenFiles;
 use crate::format::offset_table::{
     DIRECTORY_ITEM_BYTES, DIRECTORY_PAGE, DirectoryItem, NUMBERS_PER_PAGE, NamedSide, OFFSET_PAGE, POSTING_PAGE,
     SIDE_PAGE, STREAMS_PER_PAGE, TableHeader,

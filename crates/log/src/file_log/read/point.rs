@@ -11,9 +11,9 @@ use plimsoll_memory::pool::{Page, Touch};
 
 use crate::entry::{Entry, EntryMeta};
 use crate::error::LogError;
-use crate::file_log::core::Core;
-use crate::file_log::names::FileName;
-use crate::file_log::segment::Segment;
+use crate::file_log::files::names::FileName;
+use crate::file_log::open_log::Core;
+use crate::file_log::segments::segment::Segment;
 use crate::format::BLOCK_BYTES;
 use crate::format::fragment::{FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentType, extend_chain};
 use crate::format::layout::{block_of, payload_pieces};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use plimsoll_disk::vfs::{Caching, Disk, File, Open};
 
 use crate::error::LogError;
-use crate::file_log::names::{FileName, unfinished};
+use crate::file_log::files::names::{FileName, unfinished};
 use crate::file_log::options::FileLogOptions;
 use crate::format::segment_header::SegmentHeader;
 

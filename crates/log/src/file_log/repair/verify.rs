@@ -12,9 +12,9 @@ use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::page::{PAGE_BYTES, check_page, page_kind, page_payload};
 
 use crate::error::LogError;
-use crate::file_log::names::FileName;
-use crate::file_log::replay::{Lost, Outcome, Visitor, replay_past_damage};
-use crate::file_log::verify_table::{Pages, Seen, entry_hash, side_hash};
+use crate::file_log::files::names::FileName;
+use crate::file_log::repair::verify_table::{Pages, Seen, entry_hash, side_hash};
+use crate::file_log::segments::walk::{Lost, Outcome, Visitor, replay_past_damage};
 use crate::format::offset_table::NamedSide;
 use crate::format::record::RecordHeader;
 use crate::format::segment_header::{HeaderError, SEGMENT_HEADER_BYTES, SegmentHeader};
@@ -60,7 +60,7 @@ pub struct SideDamage {
 /// What can be done about a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cure {
-    /// It can be taken out of the log ([`crate::file_log::mend`]).
+    /// It can be taken out of the log ([`crate::file_log::repair::mend`]).
     Drop,
     /// No good record follows: the log can be cut there.
     Cut,

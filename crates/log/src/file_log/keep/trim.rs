@@ -9,8 +9,8 @@ use plimsoll_memory::budget::Kind;
 use plimsoll_memory::buffer::Buffer;
 
 use crate::error::LogError;
-use crate::file_log::core::{Core, lock};
-use crate::file_log::names::FileName;
+use crate::file_log::files::names::FileName;
+use crate::file_log::open_log::{Core, lock};
 use crate::glsn::Glsn;
 use crate::side::SideId;
 

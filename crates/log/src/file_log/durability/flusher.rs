@@ -7,8 +7,8 @@ use plimsoll_disk::thread;
 use plimsoll_memory::chunk::CHUNK_BYTES;
 
 use crate::error::LogError;
-use crate::file_log::buffer::CHUNKS_MAX;
-use crate::file_log::core::Core;
+use crate::file_log::open_log::Core;
+use crate::file_log::tail::buffer::CHUNKS_MAX;
 use crate::log::BUFFERED_DELAY;
 
 /// From so many unsynced bytes on, the thread does not wait any longer: half of what the buffer holds, so that those who append have the

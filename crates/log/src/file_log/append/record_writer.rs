@@ -5,8 +5,8 @@
 
 use crate::draft::Draft;
 use crate::error::LogError;
+use crate::file_log::durability::writer::Writer;
 use crate::file_log::tail::Tail;
-use crate::file_log::writer::Writer;
 use crate::format::fragment::{FRAGMENT_HEADER_BYTES, FragmentType, extend_chain, seal_fragment};
 use crate::format::layout::{block_end, block_of};
 use crate::format::record::{ENTRY_HEADER_BYTES, EntryHeader, RecordHeader, encode_side};

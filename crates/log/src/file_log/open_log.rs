@@ -11,15 +11,15 @@ use plimsoll_disk::vfs::DirLock;
 use plimsoll_memory::budget::{Kind, Lease};
 
 use crate::error::LogError;
-use crate::file_log::appender::Order;
-use crate::file_log::files::OpenFiles;
+use crate::file_log::append::Order;
+use crate::file_log::blobs::registry::Sides;
+use crate::file_log::durability::group_commit::Syncer;
+use crate::file_log::durability::writer::Writer;
+use crate::file_log::files::open_files::OpenFiles;
 use crate::file_log::options::FileLogOptions;
-use crate::file_log::segment::{SEGMENT_LEASE_BYTES, Segment};
-use crate::file_log::sides::Sides;
-use crate::file_log::syncer::Syncer;
-use crate::file_log::table_writer::SortScratch;
+use crate::file_log::segments::segment::{SEGMENT_LEASE_BYTES, Segment};
+use crate::file_log::segments::table_writer::SortScratch;
 use crate::file_log::tail::{End, TailLock};
-use crate::file_log::writer::Writer;
 use crate::format::segment_header::SegmentHeader;
 use crate::glsn::{Bounds, Glsn};
 use crate::log::Durability;
@@ -43,7 +43,7 @@ pub(crate) struct Core {
     /// `None` if the log is open to read only.
     pub(crate) writing: Option<Writing>,
     /// What the thread that syncs in the background waits for.
-    pub(crate) background: crate::file_log::background::Signal,
+    pub(crate) background: crate::file_log::durability::flusher::Signal,
 }
 
 /// What it takes to append.

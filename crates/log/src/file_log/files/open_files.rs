@@ -1,0 +1,107 @@
+//! Open files of the log: a few at a time, however many there are.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use plimsoll_disk::vfs::{Caching, Disk, File, Open};
+
+use crate::file_log::files::names::FileName;
+
+/// Handles kept open for reading.
+const OPEN_FILES_MAX: usize = 64;
+
+/// Opens files to read and keeps the handles that were used last.
+#[derive(Debug)]
+pub(crate) struct OpenFiles {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    handles: HashMap<FileName, Handle>,
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct Handle {
+    file: Arc<dyn File>,
+    caching: Caching,
+    used: u64,
+}
+
+impl OpenFiles {
+    pub(crate) fn new(disk: Arc<dyn Disk>, dir: PathBuf) -> Self {
+        Self { disk, dir, kept: Mutex::default() }
+    }
+
+    /// The path of a file.
+    pub(crate) fn path(&self, name: FileName) -> PathBuf {
+        name.path(&self.dir)
+    }
+
+    /// A handle to read from.
+    pub(crate) fn get(&self, name: FileName, caching: Caching) -> io::Result<Arc<dyn File>> {
+        if let Some(file) = self.kept().find(name, caching) {
+            return Ok(file);
+        }
+        let file = self.disk.open(&self.path(name), Open::Read, caching)?;
+        self.kept().keep(name, Handle { file: Arc::clone(&file), caching, used: 0 });
+        Ok(file)
+    }
+
+    /// Closes a handle whose file is going to be removed or made again.
+    pub(crate) fn forget(&self, name: FileName) {
+        self.kept().handles.remove(&name);
+    }
+
+    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    fn find(&mut self, name: FileName, caching: Caching) -> Option<Arc<dyn File>> {
+        self.clock += 1;
+        let now = self.clock;
+        let handle = self.handles.get_mut(&name).filter(|handle| handle.caching == caching)?;
+        handle.used = now;
+        Some(Arc::clone(&handle.file))
+    }
+
+    fn keep(&mut self, name: FileName, mut handle: Handle) {
+        handle.used = self.clock;
+        if self.handles.len() >= OPEN_FILES_MAX
+            && let Some(oldest) = self.handles.iter().min_by_key(|(_, handle)| handle.used).map(|(name, _)| *name)
+        {
+            self.handles.remove(&oldest);
+        }
+        self.handles.insert(name, handle);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_disk::mem::MemDisk;
+
+    use super::*;
+    use crate::glsn::Glsn;
+
+    #[test]
+    fn few_files_are_open_at_a_time() {
+        let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+        let files = OpenFiles::new(Arc::clone(&disk), PathBuf::from("/"));
+        for first in 0..200 {
+            let name = FileName::Segment(Glsn(first));
+            disk.open(&files.path(name), Open::CreateNew, Caching::Buffered).unwrap();
+            files.get(name, Caching::Direct).unwrap();
+        }
+        assert_eq!(files.kept().handles.len(), OPEN_FILES_MAX);
+        assert!(files.kept().handles.contains_key(&FileName::Segment(Glsn(199))));
+        files.forget(FileName::Segment(Glsn(199)));
+        assert!(!files.kept().handles.contains_key(&FileName::Segment(Glsn(199))));
+    }
+}
