@@ -1,7 +1,7 @@
 //! THE DOOR: everything that touches the outside of the process.
 //!
 //! Files ([`vfs`], with real files in [`os`], files in memory in [`mem`], a disk that lies by seed in [`lying`] and one that reads with or without the
-//! page cache in [`switching`]), memory of the system ([`machine`], [`room`]), time ([`clock`]), threads ([`thread`]), randomness ([`random`]), the one checksum ([`checksum`]) and the bytes of integers
+//! page cache in [`switching`]), memory of the system ([`machine`], [`room`]), time ([`clock`]), threads ([`thread`], [`worker`]), randomness ([`random`]), the one checksum ([`checksum`]) and the bytes of integers
 //! ([`codec`]). The crates above never call the operating system themselves: that is what lets one seed replay a whole run.
 
 pub mod checksum;
@@ -20,3 +20,4 @@ pub mod thread;
 mod tree;
 pub mod vfs;
 pub mod watch;
+pub mod worker;

@@ -23,7 +23,6 @@
 //!    visit with a small budget leaves it as it is, and so does one that ends before all is taken in. That of objects is replaced by one that
 //!    stayed open for an interval.
 
-mod background;
 mod belief;
 mod files;
 pub(crate) mod image;
@@ -40,11 +39,11 @@ mod test_store;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use plimsoll_disk::clock::Clock;
 use plimsoll_disk::vfs::Disk;
+use plimsoll_disk::worker::{Bell, Next, Woken, Worker};
 use plimsoll_log::file_log::FileLog;
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Pool;
@@ -52,7 +51,6 @@ use plimsoll_memory::pool::Pool;
 use crate::index::{Index, Progress};
 use crate::rowcache::Objects;
 use crate::types::stats::WarmStats;
-use crate::warm::background::Signal;
 use crate::warm::objects_restorer::ObjectsRestorer;
 use crate::warm::objects_saver::ObjectsSaver;
 use crate::warm::restorer::{Restorer, Step};
@@ -91,7 +89,8 @@ pub(crate) struct Ground {
 #[derive(Debug)]
 pub(crate) struct Warm {
     core: Arc<Core>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    /// `None`: its owner calls [`Warm::step`].
+    worker: Option<Worker>,
 }
 
 #[derive(Debug)]
@@ -99,7 +98,6 @@ struct Core {
     ground: Ground,
     work: Mutex<Work>,
     counts: Counts,
-    signal: Signal,
     /// When the store was opened, by the clock that never goes back.
     opened_nanos: u64,
 }
@@ -167,22 +165,21 @@ impl Warm {
             not_before: 0,
         };
         let counts = Counts { restoring: AtomicBool::new(true), ..Counts::default() };
-        let core = Arc::new(Core { ground, work: Mutex::new(work), counts, signal: Signal::default(), opened_nanos });
-        let thread = if background { Some(background::start(&core)?) } else { None };
-        Ok(Self { core, thread: Mutex::new(thread) })
+        let core = Arc::new(Core { ground, work: Mutex::new(work), counts, opened_nanos });
+        let worker = background.then(|| core.start_worker()).transpose()?;
+        Ok(Self { core, worker })
     }
 
     /// Does a bounded piece of work, if any is due and the allowance permits it and no thread does it.
     pub(crate) fn step(&self) -> Progress {
-        if lock(&self.thread).is_some() { Progress::Idle } else { self.core.step() }
+        if self.worker.is_some() { Progress::Idle } else { self.core.step() }
     }
 
     /// Stops working, and writes what changed of the image since it was last written.
     pub(crate) fn close(&self) {
-        self.core.signal.close();
-        if let Some(thread) = lock(&self.thread).take() {
+        if let Some(worker) = &self.worker {
             // If it panicked, the image is what it was.
-            let _ = thread.join();
+            worker.stop();
         }
         self.core.finish();
     }
@@ -211,6 +208,18 @@ impl Warm {
 }
 
 impl Core {
+    fn start_worker(self: &Arc<Self>) -> std::io::Result<Worker> {
+        let core = Arc::clone(self);
+        let step = move |woken| {
+            // The first look comes after the first pause: opening is not to be slowed down.
+            if woken == Woken::TimedOut {
+                core.step();
+            }
+            Next::Within(core.patience())
+        };
+        Worker::start("plimsoll-warm", &Arc::new(Bell::default()), || {}, step)
+    }
+
     fn step(&self) -> Progress {
         let mut work = lock(&self.work);
         let now = self.ground.clock.monotonic_nanos();

@@ -13,12 +13,11 @@
 //! Law: writers who fill a memtable in less than that time see none of this. Slower ones pay with a smaller run each time, which merges write once or
 //! twice more; that is at most one memtable's bytes in [`AGE_MAX`], or what a burst wrote before writers rested.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use plimsoll_disk::clock::Clock;
-use plimsoll_disk::thread::spawn;
+use plimsoll_disk::worker::{Bell, Next, Woken, Worker};
 use plimsoll_log::file_log::{FileLog, LONG_SEGMENT_BYTES};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
@@ -62,7 +61,8 @@ pub(crate) struct Ground {
 #[derive(Debug)]
 pub(crate) struct Checkpoints {
     core: Arc<Core>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    /// `None`: its owner calls [`Checkpoints::step`].
+    worker: Option<Worker>,
 }
 
 #[derive(Debug)]
@@ -71,29 +71,19 @@ struct Core {
     watch: Mutex<Watch>,
     /// Whether what an earlier life left was swept. Held meanwhile.
     swept: Mutex<bool>,
-    closing: Mutex<bool>,
-    closed: Condvar,
 }
 
 impl Checkpoints {
     /// Begins to look: in a thread, or, without `background`, whenever [`Checkpoints::step`] is called.
     pub(crate) fn start(ground: Ground, background: bool) -> std::io::Result<Self> {
-        let core = Core {
-            ground,
-            watch: Mutex::default(),
-            swept: Mutex::new(false),
-            closing: Mutex::new(false),
-            closed: Condvar::new(),
-        };
-        let core = Arc::new(core);
-        let looker = Arc::clone(&core);
-        let thread = background.then(|| spawn("plimsoll-checkpoint", move || looker.look_while_open())).transpose()?;
-        Ok(Self { core, thread: Mutex::new(thread) })
+        let core = Arc::new(Core { ground, watch: Mutex::default(), swept: Mutex::new(false) });
+        let worker = background.then(|| core.start_worker()).transpose()?;
+        Ok(Self { core, worker })
     }
 
     /// Looks once, if no thread does.
     pub(crate) fn step(&self) -> Progress {
-        if lock(&self.thread).is_some() { Progress::Idle } else { self.core.step() }
+        if self.worker.is_some() { Progress::Idle } else { self.core.step() }
     }
 
     /// Sweeps what an earlier life left beside the log, unless that was done: for those who look at what is there.
@@ -106,11 +96,7 @@ impl Checkpoints {
 
     /// Ends looking.
     pub(crate) fn stop(&self) {
-        *lock(&self.core.closing) = true;
-        self.core.closed.notify_all();
-        if let Some(thread) = lock(&self.thread).take() {
-            // If it panicked it looks no more, which is what is wanted.
-            let _ = thread.join();
+        if self.worker.as_ref().is_some_and(Worker::stop) {
             self.core.sweep_if_few();
         }
     }
@@ -123,19 +109,21 @@ impl Drop for Checkpoints {
 }
 
 impl Core {
-    fn look_while_open(&self) {
-        if self.sleep(LOOK) {
-            return;
-        }
-        // What cannot be swept now is swept when somebody asks, or when the store is opened again.
-        let _ = self.sweep();
-        loop {
-            self.step();
-            let patience = if lock(&self.watch).is_watching() { LOOK } else { LOOK_IDLE };
-            if self.sleep(patience) {
-                return;
+    fn start_worker(self: &Arc<Self>) -> std::io::Result<Worker> {
+        let core = Arc::clone(self);
+        let mut first = true;
+        let step = move |woken| {
+            if woken != Woken::TimedOut {
+                return Next::Within(LOOK);
             }
-        }
+            if std::mem::take(&mut first) {
+                // What cannot be swept now is swept when somebody asks, or when the store is opened again.
+                let _ = core.sweep();
+            }
+            core.step();
+            Next::Within(if lock(&core.watch).is_watching() { LOOK } else { LOOK_IDLE })
+        };
+        Worker::start("plimsoll-checkpoint", &Arc::new(Bell::default()), || {}, step)
     }
 
     fn sweep(&self) -> Result<()> {
@@ -153,13 +141,6 @@ impl Core {
             // What cannot be swept now is swept when the store is opened again.
             let _ = self.sweep();
         }
-    }
-
-    /// Sleeps, unless the store is closing; whether it is.
-    fn sleep(&self, patience: Duration) -> bool {
-        let closing = lock(&self.closing);
-        let slept = self.closed.wait_timeout_while(closing, patience, |closing| !*closing);
-        *slept.unwrap_or_else(PoisonError::into_inner).0
     }
 
     fn step(&self) -> Progress {

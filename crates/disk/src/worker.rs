@@ -1,0 +1,258 @@
+//! A background thread that works step by step: how it is woken, how it sleeps, and how it ends.
+//!
+//! Laws:
+//! 1. No ring is lost: one that comes during a step is seen at the end of it.
+//! 2. [`Worker::stop`] returns when the thread has ended. A step that has begun is finished; none begins after it.
+//! 3. A step that panics ends the thread, not the process: `alarm` is called, so that others do not wait for its work.
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::thread::spawn;
+
+/// The longest sleep: clocks have bounds.
+const SLEEP_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What a worker does after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Another step at once.
+    Again,
+    /// A step once the bell was rung since the last step began, or after this time.
+    Within(Duration),
+    /// A step once the bell was rung since the last step began.
+    Rung,
+}
+
+/// Why a step is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// The bell was rung since the last step began, or this is the first step.
+    Rung,
+    /// The last step asked for another one at once.
+    Again,
+    /// The time is over that the last step named.
+    TimedOut,
+}
+
+/// Wakes a worker, which may start later or never.
+#[derive(Debug, Default)]
+pub struct Bell {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    rings: u64,
+    stopping: bool,
+}
+
+impl Bell {
+    /// Wakes the worker, or has it take another step after the present one.
+    pub fn ring(&self) {
+        self.state().rings += 1;
+        self.changed.notify_all();
+    }
+
+    /// Whether the worker is to end.
+    pub fn is_stopping(&self) -> bool {
+        self.state().stopping
+    }
+
+    /// Tells the worker to end; for an owner who tells several before it waits for the first.
+    pub fn stop(&self) {
+        self.state().stopping = true;
+        self.changed.notify_all();
+    }
+
+    /// Sleeps, whatever is rung, unless the worker is to end; whether it is.
+    pub fn pause(&self, time: Duration) -> bool {
+        let slept = self.changed.wait_timeout_while(self.state(), time.min(SLEEP_MAX), |state| !state.stopping);
+        slept.unwrap_or_else(PoisonError::into_inner).0.stopping
+    }
+
+    /// Rings so far; `None` if the worker is to end.
+    fn rings(&self) -> Option<u64> {
+        let state = self.state();
+        (!state.stopping).then_some(state.rings)
+    }
+
+    /// Sleeps as `next` says, where `seen` rings were counted before the step; `None` if the worker is to end.
+    fn wait(&self, next: Next, seen: u64) -> Option<Woken> {
+        let is_asleep = |state: &mut State| !state.stopping && state.rings == seen;
+        let state = match next {
+            Next::Again => self.state(),
+            Next::Rung => self.changed.wait_while(self.state(), is_asleep).unwrap_or_else(PoisonError::into_inner),
+            Next::Within(time) => {
+                let slept = self.changed.wait_timeout_while(self.state(), time.min(SLEEP_MAX), is_asleep);
+                slept.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        match (state.stopping, state.rings == seen) {
+            (true, _) => None,
+            (false, false) => Some(Woken::Rung),
+            (false, true) => Some(if next == Next::Again { Woken::Again } else { Woken::TimedOut }),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A counter and a flag: whole between any two statements.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The thread; stopped on drop.
+pub struct Worker {
+    name: String,
+    bell: Arc<Bell>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Worker {
+    /// Starts a thread called `name` that takes a `step` now and whenever the last one, or `bell`, says so. `alarm` is called if a step panics.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn start(
+        name: &str,
+        bell: &Arc<Bell>,
+        alarm: impl Fn() + Send + 'static,
+        mut step: impl FnMut(Woken) -> Next + Send + 'static,
+    ) -> io::Result<Self> {
+        let ears = Arc::clone(bell);
+        let body = move || {
+            let _alarm = Alarm(alarm);
+            let mut woken = Some(Woken::Rung);
+            while let (Some(reason), Some(seen)) = (woken, ears.rings()) {
+                woken = ears.wait(step(reason), seen);
+            }
+        };
+        let thread = spawn(name, body)?;
+        Ok(Self { name: name.to_owned(), bell: Arc::clone(bell), thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Whether it has not been stopped.
+    pub fn is_running(&self) -> bool {
+        self.thread().is_some()
+    }
+
+    /// Ends the thread and waits for it; whether this call did it.
+    pub fn stop(&self) -> bool {
+        self.bell.stop();
+        let thread = self.thread().take();
+        // A panic was told by the alarm; what the step was doing stays undone, as after a crash.
+        thread.map(JoinHandle::join).is_some()
+    }
+
+    fn thread(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Worker({}, running: {})", self.name, self.is_running())
+    }
+}
+
+/// Calls its function if the thread that holds it panics.
+struct Alarm<F: Fn()>(F);
+
+impl<F: Fn()> Drop for Alarm<F> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_worker_steps_until_it_has_nothing_to_do_and_again_for_each_ring() {
+        let bell = Arc::new(Bell::default());
+        let (told, steps) = channel();
+        let mut left = 2;
+        let step = move |woken| {
+            told.send(woken).unwrap();
+            left -= 1;
+            if left > 0 { Next::Again } else { Next::Rung }
+        };
+        let worker = Worker::start("test", &bell, || {}, step).unwrap();
+        assert_eq!(steps.recv_timeout(LONG), Ok(Woken::Rung));
+        assert_eq!(steps.recv_timeout(LONG), Ok(Woken::Again));
+        bell.ring();
+        assert_eq!(steps.recv_timeout(LONG), Ok(Woken::Rung));
+        assert!(worker.is_running() && worker.stop());
+        assert!(!worker.is_running() && !worker.stop());
+        bell.ring();
+        assert!(steps.recv().is_err(), "the thread has ended and took no other step");
+    }
+
+    #[test]
+    fn a_ring_during_a_step_is_seen_at_its_end() {
+        let bell = Arc::new(Bell::default());
+        let (told, steps) = channel();
+        let (rung, go_on) = channel();
+        let mut first = true;
+        let step = move |woken| {
+            told.send(woken).unwrap();
+            if std::mem::take(&mut first) {
+                let () = go_on.recv_timeout(LONG).unwrap();
+            }
+            Next::Rung
+        };
+        let _worker = Worker::start("test", &bell, || {}, step).unwrap();
+        assert_eq!(steps.recv_timeout(LONG), Ok(Woken::Rung));
+        bell.ring();
+        rung.send(()).unwrap();
+        assert_eq!(steps.recv_timeout(LONG), Ok(Woken::Rung));
+    }
+
+    #[test]
+    fn a_worker_whose_time_is_over_steps_without_a_ring() {
+        let bell = Arc::new(Bell::default());
+        let (told, steps) = channel();
+        let step = move |woken| {
+            told.send(woken).unwrap();
+            Next::Within(Duration::from_millis(1))
+        };
+        let _worker = Worker::start("test", &bell, || {}, step).unwrap();
+        assert_eq!(steps.recv_timeout(LONG), Ok(Woken::Rung));
+        assert_eq!(steps.recv_timeout(LONG), Ok(Woken::TimedOut));
+    }
+
+    #[test]
+    fn a_step_that_panics_raises_the_alarm() {
+        let bell = Arc::new(Bell::default());
+        let (told, alarm) = channel();
+        let worker = Worker::start("test", &bell, move || told.send(()).unwrap(), |_| panic!("on purpose")).unwrap();
+        assert_eq!(alarm.recv_timeout(LONG), Ok(()));
+        assert!(worker.stop());
+    }
+
+    #[test]
+    fn a_pause_ends_early_only_when_the_worker_is_to_end() {
+        let bell = Bell::default();
+        bell.ring();
+        assert!(!bell.pause(Duration::from_millis(1)));
+        bell.stop();
+        assert!(bell.pause(LONG));
+    }
+}
