@@ -3,29 +3,29 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use plimsoll::{Db, Error, Keyspace, Options, Result};
+use plimsoll::{Db, Keyspace, Options, Result, Transaction};
 
 const ACCOUNTS: u64 = 20;
 const START: i64 = 1000;
+const TELLERS: u64 = 8;
+const TRANSFERS: u64 = 400;
 
 fn main() -> Result<()> {
     let folder = std::env::args().nth(1).unwrap_or_else(|| "bank.plimsoll".into());
     let db = Db::open(&folder, Options::new().memory_bytes(64 << 20))?;
     let accounts = db.keyspace("accounts")?;
 
-    let mut tx = db.begin();
-    for account in 0..ACCOUNTS {
-        tx.put(&accounts, &account.to_be_bytes(), &START.to_le_bytes())?;
-    }
-    tx.commit()?;
+    db.transact(|tx| {
+        (0..ACCOUNTS).try_for_each(|account| tx.put(&accounts, account.to_be_bytes(), START.to_le_bytes()))
+    })?;
 
-    let conflicts = AtomicU64::new(0);
+    let attempts = AtomicU64::new(0);
     std::thread::scope(|scope| -> Result<()> {
-        let threads: Vec<_> = (0..8)
+        let threads: Vec<_> = (0..TELLERS)
             .map(|thread| {
                 scope.spawn({
-                    let (db, accounts, conflicts) = (&db, &accounts, &conflicts);
-                    move || teller(db, accounts, thread, conflicts)
+                    let (db, accounts, attempts) = (&db, &accounts, &attempts);
+                    move || teller(db, accounts, thread, attempts)
                 })
             })
             .collect();
@@ -34,38 +34,33 @@ fn main() -> Result<()> {
 
     let snapshot = db.snapshot();
     let mut sum = 0;
-    for item in snapshot.range(&accounts, ..)? {
+    for item in snapshot.iter(&accounts)? {
         sum += amount(&item?.1);
     }
-    println!("{} transfers met a conflict and were run again; the sum is {sum}", conflicts.load(Ordering::Relaxed));
+    println!("{TRANSFERS} transfers took {} attempts; the sum is {sum}", attempts.load(Ordering::Relaxed));
     assert_eq!(sum, ACCOUNTS as i64 * START);
     db.close()
 }
 
-fn teller(db: &Db, accounts: &Keyspace, thread: u64, conflicts: &AtomicU64) -> Result<()> {
-    for i in 0..50u64 {
+fn teller(db: &Db, accounts: &Keyspace, thread: u64, attempts: &AtomicU64) -> Result<()> {
+    for i in 0..TRANSFERS / TELLERS {
         let (from, to) = ((thread * 7 + i) % ACCOUNTS, (thread * 3 + i * 5 + 1) % ACCOUNTS);
-        loop {
-            match transfer(db, accounts, from, to, 10) {
-                Err(Error::Conflict { .. }) => conflicts.fetch_add(1, Ordering::Relaxed),
-                Err(error) => return Err(error),
-                Ok(()) => break,
-            };
-        }
+        db.transact(|tx| {
+            attempts.fetch_add(1, Ordering::Relaxed);
+            transfer(tx, accounts, from, to, 10)
+        })?;
     }
     Ok(())
 }
 
-fn transfer(db: &Db, accounts: &Keyspace, from: u64, to: u64, sum: i64) -> Result<()> {
+fn transfer(tx: &mut Transaction, accounts: &Keyspace, from: u64, to: u64, sum: i64) -> Result<()> {
     if from == to {
         return Ok(());
     }
-    let mut tx = db.begin();
     for (account, change) in [(from, -sum), (to, sum)] {
-        let balance = tx.get(accounts, &account.to_be_bytes())?.map_or(0, |value| amount(&value));
-        tx.put(accounts, &account.to_be_bytes(), &(balance + change).to_le_bytes())?;
+        let balance = tx.get(accounts, account.to_be_bytes())?.map_or(0, |value| amount(&value));
+        tx.put(accounts, account.to_be_bytes(), (balance + change).to_le_bytes())?;
     }
-    tx.commit()?;
     Ok(())
 }
 

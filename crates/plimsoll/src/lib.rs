@@ -9,7 +9,8 @@
 //! - [`Db::history`] and [`Db::diff`] tell what changed; [`Db::log`] is the change feed, and carries streams of the user's own.
 //! - [`Db::verify`], [`Db::backup`], [`rebuild`] and [`salvage`] look after the bytes.
 //!
-//! Keys have up to 4 KiB and compare as bytes, values up to 1 GiB. Every call may be made from many threads at once.
+//! Keys have up to 4 KiB and compare as bytes, values up to 1 GiB. Every type can be sent to and shared with other threads; one thread at a time writes
+//! into a transaction.
 
 mod api;
 #[doc(hidden)]
@@ -41,10 +42,12 @@ pub use read::point::ValueReader;
 pub use txn::commit::CommitTicket;
 pub use txn::payload::MAX_METADATA_BYTES;
 pub use txn::range::Range;
+pub use txn::reads::Read;
 pub use txn::transaction::Transaction;
 pub use types::damage::{Damage, DamagedKey, DamagedKeys};
 pub use types::error::{Error, Result};
 pub use types::io::Io;
+pub use types::key_range::KeyRange;
 pub use types::keyspaces::{DropReport, Keyspace, KeyspaceInfo};
 #[doc(hidden)]
 pub use types::options::Sizes;

@@ -7,6 +7,8 @@ pub(crate) mod patience;
 pub(crate) mod payload;
 pub(crate) mod range;
 pub(crate) mod read_set;
+pub(crate) mod reads;
+pub(crate) mod retry;
 pub(crate) mod sequencer;
 pub(crate) mod spill;
 pub(crate) mod transaction;

@@ -3,6 +3,7 @@
 pub(crate) mod damage;
 pub(crate) mod error;
 pub(crate) mod io;
+pub(crate) mod key_range;
 pub(crate) mod keyspaces;
 pub(crate) mod machine_memory;
 pub(crate) mod options;

@@ -133,6 +133,45 @@ fn what_walks_hold_that_are_left_alone_is_charged_and_writers_go_on() {
     assert!(walks_bytes(&db) < 256 << 10, "all was given back");
 }
 
+/// Commits until the memtables hold `bytes` bytes, and none of it was flushed.
+fn fill_memtables(db: &Db, keyspace: &Keyspace, bytes: u64) {
+    let held = || {
+        let stats = db.stats();
+        let of_memtables = stats.memory.by_kind.iter().filter(|(kind, _)| kind.starts_with("memtable"));
+        of_memtables.map(|(_, bytes)| bytes).sum::<u64>()
+    };
+    for number in 0u64.. {
+        if held() >= bytes {
+            return;
+        }
+        db.put(keyspace, (1 << 60 | number).to_be_bytes(), [7; 900]).expect("there is room");
+    }
+}
+
+#[test]
+fn walks_wait_for_memory_that_memtables_hold_as_writers_do() {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let dir = tempfile::tempdir().expect("a folder");
+    let options = Options::new()
+        .memory_bytes(MIN_MEMORY_BYTES)
+        .memtable_bytes(9 << 20)
+        .durability(plimsoll::Durability::Buffered);
+    let db = Db::open(dir.path().join("store"), options).expect("a store");
+    let (keyspace, filled) = (db.keyspace("default").expect("a keyspace"), db.keyspace("filled").expect("a keyspace"));
+    write(&db, &keyspace, 1);
+    db.flush().expect("there is room");
+    fill_memtables(&db, &filled, 8 << 20);
+    let snapshot = db.snapshot();
+    // Together with the memtable they would be more than the budget.
+    let mut walks: Vec<_> = (0..1500).map(|number| from(&snapshot, &keyspace, number)).collect();
+    assert!((0..).zip(&mut walks).all(|(number, walk)| step(walk) == Some(number)));
+    drop(walks);
+    fill_memtables(&db, &filled, 8 << 20);
+    let mut histories: Vec<_> =
+        (0..1000).map(|number| db.history(&keyspace, key(number)).expect("a history")).collect();
+    histories.iter_mut().for_each(|history| assert!(history.next().expect("a version").is_ok()));
+}
+
 #[test]
 fn values_that_walks_lend_are_charged_and_refused_where_they_are_too_many() {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

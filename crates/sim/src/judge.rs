@@ -66,13 +66,6 @@ impl View<'_> {
         }
     }
 
-    fn get_many(&self, keyspace: &Keyspace, keys: &[&[u8]]) -> plimsoll::Result<Vec<Option<Value>>> {
-        match self {
-            View::Tx(tx, _) => tx.get_many(keyspace, keys),
-            View::Snapshot(snapshot) => snapshot.get_many(keyspace, keys),
-        }
-    }
-
     fn get_reader(&self, keyspace: &Keyspace, key: &[u8]) -> plimsoll::Result<Option<ValueReader>> {
         match self {
             View::Tx(tx, _) => tx.get_reader(keyspace, key),
@@ -82,8 +75,8 @@ impl View<'_> {
 
     fn contains(&self, keyspace: &Keyspace, key: &[u8]) -> plimsoll::Result<bool> {
         match self {
-            View::Tx(tx, _) => tx.contains(keyspace, key),
-            View::Snapshot(snapshot) => snapshot.contains(keyspace, key),
+            View::Tx(tx, _) => tx.contains_key(keyspace, key),
+            View::Snapshot(snapshot) => snapshot.contains_key(keyspace, key),
         }
     }
 
@@ -163,12 +156,6 @@ impl Judge<'_> {
             Get::Value => {
                 let Some(value) = self.settle(what, moment, view.get(place.keyspace, key))? else { return Ok(false) };
                 is_value(what, value.as_deref(), wanted)?;
-            }
-            Get::Many => {
-                let answer = view.get_many(place.keyspace, &[key, key]);
-                let Some(values) = self.settle(what, moment, answer)? else { return Ok(false) };
-                ensure(values.len() == 2, || format!("{}: {} answers to two questions", what(), values.len()))?;
-                values.iter().try_for_each(|value| is_value(what, value.as_deref(), wanted))?;
             }
             Get::Streamed => {
                 let answer = view.get_reader(place.keyspace, key);

@@ -433,11 +433,9 @@ pub fn numbered_key(number: u32) -> Key {
 pub enum Get {
     /// `get`.
     Value,
-    /// `get_many`, the key twice.
-    Many,
     /// `get_reader`.
     Streamed,
-    /// `contains`.
+    /// `contains_key`.
     Contains,
 }
 

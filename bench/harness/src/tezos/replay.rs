@@ -221,7 +221,7 @@ fn apply(transaction: &mut Transaction, context: &Keyspace, commit: &Commit, ope
             true
         }
         Kind::Find => transaction.get(context, key)?.as_deref() == there.then(|| commit.value(operation)),
-        Kind::Mem => transaction.contains(context, key)? == there,
+        Kind::Mem => transaction.contains_key(context, key)? == there,
         Kind::MemTree => transaction.prefix(context, key)?.keys_only().advance()?.is_some() == there,
     };
     if !is_right {

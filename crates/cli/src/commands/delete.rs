@@ -19,7 +19,7 @@ pub(crate) fn run(globals: &Globals, args: Delete, output: &mut Output) -> Outco
     let mut missing = Vec::new();
     let mut deleted = 0;
     for key in &keys {
-        if transaction.contains(&keyspace, key)? {
+        if transaction.contains_key(&keyspace, key)? {
             transaction.delete(&keyspace, key)?;
             deleted += 1;
         } else {

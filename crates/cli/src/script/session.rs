@@ -157,7 +157,7 @@ impl<'a> Session<'a> {
         let mut missing = Vec::new();
         self.write(output, |transaction, keyspace| {
             for key in keys {
-                match looks && !transaction.contains(keyspace, key)? {
+                match looks && !transaction.contains_key(keyspace, key)? {
                     true => missing.push(key),
                     false => transaction.delete(keyspace, key)?,
                 }

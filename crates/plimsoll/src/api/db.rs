@@ -19,11 +19,13 @@ use crate::engine::memory;
 use crate::engine::open;
 use crate::engine::steps;
 use crate::engine::store::Store;
+use crate::txn::retry;
 use crate::txn::transaction::Transaction;
 use crate::types::error::Result;
 use crate::types::keyspaces::{DropReport, Keyspace, KeyspaceInfo};
 use crate::types::options::{Options, Retention};
 use crate::types::stats::Stats;
+use crate::types::value::Value;
 
 /// An open store. Clones share it; it is closed when [`Db::close`] is called or the last clone is dropped.
 ///
@@ -149,6 +151,58 @@ impl Db {
         self.store.visible().0
     }
 
+    /// Runs `change` in a transaction and commits it; where another transaction changed what it read, it is run again in a new one, after a pause of
+    /// random length. What it returned the last time is returned; an error of its own is, too, and then nothing was written.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// let counters = db.keyspace("counters")?;
+    /// let visits = db.transact(|tx| {
+    ///     let before = tx.get(&counters, "visits")?.map_or(0, |value| value[0]);
+    ///     tx.put(&counters, "visits", [before + 1])?;
+    ///     Ok(before + 1)
+    /// })?;
+    /// assert_eq!(visits, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// What `change` returns, and what [`Transaction::commit`] does; [`crate::Error::Conflict`] only after 32 attempts in a row.
+    pub fn transact<T>(&self, change: impl FnMut(&mut Transaction) -> Result<T>) -> Result<T> {
+        retry::transact(&self.store.committer, change)
+    }
+
+    /// The value of a key now; `None` if it has none.
+    ///
+    /// # Errors
+    /// As for [`Snapshot::get`].
+    pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
+        self.snapshot().get(keyspace, key)
+    }
+
+    /// Gives a key a value by a commit of its own; returns the commit's GLSN. Many keys are written faster, and all or none, by one transaction.
+    ///
+    /// # Errors
+    /// As for [`Transaction::put`] and [`Transaction::commit`].
+    pub fn put(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<u64> {
+        let mut tx = self.begin();
+        tx.put(keyspace, key, value)?;
+        tx.commit()
+    }
+
+    /// Deletes a key by a commit of its own; returns the commit's GLSN.
+    ///
+    /// # Errors
+    /// As for [`Transaction::delete`] and [`Transaction::commit`].
+    pub fn delete(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<u64> {
+        let mut tx = self.begin();
+        tx.delete(keyspace, key)?;
+        tx.commit()
+    }
+
     /// The log: streams, scans, the change feed.
     pub fn log(&self) -> Log<'_> {
         Log::new(&self.store)
@@ -158,16 +212,16 @@ impl Db {
     ///
     /// # Errors
     /// The key is too long, the disk, or the budget.
-    pub fn history(&self, keyspace: &Keyspace, key: &[u8]) -> Result<History> {
-        History::new(&self.store, keyspace, key)
+    pub fn history(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<History> {
+        History::new(&self.store, keyspace, key.as_ref())
     }
 
     /// The keys beginning with `prefix` whose values differ between two moments, in key order.
     ///
     /// # Errors
     /// [`crate::Error::Future`], [`crate::Error::Trimmed`], the disk, or the budget.
-    pub fn diff(&self, keyspace: &Keyspace, a: u64, b: u64, prefix: &[u8]) -> Result<Diff> {
-        Diff::new(&self.store, keyspace, a, b, prefix)
+    pub fn diff(&self, keyspace: &Keyspace, a: u64, b: u64, prefix: impl AsRef<[u8]>) -> Result<Diff> {
+        Diff::new(&self.store, keyspace, a, b, prefix.as_ref())
     }
 
     /// Who uses how much, and how far the store has come.

@@ -44,6 +44,18 @@ fn measure(glsn: Glsn, stored: Stored<'_>) -> (Glsn, Option<u64>) {
     (glsn, (stored != Stored::Deleted).then(|| stored.value_bytes()))
 }
 
+/// Seats a walk that has not begun; waits for memory as writers do.
+fn begin(store: &Store, versions: Versions) -> Result<Seat<Versions>> {
+    let seats = store.index.seats();
+    let charge = store.committer.patience.in_transaction(true, || Ok(seats.charge_for(&versions)?))?;
+    Ok(Seat::new(seats, versions, charge))
+}
+
+/// Charges what a walk and its user hold after a step.
+fn charge(store: &Store, versions: &mut Seat<Versions>, bytes: usize) -> Result<()> {
+    store.committer.patience.in_transaction(false, || Ok(versions.charge_user(bytes)?))
+}
+
 /// The retained versions of a key, newest first.
 pub struct History {
     store: Arc<Store>,
@@ -60,7 +72,7 @@ impl History {
         let key = KeyBuffer::new(store.keyspaces.id_of(keyspace)?, key)?;
         let range = (Bound::Included(key.get().to_vec()), Bound::Included(key.get().to_vec()));
         let versions = Versions::new(range, Glsn::NONE, moment.at());
-        let versions = Some(Seat::new(store.index.seats(), versions)?);
+        let versions = Some(begin(store, versions)?);
         Ok(Self { store: Arc::clone(store), versions, key: Vec::new(), _moment: moment })
     }
 
@@ -70,7 +82,7 @@ impl History {
         let next = self.store.reader.walk(versions, &mut self.key, |versions, key| {
             Ok(versions.next(key)?.map(|version| measure(version.glsn, version.stored)))
         })?;
-        versions.charge_user(size_of::<Self>() + self.key.capacity())?;
+        charge(&self.store, versions, size_of::<Self>() + self.key.capacity())?;
         next.map(|version| VersionInfo::new(&self.store, version)).transpose()
     }
 }
@@ -125,7 +137,7 @@ impl Diff {
         if after > newest {
             return Err(Error::Future { asked: after.0, newest: newest.0 });
         }
-        let open = |at| store.snapshots.open(&store.budget, || at);
+        let open = |at| store.committer.open_at(at);
         let moments = [open(before)?, open(after)?];
         let span = Span::prefix(store.keyspaces.id_of(keyspace)?, prefix)?;
         // Told at once; it is looked at again in each view that the walk sits in.
@@ -133,7 +145,7 @@ impl Diff {
         let versions = Versions::new(span.into_range(), before, after).readable_at(before);
         Ok(Self {
             store: Arc::clone(store),
-            versions: Some(Seat::new(store.index.seats(), versions)?),
+            versions: Some(begin(store, versions)?),
             before,
             last_key: Vec::new(),
             backwards: a > b,
@@ -154,7 +166,7 @@ impl Diff {
                 }
                 Ok(None)
             })?;
-            versions.charge_user(size_of::<Self>() + self.last_key.capacity())?;
+            charge(&self.store, versions, size_of::<Self>() + self.last_key.capacity())?;
             let Some((by, bytes)) = next else { return Ok(None) };
             let after = bytes.map(|bytes| VersionInfo::new(&self.store, (by, Some(bytes)))).transpose()?;
             let before = self.store.reader.read(|view| {

@@ -13,6 +13,7 @@ use crate::index::view::Direction;
 use crate::read::span::Span;
 use crate::types::damage::{command, key_arguments};
 use crate::types::error::{Error, Result, show_key};
+use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
 
 /// What cannot be read of a range.
@@ -78,7 +79,8 @@ impl Snapshot {
     ///
     /// # Errors
     /// [`Error::Trimmed`], the disk, the budget.
-    pub fn pass_damage(&self, keyspace: &Keyspace, range: Bounds<'_>, reverse: bool) -> Result<Option<Skipped>> {
+    pub fn pass_damage(&self, keyspace: &Keyspace, range: impl KeyRange, reverse: bool) -> Result<Option<Skipped>> {
+        let range = (range.start_key(), range.end_key());
         let store = self.store();
         let id = store.keyspaces.id_of(keyspace)?;
         let first = {

@@ -1,7 +1,6 @@
 //! Snapshots: the store as it was at one moment.
 
 use std::fmt;
-use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,7 +14,9 @@ use crate::read::point::{KeyBuffer, ValueReader};
 use crate::read::reader::check_retained;
 use crate::read::span::Span;
 use crate::txn::range::Range;
+use crate::txn::reads::reads_by_its_own_methods;
 use crate::types::error::{Error, Result};
+use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
 use crate::types::value::Value;
 
@@ -46,7 +47,7 @@ impl Snapshot {
 
     /// A moment that the index holds, whether the log does or not.
     pub(crate) fn of_index(store: &Arc<Store>, at: Glsn) -> Result<Self> {
-        Ok(Self { store: Arc::clone(store), moment: Arc::new(store.snapshots.open(&store.budget, || at)?) })
+        Ok(Self { store: Arc::clone(store), moment: Arc::new(store.committer.open_at(at)?) })
     }
 
     pub(crate) fn of(store: &Arc<Store>, moment: Moment) -> Result<Self> {
@@ -64,7 +65,7 @@ impl Snapshot {
         if at > newest {
             return Err(Error::Future { asked: at.0, newest: newest.0 });
         }
-        let moment = Arc::new(store.snapshots.open(&store.budget, || at)?);
+        let moment = Arc::new(store.committer.open_at(at)?);
         Ok(Self { store: Arc::clone(store), moment })
     }
 
@@ -101,40 +102,36 @@ impl Snapshot {
     ///
     /// # Errors
     /// [`Error::Trimmed`] if the moment is not retained any more, the key is too long, the disk, the budget, or corruption.
-    pub fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Value>> {
-        self.store.reader.get(KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?.get(), self.moment.at())
+    pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
+        self.store.reader.get(self.key(keyspace, key.as_ref())?.get(), self.moment.at())
     }
 
-    /// The values of several keys, in their order.
-    ///
-    /// # Errors
-    /// As for [`Snapshot::get`].
-    pub fn get_many(&self, keyspace: &Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Value>>> {
-        self.store.keyspaces.id_of(keyspace)?;
-        keys.iter().map(|key| self.get(keyspace, key)).collect()
+    fn key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<KeyBuffer> {
+        KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)
     }
 
     /// A reader of a key's value, for values that are too large to hold; `None` if it had none.
     ///
     /// # Errors
     /// As for [`Snapshot::get`].
-    pub fn get_reader(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<ValueReader>> {
-        self.store.reader.reader(KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?.get(), &self.moment)
+    pub fn get_reader(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<ValueReader>> {
+        let key = self.key(keyspace, key.as_ref())?;
+        self.store.committer.value_reader(key.get(), &self.moment)
     }
 
     /// Whether a key had a value; does not read it.
     ///
     /// # Errors
     /// As for [`Snapshot::get`].
-    pub fn contains(&self, keyspace: &Keyspace, key: &[u8]) -> Result<bool> {
-        self.store.reader.contains(KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)?.get(), self.moment.at())
+    pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.store.reader.contains(self.key(keyspace, key.as_ref())?.get(), self.moment.at())
     }
 
     /// Walks a range of keys.
     ///
     /// # Errors
     /// [`Error::Trimmed`], or a bound is too long.
-    pub fn range(&self, keyspace: &Keyspace, range: impl RangeBounds<[u8]>) -> Result<Range<'_>> {
+    pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Range<'static>> {
         self.walk(Span::new(self.store.keyspaces.id_of(keyspace)?, &range)?)
     }
 
@@ -142,30 +139,19 @@ impl Snapshot {
     ///
     /// # Errors
     /// [`Error::Trimmed`], or the prefix is too long.
-    pub fn prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Result<Range<'_>> {
-        self.walk(Span::prefix(self.store.keyspaces.id_of(keyspace)?, prefix)?)
-    }
-
-    /// As [`Snapshot::range`], for a walk that is not bound to where the snapshot stands. For simulations, which keep the snapshot for as
-    /// long as the walk.
-    #[doc(hidden)]
-    pub fn range_apart(&self, keyspace: &Keyspace, range: impl RangeBounds<[u8]>) -> Result<Range<'static>> {
-        self.walk(Span::new(self.store.keyspaces.id_of(keyspace)?, &range)?)
-    }
-
-    /// As [`Snapshot::prefix`], as [`Snapshot::range_apart`] is.
-    #[doc(hidden)]
-    pub fn prefix_apart(&self, keyspace: &Keyspace, prefix: &[u8]) -> Result<Range<'static>> {
-        self.walk(Span::prefix(self.store.keyspaces.id_of(keyspace)?, prefix)?)
+    pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Result<Range<'static>> {
+        self.walk(Span::prefix(self.store.keyspaces.id_of(keyspace)?, prefix.as_ref())?)
     }
 
     fn walk(&self, span: Span) -> Result<Range<'static>> {
         self.store.check_open()?;
         // Told at once; it is looked at again when the walk begins.
         check_retained(&self.store.index.view(), &span.first(), self.moment.at())?;
-        Ok(Range::new(&self.store.reader, span, self.moment.at(), None, None))
+        Ok(Range::at_moment(&self.store.committer, span, &self.moment))
     }
 }
+
+reads_by_its_own_methods!(Snapshot, 'static);
 
 impl fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

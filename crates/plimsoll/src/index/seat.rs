@@ -149,6 +149,13 @@ impl Seats {
         self.kept.charge()
     }
 
+    /// A charge for what a walk keeps that has not sat down yet.
+    pub(crate) fn charge_for(&self, walk: &impl Walk) -> Result<Charge, OutOfBudget> {
+        let mut charge = self.kept.charge();
+        charge.set((walk.kept_bytes() + LISTED_BYTES) as u64)?;
+        Ok(charge)
+    }
+
     /// A walk sat down that was charged for it: makes others get up if all of them take too much.
     fn limit_seated(&self) {
         if self.seated.charged_bytes() > self.budget.limit_bytes() / SEATED_PART {
@@ -197,16 +204,14 @@ pub(crate) struct Seat<W: Walk + 'static> {
     number: u64,
     /// For what the walk keeps, and its user with it.
     kept: Charge,
+    /// What the walk keeps since its last step.
     walk_bytes: u64,
-    user_bytes: u64,
 }
 
 impl<W: Walk + 'static> Seat<W> {
-    /// A seat for a walk that has not sat down yet.
-    pub(crate) fn new(seats: &Arc<Seats>, walk: W) -> Result<Self, OutOfBudget> {
+    /// A seat for a walk that has not sat down yet; `kept` covers what it keeps ([`Seats::charge_for`]).
+    pub(crate) fn new(seats: &Arc<Seats>, walk: W, kept: Charge) -> Self {
         let walk_bytes = (walk.kept_bytes() + LISTED_BYTES) as u64;
-        let mut kept = seats.kept.charge();
-        kept.set(walk_bytes)?;
         let sitting = Sitting { walk, sat_at: 0, stepped: false, seated: seats.seated.charge() };
         let slot = Arc::new(Slot(Mutex::new(sitting)));
         let known: Arc<dyn Revocable> = Arc::clone(&slot) as _;
@@ -215,19 +220,17 @@ impl<W: Walk + 'static> Seat<W> {
         slots.next += 1;
         slots.by_number.insert(number, Arc::downgrade(&known));
         drop(slots);
-        Ok(Self { slot, seats: Arc::clone(seats), number, kept, walk_bytes, user_bytes: 0 })
+        Self { slot, seats: Arc::clone(seats), number, kept, walk_bytes }
     }
 
-    /// Charges `bytes` for what the walk's user holds to go on with it.
+    /// Charges what the walk keeps since its last step, and `bytes` for what its user holds to go on with it. Refused, it can be asked again.
     pub(crate) fn charge_user(&mut self, bytes: usize) -> Result<(), OutOfBudget> {
-        if bytes as u64 != self.user_bytes {
-            self.kept.set(self.walk_bytes + bytes as u64)?;
-            self.user_bytes = bytes as u64;
-        }
-        Ok(())
+        let bytes = self.walk_bytes + bytes as u64;
+        if bytes == self.kept.bytes() { Ok(()) } else { self.kept.set(bytes) }
     }
 
     /// Does `step` with the walk, which sits: where it was, or in the sources that `view` names now. `key` is what the last step left there.
+    /// What the walk keeps then is charged by [`Seat::charge_user`], which every step is followed by: a step that has gone on cannot be refused.
     pub(crate) fn step<T>(
         &mut self,
         key: &mut Vec<u8>,
@@ -265,10 +268,7 @@ impl<W: Walk + 'static> Seat<W> {
         if more {
             self.seats.limit_seated();
         }
-        if kept != self.walk_bytes && done.is_ok() {
-            self.kept.set(kept + self.user_bytes)?;
-            self.walk_bytes = kept;
-        }
+        self.walk_bytes = kept;
         done
     }
 }

@@ -6,6 +6,7 @@ use std::ops::{Bound, RangeBounds};
 use crate::index::view::OwnRange;
 use crate::read::point::check_key;
 use crate::types::error::Result;
+use crate::types::key_range::KeyRange;
 
 /// A range of index keys: within one keyspace.
 #[derive(Clone, Debug)]
@@ -16,17 +17,17 @@ pub(crate) struct Span {
 
 impl Span {
     /// The span of a user's range.
-    pub(crate) fn new(keyspace: u32, range: &impl RangeBounds<[u8]>) -> Result<Self> {
+    pub(crate) fn new(keyspace: u32, range: &impl KeyRange) -> Result<Self> {
         let key = |key: &[u8]| -> Result<Vec<u8>> {
             check_key(key)?;
             Ok([&keyspace.to_be_bytes(), key].concat())
         };
-        let lower = match range.start_bound() {
+        let lower = match range.start_key() {
             Bound::Included(start) => Bound::Included(key(start)?),
             Bound::Excluded(start) => Bound::Excluded(key(start)?),
             Bound::Unbounded => Bound::Included(key(b"")?),
         };
-        let upper = match range.end_bound() {
+        let upper = match range.end_key() {
             Bound::Included(end) => Bound::Included(key(end)?),
             Bound::Excluded(end) => Bound::Excluded(key(end)?),
             Bound::Unbounded => keyspace_end(keyspace),

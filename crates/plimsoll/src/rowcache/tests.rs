@@ -249,7 +249,7 @@ fn a_hit_is_counted_once_and_only_where_an_object_was_the_answer() {
     assert_eq!(hits(), before + 1, "memory for a large one is had between two looks");
     assert_eq!(get_at(&store, b"k", first), Some(vec![1; 100_000]));
     assert_eq!(hits(), before + 1, "it is younger than what was asked for");
-    assert!(Snapshot::newest(&store).contains(&default(&store), b"k").unwrap());
+    assert!(Snapshot::newest(&store).contains_key(&default(&store), b"k").unwrap());
     assert_eq!(hits(), before + 2);
 }
 

@@ -3,7 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
+use plimsoll_log::glsn::Glsn;
+
 use crate::read::moments::OpenMoment;
+use crate::read::point::ValueReader;
 use crate::read::reader::Reader;
 use crate::txn::patience::Patience;
 use crate::txn::sequencer::CommitSequencer;
@@ -57,6 +60,16 @@ impl Committer {
             // A snapshot is a hundred bytes: rather than to refuse it, it is left out of the account.
             Err(_) => self.reader.snapshots.open_unleased(|| self.sequencer.visible()),
         }
+    }
+
+    /// Opens a moment that was before; waits for memory as writers do.
+    pub(crate) fn open_at(&self, at: Glsn) -> Result<OpenMoment> {
+        self.patience.in_transaction(false, || self.reader.snapshots.open(&self.reader.budget, || at))
+    }
+
+    /// A reader of an index key's value as of a moment; waits for memory as writers do.
+    pub(crate) fn value_reader(&self, key: &[u8], moment: &OpenMoment) -> Result<Option<ValueReader>> {
+        self.patience.in_transaction(false, || self.reader.reader(key, moment))
     }
 
     /// Counts the bytes of a commit: each time they come to about a segment, the old end of the log is freed.

@@ -4,19 +4,20 @@
 //! (`index::seat`).
 
 use std::borrow::Cow;
-use std::cell::RefCell;
 use std::fmt;
 use std::ops::Bound;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::buffer::Buffer;
 
 use crate::index::seat::Seat;
 use crate::index::view::{Direction, View, Visible};
+use crate::read::moments::OpenMoment;
 use crate::read::point::find;
 use crate::read::reader::Reader;
 use crate::read::span::Span;
+use crate::txn::committer::Committer;
 use crate::txn::own_writes::{OwnWrites, own_value};
 use crate::txn::read_set::ReadSet;
 use crate::txn::write_set::{Write, WriteSet};
@@ -25,15 +26,33 @@ use crate::types::value::{Value, is_free, room_for};
 use crate::types::version::Stored;
 
 /// A walk over a range of keys. An iterator of keys and values; [`Range::advance`] lends them instead, without an allocation for each.
+///
+/// The walk of a snapshot is a `Range<'static>`: it keeps the snapshot's moment open itself, and can be sent to another thread.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+/// let stars = db.keyspace("stars")?;
+/// db.transact(|tx| ["deneb", "sirius", "vega"].iter().try_for_each(|star| tx.put(&stars, star, "bright")))?;
+/// let walk = db.snapshot().range(&stars, "e"..)?.reverse().keys_only();
+/// let names = std::thread::spawn(move || walk.map(|star| star.map(|(name, _)| name)).collect());
+/// let names: plimsoll::Result<Vec<_>> = names.join().expect("it does not panic");
+/// assert_eq!(names?, [b"vega".to_vec(), b"sirius".to_vec()]);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Range<'t> {
-    reader: Arc<Reader>,
+    committer: Arc<Committer>,
     /// `None` once the walk has begun where nobody asks for it any more.
     span: Option<Span>,
     at: Glsn,
     direction: Direction,
     keys_only: bool,
     own: Option<&'t WriteSet>,
-    reads: Option<&'t RefCell<ReadSet>>,
+    reads: Option<&'t Mutex<ReadSet>>,
+    /// Of a snapshot: keeps its versions for as long as the walk lives.
+    _moment: Option<Arc<OpenMoment>>,
     walk: Option<Box<Walk<'t>>>,
     /// It gave a key.
     has_any: bool,
@@ -75,27 +94,47 @@ struct Waiting {
 }
 
 impl<'t> Range<'t> {
-    pub(crate) fn new(
-        reader: &Arc<Reader>,
-        span: Span,
-        at: Glsn,
-        own: Option<&'t WriteSet>,
-        reads: Option<&'t RefCell<ReadSet>>,
-    ) -> Self {
+    fn new(committer: &Arc<Committer>, span: Span, at: Glsn) -> Self {
         Self {
-            reader: Arc::clone(reader),
+            committer: Arc::clone(committer),
             finished: span.is_empty(),
             span: Some(span),
             at,
             direction: Direction::Forward,
             keys_only: false,
-            own: own.filter(|own| !own.is_empty()),
-            reads,
+            own: None,
+            reads: None,
+            _moment: None,
             walk: None,
             has_any: false,
             key: Vec::new(),
             value: Buffer::default(),
         }
+    }
+
+    /// A walk at a moment that it keeps open.
+    pub(crate) fn at_moment(committer: &Arc<Committer>, span: Span, moment: &Arc<OpenMoment>) -> Range<'static> {
+        let mut range = Range::new(committer, span, moment.at());
+        range._moment = Some(Arc::clone(moment));
+        range
+    }
+
+    /// A transaction's walk: over what was committed until `at` and its own writes. It notes what it reads.
+    pub(crate) fn in_transaction(
+        committer: &Arc<Committer>,
+        span: Span,
+        at: Glsn,
+        own: &'t WriteSet,
+        reads: &'t Mutex<ReadSet>,
+    ) -> Self {
+        let mut range = Self::new(committer, span, at);
+        range.own = Some(own).filter(|own| !own.is_empty());
+        range.reads = Some(reads);
+        range
+    }
+
+    fn reader(&self) -> &Reader {
+        &self.committer.reader
     }
 
     /// Walks from the last key to the first. Only before the walk has begun.
@@ -155,16 +194,17 @@ impl<'t> Range<'t> {
         let own_value = if self.value.charged_bytes() > 0 { 0 } else { self.value.capacity() };
         let bytes = size_of::<Self>() + self.key.capacity() + own_value + walk.heap_bytes();
         let span = self.span.as_ref().map_or(0, Span::heap_bytes);
-        let charged = walk.base.charge_user(bytes + span);
+        // A walk that has begun goes ahead of those who wait: most steps need no more memory.
+        let charged = self.committer.patience.in_transaction(false, || Ok(walk.base.charge_user(bytes + span)?));
         if charged.is_err() {
             self.finish();
         }
-        Ok(charged?)
+        charged
     }
 
     /// Puts the next key and value into the buffers; false at the end.
     fn step(&mut self) -> Result<bool> {
-        self.reader.check_open()?;
+        self.reader().check_open()?;
         let mut walk = match self.walk.take() {
             Some(walk) => walk,
             None => Box::new(self.begin()?),
@@ -182,7 +222,9 @@ impl<'t> Range<'t> {
         let is_asked_for = self.reads.is_some() || own.is_some();
         let span = if is_asked_for { self.span.clone() } else { self.span.take() };
         let base = Visible::new(span.expect(SPAN).into_range(), self.at, self.direction);
-        let base = Seat::new(self.reader.index.seats(), base)?;
+        let seats = self.reader().index.seats();
+        let charge = self.committer.patience.in_transaction(true, || Ok(seats.charge_for(&base)?))?;
+        let base = Seat::new(seats, base, charge);
         Ok(Walk { base, base_key: Vec::new(), waiting: None, base_done: false, own })
     }
 
@@ -192,8 +234,8 @@ impl<'t> Range<'t> {
 
     /// Puts the next base version's key and value into the buffers; false at the end.
     fn step_in_base(&mut self, walk: &mut Walk<'t>) -> Result<bool> {
-        let Self { reader, keys_only, key, value, .. } = self;
-        let found = reader.walk(&mut walk.base, key, |base, key| {
+        let Self { committer, keys_only, key, value, .. } = self;
+        let found = committer.reader.walk(&mut walk.base, key, |base, key| {
             let Some(version) = base.next(key)? else { return Ok(None) };
             if *keys_only {
                 return Ok(Some(None));
@@ -214,8 +256,8 @@ impl<'t> Range<'t> {
 
     /// Reads the value of the base version at `self.key`, which was found in `view`.
     fn load_value(&mut self, glsn: Glsn, stored: Stored<'_>, view: &Weak<View>) -> Result<()> {
-        make_value_room(&self.reader, &mut self.value, stored.value_bytes())?;
-        match self.reader.load(glsn, stored, &mut self.value) {
+        make_value_room(&self.committer.reader, &mut self.value, stored.value_bytes())?;
+        match self.committer.reader.load(glsn, stored, &mut self.value) {
             Ok(()) => Ok(()),
             Err(error) => self.load_again(view, error),
         }
@@ -223,12 +265,13 @@ impl<'t> Range<'t> {
 
     /// Reads the value of the base version at `self.key` where it stands now, after reading it where it stood in `view` failed.
     fn load_again(&mut self, view: &Weak<View>, error: Error) -> Result<()> {
-        if self.reader.newer_view(view).is_none() {
+        if self.reader().newer_view(view).is_none() {
             return Err(error);
         }
-        self.reader.read(|view| {
+        let reader = &self.committer.reader;
+        reader.read(|view| {
             let hit = find(view, &self.key, self.at)?.ok_or_else(|| error.clone())?;
-            self.reader.load(hit.glsn(), hit.stored(), &mut self.value)
+            reader.load(hit.glsn(), hit.stored(), &mut self.value)
         })
     }
 
@@ -237,7 +280,7 @@ impl<'t> Range<'t> {
         if walk.waiting.is_some() || walk.base_done {
             return Ok(());
         }
-        walk.waiting = self.reader.walk(&mut walk.base, &mut walk.base_key, |base, key| {
+        walk.waiting = self.reader().walk(&mut walk.base, &mut walk.base_key, |base, key| {
             let Some(version) = base.next(key)? else { return Ok(None) };
             let mut encoded = Vec::new();
             version.stored.encode(&mut encoded);
@@ -321,8 +364,8 @@ impl<'t> Range<'t> {
             let deleted = write == Write::Deleted;
             if !deleted && !self.keys_only {
                 let set = self.own.expect("there are own writes");
-                make_value_room(&self.reader, &mut self.value, write.value_bytes())?;
-                own_value(&self.reader, set, write, &mut self.value)?;
+                make_value_room(&self.committer.reader, &mut self.value, write.value_bytes())?;
+                own_value(&self.committer.reader, set, write, &mut self.value)?;
             }
             own.advance()?;
             if !deleted {
@@ -341,7 +384,7 @@ impl<'t> Range<'t> {
             (false, Direction::Forward, true) => (span.first(), Bound::Included(self.key.as_slice())),
             (false, Direction::Backward, true) => (Cow::Borrowed(self.key.as_slice()), span.upper()),
         };
-        let mut reads = reads.borrow_mut();
+        let mut reads = reads.lock().unwrap_or_else(PoisonError::into_inner);
         if reads.add(&first, Some(last)).is_err() {
             // The set has no room for what was read: then everything counts as read, and any commit since is a conflict.
             reads.add_everything();

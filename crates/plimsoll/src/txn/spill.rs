@@ -7,9 +7,9 @@
 //! A record names a limited number of side files. So what is strung together too often is merged after all, and the partitions of very
 //! large runs are larger: their number stays bounded, whatever the transaction's size.
 
-use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use plimsoll_log::draft::MAX_SIDES;
 use plimsoll_log::glsn::Glsn;
@@ -45,7 +45,7 @@ pub(crate) struct Spill {
     log: Arc<dyn Log>,
     partition_bytes: u64,
     runs: Vec<SpilledRun>,
-    kept: Cell<bool>,
+    kept: AtomicBool,
 }
 
 struct SpilledRun {
@@ -105,7 +105,13 @@ fn discard(log: &dyn Log, sides: &[SideRef]) {
 impl Spill {
     /// No runs yet.
     pub(crate) fn new(budget: &Budget, log: &Arc<dyn Log>, partition_bytes: u64) -> Self {
-        Self { budget: budget.clone(), log: Arc::clone(log), partition_bytes, runs: Vec::new(), kept: Cell::new(false) }
+        Self {
+            budget: budget.clone(),
+            log: Arc::clone(log),
+            partition_bytes,
+            runs: Vec::new(),
+            kept: AtomicBool::new(false),
+        }
     }
 
     /// Whether nothing was spilled.
@@ -262,7 +268,8 @@ impl Spill {
 
     /// The side files belong to the log now.
     pub(crate) fn keep(&self) {
-        self.kept.set(true);
+        // Relaxed: one thread commits.
+        self.kept.store(true, Ordering::Relaxed);
     }
 }
 
@@ -340,7 +347,7 @@ fn string_together(mut runs: Vec<SpilledRun>, tier: u32) -> SpilledRun {
 
 impl Drop for Spill {
     fn drop(&mut self) {
-        if !self.kept.get() {
+        if !self.kept.load(Ordering::Relaxed) {
             for run in std::mem::take(&mut self.runs) {
                 self.discard(run);
             }

@@ -3,12 +3,10 @@
 //! A transaction reads at one moment plus its own writes, and remembers what it read. Its commit is refused with
 //! [`Error::Conflict`] if anything of that was changed since by a commit that is ordered before it, durable or not (`txn::commit`).
 
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Read;
-use std::ops::RangeBounds;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::buffer::Buffer;
@@ -23,8 +21,10 @@ use crate::txn::own_writes::own_value;
 use crate::txn::payload::MAX_METADATA_BYTES;
 use crate::txn::range::Range;
 use crate::txn::read_set::ReadSet;
+use crate::txn::reads::reads_by_its_own_methods;
 use crate::txn::write_set::{Write, WriteSet};
 use crate::types::error::{Error, Result};
+use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
 use crate::types::value::Value;
 use crate::types::version::{MAX_VALUE_BYTES, running_value_sum};
@@ -36,7 +36,8 @@ const PIECE_BYTES: usize = CHUNK_BYTES;
 pub struct Transaction {
     committer: Arc<Committer>,
     moment: OpenMoment,
-    reads: RefCell<ReadSet>,
+    /// Under a lock, as reads may come from several threads.
+    reads: Mutex<ReadSet>,
     writes: WriteSet,
     /// Charged: it may be as large as 64 KiB, and transactions may be many.
     metadata: Buffer,
@@ -56,7 +57,7 @@ impl Transaction {
             WriteSet::new(&committer.patience, &committer.reader.log, limit, options.sizes.table_bytes, body_limit);
         Self {
             moment: committer.open_newest(),
-            reads: RefCell::new(ReadSet::new(&committer.reader.budget, options.read_set_limit_bytes(memory_bytes))),
+            reads: Mutex::new(ReadSet::new(&committer.reader.budget, options.read_set_limit_bytes(memory_bytes))),
             writes,
             metadata: Buffer::default(),
             spaces: BTreeSet::new(),
@@ -75,8 +76,8 @@ impl Transaction {
     ///
     /// # Errors
     /// The key is too long, the disk, the budget, or corruption.
-    pub fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Value>> {
-        let key = KeyBuffer::new(self.committer.reader.keyspaces.id_of(keyspace)?, key)?;
+    pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
+        let key = self.key(keyspace, key.as_ref())?;
         match self.own(key.get())? {
             Some(own) => Ok(own),
             None => {
@@ -86,8 +87,13 @@ impl Transaction {
         }
     }
 
+    fn key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<KeyBuffer> {
+        KeyBuffer::new(self.committer.reader.keyspaces.id_of(keyspace)?, key)
+    }
+
     fn note_read(&self, key: &[u8]) -> Result<()> {
-        self.committer.patience.in_transaction(false, || Ok(self.reads.borrow_mut().add(key, None)?))
+        let add = || Ok(self.reads.lock().unwrap_or_else(PoisonError::into_inner).add(key, None)?);
+        self.committer.patience.in_transaction(false, add)
     }
 
     /// What the transaction itself wrote to an index key: `Some(None)` if it deleted it.
@@ -104,34 +110,25 @@ impl Transaction {
         })
     }
 
-    /// The values of several keys, in their order.
-    ///
-    /// # Errors
-    /// As for [`Transaction::get`].
-    pub fn get_many(&self, keyspace: &Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Value>>> {
-        self.committer.reader.keyspaces.id_of(keyspace)?;
-        keys.iter().map(|key| self.get(keyspace, key)).collect()
-    }
-
     /// A reader of a key's value, for values that are too large to hold; `None` if there is none.
     ///
     /// # Errors
     /// As for [`Transaction::get`].
-    pub fn get_reader(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<ValueReader>> {
-        let index_key = KeyBuffer::new(self.committer.reader.keyspaces.id_of(keyspace)?, key)?;
+    pub fn get_reader(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<ValueReader>> {
+        let index_key = self.key(keyspace, key.as_ref())?;
         if let Some(own) = self.own(index_key.get())? {
             return Ok(own.map(|value| ValueReader::of_value(&self.committer.reader, value)));
         }
         self.note_read(index_key.get())?;
-        self.committer.reader.reader(index_key.get(), &self.moment)
+        self.committer.value_reader(index_key.get(), &self.moment)
     }
 
     /// Whether a key has a value; does not read it.
     ///
     /// # Errors
     /// As for [`Transaction::get`].
-    pub fn contains(&self, keyspace: &Keyspace, key: &[u8]) -> Result<bool> {
-        let key = KeyBuffer::new(self.committer.reader.keyspaces.id_of(keyspace)?, key)?;
+    pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
+        let key = self.key(keyspace, key.as_ref())?;
         if !self.writes.is_empty()
             && let Some(there) = self.writes.find(key.get(), |write| Ok(write != Write::Deleted))?
         {
@@ -145,7 +142,11 @@ impl Transaction {
     ///
     /// # Errors
     /// Key or value is too long, the disk, or the budget; the transaction can then only be aborted.
-    pub fn put(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
+    pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.put_bytes(keyspace, key.as_ref(), value.as_ref())
+    }
+
+    fn put_bytes(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
         let key = KeyBuffer::new(self.space_to_put(keyspace)?, key)?;
         check_value_bytes(value.len() as u64)?;
         self.write(|writes| writes.put(key.get(), value))
@@ -155,8 +156,8 @@ impl Transaction {
     ///
     /// # Errors
     /// As for [`Transaction::put`], and what `value` fails with.
-    pub fn put_reader(&mut self, keyspace: &Keyspace, key: &[u8], value: &mut dyn Read) -> Result<u64> {
-        let key = KeyBuffer::new(self.space_to_put(keyspace)?, key)?;
+    pub fn put_reader(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: &mut dyn Read) -> Result<u64> {
+        let key = KeyBuffer::new(self.space_to_put(keyspace)?, key.as_ref())?;
         let budget = self.committer.reader.budget.clone();
         self.write(|writes| {
             let mut piece = budget.take(Kind::Staging)?;
@@ -194,8 +195,8 @@ impl Transaction {
     ///
     /// # Errors
     /// As for [`Transaction::put`].
-    pub fn delete(&mut self, keyspace: &Keyspace, key: &[u8]) -> Result<()> {
-        let key = KeyBuffer::new(self.committer.reader.keyspaces.id_of(keyspace)?, key)?;
+    pub fn delete(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<()> {
+        let key = self.key(keyspace, key.as_ref())?;
         self.write(|writes| writes.delete(key.get()))
     }
 
@@ -210,7 +211,7 @@ impl Transaction {
     ///
     /// # Errors
     /// A bound is too long.
-    pub fn range(&self, keyspace: &Keyspace, range: impl RangeBounds<[u8]>) -> Result<Range<'_>> {
+    pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Range<'_>> {
         Ok(self.walk(Span::new(self.committer.reader.keyspaces.id_of(keyspace)?, &range)?))
     }
 
@@ -218,12 +219,12 @@ impl Transaction {
     ///
     /// # Errors
     /// The prefix is too long.
-    pub fn prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Result<Range<'_>> {
-        Ok(self.walk(Span::prefix(self.committer.reader.keyspaces.id_of(keyspace)?, prefix)?))
+    pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Result<Range<'_>> {
+        Ok(self.walk(Span::prefix(self.committer.reader.keyspaces.id_of(keyspace)?, prefix.as_ref())?))
     }
 
     fn walk(&self, span: Span) -> Range<'_> {
-        Range::new(&self.committer.reader, span, self.moment.at(), Some(&self.writes), Some(&self.reads))
+        Range::in_transaction(&self.committer, span, self.moment.at(), &self.writes, &self.reads)
     }
 
     /// Bytes that travel with the commit, up to 64 KiB: who, why, from where.
@@ -265,12 +266,20 @@ impl Transaction {
         if writes.is_empty() {
             return Ok(CommitTicket::of_snapshot(&committer, moment.at()));
         }
-        committer.commit(&moment, reads.into_inner(), writes, &spaces, &metadata)
+        committer.commit(
+            &moment,
+            reads.into_inner().unwrap_or_else(PoisonError::into_inner),
+            writes,
+            &spaces,
+            &metadata,
+        )
     }
 
     /// Leaves no trace; the same as dropping it.
     pub fn abort(self) {}
 }
+
+reads_by_its_own_methods!(Transaction, '_);
 
 impl fmt::Debug for Transaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,8 +7,8 @@
 //!
 //! Law: of several writes of one key the last one counts; in the map it has the highest order, and a newer run hides an older one.
 
-use std::cell::{Cell, RefCell};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_disk::codec::{Reader, push_varint};
 use plimsoll_log::log::Log;
@@ -113,10 +113,11 @@ pub(crate) struct WriteSet {
     limit_bytes: u64,
     /// Bytes that the operations take in a record's body, those in the buffer included.
     body_bytes: u64,
-    large: RefCell<Option<Box<dyn SideWriter>>>,
+    /// Under a lock, as reads of what is written may come from several threads.
+    large: Mutex<Option<Box<dyn SideWriter>>>,
     large_done: Vec<SideRef>,
     /// Whether a record names the side files.
-    named: Cell<bool>,
+    named: AtomicBool,
     spill: Spill,
     /// The most bytes of a record's body.
     body_limit_bytes: u64,
@@ -142,9 +143,9 @@ impl WriteSet {
             order: 0,
             limit_bytes,
             body_bytes: 0,
-            large: RefCell::new(None),
+            large: Mutex::new(None),
             large_done: Vec::new(),
-            named: Cell::new(false),
+            named: AtomicBool::new(false),
             body_limit_bytes,
             spill: Spill::new(patience.budget(), log, partition_bytes),
             encoded: Vec::new(),
@@ -185,7 +186,7 @@ impl WriteSet {
 
     /// Starts a value that comes piece by piece; where it will stand.
     pub(crate) fn begin_large(&mut self) -> Result<(SideId, u64)> {
-        let large = self.large.get_mut();
+        let large = self.large.get_mut().unwrap_or_else(PoisonError::into_inner);
         if large.is_none() {
             *large = Some(self.log.create_side()?);
         }
@@ -195,7 +196,8 @@ impl WriteSet {
 
     /// The next piece of it.
     pub(crate) fn continue_large(&mut self, bytes: &[u8]) -> Result<()> {
-        let writer = self.large.get_mut().as_mut().expect("begin_large was called");
+        let writer =
+            self.large.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().expect("begin_large was called");
         writer.write(bytes)?;
         Ok(())
     }
@@ -278,7 +280,7 @@ impl WriteSet {
     /// Where a buffered value stands once it was copied into a side file; any other write as it is.
     fn to_side<'a>(&self, write: Write<'a>) -> Result<Write<'a>> {
         let Write::Buffered { offset, len, sum } = write else { return Ok(write) };
-        let mut large = self.large.borrow_mut();
+        let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
         if large.is_none() {
             *large = Some(self.log.create_side()?);
         }
@@ -350,7 +352,7 @@ impl WriteSet {
                 }
             }
             Write::InSide { side, offset, .. } => {
-                let mut large = self.large.borrow_mut();
+                let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
                 match large.as_mut() {
                     Some(writer) if writer.id() == side => writer.read_back(offset + from, into)?,
                     _ => return Ok(ReadBack::InFinishedSide),
@@ -374,7 +376,7 @@ impl WriteSet {
             }
         }
         self.spill.fit_into_record()?;
-        if let Some(writer) = self.large.get_mut().take() {
+        if let Some(writer) = self.large.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
             self.large_done.push(writer.finish()?);
         }
         Ok(())
@@ -413,7 +415,8 @@ impl WriteSet {
 
     /// A record names the side files now: they belong to the log.
     pub(crate) fn named(&self) {
-        self.named.set(true);
+        // Relaxed: one thread commits.
+        self.named.store(true, Ordering::Relaxed);
         self.spill.keep();
     }
 }
@@ -444,7 +447,7 @@ pub(crate) fn as_write(stored: Stored<'_>) -> Write<'_> {
 impl Drop for WriteSet {
     fn drop(&mut self) {
         // An abort: nobody names these files. One that cannot be removed now is swept at the next open.
-        for side in self.large_done.drain(..).filter(|_| !self.named.get()) {
+        for side in self.large_done.drain(..).filter(|_| !self.named.load(Ordering::Relaxed)) {
             let _ = self.log.discard_side(side.id);
         }
     }

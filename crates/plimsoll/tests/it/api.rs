@@ -84,7 +84,7 @@ fn a_transaction_sees_its_own_writes_and_nobody_else_does() {
     tx.put(&ks, b"bb", b"new").unwrap();
     assert_eq!(tx.get(&ks, b"b").unwrap().unwrap(), b"two");
     assert_eq!(tx.get(&ks, b"c").unwrap(), None);
-    assert!(tx.contains(&ks, b"bb").unwrap() && !tx.contains(&ks, b"c").unwrap());
+    assert!(tx.contains_key(&ks, b"bb").unwrap() && !tx.contains_key(&ks, b"c").unwrap());
     assert_eq!(keys(tx.range(&ks, ..).unwrap()), ["a", "b", "bb"]);
     assert_eq!(keys(tx.range(&ks, ..).unwrap().reverse()), ["bb", "b", "a"]);
     assert_eq!(keys(tx.prefix(&ks, b"b").unwrap()), ["b", "bb"]);

@@ -162,7 +162,7 @@ fn nothing_is_read_from_a_store_that_is_closed() {
     let errors = [
         snapshot.get(&keyspace, b"a").map(drop).unwrap_err(),
         snapshot.get(&keyspace, b"not there").map(drop).unwrap_err(),
-        snapshot.contains(&keyspace, b"a").map(drop).unwrap_err(),
+        snapshot.contains_key(&keyspace, b"a").map(drop).unwrap_err(),
         snapshot.get_reader(&keyspace, b"c").map(drop).unwrap_err(),
         snapshot.range(&keyspace, ..).map(drop).unwrap_err(),
         snapshot.prefix(&keyspace, b"").map(drop).unwrap_err(),

@@ -16,6 +16,7 @@ mod checkpoints;
 mod closing;
 mod cursors;
 mod dropped_keyspaces;
+mod forms;
 mod handles;
 mod held_walks;
 mod io;

@@ -194,9 +194,9 @@ impl View<'_> {
         let View::Snapshot(snapshot) = self else { unreachable!("a walk that is held open is of a snapshot") };
         match span {
             Span::Range(lower, upper) => {
-                snapshot.range_apart(place.keyspace, (crate::judge::bound(lower), crate::judge::bound(upper)))
+                snapshot.range(place.keyspace, (crate::judge::bound(lower), crate::judge::bound(upper)))
             }
-            Span::Prefix(prefix) => snapshot.prefix_apart(place.keyspace, prefix),
+            Span::Prefix(prefix) => snapshot.prefix(place.keyspace, prefix),
         }
     }
 }

@@ -430,8 +430,7 @@ impl Generator {
 
     fn get(&mut self) -> Op {
         let how = match self.below(10) {
-            0..6 => Get::Value,
-            6 => Get::Many,
+            0..7 => Get::Value,
             7 => Get::Streamed,
             _ => Get::Contains,
         };

@@ -155,7 +155,6 @@ impl fmt::Display for Deed {
 fn get_name(how: Get) -> &'static str {
     match how {
         Get::Value => "get",
-        Get::Many => "get-many",
         Get::Streamed => "get-stream",
         Get::Contains => "contains",
     }
@@ -301,7 +300,6 @@ impl<'a> Words<'a> {
             },
             "delete" => Op::Delete { tx: self.sign("t")?, space: self.sign("s")?, key: self.key("=")? },
             "get" => self.get(Get::Value)?,
-            "get-many" => self.get(Get::Many)?,
             "get-stream" => self.get(Get::Streamed)?,
             "contains" => self.get(Get::Contains)?,
             "walk" => self.walk()?,

@@ -227,7 +227,7 @@ pub fn is_balanced(snapshot: &Snapshot, accounts: &Keyspace) -> Result<Option<u6
 
 fn open_accounts(db: &Db, accounts: &Keyspace) -> Result<(), Error> {
     let mut tx = db.begin();
-    if tx.contains(accounts, account_key(0).as_bytes())? {
+    if tx.contains_key(accounts, account_key(0).as_bytes())? {
         return Ok(());
     }
     for account in 0..ACCOUNTS {

@@ -1,0 +1,191 @@
+//! What snapshots and transactions have in common: both read the store at one moment.
+
+use crate::read::point::ValueReader;
+use crate::txn::range::Range;
+use crate::types::error::Result;
+use crate::types::key_range::KeyRange;
+use crate::types::keyspaces::Keyspace;
+use crate::types::value::Value;
+
+/// Reads at one moment: of a [`crate::Snapshot`], or of a [`crate::Transaction`], whose own writes it sees. For functions that take either; both have
+/// the same methods without it.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+/// use plimsoll::{Keyspace, Read, Result};
+///
+/// fn count_of(reads: &impl Read, orders: &Keyspace, customer: &str) -> Result<usize> {
+///     Ok(reads.prefix(orders, customer)?.keys_only().count())
+/// }
+///
+/// let orders = db.keyspace("orders")?;
+/// let mut tx = db.begin();
+/// tx.put(&orders, "ada/1", "tea")?;
+/// assert_eq!(count_of(&tx, &orders, "ada/")?, 1);
+/// assert_eq!(count_of(&db.snapshot(), &orders, "ada/")?, 0);
+/// # Ok(())
+/// # }
+/// ```
+pub trait Read: sealed::Sealed {
+    /// The GLSN of the moment.
+    fn at(&self) -> u64;
+
+    /// The value of a key; `None` if it has none.
+    ///
+    /// # Errors
+    /// [`crate::Error::Trimmed`] if the moment is not retained any more, the key is too long, the disk, the budget, or corruption.
+    fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>>;
+
+    /// A reader of a key's value, for values that are too large to hold; `None` if it has none.
+    ///
+    /// # Errors
+    /// As for [`Read::get`].
+    fn get_reader(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<ValueReader>>;
+
+    /// Whether a key has a value; does not read it.
+    ///
+    /// # Errors
+    /// As for [`Read::get`].
+    fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool>;
+
+    /// Walks a range of keys.
+    ///
+    /// # Errors
+    /// [`crate::Error::Trimmed`], or a bound is too long.
+    fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Range<'_>>;
+
+    /// Walks the keys that begin with `prefix`.
+    ///
+    /// # Errors
+    /// [`crate::Error::Trimmed`], or the prefix is too long.
+    fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Result<Range<'_>>;
+
+    /// Walks all keys.
+    ///
+    /// # Errors
+    /// [`crate::Error::Trimmed`].
+    fn iter(&self, keyspace: &Keyspace) -> Result<Range<'_>> {
+        self.range(keyspace, ..)
+    }
+
+    /// The first key and its value; `None` if there is no key.
+    ///
+    /// # Errors
+    /// As for [`Read::get`].
+    fn first(&self, keyspace: &Keyspace) -> Result<Option<(Vec<u8>, Value)>> {
+        self.iter(keyspace)?.next().transpose()
+    }
+
+    /// The last key and its value; `None` if there is no key.
+    ///
+    /// # Errors
+    /// As for [`Read::get`].
+    fn last(&self, keyspace: &Keyspace) -> Result<Option<(Vec<u8>, Value)>> {
+        self.iter(keyspace)?.reverse().next().transpose()
+    }
+
+    /// The number of keys. All of them are walked: [`crate::Db::keyspace_size`] estimates without that.
+    ///
+    /// # Errors
+    /// As for [`Read::get`].
+    fn len(&self, keyspace: &Keyspace) -> Result<u64> {
+        let (mut walk, mut keys) = (self.iter(keyspace)?.keys_only(), 0);
+        while walk.advance()?.is_some() {
+            keys += 1;
+        }
+        Ok(keys)
+    }
+
+    /// Whether there is no key.
+    ///
+    /// # Errors
+    /// As for [`Read::get`].
+    fn is_empty(&self, keyspace: &Keyspace) -> Result<bool> {
+        Ok(self.iter(keyspace)?.keys_only().advance()?.is_none())
+    }
+}
+
+pub(crate) mod sealed {
+    /// Keeps [`super::Read`] to the types of this crate, so that it can grow.
+    pub trait Sealed {}
+}
+
+/// Implements [`Read`] by the type's own methods; `$life` is how long its walks live.
+macro_rules! reads_by_its_own_methods {
+    ($reads:ty, $life:lifetime) => {
+        impl $crate::txn::reads::sealed::Sealed for $reads {}
+
+        impl $crate::txn::reads::Read for $reads {
+            fn at(&self) -> u64 {
+                self.at()
+            }
+
+            fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
+                self.get(keyspace, key)
+            }
+
+            fn get_reader(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<ValueReader>> {
+                self.get_reader(keyspace, key)
+            }
+
+            fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
+                self.contains_key(keyspace, key)
+            }
+
+            fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Range<'_>> {
+                self.range(keyspace, range)
+            }
+
+            fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Result<Range<'_>> {
+                self.prefix(keyspace, prefix)
+            }
+        }
+
+        /// What [`Read`](crate::Read) provides, without importing it.
+        impl $reads {
+            /// Walks all keys.
+            ///
+            /// # Errors
+            /// [`crate::Error::Trimmed`].
+            pub fn iter(&self, keyspace: &Keyspace) -> Result<Range<$life>> {
+                self.range(keyspace, ..)
+            }
+
+            /// The first key and its value; `None` if there is no key.
+            ///
+            /// # Errors
+            /// [`crate::Error::Trimmed`], the disk, the budget, or corruption.
+            pub fn first(&self, keyspace: &Keyspace) -> Result<Option<(Vec<u8>, Value)>> {
+                $crate::txn::reads::Read::first(self, keyspace)
+            }
+
+            /// The last key and its value; `None` if there is no key.
+            ///
+            /// # Errors
+            /// [`crate::Error::Trimmed`], the disk, the budget, or corruption.
+            pub fn last(&self, keyspace: &Keyspace) -> Result<Option<(Vec<u8>, Value)>> {
+                $crate::txn::reads::Read::last(self, keyspace)
+            }
+
+            /// The number of keys. All of them are walked: [`crate::Db::keyspace_size`] estimates without that.
+            ///
+            /// # Errors
+            /// [`crate::Error::Trimmed`], the disk, the budget, or corruption.
+            pub fn len(&self, keyspace: &Keyspace) -> Result<u64> {
+                $crate::txn::reads::Read::len(self, keyspace)
+            }
+
+            /// Whether there is no key.
+            ///
+            /// # Errors
+            /// [`crate::Error::Trimmed`], the disk, the budget, or corruption.
+            pub fn is_empty(&self, keyspace: &Keyspace) -> Result<bool> {
+                $crate::txn::reads::Read::is_empty(self, keyspace)
+            }
+        }
+    };
+}
+
+pub(crate) use reads_by_its_own_methods;
