@@ -7,7 +7,7 @@ use std::ops::Bound;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use plimsoll::{Db, Error, Keyspace, MIN_MEMORY_BYTES, Options, Range, Snapshot};
+use plimsoll::{Db, Error, Keyspace, MIN_MEMORY_BYTES, Options, Range, Snapshot, Transaction};
 
 struct Counting;
 
@@ -200,4 +200,23 @@ fn values_that_walks_lend_are_charged_and_refused_where_they_are_too_many() {
         assert_eq!(walk.next().expect("a first key").expect("a step").1.len(), 60_000);
     }
     assert!(walks_bytes(&db) < 4 << 20);
+}
+
+/// What an open transaction takes of the heap is bounded and small: its list of reads, and the table of its write set's pieces, both charged.
+#[test]
+fn an_open_transaction_that_wrote_little_holds_little_of_the_heap() {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let dir = tempfile::tempdir().expect("a folder");
+    let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(MIN_MEMORY_BYTES)).expect("a store");
+    let keyspace = db.keyspace("default").expect("a keyspace");
+    let mut open: Vec<Transaction> = Vec::with_capacity(5000);
+    let before = LIVE.load(Ordering::Relaxed);
+    for number in 0..5000_u32 {
+        let mut tx = db.begin();
+        assert!(tx.get(&keyspace, &number.to_be_bytes()).expect("a look").is_none());
+        tx.put(&keyspace, &number.to_be_bytes(), &[7; 40]).expect("there is room");
+        open.push(tx);
+    }
+    let each = LIVE.load(Ordering::Relaxed).saturating_sub(before) / open.len();
+    assert!(each <= 512, "{each} bytes of heap each");
 }

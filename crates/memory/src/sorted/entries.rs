@@ -16,7 +16,7 @@ use std::cmp::Ordering;
 use std::num::NonZeroU32;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
-use std::sync::atomic::{self, AtomicPtr, AtomicU32, AtomicUsize};
+use std::sync::atomic::{self, AtomicPtr, AtomicU64, AtomicUsize};
 
 use super::Entry;
 use super::link::{Link, splice};
@@ -50,7 +50,8 @@ const _: () = assert!(MAX_CHUNKS <= 1 << (u32::BITS - UNIT_BITS));
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     at: NonZeroU32,
-    map: u32,
+    /// Never used again: 64 bits do not wrap in the life of a process.
+    map: u64,
 }
 
 /// What is searched for, ready to be compared.
@@ -144,7 +145,7 @@ struct Descent<'a> {
 /// The skip list: a head, and a table of chunks that is read without a lock.
 pub(super) struct Entries {
     /// Tells positions of this list from those of others.
-    id: u32,
+    id: u64,
     head: [Link; MAX_HEIGHT],
     height: AtomicUsize,
     segments: [OnceLock<Box<[AtomicPtr<u8>]>>; SEGMENTS],
@@ -152,7 +153,7 @@ pub(super) struct Entries {
 
 impl Entries {
     pub(super) fn new() -> Self {
-        static IDS: AtomicU32 = AtomicU32::new(0);
+        static IDS: AtomicU64 = AtomicU64::new(0);
         Self {
             id: IDS.fetch_add(1, atomic::Ordering::Relaxed),
             head: std::array::from_fn(|_| Link::none()),

@@ -7,7 +7,6 @@
 //!
 //! Law: versions are applied in GLSN order, and a version is visible only when its whole record is applied and readable.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -80,7 +79,7 @@ impl Committer {
         moment: &OpenMoment,
         reads: ReadSet,
         mut writes: WriteSet,
-        spaces: &BTreeSet<u32>,
+        spaces: &[u32],
         metadata: &[u8],
     ) -> Result<CommitTicket> {
         self.check_writable()?;
@@ -98,7 +97,7 @@ impl Committer {
         reads: &ReadSet,
         body: &Body,
         writes: &WriteSet,
-        spaces: &BTreeSet<u32>,
+        spaces: &[u32],
     ) -> Result<Glsn> {
         let lock = self.sequencer.lock()?;
         self.reader.keyspaces.check_take_more(spaces.iter().copied())?;

@@ -19,12 +19,13 @@ pub(crate) struct ReadRange {
 }
 
 impl ReadRange {
-    fn bytes(&self) -> u64 {
+    /// Heap bytes of its keys.
+    fn key_bytes(&self) -> u64 {
         let last = match &self.last {
             Some(Bound::Included(key) | Bound::Excluded(key)) => key.len(),
             _ => 0,
         };
-        (size_of::<ReadRange>() + self.first.len() + last) as u64
+        (self.first.len() + last) as u64
     }
 
     /// The upper bound as the index takes it.
@@ -38,7 +39,7 @@ impl ReadRange {
     }
 }
 
-/// The set.
+/// The set. Law: its lease covers its list of ranges and their keys.
 #[derive(Debug)]
 pub(crate) struct ReadSet {
     ranges: Vec<ReadRange>,
@@ -66,12 +67,25 @@ impl ReadSet {
             Bound::Unbounded => Bound::Unbounded,
         });
         let range = ReadRange { first: first.to_vec(), last };
-        if self.lease.bytes() + range.bytes() > self.limit_bytes || self.lease.grow(range.bytes()).is_err() {
+        let more = self.list_bytes_for_one_more() + range.key_bytes();
+        if self.lease.bytes() + more > self.limit_bytes || self.lease.grow(more).is_err() {
             self.coarsen();
-            self.lease.grow(range.bytes())?;
+            self.lease.grow(self.list_bytes_for_one_more() + range.key_bytes())?;
         }
+        self.ranges.reserve_exact(self.capacity_for_one_more() - self.ranges.len());
         self.ranges.push(range);
         Ok(())
+    }
+
+    /// Most transactions that are open for long have read little: the list begins with room for one.
+    fn capacity_for_one_more(&self) -> usize {
+        let (len, capacity) = (self.ranges.len(), self.ranges.capacity());
+        if len < capacity { capacity } else { (2 * len).max(1) }
+    }
+
+    /// Bytes by which the list grows before one more is pushed.
+    fn list_bytes_for_one_more(&self) -> u64 {
+        list_bytes(self.capacity_for_one_more() - self.ranges.capacity())
     }
 
     /// Gives up on detail: everything counts as read. Needs no memory.
@@ -91,10 +105,16 @@ impl ReadSet {
         let mut ranges = std::mem::take(&mut self.ranges);
         ranges.sort_by(|a, b| a.first.cmp(&b.first));
         self.ranges = ranges.chunks(8).map(cover).collect();
-        let bytes = self.ranges.iter().map(ReadRange::bytes).sum();
+        self.ranges.shrink_to_fit();
+        let bytes = list_bytes(self.ranges.capacity()) + self.ranges.iter().map(ReadRange::key_bytes).sum::<u64>();
         let spare = self.lease.bytes().saturating_sub(bytes);
         self.lease.shrink(spare);
     }
+}
+
+/// Heap bytes of a list with room for so many ranges.
+fn list_bytes(ranges: usize) -> u64 {
+    (ranges * size_of::<ReadRange>()) as u64
 }
 
 /// The smallest range that covers all of `ranges`, which are sorted by their first key and not empty.
@@ -141,6 +161,8 @@ mod tests {
             let upper = [key.as_slice(), b"~"].concat();
             set.add(key, (i % 7 == 0).then_some(Bound::Excluded(&upper))).unwrap();
         }
+        let keys_bytes: u64 = set.ranges().iter().map(ReadRange::key_bytes).sum();
+        assert_eq!(set.lease.bytes(), list_bytes(set.ranges.capacity()) + keys_bytes);
         assert!(set.lease.bytes() <= 4096);
         for key in &keys {
             assert!(set.ranges().iter().any(|range| covers(range, key)));

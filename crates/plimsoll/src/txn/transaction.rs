@@ -3,7 +3,6 @@
 //! A transaction reads at one moment plus its own writes, and remembers what it read. Its commit is refused with
 //! [`Error::Conflict`] if anything of that was changed since by a commit that is ordered before it, durable or not (`txn::commit`).
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Read;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::chunk::CHUNK_BYTES;
+use smallvec::SmallVec;
 
 use crate::read::moments::OpenMoment;
 use crate::read::point::{KeyBuffer, ValueReader};
@@ -41,8 +41,8 @@ pub struct Transaction {
     writes: WriteSet,
     /// Charged: it may be as large as 64 KiB, and transactions may be many.
     metadata: Buffer,
-    /// Keyspaces that something was put into, and the last of them.
-    spaces: BTreeSet<u32>,
+    /// Keyspaces that something was put into, in order, and the last of them.
+    spaces: SmallVec<[u32; 4]>,
     last_space: Option<u32>,
     /// Set when a write failed half-way: what is in the set may be less than was asked for.
     spoiled: bool,
@@ -60,7 +60,7 @@ impl Transaction {
             reads: Mutex::new(ReadSet::new(&committer.reader.budget, options.read_set_limit_bytes(memory_bytes))),
             writes,
             metadata: Buffer::default(),
-            spaces: BTreeSet::new(),
+            spaces: SmallVec::new(),
             last_space: None,
             spoiled: false,
             committer: Arc::clone(committer),
@@ -186,7 +186,9 @@ impl Transaction {
         let id = self.committer.reader.keyspaces.id_to_put(keyspace)?;
         if self.last_space != Some(id) {
             self.last_space = Some(id);
-            self.spaces.insert(id);
+            if let Err(at) = self.spaces.binary_search(&id) {
+                self.spaces.insert(at, id);
+            }
         }
         Ok(id)
     }
