@@ -7,6 +7,7 @@
 mod append;
 mod blobs;
 mod durability;
+mod env;
 mod files;
 pub mod keep;
 mod open_log;
@@ -19,17 +20,19 @@ mod tail;
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::draft::{Draft, Ticket};
 use crate::entry::{Entry, EntryMeta};
 use crate::error::LogError;
-use crate::file_log::blobs::blob_file::FileSideWriter;
-use crate::file_log::durability::flusher::Background;
+use crate::file_log::blobs::blob_writer::FileSideWriter;
+use crate::file_log::durability::flusher::Flusher;
+use crate::file_log::env::lock;
 use crate::file_log::keep::backup::BackupFile;
-use crate::file_log::open_log::{Core, lock};
+use crate::file_log::keep::complete::CompletePages;
+use crate::file_log::open_log::OpenLog;
 use crate::file_log::options::{FileLogOptions, Mode, OpenReport};
 use crate::file_log::read::scan::FileScan;
 use crate::file_log::repair::verify::{self, Finding, VerifyProgress, VerifyScope};
@@ -42,8 +45,8 @@ pub const LONG_SEGMENT_BYTES: u64 = 4 << 20;
 
 /// A log in a folder.
 pub struct FileLog {
-    core: Arc<Core>,
-    background: Mutex<Option<Background>>,
+    log: OpenLog,
+    flusher: Mutex<Option<Flusher>>,
     closed: AtomicBool,
 }
 
@@ -56,9 +59,9 @@ impl FileLog {
         let threaded =
             options.background && options.durability == Durability::Buffered && options.mode != Mode::ReadOnly;
         let options = FileLogOptions { background: threaded, ..options };
-        let (core, report) = recovery::open(options)?;
-        let background = if threaded { Some(Background::start(&core)?) } else { None };
-        Ok((Self { core, background: Mutex::new(background), closed: AtomicBool::new(false) }, report))
+        let (log, report) = recovery::open(options)?;
+        let flusher = if threaded { Some(log.durability.start_flusher()?) } else { None };
+        Ok((Self { log, flusher: Mutex::new(flusher), closed: AtomicBool::new(false) }, report))
     }
 
     /// Entries of `range`: as [`Log::scan`], without a box.
@@ -67,7 +70,7 @@ impl FileLog {
     /// As for [`Log::scan`].
     #[inline]
     pub fn scan(&self, range: Range<Glsn>, stream: Option<StreamId>) -> Result<FileScan<'_>, LogError> {
-        FileScan::new(&self.core, range, stream)
+        FileScan::new(&self.log, range, stream)
     }
 
     /// Reads one entry: as [`Log::read`].
@@ -76,7 +79,7 @@ impl FileLog {
     /// As for [`Log::read`].
     #[inline]
     pub fn read(&self, glsn: Glsn) -> Result<Entry, LogError> {
-        self.core.read_entry(glsn)
+        self.log.read_entry(glsn)
     }
 
     /// Syncs everything that was appended, whoever waits for it: the step that the thread of [`Durability::Buffered`] makes.
@@ -84,8 +87,8 @@ impl FileLog {
     /// # Errors
     /// `Poisoned`, `ReadOnly`.
     pub fn sync(&self) -> Result<(), LogError> {
-        self.core.writing()?;
-        self.wait_durable(Glsn(self.core.next().0 - 1))
+        self.log.env.check_writable()?;
+        self.log.durability.wait(self.log.tail.last())
     }
 
     /// Seals the active segment if it has at least `bytes`, so that whoever opens the log next need not read it; closing does so from
@@ -94,7 +97,7 @@ impl FileLog {
     /// # Errors
     /// `Poisoned`, `ReadOnly`.
     pub fn seal_from(&self, bytes: u64) -> Result<(), LogError> {
-        append::seal_what_is_long(&self.core, bytes)
+        append::seal_what_is_long(&self.log, bytes)
     }
 
     /// Reads everything that belongs to the log, past all caches of this process; returns what is not as it was written. Side files that
@@ -107,13 +110,13 @@ impl FileLog {
         kept: &dyn Fn(SideId) -> bool,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<Vec<Finding>, LogError> {
-        let options = &self.core.options;
-        let unfinished = |id| self.core.sides.is_unnamed(id) || self.core.may_be_in_writing(id);
+        let options = &self.log.env.options;
+        let unfinished = |id| self.log.blobs.registry.is_unnamed(id) || self.log.may_be_in_writing(id);
         let scope = VerifyScope {
             disk: &*options.disk,
             dir: &options.dir,
             budget: &options.budget,
-            durable: Some(self.core.syncer.durable()),
+            durable: Some(self.log.durability.group.durable()),
             unfinished: &unfinished,
             kept,
         };
@@ -129,7 +132,7 @@ impl FileLog {
         &self,
         each: &mut dyn FnMut(&BackupFile) -> Result<(), LogError>,
     ) -> Result<Position, LogError> {
-        self.core.list_backup(each)
+        self.log.list_backup(each)
     }
 
     /// Checks blocks or pages of a file that [`FileLog::files_for_backup`] named, as they were read to be copied: whole ones, from the
@@ -138,7 +141,12 @@ impl FileLog {
     /// # Errors
     /// `Corrupt`.
     pub fn check_piece(&self, name: &str, at: u64, end: u64, bytes: &[u8]) -> Result<(), LogError> {
-        self.core.check_piece(name, at, end, bytes)
+        self.log.check_piece(name, at, end, bytes)
+    }
+
+    /// All segments as they are now, oldest first: of the active one what lies before the block that is being filled.
+    pub fn complete_pages(&self) -> Vec<CompletePages> {
+        self.log.complete_pages()
     }
 
     /// How many files its folder has.
@@ -146,12 +154,12 @@ impl FileLog {
     /// # Errors
     /// The disk.
     pub fn file_count(&self) -> Result<usize, LogError> {
-        Ok(self.core.options.disk.names(&self.core.options.dir)?.len())
+        Ok(self.log.env.options.disk.names(&self.log.env.options.dir)?.len())
     }
 
     /// Of a log that is open to read only: takes notice of what the process that writes has trimmed since. [`Log::bounds`] begins behind it then.
     pub fn notice_trim(&self) {
-        self.core.notice_trim();
+        self.log.segments.notice_trim();
     }
 
     /// Syncs everything, notes that it was, and lets go of the folder; nothing more is accepted. Dropping the log does the same and tells
@@ -160,18 +168,17 @@ impl FileLog {
     /// # Errors
     /// `Poisoned`, the disk.
     pub fn close(&self) -> Result<(), LogError> {
-        drop(lock(&self.background).take());
-        let Some(writing) = &self.core.writing else { return Ok(()) };
-        if self.closed.swap(true, Ordering::AcqRel) {
+        drop(lock(&self.flusher).take());
+        if self.log.env.is_read_only() || self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let sealed = append::seal_what_is_long(&self.core, LONG_SEGMENT_BYTES);
-        let marked = sealed.and_then(|()| append::write_mark(&self.core));
+        let sealed = append::seal_what_is_long(&self.log, LONG_SEGMENT_BYTES);
+        let marked = sealed.and_then(|()| append::write_mark(&self.log));
         if marked.is_ok() {
-            append::cut_zeros(&self.core);
+            append::cut_zeros(&self.log);
         }
-        self.core.syncer.poison(&LogError::Format { message: "the log is closed".to_owned() });
-        lock(&writing.lock).take();
+        self.log.durability.group.poison(&LogError::Format { message: "the log is closed".to_owned() });
+        self.log.durability.unlock_folder();
         marked
     }
 }
@@ -184,96 +191,96 @@ impl Drop for FileLog {
 
 impl fmt::Debug for FileLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FileLog").field("dir", &self.core.options.dir).field("bounds", &self.core.bounds()).finish()
+        f.debug_struct("FileLog").field("dir", &self.log.env.options.dir).field("bounds", &self.log.bounds()).finish()
     }
 }
 
 impl Log for FileLog {
     fn id(&self) -> u128 {
-        self.core.id
+        self.log.env.id
     }
 
     fn bounds(&self) -> Bounds {
-        self.core.bounds()
+        self.log.bounds()
     }
 
     fn position(&self) -> Position {
-        self.core.syncer.position()
+        self.log.durability.group.position()
     }
 
     fn chain_at(&self, glsn: Glsn) -> Result<Option<u64>, LogError> {
-        self.core.chain_behind(glsn)
+        self.log.chain_behind(glsn)
     }
 
     fn submit(&self, draft: &Draft<'_>, expected: Option<Glsn>) -> Result<Ticket, LogError> {
-        append::submit(&self.core, draft, expected)
+        append::submit(&self.log, draft, expected)
     }
 
     fn wait_durable(&self, glsn: Glsn) -> Result<(), LogError> {
-        let next = self.core.next();
+        let next = self.log.tail.next();
         if glsn >= next {
             return Err(LogError::NotYet { asked: glsn, next });
         }
-        self.core.syncer.wait(glsn, &*self.core.options.clock, &|| self.core.write_and_sync())
+        self.log.durability.wait(glsn)
     }
 
     fn wait_beyond(&self, glsn: Glsn, patience: Duration) -> Result<Glsn, LogError> {
-        if self.core.readable() <= glsn {
-            self.core.syncer.wait_for_news(patience, &|| self.core.readable() > glsn);
+        if self.log.readable() <= glsn {
+            self.log.durability.group.wait_for_news(patience, &|| self.log.readable() > glsn);
         }
-        let readable = self.core.readable();
+        let readable = self.log.readable();
         if readable <= glsn {
-            self.core.syncer.check()?;
+            self.log.durability.group.check()?;
         }
         Ok(readable)
     }
 
     fn readable(&self) -> Glsn {
-        self.core.readable()
+        self.log.readable()
     }
 
     fn read(&self, glsn: Glsn) -> Result<Entry, LogError> {
-        self.core.read_entry(glsn)
+        self.log.read_entry(glsn)
     }
 
     fn meta(&self, glsn: Glsn) -> Result<EntryMeta, LogError> {
-        self.core.read_meta(glsn)
+        self.log.read_meta(glsn)
     }
 
     fn read_range(&self, glsn: Glsn, offset: u64, into: &mut [u8]) -> Result<(), LogError> {
-        self.core.read_part(glsn, offset, into)
+        self.log.read_part(glsn, offset, into)
     }
 
     fn sides_of(&self, glsn: Glsn) -> Result<Vec<SideRef>, LogError> {
-        self.core.read_sides(glsn)
+        self.log.read_sides(glsn)
     }
 
     fn scan(&self, range: Range<Glsn>, stream: Option<StreamId>) -> Result<Box<dyn Scan + '_>, LogError> {
-        Ok(Box::new(FileScan::new(&self.core, range, stream)?))
+        Ok(Box::new(FileScan::new(&self.log, range, stream)?))
     }
 
     fn glsn_at(&self, micros: u64) -> Result<Glsn, LogError> {
-        self.core.last_not_younger(micros)
+        self.log.last_not_younger(micros)
     }
 
     fn trim(&self, until: Glsn, keep: &dyn Fn(SideId) -> bool) -> Result<Glsn, LogError> {
-        self.core.trim_below(until, keep)
+        self.log.trim_below(until, keep)
     }
 
     fn sweep_sides(&self, keep: &dyn Fn(SideId) -> bool) -> Result<u64, LogError> {
-        self.core.sweep(keep)
+        self.log.sweep(keep)
     }
 
     fn create_side(&self) -> Result<Box<dyn SideWriter>, LogError> {
-        Ok(Box::new(FileSideWriter::create(&self.core)?))
+        Ok(Box::new(FileSideWriter::create(&self.log.blobs)?))
     }
 
     fn discard_side(&self, id: SideId) -> Result<(), LogError> {
-        self.core.writing()?;
-        self.core.discard_side(id)
+        self.log.env.check_writable()?;
+        self.log.blobs.discard(id)
     }
 
     fn open_side(&self, id: SideId) -> Result<Side, LogError> {
-        self.core.open_side_file(id)
+        self.log.blobs.open(id)
     }
 }

@@ -1,4 +1,5 @@
 //! Blob files: bytes that are too large for a record.
 
-pub(crate) mod blob_file;
+pub(crate) mod blob_files;
+pub(crate) mod blob_writer;
 pub(crate) mod registry;

@@ -1,5 +1,116 @@
-//! From the buffer to the disk: one writer, one sync for all who wait.
+//! Makes appends durable: writes the buffer to the active segment's file and syncs it, once for all who wait.
+//!
+//! Law: after a failed write or sync, or once the folder's lock is lost, nothing more becomes durable: the log is poisoned.
 
 pub(crate) mod flusher;
 pub(crate) mod group_commit;
 pub(crate) mod writer;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use plimsoll_disk::vfs::DirLock;
+
+use crate::error::LogError;
+use crate::file_log::durability::flusher::{FlushSignal, Flusher};
+use crate::file_log::durability::group_commit::GroupCommit;
+use crate::file_log::durability::writer::Writer;
+use crate::file_log::env::{Env, lock};
+use crate::file_log::tail::Tail;
+use crate::file_log::tail::order::End;
+use crate::glsn::{Glsn, Position};
+
+/// How far an open log is durable, and how it becomes so.
+#[derive(Debug)]
+pub(crate) struct Durability {
+    env: Arc<Env>,
+    tail: Arc<Tail>,
+    /// What is durable, who waits, and whether the log is poisoned.
+    pub(crate) group: GroupCommit,
+    /// `None` if the log is open read-only.
+    writer: Option<Mutex<Writer>>,
+    /// As in the writer.
+    group_bytes: Arc<AtomicU64>,
+    /// Keeps other writers out; `None` once the log is closed, or if it is open read-only.
+    folder_lock: Mutex<Option<Box<dyn DirLock>>>,
+    /// What the flusher waits for.
+    pub(crate) signal: Arc<FlushSignal>,
+}
+
+impl Durability {
+    /// Everything in `tail` is durable now.
+    pub(crate) fn new(
+        env: &Arc<Env>,
+        tail: &Arc<Tail>,
+        writer: Option<Writer>,
+        folder_lock: Option<Box<dyn DirLock>>,
+    ) -> Self {
+        let end = tail.read().end;
+        Self {
+            env: Arc::clone(env),
+            tail: Arc::clone(tail),
+            group: GroupCommit::new(Position { glsn: Glsn(end.next.0 - 1), chain: end.chain }),
+            group_bytes: writer.as_ref().map_or_else(Arc::default, |writer| Arc::clone(&writer.group_bytes)),
+            writer: writer.map(Mutex::new),
+            folder_lock: Mutex::new(folder_lock),
+            signal: Arc::new(FlushSignal::new(env.options.background)),
+        }
+    }
+
+    /// Starts the thread that syncs what is appended without waiting.
+    pub(crate) fn start_flusher(self: &Arc<Self>) -> Result<Flusher, LogError> {
+        let durability = Arc::clone(self);
+        // A failure poisons the log: the next append returns it.
+        Flusher::start(&self.signal, move || drop(durability.wait(durability.tail.last())))
+    }
+
+    /// The right to write to the active segment.
+    pub(crate) fn writer(&self) -> Result<MutexGuard<'_, Writer>, LogError> {
+        self.writer.as_ref().map(lock).ok_or(LogError::ReadOnly)
+    }
+
+    /// Bytes that one sync made durable lately.
+    pub(crate) fn group_bytes(&self) -> u64 {
+        self.group_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Waits until `glsn` is durable, or makes it so.
+    pub(crate) fn wait(&self, glsn: Glsn) -> Result<(), LogError> {
+        self.group.wait(glsn, &*self.env.options.clock, &|| self.write_and_sync())
+    }
+
+    /// Writes out everything that was appended, and syncs it.
+    pub(crate) fn write_and_sync(&self) -> Result<End, LogError> {
+        let mut writer = self.writer()?;
+        self.group.check()?;
+        self.check_locks()?;
+        let end = writer.write_out(&self.tail)?;
+        writer.sync()?;
+        Ok(end)
+    }
+
+    /// As [`Durability::write_and_sync`], and says so to all who wait. A failure poisons the log. The caller holds the order.
+    pub(crate) fn sync_to_end(&self) -> Result<End, LogError> {
+        self.group.check()?;
+        let end = self.write_and_sync().map_err(|error| self.group.poison(&error))?;
+        self.group.publish(&end);
+        Ok(end)
+    }
+
+    /// Refuses to make anything durable once the folder may be another writer's.
+    pub(crate) fn check_locks(&self) -> Result<(), LogError> {
+        self.env.check_writable()?;
+        if let Some(own) = lock(&self.folder_lock).as_ref() {
+            own.check()?;
+        }
+        match self.env.options.outer_lock.as_ref().and_then(Weak::upgrade) {
+            Some(outer) => Ok(outer.check()?),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets other writers in.
+    pub(crate) fn unlock_folder(&self) {
+        lock(&self.folder_lock).take();
+    }
+}

@@ -4,3 +4,4 @@ pub(crate) mod aligned;
 pub(crate) mod names;
 pub(crate) mod open_files;
 pub(crate) mod rewrite;
+pub(crate) mod zeros;

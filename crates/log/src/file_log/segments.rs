@@ -1,8 +1,11 @@
 //! Segments: their blocks, the list of them, and where their entries are.
 
+pub(crate) mod create;
 pub(crate) mod entry_offsets;
+pub(crate) mod list;
 pub(crate) mod named_blobs;
 pub(crate) mod offset_table;
+pub(crate) mod rebuild;
 pub(crate) mod segment;
 pub(crate) mod table_file;
 pub(crate) mod table_writer;

@@ -1,36 +1,39 @@
-//! The end of the log: the active segment's numbers and newest bytes, as submitters leave them and readers find them.
+//! The end of the log in memory: the active segment's newest bytes and where its entries are, as appends leave them and readers find them.
 //!
-//! It stands under one read-write lock: a submitter writes while it lays a record down, readers and the one who writes to the file
-//! read. Law: everything below `end` belongs to complete records; what lies in the file only need be in no buffer.
+//! [`Tail::order`] is held by whoever appends, from the choice of the GLSN until the record is in the buffer. The state has a read-write lock of
+//! its own: an append writes while it copies a record into the buffer; readers, and the one who writes to the file, read. Law: everything below
+//! `end` belongs to complete records; bytes that are not in the file are in the buffer.
 
 pub(crate) mod buffer;
+pub(crate) mod order;
 
-use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use crate::error::LogError;
+use crate::file_log::env::lock;
 use crate::file_log::segments::entry_offsets::Numbers;
 use crate::file_log::segments::named_blobs::NamedSides;
-use crate::file_log::segments::segment::Segment;
+use crate::file_log::segments::segment::{Segment, Unwritten};
 use crate::file_log::tail::buffer::Buffer;
+use crate::file_log::tail::order::{End, Order};
 use crate::format::BLOCK_BYTES;
 use crate::format::layout::block_of;
 use crate::glsn::Glsn;
 
-/// The place behind the last complete record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct End {
-    /// Offset in the active segment.
-    pub(crate) offset: u32,
-    /// The GLSN that the next entry gets.
-    pub(crate) next: Glsn,
-    /// Chain hash of the last record.
-    pub(crate) chain: u64,
-    /// Timestamp of the last record.
-    pub(crate) timestamp: u64,
-}
-
-/// The end of the log.
+/// The end of an open log.
 #[derive(Debug)]
 pub(crate) struct Tail {
+    /// `None` if the log is open read-only.
+    order: Option<Mutex<Order>>,
+    state: RwLock<TailState>,
+    /// The GLSN that the next entry gets.
+    next: AtomicU64,
+}
+
+/// The end of the log, under its lock.
+#[derive(Debug)]
+pub(crate) struct TailState {
     /// First GLSN of the active segment.
     pub(crate) first: Glsn,
     /// The active segment.
@@ -48,6 +51,54 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
+    pub(crate) fn new(state: TailState, order: Option<Order>) -> Self {
+        let next = AtomicU64::new(state.end.next.0);
+        Self { order: order.map(Mutex::new), state: RwLock::new(state), next }
+    }
+
+    /// The right to append; `ReadOnly` if the log is open read-only.
+    pub(crate) fn order(&self) -> Result<MutexGuard<'_, Order>, LogError> {
+        self.order.as_ref().map(lock).ok_or(LogError::ReadOnly)
+    }
+
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, TailState> {
+        self.state.read().expect("no code under this lock panics")
+    }
+
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, TailState> {
+        self.state.write().expect("no code under this lock panics")
+    }
+
+    /// The GLSN that the next entry gets.
+    pub(crate) fn next(&self) -> Glsn {
+        // Acquire: pairs with the Release in `set_next`; every entry below can be read.
+        Glsn(self.next.load(Ordering::Acquire))
+    }
+
+    /// The GLSN of the last entry.
+    pub(crate) fn last(&self) -> Glsn {
+        Glsn(self.next().0 - 1)
+    }
+
+    /// Shows a record that is complete in the state to readers.
+    pub(crate) fn set_next(&self, next: Glsn) {
+        // Release: pairs with the Acquire in `next`.
+        self.next.store(next.0, Ordering::Release);
+    }
+}
+
+impl Unwritten for Tail {
+    fn copy_block(&self, first: Glsn, block: u32, into: &mut [u8]) -> bool {
+        self.read().copy_block(first, block, into)
+    }
+
+    fn end_of(&self, first: Glsn) -> u32 {
+        let state = self.read();
+        if state.first == first { state.end.offset } else { 0 }
+    }
+}
+
+impl TailState {
     /// Whether `block` of the segment that begins with `first` is still being filled, so that it can be had only from here.
     pub(crate) fn is_open_block(&self, first: Glsn, block: u64) -> bool {
         first == self.first && block == block_of(u64::from(self.end.offset))
@@ -64,23 +115,5 @@ impl Tail {
         into[..filled].copy_from_slice(&bytes[..filled]);
         into[filled..].fill(0);
         true
-    }
-}
-
-/// The lock around the end of the log.
-#[derive(Debug)]
-pub(crate) struct TailLock(RwLock<Tail>);
-
-impl TailLock {
-    pub(crate) fn new(tail: Tail) -> Self {
-        Self(RwLock::new(tail))
-    }
-
-    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Tail> {
-        self.0.read().expect("no code under this lock panics")
-    }
-
-    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Tail> {
-        self.0.write().expect("no code under this lock panics")
     }
 }

@@ -6,7 +6,7 @@
 use crate::draft::Draft;
 use crate::error::LogError;
 use crate::file_log::durability::writer::Writer;
-use crate::file_log::tail::Tail;
+use crate::file_log::tail::TailState;
 use crate::format::fragment::{FRAGMENT_HEADER_BYTES, FragmentType, extend_chain, seal_fragment};
 use crate::format::layout::{block_end, block_of};
 use crate::format::record::{ENTRY_HEADER_BYTES, EntryHeader, RecordHeader, encode_side};
@@ -32,7 +32,7 @@ pub(crate) struct Laid {
 
 /// Lays a record down at `start`; its entries' numbers are added to the tail, its GLSNs are not given yet.
 pub(crate) fn lay_record(
-    tail: &mut Tail,
+    tail: &mut TailState,
     writer: Option<&mut Writer>,
     seal: Seal,
     start: u64,
@@ -66,7 +66,7 @@ pub(crate) fn lay_record(
 }
 
 /// Lays a fragment of its own down behind everything else.
-pub(crate) fn lay_mark(tail: &mut Tail, seal: Seal, start: u64, bytes: &[u8]) -> Result<u32, LogError> {
+pub(crate) fn lay_mark(tail: &mut TailState, seal: Seal, start: u64, bytes: &[u8]) -> Result<u32, LogError> {
     let chain = tail.end.chain;
     let mut pen = Pen::new(tail, None, seal, chain);
     pen.skip_to(start)?;
@@ -76,7 +76,7 @@ pub(crate) fn lay_mark(tail: &mut Tail, seal: Seal, start: u64, bytes: &[u8]) ->
 }
 
 struct Pen<'a> {
-    tail: &'a mut Tail,
+    tail: &'a mut TailState,
     writer: Option<&'a mut Writer>,
     seal: Seal,
     chain: u64,
@@ -88,7 +88,7 @@ struct Pen<'a> {
 }
 
 impl<'a> Pen<'a> {
-    fn new(tail: &'a mut Tail, writer: Option<&'a mut Writer>, seal: Seal, chain: u64) -> Self {
+    fn new(tail: &'a mut TailState, writer: Option<&'a mut Writer>, seal: Seal, chain: u64) -> Self {
         let at = u64::from(tail.end.offset);
         Self { tail, writer, seal, chain, at, fragment: at, cut: false }
     }

@@ -1,40 +1,41 @@
 //! Ends a segment: writes the offset table that its entries are found by from now on.
 
 use crate::error::LogError;
-use crate::file_log::append::Order;
 use crate::file_log::durability::writer::Writer;
-use crate::file_log::open_log::{Core, lock};
+use crate::file_log::env::lock;
+use crate::file_log::open_log::OpenLog;
 use crate::file_log::segments::entry_offsets::Numbers;
 use crate::file_log::segments::named_blobs::NamedSides;
 use crate::file_log::segments::table_writer::{TableSource, write_table};
-use crate::file_log::tail::TailLock;
+use crate::file_log::tail::Tail;
+use crate::file_log::tail::order::Order;
 use crate::format::offset_table::{NamedSide, TableHeader};
 use crate::format::table_seed;
 use crate::glsn::StreamId;
 
 /// Writes the table of the active segment, which is written out. If it fails the segment stays as it is.
-pub(crate) fn seal_segment(core: &Core, order: &Order, writer: &mut Writer) -> Result<(), LogError> {
+pub(crate) fn seal_segment(log: &OpenLog, order: &Order, writer: &mut Writer) -> Result<(), LogError> {
     let header = TableHeader {
         log_id: order.header.log_id,
         first: order.header.first,
         count: (order.end.next.0 - order.header.first.0) as u32,
         chain: order.end.chain,
-        first_timestamp: core.tail.read().first_timestamp,
+        first_timestamp: log.tail.read().first_timestamp,
         last_timestamp: order.end.timestamp,
         end: order.end.offset,
         streams: 0,
         sides: 0,
     };
-    let mut scratch = lock(&core.rebuilding);
-    let mut source = FromTail { tail: &core.tail };
+    let mut scratch = lock(&log.segments.rebuilding);
+    let mut source = FromTail { tail: &log.tail };
     let seed = table_seed(header.log_id, header.first);
-    let (disk, dir) = (&*core.options.disk, &core.options.dir);
+    let (disk, dir) = (&*log.env.options.disk, &log.env.options.dir);
     write_table(disk, dir, header, seed, &mut source, &mut scratch, &mut writer.staging).map(|_| ())
 }
 
 /// The numbers of the active segment. Nobody appends meanwhile; readers go on.
 struct FromTail<'a> {
-    tail: &'a TailLock,
+    tail: &'a Tail,
 }
 
 impl TableSource for FromTail<'_> {

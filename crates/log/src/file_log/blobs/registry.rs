@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
 
-use crate::file_log::open_log::lock;
+use crate::file_log::env::lock;
 use crate::side::{Side, SideId, SideRef};
 
 /// Bytes of heap that an open side file takes here and in the pool.
@@ -20,7 +20,7 @@ const OPEN_PART: u64 = 128;
 
 /// The side files of an open log.
 #[derive(Debug)]
-pub(crate) struct Sides {
+pub(crate) struct Registry {
     /// The highest id that was given out, ever.
     mark: AtomicU64,
     state: Mutex<State>,
@@ -42,7 +42,7 @@ struct Opened {
     used: u64,
 }
 
-impl Sides {
+impl Registry {
     pub(crate) fn new(mark: u64, budget: &Budget) -> Result<Self, OutOfBudget> {
         let lease = budget.lease(Kind::Metadata, 0)?;
         let state = State { unnamed: BTreeSet::new(), open: HashMap::new(), clock: 0, lease };

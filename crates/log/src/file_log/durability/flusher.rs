@@ -7,7 +7,6 @@ use plimsoll_disk::thread;
 use plimsoll_memory::chunk::CHUNK_BYTES;
 
 use crate::error::LogError;
-use crate::file_log::open_log::Core;
 use crate::file_log::tail::buffer::CHUNKS_MAX;
 use crate::log::BUFFERED_DELAY;
 
@@ -17,7 +16,7 @@ const UNSYNCED_BYTES_MAX: u64 = (CHUNKS_MAX / 2 * CHUNK_BYTES) as u64;
 
 /// What the thread waits for.
 #[derive(Debug, Default)]
-pub(crate) struct Signal {
+pub(crate) struct FlushSignal {
     state: Mutex<State>,
     changed: Condvar,
     running: bool,
@@ -29,7 +28,7 @@ struct State {
     stop: bool,
 }
 
-impl Signal {
+impl FlushSignal {
     /// A signal to a thread that is going to run, or to nobody.
     pub(crate) fn new(running: bool) -> Self {
         Self { running, ..Self::default() }
@@ -76,26 +75,27 @@ impl Signal {
 
 /// The running thread; stopped and waited for on drop.
 #[derive(Debug)]
-pub(crate) struct Background {
-    core: Arc<Core>,
+pub(crate) struct Flusher {
+    signal: Arc<FlushSignal>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Background {
-    pub(crate) fn start(core: &Arc<Core>) -> Result<Self, LogError> {
-        let shared = Arc::clone(core);
+impl Flusher {
+    /// Starts a thread that calls `sync` whenever `signal` says that it is time to.
+    pub(crate) fn start(signal: &Arc<FlushSignal>, sync: impl Fn() + Send + 'static) -> Result<Self, LogError> {
+        let shared = Arc::clone(signal);
         let body = move || {
-            while shared.background.wait() {
-                sync_step(&shared);
+            while shared.wait() {
+                sync();
             }
         };
-        Ok(Self { core: Arc::clone(core), thread: Some(thread::spawn("plimsoll-log", body)?) })
+        Ok(Self { signal: Arc::clone(signal), thread: Some(thread::spawn("plimsoll-log", body)?) })
     }
 }
 
-impl Drop for Background {
+impl Drop for Flusher {
     fn drop(&mut self) {
-        self.core.background.stop();
+        self.signal.stop();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -105,12 +105,6 @@ impl Drop for Background {
 /// Whether the thread has to be told that so many bytes are unsynced, where there were `before`.
 fn is_news(before: u64, now: u64) -> bool {
     before == 0 || (before < UNSYNCED_BYTES_MAX && now >= UNSYNCED_BYTES_MAX)
-}
-
-/// Syncs everything that was appended. A failure poisons the log, so that whoever appends next learns of it.
-fn sync_step(core: &Core) {
-    let last = crate::glsn::Glsn(core.next().0 - 1);
-    let _ = core.syncer.wait(last, &*core.options.clock, &|| core.write_and_sync());
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use plimsoll_disk::clock::Clock;
 
 use crate::error::LogError;
-use crate::file_log::tail::End;
+use crate::file_log::tail::order::End;
 use crate::glsn::{Glsn, Position};
 
 /// The longest that a leader waits for the writers of the last group.
@@ -22,7 +22,7 @@ const GATHER_YIELDS: u32 = 2_000;
 
 /// What is durable, and who waits for it.
 #[derive(Debug)]
-pub(crate) struct Syncer {
+pub(crate) struct GroupCommit {
     state: Mutex<State>,
     synced: Condvar,
     durable: AtomicU64,
@@ -49,7 +49,7 @@ struct Followers {
     news: Condvar,
 }
 
-impl Syncer {
+impl GroupCommit {
     pub(crate) fn new(durable: Position) -> Self {
         let state = State { leading: false, durable, expected: 0, cause: None };
         Self {

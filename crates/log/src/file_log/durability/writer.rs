@@ -15,7 +15,8 @@ use plimsoll_disk::vfs::File;
 use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
 
 use crate::error::LogError;
-use crate::file_log::tail::{End, Tail, TailLock};
+use crate::file_log::tail::order::End;
+use crate::file_log::tail::{Tail, TailState};
 
 /// The one who writes to the active segment.
 #[derive(Debug)]
@@ -36,7 +37,7 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Writes everything below the end of the last record; returns that end. Not synced.
-    pub(crate) fn write_out(&mut self, tail: &TailLock) -> Result<End, LogError> {
+    pub(crate) fn write_out(&mut self, tail: &Tail) -> Result<End, LogError> {
         let (end, full) = self.take_new(&tail.read());
         let target = u64::from(end.offset);
         for (start, chunk) in &full {
@@ -58,7 +59,7 @@ impl Writer {
     }
 
     /// Writes the full chunks and lets them go, in the middle of a record.
-    pub(crate) fn write_full_chunks(&mut self, tail: &mut Tail) -> Result<(), LogError> {
+    pub(crate) fn write_full_chunks(&mut self, tail: &mut TailState) -> Result<(), LogError> {
         let full: Vec<_> = tail.buffer.full_chunks().map(|(start, chunk)| (start, Arc::clone(chunk))).collect();
         for (start, chunk) in &full {
             self.write_chunk(*start, chunk, start + CHUNK_BYTES as u64)?;
@@ -94,7 +95,7 @@ impl Writer {
     }
 
     /// The end, the full chunks that were not written, and in `staging` a copy of the new part of the current one.
-    fn take_new(&mut self, tail: &Tail) -> (End, Vec<(u64, Arc<Chunk>)>) {
+    fn take_new(&mut self, tail: &TailState) -> (End, Vec<(u64, Arc<Chunk>)>) {
         let end = tail.end;
         let target = u64::from(end.offset);
         let full = tail.buffer.full_chunks().map(|(start, chunk)| (start, Arc::clone(chunk))).collect();

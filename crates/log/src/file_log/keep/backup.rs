@@ -5,10 +5,10 @@ use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::page::check_page;
 
 use crate::error::LogError;
+use crate::file_log::env::lock;
 use crate::file_log::files::names::FileName;
-use crate::file_log::open_log::{Core, lock};
+use crate::file_log::open_log::OpenLog;
 use crate::file_log::segments::segment::{KnownEnd, check_whole_block};
-use crate::file_log::tail::End;
 use crate::format::{BLOCK_BYTES, segment_seed, side_seed};
 use crate::glsn::{Glsn, Position};
 
@@ -23,29 +23,29 @@ pub struct BackupFile {
     pub bytes: u64,
 }
 
-impl Core {
+impl OpenLog {
     /// Syncs the log and names the files of a copy that ends there, the active segment last. Nothing is trimmed or swept meanwhile;
     /// appends go on.
     pub(crate) fn list_backup(
         &self,
         each: &mut dyn FnMut(&BackupFile) -> Result<(), LogError>,
     ) -> Result<Position, LogError> {
-        let _trimming = lock(&self.trimming);
+        let _trimming = lock(&self.segments.trimming);
         let (end, segments, active, sides) = {
             // Under the order nothing is appended or sealed while the end is looked at.
-            let _order = self.writing.as_ref().map(|writing| lock(&writing.order));
-            let end = self.sync_to_end()?;
+            let _order = self.tail.order().ok();
+            let end = if self.env.is_read_only() { self.tail.read().end } else { self.durability.sync_to_end()? };
             let tail = self.tail.read();
             let named = tail.sides.list();
-            let mut sides = Buffer::with_capacity(&self.options.budget, Kind::Staging, named.len())?;
+            let mut sides = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, named.len())?;
             named.iter().for_each(|named| sides.push(named.side.id));
             (end, self.segments.all(), tail.first, sides)
         };
         for segment in segments.iter().filter(|segment| segment.first() < active) {
             // Side files first: a copy without its records is only swept.
-            let count = self.with_table(segment, |table| Ok(table.side_count()))?;
+            let count = self.segments.with_table(segment, |table| Ok(table.side_count()))?;
             for index in 0..count {
-                let side = self.with_table(segment, |table| table.side(index))?;
+                let side = self.segments.with_table(segment, |table| table.side(index))?;
                 self.immutable(FileName::Side(side.side.id), each)?;
             }
             self.immutable(FileName::Table(segment.first()), each)?;
@@ -69,7 +69,7 @@ impl Core {
         };
         match FileName::parse(name) {
             Some(FileName::Segment(first)) => {
-                let seed = segment_seed(self.id, first);
+                let seed = segment_seed(self.env.id, first);
                 let segment = self.segments.find(first).filter(|segment| segment.first() == first);
                 let end = match segment.and_then(|segment| segment.behind()) {
                     Some(behind) => KnownEnd::At(behind.end),
@@ -82,7 +82,7 @@ impl Core {
             }
             Some(FileName::Side(id)) => {
                 for (number, page) in pages {
-                    check_page(page, side_seed(self.id, id.0), number)
+                    check_page(page, side_seed(self.env.id, id.0), number)
                         .map_err(|what| corrupt(Glsn::NONE, number, what.to_owned()))?;
                 }
             }
@@ -91,22 +91,12 @@ impl Core {
         Ok(())
     }
 
-    fn sync_to_end(&self) -> Result<End, LogError> {
-        if self.writing.is_none() {
-            return Ok(self.tail.read().end);
-        }
-        self.syncer.check()?;
-        let end = self.write_and_sync().map_err(|error| self.syncer.poison(&error))?;
-        self.syncer.publish(&end);
-        Ok(end)
-    }
-
     fn immutable(
         &self,
         name: FileName,
         each: &mut dyn FnMut(&BackupFile) -> Result<(), LogError>,
     ) -> Result<(), LogError> {
-        match self.options.disk.entry(&self.files.path(name))? {
+        match self.env.options.disk.entry(&self.env.files.path(name))? {
             Some(entry) => each(&BackupFile { name: name.name(), immutable: true, bytes: entry.len }),
             // A table is made again; anything else that is missing shows when the copy is verified.
             None => Ok(()),

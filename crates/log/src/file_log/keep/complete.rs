@@ -2,7 +2,7 @@
 
 use plimsoll_memory::pool::PoolFile;
 
-use crate::file_log::FileLog;
+use crate::file_log::open_log::OpenLog;
 use crate::format::BLOCK_BYTES;
 use crate::format::layout::block_of;
 use crate::glsn::Glsn;
@@ -18,14 +18,14 @@ pub struct CompletePages {
     pub file: PoolFile,
 }
 
-impl FileLog {
+impl OpenLog {
     /// All segments as they are now, oldest first: of the active one what lies before the block that is being filled.
-    pub fn complete_pages(&self) -> Vec<CompletePages> {
+    pub(crate) fn complete_pages(&self) -> Vec<CompletePages> {
         let (active, filled) = {
-            let tail = self.core.tail.read();
+            let tail = self.tail.read();
             (tail.first, block_of(u64::from(tail.end.offset)) as u32)
         };
-        let segments = self.core.segments.read();
+        let segments = self.segments.read();
         let complete = segments.iter().filter_map(|segment| {
             let pages = match segment.behind() {
                 Some(behind) => behind.end.div_ceil(BLOCK_BYTES as u32),

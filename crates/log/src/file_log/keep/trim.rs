@@ -3,96 +3,66 @@
 //! Law: a segment's name is gone for good before the next one is touched, so that a crash in between leaves no hole. Side files go
 //! last; what a crash leaves of them is swept.
 
-use std::io;
-
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::buffer::Buffer;
 
 use crate::error::LogError;
+use crate::file_log::env::lock;
 use crate::file_log::files::names::FileName;
-use crate::file_log::open_log::{Core, lock};
+use crate::file_log::open_log::OpenLog;
 use crate::glsn::Glsn;
 use crate::side::SideId;
 
-impl Core {
+impl OpenLog {
     /// Frees whole segments below `until`.
     pub(crate) fn trim_below(&self, until: Glsn, keep: &dyn Fn(SideId) -> bool) -> Result<Glsn, LogError> {
-        self.writing()?;
-        let _trimming = lock(&self.trimming);
+        self.env.check_writable()?;
+        let _trimming = lock(&self.segments.trimming);
         loop {
             let Some(segment) = self.segments.read().first().cloned() else { break };
             let Some(behind) = segment.behind().filter(|behind| behind.next <= until) else { break };
             // What is sealed is durable.
-            let count = self.with_table(&segment, |table| Ok(table.side_count()))?;
-            let mut sides = Buffer::with_capacity(&self.options.budget, Kind::Staging, count as usize)?;
+            let count = self.segments.with_table(&segment, |table| Ok(table.side_count()))?;
+            let mut sides = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, count as usize)?;
             for index in 0..count {
-                let side = self.with_table(&segment, |table| table.side(index))?.side.id;
+                let side = self.segments.with_table(&segment, |table| table.side(index))?.side.id;
                 if !keep(side) {
                     sides.push(side);
                 }
             }
             self.segments.set_first(behind.next);
             self.segments.pop_front();
-            self.remove_name(FileName::Segment(segment.first()))?;
-            self.options.disk.sync_dir(&self.options.dir)?;
-            self.remove_name(FileName::Table(segment.first()))?;
+            self.segments.remove_name(FileName::Segment(segment.first()))?;
+            self.env.options.disk.sync_dir(&self.env.options.dir)?;
+            self.segments.remove_name(FileName::Table(segment.first()))?;
             for side in sides.iter() {
-                self.remove_side(*side)?;
+                self.blobs.remove(*side)?;
             }
         }
         Ok(self.segments.first())
     }
 
-    /// A file of a log that is open to read only is gone: where the process that writes has trimmed, what it freed is known to be gone from now on.
-    /// Segments go from the front, so what lies before the first that is left was trimmed; one that is missing behind it was not.
-    pub(crate) fn notice_trim(&self) {
-        if self.writing.is_some() {
-            return;
-        }
-        let Ok(names) = self.options.disk.names(&self.options.dir) else { return };
-        let segments = names.iter().filter_map(|name| match FileName::parse(name) {
-            Some(FileName::Segment(first)) => Some(first),
-            _ => None,
-        });
-        let Some(first) = segments.min() else { return };
-        let _trimming = lock(&self.trimming);
-        if first > self.segments.first() {
-            self.segments.set_first(first);
-            while self.segments.read().first().is_some_and(|segment| segment.first() < first) {
-                if self.segments.pop_front().is_none() {
-                    break;
-                }
-            }
-        }
-    }
-
-    fn remove_name(&self, name: FileName) -> Result<(), LogError> {
-        self.files.forget(name);
-        match self.options.disk.remove(&self.files.path(name)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
-            _ => Ok(()),
-        }
-    }
-
     /// Removes side files that no record names, and offset tables without a segment.
     pub(crate) fn sweep(&self, keep: &dyn Fn(SideId) -> bool) -> Result<u64, LogError> {
-        self.writing()?;
-        let _trimming = lock(&self.trimming);
-        let mut candidates = Buffer::with_capacity(&self.options.budget, Kind::Staging, 0)?;
-        for name in self.options.disk.names(&self.options.dir)? {
+        self.env.check_writable()?;
+        let _trimming = lock(&self.segments.trimming);
+        let mut candidates = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, 0)?;
+        for name in self.env.options.disk.names(&self.env.options.dir)? {
             match FileName::parse(&name) {
-                Some(FileName::Side(id)) if !keep(id) && !self.sides.is_unnamed(id) && id.0 <= self.sides.mark() => {
+                Some(FileName::Side(id))
+                    if !keep(id) && !self.blobs.registry.is_unnamed(id) && id.0 <= self.blobs.registry.mark() =>
+                {
                     candidates.reserve(1)?;
                     candidates.push(id);
                 }
                 Some(FileName::Table(first)) if first < self.segments.first() => {
-                    self.remove_name(FileName::Table(first))?;
+                    self.segments.remove_name(FileName::Table(first))?;
                 }
                 _ => {}
             }
         }
         candidates.sort_unstable();
-        let mut named = Buffer::zeroed(&self.options.budget, Kind::Staging, candidates.len())?;
+        let mut named = Buffer::zeroed(&self.env.options.budget, Kind::Staging, candidates.len())?;
         if !candidates.is_empty() {
             self.for_each_named_side(&mut |id| {
                 if let Ok(at) = candidates.binary_search(&id) {
@@ -102,7 +72,7 @@ impl Core {
         }
         let mut removed = 0;
         for (id, _) in candidates.iter().zip(named.iter()).filter(|(_, named)| **named == 0) {
-            removed += u64::from(self.remove_side(*id)?);
+            removed += u64::from(self.blobs.remove(*id)?);
         }
         Ok(removed)
     }
@@ -110,8 +80,8 @@ impl Core {
     /// Whether another process may be writing a side file just now: this one only reads, the file has no end yet, and no record names it.
     pub(crate) fn may_be_in_writing(&self, id: SideId) -> bool {
         let mut is_named = false;
-        self.writing.is_none()
-            && self.read_trailer(id).is_err()
+        self.env.is_read_only()
+            && self.blobs.read_trailer(id).is_err()
             && self.for_each_named_side(&mut |named| is_named |= named == id).is_ok()
             && !is_named
     }
@@ -121,9 +91,9 @@ impl Core {
         loop {
             let all = self.segments.all();
             for segment in all.iter().filter(|segment| segment.first() >= from && segment.behind().is_some()) {
-                let count = self.with_table(segment, |table| Ok(table.side_count()))?;
+                let count = self.segments.with_table(segment, |table| Ok(table.side_count()))?;
                 for index in 0..count {
-                    each(self.with_table(segment, |table| table.side(index))?.side.id);
+                    each(self.segments.with_table(segment, |table| table.side(index))?.side.id);
                 }
             }
             let tail = self.tail.read();

@@ -1,6 +1,6 @@
 //! Reads entries by their number: a look-up in a table and a decode, nothing between.
 //!
-//! Law: what spans blocks is read only through [`Core::follow`]: the next block must go on with the same record, in the same epoch, as far
+//! Law: what spans blocks is read only through [`OpenLog::follow`]: the next block must go on with the same record, in the same epoch, as far
 //! as it is read. A block that is good by itself may be another than the one that was written there last.
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use plimsoll_memory::pool::{Page, Touch};
 use crate::entry::{Entry, EntryMeta};
 use crate::error::LogError;
 use crate::file_log::files::names::FileName;
-use crate::file_log::open_log::Core;
+use crate::file_log::open_log::OpenLog;
 use crate::file_log::segments::segment::Segment;
 use crate::format::BLOCK_BYTES;
 use crate::format::fragment::{FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentType, extend_chain};
@@ -62,7 +62,7 @@ impl Record {
     }
 }
 
-impl Core {
+impl OpenLog {
     /// Where entry `glsn` is.
     pub(crate) fn locate(&self, glsn: Glsn) -> Result<Place, LogError> {
         let first = self.segments.first();
@@ -77,7 +77,7 @@ impl Core {
             return Err(LogError::Trimmed { asked: glsn, first: self.segments.first() });
         }
         let index = (glsn.0 - segment.first().0) as u32;
-        let offset = self.with_table(&segment, |table| table.offset(index))?;
+        let offset = self.segments.with_table(&segment, |table| table.offset(index))?;
         Ok(Place { segment, offset, open: false })
     }
 
@@ -117,7 +117,7 @@ impl Core {
         drop(page);
         self.check_extent(segment, glsn, place.offset, &header, record.header.body_bytes)?;
         let len = header.payload_bytes as usize;
-        let mut bytes = Buffer::with_capacity(&self.options.budget, Kind::Staging, len)?;
+        let mut bytes = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, len)?;
         bytes.resize(len);
         self.copy_payload(segment, glsn, place.offset, &record, 0, &mut bytes)?;
         self.check_chain(segment, glsn, &record)?;
@@ -154,7 +154,7 @@ impl Core {
             let end = ENTRY_HEADER_BYTES + header.payload_bytes as usize;
             let payload =
                 found.get(ENTRY_HEADER_BYTES..end).ok_or_else(|| self.not_there(segment, glsn, place.offset))?;
-            let mut bytes = Buffer::with_capacity(&self.options.budget, Kind::Staging, payload.len())?;
+            let mut bytes = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, payload.len())?;
             bytes.extend_from_slice(payload);
             (header, bytes)
         };
@@ -256,7 +256,7 @@ impl Core {
         segment
             .pages
             .get(block as u32, touch)
-            .map_err(|error| self.load_error(error, FileName::Segment(segment.first()), glsn, block * BLOCK))
+            .map_err(|error| self.segments.load_error(error, FileName::Segment(segment.first()), glsn, block * BLOCK))
     }
 
     /// Gives `then` the bytes of a block, as far as they are filled, wherever they are.

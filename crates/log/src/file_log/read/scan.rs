@@ -16,7 +16,7 @@ use plimsoll_memory::prefetch::prefetch;
 
 use crate::entry::{EntryMeta, EntryView};
 use crate::error::LogError;
-use crate::file_log::open_log::Core;
+use crate::file_log::open_log::OpenLog;
 use crate::file_log::read::point::Record;
 use crate::file_log::read::read_ahead::ReadAhead;
 use crate::file_log::segments::offset_table::StreamCursor;
@@ -49,7 +49,7 @@ const BEHIND_OFFSET_BYTES: u64 = 256;
 
 /// A walk over entries of a file log.
 pub struct FileScan<'a> {
-    core: &'a Core,
+    log: &'a OpenLog,
     stream: Option<StreamId>,
     /// The next GLSN to look up.
     next: Glsn,
@@ -147,14 +147,14 @@ const NOTHING: EntryMeta = EntryMeta {
 };
 
 impl<'a> FileScan<'a> {
-    pub(crate) fn new(core: &'a Core, range: Range<Glsn>, stream: Option<StreamId>) -> Result<Self, LogError> {
-        let first = core.segments.first();
+    pub(crate) fn new(log: &'a OpenLog, range: Range<Glsn>, stream: Option<StreamId>) -> Result<Self, LogError> {
+        let first = log.segments.first();
         if range.start < first && range.start < range.end {
             return Err(LogError::Trimmed { asked: range.start, first });
         }
         let long = range.end.0.saturating_sub(range.start.0) > LONG_SCAN;
         Ok(Self {
-            core,
+            log,
             stream,
             next: range.start,
             end: range.end,
@@ -247,8 +247,8 @@ impl<'a> FileScan<'a> {
     #[cold]
     fn fail_at(&mut self, glsn: Glsn, offset: u32) -> Option<Result<EntryView<'_>, LogError>> {
         let error = match &self.segment {
-            Some(segment) => self.core.not_there(segment, glsn, offset),
-            None => LogError::NotYet { asked: glsn, next: self.core.next() },
+            Some(segment) => self.log.not_there(segment, glsn, offset),
+            None => LogError::NotYet { asked: glsn, next: self.log.tail.next() },
         };
         self.fail(error)
     }
@@ -280,7 +280,7 @@ impl<'a> FileScan<'a> {
                 Some(Ok(record)) => record,
                 _ => {
                     let Some(segment) = &self.segment else { return Ok(()) };
-                    self.core.record_of(segment, glsn, offset, header, None)?
+                    self.log.record_of(segment, glsn, offset, header, None)?
                 }
             };
             self.take_record(glsn, header, record_at, &record)?;
@@ -306,7 +306,7 @@ impl<'a> FileScan<'a> {
             let what =
                 "the chain hash of the records before it is another: one of them is not the one that was written"
                     .to_owned();
-            return Err(self.core.corrupt(segment, glsn, u64::from(record_at), what));
+            return Err(self.log.corrupt(segment, glsn, u64::from(record_at), what));
         }
         let said = &record.header;
         self.record_at = record_at;
@@ -332,7 +332,7 @@ impl<'a> FileScan<'a> {
         let fragment = FragmentHeader::decode(self.block_bytes()).filter(|fragment| fragment.continues(self.epoch));
         let Some(fragment) = fragment else {
             let Some(segment) = &self.segment else { return Ok(()) };
-            return Err(self.core.does_not_go_on(segment, glsn, u64::from(offset)));
+            return Err(self.log.does_not_go_on(segment, glsn, u64::from(offset)));
         };
         self.fragment_block = self.block_number;
         self.fragment_end = fragment.bytes;
@@ -353,7 +353,7 @@ impl<'a> FileScan<'a> {
         self.read_ahead(&segment, number, resident.is_none());
         let page = match resident {
             Some(page) => page,
-            None => self.core.page(&segment, number, glsn, self.touch)?,
+            None => self.log.page(&segment, number, glsn, self.touch)?,
         };
         self.block = Block::Complete(page);
         self.block_number = number;
@@ -371,7 +371,7 @@ impl<'a> FileScan<'a> {
             let Some(last) = self.last_block(segment) else { return };
             self.ahead.begin(last);
         }
-        let most = u64::from(self.core.options.pool.read_ahead_max());
+        let most = u64::from(self.log.env.options.pool.read_ahead_max());
         if let Some(blocks) = self.ahead.come_to(number, missing, most) {
             segment.pages.prefetch(blocks.start as u32, (blocks.end - blocks.start) as u32);
         }
@@ -380,12 +380,12 @@ impl<'a> FileScan<'a> {
     /// The block in which the last entry begins that the scan comes to in a segment; `None` if the blocks before it are not all wanted,
     /// or come through the page cache.
     fn last_block(&self, segment: &Arc<Segment>) -> Option<u64> {
-        let direct = self.core.options.caching == Caching::Direct;
+        let direct = self.log.env.options.caching == Caching::Direct;
         let behind = segment.behind().filter(|_| direct && self.stream.is_none())?;
         let last = match self.last_byte {
             u64::MAX => {
                 let index = self.end.min(behind.next).0 - self.segment_first.0 - 1;
-                self.core.with_table(segment, |table| table.offset(index as u32)).ok()?
+                self.log.segments.with_table(segment, |table| table.offset(index as u32)).ok()?
             }
             _ => self.offsets[self.batch.end - 1],
         };
@@ -413,15 +413,15 @@ impl<'a> FileScan<'a> {
     }
 
     fn copy_open_block(&mut self, wanted: u64) -> Result<bool, LogError> {
-        if !self.core.tail.read().is_open_block(self.segment_first, wanted) {
+        if !self.log.tail.read().is_open_block(self.segment_first, wanted) {
             return Ok(false);
         }
         self.block_number = NOWHERE;
         let mut chunk = match std::mem::replace(&mut self.block, Block::None) {
             Block::Open(copy) => copy,
-            _ => self.core.options.budget.take(Kind::Staging)?,
+            _ => self.log.env.options.budget.take(Kind::Staging)?,
         };
-        let tail = self.core.tail.read();
+        let tail = self.log.tail.read();
         let first = self.segment_first;
         if !tail.is_open_block(first, wanted) || !tail.copy_block(first, wanted as u32, &mut chunk[..BLOCK_BYTES]) {
             return Ok(false);
@@ -437,12 +437,12 @@ impl<'a> FileScan<'a> {
     #[cold]
     fn put_together(&mut self, glsn: Glsn, offset: u32, header: &EntryHeader) -> Result<(), LogError> {
         let Some(segment) = self.segment.as_deref() else { return Ok(()) };
-        self.core.check_extent(segment, glsn, offset, header, self.body_bytes)?;
+        self.log.check_extent(segment, glsn, offset, header, self.body_bytes)?;
         let len = header.payload_bytes as usize;
         if len > self.whole.capacity() {
             let capacity = len.next_power_of_two();
             self.whole = Buffer::default();
-            self.whole = Buffer::with_capacity(&self.core.options.budget, Kind::Staging, capacity)?;
+            self.whole = Buffer::with_capacity(&self.log.env.options.budget, Kind::Staging, capacity)?;
         }
         self.whole.resize(len);
         let mut done = 0;
@@ -458,10 +458,10 @@ impl<'a> FileScan<'a> {
                     Block::Complete(page) => page.get(within..within + n).filter(|_| within + n <= self.fragment_end),
                     _ => None,
                 };
-                let bytes = bytes.ok_or_else(|| self.core.does_not_go_on(segment, glsn, piece.start))?;
+                let bytes = bytes.ok_or_else(|| self.log.does_not_go_on(segment, glsn, piece.start))?;
                 into.copy_from_slice(bytes);
             } else {
-                let fragment = self.core.follow(segment, glsn, self.epoch, piece.start, into, done < len)?;
+                let fragment = self.log.follow(segment, glsn, self.epoch, piece.start, into, done < len)?;
                 self.chain.go_on(&fragment, number);
             }
         }
@@ -476,7 +476,7 @@ impl<'a> FileScan<'a> {
 
     fn try_look_up(&mut self) -> Result<bool, LogError> {
         loop {
-            let limit = self.end.min(self.core.readable().next());
+            let limit = self.end.min(self.log.readable().next());
             if self.next >= limit {
                 return Ok(false);
             }
@@ -495,8 +495,8 @@ impl<'a> FileScan<'a> {
 
     /// Looks into the active segment; `None` if the next entry is in a sealed one.
     fn look_up_in_tail(&mut self, limit: Glsn) -> Option<usize> {
-        let core = self.core;
-        let tail = core.tail.read();
+        let log = self.log;
+        let tail = log.tail.read();
         if self.next < tail.first {
             return None;
         }
@@ -529,8 +529,8 @@ impl<'a> FileScan<'a> {
     }
 
     fn look_up_sealed(&mut self, limit: Glsn) -> Result<usize, LogError> {
-        let core = self.core;
-        let first = core.segments.first();
+        let log = self.log;
+        let first = log.segments.first();
         let trimmed = LogError::Trimmed { asked: self.next, first };
         let known = self.segment.clone().filter(|segment| {
             segment.first() <= self.next && segment.behind().is_some_and(|behind| self.next < behind.next)
@@ -538,7 +538,7 @@ impl<'a> FileScan<'a> {
         let segment = match known {
             Some(segment) => segment,
             None => {
-                let segment = core.segments.find(self.next).ok_or(trimmed)?;
+                let segment = log.segments.find(self.next).ok_or(trimmed)?;
                 self.enter(Arc::clone(&segment));
                 segment
             }
@@ -550,7 +550,7 @@ impl<'a> FileScan<'a> {
             None => {
                 let wanted = BATCH.min((below - from) as usize);
                 let offsets = &mut self.offsets[..wanted];
-                let found = core.with_table(&segment, |table| table.offsets(from, offsets))?;
+                let found = log.segments.with_table(&segment, |table| table.offsets(from, offsets))?;
                 (0..found).for_each(|i| self.indexes[i] = from + i as u32);
                 self.next = Glsn(self.next.0 + found as u64);
                 Ok(found)
@@ -566,19 +566,19 @@ impl<'a> FileScan<'a> {
         from: u32,
         below: u32,
     ) -> Result<usize, LogError> {
-        let core = self.core;
+        let log = self.log;
         let mut cursor = match self.cursor {
             Some(cursor) => cursor,
-            None => core.with_table(segment, |table| table.stream(stream, from))?,
+            None => log.segments.with_table(segment, |table| table.stream(stream, from))?,
         };
         let indexes = &mut self.indexes;
-        let mut found = core.with_table(segment, |table| table.next_of_stream(stream, &mut cursor, indexes))?;
+        let mut found = log.segments.with_table(segment, |table| table.next_of_stream(stream, &mut cursor, indexes))?;
         self.cursor = Some(cursor);
         let beyond = found == 0 || indexes[found - 1] >= below;
         found = indexes[..found].partition_point(|index| *index < below);
         for i in 0..found {
             let index = self.indexes[i];
-            self.offsets[i] = core.with_table(segment, |table| table.offset(index))?;
+            self.offsets[i] = log.segments.with_table(segment, |table| table.offset(index))?;
         }
         let next = if beyond { below } else { self.indexes[found - 1] + 1 };
         self.next = Glsn(segment.first().0 + u64::from(next));

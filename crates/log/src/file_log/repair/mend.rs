@@ -19,13 +19,13 @@ use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, check_page, page_kind
 use plimsoll_memory::pool::{LoadError, PageSource};
 
 use crate::error::LogError;
+use crate::file_log::env::lock_folder;
 use crate::file_log::files::names::FileName;
 use crate::file_log::files::rewrite::{copy_front, write_anew};
+use crate::file_log::files::zeros::write_zeros;
 use crate::file_log::options::FileLogOptions;
-use crate::file_log::recovery::lock_folder;
 use crate::file_log::repair::gap::fill;
 use crate::file_log::repair::salvage::{keep_aside, move_aside};
-use crate::file_log::segments::segment::write_zeros;
 use crate::file_log::segments::walk::{Lost, NoVisitor, Outcome, Problem, Visitor, replay, replay_past_damage};
 use crate::format::block::first_fragment;
 use crate::format::fragment::{FRAGMENT_HEADER_BYTES, Found, FragmentType, fragment_at};

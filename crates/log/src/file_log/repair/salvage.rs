@@ -10,10 +10,10 @@ use plimsoll_disk::vfs::{Caching, Disk, File, Open};
 use plimsoll_memory::budget::Kind;
 
 use crate::error::LogError;
+use crate::file_log::env::lock_folder;
 use crate::file_log::files::names::FileName;
 use crate::file_log::files::rewrite::{copy_front, write_anew};
 use crate::file_log::options::FileLogOptions;
-use crate::file_log::recovery::lock_folder;
 use crate::file_log::segments::walk::{Visitor, replay};
 use crate::format::align8;
 use crate::format::fragment::{FRAGMENT_HEADER_BYTES, FragmentType, seal_fragment};

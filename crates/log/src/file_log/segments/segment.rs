@@ -1,21 +1,29 @@
 //! One segment: its header, its pages in the pool, and the way from a GLSN to a place in it.
 
-use std::io;
-use std::path::Path;
+use std::fmt::Debug;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, RwLock, Weak};
 
-use plimsoll_disk::vfs::{Caching, Disk, File, Open};
-use plimsoll_memory::pool::{LoadError, PageSource, Pool, PoolFile};
+use plimsoll_disk::vfs::Caching;
+use plimsoll_memory::pool::{LoadError, PageSource, PoolFile};
 
-use crate::file_log::files::names::{FileName, unfinished};
+use crate::file_log::env::Env;
+use crate::file_log::files::names::FileName;
 use crate::file_log::files::open_files::OpenFiles;
-use crate::file_log::segments::offset_table::Table;
-use crate::file_log::tail::TailLock;
+use crate::file_log::segments::offset_table::OffsetTable;
 use crate::format::block::{BadBlock, check_block, first_fragment};
-use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::format::segment_header::SegmentHeader;
 use crate::format::{BLOCK_BYTES, segment_seed};
 use crate::glsn::Glsn;
+
+/// The end of the log in memory, as far as the pages of the active segment need it.
+pub(crate) trait Unwritten: Debug + Send + Sync {
+    /// Copies a block of the segment that begins with `first`, if it is in the buffer.
+    fn copy_block(&self, first: Glsn, block: u32, into: &mut [u8]) -> bool;
+
+    /// Where the complete records of the segment that begins with `first` end; 0 if it is not the active one.
+    fn end_of(&self, first: Glsn) -> u32;
+}
 
 /// A segment of the log.
 #[derive(Debug)]
@@ -25,7 +33,7 @@ pub(crate) struct Segment {
     /// Its blocks.
     pub(crate) pages: PoolFile,
     /// Where its entries are, once it is sealed and somebody asked.
-    pub(crate) table: RwLock<Option<Arc<Table>>>,
+    pub(crate) table: RwLock<Option<Arc<OffsetTable>>>,
     /// What follows it, once it is sealed.
     behind: OnceLock<Behind>,
     end: Arc<AtomicU32>,
@@ -49,23 +57,19 @@ const OPEN: u32 = u32::MAX;
 pub(crate) const SEGMENT_LEASE_BYTES: u64 = 512;
 
 impl Segment {
-    pub(crate) fn new(
-        header: SegmentHeader,
-        caching: Caching,
-        pool: &Arc<Pool>,
-        files: &Arc<OpenFiles>,
-        tail: Weak<TailLock>,
-    ) -> Self {
+    /// The segment with this header; `unwritten` has what is not in its file yet.
+    pub(crate) fn new(header: SegmentHeader, env: &Env, unwritten: Weak<dyn Unwritten>) -> Arc<Self> {
         let end = Arc::new(AtomicU32::new(OPEN));
         let source = SegmentSource {
             first: header.first,
             seed: segment_seed(header.log_id, header.first),
             end: Arc::clone(&end),
-            caching,
-            files: Arc::clone(files),
-            tail,
+            caching: env.options.caching,
+            files: Arc::clone(&env.files),
+            unwritten,
         };
-        Self { header, pages: pool.attach(Arc::new(source)), table: RwLock::new(None), behind: OnceLock::new(), end }
+        let pages = env.options.pool.attach(Arc::new(source));
+        Arc::new(Self { header, pages, table: RwLock::new(None), behind: OnceLock::new(), end })
     }
 
     /// From now on nothing is appended to it: another segment, with the header `next`, follows.
@@ -97,13 +101,13 @@ struct SegmentSource {
     caching: Caching,
     files: Arc<OpenFiles>,
     /// Weak: the tail holds the active segment.
-    tail: Weak<TailLock>,
+    unwritten: Weak<dyn Unwritten>,
 }
 
 impl SegmentSource {
     /// Fills `page` with a block that is not written yet; `false` if it is.
-    fn copy_from_tail(&self, number: u32, page: &mut [u8]) -> bool {
-        self.tail.upgrade().is_some_and(|tail| tail.read().copy_block(self.first, number, page))
+    fn copy_unwritten(&self, number: u32, page: &mut [u8]) -> bool {
+        self.unwritten.upgrade().is_some_and(|tail| tail.copy_block(self.first, number, page))
     }
 
     /// Fills `pages` from the file and checks each of them.
@@ -132,9 +136,7 @@ impl SegmentSource {
         if end != OPEN {
             return KnownEnd::At(end);
         }
-        let Some(tail) = self.tail.upgrade() else { return KnownEnd::NotBefore(0) };
-        let tail = tail.read();
-        KnownEnd::NotBefore(if tail.first == self.first { tail.end.offset } else { 0 })
+        KnownEnd::NotBefore(self.unwritten.upgrade().map_or(0, |tail| tail.end_of(self.first)))
     }
 }
 
@@ -176,7 +178,7 @@ fn check_end(number: u32, filled: usize, end: KnownEnd) -> Result<(), &'static s
 
 impl PageSource for SegmentSource {
     fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError> {
-        if self.copy_from_tail(number, page) {
+        if self.copy_unwritten(number, page) {
             return Ok(());
         }
         // The active segment is written through the page cache: reading past it would flush it each time.
@@ -190,67 +192,4 @@ impl PageSource for SegmentSource {
         }
         (first..).zip(pages.chunks_exact_mut(BLOCK_BYTES)).try_for_each(|(number, page)| self.load(number, page))
     }
-}
-
-/// Zeros to write.
-static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
-
-/// Writes zeros from `from` up to `to`.
-pub(crate) fn write_zeros(file: &dyn File, from: u64, to: u64) -> io::Result<()> {
-    let mut at = from;
-    while at < to {
-        let len = (to - at).min(ZEROS.len() as u64);
-        file.write_at(&ZEROS[..len as usize], at)?;
-        at += len;
-    }
-    Ok(())
-}
-
-/// Whether the system refused for want of room, so that the same may succeed later: a full disk, a quota, a limit to the size of files
-/// (where the process ignores SIGXFSZ, which ends it otherwise).
-pub(crate) fn has_no_room(error: &io::Error) -> bool {
-    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
-}
-
-/// Why a segment was not made.
-#[derive(Debug)]
-pub(crate) enum NotCreated {
-    /// Nothing happened.
-    Cleanly(io::Error),
-    /// It may stand under its name, and that may not be durable.
-    Perhaps(io::Error),
-}
-
-/// Makes a segment's file with its header and `zeroed` bytes in all, durable under its name. It comes into being whole: until it
-/// is renamed nobody takes it for a segment.
-pub(crate) fn create_segment(
-    disk: &dyn Disk,
-    dir: &Path,
-    header: &SegmentHeader,
-    zeroed: u64,
-) -> Result<Arc<dyn File>, NotCreated> {
-    let path = FileName::Segment(header.first).path(dir);
-    let draft = unfinished(&path);
-    match disk.remove(&draft) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(NotCreated::Cleanly(error)),
-        _ => {}
-    }
-    if let Err(error) = write_new_segment(disk, &draft, header, zeroed) {
-        let _ = disk.remove(&draft);
-        return Err(NotCreated::Cleanly(error));
-    }
-    if let Err(error) = disk.rename(&draft, &path) {
-        let _ = disk.remove(&draft);
-        // Any other failure may be one of telling, over a network say: whatever had this name before is gone then.
-        return Err(if has_no_room(&error) { NotCreated::Cleanly(error) } else { NotCreated::Perhaps(error) });
-    }
-    disk.sync_dir(dir).and_then(|()| disk.open(&path, Open::ReadWrite, Caching::Buffered)).map_err(NotCreated::Perhaps)
-}
-
-fn write_new_segment(disk: &dyn Disk, draft: &Path, header: &SegmentHeader, zeroed: u64) -> io::Result<()> {
-    let file = disk.open(draft, Open::CreateNew, Caching::Buffered)?;
-    file.write_at(&header.encode(), 0)?;
-    write_zeros(&*file, SEGMENT_HEADER_BYTES as u64, zeroed)?;
-    file.sync()
 }

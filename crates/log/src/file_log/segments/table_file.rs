@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use plimsoll_disk::vfs::Caching;
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, check_page, page_kind, page_payload};
-use plimsoll_memory::pool::{LoadError, Page, PageSource, Pool, PoolFile, Touch};
+use plimsoll_memory::pool::{LoadError, Page, PageSource, PoolFile, Touch};
 
+use crate::file_log::env::Env;
 use crate::file_log::files::names::FileName;
 use crate::file_log::files::open_files::OpenFiles;
 use crate::format::offset_table::{
@@ -16,32 +17,31 @@ use crate::format::segment_header::HeaderError;
 use crate::format::{table_seed, u32_at};
 use crate::glsn::{Glsn, StreamId};
 
-/// An offset table.
+/// The file of an offset table.
 #[derive(Debug)]
-pub(crate) struct OffsetTable {
+pub(crate) struct TableFile {
     pub(crate) header: TableHeader,
     pages: PoolFile,
 }
 
-impl OffsetTable {
+impl TableFile {
     /// Opens the table of the segment that begins with `first`.
-    pub(crate) fn open(
-        log_id: u128,
-        first: Glsn,
-        caching: Caching,
-        pool: &Arc<Pool>,
-        files: &Arc<OpenFiles>,
-    ) -> Result<Self, LoadError> {
-        let seed = table_seed(log_id, first);
-        let source = TablePages { name: FileName::Table(first), seed, caching, files: Arc::clone(files) };
-        let pages = pool.attach(Arc::new(source));
+    pub(crate) fn open(env: &Env, first: Glsn) -> Result<Self, LoadError> {
+        let seed = table_seed(env.id, first);
+        let source = TablePages {
+            name: FileName::Table(first),
+            seed,
+            caching: env.options.caching,
+            files: Arc::clone(&env.files),
+        };
+        let pages = env.options.pool.attach(Arc::new(source));
         let page = pages.get(0, Touch::Point)?;
         let header = TableHeader::decode(page_payload(&page)).map_err(|error| match error {
             HeaderError::Bad(what) => LoadError::Corrupt { message: what.to_owned() },
             HeaderError::Newer(message) => LoadError::Corrupt { message },
         })?;
         drop(page);
-        if header.log_id != log_id || header.first != first {
+        if header.log_id != env.id || header.first != first {
             return Err(LoadError::Corrupt { message: "an offset table of another segment".to_owned() });
         }
         Ok(Self { header, pages })

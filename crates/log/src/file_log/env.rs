@@ -1,0 +1,49 @@
+//! What every part of an open log uses: its options, its id, its open files, and how a lock is taken.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use plimsoll_disk::vfs::{DirLock, LockError};
+
+use crate::error::LogError;
+use crate::file_log::files::open_files::OpenFiles;
+use crate::file_log::options::{FileLogOptions, Mode};
+
+/// What every part of an open log uses.
+#[derive(Debug)]
+pub(crate) struct Env {
+    pub(crate) options: FileLogOptions,
+    /// The log's id.
+    pub(crate) id: u128,
+    pub(crate) files: Arc<OpenFiles>,
+}
+
+impl Env {
+    /// The environment of the log with this id.
+    pub(crate) fn new(options: FileLogOptions, id: u128) -> Self {
+        let files = Arc::new(OpenFiles::new(Arc::clone(&options.disk), options.dir.clone()));
+        Self { options, id, files }
+    }
+
+    /// Whether the log is open read-only.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.options.mode == Mode::ReadOnly
+    }
+
+    /// Fails if the log is open read-only.
+    pub(crate) fn check_writable(&self) -> Result<(), LogError> {
+        if self.is_read_only() { Err(LogError::ReadOnly) } else { Ok(()) }
+    }
+}
+
+/// Takes a lock under which nothing panics.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no code under this lock panics")
+}
+
+/// Locks the log's folder against other writers.
+pub(crate) fn lock_folder(options: &FileLogOptions) -> Result<Box<dyn DirLock>, LogError> {
+    options.disk.lock(&options.dir).map_err(|error| match error {
+        LockError::Held { pid, who } => LogError::Locked { path: options.dir.clone(), pid, who },
+        LockError::Io(error) => error.into(),
+    })
+}

@@ -1,0 +1,234 @@
+//! Reads the active segment, cuts a torn tail, and makes what was read durable.
+
+use std::sync::Arc;
+
+use plimsoll_disk::vfs::{Caching, File, Open};
+use plimsoll_memory::budget::{Budget, Kind};
+use plimsoll_memory::chunk::CHUNK_BYTES;
+
+use crate::error::LogError;
+use crate::file_log::files::names::FileName;
+use crate::file_log::files::rewrite::{open_own, read_twice};
+use crate::file_log::files::zeros::{has_no_room, write_zeros};
+use crate::file_log::options::{FileLogOptions, OpenReport};
+use crate::file_log::recovery::decide::decide;
+use crate::file_log::recovery::find::LogFiles;
+use crate::file_log::segments::create::{NotCreated, create_segment};
+use crate::file_log::segments::entry_offsets::Numbers;
+use crate::file_log::segments::named_blobs::NamedSides;
+use crate::file_log::segments::walk::{Outcome, Visitor, replay};
+use crate::file_log::tail::order::entries_max;
+use crate::format::BLOCK_BYTES;
+use crate::format::offset_table::NamedSide;
+use crate::format::record::RecordHeader;
+use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::glsn::{Glsn, StreamId};
+use crate::side::SideRef;
+
+/// The most memory for the numbers of the active segment, unless an option says otherwise.
+const NUMBERS_BYTES_MAX: u64 = 4 << 20;
+
+/// The active segment as it was found.
+pub(crate) struct Active {
+    pub(crate) file: Arc<dyn File>,
+    pub(crate) header: SegmentHeader,
+    pub(crate) outcome: Outcome,
+    pub(crate) numbers: Numbers,
+    pub(crate) sides: NamedSides,
+    /// The entries' numbers do not fit into the memory that they may have.
+    pub(crate) too_many: bool,
+    pub(crate) epoch: u32,
+}
+
+pub(crate) fn read_active(
+    options: &FileLogOptions,
+    found: &LogFiles,
+    may_cut: bool,
+    report: &mut OpenReport,
+) -> Result<Active, LogError> {
+    let header = *found.headers.last().expect("a log has at least one segment");
+    let mut staging = options.budget.take(Kind::Staging)?;
+    let path = FileName::Segment(header.first).path(&options.dir);
+    let file = match may_cut {
+        true => open_own(options, &header, &mut staging)?,
+        false => options.disk.open(&path, Open::Read, Caching::Buffered)?,
+    };
+    let most = if may_cut { most_entries(options) } else { u32::MAX };
+    let mut gather = Gather::new(&options.budget, most)?;
+    let outcome = replay(&*file, &header, u64::MAX, &mut staging, &mut gather)?;
+    let mut epoch = outcome.epoch;
+    if let Some(cut) = decide(options, &header, &outcome)? {
+        if may_cut {
+            write_zeros(&*file, cut.offset, outcome.used)?;
+        }
+        epoch = epoch.saturating_add(1);
+        report.cut = Some(cut);
+    }
+    if may_cut {
+        let synced = outcome.durable.max(options.known.map_or(Glsn::NONE, |known| known.glsn));
+        let last_synced = synced.0.checked_sub(header.first.0).and_then(|index| u32::try_from(index).ok());
+        let from = last_synced.and_then(|index| gather.numbers.offset(index)).unwrap_or(0);
+        make_durable(options, &*file, &outcome, from, &mut staging)?;
+    }
+    report.replayed = outcome.next.0 - header.first.0;
+    if let Some(at) = outcome.dirty_padding {
+        report.warnings.push(format!(
+            "{} has bytes at offset {at} where only padding should be; no entry is concerned",
+            FileName::Segment(header.first).name()
+        ));
+    }
+    Ok(Active { file, header, outcome, numbers: gather.numbers, sides: gather.sides, too_many: gather.too_many, epoch })
+}
+
+/// Makes what was read as durable as it looks. What a killed process wrote may be in memory only; and after a failed sync the system may
+/// hold bytes that it takes for written, so that a further sync would pass over them: they are written again first. `from` is the offset
+/// of the last entry that is known to have been synced, 0 if none is: all before it was, too. Behind a mark everything but the mark itself was.
+fn make_durable(
+    options: &FileLogOptions,
+    file: &dyn File,
+    outcome: &Outcome,
+    from: u32,
+    staging: &mut [u8],
+) -> Result<(), LogError> {
+    let end = u64::from(outcome.end);
+    let block = BLOCK_BYTES as u64;
+    let from = if outcome.marked { end.saturating_sub(1) } else { u64::from(from) } / block * block;
+    write_again(file, from, end, staging)?;
+    file.sync()?;
+    // The same holds for the segment's name.
+    Ok(options.disk.sync_dir(&options.dir)?)
+}
+
+/// Writes what a segment holds between two offsets once more, so that the next sync has to save it. Not synced.
+fn write_again(file: &dyn File, from: u64, end: u64, staging: &mut [u8]) -> Result<(), LogError> {
+    let mut at = from;
+    let (bytes, again) = staging.split_at_mut(staging.len() / 2);
+    while at < end {
+        let piece = (end - at).min(bytes.len() as u64) as usize;
+        read_twice(file, &mut bytes[..piece], &mut again[..piece], at)?;
+        file.write_at(&bytes[..piece], at)?;
+        at += piece as u64;
+    }
+    Ok(())
+}
+
+pub(crate) fn most_entries(options: &FileLogOptions) -> u32 {
+    entries_max(options.numbers_bytes.unwrap_or((options.budget.limit_bytes() / 32).min(NUMBERS_BYTES_MAX)))
+}
+
+/// Collects the numbers of the active segment.
+struct Gather<'a> {
+    budget: &'a Budget,
+    most: u32,
+    numbers: Numbers,
+    sides: NamedSides,
+    too_many: bool,
+    /// Entries and side files of complete records.
+    complete: (u32, usize),
+}
+
+impl<'a> Gather<'a> {
+    fn new(budget: &'a Budget, most: u32) -> Result<Self, LogError> {
+        let sides = NamedSides::new(budget)?;
+        Ok(Self { budget, most, numbers: Numbers::default(), sides, too_many: false, complete: (0, 0) })
+    }
+
+    /// From now on the entries are only counted: a sealed segment finds them by its table.
+    fn give_up(&mut self) {
+        self.too_many = true;
+        self.numbers.clear();
+        self.sides.clear();
+        self.complete = (0, 0);
+    }
+}
+
+impl Visitor for Gather<'_> {
+    fn entry(&mut self, offset: u32, stream: StreamId) -> Result<(), LogError> {
+        if self.too_many {
+            return Ok(());
+        }
+        if self.numbers.len() >= self.most {
+            self.give_up();
+            return Ok(());
+        }
+        match self.numbers.reserve(1, self.budget) {
+            Ok(()) => self.numbers.push(offset, stream),
+            Err(_) if self.most < u32::MAX => self.give_up(),
+            Err(refusal) => return Err(refusal.into()),
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, header: &RecordHeader, sides: &[SideRef]) -> Result<(), LogError> {
+        if self.too_many {
+            return Ok(());
+        }
+        self.sides.reserve(sides.len())?;
+        for side in sides {
+            self.sides.push(NamedSide { record_first: header.first, record_count: header.count, side: *side });
+        }
+        self.complete = (self.numbers.len(), self.sides.list().len());
+        Ok(())
+    }
+
+    fn abandon(&mut self) {
+        self.numbers.truncate(self.complete.0);
+        self.sides.truncate(self.complete.1);
+    }
+}
+
+/// An active segment without a record that is smaller than the options say is made anew in its size: a record that needs it could not
+/// turn to another segment, which would begin with the same GLSN.
+pub(crate) fn enlarge_if_empty(
+    options: &FileLogOptions,
+    found: &mut LogFiles,
+    active: Active,
+) -> Result<Active, LogError> {
+    let is_empty = active.outcome.next == active.header.first;
+    if !is_empty || active.header.segment_bytes >= options.segment_size() {
+        return Ok(active);
+    }
+    let header = SegmentHeader { segment_bytes: options.segment_size(), epoch: active.epoch, ..active.header };
+    let file = match create_segment(&*options.disk, &options.dir, &header, CHUNK_BYTES as u64) {
+        Ok(file) => file,
+        // Without room for it the small one has to do.
+        Err(NotCreated::Cleanly(error)) if has_no_room(&error) => return Ok(active),
+        // The file that is open may no longer be the one under its name.
+        Err(NotCreated::Cleanly(error) | NotCreated::Perhaps(error)) => return Err(error.into()),
+    };
+    *found.headers.last_mut().expect("the active segment is in it") = header;
+    let outcome = Outcome { end: SEGMENT_HEADER_BYTES as u32, marked: false, ..active.outcome };
+    Ok(Active { file, header, outcome, ..active })
+}
+
+/// The active segment has more entries than numbers may be held: it is sealed, and another begins.
+pub(crate) fn follow_with_new_segment(
+    options: &FileLogOptions,
+    found: &mut LogFiles,
+    full: Active,
+    timestamp: u64,
+    side_mark: u64,
+) -> Result<Active, LogError> {
+    let mut outcome = full.outcome;
+    let header = SegmentHeader {
+        log_id: full.header.log_id,
+        epoch: full.epoch,
+        first: outcome.next,
+        previous_chain: outcome.chain,
+        timestamp_floor: timestamp,
+        side_mark,
+        segment_bytes: options.segment_size(),
+        previous_end: outcome.end,
+    };
+    let file =
+        create_segment(&*options.disk, &options.dir, &header, CHUNK_BYTES as u64).map_err(|error| match error {
+            NotCreated::Cleanly(error) | NotCreated::Perhaps(error) => LogError::from(error),
+        })?;
+    found.headers.push(header);
+    outcome.end = SEGMENT_HEADER_BYTES as u32;
+    outcome.first_timestamp = 0;
+    outcome.marked = false;
+    let numbers = Numbers::default();
+    let sides = NamedSides::new(&options.budget)?;
+    Ok(Active { file, header, outcome, numbers, sides, too_many: false, epoch: full.epoch })
+}

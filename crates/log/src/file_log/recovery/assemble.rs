@@ -1,0 +1,142 @@
+//! Puts an open log together from what recovery has read.
+
+use std::sync::{Arc, Weak};
+
+use plimsoll_disk::vfs::{DirLock, File};
+use plimsoll_memory::budget::{Budget, Kind};
+use plimsoll_memory::chunk::CHUNK_BYTES;
+
+use crate::error::LogError;
+use crate::file_log::blobs::blob_files::Blobs;
+use crate::file_log::durability::Durability;
+use crate::file_log::durability::writer::Writer;
+use crate::file_log::env::Env;
+use crate::file_log::files::names::FileName;
+use crate::file_log::files::rewrite::read_as_replay;
+use crate::file_log::open_log::OpenLog;
+use crate::file_log::options::{FileLogOptions, OpenReport};
+use crate::file_log::recovery::active::{Active, follow_with_new_segment, most_entries};
+use crate::file_log::recovery::find::LogFiles;
+use crate::file_log::segments::list::Segments;
+use crate::file_log::segments::segment::Segment;
+use crate::file_log::tail::buffer::Buffer;
+use crate::file_log::tail::order::{End, Order, ZERO_STEP_MIN};
+use crate::file_log::tail::{Tail, TailState};
+use crate::format::block::check_block;
+use crate::format::layout::block_of;
+use crate::format::segment_header::SegmentHeader;
+use crate::format::{BLOCK_BYTES, segment_seed};
+
+/// A timestamp further ahead of the clock is told.
+const DAY_MICROS: u64 = 24 * HOUR_MICROS;
+
+const HOUR_MICROS: u64 = 60 * 60 * 1_000_000;
+
+/// Puts the open log together.
+pub(crate) fn assemble(
+    options: FileLogOptions,
+    mut found: LogFiles,
+    mut active: Active,
+    lock: Option<Box<dyn DirLock>>,
+    report: &mut OpenReport,
+) -> Result<OpenLog, LogError> {
+    let timestamp = active.outcome.last_timestamp;
+    tell_of_the_future(&options, timestamp, report);
+    let side_mark = found.side_mark.max(active.outcome.side_mark);
+    if active.too_many {
+        active = follow_with_new_segment(&options, &mut found, active, timestamp, side_mark)?;
+    }
+    let end = End { offset: active.outcome.end, next: active.outcome.next, chain: active.outcome.chain, timestamp };
+    let buffer = fill_buffer(&options.budget, &*active.file, &active.header, end)?;
+    let (order, writer) = match &lock {
+        Some(_) => Some(order_and_writer(&options, &mut active, end)?).unzip(),
+        None => (None, None),
+    };
+    let env = Arc::new(Env::new(options, active.header.log_id));
+    let tail = Arc::new_cyclic(|tail: &Weak<Tail>| {
+        let state = TailState {
+            first: active.header.first,
+            segment: Segment::new(active.header, &env, tail.clone() as _),
+            first_timestamp: active.outcome.first_timestamp,
+            numbers: active.numbers,
+            sides: active.sides,
+            buffer,
+            end,
+        };
+        Tail::new(state, order)
+    });
+    let mut list = Vec::with_capacity(found.headers.len());
+    for pair in found.headers.windows(2) {
+        let segment = Segment::new(pair[0], &env, Arc::downgrade(&tail) as _);
+        segment.seal(&pair[1]);
+        list.push(segment);
+    }
+    list.push(Arc::clone(&tail.read().segment));
+    let segments = Arc::new(Segments::new(list, &env)?);
+    let durability = Arc::new(Durability::new(&env, &tail, writer, lock));
+    let blobs = Arc::new(Blobs::new(&env, &segments, &durability, side_mark)?);
+    Ok(OpenLog { env, segments, tail, durability, blobs })
+}
+
+/// What it takes to append and to write.
+fn order_and_writer(options: &FileLogOptions, active: &mut Active, end: End) -> Result<(Order, Writer), LogError> {
+    active.numbers.reserve(1, &options.budget)?;
+    let order = Order {
+        file: Arc::clone(&active.file),
+        header: active.header,
+        epoch: active.epoch,
+        end,
+        zeroed: active.file.len()?.min(u64::from(active.header.segment_bytes)).max(u64::from(end.offset)),
+        zero_step: ZERO_STEP_MIN,
+        entries_max: most_entries(options),
+        marked: active.outcome.marked,
+    };
+    let writer = Writer {
+        file: Arc::clone(&active.file),
+        written: u64::from(end.offset),
+        unsynced: 0,
+        failed: None,
+        staging: options.budget.take(Kind::LogBuffer)?,
+        group_bytes: Arc::default(),
+    };
+    Ok((order, writer))
+}
+
+/// Tells of a timestamp far ahead of the clock. It counts all the same: timestamps rise with GLSNs, always, or a moment could not be found by
+/// its time.
+fn tell_of_the_future(options: &FileLogOptions, last: u64, report: &mut OpenReport) {
+    let now = options.clock.wall_micros();
+    if last <= now.saturating_add(DAY_MICROS) {
+        return;
+    }
+    let hours = (last - now) / HOUR_MICROS;
+    report.warnings.push(format!(
+        "the last commit's time is {hours} hours ahead of this machine's clock (by {} µs): until the clock gets there, each new commit's time is \
+         one microsecond after the one before; check the clock",
+        last - now
+    ));
+}
+
+/// The buffer with the bytes of the last chunk up to `end`. They were checked before, and are checked again: this time they are kept.
+fn fill_buffer(budget: &Budget, file: &dyn File, header: &SegmentHeader, end: End) -> Result<Buffer, LogError> {
+    let mut buffer = Buffer::new(budget)?;
+    buffer.restart(u64::from(end.offset));
+    let start = buffer.base();
+    let filled = (u64::from(end.offset) - start) as usize;
+    let bytes = buffer.current_mut();
+    read_as_replay(file, &mut bytes[..filled], start)?;
+    let seed = segment_seed(header.log_id, header.first);
+    for (number, block) in
+        (block_of(start) as u32..).zip(bytes[..filled.next_multiple_of(BLOCK_BYTES)].chunks(BLOCK_BYTES))
+    {
+        check_block(block, number, seed).map_err(|bad| LogError::Corrupt {
+            glsn: end.next,
+            file: FileName::Segment(header.first).name(),
+            offset: u64::from(number) * BLOCK_BYTES as u64 + bad.at as u64,
+            what: format!("{}, and a moment ago it was sound: the disk or the memory is failing", bad.what),
+        })?;
+    }
+    Ok(buffer)
+}
+
+const _: () = assert!(CHUNK_BYTES.is_multiple_of(BLOCK_BYTES));

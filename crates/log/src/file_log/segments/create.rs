@@ -1,0 +1,53 @@
+//! Creates the file of a segment.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use plimsoll_disk::vfs::{Caching, Disk, File, Open};
+
+use crate::file_log::files::names::{FileName, unfinished};
+use crate::file_log::files::zeros::{has_no_room, write_zeros};
+use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
+
+/// Why a segment was not made.
+#[derive(Debug)]
+pub(crate) enum NotCreated {
+    /// Nothing happened.
+    Cleanly(io::Error),
+    /// It may stand under its name, and that may not be durable.
+    Perhaps(io::Error),
+}
+
+/// Makes a segment's file with its header and `zeroed` bytes in all, durable under its name. It comes into being whole: until it
+/// is renamed nobody takes it for a segment.
+pub(crate) fn create_segment(
+    disk: &dyn Disk,
+    dir: &Path,
+    header: &SegmentHeader,
+    zeroed: u64,
+) -> Result<Arc<dyn File>, NotCreated> {
+    let path = FileName::Segment(header.first).path(dir);
+    let draft = unfinished(&path);
+    match disk.remove(&draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(NotCreated::Cleanly(error)),
+        _ => {}
+    }
+    if let Err(error) = write_new_segment(disk, &draft, header, zeroed) {
+        let _ = disk.remove(&draft);
+        return Err(NotCreated::Cleanly(error));
+    }
+    if let Err(error) = disk.rename(&draft, &path) {
+        let _ = disk.remove(&draft);
+        // Any other failure may be one of telling, over a network say: whatever had this name before is gone then.
+        return Err(if has_no_room(&error) { NotCreated::Cleanly(error) } else { NotCreated::Perhaps(error) });
+    }
+    disk.sync_dir(dir).and_then(|()| disk.open(&path, Open::ReadWrite, Caching::Buffered)).map_err(NotCreated::Perhaps)
+}
+
+fn write_new_segment(disk: &dyn Disk, draft: &Path, header: &SegmentHeader, zeroed: u64) -> io::Result<()> {
+    let file = disk.open(draft, Open::CreateNew, Caching::Buffered)?;
+    file.write_at(&header.encode(), 0)?;
+    write_zeros(&*file, SEGMENT_HEADER_BYTES as u64, zeroed)?;
+    file.sync()
+}

@@ -1,0 +1,166 @@
+//! The list of segments: which there are, which were trimmed, and what the absence of a file means.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use plimsoll_memory::budget::{Kind, Lease};
+use plimsoll_memory::pool::LoadError;
+
+use crate::error::LogError;
+use crate::file_log::env::{Env, lock};
+use crate::file_log::files::names::FileName;
+use crate::file_log::segments::segment::{SEGMENT_LEASE_BYTES, Segment};
+use crate::file_log::segments::table_writer::SortScratch;
+use crate::glsn::Glsn;
+
+/// The log's segments, oldest first; the last one is active.
+#[derive(Debug)]
+pub(crate) struct Segments {
+    pub(crate) env: Arc<Env>,
+    list: RwLock<Vec<Arc<Segment>>>,
+    room: Mutex<Room>,
+    first: AtomicU64,
+    /// Held by whoever frees segments.
+    pub(crate) trimming: Mutex<()>,
+    /// Held by whoever makes an offset table again.
+    pub(crate) rebuilding: Mutex<SortScratch>,
+}
+
+/// Room in the budget for descriptions of segments: for one more than there are, so that turning to a new one does not depend on
+/// what is free just then.
+#[derive(Debug)]
+struct Room {
+    lease: Lease,
+    ahead: bool,
+}
+
+impl Segments {
+    /// The segments of `list`, which is not empty.
+    pub(crate) fn new(list: Vec<Arc<Segment>>, env: &Arc<Env>) -> Result<Self, LogError> {
+        let budget = &env.options.budget;
+        let lease = budget.lease(Kind::Metadata, (list.len() as u64 + 1) * SEGMENT_LEASE_BYTES)?;
+        let room = Mutex::new(Room { lease, ahead: true });
+        let first = list.first().map_or(Glsn::FIRST, |segment| segment.first());
+        Ok(Self {
+            env: Arc::clone(env),
+            list: RwLock::new(list),
+            room,
+            first: AtomicU64::new(first.0),
+            trimming: Mutex::new(()),
+            rebuilding: Mutex::new(SortScratch::new(budget)?),
+        })
+    }
+
+    /// The first GLSN that is not trimmed.
+    pub(crate) fn first(&self) -> Glsn {
+        Glsn(self.first.load(Ordering::Acquire))
+    }
+
+    /// From now on everything below `first` is trimmed.
+    pub(crate) fn set_first(&self, first: Glsn) {
+        // Release: pairs with the Acquire in `first`.
+        self.first.store(first.0, Ordering::Release);
+    }
+
+    /// The segment that entry `glsn` lies in.
+    pub(crate) fn find(&self, glsn: Glsn) -> Option<Arc<Segment>> {
+        let list = self.read();
+        let behind = list.partition_point(|segment| segment.first() <= glsn);
+        list.get(behind.checked_sub(1)?).map(Arc::clone)
+    }
+
+    /// All of them, as they are now.
+    pub(crate) fn all(&self) -> Vec<Arc<Segment>> {
+        self.read().clone()
+    }
+
+    /// Makes sure that there is room for one more.
+    pub(crate) fn reserve(&self) -> Result<(), LogError> {
+        let mut room = lock(&self.room);
+        if !room.ahead {
+            room.lease.grow(SEGMENT_LEASE_BYTES)?;
+            room.ahead = true;
+        }
+        Ok(())
+    }
+
+    /// Adds the new active segment, for which room was made.
+    pub(crate) fn push(&self, segment: Arc<Segment>) {
+        self.write().push(segment);
+        let mut room = lock(&self.room);
+        room.ahead = room.lease.grow(SEGMENT_LEASE_BYTES).is_ok();
+    }
+
+    /// Takes the first one out.
+    pub(crate) fn pop_front(&self) -> Option<Arc<Segment>> {
+        let mut list = self.write();
+        let first = (list.len() > 1).then(|| list.remove(0));
+        drop(list);
+        if first.is_some() {
+            lock(&self.room).lease.shrink(SEGMENT_LEASE_BYTES);
+        }
+        first
+    }
+
+    /// A file of a log that is open to read only is gone: where the process that writes has trimmed, what it freed is known to be gone from now on.
+    /// Segments go from the front, so what lies before the first that is left was trimmed; one that is missing behind it was not.
+    pub(crate) fn notice_trim(&self) {
+        if !self.env.is_read_only() {
+            return;
+        }
+        let Ok(names) = self.env.options.disk.names(&self.env.options.dir) else { return };
+        let segments = names.iter().filter_map(|name| match FileName::parse(name) {
+            Some(FileName::Segment(first)) => Some(first),
+            _ => None,
+        });
+        let Some(first) = segments.min() else { return };
+        let _trimming = lock(&self.trimming);
+        if first > self.first() {
+            self.set_first(first);
+            while self.read().first().is_some_and(|segment| segment.first() < first) {
+                if self.pop_front().is_none() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Removes a file of the log, if it is there.
+    pub(crate) fn remove_name(&self, name: FileName) -> Result<(), LogError> {
+        self.env.files.forget(name);
+        match self.env.options.disk.remove(&self.env.files.path(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// An error of the pool, told as one of the log about entry `glsn`.
+    pub(crate) fn load_error(&self, error: LoadError, name: FileName, glsn: Glsn, offset: u64) -> LogError {
+        if matches!(error, LoadError::Io { kind: io::ErrorKind::NotFound, .. }) {
+            self.notice_trim();
+        }
+        let first = self.first();
+        match error {
+            LoadError::Io { kind: io::ErrorKind::NotFound, .. } if glsn < first => {
+                LogError::Trimmed { asked: glsn, first }
+            }
+            LoadError::Io { kind: io::ErrorKind::NotFound, message } => LogError::Corrupt {
+                glsn,
+                file: name.name(),
+                offset: 0,
+                what: format!("the file is missing: {message}"),
+            },
+            LoadError::Corrupt { message } => LogError::Corrupt { glsn, file: name.name(), offset, what: message },
+            other => other.into(),
+        }
+    }
+
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Vec<Arc<Segment>>> {
+        self.list.read().expect("no code under this lock panics")
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Vec<Arc<Segment>>> {
+        self.list.write().expect("no code under this lock panics")
+    }
+}

@@ -1,0 +1,237 @@
+//! Opens the offset tables of sealed segments, and makes one again from its segment where it is missing or damaged. A table is never needed
+//! to know what the log holds, only to find it fast.
+
+use std::io;
+use std::sync::Arc;
+
+use plimsoll_disk::vfs::Caching;
+use plimsoll_memory::budget::{Budget, Kind};
+use plimsoll_memory::pool::LoadError;
+
+use crate::error::LogError;
+use crate::file_log::env::lock;
+use crate::file_log::files::names::FileName;
+use crate::file_log::segments::entry_offsets::Numbers;
+use crate::file_log::segments::list::Segments;
+use crate::file_log::segments::named_blobs::NamedSides;
+use crate::file_log::segments::offset_table::OffsetTable;
+use crate::file_log::segments::segment::Segment;
+use crate::file_log::segments::table_file::TableFile;
+use crate::file_log::segments::table_writer::{TableSource, write_table};
+use crate::file_log::segments::walk::{NoVisitor, Outcome, Visitor, replay};
+use crate::format::offset_table::{NamedSide, TableHeader};
+use crate::format::record::RecordHeader;
+use crate::format::table_seed;
+use crate::glsn::StreamId;
+use crate::side::SideRef;
+
+impl Segments {
+    /// Asks a sealed segment's table; makes it again once if it is missing or damaged.
+    pub(crate) fn with_table<T>(
+        &self,
+        segment: &Arc<Segment>,
+        mut ask: impl FnMut(&OffsetTable) -> Result<T, LoadError>,
+    ) -> Result<T, LogError> {
+        let known = segment.table.read().expect("no code under this lock panics").clone();
+        let table = match known {
+            Some(table) => table,
+            None => self.open_table(segment)?,
+        };
+        match ask(&table) {
+            Ok(answer) => Ok(answer),
+            Err(error) if is_damage(&error) => {
+                let again = self.rebuild_table(segment, Some(&table))?;
+                ask(&again).map_err(|error| self.table_error(segment, error))
+            }
+            Err(error) => Err(self.table_error(segment, error)),
+        }
+    }
+
+    fn table_error(&self, segment: &Segment, error: LoadError) -> LogError {
+        self.load_error(error, FileName::Table(segment.first()), segment.first(), 0)
+    }
+
+    fn open_table(&self, segment: &Arc<Segment>) -> Result<Arc<OffsetTable>, LogError> {
+        let Some(behind) = segment.behind() else {
+            return Err(LogError::NotYet { asked: segment.first(), next: segment.first() });
+        };
+        match TableFile::open(&self.env, segment.first()) {
+            Ok(table)
+                if table.header.chain == behind.chain
+                    && table.header.end == behind.end
+                    && u64::from(table.header.count) == behind.next.0 - segment.first().0 =>
+            {
+                Ok(keep(segment, OffsetTable::File(table)))
+            }
+            Ok(_) => self.rebuild_table(segment, None),
+            Err(error) if is_damage(&error) => self.rebuild_table(segment, None),
+            Err(error) => Err(self.table_error(segment, error)),
+        }
+    }
+
+    /// Makes a table again from its segment, unless another thread did since `damaged` was seen.
+    fn rebuild_table(
+        &self,
+        segment: &Arc<Segment>,
+        damaged: Option<&Arc<OffsetTable>>,
+    ) -> Result<Arc<OffsetTable>, LogError> {
+        let mut scratch = lock(&self.rebuilding);
+        if let Some(known) = &*segment.table.read().expect("no code under this lock panics")
+            && damaged.is_none_or(|damaged| !Arc::ptr_eq(damaged, known))
+        {
+            return Ok(Arc::clone(known));
+        }
+        let budget = &self.env.options.budget;
+        let mut reading = budget.take(Kind::Staging)?;
+        let mut source = FromSegment { segments: self, segment, staging: &mut reading };
+        let header = source.check()?;
+        if !self.env.is_read_only() {
+            let mut writing = budget.take(Kind::Staging)?;
+            let seed = table_seed(self.env.id, segment.first());
+            self.env.files.forget(FileName::Table(segment.first()));
+            let (disk, dir) = (&*self.env.options.disk, &self.env.options.dir);
+            let written = write_table(disk, dir, header, seed, &mut source, &mut scratch, &mut writing);
+            self.env.files.forget(FileName::Table(segment.first()));
+            if written.is_ok() {
+                let table =
+                    TableFile::open(&self.env, segment.first()).map_err(|error| self.table_error(segment, error))?;
+                return Ok(keep(segment, OffsetTable::File(table)));
+            }
+        }
+        Ok(keep(segment, source.hold(budget)?))
+    }
+}
+
+fn keep(segment: &Segment, table: OffsetTable) -> Arc<OffsetTable> {
+    let table = Arc::new(table);
+    *segment.table.write().expect("no code under this lock panics") = Some(Arc::clone(&table));
+    table
+}
+
+/// Whether making the table again may help.
+fn is_damage(error: &LoadError) -> bool {
+    matches!(error, LoadError::Corrupt { .. } | LoadError::Io { kind: io::ErrorKind::NotFound, .. })
+}
+
+/// A sealed segment's own bytes, read as often as it takes.
+struct FromSegment<'a> {
+    segments: &'a Segments,
+    segment: &'a Segment,
+    staging: &'a mut [u8],
+}
+
+impl FromSegment<'_> {
+    /// Walks over the whole segment. Each walk is compared with what follows the segment, not only the first: one that met a bad byte
+    /// and ended early would leave entries or side files out of the table.
+    fn walk(&mut self, visitor: &mut dyn Visitor) -> Result<Outcome, LogError> {
+        let name = FileName::Segment(self.segment.first());
+        let missing = |error: io::Error| self.segments.load_error(error.into(), name, self.segment.first(), 0);
+        let file = self.segments.env.files.get(name, Caching::Buffered).map_err(missing)?;
+        let outcome = replay(&*file, &self.segment.header, u64::MAX, self.staging, visitor)?;
+        let behind = self.segment.behind().map(|behind| (behind.next, behind.chain, behind.end));
+        if behind != Some((outcome.next, outcome.chain, outcome.end)) {
+            let problem = outcome.problem.map(|problem| (problem.at, problem.what));
+            let (offset, what) = problem.unwrap_or((u64::from(outcome.end), "it does not lead to the next segment"));
+            let file = FileName::Segment(self.segment.first()).name();
+            return Err(LogError::Corrupt { glsn: outcome.next, file, offset, what: what.to_owned() });
+        }
+        Ok(outcome)
+    }
+
+    /// Reads the segment once: what the table's header says of it.
+    fn check(&mut self) -> Result<TableHeader, LogError> {
+        let outcome = self.walk(&mut NoVisitor)?;
+        Ok(TableHeader {
+            log_id: self.segments.env.id,
+            first: self.segment.first(),
+            count: (outcome.next.0 - self.segment.first().0) as u32,
+            chain: outcome.chain,
+            first_timestamp: outcome.first_timestamp,
+            last_timestamp: outcome.last_timestamp,
+            end: outcome.end,
+            streams: 0,
+            sides: 0,
+        })
+    }
+
+    /// The numbers in memory.
+    fn hold(&mut self, budget: &Budget) -> Result<OffsetTable, LogError> {
+        let mut held = Held { budget, numbers: Numbers::default(), sides: NamedSides::new(budget)? };
+        self.walk(&mut held)?;
+        Ok(OffsetTable::Memory { numbers: held.numbers, sides: held.sides })
+    }
+}
+
+impl TableSource for FromSegment<'_> {
+    fn offsets(&mut self, each: &mut dyn FnMut(u32) -> Result<(), LogError>) -> Result<(), LogError> {
+        self.walk(&mut Entries { each: &mut |offset, _| each(offset) }).map(|_| ())
+    }
+
+    fn streams(&mut self, each: &mut dyn FnMut(StreamId)) -> Result<(), LogError> {
+        let mut one = |_, stream| {
+            each(stream);
+            Ok(())
+        };
+        self.walk(&mut Entries { each: &mut one }).map(|_| ())
+    }
+
+    fn sides(&mut self, each: &mut dyn FnMut(NamedSide) -> Result<(), LogError>) -> Result<(), LogError> {
+        self.walk(&mut SidesOnly { each }).map(|_| ())
+    }
+}
+
+struct Entries<'a> {
+    each: &'a mut dyn FnMut(u32, StreamId) -> Result<(), LogError>,
+}
+
+impl Visitor for Entries<'_> {
+    fn entry(&mut self, offset: u32, stream: StreamId) -> Result<(), LogError> {
+        (self.each)(offset, stream)
+    }
+
+    fn record(&mut self, _: &RecordHeader, _: &[SideRef]) -> Result<(), LogError> {
+        Ok(())
+    }
+
+    fn abandon(&mut self) {}
+}
+
+struct SidesOnly<'a> {
+    each: &'a mut dyn FnMut(NamedSide) -> Result<(), LogError>,
+}
+
+impl Visitor for SidesOnly<'_> {
+    fn entry(&mut self, _: u32, _: StreamId) -> Result<(), LogError> {
+        Ok(())
+    }
+
+    fn record(&mut self, header: &RecordHeader, sides: &[SideRef]) -> Result<(), LogError> {
+        let (record_first, record_count) = (header.first, header.count);
+        sides.iter().try_for_each(|side| (self.each)(NamedSide { record_first, record_count, side: *side }))
+    }
+
+    fn abandon(&mut self) {}
+}
+
+struct Held<'a> {
+    budget: &'a Budget,
+    numbers: Numbers,
+    sides: NamedSides,
+}
+
+impl Visitor for Held<'_> {
+    fn entry(&mut self, offset: u32, stream: StreamId) -> Result<(), LogError> {
+        self.numbers.reserve(1, self.budget)?;
+        self.numbers.push(offset, stream);
+        Ok(())
+    }
+
+    fn record(&mut self, header: &RecordHeader, sides: &[SideRef]) -> Result<(), LogError> {
+        self.sides.reserve(sides.len())?;
+        let (record_first, record_count) = (header.first, header.count);
+        sides.iter().for_each(|side| self.sides.push(NamedSide { record_first, record_count, side: *side }));
+        Ok(())
+    }
+
+    fn abandon(&mut self) {}
+}

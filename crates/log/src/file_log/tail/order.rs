@@ -1,0 +1,62 @@
+//! What an append needs to know of the active segment: where it ends, and how far its file has bytes.
+
+use std::sync::Arc;
+
+use plimsoll_disk::vfs::File;
+use plimsoll_memory::chunk::CHUNK_BYTES;
+
+use crate::file_log::segments::entry_offsets::ENTRIES_PER_PAIR;
+use crate::format::BLOCK_BYTES;
+use crate::format::record::MAX_ENTRIES;
+use crate::format::segment_header::SegmentHeader;
+use crate::glsn::Glsn;
+
+/// The place behind the last complete record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    /// Offset in the active segment.
+    pub(crate) offset: u32,
+    /// The GLSN that the next entry gets.
+    pub(crate) next: Glsn,
+    /// Chain hash of the last record.
+    pub(crate) chain: u64,
+    /// Timestamp of the last record.
+    pub(crate) timestamp: u64,
+}
+
+/// The fewest bytes that are zeroed ahead at a time while commits are small.
+pub(crate) const ZERO_STEP_MIN: u64 = 256 << 10;
+
+/// What an append needs to know of the end of the log.
+#[derive(Debug)]
+pub(crate) struct Order {
+    pub(crate) file: Arc<dyn File>,
+    pub(crate) header: SegmentHeader,
+    pub(crate) epoch: u32,
+    pub(crate) end: End,
+    /// The file's bytes below this were written, at least with zeros.
+    pub(crate) zeroed: u64,
+    pub(crate) zero_step: u64,
+    /// The most entries of a segment.
+    pub(crate) entries_max: u32,
+    /// Whether the last fragment is a mark.
+    pub(crate) marked: bool,
+}
+
+impl Order {
+    /// Records end at or below this offset: the last block is left for a mark.
+    pub(crate) fn limit(&self) -> u64 {
+        u64::from(self.header.segment_bytes) - BLOCK_BYTES as u64
+    }
+
+    /// Entries of the active segment.
+    pub(crate) fn entries(&self) -> u64 {
+        self.end.next.0 - self.header.first.0
+    }
+}
+
+/// The most entries of a segment under a budget.
+pub(crate) fn entries_max(numbers_bytes: u64) -> u32 {
+    let pairs = (numbers_bytes / (2 * CHUNK_BYTES as u64)).clamp(1, 1 << 14) as u32;
+    (pairs * ENTRIES_PER_PAIR).max(MAX_ENTRIES as u32)
+}
