@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "test code")]
 #![allow(unsafe_code, reason = "counts what the allocator is asked for")]
 
+#[path = "it/common.rs"]
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};

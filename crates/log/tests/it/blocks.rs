@@ -1,12 +1,7 @@
 //! Whole blocks that are not the ones that were written last: each is good by itself, or empty, and none is served.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
-mod common;
-
 use std::sync::Arc;
 
-use common::{Memory, append, copy_of, names, open, options, payload, read_file, submit, write_file};
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::error::LogError;
@@ -14,6 +9,8 @@ use plimsoll_log::file_log::FileLog;
 use plimsoll_log::format::BLOCK_BYTES;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
+
+use crate::common::{Memory, append, copy_of, names, open, options, payload, read_file, submit, write_file};
 
 const SEALED: &str = "00000000000000000001.seg";
 
@@ -188,7 +185,7 @@ fn what_a_segment_has_beyond_its_length_is_not_read() {
     let (disk, _) = closed_log(&memory);
     for name in names(&*disk, ".seg") {
         let copy = copy_of(&*disk);
-        let path = std::path::Path::new(common::DIR).join(&name);
+        let path = std::path::Path::new(crate::common::DIR).join(&name);
         let file =
             copy.open(&path, plimsoll_disk::vfs::Open::ReadWrite, plimsoll_disk::vfs::Caching::Buffered).unwrap();
         // Noise where a scan for the end would read on.

@@ -1,13 +1,8 @@
 //! What every log keeps: the same sentences proved for the log in files and the log in memory.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Memory, append, mem_log, open, payload, scan_all, submit, submit_all, submit_with};
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::Disk;
@@ -17,6 +12,8 @@ use plimsoll_log::log::{Durability, Log};
 use plimsoll_log::side::{SIDE_BYTES_PAGE, SideId};
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, PAGE_PAYLOAD_BYTES, page_kind, page_payload, seal_page};
 use plimsoll_memory::pool::Touch;
+
+use crate::common::{Memory, append, mem_log, open, payload, scan_all, submit, submit_all, submit_with};
 
 /// Runs `law` for each kind of log.
 fn for_each_log(law: impl Fn(&dyn Log)) {

@@ -1,15 +1,8 @@
 //! What keeps a log in good order: verify, backup, salvage.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
-mod common;
-
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{
-    DIR, Memory, append, copy_of, names, open, options, payload, read_file, scan_all, submit, submit_with, write_file,
-};
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
@@ -20,6 +13,10 @@ use plimsoll_log::file_log::repair::salvage::salvage;
 use plimsoll_log::file_log::repair::verify::{Finding, VerifyScope, verify};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
+
+use crate::common::{
+    DIR, Memory, append, copy_of, names, open, options, payload, read_file, scan_all, submit, submit_with, write_file,
+};
 
 fn mem_disk() -> Arc<dyn Disk> {
     Arc::new(MemDisk::new())

@@ -1,16 +1,9 @@
 //! Damage is taken out of a log: what was lost says so wherever it is read, everything else is as it was, and nothing is found any more.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
-mod common;
-
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{
-    DIR, Memory, append, copy_of, names, open, options, payload, read_file, submit_all, submit_with, write_file,
-};
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::error::LogError;
@@ -20,6 +13,10 @@ use plimsoll_log::format::BLOCK_BYTES;
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_log::log::Log;
 use plimsoll_log::side::{SideId, SideRef};
+
+use crate::common::{
+    DIR, Memory, append, copy_of, names, open, options, payload, read_file, submit_all, submit_with, write_file,
+};
 
 const SEALED: &str = "00000000000000000001.seg";
 

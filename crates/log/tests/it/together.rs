@@ -1,14 +1,9 @@
 //! Many at once: writers, scanners, followers and a trimmer on one log.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::{Memory, append, names, open, options, payload, submit, submit_all};
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::{Caching, Disk};
@@ -17,6 +12,8 @@ use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_log::log::{Durability, Log};
+
+use crate::common::{Memory, append, names, open, options, payload, submit, submit_all};
 
 /// A payload that tells its stream and its number within it.
 fn numbered(stream: u32, number: u64, len: usize) -> Vec<u8> {
@@ -204,7 +201,7 @@ fn a_scan_of_a_sparse_stream_does_not_read_the_blocks_of_others() {
     assert!(segments >= 4);
     memory.pool.clear();
     let before = memory.pool.stats().loads;
-    assert_eq!(common::scan_all(&log, 1, u64::MAX, Some(1)).len(), 6);
+    assert_eq!(crate::common::scan_all(&log, 1, u64::MAX, Some(1)).len(), 6);
     let loads = memory.pool.stats().loads - before;
     // For each entry its block; for each segment pages of its table. All blocks together would be more than 600.
     assert!(loads <= 6 + segments * 4, "{loads} pages were read");
@@ -225,7 +222,7 @@ fn blocks_are_read_ahead_of_a_scan_that_wants_all_of_them_past_the_page_cache() 
         for (first, last, stream, most) in [(1, 5999, None, u64::MAX), (2000, 2001, None, 0), (1, 5999, Some(0), 0)] {
             memory.pool.clear();
             let before = memory.pool.stats();
-            let seen = common::scan_all(&log, first, last + 1, stream);
+            let seen = crate::common::scan_all(&log, first, last + 1, stream);
             assert!(seen.into_iter().eq((first..=last).map(|number| (number, payload(number, 600)))));
             let after = memory.pool.stats();
             let (loads, ahead) = (after.loads - before.loads, after.read_ahead - before.read_ahead);
@@ -274,7 +271,7 @@ fn a_large_record_and_small_ones_from_many_threads_stay_whole() {
         }
     });
     for stream in 0..4 {
-        let found = common::scan_all(&log, 1, u64::MAX, Some(stream));
+        let found = crate::common::scan_all(&log, 1, u64::MAX, Some(stream));
         let numbers: Vec<u64> = found.iter().map(|(_, payload)| number_of(payload).1).collect();
         assert_eq!(numbers, (0..24).collect::<Vec<_>>());
     }

@@ -3,13 +3,8 @@
 //! After each: every acknowledged entry is there, nothing is partial, nothing is out of order, and what survived is a prefix of what
 //! was submitted.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
-mod common;
-
 use std::sync::Arc;
 
-use common::{DIR, Memory, options, payload, scan_all, submit_all, submit_with};
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::Disk;
@@ -22,6 +17,8 @@ use plimsoll_log::log::Log;
 use plimsoll_log::side::SideRef;
 use plimsoll_memory::page::page_payload;
 use plimsoll_memory::pool::Touch;
+
+use crate::common::{DIR, Memory, options, payload, scan_all, submit_all, submit_with};
 
 /// What the test knows to have been submitted and acknowledged.
 #[derive(Clone, Default)]
@@ -201,7 +198,7 @@ fn salvage_that_is_cut_short_can_be_run_again() {
         let disk = LyingDisk::new(at);
         let log = open(&disk, &memory, None).unwrap();
         let payloads: Vec<_> = (0..120).map(|number| payload(number, 6000)).collect();
-        payloads.iter().for_each(|payload| assert!(common::append(&log, 0, payload) > Glsn::NONE));
+        payloads.iter().for_each(|payload| assert!(crate::common::append(&log, 0, payload) > Glsn::NONE));
         log.close().unwrap();
         drop(log);
         let shared: Arc<dyn Disk> = Arc::new(disk.clone());
@@ -230,7 +227,7 @@ fn a_budget_that_refuses_at_any_moment_leaves_the_log_usable() {
         for number in 0..200u64 {
             memory.budget.fail_after(refused_at);
             let bytes = payload(number, 100 + (number as usize * 977) % 9000);
-            match common::submit(&log, 0, &bytes) {
+            match crate::common::submit(&log, 0, &bytes) {
                 Ok(_) => kept.push(bytes),
                 Err(error) => assert!(matches!(error, LogError::OutOfBudget(_)), "{error}"),
             }
@@ -246,7 +243,7 @@ fn a_budget_that_refuses_at_any_moment_leaves_the_log_usable() {
         memory.budget.fail_after(u64::MAX);
         assert!(kept.len() > 100, "{} of 200, refused at {refused_at}", kept.len());
         kept.push(b"once there is room".to_vec());
-        common::append(&log, 0, b"once there is room");
+        crate::common::append(&log, 0, b"once there is room");
         assert!(scan_all(&log, 1, 999, None).iter().map(|(_, payload)| payload).eq(&kept));
     }
 }
@@ -267,7 +264,7 @@ fn a_log_whose_making_was_cut_is_made_anew_or_is_there() {
             drop(opened);
             disk.restore_power();
             let log = open(&disk, &memory, None).unwrap();
-            assert_eq!(common::append(&log, 0, b"first"), Glsn(1));
+            assert_eq!(crate::common::append(&log, 0, b"first"), Glsn(1));
             at += 1;
         }
     }
@@ -278,11 +275,11 @@ fn a_failed_sync_poisons_the_log_until_it_is_opened_again() {
     let memory = Memory::new(16 << 20);
     let disk = LyingDisk::new(1);
     let log = open(&disk, &memory, None).unwrap();
-    common::append(&log, 0, b"durable");
-    let lost = common::submit(&log, 0, b"lost").unwrap();
+    crate::common::append(&log, 0, b"durable");
+    let lost = crate::common::submit(&log, 0, b"lost").unwrap();
     disk.fail_next_sync();
     assert!(matches!(log.wait_durable(lost.last), Err(LogError::Poisoned { .. })));
-    assert!(matches!(common::submit(&log, 0, b"more"), Err(LogError::Poisoned { .. })));
+    assert!(matches!(crate::common::submit(&log, 0, b"more"), Err(LogError::Poisoned { .. })));
     assert!(matches!(log.wait_durable(lost.last), Err(LogError::Poisoned { .. })), "it is not tried again");
     assert!(matches!(log.create_side().err(), Some(LogError::Poisoned { .. })));
     assert_eq!(log.wait_durable(Glsn(1)), Ok(()));
@@ -294,7 +291,7 @@ fn a_failed_sync_poisons_the_log_until_it_is_opened_again() {
     let log = open(&disk, &memory, None).unwrap();
     assert_eq!(&*log.read(Glsn(1)).unwrap(), b"durable");
     let next = log.bounds().next;
-    assert_eq!(common::append(&log, 0, b"again"), next);
+    assert_eq!(crate::common::append(&log, 0, b"again"), next);
 }
 
 #[test]
@@ -306,7 +303,7 @@ fn a_full_disk_refuses_appends_and_the_log_is_usable_once_there_is_space() {
     disk.fill_up(Some(700_000));
     let refused = loop {
         let bytes = payload(kept.len() as u64, 5000);
-        match common::submit(&log, 0, &bytes) {
+        match crate::common::submit(&log, 0, &bytes) {
             Ok(ticket) => {
                 log.wait_durable(ticket.last).unwrap();
                 kept.push(bytes);
@@ -316,13 +313,13 @@ fn a_full_disk_refuses_appends_and_the_log_is_usable_once_there_is_space() {
     };
     assert!(matches!(refused, LogError::Io { kind: std::io::ErrorKind::StorageFull, .. }), "{refused:?}");
     assert!(kept.len() > 50, "{}", kept.len());
-    assert!(matches!(common::submit(&log, 0, &payload(1, 5000)), Err(LogError::Io { .. })));
+    assert!(matches!(crate::common::submit(&log, 0, &payload(1, 5000)), Err(LogError::Io { .. })));
     assert!(log.create_side().and_then(|mut side| side.write(&vec![0; 600_000])).is_err());
     assert_eq!(scan_all(&log, 1, 9999, None).len(), kept.len());
     disk.fill_up(None);
     for number in 0..200 {
         kept.push(payload(number, 3000));
-        common::append(&log, 0, kept.last().unwrap());
+        crate::common::append(&log, 0, kept.last().unwrap());
     }
     log.close().unwrap();
     drop(log);
@@ -338,13 +335,13 @@ fn trimming_gives_space_back_on_a_full_disk() {
     let disk = LyingDisk::new(1);
     let log = open(&disk, &memory, None).unwrap();
     for number in 0..150 {
-        common::append(&log, 0, &payload(number, 5000));
+        crate::common::append(&log, 0, &payload(number, 5000));
     }
     disk.fill_up(Some(0));
-    while common::submit(&log, 0, &payload(1, 5000)).is_ok() {}
+    while crate::common::submit(&log, 0, &payload(1, 5000)).is_ok() {}
     let first = log.trim(log.bounds().durable, &|_| false).unwrap();
     assert!(first > Glsn(50));
-    (0..50).for_each(|number| assert!(common::append(&log, 0, &payload(number, 5000)) > first));
+    (0..50).for_each(|number| assert!(crate::common::append(&log, 0, &payload(number, 5000)) > first));
 }
 
 #[test]
@@ -353,7 +350,7 @@ fn reads_that_fail_are_errors_and_do_not_poison() {
     let disk = LyingDisk::new(7);
     let log = open(&disk, &memory, None).unwrap();
     let payloads: Vec<_> = (0..200).map(|number| payload(number, 3000)).collect();
-    payloads.iter().for_each(|payload| assert!(common::append(&log, 0, payload) > Glsn::NONE));
+    payloads.iter().for_each(|payload| assert!(crate::common::append(&log, 0, payload) > Glsn::NONE));
     disk.fail_reads(0.3);
     let mut failed = 0;
     for (glsn, payload) in (1..).zip(&payloads) {
@@ -379,7 +376,7 @@ fn reads_that_fail_are_errors_and_do_not_poison() {
     assert!(bad > 5, "{bad}");
     disk.flip_bits(0.0);
     assert_eq!(scan_all(&log, 1, 9999, None).len(), payloads.len());
-    assert_eq!(common::append(&log, 0, b"on"), Glsn(201));
+    assert_eq!(crate::common::append(&log, 0, b"on"), Glsn(201));
 }
 
 #[test]
@@ -391,7 +388,7 @@ fn a_bit_that_flips_while_the_tail_is_read_again_is_found() {
         memory.pool.clear();
         let disk = LyingDisk::new(seed);
         let log = open(&disk, &memory, None).unwrap();
-        payloads.iter().for_each(|payload| assert!(common::append(&log, 0, payload) > Glsn::NONE));
+        payloads.iter().for_each(|payload| assert!(crate::common::append(&log, 0, payload) > Glsn::NONE));
         log.close().unwrap();
         drop(log);
         disk.flip_bits(0.1);

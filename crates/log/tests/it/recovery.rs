@@ -1,15 +1,8 @@
 //! What is found at the end of a log after it was torn, changed or cut: every acknowledged entry or an error, never other bytes.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{
-    Memory, append, copy_of, names, open, options, payload, read_file, scan_all, submit, submit_all, write_file,
-};
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
@@ -20,6 +13,10 @@ use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
 use plimsoll_log::glsn::{Glsn, Position};
 use plimsoll_log::log::Log;
+
+use crate::common::{
+    Memory, append, copy_of, names, open, options, payload, read_file, scan_all, submit, submit_all, write_file,
+};
 
 fn mem_disk() -> Arc<dyn Disk> {
     Arc::new(MemDisk::new())
@@ -264,7 +261,7 @@ fn tables_that_are_missing_cut_or_of_another_segment_are_made_again() {
     let other = read_file(&*disk, &tables[1]);
     for damage in 0..4 {
         let disk = copy_of(&*disk);
-        let path = std::path::Path::new(common::DIR).join(&tables[0]);
+        let path = std::path::Path::new(crate::common::DIR).join(&tables[0]);
         let whole = read_file(&*disk, &tables[0]);
         match damage {
             0 => disk.remove(&path).unwrap(),
@@ -286,7 +283,7 @@ fn a_reader_without_tables_holds_them_in_memory_and_changes_nothing() {
     let memory = Memory::new(16 << 20);
     let (disk, payloads, position) = several_segments(&memory);
     for name in names(&*disk, ".idx") {
-        disk.remove(&std::path::Path::new(common::DIR).join(name)).unwrap();
+        disk.remove(&std::path::Path::new(crate::common::DIR).join(name)).unwrap();
     }
     let before: Vec<_> = names(&*disk, "").iter().map(|name| (name.clone(), read_file(&*disk, name))).collect();
     let read_only = FileLogOptions { known: Some(position), mode: Mode::ReadOnly, ..options(&disk, &memory) };
@@ -306,13 +303,13 @@ fn a_segment_missing_in_the_middle_is_reported() {
     let memory = Memory::new(16 << 20);
     let (disk, _, position) = several_segments(&memory);
     let segments = names(&*disk, ".seg");
-    let gone = std::path::Path::new(common::DIR).join(&segments[1]);
+    let gone = std::path::Path::new(crate::common::DIR).join(&segments[1]);
     let missing_from: u64 = segments[1][..20].parse().unwrap();
     disk.remove(&gone).unwrap();
     let opened = FileLog::open(FileLogOptions { known: Some(position), ..options(&disk, &memory) });
     assert!(matches!(opened, Err(LogError::Corrupt { glsn, .. }) if glsn.0 == missing_from), "{opened:?}");
     // The same without the table that tells.
-    disk.remove(&std::path::Path::new(common::DIR).join(&names(&*disk, ".idx")[0])).unwrap();
+    disk.remove(&std::path::Path::new(crate::common::DIR).join(&names(&*disk, ".idx")[0])).unwrap();
     let (log, _) = FileLog::open(options(&disk, &memory)).unwrap();
     assert!(matches!(log.read(Glsn(missing_from)), Err(LogError::Corrupt { .. })));
     assert!(matches!(log.read(Glsn(1)), Err(LogError::Corrupt { .. })), "the segment before it leads nowhere");
@@ -343,7 +340,7 @@ fn the_last_segment_lost_is_a_log_cut_back() {
     let memory = Memory::new(16 << 20);
     let (disk, _, position) = several_segments(&memory);
     let last = names(&*disk, ".seg").pop().unwrap();
-    disk.remove(&std::path::Path::new(common::DIR).join(last)).unwrap();
+    disk.remove(&std::path::Path::new(crate::common::DIR).join(last)).unwrap();
     let opened = FileLog::open(FileLogOptions { known: Some(position), ..options(&disk, &memory) });
     assert!(matches!(opened, Err(LogError::Forked { .. })), "{opened:?}");
 }
@@ -353,7 +350,7 @@ fn segments_gone_while_other_files_are_there_are_not_taken_for_an_empty_log() {
     let memory = Memory::new(16 << 20);
     let (disk, _, _) = several_segments(&memory);
     for name in names(&*disk, ".seg") {
-        disk.remove(&std::path::Path::new(common::DIR).join(name)).unwrap();
+        disk.remove(&std::path::Path::new(crate::common::DIR).join(name)).unwrap();
     }
     assert!(matches!(FileLog::open(options(&disk, &memory)), Err(LogError::Corrupt { .. })));
 }
@@ -429,7 +426,7 @@ fn a_reader_beside_a_busy_writer_always_opens_on_a_prefix() {
 fn timestamps_rise_also_where_the_clock_was_set_back_by_days_and_that_is_told() {
     let memory = Memory::new(16 << 20);
     let disk = mem_disk();
-    let ahead = common::NOW + 3 * 86_400_000_000;
+    let ahead = crate::common::NOW + 3 * 86_400_000_000;
     let mut future = options(&disk, &memory);
     future.clock = Arc::new(plimsoll_disk::clock::ManualClock::new(ahead));
     let log = FileLog::open(future).unwrap().0;
@@ -448,7 +445,7 @@ fn timestamps_rise_also_where_the_clock_was_set_back_by_days_and_that_is_told() 
         }
         log.sync().unwrap();
         assert_eq!(log.glsn_at(first.timestamp_micros).unwrap(), first.last);
-        assert_eq!(log.glsn_at(common::NOW).unwrap(), Glsn::NONE);
+        assert_eq!(log.glsn_at(crate::common::NOW).unwrap(), Glsn::NONE);
         assert_eq!(log.glsn_at(last).unwrap().next(), log.bounds().next);
     }
 }

@@ -1,12 +1,7 @@
 //! What is appended is read: one by one, in parts, by scans, before and after it is durable, across blocks and segments.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
-mod common;
-
 use std::sync::Arc;
 
-use common::{Memory, append, open, options, payload, scan_all, submit, submit_all};
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::Disk;
@@ -14,6 +9,8 @@ use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_log::log::{Durability, Log};
+
+use crate::common::{Memory, append, open, options, payload, scan_all, submit, submit_all};
 
 fn mem_disk() -> Arc<dyn Disk> {
     Arc::new(MemDisk::new())

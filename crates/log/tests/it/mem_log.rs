@@ -1,13 +1,10 @@
 //! The log in memory fails when it is told to, and accounts for its bytes.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
-mod common;
-
-use common::{Memory, append, mem_log, scan_all, submit};
 use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::{Durability, Log};
+
+use crate::common::{Memory, append, mem_log, scan_all, submit};
 
 #[test]
 fn a_power_cut_takes_what_was_not_durable_except_what_is_to_be_kept() {

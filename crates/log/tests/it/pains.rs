@@ -1,14 +1,9 @@
 //! Ten things that users of other logs were hurt by, one test each.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
-mod common;
-
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{DIR, Memory, append, copy_of, names, open, options, payload, read_file, scan_all, submit, write_file};
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::Disk;
@@ -20,6 +15,10 @@ use plimsoll_log::format::segment_seed;
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_log::log::{Durability, Log};
 use plimsoll_memory::budget::Kind;
+
+use crate::common::{
+    DIR, Memory, append, copy_of, names, open, options, payload, read_file, scan_all, submit, write_file,
+};
 
 fn mem_disk() -> Arc<dyn Disk> {
     Arc::new(MemDisk::new())
@@ -135,7 +134,7 @@ fn pain_6_the_tables_of_entries_stay_within_their_part_of_the_budget() {
     let (log, _) = FileLog::open(options).unwrap();
     let crowd = vec![Vec::new(); 50_000];
     for _ in 0..20 {
-        common::submit_all(&log, 5, &crowd).unwrap();
+        crate::common::submit_all(&log, 5, &crowd).unwrap();
         assert!(memory.budget.usage().of(Kind::LogTable) <= memory.budget.limit_bytes() / 16);
     }
     log.sync().unwrap();

@@ -1,6 +1,5 @@
 //! What the tests of the file log share.
 #![allow(dead_code, reason = "each test file uses its part")]
-#![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

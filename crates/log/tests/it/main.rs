@@ -1,0 +1,14 @@
+//! All tests of the log's public interface, in one program.
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+mod append_and_read;
+mod blocks;
+mod common;
+mod crash;
+mod keeping;
+mod laws;
+mod mem_log;
+mod mend;
+mod pains;
+mod recovery;
+mod together;
