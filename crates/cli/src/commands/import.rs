@@ -3,8 +3,10 @@
 //! Law: what names the last imported commit is written in that commit's transaction. So whatever stops an import, the next one goes on
 //! behind the last commit that the store holds whole.
 
+#[path = "../../../git/src/apply.rs"]
 mod apply;
 mod report;
+#[path = "../../../git/src/bookmark.rs"]
 mod resume;
 
 use plimsoll::{Db, Durability};

@@ -2,14 +2,23 @@
 //!
 //! Law: a replay is the same each time: one thread, no clock in any decision, no randomness but the seeded one of generated workloads.
 
+#[path = "../../../replay/src/cachebench.rs"]
 mod cachebench;
+#[path = "../../../replay/src/curve.rs"]
 mod curve;
+#[path = "../../../replay/src/delimited.rs"]
 mod delimited;
+#[path = "../../../replay/src/latency.rs"]
 mod latency;
+#[path = "../../../replay/src/lists.rs"]
 mod lists;
+#[path = "../../../replay/src/oracle.rs"]
 mod oracle;
+#[path = "../../../replay/src/sketch.rs"]
 mod sketch;
+#[path = "../../../replay/src/subject.rs"]
 mod subject;
+#[path = "../../../replay/src/trace.rs"]
 mod trace;
 
 use std::path::Path;

@@ -25,6 +25,7 @@ mod locks;
 mod moments;
 mod reads_and_writes;
 mod replay;
+#[path = "../../../git/tests/it/repository.rs"]
 mod repository;
 mod run;
 mod shell;
