@@ -17,12 +17,13 @@ use jiff::Timestamp;
 
 use crate::duration::parse_duration;
 use crate::moment::{At, parse_at, parse_only_time};
+use crate::output::Colour;
 use crate::size::parse_size;
 
-pub(crate) use self::bring::{Format, Import, ImportGit, Load};
+pub(crate) use self::bring::{Import, ImportGit, Load};
 pub(crate) use self::care::{Backup, Rebuild, Salvage, Verify};
 pub(crate) use self::cursors::{Cursor, CursorAdvance, CursorCreate, CursorDrop};
-pub(crate) use self::replay::{Count, Policy, Replay, TraceFormat};
+pub(crate) use self::replay::Replay;
 pub(crate) use self::scripts::{Batch, Shell};
 pub(crate) use self::upkeep::{
     Compact, Count as CountKeys, Keyspace, KeyspaceCreate, KeyspaceDrop, KeyspaceRetention, Trim,
@@ -78,14 +79,6 @@ pub(crate) struct Globals {
     #[arg(long = "color", global = true, value_name = "WHEN", default_value = "auto")]
     #[arg(help_heading = "Global options")]
     pub(crate) colour: Colour,
-}
-
-/// When to colour.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Colour {
-    Auto,
-    Always,
-    Never,
 }
 
 /// How the store's files are read.

@@ -144,6 +144,44 @@ fn code(error: &Error) -> Exit {
     }
 }
 
+impl From<plimsoll_git::Error> for Failure {
+    fn from(error: plimsoll_git::Error) -> Self {
+        use plimsoll_git::Error as Git;
+        let (exit, advice) = match &error {
+            Git::Store(store) => return store.clone().into(),
+            Git::NotARepository { .. } | Git::NoBranch { .. } | Git::Ambiguous { .. } => (Exit::Usage, None),
+            Git::NoCommits { .. } => (Exit::Usage, Some("`--branch NAME` imports the history of another branch.")),
+            Git::OtherRepository { .. } | Git::Rewritten { .. } => {
+                (Exit::Usage, Some("`--keyspace NAME` imports into another keyspace."))
+            }
+            Git::NoCommit { .. } => (Exit::No, Some("`plimsoll log STORE` lists the imported commits.")),
+            Git::Bookmark { .. } => (Exit::Corrupt, None),
+            Git::Unreadable { .. } => (
+                Exit::System,
+                Some("`git fsck` tells whether the repository is sound; run the import again to continue."),
+            ),
+            _ => (Exit::System, None),
+        };
+        let failure = Self::new(exit, error.to_string());
+        match advice {
+            Some(advice) => failure.advise(advice),
+            None => failure,
+        }
+    }
+}
+
+impl From<plimsoll_replay::Error> for Failure {
+    fn from(error: plimsoll_replay::Error) -> Self {
+        use plimsoll_replay::Error as Replay;
+        let exit = match &error {
+            Replay::Malformed { .. } => Exit::Usage,
+            Replay::Budget { .. } => Exit::Memory,
+            _ => Exit::System,
+        };
+        Self::new(exit, error.to_string())
+    }
+}
+
 /// What to do, where the library's own message cannot know it because it knows nothing of a command line.
 fn advice(error: &Error) -> Option<&'static str> {
     match error {

@@ -7,8 +7,22 @@ pub(crate) mod input;
 pub(crate) mod json_lines;
 mod records;
 
+use clap::ValueEnum;
+
 /// The longest row, in bytes.
 pub(crate) const ROW_BYTES_MAX: usize = 4 << 20;
+
+/// How rows are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Fields separated by commas, quoted where needed
+    Csv,
+    /// Fields separated by tabs, never quoted
+    Tsv,
+    /// One JSON object a line
+    #[value(alias = "ndjson")]
+    Jsonl,
+}
 
 /// What is wrong with a row.
 #[derive(Debug, PartialEq, Eq)]

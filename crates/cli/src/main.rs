@@ -7,12 +7,9 @@ mod commands;
 mod duration;
 mod effort;
 mod exit;
-#[path = "../../git/src/lib.rs"]
-mod git;
-#[path = "../../git/src/moments.rs"]
-mod imported;
 mod interrupt;
 mod key_range;
+mod keyspaces;
 mod load;
 mod memory_use;
 mod moment;

@@ -5,9 +5,9 @@
 
 use jiff::Timestamp;
 use plimsoll::{Db, Error, Moment, Snapshot};
+use plimsoll_git::moments;
 
 use crate::exit::Failure;
-use crate::imported;
 use crate::time::{now, of_micros, parse_time, show_time};
 
 /// A moment as the command line names it.
@@ -57,7 +57,7 @@ pub(crate) fn glsn(db: &Db, at: &At, keyspace: &str) -> Result<u64, Failure> {
     match at {
         At::Newest => Ok(db.newest()),
         At::Glsn(glsn) => Ok(*glsn),
-        At::Commit(id) => imported::commit(db, keyspace, id),
+        At::Commit(id) => Ok(moments::commit(db, keyspace, id)?),
         At::Time(time) => match last_at(db, &[keyspace.to_owned()], *time)? {
             0 => Err(before_the_first(db, *time, keyspace)?),
             glsn => Ok(glsn),
@@ -70,7 +70,7 @@ pub(crate) fn glsn(db: &Db, at: &At, keyspace: &str) -> Result<u64, Failure> {
 pub(crate) fn last_at(db: &Db, keyspaces: &[String], time: Timestamp) -> Result<u64, Failure> {
     let mut last = None;
     for keyspace in keyspaces {
-        last = last.max(imported::last_at(db, keyspace, time)?);
+        last = last.max(moments::last_at(db, keyspace, time.into())?);
     }
     let stored = match db.snapshot_at(Moment::Time(time.into())) {
         Ok(snapshot) => snapshot.at(),
@@ -83,7 +83,7 @@ pub(crate) fn last_at(db: &Db, keyspaces: &[String], time: Timestamp) -> Result<
 
 fn before_the_first(db: &Db, time: Timestamp, keyspace: &str) -> Result<Failure, Failure> {
     let shown = show_time(time);
-    let first = match imported::earliest(db, keyspace)? {
+    let first = match moments::earliest(db, keyspace)? {
         Some(earliest) => format!("the history in keyspace `{keyspace}` begins at {earliest}"),
         None if db.newest() == 0 => "the store is empty".to_owned(),
         None => {

@@ -5,11 +5,11 @@
 
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 
+use clap::ValueEnum;
 use rustix::termios::tcgetwinsize;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::args::Colour;
 use crate::exit::Failure;
 
 /// Who reads.
@@ -21,6 +21,14 @@ pub(crate) enum Reader {
     Pipe,
     /// A program that asked for JSON.
     Json,
+}
+
+/// When to colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Colour {
+    Auto,
+    Always,
+    Never,
 }
 
 /// How a word stands out on a terminal.

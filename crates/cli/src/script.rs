@@ -4,6 +4,7 @@
 
 pub(crate) mod answers;
 pub(crate) mod session;
+mod source;
 pub(crate) mod statement;
 mod words;
 

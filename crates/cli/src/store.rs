@@ -1,8 +1,8 @@
-//! Opens stores and keyspaces as the commands need them.
+//! Opens stores as the commands need them.
 
 use std::path::Path;
 
-use plimsoll::{Db, Durability, Io, Keyspace, Options, Snapshot};
+use plimsoll::{Db, Durability, Io, Options};
 
 use crate::args::{Globals, HowToRead};
 use crate::exit::{Failure, Outcome};
@@ -91,22 +91,4 @@ pub(crate) fn close_after_commits(db: Db) {
             "plimsoll: {error}\nWhat was committed is kept; the next command that writes puts the rest in order."
         );
     }
-}
-
-/// A keyspace as a moment has it: one that was dropped since is there.
-pub(crate) fn keyspace_at(db: &Db, snapshot: &Snapshot, name: &str) -> Result<Keyspace, Failure> {
-    match snapshot.keyspace(name)? {
-        Some(keyspace) => Ok(keyspace),
-        None => known_keyspace(db, name),
-    }
-}
-
-/// A keyspace that has to be there.
-pub(crate) fn known_keyspace(db: &Db, name: &str) -> Result<Keyspace, Failure> {
-    let names: Vec<String> = db.keyspaces().into_iter().map(|keyspace| keyspace.name).collect();
-    if name != "default" && !names.iter().any(|known| known == name) {
-        let known = if names.is_empty() { "default".to_owned() } else { names.join(", ") };
-        return Err(Failure::usage(format!("there is no keyspace `{name}` in this store; there are: {known}")));
-    }
-    Ok(db.keyspace(name)?)
 }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use jiff::civil::DateTime;
-use jiff::tz::{Offset, TimeZone};
+use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, ToSpan};
 use plimsoll_disk::clock::{Clock, SystemClock};
 
@@ -41,15 +41,6 @@ pub(crate) fn of_micros(micros: u64) -> Timestamp {
 /// A time in RFC 3339, UTC, to the millisecond: `2024-01-31T12:00:03.250Z`.
 pub(crate) fn show_time(time: Timestamp) -> String {
     format!("{time:.3}")
-}
-
-/// Seconds since 1970 in RFC 3339 with the given offset from UTC in minutes; `None` outside of the years and offsets that it can write.
-pub(crate) fn show_seconds(seconds: i64, offset_minutes: i32) -> Option<String> {
-    let offset =
-        Offset::from_seconds(offset_minutes.checked_mul(60)?).ok().filter(|_| offset_minutes.abs() < 24 * 60)?;
-    let time = Timestamp::from_second(seconds).ok()?;
-    let written = (0..=9999).contains(&offset.to_datetime(time).year());
-    written.then(|| if offset == Offset::UTC { time.to_string() } else { time.display_with_offset(offset).to_string() })
 }
 
 /// How long something took: `850 ms`, `12.3 s`, `3 min 20 s`, `2 h 05 min`.
@@ -136,16 +127,6 @@ mod tests {
             assert_eq!(time(&shown), Some(of_micros(micros)), "{shown}");
         }
         assert_eq!(show_time(of_micros(0)), "1970-01-01T00:00:00.000Z");
-    }
-
-    #[test]
-    fn seconds_are_shown_with_the_offset_they_were_written_with() {
-        let shown = |seconds, minutes| show_seconds(seconds, minutes).unwrap();
-        assert_eq!(shown(1_706_702_403, 60), "2024-01-31T13:00:03+01:00");
-        assert_eq!(shown(1_706_702_403, -330), "2024-01-31T06:30:03-05:30");
-        assert_eq!(shown(-1, 0), "1969-12-31T23:59:59Z");
-        assert_eq!(show_seconds(i64::MAX, 0), None);
-        assert_eq!(show_seconds(0, 6000), None);
     }
 
     #[test]

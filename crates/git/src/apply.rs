@@ -5,86 +5,20 @@ use std::io::{self, Read};
 use jiff::Timestamp;
 use plimsoll::{Db, Keyspace, MAX_KEY_BYTES, MAX_VALUE_BYTES, Transaction};
 
-use crate::bytes::show_bytes;
-use crate::exit::Failure;
-use crate::git::blobs::Blob;
-use crate::git::feed::{Feed, Step};
-use crate::git::object_id::ObjectId;
-use crate::imported::Notes;
-use crate::size::{count_of, show_count, show_size};
+use crate::blobs::Blob;
+use crate::bookmark::{self, Bookmark};
+use crate::counts::{Counts, FileReason, LeftOutCommit, LeftOutFile};
+use crate::error::{Error, Result};
+use crate::feed::{Feed, Step};
+use crate::moments::Notes;
+use crate::object_id::ObjectId;
 
-use super::resume::{self, Bookmark};
-
-/// Contents up to here are put in one piece, larger ones are streamed.
+/// Larger contents are streamed.
 const PIECE_BYTES: u64 = 64 * 1024;
-/// Of what was left out, so many are named.
-const NAMED_MAX: usize = 5;
-
-/// What was left out: how many, and the first few by name.
-#[derive(Debug, Default)]
-pub(super) struct LeftOut {
-    pub(super) count: u64,
-    named: Vec<String>,
-}
-
-impl LeftOut {
-    fn add(&mut self, name: impl FnOnce() -> String) {
-        self.count += 1;
-        if self.named.len() < NAMED_MAX {
-            self.named.push(name());
-        }
-    }
-
-    fn report(&self, one: &str, many: &str, why: &str) {
-        if self.count == 0 {
-            return;
-        }
-        eprintln!("plimsoll: {} left out: {why}", count_of(self.count, one, many));
-        for name in &self.named {
-            eprintln!("  {name}");
-        }
-        let more = self.count - self.named.len() as u64;
-        if more > 0 {
-            eprintln!("  and {} more", show_count(more));
-        }
-    }
-}
-
-/// What an import did.
-#[derive(Debug, Default)]
-pub(super) struct Counts {
-    pub(super) transactions: u64,
-    pub(super) versions: u64,
-    pub(super) bytes_in: u64,
-    pub(super) submodules: u64,
-    /// Files whose content is not in the repository.
-    pub(super) missing: LeftOut,
-    /// Files that a store cannot hold.
-    pub(super) unfit: LeftOut,
-    /// Commits that could not be compared.
-    pub(super) commits: LeftOut,
-}
-
-impl Counts {
-    /// A few words beside the progress bar.
-    pub(super) fn in_words(&self) -> String {
-        format!("{} versions, {}", show_count(self.versions), show_size(self.bytes_in))
-    }
-
-    /// Says on stderr what was left out, and why.
-    pub(super) fn report_left_out(&self) {
-        self.missing.report("file version", "file versions", "the repository does not hold its content");
-        self.unfit.report("file version", "file versions", "a store holds paths up to 4 KiB and files up to 1 GiB");
-        self.commits.report(
-            "commit",
-            "commits",
-            "its folders are not all in the repository; its changes come with the next one",
-        );
-    }
-}
 
 /// Applies a history to one keyspace.
-pub(super) struct Applier<'a> {
+#[derive(Debug)]
+pub(crate) struct Applier<'a> {
     db: &'a Db,
     keyspace: Keyspace,
     bookmarks: Keyspace,
@@ -95,25 +29,25 @@ pub(super) struct Applier<'a> {
 }
 
 impl<'a> Applier<'a> {
-    /// `root`: the first imported commit, if there is one already.
-    pub(super) fn new(
+    /// `root` is the first imported commit, if there is one.
+    pub(crate) fn new(
         db: &'a Db,
         keyspace: Keyspace,
         bookmarks: Keyspace,
         branch: &'a str,
         root: Option<ObjectId>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self> {
         let notes = Notes::open(db, bookmarks.clone(), keyspace.name())?;
         Ok(Self { db, keyspace, bookmarks, notes, branch, root, piece: Vec::new() })
     }
 
-    /// Takes the next commit; false at the end of the history.
-    pub(super) fn next(&mut self, feed: &mut Feed<'_>, counts: &mut Counts) -> Result<bool, Failure> {
+    /// Applies the next commit; `false` at the end of the history.
+    pub(crate) fn next(&mut self, feed: &mut Feed<'_>, counts: &mut Counts) -> Result<bool> {
         match feed.next()? {
             None => return Ok(false),
             Some(Step::Begin { id, time, metadata }) => self.commit(id, time, &metadata, feed, counts)?,
-            Some(Step::LeftOut { id, why }) => counts.commits.add(|| format!("{id}: {why}")),
-            Some(step) => unreachable!("{step:?} outside of a commit: the feed brackets each by Begin and End"),
+            Some(Step::LeftOut { id, why }) => counts.commits.add(|| LeftOutCommit { id, why }),
+            Some(step) => unreachable!("{step:?} outside of a commit: the feed begins and ends each commit"),
         }
         Ok(true)
     }
@@ -125,7 +59,7 @@ impl<'a> Applier<'a> {
         metadata: &[u8],
         feed: &mut Feed<'_>,
         counts: &mut Counts,
-    ) -> Result<(), Failure> {
+    ) -> Result<()> {
         let mut transaction = self.db.begin();
         transaction.set_metadata(metadata)?;
         loop {
@@ -139,15 +73,15 @@ impl<'a> Applier<'a> {
                 }
                 Some(Step::Delete { .. }) => {}
                 Some(Step::Submodule) => counts.submodules += 1,
-                // A commit that is missing altogether is noticed while others are still being delivered.
-                Some(Step::LeftOut { id, why }) => counts.commits.add(|| format!("{id}: {why}")),
+                // Commits are read ahead, so a missing one is reported while an earlier one is delivered.
+                Some(Step::LeftOut { id, why }) => counts.commits.add(|| LeftOutCommit { id, why }),
                 Some(Step::End) => break,
-                other => unreachable!("{other:?} inside of a commit: the feed brackets each by Begin and End"),
+                other => unreachable!("{other:?} inside of a commit: the feed begins and ends each commit"),
             }
         }
         let root = *self.root.get_or_insert(id);
         let bookmark = Bookmark { commit: id, root };
-        resume::write(&mut transaction, &self.bookmarks, self.keyspace.name(), self.branch, bookmark)?;
+        bookmark::write(&mut transaction, &self.bookmarks, self.keyspace.name(), self.branch, bookmark)?;
         self.notes.add(&mut transaction, id.as_str(), time)?;
         transaction.commit()?;
         counts.transactions += 1;
@@ -162,24 +96,25 @@ impl<'a> Applier<'a> {
         path: &[u8],
         feed: &mut Feed<'_>,
         counts: &mut Counts,
-    ) -> Result<(), Failure> {
-        let name = || format!("{} at commit {}", show_bytes(&path[..path.len().min(200)]), commit.short());
+    ) -> Result<()> {
+        let (commit, object) = (*commit, *content);
+        let left_out = |why| LeftOutFile { path: path.to_vec(), commit, why };
         let bytes = match feed.blob()? {
             _ if path.len() > MAX_KEY_BYTES => {
-                counts.unfit.add(|| format!("{} (a path of {})", name(), show_size(path.len() as u64)));
+                counts.unfit.add(|| left_out(FileReason::PathTooLong));
                 return Ok(());
             }
             Blob::Found { bytes } if bytes <= MAX_VALUE_BYTES => bytes,
             Blob::Found { bytes } => {
-                counts.unfit.add(|| format!("{} ({})", name(), show_size(bytes)));
+                counts.unfit.add(|| left_out(FileReason::TooLarge { bytes }));
                 return self.absent(transaction, path);
             }
             Blob::Missing => {
-                counts.missing.add(|| format!("{} (object {content})", name()));
+                counts.missing.add(|| left_out(FileReason::Missing { object }));
                 return self.absent(transaction, path);
             }
-            Blob::Damaged(words) => {
-                counts.missing.add(|| format!("{} (object {content}: {words})", name()));
+            Blob::Damaged(message) => {
+                counts.missing.add(|| left_out(FileReason::Damaged { object, message }));
                 return self.absent(transaction, path);
             }
         };
@@ -190,8 +125,8 @@ impl<'a> Applier<'a> {
         } else {
             let mut content = Watched { inner: feed.content(), failed: None };
             let put = transaction.put_reader(&self.keyspace, path, &mut content);
-            if let Some(words) = content.failed {
-                return Err(unreadable(&words));
+            if let Some(error) = content.failed {
+                return Err(unreadable(&error));
             }
             put?;
         }
@@ -200,18 +135,17 @@ impl<'a> Applier<'a> {
         Ok(())
     }
 
-    /// A file without content is absent: an earlier content would be a wrong answer.
-    fn absent(&self, transaction: &mut Transaction, path: &[u8]) -> Result<(), Failure> {
+    /// A file whose content is left out is deleted: its earlier content would be a wrong answer.
+    fn absent(&self, transaction: &mut Transaction, path: &[u8]) -> Result<()> {
         Ok(transaction.delete(&self.keyspace, path)?)
     }
 }
 
-fn unreadable(error: &dyn std::fmt::Display) -> Failure {
-    Failure::system(format!("cannot read a file's content from git: {error}"))
-        .advise("`git fsck` tells whether the repository is sound.")
+fn unreadable(error: &dyn std::fmt::Display) -> Error {
+    Error::unreadable(format!("cannot read a file's content from git: {error}"))
 }
 
-/// Remembers that it was the reader that failed, not the store.
+/// Records an error of the reader, which `put_reader` would report as one of the store.
 struct Watched<R> {
     inner: R,
     failed: Option<String>,

@@ -1,26 +1,26 @@
-//! Contents of files, from one `git cat-file --batch`.
+//! Contents of files, read from one `git cat-file --batch` process.
 //!
-//! Law: answers come in the order of requests, one each. A request is sent as soon as it is known, so git unpacks ahead of the reader.
+//! Law: git answers each request once, in order. A request is sent as soon as it is known, so that git unpacks ahead of the reader.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{ChildStdin, ChildStdout};
 
-use crate::exit::Failure;
-use crate::git::object_id::ObjectId;
-use crate::git::process::{Input, Process};
-use crate::git::repository::Repository;
+use crate::error::{Error, Result};
+use crate::object_id::ObjectId;
+use crate::process::{Input, Process};
+use crate::repository::Repository;
 
-/// The most requests ahead of the answers: 65 bytes each, they fit into the smallest pipe that the system makes (4 KiB).
+/// Requests that may be unanswered. At 65 bytes each they fit into the smallest pipe that the system makes (4 KiB).
 pub(crate) const REQUESTS_MAX: usize = 60;
 
-/// Contents, in the order of requests.
+/// A running process and the requests that it has not answered.
 #[derive(Debug)]
 pub(crate) struct Blobs<'r> {
     repository: &'r Repository,
     open: Open,
     asked: VecDeque<ObjectId>,
-    /// Of the content at hand that is not read yet, the line break behind it included.
+    /// Unread bytes of the current content, including the line break after it.
     left: u64,
 }
 
@@ -31,35 +31,35 @@ struct Open {
     output: BufReader<ChildStdout>,
 }
 
-/// An answer.
+/// An answer to a request.
 #[derive(Debug)]
 pub(crate) enum Blob {
-    /// There is such an object; its bytes are read from [`Blobs::content`].
+    /// The object exists; [`Blobs::content`] reads its bytes.
     Found { bytes: u64 },
-    /// The repository does not hold it.
+    /// The repository does not hold the object.
     Missing,
-    /// It is there and damaged; git said why.
+    /// The object is damaged; git said why.
     Damaged(String),
 }
 
 impl<'r> Blobs<'r> {
-    pub(crate) fn open(repository: &'r Repository) -> Result<Self, Failure> {
+    pub(crate) fn open(repository: &'r Repository) -> Result<Self> {
         Ok(Self { repository, open: Open::start(repository)?, asked: VecDeque::new(), left: 0 })
     }
 
-    /// How many answers are still to be read.
+    /// How many answers have not been read.
     pub(crate) fn outstanding(&self) -> usize {
         self.asked.len()
     }
 
-    /// Asks for a content.
+    /// Requests a content.
     pub(crate) fn ask(&mut self, id: ObjectId) {
         self.asked.push_back(id);
         self.open.ask(&id);
     }
 
-    /// The answer to the oldest request.
-    pub(crate) fn next(&mut self) -> Result<Blob, Failure> {
+    /// Reads the answer to the oldest request.
+    pub(crate) fn next(&mut self) -> Result<Blob> {
         self.skip_rest().map_err(|error| self.broken(&error))?;
         let id = self.asked.pop_front().expect("an answer is read once for each request");
         match read_header(&mut self.open.output) {
@@ -69,12 +69,12 @@ impl<'r> Blobs<'r> {
             }
             Ok(Header::Missing(missing)) if missing == id => Ok(Blob::Missing),
             Ok(Header::End) => Ok(Blob::Damaged(self.restart()?)),
-            Ok(_) => Err(self.broken(&"it answered another question")),
+            Ok(_) => Err(self.broken(&"it answered a request that was not sent")),
             Err(error) => Err(self.broken(&error)),
         }
     }
 
-    /// The bytes of the answer at hand that are not read yet.
+    /// A reader of the unread bytes of the current content.
     pub(crate) fn content(&mut self) -> Content<'_> {
         Content { output: &mut self.open.output, left: &mut self.left }
     }
@@ -83,31 +83,31 @@ impl<'r> Blobs<'r> {
         skip(&mut self.open.output, std::mem::take(&mut self.left))
     }
 
-    /// Git dies of a damaged object. A new process gets the requests that the old one did not answer.
-    fn restart(&mut self) -> Result<String, Failure> {
+    /// Starts a new process, because git exits at a damaged object, and repeats the unanswered requests.
+    fn restart(&mut self) -> Result<String> {
         let Open { process, input, output } = std::mem::replace(&mut self.open, Open::start(self.repository)?);
         for id in &self.asked {
             self.open.ask(id);
         }
-        // With its pipes closed it ends, if it has not yet.
+        // Closing its pipes ends the process, if it still runs.
         drop((input, output));
         Ok(process.last_words())
     }
 
-    fn broken(&self, why: &dyn std::fmt::Display) -> Failure {
+    fn broken(&self, why: &dyn std::fmt::Display) -> Error {
         self.open.process.broken(&why.to_string())
     }
 }
 
 impl Open {
-    fn start(repository: &Repository) -> Result<Self, Failure> {
+    fn start(repository: &Repository) -> Result<Self> {
         let mut process = repository.git().start(&["cat-file", "--batch"], Input::Ours)?;
         let (input, output) = (process.take_input(), process.take_output());
         Ok(Self { process, input, output: BufReader::with_capacity(64 * 1024, output) })
     }
 
     fn ask(&mut self, id: &ObjectId) {
-        // A process that died is noticed where its answer is read.
+        // If the process has ended, reading its answer reports it.
         let _ = self.input.write_all(format!("{id}\n").as_bytes());
     }
 }
@@ -120,7 +120,7 @@ pub(crate) struct Content<'b> {
 
 impl Read for Content<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        // The last byte is the line break behind the content.
+        // The last byte is the line break after the content.
         let wanted = into.len().min(usize::try_from(self.left.saturating_sub(1)).unwrap_or(usize::MAX));
         if wanted == 0 {
             return Ok(0);
@@ -136,26 +136,25 @@ impl Read for Content<'_> {
 
 /// The line before an object in the output of `git cat-file --batch`.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Header {
+pub(crate) enum Header {
     Found {
         id: ObjectId,
         bytes: u64,
     },
     Missing(ObjectId),
-    /// The output has ended.
+    /// The end of the output.
     End,
 }
 
-pub(super) fn read_header(output: &mut impl BufRead) -> io::Result<Header> {
+pub(crate) fn read_header(output: &mut impl BufRead) -> io::Result<Header> {
     let mut line = Vec::new();
-    // Longer than any header: 64 digits, a type, a length.
+    // Longer than any header: 64 digits, a type and a length.
     output.take(256).read_until(b'\n', &mut line)?;
     if line.is_empty() {
         return Ok(Header::End);
     }
-    parse_header(&line).ok_or_else(|| {
-        io::Error::new(io::ErrorKind::InvalidData, format!("not understood: {}", crate::bytes::show_bytes(&line)))
-    })
+    parse_header(&line)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("not understood: {}", line.escape_ascii())))
 }
 
 /// `<name> <type> <length>` or `<name> missing`.
@@ -169,8 +168,8 @@ fn parse_header(line: &[u8]) -> Option<Header> {
     }
 }
 
-/// Reads past that many bytes.
-pub(super) fn skip(output: &mut impl Read, bytes: u64) -> io::Result<()> {
+/// Skips bytes.
+pub(crate) fn skip(output: &mut impl Read, bytes: u64) -> io::Result<()> {
     let skipped = io::copy(&mut output.take(bytes), &mut io::sink())?;
     if skipped == bytes { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
@@ -180,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_are_read_and_nonsense_is_refused() {
+    fn headers_are_parsed_and_malformed_ones_rejected() {
         let name = "a".repeat(40);
         let id = ObjectId::parse(name.as_bytes()).unwrap();
         let read = |text: String| read_header(&mut text.as_bytes());

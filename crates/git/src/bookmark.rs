@@ -1,24 +1,24 @@
-//! The bookmark: which commit was imported last, kept in the store itself.
+//! The bookmark of a keyspace: which commit was imported last. It is a key of the store, written with that commit.
 
 use plimsoll::{Db, Keyspace, Transaction};
 use serde_json::{Value, json};
 
-use crate::exit::{Exit, Failure};
-use crate::git::object_id::ObjectId;
-use crate::git::repository::Repository;
-use crate::imported::{KEYSPACE, bookmark_key};
+use crate::error::{Error, Result};
+use crate::moments::{KEYSPACE, bookmark_key};
+use crate::object_id::ObjectId;
+use crate::repository::Repository;
 
-/// How far the import into a keyspace has come.
+/// The position of an import.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bookmark {
+pub(crate) struct Bookmark {
     /// The last imported commit.
-    pub(super) commit: ObjectId,
-    /// The first one: what tells one repository from another.
-    pub(super) root: ObjectId,
+    pub(crate) commit: ObjectId,
+    /// The first imported commit. It tells one repository from another.
+    pub(crate) root: ObjectId,
 }
 
 /// Reads the bookmark of a keyspace.
-pub(super) fn read(db: &Db, keyspace: &str) -> Result<Option<Bookmark>, Failure> {
+pub(crate) fn read(db: &Db, keyspace: &str) -> Result<Option<Bookmark>> {
     if !db.keyspaces().iter().any(|known| known.name == KEYSPACE) {
         return Ok(None);
     }
@@ -27,40 +27,30 @@ pub(super) fn read(db: &Db, keyspace: &str) -> Result<Option<Bookmark>, Failure>
     let id = |name: &str| value[name].as_str().and_then(|id| ObjectId::parse(id.as_bytes()));
     match (id("commit"), id("root")) {
         (Some(commit), Some(root)) => Ok(Some(Bookmark { commit, root })),
-        _ => Err(Failure::new(
-            Exit::Corrupt,
-            format!("the bookmark in keyspace {KEYSPACE} is not one that an import wrote"),
-        )),
+        _ => Err(Error::Bookmark { keyspace: KEYSPACE }),
     }
 }
 
-/// Writes the bookmark in the transaction of the commit that it names.
-pub(super) fn write(
+/// Writes the bookmark, in the transaction of its commit.
+pub(crate) fn write(
     transaction: &mut Transaction,
     bookmarks: &Keyspace,
     keyspace: &str,
     branch: &str,
     bookmark: Bookmark,
-) -> Result<(), Failure> {
+) -> Result<()> {
     let value = json!({ "commit": bookmark.commit.as_str(), "branch": branch, "root": bookmark.root.as_str() });
     Ok(transaction.put(bookmarks, &bookmark_key(keyspace), value.to_string().as_bytes())?)
 }
 
-/// Refuses to go on where the branch does not: the store would mix two histories.
-pub(super) fn check(bookmark: &Bookmark, repository: &Repository, branch: &str) -> Result<(), Failure> {
-    let commit = bookmark.commit.short();
-    let path = repository.path().display();
-    if !repository.has_commit(&bookmark.root)? && !repository.has_commit(&bookmark.commit)? {
-        return Err(Failure::usage(format!(
-            "{path}: the store holds the history of another repository (up to commit {commit}, which is not here); \
-             import this one into another store, or into another keyspace with --keyspace"
-        )));
+/// Rejects a repository whose branch does not continue the imported history, so that a keyspace never mixes two.
+pub(crate) fn check(bookmark: &Bookmark, repository: &Repository) -> Result<()> {
+    let (path, commit) = (repository.path().to_owned(), bookmark.commit);
+    if !repository.has_commit(&bookmark.root)? && !repository.has_commit(&commit)? {
+        return Err(Error::OtherRepository { path, commit });
     }
-    if !repository.has_commit(&bookmark.commit)? || !repository.is_behind_tip(&bookmark.commit)? {
-        return Err(Failure::usage(format!(
-            "{path}: the last imported commit {commit} is no ancestor of {branch}: the history was rewritten, or it is another \
-             branch; import it into another store, or into another keyspace with --keyspace"
-        )));
+    if !repository.has_commit(&commit)? || !repository.is_behind_tip(&commit)? {
+        return Err(Error::Rewritten { path, commit, branch: repository.branch().to_owned() });
     }
     Ok(())
 }

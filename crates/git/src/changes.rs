@@ -1,24 +1,24 @@
-//! What each commit changed, from one `git diff-tree --stdin`.
+//! The files that each commit changed, read from one `git diff-tree --stdin` process.
 //!
-//! A request is a line with a commit and the commit to compare it with, and behind it a line that is no name: git echoes such a line
-//! and flushes, which marks the end of the answer. Without the mark an answer could only be told from the next one's beginning.
+//! A request is two lines: the commit with the one to compare it with, and `;`. Git echoes a line that names no object and flushes its
+//! output, so the `;` marks the end of the answer. Without it only the next answer would show where this one ends.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout};
 
-use crate::exit::Failure;
-use crate::git::object_id::ObjectId;
-use crate::git::process::{Input, Process};
-use crate::git::repository::Repository;
+use crate::error::Result;
+use crate::object_id::ObjectId;
+use crate::process::{Input, Process};
+use crate::repository::Repository;
 
-/// The most requests ahead of the answers: 133 bytes each, they fit into the smallest pipe that the system makes (4 KiB).
-pub(super) const REQUESTS_MAX: usize = 24;
-/// After that many answers git's process is replaced: it keeps every commit that it has seen.
+/// Requests that may be unanswered. At 133 bytes each they fit into the smallest pipe that the system makes (4 KiB).
+pub(crate) const REQUESTS_MAX: usize = 24;
+/// Answers after which the process is replaced, because git keeps every commit that it has read in memory.
 const ANSWERS_MAX: u64 = 50_000;
-/// Longer paths than this are no keys anyway, and are cut; so a line of the answer is bounded.
+/// Longer paths are cut, which bounds the length of a line. They are too long for keys anyway.
 const PATH_BYTES_MAX: u64 = 64 * 1024;
 
-/// A file that differs.
+/// A file that differs between two commits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) path: Vec<u8>,
@@ -35,19 +35,19 @@ pub(crate) struct File {
 
 /// A piece of an answer.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Piece {
-    /// The comparison succeeded; changes follow.
+pub(crate) enum Piece {
+    /// The answer begins; changes follow.
     Start,
     Change(Change),
     /// The answer is complete.
     End,
-    /// Git has died, of a folder that is missing.
+    /// Git exited, because a tree is missing.
     Died,
 }
 
-/// The process.
+/// The process, if it runs.
 #[derive(Debug)]
-pub(super) struct Changes<'r> {
+pub(crate) struct Changes<'r> {
     repository: &'r Repository,
     open: Option<Open>,
     answers: u64,
@@ -61,26 +61,26 @@ struct Open {
 }
 
 impl<'r> Changes<'r> {
-    pub(super) fn new(repository: &'r Repository) -> Self {
+    pub(crate) fn new(repository: &'r Repository) -> Self {
         Self { repository, open: None, answers: 0 }
     }
 
-    /// Whether the process should be let go once all answers are read.
-    pub(super) fn worn_out(&self) -> bool {
+    /// Whether the process is to be replaced once all answers are read.
+    pub(crate) fn worn_out(&self) -> bool {
         self.answers >= ANSWERS_MAX
     }
 
-    /// Lets the process go; returns its last words. The next request starts another.
-    pub(super) fn restart(&mut self) -> String {
+    /// Ends the process and returns its last words. The next request starts another.
+    pub(crate) fn restart(&mut self) -> String {
         self.answers = 0;
         let Some(Open { process, input, output }) = self.open.take() else { return String::new() };
-        // With its pipes closed it ends, if it has not yet.
+        // Closing its pipes ends the process, if it still runs.
         drop((input, output));
         process.last_words()
     }
 
-    /// Asks what changed from `base` to `target`, both commits or both trees.
-    pub(super) fn ask(&mut self, base: &ObjectId, target: &ObjectId, kind: Compared) -> Result<(), Failure> {
+    /// Requests the changes from `base` to `target`: two commits or two trees.
+    pub(crate) fn ask(&mut self, base: &ObjectId, target: &ObjectId, kind: Compared) -> Result<()> {
         if self.open.is_none() {
             self.open = Some(Open::start(self.repository)?);
         }
@@ -89,13 +89,13 @@ impl<'r> Changes<'r> {
             Compared::Commits => format!("{target} {base}\n;\n"),
             Compared::Trees => format!("{base} {target}\n;\n"),
         };
-        // A process that died is noticed where its answer is read.
+        // If the process has ended, reading its answer reports it.
         let _ = open.input.write_all(request.as_bytes());
         Ok(())
     }
 
-    /// The next piece of the answer to the oldest request.
-    pub(super) fn next(&mut self) -> Result<Piece, Failure> {
+    /// Reads the next piece of the answer to the oldest request.
+    pub(crate) fn next(&mut self) -> Result<Piece> {
         let open = self.open.as_mut().expect("an answer is read after a request");
         let piece = read_piece(&mut open.output).map_err(|error| open.process.broken(&error.to_string()))?;
         self.answers += u64::from(piece == Piece::End);
@@ -103,15 +103,15 @@ impl<'r> Changes<'r> {
     }
 }
 
-/// What a request names.
+/// The kind of objects in a request.
 #[derive(Clone, Copy)]
-pub(super) enum Compared {
+pub(crate) enum Compared {
     Commits,
     Trees,
 }
 
 impl Open {
-    fn start(repository: &Repository) -> Result<Self, Failure> {
+    fn start(repository: &Repository) -> Result<Self> {
         let arguments = [
             "diff-tree",
             "--stdin",
@@ -141,7 +141,7 @@ fn read_piece(output: &mut impl BufRead) -> io::Result<Piece> {
     }
 }
 
-/// Before the changes stands the commit's name and a zero byte, or two trees' names and a line break.
+/// An answer begins with the commit's id and a zero byte, or with the ids of two trees and a line break.
 fn read_start(output: &mut impl BufRead) -> io::Result<Piece> {
     let mut byte = [0];
     for _ in 0..256 {
@@ -150,7 +150,7 @@ fn read_start(output: &mut impl BufRead) -> io::Result<Piece> {
             return Ok(Piece::Start);
         }
     }
-    Err(not_understood(b"a line without an end"))
+    Err(not_understood(b"a line without end"))
 }
 
 /// `:100644 100644 <name> <name> M`, zero byte, path, zero byte.
@@ -168,13 +168,13 @@ fn parse_facts(facts: &[u8]) -> Option<(Option<File>, Option<File>)> {
     Some((file(mode_before, before)?, file(mode_after, after)?))
 }
 
-/// Outer `None`: not understood; inner `None`: no file there.
+/// Outer `None`: not understood; inner `None`: there is no such file.
 fn file(mode: &str, id: &str) -> Option<Option<File>> {
     let id = ObjectId::parse(id.as_bytes())?;
     Some((mode != "000000").then_some(File { id, submodule: mode == "160000" }))
 }
 
-/// What stands before `end`; the rest of what is too long is thrown away.
+/// Reads up to `end`, which is removed; drops what exceeds the longest path.
 fn read_to(output: &mut impl BufRead, end: u8) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     io::Read::take(&mut *output, PATH_BYTES_MAX).read_until(end, &mut bytes)?;
@@ -190,7 +190,7 @@ fn read_to(output: &mut impl BufRead, end: u8) -> io::Result<Vec<u8>> {
 }
 
 fn not_understood(bytes: &[u8]) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("not understood: {}", crate::bytes::show_bytes(bytes)))
+    io::Error::new(io::ErrorKind::InvalidData, format!("not understood: {}", bytes.escape_ascii()))
 }
 
 #[cfg(test)]

@@ -1,24 +1,24 @@
-//! A commit object: what an import needs of it, and the metadata that travels with its transaction.
+//! Parses a commit object: its tree, its time, and the metadata of its transaction.
 
 use jiff::Timestamp;
+use jiff::tz::Offset;
 use serde::Serialize;
 
-use crate::git::object_id::ObjectId;
-use crate::time::show_seconds;
+use crate::object_id::ObjectId;
 
-/// Metadata stays below what a transaction takes (64 KiB).
+/// The most metadata that a transaction takes.
 const METADATA_BYTES_MAX: usize = 64 * 1024;
 
 /// A commit.
 #[derive(Debug)]
 pub(crate) struct Commit {
-    /// Its name.
+    /// Its id.
     pub(crate) id: ObjectId,
-    /// Its files.
+    /// Its root tree.
     pub(crate) tree: ObjectId,
     /// The committer's time; `None` if its date is broken.
     pub(crate) time: Option<Timestamp>,
-    /// What travels with the transaction: JSON.
+    /// The metadata of its transaction, as JSON.
     pub(crate) metadata: Vec<u8>,
 }
 
@@ -42,7 +42,7 @@ struct Person {
     date: Option<String>,
 }
 
-/// Reads a commit object. `cut`: the object was longer than `object`. `None`: it has no tree, so it is no commit.
+/// Parses a commit object. `cut`: the object is longer than `object`. `None` if it has no tree and so is not a commit.
 pub(crate) fn parse(id: ObjectId, object: &[u8], cut: bool) -> Option<Commit> {
     let (headers, message) = split_at_blank_line(object);
     let mut tree = None;
@@ -58,7 +58,7 @@ pub(crate) fn parse(id: ObjectId, object: &[u8], cut: bool) -> Option<Commit> {
             _ => {}
         }
     }
-    // A second pass, for the encoding stands behind the names that it is for.
+    // A second pass, because the encoding of the names follows them.
     for line in headers.split(|&byte| byte == b'\n') {
         match split_once(line, b' ') {
             Some((b"author", value)) => author = person(value, encoding),
@@ -66,7 +66,7 @@ pub(crate) fn parse(id: ObjectId, object: &[u8], cut: bool) -> Option<Commit> {
             _ => {}
         }
     }
-    // What was shown is a time that can be read back.
+    // A date in RFC 3339 always parses, unless it was broken and so is absent.
     let time = committer.date.as_deref().and_then(|date| date.parse().ok());
     let metadata = Metadata {
         commit: id.as_str(),
@@ -81,7 +81,7 @@ pub(crate) fn parse(id: ObjectId, object: &[u8], cut: bool) -> Option<Commit> {
     Some(Commit { id, tree: tree?, time, metadata: fit(metadata) })
 }
 
-/// Writes metadata as JSON, with as much of the message and then of the rest as fits.
+/// Writes metadata as JSON and shortens the message until it fits, then everything else.
 fn fit(mut metadata: Metadata<'_>) -> Vec<u8> {
     loop {
         let json = serde_json::to_vec(&metadata).expect("text and lists of text are always JSON");
@@ -91,7 +91,7 @@ fn fit(mut metadata: Metadata<'_>) -> Vec<u8> {
         }
         metadata.message_cut = true;
         if metadata.message.is_empty() {
-            // Names and parents alone are too long: no commit of people looks like this.
+            // The names and parents alone are too long: no tool makes such commits, but the format allows them.
             metadata.parents.clear();
             for text in
                 [&mut metadata.author, &mut metadata.email, &mut metadata.committer.name, &mut metadata.committer.email]
@@ -100,7 +100,7 @@ fn fit(mut metadata: Metadata<'_>) -> Vec<u8> {
             }
             continue;
         }
-        // A byte of the message is up to six of JSON, so this leaves at least half of what could stay.
+        // A byte of the message is at most six bytes of JSON, so this removes no more than necessary, or 256 bytes.
         let keep = metadata.message.len().saturating_sub((surplus / 6).max(256));
         shorten(&mut metadata.message, keep);
     }
@@ -121,16 +121,26 @@ fn person(value: &[u8], encoding: Encoding) -> Person {
     Person { name: trimmed(&value[..open]), email: trimmed(&value[open + 1..close]), date }
 }
 
-/// `1706702403 +0100` as RFC 3339; `None` for the broken dates that old histories hold.
+/// `1706702403 +0100` as RFC 3339; `None` for the broken dates of some old histories.
 fn date(text: &str) -> Option<String> {
     let mut parts = text.split_ascii_whitespace();
     let seconds: i64 = parts.next()?.parse().ok()?;
     let zone = parts.next().unwrap_or("+0000");
     let offset: i32 = zone.parse().ok()?;
-    show_seconds(seconds, offset / 100 * 60 + offset % 100)
+    write_date(seconds, offset / 100 * 60 + offset % 100)
 }
 
-/// How a commit's text was written.
+/// Seconds since 1970 in RFC 3339, with an offset from UTC in minutes; `None` if the year or the offset cannot be written.
+fn write_date(seconds: i64, offset_minutes: i32) -> Option<String> {
+    let offset =
+        Offset::from_seconds(offset_minutes.checked_mul(60)?).ok().filter(|_| offset_minutes.abs() < 24 * 60)?;
+    let time = Timestamp::from_second(seconds).ok()?;
+    let has_year = (0..=9999).contains(&offset.to_datetime(time).year());
+    has_year
+        .then(|| if offset == Offset::UTC { time.to_string() } else { time.display_with_offset(offset).to_string() })
+}
+
+/// The encoding of a commit's text.
 #[derive(Clone, Copy)]
 enum Encoding {
     Utf8,
@@ -145,7 +155,7 @@ impl Encoding {
         }
     }
 
-    /// Text; what is none in UTF-8 becomes a replacement character.
+    /// Decodes text. Invalid UTF-8 becomes replacement characters.
     fn decode(self, bytes: &[u8]) -> String {
         match self {
             Self::Utf8 => String::from_utf8_lossy(bytes).into_owned(),
@@ -211,6 +221,16 @@ mod tests {
     }
 
     #[test]
+    fn a_date_is_written_with_its_own_offset() {
+        let written = |seconds, minutes| write_date(seconds, minutes).unwrap();
+        assert_eq!(written(1_706_702_403, 60), "2024-01-31T13:00:03+01:00");
+        assert_eq!(written(1_706_702_403, -330), "2024-01-31T06:30:03-05:30");
+        assert_eq!(written(-1, 0), "1969-12-31T23:59:59Z");
+        assert_eq!(write_date(i64::MAX, 0), None);
+        assert_eq!(write_date(0, 6000), None);
+    }
+
+    #[test]
     fn a_broken_date_is_null() {
         for date in ["", "x", "99999999999999999 +0000", "1 +9999", "1 zone"] {
             let object = format!("tree {TREE}\nauthor A <a> {date}\n\nm");
@@ -236,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_tree_is_no_commit() {
+    fn an_object_without_a_tree_is_not_a_commit() {
         assert!(parse(ObjectId::parse(&[b'a'; 40]).unwrap(), b"object x\n\n", false).is_none());
     }
 }

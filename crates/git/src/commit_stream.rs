@@ -1,29 +1,29 @@
-//! The commits to import, oldest first: `git rev-list` pours their names straight into `git cat-file`.
+//! The commits to import, oldest first: `git rev-list` writes their ids straight into `git cat-file`.
 //!
-//! Where a commit in the middle is missing, the history is cut: what lies after it is imported, from the oldest commit that is whole.
+//! If a commit is missing, the history is cut there: the import begins with the oldest commit after it.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
 use std::process::ChildStdout;
 
-use crate::exit::Failure;
-use crate::git::blobs::{Header, read_header, skip};
-use crate::git::commit::{self, Commit};
-use crate::git::object_id::ObjectId;
-use crate::git::process::{Input, Process};
-use crate::git::repository::{Repository, range};
+use crate::blobs::{Header, read_header, skip};
+use crate::commit::{self, Commit};
+use crate::error::{Error, Result};
+use crate::object_id::ObjectId;
+use crate::process::{Input, Process};
+use crate::repository::{Repository, range};
 
-/// Read of a commit object: more than fits into a transaction's metadata, even with a signature before it.
+/// Bytes of a commit object that are read: more than a transaction's metadata holds, even with a signature before the message.
 const OBJECT_BYTES_MAX: u64 = 256 * 1024;
 
-/// What comes next.
+/// An item of the stream.
 #[derive(Debug)]
 pub(crate) enum Next {
     /// A commit.
     Commit(Box<Commit>),
-    /// A commit that is listed and cannot be read.
+    /// A commit that is listed but cannot be read.
     Missing(ObjectId),
-    /// There are no more.
+    /// The end of the stream.
     End,
 }
 
@@ -31,7 +31,7 @@ pub(crate) enum Next {
 #[derive(Debug)]
 pub(crate) struct CommitStream<'r> {
     repository: &'r Repository,
-    /// Arguments of the `rev-list` calls whose output, one after the other, is the stream.
+    /// Arguments of the `rev-list` calls that are still to be made; their outputs in this order are the stream.
     lists: VecDeque<Vec<String>>,
     open: Option<Open>,
     cut: Option<ObjectId>,
@@ -46,8 +46,8 @@ struct Open {
 }
 
 impl<'r> CommitStream<'r> {
-    /// The commits of the tip's history that are not behind `after`.
-    pub(crate) fn open(repository: &'r Repository, after: Option<&ObjectId>) -> Result<Self, Failure> {
+    /// The commits of the branch that are not ancestors of `after`.
+    pub(crate) fn open(repository: &'r Repository, after: Option<&ObjectId>) -> Result<Self> {
         let range = range(after, repository.tip());
         let mut stream = Self { repository, lists: VecDeque::new(), open: None, cut: None };
         match broken_walk(repository, &range)? {
@@ -62,13 +62,13 @@ impl<'r> CommitStream<'r> {
         Ok(stream)
     }
 
-    /// The commit before which the history is cut, if it is.
+    /// The first commit, if its parent is missing.
     pub(crate) fn cut(&self) -> Option<&ObjectId> {
         self.cut.as_ref()
     }
 
     /// The next commit.
-    pub(crate) fn next(&mut self) -> Result<Next, Failure> {
+    pub(crate) fn next(&mut self) -> Result<Next> {
         loop {
             if self.open.is_none() {
                 match self.lists.pop_front() {
@@ -92,21 +92,21 @@ fn list(options: &[&str], range: &[String]) -> Vec<String> {
 
 /// A walk that ends at a commit whose parent is missing.
 struct BrokenWalk {
-    /// How many commits, from the tip on, have all their parents.
+    /// How many commits, counted from the tip, have all their parents.
     whole: u64,
-    /// The commit below them.
+    /// The parent of the last of them.
     oldest: ObjectId,
 }
 
-/// Walks once without reading anything, to learn whether the history is whole.
-fn broken_walk(repository: &Repository, range: &[String]) -> Result<Option<BrokenWalk>, Failure> {
+/// Lists the history once without reading the commits, to learn whether it is whole.
+fn broken_walk(repository: &Repository, range: &[String]) -> Result<Option<BrokenWalk>> {
     let arguments = list(&[], range);
     let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     arguments.insert(0, "rev-list");
     let mut process = repository.git().start(&arguments, Input::Nothing)?;
     let (mut whole, mut last) = (0, None);
     for line in BufReader::new(process.take_output()).split(b'\n') {
-        let line = line.map_err(|error| Failure::system(format!("cannot read from git: {error}")))?;
+        let line = line.map_err(|error| Error::unreadable(format!("cannot read from git: {error}")))?;
         last = ObjectId::parse(&line);
         whole += 1;
     }
@@ -122,7 +122,7 @@ fn broken_walk(repository: &Repository, range: &[String]) -> Result<Option<Broke
 }
 
 impl Open {
-    fn start(repository: &Repository, list: &[String]) -> Result<Self, Failure> {
+    fn start(repository: &Repository, list: &[String]) -> Result<Self> {
         let mut arguments = vec!["rev-list"];
         arguments.extend(list.iter().map(String::as_str));
         let mut list = repository.git().start(&arguments, Input::Nothing)?;
@@ -132,8 +132,8 @@ impl Open {
         Ok(Self { list, objects, output, object: Vec::new() })
     }
 
-    fn next(&mut self) -> Result<Option<Next>, Failure> {
-        let broken = |error| Failure::system(format!("cannot read from git: {error}"));
+    fn next(&mut self) -> Result<Option<Next>> {
+        let broken = |error| Error::unreadable(format!("cannot read from git: {error}"));
         match read_header(&mut self.output).map_err(broken)? {
             Header::End => Ok(None),
             Header::Missing(id) => Ok(Some(Next::Missing(id))),
@@ -154,7 +154,7 @@ impl Open {
         skip(&mut self.output, bytes - kept + 1)
     }
 
-    fn finish(self) -> Result<(), Failure> {
+    fn finish(self) -> Result<()> {
         self.list.finish()?;
         self.objects.finish()
     }

@@ -1,23 +1,23 @@
 //! The history as a sequence of steps: a commit begins, files change, the commit ends.
 //!
-//! Law: each commit is compared with the one that was delivered before it, whichever that is. So when a commit is left out because its
-//! folders are missing, its changes arrive with the next one, and the files after every delivered commit are exactly that commit's.
+//! Law: each commit is compared with the one that was delivered before it. If a commit is left out because a tree is missing, its changes
+//! arrive with the next commit, and the files after each delivered commit are exactly the files of that commit.
 
 use std::collections::VecDeque;
 
 use jiff::Timestamp;
 
-use crate::exit::Failure;
-use crate::git::blobs::{self, Blob, Blobs, Content};
-use crate::git::changes::{self, Change, Changes, Compared, Piece};
-use crate::git::commit::Commit;
-use crate::git::commit_stream::{CommitStream, Next};
-use crate::git::object_id::ObjectId;
-use crate::git::repository::Repository;
+use crate::blobs::{self, Blob, Blobs, Content};
+use crate::changes::{self, Change, Changes, Compared, Piece};
+use crate::commit::Commit;
+use crate::commit_stream::{CommitStream, Next};
+use crate::error::Result;
+use crate::object_id::ObjectId;
+use crate::repository::Repository;
 
-/// Steps that are kept ready at most; with the commits ahead, all that is held in memory.
+/// Steps that are kept ready at most. They and the commits read ahead are all that is held in memory.
 const READY_MAX: usize = 256;
-/// Below this many ready steps more are fetched.
+/// With fewer ready steps, more are fetched.
 const READY_MIN: usize = 32;
 
 /// A step of the history.
@@ -25,11 +25,11 @@ const READY_MIN: usize = 32;
 pub(crate) enum Step {
     /// A commit begins.
     Begin { id: ObjectId, time: Option<Timestamp>, metadata: Vec<u8> },
-    /// A file has a new content: [`Feed::blob`] tells which, and must be called.
+    /// A file has a new content. [`Feed::blob`] must be called before the next step.
     Put { id: ObjectId, path: Vec<u8> },
-    /// A file is gone.
+    /// A file was deleted.
     Delete { path: Vec<u8> },
-    /// A submodule came or moved; it has no content here.
+    /// A submodule was added or changed. It has no content in this repository.
     Submodule,
     /// The commit is complete.
     End,
@@ -44,23 +44,23 @@ pub(crate) struct Feed<'r> {
     commits: CommitStream<'r>,
     changes: Changes<'r>,
     blobs: Blobs<'r>,
-    /// The commit delivered last.
+    /// The commit that was delivered last.
     base: Option<ObjectId>,
-    /// Commits whose changes are not delivered yet, oldest first.
+    /// Commits that are not delivered, oldest first.
     ahead: VecDeque<Commit>,
-    /// How many of them `changes` was asked about.
+    /// How many of them were requested from `changes`.
     asked: usize,
-    /// Whether the first of them has begun.
+    /// Whether the first of them was begun.
     begun: bool,
-    /// After a failure one commit at a time, for each request depends on the success of the one before it.
+    /// Set after a failure: one request at a time, because a request names the commit before it, which may fail as well.
     careful: bool,
     ready: VecDeque<Step>,
     ended: bool,
 }
 
 impl<'r> Feed<'r> {
-    /// The steps from the commit after `after` (or the first) to the tip.
-    pub(crate) fn open(repository: &'r Repository, after: Option<ObjectId>) -> Result<Self, Failure> {
+    /// The steps from the commit after `after`, or from the first commit, to the tip.
+    pub(crate) fn open(repository: &'r Repository, after: Option<ObjectId>) -> Result<Self> {
         Ok(Self {
             repository,
             commits: CommitStream::open(repository, after.as_ref())?,
@@ -76,13 +76,13 @@ impl<'r> Feed<'r> {
         })
     }
 
-    /// The commit before which the history is cut because its parent is missing.
+    /// The first commit, if its parent is missing.
     pub(crate) fn cut(&self) -> Option<&ObjectId> {
         self.commits.cut()
     }
 
     /// The next step; `None` at the end of the history.
-    pub(crate) fn next(&mut self) -> Result<Option<Step>, Failure> {
+    pub(crate) fn next(&mut self) -> Result<Option<Step>> {
         if self.ready.len() < READY_MIN {
             while !self.ended && self.ready.len() < READY_MAX && self.blobs.outstanding() < blobs::REQUESTS_MAX {
                 self.fetch()?;
@@ -91,18 +91,18 @@ impl<'r> Feed<'r> {
         Ok(self.ready.pop_front())
     }
 
-    /// The content of the last `Put`.
-    pub(crate) fn blob(&mut self) -> Result<Blob, Failure> {
+    /// Finds the content of the last `Put`.
+    pub(crate) fn blob(&mut self) -> Result<Blob> {
         self.blobs.next()
     }
 
-    /// The bytes of the content that [`Feed::blob`] found.
+    /// A reader of the content that [`Feed::blob`] found.
     pub(crate) fn content(&mut self) -> Content<'_> {
         self.blobs.content()
     }
 
-    /// Makes at least one more step ready, or finds the end.
-    fn fetch(&mut self) -> Result<(), Failure> {
+    /// Reads one piece of an answer, or finds the end.
+    fn fetch(&mut self) -> Result<()> {
         self.ask_ahead()?;
         if self.asked == 0 {
             self.ended = true;
@@ -118,8 +118,8 @@ impl<'r> Feed<'r> {
         Ok(())
     }
 
-    /// Keeps git busy with the commits to come.
-    fn ask_ahead(&mut self) -> Result<(), Failure> {
+    /// Requests the changes of the next commits.
+    fn ask_ahead(&mut self) -> Result<()> {
         if self.changes.worn_out() {
             if self.asked > 0 {
                 return Ok(());
@@ -142,8 +142,8 @@ impl<'r> Feed<'r> {
         Ok(())
     }
 
-    /// Whether there is a commit that nobody was asked about.
-    fn read_ahead(&mut self) -> Result<bool, Failure> {
+    /// Whether there is a commit that was not requested; reads one if necessary.
+    fn read_ahead(&mut self) -> Result<bool> {
         while self.ahead.len() == self.asked {
             match self.commits.next()? {
                 Next::Commit(commit) => self.ahead.push_back(*commit),
@@ -172,7 +172,7 @@ impl<'r> Feed<'r> {
         self.ready.push_back(Step::End);
     }
 
-    /// The first commit ahead cannot be compared, so what was asked about those behind it is void.
+    /// Leaves out the first commit ahead, which cannot be compared. The requests after it named it, so they are made again.
     fn leave_out(&mut self) {
         let commit = self.ahead.pop_front().expect("an answer belongs to a commit ahead");
         let words = self.changes.restart();

@@ -1,14 +1,47 @@
-//! Reads the history of a Git repository through the `git` command, as a stream of bounded memory.
+//! Imports the history of a Git repository into a Plimsoll store: one commit, one transaction.
 //!
-//! Three of git's processes work side by side: one lists commits, one tells what each changed, one hands out contents. Their pipes are
-//! the buffers: requests are sent ahead of the answers, but never more of them than the smallest pipe takes without a reader, so nobody
-//! waits for somebody who waits for him.
+//! Keys are paths, values are file contents; author, dates and message are the transaction's metadata. The import follows first parents,
+//! reads the repository through the `git` command, and holds a bounded part of the history in memory, whatever its length.
+//!
+//! ```no_run
+//! use plimsoll::{Db, Options};
+//! use plimsoll_git::{Import, Repository};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let repository = Repository::open("/srv/project".as_ref(), "HEAD")?;
+//! let db = Db::open("project.plimsoll", Options::new())?;
+//! if let Some(mut import) = Import::open(&db, &repository, "default")? {
+//!     while import.next_commit()? {}
+//!     println!("{} commits", import.counts().transactions);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Law: each transaction also records which commit it imported. An import that was stopped, for whatever reason, therefore continues
+//! after the last commit that the store holds.
+//!
+//! Three git processes run side by side: one lists commits, one compares them, one prints contents. Their pipes are the buffers. Requests
+//! are sent ahead of the answers, but never more than the smallest pipe holds, so that neither side blocks on a full pipe while the other
+//! waits for it.
 
-pub(crate) mod blobs;
+mod apply;
+mod blobs;
+mod bookmark;
 mod changes;
-pub(crate) mod commit;
+mod commit;
 mod commit_stream;
-pub(crate) mod feed;
-pub(crate) mod object_id;
+mod counts;
+mod error;
+mod feed;
+mod import;
+pub mod moments;
+mod object_id;
 mod process;
-pub(crate) mod repository;
+mod repository;
+
+pub use counts::{Counts, FileReason, LeftOut, LeftOutCommit, LeftOutFile};
+pub use error::{Error, Result};
+pub use import::Import;
+pub use object_id::ObjectId;
+pub use repository::Repository;

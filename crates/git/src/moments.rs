@@ -1,28 +1,28 @@
-//! Moments of an imported history: which transaction holds a Git commit, and which is the last that is not younger than a time.
+//! Finds the transaction of a Git commit, and the last commit up to a time.
 //!
-//! An import notes both in the transaction of each commit, as keys of [`KEYSPACE`]; the GLSN of such a key's version is the answer.
+//! An import notes both in the transaction of each commit, as keys of [`KEYSPACE`]. The GLSN of such a key's version is the answer.
 //!
 //! ```text
 //! git:NAME               bookmark of the import into keyspace NAME
-//! commit:LEN:NAME:ID     every commit; the value is the committer's time. LEN: bytes of NAME
-//! time:LEN:NAME:TIME     commits that no later commit is older than; the value is the commit's id
+//! commit:LEN:NAME:ID     each commit; the value is the committer's time. LEN: bytes of NAME
+//! time:LEN:NAME:TIME     each commit that no later commit is older than; the value is the commit's id
 //! ```
 //!
-//! Committers' times are not monotonic. Law: a commit removes the noted times that are not before its own. So noted times and their
-//! GLSNs rise together, and the last noted time up to T belongs to the last commit in log order that is not younger than T.
+//! The times of commits need not ascend. Law: a commit removes the noted times that are later than its own. Noted times and their GLSNs
+//! therefore ascend together, and the last noted time up to T belongs to the last commit in log order whose time is not after T.
 
 use std::ops::Bound;
+use std::time::SystemTime;
 
 use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
 use plimsoll::{Db, Keyspace, Transaction};
 
-use crate::exit::{Exit, Failure};
-use crate::store::known_keyspace;
+use crate::error::{Error, Result};
 
-/// Holds what imports note. It keeps every version, as the imported files do, so that the whole store can be read at any moment.
-pub(crate) const KEYSPACE: &str = "plimsoll.import";
+/// The keyspace of the notes. It keeps every version, like the imported files, so that they can be read at any moment.
+pub const KEYSPACE: &str = "plimsoll.import";
 
-/// How many commits are named that an abbreviated id may mean.
+/// How many of the commits that an ambiguous id may mean are named.
 const NAMED_MAX: usize = 4;
 
 const BOOKMARK: &str = "git:";
@@ -40,7 +40,7 @@ fn time_prefix(keyspace: &str) -> String {
     format!("time:{}:{keyspace}:", keyspace.len())
 }
 
-/// The key of a time, cut to the second, which is what Git keeps. As text, times of the years 0 to 9999 have their order.
+/// The key of a time, cut to the second, which is the precision of Git. As text, times of the years 0 to 9999 are in order.
 fn time_key(keyspace: &str, time: Timestamp) -> Vec<u8> {
     let floor = TimestampRound::new().smallest(Unit::Second).mode(RoundMode::Floor);
     let time = time.round(floor).unwrap_or(time);
@@ -48,47 +48,43 @@ fn time_key(keyspace: &str, time: Timestamp) -> Vec<u8> {
     [time_prefix(keyspace), shown].concat().into_bytes()
 }
 
-/// Notes the commits of one import, in the order of the log.
+/// Notes the commits of one import, in log order.
+#[derive(Debug)]
 pub(crate) struct Notes<'a> {
     db: &'a Db,
     notes: Keyspace,
     keyspace: String,
-    /// The key of the youngest time that is noted.
-    youngest: Option<Vec<u8>>,
+    /// The key of the latest noted time.
+    latest: Option<Vec<u8>>,
 }
 
 impl<'a> Notes<'a> {
-    /// Goes on behind what is noted for `keyspace`. `notes` is [`KEYSPACE`].
-    pub(crate) fn open(db: &'a Db, notes: Keyspace, keyspace: &str) -> Result<Self, Failure> {
-        let youngest = last_key(db, &notes, &time_prefix(keyspace), &time_key(keyspace, Timestamp::MAX))?;
-        Ok(Self { db, notes, keyspace: keyspace.to_owned(), youngest })
+    /// Continues the notes for `keyspace`; `notes` is [`KEYSPACE`].
+    pub(crate) fn open(db: &'a Db, notes: Keyspace, keyspace: &str) -> Result<Self> {
+        let latest = last_key(db, &notes, &time_prefix(keyspace), &time_key(keyspace, Timestamp::MAX))?;
+        Ok(Self { db, notes, keyspace: keyspace.to_owned(), latest })
     }
 
-    /// Notes a commit in its transaction. One whose date is broken is found by its id only.
-    pub(crate) fn add(
-        &mut self,
-        transaction: &mut Transaction,
-        id: &str,
-        time: Option<Timestamp>,
-    ) -> Result<(), Failure> {
+    /// Notes a commit in its transaction. A commit with a broken date is found by its id only.
+    pub(crate) fn add(&mut self, transaction: &mut Transaction, id: &str, time: Option<Timestamp>) -> Result<()> {
         let shown = time.map(|time| time.to_string()).unwrap_or_default();
         let commit = [&commit_prefix(&self.keyspace), id].concat();
         transaction.put(&self.notes, commit.as_bytes(), shown.as_bytes())?;
         let Some(time) = time else { return Ok(()) };
         let key = time_key(&self.keyspace, time);
-        if self.youngest.as_ref().is_some_and(|youngest| *youngest > key) {
-            self.remove_behind(&key, transaction)?;
+        if self.latest.as_ref().is_some_and(|latest| *latest > key) {
+            self.remove_later(&key, transaction)?;
         }
         transaction.put(&self.notes, &key, id.as_bytes())?;
-        self.youngest = Some(key);
+        self.latest = Some(key);
         Ok(())
     }
 
-    fn remove_behind(&self, key: &[u8], transaction: &mut Transaction) -> Result<(), Failure> {
+    fn remove_later(&self, key: &[u8], transaction: &mut Transaction) -> Result<()> {
         let snapshot = self.db.snapshot();
         let last = time_key(&self.keyspace, Timestamp::MAX);
-        let mut younger = snapshot.range(&self.notes, (Bound::Excluded(key), Bound::Included(&last[..])))?.keys_only();
-        while let Some((key, _)) = younger.advance()? {
+        let mut later = snapshot.range(&self.notes, (Bound::Excluded(key), Bound::Included(&last[..])))?.keys_only();
+        while let Some((key, _)) = later.advance()? {
             transaction.delete(&self.notes, key)?;
         }
         Ok(())
@@ -96,15 +92,15 @@ impl<'a> Notes<'a> {
 }
 
 /// The last key that begins with `prefix`, up to `upto`.
-fn last_key(db: &Db, notes: &Keyspace, prefix: &str, upto: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
+fn last_key(db: &Db, notes: &Keyspace, prefix: &str, upto: &[u8]) -> Result<Option<Vec<u8>>> {
     let snapshot = db.snapshot();
     let within = (Bound::Included(prefix.as_bytes()), Bound::Included(upto));
     let pair = snapshot.range(notes, within)?.keys_only().reverse().next().transpose()?;
     Ok(pair.map(|(key, _)| key))
 }
 
-/// The keyspaces of a store that hold imported histories.
-pub(crate) fn keyspaces(db: &Db) -> Result<Vec<String>, Failure> {
+/// The keyspaces that hold imported histories.
+pub fn keyspaces(db: &Db) -> Result<Vec<String>> {
     let Some(notes) = notes(db)? else { return Ok(Vec::new()) };
     let snapshot = db.snapshot();
     let mut bookmarks = snapshot.prefix(&notes, BOOKMARK.as_bytes())?.keys_only();
@@ -116,31 +112,31 @@ pub(crate) fn keyspaces(db: &Db) -> Result<Vec<String>, Failure> {
 }
 
 /// The keyspace of the notes; `None` if nothing was imported.
-fn notes(db: &Db) -> Result<Option<Keyspace>, Failure> {
+fn notes(db: &Db) -> Result<Option<Keyspace>> {
     let known = db.keyspaces().iter().any(|keyspace| keyspace.name == KEYSPACE);
-    if known { known_keyspace(db, KEYSPACE).map(Some) } else { Ok(None) }
+    if known { Ok(Some(db.keyspace(KEYSPACE)?)) } else { Ok(None) }
 }
 
-/// The last transaction, in log order, of a commit of the history in `keyspace` whose committer's time is not after `time`.
-pub(crate) fn last_at(db: &Db, keyspace: &str, time: Timestamp) -> Result<Option<u64>, Failure> {
+/// The GLSN of the last commit, in log order, of the history in `keyspace` whose committer's time is not after `time`.
+pub fn last_at(db: &Db, keyspace: &str, time: SystemTime) -> Result<Option<u64>> {
     let Some(notes) = notes(db)? else { return Ok(None) };
-    match last_key(db, &notes, &time_prefix(keyspace), &time_key(keyspace, time))? {
+    match last_key(db, &notes, &time_prefix(keyspace), &time_key(keyspace, timestamp(time)))? {
         Some(key) => written_by(db, &notes, &key),
         None => Ok(None),
     }
 }
 
-/// The earliest time of the history in `keyspace`; `None` if there is none.
-pub(crate) fn earliest(db: &Db, keyspace: &str) -> Result<Option<String>, Failure> {
+/// The earliest time of the history in `keyspace`, in RFC 3339; `None` if there is no history.
+pub fn earliest(db: &Db, keyspace: &str) -> Result<Option<String>> {
     let Some(notes) = notes(db)? else { return Ok(None) };
     let prefix = time_prefix(keyspace);
     let first = db.snapshot().prefix(&notes, prefix.as_bytes())?.keys_only().next().transpose()?;
     Ok(first.map(|(key, _)| String::from_utf8_lossy(&key[prefix.len()..]).into_owned()))
 }
 
-/// The transaction of the commit whose id begins with `id`.
-pub(crate) fn commit(db: &Db, keyspace: &str, id: &str) -> Result<u64, Failure> {
-    let none = |why: &str| Failure::new(Exit::No, format!("there is no commit {id} in keyspace `{keyspace}`: {why}"));
+/// The GLSN of the commit whose id begins with `id`.
+pub fn commit(db: &Db, keyspace: &str, id: &str) -> Result<u64> {
+    let none = |why| Error::NoCommit { id: id.to_owned(), keyspace: keyspace.to_owned(), why };
     let Some(notes) = notes(db)? else { return Err(none("nothing was imported into this store")) };
     let prefix = commit_prefix(keyspace);
     let wanted = [&prefix, id].concat();
@@ -150,20 +146,24 @@ pub(crate) fn commit(db: &Db, keyspace: &str, id: &str) -> Result<u64, Failure> 
         keys.push(pair?.0);
     }
     match &keys[..] {
-        [] => Err(none("it was not imported; imports follow first parents, and `plimsoll log` lists what is here")),
+        [] => Err(none("it was not imported; an import follows first parents")),
         [key] => Ok(written_by(db, &notes, key)?.expect("the key was found a moment ago")),
         several => {
             let names = several.iter().take(NAMED_MAX).map(|key| String::from_utf8_lossy(&key[prefix.len()..]));
-            let names = names.collect::<Vec<_>>().join(", ");
-            let more = if several.len() > NAMED_MAX { ", ..." } else { "" };
-            Err(Failure::usage(format!("commit {id} may be any of {names}{more}: write more digits")))
+            let candidates = names.map(String::from).collect();
+            Err(Error::Ambiguous { id: id.to_owned(), candidates, more: several.len() > NAMED_MAX })
         }
     }
 }
 
-/// The transaction that wrote a key last.
-fn written_by(db: &Db, notes: &Keyspace, key: &[u8]) -> Result<Option<u64>, Failure> {
+/// The GLSN of the transaction that wrote a key last.
+fn written_by(db: &Db, notes: &Keyspace, key: &[u8]) -> Result<Option<u64>> {
     Ok(db.history(notes, key)?.next().transpose()?.map(|version| version.glsn))
+}
+
+fn timestamp(time: SystemTime) -> Timestamp {
+    let bound = if time < SystemTime::UNIX_EPOCH { Timestamp::MIN } else { Timestamp::MAX };
+    Timestamp::try_from(time).unwrap_or(bound)
 }
 
 #[cfg(test)]
@@ -202,7 +202,7 @@ mod tests {
                 commits.push((transaction.commit().unwrap(), second));
                 let at = random.i64(-20..80);
                 assert_eq!(
-                    last_at(&db, &name, time(at)).unwrap(),
+                    last_at(&db, &name, time(at).into()).unwrap(),
                     last_by_looking(&commits, at),
                     "{commits:?} at {at}"
                 );
@@ -212,7 +212,7 @@ mod tests {
             }
             assert_eq!(earliest(&db, &name).unwrap(), commits.iter().map(|c| time(c.1).to_string()).min());
         }
-        assert_eq!(last_at(&db, "k", time(1000)).unwrap(), None);
+        assert_eq!(last_at(&db, "k", time(1000).into()).unwrap(), None);
         assert!(commit(&db, "k:0", "00000").is_err());
     }
 

@@ -1,17 +1,17 @@
-//! The name of a Git object.
+//! The id of a Git object.
 
 use std::fmt;
 
-/// 40 hexadecimal digits (SHA-1) or 64 (SHA-256).
+/// The id of a Git object: 40 hexadecimal digits (SHA-1) or 64 (SHA-256).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct ObjectId {
+pub struct ObjectId {
     digits: [u8; 64],
     length: u8,
 }
 
 impl ObjectId {
-    /// Reads digits; `None` if they are none or not as many as a name has.
-    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
+    /// Parses an id; `None` unless it is 40 or 64 hexadecimal digits.
+    pub fn parse(text: &[u8]) -> Option<Self> {
         let valid = matches!(text.len(), 40 | 64) && text.iter().all(u8::is_ascii_hexdigit);
         valid.then(|| {
             let mut digits = [0; 64];
@@ -21,12 +21,12 @@ impl ObjectId {
     }
 
     /// The digits.
-    pub(crate) fn as_str(&self) -> &str {
+    pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.digits[..usize::from(self.length)]).expect("parse() took hexadecimal digits only")
     }
 
-    /// The first digits, for people.
-    pub(crate) fn short(&self) -> &str {
+    /// The first 12 digits, for people.
+    pub fn short(&self) -> &str {
         &self.as_str()[..12]
     }
 }
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_whole_names_are_taken() {
+    fn only_whole_ids_are_parsed() {
         let sha1 = "0123456789abcdef0123456789abcdef01234567";
         assert_eq!(ObjectId::parse(sha1.as_bytes()).unwrap().to_string(), sha1);
         assert!(ObjectId::parse(&[b'a'; 64]).is_some());

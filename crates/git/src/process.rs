@@ -1,4 +1,4 @@
-//! One of git's processes: started so that a Ctrl-C at the terminal does not reach it, ended when dropped, its last words kept.
+//! A git process: Ctrl-C at the terminal does not reach it, dropping it kills it, and the end of its stderr is kept for messages.
 
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
@@ -8,31 +8,31 @@ use std::thread::JoinHandle;
 
 use plimsoll_disk::thread;
 
-use crate::exit::{Exit, Failure};
+use crate::error::{Error, Result};
 
-/// Kept of what a process says on stderr: the end, where git says why it died.
+/// Bytes kept of stderr: the end, which says why git failed.
 const LAST_WORDS_BYTES: usize = 4096;
-/// Asked of the system for a pipe that carries contents; it may give less.
+/// Size of a pipe for contents. The system may grant less.
 const PIPE_BYTES: usize = 1 << 20;
 
-/// How git is called for one repository.
+/// How git is called: with the repository to work in, once it is known.
 #[derive(Clone, Debug)]
 pub(crate) struct Git {
     git_dir: Option<PathBuf>,
 }
 
-/// Where a process reads from.
+/// The standard input of a process.
 pub(crate) enum Input {
     /// Nothing.
     Nothing,
-    /// What we write.
+    /// A pipe that the import writes to.
     Ours,
-    /// Another process.
+    /// The output of another process.
     Of(ChildStdout),
 }
 
 impl Git {
-    /// Git without a repository yet.
+    /// Git without a repository.
     pub(crate) fn anywhere() -> Self {
         Self { git_dir: None }
     }
@@ -48,7 +48,7 @@ impl Git {
             command.arg("--git-dir").arg(git_dir);
         }
         command.args(arguments);
-        // A caller's variables would lead git to another repository; a missing object is reported, not fetched.
+        // The caller's variables could name another repository. A missing object is reported, not fetched.
         for name in
             ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_NAMESPACE"]
         {
@@ -59,8 +59,8 @@ impl Git {
         command
     }
 
-    /// Starts a process whose output is read.
-    pub(crate) fn start(&self, arguments: &[&str], input: Input) -> Result<Process, Failure> {
+    /// Starts a process; its output goes to a pipe.
+    pub(crate) fn start(&self, arguments: &[&str], input: Input) -> Result<Process> {
         let mut command = self.command(arguments);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command.stdin(match input {
@@ -74,60 +74,60 @@ impl Git {
         Ok(Process { name: arguments.first().copied().unwrap_or_default().to_owned(), child, listener })
     }
 
-    /// Runs a process to its end. Its output is expected to be short.
-    pub(crate) fn ask(&self, arguments: &[&str]) -> Result<Answer, Failure> {
+    /// Runs a process to its end and keeps its output, which must be short.
+    pub(crate) fn ask(&self, arguments: &[&str]) -> Result<Answer> {
         self.ask_at(arguments, None)
     }
 
-    /// The same, in a folder.
-    pub(crate) fn ask_at(&self, arguments: &[&str], folder: Option<&Path>) -> Result<Answer, Failure> {
+    /// Like [`Git::ask`], in a folder.
+    pub(crate) fn ask_at(&self, arguments: &[&str], folder: Option<&Path>) -> Result<Answer> {
         let mut command = self.command(&[]);
         if let Some(folder) = folder {
             command.arg("-C").arg(folder);
         }
         let output = command.args(arguments).stdin(Stdio::null()).output().map_err(cannot_start)?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-        Ok(Answer { status: output.status, out: text(&output.stdout), error: text(&output.stderr) })
+        Ok(Answer { status: output.status, out: text(&output.stdout), stderr: text(&output.stderr) })
     }
 }
 
-fn cannot_start(error: io::Error) -> Failure {
+fn cannot_start(error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::NotFound => {
-            Failure::system("git is not installed, or not in PATH: install it and run the command again")
+            Error::git("git is not installed, or not in PATH: install it and run the command again")
         }
-        _ => Failure::system(format!("cannot start git: {error}")),
+        _ => Error::git(format!("cannot start git: {error}")),
     }
 }
 
-/// How a short process ended.
+/// The result of [`Git::ask`].
 #[derive(Debug)]
 pub(crate) struct Answer {
     status: ExitStatus,
-    /// What it printed, without white space at the ends.
+    /// Standard output without surrounding white space.
     pub(crate) out: String,
-    /// What it complained about.
-    pub(crate) error: String,
+    /// Standard error, likewise.
+    pub(crate) stderr: String,
 }
 
 impl Answer {
-    /// Whether it succeeded.
+    /// Whether the exit code is zero.
     pub(crate) fn succeeded(&self) -> bool {
         self.status.success()
     }
 
-    /// Its exit code, if it was not killed.
+    /// The exit code; `None` if a signal ended the process.
     pub(crate) fn code(&self) -> Option<i32> {
         self.status.code()
     }
 
-    /// A failure that passes on what git said.
-    pub(crate) fn failure(&self, doing: &str) -> Failure {
-        Failure::new(Exit::System, format!("git failed to {doing}: {}", self.error))
+    /// An error with what git said.
+    pub(crate) fn error(&self, doing: &str) -> Error {
+        Error::git(format!("git failed to {doing}: {}", self.stderr))
     }
 }
 
-/// A process at work; killed when dropped.
+/// A running process; killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Process {
     name: String,
@@ -136,21 +136,21 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// The end that it reads from. Once.
+    /// Its standard input; may be taken once.
     pub(crate) fn take_input(&mut self) -> ChildStdin {
         self.child.stdin.take().expect("taken once, from a process started with Input::Ours")
     }
 
-    /// The end that it writes to. Once.
+    /// Its standard output; may be taken once.
     pub(crate) fn take_output(&mut self) -> ChildStdout {
         let output = self.child.stdout.take().expect("taken once, and stdout was asked for");
-        // A wider pipe lets git work further ahead; where it is refused, the usual one does.
+        // A larger pipe lets git work further ahead; if it is refused, the usual one will do.
         let _ = rustix::pipe::fcntl_setpipe_size(&output, PIPE_BYTES);
         output
     }
 
-    /// Waits for its end after its output has ended.
-    pub(crate) fn finish(mut self) -> Result<(), Failure> {
+    /// Waits for the end of a process whose output has ended.
+    pub(crate) fn finish(mut self) -> Result<()> {
         let (status, words) = self.reap();
         match status {
             Some(status) if status.success() => Ok(()),
@@ -158,16 +158,15 @@ impl Process {
         }
     }
 
-    /// Its last words, after its output has ended too early.
+    /// Waits for the end of the process and returns the end of its stderr.
     pub(crate) fn last_words(mut self) -> String {
         self.reap().1
     }
 
-    /// What to say when its output makes no sense or ends too early.
-    pub(crate) fn broken(&self, words: &str) -> Failure {
-        let words = if words.is_empty() { "it ended without a word" } else { words };
-        Failure::system(format!("git {} failed: {words}", self.name))
-            .advise("`git fsck` tells whether the repository is sound; run the import again to continue.")
+    /// The error of a process whose output is malformed or ends too early.
+    pub(crate) fn broken(&self, words: &str) -> Error {
+        let words = if words.is_empty() { "it exited without a message" } else { words };
+        Error::unreadable(format!("git {} failed: {words}", self.name))
     }
 
     fn reap(&mut self) -> (Option<ExitStatus>, String) {
@@ -179,13 +178,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // After reap() these find nothing to do.
+        // After reap() neither has an effect.
         let _ = self.child.kill();
         self.reap();
     }
 }
 
-/// Reads to the end and keeps the last bytes, so that the process never waits for somebody to listen.
+/// Reads stderr to its end, so that the process never blocks on it, and returns the last bytes.
 fn last_words(mut stderr: ChildStderr) -> String {
     let mut kept = Vec::new();
     let mut piece = [0; 1024];

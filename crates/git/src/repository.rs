@@ -1,41 +1,48 @@
-//! A repository: found, checked, and asked a few short questions.
+//! A repository and the commit whose history is imported.
 
 use std::path::{Path, PathBuf};
 
-use crate::exit::{Exit, Failure};
-use crate::git::object_id::ObjectId;
-use crate::git::process::Git;
+use crate::error::{Error, Result};
+use crate::object_id::ObjectId;
+use crate::process::Git;
 
-/// A repository and the commit whose history is wanted.
+/// A Git repository and the commit whose history is imported.
 #[derive(Debug)]
-pub(crate) struct Repository {
+pub struct Repository {
     git: Git,
     path: PathBuf,
+    branch: String,
     tip: ObjectId,
     empty_tree: ObjectId,
 }
 
 impl Repository {
-    /// Finds the repository that `path` is or lies in, and what `branch` points to.
-    pub(crate) fn open(path: &Path, branch: &str) -> Result<Self, Failure> {
+    /// Opens the repository that contains `path` (a working tree, a folder in one, or a bare repository), and finds the commit that
+    /// `branch` (a branch, a tag or a commit) names.
+    pub fn open(path: &Path, branch: &str) -> Result<Self> {
         let git = Git::in_repository(&git_dir(path)?);
         let tip = tip(&git, path, branch)?;
         let answer = git.ask(&["hash-object", "-t", "tree", "/dev/null"])?;
-        let empty_tree = ObjectId::parse(answer.out.as_bytes()).ok_or_else(|| answer.failure("name the empty tree"))?;
-        Ok(Self { git, path: path.to_owned(), tip, empty_tree })
+        let empty_tree = ObjectId::parse(answer.out.as_bytes()).ok_or_else(|| answer.error("name the empty tree"))?;
+        Ok(Self { git, path: path.to_owned(), branch: branch.to_owned(), tip, empty_tree })
     }
 
-    pub(super) fn git(&self) -> &Git {
+    pub(crate) fn git(&self) -> &Git {
         &self.git
     }
 
-    /// Where the user said it is.
-    pub(crate) fn path(&self) -> &Path {
+    /// The path that was given to [`Repository::open`].
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The commit that the branch points to.
-    pub(crate) fn tip(&self) -> &ObjectId {
+    /// The branch that was given to [`Repository::open`].
+    pub fn branch(&self) -> &str {
+        &self.branch
+    }
+
+    /// The commit that the branch names.
+    pub fn tip(&self) -> &ObjectId {
         &self.tip
     }
 
@@ -44,23 +51,23 @@ impl Repository {
         &self.empty_tree
     }
 
-    /// Whether a commit is here.
-    pub(crate) fn has_commit(&self, commit: &ObjectId) -> Result<bool, Failure> {
+    /// Whether the repository has a commit.
+    pub(crate) fn has_commit(&self, commit: &ObjectId) -> Result<bool> {
         Ok(self.git.ask(&["cat-file", "-e", &format!("{commit}^{{commit}}")])?.succeeded())
     }
 
     /// Whether a commit is the tip or one of its ancestors.
-    pub(crate) fn is_behind_tip(&self, commit: &ObjectId) -> Result<bool, Failure> {
+    pub(crate) fn is_behind_tip(&self, commit: &ObjectId) -> Result<bool> {
         let answer = self.git.ask(&["merge-base", "--is-ancestor", commit.as_str(), self.tip.as_str()])?;
         match answer.code() {
             Some(0) => Ok(true),
             Some(1) => Ok(false),
-            _ => Err(answer.failure("compare the last imported commit with the branch")),
+            _ => Err(answer.error("compare the last imported commit with the branch")),
         }
     }
 
-    /// How many commits an import would bring; `None` where git cannot count them.
-    pub(crate) fn count(&self, after: Option<&ObjectId>) -> Result<Option<u64>, Failure> {
+    /// How many commits an import would bring; `None` if git cannot count them.
+    pub(crate) fn count(&self, after: Option<&ObjectId>) -> Result<Option<u64>> {
         let range = range(after, &self.tip);
         let mut arguments = vec!["rev-list", "--count", "--first-parent"];
         arguments.extend(range.iter().map(String::as_str));
@@ -68,44 +75,46 @@ impl Repository {
     }
 }
 
-/// The commits behind `tip` and not behind `after`, as arguments of `git rev-list`.
-pub(super) fn range(after: Option<&ObjectId>, tip: &ObjectId) -> Vec<String> {
+/// Arguments of `git rev-list`: `tip` and its ancestors, without `after` and its ancestors.
+pub(crate) fn range(after: Option<&ObjectId>, tip: &ObjectId) -> Vec<String> {
     let mut range = vec![tip.to_string()];
     range.extend(after.map(|after| format!("^{after}")));
     range
 }
 
-fn git_dir(path: &Path) -> Result<PathBuf, Failure> {
+fn git_dir(path: &Path) -> Result<PathBuf> {
     if !path.is_dir() {
-        let what = if path.exists() { "it is not a folder" } else { "there is no such folder" };
-        return Err(Failure::usage(format!("{}: {what}; give the folder of a Git repository", path.display())));
+        return Err(Error::NotARepository {
+            path: path.to_owned(),
+            why: match path.exists() {
+                true => "it is not a folder; give the folder of a Git repository",
+                false => "there is no such folder; give the folder of a Git repository",
+            },
+        });
     }
     let answer = Git::anywhere().ask_at(&["rev-parse", "--absolute-git-dir"], Some(path))?;
     if answer.succeeded() {
         return Ok(PathBuf::from(answer.out));
     }
-    if answer.error.contains("not a git repository") {
-        return Err(Failure::usage(format!(
-            "{}: not a Git repository, and no folder above it is one; give a working tree or a bare repository",
-            path.display()
-        )));
+    if answer.stderr.contains("not a git repository") {
+        return Err(Error::NotARepository {
+            path: path.to_owned(),
+            why: "not a Git repository, and no folder above it is one; give a working tree or a bare repository",
+        });
     }
-    Err(answer.failure(&format!("open {}", path.display())))
+    Err(answer.error(&format!("open {}", path.display())))
 }
 
-fn tip(git: &Git, path: &Path, branch: &str) -> Result<ObjectId, Failure> {
+fn tip(git: &Git, path: &Path, branch: &str) -> Result<ObjectId> {
     let wanted = format!("{branch}^{{commit}}");
     let answer = git.ask(&["rev-parse", "--verify", "--quiet", "--end-of-options", &wanted])?;
     if let Some(tip) = ObjectId::parse(answer.out.as_bytes()) {
         return Ok(tip);
     }
-    let path = path.display();
-    // An unborn branch has a name and no commit.
-    let message = match branch {
-        "HEAD" => format!(
-            "{path}: the repository has no commits yet, or what HEAD points to is missing; commit something, or name a branch with --branch"
-        ),
-        _ => format!("{path}: there is no branch, tag or commit `{branch}`; `git branch --all` lists what there is"),
-    };
-    Err(Failure::new(Exit::Usage, message))
+    let path = path.to_owned();
+    // In a new repository HEAD names a branch that has no commit.
+    Err(match branch {
+        "HEAD" => Error::NoCommits { path },
+        _ => Error::NoBranch { path, branch: branch.to_owned() },
+    })
 }

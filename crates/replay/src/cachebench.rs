@@ -1,19 +1,23 @@
-//! CacheLib's cachebench configurations: what its generator would ask for, or the trace that it would replay.
+//! CacheLib's cachebench configurations: the requests that its generator would make, or the trace that it would replay.
 //!
-//! JSON with comments and trailing commas, numbers perhaps as strings. What bears on which requests are made, in which order and of what size,
-//! is used; what is about CacheLib's own memory layout, hashing and flash is named as not used; a key that CacheLib does not know either is
-//! named as unknown, wherever it stands. Threads are not imitated: requests come one after the other, as many as all threads would make.
+//! A configuration is JSON with comments and trailing commas; numbers may be strings. Keys that determine the requests, their order and sizes
+//! are used. Keys for CacheLib's memory layout, hashing and flash are reported as not used, and keys that CacheLib does not have as unknown. There
+//! is one thread, which makes as many requests as all threads of the configuration.
 //!
-//! A trace that is named is replayed as it is: what a get misses is entered, unless `enableLookaside` says no. (Where it is not said, CacheLib
-//! enters nothing, and a trace of gets would never find anything.)
+//! If the configuration names a trace, a missed get enters the value unless `enableLookaside` is false. (CacheLib's default is to enter
+//! nothing, so that a trace of gets would never hit.)
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use jsonc_parser::ParseOptions;
 use plimsoll_disk::random::Random;
 use serde_json::{Map, Value};
 
-use super::trace::{self, Operation, Problem, Request, Trace};
-use crate::args::TraceFormat;
+use crate::delimited::Delimited;
+use crate::error::{Error, Result};
+use crate::request::{Operation, Request, Requests};
+use crate::source;
 
 const USED: [&str; 22] = [
     "cacheSizeMB",
@@ -41,7 +45,7 @@ const USED: [&str; 22] = [
 ];
 const USED_FOR_TRACES: [&str; 2] = ["traceFileName", "traceFileNames"];
 
-/// What CacheLib or one of its branches knows and a replay has no use for.
+/// Keys of CacheLib, or of one of its branches, that a replay does not use.
 const NOT_USED: [&str; 81] = [
     "poolRebalanceIntervalSec",
     "moveOnSlabRelease",
@@ -127,150 +131,104 @@ const NOT_USED: [&str; 81] = [
 ];
 const NOT_USED_BEGINNINGS: [&str; 5] = ["navy", "eventTracker", "dramIterator", "replay", "nvm"];
 
-/// What there is beside the two parts.
+/// The parts of a configuration.
 const PARTS: [&str; 2] = ["cache_config", "test_config"];
 
-/// Generators whose requests are made here; CacheLib's first one has no name of its own.
+/// Generators that are imitated. CacheLib's default has an empty name.
 const GENERATORS: [&str; 3] = ["", "workload", "online"];
-/// The one that replays traces of the form that is read here.
+/// The generator that replays a trace.
 const REPLAYS: &str = "replay";
 
-/// More keys than that would not leave room for the cache.
+/// More keys would leave no memory for the cache.
 const MAX_KEYS: f64 = 1e8;
 
-/// A configuration, and the requests it comes to.
-pub(super) struct Cachebench {
-    /// `cacheSizeMB`, in bytes.
-    pub(super) memory_bytes: Option<u64>,
-    pub(super) trace: Box<dyn Trace>,
-}
-
-/// Reads a configuration. What is not used is named on stderr if `talks`.
-#[allow(clippy::disallowed_methods, reason = "the configuration is the user's file")]
-pub(super) fn open(path: &Path, talks: bool) -> Result<Cachebench, Problem> {
+/// Reads a configuration: its requests, and `cacheSizeMB` in bytes. Keys that are not used are named in `remarks`.
+pub(crate) fn open(path: &Path, remarks: &mut Vec<String>) -> Result<(Box<dyn Requests>, Option<u64>)> {
     let config = read_json(path)?;
     let config = match config {
         Value::Array(mut all) if !all.is_empty() => {
-            if all.len() > 1 && talks {
-                eprintln!("plimsoll: {}: {} instances; the first is replayed", path.display(), all.len());
+            if all.len() > 1 {
+                remarks.push(format!("{}: {} instances; the first is replayed", path.display(), all.len()));
             }
             all.swap_remove(0)
         }
         other => other,
     };
-    let config = Config::new(path, &config, talks);
-    config.name_what_is_not_used();
+    let config = Config::new(path, &config);
+    config.name_unused_keys(remarks);
     if config.test.is_empty() {
         return Err(config.malformed("has no `test_config`"));
     }
     let megabytes = config.number("cacheSizeMB")?;
     let memory_bytes = megabytes.map(|megabytes| (megabytes * 1_048_576.0) as u64);
-    let trace: Box<dyn Trace> = match config.traces()? {
-        Some(traces) => Box::new(Replayed::new(traces, config.flag("enableLookaside")?.unwrap_or(true))?),
-        None => Box::new(Generator::new(&config)?),
+    let requests: Box<dyn Requests> = match config.traces()? {
+        Some(traces) => Box::new(Replayed::new(traces, config.flag("enableLookaside")?.unwrap_or(true), remarks)?),
+        None => Box::new(Generator::new(&config, remarks)?),
     };
-    Ok(Cachebench { memory_bytes, trace })
+    Ok((requests, memory_bytes))
 }
 
 fn part(config: &Value, name: &str) -> Map<String, Value> {
     config.get(name).and_then(Value::as_object).cloned().unwrap_or_default()
 }
 
-#[allow(clippy::disallowed_methods, reason = "as in `open`")]
-fn read_json(path: &Path) -> Result<Value, Problem> {
-    let text = std::fs::read_to_string(path).map_err(|error| Problem::Io { path: path.to_owned(), error })?;
-    serde_json::from_str(&plain_json(&text)).map_err(|error| Problem::Malformed {
+#[allow(clippy::disallowed_methods, reason = "the configuration is the user's file")]
+fn read_json(path: &Path) -> Result<Value> {
+    let text = std::fs::read_to_string(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+    parse_json(&text).map_err(|error| Error::Malformed {
         path: path.to_owned(),
-        at: format!("line {}", error.line()),
-        what: error.to_string(),
+        at: format!("line {}", error.line_display()),
+        message: error.kind().to_string(),
     })
 }
 
-/// Without comments and trailing commas; every character keeps its line.
-fn plain_json(text: &str) -> String {
-    let (mut plain, mut rest) = (String::with_capacity(text.len()), text);
-    while let Some(character) = rest.chars().next() {
-        let len = if character == '"' {
-            let mut escaped = false;
-            let end = rest[1..].find(|inner: char| {
-                let ends = inner == '"' && !escaped;
-                escaped = inner == '\\' && !escaped;
-                ends
-            });
-            end.map_or(rest.len(), |end| end + 2)
-        } else if rest.starts_with("//") {
-            rest = &rest[rest.find('\n').unwrap_or(rest.len())..];
-            continue;
-        } else if rest.starts_with("/*") {
-            let end = rest.find("*/").map_or(rest.len(), |end| end + 2);
-            plain.extend(rest[..end].chars().filter(|inner| *inner == '\n'));
-            rest = &rest[end..];
-            continue;
-        } else {
-            character.len_utf8()
-        };
-        if character == ']' || character == '}' {
-            let kept = plain.trim_end().len();
-            if plain[..kept].ends_with(',') {
-                plain.replace_range(kept - 1..kept, " ");
-            }
-        }
-        plain.push_str(&rest[..len]);
-        rest = &rest[len..];
-    }
-    plain
+/// JSON with comments and trailing commas.
+fn parse_json(text: &str) -> std::result::Result<Value, jsonc_parser::errors::ParseError> {
+    let options = ParseOptions {
+        allow_comments: true,
+        allow_trailing_commas: true,
+        allow_loose_object_property_names: false,
+        allow_missing_commas: false,
+        allow_single_quoted_strings: false,
+        allow_hexadecimal_numbers: false,
+        allow_unary_plus_numbers: false,
+        allow_bare_decimal_point_numbers: false,
+        allow_non_finite_numbers: false,
+        allow_extended_string_escapes: false,
+    };
+    jsonc_parser::parse_to_serde_value(text, &options)
 }
 
 struct Config {
     path: PathBuf,
-    talks: bool,
     cache: Map<String, Value>,
     test: Map<String, Value>,
-    /// Keys that stand beside the parts.
+    /// Keys beside the parts.
     beside_parts: Vec<String>,
 }
 
 impl Config {
-    fn new(path: &Path, whole: &Value, talks: bool) -> Self {
+    fn new(path: &Path, whole: &Value) -> Self {
         let keys = whole.as_object().into_iter().flat_map(Map::keys);
         let beside_parts = keys.filter(|key| !PARTS.contains(&key.as_str())).cloned().collect();
         let [cache, test] = PARTS.map(|name| part(whole, name));
-        Self { path: path.to_owned(), talks, cache, test, beside_parts }
+        Self { path: path.to_owned(), cache, test, beside_parts }
     }
 
-    fn malformed(&self, what: &str) -> Problem {
-        Problem::Malformed { path: self.path.clone(), at: "configuration".to_owned(), what: what.to_owned() }
+    fn malformed(&self, message: &str) -> Error {
+        Error::Malformed { path: self.path.clone(), at: "configuration".to_owned(), message: message.to_owned() }
     }
 
     fn get(&self, name: &str) -> Option<&Value> {
         self.test.get(name).or_else(|| self.cache.get(name))
     }
 
-    fn name_what_is_not_used(&self) {
+    fn name_unused_keys(&self, remarks: &mut Vec<String>) {
         let keys = self.cache.keys().chain(self.test.keys());
-        self.name_unused(&self.path, keys.map(String::as_str), &self.beside_parts);
+        name_unused(&self.path, keys.map(String::as_str), &self.beside_parts, remarks);
     }
 
-    /// Names on stderr those of these keys that are not used here, and apart from them `others` and those that nobody knows.
-    fn name_unused<'a>(&self, path: &Path, keys: impl Iterator<Item = &'a str> + Clone, others: &'a [String]) {
-        if !self.talks {
-            return;
-        }
-        let is_used = |key: &str| USED.contains(&key) || USED_FOR_TRACES.contains(&key);
-        let is_known = |key: &str| {
-            NOT_USED.contains(&key) || NOT_USED_BEGINNINGS.iter().any(|beginning| key.starts_with(beginning))
-        };
-        let unused = keys.filter(|key| !is_used(key));
-        let not_used: Vec<_> = unused.clone().filter(|key| is_known(key)).collect();
-        let unknown: Vec<_> = unused.filter(|key| !is_known(key)).chain(others.iter().map(String::as_str)).collect();
-        for (what, keys) in [("not used in a replay", not_used), ("unknown", unknown)] {
-            if !keys.is_empty() {
-                eprintln!("plimsoll: {}: {what}: `{}`", path.display(), keys.join("`, `"));
-            }
-        }
-    }
-
-    fn number_of(&self, name: &str, value: &Value) -> Result<f64, Problem> {
+    fn number_of(&self, name: &str, value: &Value) -> Result<f64> {
         let number = match value {
             Value::Number(number) => number.as_f64(),
             Value::String(text) => text.trim().parse().ok(),
@@ -278,34 +236,34 @@ impl Config {
             _ => None,
         };
         let number = number.filter(|number| number.is_finite() && *number >= 0.0);
-        number.ok_or_else(|| self.malformed(&format!("`{name}`: {value} is no number of zero or more")))
+        number.ok_or_else(|| self.malformed(&format!("`{name}`: {value} is not a number of zero or more")))
     }
 
-    fn number(&self, name: &str) -> Result<Option<f64>, Problem> {
+    fn number(&self, name: &str) -> Result<Option<f64>> {
         self.get(name).map(|value| self.number_of(name, value)).transpose()
     }
 
-    fn numbers_in(&self, from: &Map<String, Value>, name: &str) -> Result<Vec<f64>, Problem> {
+    fn numbers_in(&self, from: &Map<String, Value>, name: &str) -> Result<Vec<f64>> {
         let values = from.get(name).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         values.iter().map(|value| self.number_of(name, value)).collect()
     }
 
-    /// `None` where nothing is said.
-    fn flag(&self, name: &str) -> Result<Option<bool>, Problem> {
+    /// `None` if the configuration does not say.
+    fn flag(&self, name: &str) -> Result<Option<bool>> {
         match self.get(name) {
             Some(Value::String(text)) if text == "true" || text == "false" => Ok(Some(text == "true")),
             _ => Ok(self.number(name)?.map(|number| number != 0.0)),
         }
     }
 
-    /// A file that is named in the configuration: in the folder that it names, or beside it.
+    /// The path of a file that the configuration names: in `configPath`, or beside the configuration.
     fn beside(&self, name: &str) -> PathBuf {
         let named = self.get("configPath").and_then(Value::as_str).map(Path::new);
         named.or(self.path.parent()).unwrap_or(Path::new("")).join(name)
     }
 
-    /// The traces to replay, one behind the other; `None` where requests are generated.
-    fn traces(&self) -> Result<Option<Vec<PathBuf>>, Problem> {
+    /// The traces to replay, one after the other; `None` if requests are generated.
+    fn traces(&self) -> Result<Option<Vec<PathBuf>>> {
         let generator = self.get("generator").and_then(Value::as_str).unwrap_or("");
         if GENERATORS.contains(&generator) {
             return Ok(None);
@@ -320,47 +278,71 @@ impl Config {
         let names = self.get("traceFileName").into_iter().chain(several).filter_map(Value::as_str);
         let traces: Vec<_> = names.map(|name| self.beside(name)).collect();
         match traces.is_empty() {
-            true => Err(self.malformed("the generator is `replay`, and no `traceFileName` says what is replayed")),
+            true => Err(self.malformed("the generator is `replay`, and there is no `traceFileName`")),
             false => Ok(Some(traces)),
         }
     }
 
-    /// The object that holds a distribution: a file's, if one is named.
-    fn distribution(&self, file: &str) -> Result<Map<String, Value>, Problem> {
+    /// The object that holds a distribution: the configuration itself, or the file that it names.
+    fn distribution(&self, file: &str, remarks: &mut Vec<String>) -> Result<Map<String, Value>> {
         match self.get(file).and_then(Value::as_str) {
             None => Ok(self.test.clone()),
             Some(name) => {
                 let path = self.beside(name);
                 let object = read_json(&path)?.as_object().cloned().unwrap_or_default();
-                self.name_unused(&path, object.keys().map(String::as_str), &[]);
+                name_unused(&path, object.keys().map(String::as_str), &[], remarks);
                 Ok(object)
             }
         }
     }
 }
 
-/// Traces that a configuration names.
+/// Names those of these keys that are not used, and apart from them `others` and unknown keys.
+fn name_unused<'a>(
+    path: &Path,
+    keys: impl Iterator<Item = &'a str> + Clone,
+    others: &'a [String],
+    remarks: &mut Vec<String>,
+) {
+    let is_used = |key: &str| USED.contains(&key) || USED_FOR_TRACES.contains(&key);
+    let is_known =
+        |key: &str| NOT_USED.contains(&key) || NOT_USED_BEGINNINGS.iter().any(|beginning| key.starts_with(beginning));
+    let unused = keys.filter(|key| !is_used(key));
+    let not_used: Vec<_> = unused.clone().filter(|key| is_known(key)).collect();
+    let unknown: Vec<_> = unused.filter(|key| !is_known(key)).chain(others.iter().map(String::as_str)).collect();
+    for (what, keys) in [("not used in a replay", not_used), ("unknown", unknown)] {
+        if !keys.is_empty() {
+            remarks.push(format!("{}: {what}: `{}`", path.display(), keys.join("`, `")));
+        }
+    }
+}
+
+/// The traces that a configuration names.
 struct Replayed {
-    trace: Box<dyn Trace>,
+    trace: Delimited<Box<dyn Read>>,
     /// The last one first.
     later: Vec<PathBuf>,
-    /// Whether a value that was missed is entered.
+    /// Whether a missed value is entered.
     fills: bool,
 }
 
 impl Replayed {
-    fn new(traces: Vec<PathBuf>, fills: bool) -> Result<Self, Problem> {
+    fn new(traces: Vec<PathBuf>, fills: bool, remarks: &mut Vec<String>) -> Result<Self> {
         let mut later: Vec<_> = traces.into_iter().rev().collect();
         let first = later.pop().expect("at least one is named");
-        Ok(Self { trace: trace::open(&first, TraceFormat::Csv)?, later, fills })
+        Ok(Self { trace: open_csv(&first, remarks)?, later, fills })
     }
 }
 
-impl Trace for Replayed {
-    fn next(&mut self, request: &mut Request) -> Result<bool, Problem> {
+fn open_csv(path: &Path, remarks: &mut Vec<String>) -> Result<Delimited<Box<dyn Read>>> {
+    Delimited::open(path, source::open(path)?, remarks)
+}
+
+impl Requests for Replayed {
+    fn next(&mut self, request: &mut Request) -> Result<bool> {
         while !self.trace.next(request)? {
             let Some(next) = self.later.pop() else { return Ok(false) };
-            self.trace = trace::open(&next, TraceFormat::Csv)?;
+            self.trace = open_csv(&next, &mut Vec::new())?;
         }
         if request.operation == Operation::ReadThrough && !self.fills {
             request.operation = Operation::Find;
@@ -369,7 +351,7 @@ impl Trace for Replayed {
     }
 }
 
-/// Draws numbers by ranges and their weights.
+/// Draws numbers by weight.
 #[derive(Debug)]
 struct Drawn {
     edges: Vec<f64>,
@@ -378,8 +360,8 @@ struct Drawn {
 }
 
 impl Drawn {
-    /// As many weights as values: these values. One value more: ranges between them.
-    fn new(config: &Config, what: &str, edges: Vec<f64>, weights: &[f64]) -> Result<Self, Problem> {
+    /// With as many weights as values, draws a value. With one value more, draws from the ranges between the values.
+    fn new(config: &Config, what: &str, edges: Vec<f64>, weights: &[f64]) -> Result<Self> {
         let fits = !weights.is_empty() && (edges.len() == weights.len() || edges.len() == weights.len() + 1);
         let sum: f64 = weights.iter().sum();
         if fits && sum <= 0.0 {
@@ -417,11 +399,11 @@ fn unit(random: &mut Random) -> f64 {
     (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// Which key is asked for.
+/// How popular keys are.
 enum Popularity {
-    /// Around the middle, a quarter of the keys wide, as cachebench does where nothing is said.
+    /// Normally distributed around the middle, with a quarter of the keys as deviation: the default of cachebench.
     Normal,
-    /// Some keys together get a weight.
+    /// Groups of keys with weights.
     Buckets(Drawn),
 }
 
@@ -432,7 +414,7 @@ struct Generator {
     popularity: Popularity,
     value_sizes: Drawn,
     key_sizes: Drawn,
-    /// Operation, and whether it is for a key that was never seen before.
+    /// An operation, and whether it is for a key that was never used before.
     operations: Vec<(Operation, bool)>,
     choice: Drawn,
     left: u64,
@@ -440,7 +422,7 @@ struct Generator {
 }
 
 impl Generator {
-    fn new(config: &Config) -> Result<Self, Problem> {
+    fn new(config: &Config, remarks: &mut Vec<String>) -> Result<Self> {
         let mut random = Random::new(1);
         let needed = |name: &str| config.number(name)?.ok_or_else(|| config.malformed(&format!("`{name}` is missing")));
         let key_sizes = Drawn::new(
@@ -449,20 +431,18 @@ impl Generator {
             config.numbers_in(&config.test, "keySizeRange")?,
             &config.numbers_in(&config.test, "keySizeRangeProbability")?,
         )?;
-        let sizes = config.distribution("valSizeDistFile")?;
+        let sizes = config.distribution("valSizeDistFile", remarks)?;
         let value_sizes = Drawn::new(
             config,
             "valSizeRange",
             config.numbers_in(&sizes, "valSizeRange")?,
             &config.numbers_in(&sizes, "valSizeRangeProbability")?,
         )?;
-        let popular = config.distribution("popDistFile")?;
+        let popular = config.distribution("popDistFile", remarks)?;
         let buckets = config.numbers_in(&popular, "popularityBuckets")?;
         let numbers = needed("numKeys")?;
         if numbers > MAX_KEYS {
-            return Err(
-                config.malformed(&format!("`numKeys`: {numbers} are more than {MAX_KEYS}, the most that are made"))
-            );
+            return Err(config.malformed(&format!("`numKeys`: {numbers} exceeds the maximum of {MAX_KEYS}")));
         }
         let numbers = numbers as u64;
         let mut keys: Vec<_> = (0..numbers).map(|_| letters(&mut random, &key_sizes)).collect();
@@ -499,7 +479,7 @@ impl Generator {
             ("couldExistRatio", Operation::Find, false),
         ];
         let ratio = |(name, _, _): &(&str, Operation, bool)| Ok(config.number(name)?.unwrap_or(0.0));
-        let ratios = known.iter().map(ratio).collect::<Result<Vec<_>, Problem>>()?;
+        let ratios = known.iter().map(ratio).collect::<Result<Vec<_>>>()?;
         let choice = Drawn::new(config, "getRatio", (0..known.len()).map(|at| at as f64).collect(), &ratios)?;
         let threads = config.number("numThreads")?.unwrap_or(1.0);
         Ok(Self {
@@ -520,7 +500,7 @@ impl Generator {
         match &self.popularity {
             Popularity::Buckets(drawn) => (drawn.draw(&mut self.random) as usize).min(keys - 1),
             Popularity::Normal => loop {
-                // Box and Muller; drawn again until it is one of the keys.
+                // Box-Muller; repeated until the number is the place of a key.
                 let radius = (-2.0 * (1.0 - unit(&mut self.random)).ln()).sqrt();
                 let angle = std::f64::consts::TAU * unit(&mut self.random);
                 let at = keys as f64 / 2.0 + radius * angle.cos() * keys as f64 / 4.0;
@@ -537,8 +517,8 @@ fn letters(random: &mut Random, sizes: &Drawn) -> Box<[u8]> {
     (0..len).map(|_| b'a' + random.below(26) as u8).collect()
 }
 
-impl Trace for Generator {
-    fn next(&mut self, request: &mut Request) -> Result<bool, Problem> {
+impl Requests for Generator {
+    fn next(&mut self, request: &mut Request) -> Result<bool> {
         if self.left == 0 {
             return Ok(false);
         }
@@ -548,7 +528,7 @@ impl Trace for Generator {
         request.key.clear();
         if lone {
             self.lone += 1;
-            // Capital letters: no other key has any.
+            // Other keys have no capital letters.
             request.key.extend_from_slice(format!("LONE{}", self.lone).as_bytes());
             let len = self.key_sizes.draw(&mut self.random).min(255) as usize;
             request.key.resize(len.max(request.key.len()), b'X');
@@ -568,16 +548,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comments_and_trailing_commas_are_left_out_and_strings_are_not_touched() {
+    fn comments_and_trailing_commas_are_accepted_and_errors_have_their_line() {
         let text = "{ // one\n \"a\": [1, 2, ], /* two\n three */ \"b//\": \"/* \\\" */,]\", }";
-        let value: Value = serde_json::from_str(&plain_json(text)).unwrap();
-        assert_eq!(value, serde_json::json!({ "a": [1, 2], "b//": "/* \" */,]" }));
-        assert_eq!(plain_json(text).lines().count(), text.lines().count());
+        assert_eq!(parse_json(text).unwrap(), serde_json::json!({ "a": [1, 2], "b//": "/* \" */,]" }));
+        assert_eq!(parse_json("{ \"a\": 1,\n \"b\": \n}").unwrap_err().line_display(), 3);
     }
 
     #[test]
     fn ranges_are_drawn_by_weight() {
-        let config = Config::new(Path::new(""), &Value::Null, false);
+        let config = Config::new(Path::new(""), &Value::Null);
         let mut random = Random::new(1);
         let ranges = Drawn::new(&config, "x", vec![1.0, 8.0, 64.0], &[0.3, 0.7]).unwrap();
         let low = (0..10_000).filter(|_| ranges.draw(&mut random) < 8).count();

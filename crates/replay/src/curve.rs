@@ -1,6 +1,8 @@
-//! The miss-ratio curve as SVG: misses over memory, a line for each policy.
+//! The miss-ratio curve as SVG: misses over memory, one line for each policy.
 
 use std::fmt::Write;
+
+use crate::policy::{Count, MIN_MEMORY_BYTES};
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 440.0;
@@ -8,16 +10,35 @@ const LEFT: f64 = 64.0;
 const RIGHT: f64 = 150.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 60.0;
+/// The curve reaches from a 64th of the memory to four times as much.
+const HALVINGS: u32 = 6;
+const DOUBLINGS: u32 = 2;
 const COLOURS: [&str; 6] = ["#0b6e99", "#c4501b", "#3d8b37", "#7a4fa3", "#a67c00", "#555555"];
 
-/// A policy's line: memory in bytes, and the part of the requests that missed.
-pub(super) struct Line {
-    pub(super) name: String,
-    pub(super) points: Vec<(u64, f64)>,
+/// The memories of a curve around `memory_bytes`, each twice the one before: those that a cache can have.
+pub fn memories(memory_bytes: u64, count: Count) -> Vec<u64> {
+    memories_between(memory_bytes, MIN_MEMORY_BYTES, count.max_memory_bytes())
 }
 
-/// Draws it. `show` writes an amount of memory.
-pub(super) fn draw(title: &str, lines: &[Line], show: impl Fn(u64) -> String) -> String {
+fn memories_between(memory_bytes: u64, least: u64, most: u64) -> Vec<u64> {
+    (0..=HALVINGS + DOUBLINGS)
+        .map(|step| (u128::from(memory_bytes) << step) >> HALVINGS)
+        .filter_map(|bytes| u64::try_from(bytes).ok())
+        .filter(|bytes| (least..=most).contains(bytes))
+        .collect()
+}
+
+/// The line of a policy.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// The policy.
+    pub name: String,
+    /// Memory in bytes, and the part of the requests that missed.
+    pub points: Vec<(u64, f64)>,
+}
+
+/// Draws the curve. `show` writes an amount of memory.
+pub fn draw(title: &str, lines: &[Line], show: impl Fn(u64) -> String) -> String {
     let memories: Vec<u64> =
         lines.first().map_or_else(Vec::new, |line| line.points.iter().map(|point| point.0).collect());
     let (least, most) = (*memories.first().unwrap_or(&1) as f64, *memories.last().unwrap_or(&2) as f64);
@@ -73,6 +94,16 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_curve_has_the_memories_that_a_cache_can_have() {
+        let memories = |bytes, most| memories_between(bytes, 64 << 10, most);
+        assert_eq!(memories(6 << 20, u64::MAX).len(), 9);
+        assert_eq!(memories(64 << 10, u64::MAX), [64 << 10, 128 << 10, 256 << 10]);
+        assert!(memories(100, 1000).is_empty());
+        assert_eq!(memories(u64::MAX, u64::MAX).last(), Some(&u64::MAX));
+        assert_eq!(memories(8 << 30, 16 << 30).last(), Some(&(16 << 30)));
+    }
 
     #[test]
     fn each_policy_has_a_line_and_names_are_escaped() {

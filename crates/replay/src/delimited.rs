@@ -1,32 +1,34 @@
-//! Traces as CSV: one request a line, columns by name in any order; CacheLib's traces are such files.
+//! Traces as CSV: one request a line, columns by name in any order. CacheLib publishes such traces.
 //!
-//! Needed are a key (`key`, `id`, `obj_id`, `object`) and a size (`size`, `value_size`, `obj_size`, `bytes`). Known besides: `op` (GET,
-//! GET_LEASE, SET, SET_LEASE, DELETE and alike), `op_count` (so many times), `key_size` (keys are padded to it). Files of Twitter's form (seven
-//! columns without a header: time, key, key size, value size, client, operation, time to live) are read as they are. A field in quotation marks may
-//! hold commas, and marks that are doubled; no field holds a line's end. A key is its bytes, text or not.
+//! A key (`key`, `id`, `obj_id`, `object`) and a size (`size`, `value_size`, `obj_size`, `bytes`) are required. `op` (GET, GET_LEASE, SET,
+//! SET_LEASE, DELETE and similar), `op_count` (repeats the request) and `key_size` (pads the key) are optional. Twitter's traces have seven columns
+//! and no header: time, key, key size, value size, client, operation, time to live. A field may be quoted as RFC 4180 says, but no field
+//! contains a line break. White space around a field is dropped. A key may be any bytes.
+//!
+//! Law: a line has at most [`MAX_LINE_BYTES`], so that a file of another format costs an error and not the memory.
 
 use std::borrow::Cow;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use super::trace::{Operation, Problem, Request, Trace};
+use csv_core::{ReadRecordResult, Terminator};
 
-/// A line is no longer than this.
+use crate::error::{Error, Result};
+use crate::request::{Operation, Request, Requests};
+
+/// The longest line.
 const MAX_LINE_BYTES: u64 = 1 << 20;
 
-/// What some systems write before text.
-const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
-
-/// CacheLib's keys are no longer than this.
+/// The longest key of CacheLib.
 const MAX_KEY_BYTES: usize = 256;
 
 const KEY_NAMES: [&str; 4] = ["key", "id", "obj_id", "object"];
 const SIZE_NAMES: [&str; 4] = ["size", "value_size", "obj_size", "bytes"];
 const OPERATION_NAMES: [&str; 2] = ["op", "operation"];
-/// Known, and of no use here.
+/// Known columns that a replay does not use.
 const IGNORED_NAMES: [&str; 7] = ["op_time", "time", "timestamp", "ttl", "cache_hits", "client", "client_id"];
 
-/// Where a line says what.
+/// The places of the columns.
 #[derive(Clone, Copy, Debug)]
 struct Columns {
     key: usize,
@@ -39,28 +41,31 @@ struct Columns {
 const TWITTER: Columns = Columns { key: 1, size: 3, operation: Some(5), times: None, key_size: None };
 const TWITTER_COLUMNS: usize = 7;
 
-pub(super) struct Delimited<R> {
+/// The requests of a file.
+pub(crate) struct Delimited<R> {
     path: PathBuf,
     reader: BufReader<R>,
     columns: Columns,
     line: Vec<u8>,
     lines: u64,
-    /// `line` is a request that was not handed out yet.
+    fields: Fields,
+    /// The first line is a request.
     pending: bool,
-    /// The last request is to be repeated so many times.
+    /// How often the last request is still to be repeated.
     repeats: u64,
     last: Request,
 }
 
 impl<R: Read> Delimited<R> {
-    /// Reads the header. Columns that are not known are named on stderr.
-    pub(super) fn open(path: &Path, reader: R) -> Result<Self, Problem> {
+    /// Reads the header. Unknown columns are named in `remarks`.
+    pub(crate) fn open(path: &Path, reader: R, remarks: &mut Vec<String>) -> Result<Self> {
         let mut this = Self {
             path: path.to_owned(),
             reader: BufReader::new(reader),
             columns: TWITTER,
             line: Vec::new(),
             lines: 0,
+            fields: Fields::new(),
             pending: false,
             repeats: 0,
             last: Request::default(),
@@ -68,17 +73,16 @@ impl<R: Read> Delimited<R> {
         if !this.read_line()? {
             return Err(this.malformed("the file is empty"));
         }
-        let line = this.line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&this.line);
-        let fields: Vec<String> = Fields::of(line).map(|field| text_of(&field).to_ascii_lowercase()).collect();
+        let fields: Vec<String> = this.fields.iter().map(|field| text_of(field).to_ascii_lowercase()).collect();
         if fields.len() == TWITTER_COLUMNS && [0, 2, 3].iter().all(|at| fields[*at].parse::<f64>().is_ok()) {
             this.pending = true;
             return Ok(this);
         }
-        this.columns = this.columns_of(&fields)?;
+        this.columns = this.columns_of(&fields, remarks)?;
         Ok(this)
     }
 
-    fn columns_of(&self, fields: &[String]) -> Result<Columns, Problem> {
+    fn columns_of(&self, fields: &[String], remarks: &mut Vec<String>) -> Result<Columns> {
         let find = |names: &[&str]| fields.iter().position(|field| names.contains(&field.as_str()));
         let needed = |names: &[&str]| {
             let missing = || {
@@ -97,18 +101,19 @@ impl<R: Read> Delimited<R> {
         let used = [Some(columns.key), Some(columns.size), columns.operation, columns.times, columns.key_size];
         for (at, name) in fields.iter().enumerate() {
             if !used.contains(&Some(at)) && !IGNORED_NAMES.contains(&name.as_str()) {
-                eprintln!("plimsoll: {}: column `{name}` is not known and not used", self.path.display());
+                remarks.push(format!("{}: column `{name}` is not known and not used", self.path.display()));
             }
         }
         Ok(columns)
     }
 
-    fn malformed(&self, what: &str) -> Problem {
-        Problem::Malformed { path: self.path.clone(), at: format!("line {}", self.lines.max(1)), what: what.to_owned() }
+    fn malformed(&self, message: &str) -> Error {
+        let at = format!("line {}", self.lines.max(1));
+        Error::Malformed { path: self.path.clone(), at, message: message.to_owned() }
     }
 
-    /// The next line that is not blank; `false` at the end.
-    fn read_line(&mut self) -> Result<bool, Problem> {
+    /// Reads the next line that is not blank, and its fields; `false` at the end.
+    fn read_line(&mut self) -> Result<bool> {
         loop {
             self.line.clear();
             let mut limited = self.reader.by_ref().take(MAX_LINE_BYTES);
@@ -122,23 +127,24 @@ impl<R: Read> Delimited<R> {
                 return Err(self.malformed("the line is longer than 1 MiB: corrupt, or another format"));
             }
             if !self.line.trim_ascii().is_empty() {
+                self.fields.split(&self.line);
                 return Ok(true);
             }
         }
     }
 
-    fn parse(&mut self, request: &mut Request) -> Result<(), Problem> {
+    fn parse(&mut self, request: &mut Request) -> Result<()> {
         let columns = self.columns;
-        let field = |at: usize| Fields::of(&self.line).nth(at);
-        let needed = |at: usize| field(at).ok_or_else(|| self.malformed(&format!("has no column {}", at + 1)));
+        let needed =
+            |at: usize| self.fields.get(at).ok_or_else(|| self.malformed(&format!("has no column {}", at + 1)));
         let number = |at: usize| {
             let field = needed(at)?;
-            let text = text_of(&field);
-            text.parse::<u64>().map_err(|_| self.malformed(&format!("`{text}` in column {} is no number", at + 1)))
+            let text = text_of(field);
+            text.parse::<u64>().map_err(|_| self.malformed(&format!("`{text}` in column {} is not a number", at + 1)))
         };
         request.value_bytes = number(columns.size)?;
         request.key.clear();
-        request.key.extend_from_slice(&needed(columns.key)?);
+        request.key.extend_from_slice(needed(columns.key)?);
         if let Some(at) = columns.key_size {
             let len = number(at)?.min(MAX_KEY_BYTES as u64) as usize;
             request.key.resize(len.max(request.key.len()), b'0');
@@ -147,8 +153,8 @@ impl<R: Read> Delimited<R> {
             None => Operation::ReadThrough,
             Some(at) => {
                 let field = needed(at)?;
-                let text = text_of(&field);
-                operation_of(&text).ok_or_else(|| self.malformed(&format!("`{text}` is no operation that is known")))?
+                let text = text_of(field);
+                operation_of(&text).ok_or_else(|| self.malformed(&format!("`{text}` is not a known operation")))?
             }
         };
         self.repeats = columns.times.map_or(Ok(1), number)?.saturating_sub(1);
@@ -156,8 +162,8 @@ impl<R: Read> Delimited<R> {
     }
 }
 
-impl<R: Read> Trace for Delimited<R> {
-    fn next(&mut self, request: &mut Request) -> Result<bool, Problem> {
+impl<R: Read> Requests for Delimited<R> {
+    fn next(&mut self, request: &mut Request) -> Result<bool> {
         if self.repeats > 0 {
             self.repeats -= 1;
             request.clone_from(&self.last);
@@ -175,52 +181,52 @@ impl<R: Read> Trace for Delimited<R> {
 }
 
 /// The fields of a line.
-struct Fields<'a> {
-    /// `None` behind the last.
-    rest: Option<&'a [u8]>,
+struct Fields {
+    reader: csv_core::Reader,
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+    len: usize,
 }
 
-impl<'a> Fields<'a> {
-    fn of(line: &'a [u8]) -> Self {
-        Self { rest: Some(line.trim_ascii()) }
+impl Fields {
+    fn new() -> Self {
+        // A carriage return is white space at the end of a line, and a byte like any other within it.
+        let reader = csv_core::ReaderBuilder::new().terminator(Terminator::Any(b'\n')).build();
+        Self { reader, bytes: Vec::new(), ends: Vec::new(), len: 0 }
     }
-}
 
-impl<'a> Iterator for Fields<'a> {
-    type Item = Cow<'a, [u8]>;
-
-    fn next(&mut self) -> Option<Cow<'a, [u8]>> {
-        let rest = self.rest?;
-        let starts_quoted = rest.trim_ascii_start().first() == Some(&b'"');
-        let mut is_quoted = false;
-        let ends = |byte: &u8| {
-            // A doubled mark ends the quotation and begins it again.
-            is_quoted ^= starts_quoted && *byte == b'"';
-            !is_quoted && *byte == b','
-        };
-        let end = rest.iter().position(ends);
-        self.rest = end.map(|end| &rest[end + 1..]);
-        Some(unquoted(rest[..end.unwrap_or(rest.len())].trim_ascii()))
+    /// Splits a line.
+    fn split(&mut self, line: &[u8]) {
+        // Room for all fields, so that the line is read in one go.
+        self.bytes.resize(line.len().max(self.bytes.len()), 0);
+        self.ends.resize((line.iter().filter(|byte| **byte == b',').count() + 1).max(self.ends.len()), 0);
+        let (result, _, bytes, ends) = self.reader.read_record(line, &mut self.bytes, &mut self.ends);
+        self.len = ends;
+        if result != ReadRecordResult::Record {
+            // The last line without its end, or a quotation mark that is open at the end of the line: end the record.
+            let (_, _, _, more) = self.reader.read_record(&[], &mut self.bytes[bytes..], &mut self.ends[ends..]);
+            self.len += more;
+            self.reader.reset();
+        }
     }
-}
 
-fn unquoted(field: &[u8]) -> Cow<'_, [u8]> {
-    let Some(inner) = field.strip_prefix(b"\"").and_then(|field| field.strip_suffix(b"\"")) else {
-        return Cow::Borrowed(field);
-    };
-    if !inner.contains(&b'"') {
-        return Cow::Borrowed(inner);
+    fn get(&self, at: usize) -> Option<&[u8]> {
+        let ends = &self.ends[..self.len];
+        let end = *ends.get(at)?;
+        let start = if at == 0 { 0 } else { ends[at - 1] };
+        Some(self.bytes[start..end].trim_ascii())
     }
-    let is_kept =
-        |at: usize| inner[at] != b'"' || inner[..at].iter().rev().take_while(|byte| **byte == b'"').count() % 2 == 0;
-    Cow::Owned((0..inner.len()).filter(|at| is_kept(*at)).map(|at| inner[at]).collect())
+
+    fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        (0..self.len).filter_map(|at| self.get(at))
+    }
 }
 
 fn text_of(field: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(field)
 }
 
-/// What an operation comes to for a cache that is read through; sets of every kind enter a value.
+/// An operation by its name, for a cache that is read through. Every kind of write enters a value.
 fn operation_of(text: &str) -> Option<Operation> {
     Some(match text.to_ascii_uppercase().as_str() {
         "GET" | "GETS" | "GET_LEASE" | "READ" => Operation::ReadThrough,
@@ -236,8 +242,8 @@ fn operation_of(text: &str) -> Option<Operation> {
 mod tests {
     use super::*;
 
-    fn read(text: impl AsRef<[u8]>) -> Result<Vec<Request>, Problem> {
-        let mut trace = Delimited::open(Path::new("trace"), text.as_ref())?;
+    fn read(text: impl AsRef<[u8]>) -> Result<Vec<Request>> {
+        let mut trace = Delimited::open(Path::new("trace"), text.as_ref(), &mut Vec::new())?;
         let (mut request, mut all) = (Request::default(), Vec::new());
         while trace.next(&mut request)? {
             all.push(request.clone());
@@ -264,19 +270,34 @@ mod tests {
     }
 
     #[test]
+    fn an_open_quotation_mark_ends_with_its_line() {
+        let all = read("size,key\n1,\"a\n2,\"b,c\"\n3,d").unwrap();
+        let keys: Vec<_> = all.iter().map(|request| (request.value_bytes, request.key.as_slice())).collect();
+        assert_eq!(keys, [(1, b"a".as_slice()), (2, b"b,c"), (3, b"d")]);
+    }
+
+    #[test]
+    fn unknown_columns_are_remarked() {
+        let mut remarks = Vec::new();
+        Delimited::open(Path::new("trace"), &b"key,size,ttl,colour\n"[..], &mut remarks).unwrap();
+        assert_eq!(remarks, ["trace: column `colour` is not known and not used"]);
+    }
+
+    #[test]
     fn twitters_form_needs_no_header() {
         let all = read("0,k1,2,30,1,get,0\n1,k2,2,40,1,set,60\n").unwrap();
         assert_eq!((all.len(), all[1].operation, all[1].value_bytes), (2, Operation::Set, 40));
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_line() {
+    fn a_malformed_line_is_an_error_with_its_number() {
         for (text, part) in [
             ("", "line 1: the file is empty"),
             ("name,size\n", "no column is called `key`"),
             ("key,size\na,1\nb\n", "line 3: has no column 2"),
-            ("key,size\na,one\n", "line 2: `one` in column 2 is no number"),
-            ("key,size,op\na,1,PEEK\n", "`PEEK` is no operation"),
+            ("key,size\n\"a,1\nb,2\n", "line 2: has no column 2"),
+            ("key,size\na,one\n", "line 2: `one` in column 2 is not a number"),
+            ("key,size,op\na,1,PEEK\n", "`PEEK` is not a known operation"),
         ] {
             let problem = read(text).unwrap_err().to_string();
             assert!(problem.contains(part), "{problem}");

@@ -2,42 +2,42 @@
 
 /// An entry of a model.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Node {
-    pub(super) hash: u64,
-    pub(super) bytes: u64,
-    pub(super) list: u8,
-    pub(super) marked: bool,
-    pub(super) older: Option<u32>,
-    pub(super) younger: Option<u32>,
+pub(crate) struct Node {
+    pub(crate) hash: u64,
+    pub(crate) bytes: u64,
+    pub(crate) list: u8,
+    pub(crate) marked: bool,
+    pub(crate) older: Option<u32>,
+    pub(crate) younger: Option<u32>,
 }
 
 /// The ends of a list.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct List {
-    pub(super) oldest: Option<u32>,
+pub(crate) struct List {
+    pub(crate) oldest: Option<u32>,
     youngest: Option<u32>,
-    pub(super) bytes: u64,
-    pub(super) len: usize,
+    pub(crate) bytes: u64,
+    pub(crate) len: usize,
 }
 
 /// The entries of all lists.
 #[derive(Debug, Default)]
-pub(super) struct Links {
+pub(crate) struct Links {
     nodes: Vec<Node>,
     free: Vec<u32>,
 }
 
 impl Links {
-    pub(super) fn node(&self, place: u32) -> Node {
+    pub(crate) fn node(&self, place: u32) -> Node {
         self.nodes[place as usize]
     }
 
-    pub(super) fn mark(&mut self, place: u32, marked: bool) {
+    pub(crate) fn mark(&mut self, place: u32, marked: bool) {
         self.nodes[place as usize].marked = marked;
     }
 
-    /// Makes an entry at the young end; its place.
-    pub(super) fn enter(&mut self, list: &mut List, number: u8, hash: u64, bytes: u64) -> u32 {
+    /// Makes an entry at the young end of a list; returns its place.
+    pub(crate) fn enter(&mut self, list: &mut List, number: u8, hash: u64, bytes: u64) -> u32 {
         let place = self.free.pop().unwrap_or_else(|| {
             self.nodes.push(Node::default());
             self.nodes.len() as u32 - 1
@@ -46,8 +46,8 @@ impl Links {
         place
     }
 
-    /// Puts an entry that stands in no list at the young end of one.
-    pub(super) fn push(&mut self, list: &mut List, place: u32, number: u8, node: Node) {
+    /// Puts an entry that is in no list at the young end of one.
+    pub(crate) fn push(&mut self, list: &mut List, place: u32, number: u8, node: Node) {
         self.nodes[place as usize] = Node { list: number, older: list.youngest, younger: None, ..node };
         match list.youngest {
             Some(youngest) => self.nodes[youngest as usize].younger = Some(place),
@@ -59,7 +59,7 @@ impl Links {
     }
 
     /// Takes an entry out of its list.
-    pub(super) fn unlink(&mut self, list: &mut List, place: u32) -> Node {
+    pub(crate) fn unlink(&mut self, list: &mut List, place: u32) -> Node {
         let node = self.node(place);
         match node.older {
             Some(older) => self.nodes[older as usize].younger = node.younger,
@@ -74,8 +74,8 @@ impl Links {
         node
     }
 
-    /// Takes an entry out of its list; its place may be used again.
-    pub(super) fn remove(&mut self, list: &mut List, place: u32) {
+    /// Takes an entry out of its list and frees its place.
+    pub(crate) fn remove(&mut self, list: &mut List, place: u32) {
         self.unlink(list, place);
         self.free.push(place);
     }

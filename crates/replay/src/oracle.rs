@@ -3,30 +3,32 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use super::trace::{Operation, Problem, Request, Trace};
+use crate::error::{Error, Result};
+use crate::request::{Operation, Request, Requests};
 
 const RECORD_BYTES: usize = 24;
 
-/// No trace has so many requests: a next access beyond is text, or another format.
+/// More requests than a trace has. A later next access is text, or another format.
 const MAX_REQUESTS: i64 = 1 << 56;
 
-pub(super) struct Oracle<R> {
+/// The records of a file.
+pub(crate) struct Oracle<R> {
     path: PathBuf,
     reader: R,
     records: u64,
 }
 
 impl<R: Read> Oracle<R> {
-    pub(super) fn new(path: &Path, reader: R) -> Self {
+    pub(crate) fn new(path: &Path, reader: R) -> Self {
         Self { path: path.to_owned(), reader, records: 0 }
     }
 
-    fn malformed(&self, what: String) -> Problem {
-        Problem::Malformed { path: self.path.clone(), at: format!("after {} whole records", self.records), what }
+    fn malformed(&self, message: String) -> Error {
+        Error::Malformed { path: self.path.clone(), at: format!("after {} whole records", self.records), message }
     }
 
-    /// Fills the record; how many bytes there were.
-    fn fill(&mut self, record: &mut [u8; RECORD_BYTES]) -> Result<usize, Problem> {
+    /// Fills the record; returns how many bytes were read.
+    fn fill(&mut self, record: &mut [u8; RECORD_BYTES]) -> Result<usize> {
         let mut len = 0;
         while len < RECORD_BYTES {
             match self.reader.read(&mut record[len..]) {
@@ -40,8 +42,8 @@ impl<R: Read> Oracle<R> {
     }
 }
 
-impl<R: Read> Trace for Oracle<R> {
-    fn next(&mut self, request: &mut Request) -> Result<bool, Problem> {
+impl<R: Read> Requests for Oracle<R> {
+    fn next(&mut self, request: &mut Request) -> Result<bool> {
         let mut record = [0; RECORD_BYTES];
         match self.fill(&mut record)? {
             0 => return Ok(false),
@@ -55,7 +57,7 @@ impl<R: Read> Trace for Oracle<R> {
         let next = i64::from_le_bytes(record[16..].try_into().expect("eight bytes"));
         if !(-2..MAX_REQUESTS).contains(&next) && next != i64::MAX {
             return Err(
-                self.malformed(format!("next access {next} is no place in a trace: corrupt, or another format"))
+                self.malformed(format!("next access {next} is not a place in a trace: corrupt, or another format"))
             );
         }
         self.records += 1;
@@ -75,7 +77,7 @@ mod tests {
         [&7_u32.to_le_bytes()[..], &id.to_le_bytes(), &bytes.to_le_bytes(), &next.to_le_bytes()].concat()
     }
 
-    fn read(bytes: &[u8]) -> Result<Vec<Request>, Problem> {
+    fn read(bytes: &[u8]) -> Result<Vec<Request>> {
         let mut oracle = Oracle::new(Path::new("trace"), bytes);
         let (mut request, mut all) = (Request::default(), Vec::new());
         while oracle.next(&mut request)? {
@@ -92,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_that_ends_inside_a_record_or_holds_nonsense_says_where() {
+    fn a_truncated_or_malformed_trace_is_an_error_with_its_place() {
         let cut = [record(1, 100, 3), record(2, 5, -1)].concat();
         let problem = read(&cut[..40]).unwrap_err().to_string();
         assert!(problem.contains("after 1 whole records") && problem.contains("16 of 24"), "{problem}");
@@ -103,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_may_have_no_next_one_in_each_way_that_is_written() {
+    fn every_notation_for_no_next_access_is_accepted() {
         let all: Vec<_> = [-2, -1, 0, 1 << 40, i64::MAX].into_iter().flat_map(|next| record(1, 1, next)).collect();
         assert_eq!(read(&all).unwrap().len(), 5);
     }

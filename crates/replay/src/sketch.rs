@@ -1,8 +1,8 @@
-//! How often a key was asked for lately, in four small counters of many that keys share (a count-min sketch that ages).
+//! Estimates how often a key was requested lately: a count-min sketch with aging. Each key has four small counters, which it shares.
 
-/// Counters of up to 15.
+/// Counters from 0 to 15.
 #[derive(Debug)]
-pub(super) struct Sketch {
+pub(crate) struct Sketch {
     counters: Vec<u8>,
     adds: usize,
 }
@@ -11,8 +11,8 @@ const ROWS: usize = 4;
 const MAX: u8 = 15;
 
 impl Sketch {
-    /// For about so many keys.
-    pub(super) fn new(keys: u64) -> Self {
+    /// A sketch for about `keys` keys.
+    pub(crate) fn new(keys: u64) -> Self {
         let width = usize::try_from(keys).unwrap_or(usize::MAX).clamp(256, 1 << 24).next_power_of_two();
         Self { counters: vec![0; width * ROWS], adds: 0 }
     }
@@ -25,19 +25,19 @@ impl Sketch {
         })
     }
 
-    pub(super) fn add(&mut self, hash: u64) {
+    pub(crate) fn add(&mut self, hash: u64) {
         for at in self.counters_of(hash) {
             self.counters[at] = (self.counters[at] + 1).min(MAX);
         }
         self.adds += 1;
-        // What was asked for long ago fades.
+        // Aging: halve all counters from time to time.
         if self.adds > self.counters.len() / ROWS * 10 {
             self.adds /= 2;
             self.counters.iter_mut().for_each(|counter| *counter /= 2);
         }
     }
 
-    pub(super) fn frequency(&self, hash: u64) -> u64 {
+    pub(crate) fn frequency(&self, hash: u64) -> u64 {
         self.counters_of(hash).iter().map(|at| u64::from(self.counters[*at])).min().unwrap_or(0)
     }
 }
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_more_often_counts_more_and_fades() {
+    fn frequent_keys_count_more_and_all_counts_age() {
         let mut sketch = Sketch::new(256);
         (0..5).for_each(|_| sketch.add(1));
         sketch.add(2);

@@ -1,105 +1,99 @@
-//! A trace: what somebody asked a cache for, in order.
+//! A trace file: its format, and the requests in it.
 
-use std::fs::File;
-use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use crate::args::TraceFormat;
-use crate::commands::replay::delimited::Delimited;
-use crate::commands::replay::oracle::Oracle;
+use crate::cachebench;
+use crate::delimited::Delimited;
+use crate::error::Result;
+use crate::oracle::Oracle;
+use crate::request::Requests;
+use crate::source;
 
-/// What is asked of the cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Operation {
-    /// Find the value; if there is none, enter one.
-    #[default]
-    ReadThrough,
-    /// Find the value and leave it at that.
-    Find,
-    /// Enter a value.
-    Set,
-    /// Remove the value.
-    Delete,
+/// The format of a trace file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum TraceFormat {
+    /// Records of 24 bytes
+    #[cfg_attr(feature = "clap", value(alias = "oracleGeneral", alias = "oraclegeneral"))]
+    Oracle,
+    /// One request a line
+    Csv,
+    /// A configuration
+    Cachebench,
 }
 
-/// One request of a trace.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Request {
-    pub(super) operation: Operation,
-    pub(super) key: Vec<u8>,
-    pub(super) value_bytes: u64,
-}
-
-/// Something is wrong with a trace.
-#[derive(Debug)]
-pub(super) enum Problem {
-    /// The system could not read it.
-    Io { path: PathBuf, error: io::Error },
-    /// It is not what it should be: where, and what.
-    Malformed { path: PathBuf, at: String, what: String },
-}
-
-impl std::fmt::Display for Problem {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Io { path, error } => write!(f, "{}: {error}", path.display()),
-            Self::Malformed { path, at, what } => write!(f, "{}: {at}: {what}", path.display()),
+impl TraceFormat {
+    /// The format that a file's name suggests, if it does.
+    pub fn of_name(path: &Path) -> Option<Self> {
+        let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
+        let name = name.trim_end_matches(".zst");
+        match name.rsplit_once('.')?.1 {
+            "csv" => Some(Self::Csv),
+            "json" => Some(Self::Cachebench),
+            "oraclegeneral" | "bin" => Some(Self::Oracle),
+            _ => None,
         }
     }
 }
 
-/// Requests, one after the other.
-pub(super) trait Trace {
-    /// Reads the next one into `request`; `false` at the end.
-    fn next(&mut self, request: &mut Request) -> Result<bool, Problem>;
+/// A trace file.
+#[derive(Clone, Debug)]
+pub struct TraceFile {
+    path: PathBuf,
+    format: TraceFormat,
 }
 
-/// The format that a file's name tells, if it does.
-pub(super) fn format_of(path: &Path) -> Option<TraceFormat> {
-    let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
-    let name = name.trim_end_matches(".zst");
-    match name.rsplit_once('.')?.1 {
-        "csv" => Some(TraceFormat::Csv),
-        "json" => Some(TraceFormat::Cachebench),
-        "oraclegeneral" | "bin" => Some(TraceFormat::Oracle),
-        _ => None,
+/// An open trace.
+#[non_exhaustive]
+pub struct Opened {
+    /// Its requests, from the first on.
+    pub requests: Box<dyn Requests>,
+    /// The size of the cache, if the file is a configuration that names one.
+    pub memory_bytes: Option<u64>,
+    /// What the file has that a replay does not use, in sentences.
+    pub remarks: Vec<String>,
+}
+
+impl TraceFile {
+    /// The file at `path`; `-` is stdin.
+    pub fn new(path: &Path, format: TraceFormat) -> Self {
+        Self { path: path.to_owned(), format }
     }
-}
 
-/// Whether what is read once can be read again from its beginning: not what comes through a pipe.
-pub(super) fn can_be_read_again(path: &Path) -> bool {
-    // What is not there is said by whoever opens it.
-    !is_stdin(path) && std::fs::metadata(path).map_or(true, |found| found.is_file())
-}
-
-fn is_stdin(path: &Path) -> bool {
-    path.as_os_str() == "-"
-}
-
-/// Opens a file of requests, or stdin for `-`.
-pub(super) fn open(path: &Path, format: TraceFormat) -> Result<Box<dyn Trace>, Problem> {
-    let reader = open_bytes(path)?;
-    Ok(match format {
-        TraceFormat::Oracle => Box::new(Oracle::new(path, reader)),
-        TraceFormat::Csv | TraceFormat::Cachebench => Box::new(Delimited::open(path, reader)?),
-    })
-}
-
-/// The bytes of a file, decompressed if they are compressed: by their first bytes, whatever the name.
-#[allow(clippy::disallowed_methods, reason = "the trace is the user's file")]
-fn open_bytes(path: &Path) -> Result<Box<dyn Read>, Problem> {
-    const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-    let io = |error| Problem::Io { path: path.to_owned(), error };
-    let mut file: Box<dyn Read> =
-        if is_stdin(path) { Box::new(io::stdin()) } else { Box::new(File::open(path).map_err(io)?) };
-    let mut start = Vec::new();
-    file.by_ref().take(4).read_to_end(&mut start).map_err(io)?;
-    let compressed = start == ZSTD_MAGIC;
-    let whole = io::Cursor::new(start).chain(file);
-    if compressed {
-        return Ok(Box::new(BufReader::with_capacity(1 << 16, zstd::Decoder::new(whole).map_err(io)?)));
+    /// The path.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
-    Ok(Box::new(BufReader::with_capacity(1 << 16, whole)))
+
+    /// The format.
+    pub fn format(&self) -> TraceFormat {
+        self.format
+    }
+
+    /// Whether the file can be opened more than once: a pipe cannot.
+    pub fn can_be_read_again(&self) -> bool {
+        source::can_be_read_again(&self.path)
+    }
+
+    /// Opens the file.
+    pub fn open(&self) -> Result<Opened> {
+        Ok(match self.format {
+            TraceFormat::Oracle => {
+                let requests = Box::new(Oracle::new(&self.path, source::open(&self.path)?));
+                Opened { requests, memory_bytes: None, remarks: Vec::new() }
+            }
+            TraceFormat::Csv => {
+                let mut remarks = Vec::new();
+                let requests = Box::new(Delimited::open(&self.path, source::open(&self.path)?, &mut remarks)?);
+                Opened { requests, memory_bytes: None, remarks }
+            }
+            TraceFormat::Cachebench => {
+                let mut remarks = Vec::new();
+                let (requests, memory_bytes) = cachebench::open(&self.path, &mut remarks)?;
+                Opened { requests, memory_bytes, remarks }
+            }
+        })
+    }
 }
 
 #[cfg(test)]
@@ -108,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_name_tells_the_format_with_and_without_compression() {
-        let of = |name: &str| format_of(Path::new(name));
+        let of = |name: &str| TraceFormat::of_name(Path::new(name));
         assert_eq!(of("a/b.oracleGeneral.zst"), Some(TraceFormat::Oracle));
         assert_eq!(of("b.oracleGeneral"), Some(TraceFormat::Oracle));
         assert_eq!(of("b.CSV"), Some(TraceFormat::Csv));

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 
 use super::InKeyspace;
+use crate::load::Format;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Import {
@@ -95,16 +96,4 @@ pub(crate) struct Load {
     pub(crate) skip: u64,
     #[command(flatten)]
     pub(crate) keyspace: InKeyspace,
-}
-
-/// How rows are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    /// Fields separated by commas, quoted where needed
-    Csv,
-    /// Fields separated by tabs, never quoted
-    Tsv,
-    /// One JSON object a line
-    #[value(alias = "ndjson")]
-    Jsonl,
 }

@@ -6,7 +6,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::key_range::KeyRange;
 use crate::output::Output;
 use crate::script::answers;
-use crate::{moment, store};
+use crate::{keyspaces, moment, store};
 
 pub(crate) fn run(globals: &Globals, args: CountKeys, output: &mut Output) -> Outcome {
     let hex = args.keys.hex;
@@ -16,7 +16,7 @@ pub(crate) fn run(globals: &Globals, args: CountKeys, output: &mut Output) -> Ou
     let (name, at) = (&args.keyspace.keyspace, args.at.at.as_ref());
     store::read_at(globals, &args.store, at, output, |db, output| {
         let snapshot = moment::snapshot(db, at, name)?;
-        let keyspace = store::keyspace_at(db, &snapshot, name)?;
+        let keyspace = keyspaces::keyspace_at(db, &snapshot, name)?;
         let mut keys = snapshot.range(&keyspace, range.bounds())?.keys_only();
         let mut count = 0;
         while keys.advance()?.is_some() {

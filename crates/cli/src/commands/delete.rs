@@ -5,6 +5,7 @@ use plimsoll::Durability;
 use crate::args::{Delete, Globals};
 use crate::bytes::{key_bytes, show_bytes};
 use crate::exit::{Exit, Failure, Outcome};
+use crate::keyspaces;
 use crate::output::{Fact, Output, Reader};
 use crate::size::count_of;
 use crate::store;
@@ -14,7 +15,7 @@ pub(crate) fn run(globals: &Globals, args: Delete, output: &mut Output) -> Outco
     let keys: Result<Vec<Vec<u8>>, String> = args.key.into_iter().map(|key| key_bytes(key, hex)).collect();
     let keys = keys.map_err(Failure::usage)?;
     let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
-    let keyspace = store::known_keyspace(&db, &args.keyspace.keyspace)?;
+    let keyspace = keyspaces::known_keyspace(&db, &args.keyspace.keyspace)?;
     let mut transaction = db.begin();
     let mut missing = Vec::new();
     let mut deleted = 0;

@@ -9,13 +9,13 @@ use crate::bytes::{key_bytes, put_json, shorten, show_bytes, show_hex};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Output, Reader, Style};
 use crate::size::{count_of, show_size};
-use crate::{moment, store};
+use crate::{keyspaces, moment, store};
 
 pub(crate) fn run(globals: &Globals, args: Diff, output: &mut Output) -> Outcome {
     let hex = args.keys.hex;
     let prefix = args.prefix.map(|prefix| key_bytes(prefix, hex)).transpose().map_err(Failure::usage)?;
     let db = store::open_to_read(globals, &args.store)?;
-    let keyspace = store::known_keyspace(&db, &args.keyspace.keyspace)?;
+    let keyspace = keyspaces::known_keyspace(&db, &args.keyspace.keyspace)?;
     let name = &args.keyspace.keyspace;
     let (before, after) = (moment::glsn(&db, &args.before, name)?, moment::glsn(&db, &args.after, name)?);
     let mut changes = 0;

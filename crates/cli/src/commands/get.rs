@@ -8,14 +8,14 @@ use crate::bytes::{key_bytes, put_json, show_bytes};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Output, Reader};
 use crate::values::{write_for_people, write_json_member, write_raw};
-use crate::{moment, store};
+use crate::{keyspaces, moment, store};
 
 pub(crate) fn run(globals: &Globals, args: Get, output: &mut Output) -> Outcome {
     let key = key_bytes(args.key, args.keys.hex).map_err(Failure::usage)?;
     let (name, at) = (&args.keyspace.keyspace, args.at.at.as_ref());
     store::read_at(globals, &args.store, at, output, |db, output| {
         let snapshot = moment::snapshot(db, at, name)?;
-        print(&snapshot, &store::keyspace_at(db, &snapshot, name)?, &key, output)
+        print(&snapshot, &keyspaces::keyspace_at(db, &snapshot, name)?, &key, output)
     })
 }
 

@@ -7,6 +7,7 @@ use crate::about::About;
 use crate::args::{Globals, History};
 use crate::bytes::{key_bytes, shorten, show_bytes};
 use crate::exit::{Exit, Failure, Outcome};
+use crate::keyspaces;
 use crate::output::{Output, Reader, Style};
 use crate::size::show_size;
 use crate::store;
@@ -20,7 +21,7 @@ pub(crate) fn run(globals: &Globals, args: History, output: &mut Output) -> Outc
 }
 
 fn list(db: &Db, keyspace: &str, key: &[u8], limit: Option<u64>, output: &mut Output) -> Outcome {
-    let keyspace = store::known_keyspace(db, keyspace)?;
+    let keyspace = keyspaces::known_keyspace(db, keyspace)?;
     let mut versions = 0;
     for version in db.history(&keyspace, key)?.take(usize_of(limit)) {
         let version = version?;

@@ -1,56 +1,41 @@
 //! `plimsoll import git`: the history of a repository, one commit one transaction.
-//!
-//! Law: what names the last imported commit is written in that commit's transaction. So whatever stops an import, the next one goes on
-//! behind the last commit that the store holds whole.
 
-#[path = "../../../git/src/apply.rs"]
-mod apply;
 mod report;
-#[path = "../../../git/src/bookmark.rs"]
-mod resume;
 
 use plimsoll::{Db, Durability};
+use plimsoll_git::{Counts, Import, Repository};
 
 use crate::args::{Globals, ImportGit};
 use crate::effort::Effort;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::git::feed::Feed;
-use crate::git::object_id::ObjectId;
-use crate::git::repository::Repository;
-use crate::imported;
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::size::count_of;
 use crate::store;
 
-use self::apply::{Applier, Counts};
-
 pub(crate) fn run(globals: &Globals, args: &ImportGit, output: &mut Output) -> Outcome {
     let interrupt = Interrupt::listen()?;
     let effort = Effort::start();
-    // Before the store: a repository that is none leaves no empty store behind.
+    // Before the store: a path without a repository leaves no empty store behind.
     let repository = Repository::open(&args.repository, &args.branch)?;
     let durability = if args.sync { Durability::Sync } else { Durability::Buffered };
     let db = store::open_to_write(globals, &args.store, true, durability)?;
-    let mut counts = Counts::default();
-    let ended = import(&db, &repository, args, &interrupt, &mut counts);
-    let limit_bytes = db.stats().memory.limit_bytes;
-    let ended = match ended {
-        Ok(ended) => db.close().map(|()| ended).map_err(Failure::from),
-        failed => failed,
+    let Some(mut import) = Import::open(&db, &repository, &args.keyspace.keyspace)? else {
+        db.close()?;
+        report::print_up_to_date(&repository, output)?;
+        return Ok(Exit::Done);
     };
-    counts.report_left_out();
+    let ended = apply(&mut import, &interrupt);
+    let counts = import.into_counts();
+    let ended = close(db, ended);
+    report::tell_left_out(&counts);
     match ended {
-        Ok(Ended::UpToDate(commit)) => {
-            report::print_up_to_date(&commit, &repository, output)?;
-            Ok(Exit::Done)
-        }
-        Ok(Ended::Complete) => {
+        Ok((Ended::Complete, limit_bytes)) => {
             report::print(&counts, &effort, limit_bytes, &args.store, output)?;
             Ok(Exit::Done)
         }
-        Ok(Ended::Interrupted) => {
+        Ok((Ended::Interrupted, limit_bytes)) => {
             report::print(&counts, &effort, limit_bytes, &args.store, output)?;
             output.flush()?;
             eprintln!("plimsoll: interrupted; {}; {CONTINUE}", imported(&counts));
@@ -72,38 +57,20 @@ fn imported(counts: &Counts) -> String {
 /// How an import ended that did not fail.
 enum Ended {
     Complete,
-    UpToDate(ObjectId),
     Interrupted,
 }
 
-fn import(
-    db: &Db,
-    repository: &Repository,
-    args: &ImportGit,
-    interrupt: &Interrupt,
-    counts: &mut Counts,
-) -> Result<Ended, Failure> {
-    let bookmark = resume::read(db, &args.keyspace.keyspace)?;
-    if let Some(bookmark) = bookmark {
-        resume::check(&bookmark, repository, &args.branch)?;
-        if bookmark.commit == *repository.tip() {
-            return Ok(Ended::UpToDate(bookmark.commit));
-        }
-    }
-    let after = bookmark.map(|bookmark| bookmark.commit);
-    let mut feed = Feed::open(repository, after)?;
-    if let Some(cut) = feed.cut() {
+/// Imports until the end of the history or an interrupt.
+fn apply(import: &mut Import<'_>, interrupt: &Interrupt) -> Result<Ended, Failure> {
+    if let Some(cut) = import.cut() {
         eprintln!("plimsoll: a parent of commit {cut} is missing, so the history begins with that commit");
     }
-    let progress = progress(repository, after.as_ref())?;
-    let keyspace = db.keyspace(&args.keyspace.keyspace)?;
-    let bookmarks = db.keyspace(imported::KEYSPACE)?;
-    let root = bookmark.map(|bookmark| bookmark.root);
-    let mut applier = Applier::new(db, keyspace, bookmarks, &args.branch, root)?;
-    while applier.next(&mut feed, counts)? {
+    let progress = progress(import)?;
+    while import.next_commit()? {
+        let counts = import.counts();
         progress.set(counts.transactions + counts.commits.count);
         if progress.visible() {
-            progress.say(counts.in_words());
+            progress.say(report::in_words(counts));
         }
         if interrupt.came() {
             return Ok(Ended::Interrupted);
@@ -112,12 +79,18 @@ fn import(
     Ok(Ended::Complete)
 }
 
-/// A bar with a total where somebody sees it: to count the commits takes git a while.
-fn progress(repository: &Repository, after: Option<&ObjectId>) -> Result<Progress, Failure> {
+/// A bar on a terminal, with a total. Elsewhere the commits are not counted, because git takes a while for it.
+fn progress(import: &Import<'_>) -> Result<Progress, Failure> {
     let progress = Progress::of_items(None, "commits");
     if !progress.visible() {
         return Ok(progress);
     }
-    let total = repository.count(after)?;
-    Ok(Progress::of_items(total, "commits"))
+    Ok(Progress::of_items(import.count_commits()?, "commits"))
+}
+
+/// Closes the store after an import that did not fail; returns its memory budget as well.
+fn close(db: Db, ended: Result<Ended, Failure>) -> Result<(Ended, u64), Failure> {
+    let (ended, limit_bytes) = (ended?, db.stats().memory.limit_bytes);
+    db.close()?;
+    Ok((ended, limit_bytes))
 }

@@ -1,18 +1,18 @@
 //! `plimsoll keyspace`: lists, makes, changes and drops keyspaces.
 
-use plimsoll::{Db, Durability, Retention};
+use plimsoll::{Durability, Retention};
 use serde_json::json;
 
 use crate::args::{Globals, Keyspace, KeyspaceCreate, KeyspaceDrop, KeyspaceRetention};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Output, Reader, Style};
-use crate::retention::{show_retention, write_retention};
+use crate::keyspaces;
+use crate::output::{Output, Reader};
 use crate::size::count_of;
 use crate::store;
 
 pub(crate) fn run(globals: &Globals, command: &Keyspace, output: &mut Output) -> Outcome {
     match command {
-        Keyspace::List(args) => print_list(&store::open_to_read(globals, &args.store)?, output)?,
+        Keyspace::List(args) => keyspaces::print_list(&store::open_to_read(globals, &args.store)?, output)?,
         Keyspace::Create(args) => create(globals, args, output)?,
         Keyspace::Retention(args) => retention(globals, args, output)?,
         Keyspace::Drop(args) => drop_keyspace(globals, args, output)?,
@@ -20,52 +20,31 @@ pub(crate) fn run(globals: &Globals, command: &Keyspace, output: &mut Output) ->
     Ok(Exit::Done)
 }
 
-/// All keyspaces with what they keep.
-pub(crate) fn print_list(db: &Db, output: &mut Output) -> Result<(), Failure> {
-    let keyspaces = db.keyspaces();
-    let width = keyspaces.iter().map(|keyspace| keyspace.name.chars().count()).max().unwrap_or(0);
-    keyspaces.iter().try_for_each(|keyspace| match output.reader() {
-        Reader::People => {
-            let name = output.paint(Style::Strong, &format!("{:<width$}", keyspace.name));
-            output.line(&format!("{name}  {}", show_retention(keyspace.retention)))
-        }
-        _ => print_one(&keyspace.name, keyspace.retention, output),
-    })
-}
-
-fn print_one(name: &str, retention: Retention, output: &mut Output) -> Result<(), Failure> {
-    match output.reader() {
-        Reader::People => output.line(&format!("{name} {}", show_retention(retention))),
-        Reader::Pipe => output.fields(&[name.as_bytes(), write_retention(retention).as_bytes()]),
-        Reader::Json => output.json(&json!({ "name": name, "retention": write_retention(retention) })),
-    }
-}
-
 fn create(globals: &Globals, args: &KeyspaceCreate, output: &mut Output) -> Result<(), Failure> {
     let db = store::open_to_write(globals, &args.store, true, Durability::Sync)?;
     db.create_keyspace(&args.name, args.retention)?;
     store::close_after_commits(db);
-    print_one(&args.name, args.retention, output)
+    keyspaces::print_one(&args.name, args.retention, output)
 }
 
 fn retention(globals: &Globals, args: &KeyspaceRetention, output: &mut Output) -> Result<(), Failure> {
     let Some(retention) = args.retention else {
         let db = store::open_to_read(globals, &args.store)?;
-        let keyspace = store::known_keyspace(&db, &args.name)?;
+        let keyspace = keyspaces::known_keyspace(&db, &args.name)?;
         let known = db.keyspaces().into_iter().find(|known| known.name == keyspace.name());
         let known = known.expect("a keyspace that was just found is listed");
-        return print_one(&args.name, known.retention, output);
+        return keyspaces::print_one(&args.name, known.retention, output);
     };
     let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
-    let keyspace = store::known_keyspace(&db, &args.name)?;
+    let keyspace = keyspaces::known_keyspace(&db, &args.name)?;
     db.set_retention(&keyspace, retention)?;
     store::close_after_commits(db);
-    print_one(&args.name, retention, output)
+    keyspaces::print_one(&args.name, retention, output)
 }
 
 fn drop_keyspace(globals: &Globals, args: &KeyspaceDrop, output: &mut Output) -> Result<(), Failure> {
     let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
-    let keyspace = store::known_keyspace(&db, &args.name)?;
+    let keyspace = keyspaces::known_keyspace(&db, &args.name)?;
     if args.forget {
         db.set_retention(&keyspace, Retention::Latest)?;
     }

@@ -4,14 +4,14 @@
 
 use plimsoll::{Db, Durability, Keyspace, MAX_KEY_BYTES, Transaction};
 
-use crate::args::{Format, Globals, Load};
+use crate::args::{Globals, Load};
 use crate::effort::Effort;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::load::delimited::{Delimited, Layout};
 use crate::load::input::{self, Input};
 use crate::load::json_lines::JsonLines;
-use crate::load::{Problem, Rows};
+use crate::load::{Format, Problem, Rows};
 use crate::output::{Fact, Output};
 use crate::progress::Progress;
 use crate::size::{count_of, show_count};

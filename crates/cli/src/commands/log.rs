@@ -12,7 +12,7 @@ use plimsoll::{Db, Error};
 use crate::args::{Globals, Log};
 use crate::bytes::key_bytes;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::imported;
+use crate::keyspaces;
 use crate::moment;
 use crate::output::Output;
 use crate::store;
@@ -105,7 +105,7 @@ impl Walk {
         if self.args.since.is_none() && self.args.until.is_none() {
             return Ok((0, u64::MAX));
         }
-        let keyspaces = imported::keyspaces(db)?;
+        let keyspaces = plimsoll_git::moments::keyspaces(db)?;
         let last_at = |time| moment::last_at(db, &keyspaces, time);
         let before = |time: Timestamp| time.checked_sub(SignedDuration::from_micros(1)).unwrap_or(time);
         let since = self.args.since.map(|since| last_at(before(since))).transpose()?;
@@ -116,7 +116,7 @@ impl Walk {
     fn glsns<'a>(&self, db: &'a Db, from: u64, to: u64, order: Order) -> Result<Glsns<'a>, Failure> {
         match (&self.key, self.args.stream) {
             (Some(key), _) => {
-                let keyspace = store::known_keyspace(db, &self.args.keyspace.keyspace)?;
+                let keyspace = keyspaces::known_keyspace(db, &self.args.keyspace.keyspace)?;
                 glsns::of_key(db, &keyspace, key, from..=to, order)
             }
             (None, Some(stream)) => Ok(glsns::of_stream(db, stream, from..=to, order)),

@@ -17,7 +17,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::key_range::{Edge, KeyRange};
 use crate::output::{Output, Reader};
 use crate::size::count_of;
-use crate::{moment, store};
+use crate::{keyspaces, moment, store};
 
 use self::printer::Printer;
 
@@ -31,7 +31,7 @@ fn print(db: &Db, args: &Scan, range: KeyRange, output: &mut Output) -> Outcome 
     let printer = Printer::new(args, output);
     let name = &args.keyspace.keyspace;
     let snapshot = moment::snapshot(db, args.at.at.as_ref(), name)?;
-    let keyspace = store::keyspace_at(db, &snapshot, name)?;
+    let keyspace = keyspaces::keyspace_at(db, &snapshot, name)?;
     let (reverse, left) = (args.reverse, args.limit.unwrap_or(u64::MAX));
     let mut past = PastDamage { skips: args.skip_damaged, skipped: 0 };
     // A terminal sees the beginning of a value only, which is read by itself.

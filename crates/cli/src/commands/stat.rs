@@ -8,6 +8,7 @@ use crate::args::{Globals, Stat};
 use crate::commands::cursor::{behind, place};
 use crate::commands::warm;
 use crate::exit::{Exit, Failure, Outcome};
+use crate::keyspaces;
 use crate::output::{Fact, Output, Section};
 use crate::retention::{show_retention, write_retention};
 use crate::size::{count_of, show_count, show_size};
@@ -55,7 +56,7 @@ fn glsn(name: &str, glsn: u64) -> Fact {
 fn sizes(db: &Db, keyspaces: &[KeyspaceInfo], keys_max: u64) -> Result<Vec<KeyspaceSize>, Failure> {
     let mut left = keys_max;
     let size = |keyspace: &KeyspaceInfo| {
-        let size = db.keyspace_size(&store::known_keyspace(db, &keyspace.name)?, left)?;
+        let size = db.keyspace_size(&keyspaces::known_keyspace(db, &keyspace.name)?, left)?;
         left = left.saturating_sub(size.keys);
         Ok(size)
     };

@@ -6,8 +6,9 @@ use std::io::{self, BufReader, Read};
 use std::path::Path;
 use std::rc::Rc;
 
-use crate::args::Format;
 use crate::exit::Failure;
+
+use super::Format;
 
 /// Where rows come from.
 pub(crate) struct Input {

@@ -7,7 +7,7 @@ use crate::bytes::{preview, push_field, put_json, show_bytes};
 use crate::exit::Failure;
 use crate::key_range::KeyRange;
 use crate::output::{Fact, Output, Reader, Style};
-use crate::script::session::Source;
+use crate::script::source::Source;
 use crate::size::count_of;
 use crate::values::{beginning, write_field, write_for_people, write_json_member};
 

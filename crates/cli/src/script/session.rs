@@ -3,17 +3,16 @@
 //! Law: a line is done wholly or not at all, and what was answered is never contradicted by a later failure: outside of a transaction a line's
 //! commit has its place in the order when the line is done, and [`Session::settle`] waits until all are durable.
 
-use plimsoll::{CommitTicket, Db, Keyspace, Range, Transaction, ValueReader};
+use plimsoll::{CommitTicket, Db, Keyspace, Transaction};
 
-use crate::commands::keyspace;
 use crate::exit::Failure;
-use crate::key_range::KeyRange;
 use crate::load::input;
 use crate::moment::{self, At};
 use crate::output::Output;
 use crate::script::answers;
+use crate::script::source::Source;
 use crate::script::statement::{NewValue, Statement};
-use crate::{script, store};
+use crate::{keyspaces, script};
 
 /// Who writes the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +83,7 @@ impl<'a> Session<'a> {
                 self.keyspace = name;
                 Ok(Done::Yes)
             }
-            Statement::Keyspaces => keyspace::print_list(self.db, output).map(|()| Done::Yes),
+            Statement::Keyspaces => keyspaces::print_list(self.db, output).map(|()| Done::Yes),
             Statement::Begin => self.begin().map(|()| Done::Yes),
             Statement::Commit => self.commit_by_word(output).map(|()| Done::Yes),
             Statement::Rollback => self.roll_back().map(|()| Done::Yes),
@@ -189,8 +188,8 @@ impl<'a> Session<'a> {
             (_, at) => Source::Past(moment::snapshot(self.db, at.as_ref(), &self.keyspace)?),
         };
         let keyspace = match &source {
-            Source::Open(_) => store::known_keyspace(self.db, &self.keyspace)?,
-            Source::Past(snapshot) => store::keyspace_at(self.db, snapshot, &self.keyspace)?,
+            Source::Open(_) => keyspaces::known_keyspace(self.db, &self.keyspace)?,
+            Source::Past(snapshot) => keyspaces::keyspace_at(self.db, snapshot, &self.keyspace)?,
         };
         read(&source, &keyspace)
     }
@@ -232,45 +231,5 @@ impl<'a> Session<'a> {
 
     fn roll_back(&mut self) -> Result<(), Failure> {
         self.take_open("rollback").map(Transaction::abort)
-    }
-}
-
-/// What is read.
-pub(super) enum Source<'a> {
-    /// With what the transaction wrote itself.
-    Open(&'a Transaction),
-    Past(plimsoll::Snapshot),
-}
-
-impl Source<'_> {
-    pub(super) fn at(&self) -> u64 {
-        match self {
-            Self::Open(transaction) => transaction.at(),
-            Self::Past(snapshot) => snapshot.at(),
-        }
-    }
-
-    pub(super) fn reader(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<ValueReader>, Failure> {
-        Ok(match self {
-            Self::Open(transaction) => transaction.get_reader(keyspace, key)?,
-            Self::Past(snapshot) => snapshot.get_reader(keyspace, key)?,
-        })
-    }
-
-    pub(super) fn keys(&self, keyspace: &Keyspace, range: &KeyRange) -> Result<Range<'_>, Failure> {
-        let range = match self {
-            Self::Open(transaction) => transaction.range(keyspace, range.bounds())?,
-            Self::Past(snapshot) => snapshot.range(keyspace, range.bounds())?,
-        };
-        Ok(range.keys_only())
-    }
-
-    fn count(&self, keyspace: &Keyspace, range: &KeyRange) -> Result<u64, Failure> {
-        let mut keys = self.keys(keyspace, range)?;
-        let mut count = 0;
-        while keys.advance()?.is_some() {
-            count += 1;
-        }
-        Ok(count)
     }
 }

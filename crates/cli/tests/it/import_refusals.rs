@@ -62,11 +62,12 @@ fn a_rewritten_history_is_refused_and_nothing_changes() {
     repository.commit("two", &[("a", b"2")]);
     run(&["import", "git", repository.path(), &store]).ok();
     repository.git(&["commit", "--quiet", "--amend", "-m", "two, but better"]);
-    run(&["import", "git", repository.path(), &store]).fails(2, &["no ancestor of HEAD", "rewritten", "--keyspace"]);
+    run(&["import", "git", repository.path(), &store])
+        .fails(2, &["not an ancestor of HEAD", "rewritten", "--keyspace"]);
     assert_eq!(run(&["get", &store, "a"]).ok().out, b"2");
     repository.git(&["reflog", "expire", "--expire=now", "--all"]);
     repository.git(&["gc", "--quiet", "--prune=now"]);
-    run(&["import", "git", repository.path(), &store]).fails(2, &["no ancestor of HEAD", "rewritten"]);
+    run(&["import", "git", repository.path(), &store]).fails(2, &["not an ancestor of HEAD", "rewritten"]);
 }
 
 #[test]

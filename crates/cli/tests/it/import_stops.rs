@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::import::{assert_equal, glsns};
+use crate::comparison::{assert_equal, glsns};
 use crate::repository::{Repository, Script};
 use crate::run::{Folder, Ran, plimsoll, run};
 

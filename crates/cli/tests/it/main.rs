@@ -10,6 +10,8 @@ mod bad_input;
 mod batch;
 mod beside;
 mod care;
+#[path = "../../../git/tests/it/comparison.rs"]
+mod comparison;
 mod completions;
 mod cursors;
 mod damage;
@@ -17,7 +19,6 @@ mod disks;
 mod import;
 mod import_refusals;
 mod import_stops;
-mod import_with_holes;
 mod imported_moments;
 mod keyspaces;
 mod load;

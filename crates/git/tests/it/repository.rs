@@ -78,14 +78,6 @@ impl Repository {
         id
     }
 
-    /// Overwrites an object with something that is none.
-    pub(crate) fn damage(&self, revision: &str) -> String {
-        let id = self.ask(&["rev-parse", revision]);
-        fs::remove_file(self.object(&id)).unwrap();
-        fs::write(self.object(&id), "damaged").unwrap();
-        id
-    }
-
     fn object(&self, id: &str) -> PathBuf {
         self.path.join(".git/objects").join(&id[..2]).join(&id[2..])
     }

@@ -6,13 +6,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Crates from the lowest storey to the highest, with what each may use.
-const ARROWS: [(&str, &[&str]); 6] = [
+const ARROWS: [(&str, &[&str]); 8] = [
     ("disk", &[]),
     ("memory", &["disk"]),
     ("log", &["disk", "memory"]),
     ("plimsoll", &["disk", "memory", "log"]),
     ("sim", &["disk", "memory", "log", "plimsoll"]),
-    ("cli", &["disk", "memory", "plimsoll"]),
+    ("git", &["disk", "plimsoll"]),
+    ("replay", &["disk", "memory"]),
+    ("cli", &["disk", "plimsoll", "git", "replay"]),
 ];
 
 /// Files that may hold unsafe code.

@@ -1,18 +1,57 @@
-//! What an import prints when it ends.
+//! What an import prints: words beside the progress bar, what was left out, and the table at the end.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use plimsoll_git::{Counts, FileReason, LeftOut, LeftOutFile, Repository};
 use serde_json::json;
 
+use crate::bytes::show_bytes;
 use crate::effort::Effort;
 use crate::exit::Failure;
-use crate::git::object_id::ObjectId;
-use crate::git::repository::Repository;
 use crate::output::{Fact, Output, Reader};
+use crate::size::{count_of, show_count, show_size};
 
-use super::apply::Counts;
+/// A few words beside the progress bar.
+pub(super) fn in_words(counts: &Counts) -> String {
+    format!("{} versions, {}", show_count(counts.versions), show_size(counts.bytes_in))
+}
+
+/// Names on stderr what was left out, and why.
+pub(super) fn tell_left_out(counts: &Counts) {
+    let files = ["file version", "file versions"];
+    tell(&counts.missing, files, "the repository does not hold its content", show_file);
+    tell(&counts.unfit, files, "a store holds paths up to 4 KiB and files up to 1 GiB", show_file);
+    let why = "its folders are not all in the repository; its changes come with the next one";
+    tell(&counts.commits, ["commit", "commits"], why, |commit| format!("{}: {}", commit.id, commit.why));
+}
+
+fn tell<T>(left_out: &LeftOut<T>, [one, many]: [&str; 2], why: &str, show: impl Fn(&T) -> String) {
+    if left_out.count == 0 {
+        return;
+    }
+    eprintln!("plimsoll: {} left out: {why}", count_of(left_out.count, one, many));
+    for thing in &left_out.first {
+        eprintln!("  {}", show(thing));
+    }
+    let more = left_out.count - left_out.first.len() as u64;
+    if more > 0 {
+        eprintln!("  and {} more", show_count(more));
+    }
+}
+
+fn show_file(file: &LeftOutFile) -> String {
+    let why = match &file.why {
+        FileReason::PathTooLong => format!("a path of {}", show_size(file.path.len() as u64)),
+        FileReason::TooLarge { bytes } => show_size(*bytes),
+        FileReason::Missing { object } => format!("object {object}"),
+        FileReason::Damaged { object, message } => format!("object {object}: {message}"),
+        other => format!("{other:?}"),
+    };
+    let path = show_bytes(&file.path[..file.path.len().min(200)]);
+    format!("{path} at commit {} ({why})", file.commit.short())
+}
 
 /// The table.
 pub(super) fn print(
@@ -39,8 +78,9 @@ pub(super) fn print(
     output.facts(&facts)
 }
 
-/// What to say when there was nothing to do.
-pub(super) fn print_up_to_date(commit: &ObjectId, repository: &Repository, output: &mut Output) -> Result<(), Failure> {
+/// Says that there was nothing to import.
+pub(super) fn print_up_to_date(repository: &Repository, output: &mut Output) -> Result<(), Failure> {
+    let commit = repository.tip();
     match output.reader() {
         Reader::Json => output.json(&json!({ "up_to_date": true, "commit": commit.as_str(), "transactions": 0 })),
         _ => output.line(&format!(
@@ -51,7 +91,7 @@ pub(super) fn print_up_to_date(commit: &ObjectId, repository: &Repository, outpu
     }
 }
 
-/// What the store's files take on disk.
+/// The bytes that the store's files occupy on disk.
 fn bytes_on_disk(folder: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(folder) else { return 0 };
     let bytes = |entry: fs::DirEntry| match entry.metadata() {

@@ -1,8 +1,11 @@
 //! Repositories that lack objects: what is there is imported, what is not is reported.
 
-use crate::import::{assert_equal, glsns};
+use plimsoll::{Db, Moment, Options};
+use plimsoll_git::{Counts, FileReason, Import, Repository as Opened};
+
+use crate::comparison::{assert_equal, glsns};
 use crate::repository::Repository;
-use crate::run::{Folder, Ran, run};
+use crate::run::{Folder, import, import_into};
 
 struct Holes {
     folder: Folder,
@@ -13,7 +16,7 @@ impl Holes {
     /// Five commits, one file each in a folder and at the top, and one file that never changes.
     fn new() -> (Self, Vec<String>) {
         let folder = Folder::new();
-        let repository = Repository::init(&folder.path().join("repository"));
+        let repository = folder.repository("repository");
         let commits = (1..=5_u8).map(|number| {
             let name = format!("folder/{number}");
             repository.commit("c", &[("top", &[number]), (&name, &[number; 3]), ("same", b"same")])
@@ -22,8 +25,8 @@ impl Holes {
         (Self { folder, repository }, commits)
     }
 
-    fn import(&self) -> Ran {
-        run(&["import", "git", self.repository.path(), &self.store(), "--json"])
+    fn import(&self) -> Counts {
+        import(self.repository.path(), "HEAD", &self.store())
     }
 
     fn store(&self) -> String {
@@ -31,8 +34,10 @@ impl Holes {
     }
 
     fn get(&self, key: &str, at: u64) -> Option<Vec<u8>> {
-        let ran = run(&["get", &self.store(), key, "--at", &at.to_string()]);
-        (ran.code == 0).then_some(ran.out)
+        let db = Db::open(self.store(), Options::new().memory_bytes(32 << 20).read_only(true)).unwrap();
+        let keyspace = db.keyspace("default").unwrap();
+        let value = db.snapshot_at(Moment::Glsn(at)).unwrap().get(&keyspace, key.as_bytes()).unwrap();
+        value.map(plimsoll::Value::into_vec)
     }
 }
 
@@ -40,10 +45,10 @@ impl Holes {
 fn a_missing_content_is_named_and_its_key_absent_until_the_next_one() {
     let (holes, commits) = Holes::new();
     let lost = holes.repository.lose(&format!("{}:top", commits[2]));
-    let ran = holes.import().ok();
-    assert!(ran.err.contains("1 file version left out"), "{}", ran.err);
-    assert!(ran.err.contains(&lost) && ran.err.contains("top at commit"), "{}", ran.err);
-    assert_eq!(ran.json()["files_left_out"], 1);
+    let missing = holes.import().missing;
+    assert_eq!(missing.count, 1);
+    assert_eq!((missing.first[0].path.as_slice(), missing.first[0].commit.as_str()), (&b"top"[..], &*commits[2]));
+    assert!(matches!(&missing.first[0].why, FileReason::Missing { object } if object.as_str() == lost));
     let glsns = glsns(&holes.store());
     let top = |place: usize| holes.get("top", glsns[&commits[place]]);
     assert_eq!([top(1), top(2), top(3)], [Some(vec![2]), None, Some(vec![4])]);
@@ -51,7 +56,7 @@ fn a_missing_content_is_named_and_its_key_absent_until_the_next_one() {
 }
 
 #[test]
-fn many_missing_contents_are_counted_and_a_few_named() {
+fn many_missing_contents_are_counted_and_the_first_named() {
     let (holes, commits) = Holes::new();
     for commit in &commits {
         holes.repository.lose(&format!("{commit}:top"));
@@ -59,17 +64,23 @@ fn many_missing_contents_are_counted_and_a_few_named() {
     for number in 1..=4 {
         holes.repository.lose(&format!("{}:folder/{number}", commits[4]));
     }
-    let ran = holes.import().ok();
-    assert!(ran.err.contains("9 file versions left out") && ran.err.contains("and 4 more"), "{}", ran.err);
+    let missing = holes.import().missing;
+    assert_eq!((missing.count, missing.first.len()), (9, 5));
     assert_eq!(holes.get("folder/5", glsns(&holes.store())[&commits[4]]), Some(vec![5; 3]));
 }
 
 #[test]
 fn a_damaged_content_is_left_out_and_the_import_goes_on() {
     let (holes, commits) = Holes::new();
-    let damaged = holes.repository.damage(&format!("{}:folder/2", commits[1]));
-    let ran = holes.import().ok();
-    assert!(ran.err.contains(&damaged) && ran.err.contains("1 file version left out"), "{}", ran.err);
+    let damaged = holes.repository.lose(&format!("{}:folder/2", commits[1]));
+    let object = format!("{}/.git/objects/{}/{}", holes.repository.path(), &damaged[..2], &damaged[2..]);
+    std::fs::write(object, "damaged").unwrap();
+    let missing = holes.import().missing;
+    assert_eq!(missing.count, 1);
+    let (FileReason::Missing { object } | FileReason::Damaged { object, .. }) = &missing.first[0].why else {
+        panic!("{:?}", missing.first[0])
+    };
+    assert_eq!(object.as_str(), damaged);
     let newest = glsns(&holes.store())[&commits[4]];
     assert_eq!(holes.get("folder/2", newest), None);
     assert_eq!(holes.get("folder/3", newest), Some(vec![3; 3]));
@@ -81,17 +92,16 @@ fn a_commit_without_its_folders_is_left_out_and_its_changes_come_with_the_next()
     for folder in ["^{tree}", ":folder"] {
         let (holes, commits) = Holes::new();
         holes.repository.lose(&format!("{}{folder}", commits[2]));
-        let ran = holes.import().ok();
-        assert!(ran.err.contains("1 commit left out") && ran.err.contains(&commits[2]), "{}", ran.err);
-        let facts = ran.json();
-        assert_eq!((&facts["transactions"], &facts["commits_left_out"]), (&4.into(), &1.into()));
+        let counts = holes.import();
+        assert_eq!((counts.transactions, counts.commits.count), (4, 1));
+        assert_eq!(counts.commits.first[0].id.as_str(), commits[2]);
         let glsns = glsns(&holes.store());
         assert!(!glsns.contains_key(&commits[2]));
         assert_eq!(holes.get("folder/3", glsns[&commits[3]]), Some(vec![3; 3]));
         assert_equal(&holes.repository, "main", &holes.store(), "default", 1);
     }
     // Without holes nothing is left out.
-    assert_eq!(holes.import().ok().json()["transactions"], commits.len());
+    assert_eq!(holes.import().transactions, commits.len() as u64);
 }
 
 #[test]
@@ -100,16 +110,16 @@ fn the_first_and_the_last_commit_can_be_the_ones_without_folders() {
     holes.repository.lose(&format!("{}^{{tree}}", commits[0]));
     holes.repository.lose(&format!("{}^{{tree}}", commits[1]));
     let tree = holes.repository.lose(&format!("{}^{{tree}}", commits[4]));
-    let ran = holes.import().ok();
-    assert_eq!(ran.json()["commits_left_out"], 3, "{}", ran.err);
+    assert_eq!(holes.import().commits.count, 3);
     let glsns = glsns(&holes.store());
     assert_eq!(glsns.len(), 2);
     assert_eq!(holes.get("folder/1", glsns[&commits[2]]), Some(vec![1; 3]));
     // Once the folders are there, running it again brings them.
-    assert_eq!(holes.import().ok().json()["transactions"], 0);
+    let again = import_into(holes.repository.path(), "HEAD", &holes.store(), "default").unwrap().unwrap();
+    assert_eq!((again.transactions, again.commits.count), (0, 1));
     holes.repository.git(&["add", "--all"]);
     assert_eq!(holes.repository.ask(&["write-tree"]), tree);
-    assert_eq!(holes.import().ok().json()["transactions"], 1);
+    assert_eq!(holes.import().transactions, 1);
     assert_equal(&holes.repository, "main~1..main", &holes.store(), "default", 1);
 }
 
@@ -117,20 +127,23 @@ fn the_first_and_the_last_commit_can_be_the_ones_without_folders() {
 fn a_history_that_is_cut_begins_with_the_oldest_commit_that_is_there() {
     let (holes, commits) = Holes::new();
     holes.repository.lose(&commits[1]);
-    let ran = holes.import().ok();
-    assert!(ran.err.contains("a parent of commit") && ran.err.contains(&commits[2]), "{}", ran.err);
-    assert_eq!(ran.json()["transactions"], 3);
+    let (repository, other) =
+        (Opened::open(holes.repository.path().as_ref(), "HEAD").unwrap(), holes.folder.at("other"));
+    let db = Db::open(other, Options::new().memory_bytes(32 << 20)).unwrap();
+    let import = Import::open(&db, &repository, "default").unwrap().unwrap();
+    assert_eq!(import.cut().unwrap().as_str(), commits[2]);
+    assert_eq!(holes.import().transactions, 3);
     assert_equal(&holes.repository, &format!("{}..main", commits[2]), &holes.store(), "default", 2);
     let first = glsns(&holes.store())[&commits[2]];
     assert_eq!(holes.get("folder/1", first), Some(vec![1; 3]));
     holes.repository.commit("c", &[("top", b"6")]);
-    assert_eq!(holes.import().ok().json()["transactions"], 1);
+    assert_eq!(holes.import().transactions, 1);
 }
 
 #[test]
 fn a_tip_without_parents_is_imported_alone() {
     let (holes, commits) = Holes::new();
     holes.repository.lose(&commits[3]);
-    assert_eq!(holes.import().ok().json()["transactions"], 1);
+    assert_eq!(holes.import().transactions, 1);
     assert_eq!(holes.get("top", glsns(&holes.store())[&commits[4]]), Some(vec![5]));
 }

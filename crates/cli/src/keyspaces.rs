@@ -1,0 +1,48 @@
+//! Keyspaces by name: finds and lists them.
+
+use plimsoll::{Db, Keyspace, Retention, Snapshot};
+use serde_json::json;
+
+use crate::exit::Failure;
+use crate::output::{Output, Reader, Style};
+use crate::retention::{show_retention, write_retention};
+
+/// A keyspace at a moment; one that was dropped later is found.
+pub(crate) fn keyspace_at(db: &Db, snapshot: &Snapshot, name: &str) -> Result<Keyspace, Failure> {
+    match snapshot.keyspace(name)? {
+        Some(keyspace) => Ok(keyspace),
+        None => known_keyspace(db, name),
+    }
+}
+
+/// A keyspace that must exist.
+pub(crate) fn known_keyspace(db: &Db, name: &str) -> Result<Keyspace, Failure> {
+    let names: Vec<String> = db.keyspaces().into_iter().map(|keyspace| keyspace.name).collect();
+    if name != "default" && !names.iter().any(|known| known == name) {
+        let known = if names.is_empty() { "default".to_owned() } else { names.join(", ") };
+        return Err(Failure::usage(format!("there is no keyspace `{name}` in this store; there are: {known}")));
+    }
+    Ok(db.keyspace(name)?)
+}
+
+/// Lists all keyspaces with their retention.
+pub(crate) fn print_list(db: &Db, output: &mut Output) -> Result<(), Failure> {
+    let keyspaces = db.keyspaces();
+    let width = keyspaces.iter().map(|keyspace| keyspace.name.chars().count()).max().unwrap_or(0);
+    keyspaces.iter().try_for_each(|keyspace| match output.reader() {
+        Reader::People => {
+            let name = output.paint(Style::Strong, &format!("{:<width$}", keyspace.name));
+            output.line(&format!("{name}  {}", show_retention(keyspace.retention)))
+        }
+        _ => print_one(&keyspace.name, keyspace.retention, output),
+    })
+}
+
+/// Prints one keyspace with its retention.
+pub(crate) fn print_one(name: &str, retention: Retention, output: &mut Output) -> Result<(), Failure> {
+    match output.reader() {
+        Reader::People => output.line(&format!("{name} {}", show_retention(retention))),
+        Reader::Pipe => output.fields(&[name.as_bytes(), write_retention(retention).as_bytes()]),
+        Reader::Json => output.json(&json!({ "name": name, "retention": write_retention(retention) })),
+    }
+}

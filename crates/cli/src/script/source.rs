@@ -1,0 +1,51 @@
+//! What the lines of a script read from: the open transaction, or a moment of the store.
+
+use plimsoll::{Keyspace, Range, Snapshot, Transaction, ValueReader};
+
+use crate::exit::Failure;
+use crate::key_range::KeyRange;
+
+/// A transaction or a moment.
+pub(super) enum Source<'a> {
+    /// The open transaction, with its own writes.
+    Open(&'a Transaction),
+    /// A moment.
+    Past(Snapshot),
+}
+
+impl Source<'_> {
+    /// The GLSN that is read at.
+    pub(super) fn at(&self) -> u64 {
+        match self {
+            Self::Open(transaction) => transaction.at(),
+            Self::Past(snapshot) => snapshot.at(),
+        }
+    }
+
+    /// A reader of the value of a key, if there is one.
+    pub(super) fn reader(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<ValueReader>, Failure> {
+        Ok(match self {
+            Self::Open(transaction) => transaction.get_reader(keyspace, key)?,
+            Self::Past(snapshot) => snapshot.get_reader(keyspace, key)?,
+        })
+    }
+
+    /// The keys of a range.
+    pub(super) fn keys(&self, keyspace: &Keyspace, range: &KeyRange) -> Result<Range<'_>, Failure> {
+        let range = match self {
+            Self::Open(transaction) => transaction.range(keyspace, range.bounds())?,
+            Self::Past(snapshot) => snapshot.range(keyspace, range.bounds())?,
+        };
+        Ok(range.keys_only())
+    }
+
+    /// How many keys a range has.
+    pub(super) fn count(&self, keyspace: &Keyspace, range: &KeyRange) -> Result<u64, Failure> {
+        let mut keys = self.keys(keyspace, range)?;
+        let mut count = 0;
+        while keys.advance()?.is_some() {
+            count += 1;
+        }
+        Ok(count)
+    }
+}

@@ -1,0 +1,117 @@
+//! What can go wrong with an import.
+
+use std::path::PathBuf;
+
+use crate::object_id::ObjectId;
+
+/// The result of this crate's functions.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why an import, or a lookup in an imported history, failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] plimsoll::Error),
+    /// There is no Git repository at the path: give the path of one.
+    #[error("{}: {why}", .path.display())]
+    NotARepository {
+        /// The path.
+        path: PathBuf,
+        /// What is there instead, and what to give.
+        why: &'static str,
+    },
+    /// The repository has no commit at `HEAD`: commit something, or name a branch.
+    #[error(
+        "{}: the repository has no commits yet, or the commit that HEAD points to is missing; commit something, or name a branch",
+        .path.display()
+    )]
+    NoCommits {
+        /// The repository.
+        path: PathBuf,
+    },
+    /// The branch does not exist: name another.
+    #[error(
+        "{}: there is no branch, tag or commit `{branch}`; `git branch --all` lists the branches",
+        .path.display()
+    )]
+    NoBranch {
+        /// The repository.
+        path: PathBuf,
+        /// The name that was given.
+        branch: String,
+    },
+    /// The keyspace holds the history of another repository: import into another keyspace or store.
+    #[error(
+        "{}: the store holds the history of another repository (up to commit {}, which this one does not have); \
+         import this one into another store or another keyspace", .path.display(), .commit.short()
+    )]
+    OtherRepository {
+        /// The repository.
+        path: PathBuf,
+        /// The last imported commit.
+        commit: ObjectId,
+    },
+    /// The last imported commit is no longer part of the branch: import into another keyspace or store.
+    #[error(
+        "{}: the last imported commit {} is not an ancestor of {branch}: the history was rewritten, or this is another branch; \
+         import it into another store or another keyspace", .path.display(), .commit.short()
+    )]
+    Rewritten {
+        /// The repository.
+        path: PathBuf,
+        /// The last imported commit.
+        commit: ObjectId,
+        /// The branch.
+        branch: String,
+    },
+    /// The record of the last imported commit is damaged.
+    #[error("the bookmark in keyspace {keyspace} was not written by an import")]
+    Bookmark {
+        /// The keyspace of the bookmarks.
+        keyspace: &'static str,
+    },
+    /// No imported commit has this id.
+    #[error("there is no commit {id} in keyspace `{keyspace}`: {why}")]
+    NoCommit {
+        /// The beginning of the id, as it was given.
+        id: String,
+        /// The keyspace.
+        keyspace: String,
+        /// Why, as far as the store can tell.
+        why: &'static str,
+    },
+    /// Several imported commits have ids that begin like this: give more digits.
+    #[error("commit {id} may be any of {}{}: write more digits", .candidates.join(", "), if *.more { ", ..." } else { "" })]
+    Ambiguous {
+        /// The beginning of the id, as it was given.
+        id: String,
+        /// The first few of the commits.
+        candidates: Vec<String>,
+        /// Whether there are more than these.
+        more: bool,
+    },
+    /// Git is not installed, or did not answer a question.
+    #[error("{message}")]
+    Git {
+        /// What git said, or the system.
+        message: String,
+    },
+    /// Git failed while it read the history: the repository may be damaged. What was imported before remains.
+    #[error("{message}")]
+    Unreadable {
+        /// What git said, or the system.
+        message: String,
+    },
+}
+
+impl Error {
+    pub(crate) fn git(message: impl Into<String>) -> Self {
+        Self::Git { message: message.into() }
+    }
+
+    pub(crate) fn unreadable(message: impl Into<String>) -> Self {
+        Self::Unreadable { message: message.into() }
+    }
+}

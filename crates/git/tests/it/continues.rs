@@ -1,0 +1,68 @@
+//! An import continues where the last one ended, and rejects what does not continue it.
+
+use plimsoll_git::Error;
+
+use crate::comparison::assert_equal;
+use crate::repository::{Script, put};
+use crate::run::{Folder, import, import_into};
+
+#[test]
+fn a_second_import_brings_the_new_commits_and_only_those() {
+    let folder = Folder::new();
+    let repository = folder.repository("repository");
+    let mut script = Script::new(8);
+    script.awkward_history(80);
+    repository.fast_import(&script.into_stream());
+    let (store, commits) = (folder.at("store"), repository.commits("main"));
+    assert_eq!(import(repository.path(), &commits[29], &store).transactions, 30);
+    assert_eq!(import(repository.path(), "main", &store).transactions, 50);
+    assert!(import_into(repository.path(), "main", &store, "default").unwrap().is_none());
+    assert_equal(&repository, "main", &store, "default", 50);
+}
+
+#[test]
+fn a_merge_that_overtakes_what_was_imported_still_ends_as_git_shows() {
+    // The imported tip becomes the second parent of the next commit.
+    let folder = Folder::new();
+    let repository = folder.repository("repository");
+    let mut script = Script::new(9);
+    let root = script.commit("main", None, None, "root", &[put(b"a", b"1"), put(b"b", b"1")]);
+    let left = script.commit("main", Some(root), None, "left", &[put(b"a", b"left")]);
+    let right = script.commit("right", Some(root), None, "right", &[put(b"b", b"right")]);
+    script.commit("right", Some(right), Some(left), "merge", &[put(b"a", b"left")]);
+    repository.fast_import(&script.into_stream());
+    let store = folder.at("store");
+    import(repository.path(), "main", &store);
+    import(repository.path(), "right", &store);
+    assert_equal(&repository, "right", &store, "default", 50);
+}
+
+#[test]
+fn two_repositories_share_a_store_in_keyspaces_of_their_own() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    for (name, content) in [("one", &b"1"[..]), ("two", b"2")] {
+        let repository = folder.repository(name);
+        repository.commit("first", &[("a", content)]);
+        import_into(repository.path(), "HEAD", &store, name).unwrap().unwrap();
+        repository.commit("second", &[("b", content)]);
+        import_into(repository.path(), "HEAD", &store, name).unwrap().unwrap();
+        assert_equal(&repository, "main", &store, name, 2);
+    }
+    let two = folder.at("two");
+    let refused = import_into(&two, "HEAD", &store, "one").unwrap_err();
+    assert!(matches!(refused, Error::OtherRepository { .. }), "{refused}");
+}
+
+#[test]
+fn a_rewritten_history_is_refused() {
+    let folder = Folder::new();
+    let repository = folder.repository("repository");
+    let store = folder.at("store");
+    repository.commit("one", &[("a", b"1")]);
+    repository.commit("two", &[("a", b"2")]);
+    import(repository.path(), "HEAD", &store);
+    repository.git(&["commit", "--quiet", "--amend", "-m", "two, but better"]);
+    let refused = import_into(repository.path(), "HEAD", &store, "default").unwrap_err();
+    assert!(matches!(refused, Error::Rewritten { .. }), "{refused}");
+}

@@ -1,0 +1,80 @@
+//! An import holds what git shows, at the tip and all along the way.
+
+use crate::comparison::{assert_equal, glsns};
+use crate::repository::{Repository, Script};
+use crate::run::{Folder, import};
+
+/// The awkward history, imported.
+fn imported(folder: &Folder, commits: usize) -> (Repository, String) {
+    let repository = folder.repository("repository");
+    let mut script = Script::new(7);
+    script.awkward_history(commits);
+    repository.fast_import(&script.into_stream());
+    let store = folder.at("store");
+    assert_eq!(import(repository.path(), "HEAD", &store).transactions, commits as u64);
+    (repository, store)
+}
+
+#[test]
+fn every_moment_of_an_import_equals_what_git_shows() {
+    let folder = Folder::new();
+    let (repository, store) = imported(&folder, 150);
+    assert_equal(&repository, "main", &store, "default", 50);
+}
+
+#[test]
+fn one_commit_is_one_transaction_in_the_order_of_first_parents() {
+    let folder = Folder::new();
+    let (repository, store) = imported(&folder, 60);
+    let mut by_glsn: Vec<(u64, String)> = glsns(&store).into_iter().map(|(commit, glsn)| (glsn, commit)).collect();
+    by_glsn.sort_unstable();
+    let imported: Vec<String> = by_glsn.into_iter().map(|(_, commit)| commit).collect();
+    assert_eq!(imported, repository.commits("main"));
+}
+
+#[test]
+fn bare_repositories_folders_inside_and_packed_objects_are_read() {
+    let folder = Folder::new();
+    let repository = folder.repository("repository");
+    repository.commit("one", &[("inside/a", b"1")]);
+    repository.commit("two", &[("inside/a", b"2")]);
+    let bare = folder.at("bare.git");
+    repository.git(&["clone", "--quiet", "--bare", "--no-local", ".", &bare]);
+    let inside = format!("{}/inside", repository.path());
+    for (number, path) in [bare, inside, format!("{}/.git", repository.path())].iter().enumerate() {
+        let store = folder.at(&format!("store{number}"));
+        import(path, "HEAD", &store);
+        assert_equal(&repository, "main", &store, "default", 2);
+    }
+}
+
+#[test]
+fn a_repository_with_sha256_names_is_read() {
+    let folder = Folder::new();
+    let path = folder.at("repository");
+    let made =
+        std::process::Command::new("git").args(["init", "-q", "--object-format=sha256"]).arg(&path).status().unwrap();
+    assert!(made.success());
+    let repository = folder.repository("repository");
+    repository.git(&["symbolic-ref", "HEAD", "refs/heads/main"]);
+    repository.commit("one", &[("a", b"1"), ("b", b"1")]);
+    repository.commit("two", &[("a", b"2")]);
+    let store = folder.at("store");
+    import(repository.path(), "HEAD", &store);
+    assert_equal(&repository, "main", &store, "default", 2);
+}
+
+#[test]
+fn a_shallow_clone_is_imported_from_where_it_begins() {
+    let folder = Folder::new();
+    let repository = folder.repository("repository");
+    for number in 0..5_u8 {
+        repository.commit("c", &[("a", &[number]), ("b", b"same")]);
+    }
+    let shallow = folder.at("shallow");
+    let url = format!("file://{}", repository.path());
+    repository.git(&["clone", "--quiet", "--depth=3", &url, &shallow]);
+    let store = folder.at("store");
+    assert_eq!(import(&shallow, "HEAD", &store).transactions, 3);
+    assert_equal(&repository, "main~3..main", &store, "default", 3);
+}

@@ -1,0 +1,14 @@
+//! Imports of repositories that are made here: the store holds what git shows.
+
+#![allow(clippy::unwrap_used, reason = "a test fails where something is not as it should be")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests prepare files and repositories of their own, outside of the store"
+)]
+
+mod comparison;
+mod continues;
+mod history;
+mod holes;
+mod repository;
+mod run;

@@ -1,0 +1,43 @@
+//! What can go wrong with a replay.
+
+use std::io;
+use std::path::PathBuf;
+
+/// The result of this crate's functions.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a trace cannot be read, or a cache cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The system cannot read the file.
+    #[error("{}: {source}", .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is not a trace of this format, or it is damaged.
+    #[error("{}: {at}: {message}", .path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// The place in it.
+        at: String,
+        /// What is wrong there.
+        message: String,
+    },
+    /// The cache does not fit into its memory: give it more.
+    #[error("{message}")]
+    Budget {
+        /// What the cache said.
+        message: String,
+    },
+    /// The system has no memory for the cache.
+    #[error("no memory: {message}")]
+    Memory {
+        /// What the system said.
+        message: String,
+    },
+}

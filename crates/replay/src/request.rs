@@ -1,0 +1,34 @@
+//! A request to a cache, and a source of requests.
+
+use crate::error::Result;
+
+/// What is asked of the cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Operation {
+    /// Find the value; if there is none, enter one.
+    #[default]
+    ReadThrough,
+    /// Find the value.
+    Find,
+    /// Enter a value.
+    Set,
+    /// Remove the value.
+    Delete,
+}
+
+/// One request of a trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// What is asked.
+    pub operation: Operation,
+    /// The key.
+    pub key: Vec<u8>,
+    /// The size of the value.
+    pub value_bytes: u64,
+}
+
+/// A sequence of requests.
+pub trait Requests {
+    /// Reads the next request into `request`; `false` at the end.
+    fn next(&mut self, request: &mut Request) -> Result<bool>;
+}
