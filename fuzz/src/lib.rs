@@ -10,14 +10,14 @@ use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
+use plimsoll_log::format::blob_trailer::BlobTrailer;
 use plimsoll_log::format::block::check_block;
 use plimsoll_log::format::fragment::{
     FRAGMENT_HEADER_BYTES, Found, FragmentType, extend_chain, fragment_at, seal_fragment,
 };
-use plimsoll_log::format::offset_table::{DirectoryItem, NamedSide, TableHeader};
-use plimsoll_log::format::record::{EntryHeader, Mark, RecordHeader, decode_side};
+use plimsoll_log::format::offset_table::{DirectoryItem, NamedBlob, TableHeader};
+use plimsoll_log::format::record::{EntryHeader, Mark, RecordHeader, decode_blob};
 use plimsoll_log::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
-use plimsoll_log::format::side_trailer::SideTrailer;
 use plimsoll_log::format::{BLOCK_BYTES, genesis_chain, segment_seed};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Scan;
@@ -58,10 +58,10 @@ fn decode_raw(bytes: &[u8]) {
     let _ = RecordHeader::decode(bytes).map(|header| header.head_bytes());
     let _ = EntryHeader::decode(bytes);
     let _ = Mark::decode(bytes);
-    let _ = decode_side(bytes);
-    let _ = SideTrailer::decode(bytes);
+    let _ = decode_blob(bytes);
+    let _ = BlobTrailer::decode(bytes);
     let _ = DirectoryItem::decode(bytes);
-    let _ = NamedSide::decode(bytes);
+    let _ = NamedBlob::decode(bytes);
     let _ = TableHeader::decode(bytes).map(|table| (table.pages(), table.offset_place(0), table.stream_place(0)));
     let mut block = bytes.to_vec();
     block.resize(BLOCK_BYTES, 0);
@@ -75,7 +75,7 @@ fn header() -> SegmentHeader {
         first: Glsn(1),
         previous_chain: genesis_chain(LOG_ID),
         timestamp_floor: 0,
-        side_mark: 0,
+        blob_mark: 0,
         segment_bytes: SEGMENT_BYTES as u32,
         previous_end: 0,
     }

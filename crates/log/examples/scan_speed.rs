@@ -69,7 +69,7 @@ fn fill(log: &FileLog, record: usize, entries: u64) -> Outcome<()> {
     let parts: [&[u8]; 1] = [&PAYLOAD];
     let drafts = vec![DraftEntry { stream: StreamId(1), parts: &parts }; record];
     for _ in 0..entries as usize / record {
-        log.submit(&Draft { entries: &drafts, read_at: Glsn::NONE, sides: &[] }, None)?;
+        log.submit(&Draft { entries: &drafts, read_at: Glsn::NONE, blobs: &[] }, None)?;
     }
     Ok(log.sync()?)
 }
@@ -148,7 +148,7 @@ fn appends(disk: &Arc<dyn Disk>, dir: &Path) -> Outcome<()> {
             let syncs_of_log = run(threads, |_| {
                 let parts: [&[u8]; 1] = [&PAYLOAD];
                 let entries = [DraftEntry { stream: StreamId(1), parts: &parts }];
-                let ticket = log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, sides: &[] }, None)?;
+                let ticket = log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)?;
                 Ok(log.wait_durable(ticket.last)?)
             })?;
             let group = threads as usize;

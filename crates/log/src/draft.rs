@@ -1,9 +1,9 @@
 //! What is handed to the log to be appended.
 
+use crate::blob::BlobRef;
 use crate::glsn::{Glsn, StreamId};
-use crate::side::SideRef;
 
-/// The most payload bytes of one record, all entries together; more goes into a side file.
+/// The most payload bytes of one record, all entries together; more goes into a blob file.
 pub const MAX_BODY_BYTES: usize = 1 << 20;
 
 /// One entry to append.
@@ -22,12 +22,12 @@ pub struct Draft<'a> {
     pub entries: &'a [DraftEntry<'a>],
     /// The GLSN that the transaction read at ([`Glsn::NONE`] for plain appends).
     pub read_at: Glsn,
-    /// Side files that belong to the record; finished (hence durable) before it is submitted. At most [`MAX_SIDES`].
-    pub sides: &'a [SideRef],
+    /// Blob files that belong to the record; finished (hence durable) before it is submitted. At most [`MAX_BLOBS`].
+    pub blobs: &'a [BlobRef],
 }
 
-/// The most side files of one record.
-pub const MAX_SIDES: usize = 64;
+/// The most blob files of one record.
+pub const MAX_BLOBS: usize = 64;
 
 impl DraftEntry<'_> {
     /// Bytes of the payload.

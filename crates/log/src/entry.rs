@@ -24,8 +24,8 @@ pub struct EntryMeta {
     pub record_count: u32,
     /// The GLSN that its record's transaction read at.
     pub read_at: Glsn,
-    /// Side files of its record.
-    pub sides: u8,
+    /// Blob files of its record.
+    pub blobs: u8,
 }
 
 /// An entry that a scan lends until it moves on.

@@ -36,7 +36,7 @@ pub enum LogError {
         /// What it is.
         next: Glsn,
     },
-    /// The record or entry is too large: put its payload into a side file.
+    /// The record or entry is too large: put its payload into a blob file.
     #[error("a record's body is at most {limit_bytes} bytes, this one has {bytes}")]
     TooLarge {
         /// Its bytes.
@@ -58,7 +58,7 @@ pub enum LogError {
         /// What is wrong.
         what: String,
     },
-    /// The entry, or a page of a side file that it names, was damaged and was dropped by a salvage: it is gone for good.
+    /// The entry, or a page of a blob file that it names, was damaged and was dropped by a salvage: it is gone for good.
     #[error(
         "GLSN {glsn} was damaged and has been dropped by `plimsoll salvage`: what it wrote cannot be read any more"
     )]

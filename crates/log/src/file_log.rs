@@ -1,7 +1,7 @@
-//! The log in files: segments of records, offset tables, side files.
+//! The log in files: segments of records, offset tables, blob files.
 //!
 //! This is the door to it; each part has a file of its own. A write goes `appender` → `pen` → `buffer` (ordered), then `syncer` → `writer`
-//! (durable). A read goes `reader` or `scan` → `table` → the pool → `segment`. `recovery` opens, `trim` frees, `side_file` keeps what is
+//! (durable). A read goes `reader` or `scan` → `table` → the pool → `segment`. `recovery` opens, `trim` frees, `blob_file` keeps what is
 //! large.
 
 mod append;
@@ -24,10 +24,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::blob::{Blob, BlobId, BlobRef, BlobWriter};
 use crate::draft::{Draft, Ticket};
 use crate::entry::{Entry, EntryMeta};
 use crate::error::LogError;
-use crate::file_log::blobs::blob_writer::FileSideWriter;
+use crate::file_log::blobs::blob_writer::FileBlobWriter;
 use crate::file_log::durability::flusher::Flusher;
 use crate::file_log::env::lock;
 use crate::file_log::keep::backup::BackupFile;
@@ -38,7 +39,6 @@ use crate::file_log::read::scan::FileScan;
 use crate::file_log::repair::verify::{self, Finding, VerifyProgress, VerifyScope};
 use crate::glsn::{Bounds, Glsn, Position, StreamId};
 use crate::log::{Durability, Log, Scan};
-use crate::side::{Side, SideId, SideRef, SideWriter};
 
 /// A segment of more bytes is sealed when the log is closed: reading it would hold up the next process.
 pub const LONG_SEGMENT_BYTES: u64 = 4 << 20;
@@ -100,14 +100,14 @@ impl FileLog {
         append::seal_what_is_long(&self.log, bytes)
     }
 
-    /// Reads everything that belongs to the log, past all caches of this process; returns what is not as it was written. Side files that
+    /// Reads everything that belongs to the log, past all caches of this process; returns what is not as it was written. Blob files that
     /// no record names are needed if they are `kept`.
     ///
     /// # Errors
     /// The disk, the budget. Bad bytes are findings, not errors.
     pub fn verify(
         &self,
-        kept: &dyn Fn(SideId) -> bool,
+        kept: &dyn Fn(BlobId) -> bool,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<Vec<Finding>, LogError> {
         let options = &self.log.env.options;
@@ -123,7 +123,7 @@ impl FileLog {
         verify::verify(&scope, progress)
     }
 
-    /// Syncs the log and names the files of a consistent copy that ends there; returns that place. Side files and sealed segments come
+    /// Syncs the log and names the files of a consistent copy that ends there; returns that place. Blob files and sealed segments come
     /// first, the active segment last. Nothing is trimmed or swept before this returns; appends go on.
     ///
     /// # Errors
@@ -251,8 +251,8 @@ impl Log for FileLog {
         self.log.read_part(glsn, offset, into)
     }
 
-    fn sides_of(&self, glsn: Glsn) -> Result<Vec<SideRef>, LogError> {
-        self.log.read_sides(glsn)
+    fn blobs_of(&self, glsn: Glsn) -> Result<Vec<BlobRef>, LogError> {
+        self.log.read_blobs(glsn)
     }
 
     fn scan(&self, range: Range<Glsn>, stream: Option<StreamId>) -> Result<Box<dyn Scan + '_>, LogError> {
@@ -263,24 +263,24 @@ impl Log for FileLog {
         self.log.last_not_younger(micros)
     }
 
-    fn trim(&self, until: Glsn, keep: &dyn Fn(SideId) -> bool) -> Result<Glsn, LogError> {
+    fn trim(&self, until: Glsn, keep: &dyn Fn(BlobId) -> bool) -> Result<Glsn, LogError> {
         self.log.trim_below(until, keep)
     }
 
-    fn sweep_sides(&self, keep: &dyn Fn(SideId) -> bool) -> Result<u64, LogError> {
+    fn sweep_blobs(&self, keep: &dyn Fn(BlobId) -> bool) -> Result<u64, LogError> {
         self.log.sweep(keep)
     }
 
-    fn create_side(&self) -> Result<Box<dyn SideWriter>, LogError> {
-        Ok(Box::new(FileSideWriter::create(&self.log.blobs)?))
+    fn create_blob(&self) -> Result<Box<dyn BlobWriter>, LogError> {
+        Ok(Box::new(FileBlobWriter::create(&self.log.blobs)?))
     }
 
-    fn discard_side(&self, id: SideId) -> Result<(), LogError> {
+    fn discard_blob(&self, id: BlobId) -> Result<(), LogError> {
         self.log.env.check_writable()?;
         self.log.blobs.discard(id)
     }
 
-    fn open_side(&self, id: SideId) -> Result<Side, LogError> {
+    fn open_blob(&self, id: BlobId) -> Result<Blob, LogError> {
         self.log.blobs.open(id)
     }
 }

@@ -3,13 +3,13 @@
 //! A segment is an array of blocks. Records are laid down as fragments that never cross a block, so every block is checked on its
 //! own, once, when it is read from disk. All decoders take any bytes whatsoever: they never panic and never allocate.
 
+pub mod blob_trailer;
 pub mod block;
 pub mod fragment;
 pub mod layout;
 pub mod offset_table;
 pub mod record;
 pub mod segment_header;
-pub mod side_trailer;
 
 use plimsoll_disk::checksum::seed;
 
@@ -29,7 +29,7 @@ pub const CODEC_NONE: u8 = 0;
 
 const SEGMENT_PLACE: u64 = 1;
 const TABLE_PLACE: u64 = 2;
-const SIDE_PLACE: u64 = 3;
+const BLOB_PLACE: u64 = 3;
 const GENESIS: u64 = 4;
 
 /// The seed of everything in a segment, as far as it is the same for all fragments: good bytes of another log or another segment
@@ -43,9 +43,9 @@ pub fn table_seed(log_id: u128, first: Glsn) -> u64 {
     place(log_id, TABLE_PLACE, first.0)
 }
 
-/// The seed of the pages of a side file.
-pub fn side_seed(log_id: u128, id: u64) -> u64 {
-    place(log_id, SIDE_PLACE, id)
+/// The seed of the pages of a blob file.
+pub fn blob_seed(log_id: u128, id: u64) -> u64 {
+    place(log_id, BLOB_PLACE, id)
 }
 
 /// The chain hash of the empty log.

@@ -1,9 +1,10 @@
 //! THE TRUTH: one total order of entries, durable.
 //!
 //! Every entry has a dense global sequence number ([`glsn::Glsn`]) from 1. An atomic append is one record of one or more entries;
-//! large bodies live in side files that are synced before the record that names them. The log knows payload bytes, never keys.
+//! large bodies live in blob files that are synced before the record that names them. The log knows payload bytes, never keys.
 //! [`log::Log`] is the seam: a file log ([`file_log`]) and a log in memory that fails on demand ([`mem_log`]).
 
+pub mod blob;
 pub mod draft;
 pub mod entry;
 pub mod error;
@@ -12,4 +13,3 @@ pub mod format;
 pub mod glsn;
 pub mod log;
 pub mod mem_log;
-pub mod side;

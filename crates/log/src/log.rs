@@ -11,11 +11,11 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::time::Duration;
 
+use crate::blob::{Blob, BlobId, BlobRef, BlobWriter};
 use crate::draft::{Draft, Ticket};
 use crate::entry::{Entry, EntryMeta, EntryView};
 use crate::error::LogError;
 use crate::glsn::{Bounds, Glsn, Position, StreamId};
-use crate::side::{Side, SideId, SideRef, SideWriter};
 
 /// When an append counts as done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,11 +90,11 @@ pub trait Log: Send + Sync + Debug {
     /// As for `read`; `Corrupt` if the payload ends before.
     fn read_range(&self, glsn: Glsn, offset: u64, into: &mut [u8]) -> Result<(), LogError>;
 
-    /// Side files of the record that entry `glsn` belongs to.
+    /// Blob files of the record that entry `glsn` belongs to.
     ///
     /// # Errors
     /// As for `read`.
-    fn sides_of(&self, glsn: Glsn) -> Result<Vec<SideRef>, LogError>;
+    fn blobs_of(&self, glsn: Glsn) -> Result<Vec<BlobRef>, LogError>;
 
     /// Entries of `range` that were readable when the scan began or become so while it runs, of one stream or of all; ends at the
     /// end of the range or at the last readable entry.
@@ -109,36 +109,36 @@ pub trait Log: Send + Sync + Debug {
     /// `Trimmed` if that lies below the first GLSN, the disk, the budget.
     fn glsn_at(&self, micros: u64) -> Result<Glsn, LogError>;
 
-    /// Frees whole segments below `until`, and the side files of their records except those that `keep` wants. Returns the new
+    /// Frees whole segments below `until`, and the blob files of their records except those that `keep` wants. Returns the new
     /// first GLSN, which may be lower than asked. Never trims what is not durable.
     ///
     /// # Errors
     /// The disk; what was freed before the failure stays freed.
-    fn trim(&self, until: Glsn, keep: &dyn Fn(SideId) -> bool) -> Result<Glsn, LogError>;
+    fn trim(&self, until: Glsn, keep: &dyn Fn(BlobId) -> bool) -> Result<Glsn, LogError>;
 
-    /// Removes side files that no record in the log names, except those that `keep` wants and those being written.
+    /// Removes blob files that no record in the log names, except those that `keep` wants and those being written.
     ///
     /// # Errors
     /// The disk.
-    fn sweep_sides(&self, keep: &dyn Fn(SideId) -> bool) -> Result<u64, LogError>;
+    fn sweep_blobs(&self, keep: &dyn Fn(BlobId) -> bool) -> Result<u64, LogError>;
 
-    /// Starts a side file.
+    /// Starts a blob file.
     ///
     /// # Errors
     /// The disk, the budget, `Poisoned`, `ReadOnly`.
-    fn create_side(&self) -> Result<Box<dyn SideWriter>, LogError>;
+    fn create_blob(&self) -> Result<Box<dyn BlobWriter>, LogError>;
 
-    /// Removes a finished side file that no record names (a transaction that was aborted).
+    /// Removes a finished blob file that no record names (a transaction that was aborted).
     ///
     /// # Errors
     /// The disk.
-    fn discard_side(&self, id: SideId) -> Result<(), LogError>;
+    fn discard_blob(&self, id: BlobId) -> Result<(), LogError>;
 
-    /// Opens a finished side file; opening one twice gives the same pool file.
+    /// Opens a finished blob file; opening one twice gives the same pool file.
     ///
     /// # Errors
     /// `Corrupt` if it is missing or not what its header says.
-    fn open_side(&self, id: SideId) -> Result<Side, LogError>;
+    fn open_blob(&self, id: BlobId) -> Result<Blob, LogError>;
 }
 
 /// A walk over entries in GLSN order.

@@ -3,10 +3,10 @@
 //! Handles are clones of one log. [`MemLog::crash`] does to it what a power cut does to a log in files: what was not durable is gone,
 //! and the log is as if opened anew.
 
+mod blob;
 mod faults;
 mod records;
 mod scan;
-mod side;
 
 use std::fmt;
 use std::ops::Range;
@@ -17,25 +17,25 @@ use plimsoll_disk::clock::Clock;
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::pool::Pool;
 
-use crate::draft::{Draft, MAX_BODY_BYTES, MAX_SIDES, Ticket};
+use crate::blob::{Blob, BlobId, BlobRef, BlobWriter};
+use crate::draft::{Draft, MAX_BLOBS, MAX_BODY_BYTES, Ticket};
 use crate::entry::{Entry, EntryMeta};
 use crate::error::LogError;
 use crate::format::genesis_chain;
 use crate::format::record::MAX_ENTRIES;
 use crate::glsn::{Bounds, Glsn, Position, StreamId};
 use crate::log::{Durability, Log, Scan};
+use crate::mem_log::blob::{Blobs, MemBlobWriter};
 use crate::mem_log::faults::Faults;
 use crate::mem_log::records::{Record, Records};
 use crate::mem_log::scan::MemScan;
-use crate::mem_log::side::{MemSideWriter, Sides};
-use crate::side::{Side, SideId, SideRef, SideWriter};
 
 /// How a log in memory is made.
 #[derive(Clone, Debug)]
 pub struct MemLogOptions {
     /// What timestamps come from.
     pub clock: Arc<dyn Clock>,
-    /// What side files are read through.
+    /// What blob files are read through.
     pub pool: Arc<Pool>,
     /// What its bytes are accounted to; `None`: they are not.
     pub budget: Option<Budget>,
@@ -60,7 +60,7 @@ pub(crate) struct Inner {
 pub(crate) struct State {
     records: Records,
     durable: Position,
-    sides: Sides,
+    blobs: Blobs,
     faults: Faults,
     poison: Option<String>,
     last_timestamp: u64,
@@ -76,7 +76,7 @@ impl MemLog {
         let state = State {
             records: Records::new(chain, options.budget.as_ref())?,
             durable: Position { glsn: Glsn::NONE, chain },
-            sides: Sides::default(),
+            blobs: Blobs::default(),
             faults: Faults::default(),
             poison: None,
             last_timestamp: 0,
@@ -85,7 +85,7 @@ impl MemLog {
     }
 
     /// A power cut, and the log opened again: of what was not durable only the first `kept` records are left. Poison is gone, and
-    /// side files that were not finished too.
+    /// blob files that were not finished too.
     pub fn crash(&self, kept: usize) {
         let mut state = self.inner.state();
         let durable = state.durable.glsn;
@@ -94,7 +94,7 @@ impl MemLog {
         state.last_timestamp = state.records.last_timestamp();
         state.poison = None;
         state.faults = Faults::default();
-        state.sides.crash();
+        state.blobs.crash();
         drop(state);
         self.inner.news.notify_all();
     }
@@ -154,8 +154,8 @@ fn check_draft(draft: &Draft<'_>) -> Result<(), LogError> {
         let what = format!("a record has 1 to {MAX_ENTRIES} entries, this one {}", draft.entries.len());
         return Err(LogError::InvalidDraft { what });
     }
-    if draft.sides.len() > MAX_SIDES {
-        let what = format!("a record has at most {MAX_SIDES} side files, this one {}", draft.sides.len());
+    if draft.blobs.len() > MAX_BLOBS {
+        let what = format!("a record has at most {MAX_BLOBS} blob files, this one {}", draft.blobs.len());
         return Err(LogError::InvalidDraft { what });
     }
     let bytes = draft.entries.iter().map(|entry| entry.payload_bytes() as u64).sum();
@@ -196,7 +196,7 @@ impl Log for MemLog {
         let record = Record::new(draft, next, timestamp_micros);
         state.records.push(record)?;
         state.last_timestamp = timestamp_micros;
-        state.sides.named(draft.sides);
+        state.blobs.named(draft.blobs);
         let last = Glsn(state.records.next().0 - 1);
         drop(state);
         if self.inner.options.durability == Durability::Buffered {
@@ -264,9 +264,9 @@ impl Log for MemLog {
         Ok(())
     }
 
-    fn sides_of(&self, glsn: Glsn) -> Result<Vec<SideRef>, LogError> {
+    fn blobs_of(&self, glsn: Glsn) -> Result<Vec<BlobRef>, LogError> {
         let (record, _) = self.inner.state().records.find(glsn)?;
-        Ok(record.sides.clone())
+        Ok(record.blobs.clone())
     }
 
     fn scan(&self, range: Range<Glsn>, stream: Option<StreamId>) -> Result<Box<dyn Scan + '_>, LogError> {
@@ -283,37 +283,37 @@ impl Log for MemLog {
         state.records.last_not_younger(micros).map(|glsn| glsn.min(readable))
     }
 
-    fn trim(&self, until: Glsn, keep: &dyn Fn(SideId) -> bool) -> Result<Glsn, LogError> {
+    fn trim(&self, until: Glsn, keep: &dyn Fn(BlobId) -> bool) -> Result<Glsn, LogError> {
         let mut state = self.inner.state();
         let until = until.min(state.durable.glsn.next());
-        let sides = state.records.trim(until);
-        sides.into_iter().filter(|side| !keep(*side)).for_each(|side| drop(state.sides.remove(side)));
+        let blobs = state.records.trim(until);
+        blobs.into_iter().filter(|blob| !keep(*blob)).for_each(|blob| drop(state.blobs.remove(blob)));
         Ok(state.records.first())
     }
 
-    fn sweep_sides(&self, keep: &dyn Fn(SideId) -> bool) -> Result<u64, LogError> {
+    fn sweep_blobs(&self, keep: &dyn Fn(BlobId) -> bool) -> Result<u64, LogError> {
         let mut state = self.inner.state();
-        let named = state.records.named_sides();
-        let swept = state.sides.unnamed(&named, keep);
-        swept.iter().for_each(|side| drop(state.sides.remove(*side)));
+        let named = state.records.named_blobs();
+        let swept = state.blobs.unnamed(&named, keep);
+        swept.iter().for_each(|blob| drop(state.blobs.remove(*blob)));
         Ok(swept.len() as u64)
     }
 
-    fn create_side(&self) -> Result<Box<dyn SideWriter>, LogError> {
+    fn create_blob(&self) -> Result<Box<dyn BlobWriter>, LogError> {
         let mut state = self.inner.state();
         state.check()?;
-        let id = state.sides.begin();
+        let id = state.blobs.begin();
         drop(state);
-        Ok(Box::new(MemSideWriter::new(Arc::clone(&self.inner), id)?))
+        Ok(Box::new(MemBlobWriter::new(Arc::clone(&self.inner), id)?))
     }
 
-    fn discard_side(&self, id: SideId) -> Result<(), LogError> {
-        drop(self.inner.state().sides.remove(id));
+    fn discard_blob(&self, id: BlobId) -> Result<(), LogError> {
+        drop(self.inner.state().blobs.remove(id));
         Ok(())
     }
 
-    fn open_side(&self, id: SideId) -> Result<Side, LogError> {
-        self.inner.state().sides.open(id, self.inner.options.id, &self.inner.options.pool)
+    fn open_blob(&self, id: BlobId) -> Result<Blob, LogError> {
+        self.inner.state().blobs.open(id, self.inner.options.id, &self.inner.options.pool)
     }
 }
 

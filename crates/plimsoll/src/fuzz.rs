@@ -15,7 +15,7 @@ use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::glsn::Glsn;
 
 use crate::index::manifest::{MANIFEST, Manifest};
-use crate::index::run::ends::{check_footer, check_header, check_sides};
+use crate::index::run::ends::{check_blobs, check_footer, check_header};
 use crate::index::run::guide::check_guide;
 use crate::index::run::inner::check_inner;
 use crate::index::run::leaf::{Leaf, Sought, check_leaf};
@@ -45,7 +45,7 @@ pub fn run_page(payload: &[u8]) {
     }
     let _ = check_header(payload);
     let _ = check_footer(payload);
-    let _ = check_sides(payload, |_| {});
+    let _ = check_blobs(payload, |_| {});
 }
 
 /// Searches a leaf and walks over it from there; `None` where it is broken.

@@ -48,9 +48,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_disk::vfs::Disk;
+use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::{Glsn, Position};
 use plimsoll_log::log::Log;
-use plimsoll_log::side::SideId;
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Pool;
 use plimsoll_memory::sorted::SortedMap;
@@ -110,7 +110,7 @@ pub(crate) trait Horizon: Send + Sync {
     /// if it is itself not younger. `Glsn::NONE` keeps everything. Never above the oldest open snapshot.
     fn of(&self, keyspace: u32) -> Glsn;
 
-    /// Log entries below this GLSN are wanted back: compaction copies live values that point below it into a side file of plain bytes.
+    /// Log entries below this GLSN are wanted back: compaction copies live values that point below it into a blob file of plain bytes.
     /// `Glsn::NONE` where nothing is to be freed.
     fn relocate_below(&self) -> Glsn;
 }
@@ -229,7 +229,7 @@ impl Index {
         self.core.make_room_for_runs(runs)
     }
 
-    /// Takes over runs that a transaction wrote as side files, newest first; every version in them has `glsn`. The active memtable is
+    /// Takes over runs that a transaction wrote as blob files, newest first; every version in them has `glsn`. The active memtable is
     /// closed at `glsn - 1` first. Idempotent: what is in the index already is not taken twice. The budget never refuses: the record has its
     /// place in the log already.
     pub(crate) fn adopt(&self, runs: Vec<Vec<PartitionInfo>>, glsn: Glsn) -> Result<()> {
@@ -289,7 +289,7 @@ impl Index {
         self.core.compact_all()
     }
 
-    /// Moves every value that stands in a log entry below the horizon's `relocate_below` into a side file: only partitions that hold such are
+    /// Moves every value that stands in a log entry below the horizon's `relocate_below` into a blob file: only partitions that hold such are
     /// rewritten.
     pub(crate) fn relocate(&self) -> Result<()> {
         self.core.relocate()
@@ -310,17 +310,17 @@ impl Index {
         self.view().all_runs().filter_map(|run| run.min_pointer()).min()
     }
 
-    /// Whether a side file is a partition of the index or holds values of one, or is about to.
-    pub(crate) fn uses_side(&self, side: SideId) -> bool {
+    /// Whether a blob file is a partition of the index or holds values of one, or is about to.
+    pub(crate) fn uses_blob(&self, blob: BlobId) -> bool {
         // First those in work: one that is named in between is then found in the view.
-        lock(&self.core.sides_in_work).contains(&side)
+        lock(&self.core.blobs_in_work).contains(&blob)
             || self
                 .view()
                 .infos()
-                .any(|info| info.id == PartitionId::Side(side) || info.sides.binary_search(&side).is_ok())
+                .any(|info| info.id == PartitionId::Blob(blob) || info.blobs.binary_search(&blob).is_ok())
     }
 
-    /// The manifest as it stands, the run files that it names (its side files belong to the log), and a view that keeps them.
+    /// The manifest as it stands, the run files that it names (its blob files belong to the log), and a view that keeps them.
     pub(crate) fn files(&self) -> (Manifest, Vec<PathBuf>, Arc<View>) {
         let (manifest, view) = self.core.manifest();
         let infos = manifest.runs.iter().flat_map(|run| &run.partitions);

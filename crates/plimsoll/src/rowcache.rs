@@ -143,7 +143,7 @@ impl Objects {
         let cache = kept.cache();
         match stored {
             Stored::Inline(value) => cache.replace(key, &[&glsn.0.to_le_bytes(), value]),
-            Stored::Deleted | Stored::InLog { .. } | Stored::InSide { .. } | Stored::Dropped { .. } => {
+            Stored::Deleted | Stored::InLog { .. } | Stored::InBlob { .. } | Stored::Dropped { .. } => {
                 cache.remove(key)
             }
         };

@@ -625,7 +625,7 @@ impl Driver {
         let open = (self.txs.len() + self.snapshots.len()) as u64 + self.moments_held();
         same("open snapshots and transactions", &stats.open_snapshots, &open)?;
         if self.txs.is_empty() && self.moments_held() == 0 {
-            // A merge that is under way writes the values that it moves into a side file, which has a buffer.
+            // A merge that is under way writes the values that it moves into a blob file, which has a buffer.
             let may_move = self.trim_asked > 0;
             let of_operations =
                 |kind: &str| ["write sets", "read sets"].contains(&kind) || (kind == "staging" && !may_move);

@@ -48,7 +48,7 @@ append 1 100#8 30#9
 flush
 ";
 
-/// One with everything: sealed segments and their tables, side files of values and of relocated ones, current runs and history runs.
+/// One with everything: sealed segments and their tables, blob files of values and of relocated ones, current runs and history runs.
 pub const RICH: &str = "
 keyspace s2 latest
 begin t0
@@ -328,7 +328,7 @@ mod tests {
     fn the_rich_store_has_every_kind_of_file() {
         let store = ClosedStore::new(RICH).unwrap_or_else(|failure| panic!("{failure}"));
         let names: Vec<String> = store.files().map(|(path, _)| path.display().to_string()).collect();
-        for ending in [".run", "MANIFEST", ".seg", ".idx", ".side"] {
+        for ending in [".run", "MANIFEST", ".seg", ".idx", ".blob"] {
             assert!(names.iter().any(|name| name.ends_with(ending)), "{ending} is missing in {names:?}");
         }
     }

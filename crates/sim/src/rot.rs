@@ -136,5 +136,5 @@ fn older_blocks(store: &ClosedStore) -> Vec<(&Path, &[u8], usize)> {
 
 /// Whether the bytes of a file are written where they stay: others come whole, under a name of their own.
 fn is_written_in_place(path: &Path) -> bool {
-    path.extension().is_some_and(|ending| ["seg", "side", "run"].iter().any(|one| ending == *one))
+    path.extension().is_some_and(|ending| ["seg", "blob", "run"].iter().any(|one| ending == *one))
 }

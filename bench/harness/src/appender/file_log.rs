@@ -44,7 +44,7 @@ impl Appender for FileLogAppender {
     fn append(&self, _: u64) -> Result<()> {
         let parts = [self.payload.as_slice()];
         let entries = vec![DraftEntry { stream: StreamId(1), parts: &parts }; self.entries];
-        let ticket = self.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, sides: &[] }, None)?;
+        let ticket = self.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)?;
         Ok(self.log.wait_durable(ticket.last)?)
     }
 }

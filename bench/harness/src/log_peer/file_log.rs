@@ -111,7 +111,7 @@ fn write(log: &FileLog, shape: Shape) -> Result<()> {
         }
         let parts: Vec<[&[u8]; 1]> = bytes.chunks(size).take(count as usize).map(|payload| [payload]).collect();
         let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream: STREAM, parts }).collect();
-        let ticket = log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, sides: &[] }, None)?;
+        let ticket = log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)?;
         ensure!(ticket.first == Glsn(first), "entry {first} became GLSN {}", ticket.first);
         last = ticket.last;
     }

@@ -19,7 +19,7 @@ fn options() -> Options {
     Options::new().memory_bytes(32 << 20).segment_bytes(256 << 10).background(false)
 }
 
-/// A store with small values in runs, values in the log and in side files, several segments and versions; and what it holds.
+/// A store with small values in runs, values in the log and in blob files, several segments and versions; and what it holds.
 fn build(path: &str, trimmed: bool) -> Content {
     let db = Db::open(path, options()).unwrap();
     let keyspace = db.keyspace("default").unwrap();
@@ -145,14 +145,14 @@ const KINDS: [Kind; 14] = [
         loses: [false; 2],
     },
     Kind {
-        name: "a page of a side file",
-        damage: |store| change(&largest(log(store, ".side")), |bytes| bytes[30 * PAGE + 5000] ^= 1),
+        name: "a page of a blob file",
+        damage: |store| change(&largest(log(store, ".blob")), |bytes| bytes[30 * PAGE + 5000] ^= 1),
         helps: ["salvage --drop GLSN"; 2],
         loses: [true; 2],
     },
     Kind {
-        name: "a side file that is gone",
-        damage: |store| fs::remove_file(largest(log(store, ".side"))).unwrap(),
+        name: "a blob file that is gone",
+        damage: |store| fs::remove_file(largest(log(store, ".blob"))).unwrap(),
         helps: ["salvage --drop GLSN"; 2],
         loses: [true; 2],
     },
@@ -414,7 +414,7 @@ fn what_was_dropped_says_so_at_its_old_moment_and_what_is_sound_is_not_dropped()
     run(&["salvage", &store, "--drop", "7"]).fails(2, &["GLSN 7 is not damaged", "plimsoll delete"]);
     run(&["salvage", &store, "--drop", "side-a"]).fails(2, &["side-a", "not damaged"]);
     run(&["salvage", &store, "--drop", "x", "--keyspace", "other"]).fails(2, &["no keyspace"]);
-    change(&log(Path::new(&store), ".side")[0], |bytes| bytes[30 * PAGE + 5000] ^= 1);
+    change(&log(Path::new(&store), ".blob")[0], |bytes| bytes[30 * PAGE + 5000] ^= 1);
     run(&["put", &store, "side-a", "an undamaged newer value"]).ok();
     let before = run(&["scan", &store, "--keys"]).ok().text();
     let dropped = run(&["salvage", &store, "--drop", "side-a"]).ok().text();

@@ -14,7 +14,7 @@ use std::sync::{Arc, MutexGuard};
 use plimsoll_disk::vfs::File;
 use plimsoll_memory::chunk::CHUNK_BYTES;
 
-use crate::draft::{Draft, MAX_BODY_BYTES, MAX_SIDES, Ticket};
+use crate::draft::{Draft, MAX_BLOBS, MAX_BODY_BYTES, Ticket};
 use crate::error::LogError;
 use crate::file_log::append::record_writer::{Seal, lay_mark, lay_record};
 use crate::file_log::append::seal::seal_segment;
@@ -26,9 +26,9 @@ use crate::file_log::segments::segment::Segment;
 use crate::file_log::tail::order::{End, Order};
 use crate::format::fragment::FRAGMENT_HEADER_BYTES;
 use crate::format::layout::place_record;
-use crate::format::offset_table::NamedSide;
+use crate::format::offset_table::NamedBlob;
 use crate::format::record::{
-    ENTRY_HEADER_BYTES, MARK_BYTES, MAX_ENTRIES, Mark, RECORD_HEADER_BYTES, RecordHeader, SIDE_REF_BYTES, entry_bytes,
+    BLOB_REF_BYTES, ENTRY_HEADER_BYTES, MARK_BYTES, MAX_ENTRIES, Mark, RECORD_HEADER_BYTES, RecordHeader, entry_bytes,
 };
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::format::{BLOCK_BYTES, segment_seed};
@@ -57,8 +57,8 @@ impl Shape {
             let what = format!("a record has 1 to {MAX_ENTRIES} entries, this one {}", draft.entries.len());
             return Err(LogError::InvalidDraft { what });
         }
-        if draft.sides.len() > MAX_SIDES {
-            let what = format!("a record has at most {MAX_SIDES} side files, this one {}", draft.sides.len());
+        if draft.blobs.len() > MAX_BLOBS {
+            let what = format!("a record has at most {MAX_BLOBS} blob files, this one {}", draft.blobs.len());
             return Err(LogError::InvalidDraft { what });
         }
         let (mut payload, mut body) = (0u64, 0u64);
@@ -70,7 +70,7 @@ impl Shape {
             }
             body += entry_bytes(bytes as usize) as u64;
         }
-        let head_bytes = RECORD_HEADER_BYTES + draft.sides.len() * SIDE_REF_BYTES;
+        let head_bytes = RECORD_HEADER_BYTES + draft.blobs.len() * BLOB_REF_BYTES;
         Ok(Self { head_bytes, body_bytes: body as usize, entries: draft.entries.len() as u32 })
     }
 
@@ -97,22 +97,22 @@ pub(crate) fn submit(log: &OpenLog, draft: &Draft<'_>, expected: Option<Glsn>) -
     if let Some(expected) = expected.filter(|expected| *expected != next) {
         return Err(LogError::Conflict { expected, next });
     }
-    let (start, bound) = make_room(log, &mut order, &shape, draft.sides.len())?;
+    let (start, bound) = make_room(log, &mut order, &shape, draft.blobs.len())?;
     let header = RecordHeader {
         first: next,
         read_at: draft.read_at,
         previous_chain: order.end.chain,
         durable: log.durability.group.durable(),
         timestamp_micros: log.env.options.clock.wall_micros().max(order.end.timestamp + 1),
-        side_mark: log.blobs.registry.mark(),
+        blob_mark: log.blobs.registry.mark(),
         body_bytes: shape.body_bytes as u32,
         count: shape.entries,
-        sides: draft.sides.len() as u8,
+        blobs: draft.blobs.len() as u8,
         dropped: None,
     };
     lay(log, &mut order, start, bound, &header, draft).map_err(|error| log.durability.group.poison(&error))?;
     drop(order);
-    log.blobs.registry.named(draft.sides);
+    log.blobs.registry.named(draft.blobs);
     if log.env.options.durability == Durability::Buffered {
         log.durability.group.tell_followers();
         log.durability.signal.unsynced(bound - start);
@@ -121,12 +121,12 @@ pub(crate) fn submit(log: &OpenLog, draft: &Draft<'_>, expected: Option<Glsn>) -
 }
 
 /// Makes all the room that a record needs; turns to a new segment where this one has none.
-fn make_room(log: &OpenLog, order: &mut Order, shape: &Shape, sides: usize) -> Result<(u64, u64), LogError> {
+fn make_room(log: &OpenLog, order: &mut Order, shape: &Shape, blobs: usize) -> Result<(u64, u64), LogError> {
     loop {
         let (start, bound) = shape.place(order.end.offset);
         let fits = bound <= order.limit() && order.entries() + u64::from(shape.entries) <= u64::from(order.entries_max);
         if fits {
-            match make_room_here(log, order, shape, sides, bound) {
+            match make_room_here(log, order, shape, blobs, bound) {
                 // A sealed segment needs no numbers in memory.
                 Err(LogError::OutOfBudget(_)) if order.entries() > 0 => {}
                 made => return made.map(|()| (start, bound)),
@@ -140,11 +140,11 @@ fn make_room(log: &OpenLog, order: &mut Order, shape: &Shape, sides: usize) -> R
     }
 }
 
-fn make_room_here(log: &OpenLog, order: &mut Order, shape: &Shape, sides: usize, bound: u64) -> Result<(), LogError> {
+fn make_room_here(log: &OpenLog, order: &mut Order, shape: &Shape, blobs: usize, bound: u64) -> Result<(), LogError> {
     {
         let mut tail = log.tail.write();
         tail.numbers.reserve(shape.entries, &log.env.options.budget)?;
-        tail.sides.reserve(sides)?;
+        tail.blobs.reserve(blobs)?;
     }
     if bound > order.zeroed {
         zero_ahead(log, order, bound)?;
@@ -201,8 +201,8 @@ fn lay(
         writer = Some(held);
     }
     let laid = lay_record(&mut tail, writer.as_deref_mut(), seal_of(order), start, header, draft)?;
-    for side in draft.sides {
-        tail.sides.push(NamedSide { record_first: header.first, record_count: header.count, side: *side });
+    for blob in draft.blobs {
+        tail.blobs.push(NamedBlob { record_first: header.first, record_count: header.count, blob: *blob });
     }
     if tail.first_timestamp == 0 {
         tail.first_timestamp = header.timestamp_micros;
@@ -231,7 +231,7 @@ pub(crate) fn turn_to_new_segment(log: &OpenLog, order: &mut Order) -> Result<()
         first: end.next,
         previous_chain: end.chain,
         timestamp_floor: end.timestamp,
-        side_mark: log.blobs.registry.mark(),
+        blob_mark: log.blobs.registry.mark(),
         segment_bytes: log.env.options.segment_size(),
         previous_end: end.offset,
     };
@@ -263,7 +263,7 @@ fn begin_segment(
     tail.segment = segment;
     tail.first_timestamp = 0;
     tail.numbers.clear();
-    tail.sides.clear();
+    tail.blobs.clear();
     tail.buffer.restart(0);
     tail.buffer.current_mut()[..SEGMENT_HEADER_BYTES].copy_from_slice(&header.encode());
     tail.end.offset = SEGMENT_HEADER_BYTES as u32;

@@ -58,7 +58,7 @@ pub struct FileLogOptions {
     pub background: bool,
     /// The id of a log that is made; by default one from the operating system.
     pub id: Option<u128>,
-    /// How sealed segments, offset tables and side files are read.
+    /// How sealed segments, offset tables and blob files are read.
     pub caching: Caching,
     /// The lock of a folder around the log's: looked at together with the log's own before each sync, as long as it is held.
     pub outer_lock: Option<Weak<dyn DirLock>>,

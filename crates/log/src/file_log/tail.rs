@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuar
 use crate::error::LogError;
 use crate::file_log::env::lock;
 use crate::file_log::segments::entry_offsets::Numbers;
-use crate::file_log::segments::named_blobs::NamedSides;
+use crate::file_log::segments::named_blobs::NamedBlobs;
 use crate::file_log::segments::segment::{Segment, Unwritten};
 use crate::file_log::tail::buffer::Buffer;
 use crate::file_log::tail::order::{End, Order};
@@ -42,8 +42,8 @@ pub(crate) struct TailState {
     pub(crate) first_timestamp: u64,
     /// Offset and stream of each of its entries.
     pub(crate) numbers: Numbers,
-    /// Side files that its records name.
-    pub(crate) sides: NamedSides,
+    /// Blob files that its records name.
+    pub(crate) blobs: NamedBlobs,
     /// Its newest bytes.
     pub(crate) buffer: Buffer,
     /// Behind its last record.

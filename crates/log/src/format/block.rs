@@ -128,10 +128,10 @@ mod tests {
             previous_chain: chain,
             durable: Glsn::NONE,
             timestamp_micros: first,
-            side_mark: 0,
+            blob_mark: 0,
             body_bytes: 16,
             count: 1,
-            sides: 0,
+            blobs: 0,
             dropped: None,
         };
         let from = at + FRAGMENT_HEADER_BYTES;

@@ -22,7 +22,7 @@ pub const FRAGMENT_HEADER_BYTES: usize = 16;
 pub enum FragmentType {
     /// A whole record.
     Whole = 1,
-    /// The beginning: record header, side references, at least one entry header.
+    /// The beginning: record header, blob references, at least one entry header.
     First = 2,
     /// Neither beginning nor end.
     Middle = 3,

@@ -5,23 +5,23 @@
 //! offset pages      for each entry the offset of its header in the segment, u32
 //! posting pages     for each stream, the sorted numbers of its entries (GLSN - first), u32
 //! directory pages   for each stream, sorted: stream u32, first posting u32, postings u32
-//! side pages        for each side file named by a record: record's first GLSN u64, id u64, hash u64, pages u32, entries u32
+//! blob pages        for each blob file named by a record: record's first GLSN u64, id u64, hash u64, pages u32, entries u32
 //! ```
 //!
 //! The header's payload:
 //! ```text
 //! 0       8         12           16             20      24       40      48      56               64     68        72      76         80
-//! | magic | version | compatible | incompatible | count | log id | first | chain | last timestamp | end  | streams | sides | reserved | first timestamp | 88
+//! | magic | version | compatible | incompatible | count | log id | first | chain | last timestamp | end  | streams | blobs | reserved | first timestamp | 88
 //! ```
 //!
 //! It can always be made again from the segment, so it is not synced; a page that fails its check means: make it again.
 
 use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
 
+use crate::blob::{BlobId, BlobRef};
 use crate::format::segment_header::{HeaderError, check_format};
 use crate::format::{FORMAT_VERSION, put, u32_at, u64_at, u128_at};
 use crate::glsn::{Glsn, StreamId};
-use crate::side::{SideId, SideRef};
 
 /// Kind bytes of the table's pages.
 pub const HEADER_PAGE: u8 = 0x10;
@@ -31,21 +31,21 @@ pub const OFFSET_PAGE: u8 = 0x11;
 pub const POSTING_PAGE: u8 = 0x12;
 /// Directory of streams.
 pub const DIRECTORY_PAGE: u8 = 0x13;
-/// Side files.
-pub const SIDE_PAGE: u8 = 0x14;
+/// Blob files.
+pub const BLOB_PAGE: u8 = 0x14;
 
 /// Bytes of the header's payload.
 pub const TABLE_HEADER_BYTES: usize = 88;
 /// Bytes of an item of the directory.
 pub const DIRECTORY_ITEM_BYTES: usize = 12;
-/// Bytes of an item of the side pages.
-pub const SIDE_ITEM_BYTES: usize = 32;
+/// Bytes of an item of the blob pages.
+pub const BLOB_ITEM_BYTES: usize = 32;
 /// Offsets, or postings, on a page.
 pub const NUMBERS_PER_PAGE: u32 = (PAGE_PAYLOAD_BYTES / 4) as u32;
 /// Items of the directory on a page.
 pub const STREAMS_PER_PAGE: u32 = (PAGE_PAYLOAD_BYTES / DIRECTORY_ITEM_BYTES) as u32;
-/// Side files on a page.
-pub const SIDES_PER_PAGE: u32 = (PAGE_PAYLOAD_BYTES / SIDE_ITEM_BYTES) as u32;
+/// Blob files on a page.
+pub const BLOBS_PER_PAGE: u32 = (PAGE_PAYLOAD_BYTES / BLOB_ITEM_BYTES) as u32;
 
 const MAGIC: [u8; 8] = *b"PLIMSTAB";
 
@@ -68,8 +68,8 @@ pub struct TableHeader {
     pub end: u32,
     /// Streams with an entry in the segment.
     pub streams: u32,
-    /// Side files named by the segment's records.
-    pub sides: u32,
+    /// Blob files named by the segment's records.
+    pub blobs: u32,
 }
 
 impl TableHeader {
@@ -85,7 +85,7 @@ impl TableHeader {
         put(&mut out, 56, &self.last_timestamp.to_le_bytes());
         put(&mut out, 64, &self.end.to_le_bytes());
         put(&mut out, 68, &self.streams.to_le_bytes());
-        put(&mut out, 72, &self.sides.to_le_bytes());
+        put(&mut out, 72, &self.blobs.to_le_bytes());
         put(&mut out, 80, &self.first_timestamp.to_le_bytes());
         out
     }
@@ -108,10 +108,10 @@ impl TableHeader {
             last_timestamp: u64_at(payload, 56),
             end: u32_at(payload, 64),
             streams: u32_at(payload, 68),
-            sides: u32_at(payload, 72),
+            blobs: u32_at(payload, 72),
         };
         // Every entry takes at least 16 bytes of the segment, which is below 4 GiB.
-        if header.count > u32::MAX / 16 || header.streams > header.count || header.sides > u32::MAX / 16 {
+        if header.count > u32::MAX / 16 || header.streams > header.count || header.blobs > u32::MAX / 16 {
             return Err(HeaderError::Bad("an offset table with impossible numbers"));
         }
         Ok(header)
@@ -133,15 +133,15 @@ impl TableHeader {
         (start + index / STREAMS_PER_PAGE, (index % STREAMS_PER_PAGE) as usize * DIRECTORY_ITEM_BYTES)
     }
 
-    /// Page and place on it of side file `index`.
-    pub fn side_place(&self, index: u32) -> (u32, usize) {
-        let start = self.side_start();
-        (start + index / SIDES_PER_PAGE, (index % SIDES_PER_PAGE) as usize * SIDE_ITEM_BYTES)
+    /// Page and place on it of blob file `index`.
+    pub fn blob_place(&self, index: u32) -> (u32, usize) {
+        let start = self.blob_start();
+        (start + index / BLOBS_PER_PAGE, (index % BLOBS_PER_PAGE) as usize * BLOB_ITEM_BYTES)
     }
 
     /// Pages of the whole table.
     pub fn pages(&self) -> u32 {
-        self.side_start() + self.sides.div_ceil(SIDES_PER_PAGE)
+        self.blob_start() + self.blobs.div_ceil(BLOBS_PER_PAGE)
     }
 
     fn posting_start(&self) -> u32 {
@@ -152,7 +152,7 @@ impl TableHeader {
         self.posting_start() + self.count.div_ceil(NUMBERS_PER_PAGE)
     }
 
-    fn side_start(&self) -> u32 {
+    fn blob_start(&self) -> u32 {
         self.directory_start() + self.streams.div_ceil(STREAMS_PER_PAGE)
     }
 }
@@ -189,34 +189,34 @@ impl DirectoryItem {
     }
 }
 
-/// A side file and the record that names it.
+/// A blob file and the record that names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NamedSide {
+pub struct NamedBlob {
     /// First GLSN of the record.
     pub record_first: Glsn,
     /// Entries of the record.
     pub record_count: u32,
-    /// The side file.
-    pub side: SideRef,
+    /// The blob file.
+    pub blob: BlobRef,
 }
 
-impl NamedSide {
+impl NamedBlob {
     /// The item as bytes.
-    pub fn encode(&self) -> [u8; SIDE_ITEM_BYTES] {
-        let mut out = [0; SIDE_ITEM_BYTES];
+    pub fn encode(&self) -> [u8; BLOB_ITEM_BYTES] {
+        let mut out = [0; BLOB_ITEM_BYTES];
         put(&mut out, 0, &self.record_first.0.to_le_bytes());
-        put(&mut out, 8, &self.side.id.0.to_le_bytes());
-        put(&mut out, 16, &self.side.hash.to_le_bytes());
-        put(&mut out, 24, &self.side.pages.to_le_bytes());
+        put(&mut out, 8, &self.blob.id.0.to_le_bytes());
+        put(&mut out, 16, &self.blob.hash.to_le_bytes());
+        put(&mut out, 24, &self.blob.pages.to_le_bytes());
         put(&mut out, 28, &self.record_count.to_le_bytes());
         out
     }
 
     /// Reads an item from the front of `bytes`.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let bytes = bytes.get(..SIDE_ITEM_BYTES)?;
-        let side = SideRef { id: SideId(u64_at(bytes, 8)), hash: u64_at(bytes, 16), pages: u32_at(bytes, 24) };
-        Some(Self { record_first: Glsn(u64_at(bytes, 0)), record_count: u32_at(bytes, 28), side })
+        let bytes = bytes.get(..BLOB_ITEM_BYTES)?;
+        let blob = BlobRef { id: BlobId(u64_at(bytes, 8)), hash: u64_at(bytes, 16), pages: u32_at(bytes, 24) };
+        Some(Self { record_first: Glsn(u64_at(bytes, 0)), record_count: u32_at(bytes, 28), blob })
     }
 }
 
@@ -235,16 +235,16 @@ mod tests {
             last_timestamp: 5,
             end: 6,
             streams: 1365,
-            sides: 1,
+            blobs: 1,
         };
         assert_eq!(TableHeader::decode(&header.encode()), Ok(header));
         assert_eq!((header.offset_place(4092), header.posting_place(0)), ((2, 0), (4, 0)));
-        assert_eq!((header.stream_place(1364), header.side_place(0), header.pages()), ((8, 0), (9, 0), 10));
+        assert_eq!((header.stream_place(1364), header.blob_place(0), header.pages()), ((8, 0), (9, 0), 10));
         let item = DirectoryItem { stream: StreamId(1), start: 2, count: 3 };
         assert_eq!(DirectoryItem::decode(&item.encode()), Some(item));
-        let side = SideRef { id: SideId(1), hash: 2, pages: 3 };
-        let named = NamedSide { record_first: Glsn(4), record_count: 5, side };
-        assert_eq!(NamedSide::decode(&named.encode()), Some(named));
+        let blob = BlobRef { id: BlobId(1), hash: 2, pages: 3 };
+        let named = NamedBlob { record_first: Glsn(4), record_count: 5, blob };
+        assert_eq!(NamedBlob::decode(&named.encode()), Some(named));
     }
 
     #[test]
@@ -258,7 +258,7 @@ mod tests {
             last_timestamp: 5,
             end: 6,
             streams: 2,
-            sides: 1,
+            blobs: 1,
         };
         let crowd = TableHeader { count: u32::MAX, ..good };
         let streams = TableHeader { streams: 4, ..good };

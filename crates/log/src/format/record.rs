@@ -3,8 +3,8 @@
 //! ```text
 //! record header, 64 bytes
 //! 0         8          16               24        32          40          48           52      56        57     58      59      60
-//! | first   | read at  | previous chain | durable | timestamp | side mark | body bytes | count | version | kind | codec | sides | reserved | 64
-//! side reference, 24 bytes, `sides` times
+//! | first   | read at  | previous chain | durable | timestamp | last blob | body bytes | count | version | kind | codec | blobs | reserved | 64
+//! blob reference, 24 bytes, `blobs` times
 //! 0    8      16      20
 //! | id | hash | pages | reserved | 24
 //! entry, `count` times
@@ -19,16 +19,16 @@
 //! A record of kind 1 takes the place of records that were damaged and that a salvage dropped (`mend`). Its entries are of the stream
 //! [`StreamId::DROPPED`] and say nothing; `read at` holds the chain hash of the last record that was dropped, from which the chain goes on.
 
-use crate::draft::MAX_SIDES;
+use crate::blob::{BlobId, BlobRef};
+use crate::draft::MAX_BLOBS;
 use crate::format::fragment::Refusal;
 use crate::format::{CODEC_NONE, FORMAT_VERSION, align8, put, u32_at, u64_at};
 use crate::glsn::{Glsn, StreamId};
-use crate::side::{SideId, SideRef};
 
 /// Bytes of a record's header.
 pub const RECORD_HEADER_BYTES: usize = 64;
-/// Bytes of a reference to a side file.
-pub const SIDE_REF_BYTES: usize = 24;
+/// Bytes of a reference to a blob file.
+pub const BLOB_REF_BYTES: usize = 24;
 /// Bytes of an entry's header.
 pub const ENTRY_HEADER_BYTES: usize = 16;
 /// The most entries of one record.
@@ -54,14 +54,14 @@ pub struct RecordHeader {
     pub durable: Glsn,
     /// Microseconds since 1970 UTC.
     pub timestamp_micros: u64,
-    /// The highest side file id that was given out when it was written.
-    pub side_mark: u64,
+    /// The highest blob file id that was given out when it was written.
+    pub blob_mark: u64,
     /// Bytes of its entries, headers and padding included.
     pub body_bytes: u32,
     /// Its entries.
     pub count: u32,
-    /// Its side files.
-    pub sides: u8,
+    /// Its blob files.
+    pub blobs: u8,
     /// It stands in the place of records that were dropped: the chain hash behind them.
     pub dropped: Option<u64>,
 }
@@ -75,13 +75,13 @@ impl RecordHeader {
         put(&mut out, 16, &self.previous_chain.to_le_bytes());
         put(&mut out, 24, &self.durable.0.to_le_bytes());
         put(&mut out, 32, &self.timestamp_micros.to_le_bytes());
-        put(&mut out, 40, &self.side_mark.to_le_bytes());
+        put(&mut out, 40, &self.blob_mark.to_le_bytes());
         put(&mut out, 48, &self.body_bytes.to_le_bytes());
         put(&mut out, 52, &self.count.to_le_bytes());
         out[56] = FORMAT_VERSION as u8;
         out[57] = if self.dropped.is_some() { KIND_DROPPED } else { KIND_PLAIN };
         out[58] = CODEC_NONE;
-        out[59] = self.sides;
+        out[59] = self.blobs;
         out
     }
 
@@ -103,17 +103,17 @@ impl RecordHeader {
             previous_chain: u64_at(bytes, 16),
             durable: Glsn(u64_at(bytes, 24)),
             timestamp_micros: u64_at(bytes, 32),
-            side_mark: u64_at(bytes, 40),
+            blob_mark: u64_at(bytes, 40),
             body_bytes: u32_at(bytes, 48),
             count: u32_at(bytes, 52),
-            sides: bytes[59],
+            blobs: bytes[59],
             dropped: is_dropped.then(|| u64_at(bytes, 8)),
         };
         let least = u64::from(header.count) * ENTRY_HEADER_BYTES as u64;
         if header.count == 0
             || (header.count as usize > MAX_ENTRIES && !is_dropped)
             || u64::from(header.body_bytes) < least
-            || usize::from(header.sides) > MAX_SIDES
+            || usize::from(header.blobs) > MAX_BLOBS
             || header.first == Glsn::NONE
             || header.first.0.checked_add(u64::from(header.count)).is_none()
         {
@@ -134,23 +134,23 @@ impl RecordHeader {
 
     /// Bytes of the header and the references behind it.
     pub fn head_bytes(&self) -> usize {
-        RECORD_HEADER_BYTES + usize::from(self.sides) * SIDE_REF_BYTES
+        RECORD_HEADER_BYTES + usize::from(self.blobs) * BLOB_REF_BYTES
     }
 }
 
-/// A reference to a side file as bytes.
-pub fn encode_side(side: &SideRef) -> [u8; SIDE_REF_BYTES] {
-    let mut out = [0; SIDE_REF_BYTES];
-    put(&mut out, 0, &side.id.0.to_le_bytes());
-    put(&mut out, 8, &side.hash.to_le_bytes());
-    put(&mut out, 16, &side.pages.to_le_bytes());
+/// A reference to a blob file as bytes.
+pub fn encode_blob(blob: &BlobRef) -> [u8; BLOB_REF_BYTES] {
+    let mut out = [0; BLOB_REF_BYTES];
+    put(&mut out, 0, &blob.id.0.to_le_bytes());
+    put(&mut out, 8, &blob.hash.to_le_bytes());
+    put(&mut out, 16, &blob.pages.to_le_bytes());
     out
 }
 
 /// Reads a reference from the front of `bytes`.
-pub fn decode_side(bytes: &[u8]) -> Option<SideRef> {
-    let bytes = bytes.get(..SIDE_REF_BYTES)?;
-    Some(SideRef { id: SideId(u64_at(bytes, 0)), hash: u64_at(bytes, 8), pages: u32_at(bytes, 16) })
+pub fn decode_blob(bytes: &[u8]) -> Option<BlobRef> {
+    let bytes = bytes.get(..BLOB_REF_BYTES)?;
+    Some(BlobRef { id: BlobId(u64_at(bytes, 0)), hash: u64_at(bytes, 8), pages: u32_at(bytes, 16) })
 }
 
 /// What an entry says about itself.
@@ -236,10 +236,10 @@ mod tests {
             previous_chain: 1,
             durable: Glsn(6),
             timestamp_micros: 2,
-            side_mark: 3,
+            blob_mark: 3,
             body_bytes: 48,
             count: 2,
-            sides: 1,
+            blobs: 1,
             dropped: None,
         }
     }
@@ -252,8 +252,8 @@ mod tests {
         assert_eq!(RecordHeader::decode(&dropped.encode()), Ok(dropped));
         let entry = EntryHeader { stream: StreamId(1), payload_bytes: 2, back: 3, index: 4 };
         assert_eq!(EntryHeader::decode(&entry.encode()), Some(entry));
-        let side = SideRef { id: SideId(1), pages: 2, hash: 3 };
-        assert_eq!(decode_side(&encode_side(&side)), Some(side));
+        let blob = BlobRef { id: BlobId(1), pages: 2, hash: 3 };
+        assert_eq!(decode_blob(&encode_blob(&blob)), Some(blob));
         let mark = Mark { durable: Glsn(1), chain: 2, timestamp_micros: 3 };
         assert_eq!(Mark::decode(&mark.encode()), Some(mark));
     }
@@ -263,9 +263,9 @@ mod tests {
         let none = RecordHeader { count: 0, ..header() };
         let crowd = RecordHeader { count: u32::MAX, ..header() };
         let hollow = RecordHeader { body_bytes: 31, ..header() };
-        let sides = RecordHeader { sides: 65, ..header() };
+        let blobs = RecordHeader { blobs: 65, ..header() };
         let beyond = RecordHeader { first: Glsn::MAX, ..header() };
-        for bad in [none, crowd, hollow, sides, beyond] {
+        for bad in [none, crowd, hollow, blobs, beyond] {
             assert!(RecordHeader::decode(&bad.encode()).is_err(), "{bad:?}");
         }
         assert!(RecordHeader::decode(&header().encode()[..63]).is_err());

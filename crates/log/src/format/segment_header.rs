@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! 0       8         12           16             20      24       40      48               56                64          72             76             80         120
-//! | magic | version | compatible | incompatible | epoch | log id | first | previous chain | timestamp floor | side mark | segment size | previous end | reserved | checksum | 128
+//! | magic | version | compatible | incompatible | epoch | log id | first | previous chain | timestamp floor | last blob | segment size | previous end | reserved | checksum | 128
 //! ```
 //!
 //! `previous chain` is the chain hash of the record before `first`, and `previous end` the offset where the fragments of the segment
-//! before this one end (0: there is none): they tie the segments together. `timestamp floor` is the timestamp of that record. Side
-//! files with ids up to `side mark` had been made when the segment was. The reserved bytes are zero (room for an encryption tag). The
+//! before this one end (0: there is none): they tie the segments together. `timestamp floor` is the timestamp of that record. Blob
+//! files with ids up to `last blob` had been made when the segment was. The reserved bytes are zero (room for an encryption tag). The
 //! checksum covers bytes 0 to 120.
 
 use plimsoll_disk::checksum::checksum;
@@ -35,8 +35,8 @@ pub struct SegmentHeader {
     pub previous_chain: u64,
     /// Timestamp of the record before its first; 0 if there is none.
     pub timestamp_floor: u64,
-    /// The highest side file id that was given out when it was made.
-    pub side_mark: u64,
+    /// The highest blob file id that was given out when it was made.
+    pub blob_mark: u64,
     /// It is never longer than this.
     pub segment_bytes: u32,
     /// Where the fragments of the segment before it end; 0 if there is none.
@@ -63,7 +63,7 @@ impl SegmentHeader {
         put(&mut out, 40, &self.first.0.to_le_bytes());
         put(&mut out, 48, &self.previous_chain.to_le_bytes());
         put(&mut out, 56, &self.timestamp_floor.to_le_bytes());
-        put(&mut out, 64, &self.side_mark.to_le_bytes());
+        put(&mut out, 64, &self.blob_mark.to_le_bytes());
         put(&mut out, 72, &self.segment_bytes.to_le_bytes());
         put(&mut out, 76, &self.previous_end.to_le_bytes());
         let sum = checksum(SEED, &out[..CHECKED_BYTES]);
@@ -92,7 +92,7 @@ impl SegmentHeader {
             first: Glsn(u64_at(bytes, 40)),
             previous_chain: u64_at(bytes, 48),
             timestamp_floor: u64_at(bytes, 56),
-            side_mark: u64_at(bytes, 64),
+            blob_mark: u64_at(bytes, 64),
             segment_bytes: u32_at(bytes, 72),
             previous_end: u32_at(bytes, 76),
         })
@@ -131,7 +131,7 @@ mod tests {
             first: Glsn(42),
             previous_chain: 5,
             timestamp_floor: 6,
-            side_mark: 7,
+            blob_mark: 7,
             segment_bytes: 1 << 26,
             previous_end: 8,
         }

@@ -7,19 +7,19 @@ use std::sync::Arc;
 use plimsoll_disk::checksum::{checksum, seed};
 use plimsoll_memory::budget::{Budget, Lease};
 
+use crate::blob::{BlobId, BlobRef};
 use crate::draft::Draft;
 use crate::entry::EntryMeta;
 use crate::error::LogError;
 use crate::glsn::{Glsn, Position, StreamId};
 use crate::mem_log::ACCOUNT;
-use crate::side::{SideId, SideRef};
 
 /// One record.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) first: Glsn,
     pub(crate) bytes: Arc<[u8]>,
-    pub(crate) sides: Vec<SideRef>,
+    pub(crate) blobs: Vec<BlobRef>,
     entries: Vec<MemEntry>,
     read_at: Glsn,
     timestamp_micros: u64,
@@ -45,8 +45,8 @@ impl Record {
             let checksum = checksum(first.0 + index as u64, &bytes[payload.clone()]);
             entries.push(MemEntry { stream: entry.stream, payload, checksum });
         }
-        let (bytes, sides, read_at) = (bytes.into(), draft.sides.to_vec(), draft.read_at);
-        Self { first, bytes, sides, entries, read_at, timestamp_micros, chain: 0 }
+        let (bytes, blobs, read_at) = (bytes.into(), draft.blobs.to_vec(), draft.read_at);
+        Self { first, bytes, blobs, entries, read_at, timestamp_micros, chain: 0 }
     }
 
     /// GLSN of the last entry.
@@ -63,7 +63,7 @@ impl Record {
             record_first: self.first,
             record_count: self.entries.len() as u32,
             read_at: self.read_at,
-            sides: self.sides.len() as u8,
+            blobs: self.blobs.len() as u8,
         }
     }
 
@@ -88,14 +88,14 @@ impl Record {
         for entry in &self.entries {
             parts.extend([u64::from(entry.stream.0), entry.payload.len() as u64, entry.checksum]);
         }
-        parts.extend(self.sides.iter().flat_map(|side| [side.id.0, u64::from(side.pages), side.hash]));
+        parts.extend(self.blobs.iter().flat_map(|blob| [blob.id.0, u64::from(blob.pages), blob.hash]));
         seed(&parts)
     }
 
     fn heap_bytes(&self) -> u64 {
         let entries = self.entries.capacity() * size_of::<MemEntry>();
-        let sides = self.sides.capacity() * size_of::<SideRef>();
-        (self.bytes.len() + entries + sides + 2 * size_of::<Self>()) as u64
+        let blobs = self.blobs.capacity() * size_of::<BlobRef>();
+        (self.bytes.len() + entries + blobs + 2 * size_of::<Self>()) as u64
     }
 }
 
@@ -184,17 +184,17 @@ impl Records {
         }
     }
 
-    /// Forgets records that end below `until`; returns their side files.
-    pub(crate) fn trim(&mut self, until: Glsn) -> Vec<SideId> {
-        let mut sides = Vec::new();
+    /// Forgets records that end below `until`; returns their blob files.
+    pub(crate) fn trim(&mut self, until: Glsn) -> Vec<BlobId> {
+        let mut blobs = Vec::new();
         while let Some(record) = self.list.pop_front_if(|record| record.last() < until) {
             self.first = record.last().next();
             self.before = record.chain;
             self.floor = record.timestamp_micros;
-            sides.extend(record.sides.iter().map(|side| side.id));
+            blobs.extend(record.blobs.iter().map(|blob| blob.id));
             self.give_back(&record);
         }
-        sides
+        blobs
     }
 
     /// Forgets records behind `durable`, except the first `kept` of them.
@@ -218,9 +218,9 @@ impl Records {
         changed
     }
 
-    /// Every side file that a record names.
-    pub(crate) fn named_sides(&self) -> BTreeSet<SideId> {
-        self.list.iter().flat_map(|record| record.sides.iter().map(|side| side.id)).collect()
+    /// Every blob file that a record names.
+    pub(crate) fn named_blobs(&self) -> BTreeSet<BlobId> {
+        self.list.iter().flat_map(|record| record.blobs.iter().map(|blob| blob.id)).collect()
     }
 
     fn at(&self, glsn: Glsn) -> Result<usize, LogError> {

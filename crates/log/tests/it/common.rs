@@ -7,6 +7,7 @@ use std::sync::Arc;
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
+use plimsoll_log::blob::BlobRef;
 use plimsoll_log::draft::{Draft, DraftEntry, Ticket};
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
@@ -14,7 +15,6 @@ use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_log::log::{Durability, Log};
 use plimsoll_log::mem_log::{MemLog, MemLogOptions};
-use plimsoll_log::side::SideRef;
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
 
@@ -63,16 +63,16 @@ pub(crate) fn submit(log: &dyn Log, stream: u32, payload: &[u8]) -> Result<Ticke
     submit_with(log, stream, payload, &[])
 }
 
-pub(crate) fn submit_with(log: &dyn Log, stream: u32, payload: &[u8], sides: &[SideRef]) -> Result<Ticket, LogError> {
+pub(crate) fn submit_with(log: &dyn Log, stream: u32, payload: &[u8], blobs: &[BlobRef]) -> Result<Ticket, LogError> {
     let entries = [DraftEntry { stream: StreamId(stream), parts: &[payload] }];
-    log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, sides }, None)
+    log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs }, None)
 }
 
 /// Appends one record with an entry for each payload; not durable.
 pub(crate) fn submit_all(log: &dyn Log, stream: u32, payloads: &[Vec<u8>]) -> Result<Ticket, LogError> {
     let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [&payload[..]]).collect();
     let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream: StreamId(stream), parts }).collect();
-    log.submit(&Draft { entries: &entries, read_at: Glsn(7), sides: &[] }, None)
+    log.submit(&Draft { entries: &entries, read_at: Glsn(7), blobs: &[] }, None)
 }
 
 /// Appends one record of one entry and waits until it is durable.

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::Disk;
+use plimsoll_log::blob::BlobRef;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::file_log::repair::salvage::salvage;
 use plimsoll_log::glsn::{Glsn, Position};
 use plimsoll_log::log::Log;
-use plimsoll_log::side::SideRef;
 use plimsoll_memory::page::page_payload;
 use plimsoll_memory::pool::Touch;
 
@@ -25,7 +25,7 @@ use crate::common::{DIR, Memory, options, payload, scan_all, submit_all, submit_
 struct Model {
     /// Record by record.
     records: Vec<Vec<Vec<u8>>>,
-    sides: Vec<(u64, SideRef, u64)>,
+    blobs: Vec<(u64, BlobRef, u64)>,
     acknowledged: u64,
     known: Option<Position>,
     trimmed: u64,
@@ -43,13 +43,13 @@ fn run(log: &FileLog, model: &mut Model, random: &mut Random, steps: u64) -> Res
         match random.below(20) {
             0 => {
                 let number = random.next_u64();
-                let mut writer = log.create_side()?;
+                let mut writer = log.create_blob()?;
                 writer.write(&payload(number, 40_000))?;
-                let side = writer.finish()?;
+                let blob = writer.finish()?;
                 let bytes = payload(number, 9);
                 model.records.push(vec![bytes.clone()]);
-                let ticket = submit_with(log, 0, &bytes, &[side]).inspect_err(|_| drop(model.records.pop()))?;
-                model.sides.push((ticket.first.0, side, number));
+                let ticket = submit_with(log, 0, &bytes, &[blob]).inspect_err(|_| drop(model.records.pop()))?;
+                model.blobs.push((ticket.first.0, blob, number));
             }
             1 => {
                 let until = model.acknowledged / 2;
@@ -105,15 +105,15 @@ fn check(log: &FileLog, model: &mut Model, context: &str) {
     let total: usize = model.records[..count].iter().map(Vec::len).sum();
     assert_eq!(total as u64, bounds.next.0 - 1, "{context}: a record in part");
     model.records.truncate(count);
-    model.sides.retain(|(glsn, _, _)| *glsn < bounds.next.0);
-    for (glsn, side, number) in model.sides.iter().filter(|(glsn, _, _)| *glsn >= bounds.first.0) {
-        assert_eq!(log.sides_of(Glsn(*glsn)).unwrap(), [*side]);
-        let opened = log.open_side(side.id).unwrap();
+    model.blobs.retain(|(glsn, _, _)| *glsn < bounds.next.0);
+    for (glsn, blob, number) in model.blobs.iter().filter(|(glsn, _, _)| *glsn >= bounds.first.0) {
+        assert_eq!(log.blobs_of(Glsn(*glsn)).unwrap(), [*blob]);
+        let opened = log.open_blob(blob.id).unwrap();
         let mut bytes = Vec::new();
         for page in 0..opened.pages {
             bytes.extend_from_slice(page_payload(&opened.file.get(page, Touch::Scan).unwrap()));
         }
-        assert_eq!(bytes, payload(*number, 40_000), "{context}: side file of {glsn}");
+        assert_eq!(bytes, payload(*number, 40_000), "{context}: blob file of {glsn}");
     }
 }
 
@@ -159,7 +159,7 @@ fn after_a_power_cut_at_any_sync_every_acknowledged_entry_is_there() {
         }
         let log = open(&disk, &memory, model.known).unwrap();
         check(&log, &mut model, &format!("seed {seed}, end"));
-        let swept = log.sweep_sides(&|_| false);
+        let swept = log.sweep_blobs(&|_| false);
         assert!(swept.is_ok(), "{swept:?}");
         check(&log, &mut model, &format!("seed {seed}, swept"));
     }
@@ -281,7 +281,7 @@ fn a_failed_sync_poisons_the_log_until_it_is_opened_again() {
     assert!(matches!(log.wait_durable(lost.last), Err(LogError::Poisoned { .. })));
     assert!(matches!(crate::common::submit(&log, 0, b"more"), Err(LogError::Poisoned { .. })));
     assert!(matches!(log.wait_durable(lost.last), Err(LogError::Poisoned { .. })), "it is not tried again");
-    assert!(matches!(log.create_side().err(), Some(LogError::Poisoned { .. })));
+    assert!(matches!(log.create_blob().err(), Some(LogError::Poisoned { .. })));
     assert_eq!(log.wait_durable(Glsn(1)), Ok(()));
     assert_eq!(&*log.read(Glsn(1)).unwrap(), b"durable");
     assert_eq!(scan_all(&log, 1, 9, None).len(), 1);
@@ -314,7 +314,7 @@ fn a_full_disk_refuses_appends_and_the_log_is_usable_once_there_is_space() {
     assert!(matches!(refused, LogError::Io { kind: std::io::ErrorKind::StorageFull, .. }), "{refused:?}");
     assert!(kept.len() > 50, "{}", kept.len());
     assert!(matches!(crate::common::submit(&log, 0, &payload(1, 5000)), Err(LogError::Io { .. })));
-    assert!(log.create_side().and_then(|mut side| side.write(&vec![0; 600_000])).is_err());
+    assert!(log.create_blob().and_then(|mut blob| blob.write(&vec![0; 600_000])).is_err());
     assert_eq!(scan_all(&log, 1, 9999, None).len(), kept.len());
     disk.fill_up(None);
     for number in 0..200 {

@@ -22,15 +22,15 @@ fn mem_disk() -> Arc<dyn Disk> {
     Arc::new(MemDisk::new())
 }
 
-/// Several segments with three streams, long entries and side files.
+/// Several segments with three streams, long entries and blob files.
 fn fill(log: &FileLog) -> Vec<Vec<u8>> {
     let mut payloads = Vec::new();
     for number in 0..160u64 {
         let bytes = payload(number, if number % 20 == 0 { 20_000 } else { 5000 });
         if number % 30 == 0 {
-            let mut side = log.create_side().unwrap();
-            side.write(&payload(number, 50_000)).unwrap();
-            submit_with(log, 0, &bytes, &[side.finish().unwrap()]).unwrap();
+            let mut blob = log.create_blob().unwrap();
+            blob.write(&payload(number, 50_000)).unwrap();
+            submit_with(log, 0, &bytes, &[blob.finish().unwrap()]).unwrap();
         } else {
             submit(log, (number % 3) as u32, &bytes).unwrap();
         }
@@ -58,7 +58,7 @@ fn a_good_log_has_no_findings_closed_or_open() {
     let disk = mem_disk();
     let log = open(&disk, &memory);
     fill(&log);
-    let _being_written = log.create_side().unwrap();
+    let _being_written = log.create_blob().unwrap();
     submit(&log, 0, b"not durable").unwrap();
     let mut seen = Vec::new();
     assert_eq!(log.verify(&|_| false, &mut |progress| seen.push(progress)).unwrap(), []);
@@ -109,7 +109,7 @@ fn missing_files_are_found() {
     fill(&log);
     log.close().unwrap();
     drop(log);
-    for ending in [".seg", ".idx", ".side"] {
+    for ending in [".seg", ".idx", ".blob"] {
         let disk = copy_of(&*disk);
         let name = names(&*disk, ending)[1].clone();
         disk.remove(&Path::new(DIR).join(&name)).unwrap();
@@ -346,12 +346,12 @@ fn a_log_of_a_newer_format_is_not_salvaged() {
 
 /// What a killed writer leaves is told and is no damage; the same bytes in a file that something needs are.
 #[test]
-fn a_side_file_that_was_never_finished_is_damage_only_where_it_is_needed() {
+fn a_blob_file_that_was_never_finished_is_damage_only_where_it_is_needed() {
     let memory = Memory::new(16 << 20);
     let disk = mem_disk();
     let log = open(&disk, &memory);
     fill(&log);
-    let mut writer = log.create_side().unwrap();
+    let mut writer = log.create_blob().unwrap();
     writer.write(&payload(1, 100)).unwrap();
     let (id, name) = (writer.id(), writer.id().file_name());
     let killed = copy_of(&*disk);
@@ -362,15 +362,15 @@ fn a_side_file_that_was_never_finished_is_damage_only_where_it_is_needed() {
     let (log, _) = FileLog::open(options(&killed, &memory)).unwrap();
     let found = log.verify(&|_| false, &mut |_| {}).unwrap();
     assert!(found.len() == 1 && found[0].harmless && found[0].file == name, "{found:?}");
-    let needed = log.verify(&|side| side == id, &mut |_| {}).unwrap();
+    let needed = log.verify(&|blob| blob == id, &mut |_| {}).unwrap();
     assert!(needed.len() == 1 && !needed[0].harmless, "{needed:?}");
-    assert_eq!(log.sweep_sides(&|_| false).unwrap(), 1);
+    assert_eq!(log.sweep_blobs(&|_| false).unwrap(), 1);
     assert_eq!(log.verify(&|_| false, &mut |_| {}).unwrap(), []);
     drop(log);
 
     // One that a record names: the record is told.
     let damaged = copy_of(&*disk);
-    let named = names(&*damaged, ".side")[0].clone();
+    let named = names(&*damaged, ".blob")[0].clone();
     write_file(&*damaged, &named, &[]);
     let (log, _) = FileLog::open(options(&damaged, &memory)).unwrap();
     let found = log.verify(&|_| false, &mut |_| {}).unwrap();

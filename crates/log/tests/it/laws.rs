@@ -6,10 +6,10 @@ use std::time::Duration;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::Disk;
+use plimsoll_log::blob::{BLOB_BYTES_PAGE, BlobId};
 use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_log::log::{Durability, Log};
-use plimsoll_log::side::{SIDE_BYTES_PAGE, SideId};
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, PAGE_PAYLOAD_BYTES, page_kind, page_payload, seal_page};
 use plimsoll_memory::pool::Touch;
 
@@ -105,10 +105,10 @@ fn the_chain_leads_from_record_to_record() {
 }
 
 #[test]
-fn plain_bytes_of_a_side_file_come_back_by_offset() {
+fn plain_bytes_of_a_blob_file_come_back_by_offset() {
     for_each_log(|log| {
         let bytes = payload(5, 700_000);
-        let mut writer = log.create_side().unwrap();
+        let mut writer = log.create_blob().unwrap();
         let (id, seed) = (writer.id(), writer.seed());
         for part in bytes.chunks(10_007) {
             writer.write(part).unwrap();
@@ -120,17 +120,17 @@ fn plain_bytes_of_a_side_file_come_back_by_offset() {
             assert_eq!(into, bytes[offset..offset + len], "at {offset}");
         }
         assert!(writer.read_back(699_999, &mut [0; 2]).is_err());
-        let side = writer.finish().unwrap();
-        assert_eq!((side.id, side.pages as usize), (id, bytes.len().div_ceil(PAGE_PAYLOAD_BYTES)));
-        let glsn = submit_with(log, 0, b"named", &[side]).unwrap().last;
-        assert_eq!(log.sides_of(glsn).unwrap(), [side]);
-        assert_eq!(log.meta(glsn).unwrap().sides, 1);
-        let opened = log.open_side(id).unwrap();
-        assert_eq!((opened.pages, opened.seed), (side.pages, seed));
+        let blob = writer.finish().unwrap();
+        assert_eq!((blob.id, blob.pages as usize), (id, bytes.len().div_ceil(PAGE_PAYLOAD_BYTES)));
+        let glsn = submit_with(log, 0, b"named", &[blob]).unwrap().last;
+        assert_eq!(log.blobs_of(glsn).unwrap(), [blob]);
+        assert_eq!(log.meta(glsn).unwrap().blobs, 1);
+        let opened = log.open_blob(id).unwrap();
+        assert_eq!((opened.pages, opened.seed), (blob.pages, seed));
         let mut back = Vec::new();
         for number in 0..opened.pages {
             let page = opened.file.get(number, Touch::Scan).unwrap();
-            assert_eq!(page_kind(&page), SIDE_BYTES_PAGE);
+            assert_eq!(page_kind(&page), BLOB_BYTES_PAGE);
             back.extend_from_slice(page_payload(&page));
         }
         assert_eq!(back, bytes);
@@ -138,17 +138,17 @@ fn plain_bytes_of_a_side_file_come_back_by_offset() {
 }
 
 #[test]
-fn whole_pages_of_a_side_file_come_back_as_they_were() {
+fn whole_pages_of_a_blob_file_come_back_as_they_were() {
     for_each_log(|log| {
-        let mut writer = log.create_side().unwrap();
+        let mut writer = log.create_blob().unwrap();
         for number in 0..40u8 {
             let mut page = vec![0; PAGE_BYTES];
             page[PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + 100].fill(number);
             seal_page(&mut page, writer.seed(), u32::from(number), 77, 100);
             writer.write_page(&page).unwrap();
         }
-        let side = writer.finish().unwrap();
-        let opened = log.open_side(side.id).unwrap();
+        let blob = writer.finish().unwrap();
+        let opened = log.open_blob(blob.id).unwrap();
         assert_eq!(opened.pages, 40);
         let page = opened.file.get(39, Touch::Point).unwrap();
         assert_eq!((page_kind(&page), page_payload(&page)), (77, &[39; 100][..]));
@@ -157,43 +157,43 @@ fn whole_pages_of_a_side_file_come_back_as_they_were() {
 }
 
 #[test]
-fn a_side_file_that_was_not_finished_leaves_nothing_and_its_id_is_not_used_again() {
+fn a_blob_file_that_was_not_finished_leaves_nothing_and_its_id_is_not_used_again() {
     for_each_log(|log| {
-        let mut dropped = log.create_side().unwrap();
+        let mut dropped = log.create_blob().unwrap();
         dropped.write(b"bytes").unwrap();
         let id = dropped.id();
         drop(dropped);
-        assert!(matches!(log.open_side(id), Err(LogError::Corrupt { .. })));
-        let next = log.create_side().unwrap();
+        assert!(matches!(log.open_blob(id), Err(LogError::Corrupt { .. })));
+        let next = log.create_blob().unwrap();
         assert!(next.id() > id);
     });
 }
 
 #[test]
-fn side_files_that_no_record_names_are_swept_but_those_in_use_are_not() {
+fn blob_files_that_no_record_names_are_swept_but_those_in_use_are_not() {
     for_each_log(|log| {
         let finish = |bytes: &[u8]| {
-            let mut writer = log.create_side().unwrap();
+            let mut writer = log.create_blob().unwrap();
             writer.write(bytes).unwrap();
             writer.finish().unwrap()
         };
         let (named, waiting, discarded) = (finish(b"named"), finish(b"waiting"), finish(b"discarded"));
         submit_with(log, 0, b"x", &[named]).unwrap();
-        let _being_written = log.create_side().unwrap();
-        log.discard_side(discarded.id).unwrap();
-        assert_eq!(log.sweep_sides(&|_| false).unwrap(), 0);
-        assert!(log.open_side(named.id).is_ok() && log.open_side(waiting.id).is_ok());
-        assert!(log.open_side(discarded.id).is_err());
+        let _being_written = log.create_blob().unwrap();
+        log.discard_blob(discarded.id).unwrap();
+        assert_eq!(log.sweep_blobs(&|_| false).unwrap(), 0);
+        assert!(log.open_blob(named.id).is_ok() && log.open_blob(waiting.id).is_ok());
+        assert!(log.open_blob(discarded.id).is_err());
     });
 }
 
 #[test]
 fn what_is_trimmed_is_gone_and_says_what_is_left() {
     for_each_log(|log| {
-        let mut side = log.create_side().unwrap();
-        side.write(b"old").unwrap();
-        let side = side.finish().unwrap();
-        submit_with(log, 0, b"old", &[side]).unwrap();
+        let mut blob = log.create_blob().unwrap();
+        blob.write(b"old").unwrap();
+        let blob = blob.finish().unwrap();
+        submit_with(log, 0, b"old", &[blob]).unwrap();
         for number in 0..300 {
             submit(log, 0, &payload(number, 4000)).unwrap();
         }
@@ -205,7 +205,7 @@ fn what_is_trimmed_is_gone_and_says_what_is_left() {
         assert_eq!(log.read(below).unwrap_err(), LogError::Trimmed { asked: below, first });
         assert_eq!(log.scan(below..Glsn(300), None).err(), Some(LogError::Trimmed { asked: below, first }));
         assert!(log.read(first).is_ok());
-        assert!(log.open_side(side.id).is_err());
+        assert!(log.open_blob(blob.id).is_err());
         assert!(matches!(log.glsn_at(0), Err(LogError::Trimmed { .. })));
         assert!(log.chain_at(below).unwrap().is_some(), "the place before the first entry can be certified");
         assert_eq!(scan_all(log, first.0, 400, None).len() as u64, 302 - first.0);
@@ -213,21 +213,21 @@ fn what_is_trimmed_is_gone_and_says_what_is_left() {
 }
 
 #[test]
-fn a_side_file_that_is_still_wanted_survives_the_trim_of_its_record() {
+fn a_blob_file_that_is_still_wanted_survives_the_trim_of_its_record() {
     for_each_log(|log| {
-        let mut side = log.create_side().unwrap();
-        side.write(b"wanted").unwrap();
-        let side = side.finish().unwrap();
-        submit_with(log, 0, b"old", &[side]).unwrap();
+        let mut blob = log.create_blob().unwrap();
+        blob.write(b"wanted").unwrap();
+        let blob = blob.finish().unwrap();
+        submit_with(log, 0, b"old", &[blob]).unwrap();
         for number in 0..300 {
             append(log, 0, &payload(number, 4000));
         }
-        let keep = |id: SideId| id == side.id;
+        let keep = |id: BlobId| id == blob.id;
         log.trim(Glsn(200), &keep).unwrap();
-        assert!(log.open_side(side.id).is_ok());
-        assert_eq!(log.sweep_sides(&keep).unwrap(), 0);
-        assert_eq!(log.sweep_sides(&|_| false).unwrap(), 1);
-        assert!(log.open_side(side.id).is_err());
+        assert!(log.open_blob(blob.id).is_ok());
+        assert_eq!(log.sweep_blobs(&keep).unwrap(), 0);
+        assert_eq!(log.sweep_blobs(&|_| false).unwrap(), 1);
+        assert!(log.open_blob(blob.id).is_err());
     });
 }
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::Disk;
+use plimsoll_log::blob::{BlobId, BlobRef};
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::repair::mend::{Mended, Wanted, mend};
 use plimsoll_log::format::BLOCK_BYTES;
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_log::log::Log;
-use plimsoll_log::side::{SideId, SideRef};
 
 use crate::common::{
     DIR, Memory, append, copy_of, names, open, options, payload, read_file, submit_all, submit_with, write_file,
@@ -49,9 +49,9 @@ fn closed_log() -> (Arc<dyn Disk>, Vec<Vec<u8>>) {
     (disk, entries)
 }
 
-fn mend_all(disk: &Arc<dyn Disk>, sides: &[(SideId, Option<SideRef>)], sound: &dyn Fn(Glsn) -> bool) -> Mended {
+fn mend_all(disk: &Arc<dyn Disk>, blobs: &[(BlobId, Option<BlobRef>)], sound: &dyn Fn(Glsn) -> bool) -> Mended {
     let memory = Memory::new(16 << 20);
-    let wanted = Wanted { damaged: &|_| true, sound, sides, log_id: None, dry_run: true };
+    let wanted = Wanted { damaged: &|_| true, sound, blobs, log_id: None, dry_run: true };
     let before = all_files(&**disk);
     let foreseen = mend(&options(disk, &memory), &wanted).unwrap();
     let after = all_files(&**disk);
@@ -190,7 +190,7 @@ fn mending_that_is_cut_short_anywhere_is_done_by_the_next() {
         disk.sync_dir(Path::new("/")).unwrap();
         lying.cut_power_at_sync(lying.sync_count() + syncs + 1);
         let memory = Memory::new(16 << 20);
-        let wanted = Wanted { damaged: &|_| true, sound: &no, sides: &[], log_id: None, dry_run: false };
+        let wanted = Wanted { damaged: &|_| true, sound: &no, blobs: &[], log_id: None, dry_run: false };
         let is_done = mend(&options(&disk, &memory), &wanted).is_ok();
         lying.cut_power();
         lying.restore_power();
@@ -211,25 +211,25 @@ fn mending_that_is_cut_short_anywhere_is_done_by_the_next() {
 }
 
 #[test]
-fn a_damaged_page_of_a_side_file_is_dropped_alone() {
+fn a_damaged_page_of_a_blob_file_is_dropped_alone() {
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
     let memory = Memory::new(16 << 20);
     let log = open(&disk, &memory);
-    let mut writer = log.create_side().unwrap();
+    let mut writer = log.create_blob().unwrap();
     writer.write(&payload(1, 100_000)).unwrap();
-    let side = writer.finish().unwrap();
-    let ticket = submit_with(&log, 0, b"names it", &[side]).unwrap();
+    let blob = writer.finish().unwrap();
+    let ticket = submit_with(&log, 0, b"names it", &[blob]).unwrap();
     log.wait_durable(ticket.last).unwrap();
     log.close().unwrap();
     drop(log);
-    let name = side.id.file_name();
+    let name = blob.id.file_name();
     let original = read_file(&*disk, &name);
-    for page in 0..=side.pages {
+    for page in 0..=blob.pages {
         let mut bytes = original.clone();
         bytes[page as usize * 16384 + 77] ^= 1;
         write_file(&*disk, &name, &bytes);
-        let mended = mend_all(&disk, &[(side.id, Some(side))], &no);
-        let lost = if page < side.pages { vec![(side.id, page..page + 1)] } else { vec![] };
+        let mended = mend_all(&disk, &[(blob.id, Some(blob))], &no);
+        let lost = if page < blob.pages { vec![(blob.id, page..page + 1)] } else { vec![] };
         assert_eq!(mended.pages, lost);
         let log = open(&disk, &memory);
         let found = log.verify(&|_| true, &mut |_| {}).unwrap();
@@ -237,9 +237,9 @@ fn a_damaged_page_of_a_side_file_is_dropped_alone() {
         drop(log);
         let mended = read_file(&*disk, &name);
         assert_eq!(mended.len(), original.len());
-        let same = (0..=side.pages as usize).filter(|i| mended[i * 16384..][..16384] == original[i * 16384..][..16384]);
-        assert_eq!(same.count(), side.pages as usize + usize::from(page == side.pages));
+        let same = (0..=blob.pages as usize).filter(|i| mended[i * 16384..][..16384] == original[i * 16384..][..16384]);
+        assert_eq!(same.count(), blob.pages as usize + usize::from(page == blob.pages));
     }
     write_file(&*disk, &name, &original[..3 * 16384]);
-    assert_eq!(mend_all(&disk, &[(side.id, Some(side))], &no).pages, [(side.id, 3..side.pages)]);
+    assert_eq!(mend_all(&disk, &[(blob.id, Some(blob))], &no).pages, [(blob.id, 3..blob.pages)]);
 }

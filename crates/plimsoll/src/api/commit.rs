@@ -87,7 +87,7 @@ impl Commit {
     /// The disk, the budget, corruption, or what `visit` returns.
     pub fn for_each(&self, mut visit: impl FnMut(Op<'_>) -> Result<()>) -> Result<()> {
         self.walk(&mut visit).map_err(|error| match error {
-            // Its side files went when the log was trimmed, here or by another process.
+            // Its blob files went when the log was trimmed, here or by another process.
             Error::Corrupt { .. } if self.entry.meta.glsn < self.store.log.bounds().first => {
                 Error::Trimmed { asked: self.glsn(), first: self.store.log.bounds().first.0 }
             }

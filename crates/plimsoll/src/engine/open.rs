@@ -3,7 +3,7 @@
 //! ```text
 //! STORE/
 //!   LOCK     who has it open for writing
-//!   log/     the truth: segments, offset tables, side files
+//!   log/     the truth: segments, offset tables, blob files
 //!   index/   a cache of it: the manifest and the runs
 //!   warm/    an image of what was hot in memory; may be missing, may be deleted
 //! ```

@@ -88,8 +88,8 @@ impl Replay<'_> {
             }
             Writes::Runs(runs) => {
                 let mut infos = Vec::with_capacity(runs.len());
-                for sides in &runs {
-                    let partitions = sides.iter().map(|&side| open_partition(self.log, self.budget, side, glsn));
+                for blobs in &runs {
+                    let partitions = blobs.iter().map(|&blob| open_partition(self.log, self.budget, blob, glsn));
                     infos.push(partitions.map(|partition| Ok((*partition?.info).clone())).collect::<Result<Vec<_>>>()?);
                 }
                 // The memtable is closed by it, and what room was promised goes with it.
@@ -162,7 +162,7 @@ mod tests {
             keys.iter().for_each(|key| encode_delete(*key, &mut payload));
             let parts = [&payload[..]];
             let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
-            let ticket = store.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, sides: &[] }, None).unwrap();
+            let ticket = store.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None).unwrap();
             store.log.wait_durable(ticket.last).unwrap();
             drop(store);
             assert!(matches!(open(&path, options()), Err(Error::Corrupt { .. })));

@@ -1,6 +1,6 @@
 //! Frees the old end of the log.
 //!
-//! What the runs do not hold yet stays, and so does what a cursor still has to read, and what a value in a run points into. Compaction first moves such values into side
+//! What the runs do not hold yet stays, and so does what a cursor still has to read, and what a value in a run points into. Compaction first moves such values into blob
 //! files ([`crate::index::Horizon::relocate_below`]).
 
 use std::sync::Arc;
@@ -42,5 +42,5 @@ fn free(store: &Store, until: Glsn) -> Result<Glsn> {
     let flushed = store.index.checkpoint().glsn.next();
     let needed = store.index.min_pointer().unwrap_or(Glsn::MAX);
     let until = until.min(flushed).min(needed);
-    Ok(store.log.trim(until, &|side| store.index.uses_side(side))?)
+    Ok(store.log.trim(until, &|blob| store.index.uses_blob(blob))?)
 }

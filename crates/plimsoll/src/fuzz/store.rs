@@ -15,15 +15,15 @@ use plimsoll_disk::checksum::{checksum, seed};
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
+use plimsoll_log::blob::BlobRef;
+use plimsoll_log::format::blob_trailer::{BLOB_TRAILER_BYTES, BlobTrailer, extend_blob_hash};
 use plimsoll_log::format::fragment::{
     FRAGMENT_HEADER_BYTES, Found, FragmentType, extend_chain, fragment_at, seal_fragment,
 };
 use plimsoll_log::format::offset_table::{TABLE_HEADER_BYTES, TableHeader};
 use plimsoll_log::format::record::RecordHeader;
 use plimsoll_log::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
-use plimsoll_log::format::side_trailer::{SIDE_TRAILER_BYTES, SideTrailer, extend_side_hash};
-use plimsoll_log::format::{BLOCK_BYTES, segment_seed, side_seed, table_seed};
-use plimsoll_log::side::SideRef;
+use plimsoll_log::format::{BLOCK_BYTES, blob_seed, segment_seed, table_seed};
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES};
 
 use crate::api::admin::repair::rebuild;
@@ -59,7 +59,7 @@ enum FileKind {
     /// Pages under a seed.
     Pages(u64),
     /// The same, and a last page that says what they are.
-    Side(SideTrailer),
+    Blob(BlobTrailer),
     /// The same, and a first page that names a place in the log.
     Table(TableHeader),
     /// Fragments in blocks: where each begins and ends, and what it is.
@@ -149,7 +149,7 @@ fn mend(samples: &[Sample], files: &mut [Option<Vec<u8>>], unmended: &[bool]) {
         let Some(bytes) = file else { continue };
         match &sample.kind {
             FileKind::Pages(seed) => mend_pages(bytes, *seed),
-            FileKind::Side(trailer) => mend_side(bytes, trailer),
+            FileKind::Blob(trailer) => mend_blob(bytes, trailer),
             FileKind::Table(header) => mend_table(bytes, header, &places),
             FileKind::Manifest => mend_manifest(bytes, *bytes != sample.bytes, &places),
             FileKind::Warm(kind, number) => {
@@ -207,18 +207,18 @@ fn mend_pages(bytes: &mut [u8], file_seed: u64) {
     bytes.chunks_mut(PAGE_BYTES).enumerate().for_each(|(number, page)| mend_page(page, file_seed, number));
 }
 
-fn mend_side(bytes: &mut [u8], trailer: &SideTrailer) {
-    let file_seed = side_seed(trailer.log_id, trailer.side.id.0);
+fn mend_blob(bytes: &mut [u8], trailer: &BlobTrailer) {
+    let file_seed = blob_seed(trailer.log_id, trailer.blob.id.0);
     mend_pages(bytes, file_seed);
     let pages = bytes.len() / PAGE_BYTES;
     if pages == 0 {
         return;
     }
-    let hash = bytes.chunks(PAGE_BYTES).take(pages - 1).fold(0, extend_side_hash);
-    let side = SideRef { id: trailer.side.id, pages: pages as u32 - 1, hash };
-    let encoded = SideTrailer { log_id: trailer.log_id, side }.encode();
+    let hash = bytes.chunks(PAGE_BYTES).take(pages - 1).fold(0, extend_blob_hash);
+    let blob = BlobRef { id: trailer.blob.id, pages: pages as u32 - 1, hash };
+    let encoded = BlobTrailer { log_id: trailer.log_id, blob }.encode();
     let last = &mut bytes[(pages - 1) * PAGE_BYTES..pages * PAGE_BYTES];
-    last[PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + SIDE_TRAILER_BYTES].copy_from_slice(&encoded);
+    last[PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + BLOB_TRAILER_BYTES].copy_from_slice(&encoded);
     mend_page(last, file_seed, pages - 1);
 }
 
@@ -320,7 +320,7 @@ fn make_samples() -> Result<Vec<Sample>> {
         db.log().append(3, &[b"an entry of a stream", b"and one more"])?;
         if round % 2 == 0 { db.flush()? } else { db.compact()? }
     }
-    // A value in a side file, and a transaction that is larger than its share of memory.
+    // A value in a blob file, and a transaction that is larger than its share of memory.
     let mut tx = db.begin();
     tx.put_reader(&forever, b"large", &mut std::io::repeat(7).take(280 << 10))?;
     tx.commit()?;
@@ -368,11 +368,11 @@ fn kind_of(name: &str, bytes: &[u8], log_id: u128) -> FileKind {
         let number = stem.rsplit('-').next().and_then(|digits| digits.parse().ok()).unwrap_or(0);
         return FileKind::Warm(kind, number);
     }
-    let side = pages.checked_sub(1).map(|last| SideTrailer::decode(payload(last, SIDE_TRAILER_BYTES)));
-    match (SegmentHeader::decode(bytes), TableHeader::decode(payload(0, TABLE_HEADER_BYTES)), side) {
+    let blob = pages.checked_sub(1).map(|last| BlobTrailer::decode(payload(last, BLOB_TRAILER_BYTES)));
+    match (SegmentHeader::decode(bytes), TableHeader::decode(payload(0, TABLE_HEADER_BYTES)), blob) {
         (Ok(header), ..) => FileKind::Segment(header, fragments_of(bytes, &header)),
         (_, Ok(header), _) => FileKind::Table(header),
-        (.., Some(Ok(trailer))) => FileKind::Side(trailer),
+        (.., Some(Ok(trailer))) => FileKind::Blob(trailer),
         _ => FileKind::Other,
     }
 }
@@ -501,7 +501,7 @@ mod tests {
         let samples = samples();
         let has = |is: fn(&FileKind) -> bool| assert!(samples.iter().any(|sample| is(&sample.kind)));
         has(|kind| matches!(kind, FileKind::Pages(_)));
-        has(|kind| matches!(kind, FileKind::Side(_)));
+        has(|kind| matches!(kind, FileKind::Blob(_)));
         has(|kind| matches!(kind, FileKind::Table(_)));
         has(|kind| matches!(kind, FileKind::Segment(..)));
         has(|kind| matches!(kind, FileKind::Manifest));

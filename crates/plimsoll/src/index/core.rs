@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use plimsoll_disk::clock::SystemClock;
+use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::{Glsn, Position};
-use plimsoll_log::side::SideId;
 use plimsoll_memory::budget::{Backing, Budget, Kind, Lease};
 use plimsoll_memory::chunk::CHUNK_BYTES;
 
@@ -51,8 +51,8 @@ pub(crate) struct Core {
     pub(crate) held: Glsn,
     /// The boundary of the source that was flushed last.
     pub(crate) flushed: AtomicU64,
-    /// Side files being written, or written and not named by a manifest yet.
-    pub(crate) sides_in_work: Arc<Mutex<BTreeSet<SideId>>>,
+    /// Blob files being written, or written and not named by a manifest yet.
+    pub(crate) blobs_in_work: Arc<Mutex<BTreeSet<BlobId>>>,
 }
 
 /// Counts since the index was opened.
@@ -149,7 +149,7 @@ impl Core {
             seats,
             signals: Signals::default(),
             counters: Counters::default(),
-            sides_in_work: Arc::default(),
+            blobs_in_work: Arc::default(),
             clock: SystemClock::new(),
             ground,
             horizon,

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plimsoll_disk::vfs::Disk;
+use plimsoll_log::blob::BlobId;
 use plimsoll_log::log::Log;
-use plimsoll_log::side::SideId;
 use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
 use plimsoll_memory::pool::{Pool, PoolFile};
 
@@ -158,7 +158,7 @@ impl Files {
         let partition = match info.id {
             PartitionId::Run(id) => open_run(&*self.disk, &self.dir, &self.pool, self.log.id(), info)
                 .map_err(|error| self.missing(id, error))?,
-            PartitionId::Side(side) => self.open_side(side, info)?,
+            PartitionId::Blob(blob) => self.open_blob(blob, info)?,
         };
         Ok(Member { partition, guard })
     }
@@ -174,15 +174,15 @@ impl Files {
         }
     }
 
-    fn open_side(&self, id: SideId, info: PartitionInfo) -> Result<Partition> {
-        let side = self.log.open_side(id)?;
-        if side.pages != info.pages {
+    fn open_blob(&self, id: BlobId, info: PartitionInfo) -> Result<Partition> {
+        let blob = self.log.open_blob(id)?;
+        if blob.pages != info.pages {
             return Err(Error::corrupt(format!(
-                "side file {} has {} pages, the index says {}; `plimsoll verify` says what helps",
-                id.0, side.pages, info.pages
+                "blob file {} has {} pages, the index says {}; `plimsoll verify` says what helps",
+                id.0, blob.pages, info.pages
             )));
         }
-        Ok(Partition { info: Arc::new(info), file: side.file })
+        Ok(Partition { info: Arc::new(info), file: blob.file })
     }
 
     /// Removes what an earlier life left: run files that `is_named` does not know, and a manifest that was not finished.
@@ -215,7 +215,7 @@ impl Files {
 /// What a partition's description takes.
 pub(crate) fn metadata_bytes(info: &PartitionInfo) -> u64 {
     let keys = (info.first_key.len() + info.last_key.len()) as u64;
-    PARTITION_OVERHEAD_BYTES + keys + (info.sides.len() * size_of::<SideId>()) as u64
+    PARTITION_OVERHEAD_BYTES + keys + (info.blobs.len() * size_of::<BlobId>()) as u64
 }
 
 impl Metadata {
@@ -246,7 +246,7 @@ impl Metadata {
 pub(crate) fn run_of(info: &PartitionInfo) -> Option<u64> {
     match info.id {
         PartitionId::Run(id) => Some(id),
-        PartitionId::Side(_) => None,
+        PartitionId::Blob(_) => None,
     }
 }
 

@@ -13,11 +13,11 @@ use crate::index::source::Member;
 use crate::types::error::Result;
 use crate::types::version::{Stored, Version};
 
-/// Chunks that one output takes at most: the builder's three and one for a tall tree, the sink's one, and one for the list of side files.
+/// Chunks that one output takes at most: the builder's three and one for a tall tree, the sink's one, and one for the list of blob files.
 pub(crate) const OUTPUT_CHUNKS: u64 = 6;
 
-/// A partition is cut when its values stand in so many side files: their list is memory.
-const SIDES_MAX: u32 = 1024;
+/// A partition is cut when its values stand in so many blob files: their list is memory.
+const BLOBS_MAX: u32 = 1024;
 
 /// A run being written. Dropped before it is taken, it leaves nothing behind.
 #[derive(Debug)]
@@ -34,8 +34,8 @@ pub(crate) struct Output {
 struct OpenPartition {
     guard: Arc<FileGuard>,
     builder: PartitionBuilder<RunFileSink>,
-    sides: u32,
-    last_side: Option<u64>,
+    blobs: u32,
+    last_blob: Option<u64>,
 }
 
 impl Output {
@@ -61,10 +61,10 @@ impl Output {
         if self.open.is_none() {
             let (guard, sink) = self.files.create(&self.budget)?;
             let builder = PartitionBuilder::new(sink, &self.budget, false)?;
-            self.open = Some(OpenPartition { guard, builder, sides: 0, last_side: None });
+            self.open = Some(OpenPartition { guard, builder, blobs: 0, last_blob: None });
         }
         let open = self.open.as_mut().expect("made above");
-        open.note_side(version.stored);
+        open.note_blob(version.stored);
         let inline = if let Stored::Inline(value) = version.stored { value.len() } else { 0 };
         open.builder.add(version)?;
         // Not before: adding it may have written the page before its own.
@@ -103,15 +103,15 @@ impl Output {
 
 impl OpenPartition {
     fn is_full(&self, partition_bytes: u64) -> bool {
-        self.builder.bytes() >= partition_bytes || self.sides >= SIDES_MAX
+        self.builder.bytes() >= partition_bytes || self.blobs >= BLOBS_MAX
     }
 
-    fn note_side(&mut self, stored: Stored<'_>) {
-        if let Stored::InSide { side, .. } = stored
-            && self.last_side != Some(side.0)
+    fn note_blob(&mut self, stored: Stored<'_>) {
+        if let Stored::InBlob { blob, .. } = stored
+            && self.last_blob != Some(blob.0)
         {
-            self.last_side = Some(side.0);
-            self.sides += 1;
+            self.last_blob = Some(blob.0);
+            self.blobs += 1;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Copies values that live in log entries which are wanted back into a side file of plain bytes, piece by piece.
+//! Copies values that live in log entries which are wanted back into a blob file of plain bytes, piece by piece.
 //!
 //! Law: a value is not copied unless it has the checksum that it was written with: a copy of a damaged one would look sound for ever.
 
@@ -7,10 +7,10 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use plimsoll_disk::checksum::Running;
+use plimsoll_log::blob::{BlobId, BlobWriter};
 use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
-use plimsoll_log::side::{SideId, SideWriter};
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::chunk::Chunk;
 
@@ -18,15 +18,15 @@ use crate::index::core::{Core, lock};
 use crate::types::error::Result;
 use crate::types::version::{Stored, Version, running_value_sum};
 
-/// Copies the values of one job. Dropped before its side file is named by a manifest, it removes it.
+/// Copies the values of one job. Dropped before its blob file is named by a manifest, it removes it.
 pub(crate) struct Relocator {
     log: Arc<dyn Log>,
-    in_work: Arc<Mutex<BTreeSet<SideId>>>,
+    in_work: Arc<Mutex<BTreeSet<BlobId>>>,
     budget: Budget,
     below: Glsn,
     piece: Option<Chunk>,
-    writer: Option<Box<dyn SideWriter>>,
-    side: Option<SideId>,
+    writer: Option<Box<dyn BlobWriter>>,
+    blob: Option<BlobId>,
     copying: Option<Copying>,
     finished: bool,
     named: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Relocator {
 /// A value of which a part is copied.
 #[derive(Debug)]
 struct Copying {
-    /// Where it begins in the side file.
+    /// Where it begins in the blob file.
     start: u64,
     /// How much of it is there.
     copied: u64,
@@ -57,12 +57,12 @@ impl Relocator {
     pub(crate) fn new(core: &Core, budget: &Budget, below: Glsn) -> Self {
         Self {
             log: Arc::clone(&core.ground.log),
-            in_work: Arc::clone(&core.sides_in_work),
+            in_work: Arc::clone(&core.blobs_in_work),
             budget: budget.clone(),
             below,
             piece: None,
             writer: None,
-            side: None,
+            blob: None,
             copying: None,
             finished: false,
             named: false,
@@ -84,7 +84,7 @@ impl Relocator {
         let (writer, piece) = (self.writer.as_mut().expect("begun"), self.piece.as_mut().expect("begun"));
         let start = writer.position();
         let mut copying = self.copying.take().unwrap_or_else(|| Copying { start, copied: 0, sum: running_value_sum() });
-        let side = writer.id();
+        let blob = writer.id();
         while copying.copied < len {
             if *allowance == 0 {
                 self.copying = Some(copying);
@@ -102,7 +102,7 @@ impl Relocator {
             copying.copied += bytes;
             *allowance = allowance.saturating_sub(bytes);
         }
-        let stored = Stored::InSide { side, offset: copying.start, len, sum };
+        let stored = Stored::InBlob { blob, offset: copying.start, len, sum };
         version.stored.check_sum(version.glsn, copying.sum.sum())?;
         Ok(Moved::Ready(stored))
     }
@@ -110,15 +110,15 @@ impl Relocator {
     fn begin(&mut self) -> Result<()> {
         if self.writer.is_none() {
             self.piece = Some(self.budget.take(Kind::Sort)?);
-            let writer = self.log.create_side()?;
+            let writer = self.log.create_blob()?;
             lock(&self.in_work).insert(writer.id());
-            self.side = Some(writer.id());
+            self.blob = Some(writer.id());
             self.writer = Some(writer);
         }
         Ok(())
     }
 
-    /// Syncs the side file, if there is one.
+    /// Syncs the blob file, if there is one.
     pub(crate) fn finish(&mut self) -> Result<()> {
         if let Some(writer) = self.writer.take() {
             writer.finish()?;
@@ -127,7 +127,7 @@ impl Relocator {
         Ok(())
     }
 
-    /// A manifest names the side file now, or may name it.
+    /// A manifest names the blob file now, or may name it.
     pub(crate) fn set_named(&mut self) {
         self.named = true;
     }
@@ -136,18 +136,18 @@ impl Relocator {
 impl Drop for Relocator {
     fn drop(&mut self) {
         drop(self.writer.take());
-        if let Some(side) = self.side {
+        if let Some(blob) = self.blob {
             if self.finished && !self.named {
                 // What cannot be removed now is swept at the next open.
-                let _ = self.log.discard_side(side);
+                let _ = self.log.discard_blob(blob);
             }
-            lock(&self.in_work).remove(&side);
+            lock(&self.in_work).remove(&blob);
         }
     }
 }
 
 impl fmt::Debug for Relocator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Relocator(below {}, side file {:?})", self.below, self.side)
+        write!(f, "Relocator(below {}, blob file {:?})", self.below, self.blob)
     }
 }

@@ -217,7 +217,7 @@ impl Core {
         let mut adopted = Vec::with_capacity(runs.len());
         for run in runs.into_iter().filter(|run| !run.is_empty()) {
             let members = run.into_iter().map(|info| {
-                debug_assert!(matches!(info.id, PartitionId::Side(_)));
+                debug_assert!(matches!(info.id, PartitionId::Blob(_)));
                 self.files.adopt(PartitionInfo { min_glsn: glsn, max_glsn: glsn, fixed_glsn: Some(glsn), ..info })
             });
             adopted.push(Arc::new(Run::new(members.collect::<Result<_>>()?)));

@@ -2,7 +2,7 @@
 //!
 //! A *run* is a sorted sequence of versions (by index key, then newest first), cut into *partitions* of at most
 //! [`crate::types::options::Sizes::table_bytes`]: static B+trees written once, front to back. A partition is a file of pages in the index's folder, or a
-//! side file of the log (a transaction that was too large for memory is adopted as it stands).
+//! blob file of the log (a transaction that was too large for memory is adopted as it stands).
 
 pub(crate) mod builder;
 mod bytes;

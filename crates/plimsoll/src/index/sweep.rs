@@ -70,7 +70,7 @@ mod tests {
             min_glsn: Glsn(1),
             max_glsn: Glsn(1),
             min_pointer: None,
-            sides: Vec::new(),
+            blobs: Vec::new(),
             fixed_glsn: None,
         };
         spans.iter().map(info).collect()

@@ -15,18 +15,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::Disk;
+use plimsoll_log::blob::BlobId;
 use plimsoll_log::draft::{Draft, DraftEntry};
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_log::log::{Durability, Log};
 use plimsoll_log::mem_log::{MemLog, MemLogOptions};
-use plimsoll_log::side::SideId;
 use plimsoll_memory::budget::{Backing, Budget, Kind};
 use plimsoll_memory::page::{PAGE_PAYLOAD_BYTES, page_payload};
 use plimsoll_memory::pool::{Pool, Touch};
 
 use crate::index::manifest::Manifest;
 use crate::index::run::builder::PartitionBuilder;
-use crate::index::run::file::SideSink;
+use crate::index::run::file::BlobSink;
 use crate::index::run::partition::{Partition, PartitionInfo};
 use crate::index::seat::Walk;
 use crate::index::source::partition_bytes;
@@ -185,7 +185,7 @@ impl World {
             self.apply(commit, boundary)?;
             boundary = commit.glsn;
         }
-        self.log.sweep_sides(&|side| self.index().uses_side(side))?;
+        self.log.sweep_blobs(&|blob| self.index().uses_blob(blob))?;
         Ok(())
     }
 
@@ -230,10 +230,10 @@ impl World {
         Ok(glsn)
     }
 
-    fn submit(&self, stream: StreamId, payloads: &[&[u8]], sides: &[plimsoll_log::side::SideRef]) -> Result<Glsn> {
+    fn submit(&self, stream: StreamId, payloads: &[&[u8]], blobs: &[plimsoll_log::blob::BlobRef]) -> Result<Glsn> {
         let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [*payload]).collect();
         let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream, parts }).collect();
-        let draft = Draft { entries: &entries, read_at: Glsn::NONE, sides };
+        let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs };
         Ok(self.log.submit(&draft, None)?.last)
     }
 
@@ -247,25 +247,25 @@ impl World {
 
     /// A transaction that was spilled into runs, newest first.
     fn commit_spilled(&mut self, runs: Vec<BTreeMap<Vec<u8>, Option<Vec<u8>>>>) -> Result<Glsn> {
-        let (mut sides, mut infos) = (Vec::new(), Vec::new());
+        let (mut blobs, mut infos) = (Vec::new(), Vec::new());
         for run in &runs {
             let mut partitions = Vec::new();
             // Two partitions where there is enough.
             let half = run.len().div_ceil(2);
             let entries: Vec<_> = run.iter().collect();
             for part in entries.chunks(half.max(3)) {
-                let sink = SideSink::new(self.log.create_side()?);
+                let sink = BlobSink::new(self.log.create_blob()?);
                 let mut builder = PartitionBuilder::new(sink, &self.budget, true)?;
                 for (key, value) in part {
                     builder.add(&Version { key, glsn: Glsn::NONE, stored: stored(value, 0) })?;
                 }
                 let (sink, info) = builder.finish()?;
-                sides.push(sink.finish()?);
+                blobs.push(sink.finish()?);
                 partitions.push(info);
             }
             infos.push(partitions);
         }
-        let glsn = self.submit(StreamId::TRANSACTIONS, &[b"runs"], &sides)?;
+        let glsn = self.submit(StreamId::TRANSACTIONS, &[b"runs"], &blobs)?;
         self.log.wait_durable(glsn)?;
         let mut writes = BTreeMap::new();
         for run in runs.into_iter().rev() {
@@ -342,14 +342,14 @@ impl World {
                 self.log.read_range(glsn, offset, &mut value).unwrap();
                 value
             }
-            Stored::InSide { side, offset, len, .. } => self.load_from_side(side, offset, len),
+            Stored::InBlob { blob, offset, len, .. } => self.load_from_blob(blob, offset, len),
         }
     }
 
-    fn load_from_side(&self, side: SideId, offset: u64, len: u64) -> Vec<u8> {
-        let side = self.log.open_side(side).unwrap();
+    fn load_from_blob(&self, blob: BlobId, offset: u64, len: u64) -> Vec<u8> {
+        let blob = self.log.open_blob(blob).unwrap();
         let byte = |at: u64| {
-            let page = side.file.get((at / PAGE_PAYLOAD_BYTES as u64) as u32, Touch::Point).unwrap();
+            let page = blob.file.get((at / PAGE_PAYLOAD_BYTES as u64) as u32, Touch::Point).unwrap();
             page_payload(&page)[(at % PAGE_PAYLOAD_BYTES as u64) as usize]
         };
         (offset..offset + len).map(byte).collect()

@@ -1,13 +1,13 @@
 //! A read's journey: memtables, then objects, then the pages of runs, then the log.
 //!
-//! The index finds the version that is current at a moment; a small value stands there, a large one in the log or in a side file.
+//! The index finds the version that is current at a moment; a small value stands there, a large one in the log or in a blob file.
 
 use std::io;
 use std::sync::{Arc, Weak};
 
 use plimsoll_disk::checksum::Running;
+use plimsoll_log::blob::{BLOB_DROPPED_PAGE, BlobId};
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::side::{SIDE_DROPPED_PAGE, SideId};
 use plimsoll_memory::budget::account::Charge;
 use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::page::{PAGE_PAYLOAD_BYTES, page_kind, page_payload};
@@ -132,26 +132,26 @@ impl Reader {
                 Ok(())
             }
             Stored::InLog { offset, .. } => Ok(self.log.read_range(glsn, offset + from, into)?),
-            Stored::InSide { side, offset, .. } => self.load_from_side(glsn, side, offset + from, into),
+            Stored::InBlob { blob, offset, .. } => self.load_from_blob(glsn, blob, offset + from, into),
             Stored::Dropped { .. } => Err(Error::Dropped { glsn: glsn.0 }),
         }
     }
 
-    fn load_from_side(&self, glsn: Glsn, side: SideId, offset: u64, into: &mut [u8]) -> Result<()> {
-        let file = self.log.open_side(side)?.file;
+    fn load_from_blob(&self, glsn: Glsn, blob: BlobId, offset: u64, into: &mut [u8]) -> Result<()> {
+        let file = self.log.open_blob(blob)?.file;
         // A long value is read once, front to back: it must not push hot pages out.
         let touch = if into.len() > 4 * PAGE_PAYLOAD_BYTES { Touch::Scan } else { Touch::Point };
         let (mut at, mut filled) = (offset, 0);
         while filled < into.len() {
-            let number = u32::try_from(at / PAGE_PAYLOAD_BYTES as u64).map_err(|_| short_side(side))?;
+            let number = u32::try_from(at / PAGE_PAYLOAD_BYTES as u64).map_err(|_| short_blob(blob))?;
             let page = file.get(number, touch)?;
-            if page_kind(&page) == SIDE_DROPPED_PAGE {
+            if page_kind(&page) == BLOB_DROPPED_PAGE {
                 return Err(Error::Dropped { glsn: glsn.0 });
             }
             let bytes = page_payload(&page).get((at % PAGE_PAYLOAD_BYTES as u64) as usize..).unwrap_or_default();
             let fits = bytes.len().min(into.len() - filled);
             if fits == 0 {
-                return Err(short_side(side));
+                return Err(short_blob(blob));
             }
             into[filled..filled + fits].copy_from_slice(&bytes[..fits]);
             filled += fits;
@@ -161,8 +161,8 @@ impl Reader {
     }
 }
 
-fn short_side(side: SideId) -> Error {
-    Error::corrupt(format!("side file {} ends before a value that stands in it; see `plimsoll verify`", side.0))
+fn short_blob(blob: BlobId) -> Error {
+    Error::corrupt(format!("blob file {} ends before a value that stands in it; see `plimsoll verify`", blob.0))
 }
 
 /// The version of an index key that is current as of `at`, unless it is a deletion.
@@ -202,7 +202,7 @@ struct Origin {
 enum Place {
     Here(Value),
     InLog { offset: u64, sum: u64 },
-    InSide { side: SideId, offset: u64, sum: u64 },
+    InBlob { blob: BlobId, offset: u64, sum: u64 },
     Dropped,
 }
 
@@ -212,7 +212,7 @@ impl Place {
             Stored::Deleted => Place::Here(Value::default()),
             Stored::Inline(value) => Place::Here(value.to_vec().into()),
             Stored::InLog { offset, sum, .. } => Place::InLog { offset, sum },
-            Stored::InSide { side, offset, sum, .. } => Place::InSide { side, offset, sum },
+            Stored::InBlob { blob, offset, sum, .. } => Place::InBlob { blob, offset, sum },
             Stored::Dropped { .. } => Place::Dropped,
         }
     }
@@ -274,7 +274,7 @@ impl ValueReader {
         match &self.place {
             Place::Here(value) => Stored::Inline(value),
             &Place::InLog { offset, sum } => Stored::InLog { offset, len, sum },
-            &Place::InSide { side, offset, sum } => Stored::InSide { side, offset, len, sum },
+            &Place::InBlob { blob, offset, sum } => Stored::InBlob { blob, offset, len, sum },
             Place::Dropped => Stored::Dropped { len },
         }
     }

@@ -1,6 +1,6 @@
 //! What every read needs of an open store, and how a read or a step of a walk finds sources that are there.
 //!
-//! Law: what a view needs may be gone once the view was exchanged (log entries, side files, another process's runs). A read that fails is made again where there is a
+//! Law: what a view needs may be gone once the view was exchanged (log entries, blob files, another process's runs). A read that fails is made again where there is a
 //! newer view; only then its error is one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +33,7 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// Reads in the sources as they are now. If that fails and they were exchanged meanwhile, it is read again in the new ones: log
-    /// entries and side files that only the old ones needed may be gone.
+    /// entries and blob files that only the old ones needed may be gone.
     pub(crate) fn read<T>(&self, mut read: impl FnMut(&Arc<View>) -> Result<T>) -> Result<T> {
         self.check_open()?;
         let mut view = self.index.view();

@@ -1,6 +1,6 @@
 //! A commit's journey: validate, order, apply, sync.
 //!
-//! 1. The write set is brought into its final shape; side files are synced (only this committer waits for that).
+//! 1. The write set is brought into its final shape; blob files are synced (only this committer waits for that).
 //! 2. Under the commit lock, one commit at a time (`txn::sequencer`): everything the transaction read is checked against what was submitted since its snapshot;
 //!    room is made in the memtable; the record gets its place in the log; its versions go into the memtable.
 //! 3. Without the lock the committer waits until the record is durable; one sync serves all who wait.
@@ -23,7 +23,7 @@ use crate::index::Index;
 use crate::index::view::View;
 use crate::read::moments::OpenMoment;
 use crate::txn::committer::Committer;
-use crate::txn::payload::{encode_delete, encode_head, encode_put, encode_put_side, encode_runs};
+use crate::txn::payload::{encode_delete, encode_head, encode_put, encode_put_blob, encode_runs};
 use crate::txn::read_set::ReadSet;
 use crate::txn::write_set::{Write, WriteSet};
 use crate::types::error::{Error, Result};
@@ -136,7 +136,7 @@ impl Committer {
         self.check_writable()?;
         let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [*payload]).collect();
         let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream, parts }).collect();
-        let draft = Draft { entries: &entries, read_at: Glsn::NONE, sides: &[] };
+        let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] };
         let lock = self.sequencer.lock()?;
         let submit = || Ok(self.reader.log.submit(&draft, None)?);
         let ticket = self.sequencer.submit_and_apply(&lock, submit, |ticket| Ok(ticket.last))?;
@@ -152,8 +152,8 @@ impl Committer {
             }
         }
         let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
-        let sides = writes.sides();
-        let ticket = self.reader.log.submit(&Draft { entries: &entries, read_at, sides: &sides }, None)?;
+        let blobs = writes.blobs();
+        let ticket = self.reader.log.submit(&Draft { entries: &entries, read_at, blobs: &blobs }, None)?;
         Ok(ticket.last)
     }
 
@@ -174,7 +174,7 @@ impl Committer {
             let stored = match write {
                 Write::Deleted => Stored::Deleted,
                 Write::Inline(value) => Stored::Inline(value),
-                Write::InSide { side, offset, len, sum } => Stored::InSide { side, offset, len, sum },
+                Write::InBlob { blob, offset, len, sum } => Stored::InBlob { blob, offset, len, sum },
                 Write::Buffered { len, sum, .. } => {
                     Stored::InLog { offset: *places.next().expect("one for each buffered value"), len, sum }
                 }
@@ -293,14 +293,14 @@ impl Body {
             match write {
                 Write::Deleted => encode_delete(key, &mut encoded),
                 Write::Inline(value) => encode_put(key, value.len() as u64, &mut encoded),
-                Write::InSide { side, offset, len, sum } => {
-                    encode_put_side(key, side, (offset, len, sum), &mut encoded);
+                Write::InBlob { blob, offset, len, sum } => {
+                    encode_put_blob(key, blob, (offset, len, sum), &mut encoded);
                 }
                 Write::Buffered { len, .. } => encode_put(key, len, &mut encoded),
             }
             self.small.extend_from_slice(&encoded);
             match write {
-                Write::Deleted | Write::InSide { .. } => {}
+                Write::Deleted | Write::InBlob { .. } => {}
                 Write::Inline(value) => self.small.extend_from_slice(value),
                 Write::Buffered { offset, len, sum } => {
                     self.parts.push(Part::Small { start, end: self.small.len() });
@@ -347,9 +347,9 @@ mod tests {
         tx.get(&default(store), &key.to_be_bytes()).unwrap().map(|value| value.len())
     }
 
-    fn side_files(store: &Store) -> usize {
+    fn blob_files(store: &Store) -> usize {
         let names = store.options.disk.list(&store.path.join("log")).unwrap();
-        names.iter().filter(|entry| entry.name.ends_with(".side")).count()
+        names.iter().filter(|entry| entry.name.ends_with(".blob")).count()
     }
 
     #[test]
@@ -363,7 +363,7 @@ mod tests {
         encode_put(b"\0\0\0\x01\0\0\0\x02", 0, &mut payload);
         let parts = [&payload[..]];
         let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
-        let order = || Ok(store.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, sides: &[] }, None)?);
+        let order = || Ok(store.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)?);
         let lock = store.committer.sequencer.lock().unwrap();
         let failed = store.committer.sequencer.submit_and_apply(&lock, order, |_| Err(Error::corrupt("a page")));
         drop(lock);
@@ -387,7 +387,7 @@ mod tests {
         let mut refused = 0;
         let store = open(&path, options()).unwrap();
         for n in (0..60).step_by(3) {
-            let (before, files) = (get(&store, 0), side_files(&store));
+            let (before, files) = (get(&store, 0), blob_files(&store));
             let held = store.budget.usage();
             let result = (|| {
                 let mut tx = Transaction::new(&store.committer);
@@ -405,7 +405,7 @@ mod tests {
                 }
                 Err(Error::OutOfBudget(_)) => {
                     refused += 1;
-                    assert_eq!((get(&store, 0), side_files(&store)), (before, files), "{n}");
+                    assert_eq!((get(&store, 0), blob_files(&store)), (before, files), "{n}");
                     let now = store.budget.usage();
                     assert_eq!((now.of(Kind::WriteSet), now.of(Kind::ReadSet)), (0, 0));
                     assert_eq!(

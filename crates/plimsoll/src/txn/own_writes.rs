@@ -147,12 +147,12 @@ pub(crate) fn own_value(reader: &Reader, writes: &WriteSet, write: Write<'_>, in
         Write::Deleted => (0, Stored::Deleted),
         Write::Inline(value) => (value.len() as u64, Stored::Deleted),
         Write::Buffered { len, .. } => (len, Stored::Deleted),
-        Write::InSide { side, offset, len, sum } => (len, Stored::InSide { side, offset, len, sum }),
+        Write::InBlob { blob, offset, len, sum } => (len, Stored::InBlob { blob, offset, len, sum }),
     };
     into.clear();
     into.resize(len as usize);
     match writes.read_back(write, 0, into)? {
         ReadBack::Done => Ok(()),
-        ReadBack::InFinishedSide => reader.load(Glsn::NONE, finished, into),
+        ReadBack::InFinishedBlob => reader.load(Glsn::NONE, finished, into),
     }
 }

@@ -2,20 +2,20 @@
 //!
 //! ```text
 //! u8      version of this encoding: 2
-//! u8      flags: bit 0 = the writes are in runs (side files), not in operations
+//! u8      flags: bit 0 = the writes are in runs (blob files), not in operations
 //! bytes   metadata (varint length first)
 //! operations:  varint count, then for each
-//!     u8      kind: 0 delete, 1 put, 2 put of a value that stands in a side file; 3 to 7 reserved (range delete, merge, expiry, ...)
+//!     u8      kind: 0 delete, 1 put, 2 put of a value that stands in a blob file; 3 to 7 reserved (range delete, merge, expiry, ...)
 //!     bytes   index key (varint length first): keyspace id, big-endian, and the key
 //!     kind 1: bytes   value (varint length first); if it is longer than 1024 bytes, u64 its checksum
-//!     kind 2: varint side id, varint offset, varint length, u64 checksum of the value
-//! runs:        varint count, newest first, then for each: varint count of partitions, varint side id of each
+//!     kind 2: varint blob id, varint offset, varint length, u64 checksum of the value
+//! runs:        varint count, newest first, then for each: varint count of partitions, varint blob id of each
 //! ```
 //!
 //! Operations are sorted by key, one for each key.
 
 use plimsoll_disk::codec::{Reader, push_bytes, push_varint};
-use plimsoll_log::side::SideId;
+use plimsoll_log::blob::BlobId;
 
 use crate::types::error::{Error, Result};
 use crate::types::version::{INLINE_BYTES, MAX_INDEX_KEY_BYTES, Stored, value_sum};
@@ -24,7 +24,7 @@ const VERSION: u8 = 2;
 const FLAG_RUNS: u8 = 1;
 const DELETE: u8 = 0;
 const PUT: u8 = 1;
-const PUT_SIDE: u8 = 2;
+const PUT_BLOB: u8 = 2;
 
 /// The most bytes of metadata of one transaction: 64 KiB.
 pub const MAX_METADATA_BYTES: usize = 64 << 10;
@@ -37,13 +37,13 @@ pub(crate) fn encode_head(metadata: &[u8], operations: u64, out: &mut Vec<u8>) {
 }
 
 /// Appends a whole payload whose writes are in runs, newest first.
-pub(crate) fn encode_runs(metadata: &[u8], runs: &[Vec<SideId>], out: &mut Vec<u8>) {
+pub(crate) fn encode_runs(metadata: &[u8], runs: &[Vec<BlobId>], out: &mut Vec<u8>) {
     out.extend_from_slice(&[VERSION, FLAG_RUNS]);
     push_bytes(out, metadata);
     push_varint(out, runs.len() as u64);
     for run in runs {
         push_varint(out, run.len() as u64);
-        run.iter().for_each(|side| push_varint(out, side.0));
+        run.iter().for_each(|blob| push_varint(out, blob.0));
     }
 }
 
@@ -60,11 +60,11 @@ pub(crate) fn encode_put(key: &[u8], value_bytes: u64, out: &mut Vec<u8>) {
     push_varint(out, value_bytes);
 }
 
-/// Appends a put of a value that stands in a side file.
-pub(crate) fn encode_put_side(key: &[u8], side: SideId, (offset, len, sum): (u64, u64, u64), out: &mut Vec<u8>) {
-    out.push(PUT_SIDE);
+/// Appends a put of a value that stands in a blob file.
+pub(crate) fn encode_put_blob(key: &[u8], blob: BlobId, (offset, len, sum): (u64, u64, u64), out: &mut Vec<u8>) {
+    out.push(PUT_BLOB);
     push_bytes(out, key);
-    push_varint(out, side.0);
+    push_varint(out, blob.0);
     push_varint(out, offset);
     push_varint(out, len);
     out.extend_from_slice(&sum.to_le_bytes());
@@ -84,8 +84,8 @@ pub(crate) struct Payload<'a> {
 pub(crate) enum Writes<'a> {
     /// Operation by operation.
     Operations(Operations<'a>),
-    /// Runs in side files, newest first.
-    Runs(Vec<Vec<SideId>>),
+    /// Runs in blob files, newest first.
+    Runs(Vec<Vec<BlobId>>),
 }
 
 /// The operations of a payload, in key order.
@@ -129,14 +129,14 @@ impl<'a> Payload<'a> {
     }
 }
 
-fn decode_runs(reader: &mut Reader<'_>, count: u64) -> Option<Vec<Vec<SideId>>> {
+fn decode_runs(reader: &mut Reader<'_>, count: u64) -> Option<Vec<Vec<BlobId>>> {
     // Each id takes a byte at least, so no count can be larger than what is left.
     let bounded = |reader: &Reader<'_>, n: u64| (n <= reader.remaining() as u64).then_some(n);
     let mut runs = Vec::new();
     for _ in 0..bounded(reader, count)? {
         let partitions = reader.varint()?;
         let partitions = bounded(reader, partitions)?;
-        runs.push((0..partitions).map(|_| reader.varint().map(SideId)).collect::<Option<Vec<_>>>()?);
+        runs.push((0..partitions).map(|_| reader.varint().map(BlobId)).collect::<Option<Vec<_>>>()?);
     }
     (reader.remaining() == 0).then_some(runs)
 }
@@ -181,7 +181,7 @@ impl<'a> Operations<'a> {
         let stored = match kind {
             DELETE => Stored::Deleted,
             PUT => self.put(key)?,
-            PUT_SIDE => self.put_side().ok_or_else(damaged)?,
+            PUT_BLOB => self.put_blob().ok_or_else(damaged)?,
             _ => {
                 return Err(Error::Format {
                     message: format!(
@@ -216,9 +216,9 @@ impl<'a> Operations<'a> {
         Some((offset, value, sum))
     }
 
-    fn put_side(&mut self) -> Option<Stored<'a>> {
-        Some(Stored::InSide {
-            side: SideId(self.reader.varint()?),
+    fn put_blob(&mut self) -> Option<Stored<'a>> {
+        Some(Stored::InBlob {
+            blob: BlobId(self.reader.varint()?),
             offset: self.reader.varint()?,
             len: self.reader.varint()?,
             sum: self.reader.u64()?,
@@ -242,7 +242,7 @@ mod tests {
         encode_delete(b"\0\0\0\x01a", &mut out);
         encode_put(b"\0\0\0\x01b", 3, &mut out);
         out.extend_from_slice(b"xyz");
-        encode_put_side(b"\0\0\0\x01c", SideId(7), (5, 1 << 21, 9), &mut out);
+        encode_put_blob(b"\0\0\0\x01c", BlobId(7), (5, 1 << 21, 9), &mut out);
         encode_put(b"\0\0\0\x01d", 2000, &mut out);
         out.extend_from_slice(&[8; 2000]);
         out.extend_from_slice(&value_sum(&[8; 2000]).to_le_bytes());
@@ -259,10 +259,10 @@ mod tests {
         while let Some(operation) = operations.next().unwrap() {
             seen.push((operation.key[4], operation.stored));
         }
-        let side = Stored::InSide { side: SideId(7), offset: 5, len: 1 << 21, sum: 9 };
+        let blob = Stored::InBlob { blob: BlobId(7), offset: 5, len: 1 << 21, sum: 9 };
         let offset = (bytes.len() - 2008) as u64;
         let long = Stored::InLog { offset, len: 2000, sum: value_sum(&[8; 2000]) };
-        assert_eq!(seen, [(b'a', Stored::Deleted), (b'b', Stored::Inline(b"xyz")), (b'c', side), (b'd', long)]);
+        assert_eq!(seen, [(b'a', Stored::Deleted), (b'b', Stored::Inline(b"xyz")), (b'c', blob), (b'd', long)]);
     }
 
     #[test]
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn runs_come_back_as_they_were_written() {
-        let runs = vec![vec![SideId(9)], vec![SideId(3), SideId(300)]];
+        let runs = vec![vec![BlobId(9)], vec![BlobId(3), BlobId(300)]];
         let mut out = Vec::new();
         encode_runs(b"", &runs, &mut out);
         let Writes::Runs(seen) = Payload::decode(&out).unwrap().writes else { panic!("runs were written") };

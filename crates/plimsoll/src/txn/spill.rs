@@ -1,20 +1,20 @@
-//! Runs of side files that a transaction's writes were spilled into.
+//! Runs of blob files that a transaction's writes were spilled into.
 //!
 //! Newest first, in tiers: eight runs of one tier are merged into one of the next, or only strung together where their keys do not
 //! overlap (sorted input). When the transaction commits, the index takes the runs over as they are; when it is dropped, they are
 //! removed.
 //!
-//! A record names a limited number of side files. So what is strung together too often is merged after all, and the partitions of very
+//! A record names a limited number of blob files. So what is strung together too often is merged after all, and the partitions of very
 //! large runs are larger: their number stays bounded, whatever the transaction's size.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use plimsoll_log::draft::MAX_SIDES;
+use plimsoll_log::blob::{BlobId, BlobRef};
+use plimsoll_log::draft::MAX_BLOBS;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
-use plimsoll_log::side::{SideId, SideRef};
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::pool::Touch;
@@ -22,7 +22,7 @@ use plimsoll_memory::pool::Touch;
 use crate::borders::{Border, hit};
 use crate::index::run::builder::PartitionBuilder;
 use crate::index::run::cursor::{Feed, RunCursor};
-use crate::index::run::file::{SideSink, read_info};
+use crate::index::run::file::{BlobSink, read_info};
 use crate::index::run::partition::{Found, Partition, PartitionId, PartitionInfo};
 use crate::types::error::Result;
 use crate::types::version::{Stored, Version};
@@ -30,14 +30,14 @@ use crate::types::version::{Stored, Version};
 /// Runs of one tier that are merged into one of the next.
 const FAN_IN: usize = 8;
 
-/// Runs that come to more side files are not strung together.
-const STRUNG_SIDES_MAX: usize = 32;
+/// Runs that come to more blob files are not strung together.
+const STRUNG_BLOBS_MAX: usize = 32;
 
 /// A merge writes partitions of at least so great a part of its input (one in so many).
 const PARTITION_PART: u64 = 16;
 
-/// The most side files of all runs; a record names one more, of values.
-const SIDES_MAX: usize = MAX_SIDES - 1;
+/// The most blob files of all runs; a record names one more, of values.
+const BLOBS_MAX: usize = MAX_BLOBS - 1;
 
 /// Spilled runs.
 pub(crate) struct Spill {
@@ -51,7 +51,7 @@ pub(crate) struct Spill {
 struct SpilledRun {
     tier: u32,
     partitions: Arc<[Partition]>,
-    sides: Vec<SideRef>,
+    blobs: Vec<BlobRef>,
 }
 
 impl SpilledRun {
@@ -72,9 +72,9 @@ impl SpilledRun {
 pub(crate) struct SpillBuilder {
     log: Arc<dyn Log>,
     partition_bytes: u64,
-    open: Option<PartitionBuilder<SideSink>>,
+    open: Option<PartitionBuilder<BlobSink>>,
     partitions: Vec<Partition>,
-    sides: Vec<SideRef>,
+    blobs: Vec<BlobRef>,
 }
 
 impl SpillBuilder {
@@ -82,7 +82,7 @@ impl SpillBuilder {
         SpilledRun {
             tier,
             partitions: std::mem::take(&mut self.partitions).into(),
-            sides: std::mem::take(&mut self.sides),
+            blobs: std::mem::take(&mut self.blobs),
         }
     }
 }
@@ -90,15 +90,15 @@ impl SpillBuilder {
 impl Drop for SpillBuilder {
     fn drop(&mut self) {
         self.partitions.clear();
-        discard(&*self.log, &self.sides);
+        discard(&*self.log, &self.blobs);
     }
 }
 
-/// Removes side files that no record names.
-fn discard(log: &dyn Log, sides: &[SideRef]) {
-    for side in sides {
+/// Removes blob files that no record names.
+fn discard(log: &dyn Log, blobs: &[BlobRef]) {
+    for blob in blobs {
         // One that cannot be removed now is swept at the next open.
-        let _ = log.discard_side(side.id);
+        let _ = log.discard_blob(blob.id);
     }
 }
 
@@ -126,7 +126,7 @@ impl Spill {
 
     fn begin_with(&self, partition_bytes: u64) -> SpillBuilder {
         let log = Arc::clone(&self.log);
-        SpillBuilder { log, partition_bytes, open: None, partitions: Vec::new(), sides: Vec::new() }
+        SpillBuilder { log, partition_bytes, open: None, partitions: Vec::new(), blobs: Vec::new() }
     }
 
     /// Adds a write: keys ascend, each once.
@@ -135,7 +135,7 @@ impl Spill {
             self.finish_partition(builder)?;
         }
         if builder.open.is_none() {
-            let sink = SideSink::new(self.log.create_side()?);
+            let sink = BlobSink::new(self.log.create_blob()?);
             builder.open = Some(PartitionBuilder::new(sink, &self.budget, true)?);
         }
         let open = builder.open.as_mut().expect("made above");
@@ -145,15 +145,15 @@ impl Spill {
     fn finish_partition(&self, builder: &mut SpillBuilder) -> Result<()> {
         let Some(open) = builder.open.take() else { return Ok(()) };
         let (sink, info) = open.finish()?;
-        let side = sink.finish()?;
-        builder.sides.push(side);
-        builder.partitions.push(self.open(info, side.id)?);
+        let blob = sink.finish()?;
+        builder.blobs.push(blob);
+        builder.partitions.push(self.open(info, blob.id)?);
         Ok(())
     }
 
-    fn open(&self, info: PartitionInfo, side: SideId) -> Result<Partition> {
-        let side = self.log.open_side(side)?;
-        Ok(Partition { info: Arc::new(info), file: side.file })
+    fn open(&self, info: PartitionInfo, blob: BlobId) -> Result<Partition> {
+        let blob = self.log.open_blob(blob)?;
+        Ok(Partition { info: Arc::new(info), file: blob.file })
     }
 
     /// Ends the run.
@@ -175,9 +175,9 @@ impl Spill {
         Ok(())
     }
 
-    /// Merges the newest runs until a record can name all side files.
+    /// Merges the newest runs until a record can name all blob files.
     pub(crate) fn fit_into_record(&mut self) -> Result<()> {
-        while self.sides().count() > SIDES_MAX {
+        while self.blobs().count() > BLOBS_MAX {
             let newest = self.runs.len().min(FAN_IN);
             let tier = self.runs[newest - 1].tier;
             self.replace_by_merged(0..newest, tier)?;
@@ -187,8 +187,8 @@ impl Spill {
 
     fn merge(&mut self, range: Range<usize>, tier: u32) -> Result<()> {
         let inputs = &self.runs[range.clone()];
-        let sides = inputs.iter().map(|run| run.sides.len()).sum::<usize>();
-        if sides > STRUNG_SIDES_MAX || !disjoint(inputs) {
+        let blobs = inputs.iter().map(|run| run.blobs.len()).sum::<usize>();
+        if blobs > STRUNG_BLOBS_MAX || !disjoint(inputs) {
             return self.replace_by_merged(range, tier);
         }
         hit(Border::SpillsStrung);
@@ -228,7 +228,7 @@ impl Spill {
 
     fn discard(&self, run: SpilledRun) {
         drop(run.partitions);
-        discard(&*self.log, &run.sides);
+        discard(&*self.log, &run.blobs);
     }
 
     /// The newest spilled write of a key.
@@ -251,14 +251,14 @@ impl Spill {
         self.runs.iter().map(|run| RunCursor::new(Arc::clone(&run.partitions), Feed::Pool(Touch::Point))).collect()
     }
 
-    /// The side files of the runs.
-    pub(crate) fn sides(&self) -> impl Iterator<Item = &SideRef> {
-        self.runs.iter().flat_map(|run| &run.sides)
+    /// The blob files of the runs.
+    pub(crate) fn blobs(&self) -> impl Iterator<Item = &BlobRef> {
+        self.runs.iter().flat_map(|run| &run.blobs)
     }
 
-    /// The runs' side files, newest run first: what the commit's payload says.
-    pub(crate) fn layout(&self) -> Vec<Vec<SideId>> {
-        self.runs.iter().map(|run| run.sides.iter().map(|side| side.id).collect()).collect()
+    /// The runs' blob files, newest run first: what the commit's payload says.
+    pub(crate) fn layout(&self) -> Vec<Vec<BlobId>> {
+        self.runs.iter().map(|run| run.blobs.iter().map(|blob| blob.id).collect()).collect()
     }
 
     /// The runs as the index takes them over.
@@ -266,7 +266,7 @@ impl Spill {
         self.runs.iter().map(|run| run.partitions.iter().map(|p| adopted(&p.info, glsn)).collect()).collect()
     }
 
-    /// The side files belong to the log now.
+    /// The blob files belong to the log now.
     pub(crate) fn keep(&self) {
         // Relaxed: one thread commits.
         self.kept.store(true, Ordering::Relaxed);
@@ -275,7 +275,7 @@ impl Spill {
 
 /// What is known of a partition once its transaction has a GLSN.
 pub(crate) fn adopted(info: &PartitionInfo, glsn: Glsn) -> PartitionInfo {
-    debug_assert!(matches!(info.id, PartitionId::Side(_)));
+    debug_assert!(matches!(info.id, PartitionId::Blob(_)));
     PartitionInfo { min_glsn: glsn, max_glsn: glsn, fixed_glsn: Some(glsn), ..info.clone() }
 }
 
@@ -317,16 +317,16 @@ impl MergedRuns {
     }
 }
 
-/// A walk over the writes of a commit that stand in side files: `runs` as its payload names them.
-pub(crate) fn side_runs(log: &Arc<dyn Log>, budget: &Budget, runs: &[Vec<SideId>], glsn: Glsn) -> Result<MergedRuns> {
-    let runs = runs.iter().map(|sides| sides.iter().map(|&side| open_partition(log, budget, side, glsn)).collect());
+/// A walk over the writes of a commit that stand in blob files: `runs` as its payload names them.
+pub(crate) fn side_runs(log: &Arc<dyn Log>, budget: &Budget, runs: &[Vec<BlobId>], glsn: Glsn) -> Result<MergedRuns> {
+    let runs = runs.iter().map(|blobs| blobs.iter().map(|&blob| open_partition(log, budget, blob, glsn)).collect());
     MergedRuns::new(runs.collect::<Result<_>>()?, &Feed::Pool(Touch::Scan))
 }
 
 /// Opens a partition that a committed transaction wrote, by what stands in its file.
-pub(crate) fn open_partition(log: &Arc<dyn Log>, budget: &Budget, side: SideId, glsn: Glsn) -> Result<Partition> {
-    let file = log.open_side(side)?;
-    let info = read_info(&**file.file.source(), file.pages, PartitionId::Side(side), budget)?;
+pub(crate) fn open_partition(log: &Arc<dyn Log>, budget: &Budget, blob: BlobId, glsn: Glsn) -> Result<Partition> {
+    let file = log.open_blob(blob)?;
+    let info = read_info(&**file.file.source(), file.pages, PartitionId::Blob(blob), budget)?;
     Ok(Partition { info: Arc::new(adopted(&info, glsn)), file: file.file })
 }
 
@@ -341,7 +341,7 @@ fn string_together(mut runs: Vec<SpilledRun>, tier: u32) -> SpilledRun {
     SpilledRun {
         tier,
         partitions: runs.iter().flat_map(|run| run.partitions.iter().cloned()).collect(),
-        sides: runs.iter().flat_map(|run| run.sides.iter().copied()).collect(),
+        blobs: runs.iter().flat_map(|run| run.blobs.iter().copied()).collect(),
     }
 }
 

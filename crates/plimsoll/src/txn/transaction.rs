@@ -166,7 +166,7 @@ impl Transaction {
                 writes.put(key.get(), &piece[..first])?;
                 return Ok(first as u64);
             }
-            let (side, offset) = writes.begin_large()?;
+            let (blob, offset) = writes.begin_large()?;
             let (mut len, mut sum) = (0, running_value_sum());
             let mut got = first;
             while got > 0 {
@@ -176,7 +176,7 @@ impl Transaction {
                 sum.take(&piece[..got]);
                 got = fill(value, &mut piece)?;
             }
-            writes.end_large(key.get(), (side, offset), len, sum.sum())?;
+            writes.end_large(key.get(), (blob, offset), len, sum.sum())?;
             Ok(len)
         })
     }

@@ -1,8 +1,8 @@
 //! What a transaction has written and not committed yet.
 //!
 //! Keys and small values live in a sorted map, values above [`INLINE_BYTES`] in a buffer of chunks, very large ones go straight into a
-//! side file. When all that outgrows its share of the budget, or the budget has no room, it is *spilled*: written as a sorted run into
-//! side files, which the index takes over as they are when the transaction commits. So a transaction may be larger than memory, and
+//! blob file. When all that outgrows its share of the budget, or the budget has no room, it is *spilled*: written as a sorted run into
+//! blob files, which the index takes over as they are when the transaction commits. So a transaction may be larger than memory, and
 //! its bytes are written once.
 //!
 //! Law: of several writes of one key the last one counts; in the map it has the highest order, and a newer run hides an older one.
@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_disk::codec::{Reader, push_varint};
+use plimsoll_log::blob::{BlobId, BlobRef, BlobWriter};
 use plimsoll_log::log::Log;
-use plimsoll_log::side::{SideId, SideRef, SideWriter};
 use plimsoll_memory::budget::{Kind, OutOfBudget};
 use plimsoll_memory::sorted::{Position, SortedMap};
 
@@ -22,7 +22,7 @@ use crate::txn::value_buffer::ValueBuffer;
 use crate::types::error::{Error, Result};
 use crate::types::version::{INLINE_BYTES, Stored, value_sum};
 
-/// A value above this goes into a side file at once.
+/// A value above this goes into a blob file at once.
 pub(crate) const LARGE_VALUE_BYTES: usize = 256 << 10;
 
 /// Room left in a record's body for what is not values (head, metadata): one part in so many.
@@ -44,10 +44,10 @@ pub(crate) enum Write<'a> {
         /// Its checksum.
         sum: u64,
     },
-    /// A value in a side file.
-    InSide {
+    /// A value in a blob file.
+    InBlob {
         /// Which.
-        side: SideId,
+        blob: BlobId,
         /// Byte offset.
         offset: u64,
         /// Its length.
@@ -63,7 +63,7 @@ impl<'a> Write<'a> {
         match *self {
             Write::Deleted => 0,
             Write::Inline(value) => value.len() as u64,
-            Write::Buffered { len, .. } | Write::InSide { len, .. } => len,
+            Write::Buffered { len, .. } | Write::InBlob { len, .. } => len,
         }
     }
 
@@ -71,7 +71,7 @@ impl<'a> Write<'a> {
         match *self {
             Write::Deleted => Stored::Deleted.encode(out),
             Write::Inline(value) => Stored::Inline(value).encode(out),
-            Write::InSide { side, offset, len, sum } => Stored::InSide { side, offset, len, sum }.encode(out),
+            Write::InBlob { blob, offset, len, sum } => Stored::InBlob { blob, offset, len, sum }.encode(out),
             Write::Buffered { offset, len, sum } => {
                 out.push(BUFFERED);
                 push_varint(out, offset);
@@ -94,7 +94,7 @@ impl<'a> Write<'a> {
         match Stored::decode(bytes).expect("written by encode") {
             Stored::Deleted => Write::Deleted,
             Stored::Inline(value) => Write::Inline(value),
-            Stored::InSide { side, offset, len, sum } => Write::InSide { side, offset, len, sum },
+            Stored::InBlob { blob, offset, len, sum } => Write::InBlob { blob, offset, len, sum },
             Stored::InLog { .. } | Stored::Dropped { .. } => unreachable!("encode never writes one"),
         }
     }
@@ -114,9 +114,9 @@ pub(crate) struct WriteSet {
     /// Bytes that the operations take in a record's body, those in the buffer included.
     body_bytes: u64,
     /// Under a lock, as reads of what is written may come from several threads.
-    large: Mutex<Option<Box<dyn SideWriter>>>,
-    large_done: Vec<SideRef>,
-    /// Whether a record names the side files.
+    large: Mutex<Option<Box<dyn BlobWriter>>>,
+    large_done: Vec<BlobRef>,
+    /// Whether a record names the blob files.
     named: AtomicBool,
     spill: Spill,
     /// The most bytes of a record's body.
@@ -164,9 +164,9 @@ impl WriteSet {
         }
         let (len, sum) = (value.len() as u64, value_sum(value));
         if value.len() > LARGE_VALUE_BYTES {
-            let (side, offset) = self.begin_large()?;
+            let (blob, offset) = self.begin_large()?;
             self.continue_large(value)?;
-            return self.record(key, Write::InSide { side, offset, len, sum });
+            return self.record(key, Write::InBlob { blob, offset, len, sum });
         }
         let patience = Arc::clone(&self.patience);
         let offset = patience.in_transaction(!self.values.has_room(len), || match self.values.push(value) {
@@ -185,10 +185,10 @@ impl WriteSet {
     }
 
     /// Starts a value that comes piece by piece; where it will stand.
-    pub(crate) fn begin_large(&mut self) -> Result<(SideId, u64)> {
+    pub(crate) fn begin_large(&mut self) -> Result<(BlobId, u64)> {
         let large = self.large.get_mut().unwrap_or_else(PoisonError::into_inner);
         if large.is_none() {
-            *large = Some(self.log.create_side()?);
+            *large = Some(self.log.create_blob()?);
         }
         let writer = large.as_ref().expect("made above");
         Ok((writer.id(), writer.position()))
@@ -203,8 +203,8 @@ impl WriteSet {
     }
 
     /// Its end: the key gets the value of `len` bytes with the checksum `sum`.
-    pub(crate) fn end_large(&mut self, key: &[u8], (side, offset): (SideId, u64), len: u64, sum: u64) -> Result<()> {
-        self.record(key, Write::InSide { side, offset, len, sum })
+    pub(crate) fn end_large(&mut self, key: &[u8], (blob, offset): (BlobId, u64), len: u64, sum: u64) -> Result<()> {
+        self.record(key, Write::InBlob { blob, offset, len, sum })
     }
 
     fn record(&mut self, key: &[u8], write: Write<'_>) -> Result<()> {
@@ -223,7 +223,7 @@ impl WriteSet {
         patience.in_transaction(needs_memory, || {
             let Err(refusal) = self.map.defer(key, self.order, encoded) else { return Ok(()) };
             // The spill empties the buffer, and knows of no key for a value that was put there a moment ago.
-            write = self.to_side(write)?;
+            write = self.to_blob(write)?;
             encoded.clear();
             write.encode(encoded);
             self.spill_because(refusal)?;
@@ -248,14 +248,14 @@ impl WriteSet {
         self.spill()
     }
 
-    /// Moves everything in memory into a run of side files.
+    /// Moves everything in memory into a run of blob files.
     fn spill(&mut self) -> Result<()> {
         let mut builder = self.spill.begin();
         let mut at = self.map().first();
         let mut encoded = Vec::new();
         while let Some(position) = at {
             let entry = self.map.at(position);
-            let write = self.to_side(Write::decode(entry.value))?;
+            let write = self.to_blob(Write::decode(entry.value))?;
             encoded.clear();
             write.encode(&mut encoded);
             let stored = Stored::decode(&encoded).expect("nothing is buffered any more");
@@ -277,19 +277,19 @@ impl WriteSet {
         self.body_bytes = 0;
     }
 
-    /// Where a buffered value stands once it was copied into a side file; any other write as it is.
-    fn to_side<'a>(&self, write: Write<'a>) -> Result<Write<'a>> {
+    /// Where a buffered value stands once it was copied into a blob file; any other write as it is.
+    fn to_blob<'a>(&self, write: Write<'a>) -> Result<Write<'a>> {
         let Write::Buffered { offset, len, sum } = write else { return Ok(write) };
         let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
         if large.is_none() {
-            *large = Some(self.log.create_side()?);
+            *large = Some(self.log.create_blob()?);
         }
         let writer = large.as_mut().expect("made above");
         let place = writer.position();
         for slice in self.values.slices(offset, len) {
             writer.write(slice)?;
         }
-        Ok(Write::InSide { side: writer.id(), offset: place, len, sum })
+        Ok(Write::InBlob { blob: writer.id(), offset: place, len, sum })
     }
 
     /// The newest write of the next key.
@@ -336,7 +336,7 @@ impl WriteSet {
         }
     }
 
-    /// Fills `into` with bytes of a write's value from `from` on. Values in finished side files are the reader's own business.
+    /// Fills `into` with bytes of a write's value from `from` on. Values in finished blob files are the reader's own business.
     pub(crate) fn read_back(&self, write: Write<'_>, from: u64, into: &mut [u8]) -> Result<ReadBack> {
         match write {
             Write::Deleted => unreachable!("a deletion has no value"),
@@ -351,11 +351,11 @@ impl WriteSet {
                     at += slice.len();
                 }
             }
-            Write::InSide { side, offset, .. } => {
+            Write::InBlob { blob, offset, .. } => {
                 let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
                 match large.as_mut() {
-                    Some(writer) if writer.id() == side => writer.read_back(offset + from, into)?,
-                    _ => return Ok(ReadBack::InFinishedSide),
+                    Some(writer) if writer.id() == blob => writer.read_back(offset + from, into)?,
+                    _ => return Ok(ReadBack::InFinishedBlob),
                 }
             }
         }
@@ -363,14 +363,14 @@ impl WriteSet {
     }
 
     /// Brings the set into the shape in which it is committed: either everything in the map, with a body that fits into a record, or
-    /// everything in runs. Side files are finished.
+    /// everything in runs. Blob files are finished.
     pub(crate) fn prepare(&mut self, metadata_bytes: usize) -> Result<()> {
         let reserve = (self.body_limit_bytes / BODY_RESERVE_PART).max(metadata_bytes as u64 + 64);
         let room = self.body_limit_bytes.saturating_sub(reserve);
         if !self.spill.is_empty() && !self.map.is_empty() {
             self.spill()?;
         } else if self.body_bytes > room {
-            self.buffered_to_side()?;
+            self.buffered_to_blob()?;
             if self.body_bytes > room {
                 self.spill()?;
             }
@@ -382,8 +382,8 @@ impl WriteSet {
         Ok(())
     }
 
-    /// Copies buffered values into the side file, so that the body holds only where they stand.
-    fn buffered_to_side(&mut self) -> Result<()> {
+    /// Copies buffered values into the blob file, so that the body holds only where they stand.
+    fn buffered_to_blob(&mut self) -> Result<()> {
         let moved = empty_map(&self.patience);
         let mut body_bytes = 0;
         let mut at = self.map().first();
@@ -391,7 +391,7 @@ impl WriteSet {
         while let Some(position) = at {
             let (key, write) = self.at(position);
             encoded.clear();
-            self.to_side(write)?.encode(&mut encoded);
+            self.to_blob(write)?.encode(&mut encoded);
             moved.insert(key, 1, &encoded)?;
             body_bytes += (key.len() + encoded.len() + 8) as u64;
             at = self.after_key(position);
@@ -408,12 +408,12 @@ impl WriteSet {
         self.values.slices(offset, len)
     }
 
-    /// Side files that the commit's record must name: values, then runs.
-    pub(crate) fn sides(&self) -> Vec<SideRef> {
-        self.large_done.iter().chain(self.spill.sides()).copied().collect()
+    /// Blob files that the commit's record must name: values, then runs.
+    pub(crate) fn blobs(&self) -> Vec<BlobRef> {
+        self.large_done.iter().chain(self.spill.blobs()).copied().collect()
     }
 
-    /// A record names the side files now: they belong to the log.
+    /// A record names the blob files now: they belong to the log.
     pub(crate) fn named(&self) {
         // Relaxed: one thread commits.
         self.named.store(true, Ordering::Relaxed);
@@ -430,8 +430,8 @@ fn empty_map(patience: &Patience) -> SortedMap {
 pub(crate) enum ReadBack {
     /// It was.
     Done,
-    /// It stands in a side file that is finished already: read it there.
-    InFinishedSide,
+    /// It stands in a blob file that is finished already: read it there.
+    InFinishedBlob,
 }
 
 /// A spilled version as the write that it was.
@@ -439,7 +439,7 @@ pub(crate) fn as_write(stored: Stored<'_>) -> Write<'_> {
     match stored {
         Stored::Deleted => Write::Deleted,
         Stored::Inline(value) => Write::Inline(value),
-        Stored::InSide { side, offset, len, sum } => Write::InSide { side, offset, len, sum },
+        Stored::InBlob { blob, offset, len, sum } => Write::InBlob { blob, offset, len, sum },
         Stored::InLog { .. } | Stored::Dropped { .. } => unreachable!("a spilled value is never in the log's records"),
     }
 }
@@ -447,8 +447,8 @@ pub(crate) fn as_write(stored: Stored<'_>) -> Write<'_> {
 impl Drop for WriteSet {
     fn drop(&mut self) {
         // An abort: nobody names these files. One that cannot be removed now is swept at the next open.
-        for side in self.large_done.drain(..).filter(|_| !self.named.load(Ordering::Relaxed)) {
-            let _ = self.log.discard_side(side.id);
+        for blob in self.large_done.drain(..).filter(|_| !self.named.load(Ordering::Relaxed)) {
+            let _ = self.log.discard_blob(blob.id);
         }
     }
 }

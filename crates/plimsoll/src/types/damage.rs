@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn damage_is_told_on_one_line() {
-        let mut damage = Damage::new("log/1.side", 16384, "the page is cut short");
+        let mut damage = Damage::new("log/1.blob", 16384, "the page is cut short");
         damage.glsns = Some(4..=4);
         for number in 0..7 {
             let keyspace = "default".to_owned();
@@ -157,7 +157,7 @@ mod tests {
         }
         damage.keys.truncate(2);
         damage.advise("plimsoll salvage s --drop 4".to_owned(), "");
-        let told = "log/1.side, offset 16384 (GLSN 4): the page is cut short; in keyspace \"default\" the values of \"a0\" at GLSN 4, \
+        let told = "log/1.blob, offset 16384 (GLSN 4): the page is cut short; in keyspace \"default\" the values of \"a0\" at GLSN 4, \
                     \"a1\" at GLSN 4 and 2 more; run `plimsoll salvage s --drop 4`";
         assert_eq!(damage.to_string(), told);
     }

@@ -7,7 +7,7 @@
 //! 0                     deleted
 //! 1 bytes...            the value itself (at most INLINE_BYTES)
 //! 2 offset len sum      (varints, u64) the value stands in the payload of the log entry with the version's GLSN
-//! 3 side offset len sum (varints, u64) the value stands in a side file of plain bytes
+//! 3 blob offset len sum (varints, u64) the value stands in a blob file of plain bytes
 //! 0 len                 (varint, above INLINE_BYTES) the value was damaged, and a salvage dropped it
 //! ```
 //!
@@ -16,8 +16,8 @@
 
 use plimsoll_disk::checksum::{Running, checksum};
 use plimsoll_disk::codec::{Reader, push_varint};
+use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::side::SideId;
 
 use crate::types::error::{Error, Result};
 
@@ -65,10 +65,10 @@ pub(crate) enum Stored<'a> {
         /// Its checksum.
         sum: u64,
     },
-    /// The value stands in a side file of plain bytes.
-    InSide {
+    /// The value stands in a blob file of plain bytes.
+    InBlob {
         /// Which.
-        side: SideId,
+        blob: BlobId,
         /// Byte offset.
         offset: u64,
         /// Its length.
@@ -98,9 +98,9 @@ impl<'a> Stored<'a> {
                 push_varint(out, len);
                 out.extend_from_slice(&sum.to_le_bytes());
             }
-            Stored::InSide { side, offset, len, sum } => {
+            Stored::InBlob { blob, offset, len, sum } => {
                 out.push(3);
-                push_varint(out, side.0);
+                push_varint(out, blob.0);
                 push_varint(out, offset);
                 push_varint(out, len);
                 out.extend_from_slice(&sum.to_le_bytes());
@@ -118,7 +118,7 @@ impl<'a> Stored<'a> {
             Stored::Inline(_) => None,
             Stored::Deleted => Some(Stored::Deleted),
             Stored::InLog { offset, len, sum } => Some(Stored::InLog { offset, len, sum }),
-            Stored::InSide { side, offset, len, sum } => Some(Stored::InSide { side, offset, len, sum }),
+            Stored::InBlob { blob, offset, len, sum } => Some(Stored::InBlob { blob, offset, len, sum }),
             Stored::Dropped { len } => Some(Stored::Dropped { len }),
         }
     }
@@ -139,8 +139,8 @@ impl<'a> Stored<'a> {
             0 if body.is_empty() => Stored::Deleted,
             0 => Stored::Dropped { len: reader.varint().filter(|len| *len > INLINE_BYTES as u64)? },
             2 => Stored::InLog { offset: reader.varint()?, len: reader.varint()?, sum: reader.u64()? },
-            3 => Stored::InSide {
-                side: SideId(reader.varint()?),
+            3 => Stored::InBlob {
+                blob: BlobId(reader.varint()?),
                 offset: reader.varint()?,
                 len: reader.varint()?,
                 sum: reader.u64()?,
@@ -157,7 +157,7 @@ impl<'a> Stored<'a> {
     pub(crate) fn check_sum(&self, glsn: Glsn, read: u64) -> Result<()> {
         let (place, len, sum) = match *self {
             Stored::InLog { len, sum, .. } => ("its entry in the log".to_owned(), len, sum),
-            Stored::InSide { side, len, sum, .. } => (format!("side file {}", side.0), len, sum),
+            Stored::InBlob { blob, len, sum, .. } => (format!("blob file {}", blob.0), len, sum),
             Stored::Deleted | Stored::Inline(_) | Stored::Dropped { .. } => return Ok(()),
         };
         if sum == read {
@@ -173,7 +173,7 @@ impl<'a> Stored<'a> {
         match *self {
             Stored::Deleted => 0,
             Stored::Inline(value) => value.len() as u64,
-            Stored::InLog { len, .. } | Stored::InSide { len, .. } | Stored::Dropped { len } => len,
+            Stored::InLog { len, .. } | Stored::InBlob { len, .. } | Stored::Dropped { len } => len,
         }
     }
 }
@@ -200,7 +200,7 @@ mod tests {
             Stored::Inline(b""),
             Stored::Inline(b"value"),
             Stored::InLog { offset: 70_000, len: 1 << 20, sum: 7 },
-            Stored::InSide { side: SideId(9), offset: 1 << 33, len: 1 << 30, sum: u64::MAX },
+            Stored::InBlob { blob: BlobId(9), offset: 1 << 33, len: 1 << 30, sum: u64::MAX },
             Stored::Dropped { len: 70_000 },
         ];
         for stored in all {

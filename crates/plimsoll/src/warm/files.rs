@@ -1,6 +1,6 @@
 //! The files whose pages an image can name, and the pool's view of them.
 //!
-//! They are immutable and their ids are never used again: partitions of runs, in files of the index or side files of the log, and
+//! They are immutable and their ids are never used again: partitions of runs, in files of the index or blob files of the log, and
 //! segments of the log, as far as they are filled.
 
 use plimsoll_memory::budget::{Kind, Lease};
@@ -13,7 +13,7 @@ use crate::warm::Ground;
 /// Names an immutable file of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FileName {
-    /// What it is: [`RUN`], [`SIDE`] or [`SEGMENT`].
+    /// What it is: [`RUN`], [`BLOB`] or [`SEGMENT`].
     pub(crate) kind: u8,
     /// Its id there; of a segment, its first GLSN.
     pub(crate) id: u64,
@@ -21,8 +21,8 @@ pub(crate) struct FileName {
 
 /// A run file of the index.
 pub(crate) const RUN: u8 = 0;
-/// A side file of the log that is a partition of a run.
-pub(crate) const SIDE: u8 = 1;
+/// A blob file of the log that is a partition of a run.
+pub(crate) const BLOB: u8 = 1;
 /// A segment of the log.
 pub(crate) const SEGMENT: u8 = 2;
 
@@ -30,7 +30,7 @@ impl From<PartitionId> for FileName {
     fn from(id: PartitionId) -> Self {
         match id {
             PartitionId::Run(id) => Self { kind: RUN, id },
-            PartitionId::Side(side) => Self { kind: SIDE, id: side.0 },
+            PartitionId::Blob(blob) => Self { kind: BLOB, id: blob.0 },
         }
     }
 }

@@ -18,7 +18,7 @@ fn options() -> Options {
     Options::new().memory_bytes(16 << 20).segment_bytes(256 << 10).memtable_bytes(64 << 10)
 }
 
-/// Small as a rule; now and then in the log, or in a side file.
+/// Small as a rule; now and then in the log, or in a blob file.
 fn value(writer: u64, number: u64) -> Vec<u8> {
     let bytes = match number % 40 {
         7 => 3_000,

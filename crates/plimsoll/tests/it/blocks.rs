@@ -7,11 +7,11 @@ use plimsoll::{Db, Error, Options, rebuild};
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
+use plimsoll_log::blob::BlobRef;
+use plimsoll_log::format::blob_trailer::{BlobTrailer, extend_blob_hash};
 use plimsoll_log::format::fragment::{FragmentHeader, FragmentType, seal_fragment};
 use plimsoll_log::format::segment_header::SegmentHeader;
-use plimsoll_log::format::side_trailer::{SideTrailer, extend_side_hash};
-use plimsoll_log::format::{BLOCK_BYTES, segment_seed, side_seed};
-use plimsoll_log::side::SideRef;
+use plimsoll_log::format::{BLOCK_BYTES, blob_seed, segment_seed};
 use plimsoll_memory::page::{PAGE_BYTES, page_kind, page_payload, seal_page};
 
 const SEGMENT: &str = "/store/log/00000000000000000001.seg";
@@ -90,28 +90,28 @@ fn a_block_of_zeros_in_a_value_is_found_by_everyone_who_reads_it() {
 fn verify_compares_each_value_with_the_checksum_that_it_was_written_with() {
     let disk = filled();
     let db = Db::open("/store", options(&disk)).unwrap();
-    // The values of the first segment are moved into a side file that no record names.
+    // The values of the first segment are moved into a blob file that no record names.
     assert!(db.log().trim(5).unwrap() > 1);
     assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
     db.close().unwrap();
     let log = Path::new("/store/log");
-    let name = disk.names(log).unwrap().into_iter().find(|name| name.ends_with(".side")).unwrap();
+    let name = disk.names(log).unwrap().into_iter().find(|name| name.ends_with(".blob")).unwrap();
     let file = disk.open(&log.join(&name), Open::ReadWrite, Caching::Buffered).unwrap();
     let mut bytes = vec![0; file.len().unwrap() as usize];
     file.read_exact_at(&mut bytes, 0).unwrap();
     let (mut pages, mut hash) = (bytes.chunks_mut(PAGE_BYTES).collect::<Vec<_>>(), 0);
     let trailer = pages.pop().unwrap();
-    let said = SideTrailer::decode(page_payload(trailer)).unwrap();
-    let seed = side_seed(said.log_id, said.side.id.0);
+    let said = BlobTrailer::decode(page_payload(trailer)).unwrap();
+    let seed = blob_seed(said.log_id, said.blob.id.0);
     for (number, page) in pages.iter_mut().enumerate() {
         let payload = page_payload(page).len();
         page[5000] ^= u8::from(number == 2);
         seal_page(page, seed, number as u32, page_kind(page), payload);
-        hash = extend_side_hash(hash, page);
+        hash = extend_blob_hash(hash, page);
     }
-    let payload = SideTrailer { side: SideRef { hash, ..said.side }, ..said }.encode();
+    let payload = BlobTrailer { blob: BlobRef { hash, ..said.blob }, ..said }.encode();
     trailer[16..16 + payload.len()].copy_from_slice(&payload);
-    seal_page(trailer, seed, said.side.pages, page_kind(trailer), payload.len());
+    seal_page(trailer, seed, said.blob.pages, page_kind(trailer), payload.len());
     file.write_at(&bytes, 0).unwrap();
     let db = Db::open("/store", options(&disk)).unwrap();
     let report = db.verify(&mut |_| {}).unwrap();

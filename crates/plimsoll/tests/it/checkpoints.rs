@@ -47,7 +47,7 @@ fn a_writer_that_is_open_for_a_moment_sweeps_what_a_killed_one_left() {
     let path = dir.path().join("store");
     let open = || Db::open(&path, Options::new().memory_bytes(16 << 20)).unwrap();
     open().close().unwrap();
-    let left = path.join("log").join("00000000000000000003.side");
+    let left = path.join("log").join("00000000000000000003.blob");
     std::fs::write(&left, b"").unwrap();
     // Its threads do not get to it in so short a time.
     open().close().unwrap();
@@ -191,7 +191,7 @@ fn what_a_killed_writer_left_is_swept_before_anybody_verifies() {
         let (db, keyspace) = open(&world);
         put(&db, &keyspace, 0..10, value);
         db.close().unwrap();
-        let left = Path::new(STORE).join("log").join("00000000000000000007.side");
+        let left = Path::new(STORE).join("log").join("00000000000000000007.blob");
         world.write(&left, b"the beginning of a large value");
         let db = Db::open(STORE, world.options().background(background)).unwrap();
         let report = db.verify(&mut |_| {}).unwrap();

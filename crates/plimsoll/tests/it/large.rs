@@ -121,7 +121,7 @@ fn an_aborted_large_transaction_leaves_no_trace() {
     assert!(db.stats().disk_bytes > before + (5 << 20));
     tx.abort();
     assert_eq!(db.snapshot().range(&ks, ..).unwrap().count(), 0);
-    // The log may have been prepared ahead; the side files are gone.
+    // The log may have been prepared ahead; the blob files are gone.
     assert!(db.stats().disk_bytes < before + (5 << 20), "{} then {}", before, db.stats().disk_bytes);
 }
 

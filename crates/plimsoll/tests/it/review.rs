@@ -87,7 +87,7 @@ fn a_walk_outlives_the_trim_of_what_it_walks_over() {
 }
 
 #[test]
-fn a_walk_outlives_the_side_files_of_the_transaction_that_it_walks_over() {
+fn a_walk_outlives_the_blob_files_of_the_transaction_that_it_walks_over() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), small_segments()).unwrap();
     let ks = db.create_keyspace("latest", Retention::Latest).unwrap();

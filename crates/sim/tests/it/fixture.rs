@@ -21,7 +21,7 @@ use plimsoll_sim::op::Op;
 use plimsoll_sim::op::text::parse;
 use plimsoll_sim::world::{Setting, World};
 
-/// What was done to the store beside [`RICH`]: a value in a side file of its own, and a transaction that was spilled into runs.
+/// What was done to the store beside [`RICH`]: a value in a blob file of its own, and a transaction that was spilled into runs.
 const MORE: &str = "
 begin t0
 put t0 s0 =large 300000#26

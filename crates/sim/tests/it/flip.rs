@@ -40,7 +40,7 @@ fn a_byte_that_was_changed_is_reported_or_harmless() {
 
 /// A third of the bytes that say anything, and of the zeros that fill up pages and segments each 48th. `crates/sim/nightly` changes them all.
 #[test]
-fn so_is_one_of_a_table_a_side_file_or_a_history_run() {
+fn so_is_one_of_a_table_a_blob_file_or_a_history_run() {
     flip(6, &["--rich", "--filler-every", "16"]);
 }
 

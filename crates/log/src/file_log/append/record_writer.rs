@@ -9,7 +9,7 @@ use crate::file_log::durability::writer::Writer;
 use crate::file_log::tail::TailState;
 use crate::format::fragment::{FRAGMENT_HEADER_BYTES, FragmentType, extend_chain, seal_fragment};
 use crate::format::layout::{block_end, block_of};
-use crate::format::record::{ENTRY_HEADER_BYTES, EntryHeader, RecordHeader, encode_side};
+use crate::format::record::{ENTRY_HEADER_BYTES, EntryHeader, RecordHeader, encode_blob};
 use crate::format::{BLOCK_BYTES, align8};
 
 use plimsoll_memory::chunk::CHUNK_BYTES;
@@ -44,8 +44,8 @@ pub(crate) fn lay_record(
     pen.begin()?;
     let header_at = pen.at;
     pen.put(&header.encode())?;
-    for side in draft.sides {
-        pen.put(&encode_side(side))?;
+    for blob in draft.blobs {
+        pen.put(&encode_blob(blob))?;
     }
     for (index, entry) in draft.entries.iter().enumerate() {
         if pen.room() < ENTRY_HEADER_BYTES as u64 {

@@ -5,11 +5,11 @@ use crate::file_log::durability::writer::Writer;
 use crate::file_log::env::lock;
 use crate::file_log::open_log::OpenLog;
 use crate::file_log::segments::entry_offsets::Numbers;
-use crate::file_log::segments::named_blobs::NamedSides;
+use crate::file_log::segments::named_blobs::NamedBlobs;
 use crate::file_log::segments::table_writer::{TableSource, write_table};
 use crate::file_log::tail::Tail;
 use crate::file_log::tail::order::Order;
-use crate::format::offset_table::{NamedSide, TableHeader};
+use crate::format::offset_table::{NamedBlob, TableHeader};
 use crate::format::table_seed;
 use crate::glsn::StreamId;
 
@@ -24,7 +24,7 @@ pub(crate) fn seal_segment(log: &OpenLog, order: &Order, writer: &mut Writer) ->
         last_timestamp: order.end.timestamp,
         end: order.end.offset,
         streams: 0,
-        sides: 0,
+        blobs: 0,
     };
     let mut scratch = lock(&log.segments.rebuilding);
     let mut source = FromTail { tail: &log.tail };
@@ -52,9 +52,9 @@ impl TableSource for FromTail<'_> {
         Ok(())
     }
 
-    fn sides(&mut self, each: &mut dyn FnMut(NamedSide) -> Result<(), LogError>) -> Result<(), LogError> {
+    fn blobs(&mut self, each: &mut dyn FnMut(NamedBlob) -> Result<(), LogError>) -> Result<(), LogError> {
         let tail = self.tail.read();
-        let sides: &NamedSides = &tail.sides;
-        sides.list().iter().try_for_each(|side| each(*side))
+        let blobs: &NamedBlobs = &tail.blobs;
+        blobs.list().iter().try_for_each(|blob| each(*blob))
     }
 }

@@ -6,21 +6,21 @@ use std::sync::Arc;
 use plimsoll_disk::vfs::{File, Open};
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, PAGE_PAYLOAD_BYTES, check_page, seal_page};
 
+use crate::blob::{BLOB_BYTES_PAGE, BlobId, BlobRef, BlobWriter};
 use crate::error::LogError;
-use crate::file_log::blobs::blob_files::{Blobs, corrupt_side};
+use crate::file_log::blobs::blob_files::{Blobs, corrupt_blob};
 use crate::file_log::files::aligned::AlignedBytes;
 use crate::file_log::files::names::FileName;
-use crate::format::side_seed;
-use crate::format::side_trailer::{SIDE_TRAILER_BYTES, SIDE_TRAILER_PAGE, SideTrailer, extend_side_hash};
-use crate::side::{SIDE_BYTES_PAGE, SideId, SideRef, SideWriter};
+use crate::format::blob_seed;
+use crate::format::blob_trailer::{BLOB_TRAILER_BYTES, BLOB_TRAILER_PAGE, BlobTrailer, extend_blob_hash};
 
 /// Bytes written at a time; less where the budget is short.
 const WRITE_BYTES: [usize; 3] = [256 << 10, 64 << 10, PAGE_BYTES];
 
-/// Writes one side file.
-pub(crate) struct FileSideWriter {
+/// Writes one blob file.
+pub(crate) struct FileBlobWriter {
     blobs: Arc<Blobs>,
-    id: SideId,
+    id: BlobId,
     seed: u64,
     file: Arc<dyn File>,
     staging: AlignedBytes,
@@ -37,8 +37,8 @@ pub(crate) struct FileSideWriter {
     finished: bool,
 }
 
-impl FileSideWriter {
-    /// Starts a side file.
+impl FileBlobWriter {
+    /// Starts a blob file.
     pub(crate) fn create(blobs: &Arc<Blobs>) -> Result<Self, LogError> {
         let env = &blobs.env;
         env.check_writable()?;
@@ -49,7 +49,7 @@ impl FileSideWriter {
             .or_else(|_| AlignedBytes::new(middle, budget))
             .or_else(|_| AlignedBytes::new(small, budget))?;
         let id = blobs.registry.begin();
-        let path = env.files.path(FileName::Side(id));
+        let path = env.files.path(FileName::Blob(id));
         let file = env
             .options
             .disk
@@ -58,7 +58,7 @@ impl FileSideWriter {
         Ok(Self {
             blobs: Arc::clone(blobs),
             id,
-            seed: side_seed(env.id, id.0),
+            seed: blob_seed(env.id, id.0),
             file,
             staging,
             reading: None,
@@ -89,7 +89,7 @@ impl FileSideWriter {
 
     fn page_is_sealed(&mut self) -> Result<(), LogError> {
         let at = self.sealed * PAGE_BYTES;
-        self.hash = extend_side_hash(self.hash, &self.staging.get()[at..]);
+        self.hash = extend_blob_hash(self.hash, &self.staging.get()[at..]);
         self.sealed += 1;
         self.filled = 0;
         if (self.sealed + 1) * PAGE_BYTES > self.staging.get().len() { self.flush() } else { Ok(()) }
@@ -119,28 +119,28 @@ impl FileSideWriter {
         let page = self.reading.as_mut().expect("it was just made").get_mut();
         let place = number * PAGE_BYTES as u64;
         self.file.read_exact_at(page, place)?;
-        check_page(page, self.seed, number as u32).map_err(|what| corrupt_side(self.id, place, what))?;
+        check_page(page, self.seed, number as u32).map_err(|what| corrupt_blob(self.id, place, what))?;
         into[..len].copy_from_slice(&page[from..from + len]);
         Ok(len)
     }
 
-    fn write_all_and_sync(&mut self) -> Result<SideRef, LogError> {
+    fn write_all_and_sync(&mut self) -> Result<BlobRef, LogError> {
         if self.filled > 0 {
-            self.seal(SIDE_BYTES_PAGE, self.filled)?;
+            self.seal(BLOB_BYTES_PAGE, self.filled)?;
         }
-        let side = SideRef { id: self.id, pages: self.next_page(), hash: self.hash };
-        let trailer = SideTrailer { log_id: self.blobs.env.id, side }.encode();
-        self.page_mut()[PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + SIDE_TRAILER_BYTES].copy_from_slice(&trailer);
-        self.seal(SIDE_TRAILER_PAGE, SIDE_TRAILER_BYTES)?;
+        let blob = BlobRef { id: self.id, pages: self.next_page(), hash: self.hash };
+        let trailer = BlobTrailer { log_id: self.blobs.env.id, blob }.encode();
+        self.page_mut()[PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + BLOB_TRAILER_BYTES].copy_from_slice(&trailer);
+        self.seal(BLOB_TRAILER_PAGE, BLOB_TRAILER_BYTES)?;
         self.flush()?;
         self.file.sync()?;
         self.blobs.env.options.disk.sync_dir(&self.blobs.env.options.dir)?;
-        Ok(side)
+        Ok(blob)
     }
 }
 
-impl SideWriter for FileSideWriter {
-    fn id(&self) -> SideId {
+impl BlobWriter for FileBlobWriter {
+    fn id(&self) -> BlobId {
         self.id
     }
 
@@ -157,7 +157,7 @@ impl SideWriter for FileSideWriter {
             self.position += step as u64;
             bytes = &bytes[step..];
             if self.filled == PAGE_PAYLOAD_BYTES {
-                self.seal(SIDE_BYTES_PAGE, PAGE_PAYLOAD_BYTES)?;
+                self.seal(BLOB_BYTES_PAGE, PAGE_PAYLOAD_BYTES)?;
             }
         }
         Ok(())
@@ -176,7 +176,7 @@ impl SideWriter for FileSideWriter {
         if end.is_none_or(|end| end > self.position) {
             return Err(LogError::Io {
                 kind: io::ErrorKind::UnexpectedEof,
-                message: format!("{} bytes at {offset} of a side file of {} bytes", into.len(), self.position),
+                message: format!("{} bytes at {offset} of a blob file of {} bytes", into.len(), self.position),
             });
         }
         let mut done = 0;
@@ -190,14 +190,14 @@ impl SideWriter for FileSideWriter {
         self.position
     }
 
-    fn finish(mut self: Box<Self>) -> Result<SideRef, LogError> {
-        let side = self.write_all_and_sync()?;
+    fn finish(mut self: Box<Self>) -> Result<BlobRef, LogError> {
+        let blob = self.write_all_and_sync()?;
         self.finished = true;
-        Ok(side)
+        Ok(blob)
     }
 }
 
-impl Drop for FileSideWriter {
+impl Drop for FileBlobWriter {
     fn drop(&mut self) {
         if !self.finished {
             // Where it cannot be removed now, the next sweep does.

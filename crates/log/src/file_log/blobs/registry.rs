@@ -1,4 +1,4 @@
-//! Which side files there are: ids that were given out, files that no record names yet, files that are open.
+//! Which blob files there are: ids that were given out, files that no record names yet, files that are open.
 //!
 //! Law: an id is never given out twice. The highest is remembered by every record, by every segment's header, and by the files
 //! themselves; one that none of them remembers was never finished, or discarded at once, before the log was cut off.
@@ -9,16 +9,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
 
+use crate::blob::{Blob, BlobId, BlobRef};
 use crate::file_log::env::lock;
-use crate::side::{Side, SideId, SideRef};
 
-/// Bytes of heap that an open side file takes here and in the pool.
+/// Bytes of heap that an open blob file takes here and in the pool.
 const OPEN_LEASE_BYTES: u64 = 512;
 
-/// Open side files take at most this part of the budget, then the one that was asked for least recently is let go.
+/// Open blob files take at most this part of the budget, then the one that was asked for least recently is let go.
 const OPEN_PART: u64 = 128;
 
-/// The side files of an open log.
+/// The blob files of an open log.
 #[derive(Debug)]
 pub(crate) struct Registry {
     /// The highest id that was given out, ever.
@@ -30,15 +30,15 @@ pub(crate) struct Registry {
 #[derive(Debug)]
 struct State {
     /// Being written, or finished and not named by a record yet.
-    unnamed: BTreeSet<SideId>,
-    open: HashMap<SideId, Opened>,
+    unnamed: BTreeSet<BlobId>,
+    open: HashMap<BlobId, Opened>,
     clock: u64,
     lease: Lease,
 }
 
 #[derive(Debug)]
 struct Opened {
-    side: Side,
+    blob: Blob,
     used: u64,
 }
 
@@ -56,42 +56,42 @@ impl Registry {
     }
 
     /// A new id, whose file is going to be written.
-    pub(crate) fn begin(&self) -> SideId {
-        let id = SideId(self.mark.fetch_add(1, Ordering::Relaxed) + 1);
+    pub(crate) fn begin(&self) -> BlobId {
+        let id = BlobId(self.mark.fetch_add(1, Ordering::Relaxed) + 1);
         lock(&self.state).unnamed.insert(id);
         id
     }
 
     /// A record names them now.
-    pub(crate) fn named(&self, sides: &[SideRef]) {
-        if !sides.is_empty() {
+    pub(crate) fn named(&self, blobs: &[BlobRef]) {
+        if !blobs.is_empty() {
             let mut state = lock(&self.state);
-            for side in sides {
-                state.unnamed.remove(&side.id);
+            for blob in blobs {
+                state.unnamed.remove(&blob.id);
             }
         }
     }
 
     /// Whether a file is being written, or was and waits for its record.
-    pub(crate) fn is_unnamed(&self, id: SideId) -> bool {
+    pub(crate) fn is_unnamed(&self, id: BlobId) -> bool {
         lock(&self.state).unnamed.contains(&id)
     }
 
-    /// A side file that is open already.
-    pub(crate) fn find_open(&self, id: SideId) -> Option<Side> {
+    /// A blob file that is open already.
+    pub(crate) fn find_open(&self, id: BlobId) -> Option<Blob> {
         let mut state = lock(&self.state);
         state.clock += 1;
         let now = state.clock;
         let opened = state.open.get_mut(&id)?;
         opened.used = now;
-        Some(opened.side.clone())
+        Some(opened.blob.clone())
     }
 
-    /// Keeps a side file open; if another thread was faster, its file is returned.
-    pub(crate) fn keep_open(&self, id: SideId, side: Side) -> Result<Side, OutOfBudget> {
+    /// Keeps a blob file open; if another thread was faster, its file is returned.
+    pub(crate) fn keep_open(&self, id: BlobId, blob: Blob) -> Result<Blob, OutOfBudget> {
         let mut state = lock(&self.state);
         if let Some(known) = state.open.get(&id) {
-            return Ok(known.side.clone());
+            return Ok(known.blob.clone());
         }
         if state.open.len() >= self.open_max
             && let Some(oldest) = state.open.iter().min_by_key(|(_, opened)| opened.used).map(|(id, _)| *id)
@@ -101,12 +101,12 @@ impl Registry {
             state.lease.grow(OPEN_LEASE_BYTES)?;
         }
         let used = state.clock;
-        state.open.insert(id, Opened { side: side.clone(), used });
-        Ok(side)
+        state.open.insert(id, Opened { blob: blob.clone(), used });
+        Ok(blob)
     }
 
     /// The file is going to be removed.
-    pub(crate) fn forget(&self, id: SideId) {
+    pub(crate) fn forget(&self, id: BlobId) {
         let mut state = lock(&self.state);
         state.unnamed.remove(&id);
         let gone = state.open.remove(&id);

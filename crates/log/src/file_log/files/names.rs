@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::blob::BlobId;
 use crate::glsn::Glsn;
-use crate::side::SideId;
 
 /// A file of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -12,8 +12,8 @@ pub(crate) enum FileName {
     Segment(Glsn),
     /// Its offset table.
     Table(Glsn),
-    /// A side file.
-    Side(SideId),
+    /// A blob file.
+    Blob(BlobId),
 }
 
 impl FileName {
@@ -22,7 +22,7 @@ impl FileName {
         match self {
             Self::Segment(first) => format!("{:020}.seg", first.0),
             Self::Table(first) => format!("{:020}.idx", first.0),
-            Self::Side(id) => id.file_name(),
+            Self::Blob(id) => id.file_name(),
         }
     }
 
@@ -41,7 +41,7 @@ impl FileName {
         match kind {
             "seg" => Some(Self::Segment(Glsn(number))),
             "idx" => Some(Self::Table(Glsn(number))),
-            "side" => Some(Self::Side(SideId(number))),
+            "blob" => Some(Self::Blob(BlobId(number))),
             _ => None,
         }
     }
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_name_comes_back_as_what_it_stands_for() {
-        for file in [FileName::Segment(Glsn(1)), FileName::Table(Glsn(u64::MAX)), FileName::Side(SideId(7))] {
+        for file in [FileName::Segment(Glsn(1)), FileName::Table(Glsn(u64::MAX)), FileName::Blob(BlobId(7))] {
             assert_eq!(FileName::parse(&file.name()), Some(file));
         }
         for other in

@@ -9,7 +9,7 @@ use crate::file_log::env::lock;
 use crate::file_log::files::names::FileName;
 use crate::file_log::open_log::OpenLog;
 use crate::file_log::segments::segment::{KnownEnd, check_whole_block};
-use crate::format::{BLOCK_BYTES, segment_seed, side_seed};
+use crate::format::{BLOCK_BYTES, blob_seed, segment_seed};
 use crate::glsn::{Glsn, Position};
 
 /// A file of a backup.
@@ -31,28 +31,28 @@ impl OpenLog {
         each: &mut dyn FnMut(&BackupFile) -> Result<(), LogError>,
     ) -> Result<Position, LogError> {
         let _trimming = lock(&self.segments.trimming);
-        let (end, segments, active, sides) = {
+        let (end, segments, active, blobs) = {
             // Under the order nothing is appended or sealed while the end is looked at.
             let _order = self.tail.order().ok();
             let end = if self.env.is_read_only() { self.tail.read().end } else { self.durability.sync_to_end()? };
             let tail = self.tail.read();
-            let named = tail.sides.list();
-            let mut sides = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, named.len())?;
-            named.iter().for_each(|named| sides.push(named.side.id));
-            (end, self.segments.all(), tail.first, sides)
+            let named = tail.blobs.list();
+            let mut blobs = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, named.len())?;
+            named.iter().for_each(|named| blobs.push(named.blob.id));
+            (end, self.segments.all(), tail.first, blobs)
         };
         for segment in segments.iter().filter(|segment| segment.first() < active) {
-            // Side files first: a copy without its records is only swept.
-            let count = self.segments.with_table(segment, |table| Ok(table.side_count()))?;
+            // Blob files first: a copy without its records is only swept.
+            let count = self.segments.with_table(segment, |table| Ok(table.blob_count()))?;
             for index in 0..count {
-                let side = self.segments.with_table(segment, |table| table.side(index))?;
-                self.immutable(FileName::Side(side.side.id), each)?;
+                let blob = self.segments.with_table(segment, |table| table.blob(index))?;
+                self.immutable(FileName::Blob(blob.blob.id), each)?;
             }
             self.immutable(FileName::Table(segment.first()), each)?;
             self.immutable(FileName::Segment(segment.first()), each)?;
         }
-        for side in sides.iter() {
-            self.immutable(FileName::Side(*side), each)?;
+        for blob in blobs.iter() {
+            self.immutable(FileName::Blob(*blob), each)?;
         }
         let bytes = u64::from(end.offset);
         each(&BackupFile { name: FileName::Segment(active).name(), immutable: false, bytes })?;
@@ -80,9 +80,9 @@ impl OpenLog {
                     check_whole_block(block, number, seed, end).map_err(|bad| corrupt(first, number, bad.what))?;
                 }
             }
-            Some(FileName::Side(id)) => {
+            Some(FileName::Blob(id)) => {
                 for (number, page) in pages {
-                    check_page(page, side_seed(self.env.id, id.0), number)
+                    check_page(page, blob_seed(self.env.id, id.0), number)
                         .map_err(|what| corrupt(Glsn::NONE, number, what.to_owned()))?;
                 }
             }

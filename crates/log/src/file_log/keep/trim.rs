@@ -1,33 +1,33 @@
-//! Frees what is not needed any more: whole segments from the front, and side files that no record names.
+//! Frees what is not needed any more: whole segments from the front, and blob files that no record names.
 //!
-//! Law: a segment's name is gone for good before the next one is touched, so that a crash in between leaves no hole. Side files go
+//! Law: a segment's name is gone for good before the next one is touched, so that a crash in between leaves no hole. Blob files go
 //! last; what a crash leaves of them is swept.
 
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::buffer::Buffer;
 
+use crate::blob::BlobId;
 use crate::error::LogError;
 use crate::file_log::env::lock;
 use crate::file_log::files::names::FileName;
 use crate::file_log::open_log::OpenLog;
 use crate::glsn::Glsn;
-use crate::side::SideId;
 
 impl OpenLog {
     /// Frees whole segments below `until`.
-    pub(crate) fn trim_below(&self, until: Glsn, keep: &dyn Fn(SideId) -> bool) -> Result<Glsn, LogError> {
+    pub(crate) fn trim_below(&self, until: Glsn, keep: &dyn Fn(BlobId) -> bool) -> Result<Glsn, LogError> {
         self.env.check_writable()?;
         let _trimming = lock(&self.segments.trimming);
         loop {
             let Some(segment) = self.segments.read().first().cloned() else { break };
             let Some(behind) = segment.behind().filter(|behind| behind.next <= until) else { break };
             // What is sealed is durable.
-            let count = self.segments.with_table(&segment, |table| Ok(table.side_count()))?;
-            let mut sides = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, count as usize)?;
+            let count = self.segments.with_table(&segment, |table| Ok(table.blob_count()))?;
+            let mut blobs = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, count as usize)?;
             for index in 0..count {
-                let side = self.segments.with_table(&segment, |table| table.side(index))?.side.id;
-                if !keep(side) {
-                    sides.push(side);
+                let blob = self.segments.with_table(&segment, |table| table.blob(index))?.blob.id;
+                if !keep(blob) {
+                    blobs.push(blob);
                 }
             }
             self.segments.set_first(behind.next);
@@ -35,21 +35,21 @@ impl OpenLog {
             self.segments.remove_name(FileName::Segment(segment.first()))?;
             self.env.options.disk.sync_dir(&self.env.options.dir)?;
             self.segments.remove_name(FileName::Table(segment.first()))?;
-            for side in sides.iter() {
-                self.blobs.remove(*side)?;
+            for blob in blobs.iter() {
+                self.blobs.remove(*blob)?;
             }
         }
         Ok(self.segments.first())
     }
 
-    /// Removes side files that no record names, and offset tables without a segment.
-    pub(crate) fn sweep(&self, keep: &dyn Fn(SideId) -> bool) -> Result<u64, LogError> {
+    /// Removes blob files that no record names, and offset tables without a segment.
+    pub(crate) fn sweep(&self, keep: &dyn Fn(BlobId) -> bool) -> Result<u64, LogError> {
         self.env.check_writable()?;
         let _trimming = lock(&self.segments.trimming);
         let mut candidates = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, 0)?;
         for name in self.env.options.disk.names(&self.env.options.dir)? {
             match FileName::parse(&name) {
-                Some(FileName::Side(id))
+                Some(FileName::Blob(id))
                     if !keep(id) && !self.blobs.registry.is_unnamed(id) && id.0 <= self.blobs.registry.mark() =>
                 {
                     candidates.reserve(1)?;
@@ -64,7 +64,7 @@ impl OpenLog {
         candidates.sort_unstable();
         let mut named = Buffer::zeroed(&self.env.options.budget, Kind::Staging, candidates.len())?;
         if !candidates.is_empty() {
-            self.for_each_named_side(&mut |id| {
+            self.for_each_named_blob(&mut |id| {
                 if let Ok(at) = candidates.binary_search(&id) {
                     named[at] = 1;
                 }
@@ -77,29 +77,29 @@ impl OpenLog {
         Ok(removed)
     }
 
-    /// Whether another process may be writing a side file just now: this one only reads, the file has no end yet, and no record names it.
-    pub(crate) fn may_be_in_writing(&self, id: SideId) -> bool {
+    /// Whether another process may be writing a blob file just now: this one only reads, the file has no end yet, and no record names it.
+    pub(crate) fn may_be_in_writing(&self, id: BlobId) -> bool {
         let mut is_named = false;
         self.env.is_read_only()
             && self.blobs.read_trailer(id).is_err()
-            && self.for_each_named_side(&mut |named| is_named |= named == id).is_ok()
+            && self.for_each_named_blob(&mut |named| is_named |= named == id).is_ok()
             && !is_named
     }
 
-    fn for_each_named_side(&self, each: &mut dyn FnMut(SideId)) -> Result<(), LogError> {
+    fn for_each_named_blob(&self, each: &mut dyn FnMut(BlobId)) -> Result<(), LogError> {
         let mut from = Glsn::NONE;
         loop {
             let all = self.segments.all();
             for segment in all.iter().filter(|segment| segment.first() >= from && segment.behind().is_some()) {
-                let count = self.segments.with_table(segment, |table| Ok(table.side_count()))?;
+                let count = self.segments.with_table(segment, |table| Ok(table.blob_count()))?;
                 for index in 0..count {
-                    each(self.segments.with_table(segment, |table| table.side(index))?.side.id);
+                    each(self.segments.with_table(segment, |table| table.blob(index))?.blob.id);
                 }
             }
             let tail = self.tail.read();
             let active = all.last().map_or(Glsn::NONE, |segment| segment.first());
             if tail.first == active {
-                tail.sides.list().iter().for_each(|named| each(named.side.id));
+                tail.blobs.list().iter().for_each(|named| each(named.blob.id));
                 return Ok(());
             }
             // The active segment was sealed meanwhile: its table is to be asked too.

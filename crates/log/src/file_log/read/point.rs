@@ -9,6 +9,7 @@ use plimsoll_memory::budget::Kind;
 use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::pool::{Page, Touch};
 
+use crate::blob::BlobRef;
 use crate::entry::{Entry, EntryMeta};
 use crate::error::LogError;
 use crate::file_log::files::names::FileName;
@@ -18,10 +19,9 @@ use crate::format::BLOCK_BYTES;
 use crate::format::fragment::{FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentType, extend_chain};
 use crate::format::layout::{block_of, payload_pieces};
 use crate::format::record::{
-    ENTRY_HEADER_BYTES, EntryHeader, RECORD_HEADER_BYTES, RecordHeader, SIDE_REF_BYTES, decode_side,
+    BLOB_REF_BYTES, ENTRY_HEADER_BYTES, EntryHeader, RECORD_HEADER_BYTES, RecordHeader, decode_blob,
 };
 use crate::glsn::{Glsn, StreamId};
-use crate::side::SideRef;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -189,19 +189,19 @@ impl OpenLog {
         self.copy_payload(&place.segment, glsn, place.offset, &record, offset, into)
     }
 
-    /// Side files of an entry's record.
-    pub(crate) fn read_sides(&self, glsn: Glsn) -> Result<Vec<SideRef>, LogError> {
+    /// Blob files of an entry's record.
+    pub(crate) fn read_blobs(&self, glsn: Glsn) -> Result<Vec<BlobRef>, LogError> {
         let place = self.locate(glsn)?;
         let (header, record) = self.headers(glsn, &place)?;
         self.meta_of(&place.segment, glsn, place.offset, &header, &record.header)?;
-        let mut sides = Vec::with_capacity(usize::from(record.header.sides));
+        let mut blobs = Vec::with_capacity(usize::from(record.header.blobs));
         let start = u64::from(place.offset - header.back) + RECORD_HEADER_BYTES as u64;
-        for index in 0..u64::from(record.header.sides) {
-            let mut bytes = [0; SIDE_REF_BYTES];
-            self.copy(&place.segment, glsn, start + index * SIDE_REF_BYTES as u64, &mut bytes)?;
-            sides.extend(decode_side(&bytes));
+        for index in 0..u64::from(record.header.blobs) {
+            let mut bytes = [0; BLOB_REF_BYTES];
+            self.copy(&place.segment, glsn, start + index * BLOB_REF_BYTES as u64, &mut bytes)?;
+            blobs.extend(decode_blob(&bytes));
         }
-        Ok(sides)
+        Ok(blobs)
     }
 
     /// Chain hash of the record that ends with `glsn`.
@@ -426,7 +426,7 @@ impl OpenLog {
             record_first: record.first,
             record_count: record.count,
             read_at: record.read_at,
-            sides: record.sides,
+            blobs: record.blobs,
         })
     }
 

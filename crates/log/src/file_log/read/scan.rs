@@ -143,7 +143,7 @@ const NOTHING: EntryMeta = EntryMeta {
     record_first: Glsn::NONE,
     record_count: 0,
     read_at: Glsn::NONE,
-    sides: 0,
+    blobs: 0,
 };
 
 impl<'a> FileScan<'a> {
@@ -317,7 +317,7 @@ impl<'a> FileScan<'a> {
             record_first: said.first,
             record_count: said.count,
             read_at: said.read_at,
-            sides: said.sides,
+            blobs: said.blobs,
         };
         self.body_bytes = said.body_bytes;
         self.epoch = record.fragment.epoch;

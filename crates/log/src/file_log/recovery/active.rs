@@ -6,6 +6,7 @@ use plimsoll_disk::vfs::{Caching, File, Open};
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::chunk::CHUNK_BYTES;
 
+use crate::blob::BlobRef;
 use crate::error::LogError;
 use crate::file_log::files::names::FileName;
 use crate::file_log::files::rewrite::{open_own, read_twice};
@@ -15,15 +16,14 @@ use crate::file_log::recovery::decide::decide;
 use crate::file_log::recovery::find::LogFiles;
 use crate::file_log::segments::create::{NotCreated, create_segment};
 use crate::file_log::segments::entry_offsets::Numbers;
-use crate::file_log::segments::named_blobs::NamedSides;
+use crate::file_log::segments::named_blobs::NamedBlobs;
 use crate::file_log::segments::walk::{Outcome, Visitor, replay};
 use crate::file_log::tail::order::entries_max;
 use crate::format::BLOCK_BYTES;
-use crate::format::offset_table::NamedSide;
+use crate::format::offset_table::NamedBlob;
 use crate::format::record::RecordHeader;
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::glsn::{Glsn, StreamId};
-use crate::side::SideRef;
 
 /// The most memory for the numbers of the active segment, unless an option says otherwise.
 const NUMBERS_BYTES_MAX: u64 = 4 << 20;
@@ -34,7 +34,7 @@ pub(crate) struct Active {
     pub(crate) header: SegmentHeader,
     pub(crate) outcome: Outcome,
     pub(crate) numbers: Numbers,
-    pub(crate) sides: NamedSides,
+    pub(crate) blobs: NamedBlobs,
     /// The entries' numbers do not fit into the memory that they may have.
     pub(crate) too_many: bool,
     pub(crate) epoch: u32,
@@ -77,7 +77,7 @@ pub(crate) fn read_active(
             FileName::Segment(header.first).name()
         ));
     }
-    Ok(Active { file, header, outcome, numbers: gather.numbers, sides: gather.sides, too_many: gather.too_many, epoch })
+    Ok(Active { file, header, outcome, numbers: gather.numbers, blobs: gather.blobs, too_many: gather.too_many, epoch })
 }
 
 /// Makes what was read as durable as it looks. What a killed process wrote may be in memory only; and after a failed sync the system may
@@ -121,23 +121,23 @@ struct Gather<'a> {
     budget: &'a Budget,
     most: u32,
     numbers: Numbers,
-    sides: NamedSides,
+    blobs: NamedBlobs,
     too_many: bool,
-    /// Entries and side files of complete records.
+    /// Entries and blob files of complete records.
     complete: (u32, usize),
 }
 
 impl<'a> Gather<'a> {
     fn new(budget: &'a Budget, most: u32) -> Result<Self, LogError> {
-        let sides = NamedSides::new(budget)?;
-        Ok(Self { budget, most, numbers: Numbers::default(), sides, too_many: false, complete: (0, 0) })
+        let blobs = NamedBlobs::new(budget)?;
+        Ok(Self { budget, most, numbers: Numbers::default(), blobs, too_many: false, complete: (0, 0) })
     }
 
     /// From now on the entries are only counted: a sealed segment finds them by its table.
     fn give_up(&mut self) {
         self.too_many = true;
         self.numbers.clear();
-        self.sides.clear();
+        self.blobs.clear();
         self.complete = (0, 0);
     }
 }
@@ -159,21 +159,21 @@ impl Visitor for Gather<'_> {
         Ok(())
     }
 
-    fn record(&mut self, header: &RecordHeader, sides: &[SideRef]) -> Result<(), LogError> {
+    fn record(&mut self, header: &RecordHeader, blobs: &[BlobRef]) -> Result<(), LogError> {
         if self.too_many {
             return Ok(());
         }
-        self.sides.reserve(sides.len())?;
-        for side in sides {
-            self.sides.push(NamedSide { record_first: header.first, record_count: header.count, side: *side });
+        self.blobs.reserve(blobs.len())?;
+        for blob in blobs {
+            self.blobs.push(NamedBlob { record_first: header.first, record_count: header.count, blob: *blob });
         }
-        self.complete = (self.numbers.len(), self.sides.list().len());
+        self.complete = (self.numbers.len(), self.blobs.list().len());
         Ok(())
     }
 
     fn abandon(&mut self) {
         self.numbers.truncate(self.complete.0);
-        self.sides.truncate(self.complete.1);
+        self.blobs.truncate(self.complete.1);
     }
 }
 
@@ -207,7 +207,7 @@ pub(crate) fn follow_with_new_segment(
     found: &mut LogFiles,
     full: Active,
     timestamp: u64,
-    side_mark: u64,
+    blob_mark: u64,
 ) -> Result<Active, LogError> {
     let mut outcome = full.outcome;
     let header = SegmentHeader {
@@ -216,7 +216,7 @@ pub(crate) fn follow_with_new_segment(
         first: outcome.next,
         previous_chain: outcome.chain,
         timestamp_floor: timestamp,
-        side_mark,
+        blob_mark,
         segment_bytes: options.segment_size(),
         previous_end: outcome.end,
     };
@@ -229,6 +229,6 @@ pub(crate) fn follow_with_new_segment(
     outcome.first_timestamp = 0;
     outcome.marked = false;
     let numbers = Numbers::default();
-    let sides = NamedSides::new(&options.budget)?;
-    Ok(Active { file, header, outcome, numbers, sides, too_many: false, epoch: full.epoch })
+    let blobs = NamedBlobs::new(&options.budget)?;
+    Ok(Active { file, header, outcome, numbers, blobs, too_many: false, epoch: full.epoch })
 }

@@ -42,9 +42,9 @@ pub(crate) fn assemble(
 ) -> Result<OpenLog, LogError> {
     let timestamp = active.outcome.last_timestamp;
     tell_of_the_future(&options, timestamp, report);
-    let side_mark = found.side_mark.max(active.outcome.side_mark);
+    let blob_mark = found.blob_mark.max(active.outcome.blob_mark);
     if active.too_many {
-        active = follow_with_new_segment(&options, &mut found, active, timestamp, side_mark)?;
+        active = follow_with_new_segment(&options, &mut found, active, timestamp, blob_mark)?;
     }
     let end = End { offset: active.outcome.end, next: active.outcome.next, chain: active.outcome.chain, timestamp };
     let buffer = fill_buffer(&options.budget, &*active.file, &active.header, end)?;
@@ -59,7 +59,7 @@ pub(crate) fn assemble(
             segment: Segment::new(active.header, &env, tail.clone() as _),
             first_timestamp: active.outcome.first_timestamp,
             numbers: active.numbers,
-            sides: active.sides,
+            blobs: active.blobs,
             buffer,
             end,
         };
@@ -74,7 +74,7 @@ pub(crate) fn assemble(
     list.push(Arc::clone(&tail.read().segment));
     let segments = Arc::new(Segments::new(list, &env)?);
     let durability = Arc::new(Durability::new(&env, &tail, writer, lock));
-    let blobs = Arc::new(Blobs::new(&env, &segments, &durability, side_mark)?);
+    let blobs = Arc::new(Blobs::new(&env, &segments, &durability, blob_mark)?);
     Ok(OpenLog { env, segments, tail, durability, blobs })
 }
 

@@ -63,8 +63,8 @@ pub(crate) fn sweep_unfinished(options: &FileLogOptions, names: &[String]) -> Re
 pub(crate) struct LogFiles {
     /// Headers of the segments, oldest first.
     pub(crate) headers: Vec<SegmentHeader>,
-    /// The highest id of a side file.
-    pub(crate) side_mark: u64,
+    /// The highest id of a blob file.
+    pub(crate) blob_mark: u64,
 }
 
 /// Reads the folder and the headers of all segments, and checks that they may belong together.
@@ -74,13 +74,13 @@ pub(crate) fn find_files(options: &FileLogOptions) -> Result<LogFiles, LogError>
 
 /// As [`find_files`], in a folder with these names.
 pub(crate) fn find_named_files(options: &FileLogOptions, names: Vec<String>) -> Result<LogFiles, LogError> {
-    let mut found = LogFiles { headers: Vec::new(), side_mark: 0 };
+    let mut found = LogFiles { headers: Vec::new(), blob_mark: 0 };
     let (mut segments, mut others) = (Vec::new(), None);
     for name in names {
         match FileName::parse(&name) {
             Some(FileName::Segment(first)) => segments.push(first),
-            Some(FileName::Side(id)) => {
-                found.side_mark = found.side_mark.max(id.0);
+            Some(FileName::Blob(id)) => {
+                found.blob_mark = found.blob_mark.max(id.0);
                 others = Some(name);
             }
             Some(FileName::Table(_)) => others = Some(name),

@@ -39,10 +39,10 @@ pub(crate) fn fill(file: &dyn File, segment: &SegmentHeader, lost: &Lost) -> Res
         previous_chain: lost.chain,
         durable: Glsn(lost.from.0 - 1),
         timestamp_micros: lost.timestamp + 1,
-        side_mark: 0,
+        blob_mark: 0,
         body_bytes: count * ENTRY_HEADER_BYTES as u32 + last_payload,
         count,
-        sides: 0,
+        blobs: 0,
         dropped: Some(lost.chain_behind),
     };
     let seed = segment_seed(segment.log_id, segment.first);

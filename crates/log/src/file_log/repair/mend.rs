@@ -1,7 +1,7 @@
-//! Takes damaged records and damaged pages of side files out of a log, so that all others can be read.
+//! Takes damaged records and damaged pages of blob files out of a log, so that all others can be read.
 //!
 //! A record says which chain hash it follows. So the good record behind damage says how the chain goes on, and one record of kind "dropped", which
-//! carries that hash, takes the place of what is damaged: GLSNs stay dense, and all others stay where they are. A damaged page of a side
+//! carries that hash, takes the place of what is damaged: GLSNs stay dense, and all others stay where they are. A damaged page of a blob
 //! file gets a page of kind "dropped" in its place.
 //!
 //! Laws:
@@ -18,6 +18,7 @@ use plimsoll_memory::budget::Kind;
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, check_page, page_kind, page_payload, seal_page};
 use plimsoll_memory::pool::{LoadError, PageSource};
 
+use crate::blob::{BLOB_DROPPED_PAGE, BlobId, BlobRef};
 use crate::error::LogError;
 use crate::file_log::env::lock_folder;
 use crate::file_log::files::names::FileName;
@@ -27,14 +28,13 @@ use crate::file_log::options::FileLogOptions;
 use crate::file_log::repair::gap::fill;
 use crate::file_log::repair::salvage::{keep_aside, move_aside};
 use crate::file_log::segments::walk::{Lost, NoVisitor, Outcome, Problem, Visitor, replay, replay_past_damage};
+use crate::format::blob_trailer::{BLOB_TRAILER_BYTES, BLOB_TRAILER_PAGE, BlobTrailer, extend_blob_hash};
 use crate::format::block::first_fragment;
 use crate::format::fragment::{FRAGMENT_HEADER_BYTES, Found, FragmentType, fragment_at};
 use crate::format::record::RecordHeader;
 use crate::format::segment_header::{HeaderError, SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::format::side_trailer::{SIDE_TRAILER_BYTES, SIDE_TRAILER_PAGE, SideTrailer, extend_side_hash};
-use crate::format::{BLOCK_BYTES, genesis_chain, segment_seed, side_seed, u32_at};
+use crate::format::{BLOCK_BYTES, blob_seed, genesis_chain, segment_seed, u32_at};
 use crate::glsn::{Glsn, StreamId};
-use crate::side::{SIDE_DROPPED_PAGE, SideId, SideRef};
 
 /// What is to be dropped.
 pub struct Wanted<'a> {
@@ -42,8 +42,8 @@ pub struct Wanted<'a> {
     pub damaged: &'a dyn Fn(&Range<Glsn>) -> bool,
     /// Whether the record that begins with a GLSN is, although it is sound.
     pub sound: &'a dyn Fn(Glsn) -> bool,
-    /// Side files whose damaged pages are, with how records name them where that is known.
-    pub sides: &'a [(SideId, Option<SideRef>)],
+    /// Blob files whose damaged pages are, with how records name them where that is known.
+    pub blobs: &'a [(BlobId, Option<BlobRef>)],
     /// The log's id, for a log of which no header can be read.
     pub log_id: Option<u128>,
     /// Change nothing.
@@ -55,8 +55,8 @@ pub struct Wanted<'a> {
 pub struct Mended {
     /// Records, by GLSN; a range without records is a mark or a header: nothing is lost with it.
     pub records: Vec<DroppedRecords>,
-    /// Pages of side files.
-    pub pages: Vec<(SideId, Range<u32>)>,
+    /// Pages of blob files.
+    pub pages: Vec<(BlobId, Range<u32>)>,
     /// Names of the damaged files as they were.
     pub aside: Vec<String>,
 }
@@ -87,30 +87,30 @@ pub fn mend(options: &FileLogOptions, wanted: &Wanted<'_>) -> Result<Mended, Log
         mender.mend_segment(segment)?;
     }
     if let Some(log_id) = surveyed.first().map(|segment| segment.header.log_id).or(wanted.log_id) {
-        wanted.sides.iter().try_for_each(|(id, named)| mender.mend_side(log_id, *id, *named))?;
+        wanted.blobs.iter().try_for_each(|(id, named)| mender.mend_blob(log_id, *id, *named))?;
     }
     Ok(mender.mended)
 }
 
-/// The pages of a side file in a log that is not open.
+/// The pages of a blob file in a log that is not open.
 ///
 /// # Errors
 /// The file cannot be opened.
-pub fn side_pages(disk: &dyn Disk, dir: &Path, log_id: u128, id: SideId) -> Result<Arc<dyn PageSource>, LogError> {
-    let file = disk.open(&FileName::Side(id).path(dir), Open::Read, Caching::Buffered)?;
-    Ok(Arc::new(ClosedSide { file, seed: side_seed(log_id, id.0), id }))
+pub fn blob_pages(disk: &dyn Disk, dir: &Path, log_id: u128, id: BlobId) -> Result<Arc<dyn PageSource>, LogError> {
+    let file = disk.open(&FileName::Blob(id).path(dir), Open::Read, Caching::Buffered)?;
+    Ok(Arc::new(ClosedBlob { file, seed: blob_seed(log_id, id.0), id }))
 }
 
-struct ClosedSide {
+struct ClosedBlob {
     file: Arc<dyn File>,
     seed: u64,
-    id: SideId,
+    id: BlobId,
 }
 
-impl PageSource for ClosedSide {
+impl PageSource for ClosedBlob {
     fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError> {
         let n = self.file.read_at(page, u64::from(number) * PAGE_BYTES as u64)?;
-        let name = FileName::Side(self.id).name();
+        let name = FileName::Blob(self.id).name();
         check_page(&page[..n], self.seed, number)
             .map_err(|what| LoadError::Corrupt { message: format!("{name}, page {number}: {what}") })
     }
@@ -222,7 +222,7 @@ impl Mender<'_> {
             first,
             previous_chain,
             timestamp_floor: record.map_or(0, |(_, record)| record.timestamp_micros.saturating_sub(1)),
-            side_mark: 0,
+            blob_mark: 0,
             segment_bytes: len.max(next.map_or(0, |next| next.previous_end)).max(self.options.segment_size()),
             previous_end,
         })
@@ -318,9 +318,9 @@ impl Mender<'_> {
         })
     }
 
-    /// Writes a side file anew, with pages of kind "dropped" where pages are damaged.
-    fn mend_side(&mut self, log_id: u128, id: SideId, named: Option<SideRef>) -> Result<(), LogError> {
-        let name = FileName::Side(id);
+    /// Writes a blob file anew, with pages of kind "dropped" where pages are damaged.
+    fn mend_blob(&mut self, log_id: u128, id: BlobId, named: Option<BlobRef>) -> Result<(), LogError> {
+        let name = FileName::Blob(id);
         let (disk, dir) = (&*self.options.disk, &*self.options.dir);
         let file = match disk.entry(&name.path(dir))? {
             Some(_) => Some(disk.open(&name.path(dir), Open::Read, Caching::Buffered)?),
@@ -329,7 +329,7 @@ impl Mender<'_> {
         let len = file.as_ref().map_or(Ok(0), |file| file.len())?;
         let there = u32::try_from(len / PAGE_BYTES as u64).unwrap_or(u32::MAX);
         let pages = named.map_or(there.saturating_sub(1), |named| named.pages);
-        let seed = side_seed(log_id, id.0);
+        let seed = blob_seed(log_id, id.0);
         let staging = &mut self.staging[..PAGE_BYTES];
         let read = |number: u32, page: &mut [u8]| -> Result<bool, LogError> {
             let n = match &file {
@@ -347,8 +347,8 @@ impl Mender<'_> {
                 }
             }
         }
-        let trailer_fits = read(pages, staging)? && page_kind(staging) == SIDE_TRAILER_PAGE;
-        let trailer = if trailer_fits { SideTrailer::decode(page_payload(staging)).ok() } else { None };
+        let trailer_fits = read(pages, staging)? && page_kind(staging) == BLOB_TRAILER_PAGE;
+        let trailer = if trailer_fits { BlobTrailer::decode(page_payload(staging)).ok() } else { None };
         if lost.is_empty() && trailer.is_some() && there == pages + 1 {
             return Ok(());
         }
@@ -364,15 +364,15 @@ impl Mender<'_> {
             let mut hash = 0;
             for number in 0..pages {
                 if !read(number, staging)? {
-                    seal_page(staging, seed, number, SIDE_DROPPED_PAGE, 0);
+                    seal_page(staging, seed, number, BLOB_DROPPED_PAGE, 0);
                 }
-                hash = extend_side_hash(hash, staging);
+                hash = extend_blob_hash(hash, staging);
                 draft.write_at(staging, u64::from(number) * PAGE_BYTES as u64)?;
             }
-            let side = named.or(trailer.map(|trailer| trailer.side)).unwrap_or(SideRef { id, pages, hash });
-            let payload = SideTrailer { log_id, side }.encode();
-            staging[PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + SIDE_TRAILER_BYTES].copy_from_slice(&payload);
-            seal_page(staging, seed, pages, SIDE_TRAILER_PAGE, SIDE_TRAILER_BYTES);
+            let blob = named.or(trailer.map(|trailer| trailer.blob)).unwrap_or(BlobRef { id, pages, hash });
+            let payload = BlobTrailer { log_id, blob }.encode();
+            staging[PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + BLOB_TRAILER_BYTES].copy_from_slice(&payload);
+            seal_page(staging, seed, pages, BLOB_TRAILER_PAGE, BLOB_TRAILER_BYTES);
             Ok(draft.write_at(staging, u64::from(pages) * PAGE_BYTES as u64)?)
         })
     }
@@ -409,7 +409,7 @@ fn empty(header: &SegmentHeader, end: u32) -> Outcome {
         first_timestamp: 0,
         last_timestamp: header.timestamp_floor,
         epoch: header.epoch,
-        side_mark: 0,
+        blob_mark: 0,
         durable: Glsn::NONE,
         marked: false,
         problem: None,
@@ -478,7 +478,7 @@ impl Visitor for Find<'_> {
         Ok(())
     }
 
-    fn record(&mut self, header: &RecordHeader, _: &[SideRef]) -> Result<(), LogError> {
+    fn record(&mut self, header: &RecordHeader, _: &[BlobRef]) -> Result<(), LogError> {
         let first_entry = self.first_entry.take().unwrap_or(0);
         let start = first_entry.saturating_sub((header.head_bytes() + FRAGMENT_HEADER_BYTES) as u32);
         self.close(start, header.previous_chain);

@@ -9,6 +9,7 @@ use std::path::Path;
 use plimsoll_disk::vfs::{Caching, Disk, File, Open};
 use plimsoll_memory::budget::Kind;
 
+use crate::blob::BlobRef;
 use crate::error::LogError;
 use crate::file_log::env::lock_folder;
 use crate::file_log::files::names::FileName;
@@ -22,7 +23,6 @@ use crate::format::record::{MARK_BYTES, Mark, RecordHeader};
 use crate::format::segment_header::{HeaderError, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::format::segment_seed;
 use crate::glsn::{Glsn, Position, StreamId};
-use crate::side::SideRef;
 
 /// What salvage left and what it moved.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -231,7 +231,7 @@ impl Visitor for Front {
         Ok(())
     }
 
-    fn record(&mut self, header: &RecordHeader, _: &[SideRef]) -> Result<(), LogError> {
+    fn record(&mut self, header: &RecordHeader, _: &[BlobRef]) -> Result<(), LogError> {
         let first_entry = self.first_entry.take().unwrap_or(0);
         if self.cut.is_some() {
             return Ok(());

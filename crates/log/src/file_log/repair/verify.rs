@@ -1,6 +1,6 @@
 //! Reads everything that belongs to a log and says what is not as it was written.
 //!
-//! It trusts nothing that it has not read: records and chains, density, tables against their segments, side files against their
+//! It trusts nothing that it has not read: records and chains, density, tables against their segments, blob files against their
 //! records. Needs no open log; a live one may be verified while it is written.
 
 use std::io;
@@ -11,17 +11,17 @@ use plimsoll_disk::vfs::{Caching, Disk, File, Open};
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::page::{PAGE_BYTES, check_page, page_kind, page_payload};
 
+use crate::blob::{BLOB_BYTES_PAGE, BLOB_DROPPED_PAGE, BlobId, BlobRef};
 use crate::error::LogError;
 use crate::file_log::files::names::FileName;
-use crate::file_log::repair::verify_table::{Pages, Seen, entry_hash, side_hash};
+use crate::file_log::repair::verify_table::{Pages, Seen, blob_hash, entry_hash};
 use crate::file_log::segments::walk::{Lost, Outcome, Visitor, replay_past_damage};
-use crate::format::offset_table::NamedSide;
+use crate::format::blob_trailer::{BLOB_TRAILER_PAGE, BlobTrailer, extend_blob_hash};
+use crate::format::offset_table::NamedBlob;
 use crate::format::record::RecordHeader;
 use crate::format::segment_header::{HeaderError, SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::format::side_trailer::{SIDE_TRAILER_PAGE, SideTrailer, extend_side_hash};
-use crate::format::{BLOCK_BYTES, side_seed, table_seed};
+use crate::format::{BLOCK_BYTES, blob_seed, table_seed};
 use crate::glsn::{Glsn, StreamId};
-use crate::side::{SIDE_BYTES_PAGE, SIDE_DROPPED_PAGE, SideId, SideRef};
 
 /// Something that is not as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,21 +38,21 @@ pub struct Finding {
     pub what: String,
     /// What can be done about it.
     pub cure: Cure,
-    /// The side file concerned.
-    pub side: Option<SideDamage>,
+    /// The blob file concerned.
+    pub blob: Option<BlobDamage>,
     /// Nothing is lost or wrong, and nobody has to do anything: a table that is made again, what a killed writer or a power cut left.
     pub harmless: bool,
 }
 
-/// What is wrong with a side file.
+/// What is wrong with a blob file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SideDamage {
+pub struct BlobDamage {
     /// Which.
-    pub id: SideId,
+    pub id: BlobId,
     /// Its damaged pages; none if only its last page is, which holds no values.
     pub pages: Vec<Range<u32>>,
     /// How a record names it.
-    pub named: Option<SideRef>,
+    pub named: Option<BlobRef>,
     /// Whether it holds plain bytes (or pages of a run), as its readable pages say.
     pub is_plain: Option<bool>,
 }
@@ -89,10 +89,10 @@ pub struct VerifyScope<'a> {
     pub budget: &'a Budget,
     /// Everything up to here must be there; what comes behind may still be being written. `None`: the log is not open.
     pub durable: Option<Glsn>,
-    /// Side files that are being written.
-    pub unfinished: &'a dyn Fn(SideId) -> bool,
-    /// Side files that are needed although no record of the log names them any more.
-    pub kept: &'a dyn Fn(SideId) -> bool,
+    /// Blob files that are being written.
+    pub unfinished: &'a dyn Fn(BlobId) -> bool,
+    /// Blob files that are needed although no record of the log names them any more.
+    pub kept: &'a dyn Fn(BlobId) -> bool,
 }
 
 /// Reads everything; returns what was found.
@@ -113,43 +113,43 @@ pub fn verify(scope: &VerifyScope<'_>, progress: &mut dyn FnMut(VerifyProgress))
         page: scope.budget.take(Kind::Staging)?,
     };
     let mut segments = Vec::new();
-    let mut sides = Vec::new();
+    let mut blobs = Vec::new();
     for entry in &files {
         match FileName::parse(&entry.name) {
             Some(FileName::Segment(first)) => segments.push(first),
-            Some(FileName::Side(id)) => sides.push(id),
+            Some(FileName::Blob(id)) => blobs.push(id),
             _ => {}
         }
     }
     let mut staging = scope.budget.take(Kind::Staging)?;
-    sides.sort_unstable();
-    // Side files first: which of those that are not sound are named is seen in the records.
+    blobs.sort_unstable();
+    // Blob files first: which of those that are not sound are named is seen in the records.
     check.log_id = check.find_log_id(&segments)?;
-    for id in sides {
+    for id in blobs {
         if !(scope.unfinished)(id) {
-            check.side_file(id, &mut staging)?;
+            check.blob_file(id, &mut staging)?;
         }
     }
     for (at, first) in segments.iter().enumerate() {
         check.segment(*first, segments.get(at + 1).copied(), &mut staging)?;
     }
-    check.judge_unsound_sides();
+    check.judge_unsound_blobs();
     Ok(check.findings)
 }
 
-/// The most side files of which it is remembered that they are not sound.
+/// The most blob files of which it is remembered that they are not sound.
 const MAX_UNSOUND: usize = 1000;
 
-/// A side file that is not as it was written.
-struct UnsoundSide {
-    id: SideId,
+/// A blob file that is not as it was written.
+struct UnsoundBlob {
+    id: BlobId,
     offset: u64,
     what: &'static str,
     /// Pages that are damaged.
     pages: Vec<Range<u32>>,
     is_plain: Option<bool>,
     /// A record that names it.
-    named_by: Option<(Glsn, SideRef)>,
+    named_by: Option<(Glsn, BlobRef)>,
 }
 
 struct Check<'a> {
@@ -161,7 +161,7 @@ struct Check<'a> {
     before: Option<(SegmentHeader, Outcome)>,
     log_id: Option<u128>,
     /// Ascending by id.
-    unsound: Vec<UnsoundSide>,
+    unsound: Vec<UnsoundBlob>,
     page: plimsoll_memory::chunk::Chunk,
 }
 
@@ -179,7 +179,7 @@ impl Check<'_> {
         cure: Cure,
     ) {
         let (file, what) = (name.name(), what.into());
-        self.findings.push(Finding { file, offset, glsn, last, what, harmless: false, cure, side: None });
+        self.findings.push(Finding { file, offset, glsn, last, what, harmless: false, cure, blob: None });
     }
 
     fn report_harmless(&mut self, name: FileName, offset: u64, what: impl Into<String>) {
@@ -240,9 +240,9 @@ impl Check<'_> {
         self.follows(name, &header);
         let log_id = header.log_id;
         let mut walk =
-            Walk { check: self, log_id, name, hash: 0, count: 0, of_record: (0, 0), sides: (0, 0), lost: false };
+            Walk { check: self, log_id, name, hash: 0, count: 0, of_record: (0, 0), blobs: (0, 0), lost: false };
         let outcome = replay_past_damage(&*file, &header, staging, &mut walk)?;
-        let seen = Seen { hash: walk.hash, count: walk.count, sides: walk.sides };
+        let seen = Seen { hash: walk.hash, count: walk.count, blobs: walk.blobs };
         let is_whole = !walk.lost && outcome.problem.is_none();
         self.end_of_segment(name, &outcome, next);
         if next.is_some() && is_whole {
@@ -339,8 +339,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn side_file(&mut self, id: SideId, staging: &mut [u8]) -> Result<(), LogError> {
-        let name = FileName::Side(id);
+    fn blob_file(&mut self, id: BlobId, staging: &mut [u8]) -> Result<(), LogError> {
+        let name = FileName::Blob(id);
         let Some(file) = self.open(name)? else { return Ok(()) };
         let Some(log_id) = self.log_id else { return Ok(()) };
         let pages = file.len()? / PAGE_BYTES as u64;
@@ -350,23 +350,23 @@ impl Check<'_> {
             let place = number * PAGE_BYTES as u64;
             let n = file.read_at(page, place)?;
             let last = number + 1 == pages;
-            if let Err(what) = check_page(&page[..n], side_seed(log_id, id.0), number as u32) {
+            if let Err(what) = check_page(&page[..n], blob_seed(log_id, id.0), number as u32) {
                 bad.add(number as u32, what, !last);
             } else if last {
-                let expected = SideTrailer { log_id, side: SideRef { id, pages: number as u32, hash } };
-                let fits = |said: SideTrailer| {
+                let expected = BlobTrailer { log_id, blob: BlobRef { id, pages: number as u32, hash } };
+                let fits = |said: BlobTrailer| {
                     // Of pages that were dropped no hash is known.
-                    let hash = if dropped > 0 { said.side.hash } else { hash };
-                    said == SideTrailer { side: SideRef { hash, ..expected.side }, ..expected }
+                    let hash = if dropped > 0 { said.blob.hash } else { hash };
+                    said == BlobTrailer { blob: BlobRef { hash, ..expected.blob }, ..expected }
                 };
-                let said = SideTrailer::decode(page_payload(page));
-                if bad.what.is_none() && (page_kind(page) != SIDE_TRAILER_PAGE || !said.is_ok_and(fits)) {
-                    bad.add(number as u32, "the side file's last page does not fit the others", false);
+                let said = BlobTrailer::decode(page_payload(page));
+                if bad.what.is_none() && (page_kind(page) != BLOB_TRAILER_PAGE || !said.is_ok_and(fits)) {
+                    bad.add(number as u32, "the blob file's last page does not fit the others", false);
                 }
             } else {
-                dropped += u32::from(page_kind(page) == SIDE_DROPPED_PAGE);
-                is_plain = is_plain.or(Some(matches!(page_kind(page), SIDE_BYTES_PAGE | SIDE_DROPPED_PAGE)));
-                hash = extend_side_hash(hash, page);
+                dropped += u32::from(page_kind(page) == BLOB_DROPPED_PAGE);
+                is_plain = is_plain.or(Some(matches!(page_kind(page), BLOB_BYTES_PAGE | BLOB_DROPPED_PAGE)));
+                hash = extend_blob_hash(hash, page);
             }
             self.advance(PAGE_BYTES as u64);
         }
@@ -374,49 +374,49 @@ impl Check<'_> {
             self.report_dropped(name, None, format!("{dropped} of its pages were dropped by a salvage"));
         }
         if pages == 0 {
-            bad.add(0, "the side file was never finished", true);
+            bad.add(0, "the blob file was never finished", true);
         }
         if let Some((first, what)) = bad.what {
             let offset = u64::from(first) * PAGE_BYTES as u64;
-            self.is_unsound(UnsoundSide { id, offset, what, pages: bad.pages, is_plain, named_by: None });
+            self.is_unsound(UnsoundBlob { id, offset, what, pages: bad.pages, is_plain, named_by: None });
         }
         Ok(())
     }
 
-    fn is_unsound(&mut self, unsound: UnsoundSide) {
+    fn is_unsound(&mut self, unsound: UnsoundBlob) {
         if self.unsound.len() < MAX_UNSOUND {
             self.unsound.push(unsound);
         } else {
-            self.report_side(unsound);
+            self.report_blob(unsound);
         }
     }
 
-    fn report_side(&mut self, unsound: UnsoundSide) {
-        let UnsoundSide { id, offset, what, pages, is_plain, named_by } = unsound;
+    fn report_blob(&mut self, unsound: UnsoundBlob) {
+        let UnsoundBlob { id, offset, what, pages, is_plain, named_by } = unsound;
         let glsn = named_by.map(|(glsn, _)| glsn);
-        self.report_range(FileName::Side(id), offset, (glsn, glsn), what, Cure::Drop);
+        self.report_range(FileName::Blob(id), offset, (glsn, glsn), what, Cure::Drop);
         if let Some(finding) = self.findings.last_mut() {
-            finding.side = Some(SideDamage { id, pages, named: named_by.map(|(_, named)| named), is_plain });
+            finding.blob = Some(BlobDamage { id, pages, named: named_by.map(|(_, named)| named), is_plain });
         }
     }
 
-    /// A record names a side file.
-    fn is_named(&mut self, side: SideRef, by: Glsn) {
-        if let Ok(at) = self.unsound.binary_search_by_key(&side.id, |unsound| unsound.id) {
-            self.unsound[at].named_by.get_or_insert((by, side));
+    /// A record names a blob file.
+    fn is_named(&mut self, blob: BlobRef, by: Glsn) {
+        if let Ok(at) = self.unsound.binary_search_by_key(&blob.id, |unsound| unsound.id) {
+            self.unsound[at].named_by.get_or_insert((by, blob));
         }
     }
 
-    /// A side file that is not sound is damage if something needs it, else what a killed writer left.
-    fn judge_unsound_sides(&mut self) {
+    /// A blob file that is not sound is damage if something needs it, else what a killed writer left.
+    fn judge_unsound_blobs(&mut self) {
         for unsound in std::mem::take(&mut self.unsound) {
             if unsound.named_by.is_some() || (self.scope.kept)(unsound.id) {
-                self.report_side(unsound);
+                self.report_blob(unsound);
             } else {
-                let UnsoundSide { id, offset, what, .. } = unsound;
+                let UnsoundBlob { id, offset, what, .. } = unsound;
                 let what =
                     format!("{what}, and nothing names it: a writer that was killed left it, the next one removes it");
-                self.report_harmless(FileName::Side(id), offset, what);
+                self.report_harmless(FileName::Blob(id), offset, what);
             }
         }
     }
@@ -434,24 +434,24 @@ impl Check<'_> {
         Ok(None)
     }
 
-    /// Compares a side file's last page with the record that names it.
-    fn named_side(&mut self, log_id: u128, side: &SideRef) -> Result<Option<&'static str>, LogError> {
-        let Some(file) = self.open(FileName::Side(side.id))? else {
-            return Ok(Some("the side file is missing"));
+    /// Compares a blob file's last page with the record that names it.
+    fn named_blob(&mut self, log_id: u128, blob: &BlobRef) -> Result<Option<&'static str>, LogError> {
+        let Some(file) = self.open(FileName::Blob(blob.id))? else {
+            return Ok(Some("the blob file is missing"));
         };
-        if self.unsound.binary_search_by_key(&side.id, |unsound| unsound.id).is_ok() {
+        if self.unsound.binary_search_by_key(&blob.id, |unsound| unsound.id).is_ok() {
             // It is told with its pages.
             return Ok(None);
         }
         let page = &mut self.page[..PAGE_BYTES];
-        let n = file.read_at(page, u64::from(side.pages) * PAGE_BYTES as u64)?;
-        let good = check_page(&page[..n], side_seed(log_id, side.id.0), side.pages).is_ok()
-            && SideTrailer::decode(page_payload(page)) == Ok(SideTrailer { log_id, side: *side });
-        Ok((!good).then_some("the side file is not the one that the record names"))
+        let n = file.read_at(page, u64::from(blob.pages) * PAGE_BYTES as u64)?;
+        let good = check_page(&page[..n], blob_seed(log_id, blob.id.0), blob.pages).is_ok()
+            && BlobTrailer::decode(page_payload(page)) == Ok(BlobTrailer { log_id, blob: *blob });
+        Ok((!good).then_some("the blob file is not the one that the record names"))
     }
 }
 
-/// Pages of a side file that are damaged.
+/// Pages of a blob file that are damaged.
 #[derive(Default)]
 struct BadPages {
     /// The first of them, and what is wrong with it.
@@ -480,7 +480,7 @@ struct Walk<'c, 'a> {
     lost: bool,
     /// Of the record that is not known to be complete yet.
     of_record: (u64, u32),
-    sides: (u64, u32),
+    blobs: (u64, u32),
 }
 
 impl Visitor for Walk<'_, '_> {
@@ -491,18 +491,18 @@ impl Visitor for Walk<'_, '_> {
         Ok(())
     }
 
-    fn record(&mut self, header: &RecordHeader, sides: &[SideRef]) -> Result<(), LogError> {
+    fn record(&mut self, header: &RecordHeader, blobs: &[BlobRef]) -> Result<(), LogError> {
         let (hash, count) = std::mem::take(&mut self.of_record);
         self.hash = self.hash.wrapping_add(hash);
         self.count += count;
-        for side in sides {
-            let named = NamedSide { record_first: header.first, record_count: header.count, side: *side };
-            self.sides = (side_hash(self.sides.0, &named), self.sides.1 + 1);
-            self.check.is_named(*side, header.first);
-            if let Some(what) = self.check.named_side(self.log_id, side)? {
-                let (pages, named_by) = (vec![Range { start: 0, end: side.pages }], Some((header.first, *side)));
-                let unsound = UnsoundSide { id: side.id, offset: 0, what, pages, is_plain: None, named_by };
-                self.check.report_side(unsound);
+        for blob in blobs {
+            let named = NamedBlob { record_first: header.first, record_count: header.count, blob: *blob };
+            self.blobs = (blob_hash(self.blobs.0, &named), self.blobs.1 + 1);
+            self.check.is_named(*blob, header.first);
+            if let Some(what) = self.check.named_blob(self.log_id, blob)? {
+                let (pages, named_by) = (vec![Range { start: 0, end: blob.pages }], Some((header.first, *blob)));
+                let unsound = UnsoundBlob { id: blob.id, offset: 0, what, pages, is_plain: None, named_by };
+                self.check.report_blob(unsound);
             }
         }
         if header.dropped.is_some() {

@@ -7,8 +7,8 @@ use plimsoll_memory::page::{PAGE_BYTES, check_page, page_kind, page_payload};
 use crate::error::LogError;
 use crate::file_log::segments::walk::Outcome;
 use crate::format::offset_table::{
-    DIRECTORY_ITEM_BYTES, DIRECTORY_PAGE, DirectoryItem, NamedSide, OFFSET_PAGE, POSTING_PAGE, SIDE_ITEM_BYTES,
-    SIDE_PAGE, TableHeader,
+    BLOB_ITEM_BYTES, BLOB_PAGE, DIRECTORY_ITEM_BYTES, DIRECTORY_PAGE, DirectoryItem, NamedBlob, OFFSET_PAGE,
+    POSTING_PAGE, TableHeader,
 };
 use crate::format::segment_header::SegmentHeader;
 use crate::format::u32_at;
@@ -19,8 +19,8 @@ pub(crate) struct Seen {
     /// Sum over the entries; their order does not matter.
     pub(crate) hash: u64,
     pub(crate) count: u32,
-    /// Hash over the side files in order, and their number.
-    pub(crate) sides: (u64, u32),
+    /// Hash over the blob files in order, and their number.
+    pub(crate) blobs: (u64, u32),
 }
 
 pub(crate) fn entry_hash(offset: u32, stream: StreamId, index: u32) -> (u64, u64) {
@@ -29,8 +29,8 @@ pub(crate) fn entry_hash(offset: u32, stream: StreamId, index: u32) -> (u64, u64
     (by_place, by_stream)
 }
 
-pub(crate) fn side_hash(hash: u64, side: &NamedSide) -> u64 {
-    seed(&[hash, side.record_first.0, u64::from(side.record_count), side.side.id.0, side.side.hash])
+pub(crate) fn blob_hash(hash: u64, blob: &NamedBlob) -> u64 {
+    seed(&[hash, blob.record_first.0, u64::from(blob.record_count), blob.blob.id.0, blob.blob.hash])
 }
 
 /// Pages of a table.
@@ -88,7 +88,7 @@ impl Pages<'_> {
             && header.first == segment.first
             && header.count == seen.count
             && header.chain == outcome.chain
-            && header.sides == seen.sides.1;
+            && header.blobs == seen.blobs.1;
         if !fits {
             return Ok(Some((0, "the table does not fit its segment")));
         }
@@ -107,7 +107,7 @@ impl Pages<'_> {
         if hash != seen.hash {
             return Ok(Some((PAGE_BYTES as u64, "offsets or postings are not those of the segment")));
         }
-        self.sides(&header, seen)
+        self.blobs(&header, seen)
     }
 
     fn postings(&mut self, header: &TableHeader, hash: &mut u64) -> Result<Option<(u64, &'static str)>, LogError> {
@@ -137,16 +137,16 @@ impl Pages<'_> {
         Ok(None)
     }
 
-    fn sides(&mut self, header: &TableHeader, seen: &Seen) -> Result<Option<(u64, &'static str)>, LogError> {
+    fn blobs(&mut self, header: &TableHeader, seen: &Seen) -> Result<Option<(u64, &'static str)>, LogError> {
         let mut held = u32::MAX;
         let mut hash = 0;
-        for index in 0..header.sides {
-            let place = header.side_place(index);
-            match self.item(&mut held, place, SIDE_PAGE, SIDE_ITEM_BYTES)? {
+        for index in 0..header.blobs {
+            let place = header.blob_place(index);
+            match self.item(&mut held, place, BLOB_PAGE, BLOB_ITEM_BYTES)? {
                 Err(what) => return Ok(Some((u64::from(place.0) * PAGE_BYTES as u64, what))),
-                Ok(bytes) => hash = NamedSide::decode(bytes).map_or(hash, |side| side_hash(hash, &side)),
+                Ok(bytes) => hash = NamedBlob::decode(bytes).map_or(hash, |blob| blob_hash(hash, &blob)),
             }
         }
-        Ok((hash != seen.sides.0).then_some((0, "the side files are not those of the segment")))
+        Ok((hash != seen.blobs.0).then_some((0, "the blob files are not those of the segment")))
     }
 }

@@ -3,29 +3,29 @@
 use plimsoll_memory::budget::{Budget, Kind, OutOfBudget};
 use plimsoll_memory::buffer::Buffer;
 
-use crate::format::offset_table::NamedSide;
+use crate::format::offset_table::NamedBlob;
 
-/// Room is made for so many side files at a time.
-const SIDES_MIN: usize = 16;
+/// Room is made for so many blob files at a time.
+const BLOBS_MIN: usize = 16;
 
-/// Side files named by records, under a lease.
+/// Blob files named by records, under a lease.
 #[derive(Debug)]
-pub(crate) struct NamedSides {
-    list: Buffer<NamedSide>,
+pub(crate) struct NamedBlobs {
+    list: Buffer<NamedBlob>,
 }
 
-impl NamedSides {
+impl NamedBlobs {
     pub(crate) fn new(budget: &Budget) -> Result<Self, OutOfBudget> {
         Ok(Self { list: Buffer::with_capacity(budget, Kind::LogTable, 0)? })
     }
 
     /// Makes room for `more`.
     pub(crate) fn reserve(&mut self, more: usize) -> Result<(), OutOfBudget> {
-        if more == 0 { Ok(()) } else { self.list.reserve(more.max(SIDES_MIN)) }
+        if more == 0 { Ok(()) } else { self.list.reserve(more.max(BLOBS_MIN)) }
     }
 
-    pub(crate) fn push(&mut self, side: NamedSide) {
-        self.list.push(side);
+    pub(crate) fn push(&mut self, blob: NamedBlob) {
+        self.list.push(blob);
     }
 
     pub(crate) fn truncate(&mut self, len: usize) {
@@ -36,7 +36,7 @@ impl NamedSides {
         self.list.release();
     }
 
-    pub(crate) fn list(&self) -> &[NamedSide] {
+    pub(crate) fn list(&self) -> &[NamedBlob] {
         &self.list
     }
 }

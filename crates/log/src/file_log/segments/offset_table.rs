@@ -4,9 +4,9 @@
 use plimsoll_memory::pool::LoadError;
 
 use crate::file_log::segments::entry_offsets::Numbers;
-use crate::file_log::segments::named_blobs::NamedSides;
+use crate::file_log::segments::named_blobs::NamedBlobs;
 use crate::file_log::segments::table_file::TableFile;
-use crate::format::offset_table::NamedSide;
+use crate::format::offset_table::NamedBlob;
 use crate::glsn::StreamId;
 
 /// Where the entries of a sealed segment are.
@@ -19,7 +19,7 @@ pub(crate) enum OffsetTable {
         /// Of all entries.
         numbers: Numbers,
         /// Of all records.
-        sides: NamedSides,
+        blobs: NamedBlobs,
     },
 }
 
@@ -97,19 +97,19 @@ impl OffsetTable {
         }
     }
 
-    /// Number of side files named in the segment.
-    pub(crate) fn side_count(&self) -> u32 {
+    /// Number of blob files named in the segment.
+    pub(crate) fn blob_count(&self) -> u32 {
         match self {
-            Self::File(table) => table.header.sides,
-            Self::Memory { sides, .. } => sides.list().len() as u32,
+            Self::File(table) => table.header.blobs,
+            Self::Memory { blobs, .. } => blobs.list().len() as u32,
         }
     }
 
-    /// Side file number `index`.
-    pub(crate) fn side(&self, index: u32) -> Result<NamedSide, LoadError> {
+    /// Blob file number `index`.
+    pub(crate) fn blob(&self, index: u32) -> Result<NamedBlob, LoadError> {
         match self {
-            Self::File(table) => table.side(index),
-            Self::Memory { sides, .. } => sides.list().get(index as usize).copied().ok_or_else(missing),
+            Self::File(table) => table.blob(index),
+            Self::Memory { blobs, .. } => blobs.list().get(index as usize).copied().ok_or_else(missing),
         }
     }
 }

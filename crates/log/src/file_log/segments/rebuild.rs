@@ -8,22 +8,22 @@ use plimsoll_disk::vfs::Caching;
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::pool::LoadError;
 
+use crate::blob::BlobRef;
 use crate::error::LogError;
 use crate::file_log::env::lock;
 use crate::file_log::files::names::FileName;
 use crate::file_log::segments::entry_offsets::Numbers;
 use crate::file_log::segments::list::Segments;
-use crate::file_log::segments::named_blobs::NamedSides;
+use crate::file_log::segments::named_blobs::NamedBlobs;
 use crate::file_log::segments::offset_table::OffsetTable;
 use crate::file_log::segments::segment::Segment;
 use crate::file_log::segments::table_file::TableFile;
 use crate::file_log::segments::table_writer::{TableSource, write_table};
 use crate::file_log::segments::walk::{NoVisitor, Outcome, Visitor, replay};
-use crate::format::offset_table::{NamedSide, TableHeader};
+use crate::format::offset_table::{NamedBlob, TableHeader};
 use crate::format::record::RecordHeader;
 use crate::format::table_seed;
 use crate::glsn::StreamId;
-use crate::side::SideRef;
 
 impl Segments {
     /// Asks a sealed segment's table; makes it again once if it is missing or damaged.
@@ -122,7 +122,7 @@ struct FromSegment<'a> {
 
 impl FromSegment<'_> {
     /// Walks over the whole segment. Each walk is compared with what follows the segment, not only the first: one that met a bad byte
-    /// and ended early would leave entries or side files out of the table.
+    /// and ended early would leave entries or blob files out of the table.
     fn walk(&mut self, visitor: &mut dyn Visitor) -> Result<Outcome, LogError> {
         let name = FileName::Segment(self.segment.first());
         let missing = |error: io::Error| self.segments.load_error(error.into(), name, self.segment.first(), 0);
@@ -150,15 +150,15 @@ impl FromSegment<'_> {
             last_timestamp: outcome.last_timestamp,
             end: outcome.end,
             streams: 0,
-            sides: 0,
+            blobs: 0,
         })
     }
 
     /// The numbers in memory.
     fn hold(&mut self, budget: &Budget) -> Result<OffsetTable, LogError> {
-        let mut held = Held { budget, numbers: Numbers::default(), sides: NamedSides::new(budget)? };
+        let mut held = Held { budget, numbers: Numbers::default(), blobs: NamedBlobs::new(budget)? };
         self.walk(&mut held)?;
-        Ok(OffsetTable::Memory { numbers: held.numbers, sides: held.sides })
+        Ok(OffsetTable::Memory { numbers: held.numbers, blobs: held.blobs })
     }
 }
 
@@ -175,8 +175,8 @@ impl TableSource for FromSegment<'_> {
         self.walk(&mut Entries { each: &mut one }).map(|_| ())
     }
 
-    fn sides(&mut self, each: &mut dyn FnMut(NamedSide) -> Result<(), LogError>) -> Result<(), LogError> {
-        self.walk(&mut SidesOnly { each }).map(|_| ())
+    fn blobs(&mut self, each: &mut dyn FnMut(NamedBlob) -> Result<(), LogError>) -> Result<(), LogError> {
+        self.walk(&mut BlobsOnly { each }).map(|_| ())
     }
 }
 
@@ -189,25 +189,25 @@ impl Visitor for Entries<'_> {
         (self.each)(offset, stream)
     }
 
-    fn record(&mut self, _: &RecordHeader, _: &[SideRef]) -> Result<(), LogError> {
+    fn record(&mut self, _: &RecordHeader, _: &[BlobRef]) -> Result<(), LogError> {
         Ok(())
     }
 
     fn abandon(&mut self) {}
 }
 
-struct SidesOnly<'a> {
-    each: &'a mut dyn FnMut(NamedSide) -> Result<(), LogError>,
+struct BlobsOnly<'a> {
+    each: &'a mut dyn FnMut(NamedBlob) -> Result<(), LogError>,
 }
 
-impl Visitor for SidesOnly<'_> {
+impl Visitor for BlobsOnly<'_> {
     fn entry(&mut self, _: u32, _: StreamId) -> Result<(), LogError> {
         Ok(())
     }
 
-    fn record(&mut self, header: &RecordHeader, sides: &[SideRef]) -> Result<(), LogError> {
+    fn record(&mut self, header: &RecordHeader, blobs: &[BlobRef]) -> Result<(), LogError> {
         let (record_first, record_count) = (header.first, header.count);
-        sides.iter().try_for_each(|side| (self.each)(NamedSide { record_first, record_count, side: *side }))
+        blobs.iter().try_for_each(|blob| (self.each)(NamedBlob { record_first, record_count, blob: *blob }))
     }
 
     fn abandon(&mut self) {}
@@ -216,7 +216,7 @@ impl Visitor for SidesOnly<'_> {
 struct Held<'a> {
     budget: &'a Budget,
     numbers: Numbers,
-    sides: NamedSides,
+    blobs: NamedBlobs,
 }
 
 impl Visitor for Held<'_> {
@@ -226,10 +226,10 @@ impl Visitor for Held<'_> {
         Ok(())
     }
 
-    fn record(&mut self, header: &RecordHeader, sides: &[SideRef]) -> Result<(), LogError> {
-        self.sides.reserve(sides.len())?;
+    fn record(&mut self, header: &RecordHeader, blobs: &[BlobRef]) -> Result<(), LogError> {
+        self.blobs.reserve(blobs.len())?;
         let (record_first, record_count) = (header.first, header.count);
-        sides.iter().for_each(|side| self.sides.push(NamedSide { record_first, record_count, side: *side }));
+        blobs.iter().for_each(|blob| self.blobs.push(NamedBlob { record_first, record_count, blob: *blob }));
         Ok(())
     }
 

@@ -10,8 +10,8 @@ use crate::file_log::env::Env;
 use crate::file_log::files::names::FileName;
 use crate::file_log::files::open_files::OpenFiles;
 use crate::format::offset_table::{
-    DIRECTORY_ITEM_BYTES, DIRECTORY_PAGE, DirectoryItem, NUMBERS_PER_PAGE, NamedSide, OFFSET_PAGE, POSTING_PAGE,
-    SIDE_PAGE, STREAMS_PER_PAGE, TableHeader,
+    BLOB_PAGE, DIRECTORY_ITEM_BYTES, DIRECTORY_PAGE, DirectoryItem, NUMBERS_PER_PAGE, NamedBlob, OFFSET_PAGE,
+    POSTING_PAGE, STREAMS_PER_PAGE, TableHeader,
 };
 use crate::format::segment_header::HeaderError;
 use crate::format::{table_seed, u32_at};
@@ -92,11 +92,11 @@ impl TableFile {
         Ok(None)
     }
 
-    /// Side file number `index`.
-    pub(crate) fn side(&self, index: u32) -> Result<NamedSide, LoadError> {
-        let (page, at) = self.header.side_place(index);
-        let page = self.page(page, SIDE_PAGE, Touch::Scan)?;
-        NamedSide::decode(item(&page, at, 32)?).ok_or_else(out_of_place)
+    /// Blob file number `index`.
+    pub(crate) fn blob(&self, index: u32) -> Result<NamedBlob, LoadError> {
+        let (page, at) = self.header.blob_place(index);
+        let page = self.page(page, BLOB_PAGE, Touch::Scan)?;
+        NamedBlob::decode(item(&page, at, 32)?).ok_or_else(out_of_place)
     }
 
     fn directory_item(&self, index: u32) -> Result<DirectoryItem, LoadError> {

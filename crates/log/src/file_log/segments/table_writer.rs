@@ -14,7 +14,7 @@ use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, PAGE_PAYLOAD_BYTES, s
 use crate::error::LogError;
 use crate::file_log::files::names::FileName;
 use crate::format::offset_table::{
-    DIRECTORY_PAGE, DirectoryItem, HEADER_PAGE, NamedSide, OFFSET_PAGE, POSTING_PAGE, SIDE_PAGE, TableHeader,
+    BLOB_PAGE, DIRECTORY_PAGE, DirectoryItem, HEADER_PAGE, NamedBlob, OFFSET_PAGE, POSTING_PAGE, TableHeader,
 };
 use crate::format::put;
 use crate::glsn::StreamId;
@@ -30,8 +30,8 @@ pub(crate) trait TableSource {
     /// Gives the stream of every entry, in order; asked several times.
     fn streams(&mut self, each: &mut dyn FnMut(StreamId)) -> Result<(), LogError>;
 
-    /// Gives every side file, in order.
-    fn sides(&mut self, each: &mut dyn FnMut(NamedSide) -> Result<(), LogError>) -> Result<(), LogError>;
+    /// Gives every blob file, in order.
+    fn blobs(&mut self, each: &mut dyn FnMut(NamedBlob) -> Result<(), LogError>) -> Result<(), LogError>;
 }
 
 /// Room to sort in: set aside, and larger while the budget has room.
@@ -65,7 +65,7 @@ impl SortScratch {
     }
 }
 
-/// Writes the table of a segment. `header` needs no `streams` and `sides`: they are counted. The file is not synced.
+/// Writes the table of a segment. `header` needs no `streams` and `blobs`: they are counted. The file is not synced.
 pub(crate) fn write_table(
     disk: &dyn Disk,
     dir: &Path,
@@ -87,12 +87,12 @@ pub(crate) fn write_table(
     scratch.grow(header.count as usize);
     header.streams = write_streams(&mut pages, header.count, source, scratch)?;
     scratch.shrink();
-    header.sides = 0;
-    source.sides(&mut |side| {
-        header.sides += 1;
-        pages.push(SIDE_PAGE, &side.encode())
+    header.blobs = 0;
+    source.blobs(&mut |blob| {
+        header.blobs += 1;
+        pages.push(BLOB_PAGE, &blob.encode())
     })?;
-    pages.end_section(SIDE_PAGE)?;
+    pages.end_section(BLOB_PAGE)?;
     pages.flush()?;
     let mut first = PageWriter::new(&*file, file_seed, staging, 0);
     first.push(HEADER_PAGE, &header.encode())?;
@@ -250,7 +250,7 @@ mod tests {
             Ok(())
         }
 
-        fn sides(&mut self, _: &mut dyn FnMut(NamedSide) -> Result<(), LogError>) -> Result<(), LogError> {
+        fn blobs(&mut self, _: &mut dyn FnMut(NamedBlob) -> Result<(), LogError>) -> Result<(), LogError> {
             Ok(())
         }
     }

@@ -4,18 +4,18 @@
 
 use plimsoll_disk::vfs::File;
 
+use crate::blob::BlobRef;
 use crate::error::LogError;
 use crate::format::block::first_fragment;
 use crate::format::fragment::{
     FRAGMENT_HEADER_BYTES, Found, Fragment, FragmentType, Refusal, extend_chain, fragment_at,
 };
 use crate::format::record::{
-    ENTRY_HEADER_BYTES, EntryHeader, Mark, RECORD_HEADER_BYTES, RecordHeader, SIDE_REF_BYTES, decode_side,
+    BLOB_REF_BYTES, ENTRY_HEADER_BYTES, EntryHeader, Mark, RECORD_HEADER_BYTES, RecordHeader, decode_blob,
 };
 use crate::format::segment_header::SegmentHeader;
 use crate::format::{BLOCK_BYTES, align8, segment_seed};
 use crate::glsn::{Glsn, StreamId};
-use crate::side::SideRef;
 
 /// Receives the contents of a segment, record by record.
 pub(crate) trait Visitor {
@@ -23,7 +23,7 @@ pub(crate) trait Visitor {
     fn entry(&mut self, offset: u32, stream: StreamId) -> Result<(), LogError>;
 
     /// The record of the entries since the last one is complete and good.
-    fn record(&mut self, header: &RecordHeader, sides: &[SideRef]) -> Result<(), LogError>;
+    fn record(&mut self, header: &RecordHeader, blobs: &[BlobRef]) -> Result<(), LogError>;
 
     /// The entries since the last complete record belong to none.
     fn abandon(&mut self);
@@ -48,7 +48,7 @@ impl Visitor for NoVisitor {
         Ok(())
     }
 
-    fn record(&mut self, _: &RecordHeader, _: &[SideRef]) -> Result<(), LogError> {
+    fn record(&mut self, _: &RecordHeader, _: &[BlobRef]) -> Result<(), LogError> {
         Ok(())
     }
 
@@ -100,8 +100,8 @@ pub(crate) struct Outcome {
     pub(crate) last_timestamp: u64,
     /// The highest epoch seen.
     pub(crate) epoch: u32,
-    /// The highest side file id known to have been given out.
-    pub(crate) side_mark: u64,
+    /// The highest blob file id known to have been given out.
+    pub(crate) blob_mark: u64,
     /// The highest GLSN that any good fragment, also behind a bad one, says is durable.
     pub(crate) durable: Glsn,
     /// Whether the last good fragment is a mark.
@@ -173,7 +173,7 @@ struct Walk<'v> {
     seed: u64,
     outcome: Outcome,
     open: Option<OpenRecord>,
-    sides: Vec<SideRef>,
+    blobs: Vec<BlobRef>,
     /// Bytes that are not zero behind the last fragment so far.
     dirty: Option<u64>,
     /// Whether a block without fragments was seen: it lies behind the end of the log.
@@ -207,7 +207,7 @@ impl<'v> Walk<'v> {
             first_timestamp: 0,
             last_timestamp: header.timestamp_floor,
             epoch: header.epoch,
-            side_mark: header.side_mark,
+            blob_mark: header.blob_mark,
             durable: Glsn(header.first.0 - 1),
             marked: false,
             problem: None,
@@ -220,7 +220,7 @@ impl<'v> Walk<'v> {
             seed,
             outcome,
             open: None,
-            sides: Vec::new(),
+            blobs: Vec::new(),
             dirty: None,
             blank: false,
             passes: false,
@@ -399,13 +399,13 @@ impl<'v> Walk<'v> {
         if header.previous_chain != self.outcome.chain {
             return Ok(Err(Refusal::bad("a record that does not follow the one before it")));
         }
-        self.sides.clear();
-        for index in 0..usize::from(header.sides) {
-            let at = RECORD_HEADER_BYTES + index * SIDE_REF_BYTES;
-            let Some(side) = fragment.bytes.get(at..).and_then(decode_side) else {
-                return Ok(Err(Refusal::bad("a record whose side files are cut short")));
+        self.blobs.clear();
+        for index in 0..usize::from(header.blobs) {
+            let at = RECORD_HEADER_BYTES + index * BLOB_REF_BYTES;
+            let Some(blob) = fragment.bytes.get(at..).and_then(decode_blob) else {
+                return Ok(Err(Refusal::bad("a record whose blob files are cut short")));
             };
-            self.sides.push(side);
+            self.blobs.push(blob);
         }
         let head = header.head_bytes();
         self.open = Some(OpenRecord {
@@ -472,14 +472,14 @@ impl<'v> Walk<'v> {
         if open.entries_seen != open.header.count || open.payload_left > 0 || open.body_left > 0 {
             return Ok(Err(Refusal::bad("a record that ends before its last entry does")));
         }
-        self.visitor.record(&open.header, &self.sides)?;
+        self.visitor.record(&open.header, &self.blobs)?;
         let outcome = &mut self.outcome;
         if outcome.first_timestamp == 0 {
             outcome.first_timestamp = open.header.timestamp_micros;
         }
         outcome.last_timestamp = open.header.timestamp_micros;
-        outcome.side_mark =
-            self.sides.iter().map(|side| side.id.0).fold(outcome.side_mark.max(open.header.side_mark), u64::max);
+        outcome.blob_mark =
+            self.blobs.iter().map(|blob| blob.id.0).fold(outcome.blob_mark.max(open.header.blob_mark), u64::max);
         outcome.durable = outcome.durable.max(open.header.durable);
         outcome.chain = open.header.chain_behind(open.chain);
         outcome.next = open.header.last().next();

@@ -116,11 +116,11 @@ fn copy_files(store: &Store, index: &Path, log: &Path, sharing: Sharing) -> Resu
         copier.link(file, index)?;
     }
     manifest.write(disk, index)?;
-    let mut sides = manifest_sides(&manifest);
-    copier.report.glsn = copy_log(&mut copier, log, &mut sides)?.0;
-    // Side files that only the index still needs: the records that named them are trimmed.
-    for side in sides {
-        copier.link(&store.path.join("log").join(side), log)?;
+    let mut blobs = manifest_blobs(&manifest);
+    copier.report.glsn = copy_log(&mut copier, log, &mut blobs)?.0;
+    // Blob files that only the index still needs: the records that named them are trimmed.
+    for blob in blobs {
+        copier.link(&store.path.join("log").join(blob), log)?;
     }
     disk.sync_dir(log)?;
     disk.sync_dir(index)?;
@@ -136,12 +136,12 @@ fn withdraw(disk: &dyn Disk, dest: &Path, partial: &Path, error: &io::Error) -> 
     Error::Io { kind: error.kind(), message: format!("{error}: {}: {advice}", dest.display()) }
 }
 
-/// Copies the log's files, and takes those that it named out of `sides`; the end of the copy.
-fn copy_log(copier: &mut Copier<'_>, into: &Path, sides: &mut BTreeSet<String>) -> Result<Glsn> {
+/// Copies the log's files, and takes those that it named out of `blobs`; the end of the copy.
+fn copy_log(copier: &mut Copier<'_>, into: &Path, blobs: &mut BTreeSet<String>) -> Result<Glsn> {
     let folder = copier.store.path.join("log");
     let mut failure = None;
     let position = copier.store.file_log.files_for_backup(&mut |file| {
-        sides.remove(&file.name);
+        blobs.remove(&file.name);
         let from = folder.join(&file.name);
         let copied = if file.immutable { copier.link(&from, into) } else { copier.copy(&from, into, file.bytes) };
         copied.map_err(|error| {
@@ -156,16 +156,16 @@ fn copy_log(copier: &mut Copier<'_>, into: &Path, sides: &mut BTreeSet<String>) 
     }
 }
 
-/// Names of the side files that the index needs.
-fn manifest_sides(manifest: &Manifest) -> BTreeSet<String> {
-    let mut sides = BTreeSet::new();
+/// Names of the blob files that the index needs.
+fn manifest_blobs(manifest: &Manifest) -> BTreeSet<String> {
+    let mut blobs = BTreeSet::new();
     for partition in manifest.runs.iter().flat_map(|run| &run.partitions) {
-        if let PartitionId::Side(side) = partition.id {
-            sides.insert(side.file_name());
+        if let PartitionId::Blob(blob) = partition.id {
+            blobs.insert(blob.file_name());
         }
-        sides.extend(partition.sides.iter().map(|side| side.file_name()));
+        blobs.extend(partition.blobs.iter().map(|blob| blob.file_name()));
     }
-    sides
+    blobs
 }
 
 /// Refuses a destination in the store's own folder, by whatever path it is reached.

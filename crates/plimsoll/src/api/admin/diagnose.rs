@@ -9,10 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use plimsoll_disk::vfs::Disk;
+use plimsoll_log::blob::BlobId;
 use plimsoll_log::file_log::repair::mend;
-use plimsoll_log::file_log::repair::verify::{self, Cure, Finding, SideDamage, VerifyScope};
+use plimsoll_log::file_log::repair::verify::{self, BlobDamage, Cure, Finding, VerifyScope};
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::side::SideId;
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES};
 use plimsoll_memory::pool::{PageSource, Pool};
@@ -39,8 +39,8 @@ pub(crate) struct Found {
 pub(crate) enum Mend {
     /// Records between two GLSNs; none if only a header or a mark is concerned.
     Records(Range<Glsn>),
-    /// Pages of a side file, and the record that names it.
-    Side(SideDamage, Option<Glsn>),
+    /// Pages of a blob file, and the record that names it.
+    Blob(BlobDamage, Option<Glsn>),
     /// A partition, with the keys of which it may have lost versions.
     Partition(PartitionId, Option<LostSpan>),
     /// Not by dropping it.
@@ -86,17 +86,17 @@ pub(crate) struct Scene<'a> {
 pub(crate) struct LostPlaces {
     /// With the number of what was found.
     records: Vec<(Range<Glsn>, usize)>,
-    sides: Vec<(SideId, Vec<Range<u32>>, usize)>,
+    blobs: Vec<(BlobId, Vec<Range<u32>>, usize)>,
 }
 
 impl LostPlaces {
     pub(crate) fn of<'a>(found: impl Iterator<Item = &'a Mend>) -> Self {
-        let mut places = Self { records: Vec::new(), sides: Vec::new() };
+        let mut places = Self { records: Vec::new(), blobs: Vec::new() };
         for (number, mend) in found.enumerate() {
             match mend {
                 Mend::Records(glsns) if !glsns.is_empty() => places.records.push((glsns.clone(), number)),
-                Mend::Side(side, _) if !side.pages.is_empty() => {
-                    places.sides.push((side.id, side.pages.clone(), number))
+                Mend::Blob(blob, _) if !blob.pages.is_empty() => {
+                    places.blobs.push((blob.id, blob.pages.clone(), number))
                 }
                 _ => {}
             }
@@ -105,19 +105,19 @@ impl LostPlaces {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.records.is_empty() && self.sides.is_empty()
+        self.records.is_empty() && self.blobs.is_empty()
     }
 
     /// In which of what was found a version's value stands, if in any.
     pub(crate) fn find(&self, glsn: Glsn, stored: &Stored<'_>) -> Option<usize> {
         match *stored {
             Stored::InLog { .. } => self.records.iter().find(|(glsns, _)| glsns.contains(&glsn)).map(|(_, at)| *at),
-            Stored::InSide { side, offset, len, .. } => {
+            Stored::InBlob { blob, offset, len, .. } => {
                 let page = |offset: u64| offset / PAGE_PAYLOAD_BYTES as u64;
                 let (first, last) = (page(offset), page(offset.saturating_add(len).saturating_sub(1)));
                 let touches = |range: &Range<u32>| u64::from(range.start) <= last && first < u64::from(range.end);
-                let hit = |(id, pages, _): &&(SideId, Vec<Range<u32>>, usize)| *id == side && pages.iter().any(touches);
-                self.sides.iter().find(hit).map(|(_, _, at)| *at)
+                let hit = |(id, pages, _): &&(BlobId, Vec<Range<u32>>, usize)| *id == blob && pages.iter().any(touches);
+                self.blobs.iter().find(hit).map(|(_, _, at)| *at)
             }
             Stored::Deleted | Stored::Inline(_) | Stored::Dropped { .. } => None,
         }
@@ -149,8 +149,8 @@ impl Scene<'_> {
         let mut damage = Damage::new(format!("log/{}", finding.file), finding.offset, finding.what.clone());
         damage.glsns = finding.glsn.map(|first| first.0..=finding.last.unwrap_or(first).0);
         let first = finding.glsn.unwrap_or(Glsn::FIRST);
-        let mend = match (finding.cure, &finding.side) {
-            (Cure::Drop, Some(side)) => Mend::Side(side.clone(), finding.glsn),
+        let mend = match (finding.cure, &finding.blob) {
+            (Cure::Drop, Some(blob)) => Mend::Blob(blob.clone(), finding.glsn),
             (Cure::Drop, None) => Mend::Records(first..finding.last.map_or(first, Glsn::next)),
             _ => Mend::Otherwise,
         };
@@ -174,7 +174,7 @@ impl Scene<'_> {
         let info = &part.info;
         let file = match info.id {
             PartitionId::Run(id) => format!("index/{}", run_file_name(id)),
-            PartitionId::Side(side) => format!("log/{}", side.file_name()),
+            PartitionId::Blob(blob) => format!("log/{}", blob.file_name()),
         };
         let surveyed = survey(part.source.as_deref(), info, self.budget, &mut |_| Ok(()))?;
         let more = match part.problems.len() {
@@ -226,7 +226,7 @@ impl Scene<'_> {
                     let damage = &mut found[at].damage;
                     damage.add_key(self.key_of(version));
                     if damage.glsns.is_none() {
-                        // A side file that no record names any more: its values say which commits wrote them.
+                        // A blob file that no record names any more: its values say which commits wrote them.
                         damage.glsns = Some(version.glsn.0..=version.glsn.0);
                         damage.advise(command("salvage", self.path, &format!("--drop {}", version.glsn)), "");
                     }
@@ -297,9 +297,9 @@ pub(crate) fn look(
         return Err(error);
     }
     let known = manifest.as_ref().ok().and_then(Option::as_ref);
-    let kept = |side: SideId| {
+    let kept = |blob: BlobId| {
         let infos = known.into_iter().flat_map(|manifest| &manifest.runs).flat_map(|run| &run.partitions);
-        infos.into_iter().any(|info| info.id == PartitionId::Side(side) || info.sides.binary_search(&side).is_ok())
+        infos.into_iter().any(|info| info.id == PartitionId::Blob(blob) || info.blobs.binary_search(&blob).is_ok())
     };
     let scope = VerifyScope {
         disk,
@@ -329,8 +329,8 @@ fn look_at_part(
 ) -> Result<Part> {
     let opened = match info.id {
         PartitionId::Run(_) => open_run(disk, &path.join("index"), pool, log_id, info.clone()),
-        PartitionId::Side(side) => {
-            let pages = mend::side_pages(disk, &path.join("log"), log_id, side);
+        PartitionId::Blob(blob) => {
+            let pages = mend::blob_pages(disk, &path.join("log"), log_id, blob);
             pages
                 .map_err(Error::from)
                 .map(|source| Partition { info: Arc::new(info.clone()), file: pool.attach(source) })
@@ -349,7 +349,7 @@ fn look_at_part(
             // Of another length: what is there can be read.
             let source = match info.id {
                 PartitionId::Run(id) => Some(pages_of_run(disk, &path.join("index"), log_id, id)?),
-                PartitionId::Side(_) => None,
+                PartitionId::Blob(_) => None,
             };
             Ok(Part { info: Arc::new(info.clone()), run, source, problems: vec![message] })
         }

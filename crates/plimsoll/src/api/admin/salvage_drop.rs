@@ -15,11 +15,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use plimsoll_disk::vfs::{DirLock, Disk};
+use plimsoll_log::blob::BlobId;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::repair::mend::{self, Wanted};
-use plimsoll_log::file_log::repair::verify::{Cure, SideDamage};
+use plimsoll_log::file_log::repair::verify::{BlobDamage, Cure};
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::side::SideId;
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
 
@@ -122,13 +122,13 @@ pub fn salvage_drop(
     if dry_run {
         return Ok(report);
     }
-    // Side files with pages that were dropped, now or before.
-    let mut sides: BTreeSet<SideId> = mended.pages.iter().map(|(side, _)| *side).collect();
+    // Blob files with pages that were dropped, now or before.
+    let mut blobs: BTreeSet<BlobId> = mended.pages.iter().map(|(blob, _)| *blob).collect();
     let before = closed.findings.iter().filter(|finding| finding.cure == Cure::Dropped && finding.glsn.is_none());
-    sides.extend(before.filter_map(|finding| finding.file.split('.').next()?.parse().ok().map(SideId)));
+    blobs.extend(before.filter_map(|finding| finding.file.split('.').next()?.parse().ok().map(BlobId)));
     drop((log_options, closed));
     let store = open_by(path, options.clone(), &Way { lock, ..Way::default() }, &mut |_, _| {})?;
-    report.deleted = delete_newest(&store, &sides).map_err(|error| match error {
+    report.deleted = delete_newest(&store, &blobs).map_err(|error| match error {
         Error::Corrupt { message } => Error::corrupt(format!(
             "what was named is dropped, and something else is damaged, so keys whose newest value was dropped are not deleted yet: {message}; drop that \
              too, or all by `--drop-damaged`"
@@ -228,11 +228,11 @@ fn name_values(scene: &Scene<'_>, closed: &Closed, selected: &[&Found], report: 
     Ok(())
 }
 
-/// Whether a side file holds pages of a run.
-fn is_run(side: &SideDamage, parts: &[Part]) -> bool {
-    let is_part = parts.iter().any(|part| part.info.id == PartitionId::Side(side.id));
-    let has_values = parts.iter().any(|part| part.info.sides.binary_search(&side.id).is_ok());
-    match side.is_plain {
+/// Whether a blob file holds pages of a run.
+fn is_run(blob: &BlobDamage, parts: &[Part]) -> bool {
+    let is_part = parts.iter().any(|part| part.info.id == PartitionId::Blob(blob.id));
+    let has_values = parts.iter().any(|part| part.info.blobs.binary_search(&blob.id).is_ok());
+    match blob.is_plain {
         Some(is_plain) => !is_plain,
         None => is_part || !has_values,
     }
@@ -245,16 +245,16 @@ fn mend_log(
     log_id: Option<u128>,
     dry_run: bool,
 ) -> Result<mend::Mended> {
-    let (mut records, mut sides, mut sound) = (Vec::<Range<Glsn>>::new(), Vec::new(), BTreeSet::new());
+    let (mut records, mut blobs, mut sound) = (Vec::<Range<Glsn>>::new(), Vec::new(), BTreeSet::new());
     for found in selected {
         match &found.mend {
             Mend::Records(glsns) => records.push(glsns.clone()),
-            Mend::Side(side, named_by) if is_run(side, &closed.parts) => sound.extend(*named_by),
-            Mend::Side(side, _) => sides.push((side.id, side.named)),
+            Mend::Blob(blob, named_by) if is_run(blob, &closed.parts) => sound.extend(*named_by),
+            Mend::Blob(blob, _) => blobs.push((blob.id, blob.named)),
             Mend::Partition(..) | Mend::Otherwise => {}
         }
     }
-    if records.is_empty() && sides.is_empty() && sound.is_empty() {
+    if records.is_empty() && blobs.is_empty() && sound.is_empty() {
         return Ok(mend::Mended::default());
     }
     let damaged = |glsns: &Range<Glsn>| {
@@ -265,7 +265,7 @@ fn mend_log(
         records.iter().any(meets)
     };
     let sound = |first: Glsn| sound.contains(&first);
-    Ok(mend::mend(options, &Wanted { damaged: &damaged, sound: &sound, sides: &sides, log_id, dry_run })?)
+    Ok(mend::mend(options, &Wanted { damaged: &damaged, sound: &sound, blobs: &blobs, log_id, dry_run })?)
 }
 
 /// Writes damaged runs anew with what can be read of them.
@@ -284,9 +284,9 @@ impl Runs<'_> {
         for found in selected {
             match &found.mend {
                 Mend::Partition(id, span) => spans.entry(*id).or_default().extend(span.clone()),
-                // The record goes, and the side file with it.
-                Mend::Side(side, _) if is_run(side, self.parts) => {
-                    let id = PartitionId::Side(side.id);
+                // The record goes, and the blob file with it.
+                Mend::Blob(blob, _) if is_run(blob, self.parts) => {
+                    let id = PartitionId::Blob(blob.id);
                     if let Some(part) = self.parts.iter().find(|part| part.info.id == id) {
                         let lost = survey(part.source.as_deref(), &part.info, self.budget, &mut |_| Ok(()))?.lost;
                         spans.insert(id, lost);
@@ -386,7 +386,7 @@ impl Runs<'_> {
 }
 
 /// Deletes the keys whose newest value was dropped; how many.
-fn delete_newest(store: &Arc<Store>, sides: &BTreeSet<SideId>) -> Result<u64> {
+fn delete_newest(store: &Arc<Store>, blobs: &BTreeSet<BlobId>) -> Result<u64> {
     let at = store.visible();
     let mut tx = Transaction::new(&store.committer);
     let mut deleted = 0;
@@ -396,7 +396,7 @@ fn delete_newest(store: &Arc<Store>, sides: &BTreeSet<SideId>) -> Result<u64> {
         let mut walk = store.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
         let mut key = Vec::new();
         while let Some(version) = walk.next(&mut key)? {
-            if is_dropped(store, sides, &version)? {
+            if is_dropped(store, blobs, &version)? {
                 tx.delete(&keyspace, &version.key[4..])?;
                 deleted += 1;
             }
@@ -410,14 +410,14 @@ fn delete_newest(store: &Arc<Store>, sides: &BTreeSet<SideId>) -> Result<u64> {
 }
 
 /// Whether the value of a version was dropped.
-pub(crate) fn is_dropped(store: &Store, sides: &BTreeSet<SideId>, version: &Version<'_>) -> Result<bool> {
+pub(crate) fn is_dropped(store: &Store, blobs: &BTreeSet<BlobId>, version: &Version<'_>) -> Result<bool> {
     match version.stored {
         Stored::Dropped { .. } => Ok(true),
         Stored::InLog { .. } => match store.log.meta(version.glsn) {
             Err(LogError::Corrupt { .. }) => Ok(false),
             meta => Ok(meta?.stream == StreamId::DROPPED),
         },
-        stored @ Stored::InSide { side, offset, len, .. } if sides.contains(&side) => {
+        stored @ Stored::InBlob { blob, offset, len, .. } if blobs.contains(&blob) => {
             let page = PAGE_PAYLOAD_BYTES as u64;
             // A byte of each page that it touches.
             for number in offset / page..=offset.saturating_add(len).saturating_sub(1) / page {
@@ -431,6 +431,6 @@ pub(crate) fn is_dropped(store: &Store, sides: &BTreeSet<SideId>, version: &Vers
             }
             Ok(false)
         }
-        Stored::Deleted | Stored::Inline(_) | Stored::InSide { .. } => Ok(false),
+        Stored::Deleted | Stored::Inline(_) | Stored::InBlob { .. } => Ok(false),
     }
 }

@@ -205,11 +205,11 @@ fn copy_files(options: &Options, from: &Path, to: &Path) -> Result<()> {
 }
 
 fn is_of_log(name: &str) -> bool {
-    [".seg", ".idx", ".side"].iter().any(|ending| name.ends_with(ending))
+    [".seg", ".idx", ".blob"].iter().any(|ending| name.ends_with(ending))
 }
 
 /// Makes a log in `dir` open, by cutting it where it is damaged; the end of what is whole of it. `None` if nothing of it belongs to the
-/// index: then an empty log takes its place, beside the side files.
+/// index: then an empty log takes its place, beside the blob files.
 fn open_front(options: &Options, dir: &Path, manifest: &Manifest) -> Result<Option<Glsn>> {
     let (looking, _budget) = look_at(dir, options)?;
     let mut cuts = 0;
@@ -235,12 +235,12 @@ fn open_front(options: &Options, dir: &Path, manifest: &Manifest) -> Result<Opti
     if let Some(message) = damage.filter(|_| !segments.is_empty()) {
         return Err(Error::Format { message });
     }
-    let aside = dir.with_file_name("sides");
+    let aside = dir.with_file_name("blobs");
     disk.rename(dir, &aside)?;
     let (making, _budget) = look_at(dir, options)?;
     let made = FileLogOptions { mode: Mode::Create, id: Some(manifest.log_id), background: false, ..making };
     FileLog::open(made)?.0.close()?;
-    for name in disk.names(&aside)?.into_iter().filter(|name| name.ends_with(".side")) {
+    for name in disk.names(&aside)?.into_iter().filter(|name| name.ends_with(".blob")) {
         disk.rename(&aside.join(&name), &dir.join(&name))?;
     }
     remove_folder(disk, &aside)?;

@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use plimsoll_log::blob::BlobId;
 use plimsoll_log::file_log::repair::verify::Cure;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::side::SideId;
 
 use crate::api::admin::diagnose::{Found, LostPlaces, Part, Scene, first_of_log, is_damage, look};
 use crate::api::admin::repair::{check_is_store, look_at};
@@ -81,7 +81,7 @@ pub(crate) fn verify_open(store: &Store, progress: &mut dyn FnMut(VerifyProgress
     let total_bytes = crate::engine::collect_stats::disk_bytes(store)?;
     let mut report = VerifyReport { opens: true, ..VerifyReport::default() };
     let mut log_bytes = 0;
-    let findings = store.file_log.verify(&|side| store.index.uses_side(side), &mut |so_far| {
+    let findings = store.file_log.verify(&|blob| store.index.uses_blob(blob), &mut |so_far| {
         log_bytes = so_far.done_bytes;
         progress(VerifyProgress { done_bytes: so_far.done_bytes, total_bytes });
     })?;
@@ -114,9 +114,9 @@ pub(crate) fn verify_open(store: &Store, progress: &mut dyn FnMut(VerifyProgress
     let is_sound = damage.is_empty();
     damage.extend(between.into_iter().map(|what| between_runs(&scene, what, is_sound)));
     if findings.iter().any(|finding| finding.cure == Cure::Dropped) {
-        let sides = findings.iter().filter(|finding| finding.cure == Cure::Dropped && finding.glsn.is_none());
-        let sides = sides.filter_map(|finding| finding.file.split('.').next()?.parse().ok().map(SideId)).collect();
-        damage.extend(unfinished(store, &sides)?);
+        let blobs = findings.iter().filter(|finding| finding.cure == Cure::Dropped && finding.glsn.is_none());
+        let blobs = blobs.filter_map(|finding| finding.file.split('.').next()?.parse().ok().map(BlobId)).collect();
+        damage.extend(unfinished(store, &blobs)?);
     }
     fill(&mut report, damage, notes);
     Ok(report)
@@ -131,7 +131,7 @@ fn between_runs(scene: &Scene<'_>, what: String, log_is_sound: bool) -> Damage {
 }
 
 /// Keys whose newest value was dropped by a salvage that did not come to delete them.
-fn unfinished(store: &Store, sides: &BTreeSet<SideId>) -> Result<Option<Damage>> {
+fn unfinished(store: &Store, blobs: &BTreeSet<BlobId>) -> Result<Option<Damage>> {
     let mut damage = Damage::new("index", 0, "newest values were dropped by a salvage that was cut short");
     let at = store.visible();
     for (name, record) in store.keyspaces.all() {
@@ -139,7 +139,7 @@ fn unfinished(store: &Store, sides: &BTreeSet<SideId>) -> Result<Option<Damage>>
         let mut walk = store.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
         let mut key = Vec::new();
         while let Some(version) = walk.next(&mut key)? {
-            if is_dropped(store, sides, &version)? {
+            if is_dropped(store, blobs, &version)? {
                 let (keyspace, key) = (name.to_string(), version.key[4..].to_vec());
                 let (glsn, bytes) = (version.glsn.0, version.stored.value_bytes());
                 damage.add_key(DamagedKey { keyspace, key, glsn, bytes });

@@ -1,14 +1,14 @@
 //! Compares each value above 1 KiB with the checksum that it was written with, wherever it stands: pages and blocks that are good one by one
 //! may still be the wrong ones.
 //!
-//! A commit's own values are read with its entry, which is in the page or the block anyway; values in side files are read once, in pieces.
+//! A commit's own values are read with its entry, which is in the page or the block anyway; values in blob files are read once, in pieces.
 
 use std::collections::BTreeSet;
 
+use plimsoll_log::blob::BlobId;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::repair::verify::Finding;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::side::SideId;
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::chunk::Chunk;
 
@@ -33,7 +33,7 @@ pub(crate) struct BadValue {
 impl BadValue {
     pub(crate) fn describe(self, scene: &Scene<'_>) -> Damage {
         let file = match self.stored {
-            Stored::InSide { side, .. } => format!("log/{}", side.file_name()),
+            Stored::InBlob { blob, .. } => format!("log/{}", blob.file_name()),
             _ => "log".to_owned(),
         };
         let mut damage = Damage::new(file, 0, self.what);
@@ -50,8 +50,8 @@ impl BadValue {
 pub(crate) struct Values<'a> {
     store: &'a Store,
     bad: Vec<BadValue>,
-    /// Side files whose values were checked by the commits that wrote them.
-    checked: BTreeSet<SideId>,
+    /// Blob files whose values were checked by the commits that wrote them.
+    checked: BTreeSet<BlobId>,
     piece: Chunk,
     failure: Option<Error>,
 }
@@ -68,7 +68,7 @@ impl<'a> Values<'a> {
         let mut from = self.store.log.bounds().first;
         let mut lost: Vec<(Glsn, Glsn)> = findings
             .iter()
-            .filter(|finding| !finding.harmless && finding.side.is_none())
+            .filter(|finding| !finding.harmless && finding.blob.is_none())
             .filter_map(|finding| Some((finding.glsn?, finding.last.or(finding.glsn)?)))
             .collect();
         lost.sort_unstable();
@@ -114,9 +114,9 @@ impl<'a> Values<'a> {
                     let what = "the value in the entry is not the one that was written".to_owned();
                     self.note(operation.key, glsn, operation.stored, what);
                 }
-                Stored::InSide { side, .. } => {
-                    self.check_side(operation.key, glsn, operation.stored)?;
-                    self.checked.insert(side);
+                Stored::InBlob { blob, .. } => {
+                    self.check_blob(operation.key, glsn, operation.stored)?;
+                    self.checked.insert(blob);
                 }
                 _ => {}
             }
@@ -124,18 +124,18 @@ impl<'a> Values<'a> {
         Ok(())
     }
 
-    /// Checks a version of the index whose value stands in a side file.
+    /// Checks a version of the index whose value stands in a blob file.
     pub(crate) fn check_version(&mut self, version: &Version<'_>) {
-        if let Stored::InSide { side, .. } = version.stored
+        if let Stored::InBlob { blob, .. } = version.stored
             && self.failure.is_none()
-            && !self.checked.contains(&side)
-            && let Err(error) = self.check_side(version.key, version.glsn, version.stored)
+            && !self.checked.contains(&blob)
+            && let Err(error) = self.check_blob(version.key, version.glsn, version.stored)
         {
             self.failure = Some(error);
         }
     }
 
-    fn check_side(&mut self, key: &[u8], glsn: Glsn, stored: Stored<'_>) -> Result<()> {
+    fn check_blob(&mut self, key: &[u8], glsn: Glsn, stored: Stored<'_>) -> Result<()> {
         let (len, mut at, mut sum) = (stored.value_bytes(), 0, running_value_sum());
         while at < len {
             let bytes = (len - at).min(self.piece.len() as u64) as usize;

@@ -31,7 +31,7 @@ fn value(number: u32) -> Vec<u8> {
     vec![number as u8; bytes]
 }
 
-/// A store with some of everything: runs, history, a memtable, values in the log, side files.
+/// A store with some of everything: runs, history, a memtable, values in the log, blob files.
 fn store(path: &Path) -> Db {
     let db = Db::open(path, options()).unwrap();
     let keyspace = db.keyspace("default").unwrap();

@@ -1,6 +1,6 @@
 //! Flushes what memory has held for a while, so that a process that is killed leaves little to replay.
 //!
-//! First its thread sweeps what an earlier life left beside the log, which opening need not wait for: there may be thousands of side files to look at.
+//! First its thread sweeps what an earlier life left beside the log, which opening need not wait for: there may be thousands of blob files to look at.
 //!
 //! A memtable that is full is flushed because its room is wanted. One that is not is flushed
 //! - when nothing has come in for [`IDLE`], or
@@ -129,7 +129,7 @@ impl Core {
     fn sweep(&self) -> Result<()> {
         let mut swept = lock(&self.swept);
         if !*swept {
-            self.ground.log.sweep_sides(&|side| self.ground.index.uses_side(side))?;
+            self.ground.log.sweep_blobs(&|blob| self.ground.index.uses_blob(blob))?;
             *swept = true;
         }
         Ok(())

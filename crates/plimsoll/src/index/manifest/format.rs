@@ -7,8 +7,8 @@ use std::io;
 use plimsoll_disk::checksum::checksum;
 use plimsoll_disk::codec::{Reader, push_varint};
 use plimsoll_disk::vfs::File;
+use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::{Glsn, Position};
-use plimsoll_log::side::SideId;
 
 use super::blocks::{CUT, Failure, Input, SENSELESS, Writer};
 use super::{Head, Manifest, RunInfo};
@@ -96,7 +96,7 @@ fn encode_additions(head: &Head, out: &mut Writer<'_>) -> io::Result<()> {
 fn encode_partition(info: &PartitionInfo, out: &mut Vec<u8>) {
     let (place, id) = match info.id {
         PartitionId::Run(id) => (0, id),
-        PartitionId::Side(side) => (1, side.0),
+        PartitionId::Blob(blob) => (1, blob.0),
     };
     out.push(place);
     let pointer = if info.min_pointer.is_some() { HAS_POINTER } else { 0 };
@@ -114,8 +114,8 @@ fn encode_partition(info: &PartitionInfo, out: &mut Vec<u8>) {
     for glsn in [info.min_pointer, info.fixed_glsn].into_iter().flatten() {
         push_varint(out, glsn.0);
     }
-    push_varint(out, info.sides.len() as u64);
-    info.sides.iter().for_each(|side| push_varint(out, side.0));
+    push_varint(out, info.blobs.len() as u64);
+    info.blobs.iter().for_each(|blob| push_varint(out, blob.0));
 }
 
 /// Reads a file as a manifest.
@@ -240,7 +240,7 @@ fn decode_partition(input: &mut Input<'_>) -> Result<PartitionInfo, Failure> {
     let (place, flags) = (input.byte()?, input.byte()?);
     let id = match (place, input.varint()?) {
         (0, id) => PartitionId::Run(id),
-        (1, id) => PartitionId::Side(SideId(id)),
+        (1, id) => PartitionId::Blob(BlobId(id)),
         _ => return Err(SENSELESS),
     };
     let (pages, root) = (input.u32()?, input.u32()?);
@@ -249,9 +249,9 @@ fn decode_partition(input: &mut Input<'_>) -> Result<PartitionInfo, Failure> {
     let (min_glsn, max_glsn) = (input.glsn()?, input.glsn()?);
     let min_pointer = if flags & HAS_POINTER > 0 { Some(input.glsn()?) } else { None };
     let fixed_glsn = if flags & HAS_FIXED_GLSN > 0 { Some(input.glsn()?) } else { None };
-    let mut sides = Vec::new();
+    let mut blobs = Vec::new();
     for _ in 0..input.varint()? {
-        sides.push(SideId(input.varint()?));
+        blobs.push(BlobId(input.varint()?));
     }
     let sound = flags & !(HAS_POINTER | HAS_FIXED_GLSN) == 0
         && root < pages
@@ -260,7 +260,7 @@ fn decode_partition(input: &mut Input<'_>) -> Result<PartitionInfo, Failure> {
         && first_key <= last_key
         && min_glsn <= max_glsn
         && fixed_glsn.is_none_or(|glsn| glsn == min_glsn && glsn == max_glsn)
-        && sides.is_sorted();
+        && blobs.is_sorted();
     if !sound {
         return Err(SENSELESS);
     }
@@ -275,7 +275,7 @@ fn decode_partition(input: &mut Input<'_>) -> Result<PartitionInfo, Failure> {
         min_glsn,
         max_glsn,
         min_pointer,
-        sides,
+        blobs,
         fixed_glsn,
     })
 }

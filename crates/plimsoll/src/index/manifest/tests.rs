@@ -4,7 +4,7 @@ use plimsoll_disk::checksum::checksum;
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::random::Random;
-use plimsoll_log::side::SideId;
+use plimsoll_log::blob::BlobId;
 
 use super::format::{DELETIONS_DROPPED, HEAD_BYTES};
 use super::*;
@@ -12,7 +12,7 @@ use crate::index::run::partition::PartitionId;
 
 fn info(n: u64) -> PartitionInfo {
     PartitionInfo {
-        id: if n.is_multiple_of(3) { PartitionId::Side(SideId(n)) } else { PartitionId::Run(n) },
+        id: if n.is_multiple_of(3) { PartitionId::Blob(BlobId(n)) } else { PartitionId::Run(n) },
         pages: 100 + n as u32,
         root: 7,
         versions: 1000 * n + 1,
@@ -22,7 +22,7 @@ fn info(n: u64) -> PartitionInfo {
         min_glsn: Glsn(n + 1),
         max_glsn: Glsn(if n == 4 { n + 1 } else { n + 500 }),
         min_pointer: (n == 5).then_some(Glsn(3)),
-        sides: (0..n % 4).map(SideId).collect(),
+        blobs: (0..n % 4).map(BlobId).collect(),
         fixed_glsn: (n == 4).then_some(Glsn(5)),
     }
 }

@@ -7,15 +7,15 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
+use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::side::SideId;
 use plimsoll_memory::budget::{Budget, Kind, Lease};
 use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, seal_page};
 
 use crate::borders::{Border, hit};
 use crate::index::run::bytes::compare;
-use crate::index::run::ends::{FOOTER_PAGE, Footer, HEADER_PAGE, Header, SIDES_PAGE, write_sides};
+use crate::index::run::ends::{BLOBS_PAGE, FOOTER_PAGE, Footer, HEADER_PAGE, Header, write_blobs};
 use crate::index::run::fences::{Fence, OwnedFence};
 use crate::index::run::filter::key_hash;
 use crate::index::run::guide::{GUIDE_PAGE, GuideDraft, MAX_GUIDE_KEYS};
@@ -36,14 +36,14 @@ const _: () = assert!(
     "a chunk holds the hashes of a group and a leaf"
 );
 
-/// What a side file's id may take in the set of them and in the list that is made of it.
-const SIDE_BYTES: u64 = 48;
+/// What a blob file's id may take in the set of them and in the list that is made of it.
+const BLOB_BYTES: u64 = 48;
 
-/// Where a builder's pages go: a run file of the index, or a side file of the log.
+/// Where a builder's pages go: a run file of the index, or a blob file of the log.
 pub(crate) trait PageSink: Send {
     /// The partition's id.
     fn id(&self) -> PartitionId;
-    /// The log whose commits the partition holds; 0 where that goes without saying (a side file of that log).
+    /// The log whose commits the partition holds; 0 where that goes without saying (a blob file of that log).
     fn log_id(&self) -> u128 {
         0
     }
@@ -54,7 +54,7 @@ pub(crate) trait PageSink: Send {
 }
 
 /// Builds one partition. Memory: three chunks of `Kind::Sort` (one more for every four levels beyond the first), whatever its size,
-/// and a lease for the side files that it points into. After an error it is of no use.
+/// and a lease for the blob files that it points into. After an error it is of no use.
 #[derive(Debug)]
 pub(crate) struct PartitionBuilder<S: PageSink> {
     sink: S,
@@ -97,10 +97,10 @@ struct Tally {
     min_glsn: Glsn,
     max_glsn: Glsn,
     min_pointer: Option<Glsn>,
-    sides: BTreeSet<u64>,
+    blobs: BTreeSet<u64>,
     /// The one pointed into last: most often the next one too.
-    last_side: Option<SideId>,
-    sides_lease: Lease,
+    last_blob: Option<BlobId>,
+    blobs_lease: Lease,
 }
 
 impl<S: PageSink> PartitionBuilder<S> {
@@ -178,13 +178,13 @@ impl<S: PageSink> PartitionBuilder<S> {
         self.close_leaf(None)?;
         self.close_guide()?;
         let root = self.close_levels()?;
-        let sides_page = self.pages;
-        self.write_side_pages()?;
-        let footer = self.tally.footer(self.pages + 1, root, sides_page, self.pending, self.last_key.clone());
+        let blobs_page = self.pages;
+        self.write_blob_pages()?;
+        let footer = self.tally.footer(self.pages + 1, root, blobs_page, self.pending, self.last_key.clone());
         let bytes = footer.write(self.desk.split().out);
         self.write_out(FOOTER_PAGE, bytes)?;
-        let sides = self.tally.sides.iter().map(|&id| SideId(id)).collect();
-        let info = footer.into_info(self.sink.id(), sides);
+        let blobs = self.tally.blobs.iter().map(|&id| BlobId(id)).collect();
+        let info = footer.into_info(self.sink.id(), blobs);
         Ok((self.sink, info))
     }
 
@@ -277,14 +277,14 @@ impl<S: PageSink> PartitionBuilder<S> {
         }
     }
 
-    fn write_side_pages(&mut self) -> Result<()> {
-        let sides = std::mem::take(&mut self.tally.sides);
-        let mut ids = sides.iter().copied().peekable();
+    fn write_blob_pages(&mut self) -> Result<()> {
+        let blobs = std::mem::take(&mut self.tally.blobs);
+        let mut ids = blobs.iter().copied().peekable();
         while ids.peek().is_some() {
-            let bytes = write_sides(&mut ids, self.desk.split().out);
-            self.write_out(SIDES_PAGE, bytes)?;
+            let bytes = write_blobs(&mut ids, self.desk.split().out);
+            self.write_out(BLOBS_PAGE, bytes)?;
         }
-        self.tally.sides = sides;
+        self.tally.blobs = blobs;
         Ok(())
     }
 
@@ -351,9 +351,9 @@ impl Tally {
             min_glsn: Glsn::MAX,
             max_glsn: Glsn::NONE,
             min_pointer: None,
-            sides: BTreeSet::new(),
-            last_side: None,
-            sides_lease: budget.lease(Kind::Sort, 0)?,
+            blobs: BTreeSet::new(),
+            last_blob: None,
+            blobs_lease: budget.lease(Kind::Sort, 0)?,
         })
     }
 
@@ -371,22 +371,22 @@ impl Tally {
             Stored::InLog { .. } => {
                 self.min_pointer = Some(self.min_pointer.map_or(version.glsn, |oldest| oldest.min(version.glsn)));
             }
-            Stored::InSide { side, .. } => self.note_side(side)?,
+            Stored::InBlob { blob, .. } => self.note_blob(blob)?,
         }
         Ok(())
     }
 
-    fn note_side(&mut self, side: SideId) -> Result<()> {
-        if self.last_side == Some(side) || self.sides.contains(&side.0) {
+    fn note_blob(&mut self, blob: BlobId) -> Result<()> {
+        if self.last_blob == Some(blob) || self.blobs.contains(&blob.0) {
             return Ok(());
         }
-        self.sides_lease.grow(SIDE_BYTES)?;
-        self.sides.insert(side.0);
-        self.last_side = Some(side);
+        self.blobs_lease.grow(BLOB_BYTES)?;
+        self.blobs.insert(blob.0);
+        self.last_blob = Some(blob);
         Ok(())
     }
 
-    fn footer(&self, pages: u32, root: u32, sides_page: u32, pending: bool, last_key: Vec<u8>) -> Footer {
+    fn footer(&self, pages: u32, root: u32, blobs_page: u32, pending: bool, last_key: Vec<u8>) -> Footer {
         Footer {
             pages,
             root,
@@ -395,8 +395,8 @@ impl Tally {
             min_glsn: self.min_glsn,
             max_glsn: self.max_glsn,
             min_pointer: self.min_pointer,
-            sides: self.sides.len() as u32,
-            sides_page,
+            blobs: self.blobs.len() as u32,
+            blobs_page,
             pending,
             first_key: self.first_key.clone(),
             last_key,

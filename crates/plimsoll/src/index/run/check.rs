@@ -3,8 +3,8 @@
 //! Each page is read once from the file itself, past the pool, on a walk from the root: its checksum and place, the order of keys, the
 //! fences around them, the filter over them, and at the end that what was counted is what the footer and the manifest say.
 
+use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::side::SideId;
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::page::{PAGE_BYTES, page_kind, page_payload};
 
@@ -40,7 +40,7 @@ pub(crate) fn check_partition(
     if !agree(&said, info) {
         walk.report(format!("{}: the footer says {said:?}, the manifest {info:?}", info.id));
     }
-    walk.seen.sides.clone_from(&said.sides);
+    walk.seen.blobs.clone_from(&said.blobs);
     walk.check_tree(said.root, None, &Bounds { lower: OwnedFence::lowest(), upper: None })?;
     if walk.problems.is_empty() && !walk.seen.agrees(&said) {
         let seen = format!("{:?}", walk.seen);
@@ -189,7 +189,7 @@ impl Walk<'_> {
         let findings = [
             (is_outside, "a version stands outside the fences around its leaf"),
             (is_filtered, "a key does not pass the filter of its group"),
-            (is_loose, "a value stands in a side file that the footer does not name"),
+            (is_loose, "a value stands in a blob file that the footer does not name"),
         ];
         for (_, what) in findings.iter().filter(|(is_found, _)| *is_found) {
             self.report_page(number, what);
@@ -230,8 +230,8 @@ struct Seen {
     min_pointer: Option<Glsn>,
     first_key: Vec<u8>,
     last_key: Vec<u8>,
-    /// Side files that values may stand in.
-    sides: Vec<SideId>,
+    /// Blob files that values may stand in.
+    blobs: Vec<BlobId>,
 }
 
 impl Seen {
@@ -248,7 +248,7 @@ impl Seen {
             Stored::Deleted => self.deletions += 1,
             Stored::Inline(_) | Stored::Dropped { .. } => {}
             Stored::InLog { .. } => self.min_pointer = Some(self.min_pointer.map_or(glsn, |oldest| oldest.min(glsn))),
-            Stored::InSide { side, .. } => return self.sides.binary_search(&side).is_ok(),
+            Stored::InBlob { blob, .. } => return self.blobs.binary_search(&blob).is_ok(),
         }
         true
     }

@@ -5,20 +5,20 @@
 //! | "PLIMRUN" 2 | compatible | incompatible | log id | place | id  | flags | zeros to 64 |
 //!   8 bytes       u32          u32            u128     u8      u64   u8
 //!
-//! sides (as many pages as they take, usually none): | count u16 | distances (varints) ... |
+//! blobs (as many pages as they take, usually none): | count u16 | distances (varints) ... |
 //!
 //! footer (the last page):
-//! | pages | root | versions | deletions | min glsn | max glsn | min pointer | sides | sides page | flags | first key | last key |
+//! | pages | root | versions | deletions | min glsn | max glsn | min pointer | blobs | blobs page | flags | first key | last key |
 //!   u32     u32    u64        u64         u64        u64        u64           u32     u32          u8      u16 and bytes
 //! ```
 //!
-//! `place` is 0 for a file of the index and 1 for a side file of the log. Flag 1 of header and footer: versions have no GLSN of their
-//! own. Flag 2 of the footer: there is a min pointer. A sides page holds ids of side files, ascending, each as its distance to the one
+//! `place` is 0 for a file of the index and 1 for a blob file of the log. Flag 1 of header and footer: versions have no GLSN of their
+//! own. Flag 2 of the footer: there is a min pointer. A blobs page holds ids of blob files, ascending, each as its distance to the one
 //! before (the first of a page, to 0).
 
 use plimsoll_disk::codec::{Reader, put_varint, varint_len};
+use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::side::SideId;
 use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
 
 use crate::index::run::partition::{PartitionId, PartitionInfo};
@@ -28,8 +28,8 @@ use crate::types::version::MAX_INDEX_KEY_BYTES;
 pub(crate) const FOOTER_PAGE: u8 = 19;
 /// Kind byte of the header.
 pub(crate) const HEADER_PAGE: u8 = 20;
-/// Kind byte of pages that list side files.
-pub(crate) const SIDES_PAGE: u8 = 21;
+/// Kind byte of pages that list blob files.
+pub(crate) const BLOBS_PAGE: u8 = 21;
 
 /// "PLIMRUN" and the format's number.
 const MAGIC: &[u8; 8] = b"PLIMRUN\x02";
@@ -58,7 +58,7 @@ impl Header {
     pub(crate) fn write(&self, payload: &mut [u8]) -> usize {
         let (place, id) = match self.id {
             PartitionId::Run(id) => (0, id),
-            PartitionId::Side(SideId(id)) => (1, id),
+            PartitionId::Blob(BlobId(id)) => (1, id),
         };
         payload[..HEADER_BYTES].fill(0);
         payload[..8].copy_from_slice(MAGIC);
@@ -93,7 +93,7 @@ pub(crate) fn check_header(payload: &[u8]) -> Result<Header, &'static str> {
     let pending = reader.u8().ok_or(broken)? & PENDING_FLAG != 0;
     let id = match place {
         0 => PartitionId::Run(number),
-        1 => PartitionId::Side(SideId(number)),
+        1 => PartitionId::Blob(BlobId(number)),
         _ => return Err("the header names a place that this version does not know"),
     };
     Ok(Header { id, log_id, pending })
@@ -109,10 +109,10 @@ pub(crate) struct Footer {
     pub(crate) min_glsn: Glsn,
     pub(crate) max_glsn: Glsn,
     pub(crate) min_pointer: Option<Glsn>,
-    /// How many side files are pointed into.
-    pub(crate) sides: u32,
+    /// How many blob files are pointed into.
+    pub(crate) blobs: u32,
     /// The page where their list begins; it ends before the footer.
-    pub(crate) sides_page: u32,
+    pub(crate) blobs_page: u32,
     pub(crate) pending: bool,
     pub(crate) first_key: Vec<u8>,
     pub(crate) last_key: Vec<u8>,
@@ -133,8 +133,8 @@ impl Footer {
         put(&self.min_glsn.0.to_le_bytes());
         put(&self.max_glsn.0.to_le_bytes());
         put(&self.min_pointer.unwrap_or(Glsn::NONE).0.to_le_bytes());
-        put(&self.sides.to_le_bytes());
-        put(&self.sides_page.to_le_bytes());
+        put(&self.blobs.to_le_bytes());
+        put(&self.blobs_page.to_le_bytes());
         let pointer_flag = if self.min_pointer.is_some() { POINTER_FLAG } else { 0 };
         put(&[pointer_flag | if self.pending { PENDING_FLAG } else { 0 }]);
         for key in [&self.first_key, &self.last_key] {
@@ -145,7 +145,7 @@ impl Footer {
     }
 
     /// What the manifest keeps of it.
-    pub(crate) fn into_info(self, id: PartitionId, sides: Vec<SideId>) -> PartitionInfo {
+    pub(crate) fn into_info(self, id: PartitionId, blobs: Vec<BlobId>) -> PartitionInfo {
         PartitionInfo {
             id,
             pages: self.pages,
@@ -157,7 +157,7 @@ impl Footer {
             min_glsn: self.min_glsn,
             max_glsn: self.max_glsn,
             min_pointer: self.min_pointer,
-            sides,
+            blobs,
             fixed_glsn: None,
         }
     }
@@ -170,11 +170,11 @@ impl Footer {
 pub(crate) fn check_footer(payload: &[u8]) -> Result<Footer, &'static str> {
     let footer = read_footer(payload).ok_or("the footer is cut short")?;
     let last = footer.pages.checked_sub(1).ok_or("the footer counts no pages")?;
-    if footer.root == 0 || footer.root >= last || footer.sides_page > last || footer.sides_page <= footer.root {
+    if footer.root == 0 || footer.root >= last || footer.blobs_page > last || footer.blobs_page <= footer.root {
         return Err("the footer names pages that are not there");
     }
-    if (footer.sides == 0) != (footer.sides_page == last) {
-        return Err("the footer's side files do not agree with their pages");
+    if (footer.blobs == 0) != (footer.blobs_page == last) {
+        return Err("the footer's blob files do not agree with their pages");
     }
     if footer.versions == 0 || footer.deletions > footer.versions {
         return Err("the footer's counts cannot be");
@@ -191,7 +191,7 @@ fn read_footer(payload: &[u8]) -> Option<Footer> {
     let (versions, deletions) = (reader.u64()?, reader.u64()?);
     let (min_glsn, max_glsn) = (Glsn(reader.u64()?), Glsn(reader.u64()?));
     let pointer = Glsn(reader.u64()?);
-    let (sides, sides_page) = (reader.u32()?, reader.u32()?);
+    let (blobs, blobs_page) = (reader.u32()?, reader.u32()?);
     let flags = reader.u8()?;
     let mut key = || {
         let len = usize::from(reader.u16()?);
@@ -209,16 +209,16 @@ fn read_footer(payload: &[u8]) -> Option<Footer> {
         min_glsn,
         max_glsn,
         min_pointer,
-        sides,
-        sides_page,
+        blobs,
+        blobs_page,
         pending,
         first_key,
         last_key,
     })
 }
 
-/// Writes as many ids of side files as fit a payload, whose length is returned.
-pub(crate) fn write_sides(ids: &mut std::iter::Peekable<impl Iterator<Item = u64>>, payload: &mut [u8]) -> usize {
+/// Writes as many ids of blob files as fit a payload, whose length is returned.
+pub(crate) fn write_blobs(ids: &mut std::iter::Peekable<impl Iterator<Item = u64>>, payload: &mut [u8]) -> usize {
     let (mut at, mut count, mut before) = (2, 0u16, 0);
     while let Some(id) = ids.next_if(|id| at + varint_len(id - before) <= PAGE_PAYLOAD_BYTES) {
         at += put_varint(&mut payload[at..], id - before);
@@ -229,21 +229,21 @@ pub(crate) fn write_sides(ids: &mut std::iter::Peekable<impl Iterator<Item = u64
     at
 }
 
-/// Reads a page of ids of side files and shows `each`.
+/// Reads a page of ids of blob files and shows `each`.
 ///
 /// # Errors
 /// What is wrong with it.
-pub(crate) fn check_sides(payload: &[u8], mut each: impl FnMut(SideId)) -> Result<(), &'static str> {
+pub(crate) fn check_blobs(payload: &[u8], mut each: impl FnMut(BlobId)) -> Result<(), &'static str> {
     let mut reader = Reader::new(payload);
-    let broken = "the list of side files is broken";
+    let broken = "the list of blob files is broken";
     let mut id = 0u64;
     for number in 0..reader.u16().ok_or(broken)? {
         let distance = reader.varint().ok_or(broken)?;
         if distance == 0 && number > 0 {
-            return Err("a side file is listed twice");
+            return Err("a blob file is listed twice");
         }
         id = id.checked_add(distance).ok_or(broken)?;
-        each(SideId(id));
+        each(BlobId(id));
     }
     if reader.remaining() == 0 { Ok(()) } else { Err(broken) }
 }

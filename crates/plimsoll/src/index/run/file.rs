@@ -1,4 +1,4 @@
-//! Partitions on disk: files of the index's folder, and side files of the log.
+//! Partitions on disk: files of the index's folder, and blob files of the log.
 //!
 //! A run file is named by its id, twenty digits and `.run`; it is a sequence of pages and nothing else, written and read past the
 //! system's cache. One that was not finished is removed when its sink is dropped, or swept at the next open.
@@ -10,15 +10,15 @@ use std::sync::Arc;
 
 use plimsoll_disk::checksum::seed;
 use plimsoll_disk::vfs::{Caching, Disk, File, Open};
+use plimsoll_log::blob::{BlobId, BlobRef, BlobWriter};
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::side::{SideId, SideRef, SideWriter};
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
 use plimsoll_memory::page::{PAGE_BYTES, check_page, page_kind, page_payload};
 use plimsoll_memory::pool::{LoadError, PageSource, Pool, PoolFile};
 
 use crate::index::run::builder::PageSink;
-use crate::index::run::ends::{FOOTER_PAGE, Footer, HEADER_PAGE, SIDES_PAGE, check_footer, check_header, check_sides};
+use crate::index::run::ends::{BLOBS_PAGE, FOOTER_PAGE, Footer, HEADER_PAGE, check_blobs, check_footer, check_header};
 use crate::index::run::leaf::LEAF_PAGE;
 use crate::index::run::partition::{Partition, PartitionId, PartitionInfo};
 use crate::index::run::warmth::{Scale, Warmth};
@@ -187,26 +187,26 @@ impl fmt::Debug for RunFileSink {
     }
 }
 
-/// Writes a partition into a side file of the log.
-pub(crate) struct SideSink {
-    writer: Box<dyn SideWriter>,
+/// Writes a partition into a blob file of the log.
+pub(crate) struct BlobSink {
+    writer: Box<dyn BlobWriter>,
 }
 
-impl SideSink {
-    /// A sink over a side file in which nothing is written yet.
-    pub(crate) fn new(writer: Box<dyn SideWriter>) -> Self {
+impl BlobSink {
+    /// A sink over a blob file in which nothing is written yet.
+    pub(crate) fn new(writer: Box<dyn BlobWriter>) -> Self {
         Self { writer }
     }
 
     /// Syncs the file and its name. Only then may a record name it.
-    pub(crate) fn finish(self) -> Result<SideRef> {
+    pub(crate) fn finish(self) -> Result<BlobRef> {
         Ok(self.writer.finish()?)
     }
 }
 
-impl PageSink for SideSink {
+impl PageSink for BlobSink {
     fn id(&self) -> PartitionId {
-        PartitionId::Side(self.writer.id())
+        PartitionId::Blob(self.writer.id())
     }
 
     fn seed(&self) -> u64 {
@@ -218,9 +218,9 @@ impl PageSink for SideSink {
     }
 }
 
-impl fmt::Debug for SideSink {
+impl fmt::Debug for BlobSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SideSink({:?})", self.writer.id())
+        write!(f, "BlobSink({:?})", self.writer.id())
     }
 }
 
@@ -335,8 +335,8 @@ pub(crate) fn read_info(
     if footer.pages != pages || footer.pending != header.pending {
         return Err(ends.corrupt(last, "a footer that does not agree with the file"));
     }
-    let sides = ends.read_sides(&footer)?;
-    Ok(footer.into_info(id, sides))
+    let blobs = ends.read_blobs(&footer)?;
+    Ok(footer.into_info(id, blobs))
 }
 
 /// Reads the pages at a partition's ends, one at a time.
@@ -354,23 +354,23 @@ impl Ends<'_> {
         payload.and_then(read).map_err(|what| self.corrupt(number, what))
     }
 
-    fn read_sides(&mut self, footer: &Footer) -> Result<Vec<SideId>> {
-        let (count, last) = (footer.sides as usize, footer.pages - 1);
-        let mut sides = Vec::new();
-        for number in footer.sides_page..last {
-            self.read(number, SIDES_PAGE, |payload| {
-                check_sides(payload, |side| {
+    fn read_blobs(&mut self, footer: &Footer) -> Result<Vec<BlobId>> {
+        let (count, last) = (footer.blobs as usize, footer.pages - 1);
+        let mut blobs = Vec::new();
+        for number in footer.blobs_page..last {
+            self.read(number, BLOBS_PAGE, |payload| {
+                check_blobs(payload, |blob| {
                     // One too many says that there are too many.
-                    if sides.len() <= count {
-                        sides.push(side);
+                    if blobs.len() <= count {
+                        blobs.push(blob);
                     }
                 })
             })?;
         }
-        if sides.len() != count || !sides.is_sorted_by(|a, b| a < b) {
-            return Err(self.corrupt(last, "a footer that does not agree with the list of side files"));
+        if blobs.len() != count || !blobs.is_sorted_by(|a, b| a < b) {
+            return Err(self.corrupt(last, "a footer that does not agree with the list of blob files"));
         }
-        Ok(sides)
+        Ok(blobs)
     }
 
     fn corrupt(&self, number: u32, what: &str) -> Error {

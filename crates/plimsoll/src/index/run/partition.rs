@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::side::SideId;
 use plimsoll_memory::page::{PAGE_HEADER_BYTES, page_kind, page_payload};
 use plimsoll_memory::pool::{Page, PoolFile, Touch};
 
@@ -20,15 +20,15 @@ use crate::types::version::Stored;
 pub(crate) enum PartitionId {
     /// A file in the index's folder; ids are never used again.
     Run(u64),
-    /// A side file of the log.
-    Side(SideId),
+    /// A blob file of the log.
+    Blob(BlobId),
 }
 
 impl fmt::Display for PartitionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Run(id) => write!(f, "run {id}"),
-            Self::Side(side) => write!(f, "side file {}", side.0),
+            Self::Blob(blob) => write!(f, "blob file {}", blob.0),
         }
     }
 }
@@ -56,8 +56,8 @@ pub(crate) struct PartitionInfo {
     pub(crate) max_glsn: Glsn,
     /// Oldest log entry that a value of it points into.
     pub(crate) min_pointer: Option<Glsn>,
-    /// Side files that values of it point into, sorted.
-    pub(crate) sides: Vec<SideId>,
+    /// Blob files that values of it point into, sorted.
+    pub(crate) blobs: Vec<BlobId>,
     /// Set where every version has this GLSN, whatever the pages say (a transaction that was written before its GLSN was known).
     pub(crate) fixed_glsn: Option<Glsn>,
 }

@@ -18,8 +18,8 @@ use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
+use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::side::SideId;
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::page::{PAGE_BYTES, check_page, page_kind, page_payload, seal_page};
 use plimsoll_memory::pool::{LoadError, PageSource, Pool, Touch};
@@ -27,7 +27,7 @@ use plimsoll_memory::pool::{LoadError, PageSource, Pool, Touch};
 use crate::index::run::builder::{PageSink, PartitionBuilder};
 use crate::index::run::check::check_partition;
 use crate::index::run::cursor::{Feed, RunCursor};
-use crate::index::run::ends::{check_footer, check_header, check_sides};
+use crate::index::run::ends::{check_blobs, check_footer, check_header};
 use crate::index::run::file::{RunFileSink, open_run, read_info, run_file_name, run_id_of};
 use crate::index::run::guide::{GUIDE_PAGE, check_guide};
 use crate::index::run::inner::{Inner, check_inner};
@@ -158,7 +158,7 @@ fn random_stored(random: &mut Random) -> Vec<u8> {
         0 => Stored::Deleted,
         1 => Stored::Inline(&value),
         2 => Stored::InLog { offset, len, sum: offset },
-        3 => Stored::InSide { side: SideId(random.below(9)), offset, len, sum: len },
+        3 => Stored::InBlob { blob: BlobId(random.below(9)), offset, len, sum: len },
         _ => Stored::Inline(&value[..value.len() / 100]),
     };
     let mut bytes = Vec::new();

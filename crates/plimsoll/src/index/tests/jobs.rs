@@ -251,9 +251,9 @@ fn values_leave_log_entries_that_are_wanted_back() {
         steps += 1;
     }
     assert!(steps > 1, "values are moved a piece at a time");
-    world.log.trim(until, &|side| world.index().uses_side(side)).unwrap();
+    world.log.trim(until, &|blob| world.index().uses_blob(blob)).unwrap();
     assert_eq!(world.log.bounds().first, until);
-    assert_eq!(world.log.sweep_sides(&|side| world.index().uses_side(side)).unwrap(), 0);
+    assert_eq!(world.log.sweep_blobs(&|blob| world.index().uses_blob(blob)).unwrap(), 0);
     world.check_all();
     world.log.sync().unwrap();
     world.open().unwrap();
@@ -339,7 +339,7 @@ fn what_runs_hold_already_is_not_taken_in_again() {
 }
 
 #[test]
-fn a_failed_job_leaves_no_side_file_behind() {
+fn a_failed_job_leaves_no_blob_file_behind() {
     let disk = LyingDisk::new(1);
     let mut world = World::new(Arc::new(disk.clone()), 1, FLUSHED);
     let writes = (0..5).map(|number| (key(FOREVER, number), Some(vec![3; 100_000])));
@@ -349,7 +349,7 @@ fn a_failed_job_leaves_no_side_file_behind() {
     disk.fill_up(Some(0));
     assert!(world.index().compact_all().is_err());
     assert!(world.index().stats().last_error.is_some());
-    assert_eq!(world.log.sweep_sides(&|side| world.index().uses_side(side)).unwrap(), 0, "it was removed at once");
+    assert_eq!(world.log.sweep_blobs(&|blob| world.index().uses_blob(blob)).unwrap(), 0, "it was removed at once");
     disk.fill_up(None);
     world.index().compact_all().unwrap();
     assert_eq!(world.index().stats().last_error, None);

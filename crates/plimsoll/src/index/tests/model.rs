@@ -63,7 +63,7 @@ impl World {
         }
         assert!(self.index().min_pointer().is_none_or(|oldest| oldest >= until), "everything below was moved");
         let until = until.min(self.index().checkpoint().glsn.next());
-        self.log.trim(until, &|side| self.index().uses_side(side))?;
+        self.log.trim(until, &|blob| self.index().uses_blob(blob))?;
         Ok(())
     }
 

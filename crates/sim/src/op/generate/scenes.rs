@@ -89,7 +89,7 @@ impl Generator {
         }
     }
 
-    /// A transaction that is written into side files, read back, committed, and there afterwards; some keys twice.
+    /// A transaction that is written into blob files, read back, committed, and there afterwards; some keys twice.
     fn spilled(&mut self) -> Vec<Op> {
         let space = self.kept_space();
         let (first, scattered) = (self.below(200) as u32, self.random.chance(0.5));
@@ -206,7 +206,7 @@ impl Generator {
         ops
     }
 
-    /// The first side file of a life of the store, while it is verified.
+    /// The first blob file of a life of the store, while it is verified.
     fn large_right_after_opening(&mut self) -> Vec<Op> {
         let (space, key) = (self.kept_space(), self.key());
         let value = self.value_of((300 << 10) + self.settings.value_bytes_min);

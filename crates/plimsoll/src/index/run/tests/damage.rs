@@ -175,6 +175,6 @@ fn decoders_answer_on_random_bytes() {
         let _ = check_inner(&payload);
         let _ = check_footer(&payload);
         let _ = check_header(&payload);
-        let _ = check_sides(&payload, |_| ());
+        let _ = check_blobs(&payload, |_| ());
     }
 }

@@ -16,15 +16,15 @@ fn what_is_known_of_a_partition_is_true_and_stands_in_its_file() {
         assert_eq!(Some(info.min_glsn.0), model.keys().map(|(_, glsn)| glsn.0).min());
         assert_eq!(Some(info.max_glsn.0), model.keys().map(|(_, glsn)| glsn.0).max());
         assert_eq!(info.min_pointer, of_kind(2).map(|((_, glsn), _)| Glsn(glsn.0)).min());
-        let mut sides: Vec<_> = versions(&model)
+        let mut blobs: Vec<_> = versions(&model)
             .filter_map(|version| match version.stored {
-                Stored::InSide { side, .. } => Some(side),
+                Stored::InBlob { blob, .. } => Some(blob),
                 _ => None,
             })
             .collect();
-        sides.sort_unstable();
-        sides.dedup();
-        assert_eq!(info.sides, sides);
+        blobs.sort_unstable();
+        blobs.dedup();
+        assert_eq!(info.blobs, blobs);
         assert_eq!(info.fixed_glsn, None);
         assert_eq!(pages.len(), info.pages as usize * PAGE_BYTES);
         let file = open(&pool(&budget), pages, info.clone()).file;
@@ -36,16 +36,16 @@ fn what_is_known_of_a_partition_is_true_and_stands_in_its_file() {
 }
 
 #[test]
-fn a_partition_may_point_into_more_side_files_than_a_page_lists() {
+fn a_partition_may_point_into_more_blob_files_than_a_page_lists() {
     let budget = budget();
     let pool = pool(&budget);
     let mut builder = PartitionBuilder::new(Pages::default(), &budget, false).unwrap();
     for n in 0..20_000 {
-        let stored = Stored::InSide { side: SideId((n * 7919) % 20_000 * 1_000_003), offset: n, len: 1, sum: 0 };
+        let stored = Stored::InBlob { blob: BlobId((n * 7919) % 20_000 * 1_000_003), offset: n, len: 1, sum: 0 };
         builder.add(&Version { key: &n.to_be_bytes(), glsn: Glsn(1), stored }).unwrap();
     }
     let (pages, info) = builder.finish().unwrap();
-    assert!(info.sides.iter().map(|side| side.0).eq((0..20_000).map(|n| n * 1_000_003)));
+    assert!(info.blobs.iter().map(|blob| blob.0).eq((0..20_000).map(|n| n * 1_000_003)));
     let partition = open(&pool, pages.0, info);
     assert_eq!(check_partition(&partition, &budget, &mut |_| ()).unwrap(), [""; 0]);
 }

@@ -1,4 +1,4 @@
-//! Side files of a log in memory: the same pages as in files.
+//! Blob files of a log in memory: the same pages as in files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -8,52 +8,52 @@ use plimsoll_memory::budget::Lease;
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, PAGE_PAYLOAD_BYTES, check_page, seal_page};
 use plimsoll_memory::pool::{LoadError, PageSource, Pool};
 
+use crate::blob::{BLOB_BYTES_PAGE, Blob, BlobId, BlobRef, BlobWriter};
 use crate::error::LogError;
-use crate::format::side_seed;
-use crate::format::side_trailer::extend_side_hash;
+use crate::format::blob_seed;
+use crate::format::blob_trailer::extend_blob_hash;
 use crate::glsn::Glsn;
 use crate::mem_log::{ACCOUNT, Inner};
-use crate::side::{SIDE_BYTES_PAGE, Side, SideId, SideRef, SideWriter};
 
-/// A finished side file.
+/// A finished blob file.
 #[derive(Debug)]
 struct Pages {
     pages: Vec<Box<[u8]>>,
     _lease: Option<Lease>,
 }
 
-/// The side files of a log.
+/// The blob files of a log.
 #[derive(Default)]
-pub(crate) struct Sides {
+pub(crate) struct Blobs {
     mark: u64,
-    finished: BTreeMap<SideId, Arc<Pages>>,
-    open: BTreeMap<SideId, Side>,
+    finished: BTreeMap<BlobId, Arc<Pages>>,
+    open: BTreeMap<BlobId, Blob>,
     /// Being written, or finished and not named by a record yet.
-    unnamed: BTreeSet<SideId>,
+    unnamed: BTreeSet<BlobId>,
 }
 
-impl Sides {
-    pub(crate) fn begin(&mut self) -> SideId {
+impl Blobs {
+    pub(crate) fn begin(&mut self) -> BlobId {
         self.mark += 1;
-        let id = SideId(self.mark);
+        let id = BlobId(self.mark);
         self.unnamed.insert(id);
         id
     }
 
-    pub(crate) fn named(&mut self, sides: &[SideRef]) {
-        for side in sides {
-            self.unnamed.remove(&side.id);
+    pub(crate) fn named(&mut self, blobs: &[BlobRef]) {
+        for blob in blobs {
+            self.unnamed.remove(&blob.id);
         }
     }
 
     /// Finished files that nobody wants.
-    pub(crate) fn unnamed(&self, named: &BTreeSet<SideId>, keep: &dyn Fn(SideId) -> bool) -> Vec<SideId> {
-        let wanted = |id: &SideId| named.contains(id) || keep(*id) || self.unnamed.contains(id);
+    pub(crate) fn unnamed(&self, named: &BTreeSet<BlobId>, keep: &dyn Fn(BlobId) -> bool) -> Vec<BlobId> {
+        let wanted = |id: &BlobId| named.contains(id) || keep(*id) || self.unnamed.contains(id);
         self.finished.keys().filter(|id| !wanted(id)).copied().collect()
     }
 
     /// What is to be dropped outside of the log's lock is returned.
-    pub(crate) fn remove(&mut self, id: SideId) -> Option<Side> {
+    pub(crate) fn remove(&mut self, id: BlobId) -> Option<Blob> {
         self.unnamed.remove(&id);
         self.finished.remove(&id);
         self.open.remove(&id)
@@ -64,19 +64,19 @@ impl Sides {
         self.unnamed.clear();
     }
 
-    pub(crate) fn open(&mut self, id: SideId, log_id: u128, pool: &Arc<Pool>) -> Result<Side, LogError> {
-        if let Some(side) = self.open.get(&id) {
-            return Ok(side.clone());
+    pub(crate) fn open(&mut self, id: BlobId, log_id: u128, pool: &Arc<Pool>) -> Result<Blob, LogError> {
+        if let Some(blob) = self.open.get(&id) {
+            return Ok(blob.clone());
         }
         let Some(pages) = self.finished.get(&id).map(Arc::clone) else {
-            let what = "the side file is missing".to_owned();
-            return Err(LogError::Corrupt { glsn: Glsn::NONE, file: format!("side file {}", id.0), offset: 0, what });
+            let what = "the blob file is missing".to_owned();
+            return Err(LogError::Corrupt { glsn: Glsn::NONE, file: format!("blob file {}", id.0), offset: 0, what });
         };
-        let seed = side_seed(log_id, id.0);
+        let seed = blob_seed(log_id, id.0);
         let count = pages.pages.len() as u32;
-        let side = Side { file: pool.attach(Arc::new(Source { pages, seed })), seed, pages: count };
-        self.open.insert(id, side.clone());
-        Ok(side)
+        let blob = Blob { file: pool.attach(Arc::new(Source { pages, seed })), seed, pages: count };
+        self.open.insert(id, blob.clone());
+        Ok(blob)
     }
 }
 
@@ -87,17 +87,17 @@ struct Source {
 
 impl PageSource for Source {
     fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError> {
-        let corrupt = |what: &str| LoadError::Corrupt { message: format!("page {number} of a side file: {what}") };
+        let corrupt = |what: &str| LoadError::Corrupt { message: format!("page {number} of a blob file: {what}") };
         let bytes = self.pages.pages.get(number as usize).ok_or_else(|| corrupt("it ends before"))?;
         page.copy_from_slice(bytes);
         check_page(page, self.seed, number).map_err(corrupt)
     }
 }
 
-/// Writes one side file.
-pub(crate) struct MemSideWriter {
+/// Writes one blob file.
+pub(crate) struct MemBlobWriter {
     log: Arc<Inner>,
-    id: SideId,
+    id: BlobId,
     seed: u64,
     pages: Vec<Box<[u8]>>,
     /// The page that plain bytes are filled into.
@@ -108,10 +108,10 @@ pub(crate) struct MemSideWriter {
     finished: bool,
 }
 
-impl MemSideWriter {
-    pub(crate) fn new(log: Arc<Inner>, id: SideId) -> Result<Self, LogError> {
+impl MemBlobWriter {
+    pub(crate) fn new(log: Arc<Inner>, id: BlobId) -> Result<Self, LogError> {
         let lease = log.options.budget.as_ref().map(|budget| budget.lease(ACCOUNT, PAGE_BYTES as u64)).transpose()?;
-        let seed = side_seed(log.options.id, id.0);
+        let seed = blob_seed(log.options.id, id.0);
         let page = Vec::with_capacity(PAGE_BYTES);
         Ok(Self { log, id, seed, pages: Vec::new(), page, hash: 0, position: 0, lease, finished: false })
     }
@@ -120,7 +120,7 @@ impl MemSideWriter {
         if let Some(lease) = &mut self.lease {
             lease.grow((PAGE_BYTES + 16) as u64)?;
         }
-        self.hash = extend_side_hash(self.hash, &page);
+        self.hash = extend_blob_hash(self.hash, &page);
         self.pages.push(page);
         Ok(())
     }
@@ -128,14 +128,14 @@ impl MemSideWriter {
     fn seal(&mut self) -> Result<(), LogError> {
         let mut page = vec![0; PAGE_BYTES];
         page[PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + self.page.len()].copy_from_slice(&self.page);
-        seal_page(&mut page, self.seed, self.pages.len() as u32, SIDE_BYTES_PAGE, self.page.len());
+        seal_page(&mut page, self.seed, self.pages.len() as u32, BLOB_BYTES_PAGE, self.page.len());
         self.page.clear();
         self.add(page.into())
     }
 }
 
-impl SideWriter for MemSideWriter {
-    fn id(&self) -> SideId {
+impl BlobWriter for MemBlobWriter {
+    fn id(&self) -> BlobId {
         self.id
     }
 
@@ -164,7 +164,7 @@ impl SideWriter for MemSideWriter {
 
     fn read_back(&mut self, offset: u64, into: &mut [u8]) -> Result<(), LogError> {
         if offset.checked_add(into.len() as u64).is_none_or(|end| end > self.position) {
-            let message = format!("{} bytes at {offset} of a side file of {} bytes", into.len(), self.position);
+            let message = format!("{} bytes at {offset} of a blob file of {} bytes", into.len(), self.position);
             return Err(LogError::Io { kind: io::ErrorKind::UnexpectedEof, message });
         }
         for (at, byte) in (offset as usize..).zip(into) {
@@ -181,25 +181,25 @@ impl SideWriter for MemSideWriter {
         self.position
     }
 
-    fn finish(mut self: Box<Self>) -> Result<SideRef, LogError> {
+    fn finish(mut self: Box<Self>) -> Result<BlobRef, LogError> {
         if !self.page.is_empty() {
             self.seal()?;
         }
         let mut state = self.log.state();
         state.check()?;
         let pages = Pages { pages: std::mem::take(&mut self.pages), _lease: self.lease.take() };
-        let side = SideRef { id: self.id, pages: pages.pages.len() as u32, hash: self.hash };
-        state.sides.finished.insert(self.id, Arc::new(pages));
+        let blob = BlobRef { id: self.id, pages: pages.pages.len() as u32, hash: self.hash };
+        state.blobs.finished.insert(self.id, Arc::new(pages));
         drop(state);
         self.finished = true;
-        Ok(side)
+        Ok(blob)
     }
 }
 
-impl Drop for MemSideWriter {
+impl Drop for MemBlobWriter {
     fn drop(&mut self) {
         if !self.finished {
-            drop(self.log.state().sides.remove(self.id));
+            drop(self.log.state().blobs.remove(self.id));
         }
     }
 }

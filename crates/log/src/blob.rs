@@ -1,51 +1,51 @@
-//! Side files: immutable bytes that are too large for a record's body.
+//! Blob files: immutable bytes that are too large for a record's body.
 //!
-//! A side file is a sequence of pages ([`plimsoll_memory::page`]), so that it is checked page by page and read through the pool.
+//! A blob file is a sequence of pages ([`plimsoll_memory::page`]), so that it is checked page by page and read through the pool.
 //! It is written front to back, synced, and then named by a record; one that no record names is swept after recovery.
-//! What the pages mean is the business of who wrote them: a run's pages, or plain bytes ([`SideWriter::write`]).
+//! What the pages mean is the business of who wrote them: a run's pages, or plain bytes ([`BlobWriter::write`]).
 
 use plimsoll_memory::pool::PoolFile;
 
 use crate::error::LogError;
 
-/// Name of a side file within its log; never used again.
+/// Name of a blob file within its log; never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SideId(pub u64);
+pub struct BlobId(pub u64);
 
-impl SideId {
+impl BlobId {
     /// Name of its file in the log's folder.
     pub fn file_name(self) -> String {
-        format!("{:020}.side", self.0)
+        format!("{:020}.blob", self.0)
     }
 }
 
-/// How a record names a side file.
+/// How a record names a blob file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SideRef {
+pub struct BlobRef {
     /// Which.
-    pub id: SideId,
+    pub id: BlobId,
     /// Its pages.
     pub pages: u32,
     /// Hash over the checksums of its pages, in order.
     pub hash: u64,
 }
 
-/// Writes one side file. Dropped before it is finished, it leaves nothing behind.
-pub trait SideWriter: Send {
+/// Writes one blob file. Dropped before it is finished, it leaves nothing behind.
+pub trait BlobWriter: Send {
     /// The file's id.
-    fn id(&self) -> SideId;
+    fn id(&self) -> BlobId;
 
     /// The seed under which its pages are sealed ([`plimsoll_memory::page::seal_page`]).
     fn seed(&self) -> u64;
 
-    /// Appends plain bytes, packed into pages of kind [`SIDE_BYTES_PAGE`]; they are read back by byte offset, which counts payload
+    /// Appends plain bytes, packed into pages of kind [`BLOB_BYTES_PAGE`]; they are read back by byte offset, which counts payload
     /// bytes only: offset o stands on page `o / PAGE_PAYLOAD_BYTES`. Plain bytes and whole pages are not mixed in one file.
     ///
     /// # Errors
     /// The disk or the budget refuses; the file is then of no use.
     fn write(&mut self, bytes: &[u8]) -> Result<(), LogError>;
 
-    /// Appends one page that the caller sealed under [`SideWriter::seed`] with the next page number, starting at 0.
+    /// Appends one page that the caller sealed under [`BlobWriter::seed`] with the next page number, starting at 0.
     ///
     /// # Errors
     /// As for `write`.
@@ -64,18 +64,18 @@ pub trait SideWriter: Send {
     ///
     /// # Errors
     /// The disk refuses; nothing is left behind.
-    fn finish(self: Box<Self>) -> Result<SideRef, LogError>;
+    fn finish(self: Box<Self>) -> Result<BlobRef, LogError>;
 }
 
 /// Kind byte of pages of plain bytes.
-pub const SIDE_BYTES_PAGE: u8 = 1;
+pub const BLOB_BYTES_PAGE: u8 = 1;
 
 /// Kind byte of a page in the place of one that was damaged and that a salvage dropped; it has no payload.
-pub const SIDE_DROPPED_PAGE: u8 = 0x21;
+pub const BLOB_DROPPED_PAGE: u8 = 0x21;
 
-/// A side file to read, through the pool.
+/// A blob file to read, through the pool.
 #[derive(Clone, Debug)]
-pub struct Side {
+pub struct Blob {
     /// Its pages.
     pub file: PoolFile,
     /// The seed of its pages.
