@@ -1,6 +1,6 @@
 //! The log in files: segments of records, offset tables, blob files.
 //!
-//! This is the door to it; each part has a file of its own. A write goes `appender` → `pen` → `buffer` (ordered), then `syncer` → `writer`
+//! This is the door to it; each part has a file of its own. A write goes `appender` → `record` → `buffer` (ordered), then `syncer` → `writer`
 //! (durable). A read goes `reader` or `scan` → `table` → the pool → `segment`. `recovery` opens, `trim` frees, `blob_file` keeps what is
 //! large.
 
@@ -97,7 +97,7 @@ impl FileLog {
     /// # Errors
     /// `Poisoned`, `ReadOnly`.
     pub fn seal_from(&self, bytes: u64) -> Result<(), LogError> {
-        append::seal_what_is_long(&self.log, bytes)
+        append::seal_if_long(&self.log, bytes)
     }
 
     /// Reads everything that belongs to the log, past all caches of this process; returns what is not as it was written. Blob files that
@@ -172,7 +172,7 @@ impl FileLog {
         if self.log.env.is_read_only() || self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let sealed = append::seal_what_is_long(&self.log, LONG_SEGMENT_BYTES);
+        let sealed = append::seal_if_long(&self.log, LONG_SEGMENT_BYTES);
         let marked = sealed.and_then(|()| append::write_mark(&self.log));
         if marked.is_ok() {
             append::cut_zeros(&self.log);

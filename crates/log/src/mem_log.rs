@@ -25,9 +25,9 @@ use crate::format::genesis_chain;
 use crate::format::record::MAX_ENTRIES;
 use crate::glsn::{Bounds, Glsn, Position, StreamId};
 use crate::log::{Durability, Log, Scan};
-use crate::mem_log::blob::{Blobs, MemBlobWriter};
+use crate::mem_log::blob::{MemBlobWriter, MemBlobs};
 use crate::mem_log::faults::Faults;
-use crate::mem_log::records::{Record, Records};
+use crate::mem_log::records::{MemRecord, Records};
 use crate::mem_log::scan::MemScan;
 
 /// How a log in memory is made.
@@ -60,7 +60,7 @@ pub(crate) struct Inner {
 pub(crate) struct State {
     records: Records,
     durable: Position,
-    blobs: Blobs,
+    blobs: MemBlobs,
     faults: Faults,
     poison: Option<String>,
     last_timestamp: u64,
@@ -76,7 +76,7 @@ impl MemLog {
         let state = State {
             records: Records::new(chain, options.budget.as_ref())?,
             durable: Position { glsn: Glsn::NONE, chain },
-            blobs: Blobs::default(),
+            blobs: MemBlobs::default(),
             faults: Faults::default(),
             poison: None,
             last_timestamp: 0,
@@ -193,7 +193,7 @@ impl Log for MemLog {
         }
         state.faults.submit()?;
         let timestamp_micros = self.inner.options.clock.wall_micros().max(state.last_timestamp + 1);
-        let record = Record::new(draft, next, timestamp_micros);
+        let record = MemRecord::new(draft, next, timestamp_micros);
         state.records.push(record)?;
         state.last_timestamp = timestamp_micros;
         state.blobs.named(draft.blobs);

@@ -16,9 +16,9 @@ use plimsoll_memory::chunk::CHUNK_BYTES;
 
 use crate::draft::{Draft, MAX_BLOBS, MAX_BODY_BYTES, Ticket};
 use crate::error::LogError;
-use crate::file_log::append::record_writer::{Seal, lay_mark, lay_record};
+use crate::file_log::append::record_writer::{FragmentSeal, write_mark_fragment, write_record};
 use crate::file_log::append::seal::seal_segment;
-use crate::file_log::durability::writer::Writer;
+use crate::file_log::durability::writer::SegmentWriter;
 use crate::file_log::files::zeros::{has_no_room, write_zeros};
 use crate::file_log::open_log::OpenLog;
 use crate::file_log::segments::create::{NotCreated, create_segment};
@@ -45,13 +45,13 @@ const BULK_GROUP_BYTES: u64 = 256 << 10;
 
 /// The sizes of a draft.
 #[derive(Clone, Copy, Debug)]
-struct Shape {
+struct DraftSizes {
     head_bytes: usize,
     body_bytes: usize,
     entries: u32,
 }
 
-impl Shape {
+impl DraftSizes {
     fn of(draft: &Draft<'_>) -> Result<Self, LogError> {
         if draft.entries.is_empty() || draft.entries.len() > MAX_ENTRIES {
             let what = format!("a record has 1 to {MAX_ENTRIES} entries, this one {}", draft.entries.len());
@@ -84,66 +84,72 @@ impl Shape {
     }
 }
 
-fn seal_of(order: &Order) -> Seal {
-    Seal { segment_seed: segment_seed(order.header.log_id, order.header.first), epoch: order.epoch }
+fn seal_of(order: &Order) -> FragmentSeal {
+    FragmentSeal { segment_seed: segment_seed(order.header.log_id, order.header.first), epoch: order.epoch }
 }
 
 /// Gives a record its place in the order.
 pub(crate) fn submit(log: &OpenLog, draft: &Draft<'_>, expected: Option<Glsn>) -> Result<Ticket, LogError> {
-    let shape = Shape::of(draft)?;
+    let sizes = DraftSizes::of(draft)?;
     let mut order = log.tail.order()?;
     log.durability.group.check()?;
     let next = order.end.next;
     if let Some(expected) = expected.filter(|expected| *expected != next) {
         return Err(LogError::Conflict { expected, next });
     }
-    let (start, bound) = make_room(log, &mut order, &shape, draft.blobs.len())?;
+    let (start, bound) = make_room(log, &mut order, &sizes, draft.blobs.len())?;
     let header = RecordHeader {
         first: next,
         read_at: draft.read_at,
         previous_chain: order.end.chain,
         durable: log.durability.group.durable(),
         timestamp_micros: log.env.options.clock.wall_micros().max(order.end.timestamp + 1),
-        blob_mark: log.blobs.registry.mark(),
-        body_bytes: shape.body_bytes as u32,
-        count: shape.entries,
+        last_blob_id: log.blobs.registry.last_id(),
+        body_bytes: sizes.body_bytes as u32,
+        count: sizes.entries,
         blobs: draft.blobs.len() as u8,
         dropped: None,
     };
-    lay(log, &mut order, start, bound, &header, draft).map_err(|error| log.durability.group.poison(&error))?;
+    write(log, &mut order, start, bound, &header, draft).map_err(|error| log.durability.group.poison(&error))?;
     drop(order);
     log.blobs.registry.named(draft.blobs);
     if log.env.options.durability == Durability::Buffered {
-        log.durability.group.tell_followers();
+        log.durability.group.notify_followers();
         log.durability.signal.unsynced(bound - start);
     }
     Ok(Ticket { first: next, last: header.last(), timestamp_micros: header.timestamp_micros })
 }
 
 /// Makes all the room that a record needs; turns to a new segment where this one has none.
-fn make_room(log: &OpenLog, order: &mut Order, shape: &Shape, blobs: usize) -> Result<(u64, u64), LogError> {
+fn make_room(log: &OpenLog, order: &mut Order, sizes: &DraftSizes, blobs: usize) -> Result<(u64, u64), LogError> {
     loop {
-        let (start, bound) = shape.place(order.end.offset);
-        let fits = bound <= order.limit() && order.entries() + u64::from(shape.entries) <= u64::from(order.entries_max);
+        let (start, bound) = sizes.place(order.end.offset);
+        let fits = bound <= order.limit() && order.entries() + u64::from(sizes.entries) <= u64::from(order.entries_max);
         if fits {
-            match make_room_here(log, order, shape, blobs, bound) {
+            match make_room_here(log, order, sizes, blobs, bound) {
                 // A sealed segment needs no numbers in memory.
                 Err(LogError::OutOfBudget(_)) if order.entries() > 0 => {}
                 made => return made.map(|()| (start, bound)),
             }
         } else if order.entries() == 0 {
-            let head = (shape.record_bytes() + 2 * BLOCK_BYTES) as u64;
-            let limit_bytes = order.limit().saturating_sub(head - shape.body_bytes as u64);
-            return Err(LogError::TooLarge { bytes: shape.body_bytes as u64, limit_bytes });
+            let head = (sizes.record_bytes() + 2 * BLOCK_BYTES) as u64;
+            let limit_bytes = order.limit().saturating_sub(head - sizes.body_bytes as u64);
+            return Err(LogError::TooLarge { bytes: sizes.body_bytes as u64, limit_bytes });
         }
-        turn_to_new_segment(log, order)?;
+        roll_to_new_segment(log, order)?;
     }
 }
 
-fn make_room_here(log: &OpenLog, order: &mut Order, shape: &Shape, blobs: usize, bound: u64) -> Result<(), LogError> {
+fn make_room_here(
+    log: &OpenLog,
+    order: &mut Order,
+    sizes: &DraftSizes,
+    blobs: usize,
+    bound: u64,
+) -> Result<(), LogError> {
     {
         let mut tail = log.tail.write();
-        tail.numbers.reserve(shape.entries, &log.env.options.budget)?;
+        tail.entry_offsets.reserve(sizes.entries, &log.env.options.budget)?;
         tail.blobs.reserve(blobs)?;
     }
     if bound > order.zeroed {
@@ -180,7 +186,7 @@ fn zero_ahead(log: &OpenLog, order: &mut Order, bound: u64) -> Result<(), LogErr
 }
 
 /// Lays a record down for which there is room, and gives it its GLSNs.
-fn lay(
+fn write(
     log: &OpenLog,
     order: &mut Order,
     start: u64,
@@ -189,7 +195,7 @@ fn lay(
     draft: &Draft<'_>,
 ) -> Result<(), LogError> {
     let mut tail = log.tail.write();
-    let mut writer: Option<MutexGuard<'_, Writer>> = None;
+    let mut writer: Option<MutexGuard<'_, SegmentWriter>> = None;
     let needed = tail.buffer.chunks_needed(bound);
     if needed > 0 && !tail.buffer.prepare(needed, &log.env.options.budget) {
         // The buffer is full: whoever is writing finishes first, then what is full is written here.
@@ -200,15 +206,19 @@ fn lay(
         tail.buffer.prepare(needed, &log.env.options.budget);
         writer = Some(held);
     }
-    let laid = lay_record(&mut tail, writer.as_deref_mut(), seal_of(order), start, header, draft)?;
+    let written = write_record(&mut tail, writer.as_deref_mut(), seal_of(order), start, header, draft)?;
     for blob in draft.blobs {
         tail.blobs.push(NamedBlob { record_first: header.first, record_count: header.count, blob: *blob });
     }
     if tail.first_timestamp == 0 {
         tail.first_timestamp = header.timestamp_micros;
     }
-    order.end =
-        End { offset: laid.end, next: header.last().next(), chain: laid.chain, timestamp: header.timestamp_micros };
+    order.end = End {
+        offset: written.end,
+        next: header.last().next(),
+        chain: written.chain,
+        timestamp: header.timestamp_micros,
+    };
     order.marked = false;
     tail.end = order.end;
     log.tail.set_next(order.end.next);
@@ -216,7 +226,7 @@ fn lay(
 }
 
 /// Seals the active segment and begins the next one. Fails without a trace if there is no space for it.
-pub(crate) fn turn_to_new_segment(log: &OpenLog, order: &mut Order) -> Result<(), LogError> {
+pub(crate) fn roll_to_new_segment(log: &OpenLog, order: &mut Order) -> Result<(), LogError> {
     let mut writer = log.durability.writer()?;
     // What is in the old segment must be durable before anything in the new one is.
     let written = log.durability.check_locks().and_then(|()| writer.write_out(&log.tail));
@@ -231,7 +241,7 @@ pub(crate) fn turn_to_new_segment(log: &OpenLog, order: &mut Order) -> Result<()
         first: end.next,
         previous_chain: end.chain,
         timestamp_floor: end.timestamp,
-        blob_mark: log.blobs.registry.mark(),
+        last_blob_id: log.blobs.registry.last_id(),
         segment_bytes: log.env.options.segment_size(),
         previous_end: end.offset,
     };
@@ -250,7 +260,7 @@ pub(crate) fn turn_to_new_segment(log: &OpenLog, order: &mut Order) -> Result<()
 fn begin_segment(
     log: &OpenLog,
     order: &mut Order,
-    writer: &mut Writer,
+    writer: &mut SegmentWriter,
     header: SegmentHeader,
     file: Arc<dyn File>,
     zeroed: u64,
@@ -262,7 +272,7 @@ fn begin_segment(
     tail.first = header.first;
     tail.segment = segment;
     tail.first_timestamp = 0;
-    tail.numbers.clear();
+    tail.entry_offsets.clear();
     tail.blobs.clear();
     tail.buffer.restart(0);
     tail.buffer.current_mut()[..SEGMENT_HEADER_BYTES].copy_from_slice(&header.encode());
@@ -275,13 +285,13 @@ fn begin_segment(
 }
 
 /// Seals the active segment if it has at least `bytes`. Without room on the disk, or in the budget, it stays as it is.
-pub(crate) fn seal_what_is_long(log: &OpenLog, bytes: u64) -> Result<(), LogError> {
+pub(crate) fn seal_if_long(log: &OpenLog, bytes: u64) -> Result<(), LogError> {
     let mut order = log.tail.order()?;
     log.durability.group.check()?;
     if u64::from(order.end.offset) < bytes {
         return Ok(());
     }
-    let _ = turn_to_new_segment(log, &mut order);
+    let _ = roll_to_new_segment(log, &mut order);
     log.durability.group.check()
 }
 
@@ -315,7 +325,7 @@ pub(crate) fn write_mark(log: &OpenLog) -> Result<(), LogError> {
             return Ok(());
         }
         debug_assert!(start + (FRAGMENT_HEADER_BYTES + MARK_BYTES) as u64 <= bound);
-        let end = lay_mark(&mut tail, seal_of(&order), start, &mark.encode())?;
+        let end = write_mark_fragment(&mut tail, seal_of(&order), start, &mark.encode())?;
         tail.end.offset = end;
         order.end.offset = end;
         order.marked = true;

@@ -14,7 +14,7 @@ use plimsoll_disk::vfs::DirLock;
 use crate::error::LogError;
 use crate::file_log::durability::flusher::{FlushSignal, Flusher};
 use crate::file_log::durability::group_commit::GroupCommit;
-use crate::file_log::durability::writer::Writer;
+use crate::file_log::durability::writer::SegmentWriter;
 use crate::file_log::env::{Env, lock};
 use crate::file_log::tail::Tail;
 use crate::file_log::tail::order::End;
@@ -22,13 +22,13 @@ use crate::glsn::{Glsn, Position};
 
 /// How far an open log is durable, and how it becomes so.
 #[derive(Debug)]
-pub(crate) struct Durability {
+pub(crate) struct DurabilityState {
     env: Arc<Env>,
     tail: Arc<Tail>,
     /// What is durable, who waits, and whether the log is poisoned.
     pub(crate) group: GroupCommit,
     /// `None` if the log is open read-only.
-    writer: Option<Mutex<Writer>>,
+    writer: Option<Mutex<SegmentWriter>>,
     /// As in the writer.
     group_bytes: Arc<AtomicU64>,
     /// Keeps other writers out; `None` once the log is closed, or if it is open read-only.
@@ -37,12 +37,12 @@ pub(crate) struct Durability {
     pub(crate) signal: Arc<FlushSignal>,
 }
 
-impl Durability {
+impl DurabilityState {
     /// Everything in `tail` is durable now.
     pub(crate) fn new(
         env: &Arc<Env>,
         tail: &Arc<Tail>,
-        writer: Option<Writer>,
+        writer: Option<SegmentWriter>,
         folder_lock: Option<Box<dyn DirLock>>,
     ) -> Self {
         let end = tail.read().end;
@@ -65,7 +65,7 @@ impl Durability {
     }
 
     /// The right to write to the active segment.
-    pub(crate) fn writer(&self) -> Result<MutexGuard<'_, Writer>, LogError> {
+    pub(crate) fn writer(&self) -> Result<MutexGuard<'_, SegmentWriter>, LogError> {
         self.writer.as_ref().map(lock).ok_or(LogError::ReadOnly)
     }
 
@@ -89,7 +89,7 @@ impl Durability {
         Ok(end)
     }
 
-    /// As [`Durability::write_and_sync`], and says so to all who wait. A failure poisons the log. The caller holds the order.
+    /// As [`DurabilityState::write_and_sync`], and says so to all who wait. A failure poisons the log. The caller holds the order.
     pub(crate) fn sync_to_end(&self) -> Result<End, LogError> {
         self.group.check()?;
         let end = self.write_and_sync().map_err(|error| self.group.poison(&error))?;

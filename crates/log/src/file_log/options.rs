@@ -51,7 +51,7 @@ pub struct FileLogOptions {
     pub segment_bytes: u32,
     /// The most memory for the numbers of the active segment, which is sealed early when it is reached; by default a 32nd of
     /// the budget.
-    pub numbers_bytes: Option<u64>,
+    pub entry_offsets_bytes: Option<u64>,
     /// A place that is known to be durable: what lies at or below it is never taken for a torn tail.
     pub known: Option<Position>,
     /// Whether a thread syncs what [`Durability::Buffered`] leaves unsynced. Without it, it is synced by whoever waits, and at close.
@@ -76,7 +76,7 @@ impl FileLogOptions {
             mode: Mode::Create,
             durability: Durability::Sync,
             segment_bytes: SEGMENT_BYTES,
-            numbers_bytes: None,
+            entry_offsets_bytes: None,
             known: None,
             background: true,
             id: None,

@@ -101,7 +101,7 @@ fn create_log(options: &FileLogOptions, found: &mut LogFiles, report: &mut OpenR
         first: Glsn::FIRST,
         previous_chain: genesis_chain(log_id),
         timestamp_floor: 0,
-        blob_mark: found.blob_mark,
+        last_blob_id: found.last_blob_id,
         segment_bytes: options.segment_size(),
         previous_end: 0,
     };

@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuar
 
 use crate::error::LogError;
 use crate::file_log::env::lock;
-use crate::file_log::segments::entry_offsets::Numbers;
+use crate::file_log::segments::entry_offsets::EntryOffsets;
 use crate::file_log::segments::named_blobs::NamedBlobs;
 use crate::file_log::segments::segment::{Segment, Unwritten};
-use crate::file_log::tail::buffer::Buffer;
+use crate::file_log::tail::buffer::TailBuffer;
 use crate::file_log::tail::order::{End, Order};
 use crate::format::BLOCK_BYTES;
 use crate::format::layout::block_of;
@@ -41,11 +41,11 @@ pub(crate) struct TailState {
     /// Timestamp of its first record, 0 while it has none.
     pub(crate) first_timestamp: u64,
     /// Offset and stream of each of its entries.
-    pub(crate) numbers: Numbers,
+    pub(crate) entry_offsets: EntryOffsets,
     /// Blob files that its records name.
     pub(crate) blobs: NamedBlobs,
     /// Its newest bytes.
-    pub(crate) buffer: Buffer,
+    pub(crate) buffer: TailBuffer,
     /// Behind its last record.
     pub(crate) end: End,
 }

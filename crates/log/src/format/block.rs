@@ -128,7 +128,7 @@ mod tests {
             previous_chain: chain,
             durable: Glsn::NONE,
             timestamp_micros: first,
-            blob_mark: 0,
+            last_blob_id: 0,
             body_bytes: 16,
             count: 1,
             blobs: 0,

@@ -55,7 +55,7 @@ pub struct RecordHeader {
     /// Microseconds since 1970 UTC.
     pub timestamp_micros: u64,
     /// The highest blob file id that was given out when it was written.
-    pub blob_mark: u64,
+    pub last_blob_id: u64,
     /// Bytes of its entries, headers and padding included.
     pub body_bytes: u32,
     /// Its entries.
@@ -75,7 +75,7 @@ impl RecordHeader {
         put(&mut out, 16, &self.previous_chain.to_le_bytes());
         put(&mut out, 24, &self.durable.0.to_le_bytes());
         put(&mut out, 32, &self.timestamp_micros.to_le_bytes());
-        put(&mut out, 40, &self.blob_mark.to_le_bytes());
+        put(&mut out, 40, &self.last_blob_id.to_le_bytes());
         put(&mut out, 48, &self.body_bytes.to_le_bytes());
         put(&mut out, 52, &self.count.to_le_bytes());
         out[56] = FORMAT_VERSION as u8;
@@ -103,7 +103,7 @@ impl RecordHeader {
             previous_chain: u64_at(bytes, 16),
             durable: Glsn(u64_at(bytes, 24)),
             timestamp_micros: u64_at(bytes, 32),
-            blob_mark: u64_at(bytes, 40),
+            last_blob_id: u64_at(bytes, 40),
             body_bytes: u32_at(bytes, 48),
             count: u32_at(bytes, 52),
             blobs: bytes[59],
@@ -236,7 +236,7 @@ mod tests {
             previous_chain: 1,
             durable: Glsn(6),
             timestamp_micros: 2,
-            blob_mark: 3,
+            last_blob_id: 3,
             body_bytes: 48,
             count: 2,
             blobs: 1,

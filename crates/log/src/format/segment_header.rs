@@ -36,7 +36,7 @@ pub struct SegmentHeader {
     /// Timestamp of the record before its first; 0 if there is none.
     pub timestamp_floor: u64,
     /// The highest blob file id that was given out when it was made.
-    pub blob_mark: u64,
+    pub last_blob_id: u64,
     /// It is never longer than this.
     pub segment_bytes: u32,
     /// Where the fragments of the segment before it end; 0 if there is none.
@@ -63,7 +63,7 @@ impl SegmentHeader {
         put(&mut out, 40, &self.first.0.to_le_bytes());
         put(&mut out, 48, &self.previous_chain.to_le_bytes());
         put(&mut out, 56, &self.timestamp_floor.to_le_bytes());
-        put(&mut out, 64, &self.blob_mark.to_le_bytes());
+        put(&mut out, 64, &self.last_blob_id.to_le_bytes());
         put(&mut out, 72, &self.segment_bytes.to_le_bytes());
         put(&mut out, 76, &self.previous_end.to_le_bytes());
         let sum = checksum(SEED, &out[..CHECKED_BYTES]);
@@ -92,7 +92,7 @@ impl SegmentHeader {
             first: Glsn(u64_at(bytes, 40)),
             previous_chain: u64_at(bytes, 48),
             timestamp_floor: u64_at(bytes, 56),
-            blob_mark: u64_at(bytes, 64),
+            last_blob_id: u64_at(bytes, 64),
             segment_bytes: u32_at(bytes, 72),
             previous_end: u32_at(bytes, 76),
         })
@@ -131,7 +131,7 @@ mod tests {
             first: Glsn(42),
             previous_chain: 5,
             timestamp_floor: 6,
-            blob_mark: 7,
+            last_blob_id: 7,
             segment_bytes: 1 << 26,
             previous_end: 8,
         }

@@ -17,25 +17,25 @@ use crate::mem_log::{ACCOUNT, Inner};
 
 /// A finished blob file.
 #[derive(Debug)]
-struct Pages {
+struct MemBlobPages {
     pages: Vec<Box<[u8]>>,
     _lease: Option<Lease>,
 }
 
 /// The blob files of a log.
 #[derive(Default)]
-pub(crate) struct Blobs {
-    mark: u64,
-    finished: BTreeMap<BlobId, Arc<Pages>>,
+pub(crate) struct MemBlobs {
+    last_id: u64,
+    finished: BTreeMap<BlobId, Arc<MemBlobPages>>,
     open: BTreeMap<BlobId, Blob>,
     /// Being written, or finished and not named by a record yet.
     unnamed: BTreeSet<BlobId>,
 }
 
-impl Blobs {
+impl MemBlobs {
     pub(crate) fn begin(&mut self) -> BlobId {
-        self.mark += 1;
-        let id = BlobId(self.mark);
+        self.last_id += 1;
+        let id = BlobId(self.last_id);
         self.unnamed.insert(id);
         id
     }
@@ -74,18 +74,18 @@ impl Blobs {
         };
         let seed = blob_seed(log_id, id.0);
         let count = pages.pages.len() as u32;
-        let blob = Blob { file: pool.attach(Arc::new(Source { pages, seed })), seed, pages: count };
+        let blob = Blob { file: pool.attach(Arc::new(MemBlobSource { pages, seed })), seed, pages: count };
         self.open.insert(id, blob.clone());
         Ok(blob)
     }
 }
 
-struct Source {
-    pages: Arc<Pages>,
+struct MemBlobSource {
+    pages: Arc<MemBlobPages>,
     seed: u64,
 }
 
-impl PageSource for Source {
+impl PageSource for MemBlobSource {
     fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError> {
         let corrupt = |what: &str| LoadError::Corrupt { message: format!("page {number} of a blob file: {what}") };
         let bytes = self.pages.pages.get(number as usize).ok_or_else(|| corrupt("it ends before"))?;
@@ -187,7 +187,7 @@ impl BlobWriter for MemBlobWriter {
         }
         let mut state = self.log.state();
         state.check()?;
-        let pages = Pages { pages: std::mem::take(&mut self.pages), _lease: self.lease.take() };
+        let pages = MemBlobPages { pages: std::mem::take(&mut self.pages), _lease: self.lease.take() };
         let blob = BlobRef { id: self.id, pages: pages.pages.len() as u32, hash: self.hash };
         state.blobs.finished.insert(self.id, Arc::new(pages));
         drop(state);

@@ -16,7 +16,7 @@ use crate::mem_log::ACCOUNT;
 
 /// One record.
 #[derive(Clone, Debug)]
-pub(crate) struct Record {
+pub(crate) struct MemRecord {
     pub(crate) first: Glsn,
     pub(crate) bytes: Arc<[u8]>,
     pub(crate) blobs: Vec<BlobRef>,
@@ -34,7 +34,7 @@ struct MemEntry {
     checksum: u64,
 }
 
-impl Record {
+impl MemRecord {
     pub(crate) fn new(draft: &Draft<'_>, first: Glsn, timestamp_micros: u64) -> Self {
         let mut bytes = Vec::with_capacity(draft.entries.iter().map(|entry| entry.payload_bytes()).sum());
         let mut entries = Vec::with_capacity(draft.entries.len());
@@ -101,7 +101,7 @@ impl Record {
 
 /// All records that are not trimmed.
 pub(crate) struct Records {
-    list: VecDeque<Record>,
+    list: VecDeque<MemRecord>,
     /// Chain hash before the first.
     before: u64,
     /// Timestamp before the first.
@@ -132,7 +132,7 @@ impl Records {
         self.list.back().map_or(self.floor, |record| record.timestamp_micros)
     }
 
-    pub(crate) fn push(&mut self, mut record: Record) -> Result<(), LogError> {
+    pub(crate) fn push(&mut self, mut record: MemRecord) -> Result<(), LogError> {
         if let Some(lease) = &mut self.lease {
             lease.grow(record.heap_bytes())?;
         }
@@ -142,14 +142,14 @@ impl Records {
     }
 
     /// The record of an entry, and the entry's number in it.
-    pub(crate) fn find(&self, glsn: Glsn) -> Result<(Record, usize), LogError> {
+    pub(crate) fn find(&self, glsn: Glsn) -> Result<(MemRecord, usize), LogError> {
         let at = self.at(glsn)?;
         let record = &self.list[at];
         Ok((record.clone(), (glsn.0 - record.first.0) as usize))
     }
 
     /// The first entry of `stream` (or of any) from `from` on and up to `last`.
-    pub(crate) fn find_from(&self, from: Glsn, last: Glsn, stream: Option<StreamId>) -> Option<(&Record, usize)> {
+    pub(crate) fn find_from(&self, from: Glsn, last: Glsn, stream: Option<StreamId>) -> Option<(&MemRecord, usize)> {
         let mut at = self.at(from).ok()?;
         let mut index = (from.0 - self.list[at].first.0) as usize;
         while let Some(record) = self.list.get(at) {
@@ -233,7 +233,7 @@ impl Records {
         Ok(self.list.partition_point(|record| record.last() < glsn))
     }
 
-    fn give_back(&mut self, record: &Record) {
+    fn give_back(&mut self, record: &MemRecord) {
         if let Some(lease) = &mut self.lease {
             lease.shrink(record.heap_bytes());
         }

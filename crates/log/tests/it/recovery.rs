@@ -524,7 +524,7 @@ fn more_entries_than_may_be_held_are_sealed_at_open() {
     let memory = Memory::new(32 << 20);
     let disk = mem_disk();
     let mut generous =
-        FileLogOptions { segment_bytes: 16 << 20, numbers_bytes: Some(4 << 20), ..options(&disk, &memory) };
+        FileLogOptions { segment_bytes: 16 << 20, entry_offsets_bytes: Some(4 << 20), ..options(&disk, &memory) };
     let log = FileLog::open(generous.clone()).unwrap().0;
     let crowd = vec![b"tiny".to_vec(); 60_000];
     for _ in 0..3 {
@@ -535,7 +535,7 @@ fn more_entries_than_may_be_held_are_sealed_at_open() {
     let disk = copy_of(&*disk);
     assert_eq!(names(&*disk, ".seg").len(), 1);
     generous.disk = Arc::clone(&disk);
-    generous.numbers_bytes = Some(1 << 16);
+    generous.entry_offsets_bytes = Some(1 << 16);
     let (log, report) = FileLog::open(generous).unwrap();
     assert_eq!((names(&*disk, ".seg").len(), report.replayed), (2, 180_001));
     assert_eq!(&*log.read(Glsn(180_001)).unwrap(), b"last");

@@ -5,7 +5,7 @@
 
 use crate::draft::Draft;
 use crate::error::LogError;
-use crate::file_log::durability::writer::Writer;
+use crate::file_log::durability::writer::SegmentWriter;
 use crate::file_log::tail::TailState;
 use crate::format::fragment::{FRAGMENT_HEADER_BYTES, FragmentType, extend_chain, seal_fragment};
 use crate::format::layout::{block_end, block_of};
@@ -16,14 +16,14 @@ use plimsoll_memory::chunk::CHUNK_BYTES;
 
 /// Where and under which seal fragments are written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seal {
+pub(crate) struct FragmentSeal {
     pub(crate) segment_seed: u64,
     pub(crate) epoch: u32,
 }
 
 /// What was laid down.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Laid {
+pub(crate) struct RecordEnd {
     /// Behind it.
     pub(crate) end: u32,
     /// Chain hash behind it.
@@ -31,54 +31,59 @@ pub(crate) struct Laid {
 }
 
 /// Lays a record down at `start`; its entries' numbers are added to the tail, its GLSNs are not given yet.
-pub(crate) fn lay_record(
+pub(crate) fn write_record(
     tail: &mut TailState,
-    writer: Option<&mut Writer>,
-    seal: Seal,
+    writer: Option<&mut SegmentWriter>,
+    seal: FragmentSeal,
     start: u64,
     header: &RecordHeader,
     draft: &Draft<'_>,
-) -> Result<Laid, LogError> {
-    let mut pen = Pen::new(tail, writer, seal, header.previous_chain);
-    pen.skip_to(start)?;
-    pen.begin()?;
-    let header_at = pen.at;
-    pen.put(&header.encode())?;
+) -> Result<RecordEnd, LogError> {
+    let mut record = RecordWriter::new(tail, writer, seal, header.previous_chain);
+    record.skip_to(start)?;
+    record.begin()?;
+    let header_at = record.at;
+    record.put(&header.encode())?;
     for blob in draft.blobs {
-        pen.put(&encode_blob(blob))?;
+        record.put(&encode_blob(blob))?;
     }
     for (index, entry) in draft.entries.iter().enumerate() {
-        if pen.room() < ENTRY_HEADER_BYTES as u64 {
-            pen.cut()?;
+        if record.room() < ENTRY_HEADER_BYTES as u64 {
+            record.cut()?;
         }
         let payload_bytes = entry.payload_bytes();
-        let back = (pen.at - header_at) as u32;
+        let back = (record.at - header_at) as u32;
         let entry_header =
             EntryHeader { stream: entry.stream, payload_bytes: payload_bytes as u32, back, index: index as u32 };
-        pen.tail.numbers.push(pen.at as u32, entry.stream);
-        pen.put(&entry_header.encode())?;
+        record.tail.entry_offsets.push(record.at as u32, entry.stream);
+        record.put(&entry_header.encode())?;
         for part in entry.parts {
-            pen.put(part)?;
+            record.put(part)?;
         }
-        pen.put(&[0; 8][..align8(payload_bytes) - payload_bytes])?;
+        record.put(&[0; 8][..align8(payload_bytes) - payload_bytes])?;
     }
-    pen.end(None)
+    record.end(None)
 }
 
 /// Lays a fragment of its own down behind everything else.
-pub(crate) fn lay_mark(tail: &mut TailState, seal: Seal, start: u64, bytes: &[u8]) -> Result<u32, LogError> {
+pub(crate) fn write_mark_fragment(
+    tail: &mut TailState,
+    seal: FragmentSeal,
+    start: u64,
+    bytes: &[u8],
+) -> Result<u32, LogError> {
     let chain = tail.end.chain;
-    let mut pen = Pen::new(tail, None, seal, chain);
-    pen.skip_to(start)?;
-    pen.begin()?;
-    pen.put(bytes)?;
-    pen.end(Some(FragmentType::Mark)).map(|laid| laid.end)
+    let mut record = RecordWriter::new(tail, None, seal, chain);
+    record.skip_to(start)?;
+    record.begin()?;
+    record.put(bytes)?;
+    record.end(Some(FragmentType::Mark)).map(|written| written.end)
 }
 
-struct Pen<'a> {
+struct RecordWriter<'a> {
     tail: &'a mut TailState,
-    writer: Option<&'a mut Writer>,
-    seal: Seal,
+    writer: Option<&'a mut SegmentWriter>,
+    seal: FragmentSeal,
     chain: u64,
     at: u64,
     /// Offset of the fragment that is being laid down.
@@ -87,8 +92,8 @@ struct Pen<'a> {
     cut: bool,
 }
 
-impl<'a> Pen<'a> {
-    fn new(tail: &'a mut TailState, writer: Option<&'a mut Writer>, seal: Seal, chain: u64) -> Self {
+impl<'a> RecordWriter<'a> {
+    fn new(tail: &'a mut TailState, writer: Option<&'a mut SegmentWriter>, seal: FragmentSeal, chain: u64) -> Self {
         let at = u64::from(tail.end.offset);
         Self { tail, writer, seal, chain, at, fragment: at, cut: false }
     }
@@ -154,13 +159,13 @@ impl<'a> Pen<'a> {
         self.begin()
     }
 
-    fn end(mut self, part: Option<FragmentType>) -> Result<Laid, LogError> {
+    fn end(mut self, part: Option<FragmentType>) -> Result<RecordEnd, LogError> {
         let part = part.unwrap_or(if self.cut { FragmentType::Last } else { FragmentType::Whole });
         self.seal(part);
         if self.at.is_multiple_of(BLOCK_BYTES as u64) {
             self.block_is_complete(block_of(self.fragment));
         }
-        Ok(Laid { end: self.at as u32, chain: self.chain })
+        Ok(RecordEnd { end: self.at as u32, chain: self.chain })
     }
 
     fn seal(&mut self, part: FragmentType) {

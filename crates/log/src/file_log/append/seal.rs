@@ -1,10 +1,10 @@
 //! Ends a segment: writes the offset table that its entries are found by from now on.
 
 use crate::error::LogError;
-use crate::file_log::durability::writer::Writer;
+use crate::file_log::durability::writer::SegmentWriter;
 use crate::file_log::env::lock;
 use crate::file_log::open_log::OpenLog;
-use crate::file_log::segments::entry_offsets::Numbers;
+use crate::file_log::segments::entry_offsets::EntryOffsets;
 use crate::file_log::segments::named_blobs::NamedBlobs;
 use crate::file_log::segments::table_writer::{TableSource, write_table};
 use crate::file_log::tail::Tail;
@@ -14,7 +14,7 @@ use crate::format::table_seed;
 use crate::glsn::StreamId;
 
 /// Writes the table of the active segment, which is written out. If it fails the segment stays as it is.
-pub(crate) fn seal_segment(log: &OpenLog, order: &Order, writer: &mut Writer) -> Result<(), LogError> {
+pub(crate) fn seal_segment(log: &OpenLog, order: &Order, writer: &mut SegmentWriter) -> Result<(), LogError> {
     let header = TableHeader {
         log_id: order.header.log_id,
         first: order.header.first,
@@ -41,14 +41,14 @@ struct FromTail<'a> {
 impl TableSource for FromTail<'_> {
     fn offsets(&mut self, each: &mut dyn FnMut(u32) -> Result<(), LogError>) -> Result<(), LogError> {
         let tail = self.tail.read();
-        let numbers: &Numbers = &tail.numbers;
-        (0..numbers.len()).filter_map(|index| numbers.offset(index)).try_for_each(each)
+        let entry_offsets: &EntryOffsets = &tail.entry_offsets;
+        (0..entry_offsets.len()).filter_map(|index| entry_offsets.offset(index)).try_for_each(each)
     }
 
     fn streams(&mut self, each: &mut dyn FnMut(StreamId)) -> Result<(), LogError> {
         let tail = self.tail.read();
-        let numbers: &Numbers = &tail.numbers;
-        (0..numbers.len()).filter_map(|index| numbers.stream(index)).for_each(each);
+        let entry_offsets: &EntryOffsets = &tail.entry_offsets;
+        (0..entry_offsets.len()).filter_map(|index| entry_offsets.stream(index)).for_each(each);
         Ok(())
     }
 

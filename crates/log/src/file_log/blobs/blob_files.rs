@@ -11,7 +11,7 @@ use plimsoll_memory::pool::{LoadError, PageSource};
 use crate::blob::{Blob, BlobId};
 use crate::error::LogError;
 use crate::file_log::blobs::registry::Registry;
-use crate::file_log::durability::Durability;
+use crate::file_log::durability::DurabilityState;
 use crate::file_log::env::Env;
 use crate::file_log::files::aligned::AlignedBytes;
 use crate::file_log::files::names::FileName;
@@ -27,7 +27,7 @@ use crate::glsn::Glsn;
 pub(crate) struct Blobs {
     pub(crate) env: Arc<Env>,
     segments: Arc<Segments>,
-    pub(crate) durability: Arc<Durability>,
+    pub(crate) durability: Arc<DurabilityState>,
     /// Ids that were given out, and files that are open.
     pub(crate) registry: Registry,
 }
@@ -36,10 +36,10 @@ impl Blobs {
     pub(crate) fn new(
         env: &Arc<Env>,
         segments: &Arc<Segments>,
-        durability: &Arc<Durability>,
-        blob_mark: u64,
+        durability: &Arc<DurabilityState>,
+        last_blob_id: u64,
     ) -> Result<Self, OutOfBudget> {
-        let registry = Registry::new(blob_mark, &env.options.budget)?;
+        let registry = Registry::new(last_blob_id, &env.options.budget)?;
         Ok(Self { env: Arc::clone(env), segments: Arc::clone(segments), durability: Arc::clone(durability), registry })
     }
 

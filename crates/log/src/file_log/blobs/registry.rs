@@ -22,7 +22,7 @@ const OPEN_PART: u64 = 128;
 #[derive(Debug)]
 pub(crate) struct Registry {
     /// The highest id that was given out, ever.
-    mark: AtomicU64,
+    last_id: AtomicU64,
     state: Mutex<State>,
     open_max: usize,
 }
@@ -43,21 +43,21 @@ struct Opened {
 }
 
 impl Registry {
-    pub(crate) fn new(mark: u64, budget: &Budget) -> Result<Self, OutOfBudget> {
+    pub(crate) fn new(last_id: u64, budget: &Budget) -> Result<Self, OutOfBudget> {
         let lease = budget.lease(Kind::Metadata, 0)?;
         let state = State { unnamed: BTreeSet::new(), open: HashMap::new(), clock: 0, lease };
         let open_max = (budget.limit_bytes() / OPEN_PART / OPEN_LEASE_BYTES).max(16) as usize;
-        Ok(Self { mark: AtomicU64::new(mark), state: Mutex::new(state), open_max })
+        Ok(Self { last_id: AtomicU64::new(last_id), state: Mutex::new(state), open_max })
     }
 
     /// The highest id that was given out.
-    pub(crate) fn mark(&self) -> u64 {
-        self.mark.load(Ordering::Relaxed)
+    pub(crate) fn last_id(&self) -> u64 {
+        self.last_id.load(Ordering::Relaxed)
     }
 
     /// A new id, whose file is going to be written.
     pub(crate) fn begin(&self) -> BlobId {
-        let id = BlobId(self.mark.fetch_add(1, Ordering::Relaxed) + 1);
+        let id = BlobId(self.last_id.fetch_add(1, Ordering::Relaxed) + 1);
         lock(&self.state).unnamed.insert(id);
         id
     }

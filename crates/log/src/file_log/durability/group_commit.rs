@@ -87,14 +87,14 @@ impl GroupCommit {
         let error = state.poison();
         drop(state);
         self.synced.notify_all();
-        self.tell_followers();
+        self.notify_followers();
         error
     }
 
     /// Everything below `end` was synced.
     pub(crate) fn publish(&self, end: &End) {
         self.set_durable(&mut self.state(), end);
-        self.tell_followers();
+        self.notify_followers();
     }
 
     /// Waits until `glsn` is durable. `write_and_sync` is called if it falls to this thread to lead.
@@ -133,7 +133,7 @@ impl GroupCommit {
     /// Waits until `beyond` says yes, or until `patience` is over, or the log is poisoned.
     pub(crate) fn wait_for_news(&self, patience: Duration, beyond: &dyn Fn() -> bool) {
         let followers = &self.followers;
-        // SeqCst: either this is seen by `tell_followers`, or its news are seen below.
+        // SeqCst: either this is seen by `notify_followers`, or its news are seen below.
         followers.waiting.fetch_add(1, Ordering::SeqCst);
         let guard = followers.lock.lock().expect("no code under this lock panics");
         let waited =
@@ -143,7 +143,7 @@ impl GroupCommit {
     }
 
     /// Wakes those who wait for something to read.
-    pub(crate) fn tell_followers(&self) {
+    pub(crate) fn notify_followers(&self) {
         std::sync::atomic::fence(Ordering::SeqCst);
         if self.followers.waiting.load(Ordering::SeqCst) > 0 {
             // Taken and left: a follower that has looked but does not wait yet is not missed.
@@ -183,7 +183,7 @@ impl GroupCommit {
         }
         self.synced.notify_all();
         drop(state);
-        self.tell_followers();
+        self.notify_followers();
         self.state()
     }
 

@@ -20,7 +20,7 @@ use crate::file_log::tail::{Tail, TailState};
 
 /// The one who writes to the active segment.
 #[derive(Debug)]
-pub(crate) struct Writer {
+pub(crate) struct SegmentWriter {
     /// The active segment's file.
     pub(crate) file: Arc<dyn File>,
     /// Its bytes below this were written.
@@ -35,7 +35,7 @@ pub(crate) struct Writer {
     pub(crate) group_bytes: Arc<AtomicU64>,
 }
 
-impl Writer {
+impl SegmentWriter {
     /// Writes everything below the end of the last record; returns that end. Not synced.
     pub(crate) fn write_out(&mut self, tail: &Tail) -> Result<End, LogError> {
         let (end, full) = self.take_new(&tail.read());
@@ -142,7 +142,7 @@ mod tests {
         let file = disk.open(Path::new("/segment"), Open::CreateNew, Caching::Buffered).unwrap();
         file.write_at(b"lost", 0).unwrap();
         let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
-        let mut writer = Writer {
+        let mut writer = SegmentWriter {
             file,
             written: 4,
             unsynced: 4,

@@ -15,7 +15,11 @@ use crate::file_log::options::FileLogOptions;
 use crate::format::segment_header::SegmentHeader;
 
 /// Makes sure that the segment's file has no second name, in a backup say: what is written to the segment must not appear there.
-pub(crate) fn make_own(options: &FileLogOptions, header: &SegmentHeader, staging: &mut [u8]) -> Result<(), LogError> {
+pub(crate) fn make_single_link(
+    options: &FileLogOptions,
+    header: &SegmentHeader,
+    staging: &mut [u8],
+) -> Result<(), LogError> {
     let (disk, dir, first) = (&*options.disk, &*options.dir, header.first);
     let path = FileName::Segment(first).path(dir);
     if disk.entry(&path)?.is_none_or(|entry| entry.links <= 1) {
@@ -23,11 +27,11 @@ pub(crate) fn make_own(options: &FileLogOptions, header: &SegmentHeader, staging
     }
     let source = disk.open(&path, Open::Read, Caching::Buffered)?;
     let end = source.len()?.min(u64::from(header.segment_bytes));
-    write_anew(disk, dir, FileName::Segment(first), &mut |draft| copy_front(&*source, draft, end, staging))
+    replace_file(disk, dir, FileName::Segment(first), &mut |draft| copy_front(&*source, draft, end, staging))
 }
 
 /// Makes a file by `write`, syncs it, and gives it its name. Until the rename the old file is untouched.
-pub(crate) fn write_anew(
+pub(crate) fn replace_file(
     disk: &dyn Disk,
     dir: &Path,
     name: FileName,
@@ -63,8 +67,8 @@ pub(crate) fn copy_front(source: &dyn File, target: &dyn File, end: u64, staging
 
 /// Reads bytes that are going to be written, twice: a bit that flipped on the way must not be written for good.
 pub(crate) fn read_twice(file: &dyn File, bytes: &mut [u8], again: &mut [u8], at: u64) -> Result<(), LogError> {
-    read_as_replay(file, bytes, at)?;
-    read_as_replay(file, again, at)?;
+    read_zero_padded(file, bytes, at)?;
+    read_zero_padded(file, again, at)?;
     if bytes == again {
         return Ok(());
     }
@@ -73,18 +77,18 @@ pub(crate) fn read_twice(file: &dyn File, bytes: &mut [u8], again: &mut [u8], at
 }
 
 /// Reads bytes that replay has read: behind the file's end they are zeros. A file that was cut in the last record's padding has lost nothing.
-pub(crate) fn read_as_replay(file: &dyn File, into: &mut [u8], at: u64) -> io::Result<()> {
+pub(crate) fn read_zero_padded(file: &dyn File, into: &mut [u8], at: u64) -> io::Result<()> {
     let n = file.read_at(into, at)?;
     into[n..].fill(0);
     Ok(())
 }
 
 /// Opens the active segment to write to it.
-pub(crate) fn open_own(
+pub(crate) fn open_for_writing(
     options: &FileLogOptions,
     header: &SegmentHeader,
     staging: &mut [u8],
 ) -> Result<Arc<dyn File>, LogError> {
-    make_own(options, header, staging)?;
+    make_single_link(options, header, staging)?;
     Ok(options.disk.open(&FileName::Segment(header.first).path(&options.dir), Open::ReadWrite, Caching::Buffered)?)
 }

@@ -71,7 +71,7 @@ impl OpenLog {
             Some(FileName::Segment(first)) => {
                 let seed = segment_seed(self.env.id, first);
                 let segment = self.segments.find(first).filter(|segment| segment.first() == first);
-                let end = match segment.and_then(|segment| segment.behind()) {
+                let end = match segment.and_then(|segment| segment.sealed()) {
                     Some(behind) => KnownEnd::At(behind.end),
                     // What is copied of the active segment is what it has up to its end.
                     None => KnownEnd::NotBefore(end as u32),

@@ -20,7 +20,7 @@ impl OpenLog {
         let _trimming = lock(&self.segments.trimming);
         loop {
             let Some(segment) = self.segments.read().first().cloned() else { break };
-            let Some(behind) = segment.behind().filter(|behind| behind.next <= until) else { break };
+            let Some(behind) = segment.sealed().filter(|behind| behind.next <= until) else { break };
             // What is sealed is durable.
             let count = self.segments.with_table(&segment, |table| Ok(table.blob_count()))?;
             let mut blobs = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, count as usize)?;
@@ -50,7 +50,7 @@ impl OpenLog {
         for name in self.env.options.disk.names(&self.env.options.dir)? {
             match FileName::parse(&name) {
                 Some(FileName::Blob(id))
-                    if !keep(id) && !self.blobs.registry.is_unnamed(id) && id.0 <= self.blobs.registry.mark() =>
+                    if !keep(id) && !self.blobs.registry.is_unnamed(id) && id.0 <= self.blobs.registry.last_id() =>
                 {
                     candidates.reserve(1)?;
                     candidates.push(id);
@@ -90,7 +90,7 @@ impl OpenLog {
         let mut from = Glsn::NONE;
         loop {
             let all = self.segments.all();
-            for segment in all.iter().filter(|segment| segment.first() >= from && segment.behind().is_some()) {
+            for segment in all.iter().filter(|segment| segment.first() >= from && segment.sealed().is_some()) {
                 let count = self.segments.with_table(segment, |table| Ok(table.blob_count()))?;
                 for index in 0..count {
                     each(self.segments.with_table(segment, |table| table.blob(index))?.blob.id);

@@ -27,7 +27,7 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// Where an entry is.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct EntryPlace {
     pub(crate) segment: Arc<Segment>,
     pub(crate) offset: u32,
     /// Whether it begins in the block that is still being filled.
@@ -36,7 +36,7 @@ pub(crate) struct Place {
 
 /// A record, as the beginning of its first fragment says.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Record {
+pub(crate) struct RecordStart {
     /// The record's own header.
     pub(crate) header: RecordHeader,
     /// The header of its first fragment.
@@ -45,7 +45,7 @@ pub(crate) struct Record {
     pub(crate) fragment_at: u32,
 }
 
-impl Record {
+impl RecordStart {
     /// Reads a record at the front of its first fragment, which begins at `fragment_at`.
     pub(crate) fn decode(bytes: &[u8], fragment_at: u32) -> Result<Self, &'static str> {
         let fragment = FragmentHeader::decode(bytes)
@@ -64,7 +64,7 @@ impl Record {
 
 impl OpenLog {
     /// Where entry `glsn` is.
-    pub(crate) fn locate(&self, glsn: Glsn) -> Result<Place, LogError> {
+    pub(crate) fn locate(&self, glsn: Glsn) -> Result<EntryPlace, LogError> {
         let first = self.segments.first();
         if glsn < first {
             return Err(LogError::Trimmed { asked: glsn, first });
@@ -78,10 +78,10 @@ impl OpenLog {
         }
         let index = (glsn.0 - segment.first().0) as u32;
         let offset = self.segments.with_table(&segment, |table| table.offset(index))?;
-        Ok(Place { segment, offset, open: false })
+        Ok(EntryPlace { segment, offset, open: false })
     }
 
-    fn locate_in_tail(&self, glsn: Glsn) -> Result<Option<Place>, LogError> {
+    fn locate_in_tail(&self, glsn: Glsn) -> Result<Option<EntryPlace>, LogError> {
         let tail = self.tail.read();
         if glsn < tail.first {
             return Ok(None);
@@ -89,10 +89,10 @@ impl OpenLog {
         if glsn >= tail.end.next {
             return Err(LogError::NotYet { asked: glsn, next: tail.end.next });
         }
-        let offset = tail.numbers.offset((glsn.0 - tail.first.0) as u32);
+        let offset = tail.entry_offsets.offset((glsn.0 - tail.first.0) as u32);
         let offset = offset.ok_or(LogError::NotYet { asked: glsn, next: tail.end.next })?;
         let open = tail.is_open_block(tail.first, block_of(u64::from(offset)));
-        Ok(Some(Place { segment: Arc::clone(&tail.segment), offset, open }))
+        Ok(Some(EntryPlace { segment: Arc::clone(&tail.segment), offset, open }))
     }
 
     /// Reads one entry.
@@ -126,7 +126,7 @@ impl OpenLog {
 
     /// Compares a record that spans blocks with the chain hash behind it. Each of its fragments has a checksum that is right for its place and
     /// epoch; so has one of another record that was begun in this place and cut, if nothing was appended in between.
-    fn check_chain(&self, segment: &Segment, glsn: Glsn, record: &Record) -> Result<(), LogError> {
+    fn check_chain(&self, segment: &Segment, glsn: Glsn, record: &RecordStart) -> Result<(), LogError> {
         let mut chain = extend_chain(record.header.previous_chain, record.fragment.checksum);
         let mut fragment = record.fragment;
         let mut block = block_of(u64::from(record.fragment_at));
@@ -142,7 +142,7 @@ impl OpenLog {
     }
 
     /// Reads an entry in the block that is being filled; `None` if the block was completed meanwhile.
-    fn read_open(&self, glsn: Glsn, place: &Place) -> Result<Option<Entry>, LogError> {
+    fn read_open(&self, glsn: Glsn, place: &EntryPlace) -> Result<Option<Entry>, LogError> {
         let segment = &*place.segment;
         let (header, bytes) = {
             let tail = self.tail.read();
@@ -314,7 +314,7 @@ impl OpenLog {
         segment: &Segment,
         glsn: Glsn,
         entry_offset: u32,
-        record: &Record,
+        record: &RecordStart,
         from: u64,
         into: &mut [u8],
     ) -> Result<(), LogError> {
@@ -340,7 +340,7 @@ impl OpenLog {
         &self,
         segment: &Segment,
         glsn: Glsn,
-        record: &Record,
+        record: &RecordStart,
         piece: &std::ops::Range<u64>,
         more: bool,
     ) -> Result<(), LogError> {
@@ -351,7 +351,7 @@ impl OpenLog {
         Err(self.does_not_go_on(segment, glsn, piece.start))
     }
 
-    fn headers(&self, glsn: Glsn, place: &Place) -> Result<(EntryHeader, Record), LogError> {
+    fn headers(&self, glsn: Glsn, place: &EntryPlace) -> Result<(EntryHeader, RecordStart), LogError> {
         let mut bytes = [0; ENTRY_HEADER_BYTES];
         self.copy(&place.segment, glsn, u64::from(place.offset), &mut bytes)?;
         let header = entry_header(&bytes).ok_or_else(|| self.not_there(&place.segment, glsn, place.offset))?;
@@ -371,17 +371,17 @@ impl OpenLog {
         offset: u32,
         header: &EntryHeader,
         page: Option<&Page>,
-    ) -> Result<Record, LogError> {
+    ) -> Result<RecordStart, LogError> {
         let at = offset.checked_sub(header.back).and_then(|at| at.checked_sub(FRAGMENT_HEADER_BYTES as u32));
         let Some(at) = at else { return Err(self.not_there(segment, glsn, offset)) };
         let within = at as usize % BLOCK_BYTES;
         let same_block = block_of(u64::from(at)) == block_of(u64::from(offset));
         let decoded = match page.filter(|_| same_block) {
-            Some(page) => Record::decode(&page[within..], at),
+            Some(page) => RecordStart::decode(&page[within..], at),
             None => {
                 let mut bytes = [0; FRAGMENT_HEADER_BYTES + RECORD_HEADER_BYTES];
                 self.copy(segment, glsn, u64::from(at), &mut bytes)?;
-                Record::decode(&bytes, at)
+                RecordStart::decode(&bytes, at)
             }
         };
         decoded.map_err(|what| self.corrupt(segment, glsn, u64::from(at), what.to_owned()))
@@ -393,7 +393,7 @@ impl OpenLog {
         segment: &Segment,
         glsn: Glsn,
         offset: u32,
-        record: &Record,
+        record: &RecordStart,
         block: &[u8],
     ) -> Result<usize, LogError> {
         if block_of(u64::from(offset)) == block_of(u64::from(record.fragment_at)) {

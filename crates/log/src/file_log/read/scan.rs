@@ -17,7 +17,7 @@ use plimsoll_memory::prefetch::prefetch;
 use crate::entry::{EntryMeta, EntryView};
 use crate::error::LogError;
 use crate::file_log::open_log::OpenLog;
-use crate::file_log::read::point::Record;
+use crate::file_log::read::point::RecordStart;
 use crate::file_log::read::read_ahead::ReadAhead;
 use crate::file_log::segments::offset_table::StreamCursor;
 use crate::file_log::segments::segment::Segment;
@@ -63,7 +63,7 @@ pub struct FileScan<'a> {
     batch: Range<usize>,
     /// Where the stream goes on in the segment, if that is sealed.
     cursor: Option<StreamCursor>,
-    block: Block,
+    block: CurrentBlock,
     block_number: u64,
     /// Bytes of the block that are there.
     filled: usize,
@@ -105,7 +105,7 @@ impl ChainCheck {
 
     /// Turns to a record whose first fragment stands in `block`; whether it follows the one before it, as far as that is known.
     #[inline]
-    fn turn_to(&mut self, record: &Record, block: u64) -> bool {
+    fn turn_to(&mut self, record: &RecordStart, block: u64) -> bool {
         let header = &record.header;
         let follows = self.open.is_some() || self.next != header.first || self.hash == header.previous_chain;
         self.next = header.last().next();
@@ -125,7 +125,7 @@ impl ChainCheck {
 }
 
 /// The block that the scan stands on.
-enum Block {
+enum CurrentBlock {
     None,
     Complete(Page),
     /// A copy of the block that is being filled.
@@ -165,7 +165,7 @@ impl<'a> FileScan<'a> {
             offsets: [0; BATCH],
             batch: 0..0,
             cursor: None,
-            block: Block::None,
+            block: CurrentBlock::None,
             block_number: NOWHERE,
             filled: 0,
             near: usize::MAX,
@@ -256,9 +256,9 @@ impl<'a> FileScan<'a> {
     #[inline]
     fn block_bytes(&self) -> &[u8] {
         match &self.block {
-            Block::None => &[],
-            Block::Complete(page) => page,
-            Block::Open(copy) => &copy[..self.filled],
+            CurrentBlock::None => &[],
+            CurrentBlock::Complete(page) => page,
+            CurrentBlock::Open(copy) => &copy[..self.filled],
         }
     }
 
@@ -276,7 +276,7 @@ impl<'a> FileScan<'a> {
             let fragment_at = record_at.wrapping_sub(FRAGMENT_HEADER_BYTES as u32);
             let same_block = block_of(u64::from(fragment_at)) == block;
             let bytes = self.block_bytes().get(fragment_at as usize % BLOCK_BYTES..).filter(|_| same_block);
-            let record = match bytes.map(|bytes| Record::decode(bytes, fragment_at)) {
+            let record = match bytes.map(|bytes| RecordStart::decode(bytes, fragment_at)) {
                 Some(Ok(record)) => record,
                 _ => {
                     let Some(segment) = &self.segment else { return Ok(()) };
@@ -297,7 +297,7 @@ impl<'a> FileScan<'a> {
         glsn: Glsn,
         header: &EntryHeader,
         record_at: u32,
-        record: &Record,
+        record: &RecordStart,
     ) -> Result<(), LogError> {
         let fragment_block = block_of(u64::from(record.fragment_at));
         if !self.chain.turn_to(record, fragment_block)
@@ -342,12 +342,12 @@ impl<'a> FileScan<'a> {
 
     fn load_block(&mut self, glsn: Glsn, number: u64) -> Result<(), LogError> {
         let Some(segment) = self.segment.as_deref() else { return Ok(()) };
-        if segment.behind().is_none() && self.copy_open_block(number)? {
+        if segment.sealed().is_none() && self.copy_open_block(number)? {
             return Ok(());
         }
         let next_block = self.next_block.take().filter(|_| number == self.block_number.wrapping_add(1));
         self.block_number = NOWHERE;
-        self.block = Block::None;
+        self.block = CurrentBlock::None;
         let Some(segment) = self.segment.clone() else { return Ok(()) };
         let resident = next_block.or_else(|| segment.pages.find(number as u32, self.touch));
         self.read_ahead(&segment, number, resident.is_none());
@@ -355,7 +355,7 @@ impl<'a> FileScan<'a> {
             Some(page) => page,
             None => self.log.page(&segment, number, glsn, self.touch)?,
         };
-        self.block = Block::Complete(page);
+        self.block = CurrentBlock::Complete(page);
         self.block_number = number;
         self.filled = BLOCK_BYTES;
         self.near = 0;
@@ -381,7 +381,7 @@ impl<'a> FileScan<'a> {
     /// or come through the page cache.
     fn last_block(&self, segment: &Arc<Segment>) -> Option<u64> {
         let direct = self.log.env.options.caching == Caching::Direct;
-        let behind = segment.behind().filter(|_| direct && self.stream.is_none())?;
+        let behind = segment.sealed().filter(|_| direct && self.stream.is_none())?;
         let last = match self.last_byte {
             u64::MAX => {
                 let index = self.end.min(behind.next).0 - self.segment_first.0 - 1;
@@ -394,7 +394,7 @@ impl<'a> FileScan<'a> {
 
     /// Has the bytes that the scan is about to walk over brought near, those at the front of the next block too.
     fn bring_near(&mut self, within: usize) {
-        let Block::Complete(page) = &self.block else { return };
+        let CurrentBlock::Complete(page) = &self.block else { return };
         let block_start = self.block_number * BLOCK_BYTES as u64;
         let last = self.last_byte.saturating_sub(block_start).min(BLOCK_BYTES as u64) as usize;
         let wanted = within + AHEAD_BYTES;
@@ -417,8 +417,8 @@ impl<'a> FileScan<'a> {
             return Ok(false);
         }
         self.block_number = NOWHERE;
-        let mut chunk = match std::mem::replace(&mut self.block, Block::None) {
-            Block::Open(copy) => copy,
+        let mut chunk = match std::mem::replace(&mut self.block, CurrentBlock::None) {
+            CurrentBlock::Open(copy) => copy,
             _ => self.log.env.options.budget.take(Kind::Staging)?,
         };
         let tail = self.log.tail.read();
@@ -429,7 +429,7 @@ impl<'a> FileScan<'a> {
         self.filled = tail.end.offset as usize % BLOCK_BYTES;
         self.near = usize::MAX;
         self.block_number = wanted;
-        self.block = Block::Open(chunk);
+        self.block = CurrentBlock::Open(chunk);
         Ok(true)
     }
 
@@ -455,7 +455,9 @@ impl<'a> FileScan<'a> {
                 // It reaches beyond its fragment: that must go on in the next block, or another fragment follows where it should.
                 let within = (piece.start % BLOCK_BYTES as u64) as usize;
                 let bytes = match &self.block {
-                    Block::Complete(page) => page.get(within..within + n).filter(|_| within + n <= self.fragment_end),
+                    CurrentBlock::Complete(page) => {
+                        page.get(within..within + n).filter(|_| within + n <= self.fragment_end)
+                    }
                     _ => None,
                 };
                 let bytes = bytes.ok_or_else(|| self.log.does_not_go_on(segment, glsn, piece.start))?;
@@ -505,12 +507,13 @@ impl<'a> FileScan<'a> {
             self.enter(segment);
         }
         let from = (self.next.0 - tail.first.0) as u32;
-        let below = (limit.0 - tail.first.0).min(u64::from(tail.numbers.len())).min(u64::from(from) + LOOKED_AT) as u32;
+        let below =
+            (limit.0 - tail.first.0).min(u64::from(tail.entry_offsets.len())).min(u64::from(from) + LOOKED_AT) as u32;
         let mut found = 0;
         let mut index = from;
         while found < BATCH && index < below {
             if let Some(stream) = self.stream {
-                match tail.numbers.find(stream, index, below) {
+                match tail.entry_offsets.find(stream, index, below) {
                     Some(at) => index = at,
                     None => {
                         index = below;
@@ -518,7 +521,7 @@ impl<'a> FileScan<'a> {
                     }
                 }
             }
-            let Some(offset) = tail.numbers.offset(index) else { break };
+            let Some(offset) = tail.entry_offsets.offset(index) else { break };
             self.indexes[found] = index;
             self.offsets[found] = offset;
             found += 1;
@@ -533,7 +536,7 @@ impl<'a> FileScan<'a> {
         let first = log.segments.first();
         let trimmed = LogError::Trimmed { asked: self.next, first };
         let known = self.segment.clone().filter(|segment| {
-            segment.first() <= self.next && segment.behind().is_some_and(|behind| self.next < behind.next)
+            segment.first() <= self.next && segment.sealed().is_some_and(|behind| self.next < behind.next)
         });
         let segment = match known {
             Some(segment) => segment,
@@ -543,7 +546,7 @@ impl<'a> FileScan<'a> {
                 segment
             }
         };
-        let Some(behind) = segment.behind() else { return Ok(0) };
+        let Some(behind) = segment.sealed() else { return Ok(0) };
         let from = (self.next.0 - segment.first().0) as u32;
         let below = (limit.min(behind.next).0 - segment.first().0) as u32;
         match self.stream {
@@ -593,7 +596,7 @@ impl<'a> FileScan<'a> {
         self.segment_first = segment.first();
         self.segment = Some(segment);
         self.cursor = None;
-        self.block = Block::None;
+        self.block = CurrentBlock::None;
         self.next_block = None;
         self.ahead = ReadAhead::default();
         self.block_number = NOWHERE;

@@ -9,15 +9,15 @@ use plimsoll_memory::chunk::CHUNK_BYTES;
 use crate::blob::BlobRef;
 use crate::error::LogError;
 use crate::file_log::files::names::FileName;
-use crate::file_log::files::rewrite::{open_own, read_twice};
+use crate::file_log::files::rewrite::{open_for_writing, read_twice};
 use crate::file_log::files::zeros::{has_no_room, write_zeros};
 use crate::file_log::options::{FileLogOptions, OpenReport};
 use crate::file_log::recovery::decide::decide;
 use crate::file_log::recovery::find::LogFiles;
 use crate::file_log::segments::create::{NotCreated, create_segment};
-use crate::file_log::segments::entry_offsets::Numbers;
+use crate::file_log::segments::entry_offsets::EntryOffsets;
 use crate::file_log::segments::named_blobs::NamedBlobs;
-use crate::file_log::segments::walk::{Outcome, Visitor, replay};
+use crate::file_log::segments::walk::{Outcome, Visitor, walk_segment};
 use crate::file_log::tail::order::entries_max;
 use crate::format::BLOCK_BYTES;
 use crate::format::offset_table::NamedBlob;
@@ -33,7 +33,7 @@ pub(crate) struct Active {
     pub(crate) file: Arc<dyn File>,
     pub(crate) header: SegmentHeader,
     pub(crate) outcome: Outcome,
-    pub(crate) numbers: Numbers,
+    pub(crate) entry_offsets: EntryOffsets,
     pub(crate) blobs: NamedBlobs,
     /// The entries' numbers do not fit into the memory that they may have.
     pub(crate) too_many: bool,
@@ -50,12 +50,12 @@ pub(crate) fn read_active(
     let mut staging = options.budget.take(Kind::Staging)?;
     let path = FileName::Segment(header.first).path(&options.dir);
     let file = match may_cut {
-        true => open_own(options, &header, &mut staging)?,
+        true => open_for_writing(options, &header, &mut staging)?,
         false => options.disk.open(&path, Open::Read, Caching::Buffered)?,
     };
     let most = if may_cut { most_entries(options) } else { u32::MAX };
-    let mut gather = Gather::new(&options.budget, most)?;
-    let outcome = replay(&*file, &header, u64::MAX, &mut staging, &mut gather)?;
+    let mut gather = ActiveVisitor::new(&options.budget, most)?;
+    let outcome = walk_segment(&*file, &header, u64::MAX, &mut staging, &mut gather)?;
     let mut epoch = outcome.epoch;
     if let Some(cut) = decide(options, &header, &outcome)? {
         if may_cut {
@@ -67,7 +67,7 @@ pub(crate) fn read_active(
     if may_cut {
         let synced = outcome.durable.max(options.known.map_or(Glsn::NONE, |known| known.glsn));
         let last_synced = synced.0.checked_sub(header.first.0).and_then(|index| u32::try_from(index).ok());
-        let from = last_synced.and_then(|index| gather.numbers.offset(index)).unwrap_or(0);
+        let from = last_synced.and_then(|index| gather.entry_offsets.offset(index)).unwrap_or(0);
         make_durable(options, &*file, &outcome, from, &mut staging)?;
     }
     report.replayed = outcome.next.0 - header.first.0;
@@ -77,7 +77,15 @@ pub(crate) fn read_active(
             FileName::Segment(header.first).name()
         ));
     }
-    Ok(Active { file, header, outcome, numbers: gather.numbers, blobs: gather.blobs, too_many: gather.too_many, epoch })
+    Ok(Active {
+        file,
+        header,
+        outcome,
+        entry_offsets: gather.entry_offsets,
+        blobs: gather.blobs,
+        too_many: gather.too_many,
+        epoch,
+    })
 }
 
 /// Makes what was read as durable as it looks. What a killed process wrote may be in memory only; and after a failed sync the system may
@@ -113,46 +121,46 @@ fn write_again(file: &dyn File, from: u64, end: u64, staging: &mut [u8]) -> Resu
 }
 
 pub(crate) fn most_entries(options: &FileLogOptions) -> u32 {
-    entries_max(options.numbers_bytes.unwrap_or((options.budget.limit_bytes() / 32).min(NUMBERS_BYTES_MAX)))
+    entries_max(options.entry_offsets_bytes.unwrap_or((options.budget.limit_bytes() / 32).min(NUMBERS_BYTES_MAX)))
 }
 
 /// Collects the numbers of the active segment.
-struct Gather<'a> {
+struct ActiveVisitor<'a> {
     budget: &'a Budget,
     most: u32,
-    numbers: Numbers,
+    entry_offsets: EntryOffsets,
     blobs: NamedBlobs,
     too_many: bool,
     /// Entries and blob files of complete records.
     complete: (u32, usize),
 }
 
-impl<'a> Gather<'a> {
+impl<'a> ActiveVisitor<'a> {
     fn new(budget: &'a Budget, most: u32) -> Result<Self, LogError> {
         let blobs = NamedBlobs::new(budget)?;
-        Ok(Self { budget, most, numbers: Numbers::default(), blobs, too_many: false, complete: (0, 0) })
+        Ok(Self { budget, most, entry_offsets: EntryOffsets::default(), blobs, too_many: false, complete: (0, 0) })
     }
 
     /// From now on the entries are only counted: a sealed segment finds them by its table.
     fn give_up(&mut self) {
         self.too_many = true;
-        self.numbers.clear();
+        self.entry_offsets.clear();
         self.blobs.clear();
         self.complete = (0, 0);
     }
 }
 
-impl Visitor for Gather<'_> {
+impl Visitor for ActiveVisitor<'_> {
     fn entry(&mut self, offset: u32, stream: StreamId) -> Result<(), LogError> {
         if self.too_many {
             return Ok(());
         }
-        if self.numbers.len() >= self.most {
+        if self.entry_offsets.len() >= self.most {
             self.give_up();
             return Ok(());
         }
-        match self.numbers.reserve(1, self.budget) {
-            Ok(()) => self.numbers.push(offset, stream),
+        match self.entry_offsets.reserve(1, self.budget) {
+            Ok(()) => self.entry_offsets.push(offset, stream),
             Err(_) if self.most < u32::MAX => self.give_up(),
             Err(refusal) => return Err(refusal.into()),
         }
@@ -167,12 +175,12 @@ impl Visitor for Gather<'_> {
         for blob in blobs {
             self.blobs.push(NamedBlob { record_first: header.first, record_count: header.count, blob: *blob });
         }
-        self.complete = (self.numbers.len(), self.blobs.list().len());
+        self.complete = (self.entry_offsets.len(), self.blobs.list().len());
         Ok(())
     }
 
     fn abandon(&mut self) {
-        self.numbers.truncate(self.complete.0);
+        self.entry_offsets.truncate(self.complete.0);
         self.blobs.truncate(self.complete.1);
     }
 }
@@ -207,7 +215,7 @@ pub(crate) fn follow_with_new_segment(
     found: &mut LogFiles,
     full: Active,
     timestamp: u64,
-    blob_mark: u64,
+    last_blob_id: u64,
 ) -> Result<Active, LogError> {
     let mut outcome = full.outcome;
     let header = SegmentHeader {
@@ -216,7 +224,7 @@ pub(crate) fn follow_with_new_segment(
         first: outcome.next,
         previous_chain: outcome.chain,
         timestamp_floor: timestamp,
-        blob_mark,
+        last_blob_id,
         segment_bytes: options.segment_size(),
         previous_end: outcome.end,
     };
@@ -228,7 +236,7 @@ pub(crate) fn follow_with_new_segment(
     outcome.end = SEGMENT_HEADER_BYTES as u32;
     outcome.first_timestamp = 0;
     outcome.marked = false;
-    let numbers = Numbers::default();
+    let entry_offsets = EntryOffsets::default();
     let blobs = NamedBlobs::new(&options.budget)?;
-    Ok(Active { file, header, outcome, numbers, blobs, too_many: false, epoch: full.epoch })
+    Ok(Active { file, header, outcome, entry_offsets, blobs, too_many: false, epoch: full.epoch })
 }

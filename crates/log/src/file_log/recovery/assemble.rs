@@ -8,18 +8,18 @@ use plimsoll_memory::chunk::CHUNK_BYTES;
 
 use crate::error::LogError;
 use crate::file_log::blobs::blob_files::Blobs;
-use crate::file_log::durability::Durability;
-use crate::file_log::durability::writer::Writer;
+use crate::file_log::durability::DurabilityState;
+use crate::file_log::durability::writer::SegmentWriter;
 use crate::file_log::env::Env;
 use crate::file_log::files::names::FileName;
-use crate::file_log::files::rewrite::read_as_replay;
+use crate::file_log::files::rewrite::read_zero_padded;
 use crate::file_log::open_log::OpenLog;
 use crate::file_log::options::{FileLogOptions, OpenReport};
 use crate::file_log::recovery::active::{Active, follow_with_new_segment, most_entries};
 use crate::file_log::recovery::find::LogFiles;
 use crate::file_log::segments::list::Segments;
 use crate::file_log::segments::segment::Segment;
-use crate::file_log::tail::buffer::Buffer;
+use crate::file_log::tail::buffer::TailBuffer;
 use crate::file_log::tail::order::{End, Order, ZERO_STEP_MIN};
 use crate::file_log::tail::{Tail, TailState};
 use crate::format::block::check_block;
@@ -41,10 +41,10 @@ pub(crate) fn assemble(
     report: &mut OpenReport,
 ) -> Result<OpenLog, LogError> {
     let timestamp = active.outcome.last_timestamp;
-    tell_of_the_future(&options, timestamp, report);
-    let blob_mark = found.blob_mark.max(active.outcome.blob_mark);
+    warn_of_the_future(&options, timestamp, report);
+    let last_blob_id = found.last_blob_id.max(active.outcome.last_blob_id);
     if active.too_many {
-        active = follow_with_new_segment(&options, &mut found, active, timestamp, blob_mark)?;
+        active = follow_with_new_segment(&options, &mut found, active, timestamp, last_blob_id)?;
     }
     let end = End { offset: active.outcome.end, next: active.outcome.next, chain: active.outcome.chain, timestamp };
     let buffer = fill_buffer(&options.budget, &*active.file, &active.header, end)?;
@@ -58,7 +58,7 @@ pub(crate) fn assemble(
             first: active.header.first,
             segment: Segment::new(active.header, &env, tail.clone() as _),
             first_timestamp: active.outcome.first_timestamp,
-            numbers: active.numbers,
+            entry_offsets: active.entry_offsets,
             blobs: active.blobs,
             buffer,
             end,
@@ -73,14 +73,18 @@ pub(crate) fn assemble(
     }
     list.push(Arc::clone(&tail.read().segment));
     let segments = Arc::new(Segments::new(list, &env)?);
-    let durability = Arc::new(Durability::new(&env, &tail, writer, lock));
-    let blobs = Arc::new(Blobs::new(&env, &segments, &durability, blob_mark)?);
+    let durability = Arc::new(DurabilityState::new(&env, &tail, writer, lock));
+    let blobs = Arc::new(Blobs::new(&env, &segments, &durability, last_blob_id)?);
     Ok(OpenLog { env, segments, tail, durability, blobs })
 }
 
 /// What it takes to append and to write.
-fn order_and_writer(options: &FileLogOptions, active: &mut Active, end: End) -> Result<(Order, Writer), LogError> {
-    active.numbers.reserve(1, &options.budget)?;
+fn order_and_writer(
+    options: &FileLogOptions,
+    active: &mut Active,
+    end: End,
+) -> Result<(Order, SegmentWriter), LogError> {
+    active.entry_offsets.reserve(1, &options.budget)?;
     let order = Order {
         file: Arc::clone(&active.file),
         header: active.header,
@@ -91,7 +95,7 @@ fn order_and_writer(options: &FileLogOptions, active: &mut Active, end: End) -> 
         entries_max: most_entries(options),
         marked: active.outcome.marked,
     };
-    let writer = Writer {
+    let writer = SegmentWriter {
         file: Arc::clone(&active.file),
         written: u64::from(end.offset),
         unsynced: 0,
@@ -104,7 +108,7 @@ fn order_and_writer(options: &FileLogOptions, active: &mut Active, end: End) -> 
 
 /// Tells of a timestamp far ahead of the clock. It counts all the same: timestamps rise with GLSNs, always, or a moment could not be found by
 /// its time.
-fn tell_of_the_future(options: &FileLogOptions, last: u64, report: &mut OpenReport) {
+fn warn_of_the_future(options: &FileLogOptions, last: u64, report: &mut OpenReport) {
     let now = options.clock.wall_micros();
     if last <= now.saturating_add(DAY_MICROS) {
         return;
@@ -118,13 +122,13 @@ fn tell_of_the_future(options: &FileLogOptions, last: u64, report: &mut OpenRepo
 }
 
 /// The buffer with the bytes of the last chunk up to `end`. They were checked before, and are checked again: this time they are kept.
-fn fill_buffer(budget: &Budget, file: &dyn File, header: &SegmentHeader, end: End) -> Result<Buffer, LogError> {
-    let mut buffer = Buffer::new(budget)?;
+fn fill_buffer(budget: &Budget, file: &dyn File, header: &SegmentHeader, end: End) -> Result<TailBuffer, LogError> {
+    let mut buffer = TailBuffer::new(budget)?;
     buffer.restart(u64::from(end.offset));
     let start = buffer.base();
     let filled = (u64::from(end.offset) - start) as usize;
     let bytes = buffer.current_mut();
-    read_as_replay(file, &mut bytes[..filled], start)?;
+    read_zero_padded(file, &mut bytes[..filled], start)?;
     let seed = segment_seed(header.log_id, header.first);
     for (number, block) in
         (block_of(start) as u32..).zip(bytes[..filled.next_multiple_of(BLOCK_BYTES)].chunks(BLOCK_BYTES))

@@ -12,7 +12,7 @@ use plimsoll_memory::page::{PAGE_BYTES, check_page, page_payload};
 use crate::error::LogError;
 use crate::file_log::files::names::{FileName, UNFINISHED};
 use crate::file_log::options::{FileLogOptions, Mode};
-use crate::file_log::segments::walk::{NoVisitor, replay};
+use crate::file_log::segments::walk::{NoVisitor, walk_segment};
 use crate::format::offset_table::TableHeader;
 use crate::format::segment_header::{HeaderError, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::format::table_seed;
@@ -64,7 +64,7 @@ pub(crate) struct LogFiles {
     /// Headers of the segments, oldest first.
     pub(crate) headers: Vec<SegmentHeader>,
     /// The highest id of a blob file.
-    pub(crate) blob_mark: u64,
+    pub(crate) last_blob_id: u64,
 }
 
 /// Reads the folder and the headers of all segments, and checks that they may belong together.
@@ -74,13 +74,13 @@ pub(crate) fn find_files(options: &FileLogOptions) -> Result<LogFiles, LogError>
 
 /// As [`find_files`], in a folder with these names.
 pub(crate) fn find_named_files(options: &FileLogOptions, names: Vec<String>) -> Result<LogFiles, LogError> {
-    let mut found = LogFiles { headers: Vec::new(), blob_mark: 0 };
+    let mut found = LogFiles { headers: Vec::new(), last_blob_id: 0 };
     let (mut segments, mut others) = (Vec::new(), None);
     for name in names {
         match FileName::parse(&name) {
             Some(FileName::Segment(first)) => segments.push(first),
             Some(FileName::Blob(id)) => {
-                found.blob_mark = found.blob_mark.max(id.0);
+                found.last_blob_id = found.last_blob_id.max(id.0);
                 others = Some(name);
             }
             Some(FileName::Table(_)) => others = Some(name),
@@ -150,7 +150,7 @@ pub(crate) fn check_tables(options: &FileLogOptions, headers: &[SegmentHeader]) 
         }
         let name = FileName::Segment(pair[0].first);
         let file = options.disk.open(&name.path(&options.dir), Open::Read, Caching::Buffered)?;
-        let outcome = replay(&*file, &pair[0], u64::MAX, &mut staging, &mut NoVisitor)?;
+        let outcome = walk_segment(&*file, &pair[0], u64::MAX, &mut staging, &mut NoVisitor)?;
         let count = (outcome.next.0 - pair[0].first.0) as u32;
         if !leads_to(pair[0].first, count, outcome.chain, outcome.end, &pair[1]) {
             let what = match outcome.problem {

@@ -22,12 +22,12 @@ use crate::blob::{BLOB_DROPPED_PAGE, BlobId, BlobRef};
 use crate::error::LogError;
 use crate::file_log::env::lock_folder;
 use crate::file_log::files::names::FileName;
-use crate::file_log::files::rewrite::{copy_front, write_anew};
+use crate::file_log::files::rewrite::{copy_front, replace_file};
 use crate::file_log::files::zeros::write_zeros;
 use crate::file_log::options::FileLogOptions;
-use crate::file_log::repair::gap::fill;
+use crate::file_log::repair::dropped_record::fill;
 use crate::file_log::repair::salvage::{keep_aside, move_aside};
-use crate::file_log::segments::walk::{Lost, NoVisitor, Outcome, Problem, Visitor, replay, replay_past_damage};
+use crate::file_log::segments::walk::{Lost, NoVisitor, Outcome, Problem, Visitor, walk_past_damage, walk_segment};
 use crate::format::blob_trailer::{BLOB_TRAILER_BYTES, BLOB_TRAILER_PAGE, BlobTrailer, extend_blob_hash};
 use crate::format::block::first_fragment;
 use crate::format::fragment::{FRAGMENT_HEADER_BYTES, Found, FragmentType, fragment_at};
@@ -222,7 +222,7 @@ impl Mender<'_> {
             first,
             previous_chain,
             timestamp_floor: record.map_or(0, |(_, record)| record.timestamp_micros.saturating_sub(1)),
-            blob_mark: 0,
+            last_blob_id: 0,
             segment_bytes: len.max(next.map_or(0, |next| next.previous_end)).max(self.options.segment_size()),
             previous_end,
         })
@@ -236,16 +236,16 @@ impl Mender<'_> {
     ) -> Result<Surveyed, LogError> {
         let name = FileName::Segment(header.first);
         let file = self.disk().open(&name.path(self.dir()), Open::Read, Caching::Buffered)?;
-        let mut find =
-            Find { sound: self.wanted.sound, lost: Vec::new(), pending: None, first_entry: None, seen: None };
-        let outcome = replay_past_damage(&*file, header, &mut self.staging, &mut find)?;
-        find.close(outcome.end, outcome.chain);
-        for lost in &mut find.lost {
+        let mut visitor =
+            DamageVisitor { sound: self.wanted.sound, lost: Vec::new(), pending: None, first_entry: None, seen: None };
+        let outcome = walk_past_damage(&*file, header, &mut self.staging, &mut visitor)?;
+        visitor.close(outcome.end, outcome.chain);
+        for lost in &mut visitor.lost {
             if lost.epoch == 0 {
                 lost.epoch = read_epoch(&*file, lost.start)?;
             }
         }
-        let mut lost = find.lost;
+        let mut lost = visitor.lost;
         let mut leads_to = (outcome.next, outcome.chain, outcome.end);
         if let Some(next) = next {
             let wanted = (next.first, next.previous_chain, next.previous_end);
@@ -303,7 +303,7 @@ impl Mender<'_> {
         }
         let all = lost.len() == segment.lost.len();
         let staging = &mut self.staging;
-        write_anew(disk, dir, name, &mut |draft| {
+        replace_file(disk, dir, name, &mut |draft| {
             if let Some(source) = &source {
                 copy_front(&**source, draft, source.len()?.min(u64::from(segment.header.segment_bytes)), staging)?;
             }
@@ -360,7 +360,7 @@ impl Mender<'_> {
             let mut rest = self.options.budget.take(Kind::Staging)?;
             keep_aside(disk, dir, name, &**file, &mut rest, &mut self.mended.aside)?;
         }
-        write_anew(disk, dir, name, &mut |draft| {
+        replace_file(disk, dir, name, &mut |draft| {
             let mut hash = 0;
             for number in 0..pages {
                 if !read(number, staging)? {
@@ -409,7 +409,7 @@ fn empty(header: &SegmentHeader, end: u32) -> Outcome {
         first_timestamp: 0,
         last_timestamp: header.timestamp_floor,
         epoch: header.epoch,
-        blob_mark: 0,
+        last_blob_id: 0,
         durable: Glsn::NONE,
         marked: false,
         problem: None,
@@ -441,7 +441,7 @@ fn read_epoch(file: &dyn File, at: u32) -> Result<u32, LogError> {
 
 /// What was mended must read without a flaw, and lead to where it did.
 fn check_mended(file: &dyn File, segment: &Surveyed, staging: &mut [u8]) -> Result<(), LogError> {
-    let outcome = replay(file, &segment.header, u64::MAX, staging, &mut NoVisitor)?;
+    let outcome = walk_segment(file, &segment.header, u64::MAX, staging, &mut NoVisitor)?;
     let (next, chain, _) = segment.leads_to;
     if outcome.problem.is_none() && (outcome.next, outcome.chain) == (next, chain) {
         return Ok(());
@@ -454,7 +454,7 @@ fn check_mended(file: &dyn File, segment: &Surveyed, staging: &mut [u8]) -> Resu
 }
 
 /// Collects what is lost, and what is to be dropped although it is sound.
-struct Find<'a> {
+struct DamageVisitor<'a> {
     sound: &'a dyn Fn(Glsn) -> bool,
     lost: Vec<Lost>,
     /// A sound record that is dropped; where it ends is not known yet.
@@ -464,7 +464,7 @@ struct Find<'a> {
     seen: Option<u64>,
 }
 
-impl Find<'_> {
+impl DamageVisitor<'_> {
     fn close(&mut self, end: u32, chain_behind: u64) {
         if let Some(pending) = self.pending.take() {
             self.lost.push(Lost { end, chain_behind, ..pending });
@@ -472,7 +472,7 @@ impl Find<'_> {
     }
 }
 
-impl Visitor for Find<'_> {
+impl Visitor for DamageVisitor<'_> {
     fn entry(&mut self, offset: u32, _: StreamId) -> Result<(), LogError> {
         self.first_entry.get_or_insert(offset);
         Ok(())

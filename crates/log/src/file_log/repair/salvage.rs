@@ -13,9 +13,9 @@ use crate::blob::BlobRef;
 use crate::error::LogError;
 use crate::file_log::env::lock_folder;
 use crate::file_log::files::names::FileName;
-use crate::file_log::files::rewrite::{copy_front, write_anew};
+use crate::file_log::files::rewrite::{copy_front, replace_file};
 use crate::file_log::options::FileLogOptions;
-use crate::file_log::segments::walk::{Visitor, replay};
+use crate::file_log::segments::walk::{Visitor, walk_segment};
 use crate::format::align8;
 use crate::format::fragment::{FRAGMENT_HEADER_BYTES, FragmentType, seal_fragment};
 use crate::format::layout::place_record;
@@ -121,8 +121,8 @@ fn cut_segment(
         }
         HeaderError::Newer(message) => LogError::Format { message },
     })?;
-    let mut front = Front::new(&header, cut_at);
-    let outcome = replay(&*file, &header, u64::MAX, &mut staging, &mut front)?;
+    let mut front = FrontVisitor::new(&header, cut_at);
+    let outcome = walk_segment(&*file, &header, u64::MAX, &mut staging, &mut front)?;
     let (end, chain) = match front.cut {
         Some(cut) => cut,
         None => (outcome.end, outcome.chain),
@@ -142,7 +142,7 @@ fn cut_segment(
         // The mark says that all before it is durable: it is synced together with that, before the file has its name.
         let mark = Mark { durable: kept.glsn, chain: kept.chain, timestamp_micros: front.timestamp };
         let epoch = epoch.max(outcome.epoch).saturating_add(1);
-        write_anew(disk, dir, FileName::Segment(first), &mut |draft| {
+        replace_file(disk, dir, FileName::Segment(first), &mut |draft| {
             copy_front(&*file, draft, u64::from(end), &mut staging)?;
             write_mark(draft, &header, end, epoch, &mark)?;
             check_front(draft, &header, &kept, &mut staging)
@@ -197,8 +197,8 @@ pub(crate) fn write_mark(
 
 /// What was written anew must read as what was kept.
 fn check_front(file: &dyn File, header: &SegmentHeader, kept: &Position, staging: &mut [u8]) -> Result<(), LogError> {
-    let mut front = Front::new(header, Glsn(u64::MAX));
-    let outcome = replay(file, header, u64::MAX, staging, &mut front)?;
+    let mut front = FrontVisitor::new(header, Glsn(u64::MAX));
+    let outcome = walk_segment(file, header, u64::MAX, staging, &mut front)?;
     if outcome.problem.is_none() && (front.next, outcome.chain) == (kept.glsn.next(), kept.chain) {
         return Ok(());
     }
@@ -208,7 +208,7 @@ fn check_front(file: &dyn File, header: &SegmentHeader, kept: &Position, staging
 }
 
 /// Finds the end of the records below a GLSN.
-struct Front {
+struct FrontVisitor {
     cut_at: Glsn,
     next: Glsn,
     timestamp: u64,
@@ -218,14 +218,14 @@ struct Front {
     first_entry: Option<u32>,
 }
 
-impl Front {
+impl FrontVisitor {
     fn new(header: &SegmentHeader, cut_at: Glsn) -> Self {
         let timestamp = header.timestamp_floor;
         Self { cut_at, next: header.first, timestamp, cut: None, first_entry: None }
     }
 }
 
-impl Visitor for Front {
+impl Visitor for FrontVisitor {
     fn entry(&mut self, offset: u32, _: StreamId) -> Result<(), LogError> {
         self.first_entry.get_or_insert(offset);
         Ok(())

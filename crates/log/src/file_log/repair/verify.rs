@@ -14,8 +14,8 @@ use plimsoll_memory::page::{PAGE_BYTES, check_page, page_kind, page_payload};
 use crate::blob::{BLOB_BYTES_PAGE, BLOB_DROPPED_PAGE, BlobId, BlobRef};
 use crate::error::LogError;
 use crate::file_log::files::names::FileName;
-use crate::file_log::repair::verify_table::{Pages, Seen, blob_hash, entry_hash};
-use crate::file_log::segments::walk::{Lost, Outcome, Visitor, replay_past_damage};
+use crate::file_log::repair::verify_table::{SegmentSummary, TableCheck, blob_hash, entry_hash};
+use crate::file_log::segments::walk::{Lost, Outcome, Visitor, walk_past_damage};
 use crate::format::blob_trailer::{BLOB_TRAILER_PAGE, BlobTrailer, extend_blob_hash};
 use crate::format::offset_table::NamedBlob;
 use crate::format::record::RecordHeader;
@@ -239,10 +239,18 @@ impl Check<'_> {
         }
         self.follows(name, &header);
         let log_id = header.log_id;
-        let mut walk =
-            Walk { check: self, log_id, name, hash: 0, count: 0, of_record: (0, 0), blobs: (0, 0), lost: false };
-        let outcome = replay_past_damage(&*file, &header, staging, &mut walk)?;
-        let seen = Seen { hash: walk.hash, count: walk.count, blobs: walk.blobs };
+        let mut walk = VerifyVisitor {
+            check: self,
+            log_id,
+            name,
+            hash: 0,
+            count: 0,
+            of_record: (0, 0),
+            blobs: (0, 0),
+            lost: false,
+        };
+        let outcome = walk_past_damage(&*file, &header, staging, &mut walk)?;
+        let seen = SegmentSummary { hash: walk.hash, count: walk.count, blobs: walk.blobs };
         let is_whole = !walk.lost && outcome.problem.is_none();
         self.end_of_segment(name, &outcome, next);
         if next.is_some() && is_whole {
@@ -322,14 +330,17 @@ impl Check<'_> {
     }
 
     /// Compares a segment's table with the segment.
-    fn table(&mut self, header: &SegmentHeader, outcome: &Outcome, seen: &Seen) -> Result<(), LogError> {
+    fn table(&mut self, header: &SegmentHeader, outcome: &Outcome, seen: &SegmentSummary) -> Result<(), LogError> {
         let name = FileName::Table(header.first);
         let Some(file) = self.open(name)? else {
             self.report_harmless(name, 0, "the table is missing; it is made again when it is needed");
             return Ok(());
         };
-        let mut pages =
-            Pages { file: &*file, seed: table_seed(header.log_id, header.first), page: &mut self.page[..PAGE_BYTES] };
+        let mut pages = TableCheck {
+            file: &*file,
+            seed: table_seed(header.log_id, header.first),
+            page: &mut self.page[..PAGE_BYTES],
+        };
         let found = pages.table(header, outcome, seen)?;
         if let Some((offset, what)) = found {
             self.report_harmless(name, offset, format!("{what}; the table is made again when it is needed"));
@@ -470,7 +481,7 @@ impl BadPages {
     }
 }
 
-struct Walk<'c, 'a> {
+struct VerifyVisitor<'c, 'a> {
     check: &'c mut Check<'a>,
     log_id: u128,
     name: FileName,
@@ -483,7 +494,7 @@ struct Walk<'c, 'a> {
     blobs: (u64, u32),
 }
 
-impl Visitor for Walk<'_, '_> {
+impl Visitor for VerifyVisitor<'_, '_> {
     fn entry(&mut self, offset: u32, stream: StreamId) -> Result<(), LogError> {
         let (by_place, by_stream) = entry_hash(offset, stream, self.count + self.of_record.1);
         self.of_record.0 = self.of_record.0.wrapping_add(by_place).wrapping_add(by_stream);

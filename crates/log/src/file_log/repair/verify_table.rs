@@ -15,7 +15,7 @@ use crate::format::u32_at;
 use crate::glsn::StreamId;
 
 /// What was seen of a segment's entries, to be compared with its table.
-pub(crate) struct Seen {
+pub(crate) struct SegmentSummary {
     /// Sum over the entries; their order does not matter.
     pub(crate) hash: u64,
     pub(crate) count: u32,
@@ -34,13 +34,13 @@ pub(crate) fn blob_hash(hash: u64, blob: &NamedBlob) -> u64 {
 }
 
 /// Pages of a table.
-pub(crate) struct Pages<'a> {
+pub(crate) struct TableCheck<'a> {
     pub(crate) file: &'a dyn File,
     pub(crate) seed: u64,
     pub(crate) page: &'a mut [u8],
 }
 
-impl Pages<'_> {
+impl TableCheck<'_> {
     /// Reads a page; `Err` says what is wrong with it.
     fn get(&mut self, number: u32, kind: Option<u8>) -> Result<Result<&[u8], &'static str>, LogError> {
         let n = self.file.read_at(self.page, u64::from(number) * PAGE_BYTES as u64)?;
@@ -75,7 +75,7 @@ impl Pages<'_> {
         &mut self,
         segment: &SegmentHeader,
         outcome: &Outcome,
-        seen: &Seen,
+        seen: &SegmentSummary,
     ) -> Result<Option<(u64, &'static str)>, LogError> {
         let header = match self.get(0, None)? {
             Err(what) => return Ok(Some((0, what))),
@@ -137,7 +137,7 @@ impl Pages<'_> {
         Ok(None)
     }
 
-    fn blobs(&mut self, header: &TableHeader, seen: &Seen) -> Result<Option<(u64, &'static str)>, LogError> {
+    fn blobs(&mut self, header: &TableHeader, seen: &SegmentSummary) -> Result<Option<(u64, &'static str)>, LogError> {
         let mut held = u32::MAX;
         let mut hash = 0;
         for index in 0..header.blobs {

@@ -11,7 +11,7 @@ pub(crate) const ENTRIES_PER_PAIR: u32 = (CHUNK_BYTES / 4) as u32;
 
 /// Offsets and streams of the active segment's entries.
 #[derive(Debug, Default)]
-pub(crate) struct Numbers {
+pub(crate) struct EntryOffsets {
     pairs: Vec<Pair>,
     len: u32,
 }
@@ -22,13 +22,13 @@ struct Pair {
     streams: Chunk,
 }
 
-impl Numbers {
+impl EntryOffsets {
     /// Entries known.
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// Makes room for `more` entries, then [`Numbers::push`] never fails.
+    /// Makes room for `more` entries, then [`EntryOffsets::push`] never fails.
     pub(crate) fn reserve(&mut self, more: u32, budget: &Budget) -> Result<(), OutOfBudget> {
         let wanted = (u64::from(self.len) + u64::from(more)).div_ceil(u64::from(ENTRIES_PER_PAIR));
         while (self.pairs.len() as u64) < wanted {
@@ -103,20 +103,20 @@ mod tests {
     #[test]
     fn numbers_come_back_across_chunks_and_are_found_by_stream() {
         let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
-        let mut numbers = Numbers::default();
+        let mut entry_offsets = EntryOffsets::default();
         let count = ENTRIES_PER_PAIR + 100;
-        numbers.reserve(count, &budget).unwrap();
+        entry_offsets.reserve(count, &budget).unwrap();
         for index in 0..count {
-            numbers.push(index * 8, StreamId(u32::from(index % 5000 == 4999)));
+            entry_offsets.push(index * 8, StreamId(u32::from(index % 5000 == 4999)));
         }
-        assert_eq!(numbers.offset(ENTRIES_PER_PAIR + 1), Some((ENTRIES_PER_PAIR + 1) * 8));
-        assert_eq!(numbers.offset(count), None);
-        assert_eq!(numbers.find(StreamId(1), 0, count), Some(4999));
-        assert_eq!(numbers.find(StreamId(1), 5000, count), Some(9999));
-        assert_eq!(numbers.find(StreamId(1), 15_000, count), None);
-        assert_eq!(numbers.find(StreamId(0), ENTRIES_PER_PAIR - 1, count), Some(ENTRIES_PER_PAIR - 1));
-        assert_eq!(numbers.find(StreamId(1), 5000, 9999), None);
-        numbers.clear();
+        assert_eq!(entry_offsets.offset(ENTRIES_PER_PAIR + 1), Some((ENTRIES_PER_PAIR + 1) * 8));
+        assert_eq!(entry_offsets.offset(count), None);
+        assert_eq!(entry_offsets.find(StreamId(1), 0, count), Some(4999));
+        assert_eq!(entry_offsets.find(StreamId(1), 5000, count), Some(9999));
+        assert_eq!(entry_offsets.find(StreamId(1), 15_000, count), None);
+        assert_eq!(entry_offsets.find(StreamId(0), ENTRIES_PER_PAIR - 1, count), Some(ENTRIES_PER_PAIR - 1));
+        assert_eq!(entry_offsets.find(StreamId(1), 5000, 9999), None);
+        entry_offsets.clear();
         assert_eq!(budget.usage().of(Kind::LogTable), 2 * CHUNK_BYTES as u64);
     }
 }

@@ -3,7 +3,7 @@
 
 use plimsoll_memory::pool::LoadError;
 
-use crate::file_log::segments::entry_offsets::Numbers;
+use crate::file_log::segments::entry_offsets::EntryOffsets;
 use crate::file_log::segments::named_blobs::NamedBlobs;
 use crate::file_log::segments::table_file::TableFile;
 use crate::format::offset_table::NamedBlob;
@@ -17,7 +17,7 @@ pub(crate) enum OffsetTable {
     /// Held, because it cannot be written: the log is open to read only, or the disk is full.
     Memory {
         /// Of all entries.
-        numbers: Numbers,
+        entry_offsets: EntryOffsets,
         /// Of all records.
         blobs: NamedBlobs,
     },
@@ -35,7 +35,7 @@ impl OffsetTable {
     pub(crate) fn offset(&self, index: u32) -> Result<u32, LoadError> {
         match self {
             Self::File(table) => table.offset(index),
-            Self::Memory { numbers, .. } => numbers.offset(index).ok_or_else(missing),
+            Self::Memory { entry_offsets, .. } => entry_offsets.offset(index).ok_or_else(missing),
         }
     }
 
@@ -43,9 +43,9 @@ impl OffsetTable {
     pub(crate) fn offsets(&self, index: u32, into: &mut [u32]) -> Result<usize, LoadError> {
         match self {
             Self::File(table) => table.offsets(index, into),
-            Self::Memory { numbers, .. } => {
+            Self::Memory { entry_offsets, .. } => {
                 for (i, offset) in into.iter_mut().enumerate() {
-                    *offset = numbers.offset(index + i as u32).ok_or_else(missing)?;
+                    *offset = entry_offsets.offset(index + i as u32).ok_or_else(missing)?;
                 }
                 Ok(into.len())
             }
@@ -59,7 +59,7 @@ impl OffsetTable {
                 None => StreamCursor { at: 0, end: 0 },
                 Some(item) => StreamCursor { at: table.posting_from(&item, index)?, end: item.start + item.count },
             }),
-            Self::Memory { numbers, .. } => Ok(StreamCursor { at: index, end: numbers.len() }),
+            Self::Memory { entry_offsets, .. } => Ok(StreamCursor { at: index, end: entry_offsets.len() }),
         }
     }
 
@@ -80,10 +80,10 @@ impl OffsetTable {
                 cursor.at += n as u32;
                 Ok(n)
             }
-            Self::Memory { numbers, .. } => {
+            Self::Memory { entry_offsets, .. } => {
                 let mut n = 0;
                 while n < into.len()
-                    && let Some(found) = numbers.find(stream, cursor.at, cursor.end)
+                    && let Some(found) = entry_offsets.find(stream, cursor.at, cursor.end)
                 {
                     into[n] = found;
                     cursor.at = found + 1;

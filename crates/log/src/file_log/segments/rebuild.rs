@@ -12,14 +12,14 @@ use crate::blob::BlobRef;
 use crate::error::LogError;
 use crate::file_log::env::lock;
 use crate::file_log::files::names::FileName;
-use crate::file_log::segments::entry_offsets::Numbers;
+use crate::file_log::segments::entry_offsets::EntryOffsets;
 use crate::file_log::segments::list::Segments;
 use crate::file_log::segments::named_blobs::NamedBlobs;
 use crate::file_log::segments::offset_table::OffsetTable;
 use crate::file_log::segments::segment::Segment;
 use crate::file_log::segments::table_file::TableFile;
 use crate::file_log::segments::table_writer::{TableSource, write_table};
-use crate::file_log::segments::walk::{NoVisitor, Outcome, Visitor, replay};
+use crate::file_log::segments::walk::{NoVisitor, Outcome, Visitor, walk_segment};
 use crate::format::offset_table::{NamedBlob, TableHeader};
 use crate::format::record::RecordHeader;
 use crate::format::table_seed;
@@ -52,7 +52,7 @@ impl Segments {
     }
 
     fn open_table(&self, segment: &Arc<Segment>) -> Result<Arc<OffsetTable>, LogError> {
-        let Some(behind) = segment.behind() else {
+        let Some(behind) = segment.sealed() else {
             return Err(LogError::NotYet { asked: segment.first(), next: segment.first() });
         };
         match TableFile::open(&self.env, segment.first()) {
@@ -127,8 +127,8 @@ impl FromSegment<'_> {
         let name = FileName::Segment(self.segment.first());
         let missing = |error: io::Error| self.segments.load_error(error.into(), name, self.segment.first(), 0);
         let file = self.segments.env.files.get(name, Caching::Buffered).map_err(missing)?;
-        let outcome = replay(&*file, &self.segment.header, u64::MAX, self.staging, visitor)?;
-        let behind = self.segment.behind().map(|behind| (behind.next, behind.chain, behind.end));
+        let outcome = walk_segment(&*file, &self.segment.header, u64::MAX, self.staging, visitor)?;
+        let behind = self.segment.sealed().map(|behind| (behind.next, behind.chain, behind.end));
         if behind != Some((outcome.next, outcome.chain, outcome.end)) {
             let problem = outcome.problem.map(|problem| (problem.at, problem.what));
             let (offset, what) = problem.unwrap_or((u64::from(outcome.end), "it does not lead to the next segment"));
@@ -156,15 +156,15 @@ impl FromSegment<'_> {
 
     /// The numbers in memory.
     fn hold(&mut self, budget: &Budget) -> Result<OffsetTable, LogError> {
-        let mut held = Held { budget, numbers: Numbers::default(), blobs: NamedBlobs::new(budget)? };
+        let mut held = TableVisitor { budget, entry_offsets: EntryOffsets::default(), blobs: NamedBlobs::new(budget)? };
         self.walk(&mut held)?;
-        Ok(OffsetTable::Memory { numbers: held.numbers, blobs: held.blobs })
+        Ok(OffsetTable::Memory { entry_offsets: held.entry_offsets, blobs: held.blobs })
     }
 }
 
 impl TableSource for FromSegment<'_> {
     fn offsets(&mut self, each: &mut dyn FnMut(u32) -> Result<(), LogError>) -> Result<(), LogError> {
-        self.walk(&mut Entries { each: &mut |offset, _| each(offset) }).map(|_| ())
+        self.walk(&mut EntriesVisitor { each: &mut |offset, _| each(offset) }).map(|_| ())
     }
 
     fn streams(&mut self, each: &mut dyn FnMut(StreamId)) -> Result<(), LogError> {
@@ -172,19 +172,19 @@ impl TableSource for FromSegment<'_> {
             each(stream);
             Ok(())
         };
-        self.walk(&mut Entries { each: &mut one }).map(|_| ())
+        self.walk(&mut EntriesVisitor { each: &mut one }).map(|_| ())
     }
 
     fn blobs(&mut self, each: &mut dyn FnMut(NamedBlob) -> Result<(), LogError>) -> Result<(), LogError> {
-        self.walk(&mut BlobsOnly { each }).map(|_| ())
+        self.walk(&mut BlobsVisitor { each }).map(|_| ())
     }
 }
 
-struct Entries<'a> {
+struct EntriesVisitor<'a> {
     each: &'a mut dyn FnMut(u32, StreamId) -> Result<(), LogError>,
 }
 
-impl Visitor for Entries<'_> {
+impl Visitor for EntriesVisitor<'_> {
     fn entry(&mut self, offset: u32, stream: StreamId) -> Result<(), LogError> {
         (self.each)(offset, stream)
     }
@@ -196,11 +196,11 @@ impl Visitor for Entries<'_> {
     fn abandon(&mut self) {}
 }
 
-struct BlobsOnly<'a> {
+struct BlobsVisitor<'a> {
     each: &'a mut dyn FnMut(NamedBlob) -> Result<(), LogError>,
 }
 
-impl Visitor for BlobsOnly<'_> {
+impl Visitor for BlobsVisitor<'_> {
     fn entry(&mut self, _: u32, _: StreamId) -> Result<(), LogError> {
         Ok(())
     }
@@ -213,16 +213,16 @@ impl Visitor for BlobsOnly<'_> {
     fn abandon(&mut self) {}
 }
 
-struct Held<'a> {
+struct TableVisitor<'a> {
     budget: &'a Budget,
-    numbers: Numbers,
+    entry_offsets: EntryOffsets,
     blobs: NamedBlobs,
 }
 
-impl Visitor for Held<'_> {
+impl Visitor for TableVisitor<'_> {
     fn entry(&mut self, offset: u32, stream: StreamId) -> Result<(), LogError> {
-        self.numbers.reserve(1, self.budget)?;
-        self.numbers.push(offset, stream);
+        self.entry_offsets.reserve(1, self.budget)?;
+        self.entry_offsets.push(offset, stream);
         Ok(())
     }
 

@@ -35,13 +35,13 @@ pub(crate) struct Segment {
     /// Where its entries are, once it is sealed and somebody asked.
     pub(crate) table: RwLock<Option<Arc<OffsetTable>>>,
     /// What follows it, once it is sealed.
-    behind: OnceLock<Behind>,
+    sealed: OnceLock<SegmentEnd>,
     end: Arc<AtomicU32>,
 }
 
 /// What follows a sealed segment, as the next one says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Behind {
+pub(crate) struct SegmentEnd {
     /// GLSN behind its last entry.
     pub(crate) next: Glsn,
     /// Chain hash of its last record.
@@ -69,21 +69,21 @@ impl Segment {
             unwritten,
         };
         let pages = env.options.pool.attach(Arc::new(source));
-        Arc::new(Self { header, pages, table: RwLock::new(None), behind: OnceLock::new(), end })
+        Arc::new(Self { header, pages, table: RwLock::new(None), sealed: OnceLock::new(), end })
     }
 
     /// From now on nothing is appended to it: another segment, with the header `next`, follows.
     pub(crate) fn seal(&self, next: &SegmentHeader) {
-        let behind = Behind { next: next.first, chain: next.previous_chain, end: next.previous_end };
-        self.behind.get_or_init(|| behind);
+        let behind = SegmentEnd { next: next.first, chain: next.previous_chain, end: next.previous_end };
+        self.sealed.get_or_init(|| behind);
         // Relaxed: it chooses how the file is read, and both ways read the same bytes; and what is checked of blocks that were complete
         // before.
         self.end.store(behind.end, Ordering::Relaxed);
     }
 
     /// What follows it, if it is sealed.
-    pub(crate) fn behind(&self) -> Option<Behind> {
-        self.behind.get().copied()
+    pub(crate) fn sealed(&self) -> Option<SegmentEnd> {
+        self.sealed.get().copied()
     }
 
     /// Its first GLSN.

@@ -101,7 +101,7 @@ pub(crate) struct Outcome {
     /// The highest epoch seen.
     pub(crate) epoch: u32,
     /// The highest blob file id known to have been given out.
-    pub(crate) blob_mark: u64,
+    pub(crate) last_blob_id: u64,
     /// The highest GLSN that any good fragment, also behind a bad one, says is durable.
     pub(crate) durable: Glsn,
     /// Whether the last good fragment is a mark.
@@ -120,33 +120,33 @@ const AHEAD_BYTES: u64 = 4 << 20;
 
 /// Reads the segment whose header is `header` through `staging` (a multiple of a block), up to `limit` bytes of its file. What the file has
 /// beyond the length that the header says belongs to nothing and is not read.
-pub(crate) fn replay(
+pub(crate) fn walk_segment(
     file: &dyn File,
     header: &SegmentHeader,
     limit: u64,
     staging: &mut [u8],
     visitor: &mut dyn Visitor,
 ) -> Result<Outcome, LogError> {
-    walk_through(file, limit, header, staging, Walk::new(header, visitor))
+    run(file, limit, header, staging, SegmentWalk::new(header, visitor))
 }
 
-/// As [`replay`] of the whole segment; goes on with the next good record where records are damaged, and tells the visitor what is lost. Damage that no good
+/// As [`walk_segment`] of the whole segment; goes on with the next good record where records are damaged, and tells the visitor what is lost. Damage that no good
 /// record follows is the outcome's problem.
-pub(crate) fn replay_past_damage(
+pub(crate) fn walk_past_damage(
     file: &dyn File,
     header: &SegmentHeader,
     staging: &mut [u8],
     visitor: &mut dyn Visitor,
 ) -> Result<Outcome, LogError> {
-    walk_through(file, u64::MAX, header, staging, Walk { passes: true, ..Walk::new(header, visitor) })
+    run(file, u64::MAX, header, staging, SegmentWalk { passes: true, ..SegmentWalk::new(header, visitor) })
 }
 
-fn walk_through(
+fn run(
     file: &dyn File,
     limit: u64,
     header: &SegmentHeader,
     staging: &mut [u8],
-    mut walk: Walk<'_>,
+    mut walk: SegmentWalk<'_>,
 ) -> Result<Outcome, LogError> {
     let longest = u64::from(header.segment_bytes).min(u64::from(u32::MAX) - BLOCK_BYTES as u64);
     let limit = limit.min(file.len()?).min(longest);
@@ -168,7 +168,7 @@ fn walk_through(
     Ok(walk.finish())
 }
 
-struct Walk<'v> {
+struct SegmentWalk<'v> {
     visitor: &'v mut dyn Visitor,
     seed: u64,
     outcome: Outcome,
@@ -198,7 +198,7 @@ struct OpenRecord {
     body_left: u64,
 }
 
-impl<'v> Walk<'v> {
+impl<'v> SegmentWalk<'v> {
     fn new(header: &SegmentHeader, visitor: &'v mut dyn Visitor) -> Self {
         let outcome = Outcome {
             end: crate::format::segment_header::SEGMENT_HEADER_BYTES as u32,
@@ -207,7 +207,7 @@ impl<'v> Walk<'v> {
             first_timestamp: 0,
             last_timestamp: header.timestamp_floor,
             epoch: header.epoch,
-            blob_mark: header.blob_mark,
+            last_blob_id: header.last_blob_id,
             durable: Glsn(header.first.0 - 1),
             marked: false,
             problem: None,
@@ -478,8 +478,8 @@ impl<'v> Walk<'v> {
             outcome.first_timestamp = open.header.timestamp_micros;
         }
         outcome.last_timestamp = open.header.timestamp_micros;
-        outcome.blob_mark =
-            self.blobs.iter().map(|blob| blob.id.0).fold(outcome.blob_mark.max(open.header.blob_mark), u64::max);
+        outcome.last_blob_id =
+            self.blobs.iter().map(|blob| blob.id.0).fold(outcome.last_blob_id.max(open.header.last_blob_id), u64::max);
         outcome.durable = outcome.durable.max(open.header.durable);
         outcome.chain = open.header.chain_behind(open.chain);
         outcome.next = open.header.last().next();

@@ -22,14 +22,14 @@ pub(crate) const CHUNKS_MAX: usize = 16;
 
 /// The newest bytes of the active segment.
 #[derive(Debug)]
-pub(crate) struct Buffer {
+pub(crate) struct TailBuffer {
     base: u64,
     full: VecDeque<Arc<Chunk>>,
     current: Chunk,
     spares: Vec<Chunk>,
 }
 
-impl Buffer {
+impl TailBuffer {
     /// A buffer of zeros from offset 0 on.
     pub(crate) fn new(budget: &Budget) -> Result<Self, OutOfBudget> {
         let mut current = budget.take(Kind::LogBuffer)?;
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn bytes_stay_until_they_are_written_and_chunks_come_back() {
         let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
-        let mut buffer = Buffer::new(&budget).unwrap();
+        let mut buffer = TailBuffer::new(&budget).unwrap();
         let chunk = CHUNK_BYTES as u64;
         assert_eq!(buffer.chunks_needed(chunk), 0);
         assert_eq!(buffer.chunks_needed(chunk * 5 + 1), 5);
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn what_is_set_aside_survives_a_budget_without_room() {
         let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
-        let mut buffer = Buffer::new(&budget).unwrap();
+        let mut buffer = TailBuffer::new(&budget).unwrap();
         let others: Vec<_> = std::iter::from_fn(|| budget.take(Kind::Sort).ok()).collect();
         assert!(buffer.prepare(SET_ASIDE - 1, &budget));
         assert!(!buffer.prepare(SET_ASIDE, &budget));

@@ -56,7 +56,7 @@ impl Order {
 }
 
 /// The most entries of a segment under a budget.
-pub(crate) fn entries_max(numbers_bytes: u64) -> u32 {
-    let pairs = (numbers_bytes / (2 * CHUNK_BYTES as u64)).clamp(1, 1 << 14) as u32;
+pub(crate) fn entries_max(entry_offsets_bytes: u64) -> u32 {
+    let pairs = (entry_offsets_bytes / (2 * CHUNK_BYTES as u64)).clamp(1, 1 << 14) as u32;
     (pairs * ENTRIES_PER_PAIR).max(MAX_ENTRIES as u32)
 }

@@ -39,7 +39,7 @@ pub(crate) fn fill(file: &dyn File, segment: &SegmentHeader, lost: &Lost) -> Res
         previous_chain: lost.chain,
         durable: Glsn(lost.from.0 - 1),
         timestamp_micros: lost.timestamp + 1,
-        blob_mark: 0,
+        last_blob_id: 0,
         body_bytes: count * ENTRY_HEADER_BYTES as u32 + last_payload,
         count,
         blobs: 0,
