@@ -1,14 +1,14 @@
 //! Blob files: immutable bytes that are too large for a record's body.
 //!
-//! A blob file is a sequence of pages ([`plimsoll_memory::page`]), so that it is checked page by page and read through the pool.
-//! It is written front to back, synced, and then named by a record; one that no record names is swept after recovery.
-//! What the pages mean is the business of who wrote them: a run's pages, or plain bytes ([`BlobWriter::write`]).
+//! A blob file is a sequence of pages ([`plimsoll_memory::page`]), so that it is checked page by page and read through
+//! the pool. It is written front to back, synced, and then named by a record; a file that no record names is removed by
+//! a sweep. The caller decides what the pages hold: pages of a run, or plain bytes ([`BlobWriter::write`]).
 
 use plimsoll_memory::pool::PoolFile;
 
 use crate::error::LogError;
 
-/// Name of a blob file within its log; never used again.
+/// Id of a blob file within its log; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlobId(pub u64);
 
@@ -22,9 +22,9 @@ impl BlobId {
 /// How a record names a blob file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlobRef {
-    /// Which.
+    /// The file's id.
     pub id: BlobId,
-    /// Its pages.
+    /// Number of its pages.
     pub pages: u32,
     /// Hash over the checksums of its pages, in order.
     pub hash: u64,
@@ -38,11 +38,12 @@ pub trait BlobWriter: Send {
     /// The seed under which its pages are sealed ([`plimsoll_memory::page::seal_page`]).
     fn seed(&self) -> u64;
 
-    /// Appends plain bytes, packed into pages of kind [`BLOB_BYTES_PAGE`]; they are read back by byte offset, which counts payload
-    /// bytes only: offset o stands on page `o / PAGE_PAYLOAD_BYTES`. Plain bytes and whole pages are not mixed in one file.
+    /// Appends plain bytes, packed into pages of kind [`BLOB_BYTES_PAGE`]. They are read by byte offset, which counts
+    /// payload bytes only: offset o is on page `o / PAGE_PAYLOAD_BYTES`. A file holds either plain bytes or whole
+    /// pages.
     ///
     /// # Errors
-    /// The disk or the budget refuses; the file is then of no use.
+    /// The disk or the budget refuses; the file cannot be used after that.
     fn write(&mut self, bytes: &[u8]) -> Result<(), LogError>;
 
     /// Appends one page that the caller sealed under [`BlobWriter::seed`] with the next page number, starting at 0.
@@ -70,7 +71,7 @@ pub trait BlobWriter: Send {
 /// Kind byte of pages of plain bytes.
 pub const BLOB_BYTES_PAGE: u8 = 1;
 
-/// Kind byte of a page in the place of one that was damaged and that a salvage dropped; it has no payload.
+/// Kind byte of a page that replaces a damaged page dropped by a salvage; it has no payload.
 pub const BLOB_DROPPED_PAGE: u8 = 0x21;
 
 /// A blob file to read, through the pool.

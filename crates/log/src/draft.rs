@@ -1,4 +1,4 @@
-//! What is handed to the log to be appended.
+//! A record that is to be appended.
 
 use crate::blob::BlobRef;
 use crate::glsn::{Glsn, StreamId};
@@ -11,7 +11,7 @@ pub const MAX_BODY_BYTES: usize = 1 << 20;
 pub struct DraftEntry<'a> {
     /// The stream it belongs to.
     pub stream: StreamId,
-    /// Its payload, in parts that are written one behind the other.
+    /// Its payload, as parts that are written one after the other.
     pub parts: &'a [&'a [u8]],
 }
 
@@ -36,7 +36,7 @@ impl DraftEntry<'_> {
     }
 }
 
-/// A place in the order that was given to a draft; not durable yet.
+/// The GLSNs that a draft was given; not durable yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     /// GLSN of the first entry.

@@ -1,4 +1,4 @@
-//! What comes back from the log.
+//! Entries as the log returns them.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -9,10 +9,10 @@ use plimsoll_memory::pool::Page;
 
 use crate::glsn::{Glsn, StreamId};
 
-/// What is known of an entry beside its payload.
+/// The metadata of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryMeta {
-    /// Its place in the one order.
+    /// Its GLSN.
     pub glsn: Glsn,
     /// Its stream.
     pub stream: StreamId,
@@ -28,19 +28,19 @@ pub struct EntryMeta {
     pub blobs: u8,
 }
 
-/// An entry that a scan lends until it moves on.
+/// An entry of a scan, valid until the scan's next call.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryView<'a> {
-    /// What is known beside the payload.
+    /// The metadata.
     pub meta: EntryMeta,
     /// The payload.
     pub payload: &'a [u8],
 }
 
-/// An entry read by its number; dereferences to its payload. It pins the page that it stands on, or, where it spans several
-/// blocks, owns a copy under a lease.
+/// An entry read by its GLSN; dereferences to its payload. It pins the page of its payload, or, where the payload spans
+/// several blocks, owns a copy under a lease.
 pub struct Entry {
-    /// What is known beside the payload.
+    /// The metadata.
     pub meta: EntryMeta,
     payload: Payload,
 }
@@ -52,7 +52,7 @@ enum Payload {
 }
 
 impl Entry {
-    /// An entry whose payload stands on a pinned page.
+    /// An entry whose payload is on a pinned page.
     pub fn pinned(meta: EntryMeta, page: Page, range: Range<usize>) -> Self {
         debug_assert!(range.end <= page.len());
         Self { meta, payload: Payload::Pinned { page, range } }
@@ -63,7 +63,7 @@ impl Entry {
         Self { meta, payload: Payload::Copied { bytes } }
     }
 
-    /// An entry within memory that the log keeps anyway (the log in memory).
+    /// An entry in memory that the log owns anyway (the log in memory).
     pub fn shared(meta: EntryMeta, bytes: Arc<[u8]>, range: Range<usize>) -> Self {
         debug_assert!(range.end <= bytes.len());
         Self { meta, payload: Payload::Shared { bytes, range } }

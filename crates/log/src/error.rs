@@ -8,14 +8,14 @@ use plimsoll_memory::pool::LoadError;
 
 use crate::glsn::Glsn;
 
-/// Why the log did not do what it was asked.
+/// Why a call of the log failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
     /// The entry was trimmed: start at `first`.
     #[error("GLSN {asked} is trimmed; the first that is left is {first}")]
     Trimmed {
-        /// What was asked for.
+        /// The GLSN that was asked for.
         asked: Glsn,
         /// The first GLSN that is left.
         first: Glsn,
@@ -23,17 +23,17 @@ pub enum LogError {
     /// The entry does not exist yet: wait for it.
     #[error("GLSN {asked} is not written yet; the next will be {next}")]
     NotYet {
-        /// What was asked for.
+        /// The GLSN that was asked for.
         asked: Glsn,
         /// The GLSN that the next entry will get.
         next: Glsn,
     },
-    /// Somebody else appended first: read what came in between and decide again.
+    /// Another append came first: read the entries in between and decide again.
     #[error("the log's next GLSN is {next}, not {expected}")]
     Conflict {
-        /// What the caller expected.
+        /// The GLSN that the caller expected.
         expected: Glsn,
-        /// What it is.
+        /// The actual next GLSN.
         next: Glsn,
     },
     /// The record or entry is too large: put its payload into a blob file.
@@ -41,10 +41,10 @@ pub enum LogError {
     TooLarge {
         /// Its bytes.
         bytes: u64,
-        /// The most there may be.
+        /// The limit.
         limit_bytes: u64,
     },
-    /// Bytes on disk are not what was written: restore a backup, or cut the log by `salvage`.
+    /// Bytes on disk are not those that were written: restore a backup, or cut the log by `salvage`.
     #[error(
         "the log is corrupt at GLSN {glsn} ({file}, offset {offset}): {what}; restore a backup or see `plimsoll salvage`"
     )]
@@ -58,12 +58,13 @@ pub enum LogError {
         /// What is wrong.
         what: String,
     },
-    /// The entry, or a page of a blob file that it names, was damaged and was dropped by a salvage: it is gone for good.
+    /// The entry, or a page of a blob file that it names, was damaged and then dropped by a salvage: it cannot be
+    /// recovered.
     #[error(
         "GLSN {glsn} was damaged and has been dropped by `plimsoll salvage`: what it wrote cannot be read any more"
     )]
     Dropped {
-        /// Which.
+        /// The GLSN.
         glsn: Glsn,
     },
     /// The log is not the one that was seen before (forked, cut back, or exchanged): find the right folder.
@@ -74,7 +75,7 @@ pub enum LogError {
         /// How.
         what: String,
     },
-    /// A write or sync failed earlier; nothing more is accepted until the log is reopened.
+    /// A write or sync failed earlier; the log accepts nothing more until it is reopened.
     #[error("the log is poisoned by an earlier failure, reopen it: {cause}")]
     Poisoned {
         /// The first failure.
@@ -83,7 +84,7 @@ pub enum LogError {
     /// There is no log here, or it is of another format: see the message.
     #[error("{message}")]
     Format {
-        /// What was found and what to do.
+        /// The cause, and what to do.
         message: String,
     },
     /// The draft breaks a rule: see what it says.
@@ -92,28 +93,28 @@ pub enum LogError {
         /// Which rule.
         what: String,
     },
-    /// Another process (or another handle in this one) has the log open for writing: close it first, or open to read only.
+    /// Another process (or another handle in this one) has the log open for writing: close it first, or open read-only.
     #[error("{}: the log is open for writing {who}", path.display())]
     Locked {
         /// The log's folder.
         path: PathBuf,
         /// The holder's process id, where it is known.
         pid: Option<u32>,
-        /// Who holds it, and what to do about it.
+        /// The holder, and what to do about it.
         who: String,
     },
-    /// The log was opened to read only.
+    /// The log was opened read-only.
     #[error("the log is open to read only")]
     ReadOnly,
     /// The budget has no room.
     #[error(transparent)]
     OutOfBudget(#[from] OutOfBudget),
-    /// The system refused.
+    /// The operating system refused.
     #[error("{message}")]
     Io {
         /// Kind of the system's error.
         kind: io::ErrorKind,
-        /// What the system said, with the path.
+        /// The system's message, with the path.
         message: String,
     },
 }

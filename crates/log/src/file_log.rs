@@ -1,8 +1,13 @@
 //! The log in files: segments of records, offset tables, blob files.
 //!
-//! This is the door to it; each part has a file of its own. A write goes `appender` → `record` → `buffer` (ordered), then `syncer` → `writer`
-//! (durable). A read goes `reader` or `scan` → `table` → the pool → `segment`. `recovery` opens, `trim` frees, `blob_file` keeps what is
-//! large.
+//! This file has the public calls; each part has a folder, and each folder uses only those before it in this list:
+//! `options`, `files` (names, open handles, replacing a file), `env` (shared by all), `segments` (the list of segments
+//! and their offset tables), `tail` (the end of the log in memory), `durability` (writer and group commit), `blobs`,
+//! `open_log` (the owners of all that), `append`, `read`, `keep` (trimming, backup), `recovery` (opening), `repair`
+//! (verify, mend, salvage).
+//!
+//! A write goes `append` → `record_writer` → the tail's buffer (ordered), then `group_commit` → `writer` (durable). A
+//! read goes `read::point` or `read::scan` → an offset table → the pool → a segment's file, or the tail's buffer.
 
 mod append;
 mod blobs;
@@ -40,7 +45,7 @@ use crate::file_log::repair::verify::{self, Finding, VerifyProgress, VerifyScope
 use crate::glsn::{Bounds, Glsn, Position, StreamId};
 use crate::log::{Durability, Log, Scan};
 
-/// A segment of more bytes is sealed when the log is closed: reading it would hold up the next process.
+/// Closing seals a segment of at least this size: the next process to open the log would have to read it.
 pub const LONG_SEGMENT_BYTES: u64 = 4 << 20;
 
 /// A log in a folder.
@@ -54,7 +59,8 @@ impl FileLog {
     /// Opens a log, or makes one.
     ///
     /// # Errors
-    /// `Corrupt`, `Forked`, `Format`, `Locked`, the disk, the budget. Nothing was changed then but a torn tail that was cut.
+    /// `Corrupt`, `Forked`, `Format`, `Locked`, the disk, the budget. On failure nothing was changed, except that a
+    /// torn tail may be cut.
     pub fn open(options: FileLogOptions) -> Result<(Self, OpenReport), LogError> {
         let threaded =
             options.background && options.durability == Durability::Buffered && options.mode != Mode::ReadOnly;
@@ -82,7 +88,7 @@ impl FileLog {
         self.log.read_entry(glsn)
     }
 
-    /// Syncs everything that was appended, whoever waits for it: the step that the thread of [`Durability::Buffered`] makes.
+    /// Syncs everything that was appended, for all waiters: one step of the thread of [`Durability::Buffered`].
     ///
     /// # Errors
     /// `Poisoned`, `ReadOnly`.
@@ -91,8 +97,9 @@ impl FileLog {
         self.log.durability.wait(self.log.tail.last())
     }
 
-    /// Seals the active segment if it has at least `bytes`, so that whoever opens the log next need not read it; closing does so from
-    /// [`LONG_SEGMENT_BYTES`] on. What is in it is synced. Without room for that it stays as it is.
+    /// Seals the active segment if it has at least `bytes`, so that the next opening of the log need not read it;
+    /// closing does so from [`LONG_SEGMENT_BYTES`] on. Its entries are synced. Without room on the disk it stays as it
+    /// is.
     ///
     /// # Errors
     /// `Poisoned`, `ReadOnly`.
@@ -100,8 +107,8 @@ impl FileLog {
         append::seal_if_long(&self.log, bytes)
     }
 
-    /// Reads everything that belongs to the log, past all caches of this process; returns what is not as it was written. Blob files that
-    /// no record names are needed if they are `kept`.
+    /// Reads every file of the log, past all caches of this process; returns the damage found. Blob files that no
+    /// record names are needed if `kept` returns true for them.
     ///
     /// # Errors
     /// The disk, the budget. Bad bytes are findings, not errors.
@@ -123,8 +130,9 @@ impl FileLog {
         verify::verify(&scope, progress)
     }
 
-    /// Syncs the log and names the files of a consistent copy that ends there; returns that place. Blob files and sealed segments come
-    /// first, the active segment last. Nothing is trimmed or swept before this returns; appends go on.
+    /// Syncs the log and lists the files of a consistent copy that ends there; returns that position. Blob files and
+    /// sealed segments come first, the active segment last. Nothing is trimmed or swept before this returns; appends go
+    /// on.
     ///
     /// # Errors
     /// `Poisoned`, the disk, the budget, and what `each` returns.
@@ -135,8 +143,8 @@ impl FileLog {
         self.log.list_backup(each)
     }
 
-    /// Checks blocks or pages of a file that [`FileLog::files_for_backup`] named, as they were read to be copied: whole ones, from the
-    /// offset `at` on, with zeros behind the offset `end`, where what is copied ends or the next piece begins.
+    /// Checks blocks or pages of a file that [`FileLog::files_for_backup`] listed, as read for the copy: whole ones
+    /// from the offset `at` on, with zeros after the offset `end`, where the copy ends or the next piece begins.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -144,12 +152,12 @@ impl FileLog {
         self.log.check_piece(name, at, end, bytes)
     }
 
-    /// All segments as they are now, oldest first: of the active one what lies before the block that is being filled.
+    /// All segments as they are now, oldest first: of the active one only the blocks before the one being filled.
     pub fn complete_pages(&self) -> Vec<CompletePages> {
         self.log.complete_pages()
     }
 
-    /// How many files its folder has.
+    /// The number of files in the log's folder.
     ///
     /// # Errors
     /// The disk.
@@ -157,13 +165,14 @@ impl FileLog {
         Ok(self.log.env.options.disk.names(&self.log.env.options.dir)?.len())
     }
 
-    /// Of a log that is open to read only: takes notice of what the process that writes has trimmed since. [`Log::bounds`] begins behind it then.
+    /// For a log that is open read-only: looks for segments that the writing process has trimmed since. [`Log::bounds`]
+    /// begins after them then.
     pub fn notice_trim(&self) {
         self.log.segments.notice_trim();
     }
 
-    /// Syncs everything, notes that it was, and lets go of the folder; nothing more is accepted. Dropping the log does the same and tells
-    /// nobody how it went. Later calls do nothing.
+    /// Syncs everything, writes a mark that says so, and unlocks the folder; nothing more is accepted. Dropping the log
+    /// does the same but hides errors. Later calls do nothing.
     ///
     /// # Errors
     /// `Poisoned`, the disk.

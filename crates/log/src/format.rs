@@ -1,7 +1,7 @@
-//! The bytes of the log on disk: what is drawn in `docs/format.md`, as pure functions.
+//! The bytes of the log on disk, as drawn in `docs/format.md`, encoded and decoded by pure functions.
 //!
-//! A segment is an array of blocks. Records are laid down as fragments that never cross a block, so every block is checked on its
-//! own, once, when it is read from disk. All decoders take any bytes whatsoever: they never panic and never allocate.
+//! A segment is an array of blocks. Records are written as fragments that never cross a block, so every block can be
+//! checked by itself, once, when it is read from disk. Decoders accept any bytes: they never panic and never allocate.
 
 pub mod blob_trailer;
 pub mod block;
@@ -24,7 +24,7 @@ pub const FORMAT_VERSION: u32 = 2;
 /// Incompatible features that this version knows: none.
 pub const KNOWN_INCOMPATIBLE: u32 = 0;
 
-/// The only codec of format 2: bytes as they are.
+/// The only codec of format 2: uncompressed.
 pub const CODEC_NONE: u8 = 0;
 
 const SEGMENT_PLACE: u64 = 1;
@@ -32,8 +32,8 @@ const TABLE_PLACE: u64 = 2;
 const BLOB_PLACE: u64 = 3;
 const GENESIS: u64 = 4;
 
-/// The seed of everything in a segment, as far as it is the same for all fragments: good bytes of another log or another segment
-/// fail under it.
+/// The part of a fragment's seed that is the same for a whole segment: bytes of another log or another segment fail
+/// under it.
 pub fn segment_seed(log_id: u128, first: Glsn) -> u64 {
     seed(&[place(log_id, SEGMENT_PLACE, first.0)])
 }

@@ -1,8 +1,9 @@
-//! Names of places in the log.
+//! Positions in the log.
 
 use std::fmt;
 
-/// Global log sequence number: the place of an entry in the one order. Dense from 1; 0 stands for "before the first".
+/// Global log sequence number (elsewhere LSN): the place of an entry in the one order. Dense from 1; 0 is "before the
+/// first".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Glsn(pub u64);
 
@@ -14,7 +15,7 @@ impl Glsn {
     /// Beyond every entry.
     pub const MAX: Glsn = Glsn(u64::MAX);
 
-    /// The number behind.
+    /// The next number.
     pub fn next(self) -> Glsn {
         Glsn(self.0 + 1)
     }
@@ -26,19 +27,18 @@ impl fmt::Display for Glsn {
     }
 }
 
-/// An ordered stream within the one order. Stream 0 carries the store's transactions; users' streams begin at 1.
+/// An ordered stream within the one order. Stream 0 carries the store's transactions; streams of users begin at 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u32);
 
 impl StreamId {
     /// The store's transactions.
     pub const TRANSACTIONS: StreamId = StreamId(0);
-    /// Entries that were damaged and that a salvage dropped: nothing is known of them but their place.
+    /// Entries that were damaged and dropped by a salvage: only their GLSNs are left.
     pub const DROPPED: StreamId = StreamId(u32::MAX);
 }
 
-/// A place that can be certified: the last GLSN of a record, and the chain hash there. Two logs that agree on it agree on
-/// everything before it.
+/// The last GLSN of a record, and the chain hash there. Two logs with the same position have the same records up to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     /// Last GLSN of a record (0: the empty log).
@@ -47,10 +47,10 @@ pub struct Position {
     pub chain: u64,
 }
 
-/// What the log holds.
+/// The bounds of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// The first GLSN that is not trimmed (equals `next` when nothing is there).
+    /// The first GLSN that is not trimmed (equals `next` if the log has no entries).
     pub first: Glsn,
     /// The GLSN that the next entry will get.
     pub next: Glsn,

@@ -1,8 +1,9 @@
 //! THE TRUTH: one total order of entries, durable.
 //!
-//! Every entry has a dense global sequence number ([`glsn::Glsn`]) from 1. An atomic append is one record of one or more entries;
-//! large bodies live in blob files that are synced before the record that names them. The log knows payload bytes, never keys.
-//! [`log::Log`] is the seam: a file log ([`file_log`]) and a log in memory that fails on demand ([`mem_log`]).
+//! Every entry has a dense global sequence number ([`glsn::Glsn`]) from 1. An atomic append is one record of one or
+//! more entries; large bodies are in blob files that are synced before the record that names them. The log knows
+//! payload bytes, never keys. [`log::Log`] is the interface; it has two implementations: a log in files ([`file_log`])
+//! and a log in memory that fails on demand ([`mem_log`]).
 
 pub mod blob;
 pub mod draft;

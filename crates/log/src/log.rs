@@ -1,11 +1,11 @@
-//! The seam: what a log is to the store above it.
+//! The interface between the log and the store above it.
 //!
 //! Laws that every implementation keeps:
-//! 1. GLSNs are dense: each submitted entry gets the number behind the last one.
-//! 2. `durable` never goes back, and everything up to it survives a power cut.
-//! 3. After a failed write or sync the log is poisoned: every later submit and every wait for what is not durable fails, reads of
-//!    what is durable go on.
-//! 4. What is read is what was submitted, or an error: never other bytes.
+//! 1. GLSNs are dense: each submitted entry gets the next number.
+//! 2. `durable` never decreases, and everything up to it survives a power cut.
+//! 3. After a failed write or sync the log is poisoned: every later submit fails, and so does every wait for an entry
+//!    that is not durable. Durable entries can still be read.
+//! 4. A read returns the bytes that were submitted, or an error: never other bytes.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -17,14 +17,14 @@ use crate::entry::{Entry, EntryMeta, EntryView};
 use crate::error::LogError;
 use crate::glsn::{Bounds, Glsn, Position, StreamId};
 
-/// When an append counts as done.
+/// When an append returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// When it survives a power cut. One sync serves everybody who waits.
+    /// When it survives a power cut. One sync serves all waiters.
     #[default]
     Sync,
-    /// As soon as it is ordered. It is written and synced within about [`BUFFERED_DELAY`], and at close; a crash of the process or
-    /// of the machine may lose what was appended since, always a suffix of the order.
+    /// As soon as it is ordered. It is written and synced within about [`BUFFERED_DELAY`], and at close. A crash of the
+    /// process or of the machine may lose the appends since the last sync, always a suffix of the order.
     Buffered,
 }
 
@@ -36,10 +36,10 @@ pub trait Log: Send + Sync + Debug {
     /// The log's id, made at its creation.
     fn id(&self) -> u128;
 
-    /// What the log holds.
+    /// The bounds of the log.
     fn bounds(&self) -> Bounds;
 
-    /// The newest durable place that can be certified.
+    /// The newest durable position.
     fn position(&self) -> Position;
 
     /// The chain hash of the record that ends with `glsn`; `None` if no record ends there (or it is trimmed).
@@ -76,7 +76,7 @@ pub trait Log: Send + Sync + Debug {
     /// `Trimmed`, `NotYet`, `Corrupt`, the disk, the budget.
     fn read(&self, glsn: Glsn) -> Result<Entry, LogError>;
 
-    /// What is known of an entry beside its payload, which is not read.
+    /// The metadata of an entry; its payload is not read.
     ///
     /// # Errors
     /// As for `read`.
@@ -103,20 +103,21 @@ pub trait Log: Send + Sync + Debug {
     /// `Trimmed` if the range begins below the first GLSN, the disk, the budget.
     fn scan(&self, range: Range<Glsn>, stream: Option<StreamId>) -> Result<Box<dyn Scan + '_>, LogError>;
 
-    /// The last GLSN whose record is not younger than `micros` since 1970 UTC; `Glsn::NONE` if all are younger.
+    /// The last GLSN whose timestamp is at most `micros` since 1970 UTC; `Glsn::NONE` if there is none.
     ///
     /// # Errors
     /// `Trimmed` if that lies below the first GLSN, the disk, the budget.
     fn glsn_at(&self, micros: u64) -> Result<Glsn, LogError>;
 
-    /// Frees whole segments below `until`, and the blob files of their records except those that `keep` wants. Returns the new
-    /// first GLSN, which may be lower than asked. Never trims what is not durable.
+    /// Frees whole segments below `until`, and the blob files of their records except those for which `keep` returns
+    /// true. Returns the new first GLSN, which may be lower than `until`. Never trims entries that are not durable.
     ///
     /// # Errors
-    /// The disk; what was freed before the failure stays freed.
+    /// The disk; segments that were freed before the failure stay freed.
     fn trim(&self, until: Glsn, keep: &dyn Fn(BlobId) -> bool) -> Result<Glsn, LogError>;
 
-    /// Removes blob files that no record in the log names, except those that `keep` wants and those being written.
+    /// Removes blob files that no record in the log names, except those for which `keep` returns true and those being
+    /// written.
     ///
     /// # Errors
     /// The disk.
@@ -141,7 +142,7 @@ pub trait Log: Send + Sync + Debug {
     fn open_blob(&self, id: BlobId) -> Result<Blob, LogError>;
 }
 
-/// A walk over entries in GLSN order.
+/// An iteration over entries in GLSN order.
 pub trait Scan: Send {
     /// The next entry, lent until the next call; `None` at the end. No allocation and no copy per entry (one that spans two blocks is
     /// copied into the scan's own buffer).

@@ -1,7 +1,7 @@
-//! The log in memory: for users' tests and for simulations. It keeps the laws of [`crate::log`] and fails when told to.
+//! The log in memory: for users' tests and for simulations. It keeps the laws of [`crate::log`] and fails on demand.
 //!
-//! Handles are clones of one log. [`MemLog::crash`] does to it what a power cut does to a log in files: what was not durable is gone,
-//! and the log is as if opened anew.
+//! Handles are clones of one log. [`MemLog::crash`] does to it what a power cut does to a log in files: entries that
+//! were not durable are lost, and the log is as if opened anew.
 
 mod blob;
 mod faults;
@@ -30,16 +30,16 @@ use crate::mem_log::faults::Faults;
 use crate::mem_log::records::{MemRecord, Records};
 use crate::mem_log::scan::MemScan;
 
-/// How a log in memory is made.
+/// Options of a log in memory.
 #[derive(Clone, Debug)]
 pub struct MemLogOptions {
-    /// What timestamps come from.
+    /// The source of timestamps.
     pub clock: Arc<dyn Clock>,
-    /// What blob files are read through.
+    /// The pool that caches blob files.
     pub pool: Arc<Pool>,
-    /// What its bytes are accounted to; `None`: they are not.
+    /// The budget of its bytes; `None`: they are not counted.
     pub budget: Option<Budget>,
-    /// When an append counts as done.
+    /// When an append returns.
     pub durability: Durability,
     /// The log's id.
     pub id: u128,
@@ -84,8 +84,8 @@ impl MemLog {
         Ok(Self { inner: Arc::new(Inner { options, state: Mutex::new(state), news: Condvar::new() }) })
     }
 
-    /// A power cut, and the log opened again: of what was not durable only the first `kept` records are left. Poison is gone, and
-    /// blob files that were not finished too.
+    /// Simulates a power cut and reopening: of the records that were not durable only the first `kept` are left. Poison
+    /// and unfinished blob files are gone.
     pub fn crash(&self, kept: usize) {
         let mut state = self.inner.state();
         let durable = state.durable.glsn;
@@ -99,7 +99,7 @@ impl MemLog {
         self.inner.news.notify_all();
     }
 
-    /// Makes everything durable, as whoever waits for it would.
+    /// Makes everything durable.
     ///
     /// # Errors
     /// `Poisoned`.
@@ -113,7 +113,7 @@ impl MemLog {
         self.inner.state().faults.fail_next_sync = true;
     }
 
-    /// Lets `n` more submits succeed and refuses the one behind them for want of space, once; the log stays usable.
+    /// Lets `n` more submits succeed and refuses the next one for lack of space, once; the log stays usable.
     pub fn fail_submit_after(&self, n: u64) {
         self.inner.state().faults.fail_submit_after = Some(n);
     }
@@ -124,7 +124,7 @@ impl MemLog {
         self.inner.news.notify_all();
     }
 
-    /// Changes the bits in `mask` of one payload byte, as a bad disk would. `false` if there is no such byte.
+    /// Flips the bits in `mask` of one payload byte. `false` if there is no such byte.
     pub fn corrupt(&self, glsn: Glsn, byte: usize, mask: u8) -> bool {
         self.inner.state().records.corrupt(glsn, byte, mask)
     }
@@ -323,5 +323,5 @@ impl fmt::Debug for MemLog {
     }
 }
 
-/// Where the bytes of a log in memory are accounted.
+/// The account of a log in memory.
 const ACCOUNT: Kind = Kind::LogBuffer;

@@ -1,10 +1,11 @@
-//! Gives each record its GLSNs and lays it into the buffer: the only place where the order is made.
+//! Gives each record its GLSNs and writes it into the buffer: the only place where the order is made.
 //!
-//! Syncing is `syncer`'s work, so a record here is ordered but not yet durable. Laws:
-//! 1. Records leave in GLSN order without gaps.
-//! 2. All room that a record needs (in the file, in the buffer, for its numbers) is made before anything is laid down: what fails
-//!    before leaves no trace, and the log stays usable.
-//! 3. The file has bytes for whatever was accepted: they were written with zeros ahead, so a full disk shows here and not at the sync.
+//! Syncing is the job of `durability`: a record here is ordered but not yet durable. Laws:
+//! 1. Records are written in GLSN order without gaps.
+//! 2. All room that a record needs (in the file, in the buffer, for its entry offsets) is made before any of it is
+//!    written: a failure before leaves no trace, and the log stays usable.
+//! 3. The file has bytes for everything that was accepted: zeros were written ahead, so a full disk is noticed here and
+//!    not at the sync.
 
 mod record_writer;
 mod seal;
@@ -38,9 +39,9 @@ use crate::log::Durability;
 /// The most bytes that are zeroed ahead at a time while commits are small.
 const ZERO_STEP_MAX: u64 = 4 << 20;
 
-/// Bytes zeroed ahead at a time while a bulk load is running: its own bytes replace them before they reach the disk.
+/// Bytes zeroed ahead at a time during a bulk load: its own bytes replace them before they reach the disk.
 const ZERO_STEP_BULK: u64 = CHUNK_BYTES as u64;
-/// From so many bytes a sync it counts as a bulk load.
+/// With at least this many bytes per sync it is a bulk load.
 const BULK_GROUP_BYTES: u64 = 256 << 10;
 
 /// The sizes of a draft.
@@ -78,7 +79,7 @@ impl DraftSizes {
         self.head_bytes + self.body_bytes
     }
 
-    /// Where it begins behind `end`, and an offset that it does not reach beyond.
+    /// Its start, if the segment's bytes end at `end`, and an upper bound of its end.
     fn place(&self, end: u32) -> (u64, u64) {
         place_record(end, self.head_bytes + ENTRY_HEADER_BYTES, self.record_bytes())
     }
@@ -120,14 +121,14 @@ pub(crate) fn submit(log: &OpenLog, draft: &Draft<'_>, expected: Option<Glsn>) -
     Ok(Ticket { first: next, last: header.last(), timestamp_micros: header.timestamp_micros })
 }
 
-/// Makes all the room that a record needs; turns to a new segment where this one has none.
+/// Makes all the room that a record needs; rolls to a new segment if this one has none.
 fn make_room(log: &OpenLog, order: &mut Order, sizes: &DraftSizes, blobs: usize) -> Result<(u64, u64), LogError> {
     loop {
         let (start, bound) = sizes.place(order.end.offset);
         let fits = bound <= order.limit() && order.entries() + u64::from(sizes.entries) <= u64::from(order.entries_max);
         if fits {
             match make_room_here(log, order, sizes, blobs, bound) {
-                // A sealed segment needs no numbers in memory.
+                // A sealed segment needs no entry offsets in memory.
                 Err(LogError::OutOfBudget(_)) if order.entries() > 0 => {}
                 made => return made.map(|()| (start, bound)),
             }
@@ -164,7 +165,7 @@ fn zero_step(log: &OpenLog, order: &Order) -> u64 {
     if bulk { ZERO_STEP_BULK } else { order.zero_step }
 }
 
-/// Writes zeros up to `bound` and some way beyond, so that the sync of what comes next changes no size.
+/// Writes zeros up to `bound` and some bytes more, so that the next syncs need not change the file's size.
 fn zero_ahead(log: &OpenLog, order: &mut Order, bound: u64) -> Result<(), LogError> {
     let step = zero_step(log, order);
     let least = bound.next_multiple_of(BLOCK_BYTES as u64);
@@ -185,7 +186,7 @@ fn zero_ahead(log: &OpenLog, order: &mut Order, bound: u64) -> Result<(), LogErr
     }
 }
 
-/// Lays a record down for which there is room, and gives it its GLSNs.
+/// Writes a record, for which there is room, into the buffer, and gives it its GLSNs.
 fn write(
     log: &OpenLog,
     order: &mut Order,
@@ -198,7 +199,7 @@ fn write(
     let mut writer: Option<MutexGuard<'_, SegmentWriter>> = None;
     let needed = tail.buffer.chunks_needed(bound);
     if needed > 0 && !tail.buffer.prepare(needed, &log.env.options.budget) {
-        // The buffer is full: whoever is writing finishes first, then what is full is written here.
+        // The buffer is full: wait for the writer, then write the full chunks here.
         drop(tail);
         let mut held = log.durability.writer()?;
         tail = log.tail.write();
@@ -225,10 +226,10 @@ fn write(
     Ok(())
 }
 
-/// Seals the active segment and begins the next one. Fails without a trace if there is no space for it.
+/// Seals the active segment and starts the next one. Fails without a trace if the disk has no room for it.
 pub(crate) fn roll_to_new_segment(log: &OpenLog, order: &mut Order) -> Result<(), LogError> {
     let mut writer = log.durability.writer()?;
-    // What is in the old segment must be durable before anything in the new one is.
+    // All records of the old segment must be durable before any of the new one is.
     let written = log.durability.check_locks().and_then(|()| writer.write_out(&log.tail));
     let synced = written.and_then(|end| writer.sync().map(|()| end));
     let end = synced.map_err(|error| log.durability.group.poison(&error))?;
@@ -251,7 +252,7 @@ pub(crate) fn roll_to_new_segment(log: &OpenLog, order: &mut Order) -> Result<()
             NotCreated::Cleanly(error) => error.into(),
             NotCreated::Perhaps(error) => log.durability.group.poison(&error.into()),
         })?;
-    // Zeros behind the end are of no more use; if they stay, they only take space.
+    // Zeros after the end are not needed any more; if they stay, they only take space.
     let _ = order.file.set_len(u64::from(end.offset).next_multiple_of(BLOCK_BYTES as u64));
     begin_segment(log, order, &mut writer, header, file, zeroed);
     Ok(())
@@ -295,7 +296,8 @@ pub(crate) fn seal_if_long(log: &OpenLog, bytes: u64) -> Result<(), LogError> {
     log.durability.group.check()
 }
 
-/// Cuts off the zeros that were written ahead: the next process would read them to know that they are zeros. If they stay, they only cost it time.
+/// Cuts off the zeros that were written ahead: the next process would have to read them. If they stay, they only cost
+/// time.
 pub(crate) fn cut_zeros(log: &OpenLog) {
     let Ok(mut order) = log.tail.order() else { return };
     let end = u64::from(order.end.offset).next_multiple_of(BLOCK_BYTES as u64);
@@ -304,7 +306,8 @@ pub(crate) fn cut_zeros(log: &OpenLog) {
     }
 }
 
-/// Syncs everything and notes behind it that it is durable, so that a bad byte in the last record is never taken for a torn tail.
+/// Syncs everything and writes a mark that says so, so that a bad byte in the last record is never taken for a torn
+/// tail.
 pub(crate) fn write_mark(log: &OpenLog) -> Result<(), LogError> {
     let mut order = log.tail.order()?;
     let end = log.durability.sync_to_end()?;

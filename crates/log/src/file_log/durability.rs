@@ -1,6 +1,7 @@
-//! Makes appends durable: writes the buffer to the active segment's file and syncs it, once for all who wait.
+//! Makes appends durable: writes the buffer to the active segment's file and syncs it, once for all waiters.
 //!
-//! Law: after a failed write or sync, or once the folder's lock is lost, nothing more becomes durable: the log is poisoned.
+//! Law: after a failed write or sync, or once the folder's lock is lost, nothing more becomes durable: the log is
+//! poisoned.
 
 pub(crate) mod flusher;
 pub(crate) mod group_commit;
@@ -20,25 +21,25 @@ use crate::file_log::tail::Tail;
 use crate::file_log::tail::order::End;
 use crate::glsn::{Glsn, Position};
 
-/// How far an open log is durable, and how it becomes so.
+/// What is durable of an open log, and what it takes to make more durable.
 #[derive(Debug)]
 pub(crate) struct DurabilityState {
     env: Arc<Env>,
     tail: Arc<Tail>,
-    /// What is durable, who waits, and whether the log is poisoned.
+    /// The durable position, the waiters, and whether the log is poisoned.
     pub(crate) group: GroupCommit,
     /// `None` if the log is open read-only.
     writer: Option<Mutex<SegmentWriter>>,
-    /// As in the writer.
+    /// Shared with the writer.
     group_bytes: Arc<AtomicU64>,
     /// Keeps other writers out; `None` once the log is closed, or if it is open read-only.
     folder_lock: Mutex<Option<Box<dyn DirLock>>>,
-    /// What the flusher waits for.
+    /// Wakes the flusher.
     pub(crate) signal: Arc<FlushSignal>,
 }
 
 impl DurabilityState {
-    /// Everything in `tail` is durable now.
+    /// All records in `tail` count as durable.
     pub(crate) fn new(
         env: &Arc<Env>,
         tail: &Arc<Tail>,
@@ -57,7 +58,7 @@ impl DurabilityState {
         }
     }
 
-    /// Starts the thread that syncs what is appended without waiting.
+    /// Starts the thread that syncs appends that nothing waits for.
     pub(crate) fn start_flusher(self: &Arc<Self>) -> Result<Flusher, LogError> {
         let durability = Arc::clone(self);
         // A failure poisons the log: the next append returns it.
@@ -69,7 +70,7 @@ impl DurabilityState {
         self.writer.as_ref().map(lock).ok_or(LogError::ReadOnly)
     }
 
-    /// Bytes that one sync made durable lately.
+    /// A moving average of the bytes per sync.
     pub(crate) fn group_bytes(&self) -> u64 {
         self.group_bytes.load(Ordering::Relaxed)
     }
@@ -79,7 +80,7 @@ impl DurabilityState {
         self.group.wait(glsn, &*self.env.options.clock, &|| self.write_and_sync())
     }
 
-    /// Writes out everything that was appended, and syncs it.
+    /// Writes all appended bytes, and syncs them.
     pub(crate) fn write_and_sync(&self) -> Result<End, LogError> {
         let mut writer = self.writer()?;
         self.group.check()?;
@@ -89,7 +90,8 @@ impl DurabilityState {
         Ok(end)
     }
 
-    /// As [`DurabilityState::write_and_sync`], and says so to all who wait. A failure poisons the log. The caller holds the order.
+    /// As [`DurabilityState::write_and_sync`], and publishes the result. A failure poisons the log. The caller holds
+    /// the order.
     pub(crate) fn sync_to_end(&self) -> Result<End, LogError> {
         self.group.check()?;
         let end = self.write_and_sync().map_err(|error| self.group.poison(&error))?;
@@ -97,7 +99,7 @@ impl DurabilityState {
         Ok(end)
     }
 
-    /// Refuses to make anything durable once the folder may be another writer's.
+    /// Fails if another writer may own the folder.
     pub(crate) fn check_locks(&self) -> Result<(), LogError> {
         self.env.check_writable()?;
         if let Some(own) = lock(&self.folder_lock).as_ref() {
@@ -109,7 +111,7 @@ impl DurabilityState {
         }
     }
 
-    /// Lets other writers in.
+    /// Unlocks the folder for other writers.
     pub(crate) fn unlock_folder(&self) {
         lock(&self.folder_lock).take();
     }

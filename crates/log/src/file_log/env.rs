@@ -1,4 +1,4 @@
-//! What every part of an open log uses: its options, its id, its open files, and how a lock is taken.
+//! The environment that every part of an open log shares: options, id, open files; and how locks are taken.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -8,7 +8,7 @@ use crate::error::LogError;
 use crate::file_log::files::open_files::OpenFiles;
 use crate::file_log::options::{FileLogOptions, Mode};
 
-/// What every part of an open log uses.
+/// The environment of an open log.
 #[derive(Debug)]
 pub(crate) struct Env {
     pub(crate) options: FileLogOptions,
@@ -35,7 +35,7 @@ impl Env {
     }
 }
 
-/// Takes a lock under which nothing panics.
+/// Takes a lock. No code under these locks panics.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no code under this lock panics")
 }

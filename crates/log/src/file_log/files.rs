@@ -1,4 +1,4 @@
-//! The files of a log: their names, open handles, and how one is replaced by another.
+//! The files of a log: their names, open handles, and how one is replaced.
 
 pub(crate) mod aligned;
 pub(crate) mod names;

@@ -1,4 +1,4 @@
-//! Upkeep of an open log: trimming, backup, and which pages never change again.
+//! Upkeep of an open log: trimming, backup, and the pages that never change again.
 
 pub mod backup;
 pub mod complete;

@@ -1,4 +1,4 @@
-//! How a file log is opened, and what is reported about it.
+//! Options of a file log, and the report of opening it.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -19,53 +19,53 @@ pub const MIN_SEGMENT_BYTES: u32 = 4 * BLOCK_BYTES as u32;
 /// The largest size of a segment.
 pub const MAX_SEGMENT_BYTES: u32 = 1 << 30;
 
-/// What a log is opened for.
+/// The access mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// To read and write; made if it is not there.
+    /// Read and write; created if it does not exist.
     Create,
-    /// To read and write; an error if it is not there.
+    /// Read and write; an error if it does not exist.
     Write,
-    /// To read what is there now. Nothing on disk is changed, and a writer may be at work.
+    /// Read the log as it is now. Nothing on disk is changed, and another process may be writing.
     ReadOnly,
 }
 
-/// How a file log is opened.
+/// Options of a file log.
 #[derive(Clone, Debug)]
 pub struct FileLogOptions {
-    /// Where its folder is.
+    /// The disk of its folder.
     pub disk: Arc<dyn Disk>,
-    /// What timestamps come from.
+    /// The source of timestamps.
     pub clock: Arc<dyn Clock>,
     /// Its folder; its parent must exist.
     pub dir: PathBuf,
-    /// What its pages are read through.
+    /// The pool that caches its pages.
     pub pool: Arc<Pool>,
-    /// What its memory is taken from.
+    /// The budget of its memory.
     pub budget: Budget,
-    /// What it is opened for.
+    /// The access mode.
     pub mode: Mode,
-    /// When an append counts as done.
+    /// When an append returns.
     pub durability: Durability,
-    /// A segment is never longer; rounded to blocks, between [`MIN_SEGMENT_BYTES`] and [`MAX_SEGMENT_BYTES`].
+    /// The most bytes of a segment; rounded to blocks, between [`MIN_SEGMENT_BYTES`] and [`MAX_SEGMENT_BYTES`].
     pub segment_bytes: u32,
-    /// The most memory for the numbers of the active segment, which is sealed early when it is reached; by default a 32nd of
-    /// the budget.
+    /// The most memory for the entry offsets of the active segment, which is sealed early when they reach it; by
+    /// default a 32nd of the budget.
     pub entry_offsets_bytes: Option<u64>,
-    /// A place that is known to be durable: what lies at or below it is never taken for a torn tail.
+    /// A position that is known to be durable: an entry at or below it is never taken for a torn tail.
     pub known: Option<Position>,
-    /// Whether a thread syncs what [`Durability::Buffered`] leaves unsynced. Without it, it is synced by whoever waits, and at close.
+    /// Whether a thread syncs appends of [`Durability::Buffered`]. Without it they are synced by waiters and at close.
     pub background: bool,
-    /// The id of a log that is made; by default one from the operating system.
+    /// The id of a new log; random by default.
     pub id: Option<u128>,
     /// How sealed segments, offset tables and blob files are read.
     pub caching: Caching,
-    /// The lock of a folder around the log's: looked at together with the log's own before each sync, as long as it is held.
+    /// The lock of a folder around the log's: checked together with the log's own before each sync, while it is held.
     pub outer_lock: Option<Weak<dyn DirLock>>,
 }
 
 impl FileLogOptions {
-    /// The usual options.
+    /// The default options.
     pub fn new(disk: Arc<dyn Disk>, clock: Arc<dyn Clock>, dir: PathBuf, pool: Arc<Pool>, budget: Budget) -> Self {
         Self {
             disk,
@@ -92,16 +92,16 @@ impl FileLogOptions {
     }
 }
 
-/// What was found when a log was opened.
+/// The report of opening a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenReport {
-    /// Whether the log was made.
+    /// Whether the log was created.
     pub created: bool,
     /// Entries of the active segment that were read and checked.
     pub replayed: u64,
-    /// What was cut off its end.
+    /// The torn tail that was cut.
     pub cut: Option<Cut>,
-    /// What the user should know.
+    /// Messages for the user.
     pub warnings: Vec<String>,
 }
 
@@ -112,8 +112,8 @@ pub struct Cut {
     pub from: Glsn,
     /// Offset in the segment where it was cut.
     pub offset: u64,
-    /// Bytes up to the last one that was not zero.
+    /// Bytes up to the last nonzero one.
     pub bytes: u64,
-    /// What was wrong there.
+    /// The damage at that offset.
     pub why: String,
 }

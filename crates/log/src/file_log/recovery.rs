@@ -1,7 +1,7 @@
 //! Opens a log: finds its segments, checks that they belong together, reads the last one, and decides what its end means.
 //!
-//! Law: recovery may be killed anywhere and run again: zeros are written over what was cut before anything else happens, and a tail
-//! that is partly zero is still torn.
+//! Law: recovery may be killed anywhere and run again: zeros are written over the cut bytes before anything else
+//! happens, and a tail that is partly zero is still torn.
 
 mod active;
 mod assemble;
@@ -27,7 +27,7 @@ use crate::format::genesis_chain;
 use crate::format::segment_header::SegmentHeader;
 use crate::glsn::Glsn;
 
-/// How often a reader looks again when a writer is at work.
+/// How often a read-only opening tries again while another process writes.
 const READ_ONLY_ROUNDS: usize = 8;
 
 /// Opens a log.
@@ -38,7 +38,7 @@ pub(crate) fn open(options: FileLogOptions) -> Result<(OpenLog, OpenReport), Log
     let mut report = OpenReport::default();
     find_folder(&options)?;
     let lock = lock_folder(&options)?;
-    // Nobody else changes the folder any more.
+    // No other process changes the folder any more.
     let names = options.disk.names(&options.dir)?;
     sweep_unfinished(&options, &names)?;
     let mut found = find_named_files(&options, names)?;
@@ -53,8 +53,8 @@ pub(crate) fn open(options: FileLogOptions) -> Result<(OpenLog, OpenReport), Log
     Ok((log, report))
 }
 
-/// Opens a log without changing anything. A writer may be at work: what looks bad in one round and has moved on in the next was
-/// only being written.
+/// Opens a log without changing anything. Another process may be writing: damage that has moved in the next round was a
+/// write in progress.
 fn open_read_only(options: FileLogOptions) -> Result<(OpenLog, OpenReport), LogError> {
     let mut bad_before = None;
     let mut rounds = 0;
@@ -113,7 +113,7 @@ fn create_log(options: &FileLogOptions, found: &mut LogFiles, report: &mut OpenR
     Ok(())
 }
 
-/// Compares the log with what the caller knows of it.
+/// Compares the log with the position that the caller knows.
 fn check_known(log: &OpenLog) -> Result<(), LogError> {
     let Some(known) = log.env.options.known.filter(|known| known.glsn.next() >= log.segments.first()) else {
         return Ok(());

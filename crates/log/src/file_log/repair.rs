@@ -1,4 +1,4 @@
-//! Work on the files of a log that may be damaged: verification, dropping what is damaged, and cutting.
+//! Repair of log files: verification, dropping damaged records and pages, and cutting.
 
 pub(crate) mod dropped_record;
 pub mod mend;

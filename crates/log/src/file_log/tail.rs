@@ -1,8 +1,10 @@
-//! The end of the log in memory: the active segment's newest bytes and where its entries are, as appends leave them and readers find them.
+//! The end of the log in memory: the active segment's newest bytes and the places of its entries.
 //!
-//! [`Tail::order`] is held by whoever appends, from the choice of the GLSN until the record is in the buffer. The state has a read-write lock of
-//! its own: an append writes while it copies a record into the buffer; readers, and the one who writes to the file, read. Law: everything below
-//! `end` belongs to complete records; bytes that are not in the file are in the buffer.
+//! [`Tail::order`] is held by an append from the choice of the GLSN until the record is in the buffer. The state has a
+//! read-write lock of its own: an append takes it for writing while it copies a record into the buffer; readers and the
+//! segment writer take it for reading.
+//!
+//! Law: everything below `end` belongs to complete records; bytes that are not in the file are in the buffer.
 
 pub(crate) mod buffer;
 pub(crate) mod order;
@@ -31,7 +33,7 @@ pub(crate) struct Tail {
     next: AtomicU64,
 }
 
-/// The end of the log, under its lock.
+/// The state of the tail, under its lock.
 #[derive(Debug)]
 pub(crate) struct TailState {
     /// First GLSN of the active segment.
@@ -42,11 +44,11 @@ pub(crate) struct TailState {
     pub(crate) first_timestamp: u64,
     /// Offset and stream of each of its entries.
     pub(crate) entry_offsets: EntryOffsets,
-    /// Blob files that its records name.
+    /// Blob files named by its records.
     pub(crate) blobs: NamedBlobs,
     /// Its newest bytes.
     pub(crate) buffer: TailBuffer,
-    /// Behind its last record.
+    /// The end of its last record.
     pub(crate) end: End,
 }
 
@@ -80,7 +82,7 @@ impl Tail {
         Glsn(self.next().0 - 1)
     }
 
-    /// Shows a record that is complete in the state to readers.
+    /// Publishes a complete record to readers.
     pub(crate) fn set_next(&self, next: Glsn) {
         // Release: pairs with the Acquire in `next`.
         self.next.store(next.0, Ordering::Release);
@@ -99,12 +101,12 @@ impl Unwritten for Tail {
 }
 
 impl TailState {
-    /// Whether `block` of the segment that begins with `first` is still being filled, so that it can be had only from here.
+    /// Whether `block` of the segment that begins with `first` is still being filled, so that only the buffer has it.
     pub(crate) fn is_open_block(&self, first: Glsn, block: u64) -> bool {
         first == self.first && block == block_of(u64::from(self.end.offset))
     }
 
-    /// Copies a block of the segment that begins with `first`, if it is in the buffer; what is not written yet is zero.
+    /// Copies a block of the segment that begins with `first`, if it is in the buffer; bytes after the end are zero.
     pub(crate) fn copy_block(&self, first: Glsn, block: u32, into: &mut [u8]) -> bool {
         let offset = u64::from(block) * BLOCK_BYTES as u64;
         if first != self.first || offset >= u64::from(self.end.offset) {

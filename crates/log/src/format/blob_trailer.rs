@@ -1,12 +1,12 @@
-//! The last page of a blob file: what the pages before it are.
+//! The last page of a blob file: it describes the pages before it.
 //!
 //! ```text
 //! 0       8         12           16             20      24       40   48     56
 //! | magic | version | compatible | incompatible | pages | log id | id | hash | 56
 //! ```
 //!
-//! `pages` counts the pages before it; `hash` goes over their checksums in order. It is written last, so a blob file without it was
-//! never finished.
+//! `pages` counts the pages before it; `hash` covers their checksums in order. It is written last: a blob file without
+//! a trailer was never finished.
 
 use plimsoll_disk::checksum::checksum;
 
@@ -22,7 +22,7 @@ pub const BLOB_TRAILER_BYTES: usize = 56;
 
 const MAGIC: [u8; 8] = *b"PLIMBLOB";
 
-/// What a blob file says about itself.
+/// The trailer of a blob file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlobTrailer {
     /// The log that it belongs to.
@@ -31,7 +31,7 @@ pub struct BlobTrailer {
     pub blob: BlobRef,
 }
 
-/// The hash behind one more page, whose first eight bytes are its checksum.
+/// Extends the hash by one page, whose first eight bytes are its checksum.
 pub fn extend_blob_hash(hash: u64, page: &[u8]) -> u64 {
     checksum(hash, &page[..8])
 }

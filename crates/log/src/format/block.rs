@@ -1,8 +1,8 @@
 //! A whole block: checked once, when it is read from disk.
 //!
-//! Each fragment is checked by itself, and against the one before it: records follow each other by GLSN and chain hash, and what begins
-//! or goes on in a block ends in it or reaches its end. Whether a block follows the one before it is told where a reader comes from
-//! there: see `Core::follow` and `ChainCheck`.
+//! Each fragment is checked by itself and against the fragment before it: records follow each other by GLSN and chain
+//! hash, and a fragment that continues in the next block reaches the end of its own. Whether a block follows the block
+//! before it is checked by readers that cross from one to the other: see `OpenLog::follow` and `ChainCheck`.
 
 use crate::format::fragment::{FRAGMENT_HEADER_BYTES, Found, Fragment, FragmentType, extend_chain, fragment_at};
 use crate::format::record::{Mark, RecordHeader};
@@ -10,12 +10,12 @@ use crate::format::segment_header::{HeaderError, SEGMENT_HEADER_BYTES, SegmentHe
 use crate::format::{BLOCK_BYTES, align8};
 use crate::glsn::Glsn;
 
-/// What is wrong with a block.
+/// Damage found in a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadBlock {
     /// Offset in the block.
     pub at: usize,
-    /// What is wrong there.
+    /// The damage.
     pub what: String,
 }
 
@@ -27,7 +27,7 @@ pub fn first_fragment(block_number: u32) -> usize {
 /// Checks every fragment of a block (and in block 0 the segment's header); returns where its fragments end.
 ///
 /// # Errors
-/// What is wrong, and where.
+/// The damage and its offset.
 pub fn check_block(block: &[u8], block_number: u32, segment_seed: u64) -> Result<usize, BadBlock> {
     let bad = |at, what: &str| BadBlock { at, what: what.to_owned() };
     if block.len() != BLOCK_BYTES {
@@ -57,19 +57,19 @@ pub fn check_block(block: &[u8], block_number: u32, segment_seed: u64) -> Result
     }
 }
 
-/// What the fragments of a block say so far.
+/// State of the check after some fragments of a block.
 struct SoFar {
     epoch: u32,
-    /// Whether the last one goes on in the next block.
+    /// Whether the last fragment continues in the next block.
     goes_on: bool,
-    /// Whether there is none yet, and one may go on from the block before.
+    /// Whether no fragment was seen yet, so that one may continue from the block before.
     begins: bool,
-    /// What must come next: the GLSN and the chain hash behind the last record, if all of that is in this block.
+    /// The required next GLSN and chain hash, if the last record lies completely in this block.
     next: Option<(Glsn, u64)>,
 }
 
 impl SoFar {
-    /// Takes the next fragment, which ends at `end`; `Err` says why it does not follow.
+    /// Takes the next fragment, which ends at `end`; `Err` is the reason why it does not follow.
     fn take(&mut self, fragment: &Fragment<'_>, end: usize) -> Result<(), &'static str> {
         if self.goes_on {
             return Err("a fragment behind a part that goes on in the next block");

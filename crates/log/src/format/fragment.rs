@@ -5,9 +5,9 @@
 //! | checksum | epoch | length | type | codec | bytes ... | 16 + length
 //! ```
 //!
-//! `checksum` covers everything behind it and is seeded with the log's id, the segment's first GLSN, the epoch and the fragment's
-//! offset in the segment: stale bytes, bytes of another place and bytes of another log all fail. `length` is a multiple of 8. Sixteen
-//! zero bytes where a header could stand mean: nothing more in this block.
+//! `checksum` covers everything after it and is seeded with the log's id, the segment's first GLSN, the epoch and the
+//! fragment's offset in the segment: stale bytes, bytes of another place and bytes of another log all fail. `length` is
+//! a multiple of 8. Sixteen zero bytes in place of a header end the block.
 
 use plimsoll_disk::checksum::{checksum, seed_with};
 
@@ -16,7 +16,7 @@ use crate::format::{BLOCK_BYTES, CODEC_NONE, put, u32_at, u64_at};
 /// Bytes of a fragment's header.
 pub const FRAGMENT_HEADER_BYTES: usize = 16;
 
-/// The part that a fragment is of its record.
+/// Which part of its record a fragment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FragmentType {
@@ -28,7 +28,7 @@ pub enum FragmentType {
     Middle = 3,
     /// The end.
     Last = 4,
-    /// No record: a note that everything before it is durable.
+    /// No record: everything before it is durable.
     Mark = 5,
 }
 
@@ -39,7 +39,7 @@ pub struct Fragment<'a> {
     pub part: FragmentType,
     /// The epoch in which it was written.
     pub epoch: u32,
-    /// Its checksum, which the chain hash goes over.
+    /// Its checksum, an input of the chain hash.
     pub checksum: u64,
     /// Its bytes.
     pub bytes: &'a [u8],
@@ -48,7 +48,7 @@ pub struct Fragment<'a> {
 /// The header of a fragment in a block that was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentHeader {
-    /// Its checksum, which the chain hash goes over.
+    /// Its checksum, an input of the chain hash.
     pub checksum: u64,
     /// The epoch in which it was written.
     pub epoch: u32,
@@ -83,28 +83,28 @@ impl FragmentHeader {
     }
 }
 
-/// What stands where a fragment could.
+/// The bytes at a place where a fragment may begin.
 #[derive(Clone, Copy, Debug)]
 pub enum Found<'a> {
     /// A good fragment.
     Fragment(Fragment<'a>),
-    /// Zeros: nothing more in this block.
+    /// Zeros: the block has no more fragments.
     Nothing,
     /// Anything else.
     Bad(Refusal),
 }
 
-/// Why bytes were not accepted.
+/// Why bytes were rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What is wrong.
+    /// The reason.
     pub what: &'static str,
-    /// The bytes are good, and of a format that this version does not know: never to be taken for a torn tail.
+    /// The bytes are intact, and of a format that this version does not know: they must not be taken for a torn tail.
     pub newer: bool,
 }
 
 impl Refusal {
-    /// Bytes that are not what was written.
+    /// Bytes that are damaged.
     pub fn bad(what: &'static str) -> Self {
         Self { what, newer: false }
     }
@@ -120,7 +120,7 @@ pub fn extend_chain(chain: u64, fragment_checksum: u64) -> u64 {
     checksum(chain, &fragment_checksum.to_le_bytes())
 }
 
-/// Fills in the header of a fragment whose bytes stand at their place, `fragment` being both, and returns its checksum.
+/// Fills in the header of `fragment`, whose other bytes are in place, and returns its checksum.
 pub fn seal_fragment(fragment: &mut [u8], segment_seed: u64, epoch: u32, offset: u32, part: FragmentType) -> u64 {
     let length = fragment.len() - FRAGMENT_HEADER_BYTES;
     debug_assert!(length > 0 && length.is_multiple_of(8) && fragment.len() <= BLOCK_BYTES);
@@ -133,7 +133,7 @@ pub fn seal_fragment(fragment: &mut [u8], segment_seed: u64, epoch: u32, offset:
     sum
 }
 
-/// Looks at what stands at `at` in a block that begins at `block_offset` of its segment.
+/// Decodes the fragment at `at` in a block that begins at `block_offset` of its segment.
 pub fn fragment_at(block: &[u8], at: usize, block_offset: u32, segment_seed: u64) -> Found<'_> {
     let Some(header) = block.get(at..at + FRAGMENT_HEADER_BYTES) else { return Found::Nothing };
     if header.iter().all(|byte| *byte == 0) {

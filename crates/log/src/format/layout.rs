@@ -1,7 +1,7 @@
 //! Where a record's bytes go: the arithmetic of blocks, without a byte of data.
 //!
-//! A record that fits into the rest of a block stands there in one fragment. A small one that does not fit begins with the next
-//! block, so that small entries never span two. A larger one is cut at the borders of blocks.
+//! A record that fits into the rest of a block is one fragment there. A small record that does not fit begins with the
+//! next block, so that small entries never span two blocks. A larger record is cut at block boundaries.
 
 use std::ops::Range;
 
@@ -12,11 +12,11 @@ use crate::format::record::ENTRY_HEADER_BYTES;
 /// Records up to this size are never cut.
 pub const SMALL_RECORD_BYTES: usize = 4096;
 
-/// Bytes of a block that are lost at most when an entry's header does not fit any more.
+/// The most bytes at the end of a block that stay unused because an entry's header does not fit.
 const LOST_BYTES: usize = ENTRY_HEADER_BYTES - 8;
 
-/// Where a record of `record_bytes`, of which the first `head_bytes` must stand in its first fragment, begins if the segment's bytes
-/// end at `end`; and an offset that it does not reach beyond.
+/// The start of a record of `record_bytes`, whose first `head_bytes` must be in its first fragment, if the segment's
+/// bytes end at `end`; and an upper bound of its end.
 pub fn place_record(end: u32, head_bytes: usize, record_bytes: usize) -> (u64, u64) {
     let end = u64::from(end);
     let room = block_end(end) - end;
@@ -43,7 +43,7 @@ pub fn block_end(offset: u64) -> u64 {
     (block_of(offset) + 1) * BLOCK_BYTES as u64
 }
 
-/// Where `range` of the payload of the entry at `entry_offset` stands: ranges of the segment, one for each block.
+/// The ranges of the segment, one per block, that hold `range` of the payload of the entry at `entry_offset`.
 pub fn payload_pieces(entry_offset: u32, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let start = u64::from(entry_offset) + ENTRY_HEADER_BYTES as u64;
     let in_first = block_end(u64::from(entry_offset)) - start;

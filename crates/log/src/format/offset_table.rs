@@ -1,4 +1,5 @@
-//! The offset table of a sealed segment (`<first GLSN>.idx`): pages that lead from a GLSN, or from a stream, to a place.
+//! The offset table of a sealed segment (`<first GLSN>.idx`): pages that map a GLSN, or a stream, to offsets in the
+//! segment.
 //!
 //! ```text
 //! page 0            header
@@ -14,7 +15,8 @@
 //! | magic | version | compatible | incompatible | count | log id | first | chain | last timestamp | end  | streams | blobs | reserved | first timestamp | 88
 //! ```
 //!
-//! It can always be made again from the segment, so it is not synced; a page that fails its check means: make it again.
+//! The table can always be rebuilt from the segment, so it is not synced; if a page fails its check, the table is
+//! rebuilt.
 
 use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
 
@@ -49,7 +51,7 @@ pub const BLOBS_PER_PAGE: u32 = (PAGE_PAYLOAD_BYTES / BLOB_ITEM_BYTES) as u32;
 
 const MAGIC: [u8; 8] = *b"PLIMSTAB";
 
-/// What an offset table says about itself and its segment.
+/// The header of an offset table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableHeader {
     /// The log that it belongs to.
@@ -117,23 +119,23 @@ impl TableHeader {
         Ok(header)
     }
 
-    /// Page and place on it of the offset of entry `index`.
+    /// Page of the offset of entry `index`, and its place there.
     pub fn offset_place(&self, index: u32) -> (u32, usize) {
         number_place(1, index)
     }
 
-    /// Page and place on it of posting `index`.
+    /// Page of posting `index`, and its place there.
     pub fn posting_place(&self, index: u32) -> (u32, usize) {
         number_place(self.posting_start(), index)
     }
 
-    /// Page and place on it of item `index` of the directory.
+    /// Page of item `index` of the directory, and its place there.
     pub fn stream_place(&self, index: u32) -> (u32, usize) {
         let start = self.directory_start();
         (start + index / STREAMS_PER_PAGE, (index % STREAMS_PER_PAGE) as usize * DIRECTORY_ITEM_BYTES)
     }
 
-    /// Page and place on it of blob file `index`.
+    /// Page of blob file `index`, and its place there.
     pub fn blob_place(&self, index: u32) -> (u32, usize) {
         let start = self.blob_start();
         (start + index / BLOBS_PER_PAGE, (index % BLOBS_PER_PAGE) as usize * BLOB_ITEM_BYTES)

@@ -1,4 +1,4 @@
-//! A record's bytes, as they are cut into fragments.
+//! A record's bytes, before they are cut into fragments.
 //!
 //! ```text
 //! record header, 64 bytes
@@ -12,12 +12,13 @@
 //! | stream | length | back | index | 16 payload ..., zeros up to a multiple of 8
 //! ```
 //!
-//! Law: an entry's header never crosses a fragment; the first one stands in the record's first fragment. `back` is the way in bytes from
-//! the entry's header to its record's header in the segment; `index` counts the entries of the record, so that an entry knows its
-//! GLSN. `body bytes` is the sum of all entries, headers and padding included.
+//! Law: an entry's header never crosses a fragment; the first one is in the record's first fragment. `back` is the
+//! distance in bytes from the entry's header to its record's header in the segment; `index` counts the entries of the
+//! record, so that an entry's GLSN is known. `body bytes` is the sum of all entries, headers and padding included.
 //!
-//! A record of kind 1 takes the place of records that were damaged and that a salvage dropped (`mend`). Its entries are of the stream
-//! [`StreamId::DROPPED`] and say nothing; `read at` holds the chain hash of the last record that was dropped, from which the chain goes on.
+//! A record of kind 1 replaces records that were damaged and dropped by a salvage (`mend`). Its entries are of the
+//! stream [`StreamId::DROPPED`] and have no content; `read at` holds the chain hash of the last dropped record, from
+//! which the chain continues.
 
 use crate::blob::{BlobId, BlobRef};
 use crate::draft::MAX_BLOBS;
@@ -36,12 +37,12 @@ pub const MAX_ENTRIES: usize = 1 << 16;
 /// Bytes of a mark: durable GLSN, chain hash there, timestamp.
 pub const MARK_BYTES: usize = 24;
 
-/// A plain record; kinds above [`KIND_DROPPED`] are left for later formats.
+/// A plain record; kinds above [`KIND_DROPPED`] are reserved for later formats.
 pub const KIND_PLAIN: u8 = 0;
-/// A record in the place of others that were dropped.
+/// A record that replaces dropped ones.
 pub const KIND_DROPPED: u8 = 1;
 
-/// What a record says about itself.
+/// The header of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHeader {
     /// GLSN of its first entry.
@@ -50,11 +51,11 @@ pub struct RecordHeader {
     pub read_at: Glsn,
     /// Chain hash of the record before it.
     pub previous_chain: u64,
-    /// What was known to be durable when it was written.
+    /// The highest GLSN known to be durable when it was written.
     pub durable: Glsn,
     /// Microseconds since 1970 UTC.
     pub timestamp_micros: u64,
-    /// The highest blob file id that was given out when it was written.
+    /// The highest blob file id given out when it was written.
     pub last_blob_id: u64,
     /// Bytes of its entries, headers and padding included.
     pub body_bytes: u32,
@@ -62,7 +63,7 @@ pub struct RecordHeader {
     pub count: u32,
     /// Its blob files.
     pub blobs: u8,
-    /// It stands in the place of records that were dropped: the chain hash behind them.
+    /// It replaces dropped records: the chain hash after them.
     pub dropped: Option<u64>,
 }
 
@@ -127,12 +128,12 @@ impl RecordHeader {
         Glsn(self.first.0 + u64::from(self.count) - 1)
     }
 
-    /// The chain hash behind the record, of which `hashed` is the hash over its fragments.
+    /// The chain hash after the record, where `hashed` is the hash over its fragments.
     pub fn chain_behind(&self, hashed: u64) -> u64 {
         self.dropped.unwrap_or(hashed)
     }
 
-    /// Bytes of the header and the references behind it.
+    /// Bytes of the header and of the references after it.
     pub fn head_bytes(&self) -> usize {
         RECORD_HEADER_BYTES + usize::from(self.blobs) * BLOB_REF_BYTES
     }
@@ -153,14 +154,14 @@ pub fn decode_blob(bytes: &[u8]) -> Option<BlobRef> {
     Some(BlobRef { id: BlobId(u64_at(bytes, 0)), hash: u64_at(bytes, 8), pages: u32_at(bytes, 16) })
 }
 
-/// What an entry says about itself.
+/// The header of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryHeader {
     /// Its stream.
     pub stream: StreamId,
     /// Bytes of its payload.
     pub payload_bytes: u32,
-    /// Way in bytes from this header to its record's header.
+    /// Distance in bytes from this header to its record's header.
     pub back: u32,
     /// Entries of the record before it.
     pub index: u32,

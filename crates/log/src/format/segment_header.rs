@@ -5,24 +5,24 @@
 //! | magic | version | compatible | incompatible | epoch | log id | first | previous chain | timestamp floor | last blob | segment size | previous end | reserved | checksum | 128
 //! ```
 //!
-//! `previous chain` is the chain hash of the record before `first`, and `previous end` the offset where the fragments of the segment
-//! before this one end (0: there is none): they tie the segments together. `timestamp floor` is the timestamp of that record. Blob
-//! files with ids up to `last blob` had been made when the segment was. The reserved bytes are zero (room for an encryption tag). The
-//! checksum covers bytes 0 to 120.
+//! `previous chain` is the chain hash of the record before `first`, and `previous end` the offset where the fragments
+//! of the segment before this one end (0: there is none): they tie the segments together. `timestamp floor` is the
+//! timestamp of that record. Blob files with ids up to `last blob` existed when the segment was created. The reserved
+//! bytes are zero (room for an encryption tag). The checksum covers bytes 0 to 120.
 
 use plimsoll_disk::checksum::checksum;
 
 use crate::format::{FORMAT_VERSION, KNOWN_INCOMPATIBLE, put, u32_at, u64_at, u128_at};
 use crate::glsn::Glsn;
 
-/// Bytes of a segment's header; the first fragment stands behind it.
+/// Bytes of a segment's header; the first fragment follows it.
 pub const SEGMENT_HEADER_BYTES: usize = 128;
 
 const MAGIC: [u8; 8] = *b"PLIMSLOG";
 const CHECKED_BYTES: usize = 120;
 const SEED: u64 = 0x5345_474d_454e_5431;
 
-/// What a segment says about itself.
+/// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
     /// The log that it belongs to.
@@ -35,20 +35,20 @@ pub struct SegmentHeader {
     pub previous_chain: u64,
     /// Timestamp of the record before its first; 0 if there is none.
     pub timestamp_floor: u64,
-    /// The highest blob file id that was given out when it was made.
+    /// The highest blob file id given out when it was created.
     pub last_blob_id: u64,
-    /// It is never longer than this.
+    /// The most bytes of the segment.
     pub segment_bytes: u32,
     /// Where the fragments of the segment before it end; 0 if there is none.
     pub previous_end: u32,
 }
 
-/// Why a segment's header was not accepted.
+/// Why a segment's header was rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeaderError {
-    /// The bytes are no header, or not what was written.
+    /// The bytes are not a header, or damaged.
     Bad(&'static str),
-    /// The header is good, and of a format that this version does not read.
+    /// The header is intact, and of a format that this version does not read.
     Newer(String),
 }
 
@@ -99,7 +99,7 @@ impl SegmentHeader {
     }
 }
 
-/// Refuses formats and features that this version does not read. Says what to do.
+/// Rejects formats and features that this version does not read; the error says what to do.
 pub(crate) fn check_format(version: u32, incompatible: u32) -> Result<(), String> {
     if version > FORMAT_VERSION {
         return Err(format!(

@@ -46,20 +46,20 @@ impl MemBlobs {
         }
     }
 
-    /// Finished files that nobody wants.
+    /// Finished files that neither a record nor `keep` needs.
     pub(crate) fn unnamed(&self, named: &BTreeSet<BlobId>, keep: &dyn Fn(BlobId) -> bool) -> Vec<BlobId> {
         let wanted = |id: &BlobId| named.contains(id) || keep(*id) || self.unnamed.contains(id);
         self.finished.keys().filter(|id| !wanted(id)).copied().collect()
     }
 
-    /// What is to be dropped outside of the log's lock is returned.
+    /// Returns what the caller must drop outside of the log's lock.
     pub(crate) fn remove(&mut self, id: BlobId) -> Option<Blob> {
         self.unnamed.remove(&id);
         self.finished.remove(&id);
         self.open.remove(&id)
     }
 
-    /// Nothing is being written any more.
+    /// Writers are gone.
     pub(crate) fn crash(&mut self) {
         self.unnamed.clear();
     }

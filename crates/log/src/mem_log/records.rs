@@ -23,7 +23,7 @@ pub(crate) struct MemRecord {
     entries: Vec<MemEntry>,
     read_at: Glsn,
     timestamp_micros: u64,
-    /// Chain hash behind it.
+    /// Chain hash after it.
     chain: u64,
 }
 
@@ -54,7 +54,7 @@ impl MemRecord {
         Glsn(self.first.0 + self.entries.len() as u64 - 1)
     }
 
-    /// What is known of an entry.
+    /// The metadata of an entry.
     pub(crate) fn meta(&self, index: usize) -> EntryMeta {
         EntryMeta {
             glsn: Glsn(self.first.0 + index as u64),
@@ -67,7 +67,7 @@ impl MemRecord {
         }
     }
 
-    /// The payload of an entry within `bytes`, if it is what was submitted.
+    /// The payload of an entry within `bytes`, if its checksum is right.
     pub(crate) fn checked_payload(&self, index: usize) -> Result<Range<usize>, LogError> {
         let entry = &self.entries[index];
         if checksum(self.first.0 + index as u64, &self.bytes[entry.payload.clone()]) == entry.checksum {
@@ -184,7 +184,7 @@ impl Records {
         }
     }
 
-    /// Forgets records that end below `until`; returns their blob files.
+    /// Removes records that end below `until`; returns their blob files.
     pub(crate) fn trim(&mut self, until: Glsn) -> Vec<BlobId> {
         let mut blobs = Vec::new();
         while let Some(record) = self.list.pop_front_if(|record| record.last() < until) {
@@ -197,7 +197,7 @@ impl Records {
         blobs
     }
 
-    /// Forgets records behind `durable`, except the first `kept` of them.
+    /// Removes records after `durable`, except the first `kept` of them.
     pub(crate) fn cut(&mut self, durable: Glsn, kept: usize) {
         let keep = self.list.partition_point(|record| record.last() <= durable).saturating_add(kept);
         while self.list.len() > keep
@@ -207,7 +207,7 @@ impl Records {
         }
     }
 
-    /// Changes bits of a payload byte.
+    /// Flips bits of a payload byte.
     pub(crate) fn corrupt(&mut self, glsn: Glsn, byte: usize, mask: u8) -> bool {
         let Ok(at) = self.at(glsn) else { return false };
         let record = &mut self.list[at];

@@ -1,4 +1,4 @@
-//! Walks over the entries of a log in memory.
+//! Scans the entries of a log in memory.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use crate::glsn::{Glsn, StreamId};
 use crate::log::Scan;
 use crate::mem_log::Inner;
 
-/// A walk over entries.
+/// A scan over entries.
 pub(crate) struct MemScan<'a> {
     log: &'a Inner,
     next: Glsn,
     end: Glsn,
     stream: Option<StreamId>,
-    /// Bytes of the record that the scan stands on.
+    /// Bytes of the scan's current record.
     bytes: Arc<[u8]>,
     over: bool,
 }

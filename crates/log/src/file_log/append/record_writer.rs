@@ -1,7 +1,7 @@
-//! Lays one record down into the buffer, fragment by fragment.
+//! Writes one record into the buffer, fragment by fragment.
 //!
-//! Law: the room was made before (`appender`): nothing here can fail but writing full chunks out when the buffer is full, and that
-//! poisons the log.
+//! Law: `append` has made the room before. Nothing here can fail except writing full chunks out when the buffer is
+//! full, and that poisons the log.
 
 use crate::draft::Draft;
 use crate::error::LogError;
@@ -14,23 +14,23 @@ use crate::format::{BLOCK_BYTES, align8};
 
 use plimsoll_memory::chunk::CHUNK_BYTES;
 
-/// Where and under which seal fragments are written.
+/// The seed and the epoch under which fragments are sealed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FragmentSeal {
     pub(crate) segment_seed: u64,
     pub(crate) epoch: u32,
 }
 
-/// What was laid down.
+/// The end of a written record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecordEnd {
-    /// Behind it.
+    /// Offset after it.
     pub(crate) end: u32,
-    /// Chain hash behind it.
+    /// Chain hash after it.
     pub(crate) chain: u64,
 }
 
-/// Lays a record down at `start`; its entries' numbers are added to the tail, its GLSNs are not given yet.
+/// Writes a record at `start` and adds its entries to the tail's entry offsets. Its GLSNs are not published yet.
 pub(crate) fn write_record(
     tail: &mut TailState,
     writer: Option<&mut SegmentWriter>,
@@ -65,7 +65,7 @@ pub(crate) fn write_record(
     record.end(None)
 }
 
-/// Lays a fragment of its own down behind everything else.
+/// Writes a mark after all other fragments.
 pub(crate) fn write_mark_fragment(
     tail: &mut TailState,
     seal: FragmentSeal,
@@ -86,9 +86,9 @@ struct RecordWriter<'a> {
     seal: FragmentSeal,
     chain: u64,
     at: u64,
-    /// Offset of the fragment that is being laid down.
+    /// Offset of the fragment that is being written.
     fragment: u64,
-    /// Whether a fragment of the record was ended already.
+    /// Whether the record already has a finished fragment.
     cut: bool,
 }
 
@@ -107,7 +107,7 @@ impl<'a> RecordWriter<'a> {
         }
     }
 
-    /// Leaves the rest of the block zero, if the record begins with the next one.
+    /// Leaves the rest of the block zero if the record begins with the next one.
     fn skip_to(&mut self, start: u64) -> Result<(), LogError> {
         if start > self.at && !self.at.is_multiple_of(BLOCK_BYTES as u64) {
             self.block_is_complete(block_of(self.at));
@@ -123,7 +123,7 @@ impl<'a> RecordWriter<'a> {
         Ok(())
     }
 
-    /// Sees to it that the byte at `at` has a place in the buffer.
+    /// Makes sure that the byte at `at` has a place in the buffer.
     fn enter_chunk(&mut self) -> Result<(), LogError> {
         while self.at >= self.tail.buffer.current_start() + CHUNK_BYTES as u64 {
             if !self.tail.buffer.advance() {
@@ -148,7 +148,7 @@ impl<'a> RecordWriter<'a> {
         Ok(())
     }
 
-    /// Ends the fragment and goes on in the next block.
+    /// Ends the fragment and continues in the next block.
     fn cut(&mut self) -> Result<(), LogError> {
         let part = if self.cut { FragmentType::Middle } else { FragmentType::First };
         self.seal(part);
@@ -176,7 +176,7 @@ impl<'a> RecordWriter<'a> {
         self.chain = extend_chain(self.chain, sum);
     }
 
-    /// Hands a block that will not change any more to the pool, so that followers do not read it from the disk.
+    /// Hands a complete block to the pool, so that followers do not read it from the disk.
     fn block_is_complete(&mut self, block: u64) {
         if let Some(bytes) = self.tail.buffer.bytes_at(block * BLOCK_BYTES as u64) {
             self.tail.segment.pages.put(block as u32, &bytes[..BLOCK_BYTES], false);

@@ -1,4 +1,4 @@
-//! Ends a segment: writes the offset table that its entries are found by from now on.
+//! Seals a segment: writes the offset table by which its entries are found from now on.
 
 use crate::error::LogError;
 use crate::file_log::durability::writer::SegmentWriter;
@@ -13,7 +13,7 @@ use crate::format::offset_table::{NamedBlob, TableHeader};
 use crate::format::table_seed;
 use crate::glsn::StreamId;
 
-/// Writes the table of the active segment, which is written out. If it fails the segment stays as it is.
+/// Writes the table of the active segment, whose bytes are all written. If it fails the segment stays as it is.
 pub(crate) fn seal_segment(log: &OpenLog, order: &Order, writer: &mut SegmentWriter) -> Result<(), LogError> {
     let header = TableHeader {
         log_id: order.header.log_id,
@@ -33,7 +33,7 @@ pub(crate) fn seal_segment(log: &OpenLog, order: &Order, writer: &mut SegmentWri
     write_table(disk, dir, header, seed, &mut source, &mut scratch, &mut writer.staging).map(|_| ())
 }
 
-/// The numbers of the active segment. Nobody appends meanwhile; readers go on.
+/// The entries of the active segment. Appends are locked out; readers are not.
 struct FromTail<'a> {
     tail: &'a Tail,
 }

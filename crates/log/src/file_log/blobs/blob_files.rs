@@ -28,7 +28,7 @@ pub(crate) struct Blobs {
     pub(crate) env: Arc<Env>,
     segments: Arc<Segments>,
     pub(crate) durability: Arc<DurabilityState>,
-    /// Ids that were given out, and files that are open.
+    /// Ids that were given out, and open files.
     pub(crate) registry: Registry,
 }
 
@@ -43,14 +43,14 @@ impl Blobs {
         Ok(Self { env: Arc::clone(env), segments: Arc::clone(segments), durability: Arc::clone(durability), registry })
     }
 
-    /// Removes a blob file that no record names. Once the log is closed, the next opening has swept it, and may have given its id to
-    /// another file.
+    /// Removes a blob file that no record names. Fails once the log is closed: the next opening has swept the file, and
+    /// may have given its id to another.
     pub(crate) fn discard(&self, id: BlobId) -> Result<(), LogError> {
         self.durability.group.check()?;
         self.remove(id).map(|_| ())
     }
 
-    /// Removes a blob file, if it is there.
+    /// Removes a blob file, if it exists.
     pub(crate) fn remove(&self, id: BlobId) -> Result<bool, LogError> {
         let name = FileName::Blob(id);
         self.registry.forget(id);
@@ -80,7 +80,7 @@ impl Blobs {
         Ok(self.registry.keep_open(id, blob)?)
     }
 
-    /// What a blob file says about itself.
+    /// Reads the trailer of a blob file.
     pub(crate) fn read_trailer(&self, id: BlobId) -> Result<BlobTrailer, LogError> {
         let file =
             self.env.files.get(FileName::Blob(id), self.env.options.caching).map_err(|error| match error.kind() {

@@ -30,7 +30,7 @@ pub(crate) struct FileBlobWriter {
     written: u32,
     /// Sealed pages in `staging`.
     sealed: usize,
-    /// Plain bytes on the page behind them.
+    /// Plain bytes on the page after them.
     filled: usize,
     hash: u64,
     position: u64,
@@ -71,7 +71,7 @@ impl FileBlobWriter {
         })
     }
 
-    /// Number of the page that comes next.
+    /// Number of the next page.
     fn next_page(&self) -> u32 {
         self.written + self.sealed as u32
     }
@@ -103,7 +103,7 @@ impl FileBlobWriter {
         Ok(())
     }
 
-    /// Copies plain bytes from `offset` on that stand on one page; returns how many.
+    /// Copies plain bytes of one page, from `offset` on; returns how many.
     fn copy_back(&mut self, offset: u64, into: &mut [u8]) -> Result<usize, LogError> {
         let (number, within) = (offset / PAGE_PAYLOAD_BYTES as u64, (offset % PAGE_PAYLOAD_BYTES as u64) as usize);
         let len = into.len().min(PAGE_PAYLOAD_BYTES - within);
@@ -200,7 +200,7 @@ impl BlobWriter for FileBlobWriter {
 impl Drop for FileBlobWriter {
     fn drop(&mut self) {
         if !self.finished {
-            // Where it cannot be removed now, the next sweep does.
+            // If it cannot be removed now, the next sweep removes it.
             let _ = self.blobs.discard(self.id);
         }
     }

@@ -1,7 +1,7 @@
-//! Which blob files there are: ids that were given out, files that no record names yet, files that are open.
+//! Which blob files there are: ids that were given out, files that no record names yet, open files.
 //!
-//! Law: an id is never given out twice. The highest is remembered by every record, by every segment's header, and by the files
-//! themselves; one that none of them remembers was never finished, or discarded at once, before the log was cut off.
+//! Law: an id is never given out twice. The highest id is in every record, in every segment's header, and in the names
+//! of the files. An id that none of them has was never finished, or was discarded before the log was cut.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
@@ -12,10 +12,10 @@ use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
 use crate::blob::{Blob, BlobId, BlobRef};
 use crate::file_log::env::lock;
 
-/// Bytes of heap that an open blob file takes here and in the pool.
+/// Heap bytes of an open blob file, here and in the pool.
 const OPEN_LEASE_BYTES: u64 = 512;
 
-/// Open blob files take at most this part of the budget, then the one that was asked for least recently is let go.
+/// Open blob files take at most this part of the budget; then the least recently used is closed.
 const OPEN_PART: u64 = 128;
 
 /// The blob files of an open log.
@@ -55,14 +55,14 @@ impl Registry {
         self.last_id.load(Ordering::Relaxed)
     }
 
-    /// A new id, whose file is going to be written.
+    /// A new id, for a file that is about to be written.
     pub(crate) fn begin(&self) -> BlobId {
         let id = BlobId(self.last_id.fetch_add(1, Ordering::Relaxed) + 1);
         lock(&self.state).unnamed.insert(id);
         id
     }
 
-    /// A record names them now.
+    /// A record names these files now.
     pub(crate) fn named(&self, blobs: &[BlobRef]) {
         if !blobs.is_empty() {
             let mut state = lock(&self.state);
@@ -72,7 +72,7 @@ impl Registry {
         }
     }
 
-    /// Whether a file is being written, or was and waits for its record.
+    /// Whether a file is being written, or is finished and not named by a record yet.
     pub(crate) fn is_unnamed(&self, id: BlobId) -> bool {
         lock(&self.state).unnamed.contains(&id)
     }
@@ -105,7 +105,7 @@ impl Registry {
         Ok(blob)
     }
 
-    /// The file is going to be removed.
+    /// The file is about to be removed.
     pub(crate) fn forget(&self, id: BlobId) {
         let mut state = lock(&self.state);
         state.unnamed.remove(&id);
@@ -113,7 +113,7 @@ impl Registry {
         if gone.is_some() {
             state.lease.shrink(OPEN_LEASE_BYTES);
         }
-        // The pool forgets its pages: not under the lock.
+        // Outside of the lock: the pool drops its pages.
         drop(state);
         drop(gone);
     }

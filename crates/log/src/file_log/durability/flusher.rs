@@ -1,4 +1,4 @@
-//! Syncs what `Durability::Buffered` leaves unsynced. The thread sleeps until there is something.
+//! The thread that syncs appends of `Durability::Buffered`. It sleeps until there are some.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -10,11 +10,11 @@ use crate::error::LogError;
 use crate::file_log::tail::buffer::CHUNKS_MAX;
 use crate::log::BUFFERED_DELAY;
 
-/// From so many unsynced bytes on, the thread does not wait any longer: half of what the buffer holds, so that those who append have the
-/// other half, and soon all of it, while it writes and syncs. Where it came when the buffer is full, they would wait for its sync.
+/// With this many unsynced bytes the thread stops waiting: half of the buffer, so that appends can fill the other half
+/// while it writes and syncs. If it started when the buffer is full, appends would wait for its sync.
 const UNSYNCED_BYTES_MAX: u64 = (CHUNKS_MAX / 2 * CHUNK_BYTES) as u64;
 
-/// What the thread waits for.
+/// The signal that the thread waits for.
 #[derive(Debug, Default)]
 pub(crate) struct FlushSignal {
     state: Mutex<State>,
@@ -29,12 +29,12 @@ struct State {
 }
 
 impl FlushSignal {
-    /// A signal to a thread that is going to run, or to nobody.
+    /// The signal; `running` says whether there is a thread.
     pub(crate) fn new(running: bool) -> Self {
         Self { running, ..Self::default() }
     }
 
-    /// So many bytes were appended.
+    /// `bytes` were appended.
     pub(crate) fn unsynced(&self, bytes: u64) {
         if self.running {
             let mut state = self.state();
@@ -53,7 +53,7 @@ impl FlushSignal {
         self.changed.notify_one();
     }
 
-    /// Waits until it is time to sync; `false` if it is time to go.
+    /// Waits until a sync is due; `false` to stop.
     fn wait(&self) -> bool {
         let state = self.state();
         let state = self
@@ -73,7 +73,7 @@ impl FlushSignal {
     }
 }
 
-/// The running thread; stopped and waited for on drop.
+/// The running thread; stopped and joined on drop.
 #[derive(Debug)]
 pub(crate) struct Flusher {
     signal: Arc<FlushSignal>,
@@ -81,7 +81,7 @@ pub(crate) struct Flusher {
 }
 
 impl Flusher {
-    /// Starts a thread that calls `sync` whenever `signal` says that it is time to.
+    /// Starts a thread that calls `sync` whenever `signal` says that a sync is due.
     pub(crate) fn start(signal: &Arc<FlushSignal>, sync: impl Fn() + Send + 'static) -> Result<Self, LogError> {
         let shared = Arc::clone(signal);
         let body = move || {
@@ -102,7 +102,7 @@ impl Drop for Flusher {
     }
 }
 
-/// Whether the thread has to be told that so many bytes are unsynced, where there were `before`.
+/// Whether to wake the thread when the unsynced bytes rise from `before` to `now`.
 fn is_news(before: u64, now: u64) -> bool {
     before == 0 || (before < UNSYNCED_BYTES_MAX && now >= UNSYNCED_BYTES_MAX)
 }

@@ -1,8 +1,8 @@
-//! Group commit: one sync for everybody who waits.
+//! Group commit: one sync for all waiters.
 //!
-//! Whoever comes first leads: he writes out everything that is buffered, syncs once, and wakes the others. Before he does, he gives
-//! the writers that the last group has just woken a moment to come back with their next records ([`GATHER_NANOS`]); alone, or
-//! when nobody is missing, he waits for nothing. There is no timer.
+//! The first waiter leads: it writes out the whole buffer, syncs once, and wakes the others. Before, it gives the
+//! writers of the last group a moment to come back with their next records ([`GATHER_NANOS`]); if none of them is
+//! missing it does not wait. There is no timer.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -17,10 +17,10 @@ use crate::glsn::{Glsn, Position};
 /// The longest that a leader waits for the writers of the last group.
 const GATHER_NANOS: u64 = 50_000;
 
-/// Yields after which he goes anyway: a simulated clock may stand still.
+/// Yields after which it goes on anyway: a simulated clock may not advance.
 const GATHER_YIELDS: u32 = 2_000;
 
-/// What is durable, and who waits for it.
+/// The durable position, and the waiters for it.
 #[derive(Debug)]
 pub(crate) struct GroupCommit {
     state: Mutex<State>,
@@ -36,12 +36,12 @@ pub(crate) struct GroupCommit {
 struct State {
     leading: bool,
     durable: Position,
-    /// How many are likely to take part in the next group.
+    /// Expected size of the next group.
     expected: usize,
     cause: Option<String>,
 }
 
-/// Those who wait for something to read.
+/// Waiters for new entries to read.
 #[derive(Debug, Default)]
 struct Followers {
     waiting: AtomicUsize,
@@ -68,7 +68,7 @@ impl GroupCommit {
         Glsn(self.durable.load(Ordering::Acquire))
     }
 
-    /// The newest durable place.
+    /// The newest durable position.
     pub(crate) fn position(&self) -> Position {
         self.state().durable
     }
@@ -78,7 +78,7 @@ impl GroupCommit {
         if self.poisoned.load(Ordering::Acquire) { Err(self.state().poison()) } else { Ok(()) }
     }
 
-    /// From now on nothing more is accepted. Returns the error that everybody gets.
+    /// Poisons the log: nothing more is accepted. Returns the error that all callers get.
     pub(crate) fn poison(&self, cause: &LogError) -> LogError {
         let mut state = self.state();
         state.cause.get_or_insert_with(|| cause.to_string());
@@ -97,7 +97,7 @@ impl GroupCommit {
         self.notify_followers();
     }
 
-    /// Waits until `glsn` is durable. `write_and_sync` is called if it falls to this thread to lead.
+    /// Waits until `glsn` is durable. Calls `write_and_sync` if this thread leads a group.
     pub(crate) fn wait(
         &self,
         glsn: Glsn,
@@ -130,7 +130,7 @@ impl GroupCommit {
         }
     }
 
-    /// Waits until `beyond` says yes, or until `patience` is over, or the log is poisoned.
+    /// Waits until `beyond` returns true, `patience` is over, or the log is poisoned.
     pub(crate) fn wait_for_news(&self, patience: Duration, beyond: &dyn Fn() -> bool) {
         let followers = &self.followers;
         // SeqCst: either this is seen by `notify_followers`, or its news are seen below.
@@ -142,11 +142,11 @@ impl GroupCommit {
         followers.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Wakes those who wait for something to read.
+    /// Wakes the waiters for new entries.
     pub(crate) fn notify_followers(&self) {
         std::sync::atomic::fence(Ordering::SeqCst);
         if self.followers.waiting.load(Ordering::SeqCst) > 0 {
-            // Taken and left: a follower that has looked but does not wait yet is not missed.
+            // Locked and unlocked: a follower that has looked but does not wait yet is not missed.
             drop(self.followers.lock.lock().expect("no code under this lock panics"));
             self.followers.news.notify_all();
         }
@@ -156,7 +156,7 @@ impl GroupCommit {
         self.state.lock().expect("no code under this lock panics")
     }
 
-    /// Lets the writers of the last group come back.
+    /// Gives the writers of the last group time to come back.
     fn gather(&self, expected: usize, clock: &dyn Clock) {
         if self.arrived.load(Ordering::Relaxed) >= expected {
             return;

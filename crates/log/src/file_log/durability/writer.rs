@@ -1,12 +1,13 @@
-//! Brings the buffer's bytes into the active segment's file, and syncs it.
+//! Writes the buffer's bytes to the active segment's file, and syncs it.
 //!
-//! One at a time holds the writer, across the write and the sync. Full chunks are written without any other lock; of the current one the
-//! new part is copied first.
+//! One thread at a time holds the writer, across the write and the sync. Full chunks are written without any other
+//! lock; the new part of the current chunk is copied first.
 //!
 //! Laws:
-//! 1. Exactly the new bytes are written, never a rounded range, so nothing newer is ever overwritten.
-//! 2. After a sync that failed nobody syncs again: the system tells of lost bytes once, and the next sync would seem to have saved them.
-//!    Whoever waited for the writer meanwhile has not heard of it yet, so the writer itself remembers.
+//! 1. Exactly the new bytes are written, never a rounded range, so newer bytes are never overwritten.
+//! 2. After a failed sync no thread syncs again: the system reports lost bytes once, and the next sync would succeed
+//!    without them. A thread that was waiting for the writer has not seen the failure, so the writer itself remembers
+//!    it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +19,7 @@ use crate::error::LogError;
 use crate::file_log::tail::order::End;
 use crate::file_log::tail::{Tail, TailState};
 
-/// The one who writes to the active segment.
+/// Writes to the active segment.
 #[derive(Debug)]
 pub(crate) struct SegmentWriter {
     /// The active segment's file.
@@ -27,16 +28,16 @@ pub(crate) struct SegmentWriter {
     pub(crate) written: u64,
     /// Bytes that were written and not synced.
     pub(crate) unsynced: u64,
-    /// What a sync failed with.
+    /// The error of a failed sync.
     pub(crate) failed: Option<LogError>,
-    /// Room for a copy of what is written, and for whatever else is written while this is held.
+    /// Buffer for a copy of the bytes that are written; also used for other writes under this lock.
     pub(crate) staging: Chunk,
-    /// What was synced at a time lately, in bytes: tells a stream of small commits from a bulk load.
+    /// A moving average of the bytes per sync: tells a stream of small commits from a bulk load.
     pub(crate) group_bytes: Arc<AtomicU64>,
 }
 
 impl SegmentWriter {
-    /// Writes everything below the end of the last record; returns that end. Not synced.
+    /// Writes everything below the end of the last record; returns that end. Does not sync.
     pub(crate) fn write_out(&mut self, tail: &Tail) -> Result<End, LogError> {
         let (end, full) = self.take_new(&tail.read());
         let target = u64::from(end.offset);
@@ -46,7 +47,7 @@ impl SegmentWriter {
         let let_go = !full.is_empty();
         drop(full);
         if target > self.written {
-            // What is left stands in the copy, at its place within its chunk.
+            // The rest is in the copy, at its place within its chunk.
             let (from, to) = (within_chunk(self.written), within_chunk(target - 1) + 1);
             self.file.write_at(&self.staging[from..to], self.written)?;
             self.unsynced += target - self.written;
@@ -58,7 +59,7 @@ impl SegmentWriter {
         Ok(end)
     }
 
-    /// Writes the full chunks and lets them go, in the middle of a record.
+    /// Writes the full chunks and releases them, in the middle of a record.
     pub(crate) fn write_full_chunks(&mut self, tail: &mut TailState) -> Result<(), LogError> {
         let full: Vec<_> = tail.buffer.full_chunks().map(|(start, chunk)| (start, Arc::clone(chunk))).collect();
         for (start, chunk) in &full {
@@ -69,7 +70,7 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Makes what was written durable. Fails for good once it has failed.
+    /// Syncs the written bytes. After a failure it always fails.
     pub(crate) fn sync(&mut self) -> Result<(), LogError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -87,7 +88,7 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Turns to a new segment, of which `written` bytes are written and synced.
+    /// Switches to a new segment, of which `written` bytes are written and synced.
     pub(crate) fn turn_to(&mut self, file: Arc<dyn File>, written: u64) {
         self.file = file;
         self.written = written;

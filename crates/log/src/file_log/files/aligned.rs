@@ -15,12 +15,12 @@ pub(crate) struct AlignedBytes {
 impl AlignedBytes {
     /// `len` zeros.
     pub(crate) fn new(len: usize, budget: &Budget) -> Result<Self, OutOfBudget> {
-        // A large one is aligned as it is.
+        // A large buffer is aligned already.
         let whole = if len > HEAP_BYTES_MAX { len } else { len + DIRECT_ALIGN };
         let mut bytes = Buffer::zeroed(budget, Kind::Staging, whole)?;
         let mut start = bytes.as_ptr().align_offset(DIRECT_ALIGN);
         if start + len > bytes.len() {
-            // A large one on the heap, where the system has no mapping left.
+            // A large buffer on the heap, where the system has no mapping left.
             bytes = Buffer::zeroed(budget, Kind::Staging, len + DIRECT_ALIGN)?;
             start = bytes.as_ptr().align_offset(DIRECT_ALIGN);
         }

@@ -31,7 +31,7 @@ impl FileName {
         dir.join(self.name())
     }
 
-    /// What a name stands for; `None` for files that are not the log's.
+    /// The file that a name belongs to; `None` for files that are not the log's.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         let (number, kind) = name.split_once('.')?;
         if number.len() != 20 || !number.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -47,10 +47,10 @@ impl FileName {
     }
 }
 
-/// The end of names of files that are being made: swept at open.
+/// Suffix of files that are not finished: they are removed at open.
 pub(crate) const UNFINISHED: &str = ".tmp";
 
-/// The path of a file while it is being made.
+/// The path of a file until it is finished.
 pub(crate) fn unfinished(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(UNFINISHED);

@@ -1,4 +1,4 @@
-//! Open files of the log: a few at a time, however many there are.
+//! Open file handles of the log: a bounded number, however many files it has.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,7 +12,7 @@ use crate::file_log::files::names::FileName;
 /// Handles kept open for reading.
 const OPEN_FILES_MAX: usize = 64;
 
-/// Opens files to read and keeps the handles that were used last.
+/// Opens files for reading and keeps the handles that were used last.
 #[derive(Debug)]
 pub(crate) struct OpenFiles {
     disk: Arc<dyn Disk>,
@@ -53,7 +53,7 @@ impl OpenFiles {
         Ok(file)
     }
 
-    /// Closes a handle whose file is going to be removed or made again.
+    /// Closes a handle whose file is about to be removed or replaced.
     pub(crate) fn forget(&self, name: FileName) {
         self.kept().handles.remove(&name);
     }

@@ -1,7 +1,7 @@
-//! Writes a file of the log anew: what is kept of it goes into a new file, which then takes its name.
+//! Replaces a file of the log: the bytes that are kept go into a new file, which then takes the name.
 //!
-//! Law: bytes of a file that may have another name, in a backup say, are never changed. Only the active segment is written in place, and only
-//! where it has a single name.
+//! Law: a file that may have another name, for example in a backup, is never modified. Only the active segment is
+//! written in place, and only while it has a single name.
 
 use std::io;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::file_log::files::names::{FileName, unfinished};
 use crate::file_log::options::FileLogOptions;
 use crate::format::segment_header::SegmentHeader;
 
-/// Makes sure that the segment's file has no second name, in a backup say: what is written to the segment must not appear there.
+/// Makes sure that the segment's file has no second name, for example in a backup, where later writes must not appear.
 pub(crate) fn make_single_link(
     options: &FileLogOptions,
     header: &SegmentHeader,
@@ -30,7 +30,7 @@ pub(crate) fn make_single_link(
     replace_file(disk, dir, FileName::Segment(first), &mut |draft| copy_front(&*source, draft, end, staging))
 }
 
-/// Makes a file by `write`, syncs it, and gives it its name. Until the rename the old file is untouched.
+/// Creates a file by `write`, syncs it, and gives it its name. Until the rename the old file is untouched.
 pub(crate) fn replace_file(
     disk: &dyn Disk,
     dir: &Path,
@@ -52,7 +52,7 @@ pub(crate) fn replace_file(
     Ok(disk.sync_dir(dir)?)
 }
 
-/// Copies the first `end` bytes of a segment; what the source is too short for is zeros, as it is to all who read it.
+/// Copies the first `end` bytes of a segment; bytes after the source's end are zeros, as for every reader.
 pub(crate) fn copy_front(source: &dyn File, target: &dyn File, end: u64, staging: &mut [u8]) -> Result<(), LogError> {
     let (bytes, again) = staging.split_at_mut(staging.len() / 2);
     let mut at = 0;
@@ -65,7 +65,7 @@ pub(crate) fn copy_front(source: &dyn File, target: &dyn File, end: u64, staging
     Ok(())
 }
 
-/// Reads bytes that are going to be written, twice: a bit that flipped on the way must not be written for good.
+/// Reads bytes that are about to be written, twice: a bit that flips on the way must not be made permanent.
 pub(crate) fn read_twice(file: &dyn File, bytes: &mut [u8], again: &mut [u8], at: u64) -> Result<(), LogError> {
     read_zero_padded(file, bytes, at)?;
     read_zero_padded(file, again, at)?;
@@ -76,14 +76,15 @@ pub(crate) fn read_twice(file: &dyn File, bytes: &mut [u8], again: &mut [u8], at
     Err(LogError::Io { kind: io::ErrorKind::InvalidData, message })
 }
 
-/// Reads bytes that replay has read: behind the file's end they are zeros. A file that was cut in the last record's padding has lost nothing.
+/// Reads bytes of a segment; after the file's end they are zeros. A file that was cut within the last record's padding
+/// has lost nothing.
 pub(crate) fn read_zero_padded(file: &dyn File, into: &mut [u8], at: u64) -> io::Result<()> {
     let n = file.read_at(into, at)?;
     into[n..].fill(0);
     Ok(())
 }
 
-/// Opens the active segment to write to it.
+/// Opens the active segment for writing.
 pub(crate) fn open_for_writing(
     options: &FileLogOptions,
     header: &SegmentHeader,

@@ -1,10 +1,10 @@
-//! Zeros that are written ahead of records, and the errors that say that there is no room for them.
+//! Writes zeros ahead of records, and tells a full disk from other errors.
 
 use std::io;
 
 use plimsoll_disk::vfs::File;
 
-/// Zeros to write.
+/// A buffer of zeros.
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
 /// Writes zeros from `from` up to `to`.
@@ -18,8 +18,8 @@ pub(crate) fn write_zeros(file: &dyn File, from: u64, to: u64) -> io::Result<()>
     Ok(())
 }
 
-/// Whether the system refused for want of room, so that the same may succeed later: a full disk, a quota, a limit to the size of files
-/// (where the process ignores SIGXFSZ, which ends it otherwise).
+/// Whether the system refused for lack of room, so that the same call may succeed later: a full disk, a quota, a file
+/// size limit (if the process ignores SIGXFSZ; otherwise the signal ends it).
 pub(crate) fn has_no_room(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)

@@ -1,4 +1,4 @@
-//! Which files a consistent copy of an open log is made of.
+//! Lists the files of a consistent copy of an open log.
 
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::buffer::Buffer;
@@ -17,22 +17,23 @@ use crate::glsn::{Glsn, Position};
 pub struct BackupFile {
     /// Its name in the log's folder, and in the copy's.
     pub name: String,
-    /// Whether it never changes again: then a hard link is a copy. Else exactly `bytes` from its front are to be copied.
+    /// Whether it never changes again: then a hard link is a copy. Else exactly `bytes` from its front belong to the
+    /// copy.
     pub immutable: bool,
     /// Bytes that belong to the copy.
     pub bytes: u64,
 }
 
 impl OpenLog {
-    /// Syncs the log and names the files of a copy that ends there, the active segment last. Nothing is trimmed or swept meanwhile;
-    /// appends go on.
+    /// Syncs the log and lists the files of a copy that ends there, the active segment last. Nothing is trimmed or
+    /// swept meanwhile; appends go on.
     pub(crate) fn list_backup(
         &self,
         each: &mut dyn FnMut(&BackupFile) -> Result<(), LogError>,
     ) -> Result<Position, LogError> {
         let _trimming = lock(&self.segments.trimming);
         let (end, segments, active, blobs) = {
-            // Under the order nothing is appended or sealed while the end is looked at.
+            // While the order is held nothing is appended or sealed.
             let _order = self.tail.order().ok();
             let end = if self.env.is_read_only() { self.tail.read().end } else { self.durability.sync_to_end()? };
             let tail = self.tail.read();
@@ -42,7 +43,7 @@ impl OpenLog {
             (end, self.segments.all(), tail.first, blobs)
         };
         for segment in segments.iter().filter(|segment| segment.first() < active) {
-            // Blob files first: a copy without its records is only swept.
+            // Blob files first: a copy without their records only has files to sweep.
             let count = self.segments.with_table(segment, |table| Ok(table.blob_count()))?;
             for index in 0..count {
                 let blob = self.segments.with_table(segment, |table| table.blob(index))?;
@@ -59,8 +60,8 @@ impl OpenLog {
         Ok(Position { glsn: Glsn(end.next.0 - 1), chain: end.chain })
     }
 
-    /// Checks whole blocks or pages that begin at `at` of a file of the log, as they were read to be copied up to the offset `end`. Tables are not checked: they
-    /// are made again where they do not fit.
+    /// Checks whole blocks or pages that begin at `at` of a file of the log, as read for a copy up to the offset `end`.
+    /// Tables are not checked: they are rebuilt where they do not fit.
     pub(crate) fn check_piece(&self, name: &str, at: u64, end: u64, bytes: &[u8]) -> Result<(), LogError> {
         let pages = ((at / BLOCK_BYTES as u64) as u32..).zip(bytes.chunks(BLOCK_BYTES));
         let corrupt = |glsn, number: u32, what: String| {
@@ -73,7 +74,7 @@ impl OpenLog {
                 let segment = self.segments.find(first).filter(|segment| segment.first() == first);
                 let end = match segment.and_then(|segment| segment.sealed()) {
                     Some(behind) => KnownEnd::At(behind.end),
-                    // What is copied of the active segment is what it has up to its end.
+                    // The copy of the active segment ends at its end.
                     None => KnownEnd::NotBefore(end as u32),
                 };
                 for (number, block) in pages {
@@ -98,7 +99,7 @@ impl OpenLog {
     ) -> Result<(), LogError> {
         match self.env.options.disk.entry(&self.env.files.path(name))? {
             Some(entry) => each(&BackupFile { name: name.name(), immutable: true, bytes: entry.len }),
-            // A table is made again; anything else that is missing shows when the copy is verified.
+            // A table is rebuilt; any other missing file is found when the copy is verified.
             None => Ok(()),
         }
     }

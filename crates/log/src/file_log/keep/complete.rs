@@ -1,4 +1,4 @@
-//! The pages of the log that never change again, for whoever keeps account of which of them are worth having in memory.
+//! The pages of the log that never change again, for the warm image.
 
 use plimsoll_memory::pool::PoolFile;
 
@@ -7,7 +7,7 @@ use crate::format::BLOCK_BYTES;
 use crate::format::layout::block_of;
 use crate::glsn::Glsn;
 
-/// A segment, as far as it never changes again.
+/// The part of a segment that never changes again.
 #[derive(Clone, Debug)]
 pub struct CompletePages {
     /// The segment's first GLSN, which is its name.
@@ -19,7 +19,7 @@ pub struct CompletePages {
 }
 
 impl OpenLog {
-    /// All segments as they are now, oldest first: of the active one what lies before the block that is being filled.
+    /// All segments as they are now, oldest first: of the active one only the blocks before the one being filled.
     pub(crate) fn complete_pages(&self) -> Vec<CompletePages> {
         let (active, filled) = {
             let tail = self.tail.read();

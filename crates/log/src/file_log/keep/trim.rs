@@ -1,7 +1,7 @@
-//! Frees what is not needed any more: whole segments from the front, and blob files that no record names.
+//! Frees whole segments from the front, and blob files that no record names.
 //!
-//! Law: a segment's name is gone for good before the next one is touched, so that a crash in between leaves no hole. Blob files go
-//! last; what a crash leaves of them is swept.
+//! Law: a segment's name is durably removed before the next segment is touched, so that a crash in between leaves no
+//! hole. Blob files are removed last; those that a crash leaves behind are swept.
 
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::buffer::Buffer;
@@ -21,7 +21,7 @@ impl OpenLog {
         loop {
             let Some(segment) = self.segments.read().first().cloned() else { break };
             let Some(behind) = segment.sealed().filter(|behind| behind.next <= until) else { break };
-            // What is sealed is durable.
+            // A sealed segment is durable.
             let count = self.segments.with_table(&segment, |table| Ok(table.blob_count()))?;
             let mut blobs = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, count as usize)?;
             for index in 0..count {
@@ -77,7 +77,8 @@ impl OpenLog {
         Ok(removed)
     }
 
-    /// Whether another process may be writing a blob file just now: this one only reads, the file has no end yet, and no record names it.
+    /// Whether another process may be writing a blob file now: this log is open read-only, the file has no trailer, and
+    /// no record names it.
     pub(crate) fn may_be_in_writing(&self, id: BlobId) -> bool {
         let mut is_named = false;
         self.env.is_read_only()
@@ -102,7 +103,7 @@ impl OpenLog {
                 tail.blobs.list().iter().for_each(|named| each(named.blob.id));
                 return Ok(());
             }
-            // The active segment was sealed meanwhile: its table is to be asked too.
+            // The active segment was sealed meanwhile: ask its table too.
             from = active;
         }
     }

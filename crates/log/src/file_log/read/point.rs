@@ -1,7 +1,8 @@
-//! Reads entries by their number: a look-up in a table and a decode, nothing between.
+//! Reads entries by GLSN: one look-up in a table and one decode.
 //!
-//! Law: what spans blocks is read only through [`OpenLog::follow`]: the next block must go on with the same record, in the same epoch, as far
-//! as it is read. A block that is good by itself may be another than the one that was written there last.
+//! Law: bytes that span blocks are read only through [`OpenLog::follow`]: the next block must continue the same record,
+//! in the same epoch, as far as it is read. A block that is good by itself may be another one than the one that was
+//! written there last.
 
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ use crate::glsn::{Glsn, StreamId};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// Where an entry is.
+/// The place of an entry.
 #[derive(Clone, Debug)]
 pub(crate) struct EntryPlace {
     pub(crate) segment: Arc<Segment>,
@@ -34,7 +35,7 @@ pub(crate) struct EntryPlace {
     pub(crate) open: bool,
 }
 
-/// A record, as the beginning of its first fragment says.
+/// A record, as read from the beginning of its first fragment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecordStart {
     /// The record's own header.
@@ -63,7 +64,7 @@ impl RecordStart {
 }
 
 impl OpenLog {
-    /// Where entry `glsn` is.
+    /// Finds entry `glsn`.
     pub(crate) fn locate(&self, glsn: Glsn) -> Result<EntryPlace, LogError> {
         let first = self.segments.first();
         if glsn < first {
@@ -124,8 +125,9 @@ impl OpenLog {
         Ok(Entry::copied(meta, bytes))
     }
 
-    /// Compares a record that spans blocks with the chain hash behind it. Each of its fragments has a checksum that is right for its place and
-    /// epoch; so has one of another record that was begun in this place and cut, if nothing was appended in between.
+    /// Compares a record that spans blocks with the chain hash after it. Each of its fragments has the checksum for its
+    /// place and epoch; so does a fragment of another record that was started in this place and cut, if nothing was
+    /// appended in between.
     fn check_chain(&self, segment: &Segment, glsn: Glsn, record: &RecordStart) -> Result<(), LogError> {
         let mut chain = extend_chain(record.header.previous_chain, record.fragment.checksum);
         let mut fragment = record.fragment;
@@ -164,7 +166,7 @@ impl OpenLog {
         Ok(Some(Entry::copied(meta, bytes)))
     }
 
-    /// What is known of an entry, without its payload.
+    /// The metadata of an entry.
     pub(crate) fn read_meta(&self, glsn: Glsn) -> Result<EntryMeta, LogError> {
         let place = self.locate(glsn)?;
         let (header, record) = self.headers(glsn, &place)?;
@@ -239,7 +241,7 @@ impl OpenLog {
             (all[at].first().0 - 1, all.get(behind).map_or(readable.0, |next| next.first().0 - 1))
         };
         high = high.min(readable.0);
-        // Everything up to `low` is not younger; everything behind `high` is.
+        // Timestamps up to `low` are at most `micros`; those after `high` are greater.
         while low < high {
             let middle = low + (high - low).div_ceil(2);
             let meta = self.read_meta(Glsn(middle))?;
@@ -259,7 +261,7 @@ impl OpenLog {
             .map_err(|error| self.segments.load_error(error, FileName::Segment(segment.first()), glsn, block * BLOCK))
     }
 
-    /// Gives `then` the bytes of a block, as far as they are filled, wherever they are.
+    /// Calls `then` with the filled bytes of a block, from the buffer or the pool.
     fn with_block<T>(
         &self,
         segment: &Segment,
@@ -278,7 +280,7 @@ impl OpenLog {
         Ok(then(&self.page(segment, block, glsn, Touch::Point)?))
     }
 
-    /// Copies bytes that lie within one block, in which what they belong to begins.
+    /// Copies bytes within the block in which their record's fragment begins.
     pub(crate) fn copy(&self, segment: &Segment, glsn: Glsn, at: u64, into: &mut [u8]) -> Result<(), LogError> {
         let within = (at % BLOCK) as usize;
         let copied = self.with_block(segment, glsn, block_of(at), |block| {
@@ -287,8 +289,8 @@ impl OpenLog {
         copied.ok_or_else(|| self.not_there(segment, glsn, at as u32))
     }
 
-    /// Copies bytes at `at` of a record that began in an earlier block; the header of the fragment that they stand in. The record goes on
-    /// behind that if `more` of it is wanted.
+    /// Copies bytes at `at` of a record that began in an earlier block; returns the header of their fragment. If `more`
+    /// of the record is wanted, it must continue in the next block.
     pub(crate) fn follow(
         &self,
         segment: &Segment,
@@ -335,7 +337,7 @@ impl OpenLog {
         Ok(())
     }
 
-    /// Whether a piece of a payload lies in its record's first fragment.
+    /// Checks that a piece of a payload lies in its record's first fragment.
     pub(crate) fn check_first_piece(
         &self,
         segment: &Segment,
@@ -363,7 +365,7 @@ impl OpenLog {
         Ok((header, record))
     }
 
-    /// The record that an entry belongs to; `page` is the entry's, if at hand.
+    /// The record of an entry; `page` is the entry's, if at hand.
     pub(crate) fn record_of(
         &self,
         segment: &Segment,
@@ -387,7 +389,8 @@ impl OpenLog {
         decoded.map_err(|what| self.corrupt(segment, glsn, u64::from(at), what.to_owned()))
     }
 
-    /// Where the fragment ends, in the block of the entry at `offset`, that the entry stands in. `block` are that block's bytes.
+    /// The end, in the block of the entry at `offset`, of the fragment that holds the entry. `block` has that block's
+    /// bytes.
     pub(crate) fn fragment_end(
         &self,
         segment: &Segment,
@@ -406,7 +409,7 @@ impl OpenLog {
         }
     }
 
-    /// What is known of an entry, if it stands at its own place.
+    /// The metadata of an entry, if the headers agree with its GLSN.
     #[inline]
     pub(crate) fn meta_of(
         &self,
@@ -430,7 +433,7 @@ impl OpenLog {
         })
     }
 
-    /// A payload is never longer than its record's body: checked before anything is allocated for it.
+    /// Checks that a payload is no longer than its record's body, before memory is allocated for it.
     pub(crate) fn check_extent(
         &self,
         segment: &Segment,
@@ -460,7 +463,7 @@ impl OpenLog {
     }
 }
 
-/// Refuses an entry that a salvage dropped.
+/// Rejects an entry that a salvage dropped.
 fn check_is_there(meta: &EntryMeta) -> Result<(), LogError> {
     if meta.stream == StreamId::DROPPED { Err(LogError::Dropped { glsn: meta.glsn }) } else { Ok(()) }
 }

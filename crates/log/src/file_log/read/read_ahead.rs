@@ -1,22 +1,23 @@
-//! How far ahead of a scan the blocks of a segment are read: nothing until one is missing, then more each time one is.
+//! Decides how far ahead of a scan the blocks of a segment are read: nothing until one is missing, then more with each
+//! miss.
 //!
-//! Only for what is read past the page cache: a file that is read through it is read ahead by the system.
+//! Only for direct reads: the system itself reads ahead in files that are read through the page cache.
 
 use std::ops::Range;
 
-/// Blocks that are asked for when the first one is missing, ...
+/// Blocks that are asked for at the first miss, ...
 const FIRST_BLOCKS: u64 = 4;
 
 /// ... and at most: 1 MiB.
 const MOST_BLOCKS: u64 = 64;
 
-/// What was asked for in one segment.
+/// The reads that were asked for in one segment.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
     window: u64,
-    /// Everything below was asked for, or is not wanted.
+    /// Blocks below were asked for, or are not wanted.
     asked: u64,
-    /// The last block that the scan comes to.
+    /// The last block of the scan.
     last: u64,
 }
 
@@ -31,7 +32,7 @@ impl ReadAhead {
         *self = Self { window: FIRST_BLOCKS / 2, asked: 0, last };
     }
 
-    /// What to ask for when the scan comes to `block`, which is `missing` or not, if `most` blocks may be read ahead.
+    /// The blocks to ask for when the scan reaches `block`; at most `most` blocks may be read ahead.
     pub(crate) fn come_to(&mut self, block: u64, missing: bool, most: u64) -> Option<Range<u64>> {
         if missing {
             self.window = (2 * self.window).min(MOST_BLOCKS);
@@ -39,7 +40,7 @@ impl ReadAhead {
         let window = self.window.min(most);
         let from = self.asked.max(block);
         let until = (block + window).min(self.last + 1);
-        // Half a window at a time: it costs little to ask, and a read that is longer costs less for each block.
+        // Half a window at a time: asking costs little, and longer reads cost less per block.
         let due = block + window / 2 >= self.asked && until > from + u64::from(missing && from == block);
         due.then(|| {
             self.asked = until;

@@ -1,8 +1,8 @@
-//! Walks over entries in GLSN order: places from the tables, a handful at a time, and payloads lent from pinned pages.
+//! Scans entries in GLSN order: offsets from the tables, a batch at a time, and payloads lent from pinned pages.
 //!
-//! Law: no allocation and no copy per entry. An entry that spans blocks is put together in one buffer of the scan's own; the block that
-//! is still being filled is copied once, and again when there is more in it. Records that are walked over one behind the other are
-//! compared by their chain hash, so that a block that is good by itself and not the one that was written there last shows.
+//! Law: no allocation and no copy per entry. An entry that spans blocks is assembled in one buffer of the scan; the
+//! block that is still being filled is copied once, and again when it has grown. Consecutive records are compared by
+//! chain hash, so that a block that is good by itself but not the one that was written there last is found.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,26 +28,26 @@ use crate::format::record::{ENTRY_HEADER_BYTES, EntryHeader, RECORD_HEADER_BYTES
 use crate::glsn::{Glsn, StreamId};
 use crate::log::Scan;
 
-/// Places that are looked up at a time.
+/// Offsets that are looked up at a time.
 const BATCH: usize = 32;
 
-/// Entries of the active segment that are looked at in search of a stream before writers get their turn.
+/// Entries of the active segment that are searched for a stream before the lock is given up for writers.
 const LOOKED_AT: u64 = 1 << 16;
 
-/// From so many entries on, a scan does not push anything else out of the pool.
+/// A scan of at least this many entries evicts nothing else from the pool.
 const LONG_SCAN: u64 = 4096;
 
-/// The processor is asked to bring bytes near so far ahead of the entry that is looked at, ...
+/// Bytes are prefetched into the processor's cache this far ahead, ...
 const AHEAD_BYTES: usize = 2048;
 
-/// ... again as soon as no more than so many of them are left.
+/// ... again as soon as no more than this many of them are left.
 const AHEAD_LEFT_BYTES: usize = 1024;
 
-/// What an entry takes before its offset (its record's header), and most entries take behind it.
+/// Bytes before an entry's offset that it needs (its record's header), and bytes after it that most entries need.
 const BEFORE_ENTRY_BYTES: usize = RECORD_HEADER_BYTES;
 const BEHIND_OFFSET_BYTES: u64 = 256;
 
-/// A walk over entries of a file log.
+/// A scan over entries of a file log.
 pub struct FileScan<'a> {
     log: &'a OpenLog,
     stream: Option<StreamId>,
@@ -57,65 +57,66 @@ pub struct FileScan<'a> {
     touch: Touch,
     segment: Option<Arc<Segment>>,
     segment_first: Glsn,
-    /// Entries looked up: number in the segment, offset of the header.
+    /// Entries looked up: index in the segment, offset of the header.
     indexes: [u32; BATCH],
     offsets: [u32; BATCH],
     batch: Range<usize>,
-    /// Where the stream goes on in the segment, if that is sealed.
+    /// Where the stream continues in the segment, if that is sealed.
     cursor: Option<StreamCursor>,
     block: CurrentBlock,
     block_number: u64,
-    /// Bytes of the block that are there.
+    /// Bytes of the block that are filled.
     filled: usize,
-    /// Where in the block what was brought near ends; `usize::MAX` if there is nothing more to bring.
+    /// The end, in the block, of the prefetched bytes; `usize::MAX` if there is nothing more to prefetch.
     near: usize,
-    /// The block behind this one, pinned if it was resident when the scan came close to it.
+    /// The next block, pinned if it was resident when the scan came near it.
     next_block: Option<Page>,
-    /// Offset in the segment behind which the scan does not come; `u64::MAX` if it goes on.
+    /// Offset in the segment at which the scan ends; `u64::MAX` if it goes on.
     last_byte: u64,
-    /// Where the header of the last entry's record stands, and what it says.
+    /// The offset of the header of the last entry's record, and what the header says.
     record_at: u32,
     record: EntryMeta,
     body_bytes: u32,
     epoch: u32,
-    /// Of which block `fragment_end` is known.
+    /// The block that `fragment_end` belongs to.
     fragment_block: u64,
-    /// Where in the block the fragment ends that entries of the record stand in.
+    /// The end, in the block, of the fragment that holds the record's entries.
     fragment_end: usize,
     chain: ChainCheck,
     /// An entry that spans blocks.
     whole: Buffer,
     ahead: ReadAhead,
-    /// Why a look-up failed.
+    /// The error of a look-up.
     failure: Option<Box<LogError>>,
 }
 
-/// Compares the chain hashes of records that are walked over one behind the other.
+/// Compares the chain hashes of consecutive records.
 #[derive(Clone, Copy, Debug)]
 struct ChainCheck {
-    /// The GLSN behind the record, and the chain hash behind what was seen of it.
+    /// The GLSN after the record, and the chain hash after its fragments seen so far.
     next: Glsn,
     hash: u64,
-    /// The block of its last fragment that was seen, if it goes on behind that.
+    /// The block of its last fragment seen, if it continues after that.
     open: Option<u64>,
 }
 
 impl ChainCheck {
     const NOTHING_KNOWN: Self = Self { next: Glsn::NONE, hash: 0, open: None };
 
-    /// Turns to a record whose first fragment stands in `block`; whether it follows the one before it, as far as that is known.
+    /// Starts a record whose first fragment is in `block`; returns whether it follows the record before it, as far as
+    /// that is known.
     #[inline]
     fn turn_to(&mut self, record: &RecordStart, block: u64) -> bool {
         let header = &record.header;
         let follows = self.open.is_some() || self.next != header.first || self.hash == header.previous_chain;
         self.next = header.last().next();
         self.hash = header.chain_behind(extend_chain(header.previous_chain, record.fragment.checksum));
-        // The chain goes on behind a record in the place of dropped ones whatever its fragments are.
+        // After a record that replaces dropped ones, the chain continues independently of its fragments.
         self.open = record.fragment.goes_on().then_some(block).filter(|_| header.dropped.is_none());
         follows
     }
 
-    /// The record goes on with `fragment` in `block`.
+    /// The record continues with `fragment` in `block`.
     fn go_on(&mut self, fragment: &FragmentHeader, block: u64) {
         if self.open == block.checked_sub(1) && self.open.is_some() {
             self.hash = extend_chain(self.hash, fragment.checksum);
@@ -124,7 +125,7 @@ impl ChainCheck {
     }
 }
 
-/// The block that the scan stands on.
+/// The scan's current block.
 enum CurrentBlock {
     None,
     Complete(Page),
@@ -132,7 +133,7 @@ enum CurrentBlock {
     Open(Chunk),
 }
 
-/// No block, and no record's place.
+/// No block, and no record.
 const NOWHERE: u64 = u64::MAX;
 
 /// No record.
@@ -262,7 +263,7 @@ impl<'a> FileScan<'a> {
         }
     }
 
-    /// Learns what is known of the record whose header stands at `record_at`, and how far it reaches in this block.
+    /// Learns what is known of the record whose header is at `record_at`, and how far it reaches in this block.
     #[inline]
     fn turn_to_record(
         &mut self,
@@ -326,7 +327,7 @@ impl<'a> FileScan<'a> {
         Ok(())
     }
 
-    /// The record began in an earlier block than the one that the scan stands on.
+    /// The record began in an earlier block than the current one.
     #[cold]
     fn go_on_in_block(&mut self, glsn: Glsn, offset: u32) -> Result<(), LogError> {
         let fragment = FragmentHeader::decode(self.block_bytes()).filter(|fragment| fragment.continues(self.epoch));
@@ -362,7 +363,7 @@ impl<'a> FileScan<'a> {
         Ok(())
     }
 
-    /// Asks for blocks of a segment that is read past the page cache before the scan comes to them.
+    /// Asks for blocks of a segment that is read directly before the scan reaches them.
     fn read_ahead(&mut self, segment: &Arc<Segment>, number: u64, missing: bool) {
         if !missing && !self.ahead.has_begun() {
             return;
@@ -377,8 +378,8 @@ impl<'a> FileScan<'a> {
         }
     }
 
-    /// The block in which the last entry begins that the scan comes to in a segment; `None` if the blocks before it are not all wanted,
-    /// or come through the page cache.
+    /// The block of the last entry that the scan reads in a segment; `None` if the scan skips blocks, or reads through
+    /// the page cache.
     fn last_block(&self, segment: &Arc<Segment>) -> Option<u64> {
         let direct = self.log.env.options.caching == Caching::Direct;
         let behind = segment.sealed().filter(|_| direct && self.stream.is_none())?;
@@ -392,7 +393,7 @@ impl<'a> FileScan<'a> {
         Some(block_of(u64::from(last)))
     }
 
-    /// Has the bytes that the scan is about to walk over brought near, those at the front of the next block too.
+    /// Prefetches the bytes that the scan reads next, also at the front of the next block.
     fn bring_near(&mut self, within: usize) {
         let CurrentBlock::Complete(page) = &self.block else { return };
         let block_start = self.block_number * BLOCK_BYTES as u64;
@@ -433,7 +434,7 @@ impl<'a> FileScan<'a> {
         Ok(true)
     }
 
-    /// Copies an entry that spans blocks into the scan's own buffer.
+    /// Assembles an entry that spans blocks in the scan's own buffer.
     #[cold]
     fn put_together(&mut self, glsn: Glsn, offset: u32, header: &EntryHeader) -> Result<(), LogError> {
         let Some(segment) = self.segment.as_deref() else { return Ok(()) };
@@ -452,7 +453,8 @@ impl<'a> FileScan<'a> {
             done += n;
             let number = block_of(piece.start);
             if number == self.block_number {
-                // It reaches beyond its fragment: that must go on in the next block, or another fragment follows where it should.
+                // It reaches past its fragment: that must continue in the next block, else another fragment follows in
+                // its place.
                 let within = (piece.start % BLOCK_BYTES as u64) as usize;
                 let bytes = match &self.block {
                     CurrentBlock::Complete(page) => {
@@ -470,7 +472,7 @@ impl<'a> FileScan<'a> {
         Ok(())
     }
 
-    /// Looks up the next places; `false` at the end, `Err` if `failure` says why.
+    /// Looks up the next offsets; `false` at the end, `Err` if `failure` has the error.
     #[inline]
     fn look_up(&mut self) -> Result<bool, ()> {
         self.try_look_up().map_err(|error| self.failure = Some(Box::new(error)))

@@ -1,4 +1,4 @@
-//! Reads the active segment, cuts a torn tail, and makes what was read durable.
+//! Reads the active segment, cuts a torn tail, and makes the rest durable.
 
 use std::sync::Arc;
 
@@ -25,17 +25,17 @@ use crate::format::record::RecordHeader;
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::glsn::{Glsn, StreamId};
 
-/// The most memory for the numbers of the active segment, unless an option says otherwise.
+/// The most memory for the entry offsets of the active segment, unless an option says otherwise.
 const NUMBERS_BYTES_MAX: u64 = 4 << 20;
 
-/// The active segment as it was found.
+/// The active segment as read by recovery.
 pub(crate) struct Active {
     pub(crate) file: Arc<dyn File>,
     pub(crate) header: SegmentHeader,
     pub(crate) outcome: Outcome,
     pub(crate) entry_offsets: EntryOffsets,
     pub(crate) blobs: NamedBlobs,
-    /// The entries' numbers do not fit into the memory that they may have.
+    /// The entry offsets do not fit into their memory.
     pub(crate) too_many: bool,
     pub(crate) epoch: u32,
 }
@@ -88,9 +88,10 @@ pub(crate) fn read_active(
     })
 }
 
-/// Makes what was read as durable as it looks. What a killed process wrote may be in memory only; and after a failed sync the system may
-/// hold bytes that it takes for written, so that a further sync would pass over them: they are written again first. `from` is the offset
-/// of the last entry that is known to have been synced, 0 if none is: all before it was, too. Behind a mark everything but the mark itself was.
+/// Makes the records that were read durable. Bytes of a killed process may be in memory only; and after a failed sync
+/// the system may take bytes for written that are not, so that a further sync would skip them: they are written again
+/// first. `from` is the offset of the last entry that is known to be synced, 0 if none is; all entries before it were
+/// synced, too. After a mark only the mark itself may be unsynced.
 fn make_durable(
     options: &FileLogOptions,
     file: &dyn File,
@@ -103,11 +104,11 @@ fn make_durable(
     let from = if outcome.marked { end.saturating_sub(1) } else { u64::from(from) } / block * block;
     write_again(file, from, end, staging)?;
     file.sync()?;
-    // The same holds for the segment's name.
+    // The segment's name may not be durable either.
     Ok(options.disk.sync_dir(&options.dir)?)
 }
 
-/// Writes what a segment holds between two offsets once more, so that the next sync has to save it. Not synced.
+/// Writes the bytes of a segment between two offsets once more, so that the next sync must save them. Does not sync.
 fn write_again(file: &dyn File, from: u64, end: u64, staging: &mut [u8]) -> Result<(), LogError> {
     let mut at = from;
     let (bytes, again) = staging.split_at_mut(staging.len() / 2);
@@ -124,7 +125,7 @@ pub(crate) fn most_entries(options: &FileLogOptions) -> u32 {
     entries_max(options.entry_offsets_bytes.unwrap_or((options.budget.limit_bytes() / 32).min(NUMBERS_BYTES_MAX)))
 }
 
-/// Collects the numbers of the active segment.
+/// Collects the entry offsets of the active segment.
 struct ActiveVisitor<'a> {
     budget: &'a Budget,
     most: u32,
@@ -141,7 +142,7 @@ impl<'a> ActiveVisitor<'a> {
         Ok(Self { budget, most, entry_offsets: EntryOffsets::default(), blobs, too_many: false, complete: (0, 0) })
     }
 
-    /// From now on the entries are only counted: a sealed segment finds them by its table.
+    /// Only counts entries from now on: in a sealed segment they are found by its table.
     fn give_up(&mut self) {
         self.too_many = true;
         self.entry_offsets.clear();
@@ -185,8 +186,8 @@ impl Visitor for ActiveVisitor<'_> {
     }
 }
 
-/// An active segment without a record that is smaller than the options say is made anew in its size: a record that needs it could not
-/// turn to another segment, which would begin with the same GLSN.
+/// Recreates an active segment that has no records and is smaller than the options say: a record that needs the room
+/// could not roll to another segment, which would begin with the same GLSN.
 pub(crate) fn enlarge_if_empty(
     options: &FileLogOptions,
     found: &mut LogFiles,
@@ -199,9 +200,9 @@ pub(crate) fn enlarge_if_empty(
     let header = SegmentHeader { segment_bytes: options.segment_size(), epoch: active.epoch, ..active.header };
     let file = match create_segment(&*options.disk, &options.dir, &header, CHUNK_BYTES as u64) {
         Ok(file) => file,
-        // Without room for it the small one has to do.
+        // Without room for it the small segment is used.
         Err(NotCreated::Cleanly(error)) if has_no_room(&error) => return Ok(active),
-        // The file that is open may no longer be the one under its name.
+        // The open file may no longer be the one under its name.
         Err(NotCreated::Cleanly(error) | NotCreated::Perhaps(error)) => return Err(error.into()),
     };
     *found.headers.last_mut().expect("the active segment is in it") = header;
@@ -209,7 +210,7 @@ pub(crate) fn enlarge_if_empty(
     Ok(Active { file, header, outcome, ..active })
 }
 
-/// The active segment has more entries than numbers may be held: it is sealed, and another begins.
+/// The active segment has more entries than memory may hold: it is sealed, and another one follows.
 pub(crate) fn follow_with_new_segment(
     options: &FileLogOptions,
     found: &mut LogFiles,

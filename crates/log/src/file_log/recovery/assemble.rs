@@ -1,4 +1,4 @@
-//! Puts an open log together from what recovery has read.
+//! Assembles an open log from the results of recovery.
 
 use std::sync::{Arc, Weak};
 
@@ -27,12 +27,12 @@ use crate::format::layout::block_of;
 use crate::format::segment_header::SegmentHeader;
 use crate::format::{BLOCK_BYTES, segment_seed};
 
-/// A timestamp further ahead of the clock is told.
+/// A timestamp further ahead of the clock is reported.
 const DAY_MICROS: u64 = 24 * HOUR_MICROS;
 
 const HOUR_MICROS: u64 = 60 * 60 * 1_000_000;
 
-/// Puts the open log together.
+/// Assembles the open log.
 pub(crate) fn assemble(
     options: FileLogOptions,
     mut found: LogFiles,
@@ -78,7 +78,7 @@ pub(crate) fn assemble(
     Ok(OpenLog { env, segments, tail, durability, blobs })
 }
 
-/// What it takes to append and to write.
+/// The state of appending and of writing.
 fn order_and_writer(
     options: &FileLogOptions,
     active: &mut Active,
@@ -106,8 +106,8 @@ fn order_and_writer(
     Ok((order, writer))
 }
 
-/// Tells of a timestamp far ahead of the clock. It counts all the same: timestamps rise with GLSNs, always, or a moment could not be found by
-/// its time.
+/// Warns of a timestamp far ahead of the clock. It is used all the same: timestamps rise with GLSNs, always, or a
+/// moment could not be found by its time.
 fn warn_of_the_future(options: &FileLogOptions, last: u64, report: &mut OpenReport) {
     let now = options.clock.wall_micros();
     if last <= now.saturating_add(DAY_MICROS) {
@@ -121,7 +121,8 @@ fn warn_of_the_future(options: &FileLogOptions, last: u64, report: &mut OpenRepo
     ));
 }
 
-/// The buffer with the bytes of the last chunk up to `end`. They were checked before, and are checked again: this time they are kept.
+/// The buffer with the bytes of the last chunk up to `end`. They were checked during the walk and are checked again,
+/// because this copy is kept.
 fn fill_buffer(budget: &Budget, file: &dyn File, header: &SegmentHeader, end: End) -> Result<TailBuffer, LogError> {
     let mut buffer = TailBuffer::new(budget)?;
     buffer.restart(u64::from(end.offset));

@@ -18,7 +18,8 @@ use crate::format::segment_header::{HeaderError, SEGMENT_HEADER_BYTES, SegmentHe
 use crate::format::table_seed;
 use crate::glsn::Glsn;
 
-/// Files of which the beginning is read are open so many at a time: all are asked for before the first is waited for.
+/// Files whose first bytes are read are open this many at a time: all reads are announced before the first is waited
+/// for.
 const FILES_AT_ONCE: usize = 32;
 
 pub(crate) fn no_log(dir: &Path) -> LogError {
@@ -47,7 +48,7 @@ pub(crate) fn find_folder(options: &FileLogOptions) -> Result<(), LogError> {
     }
 }
 
-/// Removes files whose making was interrupted.
+/// Removes files that were not finished.
 pub(crate) fn sweep_unfinished(options: &FileLogOptions, names: &[String]) -> Result<(), LogError> {
     for name in names {
         let of_log = name.strip_suffix(UNFINISHED).is_some_and(|name| FileName::parse(name).is_some());
@@ -58,7 +59,7 @@ pub(crate) fn sweep_unfinished(options: &FileLogOptions, names: &[String]) -> Re
     Ok(())
 }
 
-/// What is in a log's folder.
+/// The contents of a log's folder.
 #[derive(Debug)]
 pub(crate) struct LogFiles {
     /// Headers of the segments, oldest first.
@@ -132,8 +133,8 @@ fn read_header(file: &dyn File, first: Glsn) -> Result<SegmentHeader, LogError> 
     Ok(header)
 }
 
-/// Looks for segments that are missing: each table names the place behind its segment. Where a table does not fit, its segment is
-/// read; where one is missing, that waits until somebody needs it.
+/// Looks for missing segments: each table has the position after its segment. If a table does not fit, its segment is
+/// read; a missing table is rebuilt when it is needed.
 pub(crate) fn check_tables(options: &FileLogOptions, headers: &[SegmentHeader]) -> Result<(), LogError> {
     let mut staging = options.budget.take(Kind::Staging)?;
     let mut tables = VecDeque::with_capacity(FILES_AT_ONCE);

@@ -1,6 +1,7 @@
-//! Lays a record of kind "dropped" where records were: it reaches exactly from the last good record to the next one.
+//! Writes a record of kind "dropped" in place of damaged records: it reaches exactly from the last good record to the
+//! next one.
 //!
-//! Its entries are empty but for the last, whose zeros fill what is left.
+//! Its entries are empty except for the last, whose zeros fill the rest.
 
 use plimsoll_disk::vfs::File;
 
@@ -77,7 +78,7 @@ pub(crate) fn fill(file: &dyn File, segment: &SegmentHeader, lost: &Lost) -> Res
     Ok(())
 }
 
-/// Only marks were damaged: others take their place.
+/// Only marks were damaged: new ones replace them.
 fn fill_with_marks(file: &dyn File, segment: &SegmentHeader, lost: &Lost) -> Result<(), LogError> {
     let mark = Mark { durable: Glsn(lost.from.0 - 1), chain: lost.chain, timestamp_micros: lost.timestamp };
     let bytes = (FRAGMENT_HEADER_BYTES + MARK_BYTES) as u32;
@@ -93,13 +94,13 @@ fn fill_with_marks(file: &dyn File, segment: &SegmentHeader, lost: &Lost) -> Res
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Planned {
     at: u64,
-    /// Bytes behind its header.
+    /// Bytes after its header.
     bytes: usize,
     /// Entries that begin in it.
     entries: u64,
 }
 
-/// Where the record's fragments go, and how many bytes its last entry has; `None` if there is not enough room.
+/// The fragments of the record, and the bytes of its last entry; `None` if there is not enough room.
 fn plan(lost: &Lost) -> Option<(Vec<Planned>, u32)> {
     let end = u64::from(lost.end);
     let mut at = u64::from(lost.start);

@@ -1,13 +1,15 @@
 //! Takes damaged records and damaged pages of blob files out of a log, so that all others can be read.
 //!
-//! A record says which chain hash it follows. So the good record behind damage says how the chain goes on, and one record of kind "dropped", which
-//! carries that hash, takes the place of what is damaged: GLSNs stay dense, and all others stay where they are. A damaged page of a blob
-//! file gets a page of kind "dropped" in its place.
+//! Each record has the chain hash of the record before it. So the good record after damage says how the chain
+//! continues, and one record of kind "dropped" with that hash replaces the damaged ones: GLSNs stay dense, and all
+//! other records stay where they are. A damaged page of a blob file is replaced by a page of kind "dropped".
 //!
 //! Laws:
-//! 1. Only what is damaged is dropped, or what the caller names; a mended file reads as it was but for that, which is checked before it gets its name.
-//! 2. Nothing is written into a file that is there (a backup may share it), and nothing is deleted: the damaged file stays under a name that ends with `.cut`.
-//! 3. Each file is written, synced and renamed by itself: cut short anywhere, mending can be done again.
+//! 1. Only damaged records and pages are dropped, and those that the caller names; the rest of a mended file is
+//!    unchanged, which is checked before it gets its name.
+//! 2. No existing file is modified (a backup may share it) or deleted: the damaged file stays under a name that ends
+//!    with `.cut`.
+//! 3. Each file is written, synced and renamed by itself: after an interruption anywhere, mending can be run again.
 
 use std::ops::Range;
 use std::path::Path;
@@ -36,15 +38,15 @@ use crate::format::segment_header::{HeaderError, SEGMENT_HEADER_BYTES, SegmentHe
 use crate::format::{BLOCK_BYTES, blob_seed, genesis_chain, segment_seed, u32_at};
 use crate::glsn::{Glsn, StreamId};
 
-/// What is to be dropped.
+/// What to drop.
 pub struct Wanted<'a> {
-    /// Whether damaged records between two GLSNs are.
+    /// Whether to drop the damaged records between two GLSNs.
     pub damaged: &'a dyn Fn(&Range<Glsn>) -> bool,
-    /// Whether the record that begins with a GLSN is, although it is sound.
+    /// Whether to drop the record that begins with a GLSN, although it is sound.
     pub sound: &'a dyn Fn(Glsn) -> bool,
-    /// Blob files whose damaged pages are, with how records name them where that is known.
+    /// Blob files whose damaged pages are dropped, with the references of records where those are known.
     pub blobs: &'a [(BlobId, Option<BlobRef>)],
-    /// The log's id, for a log of which no header can be read.
+    /// The log's id, for a log without a readable header.
     pub log_id: Option<u128>,
     /// Change nothing.
     pub dry_run: bool,
@@ -53,11 +55,11 @@ pub struct Wanted<'a> {
 /// What was dropped, or would be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mended {
-    /// Records, by GLSN; a range without records is a mark or a header: nothing is lost with it.
+    /// Records, by GLSN; a range without records is a mark or a header: no entry is lost with it.
     pub records: Vec<DroppedRecords>,
     /// Pages of blob files.
     pub pages: Vec<(BlobId, Range<u32>)>,
-    /// Names of the damaged files as they were.
+    /// Names under which the damaged files are kept.
     pub aside: Vec<String>,
 }
 
@@ -66,18 +68,19 @@ pub struct Mended {
 pub struct DroppedRecords {
     /// Their segment.
     pub file: String,
-    /// Where they stood.
+    /// Their offset.
     pub offset: u64,
-    /// The bytes that they took.
+    /// Their bytes.
     pub bytes: u64,
-    /// Their GLSNs, from the first to the one behind the last.
+    /// Their GLSNs.
     pub glsns: Range<Glsn>,
 }
 
-/// Drops the damage that `wanted` selects. The log is locked for writing meanwhile.
+/// Drops the damage that `wanted` selects. Locks the log for writing.
 ///
 /// # Errors
-/// `Corrupt` where damage is wanted that cannot be mended, because no good record follows it; `Format`, `Locked`, the disk, the budget.
+/// `Corrupt` if the damage cannot be mended because no good record follows it; `Format`, `Locked`, the disk, the
+/// budget.
 pub fn mend(options: &FileLogOptions, wanted: &Wanted<'_>) -> Result<Mended, LogError> {
     let _lock = lock_folder(options)?;
     let mut mender =
@@ -116,13 +119,13 @@ impl PageSource for ClosedBlob {
     }
 }
 
-/// A segment and what is wrong with it.
+/// A segment and its damage.
 struct Surveyed {
     header: SegmentHeader,
-    /// The header cannot be read, or the whole file is missing: this one is made from what stands around it.
+    /// The header cannot be read, or the whole file is missing: this header is derived from the neighbours.
     new_header: bool,
     lost: Vec<Lost>,
-    /// The GLSN, chain hash and offset behind it.
+    /// The GLSN, chain hash and offset after it.
     leads_to: (Glsn, u64, u32),
 }
 
@@ -187,7 +190,7 @@ impl Mender<'_> {
         }
     }
 
-    /// A header in the place of one that cannot be read, from the segment before it and from its own first record.
+    /// Derives a header in place of one that cannot be read, from the segment before it and from its own first record.
     fn guess_header(
         &mut self,
         log_id: u128,
@@ -292,7 +295,7 @@ impl Mender<'_> {
             return Ok(());
         }
         let (disk, dir) = (&*self.options.disk, &*self.options.dir);
-        // Where the table is gone and the segment is not mended yet, the next call does it.
+        // If mending is interrupted after this, the next call finishes it.
         move_aside(disk, dir, FileName::Table(first), &mut self.mended.aside)?;
         let source = match disk.entry(&name.path(dir))? {
             Some(_) => Some(disk.open(&name.path(dir), Open::Read, Caching::Buffered)?),
@@ -318,7 +321,7 @@ impl Mender<'_> {
         })
     }
 
-    /// Writes a blob file anew, with pages of kind "dropped" where pages are damaged.
+    /// Replaces a blob file, with pages of kind "dropped" in place of damaged ones.
     fn mend_blob(&mut self, log_id: u128, id: BlobId, named: Option<BlobRef>) -> Result<(), LogError> {
         let name = FileName::Blob(id);
         let (disk, dir) = (&*self.options.disk, &*self.options.dir);
@@ -378,7 +381,7 @@ impl Mender<'_> {
     }
 }
 
-/// A segment that is missing between two becomes one of which everything is lost.
+/// Replaces a missing segment between two others by one whose records are all lost.
 fn close_hole(holes: &[Glsn], surveyed: &mut Vec<Surveyed>, next: &SegmentHeader) {
     let Some(before) = surveyed.last() else { return };
     let (first, chain, end) = before.leads_to;
@@ -418,7 +421,7 @@ fn empty(header: &SegmentHeader, end: u32) -> Outcome {
     }
 }
 
-/// All that lies between what is good of a segment and the next one.
+/// Everything between the good records of a segment and the next segment.
 fn to_the_end(header: &SegmentHeader, outcome: &Outcome, next: &SegmentHeader, problem: Problem) -> Lost {
     Lost {
         problem,
@@ -439,7 +442,7 @@ fn read_epoch(file: &dyn File, at: u32) -> Result<u32, LogError> {
     Ok(u32_at(&bytes, 8))
 }
 
-/// What was mended must read without a flaw, and lead to where it did.
+/// The mended file must read without damage and lead to the next segment.
 fn check_mended(file: &dyn File, segment: &Surveyed, staging: &mut [u8]) -> Result<(), LogError> {
     let outcome = walk_segment(file, &segment.header, u64::MAX, staging, &mut NoVisitor)?;
     let (next, chain, _) = segment.leads_to;
@@ -453,11 +456,11 @@ fn check_mended(file: &dyn File, segment: &Surveyed, staging: &mut [u8]) -> Resu
     Err(LogError::Io { kind: std::io::ErrorKind::InvalidData, message })
 }
 
-/// Collects what is lost, and what is to be dropped although it is sound.
+/// Collects damage, and sound records that are to be dropped.
 struct DamageVisitor<'a> {
     sound: &'a dyn Fn(Glsn) -> bool,
     lost: Vec<Lost>,
-    /// A sound record that is dropped; where it ends is not known yet.
+    /// A sound record that is dropped; its end is not known yet.
     pending: Option<Lost>,
     first_entry: Option<u32>,
     /// Timestamp of the last record.
@@ -492,7 +495,7 @@ impl Visitor for DamageVisitor<'_> {
                 next: header.last().next(),
                 chain: header.previous_chain,
                 chain_behind: 0,
-                // Read from its own fragment.
+                // Read later from its own fragment.
                 epoch: 0,
                 timestamp: self.seen.unwrap_or(header.timestamp_micros.saturating_sub(1)),
             });

@@ -1,8 +1,9 @@
-//! The last resort: keeps the front of a log whose rest is lost, and moves the rest aside.
+//! The last resort: keeps the front of a log, cuts the rest, and moves that aside.
 //!
-//! Laws: nothing is deleted: what is cut stays beside the log under names that end with `.cut`. Nothing is written into a file that is there: the
-//! last segment that is kept is written anew and renamed, because a backup may share its file. Cut from the back to the front, so that
-//! after a crash in between the log is a shorter front of itself, and salvage can be run again. The epoch rises, and a mark says so.
+//! Laws: nothing is deleted: cut bytes stay in the folder under names that end with `.cut`. No existing file is
+//! modified: the last segment that is kept is replaced by a new file, because a backup may share the old one. Files are
+//! cut from the back to the front: after a crash in between the log is a shorter front of itself, and salvage can be
+//! run again. The epoch rises, and a mark records that.
 
 use std::path::Path;
 
@@ -24,20 +25,20 @@ use crate::format::segment_header::{HeaderError, SEGMENT_HEADER_BYTES, SegmentHe
 use crate::format::segment_seed;
 use crate::glsn::{Glsn, Position, StreamId};
 
-/// What salvage left and what it moved.
+/// What salvage kept and what it moved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Salvaged {
     /// The end of what was kept.
     pub kept: Position,
-    /// Names of the files that hold what was cut.
+    /// Names of the files that hold the cut bytes.
     pub aside: Vec<String>,
 }
 
-/// Cuts a log: whole records below `cut_at` are kept, as far as they are good. Nobody else may have the log open for writing.
+/// Cuts a log: keeps whole records below `cut_at`, as far as they are good. The log must not be open for writing.
 ///
 /// # Errors
-/// `Format` if nothing would be left, if the segment in which the cut lies cannot be used at all, or if the log is of a newer format; `Locked`,
-/// the disk, the budget.
+/// `Format` if nothing would be left, if the segment of the cut cannot be used at all, or if the log is of a newer
+/// format; `Locked`, the disk, the budget.
 pub fn salvage(options: &FileLogOptions, cut_at: Glsn) -> Result<Salvaged, LogError> {
     let _lock = lock_folder(options)?;
     let (disk, dir) = (&*options.disk, &*options.dir);
@@ -65,7 +66,7 @@ pub fn salvage(options: &FileLogOptions, cut_at: Glsn) -> Result<Salvaged, LogEr
     Ok(Salvaged { kept, aside })
 }
 
-/// The epoch that a segment's header names; 0 where it cannot be read. A log of a newer format is left alone.
+/// The epoch in a segment's header; 0 if it cannot be read. A log of a newer format is left alone.
 fn read_epoch(disk: &dyn Disk, dir: &Path, first: Glsn) -> Result<u32, LogError> {
     let mut bytes = [0; SEGMENT_HEADER_BYTES];
     let file = disk.open(&FileName::Segment(first).path(dir), Open::Read, Caching::Buffered);
@@ -87,7 +88,7 @@ pub(crate) fn move_aside(disk: &dyn Disk, dir: &Path, name: FileName, aside: &mu
     Ok(())
 }
 
-/// A name that ends with `.cut` and is not taken.
+/// An unused name that ends with `.cut`.
 fn free_name(disk: &dyn Disk, dir: &Path, name: &str) -> Result<(String, std::path::PathBuf), LogError> {
     let mut number = 0u32;
     loop {
@@ -100,7 +101,8 @@ fn free_name(disk: &dyn Disk, dir: &Path, name: &str) -> Result<(String, std::pa
     }
 }
 
-/// Cuts the segment that is the last one now: what is kept of it is written anew, for the file may have a second name in a backup.
+/// Cuts the segment that is the last one now. It is replaced by a new file, because the old one may have a second name
+/// in a backup.
 fn cut_segment(
     options: &FileLogOptions,
     first: Glsn,
@@ -139,7 +141,7 @@ fn cut_segment(
         keep_aside(disk, dir, name, &*file, &mut staging, aside)?;
     }
     if cuts_here || epoch > 0 {
-        // The mark says that all before it is durable: it is synced together with that, before the file has its name.
+        // The mark says that everything before it is durable: both are synced before the file gets its name.
         let mark = Mark { durable: kept.glsn, chain: kept.chain, timestamp_micros: front.timestamp };
         let epoch = epoch.max(outcome.epoch).saturating_add(1);
         replace_file(disk, dir, FileName::Segment(first), &mut |draft| {
@@ -151,7 +153,7 @@ fn cut_segment(
     Ok(kept)
 }
 
-/// Keeps a segment that is going to be written anew under another name.
+/// Keeps a segment that is about to be replaced under another name.
 pub(crate) fn keep_aside(
     disk: &dyn Disk,
     dir: &Path,
@@ -175,7 +177,7 @@ fn copy_aside(disk: &dyn Disk, target: &Path, file: &dyn File, staging: &mut [u8
     Ok(copy.sync()?)
 }
 
-/// Writes a mark behind what was kept: it carries the new epoch.
+/// Writes a mark after the kept records: it has the new epoch.
 pub(crate) fn write_mark(
     file: &dyn File,
     header: &SegmentHeader,
@@ -195,7 +197,7 @@ pub(crate) fn write_mark(
     Ok(file.write_at(&fragment, start)?)
 }
 
-/// What was written anew must read as what was kept.
+/// The new file must read as the records that were kept.
 fn check_front(file: &dyn File, header: &SegmentHeader, kept: &Position, staging: &mut [u8]) -> Result<(), LogError> {
     let mut front = FrontVisitor::new(header, Glsn(u64::MAX));
     let outcome = walk_segment(file, header, u64::MAX, staging, &mut front)?;
@@ -212,7 +214,7 @@ struct FrontVisitor {
     cut_at: Glsn,
     next: Glsn,
     timestamp: u64,
-    /// Where the first record that is not kept begins, and the chain hash before it.
+    /// Start of the first record that is not kept, and the chain hash before it.
     cut: Option<(u32, u64)>,
     /// Offset of the first entry since the last record.
     first_entry: Option<u32>,

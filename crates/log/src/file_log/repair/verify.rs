@@ -1,7 +1,7 @@
-//! Reads everything that belongs to a log and says what is not as it was written.
+//! Reads every file of a log and reports damage.
 //!
-//! It trusts nothing that it has not read: records and chains, density, tables against their segments, blob files against their
-//! records. Needs no open log; a live one may be verified while it is written.
+//! It checks records and chains, density, tables against their segments, and blob files against their records. It needs
+//! no open log; a live log may be verified while it is written.
 
 use std::io;
 use std::ops::Range;
@@ -23,54 +23,55 @@ use crate::format::segment_header::{HeaderError, SEGMENT_HEADER_BYTES, SegmentHe
 use crate::format::{BLOCK_BYTES, blob_seed, table_seed};
 use crate::glsn::{Glsn, StreamId};
 
-/// Something that is not as it was written.
+/// Damage, or a remark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The file.
     pub file: String,
-    /// Where in it.
+    /// The offset in it.
     pub offset: u64,
-    /// The first GLSN concerned, where entries are.
+    /// The first GLSN concerned, if entries are.
     pub glsn: Option<Glsn>,
-    /// The last one, where it is known.
+    /// The last one, if it is known.
     pub last: Option<Glsn>,
     /// What is wrong.
     pub what: String,
-    /// What can be done about it.
+    /// The cure.
     pub cure: Cure,
     /// The blob file concerned.
     pub blob: Option<BlobDamage>,
-    /// Nothing is lost or wrong, and nobody has to do anything: a table that is made again, what a killed writer or a power cut left.
+    /// Nothing is lost or wrong, and no action is needed: a table that is rebuilt, or a remainder of a killed writer or
+    /// a power cut.
     pub harmless: bool,
 }
 
-/// What is wrong with a blob file.
+/// Damage of a blob file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlobDamage {
-    /// Which.
+    /// Its id.
     pub id: BlobId,
-    /// Its damaged pages; none if only its last page is, which holds no values.
+    /// Its damaged pages; none if only its last page is damaged, which holds no values.
     pub pages: Vec<Range<u32>>,
-    /// How a record names it.
+    /// The reference of a record to it.
     pub named: Option<BlobRef>,
-    /// Whether it holds plain bytes (or pages of a run), as its readable pages say.
+    /// Whether it holds plain bytes (or pages of a run), according to its readable pages.
     pub is_plain: Option<bool>,
 }
 
-/// What can be done about a finding.
+/// The cure of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cure {
-    /// It can be taken out of the log ([`crate::file_log::repair::mend`]).
+    /// It can be dropped from the log ([`crate::file_log::repair::mend`]).
     Drop,
     /// No good record follows: the log can be cut there.
     Cut,
-    /// It was taken out of the log before.
+    /// It was dropped from the log before.
     Dropped,
-    /// Nothing here.
+    /// None here.
     Other,
 }
 
-/// How far verification is.
+/// Progress of a verification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerifyProgress {
     /// Bytes read.
@@ -79,15 +80,15 @@ pub struct VerifyProgress {
     pub total_bytes: u64,
 }
 
-/// What is verified, and what is not.
+/// The scope of a verification.
 pub struct VerifyScope<'a> {
     /// The disk.
     pub disk: &'a dyn Disk,
     /// The log's folder.
     pub dir: &'a Path,
-    /// What memory is taken from: two chunks.
+    /// The budget of its memory: two chunks.
     pub budget: &'a Budget,
-    /// Everything up to here must be there; what comes behind may still be being written. `None`: the log is not open.
+    /// Everything up to here must be there; entries after it may still be being written. `None`: the log is not open.
     pub durable: Option<Glsn>,
     /// Blob files that are being written.
     pub unfinished: &'a dyn Fn(BlobId) -> bool,
@@ -95,10 +96,10 @@ pub struct VerifyScope<'a> {
     pub kept: &'a dyn Fn(BlobId) -> bool,
 }
 
-/// Reads everything; returns what was found.
+/// Reads every file; returns the findings.
 ///
 /// # Errors
-/// The disk cannot be read, or the budget has no two chunks. Bad bytes are findings, not errors.
+/// The disk cannot be read, or the budget has no two chunks. Damage is a finding, not an error.
 pub fn verify(scope: &VerifyScope<'_>, progress: &mut dyn FnMut(VerifyProgress)) -> Result<Vec<Finding>, LogError> {
     let files = scope.disk.list(scope.dir)?;
     let total_bytes = files.iter().filter(|entry| FileName::parse(&entry.name).is_some()).map(|entry| entry.len).sum();
@@ -123,7 +124,7 @@ pub fn verify(scope: &VerifyScope<'_>, progress: &mut dyn FnMut(VerifyProgress))
     }
     let mut staging = scope.budget.take(Kind::Staging)?;
     blobs.sort_unstable();
-    // Blob files first: which of those that are not sound are named is seen in the records.
+    // Blob files first: the walk over the records shows which of the damaged ones are named.
     check.log_id = check.find_log_id(&segments)?;
     for id in blobs {
         if !(scope.unfinished)(id) {
@@ -137,10 +138,10 @@ pub fn verify(scope: &VerifyScope<'_>, progress: &mut dyn FnMut(VerifyProgress))
     Ok(check.findings)
 }
 
-/// The most blob files of which it is remembered that they are not sound.
+/// The most damaged blob files that are remembered.
 const MAX_UNSOUND: usize = 1000;
 
-/// A blob file that is not as it was written.
+/// A damaged blob file.
 struct UnsoundBlob {
     id: BlobId,
     offset: u64,
@@ -157,7 +158,7 @@ struct Check<'a> {
     findings: Vec<Finding>,
     progress: &'a mut dyn FnMut(VerifyProgress),
     so_far: VerifyProgress,
-    /// Header of the segment before, and what it led to.
+    /// Header of the segment before, and the outcome of its walk.
     before: Option<(SegmentHeader, Outcome)>,
     log_id: Option<u128>,
     /// Ascending by id.
@@ -202,7 +203,7 @@ impl Check<'_> {
         (self.progress)(self.so_far);
     }
 
-    /// Opens a file; `None` if it went away (it was trimmed meanwhile).
+    /// Opens a file; `None` if it was trimmed meanwhile.
     fn open(&self, name: FileName) -> Result<Option<std::sync::Arc<dyn File>>, LogError> {
         match self.scope.disk.open(&name.path(self.scope.dir), Open::Read, Caching::Buffered) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -215,7 +216,7 @@ impl Check<'_> {
         let found_before = self.findings.len();
         self.segment_there(first, next, staging)?;
         if self.open(name)?.is_none() {
-            // Trimmed while it was read: what it names may have gone with it, and nothing follows it.
+            // Trimmed while it was read: files that it names may be gone too, and nothing follows it.
             self.findings.truncate(found_before);
             self.before = None;
         }
@@ -287,7 +288,7 @@ impl Check<'_> {
     fn follows(&mut self, name: FileName, header: &SegmentHeader) {
         let Some((before, outcome)) = self.before.take() else { return };
         if outcome.problem.is_some() {
-            // What lies between was told.
+            // The gap was reported.
             return;
         }
         if before.log_id != header.log_id || before.epoch > header.epoch {
@@ -315,7 +316,7 @@ impl Check<'_> {
                 );
                 self.report_harmless(name, problem.at, what);
             } else {
-                // The next segment says how the log goes on.
+                // The next segment says how the log continues.
                 let cure = if next.is_some() && !problem.newer { Cure::Drop } else { Cure::Cut };
                 let last = next.filter(|next| *next > outcome.next).map(|next| Glsn(next.0 - 1));
                 self.report_range(name, problem.at, (Some(outcome.next), last), problem.what, cure);
@@ -366,7 +367,7 @@ impl Check<'_> {
             } else if last {
                 let expected = BlobTrailer { log_id, blob: BlobRef { id, pages: number as u32, hash } };
                 let fits = |said: BlobTrailer| {
-                    // Of pages that were dropped no hash is known.
+                    // Dropped pages have no known hash.
                     let hash = if dropped > 0 { said.blob.hash } else { hash };
                     said == BlobTrailer { blob: BlobRef { hash, ..expected.blob }, ..expected }
                 };
@@ -418,7 +419,7 @@ impl Check<'_> {
         }
     }
 
-    /// A blob file that is not sound is damage if something needs it, else what a killed writer left.
+    /// A damaged blob file is damage of the log if something needs it, else a remainder of a killed writer.
     fn judge_unsound_blobs(&mut self) {
         for unsound in std::mem::take(&mut self.unsound) {
             if unsound.named_by.is_some() || (self.scope.kept)(unsound.id) {
@@ -432,7 +433,7 @@ impl Check<'_> {
         }
     }
 
-    /// The log's id, as the first segment says whose header can be read.
+    /// The log's id, from the first segment with a readable header.
     fn find_log_id(&mut self, segments: &[Glsn]) -> Result<Option<u128>, LogError> {
         for first in segments {
             let Some(file) = self.open(FileName::Segment(*first))? else { continue };
@@ -451,7 +452,7 @@ impl Check<'_> {
             return Ok(Some("the blob file is missing"));
         };
         if self.unsound.binary_search_by_key(&blob.id, |unsound| unsound.id).is_ok() {
-            // It is told with its pages.
+            // It is reported with its pages.
             return Ok(None);
         }
         let page = &mut self.page[..PAGE_BYTES];
@@ -465,7 +466,7 @@ impl Check<'_> {
 /// Pages of a blob file that are damaged.
 #[derive(Default)]
 struct BadPages {
-    /// The first of them, and what is wrong with it.
+    /// The first of them, and its damage.
     what: Option<(u32, &'static str)>,
     pages: Vec<Range<u32>>,
 }
@@ -489,7 +490,7 @@ struct VerifyVisitor<'c, 'a> {
     count: u32,
     /// Whether records of the segment are damaged.
     lost: bool,
-    /// Of the record that is not known to be complete yet.
+    /// Of the record that may not be complete.
     of_record: (u64, u32),
     blobs: (u64, u32),
 }

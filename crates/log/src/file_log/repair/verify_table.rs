@@ -14,7 +14,7 @@ use crate::format::segment_header::SegmentHeader;
 use crate::format::u32_at;
 use crate::glsn::StreamId;
 
-/// What was seen of a segment's entries, to be compared with its table.
+/// A summary of a segment's entries, to be compared with its table.
 pub(crate) struct SegmentSummary {
     /// Sum over the entries; their order does not matter.
     pub(crate) hash: u64,
@@ -33,7 +33,7 @@ pub(crate) fn blob_hash(hash: u64, blob: &NamedBlob) -> u64 {
     seed(&[hash, blob.record_first.0, u64::from(blob.record_count), blob.blob.id.0, blob.blob.hash])
 }
 
-/// Pages of a table.
+/// Checks the pages of a table.
 pub(crate) struct TableCheck<'a> {
     pub(crate) file: &'a dyn File,
     pub(crate) seed: u64,
@@ -41,7 +41,7 @@ pub(crate) struct TableCheck<'a> {
 }
 
 impl TableCheck<'_> {
-    /// Reads a page; `Err` says what is wrong with it.
+    /// Reads a page; `Err` is its damage.
     fn get(&mut self, number: u32, kind: Option<u8>) -> Result<Result<&[u8], &'static str>, LogError> {
         let n = self.file.read_at(self.page, u64::from(number) * PAGE_BYTES as u64)?;
         if let Err(what) = check_page(&self.page[..n], self.seed, number) {
@@ -70,7 +70,7 @@ impl TableCheck<'_> {
         Ok(page_payload(self.page).get(place.1..place.1 + len).ok_or("a page that ends too early"))
     }
 
-    /// Compares the whole table; where and what is wrong.
+    /// Compares the whole table; returns the offset of the damage and what it is.
     pub(crate) fn table(
         &mut self,
         segment: &SegmentHeader,

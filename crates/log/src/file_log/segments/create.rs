@@ -10,17 +10,17 @@ use crate::file_log::files::names::{FileName, unfinished};
 use crate::file_log::files::zeros::{has_no_room, write_zeros};
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 
-/// Why a segment was not made.
+/// Why a segment was not created.
 #[derive(Debug)]
 pub(crate) enum NotCreated {
-    /// Nothing happened.
+    /// Nothing was changed.
     Cleanly(io::Error),
-    /// It may stand under its name, and that may not be durable.
+    /// The file may exist under its name, and the name may not be durable.
     Perhaps(io::Error),
 }
 
-/// Makes a segment's file with its header and `zeroed` bytes in all, durable under its name. It comes into being whole: until it
-/// is renamed nobody takes it for a segment.
+/// Creates a segment's file with its header and `zeroed` bytes in all, durable under its name. It appears whole: before
+/// the rename it has a temporary name.
 pub(crate) fn create_segment(
     disk: &dyn Disk,
     dir: &Path,
@@ -39,7 +39,8 @@ pub(crate) fn create_segment(
     }
     if let Err(error) = disk.rename(&draft, &path) {
         let _ = disk.remove(&draft);
-        // Any other failure may be one of telling, over a network say: whatever had this name before is gone then.
+        // Other failures may be failures to report, for example over a network: the file that had this name before may
+        // be gone.
         return Err(if has_no_room(&error) { NotCreated::Cleanly(error) } else { NotCreated::Perhaps(error) });
     }
     disk.sync_dir(dir).and_then(|()| disk.open(&path, Open::ReadWrite, Caching::Buffered)).map_err(NotCreated::Perhaps)

@@ -1,4 +1,4 @@
-//! What is known of the active segment's entries: for each the offset of its header and its stream, in chunks of the budget.
+//! The entries of a segment in memory: for each the offset of its header and its stream, in chunks of the budget.
 
 use plimsoll_memory::budget::{Budget, Kind, OutOfBudget};
 use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
@@ -6,10 +6,10 @@ use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
 use crate::format::{put, u32_at};
 use crate::glsn::StreamId;
 
-/// Entries whose numbers one pair of chunks holds.
+/// Entries in one pair of chunks.
 pub(crate) const ENTRIES_PER_PAIR: u32 = (CHUNK_BYTES / 4) as u32;
 
-/// Offsets and streams of the active segment's entries.
+/// Offsets and streams of a segment's entries.
 #[derive(Debug, Default)]
 pub(crate) struct EntryOffsets {
     pairs: Vec<Pair>,
@@ -23,12 +23,12 @@ struct Pair {
 }
 
 impl EntryOffsets {
-    /// Entries known.
+    /// Number of entries.
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// Makes room for `more` entries, then [`EntryOffsets::push`] never fails.
+    /// Makes room for `more` entries: [`EntryOffsets::push`] cannot fail then.
     pub(crate) fn reserve(&mut self, more: u32, budget: &Budget) -> Result<(), OutOfBudget> {
         let wanted = (u64::from(self.len) + u64::from(more)).div_ceil(u64::from(ENTRIES_PER_PAIR));
         while (self.pairs.len() as u64) < wanted {
@@ -37,7 +37,7 @@ impl EntryOffsets {
         Ok(())
     }
 
-    /// Adds an entry, for which room was made.
+    /// Adds an entry; room for it must have been made.
     pub(crate) fn push(&mut self, offset: u32, stream: StreamId) {
         let (pair, at) = place(self.len);
         put(&mut self.pairs[pair].offsets, at, &offset.to_le_bytes());
@@ -45,12 +45,12 @@ impl EntryOffsets {
         self.len += 1;
     }
 
-    /// Forgets the entries from `len` on.
+    /// Removes the entries from `len` on.
     pub(crate) fn truncate(&mut self, len: u32) {
         self.len = self.len.min(len);
     }
 
-    /// Forgets all entries, and gives back all memory but that for the first of the next segment.
+    /// Removes all entries, and returns all memory except that for the first entries of the next segment.
     pub(crate) fn clear(&mut self) {
         self.pairs.truncate(1);
         self.len = 0;

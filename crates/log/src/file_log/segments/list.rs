@@ -1,4 +1,4 @@
-//! The list of segments: which there are, which were trimmed, and what the absence of a file means.
+//! The list of segments: which exist, which were trimmed, and what a missing file means.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,14 +21,14 @@ pub(crate) struct Segments {
     list: RwLock<Vec<Arc<Segment>>>,
     room: Mutex<Room>,
     first: AtomicU64,
-    /// Held by whoever frees segments.
+    /// Held while segments are freed.
     pub(crate) trimming: Mutex<()>,
-    /// Held by whoever makes an offset table again.
+    /// Held while an offset table is rebuilt.
     pub(crate) rebuilding: Mutex<SortScratch>,
 }
 
-/// Room in the budget for descriptions of segments: for one more than there are, so that turning to a new one does not depend on
-/// what is free just then.
+/// Room in the budget for segment descriptions: for one more than there are, so that a new segment never fails for lack
+/// of memory.
 #[derive(Debug)]
 struct Room {
     lease: Lease,
@@ -57,7 +57,7 @@ impl Segments {
         Glsn(self.first.load(Ordering::Acquire))
     }
 
-    /// From now on everything below `first` is trimmed.
+    /// Everything below `first` is trimmed from now on.
     pub(crate) fn set_first(&self, first: Glsn) {
         // Release: pairs with the Acquire in `first`.
         self.first.store(first.0, Ordering::Release);
@@ -75,7 +75,7 @@ impl Segments {
         self.read().clone()
     }
 
-    /// Makes sure that there is room for one more.
+    /// Makes room for one more.
     pub(crate) fn reserve(&self) -> Result<(), LogError> {
         let mut room = lock(&self.room);
         if !room.ahead {
@@ -85,14 +85,14 @@ impl Segments {
         Ok(())
     }
 
-    /// Adds the new active segment, for which room was made.
+    /// Adds the new active segment; room for it must have been made.
     pub(crate) fn push(&self, segment: Arc<Segment>) {
         self.write().push(segment);
         let mut room = lock(&self.room);
         room.ahead = room.lease.grow(SEGMENT_LEASE_BYTES).is_ok();
     }
 
-    /// Takes the first one out.
+    /// Removes the first segment.
     pub(crate) fn pop_front(&self) -> Option<Arc<Segment>> {
         let mut list = self.write();
         let first = (list.len() > 1).then(|| list.remove(0));
@@ -103,8 +103,8 @@ impl Segments {
         first
     }
 
-    /// A file of a log that is open to read only is gone: where the process that writes has trimmed, what it freed is known to be gone from now on.
-    /// Segments go from the front, so what lies before the first that is left was trimmed; one that is missing behind it was not.
+    /// Called when a file of a log that is open read-only is missing: finds out which segments the writing process has
+    /// trimmed. Segments are trimmed from the front, so a missing segment after the first existing one was not trimmed.
     pub(crate) fn notice_trim(&self) {
         if !self.env.is_read_only() {
             return;
@@ -135,7 +135,7 @@ impl Segments {
         }
     }
 
-    /// An error of the pool, told as one of the log about entry `glsn`.
+    /// Turns an error of the pool into one of the log about entry `glsn`.
     pub(crate) fn load_error(&self, error: LoadError, name: FileName, glsn: Glsn, offset: u64) -> LogError {
         if matches!(error, LoadError::Io { kind: io::ErrorKind::NotFound, .. }) {
             self.notice_trim();

@@ -1,11 +1,11 @@
-//! The blob files that the records of a segment name, in memory.
+//! The blob files named by the records of a segment, in memory.
 
 use plimsoll_memory::budget::{Budget, Kind, OutOfBudget};
 use plimsoll_memory::buffer::Buffer;
 
 use crate::format::offset_table::NamedBlob;
 
-/// Room is made for so many blob files at a time.
+/// The least room that is made at a time.
 const BLOBS_MIN: usize = 16;
 
 /// Blob files named by records, under a lease.
@@ -19,7 +19,7 @@ impl NamedBlobs {
         Ok(Self { list: Buffer::with_capacity(budget, Kind::LogTable, 0)? })
     }
 
-    /// Makes room for `more`.
+    /// Makes room for `more` names.
     pub(crate) fn reserve(&mut self, more: usize) -> Result<(), OutOfBudget> {
         if more == 0 { Ok(()) } else { self.list.reserve(more.max(BLOBS_MIN)) }
     }

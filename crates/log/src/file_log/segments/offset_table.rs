@@ -1,5 +1,5 @@
-//! Where the entries of a sealed segment are: by GLSN or by stream to an offset. The table is a file that is read through the pool, or is
-//! held in memory where none can be written.
+//! Maps the entries of a sealed segment, by GLSN or by stream, to offsets. The table is a file that is read through the
+//! pool, or is held in memory where the file cannot be written.
 
 use plimsoll_memory::pool::LoadError;
 
@@ -9,12 +9,12 @@ use crate::file_log::segments::table_file::TableFile;
 use crate::format::offset_table::NamedBlob;
 use crate::glsn::StreamId;
 
-/// Where the entries of a sealed segment are.
+/// The offset table of a sealed segment.
 #[derive(Debug)]
 pub(crate) enum OffsetTable {
     /// Read through the pool.
     File(TableFile),
-    /// Held, because it cannot be written: the log is open to read only, or the disk is full.
+    /// In memory, because the file cannot be written: the log is open read-only, or the disk is full.
     Memory {
         /// Of all entries.
         entry_offsets: EntryOffsets,
@@ -23,7 +23,7 @@ pub(crate) enum OffsetTable {
     },
 }
 
-/// A walk over the entries of one stream in a segment.
+/// An iteration over the entries of one stream in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StreamCursor {
     at: u32,
@@ -63,7 +63,7 @@ impl OffsetTable {
         }
     }
 
-    /// Fills `into` with the numbers of the next entries of a stream; returns how many, 0 at the end.
+    /// Fills `into` with the indexes of the next entries of a stream; returns how many, 0 at the end.
     pub(crate) fn next_of_stream(
         &self,
         stream: StreamId,

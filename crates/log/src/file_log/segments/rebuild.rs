@@ -1,5 +1,5 @@
-//! Opens the offset tables of sealed segments, and makes one again from its segment where it is missing or damaged. A table is never needed
-//! to know what the log holds, only to find it fast.
+//! Opens the offset tables of sealed segments, and rebuilds those that are missing or damaged from their segments. A
+//! table is not needed to know what the log holds, only to find it fast.
 
 use std::io;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::format::table_seed;
 use crate::glsn::StreamId;
 
 impl Segments {
-    /// Asks a sealed segment's table; makes it again once if it is missing or damaged.
+    /// Runs `ask` on a sealed segment's table; rebuilds the table once if it is missing or damaged.
     pub(crate) fn with_table<T>(
         &self,
         segment: &Arc<Segment>,
@@ -69,7 +69,7 @@ impl Segments {
         }
     }
 
-    /// Makes a table again from its segment, unless another thread did since `damaged` was seen.
+    /// Rebuilds a table from its segment, unless another thread did since `damaged` was seen.
     fn rebuild_table(
         &self,
         segment: &Arc<Segment>,
@@ -108,12 +108,12 @@ fn keep(segment: &Segment, table: OffsetTable) -> Arc<OffsetTable> {
     table
 }
 
-/// Whether making the table again may help.
+/// Whether rebuilding the table may help.
 fn is_damage(error: &LoadError) -> bool {
     matches!(error, LoadError::Corrupt { .. } | LoadError::Io { kind: io::ErrorKind::NotFound, .. })
 }
 
-/// A sealed segment's own bytes, read as often as it takes.
+/// A sealed segment's own bytes, read as often as needed.
 struct FromSegment<'a> {
     segments: &'a Segments,
     segment: &'a Segment,
@@ -121,8 +121,8 @@ struct FromSegment<'a> {
 }
 
 impl FromSegment<'_> {
-    /// Walks over the whole segment. Each walk is compared with what follows the segment, not only the first: one that met a bad byte
-    /// and ended early would leave entries or blob files out of the table.
+    /// Walks the whole segment. Each walk is compared with the segment's end, not only the first: one that met a bad
+    /// byte and ended early would leave entries or blob files out of the table.
     fn walk(&mut self, visitor: &mut dyn Visitor) -> Result<Outcome, LogError> {
         let name = FileName::Segment(self.segment.first());
         let missing = |error: io::Error| self.segments.load_error(error.into(), name, self.segment.first(), 0);
@@ -138,7 +138,7 @@ impl FromSegment<'_> {
         Ok(outcome)
     }
 
-    /// Reads the segment once: what the table's header says of it.
+    /// Reads the segment once, for the header of its table.
     fn check(&mut self) -> Result<TableHeader, LogError> {
         let outcome = self.walk(&mut NoVisitor)?;
         Ok(TableHeader {
@@ -154,7 +154,7 @@ impl FromSegment<'_> {
         })
     }
 
-    /// The numbers in memory.
+    /// The table in memory.
     fn hold(&mut self, budget: &Budget) -> Result<OffsetTable, LogError> {
         let mut held = TableVisitor { budget, entry_offsets: EntryOffsets::default(), blobs: NamedBlobs::new(budget)? };
         self.walk(&mut held)?;

@@ -1,4 +1,4 @@
-//! One segment: its header, its pages in the pool, and the way from a GLSN to a place in it.
+//! One segment: its header, its pages in the pool, its offset table.
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,30 +16,31 @@ use crate::format::segment_header::SegmentHeader;
 use crate::format::{BLOCK_BYTES, segment_seed};
 use crate::glsn::Glsn;
 
-/// The end of the log in memory, as far as the pages of the active segment need it.
+/// The unwritten end of the log, as the pages of the active segment need it.
 pub(crate) trait Unwritten: Debug + Send + Sync {
     /// Copies a block of the segment that begins with `first`, if it is in the buffer.
     fn copy_block(&self, first: Glsn, block: u32, into: &mut [u8]) -> bool;
 
-    /// Where the complete records of the segment that begins with `first` end; 0 if it is not the active one.
+    /// The offset where the complete records of the segment that begins with `first` end; 0 if it is not the active
+    /// one.
     fn end_of(&self, first: Glsn) -> u32;
 }
 
 /// A segment of the log.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    /// What it says about itself.
+    /// The segment's header.
     pub(crate) header: SegmentHeader,
     /// Its blocks.
     pub(crate) pages: PoolFile,
-    /// Where its entries are, once it is sealed and somebody asked.
+    /// The offset table, once the segment is sealed and the table was asked for.
     pub(crate) table: RwLock<Option<Arc<OffsetTable>>>,
-    /// What follows it, once it is sealed.
+    /// Where it ends, once it is sealed.
     sealed: OnceLock<SegmentEnd>,
     end: Arc<AtomicU32>,
 }
 
-/// What follows a sealed segment, as the next one says.
+/// The end of a sealed segment, as the header of the next segment says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentEnd {
     /// GLSN behind its last entry.
@@ -50,14 +51,14 @@ pub(crate) struct SegmentEnd {
     pub(crate) end: u32,
 }
 
-/// Where a segment ends that is not sealed: not known to its pages.
+/// The end of a segment that is not sealed: unknown to its pages.
 const OPEN: u32 = u32::MAX;
 
-/// Bytes of heap that a segment's description takes, with its place in the list of segments and in the pool.
+/// Heap bytes of a segment's description, with its entries in the list of segments and in the pool.
 pub(crate) const SEGMENT_LEASE_BYTES: u64 = 512;
 
 impl Segment {
-    /// The segment with this header; `unwritten` has what is not in its file yet.
+    /// The segment with this header; `unwritten` has the bytes that are not in its file yet.
     pub(crate) fn new(header: SegmentHeader, env: &Env, unwritten: Weak<dyn Unwritten>) -> Arc<Self> {
         let end = Arc::new(AtomicU32::new(OPEN));
         let source = SegmentSource {
@@ -72,16 +73,16 @@ impl Segment {
         Arc::new(Self { header, pages, table: RwLock::new(None), sealed: OnceLock::new(), end })
     }
 
-    /// From now on nothing is appended to it: another segment, with the header `next`, follows.
+    /// Nothing more is appended to it: another segment, with the header `next`, follows.
     pub(crate) fn seal(&self, next: &SegmentHeader) {
         let behind = SegmentEnd { next: next.first, chain: next.previous_chain, end: next.previous_end };
         self.sealed.get_or_init(|| behind);
-        // Relaxed: it chooses how the file is read, and both ways read the same bytes; and what is checked of blocks that were complete
-        // before.
+        // Relaxed: the value chooses how the file is read, and both ways read the same bytes; and how blocks that were
+        // complete before are checked.
         self.end.store(behind.end, Ordering::Relaxed);
     }
 
-    /// What follows it, if it is sealed.
+    /// Where it ends, if it is sealed.
     pub(crate) fn sealed(&self) -> Option<SegmentEnd> {
         self.sealed.get().copied()
     }
@@ -92,11 +93,11 @@ impl Segment {
     }
 }
 
-/// Blocks of a segment: from the tail's buffer while they are not written yet, else from the file.
+/// Blocks of a segment: from the tail's buffer until they are written, else from the file.
 struct SegmentSource {
     first: Glsn,
     seed: u64,
-    /// Where the segment's fragments end, once it is sealed.
+    /// Where the segment's fragments end, if it is sealed.
     end: Arc<AtomicU32>,
     caching: Caching,
     files: Arc<OpenFiles>,
@@ -105,7 +106,7 @@ struct SegmentSource {
 }
 
 impl SegmentSource {
-    /// Fills `page` with a block that is not written yet; `false` if it is.
+    /// Fills `page` with a block that is not written yet; `false` if it is written.
     fn copy_unwritten(&self, number: u32, page: &mut [u8]) -> bool {
         self.unwritten.upgrade().is_some_and(|tail| tail.copy_block(self.first, number, page))
     }
@@ -113,10 +114,10 @@ impl SegmentSource {
     /// Fills `pages` from the file and checks each of them.
     fn read(&self, first: u32, pages: &mut [u8], caching: Caching) -> Result<(), LoadError> {
         let file = self.files.get(FileName::Segment(self.first), caching)?;
-        // Before it is read: what is appended meanwhile need not be in it.
+        // Read first: bytes that are appended meanwhile need not be in the file.
         let end = self.known_end();
         let n = file.read_at(pages, u64::from(first) * BLOCK_BYTES as u64)?;
-        // Zeros behind the end: a sealed segment ends with the block of its last record.
+        // Zeros after the file's end: a sealed segment ends with the block of its last record.
         pages[n..].fill(0);
         for (number, page) in (first..).zip(pages.chunks_exact(BLOCK_BYTES)) {
             check_whole_block(page, number, self.seed, end).map_err(|bad| LoadError::Corrupt {
@@ -140,23 +141,23 @@ impl SegmentSource {
     }
 }
 
-/// What is known of where a segment's fragments end.
+/// What is known about the end of a segment's fragments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum KnownEnd {
-    /// It is sealed.
+    /// Exactly here: it is sealed.
     At(u32),
-    /// It is being appended to.
+    /// Here or later: it is active.
     NotBefore(u32),
 }
 
-/// Checks a block, and that its segment's records reach as far in it as they must.
+/// Checks a block, and that the segment's records reach as far into it as they must.
 pub(crate) fn check_whole_block(block: &[u8], number: u32, seed: u64, end: KnownEnd) -> Result<(), BadBlock> {
     let filled = check_block(block, number, seed)?;
     check_end(number, filled, end).map_err(|what| BadBlock { at: filled, what: what.to_owned() })
 }
 
-/// Compares where the fragments of a block end with where those of its segment do: zeros in the place of a block are good only behind
-/// all records.
+/// Compares the end of a block's fragments with the end of the segment's: an empty block is valid only after all
+/// records.
 fn check_end(number: u32, filled: usize, end: KnownEnd) -> Result<(), &'static str> {
     let start = u64::from(number) * BLOCK_BYTES as u64;
     let (KnownEnd::At(least) | KnownEnd::NotBefore(least)) = end;
@@ -181,7 +182,7 @@ impl PageSource for SegmentSource {
         if self.copy_unwritten(number, page) {
             return Ok(());
         }
-        // The active segment is written through the page cache: reading past it would flush it each time.
+        // The active segment is written through the page cache: direct reads would flush it each time.
         let caching = if self.is_sealed() { self.caching } else { Caching::Buffered };
         self.read(number, page, caching)
     }

@@ -1,4 +1,4 @@
-//! Reads the offset table of a sealed segment, through the pool.
+//! The file of an offset table, read through the pool.
 
 use std::sync::Arc;
 
@@ -54,12 +54,12 @@ impl TableFile {
         item(&page, at, 4).map(|bytes| u32_at(bytes, 0))
     }
 
-    /// Fills `into` with the offsets of the entries from `index` on, as many as stand on one page; returns how many.
+    /// Fills `into` with the offsets of the entries from `index` on, at most those on one page; returns how many.
     pub(crate) fn offsets(&self, index: u32, into: &mut [u32]) -> Result<usize, LoadError> {
         self.numbers(self.header.offset_place(index), OFFSET_PAGE, NUMBERS_PER_PAGE - index % NUMBERS_PER_PAGE, into)
     }
 
-    /// Fills `into` with postings from number `posting` on, as many as stand on one page; returns how many.
+    /// Fills `into` with postings from number `posting` on, at most those on one page; returns how many.
     pub(crate) fn postings(&self, posting: u32, into: &mut [u32]) -> Result<usize, LoadError> {
         let on_page = NUMBERS_PER_PAGE - posting % NUMBERS_PER_PAGE;
         self.numbers(self.header.posting_place(posting), POSTING_PAGE, on_page, into)
@@ -77,7 +77,7 @@ impl TableFile {
         Ok(low)
     }
 
-    /// A stream's part of the postings; `None` if it has no entry in the segment.
+    /// A stream's item of the directory; `None` if it has no entry in the segment.
     pub(crate) fn stream(&self, stream: StreamId) -> Result<Option<DirectoryItem>, LoadError> {
         let (mut low, mut high) = (0, self.header.streams);
         while low < high {

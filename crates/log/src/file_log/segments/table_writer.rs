@@ -1,7 +1,7 @@
 //! Writes the offset table of a segment that is being sealed, or whose table was lost.
 //!
-//! Entries are sorted by stream in a scratch of bounded size, in as many rounds as it takes: a table can be written under any
-//! budget.
+//! Entries are sorted by stream in a scratch buffer of bounded size, in several rounds if necessary: a table can be
+//! written under any budget.
 
 use std::io;
 use std::path::Path;
@@ -19,10 +19,10 @@ use crate::format::offset_table::{
 use crate::format::put;
 use crate::glsn::StreamId;
 
-/// Numbers that are sorted at a time when memory is short.
+/// The size of the scratch buffer when memory is short, in numbers.
 const SCRATCH_MIN: usize = 8192;
 
-/// What a table is made of.
+/// The source of a table's contents.
 pub(crate) trait TableSource {
     /// Gives the offset of every entry, in order.
     fn offsets(&mut self, each: &mut dyn FnMut(u32) -> Result<(), LogError>) -> Result<(), LogError>;
@@ -34,7 +34,7 @@ pub(crate) trait TableSource {
     fn blobs(&mut self, each: &mut dyn FnMut(NamedBlob) -> Result<(), LogError>) -> Result<(), LogError>;
 }
 
-/// Room to sort in: set aside, and larger while the budget has room.
+/// The scratch buffer for sorting: a part is reserved, the rest is taken while the budget has room.
 #[derive(Debug)]
 pub(crate) struct SortScratch {
     budget: Budget,
@@ -55,7 +55,7 @@ impl SortScratch {
         }
     }
 
-    /// Gives back what is not set aside.
+    /// Returns everything but the reserved part.
     fn shrink(&mut self) {
         self.larger = None;
     }
@@ -65,7 +65,7 @@ impl SortScratch {
     }
 }
 
-/// Writes the table of a segment. `header` needs no `streams` and `blobs`: they are counted. The file is not synced.
+/// Writes the table of a segment. `streams` and `blobs` of `header` are counted here. The file is not synced.
 pub(crate) fn write_table(
     disk: &dyn Disk,
     dir: &Path,
@@ -130,7 +130,8 @@ fn write_streams(
     Ok(streams)
 }
 
-/// Gives each entry's stream and number, sorted by stream and then by number. Each round gathers the smallest that were not given yet.
+/// Calls `each` with each entry's stream and index, sorted by stream and then by index. Each round gathers the smallest
+/// that were not given yet.
 fn in_order_of_streams(
     count: u32,
     source: &mut dyn TableSource,
@@ -182,7 +183,7 @@ fn gather_smallest(
     })
 }
 
-/// Lays items into sealed pages and writes these in large steps.
+/// Packs items into sealed pages and writes these in large steps.
 struct PageWriter<'a> {
     file: &'a dyn File,
     seed: u64,
@@ -191,7 +192,7 @@ struct PageWriter<'a> {
     first: u32,
     /// Pages in `staging` that are sealed.
     sealed: usize,
-    /// Payload bytes of the page behind them.
+    /// Payload bytes of the page after them.
     filled: usize,
 }
 
@@ -209,7 +210,7 @@ impl<'a> PageWriter<'a> {
         Ok(())
     }
 
-    /// The next item stands on a page of its own.
+    /// Ends the page: the next item begins a new one.
     fn end_section(&mut self, kind: u8) -> Result<(), LogError> {
         if self.filled > 0 { self.seal(kind) } else { Ok(()) }
     }

@@ -1,6 +1,6 @@
-//! Reads a segment front to back and checks everything in it: for recovery, for tables that were lost, and for `verify`.
+//! Reads a segment front to back and checks everything in it: for recovery, for lost tables, and for `verify`.
 //!
-//! Law: it says where the good records end and what stands behind them; it decides nothing. `recovery` does.
+//! Law: a walk reports where the good records end and what follows them; it decides nothing. `recovery::decide` does.
 
 use plimsoll_disk::vfs::File;
 
@@ -19,16 +19,16 @@ use crate::glsn::{Glsn, StreamId};
 
 /// Receives the contents of a segment, record by record.
 pub(crate) trait Visitor {
-    /// An entry of a record that is not known to be complete yet.
+    /// An entry of a record that may not be complete.
     fn entry(&mut self, offset: u32, stream: StreamId) -> Result<(), LogError>;
 
-    /// The record of the entries since the last one is complete and good.
+    /// The record of the entries since the last call is complete and good.
     fn record(&mut self, header: &RecordHeader, blobs: &[BlobRef]) -> Result<(), LogError>;
 
-    /// The entries since the last complete record belong to none.
+    /// The entries since the last complete record belong to no record.
     fn abandon(&mut self);
 
-    /// Records are damaged, and a good one follows: only where damage is passed.
+    /// Records are damaged, and a good one follows; only in walks past damage.
     fn lost(&mut self, lost: &Lost) -> Result<(), LogError> {
         let _ = lost;
         Ok(())
@@ -55,26 +55,26 @@ impl Visitor for NoVisitor {
     fn abandon(&mut self) {}
 }
 
-/// Something that is not as it was written.
+/// Damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// Where it is.
+    /// Its offset.
     pub(crate) at: u64,
     /// What it is.
     pub(crate) what: &'static str,
-    /// It is good, and of a newer format.
+    /// The bytes are intact, and of a newer format.
     pub(crate) newer: bool,
 }
 
-/// Records that are damaged, between two good ones.
+/// Damaged records between two good ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lost {
-    /// The first thing that is wrong.
+    /// The first damage.
     pub(crate) problem: Problem,
-    /// Where what is good ends, and where it begins again.
+    /// Where the good bytes end, and where they begin again.
     pub(crate) start: u32,
     pub(crate) end: u32,
-    /// The first GLSN that is lost, and the one behind the last; equal where only a mark or padding is.
+    /// The first lost GLSN, and the one after the last; equal if only a mark or padding is lost.
     pub(crate) from: Glsn,
     pub(crate) next: Glsn,
     /// Chain hashes at both ends.
@@ -85,12 +85,12 @@ pub(crate) struct Lost {
     pub(crate) timestamp: u64,
 }
 
-/// What stands in a segment.
+/// The result of a walk.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
-    /// Behind the last good record or mark; what is not good begins here.
+    /// The end of the last good record or mark; bytes that are not good begin here.
     pub(crate) end: u32,
-    /// The GLSN behind the last good record.
+    /// The GLSN after the last good record.
     pub(crate) next: Glsn,
     /// Chain hash of the last good record.
     pub(crate) chain: u64,
@@ -102,24 +102,24 @@ pub(crate) struct Outcome {
     pub(crate) epoch: u32,
     /// The highest blob file id known to have been given out.
     pub(crate) last_blob_id: u64,
-    /// The highest GLSN that any good fragment, also behind a bad one, says is durable.
+    /// The highest GLSN that is durable according to any good fragment, also after damage.
     pub(crate) durable: Glsn,
     /// Whether the last good fragment is a mark.
     pub(crate) marked: bool,
-    /// What stands at `end` and is not good.
+    /// The damage at `end`.
     pub(crate) problem: Option<Problem>,
-    /// Behind the last byte that is not zero.
+    /// The offset after the last nonzero byte.
     pub(crate) used: u64,
-    /// The first byte that is not zero where only padding is, with records behind it.
+    /// The first nonzero byte in padding, with records after it.
     pub(crate) dirty_padding: Option<u64>,
 }
 
-/// The system is told what is going to be read next, so many bytes at a time and as many ahead: a disk reads large pieces, and several at once, two to
-/// four times as fast as what it is asked for one after the other.
+/// The system is told of reads in advance, this many bytes at a time and as many ahead: a disk reads large pieces,
+/// several at once, two to four times as fast as one request after the other.
 const AHEAD_BYTES: u64 = 4 << 20;
 
-/// Reads the segment whose header is `header` through `staging` (a multiple of a block), up to `limit` bytes of its file. What the file has
-/// beyond the length that the header says belongs to nothing and is not read.
+/// Reads the segment with this header through `staging` (a multiple of a block), up to `limit` bytes of its file. Bytes
+/// after the length in the header belong to nothing and are not read.
 pub(crate) fn walk_segment(
     file: &dyn File,
     header: &SegmentHeader,
@@ -130,8 +130,8 @@ pub(crate) fn walk_segment(
     run(file, limit, header, staging, SegmentWalk::new(header, visitor))
 }
 
-/// As [`walk_segment`] of the whole segment; goes on with the next good record where records are damaged, and tells the visitor what is lost. Damage that no good
-/// record follows is the outcome's problem.
+/// As [`walk_segment`] of the whole segment, but continues with the next good record after damage and tells the visitor
+/// what is lost. Damage that no good record follows is the outcome's problem.
 pub(crate) fn walk_past_damage(
     file: &dyn File,
     header: &SegmentHeader,
@@ -174,22 +174,22 @@ struct SegmentWalk<'v> {
     outcome: Outcome,
     open: Option<OpenRecord>,
     blobs: Vec<BlobRef>,
-    /// Bytes that are not zero behind the last fragment so far.
+    /// The first nonzero byte after the last fragment.
     dirty: Option<u64>,
-    /// Whether a block without fragments was seen: it lies behind the end of the log.
+    /// Whether a block without fragments was seen: it lies after the end of the log.
     blank: bool,
-    /// Whether it goes on behind damage.
+    /// Whether the walk continues after damage.
     passes: bool,
-    /// The offset of the record with which it went on last.
+    /// The offset of the record with which it last continued.
     resumed_at: u32,
 }
 
-/// A record of which not all fragments were seen.
+/// A record of which some fragments are still to come.
 struct OpenRecord {
     header: RecordHeader,
     /// Offset of its header.
     at: u32,
-    /// Chain hash behind its last fragment seen.
+    /// Chain hash after its last fragment seen.
     chain: u64,
     epoch: u32,
     entries_seen: u32,
@@ -269,7 +269,7 @@ impl<'v> SegmentWalk<'v> {
         Ok(())
     }
 
-    /// Looks for the next good record in a block, from `at` on, and goes on with it; where it stands.
+    /// Looks for the next good record in a block, from `at` on, and continues there; returns its place.
     fn resume(
         &mut self,
         block: &[u8],
@@ -309,7 +309,7 @@ impl<'v> SegmentWalk<'v> {
         Ok(None)
     }
 
-    /// Whether a record may be one of those behind the last good one.
+    /// Whether a record may be a later one than the last good one.
     fn may_follow(&self, epoch: u32, header: &RecordHeader) -> bool {
         let outcome = &self.outcome;
         let is_next = header.first == outcome.next && header.previous_chain == outcome.chain;
@@ -317,7 +317,7 @@ impl<'v> SegmentWalk<'v> {
         epoch >= outcome.epoch && (is_next || is_later)
     }
 
-    /// No fragment at `at`: the records go on in the next block, or end here.
+    /// No fragment at `at`: the records continue in the next block, or end here.
     fn no_fragment(&mut self, block: &[u8], block_offset: u32, at: usize) {
         let at = at.min(block.len());
         if self.open.is_some() && at + FRAGMENT_HEADER_BYTES <= block.len() {
@@ -340,7 +340,7 @@ impl<'v> SegmentWalk<'v> {
         self.visitor.abandon();
     }
 
-    /// Takes one more good fragment; `Err` says why it does not follow.
+    /// Takes one more intact fragment; `Err` is the reason why it does not follow.
     fn fragment(&mut self, offset: u32, fragment: &Fragment<'_>) -> Result<Result<(), Refusal>, LogError> {
         if fragment.epoch < self.outcome.epoch {
             return Ok(Err(Refusal::bad("a fragment of an earlier epoch: stale bytes")));
@@ -486,7 +486,7 @@ impl<'v> SegmentWalk<'v> {
         Ok(Ok(()))
     }
 
-    /// Behind a bad fragment: good ones may still tell what was durable when they were written.
+    /// After a bad fragment: intact ones may still say what was durable when they were written.
     fn look_for_evidence(&mut self, block: &[u8], block_offset: u32, from: usize) {
         let mut at = from;
         while at + FRAGMENT_HEADER_BYTES <= block.len() {

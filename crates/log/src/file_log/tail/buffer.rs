@@ -1,12 +1,12 @@
-//! The newest bytes of the active segment, before (and a little after) they are written to its file.
+//! The newest bytes of the active segment, until (and shortly after) they are written to its file.
 //!
 //! ```text
 //! base                                          end
 //! | full chunk | full chunk | ... | current chunk |
 //! ```
 //!
-//! Full chunks are shared and never change again, so that they can be written without a lock. Law: whatever is not in the file yet is
-//! here; a chunk leaves only after it was written.
+//! Full chunks are shared and never change again, so that they can be written without a lock. Law: bytes that are not
+//! in the file are here; a chunk is released only after it was written.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use plimsoll_memory::budget::{Budget, Kind, OutOfBudget};
 use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
 
-/// Chunks that are set aside for ever: a commit never needs memory that somebody else could have taken.
+/// Reserved chunks: a commit never depends on memory that other users of the budget could take.
 const SET_ASIDE: usize = 4;
 
 /// The most chunks that hold bytes: 1 MiB.
@@ -38,7 +38,7 @@ impl TailBuffer {
         Ok(Self { base: 0, full: VecDeque::new(), current, spares })
     }
 
-    /// Starts anew with zeros from `offset` on, rounded down to a chunk; everything in it was written.
+    /// Restarts with zeros from `offset` on, rounded down to a chunk; all bytes before were written.
     pub(crate) fn restart(&mut self, offset: u64) {
         while let Some(chunk) = self.full.pop_front() {
             self.give_back(chunk);
@@ -68,7 +68,7 @@ impl TailBuffer {
         end.saturating_sub(held).div_ceil(CHUNK_BYTES as u64) as usize
     }
 
-    /// Whether `chunks` more can be begun; takes them from the budget while the buffer is below its cap.
+    /// Whether `chunks` more can be started; takes them from the budget while the buffer is below its limit.
     pub(crate) fn prepare(&mut self, chunks: usize, budget: &Budget) -> bool {
         while self.spares.len() < chunks && self.full.len() + self.spares.len() < CHUNKS_MAX {
             match budget.take(Kind::LogBuffer) {
@@ -79,7 +79,7 @@ impl TailBuffer {
         self.spares.len() >= chunks
     }
 
-    /// Begins the chunk behind the current one; `false` if there is no chunk for it.
+    /// Starts the next chunk; `false` if there is none.
     pub(crate) fn advance(&mut self) -> bool {
         let Some(mut next) = self.spares.pop() else { return false };
         next.fill(0);
@@ -93,7 +93,7 @@ impl TailBuffer {
         self.full.iter().enumerate().map(|(i, chunk)| (self.base + (i * CHUNK_BYTES) as u64, chunk))
     }
 
-    /// Lets go of full chunks that end at or below `written`.
+    /// Releases full chunks that end at or below `written`.
     pub(crate) fn release(&mut self, written: u64) {
         while !self.full.is_empty() && self.base + CHUNK_BYTES as u64 <= written {
             if let Some(chunk) = self.full.pop_front() {
@@ -119,7 +119,7 @@ impl TailBuffer {
         if self.spares.len() + 1 < SET_ASIDE {
             match Arc::try_unwrap(chunk) {
                 Ok(chunk) => self.spares.push(chunk),
-                // Somebody is still writing it out: it cannot happen, writers let go before they release.
+                // Unreachable: the segment writer drops its references before it releases.
                 Err(shared) => drop(shared),
             }
         }

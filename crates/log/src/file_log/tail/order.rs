@@ -1,4 +1,4 @@
-//! What an append needs to know of the active segment: where it ends, and how far its file has bytes.
+//! The state of appending: where the active segment ends, and how far its file has bytes.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::format::record::MAX_ENTRIES;
 use crate::format::segment_header::SegmentHeader;
 use crate::glsn::Glsn;
 
-/// The place behind the last complete record.
+/// The end of the last complete record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct End {
     /// Offset in the active segment.
@@ -27,14 +27,14 @@ pub(crate) struct End {
 /// The fewest bytes that are zeroed ahead at a time while commits are small.
 pub(crate) const ZERO_STEP_MIN: u64 = 256 << 10;
 
-/// What an append needs to know of the end of the log.
+/// The state of appending.
 #[derive(Debug)]
 pub(crate) struct Order {
     pub(crate) file: Arc<dyn File>,
     pub(crate) header: SegmentHeader,
     pub(crate) epoch: u32,
     pub(crate) end: End,
-    /// The file's bytes below this were written, at least with zeros.
+    /// The file has bytes up to here, at least zeros.
     pub(crate) zeroed: u64,
     pub(crate) zero_step: u64,
     /// The most entries of a segment.
@@ -44,7 +44,7 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Records end at or below this offset: the last block is left for a mark.
+    /// Records end at or below this offset: the last block is reserved for a mark.
     pub(crate) fn limit(&self) -> u64 {
         u64::from(self.header.segment_bytes) - BLOCK_BYTES as u64
     }
