@@ -173,7 +173,7 @@ fn appends(disk: &Arc<dyn Disk>, dir: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// Calls a second for a second, on so many threads.
+/// Calls per second, measured for one second on several threads.
 fn run(threads: u64, call: impl Fn(u64) -> Outcome<()> + Sync) -> Outcome<f64> {
     let clock = SystemClock::new();
     let calls = AtomicU64::new(0);

@@ -104,7 +104,7 @@ pub enum LogError {
         who: String,
     },
     /// The log was opened read-only.
-    #[error("the log is open to read only")]
+    #[error("the log is open read-only")]
     ReadOnly,
     /// The budget has no room.
     #[error(transparent)]

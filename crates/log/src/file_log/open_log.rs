@@ -1,26 +1,27 @@
-//! An open log: what its parts share, and who owns what.
+//! An open log, and the owners of its parts.
 //!
 //! - [`Segments`]: the list of segments and their offset tables.
 //! - [`Tail`]: the end of the log in memory, and the right to append.
-//! - [`Durability`]: the writer of the active segment, group commit, whether the log is poisoned.
+//! - [`DurabilityState`]: the writer of the active segment, group commit, whether the log is poisoned.
 //! - [`Blobs`]: blob files and their ids.
 //!
-//! Each owner knows only those above it in this list. What needs several of them (appending, reading, trimming, backup) is written against
-//! [`OpenLog`].
+//! Each owner knows only those before it in this list. Code that needs several of them (appending, reading, trimming,
+//! backup) takes an [`OpenLog`].
 //!
-//! The order of locks: `Segments::trimming`, `Tail::order` (who appends), `Durability::writer` (who writes and syncs), the tail's state, the list of
-//! segments, a segment's table; the locks of group commit and of the blobs' registry are taken last and alone. The pool is never asked for a page
-//! while the tail's state is held: loading the page may need it.
+//! The order of locks: `Segments::trimming`, `Tail::order` (held by an append), `DurabilityState::writer` (held across
+//! write and sync), the tail's state, the list of segments, a segment's table. The locks of group commit and of the
+//! blobs' registry are taken last and alone. The pool is never asked for a page while the tail's state is held: loading
+//! the page may need it.
 
 use std::sync::Arc;
 
 use crate::file_log::blobs::blob_files::Blobs;
-use crate::file_log::durability::Durability;
+use crate::file_log::durability::DurabilityState;
 use crate::file_log::env::Env;
 use crate::file_log::segments::list::Segments;
 use crate::file_log::tail::Tail;
 use crate::glsn::{Bounds, Glsn};
-use crate::log;
+use crate::log::Durability;
 
 /// An open file log.
 #[derive(Debug)]
@@ -28,12 +29,12 @@ pub(crate) struct OpenLog {
     pub(crate) env: Arc<Env>,
     pub(crate) segments: Arc<Segments>,
     pub(crate) tail: Arc<Tail>,
-    pub(crate) durability: Arc<Durability>,
+    pub(crate) durability: Arc<DurabilityState>,
     pub(crate) blobs: Arc<Blobs>,
 }
 
 impl OpenLog {
-    /// What the log holds.
+    /// The bounds of the log.
     pub(crate) fn bounds(&self) -> Bounds {
         // Durable first: it never passes `next`.
         let durable = self.durability.group.durable();
@@ -43,8 +44,8 @@ impl OpenLog {
     /// The last GLSN that readers may see.
     pub(crate) fn readable(&self) -> Glsn {
         match self.env.options.durability {
-            log::Durability::Sync => self.durability.group.durable(),
-            log::Durability::Buffered => self.tail.last(),
+            Durability::Sync => self.durability.group.durable(),
+            Durability::Buffered => self.tail.last(),
         }
     }
 }

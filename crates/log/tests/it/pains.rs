@@ -151,7 +151,7 @@ fn pain_7_trimming_gives_space_back_at_once_and_needs_none() {
     let disk: Arc<dyn Disk> = Arc::new(lying.clone());
     let log = open(&disk, &memory);
     (0..200).for_each(|number| assert!(append(&log, 0, &payload(number, 5000)) > Glsn::NONE));
-    // A reader stands in what is trimmed: it does not keep the space.
+    // A reader is within the trimmed segments: it does not keep the space.
     let mut scan = log.scan(Glsn(1)..Glsn(200), None).unwrap();
     assert!(scan.next_entry().is_some());
     lying.fill_up(Some(0));

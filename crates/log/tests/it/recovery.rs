@@ -474,7 +474,7 @@ fn stale_bytes_behind_a_cut_never_come_back() {
     let memory = Memory::new(16 << 20);
     let killed = killed(&memory, &[100, 200, 200, 200]);
     let mut bytes = read_file(&*killed.disk, SEGMENT);
-    // Record 2 is torn; 3 and 4 are whole but stand behind it, and nobody has acknowledged anything.
+    // Record 2 is torn; 3 and 4 are whole but come after it, and nothing was acknowledged.
     let torn = killed.ends[1] + 30;
     bytes[torn] ^= 1;
     // Without what they say of durability.

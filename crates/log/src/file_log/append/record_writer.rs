@@ -43,26 +43,26 @@ pub(crate) fn write_record(
     record.skip_to(start)?;
     record.begin()?;
     let header_at = record.at;
-    record.put(&header.encode())?;
+    record.write_bytes(&header.encode())?;
     for blob in draft.blobs {
-        record.put(&encode_blob(blob))?;
+        record.write_bytes(&encode_blob(blob))?;
     }
     for (index, entry) in draft.entries.iter().enumerate() {
         if record.room() < ENTRY_HEADER_BYTES as u64 {
-            record.cut()?;
+            record.next_fragment()?;
         }
         let payload_bytes = entry.payload_bytes();
         let back = (record.at - header_at) as u32;
         let entry_header =
             EntryHeader { stream: entry.stream, payload_bytes: payload_bytes as u32, back, index: index as u32 };
         record.tail.entry_offsets.push(record.at as u32, entry.stream);
-        record.put(&entry_header.encode())?;
+        record.write_bytes(&entry_header.encode())?;
         for part in entry.parts {
-            record.put(part)?;
+            record.write_bytes(part)?;
         }
-        record.put(&[0; 8][..align8(payload_bytes) - payload_bytes])?;
+        record.write_bytes(&[0; 8][..align8(payload_bytes) - payload_bytes])?;
     }
-    record.end(None)
+    record.finish(None)
 }
 
 /// Writes a mark after all other fragments.
@@ -76,8 +76,8 @@ pub(crate) fn write_mark_fragment(
     let mut record = RecordWriter::new(tail, None, seal, chain);
     record.skip_to(start)?;
     record.begin()?;
-    record.put(bytes)?;
-    record.end(Some(FragmentType::Mark)).map(|written| written.end)
+    record.write_bytes(bytes)?;
+    record.finish(Some(FragmentType::Mark)).map(|written| written.end)
 }
 
 struct RecordWriter<'a> {
@@ -89,13 +89,13 @@ struct RecordWriter<'a> {
     /// Offset of the fragment that is being written.
     fragment: u64,
     /// Whether the record already has a finished fragment.
-    cut: bool,
+    is_split: bool,
 }
 
 impl<'a> RecordWriter<'a> {
     fn new(tail: &'a mut TailState, writer: Option<&'a mut SegmentWriter>, seal: FragmentSeal, chain: u64) -> Self {
         let at = u64::from(tail.end.offset);
-        Self { tail, writer, seal, chain, at, fragment: at, cut: false }
+        Self { tail, writer, seal, chain, at, fragment: at, is_split: false }
     }
 
     /// Bytes left in the block.
@@ -134,10 +134,10 @@ impl<'a> RecordWriter<'a> {
         Ok(())
     }
 
-    fn put(&mut self, mut bytes: &[u8]) -> Result<(), LogError> {
+    fn write_bytes(&mut self, mut bytes: &[u8]) -> Result<(), LogError> {
         while !bytes.is_empty() {
             if self.room() == 0 {
-                self.cut()?;
+                self.next_fragment()?;
             }
             let step = (self.room() as usize).min(bytes.len());
             let within = (self.at - self.tail.buffer.current_start()) as usize;
@@ -149,18 +149,18 @@ impl<'a> RecordWriter<'a> {
     }
 
     /// Ends the fragment and continues in the next block.
-    fn cut(&mut self) -> Result<(), LogError> {
-        let part = if self.cut { FragmentType::Middle } else { FragmentType::First };
+    fn next_fragment(&mut self) -> Result<(), LogError> {
+        let part = if self.is_split { FragmentType::Middle } else { FragmentType::First };
         self.seal(part);
-        self.cut = true;
+        self.is_split = true;
         let block = block_of(self.fragment);
         self.block_is_complete(block);
         self.at = (block + 1) * BLOCK_BYTES as u64;
         self.begin()
     }
 
-    fn end(mut self, part: Option<FragmentType>) -> Result<RecordEnd, LogError> {
-        let part = part.unwrap_or(if self.cut { FragmentType::Last } else { FragmentType::Whole });
+    fn finish(mut self, part: Option<FragmentType>) -> Result<RecordEnd, LogError> {
+        let part = part.unwrap_or(if self.is_split { FragmentType::Last } else { FragmentType::Whole });
         self.seal(part);
         if self.at.is_multiple_of(BLOCK_BYTES as u64) {
             self.block_is_complete(block_of(self.fragment));

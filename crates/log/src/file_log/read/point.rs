@@ -450,7 +450,7 @@ impl OpenLog {
     }
 
     pub(crate) fn not_there(&self, segment: &Segment, glsn: Glsn, offset: u32) -> LogError {
-        self.corrupt(segment, glsn, u64::from(offset), "the entry does not stand where its table says".to_owned())
+        self.corrupt(segment, glsn, u64::from(offset), "the entry is not where its table says".to_owned())
     }
 
     pub(crate) fn does_not_go_on(&self, segment: &Segment, glsn: Glsn, at: u64) -> LogError {

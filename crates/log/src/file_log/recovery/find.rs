@@ -128,7 +128,7 @@ fn read_header(file: &dyn File, first: Glsn) -> Result<SegmentHeader, LogError> 
         HeaderError::Newer(message) => LogError::Format { message },
     })?;
     if header.first != first || first == Glsn::NONE {
-        return Err(corrupt("the segment stands under another name than its own"));
+        return Err(corrupt("the segment has the name of another one"));
     }
     Ok(header)
 }

@@ -272,7 +272,7 @@ impl Check<'_> {
         match SegmentHeader::decode(&bytes[..n]) {
             Ok(header) if header.first == first => Ok(Some(header)),
             Ok(_) => {
-                let what = "the segment stands under another name than its own";
+                let what = "the segment has the name of another one";
                 self.report_range(name, 0, (Some(first), None), what, Cure::Drop);
                 Ok(None)
             }

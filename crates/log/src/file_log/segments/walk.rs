@@ -394,7 +394,7 @@ impl<'v> SegmentWalk<'v> {
             Err(refusal) => return Ok(Err(refusal)),
         };
         if header.first != self.outcome.next {
-            return Ok(Err(Refusal::bad("a record that stands at another GLSN than its own")));
+            return Ok(Err(Refusal::bad("a record with the GLSN of another place")));
         }
         if header.previous_chain != self.outcome.chain {
             return Ok(Err(Refusal::bad("a record that does not follow the one before it")));
@@ -456,7 +456,7 @@ impl<'v> SegmentWalk<'v> {
             let payload = align8(entry.payload_bytes as usize);
             let taken = (ENTRY_HEADER_BYTES + payload) as u64;
             if entry.index != open.entries_seen || entry.back != at - open.at || taken > open.body_left {
-                return Ok(Err(Refusal::bad("an entry that does not belong where it stands")));
+                return Ok(Err(Refusal::bad("an entry of another place")));
             }
             open.entries_seen += 1;
             open.body_left -= taken;
