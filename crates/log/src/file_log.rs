@@ -218,7 +218,7 @@ impl Log for FileLog {
     }
 
     fn chain_at(&self, glsn: Glsn) -> Result<Option<u64>, LogError> {
-        self.log.chain_behind(glsn)
+        self.log.chain_after(glsn)
     }
 
     fn submit(&self, draft: &Draft<'_>, expected: Option<Glsn>) -> Result<Ticket, LogError> {

@@ -118,7 +118,7 @@ fn check_known(log: &OpenLog) -> Result<(), LogError> {
     let Some(known) = log.env.options.known.filter(|known| known.glsn.next() >= log.segments.first()) else {
         return Ok(());
     };
-    if log.chain_behind(known.glsn)? == Some(known.chain) {
+    if log.chain_after(known.glsn)? == Some(known.chain) {
         return Ok(());
     }
     Err(LogError::Forked { glsn: known.glsn, what: "its chain hash is not the one that was known".to_owned() })

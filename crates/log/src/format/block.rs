@@ -84,7 +84,7 @@ impl SoFar {
                     return Err("a record that does not follow the one before it");
                 }
                 let hashed = extend_chain(header.previous_chain, fragment.checksum);
-                self.next = Some((header.last().next(), header.chain_behind(hashed)));
+                self.next = Some((header.last().next(), header.chain_after(hashed)));
             }
             FragmentType::Middle | FragmentType::Last if !self.begins => {
                 return Err("a part of a record whose beginning is missing");
@@ -120,7 +120,7 @@ mod tests {
         (end, seal_fragment(&mut block[at..end], SEED, epoch, (BLOCK_BYTES + at) as u32, part))
     }
 
-    /// Puts a record of one entry at `at`; returns its end and the chain hash behind it.
+    /// Puts a record of one entry at `at`; returns its end and the chain hash after it.
     fn put_record(block: &mut [u8], at: usize, first: u64, chain: u64, epoch: u32) -> (usize, u64) {
         let header = RecordHeader {
             first: Glsn(first),

@@ -115,7 +115,7 @@ impl Refusal {
     }
 }
 
-/// The chain hash behind a fragment.
+/// The chain hash after a fragment.
 pub fn extend_chain(chain: u64, fragment_checksum: u64) -> u64 {
     checksum(chain, &fragment_checksum.to_le_bytes())
 }

@@ -38,7 +38,7 @@ pub fn block_of(offset: u64) -> u64 {
     offset / BLOCK_BYTES as u64
 }
 
-/// The end of the block that an offset lies in (an offset at a border lies in the block behind it).
+/// The end of the block that an offset lies in (an offset at a border lies in the block after it).
 pub fn block_end(offset: u64) -> u64 {
     (block_of(offset) + 1) * BLOCK_BYTES as u64
 }

@@ -129,7 +129,7 @@ impl RecordHeader {
     }
 
     /// The chain hash after the record, where `hashed` is the hash over its fragments.
-    pub fn chain_behind(&self, hashed: u64) -> u64 {
+    pub fn chain_after(&self, hashed: u64) -> u64 {
         self.dropped.unwrap_or(hashed)
     }
 

@@ -73,7 +73,7 @@ impl OpenLog {
                 let seed = segment_seed(self.env.id, first);
                 let segment = self.segments.find(first).filter(|segment| segment.first() == first);
                 let end = match segment.and_then(|segment| segment.sealed()) {
-                    Some(behind) => KnownEnd::At(behind.end),
+                    Some(sealed) => KnownEnd::At(sealed.end),
                     // The copy of the active segment ends at its end.
                     None => KnownEnd::NotBefore(end as u32),
                 };

@@ -28,7 +28,7 @@ impl OpenLog {
         let segments = self.segments.read();
         let complete = segments.iter().filter_map(|segment| {
             let pages = match segment.sealed() {
-                Some(behind) => behind.end.div_ceil(BLOCK_BYTES as u32),
+                Some(sealed) => sealed.end.div_ceil(BLOCK_BYTES as u32),
                 None if segment.first() == active => filled,
                 None => return None,
             };

@@ -20,7 +20,7 @@ impl OpenLog {
         let _trimming = lock(&self.segments.trimming);
         loop {
             let Some(segment) = self.segments.read().first().cloned() else { break };
-            let Some(behind) = segment.sealed().filter(|behind| behind.next <= until) else { break };
+            let Some(sealed) = segment.sealed().filter(|sealed| sealed.next <= until) else { break };
             // A sealed segment is durable.
             let count = self.segments.with_table(&segment, |table| Ok(table.blob_count()))?;
             let mut blobs = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, count as usize)?;
@@ -30,7 +30,7 @@ impl OpenLog {
                     blobs.push(blob);
                 }
             }
-            self.segments.set_first(behind.next);
+            self.segments.set_first(sealed.next);
             self.segments.pop_front();
             self.segments.remove_name(FileName::Segment(segment.first()))?;
             self.env.options.disk.sync_dir(&self.env.options.dir)?;

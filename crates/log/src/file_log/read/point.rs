@@ -137,7 +137,7 @@ impl OpenLog {
             fragment = self.follow(segment, glsn, record.fragment.epoch, block * BLOCK, &mut [], false)?;
             chain = extend_chain(chain, fragment.checksum);
         }
-        match self.chain_behind(record.header.last())? {
+        match self.chain_after(record.header.last())? {
             Some(behind) if behind != chain => Err(self.does_not_go_on(segment, glsn, block * BLOCK)),
             _ => Ok(()),
         }
@@ -207,7 +207,7 @@ impl OpenLog {
     }
 
     /// Chain hash of the record that ends with `glsn`.
-    pub(crate) fn chain_behind(&self, glsn: Glsn) -> Result<Option<u64>, LogError> {
+    pub(crate) fn chain_after(&self, glsn: Glsn) -> Result<Option<u64>, LogError> {
         let behind = glsn.next();
         let first = self.segments.first();
         if behind < first {

@@ -110,7 +110,7 @@ impl ChainCheck {
         let header = &record.header;
         let follows = self.open.is_some() || self.next != header.first || self.hash == header.previous_chain;
         self.next = header.last().next();
-        self.hash = header.chain_behind(extend_chain(header.previous_chain, record.fragment.checksum));
+        self.hash = header.chain_after(extend_chain(header.previous_chain, record.fragment.checksum));
         // After a record that replaces dropped ones, the chain continues independently of its fragments.
         self.open = record.fragment.goes_on().then_some(block).filter(|_| header.dropped.is_none());
         follows
@@ -382,10 +382,10 @@ impl<'a> FileScan<'a> {
     /// the page cache.
     fn last_block(&self, segment: &Arc<Segment>) -> Option<u64> {
         let direct = self.log.env.options.caching == Caching::Direct;
-        let behind = segment.sealed().filter(|_| direct && self.stream.is_none())?;
+        let sealed = segment.sealed().filter(|_| direct && self.stream.is_none())?;
         let last = match self.last_byte {
             u64::MAX => {
-                let index = self.end.min(behind.next).0 - self.segment_first.0 - 1;
+                let index = self.end.min(sealed.next).0 - self.segment_first.0 - 1;
                 self.log.segments.with_table(segment, |table| table.offset(index as u32)).ok()?
             }
             _ => self.offsets[self.batch.end - 1],
@@ -538,7 +538,7 @@ impl<'a> FileScan<'a> {
         let first = log.segments.first();
         let trimmed = LogError::Trimmed { asked: self.next, first };
         let known = self.segment.clone().filter(|segment| {
-            segment.first() <= self.next && segment.sealed().is_some_and(|behind| self.next < behind.next)
+            segment.first() <= self.next && segment.sealed().is_some_and(|sealed| self.next < sealed.next)
         });
         let segment = match known {
             Some(segment) => segment,
@@ -548,9 +548,9 @@ impl<'a> FileScan<'a> {
                 segment
             }
         };
-        let Some(behind) = segment.sealed() else { return Ok(0) };
+        let Some(sealed) = segment.sealed() else { return Ok(0) };
         let from = (self.next.0 - segment.first().0) as u32;
-        let below = (limit.min(behind.next).0 - segment.first().0) as u32;
+        let below = (limit.min(sealed.next).0 - segment.first().0) as u32;
         match self.stream {
             None => {
                 let wanted = BATCH.min((below - from) as usize);

@@ -1,8 +1,8 @@
 //! Decides what the end of the active segment means: a clean end, a torn tail, or corruption.
 //!
-//! For a bad record at GLSN g, where D is the highest GLSN that is known to be durable (from the caller, any good record before or behind it, or
+//! For a bad record at GLSN g, where D is the highest GLSN that is known to be durable (from the caller, any good record before or after it, or
 //! a mark):
-//! - g > D: a torn tail. It was never acknowledged: it is cut at the record's start, with zeros behind, and the epoch rises.
+//! - g > D: a torn tail. It was never acknowledged: it is cut at the record's start, with zeros after, and the epoch rises.
 //! - g ≤ D: corruption. It is reported, never cut.
 
 use crate::error::LogError;

@@ -44,7 +44,7 @@ pub(crate) fn fill(file: &dyn File, segment: &SegmentHeader, lost: &Lost) -> Res
         body_bytes: count * ENTRY_HEADER_BYTES as u32 + last_payload,
         count,
         blobs: 0,
-        dropped: Some(lost.chain_behind),
+        dropped: Some(lost.chain_after),
     };
     let seed = segment_seed(segment.log_id, segment.first);
     let record_at = fragments[0].at + FRAGMENT_HEADER_BYTES as u64;
@@ -139,7 +139,7 @@ mod tests {
             from: Glsn(10),
             next: Glsn(10 + entries),
             chain: 1,
-            chain_behind: 2,
+            chain_after: 2,
             epoch: 1,
             timestamp: 5,
         }

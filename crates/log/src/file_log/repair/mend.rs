@@ -430,7 +430,7 @@ fn to_the_end(header: &SegmentHeader, outcome: &Outcome, next: &SegmentHeader, p
         from: outcome.next,
         next: next.first,
         chain: outcome.chain,
-        chain_behind: next.previous_chain,
+        chain_after: next.previous_chain,
         epoch: outcome.epoch.max(header.epoch),
         timestamp: outcome.last_timestamp,
     }
@@ -468,9 +468,9 @@ struct DamageVisitor<'a> {
 }
 
 impl DamageVisitor<'_> {
-    fn close(&mut self, end: u32, chain_behind: u64) {
+    fn close(&mut self, end: u32, chain_after: u64) {
         if let Some(pending) = self.pending.take() {
-            self.lost.push(Lost { end, chain_behind, ..pending });
+            self.lost.push(Lost { end, chain_after, ..pending });
         }
     }
 }
@@ -494,7 +494,7 @@ impl Visitor for DamageVisitor<'_> {
                 from: header.first,
                 next: header.last().next(),
                 chain: header.previous_chain,
-                chain_behind: 0,
+                chain_after: 0,
                 // Read later from its own fragment.
                 epoch: 0,
                 timestamp: self.seen.unwrap_or(header.timestamp_micros.saturating_sub(1)),

@@ -52,14 +52,14 @@ impl Segments {
     }
 
     fn open_table(&self, segment: &Arc<Segment>) -> Result<Arc<OffsetTable>, LogError> {
-        let Some(behind) = segment.sealed() else {
+        let Some(sealed) = segment.sealed() else {
             return Err(LogError::NotYet { asked: segment.first(), next: segment.first() });
         };
         match TableFile::open(&self.env, segment.first()) {
             Ok(table)
-                if table.header.chain == behind.chain
-                    && table.header.end == behind.end
-                    && u64::from(table.header.count) == behind.next.0 - segment.first().0 =>
+                if table.header.chain == sealed.chain
+                    && table.header.end == sealed.end
+                    && u64::from(table.header.count) == sealed.next.0 - segment.first().0 =>
             {
                 Ok(keep(segment, OffsetTable::File(table)))
             }
@@ -128,8 +128,8 @@ impl FromSegment<'_> {
         let missing = |error: io::Error| self.segments.load_error(error.into(), name, self.segment.first(), 0);
         let file = self.segments.env.files.get(name, Caching::Buffered).map_err(missing)?;
         let outcome = walk_segment(&*file, &self.segment.header, u64::MAX, self.staging, visitor)?;
-        let behind = self.segment.sealed().map(|behind| (behind.next, behind.chain, behind.end));
-        if behind != Some((outcome.next, outcome.chain, outcome.end)) {
+        let sealed = self.segment.sealed().map(|sealed| (sealed.next, sealed.chain, sealed.end));
+        if sealed != Some((outcome.next, outcome.chain, outcome.end)) {
             let problem = outcome.problem.map(|problem| (problem.at, problem.what));
             let (offset, what) = problem.unwrap_or((u64::from(outcome.end), "it does not lead to the next segment"));
             let file = FileName::Segment(self.segment.first()).name();

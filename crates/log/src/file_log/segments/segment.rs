@@ -43,7 +43,7 @@ pub(crate) struct Segment {
 /// The end of a sealed segment, as the header of the next segment says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentEnd {
-    /// GLSN behind its last entry.
+    /// GLSN after its last entry.
     pub(crate) next: Glsn,
     /// Chain hash of its last record.
     pub(crate) chain: u64,
@@ -75,11 +75,11 @@ impl Segment {
 
     /// Nothing more is appended to it: another segment, with the header `next`, follows.
     pub(crate) fn seal(&self, next: &SegmentHeader) {
-        let behind = SegmentEnd { next: next.first, chain: next.previous_chain, end: next.previous_end };
-        self.sealed.get_or_init(|| behind);
+        let sealed = SegmentEnd { next: next.first, chain: next.previous_chain, end: next.previous_end };
+        self.sealed.get_or_init(|| sealed);
         // Relaxed: the value chooses how the file is read, and both ways read the same bytes; and how blocks that were
         // complete before are checked.
-        self.end.store(behind.end, Ordering::Relaxed);
+        self.end.store(sealed.end, Ordering::Relaxed);
     }
 
     /// Where it ends, if it is sealed.

@@ -79,7 +79,7 @@ pub(crate) struct Lost {
     pub(crate) next: Glsn,
     /// Chain hashes at both ends.
     pub(crate) chain: u64,
-    pub(crate) chain_behind: u64,
+    pub(crate) chain_after: u64,
     /// Of the last good record.
     pub(crate) epoch: u32,
     pub(crate) timestamp: u64,
@@ -294,7 +294,7 @@ impl<'v> SegmentWalk<'v> {
                     from: outcome.next,
                     next: header.first,
                     chain: outcome.chain,
-                    chain_behind: header.previous_chain,
+                    chain_after: header.previous_chain,
                     epoch: outcome.epoch,
                     timestamp: outcome.last_timestamp,
                 };
@@ -481,7 +481,7 @@ impl<'v> SegmentWalk<'v> {
         outcome.last_blob_id =
             self.blobs.iter().map(|blob| blob.id.0).fold(outcome.last_blob_id.max(open.header.last_blob_id), u64::max);
         outcome.durable = outcome.durable.max(open.header.durable);
-        outcome.chain = open.header.chain_behind(open.chain);
+        outcome.chain = open.header.chain_after(open.chain);
         outcome.next = open.header.last().next();
         Ok(Ok(()))
     }
