@@ -30,6 +30,7 @@ mod output;
 mod policy;
 mod refresh;
 mod relocate;
+pub(crate) mod resting_key;
 mod room;
 pub(crate) mod run;
 pub(crate) mod seat;

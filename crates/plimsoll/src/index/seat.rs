@@ -33,6 +33,7 @@ use plimsoll_memory::budget::{Budget, Kind, OutOfBudget, Reclaim};
 use plimsoll_memory::pool::Pool;
 
 use crate::index::core::lock;
+use crate::index::resting_key::KeyRoom;
 use crate::index::view::View;
 use crate::types::error::Result;
 
@@ -116,6 +117,7 @@ pub(crate) struct Seats {
     exchange: AtomicU64,
     pool: Arc<Pool>,
     budget: Budget,
+    key_room: KeyRoom,
     /// For what walks keep.
     kept: Arc<Account>,
     /// For what they drop when they get up.
@@ -138,10 +140,16 @@ impl Seats {
             exchange: AtomicU64::new(0),
             pool: Arc::clone(pool),
             budget: budget.clone(),
+            key_room: KeyRoom::new(budget),
             kept: Account::new(budget, Kind::Walks)?,
             seated: Account::new(budget, Kind::Walks)?,
             left: Mutex::default(),
         }))
+    }
+
+    /// Where the long keys of walks rest.
+    pub(crate) fn key_room(&self) -> &KeyRoom {
+        &self.key_room
     }
 
     /// A charge for what the user of a store holds for long, and cannot be made to give up.

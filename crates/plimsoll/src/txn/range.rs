@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::buffer::Buffer;
 
+use crate::index::resting_key::RestingKey;
 use crate::index::seat::Seat;
 use crate::index::view::{Direction, View, Visible};
 use crate::read::moments::OpenMoment;
@@ -58,7 +59,7 @@ pub struct Range<'t> {
     has_any: bool,
     finished: bool,
     /// The key that it gave last. Where a step failed, the one that was looked at.
-    key: Vec<u8>,
+    key: RestingKey,
     value: Buffer,
 }
 
@@ -107,7 +108,7 @@ impl<'t> Range<'t> {
             _moment: None,
             walk: None,
             has_any: false,
-            key: Vec::new(),
+            key: RestingKey::default(),
             value: Buffer::default(),
         }
     }
@@ -163,7 +164,7 @@ impl<'t> Range<'t> {
             return Ok(None);
         }
         self.charge()?;
-        Ok(Some((&self.key[4..], &self.value)))
+        Ok(Some((self.key.user_key(), &self.value)))
     }
 
     /// Puts the next key and value into the buffers; false at the end.
@@ -191,11 +192,16 @@ impl<'t> Range<'t> {
     /// Charges what the walk holds between two calls. Refused, it is at its end.
     fn charge(&mut self) -> Result<()> {
         let Some(walk) = &mut self.walk else { return Ok(()) };
-        let own_value = if self.value.charged_bytes() > 0 { 0 } else { self.value.capacity() };
-        let bytes = size_of::<Self>() + self.key.capacity() + own_value + walk.heap_bytes();
-        let span = self.span.as_ref().map_or(0, Span::heap_bytes);
+        let reader = &self.committer.reader;
         // A walk that has begun goes ahead of those who wait: most steps need no more memory.
-        let charged = self.committer.patience.in_transaction(false, || Ok(walk.base.charge_user(bytes + span)?));
+        let room = reader.index.seats().key_room();
+        let key = &mut self.key;
+        let rested = self.committer.patience.in_transaction(false, || Ok(key.rest(room)?));
+        let own_value = if self.value.charged_bytes() > 0 { 0 } else { self.value.capacity() };
+        let bytes = size_of::<Self>() + self.key.heap_bytes() + own_value + walk.heap_bytes();
+        let span = self.span.as_ref().map_or(0, Span::heap_bytes);
+        let charge = || Ok(walk.base.charge_user(bytes + span)?);
+        let charged = rested.and_then(|()| self.committer.patience.in_transaction(false, charge));
         if charged.is_err() {
             self.finish();
         }
@@ -209,7 +215,9 @@ impl<'t> Range<'t> {
             Some(walk) => walk,
             None => Box::new(self.begin()?),
         };
-        let more = self.step_in(&mut walk);
+        let mut key = self.key.take();
+        let more = self.step_in(&mut walk, &mut key);
+        self.key.put(key);
         self.walk = Some(walk);
         more
     }
@@ -233,8 +241,8 @@ impl<'t> Range<'t> {
     }
 
     /// Puts the next base version's key and value into the buffers; false at the end.
-    fn step_in_base(&mut self, walk: &mut Walk<'t>) -> Result<bool> {
-        let Self { committer, keys_only, key, value, .. } = self;
+    fn step_in_base(&mut self, walk: &mut Walk<'t>, key: &mut Vec<u8>) -> Result<bool> {
+        let Self { committer, keys_only, value, .. } = self;
         let found = committer.reader.walk(&mut walk.base, key, |base, key| {
             let Some(version) = base.next(key)? else { return Ok(None) };
             if *keys_only {
@@ -250,27 +258,27 @@ impl<'t> Range<'t> {
         match found {
             None => Ok(false),
             Some(None) => Ok(true),
-            Some(Some((glsn, stored, view))) => self.load_value(glsn, stored, &view).map(|()| true),
+            Some(Some((glsn, stored, view))) => self.load_value(key, glsn, stored, &view).map(|()| true),
         }
     }
 
-    /// Reads the value of the base version at `self.key`, which was found in `view`.
-    fn load_value(&mut self, glsn: Glsn, stored: Stored<'_>, view: &Weak<View>) -> Result<()> {
+    /// Reads the value of the base version at `key`, which was found in `view`.
+    fn load_value(&mut self, key: &[u8], glsn: Glsn, stored: Stored<'_>, view: &Weak<View>) -> Result<()> {
         make_value_room(&self.committer.reader, &mut self.value, stored.value_bytes())?;
         match self.committer.reader.load(glsn, stored, &mut self.value) {
             Ok(()) => Ok(()),
-            Err(error) => self.load_again(view, error),
+            Err(error) => self.load_again(key, view, error),
         }
     }
 
-    /// Reads the value of the base version at `self.key` where it stands now, after reading it where it stood in `view` failed.
-    fn load_again(&mut self, view: &Weak<View>, error: Error) -> Result<()> {
+    /// Reads the value of the base version at `key` where it stands now, after reading it where it stood in `view` failed.
+    fn load_again(&mut self, key: &[u8], view: &Weak<View>, error: Error) -> Result<()> {
         if self.reader().newer_view(view).is_none() {
             return Err(error);
         }
         let reader = &self.committer.reader;
         reader.read(|view| {
-            let hit = find(view, &self.key, self.at)?.ok_or_else(|| error.clone())?;
+            let hit = find(view, key, self.at)?.ok_or_else(|| error.clone())?;
             reader.load(hit.glsn(), hit.stored(), &mut self.value)
         })
     }
@@ -323,15 +331,15 @@ impl<'t> Range<'t> {
         Ok(own)
     }
 
-    fn step_in(&mut self, walk: &mut Walk<'t>) -> Result<bool> {
-        let Some(own) = &mut walk.own else { return self.step_in_base(walk) };
+    fn step_in(&mut self, walk: &mut Walk<'t>, key: &mut Vec<u8>) -> Result<bool> {
+        let Some(own) = &mut walk.own else { return self.step_in_base(walk, key) };
         own.come_back()?;
-        let more = self.step_with_own(walk);
+        let more = self.step_with_own(walk, key);
         walk.own.iter_mut().for_each(OwnWrites::leave_pages);
         more
     }
 
-    fn step_with_own(&mut self, walk: &mut Walk<'t>) -> Result<bool> {
+    fn step_with_own(&mut self, walk: &mut Walk<'t>, key: &mut Vec<u8>) -> Result<bool> {
         loop {
             self.wait_for_base(walk)?;
             let own = walk.own.as_mut().expect("looked at above");
@@ -348,18 +356,18 @@ impl<'t> Range<'t> {
             };
             if !take_own {
                 let Waiting { glsn, encoded, view } = walk.waiting.take().expect("it was there");
-                self.key.clone_from(&walk.base_key);
+                key.clone_from(&walk.base_key);
                 if !self.keys_only {
                     let stored = Stored::decode(&encoded).expect("encoded just now");
-                    self.load_value(glsn, stored, &view)?;
+                    self.load_value(key, glsn, stored, &view)?;
                 }
                 return Ok(true);
             }
             if own_key == base_key {
                 walk.waiting = None;
             }
-            self.key.clear();
-            self.key.extend_from_slice(own.key().expect("it was there"));
+            key.clear();
+            key.extend_from_slice(own.key().expect("it was there"));
             let write = own.write().expect("it was there");
             let deleted = write == Write::Deleted;
             if !deleted && !self.keys_only {
@@ -378,11 +386,12 @@ impl<'t> Range<'t> {
     fn remember(&mut self, whole: bool) {
         let Some(reads) = self.reads.take() else { return };
         let span = self.span();
+        let key = self.key.index_key();
         let (first, last) = match (whole, self.direction, self.has_any) {
             (true, _, _) => (span.first(), span.upper()),
             (false, _, false) => return,
-            (false, Direction::Forward, true) => (span.first(), Bound::Included(self.key.as_slice())),
-            (false, Direction::Backward, true) => (Cow::Borrowed(self.key.as_slice()), span.upper()),
+            (false, Direction::Forward, true) => (span.first(), Bound::Included(&*key)),
+            (false, Direction::Backward, true) => (Cow::Borrowed(&*key), span.upper()),
         };
         let mut reads = reads.lock().unwrap_or_else(PoisonError::into_inner);
         if reads.add(&first, Some(last)).is_err() {
@@ -427,7 +436,7 @@ impl Iterator for Range<'_> {
                 if let Err(error) = self.charge() {
                     return Some(Err(error));
                 }
-                Some(Ok((self.key[4..].to_vec(), value)))
+                Some(Ok((self.key.user_key().to_vec(), value)))
             }
         }
     }

@@ -1,0 +1,167 @@
+//! The key at which a walk rests between two calls.
+//!
+//! A short key stays in the vector that the walk works with. A long one moves into a piece of a chunk: thousands of walks may rest at keys of
+//! 4 KiB each, and an allocator may keep the blocks that they free, which no lease covers any more.
+
+use std::borrow::Cow;
+use std::cell::Cell;
+
+use plimsoll_memory::budget::{Budget, Kind, OutOfBudget};
+use plimsoll_memory::pieces::{Piece, Pieces};
+
+use crate::types::version::MAX_KEY_BYTES;
+
+/// An index key begins with its keyspace; what follows is the user's key.
+const KEYSPACE_BYTES: usize = 4;
+
+/// A key of at most this many bytes rests in its vector.
+const SHORT_BYTES: usize = 512;
+
+/// Bytes of the pieces that longer keys rest in, without their keyspace: 16 of the longest fill a chunk.
+const PIECE_BYTES: [usize; 3] = [1024, 2048, MAX_KEY_BYTES];
+
+/// Where long keys rest.
+#[derive(Debug)]
+pub(crate) struct KeyRoom([Pieces; PIECE_BYTES.len()]);
+
+impl KeyRoom {
+    pub(crate) fn new(budget: &Budget) -> Self {
+        Self(PIECE_BYTES.map(|bytes| Pieces::new(budget, Kind::Walks, bytes)))
+    }
+
+    fn fitting(&self, bytes: usize) -> &Pieces {
+        self.0.iter().find(|pieces| bytes <= pieces.piece_bytes()).expect("the largest piece has room for any key")
+    }
+}
+
+thread_local! {
+    /// The vector of the last key that came to rest in a piece: the next call of any walk needs one.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// An index key, at rest or being worked with.
+#[derive(Debug, Default)]
+pub(crate) struct RestingKey {
+    /// The key, unless it rests in `piece`.
+    key: Vec<u8>,
+    /// Of a key that rests in `piece`, which holds the user's key.
+    keyspace: [u8; KEYSPACE_BYTES],
+    piece: Option<Piece>,
+    /// Bytes of the user's key that rests in `piece`; 0: the key is in `key`.
+    long_bytes: usize,
+}
+
+impl RestingKey {
+    /// The user's key.
+    ///
+    /// # Panics
+    /// There is none yet.
+    pub(crate) fn user_key(&self) -> &[u8] {
+        self.at_rest().unwrap_or_else(|| &self.key[KEYSPACE_BYTES..])
+    }
+
+    /// The whole key.
+    pub(crate) fn index_key(&self) -> Cow<'_, [u8]> {
+        match self.at_rest() {
+            Some(key) => Cow::Owned([&self.keyspace, key].concat()),
+            None => Cow::Borrowed(&self.key),
+        }
+    }
+
+    fn at_rest(&self) -> Option<&[u8]> {
+        self.piece.as_ref().filter(|_| self.long_bytes > 0).map(|piece| &piece[..self.long_bytes])
+    }
+
+    /// The vector that holds the key while the walk takes a step; given back by [`RestingKey::put`].
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        let Some(long) = self.at_rest() else { return std::mem::take(&mut self.key) };
+        let mut key = SPARE.take();
+        key.clear();
+        key.extend_from_slice(&self.keyspace);
+        key.extend_from_slice(long);
+        self.long_bytes = 0;
+        key
+    }
+
+    /// Gives the vector back.
+    pub(crate) fn put(&mut self, key: Vec<u8>) {
+        (self.key, self.long_bytes) = (key, 0);
+    }
+
+    /// Lays the key to rest.
+    ///
+    /// # Errors
+    /// [`OutOfBudget`]; the key stays where it is, and this can be called again.
+    pub(crate) fn rest(&mut self, room: &KeyRoom) -> Result<(), OutOfBudget> {
+        if self.long_bytes > 0 {
+            return Ok(());
+        }
+        if self.key.len() <= SHORT_BYTES {
+            self.piece = None;
+            self.key.shrink_to(SHORT_BYTES);
+            return Ok(());
+        }
+        let pieces = room.fitting(self.key.len() - KEYSPACE_BYTES);
+        let piece = match self.piece.take().filter(|piece| piece.len() == pieces.piece_bytes()) {
+            Some(piece) => piece,
+            None => pieces.take()?,
+        };
+        let key = std::mem::take(&mut self.key);
+        let (keyspace, user_key) = key.split_first_chunk().expect("it is a long key");
+        (self.keyspace, self.long_bytes) = (*keyspace, user_key.len());
+        self.piece.insert(piece)[..user_key.len()].copy_from_slice(user_key);
+        SPARE.set(key);
+        Ok(())
+    }
+
+    /// Heap bytes that it takes.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.key.capacity()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_memory::budget::Backing;
+    use plimsoll_memory::chunk::CHUNK_BYTES;
+
+    use super::*;
+
+    fn long(number: usize) -> Vec<u8> {
+        vec![number as u8; KEYSPACE_BYTES + MAX_KEY_BYTES]
+    }
+
+    #[test]
+    fn a_key_of_any_length_rests_and_is_taken_up_again() {
+        let budget = Budget::new(4 * CHUNK_BYTES as u64, Backing::Heap).unwrap();
+        let room = KeyRoom::new(&budget);
+        let mut resting = RestingKey::default();
+        for bytes in [4, 5, 512, 513, 4100, 1028, 1029, 100, 2000, 2100, 4099] {
+            let whole: Vec<u8> = (0..bytes).map(|at| (at + bytes) as u8).collect();
+            resting.take();
+            resting.put(whole.clone());
+            resting.rest(&room).unwrap();
+            resting.rest(&room).unwrap();
+            assert_eq!((resting.user_key(), &*resting.index_key()), (&whole[4..], &whole[..]));
+            assert!(resting.heap_bytes() <= SHORT_BYTES, "{bytes}");
+            assert_eq!(resting.take(), whole);
+            resting.put(whole);
+        }
+        drop(resting);
+        assert_eq!(budget.free_bytes(), budget.limit_bytes());
+    }
+
+    #[test]
+    fn keys_of_many_walks_fill_chunks_and_one_that_finds_no_room_stays_as_it_is() {
+        let budget = Budget::new(2 * CHUNK_BYTES as u64, Backing::Heap).unwrap();
+        let room = KeyRoom::new(&budget);
+        let mut resting: Vec<RestingKey> = (0..33).map(|_| RestingKey::default()).collect();
+        for (number, key) in resting.iter_mut().enumerate() {
+            key.put(long(number));
+            assert_eq!(key.rest(&room).is_ok(), number < 32);
+        }
+        assert!(resting.iter().enumerate().all(|(number, key)| *key.index_key() == long(number)));
+        resting.swap_remove(0);
+        assert!(resting[0].rest(&room).is_ok() && resting[0].heap_bytes() == 0 && *resting[0].index_key() == long(32));
+    }
+}
