@@ -57,7 +57,8 @@ pub(crate) fn read_active(
     let mut gather = ActiveVisitor::new(&options.budget, most)?;
     let outcome = walk_segment(&*file, &header, u64::MAX, &mut staging, &mut gather)?;
     let mut epoch = outcome.epoch;
-    if let Some(cut) = decide(options, &header, &outcome)? {
+    let known = options.known.map_or(Glsn::NONE, |known| known.glsn);
+    if let Some(cut) = decide(header.first, known, &outcome)? {
         if may_cut {
             write_zeros(&*file, cut.offset, outcome.used)?;
         }
@@ -65,7 +66,7 @@ pub(crate) fn read_active(
         report.cut = Some(cut);
     }
     if may_cut {
-        let synced = outcome.durable.max(options.known.map_or(Glsn::NONE, |known| known.glsn));
+        let synced = outcome.durable.max(known);
         let last_synced = synced.0.checked_sub(header.first.0).and_then(|index| u32::try_from(index).ok());
         let from = last_synced.and_then(|index| gather.entry_offsets.offset(index)).unwrap_or(0);
         make_durable(options, &*file, &outcome, from, &mut staging)?;

@@ -7,19 +7,16 @@
 
 use crate::error::LogError;
 use crate::file_log::files::names::FileName;
-use crate::file_log::options::{Cut, FileLogOptions};
+use crate::file_log::options::Cut;
 use crate::file_log::segments::walk::Outcome;
-use crate::format::segment_header::SegmentHeader;
 use crate::glsn::Glsn;
 
 /// Decides what the end of the log means: `None` if it is clean.
-pub(crate) fn decide(
-    options: &FileLogOptions,
-    header: &SegmentHeader,
-    outcome: &Outcome,
-) -> Result<Option<Cut>, LogError> {
-    let file = FileName::Segment(header.first).name();
-    let known = options.known.map_or(Glsn::NONE, |known| known.glsn);
+///
+/// `first` is the first GLSN of the active segment, `known` the highest that the caller knows to be durable, and `outcome` the walk over the
+/// segment.
+pub(crate) fn decide(first: Glsn, known: Glsn, outcome: &Outcome) -> Result<Option<Cut>, LogError> {
+    let file = FileName::Segment(first).name();
     let durable = outcome.durable.max(known);
     match outcome.problem {
         Some(problem) if problem.newer => {
@@ -41,5 +38,61 @@ pub(crate) fn decide(
             Err(LogError::Forked { glsn: known, what })
         }
         None => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file_log::segments::walk::Problem;
+
+    /// A walk that ended before GLSN 10 with this damage, in a log that says that everything up to `durable` is durable.
+    fn outcome(problem: Option<Problem>, durable: u64) -> Outcome {
+        Outcome {
+            end: 640,
+            next: Glsn(10),
+            chain: 1,
+            first_timestamp: 1,
+            last_timestamp: 2,
+            epoch: 1,
+            last_blob_id: 0,
+            durable: Glsn(durable),
+            marked: false,
+            problem,
+            used: 1000,
+            dirty_padding: None,
+        }
+    }
+
+    #[test]
+    fn damage_above_all_that_is_durable_is_a_torn_tail_and_below_it_corruption() {
+        let damage = Some(Problem { at: 640, what: "torn", newer: false });
+        // (durable by the log, known by the caller, cut)
+        for (durable, known, is_cut) in [(9, 0, true), (9, 9, true), (10, 0, false), (0, 10, false), (99, 3, false)] {
+            match decide(Glsn(1), Glsn(known), &outcome(damage, durable)) {
+                Ok(Some(cut)) => {
+                    assert!(is_cut, "{durable} {known}");
+                    assert_eq!((cut.from, cut.offset, cut.bytes), (Glsn(10), 640, 360));
+                }
+                Err(LogError::Corrupt { glsn, offset, .. }) => {
+                    assert!(!is_cut, "{durable} {known}");
+                    assert_eq!((glsn, offset), (Glsn(10), 640));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_newer_format_is_never_cut() {
+        let newer = Some(Problem { at: 640, what: "of a newer format", newer: true });
+        assert!(matches!(decide(Glsn(1), Glsn::NONE, &outcome(newer, 0)), Err(LogError::Format { .. })));
+    }
+
+    #[test]
+    fn a_clean_end_below_what_the_caller_knows_is_another_log() {
+        assert_eq!(decide(Glsn(1), Glsn(9), &outcome(None, 9)), Ok(None));
+        let forked = decide(Glsn(1), Glsn(10), &outcome(None, 9));
+        assert!(matches!(forked, Err(LogError::Forked { glsn: Glsn(10), .. })), "{forked:?}");
     }
 }
