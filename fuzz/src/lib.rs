@@ -75,7 +75,7 @@ fn header() -> SegmentHeader {
         first: Glsn(1),
         previous_chain: genesis_chain(LOG_ID),
         timestamp_floor: 0,
-        blob_mark: 0,
+        last_blob_id: 0,
         segment_bytes: SEGMENT_BYTES as u32,
         previous_end: 0,
     }
