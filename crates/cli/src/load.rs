@@ -1,6 +1,6 @@
-//! Reads rows of keys and values from files of the user's, a row at a time.
+//! Reads rows of keys and values from the user's files, one row at a time.
 //!
-//! Law: a row is bounded by [`ROW_BYTES_MAX`], so a quote that is never closed costs an error and no memory.
+//! Law: a row has at most [`ROW_BYTES_MAX`], so that an unclosed quote costs an error and not the memory.
 
 pub(crate) mod delimited;
 pub(crate) mod input;
@@ -12,7 +12,7 @@ use clap::ValueEnum;
 /// The longest row, in bytes.
 pub(crate) const ROW_BYTES_MAX: usize = 4 << 20;
 
-/// How rows are written.
+/// The format of a file of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// Fields separated by commas, quoted where needed
@@ -24,12 +24,12 @@ pub(crate) enum Format {
     Jsonl,
 }
 
-/// What is wrong with a row.
+/// A fault of a row.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// The line, counted from 1; 0 if it is no line's fault.
+    /// The line, counted from 1; 0 if the fault is not in a line.
     pub(crate) line: u64,
-    /// What is wrong there.
+    /// A description of the fault.
     pub(crate) message: String,
 }
 

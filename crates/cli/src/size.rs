@@ -1,5 +1,8 @@
 //! Amounts as people write and read them: `64MiB` to bytes, bytes to `64.0 MiB`, and counts with thousands apart.
 
+use bytesize::Unit;
+use indicatif::HumanCount;
+
 /// Reads an amount of bytes: a whole number and a unit (`B`, `K`/`KiB`, `M`/`MiB`, `G`/`GiB`, `T`/`TiB`; `KB`, `MB`,
 /// `GB`, `TB` are powers of 1000). Case does not matter.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
@@ -12,19 +15,13 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 fn factor_of(unit: &str) -> Option<u64> {
-    let factor = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "k" | "kib" => 1 << 10,
-        "m" | "mib" => 1 << 20,
-        "g" | "gib" => 1 << 30,
-        "t" | "tib" => 1 << 40,
-        "kb" => 1000,
-        "mb" => 1_000_000,
-        "gb" => 1_000_000_000,
-        "tb" => 1_000_000_000_000,
-        _ => return None,
+    let unit = match unit {
+        "" => "B".to_owned(),
+        // A letter alone is a power of 1024 here, and one of 1000 in `bytesize`.
+        _ if unit.len() == 1 && !unit.eq_ignore_ascii_case("B") => format!("{unit}iB"),
+        _ => unit.to_owned(),
     };
-    Some(factor)
+    unit.parse::<Unit>().ok().map(|unit| unit * 1_u64)
 }
 
 /// An amount of bytes for people: `512 B`, `1.5 KiB`, `64.0 MiB`.
@@ -44,15 +41,7 @@ pub(crate) fn show_size(bytes: u64) -> String {
 
 /// A count for people: `1,234,567`.
 pub(crate) fn show_count(count: u64) -> String {
-    let digits = count.to_string();
-    let mut shown = String::with_capacity(digits.len() + digits.len() / 3);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            shown.push(',');
-        }
-        shown.push(digit);
-    }
-    shown
+    HumanCount(count).to_string()
 }
 
 /// `1 row`, `2 rows`.
@@ -74,6 +63,9 @@ mod tests {
             ("64M", 64 << 20),
             ("64MB", 64_000_000),
             ("2g", 2 << 30),
+            ("512 B", 512),
+            ("1kb", 1000),
+            ("1K", 1024),
             ("1TiB", 1 << 40),
         ];
         for (text, bytes) in cases {
@@ -83,7 +75,13 @@ mod tests {
 
     #[test]
     fn a_size_that_is_none_is_refused_with_a_reason() {
-        for (text, part) in [("", "not a size"), ("MiB", "not a size"), ("-1", "not a size"), ("1.5G", "not a unit")] {
+        for (text, part) in [
+            ("", "not a size"),
+            ("MiB", "not a size"),
+            ("-1", "not a size"),
+            ("1.5G", "not a unit"),
+            ("1é", "not a unit"),
+        ] {
             assert!(parse_size(text).unwrap_err().contains(part), "{text}");
         }
         assert!(parse_size("99999999999TiB").unwrap_err().contains("64-bit"));

@@ -8,7 +8,7 @@ use std::io::{self, Read};
 
 use plimsoll::ValueReader;
 
-use crate::bytes::{push_field, show_bytes, show_hex};
+use crate::bytes::{push_field, show_bytes};
 use crate::exit::Failure;
 use crate::output::Output;
 
@@ -42,7 +42,7 @@ pub(crate) fn write_json_member(open: OpenValue<'_>, output: &mut Output) -> Res
         })?;
     } else {
         output.raw(b"\"value_hex\":\"")?;
-        each_piece(open()?, |piece| output.raw(show_hex(piece).as_bytes()))?;
+        each_piece(open()?, |piece| output.raw(hex::encode(piece).as_bytes()))?;
     }
     output.raw(b"\"")
 }

@@ -1,4 +1,4 @@
-//! What an import did, and what it left out.
+//! The counts of an import: its work, and the files and commits that it left out.
 
 use crate::object_id::ObjectId;
 
@@ -82,7 +82,7 @@ pub enum FileReason {
     Damaged {
         /// The content's object.
         object: ObjectId,
-        /// What git said.
+        /// Git's message.
         message: String,
     },
 }
@@ -93,6 +93,6 @@ pub enum FileReason {
 pub struct LeftOutCommit {
     /// The commit.
     pub id: ObjectId,
-    /// What git said.
+    /// Git's message.
     pub why: String,
 }

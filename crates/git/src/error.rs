@@ -1,4 +1,4 @@
-//! What can go wrong with an import.
+//! The errors of an import.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ pub enum Error {
     NotARepository {
         /// The path.
         path: PathBuf,
-        /// What is there instead, and what to give.
+        /// The reason, and the kind of path to give.
         why: &'static str,
     },
     /// The repository has no commit at `HEAD`: commit something, or name a branch.
@@ -95,13 +95,13 @@ pub enum Error {
     /// Git is not installed, or did not answer a question.
     #[error("{message}")]
     Git {
-        /// What git said, or the system.
+        /// The message of git or of the system.
         message: String,
     },
     /// Git failed while it read the history: the repository may be damaged. What was imported before remains.
     #[error("{message}")]
     Unreadable {
-        /// What git said, or the system.
+        /// The message of git or of the system.
         message: String,
     },
 }

@@ -61,7 +61,7 @@ impl<'a> Import<'a> {
         self.applier.next(&mut self.feed, &mut self.counts)
     }
 
-    /// What was imported so far.
+    /// The counts so far.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }

@@ -1,4 +1,4 @@
-//! What can go wrong with a replay.
+//! The errors of a replay.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's message.
         source: io::Error,
     },
     /// The file is not a trace of this format, or it is damaged.
@@ -25,19 +25,19 @@ pub enum Error {
         path: PathBuf,
         /// The place in it.
         at: String,
-        /// What is wrong there.
+        /// A description of the fault.
         message: String,
     },
     /// The cache does not fit into its memory: give it more.
     #[error("{message}")]
     Budget {
-        /// What the cache said.
+        /// The cache's message.
         message: String,
     },
     /// The system has no memory for the cache.
     #[error("no memory: {message}")]
     Memory {
-        /// What the system said.
+        /// The system's message.
         message: String,
     },
 }

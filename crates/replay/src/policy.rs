@@ -37,7 +37,7 @@ impl Policy {
     }
 }
 
-/// What counts against the memory of a cache.
+/// The bytes that count against the memory of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Count {
@@ -49,7 +49,7 @@ pub enum Count {
 }
 
 impl Count {
-    /// What is counted, in words.
+    /// A description for messages.
     pub fn words(self) -> &'static str {
         match self {
             Self::Value => "bytes of values",

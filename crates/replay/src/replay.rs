@@ -1,4 +1,4 @@
-//! One replay of a trace against one cache, and its tally.
+//! One replay of a trace against one cache, and its counts.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub struct Replay {
     tally: Tally,
 }
 
-/// What a replay came to.
+/// The counts of a replay.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Tally {
@@ -87,12 +87,12 @@ impl Replay {
         Ok(())
     }
 
-    /// What the replay came to so far.
+    /// The counts so far.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// What the cache holds.
+    /// The entries and the memory of the cache.
     pub fn held(&self) -> Held {
         self.subject.held()
     }

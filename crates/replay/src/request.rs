@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 
-/// What is asked of the cache.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Operation {
     /// Find the value; if there is none, enter one.
@@ -19,7 +19,7 @@ pub enum Operation {
 /// One request of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// What is asked.
+    /// Its kind.
     pub operation: Operation,
     /// The key.
     pub key: Vec<u8>,

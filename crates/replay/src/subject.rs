@@ -1,4 +1,4 @@
-//! What a trace is replayed against: a cache, or a model of one.
+//! The interface of a cache, or of a model of one, to a replay.
 
 /// A cache: keeps some of the values that are entered.
 pub(crate) trait Subject {
@@ -8,11 +8,11 @@ pub(crate) trait Subject {
     fn set(&mut self, key: &[u8], value_bytes: u64, filler: &[u8]);
     /// Removes a value.
     fn remove(&mut self, key: &[u8]);
-    /// What the cache holds.
+    /// The entries and the memory of the cache.
     fn held(&self) -> Held;
 }
 
-/// What a cache holds, by its own count.
+/// The entries and the memory of a cache, by its own count.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Held {

@@ -50,7 +50,7 @@ pub struct Opened {
     pub requests: Box<dyn Requests>,
     /// The size of the cache, if the file is a configuration that names one.
     pub memory_bytes: Option<u64>,
-    /// What the file has that a replay does not use, in sentences.
+    /// Parts of the file that a replay does not use, one sentence each.
     pub remarks: Vec<String>,
 }
 

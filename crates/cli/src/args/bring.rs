@@ -1,4 +1,4 @@
-//! The command line of what brings data into a store: `import` and `load`.
+//! The command line of the commands that bring data into a store: `import` and `load`.
 
 use std::path::PathBuf;
 
@@ -17,24 +17,24 @@ pub(crate) enum Import {
 const IMPORT_GIT_LONG: &str = "\
 Import the history of a Git repository: one commit, one transaction.
 
-Keys are paths (raw bytes), values are file contents; a symbolic link's value is its target. Merges follow the first parent. \
-Submodules are skipped and counted. File modes are not kept.
+Keys are paths (raw bytes), values are file contents; the value of a symbolic link is its target. A merge is compared with its first \
+parent. Submodules are skipped and counted. File modes are not stored.
 
 Each transaction's metadata is JSON: {\"commit\", \"author\", \"email\", \"date\", \"committer\": {\"name\", \"email\", \"date\"}, \
-\"message\", \"parents\": [...]}. Dates are RFC 3339 with the offset they were written with. A message that does not fit into \
-64 KiB is cut and \"message_cut\" is true.
+\"message\", \"parents\": [...]}. Dates are RFC 3339 with their original offset. A message that does not fit into \
+64 KiB is cut, and \"message_cut\" is true.
 
 A time or a commit id reads the history as it was then: --at 2012-01-01 is the last commit whose committer's time is not later, \
---at commit:ID is that commit. Only commits of the first-parent line are there.
+--at commit:ID is that commit. Only commits of the first-parent line are imported.
 
-Run it again to continue: the store remembers the last commit in the same transaction that brought it (keyspace \
-plimsoll.import). If that commit is no ancestor of the branch any more, because the history was rewritten, the import refuses.
+Run it again to continue: each transaction also records its commit (keyspace plimsoll.import). The import fails if the last \
+imported commit is no longer an ancestor of the branch because the history was rewritten.
 
-Objects that the repository does not hold (partial clones and snapshots) are reported and skipped: a file without content is \
-absent at that commit; a commit without its folders is left out, and its changes arrive with the next one.
+Objects that the repository does not hold (partial clones and snapshots) are reported and skipped. A file without its content is \
+absent at that commit. A commit without its folders is left out, and its changes arrive with the next one.
 
-Without --sync the commits are written without waiting for the disk and synced at the end: after a power loss the store \
-holds a prefix of the history, and the next run continues from there.";
+Without --sync the import does not wait for the disk before its end. After a power loss the store holds a prefix of the history, \
+and the next run continues from there.";
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -46,7 +46,7 @@ Examples:
 pub(crate) struct ImportGit {
     /// Repository: a working tree, a folder in it, or a bare repository
     pub(crate) repository: PathBuf,
-    /// Store; it is made if there is none
+    /// Store; created if there is none
     pub(crate) store: PathBuf,
     /// Branch, tag or commit whose history is imported
     #[arg(long, value_name = "REF", default_value = "HEAD")]

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::about::About;
 use crate::args::{Diff, Globals};
-use crate::bytes::{key_bytes, put_json, shorten, show_bytes, show_hex};
+use crate::bytes::{key_bytes, put_json, shorten, show_bytes};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Output, Reader, Style};
 use crate::size::{count_of, show_size};
@@ -43,7 +43,7 @@ fn print(change: &Change, about: &About, hex: bool, output: &mut Output) -> Resu
             let mut object = Map::new();
             object.insert("change".to_owned(), word.into());
             match hex {
-                true => drop(object.insert("key_hex".to_owned(), show_hex(&change.key).into())),
+                true => drop(object.insert("key_hex".to_owned(), hex::encode(&change.key).into())),
                 false => put_json(&mut object, "key", &change.key),
             }
             object.insert("before".to_owned(), version_json(change.before.as_ref()));
@@ -53,7 +53,7 @@ fn print(change: &Change, about: &About, hex: bool, output: &mut Output) -> Resu
             output.json(&object)
         }
         Reader::Pipe => {
-            let hex_key = show_hex(&change.key);
+            let hex_key = hex::encode(&change.key);
             let key = if hex { hex_key.as_bytes() } else { &change.key };
             let size = |version: Option<&VersionInfo>| {
                 version.and_then(|version| version.bytes).map_or_else(String::new, |bytes| bytes.to_string())
@@ -62,7 +62,7 @@ fn print(change: &Change, about: &About, hex: bool, output: &mut Output) -> Resu
             output.fields(&[sign.as_bytes(), before.as_bytes(), after.as_bytes(), key, about.line().as_bytes()])
         }
         Reader::People => {
-            let key = if hex { show_hex(&change.key) } else { show_bytes(&change.key) };
+            let key = if hex { hex::encode(&change.key) } else { show_bytes(&change.key) };
             let size = |version: Option<&VersionInfo>| version.and_then(|version| version.bytes).map(show_size);
             let sizes = match (size(change.before.as_ref()), size(change.after.as_ref())) {
                 (Some(before), Some(after)) => format!("{before} → {after}"),

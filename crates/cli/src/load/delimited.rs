@@ -10,7 +10,7 @@ use super::{Problem, Rows};
 /// How a file is laid out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
-    /// What stands between two fields.
+    /// The byte between two fields.
     pub(crate) delimiter: u8,
     /// Whether fields may be quoted.
     pub(crate) quotes: bool,
@@ -24,9 +24,9 @@ pub(crate) struct Delimited<R> {
     names: Vec<String>,
     key: usize,
     value: Option<usize>,
-    /// A record that was read to count the columns and is a row itself.
+    /// The line of a first record that is a row and was read to count the columns.
     held: Option<u64>,
-    /// No record at all.
+    /// There is no record.
     empty: bool,
 }
 
@@ -108,11 +108,11 @@ fn header<R: BufRead>(records: &Records<R>, line: u64) -> Result<Vec<String>, Pr
     let mut names: Vec<String> = Vec::with_capacity(records.len());
     for place in 0..records.len() {
         let name = std::str::from_utf8(records.field(place))
-            .map_err(|_| Problem::new(line, "the header is not UTF-8; if it is no header, say --no-header"))?;
+            .map_err(|_| Problem::new(line, "the header is not UTF-8; if it is not a header, say --no-header"))?;
         if names.iter().any(|known| known == name) {
             return Err(Problem::new(
                 line,
-                format!("two columns are called `{name}`; if this is no header, say --no-header"),
+                format!("two columns are called `{name}`; if this is not a header, say --no-header"),
             ));
         }
         names.push(name.to_owned());

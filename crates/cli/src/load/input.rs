@@ -18,7 +18,7 @@ pub(crate) struct Input {
     pub(crate) bytes_read: Rc<Cell<u64>>,
     /// How many there are, where that is known.
     pub(crate) total_bytes: Option<u64>,
-    /// What to call it.
+    /// Its name in messages.
     pub(crate) name: String,
 }
 

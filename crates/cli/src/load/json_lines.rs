@@ -52,8 +52,9 @@ impl<R: BufRead> JsonLines<R> {
             found.map(|(_, value)| value.get()).ok_or_else(|| format!("the object has no field `{wanted}`"))
         };
         key.extend_from_slice(
-            &key_of(find(&self.key)?)
-                .ok_or_else(|| format!("field `{}` is no key: a key is a text, a number, true or false", self.key))?,
+            &key_of(find(&self.key)?).ok_or_else(|| {
+                format!("field `{}` is not a key: a key is a text, a number, true or false", self.key)
+            })?,
         );
         match &self.value {
             Some(wanted) => value.extend_from_slice(&text_of(find(wanted)?)),
@@ -75,7 +76,7 @@ impl<R: BufRead> Rows for JsonLines<R> {
     }
 }
 
-/// A text's bytes, a number's digits; `None` for what is no key.
+/// A text's bytes, a number's digits; `None` for anything else.
 fn key_of(json: &str) -> Option<Cow<'_, [u8]>> {
     let no_key = json == "null" || json.starts_with(['{', '[']);
     (!no_key).then(|| text_of(json))
@@ -176,8 +177,8 @@ mod tests {
             ("{\"id\":1}\n{\"id\":2\n", 2, "not a JSON object: EOF while parsing an object at column"),
             ("[1]\n", 1, "not a JSON object"),
             ("{\"x\":1}\n", 1, "no field `id`"),
-            ("{\"id\":null}\n", 1, "is no key"),
-            ("{\"id\":{}}\n", 1, "is no key"),
+            ("{\"id\":null}\n", 1, "is not a key"),
+            ("{\"id\":{}}\n", 1, "is not a key"),
             ("\n{\"id\":1} x\n", 2, "not a JSON object"),
         ];
         for (text, line, part) in cases {

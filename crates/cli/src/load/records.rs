@@ -1,8 +1,8 @@
 //! Splits delimited text into records and fields: CSV as RFC 4180 says, TSV without quotes.
 //!
-//! Strict where leniency would lose data: a quote that is never closed and text behind a closing quote are errors. Lenient where
-//! nothing is lost: LF and CRLF end a record, the last one needs no end, blank lines are passed over, and a quote in the middle of an
-//! unquoted field stands for itself.
+//! Strict where leniency would lose data: an unclosed quote, text after a closing quote and a record longer than [`ROW_BYTES_MAX`] are errors
+//! with their line. The `csv` crate accepts all three, so it is not used here. Lenient where nothing is lost: LF and CRLF end a record, the last
+//! record needs no end, blank lines are skipped, and a quote in the middle of an unquoted field is an ordinary character.
 
 use std::io::BufRead;
 
@@ -14,7 +14,7 @@ pub(super) struct Records<R> {
     input: R,
     delimiter: u8,
     quotes: bool,
-    /// The line that is being read, from 1.
+    /// The current line, from 1.
     line: u64,
     bytes: Vec<u8>,
     ends: Vec<usize>,
@@ -22,12 +22,12 @@ pub(super) struct Records<R> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Nothing of the field was read.
+    /// At the beginning of a field.
     FieldStart,
     Plain,
-    /// Inside of quotes, opened on this line.
+    /// Inside quotes that were opened on this line.
     Quoted(u64),
-    /// Behind a quote inside of quotes: the end, or half of a doubled one.
+    /// After a quote inside quotes: the closing one, or the first of a doubled one.
     MaybeClosed(u64),
 }
 
@@ -45,7 +45,7 @@ impl<R: BufRead> Records<R> {
             let first_line = self.line;
             self.bytes.clear();
             self.ends.clear();
-            // What a long row took is given back.
+            // Give back the memory of a long row.
             self.bytes.shrink_to(64 * 1024);
             if !self.read_record(first_line)? {
                 return Ok(None);
@@ -68,7 +68,7 @@ impl<R: BufRead> Records<R> {
         &self.bytes[start..self.ends[place]]
     }
 
-    /// Reads up to the end of a record; false if there is none.
+    /// Reads a record; `false` at the end of the input.
     fn read_record(&mut self, first_line: u64) -> Result<bool, Problem> {
         let mut state = State::FieldStart;
         loop {
@@ -105,7 +105,7 @@ impl<R: BufRead> Records<R> {
                     (State::MaybeClosed(_), _) => {
                         return Err(Problem::new(
                             self.line,
-                            "there is text behind a closing quote; a quote inside of a field is written twice",
+                            "there is text after a closing quote; a quote inside a field is written twice",
                         ));
                     }
                     (State::FieldStart, b'"') if self.quotes => State::Quoted(self.line),
@@ -141,7 +141,7 @@ impl<R: BufRead> Records<R> {
     }
 
     fn end_record(&mut self, state: State) {
-        // The carriage return of CRLF; inside of quotes it would be data.
+        // The carriage return of CRLF. Inside quotes it is data.
         if state == State::Plain && self.bytes.last() == Some(&b'\r') {
             self.bytes.pop();
         }
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn tabs_split_and_quotes_stand_for_themselves() {
+    fn tabs_split_and_quotes_are_ordinary_characters() {
         let expected = records(&[(1, &["\"a", "b\""]), (2, &["c", ""])]);
         assert_eq!(read(b"\"a\tb\"\nc\t\n", b'\t', false).unwrap(), expected);
     }
@@ -218,14 +218,14 @@ mod tests {
     }
 
     #[test]
-    fn text_behind_a_closing_quote_is_reported() {
+    fn text_after_a_closing_quote_is_reported() {
         let problem = csv("a,b\n\"1\"x,2\n").unwrap_err();
         assert_eq!(problem.line, 2);
         assert!(problem.message.contains("closing quote"));
     }
 
     #[test]
-    fn a_row_without_end_is_refused_before_it_fills_the_memory() {
+    fn a_row_without_end_is_rejected_before_it_fills_the_memory() {
         let text = [b"a\n\"", &vec![b'x'; ROW_BYTES_MAX + 10][..]].concat();
         let problem = read(&text, b',', true).unwrap_err();
         assert_eq!(problem.line, 2);

@@ -100,7 +100,7 @@ fn other_bad_rows_are_named_by_their_line_too() {
         ("long.csv", long.as_bytes(), &["line 3", "a key of 5,000 bytes; at most 4,096"]),
         ("bytes.csv", b"k,v\n1,\xff\n", &["line 2", "not UTF-8", "--value"]),
         ("twice.tsv", b"k\tk\n1\t2\n", &["line 1", "two columns are called `k`", "--no-header"]),
-        ("key.jsonl", b"{\"id\":1}\n{\"id\":[]}\n", &["line 2", "is no key"]),
+        ("key.jsonl", b"{\"id\":1}\n{\"id\":[]}\n", &["line 2", "is not a key"]),
     ];
     for (name, text, parts) in cases {
         let (store, file) = (folder.at(&format!("{name}.store")), folder.file(name, text));

@@ -1,4 +1,4 @@
-//! What an import prints: words beside the progress bar, what was left out, and the table at the end.
+//! The output of an import: words beside the progress bar, what was left out, and the table at the end.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -5,7 +5,7 @@ use plimsoll::{Commit, Db, Error, LogEntry, Op, OpChange};
 use serde_json::{Map, Value, json};
 
 use crate::about::About;
-use crate::bytes::{preview, put_json, shorten, show_bytes, show_hex};
+use crate::bytes::{preview, put_json, shorten, show_bytes};
 use crate::exit::Failure;
 use crate::output::{Output, Reader, Style};
 use crate::size::{count_of, show_size};
@@ -101,7 +101,7 @@ impl Printer {
 
     /// An operation in a few words; `own` is what a record of the store's own is about.
     fn gist(&self, op: &Op<'_>, own: &str) -> String {
-        let key = if self.hex { show_hex(op.key) } else { show_bytes(op.key) };
+        let key = if self.hex { hex::encode(op.key) } else { show_bytes(op.key) };
         match (&op.keyspace, op.change) {
             (None, _) => format!("{own} {key}"),
             (_, OpChange::Put { .. }) => format!("+ {key}"),
@@ -220,12 +220,12 @@ impl Printer {
         };
         if output.reader() == Reader::Pipe {
             let bytes = bytes.map_or_else(String::new, |bytes| bytes.to_string());
-            let hex_key = show_hex(op.key);
+            let hex_key = hex::encode(op.key);
             let key = if self.hex { hex_key.as_bytes() } else { op.key };
             return output.fields(&[b"", sign.as_bytes(), keyspace.as_bytes(), bytes.as_bytes(), key]);
         }
         let key =
-            output.paint(style, &format!("{sign} {}", if self.hex { show_hex(op.key) } else { show_bytes(op.key) }));
+            output.paint(style, &format!("{sign} {}", if self.hex { hex::encode(op.key) } else { show_bytes(op.key) }));
         let size = bytes.map(show_size).unwrap_or_default();
         output.line(&format!("          {key}  {}", output.paint(Style::Faint, &format!("{size} {keyspace}"))))
     }
@@ -234,7 +234,7 @@ impl Printer {
         let mut object = Map::new();
         object.insert("keyspace".to_owned(), json!(op.keyspace.as_deref()));
         match self.hex {
-            true => drop(object.insert("key_hex".to_owned(), show_hex(op.key).into())),
+            true => drop(object.insert("key_hex".to_owned(), hex::encode(op.key).into())),
             false => put_json(&mut object, "key", op.key),
         }
         match op.change {

@@ -4,7 +4,7 @@ use plimsoll::ValueReader;
 use serde_json::{Map, Value};
 
 use crate::args::Scan;
-use crate::bytes::{preview, push_field, put_json, show_bytes, show_hex};
+use crate::bytes::{preview, push_field, put_json, show_bytes};
 use crate::exit::Failure;
 use crate::output::{Output, Reader, Style};
 use crate::values::{OpenValue, beginning, write_field, write_json_member};
@@ -75,13 +75,13 @@ impl Printer {
     }
 
     fn shown(&self, key: &[u8]) -> String {
-        if self.hex { show_hex(key) } else { show_bytes(key) }
+        if self.hex { hex::encode(key) } else { show_bytes(key) }
     }
 
     fn object(&self, key: &[u8]) -> Map<String, Value> {
         let mut object = Map::new();
         match self.hex {
-            true => drop(object.insert("key_hex".to_owned(), show_hex(key).into())),
+            true => drop(object.insert("key_hex".to_owned(), hex::encode(key).into())),
             false => put_json(&mut object, "key", key),
         }
         object
@@ -92,7 +92,7 @@ impl Printer {
         // What a large value took is not kept for the small ones that follow.
         self.line.shrink_to(1 << 20);
         match self.hex {
-            true => self.line.extend_from_slice(show_hex(key).as_bytes()),
+            true => self.line.extend_from_slice(hex::encode(key).as_bytes()),
             false => push_field(&mut self.line, key),
         }
         if !self.keys_only {
