@@ -105,7 +105,7 @@ impl Replay {
             }
             let started = clock.monotonic_nanos();
             self.serve(request, filler);
-            self.tally.latency.saturating_record(clock.monotonic_nanos() - started);
+            self.tally.add_latency(clock.monotonic_nanos() - started);
         }
     }
 
@@ -161,6 +161,10 @@ impl Tally {
         }
     }
 
+    fn add_latency(&mut self, nanos: u64) {
+        self.latency.record(nanos).expect("the histogram grows with its largest value");
+    }
+
     /// Hits as a part of the requests for a value.
     pub fn hit_ratio(&self) -> f64 {
         ratio(self.hits, self.finds)
@@ -214,6 +218,18 @@ mod tests {
             assert!(tally.latency_nanos(0.5) <= tally.latency_nanos(0.999));
             assert!(replay.held().entries > 1000 && replay.held().evictions > 1000, "{policy:?}");
         }
+    }
+
+    #[test]
+    fn latencies_are_exact_to_two_digits() {
+        let mut tally = Tally::new();
+        (1..=1_000_000).step_by(1000).for_each(|nanos| tally.add_latency(nanos));
+        for (part, exact) in [(0.5, 500_000), (0.99, 990_000), (1.0, 1_000_000)] {
+            let found = tally.latency_nanos(part);
+            assert!(found.abs_diff(exact) <= exact / 100 + 1000, "{part}: {found}");
+        }
+        tally.add_latency(u64::MAX);
+        assert!(tally.latency_nanos(1.0) > u64::MAX / 2);
     }
 
     #[test]
