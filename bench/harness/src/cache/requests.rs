@@ -1,4 +1,4 @@
-//! What caches are asked for: keys, the sizes of their values, and the order in which they are wanted.
+//! Requests to caches: keys, the sizes of their values, and the order of requests.
 
 use std::path::{Path, PathBuf};
 
@@ -20,10 +20,6 @@ const LONE_GETS: f64 = 0.231_543_653_987_312_9;
 const CACHEBENCH_MEDIAN_BYTES: f64 = 120.0;
 const CACHEBENCH_SPREAD: f64 = 1.27;
 const CACHEBENCH_MAX_BYTES: f64 = 65_536.0;
-
-/// Bytes of a record of libCacheSim's oracleGeneral: u32 time, u64 object, u32 bytes, i64 next access.
-#[cfg(feature = "caches")]
-const RECORD_BYTES: usize = 24;
 
 /// A key: bytes that a cache of ours takes as they are, and others hash.
 pub(super) trait Key: AsRef<[u8]> + Eq + std::hash::Hash + Clone + Send + Sync + 'static {}
@@ -118,36 +114,26 @@ fn normal(random: &mut fastrand::Rng) -> f64 {
 /// The requests of a trace in oracleGeneral, compressed by zstd or not.
 #[cfg(feature = "caches")]
 pub(super) fn trace(path: &Path) -> Result<Requests<[u8; 8]>> {
-    use anyhow::Context as _;
-    let raw = std::fs::read(path).with_context(|| format!("cannot read the trace {}", path.display()))?;
-    let bytes = match raw.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
-        true => zstd::decode_all(&raw[..]).with_context(|| format!("{} cannot be decompressed", path.display()))?,
-        false => raw,
-    };
-    records(&bytes).with_context(|| format!("{} is no trace in oracleGeneral", path.display()))
-}
-
-#[cfg(not(feature = "caches"))]
-pub(super) fn trace(path: &Path) -> Result<Requests<[u8; 8]>> {
-    anyhow::bail!("{} can be replayed by a bench that was built with --features caches", path.display())
-}
-
-#[cfg(feature = "caches")]
-fn records(bytes: &[u8]) -> Result<Requests<[u8; 8]>> {
-    ensure!(bytes.len().is_multiple_of(RECORD_BYTES), "it ends inside a record");
+    use plimsoll_replay::{Request, TraceFile, TraceFormat};
+    let mut trace = TraceFile::new(path, TraceFormat::Oracle).open()?.requests;
     let mut requests = Requests { keys: Vec::new(), value_bytes: Vec::new(), order: Vec::new() };
     let mut numbers = std::collections::HashMap::new();
-    for record in bytes.chunks_exact(RECORD_BYTES) {
-        let object: [u8; 8] = record[4..12].try_into().expect("eight bytes");
-        let size = u32::from_le_bytes(record[12..16].try_into().expect("four bytes"));
+    let mut request = Request::default();
+    while trace.next(&mut request)? {
+        let object: [u8; 8] = request.key[..].try_into().expect("objects of this format have eight bytes");
         let number = *numbers.entry(object).or_insert_with(|| {
             requests.keys.push(object);
-            requests.value_bytes.push(size);
+            requests.value_bytes.push(request.value_bytes as u32);
             requests.keys.len() as u32 - 1
         });
         requests.order.push(number);
     }
     Ok(requests)
+}
+
+#[cfg(not(feature = "caches"))]
+pub(super) fn trace(path: &Path) -> Result<Requests<[u8; 8]>> {
+    anyhow::bail!("{} can be replayed by a bench that was built with --features caches", path.display())
 }
 
 impl Source {
@@ -233,8 +219,12 @@ mod tests {
             [&[0; 4][..], &object.to_le_bytes(), &bytes.to_le_bytes(), &(-1_i64).to_le_bytes()].concat()
         };
         let bytes = [record(7, 100), record(9, 5), record(7, 100)].concat();
-        let requests = records(&bytes).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.oracleGeneral");
+        std::fs::write(&path, &bytes).unwrap();
+        let requests = trace(&path).unwrap();
         assert_eq!((requests.order, requests.value_bytes), (vec![0, 1, 0], vec![100, 5]));
-        assert!(records(&bytes[..70]).is_err());
+        std::fs::write(&path, &bytes[..70]).unwrap();
+        assert!(trace(&path).is_err());
     }
 }
