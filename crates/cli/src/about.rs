@@ -1,12 +1,14 @@
 //! What travelled with a commit, as people read it: who made it, when, and the first line of what they said.
 
+use std::time::SystemTime;
+
 use jiff::Timestamp;
-use plimsoll::{Db, Error};
+use plimsoll::{Db, Error, Glsn};
 use serde_json::{Map, Value};
 
 use crate::exit::Failure;
 use crate::size::show_size;
-use crate::time::of_micros;
+use crate::time::of_system;
 
 /// The gist of a commit's metadata; all of it is empty where there is none.
 #[derive(Debug, Default)]
@@ -45,16 +47,16 @@ impl About {
 
     /// What is known of a commit; nothing where the log is trimmed or it was dropped.
     pub(crate) fn at(db: &Db, glsn: u64) -> Result<Self, Failure> {
-        match db.log().changes(glsn) {
+        match db.log().changes(Glsn(glsn)) {
             Ok(Some(commit)) => Ok(Self::of(commit.metadata()?)),
             Ok(None) | Err(Error::Trimmed { .. } | Error::Dropped { .. }) => Ok(Self::default()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// The time of a commit that was written to the store at `stored_micros`: its committer's, if that is earlier.
-    pub(crate) fn time(&self, stored_micros: u64) -> Timestamp {
-        let stored = of_micros(stored_micros);
+    /// The time of a commit that was written to the store at `stored`: its committer's, if that is earlier.
+    pub(crate) fn time(&self, stored: SystemTime) -> Timestamp {
+        let stored = of_system(stored);
         self.committed.map_or(stored, |committed| committed.min(stored))
     }
 
@@ -88,6 +90,8 @@ impl About {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -107,8 +111,9 @@ mod tests {
     fn the_time_is_the_committers_unless_the_store_had_the_commit_before() {
         let metadata = br#"{"commit":"0123","message":"m","committer":{"date":"2024-01-31T13:00:00+01:00"}}"#;
         let about = About::of(metadata);
-        assert_eq!(about.time(1_800_000_000_000_000).to_string(), "2024-01-31T12:00:00Z");
-        assert_eq!(about.time(1_000_000_000_000_000).to_string(), "2001-09-09T01:46:40Z");
-        assert_eq!(About::default().time(0).to_string(), "1970-01-01T00:00:00Z");
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        assert_eq!(about.time(at(1_800_000_000)).to_string(), "2024-01-31T12:00:00Z");
+        assert_eq!(about.time(at(1_000_000_000)).to_string(), "2001-09-09T01:46:40Z");
+        assert_eq!(About::default().time(at(0)).to_string(), "1970-01-01T00:00:00Z");
     }
 }

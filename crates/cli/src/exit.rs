@@ -199,6 +199,8 @@ fn advice(error: &Error) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use plimsoll::Glsn;
+
     use super::*;
 
     #[test]
@@ -209,11 +211,11 @@ mod tests {
     #[test]
     fn each_error_of_the_store_has_the_code_that_help_prints() {
         let cases = [
-            (Error::Future { asked: 2, newest: 1 }, Exit::Usage),
+            (Error::Future { asked: Glsn(2), newest: Glsn(1) }, Exit::Usage),
             (Error::Locked { path: "x".into(), pid: None, who: String::new() }, Exit::Locked),
             (Error::NotAStore { path: "x".into(), what: String::new() }, Exit::Store),
             (Error::Corrupt { message: String::new() }, Exit::Corrupt),
-            (Error::Conflict { key: vec![], at: 1, by: 2 }, Exit::Conflict),
+            (Error::Conflict { key: vec![], at: Glsn(1), by: Glsn(2) }, Exit::Conflict),
             (Error::Io { kind: io::ErrorKind::StorageFull, message: String::new() }, Exit::System),
             (Error::Poisoned { cause: String::new() }, Exit::System),
         ];

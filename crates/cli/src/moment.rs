@@ -4,11 +4,11 @@
 //! the last commit in log order whose time is not after T, as `git rev-list -1 --first-parent --before=T` finds it.
 
 use jiff::Timestamp;
-use plimsoll::{Db, Error, Moment, Snapshot};
+use plimsoll::{Db, Error, Glsn, Moment, Snapshot};
 use plimsoll_git::moments;
 
 use crate::exit::Failure;
-use crate::time::{now, of_micros, parse_time, show_time};
+use crate::time::{now, of_system, parse_time, show_time};
 
 /// A moment as the command line names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,14 +48,14 @@ pub(crate) fn parse_only_time(text: &str) -> Result<Timestamp, String> {
 pub(crate) fn snapshot(db: &Db, at: Option<&At>, keyspace: &str) -> Result<Snapshot, Failure> {
     match at {
         None | Some(At::Newest) => Ok(db.snapshot()),
-        Some(at) => Ok(db.snapshot_at(Moment::Glsn(glsn(db, at, keyspace)?))?),
+        Some(at) => Ok(db.snapshot_at(Moment::Glsn(Glsn(glsn(db, at, keyspace)?)))?),
     }
 }
 
 /// The GLSN of a moment of a keyspace.
 pub(crate) fn glsn(db: &Db, at: &At, keyspace: &str) -> Result<u64, Failure> {
     match at {
-        At::Newest => Ok(db.newest()),
+        At::Newest => Ok(db.newest().0),
         At::Glsn(glsn) => Ok(*glsn),
         At::Commit(id) => Ok(moments::commit(db, keyspace, id)?),
         At::Time(time) => match last_at(db, &[keyspace.to_owned()], *time)? {
@@ -75,10 +75,10 @@ pub(crate) fn last_at(db: &Db, keyspaces: &[String], time: Timestamp) -> Result<
     let stored = match db.snapshot_at(Moment::Time(time.into())) {
         Ok(snapshot) => snapshot.at(),
         // When the commits of a trimmed log came into the store is not known any more; what was imported has its own times.
-        Err(Error::Trimmed { .. }) if last.is_some() => 0,
+        Err(Error::Trimmed { .. }) if last.is_some() => Glsn(0),
         Err(error) => return Err(error.into()),
     };
-    Ok(last.unwrap_or_default().max(stored))
+    Ok(last.unwrap_or_default().max(stored.0))
 }
 
 fn before_the_first(db: &Db, time: Timestamp, keyspace: &str) -> Result<Failure, Failure> {
@@ -88,7 +88,7 @@ fn before_the_first(db: &Db, time: Timestamp, keyspace: &str) -> Result<Failure,
         None if db.newest() == 0 => "the store is empty".to_owned(),
         None => {
             let first = db.log().read(db.log().bounds().first)?;
-            format!("the store begins at {}", show_time(of_micros(first.time_micros)))
+            format!("the store begins at {}", show_time(of_system(first.time)))
         }
     };
     Ok(Failure::usage(format!("{shown} is before the first commit: {first}. Moment 0 is the empty store.")))

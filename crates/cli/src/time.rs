@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use std::time::SystemTime;
+
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, ToSpan};
@@ -36,6 +38,11 @@ pub(crate) fn parse_time(text: &str, now: Timestamp) -> Option<Timestamp> {
 /// Microseconds since 1970 as a time.
 pub(crate) fn of_micros(micros: u64) -> Timestamp {
     i64::try_from(micros).ok().and_then(|micros| Timestamp::from_microsecond(micros).ok()).unwrap_or(Timestamp::MAX)
+}
+
+/// The system's time as one; what lies beyond the end of time is that end.
+pub(crate) fn of_system(time: SystemTime) -> Timestamp {
+    Timestamp::try_from(time).unwrap_or(Timestamp::MAX)
 }
 
 /// A time in RFC 3339, UTC, to the millisecond: `2024-01-31T12:00:03.250Z`.

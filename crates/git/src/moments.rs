@@ -158,7 +158,7 @@ pub fn commit(db: &Db, keyspace: &str, id: &str) -> Result<u64> {
 
 /// The GLSN of the transaction that wrote a key last.
 fn written_by(db: &Db, notes: &Keyspace, key: &[u8]) -> Result<Option<u64>> {
-    Ok(db.history(notes, key)?.next().transpose()?.map(|version| version.glsn))
+    Ok(db.history(notes, key)?.next().transpose()?.map(|version| version.glsn.0))
 }
 
 fn timestamp(time: SystemTime) -> Timestamp {
@@ -199,7 +199,7 @@ mod tests {
                 let second = i64::from(number) + random.i64(-15..15);
                 let mut transaction = db.begin();
                 writer.add(&mut transaction, &format!("{number:040x}"), Some(time(second))).unwrap();
-                commits.push((transaction.commit().unwrap(), second));
+                commits.push((transaction.commit().unwrap().0, second));
                 let at = random.i64(-20..80);
                 assert_eq!(
                     last_at(&db, &name, time(at).into()).unwrap(),

@@ -1,9 +1,15 @@
 //! Positions in the log.
 
+use std::cmp::Ordering;
 use std::fmt;
+use std::num::ParseIntError;
+use std::ops::{Add, Sub};
+use std::str::FromStr;
 
 /// Global log sequence number (elsewhere LSN): the place of an entry in the one order. Dense from 1; 0 is "before the
 /// first".
+///
+/// Numbers are added to it and taken from it, and it is compared with them; two of them are compared, and their distance is a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Glsn(pub u64);
 
@@ -18,6 +24,67 @@ impl Glsn {
     /// The next number.
     pub fn next(self) -> Glsn {
         Glsn(self.0 + 1)
+    }
+
+    /// The number `entries` before it, or [`Glsn::NONE`].
+    pub fn saturating_sub(self, entries: u64) -> Glsn {
+        Glsn(self.0.saturating_sub(entries))
+    }
+}
+
+impl Add<u64> for Glsn {
+    type Output = Glsn;
+
+    fn add(self, entries: u64) -> Glsn {
+        Glsn(self.0 + entries)
+    }
+}
+
+impl Sub<u64> for Glsn {
+    type Output = Glsn;
+
+    fn sub(self, entries: u64) -> Glsn {
+        Glsn(self.0 - entries)
+    }
+}
+
+impl Sub for Glsn {
+    type Output = u64;
+
+    fn sub(self, earlier: Glsn) -> u64 {
+        self.0 - earlier.0
+    }
+}
+
+impl PartialEq<u64> for Glsn {
+    fn eq(&self, number: &u64) -> bool {
+        self.0 == *number
+    }
+}
+
+impl PartialOrd<u64> for Glsn {
+    fn partial_cmp(&self, number: &u64) -> Option<Ordering> {
+        self.0.partial_cmp(number)
+    }
+}
+
+impl FromStr for Glsn {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIntError> {
+        text.parse().map(Self)
+    }
+}
+
+impl From<u64> for Glsn {
+    fn from(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+impl From<Glsn> for u64 {
+    fn from(glsn: Glsn) -> Self {
+        glsn.0
     }
 }
 

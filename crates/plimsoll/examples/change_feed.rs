@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use plimsoll::{Db, OpChange, Options, Result};
+use plimsoll::{Db, Glsn, OpChange, Options, Result};
 
 /// The stream that the listener answers into.
 const ANSWERS: u32 = 1;
@@ -15,7 +15,7 @@ fn main() -> Result<()> {
     let from = db.newest() + 1;
 
     std::thread::scope(|scope| {
-        let listener = scope.spawn(|| listen(&db, from, 5));
+        let listener = scope.spawn(|| listen(&db, from.0, 5));
         for number in 0..5 {
             let mut tx = db.begin();
             tx.put(&orders, format!("order {number}").as_bytes(), b"two teas")?;
@@ -37,7 +37,7 @@ fn main() -> Result<()> {
 
 fn listen(db: &Db, from: u64, commits: usize) -> Result<()> {
     let log = db.log();
-    let mut feed = log.follow(from, Some(0))?;
+    let mut feed = log.follow(Glsn(from), Some(0))?;
     let mut heard = 0;
     while heard < commits {
         let Some(entry) = feed.next(Duration::from_secs(10))? else { break };

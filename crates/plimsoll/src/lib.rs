@@ -25,6 +25,8 @@ mod txn;
 mod types;
 mod warm;
 
+pub use plimsoll_log::glsn::Glsn;
+
 pub use api::admin::backup::BackupReport;
 pub use api::admin::repair::{RebuildReport, SalvageReport, rebuild, salvage};
 pub use api::admin::salvage_drop::{DropSalvageReport, DropTarget, salvage_drop};

@@ -8,5 +8,6 @@ pub(crate) mod keyspaces;
 pub(crate) mod machine_memory;
 pub(crate) mod options;
 pub(crate) mod stats;
+pub(crate) mod times;
 pub(crate) mod value;
 pub(crate) mod version;

@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use plimsoll::{Db, Options, Result, Retention};
+use plimsoll::{Db, Glsn, Options, Result, Retention};
 
 struct Sizes;
 
@@ -128,7 +128,7 @@ fn nothing_that_a_store_does_takes_more_than_64_kib_from_the_heap_at_once() {
         });
         check(&format!("the log, {caches}"), &mut |_| {
             let bounds = db.log().bounds();
-            for glsn in bounds.first..bounds.next {
+            for glsn in (bounds.first.0..bounds.next.0).map(Glsn) {
                 let _ = (db.log().read(glsn)?.payload().len(), db.log().changes(glsn)?);
             }
             let mut scan = db.log().scan(.., None)?;

@@ -7,7 +7,7 @@ use std::ops::Bound;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use plimsoll::{Db, Error, Keyspace, MIN_MEMORY_BYTES, Options, Range, Snapshot, Transaction};
+use plimsoll::{Db, Error, Glsn, Keyspace, MIN_MEMORY_BYTES, Options, Range, Snapshot, Transaction};
 
 struct Counting;
 
@@ -129,7 +129,7 @@ fn what_walks_hold_that_are_left_alone_is_charged_and_writers_go_on() {
         let histories: Vec<_> = (0..300).map(|number| db.history(&keyspace, &key(number)).expect("it")).collect();
         let until = snapshot.at();
         let diffs: Vec<_> =
-            (0..300).map(|number| db.diff(&keyspace, 1, until, &key(number)[..4]).expect("it")).collect();
+            (0..300).map(|number| db.diff(&keyspace, Glsn(1), until, &key(number)[..4]).expect("it")).collect();
         (histories, diffs)
     });
     charged(&db, "histories and differences, begun", 0, || {

@@ -10,7 +10,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use plimsoll::{Db, Error, Keyspace, Moment, Snapshot, Transaction};
+use plimsoll::{Db, Error, Glsn, Keyspace, Moment, Snapshot, Transaction};
 use plimsoll_disk::random::Random;
 use plimsoll_disk::thread::spawn;
 
@@ -110,7 +110,7 @@ impl Noted<'_> {
 
     fn commit(mut self) -> Result<u64, Trouble> {
         self.tx.set_metadata(self.notes.as_bytes())?;
-        Ok(self.tx.commit()?)
+        Ok(self.tx.commit()?.0)
     }
 }
 
@@ -169,7 +169,9 @@ impl Bank {
     }
 
     fn snapshot_at(&self, glsn: u64) -> Outcome<Snapshot> {
-        self.db.snapshot_at(Moment::Glsn(glsn)).map_err(|error| Failure::new(format!("snapshot at {glsn}: {error}")))
+        self.db
+            .snapshot_at(Moment::Glsn(Glsn(glsn)))
+            .map_err(|error| Failure::new(format!("snapshot at {glsn}: {error}")))
     }
 
     /// All amounts below a prefix as of a snapshot.
@@ -223,7 +225,7 @@ pub fn transfers(db: &Db, threads: u64) -> Outcome<BankReport> {
     })?;
     let opened = db.newest();
     in_threads(&bank, threads, transfer, audit)?;
-    for glsn in (opened..=db.newest()).step_by(7) {
+    for glsn in (opened.0..=db.newest().0).step_by(7) {
         is_balanced(&bank, &bank.snapshot_at(glsn)?)?;
     }
     check_history(&bank)?;
@@ -266,8 +268,11 @@ fn audit(bank: &Bank, number: u64) -> Outcome {
     let mut random = Random::new(1000 + number);
     while !bank.over.load(Ordering::Relaxed) {
         let newest = bank.db.newest();
-        let snapshot =
-            if random.chance(0.5) { bank.db.snapshot() } else { bank.snapshot_at(newest - random.below(newest / 4))? };
+        let snapshot = if random.chance(0.5) {
+            bank.db.snapshot()
+        } else {
+            bank.snapshot_at(newest.0 - random.below(newest.0 / 4))?
+        };
         let before = is_balanced(bank, &snapshot)?;
         if random.below(50) == 0 {
             let compacted = if random.chance(0.5) { bank.db.compact() } else { bank.db.flush() };
@@ -308,7 +313,7 @@ pub fn write_skew(db: &Db, threads: u64) -> Outcome<BankReport> {
     })?;
     let opened = db.newest();
     in_threads(&bank, threads, take_shifts, |_, _| Ok(()))?;
-    for glsn in opened..=db.newest() {
+    for glsn in opened.0..=db.newest().0 {
         somebody_is_on_call(&bank, glsn)?;
     }
     check_history(&bank)?;
@@ -348,8 +353,8 @@ fn check_history(bank: &Bank) -> Outcome {
     let mut state: BTreeMap<String, Stamped> = BTreeMap::new();
     let newest = bank.db.newest();
     let failed = |glsn: u64| move |error: Error| Failure::new(format!("commit {glsn}: {error}"));
-    for glsn in 1..=newest {
-        let commit = bank.db.log().changes(glsn).map_err(failed(glsn))?;
+    for glsn in 1..=newest.0 {
+        let commit = bank.db.log().changes(Glsn(glsn)).map_err(failed(glsn))?;
         let Some(commit) = commit else { continue };
         let notes = String::from_utf8_lossy(commit.metadata().map_err(failed(glsn))?).into_owned();
         let mut changed = Vec::new();
@@ -371,7 +376,7 @@ fn check_history(bank: &Bank) -> Outcome {
         written.dedup();
         same(format!("keys that commit {glsn} wrote"), &changed, &written)?;
     }
-    let found = bank.amounts(&bank.snapshot_at(newest)?, "")?;
+    let found = bank.amounts(&bank.snapshot_at(newest.0)?, "")?;
     let found: Vec<_> =
         found.into_iter().map(|(key, value)| (String::from_utf8_lossy(&key).into_owned(), value)).collect();
     same("the newest moment", &found, &state.into_iter().collect())

@@ -26,13 +26,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll::{CommitTicket, Db, Durability, Error, Keyspace, Retention, Snapshot, Transaction};
+use plimsoll::{CommitTicket, Db, Durability, Error, Glsn, Keyspace, Retention, Snapshot, Transaction};
 use plimsoll_disk::clock::Clock;
 
 use crate::driver::amid::CommitAmid;
 use crate::driver::held::{OpenReader, OpenWalk};
 use crate::failure::{Failure, Outcome, ensure, same};
-use crate::judge::{Judge, Place};
+use crate::judge::{Judge, Place, micros_of};
 use crate::model::reads::Reads;
 use crate::model::{Entry, Model, Writes, space_name};
 use crate::op::{Fault, Keep, Op};
@@ -244,7 +244,7 @@ impl Driver {
 
     /// Opens the snapshots that were open at the same moments again; while the store is closed, something happens to its warm image.
     fn reopen_under_snapshots(&mut self, choice: u64) -> Outcome {
-        let moments: Vec<(u8, u64)> = self.snapshots.iter().map(|(slot, snapshot)| (*slot, snapshot.at())).collect();
+        let moments: Vec<(u8, u64)> = self.snapshots.iter().map(|(slot, snapshot)| (*slot, snapshot.at().0)).collect();
         if !choice.is_multiple_of(4) {
             self.make_warm();
         }
@@ -253,7 +253,7 @@ impl Driver {
         self.open_store(0)?;
         self.take_some_in(choice / 40);
         for (slot, at) in moments {
-            let opened = self.db().snapshot_at(plimsoll::Moment::Glsn(at));
+            let opened = self.db().snapshot_at(plimsoll::Moment::Glsn(Glsn(at)));
             if let Some(snapshot) = self.expect("snapshot after reopening", opened)? {
                 self.snapshots.insert(slot, snapshot);
             }
@@ -391,21 +391,21 @@ impl Driver {
 
     fn opened(&mut self, db: Db) -> Outcome {
         let (newest, bounds) = (db.newest(), db.log().bounds());
-        ensure(self.model.may_end_at(newest), || {
+        ensure(self.model.may_end_at(newest.0), || {
             format!(
                 "the store opened at {newest}; acknowledged {}, submitted {}",
                 self.model.acked(),
                 self.model.newest()
             )
         })?;
-        same("next GLSN after opening", &bounds.next, &(newest + 1))?;
-        self.model.cut_behind(newest);
-        self.model.acknowledge(newest);
+        same("next GLSN after opening", &bounds.next.0, &(newest.0 + 1))?;
+        self.model.cut_behind(newest.0);
+        self.model.acknowledge(newest.0);
         // The power may have been cut before the removal of a segment was durable: then it is there again.
-        self.may_be_trimmed(bounds.first)?;
-        self.model.trimmed(bounds.first);
+        self.may_be_trimmed(bounds.first.0)?;
+        self.model.trimmed(bounds.first.0);
         let now = self.world.clock.wall_micros();
-        let last = self.model.time_before(newest + 1);
+        let last = self.model.time_before(newest.0 + 1);
         self.times_ordered &= last.is_none_or(|last| last <= now.saturating_add(DAY_MICROS));
         self.db = Some(db);
         self.refuse_stale_handle()?;
@@ -534,14 +534,14 @@ impl Driver {
 
     /// The oldest moment that is open, or the newest.
     fn oldest_read(&self) -> u64 {
-        let txs = self.txs.values().map(|tx| tx.handle.at());
-        let snapshots = self.snapshots.values().map(Snapshot::at);
-        txs.chain(snapshots).chain(self.held_moments()).min().unwrap_or_else(|| self.db().newest())
+        let txs = self.txs.values().map(|tx| tx.handle.at().0);
+        let snapshots = self.snapshots.values().map(|snapshot| snapshot.at().0);
+        txs.chain(snapshots).chain(self.held_moments()).min().unwrap_or_else(|| self.db().newest().0)
     }
 
     fn raise_floors(&mut self) {
         let (oldest, newest, now) = (self.oldest_read(), self.db().newest(), self.world.clock.wall_micros());
-        self.model.raise_floors(oldest.min(newest), newest, now);
+        self.model.raise_floors(oldest.min(newest.0), newest.0, now);
     }
 
     fn may_be_trimmed(&self, first: u64) -> Outcome {
@@ -562,13 +562,13 @@ impl Driver {
         }
         let (newest, bounds) = (self.db().newest(), self.db().log().bounds());
         let (acked, submitted) = (self.model.acked(), self.model.newest());
-        ensure((acked..=submitted).contains(&newest), || {
+        ensure((acked..=submitted).contains(&newest.0), || {
             format!("the newest moment is {newest}; acknowledged {acked}, submitted {submitted}")
         })?;
         if !self.in_doubt {
-            same("next GLSN", &bounds.next, &(submitted + 1))?;
+            same("next GLSN", &bounds.next.0, &(submitted + 1))?;
             if self.tickets.is_empty() {
-                same("the newest moment", &newest, &submitted)?;
+                same("the newest moment", &newest.0, &submitted)?;
             }
         }
         if self.world.setting.durability == Durability::Sync {
@@ -578,14 +578,14 @@ impl Driver {
             })?;
         }
         ensure(bounds.durable <= submitted, || format!("durable is {}, submitted {submitted}", bounds.durable))?;
-        self.model.acknowledge(bounds.durable);
+        self.model.acknowledge(bounds.durable.0);
         ensure(bounds.first >= self.model.first(), || {
             format!("the log begins at {}, after it began at {}", bounds.first, self.model.first())
         })?;
-        self.may_be_trimmed(bounds.first)?;
-        self.model.trimmed(bounds.first);
-        self.check_cursors(bounds.first)?;
-        self.learn_times(newest)?;
+        self.may_be_trimmed(bounds.first.0)?;
+        self.model.trimmed(bounds.first.0);
+        self.check_cursors(bounds.first.0)?;
+        self.learn_times(newest.0)?;
         self.check_counts()
     }
 
@@ -595,15 +595,16 @@ impl Driver {
             return Ok(());
         }
         for glsn in self.first_without_time()..=newest {
-            let Some(entry) = self.expect("log read", self.db().log().read(glsn))? else { return Ok(()) };
+            let Some(entry) = self.expect("log read", self.db().log().read(Glsn(glsn)))? else { return Ok(()) };
+            let time = micros_of(entry.time);
             let record_first = self.model.entry(glsn).is_some_and(|placed| {
                 glsn == 1 || self.model.entry(glsn - 1).is_some_and(|before| before.record_last != placed.record_last)
             });
             if let Some(before) = self.model.time_before(glsn).filter(|_| self.times_ordered) {
-                let right = if record_first { entry.time_micros > before } else { entry.time_micros >= before };
-                ensure(right, || format!("entry {glsn} is of {}, the one before it of {before}", entry.time_micros))?;
+                let right = if record_first { time > before } else { time >= before };
+                ensure(right, || format!("entry {glsn} is of {time}, the one before it of {before}"))?;
             }
-            self.model.learn_time(glsn, entry.time_micros);
+            self.model.learn_time(glsn, time);
         }
         Ok(())
     }

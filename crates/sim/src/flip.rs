@@ -258,9 +258,9 @@ impl ClosedStore {
                 }
             }
             let mut model = self.model.clone();
-            model.cut_behind(newest);
-            model.raise_floors(newest, newest, world.clock.wall_micros());
-            model.trimmed(db.log().bounds().first);
+            model.cut_behind(newest.0);
+            model.raise_floors(newest.0, newest.0, world.clock.wall_micros());
+            model.trimmed(db.log().bounds().first.0);
             compare(&db, &model, &is_damage)
         })
         .map_err(|failure| Failure { message: format!("after a compaction: {}", failure.message), ..failure })

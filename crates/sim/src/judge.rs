@@ -6,10 +6,10 @@
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::ops::Bound;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use plimsoll::{
-    Db, Error, Keyspace, LogEntryRef, OpChange, Range, Snapshot, Transaction, Value, ValueReader, VersionInfo,
+    Db, Error, Glsn, Keyspace, LogEntryRef, OpChange, Range, Snapshot, Transaction, Value, ValueReader, VersionInfo,
 };
 
 use crate::content::Content;
@@ -54,8 +54,8 @@ impl Way {
 impl View<'_> {
     pub(crate) fn at(&self) -> u64 {
         match self {
-            View::Tx(tx, _) => tx.at(),
-            View::Snapshot(snapshot) => snapshot.at(),
+            View::Tx(tx, _) => tx.at().0,
+            View::Snapshot(snapshot) => snapshot.at().0,
         }
     }
 
@@ -93,6 +93,11 @@ impl View<'_> {
     fn own(&self) -> Option<&Writes> {
         if let View::Tx(_, writes) = self { Some(writes) } else { None }
     }
+}
+
+/// As the model keeps times.
+pub(crate) fn micros_of(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |age| age.as_micros() as u64)
 }
 
 pub(crate) fn bound(edge: &Edge) -> Bound<&[u8]> {
@@ -254,10 +259,10 @@ impl Judge<'_> {
         for info in history {
             let Some(info) = self.settle(what, None, info)? else { return Ok(false) };
             self.time(what, &info)?;
-            found.push((info.glsn, info.bytes));
+            found.push((info.glsn.0, info.bytes));
         }
         let short = |versions: Vec<Version>| -> Vec<(u64, Option<u64>)> {
-            let visible = versions.into_iter().filter(|(glsn, _)| *glsn <= newest);
+            let visible = versions.into_iter().filter(|(glsn, _)| *glsn <= newest.0);
             visible.map(|(glsn, value)| (glsn, value.map(|content| content.bytes.into()))).collect()
         };
         let all = short(self.model.history(place.space, key));
@@ -273,8 +278,8 @@ impl Judge<'_> {
 
     /// A time is the log's, or the log is trimmed there.
     fn time(&self, what: impl Fn() -> String, info: &VersionInfo) -> Outcome {
-        let known = self.model.entry(info.glsn).and_then(|placed| placed.micros);
-        match (info.time_micros, known) {
+        let known = self.model.entry(info.glsn.0).and_then(|placed| placed.micros);
+        match (info.time.map(micros_of), known) {
             (Some(time), Some(known)) => same(format!("{}: time of {}", what(), info.glsn), &time, &known),
             (Some(_), None) => Ok(()),
             (None, _) => ensure(info.glsn < self.model.first(), || {
@@ -287,7 +292,7 @@ impl Judge<'_> {
     pub(crate) fn diff(&self, place: Place<'_>, from: u64, to: u64, prefix: &[u8]) -> Outcome<bool> {
         let what = || format!("diff {from} {to} of {} in {}", show(prefix), space_name(place.space));
         let moment = Some((place.space, from.min(to)));
-        let answer = self.db.diff(place.keyspace, from, to, prefix);
+        let answer = self.db.diff(place.keyspace, Glsn(from), Glsn(to), prefix);
         let Some(diff) = self.settle(what, moment, answer)? else { return Ok(false) };
         let mut found = Vec::new();
         for change in diff {
@@ -295,7 +300,7 @@ impl Judge<'_> {
             for info in change.before.iter().chain(&change.after) {
                 self.time(what, info)?;
             }
-            let short = |info: Option<VersionInfo>| info.map(|info| (info.glsn, info.bytes));
+            let short = |info: Option<VersionInfo>| info.map(|info| (info.glsn.0, info.bytes));
             found.push((show(&change.key), short(change.before), short(change.after)));
         }
         let short =
@@ -309,8 +314,8 @@ impl Judge<'_> {
     /// Walks over the log.
     pub(crate) fn scan(&self, from: u64, count: u64, stream: Option<u32>) -> Outcome<bool> {
         let what = || format!("log scan from {from}, {count} GLSNs, stream {stream:?}");
-        let end = from.saturating_add(count).min(self.db.newest() + 1);
-        let mut scan = match self.db.log().scan(from..from.saturating_add(count), stream) {
+        let end = from.saturating_add(count).min(self.db.newest().0 + 1);
+        let mut scan = match self.db.log().scan(Glsn(from)..Glsn(from.saturating_add(count)), stream) {
             Err(Error::Trimmed { asked, first }) => {
                 let right = from < self.model.first() && asked == from && first == self.model.first();
                 ensure(right, || {
@@ -326,7 +331,7 @@ impl Judge<'_> {
         let mut wanted = (from..end).filter(|glsn| self.is_of(*glsn, stream));
         while let Some(entry) = scan.next() {
             let Some(entry) = self.settle(what, None, entry)? else { return Ok(false) };
-            same(format!("{}: next GLSN", what()), &Some(entry.glsn), &wanted.next())?;
+            same(format!("{}: next GLSN", what()), &Some(entry.glsn.0), &wanted.next())?;
             self.is_entry(what, &entry)?;
         }
         same(format!("{}: what comes behind its end", what()), &None, &wanted.next())?;
@@ -339,12 +344,12 @@ impl Judge<'_> {
     }
 
     fn is_entry(&self, what: impl Fn() -> String, found: &LogEntryRef<'_>) -> Outcome {
-        let Some(placed) = self.model.entry(found.glsn) else {
+        let Some(placed) = self.model.entry(found.glsn.0) else {
             return Err(Failure::new(format!("{}: {} is beyond the newest entry", what(), found.glsn)));
         };
         same(format!("{}: stream of {}", what(), found.glsn), &found.stream, &placed.entry.stream())?;
         if let Some(micros) = placed.micros {
-            same(format!("{}: time of {}", what(), found.glsn), &found.time_micros, &micros)?;
+            same(format!("{}: time of {}", what(), found.glsn), &micros_of(found.time), &micros)?;
         }
         match &placed.entry {
             Entry::Payload { content, .. } => {
@@ -357,21 +362,21 @@ impl Judge<'_> {
     /// Follows the log to its end.
     pub(crate) fn follow(&self, from: u64, stream: Option<u32>) -> Outcome<bool> {
         let what = || format!("follow from {from}, stream {stream:?}");
-        let mut follow = match self.db.log().follow(from, stream) {
+        let mut follow = match self.db.log().follow(Glsn(from), stream) {
             Err(Error::Trimmed { .. }) if from < self.model.first() => return Ok(false),
             answer => match self.settle(what, None, answer)? {
                 Some(follow) => follow,
                 None => return Ok(false),
             },
         };
-        let mut wanted = (from.max(1)..=self.db.newest()).filter(|glsn| self.is_of(*glsn, stream));
+        let mut wanted = (from.max(1)..=self.db.newest().0).filter(|glsn| self.is_of(*glsn, stream));
         loop {
             let Some(entry) = self.settle(what, None, follow.next(Duration::ZERO))? else { return Ok(false) };
             let wanted = wanted.next();
-            same(format!("{}: next GLSN", what()), &entry.as_ref().map(|entry| entry.glsn), &wanted)?;
+            same(format!("{}: next GLSN", what()), &entry.as_ref().map(|entry| entry.glsn.0), &wanted)?;
             let Some(entry) = entry else { return Ok(true) };
-            let (glsn, stream, time_micros) = (entry.glsn, entry.stream, entry.time_micros);
-            self.is_entry(what, &LogEntryRef { glsn, stream, time_micros, payload: entry.payload() })?;
+            let (glsn, stream, time) = (entry.glsn, entry.stream, entry.time);
+            self.is_entry(what, &LogEntryRef { glsn, stream, time, payload: entry.payload() })?;
         }
     }
 
@@ -379,9 +384,9 @@ impl Judge<'_> {
     pub(crate) fn read(&self, glsn: u64) -> Outcome<bool> {
         let what = || format!("log read {glsn}");
         let first = self.model.first();
-        let commit = match self.db.log().changes(glsn) {
+        let commit = match self.db.log().changes(Glsn(glsn)) {
             Err(Error::Trimmed { .. }) if glsn < first => return Ok(false),
-            Err(Error::Future { .. }) if glsn > self.db.newest() => return Ok(false),
+            Err(Error::Future { .. }) if glsn > self.db.newest().0 => return Ok(false),
             answer => match self.settle(what, None, answer)? {
                 Some(commit) => commit,
                 None => return Ok(false),
@@ -395,7 +400,7 @@ impl Judge<'_> {
             return self.scan(glsn, 1, None);
         };
         if let Entry::Commit { metadata, read_at, .. } = entry {
-            same(format!("{}: read at", what()), &commit.read_at(), read_at)?;
+            same(format!("{}: read at", what()), &commit.read_at().0, read_at)?;
             let Some(found) = self.settle(what, None, commit.metadata())? else { return Ok(false) };
             is_value(|| format!("{}: metadata", what()), Some(found), Some(*metadata))?;
         }

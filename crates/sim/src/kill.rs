@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use plimsoll::{Db, Error, Keyspace, Moment, Options, Snapshot};
+use plimsoll::{Db, Error, Glsn, Keyspace, Moment, Options, Snapshot};
 use plimsoll_disk::clock::{Clock, SystemClock};
 use plimsoll_disk::random::Random;
 use plimsoll_disk::thread::spawn;
@@ -288,8 +288,8 @@ fn follow_each_other(before: u64, commits: &[&Acknowledged]) -> Outcome {
 /// At a commit's moment the store has what the commit wrote, whole.
 fn is_as_acknowledged(db: &Db, keyspace: &Keyspace, commit: &Acknowledged) -> Outcome {
     let newest = db.newest();
-    ensure(commit.glsn <= newest, || format!("GLSN {} was acknowledged, the newest is {newest}", commit.glsn))?;
-    let then = db.snapshot_at(Moment::Glsn(commit.glsn)).map_err(failed("a snapshot of a commit"))?;
+    ensure(commit.glsn <= newest.0, || format!("GLSN {} was acknowledged, the newest is {newest}", commit.glsn))?;
+    let then = db.snapshot_at(Moment::Glsn(Glsn(commit.glsn))).map_err(failed("a snapshot of a commit"))?;
     let found = is_whole(&then, keyspace, commit.thread)?;
     same(format!("number of thread {} at {}", commit.thread, commit.glsn), &found, &commit.number)
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
-use plimsoll::{Db, Options};
+use plimsoll::{Db, Glsn, Options};
 
 use super::file_log::{Shape, touch};
 use super::{LogPeer, Operation, Setting, Slices, slices};
@@ -42,7 +42,7 @@ impl StoreLogPeer {
     fn check(&self, shape: Shape) -> Result<()> {
         let mut expected = vec![0; shape.payload_bytes];
         let log = self.db.log();
-        let mut scan = log.scan(self.first..self.first + self.entries, None)?;
+        let mut scan = log.scan(Glsn(self.first)..Glsn(self.first + self.entries), None)?;
         for number in 1..=shape.entries {
             let entry = scan.next().ok_or_else(|| anyhow::anyhow!("the log ends before entry {number}"))??;
             payload::fill(number, &mut expected);
@@ -71,7 +71,7 @@ fn write(db: &Db, shape: Shape) -> Result<u64> {
     if let Some(newest) = newest {
         newest.wait()?;
     }
-    Ok(first.unwrap_or(1))
+    Ok(first.unwrap_or(Glsn(1)).0)
 }
 
 impl LogPeer for StoreLogPeer {
@@ -91,13 +91,13 @@ impl LogPeer for StoreLogPeer {
         let mut start = |count: u64| first + random.u64(0..=entries - count);
         match operation {
             Operation::Read => slices::measure(slices, || {
-                touch(log.read(start(1))?.payload());
+                touch(log.read(Glsn(start(1)))?.payload());
                 Ok(())
             }),
             Operation::Scan(count) => slices::measure(slices, || {
                 let first = start(count);
                 let mut seen = 0;
-                let mut scan = log.scan(first..first + count, None)?;
+                let mut scan = log.scan(Glsn(first)..Glsn(first + count), None)?;
                 while let Some(entry) = scan.next() {
                     touch(entry?.payload);
                     seen += 1;

@@ -13,7 +13,7 @@ pub(crate) fn run(globals: &Globals, args: &Backup, output: &mut Output) -> Outc
             false => db.backup(&args.destination)?,
         };
         output.facts(&[
-            Fact::new("newest GLSN", report.glsn.to_string(), report.glsn),
+            Fact::new("newest GLSN", report.glsn.to_string(), report.glsn.0),
             Fact::count("files", report.files),
             Fact::bytes("bytes copied", report.bytes_copied),
             Fact::bytes("bytes linked", report.bytes_linked),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use plimsoll::{Db, Durability};
+use plimsoll::{Db, Durability, Glsn};
 use serde_json::json;
 
 use crate::args::{Cursor, CursorAdvance, CursorCreate, CursorDrop, Globals};
@@ -26,9 +26,9 @@ fn list(db: &Db, output: &mut Output) -> Result<(), Failure> {
     cursors.iter().try_for_each(|cursor| match output.reader() {
         Reader::People => {
             let name = output.paint(Style::Strong, &format!("{:<width$}", cursor.name));
-            output.line(&format!("{name}  {}", place(db, cursor.next)))
+            output.line(&format!("{name}  {}", place(db, cursor.next.0)))
         }
-        _ => print_one(db, &cursor.name, cursor.next, output),
+        _ => print_one(db, &cursor.name, cursor.next.0, output),
     })
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn place(db: &Db, next: u64) -> String {
 
 /// How many entries a cursor has not passed.
 pub(crate) fn behind(db: &Db, next: u64) -> u64 {
-    (db.newest() + 1).saturating_sub(next)
+    (db.newest().0 + 1).saturating_sub(next)
 }
 
 fn print_one(db: &Db, name: &str, next: u64, output: &mut Output) -> Result<(), Failure> {
@@ -57,9 +57,9 @@ fn print_one(db: &Db, name: &str, next: u64, output: &mut Output) -> Result<(), 
 
 fn create(globals: &Globals, args: &CursorCreate, output: &mut Output) -> Result<(), Failure> {
     let db = open(globals, &args.store)?;
-    let at = args.at.unwrap_or(db.newest() + 1);
-    let next = db.log().cursor(&args.name, at)?;
-    print_one(&db, &args.name, next, output)?;
+    let at = args.at.unwrap_or(db.newest().0 + 1);
+    let next = db.log().cursor(&args.name, Glsn(at))?;
+    print_one(&db, &args.name, next.0, output)?;
     store::close_after_commits(db);
     Ok(())
 }
@@ -67,7 +67,7 @@ fn create(globals: &Globals, args: &CursorCreate, output: &mut Output) -> Result
 fn advance(globals: &Globals, args: &CursorAdvance, output: &mut Output) -> Result<(), Failure> {
     let db = open(globals, &args.store)?;
     check_is_there(&db, &args.name)?;
-    db.log().advance_cursor(&args.name, args.next)?;
+    db.log().advance_cursor(&args.name, Glsn(args.next))?;
     print_one(&db, &args.name, args.next, output)?;
     store::close_after_commits(db);
     Ok(())

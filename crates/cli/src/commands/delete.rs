@@ -32,7 +32,7 @@ pub(crate) fn run(globals: &Globals, args: Delete, output: &mut Output) -> Outco
     match output.plain_reader() {
         Reader::People => output.line(&format!("{} deleted as of GLSN {glsn}", count_of(deleted, "key", "keys")))?,
         Reader::Pipe => output.line(&glsn.to_string())?,
-        Reader::Json => output.facts(&[Fact::count("glsn", glsn), Fact::count("deleted", deleted)])?,
+        Reader::Json => output.facts(&[Fact::count("glsn", glsn.0), Fact::count("deleted", deleted)])?,
     }
     for key in &missing {
         eprintln!("plimsoll: there is no key `{key}`");

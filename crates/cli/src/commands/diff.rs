@@ -1,6 +1,6 @@
 //! `plimsoll diff`: the keys that differ between two moments.
 
-use plimsoll::{Change, VersionInfo};
+use plimsoll::{Change, Glsn, VersionInfo};
 use serde_json::{Map, Value, json};
 
 use crate::about::About;
@@ -19,9 +19,9 @@ pub(crate) fn run(globals: &Globals, args: Diff, output: &mut Output) -> Outcome
     let name = &args.keyspace.keyspace;
     let (before, after) = (moment::glsn(&db, &args.before, name)?, moment::glsn(&db, &args.after, name)?);
     let mut changes = 0;
-    for change in db.diff(&keyspace, before, after, prefix.as_deref().unwrap_or_default())? {
+    for change in db.diff(&keyspace, Glsn(before), Glsn(after), prefix.as_deref().unwrap_or_default())? {
         let change = change?;
-        print(&change, &About::at(&db, change.by)?, hex, output)?;
+        print(&change, &About::at(&db, change.by.0)?, hex, output)?;
         changes += 1;
     }
     if output.reader() == Reader::People {
@@ -48,7 +48,7 @@ fn print(change: &Change, about: &About, hex: bool, output: &mut Output) -> Resu
             }
             object.insert("before".to_owned(), version_json(change.before.as_ref()));
             object.insert("after".to_owned(), version_json(change.after.as_ref()));
-            object.insert("by".to_owned(), change.by.into());
+            object.insert("by".to_owned(), change.by.0.into());
             about.put_json(&mut object);
             output.json(&object)
         }
@@ -78,5 +78,5 @@ fn print(change: &Change, about: &About, hex: bool, output: &mut Output) -> Resu
 }
 
 fn version_json(version: Option<&VersionInfo>) -> Value {
-    version.map_or(Value::Null, |version| json!({ "glsn": version.glsn, "bytes": version.bytes }))
+    version.map_or(Value::Null, |version| json!({ "glsn": version.glsn.0, "bytes": version.bytes }))
 }

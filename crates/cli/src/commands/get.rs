@@ -32,7 +32,7 @@ fn print(snapshot: &Snapshot, keyspace: &Keyspace, key: &[u8], output: &mut Outp
         Reader::Json => {
             let mut object = Map::new();
             put_json(&mut object, "key", key);
-            object.insert("at".to_owned(), snapshot.at().into());
+            object.insert("at".to_owned(), snapshot.at().0.into());
             // Opened before anything is printed: a key that is not there prints nothing.
             drop(open()?);
             output.open_object(&object)?;

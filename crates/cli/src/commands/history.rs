@@ -30,7 +30,7 @@ fn list(db: &Db, keyspace: &str, key: &[u8], limit: Option<u64>, output: &mut Ou
                 output.paint(Style::Faint, &format!("{:>10}  {:<24}  {:>12}  {}", "GLSN", "time (UTC)", "size", "by"));
             output.line(&header)?;
         }
-        print(&version, &About::at(db, version.glsn)?, output)?;
+        print(&version, &About::at(db, version.glsn.0)?, output)?;
         versions += 1;
     }
     if versions == 0 && limit != Some(0) {
@@ -44,11 +44,11 @@ fn usize_of(limit: Option<u64>) -> usize {
 }
 
 fn print(version: &VersionInfo, about: &About, output: &mut Output) -> Result<(), Failure> {
-    let time = version.time_micros.map(|stored| show_time(about.time(stored)));
+    let time = version.time.map(|stored| show_time(about.time(stored)));
     match output.reader() {
         Reader::Json => {
             let mut object = Map::new();
-            object.insert("glsn".to_owned(), version.glsn.into());
+            object.insert("glsn".to_owned(), version.glsn.0.into());
             object.insert("time".to_owned(), json!(time));
             object.insert("bytes".to_owned(), json!(version.bytes));
             object.insert("deleted".to_owned(), version.bytes.is_none().into());

@@ -56,6 +56,6 @@ fn drop_keyspace(globals: &Globals, args: &KeyspaceDrop, output: &mut Output) ->
             output.line(&format!("{} dropped with {keys}, as of GLSN {}", args.name, dropped.glsn))
         }
         Reader::Pipe => output.line(&dropped.glsn.to_string()),
-        Reader::Json => output.json(&json!({ "glsn": dropped.glsn, "keys": dropped.keys })),
+        Reader::Json => output.json(&json!({ "glsn": dropped.glsn.0, "keys": dropped.keys })),
     }
 }

@@ -7,7 +7,7 @@ mod follow;
 mod glsns;
 
 use jiff::{SignedDuration, Timestamp};
-use plimsoll::{Db, Error};
+use plimsoll::{Db, Error, Glsn};
 
 use crate::args::{Globals, Log};
 use crate::bytes::key_bytes;
@@ -31,7 +31,7 @@ pub(crate) fn run(globals: &Globals, args: Log, output: &mut Output) -> Outcome 
     let db = store::open_to_read(globals, &walk.args.store)?;
     walk.check_start(&db)?;
     let order = if walk.args.reverse { Order::OldestFirst } else { Order::NewestFirst };
-    let from = walk.args.from.unwrap_or(0).max(db.log().bounds().first);
+    let from = walk.args.from.unwrap_or(0).max(db.log().bounds().first.0);
     walk.print(&db, from, order, output)?;
     Ok(if walk.skipped == 0 { Exit::Done } else { Exit::Corrupt })
 }
@@ -61,8 +61,8 @@ impl Walk {
     fn check_start(&self, db: &Db) -> Result<(), Failure> {
         let (newest, first) = (db.newest(), db.log().bounds().first);
         match self.args.from {
-            Some(asked) if asked > newest => Err(Error::Future { asked, newest }.into()),
-            Some(asked) if asked.max(1) < first => Err(Error::Trimmed { asked, first }.into()),
+            Some(asked) if asked > newest.0 => Err(Error::Future { asked: Glsn(asked), newest }.into()),
+            Some(asked) if asked.max(1) < first.0 => Err(Error::Trimmed { asked: Glsn(asked), first }.into()),
             _ => Ok(()),
         }
     }
@@ -70,7 +70,7 @@ impl Walk {
     /// Prints what there is from `from` on.
     fn print(&mut self, db: &Db, from: u64, order: Order, output: &mut Output) -> Result<(), Failure> {
         let (since, until) = self.times(db)?;
-        let to = self.args.to.unwrap_or(u64::MAX).min(db.newest()).min(until);
+        let to = self.args.to.unwrap_or(u64::MAX).min(db.newest().0).min(until);
         let mut glsns = self.glsns(db, from.max(since), to, order)?;
         while self.left > 0 {
             let Some(glsn) = glsns.next() else { break };

@@ -30,7 +30,7 @@ pub(crate) fn run(globals: &Globals, args: Put, output: &mut Output) -> Outcome 
     match output.plain_reader() {
         Reader::People => output.line(&format!("{} committed as GLSN {glsn}", show_size(bytes)))?,
         Reader::Pipe => output.line(&glsn.to_string())?,
-        Reader::Json => output.facts(&[Fact::count("glsn", glsn), Fact::bytes("bytes", bytes)])?,
+        Reader::Json => output.facts(&[Fact::count("glsn", glsn.0), Fact::bytes("bytes", bytes)])?,
     }
     Ok(Exit::Done)
 }

@@ -13,7 +13,7 @@ pub(crate) fn run(globals: &Globals, args: &Rebuild, output: &mut Output) -> Out
     })?;
     drop(progress);
     output.facts(&[
-        Fact::new("newest GLSN", report.glsn.to_string(), report.glsn),
+        Fact::new("newest GLSN", report.glsn.to_string(), report.glsn.0),
         Fact::count("versions", report.versions),
     ])?;
     Ok(Exit::Done)

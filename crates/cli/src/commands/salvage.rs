@@ -4,6 +4,8 @@ mod drop;
 
 use serde_json::json;
 
+use plimsoll::Glsn;
+
 use crate::args::{Globals, Salvage};
 use crate::bytes::show_bytes;
 use crate::exit::{Exit, Failure, Outcome};
@@ -22,9 +24,9 @@ pub(crate) fn run(globals: &Globals, args: &Salvage, output: &mut Output) -> Out
 }
 
 fn cut(globals: &Globals, args: &Salvage, cut_at: u64, output: &mut Output) -> Outcome {
-    let report = wait::for_lock(globals, || plimsoll::salvage(&args.store, store::options(globals), cut_at))?;
+    let report = wait::for_lock(globals, || plimsoll::salvage(&args.store, store::options(globals), Glsn(cut_at)))?;
     match output.reader() {
-        Reader::Json => output.json(&json!({ "newest_glsn": report.glsn, "moved": report.moved }))?,
+        Reader::Json => output.json(&json!({ "newest_glsn": report.glsn.0, "moved": report.moved }))?,
         Reader::Pipe => report.moved.iter().try_for_each(|path| output.line(path))?,
         Reader::People => {
             let done = if report.moved.is_empty() { "there was nothing to cut" } else { "cut" };
@@ -41,9 +43,9 @@ fn from_index(globals: &Globals, args: &Salvage, output: &mut Output) -> Outcome
         report.lost.iter().map(|(keyspace, key)| format!("{keyspace}\t{}", show_bytes(key))).collect();
     match output.reader() {
         Reader::Json => output.json(&json!({
-            "newest_glsn": report.glsn,
-            "front": report.front,
-            "known": report.known,
+            "newest_glsn": report.glsn.0,
+            "front": report.front.0,
+            "known": report.known.0,
             "written": report.written,
             "deleted": report.deleted,
             "lost": report.lost_count,

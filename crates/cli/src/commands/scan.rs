@@ -114,7 +114,7 @@ impl Walk {
                 }
                 Ok(None) => break Ok(Stopped::AtEnd),
                 Err(Error::OutOfBudget(_)) if !keys_only => break Ok(Stopped::AtLarge),
-                Err(error) => break Err(behind_rows(error, self.rows + printed, self.snapshot.at())),
+                Err(error) => break Err(behind_rows(error, self.rows + printed, self.snapshot.at().0)),
             }
         };
         drop(range);

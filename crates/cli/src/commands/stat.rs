@@ -1,7 +1,7 @@
 //! `plimsoll stat`: what is in a store, then how memory and disk are used.
 
 use jiff::Timestamp;
-use plimsoll::{CursorInfo, Db, KeyspaceInfo, KeyspaceSize, Moment, Stats};
+use plimsoll::{CursorInfo, Db, Glsn, KeyspaceInfo, KeyspaceSize, Moment, Stats};
 use serde_json::json;
 
 use crate::args::{Globals, Stat};
@@ -72,14 +72,14 @@ fn of_store(db: &Db, stats: &Stats, sizes: &[KeyspaceSize]) -> Result<Vec<Fact>,
         Fact::new("bytes of keys and values", about(exact, &show_size(bytes)), bytes),
         Fact::new("counts are exact", if exact { "yes" } else { "no, see --exact" }, exact),
         Fact::bytes("bytes on disk", stats.disk_bytes),
-        glsn("newest GLSN", stats.newest),
+        glsn("newest GLSN", stats.newest.0),
     ];
-    facts.extend(time(db, "newest time", stats.newest)?);
+    facts.extend(time(db, "newest time", stats.newest.0)?);
     facts.push(match stats.oldest {
-        0 => Fact::new("first readable GLSN", "0 (the empty store)", 0),
-        oldest => glsn("first readable GLSN", oldest),
+        Glsn(0) => Fact::new("first readable GLSN", "0 (the empty store)", 0),
+        oldest => glsn("first readable GLSN", oldest.0),
     });
-    facts.extend(time(db, "first readable time", stats.oldest.max(stats.log.first))?);
+    facts.extend(time(db, "first readable time", stats.oldest.max(stats.log.first).0)?);
     facts.push(Fact::new("id", id.clone(), id));
     facts.push(Fact::count("open snapshots", stats.open_snapshots));
     Ok(facts)
@@ -87,10 +87,10 @@ fn of_store(db: &Db, stats: &Stats, sizes: &[KeyspaceSize]) -> Result<Vec<Fact>,
 
 /// When a moment was, where the log can tell.
 fn time(db: &Db, name: &str, glsn: u64) -> Result<Option<Fact>, Failure> {
-    if glsn == 0 || glsn > db.newest() {
+    if glsn == 0 || glsn > db.newest().0 {
         return Ok(None);
     }
-    let time = db.snapshot_at(Moment::Glsn(glsn))?.time()?;
+    let time = db.snapshot_at(Moment::Glsn(Glsn(glsn)))?.time()?;
     let time = time.and_then(|time| Timestamp::try_from(time).ok());
     Ok(time.map(|time| Fact::new(name, show_time(time), show_time(time))))
 }
@@ -121,15 +121,15 @@ fn of_keyspace(keyspace: &KeyspaceInfo, size: &KeyspaceSize) -> Fact {
         "keys": size.keys,
         "bytes": size.bytes,
         "exact": size.exact,
-        "first_readable_glsn": size.oldest,
+        "first_readable_glsn": size.oldest.0,
         "retention": write_retention(keyspace.retention),
     });
     Fact::new(keyspace.name.clone(), shown, value).verbatim()
 }
 
 fn of_cursor(db: &Db, cursor: &CursorInfo) -> Fact {
-    let value = json!({ "next": cursor.next, "behind": behind(db, cursor.next) });
-    Fact::new(cursor.name.clone(), place(db, cursor.next), value).verbatim()
+    let value = json!({ "next": cursor.next.0, "behind": behind(db, cursor.next.0) });
+    Fact::new(cursor.name.clone(), place(db, cursor.next.0), value).verbatim()
 }
 
 fn of_io(stats: &Stats) -> Vec<Fact> {
@@ -146,9 +146,9 @@ fn of_io(stats: &Stats) -> Vec<Fact> {
 
 fn of_log(stats: &Stats) -> Vec<Fact> {
     vec![
-        glsn("first GLSN", stats.log.first),
-        glsn("next GLSN", stats.log.next),
-        glsn("durable GLSN", stats.log.durable),
+        glsn("first GLSN", stats.log.first.0),
+        glsn("next GLSN", stats.log.next.0),
+        glsn("durable GLSN", stats.log.durable.0),
     ]
 }
 

@@ -93,7 +93,7 @@ pub(crate) fn as_json(damage: &Damage) -> Value {
         let mut object = Map::new();
         object.insert("keyspace".to_owned(), key.keyspace.clone().into());
         put_json(&mut object, "key", &key.key);
-        object.insert("glsn".to_owned(), key.glsn.into());
+        object.insert("glsn".to_owned(), key.glsn.0.into());
         object.insert("bytes".to_owned(), key.bytes.into());
         Value::Object(object)
     };
@@ -107,8 +107,8 @@ pub(crate) fn as_json(damage: &Damage) -> Value {
     json!({
         "file": damage.file,
         "offset": damage.offset,
-        "first_glsn": damage.glsns.as_ref().map(|glsns| *glsns.start()),
-        "last_glsn": damage.glsns.as_ref().map(|glsns| *glsns.end()),
+        "first_glsn": damage.glsns.as_ref().map(|glsns| glsns.start().0),
+        "last_glsn": damage.glsns.as_ref().map(|glsns| glsns.end().0),
         "keys": damage.keys.iter().map(key).collect::<Vec<_>>(),
         "more_keys": damage.more_keys,
         "key_range": range,

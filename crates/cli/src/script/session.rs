@@ -114,9 +114,9 @@ impl<'a> Session<'a> {
         let ticket = transaction.commit_submit()?;
         let glsn = ticket.glsn();
         self.submitted = Some(ticket);
-        self.last_commit = Some(glsn);
+        self.last_commit = Some(glsn.0);
         self.transactions += 1;
-        Ok(glsn)
+        Ok(glsn.0)
     }
 
     /// Writes into the open transaction, or in one of its own. The keyspace is made if it is not there.

@@ -17,8 +17,8 @@ impl Source<'_> {
     /// The GLSN that is read at.
     pub(super) fn at(&self) -> u64 {
         match self {
-            Self::Open(transaction) => transaction.at(),
-            Self::Past(snapshot) => snapshot.at(),
+            Self::Open(transaction) => transaction.at().0,
+            Self::Past(snapshot) => snapshot.at().0,
         }
     }
 

@@ -105,8 +105,8 @@ fn the_log_lists_commits_and_streams() {
     assert_eq!(entry["metadata"], "by hand");
     assert_eq!(entry["ops"], json!([{ "keyspace": "default", "key": "c", "op": "put", "bytes": 4 }]));
     let glsns = |options: &[&str]| glsns(&[&["log", &store], options].concat());
-    assert_eq!(glsns(&["--limit", "2"]), [newest, newest - 1]);
-    assert_eq!(glsns(&["--stream", "7", "--limit", "1"]), [newest - 1]);
+    assert_eq!(glsns(&["--limit", "2"]), [newest.0, newest.0 - 1]);
+    assert_eq!(glsns(&["--stream", "7", "--limit", "1"]), [newest.0 - 1]);
 }
 
 /// The GLSNs that a command prints.

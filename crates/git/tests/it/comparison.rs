@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll::{Db, Moment, Options};
+use plimsoll::{Db, Glsn, Moment, Options};
 
 use crate::repository::{Files, Repository};
 
@@ -14,12 +14,12 @@ fn open(store: &str) -> Db {
 pub(crate) fn glsns(store: &str) -> BTreeMap<String, u64> {
     let db = open(store);
     let log = db.log();
-    let commit = |glsn| {
+    let commit = |glsn: Glsn| {
         let metadata = log.changes(glsn).unwrap()?.metadata().unwrap().to_vec();
         let metadata: serde_json::Value = serde_json::from_slice(&metadata).ok()?;
-        Some((metadata["commit"].as_str()?.to_owned(), glsn))
+        Some((metadata["commit"].as_str()?.to_owned(), glsn.0))
     };
-    (log.bounds().first..log.bounds().next).filter_map(commit).collect()
+    (log.bounds().first.0..log.bounds().next.0).map(Glsn).filter_map(commit).collect()
 }
 
 /// What a store holds at a moment.
@@ -42,7 +42,7 @@ pub(crate) fn assert_equal(repository: &Repository, branch: &str, store: &str, k
     let step = (commits.len() / moments).max(1);
     for commit in commits.iter().step_by(step) {
         let expected = repository.files(commit, &mut known);
-        assert_files(&stored(&db, keyspace, Moment::Glsn(glsns[commit])), &expected, commit);
+        assert_files(&stored(&db, keyspace, Moment::Glsn(Glsn(glsns[commit]))), &expected, commit);
     }
 }
 

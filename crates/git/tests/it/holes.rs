@@ -1,6 +1,6 @@
 //! Repositories that lack objects: what is there is imported, what is not is reported.
 
-use plimsoll::{Db, Moment, Options};
+use plimsoll::{Db, Glsn, Moment, Options};
 use plimsoll_git::{Counts, FileReason, Import, Repository as Opened};
 
 use crate::comparison::{assert_equal, glsns};
@@ -36,7 +36,7 @@ impl Holes {
     fn get(&self, key: &str, at: u64) -> Option<Vec<u8>> {
         let db = Db::open(self.store(), Options::new().memory_bytes(32 << 20).read_only(true)).unwrap();
         let keyspace = db.keyspace("default").unwrap();
-        let value = db.snapshot_at(Moment::Glsn(at)).unwrap().get(&keyspace, key.as_bytes()).unwrap();
+        let value = db.snapshot_at(Moment::Glsn(Glsn(at))).unwrap().get(&keyspace, key.as_bytes()).unwrap();
         value.map(plimsoll::Value::into_vec)
     }
 }

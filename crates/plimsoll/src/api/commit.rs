@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use plimsoll_log::entry::Entry;
 use plimsoll_log::glsn::Glsn;
@@ -11,6 +12,7 @@ use crate::txn::payload::{Payload, Writes};
 use crate::txn::spill::side_runs;
 use crate::types::error::{Error, Result};
 use crate::types::keyspaces::CURSORS;
+use crate::types::times::of_micros;
 use crate::types::version::Stored;
 
 /// One change of a commit.
@@ -49,18 +51,18 @@ impl Commit {
     }
 
     /// Its GLSN.
-    pub fn glsn(&self) -> u64 {
-        self.entry.meta.glsn.0
+    pub fn glsn(&self) -> Glsn {
+        self.entry.meta.glsn
     }
 
-    /// When it was made: microseconds since 1970 UTC.
-    pub fn time_micros(&self) -> u64 {
-        self.entry.meta.timestamp_micros
+    /// When it was made; to the microsecond.
+    pub fn time(&self) -> SystemTime {
+        of_micros(self.entry.meta.timestamp_micros)
     }
 
     /// The GLSN that its transaction read at.
-    pub fn read_at(&self) -> u64 {
-        self.entry.meta.read_at.0
+    pub fn read_at(&self) -> Glsn {
+        self.entry.meta.read_at
     }
 
     /// What travelled with it.
@@ -89,7 +91,7 @@ impl Commit {
         self.walk(&mut visit).map_err(|error| match error {
             // Its blob files went when the log was trimmed, here or by another process.
             Error::Corrupt { .. } if self.entry.meta.glsn < self.store.log.bounds().first => {
-                Error::Trimmed { asked: self.glsn(), first: self.store.log.bounds().first.0 }
+                Error::Trimmed { asked: self.glsn(), first: self.store.log.bounds().first }
             }
             error => error,
         })
@@ -103,7 +105,7 @@ impl Commit {
                 }
             }
             Writes::Runs(runs) => {
-                let mut merged = side_runs(&self.store.log, &self.store.budget, &runs, Glsn(self.glsn()))?;
+                let mut merged = side_runs(&self.store.log, &self.store.budget, &runs, self.glsn())?;
                 while let Some(version) = merged.next()? {
                     visit(self.op(version.key, version.stored))?;
                 }

@@ -7,6 +7,8 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use plimsoll_log::glsn::Glsn;
+
 use crate::api::admin::backup::{self, BackupReport, Sharing};
 use crate::api::admin::verify::{self, VerifyProgress, VerifyReport};
 use crate::api::feed::Log;
@@ -146,9 +148,9 @@ impl Db {
         Snapshot::of(&self.store, moment)
     }
 
-    /// GLSN of the newest moment that can be read; 0 for an empty store.
-    pub fn newest(&self) -> u64 {
-        self.store.visible().0
+    /// GLSN of the newest moment that can be read; [`Glsn::NONE`] for an empty store.
+    pub fn newest(&self) -> Glsn {
+        self.store.visible()
     }
 
     /// Runs `change` in a transaction and commits it; where another transaction changed what it read, it is run again in a new one, after a pause of
@@ -187,7 +189,7 @@ impl Db {
     ///
     /// # Errors
     /// As for [`Transaction::put`] and [`Transaction::commit`].
-    pub fn put(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<u64> {
+    pub fn put(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Glsn> {
         let mut tx = self.begin();
         tx.put(keyspace, key, value)?;
         tx.commit()
@@ -197,7 +199,7 @@ impl Db {
     ///
     /// # Errors
     /// As for [`Transaction::delete`] and [`Transaction::commit`].
-    pub fn delete(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<u64> {
+    pub fn delete(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Glsn> {
         let mut tx = self.begin();
         tx.delete(keyspace, key)?;
         tx.commit()
@@ -220,7 +222,7 @@ impl Db {
     ///
     /// # Errors
     /// [`crate::Error::Future`], [`crate::Error::Trimmed`], the disk, or the budget.
-    pub fn diff(&self, keyspace: &Keyspace, a: u64, b: u64, prefix: impl AsRef<[u8]>) -> Result<Diff> {
+    pub fn diff(&self, keyspace: &Keyspace, a: Glsn, b: Glsn, prefix: impl AsRef<[u8]>) -> Result<Diff> {
         Diff::new(&self.store, keyspace, a, b, prefix.as_ref())
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::{Bound, Deref, Range, RangeBounds, RangeInclusive};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use plimsoll_log::entry::Entry;
 use plimsoll_log::glsn::{Glsn, StreamId};
@@ -18,6 +18,7 @@ use crate::engine::trim;
 use crate::txn::commit::CommitTicket;
 use crate::types::error::{Error, Result};
 use crate::types::stats::LogBounds;
+use crate::types::times::of_micros;
 
 /// How long a follower lets a committer finish that is applying its versions.
 const APPLYING: Duration = Duration::from_micros(50);
@@ -29,18 +30,18 @@ pub const DROPPED_STREAM: u32 = StreamId::DROPPED.0;
 /// An entry of the log.
 pub struct LogEntry {
     /// Its place in the one order.
-    pub glsn: u64,
+    pub glsn: Glsn,
     /// Its stream; 0 for commits.
     pub stream: u32,
-    /// When it was appended: microseconds since 1970 UTC, never going back from entry to entry.
-    pub time_micros: u64,
+    /// When it was appended; it never goes back from entry to entry.
+    pub time: SystemTime,
     entry: Entry,
 }
 
 impl LogEntry {
     fn new(entry: Entry) -> Self {
         let meta = entry.meta;
-        Self { glsn: meta.glsn.0, stream: meta.stream.0, time_micros: meta.timestamp_micros, entry }
+        Self { glsn: meta.glsn, stream: meta.stream.0, time: of_micros(meta.timestamp_micros), entry }
     }
 
     /// Its payload.
@@ -59,11 +60,11 @@ impl fmt::Debug for LogEntry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEntryRef<'a> {
     /// Its place in the one order.
-    pub glsn: u64,
+    pub glsn: Glsn,
     /// Its stream; 0 for commits.
     pub stream: u32,
-    /// When it was appended: microseconds since 1970 UTC.
-    pub time_micros: u64,
+    /// When it was appended.
+    pub time: SystemTime,
     /// Its payload.
     pub payload: &'a [u8],
 }
@@ -82,7 +83,7 @@ impl<'db> Log<'db> {
     /// What the log holds.
     pub fn bounds(&self) -> LogBounds {
         let bounds = self.store.log.bounds();
-        LogBounds { first: bounds.first.0, next: bounds.next.0, durable: bounds.durable.0 }
+        LogBounds { first: bounds.first, next: bounds.next, durable: bounds.durable }
     }
 
     /// Appends entries to a stream (1 or higher), all of them or none; returns their GLSNs once they are durable, as the store's
@@ -90,9 +91,9 @@ impl<'db> Log<'db> {
     ///
     /// # Errors
     /// The stream is 0, the payloads are too large, the disk, the budget, or the store is poisoned.
-    pub fn append(&self, stream: u32, payloads: &[&[u8]]) -> Result<RangeInclusive<u64>> {
+    pub fn append(&self, stream: u32, payloads: &[&[u8]]) -> Result<RangeInclusive<Glsn>> {
         let (first, ticket) = self.submit(stream, payloads)?;
-        Ok(first.0..=ticket.wait()?)
+        Ok(first..=ticket.wait()?)
     }
 
     /// As [`Log::append`], without waiting until the entries are durable.
@@ -124,30 +125,30 @@ impl<'db> Log<'db> {
     ///
     /// # Errors
     /// [`Error::Trimmed`], [`Error::Future`], [`Error::Dropped`], the disk, the budget, or corruption.
-    pub fn read(&self, glsn: u64) -> Result<LogEntry> {
+    pub fn read(&self, glsn: Glsn) -> Result<LogEntry> {
         self.store.check_open()?;
         let newest = self.store.visible();
-        if Glsn(glsn) > newest {
-            return Err(Error::Future { asked: glsn, newest: newest.0 });
+        if glsn > newest {
+            return Err(Error::Future { asked: glsn, newest });
         }
-        Ok(LogEntry::new(self.store.log.read(Glsn(glsn))?))
+        Ok(LogEntry::new(self.store.log.read(glsn)?))
     }
 
     /// Walks entries by GLSN, of one stream or of all, up to the newest that can be read when the walk gets there.
     ///
     /// # Errors
     /// [`Error::Trimmed`] if the range begins below the first entry, the disk, or the budget.
-    pub fn scan(&self, range: impl RangeBounds<u64>, stream: Option<u32>) -> Result<LogScan<'db>> {
+    pub fn scan(&self, range: impl RangeBounds<Glsn>, stream: Option<u32>) -> Result<LogScan<'db>> {
         self.store.check_open()?;
         let bounds = self.store.log.bounds();
         let start = match range.start_bound() {
-            Bound::Included(&start) => Glsn(start),
-            Bound::Excluded(&start) => Glsn(start.saturating_add(1)),
+            Bound::Included(&start) => start,
+            Bound::Excluded(&start) => Glsn(start.0.saturating_add(1)),
             Bound::Unbounded => bounds.first,
         };
         let end = match range.end_bound() {
-            Bound::Included(&end) => Glsn(end.saturating_add(1)),
-            Bound::Excluded(&end) => Glsn(end),
+            Bound::Included(&end) => Glsn(end.0.saturating_add(1)),
+            Bound::Excluded(&end) => end,
             Bound::Unbounded => Glsn::MAX,
         };
         let end = end.min(self.store.visible().next());
@@ -160,12 +161,12 @@ impl<'db> Log<'db> {
     ///
     /// # Errors
     /// [`Error::Trimmed`] if `from` is below the first entry.
-    pub fn follow(&self, from: u64, stream: Option<u32>) -> Result<LogFollow<'db>> {
+    pub fn follow(&self, from: Glsn, stream: Option<u32>) -> Result<LogFollow<'db>> {
         self.store.check_open()?;
         let first = self.store.log.bounds().first;
-        let from = Glsn(from).max(Glsn::FIRST);
+        let from = from.max(Glsn::FIRST);
         if from < first {
-            return Err(Error::Trimmed { asked: from.0, first: first.0 });
+            return Err(Error::Trimmed { asked: from, first });
         }
         Ok(LogFollow { store: self.store, next: from, stream: stream.map(StreamId) })
     }
@@ -179,8 +180,8 @@ impl<'db> Log<'db> {
     /// # Errors
     /// [`Error::Trimmed`] and [`Error::Future`] where the cursor would be made below the log's first entry or ahead of its next; the name cannot
     /// be, the store is read-only and has no such cursor, or the commit fails.
-    pub fn cursor(&self, name: &str, from: u64) -> Result<u64> {
-        cursor_commits::open(self.store, name, Glsn(from)).map(|next| next.0)
+    pub fn cursor(&self, name: &str, from: Glsn) -> Result<Glsn> {
+        cursor_commits::open(self.store, name, from)
     }
 
     /// Moves a cursor on, durably: everything below `next` was dealt with. This is a commit and a sync, so followers move it once for many
@@ -189,8 +190,8 @@ impl<'db> Log<'db> {
     /// # Errors
     /// [`Error::InvalidInput`] if there is no such cursor, or it would go back; [`Error::Future`] behind the log's end; the store is read-only, or
     /// the commit fails.
-    pub fn advance_cursor(&self, name: &str, next: u64) -> Result<()> {
-        cursor_commits::advance(self.store, name, Glsn(next))
+    pub fn advance_cursor(&self, name: &str, next: Glsn) -> Result<()> {
+        cursor_commits::advance(self.store, name, next)
     }
 
     /// Removes a cursor.
@@ -213,15 +214,15 @@ impl<'db> Log<'db> {
     ///
     /// # Errors
     /// The store is read-only, the disk, or the budget.
-    pub fn trim(&self, until: u64) -> Result<u64> {
-        trim::trim(self.store, Glsn(until)).map(|first| first.0)
+    pub fn trim(&self, until: Glsn) -> Result<Glsn> {
+        trim::trim(self.store, until)
     }
 
     /// The commit with this GLSN, decoded; `None` if the entry belongs to a user's stream.
     ///
     /// # Errors
     /// As for [`Log::read`].
-    pub fn changes(&self, glsn: u64) -> Result<Option<Commit>> {
+    pub fn changes(&self, glsn: Glsn) -> Result<Option<Commit>> {
         let entry = self.read(glsn)?;
         Ok((entry.stream == 0).then(|| Commit::new(self.store, entry.entry)))
     }
@@ -242,9 +243,9 @@ impl LogScan<'_> {
         }
         let next = self.scan.next()?;
         Some(next.map_err(Error::from).map(|view| LogEntryRef {
-            glsn: view.meta.glsn.0,
+            glsn: view.meta.glsn,
             stream: view.meta.stream.0,
-            time_micros: view.meta.timestamp_micros,
+            time: of_micros(view.meta.timestamp_micros),
             payload: view.payload,
         }))
     }
@@ -297,7 +298,7 @@ impl LogFollow<'_> {
     fn step(&mut self) -> Result<Option<LogEntry>> {
         loop {
             match self.step_once() {
-                Err(Error::Dropped { glsn }) => self.next = Glsn(glsn).next(),
+                Err(Error::Dropped { glsn }) => self.next = glsn.next(),
                 done => return done,
             }
         }

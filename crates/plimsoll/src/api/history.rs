@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use plimsoll_log::glsn::Glsn;
 
@@ -25,9 +26,9 @@ const COMPARED_BYTES: usize = 8 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionInfo {
     /// The commit that wrote it.
-    pub glsn: u64,
-    /// When that commit was made, in microseconds since 1970 UTC; `None` where the log is trimmed.
-    pub time_micros: Option<u64>,
+    pub glsn: Glsn,
+    /// When that commit was made; `None` where the log is trimmed.
+    pub time: Option<SystemTime>,
     /// Length of the value in bytes; `None` if the key was deleted.
     pub bytes: Option<u64>,
 }
@@ -35,7 +36,7 @@ pub struct VersionInfo {
 impl VersionInfo {
     /// What is known of the version by `glsn`, with a value of `bytes`.
     fn new(store: &Store, (glsn, bytes): (Glsn, Option<u64>)) -> Result<Self> {
-        Ok(Self { glsn: glsn.0, time_micros: time_of(store, glsn)?, bytes })
+        Ok(Self { glsn, time: time_of(store, glsn)?, bytes })
     }
 }
 
@@ -111,7 +112,7 @@ pub struct Change {
     /// The key.
     pub key: Vec<u8>,
     /// The last commit between the two moments that wrote or deleted it.
-    pub by: u64,
+    pub by: Glsn,
     /// Its version at the first moment; `None` if it did not exist.
     pub before: Option<VersionInfo>,
     /// Its version at the second moment; `None` if it did not exist.
@@ -130,12 +131,12 @@ pub struct Diff {
 }
 
 impl Diff {
-    pub(crate) fn new(store: &Arc<Store>, keyspace: &Keyspace, a: u64, b: u64, prefix: &[u8]) -> Result<Self> {
+    pub(crate) fn new(store: &Arc<Store>, keyspace: &Keyspace, a: Glsn, b: Glsn, prefix: &[u8]) -> Result<Self> {
         store.check_open()?;
         let newest = store.visible();
-        let (before, after) = (Glsn(a.min(b)), Glsn(a.max(b)));
+        let (before, after) = (a.min(b), a.max(b));
         if after > newest {
-            return Err(Error::Future { asked: after.0, newest: newest.0 });
+            return Err(Error::Future { asked: after, newest });
         }
         let open = |at| store.committer.open_at(at);
         let moments = [open(before)?, open(after)?];
@@ -182,7 +183,7 @@ impl Diff {
                 continue;
             }
             let (before, after) = if self.backwards { (after, before) } else { (before, after) };
-            return Ok(Some(Change { key: self.last_key[4..].to_vec(), by: by.0, before, after }));
+            return Ok(Some(Change { key: self.last_key[4..].to_vec(), by, before, after }));
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Keys are walked and counted, up to a limit. Beyond it the number of keys is estimated by what is known of runs without reading them: a key that was
 //! overwritten may be counted once for each run that it is in, and a file of at most 64 MiB that a keyspace shares with its neighbours is counted whole.
 
+use plimsoll_log::glsn::Glsn;
 use std::sync::Arc;
 
 use crate::api::snapshot::Snapshot;
@@ -22,17 +23,17 @@ pub struct KeyspaceSize {
     /// Whether both were counted; if not, they are estimates.
     pub exact: bool,
     /// The oldest moment at which the keyspace can be read.
-    pub oldest: u64,
+    pub oldest: Glsn,
 }
 
 /// Counts up to `keys_max` keys of a keyspace, and estimates the rest.
 pub(crate) fn size(store: &Arc<Store>, keyspace: &Keyspace, keys_max: u64) -> Result<KeyspaceSize> {
     let id = store.keyspaces.id_of(keyspace)?;
     let snapshot = Snapshot::newest(store);
-    let oldest = store.reader.oldest_readable(id).0;
+    let oldest = store.reader.oldest_readable(id);
     store.reader.read(|view| {
         let span = Span::new(id, &(..))?;
-        let mut walk = view.visible(span.lower(), span.upper(), snapshot.moment_at(), Direction::Forward)?;
+        let mut walk = view.visible(span.lower(), span.upper(), snapshot.at(), Direction::Forward)?;
         let (mut keys, mut bytes, mut key) = (0, 0, Vec::new());
         while keys < keys_max {
             let Some(version) = walk.next(&mut key)? else {

@@ -25,7 +25,7 @@ pub struct Skipped {
     /// The key whose value cannot be read; `None` where it is not known which keys there are.
     pub key: Option<Vec<u8>>,
     /// The commit that wrote the value.
-    pub glsn: Option<u64>,
+    pub glsn: Option<Glsn>,
     /// Bounds of the keys that are passed: the walk can go on where they end.
     pub bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
     /// Why.
@@ -118,7 +118,7 @@ impl Snapshot {
         };
         Ok(Some(Skipped {
             keyspace: keyspace.name().to_owned(),
-            glsn: Some(glsn.0),
+            glsn: Some(glsn),
             bounds: (Bound::Included(key.clone()), Bound::Included(key.clone())),
             key: Some(key),
             error,
@@ -192,7 +192,7 @@ impl Snapshot {
             false => (Bound::Included(key), span.upper(), Direction::Forward),
             true => (span.lower(), Bound::Included(key), Direction::Backward),
         };
-        let begun = view.visible(lower, upper, self.moment_at(), direction);
+        let begun = view.visible(lower, upper, self.at(), direction);
         begun.and_then(|mut walk| walk.next(&mut Vec::new()).map(|_| ())).is_ok()
     }
 }

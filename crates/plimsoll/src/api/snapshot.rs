@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::Glsn;
@@ -18,6 +18,7 @@ use crate::txn::reads::reads_by_its_own_methods;
 use crate::types::error::{Error, Result};
 use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
+use crate::types::times::{of_micros, to_micros};
 use crate::types::value::Value;
 
 /// A moment of the store.
@@ -27,7 +28,7 @@ pub enum Moment {
     /// Now.
     Newest,
     /// Right after the commit with this GLSN.
-    Glsn(u64),
+    Glsn(Glsn),
     /// After the last commit that is not younger.
     Time(SystemTime),
 }
@@ -54,32 +55,24 @@ impl Snapshot {
         store.check_open()?;
         let at = match moment {
             Moment::Newest => return Ok(Self::newest(store)),
-            Moment::Glsn(glsn) => Glsn(glsn),
-            Moment::Time(time) => {
-                let micros =
-                    time.duration_since(UNIX_EPOCH).map_or(0, |age| u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
-                store.log.glsn_at(micros)?.min(store.visible())
-            }
+            Moment::Glsn(glsn) => glsn,
+            Moment::Time(time) => store.log.glsn_at(to_micros(time))?.min(store.visible()),
         };
         let newest = store.visible();
         if at > newest {
-            return Err(Error::Future { asked: at.0, newest: newest.0 });
+            return Err(Error::Future { asked: at, newest });
         }
         let moment = Arc::new(store.committer.open_at(at)?);
         Ok(Self { store: Arc::clone(store), moment })
     }
 
     /// Its GLSN.
-    pub fn at(&self) -> u64 {
-        self.moment.at().0
+    pub fn at(&self) -> Glsn {
+        self.moment.at()
     }
 
     pub(crate) fn store(&self) -> &Arc<Store> {
         &self.store
-    }
-
-    pub(crate) fn moment_at(&self) -> Glsn {
-        self.moment.at()
     }
 
     /// When its last commit was made; `None` for the empty store, and where the log is trimmed.
@@ -87,7 +80,7 @@ impl Snapshot {
     /// # Errors
     /// The disk, the budget, or corruption.
     pub fn time(&self) -> Result<Option<SystemTime>> {
-        Ok(time_of(&self.store, self.moment.at())?.map(|micros| UNIX_EPOCH + Duration::from_micros(micros)))
+        time_of(&self.store, self.moment.at())
     }
 
     /// The keyspace that had this name then; `None` if there was none. So one is read that was dropped since.
@@ -159,14 +152,14 @@ impl fmt::Debug for Snapshot {
     }
 }
 
-/// When a commit was made, in microseconds since 1970; `None` where the log does not hold it any more.
-pub(crate) fn time_of(store: &Store, glsn: Glsn) -> Result<Option<u64>> {
+/// When a commit was made; `None` where the log does not hold it any more.
+pub(crate) fn time_of(store: &Store, glsn: Glsn) -> Result<Option<SystemTime>> {
     store.check_open()?;
     if glsn == Glsn::NONE || glsn < store.log.bounds().first {
         return Ok(None);
     }
     match store.log.meta(glsn) {
-        Ok(meta) => Ok(Some(meta.timestamp_micros)),
+        Ok(meta) => Ok(Some(of_micros(meta.timestamp_micros))),
         // Between the two looks.
         Err(LogError::Trimmed { .. }) => Ok(None),
         Err(error) => Err(error.into()),

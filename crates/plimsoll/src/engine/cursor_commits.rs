@@ -46,7 +46,7 @@ fn hold(store: &Store, name: &str, from: Glsn) -> Result<()> {
     let _no_trim = store.trim_turn.lock().unwrap_or_else(PoisonError::into_inner);
     let first = store.log.bounds().first;
     if from < first {
-        return Err(Error::Trimmed { asked: from.0, first: first.0 });
+        return Err(Error::Trimmed { asked: from, first });
     }
     let mut places = store.cursors.places();
     if places.len() >= MAX_CURSORS {
@@ -88,7 +88,7 @@ fn not_there(name: &str) -> Error {
 
 fn check_not_ahead(store: &Store, next: Glsn) -> Result<()> {
     let newest = store.visible();
-    if next > newest.next() { Err(Error::Future { asked: next.0, newest: newest.0 }) } else { Ok(()) }
+    if next > newest.next() { Err(Error::Future { asked: next, newest }) } else { Ok(()) }
 }
 
 /// Commits where a cursor is, and waits until that is durable, also where commits are buffered.
@@ -98,7 +98,7 @@ fn write(store: &Arc<Store>, name: &str, next: Option<Glsn>) -> Result<()> {
         Some(next) => tx.put(&keyspace(store), name.as_bytes(), &next.0.to_le_bytes())?,
         None => tx.delete(&keyspace(store), name.as_bytes())?,
     }
-    let glsn = Glsn(tx.commit()?);
+    let glsn = Glsn(tx.commit()?.0);
     Ok(store.log.wait_durable(glsn)?)
 }
 

@@ -13,7 +13,7 @@ pub struct CursorInfo {
     /// Its name.
     pub name: String,
     /// The GLSN to read next: everything below was dealt with.
-    pub next: u64,
+    pub next: Glsn,
 }
 
 /// The cursors of an open store.
@@ -38,7 +38,7 @@ impl Cursors {
 
     /// All of them, by name.
     pub(crate) fn all(&self) -> Vec<CursorInfo> {
-        self.places().iter().map(|(name, next)| CursorInfo { name: name.clone(), next: next.0 }).collect()
+        self.places().iter().map(|(name, next)| CursorInfo { name: name.clone(), next: *next }).collect()
     }
 
     pub(crate) fn find(&self, name: &str) -> Option<Glsn> {

@@ -16,7 +16,7 @@ pub(crate) fn trim(store: &Arc<Store>, until: Glsn) -> Result<Glsn> {
     store.check_writable()?;
     let newest = store.visible();
     if until > newest.next() {
-        return Err(Error::Future { asked: until.0, newest: newest.0 });
+        return Err(Error::Future { asked: until, newest });
     }
     let until = until.min(store.cursors.oldest());
     store.horizon.trim_wanted.fetch_max(until.0, Ordering::AcqRel);

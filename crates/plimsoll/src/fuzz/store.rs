@@ -26,6 +26,8 @@ use plimsoll_log::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use plimsoll_log::format::{BLOCK_BYTES, blob_seed, segment_seed, table_seed};
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES};
 
+use plimsoll_log::glsn::Glsn;
+
 use crate::api::admin::repair::rebuild;
 use crate::api::db::Db;
 use crate::api::snapshot::{Moment, Snapshot};
@@ -296,7 +298,7 @@ fn key(number: u32) -> Vec<u8> {
     key
 }
 
-fn commit(db: &Db, keyspace: &Keyspace, numbers: impl Iterator<Item = u32>, bytes: usize) -> Result<u64> {
+fn commit(db: &Db, keyspace: &Keyspace, numbers: impl Iterator<Item = u32>, bytes: usize) -> Result<Glsn> {
     let mut tx = db.begin();
     for number in numbers {
         match number % 17 {
@@ -420,7 +422,7 @@ fn read_all(db: &Db) {
         for number in (0..420).step_by(60) {
             let _ = db.history(&keyspace, &key(number)).map(|history| walk("history", history));
         }
-        for (a, b) in [(0, db.newest()), (db.newest(), db.newest() / 2)] {
+        for (a, b) in [(Glsn::NONE, db.newest()), (db.newest(), Glsn(db.newest().0 / 2))] {
             let _ = db.diff(&keyspace, a, b, b"").map(|diff| walk("diff", diff));
         }
     }
@@ -435,7 +437,7 @@ fn read_all(db: &Db) {
     if let Ok(mut scan) = log.scan(log.bounds().first.., Some(3)) {
         while let Some(Ok(_)) = scan.next() {}
     }
-    for glsn in (log.bounds().first..log.bounds().next).take(64) {
+    for glsn in (log.bounds().first.0..log.bounds().next.0).take(64).map(Glsn) {
         let _ = log.read(glsn);
         if let Ok(Some(commit)) = log.changes(glsn) {
             let _ = commit.metadata();
@@ -462,7 +464,7 @@ fn read_keyspace(db: &Db, snapshot: &Snapshot, keyspace: &Keyspace) {
             }
         }
     }
-    if let Ok(then) = db.snapshot_at(Moment::Glsn(db.newest() / 2)) {
+    if let Ok(then) = db.snapshot_at(Moment::Glsn(Glsn(db.newest().0 / 2))) {
         let _ = then.range(keyspace, ..).map(|range| walk("a walk in the past", range));
     }
 }
@@ -486,7 +488,7 @@ fn use_all(db: &Db) {
     let _ = db.compact();
     let _ = db.log().trim(db.newest());
     let _ = db.backup("/backup");
-    let _ = db.log().follow(0, None).and_then(|mut follow| follow.next(Duration::ZERO).map(|_| ()));
+    let _ = db.log().follow(Glsn::NONE, None).and_then(|mut follow| follow.next(Duration::ZERO).map(|_| ()));
     read_all(db);
 }
 
@@ -528,7 +530,7 @@ mod tests {
         let db = Db::open(STORE, options(&disk)).unwrap();
         assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
         let log = db.log();
-        let mut commits = (1..log.bounds().next).filter_map(|glsn| log.changes(glsn).unwrap());
+        let mut commits = (1..log.bounds().next.0).filter_map(|glsn| log.changes(Glsn(glsn)).unwrap());
         assert!(commits.any(|commit| commit.metadata().unwrap() == b"Who, and why"));
     }
 

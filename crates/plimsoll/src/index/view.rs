@@ -187,7 +187,7 @@ impl View {
     pub(crate) fn check_readable(&self, key: &[u8], at: Glsn) -> Result<()> {
         let keyspace = key.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
         let oldest = self.oldest_readable_in(keyspace);
-        if at < oldest { Err(Error::Trimmed { asked: at.0, first: oldest.0 }) } else { Ok(()) }
+        if at < oldest { Err(Error::Trimmed { asked: at, first: oldest }) } else { Ok(()) }
     }
 
     /// The newest version of `key` that is not younger than `at`, deletions included.

@@ -133,7 +133,7 @@ impl Reader {
             }
             Stored::InLog { offset, .. } => Ok(self.log.read_range(glsn, offset + from, into)?),
             Stored::InBlob { blob, offset, .. } => self.load_from_blob(glsn, blob, offset + from, into),
-            Stored::Dropped { .. } => Err(Error::Dropped { glsn: glsn.0 }),
+            Stored::Dropped { .. } => Err(Error::Dropped { glsn }),
         }
     }
 
@@ -146,7 +146,7 @@ impl Reader {
             let number = u32::try_from(at / PAGE_PAYLOAD_BYTES as u64).map_err(|_| short_blob(blob))?;
             let page = file.get(number, touch)?;
             if page_kind(&page) == BLOB_DROPPED_PAGE {
-                return Err(Error::Dropped { glsn: glsn.0 });
+                return Err(Error::Dropped { glsn });
             }
             let bytes = page_payload(&page).get((at % PAGE_PAYLOAD_BYTES as u64) as usize..).unwrap_or_default();
             let fits = bytes.len().min(into.len() - filled);

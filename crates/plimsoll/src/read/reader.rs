@@ -104,7 +104,7 @@ impl Reader {
 pub(crate) fn check_retained(view: &View, key: &[u8], at: Glsn) -> Result<()> {
     let keyspace = key.first_chunk().expect("an index key begins with its keyspace");
     let oldest = view.oldest_readable_in(u32::from_be_bytes(*keyspace));
-    if at < oldest { Err(Error::Trimmed { asked: at.0, first: oldest.0 }) } else { Ok(()) }
+    if at < oldest { Err(Error::Trimmed { asked: at, first: oldest }) } else { Ok(()) }
 }
 
 impl std::fmt::Debug for Reader {

@@ -36,7 +36,7 @@ fn options() -> Options {
 fn put(store: &Arc<Store>, key: &[u8], value: &[u8]) -> u64 {
     let mut tx = Transaction::new(&store.committer);
     tx.put(&default(store), key, value).unwrap();
-    tx.commit().unwrap()
+    tx.commit().unwrap().0
 }
 
 fn get(store: &Arc<Store>, key: &[u8]) -> Option<Vec<u8>> {
@@ -44,7 +44,7 @@ fn get(store: &Arc<Store>, key: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn get_at(store: &Arc<Store>, key: &[u8], at: u64) -> Option<Vec<u8>> {
-    let snapshot = Snapshot::of(store, Moment::Glsn(at)).unwrap();
+    let snapshot = Snapshot::of(store, Moment::Glsn(Glsn(at))).unwrap();
     snapshot.get(&default(store), key).unwrap().map(|value| value.to_vec())
 }
 
@@ -425,7 +425,7 @@ fn write(store: &Arc<Store>, writer: u32, commits: u64) -> Written {
         }
         let deleted = tx.get(&default(store), &key.to_be_bytes()).unwrap().is_none();
         let glsn = tx.commit().unwrap();
-        written.entry(key).or_default().push((glsn, if deleted { 0 } else { number }));
+        written.entry(key).or_default().push((glsn.0, if deleted { 0 } else { number }));
         if number % 40 == 0 {
             store.flush().unwrap();
         }
@@ -438,14 +438,14 @@ fn read(store: &Arc<Store>, seed: u64, done: &AtomicBool) -> WasRead {
     let mut was_read = WasRead::new();
     while !done.load(Ordering::Relaxed) {
         let newest = Snapshot::newest(store);
-        let back = random.below(60).min(newest.at());
+        let back = random.below(60).min(newest.at().0);
         let old = Snapshot::of(store, Moment::Glsn(newest.at() - back)).unwrap();
         for _ in 0..4 {
             let key = random.below(u64::from(KEYS * WRITERS)) as u32;
             for snapshot in [&newest, &old] {
                 let value = snapshot.get(&default(store), &key.to_be_bytes()).unwrap();
                 let number = value.map(|value| u64::from_le_bytes(value[..].try_into().unwrap()));
-                was_read.push((key, snapshot.at(), number));
+                was_read.push((key, snapshot.at().0, number));
             }
         }
         match random.below(6) {

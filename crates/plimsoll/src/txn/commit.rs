@@ -50,19 +50,19 @@ impl CommitTicket {
     }
 
     /// The commit's GLSN.
-    pub fn glsn(&self) -> u64 {
-        self.glsn.0
+    pub fn glsn(&self) -> Glsn {
+        self.glsn
     }
 
     /// Waits until the commit is durable (as the store's durability says) and visible.
     ///
     /// # Errors
     /// [`Error::Poisoned`]: whether the commit survives is unknown until the store is reopened.
-    pub fn wait(self) -> Result<u64> {
+    pub fn wait(self) -> Result<Glsn> {
         if self.wait {
             self.log.wait_durable(self.glsn)?;
         }
-        Ok(self.glsn.0)
+        Ok(self.glsn)
     }
 }
 
@@ -121,12 +121,10 @@ impl Committer {
     /// commit will never be seen, because the store is poisoned, that is the error.
     fn settle_conflict(&self, error: Error) -> Error {
         match error {
-            Error::Conflict { by, .. } if Glsn(by) > self.sequencer.visible() => {
-                match self.reader.log.wait_durable(Glsn(by)) {
-                    Ok(()) => error,
-                    Err(poisoned) => poisoned.into(),
-                }
-            }
+            Error::Conflict { by, .. } if by > self.sequencer.visible() => match self.reader.log.wait_durable(by) {
+                Ok(()) => error,
+                Err(poisoned) => poisoned.into(),
+            },
             _ => error,
         }
     }
@@ -213,7 +211,7 @@ fn validate(view: &View, reads: &ReadSet, at: Glsn) -> Result<()> {
         };
         if let Some((key, by)) = changed {
             let key = key.get(4..).unwrap_or_default().to_vec();
-            return Err(Error::Conflict { key, at: at.0, by: by.0 });
+            return Err(Error::Conflict { key, at, by });
         }
     }
     Ok(())
@@ -336,7 +334,7 @@ mod tests {
         store.keyspaces.find("default").unwrap().0
     }
 
-    fn put(store: &Arc<Store>, key: u32, bytes: usize) -> Result<u64> {
+    fn put(store: &Arc<Store>, key: u32, bytes: usize) -> Result<Glsn> {
         let mut tx = Transaction::new(&store.committer);
         tx.put(&default(store), &key.to_be_bytes(), &vec![7; bytes])?;
         tx.commit()

@@ -1,5 +1,7 @@
 //! What snapshots and transactions have in common: both read the store at one moment.
 
+use plimsoll_log::glsn::Glsn;
+
 use crate::read::point::ValueReader;
 use crate::txn::range::Range;
 use crate::types::error::Result;
@@ -30,7 +32,7 @@ use crate::types::value::Value;
 /// ```
 pub trait Read: sealed::Sealed {
     /// The GLSN of the moment.
-    fn at(&self) -> u64;
+    fn at(&self) -> Glsn;
 
     /// The value of a key; `None` if it has none.
     ///
@@ -118,7 +120,7 @@ macro_rules! reads_by_its_own_methods {
         impl $crate::txn::reads::sealed::Sealed for $reads {}
 
         impl $crate::txn::reads::Read for $reads {
-            fn at(&self) -> u64 {
+            fn at(&self) -> Glsn {
                 self.at()
             }
 

@@ -31,7 +31,7 @@ pub(crate) fn transact<T>(
         match tx.commit() {
             Ok(_) => return Ok(done),
             Err(Error::Conflict { at, by, .. }) if attempt < ATTEMPTS => {
-                pause(committer, attempt, at ^ by.rotate_left(32))
+                pause(committer, attempt, at.0 ^ by.0.rotate_left(32))
             }
             Err(error) => return Err(error),
         }

@@ -7,6 +7,7 @@ use std::fmt;
 use std::io::Read;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::chunk::CHUNK_BYTES;
@@ -68,8 +69,8 @@ impl Transaction {
     }
 
     /// The GLSN of the snapshot that it reads at.
-    pub fn at(&self) -> u64 {
-        self.moment.at().0
+    pub fn at(&self) -> Glsn {
+        self.moment.at()
     }
 
     /// The value of a key; `None` if there is none.
@@ -252,7 +253,7 @@ impl Transaction {
     /// # Errors
     /// [`Error::Conflict`]: run it again. Others: nothing was committed, except with [`Error::Poisoned`], after which that is unknown
     /// until the store is reopened.
-    pub fn commit(self) -> Result<u64> {
+    pub fn commit(self) -> Result<Glsn> {
         self.commit_submit()?.wait()
     }
 

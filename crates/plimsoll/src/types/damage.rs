@@ -1,5 +1,6 @@
 //! What is damaged, as `verify` and `salvage` tell it: where, what is lost with it, and the command that helps.
 
+use plimsoll_log::glsn::Glsn;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -18,7 +19,7 @@ pub struct Damage {
     /// Where in it.
     pub offset: u64,
     /// The commits concerned, from the first to the last, where they are known.
-    pub glsns: Option<RangeInclusive<u64>>,
+    pub glsns: Option<RangeInclusive<Glsn>>,
     /// A few of the values that cannot be read.
     pub keys: Vec<DamagedKey>,
     /// How many more there are.
@@ -42,7 +43,7 @@ pub struct DamagedKey {
     /// The key.
     pub key: Vec<u8>,
     /// The commit that wrote the value.
-    pub glsn: u64,
+    pub glsn: Glsn,
     /// The value's length.
     pub bytes: u64,
 }
@@ -150,10 +151,10 @@ mod tests {
     #[test]
     fn damage_is_told_on_one_line() {
         let mut damage = Damage::new("log/1.blob", 16384, "the page is cut short");
-        damage.glsns = Some(4..=4);
+        damage.glsns = Some(Glsn(4)..=Glsn(4));
         for number in 0..7 {
             let keyspace = "default".to_owned();
-            damage.add_key(DamagedKey { keyspace, key: vec![b'a', b'0' + number], glsn: 4, bytes: 9 });
+            damage.add_key(DamagedKey { keyspace, key: vec![b'a', b'0' + number], glsn: Glsn(4), bytes: 9 });
         }
         damage.keys.truncate(2);
         damage.advise("plimsoll salvage s --drop 4".to_owned(), "");

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use plimsoll_log::error::LogError;
+use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::OutOfBudget;
 use plimsoll_memory::pool::LoadError;
 
@@ -20,25 +21,25 @@ pub enum Error {
         /// The key (for a range that was read: the first changed key in it).
         key: Vec<u8>,
         /// The snapshot that the transaction read at.
-        at: u64,
+        at: Glsn,
         /// The commit that changed it.
-        by: u64,
+        by: Glsn,
     },
     /// The store does not hold this moment any more: ask for `first` or later.
     #[error("GLSN {asked} is no longer retained; the oldest moment that can be read is {first}")]
     Trimmed {
         /// What was asked for.
-        asked: u64,
+        asked: Glsn,
         /// The oldest that can be read.
-        first: u64,
+        first: Glsn,
     },
     /// The store has not come so far: ask for `newest` or earlier, or wait.
     #[error("GLSN {asked} is in the future; the newest is {newest}")]
     Future {
         /// What was asked for.
-        asked: u64,
+        asked: Glsn,
         /// The newest that can be read.
-        newest: u64,
+        newest: Glsn,
     },
     /// The request cannot be served as it stands: the message says which bound was passed.
     #[error("{message}")]
@@ -88,7 +89,7 @@ pub enum Error {
     )]
     Dropped {
         /// The commit that wrote it.
-        glsn: u64,
+        glsn: Glsn,
     },
     /// The log is not the one that the index was made from.
     #[error("{message}")]
@@ -132,13 +133,13 @@ impl From<LogError> for Error {
     fn from(error: LogError) -> Self {
         let message = error.to_string();
         match error {
-            LogError::Trimmed { asked, first } => Self::Trimmed { asked: asked.0, first: first.0 },
-            LogError::NotYet { asked, next } => Self::Future { asked: asked.0, newest: next.0.saturating_sub(1) },
+            LogError::Trimmed { asked, first } => Self::Trimmed { asked, first },
+            LogError::NotYet { asked, next } => Self::Future { asked, newest: Glsn(next.0.saturating_sub(1)) },
             LogError::TooLarge { .. } | LogError::InvalidDraft { .. } | LogError::Conflict { .. } => {
                 Self::InvalidInput { message }
             }
             LogError::Locked { path, pid, who } => Self::Locked { path, pid, who },
-            LogError::Dropped { glsn } => Self::Dropped { glsn: glsn.0 },
+            LogError::Dropped { glsn } => Self::Dropped { glsn },
             LogError::Forked { .. } => Self::Forked { message },
             LogError::Poisoned { cause } => Self::Poisoned { cause },
             LogError::Format { message } => Self::Format { message },

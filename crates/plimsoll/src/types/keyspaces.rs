@@ -17,6 +17,7 @@
 //! bytes   name
 //! ```
 
+use plimsoll_log::glsn::Glsn;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -85,7 +86,7 @@ pub struct KeyspaceInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DropReport {
     /// The commit that dropped it: the moment before is the last at which it can be read.
-    pub glsn: u64,
+    pub glsn: Glsn,
     /// Keys that were deleted with it.
     pub keys: u64,
 }

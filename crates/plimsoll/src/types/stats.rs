@@ -1,6 +1,7 @@
 //! Statistics: who uses how much memory, how often something happened, and how far the store has come.
 
 use crate::types::io::Io;
+use plimsoll_log::glsn::Glsn;
 
 /// Memory under the budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,9 +139,9 @@ pub struct Stats {
     /// The warm image.
     pub warm: WarmStats,
     /// The newest moment that can be read.
-    pub newest: u64,
+    pub newest: Glsn,
     /// The oldest moment at which every keyspace can be read.
-    pub oldest: u64,
+    pub oldest: Glsn,
     /// Snapshots and transactions that are open.
     pub open_snapshots: u64,
     /// Keyspaces.
@@ -155,11 +156,11 @@ pub struct Stats {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogBounds {
     /// The first GLSN that is not trimmed.
-    pub first: u64,
+    pub first: Glsn,
     /// The GLSN that the next entry will get.
-    pub next: u64,
+    pub next: Glsn,
     /// Everything up to here survives a power cut.
-    pub durable: u64,
+    pub durable: Glsn,
 }
 
 /// Counters of the index.

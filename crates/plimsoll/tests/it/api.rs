@@ -3,7 +3,7 @@
 use std::ops::Bound;
 use std::time::{Duration, SystemTime};
 
-use plimsoll::{Db, Error, Keyspace, Moment, OpChange, Options, Retention};
+use plimsoll::{Db, Error, Glsn, Keyspace, Moment, OpChange, Options, Retention};
 
 fn open(dir: &tempfile::TempDir) -> Db {
     Db::open(dir.path().join("store"), options()).unwrap()
@@ -18,7 +18,7 @@ fn put(db: &Db, keyspace: &Keyspace, pairs: &[(&str, &str)]) -> u64 {
     for (key, value) in pairs {
         tx.put(keyspace, key.as_bytes(), value.as_bytes()).unwrap();
     }
-    tx.commit().unwrap()
+    tx.commit().unwrap().0
 }
 
 fn get(db: &Db, keyspace: &Keyspace, key: &str) -> Option<String> {
@@ -136,7 +136,7 @@ fn who_read_what_another_changed_is_told_the_key_and_the_commit() {
     tx.get(&ks, b"a").unwrap();
     tx.put(&ks, b"b", b"from a").unwrap();
     let by = put(&db, &ks, &[("a", "2")]);
-    assert_eq!(tx.commit(), Err(Error::Conflict { key: b"a".to_vec(), at, by }));
+    assert_eq!(tx.commit(), Err(Error::Conflict { key: b"a".to_vec(), at, by: Glsn(by) }));
     assert_eq!(get(&db, &ks, "b"), None);
 }
 
@@ -175,16 +175,16 @@ fn the_past_can_be_read_by_glsn_and_by_time() {
     let db = open(&dir);
     let ks = db.keyspace("default").unwrap();
     let first = put(&db, &ks, &[("a", "1")]);
-    let then = db.snapshot_at(Moment::Glsn(first)).unwrap().time().unwrap().unwrap();
+    let then = db.snapshot_at(Moment::Glsn(Glsn(first))).unwrap().time().unwrap().unwrap();
     let mut tx = db.begin();
     tx.delete(&ks, b"a").unwrap();
     let second = tx.commit().unwrap();
     put(&db, &ks, &[("a", "3")]);
     for _ in 0..2 {
         let at = |glsn| db.snapshot_at(Moment::Glsn(glsn)).unwrap();
-        assert_eq!(at(first).get(&ks, b"a").unwrap().unwrap(), b"1");
+        assert_eq!(at(Glsn(first)).get(&ks, b"a").unwrap().unwrap(), b"1");
         assert_eq!(at(second).get(&ks, b"a").unwrap(), None);
-        assert_eq!(at(first - 1).get(&ks, b"a").unwrap(), None);
+        assert_eq!(at(Glsn(first - 1)).get(&ks, b"a").unwrap(), None);
         let by_time = db.snapshot_at(Moment::Time(then + Duration::from_micros(0))).unwrap();
         assert_eq!(by_time.get(&ks, b"a").unwrap().unwrap(), b"1");
         let history: Vec<_> = db.history(&ks, b"a").unwrap().map(|v| v.unwrap().bytes).collect();
@@ -220,8 +220,8 @@ fn a_diff_names_what_was_added_changed_and_removed() {
     let named = |list: &[(&str, Option<u64>, Option<u64>)]| -> Vec<_> {
         list.iter().map(|(key, before, after)| ((*key).to_owned(), *before, *after)).collect()
     };
-    assert_eq!(diff(a, b), named(&expected));
-    assert_eq!(diff(b, a), named(&expected.map(|(key, before, after)| (key, after, before))));
+    assert_eq!(diff(Glsn(a), b), named(&expected));
+    assert_eq!(diff(b, Glsn(a)), named(&expected.map(|(key, before, after)| (key, after, before))));
     assert_eq!(diff(b, b), []);
 }
 
@@ -240,9 +240,9 @@ fn a_value_that_is_written_again_is_no_difference() {
             db.flush().unwrap();
         }
         for (from, to) in [(a, b), (b, a)] {
-            let changes: Vec<_> = db.diff(&ks, from, to, b"").unwrap().map(Result::unwrap).collect();
+            let changes: Vec<_> = db.diff(&ks, Glsn(from), Glsn(to), b"").unwrap().map(Result::unwrap).collect();
             let named: Vec<_> = changes.iter().map(|change| (&change.key[..], change.by)).collect();
-            assert_eq!(named, [(&b"other"[..], b)]);
+            assert_eq!(named, [(&b"other"[..], Glsn(b))]);
         }
     }
 }
@@ -287,7 +287,7 @@ fn streams_share_the_one_order_with_commits() {
     let first = log.append(7, &[b"one", b"two"]).unwrap();
     let commit = put(&db, &ks, &[("a", "1")]);
     let last = log.append(9, &[b"three"]).unwrap();
-    assert!(*first.end() < commit && commit < *last.start());
+    assert!(*first.end() < commit && commit < last.start().0);
     let mut scan = log.scan(.., Some(7)).unwrap();
     let mut seen = Vec::new();
     while let Some(entry) = scan.next() {
@@ -312,7 +312,7 @@ fn a_keyspace_that_keeps_the_latest_forgets_and_says_so() {
         put(&db, &forever, &[("a", &i.to_string())]);
     }
     db.compact().unwrap();
-    let past = db.snapshot_at(Moment::Glsn(first)).unwrap();
+    let past = db.snapshot_at(Moment::Glsn(Glsn(first))).unwrap();
     assert!(matches!(past.get(&latest, b"a"), Err(Error::Trimmed { .. })), "{:?}", past.get(&latest, b"a"));
     assert_eq!(past.get(&forever, b"a").unwrap(), None);
     assert_eq!(db.history(&latest, b"a").unwrap().count(), 1);
@@ -350,7 +350,7 @@ fn a_trimmed_log_keeps_every_key_and_says_what_is_left() {
     let first = db.log().trim(db.newest()).unwrap();
     assert!(first > 10, "{first}");
     assert_eq!(db.log().bounds().first, first);
-    assert!(matches!(db.log().read(1), Err(Error::Trimmed { .. })));
+    assert!(matches!(db.log().read(Glsn(1)), Err(Error::Trimmed { .. })));
     for reopened in [false, true] {
         for i in 0..60 {
             assert_eq!(get(&db, &ks, &format!("key {i:02}")), Some(format!("{i} {large}")), "{i}, {reopened}");
@@ -413,7 +413,7 @@ fn the_index_can_be_made_anew_from_the_log() {
     let db = open(&dir);
     let ks = db.keyspace("default").unwrap();
     for (i, &glsn) in glsns.iter().enumerate() {
-        let then = db.snapshot_at(Moment::Glsn(glsn)).unwrap();
+        let then = db.snapshot_at(Moment::Glsn(Glsn(glsn))).unwrap();
         assert_eq!(then.get(&ks, b"a").unwrap().unwrap(), i.to_string().as_bytes());
     }
 }
@@ -428,7 +428,7 @@ fn a_salvaged_store_ends_before_the_cut() {
     let cut = put(&db, &ks, &[("a", "cut")]);
     put(&db, &ks, &[("b", "cut")]);
     db.close().unwrap();
-    let report = plimsoll::salvage(&path, options(), cut).unwrap();
+    let report = plimsoll::salvage(&path, options(), Glsn(cut)).unwrap();
     assert_eq!(report.glsn, kept);
     assert!(!report.moved.is_empty());
     let db = open(&dir);
@@ -498,5 +498,5 @@ fn a_backup_of_an_empty_store_is_an_empty_store() {
     let db = open(&dir);
     db.backup(dir.path().join("copy")).unwrap();
     let copy = Db::open(dir.path().join("copy"), options()).unwrap();
-    assert_eq!((copy.newest(), copy.id()), (0, db.id()));
+    assert_eq!((copy.newest(), copy.id()), (Glsn::NONE, db.id()));
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use plimsoll::{Db, Error, Keyspace, Moment, Options, Snapshot};
+use plimsoll::{Db, Error, Glsn, Keyspace, Moment, Options, Snapshot};
 
 const WRITERS: usize = 4;
 const BACKUPS: u64 = 8;
@@ -35,7 +35,7 @@ fn write(db: &Db, keyspace: &Keyspace, writer: u64, number: u64) -> u64 {
     for key in [format!("{writer}/value"), format!("{writer}/values/{number:06}")] {
         tx.put(keyspace, key.as_bytes(), &value(writer, number)).unwrap();
     }
-    tx.commit().unwrap()
+    tx.commit().unwrap().0
 }
 
 /// What a writer had committed; its keys must all say the same.
@@ -59,11 +59,11 @@ fn content(snapshot: &Snapshot, keyspace: &Keyspace) -> Vec<(Vec<u8>, Vec<u8>)> 
 
 /// Payloads of the log's entries up to `glsn`.
 fn entries(db: &Db, glsn: u64) -> Vec<(u64, Vec<u8>)> {
-    let mut scan = db.log().scan(..=glsn, None).unwrap();
+    let mut scan = db.log().scan(..=Glsn(glsn), None).unwrap();
     let mut all = Vec::new();
     while let Some(entry) = scan.next() {
         let entry = entry.unwrap();
-        all.push((entry.glsn, entry.payload.to_vec()));
+        all.push((entry.glsn.0, entry.payload.to_vec()));
     }
     all
 }
@@ -78,7 +78,7 @@ fn check_backup(db: &Db, copy: &Path, glsn: u64, acknowledged: &[u64]) {
         let number = number_of(&snapshot, &theirs, writer);
         assert!(number >= *acknowledged, "writer {writer}: {number} of {acknowledged} that were acknowledged before");
     }
-    assert!(content(&snapshot, &theirs) == content(&db.snapshot_at(Moment::Glsn(glsn)).unwrap(), &ours));
+    assert!(content(&snapshot, &theirs) == content(&db.snapshot_at(Moment::Glsn(Glsn(glsn))).unwrap(), &ours));
     assert!(entries(&copy, glsn) == entries(db, glsn));
     assert_eq!(copy.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
     write(&copy, &theirs, 99, 1);
@@ -117,7 +117,7 @@ fn back_up_under_writers(
         done.store(true, Ordering::Release);
         (before, backed_up.unwrap().glsn)
     });
-    (before, glsn, now())
+    (before, glsn.0, now())
 }
 
 #[test]

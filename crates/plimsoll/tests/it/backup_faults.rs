@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use plimsoll::{Db, Error, Options, salvage};
+use plimsoll::{Db, Error, Glsn, Options, salvage};
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
@@ -161,7 +161,7 @@ fn a_store_that_is_salvaged_leaves_its_backups_as_they_are() {
         db.flush().unwrap();
         db.backup("/linked").unwrap();
         db.close().unwrap();
-        let report = salvage("/store", options(&disk), cut_at).unwrap();
+        let report = salvage("/store", options(&disk), Glsn(cut_at)).unwrap();
         assert_eq!(report.glsn, cut_at - 1);
         let db = Db::open("/store", options(&disk)).unwrap();
         fill(&db, 500..600);

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use plimsoll::{Db, Error, MAX_KEY_BYTES, Options};
+use plimsoll::{Db, Error, Glsn, MAX_KEY_BYTES, Options};
 
 fn options() -> Options {
     Options::new().memory_bytes(16 << 20)
@@ -90,8 +90,8 @@ fn an_index_of_another_log_is_refused() {
     // A rebuild would lose what only that index holds; who wants the log says so.
     let error = plimsoll::rebuild(dir.path().join("one"), options(), &mut |_, _| {}).unwrap_err();
     assert!(matches!(&error, Error::Forked { message } if message.contains("--cut-at 2")), "{error}");
-    let report = plimsoll::salvage(dir.path().join("one"), options(), 2).unwrap();
-    assert_eq!((report.glsn, report.moved.len()), (1, 1));
+    let report = plimsoll::salvage(dir.path().join("one"), options(), Glsn(2)).unwrap();
+    assert_eq!((report.glsn.0, report.moved.len()), (1, 1));
     let db = Db::open(dir.path().join("one"), options()).unwrap();
     assert_eq!(db.snapshot().get(&db.keyspace("default").unwrap(), b"name").unwrap().unwrap(), b"one");
 }

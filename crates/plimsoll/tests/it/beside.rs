@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use plimsoll::{Db, Durability, Error, Keyspace, Moment, Options, Result, Retention, Snapshot};
+use plimsoll::{Db, Durability, Error, Glsn, Keyspace, Moment, Options, Result, Retention, Snapshot};
 
 const KEYS: u32 = 40;
 
@@ -76,11 +76,12 @@ fn ask(reader: &Db, snapshot: &Snapshot, keyspace: &Keyspace, round: impl Fn(u32
             }
         }
     }
-    if let Some(diff) = unless_trimmed(reader.diff(keyspace, snapshot.at() / 2, snapshot.at(), b""), "diff") {
+    let half = Glsn(snapshot.at().0 / 2);
+    if let Some(diff) = unless_trimmed(reader.diff(keyspace, half, snapshot.at(), b""), "diff") {
         diff.for_each(|change| drop(unless_trimmed(change, "diff")));
     }
     let log = reader.log();
-    for glsn in [1, snapshot.at() / 2, snapshot.at()] {
+    for glsn in [Glsn(1), half, snapshot.at()] {
         unless_trimmed(log.read(glsn), "log.read");
         if let Some(Some(commit)) = unless_trimmed(log.changes(glsn), "log.changes") {
             unless_trimmed(commit.for_each(|_| Ok(())), "changes.for_each");
@@ -125,7 +126,7 @@ fn what_a_reader_saw_when_it_opened_it_still_reads_where_every_version_is_kept()
     assert_eq!(rest, vec![value(0, 1)[0]; 2000]);
     // Every key by name, and by a walk each way.
     assert_eq!(ask(&reader, &snapshot, &seen, |_| Some(1)), 3 * KEYS);
-    assert!(matches!(reader.log().read(1), Err(Error::Trimmed { .. })));
+    assert!(matches!(reader.log().read(Glsn(1)), Err(Error::Trimmed { .. })));
     assert_eq!(reader.history(&seen, &3u32.to_be_bytes()).unwrap().count(), 2);
     assert_eq!(reader.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
 }
@@ -170,8 +171,8 @@ fn a_file_that_is_missing_though_nothing_was_written_since_is_damage_for_a_reade
     segments.sort();
     std::fs::remove_file(&segments[1]).unwrap();
     reader.drop_caches();
-    let of = |glsn: u64, key: u32| reader.snapshot_at(Moment::Glsn(glsn))?.get(&seen, &key.to_be_bytes());
-    let damaged = (1..=reader.newest()).flat_map(|glsn| (0..KEYS).step_by(2).map(move |key| (glsn, key)));
+    let of = |glsn: u64, key: u32| reader.snapshot_at(Moment::Glsn(Glsn(glsn)))?.get(&seen, &key.to_be_bytes());
+    let damaged = (1..=reader.newest().0).flat_map(|glsn| (0..KEYS).step_by(2).map(move |key| (glsn, key)));
     let damaged = damaged.map(|(glsn, key)| of(glsn, key));
     let errors: Vec<_> = damaged.filter_map(std::result::Result::err).collect();
     assert!(!errors.is_empty() && errors.iter().all(|error| matches!(error, Error::Corrupt { .. })), "{errors:?}");

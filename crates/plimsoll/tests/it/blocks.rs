@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use plimsoll::{Db, Error, Options, rebuild};
+use plimsoll::{Db, Error, Glsn, Options, rebuild};
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
@@ -91,7 +91,7 @@ fn verify_compares_each_value_with_the_checksum_that_it_was_written_with() {
     let disk = filled();
     let db = Db::open("/store", options(&disk)).unwrap();
     // The values of the first segment are moved into a blob file that no record names.
-    assert!(db.log().trim(5).unwrap() > 1);
+    assert!(db.log().trim(Glsn(5)).unwrap() > 1);
     assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
     db.close().unwrap();
     let log = Path::new("/store/log");

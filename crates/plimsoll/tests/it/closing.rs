@@ -8,7 +8,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use plimsoll::{Db, Error, Moment, Options};
+use plimsoll::{Db, Error, Glsn, Moment, Options};
 use plimsoll_disk::clock::{Clock, ManualClock};
 use plimsoll_disk::os::OsDisk;
 
@@ -16,7 +16,7 @@ fn options() -> Options {
     Options::new().memory_bytes(16 << 20)
 }
 
-fn put(db: &Db, key: &[u8], value: &[u8]) -> Result<u64, Error> {
+fn put(db: &Db, key: &[u8], value: &[u8]) -> Result<Glsn, Error> {
     let keyspace = db.keyspace("default")?;
     let mut tx = db.begin();
     tx.put(&keyspace, key, value)?;
@@ -51,7 +51,7 @@ fn both_lock_files_can_be_removed_and_there_is_still_one_writer() {
             assert!(db.close().is_err());
             let db = Db::open(&path, options()).unwrap();
             let keyspace = db.keyspace("default").unwrap();
-            let snapshot = db.snapshot_at(Moment::Glsn(acknowledged)).unwrap();
+            let snapshot = db.snapshot_at(Moment::Glsn(Glsn(acknowledged.0))).unwrap();
             assert_eq!(snapshot.get(&keyspace, b"a").unwrap().unwrap(), b"acknowledged");
             put(&db, b"a", b"again").unwrap();
         }
@@ -148,12 +148,12 @@ fn nothing_is_read_from_a_store_that_is_closed() {
     let mut range = snapshot.range(&keyspace, ..).unwrap();
     range.next().unwrap().unwrap();
     let mut history = other.history(&keyspace, b"a").unwrap();
-    let mut diff = other.diff(&keyspace, 0, last, b"").unwrap();
+    let mut diff = other.diff(&keyspace, Glsn(0), Glsn(last.0), b"").unwrap();
     diff.next().unwrap().unwrap();
     let log = other.log();
     let mut scan = log.scan(.., None).unwrap();
     scan.next().unwrap().unwrap();
-    let mut follow = log.follow(1, None).unwrap();
+    let mut follow = log.follow(Glsn(1), None).unwrap();
     let mut reader = snapshot.get_reader(&keyspace, b"c").unwrap().unwrap();
     let mut buffer = [0; 1000];
     assert_eq!(reader.read(&mut buffer).unwrap(), 1000);
@@ -172,15 +172,15 @@ fn nothing_is_read_from_a_store_that_is_closed() {
         history.next().unwrap().unwrap_err(),
         diff.next().unwrap().unwrap_err(),
         other.history(&keyspace, b"a").map(drop).unwrap_err(),
-        other.diff(&keyspace, 0, last, b"").map(drop).unwrap_err(),
-        other.snapshot_at(Moment::Glsn(1)).map(drop).unwrap_err(),
+        other.diff(&keyspace, Glsn(0), Glsn(last.0), b"").map(drop).unwrap_err(),
+        other.snapshot_at(Moment::Glsn(Glsn(1))).map(drop).unwrap_err(),
         other.snapshot_at(Moment::Time(SystemTime::UNIX_EPOCH)).map(drop).unwrap_err(),
         scan.next().unwrap().map(drop).unwrap_err(),
         follow.next(patience).map(drop).unwrap_err(),
-        log.read(1).map(drop).unwrap_err(),
-        log.changes(1).map(drop).unwrap_err(),
+        log.read(Glsn(1)).map(drop).unwrap_err(),
+        log.changes(Glsn(1)).map(drop).unwrap_err(),
         log.scan(.., None).map(drop).unwrap_err(),
-        log.follow(1, None).map(drop).unwrap_err(),
+        log.follow(Glsn(1), None).map(drop).unwrap_err(),
         other.snapshot().get(&keyspace, b"a").map(drop).unwrap_err(),
         put(&other, b"a", b"2").unwrap_err(),
         transaction.commit().map(drop).unwrap_err(),
@@ -202,7 +202,7 @@ fn who_waits_for_entries_of_a_store_learns_that_it_was_closed() {
     thread::scope(|scope| {
         let follower = scope.spawn(|| {
             let log = other.log();
-            log.follow(last + 1, None)?.next(Duration::from_secs(600)).map(drop)
+            log.follow(last.next(), None)?.next(Duration::from_secs(600)).map(drop)
         });
         db.close().unwrap();
         assert_eq!(follower.join().unwrap(), Err(Error::Closed));
@@ -228,7 +228,7 @@ fn a_clock_that_was_set_back_by_days_keeps_the_order_of_times_and_is_told() {
         for _ in 0..3 {
             let number = commits.len();
             let glsn = put(&db, b"a", number.to_string().as_bytes()).unwrap();
-            let time = db.snapshot_at(Moment::Glsn(glsn)).unwrap().time().unwrap().unwrap();
+            let time = db.snapshot_at(Moment::Glsn(Glsn(glsn.0))).unwrap().time().unwrap().unwrap();
             commits.push((time, number));
         }
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll::{CursorInfo, Db, Durability, Error, Keyspace, Options, Retention};
+use plimsoll::{CursorInfo, Db, Durability, Error, Glsn, Keyspace, Options, Retention};
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::lying::LyingDisk;
 
@@ -36,7 +36,7 @@ fn write(db: &Db, keyspace: &Keyspace) {
 }
 
 fn first(db: &Db) -> u64 {
-    db.log().bounds().first
+    db.log().bounds().first.0
 }
 
 #[test]
@@ -51,23 +51,23 @@ fn the_log_is_trimmed_up_to_the_oldest_cursor_and_no_further() {
     for _ in 0..3 {
         write(&db, &keyspace);
     }
-    assert!(first(&db) <= from);
-    let mut follow = db.log().follow(db.log().cursor("mail", 0).unwrap(), None).unwrap();
+    assert!(first(&db) <= from.0);
+    let mut follow = db.log().follow(db.log().cursor("mail", Glsn(0)).unwrap(), None).unwrap();
     let mut next = from;
     while let Some(entry) = follow.next(Duration::ZERO).unwrap() {
         assert_eq!(entry.glsn, next);
-        next += 1;
+        next = next + 1;
     }
     db.log().advance_cursor("mail", next).unwrap();
     db.log().trim(db.newest()).unwrap();
-    assert!(first(&db) <= from + 1, "the other one still holds it");
+    assert!(first(&db) <= from.0 + 1, "the other one still holds it");
     db.log().advance_cursor("search", next - 1).unwrap();
     write(&db, &keyspace);
-    assert!(first(&db) > from + 1 && first(&db) < next, "{} of {next}", first(&db));
+    assert!(first(&db) > from.0 + 1 && first(&db) < next.0, "{} of {next}", first(&db));
     db.log().drop_cursor("search").unwrap();
     db.log().drop_cursor("mail").unwrap();
     write(&db, &keyspace);
-    assert!(first(&db) > next);
+    assert!(first(&db) > next.0);
     assert_eq!(db.log().cursors(), []);
 }
 
@@ -86,7 +86,7 @@ fn a_cursor_is_there_after_a_power_cut_and_what_it_names_can_be_read() {
         disk.restore_power();
         let (db, keyspace) = open(&disk);
         assert_eq!(db.log().cursors(), [CursorInfo { name: "mail".to_owned(), next: made + 20 }]);
-        assert_eq!(db.log().cursor("mail", 1).unwrap(), made + 20);
+        assert_eq!(db.log().cursor("mail", Glsn(1)).unwrap(), made + 20);
         write(&db, &keyspace);
         assert_eq!(db.log().read(made + 20).unwrap().glsn, made + 20);
         db.close().unwrap();
@@ -99,13 +99,13 @@ fn a_cursor_does_not_go_back_nor_ahead_of_the_log_nor_below_it() {
     let (db, keyspace) = open(&disk);
     write(&db, &keyspace);
     let log = db.log();
-    assert!(matches!(log.cursor("mail", 1), Err(Error::Trimmed { asked: 1, .. })));
-    assert!(matches!(log.cursor("mail", u64::MAX), Err(Error::Future { .. })));
-    assert!(matches!(log.cursor("a\nb", first(&db)), Err(Error::InvalidInput { .. })));
-    assert!(matches!(log.advance_cursor("mail", first(&db)), Err(Error::InvalidInput { .. })));
+    assert!(matches!(log.cursor("mail", Glsn(1)), Err(Error::Trimmed { asked: Glsn(1), .. })));
+    assert!(matches!(log.cursor("mail", Glsn(u64::MAX)), Err(Error::Future { .. })));
+    assert!(matches!(log.cursor("a\nb", Glsn(first(&db))), Err(Error::InvalidInput { .. })));
+    assert!(matches!(log.advance_cursor("mail", Glsn(first(&db))), Err(Error::InvalidInput { .. })));
     assert!(matches!(log.drop_cursor("mail"), Err(Error::InvalidInput { .. })));
     assert_eq!(log.cursors(), [], "what was refused holds nothing");
-    let at = log.cursor("mail", first(&db) + 3).unwrap();
+    let at = log.cursor("mail", Glsn(first(&db) + 3)).unwrap();
     assert!(matches!(log.advance_cursor("mail", at - 1), Err(Error::InvalidInput { .. })));
     assert!(matches!(log.advance_cursor("mail", db.newest() + 2), Err(Error::Future { .. })));
     let newest = db.newest();
@@ -114,7 +114,7 @@ fn a_cursor_does_not_go_back_nor_ahead_of_the_log_nor_below_it() {
     log.advance_cursor("mail", newest + 1).unwrap();
     db.close().unwrap();
     let reader = Db::open(Path::new(STORE), options(&disk).read_only(true)).unwrap();
-    assert_eq!(reader.log().cursor("mail", 1).unwrap(), newest + 1);
+    assert_eq!(reader.log().cursor("mail", Glsn(1)).unwrap(), newest + 1);
     assert_eq!(reader.log().advance_cursor("mail", newest + 2), Err(Error::ReadOnly));
     assert_eq!(reader.log().cursor("another", newest), Err(Error::ReadOnly));
 }
@@ -123,9 +123,9 @@ fn a_cursor_does_not_go_back_nor_ahead_of_the_log_nor_below_it() {
 fn moving_a_cursor_a_thousand_times_leaves_one_version_of_it() {
     let disk = LyingDisk::new(4);
     let (db, _) = open(&disk);
-    db.log().cursor("mail", 1).unwrap();
+    db.log().cursor("mail", Glsn(1)).unwrap();
     for next in 2..1000 {
-        db.log().advance_cursor("mail", next).unwrap();
+        db.log().advance_cursor("mail", Glsn(next)).unwrap();
     }
     db.compact().unwrap();
     assert!(db.stats().index.versions < 10, "{}", db.stats().index.versions);

@@ -1,6 +1,6 @@
 //! Keyspaces that are dropped: what is gone, what stays readable, what is freed; and what a keyspace is said to hold.
 
-use plimsoll::{Db, Error, Keyspace, Moment, Options, Retention};
+use plimsoll::{Db, Error, Glsn, Keyspace, Moment, Options, Retention};
 use tempfile::TempDir;
 
 fn options() -> Options {
@@ -18,7 +18,7 @@ fn put(db: &Db, keyspace: &Keyspace, numbers: std::ops::Range<u32>, value: &[u8]
     for number in numbers {
         tx.put(keyspace, &number.to_be_bytes(), value).unwrap();
     }
-    tx.commit().unwrap()
+    tx.commit().unwrap().0
 }
 
 fn count(db: &Db, keyspace: &Keyspace) -> usize {
@@ -37,17 +37,17 @@ fn a_dropped_keyspace_is_gone_with_its_keys_and_its_past_stays() {
     // More than a transaction holds in memory: its deletions are spilled.
     let before = put(&db, &users, 0..60_000, b"user");
     let report = db.drop_keyspace(&users).unwrap();
-    assert_eq!((report.glsn, report.keys), (before + 1, 60_000));
+    assert_eq!((report.glsn, report.keys), (Glsn(before + 1), 60_000));
     let check = |db: &Db| {
         let names: Vec<String> = db.keyspaces().into_iter().map(|keyspace| keyspace.name).collect();
         assert_eq!(names, ["default", "others"]);
         assert_eq!(count(db, &db.keyspace("others").unwrap()), 10);
-        let then = db.snapshot_at(Moment::Glsn(before)).unwrap();
+        let then = db.snapshot_at(Moment::Glsn(Glsn(before))).unwrap();
         let users = then.keyspace("users").unwrap().unwrap();
         assert_eq!(then.range(&users, ..).unwrap().count(), 60_000);
         assert_eq!(count(db, &users), 0, "now it is empty");
         assert!(db.snapshot().keyspace("users").unwrap().is_none());
-        let commit = db.log().changes(before).unwrap().unwrap();
+        let commit = db.log().changes(Glsn(before)).unwrap().unwrap();
         let named = |op: plimsoll::Op<'_>| {
             assert_eq!(op.keyspace.as_deref(), Some("users"), "the change feed still knows its name");
             Ok(())
@@ -72,11 +72,11 @@ fn its_id_is_not_given_to_the_next_keyspace_with_or_without_its_name() {
     for name in ["users", "more"] {
         let new = db.keyspace(name).unwrap();
         assert_eq!(count(&db, &new), 0);
-        let then = db.snapshot_at(Moment::Glsn(before)).unwrap();
+        let then = db.snapshot_at(Moment::Glsn(Glsn(before))).unwrap();
         assert_eq!(then.range(&new, ..).unwrap().count(), 0, "{name}");
         put(&db, &new, 0..1, b"new");
     }
-    let then = db.snapshot_at(Moment::Glsn(before)).unwrap();
+    let then = db.snapshot_at(Moment::Glsn(Glsn(before))).unwrap();
     assert_eq!(then.range(&then.keyspace("users").unwrap().unwrap(), ..).unwrap().count(), 3);
 }
 
@@ -112,7 +112,7 @@ fn what_comes_into_it_while_it_is_dropped_is_dropped_too_or_refused() {
         put(&db, &users, 0..100, b"user");
         let acknowledged = std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
-                let mut acknowledged = 0;
+                let mut acknowledged = Glsn::NONE;
                 for number in 100.. {
                     let mut tx = db.begin();
                     let written = tx.put(&users, &u32::to_be_bytes(number), b"x").and_then(|()| tx.commit());

@@ -1,6 +1,6 @@
 //! Keyspace handles: one of another store, or of an earlier opening, is refused by every call that takes one.
 
-use plimsoll::{Db, Error, Keyspace, Options, Result, Retention};
+use plimsoll::{Db, Error, Glsn, Keyspace, Options, Result, Retention};
 
 fn open(path: &std::path::Path) -> Db {
     Db::open(path, Options::new().memory_bytes(16 << 20).background(false)).unwrap()
@@ -31,12 +31,12 @@ fn refuses_everything(db: &Db, handle: &Keyspace) {
     refused("snapshot.range", snapshot.range(handle, ..).err());
     refused("snapshot.prefix", snapshot.prefix(handle, b"").err());
     refused("history", db.history(handle, b"k").err());
-    refused("diff", db.diff(handle, 0, newest, b"").err());
+    refused("diff", db.diff(handle, Glsn(0), newest, b"").err());
     refused("set_retention", db.set_retention(handle, Retention::Latest).err());
     assert_eq!(db.newest(), newest);
 }
 
-fn put(db: &Db, keyspace: &Keyspace, value: &[u8]) -> Result<u64> {
+fn put(db: &Db, keyspace: &Keyspace, value: &[u8]) -> Result<Glsn> {
     let mut tx = db.begin();
     tx.put(keyspace, b"k", value)?;
     tx.commit()

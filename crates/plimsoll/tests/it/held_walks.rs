@@ -3,7 +3,9 @@
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use plimsoll::{Change, Db, Diff, History, Keyspace, MIN_MEMORY_BYTES, Options, Range, Result, Snapshot, Transaction};
+use plimsoll::{
+    Change, Db, Diff, Glsn, History, Keyspace, MIN_MEMORY_BYTES, Options, Range, Result, Snapshot, Transaction,
+};
 
 const KEYS: u32 = 3000;
 const VALUE_BYTES: usize = 200;
@@ -23,7 +25,7 @@ fn write(db: &Db, keyspace: &Keyspace, round: u8) {
     try_to_write(db, keyspace, round).unwrap();
 }
 
-fn try_to_write(db: &Db, keyspace: &Keyspace, round: u8) -> Result<u64> {
+fn try_to_write(db: &Db, keyspace: &Keyspace, round: u8) -> Result<Glsn> {
     let mut tx = db.begin();
     (0..KEYS).try_for_each(|number| tx.put(keyspace, &key(number), &[round; VALUE_BYTES]))?;
     tx.commit()

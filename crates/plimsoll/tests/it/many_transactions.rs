@@ -1,6 +1,6 @@
 //! Many open transactions, and the memory that they have together.
 
-use plimsoll::{Db, Error, Keyspace, MIN_MEMORY_BYTES, Options, Transaction};
+use plimsoll::{Db, Error, Glsn, Keyspace, MIN_MEMORY_BYTES, Options, Transaction};
 
 fn db(dir: &tempfile::TempDir) -> (Db, Keyspace) {
     let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(MIN_MEMORY_BYTES)).unwrap();
@@ -69,7 +69,7 @@ fn ten_thousand_open_transactions_work_or_are_refused_by_a_clear_error_and_nothi
 }
 
 /// Writes and commits; with what the budget says.
-fn write(db: &Db, keyspace: &Keyspace, writer: u32, round: u32) -> Result<u64, Error> {
+fn write(db: &Db, keyspace: &Keyspace, writer: u32, round: u32) -> Result<Glsn, Error> {
     let mut tx = db.begin();
     for number in 0..100_u32 {
         let key = [writer.to_be_bytes(), number.to_be_bytes()].concat();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use plimsoll::{Db, Error, Options, rebuild, salvage, salvage_from_index};
+use plimsoll::{Db, Error, Glsn, Options, rebuild, salvage, salvage_from_index};
 use plimsoll_disk::checksum::checksum;
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::lying::LyingDisk;
@@ -42,7 +42,7 @@ fn content(db: &Db) -> Model {
 /// Commits with values of up to `bytes`, deletions and two keyspaces among them; the store's content after each.
 fn fill(db: &Db, commits: u64, bytes: usize) -> Vec<Model> {
     let keyspaces = [db.keyspace("default").unwrap(), db.keyspace("more").unwrap()];
-    let mut models = vec![content(db); db.newest() as usize + 1];
+    let mut models = vec![content(db); db.newest().0 as usize + 1];
     for number in 0..commits {
         let mut model = models.last().unwrap().clone();
         let mut tx = db.begin();
@@ -56,7 +56,7 @@ fn fill(db: &Db, commits: u64, bytes: usize) -> Vec<Model> {
         if number % 5 == 4 && model.remove(&(keyspace.name().to_owned(), gone.clone())).is_some() {
             tx.delete(keyspace, &gone).unwrap();
         }
-        assert_eq!(tx.commit().unwrap() as usize, models.len());
+        assert_eq!(tx.commit().unwrap().0 as usize, models.len());
         models.push(model);
     }
     models
@@ -121,7 +121,7 @@ fn a_rebuild_refuses_to_lose_what_only_the_index_holds_and_changes_nothing() {
     let error = rebuild(STORE, options(&disk), &mut |_, _| {}).unwrap_err();
     assert!(matches!(&error, Error::Forked { message } if message.contains(&named)), "{error}");
     // Who gives them up says so; nothing is deleted.
-    let cut = salvage(STORE, options(&disk), end + 1).unwrap();
+    let cut = salvage(STORE, options(&disk), Glsn(end + 1)).unwrap();
     assert_eq!(cut.glsn, end);
 }
 
@@ -131,14 +131,14 @@ fn a_salvage_from_the_index_keeps_its_newest_state_behind_the_front_of_the_log()
     let (models, end) = cut_back(&disk, 900);
     let last = models.len() as u64 - 1;
     let report = salvage_from_index(STORE, options(&disk)).unwrap();
-    assert_eq!((report.front, report.known, report.glsn, report.lost_count), (end, last, end + 1, 0));
+    assert_eq!((report.front, report.known, report.glsn, report.lost_count), (Glsn(end), Glsn(last), Glsn(end + 1), 0));
     assert_eq!(report.moved.len(), 2);
     let db = Db::open(STORE, options(&disk).create(false)).unwrap();
     assert!(content(&db) == models[last as usize]);
     assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
     // The past that the log's front holds is there too.
     for at in [end / 2, end] {
-        let snapshot = db.snapshot_at(plimsoll::Moment::Glsn(at)).unwrap();
+        let snapshot = db.snapshot_at(plimsoll::Moment::Glsn(Glsn(at))).unwrap();
         let keyspace = db.keyspace("default").unwrap();
         let found = snapshot
             .range(&keyspace, ..)
@@ -148,7 +148,7 @@ fn a_salvage_from_the_index_keeps_its_newest_state_behind_the_front_of_the_log()
         let model = models[at as usize].iter().filter(|((name, _), _)| name == "default");
         assert!(found.eq(model.map(|((_, key), value)| (key.clone(), value.clone()))), "at {at}");
     }
-    let commit = db.log().changes(end + 1).unwrap().unwrap();
+    let commit = db.log().changes(Glsn(end + 1)).unwrap().unwrap();
     assert!(String::from_utf8_lossy(commit.metadata().unwrap()).contains("salvaged_from_index"));
     db.close().unwrap();
     // What was there before is aside, whole.
@@ -185,7 +185,7 @@ fn a_store_whose_log_is_gone_or_trimmed_is_salvaged_from_its_index() {
         let models = fill(&db, 700, 900);
         db.compact().unwrap();
         if trimmed {
-            assert!(db.log().trim(300).unwrap() > 1);
+            assert!(db.log().trim(Glsn(300)).unwrap() > 1);
         }
         db.close().unwrap();
         let segments = segments(&*disk);
@@ -196,7 +196,7 @@ fn a_store_whose_log_is_gone_or_trimmed_is_salvaged_from_its_index() {
         assert!(!error.to_string().contains("rebuild"), "{error}");
         assert!(rebuild(STORE, options(&disk), &mut |_, _| {}).is_err());
         let report = salvage_from_index(STORE, options(&disk)).unwrap();
-        assert_eq!((report.front, report.lost_count), (0, 0));
+        assert_eq!((report.front, report.lost_count), (Glsn::NONE, 0));
         let db = Db::open(STORE, options(&disk)).unwrap();
         assert!(content(&db) == *models.last().unwrap());
         assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
@@ -309,7 +309,7 @@ fn a_store_whose_manifest_is_of_a_newer_format_is_left_alone() {
     let errors = [
         Db::open(STORE, options(&disk)).map(drop).unwrap_err(),
         rebuild(STORE, options(&disk), &mut |_, _| {}).map(drop).unwrap_err(),
-        salvage(STORE, options(&disk), 5).map(drop).unwrap_err(),
+        salvage(STORE, options(&disk), Glsn(5)).map(drop).unwrap_err(),
         salvage_from_index(STORE, options(&disk)).map(drop).unwrap_err(),
     ];
     for error in errors {

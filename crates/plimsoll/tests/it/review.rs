@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use plimsoll::{Db, Durability, Error, Moment, Options, Retention};
+use plimsoll::{Db, Durability, Error, Glsn, Moment, Options, Retention};
 
 const BUDGET: u64 = 16 << 20;
 
@@ -428,23 +428,23 @@ fn numbers_at_their_ends_are_answered_and_not_overflowed() {
     let newest = tx.commit().unwrap();
     let future = |asked| Error::Future { asked, newest };
     let log = db.log();
-    assert_eq!(db.snapshot_at(Moment::Glsn(u64::MAX)).unwrap_err(), future(u64::MAX));
-    assert_eq!(db.snapshot_at(Moment::Glsn(0)).unwrap().get(&ks, b"").unwrap(), None);
+    assert_eq!(db.snapshot_at(Moment::Glsn(Glsn(u64::MAX))).unwrap_err(), future(Glsn(u64::MAX)));
+    assert_eq!(db.snapshot_at(Moment::Glsn(Glsn(0))).unwrap().get(&ks, b"").unwrap(), None);
     assert_eq!(db.snapshot_at(Moment::Time(SystemTime::UNIX_EPOCH)).unwrap().at(), 0);
     assert_eq!(db.snapshot().get(&ks, b"").unwrap().unwrap(), b"");
-    assert_eq!(log.read(u64::MAX).unwrap_err(), future(u64::MAX));
-    assert!(log.read(0).is_err());
-    assert!(log.changes(0).is_err());
-    assert_eq!(log.trim(u64::MAX), Err(future(u64::MAX)));
-    assert_eq!(log.trim(0), Ok(1));
-    assert!(log.scan(u64::MAX.., None).unwrap().next().is_none());
-    assert!(log.scan((Bound::Excluded(u64::MAX), Bound::Unbounded), None).unwrap().next().is_none());
-    assert!(log.scan(0..=u64::MAX, None).unwrap().next().is_some());
-    assert!(log.follow(u64::MAX, None).unwrap().next(Duration::from_millis(1)).unwrap().is_none());
-    assert!(log.follow(u64::MAX, Some(3)).unwrap().next(Duration::from_millis(1)).unwrap().is_none());
-    assert!(log.follow(0, None).unwrap().next(Duration::ZERO).unwrap().is_some());
-    assert_eq!(db.diff(&ks, u64::MAX, 0, b"").unwrap_err(), future(u64::MAX));
-    assert_eq!(db.diff(&ks, 0, newest, b"").unwrap().count(), 1);
+    assert_eq!(log.read(Glsn(u64::MAX)).unwrap_err(), future(Glsn(u64::MAX)));
+    assert!(log.read(Glsn(0)).is_err());
+    assert!(log.changes(Glsn(0)).is_err());
+    assert_eq!(log.trim(Glsn(u64::MAX)), Err(future(Glsn(u64::MAX))));
+    assert_eq!(log.trim(Glsn(0)), Ok(Glsn(1)));
+    assert!(log.scan(Glsn::MAX.., None).unwrap().next().is_none());
+    assert!(log.scan((Bound::Excluded(Glsn::MAX), Bound::Unbounded), None).unwrap().next().is_none());
+    assert!(log.scan(Glsn(0)..=Glsn::MAX, None).unwrap().next().is_some());
+    assert!(log.follow(Glsn(u64::MAX), None).unwrap().next(Duration::from_millis(1)).unwrap().is_none());
+    assert!(log.follow(Glsn(u64::MAX), Some(3)).unwrap().next(Duration::from_millis(1)).unwrap().is_none());
+    assert!(log.follow(Glsn(0), None).unwrap().next(Duration::ZERO).unwrap().is_some());
+    assert_eq!(db.diff(&ks, Glsn(u64::MAX), Glsn(0), b"").unwrap_err(), future(Glsn(u64::MAX)));
+    assert_eq!(db.diff(&ks, Glsn(0), newest, b"").unwrap().count(), 1);
     assert!(log.append_submit(u32::MAX - 1, &[b""]).is_ok());
     // The last number is that of what a salvage dropped.
     assert!(matches!(log.append_submit(u32::MAX, &[b""]), Err(Error::InvalidInput { .. })));

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll::{Db, Error, Keyspace, Moment, Options, Retention};
+use plimsoll::{Db, Error, Glsn, Keyspace, Moment, Options, Retention};
 use plimsoll_disk::clock::{Clock, ManualClock, SystemClock};
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::random::Random;
@@ -180,7 +180,7 @@ impl Life {
         let (at, snapshot) = match self.model.moments.len() as u64 {
             moments if moments > 0 && self.one_in(3) => {
                 let at = self.random.below(moments) as usize;
-                (Some(at), db.snapshot_at(Moment::Glsn(self.model.moments[at].0)).unwrap())
+                (Some(at), db.snapshot_at(Moment::Glsn(Glsn(self.model.moments[at].0))).unwrap())
             }
             _ => (None, db.snapshot()),
         };
@@ -218,7 +218,7 @@ impl Life {
             }
         }
         let glsn = tx.commit().unwrap();
-        self.model.commit(glsn);
+        self.model.commit(glsn.0);
     }
 
     /// A process lives and ends somehow.
@@ -234,7 +234,7 @@ impl Life {
                 14 => db.compact().unwrap(),
                 _ => {
                     let newest = db.newest();
-                    let until = newest.saturating_sub(self.random.below(20)).max(1);
+                    let until = newest.saturating_sub(self.random.below(20)).max(Glsn(1));
                     db.log().trim(until).unwrap();
                 }
             }

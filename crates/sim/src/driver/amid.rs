@@ -84,7 +84,7 @@ impl Driver {
             Deed::Compact => at_next(border, move || _ = db.compact()),
             Deed::Trim => {
                 let until = self.db().newest();
-                self.trim_asked = self.trim_asked.max(until);
+                self.trim_asked = self.trim_asked.max(until.0);
                 at_next(border, move || _ = db.compact().and_then(|()| db.log().trim(until)));
             }
             Deed::DropCaches => at_next(border, move || db.drop_caches()),
@@ -127,8 +127,8 @@ impl Driver {
 fn commit(db: &Db, keyspace: &Keyspace, key: &[u8], value: Content) -> Done {
     let mut tx = db.begin();
     let at = tx.at();
-    let glsn = tx.put(keyspace, key, &value.make()).and_then(|()| tx.commit());
-    Done { at, glsn, compacted: db.compact() }
+    let glsn = tx.put(keyspace, key, &value.make()).and_then(|()| Ok(tx.commit()?.0));
+    Done { at: at.0, glsn, compacted: db.compact() }
 }
 
 fn space_of(op: &Op) -> Option<u8> {

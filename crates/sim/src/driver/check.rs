@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use plimsoll::{Db, Error, Keyspace, Moment};
+use plimsoll::{Db, Error, Glsn, Keyspace, Moment};
 
 use crate::driver::Driver;
 use crate::failure::{Outcome, ensure, same};
@@ -58,10 +58,10 @@ impl Driver {
             return Ok("failed".to_owned());
         };
         let mut model = self.model.clone();
-        ensure(model.may_end_at(report.glsn) && report.glsn <= model.newest(), || {
+        ensure(model.may_end_at(report.glsn.0) && report.glsn <= model.newest(), || {
             format!("backed up to {}; acknowledged {}, submitted {}", report.glsn, model.acked(), model.newest())
         })?;
-        model.cut_behind(report.glsn);
+        model.cut_behind(report.glsn.0);
         let well = !(self.excuses.reads || self.excuses.flips || self.excuses.full || self.excuses.sync);
         if well {
             self.compare_backup(&dest, &model)?;
@@ -85,7 +85,7 @@ impl Driver {
         self.recover(0)?;
         let well = !(excuses.reads || excuses.flips || excuses.full || excuses.sync);
         if let Some(report) = report.filter(|_| well) {
-            model.cut_behind(report.glsn);
+            model.cut_behind(report.glsn.0);
             self.compare_backup(&dest, &model)?;
         }
         self.discard_backup(&dest);
@@ -98,7 +98,7 @@ impl Driver {
             return Ok(());
         };
         let mut model = model.clone();
-        model.trimmed(db.log().bounds().first);
+        model.trimmed(db.log().bounds().first.0);
         Judge { db: &db, model: &model, excuse: &excuse }.keyspaces()?;
         compare(&db, &model, &excuse)?;
         // What is done to it must not be seen in the store, although they share files.
@@ -126,9 +126,9 @@ fn touch(db: &Db) -> plimsoll::Result<()> {
 pub(crate) fn compare(db: &Db, model: &Model, excuse: &dyn Fn(&Error) -> bool) -> Outcome {
     let judge = Judge { db, model, excuse };
     let newest = db.newest();
-    let step = (newest / MOMENTS).max(1);
+    let step = (newest.0 / MOMENTS).max(1);
     let moments: BTreeSet<u64> =
-        (0..=MOMENTS).map(|i| newest.saturating_sub(i * step)).chain([model.first().min(newest)]).collect();
+        (0..=MOMENTS).map(|i| newest.0.saturating_sub(i * step)).chain([model.first().min(newest.0)]).collect();
     for (space, _) in model.spaces() {
         let keyspace = match db.keyspace(&space_name(space)) {
             Err(error) if excuse(&error) => continue,
@@ -145,7 +145,7 @@ pub(crate) fn compare(db: &Db, model: &Model, excuse: &dyn Fn(&Error) -> bool) -
 }
 
 fn compare_moment(judge: &Judge<'_>, space: u8, keyspace: &Keyspace, at: u64) -> Outcome {
-    let Ok(snapshot) = judge.db.snapshot_at(Moment::Glsn(at)) else {
+    let Ok(snapshot) = judge.db.snapshot_at(Moment::Glsn(Glsn(at))) else {
         return ensure(false, || format!("there is no snapshot at {at}"));
     };
     let place = Place { space, keyspace };
@@ -164,7 +164,7 @@ fn compare_moment(judge: &Judge<'_>, space: u8, keyspace: &Keyspace, at: u64) ->
 fn compare_names(judge: &Judge<'_>, moments: &BTreeSet<u64>) -> Outcome {
     for space in 1..NAMES {
         for at in moments {
-            let Ok(snapshot) = judge.db.snapshot_at(Moment::Glsn(*at)) else { continue };
+            let Ok(snapshot) = judge.db.snapshot_at(Moment::Glsn(Glsn(*at))) else { continue };
             let found = snapshot.keyspace(&space_name(space));
             let what = || format!("the keyspace {} at {at}", space_name(space));
             let Some(found) = judge.settle(what, None, found)? else { continue };
@@ -200,8 +200,8 @@ fn compare_log(judge: &Judge<'_>) -> Outcome {
     for stream in 0..3 {
         judge.scan(first, u64::MAX - first, Some(stream))?;
     }
-    let step = ((newest + 1).saturating_sub(first) / 16).max(1);
-    for glsn in (first..=newest).step_by(step as usize) {
+    let step = ((newest.0 + 1).saturating_sub(first) / 16).max(1);
+    for glsn in (first..=newest.0).step_by(step as usize) {
         judge.read(glsn)?;
     }
     if first > 1 {
@@ -223,14 +223,14 @@ pub(crate) fn inspect(
         Err(error) => return Ok(Err(error)),
     };
     let newest = db.newest();
-    ensure((sure..=model.newest()).contains(&newest) && model.is_border(newest), || {
+    ensure((sure..=model.newest()).contains(&newest.0) && model.is_border(newest.0), || {
         format!(
             "the newest moment is {newest}: it may be one from {sure} to {}, at the end of a record",
             model.newest()
         )
     })?;
     let mut model = model.clone();
-    model.cut_behind(newest);
+    model.cut_behind(newest.0);
     let model = &model;
     Judge { db: &db, model, excuse }.keyspaces()?;
     compare(&db, model, excuse)?;

@@ -1,6 +1,6 @@
 //! Named cursors: what they hold of the log is there.
 
-use plimsoll::{CursorInfo, Error};
+use plimsoll::{CursorInfo, Error, Glsn};
 
 use crate::driver::Driver;
 use crate::failure::{Failure, Outcome, ensure, same};
@@ -18,20 +18,20 @@ impl Driver {
             // Whether one that was made or dropped last is there is found out by opening the store.
             return Ok("in doubt".to_owned());
         }
-        let made = self.db().log().cursor(&cursor_name(name), from);
+        let made = self.db().log().cursor(&cursor_name(name), Glsn(from));
         match self.model.cursors().get(&name) {
             Some(next) => {
                 let Some(found) = self.expect("cursor", made)? else { return Ok("failed".to_owned()) };
-                same("where a cursor is", &found, next)?;
+                same("where a cursor is", &found.0, next)?;
             }
-            None if from < first => match made {
+            None if from < first.0 => match made {
                 Err(Error::Trimmed { .. }) => return Ok("trimmed".to_owned()),
                 other => self.refused_otherwise("a cursor below the log", other)?,
             },
             None => {
                 self.moved(&made, name, Some(from));
                 let Some(found) = self.expect("cursor", made)? else { return Ok("failed".to_owned()) };
-                same("where a new cursor is", &found, &from)?;
+                same("where a new cursor is", &found.0, &from)?;
             }
         }
         Ok(String::new())
@@ -39,7 +39,7 @@ impl Driver {
 
     pub(super) fn advance_cursor(&mut self, name: u8, back: u64) -> Outcome<String> {
         let next = self.back(back) + 1;
-        let moved = self.db().log().advance_cursor(&cursor_name(name), next);
+        let moved = self.db().log().advance_cursor(&cursor_name(name), Glsn(next));
         if self.may_differ(&moved) {
             return Ok("in doubt".to_owned());
         }
@@ -112,7 +112,7 @@ impl Driver {
             })?;
         }
         let found = self.db().log().cursors();
-        let info = |(name, next): (u8, u64)| CursorInfo { name: cursor_name(name), next };
+        let info = |(name, next): (u8, u64)| CursorInfo { name: cursor_name(name), next: Glsn(next) };
         same("cursors", &found, &cursors.into_iter().map(info).collect())
     }
 }

@@ -53,7 +53,7 @@ impl Driver {
 
     /// The moments themselves.
     pub(super) fn held_moments(&self) -> impl Iterator<Item = u64> {
-        let walks = self.walks.values().map(|walk| walk.snapshot.at());
+        let walks = self.walks.values().map(|walk| walk.snapshot.at().0);
         walks.chain(self.readers.values().map(|reader| reader.at))
     }
 
@@ -71,13 +71,13 @@ impl Driver {
         let Some(snapshot) = self.own_moment(from)? else { return Ok("failed".to_owned()) };
         let at = snapshot.at();
         let what = format!("walk {span} at {at} in {}, held open (reverse: {reverse})", space_name(space));
-        let mut wanted = self.model.walk(space, span, at, &Writes::new());
+        let mut wanted = self.model.walk(space, span, at.0, &Writes::new());
         if reverse {
             wanted.reverse();
         }
         let walk = View::Snapshot(&snapshot).walk_apart(self.place(space, &keyspace), span);
         let excuse = |error: &Error| self.excused(error);
-        let Some(range) = self.judge(&excuse).settle(|| what.clone(), Some((space, at)), walk)? else {
+        let Some(range) = self.judge(&excuse).settle(|| what.clone(), Some((space, at.0)), walk)? else {
             return Ok("refused".to_owned());
         };
         let range = if reverse { range.reverse() } else { range };
@@ -102,7 +102,7 @@ impl Driver {
     fn walk_one(&self, walk: &mut OpenWalk) -> Outcome<Went> {
         let excuse = |error: &Error| self.excused(error);
         let what = || walk.what.clone();
-        let at = Some((walk.space, walk.snapshot.at()));
+        let at = Some((walk.space, walk.snapshot.at().0));
         let Some(found) = self.judge(&excuse).settle(what, at, walk.range.advance())? else { return Ok(Went::Failed) };
         let wanted = walk.wanted.pop_front();
         let Some((key, value)) = found else {
@@ -125,16 +125,16 @@ impl Driver {
         let Some(snapshot) = self.own_moment(from)? else { return Ok("failed".to_owned()) };
         let at = snapshot.at();
         let what = format!("reader of {} at {at} in {}, held open", show(key), space_name(space));
-        let wanted = self.model.get(space, key, at);
+        let wanted = self.model.get(space, key, at.0);
         let excuse = |error: &Error| self.excused(error);
         let opened = snapshot.get_reader(&keyspace, key);
-        let Some(reader) = self.judge(&excuse).settle(|| what.clone(), Some((space, at)), opened)? else {
+        let Some(reader) = self.judge(&excuse).settle(|| what.clone(), Some((space, at.0)), opened)? else {
             return Ok("refused".to_owned());
         };
         same(format!("{what}: whether there is a value"), &reader.is_some(), &wanted.is_some())?;
         let (Some(reader), Some(wanted)) = (reader, wanted) else { return Ok("nothing".to_owned()) };
         same(format!("{what}: length"), &reader.len(), &u64::from(wanted.bytes))?;
-        self.readers.insert(slot, OpenReader { reader, at, what, wanted: wanted.make(), read: 0 });
+        self.readers.insert(slot, OpenReader { reader, at: at.0, what, wanted: wanted.make(), read: 0 });
         Ok(format!("at {at}"))
     }
 
@@ -177,7 +177,7 @@ impl Driver {
     fn own_moment(&mut self, from: Reader) -> Outcome<Option<Snapshot>> {
         let at = match from {
             Reader::Snapshot(slot) => self.snapshots.get(&slot).map(Snapshot::at),
-            Reader::Back(back) => Some(self.back(back)),
+            Reader::Back(back) => Some(plimsoll::Glsn(self.back(back))),
             Reader::Tx(_) => None,
         };
         let opened = match at {

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use plimsoll_disk::vfs::Disk;
 
+use plimsoll::Glsn;
+
 use crate::driver::Driver;
 use crate::failure::{Failure, Outcome, ensure, same};
 
@@ -53,12 +55,12 @@ impl Driver {
         if self.model.first() > 1 || kept == 0 || !self.close_for_copying()? {
             return Ok("left alone".to_owned());
         }
-        let salvaged = plimsoll::salvage(self.world.store_path(), self.world.options(), cut_at);
+        let salvaged = plimsoll::salvage(self.world.store_path(), self.world.options(), Glsn(cut_at));
         let Some(report) = self.expect("salvage", salvaged)? else {
             self.open_store(0)?;
             return Ok("failed".to_owned());
         };
-        same("GLSN that a salvage keeps", &report.glsn, &kept)?;
+        same("GLSN that a salvage keeps", &report.glsn.0, &kept)?;
         self.was_hurt = true;
         self.model.give_up_behind(kept);
         self.wait_for_somebody();

@@ -25,7 +25,7 @@ impl Driver {
         let dropped = self.db().drop_keyspace(&keyspace);
         self.committed_unseen(&dropped, entry);
         let Some(report) = self.expect("drop_keyspace", dropped)? else { return Ok("failed".to_owned()) };
-        same("GLSN of a drop", &report.glsn, &self.model.newest())?;
+        same("GLSN of a drop", &report.glsn.0, &self.model.newest())?;
         same("keys that were dropped", &report.keys, &wanted)?;
         self.spaces.remove(&space);
         let put = self.db().begin().put(&keyspace, b"late", b"late");

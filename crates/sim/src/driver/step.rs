@@ -4,7 +4,7 @@ use std::collections::btree_map::Entry as Slot;
 use std::io::{Cursor, Read};
 use std::time::{Duration, UNIX_EPOCH};
 
-use plimsoll::{Db, Error, Moment as StoreMoment, Snapshot};
+use plimsoll::{Db, Error, Glsn, Moment as StoreMoment, Snapshot};
 use plimsoll_disk::clock::Clock;
 
 use crate::content::Content;
@@ -186,7 +186,7 @@ impl Driver {
 
     /// So many GLSNs before the newest.
     pub(super) fn back(&self, glsns: u64) -> u64 {
-        self.db().newest().saturating_sub(glsns)
+        self.db().newest().saturating_sub(glsns).0
     }
 
     fn begin(&mut self, tx: u8) -> Outcome<String> {
@@ -194,7 +194,7 @@ impl Driver {
         let handle = self.db().begin();
         self.absorb_amid()?;
         let at = handle.at();
-        ensure(self.model.may_end_at(at) && at <= self.model.newest(), || {
+        ensure(self.model.may_end_at(at.0) && at <= self.model.newest(), || {
             format!(
                 "a transaction begins at {at}; acknowledged {}, submitted {}",
                 self.model.acked(),
@@ -299,10 +299,10 @@ impl Driver {
             _ => {}
         }
         if let Err(Error::Conflict { key, at: found_at, by }) = &committed {
-            self.is_conflict(&open.reads, at, key, *found_at, *by)?;
+            self.is_conflict(&open.reads, at.0, key, found_at.0, by.0)?;
             return said("conflict");
         }
-        let conflict = open.reads.conflict(&self.model, at);
+        let conflict = open.reads.conflict(&self.model, at.0);
         if committed.is_ok()
             && let Some((space, key)) = conflict
         {
@@ -311,8 +311,8 @@ impl Driver {
                 "committed although {key} in keyspace {space} was changed after {at}, which it read"
             )));
         }
-        let entry = Entry::Commit { writes: open.writes, metadata, read_at: at };
-        self.submitted("commit", vec![entry], committed, wait)
+        let entry = Entry::Commit { writes: open.writes, metadata, read_at: at.0 };
+        self.submitted("commit", vec![entry], committed.map(|glsn| glsn.0), wait)
     }
 
     fn is_conflict(&self, reads: &Reads, at: u64, key: &[u8], found_at: u64, by: u64) -> Outcome {
@@ -362,7 +362,7 @@ impl Driver {
             Ok(waited) => {
                 same("GLSN that was waited for", &waited, &glsn)?;
                 if self.world.setting.durability == Durability::Sync {
-                    self.model.acknowledge(glsn);
+                    self.model.acknowledge(glsn.0);
                 }
                 said(format!("glsn {glsn}"))
             }
@@ -379,7 +379,7 @@ impl Driver {
         match from {
             Reader::Snapshot(slot) if self.snapshots.contains_key(&slot) => Ok(self.snapshots.get(&slot).cloned()),
             Reader::Back(back) if back > 0 => {
-                let opened = self.db().snapshot_at(StoreMoment::Glsn(self.back(back)));
+                let opened = self.db().snapshot_at(StoreMoment::Glsn(Glsn(self.back(back))));
                 self.expect("snapshot_at", opened)
             }
             _ => {
@@ -410,7 +410,7 @@ impl Driver {
     fn walk(&mut self, from: Reader, space: u8, span: &Span, how: Way) -> Outcome<String> {
         let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
         if how.amid.is_some() {
-            self.trim_asked = self.trim_asked.max(self.db().newest());
+            self.trim_asked = self.trim_asked.max(self.db().newest().0);
         }
         let place = self.place(space, &keyspace);
         if let Reader::Tx(tx) = from
@@ -451,19 +451,19 @@ impl Driver {
                 let at = newest.saturating_sub(glsns);
                 (self.db().snapshot_at(StoreMoment::Glsn(at)), at)
             }
-            Moment::Ahead(glsns) => return self.refuse_future(newest + glsns),
+            Moment::Ahead(glsns) => return self.refuse_future(newest.0 + glsns),
             Moment::Age(micros) => {
                 let then = self.world.clock.wall_micros().saturating_sub(micros);
                 return self.snapshot_of_time(slot, then);
             }
             Moment::TimeOf { back, micros } => {
-                let of = self.model.entry(newest.saturating_sub(back)).and_then(|placed| placed.micros);
+                let of = self.model.entry(newest.saturating_sub(back).0).and_then(|placed| placed.micros);
                 let Some(of) = of else { return said("no time") };
                 return self.snapshot_of_time(slot, of.saturating_add_signed(micros));
             }
         };
         let Some(snapshot) = self.expect("snapshot", opened)? else { return said("failed") };
-        same("moment of a snapshot", &snapshot.at(), &wanted)?;
+        same("moment of a snapshot", &snapshot.at().0, &wanted.0)?;
         self.is_time_of(&snapshot)?;
         self.snapshots.insert(slot, snapshot);
         said(format!("at {wanted}"))
@@ -471,7 +471,7 @@ impl Driver {
 
     fn refuse_future(&self, at: u64) -> Outcome<String> {
         let newest = self.db().newest();
-        match self.db().snapshot_at(StoreMoment::Glsn(at)) {
+        match self.db().snapshot_at(StoreMoment::Glsn(Glsn(at))) {
             Err(Error::Future { asked, newest: told }) if asked == at && told == newest => said("future"),
             Ok(_) => Err(Failure::new(format!("a snapshot at {at} was opened, the newest moment is {newest}"))),
             Err(error) => Err(Failure::new(format!("a snapshot at {at} was refused otherwise: {error} [{error:?}]"))),
@@ -481,10 +481,10 @@ impl Driver {
     fn snapshot_of_time(&mut self, slot: u8, then: u64) -> Outcome<String> {
         let newest = self.db().newest();
         let opened = self.db().snapshot_at(StoreMoment::Time(UNIX_EPOCH + Duration::from_micros(then)));
-        let known = (1..=newest).all(|glsn| self.model.entry(glsn).is_some_and(|placed| placed.micros.is_some()));
+        let known = (1..=newest.0).all(|glsn| self.model.entry(glsn).is_some_and(|placed| placed.micros.is_some()));
         let not_younger =
             |glsn: u64| self.model.entry(glsn).and_then(|placed| placed.micros).is_some_and(|at| at <= then);
-        let wanted = (1..=newest).rev().find(|glsn| not_younger(*glsn)).unwrap_or(0);
+        let wanted = (1..=newest.0).rev().find(|glsn| not_younger(*glsn)).unwrap_or(0);
         let first = self.model.first();
         let snapshot = match opened {
             Err(Error::Trimmed { .. }) => {
@@ -499,7 +499,7 @@ impl Driver {
             },
         };
         if known && self.times_ordered {
-            same("moment of a time", &snapshot.at(), &wanted)?;
+            same("moment of a time", &snapshot.at().0, &wanted)?;
         }
         let at = snapshot.at();
         self.snapshots.insert(slot, snapshot);
@@ -510,7 +510,7 @@ impl Driver {
         let at = snapshot.at();
         let Some(time) = self.expect("time of a snapshot", snapshot.time())? else { return Ok(()) };
         let micros = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map(|age| age.as_micros() as u64);
-        let known = self.model.entry(at).and_then(|placed| placed.micros);
+        let known = self.model.entry(at.0).and_then(|placed| placed.micros);
         match (micros, known) {
             (Some(micros), Some(known)) => same(format!("time of {at}"), &micros, &known),
             (Some(_), None) => ensure(at > 0, || "the empty store has a time".to_owned()),
@@ -548,9 +548,9 @@ impl Driver {
             }
         }
         if let Ok((Some(first), last)) = &appended {
-            same("number of GLSNs of an append", &(last + 1 - first), &(payloads.len() as u64))?;
+            same("number of GLSNs of an append", &(last.0 + 1 - first.0), &(payloads.len() as u64))?;
         }
-        self.submitted("append", entries, appended.map(|(_, last)| last), wait)
+        self.submitted("append", entries, appended.map(|(_, last)| last.0), wait)
     }
 
     /// Entries that are appended together stand in one record, which stays within a segment.
@@ -568,7 +568,7 @@ impl Driver {
         let until = self.back(back);
         // Whatever comes of it: it was asked for.
         self.trim_asked = self.trim_asked.max(until);
-        let trimmed = self.db().log().trim(until);
+        let trimmed = self.db().log().trim(Glsn(until));
         if self.is_stopped(&trimmed) {
             return said("failed");
         }
@@ -624,7 +624,7 @@ impl Driver {
             }
             rebuilt => {
                 if let Some(report) = self.expect("rebuild", rebuilt)? {
-                    ensure(self.model.may_end_at(report.glsn) && report.glsn <= newest, || {
+                    ensure(self.model.may_end_at(report.glsn.0) && report.glsn <= newest, || {
                         format!("rebuilt up to {}, submitted {newest}", report.glsn)
                     })?;
                 }

@@ -112,7 +112,7 @@ fn commit(db: &Db, keyspace: &Keyspace, thread: u64, number: u64) -> Result<u64>
     if let Some(gone) = number.checked_sub(KEPT).filter(|gone| *gone > 0) {
         tx.delete(keyspace, listed_key(thread, gone).as_bytes())?;
     }
-    tx.commit()
+    Ok(tx.commit()?.0)
 }
 
 /// The last child may have died between a commit and its append.

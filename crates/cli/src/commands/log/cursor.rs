@@ -8,7 +8,7 @@
 
 use std::path::{Path, PathBuf};
 
-use plimsoll::{Db, Durability, Error};
+use plimsoll::{Db, Durability, Error, Glsn};
 
 use crate::args::Globals;
 use crate::exit::{Exit, Failure, Outcome};
@@ -21,12 +21,12 @@ use super::glsns::Order;
 /// Without `--follow`: what there is now, with the lock held from the beginning.
 pub(super) fn run(globals: &Globals, name: &str, walk: &mut Walk, output: &mut Output) -> Outcome {
     let db = store::open_to_write(globals, &walk.args.store, false, Durability::Sync)?;
-    let place = db.log().cursor(name, walk.args.from.unwrap_or(db.log().bounds().first))?;
-    walk.print(&db, place, Order::OldestFirst, output)?;
+    let place = db.log().cursor(name, Glsn(walk.args.from.unwrap_or(db.log().bounds().first.0)))?;
+    walk.print(&db, place.0, Order::OldestFirst, output)?;
     output.flush()?;
-    let next = behind_printed(&db, place, walk)?;
-    if next > place {
-        db.log().advance_cursor(name, next)?;
+    let next = behind_printed(&db, place.0, walk)?;
+    if next > place.0 {
+        db.log().advance_cursor(name, Glsn(next))?;
     }
     store::close_after_commits(db);
     Ok(Exit::Done)
@@ -37,8 +37,8 @@ fn behind_printed(db: &Db, place: u64, walk: &Walk) -> Result<u64, Failure> {
     if walk.left == 0 {
         return Ok(place.max(walk.last + 1));
     }
-    for glsn in (place..=db.newest()).rev() {
-        let moves_cursor = match db.log().changes(glsn)? {
+    for glsn in (place..=db.newest().0).rev() {
+        let moves_cursor = match db.log().changes(Glsn(glsn))? {
             Some(commit) => commit.moves_cursor()?,
             None => false,
         };
@@ -73,9 +73,9 @@ impl Cursor {
             Some(place) => place,
             None => {
                 let db = store::open_to_write(globals, path, false, Durability::Sync)?;
-                let place = db.log().cursor(&name, from.unwrap_or(db.newest() + 1))?;
+                let place = db.log().cursor(&name, Glsn(from.unwrap_or(db.newest().0 + 1)))?;
                 store::close_after_commits(db);
-                place
+                place.0
             }
         };
         Ok(Self { store: path.to_owned(), name, place, next: place, told: false })
@@ -139,7 +139,7 @@ impl Cursor {
     fn advance(&mut self, db: Db) -> Result<(), Failure> {
         // Another follower with the same cursor may have come further.
         if place_of(&db, &self.name).is_none_or(|place| place < self.next) {
-            db.log().advance_cursor(&self.name, self.next)?;
+            db.log().advance_cursor(&self.name, Glsn(self.next))?;
         }
         store::close_after_commits(db);
         self.place = self.next;
@@ -149,5 +149,5 @@ impl Cursor {
 }
 
 fn place_of(db: &Db, name: &str) -> Option<u64> {
-    db.log().cursors().into_iter().find(|cursor| cursor.name == name).map(|cursor| cursor.next)
+    db.log().cursors().into_iter().find(|cursor| cursor.name == name).map(|cursor| cursor.next.0)
 }

@@ -1,7 +1,7 @@
 //! One entry of the log on one line: a transaction with what is known of it, or a payload of a stream.
 
 use jiff::Timestamp;
-use plimsoll::{Commit, Db, Error, LogEntry, Op, OpChange};
+use plimsoll::{Commit, Db, Error, Glsn, LogEntry, Op, OpChange};
 use serde_json::{Map, Value, json};
 
 use crate::about::About;
@@ -9,7 +9,7 @@ use crate::bytes::{preview, put_json, shorten, show_bytes};
 use crate::exit::Failure;
 use crate::output::{Output, Reader, Style};
 use crate::size::{count_of, show_size};
-use crate::time::{of_micros, show_time};
+use crate::time::{of_system, show_time};
 
 /// Prints entries.
 pub(super) struct Printer {
@@ -36,7 +36,7 @@ impl Printer {
     /// Prints an entry; false if it is left out.
     pub(super) fn print(&self, db: &Db, glsn: u64, output: &mut Output) -> Result<bool, Failure> {
         let wanted = |time| self.until.is_none_or(|until| time <= until);
-        let changes = match db.log().changes(glsn) {
+        let changes = match db.log().changes(Glsn(glsn)) {
             Err(Error::Dropped { .. }) => return self.print_dropped(glsn, output).map(|()| true),
             changes => changes?,
         };
@@ -45,15 +45,15 @@ impl Printer {
             Some(commit) => {
                 let metadata = commit.metadata()?;
                 let about = About::of(metadata);
-                let wanted = wanted(about.time(commit.time_micros()));
+                let wanted = wanted(about.time(commit.time()));
                 if wanted {
                     self.print_commit(&commit, metadata, &about, output)?;
                 }
                 Ok(wanted)
             }
             None => {
-                let entry = db.log().read(glsn)?;
-                let wanted = wanted(of_micros(entry.time_micros));
+                let entry = db.log().read(Glsn(glsn))?;
+                let wanted = wanted(of_system(entry.time));
                 if wanted {
                     self.print_payload(&entry, output)?;
                 }
@@ -91,8 +91,8 @@ impl Printer {
             };
         }
         let operations = count_of(operations, "op", "ops");
-        let time = about.time(commit.time_micros());
-        self.line(commit.glsn(), time, "commit", &operations, &summary, output)?;
+        let time = about.time(commit.time());
+        self.line(commit.glsn().0, time, "commit", &operations, &summary, output)?;
         if self.ops {
             visit_ops(commit, |op| self.print_op(&op, output))?;
         }
@@ -117,11 +117,11 @@ impl Printer {
         about: &About,
         output: &mut Output,
     ) -> Result<(), Failure> {
-        let mut object = head(commit.glsn(), 0, about.time(commit.time_micros()));
+        let mut object = head(commit.glsn().0, 0, about.time(commit.time()));
         if about.has_time() {
-            object.insert("stored".to_owned(), show_time(of_micros(commit.time_micros())).into());
+            object.insert("stored".to_owned(), show_time(of_system(commit.time())).into());
         }
-        object.insert("read_at".to_owned(), commit.read_at().into());
+        object.insert("read_at".to_owned(), commit.read_at().0.into());
         match serde_json::from_slice::<Value>(metadata) {
             Ok(value) => drop(object.insert("metadata".to_owned(), value)),
             Err(_) if metadata.is_empty() => drop(object.insert("metadata".to_owned(), Value::Null)),
@@ -160,12 +160,12 @@ impl Printer {
     fn print_payload(&self, entry: &LogEntry, output: &mut Output) -> Result<(), Failure> {
         match output.reader() {
             Reader::Json => {
-                let mut object = head(entry.glsn, entry.stream, of_micros(entry.time_micros));
+                let mut object = head(entry.glsn.0, entry.stream, of_system(entry.time));
                 put_json(&mut object, "payload", entry.payload());
                 output.json(&object)
             }
             Reader::Pipe => {
-                let (glsn, time) = (entry.glsn.to_string(), show_time(of_micros(entry.time_micros)));
+                let (glsn, time) = (entry.glsn.to_string(), show_time(of_system(entry.time)));
                 let (kind, bytes) = (format!("stream {}", entry.stream), entry.payload().len().to_string());
                 output.fields(&[glsn.as_bytes(), time.as_bytes(), kind.as_bytes(), bytes.as_bytes(), entry.payload()])
             }
@@ -173,8 +173,8 @@ impl Printer {
                 let size = show_size(entry.payload().len() as u64);
                 let shown = preview(entry.payload(), entry.payload().len() as u64, self.width.max(80));
                 self.line(
-                    entry.glsn,
-                    of_micros(entry.time_micros),
+                    entry.glsn.0,
+                    of_system(entry.time),
                     &format!("stream {}", entry.stream),
                     &size,
                     &shown,

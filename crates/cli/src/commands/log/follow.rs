@@ -52,9 +52,9 @@ pub(super) fn run(globals: &Globals, walk: &mut Walk, output: &mut Output) -> Ou
         let db = store::open_to_read(globals, &path)?;
         sync_newest_segment(&path.join("log"))?;
         let next = db.newest() + 1;
-        let start = from.unwrap_or(next);
+        let start = from.unwrap_or(next.0);
         walk.print(&db, start, Order::OldestFirst, output)?;
-        from = Some(start.max(next));
+        from = Some(start.max(next.0));
         if let Some(cursor) = &mut cursor {
             cursor.printed(&db, walk)?;
         }

@@ -3,7 +3,7 @@
 use std::iter;
 use std::ops::RangeInclusive;
 
-use plimsoll::{Db, Error, Keyspace};
+use plimsoll::{Db, Error, Glsn, Keyspace};
 
 use crate::exit::Failure;
 
@@ -49,18 +49,18 @@ fn collect_stream(
     found: &mut Vec<Result<u64, Failure>>,
 ) -> Result<(), Failure> {
     let end = *window.end();
-    let mut scan = db.log().scan(window.clone(), Some(stream))?;
+    let mut scan = db.log().scan(Glsn(*window.start())..=Glsn(end), Some(stream))?;
     let mut next = *window.start();
     while let Some(entry) = scan.next() {
         match entry {
             Ok(entry) => {
-                next = entry.glsn + 1;
-                found.push(Ok(entry.glsn));
+                next = entry.glsn.0 + 1;
+                found.push(Ok(entry.glsn.0));
             }
             // From here on each entry is asked for: which are damaged is told one by one.
             Err(Error::Corrupt { .. }) => {
-                for glsn in next..=end.min(db.newest()) {
-                    match db.log().read(glsn) {
+                for glsn in next..=end.min(db.newest().0) {
+                    match db.log().read(Glsn(glsn)) {
                         Ok(entry) if entry.stream != stream => {}
                         _ => found.push(Ok(glsn)),
                     }
@@ -105,7 +105,7 @@ pub(super) fn of_key<'a>(
     let (from, to) = range.into_inner();
     let newest_first = db
         .history(keyspace, key)?
-        .map(|version| Ok(version?.glsn))
+        .map(|version| Ok(version?.glsn.0))
         .skip_while(move |glsn| matches!(glsn, Ok(glsn) if *glsn > to))
         .take_while(move |glsn| !matches!(glsn, Ok(glsn) if *glsn < from));
     Ok(match order {

@@ -42,12 +42,12 @@ fn print(report: &DropSalvageReport, is_dry_run: bool, output: &mut Output) -> R
             let mut object = serde_json::Map::new();
             object.insert("keyspace".to_owned(), value.keyspace.clone().into());
             put_json(&mut object, "key", &value.key);
-            object.insert("glsn".to_owned(), value.glsn.into());
+            object.insert("glsn".to_owned(), value.glsn.0.into());
             object.insert("bytes".to_owned(), value.bytes.into());
             serde_json::Value::Object(object)
         };
         return output.json(&json!({
-            "newest_glsn": report.glsn,
+            "newest_glsn": report.glsn.0,
             "dropped": report.dropped.iter().map(verify::as_json).collect::<Vec<_>>(),
             "values": report.values.iter().map(value).collect::<Vec<_>>(),
             "value_count": report.value_count,

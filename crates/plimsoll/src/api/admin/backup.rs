@@ -27,7 +27,7 @@ use crate::types::error::{Error, Result};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackupReport {
     /// The newest GLSN in it.
-    pub glsn: u64,
+    pub glsn: Glsn,
     /// Files in it.
     pub files: u64,
     /// Bytes that were copied.
@@ -95,7 +95,7 @@ impl Sources {
         let (now, readable) = (Self::of(store), store.log.readable());
         let known = store.index.files().0.durable.glsn;
         let left = now.first > self.first || now.manifest > self.manifest || known > readable;
-        left.then(|| Error::Trimmed { asked: readable.0, first: known.max(readable.next()).0 })
+        left.then(|| Error::Trimmed { asked: readable, first: known.max(readable.next()) })
     }
 }
 
@@ -108,16 +108,16 @@ fn copy_files(store: &Store, index: &Path, log: &Path, sharing: Sharing) -> Resu
     let readable = store.log.readable();
     if store.options.read_only && manifest.durable.glsn > readable {
         // It was taken over from a process that writes; the log was not.
-        return Err(Error::Trimmed { asked: readable.0, first: manifest.durable.glsn.0 });
+        return Err(Error::Trimmed { asked: readable, first: manifest.durable.glsn });
     }
-    let report = BackupReport { glsn: 0, files: 1, bytes_copied: 0, bytes_linked: 0 };
+    let report = BackupReport { glsn: Glsn(0), files: 1, bytes_copied: 0, bytes_linked: 0 };
     let mut copier = Copier { store, sharing, report };
     for file in &index_files {
         copier.link(file, index)?;
     }
     manifest.write(disk, index)?;
     let mut blobs = manifest_blobs(&manifest);
-    copier.report.glsn = copy_log(&mut copier, log, &mut blobs)?.0;
+    copier.report.glsn = copy_log(&mut copier, log, &mut blobs)?;
     // Blob files that only the index still needs: the records that named them are trimmed.
     for blob in blobs {
         copier.link(&store.path.join("log").join(blob), log)?;

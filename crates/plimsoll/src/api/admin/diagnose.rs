@@ -147,7 +147,7 @@ impl Scene<'_> {
 
     fn of_log(&self, finding: &Finding) -> Found {
         let mut damage = Damage::new(format!("log/{}", finding.file), finding.offset, finding.what.clone());
-        damage.glsns = finding.glsn.map(|first| first.0..=finding.last.unwrap_or(first).0);
+        damage.glsns = finding.glsn.map(|first| first..=finding.last.unwrap_or(first));
         let first = finding.glsn.unwrap_or(Glsn::FIRST);
         let mend = match (finding.cure, &finding.blob) {
             (Cure::Drop, Some(blob)) => Mend::Blob(blob.clone(), finding.glsn),
@@ -185,7 +185,7 @@ impl Scene<'_> {
         let page_offset = |page: u32| u64::from(page) * PAGE_BYTES as u64;
         let new = |page: u32| {
             let mut damage = Damage::new(file.clone(), page_offset(page), what.clone());
-            damage.glsns = Some(info.min_glsn.0..=info.max_glsn.0);
+            damage.glsns = Some(info.min_glsn..=info.max_glsn);
             damage
         };
         let advise = |damage: &mut Damage, near: &[u8]| {
@@ -227,7 +227,7 @@ impl Scene<'_> {
                     damage.add_key(self.key_of(version));
                     if damage.glsns.is_none() {
                         // A blob file that no record names any more: its values say which commits wrote them.
-                        damage.glsns = Some(version.glsn.0..=version.glsn.0);
+                        damage.glsns = Some(version.glsn..=version.glsn);
                         damage.advise(command("salvage", self.path, &format!("--drop {}", version.glsn)), "");
                     }
                 }
@@ -239,7 +239,7 @@ impl Scene<'_> {
 
     pub(crate) fn key_of(&self, version: &Version<'_>) -> DamagedKey {
         let (keyspace, key) = self.split(version.key);
-        DamagedKey { keyspace, key, glsn: version.glsn.0, bytes: version.stored.value_bytes() }
+        DamagedKey { keyspace, key, glsn: version.glsn, bytes: version.stored.value_bytes() }
     }
 
     /// Name of the keyspace of an index key, and the user's key.

@@ -29,7 +29,7 @@ use crate::types::options::Options;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RebuildReport {
     /// The newest GLSN.
-    pub glsn: u64,
+    pub glsn: Glsn,
     /// Versions in the index.
     pub versions: u64,
 }
@@ -38,7 +38,7 @@ pub struct RebuildReport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SalvageReport {
     /// The newest GLSN that is left.
-    pub glsn: u64,
+    pub glsn: Glsn,
     /// Files and folders that were moved aside, with their new names. Nothing was deleted.
     pub moved: Vec<String>,
 }
@@ -79,7 +79,7 @@ pub fn rebuild(path: impl AsRef<Path>, options: Options, progress: &mut dyn FnMu
         }
     };
     store.index.flush(Glsn(store.visible().0))?;
-    let report = RebuildReport { glsn: store.visible().0, versions: store.index.stats().versions };
+    let report = RebuildReport { glsn: store.visible(), versions: store.index.stats().versions };
     store.close()?;
     Ok(report)
 }
@@ -200,7 +200,7 @@ fn lost(path: &Path, last: Glsn, held: Glsn, durable: Glsn) -> Error {
 ///
 /// # Errors
 /// The log is trimmed beyond `cut_at`; log or index are of a newer format; the disk.
-pub fn salvage(path: impl AsRef<Path>, options: Options, cut_at: u64) -> Result<SalvageReport> {
+pub fn salvage(path: impl AsRef<Path>, options: Options, cut_at: Glsn) -> Result<SalvageReport> {
     let path = path.as_ref();
     options.check()?;
     check_is_store(path, &options)?;
@@ -213,7 +213,7 @@ pub fn salvage(path: impl AsRef<Path>, options: Options, cut_at: u64) -> Result<
     if let Err(error @ Error::Format { .. }) = manifest {
         return Err(error);
     }
-    let cut = salvage::salvage(&log_options(path, &options)?.0, Glsn(cut_at))?;
+    let cut = salvage::salvage(&log_options(path, &options)?.0, cut_at)?;
     let aside = |name: &String| path.join("log").join(name).display().to_string();
     let mut moved: Vec<String> = cut.aside.iter().map(aside).collect();
     let fits = match &manifest {
@@ -225,7 +225,7 @@ pub fn salvage(path: impl AsRef<Path>, options: Options, cut_at: u64) -> Result<
     if !fits {
         moved.push(move_aside(disk, path, "index")?.display().to_string());
     }
-    Ok(SalvageReport { glsn: cut.kept.glsn.0, moved })
+    Ok(SalvageReport { glsn: cut.kept.glsn, moved })
 }
 
 pub(crate) fn check_is_store(path: &Path, options: &Options) -> Result<()> {

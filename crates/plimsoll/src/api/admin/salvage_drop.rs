@@ -50,7 +50,7 @@ const NAMED_MAX: usize = 1000;
 #[non_exhaustive]
 pub enum DropTarget {
     /// What is damaged of the commit or entry with this GLSN.
-    Glsn(u64),
+    Glsn(Glsn),
     /// The damage in which this key stands.
     Key {
         /// Name of its keyspace.
@@ -67,7 +67,7 @@ pub enum DropTarget {
 #[non_exhaustive]
 pub struct DropSalvageReport {
     /// The newest GLSN afterwards; 0 for a dry run.
-    pub glsn: u64,
+    pub glsn: Glsn,
     /// The places that were damaged.
     pub dropped: Vec<Damage>,
     /// Values that were dropped, at most a thousand; of records that were in no run yet no key is known.
@@ -135,7 +135,7 @@ pub fn salvage_drop(
         )),
         error => error,
     })?;
-    report.glsn = store.visible().0;
+    report.glsn = store.visible();
     store.close()?;
     Ok(report)
 }

@@ -45,11 +45,11 @@ const NAMED_MAX: usize = 1000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexSalvageReport {
     /// The newest GLSN: the commit that holds what the index held.
-    pub glsn: u64,
+    pub glsn: Glsn,
     /// The newest GLSN of the old log's front, which is kept; 0 if nothing of it could be.
-    pub front: u64,
+    pub front: Glsn,
     /// The newest GLSN that the index knew.
-    pub known: u64,
+    pub known: Glsn,
     /// Keys that the commit wrote.
     pub written: u64,
     /// Keys that it deleted.
@@ -89,7 +89,7 @@ pub fn salvage_from_index(path: impl AsRef<Path>, options: Options) -> Result<In
             take_names(disk, path, &mut moved)?;
             let (log, _budget) = open_log(path, &options)?;
             let glsn = log.bounds().next.0 - 1;
-            return Ok(IndexSalvageReport { glsn, moved, ..new_report(Glsn::NONE, Glsn::NONE) });
+            return Ok(IndexSalvageReport { glsn: Glsn(glsn), moved, ..new_report(Glsn::NONE, Glsn::NONE) });
         } else {
             disk.create_dir(&path.join("log"))?;
         }
@@ -163,9 +163,9 @@ fn make(path: &Path, salvaged: &Path, options: &Options, manifest: &Manifest) ->
 
 fn new_report(front: Glsn, known: Glsn) -> IndexSalvageReport {
     IndexSalvageReport {
-        glsn: 0,
-        front: front.0,
-        known: known.0,
+        glsn: Glsn(0),
+        front,
+        known,
         written: 0,
         deleted: 0,
         lost: Vec::new(),

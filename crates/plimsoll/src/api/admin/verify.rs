@@ -142,7 +142,7 @@ fn unfinished(store: &Store, blobs: &BTreeSet<BlobId>) -> Result<Option<Damage>>
             if is_dropped(store, blobs, &version)? {
                 let (keyspace, key) = (name.to_string(), version.key[4..].to_vec());
                 let (glsn, bytes) = (version.glsn.0, version.stored.value_bytes());
-                damage.add_key(DamagedKey { keyspace, key, glsn, bytes });
+                damage.add_key(DamagedKey { keyspace, key, glsn: Glsn(glsn), bytes });
             }
         }
     }

@@ -37,9 +37,9 @@ impl BadValue {
             _ => "log".to_owned(),
         };
         let mut damage = Damage::new(file, 0, self.what);
-        damage.glsns = Some(self.glsn.0..=self.glsn.0);
+        damage.glsns = Some(self.glsn..=self.glsn);
         let (keyspace, key) = scene.split(&self.key);
-        damage.add_key(DamagedKey { keyspace, key, glsn: self.glsn.0, bytes: self.stored.value_bytes() });
+        damage.add_key(DamagedKey { keyspace, key, glsn: self.glsn, bytes: self.stored.value_bytes() });
         damage.hint =
             "pages and blocks are good one by one, and not the ones that were written: restore a backup".to_owned();
         damage

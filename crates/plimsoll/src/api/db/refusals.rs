@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::path::Path;
 
+use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::Kind;
 
 use super::Db;
@@ -151,7 +152,7 @@ fn a_write_whose_reservations_are_refused_is_whole_or_nothing() {
     let db = store(&dir.path().join("store"));
     let keyspace = db.keyspace("default").unwrap();
     let round = Cell::new(0u32);
-    let newest = Cell::new(0);
+    let newest = Cell::new(Glsn::NONE);
     let mut refused = 0;
     for (name, keys) in [("small", 3u32), ("large", 20_000)] {
         let key = |number: u32| [&name.as_bytes()[..1], &number.to_be_bytes()].concat();

@@ -287,7 +287,7 @@ fn a_moment_whose_versions_may_be_gone_is_refused() {
     world.latest_only();
     world.index().compact_all().unwrap();
     let (view, asked) = (world.view(), Glsn(3));
-    let trimmed = Error::Trimmed { asked: 3, first: 5 };
+    let trimmed = Error::Trimmed { asked: Glsn(3), first: Glsn(5) };
     assert_eq!(view.get(&key(LATEST, 1), asked).unwrap_err(), trimmed);
     let lower = key(LATEST, 0);
     assert_eq!(
