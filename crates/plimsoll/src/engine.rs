@@ -11,5 +11,144 @@ pub(crate) mod open;
 pub(crate) mod replay;
 pub(crate) mod retention;
 pub(crate) mod steps;
-pub(crate) mod store;
 pub(crate) mod trim;
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use plimsoll_disk::vfs::DirLock;
+use plimsoll_log::file_log::FileLog;
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::pool::Pool;
+
+use crate::engine::cursors::Cursors;
+use crate::engine::io_choice::IoChoice;
+use crate::engine::maintenance::checkpoints::{self, Checkpoints};
+use crate::engine::maintenance::upkeep::Upkeep;
+use crate::engine::retention::RetentionHorizon;
+use crate::read::moments::OpenMoment;
+use crate::read::reader::Reader;
+use crate::txn::committer::Committer;
+use crate::types::error::{Error, Result};
+use crate::types::options::Options;
+use crate::types::stats::OpeningStats;
+use crate::warm::Warm;
+
+/// An open store.
+pub(crate) struct Engine {
+    pub(crate) path: PathBuf,
+    pub(crate) options: Options,
+    /// How files are read.
+    pub(crate) io: Arc<IoChoice>,
+    /// What every read needs.
+    pub(crate) reader: Arc<Reader>,
+    /// What every commit needs.
+    pub(crate) committer: Arc<Committer>,
+    /// The log of the reader, as the one that is in files.
+    pub(crate) file_log: Arc<FileLog>,
+    pub(crate) catalog: Catalog,
+    pub(crate) maintenance: Maintenance,
+    pub(crate) opened: Opened,
+    pub(crate) lock: Mutex<Option<Arc<dyn DirLock>>>,
+}
+
+/// What is known by name, and what of the past it keeps.
+pub(crate) struct Catalog {
+    pub(crate) cursors: Cursors,
+    pub(crate) horizon: Arc<RetentionHorizon>,
+    /// Whether the user has appended to a stream of his own.
+    pub(crate) streams_known: AtomicBool,
+}
+
+/// What works in the background, or step by step where there are no threads.
+pub(crate) struct Maintenance {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) upkeep: Mutex<Upkeep>,
+    /// `None` where it is switched off.
+    pub(crate) warm: Option<Warm>,
+    /// `None` where nothing is written.
+    pub(crate) checkpoints: Option<Checkpoints>,
+    /// Held while the log is trimmed, or its files are being copied.
+    pub(crate) trim_lock: Mutex<()>,
+}
+
+/// What opening the store came to.
+pub(crate) struct Opened {
+    /// What it took; set at its end.
+    pub(crate) stats: OnceLock<OpeningStats>,
+    /// What opening the log had to say: a torn tail that was cut, a clock that jumped.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Engine {
+    /// The newest moment that can be read.
+    pub(crate) fn visible(&self) -> Glsn {
+        self.committer.sequencer.visible()
+    }
+
+    /// Refuses once the store is closed.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        self.reader.check_open()
+    }
+
+    /// Refuses where the store cannot be written.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        self.committer.check_writable()
+    }
+
+    /// Opens the newest moment.
+    pub(crate) fn open_newest(&self) -> OpenMoment {
+        self.committer.open_newest()
+    }
+
+    /// Writes what is in memory into runs.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.check_writable()?;
+        self.committer.sequencer.at_durable(|applied| self.reader.index.flush(applied))
+    }
+
+    /// Closes: stops background work, writes what is in memory into runs, and lets go of the folder. Later calls do nothing.
+    pub(crate) fn close(&self) -> Result<()> {
+        if self.reader.close() {
+            return Ok(());
+        }
+        // A backup or a verification that is at work comes to its end first: afterwards the folder may be another process's.
+        let _no_backup = self.maintenance.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(checkpoints) = &self.maintenance.checkpoints {
+            checkpoints.stop();
+        }
+        let flushed = if self.options.read_only { Ok(()) } else { self.settle() };
+        self.reader.index.close();
+        if let Some(warm) = &self.maintenance.warm {
+            warm.close();
+        }
+        self.maintenance.upkeep.lock().unwrap_or_else(std::sync::PoisonError::into_inner).stop();
+        let closed = self.file_log.close().map_err(Error::from);
+        self.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        flushed.and(closed)
+    }
+
+    fn settle(&self) -> Result<()> {
+        self.committer.sequencer.at_durable(|applied| {
+            if checkpoints::leaves_little(&self.reader.index) {
+                self.reader.index.note_durable()
+            } else {
+                self.reader.index.flush(applied)
+            }
+        })
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // An error here has nobody to go to; the log holds everything that was acknowledged.
+        let _ = self.close();
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Engine({}, newest {})", self.path.display(), self.visible())
+    }
+}

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use plimsoll_log::entry::Entry;
 use plimsoll_log::glsn::Glsn;
 
-use crate::engine::store::Store;
+use crate::engine::Engine;
 use crate::txn::payload::{Payload, Writes};
 use crate::txn::spill::side_runs;
 use crate::types::error::{Error, Result};
@@ -41,12 +41,12 @@ pub enum OpChange {
 
 /// A commit.
 pub struct Commit {
-    store: Arc<Store>,
+    store: Arc<Engine>,
     entry: Entry,
 }
 
 impl Commit {
-    pub(crate) fn new(store: &Arc<Store>, entry: Entry) -> Self {
+    pub(crate) fn new(store: &Arc<Engine>, entry: Entry) -> Self {
         Self { store: Arc::clone(store), entry }
     }
 
@@ -90,8 +90,8 @@ impl Commit {
     pub fn for_each(&self, mut visit: impl FnMut(Op<'_>) -> Result<()>) -> Result<()> {
         self.walk(&mut visit).map_err(|error| match error {
             // Its blob files went when the log was trimmed, here or by another process.
-            Error::Corrupt { .. } if self.entry.meta.glsn < self.store.log.bounds().first => {
-                Error::Trimmed { asked: self.glsn(), first: self.store.log.bounds().first }
+            Error::Corrupt { .. } if self.entry.meta.glsn < self.store.reader.log.bounds().first => {
+                Error::Trimmed { asked: self.glsn(), first: self.store.reader.log.bounds().first }
             }
             error => error,
         })
@@ -105,7 +105,7 @@ impl Commit {
                 }
             }
             Writes::Runs(runs) => {
-                let mut merged = side_runs(&self.store.log, &self.store.budget, &runs, self.glsn())?;
+                let mut merged = side_runs(&self.store.reader.log, &self.store.reader.budget, &runs, self.glsn())?;
                 while let Some(version) = merged.next()? {
                     visit(self.op(version.key, version.stored))?;
                 }
@@ -121,7 +121,7 @@ impl Commit {
             Stored::Deleted => OpChange::Delete,
             _ => OpChange::Put { bytes: stored.value_bytes() },
         };
-        Op { keyspace: self.store.keyspaces.name(id), key, change }
+        Op { keyspace: self.store.reader.keyspaces.name(id), key, change }
     }
 }
 

@@ -15,12 +15,12 @@ use crate::api::feed::Log;
 use crate::api::history::{Diff, History};
 use crate::api::sizes::{self, KeyspaceSize};
 use crate::api::snapshot::{Moment, Snapshot};
+use crate::engine::Engine;
 use crate::engine::collect_stats;
 use crate::engine::keyspace_commits;
 use crate::engine::memory;
 use crate::engine::open;
 use crate::engine::steps;
-use crate::engine::store::Store;
 use crate::txn::retry;
 use crate::txn::transaction::Transaction;
 use crate::types::error::Result;
@@ -56,7 +56,7 @@ use crate::types::value::Value;
 /// ```
 #[derive(Clone)]
 pub struct Db {
-    store: Arc<Store>,
+    store: Arc<Engine>,
 }
 
 impl Db {
@@ -116,7 +116,7 @@ impl Db {
 
     /// All keyspaces, by name.
     pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
-        let all = self.store.keyspaces.all();
+        let all = self.store.reader.keyspaces.all();
         all.iter().map(|(name, record)| KeyspaceInfo { name: name.to_string(), retention: record.retention }).collect()
     }
 
@@ -291,7 +291,7 @@ impl Db {
     /// As [`Db::drop_caches`], but objects stay: for simulations.
     #[doc(hidden)]
     pub fn drop_pages(&self) {
-        self.store.pool.clear();
+        self.store.maintenance.pool.clear();
     }
 
     /// Flushes, and merges all runs into as few as there can be.
@@ -318,7 +318,7 @@ impl Db {
 
     /// The store's id, made at its creation.
     pub fn id(&self) -> u128 {
-        self.store.log.id()
+        self.store.reader.log.id()
     }
 }
 

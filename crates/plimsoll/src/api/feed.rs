@@ -10,10 +10,10 @@ use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_log::log::Scan;
 
 use crate::api::commit::Commit;
+use crate::engine::Engine;
 use crate::engine::cursor_commits;
 use crate::engine::cursors::CursorInfo;
 use crate::engine::keyspace_commits;
-use crate::engine::store::Store;
 use crate::engine::trim;
 use crate::txn::commit::CommitTicket;
 use crate::types::error::{Error, Result};
@@ -72,17 +72,17 @@ pub struct LogEntryRef<'a> {
 /// The log of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Log<'db> {
-    store: &'db Arc<Store>,
+    store: &'db Arc<Engine>,
 }
 
 impl<'db> Log<'db> {
-    pub(crate) fn new(store: &'db Arc<Store>) -> Self {
+    pub(crate) fn new(store: &'db Arc<Engine>) -> Self {
         Self { store }
     }
 
     /// What the log holds.
     pub fn bounds(&self) -> LogBounds {
-        let bounds = self.store.log.bounds();
+        let bounds = self.store.reader.log.bounds();
         LogBounds { first: bounds.first, next: bounds.next, durable: bounds.durable }
     }
 
@@ -131,7 +131,7 @@ impl<'db> Log<'db> {
         if glsn > newest {
             return Err(Error::Future { asked: glsn, newest });
         }
-        Ok(LogEntry::new(self.store.log.read(glsn)?))
+        Ok(LogEntry::new(self.store.reader.log.read(glsn)?))
     }
 
     /// Walks entries by GLSN, of one stream or of all, up to the newest that can be read when the walk gets there.
@@ -140,7 +140,7 @@ impl<'db> Log<'db> {
     /// [`Error::Trimmed`] if the range begins below the first entry, the disk, or the budget.
     pub fn scan(&self, range: impl RangeBounds<Glsn>, stream: Option<u32>) -> Result<LogScan<'db>> {
         self.store.check_open()?;
-        let bounds = self.store.log.bounds();
+        let bounds = self.store.reader.log.bounds();
         let start = match range.start_bound() {
             Bound::Included(&start) => start,
             Bound::Excluded(&start) => Glsn(start.0.saturating_add(1)),
@@ -153,7 +153,7 @@ impl<'db> Log<'db> {
         };
         let end = end.min(self.store.visible().next());
         let range = Range { start: start.max(Glsn::FIRST), end: end.max(start.max(Glsn::FIRST)) };
-        Ok(LogScan { store: self.store, scan: self.store.log.scan(range, stream.map(StreamId))? })
+        Ok(LogScan { store: self.store, scan: self.store.reader.log.scan(range, stream.map(StreamId))? })
     }
 
     /// Walks entries from `from` on and then waits for new ones, without polling. Entries that are trimmed before the walk comes to them are an error:
@@ -163,7 +163,7 @@ impl<'db> Log<'db> {
     /// [`Error::Trimmed`] if `from` is below the first entry.
     pub fn follow(&self, from: Glsn, stream: Option<u32>) -> Result<LogFollow<'db>> {
         self.store.check_open()?;
-        let first = self.store.log.bounds().first;
+        let first = self.store.reader.log.bounds().first;
         let from = from.max(Glsn::FIRST);
         if from < first {
             return Err(Error::Trimmed { asked: from, first });
@@ -204,7 +204,7 @@ impl<'db> Log<'db> {
 
     /// All cursors, by name.
     pub fn cursors(&self) -> Vec<CursorInfo> {
-        self.store.cursors.all()
+        self.store.catalog.cursors.all()
     }
 
     /// Frees whole segments of the log below `until`, and returns the first GLSN that is left, which may be lower: a cursor, or what is not flushed
@@ -230,7 +230,7 @@ impl<'db> Log<'db> {
 
 /// A walk over the log.
 pub struct LogScan<'db> {
-    store: &'db Arc<Store>,
+    store: &'db Arc<Engine>,
     scan: Box<dyn Scan + 'db>,
 }
 
@@ -259,7 +259,7 @@ impl fmt::Debug for LogScan<'_> {
 
 /// A walk that waits at the end for new entries.
 pub struct LogFollow<'db> {
-    store: &'db Arc<Store>,
+    store: &'db Arc<Engine>,
     next: Glsn,
     stream: Option<StreamId>,
 }
@@ -281,7 +281,7 @@ impl LogFollow<'_> {
             let waited = Duration::from_nanos(clock.monotonic_nanos().saturating_sub(start));
             let Some(left) = patience.checked_sub(waited).filter(|left| !left.is_zero()) else { return Ok(None) };
             let seen = Glsn(self.next.0 - 1);
-            let readable = self.store.log.wait_beyond(seen, left);
+            let readable = self.store.reader.log.wait_beyond(seen, left);
             // A log that is closed while somebody waits says that it is poisoned.
             self.store.check_open()?;
             if readable? <= seen {
@@ -312,7 +312,7 @@ impl LogFollow<'_> {
         let found = match self.stream {
             None => Some(self.next),
             Some(_) => {
-                let mut scan = self.store.log.scan(self.next..end, self.stream)?;
+                let mut scan = self.store.reader.log.scan(self.next..end, self.stream)?;
                 scan.next().transpose()?.map(|view| view.meta.glsn)
             }
         };
@@ -320,7 +320,7 @@ impl LogFollow<'_> {
             self.next = end;
             return Ok(None);
         };
-        let entry = LogEntry::new(self.store.log.read(glsn)?);
+        let entry = LogEntry::new(self.store.reader.log.read(glsn)?);
         self.next = glsn.next();
         Ok(Some(entry))
     }

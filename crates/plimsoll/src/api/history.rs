@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use plimsoll_log::glsn::Glsn;
 
 use crate::api::snapshot::time_of;
-use crate::engine::store::Store;
+use crate::engine::Engine;
 use crate::index::seat::Seat;
 use crate::index::view::Versions;
 use crate::read::moments::OpenMoment;
@@ -35,7 +35,7 @@ pub struct VersionInfo {
 
 impl VersionInfo {
     /// What is known of the version by `glsn`, with a value of `bytes`.
-    fn new(store: &Store, (glsn, bytes): (Glsn, Option<u64>)) -> Result<Self> {
+    fn new(store: &Engine, (glsn, bytes): (Glsn, Option<u64>)) -> Result<Self> {
         Ok(Self { glsn, time: time_of(store, glsn)?, bytes })
     }
 }
@@ -46,20 +46,20 @@ fn measure(glsn: Glsn, stored: Stored<'_>) -> (Glsn, Option<u64>) {
 }
 
 /// Seats a walk that has not begun; waits for memory as writers do.
-fn begin(store: &Store, versions: Versions) -> Result<Seat<Versions>> {
-    let seats = store.index.seats();
+fn begin(store: &Engine, versions: Versions) -> Result<Seat<Versions>> {
+    let seats = store.reader.index.seats();
     let charge = store.committer.patience.in_transaction(true, || Ok(seats.charge_for(&versions)?))?;
     Ok(Seat::new(seats, versions, charge))
 }
 
 /// Charges what a walk and its user hold after a step.
-fn charge(store: &Store, versions: &mut Seat<Versions>, bytes: usize) -> Result<()> {
+fn charge(store: &Engine, versions: &mut Seat<Versions>, bytes: usize) -> Result<()> {
     store.committer.patience.in_transaction(false, || Ok(versions.charge_user(bytes)?))
 }
 
 /// The retained versions of a key, newest first.
 pub struct History {
-    store: Arc<Store>,
+    store: Arc<Engine>,
     /// `None` behind the end.
     versions: Option<Seat<Versions>>,
     key: Vec<u8>,
@@ -67,10 +67,10 @@ pub struct History {
 }
 
 impl History {
-    pub(crate) fn new(store: &Arc<Store>, keyspace: &Keyspace, key: &[u8]) -> Result<Self> {
+    pub(crate) fn new(store: &Arc<Engine>, keyspace: &Keyspace, key: &[u8]) -> Result<Self> {
         store.check_open()?;
         let moment = store.open_newest();
-        let key = KeyBuffer::new(store.keyspaces.id_of(keyspace)?, key)?;
+        let key = KeyBuffer::new(store.reader.keyspaces.id_of(keyspace)?, key)?;
         let range = (Bound::Included(key.get().to_vec()), Bound::Included(key.get().to_vec()));
         let versions = Versions::new(range, Glsn::NONE, moment.at());
         let versions = Some(begin(store, versions)?);
@@ -121,7 +121,7 @@ pub struct Change {
 
 /// The keys whose values differ between two moments, in key order. A value that was written again and is the same is no difference.
 pub struct Diff {
-    store: Arc<Store>,
+    store: Arc<Engine>,
     /// `None` behind the end.
     versions: Option<Seat<Versions>>,
     before: Glsn,
@@ -131,7 +131,7 @@ pub struct Diff {
 }
 
 impl Diff {
-    pub(crate) fn new(store: &Arc<Store>, keyspace: &Keyspace, a: Glsn, b: Glsn, prefix: &[u8]) -> Result<Self> {
+    pub(crate) fn new(store: &Arc<Engine>, keyspace: &Keyspace, a: Glsn, b: Glsn, prefix: &[u8]) -> Result<Self> {
         store.check_open()?;
         let newest = store.visible();
         let (before, after) = (a.min(b), a.max(b));
@@ -140,9 +140,9 @@ impl Diff {
         }
         let open = |at| store.committer.open_at(at);
         let moments = [open(before)?, open(after)?];
-        let span = Span::prefix(store.keyspaces.id_of(keyspace)?, prefix)?;
+        let span = Span::prefix(store.reader.keyspaces.id_of(keyspace)?, prefix)?;
         // Told at once; it is looked at again in each view that the walk sits in.
-        check_retained(&store.index.view(), &span.first(), before)?;
+        check_retained(&store.reader.index.view(), &span.first(), before)?;
         let versions = Versions::new(span.into_range(), before, after).readable_at(before);
         Ok(Self {
             store: Arc::clone(store),

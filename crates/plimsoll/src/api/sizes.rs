@@ -7,7 +7,7 @@ use plimsoll_log::glsn::Glsn;
 use std::sync::Arc;
 
 use crate::api::snapshot::Snapshot;
-use crate::engine::store::Store;
+use crate::engine::Engine;
 use crate::index::view::{Direction, View};
 use crate::read::span::Span;
 use crate::types::error::Result;
@@ -27,8 +27,8 @@ pub struct KeyspaceSize {
 }
 
 /// Counts up to `keys_max` keys of a keyspace, and estimates the rest.
-pub(crate) fn size(store: &Arc<Store>, keyspace: &Keyspace, keys_max: u64) -> Result<KeyspaceSize> {
-    let id = store.keyspaces.id_of(keyspace)?;
+pub(crate) fn size(store: &Arc<Engine>, keyspace: &Keyspace, keys_max: u64) -> Result<KeyspaceSize> {
+    let id = store.reader.keyspaces.id_of(keyspace)?;
     let snapshot = Snapshot::newest(store);
     let oldest = store.reader.oldest_readable(id);
     store.reader.read(|view| {

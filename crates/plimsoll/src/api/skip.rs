@@ -7,7 +7,7 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::api::admin::diagnose::is_damage;
 use crate::api::snapshot::Snapshot;
-use crate::engine::store::Store;
+use crate::engine::Engine;
 use crate::index::run::survey::survey;
 use crate::index::view::Direction;
 use crate::read::span::Span;
@@ -82,7 +82,7 @@ impl Snapshot {
     pub fn pass_damage(&self, keyspace: &Keyspace, range: impl KeyRange, reverse: bool) -> Result<Option<Skipped>> {
         let range = (range.start_key(), range.end_key());
         let store = self.store();
-        let id = store.keyspaces.id_of(keyspace)?;
+        let id = store.reader.keyspaces.id_of(keyspace)?;
         let first = {
             let walk = self.range(keyspace, range)?.keys_only();
             let mut walk = if reverse { walk.reverse() } else { walk };
@@ -151,19 +151,20 @@ impl Snapshot {
             (false, _, Bound::Excluded(to)) => key < to,
             _ => true,
         };
-        let view = store.index.view();
+        let view = store.reader.index.view();
         let mut candidates: Vec<Vec<u8>> = Vec::new();
         for run in view.all_runs() {
             for partition in run.partitions().iter() {
                 // A key of each leaf, and those around what is lost, are enough to find the way.
                 let mut seen = 0u32;
-                let found = survey(Some(&**partition.file.source()), &partition.info, &store.budget, &mut |version| {
-                    if seen.is_multiple_of(CANDIDATE_EVERY) && is_ahead(version.key) && within(version.key) {
-                        candidates.push(version.key.to_vec());
-                    }
-                    seen += 1;
-                    Ok(())
-                })?;
+                let found =
+                    survey(Some(&**partition.file.source()), &partition.info, &store.reader.budget, &mut |version| {
+                        if seen.is_multiple_of(CANDIDATE_EVERY) && is_ahead(version.key) && within(version.key) {
+                            candidates.push(version.key.to_vec());
+                        }
+                        seen += 1;
+                        Ok(())
+                    })?;
                 let edges = found.lost.into_iter().map(|lost| if reverse { lost.first } else { lost.last });
                 candidates.extend(edges.filter(|key| is_ahead(key) && within(key)));
             }
@@ -187,7 +188,7 @@ impl Snapshot {
 
     /// Whether a walk that begins at an index key can be begun.
     fn can_begin(&self, span: &Span, key: &[u8], reverse: bool) -> bool {
-        let view = self.store().index.view();
+        let view = self.store().reader.index.view();
         let (lower, upper, direction) = match reverse {
             false => (Bound::Included(key), span.upper(), Direction::Forward),
             true => (span.lower(), Bound::Included(key), Direction::Backward),
@@ -201,6 +202,6 @@ impl Snapshot {
 const CANDIDATE_EVERY: u32 = 16;
 
 /// How a damaged value is named for a salvage: by its commit, where the log holds that.
-fn drop_arguments(store: &Store, keyspace: &Keyspace, key: &[u8], glsn: Glsn) -> String {
-    if glsn >= store.log.bounds().first { format!("--drop {glsn}") } else { key_arguments(keyspace.name(), key) }
+fn drop_arguments(store: &Engine, keyspace: &Keyspace, key: &[u8], glsn: Glsn) -> String {
+    if glsn >= store.reader.log.bounds().first { format!("--drop {glsn}") } else { key_arguments(keyspace.name(), key) }
 }

@@ -7,8 +7,8 @@ use std::time::SystemTime;
 use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::Glsn;
 
+use crate::engine::Engine;
 use crate::engine::keyspace_commits;
-use crate::engine::store::Store;
 use crate::read::moments::OpenMoment;
 use crate::read::point::{KeyBuffer, ValueReader};
 use crate::read::reader::check_retained;
@@ -37,26 +37,26 @@ pub enum Moment {
 /// that it can see is dropped.
 #[derive(Clone)]
 pub struct Snapshot {
-    store: Arc<Store>,
+    store: Arc<Engine>,
     moment: Arc<OpenMoment>,
 }
 
 impl Snapshot {
-    pub(crate) fn newest(store: &Arc<Store>) -> Self {
+    pub(crate) fn newest(store: &Arc<Engine>) -> Self {
         Self { store: Arc::clone(store), moment: Arc::new(store.open_newest()) }
     }
 
     /// A moment that the index holds, whether the log does or not.
-    pub(crate) fn of_index(store: &Arc<Store>, at: Glsn) -> Result<Self> {
+    pub(crate) fn of_index(store: &Arc<Engine>, at: Glsn) -> Result<Self> {
         Ok(Self { store: Arc::clone(store), moment: Arc::new(store.committer.open_at(at)?) })
     }
 
-    pub(crate) fn of(store: &Arc<Store>, moment: Moment) -> Result<Self> {
+    pub(crate) fn of(store: &Arc<Engine>, moment: Moment) -> Result<Self> {
         store.check_open()?;
         let at = match moment {
             Moment::Newest => return Ok(Self::newest(store)),
             Moment::Glsn(glsn) => glsn,
-            Moment::Time(time) => store.log.glsn_at(to_micros(time))?.min(store.visible()),
+            Moment::Time(time) => store.reader.log.glsn_at(to_micros(time))?.min(store.visible()),
         };
         let newest = store.visible();
         if at > newest {
@@ -71,7 +71,7 @@ impl Snapshot {
         self.moment.at()
     }
 
-    pub(crate) fn store(&self) -> &Arc<Store> {
+    pub(crate) fn store(&self) -> &Arc<Engine> {
         &self.store
     }
 
@@ -100,7 +100,7 @@ impl Snapshot {
     }
 
     fn key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<KeyBuffer> {
-        KeyBuffer::new(self.store.keyspaces.id_of(keyspace)?, key)
+        KeyBuffer::new(self.store.reader.keyspaces.id_of(keyspace)?, key)
     }
 
     /// A reader of a key's value, for values that are too large to hold; `None` if it had none.
@@ -125,7 +125,7 @@ impl Snapshot {
     /// # Errors
     /// [`Error::Trimmed`], or a bound is too long.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Range<'static>> {
-        self.walk(Span::new(self.store.keyspaces.id_of(keyspace)?, &range)?)
+        self.walk(Span::new(self.store.reader.keyspaces.id_of(keyspace)?, &range)?)
     }
 
     /// Walks the keys that begin with `prefix`.
@@ -133,13 +133,13 @@ impl Snapshot {
     /// # Errors
     /// [`Error::Trimmed`], or the prefix is too long.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Result<Range<'static>> {
-        self.walk(Span::prefix(self.store.keyspaces.id_of(keyspace)?, prefix.as_ref())?)
+        self.walk(Span::prefix(self.store.reader.keyspaces.id_of(keyspace)?, prefix.as_ref())?)
     }
 
     fn walk(&self, span: Span) -> Result<Range<'static>> {
         self.store.check_open()?;
         // Told at once; it is looked at again when the walk begins.
-        check_retained(&self.store.index.view(), &span.first(), self.moment.at())?;
+        check_retained(&self.store.reader.index.view(), &span.first(), self.moment.at())?;
         Ok(Range::at_moment(&self.store.committer, span, &self.moment))
     }
 }
@@ -153,12 +153,12 @@ impl fmt::Debug for Snapshot {
 }
 
 /// When a commit was made; `None` where the log does not hold it any more.
-pub(crate) fn time_of(store: &Store, glsn: Glsn) -> Result<Option<SystemTime>> {
+pub(crate) fn time_of(store: &Engine, glsn: Glsn) -> Result<Option<SystemTime>> {
     store.check_open()?;
-    if glsn == Glsn::NONE || glsn < store.log.bounds().first {
+    if glsn == Glsn::NONE || glsn < store.reader.log.bounds().first {
         return Ok(None);
     }
-    match store.log.meta(glsn) {
+    match store.reader.log.meta(glsn) {
         Ok(meta) => Ok(Some(of_micros(meta.timestamp_micros))),
         // Between the two looks.
         Err(LogError::Trimmed { .. }) => Ok(None),

@@ -5,25 +5,25 @@ use plimsoll_memory::chunk::CHUNK_BYTES;
 use plimsoll_memory::evictor;
 use plimsoll_memory::page::PAGE_BYTES;
 
-use crate::engine::store::Store;
+use crate::engine::Engine;
 use crate::types::error::Result;
 use crate::types::stats::{EvictorStats, LogBounds, MemoryStats, ObjectStats, PoolStats, PressureStats, Stats};
 use crate::warm::{WARM_DIR, Warm};
 
 /// What opening had to say, and what is wrong with the warm image.
-pub(crate) fn warnings(store: &Store) -> Vec<String> {
-    store.warnings.iter().cloned().chain(store.warm.as_ref().and_then(Warm::warning)).collect()
+pub(crate) fn warnings(store: &Engine) -> Vec<String> {
+    store.opened.warnings.iter().cloned().chain(store.maintenance.warm.as_ref().and_then(Warm::warning)).collect()
 }
 
 /// Counts.
-pub(crate) fn stats(store: &Store) -> Stats {
-    let usage = store.budget.usage();
-    let pressure = store.budget.pressure();
-    let pool = store.pool.stats();
-    let bounds = store.log.bounds();
-    let keyspaces = store.keyspaces.all();
+pub(crate) fn stats(store: &Engine) -> Stats {
+    let usage = store.reader.budget.usage();
+    let pressure = store.reader.budget.pressure();
+    let pool = store.maintenance.pool.stats();
+    let bounds = store.reader.log.bounds();
+    let keyspaces = store.reader.keyspaces.all();
     Stats {
-        opening: store.opening.get().copied().unwrap_or_default(),
+        opening: store.opened.stats.get().copied().unwrap_or_default(),
         memory: MemoryStats {
             limit_bytes: usage.limit_bytes,
             free_bytes: usage.free_bytes,
@@ -36,7 +36,7 @@ pub(crate) fn stats(store: &Store) -> Stats {
             waits: pressure.waits,
             refusals: pressure.refusals,
         },
-        evictor: of_evictor(store.pool.evictor_stats()),
+        evictor: of_evictor(store.maintenance.pool.evictor_stats()),
         pool: PoolStats {
             hits: pool.hits,
             loads: pool.loads,
@@ -48,20 +48,20 @@ pub(crate) fn stats(store: &Store) -> Stats {
         },
         objects: of_objects(store),
         log: LogBounds { first: bounds.first, next: bounds.next, durable: bounds.durable },
-        index: store.index.stats(),
+        index: store.reader.index.stats(),
         io: store.io.stats(),
-        warm: store.warm.as_ref().map(Warm::stats).unwrap_or_default(),
+        warm: store.maintenance.warm.as_ref().map(Warm::stats).unwrap_or_default(),
         newest: store.visible(),
         oldest: keyspaces.iter().map(|(_, record)| store.reader.oldest_readable(record.id)).max().unwrap_or_default(),
-        open_snapshots: store.snapshots.count(),
+        open_snapshots: store.reader.snapshots.count(),
         keyspaces: keyspaces.len() as u64,
         disk_bytes: disk_bytes(store).unwrap_or(0),
         warnings: warnings(store),
     }
 }
 
-fn of_objects(store: &Store) -> ObjectStats {
-    let Some((cache, moves)) = store.objects.stats() else { return ObjectStats::default() };
+fn of_objects(store: &Engine) -> ObjectStats {
+    let Some((cache, moves)) = store.reader.objects.stats() else { return ObjectStats::default() };
     ObjectStats {
         hits: cache.hits,
         misses: cache.misses,
@@ -110,7 +110,7 @@ fn kind_name(kind: Kind) -> &'static str {
 }
 
 /// Bytes of all files.
-pub(crate) fn disk_bytes(store: &Store) -> Result<u64> {
+pub(crate) fn disk_bytes(store: &Engine) -> Result<u64> {
     let mut bytes = 0;
     let disk = &*store.options.disk;
     for dir in [store.path.clone(), store.path.join("log"), store.path.join("index"), store.path.join(WARM_DIR)] {

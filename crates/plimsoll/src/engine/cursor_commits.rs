@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::engine::store::Store;
+use crate::engine::Engine;
 use crate::index::view::Direction;
 use crate::read::span::Span;
 use crate::txn::transaction::Transaction;
@@ -18,15 +18,15 @@ use crate::types::version::Stored;
 /// The most cursors of a store.
 const MAX_CURSORS: usize = 1000;
 
-fn keyspace(store: &Store) -> Keyspace {
-    store.keyspaces.handle(CURSORS, "".into())
+fn keyspace(store: &Engine) -> Keyspace {
+    store.reader.keyspaces.handle(CURSORS, "".into())
 }
 
 /// The cursor with this name, made at `from` if it is not there; the GLSN to read next.
-pub(crate) fn open(store: &Arc<Store>, name: &str, from: Glsn) -> Result<Glsn> {
+pub(crate) fn open(store: &Arc<Engine>, name: &str, from: Glsn) -> Result<Glsn> {
     check_name(name)?;
-    let _moving = store.cursors.lock_moving();
-    if let Some(next) = store.cursors.find(name) {
+    let _moving = store.catalog.cursors.lock_moving();
+    if let Some(next) = store.catalog.cursors.find(name) {
         return Ok(next);
     }
     store.check_writable()?;
@@ -35,20 +35,20 @@ pub(crate) fn open(store: &Arc<Store>, name: &str, from: Glsn) -> Result<Glsn> {
     hold(store, name, from)?;
     let written = write(store, name, Some(from));
     if written.is_err() {
-        store.cursors.places().remove(name);
+        store.catalog.cursors.places().remove(name);
     }
     written.map(|()| from)
 }
 
 /// From now on nothing from `from` on is trimmed.
-fn hold(store: &Store, name: &str, from: Glsn) -> Result<()> {
+fn hold(store: &Engine, name: &str, from: Glsn) -> Result<()> {
     // Nothing is being trimmed: what is there now stays.
-    let _no_trim = store.trim_turn.lock().unwrap_or_else(PoisonError::into_inner);
-    let first = store.log.bounds().first;
+    let _no_trim = store.maintenance.trim_lock.lock().unwrap_or_else(PoisonError::into_inner);
+    let first = store.reader.log.bounds().first;
     if from < first {
         return Err(Error::Trimmed { asked: from, first });
     }
-    let mut places = store.cursors.places();
+    let mut places = store.catalog.cursors.places();
     if places.len() >= MAX_CURSORS {
         return Err(Error::invalid(format!("a store has at most {MAX_CURSORS} cursors; drop one by Log::drop_cursor")));
     }
@@ -57,9 +57,9 @@ fn hold(store: &Store, name: &str, from: Glsn) -> Result<()> {
 }
 
 /// Moves a cursor on: everything below `next` was dealt with.
-pub(crate) fn advance(store: &Arc<Store>, name: &str, next: Glsn) -> Result<()> {
-    let _moving = store.cursors.lock_moving();
-    let now = store.cursors.find(name).ok_or_else(|| not_there(name))?;
+pub(crate) fn advance(store: &Arc<Engine>, name: &str, next: Glsn) -> Result<()> {
+    let _moving = store.catalog.cursors.lock_moving();
+    let now = store.catalog.cursors.find(name).ok_or_else(|| not_there(name))?;
     if next < now {
         return Err(Error::invalid(format!(
             "cursor {name:?} is at GLSN {now} and does not go back to {next}: what lies below may be trimmed"
@@ -68,17 +68,17 @@ pub(crate) fn advance(store: &Arc<Store>, name: &str, next: Glsn) -> Result<()> 
     check_not_ahead(store, next)?;
     if next > now {
         write(store, name, Some(next))?;
-        store.cursors.places().insert(name.to_owned(), next);
+        store.catalog.cursors.places().insert(name.to_owned(), next);
     }
     Ok(())
 }
 
 /// Removes a cursor: the log may be trimmed without regard to it.
-pub(crate) fn drop_cursor(store: &Arc<Store>, name: &str) -> Result<()> {
-    let _moving = store.cursors.lock_moving();
-    store.cursors.find(name).ok_or_else(|| not_there(name))?;
+pub(crate) fn drop_cursor(store: &Arc<Engine>, name: &str) -> Result<()> {
+    let _moving = store.catalog.cursors.lock_moving();
+    store.catalog.cursors.find(name).ok_or_else(|| not_there(name))?;
     write(store, name, None)?;
-    store.cursors.places().remove(name);
+    store.catalog.cursors.places().remove(name);
     Ok(())
 }
 
@@ -86,33 +86,33 @@ fn not_there(name: &str) -> Error {
     Error::invalid(format!("there is no cursor {name:?}; make it by Log::cursor"))
 }
 
-fn check_not_ahead(store: &Store, next: Glsn) -> Result<()> {
+fn check_not_ahead(store: &Engine, next: Glsn) -> Result<()> {
     let newest = store.visible();
     if next > newest.next() { Err(Error::Future { asked: next, newest }) } else { Ok(()) }
 }
 
 /// Commits where a cursor is, and waits until that is durable, also where commits are buffered.
-fn write(store: &Arc<Store>, name: &str, next: Option<Glsn>) -> Result<()> {
+fn write(store: &Arc<Engine>, name: &str, next: Option<Glsn>) -> Result<()> {
     let mut tx = Transaction::new(&store.committer);
     match next {
         Some(next) => tx.put(&keyspace(store), name.as_bytes(), &next.0.to_le_bytes())?,
         None => tx.delete(&keyspace(store), name.as_bytes())?,
     }
     let glsn = Glsn(tx.commit()?.0);
-    Ok(store.log.wait_durable(glsn)?)
+    Ok(store.reader.log.wait_durable(glsn)?)
 }
 
 /// Reads all cursors as of `at`.
-pub(crate) fn load(store: &Store, at: Glsn) -> Result<()> {
+pub(crate) fn load(store: &Engine, at: Glsn) -> Result<()> {
     let damaged = || Error::corrupt("the record of a cursor cannot be decoded; see `plimsoll verify`");
     let span = Span::new(CURSORS, &(..))?;
-    let mut walk = store.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
+    let mut walk = store.reader.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
     let mut key = Vec::new();
     while let Some(version) = walk.next(&mut key)? {
         let Stored::Inline(record) = version.stored else { return Err(damaged()) };
         let next = u64::from_le_bytes(record.try_into().map_err(|_| damaged())?);
         let name = std::str::from_utf8(&version.key[4..]).map_err(|_| damaged())?;
-        store.cursors.places().insert(name.to_owned(), Glsn(next));
+        store.catalog.cursors.places().insert(name.to_owned(), Glsn(next));
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::engine::store::Store;
+use crate::engine::Engine;
 use crate::index::view::Direction;
 use crate::read::point::KeyBuffer;
 use crate::read::span::Span;
@@ -25,14 +25,14 @@ const FIRST_ID: u32 = 16;
 const STREAMS_MARK: &str = "\u{1}streams";
 
 /// A handle of the keyspace that holds the records of the others.
-fn system(store: &Store) -> Keyspace {
-    store.keyspaces.handle(SYSTEM, "".into())
+fn system(store: &Engine) -> Keyspace {
+    store.reader.keyspaces.handle(SYSTEM, "".into())
 }
 
 /// The keyspace with this name, made if it is not there.
-pub(crate) fn open(store: &Arc<Store>, name: &str) -> Result<Keyspace> {
+pub(crate) fn open(store: &Arc<Engine>, name: &str) -> Result<Keyspace> {
     check_name(name)?;
-    match store.keyspaces.find(name) {
+    match store.reader.keyspaces.find(name) {
         Some((keyspace, _)) => Ok(keyspace),
         None if store.options.read_only => {
             Err(Error::invalid(format!("there is no keyspace {name:?}, and the store is open to read only")))
@@ -42,14 +42,14 @@ pub(crate) fn open(store: &Arc<Store>, name: &str) -> Result<Keyspace> {
 }
 
 /// The keyspace with this name and retention, made if it is not there.
-pub(crate) fn create(store: &Arc<Store>, name: &str, retention: Retention) -> Result<Keyspace> {
+pub(crate) fn create(store: &Arc<Engine>, name: &str, retention: Retention) -> Result<Keyspace> {
     check_name(name)?;
     settle(store, name, Wish::Keeps(retention.as_recorded()))
 }
 
 /// Changes which past versions a keyspace keeps.
-pub(crate) fn set_retention(store: &Arc<Store>, keyspace: &Keyspace, retention: Retention) -> Result<()> {
-    store.keyspaces.id_to_put(keyspace)?;
+pub(crate) fn set_retention(store: &Arc<Engine>, keyspace: &Keyspace, retention: Retention) -> Result<()> {
+    store.reader.keyspaces.id_to_put(keyspace)?;
     store.check_writable()?;
     settle(store, keyspace.name(), Wish::Becomes(retention.as_recorded())).map(|_| ())
 }
@@ -65,8 +65,8 @@ enum Wish {
     Becomes(Retention),
 }
 
-fn settle(store: &Arc<Store>, name: &str, wish: Wish) -> Result<Keyspace> {
-    let _making = store.keyspaces.making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+fn settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
+    let _making = store.reader.keyspaces.making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     loop {
         match try_settle(store, name, wish) {
             Err(Error::Conflict { .. }) => {}
@@ -75,7 +75,7 @@ fn settle(store: &Arc<Store>, name: &str, wish: Wish) -> Result<Keyspace> {
     }
 }
 
-fn try_settle(store: &Arc<Store>, name: &str, wish: Wish) -> Result<Keyspace> {
+fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
     // Where there is nothing to change no commit says so: what was submitted must be visible before that is decided.
     store.committer.sequencer.wait_visible()?;
     let mut tx = Transaction::new(&store.committer);
@@ -98,7 +98,7 @@ fn try_settle(store: &Arc<Store>, name: &str, wish: Wish) -> Result<Keyspace> {
     }
     drop(all);
     // The default keyspace has no record until it is given a retention.
-    let known = recorded.or_else(|| store.keyspaces.find(name).map(|(_, record)| record));
+    let known = recorded.or_else(|| store.reader.keyspaces.find(name).map(|(_, record)| record));
     let record = match (known, wish) {
         (Some(record), Wish::Becomes(retention)) if recorded != Some(Record { retention, ..record }) => {
             Record { retention, ..record }
@@ -109,7 +109,7 @@ fn try_settle(store: &Arc<Store>, name: &str, wish: Wish) -> Result<Keyspace> {
                 record.retention, retention
             )));
         }
-        (Some(record), _) => return Ok(store.keyspaces.handle(record.id, name.into())),
+        (Some(record), _) => return Ok(store.reader.keyspaces.handle(record.id, name.into())),
         (None, _) if count >= MAX_KEYSPACES => {
             return Err(Error::invalid(format!("a store has at most {MAX_KEYSPACES} keyspaces")));
         }
@@ -118,24 +118,24 @@ fn try_settle(store: &Arc<Store>, name: &str, wish: Wish) -> Result<Keyspace> {
     };
     tx.put(&system(store), name.as_bytes(), &record.encode())?;
     tx.commit()?;
-    store.keyspaces.learn(name, record);
-    Ok(store.keyspaces.handle(record.id, name.into()))
+    store.reader.keyspaces.learn(name, record);
+    Ok(store.reader.keyspaces.handle(record.id, name.into()))
 }
 
 /// Keys that are deleted are collected up to so many bytes.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// Deletes all keys of a keyspace and its record, in one commit.
-pub(crate) fn drop_keyspace(store: &Arc<Store>, keyspace: &Keyspace) -> Result<DropReport> {
-    let id = store.keyspaces.id_to_put(keyspace)?;
+pub(crate) fn drop_keyspace(store: &Arc<Engine>, keyspace: &Keyspace) -> Result<DropReport> {
+    let id = store.reader.keyspaces.id_to_put(keyspace)?;
     store.check_writable()?;
     if id == DEFAULT.1 {
         return Err(Error::invalid("the default keyspace is always there: delete its keys instead of dropping it"));
     }
-    let _making = store.keyspaces.making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _making = store.reader.keyspaces.making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     // Where another was faster with the lock.
-    store.keyspaces.id_to_put(keyspace)?;
-    store.keyspaces.begin_drop(id);
+    store.reader.keyspaces.id_to_put(keyspace)?;
+    store.reader.keyspaces.begin_drop(id);
     let dropped = loop {
         match try_drop(store, keyspace) {
             // A commit that had put something into it before it heard of this.
@@ -143,13 +143,13 @@ pub(crate) fn drop_keyspace(store: &Arc<Store>, keyspace: &Keyspace) -> Result<D
             done => break done,
         }
     };
-    store.keyspaces.end_drop();
+    store.reader.keyspaces.end_drop();
     dropped
 }
 
-fn try_drop(store: &Arc<Store>, keyspace: &Keyspace) -> Result<DropReport> {
+fn try_drop(store: &Arc<Engine>, keyspace: &Keyspace) -> Result<DropReport> {
     let name = keyspace.name();
-    let (_, record) = store.keyspaces.find(name).expect("it is known until it is dropped");
+    let (_, record) = store.reader.keyspaces.find(name).expect("it is known until it is dropped");
     let mut tx = Transaction::new(&store.committer);
     let mut keys = 0;
     let mut from = Bound::Unbounded;
@@ -174,12 +174,12 @@ fn try_drop(store: &Arc<Store>, keyspace: &Keyspace) -> Result<DropReport> {
     tx.delete(&system(store), name.as_bytes())?;
     tx.put(&system(store), &dropped_key(record.id, name), &record.encode())?;
     let glsn = tx.commit()?;
-    store.keyspaces.learn_dropped(name, record);
+    store.reader.keyspaces.learn_dropped(name, record);
     Ok(DropReport { glsn, keys })
 }
 
 /// The keyspace with this name at a moment.
-pub(crate) fn at(store: &Store, name: &str, at: Glsn) -> Result<Option<Keyspace>> {
+pub(crate) fn at(store: &Engine, name: &str, at: Glsn) -> Result<Option<Keyspace>> {
     check_name(name)?;
     let record = store.reader.get(KeyBuffer::new(SYSTEM, name.as_bytes())?.get(), at)?;
     let id = match record {
@@ -188,30 +188,30 @@ pub(crate) fn at(store: &Store, name: &str, at: Glsn) -> Result<Option<Keyspace>
         None if name == DEFAULT.0 => DEFAULT.1,
         None => return Ok(None),
     };
-    Ok(Some(store.keyspaces.handle(id, name.into())))
+    Ok(Some(store.reader.keyspaces.handle(id, name.into())))
 }
 
 /// Remembers, once, that the log carries streams of the user's own: it is then never trimmed unasked.
-pub(crate) fn note_streams(store: &Arc<Store>) -> Result<()> {
-    if !store.streams_known.load(Ordering::Acquire) {
+pub(crate) fn note_streams(store: &Arc<Engine>) -> Result<()> {
+    if !store.catalog.streams_known.load(Ordering::Acquire) {
         let mut tx = Transaction::new(&store.committer);
         tx.put(&system(store), STREAMS_MARK.as_bytes(), b"")?;
         tx.commit()?;
-        store.streams_known.store(true, Ordering::Release);
+        store.catalog.streams_known.store(true, Ordering::Release);
     }
     Ok(())
 }
 
 /// Reads all keyspaces as of `at`.
-pub(crate) fn load(store: &Store, at: Glsn) -> Result<()> {
+pub(crate) fn load(store: &Engine, at: Glsn) -> Result<()> {
     let (name, id) = DEFAULT;
-    store.keyspaces.learn(name, Record::new(id, store.options.retention));
+    store.reader.keyspaces.learn(name, Record::new(id, store.options.retention));
     let span = Span::new(SYSTEM, &(..))?;
-    let mut walk = store.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
+    let mut walk = store.reader.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
     let mut key = Vec::new();
     while let Some(version) = walk.next(&mut key)? {
         if &version.key[4..] == STREAMS_MARK.as_bytes() {
-            store.streams_known.store(true, Ordering::Release);
+            store.catalog.streams_known.store(true, Ordering::Release);
             continue;
         }
         let Stored::Inline(record) = version.stored else {
@@ -222,8 +222,8 @@ pub(crate) fn load(store: &Store, at: Glsn) -> Result<()> {
             .map_err(|_| Error::corrupt("the name of a keyspace is not text; see `plimsoll verify`"))?;
         let record = Record::decode(record)?;
         match dropped {
-            Some(_) => store.keyspaces.learn_dropped(name, record),
-            None => store.keyspaces.learn(name, record),
+            Some(_) => store.reader.keyspaces.learn_dropped(name, record),
+            None => store.reader.keyspaces.learn(name, record),
         }
     }
     Ok(())

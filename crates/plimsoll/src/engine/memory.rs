@@ -2,19 +2,19 @@
 
 use plimsoll_memory::budget::{OutOfBudget, ResizeError};
 
+use crate::engine::Engine;
 use crate::engine::open::POOL_FLOOR_SHARE;
-use crate::engine::store::Store;
 use crate::types::error::{Error, Result};
 use crate::types::machine_memory::check_there_is;
 use crate::types::options::check_memory_bytes;
 
 /// Gives an open store another budget. Where it has to become smaller and memtables are in the way, they are flushed.
-pub(crate) fn set(store: &Store, bytes: u64) -> Result<()> {
+pub(crate) fn set(store: &Engine, bytes: u64) -> Result<()> {
     check_memory_bytes(bytes)?;
     check_there_is(bytes)?;
-    let resize = || store.pool.resize(bytes, bytes / POOL_FLOOR_SHARE);
+    let resize = || store.maintenance.pool.resize(bytes, bytes / POOL_FLOOR_SHARE);
     // First: what they give up is free when the budget becomes smaller.
-    store.index.resize_objects(bytes.min(store.budget.limit_bytes()));
+    store.reader.index.resize_objects(bytes.min(store.reader.budget.limit_bytes()));
     let resized = match resize() {
         Err(ResizeError::Held { .. }) if store.check_writable().is_ok() => {
             store.flush().and_then(|()| resize().map_err(of_resize))
@@ -22,8 +22,8 @@ pub(crate) fn set(store: &Store, bytes: u64) -> Result<()> {
         resized => resized.map_err(of_resize),
     };
     // Whatever came of it: the budget that there is now is theirs to share.
-    store.index.resize_objects(store.budget.limit_bytes());
-    store.index.fit_jobs();
+    store.reader.index.resize_objects(store.reader.budget.limit_bytes());
+    store.reader.index.fit_jobs();
     resized
 }
 

@@ -33,7 +33,7 @@ use crate::engine::maintenance::checkpoints::{self, Checkpoints};
 use crate::engine::maintenance::upkeep::Upkeep;
 use crate::engine::replay::replay;
 use crate::engine::retention::RetentionHorizon;
-use crate::engine::store::Store;
+use crate::engine::{Catalog, Engine, Maintenance, Opened};
 use crate::index::manifest::Manifest;
 use crate::index::{Ground, Index};
 use crate::read::moments::Snapshots;
@@ -59,7 +59,7 @@ pub(crate) const SALVAGED: &str = "salvaged";
 pub(crate) const POOL_FLOOR_SHARE: u64 = 8;
 
 /// Opens or makes the store at `path`.
-pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<Store>> {
+pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<Engine>> {
     if !options.read_only {
         return open_by(path, options, &Way::default(), &mut |_, _| {});
     }
@@ -94,7 +94,7 @@ pub(crate) fn open_by(
     options: Options,
     way: &Way,
     progress: &mut dyn FnMut(Glsn, Glsn),
-) -> Result<Arc<Store>> {
+) -> Result<Arc<Engine>> {
     options.check()?;
     check_there_is(options.memory_bytes)?;
     let watch = Stopwatch::start(&options);
@@ -178,46 +178,33 @@ pub(crate) fn open_by(
     };
     let checkpoints = (!options.read_only).then(|| Checkpoints::start(ground, options.background)).transpose()?;
     let reader = Arc::new(Reader {
-        budget: budget.clone(),
-        log: Arc::clone(&log),
-        index: Arc::clone(&index),
-        objects: Arc::clone(&objects),
-        snapshots: Arc::clone(&snapshots),
-        keyspaces: Arc::clone(&keyspaces),
+        budget,
+        log,
+        index,
+        objects,
+        snapshots,
+        keyspaces,
         read_only: options.read_only,
         closed: AtomicBool::new(false),
     });
     let committer = Committer::new(Arc::clone(&reader), sequencer, patience, options.clone());
-    let store = Arc::new(Store {
+    let store = Arc::new(Engine {
         path: path.to_owned(),
         options,
         io,
-        budget,
-        pool,
-        objects,
-        upkeep: Mutex::new(upkeep),
-        warm,
-        checkpoints,
-        opening: OnceLock::new(),
-        log,
-        file_log,
-        index,
-        snapshots,
-        keyspaces,
-        cursors: Cursors::default(),
-        horizon,
         reader,
         committer: Arc::new(committer),
-        warnings: report.warnings,
-        trim_turn: Mutex::new(()),
-        streams_known: AtomicBool::new(false),
+        file_log,
+        catalog: Catalog { cursors: Cursors::default(), horizon, streams_known: AtomicBool::new(false) },
+        maintenance: Maintenance { pool, upkeep: Mutex::new(upkeep), warm, checkpoints, trim_lock: Mutex::new(()) },
+        opened: Opened { stats: OnceLock::new(), warnings: report.warnings },
         lock: Mutex::new(lock),
     });
     let this = Arc::downgrade(&store);
     store.committer.free_log_by(this);
     keyspace_commits::load(&store, replayed.last)?;
     cursor_commits::load(&store, replayed.last)?;
-    if let Some(checkpoints) = store.checkpoints.as_ref().filter(|_| !store.options.background) {
+    if let Some(checkpoints) = store.maintenance.checkpoints.as_ref().filter(|_| !store.options.background) {
         // Where there is a thread it does this: nobody waits for it.
         checkpoints.sweep()?;
     }
@@ -225,8 +212,8 @@ pub(crate) fn open_by(
         // What a rebuild moved aside is of no more use: the store has come to its newest moment without it.
         remove_folder(&*store.options.disk, &path.join(INDEX_OLD))?;
     }
-    let _ = store.horizon.ready.set(());
-    let _ = store.opening.set(OpeningStats {
+    let _ = store.catalog.horizon.ready.set(());
+    let _ = store.opened.stats.set(OpeningStats {
         nanos: watch.nanos(),
         log_nanos,
         replay_nanos,

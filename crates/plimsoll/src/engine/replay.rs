@@ -162,8 +162,9 @@ mod tests {
             keys.iter().for_each(|key| encode_delete(*key, &mut payload));
             let parts = [&payload[..]];
             let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
-            let ticket = store.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None).unwrap();
-            store.log.wait_durable(ticket.last).unwrap();
+            let ticket =
+                store.reader.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None).unwrap();
+            store.reader.log.wait_durable(ticket.last).unwrap();
             drop(store);
             assert!(matches!(open(&path, options()), Err(Error::Corrupt { .. })));
         }

@@ -8,39 +8,39 @@ use std::sync::atomic::Ordering;
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::engine::store::Store;
+use crate::engine::Engine;
 use crate::types::error::{Error, Result};
 
 /// Frees whole segments below `until`; the first GLSN that is left.
-pub(crate) fn trim(store: &Arc<Store>, until: Glsn) -> Result<Glsn> {
+pub(crate) fn trim(store: &Arc<Engine>, until: Glsn) -> Result<Glsn> {
     store.check_writable()?;
     let newest = store.visible();
     if until > newest.next() {
         return Err(Error::Future { asked: until, newest });
     }
-    let until = until.min(store.cursors.oldest());
-    store.horizon.trim_wanted.fetch_max(until.0, Ordering::AcqRel);
+    let until = until.min(store.catalog.cursors.oldest());
+    store.catalog.horizon.trim_wanted.fetch_max(until.0, Ordering::AcqRel);
     store.flush()?;
-    if store.index.min_pointer().is_some_and(|oldest| oldest < until) {
-        store.index.relocate()?;
+    if store.reader.index.min_pointer().is_some_and(|oldest| oldest < until) {
+        store.reader.index.relocate()?;
     }
-    let _turn = store.trim_turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _turn = store.maintenance.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     // Again: a cursor may have been made meanwhile. From here on none is.
-    free(store, until.min(store.cursors.oldest()))
+    free(store, until.min(store.catalog.cursors.oldest()))
 }
 
 /// Frees what nobody needs any more, below `until`, unless a backup or a verification is at work: then it is left for later.
-pub(crate) fn free_if_idle(store: &Store, until: Glsn) -> Result<()> {
-    match store.trim_turn.try_lock() {
-        Ok(_turn) => free(store, until.min(store.cursors.oldest())).map(|_| ()),
+pub(crate) fn free_if_idle(store: &Engine, until: Glsn) -> Result<()> {
+    match store.maintenance.trim_lock.try_lock() {
+        Ok(_turn) => free(store, until.min(store.catalog.cursors.oldest())).map(|_| ()),
         Err(_) => Ok(()),
     }
 }
 
-fn free(store: &Store, until: Glsn) -> Result<Glsn> {
+fn free(store: &Engine, until: Glsn) -> Result<Glsn> {
     // The checkpoint first: a flush in between may bring runs that point behind this one, never before it.
-    let flushed = store.index.checkpoint().glsn.next();
-    let needed = store.index.min_pointer().unwrap_or(Glsn::MAX);
+    let flushed = store.reader.index.checkpoint().glsn.next();
+    let needed = store.reader.index.min_pointer().unwrap_or(Glsn::MAX);
     let until = until.min(flushed).min(needed);
-    Ok(store.log.trim(until, &|blob| store.index.uses_blob(blob))?)
+    Ok(store.reader.log.trim(until, &|blob| store.reader.index.uses_blob(blob))?)
 }

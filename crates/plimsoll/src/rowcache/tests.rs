@@ -12,20 +12,20 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::cache::BroughtBack;
 
 use crate::api::snapshot::{Moment, Snapshot};
+use crate::engine::Engine;
 use crate::engine::open::open;
 use crate::engine::steps;
-use crate::engine::store::Store;
 use crate::index::view::View;
 use crate::read::point::{KeyBuffer, find};
 use crate::txn::transaction::Transaction;
 use crate::types::keyspaces::Keyspace;
 use crate::types::options::Options;
 
-fn default(store: &Store) -> Keyspace {
-    store.keyspaces.find("default").unwrap().0
+fn default(store: &Engine) -> Keyspace {
+    store.reader.keyspaces.find("default").unwrap().0
 }
 
-fn store_in(dir: &tempfile::TempDir, options: Options) -> Arc<Store> {
+fn store_in(dir: &tempfile::TempDir, options: Options) -> Arc<Engine> {
     open(&dir.path().join("store"), options).unwrap()
 }
 
@@ -33,17 +33,17 @@ fn options() -> Options {
     Options::new().memory_bytes(64 << 20)
 }
 
-fn put(store: &Arc<Store>, key: &[u8], value: &[u8]) -> u64 {
+fn put(store: &Arc<Engine>, key: &[u8], value: &[u8]) -> u64 {
     let mut tx = Transaction::new(&store.committer);
     tx.put(&default(store), key, value).unwrap();
     tx.commit().unwrap().0
 }
 
-fn get(store: &Arc<Store>, key: &[u8]) -> Option<Vec<u8>> {
+fn get(store: &Arc<Engine>, key: &[u8]) -> Option<Vec<u8>> {
     Snapshot::newest(store).get(&default(store), key).unwrap().map(|value| value.to_vec())
 }
 
-fn get_at(store: &Arc<Store>, key: &[u8], at: u64) -> Option<Vec<u8>> {
+fn get_at(store: &Arc<Engine>, key: &[u8], at: u64) -> Option<Vec<u8>> {
     let snapshot = Snapshot::of(store, Moment::Glsn(Glsn(at))).unwrap();
     snapshot.get(&default(store), key).unwrap().map(|value| value.to_vec())
 }
@@ -53,14 +53,14 @@ fn index_key(key: &[u8]) -> Vec<u8> {
 }
 
 /// What is kept of a key for the newest moment, whatever memtables say.
-fn kept(store: &Arc<Store>, key: &[u8]) -> Option<Vec<u8>> {
-    let value = store.objects.shelf().get(&index_key(key), Glsn::MAX, &store.budget).unwrap();
+fn kept(store: &Arc<Engine>, key: &[u8]) -> Option<Vec<u8>> {
+    let value = store.reader.objects.shelf().get(&index_key(key), Glsn::MAX, &store.reader.budget).unwrap();
     value.map(|value| value.to_vec())
 }
 
 /// Reads a key with no page in memory, so that it enters.
-fn enter(store: &Arc<Store>, key: &[u8]) {
-    store.pool.clear();
+fn enter(store: &Arc<Engine>, key: &[u8]) {
+    store.maintenance.pool.clear();
     let value = get(store, key);
     assert!(kept(store, key) == value, "it was loaded, so it is kept");
 }
@@ -74,14 +74,14 @@ struct Stopped {
 }
 
 impl Stopped {
-    fn read(store: &Arc<Store>, key: &[u8]) -> Self {
-        store.pool.clear();
+    fn read(store: &Arc<Engine>, key: &[u8]) -> Self {
+        store.maintenance.pool.clear();
         Self::read_as_it_is(store, key)
     }
 
-    fn read_as_it_is(store: &Arc<Store>, key: &[u8]) -> Self {
-        let before = store.objects.loads();
-        let view = store.index.view();
+    fn read_as_it_is(store: &Arc<Engine>, key: &[u8]) -> Self {
+        let before = store.reader.objects.loads();
+        let view = store.reader.index.view();
         let hit = find(&view, &index_key(key), store.visible()).unwrap().unwrap();
         assert!(hit.is_newest_in_runs());
         let mut value = Default::default();
@@ -91,8 +91,14 @@ impl Stopped {
         Self { view, before, glsn, value: value.to_vec() }
     }
 
-    fn goes_on(self, store: &Arc<Store>, key: &[u8]) {
-        store.objects.fill((self.view.set, &self.view.shelf), self.before, &index_key(key), self.glsn, &self.value);
+    fn goes_on(self, store: &Arc<Engine>, key: &[u8]) {
+        store.reader.objects.fill(
+            (self.view.set, &self.view.shelf),
+            self.before,
+            &index_key(key),
+            self.glsn,
+            &self.value,
+        );
     }
 }
 
@@ -126,8 +132,8 @@ fn fills_are_closed_before_the_keys_are_gone_through() {
     let (early, late) = (Stopped::read(&store, b"k"), Stopped::read(&store, b"k"));
     let next = early.view.set + 1;
     early.goes_on(&store, b"k");
-    assert!(store.objects.begin_runs(next), "there is an entry to supersede");
-    store.objects.supersede(&index_key(b"k"), Glsn(9), crate::types::version::Stored::Deleted);
+    assert!(store.reader.objects.begin_runs(next), "there is an entry to supersede");
+    store.reader.objects.supersede(&index_key(b"k"), Glsn(9), crate::types::version::Stored::Deleted);
     late.goes_on(&store, b"k");
     assert_eq!(kept(&store, b"k"), None);
 }
@@ -140,14 +146,14 @@ fn what_an_image_said_before_a_younger_one_came_into_the_runs_is_not_brought_bac
     store.flush().unwrap();
     let bring_back = |view: &Arc<View>| {
         let what = (Glsn(1), &b"old"[..]);
-        store.objects.bring_back((view.set, &view.shelf), &index_key(b"k"), what, 0)
+        store.reader.objects.bring_back((view.set, &view.shelf), &index_key(b"k"), what, 0)
     };
-    let view = store.index.view();
+    let view = store.reader.index.view();
     assert_eq!(bring_back(&view), BroughtBack::Entered);
     assert_eq!(kept(&store, b"k"), Some(b"old".to_vec()));
     steps::drop_caches(&store);
     // Looked at, then a commit and its flush, then brought back.
-    let view = store.index.view();
+    let view = store.reader.index.view();
     put(&store, b"k", b"new");
     store.flush().unwrap();
     assert_eq!(bring_back(&view), BroughtBack::NotCurrent);
@@ -178,7 +184,7 @@ fn reads_of_the_past_enter_nothing_that_is_not_the_newest() {
     store.flush().unwrap();
     put(&store, b"k", b"second");
     store.flush().unwrap();
-    store.pool.clear();
+    store.maintenance.pool.clear();
     assert_eq!(get_at(&store, b"k", first).as_deref(), Some(&b"first"[..]));
     assert_eq!(kept(&store, b"k"), None);
 }
@@ -197,7 +203,7 @@ fn what_a_transaction_of_many_runs_or_a_deletion_changes_is_not_kept() {
     let mut tx = Transaction::new(&store.committer);
     keys.iter().for_each(|key| tx.put(&default(&store), key, &value(2)).unwrap());
     tx.commit().unwrap();
-    assert!(store.index.stats().memtable_bytes < 2 << 20, "it was spilled, and its runs adopted");
+    assert!(store.reader.index.stats().memtable_bytes < 2 << 20, "it was spilled, and its runs adopted");
     assert_eq!(get(&store, &keys[5]), Some(value(2)), "while its runs wait");
     store.flush().unwrap();
     assert_eq!((kept(&store, &keys[5]), get(&store, &keys[5])), (None, Some(value(2))));
@@ -222,14 +228,14 @@ fn values_of_the_log_are_kept_whole_and_large_ones_are_charged_while_a_user_hold
     store.flush().unwrap();
     enter(&store, b"middle");
     // Large enough that a large one is no more than its part.
-    store.objects.share_of(48);
+    store.reader.objects.share_of(48);
     enter(&store, b"large");
-    let before = store.budget.usage().of(plimsoll_memory::budget::Kind::Staging);
+    let before = store.reader.budget.usage().of(plimsoll_memory::budget::Kind::Staging);
     let value = Snapshot::newest(&store).get(&default(&store), b"large").unwrap().unwrap();
     assert_eq!(value, large[..]);
-    let charged = store.budget.usage().of(plimsoll_memory::budget::Kind::Staging) - before;
+    let charged = store.reader.budget.usage().of(plimsoll_memory::budget::Kind::Staging) - before;
     assert!((large.len()..large.len() + (16 << 10)).contains(&(charged as usize)), "{charged}");
-    let stats = store.objects.stats().unwrap().0;
+    let stats = store.reader.objects.stats().unwrap().0;
     assert!(stats.entries == 2, "{stats:?}");
 }
 
@@ -237,12 +243,12 @@ fn values_of_the_log_are_kept_whole_and_large_ones_are_charged_while_a_user_hold
 fn a_hit_is_counted_once_and_only_where_an_object_was_the_answer() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));
-    let hits = || store.objects.stats().unwrap().0.hits;
-    store.objects.share_of(48);
+    let hits = || store.reader.objects.stats().unwrap().0.hits;
+    store.reader.objects.share_of(48);
     let first = put(&store, b"k", &[1; 100_000]);
     put(&store, b"k", &[2; 100_000]);
     store.flush().unwrap();
-    store.pool.clear();
+    store.maintenance.pool.clear();
     get(&store, b"k").unwrap();
     let before = hits();
     get(&store, b"k").unwrap();
@@ -261,14 +267,14 @@ fn what_other_threads_load_makes_no_object_of_what_pages_answer() {
     (0..2000u32).for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &[7; 200]).unwrap());
     tx.commit().unwrap();
     store.flush().unwrap();
-    store.pool.clear();
+    store.maintenance.pool.clear();
     get(&store, &0u32.to_be_bytes()).unwrap();
-    store.objects.clear();
+    store.reader.objects.clear();
     let stopped = Stopped::read_as_it_is(&store, &0u32.to_be_bytes());
-    let before = store.pool.loads();
+    let before = store.maintenance.pool.loads();
     let other = Arc::clone(&store);
     spawn("other", move || _ = get(&other, &1999u32.to_be_bytes()).unwrap()).unwrap().join().unwrap();
-    assert!(store.pool.loads() > before && kept(&store, &1999u32.to_be_bytes()).is_some());
+    assert!(store.maintenance.pool.loads() > before && kept(&store, &1999u32.to_be_bytes()).is_some());
     stopped.goes_on(&store, &0u32.to_be_bytes());
     assert_eq!(kept(&store, &0u32.to_be_bytes()), None);
 }
@@ -284,16 +290,16 @@ fn a_value_displaces_no_more_than_a_small_part_of_the_objects() {
     keys.clone().for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &[7; 200]).unwrap());
     tx.commit().unwrap();
     store.flush().unwrap();
-    let view = store.index.view();
+    let view = store.reader.index.view();
     for key in keys {
         let before = super::LoadsSeen(u64::MAX);
-        store.objects.fill((view.set, &view.shelf), before, &index_key(&key.to_be_bytes()), Glsn(1), &[7; 200]);
+        store.reader.objects.fill((view.set, &view.shelf), before, &index_key(&key.to_be_bytes()), Glsn(1), &[7; 200]);
     }
-    let before = store.objects.stats().unwrap().0;
+    let before = store.reader.objects.stats().unwrap().0;
     assert!(before.evictions > 0, "they are full: {before:?}");
-    store.pool.clear();
+    store.maintenance.pool.clear();
     assert_eq!(get(&store, b"large").map(|value| value.len()), Some(large));
-    let after = store.objects.stats().unwrap().0;
+    let after = store.reader.objects.stats().unwrap().0;
     assert!(after.live_bytes > before.live_bytes / 16 * 15, "{before:?}, {after:?}");
 }
 
@@ -303,18 +309,18 @@ fn objects_have_their_share_again_after_a_smaller_budget_could_not_be_had() {
     let world = options().background(false).memory_bytes(256 << 20).memtable_bytes(64 << 20);
     let world = world.world(Arc::new(disk.clone()), Arc::new(ManualClock::new(1)));
     let store = open(std::path::Path::new("/store"), world).unwrap();
-    let limit = || store.objects.stats().unwrap().0.limit_bytes;
+    let limit = || store.reader.objects.stats().unwrap().0.limit_bytes;
     let before = limit();
     for first in (0..100_000u32).step_by(200) {
         let mut tx = Transaction::new(&store.committer);
         (first..first + 200).for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &[7; 200]).unwrap());
         tx.commit().unwrap();
     }
-    let stats = store.index.stats();
+    let stats = store.reader.index.stats();
     assert!(stats.memtable_bytes > 16 << 20, "{stats:?}");
     disk.fill_up(Some(0));
     assert!(crate::engine::memory::set(&store, 16 << 20).is_err(), "its memtables cannot be flushed");
-    assert_eq!((limit(), store.budget.limit_bytes()), (before, 256 << 20));
+    assert_eq!((limit(), store.reader.budget.limit_bytes()), (before, 256 << 20));
     disk.fill_up(None);
     crate::engine::memory::set(&store, 16 << 20).unwrap();
     assert!(limit() < before);
@@ -332,15 +338,15 @@ fn another_budget_is_no_evidence_and_statistics_go_on_over_it() {
     for _ in 0..8000 {
         get(&store, &(random.below(150_000) as u32).to_be_bytes());
     }
-    let stats = || store.objects.stats().unwrap().0;
-    let (before, [_, there_are]) = (stats(), store.objects.returns());
+    let stats = || store.reader.objects.stats().unwrap().0;
+    let (before, [_, there_are]) = (stats(), store.reader.objects.returns());
     assert!(before.hits > 0 && there_are.0 > 0 && there_are.1 > 0, "{before:?}, {there_are:?}");
     let (key, other) = (0u32.to_be_bytes(), 1u32.to_be_bytes());
     let stopped = Stopped::read(&store, &key);
     let before = stats();
     // Large enough for other tables: the cache is another one then, and what a view of the past read is not taken any more.
     crate::engine::memory::set(&store, 256 << 20).unwrap();
-    let [weighed, there_are] = store.objects.returns();
+    let [weighed, there_are] = store.reader.objects.returns();
     assert_eq!(weighed, there_are);
     let after = stats();
     let counted =
@@ -357,9 +363,9 @@ fn without_objects_every_read_goes_to_the_pages() {
     let store = store_in(&dir, options().background(false).objects(false));
     put(&store, b"k", b"v");
     store.flush().unwrap();
-    store.pool.clear();
+    store.maintenance.pool.clear();
     assert_eq!(get(&store, b"k").as_deref(), Some(&b"v"[..]));
-    assert_eq!((kept(&store, b"k"), store.objects.stats().is_none()), (None, true));
+    assert_eq!((kept(&store, b"k"), store.reader.objects.stats().is_none()), (None, true));
 }
 
 #[test]
@@ -369,7 +375,7 @@ fn what_pages_in_memory_answer_is_not_kept_twice() {
     put(&store, b"k", b"v");
     store.flush().unwrap();
     get(&store, b"k");
-    store.objects.clear();
+    store.reader.objects.clear();
     assert_eq!(get(&store, b"k").as_deref(), Some(&b"v"[..]));
     assert_eq!(kept(&store, b"k"), None);
 }
@@ -378,27 +384,27 @@ fn what_pages_in_memory_answer_is_not_kept_twice() {
 fn objects_that_have_grown_give_way_to_a_small_budget_and_grow_again_in_a_large_one() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false).memory_bytes(256 << 20));
-    store.objects.share_of(48);
+    store.reader.objects.share_of(48);
     let mut tx = Transaction::new(&store.committer);
     (0..1000u32).for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &key.to_le_bytes()).unwrap());
     tx.commit().unwrap();
     store.flush().unwrap();
-    let view = store.index.view();
+    let view = store.reader.index.view();
     let before = super::LoadsSeen(u64::MAX);
     for key in 0..1_500_000u32 {
         let value = key.to_le_bytes();
-        store.objects.fill((view.set, &view.shelf), before, &index_key(&key.to_be_bytes()), Glsn(1), &value);
+        store.reader.objects.fill((view.set, &view.shelf), before, &index_key(&key.to_be_bytes()), Glsn(1), &value);
     }
-    let stats = store.objects.stats().unwrap().0;
+    let stats = store.reader.objects.stats().unwrap().0;
     assert!(stats.index_bytes > 12 << 20, "as much as the small budget has for them: {stats:?}");
     // Also while a view leads there.
     crate::engine::memory::set(&store, 16 << 20).unwrap();
     drop(view);
-    let stats = store.objects.stats().unwrap().0;
+    let stats = store.reader.objects.stats().unwrap().0;
     assert!(stats.memory_bytes <= 12 << 20 && stats.index_bytes < 4 << 20, "{stats:?}");
     enter(&store, &5u32.to_be_bytes());
     crate::engine::memory::set(&store, 256 << 20).unwrap();
-    assert!(store.objects.stats().unwrap().0.limit_bytes > 100 << 20);
+    assert!(store.reader.objects.stats().unwrap().0.limit_bytes > 100 << 20);
     enter(&store, &7u32.to_be_bytes());
     assert_eq!(get(&store, &7u32.to_be_bytes()).as_deref(), Some(&7u32.to_le_bytes()[..]));
 }
@@ -412,7 +418,7 @@ type WasRead = Vec<(u32, u64, Option<u64>)>;
 const WRITERS: u32 = 2;
 const KEYS: u32 = 60;
 
-fn write(store: &Arc<Store>, writer: u32, commits: u64) -> Written {
+fn write(store: &Arc<Engine>, writer: u32, commits: u64) -> Written {
     let mut random = Random::new(u64::from(writer));
     let mut written = Written::new();
     for number in 1..=commits {
@@ -433,7 +439,7 @@ fn write(store: &Arc<Store>, writer: u32, commits: u64) -> Written {
     written
 }
 
-fn read(store: &Arc<Store>, seed: u64, done: &AtomicBool) -> WasRead {
+fn read(store: &Arc<Engine>, seed: u64, done: &AtomicBool) -> WasRead {
     let mut random = Random::new(seed);
     let mut was_read = WasRead::new();
     while !done.load(Ordering::Relaxed) {
@@ -449,9 +455,9 @@ fn read(store: &Arc<Store>, seed: u64, done: &AtomicBool) -> WasRead {
             }
         }
         match random.below(6) {
-            0 => store.objects.clear(),
+            0 => store.reader.objects.clear(),
             1 => steps::drop_caches(store),
-            _ => store.pool.clear(),
+            _ => store.maintenance.pool.clear(),
         }
     }
     was_read
@@ -486,7 +492,7 @@ fn readers_at_any_moment_see_what_was_written_whatever_is_kept_dropped_and_flush
     writers.into_iter().for_each(|writer| writer.join().unwrap());
     done.store(true, Ordering::Relaxed);
     readers.into_iter().for_each(|reader| reader.join().unwrap());
-    let stats = store.objects.stats().unwrap().0;
+    let stats = store.reader.objects.stats().unwrap().0;
     assert!(stats.hits > 100 && stats.insertions > 100, "objects were in use: {stats:?}");
     let outcomes = outcomes.lock().unwrap();
     let (written, was_read) = &*outcomes;

@@ -318,8 +318,8 @@ impl Body {
 
 #[cfg(test)]
 mod tests {
+    use crate::engine::Engine;
     use crate::engine::open::open;
-    use crate::engine::store::Store;
     use crate::txn::transaction::Transaction;
     use crate::types::keyspaces::Keyspace;
     use crate::types::options::Options;
@@ -330,22 +330,22 @@ mod tests {
         Options::new().memory_bytes(16 << 20).background(false)
     }
 
-    fn default(store: &Store) -> Keyspace {
-        store.keyspaces.find("default").unwrap().0
+    fn default(store: &Engine) -> Keyspace {
+        store.reader.keyspaces.find("default").unwrap().0
     }
 
-    fn put(store: &Arc<Store>, key: u32, bytes: usize) -> Result<Glsn> {
+    fn put(store: &Arc<Engine>, key: u32, bytes: usize) -> Result<Glsn> {
         let mut tx = Transaction::new(&store.committer);
         tx.put(&default(store), &key.to_be_bytes(), &vec![7; bytes])?;
         tx.commit()
     }
 
-    fn get(store: &Arc<Store>, key: u32) -> Option<usize> {
+    fn get(store: &Arc<Engine>, key: u32) -> Option<usize> {
         let tx = Transaction::new(&store.committer);
         tx.get(&default(store), &key.to_be_bytes()).unwrap().map(|value| value.len())
     }
 
-    fn blob_files(store: &Store) -> usize {
+    fn blob_files(store: &Engine) -> usize {
         let names = store.options.disk.list(&store.path.join("log")).unwrap();
         names.iter().filter(|entry| entry.name.ends_with(".blob")).count()
     }
@@ -361,7 +361,8 @@ mod tests {
         encode_put(b"\0\0\0\x01\0\0\0\x02", 0, &mut payload);
         let parts = [&payload[..]];
         let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
-        let order = || Ok(store.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)?);
+        let order =
+            || Ok(store.reader.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)?);
         let lock = store.committer.sequencer.lock().unwrap();
         let failed = store.committer.sequencer.submit_and_apply(&lock, order, |_| Err(Error::corrupt("a page")));
         drop(lock);
@@ -386,17 +387,17 @@ mod tests {
         let store = open(&path, options()).unwrap();
         for n in (0..60).step_by(3) {
             let (before, files) = (get(&store, 0), blob_files(&store));
-            let held = store.budget.usage();
+            let held = store.reader.budget.usage();
             let result = (|| {
                 let mut tx = Transaction::new(&store.committer);
-                store.budget.fail_after(n);
+                store.reader.budget.fail_after(n);
                 for key in 0..9000u32 {
                     let bytes = if key % 100 == 0 { 3000 } else { 300 };
                     tx.put(&default(&store), &key.to_be_bytes(), &vec![n as u8; bytes + n as usize])?;
                 }
                 tx.commit()
             })();
-            store.budget.fail_after(u64::MAX);
+            store.reader.budget.fail_after(u64::MAX);
             match &result {
                 Ok(_) => {
                     assert_eq!((get(&store, 0), get(&store, 8999)), (Some(3000 + n as usize), Some(300 + n as usize)))
@@ -404,7 +405,7 @@ mod tests {
                 Err(Error::OutOfBudget(_)) => {
                     refused += 1;
                     assert_eq!((get(&store, 0), blob_files(&store)), (before, files), "{n}");
-                    let now = store.budget.usage();
+                    let now = store.reader.budget.usage();
                     assert_eq!((now.of(Kind::WriteSet), now.of(Kind::ReadSet)), (0, 0));
                     assert_eq!(
                         (now.of(Kind::Sort), now.of(Kind::Staging)),

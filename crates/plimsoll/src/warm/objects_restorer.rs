@@ -252,14 +252,14 @@ mod tests {
 
     use super::*;
     use crate::api::snapshot::Snapshot;
-    use crate::engine::store::Store;
+    use crate::engine::Engine;
     use crate::txn::transaction::Transaction;
     use crate::warm::test_store::{default, open};
 
     const KEYS: u32 = 24_000;
 
     /// A run of every second key.
-    fn put(store: &Arc<Store>, first: u32) {
+    fn put(store: &Arc<Engine>, first: u32) {
         for number in (first..KEYS).step_by(2000) {
             let mut tx = Transaction::new(&store.committer);
             for number in (number..KEYS.min(number + 2000)).step_by(2) {
@@ -277,14 +277,14 @@ mod tests {
         put(&store, 0);
         let hot = || (0..KEYS).step_by(100);
         for number in hot() {
-            store.pool.clear();
+            store.maintenance.pool.clear();
             assert!(Snapshot::newest(&store).get(&default(&store), &number.to_be_bytes()).unwrap().is_some());
         }
-        store.warm.as_ref().unwrap().close();
+        store.maintenance.warm.as_ref().unwrap().close();
         // Younger ones of other keys, all over the same range: each filter is asked.
         put(&store, 1);
         let store = open(&disk.snapshot());
-        let core = &store.warm.as_ref().unwrap().core;
+        let core = &store.maintenance.warm.as_ref().unwrap().core;
         let (mut restorer, mut steps) = (ObjectsRestorer::new(), 0);
         loop {
             let loads = Loads::begin();
@@ -300,7 +300,7 @@ mod tests {
                 break;
             }
         }
-        let stats = store.warm.as_ref().unwrap().stats();
+        let stats = store.maintenance.warm.as_ref().unwrap().stats();
         assert_eq!(stats.objects_restored + stats.objects_doubted, 240, "each of them once: {stats:?}");
         assert!(stats.objects_restored > 220 && steps >= 2, "{steps}: {stats:?}");
     }

@@ -492,7 +492,7 @@ mod tests {
 
     use super::*;
     use crate::api::snapshot::Snapshot;
-    use crate::engine::store::Store;
+    use crate::engine::Engine;
     use crate::txn::transaction::Transaction;
     use crate::warm::test_store::{default, open};
 
@@ -507,20 +507,20 @@ mod tests {
         }
     }
 
-    fn put(store: &Arc<Store>, value: &[u8]) {
+    fn put(store: &Arc<Engine>, value: &[u8]) {
         let mut tx = Transaction::new(&store.committer);
         tx.put(&default(store), b"key", value).unwrap();
         tx.commit().unwrap();
         store.flush().unwrap();
     }
 
-    fn get(store: &Arc<Store>) -> Vec<u8> {
+    fn get(store: &Arc<Engine>) -> Vec<u8> {
         Snapshot::newest(store).get(&default(store), b"key").unwrap().unwrap().to_vec()
     }
 
     /// Writes an image of objects; how many bytes were written.
-    fn save(store: &Arc<Store>) -> u64 {
-        let core = &store.warm.as_ref().unwrap().core;
+    fn save(store: &Arc<Engine>) -> u64 {
+        let core = &store.maintenance.warm.as_ref().unwrap().core;
         let before = core.counts.bytes.load(Ordering::Relaxed);
         ObjectsSaver::new(0).finish(&core.ground, &core.counts, &|| true).unwrap();
         core.counts.bytes.load(Ordering::Relaxed) - before
@@ -529,7 +529,7 @@ mod tests {
     /// What a process finds that comes after this one was killed, and how many objects it brought back.
     fn after_a_kill(disk: &LyingDisk) -> (Vec<u8>, u64) {
         let store = open(&disk.snapshot());
-        let warm = store.warm.as_ref().unwrap();
+        let warm = store.maintenance.warm.as_ref().unwrap();
         warm.step();
         (get(&store), warm.stats().objects_restored)
     }
@@ -539,18 +539,18 @@ mod tests {
         let disk = LyingDisk::new(1);
         let store = open(&disk);
         put(&store, b"old");
-        store.pool.clear();
+        store.maintenance.pool.clear();
         assert_eq!(get(&store), b"old");
         assert!(save(&store) > 0);
         assert_eq!(after_a_kill(&disk), (b"old".to_vec(), 1), "what is saved comes back");
         image::remove_objects(&disk, Path::new("/store/warm")).unwrap();
 
-        let (other, before) = (Arc::clone(&store), store.objects.warm_cache().unwrap());
+        let (other, before) = (Arc::clone(&store), store.reader.objects.warm_cache().unwrap());
         BETWEEN.set(Some(Box::new(move || {
             // Another cache comes, and then what is younger: the one that went is not told of it. It is emptied only later (`resize_objects`).
-            let exchange = other.objects.resize(256 << 20).expect("the tables are far too small");
-            let _not_emptied_yet = other.objects.exchange(exchange);
-            assert!(!Arc::ptr_eq(&other.objects.warm_cache().unwrap(), &before));
+            let exchange = other.reader.objects.resize(256 << 20).expect("the tables are far too small");
+            let _not_emptied_yet = other.reader.objects.exchange(exchange);
+            assert!(!Arc::ptr_eq(&other.reader.objects.warm_cache().unwrap(), &before));
             put(&other, b"new");
         })));
         assert_eq!(save(&store), 0, "there is nothing to save of the one that came");

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::lying::LyingDisk;
 
-use crate::engine::store::Store;
+use crate::engine::Engine;
 use crate::types::keyspaces::Keyspace;
 use crate::types::options::{Options, Sizes};
 
 /// Opens the store on a disk, or makes it.
-pub(super) fn open(disk: &LyingDisk) -> Arc<Store> {
+pub(super) fn open(disk: &LyingDisk) -> Arc<Engine> {
     let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
     let sizes = Sizes { restore_loads: 2, ..Sizes::USUAL };
     let options = Options::new().memory_bytes(32 << 20).background(false).sizes(sizes);
@@ -19,6 +19,6 @@ pub(super) fn open(disk: &LyingDisk) -> Arc<Store> {
 }
 
 /// The keyspace that is always there.
-pub(super) fn default(store: &Store) -> Keyspace {
-    store.keyspaces.find("default").unwrap().0
+pub(super) fn default(store: &Engine) -> Keyspace {
+    store.reader.keyspaces.find("default").unwrap().0
 }

@@ -16,8 +16,8 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::page::PAGE_BYTES;
 
+use crate::engine::Engine;
 use crate::engine::open::remove_folder;
-use crate::engine::store::Store;
 use crate::index::manifest::Manifest;
 use crate::index::run::file::check_piece;
 use crate::index::run::partition::PartitionId;
@@ -46,9 +46,9 @@ pub(crate) enum Sharing {
 }
 
 /// Copies the store to `dest`.
-pub(crate) fn backup(store: &Store, dest: &Path, sharing: Sharing) -> Result<BackupReport> {
+pub(crate) fn backup(store: &Engine, dest: &Path, sharing: Sharing) -> Result<BackupReport> {
     let disk = &*store.options.disk;
-    let _no_trim = store.trim_turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _no_trim = store.maintenance.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     store.check_open()?;
     refuse_inside(disk, &store.path, dest)?;
     prepare(disk, dest)?;
@@ -79,33 +79,33 @@ struct Sources {
 }
 
 impl Sources {
-    fn of(store: &Store) -> Self {
-        Self { first: store.log.bounds().first, manifest: store.index.manifest_number() }
+    fn of(store: &Engine) -> Self {
+        Self { first: store.reader.log.bounds().first, manifest: store.reader.index.manifest_number() }
     }
 
     /// Why a store cannot be copied that another process has left behind: merged runs away that it needs, trimmed its log, or written a manifest for
     /// which its log is too short. `None` if it is as it was.
-    fn left_behind(&self, store: &Store) -> Option<Error> {
+    fn left_behind(&self, store: &Engine) -> Option<Error> {
         if !store.options.read_only {
             return None;
         }
         store.file_log.notice_trim();
         // A manifest that cannot be read helps nobody; the error that led here tells what is wrong.
-        let _ = store.index.refresh();
-        let (now, readable) = (Self::of(store), store.log.readable());
-        let known = store.index.files().0.durable.glsn;
+        let _ = store.reader.index.refresh();
+        let (now, readable) = (Self::of(store), store.reader.log.readable());
+        let known = store.reader.index.files().0.durable.glsn;
         let left = now.first > self.first || now.manifest > self.manifest || known > readable;
         left.then(|| Error::Trimmed { asked: readable, first: known.max(readable.next()) })
     }
 }
 
 /// Copies all that belongs to the store at one moment.
-fn copy_files(store: &Store, index: &Path, log: &Path, sharing: Sharing) -> Result<BackupReport> {
+fn copy_files(store: &Engine, index: &Path, log: &Path, sharing: Sharing) -> Result<BackupReport> {
     let disk = &*store.options.disk;
     disk.create_dir(index)?;
     disk.create_dir(log)?;
-    let (manifest, index_files, _pinned) = store.index.files();
-    let readable = store.log.readable();
+    let (manifest, index_files, _pinned) = store.reader.index.files();
+    let readable = store.reader.log.readable();
     if store.options.read_only && manifest.durable.glsn > readable {
         // It was taken over from a process that writes; the log was not.
         return Err(Error::Trimmed { asked: readable, first: manifest.durable.glsn });
@@ -213,7 +213,7 @@ fn name_of(path: &Path) -> &std::ffi::OsStr {
 }
 
 struct Copier<'a> {
-    store: &'a Store,
+    store: &'a Engine,
     sharing: Sharing,
     report: BackupReport,
 }
@@ -234,14 +234,14 @@ impl Copier<'_> {
     /// Checks what was read of a file at `at`: a copy of what is damaged, or of what is not the file's, is no backup.
     fn check(&self, from: &Path, at: u64, end: u64, bytes: &[u8]) -> Result<()> {
         let name = name_of(from).to_string_lossy();
-        check_piece(self.store.log.id(), &name, at, bytes)?;
+        check_piece(self.store.reader.log.id(), &name, at, bytes)?;
         Ok(self.store.file_log.check_piece(&name, at, end, bytes)?)
     }
 
     /// Copies the first `bytes` of a file into `dir`, and checks every page and block on the way.
     fn copy(&mut self, from: &Path, dir: &Path, bytes: u64) -> Result<()> {
         let disk = &*self.store.options.disk;
-        let mut chunk = self.store.budget.take(Kind::Staging)?;
+        let mut chunk = self.store.reader.budget.take(Kind::Staging)?;
         let source = disk.open(from, Open::Read, Caching::Buffered)?;
         let target = disk.open(&dir.join(name_of(from)), Open::CreateNew, Caching::Buffered)?;
         let mut at = 0;

@@ -78,8 +78,8 @@ pub fn rebuild(path: impl AsRef<Path>, options: Options, progress: &mut dyn FnMu
             return Err(error);
         }
     };
-    store.index.flush(Glsn(store.visible().0))?;
-    let report = RebuildReport { glsn: store.visible(), versions: store.index.stats().versions };
+    store.reader.index.flush(Glsn(store.visible().0))?;
+    let report = RebuildReport { glsn: store.visible(), versions: store.reader.index.stats().versions };
     store.close()?;
     Ok(report)
 }

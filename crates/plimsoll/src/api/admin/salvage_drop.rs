@@ -25,8 +25,8 @@ use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
 
 use crate::api::admin::diagnose::{Closed, Found, LostPlaces, Mend, Part, Scene, first_of_log, look};
 use crate::api::admin::repair::{check_is_store, look_at};
+use crate::engine::Engine;
 use crate::engine::open::{Way, open_by, take_lock};
-use crate::engine::store::Store;
 use crate::index::manifest::Manifest;
 use crate::index::run::builder::PartitionBuilder;
 use crate::index::run::file::{RunFileSink, run_file_name};
@@ -386,14 +386,14 @@ impl Runs<'_> {
 }
 
 /// Deletes the keys whose newest value was dropped; how many.
-fn delete_newest(store: &Arc<Store>, blobs: &BTreeSet<BlobId>) -> Result<u64> {
+fn delete_newest(store: &Arc<Engine>, blobs: &BTreeSet<BlobId>) -> Result<u64> {
     let at = store.visible();
     let mut tx = Transaction::new(&store.committer);
     let mut deleted = 0;
-    for (name, record) in store.keyspaces.all() {
-        let keyspace = store.keyspaces.handle(record.id, Arc::clone(&name));
+    for (name, record) in store.reader.keyspaces.all() {
+        let keyspace = store.reader.keyspaces.handle(record.id, Arc::clone(&name));
         let span = Span::new(record.id, &(..))?;
-        let mut walk = store.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
+        let mut walk = store.reader.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
         let mut key = Vec::new();
         while let Some(version) = walk.next(&mut key)? {
             if is_dropped(store, blobs, &version)? {
@@ -410,10 +410,10 @@ fn delete_newest(store: &Arc<Store>, blobs: &BTreeSet<BlobId>) -> Result<u64> {
 }
 
 /// Whether the value of a version was dropped.
-pub(crate) fn is_dropped(store: &Store, blobs: &BTreeSet<BlobId>, version: &Version<'_>) -> Result<bool> {
+pub(crate) fn is_dropped(store: &Engine, blobs: &BTreeSet<BlobId>, version: &Version<'_>) -> Result<bool> {
     match version.stored {
         Stored::Dropped { .. } => Ok(true),
-        Stored::InLog { .. } => match store.log.meta(version.glsn) {
+        Stored::InLog { .. } => match store.reader.log.meta(version.glsn) {
             Err(LogError::Corrupt { .. }) => Ok(false),
             meta => Ok(meta?.stream == StreamId::DROPPED),
         },

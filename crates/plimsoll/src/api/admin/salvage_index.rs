@@ -28,8 +28,8 @@ use plimsoll_log::log::Log;
 
 use crate::api::admin::repair::{has, look_at, move_aside, open_log};
 use crate::api::snapshot::Snapshot;
+use crate::engine::Engine;
 use crate::engine::open::{SALVAGED, Way, open_by, remove_folder, take_lock};
-use crate::engine::store::Store;
 use crate::index::manifest::Manifest;
 use crate::read::point::{KeyBuffer, find};
 use crate::txn::range::Range;
@@ -249,8 +249,8 @@ fn open_front(options: &Options, dir: &Path, manifest: &Manifest) -> Result<Opti
 
 /// Brings the target to what the source has.
 struct Copy<'a> {
-    source: &'a Arc<Store>,
-    target: &'a Arc<Store>,
+    source: &'a Arc<Engine>,
+    target: &'a Arc<Engine>,
     /// The last moment that the source holds.
     at: Glsn,
     /// The end of what the target holds already.
@@ -263,7 +263,7 @@ impl Copy<'_> {
         let mut tx = Transaction::new(&self.target.committer);
         let mut keyspaces = vec![(SYSTEM, Arc::from(""))];
         for store in [self.source, self.target] {
-            keyspaces.extend(store.keyspaces.all().into_iter().map(|(name, record)| (record.id, name)));
+            keyspaces.extend(store.reader.keyspaces.all().into_iter().map(|(name, record)| (record.id, name)));
         }
         keyspaces.sort_unstable();
         keyspaces.dedup_by_key(|(id, _)| *id);
@@ -282,8 +282,10 @@ impl Copy<'_> {
     fn copy_keyspace(&mut self, tx: &mut Transaction, id: u32, name: &Arc<str>) -> Result<()> {
         let theirs = Snapshot::of_index(self.source, self.at)?;
         let ours = Snapshot::newest(self.target);
-        let (from, to) =
-            (self.source.keyspaces.handle(id, Arc::clone(name)), self.target.keyspaces.handle(id, Arc::clone(name)));
+        let (from, to) = (
+            self.source.reader.keyspaces.handle(id, Arc::clone(name)),
+            self.target.reader.keyspaces.handle(id, Arc::clone(name)),
+        );
         let mut wanted = theirs.range(&from, ..)?.keys_only();
         let mut there = ours.range(&to, ..)?.keys_only();
         let (mut want, mut have) = (next_key(&mut wanted)?, next_key(&mut there)?);

@@ -12,8 +12,8 @@ use crate::api::admin::diagnose::{Found, LostPlaces, Part, Scene, first_of_log, 
 use crate::api::admin::repair::{check_is_store, look_at};
 use crate::api::admin::salvage_drop::is_dropped;
 use crate::api::admin::verify_values::Values;
+use crate::engine::Engine;
 use crate::engine::open::open;
-use crate::engine::store::Store;
 use crate::index::view::Direction;
 use crate::read::span::Span;
 use crate::types::damage::{Damage, DamagedKey, command};
@@ -69,10 +69,10 @@ pub fn verify(
 }
 
 /// Checks everything of an open store.
-pub(crate) fn verify_open(store: &Store, progress: &mut dyn FnMut(VerifyProgress)) -> Result<VerifyReport> {
-    let _no_trim = store.trim_turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+pub(crate) fn verify_open(store: &Engine, progress: &mut dyn FnMut(VerifyProgress)) -> Result<VerifyReport> {
+    let _no_trim = store.maintenance.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     store.check_open()?;
-    if let Some(checkpoints) = &store.checkpoints {
+    if let Some(checkpoints) = &store.maintenance.checkpoints {
         // What a killed writer left is no damage.
         checkpoints.sweep()?;
     }
@@ -81,7 +81,7 @@ pub(crate) fn verify_open(store: &Store, progress: &mut dyn FnMut(VerifyProgress
     let total_bytes = crate::engine::collect_stats::disk_bytes(store)?;
     let mut report = VerifyReport { opens: true, ..VerifyReport::default() };
     let mut log_bytes = 0;
-    let findings = store.file_log.verify(&|blob| store.index.uses_blob(blob), &mut |so_far| {
+    let findings = store.file_log.verify(&|blob| store.reader.index.uses_blob(blob), &mut |so_far| {
         log_bytes = so_far.done_bytes;
         progress(VerifyProgress { done_bytes: so_far.done_bytes, total_bytes });
     })?;
@@ -90,10 +90,10 @@ pub(crate) fn verify_open(store: &Store, progress: &mut dyn FnMut(VerifyProgress
         store.options.disk.list(&store.path.join("log"))?.iter().filter(|entry| entry.name != "LOCK").count() as u64;
     let mut scene = Scene {
         path: &store.path,
-        budget: &store.budget,
-        first: store.log.bounds().first,
-        checkpoint: store.index.checkpoint().glsn,
-        names: store.keyspaces.all().into_iter().map(|(name, record)| (record.id, name.to_string())).collect(),
+        budget: &store.reader.budget,
+        first: store.reader.log.bounds().first,
+        checkpoint: store.reader.index.checkpoint().glsn,
+        names: store.reader.keyspaces.all().into_iter().map(|(name, record)| (record.id, name.to_string())).collect(),
     };
     let mut values = Values::new(store)?;
     values.check_log(&findings)?;
@@ -105,7 +105,10 @@ pub(crate) fn verify_open(store: &Store, progress: &mut dyn FnMut(VerifyProgress
         progress(VerifyProgress { done_bytes: report.bytes, total_bytes });
         parts.push(part);
     };
-    store.index.verify(&mut |version| values.check_version(version), &mut checked, &mut |what| between.push(what))?;
+    store
+        .reader
+        .index
+        .verify(&mut |version| values.check_version(version), &mut checked, &mut |what| between.push(what))?;
     let (mut found, notes) = scene.describe(&findings, &parts)?;
     let places = LostPlaces::of(found.iter().map(|found| &found.mend));
     let bad = values.finish()?.into_iter().filter(|bad| places.find(bad.glsn, &bad.stored).is_none());
@@ -131,12 +134,12 @@ fn between_runs(scene: &Scene<'_>, what: String, log_is_sound: bool) -> Damage {
 }
 
 /// Keys whose newest value was dropped by a salvage that did not come to delete them.
-fn unfinished(store: &Store, blobs: &BTreeSet<BlobId>) -> Result<Option<Damage>> {
+fn unfinished(store: &Engine, blobs: &BTreeSet<BlobId>) -> Result<Option<Damage>> {
     let mut damage = Damage::new("index", 0, "newest values were dropped by a salvage that was cut short");
     let at = store.visible();
-    for (name, record) in store.keyspaces.all() {
+    for (name, record) in store.reader.keyspaces.all() {
         let span = Span::new(record.id, &(..))?;
-        let mut walk = store.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
+        let mut walk = store.reader.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
         let mut key = Vec::new();
         while let Some(version) = walk.next(&mut key)? {
             if is_dropped(store, blobs, &version)? {

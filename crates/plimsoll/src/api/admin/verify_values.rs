@@ -13,7 +13,7 @@ use plimsoll_memory::budget::Kind;
 use plimsoll_memory::chunk::Chunk;
 
 use crate::api::admin::diagnose::Scene;
-use crate::engine::store::Store;
+use crate::engine::Engine;
 use crate::txn::payload::{Payload, Writes};
 use crate::types::damage::{Damage, DamagedKey};
 use crate::types::error::{Error, Result};
@@ -48,7 +48,7 @@ impl BadValue {
 
 /// Checks values as they are come upon.
 pub(crate) struct Values<'a> {
-    store: &'a Store,
+    store: &'a Engine,
     bad: Vec<BadValue>,
     /// Blob files whose values were checked by the commits that wrote them.
     checked: BTreeSet<BlobId>,
@@ -57,15 +57,15 @@ pub(crate) struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    pub(crate) fn new(store: &'a Store) -> Result<Self> {
-        let piece = store.budget.take(Kind::Staging)?;
+    pub(crate) fn new(store: &'a Engine) -> Result<Self> {
+        let piece = store.reader.budget.take(Kind::Staging)?;
         Ok(Self { store, bad: Vec::new(), checked: BTreeSet::new(), piece, failure: None })
     }
 
     /// Checks the values of all commits that the log holds, but for those that were found to be damaged.
     pub(crate) fn check_log(&mut self, findings: &[Finding]) -> Result<()> {
         let behind = self.store.visible().next();
-        let mut from = self.store.log.bounds().first;
+        let mut from = self.store.reader.log.bounds().first;
         let mut lost: Vec<(Glsn, Glsn)> = findings
             .iter()
             .filter(|finding| !finding.harmless && finding.blob.is_none())
@@ -82,7 +82,7 @@ impl<'a> Values<'a> {
     }
 
     fn check_entries(&mut self, from: Glsn, to: Glsn) -> Result<()> {
-        let mut scan = match self.store.log.scan(from..to, Some(StreamId::TRANSACTIONS)) {
+        let mut scan = match self.store.reader.log.scan(from..to, Some(StreamId::TRANSACTIONS)) {
             // Another process trimmed meanwhile.
             Err(LogError::Trimmed { .. }) => return Ok(()),
             scan => scan?,

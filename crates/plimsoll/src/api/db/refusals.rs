@@ -72,7 +72,7 @@ fn refuse_each_and(
 ) -> u32 {
     let mut refused = 0;
     for n in 0..REFUSALS_MAX {
-        let budget = &db.store.budget;
+        let budget = &db.store.reader.budget;
         let before = OF_OPERATIONS.map(|kind| budget.usage().of(kind));
         db.drop_caches();
         budget.fail_after(n);
