@@ -26,6 +26,7 @@ mod types;
 mod warm;
 
 pub use plimsoll_log::glsn::Glsn;
+pub use plimsoll_memory::budget::OutOfBudget;
 
 pub use api::admin::backup::BackupReport;
 pub use api::admin::repair::{RebuildReport, SalvageReport, rebuild, salvage};

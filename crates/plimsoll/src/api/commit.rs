@@ -39,7 +39,28 @@ pub enum OpChange {
     Delete,
 }
 
-/// A commit.
+/// A commit, as the log has it.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// let notes = db.keyspace("notes")?;
+/// let mut tx = db.begin();
+/// tx.put(&notes, "a", "one")?;
+/// tx.set_metadata(b"by Ada")?;
+/// let glsn = tx.commit()?;
+/// let commit = db.log().changes(glsn)?.expect("it is a commit");
+/// assert_eq!(commit.metadata()?, b"by Ada");
+/// commit.for_each(|op| {
+///     assert_eq!((op.key, op.change), (&b"a"[..], OpChange::Put { bytes: 3 }));
+///     Ok(())
+/// })?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Commit {
     store: Arc<Engine>,
     entry: Entry,

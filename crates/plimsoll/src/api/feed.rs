@@ -69,7 +69,31 @@ pub struct LogEntryRef<'a> {
     pub payload: &'a [u8],
 }
 
-/// The log of a store.
+/// The log of a store: its commits, and streams of the user's own, in one order.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// let notes = db.keyspace("notes")?;
+/// let log = db.log();
+/// let glsns = log.append(7, &[b"started", b"stopped"])?;
+/// let commit = db.put(&notes, "a", "one")?;
+/// assert_eq!(commit, glsns.end().next());
+/// let mut scan = log.scan(.., Some(7))?;
+/// while let Some(entry) = scan.next() {
+///     let entry = entry?;
+///     println!("{}: {:?}", entry.glsn, entry.payload);
+/// }
+/// log.changes(commit)?.expect("it is a commit").for_each(|op| {
+///     println!("{:?} of {:?}: {:?}", op.key, op.keyspace, op.change);
+///     Ok(())
+/// })?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Log<'db> {
     store: &'db Arc<Engine>,
@@ -258,6 +282,31 @@ impl fmt::Debug for LogScan<'_> {
 }
 
 /// A walk that waits at the end for new entries.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// use std::time::Duration;
+///
+/// let notes = db.keyspace("notes")?;
+/// // What a cursor has not passed is kept.
+/// let from = db.log().cursor("mailer", db.newest().next())?;
+/// let glsn = db.put(&notes, "a", "one")?;
+/// let mut follow = db.log().follow(from, Some(0))?;
+/// while let Some(entry) = follow.next(Duration::ZERO)? {
+///     let commit = db.log().changes(entry.glsn)?.expect("stream 0 has only commits");
+///     if !commit.moves_cursor()? {
+///         assert_eq!(commit.glsn(), glsn);
+///     }
+///     db.log().advance_cursor("mailer", entry.glsn.next())?;
+/// #   break;
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct LogFollow<'db> {
     store: &'db Arc<Engine>,
     next: Glsn,

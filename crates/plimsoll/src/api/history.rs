@@ -58,6 +58,22 @@ fn charge(store: &Engine, versions: &mut Seat<Versions>, bytes: usize) -> Result
 }
 
 /// The retained versions of a key, newest first.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// let notes = db.keyspace("notes")?;
+/// let first = db.put(&notes, "a", "one")?;
+/// let gone = db.delete(&notes, "a")?;
+/// let versions = db.history(&notes, "a")?.collect::<Result<Vec<_>>>()?;
+/// assert_eq!((versions[0].glsn, versions[0].bytes), (gone, None));
+/// assert_eq!((versions[1].glsn, versions[1].bytes), (first, Some(3)));
+/// # Ok(())
+/// # }
+/// ```
 pub struct History {
     store: Arc<Engine>,
     /// `None` behind the end.
@@ -120,6 +136,22 @@ pub struct Change {
 }
 
 /// The keys whose values differ between two moments, in key order. A value that was written again and is the same is no difference.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// let notes = db.keyspace("notes")?;
+/// let before = db.put(&notes, "a", "one")?;
+/// let by = db.put(&notes, "b", "two")?;
+/// let changes = db.diff(&notes, before, db.newest(), "")?.collect::<Result<Vec<_>>>()?;
+/// assert_eq!((changes.len(), &changes[0].key[..], changes[0].by), (1, &b"b"[..], by));
+/// assert!(changes[0].before.is_none());
+/// # Ok(())
+/// # }
+/// ```
 pub struct Diff {
     store: Arc<Engine>,
     /// `None` behind the end.

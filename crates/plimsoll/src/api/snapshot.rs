@@ -22,6 +22,24 @@ use crate::types::times::{of_micros, to_micros};
 use crate::types::value::Value;
 
 /// A moment of the store.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// let notes = db.keyspace("notes")?;
+/// let first = db.put(&notes, "a", "one")?;
+/// let noon = std::time::SystemTime::now();
+/// db.put(&notes, "a", "two")?;
+/// for then in [Moment::Glsn(first), Moment::Time(noon)] {
+///     assert_eq!(db.snapshot_at(then)?.get(&notes, "a")?.unwrap(), b"one");
+/// }
+/// assert_eq!(db.snapshot_at(Moment::Newest)?.get(&notes, "a")?.unwrap(), b"two");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Moment {
@@ -35,6 +53,22 @@ pub enum Moment {
 
 /// The store as it was at one moment: it never changes, never waits for writers and never holds them up. While it is open, no version
 /// that it can see is dropped.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// let notes = db.keyspace("notes")?;
+/// db.put(&notes, "a", "one")?;
+/// let before = db.snapshot();
+/// db.put(&notes, "b", "two")?;
+/// assert_eq!((before.len(&notes)?, db.snapshot().len(&notes)?), (1, 2));
+/// assert_eq!(db.snapshot().last(&notes)?.unwrap().0, b"b");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Snapshot {
     store: Arc<Engine>,

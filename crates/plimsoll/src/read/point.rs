@@ -176,6 +176,26 @@ fn is_there(hit: &Hit) -> bool {
 
 /// Reads a value piece by piece, without holding it in memory. What it read is compared with the value's checksum before the last piece is
 /// given.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// use std::io::Read as _;
+///
+/// let films = db.keyspace("films")?;
+/// let mut tx = db.begin();
+/// tx.put_reader(&films, "metropolis", &mut std::io::repeat(7).take(3 << 20))?;
+/// tx.commit()?;
+/// let mut film = db.snapshot().get_reader(&films, "metropolis")?.expect("it was put");
+/// assert_eq!(film.len(), 3 << 20);
+/// let mut piece = [0; 4096];
+/// assert!(film.read(&mut piece).expect("the disk is well") > 0);
+/// # Ok(())
+/// # }
+/// ```
 pub struct ValueReader {
     reader: Arc<Reader>,
     glsn: Glsn,

@@ -31,6 +31,27 @@ use crate::types::options::Durability;
 use crate::types::version::{Stored, Version};
 
 /// A commit that has its place in the order.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// let notes = db.keyspace("notes")?;
+/// // One sync for all of them.
+/// let mut tickets = Vec::new();
+/// for number in 0..100u32 {
+///     let mut tx = db.begin();
+///     tx.put(&notes, number.to_be_bytes(), "x")?;
+///     tickets.push(tx.commit_submit()?);
+/// }
+/// for ticket in tickets {
+///     ticket.wait()?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a ticket is waited for, or the commit may not be durable"]
 pub struct CommitTicket {
     log: Arc<dyn Log>,

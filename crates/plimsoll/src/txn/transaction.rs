@@ -33,7 +33,24 @@ use crate::types::version::{MAX_VALUE_BYTES, running_value_sum};
 /// Bytes that a streamed value is taken in at a time.
 const PIECE_BYTES: usize = CHUNK_BYTES;
 
-/// An open transaction. Dropped without a commit, it leaves no trace.
+/// An open transaction. Dropped without a commit, it leaves no trace. [`crate::Db::transact`] runs one again where it meets a conflict.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// let seats = db.keyspace("seats")?;
+/// let mut mine = db.begin();
+/// if !mine.contains_key(&seats, "12A")? {
+///     mine.put(&seats, "12A", "Ada")?;
+/// }
+/// db.put(&seats, "12A", "Alan")?;
+/// assert!(matches!(mine.commit(), Err(Error::Conflict { key, .. }) if key == b"12A"));
+/// # Ok(())
+/// # }
+/// ```
 pub struct Transaction {
     committer: Arc<Committer>,
     moment: OpenMoment,

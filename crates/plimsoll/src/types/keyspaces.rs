@@ -57,6 +57,19 @@ impl Default for Opening {
 
 /// A named keyspace of a store: a handle, cheap to clone.
 ///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// let (cats, dogs) = (db.keyspace("cats")?, db.keyspace("dogs")?);
+/// db.put(&cats, "tom", "grey")?;
+/// assert_eq!((cats.name(), db.get(&dogs, "tom")?), ("cats", None));
+/// # Ok(())
+/// # }
+/// ```
+///
 /// It belongs to the [`crate::Db`] that it was asked of, and to that one's clones. Every call of another store refuses it, and so does the same store
 /// when it was closed and opened again: ask the new `Db` for its keyspace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -84,6 +97,7 @@ pub struct KeyspaceInfo {
 
 /// What dropping a keyspace came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DropReport {
     /// The commit that dropped it: the moment before is the last at which it can be read.
     pub glsn: Glsn,

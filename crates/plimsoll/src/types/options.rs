@@ -43,6 +43,21 @@ pub enum Durability {
 ///
 /// Where every keyspace limits its past and no stream of the user's own is in use, the log trims itself: it keeps what the longest retention can see, and
 /// what a cursor has not passed ([`crate::Log::cursor`]), and nothing for those who only follow it.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// let sessions = db.create_keyspace("sessions", Retention::Latest)?;
+/// assert!(db.create_keyspace("sessions", Retention::Forever).is_err(), "it is there, with another one");
+/// db.set_retention(&sessions, Retention::Time(std::time::Duration::from_secs(7 * 24 * 3600)))?;
+/// let report = db.drop_keyspace(&sessions)?;
+/// assert!(db.snapshot_at(Moment::Glsn(report.glsn - 1))?.keyspace("sessions")?.is_some());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Retention {
@@ -108,6 +123,22 @@ impl Sizes {
 }
 
 /// How a store is opened.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// # db.close()?;
+/// let options = Options::new()
+///     .memory_bytes(64 << 20)
+///     .durability(Durability::Buffered)
+///     .retention(Retention::Latest);
+/// let db = Db::open(&path, options)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Options {
     pub(crate) memory_bytes: u64,

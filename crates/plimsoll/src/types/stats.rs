@@ -5,6 +5,7 @@ use plimsoll_log::glsn::Glsn;
 
 /// Memory under the budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemoryStats {
     /// The budget in bytes.
     pub limit_bytes: u64,
@@ -18,6 +19,7 @@ pub struct MemoryStats {
 
 /// How often memory was short since the store was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PressureStats {
     /// Pages that somebody who missed a page had to evict himself, because no frame was free.
     pub inline_page_evictions: u64,
@@ -31,6 +33,7 @@ pub struct PressureStats {
 
 /// What the evictor did since the store was opened; zeros where it is switched off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct EvictorStats {
     /// Batches of pages evicted.
     pub rounds: u64,
@@ -54,6 +57,7 @@ pub struct EvictorStats {
 
 /// The page pool since the store was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PoolStats {
     /// Pages found in memory.
     pub hits: u64,
@@ -73,6 +77,7 @@ pub struct PoolStats {
 
 /// Values kept as objects rather than by their pages, since the store was opened; zeros where they are switched off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ObjectStats {
     /// Reads answered by an object.
     pub hits: u64,
@@ -102,6 +107,7 @@ pub struct ObjectStats {
 
 /// What it took to open the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OpeningStats {
     /// Nanoseconds in all.
     pub nanos: u64,
@@ -117,6 +123,7 @@ pub struct OpeningStats {
 
 /// Everything that is counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Stats {
     /// What opening took.
     pub opening: OpeningStats,
@@ -154,6 +161,7 @@ pub struct Stats {
 
 /// What the log holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LogBounds {
     /// The first GLSN that is not trimmed.
     pub first: Glsn,
@@ -165,6 +173,7 @@ pub struct LogBounds {
 
 /// Counters of the index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct IndexStats {
     /// Bytes in memtables, flushed or not.
     pub memtable_bytes: u64,
@@ -200,6 +209,7 @@ pub struct IndexStats {
 
 /// Waits for one thing since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Waits {
     /// How many there were.
     pub times: u64,
@@ -233,6 +243,7 @@ impl StallStats {
 
 /// What the warm image did since the store was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WarmStats {
     /// Whether the store takes in and writes a warm image.
     pub on: bool,
@@ -256,6 +267,7 @@ pub struct WarmStats {
 
 /// How the store reads now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct IoStats {
     /// As the options say.
     pub asked: Io,

@@ -15,6 +15,21 @@ use plimsoll_memory::buffer::{Buffer, HEAP_BYTES_MAX};
 const FREE_BYTES: usize = HEAP_BYTES_MAX;
 
 /// The bytes of a value; dereferences to `[u8]`.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// let notes = db.keyspace("notes")?;
+/// db.put(&notes, "a", "one")?;
+/// let value = db.get(&notes, "a")?.expect("it was put");
+/// assert_eq!((value.len(), &value[..1]), (3, &b"o"[..]));
+/// assert_eq!(String::from_utf8(value.into_vec()).as_deref(), Ok("one"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Default)]
 pub struct Value {
     bytes: Buffer,

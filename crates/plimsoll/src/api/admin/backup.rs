@@ -24,7 +24,25 @@ use crate::index::run::partition::PartitionId;
 use crate::types::error::{Error, Result};
 
 /// What a backup did.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// let notes = db.keyspace("notes")?;
+/// db.put(&notes, "a", "one")?;
+/// let report = db.backup(dir.path().join("backup"))?;
+/// db.put(&notes, "a", "two")?;
+/// let copy = Db::open(dir.path().join("backup"), Options::new().memory_bytes(16 << 20))?;
+/// assert_eq!(copy.newest(), report.glsn);
+/// assert_eq!(copy.get(&copy.keyspace("notes")?, "a")?.unwrap(), b"one");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BackupReport {
     /// The newest GLSN in it.
     pub glsn: Glsn,

@@ -27,6 +27,7 @@ use crate::types::options::Options;
 
 /// What a rebuild did.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RebuildReport {
     /// The newest GLSN.
     pub glsn: Glsn,
@@ -36,6 +37,7 @@ pub struct RebuildReport {
 
 /// What a salvage did.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SalvageReport {
     /// The newest GLSN that is left.
     pub glsn: Glsn,

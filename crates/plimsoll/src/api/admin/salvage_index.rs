@@ -43,6 +43,7 @@ const NAMED_MAX: usize = 1000;
 
 /// What a salvage from the index did.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct IndexSalvageReport {
     /// The newest GLSN: the commit that holds what the index held.
     pub glsn: Glsn,
