@@ -1,15 +1,16 @@
 //! The index: a cache of the log that finds versions by key.
 //!
-//! Commits enter the active *memtable*; a full one is flushed as a *run*; compaction merges runs and moves superseded versions into
-//! *history* runs, so that a scan of the present does not wade through the past. All of it can be made anew from the log.
+//! Commits enter the active *memtable*. A full memtable is flushed as a *run* (a sorted sequence of table files). Compaction merges runs
+//! and moves superseded versions into *history* runs, so that a scan of the present does not read old versions. The whole index can be
+//! rebuilt from the log.
 //!
 //! Laws:
-//! 1. Everything in the log up to the manifest's checkpoint is in runs that the manifest names; nothing in a run is younger than the
-//!    durable GLSN.
-//! 2. Sources are ordered by age: for one key, every version in a newer source is younger than every version in an older one. (History
-//!    runs are outside this order.)
-//! 3. A key's newest version is never in a history run, unless it is a deletion.
-//! 4. A current run has one version of a key; what it superseded in the same flush or merge is in history, or dropped.
+//! 1. Every version in the log up to the manifest's checkpoint is in the runs that the manifest names. No version in a run is younger than
+//!    the durable GLSN (the log sequence number).
+//! 2. Sources are ordered by age: for one key, every version in a newer source is younger than every version in an older one. History runs
+//!    are outside this order.
+//! 3. The newest version of a key is never in a history run, unless it is a deletion.
+//! 4. A current run has one version of a key. Versions that it superseded in the same flush or merge are in history, or were dropped.
 //!
 //! ```text
 //! commits -> active memtable -> closed memtables -> (flush) -> current runs <-> (compaction)
@@ -69,11 +70,11 @@ use crate::types::error::Result;
 use crate::types::stats::IndexStats;
 use crate::types::version::Version;
 
-/// A memtable's part of the budget (one in so many), and its bounds in bytes.
+/// Divisor: a memtable's share of the budget. Its bounds in bytes follow.
 const MEMTABLE_SHARE: u64 = 8;
 const MEMTABLE_BYTES: (u64, u64) = (1 << 20, 64 << 20);
 
-/// What the index stands on.
+/// The environment of the index: where it lives, what it works with, and its settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Ground {
     pub(crate) disk: Arc<dyn Disk>,
@@ -82,41 +83,40 @@ pub(crate) struct Ground {
     pub(crate) budget: Budget,
     pub(crate) pool: Arc<Pool>,
     pub(crate) log: Arc<dyn Log>,
-    /// Told what comes into the runs.
+    /// Notified when keys enter the runs, so that cached rows of older versions are invalidated.
     pub(crate) objects: Arc<Objects>,
-    /// Bytes at which a memtable is flushed, if somebody has said so.
+    /// Bytes at which a memtable is flushed; `None`: a share of the budget.
     pub(crate) memtable_bytes: Option<u64>,
-    /// A partition is cut at this many bytes.
+    /// Size in bytes at which a partition (a table file) is cut.
     pub(crate) partition_bytes: u64,
-    /// Bytes of input that one step of compaction passes.
+    /// Bytes of input that one step of compaction processes.
     pub(crate) step_bytes: u64,
-    /// Nothing on disk is changed.
+    /// If set, no file is changed.
     pub(crate) read_only: bool,
-    /// Whether flush and compaction run in threads of their own. If not, `make_room` flushes where it must, and the owner calls the
-    /// steps.
+    /// Whether flush and compaction run on their own threads. If not, `make_room` flushes when it must, and the owner calls the steps.
     pub(crate) background: bool,
 }
 
 impl Ground {
-    /// Bytes at which a memtable is flushed: without a word from outside an eighth of what the budget is now.
+    /// Bytes at which a memtable is flushed. Unless it is set, an eighth of the current budget.
     pub(crate) fn memtable_limit_bytes(&self) -> u64 {
         let (min, max) = MEMTABLE_BYTES;
         self.memtable_bytes.unwrap_or_else(|| (self.budget.limit_bytes() / MEMTABLE_SHARE).clamp(min, max))
     }
 }
 
-/// Which versions must be kept.
+/// The garbage-collection watermark: which versions must be kept.
 pub(crate) trait Horizon: Send + Sync {
-    /// A version of `keyspace` may be dropped if a younger version of its key is not younger than this GLSN; a deletion may be dropped
-    /// if it is itself not younger. `Glsn::NONE` keeps everything. Never above the oldest open snapshot.
+    /// The watermark of `keyspace`. A version may be dropped if a younger version of its key is not younger than this GLSN. A deletion may
+    /// be dropped if it is itself not younger. `Glsn::NONE` keeps everything. Never above the oldest open snapshot.
     fn of(&self, keyspace: u32) -> Glsn;
 
-    /// Log entries below this GLSN are wanted back: compaction copies live values that point below it into a blob file of plain bytes.
-    /// `Glsn::NONE` where nothing is to be freed.
+    /// The log below this GLSN is to be freed: compaction copies live values that point below it into a blob file of plain bytes.
+    /// `Glsn::NONE` if nothing is to be freed.
     fn relocate_below(&self) -> Glsn;
 }
 
-/// What a step of background work did.
+/// The outcome of one step of background work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// There was nothing to do.
@@ -130,7 +130,7 @@ pub(crate) enum Progress {
 pub(crate) struct Unflushed {
     /// Bytes of its entries.
     pub(crate) bytes: u64,
-    /// Bytes of the log that have to be read to fill it again.
+    /// Bytes of the log that a replay reads to rebuild it.
     pub(crate) log_bytes: u64,
     /// Its oldest commit.
     pub(crate) oldest: Glsn,
@@ -144,10 +144,10 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Opens the index as the manifest describes it; what the log holds beyond its checkpoint is replayed by the caller.
+    /// Opens the index that the manifest describes. The caller replays the log beyond the manifest's checkpoint.
     ///
-    /// Where nothing is written (`read_only`), a process that writes may take away files between the reading of the manifest and this
-    /// call: an `Io` error of kind `NotFound` then says to read the manifest again.
+    /// With `read_only`, a writing process may remove files after the manifest was read and before this call opens them. An `Io` error of
+    /// kind `NotFound` then means: read the manifest again.
     pub(crate) fn open(ground: Ground, manifest: Manifest, horizon: Arc<dyn Horizon>) -> Result<Arc<Index>> {
         let background = ground.background && !ground.read_only;
         let core = Arc::new(Core::open(ground, manifest, horizon)?);
@@ -155,20 +155,20 @@ impl Index {
         Ok(Arc::new(Index { core, threads }))
     }
 
-    /// The place in the log up to which the manifest's runs hold everything.
+    /// The place in the log up to which the manifest's runs are complete.
     pub(crate) fn checkpoint(&self) -> Position {
         self.core.head().checkpoint
     }
 
-    /// The number of the last manifest: with another one, other files may hold what there is.
+    /// The number of the last manifest. A different number may mean different files.
     pub(crate) fn manifest_number(&self) -> u64 {
         self.core.head().number
     }
 
-    /// Takes over the manifest that another process has written since, if there is one: for an index that is open to read only.
+    /// Loads the manifest that another process has written since, if there is one. For an index that is open read-only.
     ///
     /// # Errors
-    /// The manifest or a file that it names cannot be read, or the budget: the sources stay as they were.
+    /// The manifest or one of its files cannot be read, or the budget is exhausted. The sources stay as they were.
     pub(crate) fn refresh(&self) -> Result<()> {
         self.core.refresh()
     }
@@ -178,88 +178,88 @@ impl Index {
         self.core.view()
     }
 
-    /// The seats of walks over it.
+    /// The registry of walks (iterators) over the index.
     pub(crate) fn seats(&self) -> &Arc<Seats> {
         &self.core.seats
     }
 
-    /// Makes sure that versions of `bytes` (see `entry_bytes`) can be inserted without failing. Where the active memtable is full, or the
-    /// budget has no room for more of it, it is closed at `boundary` (the last GLSN applied) and a new one begun; where flushing lags,
-    /// the caller flushes or is paced. Called by one committer at a time, in GLSN order; what an earlier call promised and was not
-    /// used is taken back.
+    /// Reserves room so that versions of `bytes` (see `entry_bytes`) can be inserted without failing. If the active memtable is full, or
+    /// the budget has no room to grow it, it is closed at `boundary` (the last GLSN applied) and a new one is started. If flushing lags
+    /// behind, the caller flushes or is slowed down. Called by one committer at a time, in GLSN order; room reserved by an earlier call and
+    /// not used is released.
     ///
     /// # Errors
-    /// The budget has no room and there is nothing left to flush; or a flush that was needed failed: nothing is lost, the next call tries
-    /// again. An index that is open to read only has nowhere to flush to: its memtables grow as far as the budget lets them.
+    /// The budget has no room and there is nothing left to flush; or a flush that was needed failed. Nothing is lost, and the next call
+    /// tries again. A read-only index cannot flush: its memtables grow as far as the budget allows.
     pub(crate) fn make_room(&self, bytes: usize, boundary: Glsn) -> Result<()> {
         self.core.make_room(bytes, boundary)
     }
 
-    /// Bytes that a version takes in a memtable at most.
+    /// The most bytes that a version takes in a memtable.
     pub(crate) fn entry_bytes(key_bytes: usize, stored_bytes: usize) -> usize {
         SortedMap::entry_bytes(key_bytes, stored_bytes)
     }
 
-    /// Puts a version into the active memtable. Room was made before. One that a run holds already (it is replayed) is left out.
+    /// Inserts a version into the active memtable; room was reserved before. A replayed version that a run already holds is skipped.
     pub(crate) fn insert(&self, version: &Version<'_>) {
         self.core.insert(version);
     }
 
-    /// As [`Index::insert`], for a version that comes once and that nobody looks for before [`Index::stop_deferring`]: several times cheaper where
-    /// many come in no order. A memtable that is closed meanwhile is whole.
+    /// As [`Index::insert`], for a version that is inserted once and not looked up before [`Index::stop_deferring`]: several times cheaper
+    /// for many versions in random order. A memtable that is closed in between is complete.
     pub(crate) fn defer(&self, version: &Version<'_>) {
         self.core.defer(version);
     }
 
-    /// What was deferred is found from now on.
+    /// Makes deferred versions visible to lookups.
     pub(crate) fn stop_deferring(&self) {
         self.core.stop_deferring();
     }
 
-    /// Says which keys are going to be inserted next: finding their places is cheaper for a few at a time.
+    /// Prefetches the insert positions of the keys that are inserted next: cheaper for a few keys at a time.
     pub(crate) fn fetch(&self, keys: &[&[u8]]) {
         self.core.fetch(keys);
     }
 
-    /// Makes sure that runs with these partitions can be adopted, and paces the caller as for other commits: called before the record that
-    /// names them is submitted.
+    /// Reserves memory for the metadata of these partitions so that the runs can be adopted, and slows the caller down as for other
+    /// commits. Called before the record that names them is submitted.
     ///
     /// # Errors
-    /// The budget has no room for what is to be known of them.
+    /// The budget has no room for the metadata.
     pub(crate) fn make_room_for_runs(&self, runs: &[Vec<PartitionInfo>]) -> Result<()> {
         self.core.make_room_for_runs(runs)
     }
 
-    /// Takes over runs that a transaction wrote as blob files, newest first; every version in them has `glsn`. The active memtable is
-    /// closed at `glsn - 1` first. Idempotent: what is in the index already is not taken twice. The budget never refuses: the record has its
-    /// place in the log already.
+    /// Adopts (ingests) runs that a transaction wrote as blob files, newest first; every version in them has `glsn`. The active memtable is
+    /// first closed at `glsn - 1`. Idempotent: runs that are in the index already are skipped. The budget never refuses, because the record
+    /// is already ordered in the log.
     pub(crate) fn adopt(&self, runs: Vec<Vec<PartitionInfo>>, glsn: Glsn) -> Result<()> {
         self.core.adopt(runs, glsn)
     }
 
-    /// Closes the active memtable at `boundary` and waits until everything up to it is in runs that the manifest names (flushing here
-    /// where nobody else does).
+    /// Closes the active memtable at `boundary` and waits until all versions up to it are in runs that the manifest names. Flushes on this
+    /// thread if there is no flush thread.
     pub(crate) fn flush(&self, boundary: Glsn) -> Result<()> {
         self.core.flush_up_to(boundary)
     }
 
-    /// Counts bytes of log entries whose versions were just put in, or are about to be: what a replay of the active memtable has to read.
+    /// Counts the log bytes of entries whose versions were just inserted, or are about to be: a replay of the active memtable reads them.
     pub(crate) fn note_log_bytes(&self, bytes: u64) {
         self.core.note_log_bytes(bytes);
     }
 
-    /// Writes the manifest anew, with the runs that there are, where the log is durable beyond what the last manifest says: with it the
-    /// next process recognises a log that was cut back or exchanged.
+    /// Rewrites the manifest with the current runs if the log is durable beyond the durable place in the last manifest. From it the next
+    /// process detects a log that was truncated or replaced.
     pub(crate) fn note_durable(&self) -> Result<()> {
         self.core.note_durable()
     }
 
-    /// Closes the active memtable at `boundary`, the last GLSN applied, as if it were full: it is flushed by whoever does that.
+    /// Closes the active memtable at `boundary`, the last GLSN applied, as if it were full. The flush step writes it later.
     pub(crate) fn close_up_to(&self, boundary: Glsn) {
         self.core.close_up_to(boundary);
     }
 
-    /// What the active memtable holds; `None` while another waits to be flushed.
+    /// The contents of the active memtable; `None` while another memtable waits to be flushed.
     pub(crate) fn unflushed(&self) -> Option<Unflushed> {
         let view = self.view();
         let of = |table: &Memtable| Unflushed {
@@ -275,45 +275,46 @@ impl Index {
         self.core.ground.memtable_limit_bytes()
     }
 
-    /// Flushes the oldest closed source, if there is one, after making it durable.
+    /// Makes the oldest closed source durable in the log and flushes it, if there is one.
     pub(crate) fn flush_step(&self) -> Result<Progress> {
         self.core.flush_step()
     }
 
-    /// Does a bounded piece of compaction, if any is due; where nothing came in since the last call, also what makes reads cheaper.
+    /// Does a bounded piece of compaction, if any is due. If nothing was written since the last call, also merges runs to make reads
+    /// cheaper.
     pub(crate) fn compact_step(&self) -> Result<Progress> {
         self.core.compact_step()
     }
 
-    /// Compacts everything into as few runs as there can be: one current and one history run, with nothing in them that nobody needs.
+    /// Compacts everything into as few runs as possible: one current and one history run, without versions that may be dropped.
     pub(crate) fn compact_all(&self) -> Result<()> {
         self.core.compact_all()
     }
 
-    /// Moves every value that stands in a log entry below the horizon's `relocate_below` into a blob file: only partitions that hold such are
-    /// rewritten.
+    /// Moves every value that is stored in a log entry below the horizon's `relocate_below` into a blob file. Only partitions that point to
+    /// such values are rewritten.
     pub(crate) fn relocate(&self) -> Result<()> {
         self.core.relocate()
     }
 
-    /// The budget is, or is going to be, `bytes`: objects get their share.
+    /// The budget is, or is about to become, `bytes`: resizes the row cache to its share.
     pub(crate) fn resize_objects(&self, bytes: u64) {
         self.core.resize_objects(bytes);
     }
 
-    /// The budget was changed: what compaction has set aside for a second job goes back where there is room for one only.
+    /// Adapts compaction to a changed budget: memory reserved for a second job is released if the budget has room for one job only.
     pub(crate) fn fit_jobs(&self) {
         self.core.fit_jobs();
     }
 
-    /// Oldest log entry that a value in a run points into.
+    /// The oldest log entry that a value in a run points to.
     pub(crate) fn min_pointer(&self) -> Option<Glsn> {
         self.view().all_runs().filter_map(|run| run.min_pointer()).min()
     }
 
-    /// Whether a blob file is a partition of the index or holds values of one, or is about to.
+    /// Whether a blob file is a partition of the index, holds values of one, or is about to.
     pub(crate) fn uses_blob(&self, blob: BlobId) -> bool {
-        // First those in work: one that is named in between is then found in the view.
+        // Check the files in work first: a file that a manifest comes to name in between is then found in the view.
         lock(&self.core.blobs_in_work).contains(&blob)
             || self
                 .view()
@@ -321,7 +322,7 @@ impl Index {
                 .any(|info| info.id == PartitionId::Blob(blob) || info.blobs.binary_search(&blob).is_ok())
     }
 
-    /// The manifest as it stands, the run files that it names (its blob files belong to the log), and a view that keeps them.
+    /// The current manifest, the run files that it names (its blob files belong to the log), and a view that keeps them.
     pub(crate) fn files(&self) -> (Manifest, Vec<PathBuf>, Arc<View>) {
         let (manifest, view) = self.core.manifest();
         let infos = manifest.runs.iter().flat_map(|run| &run.partitions);

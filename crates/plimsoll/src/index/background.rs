@@ -1,5 +1,5 @@
-//! The threads of the index, and the signals between them and the writers. A thread does steps while there is work, and sleeps until
-//! somebody tells it that there is more.
+//! The background threads of the index, and the signals between them and the writers. A thread runs steps while there is work and sleeps
+//! until it is signalled.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -13,17 +13,18 @@ use crate::index::core::{Core, lock};
 use crate::index::policy::Urge;
 use crate::types::error::Error;
 
-/// An index into which next to nothing came for so long, and that has nothing else to do, counts as idle and is settled.
+/// An index that received almost no writes for this long, and has no other work, counts as idle; its runs are then settled (merged for
+/// reads).
 const SETTLE_AFTER: Duration = Duration::from_millis(300);
 
-/// Next to nothing: less in that time than this part of a memtable (one in so many).
+/// Divisor: "almost no writes" means less than this part of a memtable within [`SETTLE_AFTER`].
 const TRICKLE_PART: u64 = 256;
 
-/// Between attempts that fail: the first wait, and the longest.
+/// The first and the longest wait between attempts that fail.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
-/// Who waits for what.
+/// The signals between writers and background threads.
 #[derive(Debug, Default)]
 pub(crate) struct Signals {
     /// Rung when there is something to flush.
@@ -31,7 +32,7 @@ pub(crate) struct Signals {
     /// Rung when there may be something to compact.
     compaction: Arc<Bell>,
     state: Mutex<State>,
-    /// Something was flushed or compacted, or failed.
+    /// Signalled when a flush or a compaction step ended or failed.
     progress: Condvar,
 }
 
@@ -53,7 +54,7 @@ impl Signals {
         self.compaction.ring();
     }
 
-    /// A flush came to its end.
+    /// A flush ended.
     pub(crate) fn flush_ended(&self, error: Option<&Error>) {
         lock(&self.state).flush_error = error.map(ToString::to_string);
         self.progress.notify_all();
@@ -62,7 +63,7 @@ impl Signals {
         }
     }
 
-    /// A step of compaction came to its end; `changed`: there are fewer runs now.
+    /// A step of compaction ended; `changed`: there are fewer runs now.
     pub(crate) fn compaction_ended(&self, changed: bool, error: Option<&Error>) {
         lock(&self.state).compaction_error = error.map(ToString::to_string);
         if changed || error.is_some() {
@@ -76,7 +77,7 @@ impl Signals {
         state.flush_error.clone().or_else(|| state.compaction_error.clone())
     }
 
-    /// Waits for `delay`, or until something was flushed or compacted, or failed; whether it was one of these.
+    /// Waits for `delay`, or until a flush or compaction ended or failed. Returns whether one did.
     pub(crate) fn wait_for_progress(&self, delay: Duration) -> bool {
         let state = lock(&self.state);
         if state.closing {
@@ -85,7 +86,7 @@ impl Signals {
         !self.progress.wait_timeout(state, delay).map_or(true, |(_, timeout)| timeout.timed_out())
     }
 
-    /// A thread ends by a panic: its work is left to those who wait for it.
+    /// Records that a thread ended by a panic: the threads that wait for its work do it themselves.
     fn thread_panicked(&self, of: fn(&mut State) -> &mut Option<String>) {
         *of(&mut lock(&self.state)) = Some("the thread for it has panicked; open the store again".to_owned());
         self.progress.notify_all();
@@ -116,7 +117,7 @@ impl Threads {
         Self { workers: Vec::new() }
     }
 
-    /// Starts one for flushes and one for compaction.
+    /// Starts one thread for flushes and one for compaction.
     pub(crate) fn start(core: &Arc<Core>) -> io::Result<Self> {
         let flush = core.start_flushing()?;
         let compaction = core.start_compacting()?;
@@ -132,7 +133,7 @@ impl Threads {
     }
 }
 
-/// How long to wait after failures in a row.
+/// The delay after this many failures in a row.
 fn retry_after(failures: u32) -> Duration {
     RETRY_FIRST.saturating_mul(1 << failures.min(16).saturating_sub(1)).min(RETRY_MAX)
 }

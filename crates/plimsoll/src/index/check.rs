@@ -1,4 +1,4 @@
-//! Checks the index: every page of every partition, and the laws that can be told from what the manifest says.
+//! Checks the index: every page of every partition, and the laws that can be checked from the manifest.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::types::error::Result;
 use crate::types::version::Version;
 
 impl Core {
-    /// Reads every partition: `each` is shown every version, `checked` each partition with what is wrong with it. `report` is told what is wrong between
-    /// them.
+    /// Reads every partition. `each` receives every version, `checked` each partition with its faults. `report` receives faults between
+    /// partitions.
     pub(crate) fn verify(
         &self,
         each: &mut dyn FnMut(&Version<'_>),
@@ -30,7 +30,7 @@ impl Core {
         }
         check_ages(&view.runs, report);
         let youngest = view.runs.iter().chain(&view.history).map(|run| run.max_glsn()).max();
-        // Beside a process that writes the manifest may be younger than what is known of the log here.
+        // Beside a writing process the manifest may be younger than the log bounds known here.
         let durable = self.ground.log.bounds().durable.max(manifest.durable.glsn);
         if let Some(youngest) = youngest.filter(|&youngest| youngest > durable) {
             report(format!("a run holds GLSN {youngest}, which is younger than the durable GLSN {durable}"));
@@ -44,8 +44,8 @@ impl Core {
 }
 
 impl Core {
-    /// Whether a partition belongs to the index as it stands on disk: beside a process that writes, one that was merged away meanwhile does not, and
-    /// its file may be gone.
+    /// Whether the manifest on disk names this partition. Beside a writing process, the partition may have been merged away and its file
+    /// removed.
     fn is_named(&self, id: PartitionId) -> Result<bool> {
         if !self.ground.read_only {
             return Ok(true);
@@ -63,7 +63,7 @@ fn check_order(run: &Run, report: &mut dyn FnMut(String)) {
     }
 }
 
-/// Law 2, as far as the oldest and newest commits of runs show it.
+/// Checks law 2 as far as the oldest and newest commits of runs show it.
 fn check_ages(runs: &[Arc<Run>], report: &mut dyn FnMut(String)) {
     for pair in runs.windows(2) {
         if pair[0].min_glsn() < pair[1].max_glsn() {

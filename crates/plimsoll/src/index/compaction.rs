@@ -1,10 +1,10 @@
-//! Merges runs, a bounded piece at a time.
+//! Merges runs, one bounded piece at a time.
 //!
-//! A job takes neighbouring current runs, or history runs, and makes one run of current versions and one of history of them (`split` says
-//! which version goes where). Partitions that overlap with no other input, and need no change, are linked instead of rewritten.
-//! When everything is written and synced, the manifest is replaced and readers see the outputs in the place of the inputs.
+//! A job takes adjacent current runs, or history runs, and produces one run of current versions and one of history (`split` decides where
+//! each version goes). Partitions that overlap with no other input, and need no change, are linked instead of rewritten. When all outputs
+//! are written and synced, the manifest is replaced and readers see the outputs instead of the inputs.
 //!
-//! Two jobs can be under way where the budget allows: while a large one is, newer runs are merged by a small one, which goes first.
+//! Two jobs can run at once if the budget allows: a small job merges newer runs while a large one is under way, and takes precedence.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -29,41 +29,41 @@ use crate::index::{Ground, Progress};
 use crate::types::error::{Error, Result};
 use crate::types::version::{Stored, Version};
 
-/// Runs that one job merges at most.
+/// The most runs that one job merges.
 const FAN_IN: usize = 8;
 
 /// Budgets below this many bytes have room for one job only.
 const TWO_JOBS_BYTES: u64 = 64 << 20;
 
-/// While a job is under way, so many newer runs are merged by another.
+/// While a job is under way, another job merges newer runs once there are this many.
 const PILED_UP: usize = 4;
 
-/// What passing a version costs beside its bytes.
+/// The fixed cost of processing a version, in bytes, added to its size.
 const VERSION_COST_BYTES: u64 = 32;
 
-/// A partition below this part of the full size (one in so many) is small.
+/// Divisor: a partition below this part of the full size is small.
 const SMALL_PART: u64 = 8;
 
-/// Small partitions that stand alone are linked like others; a job that has more of them writes them together with their neighbours,
-/// for each is a file and a description in memory. A whole compaction always does.
+/// Small partitions that overlap with nothing are linked like others. A job with more of them than this writes them together with their
+/// neighbours, because each costs a file and a description in memory. A full compaction always does.
 const SMALL_MAX: usize = 64;
 
-/// Jobs of a whole compaction beside one for each run: what is under way, relocation, and the clearing of what is left.
+/// Jobs of a full compaction in addition to one for each run: the job under way, relocation, and dropping what remains droppable.
 const JOBS_MORE: u64 = 6;
 
-/// So many keyspaces of one partition are asked for their horizon; one that spans more is rewritten.
+/// The most keyspaces of one partition whose horizon is looked up; a partition that spans more is rewritten.
 const KEYSPACES_ASKED: u32 = 64;
 
-/// The jobs under way, and the memory for them.
+/// The running jobs, and their memory.
 #[derive(Debug)]
 pub(crate) struct Compactor {
     slots: Vec<Slot>,
-    /// Damage that a job found: nothing more is compacted until the index is opened again.
+    /// Damage that a job found: compaction stops until the index is opened again.
     stopped: Option<Error>,
-    /// The history run that the last job on history made, and the horizon then: it is not passed again for what can be dropped before the
+    /// The history run that the last history job made, and the horizon then. It is not scanned again for droppable versions before the
     /// horizon has moved.
     swept_history: (Weak<Run>, Glsn),
-    /// Bytes that had come in when the owner last called for a step.
+    /// Total bytes written when the owner last called for a step.
     seen_bytes_in: u64,
 }
 
@@ -76,23 +76,23 @@ struct Slot {
 #[derive(Debug)]
 struct Job {
     inputs: Inputs,
-    /// Newest first: where two hold the same, the newer one wins.
+    /// Newest first: if two hold the same version, the newer one wins.
     runs: Vec<Arc<Run>>,
     /// For a job on history: the highest horizon when it began.
     horizon: Glsn,
-    /// Whether small partitions that stand alone are written together.
+    /// Whether small partitions that overlap with nothing are written together.
     joins_small: bool,
     /// The sources when the job began.
     view: Arc<View>,
     splitter: Splitter,
     relocator: Relocator,
     sweep: Sweep,
-    /// The segment behind the one at work.
+    /// The segment after the current one.
     ahead: Option<Segment>,
     merge: Merge,
     /// The last key of the segment being merged.
     merging: Option<Vec<u8>>,
-    /// What becomes of the version on top, while its value is moved piece by piece.
+    /// The fate of the top version, while its value is moved piece by piece.
     waiting: Option<Fate>,
     linked_bytes: u64,
     current: Output,
@@ -100,13 +100,13 @@ struct Job {
 }
 
 impl Compactor {
-    /// Sets the memory for jobs aside.
+    /// Reserves the memory for jobs.
     pub(crate) fn new(ground: &Ground) -> Result<Self> {
         let slots = (0..slots_for(ground)).map(|_| Slot::new(ground)).collect::<Result<_>>()?;
         Ok(Self { slots, stopped: None, swept_history: (Weak::new(), Glsn::NONE), seen_bytes_in: 0 })
     }
 
-    /// Follows a budget that was changed; where it has no room for a second job yet, the next look may find some.
+    /// Adapts to a changed budget. If there is no room for a second job yet, a later call may find some.
     fn fit(&mut self, ground: &Ground) {
         let wanted = slots_for(ground);
         if self.slots.len() > wanted {
@@ -134,7 +134,7 @@ impl Compactor {
     }
 }
 
-/// Jobs that may be under way at the same time.
+/// The most jobs that may run at the same time.
 fn slots_for(ground: &Ground) -> usize {
     match (ground.read_only, ground.budget.limit_bytes() >= TWO_JOBS_BYTES) {
         (true, _) => 0,
@@ -145,13 +145,13 @@ fn slots_for(ground: &Ground) -> usize {
 
 impl Slot {
     fn new(ground: &Ground) -> Result<Self> {
-        // A window for each input, the outputs, and a piece of a value that is moved.
+        // A window for each input, the outputs, and a buffer for a value that is moved.
         let chunks = FAN_IN as u64 + 2 * OUTPUT_CHUNKS + 1;
         Ok(Self { set_aside: SetAside::new(&ground.budget, chunks)?, job: None })
     }
 }
 
-/// What a job is to merge.
+/// The inputs of a job.
 struct Task {
     inputs: Inputs,
     runs: Vec<Arc<Run>>,
@@ -160,14 +160,14 @@ struct Task {
 }
 
 impl Core {
-    /// A step on the owner's call; where nothing came in since the last one, the index counts as idle and is settled.
+    /// Runs a step on the owner's call. If nothing was written since the last call, the index counts as idle and its runs are settled.
     pub(crate) fn compact_step(&self) -> Result<Progress> {
         let bytes_in = self.counters.bytes_in.load(Ordering::Relaxed);
         let seen = std::mem::replace(&mut lock(&self.compactor).seen_bytes_in, bytes_in);
         self.compact(if seen == bytes_in { Urge::Settle } else { Urge::Due })
     }
 
-    /// Merges until there is nothing left to merge; what comes in meanwhile may stay.
+    /// Merges until there is nothing left to merge; runs that are added meanwhile may stay.
     pub(crate) fn compact_all(&self) -> Result<()> {
         let done = || self.counters.compactions.load(Ordering::Relaxed);
         let view = self.view();
@@ -177,7 +177,7 @@ impl Core {
         self.check_stopped()
     }
 
-    /// Moves values out of log entries that are wanted back, and changes nothing else.
+    /// Moves values out of the log entries that are to be freed, and changes nothing else.
     pub(crate) fn relocate(&self) -> Result<()> {
         let done = || self.counters.compactions.load(Ordering::Relaxed);
         let view = self.view();
@@ -191,19 +191,19 @@ impl Core {
         lock(&self.compactor).stopped.as_ref().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Does a bounded piece of a job, after beginning one if it is due.
+    /// Does a bounded piece of a job; starts one first if it is due.
     pub(crate) fn compact(&self, urge: Urge) -> Result<Progress> {
         self.work(|compactor| self.task(compactor, urge))
     }
 
-    /// Does a bounded piece of a job, after beginning the one that `task` gives if none is under way.
+    /// Does a bounded piece of a job; starts the job that `task` returns if none is under way.
     fn work(&self, task: impl FnOnce(&Compactor) -> Option<Task>) -> Result<Progress> {
         let mut compactor = lock(&self.compactor);
         if compactor.stopped.is_some() {
             return Ok(Progress::Idle);
         }
         self.begin_jobs(&mut compactor, task);
-        // The one that began last is the smaller one.
+        // The job that started last is the smaller one.
         let Some(slot) = compactor.slots.iter_mut().rev().find(|slot| slot.job.is_some()) else {
             return Ok(Progress::Idle);
         };
@@ -226,7 +226,7 @@ impl Core {
         result.map(|()| Progress::Worked)
     }
 
-    /// Follows a budget that was changed.
+    /// Adapts to a changed budget.
     pub(crate) fn fit_jobs(&self) {
         lock(&self.compactor).fit(&self.ground);
     }
@@ -234,7 +234,7 @@ impl Core {
     fn begin_jobs(&self, compactor: &mut Compactor, task: impl FnOnce(&Compactor) -> Option<Task>) {
         compactor.fit(&self.ground);
         if compactor.slots.first().is_some_and(|slot| slot.job.is_none()) {
-            // What the second slot is doing comes first; it will not last.
+            // The second slot's work goes first: it is short.
             let other = compactor.slots.iter().any(|slot| slot.job.is_some());
             if !other && let Some(task) = task(compactor) {
                 compactor.slots[0].job = Some(Job::new(self, &compactor.slots[0].set_aside, task));
@@ -251,7 +251,7 @@ impl Core {
         }
     }
 
-    /// What is to be done next, if anything.
+    /// The next job, if any is due.
     fn task(&self, compactor: &Compactor, urge: Urge) -> Option<Task> {
         let view = self.view();
         let merge = |urge| {
@@ -267,7 +267,7 @@ impl Core {
         }
     }
 
-    /// A run with values in log entries that are wanted back.
+    /// A run with values in log entries that are to be freed.
     fn relocation(&self, view: &View) -> Option<Task> {
         let below = self.horizon.relocate_below();
         let wanted = |run: &Arc<Run>| run.min_pointer().is_some_and(|pointer| pointer < below);
@@ -275,7 +275,7 @@ impl Core {
         current.or_else(|| view.history.iter().position(wanted).map(|at| history_task(view, at..at + 1, Urge::Due)))
     }
 
-    /// The last run, if it holds deletions; the last history run, if it may hold what nobody needs.
+    /// The last run, if it holds deletions; the last history run, if it may hold droppable versions.
     fn clearance(&self, compactor: &Compactor, view: &View) -> Option<Task> {
         if let [run] = &view.runs[..]
             && run.deletions() > 0
@@ -289,7 +289,7 @@ impl Core {
         (passed && !swept).then(|| history_task(view, 0..1, Urge::All))
     }
 
-    /// Whether some version of a partition may be droppable: the horizon of one of its keyspaces has passed its oldest.
+    /// Whether some version of a partition may be droppable: the horizon of one of its keyspaces has passed the partition's oldest commit.
     fn horizon_passed(&self, info: &PartitionInfo) -> bool {
         self.highest_horizon(info) >= info.min_glsn
     }
@@ -298,7 +298,7 @@ impl Core {
         run.infos().map(|info| self.highest_horizon(info)).max().unwrap_or(Glsn::NONE)
     }
 
-    /// The highest horizon of the keyspaces in a partition; [`Glsn::MAX`] if there are too many to ask.
+    /// The highest horizon of the keyspaces in a partition; [`Glsn::MAX`] if there are too many to look up.
     fn highest_horizon(&self, info: &PartitionInfo) -> Glsn {
         let keyspace = |key: &[u8]| key.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
         let (first, last) = (keyspace(&info.first_key), keyspace(&info.last_key));
@@ -359,7 +359,7 @@ fn history_task(view: &View, plan: Plan, urge: Urge) -> Task {
     Task { inputs: Inputs::History, runs: view.history[plan].to_vec(), urge }
 }
 
-/// `all` with `output` in the place of `inputs`, which are neighbours.
+/// `all` with its adjacent `inputs` replaced by `output`.
 fn replace(all: &[Arc<Run>], inputs: &[Arc<Run>], output: Option<&Arc<Run>>) -> Vec<Arc<Run>> {
     let is_input = |run: &Arc<Run>| inputs.iter().any(|input| Arc::ptr_eq(input, run));
     let start = all.iter().position(is_input).expect("a job's inputs stay until it ends");
@@ -407,7 +407,7 @@ impl Job {
         self.sweep.next(|input, at| runs[input].partitions().get(at).map(|partition| &*partition.info))
     }
 
-    /// Does a piece; whether everything has been passed.
+    /// Does one piece. Returns whether all input has been processed.
     fn step(&mut self, core: &Core) -> Result<bool> {
         let mut allowance = core.ground.step_bytes;
         self.splitter.refresh();
@@ -442,7 +442,7 @@ impl Job {
         Ok(())
     }
 
-    /// Where the inputs' own kind of version goes.
+    /// The output for the inputs' own kind of version (current or history).
     fn main_output(&mut self) -> &mut Output {
         match self.inputs {
             Inputs::Current { .. } => &mut self.current,
@@ -450,7 +450,7 @@ impl Job {
         }
     }
 
-    /// Whether a partition that stands alone is rewritten all the same.
+    /// Whether a partition that overlaps with nothing is rewritten nevertheless.
     fn rewrites(&self, core: &Core, input: usize, partition: usize) -> bool {
         let info = |input: usize, partition: usize| &self.runs[input].partitions()[partition].info;
         let this = info(input, partition);
@@ -460,7 +460,7 @@ impl Job {
         if !self.joins_small {
             return false;
         }
-        // A small one is written together with a neighbour that is written anyway, or is small as well.
+        // A small partition is written together with a neighbour that is rewritten anyway, or is small as well.
         let open = match self.inputs {
             Inputs::Current { .. } => self.current.is_open(),
             Inputs::History => self.history.is_open(),
@@ -477,7 +477,7 @@ impl Job {
                 })
     }
 
-    /// Whether a partition holds what must not be linked: deletions that leave the current runs, versions that may be dropped, values to
+    /// Whether a partition must not be linked: it holds deletions that leave the current runs, versions that may be dropped, or values to
     /// be moved.
     fn needs_change(&self, core: &Core, info: &PartitionInfo) -> bool {
         let moves = info.min_pointer.is_some_and(|pointer| self.relocator.wants(pointer));
@@ -488,7 +488,7 @@ impl Job {
             }
     }
 
-    /// Merges on until the segment is passed or the allowance is used up.
+    /// Merges until the segment is finished or the allowance is used up.
     fn merge_on(&mut self, core: &Core, allowance: &mut u64) -> Result<()> {
         let last_key = self.merging.as_ref().expect("a segment is being merged");
         let mut elsewhere = In(&self.view);
@@ -535,8 +535,8 @@ fn is_small(core: &Core, info: &PartitionInfo) -> bool {
     partition_bytes(info) < core.ground.partition_bytes / SMALL_PART
 }
 
-/// What the sources at the beginning of a job say of a key. Nothing that came later changes the answers for what the job drops: it is
-/// younger, or was moved out of newer runs.
+/// Answers about a key from the sources at the start of a job. Later changes do not affect the versions that the job drops: later versions
+/// are younger, or were moved out of newer runs.
 struct In<'v>(&'v View);
 
 impl Elsewhere for In<'_> {

@@ -1,7 +1,7 @@
-//! What the parts of the index share: the view, the manifest's record, and the locks.
+//! The shared state of the index: the view, the manifest's head, and the locks.
 //!
-//! Locks, in the order in which they are taken: the writer's, the flush's or the compactor's (never both), the record's, the view's. The
-//! view's lock is held for a few instructions only; files are written and synced under none but the job's own and the record's.
+//! Lock order: the writer's; then the flush's or the compactor's (never both); then the record's; then the view's. The view's lock is held
+//! for a few instructions only. Files are written and synced only under the job's own lock and the record's.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -26,28 +26,28 @@ use crate::index::view::{Content, Limits, View, depth};
 use crate::index::{Ground, Horizon};
 use crate::types::error::{Error, Result};
 
-/// Takes a lock whether or not a holder panicked: what each lock guards is whole between any two statements.
+/// Takes a lock even if a holder panicked: the state that each lock guards is consistent between any two statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The index behind its face.
+/// The state behind [`super::Index`].
 pub(crate) struct Core {
     pub(crate) ground: Ground,
     pub(crate) horizon: Arc<dyn Horizon>,
     pub(crate) files: Arc<Files>,
     pub(crate) clock: SystemClock,
     pub(crate) writer: Mutex<Writer>,
-    /// Held by the one who flushes.
+    /// Held during a flush.
     pub(crate) flush: Mutex<SetAside>,
     pub(crate) compactor: Mutex<Compactor>,
-    /// What the last manifest said, runs aside; held while one is written.
+    /// The last manifest without its runs; the lock is held while a manifest is written.
     pub(crate) record: Mutex<Head>,
     view: RwLock<Arc<View>>,
     pub(crate) seats: Arc<Seats>,
     pub(crate) signals: Signals,
     pub(crate) counters: Counters,
-    /// Runs hold everything up to here, and did when the index was opened: it is not taken in again.
+    /// The runs held everything up to this GLSN when the index was opened: replayed versions up to it are skipped.
     pub(crate) held: Glsn,
     /// The boundary of the source that was flushed last.
     pub(crate) flushed: AtomicU64,
@@ -74,7 +74,7 @@ impl Counters {
     }
 }
 
-/// Memory that was taken from the budget for good, so that a job that frees memory never has to ask for any: a budget of its own, which
+/// Memory reserved from the budget permanently, so that a job that frees memory never has to ask for any. It is a budget of its own, which
 /// the store's budget counts as one lease.
 #[derive(Debug)]
 pub(crate) struct SetAside {
@@ -83,7 +83,7 @@ pub(crate) struct SetAside {
 }
 
 impl SetAside {
-    /// Sets `chunks` aside.
+    /// Reserves `chunks`.
     pub(crate) fn new(budget: &Budget, chunks: u64) -> Result<Self> {
         let bytes = chunks * CHUNK_BYTES as u64;
         let lease = budget.lease(Kind::Sort, bytes)?;
@@ -91,25 +91,25 @@ impl SetAside {
     }
 }
 
-/// A change of the runs.
+/// A change of the set of runs.
 pub(crate) struct Change {
-    /// Runs that are no longer used, but for partitions that `added` ones share.
+    /// Runs that are no longer used, except for partitions that `added` runs share.
     pub(crate) removed: Vec<Arc<Run>>,
-    /// Runs that come in.
+    /// Runs that are added.
     pub(crate) added: Vec<Arc<Run>>,
-    /// Current and history runs as they are afterwards.
+    /// The current and the history runs afterwards.
     pub(crate) runs: Vec<Arc<Run>>,
     pub(crate) history: Vec<Arc<Run>>,
-    /// What was dropped or moved.
+    /// The limits of readable moments after versions were dropped or moved.
     pub(crate) limits: Limits,
-    /// How far the runs go now, if that changed.
+    /// The new checkpoint, if it changed.
     pub(crate) checkpoint: Option<Position>,
-    /// The oldest closed source, if it is among the runs now.
+    /// The oldest closed source, if the change replaces it by runs.
     pub(crate) takes_closed: Option<Content>,
 }
 
 impl Core {
-    /// Opens what the manifest names.
+    /// Opens the files that the manifest names.
     pub(crate) fn open(ground: Ground, manifest: Manifest, horizon: Arc<dyn Horizon>) -> Result<Self> {
         if manifest.log_id != ground.log.id() {
             return Err(Error::Forked {
@@ -170,18 +170,18 @@ impl Core {
         change(&mut view);
         let old = std::mem::replace(&mut *shared, Arc::new(view));
         drop(shared);
-        // Outside of the lock: it may be the last holder of files that are to be removed.
+        // Outside the lock: this may be the last reference to files that are to be removed.
         drop(old);
     }
 
-    /// What the last manifest said, runs aside.
+    /// The last manifest without its runs.
     pub(crate) fn head(&self) -> Head {
         lock(&self.record).clone()
     }
 
-    /// The manifest as it stands, and a view that holds exactly its files and those that wait to be named; no memtable.
+    /// The current manifest, and a view that holds exactly its files and those that no manifest names yet; no memtable.
     pub(crate) fn manifest(&self) -> (Manifest, Arc<View>) {
-        // Under the record's lock nobody changes the runs.
+        // The record's lock excludes changes of the runs.
         let record = lock(&self.record);
         let view = self.view();
         let infos = |run: &Arc<Run>| run.infos().cloned().collect();
@@ -191,8 +191,8 @@ impl Core {
         (Manifest::of(record.clone(), runs), Arc::new(view.of_files(&self.ground.budget)))
     }
 
-    /// The certified place at `boundary`, if a record ends there. It does wherever commits are applied in the order of their records; if it
-    /// ever does not, the old checkpoint stays, and what lies between is replayed at the next open and known by its GLSNs.
+    /// The certified log position at `boundary`, if a record ends there. It does wherever commits are applied in the order of their
+    /// records. If not, the old checkpoint stays, and the versions in between are replayed at the next open and recognised by their GLSNs.
     pub(crate) fn place_of(&self, boundary: Glsn) -> Result<Option<Position>> {
         if boundary == Glsn::NONE {
             return Ok(None);
@@ -200,8 +200,8 @@ impl Core {
         Ok(self.ground.log.chain_at(boundary)?.map(|chain| Position { glsn: boundary, chain }))
     }
 
-    /// Lets `plan` say how the runs change, writes that down, and lets readers see it. `plan` is called under the record's lock: nobody
-    /// else changes the runs between.
+    /// Lets `plan` decide how the runs change, writes the manifest, and publishes the new view. `plan` is called under the record's lock,
+    /// so the runs do not change in between.
     pub(crate) fn install(&self, plan: impl FnOnce(&View) -> Change) -> Result<(), (Outcome, Error)> {
         let mut record = lock(&self.record);
         let change = plan(&self.view());
@@ -215,7 +215,7 @@ impl Core {
         }
         if let Err((outcome, error)) = self.write_manifest(&head, &change) {
             if outcome == Outcome::Unknown {
-                // The manifest that stands on disk may name them.
+                // The manifest on disk may name them.
                 guards(&change.added).for_each(|guard| guard.set_obsolete(false));
             }
             return Err((outcome, error));
@@ -242,7 +242,7 @@ impl Core {
         Ok(())
     }
 
-    /// Writes the manifest anew, with the runs that there are, where the log is durable beyond what the last manifest says.
+    /// Rewrites the manifest with the current runs if the log is durable beyond the durable place in the last manifest.
     pub(crate) fn note_durable(&self) -> Result<()> {
         if self.ground.read_only || self.head().durable == self.ground.log.position() {
             return Ok(());
@@ -259,8 +259,8 @@ impl Core {
         .map_err(|(_, error)| error)
     }
 
-    /// Tells the objects which keys have younger versions in the runs that come next. Under the record's lock, before these runs can be seen.
-    /// Returns the number of the new set of runs.
+    /// Invalidates cached rows whose keys have younger versions in the runs to be added. Called under the record's lock, before these runs
+    /// are visible. Returns the number of the new set of runs.
     fn tell_objects(&self, content: &Content) -> u64 {
         let objects = &self.ground.objects;
         let set = self.view().set + 1;
@@ -269,17 +269,17 @@ impl Core {
                 Content::Memtable(table) => table.for_each_newest(|version| {
                     objects.supersede(version.key, version.glsn, version.stored);
                 }),
-                // As many keys as a disk can hold, and reading them would cost more than loading what was dropped.
+                // There may be as many keys as fit on the disk: reading them would cost more than loading the dropped rows again.
                 Content::Adopted(_) => objects.clear(),
             }
         }
         set
     }
 
-    /// Gives the objects their share of a budget of `bytes`; where they have to begin anew, views do so with them.
+    /// Resizes the row cache to its share of a budget of `bytes`. If the cache has to start empty, views switch to the new one with it.
     pub(crate) fn resize_objects(&self, bytes: u64) {
         let objects = &self.ground.objects;
-        // Entries leave while others work; only the exchange itself is part of the record.
+        // Eviction runs beside other work; only the exchange itself needs the record's lock.
         let Some(exchange) = objects.resize(bytes) else { return };
         let record = lock(&self.record);
         let before = objects.exchange(exchange);
@@ -293,7 +293,7 @@ impl Core {
     fn write_manifest(&self, head: &Head, change: &Change) -> Result<(), (Outcome, Error)> {
         let (disk, dir) = (self.files.disk(), self.files.dir());
         if !change.added.is_empty() {
-            // The names of new files, before a manifest names them.
+            // Make the names of new files durable before a manifest names them.
             disk.sync_dir(dir).map_err(|error| (Outcome::Old, error.into()))?;
         }
         let marked = |history| move |run: &Arc<Run>| (history, Arc::clone(run));

@@ -1,10 +1,10 @@
-//! The files of the index: who made them, who uses them, and when their names go.
+//! The files of the index: their creation, their users, and their removal.
 //!
 //! Laws:
-//! 1. A run file that no manifest names is removed: when the last one who uses it lets go of it, or else at the next open.
+//! 1. A run file that no manifest names is removed: when its last user releases it, or else at the next open.
 //! 2. The id of a run file is never used again.
-//! 3. What is known of a partition is heap memory, charged to the budget before it is kept. A reserve is held for what flush and
-//!    compaction are about to make, so that they can free memory when there is none.
+//! 3. A partition's metadata is heap memory, charged to the budget before it is kept. A reserve is held for the partitions that flush and
+//!    compaction are about to create, so that they can free memory when the budget is exhausted.
 
 use std::fmt;
 use std::io;
@@ -25,10 +25,10 @@ use crate::index::run::partition::{Partition, PartitionId, PartitionInfo};
 use crate::index::source::Member;
 use crate::types::error::{Error, Result};
 
-/// Held beyond what is used: a dozen descriptions of the longest keys.
+/// Reserve beyond the metadata in use: a dozen descriptions with the longest keys.
 const RESERVE_BYTES: u64 = 96 << 10;
 
-/// What a partition costs beside its keys: its description twice (in a run and in the one that replaces it), guard, file and handle.
+/// Memory cost of a partition besides its keys: its description twice (in a run and in the run that replaces it), guard, file and handle.
 const PARTITION_OVERHEAD_BYTES: u64 = 768;
 
 /// The files of an index.
@@ -43,14 +43,14 @@ pub(crate) struct Files {
     metadata: Mutex<Metadata>,
 }
 
-/// The account of what is known of partitions.
+/// The memory account of partition metadata.
 #[derive(Debug)]
 struct Metadata {
     lease: Lease,
     used_bytes: u64,
 }
 
-/// Keeps the file of one partition, for as many runs and views as share it.
+/// Keeps the file of one partition; shared by the runs and views that use it.
 pub(crate) struct FileGuard {
     files: Arc<Files>,
     id: PartitionId,
@@ -59,17 +59,17 @@ pub(crate) struct FileGuard {
 }
 
 impl Files {
-    /// The files in the ground's folder; the next new one gets an id of at least `next_run`.
+    /// Lists the files in the index's folder; the next new file gets an id of at least `next_run`.
     pub(crate) fn new(ground: &Ground, next_run: u64) -> Result<Arc<Self>> {
         let lease = ground.budget.lease(Kind::Metadata, RESERVE_BYTES)?;
         let mut next = next_run;
         let names = match ground.disk.names(&ground.dir) {
-            // A salvage moved the folder aside: the next process that writes makes it anew.
+            // A salvage moved the folder aside: the next process that writes recreates it.
             Err(error) if ground.read_only && error.kind() == io::ErrorKind::NotFound => Vec::new(),
             names => names?,
         };
         for name in names {
-            // Also behind what an earlier life left and no manifest names.
+            // Skip also the ids of files that an earlier process left and no manifest names.
             next = next.max(run_id_of(&name).map_or(0, |id| id.saturating_add(1)));
         }
         Ok(Arc::new(Self {
@@ -83,7 +83,7 @@ impl Files {
         }))
     }
 
-    /// The disk that they stand on.
+    /// The disk that holds them.
     pub(crate) fn disk(&self) -> &dyn Disk {
         &*self.disk
     }
@@ -98,12 +98,12 @@ impl Files {
         self.next_run.load(Ordering::Relaxed)
     }
 
-    /// Where a run's file stands.
+    /// The path of a run's file.
     pub(crate) fn path_of(&self, run: u64) -> PathBuf {
         self.dir.join(run_file_name(run))
     }
 
-    /// Starts a new file. It is removed when its guard is dropped, unless a manifest comes to name it.
+    /// Creates a new file. It is removed when its guard is dropped, unless a manifest has come to name it.
     pub(crate) fn create(self: &Arc<Self>, budget: &Budget) -> Result<(Arc<FileGuard>, RunFileSink)> {
         let id = self.next_run.fetch_add(1, Ordering::Relaxed);
         let sink = RunFileSink::create(&self.disk, &self.dir, id, self.log.id(), budget)?;
@@ -115,7 +115,7 @@ impl Files {
         Arc::new(FileGuard { files: Arc::clone(self), id, obsolete, charged_bytes })
     }
 
-    /// Opens what was just written; `file` where the pool knows it already.
+    /// Opens a partition that was just written; `file` if the pool knows it already.
     pub(crate) fn open_new(
         &self,
         info: PartitionInfo,
@@ -130,15 +130,15 @@ impl Files {
         Ok(Member { partition, guard })
     }
 
-    /// Opens what the manifest names.
+    /// Opens a partition that the manifest names.
     pub(crate) fn open(self: &Arc<Self>, info: PartitionInfo) -> Result<Member> {
         let guard = self.guard(info.id, false);
         self.charge(&guard, &info)?;
         self.open_kept(info, guard)
     }
 
-    /// Opens what the record of a transaction names, which has its place in the log already: where the budget has no room and the reserve
-    /// does not suffice, the account is overdrawn until it has.
+    /// Opens a partition that a transaction's record names. The record is already ordered in the log: if neither the budget nor the reserve
+    /// suffices, the account is overdrawn until the budget has room.
     pub(crate) fn adopt(self: &Arc<Self>, info: PartitionInfo) -> Result<Member> {
         let guard = self.guard(info.id, false);
         if self.charge(&guard, &info).is_err() {
@@ -149,7 +149,7 @@ impl Files {
         self.open_kept(info, guard)
     }
 
-    /// Makes sure that so many bytes of descriptions find room.
+    /// Reserves this many bytes for metadata.
     pub(crate) fn make_room(&self, bytes: u64) -> Result<(), OutOfBudget> {
         self.metadata().make_room(bytes)
     }
@@ -165,7 +165,7 @@ impl Files {
 
     fn missing(&self, id: u64, error: Error) -> Error {
         match error {
-            // Beside a process that writes, the manifest that was read may be of yesterday: reading it again helps.
+            // Beside a writing process the manifest that was read may be out of date: reading it again helps.
             Error::Io { kind: io::ErrorKind::NotFound, message } if !self.read_only => Error::corrupt(format!(
                 "{message}: the manifest names {}, which is missing; `plimsoll verify` says what helps",
                 self.path_of(id).display()
@@ -185,7 +185,7 @@ impl Files {
         Ok(Partition { info: Arc::new(info), file: blob.file })
     }
 
-    /// Removes what an earlier life left: run files that `is_named` does not know, and a manifest that was not finished.
+    /// Removes leftovers of an earlier process: run files that `is_named` does not know, and an unfinished manifest.
     pub(crate) fn sweep(&self, is_named: impl Fn(u64) -> bool) -> Result<()> {
         let mut removed = false;
         for name in self.disk.names(&self.dir)? {
@@ -212,7 +212,7 @@ impl Files {
     }
 }
 
-/// What a partition's description takes.
+/// Memory of a partition's metadata.
 pub(crate) fn metadata_bytes(info: &PartitionInfo) -> u64 {
     let keys = (info.first_key.len() + info.last_key.len()) as u64;
     PARTITION_OVERHEAD_BYTES + keys + (info.blobs.len() * size_of::<BlobId>()) as u64
@@ -221,7 +221,7 @@ pub(crate) fn metadata_bytes(info: &PartitionInfo) -> u64 {
 impl Metadata {
     fn make_room(&mut self, bytes: u64) -> Result<(), OutOfBudget> {
         let wanted = self.used_bytes + bytes;
-        // First with the reserve on top, for the next who come; at need without.
+        // First try with the reserve on top, for later callers; if refused, without.
         let missing = (wanted + RESERVE_BYTES).saturating_sub(self.lease.bytes());
         match self.lease.grow(missing) {
             Err(refusal) if wanted > self.lease.bytes() => Err(refusal),
@@ -242,7 +242,7 @@ impl Metadata {
     }
 }
 
-/// The id of the run file that a partition stands in, if it stands in one.
+/// The id of the run file that holds a partition, if it is one.
 pub(crate) fn run_of(info: &PartitionInfo) -> Option<u64> {
     match info.id {
         PartitionId::Run(id) => Some(id),
@@ -251,9 +251,9 @@ pub(crate) fn run_of(info: &PartitionInfo) -> Option<u64> {
 }
 
 impl FileGuard {
-    /// Says whether the file is to be removed once nobody uses it.
+    /// Sets whether the file is removed when its last user releases it.
     pub(crate) fn set_obsolete(&self, yes: bool) {
-        // Relaxed: whoever drops the last `Arc` sees what was stored before the other drops.
+        // Relaxed: the thread that drops the last `Arc` sees the stores made before the other drops.
         self.obsolete.store(yes, Ordering::Relaxed);
     }
 }
@@ -265,7 +265,7 @@ impl Drop for FileGuard {
             && *self.obsolete.get_mut()
             && !self.files.read_only
         {
-            // What cannot be removed now is swept at the next open.
+            // A file that cannot be removed now is swept at the next open.
             let _ = self.files.disk.remove(&self.files.path_of(id));
         }
     }

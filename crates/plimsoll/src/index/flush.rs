@@ -1,4 +1,4 @@
-//! Writes closed sources down, oldest first: a memtable as a run, an adopted run by name only.
+//! Flushes closed sources, oldest first: a memtable is written as a run, an adopted run is only named in the manifest.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,10 +15,10 @@ use crate::index::split::{Fate, Inputs, Nowhere, Splitter};
 use crate::index::view::{Closed, Content, Limits};
 use crate::types::error::Result;
 
-/// Chunks set aside for a flush: current and superseded versions.
+/// Chunks reserved for a flush: outputs for current and superseded versions.
 pub(crate) const CHUNKS: u64 = 2 * OUTPUT_CHUNKS;
 
-/// What a source became.
+/// The result of flushing a source.
 #[derive(Default)]
 struct Flushed {
     /// Newest first.
@@ -29,7 +29,7 @@ struct Flushed {
 }
 
 impl Core {
-    /// Flushes the oldest closed source, if there is one, after making it durable.
+    /// Makes the oldest closed source durable in the log and flushes it, if there is one.
     pub(crate) fn flush_step(&self) -> Result<Progress> {
         if self.ground.read_only {
             return Ok(Progress::Idle);
@@ -49,7 +49,7 @@ impl Core {
 
     fn flush_source(&self, set_aside: &SetAside, closed: &Closed) -> Result<()> {
         if closed.boundary > Glsn::NONE {
-            // Law 1: what a crash could take back must not be in a run.
+            // Law 1: a run must not hold versions that a crash could take back.
             self.ground.log.wait_durable(closed.boundary)?;
         }
         let flushed = match &closed.content {
@@ -83,7 +83,7 @@ impl Core {
             let version = table.version(position);
             match splitter.fate(&version, &*self.horizon, &mut Nowhere)? {
                 Fate::Current => current.add(&version, true, warmth)?,
-                // What was superseded while it was in memory is hardly what was read.
+                // A version that was superseded while in memory is unlikely to be among those that were read.
                 Fate::History { first } => history.add(&version, first, Warmth::Unread)?,
                 Fate::Dropped => {}
             }

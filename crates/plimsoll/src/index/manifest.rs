@@ -1,7 +1,7 @@
-//! The manifest: which files the index consists of, replaced atomically.
+//! The manifest: names the files of the index and is replaced atomically.
 //!
-//! Law: it is written whole beside the old one, synced, and renamed into its place, so whoever opens the index finds the one or the
-//! other. What its bytes say is [`format`]'s, how they are summed up [`blocks`]'s.
+//! Law: the new manifest is written in full beside the old one, synced, and renamed into its place, so every open finds either the old or
+//! the new one. [`format`] defines its bytes, [`blocks`] its checksums.
 
 mod blocks;
 mod format;
@@ -42,22 +42,22 @@ pub(crate) struct Manifest {
     pub(crate) log_id: u128,
     /// Counts manifests of this store.
     pub(crate) number: u64,
-    /// The place in the log up to which the runs hold everything.
+    /// The place in the log up to which the runs are complete.
     pub(crate) checkpoint: Position,
     /// The newest durable place of the log when it was written.
     pub(crate) durable: Position,
     /// Id of the next run file.
     pub(crate) next_run: u64,
-    /// Youngest deletion that compaction took out of the current runs: at or above it, a key that is not found does not exist.
+    /// The youngest deletion that compaction took out of the current runs: at or above it, a key that is not found does not exist.
     pub(crate) deletions_moved: Glsn,
     /// Oldest moment that can still be read (superseded versions below it may be gone).
     pub(crate) oldest_readable: Glsn,
-    /// The same for single keyspaces, sorted by id; those that are not named lost nothing.
+    /// The same per keyspace, sorted by id; keyspaces that are not listed lost no version.
     pub(crate) oldest_readable_in: Vec<(u32, Glsn)>,
-    /// The youngest deletions of single keyspaces that were dropped, sorted by id; those that are not named lost none. Where an earlier
-    /// version wrote the manifest, what it says of `oldest_readable_in`: no deletion was dropped above that without being known there.
+    /// The youngest deletion that was dropped, per keyspace, sorted by id; keyspaces that are not listed lost none. If an earlier version
+    /// wrote the manifest, this is `oldest_readable_in`: any deletion dropped above it is recorded there.
     pub(crate) deletions_dropped_in: Vec<(u32, Glsn)>,
-    /// Runs, newest first; history runs behind, the one that was made last in front.
+    /// Runs, newest first; then history runs, the most recently made first.
     pub(crate) runs: Vec<RunInfo>,
 }
 
@@ -89,7 +89,7 @@ impl Manifest {
         }
     }
 
-    /// Everything but the runs.
+    /// The manifest without its runs.
     pub(crate) fn head(&self) -> Head {
         Head {
             log_id: self.log_id,
@@ -106,7 +106,7 @@ impl Manifest {
         }
     }
 
-    /// Puts a head and runs together.
+    /// Combines a head and runs.
     pub(crate) fn of(head: Head, runs: Vec<RunInfo>) -> Self {
         Self {
             log_id: head.log_id,
@@ -122,7 +122,7 @@ impl Manifest {
         }
     }
 
-    /// Reads the manifest of a folder; `None` if there is none (the index is then made from the log).
+    /// Reads the manifest of a folder; `None` if there is none (the index is then rebuilt from the log).
     pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Option<Manifest>> {
         let path = dir.join(MANIFEST);
         if disk.entry(dir)?.is_none() || disk.entry(&path)?.is_none() {
@@ -138,7 +138,7 @@ impl Manifest {
         })
     }
 
-    /// Writes it beside the old one, syncs it, and puts it in the old one's place.
+    /// Writes the manifest beside the old one, syncs it, and renames it into place.
     pub(crate) fn write(&self, disk: &dyn Disk, dir: &Path) -> Result<()> {
         let runs = self.runs.iter().map(|run| (run.history, run.partitions.iter()));
         write(disk, dir, &self.head(), runs).map_err(|(_, error)| error)
@@ -149,17 +149,16 @@ fn damaged(path: &Path, what: &str) -> Error {
     Error::corrupt(format!("{}: {what}; `plimsoll verify` says what helps", path.display()))
 }
 
-/// Whether a manifest that could not be written may stand in the old one's place all the same.
+/// Which manifest is on disk after a write failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The old one stands.
+    /// The old one.
     Old,
-    /// The one or the other: the rename or its sync failed.
+    /// Either: the rename or its sync failed.
     Unknown,
 }
 
-/// Writes a manifest of `runs` (whether it is history, and its partitions) beside the old one, syncs it, and puts it in the old one's
-/// place.
+/// Writes a manifest of `runs` (whether each is history, and its partitions) beside the old one, syncs it, and renames it into place.
 pub(crate) fn write<'a, R, P>(disk: &dyn Disk, dir: &Path, head: &Head, runs: R) -> Result<(), (Outcome, Error)>
 where
     R: ExactSizeIterator<Item = (bool, P)>,
@@ -176,7 +175,7 @@ where
     R: ExactSizeIterator<Item = (bool, P)>,
     P: ExactSizeIterator<Item = &'a PartitionInfo>,
 {
-    // Left by an attempt that failed.
+    // Left over from an attempt that failed.
     match disk.remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

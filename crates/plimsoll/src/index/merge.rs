@@ -1,9 +1,9 @@
 //! Merges sorted sources into one order: by key, and for one key newest first.
 //!
 //! Laws:
-//! 1. Where two sources hold the same key and GLSN (a transaction that was spilled more than once), the source that was given first wins:
-//!    it comes first in a walk forward, and last in a walk back.
-//! 2. Nothing is allocated for an entry: the version on top is lent from where it stands.
+//! 1. If two sources hold the same key and GLSN (a transaction that was spilled more than once), the source given first takes precedence:
+//!    its copy comes first in a forward walk, and last in a backward walk.
+//! 2. No allocation per entry: the top version is borrowed from its source.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::index::source::Memtable;
 use crate::types::error::Result;
 use crate::types::version::Version;
 
-/// Which way a walk goes.
+/// The direction of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Forward,
@@ -42,12 +42,12 @@ pub(crate) struct MemtableCursor {
 }
 
 impl Cursor {
-    /// A cursor over a memtable; it stands nowhere yet.
+    /// A cursor over a memtable, not yet positioned.
     pub(crate) fn memtable(table: &Arc<Memtable>) -> Self {
         Self::Memtable(MemtableCursor { table: Arc::clone(table), at: None })
     }
 
-    /// Goes to the first version at or behind (`key`, `glsn`).
+    /// Moves to the first version at or after (`key`, `glsn`).
     pub(crate) fn seek(&mut self, key: &[u8], glsn: Glsn) -> Result<()> {
         match self {
             Cursor::Memtable(cursor) => cursor.at = cursor.table.map().seek(key, glsn.0),
@@ -80,7 +80,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// The version that it stands on.
+    /// The version at the cursor.
     pub(crate) fn current(&self) -> Option<Version<'_>> {
         match self {
             Cursor::Memtable(cursor) => cursor.at.map(|position| cursor.table.version(position)),
@@ -100,7 +100,7 @@ impl Cursor {
         }
     }
 
-    /// Heap bytes that it takes.
+    /// Heap bytes of the cursor.
     fn heap_bytes(&self) -> usize {
         match self {
             Cursor::Run(cursor) => cursor.heap_bytes(),
@@ -137,12 +137,12 @@ fn prefix(key: &[u8]) -> u128 {
 struct Head {
     cursor: Cursor,
     prefix: u128,
-    /// What the cursor was last seen to take of the heap.
+    /// Heap bytes of the cursor when it was last moved.
     heap_bytes: usize,
 }
 
 impl Head {
-    /// The cursor was moved: notes its key's prefix if it stands on something, and what it takes of the heap. Whether it stands.
+    /// Call after moving the cursor: records its key's prefix and its heap bytes. Returns whether it has a current version.
     fn note(&mut self, heap_bytes: &mut usize) -> bool {
         let now = self.cursor.heap_bytes();
         *heap_bytes = *heap_bytes - std::mem::replace(&mut self.heap_bytes, now) + now;
@@ -154,20 +154,20 @@ impl Head {
     }
 }
 
-/// A k-way merge: a heap over the cursors that stand on something.
+/// A k-way merge: a heap over the cursors that have a current version.
 #[derive(Debug)]
 pub(crate) struct Merge {
     direction: Direction,
     /// In the order of precedence.
     heads: Vec<Head>,
-    /// Indexes into `heads`; the next version's on top.
+    /// Indexes into `heads`; the next version is on top.
     heap: Vec<u32>,
-    /// Of the cursors, as of when each was moved last.
+    /// Sum over the cursors, each as of its last move.
     heap_bytes: usize,
 }
 
 impl Merge {
-    /// A merge of cursors, that with precedence first. It stands nowhere yet.
+    /// A merge of cursors in order of precedence, not yet positioned.
     pub(crate) fn new(cursors: Vec<Cursor>, direction: Direction) -> Self {
         let heap = Vec::with_capacity(cursors.len());
         let head = |cursor: Cursor| Head { heap_bytes: cursor.heap_bytes(), cursor, prefix: 0 };
@@ -176,22 +176,22 @@ impl Merge {
         Self { direction, heads, heap, heap_bytes }
     }
 
-    /// Heap bytes that it takes, those of its cursors included.
+    /// Heap bytes of the merge and its cursors.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.heap_bytes + self.heads.capacity() * size_of::<Head>() + self.heap.capacity() * size_of::<u32>()
     }
 
-    /// Goes to the first version at or behind (`key`, `glsn`).
+    /// Moves to the first version at or after (`key`, `glsn`).
     pub(crate) fn seek(&mut self, key: &[u8], glsn: Glsn) -> Result<()> {
         self.place(|cursor| cursor.seek(key, glsn))
     }
 
-    /// Goes to the last version before (`key`, `glsn`).
+    /// Moves to the last version before (`key`, `glsn`).
     pub(crate) fn seek_before(&mut self, key: &[u8], glsn: Glsn) -> Result<()> {
         self.place(|cursor| cursor.seek_before(key, glsn))
     }
 
-    /// Goes to where the walk begins.
+    /// Moves to the start of the walk (the last version for a backward walk).
     pub(crate) fn seek_end(&mut self) -> Result<()> {
         let direction = self.direction;
         self.place(|cursor| cursor.seek_end(direction))
@@ -211,7 +211,7 @@ impl Merge {
         Ok(())
     }
 
-    /// The version on top, lent until the merge is moved.
+    /// The top version, borrowed until the merge is moved.
     pub(crate) fn top(&self) -> Option<Version<'_>> {
         let &top = self.heap.first()?;
         self.heads[top as usize].cursor.current()
@@ -223,7 +223,7 @@ impl Merge {
         self.heads[top as usize].cursor.key()
     }
 
-    /// How the version on top was read: by the leaf of the run that it stands in.
+    /// How the leaf that holds the top version was accessed.
     pub(crate) fn top_warmth(&mut self) -> Warmth {
         let Some(&top) = self.heap.first() else { return Warmth::Unread };
         let hot = match &mut self.heads[top as usize].cursor {
@@ -233,7 +233,7 @@ impl Merge {
         if hot { Warmth::Hot } else { Warmth::Unread }
     }
 
-    /// Goes one version on, the way the merge goes.
+    /// Moves by one version in the merge's direction.
     pub(crate) fn advance(&mut self) -> Result<()> {
         let Some(&top) = self.heap.first() else { return Ok(()) };
         let head = &mut self.heads[top as usize];
@@ -241,7 +241,7 @@ impl Merge {
         self.settle_top()
     }
 
-    /// Puts the top cursor, which was moved the way the merge goes, to its place.
+    /// Restores the heap after the top cursor was moved in the merge's direction.
     fn settle_top(&mut self) -> Result<()> {
         let head = &mut self.heads[self.heap[0] as usize];
         if !head.note(&mut self.heap_bytes) {
@@ -251,7 +251,7 @@ impl Merge {
         Ok(())
     }
 
-    /// Walking forward: leaves out what stands before (`key`, `glsn`), looking it up in each source.
+    /// Forward walks only: skips the versions before (`key`, `glsn`) by a lookup in each source.
     pub(crate) fn skip_to(&mut self, key: &[u8], glsn: Glsn) -> Result<()> {
         debug_assert_eq!(self.direction, Direction::Forward);
         while self.top().is_some_and(|top| (top.key, std::cmp::Reverse(top.glsn)) < (key, std::cmp::Reverse(glsn))) {
@@ -261,8 +261,8 @@ impl Merge {
         Ok(())
     }
 
-    /// Walking backward, with every cursor at or before `key`: the newest version of `key` that is not younger than `at` is shown to
-    /// `see`, and the merge goes before the key.
+    /// Backward walks only, with every cursor at or before `key`: passes the newest version of `key` that is not younger than `at` to
+    /// `see`, and moves before the key.
     pub(crate) fn look_up_and_leave(&mut self, key: &[u8], at: Glsn, see: impl FnOnce(Version<'_>)) -> Result<()> {
         debug_assert_eq!(self.direction, Direction::Backward);
         hit(Border::ReverseLookup);
@@ -298,13 +298,13 @@ impl Merge {
         }
     }
 
-    /// Whether the version of head `a` comes before that of head `b`, the way the merge goes.
+    /// Whether the version of head `a` comes before that of head `b` in the merge's direction.
     fn before(&self, a: u32, b: u32) -> bool {
         let (one, other) = (&self.heads[a as usize], &self.heads[b as usize]);
         let order = one.prefix.cmp(&other.prefix).then_with(|| {
             match (one.cursor.current(), other.cursor.current()) {
                 (Some(one), Some(other)) => one.key.cmp(other.key).then(other.glsn.cmp(&one.glsn)).then(a.cmp(&b)),
-                // Only cursors that stand on something are in the heap.
+                // Only cursors with a current version are in the heap.
                 _ => Ordering::Equal,
             }
         });

@@ -1,4 +1,4 @@
-//! Writes a run: partition after partition, cut between keys.
+//! Writes a run: a sequence of partitions, cut only between keys.
 
 use std::sync::Arc;
 
@@ -13,13 +13,14 @@ use crate::index::source::Member;
 use crate::types::error::Result;
 use crate::types::version::{Stored, Version};
 
-/// Chunks that one output takes at most: the builder's three and one for a tall tree, the sink's one, and one for the list of blob files.
+/// The most chunks that one output takes: three for the builder and one for a tall tree, one for the sink, and one for the list of blob
+/// files.
 pub(crate) const OUTPUT_CHUNKS: u64 = 6;
 
-/// A partition is cut when its values stand in so many blob files: their list is memory.
+/// A partition is cut when its values are stored in this many blob files: their list takes memory.
 const BLOBS_MAX: u32 = 1024;
 
-/// A run being written. Dropped before it is taken, it leaves nothing behind.
+/// A run being written. If it is dropped before it is finished, its files are removed.
 #[derive(Debug)]
 pub(crate) struct Output {
     files: Arc<Files>,
@@ -39,7 +40,7 @@ struct OpenPartition {
 }
 
 impl Output {
-    /// An empty run; it takes [`OUTPUT_CHUNKS`] of `budget` with the first version.
+    /// An empty run; takes [`OUTPUT_CHUNKS`] of `budget` with the first version.
     pub(crate) fn new(files: &Arc<Files>, budget: &Budget, partition_bytes: u64) -> Self {
         Self {
             files: Arc::clone(files),
@@ -51,8 +52,8 @@ impl Output {
         }
     }
 
-    /// Adds a version: keys ascending, one key's versions newest first. `starts_key`: it is the first of its key in this run. `warmth`: how
-    /// it was read where it comes from.
+    /// Adds a version: keys ascending, the versions of one key newest first. `starts_key`: it is the first of its key in this run.
+    /// `warmth`: how it was accessed in its source.
     pub(crate) fn add(&mut self, version: &Version<'_>, starts_key: bool, warmth: Warmth) -> Result<()> {
         if starts_key && self.open.as_ref().is_some_and(|open| open.is_full(self.partition_bytes)) {
             hit(Border::TableFull);
@@ -67,12 +68,12 @@ impl Output {
         open.note_blob(version.stored);
         let inline = if let Stored::Inline(value) = version.stored { value.len() } else { 0 };
         open.builder.add(version)?;
-        // Not before: adding it may have written the page before its own.
+        // Not earlier: adding the version may have written the page before its own.
         open.builder.sink_mut().weigh((version.key.len() + inline) as u64, warmth);
         Ok(())
     }
 
-    /// Adds a partition as it stands; its keys are behind all that were added before.
+    /// Adds an existing partition unchanged; its keys come after all keys added before.
     pub(crate) fn link(&mut self, member: Member) -> Result<()> {
         self.cut()?;
         self.done.push(member);
@@ -94,7 +95,7 @@ impl Output {
         Ok(())
     }
 
-    /// Ends the run: its partitions, synced (their names are not), and the bytes that were written.
+    /// Finishes the run: returns its partitions, synced (their names are not), and the bytes written.
     pub(crate) fn finish(mut self) -> Result<(Vec<Member>, u64)> {
         self.cut()?;
         Ok((self.done, self.written_bytes))

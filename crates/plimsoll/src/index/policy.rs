@@ -1,13 +1,13 @@
-//! Chooses which runs are merged next. Changes nothing.
+//! Chooses which runs to merge next. Changes nothing.
 //!
-//! Runs are looked at in the order of their age, and only neighbours are merged (law 2 of the index). The rule is geometric: newer runs
-//! are merged into the next older one once together they are [`RATIO_FEW`] times its size; where there are many runs a lower ratio will
-//! do, so that their number stays bounded. For a random load of n equal flushes each byte is rewritten about log8(n) times, and
-//! what does not overlap is linked instead of rewritten (`compaction`).
+//! Runs are considered in order of age, and only adjacent runs are merged (law 2 of the index). The rule is geometric: newer runs are
+//! merged into the next older one once together they are [`RATIO_FEW`] times its size. With many runs a lower ratio applies, so that their
+//! number stays bounded. For a random load of n equal flushes each byte is rewritten about log8(n) times; partitions that do not overlap
+//! are linked instead of rewritten (`compaction`).
 
 use std::ops::Range;
 
-/// Newer runs are merged with an older one if together they are so many times its size, while there are few runs,
+/// Newer runs are merged with an older one if together they are this many times its size: while there are few runs,
 const RATIO_FEW: u64 = 3;
 /// while there are more than [`FEW_RUNS`],
 const RATIO_SOME: u64 = 2;
@@ -15,34 +15,34 @@ const RATIO_SOME: u64 = 2;
 const RATIO_MANY: u64 = 1;
 const FEW_RUNS: usize = 9;
 const SOME_RUNS: usize = 11;
-/// Above this many runs the cheapest merge is taken whatever its shape.
+/// Above this many runs the cheapest merge is chosen, whatever its ratio.
 const TOO_MANY_RUNS: usize = 14;
 
-/// An idle store merges newer runs into an older one if together they are at least this part of its size (one in so many): what is left
-/// above a run is then a small part of it, and most short walks read from one run.
+/// Divisor: an idle store merges newer runs into an older one if together they are at least this part of its size. The remaining newer runs
+/// are then a small part of it, and most short walks read from one run.
 const SETTLED_PART: u64 = 4;
-/// And it does not leave more runs than this, however small the newer ones are.
+/// An idle store keeps at most this many runs, however small the newer ones are.
 const SETTLED_RUNS: usize = 3;
 
-/// What the policy knows of a run.
+/// The properties of a run that the policy uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RunShape {
     /// Bytes of its partitions.
     pub(crate) bytes: u64,
     /// Whether a compaction has it as an input already.
     pub(crate) busy: bool,
-    /// Whether it holds versions of one transaction together with the run behind it.
+    /// Whether it and the run behind it hold versions of the same transaction.
     pub(crate) fused: bool,
 }
 
-/// Why runs are looked at.
+/// The priority of a merge: why runs are considered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urge {
     /// A run was added.
     Due,
-    /// Nobody is writing: reads are made cheaper.
+    /// No writes: merge to make reads cheaper.
     Settle,
-    /// As few runs as there can be.
+    /// Merge into as few runs as possible.
     All,
 }
 
@@ -51,7 +51,7 @@ pub(crate) type Plan = Range<usize>;
 
 /// The runs to merge next, at most `fan_in` of them; `None` if nothing is due.
 pub(crate) fn choose(runs: &[RunShape], fan_in: usize, urge: Urge) -> Option<Plan> {
-    // What is older than a running merge waits for its outcome.
+    // Runs older than a running merge wait for its result.
     let free = runs.iter().position(|run| run.busy).unwrap_or(runs.len());
     if runs[..free].iter().any(|run| run.fused) {
         return fused(&runs[..free], fan_in);
@@ -63,18 +63,18 @@ pub(crate) fn choose(runs: &[RunShape], fan_in: usize, urge: Urge) -> Option<Pla
     match urge {
         Urge::Due => due(&bytes, fan_in),
         Urge::Settle => due(&bytes, fan_in).or_else(|| settling(&bytes, fan_in)),
-        // The newest first: the big old ones are rewritten once, at the end.
+        // The newest first: the large old runs are rewritten once, at the end.
         Urge::All => Some(0..bytes.len().min(fan_in)),
     }
 }
 
-/// Runs of one transaction that was spilled more than once, the newest first: they may hold copies of a version, and no other merge may
-/// tell these apart. So they become one before anything else is done; and since the newest copies are always among those that are merged,
-/// a deletion that is taken out of the current runs is never one that the same transaction took back.
+/// The runs of one transaction that was spilled more than once, newest first. They may hold copies of a version, which no other merge can
+/// tell apart, so they are merged into one before any other merge. The newest copies are always among the merged ones, so a deletion that
+/// leaves the current runs is never one that the same transaction took back.
 fn fused(runs: &[RunShape], fan_in: usize) -> Option<Plan> {
     let start = runs.iter().position(|run| run.fused)?;
     let end = start + runs[start..].iter().take_while(|run| run.fused).count() + 1;
-    // Where the last of them is being merged already, they wait.
+    // If the last of them is in a running merge, they wait.
     (end <= runs.len()).then_some(start..end.min(start + fan_in))
 }
 
@@ -90,12 +90,12 @@ fn due(bytes: &[u64], fan_in: usize) -> Option<Plan> {
 
 fn settling(bytes: &[u64], fan_in: usize) -> Option<Plan> {
     geometric(bytes, fan_in, |newer, older| newer >= older / SETTLED_PART, u64::MAX)
-        // The oldest run stays as it is; those above it become one.
+        // The oldest run is unchanged; the newer ones become one.
         .or_else(|| (bytes.len() > SETTLED_RUNS).then(|| 0..(bytes.len() - 1).min(fan_in)))
 }
 
-/// The longest range in which the newer runs reach the oldest one as `reach` demands. A newest run that is more than `ratio` times
-/// as large as the others together is left out: it would be rewritten for little.
+/// The longest range in which the newer runs reach the oldest one as `reach` demands. Excludes a newest run that is more than `ratio` times
+/// as large as the others together: rewriting it would gain little.
 fn geometric(bytes: &[u64], fan_in: usize, reach: impl Fn(u64, u64) -> bool, ratio: u64) -> Option<Plan> {
     let mut start = 0;
     while start + 1 < bytes.len() {
@@ -118,7 +118,7 @@ fn geometric(bytes: &[u64], fan_in: usize, reach: impl Fn(u64, u64) -> bool, rat
     None
 }
 
-/// The range whose merge costs least for each run that it saves.
+/// The range with the lowest merge cost per run saved.
 fn cheapest(bytes: &[u64], fan_in: usize) -> Plan {
     let ranges =
         (0..bytes.len()).flat_map(|start| (start + 2..=(start + fan_in).min(bytes.len())).map(move |end| start..end));
@@ -134,7 +134,7 @@ mod tests {
         bytes.iter().map(|&bytes| RunShape { bytes, busy: false, fused: false }).collect()
     }
 
-    /// Flushes of the given sizes, every merge that is due done at once; bytes rewritten for each byte flushed, and the most runs.
+    /// Flushes of the given sizes, with every due merge done at once. Returns the bytes rewritten per byte flushed, and the most runs.
     fn load(sizes: impl Iterator<Item = u64>, fan_in: usize) -> (f64, usize) {
         let (mut runs, mut flushed, mut rewritten, mut most) = (Vec::new(), 0, 0, 0);
         for size in sizes {

@@ -1,7 +1,7 @@
-//! Takes over what another process has written since, where this one only reads.
+//! Refreshes a read-only index from the manifest that another process has written.
 //!
-//! Law: no answer changes. Versions up to the new checkpoint come from the new runs, those behind it stay in memory; what was dropped is refused as
-//! at any other moment. A version that is in both counts once (see `view`).
+//! Law: no answer changes. Versions up to the new checkpoint come from the new runs; later versions stay in memory; dropped moments are
+//! refused as usual. A version that is in both counts once (see `view`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::index::source::{Member, Memtable, Run};
 use crate::index::view::{Closed, Content, View, depth};
 use crate::types::error::Result;
 
-/// Runs, and history runs.
+/// Current runs, and history runs.
 type Runs = (Vec<Arc<Run>>, Vec<Arc<Run>>);
 
 impl Core {
-    /// Takes over the manifest on disk, if it is younger than the one that is known.
+    /// Loads the manifest on disk if it is younger than the current one.
     pub(crate) fn refresh(&self) -> Result<()> {
         let mut writer = lock(&self.writer);
         let mut record = lock(&self.record);
@@ -36,7 +36,7 @@ impl Core {
             match self.open_runs(&manifest, &view) {
                 Ok(opened) => break (manifest, opened),
                 Err(error) if manifest.number == before => return Err(error),
-                // What it names may be gone, too: then there is one more.
+                // Its files may be gone as well: then there is a still newer manifest.
                 Err(_) => before = manifest.number,
             }
         };
@@ -64,13 +64,13 @@ impl Core {
             (view.active, view.closed, view.runs, view.history) = (active, closed, runs, history);
             (view.set, view.limits) = (set, limits);
         });
-        // Not under the locks: walks let go of files.
+        // Outside the locks: walks may release files.
         drop((writer, record, view));
         self.seats.exchanged();
         Ok(())
     }
 
-    /// Opens what a manifest names; partitions that `view` has are shared.
+    /// Opens the runs of a manifest; partitions that `view` already has are shared.
     fn open_runs(&self, manifest: &Manifest, view: &View) -> Result<Runs> {
         let members = view.all_runs().flat_map(|run| (0..run.partitions().len()).map(|at| run.member(at)));
         let known: BTreeMap<PartitionId, Member> = members.map(|member| (member.info().id, member)).collect();
@@ -86,7 +86,7 @@ impl Core {
         Ok((runs, history))
     }
 
-    /// What a memtable has behind a checkpoint.
+    /// A copy of the part of a memtable that is behind a checkpoint.
     fn behind(&self, table: &Arc<Memtable>, checkpoint: Glsn) -> Result<Arc<Memtable>> {
         if table.min_glsn() > checkpoint {
             return Ok(Arc::clone(table));

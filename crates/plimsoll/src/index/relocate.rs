@@ -1,6 +1,6 @@
-//! Copies values that live in log entries which are wanted back into a blob file of plain bytes, piece by piece.
+//! Copies values out of log entries that are to be freed into a blob file of plain bytes, piece by piece.
 //!
-//! Law: a value is not copied unless it has the checksum that it was written with: a copy of a damaged one would look sound for ever.
+//! Law: a value is copied only if it matches its checksum: a copy of a damaged value would look sound for ever.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::index::core::{Core, lock};
 use crate::types::error::Result;
 use crate::types::version::{Stored, Version, running_value_sum};
 
-/// Copies the values of one job. Dropped before its blob file is named by a manifest, it removes it.
+/// Copies the values of one job. If it is dropped before a manifest names its blob file, it removes the file.
 pub(crate) struct Relocator {
     log: Arc<dyn Log>,
     in_work: Arc<Mutex<BTreeSet<BlobId>>>,
@@ -32,28 +32,28 @@ pub(crate) struct Relocator {
     named: bool,
 }
 
-/// A value of which a part is copied.
+/// A partly copied value.
 #[derive(Debug)]
 struct Copying {
     /// Where it begins in the blob file.
     start: u64,
-    /// How much of it is there.
+    /// Bytes copied so far.
     copied: u64,
-    /// The checksum over that.
+    /// The checksum over them.
     sum: Running,
 }
 
-/// How far a version's value has come.
+/// The state of a version's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moved<'a> {
-    /// The version can be written: what it stores now.
+    /// The version can be written; this is its new stored form.
     Ready(Stored<'a>),
-    /// A part of the value is still to be copied.
+    /// Part of the value is still to be copied.
     Partly,
 }
 
 impl Relocator {
-    /// Copies what lies in entries below `below`; takes one chunk of `budget`.
+    /// Copies the values in entries below `below`; takes one chunk of `budget`.
     pub(crate) fn new(core: &Core, budget: &Budget, below: Glsn) -> Self {
         Self {
             log: Arc::clone(&core.ground.log),
@@ -74,7 +74,7 @@ impl Relocator {
         glsn < self.below
     }
 
-    /// What `version` stores once it is moved. Copies at most `allowance` bytes (a piece more) and takes them off it.
+    /// The stored form of `version` after the move. Copies at most `allowance` bytes (plus one piece) and subtracts them from it.
     pub(crate) fn relocate<'a>(&mut self, version: &Version<'a>, allowance: &mut u64) -> Result<Moved<'a>> {
         let Stored::InLog { offset, len, sum } = version.stored else { return Ok(Moved::Ready(version.stored)) };
         if !self.wants(version.glsn) {
@@ -93,7 +93,7 @@ impl Relocator {
             let bytes = (len - copying.copied).min(piece.len() as u64);
             let into = &mut piece[..bytes as usize];
             match self.log.read_range(version.glsn, offset + copying.copied, into) {
-                // The entry was dropped: the version says so itself from now on.
+                // The entry was dropped: the version records it from now on.
                 Err(LogError::Dropped { .. }) => return Ok(Moved::Ready(Stored::Dropped { len })),
                 read => read?,
             }
@@ -127,7 +127,7 @@ impl Relocator {
         Ok(())
     }
 
-    /// A manifest names the blob file now, or may name it.
+    /// Call when a manifest names the blob file, or may name it.
     pub(crate) fn set_named(&mut self) {
         self.named = true;
     }
@@ -138,7 +138,7 @@ impl Drop for Relocator {
         drop(self.writer.take());
         if let Some(blob) = self.blob {
             if self.finished && !self.named {
-                // What cannot be removed now is swept at the next open.
+                // A file that cannot be removed now is swept at the next open.
                 let _ = self.log.discard_blob(blob);
             }
             lock(&self.in_work).remove(&blob);

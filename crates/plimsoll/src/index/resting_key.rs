@@ -1,7 +1,7 @@
-//! The key at which a walk rests between two calls.
+//! The key of a suspended walk (between two calls).
 //!
-//! A short key stays in the vector that the walk works with. A long one moves into a piece of a chunk: thousands of walks may rest at keys of
-//! 4 KiB each, and an allocator may keep the blocks that they free, which no lease covers any more.
+//! A short key stays in the walk's vector. A long key moves into a piece of a chunk: thousands of walks may be suspended at keys of 4 KiB
+//! each, and an allocator may keep the blocks that they free, which no lease covers any more.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -14,13 +14,13 @@ use crate::types::version::MAX_KEY_BYTES;
 /// An index key begins with its keyspace; what follows is the user's key.
 const KEYSPACE_BYTES: usize = 4;
 
-/// A key of at most this many bytes rests in its vector.
+/// A key of at most this many bytes stays in its vector.
 const SHORT_BYTES: usize = 512;
 
-/// Bytes of the pieces that longer keys rest in, without their keyspace: 16 of the longest fill a chunk.
+/// Piece sizes for longer keys, without their keyspace: 16 of the longest fill a chunk.
 const PIECE_BYTES: [usize; 3] = [1024, 2048, MAX_KEY_BYTES];
 
-/// Where long keys rest.
+/// The memory for long keys.
 #[derive(Debug)]
 pub(crate) struct KeyRoom([Pieces; PIECE_BYTES.len()]);
 
@@ -35,19 +35,19 @@ impl KeyRoom {
 }
 
 thread_local! {
-    /// The vector of the last key that came to rest in a piece: the next call of any walk needs one.
+    /// The vector of the last key that moved into a piece: the next call of any walk needs one.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// An index key, at rest or being worked with.
+/// An index key, suspended or in use.
 #[derive(Debug, Default)]
 pub(crate) struct RestingKey {
     /// The key, unless it rests in `piece`.
     key: Vec<u8>,
-    /// Of a key that rests in `piece`, which holds the user's key.
+    /// The keyspace of a key in `piece`, which holds only the user's key.
     keyspace: [u8; KEYSPACE_BYTES],
     piece: Option<Piece>,
-    /// Bytes of the user's key that rests in `piece`; 0: the key is in `key`.
+    /// Bytes of the user's key in `piece`; 0: the key is in `key`.
     long_bytes: usize,
 }
 
@@ -72,7 +72,7 @@ impl RestingKey {
         self.piece.as_ref().filter(|_| self.long_bytes > 0).map(|piece| &piece[..self.long_bytes])
     }
 
-    /// The vector that holds the key while the walk takes a step; given back by [`RestingKey::put`].
+    /// Takes out the vector that holds the key, for the duration of a step; [`RestingKey::put`] returns it.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         let Some(long) = self.at_rest() else { return std::mem::take(&mut self.key) };
         let mut key = SPARE.take();
@@ -83,12 +83,12 @@ impl RestingKey {
         key
     }
 
-    /// Gives the vector back.
+    /// Returns the vector.
     pub(crate) fn put(&mut self, key: Vec<u8>) {
         (self.key, self.long_bytes) = (key, 0);
     }
 
-    /// Lays the key to rest.
+    /// Suspends the key: moves a long one into a piece.
     ///
     /// # Errors
     /// [`OutOfBudget`]; the key stays where it is, and this can be called again.
@@ -114,7 +114,7 @@ impl RestingKey {
         Ok(())
     }
 
-    /// Heap bytes that it takes.
+    /// Heap bytes of the key.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.key.capacity()
     }

@@ -1,10 +1,11 @@
-//! Makes room for commits and takes them in: the active memtable, its closing, and the pace of the writers.
+//! Makes room for commits and applies them: the active memtable, when it is closed, and write throttling.
 //!
 //! Laws:
-//! 1. What `make_room` promised is kept: the versions that follow find their memory taken already.
-//! 2. A writer waits for a flush by doing it, or by queueing behind the one who does: no writer waits for a thread that may be gone.
-//! 3. Writers are slowed down a little for a long time rather than stopped for a while: by how far the merges, or the flush, lag behind.
-//! 4. Where there are so many runs that a walk over all of them needs too many pages at once, writers stop until merges have caught up.
+//! 1. Room that `make_room` promised is reserved: inserting the promised versions cannot run out of memory.
+//! 2. A writer waits for a flush by doing it, or by queueing for the flush lock behind the thread that does: no writer waits for a thread
+//!    that may have ended.
+//! 3. Writers are slowed down slightly for a long time rather than stopped: in proportion to how far merges, or the flush, lag behind.
+//! 4. If there are so many runs that a walk over all of them needs too many pages at once, writers stop until merges have caught up.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,41 +30,42 @@ use crate::types::version::{MAX_STORED_BYTES, Version};
 /// Memtables that may wait to be flushed: one in a small budget, two from this many bytes on.
 const TWO_CLOSED_BYTES: u64 = 64 << 20;
 
-/// Where a key may lie in more runs than this, writers are slowed down.
+/// If a key may lie in more runs than this, writers are slowed down.
 const DEPTH_SOFT: usize = 12;
 
-/// The same for runs that lie side by side: they cost a search little, but each is known to the manifest and takes part in every walk.
+/// The same for the total number of runs, overlapping or not: each costs a search little, but takes space in the manifest and part in every
+/// walk.
 const RUNS_SOFT: usize = 48;
 
-/// Where a key may lie in so many runs, writers wait: a walk holds a page of each, and the smallest budget has room for some hundred.
+/// If a key may lie in this many runs, writers wait: a walk pins a page of each, and the smallest budget has room for some hundred.
 const DEPTH_HARD: usize = 64;
 
-/// Nanoseconds that a byte costs, times the square of the runs above one of these.
+/// Nanoseconds per byte, multiplied by the square of the number of runs above a soft limit.
 const NANOS_PER_BYTE: u64 = 4;
 
-/// A wait shorter than this is saved up for later.
+/// Shorter waits are accumulated.
 const WAIT_MIN_NANOS: u64 = 1_000_000;
 
-/// One call waits no longer than this, ...
+/// The longest wait of one call, ...
 const WAIT_MAX_NANOS: u64 = 100_000_000;
 
-/// ... and as long again for each so many bytes of it, ...
+/// ... plus as much again for each of these many bytes, ...
 const WAIT_MAX_BYTES: u64 = 256 << 10;
 
-/// ... up to this: however large a transaction is, it has merged its own runs to a few before it comes here.
+/// ... up to this limit: a transaction of any size has merged its own runs to a few before it comes here.
 const WAIT_LONGEST_NANOS: u64 = 10_000_000_000;
 
-/// One look at whether merges have caught up, and the next.
+/// The interval at which a stopped writer checks whether merges have caught up.
 const LOOK_NANOS: u64 = 100_000_000;
 
-/// Steps of compaction that a writer does itself where there are no threads and too many runs.
+/// The most compaction steps that a writer runs itself if there are no threads and too many runs.
 const STEPS_INLINE: usize = 32;
 
-/// What the one who commits holds.
+/// The state of the committing thread.
 #[derive(Debug)]
 pub(crate) struct Writer {
     active: Arc<Memtable>,
-    /// Bytes that were promised and not used yet.
+    /// Bytes that were reserved and not used yet.
     promised: usize,
     encoded: Vec<u8>,
     /// Nanoseconds that the writers still have to wait.
@@ -75,7 +77,7 @@ impl Writer {
         Self { active, promised: 0, encoded: Vec::with_capacity(MAX_STORED_BYTES), owed_nanos: 0 }
     }
 
-    /// Takes back what an earlier call promised to a commit that did not come.
+    /// Releases the reservation of a commit that did not follow.
     fn forget_promise(&mut self) {
         self.active.map().unreserve(std::mem::take(&mut self.promised));
     }
@@ -87,12 +89,12 @@ impl Writer {
     }
 }
 
-/// What comes next for somebody who needs room.
+/// The next action of a caller that needs room.
 enum Next {
     Done,
     /// A memtable was closed.
     Again,
-    /// Something must be flushed first; why, if the budget refused.
+    /// A flush is needed; the error, if the budget refused.
     Flush(Option<OutOfBudget>),
 }
 
@@ -111,7 +113,7 @@ impl Core {
                         && (self.ground.read_only || self.view().closed.is_empty())
                         && let Some(refusal) = refusal
                     {
-                        // One more look: memory may have come back just now.
+                        // Try once more: memory may just have been released.
                         return match self.try_to_make_room(bytes, boundary) {
                             Next::Done => Ok(()),
                             _ => Err(refusal.into()),
@@ -131,7 +133,7 @@ impl Core {
         writer.forget_promise();
         let empty = writer.active.is_empty();
         let full = writer.active.map().used_bytes() + bytes as u64 > self.ground.memtable_limit_bytes();
-        // There is nowhere to flush to where nothing is written: the memtable grows as long as the budget lets it.
+        // A read-only index cannot flush: the memtable grows as long as the budget allows.
         let refusal = match !full || empty || self.ground.read_only {
             true => match writer.promise(bytes) {
                 Ok(()) => return Next::Done,
@@ -204,7 +206,7 @@ impl Core {
     pub(crate) fn make_room_for_runs(&self, runs: &[Vec<PartitionInfo>]) -> Result<()> {
         let infos = || runs.iter().flatten();
         self.keep_pace(infos().map(partition_bytes).sum())?;
-        // Last: what is promised here must not be given to others while this one waits.
+        // Last: this reservation must not be given to others while the caller waits.
         Ok(self.files.make_room(infos().map(metadata_bytes).sum())?)
     }
 
@@ -233,10 +235,10 @@ impl Core {
         Ok(())
     }
 
-    /// Closes the active memtable at `boundary`, if it or what is closed does not end there yet.
+    /// Closes the active memtable at `boundary`, unless it or the closed ones end there already.
     pub(crate) fn close_up_to(&self, boundary: Glsn) {
         let mut writer = lock(&self.writer);
-        // Also an empty one: the checkpoint moves on over what is no transaction.
+        // Also an empty one: the checkpoint moves on over entries that are no transaction.
         let closed_at = self.view().closed.first().map_or(Glsn::NONE, |closed| closed.boundary);
         if !writer.active.is_empty() || (!self.is_flushed(boundary) && closed_at < boundary) {
             self.close_active(&mut writer, boundary);
@@ -260,7 +262,7 @@ impl Core {
         Ok(())
     }
 
-    /// Slows the writer down by what it owes; where there are no threads, it does their work instead.
+    /// Slows the writer down by the time it owes; without threads, it does their work instead.
     fn keep_pace(&self, bytes: u64) -> Result<()> {
         if self.ground.read_only {
             return Ok(());
@@ -292,14 +294,14 @@ impl Core {
         Ok(())
     }
 
-    /// Waits, and counts how long.
+    /// Waits, and records the duration.
     fn note_stall(&self, cause: Cause, wait: impl FnOnce()) {
         let start = self.clock.monotonic_nanos();
         wait();
         self.counters.stalls.note(cause, self.clock.monotonic_nanos() - start);
     }
 
-    /// Waits for `delay`, whatever makes progress meanwhile, unless nothing lags behind any more.
+    /// Waits for `delay` regardless of progress signals, but returns once nothing lags behind.
     fn wait_while_behind(&self, delay: u64) {
         let mut left = delay;
         while left > 0 && !self.signals.is_closing() {
@@ -310,13 +312,13 @@ impl Core {
             if self.pace(&active).nanos_per_byte() == 0 {
                 break;
             }
-            // A clock that stands still does not make this wait for ever.
+            // With a clock that does not advance, the wait still ends.
             let least = if was_progress { WAIT_MIN_NANOS } else { part };
             left = left.saturating_sub((self.clock.monotonic_nanos() - start).max(least));
         }
     }
 
-    /// Whether writers have to stop. Not where merges cannot go on: then waiting for them helps nobody.
+    /// Whether writers have to stop. Never if merges cannot continue: waiting for them would not help.
     fn is_overrun(&self) -> bool {
         self.view().depth >= DEPTH_HARD && self.signals.last_error().is_none()
     }
@@ -325,7 +327,7 @@ impl Core {
         let view = self.view();
         let mut pace = Pace { for_merges: nanos_for_runs(view.depth, view.runs.len()), for_flush: 0 };
         if pace.for_merges > 0 && self.signals.last_error().is_some() {
-            // Where compaction cannot go on, waiting for it helps nobody.
+            // Compaction cannot continue: waiting for it would not help.
             pace.for_merges = 0;
         }
         if view.closed.len() >= self.closed_max() {
@@ -349,7 +351,7 @@ impl Core {
     }
 }
 
-/// What a byte costs a writer now, in nanoseconds.
+/// The current cost of a byte for a writer, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pace {
     for_merges: u64,
@@ -361,30 +363,30 @@ impl Pace {
         self.for_merges + self.for_flush
     }
 
-    /// What costs more.
+    /// The larger of the two.
     fn cause(self) -> Cause {
         if self.for_flush > self.for_merges { Cause::FlushPace } else { Cause::MergePace }
     }
 }
 
-/// What a byte costs where there are so many runs, and a key may lie in `depth` of them.
+/// The cost of a byte with this many runs, of which `depth` may hold one key.
 fn nanos_for_runs(depth: usize, runs: usize) -> u64 {
     let above = runs_above(depth, runs);
     NANOS_PER_BYTE * above * above
 }
 
-/// The longest that one call for `bytes` waits, whatever is owed.
+/// The longest wait of one call for `bytes`, whatever is owed.
 fn longest_wait_nanos(bytes: u64) -> u64 {
     WAIT_MAX_NANOS.saturating_mul(1 + bytes / WAIT_MAX_BYTES).min(WAIT_LONGEST_NANOS)
 }
 
-/// Runs that compaction lags behind.
+/// Runs above the soft limits.
 fn runs_above(depth: usize, runs: usize) -> u64 {
     depth.saturating_sub(DEPTH_SOFT).max(runs.saturating_sub(RUNS_SOFT)) as u64
 }
 
-/// What a byte costs while a flush lags behind and the active memtable is full to `fill`: from half on ever nearer to the pace at which
-/// bytes are flushed.
+/// The cost of a byte while a flush lags behind and the active memtable is filled to `fill`: from one half on it approaches the rate at
+/// which bytes are flushed.
 fn nanos_for_flush(spent_nanos: u64, flushed_bytes: u64, fill: f64) -> u64 {
     if flushed_bytes == 0 {
         return 0;
@@ -423,7 +425,7 @@ mod tests {
     fn no_transaction_waits_longer_than_a_bound_however_large_it_is() {
         assert_eq!(longest_wait_nanos(0), WAIT_MAX_NANOS);
         assert_eq!(longest_wait_nanos(WAIT_MAX_BYTES), 2 * WAIT_MAX_NANOS);
-        // 100,000 pairs of 16 B: all that they owe up to 0.7 s, which is what keeps such commits from outrunning the merges.
+        // 100,000 pairs of 16 B wait for all that they owe, up to 0.7 s: this keeps such commits from outrunning the merges.
         assert_eq!(longest_wait_nanos(1_600_000), 7 * WAIT_MAX_NANOS);
         for bytes in [64 << 20, 1 << 30, u64::MAX] {
             assert_eq!(longest_wait_nanos(bytes), WAIT_LONGEST_NANOS);

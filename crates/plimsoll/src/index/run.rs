@@ -1,8 +1,9 @@
 //! Immutable sorted files of versions.
 //!
 //! A *run* is a sorted sequence of versions (by index key, then newest first), cut into *partitions* of at most
-//! [`crate::types::options::Sizes::table_bytes`]: static B+trees written once, front to back. A partition is a file of pages in the index's folder, or a
-//! blob file of the log (a transaction that was too large for memory is adopted as it stands).
+//! [`crate::types::options::Sizes::table_bytes`]: static B+trees written once, sequentially (tables, in the terms of RocksDB). A partition
+//! is a file of pages in the index's folder, or a blob file of the log: a transaction that was too large for memory is adopted without a
+//! rewrite.
 
 pub(crate) mod builder;
 mod bytes;

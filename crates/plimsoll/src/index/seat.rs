@@ -1,25 +1,27 @@
-//! Where walks sit between two calls, and how they are made to get up.
+//! Suspended walks (iterators): their state between two calls, and how it is revoked.
 //!
-//! A walk that has begun holds the sources of one moment: memtables, the files of runs, a page of each. Its user may leave it alone for
-//! as long as they like, so all of this is held on revocable terms only:
+//! A walk that has begun holds the sources of one moment: memtables, the files of runs, a page of each. Its user may leave it idle for any
+//! time, so all of this can be revoked:
 //!
-//! 1. Between two calls the walk lies in a slot that others can reach. Getting up drops everything but the walk's bounds, its moment and
-//!    the place behind what it answered last. The next call sits down in the sources as they are then.
-//! 2. Each exchange of sources (a flush, a step of compaction) makes all walks get up that sit in older ones: an idle one at once, one
-//!    that is in the middle of a call at the end of it. So no idle walk holds a memtable that was flushed, or a file that was merged.
-//! 3. Where the budget finds no room otherwise, all idle walks get up: the pages that they held can be evicted.
-//! 4. What a walk holds of the heap is charged: what it keeps (its bounds, its user's key), and apart from that what it drops when it gets
-//!    up (a cursor for each run, with two keys). Of the latter all walks together have a [`SEATED_PART`] of the budget; beyond it those get up that
-//!    were not stepped since the last time that this happened. A walk that cannot be charged for its cursors gets up at the end of each call.
+//! 1. Between two calls the walk lies in a slot that other threads can reach. Getting up drops everything but the walk's bounds, its moment
+//!    and the position after its last answer. The next call sits down in the current sources.
+//! 2. After each exchange of sources (a flush, a step of compaction), all walks in older sources get up: an idle walk at once, a walk in
+//!    the middle of a call at the end of it. So no idle walk holds a memtable that was flushed, or a file that was merged.
+//! 3. If the budget finds no room otherwise, all idle walks get up: the pages that they pinned can be evicted.
+//! 4. The heap memory of a walk is charged: separately for the part that it keeps (its bounds, its user's key) and the part that it drops
+//!    when it gets up (a cursor for each run, with two keys). The latter is limited for all walks together to a [`SEATED_PART`] of the
+//!    budget; beyond it, the walks get up that were not stepped since the limit was last reached. A walk that cannot be charged for its
+//!    cursors gets up at the end of each call.
 //!
-//! Why no answer changes: what a walk answers for a key is a function of the key's versions up to its moment. While the moment is open
-//! (`snapshots`), every later view holds these versions, or what decides between them. A walk goes strictly one way, and everything on
-//! this side of the last key that it answered (or looked at and passed) is done with. So it may sit down in any later view strictly
-//! behind that key, whichever way it goes. If a call failed while a key was looked at and not answered, it sits down *at* this key.
+//! Why no answer changes: the answer for a key is a function of the key's versions up to the walk's moment. While the moment is open
+//! (`snapshots`), every later view holds these versions, or the versions that decide between them. A walk moves strictly in one direction
+//! and never returns to keys before the last one that it answered (or looked at and skipped). So it may sit down in any later view strictly
+//! behind that key, in either direction. If a call failed after a key was looked at and before it was answered, the walk sits down *at*
+//! this key.
 //!
-//! Why no idle walk is forgotten: the number of the last exchange is raised after the view was exchanged and before the slots are
-//! visited. A walk reads the number before it takes the view, and again after it has let go of its slot's lock at the end of a call. A
-//! visit that finds the lock taken comes before the walk lets go of it, so the walk then reads the new number and gets up by itself.
+//! Why no idle walk is missed: the exchange number is raised after the view is exchanged and before the slots are visited. A walk reads the
+//! number before it takes the view, and again after it has released its slot's lock at the end of a call. A visit that finds the lock taken
+//! happens before that release, so the walk then reads the new number and gets up by itself.
 //!
 //! Locks: a slot's is held during a call, the list's for a few instructions. A visit only tries a slot's lock: it never waits for a walk.
 
@@ -37,46 +39,46 @@ use crate::index::resting_key::KeyRoom;
 use crate::index::view::View;
 use crate::types::error::Result;
 
-/// Seated walks together may take one in so many bytes of the budget for their cursors before idle ones have to get up.
+/// Divisor: all seated walks together may take this part of the budget for their cursors before idle ones have to get up.
 const SEATED_PART: u64 = 32;
 
-/// What a walk takes in the list of walks.
+/// Memory of a walk's entry in the list of walks.
 const LISTED_BYTES: usize = 64;
 
 /// A walk that can get up and sit down again.
 pub(crate) trait Walk: Send {
-    /// Drops all that it holds but its place; the view that it sat in, if it sat.
+    /// Drops all state but its position. Returns the view that it sat in, if any.
     fn get_up(&mut self) -> Option<Arc<View>>;
 
-    /// Sits down in `view`, behind what it answered last, which `key` belongs to. Nothing happens if it sits.
+    /// Sits down in `view`, behind its last answer, to which `key` belongs. Does nothing if it sits.
     fn sit_down(&mut self, view: &Arc<View>, key: &[u8]) -> Result<()>;
 
     fn is_seated(&self) -> bool;
 
-    /// Heap bytes that getting up gives back.
+    /// Heap bytes that getting up frees.
     fn seated_bytes(&self) -> usize;
 
-    /// Heap bytes that it holds besides.
+    /// Heap bytes that it keeps.
     fn kept_bytes(&self) -> usize;
 }
 
-/// A walk's place, which others can reach.
+/// A walk's slot, which other threads can reach.
 struct Slot<W>(Mutex<Sitting<W>>);
 
 struct Sitting<W> {
     walk: W,
-    /// The number of the last exchange before it sat down.
+    /// The exchange number before it sat down.
     sat_at: u64,
-    /// It took a step since idle walks were looked through.
+    /// Whether it took a step since idle walks were last looked through.
     stepped: bool,
-    /// For what it drops when it gets up.
+    /// The charge for the state that it drops when it gets up.
     seated: Charge,
 }
 
 impl<W: Walk> Sitting<W> {
     fn get_up(&mut self) -> Option<Arc<View>> {
         let view = self.walk.get_up();
-        // To charge less is never refused.
+        // Reducing a charge is never refused.
         let _ = self.seated.set(0);
         view
     }
@@ -92,7 +94,7 @@ enum Which {
 
 /// A slot of any kind of walk.
 trait Revocable: Send + Sync {
-    /// Makes the walk get up if it is idle; the view that it sat in.
+    /// Makes the walk get up if it is idle. Returns the view that it sat in.
     fn revoke(&self, which: Which) -> Option<Arc<View>>;
 }
 
@@ -118,12 +120,12 @@ pub(crate) struct Seats {
     pool: Arc<Pool>,
     budget: Budget,
     key_room: KeyRoom,
-    /// For what walks keep.
+    /// The account for the state that walks keep.
     kept: Arc<Account>,
-    /// For what they drop when they get up.
+    /// The account for the state that they drop when they get up.
     seated: Arc<Account>,
-    /// Views of walks that got up for the budget's sake: their files may be removed with them, which is not done under the locks of those who
-    /// want memory.
+    /// Views of walks that got up to free memory. Dropping a view may remove files, which must not happen under the locks of the thread
+    /// that asked for memory.
     left: Mutex<Vec<Arc<View>>>,
 }
 
@@ -147,41 +149,41 @@ impl Seats {
         }))
     }
 
-    /// Where the long keys of walks rest.
+    /// The memory for long keys of suspended walks.
     pub(crate) fn key_room(&self) -> &KeyRoom {
         &self.key_room
     }
 
-    /// A charge for what the user of a store holds for long, and cannot be made to give up.
+    /// A charge for memory that the store's user holds for long and that cannot be revoked.
     pub(crate) fn charge(&self) -> Charge {
         self.kept.charge()
     }
 
-    /// A charge for what a walk keeps that has not sat down yet.
+    /// The initial charge for a walk that has not sat down yet.
     pub(crate) fn charge_for(&self, walk: &impl Walk) -> Result<Charge, OutOfBudget> {
         let mut charge = self.kept.charge();
         charge.set((walk.kept_bytes() + LISTED_BYTES) as u64)?;
         Ok(charge)
     }
 
-    /// A walk sat down that was charged for it: makes others get up if all of them take too much.
+    /// Call after a walk sat down and was charged: makes others get up if all of them take too much.
     fn limit_seated(&self) {
         if self.seated.charged_bytes() > self.budget.limit_bytes() / SEATED_PART {
             drop(self.revoke_idle(Which::Left));
         }
     }
 
-    /// The sources were exchanged: walks that sit in older ones get up.
+    /// Call after the sources were exchanged: walks in older ones get up.
     pub(crate) fn exchanged(&self) {
-        // SeqCst: before the visit, and seen by whoever ends a call after it.
+        // SeqCst: ordered before the visit, and seen by a call that ends after the visit.
         self.exchange.fetch_add(1, Ordering::SeqCst);
         let left = std::mem::take(&mut *lock(&self.left));
         drop((self.revoke_idle(Which::All), left));
     }
 
-    /// Makes idle walks get up; the views that they sat in.
+    /// Makes idle walks get up. Returns the views that they sat in.
     fn revoke_idle(&self, which: Which) -> Vec<Arc<View>> {
-        // Not under the list's lock: what a walk lets go of may take a while.
+        // Outside the list's lock: releasing a walk's state may take a while.
         let slots: Vec<_> = lock(&self.slots).by_number.values().filter_map(Weak::upgrade).collect();
         slots.iter().filter_map(|slot| slot.revoke(which)).collect()
     }
@@ -205,14 +207,14 @@ impl fmt::Debug for Seats {
     }
 }
 
-/// A walk's seat, held by who walks.
+/// The owner's handle of a walk.
 pub(crate) struct Seat<W: Walk + 'static> {
     slot: Arc<Slot<W>>,
     seats: Arc<Seats>,
     number: u64,
-    /// For what the walk keeps, and its user with it.
+    /// The charge for the walk's kept state and its user's.
     kept: Charge,
-    /// What the walk keeps since its last step.
+    /// Bytes that the walk keeps since its last step.
     walk_bytes: u64,
 }
 
@@ -231,14 +233,16 @@ impl<W: Walk + 'static> Seat<W> {
         Self { slot, seats: Arc::clone(seats), number, kept, walk_bytes }
     }
 
-    /// Charges what the walk keeps since its last step, and `bytes` for what its user holds to go on with it. Refused, it can be asked again.
+    /// Charges the bytes that the walk keeps since its last step, and `bytes` that its user holds to continue it. If refused, it can be
+    /// called again.
     pub(crate) fn charge_user(&mut self, bytes: usize) -> Result<(), OutOfBudget> {
         let bytes = self.walk_bytes + bytes as u64;
         if bytes == self.kept.bytes() { Ok(()) } else { self.kept.set(bytes) }
     }
 
-    /// Does `step` with the walk, which sits: where it was, or in the sources that `view` names now. `key` is what the last step left there.
-    /// What the walk keeps then is charged by [`Seat::charge_user`], which every step is followed by: a step that has gone on cannot be refused.
+    /// Runs `step` with the walk seated: where it was, or in the current sources that `view` returns. `key` is the key that the last step
+    /// left there. Every step is followed by [`Seat::charge_user`], which charges the memory that the walk then keeps: a step that has
+    /// moved on cannot be refused.
     pub(crate) fn step<T>(
         &mut self,
         key: &mut Vec<u8>,
@@ -246,14 +250,14 @@ impl<W: Walk + 'static> Seat<W> {
         step: impl FnOnce(&mut W, &mut Vec<u8>) -> Result<T>,
     ) -> Result<T> {
         let mut held = self.slot.0.lock().unwrap_or_else(|poisoned| {
-            // A call that panicked left the walk half way; its place is whole.
+            // A call that panicked left the walk half way; its position is consistent.
             let mut held = poisoned.into_inner();
             drop(held.get_up());
             held
         });
         let sitting = &mut *held;
         if !sitting.walk.is_seated() {
-            // Before the view is taken: an exchange in between is seen below.
+            // Before the view is taken: an exchange in between is detected below.
             sitting.sat_at = self.seats.exchange.load(Ordering::SeqCst);
             sitting.walk.sit_down(&view(), key)?;
         }
@@ -283,7 +287,7 @@ impl<W: Walk + 'static> Seat<W> {
 
 impl<W: Walk + 'static> Drop for Seat<W> {
     fn drop(&mut self) {
-        // Here, and not by a visit that may be the slot's last holder: see `Seats::left`.
+        // Here, rather than in a visit that may hold the slot's last reference: see `Seats::left`.
         drop(self.slot.revoke(Which::All));
         lock(&self.seats.slots).by_number.remove(&self.number);
     }

@@ -1,4 +1,4 @@
-//! Where versions stand in memory or on disk: memtables, and runs together with the files that they keep.
+//! The sources of versions in memory and on disk: memtables, and runs together with the files that they keep.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,16 +20,16 @@ pub(crate) struct Memtable {
     map: SortedMap,
     min_glsn: AtomicU64,
     max_glsn: AtomicU64,
-    /// Bytes of the log's entries that have to be read to fill it again.
+    /// Bytes of the log that a replay reads to rebuild it.
     log_bytes: AtomicU64,
-    /// Of the versions that readers found here, those that count.
+    /// Sampled count of the versions that readers found here.
     reads_counted: AtomicU64,
 }
 
-/// One found version of so many is counted as read: counting all would have every reader write to one place in memory.
+/// Sampling interval: one found version of this many is counted as read. Counting all would have every reader write to one place in memory.
 const READS_FOR_A_COUNT: usize = 16;
 
-/// A memtable of which so many versions for each that it holds (one in so many) were found by readers is worth keeping in memory.
+/// A memtable is worth keeping in memory if readers found at least one version for this many that it holds.
 const READ_PART: u64 = 2;
 
 impl Memtable {
@@ -49,22 +49,22 @@ impl Memtable {
         &self.map
     }
 
-    /// Puts a version in; `encoded` is what it stored.
+    /// Inserts a version; `encoded` is its stored form.
     pub(crate) fn insert(&self, key: &[u8], glsn: Glsn, encoded: &[u8]) -> Result<(), OutOfBudget> {
         self.will_hold(glsn);
         self.map.insert(key, glsn.0, encoded)
     }
 
-    /// As [`Memtable::insert`], for a version that comes once and that nobody looks for before [`SortedMap::stop_deferring`].
+    /// As [`Memtable::insert`], for a version that is inserted once and not looked up before [`SortedMap::stop_deferring`].
     pub(crate) fn defer(&self, key: &[u8], glsn: Glsn, encoded: &[u8]) -> Result<(), OutOfBudget> {
         self.will_hold(glsn);
         self.map.defer(key, glsn.0, encoded)
     }
 
     fn will_hold(&self, glsn: Glsn) {
-        // Before the entry can be found: whoever looks for changes must not pass this memtable by. The commit's own lock orders the
-        // two for those who validate, the visible watermark for those who read. Only one at a time inserts, so a look is enough to know
-        // that nothing changes.
+        // Before the entry can be found: a search for changes must not skip this memtable. The commit's own lock orders the two for
+        // validation, the visible watermark for reads. Only one thread at a time inserts, so a plain check is enough to know that nothing
+        // changes.
         if self.min_glsn.load(Ordering::Relaxed) > glsn.0 {
             self.min_glsn.store(glsn.0, Ordering::Release);
         }
@@ -90,24 +90,24 @@ impl Memtable {
         Glsn(self.max_glsn.load(Ordering::Acquire))
     }
 
-    /// Counts bytes of the log that have to be read to fill it again.
+    /// Adds to the bytes of the log that a replay reads to rebuild it.
     pub(crate) fn add_log_bytes(&self, bytes: u64) {
         self.log_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes of the log that have to be read to fill it again.
+    /// Bytes of the log that a replay reads to rebuild it.
     pub(crate) fn log_bytes(&self) -> u64 {
         self.log_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether readers come back to what is written here.
+    /// Whether readers read recent writes back, so that the memtable's versions are worth keeping in memory.
     pub(crate) fn is_read(&self) -> bool {
         let reads = self.reads_counted.load(Ordering::Relaxed) * READS_FOR_A_COUNT as u64;
         reads >= self.map.len() as u64 / READ_PART && reads > 0
     }
 
     fn note_read(&self, found: &Version<'_>) {
-        // Where it stands in its chunk is as good as a die, and falls the same in every run of a seed.
+        // Sample by entry address: effectively random, but deterministic for a given seed.
         if found.key.as_ptr().addr().div_ceil(8).is_multiple_of(READS_FOR_A_COUNT) {
             self.reads_counted.fetch_add(1, Ordering::Relaxed);
         }
@@ -133,13 +133,13 @@ impl Memtable {
         }
     }
 
-    /// The first version at or behind (`key`, `glsn`), if it is of that key.
+    /// The first version at or after (`key`, `glsn`), if it is of that key.
     pub(crate) fn find(&self, key: &[u8], glsn: Glsn) -> Option<Position> {
         self.map.seek(key, glsn.0).filter(|&position| self.map.at(position).key == key)
     }
 }
 
-/// A partition, and the guard of its file.
+/// A partition and the guard of its file.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(crate) partition: Partition,
@@ -147,7 +147,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// What is known of it.
+    /// The partition's metadata.
     pub(crate) fn info(&self) -> &PartitionInfo {
         &self.partition.info
     }
@@ -198,7 +198,7 @@ impl Run {
         &self.partitions
     }
 
-    /// What is known of its partitions.
+    /// The metadata of its partitions.
     pub(crate) fn infos(&self) -> impl Iterator<Item = &PartitionInfo> {
         self.partitions.iter().map(|partition| &*partition.info)
     }
@@ -213,7 +213,7 @@ impl Run {
         Member { partition: self.partitions[at].clone(), guard: Arc::clone(&self.guards[at]) }
     }
 
-    /// Its first and its last key.
+    /// Its first and last key.
     pub(crate) fn span(&self) -> (&[u8], &[u8]) {
         let (first, last) = (self.partitions.first(), self.partitions.last());
         let (first, last) = first.zip(last).expect("a run is never empty");
@@ -245,7 +245,7 @@ impl Run {
         self.max_glsn
     }
 
-    /// Oldest log entry that a value of it points into.
+    /// The oldest log entry that one of its values points to.
     pub(crate) fn min_pointer(&self) -> Option<Glsn> {
         self.min_pointer
     }
@@ -266,15 +266,15 @@ pub(crate) enum Source<'a> {
     Run(&'a Arc<Run>),
 }
 
-/// What a source says of a key.
+/// The result of looking up a key in a source.
 pub(crate) struct Answer {
-    /// Whether it holds, or may hold, a version that is younger than was asked for.
+    /// Whether the source holds, or may hold, a version younger than the requested moment.
     pub(crate) younger: bool,
     /// Newest version that is not younger.
     pub(crate) found: Option<Place>,
 }
 
-/// A version that was found; it pins where it stands.
+/// A version that was found; it pins the memory that holds it.
 #[derive(Debug)]
 pub(crate) enum Place {
     Memtable(Arc<Memtable>, Position),
@@ -290,7 +290,7 @@ impl Place {
         }
     }
 
-    /// What it stored.
+    /// Its stored form.
     pub(crate) fn stored(&self) -> Stored<'_> {
         match self {
             Place::Memtable(table, position) => table.version(*position).stored,

@@ -1,11 +1,11 @@
-//! Decides what becomes of each version that a flush or a merge passes: it stays current, goes into history, or is dropped.
+//! Decides the fate of each version in a flush or a merge: it stays current, goes into history, or is dropped.
 //!
-//! For each key the newest version stays current. An older one is needed as long as no younger version of its key lies at or below the
-//! horizon; then it goes into history, else it is dropped and nobody can read below the version that superseded it.
+//! For each key the newest version stays current. An older version is needed as long as no younger version of its key lies at or below the
+//! horizon; then it goes into history. Otherwise it is dropped, and reads below the version that superseded it are refused.
 //!
-//! A deletion that is newest is wanted only to hide what is older. Where the merge includes the oldest current run nothing older is left
-//! in the current runs; so the deletion leaves them too. If nobody can read below it and history has nothing of its key, it is dropped.
-//! Else it goes into history, where it still says from when on the key was gone.
+//! A deletion that is the newest version only hides older ones. If the merge includes the oldest current run, nothing older is left in the
+//! current runs, so the deletion leaves them as well. If no read below it is possible and history has nothing of its key, it is dropped.
+//! Otherwise it goes into history, where it still records from when on the key was deleted.
 
 use plimsoll_log::glsn::Glsn;
 
@@ -13,18 +13,18 @@ use crate::index::Horizon;
 use crate::index::view::Limits;
 use crate::types::version::{Stored, Version};
 
-/// What becomes of a version.
+/// The fate of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It is its key's newest.
+    /// It is the newest of its key.
     Current,
-    /// It was superseded and is still needed. `first`: the first of its key that goes there.
+    /// It was superseded and is still needed. `first`: it is the first of its key in the history output.
     History { first: bool },
-    /// Nobody needs it.
+    /// It is not needed.
     Dropped,
 }
 
-/// Which kind of runs is merged.
+/// The kind of the merged runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Inputs {
     /// Current runs; whether the oldest is among them.
@@ -33,16 +33,16 @@ pub(crate) enum Inputs {
     History,
 }
 
-/// What is known elsewhere of a key; asked only where it decides something.
+/// Facts about a key outside the merge; looked up only where they decide something.
 pub(crate) trait Elsewhere {
     /// Whether history runs that are not merged here hold a version of the key.
     fn in_history(&mut self, key: &[u8]) -> crate::types::error::Result<bool>;
 
-    /// Whether current runs hold any version of the key, and the newest that is not younger than `at`.
+    /// Whether current runs hold any version of the key, and the newest one that is not younger than `at`.
     fn in_runs(&mut self, key: &[u8], at: Glsn) -> crate::types::error::Result<(bool, Option<Glsn>)>;
 }
 
-/// Nothing is known elsewhere: for a flush, which asks nothing.
+/// No facts: for a flush, which needs none.
 pub(crate) struct Nowhere;
 
 impl Elsewhere for Nowhere {
@@ -55,23 +55,23 @@ impl Elsewhere for Nowhere {
     }
 }
 
-/// Walks over versions in order and tells the fate of each.
+/// Walks over versions in order and decides the fate of each.
 #[derive(Debug)]
 pub(crate) struct Splitter {
     inputs: Inputs,
     /// Whether no history is left out of the merge.
     all_history: bool,
     key: Vec<u8>,
-    /// The version of `key` that came before; for the first one of a history run, the one that superseded it as far as it is known.
+    /// The preceding version of `key`; for the first one of a history run, the version that superseded it as far as it is known.
     younger: Option<Glsn>,
     history_begun: bool,
     keyspace: Option<(u32, Glsn)>,
-    /// What was taken away.
+    /// The limits of readable moments that follow from the dropped and moved versions.
     pub(crate) limits: Limits,
 }
 
 impl Splitter {
-    /// A splitter that has seen nothing. `all_history`: a merge of history includes all of it.
+    /// A splitter that has seen no version. `all_history`: a merge of history includes all of it.
     pub(crate) fn new(inputs: Inputs, all_history: bool) -> Self {
         Self {
             inputs,
@@ -84,12 +84,12 @@ impl Splitter {
         }
     }
 
-    /// Lets the horizon be looked up anew: it moves on while a job runs.
+    /// Forgets the cached horizon: it moves on while a job runs.
     pub(crate) fn refresh(&mut self) {
         self.keyspace = None;
     }
 
-    /// What becomes of the next version. One with the same key and GLSN as the one before is a copy that does not count.
+    /// The fate of the next version. A version with the same key and GLSN as the one before is a copy and is dropped.
     pub(crate) fn fate(
         &mut self,
         version: &Version<'_>,
@@ -124,7 +124,7 @@ impl Splitter {
         }
     }
 
-    /// A version that `superseded_by` made old.
+    /// The fate of a version that `superseded_by` superseded.
     fn older(&mut self, keyspace: u32, horizon: Glsn, superseded_by: Option<Glsn>) -> Fate {
         match superseded_by {
             Some(by) if by <= horizon => {
@@ -139,7 +139,7 @@ impl Splitter {
         Fate::History { first: !std::mem::replace(&mut self.history_begun, true) }
     }
 
-    /// A deletion that is the newest of its key and has nothing older outside of this merge and of history.
+    /// The fate of a deletion that is the newest of its key, with nothing older outside of this merge and of history.
     fn deletion(
         &mut self,
         glsn: Glsn,
@@ -155,8 +155,8 @@ impl Splitter {
         Ok(self.keep_in_history())
     }
 
-    /// The newest version of its key in the history runs that are merged: what superseded it stands in the current runs, if it is not a
-    /// deletion that was moved.
+    /// The fate of the newest version of its key in the history runs that are merged. The version that superseded it is in the current
+    /// runs, unless it is a deletion that was moved.
     fn newest_of_history(
         &mut self,
         version: &Version<'_>,
@@ -172,7 +172,7 @@ impl Splitter {
             return Ok(self.older(keyspace, horizon, by));
         }
         if version.stored == Stored::Deleted && !any && self.all_history {
-            // Older ones of this merge go with it: it lies at the horizon or below.
+            // The older versions in this merge are dropped with it: it lies at the horizon or below.
             self.limits.deletion_dropped(keyspace, version.glsn);
             return Ok(Fate::Dropped);
         }
@@ -197,7 +197,7 @@ mod tests {
         }
     }
 
-    /// The same about every key.
+    /// The same facts for every key.
     struct Knows {
         in_history: bool,
         in_runs: Option<u64>,
@@ -249,7 +249,7 @@ mod tests {
         {
             let (fates, limits) = fates(CURRENT, horizon, NOTHING, &versions);
             assert_eq!(fates, expected, "horizon {horizon}");
-            // Whoever reads at the oldest readable moment sees what he saw.
+            // A read at the oldest readable moment sees the same as before.
             let oldest_kept =
                 versions.iter().zip(fates.chars()).filter(|(_, fate)| *fate != '-').map(|(v, _)| *v).min();
             let oldest = if fates.contains('-') { oldest_kept.unwrap() as u64 } else { 0 };

@@ -1,6 +1,6 @@
-//! What writers waited for, counted by cause.
+//! Counts the waits of writers by cause.
 //!
-//! One call of a writer may wait for more than one thing; each counts by itself.
+//! One call of a writer may wait for more than one cause; each is counted separately.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

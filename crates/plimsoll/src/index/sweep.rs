@@ -1,5 +1,4 @@
-//! Goes through the partitions of several runs in key order and finds those that stand alone: what overlaps with nothing need not be
-//! merged.
+//! Walks through the partitions of several runs in key order and finds those that overlap with no other: they need not be merged.
 
 use crate::index::run::partition::PartitionInfo;
 
@@ -12,7 +11,7 @@ pub(crate) enum Segment {
     Cluster { first_key: Vec<u8>, last_key: Vec<u8> },
 }
 
-/// Where the sweep stands in each run.
+/// The position of the sweep in each run.
 #[derive(Debug)]
 pub(crate) struct Sweep {
     at: Vec<usize>,
@@ -24,7 +23,7 @@ impl Sweep {
         Self { at: vec![0; inputs] }
     }
 
-    /// The next segment; `info` gives a partition of a run, if it has so many.
+    /// The next segment; `info` returns a partition of a run, or `None` past the last one.
     pub(crate) fn next<'a>(&mut self, info: impl Fn(usize, usize) -> Option<&'a PartitionInfo>) -> Option<Segment> {
         let waiting = (0..self.at.len()).filter_map(|input| info(input, self.at[input]).map(|info| (input, info)));
         let (input, first) = waiting.min_by(|a, b| a.1.first_key.cmp(&b.1.first_key))?;

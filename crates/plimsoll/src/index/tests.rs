@@ -1,4 +1,4 @@
-//! The index against a model: a map of every version there ever was.
+//! Tests the index against a model: a map of all versions ever written.
 
 mod crashes;
 mod jobs;
@@ -35,11 +35,11 @@ use crate::index::{Ground, Horizon, Index};
 use crate::types::error::Result;
 use crate::types::version::{INLINE_BYTES, Stored, Version, value_sum};
 
-/// Keeps everything.
+/// Keeps all versions.
 const FOREVER: u32 = 1;
-/// Keeps what open snapshots see.
+/// Keeps the versions that open snapshots see.
 const LATEST: u32 = 2;
-/// Keeps what the last [`WINDOW`] GLSNs see, too.
+/// Keeps also the versions that the last [`WINDOW`] GLSNs see.
 const RECENT: u32 = 300;
 const WINDOW: u64 = 40;
 
@@ -50,7 +50,7 @@ type Versions = BTreeMap<Vec<u8>, BTreeMap<Glsn, Option<Vec<u8>>>>;
 struct TestHorizon {
     /// The oldest open snapshot.
     snapshot: AtomicU64,
-    /// The newest moment that can be read: what is durable.
+    /// The newest readable moment: the durable one.
     visible: AtomicU64,
     relocate_below: AtomicU64,
 }
@@ -71,7 +71,7 @@ impl Horizon for TestHorizon {
     }
 }
 
-/// Key, value, and where the value stands in the payload if it is not inline.
+/// Key, value, and the value's offset in the payload if it is not inline.
 type Write = (Vec<u8>, Option<Vec<u8>>, u64);
 
 #[derive(Clone, Debug)]
@@ -93,7 +93,7 @@ struct Sizes {
     keys: u64,
 }
 
-/// A log, a disk, an index, and the model beside them.
+/// A log, a disk, an index, and their model.
 struct World {
     disk: Arc<dyn Disk>,
     budget: Budget,
@@ -144,7 +144,7 @@ impl World {
 
     fn ground(&self) -> Ground {
         Ground {
-            // Few, so that much happens between the steps of a job.
+            // Small, so that much happens between the steps of a job.
             step_bytes: 16 << 10,
             disk: Arc::clone(&self.disk),
             dir: dir(),
@@ -197,7 +197,7 @@ impl World {
         self.index().view()
     }
 
-    /// Room, then the versions: what the store does for one commit.
+    /// Reserves room and inserts the versions, as the store does for one commit.
     fn apply(&self, commit: &Commit, boundary: Glsn) -> Result<()> {
         match &commit.writes {
             Writes::Versions(writes) => {
@@ -215,7 +215,7 @@ impl World {
         }
     }
 
-    /// A commit of these writes; large values stand in the log's entry.
+    /// A commit of these writes; large values are stored in the log's entry.
     fn commit(&mut self, writes: BTreeMap<Vec<u8>, Option<Vec<u8>>>) -> Result<Glsn> {
         let mut payload = vec![7; self.random.below(50) as usize];
         let mut placed = Vec::new();
@@ -250,7 +250,7 @@ impl World {
         let (mut blobs, mut infos) = (Vec::new(), Vec::new());
         for run in &runs {
             let mut partitions = Vec::new();
-            // Two partitions where there is enough.
+            // Two partitions if there are enough versions.
             let half = run.len().div_ceil(2);
             let entries: Vec<_> = run.iter().collect();
             for part in entries.chunks(half.max(3)) {
@@ -277,7 +277,7 @@ impl World {
         applied.map(|()| glsn)
     }
 
-    /// Entries of a user's stream: GLSNs that are no transaction's.
+    /// Appends entries of a user's stream: GLSNs that belong to no transaction.
     fn append_other(&mut self) -> Result<()> {
         let last = self.submit(StreamId(5), &[b"one", b"two", b"three"], &[])?;
         self.applied = last;
@@ -332,7 +332,7 @@ impl World {
         }
     }
 
-    /// What a version stores, wherever it stands.
+    /// The value of a version, wherever it is stored.
     fn load(&self, glsn: Glsn, stored: Stored<'_>) -> Vec<u8> {
         match stored {
             Stored::Deleted | Stored::Dropped { .. } => panic!("a deletion has no value"),
@@ -370,7 +370,7 @@ impl World {
 
     fn check_changed(&mut self) {
         let (view, key) = (self.view(), self.random_key());
-        // Whoever asks has a snapshot open there.
+        // A reader at this moment has a snapshot open there.
         let horizon = self.horizon.of(Self::keyspace_of(&key));
         let after = Glsn(horizon.0 + self.random.below(self.applied.0 - horizon.0 + 1));
         let newest = self.versions.get(&key).and_then(|versions| versions.keys().next_back().copied());
@@ -459,7 +459,7 @@ impl World {
             .flat_map(|(key, versions)| versions.iter().rev().map(|(glsn, value)| (key.clone(), *glsn, value.clone())))
             .filter(|(_, glsn, _)| *glsn > after && *glsn <= upto)
             .collect();
-        // What may have been dropped need not be there; nothing else may be.
+        // A version that may have been dropped need not be there; every other one must be.
         let needed = |(key, glsn, _): &(Vec<u8>, Glsn, _)| *glsn > self.horizon.of(Self::keyspace_of(key));
         let strange: Vec<_> = found.iter().filter(|version| !all.contains(version)).collect();
         assert_eq!(strange, [] as [&(Vec<u8>, Glsn, Option<Vec<u8>>); 0], "{range:?} {after}..={upto}");
@@ -469,7 +469,7 @@ impl World {
         assert_eq!(missing, [] as [&(Vec<u8>, Glsn, Option<Vec<u8>>); 0], "{range:?} {after}..={upto}");
     }
 
-    /// Has a walk get up and sit down again in what the sources are now.
+    /// Makes a walk get up and sit down again in the current sources.
     fn move_now_and_then(&mut self, walk: &mut impl Walk, key: &[u8]) {
         if self.random.below(4) == 0 {
             drop(walk.get_up());
@@ -513,7 +513,7 @@ impl World {
         names.filter(|name| name.ends_with(".run")).collect()
     }
 
-    /// Names of the run files that the manifest names.
+    /// The run files that the manifest names.
     fn named_files(&self) -> Vec<String> {
         let (_, paths, _) = self.index().files();
         let mut names: Vec<_> =
@@ -530,7 +530,7 @@ fn index_key(keyspace: u32, key: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(key);
 }
 
-/// The seeds of a random test: so many, or the one in `PLIMSOLL_SEED`, or as many as `PLIMSOLL_SEEDS` says.
+/// The seeds of a random test: `usual` of them, or the one in `PLIMSOLL_SEED`, or as many as `PLIMSOLL_SEEDS` says.
 fn seeds(usual: u64) -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().and_then(|value: String| value.parse::<u64>().ok());
     match number("PLIMSOLL_SEED") {

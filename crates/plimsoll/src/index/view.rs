@@ -1,13 +1,13 @@
 //! The sources of the index at one moment, and point reads in them as of a GLSN.
 //!
-//! How the version of a key as of `at` is found: current sources are asked from the newest to the oldest until one has a version that is
-//! not younger than `at`; by law 2 of the index it is the newest such version among them. A history run can hold a younger one still
-//! only if the version that superseded it is younger than `at` (it stands in a newer source, or in a merge's output), or if it is a
-//! deletion that was moved. So history is asked only if a version younger than `at` was seen, or nothing was found and `at` lies below
-//! the youngest deletion that was moved.
+//! How the version of a key as of `at` is found: current sources are searched from the newest to the oldest until one has a version that is
+//! not younger than `at`; by law 2 of the index it is the newest such version among them. A history run can hold a younger one only if the
+//! version that superseded it is younger than `at` (and is in a newer source, or in a merge's output), or if it is a deletion that was
+//! moved. So history is searched only if a version younger than `at` was seen, or nothing was found and `at` lies below the youngest
+//! deletion that was moved.
 //!
-//! Several versions with one key and one GLSN come from a transaction that was spilled more than once; the newest source counts. Such
-//! runs are merged with each other before they are merged with any other (`policy`), so in history no version has a copy.
+//! Several versions with one key and one GLSN come from a transaction that was spilled more than once; the newest source takes precedence.
+//! Such runs are merged with each other before they are merged with any other (`policy`), so history holds no copies of a version.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -39,26 +39,26 @@ pub(crate) struct Closed {
     pub(crate) boundary: Glsn,
 }
 
-/// What a closed source holds.
+/// The content of a closed source.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
-    /// To be written as a run.
+    /// A memtable to be written as a run.
     Memtable(Arc<Memtable>),
-    /// Runs of a large transaction, newest first: only to be named by the manifest.
+    /// Runs of a large transaction, newest first: the manifest has only to name them.
     Adopted(Vec<Arc<Run>>),
 }
 
-/// What compaction took away.
+/// The limits that compaction sets on readable moments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// Youngest deletion that was moved into history.
     pub(crate) deletions_moved: Glsn,
     /// Oldest moment at which every keyspace can be read.
     pub(crate) oldest_readable: Glsn,
-    /// The same for single keyspaces, sorted; those that are not named lost nothing.
+    /// The same per keyspace, sorted; keyspaces that are not listed lost no version.
     pub(crate) oldest_readable_in: Vec<(u32, Glsn)>,
-    /// Youngest deletion of single keyspaces that was dropped together with all that it deleted, sorted; those that are not named lost
-    /// none. It may be too young.
+    /// Youngest deletion that was dropped together with all that it deleted, per keyspace, sorted; keyspaces that are not listed lost none.
+    /// It may be younger than the real one.
     pub(crate) deletions_dropped_in: Vec<(u32, Glsn)>,
 }
 
@@ -74,7 +74,7 @@ impl Limits {
         raise(&mut self.deletions_dropped_in, keyspace, deletion);
     }
 
-    /// Takes over what another job dropped.
+    /// Includes the limits of another job.
     pub(crate) fn merge(&mut self, other: &Limits) {
         self.deletions_moved = self.deletions_moved.max(other.deletions_moved);
         other.oldest_readable_in.iter().for_each(|&(keyspace, by)| self.dropped(keyspace, by));
@@ -83,7 +83,7 @@ impl Limits {
     }
 }
 
-/// The sources at one moment: memtables, adopted runs, runs, history runs. Holding it keeps their files.
+/// The sources at one moment: memtables, adopted runs, runs, history runs. A view keeps their files.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub(crate) active: Arc<Memtable>,
@@ -91,18 +91,18 @@ pub(crate) struct View {
     pub(crate) closed: Vec<Closed>,
     /// Newest first.
     pub(crate) runs: Vec<Arc<Run>>,
-    /// Number of this set of runs: another each time that younger versions come into it.
+    /// Number of this set of runs: it changes each time younger versions enter it.
     pub(crate) set: u64,
-    /// Where values of these runs are kept as objects.
+    /// The row cache for values of these runs.
     pub(crate) shelf: Shelf,
-    /// The most of `runs` that one key can lie in.
+    /// The most of `runs` that one key can lie in (the read amplification).
     pub(crate) depth: usize,
-    /// The one that was made last comes first.
+    /// Most recently made first.
     pub(crate) history: Vec<Arc<Run>>,
     pub(crate) limits: Arc<Limits>,
 }
 
-/// A version that was found; it pins where it stands.
+/// A version that was found; it pins the memory that holds it.
 #[derive(Debug)]
 pub(crate) struct Hit {
     place: Place,
@@ -115,18 +115,18 @@ impl Hit {
         self.place.glsn()
     }
 
-    /// What it stored.
+    /// Its stored form.
     pub(crate) fn stored(&self) -> Stored<'_> {
         self.place.stored()
     }
 
-    /// Whether it is known to be the newest version that the runs of the view have of its key, and stands there.
+    /// Whether it is in a run and known to be the newest version of its key in the view's runs.
     pub(crate) fn is_newest_in_runs(&self) -> bool {
         self.newest_in_runs
     }
 }
 
-/// What stands above the runs of a key as of a moment.
+/// The result of searching the sources above the runs for a key as of a moment.
 #[derive(Debug, Default)]
 pub(crate) struct Above {
     younger: bool,
@@ -134,7 +134,7 @@ pub(crate) struct Above {
 }
 
 impl Above {
-    /// Whether it is left to the runs what the key's version is.
+    /// Whether the runs decide the key's version.
     pub(crate) fn leaves_it_to_the_runs(&self) -> bool {
         self.found.is_none()
     }
@@ -146,7 +146,7 @@ impl View {
         self.above().chain(self.runs.iter().map(Source::Run))
     }
 
-    /// What is in no run that the manifest names yet, newest first.
+    /// The sources that are in no run of the manifest yet, newest first.
     fn above(&self) -> impl Iterator<Item = Source<'_>> {
         let active = std::iter::once(Source::Memtable(&self.active));
         let closed = self.closed.iter().flat_map(|closed| {
@@ -159,7 +159,7 @@ impl View {
         active.chain(closed)
     }
 
-    /// The same without what memory holds: for who keeps files for long.
+    /// A copy without memtables: for callers that keep files for long.
     pub(crate) fn of_files(&self, budget: &Budget) -> View {
         let is_on_disk = |closed: &&Closed| matches!(closed.content, Content::Adopted(_));
         View {
@@ -178,12 +178,12 @@ impl View {
         adopted.chain(&self.runs).chain(&self.history)
     }
 
-    /// What is known of every partition.
+    /// The metadata of every partition.
     pub(crate) fn infos(&self) -> impl Iterator<Item = &PartitionInfo> {
         self.all_runs().flat_map(|run| run.infos())
     }
 
-    /// Refuses a moment whose versions may be gone: another answer than the one of that moment is never given.
+    /// Refuses a moment whose versions may be gone, so that a wrong answer is never given.
     pub(crate) fn check_readable(&self, key: &[u8], at: Glsn) -> Result<()> {
         let keyspace = key.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
         let oldest = self.oldest_readable_in(keyspace);
@@ -199,7 +199,7 @@ impl View {
         self.get_beneath(above, key, at)
     }
 
-    /// The first half of [`View::get`]: what is in no run yet.
+    /// The first half of [`View::get`]: the sources that are in no run yet.
     ///
     /// # Errors
     /// As for [`View::get`].
@@ -217,7 +217,7 @@ impl View {
         Ok(above)
     }
 
-    /// The second half of [`View::get`]: runs, and history where it may matter.
+    /// The second half of [`View::get`]: runs, and history if it may matter.
     pub(crate) fn get_beneath(self: &Arc<Self>, above: Above, key: &[u8], at: Glsn) -> Result<Option<Hit>> {
         let Above { mut younger, mut found } = above;
         let mut younger_in_runs = false;
@@ -243,7 +243,7 @@ impl View {
         Ok(found.map(|place| Hit { place, newest_in_runs }))
     }
 
-    /// The youngest of `found` and what history has of `key` as of `at`.
+    /// The youngest of `found` and the version of `key` in history as of `at`.
     fn get_in_history(&self, key: &[u8], at: Glsn, mut found: Option<Place>) -> Result<Option<Place>> {
         for run in self.history.iter().filter(|run| run.min_glsn() <= at) {
             let best = found.as_ref().map_or(Glsn::NONE, Place::glsn);
@@ -271,8 +271,8 @@ impl View {
         Ok(false)
     }
 
-    /// What the current runs (memtables are left out: they may not be durable) hold of `key`: whether they hold any version, and the
-    /// newest that is not younger than `at`.
+    /// The versions of `key` in the current runs (memtables are left out: they may not be durable): whether there is any, and the newest
+    /// that is not younger than `at`.
     pub(crate) fn in_runs(&self, key: &[u8], at: Glsn) -> Result<(bool, Option<Glsn>)> {
         let mut any = false;
         for run in &self.runs {
@@ -288,7 +288,7 @@ impl View {
 
     /// The youngest version of `key` that is younger than `after`.
     ///
-    /// A deletion that compaction dropped is not seen. That misses no conflict: only deletions at or below the horizon are dropped, and the
+    /// A deletion that compaction dropped is not found. No conflict is missed: only deletions at or below the horizon are dropped, and the
     /// horizon is never above the snapshot of an open transaction.
     pub(crate) fn changed(&self, key: &[u8], after: Glsn) -> Result<Option<Glsn>> {
         for source in self.sources().filter(|source| source.max_glsn() > after) {
@@ -308,7 +308,7 @@ impl View {
         Ok(newest)
     }
 
-    /// Some version in the range of keys that is younger than `after`: its key and GLSN. Looks only at sources that hold such.
+    /// Some version in the range of keys that is younger than `after`: its key and GLSN. Searches only sources that hold such versions.
     pub(crate) fn changed_in(
         &self,
         lower: Bound<&[u8]>,
@@ -373,13 +373,13 @@ impl View {
         limit_of(&self.limits.oldest_readable_in, keyspace)
     }
 
-    /// The youngest deletion of a keyspace that is gone without a trace; nothing is said of those that are younger than that.
+    /// The youngest dropped deletion of a keyspace; says nothing of younger deletions.
     pub(crate) fn deletions_dropped_in(&self, keyspace: u32) -> Glsn {
         limit_of(&self.limits.deletions_dropped_in, keyspace)
     }
 }
 
-/// Raises what is said of a keyspace.
+/// Raises the entry of a keyspace to `to`.
 fn raise(limits: &mut Vec<(u32, Glsn)>, keyspace: u32, to: Glsn) {
     match limits.binary_search_by_key(&keyspace, |entry| entry.0) {
         Ok(at) => limits[at].1 = limits[at].1.max(to),
@@ -396,7 +396,7 @@ pub(crate) fn depth<'r>(spans: impl Iterator<Item = (&'r [u8], &'r [u8])>) -> us
     let (mut firsts, mut lasts): (Vec<_>, Vec<_>) = spans.unzip();
     firsts.sort_unstable();
     lasts.sort_unstable();
-    // Where a run begins, all that began before it and have not ended lie under it.
+    // At the start of a run, it is overlapped by all runs that began before it and have not ended.
     let under = |(before, first): (usize, &&[u8])| before + 1 - lasts.partition_point(|last| last < first);
     firsts.iter().enumerate().map(under).max().unwrap_or(0)
 }
@@ -425,7 +425,7 @@ fn first_change(cursors: Vec<Cursor>, range: KeyRange<'_>, after: Glsn) -> Resul
     Ok(None)
 }
 
-/// Goes to where a walk forward from `lower` begins.
+/// Moves to the start of a forward walk from `lower`.
 pub(crate) fn seek_lower(merge: &mut Merge, lower: Bound<&[u8]>) -> Result<()> {
     match lower {
         Bound::Included(key) => merge.seek(key, Glsn::MAX),
@@ -435,7 +435,7 @@ pub(crate) fn seek_lower(merge: &mut Merge, lower: Bound<&[u8]>) -> Result<()> {
     }
 }
 
-/// Goes to where a walk back from `upper` begins.
+/// Moves to the start of a backward walk from `upper`.
 pub(crate) fn seek_upper(merge: &mut Merge, upper: Bound<&[u8]>) -> Result<()> {
     match upper {
         Bound::Included(key) => merge.seek_before(key, Glsn::NONE),
