@@ -39,13 +39,13 @@ use crate::warm::Warm;
 pub(crate) struct Engine {
     pub(crate) path: PathBuf,
     pub(crate) options: Options,
-    /// How files are read.
+    /// How files are read: through the page cache, or directly.
     pub(crate) io: Arc<IoChoice>,
-    /// What every read needs.
+    /// The state that every read needs.
     pub(crate) reader: Arc<Reader>,
-    /// What every commit needs.
+    /// The state that every commit needs.
     pub(crate) committer: Arc<Committer>,
-    /// The log of the reader, as the one that is in files.
+    /// The reader's log, as its concrete type.
     pub(crate) file_log: Arc<FileLog>,
     pub(crate) catalog: Catalog,
     pub(crate) maintenance: Maintenance,
@@ -53,46 +53,46 @@ pub(crate) struct Engine {
     pub(crate) lock: Mutex<Option<Arc<dyn DirLock>>>,
 }
 
-/// What is known by name, and what of the past it keeps.
+/// The registries of keyspaces, cursors and retention.
 pub(crate) struct Catalog {
     pub(crate) cursors: Cursors,
     pub(crate) horizon: Arc<RetentionHorizon>,
-    /// Whether the user has appended to a stream of his own.
+    /// Whether the user has appended to a stream of their own.
     pub(crate) streams_known: AtomicBool,
 }
 
-/// What works in the background, or step by step where there are no threads.
+/// Background work; run step by step if there are no threads.
 pub(crate) struct Maintenance {
     pub(crate) pool: Arc<Pool>,
     pub(crate) upkeep: Mutex<Upkeep>,
-    /// `None` where it is switched off.
+    /// `None` if warm restart is disabled.
     pub(crate) warm: Option<Warm>,
-    /// `None` where nothing is written.
+    /// `None` if the store is read-only.
     pub(crate) checkpoints: Option<Checkpoints>,
     /// Held while the log is trimmed, or its files are being copied.
     pub(crate) trim_lock: Mutex<()>,
 }
 
-/// What opening the store came to.
+/// The result of opening the store.
 pub(crate) struct Opened {
-    /// What it took; set at its end.
+    /// Time and work of the opening; set at its end.
     pub(crate) stats: OnceLock<OpeningStats>,
-    /// What opening the log had to say: a torn tail that was cut, a clock that jumped.
+    /// Warnings from opening the log: a torn tail that was cut, a clock that jumped.
     pub(crate) warnings: Vec<String>,
 }
 
 impl Engine {
-    /// The newest moment that can be read.
+    /// The newest readable moment.
     pub(crate) fn visible(&self) -> Glsn {
         self.committer.sequencer.visible()
     }
 
-    /// Refuses once the store is closed.
+    /// Fails once the store is closed.
     pub(crate) fn check_open(&self) -> Result<()> {
         self.reader.check_open()
     }
 
-    /// Refuses where the store cannot be written.
+    /// Fails if the store cannot be written.
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.committer.check_writable()
     }
@@ -102,18 +102,18 @@ impl Engine {
         self.committer.open_newest()
     }
 
-    /// Writes what is in memory into runs.
+    /// Flushes the memtables into runs.
     pub(crate) fn flush(&self) -> Result<()> {
         self.check_writable()?;
         self.committer.sequencer.at_durable(|applied| self.reader.index.flush(applied))
     }
 
-    /// Closes: stops background work, writes what is in memory into runs, and lets go of the folder. Later calls do nothing.
+    /// Closes the store: stops background work, flushes the memtables into runs, and unlocks the folder. Later calls do nothing.
     pub(crate) fn close(&self) -> Result<()> {
         if self.reader.close() {
             return Ok(());
         }
-        // A backup or a verification that is at work comes to its end first: afterwards the folder may be another process's.
+        // Wait for a running backup or verification: afterwards another process may own the folder.
         let _no_backup = self.maintenance.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(checkpoints) = &self.maintenance.checkpoints {
             checkpoints.stop();
@@ -142,7 +142,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // An error here has nobody to go to; the log holds everything that was acknowledged.
+        // An error cannot be returned from here; the log holds everything that was acknowledged.
         let _ = self.close();
     }
 }

@@ -1,18 +1,20 @@
-//! Values that stand in runs, kept as objects: where memory is short, one hot value rather than the page that it stands in.
+//! The row cache: hot values of runs, kept as single objects instead of the pages that hold them.
 //!
-//! An entry says: *of all versions of this key that are in runs, the newest is of GLSN v, and these are its bytes*. So it answers every moment from v
-//! on, provided that nothing above the runs (memtables, adopted runs) has a version of the key for that moment, which is looked at first. What
-//! changes an entry is not a commit but the flush that brings younger versions into the runs; merging and moving runs changes none.
+//! An entry states: *of all versions of this key that are in runs, the newest has GLSN v, and these are its bytes*. So it answers every
+//! moment from v on, provided that nothing above the runs (memtables, adopted runs) has a version of the key for that moment; those are
+//! searched first. An entry is invalidated not by a commit but by the flush that brings younger versions into the runs. Merging and moving
+//! runs invalidates none.
 //!
 //! Laws:
 //! 1. A fill is registered before it loads: by the view that it reads, which carries the number of its set of runs.
-//! 2. Before runs with younger versions can be seen, the fills of all views before them are closed, and then each key that
-//!    they hold is replaced or removed ([`Objects::begin_runs`]). So a value that was loaded before enters before, and is found by that, or
-//!    not at all.
-//! 3. An entry is only believed for a moment that is not older than its version.
+//! 2. Before runs with younger versions become visible, fills of all earlier views are rejected, and then each key of the new runs is
+//!    replaced or removed in the cache ([`Objects::begin_runs`]). So a value that was loaded before is either inserted before that, and
+//!    found by it, or not inserted.
+//! 3. An entry is used only for a moment that is not older than its version.
 //! 4. Dropping all entries at any moment changes no answer.
 //!
-//! A value enters if its read had to load a page: what pages in memory can answer is not kept twice. Walks over ranges do not come here.
+//! A value is inserted if its read had to load a page: values that resident pages can answer are not cached twice. Range walks do not use
+//! the cache.
 
 pub(crate) mod share;
 #[cfg(test)]
@@ -33,55 +35,55 @@ use crate::rowcache::share::{Balance, MAX_SHARE, WHOLE};
 use crate::types::value::{Value, is_free, room_for};
 use crate::types::version::Stored;
 
-/// The largest object, as a part of them all: what one read brings displaces no more than that.
+/// The largest object, as a fraction of the cache: a single read displaces no more than that.
 const LARGEST_PART: f64 = 1.0 / 64.0;
 
-/// Bytes of the GLSN that stands before each value.
+/// Bytes of the GLSN in front of each value.
 const GLSN_BYTES: usize = 8;
 
-/// So many fills lie between two looks at how memory is divided.
+/// The number of fills between two checks of how memory is divided.
 const FILLS_BETWEEN_LOOKS: u64 = 64;
 
-/// The objects of a store, or none where they are switched off.
+/// The row cache of a store; empty if it is switched off.
 pub(crate) struct Objects {
     kept: Option<Kept>,
 }
 
 struct Kept {
-    /// Exchanged where it cannot become as small or as large as it has to; views carry the one that goes with them.
+    /// Exchanged if the cache cannot be resized in place; each view carries its own.
     shelf: Mutex<Shelf>,
-    /// What those counted that stood there before.
+    /// The counters of earlier caches.
     earlier: Mutex<CacheStats>,
     budget: Budget,
     pool: Arc<Pool>,
-    /// The number of the set of runs from which fills are taken.
+    /// The number of the set of runs from which fills are accepted.
     runs: AtomicU64,
     fills: AtomicU64,
     balance: Balance,
 }
 
-/// Where the objects of a view stand; nowhere if they are switched off. Clones share it.
+/// A view's handle of the row cache; empty if it is switched off. Clones share the cache.
 #[derive(Clone, Default)]
 pub(crate) struct Shelf {
     cache: Option<Arc<Cache>>,
 }
 
-/// Pages that this thread had to load or wait for until a read began.
+/// The number of pages that this thread had loaded or waited for when a read began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoadsSeen(u64);
 
-/// What has to be done so that objects become as many as they should be.
+/// A new cache that is to replace the current one.
 pub(crate) struct Exchange {
     new: Arc<Cache>,
 }
 
 impl Objects {
-    /// No objects: every read goes to the pages.
+    /// No row cache: every read goes to the pages.
     pub(crate) fn none() -> Arc<Self> {
         Arc::new(Self { kept: None })
     }
 
-    /// Objects that share the budget with `pool`.
+    /// A row cache that shares the budget with `pool`.
     ///
     /// # Errors
     /// The budget has no room for the cache's tables.
@@ -102,42 +104,43 @@ impl Objects {
         Ok(Arc::new(Self { kept: Some(kept) }))
     }
 
-    /// Where objects stand now.
+    /// The current cache.
     pub(crate) fn shelf(&self) -> Shelf {
         self.kept.as_ref().map(|kept| kept.shelf().clone()).unwrap_or_default()
     }
 
-    /// To be asked before a read goes to the runs.
+    /// To be called before a read goes to the runs.
     pub(crate) fn loads(&self) -> LoadsSeen {
         LoadsSeen(Pool::absences())
     }
 
-    /// Keeps the newest version that a view's set of runs has of a key, if this thread had to load pages since `before`, and if no younger
-    /// versions have come into the runs since. `registered` is what the view carried.
+    /// Inserts the newest version of a key in a view's set of runs, if this thread had to load pages since `before`, and if no younger
+    /// versions have entered the runs since. `registered` is the number and the shelf that the view carries.
     pub(crate) fn fill(&self, registered: (u64, &Shelf), before: LoadsSeen, key: &[u8], glsn: Glsn, value: &[u8]) {
         let (runs, Shelf { cache: Some(cache) }) = registered else { return };
         let Some(kept) = &self.kept else { return };
         if Pool::absences() == before.0 {
             return;
         }
-        // Acquire: pairs with the Release in `begin_runs`; the order that counts is that of the cache's lock, see there.
+        // Acquire: pairs with the Release in `begin_runs`; the cache's lock decides the order, see there.
         cache.insert_if(key, &[&glsn.0.to_le_bytes(), value], || kept.runs.load(Ordering::Acquire) == runs);
-        // Relaxed: a lone number.
+        // Relaxed: an independent counter.
         if kept.fills.fetch_add(1, Ordering::Relaxed).is_multiple_of(FILLS_BETWEEN_LOOKS) {
             kept.balance.look(&kept.cache(), &kept.pool, kept.budget.free_bytes());
         }
     }
 
-    /// Fills of earlier sets of runs than `runs` are refused from now on. Called before [`Objects::supersede`], and both before anybody
-    /// sees these runs. Returns whether there is anything to supersede.
+    /// Rejects fills from sets of runs before `runs` from now on. Called before [`Objects::supersede`], and both before these runs become
+    /// visible. Returns whether there may be entries to supersede.
     pub(crate) fn begin_runs(&self, runs: u64) -> bool {
         let Some(kept) = &self.kept else { return false };
-        // Release, before the cache's lock is taken to replace: a fill that has the lock after us sees it; one that had it before is found.
+        // Release, before the cache's lock is taken to replace entries: a fill that takes the lock later sees the new number; the entry of
+        // an earlier one is found.
         kept.runs.store(runs, Ordering::Release);
         !kept.cache().is_empty()
     }
 
-    /// A younger version of this key comes into the runs: the newest that they will have.
+    /// A younger version of this key enters the runs: the newest that they will have.
     pub(crate) fn supersede(&self, key: &[u8], glsn: Glsn, stored: Stored<'_>) {
         let Some(kept) = &self.kept else { return };
         let cache = kept.cache();
@@ -156,8 +159,8 @@ impl Objects {
         }
     }
 
-    /// The store's budget is, or is going to be, `bytes`: the objects' share of it is theirs from now on. Where their index has become too large
-    /// for that, or their tables are far too small, they have to begin anew: that is returned, for [`Objects::exchange`].
+    /// Adapts to a store budget that is, or is about to become, `bytes`: the row cache gets its share. If its index is too large for that,
+    /// or its tables are far too small, it has to be replaced: the replacement is returned, for [`Objects::exchange`].
     pub(crate) fn resize(&self, bytes: u64) -> Option<Exchange> {
         let kept = self.kept.as_ref()?;
         let cache = kept.cache();
@@ -168,13 +171,13 @@ impl Objects {
         if !too_large && !too_small {
             return None;
         }
-        // Without room for new tables it stays as it is.
+        // If there is no room for new tables, the cache stays as it is.
         let new = Arc::new(Cache::new(&kept.budget, options_of(bytes)).ok()?);
         kept.balance.begin(&new, &kept.pool, bytes);
         Some(Exchange { new })
     }
 
-    /// Objects begin anew, empty, for views from now on. Returns the shelf that is not used any more, to be emptied once no view leads there.
+    /// Makes an empty cache current for views from now on. Returns the old one, to be emptied once no view refers to it.
     pub(crate) fn exchange(&self, exchange: Exchange) -> Shelf {
         let kept = self.kept.as_ref().expect("what is switched off is not exchanged");
         let new = Shelf { cache: Some(exchange.new) };
@@ -185,7 +188,7 @@ impl Objects {
         before
     }
 
-    /// For tests: objects have so many parts of the whole from now on.
+    /// For tests: sets the row cache's share, in parts of the whole.
     #[cfg(test)]
     fn share_of(&self, parts: u64) {
         let kept = self.kept.as_ref().expect("they are not switched off");
@@ -193,14 +196,14 @@ impl Objects {
         kept.balance.begin(&kept.cache(), &kept.pool, kept.budget.limit_bytes());
     }
 
-    /// For tests: ghost hits of objects and of pages, those that were weighed already, and those that there were.
+    /// For tests: ghost hits of objects and of pages, the weighed ones and the total.
     #[cfg(test)]
     fn returns(&self) -> [(u64, u64); 2] {
         let kept = self.kept.as_ref().expect("they are not switched off");
         [kept.balance.seen(), (kept.cache().turnover().returns, kept.pool.turnover().returns)]
     }
 
-    /// Counters of the caches that there were, sizes of the one that there is, and how memory was divided; `None` where objects are switched off.
+    /// Counters of all caches so far, sizes of the current one, and how memory was divided; `None` if the row cache is switched off.
     pub(crate) fn stats(&self) -> Option<(CacheStats, share::Moves)> {
         let kept = self.kept.as_ref()?;
         Some((sum_of(&kept.earlier(), kept.cache().stats()), kept.balance.moves()))
@@ -208,10 +211,10 @@ impl Objects {
 }
 
 impl Shelf {
-    /// The value of an index key as of `at`, if it is kept. Nothing above the runs has a version for that moment.
+    /// The cached value of an index key as of `at`. The caller has checked that nothing above the runs has a version for that moment.
     pub(crate) fn get(&self, key: &[u8], at: Glsn, budget: &Budget) -> Result<Option<Value>, OutOfBudget> {
         let Some(cache) = &self.cache else { return Ok(None) };
-        // Memory for a large one is had first, and not while the cache keeps the entry in its place.
+        // Memory for a large value is reserved first, and not while the cache pins the entry.
         let see = |entry: plimsoll_memory::cache::Value<'_>, room: Option<Buffer>| {
             let len = entry.len() - GLSN_BYTES;
             (version_of(entry) <= at).then(|| match room {
@@ -227,20 +230,20 @@ impl Shelf {
                 Some(Seen::Value(bytes)) => return Ok(Some(Value::new(bytes))),
                 Some(Seen::Large(len)) => {
                     let room = room_for(budget, len)?;
-                    // The second look of the same read.
+                    // The second access of the same read.
                     seen = cache.peek(key, |entry| see(entry, Some(room))).flatten();
                 }
             }
         }
     }
 
-    /// Whether a value of an index key as of `at` is kept; as for [`Shelf::get`].
+    /// Whether a value of an index key as of `at` is cached; the condition of [`Shelf::get`] applies.
     pub(crate) fn contains(&self, key: &[u8], at: Glsn) -> bool {
         let is_kept = |entry: plimsoll_memory::cache::Value<'_>| (version_of(entry) <= at).then_some(());
         self.cache.as_ref().is_some_and(|cache| cache.read_if(key, is_kept).is_some())
     }
 
-    /// Gives back all that can be given back: for one that is not used any more but by views of the past.
+    /// Releases as much memory as possible: for a cache that only old views still use.
     pub(crate) fn empty(&self) {
         if let Some(cache) = &self.cache {
             cache.clear();
@@ -264,19 +267,19 @@ impl Kept {
     }
 }
 
-/// The most that objects may ever take of a budget.
+/// The most of a budget that the row cache may ever take.
 fn most_of(budget_bytes: u64) -> u64 {
     (budget_bytes / WHOLE * MAX_SHARE).min(64 << 30)
 }
 
-/// A cache for objects of a budget of so many bytes.
+/// The options of a row cache for a budget of this many bytes.
 fn options_of(budget_bytes: u64) -> CacheOptions {
     let mut options = CacheOptions::of_bytes(most_of(budget_bytes));
     options.largest_part = LARGEST_PART;
     options
 }
 
-/// What was counted by an earlier cache and by the one that there is; sizes are those of the latter.
+/// The counters of an earlier cache plus the current one's; sizes are the current one's.
 fn sum_of(earlier: &CacheStats, mut now: CacheStats) -> CacheStats {
     now.hits += earlier.hits;
     now.misses += earlier.misses;
@@ -288,10 +291,10 @@ fn sum_of(earlier: &CacheStats, mut now: CacheStats) -> CacheStats {
     now
 }
 
-/// What a look at an entry came to.
+/// The result of looking at an entry.
 enum Seen {
     Value(Buffer),
-    /// So many bytes, for which memory has to be had first.
+    /// Its length in bytes; memory for it has to be reserved first.
     Large(u64),
 }
 

@@ -1,26 +1,27 @@
-//! Warm restarts: what was hot when a store was last open is there again soon after it is opened, and never wrong.
+//! Warm restart: the hot set of the last run is restored in the background after open, and never makes an answer wrong.
 //!
-//! Beside the log and the index, the store's folder keeps an *image* of what was hot (`warm/`): segments of at most 64 KiB, hottest first,
-//! each true for a place in the log. It is a cache of a cache. Deleting it, at any moment, costs warmth and nothing else.
+//! Beside the log and the index, the store's folder keeps an *image* of the hot set (`warm/`): segments of at most 64 KiB, hottest first,
+//! each valid for a position in the log. It is a cache of a cache. It can be deleted at any moment; the only cost is a colder start.
 //!
 //! ```text
 //! open    restorers: read segments, hottest first: objects enter their cache (objects_restorer.rs), pages are loaded (restorer.rs),
-//!            |       while there is memory to spare
-//! later   savers: every 30 s write what changed                                    (saver.rs, objects_saver.rs)
+//!            |       while there is free memory
+//! later   savers: every 30 s write the changes                                    (saver.rs, objects_saver.rs)
 //!            |
 //! close   savers, once more
 //! ```
 //!
 //! Laws:
-//! 1. No image, however old, foreign or damaged, can make an answer wrong. That of pages only names pages of immutable files, which are read from
-//!    their files and checked there. An object is believed only if its segment is of this log's past, and the runs have nothing younger of
-//!    its key (belief.rs).
-//! 2. A segment that is damaged, of another format, of another log, ahead of the log, or of a fork of it ends the restoring, with one
-//!    warning, and a process that may write removes what is of its kind. No trouble with the image is an error of the store's.
-//! 3. Opening does not wait for it. It takes no memory that somebody uses, and reads and writes no more than its allowance. Closing waits for
-//!    what changed of the pages, and for so much of what changed of the objects as can be written in [`CLOSE_MILLIS`].
-//! 4. An image is replaced only by a process that took all of it in, or had no room for the rest and stayed open for an interval: a short
-//!    visit with a small budget leaves it as it is, and so does one that ends before all is taken in. That of objects is replaced by one that
+//! 1. No image, however old, foreign or damaged, can make an answer wrong. The image of pages only names pages of immutable files; these
+//!    are read from their files and checked there. An object is accepted only if its segment belongs to this log's past, and the runs have
+//!    nothing younger of its key (belief.rs).
+//! 2. A segment that is damaged, of another format, of another log, ahead of the log, or of a fork of it ends the restore with one warning,
+//!    and a writing process removes the files of its kind. Trouble with the image is never an error of the store.
+//! 3. Opening does not wait for the restore. The restore takes only free memory, and reads and writes no more than its allowance. Closing
+//!    waits until the changed page segments are written, and as many of the changed objects as can be written in [`CLOSE_MILLIS`].
+//! 4. An image is replaced only by a process that restored all of it, or had no room for the rest and stayed open for an interval. A short
+//!    run with a small budget leaves it unchanged, and so does a run that ends before the restore does. The image of objects is replaced
+//!    only by a process that stayed open for an interval.
 //!    stayed open for an interval.
 
 mod belief;
@@ -60,10 +61,10 @@ use crate::warm::segment::Distrust;
 /// The image's folder in the store's.
 pub(crate) const WARM_DIR: &str = "warm";
 
-/// So long closing writes objects that changed.
+/// The time limit for writing changed objects at close.
 const CLOSE_MILLIS: u64 = 150;
 
-/// What the image is of, and where it stands.
+/// The environment of the warm image: its sources and its location.
 #[derive(Debug)]
 pub(crate) struct Ground {
     pub(crate) disk: Arc<dyn Disk>,
@@ -75,17 +76,17 @@ pub(crate) struct Ground {
     pub(crate) log: Arc<FileLog>,
     pub(crate) index: Arc<Index>,
     pub(crate) objects: Arc<Objects>,
-    /// The image is taken in and not written.
+    /// The image is read and never written.
     pub(crate) read_only: bool,
-    /// So often the image is written.
+    /// The interval between saves of the image.
     pub(crate) interval: Duration,
-    /// What may be read or written of it in a second.
+    /// The I/O allowance of the image, reads and writes together.
     pub(crate) bytes_per_second: u64,
-    /// When so many pages were read in a step to find out what is true, it ends: guide pages, in no order.
+    /// A step ends when it has loaded this many pages to validate objects: these are random reads of guide pages.
     pub(crate) loads_at_once: u64,
 }
 
-/// Restores what was hot, and keeps an image of what is.
+/// Restores the hot set, and saves an image of the current one.
 #[derive(Debug)]
 pub(crate) struct Warm {
     core: Arc<Core>,
@@ -98,23 +99,23 @@ struct Core {
     ground: Ground,
     work: Mutex<Work>,
     counts: Counts,
-    /// When the store was opened, by the clock that never goes back.
+    /// When the store was opened, by the monotonic clock.
     opened_nanos: u64,
 }
 
-/// What is being done.
+/// The state of the work.
 #[derive(Debug)]
 struct Work {
-    /// `None` once they came to their ends: first the objects', then the pages'.
+    /// `None` once finished: first the objects' restorer, then the pages'.
     objects_restorer: Option<ObjectsRestorer>,
     restorer: Option<Restorer>,
     saver: Saver,
     objects_saver: ObjectsSaver,
-    /// Whether there is nothing of the old image that this process did not take in.
+    /// Whether this process restored all of the old image.
     took_all: bool,
-    /// Whether the old image is not to be believed.
+    /// Whether the old image was rejected.
     distrusted: bool,
-    /// The allowance is used up until then.
+    /// No work before this time: the allowance is used up until then.
     not_before: u64,
 }
 
@@ -139,11 +140,11 @@ pub(crate) struct Counts {
 #[derive(Clone, Debug, Default)]
 struct Messages {
     warning: Option<String>,
-    /// Of the pages, and of the objects.
+    /// For the pages and for the objects.
     last_errors: [Option<String>; 2],
 }
 
-/// What is saved.
+/// The part of the image that is saved.
 #[derive(Clone, Copy, Debug)]
 enum Saved {
     Pages,
@@ -151,7 +152,7 @@ enum Saved {
 }
 
 impl Warm {
-    /// Begins to restore: in a thread, or, without `background`, step by step.
+    /// Starts the restore: in a thread, or, without `background`, step by step.
     pub(crate) fn start(ground: Ground, background: bool) -> std::io::Result<Self> {
         let opened_nanos = ground.clock.monotonic_nanos();
         let due = opened_nanos + nanos(ground.interval);
@@ -170,15 +171,15 @@ impl Warm {
         Ok(Self { core, worker })
     }
 
-    /// Does a bounded piece of work, if any is due and the allowance permits it and no thread does it.
+    /// Does a bounded piece of work if any is due, the allowance permits it and no thread does it.
     pub(crate) fn step(&self) -> Progress {
         if self.worker.is_some() { Progress::Idle } else { self.core.step() }
     }
 
-    /// Stops working, and writes what changed of the image since it was last written.
+    /// Stops the work, and writes the changes since the image was last written.
     pub(crate) fn close(&self) {
         if let Some(worker) = &self.worker {
-            // If it panicked, the image is what it was.
+            // If it panicked, the image stays as it was.
             worker.stop();
         }
         self.core.finish();
@@ -201,7 +202,7 @@ impl Warm {
         }
     }
 
-    /// Why the image that was found was not taken in, if it was not.
+    /// Why an existing image was not restored.
     pub(crate) fn warning(&self) -> Option<String> {
         lock(&self.core.counts.messages).warning.clone()
     }
@@ -211,7 +212,7 @@ impl Core {
     fn start_worker(self: &Arc<Self>) -> std::io::Result<Worker> {
         let core = Arc::clone(self);
         let step = move |woken| {
-            // The first look comes after the first pause: opening is not to be slowed down.
+            // The first step comes after the first pause, so that opening is not slowed down.
             if woken == Woken::TimedOut {
                 core.step();
             }
@@ -241,7 +242,7 @@ impl Core {
         Progress::Worked
     }
 
-    /// A step of a restorer; how many bytes were read.
+    /// Runs a step of a restorer; returns the bytes read.
     fn restore(&self, work: &mut Work) -> u64 {
         let step = match (&mut work.objects_restorer, &mut work.restorer) {
             (Some(restorer), _) => restorer.step(&self.ground, &self.counts),
@@ -260,25 +261,25 @@ impl Core {
         step.bytes
     }
 
-    /// What the image says is not believed, nor is the rest of it.
+    /// Rejects the image, including the part that was not read yet.
     fn distrust(&self, work: &mut Work, distrust: &Distrust) -> Step {
         let (objects, pages) = (work.objects_restorer.take(), work.restorer.take());
         work.distrusted = true;
         let may_pass = matches!(distrust, Distrust::Unread { .. });
         if !may_pass && !self.ground.read_only {
-            // Else each process that ends before it has written its own would find it again. What cannot be removed stays.
+            // Otherwise each process that ends before it has written its own image would find it again. Files that cannot be removed stay.
             let (disk, dir) = (&*self.ground.disk, &self.ground.dir);
             let _ = match (objects, pages) {
                 (Some(_), _) => image::remove_objects(disk, dir),
                 (None, pages) => image::remove_pages_from(disk, dir, pages.map_or(0, |pages| pages.number())),
             };
         }
-        // Beside a process that writes, the image may be of a moment that was not yet when this one looked at the log.
+        // Beside a writing process, the image may be newer than this process's view of the log.
         if !(self.ground.read_only && matches!(distrust, Distrust::Ahead { .. })) {
             let text = format!("{}: the warm image is ignored: {distrust}", self.ground.dir.display());
             lock(&self.counts.messages).warning = Some(text);
         }
-        // Nothing is lost by writing another, unless the trouble may pass.
+        // Another image may replace it without loss, unless the trouble may pass.
         Step::end(!may_pass)
     }
 
@@ -286,14 +287,14 @@ impl Core {
         !self.ground.read_only && may_replace(work.took_all, now - self.opened_nanos, self.ground.interval)
     }
 
-    /// Writes what changed, without a pause.
+    /// Writes the changes, without a pause.
     fn finish(&self) {
         let mut work = lock(&self.work);
         let ground = &self.ground;
         let begun = ground.clock.monotonic_nanos();
         let open_nanos = begun - self.opened_nanos;
         if work.is_restoring() && image::is_there(&*ground.disk, &ground.dir) {
-            // It was on its way, or never began: what is in memory is less than what the image names.
+            // The restore has not finished, or never began: memory holds less than the image names.
             return;
         }
         if !self.may_save(&work, begun) {
@@ -309,7 +310,7 @@ impl Core {
         }
     }
 
-    /// Remembers what came of saving; for how many bytes the allowance was used.
+    /// Records the result of a save; returns the bytes charged to the allowance.
     fn note(&self, what: Saved, saved: crate::types::error::Result<u64>) -> u64 {
         lock(&self.counts.messages).last_errors[what as usize] = saved.as_ref().err().map(ToString::to_string);
         saved.unwrap_or(0)
@@ -320,7 +321,7 @@ impl Core {
         u64::try_from(nanos).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
     }
 
-    /// How long there is nothing to do.
+    /// The time until the next work is due.
     fn patience(&self) -> Duration {
         let work = lock(&self.work);
         let now = self.ground.clock.monotonic_nanos();
@@ -333,7 +334,7 @@ impl Core {
     }
 }
 
-/// Law 4: whether a process may put its own image in place of the one that it found.
+/// Law 4: whether a process may replace the image that it found.
 fn may_replace(took_all: bool, open_nanos: u64, interval: Duration) -> bool {
     took_all || open_nanos >= nanos(interval)
 }
@@ -342,7 +343,7 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
 }
 
-/// What each lock here guards is whole between any two statements.
+/// The state that each lock guards is consistent between any two statements.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -10,12 +10,12 @@ use crate::types::error::Result;
 use crate::types::stats::{EvictorStats, LogBounds, MemoryStats, ObjectStats, PoolStats, PressureStats, Stats};
 use crate::warm::{WARM_DIR, Warm};
 
-/// What opening had to say, and what is wrong with the warm image.
+/// Warnings from opening, and the fault of the warm image, if there is one.
 pub(crate) fn warnings(store: &Engine) -> Vec<String> {
     store.opened.warnings.iter().cloned().chain(store.maintenance.warm.as_ref().and_then(Warm::warning)).collect()
 }
 
-/// Counts.
+/// The statistics of the store.
 pub(crate) fn stats(store: &Engine) -> Stats {
     let usage = store.reader.budget.usage();
     let pressure = store.reader.budget.pressure();
@@ -109,13 +109,13 @@ fn kind_name(kind: Kind) -> &'static str {
     }
 }
 
-/// Bytes of all files.
+/// Bytes of all files of the store.
 pub(crate) fn disk_bytes(store: &Engine) -> Result<u64> {
     let mut bytes = 0;
     let disk = &*store.options.disk;
     for dir in [store.path.clone(), store.path.join("log"), store.path.join("index"), store.path.join(WARM_DIR)] {
         match disk.list(&dir) {
-            // The image's folder may not be there, or go at any moment.
+            // The image's folder is optional and may vanish at any moment.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             entries => bytes += entries?.iter().map(|entry| entry.len).sum::<u64>(),
         }

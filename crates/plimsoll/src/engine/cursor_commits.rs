@@ -1,7 +1,7 @@
-//! Makes, moves and drops the named cursors of the log, and reads them when a store is opened.
+//! Creates, moves and drops the named cursors of the log, and loads them when a store is opened.
 //!
-//! They are keys of a keyspace of the store's own, so that moving one is a commit like others: the name, and the GLSN to read next (u64,
-//! little-endian). Of that keyspace only the newest versions are kept.
+//! Cursors are keys of an internal keyspace, so moving one is an ordinary commit: the name, and the GLSN to read next (u64, little-endian).
+//! That keyspace keeps only the newest versions.
 
 use std::sync::{Arc, PoisonError};
 
@@ -22,7 +22,7 @@ fn keyspace(store: &Engine) -> Keyspace {
     store.reader.keyspaces.handle(CURSORS, "".into())
 }
 
-/// The cursor with this name, made at `from` if it is not there; the GLSN to read next.
+/// Opens the cursor with this name, created at `from` if it does not exist; returns the GLSN to read next.
 pub(crate) fn open(store: &Arc<Engine>, name: &str, from: Glsn) -> Result<Glsn> {
     check_name(name)?;
     let _moving = store.catalog.cursors.lock_moving();
@@ -40,9 +40,9 @@ pub(crate) fn open(store: &Arc<Engine>, name: &str, from: Glsn) -> Result<Glsn> 
     written.map(|()| from)
 }
 
-/// From now on nothing from `from` on is trimmed.
+/// From now on, nothing at or after `from` is trimmed.
 fn hold(store: &Engine, name: &str, from: Glsn) -> Result<()> {
-    // Nothing is being trimmed: what is there now stays.
+    // No trim is running: entries that exist now stay.
     let _no_trim = store.maintenance.trim_lock.lock().unwrap_or_else(PoisonError::into_inner);
     let first = store.reader.log.bounds().first;
     if from < first {
@@ -56,7 +56,7 @@ fn hold(store: &Engine, name: &str, from: Glsn) -> Result<()> {
     Ok(())
 }
 
-/// Moves a cursor on: everything below `next` was dealt with.
+/// Moves a cursor forward: everything below `next` was processed.
 pub(crate) fn advance(store: &Arc<Engine>, name: &str, next: Glsn) -> Result<()> {
     let _moving = store.catalog.cursors.lock_moving();
     let now = store.catalog.cursors.find(name).ok_or_else(|| not_there(name))?;
@@ -73,7 +73,7 @@ pub(crate) fn advance(store: &Arc<Engine>, name: &str, next: Glsn) -> Result<()>
     Ok(())
 }
 
-/// Removes a cursor: the log may be trimmed without regard to it.
+/// Removes a cursor: it no longer holds back the trimming of the log.
 pub(crate) fn drop_cursor(store: &Arc<Engine>, name: &str) -> Result<()> {
     let _moving = store.catalog.cursors.lock_moving();
     store.catalog.cursors.find(name).ok_or_else(|| not_there(name))?;
@@ -91,7 +91,7 @@ fn check_not_ahead(store: &Engine, next: Glsn) -> Result<()> {
     if next > newest.next() { Err(Error::Future { asked: next, newest }) } else { Ok(()) }
 }
 
-/// Commits where a cursor is, and waits until that is durable, also where commits are buffered.
+/// Commits a cursor's position and waits until it is durable, also if commits are buffered.
 fn write(store: &Arc<Engine>, name: &str, next: Option<Glsn>) -> Result<()> {
     let mut tx = Transaction::new(&store.committer);
     match next {
@@ -102,7 +102,7 @@ fn write(store: &Arc<Engine>, name: &str, next: Option<Glsn>) -> Result<()> {
     Ok(store.reader.log.wait_durable(glsn)?)
 }
 
-/// Reads all cursors as of `at`.
+/// Loads all cursors as of `at`.
 pub(crate) fn load(store: &Engine, at: Glsn) -> Result<()> {
     let damaged = || Error::corrupt("the record of a cursor cannot be decoded; see `plimsoll verify`");
     let span = Span::new(CURSORS, &(..))?;

@@ -1,42 +1,42 @@
-//! Named cursors: how far followers of the log have come. The log is not trimmed past the oldest of them.
+//! Named cursors: the positions of the log's followers. The log is not trimmed past the oldest of them.
 //!
-//! Law: in memory a cursor is never ahead of what is durable. So no crash leaves one that names an entry that was trimmed.
+//! Law: a cursor in memory is never ahead of its durable position. So after a crash no cursor names an entry that was trimmed.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use plimsoll_log::glsn::Glsn;
 
-/// A named place in the log.
+/// A named position in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CursorInfo {
     /// Its name.
     pub name: String,
-    /// The GLSN to read next: everything below was dealt with.
+    /// The GLSN to read next: everything below was processed.
     pub next: Glsn,
 }
 
 /// The cursors of an open store.
 #[derive(Debug, Default)]
 pub(crate) struct Cursors {
-    /// What each holds back.
+    /// The position that each cursor holds back.
     places: Mutex<BTreeMap<String, Glsn>>,
-    /// Held while a cursor is made, moved or dropped.
+    /// Held while a cursor is created, moved or dropped.
     moving: Mutex<()>,
 }
 
 impl Cursors {
     pub(crate) fn places(&self) -> MutexGuard<'_, BTreeMap<String, Glsn>> {
-        // No code under this lock leaves it half changed.
+        // No code under this lock leaves the map half changed.
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The oldest place that a cursor names; [`Glsn::MAX`] if there is none.
+    /// The oldest position of a cursor; [`Glsn::MAX`] if there is none.
     pub(crate) fn oldest(&self) -> Glsn {
         self.places().values().min().copied().unwrap_or(Glsn::MAX)
     }
 
-    /// All of them, by name.
+    /// All cursors, by name.
     pub(crate) fn all(&self) -> Vec<CursorInfo> {
         self.places().iter().map(|(name, next)| CursorInfo { name: name.clone(), next: *next }).collect()
     }
@@ -45,7 +45,7 @@ impl Cursors {
         self.places().get(name).copied()
     }
 
-    /// Taken while a cursor is made, moved or dropped.
+    /// Locks the creation, moving and dropping of cursors.
     pub(crate) fn lock_moving(&self) -> MutexGuard<'_, ()> {
         self.moving.lock().unwrap_or_else(PoisonError::into_inner)
     }

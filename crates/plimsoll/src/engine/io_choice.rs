@@ -1,8 +1,9 @@
-//! Whether reads go through the system's page cache: chosen by how much memory is free for it, again and again while the store is open.
+//! Decides whether reads go through the system's page cache, by the memory that is free for it. The choice is repeated while the store is
+//! open.
 //!
-//! 1. The page cache is worth its copies only where it can be larger than the budget: a smaller one holds what the page pool holds.
+//! 1. The page cache is worth its copies only if it can be larger than the budget: a smaller one holds the same pages as the page pool.
 //! 2. It never comes near a limit: memory that the budget may still take is set aside first, in each cgroup and in the machine.
-//! 3. What was chosen stays until there is clearly more, or clearly less, room than it takes.
+//! 3. The choice changes only when there is clearly more, or clearly less, free memory than it needs.
 //! 4. No answer depends on it.
 
 use std::fmt;
@@ -20,16 +21,16 @@ use crate::types::io::Io;
 use crate::types::options::Options;
 use crate::types::stats::IoStats;
 
-/// How often it is looked at how much memory is free.
+/// The interval between checks of the free memory.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The least room for which reads go through the page cache, however small the budget is.
+/// The least free memory for which reads go through the page cache, however small the budget is.
 const MIN_ROOM_BYTES: u64 = 64 << 20;
 
-/// The part of the machine's memory that is left alone.
+/// Divisor: the part of the machine's memory that is left free.
 const MACHINE_SHARE: u64 = 16;
 
-/// Chooses, for one open store.
+/// The choice of one open store.
 pub(crate) struct IoChoice {
     asked: Io,
     gauge: Arc<dyn RoomGauge>,
@@ -37,15 +38,15 @@ pub(crate) struct IoChoice {
     budget: Budget,
     cached: AtomicBool,
     switches: AtomicU64,
-    /// When to look again: nanoseconds of the clock.
+    /// When to check again: nanoseconds of the clock.
     next_look: AtomicU64,
-    /// `u64::MAX`: never looked.
+    /// `u64::MAX`: not checked yet.
     room_bytes: AtomicU64,
-    /// How many want to see what is on the device.
+    /// The number of callers that need to read from the device.
     device_readers: AtomicU32,
 }
 
-/// The choice for a store, and its options with a disk that keeps to it.
+/// The choice for a store, and its options with a disk that follows it.
 pub(crate) fn choose(options: Options, budget: &Budget) -> (Options, Arc<IoChoice>) {
     let has_choice = options.disk.has_page_cache();
     let choice = Arc::new(IoChoice {
@@ -67,7 +68,7 @@ pub(crate) fn choose(options: Options, budget: &Budget) -> (Options, Arc<IoChoic
 }
 
 impl IoChoice {
-    /// Until what it returns is dropped, reads go to the device: to find out what is there.
+    /// Until the returned guard is dropped, reads bypass the page cache, to verify the bytes on the device.
     pub(crate) fn read_device(&self) -> DeviceReads<'_> {
         self.device_readers.fetch_add(1, Ordering::Relaxed);
         DeviceReads(self)
@@ -84,9 +85,9 @@ impl IoChoice {
         }
     }
 
-    /// Looks at the room again, once in an interval, whoever comes first.
+    /// Checks the free memory again, once per interval; the first caller after the interval does it.
     fn look(&self) {
-        // Relaxed, here and below: whatever a reader sees of it, it reads the same bytes.
+        // Relaxed, here and below: a reader gets the same bytes, whatever value it sees.
         let (now, due) = (self.clock.monotonic_nanos(), self.next_look.load(Ordering::Relaxed));
         let next = now + LOOK_EVERY.as_nanos() as u64;
         if now < due || self.next_look.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_err() {
@@ -131,7 +132,7 @@ impl Drop for DeviceReads<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Decision {
     cached: bool,
-    /// The least that is left anywhere.
+    /// The least free memory in the machine or any cgroup.
     room_bytes: u64,
 }
 
@@ -139,10 +140,10 @@ struct Decision {
 fn decide(cached: bool, rooms: &Rooms, budget_bytes: u64, unused_bytes: u64) -> Decision {
     let left = |room: &Room| room.free_bytes().saturating_sub(unused_bytes);
     let machine = rooms.machine.map(|room| left(&room).saturating_sub(room.limit_bytes / MACHINE_SHARE));
-    // Where the machine does not tell, nothing is known to be free.
+    // If the machine does not report it, no memory counts as free.
     let room_bytes = rooms.cgroups.iter().map(left).fold(machine.unwrap_or(0), u64::min);
     let least = MIN_ROOM_BYTES.max(budget_bytes.saturating_add(budget_bytes / 2));
-    // A third less before it is given up: what others take and give back for a moment changes nothing.
+    // Hysteresis: the page cache is given up at a third less, so that short changes by others do not flip the choice.
     let wanted = if cached { least - least / 3 } else { least };
     Decision { cached: room_bytes >= wanted, room_bytes }
 }

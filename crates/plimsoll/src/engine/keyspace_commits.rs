@@ -1,4 +1,4 @@
-//! Makes, changes and drops keyspaces, by commits like others.
+//! Creates, changes and drops keyspaces, by ordinary commits.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::types::keyspaces::{
 use crate::types::options::Retention;
 use crate::types::version::Stored;
 
-/// Ids below are the store's own.
+/// Ids below this one are reserved for the store.
 const FIRST_ID: u32 = 16;
 
-/// Stands beside the keyspaces' names once the user has appended to a stream of his own; no keyspace can have this name.
+/// The key, beside the keyspaces' names, that records that the user has appended to a stream of their own; no keyspace can have this name.
 const STREAMS_MARK: &str = "\u{1}streams";
 
 /// A handle of the keyspace that holds the records of the others.
@@ -29,7 +29,7 @@ fn system(store: &Engine) -> Keyspace {
     store.reader.keyspaces.handle(SYSTEM, "".into())
 }
 
-/// The keyspace with this name, made if it is not there.
+/// The keyspace with this name, created if it does not exist.
 pub(crate) fn open(store: &Arc<Engine>, name: &str) -> Result<Keyspace> {
     check_name(name)?;
     match store.reader.keyspaces.find(name) {
@@ -41,7 +41,7 @@ pub(crate) fn open(store: &Arc<Engine>, name: &str) -> Result<Keyspace> {
     }
 }
 
-/// The keyspace with this name and retention, made if it is not there.
+/// The keyspace with this name and retention, created if it does not exist.
 pub(crate) fn create(store: &Arc<Engine>, name: &str, retention: Retention) -> Result<Keyspace> {
     check_name(name)?;
     settle(store, name, Wish::Keeps(retention.as_recorded()))
@@ -54,14 +54,14 @@ pub(crate) fn set_retention(store: &Arc<Engine>, keyspace: &Keyspace, retention:
     settle(store, keyspace.name(), Wish::Becomes(retention.as_recorded())).map(|_| ())
 }
 
-/// What is wanted of a keyspace.
+/// The requested state of a keyspace.
 #[derive(Clone, Copy)]
 enum Wish {
-    /// It is there; where it has to be made, with the retention of the options.
+    /// It exists; if it has to be created, with the retention of the options.
     Exists,
-    /// It is there, with this retention.
+    /// It exists with this retention.
     Keeps(Retention),
-    /// Its retention is this from now on, whatever it was.
+    /// It gets this retention, whatever it was.
     Becomes(Retention),
 }
 
@@ -76,10 +76,10 @@ fn settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
 }
 
 fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
-    // Where there is nothing to change no commit says so: what was submitted must be visible before that is decided.
+    // If nothing has to change, no commit shows it: submitted commits must be visible before that is decided.
     store.committer.sequencer.wait_visible()?;
     let mut tx = Transaction::new(&store.committer);
-    // Read through the transaction, so that two who make keyspaces at once are told apart.
+    // Read through the transaction, so that two concurrent creations conflict.
     let (mut next_id, mut count, mut recorded) = (FIRST_ID, 0, None);
     let mut all = tx.range(&system(store), ..)?;
     while let Some((key, value)) = all.advance()? {
@@ -97,7 +97,7 @@ fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
         }
     }
     drop(all);
-    // The default keyspace has no record until it is given a retention.
+    // The default keyspace has no record until its retention is set.
     let known = recorded.or_else(|| store.reader.keyspaces.find(name).map(|(_, record)| record));
     let record = match (known, wish) {
         (Some(record), Wish::Becomes(retention)) if recorded != Some(Record { retention, ..record }) => {
@@ -122,7 +122,7 @@ fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
     Ok(store.reader.keyspaces.handle(record.id, name.into()))
 }
 
-/// Keys that are deleted are collected up to so many bytes.
+/// Deleted keys are collected up to this many bytes at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// Deletes all keys of a keyspace and its record, in one commit.
@@ -133,12 +133,12 @@ pub(crate) fn drop_keyspace(store: &Arc<Engine>, keyspace: &Keyspace) -> Result<
         return Err(Error::invalid("the default keyspace is always there: delete its keys instead of dropping it"));
     }
     let _making = store.reader.keyspaces.making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // Where another was faster with the lock.
+    // Another call may have taken the lock first.
     store.reader.keyspaces.id_to_put(keyspace)?;
     store.reader.keyspaces.begin_drop(id);
     let dropped = loop {
         match try_drop(store, keyspace) {
-            // A commit that had put something into it before it heard of this.
+            // A commit wrote to the keyspace before it learned of the drop.
             Err(Error::Conflict { .. }) => {}
             done => break done,
         }
@@ -155,7 +155,7 @@ fn try_drop(store: &Arc<Engine>, keyspace: &Keyspace) -> Result<DropReport> {
     let mut from = Bound::Unbounded;
     loop {
         let (mut piece, mut bytes) = (Vec::new(), 0);
-        // Read through the transaction, so that what comes into it meanwhile is a conflict.
+        // Read through the transaction, so that a concurrent insert is a conflict.
         let mut walk = tx.range(keyspace, (from.as_ref().map(Vec::as_slice), Bound::Unbounded))?.keys_only();
         while bytes < PIECE_BYTES
             && let Some((key, _)) = walk.advance()?
@@ -184,14 +184,14 @@ pub(crate) fn at(store: &Engine, name: &str, at: Glsn) -> Result<Option<Keyspace
     let record = store.reader.get(KeyBuffer::new(SYSTEM, name.as_bytes())?.get(), at)?;
     let id = match record {
         Some(record) => Record::decode(&record)?.id,
-        // It has no record until it is given a retention.
+        // It has no record until its retention is set.
         None if name == DEFAULT.0 => DEFAULT.1,
         None => return Ok(None),
     };
     Ok(Some(store.reader.keyspaces.handle(id, name.into())))
 }
 
-/// Remembers, once, that the log carries streams of the user's own: it is then never trimmed unasked.
+/// Records, once, that the log carries streams of the user: it is then never trimmed automatically.
 pub(crate) fn note_streams(store: &Arc<Engine>) -> Result<()> {
     if !store.catalog.streams_known.load(Ordering::Acquire) {
         let mut tx = Transaction::new(&store.committer);
@@ -202,7 +202,7 @@ pub(crate) fn note_streams(store: &Arc<Engine>) -> Result<()> {
     Ok(())
 }
 
-/// Reads all keyspaces as of `at`.
+/// Loads all keyspaces as of `at`.
 pub(crate) fn load(store: &Engine, at: Glsn) -> Result<()> {
     let (name, id) = DEFAULT;
     store.reader.keyspaces.learn(name, Record::new(id, store.options.retention));

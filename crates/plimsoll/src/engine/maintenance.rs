@@ -1,4 +1,4 @@
-//! What happens in the background: flushes that are due, eviction, trimming.
+//! Background work: flushes that are due, eviction, trimming.
 
 pub(crate) mod checkpoints;
 pub(crate) mod upkeep;

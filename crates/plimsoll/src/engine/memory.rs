@@ -8,12 +8,12 @@ use crate::types::error::{Error, Result};
 use crate::types::machine_memory::check_there_is;
 use crate::types::options::check_memory_bytes;
 
-/// Gives an open store another budget. Where it has to become smaller and memtables are in the way, they are flushed.
+/// Changes the budget of an open store. If it shrinks and memtables are in the way, they are flushed.
 pub(crate) fn set(store: &Engine, bytes: u64) -> Result<()> {
     check_memory_bytes(bytes)?;
     check_there_is(bytes)?;
     let resize = || store.maintenance.pool.resize(bytes, bytes / POOL_FLOOR_SHARE);
-    // First: what they give up is free when the budget becomes smaller.
+    // First: the memory that the row cache releases is free when the budget shrinks.
     store.reader.index.resize_objects(bytes.min(store.reader.budget.limit_bytes()));
     let resized = match resize() {
         Err(ResizeError::Held { .. }) if store.check_writable().is_ok() => {
@@ -21,7 +21,7 @@ pub(crate) fn set(store: &Engine, bytes: u64) -> Result<()> {
         }
         resized => resized.map_err(of_resize),
     };
-    // Whatever came of it: the budget that there is now is theirs to share.
+    // In any case: the row cache gets its share of the budget as it is now.
     store.reader.index.resize_objects(store.reader.budget.limit_bytes());
     store.reader.index.fit_jobs();
     resized

@@ -1,14 +1,14 @@
-//! Opens a store: everything is put together here, and only here.
+//! Opens a store. This is the only place where its parts are put together.
 //!
 //! ```text
 //! STORE/
-//!   LOCK     who has it open for writing
+//!   LOCK     locked by the process that has it open for writing
 //!   log/     the truth: segments, offset tables, blob files
 //!   index/   a cache of it: the manifest and the runs
-//!   warm/    an image of what was hot in memory; may be missing, may be deleted
+//!   warm/    an image of the hot set in memory; may be missing, may be deleted
 //! ```
 //!
-//! A creation that was killed leaves a folder with some of these and no entry in the log: it opens as an empty store.
+//! A creation that was interrupted leaves a folder with some of these and no entry in the log: it opens as an empty store.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -49,16 +49,16 @@ use crate::types::options::{Durability, Options};
 use crate::types::stats::OpeningStats;
 use crate::warm::{self, WARM_DIR, Warm};
 
-/// Where a rebuild keeps the old index until the new one is whole.
+/// The old index during a rebuild, until the new one is complete.
 pub(crate) const INDEX_OLD: &str = "index.old";
 
-/// Where a salvage from the index makes the new store.
+/// The new store during a salvage from the index.
 pub(crate) const SALVAGED: &str = "salvaged";
 
-/// The part of the budget that the page pool never gives away: one in this many.
+/// Divisor: the part of the budget that the page pool never gives away.
 pub(crate) const POOL_FLOOR_SHARE: u64 = 8;
 
-/// Opens or makes the store at `path`.
+/// Opens or creates the store at `path`.
 pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<Engine>> {
     if !options.read_only {
         return open_by(path, options, &Way::default(), &mut |_, _| {});
@@ -66,7 +66,7 @@ pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<Engine>> {
     loop {
         let before = read_manifest(path, &options);
         let opened = open_by(path, options.clone(), &Way::default(), &mut |_, _| {});
-        // Beside a process that writes, what the manifest of a moment ago named may be gone: then there is a newer one.
+        // Beside a writing process, files of the manifest that was read may be gone: then there is a newer manifest.
         if opened.is_ok() || read_manifest(path, &options) == before {
             return opened;
         }
@@ -80,15 +80,15 @@ fn read_manifest(path: &Path, options: &Options) -> Result<Option<Manifest>> {
 /// How a repair opens a store.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Way {
-    /// The store's lock, where it was taken before.
+    /// The store's lock, if the caller holds it already.
     pub(crate) lock: Option<Arc<dyn DirLock>>,
-    /// Another folder of the log, which may end before what the index knows: to read what the index holds.
+    /// Another folder of the log, which may end before the last GLSN of the index: to read the contents of the index.
     pub(crate) log: Option<PathBuf>,
-    /// Where there is no index, the least id of the first run file of the new one.
+    /// If there is no index, the least id of the first run file of the new one.
     pub(crate) first_run: u64,
 }
 
-/// As [`open`]; `progress` hears the GLSN of each transaction that is replayed, and the last one.
+/// As [`open`]; `progress` is called with the GLSN of each transaction that is replayed, and the last GLSN.
 pub(crate) fn open_by(
     path: &Path,
     options: Options,
@@ -126,8 +126,8 @@ pub(crate) fn open_by(
         Some(manifest) => check_manifest(path, manifest, &*log)?,
         None => {
             let empty = Manifest::empty(log.id());
-            // A log with entries had an index before, which is gone: pages that it left on the disk must not pass for pages of this one, so
-            // its run files get names that no earlier one had.
+            // A log with entries had an index before, which is gone. Pages that it left on the disk must not be taken for pages of the new
+            // one, so the new run files get names that no earlier one had.
             let is_first = log.bounds().next == Glsn::FIRST;
             let first_run = if is_first { empty.next_run } else { options.clock.wall_micros() };
             Manifest { next_run: first_run.max(way.first_run), ..empty }
@@ -205,11 +205,11 @@ pub(crate) fn open_by(
     keyspace_commits::load(&store, replayed.last)?;
     cursor_commits::load(&store, replayed.last)?;
     if let Some(checkpoints) = store.maintenance.checkpoints.as_ref().filter(|_| !store.options.background) {
-        // Where there is a thread it does this: nobody waits for it.
+        // With threads, the checkpoint thread does this, and opening does not wait for it.
         checkpoints.sweep()?;
     }
     if !store.options.read_only {
-        // What a rebuild moved aside is of no more use: the store has come to its newest moment without it.
+        // A rebuild's old index is no longer needed: the store has reached its newest moment without it.
         remove_folder(&*store.options.disk, &path.join(INDEX_OLD))?;
     }
     let _ = store.catalog.horizon.ready.set(());
@@ -223,7 +223,7 @@ pub(crate) fn open_by(
     Ok(store)
 }
 
-/// Counts from the call to open on.
+/// Measures the phases of opening, from the call on.
 struct Stopwatch {
     clock: Arc<dyn Clock>,
     begun: u64,
@@ -239,7 +239,7 @@ impl Stopwatch {
     }
 }
 
-/// Begins to take the warm image in; nobody waits for it.
+/// Starts the warm restore in the background.
 fn warm(
     path: &Path,
     options: &Options,
@@ -272,7 +272,7 @@ fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> {
     let may_make = options.create && !options.read_only;
     match disk.entry(path)? {
         None if may_make => match make_folder(disk, path) {
-            // Another process was faster; the lock decides between the two.
+            // Another process created it first; the lock decides between the two.
             Err(error) if error.kind() == ErrorKind::AlreadyExists && is_folder(disk, path)? => Ok(()),
             made => Ok(made?),
         },
@@ -322,7 +322,7 @@ fn make_folders(path: &Path, options: &Options) -> Result<()> {
             options.disk.create_dir(&path.join(dir))?;
         }
     }
-    // Names that an earlier process left behind after a failed sync are made durable too, before anything builds on them.
+    // Names that an earlier process left behind after a failed sync are made durable before anything depends on them.
     options.disk.sync_dir(&path.join("index"))?;
     Ok(options.disk.sync_dir(path)?)
 }
@@ -362,7 +362,7 @@ fn log_options(
         Durability::Buffered => log::Durability::Buffered,
     };
     log.background = options.background;
-    // An index that holds nothing knows nothing of the log.
+    // An empty index has no knowledge of the log.
     log.known = manifest.map(|manifest| manifest.durable).filter(|known| known.glsn > Glsn::NONE && way.log.is_none());
     log.mode = match manifest {
         _ if options.read_only => Mode::ReadOnly,
@@ -373,10 +373,10 @@ fn log_options(
     log
 }
 
-/// What helps where log and index do not belong together. `plimsoll rebuild` does not: it says what it would lose.
+/// The advice if log and index do not belong together. Not `plimsoll rebuild`: it reports what would be lost.
 const FORKED_ADVICE: &str = "put the right log back; or keep what the index holds, by `plimsoll salvage --from-index`, or what the log holds, by `--cut-at`";
 
-/// Says of a log that does not have what the index knows what to do about it.
+/// Adds advice to the error about a log that lacks entries known to the index.
 fn explain(path: &Path, error: LogError) -> Error {
     match error {
         LogError::Forked { glsn, what } => Error::Forked {
@@ -389,7 +389,7 @@ fn explain(path: &Path, error: LogError) -> Error {
     }
 }
 
-/// Removes a folder of the store with all that is in it, if it is there.
+/// Removes a folder of the store with its contents, if it exists.
 pub(crate) fn remove_folder(disk: &dyn Disk, dir: &Path) -> Result<()> {
     if disk.entry(dir)?.is_none() {
         return Ok(());
@@ -401,7 +401,7 @@ pub(crate) fn remove_folder(disk: &dyn Disk, dir: &Path) -> Result<()> {
     Ok(disk.remove_dir(dir)?)
 }
 
-/// Refuses an index whose values stand where the log is trimmed: a trim waits until the manifest needs nothing there any more.
+/// Rejects an index with values in the trimmed part of the log: a trim waits until the manifest needs nothing there any more.
 fn check_pointers(path: &Path, index: &Index, log: &dyn Log) -> Result<()> {
     let first = log.bounds().first;
     match index.min_pointer().filter(|oldest| *oldest < first) {
@@ -414,7 +414,7 @@ fn check_pointers(path: &Path, index: &Index, log: &dyn Log) -> Result<()> {
     }
 }
 
-/// Refuses a manifest that was not made from this log.
+/// Rejects a manifest that was not made from this log.
 fn check_manifest(path: &Path, manifest: Manifest, log: &dyn Log) -> Result<Manifest> {
     let forked = |what: &str| Err(Error::Forked { message: format!("{}: {what}; {FORKED_ADVICE}", path.display()) });
     if manifest.log_id != log.id() {

@@ -1,7 +1,7 @@
-//! Puts what the log holds beyond the index's checkpoint into the index again.
+//! Replays the log beyond the index's checkpoint into the index.
 //!
-//! Nobody reads before all of it is there, so versions are deferred: written as they come, and linked many at a time in the order of their keys. That
-//! is several times cheaper than to find the place of each in a memtable that does not fit into the processor's caches.
+//! No read begins before the replay has ended, so versions are deferred: written as they come, and linked in batches in the order of their
+//! keys. That is several times cheaper than finding the place of each in a memtable that does not fit into the processor's caches.
 
 use std::sync::Arc;
 
@@ -18,23 +18,23 @@ use crate::txn::spill::open_partition;
 use crate::types::error::{Error, Result};
 use crate::types::version::{MAX_STORED_BYTES, Version};
 
-/// Room in the memtable is asked for so many bytes at a time, or this part of a memtable (one in so many) if that is less: to ask costs as
-/// much as a small transaction.
+/// Memtable room is reserved this many bytes at a time, or this part of a memtable (a divisor) if that is less: a reservation costs as much
+/// as a small transaction.
 const ROOM_BYTES: usize = 64 << 10;
 const ROOM_PART: u64 = 16;
 
-/// What was replayed.
+/// The result of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Replayed {
     /// The last GLSN of the log.
     pub(crate) last: Glsn,
-    /// Transactions.
+    /// Transactions replayed.
     pub(crate) transactions: u64,
     /// Bytes of their entries.
     pub(crate) bytes: u64,
 }
 
-/// Replays everything from behind `from` on. `progress` hears the GLSN of each transaction, and the last.
+/// Replays everything after `from`. `progress` is called with the GLSN of each transaction, and the last GLSN.
 pub(crate) fn replay(
     log: &Arc<dyn Log>,
     budget: &Budget,
@@ -71,9 +71,9 @@ struct Replay<'a> {
     log: &'a Arc<dyn Log>,
     budget: &'a Budget,
     index: &'a Index,
-    /// The last GLSN that is in the index.
+    /// The last GLSN applied to the index.
     applied: Glsn,
-    /// Bytes that the memtable has room for, as was promised and is not used yet.
+    /// Bytes that were reserved in the memtable and not used yet.
     room_left: usize,
 }
 
@@ -92,7 +92,7 @@ impl Replay<'_> {
                     let partitions = blobs.iter().map(|&blob| open_partition(self.log, self.budget, blob, glsn));
                     infos.push(partitions.map(|partition| Ok((*partition?.info).clone())).collect::<Result<Vec<_>>>()?);
                 }
-                // The memtable is closed by it, and what room was promised goes with it.
+                // It closes the memtable and so ends the reservation.
                 self.room_left = 0;
                 hit(Border::SpilledReplay);
                 self.index.adopt(infos, glsn)?;

@@ -1,4 +1,4 @@
-//! Which versions must be kept: what retention promises, and what open snapshots read.
+//! The garbage-collection watermark: versions that retention promises or open snapshots read must be kept.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -20,9 +20,9 @@ pub(crate) struct RetentionHorizon {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) snapshots: Arc<Snapshots>,
     pub(crate) keyspaces: Arc<Keyspaces>,
-    /// Log entries below are wanted back.
+    /// The log below this GLSN is to be freed.
     pub(crate) trim_wanted: AtomicU64,
-    /// Until it is set nothing is dropped: the keyspaces are not known yet.
+    /// Until it is set nothing is dropped: the keyspaces are not loaded yet.
     pub(crate) ready: OnceLock<()>,
 }
 
@@ -48,7 +48,7 @@ impl Horizon for RetentionHorizon {
             Retention::Glsns(glsns) => oldest.min(Glsn(self.sequencer.visible().0.saturating_sub(glsns))),
             Retention::Time(age) => {
                 let then = self.clock.wall_micros().saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
-                // Where the log cannot say (it is trimmed there), nothing is dropped on account of age.
+                // If the log cannot tell (it is trimmed there), no version is dropped because of its age.
                 oldest.min(self.log.glsn_at(then).unwrap_or(Glsn::NONE))
             }
         }

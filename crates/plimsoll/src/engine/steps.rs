@@ -12,26 +12,26 @@ use crate::txn::committer::FreeLog;
 use crate::types::error::Result;
 use crate::types::options::Retention;
 
-/// Flushes, merges everything, and frees what of the log nobody needs.
+/// Flushes, merges everything, and frees the part of the log that is no longer needed.
 pub(crate) fn compact(store: &Engine) -> Result<()> {
     store.flush()?;
     store.reader.index.compact_all()?;
     free_log(store)
 }
 
-/// Drops every page that nobody holds, and every object.
+/// Drops every unpinned page, and every cached row.
 pub(crate) fn drop_caches(store: &Engine) {
     store.maintenance.pool.clear();
     store.reader.objects.clear();
 }
 
-/// One piece of background work: a sync, room in memory, flush, compaction, or the warm image; false if there was none. Where nothing
-/// is written that is room, and what the warm image has.
+/// Does one piece of background work: a sync, freeing memory, flush, compaction, or the warm image; false if there was none. In a read-only
+/// store, only freeing memory and restoring the warm image.
 pub(crate) fn step(store: &Engine) -> Result<bool> {
     step_from(store, 0)
 }
 
-/// As [`step`], asking for work of kind number `first` before the others: none of them may count on another.
+/// As [`step`], but tries work of kind number `first` before the others: no kind may depend on another.
 pub(crate) fn step_from(store: &Engine, first: usize) -> Result<bool> {
     if store.options.read_only {
         return Ok(make_room(store)? || care_for_warmth(store)?);
@@ -46,7 +46,7 @@ pub(crate) fn step_from(store: &Engine, first: usize) -> Result<bool> {
     Ok(false)
 }
 
-/// Syncs what is readable and not durable: a buffered commit.
+/// Syncs commits that are readable and not durable: buffered ones.
 fn sync(store: &Engine) -> Result<bool> {
     let due = store.reader.log.bounds().durable < store.reader.log.readable();
     if due {
@@ -60,7 +60,7 @@ fn make_room(store: &Engine) -> Result<bool> {
     Ok(upkeep.step() == evictor::Progress::Worked)
 }
 
-/// Flushes what is full, or what memory has held for long.
+/// Flushes a full memtable, or one that has been in memory for long.
 fn flush_some(store: &Engine) -> Result<bool> {
     let worked = store.reader.index.flush_step()? == Progress::Worked;
     Ok(worked
@@ -75,21 +75,21 @@ fn care_for_warmth(store: &Engine) -> Result<bool> {
     Ok(store.maintenance.warm.as_ref().is_some_and(|warm| warm.step() == Progress::Worked))
 }
 
-/// Trims the log where no keyspace keeps everything and no user's stream is in the way.
+/// Trims the log, unless a keyspace keeps everything or a user's stream prevents it.
 pub(crate) fn free_log(store: &Engine) -> Result<()> {
     let all = store.reader.keyspaces.records();
     let limited = all.iter().all(|record| record.retention != Retention::Forever);
     if !limited || store.catalog.streams_known.load(Ordering::Acquire) {
         return Ok(());
     }
-    // As far back as a keyspace can be read, the log says when each moment was.
+    // The log maps moments to GLSNs as far back as a keyspace can be read.
     let oldest = all.iter().map(|record| store.catalog.horizon.of(record.id)).min().unwrap_or(Glsn::NONE);
     trim::free_if_idle(store, oldest)
 }
 
 impl FreeLog for Engine {
     fn free_log(&self) {
-        // What could not be freed now is freed later; the commit itself is done.
+        // A segment that could not be freed now is freed later; the commit itself is done.
         let _ = free_log(self);
     }
 }

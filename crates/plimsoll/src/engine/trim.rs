@@ -1,7 +1,7 @@
 //! Frees the old end of the log.
 //!
-//! What the runs do not hold yet stays, and so does what a cursor still has to read, and what a value in a run points into. Compaction first moves such values into blob
-//! files ([`crate::index::Horizon::relocate_below`]).
+//! Three kinds of entries stay: those that the runs do not hold yet, those that a cursor still has to read, and those that a value in a run
+//! points to. Compaction first moves such values into blob files ([`crate::index::Horizon::relocate_below`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::engine::Engine;
 use crate::types::error::{Error, Result};
 
-/// Frees whole segments below `until`; the first GLSN that is left.
+/// Frees whole segments below `until`; returns the first remaining GLSN.
 pub(crate) fn trim(store: &Arc<Engine>, until: Glsn) -> Result<Glsn> {
     store.check_writable()?;
     let newest = store.visible();
@@ -25,11 +25,11 @@ pub(crate) fn trim(store: &Arc<Engine>, until: Glsn) -> Result<Glsn> {
         store.reader.index.relocate()?;
     }
     let _turn = store.maintenance.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // Again: a cursor may have been made meanwhile. From here on none is.
+    // Again: a cursor may have been created in between. From here on none is.
     free(store, until.min(store.catalog.cursors.oldest()))
 }
 
-/// Frees what nobody needs any more, below `until`, unless a backup or a verification is at work: then it is left for later.
+/// Frees unneeded segments below `until`. While a backup or a verification is running, they are left for later.
 pub(crate) fn free_if_idle(store: &Engine, until: Glsn) -> Result<()> {
     match store.maintenance.trim_lock.try_lock() {
         Ok(_turn) => free(store, until.min(store.catalog.cursors.oldest())).map(|_| ()),
@@ -38,7 +38,7 @@ pub(crate) fn free_if_idle(store: &Engine, until: Glsn) -> Result<()> {
 }
 
 fn free(store: &Engine, until: Glsn) -> Result<Glsn> {
-    // The checkpoint first: a flush in between may bring runs that point behind this one, never before it.
+    // The checkpoint first: a flush in between may add runs that point behind this one, never before it.
     let flushed = store.reader.index.checkpoint().glsn.next();
     let needed = store.reader.index.min_pointer().unwrap_or(Glsn::MAX);
     let until = until.min(flushed).min(needed);

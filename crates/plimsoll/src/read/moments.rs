@@ -1,4 +1,4 @@
-//! Which moments are being read, so that nobody drops what they need.
+//! The open snapshots: versions that they need are not dropped.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,13 +9,13 @@ use plimsoll_memory::budget::{Budget, Kind, Lease};
 use crate::borders::{Border, hit};
 use crate::types::error::Result;
 
-/// Bytes that one open snapshot costs at most.
+/// The most bytes that one open snapshot costs.
 const SNAPSHOT_BYTES: u64 = 128;
 
-/// So many snapshots are charged to the budget together: opening one is part of every read.
+/// Snapshots are charged to the budget in groups of this many: opening one is part of every read.
 const CHARGED_TOGETHER: usize = 32;
 
-/// The moments that are open.
+/// The open moments.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
     open: Mutex<Open>,
@@ -25,13 +25,13 @@ pub(crate) struct Snapshots {
 struct Open {
     /// How often each moment is open.
     moments: BTreeMap<Glsn, u64>,
-    /// How many of these are charged.
+    /// The number of charged snapshots.
     charged: usize,
-    /// Each for [`CHARGED_TOGETHER`]. One is kept where none is open.
+    /// Each for [`CHARGED_TOGETHER`] snapshots. One is kept if none is open.
     leases: Vec<Lease>,
 }
 
-/// Keeps one moment open until dropped.
+/// Keeps a moment open until dropped.
 #[derive(Debug)]
 pub(crate) struct OpenMoment {
     at: Glsn,
@@ -44,13 +44,13 @@ impl Snapshots {
         self.open.lock().expect("no code under this lock panics")
     }
 
-    /// Opens the moment that `choose` names. It is called under the lock that [`Snapshots::oldest`] takes, so that a horizon computed
-    /// at the same time is never above it.
+    /// Opens the moment that `choose` returns. `choose` is called under the lock that [`Snapshots::oldest`] takes, so that a horizon
+    /// computed at the same time is never above the moment.
     pub(crate) fn open(self: &Arc<Self>, budget: &Budget, choose: impl FnOnce() -> Glsn) -> Result<OpenMoment> {
         hit(Border::MomentAsked);
         let mut open = self.lock();
         if open.charged == open.leases.len() * CHARGED_TOGETHER {
-            // Not under the lock: the budget may have to make room.
+            // Outside the lock: the budget may have to make room.
             drop(open);
             let lease = budget.lease(Kind::Metadata, CHARGED_TOGETHER as u64 * SNAPSHOT_BYTES)?;
             open = self.lock();
@@ -60,7 +60,7 @@ impl Snapshots {
         Ok(self.open_in(open, true, choose))
     }
 
-    /// As [`Snapshots::open`], for the few that the store itself opens.
+    /// As [`Snapshots::open`], for the few snapshots that the store itself opens.
     pub(crate) fn open_unleased(self: &Arc<Self>, choose: impl FnOnce() -> Glsn) -> OpenMoment {
         self.open_in(self.lock(), false, choose)
     }
@@ -76,14 +76,14 @@ impl Snapshots {
         OpenMoment { at, snapshots: Arc::clone(self), is_charged }
     }
 
-    /// The oldest open moment, or what `newest` says if none is open.
+    /// The oldest open moment, or the result of `newest` if none is open.
     pub(crate) fn oldest(&self, newest: impl FnOnce() -> Glsn) -> Glsn {
         let open = self.lock();
         let newest = newest();
         open.moments.keys().next().map_or(newest, |&oldest| oldest.min(newest))
     }
 
-    /// How many are open.
+    /// The number of open snapshots.
     pub(crate) fn count(&self) -> u64 {
         self.lock().moments.values().sum()
     }
@@ -106,7 +106,7 @@ impl Drop for OpenMoment {
             }
         }
         open.charged -= usize::from(self.is_charged);
-        // Some way below, so that one who opens and drops at the border does not charge each time.
+        // Hysteresis, so that opening and dropping at the border does not charge each time.
         let spare = open.charged + 2 * CHARGED_TOGETHER <= open.leases.len() * CHARGED_TOGETHER;
         let lease = if spare { open.leases.pop() } else { None };
         drop(open);
@@ -132,7 +132,7 @@ mod tests {
         drop(opened);
         assert!(charged() <= 2 * CHARGED_TOGETHER as u64 * SNAPSHOT_BYTES);
         assert_eq!(snapshots.count(), 0);
-        // A budget that is full refuses, and nothing is open then.
+        // A full budget refuses, and no snapshot is open then.
         let rest = budget.lease(Kind::Sort, budget.free_bytes()).unwrap();
         let mut opened = Vec::new();
         while let Ok(moment) = snapshots.open(&budget, || Glsn(1)) {

@@ -1,6 +1,6 @@
-//! A read's journey: memtables, then objects, then the pages of runs, then the log.
+//! Point reads: memtables, then the row cache, then the pages of runs, then the log.
 //!
-//! The index finds the version that is current at a moment; a small value stands there, a large one in the log or in a blob file.
+//! The index finds the version that is current at a moment. A small value is stored in the index, a large one in the log or in a blob file.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -21,7 +21,7 @@ use crate::types::error::{Error, Result};
 use crate::types::value::Value;
 use crate::types::version::{MAX_KEY_BYTES, Stored, running_value_sum, value_sum};
 
-/// Refuses keys that cannot be.
+/// Rejects invalid keys.
 pub(crate) fn check_key(key: &[u8]) -> Result<()> {
     if key.len() > MAX_KEY_BYTES {
         return Err(Error::invalid(format!("a key has at most {MAX_KEY_BYTES} bytes, this one has {}", key.len())));
@@ -111,7 +111,7 @@ impl Reader {
         Ok(Some(ValueReader { reader: Arc::clone(self), glsn, place, at: 0, len, sum, origin }))
     }
 
-    /// Replaces `into` by the whole value of a version that is not a deletion.
+    /// Replaces the contents of `into` by the whole value of a version that is not a deletion.
     pub(crate) fn load(&self, glsn: Glsn, stored: Stored<'_>, into: &mut Buffer) -> Result<()> {
         into.clear();
         if let Stored::Inline(value) = stored {
@@ -139,7 +139,7 @@ impl Reader {
 
     fn load_from_blob(&self, glsn: Glsn, blob: BlobId, offset: u64, into: &mut [u8]) -> Result<()> {
         let file = self.log.open_blob(blob)?.file;
-        // A long value is read once, front to back: it must not push hot pages out.
+        // A long value is read once, sequentially: it must not evict hot pages.
         let touch = if into.len() > 4 * PAGE_PAYLOAD_BYTES { Touch::Scan } else { Touch::Point };
         let (mut at, mut filled) = (offset, 0);
         while filled < into.len() {
@@ -174,8 +174,8 @@ fn is_there(hit: &Hit) -> bool {
     hit.stored() != Stored::Deleted
 }
 
-/// Reads a value piece by piece, without holding it in memory. What it read is compared with the value's checksum before the last piece is
-/// given.
+/// Reads a value piece by piece, without holding it in memory. The bytes read are verified against the value's checksum before the last
+/// piece is returned.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -202,23 +202,23 @@ pub struct ValueReader {
     place: Place,
     at: u64,
     len: u64,
-    /// Over what was read.
+    /// The checksum of the bytes read so far.
     sum: Running,
     /// `None` for a transaction's own value.
     origin: Option<Origin>,
 }
 
-/// How the value was found, to find it again where compaction moves it.
+/// The value's key and moment, to find it again after compaction has moved it.
 struct Origin {
     key: Vec<u8>,
-    /// Not held: a slow reader would keep memtables.
+    /// Weak: a slow reader would keep memtables alive.
     view: Weak<View>,
     moment: OpenMoment,
-    /// For the reader, the key, and a small value.
+    /// The charge for the reader, the key, and a small value.
     _charge: Charge,
 }
 
-/// Where the value stands.
+/// Where the value is stored.
 enum Place {
     Here(Value),
     InLog { offset: u64, sum: u64 },
@@ -268,7 +268,7 @@ impl io::Read for ValueReader {
 }
 
 impl ValueReader {
-    /// Fills `into`, or as much of it as the rest of the value has bytes; returns how many.
+    /// Fills `into`, or as much of it as the rest of the value has bytes; returns the number of bytes.
     pub(crate) fn read_piece(&mut self, into: &mut [u8]) -> Result<usize> {
         let fits = usize::try_from(self.len - self.at).unwrap_or(usize::MAX).min(into.len());
         while let Err(error) = self.fill(&mut into[..fits]) {
@@ -299,7 +299,7 @@ impl ValueReader {
         }
     }
 
-    /// Looks where the value stands now, after reading it failed with `error`; that it is if nothing was moved.
+    /// Finds the value's current location after a read failed with `error`; returns that error if nothing was moved.
     fn find_again(&mut self, error: Error) -> Result<()> {
         let Some(origin) = &mut self.origin else { return Err(error) };
         let Some(view) = self.reader.newer_view(&origin.view) else { return Err(error) };

@@ -1,7 +1,7 @@
-//! What every read needs of an open store, and how a read or a step of a walk finds sources that are there.
+//! The shared state of all reads of an open store, and the retry of a read or a step of a walk in newer sources.
 //!
-//! Law: what a view needs may be gone once the view was exchanged (log entries, blob files, another process's runs). A read that fails is made again where there is a
-//! newer view; only then its error is one.
+//! Law: data that a view needs may be gone once the view was exchanged (log entries, blob files, another process's runs). A read that fails
+//! is retried if there is a newer view; its error is returned only if there is none.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -18,7 +18,7 @@ use crate::rowcache::Objects;
 use crate::types::error::{Error, Result};
 use crate::types::keyspaces::Keyspaces;
 
-/// Reads one open store.
+/// Reads of one open store.
 pub(crate) struct Reader {
     pub(crate) budget: Budget,
     pub(crate) log: Arc<dyn Log>,
@@ -32,7 +32,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Reads in the sources as they are now. If that fails and they were exchanged meanwhile, it is read again in the new ones: log
+    /// Reads in the current sources. If the read fails and the sources were exchanged in between, it is retried in the new ones: log
     /// entries and blob files that only the old ones needed may be gone.
     pub(crate) fn read<T>(&self, mut read: impl FnMut(&Arc<View>) -> Result<T>) -> Result<T> {
         self.check_open()?;
@@ -45,8 +45,8 @@ impl Reader {
         }
     }
 
-    /// Takes a step of a walk, in the sources that it sits in or as they are now. If that fails and they were exchanged meanwhile, it is taken in
-    /// the new ones, as for [`Reader::read`].
+    /// Takes a step of a walk, in the sources that it sits in or the current ones. If it fails and the sources were exchanged in between,
+    /// it is retried in the new ones, as for [`Reader::read`].
     pub(crate) fn walk<W: Walk + 'static, T>(
         &self,
         seat: &mut Seat<W>,
@@ -72,24 +72,24 @@ impl Reader {
         }
     }
 
-    /// The sources as they are now, if they are others than `view`. Where the store is open to read only, another process may have exchanged them:
-    /// then its manifest is read.
+    /// The current sources, if they differ from `view`. In a read-only store another process may have exchanged them: then its manifest is
+    /// read first.
     pub(crate) fn newer_view(&self, view: &Weak<View>) -> Option<Arc<View>> {
         let newer = || Some(self.index.view()).filter(|now| !Weak::ptr_eq(&Arc::downgrade(now), view));
         newer().or_else(|| {
-            // A manifest that cannot be read helps nobody; the error that led here tells what is wrong.
+            // An unreadable manifest is ignored: the error that led here describes the fault.
             let _ = self.read_only.then(|| self.index.refresh());
             newer()
         })
     }
 
-    /// Refuses once the store is closed: the folder may be another process's, which changes it.
+    /// Fails once the store is closed: another process may then own and change the folder.
     pub(crate) fn check_open(&self) -> Result<()> {
         // Acquire: pairs with the swap in `close`.
         if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
     }
 
-    /// No read begins from now on; whether this was said before.
+    /// Rejects all reads from now on; returns whether they were rejected before.
     pub(crate) fn close(&self) -> bool {
         self.closed.swap(true, Ordering::AcqRel)
     }
@@ -100,7 +100,7 @@ impl Reader {
     }
 }
 
-/// Refuses a moment whose versions may be gone from the keyspace of an index key. The view that is asked must be the one that is read.
+/// Rejects a moment whose versions may be gone from the keyspace of an index key. `view` must be the view that is read.
 pub(crate) fn check_retained(view: &View, key: &[u8], at: Glsn) -> Result<()> {
     let keyspace = key.first_chunk().expect("an index key begins with its keyspace");
     let oldest = view.oldest_readable_in(u32::from_be_bytes(*keyspace));

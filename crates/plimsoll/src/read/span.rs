@@ -84,7 +84,7 @@ impl Span {
     pub(crate) fn first(&self) -> Cow<'_, [u8]> {
         match &self.lower {
             Bound::Included(key) => Cow::Borrowed(key),
-            // No key lies between one and itself with a zero behind it.
+            // No key lies between a key and the same key with a zero byte appended.
             Bound::Excluded(key) => Cow::Owned([key, &[0][..]].concat()),
             Bound::Unbounded => Cow::Borrowed(&[]),
         }
@@ -95,7 +95,7 @@ fn keyspace_end(keyspace: u32) -> Bound<Vec<u8>> {
     keyspace.checked_add(1).map_or(Bound::Unbounded, |next| Bound::Excluded(next.to_be_bytes().to_vec()))
 }
 
-/// The first byte string behind all that begin with `prefix`; `None` if there is none.
+/// The first byte string after all that begin with `prefix`; `None` if there is none.
 fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
     let keep = prefix.iter().rposition(|&byte| byte < u8::MAX)?;
     let mut end = prefix[..=keep].to_vec();

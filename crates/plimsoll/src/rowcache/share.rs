@@ -1,13 +1,13 @@
-//! Divides memory between pages and objects, by what a byte more would be worth to each.
+//! Divides memory between pages and objects, by the value of an additional byte to each.
 //!
-//! Each of the two remembers what it evicted lately, and counts what comes back: reads that a larger one would have spared (its *ghost
-//! hits*). Whoever has clearly more of them for a byte gets a step of memory from the other. Both are pages loaded in vain: an object
-//! enters only where its read loaded one.
+//! Each cache remembers its recent evictions and counts the reads that ask for them again: reads that a larger cache would have answered
+//! (its *ghost hits*). The cache with clearly more ghost hits per byte gets a step of memory from the other. Both kinds count avoidable
+//! page loads: an object is inserted only if its read loaded a page.
 //!
 //! Laws:
-//! 1. Objects have at most [`MAX_SHARE`] and, once they have come to it, at least [`MIN_SHARE`] of what both have together: with less there would be
-//!    no ghosts to tell what more is worth.
-//! 2. A step is one part in [`WHOLE`], and the next is not taken before the last was filled.
+//! 1. Objects have at most [`MAX_SHARE`] and, once they have reached it, at least [`MIN_SHARE`] of the memory that both have together: with
+//!    less there would be too few ghosts to measure the value of more.
+//! 2. A step is one part in [`WHOLE`], and the next step is not taken before the last was filled.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -15,28 +15,28 @@ use plimsoll_memory::cache::Cache;
 use plimsoll_memory::pool::Pool;
 use plimsoll_memory::turnover::Turnover;
 
-/// Shares are parts of this.
+/// The denominator of shares.
 pub(crate) const WHOLE: u64 = 64;
 
-/// The least share of objects, and the share that they begin with.
+/// The least share of objects, and their initial share.
 pub(crate) const MIN_SHARE: u64 = 2;
 
 /// The largest share of objects.
 pub(crate) const MAX_SHARE: u64 = 48;
 
-/// So many ghost hits are counted before anything is concluded from them.
+/// The number of ghost hits that a decision requires.
 const EVIDENCE: u64 = 128;
 
-/// A byte must be worth so many times as much on the other side before it moves.
+/// A byte must be worth this many times as much on the other side before it moves.
 const MARGIN: f64 = 1.15;
 
-/// Less memory than this makes no cache.
+/// A cache with less memory than this is not useful.
 const LEAST_BYTES: u64 = 1 << 20;
 
-/// The objects' number is changed where it is off by more than one part in this.
+/// The objects' target is changed if it is off by more than one part in this.
 const TOLERANCE: u64 = 4 * WHOLE;
 
-/// How often memory was moved.
+/// How memory was moved so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moves {
     /// Steps from pages to objects.
@@ -49,7 +49,7 @@ pub(crate) struct Moves {
     pub(crate) page_returns: u64,
 }
 
-/// The scales.
+/// The division of memory and its statistics.
 #[derive(Debug, Default)]
 pub(crate) struct Balance {
     state: Mutex<State>,
@@ -58,7 +58,7 @@ pub(crate) struct Balance {
 #[derive(Debug, Default)]
 struct State {
     share: u64,
-    /// Of so many bytes, as was said last.
+    /// The memory to divide, as last set.
     bytes: u64,
     /// Ghost hits that were weighed already.
     objects_seen: u64,
@@ -67,7 +67,7 @@ struct State {
 }
 
 impl State {
-    /// Gives a cache its share; how much that is.
+    /// Gives a cache its share; returns the bytes.
     fn give(&self, cache: &Cache) -> u64 {
         let wanted = (self.bytes / WHOLE * self.share).max(LEAST_BYTES);
         cache.set_memory(wanted);
@@ -75,18 +75,18 @@ impl State {
     }
 }
 
-/// Where a step goes.
+/// The direction of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Too little is known.
+    /// Not enough evidence.
     Wait,
-    /// They are worth about the same.
+    /// Both are worth about the same.
     Stay,
     ToObjects,
     ToPages,
 }
 
-/// Says where memory is worth more, given the ghost hits since the last verdict.
+/// Decides where memory is worth more, given the ghost hits since the last verdict.
 fn weigh(objects: &Turnover, object_hits: u64, pages: &Turnover, page_hits: u64) -> Verdict {
     if object_hits + page_hits < EVIDENCE {
         return Verdict::Wait;
@@ -102,7 +102,7 @@ fn weigh(objects: &Turnover, object_hits: u64, pages: &Turnover, page_hits: u64)
 }
 
 impl Balance {
-    /// Objects get their share of `bytes`, at first the least; how much that is. Weighing begins anew.
+    /// Gives objects their share of `bytes`, at first the least; returns the bytes. Weighing starts anew.
     pub(crate) fn begin(&self, cache: &Cache, pool: &Pool, bytes: u64) -> u64 {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.share = state.share.max(MIN_SHARE);
@@ -111,7 +111,7 @@ impl Balance {
         state.give(cache)
     }
 
-    /// Objects get at least so many parts of what is shared: not of a budget that is just being changed, but of what they were told last.
+    /// Raises the objects' share to at least this many parts of the memory last set: not of a budget that is just being changed.
     pub(crate) fn begin_with(&self, parts: u64, cache: &Cache, pool: &Pool) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let parts = parts.clamp(MIN_SHARE, MAX_SHARE);
@@ -122,14 +122,14 @@ impl Balance {
         }
     }
 
-    /// Weighs and moves a step, if anything speaks for it; nothing if somebody else is at it. What is free in the budget is shared, too: where
-    /// pages have not come back yet after a restart, objects that have are not measured by them.
+    /// Weighs and moves a step if the evidence supports it; does nothing if another thread is doing so. Free budget is divided as well:
+    /// after a restart the pages may not have been restored yet, and restored objects must not be measured by them.
     pub(crate) fn look(&self, cache: &Cache, pool: &Pool, free_bytes: u64) {
         let Ok(mut state) = self.state.try_lock() else { return };
         let (objects, pages) = (cache.turnover(), pool.turnover());
         let total = objects.held_bytes + pages.held_bytes + free_bytes;
         let step = total / WHOLE;
-        // The cache may be another one by now.
+        // The cache may have been exchanged since.
         let object_hits = objects.returns.saturating_sub(state.objects_seen);
         let page_hits = pages.returns.saturating_sub(state.pages_seen);
         let verdict = weigh(&objects, object_hits, &pages, page_hits);
@@ -156,25 +156,25 @@ impl Balance {
         }
     }
 
-    /// For tests: objects have so many parts of the whole, from the next time that they get their share.
+    /// For tests: sets the objects' share in parts of the whole, from the next time that they get their share.
     #[cfg(test)]
     pub(crate) fn set_share(&self, parts: u64) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).share = parts;
     }
 
-    /// For tests: ghost hits of objects and of pages that were weighed already.
+    /// For tests: weighed ghost hits of objects and of pages.
     #[cfg(test)]
     pub(crate) fn seen(&self) -> (u64, u64) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         (state.objects_seen, state.pages_seen)
     }
 
-    /// How many parts of the whole objects have.
+    /// The objects' share in parts of the whole.
     pub(crate) fn share(&self) -> u64 {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).share
     }
 
-    /// How often memory was moved.
+    /// How memory was moved so far.
     pub(crate) fn moves(&self) -> Moves {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).moves
     }

@@ -1,4 +1,4 @@
-//! Objects against what the pages say: the race that would keep a value for ever, moments, deletions, and everything at once.
+//! Tests the row cache against the pages: the race that would keep a stale value for ever, moments, deletions, and everything at once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,20 +52,20 @@ fn index_key(key: &[u8]) -> Vec<u8> {
     KeyBuffer::new(1, key).unwrap().get().to_vec()
 }
 
-/// What is kept of a key for the newest moment, whatever memtables say.
+/// The cached value of a key for the newest moment, ignoring memtables.
 fn kept(store: &Arc<Engine>, key: &[u8]) -> Option<Vec<u8>> {
     let value = store.reader.objects.shelf().get(&index_key(key), Glsn::MAX, &store.reader.budget).unwrap();
     value.map(|value| value.to_vec())
 }
 
-/// Reads a key with no page in memory, so that it enters.
+/// Reads a key with no page in memory, so that it is inserted.
 fn enter(store: &Arc<Engine>, key: &[u8]) {
     store.maintenance.pool.clear();
     let value = get(store, key);
     assert!(kept(store, key) == value, "it was loaded, so it is kept");
 }
 
-/// A read that has loaded what it is going to enter, and was stopped there.
+/// A read that has loaded the value to insert, and is stopped there.
 struct Stopped {
     view: Arc<View>,
     before: super::LoadsSeen,
@@ -114,7 +114,7 @@ fn a_value_that_was_loaded_before_a_younger_one_came_into_the_runs_does_not_stay
     store.flush().unwrap();
     stopped.goes_on(&store, b"k");
     assert_eq!((kept(&store, b"k"), get(&store, b"k")), (None, Some(b"new".to_vec())));
-    // Load, commit, insert, flush: it enters, is right for as long as the younger one is above the runs, and then takes its place.
+    // Load, commit, insert, flush: the old value is inserted, is valid while the younger one is above the runs, and then replaced by it.
     let stopped = Stopped::read(&store, b"k");
     put(&store, b"k", b"newest");
     stopped.goes_on(&store, b"k");
@@ -152,7 +152,7 @@ fn what_an_image_said_before_a_younger_one_came_into_the_runs_is_not_brought_bac
     assert_eq!(bring_back(&view), BroughtBack::Entered);
     assert_eq!(kept(&store, b"k"), Some(b"old".to_vec()));
     steps::drop_caches(&store);
-    // Looked at, then a commit and its flush, then brought back.
+    // Check, then a commit and its flush, then the restore.
     let view = store.reader.index.view();
     put(&store, b"k", b"new");
     store.flush().unwrap();
@@ -227,7 +227,7 @@ fn values_of_the_log_are_kept_whole_and_large_ones_are_charged_while_a_user_hold
     put(&store, b"large", &large);
     store.flush().unwrap();
     enter(&store, b"middle");
-    // Large enough that a large one is no more than its part.
+    // A large share, so that a large object is within its limit.
     store.reader.objects.share_of(48);
     enter(&store, b"large");
     let before = store.reader.budget.usage().of(plimsoll_memory::budget::Kind::Staging);
@@ -344,7 +344,7 @@ fn another_budget_is_no_evidence_and_statistics_go_on_over_it() {
     let (key, other) = (0u32.to_be_bytes(), 1u32.to_be_bytes());
     let stopped = Stopped::read(&store, &key);
     let before = stats();
-    // Large enough for other tables: the cache is another one then, and what a view of the past read is not taken any more.
+    // Large enough for other tables: the cache is exchanged then, and fills from old views are rejected.
     crate::engine::memory::set(&store, 256 << 20).unwrap();
     let [weighed, there_are] = store.reader.objects.returns();
     assert_eq!(weighed, there_are);
@@ -397,7 +397,7 @@ fn objects_that_have_grown_give_way_to_a_small_budget_and_grow_again_in_a_large_
     }
     let stats = store.reader.objects.stats().unwrap().0;
     assert!(stats.index_bytes > 12 << 20, "as much as the small budget has for them: {stats:?}");
-    // Also while a view leads there.
+    // Also while a view refers to it.
     crate::engine::memory::set(&store, 16 << 20).unwrap();
     drop(view);
     let stats = store.reader.objects.stats().unwrap().0;
@@ -409,10 +409,10 @@ fn objects_that_have_grown_give_way_to_a_small_budget_and_grow_again_in_a_large_
     assert_eq!(get(&store, &7u32.to_be_bytes()).as_deref(), Some(&7u32.to_le_bytes()[..]));
 }
 
-/// Who wrote what: by key, the commits and their numbers in order.
+/// The writes: by key, the commits and their numbers in order.
 type Written = BTreeMap<u32, Vec<(u64, u64)>>;
 
-/// What was read: key, moment, and the number, if there was one.
+/// The reads: key, moment, and the number, if there was one.
 type WasRead = Vec<(u32, u64, Option<u64>)>;
 
 const WRITERS: u32 = 2;
@@ -422,7 +422,7 @@ fn write(store: &Arc<Engine>, writer: u32, commits: u64) -> Written {
     let mut random = Random::new(u64::from(writer));
     let mut written = Written::new();
     for number in 1..=commits {
-        // Each writer has keys of his own: nobody is in conflict with another.
+        // Each writer has its own keys, so no two conflict.
         let key = random.below(u64::from(KEYS)) as u32 * WRITERS + writer;
         let mut tx = Transaction::new(&store.committer);
         match random.below(8) {

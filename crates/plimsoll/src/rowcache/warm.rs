@@ -1,4 +1,4 @@
-//! What the warm image needs of the objects: the cache that it is made of, the objects' share of memory, and the way back in.
+//! The warm image's access to the row cache: the cache to save, its share of memory, and the restore.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,40 +8,40 @@ use plimsoll_memory::cache::{BroughtBack, Cache};
 
 use crate::rowcache::{GLSN_BYTES, Objects, Shelf};
 
-/// Takes an entry as the cache has it apart: the version's GLSN, and the value.
+/// Splits a cached entry into the version's GLSN and the value.
 pub(crate) fn parts_of(entry: &[u8]) -> Option<(Glsn, &[u8])> {
     let (glsn, value) = entry.split_first_chunk::<GLSN_BYTES>()?;
     Some((Glsn(u64::from_le_bytes(*glsn)), value))
 }
 
 impl Objects {
-    /// Where objects stand now; `None` where they are switched off.
+    /// The current cache; `None` if it is switched off.
     pub(crate) fn warm_cache(&self) -> Option<Arc<Cache>> {
         self.kept.as_ref().map(|kept| kept.cache())
     }
 
-    /// How many parts of the whole objects have.
+    /// The objects' share in parts of the whole.
     pub(crate) fn share(&self) -> u64 {
         self.kept.as_ref().map_or(0, |kept| kept.balance.share())
     }
 
-    /// Objects had so many parts of the whole when they were last as warm as they are going to be: they get as many, if they have fewer now.
+    /// Raises the objects' share to `parts` of the whole, the share that they had when the image was saved.
     pub(crate) fn expect_share(&self, parts: u64) {
         let Some(kept) = &self.kept else { return };
-        // Held, so that a cache that is exchanged meanwhile gets no memory after it was emptied.
+        // Held, so that a cache that is exchanged in between gets no memory after it was emptied.
         let shelf = kept.shelf();
         if let Some(cache) = &shelf.cache {
             kept.balance.begin_with(parts, cache, &kept.pool);
         }
     }
 
-    /// What is done next with this key will wait less for memory.
+    /// Prefetches the key's place in the cache's index.
     pub(crate) fn bring_near(&self, shelf: &Shelf, key: &[u8]) {
         shelf.cache.iter().for_each(|cache| cache.prefetch(key));
     }
 
-    /// Keeps again what is the newest version that the runs of a view have of a key, as [`Objects::fill`] does, if nobody has to leave for
-    /// it. `registered` is what the view carries.
+    /// Restores the newest version of a key in the runs of a view, like [`Objects::fill`], if that needs no eviction. `registered` is the
+    /// number and the shelf that the view carries.
     pub(crate) fn bring_back(
         &self,
         registered: (u64, &Shelf),
@@ -68,9 +68,9 @@ mod tests {
         let budget = Budget::new(64 << 20, Backing::Mapped).unwrap();
         let pool = Pool::new(&budget, 1 << 20).unwrap();
         let objects = Objects::new(&budget, &pool).unwrap();
-        // What the cache's own tables take is part of it.
+        // The cache's own tables are part of it.
         let limit_mib = || (objects.warm_cache().unwrap().turnover().limit_bytes + (1 << 19)) >> 20;
-        // A budget that becomes smaller: objects are told first, the budget is changed afterwards.
+        // A shrinking budget: the row cache is resized first, the budget is changed afterwards.
         assert!(objects.resize(32 << 20).is_none());
         objects.expect_share(32);
         assert_eq!((objects.share(), limit_mib()), (32, 16));

@@ -1,17 +1,19 @@
-//! Which objects of an image are true of the runs that there are now.
+//! Validates objects of an image against the current runs.
 //!
-//! A segment of objects is of a place t of the log: *of all versions of this key up to t, the newest is of GLSN v, and these are its bytes*.
-//! What is kept as an object says the same of all versions that the runs have. So one may become the other if, of the key, the runs have no
-//! version that is younger than t. Where could one be?
+//! A segment of objects states facts about a position t of the log: *of all versions of this key up to t, the newest has GLSN v, and these
+//! are its bytes*. An entry of the row cache states the same for all versions in the runs. So an object can become an entry if the runs
+//! have no version of its key younger than t. Such a version could be in three places:
 //!
-//! - In a current run that has versions younger than t: its filter is asked. If it lets the key pass, the object is left out, whether it is
-//!   the same or not: to find that out costs the page that it would spare.
-//! - In a history run, if it is a deletion that was moved there: they are asked the same way, if any was moved that is younger than t.
-//! - Nowhere, because it was dropped. A version that t knew as the newest leaves the current runs only when a younger one supersedes it. The
-//!   youngest of these stays there, unless it is a deletion. So a segment that is older than the youngest deletion that was dropped from the
-//!   keyspace says nothing.
+//! - In a current run with versions younger than t: its filter is checked. If the filter lets the key pass, the object is skipped, even if
+//!   it is still valid: finding that out costs the page read that the object would save.
+//! - In a history run, if it is a deletion that was moved there. The history runs are checked in the same way, if any deletion younger than
+//!   t was moved.
+//! - Nowhere, because it was dropped. A version that was the newest at t leaves the current runs only when a younger one supersedes it. The
+//!   youngest of these stays there, unless it is a deletion. So a segment that is older than the youngest deletion dropped from the
+//!   keyspace proves nothing.
 //!
-//! What stands above the runs (memtables, adopted runs, and so all that recovery replays) is younger, and asked before objects are.
+//! Versions above the runs (memtables, adopted runs, and so everything that recovery replays) are younger, and are checked before objects
+//! are.
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::pool::Touch;
@@ -19,7 +21,7 @@ use plimsoll_memory::pool::Touch;
 use crate::index::view::View;
 use crate::types::error::Result;
 
-/// Whether a view has nothing younger than `since` at all: then every object of that place is true still.
+/// Whether a view has nothing younger than `since`: then every object of that position is still valid.
 pub(crate) fn is_all_older(view: &View, since: Glsn) -> bool {
     let limits = &view.limits;
     limits.deletions_moved <= since
@@ -27,21 +29,22 @@ pub(crate) fn is_all_older(view: &View, since: Glsn) -> bool {
         && view.runs.iter().all(|run| run.max_glsn() <= since)
 }
 
-/// Whether the runs of a view have no version of an index key that is younger than `since`, as far as that can be said without a leaf; `version`
-/// is the newest up to there. What cannot be read is in doubt, too; who asks for it hears why. Guide pages are read through the pool.
+/// Whether the runs of a view have no version of an index key younger than `since`, as far as filters show without reading a leaf;
+/// `version` is the newest up to `since`. An unreadable run also counts as doubt; a read of the key reports the error. Guide pages are read
+/// through the pool.
 pub(crate) fn is_true_still(view: &View, key: &[u8], version: Glsn, since: Glsn) -> bool {
     since >= youngest_deletion_dropped(view, key)
         && !stands_beside_younger(view, key, version, since)
         && has_nothing_younger(view, key, since).unwrap_or(false)
 }
 
-/// Of the keyspace of a key.
+/// For the keyspace of the key.
 fn youngest_deletion_dropped(view: &View, key: &[u8]) -> Glsn {
     key.first_chunk().map_or(Glsn::MAX, |keyspace| view.deletions_dropped_in(u32::from_be_bytes(*keyspace)))
 }
 
-/// Whether a version can stand in one partition only, and that has younger ones than `since`: its filter lets the key pass, for it is there.
-/// Reads nothing. This is what a merge of old and young leaves behind.
+/// Whether only one partition can hold a version, and that partition has versions younger than `since`: its filter lets the key pass
+/// because the version is there. Reads nothing. A merge of old and young versions leaves such partitions behind.
 pub(crate) fn stands_beside_younger(view: &View, key: &[u8], version: Glsn, since: Glsn) -> bool {
     let partitions = view.runs.iter().filter_map(|run| run.partition_of(key));
     let mut with_it =

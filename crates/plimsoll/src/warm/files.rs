@@ -1,7 +1,7 @@
 //! The files whose pages an image can name, and the pool's view of them.
 //!
-//! They are immutable and their ids are never used again: partitions of runs, in files of the index or blob files of the log, and
-//! segments of the log, as far as they are filled.
+//! The files are immutable and their ids are never used again: partitions of runs, in files of the index or blob files of the log, and
+//! segments of the log, up to their filled length.
 
 use plimsoll_memory::budget::{Kind, Lease};
 use plimsoll_memory::pool::PoolFile;
@@ -13,9 +13,9 @@ use crate::warm::Ground;
 /// Names an immutable file of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FileName {
-    /// What it is: [`RUN`], [`BLOB`] or [`SEGMENT`].
+    /// Its kind: [`RUN`], [`BLOB`] or [`SEGMENT`].
     pub(crate) kind: u8,
-    /// Its id there; of a segment, its first GLSN.
+    /// Its id within the kind; for a segment, its first GLSN.
     pub(crate) id: u64,
 }
 
@@ -35,30 +35,30 @@ impl From<PartitionId> for FileName {
     }
 }
 
-/// The files there are, sorted by name.
+/// The existing files, sorted by name.
 #[derive(Debug)]
 pub(crate) struct Files {
     files: Vec<NamedFile>,
     _lease: Lease,
 }
 
-/// A file, and how much of it can be had.
+/// A file and its readable length.
 #[derive(Debug)]
 pub(crate) struct NamedFile {
     pub(crate) name: FileName,
-    /// Pages from the front that never change again.
+    /// Leading pages that never change again.
     pub(crate) pages: u32,
     pub(crate) file: PoolFile,
 }
 
 impl Files {
-    /// Those of this moment.
+    /// The current files.
     pub(crate) fn now(ground: &Ground) -> Result<Self> {
         let view = ground.index.view();
         let segments = ground.log.complete_pages();
         let partitions = || view.all_runs().flat_map(|run| run.partitions().iter());
         let count = segments.len() + partitions().count();
-        // Segments are listed twice for a moment.
+        // Segments are briefly listed twice.
         let lease = ground.budget.lease(Kind::Metadata, (2 * count * size_of::<NamedFile>()) as u64)?;
         let mut files = Vec::with_capacity(count);
         files.extend(partitions().map(|partition| NamedFile {
@@ -75,7 +75,7 @@ impl Files {
         Ok(Self { files, _lease: lease })
     }
 
-    /// The file of this name, if it is there.
+    /// The file of this name, if it exists.
     pub(crate) fn find(&self, name: FileName) -> Option<&NamedFile> {
         let at = self.files.binary_search_by_key(&name, |file| file.name).ok()?;
         Some(&self.files[at])

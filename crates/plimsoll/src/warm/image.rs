@@ -1,7 +1,8 @@
-//! The folder of the image: files of segments, each put in its place whole.
+//! The folder of the image: files of segments, each renamed into place whole.
 //!
 //! `pages-NNNNNN.warm` is a segment of pages, by its number, hottest first; `objects-GGGGGG-NNNNNNNNNN.warm` holds segments of objects, by
-//! generation and number. They are written as `*.new`, synced and renamed. Everything here may vanish at any moment: somebody deleted it.
+//! generation and number. They are written as `*.new`, synced and renamed. Any file here may vanish at any moment: the folder may be
+//! deleted.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use crate::types::options::Options;
 use crate::warm::WARM_DIR;
 use crate::warm::segment::{Distrust, HEADER_BYTES, Header, Kind, read_header};
 
-/// A segment is at most so long; in a file of several each but the last is as long.
+/// The most bytes of a segment. In a file of several segments, each but the last has exactly this size.
 pub(crate) const SEGMENT_BYTES_MAX: usize = CHUNK_BYTES;
 
 const NEW: &str = ".new";
@@ -33,21 +34,21 @@ pub(crate) enum Name {
 /// A file of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ObjectsName {
-    /// Which image it belongs to: each process that writes one begins a new one.
+    /// The generation: each process that writes an image starts a new one.
     pub(crate) generation: u32,
-    /// Which part of that.
+    /// The part of that generation.
     pub(crate) number: u32,
 }
 
 impl ObjectsName {
-    /// The number under which the segment at a place of it is sealed.
+    /// The number with which the segment at `place` in this file is sealed.
     pub(crate) fn segment_number(self, place: u32) -> u64 {
         u64::from(self.generation) << 40 ^ u64::from(self.number) << 8 ^ u64::from(place)
     }
 }
 
 impl Name {
-    /// As it stands in the folder.
+    /// Its file name in the folder.
     pub(crate) fn file(self) -> String {
         match self {
             Self::Pages(number) => format!("pages-{number:06}.warm"),
@@ -69,7 +70,7 @@ impl Name {
     }
 }
 
-/// The files that are there, with their lengths, ascending. None where there is no folder.
+/// The existing files with their lengths, ascending. Empty if there is no folder.
 fn list(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<(Name, u64)>> {
     if disk.entry(dir)?.is_none() {
         return Ok(Vec::new());
@@ -80,7 +81,7 @@ fn list(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<(Name, u64)>> {
     Ok(found)
 }
 
-/// The segments of pages that are there, with their lengths, ascending.
+/// The existing segments of pages with their lengths, ascending.
 pub(crate) fn list_pages(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<(u32, u64)>> {
     let number_of = |(name, len)| match name {
         Name::Pages(number) => Some((number, len)),
@@ -89,7 +90,7 @@ pub(crate) fn list_pages(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<(u32, u6
     Ok(list(disk, dir)?.into_iter().filter_map(number_of).collect())
 }
 
-/// The files of objects that are there, with their lengths: the newest generation first, and in each by number.
+/// The existing files of objects with their lengths: the newest generation first, and by number within each.
 pub(crate) fn list_objects(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<(ObjectsName, u64)>> {
     let objects_of = |(name, len)| match name {
         Name::Pages(_) => None,
@@ -100,20 +101,20 @@ pub(crate) fn list_objects(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<(Objec
     Ok(found)
 }
 
-/// Whether there is an image, or it cannot be said.
+/// Whether an image exists, or its folder cannot be read.
 pub(crate) fn is_there(disk: &dyn Disk, dir: &Path) -> bool {
     !matches!(list(disk, dir).as_deref(), Ok([]))
 }
 
-/// A file that is open to read.
+/// A file open for reading.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     pub(crate) file: Arc<dyn File>,
-    /// Bytes of it.
+    /// Its length.
     pub(crate) len: u64,
 }
 
-/// Opens a file of the image to read. `None` if it is not there.
+/// Opens a file of the image for reading. `None` if it does not exist.
 pub(crate) fn open_to_read(disk: &dyn Disk, dir: &Path, name: Name) -> Result<Option<OpenFile>, Distrust> {
     let file = match disk.open(&dir.join(name.file()), Open::Read, Caching::Buffered) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -123,7 +124,7 @@ pub(crate) fn open_to_read(disk: &dyn Disk, dir: &Path, name: Name) -> Result<Op
     Ok(Some(OpenFile { file, len }))
 }
 
-/// Reads a segment's bytes, which fill its file, into `into`; how many there are. `None` if it is not there.
+/// Reads a segment that fills its file into `into`; returns its length. `None` if it does not exist.
 pub(crate) fn read(disk: &dyn Disk, dir: &Path, name: Name, into: &mut [u8]) -> Result<Option<usize>, Distrust> {
     let Some(OpenFile { file, len }) = open_to_read(disk, dir, name)? else { return Ok(None) };
     let room = into.len() as u64;
@@ -145,7 +146,7 @@ pub(crate) struct NewFile {
 }
 
 impl NewFile {
-    /// Begins a file, in a folder that is made if it is not there.
+    /// Creates a file, and the folder if it does not exist.
     pub(crate) fn begin(disk: &dyn Disk, dir: &Path, name: Name) -> io::Result<Self> {
         let path = dir.join(name.file());
         let new = with_ending(&path, NEW);
@@ -170,19 +171,19 @@ impl NewFile {
         self.file.write_at(bytes, at)
     }
 
-    /// Puts it in its place. Its name is durable with the next sync of the folder.
+    /// Renames the file into place. The name is durable with the next sync of the folder.
     pub(crate) fn finish(self, disk: &dyn Disk) -> io::Result<()> {
         self.file.sync()?;
         disk.rename(&self.new, &self.path)
     }
 
-    /// Leaves it.
+    /// Abandons the file.
     pub(crate) fn forget(self, disk: &dyn Disk) -> io::Result<()> {
         remove_path(disk, &self.new)
     }
 }
 
-/// Removes the segments of pages from `number` on.
+/// Removes the segments of pages with numbers from `number` on.
 pub(crate) fn remove_pages_from(disk: &dyn Disk, dir: &Path, number: u32) -> io::Result<bool> {
     let mut removed = false;
     for (number, _) in list_pages(disk, dir)?.into_iter().filter(|&(found, _)| found >= number) {
@@ -201,7 +202,7 @@ pub(crate) fn remove_objects(disk: &dyn Disk, dir: &Path) -> io::Result<bool> {
     Ok(!all.is_empty())
 }
 
-/// Removes a file, if it is there.
+/// Removes a file, if it exists.
 pub(crate) fn remove(disk: &dyn Disk, dir: &Path, name: Name) -> io::Result<()> {
     remove_path(disk, &dir.join(name.file()))
 }
@@ -219,16 +220,16 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Whether the place that a segment is of can be compared with the log.
+/// Whether the position of a segment can be compared with the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Past {
-    /// The log has the same past up to there.
+    /// The log has the same past up to that position.
     Same,
     /// It lies below the trim point.
     Trimmed,
 }
 
-/// Whether a segment that says this of itself is of this log's past.
+/// Whether a segment with this header belongs to this log's past.
 pub(crate) fn check_past(header: &Header, log: &dyn Log) -> Result<Past, Distrust> {
     if header.log_id != log.id() {
         return Err(Distrust::Foreign);
@@ -242,14 +243,14 @@ pub(crate) fn check_past(header: &Header, log: &dyn Log) -> Result<Past, Distrus
     }
     match log.chain_at(glsn) {
         Ok(Some(chain)) if chain == header.position.chain => Ok(Past::Same),
-        // Asked behind the look at the log: it may have been trimmed in between.
+        // Checked after the lookup in the log: it may have been trimmed in between.
         Ok(_) | Err(_) if glsn < log.bounds().first => Ok(Past::Trimmed),
         Ok(_) => Err(Distrust::Forked { glsn }),
         Err(error) => Err(Error::from(error).into()),
     }
 }
 
-/// The warm image of a store, as its files say.
+/// The warm image of a store, as its files describe it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WarmImage {
     /// Its segments.
@@ -260,22 +261,22 @@ pub struct WarmImage {
     pub pages: u64,
     /// Objects that it holds.
     pub objects: u64,
-    /// Of the bytes, those of objects.
+    /// Bytes of objects, part of `bytes`.
     pub object_bytes: u64,
-    /// The oldest GLSN that one of its segments is of; 0 if there is none that can be read.
+    /// The oldest GLSN of a segment; 0 if no segment can be read.
     pub oldest_glsn: u64,
-    /// The newest one.
+    /// The newest GLSN of a segment.
     pub newest_glsn: u64,
-    /// The store that its first segment is of, as `Db::id` says; `None` if there is none that can be read. An image of another store is ignored.
+    /// The store of its first segment, as in `Db::id`; `None` if no segment can be read. An image of another store is ignored.
     pub store_id: Option<u128>,
-    /// What is wrong with the first file that cannot be read, if one cannot.
+    /// The fault of the first unreadable file, if there is one.
     pub problem: Option<String>,
 }
 
-/// What the warm image of the store in a folder says of itself. Works beside a process that has the store open.
+/// Describes the warm image of the store in a folder. Works beside a process that has the store open.
 ///
 /// # Errors
-/// The disk. Damage is told in [`WarmImage::problem`].
+/// The disk. Damage is reported in [`WarmImage::problem`].
 pub fn warm_image(path: impl AsRef<Path>, options: &Options) -> Result<WarmImage> {
     let (disk, dir) = (&*options.disk, path.as_ref().join(WARM_DIR));
     let mut image = WarmImage::default();
@@ -294,7 +295,7 @@ pub fn warm_image(path: impl AsRef<Path>, options: &Options) -> Result<WarmImage
         });
         match seen {
             Ok(true) => {}
-            // It was removed meanwhile.
+            // It was removed in between.
             Ok(false) => continue,
             Err(distrust) => {
                 image.segments += 1;
@@ -308,7 +309,7 @@ pub fn warm_image(path: impl AsRef<Path>, options: &Options) -> Result<WarmImage
     Ok(image)
 }
 
-/// Tells of the headers in a file; whether it is there.
+/// Reports the headers in a file; returns whether the file exists.
 fn look_at_file(disk: &dyn Disk, dir: &Path, name: Name, each: &mut dyn FnMut(&Header)) -> Result<bool, Distrust> {
     let Some(OpenFile { file, len }) = open_to_read(disk, dir, name)? else { return Ok(false) };
     let mut head = [0; HEADER_BYTES];
@@ -332,7 +333,7 @@ fn look_at_file(disk: &dyn Disk, dir: &Path, name: Name, each: &mut dyn FnMut(&H
     Ok(true)
 }
 
-/// Deletes the warm image of the store in a folder; how many bytes that were. It may be open: it then writes another in time.
+/// Deletes the warm image of the store in a folder; returns the bytes removed. If the store is open, it writes another image in time.
 ///
 /// # Errors
 /// The disk.
@@ -350,12 +351,12 @@ pub fn delete_warm_image(path: impl AsRef<Path>, options: &Options) -> Result<u6
         }
     }
     disk.sync_dir(&dir)?;
-    // Not if somebody keeps other things there, or has just written a segment.
+    // Fails if the folder holds other files, or a segment was just written.
     let _ = disk.remove_dir(&dir);
     Ok(bytes)
 }
 
-/// Removes what an earlier process began to write and did not finish. Nobody else writes here.
+/// Removes files that an earlier process did not finish. No other process writes here.
 pub(crate) fn remove_unfinished(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
     if disk.entry(dir)?.is_none() {
         return Ok(());

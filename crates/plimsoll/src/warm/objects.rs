@@ -4,7 +4,7 @@
 //! varint key bytes | varint value bytes | varint GLSN | u8 touches | key | value      one behind the other
 //! ```
 //!
-//! A key has at least four bytes, those of its keyspace: what begins with a zero is no entry but the end.
+//! A key has at least four bytes, those of its keyspace: an entry that begins with a zero is the end of the body.
 
 use plimsoll_disk::codec::{Reader, put_varint, varint_len};
 use plimsoll_log::glsn::Glsn;
@@ -12,15 +12,15 @@ use plimsoll_log::glsn::Glsn;
 use crate::warm::image::SEGMENT_BYTES_MAX;
 use crate::warm::segment::{HEADER_BYTES, Header};
 
-/// Objects of more bytes than this, key and value, are not in the image: the pages that they stand on are.
+/// Larger objects (key and value) are not in the image; the pages that hold them are.
 pub(crate) const OBJECT_BYTES_MAX: usize = 16 << 10;
 
-/// An object as the image has it.
+/// An object in the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Object<'a> {
     /// Its index key.
     pub(crate) key: &'a [u8],
-    /// Of the version that it is.
+    /// The GLSN of its version.
     pub(crate) glsn: Glsn,
     pub(crate) value: &'a [u8],
     pub(crate) touches: u8,
@@ -33,19 +33,19 @@ impl Object<'_> {
     }
 }
 
-/// What a segment of objects says beside what each segment does.
+/// The kind-specific part of an objects segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Note {
-    /// How many parts of the whole the objects had (see `objects::balance`).
+    /// The objects' share of the shared memory, in parts of the whole (see `rowcache::share`).
     pub(crate) share: u8,
-    /// How often its objects were touched: those that were touched more come back first.
+    /// How often its objects were accessed: more accesses are restored earlier.
     pub(crate) round: Round,
 }
 
-/// When objects come back, by their touches since they came where they stood.
+/// The restore order of objects, by their accesses since they entered their place in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Round {
-    /// Three, the most that are counted.
+    /// Three accesses, the most that are counted.
     Often,
     /// One or two.
     Seldom,
@@ -54,10 +54,10 @@ pub(crate) enum Round {
 }
 
 impl Round {
-    /// One after the other.
+    /// In restore order.
     pub(crate) const ALL: [Round; 3] = [Round::Often, Round::Seldom, Round::Never];
 
-    /// The one of an object with so many touches.
+    /// The round of an object with this many accesses.
     pub(crate) fn of(touches: u8) -> Self {
         match touches {
             0 => Self::Never,
@@ -66,7 +66,7 @@ impl Round {
         }
     }
 
-    /// The one behind it.
+    /// The next round.
     pub(crate) fn next(self) -> Option<Self> {
         Self::ALL.into_iter().find(|round| *round > self)
     }
@@ -94,12 +94,12 @@ pub(crate) struct BodyWriter<'a> {
 }
 
 impl<'a> BodyWriter<'a> {
-    /// Goes on with a body of which `len` bytes are written.
+    /// Continues a body of which `len` bytes are written.
     pub(crate) fn new(body: &'a mut [u8], len: usize) -> Self {
         Self { body, len }
     }
 
-    /// Adds an object; the bytes that are written then, or `None` if it has no room.
+    /// Adds an object; returns the new length, or `None` if there is no room for it.
     pub(crate) fn push(mut self, object: &Object<'_>) -> Option<usize> {
         if self.len + object.bytes() > self.body.len() {
             return None;
@@ -115,7 +115,8 @@ impl<'a> BodyWriter<'a> {
     }
 }
 
-/// Reads an object at `at` of a body, and says where the next begins. The body was checked before: what cannot be read ends it.
+/// Reads the object at `at` in a body; returns it and the offset of the next one. The body's checksum was verified before: an unreadable
+/// entry ends it.
 pub(crate) fn read_at(body: &[u8], at: usize) -> Option<(Object<'_>, usize)> {
     let mut reader = Reader::new(body.get(at..)?);
     let key_bytes = usize::try_from(reader.varint()?).ok().filter(|bytes| *bytes >= 4)?;
@@ -125,7 +126,7 @@ pub(crate) fn read_at(body: &[u8], at: usize) -> Option<(Object<'_>, usize)> {
     Some((Object { key, glsn, value, touches }, at + reader.position()))
 }
 
-// The largest object fits into an empty segment, whatever its numbers.
+// The largest object fits into an empty segment, whatever its lengths and GLSN.
 const _: () = assert!(OBJECT_BYTES_MAX + 31 < SEGMENT_BYTES_MAX - HEADER_BYTES);
 
 #[cfg(test)]

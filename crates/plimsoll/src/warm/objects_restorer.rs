@@ -1,7 +1,7 @@
-//! Takes the objects of an image in, round by round, those that were touched most first, until there is no room without anybody leaving.
+//! Restores the objects of an image, in rounds, most accessed first, until there is no room left without eviction.
 //!
-//! An image may consist of several generations, if a process ended before it had written all of its own: the newest comes first, and what it
-//! has is not taken from an older one.
+//! An image may consist of several generations, if a process ended before it had written all of its own. The newest is read first; objects
+//! that it has are not taken from an older one.
 
 use std::sync::atomic::Ordering;
 
@@ -20,26 +20,26 @@ use crate::warm::restorer::Step;
 use crate::warm::segment::{Distrust, Header, Kind, body_sum, open};
 use crate::warm::{Counts, Ground};
 
-/// A step reads so many segments at most.
+/// The most segments that a step reads.
 const SEGMENTS_AT_ONCE: usize = 16;
 
-/// So many objects before one is entered, its place in the cache's index is brought near: it can be anywhere.
+/// The index position of an object is prefetched this many objects ahead: it is a random access.
 const OBJECTS_AHEAD: usize = 8;
 
-/// How far it has come.
+/// The progress of the restore.
 #[derive(Debug)]
 pub(super) struct ObjectsRestorer {
-    /// The files there are; `None` before the first step.
+    /// The existing files; `None` before the first step.
     files: Option<Vec<Part>>,
     _lease: Option<Lease>,
-    /// Which of them is read, in which round.
+    /// The current file, and the round.
     at: usize,
     round: Round,
     /// A file that is open.
     open: Option<OpenFile>,
-    /// The place that was compared with the log last.
+    /// The position that was last compared with the log.
     past: Option<(Position, Past)>,
-    /// Where the segment that is read next is gone on with, if its body has this sum.
+    /// Where to continue in the next segment, if its body has this checksum.
     rest: Option<(u64, usize)>,
 }
 
@@ -47,18 +47,18 @@ pub(super) struct ObjectsRestorer {
 #[derive(Clone, Copy, Debug)]
 struct Part {
     name: ObjectsName,
-    /// The segment that is read next.
+    /// The next segment to read.
     place: u32,
 }
 
-/// What came of a segment.
+/// The result for a segment.
 enum Taken {
     All,
-    /// There is no room for more.
+    /// There is no room left.
     NoRoom,
-    /// It is for a later round.
+    /// It belongs to a later round.
     Later,
-    /// There is more in it: younger versions are just coming into the runs, or enough was read for a step.
+    /// Only partly restored: younger versions are just entering the runs, or the step has read enough.
     Partly,
 }
 
@@ -67,7 +67,7 @@ impl ObjectsRestorer {
         Self { files: None, _lease: None, at: 0, round: Round::Often, open: None, past: None, rest: None }
     }
 
-    /// Reads some segments and takes in what they hold.
+    /// Reads some segments and restores their objects.
     pub(super) fn step(&mut self, ground: &Ground, counts: &Counts) -> Result<Step, Distrust> {
         let mut step = Step::default();
         if self.files.is_none() && !self.find_files(ground)? {
@@ -98,7 +98,7 @@ impl ObjectsRestorer {
         Ok(step)
     }
 
-    /// Lists what there is; false where there is no memory for that.
+    /// Lists the files; false if there is no memory for the list.
     fn find_files(&mut self, ground: &Ground) -> Result<bool, Distrust> {
         let found = image::list_objects(&*ground.disk, &ground.dir).map_err(image::unread)?;
         let Ok(lease) = ground.budget.lease(Memory::Metadata, (found.len() * size_of::<Part>()) as u64) else {
@@ -109,7 +109,7 @@ impl ObjectsRestorer {
         Ok(true)
     }
 
-    /// Reads the next segment; its file, its place and its length, or `None` behind the last.
+    /// Reads the next segment; returns its file, its place and its length, or `None` after the last.
     fn next_segment(
         &mut self,
         ground: &Ground,
@@ -128,7 +128,7 @@ impl ObjectsRestorer {
                 self.open = image::open_to_read(&*ground.disk, &ground.dir, Name::Objects(part.name))?;
             }
             let begin = u64::from(part.place) * SEGMENT_BYTES_MAX as u64;
-            // An empty file is damage, and one that is not there is none.
+            // An empty file is damage; a missing file is not.
             let rest = self.open.as_ref().and_then(|open| Some((&open.file, open.len.checked_sub(begin)?)));
             let Some((file, len)) = rest.filter(|(_, len)| *len > 0 || part.place == 0) else {
                 self.next_file();
@@ -147,7 +147,7 @@ impl ObjectsRestorer {
         self.at += 1;
     }
 
-    /// Takes in what a segment holds; its body comes with its sum.
+    /// Restores the objects of a segment, given its body with the checksum.
     fn take_in(
         &mut self,
         ground: &Ground,
@@ -161,7 +161,7 @@ impl ObjectsRestorer {
             return Ok(Taken::Later);
         }
         if self.past_of(ground, header)? == Past::Trimmed {
-            // Nobody can say any more whether it is of this log's past.
+            // The log is trimmed there, so it cannot be compared with this log's past.
             counts.doubted.fetch_add(header.entries, Ordering::Relaxed);
             return Ok(Taken::All);
         }
@@ -207,14 +207,14 @@ impl ObjectsRestorer {
         Ok(Taken::All)
     }
 
-    /// The segment that was read is read again, and gone on with at `at`.
+    /// Marks the current segment to be read again, continuing at `at`.
     fn partly(&mut self, sum: u64, at: usize) -> Taken {
         self.rest = Some((sum, at));
         self.back();
         Taken::Partly
     }
 
-    /// The segment that was read is read again.
+    /// Marks the current segment to be read again.
     fn back(&mut self) {
         self.files.as_mut().expect("they were listed before")[self.at].place -= 1;
     }
@@ -231,7 +231,7 @@ impl ObjectsRestorer {
     }
 }
 
-/// Pages that this thread had to load since a moment.
+/// Pages that this thread has loaded since a given moment.
 struct Loads(u64);
 
 impl Loads {
@@ -281,7 +281,7 @@ mod tests {
             assert!(Snapshot::newest(&store).get(&default(&store), &number.to_be_bytes()).unwrap().is_some());
         }
         store.maintenance.warm.as_ref().unwrap().close();
-        // Younger ones of other keys, all over the same range: each filter is asked.
+        // Younger versions of other keys over the same range, so that each filter is checked.
         put(&store, 1);
         let store = open(&disk.snapshot());
         let core = &store.maintenance.warm.as_ref().unwrap().core;

@@ -1,11 +1,11 @@
-//! Writes the image of objects: a file for each MiB of a queue of their cache, and of these only what changed.
+//! Writes the image of objects: one file for each MiB of a cache queue, rewritten only after changes.
 //!
-//! Entries of the cache stand one behind the other in two queues and keep their places until they move to a young end, so a part of a queue
-//! only ever loses entries once it is full. Its file is written once, and again when an eighth of it is gone, when it was touched much since, or
-//! when it would be doubted: a merge has put an eighth of it beside what is younger, or a deletion that is younger was dropped from its
-//! keyspaces. What left in between is no harm: see `belief`.
+//! The cache stores entries sequentially in two queues, where they keep their places until they move to a young end. So a full part of a
+//! queue only ever loses entries. Its file is written once, and again when an eighth of it is gone, when it was accessed often since, or
+//! when it has become stale: a merge has put an eighth of it beside younger versions, or a younger deletion was dropped from its keyspaces.
+//! Entries that left in between do no harm: see `belief`.
 //!
-//! A process writes a *generation* of its own beside what it found. When it has written all of its own once, the others are removed.
+//! Each process writes its own *generation* beside the files that it found. When it has written all of its own once, it removes the others.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,29 +26,29 @@ use crate::warm::objects::{BodyWriter, Note, OBJECT_BYTES_MAX, Object, Round as 
 use crate::warm::segment::{HEADER_BYTES, Header, Kind, seal};
 use crate::warm::{Counts, Ground, nanos};
 
-/// Places of a queue that one file is for: words of 8 bytes, together 1 MiB.
+/// The part of a queue that one file holds, in words of 8 bytes: together 1 MiB.
 const PLACES_OF_A_FILE: u64 = (1 << 20) / 8;
 
-/// A file is written anew when this part of its objects is gone, or when each was touched so often since, as a part of one time.
+/// Divisors: a file is rewritten when this part of its objects is gone, or when its objects were accessed this part of a time each since.
 const GONE_PART: u32 = 8;
 const TOUCHED_PART: u32 = 2;
 
-/// One in so many entries is asked whether a file would be doubted.
+/// Sampling interval when estimating how much of a file is stale.
 const SAMPLE: usize = 16;
 
-/// Keyspaces of a file that are told apart; of more, all that there are count.
+/// The most keyspaces tracked for a file; a file with more counts as having all keyspaces.
 const KEYSPACES_MAX: usize = 8;
 
-/// Numbers of files of the small queue have this bit.
+/// Set in the file numbers of the small queue.
 const NEW: u32 = 1 << 31;
 
-/// A step looks over so many parts of a queue at most.
+/// The most parts of a queue that a step examines.
 const PARTS_AT_ONCE: u64 = 16;
 
-/// Looking over a part costs as much of the allowance as writing so many bytes.
+/// Bytes charged to the allowance for examining a part.
 const BYTES_FOR_A_LOOK: u64 = 128 << 10;
 
-/// When the image of objects is written, and what is known of the one on disk.
+/// The schedule of the image of objects, and the known state of the one on disk.
 #[derive(Debug)]
 pub(super) struct ObjectsSaver {
     due: u64,
@@ -56,17 +56,17 @@ pub(super) struct ObjectsSaver {
     round: Option<Round>,
 }
 
-/// What this process has written.
+/// The files that this process has written.
 #[derive(Debug)]
 struct Own {
-    /// Of which cache: with another one all begins anew.
+    /// The cache that they were written from: with another cache the image starts anew.
     cache: Weak<Cache>,
     generation: u32,
     /// By number.
     files: BTreeMap<u32, OnDisk>,
-    /// Files of other generations, those that are worth least last.
+    /// Files of other generations, the least valuable last.
     others: Vec<(ObjectsName, u64)>,
-    /// How the cache stood when all of it had been looked at, and the number of the manifest then.
+    /// The cache's change counts and the manifest number at the end of the last complete round.
     complete: Option<(Changes, u64)>,
     lease: Lease,
 }
@@ -74,52 +74,52 @@ struct Own {
 /// A file that was written.
 #[derive(Clone, Debug)]
 struct OnDisk {
-    /// The places that it is for.
+    /// The places that it covers.
     places: Range<u64>,
-    /// What is in it.
+    /// Counts of its contents.
     census: Census,
     at: Glsn,
     bytes: u64,
-    /// Keyspaces that its keys are of; `None` if they are many.
+    /// The keyspaces of its keys; `None` if there are many.
     keyspaces: Option<Vec<u32>>,
 }
 
-/// A look over the cache that is under way.
+/// A pass over the cache in progress.
 #[derive(Debug)]
 struct Round {
     cache: Arc<Cache>,
     changes: Changes,
     manifest: u64,
     position: Position,
-    /// What is left of each queue.
+    /// The remaining part of each queue.
     left: [(Standing, Range<u64>); 2],
     seen: Vec<u32>,
     wrote: bool,
 }
 
-/// What came of a file.
+/// The result for a file.
 enum Made {
-    /// It is on disk as it should be, or there is nothing to put there.
+    /// The file on disk is current, or there is nothing to write.
     Same,
-    /// It was written: so many bytes.
+    /// It was written; its bytes.
     Wrote(u64),
 }
 
-/// Bytes that are leased for each file.
+/// Bytes leased for each file's metadata.
 const BYTES_OF_A_FILE: u64 = 256;
 
 impl ObjectsSaver {
-    /// The first round is due at `due`, by the clock that never goes back.
+    /// The first round is due at `due`, by the monotonic clock.
     pub(super) fn new(due: u64) -> Self {
         Self { due, own: None, round: None }
     }
 
-    /// When there is something to do.
+    /// When the next work is due.
     pub(super) fn due(&self) -> u64 {
         if self.round.is_some() { 0 } else { self.due }
     }
 
-    /// Begins a round, or goes on with one until a file was written; for how many bytes the allowance was used.
+    /// Starts a round, or continues one until a file was written; returns the bytes charged to the allowance.
     pub(super) fn step(&mut self, ground: &Ground, counts: &Counts, now: u64) -> Result<u64> {
         let used = self.go_on(ground, counts);
         if self.round.is_none() {
@@ -128,9 +128,9 @@ impl ObjectsSaver {
         used
     }
 
-    /// Writes what changed, as far as `is_time` says: what is left keeps the file that it has.
+    /// Writes the changes as long as `is_time` returns true; parts that are left keep their files.
     pub(super) fn finish(&mut self, ground: &Ground, counts: &Counts, is_time: &dyn Fn() -> bool) -> Result<()> {
-        // What is under way is of an older place than what can be written now.
+        // The round in progress has an older position than a new one.
         self.round = None;
         loop {
             self.go_on(ground, counts)?;
@@ -143,14 +143,14 @@ impl ObjectsSaver {
     fn go_on(&mut self, ground: &Ground, counts: &Counts) -> Result<u64> {
         let used = self.make_some(ground, counts);
         if used.is_err() {
-            // What stands on disk is found out anew.
+            // Determine the files on disk anew.
             (self.own, self.round) = (None, None);
         }
         used
     }
 
     fn make_some(&mut self, ground: &Ground, counts: &Counts) -> Result<u64> {
-        // A cache that was exchanged or emptied has lost what the rest of the round would look for.
+        // If the cache was exchanged or emptied, the rest of the round has nothing to examine.
         let is_over = |round: &mut Round| {
             let now = ground.objects.warm_cache();
             now.is_none_or(|now| !Arc::ptr_eq(&now, &round.cache)) || round.cache.is_empty()
@@ -176,10 +176,10 @@ impl ObjectsSaver {
         Ok(PARTS_AT_ONCE * BYTES_FOR_A_LOOK)
     }
 
-    /// Looks whether anything is to be done.
+    /// Decides whether a round is needed.
     fn begin(&mut self, ground: &Ground) -> Result<Option<Round>> {
-        // Read first, before it is asked which cache there is: that one was told of every flush up to this place. One that was exchanged
-        // for another is told of none any more.
+        // Read before the cache is looked up: a current cache was notified of every flush up to this position. A cache that was exchanged
+        // is not notified any more.
         let (position, manifest) = (ground.index.checkpoint(), ground.index.manifest_number());
         #[cfg(test)]
         tests::between();
@@ -213,7 +213,7 @@ impl Round {
         Some((number, *standing, places))
     }
 
-    /// The first entry behind the part that was looked at begins at `next`.
+    /// The first entry after the examined part begins at `next`.
     fn pass(&mut self, standing: Standing, next: u64) {
         let of = |(left, _): &&mut (Standing, Range<u64>)| *left == standing;
         let (_, left) = self.left.iter_mut().find(of).expect("there are two");
@@ -240,7 +240,7 @@ impl Own {
         ObjectsName { generation: self.generation, number }
     }
 
-    /// Forgets what is not on disk any more as it was written.
+    /// Forgets files that are no longer on disk as written.
     fn compare_with_disk(&mut self, there: &[(ObjectsName, u64)]) {
         let before = self.files.len();
         let generation = self.generation;
@@ -252,7 +252,7 @@ impl Own {
         }
     }
 
-    /// Sees to it that the file for a part of a queue is as it should be.
+    /// Makes the file for a part of a queue current.
     fn make(
         &mut self,
         ground: &Ground,
@@ -287,10 +287,10 @@ impl Own {
         Ok(Made::Wrote(bytes))
     }
 
-    /// Removes others until there is room on disk for a file for so many places, where one of `before` bytes may be: all of them are never
-    /// larger than the budget. False if there is none.
+    /// Removes files of other generations until the disk share has room for a file for this many places, replacing one of `before` bytes:
+    /// all files together never exceed the budget. Returns false if there is no room.
     fn make_room(&mut self, ground: &Ground, places: u64, before: u64) -> io::Result<bool> {
-        // Segments end where the next object does not fit.
+        // A segment ends at the first object that does not fit.
         let wanted = places * 8 / 4 * 5 + 2 * SEGMENT_BYTES_MAX as u64;
         let own: u64 = self.files.values().map(|file| file.bytes).sum();
         let mut others: u64 = self.others.iter().map(|(_, bytes)| bytes).sum();
@@ -302,7 +302,7 @@ impl Own {
         Ok(true)
     }
 
-    /// All was looked at: what nobody needs any more goes.
+    /// Ends a complete round: removes files that are no longer needed.
     fn end(&mut self, ground: &Ground, round: &mut Round) -> io::Result<()> {
         round.seen.sort_unstable();
         let is_gone = |number: &u32| round.seen.binary_search(number).is_err();
@@ -310,7 +310,7 @@ impl Own {
         self.files.retain(|number, _| !is_gone(number));
         self.lease.shrink(gone.len() as u64 * BYTES_OF_A_FILE);
         if round.wrote {
-            // Before others go: a power cut may keep what was removed and lose what was renamed.
+            // Before others are removed: a power failure may keep the removals and lose the renames.
             ground.disk.sync_dir(&ground.dir)?;
         }
         let others = self.others.drain(..).map(|(name, _)| name);
@@ -334,7 +334,7 @@ fn is_there(there: &[(ObjectsName, u64)], name: ObjectsName, bytes: u64) -> bool
 }
 
 impl OnDisk {
-    /// Whether much of it would be left out if it were taken in now. Reads no page.
+    /// Whether a large part of it would be skipped if it were restored now. Reads no page.
     fn is_in_doubt(&self, ground: &Ground, round: &Round, standing: Standing) -> Result<bool> {
         let view = ground.index.view();
         let dropped = match &self.keyspaces {
@@ -364,7 +364,7 @@ impl OnDisk {
         Ok(doubted > asked / GONE_PART)
     }
 
-    /// Whether it still serves for these places, in which there is so much now.
+    /// Whether it is still good enough for these places, given their current contents.
     fn will_do(&self, places: &Range<u64>, now: Census) -> bool {
         let of = self.census;
         let gone = of.entries.saturating_sub(now.entries);
@@ -409,7 +409,7 @@ fn write(
             for copied in copies.iter().filter(|copied| Rounds::of(copied.touches) == when) {
                 let Some((glsn, value)) = parts_of(copied.value) else { continue };
                 let bytes = copied.key.len() + copied.value.len();
-                // What is younger was put there by a flush that came behind the place that this file is of.
+                // A flush after this file's position put younger versions there.
                 if glsn > round.position.glsn || bytes > OBJECT_BYTES_MAX || copied.key.len() < 4 {
                     continue;
                 }
@@ -440,13 +440,13 @@ fn note_keyspace(keyspaces: &mut Option<Vec<u32>>, key: &[u8]) {
     }
 }
 
-/// A file that is being filled, segment by segment.
+/// A file that is being written, segment by segment.
 struct FileWriter {
     file: NewFile,
     name: ObjectsName,
     header: Header,
     chunk: plimsoll_memory::chunk::Chunk,
-    /// Bytes of the body that are written.
+    /// Bytes of the body written so far.
     filled: usize,
     place: u32,
     bytes: u64,
@@ -467,7 +467,7 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Writes the segment, if there is anything in it: whole, unless it is the last of its file.
+    /// Writes the segment, if it is not empty: at full size, unless it is the last of its file.
     fn end_segment(&mut self, is_last: bool) -> io::Result<()> {
         if self.header.entries == 0 {
             return Ok(());
@@ -497,7 +497,7 @@ mod tests {
     use crate::warm::test_store::{default, open};
 
     thread_local! {
-        /// What this thread does once between the looks at the place in the log and at the cache.
+        /// Run once by this thread between reading the log position and looking up the cache.
         static BETWEEN: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
     }
 
@@ -518,7 +518,7 @@ mod tests {
         Snapshot::newest(store).get(&default(store), b"key").unwrap().unwrap().to_vec()
     }
 
-    /// Writes an image of objects; how many bytes were written.
+    /// Writes an image of objects; returns the bytes written.
     fn save(store: &Arc<Engine>) -> u64 {
         let core = &store.maintenance.warm.as_ref().unwrap().core;
         let before = core.counts.bytes.load(Ordering::Relaxed);
@@ -526,7 +526,7 @@ mod tests {
         core.counts.bytes.load(Ordering::Relaxed) - before
     }
 
-    /// What a process finds that comes after this one was killed, and how many objects it brought back.
+    /// The image that a process finds after this one was killed, and the number of objects that it restores.
     fn after_a_kill(disk: &LyingDisk) -> (Vec<u8>, u64) {
         let store = open(&disk.snapshot());
         let warm = store.maintenance.warm.as_ref().unwrap();
@@ -547,7 +547,8 @@ mod tests {
 
         let (other, before) = (Arc::clone(&store), store.reader.objects.warm_cache().unwrap());
         BETWEEN.set(Some(Box::new(move || {
-            // Another cache comes, and then what is younger: the one that went is not told of it. It is emptied only later (`resize_objects`).
+            // The cache is exchanged, and then younger versions arrive: the old cache is not notified. It is emptied only later
+            // (`resize_objects`).
             let exchange = other.reader.objects.resize(256 << 20).expect("the tables are far too small");
             let _not_emptied_yet = other.reader.objects.exchange(exchange);
             assert!(!Arc::ptr_eq(&other.reader.objects.warm_cache().unwrap(), &before));

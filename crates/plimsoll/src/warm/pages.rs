@@ -1,13 +1,13 @@
-//! The body of a segment of pages: names of pages, hottest first, as runs.
+//! The body of a segment of pages: names of pages, hottest first, as ranges of consecutive pages.
 //!
-//! Groups, one for each file and heat: 1 byte (kind of the file × 2, and 1 if its pages are hot), varint id of the file, then runs of pages that
-//! follow each other: varint length, varint gap from the end of the run before (the first: from page 0). A length of 0 ends the group.
+//! Groups, one for each file and heat: 1 byte (kind of the file × 2, plus 1 if its pages are hot), varint id of the file, then ranges of
+//! consecutive pages: varint length, varint gap from the end of the previous range (the first: from page 0). A length of 0 ends the group.
 
 use plimsoll_disk::codec::{Reader, put_varint};
 
 use crate::warm::files::FileName;
 
-/// Pages that follow each other in a file.
+/// Consecutive pages of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageRun {
     pub(crate) file: FileName,
@@ -26,10 +26,10 @@ impl PageRun {
     }
 }
 
-/// The most bytes that a run adds: the end of a group, a new one's head, and two numbers of 32 bits.
+/// The most bytes that a range adds: the end of a group, a new group's head, and two numbers of 32 bits.
 const RUN_BYTES_MAX: usize = 1 + 1 + 10 + 5 + 5;
 
-/// Writes runs into the body of a segment.
+/// Writes ranges of pages into the body of a segment.
 pub(crate) struct BodyWriter<'a> {
     bytes: &'a mut [u8],
     len: usize,
@@ -43,7 +43,7 @@ impl<'a> BodyWriter<'a> {
         Self { bytes, len: 0, last: None, pages: 0 }
     }
 
-    /// Adds a run behind the others; false if there is no room for it.
+    /// Appends a range; false if there is no room for it.
     pub(crate) fn push(&mut self, run: PageRun) -> bool {
         assert!(run.count > 0);
         if self.len + RUN_BYTES_MAX + 1 > self.bytes.len() {
@@ -65,7 +65,7 @@ impl<'a> BodyWriter<'a> {
         true
     }
 
-    /// Ends the body; its bytes, and how many pages it names.
+    /// Ends the body; returns its length and the number of pages that it names.
     pub(crate) fn finish(mut self) -> (usize, u64) {
         if self.last.is_some() {
             self.put(0);
@@ -78,7 +78,7 @@ impl<'a> BodyWriter<'a> {
     }
 }
 
-/// Reads a body, a run at a time. It was checked before: what cannot be read ends it.
+/// Reads a body, one range at a time. Its checksum was verified before: unreadable bytes end it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BodyReader {
     at: usize,
@@ -87,7 +87,7 @@ pub(crate) struct BodyReader {
 }
 
 impl BodyReader {
-    /// The next run of `body`, always the same one.
+    /// The next range of `body`; every call passes the same body.
     pub(crate) fn next(&mut self, body: &[u8]) -> Option<PageRun> {
         let mut reader = Reader::new(body.get(self.at..)?);
         loop {
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_run_beyond_the_last_page_that_can_be_ends_the_reading() {
-        // A run file with the id 7, its pages cold: two pages from the last one on that a number can name.
+        // A run file with the id 7, its pages cold: two pages, starting at the highest page number.
         let mut body = vec![0, 7, 2];
         plimsoll_disk::codec::push_varint(&mut body, u64::from(u32::MAX));
         assert_eq!(read(&body), []);

@@ -1,4 +1,4 @@
-//! Takes the image of pages in: segment after segment, hottest first, until the pool has no frame to spare.
+//! Restores the image of pages: segment after segment, hottest first, until the pool has no free frame.
 
 use std::sync::atomic::Ordering;
 
@@ -13,41 +13,41 @@ use crate::warm::pages::{BodyReader, PageRun};
 use crate::warm::segment::{Distrust, HEADER_BYTES, Kind, SegmentOnDisk, body_sum, open};
 use crate::warm::{Counts, Ground};
 
-/// A step reads about so many pages, and looks at so many runs of them at most.
+/// A step reads about this many pages, and examines at most this many ranges of them.
 const PAGES_AT_ONCE: u32 = 64;
 const RUNS_AT_ONCE: usize = 1024;
 
-/// How far it has come.
+/// The progress of the restore.
 #[derive(Debug)]
 pub(super) struct Restorer {
-    /// The segment that is read next.
+    /// The next segment to read.
     number: u32,
     open: Option<OpenSegment>,
 }
 
-/// A segment that was read and believed.
+/// A segment that was read and accepted.
 #[derive(Debug)]
 struct OpenSegment {
     bytes: Chunk,
     len: usize,
     reader: BodyReader,
-    /// What is left of the run that was read last.
+    /// The rest of the range that was read last.
     rest: Option<PageRun>,
 }
 
-/// What a step did.
+/// The result of a step.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Step {
     /// Bytes that were read.
     pub(super) bytes: u64,
-    /// Set when there is nothing more to do: whether all of the image was taken in.
+    /// Set at the end: whether all of the image was restored.
     pub(super) ended: Option<bool>,
-    /// The segment that was read, if it was one.
+    /// The segment that was read, if one was.
     pub(super) segment: Option<SegmentOnDisk>,
 }
 
 impl Step {
-    /// There is nothing more to do.
+    /// There is nothing left to do.
     pub(super) fn end(took_all: bool) -> Self {
         Self { ended: Some(took_all), ..Self::default() }
     }
@@ -58,12 +58,12 @@ impl Restorer {
         Self { number: 0, open: None }
     }
 
-    /// The segment that is read next, or was not believed.
+    /// The segment that is read next, or was rejected.
     pub(super) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Reads a segment, or loads some pages of one that was read.
+    /// Reads a segment, or loads some pages of the current one.
     pub(super) fn step(&mut self, ground: &Ground, counts: &Counts) -> Result<Step, Distrust> {
         match self.open.take() {
             None => self.open_next(ground),
@@ -72,7 +72,7 @@ impl Restorer {
     }
 
     fn open_next(&mut self, ground: &Ground) -> Result<Step, Distrust> {
-        // Not `Staging`: it is held from one step to the next.
+        // Not `Staging`: it is held across steps.
         let Some(mut bytes) = ground.budget.try_take(Memory::Metadata) else {
             return Ok(Step::end(false));
         };
@@ -81,7 +81,7 @@ impl Restorer {
         };
         let number = u64::from(self.number);
         let (header, body) = open(&bytes[..len], Kind::Pages, number)?;
-        // Below the trim point nobody can compare: names of pages need not be believed.
+        // Below the trim point no comparison is possible; names of pages are safe to use without one.
         image::check_past(&header, &*ground.log)?;
         let sum = body_sum(Kind::Pages, number, body);
         let segment = SegmentOnDisk { number: self.number, sum, bytes: len as u64 };
@@ -93,7 +93,7 @@ impl Restorer {
     fn load_some(&mut self, mut segment: OpenSegment, ground: &Ground, counts: &Counts) -> Result<Step, Distrust> {
         let files = match Files::now(ground) {
             Ok(files) => files,
-            // There is no room even to look: nor is there for pages.
+            // No room even for the list of files, so none for pages.
             Err(crate::types::error::Error::OutOfBudget(_)) => return Ok(Step::end(false)),
             Err(error) => return Err(error.into()),
         };

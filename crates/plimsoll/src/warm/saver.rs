@@ -1,7 +1,7 @@
-//! Writes the image of pages: which are resident, hottest first, and of that only the segments that changed.
+//! Writes the image of pages: the resident pages, hottest first. Only segments that changed are written.
 //!
-//! A round looks once over the frames of the pool and then makes one segment after the other. What it holds between two steps is eight
-//! bytes for each page, under a lease.
+//! A round scans the frames of the pool once and then produces one segment after the other. Between two steps it holds eight bytes for each
+//! page, under a lease.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use crate::warm::pages::{BodyWriter, PageRun};
 use crate::warm::segment::{HEADER_BYTES, Header, Kind, SegmentOnDisk, body_sum, seal};
 use crate::warm::{Counts, Ground, nanos};
 
-/// When the image is written, and what is known of the one on disk.
+/// The schedule of the image of pages, and the known state of the one on disk.
 #[derive(Debug)]
 pub(super) struct Saver {
     due: u64,
@@ -27,16 +27,16 @@ pub(super) struct Saver {
     round: Option<Round>,
 }
 
-/// A round that is under way.
+/// A round in progress.
 #[derive(Debug)]
 struct Round {
     position: Position,
-    /// The names that `pages` count.
+    /// The file names that `pages` refers to.
     names: Buffer<FileName>,
-    /// Sorted: 1 bit cold, 31 bits the file's place in `names`, 32 bits the page.
+    /// Sorted: 1 bit cold, 31 bits the file's index in `names`, 32 bits the page.
     pages: Buffer<u64>,
     next: usize,
-    /// The segment that is made next.
+    /// The next segment to produce.
     number: u32,
     changed: bool,
 }
@@ -44,23 +44,23 @@ struct Round {
 const COLD: u64 = 1 << 63;
 const FILES_MAX: usize = 1 << 31;
 
-/// What came of a segment.
+/// The result for a segment.
 enum Made {
-    /// There was none left to make.
+    /// There was none left.
     None,
-    /// It is on disk as it is.
+    /// The segment on disk is current.
     Same,
-    /// It was written: so many bytes.
+    /// It was written; its bytes.
     Wrote(u64),
 }
 
 impl Saver {
-    /// The first round is due at `due`, by the clock that never goes back.
+    /// The first round is due at `due`, by the monotonic clock.
     pub(super) fn new(due: u64) -> Self {
         Self { due, written: Vec::new(), round: None }
     }
 
-    /// When there is something to do.
+    /// When the next work is due.
     pub(super) fn due(&self) -> u64 {
         if self.round.is_some() { 0 } else { self.due }
     }
@@ -69,7 +69,7 @@ impl Saver {
         self.due() <= now
     }
 
-    /// A segment stands on disk so.
+    /// Records a segment that is on disk.
     pub(super) fn knows(&mut self, segment: SegmentOnDisk) {
         let at = segment.number as usize;
         if self.written.len() <= at {
@@ -78,7 +78,7 @@ impl Saver {
         self.written[at] = Some(segment);
     }
 
-    /// Begins a round, or goes on with one until a segment was written; how many bytes that were.
+    /// Starts a round, or continues one until a segment was written; returns the bytes written.
     pub(super) fn step(&mut self, ground: &Ground, counts: &Counts, now: u64) -> Result<u64> {
         let wrote = self.go_on(ground, counts);
         if self.round.is_none() {
@@ -87,9 +87,9 @@ impl Saver {
         wrote
     }
 
-    /// Makes a whole round, or what is left of one and then a whole one.
+    /// Discards the round in progress and makes a complete, current one.
     pub(super) fn finish(&mut self, ground: &Ground, counts: &Counts) -> Result<()> {
-        // What is under way is older than what can be written now.
+        // The round in progress is older than a new one.
         self.round = None;
         loop {
             self.go_on(ground, counts)?;
@@ -106,20 +106,20 @@ impl Saver {
                 self.compare_with_disk(ground)?;
                 match Round::begin(ground)? {
                     Some(round) => round,
-                    // A cache without a page that is worth it says nothing against the image.
+                    // An empty cache is no reason to remove the image.
                     None => return Ok(0),
                 }
             }
         };
         let wrote = self.make_segments(round, ground, counts);
         if wrote.is_err() {
-            // What stands on disk is found out anew.
+            // Determine the segments on disk anew.
             self.written.clear();
         }
         wrote
     }
 
-    /// Makes segments until one was written; puts the round back unless that was all.
+    /// Produces segments until one was written; puts the round back unless it is finished.
     fn make_segments(&mut self, mut round: Round, ground: &Ground, counts: &Counts) -> Result<u64> {
         loop {
             match self.make_segment(&mut round, ground)? {
@@ -167,7 +167,7 @@ impl Saver {
         Ok(Made::Wrote(written.bytes))
     }
 
-    /// Forgets what is not on disk any more as it was written.
+    /// Forgets segments that are no longer on disk as written.
     fn compare_with_disk(&mut self, ground: &Ground) -> io::Result<()> {
         let there = image::list_pages(&*ground.disk, &ground.dir)?;
         for (number, written) in self.written.iter_mut().enumerate() {
@@ -185,13 +185,13 @@ fn put(ground: &Ground, number: u32, bytes: &[u8]) -> io::Result<()> {
 }
 
 impl Round {
-    /// Looks over the pool; `None` if nothing in it is worth having again.
+    /// Scans the pool; `None` if it has no page worth saving.
     fn begin(ground: &Ground) -> Result<Option<Self>> {
         let position = ground.log.position();
         let files = Files::now(ground)?;
         let count = files.all().len().min(FILES_MAX);
         let frames = ground.pool.frames_held();
-        // By the pool's id of the file, to its place among the names.
+        // Maps the pool's id of the file to its index among the names.
         let mut places = Buffer::with_capacity(&ground.budget, Memory::Metadata, count)?;
         let mut names = Buffer::with_capacity(&ground.budget, Memory::Metadata, count)?;
         let mut pages = Buffer::with_capacity(&ground.budget, Memory::Metadata, frames)?;
@@ -211,13 +211,13 @@ impl Round {
             }
         });
         pages.sort_unstable();
-        // A page that changed its frame meanwhile was seen twice.
+        // A page that moved to another frame in between was seen twice.
         pages.dedup();
         let round = Self { position, names, pages, next: 0, number: 0, changed: false };
         Ok(Some(round).filter(|round| !round.pages.is_empty()))
     }
 
-    /// Fills the body of a segment; its bytes, and how many pages it names.
+    /// Fills the body of a segment; returns its length and the number of pages that it names.
     fn fill(&mut self, body: &mut [u8]) -> (usize, u64) {
         let mut writer = BodyWriter::new(body);
         while let Some(run) = self.run_at(self.next) {
@@ -229,7 +229,7 @@ impl Round {
         writer.finish()
     }
 
-    /// The pages from the one at `at` on that follow each other.
+    /// The consecutive pages from the one at `at` on.
     fn run_at(&self, at: usize) -> Option<PageRun> {
         let first = *self.pages.get(at)?;
         let count = self.pages[at..].iter().zip(first..).take_while(|(page, wanted)| **page == *wanted).count();

@@ -1,12 +1,12 @@
-//! A segment of the image: what stands around what it holds.
+//! The format of a segment of the image: its header and checksums.
 //!
 //! ```text
 //! 0         8        12           16            20    24      40    48     56       64    68    72         80   88
 //! | PLIMWARM | format | compatible | incompatible | kind | log id | GLSN | chain | entries | body | note | sum(body) | sum | body ...
 //! ```
 //!
-//! The last sum covers bytes 0 to 80, under a seed that says which kind and which number it has: good bytes under another name fail. The
-//! bytes are drawn in `docs/format.md`.
+//! The last checksum covers bytes 0 to 80 and is seeded with the segment's kind and number: valid bytes under another name fail.
+//! `docs/format.md` describes the bytes.
 
 use std::fmt;
 
@@ -21,10 +21,10 @@ pub(crate) const HEADER_BYTES: usize = 88;
 
 const MAGIC: [u8; 8] = *b"PLIMWARM";
 const FORMAT: u32 = 1;
-/// Says in seeds that it is a segment of an image.
+/// Domain separator in checksum seeds for image segments.
 const SEED: u64 = 0x5741_524d;
 
-/// What a segment holds.
+/// The content of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub(crate) enum Kind {
@@ -34,42 +34,42 @@ pub(crate) enum Kind {
     Objects = 2,
 }
 
-/// What a segment says of itself.
+/// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) kind: Kind,
     /// The log's id.
     pub(crate) log_id: u128,
-    /// The durable place of the log that it is true for.
+    /// The durable log position for which it is valid.
     pub(crate) position: Position,
-    /// How many entries it has.
+    /// The number of entries.
     pub(crate) entries: u64,
-    /// What a kind has to say beside that; 0 for names of pages.
+    /// Kind-specific data; 0 for names of pages.
     pub(crate) note: u32,
 }
 
-/// How a segment stands on disk: one with the same sum need not be written again.
+/// A segment on disk: one with the same checksum need not be written again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentOnDisk {
     pub(crate) number: u32,
-    /// Of its body.
+    /// The checksum of its body.
     pub(crate) sum: u64,
     /// Bytes of its file.
     pub(crate) bytes: u64,
 }
 
-/// Why a segment is not believed.
+/// Why a segment is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Distrust {
-    /// The bytes are not what was written.
+    /// The bytes differ from the written ones.
     Damaged { what: &'static str },
-    /// Of a format that this version does not read.
+    /// A format that this version does not read.
     Format { what: String },
     /// Of another store.
     Foreign,
-    /// Of a moment that the log has not come to.
+    /// A position that the log has not reached.
     Ahead { glsn: Glsn, durable: Glsn },
-    /// Of a log that had another past.
+    /// A log with another past.
     Forked { glsn: Glsn },
     /// It could not be read, or compared.
     Unread { message: String },
@@ -102,12 +102,12 @@ fn seed_of(kind: Kind, number: u64) -> u64 {
     seed(&[SEED, kind as u64, number])
 }
 
-/// The checksum of a body: two with the same hold the same.
+/// The checksum of a body; equal checksums count as equal bodies.
 pub(crate) fn body_sum(kind: Kind, number: u64, body: &[u8]) -> u64 {
     checksum(seed_of(kind, number), body)
 }
 
-/// Writes the header before the body of segment `number`, which fills the rest of `bytes`.
+/// Writes the header in front of the body of segment `number`, which fills the rest of `bytes`.
 pub(crate) fn seal(header: &Header, number: u64, bytes: &mut [u8]) {
     let (head, body) = bytes.split_at_mut(HEADER_BYTES);
     let body_bytes = u32::try_from(body.len()).expect("a segment fits into a chunk");
@@ -131,7 +131,7 @@ pub(crate) fn seal(header: &Header, number: u64, bytes: &mut [u8]) {
     head[HEADER_BYTES - 8..].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Reads the header at the front of segment `number` of `kind`, which is `file_bytes` long.
+/// Reads the header at the start of segment `number` of `kind`; its file has `file_bytes`.
 pub(crate) fn read_header(head: &[u8], kind: Kind, number: u64, file_bytes: u64) -> Result<(Header, u64), Distrust> {
     let damaged = |what| Distrust::Damaged { what };
     let head = head.get(..HEADER_BYTES).ok_or(damaged("it is cut short"))?;
@@ -143,7 +143,7 @@ pub(crate) fn read_header(head: &[u8], kind: Kind, number: u64, file_bytes: u64)
     let mut reader = Reader::new(&fields[8..]);
     let format = reader.u32().expect(cannot);
     if sum != checksum(seed_of(kind, number), fields).to_le_bytes() {
-        // Another format may have its sum elsewhere.
+        // Another format may keep its checksum elsewhere.
         return Err(match format {
             FORMAT => damaged("the header's checksum does not match"),
             _ => Distrust::Format { what: format!("format {format}, not {FORMAT}") },

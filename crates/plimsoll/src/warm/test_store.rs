@@ -1,4 +1,4 @@
-//! What the tests of the image's parts open: a small store without threads, on a disk in memory and a clock that stands still.
+//! A small store for the tests of the image: without threads, on a disk in memory and with a stopped clock.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::types::keyspaces::Keyspace;
 use crate::types::options::{Options, Sizes};
 
-/// Opens the store on a disk, or makes it.
+/// Opens or creates the store on a disk.
 pub(super) fn open(disk: &LyingDisk) -> Arc<Engine> {
     let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
     let sizes = Sizes { restore_loads: 2, ..Sizes::USUAL };
@@ -18,7 +18,7 @@ pub(super) fn open(disk: &LyingDisk) -> Arc<Engine> {
     crate::engine::open::open(Path::new("/store"), options.world(Arc::new(disk.clone()), clock)).unwrap()
 }
 
-/// The keyspace that is always there.
+/// The default keyspace.
 pub(super) fn default(store: &Engine) -> Keyspace {
     store.reader.keyspaces.find("default").unwrap().0
 }

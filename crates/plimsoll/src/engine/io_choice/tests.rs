@@ -1,4 +1,4 @@
-//! The choice for rooms of all kinds, and when it is made.
+//! Tests the choice for different amounts of free memory, and when it is made.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -21,7 +21,7 @@ fn large_machine() -> Option<Room> {
     Some(room(24 * GIB, 4 * GIB))
 }
 
-/// What is chosen under a budget of 64 MiB, all of it in use.
+/// The choice under a budget of 64 MiB, all of it in use.
 fn cached(before: bool, machine: Option<Room>, cgroups: &[Room]) -> bool {
     decide(before, &Rooms { machine, cgroups: cgroups.to_vec() }, 64 * MIB, 0).cached
 }
@@ -37,7 +37,7 @@ fn a_free_machine_is_used_and_a_full_one_is_not() {
 fn in_a_hard_cgroup_of_the_budget_and_32_mib_reads_pass_by_the_page_cache() {
     for budget in [16 * MIB, 64 * MIB, 256 * MIB, 4 * GIB] {
         let limit = budget + 32 * MIB;
-        // From the first moment to a full budget, and whatever was chosen before.
+        // From an empty to a full budget, and whatever the earlier choice was.
         for (used, unused) in
             [(0, budget), (2 * MIB, budget), (budget / 2, budget / 2), (budget, 0), (budget + 8 * MIB, 0)]
         {
@@ -102,7 +102,7 @@ impl RoomGauge for Told {
     }
 }
 
-/// What a store on `disk` chooses.
+/// The choice of a store on `disk`.
 fn choice(io: Io, gauge: &Arc<Told>, clock: &Arc<ManualClock>, disk: Arc<dyn Disk>) -> Arc<IoChoice> {
     let budget = Budget::new(16 * MIB, Backing::Heap).unwrap();
     let options = Options::new().io(io).world(disk, Arc::clone(clock) as _).room_gauge(Arc::clone(gauge) as _);
@@ -124,7 +124,7 @@ fn the_room_is_looked_at_once_a_second_of_the_stores_clock() {
         assert_eq!(choice.caching() == Caching::Buffered, cached);
         clock.advance(Duration::from_nanos(1));
     }
-    // Looking at the statistics looks at the room, too.
+    // Reading the statistics also checks the free memory.
     gauge.set(0);
     assert_eq!(choice.stats(), IoStats { asked: Io::Auto, cached: false, switches: 4, room_bytes: Some(0) });
 }

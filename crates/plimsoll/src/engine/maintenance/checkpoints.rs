@@ -1,17 +1,18 @@
-//! Flushes what memory has held for a while, so that a process that is killed leaves little to replay.
+//! Flushes memtables that are not full after a while, so that a process that is killed leaves little to replay.
 //!
-//! First its thread sweeps what an earlier life left beside the log, which opening need not wait for: there may be thousands of blob files to look at.
+//! The thread first sweeps the files that an earlier process left beside the log. Opening need not wait for this: there may be thousands of
+//! blob files to examine.
 //!
-//! A memtable that is full is flushed because its room is wanted. One that is not is flushed
-//! - when nothing has come in for [`IDLE`], or
-//! - when it has held something for [`AGE_MAX`], as far as somebody looked.
+//! A full memtable is flushed because its memory is wanted. One that is not full is flushed
+//! - when nothing was written for [`IDLE`], or
+//! - when it has held something for [`AGE_MAX`], measured from the first look that saw it.
 //!
-//! What is not worth a run stays: replaying it takes some milliseconds. Then the log's active segment is sealed too, if it has grown long: the next
-//! process would read all of it, from a cold disk a mebibyte in two milliseconds. Where writers do not rest it has to be longer, or a log that is written
-//! slowly would consist of ever so many.
+//! A memtable too small for a run stays: replaying it takes some milliseconds. In that case the log's active segment is sealed if it is
+//! long, because the next process would read all of it, from a cold disk a mebibyte in two milliseconds. While writes continue, the
+//! threshold is higher, so that a slow writer does not create many tiny segments.
 //!
-//! Law: writers who fill a memtable in less than that time see none of this. Slower ones pay with a smaller run each time, which merges write once or
-//! twice more; that is at most one memtable's bytes in [`AGE_MAX`], or what a burst wrote before writers rested.
+//! Law: writers that fill a memtable in less than that time are not affected. Slower ones pay with a smaller run each time, which merges
+//! rewrite once or twice more: at most one memtable's bytes in [`AGE_MAX`], or the bytes of a burst before writers rested.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -26,29 +27,29 @@ use crate::index::{Index, Progress, Unflushed};
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::Result;
 
-/// A memtable that holds less, or less than this part of its limit (one in so many), is not worth a run,
+/// A memtable is too small for a run if it holds less than both this and this part of its limit (a divisor),
 const LEAST_BYTES: u64 = 1 << 20;
 const LEAST_PART: u64 = 4;
-/// unless its commits take more of the log: large values are in the log only, and replay reads them all.
+/// unless its commits take at least this much of the log: large values are in the log only, and replay reads them all.
 const LEAST_LOG_BYTES: u64 = LONG_SEGMENT_BYTES;
 
-/// Nothing came in for so long: writers rest.
+/// Writers are idle when nothing was written for this long.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// The longest that a memtable which is not full holds something.
+/// The longest time that a memtable which is not full stays in memory.
 const AGE_MAX: Duration = Duration::from_secs(30);
 
-/// A segment is sealed from so many bytes on where writers do not rest; where they do, as when the log is closed.
+/// The active segment is sealed from this length on while writes continue. When writers are idle, the threshold is the one used at close.
 const LONG_SEGMENT_BUSY_BYTES: u64 = 16 << 20;
 
-/// From one look to the next: where there is something to watch, and where there is not.
+/// The interval between looks: while there is something to watch, and otherwise.
 const LOOK: Duration = Duration::from_millis(500);
 const LOOK_IDLE: Duration = Duration::from_secs(2);
 
-/// A folder of the log with more files is not swept while a store is being closed.
+/// While a store is being closed, a log folder with more files than this is not swept.
 const FEW_FILES: usize = 256;
 
-/// What is flushed, and who must not be in between.
+/// The environment: what is flushed, and the lock that excludes trims.
 #[derive(Debug)]
 pub(crate) struct Ground {
     pub(crate) clock: Arc<dyn Clock>,
@@ -57,7 +58,7 @@ pub(crate) struct Ground {
     pub(crate) sequencer: Arc<CommitSequencer>,
 }
 
-/// Looks after one store.
+/// The checkpoint worker of one store.
 #[derive(Debug)]
 pub(crate) struct Checkpoints {
     core: Arc<Core>,
@@ -69,12 +70,12 @@ pub(crate) struct Checkpoints {
 struct Core {
     ground: Ground,
     watch: Mutex<Watch>,
-    /// Whether what an earlier life left was swept. Held meanwhile.
+    /// Whether the leftovers of an earlier process were swept. Locked during the sweep.
     swept: Mutex<bool>,
 }
 
 impl Checkpoints {
-    /// Begins to look: in a thread, or, without `background`, whenever [`Checkpoints::step`] is called.
+    /// Starts looking: in a thread, or, without `background`, whenever [`Checkpoints::step`] is called.
     pub(crate) fn start(ground: Ground, background: bool) -> std::io::Result<Self> {
         let core = Arc::new(Core { ground, watch: Mutex::default(), swept: Mutex::new(false) });
         let worker = background.then(|| core.start_worker()).transpose()?;
@@ -86,15 +87,15 @@ impl Checkpoints {
         if self.worker.is_some() { Progress::Idle } else { self.core.step() }
     }
 
-    /// Sweeps what an earlier life left beside the log, unless that was done: for those who look at what is there.
+    /// Sweeps the leftovers of an earlier process beside the log, unless that was done: for callers that inspect the files.
     ///
     /// # Errors
-    /// The disk, or the budget: it is tried again when somebody asks again, or when the store is opened again.
+    /// The disk, or the budget: the sweep is tried again at the next call, or when the store is opened again.
     pub(crate) fn sweep(&self) -> Result<()> {
         self.core.sweep()
     }
 
-    /// Ends looking.
+    /// Stops the worker.
     pub(crate) fn stop(&self) {
         if self.worker.as_ref().is_some_and(Worker::stop) {
             self.core.sweep_if_few();
@@ -117,7 +118,7 @@ impl Core {
                 return Next::Within(LOOK);
             }
             if std::mem::take(&mut first) {
-                // What cannot be swept now is swept when somebody asks, or when the store is opened again.
+                // A file that cannot be swept now is swept at the next call, or when the store is opened again.
                 let _ = core.sweep();
             }
             core.step();
@@ -135,10 +136,10 @@ impl Core {
         Ok(())
     }
 
-    /// Sweeps at the end of a process that was too short for its thread to do so, where that takes next to no time.
+    /// Sweeps at the end of a process that was too short for its thread to do so, if there are few files.
     fn sweep_if_few(&self) {
         if !*lock(&self.swept) && self.ground.log.file_count().is_ok_and(|files| files <= FEW_FILES) {
-            // What cannot be swept now is swept when the store is opened again.
+            // A file that cannot be swept now is swept when the store is opened again.
             let _ = self.sweep();
         }
     }
@@ -152,14 +153,14 @@ impl Core {
             Due::Nothing => Progress::Idle,
             Due::Flush => self.close_memtable(),
             Due::Seal { from_bytes } => {
-                // If it fails it stays as it is, and is read whole by the next who opens it; a log that is poisoned says so to those who commit.
+                // On failure the segment stays unsealed and the next open reads all of it; a poisoned log reports its error to commits.
                 let _ = ground.log.seal_from(from_bytes);
                 Progress::Worked
             }
         }
     }
 
-    /// Leaves the active memtable to be flushed, as if it were full.
+    /// Closes the active memtable so that it is flushed, as if it were full.
     fn close_memtable(&self) -> Progress {
         let ground = &self.ground;
         let closed = ground.sequencer.try_at_applied(|applied| ground.index.close_up_to(applied));
@@ -172,38 +173,39 @@ fn is_worth_a_run(active: &Unflushed, index: &Index) -> bool {
     active.bytes >= least || active.log_bytes >= LEAST_LOG_BYTES
 }
 
-/// Whether a store that is closed now leaves something to the next process to replay, and so little that no run is worth it.
+/// Whether a store that is closed now leaves a replay to the next process that is too small for a run.
 pub(crate) fn leaves_little(index: &Index) -> bool {
     index.unflushed().is_some_and(|active| active.bytes > 0 && !is_worth_a_run(&active, index))
 }
 
-/// What is due.
+/// The work that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
     Nothing,
     /// The active memtable is to be flushed.
     Flush,
-    /// The log's active segment is to be sealed, if it has so many bytes.
+    /// The log's active segment is to be sealed, if it has at least this many bytes.
     Seal {
         from_bytes: u64,
     },
 }
 
-/// What was seen at earlier looks.
+/// Observations of earlier looks.
 #[derive(Clone, Debug, Default)]
 struct Watch {
-    /// The place behind the log's last entry, when it was seen first, and whether the segment was sealed there.
+    /// The position after the log's last entry, when it was first seen, and whether the segment was sealed there.
     next: Glsn,
     since: u64,
     sealed: bool,
-    /// The oldest commit in the memtable that holds enough, and when it was seen first.
+    /// The oldest commit in a memtable that is large enough for a run, and when it was first seen.
     held: Option<(Glsn, u64)>,
-    /// It has come of age.
+    /// Whether that memtable has reached its maximum age.
     aged: bool,
 }
 
 impl Watch {
-    /// What is due at `now`, when the log ends before `next`, and `oldest` is the oldest commit in the active memtable if that is worth a run.
+    /// The work that is due at `now`. The log ends before `next`; `oldest` is the oldest commit in the active memtable if that is large
+    /// enough for a run.
     fn look(&mut self, now: u64, next: Glsn, oldest: Option<Glsn>) -> Due {
         if next != self.next {
             (self.next, self.since, self.sealed) = (next, now, false);
@@ -238,7 +240,7 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What each lock here guards is whole between any two statements.
+/// The state that each lock guards is consistent between any two statements.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -277,7 +279,7 @@ mod tests {
     fn writers_who_never_rest_leave_a_memtable_no_longer_than_its_age_and_then_a_segment() {
         let mut watch = Watch::default();
         let mut look = |second: u64, oldest| watch.look(second * SECOND, Glsn(10 + second), holding(oldest));
-        // The first 30 seconds go into one memtable, the next into another that is there as soon as the first is closed; then each is full after 20.
+        // The first 30 seconds go into one memtable, the next into the one that follows it; then each is full after 20.
         assert!((0..30).all(|second| look(second, 1) == Due::Nothing));
         assert_eq!((look(30, 1), look(31, 1)), (Due::Flush, Due::Flush), "until it is closed");
         assert_eq!(watch.look(32 * SECOND, Glsn(42), None), Due::Seal { from_bytes: LONG_SEGMENT_BUSY_BYTES });

@@ -1,4 +1,4 @@
-//! Who works for a store's memory: the evictor, in a thread or step by step, and the threads that read ahead.
+//! The memory workers of a store: the evictor, in a thread or step by step, and the read-ahead threads.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use plimsoll_memory::pool::{Pool, ReaderThreads};
 use crate::types::error::Result;
 use crate::types::options::Options;
 
-/// Reads in flight at once for those who scan.
+/// Concurrent read-ahead requests of scans.
 const READERS: usize = 4;
 
-/// Threads end when it is dropped.
+/// The threads end when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Upkeep {
     evictor: Option<Seat>,
@@ -28,7 +28,7 @@ enum Seat {
 }
 
 impl Upkeep {
-    /// As the options say. Without background threads whoever reads ahead reads himself.
+    /// Starts the threads that the options ask for. Without background threads each scan reads ahead on its own thread.
     pub(crate) fn start(pool: &Arc<Pool>, options: &Options) -> Result<Self> {
         let seat = |evictor| match options.background {
             true => EvictorThread::start(evictor).map(|thread| Seat::Thread { _thread: thread }),
@@ -39,12 +39,12 @@ impl Upkeep {
         Ok(Self { evictor, _readers: readers })
     }
 
-    /// Nobody works any more: everybody evicts for himself, and reads each page when he wants it, none ahead.
+    /// Stops all workers: each thread then evicts for itself and reads pages on demand, none ahead.
     pub(crate) fn stop(&mut self) {
         *self = Self { evictor: None, _readers: None };
     }
 
-    /// Makes some room, if that is not a thread's business.
+    /// Frees some memory, unless a thread does it.
     pub(crate) fn step(&mut self) -> Progress {
         match &mut self.evictor {
             Some(Seat::Steps(evictor)) => evictor.step(),
