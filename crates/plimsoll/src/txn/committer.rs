@@ -1,4 +1,4 @@
-//! What transactions need of an open store.
+//! The part of an open store that transactions use.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -13,9 +13,9 @@ use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Error, Result};
 use crate::types::options::Options;
 
-/// Frees the old end of the log where no past is kept.
+/// Frees the old end of the log if no past versions are kept.
 pub(crate) trait FreeLog: Send + Sync {
-    /// Frees what can be freed now; what cannot is freed later.
+    /// Frees the segments that can be freed now; others are freed later.
     fn free_log(&self);
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Committer {
     pub(crate) sequencer: Arc<CommitSequencer>,
     pub(crate) patience: Arc<Patience>,
     pub(crate) options: Options,
-    /// Bytes committed since the old end of the log was last looked at.
+    /// Bytes committed since the last attempt to free the old end of the log.
     bytes_since_free: AtomicU64,
     free_log: OnceLock<Weak<dyn FreeLog>>,
 }
@@ -41,12 +41,12 @@ impl Committer {
         Self { reader, sequencer, patience, options, bytes_since_free, free_log }
     }
 
-    /// Who frees the log from now on.
+    /// Sets the callback that frees the log.
     pub(crate) fn free_log_by(&self, free_log: Weak<dyn FreeLog>) {
         let _ = self.free_log.set(free_log);
     }
 
-    /// Refuses where the store cannot be written.
+    /// Fails if the store cannot be written.
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.reader.check_open()?;
         self.sequencer.check()?;
@@ -57,12 +57,12 @@ impl Committer {
     pub(crate) fn open_newest(&self) -> OpenMoment {
         match self.reader.snapshots.open(&self.reader.budget, || self.sequencer.visible()) {
             Ok(moment) => moment,
-            // A snapshot is a hundred bytes: rather than to refuse it, it is left out of the account.
+            // A snapshot takes a hundred bytes: it is left uncharged rather than refused.
             Err(_) => self.reader.snapshots.open_unleased(|| self.sequencer.visible()),
         }
     }
 
-    /// Opens a moment that was before; waits for memory as writers do.
+    /// Opens a past moment; waits for memory as writers do.
     pub(crate) fn open_at(&self, at: Glsn) -> Result<OpenMoment> {
         self.patience.in_transaction(false, || self.reader.snapshots.open(&self.reader.budget, || at))
     }
@@ -72,7 +72,7 @@ impl Committer {
         self.patience.in_transaction(false, || self.reader.reader(key, moment))
     }
 
-    /// Counts the bytes of a commit: each time they come to about a segment, the old end of the log is freed.
+    /// Counts the bytes of a commit: after about a segment's worth, the old end of the log is freed.
     pub(crate) fn committed(&self, bytes: u64) {
         let segment = self.options.segment_limit_bytes();
         if self.bytes_since_free.fetch_add(bytes, Ordering::Relaxed) + bytes >= segment {

@@ -1,4 +1,4 @@
-//! Walks what a transaction itself has written, in key order, memory and spilled runs together.
+//! Walks a transaction's own writes in key order, merging memory and spilled runs.
 //!
 //! Law: each key comes once, with its newest write.
 
@@ -13,7 +13,7 @@ use crate::txn::write_set::{ReadBack, Write, WriteSet, as_write};
 use crate::types::error::Result;
 use crate::types::version::Stored;
 
-/// The walk. It stands on a key, or behind the last one.
+/// The walk. It is on a key, or behind the last one.
 pub(crate) struct OwnWrites<'t> {
     set: &'t WriteSet,
     direction: Direction,
@@ -29,7 +29,7 @@ enum Source {
 }
 
 impl<'t> OwnWrites<'t> {
-    /// A walk that begins at the first key at or behind `from` (forward), or at the last key before `from` (backward).
+    /// A walk that begins at the first key at or after `from` (forward), or at the last key before `from` (backward).
     pub(crate) fn new(set: &'t WriteSet, direction: Direction, from: Option<&[u8]>) -> Result<Self> {
         let map = set.map();
         let memory = match (direction, from) {
@@ -53,27 +53,27 @@ impl<'t> OwnWrites<'t> {
         Ok(walk)
     }
 
-    /// Heap bytes that it takes.
+    /// Heap bytes of the walk.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.runs.iter().map(RunCursor::heap_bytes).sum()
     }
 
-    /// Lets go of the pages of spilled runs until [`OwnWrites::come_back`]: who walks may leave it alone for long.
+    /// Unpins the pages of spilled runs until [`OwnWrites::come_back`]: the walk may be idle for long.
     pub(crate) fn leave_pages(&mut self) {
         self.runs.iter_mut().for_each(RunCursor::leave_page);
     }
 
-    /// Takes the pages again that it stands on.
+    /// Pins its pages again.
     pub(crate) fn come_back(&mut self) -> Result<()> {
         self.runs.iter_mut().try_for_each(RunCursor::come_back)
     }
 
-    /// The key it stands on.
+    /// The current key.
     pub(crate) fn key(&self) -> Option<&[u8]> {
         self.standing.map(|source| self.current(source).0)
     }
 
-    /// The write it stands on.
+    /// The current write.
     pub(crate) fn write(&self) -> Option<Write<'_>> {
         self.standing.map(|source| self.current(source).1)
     }
@@ -112,7 +112,7 @@ impl<'t> OwnWrites<'t> {
         Ok(())
     }
 
-    /// Backward, a walk meets a key's oldest write first.
+    /// A backward walk meets a key's oldest write first.
     fn newest_of_key(&self, position: Option<Position>) -> Option<Position> {
         match self.direction {
             Direction::Forward => position,
@@ -120,7 +120,7 @@ impl<'t> OwnWrites<'t> {
         }
     }
 
-    /// Stands on the next key in the direction; of several sources the newest, which comes first here.
+    /// Selects the next key in the walk's direction; of several sources the newest, which comes first here.
     fn choose(&mut self) {
         let memory = self.memory.map(|_| Source::Memory);
         let runs = (0..self.runs.len()).filter(|&i| self.runs[i].current().is_some()).map(Source::Run);

@@ -1,9 +1,9 @@
-//! How writers wait for memory: in a queue, for a bounded time, after asking for a flush.
+//! Waits of writers for memory: in a queue, for a bounded time, after a flush was requested.
 //!
-//! Puts and commits have a queue each: a commit gives memory back, so it never waits behind puts that wait for it. No lock is held while
-//! a thread waits, the commit lock least of all.
+//! Puts and commits have a queue each: a commit releases memory, so it never waits behind puts that wait for memory. No lock is held while
+//! a thread waits, in particular not the commit lock.
 //!
-//! Where the store has no threads of its own there is no wait: memory would come from nowhere.
+//! A store without threads of its own never waits: no other thread could release memory.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::types::error::{Error, Result};
 /// The longest wait before an operation fails.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The first memory of a write set: most hold one small write. Then pieces of this size, then chunks.
+/// The sizes of a write set's first memory: most hold one small write. Larger sets then take pieces of the second size, then chunks.
 const PIECES_BYTES: [usize; 2] = [512, 4096];
 
-/// What flushing early takes.
+/// What an early flush needs.
 pub(crate) struct Ground {
     pub(crate) index: Arc<Index>,
     pub(crate) sequencer: Arc<CommitSequencer>,
@@ -32,7 +32,7 @@ pub(crate) struct Ground {
 /// Memory for writers, and the queues in which they wait for it.
 pub(crate) struct Patience {
     budget: Budget,
-    /// Of [`PIECES_BYTES`].
+    /// One for each size in [`PIECES_BYTES`].
     small: Arc<[Pieces]>,
     puts: WaitQueue,
     commits: WaitQueue,
@@ -56,24 +56,24 @@ impl Patience {
         &self.budget
     }
 
-    /// Where write sets take their first memory from.
+    /// The pieces from which write sets take their first memory.
     pub(crate) fn small(&self) -> &Arc<[Pieces]> {
         &self.small
     }
 
-    /// Does a piece of what an open transaction wants, and again where the budget refused it and memory came free. What is refused leaves all
-    /// as it was, or does no harm if it is done twice. What needs no more memory does not wait behind others that do.
+    /// Runs an attempt in an open transaction, and again if the budget refused it and memory became free. A refused attempt must leave
+    /// everything as it was, or be harmless to repeat. An attempt that needs no more memory does not wait behind others that do.
     pub(crate) fn in_transaction<T>(&self, needs_memory: bool, attempt: impl FnMut() -> Result<T>) -> Result<T> {
         let order = if needs_memory { Order::Behind } else { Order::Ahead };
         self.puts.attempt(order, is_refusal, || self.flush_early(), attempt)
     }
 
-    /// The same for what a commit wants: most need no more memory.
+    /// The same for a commit: most need no more memory.
     pub(crate) fn in_commit<T>(&self, attempt: impl FnMut() -> Result<T>) -> Result<T> {
         self.commits.attempt(Order::Ahead, is_refusal, || self.flush_early(), attempt)
     }
 
-    /// Closes the active memtable, unless a commit is on its way: it is flushed, and its memory comes back.
+    /// Closes the active memtable so that its flush frees memory, unless a commit is in progress.
     fn flush_early(&self) {
         let ground = &self.ground;
         ground.sequencer.try_at_applied(|applied| ground.index.close_up_to(applied));

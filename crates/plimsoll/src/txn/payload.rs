@@ -73,16 +73,16 @@ pub(crate) fn encode_put_blob(key: &[u8], blob: BlobId, (offset, len, sum): (u64
 /// A decoded payload.
 #[derive(Debug)]
 pub(crate) struct Payload<'a> {
-    /// What the user gave to the commit.
+    /// The user's metadata of the commit.
     pub(crate) metadata: &'a [u8],
-    /// What it wrote.
+    /// The writes.
     pub(crate) writes: Writes<'a>,
 }
 
-/// What a transaction wrote.
+/// The writes of a transaction.
 #[derive(Debug)]
 pub(crate) enum Writes<'a> {
-    /// Operation by operation.
+    /// As operations in the payload.
     Operations(Operations<'a>),
     /// Runs in blob files, newest first.
     Runs(Vec<Vec<BlobId>>),
@@ -95,7 +95,7 @@ pub(crate) struct Operations<'a> {
     left: u64,
     /// The bytes of the last operation's value, where the payload holds them.
     value: &'a [u8],
-    /// Whether values are compared with their checksums.
+    /// Whether values are verified against their checksums.
     compared: bool,
 }
 
@@ -151,7 +151,7 @@ pub(crate) struct Operation<'a> {
 }
 
 impl<'a> Operations<'a> {
-    /// The same for a walk that is not the only one: values are not compared with their checksums.
+    /// A copy for a further walk: values are not verified against their checksums again.
     pub(crate) fn uncompared(&self) -> Self {
         Self { compared: false, ..self.clone() }
     }

@@ -1,7 +1,7 @@
-//! What a transaction has read, so that its commit can tell whether somebody changed it since.
+//! The read set of a transaction: its commit checks it for changes by others.
 //!
-//! Points are ranges of one key. When the set outgrows its share of the budget it is coarsened: neighbouring ranges are merged into one
-//! that covers them, which may make a conflict out of a change in between, but never misses one.
+//! A point read is a range of one key. When the set outgrows its share of the budget it is coarsened: adjacent ranges are merged into one
+//! that covers them. This may report a conflict for a change in between, but never misses one.
 
 use std::ops::Bound;
 
@@ -12,9 +12,9 @@ use crate::borders::{Border, hit};
 /// One range of index keys that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReadRange {
-    /// First key.
+    /// The first key.
     pub(crate) first: Vec<u8>,
-    /// Last key, or the whole rest of the order up to (not including) the bound; `None`: only `first`.
+    /// The upper bound: the last key, or the bound up to which (exclusive) all keys were read; `None`: only `first`.
     pub(crate) last: Option<Bound<Vec<u8>>>,
 }
 
@@ -28,7 +28,7 @@ impl ReadRange {
         (self.first.len() + last) as u64
     }
 
-    /// The upper bound as the index takes it.
+    /// The upper bound in the form that the index takes.
     pub(crate) fn upper(&self) -> Bound<&[u8]> {
         match &self.last {
             None => Bound::Included(&self.first),
@@ -39,7 +39,7 @@ impl ReadRange {
     }
 }
 
-/// The set. Law: its lease covers its list of ranges and their keys.
+/// The read set. Law: its lease covers its list of ranges and their keys.
 #[derive(Debug)]
 pub(crate) struct ReadSet {
     ranges: Vec<ReadRange>,
@@ -53,7 +53,7 @@ impl ReadSet {
         Self { ranges: Vec::new(), lease: budget.empty_lease(Kind::ReadSet), limit_bytes }
     }
 
-    /// Remembers that `first` to `last` was read.
+    /// Records that `first` to `last` was read.
     ///
     /// # Errors
     /// The budget has no room even after coarsening.
@@ -83,23 +83,23 @@ impl ReadSet {
         if len < capacity { capacity } else { (2 * len).max(1) }
     }
 
-    /// Bytes by which the list grows before one more is pushed.
+    /// Bytes by which the list grows before one more range is pushed.
     fn list_bytes_for_one_more(&self) -> u64 {
         list_bytes(self.capacity_for_one_more() - self.ranges.capacity())
     }
 
-    /// Gives up on detail: everything counts as read. Needs no memory.
+    /// Coarsens to the full range: everything counts as read. Needs no memory.
     pub(crate) fn add_everything(&mut self) {
         self.ranges.clear();
         self.ranges.push(ReadRange { first: Vec::new(), last: Some(Bound::Unbounded) });
     }
 
-    /// What was read.
+    /// The ranges that were read.
     pub(crate) fn ranges(&self) -> &[ReadRange] {
         &self.ranges
     }
 
-    /// Merges neighbours, eight into one.
+    /// Merges adjacent ranges, eight into one.
     fn coarsen(&mut self) {
         hit(Border::ReadSetCoarsened);
         let mut ranges = std::mem::take(&mut self.ranges);
@@ -112,7 +112,7 @@ impl ReadSet {
     }
 }
 
-/// Heap bytes of a list with room for so many ranges.
+/// Heap bytes of a list with room for this many ranges.
 fn list_bytes(ranges: usize) -> u64 {
     (ranges * size_of::<ReadRange>()) as u64
 }

@@ -1,4 +1,4 @@
-//! What snapshots and transactions have in common: both read the store at one moment.
+//! The common interface of snapshots and transactions: reads of the store at one moment.
 
 use plimsoll_log::glsn::Glsn;
 
@@ -9,7 +9,8 @@ use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
 use crate::types::value::Value;
 
-/// Reads at one moment: of a [`crate::Snapshot`], or of a [`crate::Transaction`], whose own writes it sees. For functions that take either; both have
+/// Reads at one moment: of a [`crate::Snapshot`], or of a [`crate::Transaction`], which also sees its own writes. For functions that accept
+/// either; both types have the same methods without this trait.
 /// the same methods without it.
 ///
 /// ```
@@ -110,7 +111,7 @@ pub trait Read: sealed::Sealed {
 }
 
 pub(crate) mod sealed {
-    /// Keeps [`super::Read`] to the types of this crate, so that it can grow.
+    /// Restricts [`super::Read`] to the types of this crate, so that it can grow.
     pub trait Sealed {}
 }
 

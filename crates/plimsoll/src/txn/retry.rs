@@ -1,7 +1,7 @@
-//! Runs a transaction again when another one was in its way.
+//! Retries a transaction after a conflict.
 //!
-//! Each pause is of a random length below a bound that doubles: two that met once meet again less likely. The clock is the store's, and the
-//! randomness comes from it and from the conflict, so that a simulated run can be replayed.
+//! Each pause has a random length below a bound that doubles, so that two transactions that conflicted are less likely to conflict again.
+//! The clock is the store's, and the randomness derives from it and from the conflict, so that a simulated run can be replayed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,7 @@ fn pause(committer: &Committer, attempt: u32, conflict: u64) {
     clock.sleep(Duration::from_nanos(random.below(bound)));
 }
 
-/// The bound of the pause after an attempt, which are counted from 1.
+/// The bound of the pause after the given attempt, counted from 1.
 fn longest_pause(attempt: u32) -> Duration {
     FIRST_PAUSE.saturating_mul(1 << (attempt - 1).min(16)).min(LONGEST_PAUSE)
 }

@@ -1,10 +1,10 @@
-//! The order of commits: one at a time gets its GLSN, goes into the log, and is applied to the index.
+//! Orders commits: one at a time gets its GLSN, is written to the log, and is applied to the index.
 //!
 //! Laws:
 //! - Commits are applied in GLSN order, each as a whole. *Applied* is the GLSN of the last one; it only moves forward.
-//! - *Visible* is the lower of *applied* and of what the log lets be read (durable, or submitted where commits are buffered).
-//! - If applying a record fails or panics after it went into the log, the store is poisoned: nothing is applied on top of it or flushed until
-//!   the store is opened again, which replays the record.
+//! - *Visible* is the lower of *applied* and the GLSN up to which the log permits reads (durable, or submitted if commits are buffered).
+//! - If applying a record fails or panics after it was written to the log, the store is poisoned: nothing is applied on top of it or
+//!   flushed until the store is opened again, which replays the record.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,18 +20,19 @@ pub(crate) struct CommitSequencer {
     log: Arc<dyn Log>,
     /// Held while a commit gets its GLSN and is applied.
     lock: Mutex<()>,
-    /// Set while a record is in the log and not applied yet. If it is set when the lock is taken, the committer before panicked in between.
+    /// Set while a record is in the log and not applied yet. If it is set when the lock is taken, the previous committer panicked in
+    /// between.
     half_applied: AtomicBool,
     applied: AtomicU64,
     /// Why no more commits are accepted.
     poisoned: OnceLock<String>,
 }
 
-/// No commit is under way while this is held.
+/// While it is held, no commit is in progress.
 pub(crate) type CommitLock<'a> = MutexGuard<'a, ()>;
 
 impl CommitSequencer {
-    /// Nothing is applied yet: [`CommitSequencer::replayed`] says up to where it is once the log was replayed.
+    /// Nothing is applied yet: after the replay, [`CommitSequencer::replayed`] sets the last applied GLSN.
     pub(crate) fn new(log: &Arc<dyn Log>) -> Self {
         Self {
             log: Arc::clone(log),
@@ -47,22 +48,22 @@ impl CommitSequencer {
         self.applied.store(last.0, Ordering::Release);
     }
 
-    /// The last commit that is applied.
+    /// The last applied commit.
     pub(crate) fn applied(&self) -> Glsn {
         Glsn(self.applied.load(Ordering::Acquire))
     }
 
-    /// The newest moment that can be read.
+    /// The newest readable moment.
     pub(crate) fn visible(&self) -> Glsn {
         self.log.readable().min(self.applied())
     }
 
-    /// Waits until no commit is under way.
+    /// Waits until no commit is in progress.
     ///
     /// # Errors
-    /// [`Error::Poisoned`] if a commit before was applied in part only.
+    /// [`Error::Poisoned`] if an earlier commit was applied only in part.
     pub(crate) fn lock(&self) -> Result<CommitLock<'_>> {
-        // A committer that panicked poisoned the mutex, too; `half_applied` says whether that matters.
+        // A committer that panicked poisoned the mutex as well; `half_applied` tells whether that matters.
         let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         if self.half_applied.load(Ordering::Acquire) {
             return Err(self.poison("its committer panicked"));
@@ -70,8 +71,8 @@ impl CommitSequencer {
         Ok(lock)
     }
 
-    /// Submits a record with `submit` and applies it with `apply`, which returns the record's last GLSN. If `apply` fails or panics, the
-    /// store is poisoned.
+    /// Writes a record to the log with `submit` and applies it with `apply`, which returns the record's last GLSN. If `apply` fails or
+    /// panics, the store is poisoned.
     pub(crate) fn submit_and_apply<T>(
         &self,
         _lock: &CommitLock<'_>,
@@ -86,7 +87,7 @@ impl CommitSequencer {
         Ok(submitted)
     }
 
-    /// Runs `work` between two commits, with the last GLSN that is applied, once that is durable.
+    /// Runs `work` between two commits, with the last applied GLSN, once that is durable.
     ///
     /// # Errors
     /// [`Error::Poisoned`], and those of the log and of `work`.
@@ -99,7 +100,7 @@ impl CommitSequencer {
         work(applied)
     }
 
-    /// Runs `work` between two commits, with the last GLSN that is applied; `None` if a commit is under way, or was applied in part only.
+    /// Runs `work` between two commits, with the last applied GLSN; `None` if a commit is in progress, or was applied only in part.
     pub(crate) fn try_at_applied<T>(&self, work: impl FnOnce(Glsn) -> T) -> Option<T> {
         let _lock = match self.lock.try_lock() {
             Ok(lock) => lock,
@@ -110,7 +111,7 @@ impl CommitSequencer {
         is_whole.then(|| work(self.applied()))
     }
 
-    /// Waits until everything that is applied is visible.
+    /// Waits until everything applied is visible.
     pub(crate) fn wait_visible(&self) -> Result<()> {
         let applied = self.applied();
         if applied > self.visible() {
@@ -119,7 +120,7 @@ impl CommitSequencer {
         Ok(())
     }
 
-    /// Refuses where the store is poisoned.
+    /// Fails if the store is poisoned.
     pub(crate) fn check(&self) -> Result<()> {
         match self.poisoned.get() {
             Some(cause) => Err(Error::Poisoned { cause: cause.clone() }),

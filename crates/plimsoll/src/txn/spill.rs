@@ -1,10 +1,10 @@
-//! Runs of blob files that a transaction's writes were spilled into.
+//! The runs of blob files into which a transaction's writes were spilled.
 //!
-//! Newest first, in tiers: eight runs of one tier are merged into one of the next, or only strung together where their keys do not
-//! overlap (sorted input). When the transaction commits, the index takes the runs over as they are; when it is dropped, they are
+//! The runs are kept newest first, in tiers: eight runs of one tier are merged into one of the next, or only concatenated if their keys do
+//! not overlap (sorted input). When the transaction commits, the index adopts the runs without a rewrite; when it is dropped, they are
 //! removed.
 //!
-//! A record names a limited number of blob files. So what is strung together too often is merged after all, and the partitions of very
+//! A record names a limited number of blob files. So runs that were concatenated too often are merged after all, and the partitions of very
 //! large runs are larger: their number stays bounded, whatever the transaction's size.
 
 use std::ops::Range;
@@ -30,10 +30,10 @@ use crate::types::version::{Stored, Version};
 /// Runs of one tier that are merged into one of the next.
 const FAN_IN: usize = 8;
 
-/// Runs that come to more blob files are not strung together.
+/// Runs that would have more blob files than this are not concatenated.
 const STRUNG_BLOBS_MAX: usize = 32;
 
-/// A merge writes partitions of at least so great a part of its input (one in so many).
+/// Divisor: a merge writes partitions of at least this part of its input.
 const PARTITION_PART: u64 = 16;
 
 /// The most blob files of all runs; a record names one more, of values.
@@ -68,7 +68,7 @@ impl SpilledRun {
     }
 }
 
-/// A run being written. Dropped before its end, it leaves nothing behind.
+/// A run being written. If it is dropped before its end, its files are removed.
 pub(crate) struct SpillBuilder {
     log: Arc<dyn Log>,
     partition_bytes: u64,
@@ -97,7 +97,7 @@ impl Drop for SpillBuilder {
 /// Removes blob files that no record names.
 fn discard(log: &dyn Log, blobs: &[BlobRef]) {
     for blob in blobs {
-        // One that cannot be removed now is swept at the next open.
+        // A file that cannot be removed now is swept at the next open.
         let _ = log.discard_blob(blob.id);
     }
 }
@@ -198,14 +198,14 @@ impl Spill {
         Ok(())
     }
 
-    /// The first tier with enough runs; runs of one tier stand side by side, newer tiers in front.
+    /// The first tier with enough runs; runs of one tier are adjacent, newer tiers in front.
     fn full_tier(&self) -> Option<u32> {
         let mut tiers: Vec<u32> = self.runs.iter().map(|run| run.tier).collect();
         tiers.dedup();
         tiers.into_iter().find(|&tier| self.runs.iter().filter(|run| run.tier == tier).count() >= FAN_IN)
     }
 
-    /// Writes the newest writes of some runs as one in their place, and removes those. If that fails all is as it was.
+    /// Replaces some runs by one with the newest write of each key, and removes their files. On failure nothing changes.
     fn replace_by_merged(&mut self, range: Range<usize>, tier: u32) -> Result<()> {
         hit(Border::SpillsMerged);
         let merged = self.write_run(&self.runs[range.clone()], tier)?;
@@ -256,24 +256,24 @@ impl Spill {
         self.runs.iter().flat_map(|run| &run.blobs)
     }
 
-    /// The runs' blob files, newest run first: what the commit's payload says.
+    /// The runs' blob files, newest run first, as the commit's payload lists them.
     pub(crate) fn layout(&self) -> Vec<Vec<BlobId>> {
         self.runs.iter().map(|run| run.blobs.iter().map(|blob| blob.id).collect()).collect()
     }
 
-    /// The runs as the index takes them over.
+    /// The runs as the index adopts them.
     pub(crate) fn infos(&self, glsn: Glsn) -> Vec<Vec<PartitionInfo>> {
         self.runs.iter().map(|run| run.partitions.iter().map(|p| adopted(&p.info, glsn)).collect()).collect()
     }
 
-    /// The blob files belong to the log now.
+    /// Marks the blob files as owned by the log.
     pub(crate) fn keep(&self) {
         // Relaxed: one thread commits.
         self.kept.store(true, Ordering::Relaxed);
     }
 }
 
-/// What is known of a partition once its transaction has a GLSN.
+/// The metadata of a partition once its transaction has a GLSN.
 pub(crate) fn adopted(info: &PartitionInfo, glsn: Glsn) -> PartitionInfo {
     debug_assert!(matches!(info.id, PartitionId::Blob(_)));
     PartitionInfo { min_glsn: glsn, max_glsn: glsn, fixed_glsn: Some(glsn), ..info.clone() }
@@ -282,7 +282,7 @@ pub(crate) fn adopted(info: &PartitionInfo, glsn: Glsn) -> PartitionInfo {
 /// A walk over several runs, newest first, in key order: each key once, with its newest write.
 pub(crate) struct MergedRuns {
     cursors: Vec<RunCursor>,
-    /// The key that was lent last.
+    /// The key of the last write returned.
     key: Option<Vec<u8>>,
 }
 
@@ -297,7 +297,7 @@ impl MergedRuns {
         Ok(Self { cursors, key: None })
     }
 
-    /// The next key's write, lent until the next call.
+    /// The write of the next key, borrowed until the next call.
     pub(crate) fn next(&mut self) -> Result<Option<Version<'_>>> {
         if let Some(key) = &self.key {
             for cursor in &mut self.cursors {
@@ -317,13 +317,13 @@ impl MergedRuns {
     }
 }
 
-/// A walk over the writes of a commit that stand in blob files: `runs` as its payload names them.
+/// A walk over the writes of a commit that are stored in blob files: `runs` as its payload names them.
 pub(crate) fn side_runs(log: &Arc<dyn Log>, budget: &Budget, runs: &[Vec<BlobId>], glsn: Glsn) -> Result<MergedRuns> {
     let runs = runs.iter().map(|blobs| blobs.iter().map(|&blob| open_partition(log, budget, blob, glsn)).collect());
     MergedRuns::new(runs.collect::<Result<_>>()?, &Feed::Pool(Touch::Scan))
 }
 
-/// Opens a partition that a committed transaction wrote, by what stands in its file.
+/// Opens a partition that a committed transaction wrote, from the metadata in its file.
 pub(crate) fn open_partition(log: &Arc<dyn Log>, budget: &Budget, blob: BlobId, glsn: Glsn) -> Result<Partition> {
     let file = log.open_blob(blob)?;
     let info = read_info(&**file.file.source(), file.pages, PartitionId::Blob(blob), budget)?;

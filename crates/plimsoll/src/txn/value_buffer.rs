@@ -1,5 +1,4 @@
-//! Bytes of values that wait for their commit, in chunks, appended one behind the other. The first stand in a piece of a chunk, if they are
-//! few.
+//! Buffer for uncommitted values: append-only, in chunks. A small first part is in a piece of a chunk.
 
 use std::sync::Arc;
 
@@ -64,7 +63,7 @@ impl ValueBuffer {
         Ok(start as u64)
     }
 
-    /// Whether so many bytes more need no more memory.
+    /// Whether this many more bytes need no more memory.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         self.len as u64 + bytes <= self.held_bytes()
     }
@@ -73,7 +72,7 @@ impl ValueBuffer {
         self.piece.as_ref().map_or(0, |piece| piece.len())
     }
 
-    /// What stands from `at` on in the same piece or chunk.
+    /// The bytes from `at` to the end of the same piece or chunk.
     fn from(&self, at: usize) -> &[u8] {
         match (&self.piece, at.checked_sub(self.piece_bytes())) {
             (Some(piece), None) => &piece[at..],
@@ -99,12 +98,12 @@ impl ValueBuffer {
         })
     }
 
-    /// Bytes of what is held.
+    /// Bytes of memory held.
     pub(crate) fn held_bytes(&self) -> u64 {
         (self.piece_bytes() + self.chunks.len() * CHUNK_BYTES) as u64
     }
 
-    /// Gives everything back.
+    /// Releases all memory.
     pub(crate) fn clear(&mut self) {
         self.piece = None;
         self.chunks.clear();

@@ -1,11 +1,11 @@
-//! What a transaction has written and not committed yet.
+//! The uncommitted writes of a transaction.
 //!
-//! Keys and small values live in a sorted map, values above [`INLINE_BYTES`] in a buffer of chunks, very large ones go straight into a
-//! blob file. When all that outgrows its share of the budget, or the budget has no room, it is *spilled*: written as a sorted run into
-//! blob files, which the index takes over as they are when the transaction commits. So a transaction may be larger than memory, and
-//! its bytes are written once.
+//! Keys and small values live in a sorted map, values above [`INLINE_BYTES`] in a buffer of chunks; very large values are written to a blob
+//! file directly. When the set outgrows its share of the budget, or the budget has no room, it is *spilled*: written as a sorted run into
+//! blob files, which the index adopts without a rewrite when the transaction commits. So a transaction may be larger than memory, and its
+//! bytes are written once.
 //!
-//! Law: of several writes of one key the last one counts; in the map it has the highest order, and a newer run hides an older one.
+//! Law: of several writes of one key the last one wins. In the map it has the highest order, and a newer run hides an older one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,13 +22,13 @@ use crate::txn::value_buffer::ValueBuffer;
 use crate::types::error::{Error, Result};
 use crate::types::version::{INLINE_BYTES, Stored, value_sum};
 
-/// A value above this goes into a blob file at once.
+/// A value above this length is written to a blob file directly.
 pub(crate) const LARGE_VALUE_BYTES: usize = 256 << 10;
 
-/// Room left in a record's body for what is not values (head, metadata): one part in so many.
+/// Divisor: the part of a record's body that is reserved for everything but values (head, metadata).
 const BODY_RESERVE_PART: u64 = 8;
 
-/// One write, as it waits.
+/// An uncommitted write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Write<'a> {
     /// The key is deleted.
@@ -37,7 +37,7 @@ pub(crate) enum Write<'a> {
     Inline(&'a [u8]),
     /// A value in the buffer.
     Buffered {
-        /// Its place there.
+        /// Its offset in the buffer.
         offset: u64,
         /// Its length.
         len: u64,
@@ -46,7 +46,7 @@ pub(crate) enum Write<'a> {
     },
     /// A value in a blob file.
     InBlob {
-        /// Which.
+        /// The file.
         blob: BlobId,
         /// Byte offset.
         offset: u64,
@@ -103,7 +103,7 @@ impl<'a> Write<'a> {
 /// Beyond the tags of [`Stored`].
 const BUFFERED: u8 = 255;
 
-/// The set.
+/// The write set of one transaction.
 pub(crate) struct WriteSet {
     patience: Arc<Patience>,
     log: Arc<dyn Log>,
@@ -111,22 +111,22 @@ pub(crate) struct WriteSet {
     values: ValueBuffer,
     order: u64,
     limit_bytes: u64,
-    /// Bytes that the operations take in a record's body, those in the buffer included.
+    /// Bytes of the operations in a record's body, buffered values included.
     body_bytes: u64,
-    /// Under a lock, as reads of what is written may come from several threads.
+    /// Locked because reads of own writes may come from several threads.
     large: Mutex<Option<Box<dyn BlobWriter>>>,
     large_done: Vec<BlobRef>,
-    /// Whether a record names the blob files.
+    /// Whether a record names the blob files; they then belong to the log.
     named: AtomicBool,
     spill: Spill,
     /// The most bytes of a record's body.
     body_limit_bytes: u64,
-    /// Where a write is encoded before it is kept.
+    /// Scratch space for encoding a write.
     encoded: Vec<u8>,
 }
 
 impl WriteSet {
-    /// An empty set that spills beyond `limit_bytes`, into partitions of `partition_bytes`; less than `body_limit_bytes` is committed
+    /// An empty set that spills beyond `limit_bytes`, into partitions of `partition_bytes`. A set below `body_limit_bytes` is committed
     /// within the record.
     pub(crate) fn new(
         patience: &Arc<Patience>,
@@ -184,7 +184,7 @@ impl WriteSet {
         self.record(key, Write::Deleted)
     }
 
-    /// Starts a value that comes piece by piece; where it will stand.
+    /// Starts a value that arrives in pieces; returns its location.
     pub(crate) fn begin_large(&mut self) -> Result<(BlobId, u64)> {
         let large = self.large.get_mut().unwrap_or_else(PoisonError::into_inner);
         if large.is_none() {
@@ -194,7 +194,7 @@ impl WriteSet {
         Ok((writer.id(), writer.position()))
     }
 
-    /// The next piece of it.
+    /// Appends the next piece.
     pub(crate) fn continue_large(&mut self, bytes: &[u8]) -> Result<()> {
         let writer =
             self.large.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().expect("begin_large was called");
@@ -202,7 +202,7 @@ impl WriteSet {
         Ok(())
     }
 
-    /// Its end: the key gets the value of `len` bytes with the checksum `sum`.
+    /// Ends the value: the key gets the value of `len` bytes with the checksum `sum`.
     pub(crate) fn end_large(&mut self, key: &[u8], (blob, offset): (BlobId, u64), len: u64, sum: u64) -> Result<()> {
         self.record(key, Write::InBlob { blob, offset, len, sum })
     }
@@ -222,7 +222,7 @@ impl WriteSet {
         let needs_memory = !self.map.has_room(key.len() + encoded.len());
         patience.in_transaction(needs_memory, || {
             let Err(refusal) = self.map.defer(key, self.order, encoded) else { return Ok(()) };
-            // The spill empties the buffer, and knows of no key for a value that was put there a moment ago.
+            // The spill empties the buffer, and does not cover the value that was just pushed there.
             write = self.to_blob(write)?;
             encoded.clear();
             write.encode(encoded);
@@ -277,7 +277,7 @@ impl WriteSet {
         self.body_bytes = 0;
     }
 
-    /// Where a buffered value stands once it was copied into a blob file; any other write as it is.
+    /// Converts a buffered write to its location in a blob file after its value was copied there; other writes are unchanged.
     fn to_blob<'a>(&self, write: Write<'a>) -> Result<Write<'a>> {
         let Write::Buffered { offset, len, sum } = write else { return Ok(write) };
         let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
@@ -305,13 +305,13 @@ impl WriteSet {
         None
     }
 
-    /// The map, for walks in key order: of one key the newest comes first. Nothing in it waits to be linked.
+    /// The map, for walks in key order: of one key the newest comes first. It has no deferred entries.
     pub(crate) fn map(&self) -> &SortedMap {
         self.map.settle();
         &self.map
     }
 
-    /// The runs that were spilled.
+    /// The spilled runs.
     pub(crate) fn spilled(&self) -> &Spill {
         &self.spill
     }
@@ -336,7 +336,7 @@ impl WriteSet {
         }
     }
 
-    /// Fills `into` with bytes of a write's value from `from` on. Values in finished blob files are the reader's own business.
+    /// Fills `into` with bytes of a write's value from `from` on. The caller reads values in finished blob files itself.
     pub(crate) fn read_back(&self, write: Write<'_>, from: u64, into: &mut [u8]) -> Result<ReadBack> {
         match write {
             Write::Deleted => unreachable!("a deletion has no value"),
@@ -362,8 +362,8 @@ impl WriteSet {
         Ok(ReadBack::Done)
     }
 
-    /// Brings the set into the shape in which it is committed: either everything in the map, with a body that fits into a record, or
-    /// everything in runs. Blob files are finished.
+    /// Prepares the set for commit: either everything is in the map, with a body that fits into a record, or everything is in runs. Blob
+    /// files are finished.
     pub(crate) fn prepare(&mut self, metadata_bytes: usize) -> Result<()> {
         let reserve = (self.body_limit_bytes / BODY_RESERVE_PART).max(metadata_bytes as u64 + 64);
         let room = self.body_limit_bytes.saturating_sub(reserve);
@@ -382,7 +382,7 @@ impl WriteSet {
         Ok(())
     }
 
-    /// Copies buffered values into the blob file, so that the body holds only where they stand.
+    /// Copies buffered values into the blob file, so that the body holds only their locations.
     fn buffered_to_blob(&mut self) -> Result<()> {
         let moved = empty_map(&self.patience);
         let mut body_bytes = 0;
@@ -425,16 +425,16 @@ fn empty_map(patience: &Patience) -> SortedMap {
     SortedMap::beginning_small(patience.budget(), Kind::WriteSet, patience.small())
 }
 
-/// Whether a value could be read back.
+/// The result of reading a value back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadBack {
-    /// It was.
+    /// It was read.
     Done,
-    /// It stands in a blob file that is finished already: read it there.
+    /// It is in a finished blob file: read it there.
     InFinishedBlob,
 }
 
-/// A spilled version as the write that it was.
+/// A spilled version as a write.
 pub(crate) fn as_write(stored: Stored<'_>) -> Write<'_> {
     match stored {
         Stored::Deleted => Write::Deleted,
@@ -446,7 +446,7 @@ pub(crate) fn as_write(stored: Stored<'_>) -> Write<'_> {
 
 impl Drop for WriteSet {
     fn drop(&mut self) {
-        // An abort: nobody names these files. One that cannot be removed now is swept at the next open.
+        // An abort: no record names these files. A file that cannot be removed now is swept at the next open.
         for blob in self.large_done.drain(..).filter(|_| !self.named.load(Ordering::Relaxed)) {
             let _ = self.log.discard_blob(blob.id);
         }

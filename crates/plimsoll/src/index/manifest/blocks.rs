@@ -1,8 +1,9 @@
-//! The manifest's file as a sequence of bytes under one checksum.
+//! Reads and writes the manifest's file as a sequence of bytes under one checksum.
 //!
 //! Laws:
-//! 1. The checksum covers every byte: that of each block is seeded with the sum of the one before, and the last stands behind them.
-//! 2. Writing and reading hold one small buffer, however long the file is.
+//! 1. The checksum covers every byte: each block's checksum is seeded with that of the previous block, and the last one is stored at the
+//!    end.
+//! 2. Writing and reading need one small buffer, whatever the file's length.
 
 use std::io;
 
@@ -14,10 +15,10 @@ use crate::types::error::Error;
 
 const BLOCK_BYTES: usize = 16 << 10;
 const SUM_BYTES: u64 = 8;
-/// No manifest is so long: a length beyond it is damage.
+/// The most bytes of a manifest: a greater length is damage.
 const MAX_BYTES: u64 = 4 << 30;
 
-/// Why a manifest was not read.
+/// Why a manifest could not be read.
 pub(super) enum Failure {
     Damaged(&'static str),
     Newer(&'static str),
@@ -33,10 +34,10 @@ impl From<io::Error> for Failure {
 pub(super) const CUT: Failure = Failure::Damaged("the manifest ends in the middle of something");
 pub(super) const SENSELESS: Failure = Failure::Damaged("the manifest describes a run that cannot be");
 
-/// Sums up blocks and writes them.
+/// Computes the checksum of blocks and writes them.
 pub(super) struct Writer<'f> {
     file: &'f dyn File,
-    /// What waits to be written: whoever appends to it calls [`Writer::drain`] before it has grown by another block.
+    /// Bytes to be written: call [`Writer::drain`] before it has grown by another block.
     pub(super) block: Vec<u8>,
     at: u64,
     sum: u64,
@@ -47,7 +48,7 @@ impl<'f> Writer<'f> {
         Self { file, block: Vec::with_capacity(2 * BLOCK_BYTES), at: 0, sum: 0 }
     }
 
-    /// Appends a number of varying length.
+    /// Appends a varint.
     pub(super) fn number(&mut self, number: u64) -> io::Result<()> {
         push_varint(&mut self.block, number);
         self.drain()
@@ -70,7 +71,7 @@ impl<'f> Writer<'f> {
         Ok(())
     }
 
-    /// Writes the rest, and the sum behind it.
+    /// Writes the rest, followed by the checksum.
     pub(super) fn finish(mut self) -> io::Result<()> {
         self.drain()?;
         if !self.block.is_empty() {
@@ -80,21 +81,21 @@ impl<'f> Writer<'f> {
     }
 }
 
-/// Reads a file from the front, a block at a time. What it gives out is to be believed once [`Input::check_sum`] says so: the bytes are
-/// read only once, because a second time they might come back otherwise.
+/// Reads a file sequentially, a block at a time. Its output must not be used before [`Input::check_sum`] has succeeded. The bytes are read
+/// only once, because a second read might return other bytes.
 pub(super) struct Input<'f> {
     file: &'f dyn File,
-    /// Where the next block begins.
+    /// The offset of the next block.
     at: u64,
     end: u64,
     block: Vec<u8>,
     used: usize,
-    /// Checksum of what was read so far.
+    /// Checksum of the bytes read so far.
     sum: u64,
 }
 
 impl<'f> Input<'f> {
-    /// From the first byte of the file, whose length must be one that a manifest can have: at least `least` bytes and the sum.
+    /// Starts at the first byte of the file, whose length must be valid for a manifest: at least `least` bytes and the checksum.
     pub(super) fn new(file: &'f dyn File, least: usize) -> Result<Self, Failure> {
         let len = file.len()?;
         let end = len.checked_sub(SUM_BYTES).filter(|&end| end >= least as u64 && len <= MAX_BYTES);
@@ -102,12 +103,12 @@ impl<'f> Input<'f> {
         Ok(Self { file, at: 0, end, block: Vec::with_capacity(BLOCK_BYTES), used: 0, sum: 0 })
     }
 
-    /// Where what is so many bytes long ends that begins here; damage if that is behind the end.
+    /// The end offset of a field of this length that begins here; damage if it exceeds the file.
     pub(super) fn end_of(&self, len: u64) -> Result<u64, Failure> {
         self.place().checked_add(len).filter(|end| *end <= self.end).ok_or(SENSELESS)
     }
 
-    /// How many bytes were given out.
+    /// The number of bytes returned so far.
     pub(super) fn place(&self) -> u64 {
         self.at - (self.block.len() - self.used) as u64
     }
@@ -134,7 +135,7 @@ impl<'f> Input<'f> {
         Ok(true)
     }
 
-    /// Reads on to the end, and compares everything with the checksum behind it.
+    /// Reads to the end and verifies everything against the stored checksum.
     pub(super) fn check_sum(mut self) -> Result<(), Failure> {
         while self.at < self.end {
             self.next_block()?;

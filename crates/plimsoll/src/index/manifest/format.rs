@@ -1,6 +1,6 @@
-//! What the manifest's bytes say; they are drawn in `docs/format.md`.
+//! The manifest's encoding; `docs/format.md` describes the bytes.
 //!
-//! Law: nothing is taken from a manifest before all of it was checked, and no length in it is believed beyond the file's end.
+//! Law: nothing is taken from a manifest before all of it was checked, and no length in it is trusted beyond the file's end.
 
 use std::io;
 
@@ -20,13 +20,13 @@ const MAGIC: [u8; 8] = *b"PLIMMANI";
 const FORMAT: u32 = 1;
 pub(super) const HEAD_BYTES: usize = 56;
 
-/// What stands behind the runs, each with its length, so that a version that does not know it passes over it.
+/// Tag of an addition behind the runs. Each has a length, so that a version that does not know it skips it.
 pub(super) const DELETIONS_DROPPED: u64 = 1;
 
 const HAS_POINTER: u8 = 1;
 const HAS_FIXED_GLSN: u8 = 2;
 
-/// Writes a manifest of `runs` (whether it is history, and its partitions) into an empty file.
+/// Writes a manifest of `runs` (whether each is history, and its partitions) into an empty file.
 pub(super) fn write<'a, R, P>(file: &dyn File, head: &Head, runs: R) -> io::Result<()>
 where
     R: ExactSizeIterator<Item = (bool, P)>,
@@ -77,8 +77,8 @@ fn encode_head(head: &Head, out: &mut Writer<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// What was added to the format since: an older version passes over it. It is written also where it names nothing, for where it is missing
-/// nothing is known.
+/// Writes the additions to the format; older versions skip them. An empty addition is written as well: a missing one means that nothing is
+/// known.
 fn encode_additions(head: &Head, out: &mut Writer<'_>) -> io::Result<()> {
     let dropped = &head.limits.deletions_dropped_in;
     let mut body = Vec::with_capacity(dropped.len() * 8);
@@ -130,7 +130,7 @@ pub(super) fn read(file: &dyn File) -> Result<Manifest, Failure> {
     Ok(manifest)
 }
 
-/// Checks what every format begins with; the log's id.
+/// Checks the head that all formats share; returns the log's id.
 fn check_head(file: &dyn File) -> Result<u128, Failure> {
     let mut head = [0; HEAD_BYTES];
     file.read_exact_at(&mut head, 0)?;
@@ -187,7 +187,7 @@ fn decode(log_id: u128, input: &mut Input<'_>) -> Result<Manifest, Failure> {
         return Err(SENSELESS);
     }
     let mut runs = Vec::new();
-    // Each run and each partition takes bytes of the file, so what is pushed is bounded by its length.
+    // Each run and each partition takes bytes of the file, so the file's length bounds the lists.
     for _ in 0..input.varint()? {
         runs.push(decode_run(input)?);
     }
@@ -197,7 +197,7 @@ fn decode(log_id: u128, input: &mut Input<'_>) -> Result<Manifest, Failure> {
     Ok(Manifest::of(Head { log_id, number, checkpoint, durable, next_run, limits }, runs))
 }
 
-/// What stands behind the runs: the deletions that were dropped, where it says so. What is not known is passed over.
+/// Reads the additions behind the runs: the dropped deletions, if listed. Unknown additions are skipped.
 fn decode_additions(input: &mut Input<'_>) -> Result<Option<Vec<(u32, Glsn)>>, Failure> {
     let mut dropped = None;
     for _ in 0..input.varint()? {

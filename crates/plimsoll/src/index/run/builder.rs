@@ -1,7 +1,8 @@
-//! Writes a partition, front to back.
+//! Writes a partition sequentially.
 //!
-//! Versions go into the open leaf. A full leaf is written and joins the open group; a full group is written as a guide and joins the
-//! open inner page; and so on up. The last page left alone at its level is the root. Nothing is written twice and nothing is read.
+//! Versions go into the open leaf. A full leaf is written and joins the open group. A full group is written as a guide page (filter and
+//! index block) and joins the open inner page, and so on upwards. The last page left alone at its level is the root. No page is written
+//! twice and none is read.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -36,25 +37,25 @@ const _: () = assert!(
     "a chunk holds the hashes of a group and a leaf"
 );
 
-/// What a blob file's id may take in the set of them and in the list that is made of it.
+/// Memory of a blob file's id in the set of them and in the list made from it.
 const BLOB_BYTES: u64 = 48;
 
-/// Where a builder's pages go: a run file of the index, or a blob file of the log.
+/// The destination of a builder's pages: a run file of the index, or a blob file of the log.
 pub(crate) trait PageSink: Send {
     /// The partition's id.
     fn id(&self) -> PartitionId;
-    /// The log whose commits the partition holds; 0 where that goes without saying (a blob file of that log).
+    /// The log whose commits the partition holds; 0 if that is implied (a blob file of that log).
     fn log_id(&self) -> u128 {
         0
     }
-    /// The seed under which pages are sealed.
+    /// The checksum seed of its pages.
     fn seed(&self) -> u64;
     /// Takes the next page (numbers count from 0), sealed.
     fn write_page(&mut self, page: &[u8]) -> Result<()>;
 }
 
-/// Builds one partition. Memory: three chunks of `Kind::Sort` (one more for every four levels beyond the first), whatever its size,
-/// and a lease for the blob files that it points into. After an error it is of no use.
+/// Builds one partition. Memory: three chunks of `Kind::Sort` (one more for every four levels beyond the first), whatever its size, and a
+/// lease for the ids of the blob files that it points to. After an error it must be dropped.
 #[derive(Debug)]
 pub(crate) struct PartitionBuilder<S: PageSink> {
     sink: S,
@@ -69,14 +70,14 @@ pub(crate) struct PartitionBuilder<S: PageSink> {
     leaf_keys: usize,
     /// The fence before the open leaf.
     leaf_fence: OwnedFence,
-    /// The fence before a page that is on its way up.
+    /// The fence before a page that joins the next level.
     rising: OwnedFence,
     last_key: Vec<u8>,
     stored: Vec<u8>,
     tally: Tally,
 }
 
-/// The chunks that a builder works in.
+/// The chunks of a builder.
 #[derive(Debug)]
 struct Desk {
     /// The open leaf; the page being sealed; the open group's fences.
@@ -87,7 +88,7 @@ struct Desk {
     inner: Vec<Chunk>,
 }
 
-/// What the footer will say.
+/// Counts for the footer.
 #[derive(Debug)]
 struct Tally {
     versions: u64,
@@ -98,7 +99,7 @@ struct Tally {
     max_glsn: Glsn,
     min_pointer: Option<Glsn>,
     blobs: BTreeSet<u64>,
-    /// The one pointed into last: most often the next one too.
+    /// The last one pointed to: usually the next one as well.
     last_blob: Option<BlobId>,
     blobs_lease: Lease,
 }
@@ -129,7 +130,7 @@ impl<S: PageSink> PartitionBuilder<S> {
         Ok(builder)
     }
 
-    /// Adds a version: keys ascending, one key's versions newest first. The versions of one key belong into one partition.
+    /// Adds a version: keys ascending, one key's versions newest first. All versions of a key must be in one partition.
     pub(crate) fn add(&mut self, version: &Version<'_>) -> Result<()> {
         let key = version.key;
         let (common, order) = compare(&self.last_key, key);
@@ -156,12 +157,12 @@ impl<S: PageSink> PartitionBuilder<S> {
         self.tally.note(version)
     }
 
-    /// Where the pages go.
+    /// The sink of the pages.
     pub(crate) fn sink_mut(&mut self) -> &mut S {
         &mut self.sink
     }
 
-    /// Bytes written or waiting in a page.
+    /// Bytes written or buffered in a page.
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.pages) * PAGE_BYTES as u64 + self.leaf.bytes() as u64
     }
@@ -171,8 +172,8 @@ impl<S: PageSink> PartitionBuilder<S> {
         self.tally.versions
     }
 
-    /// Writes what is left and the footer page; the sink (not yet synced) and what is known of the partition. At least one version
-    /// must have been added.
+    /// Writes the remaining pages and the footer; returns the sink (not yet synced) and the partition's metadata. At least one version must
+    /// have been added.
     pub(crate) fn finish(mut self) -> Result<(S, PartitionInfo)> {
         assert!(self.versions() > 0, "a partition holds at least one version");
         self.close_leaf(None)?;
@@ -233,7 +234,8 @@ impl<S: PageSink> PartitionBuilder<S> {
         self.rise(0, number)
     }
 
-    /// Adds a page, before which `self.rising` stands, to the inner page at `level`. A full one is written first and rises itself.
+    /// Adds a page, with the fence `self.rising` before it, to the inner page at `level`. A full inner page is written first and itself
+    /// added to the next level.
     fn rise(&mut self, mut level: usize, mut child: u32) -> Result<()> {
         loop {
             if level == self.levels.len() {
@@ -261,7 +263,7 @@ impl<S: PageSink> PartitionBuilder<S> {
         self.write_out(INNER_PAGE, bytes)
     }
 
-    /// Writes what is left of every level; the root's page.
+    /// Writes the remaining pages of every level; returns the root's page.
     fn close_levels(&mut self) -> Result<u32> {
         let mut level = 0;
         loop {
@@ -288,14 +290,14 @@ impl<S: PageSink> PartitionBuilder<S> {
         Ok(())
     }
 
-    /// Seals and writes the page whose payload was put together in the desk's `out`.
+    /// Seals and writes the page whose payload is in the desk's `out`.
     fn write_out(&mut self, kind: u8, payload_bytes: usize) -> Result<u32> {
         let page = &mut self.desk.work[PAGE_BYTES..2 * PAGE_BYTES];
         write_sealed(&mut self.sink, &mut self.pages, page, kind, payload_bytes)
     }
 }
 
-/// Seals a page as the next one and hands it to the sink; its number.
+/// Seals a page as the next one and passes it to the sink; returns its number.
 fn write_sealed<S: PageSink>(sink: &mut S, pages: &mut u32, page: &mut [u8], kind: u8, bytes: usize) -> Result<u32> {
     let number = *pages;
     *pages = number.checked_add(1).ok_or_else(|| Error::invalid("a partition has at most 2^32 pages"))?;
@@ -305,7 +307,7 @@ fn write_sealed<S: PageSink>(sink: &mut S, pages: &mut u32, page: &mut [u8], kin
 }
 
 struct DeskParts<'a> {
-    /// Payload of the page being put together.
+    /// Payload of the page being assembled.
     out: &'a mut [u8],
     fences: &'a mut [u8],
     hashes: &'a mut [u8],
@@ -329,7 +331,7 @@ impl Desk {
         Ok(())
     }
 
-    /// The raw children of a level, and the payload of the page being put together.
+    /// The raw children of a level, and the payload of the page being assembled.
     fn level(&mut self, level: usize) -> (&mut [u8], &mut [u8]) {
         let start = level % PAGES * PAGE_BYTES;
         let raw = &mut self.inner[level / PAGES][start..start + PAGE_BYTES];

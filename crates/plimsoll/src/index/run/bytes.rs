@@ -1,14 +1,14 @@
-//! Comparing keys, and reading varints, on the hot paths of pages.
+//! Key comparison and varint decoding for the hot paths of pages.
 
 use std::cmp::Ordering;
 
 use plimsoll_disk::codec::Reader;
 
-/// Bytes that two keys have in common at their front.
+/// Length of the common prefix of two keys.
 pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     let bound = a.len().min(b.len());
     let mut at = 0;
-    // Eight bytes at a time: long shared prefixes are what sorted keys have.
+    // Eight bytes at a time: sorted keys have long common prefixes.
     for (left, right) in a.chunks_exact(8).zip(b.chunks_exact(8)) {
         let difference = word(left) ^ word(right);
         if difference != 0 {
@@ -22,7 +22,7 @@ pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     at
 }
 
-/// Bytes in common, and the order.
+/// The length of the common prefix, and the order.
 pub(crate) fn compare(a: &[u8], b: &[u8]) -> (usize, Ordering) {
     let common = common_prefix(a, b);
     let order = match (a.get(common), b.get(common)) {
@@ -32,7 +32,7 @@ pub(crate) fn compare(a: &[u8], b: &[u8]) -> (usize, Ordering) {
     (common, order)
 }
 
-/// A varint at `at`, which moves behind it.
+/// Decodes the varint at `at`, and moves `at` behind it.
 pub(crate) fn varint_at(bytes: &[u8], at: &mut usize) -> Option<u64> {
     let first = *bytes.get(*at)?;
     if first < 0x80 {
@@ -56,7 +56,7 @@ pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes)
 }
 
-/// A signed distance as a varint likes it: small in both directions.
+/// Maps a signed distance to an unsigned number that is small for small distances in both directions.
 pub(crate) fn zigzag(distance: i64) -> u64 {
     ((distance << 1) ^ (distance >> 63)) as u64
 }

@@ -1,7 +1,7 @@
-//! Checks everything about a partition: what `verify` does.
+//! Verifies a partition completely.
 //!
-//! Each page is read once from the file itself, past the pool, on a walk from the root: its checksum and place, the order of keys, the
-//! fences around them, the filter over them, and at the end that what was counted is what the footer and the manifest say.
+//! Each page is read once from the file itself, bypassing the pool, on a walk from the root. Checked are its checksum and place, the order
+//! of keys, the fences around them, the filter over them, and at the end that all counts agree with the footer and the manifest.
 
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::Glsn;
@@ -18,16 +18,16 @@ use crate::index::run::partition::{Partition, PartitionInfo};
 use crate::types::error::{Error, Result};
 use crate::types::version::{Stored, Version};
 
-/// After so many problems nobody reads on.
+/// The check stops after this many problems.
 const MAX_PROBLEMS: usize = 100;
 
-/// Inner pages above each other: more than any partition has.
+/// The most levels of inner pages: more than any partition has.
 const MAX_HEIGHT: usize = 32;
 
-/// Reads the whole partition and says what is wrong with it; nothing if it is as it was written. `each` is shown every version.
+/// Reads the whole partition and reports its problems; none if it is as it was written. `each` receives every version.
 ///
 /// # Errors
-/// The budget refuses: nothing is known then. What the disk refuses is among the problems.
+/// The budget refuses: then nothing is known. Errors of the disk are reported as problems.
 pub(crate) fn check_partition(
     partition: &Partition,
     budget: &Budget,
@@ -49,10 +49,10 @@ pub(crate) fn check_partition(
     Ok(walk.problems)
 }
 
-/// What is wrong with a page.
+/// A fault of a page.
 type Flaw = Option<&'static str>;
 
-/// Whether a footer says what the manifest does.
+/// Whether a footer agrees with the manifest.
 fn agree(said: &PartitionInfo, info: &PartitionInfo) -> bool {
     let mut said = said.clone();
     if info.fixed_glsn.is_some() {
@@ -82,7 +82,7 @@ impl Walk<'_> {
         self.report(format!("{}, page {number}: {what}", self.partition.info.id));
     }
 
-    /// What was read; an error becomes a problem, unless it is of the budget.
+    /// The result of a read; an error becomes a problem, unless it is of the budget.
     fn keep<T>(&mut self, read: Result<T>) -> Result<Option<T>> {
         match read {
             Ok(value) => Ok(Some(value)),
@@ -100,7 +100,7 @@ impl Walk<'_> {
         Ok(self.keep(loaded.map_err(Error::from))?.is_some())
     }
 
-    /// Checks the page and all below it. `height` is known but for the root.
+    /// Checks the page and all below it. `height` is known except for the root.
     fn check_tree(&mut self, number: u32, height: Option<usize>, bounds: &Bounds) -> Result<()> {
         let mut chunk = self.budget.take(Kind::Sort)?;
         let (page, rest) = chunk.split_at_mut(PAGE_BYTES);
@@ -119,7 +119,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Checks an inner page and all below it; what is wrong with the page itself.
+    /// Checks an inner page and all below it; returns the fault of the page itself.
     fn check_children(&mut self, number: u32, payload: &[u8], height: Option<usize>, bounds: &Bounds) -> Result<Flaw> {
         let inner = match check_inner(payload) {
             Ok(inner) => inner,
@@ -142,7 +142,7 @@ impl Walk<'_> {
         Ok(None)
     }
 
-    /// Checks a guide and its leaves, which are read into `page`; what is wrong with the guide itself.
+    /// Checks a guide and its leaves, which are read into `page`; returns the fault of the guide itself.
     fn check_group(&mut self, number: u32, payload: &[u8], page: &mut [u8], bounds: &Bounds) -> Result<Flaw> {
         let guide = match check_guide(payload) {
             Ok(guide) => guide,
@@ -164,7 +164,7 @@ impl Walk<'_> {
         Ok((keys != guide.keys()).then_some("the guide counts other keys than its leaves have"))
     }
 
-    /// Checks a leaf; the number of its keys.
+    /// Checks a leaf; returns the number of its keys.
     fn check_leaf(&mut self, number: u32, page: &[u8], bounds: &Bounds, passes: impl Fn(&[u8]) -> bool) -> u32 {
         if page_kind(page) != LEAF_PAGE {
             self.report_page(number, "the page is no leaf");
@@ -210,7 +210,7 @@ impl Bounds {
         is_below && self.lower.get().is_left_of(key, glsn)
     }
 
-    /// Those around child `number` of `children`, whose parent these are around.
+    /// The fences around child `number` of `children`; `self` are those around the parent.
     fn of_child(&self, fences: &Fences<'_>, number: usize, children: usize) -> Option<Self> {
         let mut key = Vec::new();
         let lower = if number == 0 { self.lower.clone() } else { fences.before(number, &mut key)?.into() };
@@ -220,7 +220,7 @@ impl Bounds {
     }
 }
 
-/// What was seen on the walk.
+/// Counts of the walk.
 #[derive(Debug, Default)]
 struct Seen {
     tree_pages: u32,
@@ -230,12 +230,12 @@ struct Seen {
     min_pointer: Option<Glsn>,
     first_key: Vec<u8>,
     last_key: Vec<u8>,
-    /// Blob files that values may stand in.
+    /// Blob files to which values may point.
     blobs: Vec<BlobId>,
 }
 
 impl Seen {
-    /// Counts a version; whether its value stands where it may.
+    /// Counts a version; returns whether its value is where it may be.
     fn note(&mut self, key: &[u8], glsn: Glsn, stored: Stored<'_>) -> bool {
         if self.versions == 0 {
             key.clone_into(&mut self.first_key);
@@ -253,7 +253,7 @@ impl Seen {
         true
     }
 
-    /// Whether it is what the footer says. The pages from 1 to the root are all there is between header and footer.
+    /// Whether the counts agree with the footer. The pages from 1 to the root are all pages between header and footer.
     fn agrees(&self, said: &PartitionInfo) -> bool {
         self.tree_pages == said.root
             && (self.versions, self.deletions) == (said.versions, said.deletions)

@@ -1,7 +1,7 @@
-//! Walks the versions of a run, in order or against it.
+//! Iterates over the versions of a run, forward or backward.
 //!
-//! Leaves stand in the file in their order, so a walk needs no path: it goes from page to page and passes over those that are not
-//! leaves. Only a seek goes down from the root.
+//! Leaves are stored in key order, so a walk needs no path: it reads page after page and skips those that are not leaves. Only a seek
+//! descends from the root.
 
 use std::cmp::{Ordering, Reverse};
 use std::fmt;
@@ -26,10 +26,10 @@ const KEYSPACE_BYTES: usize = 4;
 
 const OUT_OF_ORDER: &str = "versions out of order";
 
-/// Pages that a private feed reads at a time.
+/// Pages that a private feed reads at once.
 const WINDOW_PAGES: u32 = (CHUNK_BYTES / PAGE_BYTES) as u32;
 
-/// Pages that a long walk asks for ahead: as much as is read at the same time.
+/// Read-ahead of a long walk, in pages: several reads at the same time.
 const AHEAD_PAGES: u32 = 4 * WINDOW_PAGES;
 
 /// How a cursor gets its pages.
@@ -37,7 +37,7 @@ const AHEAD_PAGES: u32 = 4 * WINDOW_PAGES;
 pub(crate) enum Feed {
     /// From the pool: as points while the walk is short, as a scan once it is long.
     Pool(Touch),
-    /// Straight from the file into a chunk of its own (64 KiB at a time, `Kind::Sort`), leaving the pool alone: for compaction.
+    /// Directly from the file into a chunk of its own (64 KiB at a time, `Kind::Sort`), bypassing the pool: for compaction.
     Private(Budget),
 }
 
@@ -47,15 +47,15 @@ pub(crate) struct RunCursor {
     partitions: Arc<[Partition]>,
     pages: Pages,
     stand: Stand,
-    /// The key of the version it stands on.
+    /// The key of the current version.
     key: Vec<u8>,
-    /// The key of the version that it stood on before it went to another leaf, or back.
+    /// The key of the version that was current before it moved to another leaf, or backward.
     before: Vec<u8>,
-    /// A leaf (its partition's number, its page) and whether it is hot in the pool.
+    /// A leaf (its partition's index, its page) and whether it is hot in the pool.
     heat: Option<(usize, u32, bool)>,
 }
 
-/// Where a cursor stands.
+/// The position of a cursor.
 #[derive(Clone, Copy, Debug)]
 enum Stand {
     /// Not placed yet, or lost by an error.
@@ -78,7 +78,7 @@ struct Place {
     spot: Spot,
 }
 
-/// Which way a walk goes.
+/// The direction of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     On,
@@ -88,13 +88,13 @@ enum Way {
 }
 
 impl RunCursor {
-    /// A cursor that stands nowhere yet.
+    /// A cursor without a position yet.
     pub(crate) fn new(partitions: Arc<[Partition]>, feed: Feed) -> Self {
         let pages = Pages { feed, held: Held::Nothing, chunk: None, leaves_walked: 0, visits: Visits::default() };
         Self { partitions, pages, stand: Stand::Nowhere, key: Vec::new(), before: Vec::new(), heat: None }
     }
 
-    /// Goes to the first version at or behind (`key`, `glsn`) in the order key ascending, GLSN descending; `Glsn::MAX` finds the newest
+    /// Moves to the first version at or after (`key`, `glsn`) in the order key ascending, GLSN descending; `Glsn::MAX` finds the newest
     /// version of the key.
     pub(crate) fn seek(&mut self, key: &[u8], glsn: Glsn) -> Result<()> {
         self.lift();
@@ -122,19 +122,19 @@ impl RunCursor {
         }
     }
 
-    /// Goes to the last version before (`key`, `glsn`).
+    /// Moves to the last version before (`key`, `glsn`).
     pub(crate) fn seek_before(&mut self, key: &[u8], glsn: Glsn) -> Result<()> {
         self.seek(key, glsn)?;
         self.prev()
     }
 
-    /// Goes to the first version.
+    /// Moves to the first version.
     pub(crate) fn seek_first(&mut self) -> Result<()> {
         self.lift();
         self.enter_forward(0, 1)
     }
 
-    /// Goes to the last version.
+    /// Moves to the last version.
     pub(crate) fn seek_last(&mut self) -> Result<()> {
         self.lift();
         match self.partitions.len().checked_sub(1) {
@@ -146,7 +146,7 @@ impl RunCursor {
         }
     }
 
-    /// The version it stands on; `None` before the first, behind the last, or nowhere.
+    /// The current version; `None` before the first, behind the last, or without a position.
     pub(crate) fn current(&self) -> Option<Version<'_>> {
         let Stand::On(place) = &self.stand else { return None };
         let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
@@ -159,17 +159,17 @@ impl RunCursor {
         matches!(self.stand, Stand::On(_)).then_some(&self.key[..])
     }
 
-    /// Heap bytes that it takes, itself included; pages and chunks are not.
+    /// Heap bytes of the cursor, itself included; pages and chunks are not.
     pub(crate) fn heap_bytes(&self) -> usize {
         size_of::<Self>() + self.key.capacity() + self.before.capacity()
     }
 
-    /// Lets go of the page that it stands on, until [`RunCursor::come_back`]. Meanwhile it is asked for nothing.
+    /// Unpins the current page until [`RunCursor::come_back`]. No other method may be called in between.
     pub(crate) fn leave_page(&mut self) {
         self.pages.held = Held::Nothing;
     }
 
-    /// Takes the page that it stands on again, if it left it.
+    /// Pins the current page again, if it was unpinned.
     pub(crate) fn come_back(&mut self) -> Result<()> {
         if let Stand::On(place) = self.stand {
             self.pages.get(place.partition, &self.partitions[place.partition], place.leaf, Way::Down)?;
@@ -177,7 +177,7 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Whether the leaf that it stands on is hot in the pool, as of when the cursor was first asked there.
+    /// Whether the current leaf is hot in the pool, as of the first call on that leaf.
     pub(crate) fn is_on_hot_leaf(&mut self) -> bool {
         let Stand::On(place) = &self.stand else { return false };
         match self.heat {
@@ -190,7 +190,7 @@ impl RunCursor {
         }
     }
 
-    /// Goes one version on: from before the first (or from nowhere) to the first, from the last to behind it, and there it stays.
+    /// Moves one version forward: from before the first (or no position) to the first, from the last to behind it, where it stays.
     pub(crate) fn next(&mut self) -> Result<()> {
         let place = match self.stand {
             Stand::On(place) => place,
@@ -210,7 +210,7 @@ impl RunCursor {
         }
     }
 
-    /// Goes one version back: from behind the last (or from nowhere) to the last, from the first to before it, and there it stays.
+    /// Moves one version back: from behind the last (or no position) to the last, from the first to before it, where it stays.
     pub(crate) fn prev(&mut self) -> Result<()> {
         let place = match self.stand {
             Stand::On(place) => place,
@@ -231,8 +231,8 @@ impl RunCursor {
         self.check_order(&place, Ordering::Greater)
     }
 
-    /// After a step from `from`, whose key is in `before`: that one must stand in `order` to where the cursor stands now. Whoever merges and
-    /// whoever walks counts on it.
+    /// After a step from `from`, whose key is in `before`: checks that `from` is in `order` to the current position. Merges and walks rely
+    /// on it.
     fn check_order(&mut self, from: &Place, order: Ordering) -> Result<()> {
         let Stand::On(place) = &self.stand else { return Ok(()) };
         let (before, now) = (Reverse(from.spot.entry.glsn), Reverse(place.spot.entry.glsn));
@@ -244,14 +244,14 @@ impl RunCursor {
         Err(error)
     }
 
-    /// Takes the cursor off where it stands; a new walk begins.
+    /// Clears the position; a new walk begins.
     fn lift(&mut self) {
         self.stand = Stand::Nowhere;
         self.pages.leaves_walked = 0;
         self.pages.visits = Visits::default();
     }
 
-    /// Goes to the first entry of the first leaf at or behind `page`.
+    /// Moves to the first entry of the first leaf at or after `page`.
     fn enter_forward(&mut self, mut number: usize, mut page: u32) -> Result<()> {
         while let Some(partition) = self.partitions.get(number) {
             while page < partition.info.root {
@@ -266,7 +266,7 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Goes to the last entry of the last leaf at or before `page`.
+    /// Moves to the last entry of the last leaf at or before `page`.
     fn enter_backward(&mut self, mut number: usize, mut page: u32) -> Result<()> {
         loop {
             let partition = &self.partitions[number];
@@ -285,7 +285,7 @@ impl RunCursor {
         }
     }
 
-    /// Stands on an entry whose key has been put together, and whose leaf is held; makes sure that it can be read.
+    /// Makes an entry current whose key has been assembled and whose leaf is held; checks that it can be read.
     fn stand_on(&mut self, place: Place) -> Result<()> {
         let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
         let partition = &self.partitions[place.partition];
@@ -298,18 +298,18 @@ impl RunCursor {
     }
 }
 
-/// The pages that a cursor holds, and where it gets them.
+/// The pages that a cursor holds, and their source.
 struct Pages {
     feed: Feed,
     held: Held,
-    /// Where a private feed reads into.
+    /// The buffer of a private feed.
     chunk: Option<Chunk>,
     leaves_walked: u32,
-    /// What this walk has touched: coming back to a page does not make it hot.
+    /// Pages that this walk has accessed: returning to a page does not make it hot.
     visits: Visits,
 }
 
-/// What a cursor holds, of partition `number`.
+/// The held pages of partition `number`.
 enum Held {
     Nothing,
     /// A page of the pool.
@@ -344,7 +344,7 @@ impl Pages {
     }
 
     fn load(&mut self, number: usize, partition: &Partition, at: u32, way: Way) -> Result<()> {
-        // Let go first: under a small budget it may be the page given up that makes room.
+        // Release first: with a small budget this page may be the one that makes room.
         self.held = Held::Nothing;
         let budget = match &self.feed {
             Feed::Pool(touch) => {
@@ -372,7 +372,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Page `at`, which is held.
+    /// The held page `at`.
     fn held(&self, at: u32) -> &[u8] {
         match &self.held {
             Held::Nothing => unreachable!("a page is held from when it is got until the next is"),
@@ -384,7 +384,7 @@ impl Pages {
         }
     }
 
-    /// Page of the leaf in which (`key`, `glsn`) stands.
+    /// The page of the leaf that contains (`key`, `glsn`).
     fn leaf_of(&mut self, number: usize, partition: &Partition, key: &[u8], glsn: Glsn) -> Result<u32> {
         let mut at = partition.info.root;
         loop {
@@ -396,7 +396,7 @@ impl Pages {
         }
     }
 
-    /// The first entry of the leaf at page `at`, or the last on the way back; `None` if it is no leaf.
+    /// The first entry of the leaf at page `at`, or the last for a backward walk; `None` if it is no leaf.
     fn enter(
         &mut self,
         number: usize,
@@ -418,7 +418,7 @@ impl Pages {
     }
 }
 
-/// Asks for what a long walk is going to come to, each time it has come to the end of a read's worth of pages.
+/// Requests the next pages of a long walk, each time it has finished a read's worth of pages.
 fn read_ahead(partition: &Partition, at: u32, way: Way) {
     match way {
         Way::On if at.is_multiple_of(WINDOW_PAGES) => {

@@ -1,4 +1,4 @@
-//! The first page of a partition, and the last ones.
+//! The first and the last pages of a partition: header, list of blob files, footer.
 //!
 //! ```text
 //! header (page 0):
@@ -12,9 +12,9 @@
 //!   u32     u32    u64        u64         u64        u64        u64           u32     u32          u8      u16 and bytes
 //! ```
 //!
-//! `place` is 0 for a file of the index and 1 for a blob file of the log. Flag 1 of header and footer: versions have no GLSN of their
-//! own. Flag 2 of the footer: there is a min pointer. A blobs page holds ids of blob files, ascending, each as its distance to the one
-//! before (the first of a page, to 0).
+//! `place` is 0 for a file of the index and 1 for a blob file of the log. Flag 1 of header and footer: versions have no GLSN of their own.
+//! Flag 2 of the footer: there is a min pointer. A blobs page holds ids of blob files, ascending, each as its distance to the previous one
+//! (the first of a page, to 0).
 
 use plimsoll_disk::codec::{Reader, put_varint, varint_len};
 use plimsoll_log::blob::BlobId;
@@ -34,7 +34,7 @@ pub(crate) const BLOBS_PAGE: u8 = 21;
 /// "PLIMRUN" and the format's number.
 const MAGIC: &[u8; 8] = b"PLIMRUN\x02";
 
-/// Features without which a reader would go wrong; none is known yet.
+/// Features without which a reader would return wrong data; none is known yet.
 const KNOWN_INCOMPATIBLE: u32 = 0;
 
 const HEADER_BYTES: usize = 64;
@@ -42,7 +42,7 @@ const HEADER_BYTES: usize = 64;
 const PENDING_FLAG: u8 = 1;
 const POINTER_FLAG: u8 = 2;
 
-/// What the header says.
+/// The contents of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     /// Which file it is.
@@ -54,7 +54,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Writes the payload, whose length is returned.
+    /// Writes the payload and returns its length.
     pub(crate) fn write(&self, payload: &mut [u8]) -> usize {
         let (place, id) = match self.id {
             PartitionId::Run(id) => (0, id),
@@ -73,7 +73,7 @@ impl Header {
 /// Reads a header.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault of the header.
 pub(crate) fn check_header(payload: &[u8]) -> Result<Header, &'static str> {
     let mut reader = Reader::new(payload);
     if payload.len() != HEADER_BYTES || reader.take(7) != Some(&MAGIC[..7]) {
@@ -99,7 +99,7 @@ pub(crate) fn check_header(payload: &[u8]) -> Result<Header, &'static str> {
     Ok(Header { id, log_id, pending })
 }
 
-/// What the footer says.
+/// The contents of the footer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Footer {
     pub(crate) pages: u32,
@@ -109,7 +109,7 @@ pub(crate) struct Footer {
     pub(crate) min_glsn: Glsn,
     pub(crate) max_glsn: Glsn,
     pub(crate) min_pointer: Option<Glsn>,
-    /// How many blob files are pointed into.
+    /// The number of blob files pointed to.
     pub(crate) blobs: u32,
     /// The page where their list begins; it ends before the footer.
     pub(crate) blobs_page: u32,
@@ -119,7 +119,7 @@ pub(crate) struct Footer {
 }
 
 impl Footer {
-    /// Writes the payload, whose length is returned.
+    /// Writes the payload and returns its length.
     pub(crate) fn write(&self, payload: &mut [u8]) -> usize {
         let mut at = 0;
         let mut put = |bytes: &[u8]| {
@@ -144,7 +144,7 @@ impl Footer {
         at
     }
 
-    /// What the manifest keeps of it.
+    /// The metadata that the manifest keeps.
     pub(crate) fn into_info(self, id: PartitionId, blobs: Vec<BlobId>) -> PartitionInfo {
         PartitionInfo {
             id,
@@ -166,7 +166,7 @@ impl Footer {
 /// Reads a footer.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault of the footer.
 pub(crate) fn check_footer(payload: &[u8]) -> Result<Footer, &'static str> {
     let footer = read_footer(payload).ok_or("the footer is cut short")?;
     let last = footer.pages.checked_sub(1).ok_or("the footer counts no pages")?;
@@ -217,7 +217,7 @@ fn read_footer(payload: &[u8]) -> Option<Footer> {
     })
 }
 
-/// Writes as many ids of blob files as fit a payload, whose length is returned.
+/// Writes as many ids of blob files as fit into a payload and returns its length.
 pub(crate) fn write_blobs(ids: &mut std::iter::Peekable<impl Iterator<Item = u64>>, payload: &mut [u8]) -> usize {
     let (mut at, mut count, mut before) = (2, 0u16, 0);
     while let Some(id) = ids.next_if(|id| at + varint_len(id - before) <= PAGE_PAYLOAD_BYTES) {
@@ -229,10 +229,10 @@ pub(crate) fn write_blobs(ids: &mut std::iter::Peekable<impl Iterator<Item = u64
     at
 }
 
-/// Reads a page of ids of blob files and shows `each`.
+/// Reads a page of ids of blob files and passes each to `each`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault of the page.
 pub(crate) fn check_blobs(payload: &[u8], mut each: impl FnMut(BlobId)) -> Result<(), &'static str> {
     let mut reader = Reader::new(payload);
     let broken = "the list of blob files is broken";

@@ -1,7 +1,7 @@
-//! Fences: what separates the children of a page.
+//! Fences: the separators between the children of a page.
 //!
-//! A fence is a place in the order of versions: a key, and `below`. Everything at or behind it stands right of it. With `below` 0 that
-//! is every version of the key; else only those with a GLSN less than `below` (one key's versions may fill several leaves).
+//! A fence is a position in the order of versions: a key, and `below`. All versions at or after it are to its right. With `below` 0 these
+//! are all versions of the key; otherwise only those with a GLSN less than `below` (one key's versions may fill several leaves).
 //!
 //! ```text
 //! | prefix length | prefix | fence ... fence | offsets (u16 each) |
@@ -11,8 +11,7 @@
 //!          varint   u32, only where named
 //! ```
 //!
-//! The prefix is what all keys have in common. A page with n children has n − 1 fences: the one before its first child stands in the
-//! page above.
+//! The prefix is common to all keys. A page with n children has n − 1 fences: the fence before its first child is in the page above.
 
 use std::cmp::Ordering;
 
@@ -30,7 +29,7 @@ pub(crate) struct Fence<'a> {
 }
 
 impl<'a> Fence<'a> {
-    /// The shortest fence between two versions that follow each other.
+    /// The shortest fence between two consecutive versions.
     pub(crate) fn between(last_key: &[u8], last_glsn: Glsn, key: &'a [u8]) -> Self {
         match compare(last_key, key) {
             (_, Ordering::Equal) => Self { key, below: last_glsn.0 },
@@ -38,13 +37,13 @@ impl<'a> Fence<'a> {
         }
     }
 
-    /// Whether (`key`, `glsn`) stands right of it.
+    /// Whether (`key`, `glsn`) is to its right.
     pub(crate) fn is_left_of(&self, key: &[u8], glsn: Glsn) -> bool {
         stands_left(self.key.cmp(key), self.below, glsn)
     }
 }
 
-/// A fence that holds its key.
+/// A fence that owns its key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OwnedFence {
     key: Vec<u8>,
@@ -87,14 +86,14 @@ fn stands_left(order: Ordering, below: u64, glsn: Glsn) -> bool {
 /// Bytes before a raw fence's key: child, below, length.
 const RAW_HEADER_BYTES: usize = 4 + 8 + 2;
 
-/// Children being collected for a page, each with the fence before it. They stand raw in a buffer that the caller hands to every call,
-/// until it is known how many there are and what their keys share.
+/// Children collected for a page, each with the fence before it. They are kept in a raw buffer that the caller passes to every call, until
+/// their number and their common prefix are known.
 #[derive(Debug, Default)]
 pub(crate) struct FenceDraft {
     names_children: bool,
     children: usize,
     used: usize,
-    /// Where the second fence begins: the first that the page itself will hold.
+    /// Offset of the second fence: the first that the page itself will hold.
     second: usize,
     prefix: usize,
     key_bytes: usize,
@@ -102,7 +101,7 @@ pub(crate) struct FenceDraft {
 }
 
 impl FenceDraft {
-    /// No children yet. With `names_children`, the page says each child's number.
+    /// No children yet. With `names_children`, the page holds each child's number.
     pub(crate) fn new(names_children: bool) -> Self {
         Self { names_children, ..Self::default() }
     }
@@ -112,12 +111,12 @@ impl FenceDraft {
         self.children
     }
 
-    /// Bytes in the page if it were written now.
+    /// Bytes that the page would have now.
     pub(crate) fn bytes(&self) -> usize {
         2 + self.prefix + self.key_bytes - self.fences() * self.prefix + self.other_bytes
     }
 
-    /// The same with one child more, behind `fence`; `None` if the buffer cannot take it.
+    /// The same with one more child, behind `fence`; `None` if the buffer cannot take it.
     pub(crate) fn bytes_with(&self, raw: &[u8], fence: Fence<'_>) -> Option<usize> {
         if self.used + RAW_HEADER_BYTES + fence.key.len() > raw.len() {
             return None;
@@ -125,7 +124,7 @@ impl FenceDraft {
         Some(self.grown(raw, fence).bytes())
     }
 
-    /// Adds a child, for which `bytes_with` has said that there is room.
+    /// Adds a child; `bytes_with` has shown that there is room for it.
     pub(crate) fn add(&mut self, raw: &mut [u8], child: u32, fence: Fence<'_>) {
         let used = self.used;
         *self = self.grown(raw, fence);
@@ -142,7 +141,7 @@ impl FenceDraft {
         (child, fence)
     }
 
-    /// Writes the fences behind the first at `start` of a payload, of which [`FenceDraft::bytes`] are used, and starts anew.
+    /// Writes the fences after the first at `start` of a payload, which takes [`FenceDraft::bytes`], and starts anew.
     pub(crate) fn finish(&mut self, raw: &[u8], payload: &mut [u8], start: usize) {
         let offsets_start = start + self.bytes() - 2 * self.fences();
         payload[start..start + 2].copy_from_slice(&(self.prefix as u16).to_le_bytes());
@@ -195,7 +194,7 @@ impl FenceDraft {
     }
 }
 
-/// The raw fence at an offset: its child, itself, and where it ends.
+/// The raw fence at an offset: its child, the fence, and its end.
 fn raw_fence(raw: &[u8], at: usize) -> (u32, Fence<'_>, usize) {
     let (header, rest) = raw[at..].split_at(RAW_HEADER_BYTES);
     let child = u32::from_le_bytes(header[..4].try_into().expect("four bytes"));
@@ -204,7 +203,7 @@ fn raw_fence(raw: &[u8], at: usize) -> (u32, Fence<'_>, usize) {
     (child, Fence { key: &rest[..len], below }, at + RAW_HEADER_BYTES + len)
 }
 
-/// The fences of a page, to read. Whatever the bytes, a method answers or says `None`.
+/// The fences of a page being read. For any bytes, a method returns an answer or `None`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fences<'a> {
     payload: &'a [u8],
@@ -214,7 +213,7 @@ pub(crate) struct Fences<'a> {
     names_children: bool,
 }
 
-/// A fence in a page: its key behind the page's prefix, and its child where the page names them.
+/// A fence in a page: its key after the page's prefix, and its child if the page names them.
 #[derive(Clone, Copy, Debug)]
 struct PageFence<'a> {
     below: u64,
@@ -237,7 +236,7 @@ impl<'a> Fences<'a> {
         })
     }
 
-    /// Number of the child in which (`key`, `glsn`) stands.
+    /// Number of the child that contains (`key`, `glsn`).
     pub(crate) fn find(&self, key: &[u8], glsn: Glsn) -> Option<usize> {
         let front = &key[..key.len().min(self.prefix.len())];
         match self.prefix.cmp(front) {
@@ -264,7 +263,7 @@ impl<'a> Fences<'a> {
         Some(self.fence(number.checked_sub(1)?)?.child)
     }
 
-    /// The fence before child `number`, which is not the first; its key is put together in `key`.
+    /// The fence before child `number`, which is not the first; its key is assembled in `key`.
     pub(crate) fn before<'k>(&self, number: usize, key: &'k mut Vec<u8>) -> Option<Fence<'k>> {
         let fence = self.fence(number.checked_sub(1)?)?;
         key.clear();
@@ -276,7 +275,7 @@ impl<'a> Fences<'a> {
     /// Reads every fence.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The fault.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         let mut before: Option<PageFence<'_>> = None;
         for number in 0..self.count {

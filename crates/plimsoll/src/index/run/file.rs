@@ -1,7 +1,7 @@
 //! Partitions on disk: files of the index's folder, and blob files of the log.
 //!
-//! A run file is named by its id, twenty digits and `.run`; it is a sequence of pages and nothing else, written and read past the
-//! system's cache. One that was not finished is removed when its sink is dropped, or swept at the next open.
+//! A run file is named by its id, twenty digits and `.run`. It is a sequence of pages and nothing else, written and read past the system's
+//! cache. An unfinished file is removed when its sink is dropped, or swept at the next open.
 
 use std::fmt;
 use std::io;
@@ -43,7 +43,7 @@ pub(crate) fn run_seed(log_id: u128, id: u64) -> u64 {
     seed(&[log_id as u64, (log_id >> 64) as u64, id])
 }
 
-/// Checks whole pages that begin at `at` of a run's file, as they were read to be copied; files of other names are not runs.
+/// Checks whole pages of a run's file, starting at `at`, that were read to be copied; files of other names are not runs.
 pub(crate) fn check_piece(log_id: u128, name: &str, at: u64, bytes: &[u8]) -> Result<()> {
     let Some(id) = run_id_of(name) else { return Ok(()) };
     for (number, page) in ((at / PAGE_BYTES as u64) as u32..).zip(bytes.chunks(PAGE_BYTES)) {
@@ -53,7 +53,7 @@ pub(crate) fn check_piece(log_id: u128, name: &str, at: u64, bytes: &[u8]) -> Re
     Ok(())
 }
 
-/// Writes a run file. Dropped before it is finished, it leaves nothing behind.
+/// Writes a run file. If it is dropped before it is finished, the file is removed.
 pub(crate) struct RunFileSink {
     disk: Arc<dyn Disk>,
     path: PathBuf,
@@ -61,7 +61,7 @@ pub(crate) struct RunFileSink {
     id: u64,
     log_id: u128,
     seed: u64,
-    /// Pages that wait to be written together.
+    /// Pages to be written together.
     waiting: Chunk,
     waiting_bytes: usize,
     written_bytes: u64,
@@ -69,11 +69,11 @@ pub(crate) struct RunFileSink {
     warmer: Option<Warmer>,
 }
 
-/// Puts the pages of a run into the pool while it is written, those that are warm.
+/// Inserts the warm pages of a run into the pool while it is written.
 struct Warmer {
     pool: Arc<Pool>,
     scale: Scale,
-    /// From the first warm page on.
+    /// Open from the first warm page on.
     file: Option<PoolFile>,
 }
 
@@ -98,22 +98,22 @@ impl RunFileSink {
         })
     }
 
-    /// Lets pages that are warm enter `pool` while they are written.
+    /// Inserts warm pages into `pool` while they are written.
     pub(crate) fn warm(mut self, pool: &Arc<Pool>) -> Self {
         let warmer = Warmer { pool: Arc::clone(pool), scale: Scale::default(), file: None };
         self.warmer = Some(warmer);
         self
     }
 
-    /// Says how a version of so many bytes was read that was just added.
+    /// Records how the version that was just added, of this many bytes, was accessed in its source.
     pub(crate) fn weigh(&mut self, bytes: u64, warmth: Warmth) {
         if let Some(warmer) = &mut self.warmer {
             warmer.scale.add(bytes, warmth);
         }
     }
 
-    /// Writes what waits and syncs the file. The folder is the caller's to sync: only then does the file survive a power cut. Where pages
-    /// entered the pool, the file as the pool knows it.
+    /// Writes the buffered pages and syncs the file. The caller must sync the folder: only then does the file survive a power failure.
+    /// Returns the file as the pool knows it, if pages entered the pool.
     pub(crate) fn finish(mut self) -> Result<Option<PoolFile>> {
         self.write_waiting()?;
         self.file.sync()?;
@@ -121,7 +121,7 @@ impl RunFileSink {
         Ok(self.warmer.take().and_then(|warmer| warmer.file))
     }
 
-    /// Lets the next page enter the pool if it is warm.
+    /// Inserts the next page into the pool if it is warm.
     fn put_warm(&mut self, page: &[u8]) {
         let Some(warmer) = &mut self.warmer else { return };
         let warmth = if page_kind(page) == LEAF_PAGE { warmer.scale.take_leaf() } else { warmer.scale.take_above() };
@@ -175,7 +175,7 @@ impl PageSink for RunFileSink {
 impl Drop for RunFileSink {
     fn drop(&mut self) {
         if !self.finished {
-            // What cannot be removed now is swept at the next open: no manifest names it.
+            // A file that cannot be removed now is swept at the next open: no manifest names it.
             let _ = self.disk.remove(&self.path);
         }
     }
@@ -193,7 +193,7 @@ pub(crate) struct BlobSink {
 }
 
 impl BlobSink {
-    /// A sink over a blob file in which nothing is written yet.
+    /// A sink over an empty blob file.
     pub(crate) fn new(writer: Box<dyn BlobWriter>) -> Self {
         Self { writer }
     }
@@ -224,7 +224,7 @@ impl fmt::Debug for BlobSink {
     }
 }
 
-/// A run file to read.
+/// A run file open for reading.
 struct RunFile {
     file: Arc<dyn File>,
     path: PathBuf,
@@ -238,7 +238,7 @@ impl RunFile {
         Ok(Self { file, path, seed: run_seed(log_id, id) })
     }
 
-    /// Its pages; an error if they are not whole or too many.
+    /// The number of its pages; an error if the length is not a whole number of pages or too large.
     fn pages(&self) -> Result<u32> {
         let bytes = self.file.len()?;
         match u32::try_from(bytes / PAGE_BYTES as u64) {
@@ -291,7 +291,7 @@ pub(crate) fn open_run(
     Ok(Partition { info: Arc::new(info), file: pool.attach(Arc::new(file)) })
 }
 
-/// The pages of a run file, whatever its length is.
+/// The pages of a run file, whatever its length.
 pub(crate) fn pages_of_run(disk: &dyn Disk, dir: &Path, log_id: u128, id: u64) -> Result<Arc<dyn PageSource>> {
     Ok(Arc::new(RunFile::open(disk, dir, id, log_id)?))
 }
@@ -315,7 +315,7 @@ pub(crate) fn newest_in_folder(disk: &dyn Disk, dir: &Path, log_id: u128, budget
     Ok(newest)
 }
 
-/// What a partition's own pages say of it, read past the pool. What it takes in memory is the caller's to lease.
+/// A partition's metadata from its own pages, read past the pool. The caller leases its memory.
 pub(crate) fn read_info(
     source: &dyn PageSource,
     pages: u32,
@@ -360,7 +360,7 @@ impl Ends<'_> {
         for number in footer.blobs_page..last {
             self.read(number, BLOBS_PAGE, |payload| {
                 check_blobs(payload, |blob| {
-                    // One too many says that there are too many.
+                    // One more than allowed is enough to detect an excess.
                     if blobs.len() <= count {
                         blobs.push(blob);
                     }

@@ -1,4 +1,4 @@
-//! Filters: whether a key may be among a guide's leaves.
+//! Filters: test whether a key may be among a guide's leaves.
 //!
 //! A blocked Bloom filter: a key's hash picks one block of 64 bytes (one cache line) and [`PROBES`] bits in it. An absent key passes
 //! with a chance below one in a hundred; a present one always does. After Putze, Sanders and Singler, "Cache-, Hash- and
@@ -15,25 +15,25 @@ const PROBES: u32 = 6;
 /// Fewest bits for a key, in tenths.
 const TENTHS_OF_BITS: usize = 105;
 
-/// More bits for a key than this are wasted on [`PROBES`].
+/// More bits per key than this gain nothing with [`PROBES`].
 const MAX_BITS: usize = 16;
 
-/// The hash of an index key, which is what a filter knows of it.
+/// The hash of an index key, by which a filter knows it.
 pub(crate) fn key_hash(key: &[u8]) -> u32 {
     (checksum(0, key) >> 32) as u32
 }
 
-/// Fewest blocks for so many keys.
+/// Fewest blocks for this many keys.
 pub(crate) fn blocks_for(keys: usize) -> usize {
     (keys * TENTHS_OF_BITS).div_ceil(10 * 8 * BLOCK_BYTES).max(1)
 }
 
-/// The most keys that fit a filter of at most so many bytes.
+/// The most keys for a filter of at most this many bytes.
 pub(crate) const fn max_keys(bytes: usize) -> usize {
     bytes * 8 * 10 / TENTHS_OF_BITS
 }
 
-/// Blocks for so many keys where there is room for `room` of them.
+/// Blocks for this many keys if there is room for `room` of them.
 pub(crate) fn blocks_within(keys: usize, room: usize) -> usize {
     room.min((keys * MAX_BITS).div_ceil(8 * BLOCK_BYTES).max(1))
 }
@@ -51,7 +51,7 @@ pub(crate) fn insert(filter: &mut [u8], hash: u32) {
 pub(crate) fn may_contain(filter: &[u8], hash: u32) -> bool {
     let at = block_of(filter.len(), hash);
     let block = &filter[at..at + BLOCK_BYTES];
-    // Every bit is looked at: they stand in one cache line, and a branch for each would be guessed wrong for most absent keys.
+    // All bits are tested without a branch: they are in one cache line, and a branch for each would be mispredicted for most absent keys.
     bits(hash).fold(1, |all, bit| all & (block[bit / 8] >> (bit % 8))) != 0
 }
 
@@ -62,7 +62,8 @@ fn block_of(filter_bytes: usize, hash: u32) -> usize {
 
 /// The bits of a key within its block.
 fn bits(hash: u32) -> impl Iterator<Item = usize> {
-    // The block was picked by the hash's upper bits; stirred, all of them decide on each bit. (A step of the finalizer of MurmurHash3.)
+    // The hash's upper bits selected the block. After this mixing step (of the finalizer of MurmurHash3) all bits of the hash determine
+    // each probe.
     let mut stirred = u64::from(hash).wrapping_mul(0xff51_afd7_ed55_8ccd);
     stirred ^= stirred >> 33;
     stirred = stirred.wrapping_mul(0xc4ce_b9fe_1a85_ec53);

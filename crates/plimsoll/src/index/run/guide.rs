@@ -1,4 +1,4 @@
-//! Guide pages: a filter over the keys of a group of leaves, and where each leaf begins.
+//! Guide pages (filter and index block in one): a filter over the keys of a group of leaves, and the separators of the leaves.
 //!
 //! ```text
 //! 0        2        4            8       12         48
@@ -9,7 +9,7 @@
 //! 1. The leaves of a group are consecutive pages, and the guide is the page behind the last of them.
 //! 2. Every key of its leaves passes the filter.
 //!
-//! One page so says both that a key is absent, without a look at a leaf, and which leaf it is in. The filter begins at a cache line.
+//! So one page tells without a leaf read that a key is absent, and otherwise which leaf it is in. The filter begins at a cache line.
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
@@ -24,7 +24,7 @@ pub(crate) const GUIDE_PAGE: u8 = 17;
 /// Where the filter begins: 64 bytes behind the page's start.
 const FILTER_START: usize = 48;
 
-/// The most keys that a group's leaves have: as many as a filter over the whole page takes.
+/// The most keys of a group: the capacity of a filter over the whole page.
 pub(crate) const MAX_GUIDE_KEYS: usize = filter::max_keys(PAGE_PAYLOAD_BYTES);
 
 /// A group of leaves being collected.
@@ -40,7 +40,7 @@ impl GuideDraft {
         Self { fences: FenceDraft::new(false), keys: 0 }
     }
 
-    /// Keys of its leaves; one that two leaves hold counts twice.
+    /// Keys of its leaves; a key in two leaves counts twice.
     pub(crate) fn keys(&self) -> usize {
         self.keys
     }
@@ -50,7 +50,7 @@ impl GuideDraft {
         self.fences.children() == 0
     }
 
-    /// Whether a leaf with so many keys behind `fence` fits.
+    /// Whether a leaf with this many keys behind `fence` fits.
     pub(crate) fn has_room(&self, raw: &[u8], fence: Fence<'_>, keys: usize) -> bool {
         let filter_bytes = filter::blocks_for(self.keys + keys) * BLOCK_BYTES;
         self.fences
@@ -58,7 +58,7 @@ impl GuideDraft {
             .is_some_and(|fences_bytes| FILTER_START + filter_bytes + fences_bytes <= PAGE_PAYLOAD_BYTES)
     }
 
-    /// Adds a leaf for which there is room.
+    /// Adds a leaf that fits.
     pub(crate) fn add(&mut self, raw: &mut [u8], leaf: u32, fence: Fence<'_>, keys: usize) {
         self.fences.add(raw, leaf, fence);
         self.keys += keys;
@@ -69,7 +69,7 @@ impl GuideDraft {
         self.fences.first(raw).1
     }
 
-    /// Writes the page's payload, whose length is returned, and starts a new group. `hashes` are those of its keys.
+    /// Writes the page's payload, returns its length, and starts a new group. `hashes` are those of its keys.
     pub(crate) fn finish(&mut self, raw: &[u8], payload: &mut [u8], hashes: impl Iterator<Item = u32>) -> usize {
         let room = (PAGE_PAYLOAD_BYTES - FILTER_START - self.fences.bytes()) / BLOCK_BYTES;
         let blocks = filter::blocks_within(self.keys, room);
@@ -87,7 +87,7 @@ impl GuideDraft {
     }
 }
 
-/// A guide to read. Whatever the bytes, a method answers or says `None`.
+/// A guide being read. For any bytes, a method returns an answer or `None`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guide<'a> {
     leaves: u32,
@@ -116,7 +116,7 @@ impl<'a> Guide<'a> {
         filter::may_contain(self.filter, hash)
     }
 
-    /// Page of the leaf in which (`key`, `glsn`) stands.
+    /// Page of the leaf that contains (`key`, `glsn`).
     pub(crate) fn find(&self, key: &[u8], glsn: Glsn) -> Option<u32> {
         Some(self.first_leaf + self.fences.find(key, glsn)? as u32)
     }
@@ -131,12 +131,12 @@ impl<'a> Guide<'a> {
         self.leaves
     }
 
-    /// Keys of its leaves; one that two leaves hold counts twice.
+    /// Keys of its leaves; a key in two leaves counts twice.
     pub(crate) fn keys(&self) -> u32 {
         self.keys
     }
 
-    /// What separates its leaves.
+    /// The separators of its leaves.
     pub(crate) fn fences(&self) -> &Fences<'a> {
         &self.fences
     }
@@ -145,7 +145,7 @@ impl<'a> Guide<'a> {
 /// Reads a whole guide.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault of the guide.
 pub(crate) fn check_guide(payload: &[u8]) -> Result<Guide<'_>, &'static str> {
     let guide = Guide::new(payload).ok_or("the guide's frame is broken")?;
     guide.fences.check()?;

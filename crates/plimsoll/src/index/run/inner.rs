@@ -1,11 +1,11 @@
-//! Inner pages: what leads from the root to the guides.
+//! Inner pages: index blocks that lead from the root to the guides.
 //!
 //! ```text
 //! 0          2        4             8
 //! | children | height | first child | fences, each with its child |
 //! ```
 //!
-//! `height` is 1 above guides and one more with each level. Law: children stand before their page in the file.
+//! `height` is 1 above guides and one more with each level. Law: children are stored before their parent page in the file.
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
@@ -41,7 +41,7 @@ impl InnerDraft {
         self.fences.bytes_with(raw, fence).is_some_and(|bytes| FENCES_START + bytes <= PAGE_PAYLOAD_BYTES)
     }
 
-    /// Adds a child for which there is room.
+    /// Adds a child that fits.
     pub(crate) fn add(&mut self, raw: &mut [u8], child: u32, fence: Fence<'_>) {
         self.fences.add(raw, child, fence);
     }
@@ -51,7 +51,7 @@ impl InnerDraft {
         self.fences.first(raw)
     }
 
-    /// Writes the page's payload, whose length is returned, and starts anew.
+    /// Writes the page's payload, returns its length, and starts anew.
     pub(crate) fn finish(&mut self, raw: &[u8], payload: &mut [u8]) -> usize {
         payload[..2].copy_from_slice(&(self.fences.children() as u16).to_le_bytes());
         payload[2..4].copy_from_slice(&self.height.to_le_bytes());
@@ -62,7 +62,7 @@ impl InnerDraft {
     }
 }
 
-/// An inner page to read. Whatever the bytes, a method answers or says `None`.
+/// An inner page being read. For any bytes, a method returns an answer or `None`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Inner<'a> {
     children: usize,
@@ -79,7 +79,7 @@ impl<'a> Inner<'a> {
         Some(Self { children, height: u16_at(payload, 2)?, first_child: u32_at(payload, 4)?, fences })
     }
 
-    /// Page of the child in which (`key`, `glsn`) stands.
+    /// Page of the child that contains (`key`, `glsn`).
     pub(crate) fn find(&self, key: &[u8], glsn: Glsn) -> Option<u32> {
         self.child(self.fences.find(key, glsn)?)
     }
@@ -99,7 +99,7 @@ impl<'a> Inner<'a> {
         if number == 0 { Some(self.first_child) } else { self.fences.child(number) }
     }
 
-    /// What separates its children.
+    /// The separators of its children.
     pub(crate) fn fences(&self) -> &Fences<'a> {
         &self.fences
     }
@@ -108,7 +108,7 @@ impl<'a> Inner<'a> {
 /// Reads a whole inner page.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault of the page.
 pub(crate) fn check_inner(payload: &[u8]) -> Result<Inner<'_>, &'static str> {
     let inner = Inner::new(payload).ok_or("the inner page's frame is broken")?;
     inner.fences.check()?;
@@ -125,7 +125,7 @@ mod tests {
             for below in [0, 1, u64::MAX] {
                 let (mut raw, mut payload) = (vec![0; 16384], vec![0; PAGE_PAYLOAD_BYTES]);
                 let mut draft = InnerDraft::new(1);
-                // The keys have no common front: where `below` is long it is the page that fills up, else the buffer.
+                // The keys have no common prefix: with a long `below` the page fills up first, otherwise the buffer.
                 let key = |n: usize| [&((n as u32) << 22).to_be_bytes()[..], &vec![7; key_bytes]].concat();
                 let mut children = 0;
                 while draft.has_room(&raw, Fence { key: &key(children), below }) {

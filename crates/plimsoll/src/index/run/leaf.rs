@@ -14,13 +14,13 @@
 //!
 //! Laws:
 //! 1. Entries are sorted by key, then newest first; no two are equal.
-//! 2. Every 16th entry is a *restart*: it shares bytes with the page's first key, all others with the entry before. What is shared
-//!    is shared to the full, so that a search knows from the length alone which side of it a key is on.
-//! 3. All keys have their first `prefix` bytes in common. A restart's hint is the four bytes of its key behind them (zeros where the
-//!    key ends), so that a search reads few lines of memory before it knows its block.
+//! 2. Every 16th entry is a *restart*: it shares bytes with the page's first key, all other entries with the previous one. The shared
+//!    length is always maximal, so that a search can often order a key by that length alone.
+//! 3. All keys have their first `prefix` bytes in common. A restart's hint is the four bytes of its key after these (zeros where the key
+//!    ends), so that a search touches few cache lines before it has found its block.
 //! 4. `glsn` is the zigzag of the distance to the page's base.
 //!
-//! What is read here has passed its checksum but not the reader's trust: whatever the bytes, a method answers or says `None`.
+//! The bytes have passed their checksum but are not trusted: for any bytes, a method returns an answer or `None`.
 
 use std::cmp::Ordering;
 
@@ -34,10 +34,10 @@ use crate::types::version::{MAX_INDEX_KEY_BYTES, MAX_STORED_BYTES, Stored};
 /// Kind byte of leaf pages.
 pub(crate) const LEAF_PAGE: u8 = 16;
 
-/// Every so many entries one can be read without those before it.
+/// Every entry at this interval can be read without those before it.
 const RESTART_EVERY: usize = 16;
 
-/// Where the first entry stands.
+/// Offset of the first entry.
 const FIRST_ENTRY: usize = 12;
 
 /// Bytes of a restart: its offset and its hint.
@@ -45,13 +45,13 @@ const RESTART_BYTES: usize = 2 + HINT_BYTES;
 
 const HINT_BYTES: usize = 4;
 
-/// Lengths from here on stand in a varint of their own.
+/// Lengths from here on are stored in a varint of their own.
 const NIBBLE: usize = 15;
 
 /// The longest entry: head, two lengths, GLSN, length and tag, key, body.
 const MAX_ENTRY_BYTES: usize = 1 + 2 + 2 + 10 + 2 + MAX_INDEX_KEY_BYTES + MAX_STORED_BYTES;
 
-// The shortest entry takes 3 bytes: more of them than this do not fit a page.
+// The shortest entry takes 3 bytes, so a page holds no more restarts than this.
 const MAX_RESTARTS: usize = PAGE_PAYLOAD_BYTES / 3 / RESTART_EVERY + 1;
 
 /// The most keys in a leaf: each takes at least four bytes, and its part of a restart.
@@ -60,7 +60,7 @@ pub(crate) const MAX_LEAF_KEYS: usize = (PAGE_PAYLOAD_BYTES / (4 * RESTART_EVERY
 const _: () =
     assert!(FIRST_ENTRY + MAX_ENTRY_BYTES + RESTART_BYTES <= PAGE_PAYLOAD_BYTES, "a leaf takes at least one entry");
 
-/// A leaf being written. Its bytes stand in a payload that the caller hands to every call.
+/// A leaf being written. Its bytes are in a payload that the caller passes to every call.
 #[derive(Debug)]
 pub(crate) struct LeafDraft {
     entries: usize,
@@ -87,7 +87,7 @@ impl LeafDraft {
         self.used + RESTART_BYTES * self.restarts.len()
     }
 
-    /// Adds an entry whose key has `common` bytes in common with the one before. `false` if it does not fit. `stored` is encoded.
+    /// Adds an entry whose key has `common` bytes in common with the previous one. `false` if it does not fit. `stored` is encoded.
     pub(crate) fn add(&mut self, payload: &mut [u8], key: &[u8], common: usize, glsn: Glsn, stored: &[u8]) -> bool {
         let restart = self.entries.is_multiple_of(RESTART_EVERY);
         let shared = match self.entries {
@@ -113,7 +113,7 @@ impl LeafDraft {
         true
     }
 
-    /// Writes what frames the entries, returns the payload's length, and starts an empty leaf. The last entry has `last_key`.
+    /// Writes the frame around the entries, returns the payload's length, and starts an empty leaf. The last entry has `last_key`.
     pub(crate) fn finish(&mut self, payload: &mut [u8], last_key: &[u8]) -> usize {
         let bytes = self.bytes();
         let first_key = &payload[self.first_key.0..self.first_key.1];
@@ -143,7 +143,7 @@ struct EntryDraft<'a> {
 }
 
 impl EntryDraft<'_> {
-    /// Length of the body, and in the low bits what it is.
+    /// Length of the body, with its tag in the low bits.
     fn length_and_tag(&self) -> u64 {
         ((self.stored.len() as u64 - 1) << 2) | u64::from(self.stored[0])
     }
@@ -158,7 +158,7 @@ impl EntryDraft<'_> {
             - 1
     }
 
-    /// Writes the entry; the offset behind its key.
+    /// Writes the entry; returns the offset after its key.
     fn write(&self, out: &mut [u8]) -> usize {
         out[0] = (self.shared.min(NIBBLE) << 4 | self.rest.len().min(NIBBLE)) as u8;
         let mut at = 1;
@@ -181,7 +181,7 @@ fn extension_len(len: usize) -> usize {
     if len < NIBBLE { 0 } else { varint_len((len - NIBBLE) as u64) }
 }
 
-/// What a leaf says of itself: enough to read its payload again without looking at its first entry.
+/// The shape of a leaf: enough to read its payload again without decoding its first entry.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LeafShape {
     entries: usize,
@@ -225,21 +225,21 @@ pub(crate) struct Leaf<'a> {
 /// One entry: offsets into the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// Bytes of its key that stand elsewhere.
+    /// Bytes of its key that are stored elsewhere.
     shared: usize,
-    /// Where the rest of its key begins.
+    /// Offset of the rest of its key.
     rest: usize,
-    /// Where its body begins, and its key's rest ends.
+    /// Offset of its body, and end of its key's rest.
     pub(crate) body: usize,
-    /// Where it ends, and the next one begins.
+    /// Its end, and the offset of the next one.
     pub(crate) end: usize,
-    /// Which kind of [`Stored`] the body is.
+    /// The kind of [`Stored`] in the body.
     pub(crate) tag: u8,
     /// The commit that wrote it.
     pub(crate) glsn: Glsn,
 }
 
-/// An entry, and its place among the others.
+/// An entry and its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spot {
     /// Its number in the leaf, from 0.
@@ -248,7 +248,7 @@ pub(crate) struct Spot {
     pub(crate) entry: Entry,
 }
 
-/// Where a search ended.
+/// The result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sought {
     /// At an entry; whether its key is the one that was sought.
@@ -268,12 +268,12 @@ impl<'a> Leaf<'a> {
         self.shape.entries
     }
 
-    /// What it says of itself.
+    /// Its shape.
     pub(crate) fn shape(&self) -> LeafShape {
         self.shape
     }
 
-    /// The first entry at or behind (`key`, `at`).
+    /// The first entry at or after (`key`, `at`).
     pub(crate) fn seek(&self, key: &[u8], at: Glsn) -> Option<Sought> {
         let first = self.first_key();
         let (common, order) = compare(first, key);
@@ -282,19 +282,19 @@ impl<'a> Leaf<'a> {
             return Some(Sought::At(Spot { number: 0, entry }, order == Ordering::Equal));
         }
         if common < self.shape.prefix {
-            // It is above what all keys begin with.
+            // It is above the common prefix of all keys.
             return Some(Sought::Behind);
         }
         let block = self.block_before(key, at, common)?;
         self.seek_in_block(block, common, key, at)
     }
 
-    /// The last block whose restart comes before (`key`, `at`). The first entry does, and has `common` bytes in common with `key`.
+    /// The last block whose restart comes before (`key`, `at`). The first entry is before it, and has `common` bytes in common with `key`.
     fn block_before(&self, key: &[u8], at: Glsn, common: usize) -> Option<usize> {
         let hint = hint(|i| key.get(self.shape.prefix + i));
         let hints = self.hints()?;
         let mut below = partition_point(hints, |other| other < hint).saturating_sub(1);
-        // Only restarts with the same hint as the key must be looked at themselves.
+        // Only restarts with the same hint as the key need a comparison.
         let mut above = below + 1 + partition_point(&hints[HINT_BYTES * (below + 1)..], |other| other <= hint);
         while above - below > 1 {
             let middle = below.midpoint(above);
@@ -305,7 +305,7 @@ impl<'a> Leaf<'a> {
         Some(below)
     }
 
-    /// Walks a block whose restart comes before (`key`, `at`); the first key has `common` bytes in common with `key`.
+    /// Searches a block whose restart comes before (`key`, `at`); the first key has `common` bytes in common with `key`.
     fn seek_in_block(&self, block: usize, common: usize, key: &[u8], at: Glsn) -> Option<Sought> {
         let restart = self.entry(self.restart(block)?)?;
         let mut matched = if block == 0 { common } else { self.compare_after(&restart, key, common).0 };
@@ -327,13 +327,13 @@ impl<'a> Leaf<'a> {
         Some(Sought::At(Spot { number: behind, entry }, order == Ordering::Equal))
     }
 
-    /// Compares an entry's key with `key`, given that the key it shares bytes with comes not after `key` and agrees with it in `matched`
-    /// bytes. Returns in how many bytes they agree, and the entry's order to `key`.
+    /// Compares an entry's key with `key`. The key that the entry shares bytes with is not after `key` and agrees with it in `matched`
+    /// bytes. Returns the number of bytes in which they agree, and the entry's order to `key`.
     fn compare_after(&self, entry: &Entry, key: &[u8], matched: usize) -> (usize, Ordering) {
         match entry.shared.cmp(&matched) {
-            // It has the byte in which its predecessor is below the key.
+            // It shares the byte in which its predecessor is below the key.
             Ordering::Greater => (matched, Ordering::Less),
-            // Where it leaves its predecessor, which still agrees with the key, it can only be above both.
+            // It differs from its predecessor in a byte in which that one agrees with the key, so it is above both.
             Ordering::Less => (entry.shared, Ordering::Greater),
             Ordering::Equal => {
                 let (common, order) = compare(&self.payload[entry.rest..entry.body], &key[matched..]);
@@ -342,7 +342,7 @@ impl<'a> Leaf<'a> {
         }
     }
 
-    /// Entry `number`, and its key in `key`.
+    /// Entry `number`; its key is assembled in `key`.
     pub(crate) fn spot(&self, number: usize, key: &mut Vec<u8>) -> Option<Spot> {
         let block = number / RESTART_EVERY;
         let mut entry = self.entry(self.restart(block)?)?;
@@ -355,7 +355,7 @@ impl<'a> Leaf<'a> {
         Some(Spot { number, entry })
     }
 
-    /// The entry behind `spot`, whose key is in `key`, which becomes the new one's. `None` inside is the end of the leaf.
+    /// The entry after `spot`. `key` holds the key of `spot` and is changed to the new one's. `None` inside is the end of the leaf.
     pub(crate) fn after(&self, spot: &Spot, key: &mut Vec<u8>) -> Option<Option<Spot>> {
         let number = spot.number + 1;
         if number >= self.shape.entries {
@@ -385,10 +385,10 @@ impl<'a> Leaf<'a> {
         Some(())
     }
 
-    /// Makes the key of the entry before, whose GLSN is `before`, that of `entry`; `None` if the two are out of order.
+    /// Turns `key` from the previous entry's (whose GLSN is `before`) into that of `entry`; `None` if the two are out of order.
     fn extend_key(&self, entry: &Entry, before: Glsn, key: &mut Vec<u8>) -> Option<()> {
         let rest = &self.payload[entry.rest..entry.body];
-        // What is shared is shared to the full (law 2): the first byte that is not tells the order.
+        // The shared length is maximal (law 2): the first byte after it determines the order.
         let follows = match (key.get(entry.shared), rest.first()) {
             (Some(old), Some(new)) => old < new,
             (Some(_), None) => false,
@@ -403,13 +403,13 @@ impl<'a> Leaf<'a> {
         Some(())
     }
 
-    /// Whether a restart follows the entry before it, which has this GLSN and key.
+    /// Whether a restart is in order after the previous entry, which has this GLSN and key.
     fn restart_follows(&self, restart: &Entry, before: Glsn, key: &[u8]) -> Option<bool> {
         let front = self.first_key().get(..restart.shared)?;
         let rest = &self.payload[restart.rest..restart.body];
         let order = match key.split_at_checked(front.len()) {
             Some((same, other)) => same.cmp(front).then_with(|| other.cmp(rest)),
-            // It is shorter than what the restart shares: never equal to it.
+            // It is shorter than the part that the restart shares: never equal to it.
             None => key.cmp(front),
         };
         Some(comes_before(order, before, restart.glsn))
@@ -431,7 +431,7 @@ impl<'a> Leaf<'a> {
         self.payload.get(self.shape.entries_end + 2 * self.blocks()..)
     }
 
-    /// The hint of a restart, where all keys have `prefix` bytes in common.
+    /// The hint of a restart, if all keys have `prefix` bytes in common.
     fn hint_of(&self, restart: &Entry, prefix: usize) -> u32 {
         let rest = &self.payload[restart.rest..restart.body];
         hint(|i| match (prefix + i).checked_sub(restart.shared) {
@@ -460,12 +460,12 @@ impl<'a> Leaf<'a> {
     }
 }
 
-/// The four bytes that `byte` gives, as a number that orders like them; zeros where it gives none.
+/// The four bytes that `byte` returns, as a number with the same order; zeros where it returns none.
 fn hint<'b>(byte: impl Fn(usize) -> Option<&'b u8>) -> u32 {
     (0..HINT_BYTES).fold(0, |hint, i| hint << 8 | u32::from(*byte(i).unwrap_or(&0)))
 }
 
-/// How many of the sorted `hints` are on the near side, which `is_near` tells.
+/// The number of sorted `hints` for which `is_near` holds.
 fn partition_point(hints: &[u8], is_near: impl Fn(u32) -> bool) -> usize {
     let (mut start, mut len) = (0, hints.len() / HINT_BYTES);
     while len > 0 {
@@ -477,7 +477,7 @@ fn partition_point(hints: &[u8], is_near: impl Fn(u32) -> bool) -> usize {
     start
 }
 
-/// Whether a version whose key stands in `order` to the sought one comes before (sought key, `at`).
+/// Whether a version whose key is in `order` to the sought one comes before (sought key, `at`).
 fn comes_before(order: Ordering, glsn: Glsn, at: Glsn) -> bool {
     order == Ordering::Less || order == Ordering::Equal && glsn > at
 }
@@ -490,10 +490,10 @@ fn extended(bytes: &[u8], at: &mut usize, nibble: usize) -> Option<usize> {
     (more <= bytes.len() as u64).then_some(NIBBLE + more as usize)
 }
 
-/// Reads a whole leaf and shows `each` entry's key, GLSN and what was stored, in order.
+/// Reads a whole leaf and passes each entry's key, GLSN and stored form to `each`, in order.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault of the leaf.
 pub(crate) fn check_leaf(
     payload: &[u8],
     fixed: Option<Glsn>,
@@ -538,7 +538,7 @@ pub(crate) fn check_leaf(
     Ok(())
 }
 
-/// Checks what the leaf says of the restart at `offset`.
+/// Checks the leaf's data on the restart at `offset`.
 fn check_restart(leaf: &Leaf<'_>, block: usize, offset: usize, entry: &Entry) -> Result<(), &'static str> {
     if leaf.restart(block) != Some(offset) {
         return Err("a restart does not stand where the leaf says");

@@ -1,4 +1,4 @@
-//! What is known of a partition without reading it, and point look-ups in it.
+//! Partition metadata, which is known without reading the file, and point look-ups in a partition.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::index::run::leaf::{Entry, LEAF_PAGE, Leaf, Sought};
 use crate::types::error::{Error, Result};
 use crate::types::version::Stored;
 
-/// Where a partition's pages stand.
+/// The location of a partition's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum PartitionId {
     /// A file in the index's folder; ids are never used again.
@@ -33,10 +33,10 @@ impl fmt::Display for PartitionId {
     }
 }
 
-/// What is known of a partition without reading it: kept in the manifest, and in memory.
+/// Metadata of a partition: kept in the manifest, and in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PartitionInfo {
-    /// Which file.
+    /// Its file.
     pub(crate) id: PartitionId,
     /// Its pages.
     pub(crate) pages: u32,
@@ -54,24 +54,24 @@ pub(crate) struct PartitionInfo {
     pub(crate) min_glsn: Glsn,
     /// Newest commit in it.
     pub(crate) max_glsn: Glsn,
-    /// Oldest log entry that a value of it points into.
+    /// The oldest log entry that one of its values points to.
     pub(crate) min_pointer: Option<Glsn>,
-    /// Blob files that values of it point into, sorted.
+    /// Blob files that its values point to, sorted.
     pub(crate) blobs: Vec<BlobId>,
-    /// Set where every version has this GLSN, whatever the pages say (a transaction that was written before its GLSN was known).
+    /// Set if every version has this GLSN, whatever the pages say (a transaction that was written before its GLSN was known).
     pub(crate) fixed_glsn: Option<Glsn>,
 }
 
-/// A partition open to be read.
+/// A partition open for reading.
 #[derive(Clone, Debug)]
 pub(crate) struct Partition {
-    /// What is known of it.
+    /// Its metadata.
     pub(crate) info: Arc<PartitionInfo>,
     /// Its pages in the pool.
     pub(crate) file: PoolFile,
 }
 
-/// What a point look-up found.
+/// The result of a point look-up.
 #[derive(Debug)]
 pub(crate) struct Lookup {
     /// Newest version of the key in this partition, whatever the snapshot.
@@ -92,14 +92,14 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// What it stored.
+    /// Its stored form.
     pub(crate) fn stored(&self) -> Stored<'_> {
         Stored::from_parts(self.tag, &self.page[self.start as usize..self.end as usize])
             .expect("it was read once when it was found, and pages do not change")
     }
 }
 
-/// What a page on the way down leads to.
+/// The next step of a descent.
 pub(crate) enum Step<'a> {
     /// A page further down.
     Child(u32),
@@ -112,7 +112,7 @@ impl Lookup {
 }
 
 impl Partition {
-    /// Looks `key` up as of `at`. The filter is asked first: a miss costs no leaf.
+    /// Looks `key` up as of `at`. The filter is checked first: a miss reads no leaf.
     pub(crate) fn lookup(&self, key: &[u8], at: Glsn, touch: Touch) -> Result<Lookup> {
         if key < &self.info.first_key[..] || key > &self.info.last_key[..] {
             return Ok(Lookup::MISS);
@@ -138,7 +138,7 @@ impl Partition {
         self.read(number, guide.find(key, Glsn::MAX)).map(Some)
     }
 
-    /// The newest version of `key` that is not younger than `at`, if it stands in this leaf.
+    /// The newest version of `key` that is not younger than `at`, if it is in this leaf.
     fn find_in_leaf(&self, number: u32, key: &[u8], at: Glsn, touch: Touch) -> Result<Option<Found>> {
         let page = self.load(number, touch)?;
         let leaf = self.leaf(number, &page)?;
@@ -149,14 +149,14 @@ impl Partition {
         Ok(Some(Found { glsn, page, tag, start, end }))
     }
 
-    /// Page of the leaf in which (`key`, `glsn`) stands. If that leaf ends before it, the next one begins behind it.
+    /// Page of the leaf that contains (`key`, `glsn`). If that leaf ends before it, the next one begins after it.
     fn leaf_of(&self, key: &[u8], glsn: Glsn, touch: Touch) -> Result<u32> {
         let (number, page) = self.guide_of(key, glsn, touch)?;
         let guide = self.read(number, Guide::new(page_payload(&page)))?;
         self.read(number, guide.find(key, glsn))
     }
 
-    /// The guide over the leaf in which (`key`, `glsn`) stands.
+    /// The guide over the leaf that contains (`key`, `glsn`).
     fn guide_of(&self, key: &[u8], glsn: Glsn, touch: Touch) -> Result<(u32, Page)> {
         let mut number = self.info.root;
         loop {
@@ -175,7 +175,7 @@ impl Partition {
             GUIDE_PAGE => Ok(Step::Guide(self.read(number, Guide::new(payload))?)),
             INNER_PAGE => {
                 let child = self.read(number, Inner::new(payload).and_then(|inner| inner.find(key, glsn)))?;
-                // Children stand before their parents: so every walk ends.
+                // Children are stored before their parents, so every descent ends.
                 if child < number {
                     Ok(Step::Child(child))
                 } else {
@@ -201,7 +201,7 @@ impl Partition {
         Ok(self.file.get(number, touch)?)
     }
 
-    /// What was read from page `number`, or an error if it cannot be read.
+    /// The data read from page `number`, or an error if it cannot be read.
     pub(crate) fn read<T>(&self, number: u32, read: Option<T>) -> Result<T> {
         read.ok_or_else(|| self.corrupt(number, "bytes that are not what a page of its kind holds"))
     }

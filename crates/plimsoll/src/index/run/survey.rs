@@ -1,6 +1,7 @@
-//! Reads what can be read of a damaged partition: its leaves in the order of the file, past guides and inner pages that may be damaged too.
+//! Reads the readable part of a damaged partition: its leaves in file order, independent of guides and inner pages, which may be damaged
+//! too.
 //!
-//! Law: where a leaf cannot be read, the span of keys that it may have held is told; a guide or an inner page that cannot be read loses nothing.
+//! Law: for each unreadable leaf, the span of keys that it may have held is reported. An unreadable guide or inner page loses nothing.
 
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::page::{PAGE_BYTES, page_kind, page_payload};
@@ -12,16 +13,16 @@ use crate::index::run::partition::PartitionInfo;
 use crate::types::error::Result;
 use crate::types::version::Version;
 
-/// What cannot be read of a partition.
+/// The unreadable parts of a partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Survey {
-    /// The first page that is damaged, and how many are.
+    /// The first damaged page, and the number of damaged pages.
     pub(crate) bad: Option<(u32, u32)>,
-    /// Where leaves are lost, in the order of keys.
+    /// The key spans of lost leaves, in key order.
     pub(crate) lost: Vec<LostSpan>,
 }
 
-/// Index keys of which versions may be lost: from `first` to `last`, each with the bound or without.
+/// Index keys of which versions may be lost: from `first` to `last`, each bound inclusive or exclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LostSpan {
     pub(crate) page: u32,
@@ -39,23 +40,23 @@ impl LostSpan {
     }
 }
 
-/// A page that cannot be read and of which it is not known yet what it was, or where what it held ends.
+/// An unreadable page whose kind, or whose last key, is not known yet.
 struct Missing {
     page: u32,
     /// The last key before it.
     before: Option<Vec<u8>>,
-    /// The first key behind it, and whether versions of that one may be lost too.
+    /// The first key after it, and whether versions of that key may be lost too.
     behind: Option<(Vec<u8>, bool)>,
     is_leaf: Option<bool>,
 }
 
-/// So many pages in a row that cannot be read, more than a partition has, are the last that are tried.
+/// The survey stops after this many unreadable pages in a row, more than a partition has.
 const BAD_MAX: u32 = 1 << 16;
 
-/// Reads a partition; `each` is shown every version that can be read, in order. Without a `source` the file is missing.
+/// Reads a partition; `each` receives every readable version, in order. Without a `source` the file is missing.
 ///
 /// # Errors
-/// The disk fails otherwise than by bytes that are not right, the budget, or what `each` returns.
+/// The disk fails other than by wrong bytes, the budget, or what `each` returns.
 pub(crate) fn survey(
     source: Option<&dyn PageSource>,
     info: &PartitionInfo,
@@ -81,7 +82,7 @@ pub(crate) fn survey(
         };
         in_a_row = if is_good { 0 } else { in_a_row + 1 };
         if in_a_row > BAD_MAX {
-            // The file has ended, whatever is said of its length.
+            // The file has ended, whatever the manifest says of its length.
             break;
         }
         let in_tree = (1..=info.root).contains(&number);
@@ -123,7 +124,7 @@ pub(crate) fn survey(
     Ok(found)
 }
 
-/// Decides of pages below `first_leaf` of which nothing else tells what they were: one alone is the guide of the leaves before it, or an inner
+/// Decides the kind of pages below `first_leaf` that no guide describes: a single one is the guide of the leaves before it, or an inner
 /// page; of several, some may have been leaves.
 fn judge(missing: &mut [Missing], first_leaf: u32) {
     let unknown = |missing: &&mut Missing| missing.is_leaf.is_none() && missing.page < first_leaf;
@@ -137,7 +138,7 @@ impl Survey {
         self.bad = Some((first, count + 1));
     }
 
-    /// A guide says which of the pages before it are its leaves.
+    /// A guide tells which of the pages before it are its leaves.
     fn take_guide(&mut self, guide: &Guide<'_>, missing: &mut Vec<Missing>, info: &PartitionInfo) {
         let leaves = guide.first_leaf()..guide.first_leaf().saturating_add(guide.leaves());
         judge(missing, leaves.start);
@@ -147,7 +148,7 @@ impl Survey {
             let next = (page.page + 1 - leaves.start) as usize;
             let fence = (page.page + 1 < leaves.end).then(|| guide.fences().before(next, &mut key)).flatten();
             if let (Some((behind, with)), Some(fence)) = (&mut page.behind, fence) {
-                // A fence within the versions of a key says how far they go on.
+                // A fence within the versions of a key tells how far they extend.
                 *with = fence.below != 0 && fence.key == &behind[..];
             }
         }

@@ -1,4 +1,4 @@
-//! What partitions and their cursors promise, against a plain map.
+//! Tests partitions and their cursors against a plain map.
 
 mod damage;
 mod files;
@@ -61,7 +61,7 @@ impl PageSink for Pages {
     }
 }
 
-/// Pages in memory, which a test may spoil.
+/// Pages in memory, which a test may damage.
 struct Source(Mutex<Vec<u8>>);
 
 impl PageSource for Source {
@@ -107,7 +107,7 @@ fn partition_of(budget: &Budget, pool: &Arc<Pool>, model: &Model) -> Partition {
     open(pool, pages, info)
 }
 
-/// The shapes of keys that partitions must be good at.
+/// Shapes of keys that partitions must handle well.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
     Integers,
@@ -131,7 +131,7 @@ fn random_key(random: &mut Random, shape: Shape) -> Vec<u8> {
             key.extend(format!("file{}", random.below(3000)).bytes());
         }
         Shape::Long => {
-            // Fronts that are nearly as long as a key may be: a few that many keys share, and some that none does.
+            // Prefixes nearly as long as the longest key: a few that many keys share, and some that no two keys share.
             let mut front = [random.below(3) as u8; 4080];
             if random.below(3) == 0 {
                 front.fill_with(|| random.below(256) as u8);
@@ -179,7 +179,7 @@ fn random_model(random: &mut Random, shape: Shape, versions: usize) -> Model {
     model
 }
 
-/// What a look-up must find: the newest GLSN of all, and the newest version at a moment.
+/// The expected look-up: the newest GLSN of all, and the newest version at a moment.
 fn expected<'a>(model: &'a Model, key: &[u8], at: u64) -> (Option<u64>, Option<(u64, &'a [u8])>) {
     let first_at = |glsn: u64| {
         let (found, stored) = model.range((key.to_vec(), Reverse(glsn))..).next()?;

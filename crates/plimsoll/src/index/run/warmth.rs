@@ -1,18 +1,18 @@
-//! How warm the pages of a run are while it is written: what was read of its inputs is likely to be read again, so the pages that take
-//! its place enter the pool at once instead of being loaded one by one.
+//! Decides which pages of a new run enter the pool while it is written. Versions that were read in the inputs are likely to be read again,
+//! so the pages that replace theirs enter the pool at once instead of being loaded one by one.
 
-/// How versions were read in the source that they come from.
+/// How versions were accessed in their source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Warmth {
-    /// Hardly, or nobody knows.
+    /// Rarely, or unknown.
     Unread,
-    /// Lately: their pages enter the pool as if they had been loaded.
+    /// Recently: their pages enter the pool as if they had been loaded.
     Read,
     /// More than once: their pages enter hot.
     Hot,
 }
 
-/// Weighs what goes into a page, and says how the page enters the pool.
+/// Weighs the versions of a page, and decides how the page enters the pool.
 #[derive(Debug, Default)]
 pub(crate) struct Scale {
     bytes: u64,
@@ -23,15 +23,15 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// Adds a version of so many bytes to the open leaf.
+    /// Adds a version of this many bytes to the open leaf.
     pub(crate) fn add(&mut self, bytes: u64, warmth: Warmth) {
         self.bytes += bytes;
         self.read_bytes += if warmth == Warmth::Unread { 0 } else { bytes };
         self.hot_bytes += if warmth == Warmth::Hot { bytes } else { 0 };
     }
 
-    /// The warmth of a page that is no leaf: that of the warmest leaf since the one before it. The open leaf does not count: a guide may be
-    /// written to make room for it.
+    /// The warmth of a page that is not a leaf: that of the warmest leaf since the previous such page. The open leaf does not count: a
+    /// guide may be written to make room for it.
     pub(crate) fn take_above(&mut self) -> Warmth {
         self.below.take().unwrap_or(Warmth::Unread)
     }
