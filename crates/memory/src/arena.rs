@@ -1,13 +1,14 @@
 //! The memory itself: one anonymous mapping (or a heap block, for Miri), cut into chunks.
 //!
-//! Address space is reserved up to a ceiling; of it the chunks below `usable` may be touched.
+//! The arena reserves address space up to a ceiling. Only the chunks below `usable` may be touched.
 //!
 //! Laws:
-//! 1. What was withdrawn is not resident, and does not come back as a part of a huge page: a block of 2 MiB of which a chunk is withdrawn
-//!    has small pages, until it is whole again. (The system fills huge pages when any byte of an untouched block is touched, and its
-//!    daemon makes them of blocks that are touched in part.) A block all of whose chunks are withdrawn has no page table either.
-//! 2. The bytes are initialised (zero from the start, later whatever the last holder left) and stay mapped until the arena is
-//!    dropped, so an address inside it is valid as long as somebody holds the arena.
+//! 1. A withdrawn chunk is not resident, and does not come back as part of a huge page: while any chunk of a 2 MiB
+//!    block is withdrawn, the block uses small pages. (The system backs an untouched block with a huge page on the
+//!    first touch of any byte, and its daemon collapses partly touched blocks into huge pages.) A block all of whose
+//!    chunks are withdrawn has no page table either.
+//! 2. The bytes are initialised (zero from the start, later the last holder's contents) and stay mapped until the arena
+//!    is dropped. An address inside it is valid as long as the arena is held.
 #![allow(unsafe_code, reason = "maps memory and hands out addresses into it")]
 
 use std::io;
@@ -22,10 +23,10 @@ use crate::reserved::Reserved;
 const BLOCK_BYTES: usize = 2 << 20;
 const CHUNKS_PER_BLOCK: usize = BLOCK_BYTES / CHUNK_BYTES;
 
-/// What the system's page tables take for a block of which anything is used: eight bytes for each 4 KiB. A huge page has one set aside.
+/// Size of the system's page table for a block in use: eight bytes for each 4 KiB. A huge page reserves one too.
 const PAGE_TABLE_BYTES: usize = BLOCK_BYTES / 4096 * 8;
 
-/// Where an arena's bytes come from.
+/// The source of an arena's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
     /// An anonymous mapping, with huge pages where the system has them. Pages are taken from the system at first touch.
@@ -45,7 +46,7 @@ pub(crate) struct Arena {
     withdrawn: Reserved<AtomicU8>,
 }
 
-// SAFETY: the arena only hands out addresses; who may touch which bytes is the business of `Chunk`.
+// SAFETY: the arena only hands out addresses; `Chunk` controls access to the bytes.
 unsafe impl Send for Arena {}
 // SAFETY: as above; no method touches the bytes.
 unsafe impl Sync for Arena {}
@@ -90,7 +91,7 @@ impl Arena {
         if self.backing == Backing::Mapped {
             open_range(self.base.as_ptr(), usable as usize * CHUNK_BYTES, chunks as usize * CHUNK_BYTES)?;
         }
-        // Relaxed: whoever learns of a new chunk does so under the budget's lock.
+        // Relaxed: a thread learns of a new chunk under the budget's lock.
         self.usable.store(chunks, Ordering::Relaxed);
         Ok(())
     }
@@ -104,8 +105,8 @@ impl Arena {
 }
 
 impl Arena {
-    /// Gives the memory of a chunk that nobody holds back to the system, until [`Arena::restore`]; its bytes read as zeros from then on
-    /// (or, where that cannot be done, as they were). Under the budget's lock.
+    /// Gives the memory of an unused chunk back to the system, until [`Arena::restore`]. Its bytes read as zeros from
+    /// then on (or, where that cannot be done, as they were). Under the budget's lock.
     pub(crate) fn withdraw(&self, chunk: u32) {
         let before = self.withdrawn[chunk as usize / CHUNKS_PER_BLOCK].fetch_add(1, Ordering::Relaxed);
         if before == 0 {
@@ -117,7 +118,7 @@ impl Arena {
         }
     }
 
-    /// As [`Arena::withdraw`], for chunks that were never restored nor touched: in one go.
+    /// As [`Arena::withdraw`], in one call, for chunks that were never restored nor touched.
     pub(crate) fn withdraw_fresh(&self, chunks: Range<u32>) {
         let of_block = |block: usize| {
             let start = (block * CHUNKS_PER_BLOCK).max(chunks.start as usize);
@@ -131,17 +132,18 @@ impl Arena {
         let usable = self.usable.load(Ordering::Relaxed) as usize * CHUNK_BYTES;
         let whole = blocks.start * BLOCK_BYTES..(blocks.end * BLOCK_BYTES).min(usable);
         self.advise(whole.start, whole.len(), rustix::mm::Advice::LinuxNoHugepage);
-        // Of the first block others may have touched a chunk, and with it a huge page.
+        // Another user may have touched a chunk of the first block, which then may have a huge page.
         self.advise(start, end - start, rustix::mm::Advice::LinuxDontNeed);
     }
 
-    /// Bytes that the system's page tables take at most while no more than `chunks` are not withdrawn and the first `usable` are usable.
+    /// Upper bound on the system's page tables while no more than `chunks` are not withdrawn and the first `usable` are
+    /// usable.
     pub(crate) fn page_table_bytes(chunks: usize, usable: usize) -> usize {
-        // Chunks that are left when others are withdrawn may lie each in a block of its own.
+        // In the worst case each chunk that is not withdrawn lies in a block of its own.
         chunks.min(usable.max(chunks).div_ceil(CHUNKS_PER_BLOCK)) * PAGE_TABLE_BYTES
     }
 
-    /// Maps a block anew of which all chunks are withdrawn: the system keeps the page table of memory that it was only advised of.
+    /// Remaps a block all of whose chunks are withdrawn: after `madvise` alone the system keeps the page table.
     fn renew_block(&self, chunk: u32) {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
         let start = chunk as usize / CHUNKS_PER_BLOCK * BLOCK_BYTES;
@@ -153,25 +155,26 @@ impl Arena {
         let address = self.base.as_ptr().wrapping_add(start).cast();
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: the block lies inside the arena's mapping, is usable as a whole, and nobody holds a chunk of it.
+        // SAFETY: the block lies inside the arena's mapping, is usable as a whole, and no chunk of it is held.
         let renewed = unsafe { mmap_anonymous(address, BLOCK_BYTES, protection, flags) };
-        // SAFETY: as above; it asks whether the block is mapped, there is nothing to write anywhere.
+        // SAFETY: as above; the call only asks whether the block is mapped, as there is nothing to write back.
         let is_mapped = || unsafe { rustix::mm::msync(address, BLOCK_BYTES, rustix::mm::MsyncFlags::ASYNC) }.is_ok();
         if renewed.is_err() && !is_mapped() {
-            // Linux before 6.12 lets go of the old mapping first. Somebody else's may come to lie in the gap, and be written over.
+            // Linux before 6.12 drops the old mapping first. Another mapping may be placed in the gap, and would be
+            // overwritten.
             std::process::abort();
         }
         self.advise_block(chunk, rustix::mm::Advice::LinuxNoHugepage);
     }
 
-    /// A chunk that was withdrawn may be touched again. Under the budget's lock.
+    /// Allows a withdrawn chunk to be touched again. Under the budget's lock.
     pub(crate) fn restore(&self, chunk: u32) {
         if self.withdrawn[chunk as usize / CHUNKS_PER_BLOCK].fetch_sub(1, Ordering::Relaxed) == 1 {
             self.advise_block(chunk, rustix::mm::Advice::LinuxHugepage);
         }
     }
 
-    /// Advises on the block that a chunk lies in, as far as it is usable.
+    /// Calls `madvise` for the usable part of a chunk's block.
     fn advise_block(&self, chunk: u32, advice: rustix::mm::Advice) {
         let start = chunk as usize / CHUNKS_PER_BLOCK * BLOCK_BYTES;
         let end = (start + BLOCK_BYTES).min(self.usable.load(Ordering::Relaxed) as usize * CHUNK_BYTES);
@@ -182,8 +185,8 @@ impl Arena {
         if self.backing == Backing::Mapped {
             assert!(from + bytes <= self.usable.load(Ordering::Relaxed) as usize * CHUNK_BYTES);
             let address = self.base.as_ptr().wrapping_add(from).cast();
-            // SAFETY: the range lies inside the mapping and is made of whole pages. The advices given are about the size of pages, and
-            // about a chunk that nobody holds. A system that refuses one keeps more memory; nothing else changes.
+            // SAFETY: the range lies inside the mapping and is made of whole pages. The advice given concerns the size
+            // of pages, or a chunk that is not held. A system that refuses it keeps more memory; nothing else changes.
             let _ = unsafe { rustix::mm::madvise(address, bytes, advice) };
         }
     }
@@ -212,7 +215,7 @@ fn reserve(bytes: usize) -> io::Result<NonNull<u8>> {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     // One huge page more than needed, so that the start can be aligned to one.
     let padded = bytes + BLOCK_BYTES;
-    // SAFETY: a new private mapping touches nobody's memory.
+    // SAFETY: a new private mapping overlaps no other memory.
     let start = unsafe {
         mmap_anonymous(std::ptr::null_mut(), padded, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)?
     }
@@ -229,14 +232,14 @@ fn reserve(bytes: usize) -> io::Result<NonNull<u8>> {
     NonNull::new(base).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
 }
 
-/// Opens bytes `from..to` of what `reserve` reserved.
+/// Opens bytes `from..to` of the address space from `reserve`.
 fn open_range(base: *mut u8, from: usize, to: usize) -> io::Result<()> {
     use rustix::mm::{Advice, MprotectFlags, madvise, mprotect};
     let start = base.wrapping_add(from).cast();
-    // SAFETY: page-aligned and inside the mapping; nobody has an address in it yet.
+    // SAFETY: page-aligned and inside the mapping; no address in it was handed out yet.
     unsafe {
         mprotect(start, to - from, MprotectFlags::READ | MprotectFlags::WRITE)?;
-        // A system without huge pages refuses; then small ones serve.
+        // A system without huge pages refuses, and small pages are used.
         let _ = madvise(start, to - from, Advice::LinuxHugepage);
     }
     Ok(())

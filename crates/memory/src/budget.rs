@@ -1,14 +1,16 @@
-//! The one number, and who uses how much of it.
+//! The memory budget: one limit, and an account of its use by kind.
 //!
 //! Laws:
 //! 1. free chunks + chunks held + chunks retired by leases = chunks of the budget, at every moment.
-//! 2. A lease retires chunks for its bytes before its holder allocates them; all leases together retire the sum, rounded up. A retired
-//!    chunk's memory is given back to the system, so that arena and leased heap together never exceed the budget.
-//! 3. Whatever was taken is given back on drop, on error paths too.
-//! 4. A budget that was made smaller holds no more than it says; what it no longer has was given back to the system.
+//! 2. A lease retires chunks for its bytes before its holder allocates them; all leases together retire the sum,
+//!    rounded up. A retired chunk's memory is given back to the system, so that arena and leased heap together never
+//!    exceed the budget.
+//! 3. Everything taken is given back on drop, on error paths too.
+//! 4. A budget that was made smaller holds no more than its new limit; the memory above it was given back to the
+//!    system.
 //!
-//! When no chunk is free the budget asks its reclaimers (the page pool first) for some, and only then refuses. Before it comes to that
-//! it calls the evictor, if there is one.
+//! When few chunks are free, the budget calls the evictor, if there is one. When none is free, it asks its reclaimers
+//! (the page pool first), and refuses only if they give none.
 
 pub mod account;
 mod free;
@@ -39,16 +41,16 @@ pub use usage::{Kind, OutOfBudget, Pressure, Usage};
 /// The smallest budget: 16 MiB.
 pub const MIN_BUDGET_BYTES: u64 = 16 << 20;
 
-/// Whoever needs many chunks asks for so many at a time, so that others get at the pool in between.
+/// Batch size for requests to reclaimers, so that others can use the pool between batches.
 const RECLAIMED_AT_ONCE: usize = 16;
 
-/// So many chunks are given to the system under one turn of the lock.
+/// Chunks given to the system per acquisition of the lock.
 const WITHDRAWN_AT_ONCE: usize = 64;
 
-/// Something that can give memory back when asked.
+/// A holder of memory that can give some back on request.
 pub trait Reclaim: Send + Sync {
-    /// Gives back up to `chunks` chunks (by dropping them) and returns how many it gave. Must not take memory from the budget
-    /// and must not wait for anybody who might.
+    /// Gives back up to `chunks` chunks (by dropping them) and returns how many it gave. Must not take memory from the
+    /// budget, and must not wait for a thread that might.
     fn reclaim(&self, chunks: usize) -> usize;
 }
 
@@ -62,7 +64,7 @@ pub(crate) struct Inner {
     arena: Arena,
     /// Chunks of the budget; changed under the lock.
     chunks: AtomicU32,
-    /// Held while it becomes larger or smaller, before the state's: one at a time.
+    /// Serialises resizes. Taken before the state's lock.
     resizing: Mutex<()>,
     state: Mutex<State>,
     bell: OnceLock<Arc<Bell>>,
@@ -73,34 +75,36 @@ pub(crate) struct Inner {
 
 #[derive(Default)]
 struct State {
-    /// Taken from the back, where those stand that were given back last: their bytes are resident already. Retired from the front.
+    /// Taken from the back, where the most recently returned chunks are: their bytes are still resident. Retired from
+    /// the front.
     free: Free,
     retired: Vec<u32>,
-    /// By chunk: whether its memory was given to the system and not taken again since. A free one may be: it is taken last.
+    /// By chunk: whether its memory was given to the system and the chunk not taken since. Such a chunk may be free; it
+    /// is taken last.
     out: Vec<bool>,
-    /// Chunks that were of the budget before it was made smaller.
+    /// Chunks removed from the budget when it was made smaller.
     withdrawn: Vec<u32>,
-    /// Chunks from this one on were never of the budget.
+    /// Chunks from this number on were never part of the budget.
     made: u32,
     leased_bytes: u64,
     /// Covered by leases of [`Kind::Spare`].
     spare: Vec<Mapping>,
     peak_chunks: usize,
-    /// With fewer free chunks the evictor is called.
+    /// The evictor is called when fewer chunks than this are free.
     low_mark: usize,
-    /// Chunks taken since ever, by leases too, but not by the page pool.
+    /// Total chunks taken, by leases too, but not by the page pool.
     taken: u64,
-    /// Times that chunks were given back by others than the page pool and the object cache.
+    /// Total times that holders other than the page pool and the object cache gave chunks back.
     given: u64,
     pressure: Pressure,
-    /// Threads that wait for a chunk: without any, nobody has to be told of one.
+    /// Threads that wait for a chunk; at zero, no notification is needed.
     waiting: usize,
-    /// Reservations still to succeed before one is refused on purpose.
+    /// For tests: reservations that still succeed before one is refused on purpose.
     fail_after: Option<u64>,
 }
 
 impl Budget {
-    /// A budget of `limit_bytes`, rounded down to whole chunks. The memory is taken from the system as it is first touched.
+    /// Makes a budget of `limit_bytes`, rounded down to whole chunks. Memory is taken from the system at first touch.
     ///
     /// # Errors
     /// The system refuses the address space.
@@ -108,8 +112,8 @@ impl Budget {
         Self::with_ceiling(limit_bytes, limit_bytes, backing)
     }
 
-    /// A budget of `limit_bytes` that [`Budget::resize`] can make as large as `ceiling_bytes`: address space, no memory. Where the
-    /// system refuses that much, the ceiling is the limit.
+    /// Makes a budget of `limit_bytes` that [`Budget::resize`] can raise to `ceiling_bytes`. The ceiling costs address
+    /// space, not memory. If the system refuses that much address space, the ceiling is the limit.
     ///
     /// # Errors
     /// The system refuses the address space for `limit_bytes`.
@@ -136,17 +140,17 @@ impl Budget {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The budget in bytes.
+    /// The limit in bytes.
     pub fn limit_bytes(&self) -> u64 {
         self.inner.limit_bytes()
     }
 
-    /// The most bytes that [`Budget::resize`] can make of it.
+    /// The highest limit that [`Budget::resize`] accepts.
     pub fn ceiling_bytes(&self) -> u64 {
         u64::from(self.inner.arena.ceiling()) * CHUNK_BYTES as u64
     }
 
-    /// Makes the budget larger or smaller, in whole chunks (rounded down). What it gives up goes back to the system.
+    /// Changes the limit, in whole chunks (rounded down). Memory above a lower limit goes back to the system.
     ///
     /// # Errors
     /// [`ResizeError`]; the budget is as it was.
@@ -154,7 +158,8 @@ impl Budget {
         self.inner.resize(limit_bytes, &mut self.empty_lease(Kind::Pages), 0)
     }
 
-    /// As [`Budget::resize`]; with it `lease` becomes one of `leased_bytes`, before anybody else can have what that takes.
+    /// As [`Budget::resize`]; also resizes `lease` to `leased_bytes`, atomically: no other thread can take the memory
+    /// in between.
     pub(crate) fn resize_with(
         &self,
         limit_bytes: u64,
@@ -164,18 +169,19 @@ impl Budget {
         self.inner.resize(limit_bytes, lease, leased_bytes)
     }
 
-    /// The most that the system's own page tables take for the chunks of a budget of so many bytes, given those that there were.
+    /// Upper bound on the system's page tables for the chunks of a budget of `limit_bytes`, including the chunks that
+    /// it has had so far.
     pub(crate) fn page_table_bytes(&self, limit_bytes: u64) -> u64 {
         let chunks = usize::try_from(limit_bytes / CHUNK_BYTES as u64).unwrap_or(usize::MAX / CHUNK_BYTES);
         Arena::page_table_bytes(chunks, self.inner.lock().made as usize) as u64
     }
 
-    /// Bytes that can be had without asking anybody.
+    /// Bytes available without asking a reclaimer.
     pub fn free_bytes(&self) -> u64 {
         (self.inner.lock().free.len() * CHUNK_BYTES) as u64
     }
 
-    /// One chunk, after asking the reclaimers where none is free.
+    /// Takes one chunk; asks the reclaimers if none is free.
     ///
     /// # Errors
     /// [`OutOfBudget`]; nothing is taken.
@@ -183,12 +189,12 @@ impl Budget {
         self.inner.take(kind)
     }
 
-    /// One chunk if one is free, for whoever can do without: asks nobody, and counts as no refusal where there is none.
+    /// Takes one chunk if one is free. Asks no reclaimer, and a failure does not count as a refusal.
     pub fn try_take(&self, kind: Kind) -> Option<Chunk> {
         self.inner.take_free(self.inner.lock(), kind).ok()
     }
 
-    /// One chunk, waiting up to `patience` for one to become free.
+    /// Takes one chunk, waiting up to `patience` for one to become free.
     ///
     /// # Errors
     /// [`OutOfBudget`] after that time; nothing is taken.
@@ -214,12 +220,12 @@ impl Budget {
         }
     }
 
-    /// How often chunks were given back by others than those who are asked for them.
+    /// Times that chunks were given back by holders other than the reclaimers.
     fn given(&self) -> u64 {
         self.inner.lock().given
     }
 
-    /// Waits until that is more than `seen`, for up to `patience`.
+    /// Waits until that count exceeds `seen`, for up to `patience`.
     fn wait_given(&self, seen: u64, patience: Duration) {
         let mut state = self.inner.lock();
         if state.given == seen {
@@ -233,12 +239,12 @@ impl Budget {
         self.inner.lock().pressure.waits += 1;
     }
 
-    /// Asks the reclaimers once, for who found everything in use that it could have for itself.
+    /// Asks the reclaimers once. For a caller whose own memory is all in use.
     pub(crate) fn press(&self) {
         drop(self.inner.reclaim(self.inner.lock(), 1));
     }
 
-    /// Room for `bytes` of heap memory, after asking the reclaimers where there is none.
+    /// Leases room for `bytes` of heap memory; asks the reclaimers if there is none.
     ///
     /// # Errors
     /// [`OutOfBudget`]; nothing is taken.
@@ -248,17 +254,17 @@ impl Budget {
         Ok(lease)
     }
 
-    /// A lease of nothing, to grow later.
+    /// An empty lease, to grow later.
     pub fn empty_lease(&self, kind: Kind) -> Lease {
         Lease { inner: Arc::clone(&self.inner), kind, bytes: 0 }
     }
 
-    /// Who holds how much.
+    /// Bytes held, by kind.
     pub fn usage(&self) -> Usage {
         self.inner.usage()
     }
 
-    /// How often it was short.
+    /// Counters of shortage.
     pub fn pressure(&self) -> Pressure {
         self.inner.lock().pressure
     }
@@ -267,37 +273,37 @@ impl Budget {
         self.inner.arena.backing()
     }
 
-    /// Hires the evictor that is called when free chunks become few. A budget has one at most.
+    /// Installs the evictor, which is called when free chunks become few. A budget has at most one.
     pub(crate) fn hire(&self, bell: Arc<Bell>) {
         assert!(self.inner.bell.set(bell).is_ok(), "a budget has one evictor at most");
     }
 
-    /// From now on the evictor is called when fewer chunks than `low` are free.
+    /// Sets the mark: the evictor is called when fewer chunks than `low` are free.
     pub(crate) fn set_low_mark(&self, low: usize) {
         self.inner.lock().low_mark = low;
     }
 
-    /// Whether the evictor would be called now.
+    /// Whether free chunks are below that mark.
     pub(crate) fn is_short(&self) -> bool {
         let state = self.inner.lock();
         state.free.len() < state.low_mark
     }
 
-    /// Free chunks, and chunks taken since ever by others than the page pool.
+    /// Free chunks, and the total of chunks taken by others than the page pool.
     pub(crate) fn room(&self) -> (usize, u64) {
         let state = self.inner.lock();
         (state.free.len(), state.taken)
     }
 
-    /// Adds somebody to ask when no chunk is free; they are asked in the order in which they were added.
+    /// Adds a reclaimer to ask when no chunk is free. Reclaimers are asked in the order in which they were added.
     pub fn add_reclaimer(&self, reclaimer: Weak<dyn Reclaim>) {
         let mut reclaimers = self.inner.reclaimers.lock().expect("a reclaimer never panics");
         reclaimers.retain(|known| known.strong_count() > 0);
         reclaimers.push(reclaimer);
     }
 
-    /// For tests: lets `n` more reservations (chunks and growing leases) succeed, refuses one, then goes on as before. Whether a refusal
-    /// that an earlier call asked for was still to come.
+    /// For tests: lets `n` more reservations (chunks and growing leases) succeed, refuses one, then goes on as before.
+    /// Returns whether a refusal set up by an earlier call was still pending.
     pub fn fail_after(&self, n: u64) -> bool {
         self.inner.lock().fail_after.replace(n).is_some()
     }
@@ -335,7 +341,7 @@ impl Inner {
         }
     }
 
-    /// One chunk if one is free; else the lock is still held.
+    /// Takes one chunk if one is free; otherwise returns with the lock still held.
     fn take_free<'a>(
         self: &'a Arc<Self>,
         mut state: MutexGuard<'a, State>,
@@ -351,7 +357,7 @@ impl Inner {
         Ok(Chunk::new(Arc::clone(self), id, kind))
     }
 
-    /// Chunks were taken: calls the evictor if few are left.
+    /// Called after chunks were taken: calls the evictor if few are left.
     fn note_taken(&self, mut state: MutexGuard<'_, State>) {
         let taken = self.chunks.load(Ordering::Relaxed) as usize - state.free.len();
         state.peak_chunks = state.peak_chunks.max(taken);
@@ -380,7 +386,7 @@ impl Inner {
         }
     }
 
-    /// Lets go of the lock, asks for `chunks`, and takes the lock again: `Err` if nobody gave any and none is free.
+    /// Releases the lock, asks for `chunks`, and locks again. Returns `Err` if no reclaimer gave any and none is free.
     fn reclaim<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -398,10 +404,10 @@ impl Inner {
         let reclaimers: Vec<_> =
             self.reclaimers.lock().expect("a reclaimer never panics").iter().filter_map(Weak::upgrade).collect();
         let given = reclaimers.iter().any(|reclaimer| reclaimer.reclaim(chunks) > 0);
-        // A reclaimer may go with its last owner here, and gives back what it held: not under the lock.
+        // This may drop the last owner of a reclaimer, which then gives back its memory: not under the lock.
         drop(reclaimers);
         let state = self.lock();
-        // Somebody else may have given some meanwhile: the evictor, or whoever was asked by another.
+        // Another thread may have freed some meanwhile: the evictor, or a reclaimer asked by another caller.
         if given || state.free.len() > before { Ok(state) } else { Err(state) }
     }
 
@@ -428,10 +434,10 @@ impl Inner {
         }
     }
 
-    /// Gives the memory of free chunks to the system, of those that go next: so many, but for as many as one turn of the lock may. They
-    /// stay free; whoever retires them then has little to do. Lets others have the lock in between.
+    /// Gives the memory of the `count` free chunks that are retired next to the system, except for the last batch,
+    /// releasing the lock between batches. The chunks stay free; retiring them later is then cheap.
     fn withdraw_ahead<'a>(&'a self, mut state: MutexGuard<'a, State>, count: usize) -> MutexGuard<'a, State> {
-        // Those that were never touched are quickly done.
+        // Chunks never touched cost little to withdraw.
         let count = if state.free.begins_fresh(count) { 0 } else { count };
         for first in (WITHDRAWN_AT_ONCE..count).step_by(WITHDRAWN_AT_ONCE) {
             for at in first - WITHDRAWN_AT_ONCE..first.min(state.free.len()) {
@@ -444,14 +450,14 @@ impl Inner {
         state
     }
 
-    /// Gives a free chunk's memory to the system, if that has not been done.
+    /// Gives a free chunk's memory to the system, unless that was done before.
     fn withdraw(&self, state: &mut State, id: u32) {
         if !std::mem::replace(&mut state.out[id as usize], true) {
             self.arena.withdraw(id);
         }
     }
 
-    /// Retires as many chunks as `bytes` more need; they are free.
+    /// Retires the free chunks needed to cover `bytes` more.
     fn retire(&self, state: &mut State, kind: Kind, bytes: u64) {
         let missing = state.missing_for(bytes);
         let fresh = state.free.pop_fresh(missing);
@@ -469,7 +475,7 @@ impl Inner {
         self.by_kind[kind as usize].fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Takes the free chunk that was given back the longest ago, and gives its memory to the system.
+    /// Takes the free chunk that was returned longest ago, and gives its memory to the system.
     fn withdraw_one(&self, state: &mut State) -> Option<u32> {
         let id = state.free.pop_front()?;
         self.withdraw(state, id);
@@ -486,7 +492,7 @@ impl Inner {
         }
     }
 
-    /// Makes chunks free that so many leased bytes fewer do not need; how many.
+    /// Frees the chunks no longer needed once `bytes` fewer are leased. Returns how many.
     fn unretire(&self, state: &mut State, kind: Kind, bytes: u64) -> usize {
         state.leased_bytes -= bytes;
         let keep = state.leased_bytes.div_ceil(CHUNK_BYTES as u64) as usize;
@@ -498,7 +504,7 @@ impl Inner {
         spare
     }
 
-    /// A mapping of at least `bytes` that was kept, which becomes one of `kind`; its length is what it is charged for.
+    /// Takes a spare mapping of at least `bytes` and charges it as `kind`, by its full length.
     fn take_spare(&self, kind: Kind, bytes: usize) -> Result<Option<Mapping>, OutOfBudget> {
         let mut state = self.lock();
         let Some(best) = best_of(&state.spare, bytes) else { return Ok(None) };
@@ -510,7 +516,8 @@ impl Inner {
         Ok(Some(mapping))
     }
 
-    /// Keeps a mapping that was charged as `kind` if there is room for it among those that are kept, and nobody waits for memory.
+    /// Keeps a mapping that was charged as `kind` as a spare, if the spares have room for it and no thread waits for
+    /// memory.
     fn keep_spare(&self, kind: Kind, mapping: Mapping) -> Result<(), Mapping> {
         let bytes = mapping.bytes() as u64;
         let mut state = self.lock();
@@ -528,7 +535,7 @@ impl Inner {
         self.by_kind[now as usize].fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Gives mappings that were kept to the system, and then what they were charged for to the budget.
+    /// Gives spare mappings to the system, then their charge to the budget.
     fn give_up(&self, spare: Vec<Mapping>) -> MutexGuard<'_, State> {
         let bytes = spare.iter().map(|mapping| mapping.bytes() as u64).sum();
         drop(spare);
@@ -559,7 +566,7 @@ impl Inner {
 }
 
 impl State {
-    /// Chunks to retire for so many more leased bytes.
+    /// Chunks to retire so that `bytes` more are covered by leases.
     fn missing_for(&self, bytes: u64) -> usize {
         let wanted = self.leased_bytes.saturating_add(bytes).div_ceil(CHUNK_BYTES as u64) as usize;
         wanted.saturating_sub(self.retired.len())
@@ -580,7 +587,7 @@ impl State {
     }
 }
 
-/// Room in the budget for heap memory; given back on drop.
+/// A claim on the budget for heap memory; given back on drop.
 pub struct Lease {
     inner: Arc<Inner>,
     kind: Kind,
@@ -593,7 +600,7 @@ impl Lease {
         self.bytes
     }
 
-    /// Covers `bytes` more.
+    /// Extends the lease by `bytes`.
     ///
     /// # Errors
     /// [`OutOfBudget`]; the lease stays as it was.
@@ -603,51 +610,51 @@ impl Lease {
         Ok(())
     }
 
-    /// Covers what `other` covered, too.
+    /// Takes over the bytes of `other`.
     ///
     /// # Panics
-    /// It is of another budget or kind.
+    /// `other` is of another budget or kind.
     pub(crate) fn absorb(&mut self, mut other: Lease) {
         assert!(Arc::ptr_eq(&self.inner, &other.inner) && self.kind == other.kind);
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
-    /// Another one of the same kind.
+    /// Another lease of the same kind.
     pub(crate) fn like_it(&self, bytes: u64) -> Result<Lease, OutOfBudget> {
         let mut lease = self.empty_like_it();
         lease.grow(bytes)?;
         Ok(lease)
     }
 
-    /// Another one of the same kind, of nothing.
+    /// An empty lease of the same kind.
     pub(crate) fn empty_like_it(&self) -> Lease {
         Lease { inner: Arc::clone(&self.inner), kind: self.kind, bytes: 0 }
     }
 
-    /// Where memory in one piece comes from.
+    /// The source of contiguous memory.
     pub(crate) fn backing(&self) -> Backing {
         backing_of(self.inner.arena.backing())
     }
 
-    /// A mapping of at least `bytes` that was kept, and the lease of the same kind that covers it.
+    /// Takes a spare mapping of at least `bytes`, and the lease of the same kind that covers it.
     pub(crate) fn take_spare(&self, bytes: usize) -> Result<Option<(Mapping, Lease)>, OutOfBudget> {
         let Some(mapping) = self.inner.take_spare(self.kind, bytes)? else { return Ok(None) };
         let lease = Lease { inner: Arc::clone(&self.inner), kind: self.kind, bytes: mapping.bytes() as u64 };
         Ok(Some((mapping, lease)))
     }
 
-    /// Gives a mapping back that it covers, and itself, or keeps both for who needs one next.
+    /// Returns a mapping together with the lease that covers it, or keeps both as a spare.
     pub(crate) fn give_back_with(mut self, mapping: Mapping) {
         if self.bytes == mapping.bytes() as u64 {
             match self.inner.keep_spare(self.kind, mapping) {
-                // What it covered is covered as spare from now on.
+                // Its bytes are charged as spare from now on.
                 Ok(()) => self.bytes = 0,
                 Err(mapping) => drop(mapping),
             }
         }
     }
 
-    /// Covers `bytes` fewer (at most all of them).
+    /// Shrinks the lease by `bytes` (at most to zero).
     pub fn shrink(&mut self, bytes: u64) {
         let bytes = bytes.min(self.bytes);
         self.inner.shrink_leases(self.kind, bytes);

@@ -1,13 +1,15 @@
-//! Elements in one piece, as in a `Vec`, covered by a lease.
+//! A contiguous buffer, like a `Vec`, covered by a lease.
 //!
-//! Up to [`HEAP_BYTES_MAX`] they stand on the heap. More stand in a mapping of their own, which goes back to the system before its lease goes
-//! back to the budget: an allocator may keep blocks that were freed, and would then hold memory that no lease covers (glibc keeps all up to
-//! the largest block that was ever freed, 32 MiB at most, in each of its arenas).
+//! Up to [`HEAP_BYTES_MAX`] the elements are on the heap. A larger buffer has a mapping of its own, which goes back to
+//! the system before its lease goes back to the budget. The reason: an allocator may keep freed blocks, and would then
+//! hold memory that no lease covers (glibc keeps all up to the largest block that was ever freed, 32 MiB at most, in
+//! each of its arenas).
 //!
 //! Laws:
-//! 1. A mapping's lease covers all of it, not only what was touched: it may be handed on.
-//! 2. Of the mappings that are given back few stay with the budget, with their lease, for who needs one next ([`Kind::Spare`]): so that a
-//!    large value costs neither a system call nor page faults each time it is read. They are the first that go when memory is short.
+//! 1. A mapping's lease covers all of it, not only the touched part, because it may be reused for another buffer.
+//! 2. The budget keeps a few returned mappings, with their leases, for the next buffer ([`Kind::Spare`]), so that
+//!    reading a large value costs neither a system call nor page faults each time. Spare mappings are the first memory
+//!    released when the budget is short.
 #![allow(unsafe_code, reason = "lends the elements in a mapping")]
 
 use std::fmt;
@@ -16,17 +18,17 @@ use std::ops::{Deref, DerefMut};
 use crate::budget::{Backing, Budget, Kind, Lease, OutOfBudget};
 use crate::mapping::{MAPPING_ALIGN, Mapping};
 
-/// A buffer of at most so many bytes is on the heap: 64 KiB.
+/// Largest buffer on the heap: 64 KiB.
 pub const HEAP_BYTES_MAX: usize = 64 << 10;
 
-/// Mappings are made in steps of so many bytes, so that one serves the next buffer of about the same size.
+/// Granularity of mappings, so that one serves the next buffer of about the same size.
 const STEP_BYTES: usize = 16 << 10;
 
 /// A buffer.
 pub struct Buffer<T: Copy = u8> {
     /// Dropped before the lease.
     memory: Memory<T>,
-    /// `None`: it is the user's.
+    /// `None`: the memory is the user's own.
     lease: Option<Lease>,
 }
 
@@ -34,7 +36,7 @@ enum Memory<T> {
     Heap(Vec<T>),
     Mapped {
         mapping: Mapping,
-        /// Elements; the first so many are initialised and valid.
+        /// Elements; the first `len` are initialised and valid.
         len: usize,
     },
 }
@@ -48,7 +50,7 @@ impl<T: Copy> Buffer<T> {
         Self::in_lease(&budget.empty_lease(kind), capacity)
     }
 
-    /// As [`Buffer::with_capacity`], of the budget and the kind of a lease.
+    /// As [`Buffer::with_capacity`], with the budget and kind of a lease.
     fn in_lease(of: &Lease, capacity: usize) -> Result<Self, OutOfBudget> {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= MAPPING_ALIGN) };
         let bytes = capacity.saturating_mul(size_of::<T>());
@@ -61,14 +63,14 @@ impl<T: Copy> Buffer<T> {
             if let Some(mapping) = Mapping::new(bytes, of.backing()) {
                 return Ok(Self { memory: Memory::Mapped { mapping, len: 0 }, lease: Some(lease) });
             }
-            // The system has no mapping left (`vm.max_map_count`): slower to give back, but never dead.
+            // The system has no mapping left (`vm.max_map_count`): the heap is slower to give back, but works.
             return Ok(Self { memory: Memory::Heap(Vec::with_capacity(capacity)), lease: Some(lease) });
         }
         let lease = of.like_it(bytes as u64)?;
         Ok(Self { memory: Memory::Heap(Vec::with_capacity(capacity)), lease: Some(lease) })
     }
 
-    /// Elements that it has room for; one that is not charged grows beyond.
+    /// Elements that fit; a buffer that is not charged grows beyond.
     pub fn capacity(&self) -> usize {
         match &self.memory {
             Memory::Heap(elements) => elements.capacity(),
@@ -76,7 +78,7 @@ impl<T: Copy> Buffer<T> {
         }
     }
 
-    /// Makes room for `more` elements behind those that there are, at least twice as many as there was room for.
+    /// Makes room for `more` elements behind the present ones; at least doubles the capacity.
     ///
     /// # Errors
     /// [`OutOfBudget`]; the buffer stays as it was.
@@ -97,14 +99,14 @@ impl<T: Copy> Buffer<T> {
         Ok(())
     }
 
-    /// Room in memory that is the user's.
+    /// Grows a buffer of the user's own memory.
     fn extend_heap(&mut self, more: usize) {
         if let Memory::Heap(elements) = &mut self.memory {
             elements.reserve(more);
         }
     }
 
-    /// Appends one.
+    /// Appends an element.
     ///
     /// # Panics
     /// There is no room for it.
@@ -113,7 +115,7 @@ impl<T: Copy> Buffer<T> {
         self.extend_from_slice(&[element]);
     }
 
-    /// Appends some.
+    /// Appends elements.
     ///
     /// # Panics
     /// There is no room for them: it was charged for fewer.
@@ -127,7 +129,8 @@ impl<T: Copy> Buffer<T> {
             }
             Memory::Mapped { mapping, len } => {
                 assert!(more.len() <= room, "room was made for what is appended");
-                // SAFETY: the elements fit in behind the first `len`, as just checked, nobody else has the mapping, and it is aligned for `T`.
+                // SAFETY: the elements fit in behind the first `len`, as just checked; the mapping has no other holder,
+                // and it is aligned for `T`.
                 unsafe {
                     let end = mapping.base().cast::<T>().add(*len);
                     end.as_ptr().copy_from_nonoverlapping(more.as_ptr(), more.len());
@@ -145,12 +148,12 @@ impl<T: Copy> Buffer<T> {
         }
     }
 
-    /// Keeps no elements, and all room.
+    /// Removes all elements and keeps the capacity.
     pub fn clear(&mut self) {
         self.truncate(0);
     }
 
-    /// Gives all of its memory back. It is charged for what it gets from now on if it was before.
+    /// Gives all of its memory back. A charged buffer stays charged: its next allocation comes from the budget.
     pub fn release(&mut self) {
         let lease = self.lease.as_ref().map(Lease::empty_like_it);
         *self = Self { memory: Memory::Heap(Vec::new()), lease };
@@ -171,7 +174,7 @@ impl<T: Copy> Buffer<T> {
         self.truncate(kept);
     }
 
-    /// The elements as the user's own. What was charged is not any more.
+    /// Returns the elements as the user's own memory, and ends their charge.
     pub fn into_vec(mut self) -> Vec<T> {
         match &mut self.memory {
             Memory::Heap(elements) => std::mem::take(elements),
@@ -179,7 +182,7 @@ impl<T: Copy> Buffer<T> {
         }
     }
 
-    /// Bytes that it is charged for.
+    /// Bytes charged to the budget.
     pub fn charged_bytes(&self) -> u64 {
         self.lease.as_ref().map_or(0, Lease::bytes)
     }
@@ -197,7 +200,8 @@ impl Buffer<u8> {
         Ok(buffer)
     }
 
-    /// Makes it `len` bytes long. Those that are added are zeros, or bytes that an earlier holder left: to be written over.
+    /// Sets the length to `new` bytes. Added bytes are zeros or an earlier holder's contents; the caller must overwrite
+    /// them.
     ///
     /// # Panics
     /// There is no room for them: it was charged for fewer.
@@ -262,14 +266,15 @@ impl<T: Copy> Default for Buffer<T> {
     }
 }
 
-/// A buffer of the user's own memory; it is charged to nobody.
+/// A buffer of the user's own memory, not charged to a budget.
 impl<T: Copy> From<Vec<T>> for Buffer<T> {
     fn from(elements: Vec<T>) -> Self {
         Self { memory: Memory::Heap(elements), lease: None }
     }
 }
 
-/// A copy is the user's, and charged to nobody; a large one goes back to the system when it is dropped all the same.
+/// The copy is the user's own memory, not charged to a budget. A large one still goes back to the system when it is
+/// dropped.
 impl<T: Copy> Clone for Buffer<T> {
     fn clone(&self) -> Self {
         let backing = match &self.memory {
@@ -291,19 +296,19 @@ impl<T: Copy> fmt::Debug for Buffer<T> {
     }
 }
 
-/// The largest that is kept for who needs one next, all together: a 64th of the budget, 4 MiB at most.
+/// Upper bound on all spare mappings together: a 64th of the budget, 4 MiB at most.
 pub(crate) fn spare_bytes_max(limit_bytes: u64) -> u64 {
     (limit_bytes / 64).min(4 << 20)
 }
 
-/// The best of the mappings that are kept for `bytes`: the smallest that is large enough, but not one more than twice as large.
+/// The best-fitting spare mapping for `bytes`: the smallest that is large enough, but not more than twice as large.
 pub(crate) fn best_of(spare: &[Mapping], bytes: usize) -> Option<usize> {
     let fits = |mapping: &Mapping| (bytes..=2 * bytes).contains(&mapping.bytes());
     let fitting = spare.iter().enumerate().filter(|(_, mapping)| fits(mapping));
     fitting.min_by_key(|(_, mapping)| mapping.bytes()).map(|(at, _)| at)
 }
 
-/// Where a budget's mappings come from.
+/// The source of a budget's mappings.
 pub(crate) fn backing_of(backing: Backing) -> Backing {
     if cfg!(any(miri, loom)) { Backing::Heap } else { backing }
 }

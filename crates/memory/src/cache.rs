@@ -1,8 +1,8 @@
-//! The object cache: keys and values of any size, under one number of bytes with everything counted.
+//! The object cache: keys and values of any size, under one byte limit that counts everything.
 //!
-//! Entries are bytes in segments of the budget's chunks, one after the other in two queues; eviction reads the queues from their old
-//! ends, so it is the same as cleaning, and no memory is lost to size classes. The index, its ghosts and the half-filled segments are part of the
-//! number; the tables in proportion to the cache are leased from the same budget.
+//! Entries are bytes in segments of the budget's chunks, stored one after the other in two queues. Eviction reads the
+//! queues from their old ends; this also compacts them, so no memory is lost to size classes. The index, its ghosts and
+//! the half-filled segments count toward the limit; tables in proportion to the cache are leased from the same budget.
 //!
 //! ```text
 //! index   pages of 8-byte slots: tag, touches, place           (index.rs, slot.rs)
@@ -13,15 +13,16 @@
 //! ```
 //!
 //! Laws:
-//! 1. Segments in use never exceed the limit, at no moment and with however many threads.
-//! 2. A hit takes no lock (but for the 65th reader at once, or the 17th in a cache of a MiB): it claims a line of its own ([`readers`]), which is the
-//!    one thing that it waits for, counts a touch unless there are three already, copies, and frees the line. What a reader looks at stays as it is; a
-//!    reader that stalls holds back the segments of one entry.
-//! 3. Dropping everything at any moment changes no answer but found to not found. What was removed or replaced is never found again. An
-//!    entry that is moved in steps, because it is long, is not found while it moves.
-//! 4. The order of locks: a load's, the cache's, the budget's. The cache asks the budget for free chunks only.
+//! 1. Segments in use never exceed the limit, at any moment and with any number of threads.
+//! 2. A hit takes no lock (except for the 65th concurrent reader, or the 17th in a cache of a MiB). It claims a line of
+//!    its own ([`readers`]), the only thing that it waits for; counts a touch unless there are three already; copies;
+//!    and frees the line. The bytes under a reader do not change. A stalled reader holds back only the segments of one
+//!    entry.
+//! 3. Dropping everything at any moment changes no answer except from found to not found. A removed or replaced value
+//!    is never found again. A long entry is moved in steps, and is not found while it moves.
+//! 4. Lock order: a load's, the cache's, the budget's. The cache asks the budget for free chunks only.
 //!
-//! A cache may have all of its budget; several share one, and each keeps to its own number.
+//! A cache may use all of its budget. Several caches can share a budget; each keeps to its own limit.
 //!
 //! ```
 //! use std::time::Duration;
@@ -85,52 +86,53 @@ use slot::{Slot, tag};
 /// The smallest cache: two queues, an index, and room to move.
 pub const MIN_CACHE_BYTES: u64 = 64 << 10;
 
-/// The largest cache: the places of an index have room for no more.
+/// The largest cache: the place field of an index slot addresses no more.
 pub const MAX_CACHE_BYTES: u64 = 128 << 30;
 
-/// A queue can have so many segments, also where a cache is too small for as many.
+/// The minimum capacity of a queue in segments, however small the cache.
 const LEAST_IN_QUEUE: usize = 32;
 
-/// Looks at the lock of others before it is slept for, and what lies between two of them.
+/// Attempts to take the lock before a thread sleeps for it, and pauses between two attempts.
 const LOOKS_AT_LOCK: u32 = 64;
 const PAUSES_BETWEEN_LOOKS: u32 = 8;
 
-/// What is compared with the cache's number.
+/// Which bytes count toward the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Counting {
     /// All memory that the cache takes. The default.
     Everything,
-    /// Bytes of values only, as most published hit ratios count. What the cache takes beyond comes out of the budget: for
-    /// comparisons, not for a process that has to keep to a line.
+    /// Bytes of values only, as most published hit ratios count. Memory beyond that still comes out of the budget. For
+    /// comparisons, not for a process that must keep to a limit.
     Values,
 }
 
-/// How a cache is made.
+/// Settings of a cache.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CacheOptions {
-    /// The number: bytes, at least [`MIN_CACHE_BYTES`]. With [`Counting::Everything`] all that the budget counts out for the cache is no more than
-    /// that, but for a cache below 512 KiB, which may hold a chunk of which it uses only a part.
+    /// The limit in bytes, at least [`MIN_CACHE_BYTES`]. With [`Counting::Everything`] all memory that the budget
+    /// charges to the cache stays within it, except that a cache below 512 KiB may hold a chunk of which it uses only a
+    /// part.
     pub memory_bytes: u64,
-    /// The most that [`Cache::set_memory`] may ask for later: the tables are made for it. At least `memory_bytes`.
+    /// The largest value that [`Cache::set_memory`] accepts later: the tables are made for it. At least `memory_bytes`.
     pub max_bytes: u64,
-    /// What is compared with it.
+    /// Which bytes count toward the limit.
     pub counting: Counting,
-    /// What stays and what leaves.
+    /// The eviction policy.
     pub eviction: Eviction,
-    /// The largest entry, as a part of the cache: 0 to 0.5. Default: 0.25. An entry larger than a 64th of the cache stays for long only if it is
-    /// touched as much as what it displaces.
+    /// The largest entry, as a fraction of the cache: 0 to 0.5. Default: 0.25. An entry larger than a 64th of the cache
+    /// stays for long only if it is accessed as often as the entries that it displaces.
     pub largest_part: f64,
-    /// Whether each entry that enters a full cache does its part of making room for those that come, so that none waits until a whole segment is
-    /// empty. Default: true; without it, to see what that is worth.
+    /// Whether each insertion into a full cache does a share of the eviction for later ones, so that no insertion waits
+    /// for a whole segment to be emptied. Default: true; set it to false to measure the effect.
     pub evicts_ahead: bool,
-    /// What time to live is measured with.
+    /// The clock that times to live are measured with.
     pub clock: Arc<dyn Clock>,
 }
 
 impl CacheOptions {
-    /// A cache of so many bytes, everything else as by default.
+    /// A cache limited to `memory_bytes`, with all other settings at their defaults.
     pub fn of_bytes(memory_bytes: u64) -> Self {
         Self {
             memory_bytes,
@@ -152,13 +154,13 @@ pub struct CacheStats {
     pub hits: u64,
     /// Look-ups that did not.
     pub misses: u64,
-    /// Entries that entered.
+    /// Entries inserted.
     pub insertions: u64,
-    /// Entries that were too large, or for which no room could be made.
+    /// Entries rejected because they were too large or no room could be made.
     pub refusals: u64,
-    /// Entries that left to make room, or because they had expired.
+    /// Entries evicted to make room, or because they had expired.
     pub evictions: u64,
-    /// Insertions of keys that had left the small queue too early, by their ghosts.
+    /// Insertions of keys that had left the small queue too early, as their ghosts show.
     pub returns: u64,
     /// Bytes copied to keep entries when their segment was needed.
     pub moved_bytes: u64,
@@ -168,7 +170,7 @@ pub struct CacheStats {
     pub ghosts: u64,
     /// Bytes of entries now, each with its header, key, value and rounding.
     pub live_bytes: u64,
-    /// Bytes of what was removed or replaced and not cleaned away yet.
+    /// Bytes of entries that were removed or replaced and not yet cleaned away.
     pub dead_bytes: u64,
     /// Memory in use: all segments, whole, and the tables.
     pub memory_bytes: u64,
@@ -176,13 +178,14 @@ pub struct CacheStats {
     pub index_bytes: u64,
     /// Of that, the tables.
     pub table_bytes: u64,
-    /// The most that `memory_bytes` may be, with everything counted.
+    /// Upper bound on `memory_bytes`, with everything counted.
     pub limit_bytes: u64,
-    /// Bytes that the small queue may have before its oldest entries leave: between a tenth and nine tenths of all, as requests go.
+    /// Target size of the small queue; beyond it its oldest entries leave. Between a tenth and nine tenths of the
+    /// cache, adapted to the requests.
     pub small_bytes: u64,
 }
 
-/// A cache of bytes by bytes. See the [module](self).
+/// A cache of byte strings by byte strings. See the [module](self).
 pub struct Cache {
     inner: Arc<Inner>,
 }
@@ -192,13 +195,13 @@ struct Inner {
     keeper: Mutex<Keeper>,
     loads: Loads,
     clock: Arc<dyn Clock>,
-    /// Whether there ever was an entry that expires: before that nobody asks for the time.
+    /// Whether an entry with a time to live was ever inserted. Until then the clock is not read.
     expires: AtomicBool,
     tables: Lease,
     max_bytes: u64,
 }
 
-/// What readers use without the lock.
+/// State that readers use without the lock.
 struct Shared {
     segments: Segments,
     index: Index,
@@ -223,13 +226,15 @@ impl Shared {
 }
 
 impl Cache {
-    /// A cache that takes its memory from `budget` as it fills, and gives it back when the budget asks (it registers itself as a reclaimer).
+    /// Makes a cache that takes its memory from `budget` as it fills, and gives it back when the budget asks: it
+    /// registers itself as a reclaimer.
     ///
     /// # Errors
     /// The budget cannot give a first segment and the tables.
     ///
     /// # Panics
-    /// The number is below [`MIN_CACHE_BYTES`], or what the cache may ever take above [`MAX_CACHE_BYTES`]; `largest_part` is not within 0 and 0.5.
+    /// The limit is below [`MIN_CACHE_BYTES`], or the largest size that the cache can reach is above
+    /// [`MAX_CACHE_BYTES`]; `largest_part` is not within 0 and 0.5.
     pub fn new(budget: &Budget, options: CacheOptions) -> Result<Self, OutOfBudget> {
         assert!(options.memory_bytes >= MIN_CACHE_BYTES, "a cache has at least {MIN_CACHE_BYTES} bytes");
         assert!((0.0..=0.5).contains(&options.largest_part), "the largest entry is at most half the cache");
@@ -287,83 +292,87 @@ impl Cache {
         self.read(key, |value| value.to_vec())
     }
 
-    /// Appends the value of `key` to `out`; whether there is one.
+    /// Appends the value of `key` to `out`. Returns whether there is one.
     pub fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> bool {
         self.read(key, |value| value.append_to(out)).is_some()
     }
 
-    /// Lets `look` see the value of `key` where it stands, without a copy (but for the 65th reader at once, who sees one). Meanwhile the segments that
-    /// it lies in are not written: `look` should not take long. It may use the cache.
+    /// Calls `look` with the value of `key` in place, without a copy (except for the 65th concurrent reader, which gets
+    /// one). The segments of the value cannot be reused meanwhile, so `look` should not take long. It may use the
+    /// cache.
     #[inline]
     pub fn read<R>(&self, key: &[u8], look: impl FnOnce(Value<'_>) -> R) -> Option<R> {
         self.inner.read(key, |value| Some(look(value)))
     }
 
-    /// As [`Cache::read`], where `look` may say that the value is not what was wanted: that counts as a miss, and not as a touch.
+    /// As [`Cache::read`], but `look` may reject the value: that counts as a miss and not as a touch.
     #[inline]
     pub fn read_if<R>(&self, key: &[u8], look: impl FnOnce(Value<'_>) -> Option<R>) -> Option<R> {
         self.inner.read(key, look)
     }
 
-    /// As [`Cache::read`], without a trace in the statistics or the standing of the entry.
+    /// As [`Cache::read`], without any effect on the statistics or on the entry's eviction state.
     #[inline]
     pub fn peek<R>(&self, key: &[u8], look: impl FnOnce(Value<'_>) -> R) -> Option<R> {
         self.inner.find(key, false, |value| Some(look(value)))
     }
 
-    /// Enters a value, in the place of the one that the key may have. `false` if it is too large or no room could be made; then the key has none.
+    /// Inserts a value, replacing an existing one. Returns `false` if it is too large or no room could be made; the key
+    /// then has no value.
     ///
-    /// Key and value together are at most [`CacheOptions::largest_part`] of the cache; of the key alone 1,000 bytes fit into any cache, and 16,000
-    /// into one of 16 MiB or more.
+    /// Key and value together are at most [`CacheOptions::largest_part`] of the cache. A key alone may have 1,000 bytes
+    /// in any cache, and 16,000 in one of 16 MiB or more.
     pub fn insert(&self, key: &[u8], value: &[u8]) -> bool {
         self.inner.change(key, value, None)
     }
 
-    /// As [`Cache::insert`], for a value in parts, if `is_current` says so. It is asked under the cache's lock: whoever first changes what it says,
-    /// and then removes or replaces what the key has, either finds this value there or has kept it from entering. That is how a
-    /// value is entered that was loaded a while ago. `false` also where it says no; then nothing is changed.
+    /// As [`Cache::insert`], for a value in parts, and only if `is_current` returns true. `is_current` is called under
+    /// the cache's lock. An invalidator that first changes its result and then removes or replaces the key either finds
+    /// this value in the cache or has kept it out. Use it to insert a value that was loaded a while ago. Returns
+    /// `false` without any change if `is_current` does.
     pub fn insert_if(&self, key: &[u8], parts: &[&[u8]], is_current: impl FnOnce() -> bool) -> bool {
         let arrival = Arrival { hash: self.inner.shared.hash(key), key, value: parts, expires_at: None };
         let mut keeper = self.inner.lock();
         is_current() && keeper.insert(&self.inner.shared, &arrival)
     }
 
-    /// Enters a value, in parts, in the place of the one that the key has, which passes its standing on; `false` if it has none, or as for
-    /// [`Cache::insert`].
+    /// Replaces the value of `key`, given in parts; the new entry inherits the eviction state of the old one. Returns
+    /// `false` if there is none, or as for [`Cache::insert`].
     pub fn replace(&self, key: &[u8], parts: &[&[u8]]) -> bool {
         self.inner.loads.supersede(key);
         let arrival = Arrival { hash: self.inner.shared.hash(key), key, value: parts, expires_at: None };
         self.inner.lock().replace(&self.inner.shared, &arrival)
     }
 
-    /// Begins to bring near what says where the entry of `key` is, or would be: for somebody who is about to ask for many, one after the other.
+    /// Prefetches the index entry of `key`. For callers about to look up many keys one after the other.
     pub fn prefetch(&self, key: &[u8]) {
         let shared = &self.inner.shared;
         shared.index.prefetch(&shared.segments, shared.hash(key));
     }
 
-    /// Whether there is no entry. What is being entered right now comes first or later.
+    /// Whether there is no entry. A concurrent insertion counts as before or after.
     pub fn is_empty(&self) -> bool {
         self.inner.lock().counters.entries == 0
     }
 
-    /// As [`Cache::insert`], for a value that is not found once `time_to_live` has passed.
+    /// As [`Cache::insert`]; the value expires after `time_to_live`.
     pub fn insert_for(&self, key: &[u8], value: &[u8], time_to_live: Duration) -> bool {
         self.inner.change(key, value, Some(self.inner.expiry(time_to_live)))
     }
 
-    /// Removes the value of `key`, and keeps one that is being loaded from being cached; whether there was one.
+    /// Removes the value of `key`, and keeps a value that is being loaded from being cached. Returns whether there was
+    /// one.
     pub fn remove(&self, key: &[u8]) -> bool {
         self.inner.loads.supersede(key);
         let hash = self.inner.shared.hash(key);
         self.inner.lock().remove(&self.inner.shared, hash, key)
     }
 
-    /// The value of `key`; if there is none, what `load` returns. However many ask at once, one of them loads, and the others wait: so `load` may use
-    /// the cache, but if it asks for the same key to be loaded it waits for itself.
+    /// Returns the value of `key`, or else the result of `load`. One of the concurrent callers loads, the others wait.
+    /// `load` may use the cache, but deadlocks if it loads the same key.
     ///
     /// # Errors
-    /// What `load` returned, for everybody who waited for it.
+    /// The error of `load`, for every caller that waited for it.
     pub fn get_or_load<E>(&self, key: &[u8], load: impl FnOnce() -> Result<Vec<u8>, E>) -> Result<Vec<u8>, LoadFailed>
     where
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -371,7 +380,7 @@ impl Cache {
         self.load(key, None, load)
     }
 
-    /// As [`Cache::get_or_load`]; what is loaded is not found once `time_to_live` has passed since.
+    /// As [`Cache::get_or_load`]; a loaded value expires after `time_to_live`.
     ///
     /// # Errors
     /// As for [`Cache::get_or_load`].
@@ -412,30 +421,30 @@ impl Cache {
             return loading.end(Ok::<_, E>(value), |_| {}).map(take);
         }
         let loaded = load();
-        // Whether there is room for it changes nothing for those who asked.
+        // Callers get the value even if there is no room to cache it.
         let cache = |value: &[u8]| {
             inner.insert(key, value, time_to_live.map(|time| inner.expiry(time)));
         };
         loading.end(loaded, cache).map(take)
     }
 
-    /// Drops every entry, and keeps what is being loaded from being cached.
+    /// Drops every entry, and keeps values that are being loaded from being cached.
     pub fn clear(&self) {
         self.inner.loads.supersede_all();
         self.inner.lock().clear(&self.inner.shared);
     }
 
-    /// Changes the number, up to [`CacheOptions::max_bytes`]; evicts what is too much, what was used least first, and gives it back to the budget.
-    /// Others use the cache meanwhile. With [`Counting::Everything`] only.
+    /// Changes the limit, up to [`CacheOptions::max_bytes`]. Evicts the excess, least used first, and gives its memory
+    /// back to the budget. Other threads can use the cache meanwhile. With [`Counting::Everything`] only.
     ///
-    /// Returns the number that holds from now on: more than was asked for where that does not suffice for the tables and for some entries.
+    /// Returns the new limit: higher than requested if the request has no room for the tables and some entries.
     pub fn set_memory(&self, memory_bytes: u64) -> u64 {
         while !self.approach_memory(memory_bytes).1 {}
         self.inner.limit_bytes(&self.inner.lock())
     }
 
-    /// One step of [`Cache::set_memory`], which makes the number smaller by no more than 256 KiB: for somebody who has other work. Returns the number
-    /// that holds from now on, and whether it is the one that `set_memory` would come to.
+    /// One step of [`Cache::set_memory`], which lowers the limit by at most 256 KiB; for callers that have other work
+    /// to do in between. Returns the new limit, and whether it is the final one.
     pub fn approach_memory(&self, memory_bytes: u64) -> (u64, bool) {
         let mut keeper = self.inner.lock();
         let wanted = memory_bytes.min(self.inner.max_bytes).saturating_sub(self.inner.tables.bytes());
@@ -443,7 +452,7 @@ impl Cache {
         (self.inner.limit_bytes(&keeper), is_there)
     }
 
-    /// What the cache takes, and what a larger one would have kept.
+    /// The cache's miss traffic, and how much of it a larger cache would have kept.
     pub fn turnover(&self) -> Turnover {
         let shared = &self.inner.shared;
         let keeper = self.inner.lock();
@@ -455,7 +464,7 @@ impl Cache {
         }
     }
 
-    /// The most that [`Cache::set_memory`] can make of it.
+    /// The largest limit that [`Cache::set_memory`] can set.
     pub fn max_bytes(&self) -> u64 {
         self.inner.max_bytes
     }
@@ -491,10 +500,11 @@ impl Cache {
         }
     }
 
-    /// Counts everything anew and compares it with what was counted along the way. For tests and doubts: walks the whole cache.
+    /// Recounts everything and compares the result with the running counters. For tests and debugging: walks the whole
+    /// cache.
     ///
     /// # Panics
-    /// Something was counted wrong.
+    /// A counter is wrong.
     pub fn check(&self) {
         self.inner.lock().check(&self.inner.shared);
     }
@@ -526,8 +536,8 @@ impl Inner {
         keeper
     }
 
-    /// Looks for a while whether the lock is free before it sleeps: what is done under it takes a fraction of the time in which somebody is woken. In
-    /// the second half of that others may run: who has the lock may not be running.
+    /// Spins on the lock for a while before it sleeps: a critical section takes a fraction of the time of a wake-up.
+    /// The second half of the spins yields the processor, since the holder of the lock may not be running.
     fn wait_for_keeper(&self) -> LockResult<MutexGuard<'_, Keeper>> {
         for look in 0..LOOKS_AT_LOCK {
             match self.keeper.try_lock() {
@@ -546,14 +556,14 @@ impl Inner {
         keeper.owner.limit_bytes(&self.shared.segments) + self.tables.bytes()
     }
 
-    /// Milliseconds of the clock that never goes back.
+    /// Milliseconds of the monotonic clock.
     fn now(&self) -> u64 {
         self.clock.monotonic_nanos() / 1_000_000
     }
 
-    /// When an entry expires that lives so long from now on.
+    /// When an entry with this time to live expires, if inserted now.
     fn expiry(&self, time_to_live: Duration) -> u64 {
-        // Relaxed: whoever finds the entry synchronises through its slot.
+        // Relaxed: a thread that finds the entry synchronises through its slot.
         self.expires.store(true, Ordering::Relaxed);
         let millis = u64::try_from(time_to_live.as_millis()).unwrap_or(u64::MAX);
         self.now().saturating_add(millis)
@@ -574,12 +584,12 @@ impl Inner {
         self.find(key, true, look)
     }
 
-    /// What `look` makes of the value. If `counts`, the entry is touched, and it is a hit if `look` makes something of it.
+    /// Calls `look` with the value. If `counts`, records a touch, and a hit if `look` returns something.
     #[inline]
     fn find<R>(&self, key: &[u8], counts: bool, look: impl FnOnce(Value<'_>) -> Option<R>) -> Option<R> {
         let shared = &self.shared;
         let hash = shared.hash(key);
-        // Before the line is claimed, which all that is read waits for.
+        // Before the line is claimed: all later reads wait for that claim.
         shared.index.prefetch(&shared.segments, hash);
         loop {
             let changes = shared.index.changes();
@@ -609,7 +619,8 @@ impl Inner {
         }
     }
 
-    /// As `find`, for one reader more than there are lines: nobody may wait for a line, since the one who waits may be the one who has them.
+    /// As `find`, for a reader that finds no free line. It must not wait for one: the waiting thread may hold the lines
+    /// itself.
     #[cold]
     fn find_under_lock<R>(
         &self,
@@ -625,7 +636,7 @@ impl Inner {
             }
             (!keeper.has_expired(&entry)).then(|| Value::new(entry.placed).to_vec())
         });
-        // Not under the lock: who looks may want to enter something.
+        // Not under the lock: `look` may insert.
         drop(keeper);
         let result = copy.and_then(|copy| look(Value::copied(&copy)));
         if counts {
@@ -636,7 +647,7 @@ impl Inner {
     }
 }
 
-/// Counts a touch, unless anything about the entry has changed meanwhile: one more or less is no harm.
+/// Records a touch, unless the slot has changed meanwhile: a lost touch does no harm.
 #[inline]
 fn touch(slot: &AtomicU64, word: Slot) {
     if let Some(touched) = word.touched() {
@@ -645,12 +656,12 @@ fn touch(slot: &AtomicU64, word: Slot) {
     }
 }
 
-/// What a reader found.
+/// Result of a reader's search.
 enum Found<'a> {
-    /// The reader's line holds the entry, and uses the index no more.
+    /// The reader's line now protects the entry, and no longer the index.
     Here(Placed<'a>),
     Nothing,
-    /// A slot changed under its eyes: search again.
+    /// A slot changed during the search: search again.
     Moved,
 }
 
@@ -674,25 +685,27 @@ impl Shared {
         Found::Nothing
     }
 
-    /// Where the entry of a slot stands, or nothing if the slot means it no more.
+    /// The place of a slot's entry, or nothing if the slot no longer refers to it.
     #[allow(unsafe_code, reason = "looks at an entry that a claimed line keeps in its place")]
     #[inline]
     fn placed(&self, slot: &AtomicU64, word: Slot, queue: Queue) -> Option<Placed<'_>> {
         let segment = self.ring(queue).get(sequence_of(&self.segments, word.place()));
-        // Acquire: a second look, after the ring's. As long as the slot means the entry, the ring leads to its segment.
+        // Acquire: a second look, after the ring's. As long as the slot refers to the entry, the ring leads to its
+        // segment.
         if !Slot(slot.load(Ordering::Acquire)).is_same_entry(word) {
             return None;
         }
         let offset = offset_of(&self.segments, word.place());
-        // Together with the line that the header is in: most entries reach into the next.
+        // Prefetched together with the header's cache line: most entries extend into the next.
         self.segments.prefetch(segment, offset + 64);
-        // SAFETY: the slot meant this entry after the line said that the index is used for its tag, so none of its segments is written until the line
-        // says something else: which is that it reads these very segments, or nothing.
+        // SAFETY: the slot referred to this entry after the line published the use of the index for its tag. None of
+        // the entry's segments is written until the line changes, and it changes to the use of these very segments or
+        // to nothing.
         Some(unsafe { Placed::at(&self.segments, queue, segment, offset) })
     }
 }
 
-/// A number that this thread has for itself, as long as there are few.
+/// A number unique to this thread, as long as there are few.
 #[inline]
 fn hint() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -703,7 +716,7 @@ fn hint() -> usize {
     if hint != usize::MAX {
         return hint;
     }
-    // Relaxed: only that numbers differ matters.
+    // Relaxed: only distinctness matters.
     let new = NEXT.fetch_add(1, Ordering::Relaxed) % (usize::MAX / 2);
     HINT.set(new);
     new

@@ -1,4 +1,4 @@
-//! The unit in which memory changes hands.
+//! A chunk: the unit in which the budget hands out memory.
 #![allow(unsafe_code, reason = "a chunk is a slice of the arena that nobody else holds")]
 
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::budget::{Inner, Kind};
 /// Bytes of a chunk: 64 KiB.
 pub const CHUNK_BYTES: usize = 64 * 1024;
 
-/// 64 KiB of the arena, held by nobody else; given back on drop. The bytes are whatever the last holder left.
+/// 64 KiB of the arena with exclusive access; given back on drop. The contents are those of the last holder.
 pub struct Chunk {
     address: NonNull<u8>,
     id: u32,

@@ -1,13 +1,14 @@
-//! Keeps room ahead of those who take memory: a background job that evicts before anybody has to.
+//! The evictor: a background job that keeps memory free ahead of demand, so that callers seldom evict inline.
 //!
-//! Two kinds of room are kept between a low and a high mark ([`room`]): free frames for pages that are missed, and free chunks of the
-//! budget for everything else (memtables, write sets, leases). Whoever takes the last above the low mark rings ([`bell`]); the evictor
-//! then works in batches of 16 to 64 victims until the high mark is reached, and sleeps. It never polls. Whoever finds no room all the
-//! same evicts for himself, as he would without an evictor, and is counted.
+//! It keeps two kinds of room between a low and a high mark ([`room`]): free frames for page misses, and free chunks of
+//! the budget for everything else (memtables, write sets, leases). The caller that takes room below the low mark rings
+//! ([`bell`]). The evictor then works in batches of 16 to 64 victims until the high mark is reached, and sleeps. It
+//! never polls. A caller that still finds no room evicts inline, as it would without an evictor, and is counted.
 //!
 //! Laws:
 //! 1. Nothing is evicted while the pool can still grow, nor beyond the high mark.
-//! 2. What is evicted is room: free frames + frames with a page = frames, before and after.
+//! 2. Eviction turns resident pages into free frames one for one: free frames + frames with a page = frames, before and
+//!    after.
 //! 3. An evictor that can free nothing sleeps; it does not burn a core over pinned pages.
 
 pub(crate) mod bell;
@@ -35,11 +36,11 @@ use room::{BATCH_PAGES_MAX, BATCH_PAGES_MIN, Demand, Marks, batch};
 
 const PAGES_PER_CHUNK: usize = CHUNK_BYTES / PAGE_BYTES;
 
-/// Chunks of a batch of victims: the least, and the most.
+/// Batch size in chunks: the least, and the most.
 const BATCH_CHUNKS_MIN: usize = BATCH_PAGES_MIN / PAGES_PER_CHUNK;
 const BATCH_CHUNKS_MAX: usize = BATCH_PAGES_MAX / PAGES_PER_CHUNK;
 
-/// The most of the pool's own frames that are kept free: one in this many, also where that is less than two batches.
+/// The evictor keeps free at most one in this many of the pool's own frames, even if that is less than two batches.
 const FRAMES_PART_MAX: usize = 8;
 
 /// Whether a step found something to do.
@@ -47,18 +48,18 @@ const FRAMES_PART_MAX: usize = 8;
 pub enum Progress {
     /// It evicted; there may be more to do.
     Worked,
-    /// There is room enough, or nothing that can be evicted.
+    /// There is enough room, or nothing that can be evicted.
     Idle,
 }
 
-/// What the evictor did since the pool was made.
+/// The evictor's counters since the pool was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EvictorStats {
     /// Batches evicted.
     pub rounds: u64,
     /// Pages evicted.
     pub victims: u64,
-    /// Bytes made free: frames for pages, and chunks for everything else.
+    /// Bytes freed: frames for pages, and chunks for everything else.
     pub bytes: u64,
     /// Of these, bytes of chunks that went back to the budget.
     pub chunk_bytes: u64,
@@ -66,9 +67,9 @@ pub struct EvictorStats {
     pub woken_for_frames: u64,
     /// Times it was woken because free chunks were few.
     pub woken_for_chunks: u64,
-    /// Times it was woken by somebody who had to evict for himself.
+    /// Times it was woken by a caller that had to evict inline.
     pub woken_inline: u64,
-    /// Nanoseconds from a call to the first room, on average.
+    /// Nanoseconds from a wake-up call to the first room, on average.
     pub reaction_nanos: u64,
     /// Free frames at which it stops.
     pub high_frames: u64,
@@ -76,7 +77,7 @@ pub struct EvictorStats {
     pub high_chunks: u64,
 }
 
-/// The job itself, for whoever runs it: [`EvictorThread`], or an owner who calls [`Evictor::step`].
+/// The job itself. Run it with [`EvictorThread`], or call [`Evictor::step`] from a scheduler.
 pub struct Evictor {
     pool: Arc<Pool>,
     budget: Budget,
@@ -84,7 +85,7 @@ pub struct Evictor {
     bell: Arc<Bell>,
     frames: Demand,
     chunks: Demand,
-    /// When it was called, until the first room is made.
+    /// Time of the wake-up call, until the first room is made.
     called_at_nanos: Option<u64>,
     stats: EvictorStats,
 }
@@ -126,7 +127,7 @@ impl Evictor {
         if made > 0 { Progress::Worked } else { Progress::Idle }
     }
 
-    /// Measures what was taken since the last step, and says how much room there has to be.
+    /// Measures the demand since the last step, and derives the marks.
     fn set_marks(&mut self) -> (Marks, Marks) {
         let now = self.clock.monotonic_nanos();
         let limit_chunks = (self.budget.limit_bytes() / CHUNK_BYTES as u64) as usize;
@@ -143,7 +144,7 @@ impl Evictor {
         (frames, chunks)
     }
 
-    /// Takes chunks back from the pool; bytes made free.
+    /// Takes chunks back from the pool. Returns the bytes freed.
     fn free_chunks(&mut self, marks: Marks) -> u64 {
         let free = self.budget.room().0;
         let wanted = batch(free, marks.high, BATCH_CHUNKS_MIN, BATCH_CHUNKS_MAX);
@@ -152,7 +153,7 @@ impl Evictor {
         }
         let (given, victims) = self.pool.give_chunks(wanted);
         if given == 0 {
-            // Whoever takes more need not call: there is nothing to evict. He who evicts for himself does.
+            // There is nothing to evict, so callers that take more need not ring. Callers that evict inline still do.
             self.budget.set_low_mark(marks.low.min(free / 2));
         }
         let bytes = (given * CHUNK_BYTES) as u64;
@@ -162,7 +163,7 @@ impl Evictor {
         bytes
     }
 
-    /// Evicts pages for those that are going to be loaded; bytes made free.
+    /// Evicts pages so that pages to be loaded find frames. Returns the bytes freed.
     fn free_frames(&mut self, marks: Marks) -> u64 {
         let room = self.pool.room();
         let wanted = batch(room.free, marks.high, BATCH_PAGES_MIN, BATCH_PAGES_MAX);
@@ -189,7 +190,7 @@ impl Evictor {
         }
     }
 
-    /// Whether somebody would call now.
+    /// Whether room is below a low mark now.
     fn is_short(&self) -> bool {
         self.budget.is_short() || self.pool.is_short()
     }
@@ -242,7 +243,7 @@ impl Drop for EvictorThread {
     fn drop(&mut self) {
         self.bell.close();
         if let Some(handle) = self.handle.take() {
-            // One that panicked has said so; without it everybody evicts for himself.
+            // If it panicked, that was reported; without it, callers evict inline.
             let _ = handle.join();
         }
     }

@@ -1,12 +1,13 @@
 //! THE LINE: all memory that grows with data, under one budget.
 //!
-//! A [`budget::Budget`] is one mapping cut into chunks of 64 KiB. Whoever needs memory that grows with data takes a
-//! [`chunk::Chunk`] of it, or, where it has to be in one piece, a [`buffer::Buffer`], or a [`budget::Lease`] that retires as many chunks for
-//! small pieces of the heap. On top stand the [`pool`] of pages read from immutable files, the [`cache`] of objects of any size, and the [`sorted`] map that memtables and write sets
-//! are made of.
+//! A [`budget::Budget`] is one mapping cut into chunks of 64 KiB. All memory that grows with data comes from it, in one
+//! of three forms: a [`chunk::Chunk`]; a [`buffer::Buffer`], where the memory must be contiguous; or a
+//! [`budget::Lease`], which retires as many chunks as small heap allocations need. Built on these are the [`pool`] of
+//! pages read from immutable files, the [`cache`] of objects of any size, and the [`sorted`] map behind memtables and
+//! write sets.
 //!
-//! This crate knows bytes and pages, never keys of a store, commits or GLSNs. It is the only crate with unsafe code, and
-//! usable alone: [`cache::Cache`] by anybody who wants a cache in so many bytes, the rest by someone who builds another database.
+//! This crate knows bytes and pages, never keys of a store, commits or GLSNs. It is the only crate with unsafe code. It
+//! is usable alone: [`cache::Cache`] as a cache with a byte limit, the rest as parts of another database.
 
 mod arena;
 pub mod budget;

@@ -1,6 +1,6 @@
-//! A piece of memory of its own, aligned to a page of the system, that goes back to the system when it is dropped.
+//! A mapping: memory aligned to a page of the system, which goes back to the system when it is dropped.
 //!
-//! Law: the bytes are initialised at every moment: zeros at first, later what a holder left.
+//! Law: the bytes are initialised at every moment: zeros at first, later a holder's contents.
 #![allow(unsafe_code, reason = "maps memory and lends it as slices")]
 
 use std::fmt;
@@ -8,10 +8,10 @@ use std::ptr::NonNull;
 
 use crate::budget::Backing;
 
-/// Alignment of a mapping, and what its length is a multiple of: 4 KiB.
+/// Alignment and granularity of a mapping: 4 KiB.
 pub(crate) const MAPPING_ALIGN: usize = 4096;
 
-/// Bytes that nobody else holds.
+/// Bytes with a single holder.
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
@@ -24,7 +24,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// At least `bytes` zeros; `None` where the system gives none.
+    /// Maps at least `bytes` zeros; `None` if the system has none.
     pub(crate) fn new(bytes: usize, backing: Backing) -> Option<Self> {
         assert!(bytes > 0, "a mapping has at least one byte");
         let bytes = bytes.checked_next_multiple_of(MAPPING_ALIGN).filter(|bytes| *bytes <= isize::MAX as usize)?;
@@ -54,7 +54,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         match self.backing {
-            // SAFETY: exactly what `map` mapped, and nobody borrows it any more.
+            // SAFETY: exactly what `map` mapped, and no borrow is left.
             Backing::Mapped => unsafe {
                 let _ = rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes);
             },
@@ -77,10 +77,12 @@ fn layout(bytes: usize) -> std::alloc::Layout {
 fn map(bytes: usize) -> Option<*mut u8> {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-    // SAFETY: a new private mapping touches nobody's memory.
+    // SAFETY: a new private mapping overlaps no other memory.
     let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) }.ok()?;
-    // A huge page would be resident as a whole when its first byte is touched, and may reach into a neighbour's mapping that goes first.
-    // SAFETY: the range is the mapping just made; the advice is about the size of its pages. Where it is refused there are no huge pages.
+    // A huge page would be resident as a whole when its first byte is touched, and may reach into a neighbouring
+    // mapping that is unmapped first.
+    // SAFETY: the range is the mapping just made; the advice is about the size of its pages. If it is refused, there
+    // are no huge pages.
     let _ = unsafe { madvise(base, bytes, Advice::LinuxNoHugepage) };
     Some(base.cast())
 }

@@ -1,12 +1,12 @@
-//! What every page in every file of pages begins with.
+//! The header of every page in every file of pages.
 //!
 //! ```text
 //! 0        8     9    10      12        16
 //! | checksum | kind | codec | reserved | length | payload ...            | zeros | 16384
 //! ```
 //!
-//! `checksum` covers bytes 8 to 16384 and is seeded with the file's seed and the page's number, so that good bytes in a wrong
-//! place fail. `length` counts the payload's bytes. `codec` and `reserved` are 0 in format 1.
+//! `checksum` covers bytes 8 to 16384 and is seeded with the file's seed and the page's number, so that good bytes in a
+//! wrong place fail. `length` counts the payload's bytes. `codec` and `reserved` are 0 in format 1.
 
 use plimsoll_disk::checksum::{checksum, seed};
 
@@ -19,7 +19,7 @@ pub const PAGE_HEADER_BYTES: usize = 16;
 /// Payload bytes of a page.
 pub const PAGE_PAYLOAD_BYTES: usize = PAGE_BYTES - PAGE_HEADER_BYTES;
 
-/// Fills in the header of a page whose payload stands at its place, and zeroes the rest.
+/// Fills in the header of a page whose payload is already in place, and zeroes the rest.
 pub fn seal_page(page: &mut [u8], file_seed: u64, number: u32, kind: u8, payload_bytes: usize) {
     assert_eq!(page.len(), PAGE_BYTES);
     assert!(payload_bytes <= PAGE_PAYLOAD_BYTES);

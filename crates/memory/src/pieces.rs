@@ -1,8 +1,8 @@
 //! Pieces of chunks, for holders that need little: a chunk is cut into pieces of one size, which many holders share.
 //!
 //! Laws:
-//! 1. A chunk is held as long as any piece of it is; the piece that is dropped last gives it back.
-//! 2. A piece has one holder. Its bytes are whatever the last holder left.
+//! 1. A chunk is held while any piece of it is; dropping the last piece gives it back.
+//! 2. A piece has one holder. Its contents are those of the last holder.
 #![allow(unsafe_code, reason = "pieces of one chunk have different holders")]
 
 use std::collections::BTreeSet;
@@ -33,10 +33,10 @@ struct Inner {
 
 #[derive(Default)]
 struct Cuts {
-    /// By number; the numbers of chunks that were given back are used again.
+    /// By number; the numbers of returned chunks are reused.
     cuts: Vec<Option<Cut>>,
     unused: Vec<usize>,
-    /// Cuts with a free piece. The lowest is used first, so that others become empty.
+    /// Cuts with a free piece. The lowest is used first, so that the others become empty.
     with_room: BTreeSet<usize>,
 }
 
@@ -58,7 +58,7 @@ impl Pieces {
         self.inner.piece_bytes
     }
 
-    /// One piece; takes a chunk where no piece is free.
+    /// Takes a piece, and a chunk if no piece is free.
     ///
     /// # Errors
     /// [`OutOfBudget`]; nothing is taken.

@@ -1,14 +1,15 @@
 //! The page pool: pages of immutable files in frames, evicted by a clock.
 //!
-//! A hit takes no lock and writes nothing that others write, unless the page becomes hotter by it: a table leads to the frame
-//! ([`frame`]), and the thread publishes in a line of its own that it uses it ([`hazard`]). Everything else happens under one lock, which
-//! is never held while a page is read from its file. [`keeper`] decides what stays.
+//! A hit takes no lock. It writes no shared memory unless it makes the page hotter: a table leads to the frame
+//! ([`frame`]), and the thread publishes its use of the frame in a hazard line of its own ([`hazard`]). Everything else
+//! happens under one lock, which is never held while a page is read from its file. [`keeper`] decides what stays.
 //!
 //! Laws:
-//! 1. One load for a page, however many ask for it at once; its error reaches all of them, and the next who asks tries again.
-//! 2. A page that somebody holds stays where it is, and its bytes do not change; also if the pool is dropped before it is let go of.
+//! 1. A page is loaded once, however many threads ask for it at once. An error reaches all of them; the next request
+//!    tries again.
+//! 2. A page in use stays where it is and its bytes do not change, even if the pool is dropped first.
 //! 3. Evicting everything at any moment changes no answer.
-//! 4. The order of locks: a sorted map's, the pool's, the budget's. The budget asks for chunks while it holds none.
+//! 4. Lock order: a sorted map's, the pool's, the budget's. The budget holds no lock while it asks for chunks.
 
 mod ahead;
 mod frame;
@@ -60,29 +61,30 @@ pub use warm::{Resident, Warmed};
 /// The most chunks of a budget with a pool: 16 TiB, so that the table's slots can be counted in 32 bits.
 const MAX_CHUNKS: u64 = 1 << 28;
 
-/// Free chunks that a pool without an evictor leaves to others: this part of the budget, and no fewer than `MIN_HEADROOM_CHUNKS`.
+/// A pool without an evictor leaves this fraction of the budget's chunks free for others, and no fewer than
+/// `MIN_HEADROOM_CHUNKS`.
 const HEADROOM_PART: usize = 32;
 const MIN_HEADROOM_CHUNKS: usize = 8;
 
-/// Pages of a file that goes away are forgotten so many at a time, so that others get the lock in between.
+/// Batch size when the pages of a closed file are forgotten. The lock is released between batches.
 const PAGES_FORGOTTEN_AT_ONCE: u64 = 256;
 
-/// Why a page, or the pool itself, could not be had.
+/// Why a page, or the pool itself, is not available.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoadError {
     /// The file could not be read, or the system refuses address space.
     Io {
         /// Kind of the system's error.
         kind: io::ErrorKind,
-        /// What the system said, with the file's path.
+        /// The system's message, with the file's path.
         message: String,
     },
-    /// The bytes are not what was written there.
+    /// The bytes read differ from the bytes written.
     Corrupt {
         /// What is wrong, with file and page.
         message: String,
     },
-    /// No frame could be had.
+    /// No frame is available.
     OutOfBudget(OutOfBudget),
 }
 
@@ -114,11 +116,12 @@ pub trait PageSource: Send + Sync {
     /// Reads page `number` into `page` ([`crate::page::PAGE_BYTES`] long, aligned for direct reads) and checks it.
     ///
     /// # Errors
-    /// [`LoadError::Io`] or [`LoadError::Corrupt`]; it reaches everybody who waits for this page.
+    /// [`LoadError::Io`] or [`LoadError::Corrupt`]; every thread that waits for this page receives it.
     fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError>;
 
-    /// Reads the pages from `first` on into `pages` (whole pages, aligned for direct reads) and checks them: for whoever reads a
-    /// file front to back past the pool, and for [`PoolFile::prefetch`]. A source that can read several at once does.
+    /// Reads the pages from `first` on into `pages` (whole pages, aligned for direct reads) and checks them. Used for
+    /// sequential reads that bypass the pool, and for [`PoolFile::prefetch`]. A source that can read several pages at
+    /// once overrides it.
     ///
     /// # Errors
     /// As for [`PageSource::load`].
@@ -130,11 +133,12 @@ pub trait PageSource: Send + Sync {
 /// How a page is going to be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touch {
-    /// By a point read or a short scan: a second touch makes it hot.
+    /// By a point read or a short scan: a second access makes the page hot.
     Point,
-    /// By a long scan: it never becomes hot through this touch and leaves first.
+    /// By a long scan: this access never makes the page hot, and the page leaves first.
     Scan,
-    /// By an operation that has touched it already ([`Visits`]): nothing changes, and if it has left meanwhile it comes back cold.
+    /// By an operation that has accessed the page before ([`Visits`]): nothing changes, and a page evicted in between
+    /// comes back cold.
     Again,
 }
 
@@ -147,8 +151,8 @@ fn floor_chunks(min_bytes: u64) -> usize {
     usize::try_from(min_bytes.div_ceil(CHUNK_BYTES as u64)).unwrap_or(usize::MAX).max(1)
 }
 
-/// Of the chunks that the pool keeps it takes so many when it is made, the others as it reads pages: a store opens as quickly under a large budget
-/// as under a small one.
+/// Chunks that the pool takes when it is made; it takes the rest as it reads pages. A store therefore opens as quickly
+/// under a large budget as under a small one.
 const FIRST_CHUNKS: usize = 64;
 
 fn headroom(chunks: usize) -> usize {
@@ -159,10 +163,11 @@ fn headroom(chunks: usize) -> usize {
 pub struct Pool {
     budget: Budget,
     next_file: AtomicU64,
-    /// This and the next two outlive the pool if pages of it are held when it is dropped.
+    /// This field and the next two outlive the pool if pages of it are held when it is dropped.
     frames: ManuallyDrop<Frames>,
     keeper: ManuallyDrop<Mutex<Keeper>>,
-    /// For the tables of all the frames that there can be now, and for the system's: 0.65 % of the budget. Held while that changes.
+    /// Covers the tables for the largest number of frames currently possible, and the system's page tables: 0.65 % of
+    /// the budget. Locked while that number changes.
     tables: ManuallyDrop<Mutex<Lease>>,
     hits: Hits,
     bell: OnceLock<Arc<Bell>>,
@@ -184,7 +189,7 @@ struct File {
     pool: Arc<Pool>,
     id: u64,
     source: Arc<dyn PageSource>,
-    /// No page with this number or a higher one was ever in the pool.
+    /// Upper bound (exclusive) on the page numbers that were ever in the pool.
     pages: AtomicU64,
 }
 
@@ -195,13 +200,13 @@ pub struct PoolStats {
     pub hits: u64,
     /// Pages read from their file.
     pub loads: u64,
-    /// Of these, pages read ahead of somebody who scans.
+    /// Of these, pages read ahead of a scan.
     pub read_ahead: u64,
-    /// Times that somebody waited for another's load.
+    /// Waits for a load by another thread.
     pub waits: u64,
-    /// Pages evicted, by whomever.
+    /// Pages evicted, by the evictor or inline.
     pub evictions: u64,
-    /// Of these, pages that somebody who needed a frame at once had to evict himself.
+    /// Of these, pages evicted inline by a thread that needed a frame at once.
     pub inline_evictions: u64,
     /// Frames held now.
     pub frames: u64,
@@ -212,12 +217,13 @@ pub struct PoolStats {
 }
 
 impl Pool {
-    /// A pool that takes its frames from `budget`, four to a chunk, keeps at least `min_bytes` of them (rounded up to chunks, at least
-    /// one) once it has them, of which it takes the first 4 MiB at once, and gives the rest back when the budget asks (it registers itself as a reclaimer).
+    /// Makes a pool that takes its frames from `budget`, four to a chunk. It takes the first 4 MiB at once. It keeps at
+    /// least `min_bytes` (rounded up to chunks, at least one) once it has them, and gives the rest back when the budget
+    /// asks: it registers itself as a reclaimer.
     ///
     /// # Errors
-    /// [`LoadError::OutOfBudget`]: the budget cannot give `min_bytes` and the tables. [`LoadError::Io`]: the system refuses address
-    /// space for the tables of the largest pool that there can be.
+    /// [`LoadError::OutOfBudget`]: the budget cannot give `min_bytes` and the tables. [`LoadError::Io`]: the system
+    /// refuses address space for the tables of the largest possible pool.
     ///
     /// # Panics
     /// The budget is above 16 TiB.
@@ -250,7 +256,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Attaches a file. It gets an id of its own that is never used again.
+    /// Attaches a file under a new id, which is never reused.
     pub fn attach(self: &Arc<Self>, source: Arc<dyn PageSource>) -> PoolFile {
         let id = self.next_file.fetch_add(1, Ordering::Relaxed);
         PoolFile { file: Arc::new(File { pool: Arc::clone(self), id, source, pages: AtomicU64::new(0) }) }
@@ -267,14 +273,14 @@ impl Pool {
         self.loads.load(Ordering::Relaxed)
     }
 
-    /// Pages of any pool that this thread asked for and that were not there: those that it loaded, and those that it waited for. Who compares two
-    /// looks at it knows whether what he did in between needed one.
+    /// Page misses on this thread, over all pools: pages that it loaded and pages whose load it waited for. Compare
+    /// before and after an operation to see whether it missed.
     #[inline]
     pub fn absences() -> u64 {
         ABSENCES.get()
     }
 
-    /// What the pool takes, and what a larger one would have kept of the pages that came in cold.
+    /// The pool's miss traffic, and how much of it a larger pool would have kept.
     pub fn turnover(&self) -> Turnover {
         self.lock().turnover()
     }
@@ -305,7 +311,7 @@ impl Pool {
         stats
     }
 
-    /// What the evictor did; all zeros where there is none.
+    /// The evictor's counters; all zeros if there is none.
     pub fn evictor_stats(&self) -> EvictorStats {
         *self.evictor.lock().expect("no code under this lock panics")
     }
@@ -318,7 +324,7 @@ impl Pool {
         &self.budget
     }
 
-    /// Hires the evictor that is called when free frames become few.
+    /// Installs the evictor, which is called when free frames become few.
     pub(crate) fn hire(&self, bell: Arc<Bell>) {
         assert!(self.bell.set(bell).is_ok(), "a pool has one evictor at most");
     }
@@ -339,7 +345,7 @@ impl Pool {
         self.lock().can_grow(&self.budget)
     }
 
-    /// Evicts up to `wanted` pages, letting others have the lock in between; how many there were.
+    /// Evicts up to `wanted` pages, releasing the lock between batches. Returns how many it evicted.
     pub(crate) fn free_frames(&self, wanted: usize) -> u64 {
         let (mut freed, mut looks) = (0, 0);
         loop {
@@ -353,7 +359,7 @@ impl Pool {
         }
     }
 
-    /// Gives chunks to the budget; how many, and how many pages had to go.
+    /// Gives up to `wanted` chunks to the budget. Returns how many, and how many pages were evicted for it.
     pub(crate) fn give_chunks(&self, wanted: usize) -> (usize, u64) {
         let (mut given, mut victims) = (0, 0);
         while given < wanted {
@@ -369,7 +375,7 @@ impl Pool {
         (given, victims)
     }
 
-    /// Calls the evictor if free frames are few. Lets go of the lock first.
+    /// Releases the lock, then calls the evictor if free frames are few.
     fn call_if_short(&self, keeper: MutexGuard<'_, Keeper>, inline_before: u64) {
         let Some(bell) = self.bell.get().filter(|bell| bell.is_armed()) else { return };
         let cause = match keeper.inline_evictions() > inline_before {
@@ -391,7 +397,7 @@ impl Pool {
         Page::new(self, at, pin)
     }
 
-    /// What is to be done for a page that was not found without the lock.
+    /// Decides the next step for a page that was not found without the lock.
     fn begin(self: &Arc<Self>, key: PageKey, touch: Touch) -> Step<'_> {
         let mut keeper = self.lock();
         if let Some(at) = self.frames.find_any(key) {
@@ -416,14 +422,14 @@ impl Pool {
         }
     }
 
-    /// Under the lock: gives a free frame to a page.
+    /// Assigns a free frame to a page. Under the lock.
     fn begin_at(self: &Arc<Self>, at: u32, key: PageKey, heat: Heat) -> Filling<'_> {
         self.frames.get(at).begin(key, heat);
         self.frames.enter(at);
         Filling::new(self, at)
     }
 
-    /// Takes a chunk over, unless others filled the tables meanwhile: then it goes back.
+    /// Adds a chunk to the pool. If others filled the tables meanwhile, the chunk goes back to the budget.
     fn adopt(&self, chunk: Chunk) {
         let mut keeper = self.lock();
         if keeper.has_slots() {
@@ -431,19 +437,19 @@ impl Pool {
         }
     }
 
-    /// The page of a loading frame is there.
+    /// Publishes the page of a loading frame.
     fn finish(&self, at: u32, loaded: bool) {
         let mut keeper = self.lock();
         self.frames.get(at).finish();
         keeper.filled(&self.frames, at);
         let waiters = keeper.waited_for.take(at);
         drop(keeper);
-        // Relaxed: whoever compares two looks at it has read the page in between.
+        // Relaxed: a thread that compares two values has read the page in between.
         self.loads.fetch_add(u64::from(loaded), Ordering::Relaxed);
         waiters.tell(Ok(()));
     }
 
-    /// The page of a loading frame cannot be had.
+    /// Releases a loading frame whose load failed.
     fn fail(&self, at: u32, error: &LoadError) {
         let mut keeper = self.lock();
         self.frames.forget(at);
@@ -471,15 +477,15 @@ thread_local! {
     static ABSENCES: Cell<u64> = const { Cell::new(0) };
 }
 
-/// What follows for somebody who wants a page.
+/// The next step for a page that is wanted.
 enum Step<'a> {
     Found(Page),
-    /// Another is loading it; the frame is pinned if that succeeds.
+    /// Another thread is loading it; the frame is pinned if that succeeds.
     Wait(u32, Arc<Load>),
     Fill(Filling<'a>),
-    /// There is no frame to be had without asking the budget.
+    /// No frame is available without asking the budget.
     TakeChunk,
-    /// There is none: all are pinned, and the tables are made for no more.
+    /// No frame is available: all are pinned, and the tables have room for no more.
     Refused,
 }
 
@@ -492,11 +498,11 @@ impl Reclaim for Pool {
 impl Drop for Pool {
     #[allow(unsafe_code, reason = "moves out of a value that is being dropped")]
     fn drop(&mut self) {
-        // Where a page is held, it alone stays: the others' memory goes back now.
+        // While a page is held, only its memory stays: all other memory goes back now.
         if hazard::is_any_held(&self.frames.addresses()) {
             self.lock().give_all_back(&self.frames);
         }
-        // SAFETY: nothing looks at them after this.
+        // SAFETY: nothing reads them after this.
         let memory = unsafe {
             (
                 ManuallyDrop::take(&mut self.frames),
@@ -515,10 +521,10 @@ impl fmt::Debug for Pool {
 }
 
 impl PoolFile {
-    /// Page `number`: from its frame, or loaded; one load however many ask at once.
+    /// Returns page `number`, from its frame or loaded; concurrent requests share one load.
     ///
     /// # Errors
-    /// What the source said, or no frame could be had (all are pinned and the budget has none to give).
+    /// The source's error, or no frame is available (all are pinned and the budget has none to give).
     #[inline]
     pub fn get(&self, number: u32, touch: Touch) -> Result<Page, LoadError> {
         let pool = &self.file.pool;
@@ -529,7 +535,8 @@ impl PoolFile {
         }
     }
 
-    /// Page `number` if it is found without a lock: for whoever is going to want it soon and would not wait for it.
+    /// Returns page `number` if it is found without a lock. For callers that will need it soon but do not want to wait
+    /// for it.
     #[inline]
     pub fn find(&self, number: u32, touch: Touch) -> Option<Page> {
         let pool = &self.file.pool;
@@ -554,7 +561,7 @@ impl PoolFile {
                 }
                 Step::TakeChunk => match pool.budget.take(Kind::Pages) {
                     Ok(chunk) => pool.adopt(chunk),
-                    // Who was asked for memory may have let go of pages.
+                    // A reclaimer may have released pages.
                     Err(_) if !std::mem::replace(&mut pressed, true) => {}
                     Err(refusal) => return Err(LoadError::OutOfBudget(refusal)),
                 },
@@ -581,7 +588,8 @@ impl PoolFile {
         }
     }
 
-    /// Puts a page that was just written into the pool (hot if `hot`), if a frame can be had without waiting; else does nothing.
+    /// Puts a page that was just written into the pool (hot if `hot`), if a frame is available without waiting;
+    /// otherwise does nothing.
     ///
     /// # Panics
     /// `bytes` is not a page long.
@@ -602,12 +610,12 @@ impl PoolFile {
         filling.finish(false);
     }
 
-    /// What its pages are read from, for whoever reads past the pool.
+    /// The source of the file's pages, for reads that bypass the pool.
     pub fn source(&self) -> &Arc<dyn PageSource> {
         &self.file.source
     }
 
-    /// Whether page `number` is resident and hot: what compaction asks before it hands heat on.
+    /// Whether page `number` is resident and hot. Compaction asks this before it passes heat on.
     pub fn is_hot(&self, number: u32) -> bool {
         let frames = &self.file.pool.frames;
         let _keeper = self.file.pool.lock();

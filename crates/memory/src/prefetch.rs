@@ -1,20 +1,20 @@
-//! Asks the processor to bring bytes near before they are read. A hint: it changes no answer, and does nothing where no instruction for
-//! it is known.
+//! Processor prefetch: loads bytes into the cache before they are read. It is a hint that changes no answer, and does
+//! nothing where no instruction for it is known.
 #![allow(unsafe_code, reason = "the instructions take addresses")]
 
-/// Bytes that come together.
+/// Size of a cache line.
 const LINE_BYTES: usize = 64;
 
-/// Begins to bring `bytes` near, and does not wait.
+/// Prefetches `bytes`, without waiting.
 #[inline]
 pub fn prefetch(bytes: &[u8]) {
-    // The end may lie in a line that no step from the start falls into.
+    // The last byte may be in a line that no step from the start reaches.
     for byte in bytes.iter().step_by(LINE_BYTES).chain(bytes.last()) {
         prefetch_line(byte);
     }
 }
 
-/// Begins to bring the line at an address near, which others may write meanwhile, and which need not be there.
+/// Prefetches the line at an address. Other threads may write it meanwhile, and the address need not be mapped.
 #[inline]
 pub(crate) fn prefetch_address<T>(address: *const T) {
     prefetch_line(address.cast());

@@ -1,5 +1,4 @@
-//! Arrays as large as they can ever become, of which memory is taken only where they were touched, and given back where they are not
-//! needed any more.
+//! Arrays reserved at their largest possible size. Only touched parts take memory, and unneeded parts give it back.
 #![allow(unsafe_code, reason = "makes arrays of atomics from zeroed memory")]
 
 use std::fmt;
@@ -9,10 +8,11 @@ use std::ptr::NonNull;
 
 use crate::budget::Backing;
 
-/// Memory is given back in steps of so many bytes: a multiple of the system's pages (of 4 or 16 KiB; it refuses steps of less than one).
+/// Granularity in which memory is given back: a multiple of the system's pages (of 4 or 16 KiB; it refuses steps of
+/// less than one).
 const PAGE_BYTES_MAX: usize = 16 << 10;
 
-/// An array whose elements are all zeros at first. Shared: its elements change by themselves (atomics).
+/// An array whose elements are all zeros at first. It is shared: its elements have interior mutability (atomics).
 pub(crate) struct Reserved<T> {
     base: NonNull<T>,
     len: usize,
@@ -40,7 +40,7 @@ impl<T> Reserved<T> {
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(|| refused(usize::MAX, "more than there is"))?;
         assert!(bytes > 0 && align_of::<T>() <= 4096 && !std::mem::needs_drop::<T>());
         let base = match backing {
-            // SAFETY: a new private mapping touches nobody's memory.
+            // SAFETY: a new private mapping overlaps no other memory.
             Backing::Mapped => unsafe {
                 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
                 let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
@@ -55,8 +55,8 @@ impl<T> Reserved<T> {
         Ok(Self { base, len, backing })
     }
 
-    /// Gives the memory of the elements from `from` on back to the system, in whole pages: until they change again they are zeros, or (in
-    /// a page with elements that stay, on the heap, or where the system refuses) as they were.
+    /// Gives the memory of the elements from `from` on back to the system, in whole pages. Until they change again they
+    /// are zeros, or (in a page with elements that stay, on the heap, or if the system refuses) as they were.
     pub(crate) fn release(&self, from: usize) {
         assert!(from <= self.len);
         if self.backing == Backing::Mapped {
@@ -64,8 +64,9 @@ impl<T> Reserved<T> {
             let bytes = (self.len * size_of::<T>()).saturating_sub(start);
             let address = self.base.as_ptr().cast::<u8>().wrapping_add(start).cast();
             if bytes > 0 {
-                // SAFETY: the range lies inside the mapping, up to its last page. What others read of it becomes zeros, which are valid
-                // elements, and all of an element may change at any time: `zeroed` was promised both.
+                // SAFETY: the range lies inside the mapping, up to its last page. Other threads then read zeros, which
+                // are valid elements, and an element may change as a whole at any time: the caller of `zeroed` promised
+                // both.
                 let _ = unsafe { rustix::mm::madvise(address, bytes, rustix::mm::Advice::LinuxDontNeed) };
             }
         }
@@ -85,7 +86,7 @@ impl<T> Deref for Reserved<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: `zeroed` made so many elements, valid as they are, and they live as long as `self`.
+        // SAFETY: `zeroed` made this many elements, valid as they are, and they live as long as `self`.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 }

@@ -1,13 +1,16 @@
-//! A sorted map in chunks, read without locks while one writer inserts: memtables and write sets are made of it.
+//! A sorted map in chunks: one writer at a time, lock-free readers. Memtables and write sets are built on it.
 //!
-//! Entries are ordered by key (as bytes), and for one key by `order`, highest first. Nothing is ever removed; all goes when the map
-//! is dropped. Who may insert is said here, what memory that takes in [`writer`]; [`entries`] holds the bytes and links.
+//! Entries are ordered by key (as bytes), and within a key by `order`, highest first. Entries are never removed;
+//! dropping the map frees all of them. This file serialises inserts, [`writer`] accounts for their memory, and
+//! [`entries`] holds the bytes and links.
 //!
 //! Laws:
 //! 1. A reader takes no lock and sees each entry whole or not at all.
 //! 2. An insert that fails leaves the map as it was.
-//! 3. What [`SortedMap::reserve`] promised is kept: so many bytes of entries find room whatever happens to the budget.
-//! 4. What was deferred counts in `len` and is found once it is settled, in the same order as if it had been inserted at once.
+//! 3. A reservation made by [`SortedMap::reserve`] is kept: entries of that many bytes find room whatever happens to
+//!    the budget.
+//! 4. A deferred entry counts in `len` at once and is found once it is settled, in the same order as if it had been
+//!    inserted at once.
 #![allow(unsafe_code, reason = "the list trusts its one writer; the lock that makes it the one is here")]
 
 mod deferred;
@@ -28,14 +31,14 @@ pub use entries::Position;
 use entries::{DESCENTS, Entries, MAX_CHUNKS, Place, Probe};
 use writer::{Holding, Writer};
 
-/// Sizes at which a map goes to work in another way.
+/// Sizes at which a map changes how it works.
 #[derive(Clone, Copy, Debug)]
 struct Thresholds {
-    /// A map of fewer entries stays in the processor's caches: there, linking each at once costs nothing worth saving.
+    /// Below this many entries a map stays in the processor's caches, and deferring links saves nothing.
     defer_from: usize,
-    /// A map of fewer entries is in the processor's caches anyway: nothing of it is fetched.
+    /// Below this many entries a map is in the processor's caches anyway, and nothing is prefetched.
     fetched_from: usize,
-    /// Entries that can wait to be linked: at first, and at most.
+    /// Entries that can wait to be linked: initially, and at most.
     deferred: [usize; 2],
 }
 
@@ -43,14 +46,14 @@ impl Thresholds {
     const SHIPPED: Self = Self { defer_from: 1024, fetched_from: 4096, deferred: [2048, 32 * 1024] };
 }
 
-/// Entries to be linked are asked for so many ahead.
+/// Prefetch distance, in entries, when deferred entries are linked.
 const FETCHED_AHEAD: usize = 8;
 
 /// A concurrent skip list in chunks of the budget.
 pub struct SortedMap {
     budget: Budget,
     kind: Kind,
-    /// Where the first memory comes from, in place of whole chunks.
+    /// The source of the first memory, used before whole chunks.
     small: Arc<[Pieces]>,
     thresholds: Thresholds,
     entries: Entries,
@@ -80,8 +83,8 @@ impl SortedMap {
         Self::beginning_small(budget, kind, &Arc::default())
     }
 
-    /// An empty map whose first entries go into a piece from each of `small`, in this order, and only then into chunks. Room in it cannot be
-    /// reserved.
+    /// An empty map whose first entries go into one piece from each of `small`, in this order, and only then into
+    /// chunks. It does not support reservations.
     pub fn beginning_small(budget: &Budget, kind: Kind, small: &Arc<[Pieces]>) -> Self {
         Self {
             budget: budget.clone(),
@@ -96,8 +99,9 @@ impl SortedMap {
         }
     }
 
-    /// Takes so many chunks now that entries of [`SortedMap::entry_bytes`] adding up to `bytes` can be inserted without failing.
-    /// Promises add up; each insert uses up its share, [`SortedMap::unreserve`] gives back one that is not going to be used.
+    /// Takes enough chunks now that entries of [`SortedMap::entry_bytes`] adding up to `bytes` can be inserted without
+    /// failing. Reservations add up. Each insert uses up its share; [`SortedMap::unreserve`] releases a share that will
+    /// not be used.
     ///
     /// # Errors
     /// The budget has no room; the map is as it was.
@@ -119,13 +123,13 @@ impl SortedMap {
         Ok(())
     }
 
-    /// Takes back a promise of `bytes` that [`SortedMap::reserve`] made; the chunks stay for later entries.
+    /// Releases `bytes` reserved with [`SortedMap::reserve`]; the chunks stay for later entries.
     pub fn unreserve(&self, bytes: usize) {
         let mut writer = self.lock();
         writer.promised = writer.promised.saturating_sub(bytes);
     }
 
-    /// Whether an entry whose key and value have so many bytes needs no more memory.
+    /// Whether an entry with this many bytes of key and value fits without more memory.
     pub fn has_room(&self, payload_bytes: usize) -> bool {
         let writer = self.lock();
         let fits = |holding: &Holding| {
@@ -134,12 +138,14 @@ impl SortedMap {
         writer.chunks.get(writer.current).is_some_and(fits)
     }
 
-    /// The most bytes that an entry can take in a map (header, tower, padding, waste at a chunk's end included).
+    /// Upper bound on the bytes that an entry takes in a map (header, tower, padding and waste at a chunk's end
+    /// included).
     pub fn entry_bytes(key_bytes: usize, value_bytes: usize) -> usize {
         writer::room_of(key_bytes + value_bytes)
     }
 
-    /// Inserts an entry; one with the same key and order is kept as it is and the new one is ignored. Writers queue on a lock.
+    /// Inserts an entry. If the map has one with the same key and order, it keeps that and ignores the new one. Writers
+    /// queue on a lock.
     ///
     /// # Errors
     /// The budget has no room; the map is as it was.
@@ -153,21 +159,22 @@ impl SortedMap {
         if self.entries.find_gap(&mut writer.gap, &Probe::new(key, order)) {
             let height = writer.draw_height();
             let place = self.place(writer, height, key.len() + value.len())?;
-            // SAFETY: the lock makes this the only writer; the place was just cut from a chunk of the table and the gap found.
+            // SAFETY: the lock makes this the only writer; the place was just cut from a chunk of the table and the gap
+            // found.
             unsafe {
                 let entry = self.entries.write(place, key, order, value);
                 self.entries.link_in(entry, &mut writer.gap);
             }
             writer.pay_for(height);
-            // Release: pairs with the Acquire in `len`, so that whoever is told of an entry finds it.
+            // Release: pairs with the Acquire in `len`, so that a reader that sees the count finds the entry.
             self.len.fetch_add(1, Ordering::Release);
         }
         writer.promised = writer.promised.saturating_sub(Self::entry_bytes(key.len(), value.len()));
         Ok(())
     }
 
-    /// Inserts an entry that nobody looks for before [`SortedMap::settle`]: linking many in the order of their keys is several times
-    /// cheaper than one by one in any other. No key and order may come twice.
+    /// Inserts an entry that is not found before [`SortedMap::settle`]. Linking many entries at once, in key order, is
+    /// several times cheaper than linking them one by one in any other order. No key and order may be inserted twice.
     ///
     /// # Errors
     /// The budget has no room; the map is as it was.
@@ -194,13 +201,13 @@ impl SortedMap {
         Ok(())
     }
 
-    /// Links what was deferred: from now on it is found.
+    /// Links the deferred entries: from now on they are found.
     pub fn settle(&self) {
         self.link_deferred(&mut self.lock());
     }
 
-    /// As [`SortedMap::settle`], and gives back the list of what is deferred: for a map that is going to stay, and in which hardly anything will be
-    /// deferred again.
+    /// As [`SortedMap::settle`]; also frees the list of deferred entries. For a map that is kept and will hardly see
+    /// another deferred entry.
     pub fn stop_deferring(&self) {
         let mut writer = self.lock();
         self.link_deferred(&mut writer);
@@ -217,7 +224,7 @@ impl SortedMap {
 
     fn link_deferred(&self, writer: &mut Writer) {
         let Writer { deferred, gap, .. } = writer;
-        // SAFETY: what is deferred was written under the lock that is held.
+        // SAFETY: deferred entries were written under the lock that is held.
         let entry_of = |entry| unsafe { self.entries.unlinked(entry) };
         deferred.sort(entry_of);
         for at in 0.. {
@@ -228,15 +235,16 @@ impl SortedMap {
             let Entry { key, order, .. } = entry_of(entry);
             let is_new = self.entries.find_gap(gap, &Probe::new(key, order));
             assert!(is_new, "no key and order is deferred twice");
-            // SAFETY: the lock makes this the only writer; the list of those not linked goes when all are; the gap was just found.
+            // SAFETY: the lock makes this the only writer; the list of unlinked entries is cleared once all are linked;
+            // the gap was just found.
             unsafe { self.entries.link_in(entry, gap) };
         }
         deferred.clear();
     }
 
-    /// Brings what inserts of these keys, in ascending order, are going to touch into the processor's caches, all at the same time instead
-    /// of one after the other. Changes nothing. For large maps, and a handful of keys at a time. Keys that go right behind what was
-    /// inserted last need nothing.
+    /// Prefetches the memory that inserts of these keys, in ascending order, are going to touch, for all keys in
+    /// parallel. Changes nothing. For large maps, and a handful of keys at a time. Keys right behind the last insert
+    /// need no prefetch.
     pub fn fetch(&self, keys: &[&[u8]]) {
         let (Some(first), Some(last)) = (keys.first(), keys.last()) else { return };
         if self.len() < self.thresholds.fetched_from || self.entries.is_in_gap(&self.lock().gap, first, last) {
@@ -245,7 +253,7 @@ impl SortedMap {
         keys.chunks(DESCENTS).for_each(|keys| self.entries.fetch_paths(keys));
     }
 
-    /// Number of entries; whoever asks finds at least so many of those that are settled.
+    /// Number of entries. A reader that sees `n` finds at least as many of the settled ones.
     pub fn len(&self) -> usize {
         // Acquire: pairs with the Release in `insert`.
         self.len.load(Ordering::Acquire)
@@ -256,7 +264,7 @@ impl SortedMap {
         self.len() == 0
     }
 
-    /// Bytes of the chunks held, and of the list of what is deferred.
+    /// Bytes of the chunks held and of the list of deferred entries.
     pub fn held_bytes(&self) -> u64 {
         self.held_bytes.load(Ordering::Relaxed)
     }
@@ -286,12 +294,12 @@ impl SortedMap {
         self.entries.last()
     }
 
-    /// The entry behind.
+    /// The next entry.
     pub fn next(&self, position: Position) -> Option<Position> {
         self.entries.next(position)
     }
 
-    /// The entry before.
+    /// The previous entry.
     pub fn prev(&self, position: Position) -> Option<Position> {
         let Entry { key, order, .. } = self.at(position);
         self.seek_before(key, order)
@@ -326,7 +334,7 @@ impl SortedMap {
         }
     }
 
-    /// Adds a chunk, or where the map is small a piece of one that has `needed` bytes.
+    /// Adds a chunk, or for a small map a piece that has `needed` bytes.
     fn add_chunk(&self, writer: &mut Writer, needed: usize) -> Result<(), OutOfBudget> {
         let index = writer.chunks.len();
         if index == MAX_CHUNKS {

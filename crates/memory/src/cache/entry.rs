@@ -1,11 +1,12 @@
-//! The bytes of an entry, and where they lie.
+//! The byte layout of an entry.
 //!
 //! ```text
 //! u32 value bytes | u16 key bytes | u16 flags | u64 expires at, in ms (if it does) | key | value, to a word's end
 //! ```
 //!
-//! Entries stand one after the other in a queue, and run on from one segment into the next; only what comes before the value is in one
-//! piece. Where it is not to be, a *filler* leads to the next segment: the same header with a flag of its own.
+//! Entries are stored one after the other in a queue, and continue from one segment into the next; only the part before
+//! the value is contiguous. Where that part does not fit, a *filler* leads to the next segment: the same header with a
+//! flag of its own.
 
 use super::policy::Queue;
 use super::segments::Segments;
@@ -31,7 +32,7 @@ impl Header {
         Self { key_bytes: key.len(), value_bytes, expires, is_filler: false }
     }
 
-    /// Leads over `bytes` (a multiple of 8, with this header).
+    /// A filler that skips `bytes` (a multiple of 8, with this header).
     pub(super) fn filler(bytes: usize) -> Self {
         Self { key_bytes: 0, value_bytes: bytes - HEADER_BYTES, expires: false, is_filler: true }
     }
@@ -61,31 +62,31 @@ impl Header {
         self.is_filler
     }
 
-    /// Where the key begins.
+    /// Offset of the key.
     #[inline]
     pub(super) fn key_at(self) -> usize {
         HEADER_BYTES + usize::from(self.expires) * EXPIRY_BYTES
     }
 
-    /// Where the value begins.
+    /// Offset of the value.
     #[inline]
     pub(super) fn value_at(self) -> usize {
         self.key_at() + self.key_bytes
     }
 
-    /// Words of 8 bytes that it takes in a queue.
+    /// Size in a queue, in words of 8 bytes.
     #[inline]
     pub(super) fn words(self) -> u64 {
         (self.value_at() + self.value_bytes).div_ceil(8) as u64
     }
 
-    /// Bytes that it takes in a queue.
+    /// Size in a queue, in bytes.
     pub(super) fn bytes(self) -> u64 {
         self.words() * 8
     }
 }
 
-/// What was asked to be entered.
+/// An entry to be inserted.
 pub(super) struct Arrival<'a> {
     pub(super) hash: u64,
     pub(super) key: &'a [u8],
@@ -100,7 +101,7 @@ impl Arrival<'_> {
     }
 }
 
-/// An entry in its place. Only made where its bytes stay as they are meanwhile.
+/// An entry in its place. Constructed only while its bytes cannot change.
 #[derive(Clone, Copy)]
 pub(super) struct Placed<'a> {
     segments: &'a Segments,
@@ -111,7 +112,7 @@ pub(super) struct Placed<'a> {
     pub(super) header: Header,
 }
 
-/// What a value is seen through while the cache keeps it in its place.
+/// A view of a value while the cache keeps it in its place.
 #[derive(Clone, Copy)]
 pub struct Value<'a> {
     bytes: Bytes<'a>,
@@ -120,19 +121,20 @@ pub struct Value<'a> {
 #[derive(Clone, Copy)]
 enum Bytes<'a> {
     Placed(Placed<'a>),
-    /// Where every line of the readers was taken.
+    /// Used if every reader line was taken.
     Copied(&'a [u8]),
 }
 
 impl<'a> Placed<'a> {
-    /// The header and its place, for whoever may look there ([`Segments::slice`]).
+    /// Reads the header at a place that the caller may read ([`Segments::slice`]).
     ///
     /// # Safety
-    /// An entry or filler begins there, and its first segment is not written meanwhile; for the value, neither are the others.
+    /// An entry or filler begins there, and its first segment is not written meanwhile; to read the value, neither are
+    /// its other segments.
     #[allow(unsafe_code, reason = "looks at bytes that the caller keeps in their place")]
     #[inline]
     pub(super) unsafe fn at(segments: &'a Segments, queue: Queue, segment: u32, offset: usize) -> Self {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees it.
         let bytes = unsafe { segments.slice(segment, offset, HEADER_BYTES) };
         let header = Header::decode(bytes.try_into().expect("as long as asked for"));
         Self { segments, queue, segment, offset, header }
@@ -141,7 +143,7 @@ impl<'a> Placed<'a> {
     #[allow(unsafe_code, reason = "as in `at`")]
     #[inline]
     fn in_first(&self, from: usize, len: usize) -> &'a [u8] {
-        // SAFETY: whoever made `self` keeps the bytes; what is asked for is in one segment.
+        // SAFETY: the creator of `self` protects the bytes; the requested range is in one segment.
         unsafe { self.segments.slice(self.segment, self.offset + from, len) }
     }
 
@@ -157,7 +159,7 @@ impl<'a> Placed<'a> {
         own.len() == key.len() && are_same(own, key)
     }
 
-    /// When it expires, if ever, in milliseconds.
+    /// Expiry time in milliseconds, if it has one.
     #[inline]
     pub(super) fn expires_at(&self) -> Option<u64> {
         let bytes = self.header.expires.then(|| self.in_first(HEADER_BYTES, EXPIRY_BYTES))?;
@@ -184,14 +186,14 @@ impl<'a> Placed<'a> {
     }
 }
 
-/// Whether bytes of one length are the same; without a call for such as keys mostly have.
+/// Compares two byte strings of equal length, without a call for typical key lengths.
 #[inline]
 fn are_same(one: &[u8], other: &[u8]) -> bool {
     const WORD: usize = 8;
     if !(WORD..=8 * WORD).contains(&one.len()) {
         return one == other;
     }
-    // Whole words, and those at the end that may overlap them.
+    // Whole words, and the last word, which may overlap them.
     let mut words = one.as_chunks::<WORD>().0.iter().zip(other.as_chunks::<WORD>().0);
     words.all(|(one, other)| one == other) && one.last_chunk::<WORD>() == other.last_chunk::<WORD>()
 }
@@ -223,7 +225,7 @@ impl<'a> Iterator for Pieces<'a> {
             self.offset = 0;
         }
         let len = self.left.min(segments.bytes() - self.offset);
-        // SAFETY: bytes of the value, which whoever made the `Placed` keeps.
+        // SAFETY: bytes of the value, which the creator of the `Placed` protects.
         let piece = unsafe { segments.slice(*segment, self.offset, len) };
         self.left -= len;
         self.offset += len;
@@ -237,12 +239,12 @@ impl<'a> Value<'a> {
         Self { bytes: Bytes::Placed(placed) }
     }
 
-    /// Of bytes that were copied.
+    /// A view of copied bytes.
     pub(super) fn copied(bytes: &'a [u8]) -> Self {
         Self { bytes: Bytes::Copied(bytes) }
     }
 
-    /// Bytes of it.
+    /// Its length in bytes.
     pub fn len(&self) -> usize {
         match self.bytes {
             Bytes::Placed(placed) => placed.header.value_bytes,
@@ -250,12 +252,12 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Its bytes, in as many pieces as there are segments that it lies in: mostly one.
+    /// Its bytes, in one piece for each segment that it lies in: usually one.
     pub fn pieces(&self) -> Pieces<'a> {
         match self.bytes {
             Bytes::Placed(placed) => placed.pieces(),
@@ -263,7 +265,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A copy of it, behind what is in `out`.
+    /// Appends a copy to `out`.
     #[inline]
     pub fn append_to(&self, out: &mut Vec<u8>) {
         out.reserve(self.len());

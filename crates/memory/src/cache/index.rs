@@ -1,17 +1,18 @@
-//! From a key's hash to the slot that says where its entry stands.
+//! The index: maps a key's hash to the slot that holds the place of its entry.
 //!
-//! The index is a row of pages, each a segment of buckets of eight slots (a cache line). The topmost bits of a hash choose a *cell*;
-//! cells lie side by side in pages; a page that gets crowded and its neighbour share with a third, so growing never stops the world
-//! and pages stay between two thirds and full. The lowest bits choose a bucket, and the tag another: a key stands in one of its two.
-//! Buckets do not depend on the page, so that a slot can move to another page without its key. Where both buckets of a key are full, one of
-//! their entries moves to its other one. A page whose neighbours can take over what it holds gives its segment back.
+//! The index is a row of pages. A page is a segment of buckets of eight slots (a cache line). The top bits of a hash
+//! choose a *cell*, and each page serves a run of adjacent cells. When a page gets crowded, it and a neighbour share
+//! their cells with a third page; growing therefore never stops the world, and pages stay between two thirds and full.
+//! The lowest bits of the hash choose a bucket, and the tag a second one; a key is in one of the two. Buckets do not
+//! depend on the page, so a slot can move to another page without its key. If both buckets of a key are full, one of
+//! their entries moves to its other bucket. A page whose contents fit into its neighbours gives its segment back.
 //!
 //! Laws:
-//! 1. Only whoever holds the cache's lock writes slots, but for one thing: a reader may count a touch in a slot, by compare-and-exchange, while its line
-//!    says that it uses the index ([`super::readers`]).
-//! 2. Ghosts live in what entries leave free, two in a slot; entries never make way for ghosts.
+//! 1. Slots are written under the cache's lock, with one exception: a reader may count a touch in a slot, by
+//!    compare-and-exchange, while its line publishes the use of the index ([`super::readers`]).
+//! 2. Ghosts use the space that entries leave free, two in a slot; an entry never makes way for a ghost.
 //! 3. A reader that finds nothing while slots move looks again (`changes`).
-//! 4. A page that was given up is not written by others as long as a reader may look at it.
+//! 4. The segment of a removed page is not reused while a reader may look at it.
 #![allow(unsafe_code, reason = "the pages are segments seen as atomics")]
 
 use std::ops::Range;
@@ -26,9 +27,9 @@ const BUCKET: usize = 8;
 /// The most cells; their number must fit in a slot's tag, with room to tell entries apart.
 const MAX_CELLS: usize = 1 << 20;
 
-/// A page is crowded once so many parts of a hundred of its slots are entries, by how many bytes these have on average. Ghosts have the rest. Where
-/// entries are small, an entry more is worth more than the ghosts that its place in the index would have; where they are large, all ghosts that
-/// count cost next to nothing.
+/// A page is crowded once this percentage of its slots are entries, given the mean size of an entry. Ghosts have the
+/// rest. Where entries are small, one more entry is worth more than the ghosts that would fit in its slot; where they
+/// are large, all useful ghosts cost next to nothing.
 fn crowded_percent(mean_bytes: u64) -> usize {
     match mean_bytes {
         0..256 => 88,
@@ -37,26 +38,26 @@ fn crowded_percent(mean_bytes: u64) -> usize {
     }
 }
 
-/// So many pages share with a new one.
+/// Number of pages that share with a new one.
 const SHARING: usize = 2;
 
-/// A page is spare if its neighbours would have no more of their slots in use after taking over what it holds: well below what makes a page crowded, so
-/// that pages do not come and go.
+/// A page is spare if its neighbours, after taking over its contents, would have at most this percentage of their slots
+/// in use. The value is well below the crowded mark, so that pages do not come and go.
 fn merged_percent(mean_bytes: u64) -> usize {
     (crowded_percent(mean_bytes) * 6 / 7).min(64)
 }
 
-/// Ghosts that died no longer ago than so many ticks count.
+/// Age in ticks up to which a ghost counts.
 pub(super) const GHOST_TICKS: u64 = 32;
 
-/// No bucket of the two has room.
+/// Both buckets are full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full;
 
 /// Slots that lie in one cache line.
 type Bucket = [AtomicU64; BUCKET];
 
-/// What readers see.
+/// The readers' part.
 pub(super) struct Index {
     /// By cell: the page's segment.
     cells: Box<[AtomicU32]>,
@@ -67,9 +68,9 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// An index that may come to consist of `max_segments`.
+    /// Makes an index that may grow to `max_segments`.
     pub(super) fn new(segments: &Segments, max_segments: usize) -> Self {
-        // Two for each page and more: a small entry needs twice as much memory as its slot.
+        // Two or more for each page: a small entry needs twice as much memory as its slot.
         let cells = max_segments.next_power_of_two().clamp(2, MAX_CELLS);
         Self {
             cells: zeros(cells),
@@ -87,11 +88,11 @@ impl Index {
     /// Changes each time that pages share; odd while they do.
     #[inline]
     pub(super) fn changes(&self) -> u64 {
-        // Acquire: pairs with the Release in `Pages::grow`; what was moved before is seen.
+        // Acquire: pairs with the Release in `Pages::grow`; slots moved before are visible.
         self.changes.load(Ordering::Acquire)
     }
 
-    /// The slots that may mean the entry of a key with this hash, and what they said when they were looked at.
+    /// The slots that may refer to the entry of a key with this hash, with the values read from them.
     #[inline]
     pub(super) fn candidates<'a>(&self, segments: &'a Segments, hash: u64) -> Candidates<'a> {
         let place = self.place_of(segments, hash);
@@ -99,18 +100,19 @@ impl Index {
         Candidates { place, slots: matches(place.bucket(0), is_so) | matches(place.bucket(1), is_so) << BUCKET }
     }
 
-    /// The page in which keys with this hash stand.
+    /// The page of keys with this hash.
     #[inline]
     fn page_of(&self, hash: u64) -> u32 {
-        // SeqCst: a reader's second step, after its line says that it uses the index. Also an Acquire, which pairs with the Release in `Pages`:
-        // the page was zeroed before.
+        // SeqCst: a reader's second step, after its line has published the use of the index. Also an Acquire, which
+        // pairs with the Release in `Pages`: the page was zeroed before.
         self.cells[(hash >> self.cell_shift) as usize].load(Ordering::SeqCst)
     }
 
     #[inline]
     fn place_of<'a>(&self, segments: &'a Segments, hash: u64) -> Place<'a> {
         let page = self.page_of(hash);
-        // SAFETY: cells name segments that belong to the index, and readers keep a page that is given up from others ([`super::readers`]).
+        // SAFETY: cells name segments that belong to the index, and readers prevent the reuse of a removed page
+        // ([`super::readers`]).
         let buckets = in_buckets(unsafe { segments.words(page) });
         self.place_in(buckets, self.first_bucket(hash), hash)
     }
@@ -120,17 +122,17 @@ impl Index {
         Place { buckets, numbers: [number, self.other_bucket(number, hash)] }
     }
 
-    /// Begins to bring the slots near in which a key with this hash can be.
+    /// Prefetches the slots in which a key with this hash can be.
     #[inline]
     pub(super) fn prefetch(&self, segments: &Segments, hash: u64) {
-        // By addresses only: the page may be another's by the time that it is asked for.
+        // By address only: the page may have been reused by the time of the prefetch.
         let (page, number) = (self.page_of(hash), self.first_bucket(hash));
         for number in [number, self.other_bucket(number, hash)] {
             segments.prefetch(page, number * size_of::<Bucket>());
         }
     }
 
-    /// Moves slots: meanwhile nobody believes that there is nothing.
+    /// Moves slots; meanwhile a look-up that finds nothing is not trusted.
     fn change<R>(&self, change: impl FnOnce() -> R) -> R {
         // AcqRel on both: pairs with `Index::changes`.
         self.changes.fetch_add(1, Ordering::AcqRel);
@@ -144,20 +146,20 @@ impl Index {
         hash as usize & (self.buckets - 1)
     }
 
-    /// The other bucket of a key of which only the topmost bits of the hash are known.
+    /// The other bucket of a key, from one bucket and the top bits of the hash.
     #[inline]
     fn other_bucket(&self, bucket: usize, hash: u64) -> usize {
         let tag = (hash >> 40) as usize;
-        // Never zero, so that there are two.
+        // Never zero, so that the two buckets differ.
         let distance = (tag.wrapping_mul(0x9e37_79b1) >> 7) & (self.buckets - 1) | 1;
         (bucket ^ distance) & (self.buckets - 1)
     }
 }
 
-/// Slots of a place, found by a look at all of them at once.
+/// Matching slots of a place, found by comparing all of them at once.
 pub(super) struct Candidates<'a> {
     place: Place<'a>,
-    /// A bit for each that is still to be looked at: the lower eight for the first bucket.
+    /// Bitmask of the slots still to be visited: the lower eight bits for the first bucket.
     slots: u32,
 }
 
@@ -175,18 +177,20 @@ impl<'a> Iterator for Candidates<'a> {
     }
 }
 
-/// The slots of a bucket of which something is so, a bit each. Without a branch for each of them: which one it is cannot be foretold.
+/// Bitmask of the slots of a bucket that satisfy the predicate. Branch-free, because the match position is
+/// unpredictable.
 #[inline(always)]
 fn matches(bucket: &Bucket, is_so: impl Fn(Slot) -> bool) -> u32 {
     let mut bits = 0;
     for (at, slot) in bucket.iter().enumerate() {
-        // SeqCst: a reader's second step. Also an Acquire: pairs with the Release of whoever entered or moved the entry; its bytes were written before.
+        // SeqCst: a reader's second step. Also an Acquire: pairs with the Release of the writer that entered or moved
+        // the entry, after its bytes were written.
         bits |= u32::from(is_so(Slot(slot.load(Ordering::SeqCst)))) << at;
     }
     bits
 }
 
-/// Where a key can stand: two buckets of a page.
+/// The place of a key: two buckets of a page.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     buckets: &'a [Bucket],
@@ -199,7 +203,8 @@ impl<'a> Place<'a> {
         &self.buckets[self.numbers[which]]
     }
 
-    /// A slot that is no entry's, in the bucket that has fewer of them: an empty one, or else the one whose ghosts are oldest.
+    /// A slot without an entry, from the bucket that has fewer entries: an empty one, or else the one with the oldest
+    /// ghosts.
     fn room(&self, now: u64) -> Option<&'a AtomicU64> {
         let [first, second] = [self.bucket(0), self.bucket(1)];
         let entries = |bucket| matches(bucket, is_entry).count_ones();
@@ -227,7 +232,7 @@ fn is_entry(slot: Slot) -> bool {
     matches!(slot.kind(), Kind::Entry(_))
 }
 
-/// Whether a ghost is none, or died too long ago to count.
+/// Whether a ghost is empty, or too old to count.
 fn is_stale(ghost: Ghost, now: u64) -> bool {
     ghost.is_none() || ghost.age(now) > GHOST_TICKS
 }
@@ -241,7 +246,8 @@ struct Page {
 }
 
 impl Page {
-    /// Has these cells from now on, beside those that it has and that nobody else takes.
+    /// Sets the page's cells to this range. The range must contain its present cells and may only add cells that no
+    /// other page claims.
     fn take_over(&mut self, index: &Index, start: usize, end: usize) {
         (self.first_cell, self.cells) = (start as u32, (end - start) as u32);
         // Release: pairs with the load in `place_of`.
@@ -253,9 +259,9 @@ impl Page {
 pub(super) struct Pages {
     /// In the order of their cells.
     pages: Vec<Page>,
-    /// By segment: the entries in it, if it is a page.
+    /// By segment: the number of entries in it, if it is a page.
     entries: Box<[u16]>,
-    /// The page that is looked at next, whether it is spare.
+    /// The next page to check for being spare.
     next: usize,
 }
 
@@ -294,13 +300,13 @@ impl Pages {
         self.pages.partition_point(|page| page.first_cell <= cell) - 1
     }
 
-    /// Whether the page of this hash should share with another soon, where entries have so many bytes on average.
+    /// Whether the page of this hash should share with another soon, given the mean size of an entry.
     pub(super) fn is_crowded(&self, index: &Index, hash: u64, mean_bytes: u64) -> bool {
         let most = index.buckets * BUCKET * crowded_percent(mean_bytes);
         self.entries[index.page_of(hash) as usize] as usize * 100 >= most
     }
 
-    /// Takes the ghost of a key with this hash, if there is one that still counts: how many ticks ago it died.
+    /// Takes the ghost of a key with this hash, if one still counts. Returns its age in ticks.
     pub(super) fn take_ghost(&self, index: &Index, segments: &Segments, hash: u64, now: u64) -> Option<u64> {
         let place = index.place_of(segments, hash);
         let ages = [0, 1].map(|which| Self::take_ghost_of(place.bucket(which), hash, now));
@@ -328,7 +334,7 @@ impl Pages {
         found
     }
 
-    /// An entry of this hash leaves its slot, and a ghost is left of it.
+    /// Frees the slot of an entry with this hash, and leaves a ghost.
     pub(super) fn bury(&mut self, index: &Index, segments: &Segments, hash: u64, slot: &AtomicU64, now: u64) {
         let place = index.place_of(segments, hash);
         let in_first = place.bucket(0).as_ptr_range().contains(&std::ptr::from_ref(slot));
@@ -354,7 +360,8 @@ impl Pages {
         self.forget(index, hash);
     }
 
-    /// Forgets ghosts that do not count any more, in a part of the pages that depends on the tick: in all of them before a tick comes again.
+    /// Clears ghosts that no longer count, in a part of the pages that depends on the tick. Every page is visited
+    /// before a tick number recurs.
     pub(super) fn forget_ghosts(&self, segments: &Segments, now: u64) {
         for page in self.pages.iter().skip((now % GHOST_TICKS) as usize).step_by(GHOST_TICKS as usize) {
             // SAFETY: pages are segments that belong to the index.
@@ -388,7 +395,8 @@ impl Pages {
         Ok(())
     }
 
-    /// Moves an entry of two full buckets to its other bucket; the slot that it leaves. Within [`Index::change`].
+    /// Moves an entry of two full buckets to its other bucket, and returns the slot that it leaves. Within
+    /// [`Index::change`].
     fn displace<'a>(index: &Index, place: Place<'a>) -> Option<&'a AtomicU64> {
         let mut slots =
             place.numbers.into_iter().flat_map(|number| place.buckets[number].iter().map(move |slot| (number, slot)));
@@ -396,18 +404,19 @@ impl Pages {
             let others = index.place_in(place.buckets, number, load(from).hash_top()).bucket(1);
             Some((from, others.iter().find(|slot| !is_entry(load(slot)))?))
         })?;
-        // Release: who finds nothing here any more sees that slots move.
+        // Release: a reader that finds the slot empty also sees that slots move.
         to.store(from.swap(0, Ordering::Release), Ordering::Release);
         Some(from)
     }
 
-    /// An entry of this hash has left its slot.
+    /// Counts that an entry of this hash has left its slot.
     pub(super) fn forget(&mut self, index: &Index, hash: u64) {
         *self.entries_of(index, hash) -= 1;
     }
 
-    /// Shares the page of this hash, and neighbours of it if there are any, with a new page in `segment`. Entries for which no bucket has room
-    /// are returned: they are lost (a handful in a lifetime). `None` if the cells cannot be shared any further; then nothing is changed.
+    /// Shares the page of this hash, and any neighbours, with a new page in `segment`. Entries that fit in no bucket
+    /// are returned: they are lost (a handful in a lifetime). `None` if the cells cannot be shared any further; then
+    /// nothing is changed.
     pub(super) fn grow(
         &mut self,
         index: &Index,
@@ -433,7 +442,8 @@ impl Pages {
                 let [start, end] = [place, place + 1].map(|place| from + cells * place / parts);
                 self.pages[page].take_over(index, start, end);
             }
-            // From the new page outwards: who has moved entries out has room for a neighbour's. Nothing stands in the new one that would have to leave it.
+            // From the new page outwards: a page that has moved entries out has room for a neighbour's. The new page
+            // holds none that would have to leave it.
             for page in (shared.start..new).rev().chain(new + 1..shared.end) {
                 self.move_out(index, segments, page, now, &mut lost);
             }
@@ -441,8 +451,8 @@ impl Pages {
         Some(lost)
     }
 
-    /// Looks at one page after the other, each time that it is asked; whether this one's neighbours could take over what it holds, where entries have so
-    /// many bytes on average.
+    /// Checks one page on each call, in turn. Returns the page if its neighbours could take over its contents, given
+    /// the mean size of an entry.
     pub(super) fn next_spare(&mut self, index: &Index, mean_bytes: u64) -> Option<usize> {
         let at = self.next % self.pages.len();
         self.next = at + 1;
@@ -457,7 +467,7 @@ impl Pages {
         at.saturating_sub(1)..(at + 2).min(self.pages.len())
     }
 
-    /// Which cells the neighbours of a page have once it is gone: page, first cell, end. As even as can be.
+    /// The cells of a page's neighbours once it is gone: page, first cell, end. As even as possible.
     fn after_merge(&self, at: usize) -> [Option<(usize, usize, usize)>; 2] {
         let around = self.neighbourhood(at);
         let cells_of = |at: usize| {
@@ -475,13 +485,14 @@ impl Pages {
         }
     }
 
-    /// Lets the neighbours of a spare page take over what it holds. Returns its segment, at which readers may still look, and lost entries as
-    /// [`Pages::grow`] does.
+    /// Merges a spare page into its neighbours. Returns its segment, which readers may still look at, and lost entries
+    /// as [`Pages::grow`] does.
     pub(super) fn merge(&mut self, index: &Index, segments: &Segments, at: usize, now: u64) -> (u32, Vec<Slot>) {
         let neighbours = self.after_merge(at);
         let mut lost = Vec::new();
         index.change(|| {
-            // It has no cells from here on: all that stands in it belongs elsewhere. An empty range sorts before the one that begins there.
+            // From here on the page has no cells, so all of its contents belong elsewhere. An empty range sorts before
+            // the range that begins at the same cell.
             self.pages[at].cells = 0;
             for (page, start, end) in neighbours.into_iter().flatten() {
                 self.pages[page].take_over(index, start, end);
@@ -499,7 +510,7 @@ impl Pages {
         (self.pages.remove(at).segment, lost)
     }
 
-    /// The pages that share: this one, and as many at most with those beside it, those with more cells first.
+    /// The pages that share: this one and its neighbours, `most` in all; neighbours with more cells first.
     fn sharing(&self, at: usize, most: usize) -> Range<usize> {
         let cells = |at: Option<usize>| at.and_then(|at| self.pages.get(at)).map_or(0, |page| page.cells);
         let mut sharing = at..at + 1;
@@ -513,7 +524,7 @@ impl Pages {
         sharing
     }
 
-    /// Moves what stands in a page and belongs elsewhere now.
+    /// Moves the slots of a page that now belong to other pages.
     fn move_out(&mut self, index: &Index, segments: &Segments, page: usize, now: u64, lost: &mut Vec<Slot>) {
         // SAFETY: pages are segments that belong to the index.
         let slots = unsafe { segments.words(self.pages[page].segment) };
@@ -537,7 +548,7 @@ impl Pages {
             if to == page {
                 continue;
             }
-            // With the touches that were counted up to now. Release: whoever finds nothing here sees that something changes.
+            // Includes the touches counted so far. Release: a reader that finds the slot empty sees that slots move.
             let word = Slot(slot.swap(0, Ordering::Release));
             let [from, to] = [page, to].map(|page| self.pages[page].segment);
             self.entries[from as usize] -= 1;
@@ -554,7 +565,7 @@ impl Pages {
         }
     }
 
-    /// Puts a ghost that stood in `bucket` of another page into this one, if there is room.
+    /// Moves a ghost from `bucket` of another page into this one, if there is room.
     fn settle_ghost(&self, segments: &Segments, page: usize, bucket: usize, ghost: Ghost, now: u64) {
         // SAFETY: as above.
         let slots = unsafe { segments.words(self.pages[page].segment) };
@@ -588,13 +599,13 @@ impl Pages {
         }
     }
 
-    /// Entries by the pages' own count.
+    /// The sum of the pages' counts of entries.
     pub(super) fn entries(&self) -> usize {
         (0..self.pages.len()).map(|page| self.entries_in(page)).sum()
     }
 }
 
 fn clear_page(segments: &Segments, segment: u32) {
-    // SAFETY: the caller has just given the segment to the index, and nobody else has it.
+    // SAFETY: the caller has just given the segment to the index, and it has no other user.
     unsafe { segments.words(segment) }.iter().for_each(|slot| slot.store(0, Ordering::Relaxed));
 }

@@ -1,4 +1,4 @@
-//! What happens under the cache's lock: entries are found, enter and are removed. How room is made for them stands beside this file.
+//! The cache's writer: finds, inserts and removes entries under the cache's lock. The files in this folder make room:
 //!
 //! ```text
 //! room.rs     the oldest leave or go round, until there is enough     moving.rs   an entry goes to a young end
@@ -9,9 +9,10 @@
 //!
 //! Laws:
 //! 1. Segments in use never exceed the limit: room is made first, and only then is anything written.
-//! 2. Two segments beyond what was asked for stay free, so that moving an entry from one queue to the other never needs what is not there.
-//! 3. Whatever leaves its place leaves the index first; a segment that somebody still reads waits aside and counts as used.
-//! 4. Entries + what is dead = what stands between the ends of the queues, at every moment.
+//! 2. Two segments beyond a request stay free, so that an entry can always be moved from one queue to the other.
+//! 3. An entry leaves the index before it leaves its place; a segment that is still being read is set aside and counts
+//!    as used.
+//! 4. Entries + dead bytes = the bytes between the ends of the queues, at every moment.
 
 mod check;
 mod moving;
@@ -39,17 +40,18 @@ pub use warm::{BroughtBack, Census, Changes, Copied, Copies, Standing};
 /// Segments that stay free for moves.
 const RESERVE: usize = 2;
 
-/// So many segments can wait aside without memory that was not leased; if more do, they take some 40 bytes for each of 4 KiB at least.
+/// Segments that can be set aside without a lease for the list. More of them take some 40 bytes for each segment of at
+/// least 4 KiB.
 const ASIDE: usize = 16;
 
-/// No entry stands there.
+/// No position.
 const NOWHERE: u64 = u64::MAX;
 
-/// What the bytes of a cache are compared with.
+/// The limit's measure of a cache's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Measure {
     Everything,
-    /// Bytes of values, so many at most.
+    /// Bytes of values, up to this limit.
     Values {
         limit: u64,
     },
@@ -64,13 +66,13 @@ pub(super) struct Counters {
     pub(super) returns: u64,
     pub(super) moved_bytes: u64,
     pub(super) entries: u64,
-    /// Look-ups under the lock that found something.
+    /// Successful look-ups under the lock.
     pub(super) hits: u64,
-    /// And that did not.
+    /// Unsuccessful look-ups under the lock.
     pub(super) misses: u64,
 }
 
-/// An entry that the index means, and where it stands.
+/// An entry that the index refers to, and its place.
 #[derive(Clone, Copy)]
 pub(super) struct Meant<'a> {
     pub(super) slot: &'a AtomicU64,
@@ -84,9 +86,9 @@ pub(super) struct Keeper {
     pub(super) owner: Owner,
     pub(super) pages: Pages,
     ends: [Ends; 2],
-    /// By queue: the tags of all entries that stood in the segment in which its old end is.
+    /// By queue: the tags of all entries that were in the segment of its old end.
     passed: [Tags; 2],
-    /// By queue: the position of the entry that is looked at next, and the hash of its key.
+    /// By queue: the position of the entry to be looked at next, and the hash of its key.
     ahead: [(u64, u64); 2],
     policy: Box<dyn Policy>,
     measure: Measure,
@@ -95,14 +97,15 @@ pub(super) struct Keeper {
     aside: Vec<Aside>,
     was_full: bool,
     small_part: SmallPart,
-    /// Whether each entry that enters makes room for the next.
+    /// Whether each insertion makes room for the next.
     pub(super) evicts_ahead: bool,
-    /// The time that ghosts die at: so many times did a part of what ghosts reach back leave the small queue for good.
+    /// The clock of the ghosts. It ticks each time that a fixed fraction of the ghosts' window has left the small queue
+    /// for good.
     tick: u64,
-    /// Bytes that left it since the last tick.
+    /// Bytes that left the small queue since the last tick.
     bytes_since_tick: u64,
     pub(super) counters: Counters,
-    /// Milliseconds; entries that expire at or before are as good as gone.
+    /// Milliseconds; entries that expire at or before this count as gone.
     pub(super) now: u64,
 }
 
@@ -136,7 +139,7 @@ impl Keeper {
         }
     }
 
-    /// Heap memory of what is made in [`Keeper::new`].
+    /// Heap memory allocated in [`Keeper::new`].
     pub(super) fn heap_bytes(&self) -> u64 {
         let tags: u64 = self.passed.iter().map(Tags::heap_bytes).sum();
         tags + (self.aside.capacity() * size_of::<Aside>()) as u64
@@ -146,7 +149,7 @@ impl Keeper {
         &mut self.ends[queue as usize]
     }
 
-    /// How many bytes there may be, in the measure that counts.
+    /// The limit in bytes, in the measure that counts.
     pub(super) fn limit(&self, shared: &Shared) -> u64 {
         match self.measure {
             Measure::Everything => {
@@ -177,32 +180,33 @@ impl Keeper {
         Occupancy { small, main, small_limit: self.small_bytes(shared), was_full: self.was_full }
     }
 
-    /// What the small queue may have.
+    /// Target size of the small queue.
     pub(super) fn small_bytes(&self, shared: &Shared) -> u64 {
         self.small_part.of(self.limit(shared))
     }
 
-    /// What an entry takes on average, and the main queue, as parts of the cache.
+    /// Mean size of an entry, and size of the main queue, as fractions of the cache.
     fn parts(&self, shared: &Shared) -> (f64, f64) {
         let [small, main] = self.queued();
         let limit = self.limit(shared).max(1) as f64;
         ((small + main) as f64 / self.counters.entries.max(1) as f64 / limit, main as f64 / limit)
     }
 
-    /// How far back ghosts reach, in bytes that left the small queue: half as far again as the main queue, in which returning entries would have been, is
-    /// long. They have the room, and loops a little longer than the cache are seen by those ghosts only.
+    /// The ghosts' window, in bytes that left the small queue: one and a half times the length of the main queue, where
+    /// returning entries would have been. The index has room for them, and only these ghosts detect loops a little
+    /// longer than the cache.
     pub(super) fn window_bytes(&self, shared: &Shared) -> u64 {
         self.limit(shared) / 20 * 27
     }
 
-    /// Bytes of entries, and bytes between the ends that none needs.
+    /// Bytes of live entries, and dead bytes between the ends.
     pub(super) fn live_and_dead_bytes(&self) -> (u64, u64) {
         let [small, main] = &self.ends;
         (small.live_bytes + main.live_bytes, small.dead_bytes() + main.dead_bytes())
     }
 
-    /// Enters an entry, in the place of one with the same key; whether it did. One that is refused removes its predecessor all the same:
-    /// that one is no longer true.
+    /// Inserts an entry, replacing one with the same key. Returns whether it did. A refused entry still removes its
+    /// predecessor, which is out of date.
     pub(super) fn insert(&mut self, shared: &Shared, arrival: &Arrival<'_>) -> bool {
         let header = arrival.header();
         let fits = self.fits(shared, header);
@@ -216,8 +220,9 @@ impl Keeper {
         self.count_arrival(entered)
     }
 
-    /// Enters an entry in the place of one with the same key, in the same queue and with the same touches, if there is one; whether it did.
-    /// One that is refused removes its predecessor all the same. It stands at a place of its own: who saves entries by their places finds it there.
+    /// Replaces the entry with the same key, in the same queue and with the same touches, if there is one. Returns
+    /// whether it did. A refused entry still removes its predecessor. The new entry gets a new place, so that a saver
+    /// that goes by places finds it there.
     pub(super) fn replace(&mut self, shared: &Shared, arrival: &Arrival<'_>) -> bool {
         let Some(before) = self.find(shared, arrival.hash, arrival.key) else {
             return false;
@@ -262,7 +267,7 @@ impl Keeper {
         self.place(shared, arrival, header, queue, 0)
     }
 
-    /// Puts an entry that the index does not have at the young end of a queue.
+    /// Writes an entry that the index does not have at the young end of a queue.
     fn place(&mut self, shared: &Shared, arrival: &Arrival<'_>, header: Header, queue: Queue, touches: u8) -> bool {
         if !self.make_room(shared, queue, header) || !self.make_room_in_index(shared, queue, header, arrival.hash) {
             return false;
@@ -294,7 +299,7 @@ impl Keeper {
         position
     }
 
-    /// Removes an entry; whether it was there.
+    /// Removes an entry. Returns whether it was there.
     pub(super) fn remove(&mut self, shared: &Shared, hash: u64, key: &[u8]) -> bool {
         let Some(entry) = self.find(shared, hash, key) else {
             return false;
@@ -312,7 +317,7 @@ impl Keeper {
         entry.placed.expires_at().is_some_and(|at| at <= self.now)
     }
 
-    /// The slot of an entry with this hash means nothing from here on.
+    /// Empties the slot of an entry with this hash.
     fn empty_slot(&mut self, shared: &Shared, slot: &AtomicU64, hash: u64) {
         // Release: pairs with the readers' second look at the slot.
         slot.store(Slot::EMPTY.0, Ordering::Release);
@@ -324,7 +329,7 @@ impl Keeper {
         self.counters.entries -= 1;
     }
 
-    /// The entry of a key; expired ones too.
+    /// Finds the entry of a key, including an expired one.
     pub(super) fn find<'a>(&self, shared: &'a Shared, hash: u64, key: &[u8]) -> Option<Meant<'a>> {
         shared.index.candidates(&shared.segments, hash).find_map(|slot| {
             let word = Slot(slot.load(Ordering::Relaxed));
@@ -336,7 +341,7 @@ impl Keeper {
         })
     }
 
-    /// The slot that means the entry at this position, if one does.
+    /// The slot that refers to the entry at this position, if any.
     fn slot_of(shared: &Shared, hash: u64, queue: Queue, position: u64) -> Option<&AtomicU64> {
         let meant = Slot::entry(hash, queue, 0, position);
         let mut candidates = shared.index.candidates(&shared.segments, hash);
@@ -351,7 +356,7 @@ impl Keeper {
             (ends.live_bytes, ends.value_bytes) = (0, 0);
             let young = ends.young;
             match shared.readers.in_index() {
-                // Who looks for something from here on finds nothing.
+                // Look-ups from here on find nothing.
                 0 => {
                     self.ends(queue).filled_bytes = 0;
                     self.pass(shared, queue, None, young);

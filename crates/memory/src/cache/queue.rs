@@ -1,7 +1,7 @@
-//! A queue of entries: a stream of bytes over segments, written at one end and given up at the other.
+//! A queue of entries: a stream of bytes over segments, written at its young end and freed at its old end.
 //!
-//! A position counts words from the queue's very first entry on; a ring leads from the position to the segment. What is written
-//! stays where it is until the old end passes it.
+//! A position counts words from the queue's very first entry on; a ring maps the position to the segment. Written
+//! entries stay in place until the old end passes them.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,13 +11,13 @@ use super::readers::Emptied;
 use super::segments::{Owner, Segments, zeros};
 use super::slot::PLACE_MASK;
 
-/// From a segment's number in the queue to the segment.
+/// Maps a segment's number in the queue to the segment.
 pub(super) struct Ring {
     segments: Box<[AtomicU32]>,
 }
 
 impl Ring {
-    /// For a queue that has no more than so many segments at once; it may have [`Ring::len`].
+    /// For a queue of at most this many segments at once; its capacity is [`Ring::len`].
     pub(super) fn new(segments: usize) -> Self {
         Self { segments: zeros(segments.next_power_of_two()) }
     }
@@ -33,7 +33,8 @@ impl Ring {
 
     #[inline]
     pub(super) fn get(&self, sequence: u64) -> u32 {
-        // Acquire: pairs with the Release in `set`. Whoever sees a later tenant also sees that the index means the earlier one no more.
+        // Acquire: pairs with the Release in `set`. A reader that sees a later tenant also sees that the index no
+        // longer refers to the earlier one.
         self.segments[sequence as usize & (self.segments.len() - 1)].load(Ordering::Acquire)
     }
 
@@ -49,15 +50,15 @@ pub(super) struct Ends {
     pub(super) old: u64,
     /// Position behind the youngest.
     pub(super) young: u64,
-    /// Bytes of the entries that the index means.
+    /// Bytes of the entries that the index refers to.
     pub(super) live_bytes: u64,
     /// Of these, bytes of values.
     pub(super) value_bytes: u64,
-    /// Bytes of fillers that end where a segment does: most are there because the head of the next entry did not fit.
+    /// Bytes of fillers that end where a segment does: most exist because the head of the next entry did not fit.
     pub(super) filled_bytes: u64,
 }
 
-/// The segment at a position of a queue, as who gives it up says it.
+/// Describes the segment at a position of a queue, for the readers' lines, when it is given up.
 pub(super) fn emptied(segments: &Segments, queue: Queue, position: u64) -> Emptied {
     let modulus = (PLACE_MASK + 1) >> segments.words_shift();
     Emptied { queue, sequence: sequence_of(segments, position), modulus }
@@ -84,28 +85,28 @@ impl Ends {
         self.old == self.young
     }
 
-    /// The position between the ends of which a slot says the last bits.
+    /// The position between the ends whose low bits a slot holds.
     pub(super) fn position_of(&self, place: u64) -> u64 {
         self.old + (place.wrapping_sub(self.old) & PLACE_MASK)
     }
 
-    /// Bytes between the ends that no entry needs.
+    /// Bytes between the ends that belong to no entry.
     pub(super) fn dead_bytes(&self) -> u64 {
         (self.young - self.old) * 8 - self.live_bytes
     }
 
-    /// Of these, the bytes that cleaning gets rid of: fillers at the ends of segments would only arise anew elsewhere.
+    /// Of these, the bytes that cleaning recovers: fillers at the ends of segments would only reappear elsewhere.
     pub(super) fn cleanable_bytes(&self) -> u64 {
         self.dead_bytes() - self.filled_bytes
     }
 
-    /// What a filler at this position adds to [`Ends::filled_bytes`].
+    /// The bytes that a filler at this position adds to [`Ends::filled_bytes`].
     pub(super) fn filled_by(segments: &Segments, position: u64, filler: Header) -> u64 {
         let ends_segment = offset_of(segments, position + filler.words()) == 0;
         if ends_segment { filler.bytes() } else { 0 }
     }
 
-    /// The old end is going to pass this filler.
+    /// Accounts for a filler that the old end is about to pass.
     pub(super) fn passes_filler(&mut self, segments: &Segments, filler: Header) {
         self.filled_bytes -= Self::filled_by(segments, self.old, filler);
     }
@@ -120,7 +121,7 @@ impl Ends {
         self.value_bytes -= header.value_bytes as u64;
     }
 
-    /// Room in the segment of the young end: none where it is full, or there is none yet.
+    /// Room in the segment of the young end: zero if it is full, or there is none yet.
     fn room(&self, segments: &Segments) -> usize {
         match offset_of(segments, self.young) {
             0 => 0,
@@ -128,15 +129,16 @@ impl Ends {
         }
     }
 
-    /// Segments that must be taken to write this entry.
+    /// Number of segments that must be taken to write this entry.
     pub(super) fn segments_for(&self, segments: &Segments, header: Header) -> usize {
         let room = self.room(segments);
-        // What comes before the value is written in one piece.
+        // The bytes before the value must be contiguous.
         let room = if room < header.value_at() { 0 } else { room };
         (header.bytes() as usize).saturating_sub(room).div_ceil(segments.bytes())
     }
 
-    /// Writes an entry into what is left of the segment at the young end; its position, or `None` if that is not enough.
+    /// Writes an entry into the rest of the segment at the young end. Returns its position, or `None` if it does not
+    /// fit.
     pub(super) fn write_within(&mut self, segments: &Segments, ring: &Ring, arrival: &Arrival<'_>) -> Option<u64> {
         let header = arrival.header();
         if header.bytes() as usize > self.room(segments) {
@@ -148,8 +150,8 @@ impl Ends {
         Some(position)
     }
 
-    /// Writes an entry over one that stands in one segment and has `room` words, and that the index means no more, and nobody reads. What is left of
-    /// them is a filler.
+    /// Overwrites an entry of `room` words within one segment, which the index no longer refers to and which has no
+    /// reader. The remaining words become a filler.
     #[allow(unsafe_code, reason = "writes where nobody reads")]
     pub(super) fn write_over(
         &mut self,
@@ -169,14 +171,14 @@ impl Ends {
         }
     }
 
-    /// Lays the parts of an entry one behind the other, in one segment.
+    /// Writes the parts of an entry one behind the other, in one segment.
     #[allow(unsafe_code, reason = "writes where nobody reads")]
     fn lay(&self, segments: &Segments, ring: &Ring, position: u64, arrival: &Arrival<'_>) {
         let segment = ring.get(sequence_of(segments, position));
         let mut at = offset_of(segments, position);
         let mut write = |bytes: &[u8]| {
-            // SAFETY: behind the young end stands no published entry, or the caller has taken out the one that stood here, and nobody reads it. Whoever
-            // has `&self` here has the lock.
+            // SAFETY: there is no published entry behind the young end, or the caller has removed the one that was
+            // here, and it has no reader. The holder of `&self` here has the lock.
             unsafe { segments.write(segment, at, bytes) }
             at += bytes.len();
         };
@@ -188,7 +190,8 @@ impl Ends {
         arrival.value.iter().for_each(|part| write(part));
     }
 
-    /// Copies an entry, as it stands in a segment, into what is left of the one at the young end; its position, or `None` if that is not enough.
+    /// Copies the bytes of an entry into the rest of the segment at the young end. Returns its position, or `None` if
+    /// it does not fit.
     #[allow(unsafe_code, reason = "writes at the young end")]
     pub(super) fn copy_within(&mut self, segments: &Segments, ring: &Ring, entry: &[u8]) -> Option<u64> {
         if entry.len() > self.room(segments) {
@@ -201,7 +204,8 @@ impl Ends {
         Some(position)
     }
 
-    /// Writes what comes before the value. Returns the position of the entry, and where the value begins, as `write_value` wants it.
+    /// Writes the part before the value. Returns the position of the entry, and the place of the value, in the form
+    /// that `write_value` takes.
     pub(super) fn write_head(
         &mut self,
         segments: &Segments,
@@ -227,7 +231,8 @@ impl Ends {
         (position, key.len() % 8)
     }
 
-    /// Writes one piece of the value, which begins `at` bytes behind the whole words written up to now. Returns where the next begins.
+    /// Writes one piece of the value, which begins `at` bytes behind the whole words written so far. Returns the place
+    /// of the next.
     pub(super) fn write_value(
         &mut self,
         segments: &Segments,
@@ -246,7 +251,7 @@ impl Ends {
             let (now, later) = piece.split_at(piece.len().min(room));
             self.put(segments, ring, at, now);
             at += now.len();
-            // Whole segments are passed at once, so that the next piece finds the end where a segment begins.
+            // Whole segments are passed at once, so that the next piece finds the end at the start of a segment.
             self.young += (at / 8) as u64;
             at %= 8;
             piece = later;
@@ -254,7 +259,7 @@ impl Ends {
         at
     }
 
-    /// The entry whose last byte was just written ends; `at` as `write_value` returned it.
+    /// Ends the entry whose last byte was just written; `at` as `write_value` returned it.
     pub(super) fn end_entry(&mut self, at: usize) {
         self.young += u64::from(at > 0);
     }
@@ -271,7 +276,7 @@ impl Ends {
     fn put(&self, segments: &Segments, ring: &Ring, at: usize, bytes: &[u8]) {
         if !bytes.is_empty() {
             let segment = ring.get(sequence_of(segments, self.young));
-            // SAFETY: behind the young end stands no published entry, and whoever has `&self` here has the lock.
+            // SAFETY: there is no published entry behind the young end, and the holder of `&self` here has the lock.
             unsafe { segments.write(segment, offset_of(segments, self.young) + at, bytes) }
         }
     }
@@ -287,11 +292,12 @@ impl Ends {
     pub(super) fn entry_at<'a>(&self, segments: &'a Segments, ring: &Ring, position: u64) -> Placed<'a> {
         debug_assert!((self.old..self.young).contains(&position));
         let segment = ring.get(sequence_of(segments, position));
-        // SAFETY: between the ends nothing is written, and they move under the lock only, which the holder of `&self` has.
+        // SAFETY: nothing is written between the ends, and they move under the lock only, which the holder of `&self`
+        // has.
         unsafe { Placed::at(segments, self.queue, segment, offset_of(segments, position)) }
     }
 
-    /// Begins to bring near what stands at a position, if that is between the ends.
+    /// Prefetches the entry at a position, if that is between the ends.
     pub(super) fn prefetch(&self, segments: &Segments, ring: &Ring, position: u64) {
         if position < self.young {
             segments.prefetch(ring.get(sequence_of(segments, position)), offset_of(segments, position));
@@ -307,7 +313,7 @@ impl Ends {
         }
         self.old = to;
         if self.is_empty() && offset_of(segments, to) > 0 {
-            // Nothing is left in the segment of both ends: the next entry begins in a new one.
+            // The segment of both ends is empty: the next entry begins in a new one.
             let left = emptied(segments, self.queue, to);
             leave(left, ring.get(left.sequence));
             self.old = ((to >> shift) + 1) << shift;

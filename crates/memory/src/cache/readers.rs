@@ -1,14 +1,17 @@
-//! Who is reading what, so that nobody writes over it.
+//! Reader lines: each reader publishes what it is reading, so that those bytes are not overwritten.
 //!
-//! A reader claims one of a few lines, which says at first that it uses the index and for which tag, and then which segments of which queue it
-//! reads. Whoever empties a segment, or gives a page of the index up, looks through the lines before it is written again.
+//! A reader claims one of a few lines. The line first publishes the use of the index for a tag, and then the segments
+//! of the queue being read. Before an emptied segment or a removed index page is written again, its writer checks all
+//! lines.
 //!
 //! Laws:
-//! 1. A reader writes its line and then looks in the index; an evictor takes the entry out of the index and then looks at the lines. In the one order
-//!    of those four steps one of the two sees the other. That is the only one that a reader waits for: what its line says later says less.
-//! 2. So with a page: a reader writes that it uses the index and then looks which page it is; who gives one up changes that first.
-//! 3. A line that says that the index is used holds the segments in which an entry with its tag stood ([`Tags`]), and no others: who is stopped
-//!    between two instructions there holds up the index and next to nothing else.
+//! 1. A reader writes its line and then looks in the index; an evictor removes the entry from the index and then looks
+//!    at the lines. In the sequentially consistent order of these four steps at least one of the two sees the other.
+//!    Only this first store of a reader needs sequential consistency; later stores only narrow the protected range.
+//! 2. Index pages follow the same protocol: a reader publishes the use of the index and then looks up the page; a
+//!    page's removal changes the cells first and then looks at the lines.
+//! 3. A line that publishes the use of the index protects the segments that held an entry with its tag ([`Tags`]), and
+//!    no others: a reader preempted there holds back index pages and next to nothing else.
 
 #[cfg(loom)]
 use loom::sync::atomic::fence;
@@ -18,21 +21,21 @@ use std::sync::atomic::fence;
 use super::policy::Queue;
 use crate::sync::{AtomicU64, Ordering};
 
-/// So many can read at once without a lock; more read under the writer's. Not a setting: a line is held only while bytes are looked at. A small cache has
-/// fewer, of which it would notice the memory; never more than a word has bits.
+/// Number of readers without a lock; further readers take the writer's. Not a setting: a line is held only while bytes
+/// are looked at. A small cache has fewer, because their memory would matter; never more than a word has bits.
 #[cfg(not(loom))]
 const LINES: std::ops::RangeInclusive<usize> = 16..=64;
 #[cfg(loom)]
 const LINES: std::ops::RangeInclusive<usize> = 2..=2;
 
-/// In a line: it is claimed; of the main queue; the index is in use, and what follows is a tag and not a span.
+/// Bits of a line: it is claimed; it is for the main queue; the index is in use, and a tag follows instead of a span.
 const CLAIMED: u64 = 1 << 63;
 const MAIN: u64 = 1 << 62;
 const IN_INDEX: u64 = 1 << 61;
 const COUNT_BITS: u32 = 23;
 const SEQUENCE_BITS: u32 = 38;
 
-/// Segments of a queue, one after the other. Sequence numbers are modulo a power of two that the index's places dictate.
+/// Consecutive segments of a queue. Sequence numbers are modulo a power of two, set by the index's place field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) queue: Queue,
@@ -63,13 +66,14 @@ impl Span {
 pub(super) struct Emptied {
     pub(super) queue: Queue,
     pub(super) sequence: u64,
-    /// Sequence numbers are modulo this.
+    /// Modulus of the sequence numbers.
     pub(super) modulus: u64,
 }
 
-/// The tags of the entries that stood in a segment, and now and then of one that did not: a filter in blocks of a word (Putze, Sanders and Singler,
-/// JEA 2009). It has a word for each 64 bytes of the segment. Where entries have 256 bytes one other tag in 1,000 at most seems to be there, too; where they
-/// have 16, the least, one in 100: a searcher that is stopped then holds back one segment in 100 of those that are emptied meanwhile.
+/// A Bloom filter of the tags of a segment's entries, in blocks of one word (Putze, Sanders and Singler, JEA 2009),
+/// with a word for each 64 bytes of the segment. With entries of 256 bytes the false-positive rate is at most one in
+/// 1,000; with 16, the smallest, one in 100. In the latter case a preempted searcher holds back one in 100 of the
+/// segments emptied meanwhile.
 pub(super) struct Tags {
     words: Box<[u64]>,
 }
@@ -80,7 +84,7 @@ impl Tags {
     /// Bits for each tag, all in one word.
     const BITS: u32 = 4;
 
-    /// Room for those of a segment of so many bytes, which is a power of two.
+    /// An empty filter for a segment of this size, a power of two.
     pub(super) fn none(segment_bytes: usize) -> Self {
         Self { words: vec![0; segment_bytes / Self::BYTES_FOR_WORD].into() }
     }
@@ -113,12 +117,12 @@ impl Tags {
     }
 }
 
-/// The lines.
+/// All lines.
 pub(super) struct Readers {
     lines: Box<[Line]>,
 }
 
-/// Alone in its cache line: the readers of one do not slow down those of another.
+/// Alone in its cache line, so that readers of different lines do not slow each other down.
 #[repr(align(128))]
 struct Line {
     reading: AtomicU64,
@@ -132,7 +136,7 @@ pub(super) struct Reading<'a> {
 }
 
 impl Readers {
-    /// For a cache that may take so many chunks: a line for two of them, within bounds.
+    /// Makes the lines for a cache of up to `max_chunks`: one line for two chunks, within bounds.
     pub(super) fn new(max_chunks: usize) -> Self {
         let lines = (max_chunks / 2).clamp(*LINES.start(), *LINES.end()).next_power_of_two();
         let line = || Line { reading: AtomicU64::new(0), hits: AtomicU64::new(0), misses: AtomicU64::new(0) };
@@ -144,8 +148,8 @@ impl Readers {
         size_of_val(&*self.lines) as u64
     }
 
-    /// Claims a line, which says that the index is used for entries with this tag; `None` if all are taken, be it by this very thread. `hint` is the
-    /// same each time for a thread and another for each.
+    /// Claims a line and publishes the use of the index for entries with this tag. `None` if all are taken, possibly by
+    /// this very thread. `hint` is constant within a thread and differs between threads.
     #[inline]
     pub(super) fn begin(&self, hint: usize, tag: u64) -> Option<Reading<'_>> {
         for step in 0..self.lines.len() {
@@ -161,8 +165,9 @@ impl Readers {
         None
     }
 
-    /// The lines, a bit each, whose readers may be reading this segment, which the index means no more. `tags` are those of all entries that stood in
-    /// it, and it is not written before [`Readers::still_reading`] of these lines is 0.
+    /// Bitmask of the lines whose readers may be reading this segment, which the index no longer refers to. `tags`
+    /// tests for the tags of all entries that were in it. The segment must not be written before
+    /// [`Readers::still_reading`] of these lines is 0.
     pub(super) fn reading(&self, emptied: Emptied, tags: impl Fn(u64) -> bool) -> u64 {
         // Between the evictor's two steps: the index, then the lines.
         fence(Ordering::SeqCst);
@@ -172,7 +177,7 @@ impl Readers {
         })
     }
 
-    /// Which of these lines, that [`Readers::reading`] returned, may read it still.
+    /// Of the lines that [`Readers::reading`] returned, those that may still be reading the segment.
     pub(super) fn still_reading(&self, lines: u64, emptied: Emptied) -> u64 {
         self.lines_that(lines, |word| match Span::of_word(word) {
             Some(span) => span.holds(emptied),
@@ -180,25 +185,26 @@ impl Readers {
         })
     }
 
-    /// The lines whose readers may look at a page that was just given up: its cells lead elsewhere.
+    /// Lines whose readers may look at a page that was just removed: its cells lead elsewhere.
     pub(super) fn in_index(&self) -> u64 {
-        // Between the two steps of who gives it up: the cells, then the lines.
+        // Between the two steps of a removal: the cells, then the lines.
         fence(Ordering::SeqCst);
         self.still_in_index(u64::MAX)
     }
 
-    /// Which of these lines use the index, still or again.
+    /// Of these lines, those that use the index, still or again.
     pub(super) fn still_in_index(&self, lines: u64) -> u64 {
         self.lines_that(lines, |word| word & IN_INDEX > 0)
     }
 
     fn lines_that(&self, lines: u64, mut is_so: impl FnMut(u64) -> bool) -> u64 {
         let asked = self.lines.iter().enumerate().filter(|(at, _)| lines >> at & 1 == 1);
-        // SeqCst: the second of the evictor's two steps; pairs with `begin`. Also an Acquire: who left has read all.
+        // SeqCst: the second of the evictor's two steps; pairs with `begin`. Also an Acquire: a reader that left has
+        // finished its reads.
         asked.fold(0, |said, (at, line)| said | u64::from(is_so(line.reading.load(Ordering::SeqCst))) << at)
     }
 
-    /// Look-ups that found something, and that did not.
+    /// Counts of successful and unsuccessful look-ups.
     pub(super) fn hits_and_misses(&self) -> (u64, u64) {
         let sum = |of: fn(&Line) -> &AtomicU64| self.lines.iter().map(|line| of(line).load(Ordering::Relaxed)).sum();
         (sum(|line| &line.hits), sum(|line| &line.misses))
@@ -206,20 +212,20 @@ impl Readers {
 }
 
 impl Reading<'_> {
-    /// The index is used no more, and this is what is read from here on: a part of what was held up to now.
+    /// Ends the use of the index and publishes the span being read, a part of the range held so far.
     #[inline]
     pub(super) fn leave_index(&self, span: Span) {
         // Release: the index was read before; pairs with the loads in `lines_that`.
         self.line.reading.store(span.word(), Ordering::Release);
     }
 
-    /// Counts a look-up that found something. Nobody else writes the count meanwhile: the line is claimed.
+    /// Counts a successful look-up. The count has no other writer: the line is claimed.
     #[inline]
     pub(super) fn count_hit(&self) {
         self.line.hits.store(self.line.hits.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Counts one that did not; likewise.
+    /// Counts an unsuccessful look-up; likewise.
     #[inline]
     pub(super) fn count_miss(&self) {
         self.line.misses.store(self.line.misses.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
@@ -229,12 +235,13 @@ impl Reading<'_> {
 impl Drop for Reading<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Release: what was read was read before; pairs with the load in `lines_that`.
+        // Release: all reads came before; pairs with the load in `lines_that`.
         self.line.reading.store(0, Ordering::Release);
     }
 }
 
-/// Between a reader's two steps. Its SeqCst accesses are in order by themselves; loom knows an order of SeqCst fences only.
+/// Between a reader's two steps. SeqCst accesses are ordered by themselves; loom models the order of SeqCst fences
+/// only.
 #[inline]
 fn order() {
     #[cfg(loom)]
@@ -252,17 +259,17 @@ mod loom_tests {
     const EMPTIED: Emptied = Emptied { queue: Queue::Main, sequence: 3, modulus: 8 };
     const TAG: u64 = 77;
 
-    /// One segment, and the slot of the index that means the entry in it: 0 or the number that its bytes are. The slot stands in a page, and a cell
-    /// leads there: 1, or 0 where the page was given up.
+    /// One segment, and the index slot of the entry in it: 0 or the number stored in its bytes. The slot is in a page,
+    /// and a cell leads there: 1, or 0 once the page was removed.
     struct Model {
         readers: Readers,
         cell: AtomicU64,
         page: UnsafeCell<u64>,
         slot: AtomicU64,
-        /// Leads to the segment: 0, or 1 once a later one of the queue has its place in the ring.
+        /// Leads to the segment: 0, or 1 once a later one of the queue has taken its place in the ring.
         ring: AtomicU64,
         bytes: UnsafeCell<u64>,
-        /// Of the later one, that is written while readers look for what the slot meant.
+        /// Bytes of the later segment, which is written while readers look for the entry of the slot.
         later: UnsafeCell<u64>,
     }
 
@@ -281,7 +288,7 @@ mod loom_tests {
             Arc::new(model)
         }
 
-        /// What whoever holds the lock does with a segment that nobody reads.
+        /// Enters an entry into an unread segment, as under the lock.
         fn enter(&self, number: u64) {
             #[allow(unsafe_code, reason = "loom's cell wants it")]
             // SAFETY (of the model): loom reports a race if there is one.
@@ -290,7 +297,7 @@ mod loom_tests {
             self.slot.store(number, Ordering::Release);
         }
 
-        /// Takes the entry out of the index, and says whether its segment may be written.
+        /// Takes the entry out of the index. Returns whether its segment may be written.
         fn evict(&self) -> bool {
             self.slot.store(0, Ordering::Release);
             self.ring.store(1, Ordering::Release);
@@ -307,7 +314,7 @@ mod loom_tests {
             lines == 0
         }
 
-        /// Writes the entry over with the same number, if nobody looks; whether it did.
+        /// Overwrites the entry with the same number, if it has no reader. Returns whether it did.
         fn write_over(&self) -> bool {
             let number = self.slot.swap(0, Ordering::AcqRel);
             let free = self.readers.reading(EMPTIED, |tag| tag == TAG) == 0;
@@ -320,7 +327,7 @@ mod loom_tests {
             free
         }
 
-        /// Gives the page of the index up, and writes over it if nobody looks at it.
+        /// Removes the page of the index, and overwrites it if it has no reader.
         fn give_page_up(&self) {
             self.cell.store(0, Ordering::Release);
             let mut lines = self.readers.in_index();
@@ -335,7 +342,7 @@ mod loom_tests {
             }
         }
 
-        /// Looks for the entry with this number; whether it was there.
+        /// Looks for the entry with this number. Returns whether it was there.
         fn read(&self, hint: usize, number: u64) -> bool {
             let reading = self.readers.begin(hint, TAG).expect("there are two lines");
             if self.cell.load(Ordering::SeqCst) == 0 {
@@ -413,7 +420,7 @@ mod loom_tests {
 
     #[test]
     fn loom_two_readers_do_not_hide_each_other() {
-        // Every order of three threads would take hours; two switches where nobody waits are enough for two readers to meet.
+        // Every order of three threads would take hours; two preemptions are enough for two readers to meet.
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(2);
         model.check(|| {
@@ -451,7 +458,8 @@ mod tests {
 
     #[test]
     fn tags_that_were_added_are_there_and_few_others_seem_to_be() {
-        // As many entries as a segment of 64 KiB has of 256 bytes, and of the least that there are; of a thousand other tags so many may seem to be there.
+        // The number of entries in a segment of 64 KiB at 256 bytes, and at the smallest size; and the false positives
+        // allowed among a thousand other tags.
         for (entries, most) in [(256, 1), (4096, 10)] {
             let (entries, looks) = if cfg!(miri) { (entries / 16, 1000) } else { (entries, 100_000) };
             let mut tags = Tags::none(if cfg!(miri) { 4096 } else { 65_536 });

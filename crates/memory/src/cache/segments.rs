@@ -1,9 +1,10 @@
 //! The cache's memory: chunks of the budget, cut into segments of one size.
 //!
-//! A segment is a whole chunk in a large cache and a part of one in a small cache, so that a few half-filled segments weigh little in
-//! either. Segments belong to a queue, to the index, or to nobody.
+//! A segment is a whole chunk in a large cache and a part of one in a small cache, so that half-filled segments cost
+//! little in either. A segment belongs to a queue or to the index, or is free.
 //!
-//! Law: the chunks of all segments are held until the cache is dropped or gives them back, and only segments of nobody are given back.
+//! Law: the chunks of all segments are held until the cache is dropped or gives them back, and only free segments are
+//! given back.
 #![allow(unsafe_code, reason = "readers look at bytes of chunks that the cache holds, without a lock")]
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -12,20 +13,21 @@ use crate::budget::{Budget, Kind};
 use crate::chunk::{CHUNK_BYTES, Chunk};
 use crate::prefetch::prefetch_address;
 
-/// Segments in the largest cache that has small ones: beyond that they grow with it, up to a chunk.
+/// Target number of segments while they are smaller than a chunk; in larger caches they grow with the cache, up to a
+/// chunk.
 const SEGMENTS_AIMED_AT: u64 = 256;
 const MIN_SEGMENT_BYTES: u64 = 4096;
 
-/// What readers and the writer share: where segments stand, and how they follow each other.
+/// State shared by readers and the writer: the addresses of the segments, and their order.
 pub(super) struct Segments {
     shift: u32,
     chunks: Box<[AtomicPtr<u8>]>,
-    /// By segment: the one in which an entry that does not end in it goes on.
+    /// By segment: the segment where an entry that crosses its end continues.
     next: Box<[AtomicU32]>,
 }
 
 impl Segments {
-    /// For a cache of `memory_bytes` that may grow to `max_chunks`.
+    /// Tables for a cache of `memory_bytes` that may grow to `max_chunks`.
     pub(super) fn new(memory_bytes: u64, max_chunks: usize) -> Self {
         let bytes = (memory_bytes / SEGMENTS_AIMED_AT).clamp(MIN_SEGMENT_BYTES, CHUNK_BYTES as u64);
         let shift = bytes.ilog2();
@@ -68,10 +70,10 @@ impl Segments {
         chunk.wrapping_add(offset)
     }
 
-    /// The segment in which entries of this one go on.
+    /// The segment where entries of this one continue.
     #[inline]
     pub(super) fn next(&self, segment: u32) -> u32 {
-        // Relaxed: written before the entry that goes on there was published.
+        // Relaxed: written before the continued entry was published.
         self.next[segment as usize].load(Ordering::Relaxed)
     }
 
@@ -82,16 +84,18 @@ impl Segments {
     /// Bytes of a segment.
     ///
     /// # Safety
-    /// They were written before, and nobody writes them as long as the slice lives: a claimed line of [`super::readers::Readers`]
-    /// holds the segment, or the caller holds the cache's lock and the segment belongs to a queue.
+    /// They were written before, and are not written again as long as the slice lives: a claimed line of
+    /// [`super::readers::Readers`] holds the segment, or the caller holds the cache's lock and the segment belongs to a
+    /// queue.
     #[inline]
     pub(super) unsafe fn slice(&self, segment: u32, offset: usize, len: usize) -> &[u8] {
         debug_assert!(offset + len <= self.bytes());
-        // SAFETY: inside a chunk that the cache holds; initialised like all of the arena; unwritten meanwhile, as the caller says.
+        // SAFETY: inside a chunk that the cache holds; initialised like all of the arena; unwritten meanwhile, as the
+        // caller guarantees.
         unsafe { std::slice::from_raw_parts(self.address(segment).add(offset), len) }
     }
 
-    /// Begins to bring near what stands in a segment.
+    /// Prefetches bytes of a segment.
     #[inline]
     pub(super) fn prefetch(&self, segment: u32, offset: usize) {
         prefetch_address(self.address(segment).wrapping_add(offset));
@@ -100,51 +104,54 @@ impl Segments {
     /// Writes into a segment.
     ///
     /// # Safety
-    /// The caller holds the cache's lock, the segment belongs to a queue, and no published entry stands in these bytes.
+    /// The caller holds the cache's lock, the segment belongs to a queue, and no published entry occupies these bytes.
     pub(super) unsafe fn write(&self, segment: u32, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.bytes());
-        // SAFETY: inside a chunk that the cache holds, and nobody reads these bytes, as the caller says. `bytes` may be of the arena, but not
-        // these.
+        // SAFETY: inside a chunk that the cache holds, with no reader of these bytes, as the caller guarantees. `bytes`
+        // may be of the arena, but must not overlap these.
         unsafe { self.address(segment).add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
 
-    /// A segment of the index.
+    /// A segment of the index, as atomic words.
     ///
     /// # Safety
-    /// The segment belongs to the index, for ever, and everybody sees it through this method only.
+    /// The segment belongs to the index for ever, and is accessed through this method only.
     #[inline]
     pub(super) unsafe fn words(&self, segment: u32) -> &[AtomicU64] {
-        // SAFETY: inside a chunk that the cache holds, aligned to 4 KiB, initialised, and only ever seen as atomics.
+        // SAFETY: inside a chunk that the cache holds, aligned to 4 KiB, initialised, and only ever accessed as
+        // atomics.
         unsafe { std::slice::from_raw_parts(self.address(segment).cast::<AtomicU64>(), self.bytes() / 8) }
     }
 }
 
-/// Who owns which segment. Under the cache's lock.
+/// Ownership of the segments. Under the cache's lock.
 ///
-/// A chunk of which some segments are free stands in one list, one of which all are in another, so that taking a segment, giving it back, and
-/// giving a chunk to the budget cost the same however many there are. Segments of chunks that are in use already are taken first.
+/// A chunk with some free segments is in one list, a chunk with all free in another. Taking a segment, giving it back,
+/// and giving a chunk to the budget therefore cost the same for any number of chunks. Segments of chunks already in use
+/// are taken first.
 pub(super) struct Owner {
     budget: Budget,
     max_chunks: usize,
-    /// As far as numbers were given to chunks so far: what was never used of these tables takes no memory, and no time to make.
+    /// Up to the highest chunk number assigned so far: the unused rest of these tables takes no memory, and no time to
+    /// make.
     chunks: Vec<Option<Chunk>>,
-    /// By chunk: which of its segments nobody has, a bit for each.
+    /// By chunk: bitmask of its free segments.
     free_of_chunk: Vec<u16>,
-    /// By chunk: its place in the list that it stands in.
+    /// By chunk: its position in its list.
     place_of_chunk: Vec<u32>,
     /// Chunks of which some segments are free, but not all.
     partly_free: Vec<u32>,
     /// Chunks of which all segments are free.
     wholly_free: Vec<u32>,
-    /// Of these numbers, those that no chunk has any more.
+    /// Numbers below that which no chunk has any more.
     vacant: Vec<u32>,
-    /// Segments that nobody has.
+    /// Free segments.
     free: usize,
     /// Segments of all chunks held.
     held: usize,
     /// The most segments in use.
     limit: usize,
-    /// The most while entries are moved: above the limit where that has just become smaller.
+    /// The limit while entries are moved: above `limit` if that was just lowered.
     ceiling: usize,
 }
 
@@ -174,7 +181,7 @@ impl Owner {
         (self.max_chunks * of_chunk) as u64
     }
 
-    /// Segments that a queue, the index or a reader has.
+    /// Segments in use by a queue, the index or a reader.
     pub(super) fn used(&self) -> usize {
         self.held - self.free
     }
@@ -187,23 +194,23 @@ impl Owner {
         (self.limit as u64) << segments.shift
     }
 
-    /// Changes the limit. Where it becomes smaller, entries may be moved within the one before until [`Owner::end_shrinking`].
+    /// Changes the limit. After a reduction, entries may be moved within the old limit until [`Owner::end_shrinking`].
     pub(super) fn set_limit(&mut self, limit: usize) {
         self.ceiling = self.ceiling.max(limit);
         self.limit = limit;
     }
 
-    /// Nothing goes beyond the limit any more.
+    /// Ends the grace of [`Owner::set_limit`]: from now on the limit holds for moves, too.
     pub(super) fn end_shrinking(&mut self) {
         self.ceiling = self.limit;
     }
 
-    /// Whether `wanted` segments can be taken now; asks the budget for free chunks, and nobody for more.
+    /// Whether `wanted` segments can be taken now; takes free chunks from the budget if needed, without reclaiming.
     pub(super) fn provide(&mut self, segments: &Segments, wanted: usize) -> bool {
         self.used() + wanted <= self.limit && self.hold(segments, wanted)
     }
 
-    /// As [`Owner::provide`], for an entry that gives up as much in a moment.
+    /// As [`Owner::provide`], for moving an entry that frees as much in a moment.
     pub(super) fn provide_to_move(&mut self, segments: &Segments, wanted: usize) -> bool {
         self.used() + wanted <= self.ceiling && self.hold(segments, wanted)
     }
@@ -216,7 +223,7 @@ impl Owner {
         true
     }
 
-    /// Takes a chunk over: all its segments are free.
+    /// Adds a chunk, with all of its segments free.
     pub(super) fn adopt(&mut self, segments: &Segments, chunk: Chunk) {
         let at = self.vacant.pop().unwrap_or_else(|| {
             assert!(self.chunks.len() < self.max_chunks, "a cache holds no more than its budget has");
@@ -232,7 +239,7 @@ impl Owner {
         self.held += 1 << segments.per_chunk_shift();
     }
 
-    /// A segment, if one is free.
+    /// Takes a segment, if one is free.
     pub(super) fn take(&mut self, segments: &Segments) -> Option<u32> {
         let at = *self.partly_free.last().or(self.wholly_free.last())?;
         let before = self.free_of_chunk[at as usize];
@@ -242,7 +249,7 @@ impl Owner {
         Some(at << segments.per_chunk_shift() | before.trailing_zeros())
     }
 
-    /// Takes a segment back that nobody reads.
+    /// Takes back a segment without readers.
     pub(super) fn give_back(&mut self, segments: &Segments, segment: u32) {
         let shift = segments.per_chunk_shift();
         let (at, bit) = (segment >> shift, 1u16 << (segment & ((1 << shift) - 1)));
@@ -252,7 +259,7 @@ impl Owner {
         self.free += 1;
     }
 
-    /// Which of a chunk's segments are free changes: the chunk moves to the list where it belongs now.
+    /// Moves a chunk to the right list after its free segments changed.
     fn change(&mut self, segments: &Segments, at: u32, before: u16, after: u16) {
         let all = all_free(segments);
         self.free_of_chunk[at as usize] = after;
@@ -273,7 +280,7 @@ impl Owner {
         }
     }
 
-    /// Gives up to `wanted` chunks of which no segment is in use back to the budget, as long as `kept` segments stay free; how many.
+    /// Gives up to `wanted` unused chunks back to the budget, as long as `kept` segments stay free. Returns how many.
     pub(super) fn release_chunks(&mut self, segments: &Segments, wanted: usize, kept: usize) -> usize {
         let of_chunk = 1 << segments.per_chunk_shift();
         let mut released = 0;
@@ -289,7 +296,7 @@ impl Owner {
         released
     }
 
-    /// Counts everything anew and compares.
+    /// Recounts everything and compares it with the counters.
     pub(super) fn check(&self, segments: &Segments) {
         let all = all_free(segments);
         let of = |is: fn(u16, u16) -> bool| self.free_of_chunk.iter().filter(|free| is(**free, all)).count();
@@ -303,7 +310,7 @@ impl Owner {
     }
 }
 
-/// A table of zeros that takes memory where it is written to.
+/// A table of zeros whose memory is taken at first write.
 pub(super) fn zeros(len: usize) -> Box<[AtomicU32]> {
     // SAFETY: an atomic of zeros is a zero.
     unsafe { Box::new_zeroed_slice(len).assume_init() }

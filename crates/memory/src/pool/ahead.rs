@@ -1,12 +1,13 @@
-//! Reading ahead: pages that somebody is going to want, several with one read, several reads at once.
+//! Read-ahead: loads pages that will be needed soon, several with one read, several reads at once.
 //!
-//! A hint: it never waits, reports nothing, and is dropped where threads or frames are busy or the threads have ended; who asks for the
-//! page afterwards finds it, waits for it, or loads it. Pages come in as if a scan had brought them, into the ring that the clock leaves to scans.
+//! It is a hint: it never waits, reports nothing, and is dropped if threads or frames are busy or the threads have
+//! ended. A later request for the page finds it, waits for it, or loads it. Pages come in as if a scan had brought
+//! them, into the ring that the clock leaves to scans.
 //!
 //! Laws:
-//! 1. An error belongs to its page. If a run of pages cannot be read, each is read by itself, so that whoever waits for a good one
-//!    gets it.
-//! 2. A source that panics costs its run, and no thread: the runs behind it, which keep their files, are read.
+//! 1. An error belongs to its page. If a run of pages cannot be read, each is read by itself, so that the good ones are
+//!    still delivered.
+//! 2. A source that panics costs its run, but no thread: the runs behind it, which keep their files, are read.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -29,10 +30,10 @@ use crate::sync::{Condvar, Mutex, MutexGuard, Ordering};
 /// Pages of one read.
 const RUN_PAGES: u32 = (CHUNK_BYTES / PAGE_BYTES) as u32;
 
-/// The frames of a run of pages; `None` for pages that are there.
+/// The frames of a run of pages; `None` for pages already present.
 pub(super) type FrameRun<'a> = [Option<Filling<'a>>; RUN_PAGES as usize];
 
-/// Reads that can be asked for and not begun.
+/// The most reads that can be queued.
 const WAITING_MAX: usize = 32;
 
 /// A run of pages to read.
@@ -42,7 +43,7 @@ struct Run {
     count: u32,
 }
 
-/// The runs that wait for a thread.
+/// The queue of runs.
 pub(super) struct Waiting {
     state: Mutex<State>,
     more: Condvar,
@@ -61,7 +62,7 @@ impl Waiting {
         }
     }
 
-    /// Adds a run; false if there is no place for it.
+    /// Adds a run; false if the queue is full or closed.
     fn push(&self, run: Run) -> bool {
         let mut state = self.lock();
         let has_place = !state.closed && state.runs.len() < WAITING_MAX;
@@ -73,7 +74,7 @@ impl Waiting {
         has_place
     }
 
-    /// The next run, waiting for one; `None` once closed.
+    /// Takes the next run, waiting for one; `None` once closed.
     fn pop(&self) -> Option<Run> {
         let mut state = self.lock();
         loop {
@@ -90,7 +91,7 @@ impl Waiting {
     fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
-        // A file may go with its last clone here, which takes the pool's lock: not under this one.
+        // This may drop the last clone of a file, which takes the pool's lock: not under this one.
         let runs = std::mem::take(&mut state.runs);
         drop(state);
         self.more.notify_all();
@@ -102,15 +103,15 @@ impl Waiting {
     }
 }
 
-/// Threads that read ahead for a pool; they end when this is dropped, and from then on what is asked for ahead is not read. In a pool
-/// that never had any, whoever asks for pages ahead reads them himself.
+/// Threads that read ahead for a pool. They end when this is dropped, and from then on read-ahead requests are ignored.
+/// In a pool that never had any, the requesting thread reads the pages itself.
 pub struct ReaderThreads {
     waiting: Arc<Waiting>,
     handles: Vec<JoinHandle<()>>,
 }
 
 impl ReaderThreads {
-    /// Starts `threads` of them: so many reads are in flight at once.
+    /// Starts `threads` of them, which is the number of reads in flight at once.
     ///
     /// # Errors
     /// The system gives no thread.
@@ -124,7 +125,8 @@ impl ReaderThreads {
             let waiting = Arc::clone(&waiting);
             readers.handles.push(spawn("plimsoll-read", move || {
                 while let Some(run) = waiting.pop() {
-                    // Who waits for a page of a run that panicked is told so by its frame; what is left of the run is dropped.
+                    // A waiter for a page of a run that panicked learns it from the frame; the rest of the run is
+                    // dropped.
                     let read = AssertUnwindSafe(|| run.file.read_run(run.first, run.count));
                     _ = catch_unwind(read);
                 }
@@ -139,7 +141,7 @@ impl Drop for ReaderThreads {
     fn drop(&mut self) {
         self.waiting.close();
         for handle in self.handles.drain(..) {
-            // Nothing in them panics but a source, which is caught.
+            // The only code in them that can panic is a source, and that is caught.
             let _ = handle.join();
         }
     }
@@ -152,9 +154,9 @@ impl fmt::Debug for ReaderThreads {
 }
 
 impl PoolFile {
-    /// Asks for `count` pages of the file from `first` on, which are going to be wanted in this order soon: for scans. Returns at once
-    /// where the pool has reader threads, or had some; else reads them now. Reads no more ahead than the pool keeps for scans
-    /// ([`Pool::read_ahead_max`]). Costs nothing where the pages are there.
+    /// Requests `count` pages of the file from `first` on, which will be needed soon in this order: for scans. Returns
+    /// at once if the pool has reader threads, or had some; otherwise reads the pages now. Reads no further ahead than
+    /// the pool keeps for scans ([`Pool::read_ahead_max`]). Costs nothing if the pages are present.
     pub fn prefetch(&self, first: u32, count: u32) {
         let pool = &self.file.pool;
         let end = first.saturating_add(count.min(pool.read_ahead_max()));
@@ -177,23 +179,24 @@ impl PoolFile {
         self.file.pool.read_ahead_max()
     }
 
-    /// Whether the page is resident or being loaded, as far as can be seen without the lock.
+    /// Whether the page appears to be resident or loading, as seen without the lock.
     fn is_known(&self, number: u32) -> bool {
         let key = self.key(number);
         self.file.pool.frames.find(key, |frame| frame.key() == key && !frame.state().is_free()).is_some()
     }
 
-    /// Loads those of up to `RUN_PAGES` pages that are not there, as far as there are frames.
+    /// Loads the missing ones among up to `RUN_PAGES` pages, as far as frames are available.
     fn read_run(&self, first: u32, count: u32) {
         let pool = &self.file.pool;
-        // Nobody is pressed for a hint.
+        // A hint asks no reclaimer for memory.
         let Some(mut staging) = pool.budget.try_take(Kind::Staging) else { return };
         let (frames, _) = self.begin_run(first, count, Heat::Scan, |_| true);
         let read = self.fill_run(first, frames, &mut staging);
         pool.read_ahead.fetch_add(u64::from(read), Ordering::Relaxed);
     }
 
-    /// Reads the pages from `first` on whose frames were begun, those that stand together with one read; how many could be read.
+    /// Reads the pages from `first` on that have a loading frame, adjacent pages with one read. Returns how many were
+    /// read.
     pub(super) fn fill_run(&self, first: u32, mut frames: FrameRun<'_>, staging: &mut [u8]) -> u32 {
         let mut count = 0;
         let mut at = 0;
@@ -223,7 +226,8 @@ impl PoolFile {
         count
     }
 
-    /// Gives frames to those of the pages that have none, as long as `may` agrees; whether it ended before the last of them.
+    /// Assigns frames to those of the pages that have none, while `may` returns true. Returns whether it ended before
+    /// the last of them.
     pub(super) fn begin_run(
         &self,
         first: u32,

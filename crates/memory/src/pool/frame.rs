@@ -1,4 +1,4 @@
-//! What a frame holds, in one word that readers and the evictor agree on without a lock.
+//! The state of a frame, in one word that readers and the evictor agree on without a lock.
 //!
 //! ```text
 //! 63        24 23    22 21  20 19     0
@@ -12,16 +12,17 @@
 //!
 //! An eviction that finds the page in use moves the frame back: free → resident with the next version.
 //!
-//! A reader publishes the frame ([`super::hazard`]) and looks at its word again; only where it has no slot for that it counts itself
-//! into `pins`, and so do those who load a page or wait for one.
+//! A reader publishes the frame ([`super::hazard`]) and reads its word again. A reader without a free hazard slot
+//! counts itself into `pins` instead, as do threads that load a page or wait for one.
 //!
 //! Laws:
-//! 1. Only whoever holds the pool's lock moves a frame along the arrows, except `try_hold` and `unpin`, which anybody may.
-//! 2. The key changes only while the frame is free, so whoever finds the word after publishing as it was before the key was read
-//!    holds that key: in between, the version would have changed. It never resets, also where a descriptor's memory went back to the
-//!    system: before the frame is used again it goes on behind the last version that any of those had ([`Frame::go_on_from`]).
+//! 1. A frame moves along the arrows only under the pool's lock, except `try_hold` and `unpin`, which need no lock.
+//! 2. The key changes only while the frame is free. A reader that finds the same word after publishing as before it
+//!    read the key therefore holds that key: a change would have raised the version. The version never resets, even if
+//!    a descriptor's memory went back to the system: before the frame is used again its version continues from the last
+//!    version of any such frame ([`Frame::go_on_from`]).
 //! 3. Bytes are written only while the frame is loading, and read only while it is pinned or published.
-//! 4. A hit writes to the word only where the page becomes hotter by it.
+//! 4. A hit writes to the word only if it makes the page hotter.
 
 use super::Touch;
 use super::hazard::{self, Hazard, Tried};
@@ -35,7 +36,7 @@ pub(super) struct PageKey {
 }
 
 impl PageKey {
-    /// Spreads keys over 64 bits: the table and the ghosts look at different ones of them.
+    /// Hashes a key to 64 bits; the table and the ghosts use different bits.
     #[inline]
     pub(super) fn hash(self) -> u64 {
         let file = self.file.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -54,16 +55,16 @@ const LOADING: u64 = 1 << 22;
 const RESIDENT: u64 = 2 << 22;
 const VERSION: u64 = 1 << 24;
 
-/// How much a page is worth keeping.
+/// The value of keeping a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Heat {
-    /// Only scans touched it.
+    /// Accessed by scans only.
     Scan = 0,
-    /// Touched once.
+    /// Accessed once.
     Cold = 1,
-    /// Touched again; the clock takes this away first.
+    /// Accessed again; the clock takes this degree away first.
     Hot = 2,
-    /// Hot, and touched since the clock's hand last passed.
+    /// Hot, and accessed since the clock's hand last passed.
     HotAndTouched = 3,
 }
 
@@ -77,7 +78,7 @@ impl Heat {
         }
     }
 
-    /// Of a page that `touch` brings in.
+    /// The heat of a page that `touch` brings in.
     pub(super) fn first(touch: Touch) -> Self {
         match touch {
             Touch::Point | Touch::Again => Self::Cold,
@@ -103,7 +104,7 @@ impl Heat {
     }
 }
 
-/// A frame's word at some moment.
+/// A snapshot of a frame's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct State(u64);
 
@@ -142,7 +143,7 @@ impl State {
         (self.0 & !(STATUS | HEAT | PINS)).wrapping_add(VERSION)
     }
 
-    /// The same page, after an eviction that was taken back.
+    /// The same page, after an eviction that was undone.
     fn kept(self) -> u64 {
         self.0.wrapping_add(VERSION)
     }
@@ -161,7 +162,7 @@ pub(super) struct Frame {
     number: AtomicU32,
 }
 
-/// By what a reader keeps a page in its frame.
+/// How a reader keeps a page in its frame.
 pub(super) enum Pin {
     Published(Hazard),
     /// To be undone by [`Frame::unpin`].
@@ -183,13 +184,13 @@ impl Frame {
         PageKey { file: self.file.load(Ordering::Relaxed), number: self.number.load(Ordering::Relaxed) }
     }
 
-    /// What it is published as.
+    /// The address that hazard slots publish.
     #[inline]
     pub(super) fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
 
-    /// Keeps the frame's page where it is, if it is the page of `key`.
+    /// Holds the frame if it has the page of `key`.
     #[inline]
     pub(super) fn try_hold(&self, key: PageKey, touch: Touch) -> Option<Pin> {
         let seen = self.look(key)?;
@@ -206,19 +207,20 @@ impl Frame {
     /// The word, if the page of `key` is there.
     #[inline]
     fn look(&self, key: PageKey) -> Option<State> {
-        // Acquire: pairs with the Release in `begin` and `finish`, so that the key is no older than the word, and the bytes are there.
+        // Acquire: pairs with the Release in `begin` and `finish`, so that the key is no older than the word, and the
+        // bytes are there.
         let seen = State(self.word.load(Ordering::Acquire));
         (seen.is_resident() && self.key() == key).then_some(seen)
     }
 
-    /// Whether the page that was seen is there still, for whoever has published the frame.
+    /// Whether the page is still the one of `seen`; for a reader that has published the frame.
     #[inline]
     fn is_still(&self, seen: State) -> bool {
         // SeqCst: the last step of a reader in `hazard`.
         State(self.word.load(Ordering::SeqCst)).is_as(seen)
     }
 
-    /// Notes a touch, unless something else happened to the frame since `seen`: then that one counts.
+    /// Records an access. If the frame has changed since `seen`, only that change counts.
     #[inline]
     fn warm(&self, seen: State, touch: Touch) {
         let heat = seen.heat().touched(touch);
@@ -241,12 +243,12 @@ impl Frame {
     }
 
     pub(super) fn unpin(&self) {
-        // Release: pairs with the Acquire in `try_evict`, so that whoever fills the frame next comes after this reader.
+        // Release: pairs with the Acquire in `try_evict`, so that the next load into the frame comes after this reader.
         let seen = self.word.fetch_sub(PIN, Ordering::Release);
         debug_assert!(seen & PINS > 0);
     }
 
-    /// Moves a free frame on to `version`, unless it is there or beyond. Under the pool's lock.
+    /// Advances a free frame to `version`, unless it is there or beyond. Under the pool's lock.
     pub(super) fn go_on_from(&self, version: u64) {
         let seen = self.state();
         assert!(seen.is_free(), "only a free frame's version may jump");
@@ -255,41 +257,41 @@ impl Frame {
         }
     }
 
-    /// Names the page that a free frame is going to hold, and pins it for whoever loads it.
+    /// Assigns a page to a free frame, and pins the frame for the thread that loads it.
     pub(super) fn begin(&self, key: PageKey, heat: Heat) {
         let seen = self.state();
         assert!(seen.is_free(), "only a free frame is filled");
         self.file.store(key.file, Ordering::Relaxed);
         self.number.store(key.number, Ordering::Relaxed);
-        // Release: pairs with the Acquire in `try_pin`. A plain store: nobody pins a frame that is not resident.
+        // Release: pairs with the Acquire in `try_pin`. A plain store: a frame that is not resident is never pinned.
         self.word.store(seen.with_heat(heat) | LOADING | PIN, Ordering::Release);
     }
 
-    /// Pins a loading frame for somebody who waits for it.
+    /// Pins a loading frame for a thread that waits for it.
     pub(super) fn join(&self, touch: Touch) {
         let seen = self.state();
         self.word.store(seen.pinned(touch), Ordering::Relaxed);
     }
 
-    /// The page is loaded; the pins stay with those who wait for it.
+    /// Marks the page as loaded; the pins of its waiters stay.
     pub(super) fn finish(&self) {
         let seen = self.state();
         // Release: pairs with the Acquire in `try_pin`.
         self.word.store(seen.0 & !STATUS | RESIDENT, Ordering::Release);
     }
 
-    /// The page could not be loaded; nobody has a pin any more.
+    /// Frees the frame after a failed load, and drops all pins.
     pub(super) fn fail(&self) {
         let seen = self.state();
         self.word.store(seen.freed(), Ordering::Release);
     }
 
-    /// Frees the frame if it is resident, neither pinned nor published, and nothing happened to it since `seen`.
+    /// Frees the frame if it is resident, neither pinned nor published, and unchanged since `seen`.
     pub(super) fn try_evict(&self, seen: State) -> bool {
         self.try_evict_unless(seen, || hazard::is_held(self.address()))
     }
 
-    /// The same; `is_held` looks whether anybody publishes it.
+    /// The same; `is_held` tells whether a hazard slot publishes it.
     fn try_evict_unless(&self, seen: State, is_held: impl Fn() -> bool) -> bool {
         // A hot page is likely to be in use: taking it out for a moment would send its readers to the lock.
         if seen.heat() >= Heat::Hot && is_held() {
@@ -301,20 +303,21 @@ impl Frame {
             && self.word.compare_exchange(seen.0, seen.freed(), Ordering::SeqCst, Ordering::Relaxed).is_ok();
         hazard::order_for_loom();
         if is_free && is_held() {
-            // Release: pairs with the Acquire in `try_hold`. A plain store: the lock is held, and readers leave a free frame alone.
+            // Release: pairs with the Acquire in `try_hold`. A plain store: the lock is held, and readers leave a free
+            // frame alone.
             self.word.store(seen.kept(), Ordering::Release);
             return false;
         }
         is_free
     }
 
-    /// Takes one degree of heat, unless something happened to the frame since `seen`.
+    /// Takes one degree of heat, unless the frame has changed since `seen`.
     pub(super) fn cool(&self, seen: State) {
         let cooled = seen.with_heat(seen.heat().cooled());
         let _ = self.word.compare_exchange(seen.0, cooled, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Makes a first victim of it.
+    /// Makes the page a first victim.
     pub(super) fn chill(&self) {
         self.word.fetch_and(!HEAT, Ordering::Relaxed);
     }
@@ -332,14 +335,14 @@ mod loom_tests {
     const FIRST: PageKey = PageKey { file: 1, number: 1 };
     const SECOND: PageKey = PageKey { file: 1, number: 2 };
 
-    /// Three threads, each of which is interrupted so often at most: all orders would take an hour.
+    /// Three threads with a bounded number of preemptions each: all orders would take an hour.
     fn bounded(scene: impl Fn() + Send + Sync + 'static) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
         builder.check(scene);
     }
 
-    /// A frame and what stands for its bytes: the number of the page in it. Loom reports a read that races with a write.
+    /// A frame and a model of its bytes: the number of the page in it. Loom reports a read that races with a write.
     struct Model {
         frame: Frame,
         bytes: UnsafeCell<u32>,
@@ -348,7 +351,7 @@ mod loom_tests {
     }
 
     impl Model {
-        /// With the first page in it, held by nobody.
+        /// With the first page in it, not held.
         fn resident() -> Arc<Self> {
             let slots = [AtomicUsize::new(0), AtomicUsize::new(0)];
             let model = Self { frame: Frame::new(), bytes: UnsafeCell::new(0), slots };
@@ -356,7 +359,7 @@ mod loom_tests {
             Arc::new(model)
         }
 
-        /// What whoever holds the lock does with a free frame.
+        /// Fills a free frame, as under the lock.
         fn fill(&self, key: PageKey) {
             self.frame.begin(key, Heat::Cold);
             #[allow(unsafe_code, reason = "loom's cell wants it")]
@@ -378,7 +381,7 @@ mod loom_tests {
             assert_eq!(number, key.number);
         }
 
-        /// What a reader does who has a slot; whether it got the page.
+        /// A read with a hazard slot. Returns whether it got the page.
         fn read(&self, slot: usize, key: PageKey) -> bool {
             let (frame, slot) = (&self.frame, &self.slots[slot]);
             let Some(seen) = frame.look(key) else { return false };
@@ -391,7 +394,7 @@ mod loom_tests {
             held
         }
 
-        /// What a reader does who has none.
+        /// A read without a hazard slot.
         fn read_counted(&self, key: PageKey) -> bool {
             let pinned = self.frame.try_pin(key, Touch::Point);
             if pinned {

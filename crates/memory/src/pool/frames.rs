@@ -1,5 +1,5 @@
-//! The frames' descriptors and where their bytes are: flat arrays, as large as the budget can ever make the pool, untouched where
-//! the pool never grew, and given back to the system where it shrank.
+//! The frames' descriptors and the addresses of their bytes: flat arrays, as large as the budget can ever make the
+//! pool. Parts that the pool never grew into are untouched, and parts that it shrank from are given back to the system.
 #![allow(unsafe_code, reason = "makes arrays of atomics from zeroed memory")]
 
 use std::io;
@@ -24,7 +24,7 @@ pub(super) struct Frames {
     /// First byte of each chunk held.
     chunks: Reserved<AtomicPtr<u8>>,
     table: Table,
-    /// No descriptor whose memory was given back had a later version. Changed under the pool's lock.
+    /// Upper bound on the versions of descriptors whose memory was given back. Changed under the pool's lock.
     last_version: AtomicU64,
 }
 
@@ -34,7 +34,7 @@ type Descriptors = Reserved<Frame>;
 type Descriptors = Box<[Frame]>;
 
 impl Frames {
-    /// Bytes of memory for so many chunks.
+    /// Bytes of memory for this many chunks.
     pub(super) fn table_bytes(chunks: usize) -> usize {
         let frames = chunks * FRAMES_PER_CHUNK;
         frames * size_of::<Frame>()
@@ -62,8 +62,8 @@ impl Frames {
         self.table.resize(slots_for(chunks));
     }
 
-    /// Makes the table as small as `chunks` let it be, and gives the memory of what is behind them back to the system. `used`: no chunk
-    /// from there on was ever held. Under the pool's lock; the frames from `chunks` on are free.
+    /// Shrinks the table as far as `chunks` allow, and gives the memory behind them back to the system. `used`: chunks
+    /// from this one on were never held. Under the pool's lock; the frames from `chunks` on are free.
     pub(super) fn shrink(&self, chunks: usize, used: usize) {
         let behind = &self.frames[chunks * FRAMES_PER_CHUNK..used.max(chunks) * FRAMES_PER_CHUNK];
         let last = behind.iter().map(|frame| frame.state().version()).max().unwrap_or(0);
@@ -84,13 +84,14 @@ impl Frames {
         &self.frames[..chunks * FRAMES_PER_CHUNK]
     }
 
-    /// The frame that holds the page, if `is_it` agrees. See [`Table`] for what it can miss without the pool's lock.
+    /// The frame that holds the page, if `is_it` agrees. See [`Table`] for entries that it can miss without the pool's
+    /// lock.
     #[inline]
     pub(super) fn find(&self, key: PageKey, mut is_it: impl FnMut(&Frame) -> bool) -> Option<u32> {
         self.table.find(Tag::of(key), |frame| is_it(self.get(frame)))
     }
 
-    /// The frame that holds the page, kept there. See [`Table`] for what it can miss without the pool's lock.
+    /// The frame that holds the page, kept there. See [`Table`] for entries that it can miss without the pool's lock.
     #[inline]
     pub(super) fn hold(&self, key: PageKey, touch: Touch) -> Option<(u32, Pin)> {
         let mut pin = None;
@@ -101,7 +102,7 @@ impl Frames {
         pin.map(|pin| (frame, pin))
     }
 
-    /// Where the descriptors lie: what is published of this pool lies there.
+    /// Address range of the descriptors; everything that this pool publishes is in it.
     pub(super) fn addresses(&self) -> Range<usize> {
         let frames = self.frames.as_ptr_range();
         frames.start.addr()..frames.end.addr()
@@ -112,7 +113,7 @@ impl Frames {
         self.find(key, |frame| frame.key() == key)
     }
 
-    /// Makes the frame known as the one of its key. Under the pool's lock.
+    /// Enters the frame into the table under its key. Under the pool's lock.
     pub(super) fn enter(&self, frame: u32) {
         self.table.insert(Tag::of(self.get(frame).key()), frame);
     }
@@ -122,7 +123,7 @@ impl Frames {
         self.table.remove(Tag::of(self.get(frame).key()), frame);
     }
 
-    /// Makes the frames of a slot usable that has no chunk. Under the pool's lock.
+    /// Makes the frames of an empty slot usable. Under the pool's lock.
     pub(super) fn renew(&self, slot: u32) {
         let first = slot as usize * FRAMES_PER_CHUNK;
         let version = self.last_version.load(Ordering::Relaxed);
@@ -131,7 +132,7 @@ impl Frames {
 
     pub(super) fn set_chunk(&self, slot: u32, chunk: Option<&Chunk>) {
         let address = chunk.map_or(std::ptr::null_mut(), |chunk| chunk.address().as_ptr());
-        // Relaxed: whoever reads it has pinned a frame of the chunk, and came by that frame's word.
+        // Relaxed: a reader has pinned a frame of the chunk, and learned of it through that frame's word.
         self.chunks[slot as usize].store(address, Ordering::Relaxed);
     }
 

@@ -1,45 +1,46 @@
-//! Pages that left lately. Who misses one soon after it left before it had proved itself finds that it should have stayed, and it comes back
-//! hot; and those that are missed very soon, however they left, are what a somewhat larger pool would have kept.
+//! Ghosts: a record of recently evicted pages. A page that is missed soon after it left probation should have stayed,
+//! and comes back hot. Pages missed very soon, however they left, measure the hits that a somewhat larger pool would
+//! have had.
 //!
-//! A table of fingerprints in proportion to the pool: sets of four, each with the time (counted in ghosts) at which it was noted. A
-//! ghost older than as many others as there are frames counts no more. A fingerprint of 31 bits may be another page's: then a page is
-//! hot too early, and nothing else happens. From the ghost queue of S3-FIFO (Yang et al., "FIFO queues are all you need for cache
-//! eviction", SOSP 2023).
+//! A ghost is a fingerprint in a table in proportion to the pool: sets of four, each with the time (counted in ghosts)
+//! at which it was noted. A ghost older than as many others as there are frames no longer counts. A fingerprint has 31
+//! bits and may match another page; that page then becomes hot too early, with no other effect. From the ghost queue of
+//! S3-FIFO (Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023).
 
 use super::frame::PageKey;
 
 /// Ghosts of a set.
 const WAYS: usize = 4;
 
-/// Below the fingerprint: when it was noted.
+/// Bits below the fingerprint: the time at which it was noted.
 const TIME_BITS: u32 = 32;
 
-/// The lowest bit of a fingerprint's place: set where the page left probation.
+/// The lowest bit of the fingerprint's field: set if the page left probation.
 const PROBATION: u64 = 1 << TIME_BITS;
 
-/// A pool larger by this part would have kept those that count as returned.
+/// A pool larger by one part in this many would have kept the pages that count as returned.
 const WINDOW_PART: usize = 8;
 
-/// What had become of a page when it left.
+/// How a page left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
-    /// It was touched once.
+    /// From probation, accessed once.
     Probation,
-    /// It had been hot, and had cooled.
+    /// From the clock, after it had cooled.
     Clock,
 }
 
-/// Each slot: fingerprint above, with how the page left, time below; 0 where nothing was noted.
+/// Each slot: the fingerprint and how the page left above, the time below; 0 if empty.
 pub(super) struct Ghosts {
     slots: Vec<u64>,
-    /// Ghosts noted since ever, wrapping.
+    /// Total ghosts noted, wrapping.
     now: u32,
-    /// Pages that came back within the window, since ever.
+    /// Total pages that came back within the window.
     returns: u64,
 }
 
 impl Ghosts {
-    /// Bytes of heap for so many frames.
+    /// Heap bytes for this many frames.
     pub(super) fn heap_bytes(frames: usize) -> usize {
         len_for(frames) * size_of::<u64>()
     }
@@ -48,7 +49,7 @@ impl Ghosts {
         Self { slots: vec![0; len_for(frames)], now: 0, returns: 0 }
     }
 
-    /// Makes place for those of `frames`, or makes do with that, and forgets all.
+    /// Resizes for `frames` frames, and forgets all ghosts.
     pub(super) fn resize(&mut self, frames: usize) {
         let len = len_for(frames);
         self.slots.truncate(len);
@@ -58,7 +59,7 @@ impl Ghosts {
         self.slots.resize(len, 0);
     }
 
-    /// Notes a page that left; it takes the place of the oldest of its set.
+    /// Notes an evicted page; it replaces the oldest of its set.
     pub(super) fn note(&mut self, key: PageKey, left: Left) {
         self.now = self.now.wrapping_add(1);
         let (set, fingerprint) = self.place(key);
@@ -71,7 +72,7 @@ impl Ghosts {
         ways[at] = fingerprint | (u64::from(left == Left::Probation) * PROBATION) | u64::from(now);
     }
 
-    /// How the page left, if it is a ghost, which it then is no more. `frames`: those of the pool now.
+    /// Takes the ghost of a page, and returns how the page left. `frames`: the pool's present number.
     pub(super) fn take(&mut self, key: PageKey, frames: usize) -> Option<Left> {
         let (set, fingerprint) = self.place(key);
         let now = self.now;
@@ -83,12 +84,12 @@ impl Ghosts {
         (age < frames as u64).then_some(left)
     }
 
-    /// Pages that came back after fewer others had left than the window is long, since ever.
+    /// Total pages that came back within the window.
     pub(super) fn returns(&self) -> u64 {
         self.returns
     }
 
-    /// Length of the window of a pool of so many frames.
+    /// Length of the window of a pool of this many frames.
     pub(super) fn window(&self, frames: usize) -> usize {
         frames / WINDOW_PART
     }

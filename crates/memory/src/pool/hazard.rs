@@ -1,10 +1,10 @@
-//! What readers are using right now: each thread publishes the frames of the pages that it holds in a line of its own, with one store.
-//! The evictor looks at all lines and passes over what is published.
+//! Hazard pointers (Michael, IEEE TPDS 2004): each thread publishes the frames of the pages that it holds in a line of
+//! its own, with one store. The evictor looks at all lines and skips published frames.
 //!
-//! These are hazard pointers (Michael, IEEE TPDS 2004). A slot holds the address of a frame's descriptor, or 0. The lines are the
-//! process's, not a pool's, so that a page can be let go of without looking at the pool that it came from, and need not keep it alive
-//! by a count that all readers would share: a pool that is dropped while pages of it are held leaves its memory here until they are
-//! let go ([`retire`]).
+//! A slot holds the address of a frame's descriptor, or 0. The lines belong to the process, not to a pool. A page can
+//! therefore be released without access to its pool, and need not keep the pool alive by a count that all readers would
+//! share: a pool that is dropped while pages of it are held leaves its memory here until they are released
+//! ([`retire`]).
 //!
 //! ```text
 //! reader                               evictor, under the pool's lock
@@ -15,10 +15,10 @@
 //! ```
 //!
 //! Laws:
-//! 1. Only a line's thread publishes in it; anybody may clear a slot, once, by letting go of the page.
-//! 2. Publishing and the second look, moving the word on and the look at the slots are sequentially consistent: either the evictor sees the
-//!    slot, or the reader sees the new version.
-//! 3. A line that its thread has left may still have slots in use: they are passed over by the next thread, not cleared.
+//! 1. Only a line's thread publishes in it; any thread may clear a slot, once, by releasing the page.
+//! 2. All four steps are sequentially consistent: a reader's publication and second look, and an evictor's change of
+//!    the word and look at the slots. So either the evictor sees the slot, or the reader sees the new version.
+//! 3. A line whose thread has ended may still have slots in use: the next thread skips them and does not clear them.
 
 use std::any::Any;
 use std::ops::Range;
@@ -27,13 +27,13 @@ use std::sync::PoisonError;
 
 use crate::sync::{AtomicBool, AtomicUsize, Ordering};
 
-/// Pages that a thread can hold published. Those beyond are counted in their frames.
+/// Pages that a thread can hold published. Further pages are counted in their frames.
 const SLOTS: usize = if cfg!(all(test, shuttle)) { 2 } else { 16 };
 
-/// Threads that can publish. Those beyond count.
+/// Threads that can publish. Further threads count.
 pub(super) const LINES: usize = if cfg!(all(test, shuttle)) { 6 } else { 128 };
 
-/// So many times a pool that is dropped looks again for pages that are let go of in that moment.
+/// How often a dropped pool looks again for pages that are being released at that moment.
 #[cfg(not(loom))]
 const LOOKS_AT_DROP: usize = 8;
 
@@ -43,16 +43,16 @@ struct Line {
     slots: [AtomicUsize; SLOTS],
 }
 
-/// Whose line is whose.
+/// Assignment of lines to threads.
 struct Lines {
     lines: [Line; LINES],
     #[cfg_attr(loom, allow(dead_code, reason = "no thread of a model has a line"))]
     taken: [AtomicBool; LINES],
-    /// No line from here on was ever taken.
+    /// Lines from this one on were never taken.
     high: AtomicUsize,
 }
 
-/// A published frame: it stays with its page until this is dropped.
+/// A published frame: it keeps its page until this is dropped.
 #[derive(Debug)]
 pub(super) struct Hazard {
     slot: &'static AtomicUsize,
@@ -61,15 +61,15 @@ pub(super) struct Hazard {
 impl Drop for Hazard {
     #[inline]
     fn drop(&mut self) {
-        // Relaxed: nobody else writes to it while it is in use.
+        // Relaxed: the slot has no other writer while it is in use.
         let frame = self.slot.load(Ordering::Relaxed);
-        // Release: whoever finds the slot empty, and fills the frame, comes after this reader.
+        // Release: a thread that finds the slot empty, and fills the frame, comes after this reader.
         self.slot.store(0, Ordering::Release);
         release_retired(frame);
     }
 }
 
-/// Publishes a frame in a slot, if `is_still` then agrees; else takes it back.
+/// Publishes a frame in a slot and keeps it there if `is_still` then returns true; otherwise clears the slot.
 #[inline]
 pub(super) fn publish(slot: &AtomicUsize, frame: usize, is_still: impl FnOnce() -> bool) -> bool {
     // SeqCst: law 2.
@@ -82,27 +82,27 @@ pub(super) fn publish(slot: &AtomicUsize, frame: usize, is_still: impl FnOnce() 
     published
 }
 
-/// Loom takes what is sequentially consistent for no more than acquire and release, except for a fence.
+/// Loom treats sequentially consistent accesses as acquire and release only, except for a fence.
 #[inline]
 pub(super) fn order_for_loom() {
     #[cfg(loom)]
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// What came of [`hold`].
+/// Result of [`hold`].
 pub(super) enum Tried {
     Held(Hazard),
-    /// The frame went to another page meanwhile.
+    /// The frame changed to another page meanwhile.
     Gone,
     /// This thread has no line, or its line is full.
     NoSlot,
 }
 
-/// Publishes a frame for this thread, if `is_still` then agrees.
+/// Publishes a frame for this thread, if `is_still` then returns true.
 #[inline]
 pub(super) fn hold(frame: usize, is_still: impl FnOnce() -> bool) -> Tried {
     let Some(line) = this_line() else { return Tried::NoSlot };
-    // Acquire: whoever emptied the slot has read its page before another is published there.
+    // Acquire: the thread that emptied the slot has read its page before another is published there.
     let is_empty = |slot: &&AtomicUsize| slot.load(Ordering::Acquire) == 0;
     let Some(slot) = lines().lines[line].slots.iter().find(is_empty) else { return Tried::NoSlot };
     match publish(slot, frame, is_still) {
@@ -111,15 +111,15 @@ pub(super) fn hold(frame: usize, is_still: impl FnOnce() -> bool) -> Tried {
     }
 }
 
-/// Whether somebody publishes this frame.
+/// Whether a slot publishes this frame.
 pub(super) fn is_held(frame: usize) -> bool {
     used_slots().any(|held| held == frame)
 }
 
-/// Room for everything that can be published.
+/// Upper bound on the number of published frames.
 pub(super) const HELD_MAX: usize = LINES * SLOTS;
 
-/// What is published now, of frames that lie in `frames`: in order, into `held`.
+/// Collects into `held`, in order, the published frames in the range `frames`.
 pub(super) fn note_held(frames: &Range<usize>, held: &mut Vec<usize>) {
     held.clear();
     held.extend(used_slots().filter(|held| frames.contains(held)));
@@ -127,24 +127,25 @@ pub(super) fn note_held(frames: &Range<usize>, held: &mut Vec<usize>) {
     held.dedup();
 }
 
-/// Whether anybody publishes one of these frames.
+/// Whether a slot publishes any of these frames.
 pub(super) fn is_any_held(frames: &Range<usize>) -> bool {
     used_slots().any(|held| frames.contains(&held))
 }
 
 fn used_slots() -> impl Iterator<Item = usize> {
     let lines = lines();
-    // SeqCst: law 2; a thread that takes a line says so before it publishes.
+    // SeqCst: law 2; a thread raises this before it publishes in a new line.
     let used = lines.high.load(Ordering::SeqCst);
     lines.lines[..used].iter().flat_map(|line| &line.slots).map(|slot| slot.load(Ordering::SeqCst))
 }
 
 #[cfg_attr(loom, allow(dead_code, reason = "no thread of a model has a line"))]
 impl Lines {
-    /// A line that nobody has.
+    /// Takes a line without an owner.
     fn take(&self) -> Option<usize> {
         // Acquire: the last owner's stores come before ours.
-        // A look before each try: threads that come look at the same lines, and one that is taken is not fetched to be written to.
+        // A load before each attempt: new threads look at the same lines, and a line that is taken is then not fetched
+        // for writing.
         let is_ours = |taken: &AtomicBool| {
             !taken.load(Ordering::Relaxed)
                 && taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -173,18 +174,18 @@ mod threads {
     };
 
     std::thread_local! {
-        /// Without a destructor, so that it is read without a look at whether it still stands.
+        /// Without a destructor, so that reading it needs no check for whether it is still alive.
         static MINE: Cell<Mine> = const { Cell::new(Mine::Without(0)) };
         static LEAVER: Leaver = const { Leaver };
     }
 
-    /// Whoever found no line looks for one again after so many pages.
+    /// A thread that found no free line tries again after this many pages.
     const PAGES_WITHOUT: u32 = 4096;
 
     #[derive(Clone, Copy)]
     enum Mine {
         Line(usize),
-        /// And for so many pages to come.
+        /// And does not try for this many more pages.
         Without(u32),
     }
 
@@ -204,7 +205,7 @@ mod threads {
         &ALL
     }
 
-    /// The line of this thread; `None` if there is none left, or the thread is ending.
+    /// The line of this thread; `None` if none is left, or the thread is ending.
     #[inline]
     pub(in super::super) fn this_line() -> Option<usize> {
         match MINE.get() {
@@ -229,7 +230,7 @@ mod threads {
     mod tests {
         use super::*;
 
-        /// Other tests have lines too: some of these threads have one, and all get along.
+        /// Other tests have lines too: some of these threads get one, some do not, and all work.
         #[test]
         fn a_thread_without_a_line_does_not_look_for_one_again_and_again() {
             let barrier = std::sync::Barrier::new(LINES + 2);
@@ -292,7 +293,7 @@ mod threads {
     }
 }
 
-/// Loom tries the protocol itself out ([`super::frame`]), with slots of its own.
+/// Loom tests the protocol itself ([`super::frame`]), with slots of its own.
 #[cfg(loom)]
 mod threads {
     use super::Lines;
@@ -309,7 +310,7 @@ mod threads {
 use threads::lines;
 pub(super) use threads::this_line;
 
-/// What pools left behind whose pages are still held.
+/// Memory of dropped pools whose pages are still held.
 #[cfg(not(loom))]
 mod retired {
     use std::any::Any;
@@ -319,21 +320,22 @@ mod retired {
 
     pub(super) struct Retired {
         pub(super) frames: Range<usize>,
-        /// Only kept.
+        /// Only kept alive.
         pub(super) _memory: Box<dyn Any + Send>,
     }
 
     pub(super) static COUNT: AtomicUsize = AtomicUsize::new(0);
-    /// All frames of what was ever retired lie between these: pages of other pools pass by.
+    /// All frames ever retired lie between these bounds; pages of other pools skip the check.
     pub(super) static FIRST: AtomicUsize = AtomicUsize::new(usize::MAX);
     pub(super) static LAST: AtomicUsize = AtomicUsize::new(0);
     pub(super) static ALL: Mutex<Vec<Retired>> = Mutex::new(Vec::new());
 }
 
-/// Drops a pool's memory once nobody publishes a frame with a descriptor in `frames` any more: now, or when the last page is let go of.
+/// Drops a pool's memory once no frame with a descriptor in `frames` is published any more: now, or when the last page
+/// is released.
 ///
-/// A page that is let go of while this looks may see no pool retired yet, and not be seen to be gone yet: so it looks again a few times,
-/// by when the page's slot is seen empty.
+/// A page released during the look may miss the retired pool while its slot still appears in use. The look is therefore
+/// repeated a few times, until the page's slot is seen empty.
 #[cfg(not(loom))]
 pub(super) fn retire(frames: Range<usize>, memory: Box<dyn Any + Send>) {
     if !is_any_held(&frames) {
@@ -355,7 +357,7 @@ pub(super) fn retire(_: Range<usize>, memory: Box<dyn Any + Send>) {
     drop(memory);
 }
 
-/// A page in this frame was let go of.
+/// Called after a page in this frame was released.
 #[inline]
 fn release_retired(frame: usize) {
     #[cfg(not(loom))]

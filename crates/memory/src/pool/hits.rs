@@ -1,4 +1,4 @@
-//! How many pages were found: counted by each thread for itself, so that a hit writes to no line that others read.
+//! Hit counters, one for each thread, so that a hit writes to no cache line that other threads read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +6,7 @@ use super::hazard::{LINES, this_line};
 
 /// Counters since the pool was made.
 pub(super) struct Hits {
-    /// By the line of the thread that publishes there; the last one is for all who have none.
+    /// By the thread's hazard line; the last one is shared by all threads that have none.
     by_line: Box<[Counter]>,
 }
 
@@ -26,7 +26,7 @@ impl Hits {
     pub(super) fn note(&self) {
         match this_line() {
             Some(line) => {
-                // A load and a store: nobody else writes there.
+                // A load and a store: the counter has no other writer.
                 let counter = &self.by_line[line].0;
                 counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             }

@@ -1,24 +1,26 @@
-//! Which frames are free, which are next to go, and how many chunks the pool keeps. All of it happens under the pool's lock.
+//! The pool's replacement policy: which frames are free, which are evicted next, and how many chunks the pool keeps.
+//! Everything here runs under the pool's lock.
 //!
-//! A frame comes from the free ones, which the evictor keeps in stock; else from a new chunk while the budget has more than its
-//! headroom; else, in this order:
+//! A new page takes a free frame, which the evictor keeps in stock. If there is none, it takes a new chunk while the
+//! budget has more than its headroom. Otherwise a page is evicted, in this order:
 //!
-//! 1. from what only scans touched, oldest first, but for a ring of the youngest;
-//! 2. from probation, where every page begins that came in cold, oldest first, while it holds more than a tenth of the frames: a page
-//!    that was touched again goes over to the clock, one that was not is evicted and leaves a ghost ([`super::ghosts`]). Whoever misses a
-//!    ghost gets the page back hot, past probation. So what is touched once pushes out its like, and nothing else;
-//! 3. from the clock, whose hand walks the descriptors of pages in no queue: it takes a degree of heat from hot pages and evicts
-//!    cold ones.
+//! 1. from the pages that only scans accessed, oldest first, except for a ring of the youngest;
+//! 2. from probation, where every page begins that came in cold, oldest first, while it holds more than a tenth of the
+//!    frames. A page that was accessed again moves to the clock; any other is evicted and leaves a ghost
+//!    ([`super::ghosts`]). A miss that finds a ghost brings the page back hot, past probation. Pages accessed once
+//!    therefore displace only each other;
+//! 3. from the clock, whose hand walks the descriptors of pages in no queue: it takes a degree of heat from hot pages
+//!    and evicts cold ones.
 //!
-//! Chunks go back by a hand of their own, the coldest of the next few first. Probation and ghosts are those of S3-FIFO (Yang et al.,
-//! SOSP 2023); its main queue is the clock.
+//! Chunks are given back by a hand of their own, which picks the coldest of the next few. Probation and ghosts are
+//! those of S3-FIFO (Yang et al., SOSP 2023); its main queue is the clock.
 //!
 //! Laws:
-//! 1. A frame in the queue of free ones is free, and its chunk is held; a frame of a chunk not held is free and in no queue.
+//! 1. A frame in the free queue is free, and its chunk is held; a frame of a chunk not held is free and in no queue.
 //! 2. Held and loading frames stay.
-//! 3. Never fewer chunks than `min_chunks` once they are there; nothing here asks the budget for more than is free.
-//! 4. No chunk enters a slot from `max_chunks` on; one that is there when that becomes fewer moves, goes back, or stays as long as a page of
-//!    it is held ([`super::resize`]).
+//! 3. The pool never shrinks below `min_chunks` once it has them; nothing here asks the budget for more than is free.
+//! 4. No chunk enters a slot at or above `max_chunks`. When `max_chunks` is lowered, a chunk above it moves, goes back,
+//!    or stays as long as a page of it is held ([`super::resize`]).
 
 use super::Touch;
 use super::frame::{Frame, Heat, PageKey, State};
@@ -32,29 +34,30 @@ use crate::chunk::{CHUNK_BYTES, Chunk};
 use crate::page::PAGE_BYTES;
 use crate::turnover::Turnover;
 
-/// How many scanned pages are looked at for one that nobody has pinned, and how many doomed ones before them.
+/// How many scanned pages are tried for an unpinned one, and how many doomed pages before them.
 const SCANNED_TRIES: usize = 16;
 const DOOMED_TRIES: usize = 4;
 
-/// So many pages on probation are looked at for one that was not touched again. Those that were leave the queue: each page is looked
-/// at once.
+/// Pages on probation tried for one that was not accessed again. Pages that were accessed again leave the queue, so
+/// each is tried once.
 const PROBATION_TRIES: usize = 64;
 
-/// Pages on probation are not evicted while they are fewer than this part of the frames.
+/// Pages on probation are not evicted while they are fewer than one in this many of the frames.
 const PROBATION_PART: usize = 10;
 
-/// Pages that scans brought in last stay for a moment, though nobody touched them again: this part of the frames, and no more than so
-/// many. They are what was read ahead, and what a scan goes back to.
+/// Size of the ring, as a fraction of the frames and as a maximum. The ring keeps the pages that scans brought in last,
+/// although they were not accessed again: pages read ahead, and pages that a scan goes back to.
 const RING_PART: usize = 8;
 const RING_FRAMES_MAX: usize = 64;
 
-/// So many frames the clock looks at under one turn of the lock. Whoever needs a frame at once then takes anything.
+/// Frames that the clock looks at per acquisition of the lock. A caller that needs a frame at once then takes any page.
 const LOOKS_AT_ONCE: usize = 1024;
 
-/// Among how many chunks the coldest is chosen.
+/// Number of chunks among which the coldest is chosen.
 const CHUNK_CHOICES: usize = 64;
 
-/// Rounds of the hand until all that is not pinned is out: as many as the hottest page survives, and one.
+/// Rounds of the hand after which every unpinned page is evicted: the rounds that the hottest page survives, and one
+/// more.
 const CLOCK_ROUNDS: usize = Heat::HotAndTouched as usize;
 
 pub(super) struct Keeper {
@@ -67,20 +70,20 @@ pub(super) struct Keeper {
     ghosts: Ghosts,
     /// The frame that the clock looks at next.
     hand: u32,
-    /// The chunk that is looked at next when one is to go back.
+    /// The next candidate chunk to give back.
     chunk_hand: u32,
     min_chunks: usize,
-    /// The tables are made for so many, at least.
+    /// Minimum capacity of the tables.
     max_chunks: usize,
-    /// Free chunks that are left to others.
+    /// Free chunks left to others.
     headroom: usize,
-    /// Room for what is held while chunks are given back: that must not need memory.
+    /// Scratch space for the held frames while chunks are given back: that must not allocate.
     held_frames: Vec<usize>,
-    /// With fewer free frames the evictor is called.
+    /// The evictor is called when fewer frames than this are free.
     low_frames: usize,
     pub(super) waited_for: Loads,
     pub(super) waits: u64,
-    /// Frames taken since ever.
+    /// Total frames taken.
     taken: u64,
     evictions: u64,
     inline_evictions: u64,
@@ -93,7 +96,7 @@ struct Moved {
     queue: Option<Queue>,
 }
 
-/// Frames without a page, all of them, and how many were taken since ever.
+/// Frames without a page, all frames, and the total of frames taken.
 pub(crate) struct Room {
     pub(crate) free: usize,
     pub(crate) frames: usize,
@@ -101,7 +104,7 @@ pub(crate) struct Room {
 }
 
 impl Keeper {
-    /// Bytes of heap for so many chunks.
+    /// Heap bytes for this many chunks.
     pub(super) fn heap_bytes(chunks: usize) -> usize {
         let frames = chunks * FRAMES_PER_CHUNK;
         chunks * (size_of::<Option<Chunk>>() + size_of::<u32>())
@@ -133,7 +136,7 @@ impl Keeper {
         }
     }
 
-    /// Makes the tables large enough for `max_chunks`, which are then the most.
+    /// Enlarges the tables to `max_chunks`, the new maximum.
     pub(super) fn enlarge(&mut self, frames: &Frames, max_chunks: usize) {
         if max_chunks <= self.max_chunks {
             return;
@@ -147,7 +150,7 @@ impl Keeper {
         self.set_max_chunks(max_chunks);
     }
 
-    /// From now on no chunk enters a slot from `max_chunks` on, which are fewer than before. The tables stay as they are.
+    /// Lowers the maximum: no chunk enters a slot at or above `max_chunks` any more. The tables stay as they are.
     pub(super) fn set_max_chunks(&mut self, max_chunks: usize) {
         let first_unused = self.chunks.len().min(max_chunks);
         self.vacant.clear();
@@ -157,7 +160,7 @@ impl Keeper {
         self.max_chunks = max_chunks;
     }
 
-    /// Makes the tables as small as `max_chunks`, and chunks that are held in slots behind, let them be.
+    /// Shrinks the tables to `max_chunks`, or to the highest slot that still holds a chunk.
     pub(super) fn shrink(&mut self, frames: &Frames) {
         let used = self.chunks.len();
         self.chunks.truncate(self.chunks.iter().rposition(Option::is_some).map_or(0, |last| last + 1));
@@ -170,12 +173,13 @@ impl Keeper {
         frames.shrink(slots, used);
     }
 
-    /// Slots that the tables are made for.
+    /// Capacity of the tables in slots.
     pub(super) fn slots_max(&self) -> usize {
         self.max_chunks.max(self.chunks.len())
     }
 
-    /// Moves up to `count` chunks from slots that there are to be no more into others; how many. Those with a page that is held stay.
+    /// Moves up to `count` chunks out of slots above the maximum into lower ones. Returns how many. Chunks with a held
+    /// page stay.
     pub(super) fn move_down(&mut self, frames: &Frames, count: usize) -> usize {
         let mut moved = 0;
         for from in (self.max_chunks..self.chunks.len()).rev() {
@@ -212,7 +216,7 @@ impl Keeper {
         is_empty
     }
 
-    /// Takes a page out of its frame, or a frame out of the free ones; `None` where the page has to stay.
+    /// Takes a page out of its frame, or a frame out of the free queue; `None` if the page has to stay.
     fn take_out(&mut self, frames: &Frames, frame: u32) -> Option<Option<Moved>> {
         let (seen, key) = (frames.get(frame).state(), frames.get(frame).key());
         let is_free = seen.is_free();
@@ -240,17 +244,17 @@ impl Keeper {
         }
     }
 
-    /// From now on it keeps `min_chunks`; what it kept before.
+    /// Sets the minimum to `min_chunks`, and returns the old one.
     pub(super) fn set_min_chunks(&mut self, min_chunks: usize) -> usize {
         std::mem::replace(&mut self.min_chunks, min_chunks)
     }
 
-    /// Below `low_frames` free ones the evictor is called; `headroom` free chunks are left to others.
+    /// Sets the number of free frames below which the evictor is called, and the number of free chunks left to others.
     pub(super) fn set_marks(&mut self, low_frames: usize, headroom: usize) {
         (self.low_frames, self.headroom) = (low_frames, headroom);
     }
 
-    /// `headroom` free chunks are left to others.
+    /// Sets the number of free chunks left to others.
     pub(super) fn set_headroom(&mut self, headroom: usize) {
         self.headroom = headroom;
     }
@@ -259,22 +263,22 @@ impl Keeper {
         Room { free: self.queues.len(Queue::Free), frames: self.held() * FRAMES_PER_CHUNK, taken: self.taken }
     }
 
-    /// Whether free frames are few and cannot come from the budget.
+    /// Whether free frames are few and the budget cannot supply any.
     pub(super) fn is_short(&self, budget: &Budget) -> bool {
         self.queues.len(Queue::Free) < self.low_frames && !self.can_grow(budget)
     }
 
-    /// Whether it may take another chunk without pressing on others.
+    /// Whether the pool may take another chunk without pressing on others.
     pub(super) fn can_grow(&self, budget: &Budget) -> bool {
         self.has_slots() && (budget.free_bytes() / CHUNK_BYTES as u64) as usize > self.headroom
     }
 
-    /// Whether there is a frame for somebody for whom nobody should have to leave.
+    /// Whether a frame is available without an eviction.
     pub(super) fn has_spare(&self, budget: &Budget) -> bool {
         self.queues.len(Queue::Free) > self.low_frames || self.can_grow(budget)
     }
 
-    /// Whether it may hold another chunk. While chunks stand in slots that there are to be no more, these are the next for lower slots.
+    /// Whether the pool may hold another chunk. Chunks in slots above the maximum have the first claim on lower slots.
     pub(super) fn has_slots(&self) -> bool {
         self.held < self.max_chunks && self.has_vacancy()
     }
@@ -284,12 +288,12 @@ impl Keeper {
         !self.vacant.is_empty() || self.chunks.len() < self.max_chunks
     }
 
-    /// Whether no chunk stands in a slot that there is to be no more.
+    /// Whether no chunk is in a slot above the maximum.
     pub(super) fn is_within_slots(&self) -> bool {
         self.chunks.iter().skip(self.max_chunks).all(Option::is_none)
     }
 
-    /// The most chunks that it may hold, but for those that are held.
+    /// The most chunks that the pool may hold, apart from chunks with held pages.
     pub(super) fn max_chunks(&self) -> usize {
         self.max_chunks
     }
@@ -304,7 +308,7 @@ impl Keeper {
         self.chunks.len()
     }
 
-    /// What the pool takes, and what a larger one would have kept.
+    /// The pool's miss traffic, and how much of it a larger pool would have kept.
     pub(super) fn turnover(&self) -> Turnover {
         let window = self.ghosts.window(self.held() * FRAMES_PER_CHUNK);
         Turnover {
@@ -323,7 +327,7 @@ impl Keeper {
         self.inline_evictions
     }
 
-    /// A frame to fill: free and in no queue. `None` if all are pinned and the budget has no chunk to spare.
+    /// Returns a frame to fill: free and in no queue. `None` if all are pinned and the budget has no chunk to spare.
     pub(super) fn frame(&mut self, frames: &Frames, budget: &Budget) -> Option<u32> {
         let frame = self
             .queues
@@ -334,7 +338,7 @@ impl Keeper {
         frame
     }
 
-    /// Heat of a page that `touch` brings in: hot if it left a moment ago.
+    /// Heat of a page that `touch` brings in: hot if it was evicted a moment ago.
     pub(super) fn first_heat(&mut self, key: PageKey, touch: Touch) -> Heat {
         let frames = self.held() * FRAMES_PER_CHUNK;
         match Heat::first(touch) {
@@ -343,8 +347,8 @@ impl Keeper {
         }
     }
 
-    /// Evicts up to `wanted` pages, looking at no more frames than one turn of the lock allows; how many it evicted, and how many
-    /// frames it looked at.
+    /// Evicts up to `wanted` pages, looking at no more frames than one acquisition of the lock allows. Returns how many
+    /// it evicted and how many frames it looked at.
     pub(super) fn free_frames(&mut self, frames: &Frames, wanted: usize) -> (usize, usize) {
         let (mut freed, mut looks) = (0, 0);
         while freed < wanted && looks < LOOKS_AT_ONCE {
@@ -356,12 +360,12 @@ impl Keeper {
         (freed, looks)
     }
 
-    /// Looks until the clock has gone round so often that all is out that can be.
+    /// Frames to look at until the clock has gone round often enough to evict every evictable page.
     pub(super) fn looks_max(&self) -> usize {
         CLOCK_ROUNDS * self.slots() * FRAMES_PER_CHUNK
     }
 
-    /// Four frames more, for which there is a slot.
+    /// Adds the four frames of a chunk, for which there is a slot.
     pub(super) fn adopt(&mut self, frames: &Frames, chunk: Chunk) {
         let slot = self.settle(frames, chunk);
         self.held += 1;
@@ -383,12 +387,12 @@ impl Keeper {
         slot
     }
 
-    /// A frame whose page could not be loaded, or was evicted for its own sake.
+    /// Frees a frame whose page could not be loaded, or was evicted individually.
     pub(super) fn release(&mut self, frame: u32) {
         self.queues.push_front(Queue::Free, frame);
     }
 
-    /// A frame whose page is resident now.
+    /// Queues a frame whose page has become resident.
     pub(super) fn filled(&mut self, frames: &Frames, frame: u32) {
         match frames.get(frame).state().heat() {
             Heat::Scan => self.queues.push_back(Queue::Scanned, frame),
@@ -397,7 +401,7 @@ impl Keeper {
         }
     }
 
-    /// Evicts a page that nobody will want again; if it is pinned, as soon as it is not.
+    /// Evicts a page that will not be needed again; if it is pinned, as soon as it is not.
     pub(super) fn discard(&mut self, frames: &Frames, frame: u32) {
         frames.get(frame).chill();
         self.queues.unlink(frame);
@@ -408,7 +412,7 @@ impl Keeper {
         }
     }
 
-    /// Evicts everything that is not pinned.
+    /// Evicts every page that is not pinned.
     pub(super) fn clear(&mut self, frames: &Frames) {
         for frame in 0..(self.slots() * FRAMES_PER_CHUNK) as u32 {
             if self.evict(frames, frame, frames.get(frame).state()) {
@@ -417,17 +421,17 @@ impl Keeper {
         }
     }
 
-    /// Gives back all chunks of which no page is held.
+    /// Gives back all chunks without a held page.
     pub(super) fn give_all_back(&mut self, frames: &Frames) {
         self.min_chunks = 0;
         self.give_back(frames, usize::MAX);
     }
 
-    /// Gives back up to `wanted` chunks; how many it gave.
+    /// Gives back up to `wanted` chunks. Returns how many.
     pub(super) fn give_back(&mut self, frames: &Frames, wanted: usize) -> usize {
         let wanted = wanted.min(self.held().saturating_sub(self.min_chunks));
         let mut given = 0;
-        // A chosen chunk is lost again if somebody pins a page of it right then.
+        // A chosen chunk is lost again if a page of it is pinned right then.
         let mut tries = 2 * wanted;
         if wanted > 0 {
             hazard::note_held(&frames.addresses(), &mut self.held_frames);
@@ -453,7 +457,7 @@ impl Keeper {
         self.queues.pop_front(Queue::Free)
     }
 
-    /// A frame for somebody who cannot wait for the evictor.
+    /// Evicts a page for a caller that cannot wait for the evictor.
     fn evict_inline(&mut self, frames: &Frames) -> Option<u32> {
         let count = self.slots() * FRAMES_PER_CHUNK;
         let patience = LOOKS_AT_ONCE.min((CLOCK_ROUNDS - 1) * count);
@@ -462,7 +466,7 @@ impl Keeper {
         frame
     }
 
-    /// A victim: of scans, of probation, or of the clock ([`Keeper::evict_by_clock`]).
+    /// Evicts a page: of scans, of probation, or of the clock ([`Keeper::evict_by_clock`]).
     fn evict_one(&mut self, frames: &Frames, patience: usize, more: usize, looks: &mut usize) -> Option<u32> {
         if let Some(frame) = self.evict_scanned(frames) {
             return Some(frame);
@@ -474,12 +478,12 @@ impl Keeper {
             .or_else(|| self.evict_by_clock(frames, 0, more, looks))
     }
 
-    /// Pages brought in by scans that stay for a moment.
+    /// Size of the ring of scanned pages.
     pub(super) fn ring(&self) -> usize {
         (self.held() * FRAMES_PER_CHUNK / RING_PART).min(RING_FRAMES_MAX)
     }
 
-    /// A page that nobody will want again, or else one that only scans touched, but none of the ring.
+    /// Evicts a discarded page, or else a page that only scans accessed and that is not in the ring.
     fn evict_scanned(&mut self, frames: &Frames) -> Option<u32> {
         for _ in 0..DOOMED_TRIES {
             let Some(frame) = self.queues.pop_front(Queue::Doomed) else { break };
@@ -507,7 +511,8 @@ impl Keeper {
         None
     }
 
-    /// The oldest page on probation that was not touched again, while there are more than `least`. Those that were are the clock's now.
+    /// Evicts the oldest page on probation that was not accessed again, while there are more than `least`. Pages that
+    /// were accessed again move to the clock.
     fn evict_on_probation(&mut self, frames: &Frames, least: usize, looks: &mut usize) -> Option<u32> {
         for _ in 0..PROBATION_TRIES {
             if self.queues.len(Queue::Probation) <= least {
@@ -528,8 +533,8 @@ impl Keeper {
         None
     }
 
-    /// Looks at up to `patience` frames for a cold one in no queue, then at `more` for any that is not pinned: readers may touch pages
-    /// faster than they are cooled.
+    /// Looks at up to `patience` frames for a cold one in no queue, then at `more` for any that is not pinned: readers
+    /// may heat pages faster than the clock cools them.
     fn evict_by_clock(&mut self, frames: &Frames, patience: usize, more: usize, looks: &mut usize) -> Option<u32> {
         let count = (self.slots() * FRAMES_PER_CHUNK) as u32;
         for look in 0..patience + more {
@@ -559,7 +564,7 @@ impl Keeper {
         None
     }
 
-    /// Evicts a page, if nobody holds it and nothing happened to it since `seen`. The frame is then free and in no queue.
+    /// Evicts a page if it is not held and its state is still `seen`. The frame is then free and in no queue.
     fn evict(&mut self, frames: &Frames, frame: u32, seen: State) -> bool {
         let evicted = frames.get(frame).try_evict(seen);
         if evicted {
@@ -570,7 +575,7 @@ impl Keeper {
         evicted
     }
 
-    /// The coldest of the next few chunks that have no frame that is pinned, or was held a moment ago.
+    /// The coldest of the next few chunks without a pinned or recently held frame.
     fn choose_chunk(&mut self, frames: &Frames) -> Option<u32> {
         let count = self.slots() as u32;
         let mut coldest: Option<(u32, u32)> = None;
@@ -625,7 +630,7 @@ enum Verdict {
     Evict,
 }
 
-/// What the clock does with a frame that it passes.
+/// The clock's decision for a frame that it passes.
 fn verdict(seen: State, hot_too: bool) -> Verdict {
     if !seen.is_resident() || seen.is_pinned() {
         Verdict::Keep
@@ -636,7 +641,7 @@ fn verdict(seen: State, hot_too: bool) -> Verdict {
     }
 }
 
-/// How much a chunk's pages are worth; `None` if it has to stay.
+/// Sum of the heat of a chunk's pages; `None` if it has to stay.
 fn heat_of_chunk<'a>(mut frames: impl Iterator<Item = &'a Frame>, held: &[usize]) -> Option<u32> {
     frames.try_fold(0, |sum, frame| {
         let state = frame.state();

@@ -1,11 +1,11 @@
-//! Waiting for a page that somebody else is loading.
+//! Waiting for a page that another thread is loading.
 
 use std::sync::Arc;
 
 use super::LoadError;
 use crate::sync::{Condvar, Mutex};
 
-/// The end of one load, for those who wait for it. Made by the first of them.
+/// The end of one load, for its waiters. The first of them creates it.
 pub(super) struct Load {
     outcome: Mutex<Option<Result<(), LoadError>>>,
     ended: Condvar,
@@ -32,7 +32,7 @@ impl Load {
     }
 }
 
-/// Loads that somebody waits for: as many as threads load at most.
+/// Loads with waiters: at most one for each loading thread.
 #[derive(Default)]
 pub(super) struct Loads {
     by_frame: Vec<(u32, Arc<Load>)>,
@@ -49,14 +49,14 @@ impl Loads {
         load
     }
 
-    /// Takes out the load that filled `frame`, if anybody waits for it.
+    /// Takes out the load that filled `frame`, if it has waiters.
     pub(super) fn take(&mut self, frame: u32) -> Waiters {
         let at = self.by_frame.iter().position(|(at, _)| *at == frame);
         Waiters(at.map(|at| self.by_frame.swap_remove(at).1))
     }
 }
 
-/// Those who wait for a load that has ended.
+/// The waiters of a load that has ended.
 #[must_use = "they wait until they are told"]
 pub(super) struct Waiters(Option<Arc<Load>>);
 

@@ -1,4 +1,4 @@
-//! The two ways to a frame's bytes: many read a pinned page, or one fills a frame that is loading.
+//! Access to a frame's bytes, in two ways: many readers share a pinned page, or one thread fills a loading frame.
 //!
 //! Law: [`super::frame`] keeps the two apart, so a shared slice never sees a byte change.
 #![allow(unsafe_code, reason = "makes slices of frames")]
@@ -13,13 +13,13 @@ use super::hazard::Hazard;
 use super::{LoadError, Pool};
 use crate::page::PAGE_BYTES;
 
-/// A page that stays where it is until this is dropped, also if the pool is dropped before.
+/// A page that stays where it is until this is dropped, even if the pool is dropped first.
 pub struct Page {
     address: NonNull<u8>,
     _stay: Stay,
 }
 
-/// Only dropped.
+/// Keeps the page; only dropped.
 enum Stay {
     Published { _hazard: Hazard },
     Counted { _count: Count },
@@ -37,13 +37,13 @@ impl Drop for Count {
     }
 }
 
-// SAFETY: the bytes are immutable while the page stays, and both ways to let go of it are atomic.
+// SAFETY: the bytes are immutable while the page stays, and both ways to release it are atomic.
 unsafe impl Send for Page {}
 // SAFETY: as above.
 unsafe impl Sync for Page {}
 
 impl Page {
-    /// Takes over what keeps the page in `frame`.
+    /// Wraps the hazard slot or pin that keeps the page in `frame`.
     #[inline]
     pub(super) fn new(pool: &Arc<Pool>, frame: u32, pin: Pin) -> Self {
         let stay = match pin {
@@ -59,7 +59,8 @@ impl Deref for Page {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: `stay` keeps the frame resident, so nobody writes there; its chunk is kept as long, by the pool or after it.
+        // SAFETY: `stay` keeps the frame resident, so it is not written; its chunk is kept as long, by the pool or
+        // after it.
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), PAGE_BYTES) }
     }
 }
@@ -70,7 +71,8 @@ impl fmt::Debug for Page {
     }
 }
 
-/// A frame that is being filled by whoever holds this. Dropped before it was filled, it fails everybody who waits.
+/// A frame that is being filled, with exclusive access. If this is dropped before the frame is filled, all waiters get
+/// an error.
 pub(super) struct Filling<'a> {
     pool: &'a Arc<Pool>,
     frame: u32,
@@ -78,25 +80,25 @@ pub(super) struct Filling<'a> {
 }
 
 impl<'a> Filling<'a> {
-    /// Takes over a frame that was just begun.
+    /// Wraps a frame that has just begun to load.
     pub(super) fn new(pool: &'a Arc<Pool>, frame: u32) -> Self {
         Self { pool, frame, ended: false }
     }
 
-    /// The frame's bytes, as whoever had them last left them.
+    /// The frame's bytes, with their last contents.
     pub(super) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: a loading frame belongs to the one who loads it, and is never moved or given back.
+        // SAFETY: a loading frame belongs to the thread that loads it, and is never moved or given back.
         unsafe { std::slice::from_raw_parts_mut(self.pool.frames.address(self.frame).as_ptr(), PAGE_BYTES) }
     }
 
-    /// The bytes are there, `loaded` from the file or put.
+    /// Publishes the page, `loaded` from the file or put.
     pub(super) fn finish(mut self, loaded: bool) -> Page {
         self.ended = true;
         self.pool.finish(self.frame, loaded);
         Page::new(self.pool, self.frame, Pin::Counted)
     }
 
-    /// They are not going to be.
+    /// Ends the load with an error.
     pub(super) fn fail(mut self, error: &LoadError) {
         self.ended = true;
         self.pool.fail(self.frame, error);

@@ -1,34 +1,34 @@
-//! Queues through the frames: those that are free, those that scans brought in, those on probation, and those whose page nobody will
-//! want again. A frame is in one of them or in none.
+//! The pool's queues of frames: free, scanned, on probation, and doomed (pages that will not be needed again). A frame
+//! is in one of them or in none.
 
-/// Which queue.
+/// The queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Queue {
     /// Frames without a page.
     Free,
-    /// Frames whose page only a scan touched, unless somebody touched it since.
+    /// Frames whose page was brought in by a scan; it may have been accessed since.
     Scanned,
-    /// Frames whose page nobody will want again, pinned when that became known.
+    /// Frames whose page was discarded while pinned.
     Doomed,
-    /// Frames whose page came in cold, in the order in which they came, whatever happened to them since.
+    /// Frames whose page came in cold, in order of arrival, whatever happened to them since.
     Probation,
 }
 
-/// Queues, and the places that close them.
+/// Number of queues, and of the places that close their rings.
 const ENDS: usize = 4;
 
-/// Rings of frames, closed by one place for each queue before the frames' own. A place holds its neighbours plus one; 0 stands for
-/// a place in no ring, so that the memory of frames never used is never touched.
+/// Rings of frames, each closed by one place in front of the frames' own places. A place holds its neighbours plus one;
+/// 0 is a place in no ring, so that the memory of frames never used is never touched.
 pub(super) struct Queues {
     next: Vec<u32>,
     prev: Vec<u32>,
-    /// By place: the queue that it is in, plus one; 0 where it is in none.
+    /// By place: its queue plus one; 0 if it is in none.
     queue: Vec<u8>,
     lens: [usize; ENDS],
 }
 
 impl Queues {
-    /// Bytes of heap for so many frames.
+    /// Heap bytes for this many frames.
     pub(super) fn heap_bytes(frames: usize) -> usize {
         (frames + ENDS) * (2 * size_of::<u32>() + size_of::<u8>())
     }
@@ -42,14 +42,14 @@ impl Queues {
         queues
     }
 
-    /// Makes places for `frames` in all.
+    /// Grows to places for `frames` frames in all.
     pub(super) fn grow(&mut self, frames: usize) {
         grow(&mut self.next, frames + ENDS);
         grow(&mut self.prev, frames + ENDS);
         grow(&mut self.queue, frames + ENDS);
     }
 
-    /// Makes do with places for `frames`, of which those behind are in no queue.
+    /// Shrinks to places for `frames` frames; the frames behind are in no queue.
     pub(super) fn shrink(&mut self, frames: usize) {
         let places = frames + ENDS;
         assert!(self.queue[places..].iter().all(|&queue| queue == 0), "who leaves was taken out of its queue");
@@ -63,12 +63,12 @@ impl Queues {
         self.lens[queue as usize]
     }
 
-    /// Whether a frame is in none.
+    /// Whether a frame is in no queue.
     pub(super) fn is_out(&self, frame: u32) -> bool {
         self.queue[place(frame)] == 0
     }
 
-    /// The queue that a frame is in.
+    /// The queue of a frame.
     pub(super) fn of(&self, frame: u32) -> Option<Queue> {
         let queues = [Queue::Free, Queue::Scanned, Queue::Doomed, Queue::Probation];
         queues.into_iter().find(|&queue| self.queue[place(frame)] == queue as u8 + 1)
@@ -93,7 +93,7 @@ impl Queues {
         })
     }
 
-    /// Takes a frame out of the queue that it is in, if it is in any.
+    /// Takes a frame out of its queue, if it is in one.
     pub(super) fn unlink(&mut self, frame: u32) {
         let at = place(frame);
         if self.queue[at] > 0 {

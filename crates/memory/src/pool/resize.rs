@@ -1,8 +1,8 @@
-//! A pool that becomes larger or smaller with its budget, while all goes on.
+//! Resizing a pool with its budget, while both are in use.
 //!
-//! Its tables (descriptors, the table of pages, queues, ghosts) are made for as many chunks as the budget has. They are leased, and
-//! shrink before the budget does: those of 8 GiB alone are more than a small budget. What is behind a slot that there is to be no more has to go
-//! first:
+//! The pool's tables (descriptors, the page table, queues, ghosts) are made for as many chunks as the budget has. They
+//! are leased, and shrink before the budget does, because the tables of 8 GiB alone exceed a small budget. Chunks in
+//! slots beyond the new end have to go first:
 //!
 //! ```text
 //! 1. no chunk enters a slot from the new end on
@@ -12,10 +12,12 @@
 //! 5. the budget becomes smaller, and the lease of the tables with it
 //! ```
 //!
-//! A chunk with a page that somebody holds stays where it is. Readers hold a page for microseconds: steps 2 and 3 are gone through again
-//! some times, and what is held for longer keeps the tables as far as its slot: the lease says so, and the next change tries again.
+//! A chunk with a held page stays where it is. Readers hold a page for microseconds, so steps 2 and 3 are repeated some
+//! times. A page held for longer keeps the tables as large as its slot requires; the lease covers that, and the next
+//! change tries again.
 //!
-//! Law: where the budget cannot become what was asked for, the tables are again what they were: until then their lease is.
+//! Law: if the budget cannot reach the requested size, the tables return to their former size; their lease is kept
+//! until then.
 
 use std::time::Duration;
 
@@ -27,22 +29,23 @@ use super::keeper::Keeper;
 use super::{Pool, floor_chunks, headroom, whole_chunks};
 use crate::budget::ResizeError;
 
-/// So many chunks go back, or move, under one turn of the lock.
+/// Chunks given back or moved per acquisition of the lock.
 const CHUNKS_AT_ONCE: usize = 16;
 
-/// So many times more chunks are looked at that were held, letting others run in between. Shuttle counts every look.
+/// Number of further passes over chunks that were held, yielding to other threads in between. Shuttle counts every
+/// look.
 const PASSES_MORE: usize = if cfg!(all(test, shuttle)) { 4 } else { 64 };
 
-/// Before so many of these looks, the last ones, it waits: whoever holds a page may himself wait for a processor.
+/// Number of those passes, the last ones, that wait first: the holder of a page may itself be waiting for a processor.
 const PASSES_WAITED_FOR: usize = if cfg!(all(test, shuttle)) { 0 } else { 4 };
 const WAIT: Duration = Duration::from_millis(1);
 
 impl Pool {
-    /// Makes the budget larger or smaller while all goes on, and the pool with it, which then keeps at least `min_bytes` of frames once
-    /// it has them.
+    /// Resizes the budget, and the pool with it, while both are in use. The pool then keeps at least `min_bytes` of
+    /// frames once it has them.
     ///
     /// # Errors
-    /// [`ResizeError`]; everything is as it was, but for pages that had to leave.
+    /// [`ResizeError`]; everything is as it was, except for evicted pages.
     pub fn resize(&self, limit_bytes: u64, min_bytes: u64) -> Result<(), ResizeError> {
         let mut lease = self.tables.lock().expect("no code under this lock panics");
         let (chunks, min_chunks) = (whole_chunks(limit_bytes), floor_chunks(min_bytes));
@@ -52,12 +55,12 @@ impl Pool {
             keeper.set_min_chunks(min_chunks.min(min_before));
             (keeper.max_chunks(), keeper.slots_max(), min_before)
         };
-        // None at all is refused below.
+        // A budget of zero is refused below.
         if (1..slots_before).contains(&chunks) {
             self.shrink(chunks, rest);
         }
         let needed = self.budget.page_table_bytes(limit_bytes) + table_bytes(chunks.max(self.lock().slots()));
-        // A chunk that is won needs less than a chunk of tables.
+        // Each added chunk needs less than a chunk of tables.
         let resized = self.budget.resize_with(limit_bytes, &mut lease, needed);
         let mut keeper = self.lock();
         match &resized {
@@ -74,8 +77,8 @@ impl Pool {
         resized
     }
 
-    /// Makes the tables no larger than `chunks` and pages that stay held need. `rest`, between the looks at what is held, is told how many
-    /// there were before.
+    /// Shrinks the tables as far as `chunks` and held pages allow. Calls `rest` between passes with the number of
+    /// passes so far.
     pub(super) fn shrink(&self, chunks: usize, mut rest: impl FnMut(usize)) {
         self.lock().set_max_chunks(chunks);
         self.clear_out();
@@ -89,7 +92,7 @@ impl Pool {
         self.lock().shrink(&self.frames);
     }
 
-    /// Gives back the chunks that are too many, and moves those that stand too high, as far as nobody holds a page of them.
+    /// Gives back surplus chunks, and moves chunks out of slots above the new end, except for chunks with a held page.
     fn clear_out(&self) {
         loop {
             let mut keeper = self.lock();
@@ -102,7 +105,7 @@ impl Pool {
     }
 }
 
-/// Lets others run. Nobody tells when a page is let go of: that would cost every reader.
+/// Yields to other threads. There is no notification when a page is released: that would cost every reader.
 fn rest(pass: usize) {
     match pass + PASSES_WAITED_FOR < PASSES_MORE {
         true => std::thread::yield_now(),
@@ -110,7 +113,7 @@ fn rest(pass: usize) {
     }
 }
 
-/// Bytes of the tables of a pool of so many chunks.
+/// Bytes of the tables of a pool of this many chunks.
 pub(super) fn table_bytes(chunks: usize) -> u64 {
     (Frames::table_bytes(chunks) + Keeper::heap_bytes(chunks) + Hits::HEAP_BYTES) as u64
 }

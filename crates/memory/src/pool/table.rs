@@ -1,10 +1,11 @@
-//! From a page to the frame that may hold it: open addressing, in proportion to the pool.
+//! The page table: maps a page to the frame that may hold it. Open addressing, sized in proportion to the pool.
 //!
 //! Laws:
-//! 1. Only whoever holds the pool's lock changes it, and finds everything.
-//! 2. Whoever reads it without the lock may miss an entry that is being moved and may find one that is gone: a frame says itself what
-//!    it holds, and who missed looks again under the lock.
-//! 3. It grows and shrinks in place, under the lock: address space for the largest is there from the start.
+//! 1. The table changes only under the pool's lock. A look-up under the lock finds every entry.
+//! 2. A look-up without the lock may miss an entry that is being moved, and may find one that is gone. The frame itself
+//!    says which page it holds, and a reader that missed looks again under the lock.
+//! 3. The table grows and shrinks in place, under the lock: the address space for its largest size is reserved from the
+//!    start.
 
 use std::ops::ControlFlow;
 
@@ -16,7 +17,7 @@ use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 /// Slots for each frame: at most half of them are ever in use, so a search ends soon.
 pub(super) const SLOTS_PER_FRAME: usize = 2;
 
-/// In a slot: its entry has not found its place yet in a table that has just got another length.
+/// In a slot: its entry has not yet reached its place in a table whose length has just changed.
 const UNSETTLED: u64 = 1 << 31;
 
 /// Each slot: the page's tag above, the frame plus one below, or 0.
@@ -31,7 +32,7 @@ pub(super) type Slots = Reserved<AtomicU64>;
 #[cfg(any(loom, all(test, shuttle)))]
 pub(super) type Slots = Box<[AtomicU64]>;
 
-/// What is left of a page's key in a slot; says where its search begins.
+/// The part of a page's key that a slot keeps; it determines where the search begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tag(u32);
 
@@ -42,19 +43,19 @@ impl Tag {
 }
 
 impl Table {
-    /// A table of `len` of these slots, which are all zero.
+    /// Makes a table of `len` of these slots, which are all zero.
     pub(super) fn new(slots: Slots, len: usize) -> Self {
         assert!(slots.len() as u64 <= UNSETTLED && (1..=slots.len()).contains(&len));
         Self { slots, len: AtomicUsize::new(len) }
     }
 
-    /// Grows or shrinks to `len` slots. Under the pool's lock; what was found before is found after. Takes no memory: each entry goes to its new place, and
-    /// whoever stands there and has not settled yet goes on to its own.
+    /// Grows or shrinks to `len` slots. Under the pool's lock; entries found before are found after. Allocates nothing:
+    /// each entry goes to its new place, and displaces an entry there that has not settled yet.
     pub(super) fn resize(&self, len: usize) {
         assert!((1..=self.slots.len()).contains(&len));
         let before = self.len();
         let mut entries = 0;
-        // What was never used is not touched.
+        // Slots never used are not touched.
         for slot in &self.slots[..before] {
             let entry = slot.load(Ordering::Relaxed);
             if entry > 0 {
@@ -73,8 +74,8 @@ impl Table {
         }
     }
 
-    /// Puts an entry into the first slot from its home on that is free or has an unsettled one, and then that one, until none is left over. So all slots from
-    /// a home to its entry are taken, at each step.
+    /// Puts an entry into the first slot from its home on that is free or has an unsettled entry; then the displaced
+    /// entry, until none is left over. All slots between a home and its entry are therefore taken, at each step.
     fn settle(&self, entry: u64) {
         let mut left = entry;
         while left > 0 {
@@ -92,7 +93,7 @@ impl Table {
         }
     }
 
-    /// All slots that there can ever be; those from [`Table::len`] on are zero.
+    /// All slots up to the ceiling; those from [`Table::len`] on are zero.
     pub(super) fn slots(&self) -> &Slots {
         &self.slots
     }
@@ -104,7 +105,7 @@ impl Table {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// The first frame under this tag that `is_it` says yes to.
+    /// The first frame under this tag for which `is_it` returns true.
     #[inline]
     pub(super) fn find(&self, tag: Tag, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut found = None;
@@ -148,7 +149,7 @@ impl Table {
         self.close(hole.expect("what is removed was inserted"));
     }
 
-    /// Moves up what stands behind a hole and would not be found across it.
+    /// Moves up entries behind a hole that would not be found across it.
     fn close(&self, mut hole: usize) {
         let len = self.len();
         let mut at = hole;
@@ -166,7 +167,7 @@ impl Table {
         self.slots[hole].store(0, Ordering::Relaxed);
     }
 
-    /// Visits each slot once at most, from the tag's home on; whether all were visited.
+    /// Visits each slot at most once, from the tag's home on. Returns whether all were visited.
     #[inline]
     fn walk(&self, tag: Tag, mut visit: impl FnMut(usize, u64) -> ControlFlow<()>) -> bool {
         let len = self.len();
@@ -212,7 +213,7 @@ mod loom_tests {
 
     fn table() -> Arc<(Table, Mutex<()>)> {
         let table = Table::new((0..6).map(|_| AtomicU64::new(0)).collect(), 4);
-        // All three want the same place: an entry that goes moves the others up.
+        // All three want the same place: removing an entry moves the others up.
         (0..2).for_each(|frame| table.insert(Tag(0), frame));
         Arc::new((table, Mutex::new(())))
     }
@@ -248,7 +249,7 @@ mod loom_tests {
         });
     }
 
-    /// From `from` slots to `to`, while somebody looks.
+    /// From `from` slots to `to`, with a concurrent reader.
     fn resized(from: usize, to: usize) {
         loom::model(move || {
             let shared = table();

@@ -1,15 +1,16 @@
-//! Which pages an operation touched: however often it comes back to one, that counts once.
+//! Deduplicates the accesses of one operation: a page counts once, however often the operation returns to it.
 //!
-//! A page becomes hot by the second operation that wants it, not by the second read. Whoever may read a page again and again within
-//! one operation (a cursor between a leaf and the page above it, a record in several fragments) keeps a [`Visits`] for that time.
+//! A page becomes hot by the second operation that needs it, not by the second read. An operation that may read a page
+//! repeatedly (a cursor between a leaf and the page above it, a record in several fragments) keeps a [`Visits`] for
+//! that time.
 
 use super::frame::PageKey;
 use super::{LoadError, Page, PoolFile, Touch};
 
-/// Pages that are remembered: as many as a cursor moves among, the oldest forgotten first.
+/// Number of pages remembered: as many as a cursor moves among. The oldest is forgotten first.
 const REMEMBERED: usize = 8;
 
-/// The pages that one operation touched last.
+/// The pages that one operation accessed last.
 #[derive(Debug, Default)]
 pub struct Visits {
     pages: [Option<PageKey>; REMEMBERED],
@@ -17,7 +18,7 @@ pub struct Visits {
 }
 
 impl Visits {
-    /// Notes a page; whether it was touched already.
+    /// Records a page. Returns whether it was accessed already.
     fn note(&mut self, key: PageKey) -> bool {
         if self.pages.contains(&Some(key)) {
             return true;
@@ -29,7 +30,7 @@ impl Visits {
 }
 
 impl PoolFile {
-    /// As [`PoolFile::get`], for an operation that may have touched the page before.
+    /// As [`PoolFile::get`], for an operation that may have accessed the page before.
     ///
     /// # Errors
     /// As for [`PoolFile::get`].

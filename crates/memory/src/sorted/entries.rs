@@ -7,9 +7,10 @@
 //! ```
 //!
 //! Laws:
-//! 1. A position that a link gives names an entry whose bytes never change again and whose chunk stays until the list is dropped.
+//! 1. A position read from a link names an entry whose bytes never change again and whose chunk stays until the list is
+//!    dropped.
 //! 2. An entry on level n is on every level below n, in the same order.
-//! 3. At least eight bytes may be read where a key starts, whatever its length.
+//! 3. At least eight bytes are readable from the start of a key, whatever its length.
 #![allow(unsafe_code, reason = "lays entries over the bytes of chunks that readers and the writer share")]
 
 use std::cmp::Ordering;
@@ -25,7 +26,7 @@ use crate::chunk::CHUNK_BYTES;
 /// The most levels of a tower.
 pub(super) const MAX_HEIGHT: usize = 12;
 
-/// No entry; where an entry to start from is meant, the head.
+/// No entry; as the start of a search, the head.
 const NONE: u32 = 0;
 
 /// Bytes in front of the key: order and two lengths.
@@ -41,20 +42,20 @@ const PREFIX_BYTES: usize = 8;
 const FIRST_SEGMENT: usize = 8;
 const SEGMENTS: usize = 16;
 
-/// The most chunks: all that a position can name, 32 GiB.
+/// The most chunks that positions can name: 32 GiB.
 pub(super) const MAX_CHUNKS: usize = FIRST_SEGMENT * ((1 << SEGMENTS) - 1);
 
 const _: () = assert!(MAX_CHUNKS <= 1 << (u32::BITS - UNIT_BITS));
 
-/// Where an entry stands; valid for the map that gave it, as long as that lives.
+/// The place of an entry; valid for the map that gave it, as long as that lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     at: NonZeroU32,
-    /// Never used again: 64 bits do not wrap in the life of a process.
+    /// Never reused: 64 bits do not wrap in the life of a process.
     map: u64,
 }
 
-/// What is searched for, ready to be compared.
+/// A search key, prepared for comparison.
 pub(super) struct Probe<'a> {
     prefix: u64,
     key: &'a [u8],
@@ -70,7 +71,7 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// A place between two neighbours, on every level: entries of one list, none between them.
+/// A gap between two neighbours, on every level: entries of one list with none between them.
 #[derive(Clone, Debug)]
 pub(super) struct Gap {
     before: [u32; MAX_HEIGHT],
@@ -78,24 +79,24 @@ pub(super) struct Gap {
 }
 
 impl Gap {
-    /// The only one of an empty list.
+    /// The only gap of an empty list.
     pub(super) fn whole() -> Self {
         Self { before: [NONE; MAX_HEIGHT], after: [NONE; MAX_HEIGHT] }
     }
 }
 
-/// Where in a chunk an entry goes.
+/// The place of a new entry in a chunk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) chunk: usize,
-    /// Of the header; the tower stands in front of it.
+    /// Of the header; the tower is in front of it.
     pub(super) offset: usize,
     pub(super) height: usize,
 }
 
 impl Place {
-    /// Where an entry goes that may begin at `start` of a chunk, or a piece of one, of `room` bytes, and the first byte behind it; `None` if it
-    /// does not fit.
+    /// The place of an entry that may begin at `start` of a chunk, or a piece of one, of `room` bytes, and the first
+    /// byte behind it. `None` if it does not fit.
     pub(super) fn fit(
         chunk: usize,
         room: usize,
@@ -122,29 +123,29 @@ pub(super) struct Unlinked {
 }
 
 impl Unlinked {
-    /// Where it stands.
+    /// Its position.
     pub(super) fn at(self) -> u32 {
         self.at
     }
 }
 
-/// So many descents go on at the same time.
+/// Number of descents interleaved.
 pub(super) const DESCENTS: usize = 8;
 
 /// A search on its way down: it is on the level below `levels`, behind `before`.
 struct Descent<'a> {
     levels: usize,
     before: u32,
-    /// What the level above stopped at.
+    /// Where the level above stopped.
     after: u32,
-    /// What was asked for.
+    /// The entry being prefetched.
     next: u32,
     probe: Probe<'a>,
 }
 
 /// The skip list: a head, and a table of chunks that is read without a lock.
 pub(super) struct Entries {
-    /// Tells positions of this list from those of others.
+    /// Distinguishes positions of this list from those of others.
     id: u64,
     head: [Link; MAX_HEIGHT],
     height: AtomicUsize,
@@ -162,18 +163,19 @@ impl Entries {
         }
     }
 
-    /// How many chunks the segment has room for that a first chunk with this index needs; 0 if there is room already.
+    /// Capacity of the segment that must be allocated for the chunk with this index; 0 if the table has room already.
     pub(super) fn segment_missing(&self, chunk: usize) -> usize {
         let (segment, _) = segment_of(chunk);
         if self.segments[segment].get().is_some() { 0 } else { FIRST_SEGMENT << segment }
     }
 
-    /// Bytes of heap that a segment for so many chunks takes.
+    /// Heap bytes of a segment for this many chunks.
     pub(super) fn segment_bytes(chunks: usize) -> usize {
         chunks * size_of::<AtomicPtr<u8>>()
     }
 
-    /// Enters the address of a chunk, or of a piece of one, into the table. Its holder keeps it until `self` is dropped, or calls `forget_chunk`.
+    /// Stores the address of a chunk, or of a piece of one, in the table. Its holder keeps it until `self` is dropped,
+    /// or calls `forget_chunk`.
     pub(super) fn enter_chunk(&self, index: usize, address: NonNull<u8>) {
         let (segment, at) = segment_of(index);
         let table = self.segments[segment]
@@ -182,7 +184,7 @@ impl Entries {
         table[at].store(address.as_ptr(), atomic::Ordering::Release);
     }
 
-    /// Takes a chunk out of the table in which no entry was ever written.
+    /// Removes a chunk from the table, in which no entry was ever written.
     pub(super) fn forget_chunk(&self, index: usize) {
         let (segment, at) = segment_of(index);
         if let Some(table) = self.segments[segment].get() {
@@ -213,8 +215,8 @@ impl Entries {
         if at == NONE {
             return &self.head[level];
         }
-        // SAFETY: the tower stands in front of the header, in the same chunk, aligned as headers are; its bytes are only ever
-        // touched through `Link`, which is laid out like a `u32`.
+        // SAFETY: the tower precedes the header in the same chunk, with the alignment of headers; its bytes are
+        // accessed only through `Link`, which is laid out like a `u32`.
         unsafe { self.address(at).sub((level + 1) * LINK_BYTES).cast::<Link>().as_ref() }
     }
 
@@ -238,7 +240,7 @@ impl Entries {
         self.position(at)
     }
 
-    /// The entry behind.
+    /// The next entry.
     pub(super) fn next(&self, position: Position) -> Option<Position> {
         // SAFETY: it is an entry of this list, as `own` checks, and every entry has a level 0.
         self.position(unsafe { self.link(self.own(position), 0) }.follow())
@@ -279,7 +281,8 @@ impl Entries {
                 usize::from(address.add(10).cast::<u16>().read()),
             )
         };
-        // SAFETY: so many bytes were written behind the header, in the same chunk, and never change while `self` lives.
+        // SAFETY: this many bytes were written behind the header, in the same chunk, and never change while `self`
+        // lives.
         let (key, value) = unsafe {
             let key = address.add(HEADER_BYTES);
             (
@@ -290,7 +293,7 @@ impl Entries {
         Entry { key, order, value }
     }
 
-    /// How the entry at `at` stands to the probe: `Less` means in front of it.
+    /// Compares the entry at `at` with the probe: `Less` means that the entry comes first.
     ///
     /// # Safety
     /// `at` names an entry of this list.
@@ -304,23 +307,24 @@ impl Entries {
                 u64::from_be(address.add(HEADER_BYTES).cast::<u64>().read_unaligned()),
             )
         };
-        // What follows a short key is not part of it.
+        // Bytes behind a short key are not part of it.
         let prefix = if key_bytes < PREFIX_BYTES { prefix & !(u64::MAX >> (8 * key_bytes)) } else { prefix };
         if prefix != probe.prefix {
             return prefix.cmp(&probe.prefix);
         }
-        // SAFETY: as asked of the caller.
+        // SAFETY: the caller guarantees it.
         let entry = unsafe { self.read(at) };
         entry.key.cmp(probe.key).then(probe.order.cmp(&entry.order))
     }
 
-    /// The neighbours of the place where the probe belongs: the last entry before it and the first at or behind it.
-    /// `record` is told the same for every level in use.
+    /// The neighbours of the probe's place: the last entry before it and the first at or behind it. Calls `record` with
+    /// the same for every level in use.
     fn search(&self, probe: &Probe<'_>, record: impl FnMut(usize, u32, u32)) -> (u32, u32) {
         self.search_below(self.height.load(atomic::Ordering::Relaxed), (NONE, NONE), probe, record)
     }
 
-    /// The same on the lowest `levels` levels, beginning between two that stand on all of these and have the place between them.
+    /// The same on the lowest `levels` levels, starting between two entries that are on all of these levels and enclose
+    /// the place.
     fn search_below(
         &self,
         levels: usize,
@@ -344,7 +348,7 @@ impl Entries {
         (before, after)
     }
 
-    /// Goes down to where each of these keys belongs, a step of each in turn: while one waits for memory, the others go on.
+    /// Descends to the places of all of these keys, one step of each in turn, so that the memory latencies overlap.
     pub(super) fn fetch_paths(&self, keys: &[&[u8]]) {
         let levels = self.height.load(atomic::Ordering::Relaxed);
         let begin = |at: usize| {
@@ -362,7 +366,7 @@ impl Entries {
         }
     }
 
-    /// Compares the entry that was asked for the last time, and asks for the next.
+    /// Compares the entry prefetched last, and prefetches the next.
     fn go_on(&self, descent: &mut Descent<'_>) {
         let next = std::mem::replace(&mut descent.next, NONE);
         // SAFETY: a link led there.
@@ -383,7 +387,7 @@ impl Entries {
         }
     }
 
-    /// Asks for the memory of an entry's tower and key, without waiting for it.
+    /// Prefetches an entry's tower and key.
     pub(super) fn fetch(&self, at: u32) {
         let address = self.address(at).as_ptr();
         #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -396,21 +400,23 @@ impl Entries {
         let _ = address;
     }
 
-    /// How an entry, or what stands in for none, stands to the probe.
+    /// Compares an entry with the probe; `for_none` is the result for [`NONE`].
     fn compare_or(&self, at: u32, probe: &Probe<'_>, for_none: Ordering) -> Ordering {
         // SAFETY: gaps and searches yield entries of this list only.
         if at == NONE { for_none } else { unsafe { self.compare(at, probe) } }
     }
 
-    /// Whether everything from the first of `first` to the last of `last` goes into `gap`, which was found in this list.
+    /// Whether everything from the first of `first` to the last of `last` belongs in `gap`, which was found in this
+    /// list.
     pub(super) fn is_in_gap(&self, gap: &Gap, first: &[u8], last: &[u8]) -> bool {
         let (first, last) = (Probe::new(first, u64::MAX), Probe::new(last, 0));
         self.compare_or(gap.before[0], &first, Ordering::Less) == Ordering::Less
             && self.compare_or(gap.after[0], &last, Ordering::Greater) == Ordering::Greater
     }
 
-    /// Makes `gap`, which was found in this list with no insert since elsewhere, the place where the probe belongs; whether no
-    /// entry stands exactly there. What lies a little behind the gap is found in a few steps, without coming down from the top.
+    /// Moves `gap`, which was found in this list with no insert since elsewhere, to the probe's place. Returns whether
+    /// no entry is exactly there. A place a little behind the gap is found in a few steps, without a descent from the
+    /// top.
     pub(super) fn find_gap(&self, gap: &mut Gap, probe: &Probe<'_>) -> bool {
         let mut levels = self.height.load(atomic::Ordering::Relaxed);
         let mut between = (NONE, NONE);
@@ -420,7 +426,8 @@ impl Entries {
                 Ordering::Less => {}
                 order => return order == Ordering::Greater,
             }
-            // On the first level where the gap is wide enough its sides are those that are sought; below it lies what was passed.
+            // On the first level where the gap is wide enough its sides are correct; on the levels below, search from
+            // the entries passed.
             levels = (1..levels).find(|&level| behind(level) != Ordering::Less).unwrap_or(levels);
             between = (gap.after[levels - 1], gap.after.get(levels).map_or(NONE, |after| *after));
         }
@@ -431,21 +438,22 @@ impl Entries {
         self.compare_or(after, probe, Ordering::Greater) != Ordering::Equal
     }
 
-    /// Writes an entry at `place`, where nobody finds it yet.
+    /// Writes an entry at `place`, where readers cannot find it yet.
     ///
     /// # Safety
-    /// The caller is the only writer; `place` came from [`Place::fit`] for these lengths in a chunk of the table, and its bytes,
-    /// tower included, belong to no other entry.
+    /// The caller is the only writer; `place` came from [`Place::fit`] for these lengths in a chunk of the table, and
+    /// its bytes, tower included, belong to no other entry.
     pub(super) unsafe fn write(&self, place: Place, key: &[u8], order: u64, value: &[u8]) -> Unlinked {
         let at = place.position();
         let address = self.address(at);
-        // SAFETY: the header's bytes are aligned, inside the chunk, and nobody reads them before the entry is linked.
+        // SAFETY: the header's bytes are aligned, inside the chunk, and not read before the entry is linked.
         unsafe {
             address.cast::<u64>().write(order);
             address.add(8).cast::<u16>().write(key.len() as u16);
             address.add(10).cast::<u16>().write(value.len() as u16);
         }
-        // SAFETY: as above for the bytes behind the header; `key` and `value` cannot overlap bytes that nobody could read.
+        // SAFETY: as above for the bytes behind the header; `key` and `value` cannot overlap bytes that no reader could
+        // reach.
         unsafe {
             let to = address.add(HEADER_BYTES);
             to.copy_from_nonoverlapping(NonNull::from(key).cast(), key.len());
@@ -454,14 +462,14 @@ impl Entries {
         Unlinked { at, height: place.height as u32 }
     }
 
-    /// Hangs a written entry into `gap`, which from then on is the gap behind it.
+    /// Links a written entry into `gap`, which becomes the gap behind it.
     ///
     /// # Safety
-    /// The caller is the only writer; [`Entries::write`] of this list gave `entry`, and it was not linked before; `gap` holds neighbours of
-    /// where it belongs.
+    /// The caller is the only writer; [`Entries::write`] of this list gave `entry`, and it was not linked before; `gap`
+    /// holds neighbours of its place.
     pub(super) unsafe fn link_in(&self, entry: Unlinked, gap: &mut Gap) {
         let (at, height) = (entry.at, entry.height as usize);
-        // SAFETY: the entry's tower has so many levels, and what stands before in `gap` on a level has that level.
+        // SAFETY: the entry's tower has this many levels, and the predecessor in `gap` on a level has that level.
         splice(
             at,
             height,
@@ -476,14 +484,14 @@ impl Entries {
     /// The bytes of an entry that is not linked yet.
     ///
     /// # Safety
-    /// [`Entries::write`] of this list gave it, to the caller's own thread or one that came before it.
+    /// [`Entries::write`] of this list returned it, on the caller's own thread or on one that happened before.
     pub(super) unsafe fn unlinked(&self, entry: Unlinked) -> Entry<'_> {
-        // SAFETY: its bytes are written, and as asked of the caller.
+        // SAFETY: its bytes are written, and the caller guarantees the rest.
         unsafe { self.read(entry.at) }
     }
 }
 
-/// The segment of the table that a chunk stands in, and its place there.
+/// The table segment of a chunk, and the chunk's place in it.
 fn segment_of(chunk: usize) -> (usize, usize) {
     let shifted = chunk + FIRST_SEGMENT;
     let segment = (shifted.ilog2() - FIRST_SEGMENT.ilog2()) as usize;
