@@ -1,4 +1,4 @@
-//! What threads meet at in this crate: that of `std`, or of a tool that tries out the orders of events.
+//! Synchronisation primitives of this crate: those of `std`, or of a model checker.
 //!
 //! - loom, every order of a small scene: `RUSTFLAGS="--cfg loom" cargo test -p plimsoll-memory --lib --release loom`
 //! - shuttle, many random orders of a large one: `RUSTFLAGS="--cfg shuttle" cargo test -p plimsoll-memory --lib --release shuttle`

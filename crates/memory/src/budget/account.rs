@@ -1,11 +1,12 @@
-//! Heap memory of many small holders, charged to the budget together.
+//! An account: heap memory of many small holders, charged to the budget together.
 //!
-//! A lease takes the budget's lock, and what a small holder needs may change at each of its steps. An account adds up its charges in one counter
-//! and leases the sum in steps of [`STEP_BYTES`].
+//! Each change of a lease takes the budget's lock, and a small holder's needs may change at each of its steps. An
+//! account therefore adds up its charges in one counter and leases the sum in steps of [`STEP_BYTES`].
 //!
 //! Laws:
-//! 1. What is charged is covered by the account's lease.
-//! 2. No lock is held while the budget is asked for more: it asks reclaimers, and these may drop charges.
+//! 1. All charges are covered by the account's lease.
+//! 2. No lock is held while the budget is asked for more, because the budget asks reclaimers, and these may drop
+//!    charges.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,9 +19,9 @@ pub const STEP_BYTES: u64 = 16 << 10;
 
 /// The account.
 pub struct Account {
-    /// What all charges add up to, and what is about to be charged.
+    /// The sum of all charges, including those about to be made.
     charged: AtomicU64,
-    /// What may be charged without asking the budget: the lease's bytes, or less while it shrinks.
+    /// Bytes that may be charged without asking the budget: the lease's bytes, or less while it shrinks.
     covered: AtomicU64,
     lease: Mutex<Lease>,
     budget: Budget,
@@ -28,7 +29,8 @@ pub struct Account {
 }
 
 impl Account {
-    /// An account whose lease never becomes less than one step: opening and closing one small holder asks the budget for nothing.
+    /// Makes an account whose lease never falls below one step, so that opening and closing one small holder does not
+    /// ask the budget.
     ///
     /// # Errors
     /// [`OutOfBudget`]; nothing is taken.
@@ -43,12 +45,12 @@ impl Account {
         }))
     }
 
-    /// What all charges add up to.
+    /// The sum of all charges.
     pub fn charged_bytes(&self) -> u64 {
         self.charged.load(Ordering::Relaxed)
     }
 
-    /// A charge of nothing.
+    /// An empty charge.
     pub fn charge(self: &Arc<Self>) -> Charge {
         Charge { account: Arc::clone(self), bytes: 0 }
     }
@@ -58,7 +60,7 @@ impl Account {
     }
 
     fn add(&self, bytes: u64) -> Result<(), OutOfBudget> {
-        // AcqRel: pairs with the second look of `subtract`. Whichever comes later sees what the other did.
+        // AcqRel: pairs with the second look of `subtract`. Whichever comes later sees the other's change.
         let mut charged = self.charged.fetch_add(bytes, Ordering::AcqRel) + bytes;
         let mut refused: Option<OutOfBudget> = None;
         loop {
@@ -67,7 +69,7 @@ impl Account {
                 return Ok(());
             }
             let more = (charged - covered).next_multiple_of(STEP_BYTES);
-            // Those who were asked to make room may have dropped charges: then less is missing than what was refused.
+            // Reclaimers may have dropped charges: then less is missing than the refusal says.
             if let Some(refusal) = refused.take_if(|refusal| more >= refusal.needed_bytes) {
                 self.subtract(bytes);
                 return Err(refusal);
@@ -80,14 +82,14 @@ impl Account {
                 }
                 Err(refusal) => refused = Some(refusal),
             }
-            // Others may have charged more meanwhile, or less.
+            // Other threads may have charged more meanwhile, or less.
             charged = self.charged.load(Ordering::Acquire);
         }
     }
 
     fn subtract(&self, bytes: u64) {
         let charged = self.charged.fetch_sub(bytes, Ordering::AcqRel) - bytes;
-        // Some way below, so that a holder at the border does not ask for a step each time.
+        // With some slack, so that a holder at the border does not ask for a step each time.
         if charged + 2 * STEP_BYTES > self.covered.load(Ordering::Acquire) {
             return;
         }
@@ -97,9 +99,9 @@ impl Account {
             return;
         }
         self.covered.store(keep, Ordering::Release);
-        // A read-modify-write, so that it comes before or after that of `add`: what is charged after it meets what is covered now.
+        // A read-modify-write, so that it comes before or after that of `add`: a later charge sees the present cover.
         if self.charged.fetch_add(0, Ordering::AcqRel) > keep {
-            // Charged between the two looks, by a holder that may have seen what was covered before.
+            // Charged between the two looks, by a holder that may have seen the old cover.
             self.covered.store(lease.bytes(), Ordering::Release);
             return;
         }
@@ -115,7 +117,7 @@ impl fmt::Debug for Account {
     }
 }
 
-/// What one holder is charged; given back on drop.
+/// The charge of one holder; given back on drop.
 pub struct Charge {
     account: Arc<Account>,
     bytes: u64,
@@ -127,7 +129,7 @@ impl Charge {
         self.bytes
     }
 
-    /// Charges `bytes` in place of what was charged.
+    /// Changes the charge to `bytes`.
     ///
     /// # Errors
     /// [`OutOfBudget`]; the charge stays as it was.
@@ -202,7 +204,7 @@ mod tests {
         charge.set(200_000).unwrap();
     }
 
-    /// Drops a charge when it is asked.
+    /// Drops a charge on request.
     struct Leaving(Mutex<Option<Charge>>);
 
     impl crate::budget::Reclaim for Leaving {
@@ -252,7 +254,8 @@ mod loom_tests {
     use super::*;
     use crate::budget::Backing;
 
-    /// One holder gives back so much that the lease shrinks while another is charged for more than what is left: covered at the end.
+    /// One holder gives back so much that the lease shrinks, while another is charged more than the rest of it: all is
+    /// covered at the end.
     #[test]
     fn loom_what_is_charged_while_the_lease_shrinks_is_covered() {
         loom::model(|| {

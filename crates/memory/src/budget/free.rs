@@ -1,11 +1,12 @@
-//! Chunks that nobody holds, in the order in which they were given back.
+//! The free chunks, in the order in which they were given back.
 //!
-//! Chunks that were never taken are a range of numbers: a budget is made at once, however large it is.
+//! Chunks that were never taken are stored as a range of numbers: making a budget costs the same for any size.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// From the front: what was put there, what was never taken (the last number first), what was given back (the latest last).
+/// From the front: chunks pushed to the front, chunks never taken (the last number first), chunks given back (the
+/// latest last).
 #[derive(Debug, Default)]
 pub(super) struct Free {
     front: VecDeque<u32>,
@@ -14,12 +15,12 @@ pub(super) struct Free {
 }
 
 impl Free {
-    /// Chunks that were never taken.
+    /// A list of chunks that were never taken.
     pub(super) fn fresh(chunks: Range<u32>) -> Self {
         Self { fresh: chunks, ..Self::default() }
     }
 
-    /// How many there are.
+    /// Number of free chunks.
     pub(super) fn len(&self) -> usize {
         self.front.len() + self.fresh.len() + self.back.len()
     }
@@ -28,7 +29,7 @@ impl Free {
         self.len() == 0
     }
 
-    /// The one at a place, from the front.
+    /// The chunk at a place, from the front.
     pub(super) fn at(&self, place: usize) -> u32 {
         let behind = place.checked_sub(self.front.len());
         match behind.map(|behind| behind.checked_sub(self.fresh.len()).ok_or(behind)) {
@@ -38,23 +39,23 @@ impl Free {
         }
     }
 
-    /// Puts one where it is retired first, and taken last.
+    /// Adds a chunk where it is retired first, and taken last.
     pub(super) fn push_front(&mut self, id: u32) {
         self.front.push_front(id);
     }
 
-    /// Gives one back.
+    /// Adds a chunk that was given back.
     pub(super) fn push_back(&mut self, id: u32) {
         self.back.push_back(id);
     }
 
-    /// Takes the one that was given back the longest ago.
+    /// Takes the chunk that was given back the longest ago.
     pub(super) fn pop_front(&mut self) -> Option<u32> {
         let from_fresh = || self.fresh.next_back();
         self.front.pop_front().or_else(from_fresh).or_else(|| self.back.pop_front())
     }
 
-    /// Takes the one that was given back last.
+    /// Takes the chunk that was given back last.
     pub(super) fn pop_back(&mut self) -> Option<u32> {
         let from_fresh = || self.fresh.next();
         self.back.pop_back().or_else(from_fresh).or_else(|| self.front.pop_back())
@@ -65,7 +66,7 @@ impl Free {
         self.front.is_empty() && count <= self.fresh.len()
     }
 
-    /// Takes up to `count` of those that were never taken, if they are what [`Free::pop_front`] would take.
+    /// Takes up to `count` never-taken chunks, if [`Free::pop_front`] would take those.
     pub(super) fn pop_fresh(&mut self, count: usize) -> Range<u32> {
         if !self.front.is_empty() {
             return 0..0;

@@ -1,8 +1,9 @@
-//! A budget that becomes larger or smaller while all goes on.
+//! Resizing a budget while it is in use.
 //!
 //! Laws:
-//! 1. One at a time. An error leaves the budget as it was.
-//! 2. Chunks that a smaller budget no longer has are withdrawn: of the arena, and never free until it becomes larger again.
+//! 1. Resizes run one at a time. An error leaves the budget as it was.
+//! 2. Chunks beyond a smaller limit are withdrawn: they stay in the arena, but are not free until the budget becomes
+//!    larger again.
 
 use std::fmt;
 use std::io;
@@ -11,26 +12,26 @@ use super::{Inner, Lease, RECLAIMED_AT_ONCE, State, Usage, WITHDRAWN_AT_ONCE};
 use crate::chunk::CHUNK_BYTES;
 use crate::sync::{MutexGuard, Ordering};
 
-/// Why a budget could not be made larger or smaller; it is as it was.
+/// Why a budget could not be resized; it is as it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResizeError {
-    /// More than the address space that was reserved when it was made (or nothing at all).
+    /// The request exceeds the address space that was reserved when the budget was made (or is zero).
     BeyondCeiling {
-        /// What was asked for.
+        /// The requested size.
         wanted_bytes: u64,
-        /// The most there can be.
+        /// The largest possible size.
         ceiling_bytes: u64,
     },
-    /// So much is held that cannot be evicted.
+    /// Too much is held that cannot be evicted.
     Held {
-        /// What is missing.
+        /// Bytes still missing.
         missing_bytes: u64,
-        /// Who holds how much.
+        /// Bytes held, by kind.
         usage: Box<Usage>,
     },
     /// The system gives no memory.
     Refused {
-        /// What it said.
+        /// The system's message.
         message: String,
     },
 }
@@ -72,7 +73,7 @@ impl Inner {
             state = match (over, short) {
                 (0, 0) => break,
                 (1.., _) if !state.free.is_empty() => self.withdraw_some(state, over.min(WITHDRAWN_AT_ONCE)),
-                // What is left over was retired for the lease.
+                // The rest was retired for the lease.
                 (1.., 0) => break,
                 _ => match self.reclaim(state, short.min(RECLAIMED_AT_ONCE)) {
                     Ok(state) => state,
@@ -96,7 +97,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Chunks that are missing for a budget of `wanted` chunks in which `lease` is one of `leased_bytes`.
+    /// Chunks missing for a budget of `wanted` chunks in which `lease` covers `leased_bytes`.
     fn short_for(&self, state: &State, wanted: u32, lease: &Lease, leased_bytes: u64) -> usize {
         let leased = state.leased_bytes - lease.bytes + leased_bytes;
         let retired = leased.div_ceil(CHUNK_BYTES as u64) as usize;
@@ -104,10 +105,10 @@ impl Inner {
         needed.saturating_sub(state.retired.len() + state.free.len() + wanted as usize)
     }
 
-    /// Withdraws from the budget what it has more than `wanted` chunks, which are free.
+    /// Withdraws the chunks beyond `wanted` from the budget; they are free.
     fn withdraw_over(&self, state: &mut State, wanted: u32) {
         while self.chunks.load(Ordering::Relaxed) > wanted {
-            // Those that were retired a moment ago stand in front.
+            // Chunks retired a moment ago are in front.
             let id = state.free.pop_front().expect("what is over was counted as retired");
             self.withdraw(state, id);
             state.withdrawn.push(id);
@@ -115,7 +116,7 @@ impl Inner {
         }
     }
 
-    /// Withdraws up to `count` free chunks from the budget, and lets others have the lock.
+    /// Withdraws up to `count` free chunks from the budget, then releases the lock for a moment.
     fn withdraw_some<'a>(&'a self, mut state: MutexGuard<'a, State>, count: usize) -> MutexGuard<'a, State> {
         for _ in 0..count {
             let Some(id) = self.withdraw_one(&mut state) else { break };
@@ -126,7 +127,7 @@ impl Inner {
         self.lock()
     }
 
-    /// Makes the budget what it was before it could not become smaller: `short` chunks are missing.
+    /// Restores the former size after a failed reduction: `short` chunks are missing.
     fn resize_back(&self, mut state: MutexGuard<'_, State>, before: u32, short: usize) -> ResizeError {
         self.enlarge(&mut state, before).expect("these chunks were of the budget a moment ago");
         let usage = Box::new(self.usage_of(&state));
@@ -135,7 +136,7 @@ impl Inner {
         ResizeError::Held { missing_bytes: (short * CHUNK_BYTES) as u64, usage }
     }
 
-    /// Adds chunks until there are `wanted`: those that were withdrawn, then new ones. On an error none is added.
+    /// Adds chunks until there are `wanted`: first withdrawn ones, then new ones. On an error none is added.
     fn enlarge(&self, state: &mut State, wanted: u32) -> io::Result<()> {
         let more = wanted - self.chunks.load(Ordering::Relaxed);
         let fresh = more.saturating_sub(state.withdrawn.len() as u32);

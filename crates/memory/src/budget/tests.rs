@@ -1,4 +1,4 @@
-//! The books of a budget, whatever happens to it.
+//! Tests of a budget's accounts.
 
 use super::*;
 
@@ -55,7 +55,7 @@ fn who_can_do_without_a_chunk_is_not_refused_one() {
     drop((held, other));
 }
 
-/// Law 1, as far as it can be seen from outside.
+/// Law 1, as far as it is visible from outside.
 fn assert_books_balance(budget: &Budget) {
     let usage = budget.usage();
     let held: u64 = usage.by_kind.iter().map(|(_, bytes)| bytes).sum();
@@ -146,7 +146,7 @@ fn the_books_balance_after_any_sequence_of_takes_leases_and_resizes() {
     }
 }
 
-/// Leaves when it is asked, and its chunk with it.
+/// Gives back its chunk on request, and with it itself.
 struct Leaving {
     itself: Mutex<Option<Arc<Self>>>,
     _chunk: Chunk,
@@ -170,7 +170,7 @@ fn a_reclaimer_that_leaves_while_it_is_asked_gives_back_what_it_held() {
     assert!(budget.take(Kind::Sort).is_ok());
 }
 
-/// Holds chunks, gives what it is asked for, and remembers how much that was at most.
+/// Holds chunks, gives as many as requested, and remembers the largest request.
 struct Giving(Mutex<(Vec<Chunk>, usize)>);
 
 impl Reclaim for Giving {
@@ -203,7 +203,7 @@ fn others_take_chunks_while_a_large_lease_is_made_and_the_books_balance() {
             let budget = &budget;
             scope.spawn(move || {
                 for _ in 0..rounds {
-                    // Both at once are more than there is: either may be refused.
+                    // Both at once exceed the budget: either may be refused.
                     let lease = budget.lease(Kind::Sort, chunks * CHUNK_BYTES as u64 / part * 2);
                     let held: Vec<_> = (0..20).map(|_| budget.take(Kind::Memtable)).collect();
                     held.into_iter().flatten().for_each(|mut chunk| chunk[CHUNK_BYTES / 2] = 7);
@@ -220,7 +220,7 @@ fn others_take_chunks_while_a_large_lease_is_made_and_the_books_balance() {
 #[test]
 fn two_who_resize_at_once_leave_a_budget_whose_books_balance() {
     const CHUNK: u64 = CHUNK_BYTES as u64;
-    // Few under Miri, but more than what is withdrawn in one turn of the lock.
+    // Few under Miri, but more than one batch of withdrawals.
     let (rounds, most) = if cfg!(miri) { (2, 160) } else { (300, 400) };
     let budget = Budget::with_ceiling(8 * CHUNK, most * CHUNK, Backing::Heap).unwrap();
     let held: Vec<_> = (0..6).map(|_| budget.take(Kind::Sort).unwrap()).collect();

@@ -1,8 +1,8 @@
-//! What memory is used for, who holds how much, and the refusal that tells it.
+//! Use of memory by kind, and the error of a refused request, which reports it.
 
 use std::fmt;
 
-/// What memory is used for.
+/// The purpose of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -12,9 +12,9 @@ pub enum Kind {
     Objects,
     /// Memtables: commits that no run holds yet.
     Memtable,
-    /// What open transactions have written.
+    /// Writes of open transactions.
     WriteSet,
-    /// What open transactions have read.
+    /// Reads of open transactions.
     ReadSet,
     /// Records on their way to the log, and its tail.
     LogBuffer,
@@ -26,9 +26,9 @@ pub enum Kind {
     Staging,
     /// Descriptions of files, snapshots, keyspaces.
     Metadata,
-    /// Large buffers that were given back, kept for who needs one next.
+    /// Large buffers that were given back and are kept for reuse.
     Spare,
-    /// Walks that have begun: their keys, values, cursors.
+    /// Open walks: their keys, values and cursors.
     Walks,
 }
 
@@ -50,14 +50,14 @@ impl Kind {
     ];
 }
 
-/// The budget has no room: who wanted how much, and who holds what.
+/// The budget has no room. Reports the request, and the bytes held by kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfBudget {
-    /// Bytes that were wanted.
+    /// Bytes requested.
     pub needed_bytes: u64,
-    /// What they were wanted for.
+    /// The purpose of the request.
     pub kind: Kind,
-    /// Who holds how much. Boxed, so that results which may carry it stay small.
+    /// Bytes held, by kind. Boxed, so that results which may carry it stay small.
     pub usage: Box<Usage>,
 }
 
@@ -73,16 +73,16 @@ impl fmt::Display for OutOfBudget {
     }
 }
 
-/// Who holds how much, in bytes.
+/// Bytes held, by kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// The budget.
+    /// The limit.
     pub limit_bytes: u64,
-    /// Chunks that nobody holds.
+    /// Bytes of free chunks.
     pub free_bytes: u64,
     /// Bytes by kind: whole chunks, and leases to the byte.
     pub by_kind: [(Kind, u64); Kind::ALL.len()],
-    /// The most bytes that were ever held at once, since the budget was made or resized.
+    /// The most bytes held at once since the budget was made or resized.
     pub peak_bytes: u64,
 }
 
@@ -106,10 +106,10 @@ impl Usage {
 /// How often the budget was short since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
-    /// Times that somebody who wanted memory found none and made others evict before he went on.
+    /// Times that a request found no memory and evicted inline.
     pub inline_evictions: u64,
-    /// Times that somebody waited for a chunk.
+    /// Times that a request waited for a chunk.
     pub waits: u64,
-    /// Times that somebody was refused.
+    /// Times that a request was refused.
     pub refusals: u64,
 }

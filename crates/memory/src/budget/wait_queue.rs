@@ -1,12 +1,12 @@
-//! A queue of threads that wait for memory, each for a bounded time, in the order in which they came.
+//! A FIFO queue of threads that wait for memory, each for a bounded time.
 //!
 //! Laws:
-//! 1. Only the first in the queue tries again. A thread that comes for memory while others wait stands behind them, even if memory came
-//!    free at that moment.
-//! 2. No thread waits longer than the queue's patience, but for its own attempts.
-//! 3. Where nothing was given back since a thread waited in vain, the next is refused at once: it would wait for the same nothing.
+//! 1. Only the first in the queue retries. A thread that arrives while others wait queues behind them, even if memory
+//!    has just come free.
+//! 2. No thread waits longer than the queue's patience, apart from its own attempts.
+//! 3. If nothing was given back since a thread waited in vain, the next is refused at once: it would wait in vain, too.
 //!
-//! Memory that is given back by the page pool and the object cache does not count: an attempt asks them itself.
+//! Memory that the page pool and the object cache give back does not count: an attempt asks them itself.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,13 +17,14 @@ use plimsoll_disk::clock::{Clock, SystemClock};
 use super::Budget;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// The first in the queue tries again after this time at the latest: memory may come free without being given back (a page is let go of).
+/// The first in the queue retries after this time at the latest: memory may become available without being given back
+/// (a page is released).
 const STEP: Duration = Duration::from_millis(5);
 
-/// Where a thread stands that comes while others wait.
+/// Where a thread that arrives while others wait enters the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// It may try before them: it probably needs no more memory.
+    /// It may try before them, because it probably needs no more memory.
     Ahead,
     /// Behind them.
     Behind,
@@ -42,7 +43,7 @@ pub struct WaitQueue {
 struct State {
     waiting: VecDeque<u64>,
     next: u64,
-    /// What had been given back when a thread had waited in vain.
+    /// The count of returned chunks when a thread last waited in vain.
     in_vain: Option<u64>,
 }
 
@@ -58,11 +59,11 @@ impl WaitQueue {
         }
     }
 
-    /// Makes an attempt; where it is refused for want of memory, has `relieve` called once, and makes it again whenever memory was given
-    /// back, until it is not refused or the patience is over.
+    /// Makes an attempt. If it is refused for lack of memory, calls `relieve` once, and retries whenever memory was
+    /// given back, until it succeeds, fails otherwise, or the patience is over.
     ///
     /// # Errors
-    /// What the last attempt ended with.
+    /// The error of the last attempt.
     pub fn attempt<T, E>(
         &self,
         order: Order,
@@ -112,7 +113,7 @@ impl WaitQueue {
         self.state.lock().expect("no code under this lock panics")
     }
 
-    /// Goes to the end of the queue.
+    /// Joins the end of the queue.
     fn stand(&self) -> Standing<'_> {
         let mut state = self.lock();
         let number = state.next;
@@ -121,7 +122,7 @@ impl WaitQueue {
         Standing { queue: self, number }
     }
 
-    /// Whether a thread is the first; where it is not, after waiting for a step.
+    /// Whether a thread is the first; if not, after waiting for a step.
     fn is_first(&self, place: &Standing<'_>) -> bool {
         let state = self.lock();
         let is_first = state.waiting.front() == Some(&place.number);
@@ -174,7 +175,7 @@ mod tests {
         queue.attempt(Order::Behind, |_| true, || {}, || budget.take(Kind::WriteSet))
     }
 
-    /// Waits until so many threads stand in the queue.
+    /// Waits until this many threads are in the queue.
     fn await_waiting(queue: &WaitQueue, count: usize) {
         while queue.lock().waiting.len() < count {
             std::thread::yield_now();

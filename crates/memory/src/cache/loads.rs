@@ -1,11 +1,12 @@
-//! One load for a key, however many ask for it at once.
+//! Shared loads: one load for a key, however many threads ask for it at once.
 //!
-//! A load is registered before it begins. Whoever changes the key meanwhile finds it there and takes it out: those who wait already get what
-//! it loads, but it is not cached, and whoever asks from then on loads anew.
+//! A load is registered before it begins. A change of the key meanwhile takes the load out of the register: present
+//! waiters still get its result, but it is not cached, and later requests load anew.
 //!
 //! Laws:
-//! 1. The change is made at its source first, then here (`supersede`), then in the cache. A load either began after the change, or is superseded.
-//! 2. What a load brings enters the cache under the load's lock, and only if it was not superseded.
+//! 1. A change is made at its source first, then here (`supersede`), then in the cache. A load either began after the
+//!    change, or is superseded.
+//! 2. A load's result enters the cache under the load's lock, and only if the load was not superseded.
 //! 3. Waiters park. An error reaches all of them; a load that panics lets the next of them load.
 
 use std::collections::HashMap;
@@ -14,12 +15,12 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-/// A load failed: with what its closure returned, for everybody who waited for it.
+/// A load failed. Holds the closure's error, for every caller that waited for it.
 #[derive(Clone, Debug)]
 pub struct LoadFailed(Arc<dyn Error + Send + Sync>);
 
 impl LoadFailed {
-    /// What the closure returned.
+    /// The closure's error.
     pub fn cause(&self) -> &(dyn Error + Send + Sync + 'static) {
         &*self.0
     }
@@ -37,14 +38,14 @@ impl Error for LoadFailed {
     }
 }
 
-/// What a load ended with.
+/// The result of a load.
 pub(super) type Loaded = Result<Arc<Vec<u8>>, LoadFailed>;
 
 /// Loads under way.
 #[derive(Default)]
 pub(super) struct Loads {
     by_key: Mutex<HashMap<Box<[u8]>, Arc<Load>>>,
-    /// So that who changes a key need not take the lock while nothing is loading.
+    /// Number of loads, so that a change need not take the lock while nothing is loading.
     count: AtomicUsize,
 }
 
@@ -69,11 +70,11 @@ enum Outcome {
     Abandoned,
 }
 
-/// What somebody who asks for a key is to do.
+/// The next step for a caller that asks for a key.
 pub(super) enum Turn<'a> {
     Load(Loading<'a>),
     Take(Loaded),
-    /// Whoever loaded gave up: ask again.
+    /// The loading thread gave up: ask again.
     Again,
 }
 
@@ -100,9 +101,9 @@ impl Loads {
         Turn::Load(Loading { loads: self, key, load })
     }
 
-    /// The key has changed at its source: what is being loaded may be what it was before.
+    /// Marks a load of this key as out of date, after the key has changed at its source.
     pub(super) fn supersede(&self, key: &[u8]) {
-        // The source was changed first, then it is looked who loads; pairs with the fence in `begin`.
+        // The source was changed before the register is read; pairs with the fence in `begin`.
         fence(Ordering::SeqCst);
         if self.count.load(Ordering::SeqCst) == 0 {
             return;
@@ -112,7 +113,7 @@ impl Loads {
         }
     }
 
-    /// Whatever is being loaded may be what it was before: [`Loads::supersede`] for every key.
+    /// [`Loads::supersede`] for every key.
     pub(super) fn supersede_all(&self) {
         fence(Ordering::SeqCst);
         if self.count.load(Ordering::SeqCst) == 0 {
@@ -144,7 +145,7 @@ impl Load {
 }
 
 impl Loading<'_> {
-    /// Ends the load. What it brought is handed to `cache`, unless the key has changed meanwhile, and to everybody who waits.
+    /// Ends the load. Its result is passed to `cache`, unless the key has changed meanwhile, and to all waiters.
     pub(super) fn end<E>(self, loaded: Result<Vec<u8>, E>, cache: impl FnOnce(&[u8])) -> Loaded
     where
         E: Into<Box<dyn Error + Send + Sync>>,

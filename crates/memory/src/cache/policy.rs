@@ -1,14 +1,15 @@
-//! What stays and what leaves: the part of a cache that is a matter of opinion.
+//! Eviction policies: which entries stay and which leave.
 //!
-//! Entries stand in two queues, first in, first out, and carry a count of touches from 0 to 3. A policy says at which end of which queue
-//! a new entry begins, which queue's oldest entry is looked at next, and whether that one leaves. It changes nothing itself.
+//! Entries are in two queues, first in, first out, and carry a count of touches from 0 to 3. A policy decides in which
+//! queue a new entry begins, which queue's oldest entry is looked at next, and whether that one leaves. It changes
+//! nothing itself.
 
 /// One of the two queues of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Queue {
-    /// Where an entry proves itself.
+    /// New entries, on probation.
     Small,
-    /// Where those stay that did.
+    /// Entries that have been found again.
     Main,
 }
 
@@ -17,43 +18,43 @@ pub(super) enum Queue {
 pub(super) struct Occupancy {
     pub(super) small: u64,
     pub(super) main: u64,
-    /// What the small queue may have.
+    /// Target size of the small queue.
     pub(super) small_limit: u64,
-    /// Whether anything ever had to leave.
+    /// Whether anything was ever evicted for room.
     pub(super) was_full: bool,
 }
 
-/// What becomes of the oldest entry of a queue.
+/// The decision on the oldest entry of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Evict,
-    /// Goes to the young end of the main queue, with so many touches.
+    /// Goes to the young end of the main queue, with this many touches.
     Keep {
         touches: u8,
     },
 }
 
-/// Decides what stays.
+/// An eviction policy.
 pub(super) trait Policy: Send {
     /// The queue in which a new entry begins. `returned`: it left the small queue not long ago.
     fn begin(&self, returned: bool, occupancy: &Occupancy) -> Queue;
 
-    /// The queue whose oldest entry is looked at next. The cache takes the other one where this is empty.
+    /// The queue whose oldest entry is looked at next. If it is empty, the cache takes the other one.
     fn turn(&self, occupancy: &Occupancy) -> Queue;
 
-    /// What becomes of the oldest entry of `queue`.
+    /// The decision on the oldest entry of `queue`.
     fn judge(&self, queue: Queue, touches: u8) -> Verdict;
 }
 
-/// Which policy a cache follows.
+/// The eviction policy of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Eviction {
-    /// A small queue in which entries prove themselves, a main queue in which those touched go round, and ghosts of those that left the small
-    /// one too early. Scans do not flush what is in use.
+    /// A small queue in which entries prove themselves, a main queue in which accessed entries go round, and ghosts of
+    /// those that left the small one too early. Scans do not flush the working set.
     #[default]
     S3Fifo,
-    /// One queue; what was touched goes round.
+    /// One queue; accessed entries go round.
     Clock,
     /// One queue; the oldest leaves.
     Fifo,
@@ -75,9 +76,9 @@ impl Eviction {
 /// Touches that prove an entry of the small queue.
 const PROOF: u8 = 2;
 
-/// S3-FIFO (Yang, Zhang, Qiu, Yue, Vinayak: SOSP 2023), over bytes, with a small queue that is longer than a tenth where that serves better
-/// ([`super::small_part`]). As long as the cache was never full, what the small queue has no
-/// room for begins in the main one: else its first tenant would be a cache that is all small queue.
+/// S3-FIFO (Yang, Zhang, Qiu, Yue, Vinayak: SOSP 2023), over bytes, with a small queue that is longer than a tenth
+/// where that serves better ([`super::small_part`]). Until the cache is first full, entries beyond the small queue's
+/// share begin in the main one: otherwise the cache would fill up as one small queue.
 struct S3Fifo;
 
 impl S3Fifo {

@@ -1,4 +1,4 @@
-//! One word of the index: where an entry stands, or that there were one or two.
+//! One word of the index: the place of an entry, or one or two ghosts.
 //!
 //! ```text
 //! bits 62..64  what it is: 0 nothing, 1 ghosts, 2 an entry of the small queue, 3 an entry of the main queue
@@ -11,8 +11,9 @@
 //! bits  0..7   the tick of its death, modulo 128
 //! ```
 //!
-//! A position is never used for two keys (2^36 words are 512 GiB that pass through a queue, and a reader would have to sleep for exactly
-//! that long), so a word that reads the same twice meant an entry of the same key all the while.
+//! A position is not used for two keys (2^36 words are 512 GiB that pass through a queue, and a reader would have to
+//! sleep for exactly that long). A word that reads the same twice has therefore referred to an entry of the same key
+//! throughout.
 
 use super::policy::Queue;
 
@@ -24,17 +25,17 @@ const IS_ENTRY: u64 = 2 << KIND_SHIFT;
 const IS_MAIN: u64 = 1 << KIND_SHIFT;
 const TAG_MASK: u64 = ((1 << TAG_BITS) - 1) << PLACE_BITS;
 
-/// The most touches that are counted.
+/// Upper bound on the count of touches.
 pub(super) const MAX_TOUCHES: u8 = 3;
 
-/// Places are modulo this.
+/// Modulus of places, minus one.
 pub(super) const PLACE_MASK: u64 = (1 << PLACE_BITS) - 1;
 
 /// A word of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot(pub(super) u64);
 
-/// What a slot is.
+/// The content of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Empty,
@@ -46,7 +47,8 @@ const TICK_BITS: u32 = 7;
 const TICK_MASK: u64 = (1 << TICK_BITS) - 1;
 const GHOST_BITS: u32 = TAG_BITS + TICK_BITS;
 
-/// What is left of an entry that left the small queue: a part of its key's hash, and when. One in 2^31 is taken for none.
+/// A trace of an entry that left the small queue: a part of its key's hash, and the tick. One ghost in 2^31 reads as
+/// none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ghost(u32);
 
@@ -62,7 +64,7 @@ impl Ghost {
         self == Self::NONE
     }
 
-    /// Whether it may be that of a key with this hash.
+    /// Whether it may be the ghost of a key with this hash.
     #[inline]
     pub(super) fn is_of(self, hash: u64) -> bool {
         !self.is_none() && u64::from(self.0 >> TICK_BITS) == hash >> (64 - TAG_BITS)
@@ -74,7 +76,7 @@ impl Ghost {
         now.wrapping_sub(u64::from(self.0)) & TICK_MASK
     }
 
-    /// The topmost bits of the hash of its key.
+    /// The top bits of its key's hash.
     pub(super) fn hash_top(self) -> u64 {
         u64::from(self.0 >> TICK_BITS) << (64 - TAG_BITS)
     }
@@ -92,7 +94,7 @@ impl Slot {
         Self((kind << KIND_SHIFT) | touches | tag_of(hash) | (position & PLACE_MASK))
     }
 
-    /// Empty if both are none.
+    /// A slot of two ghosts; empty if both are none.
     pub(super) fn of_ghosts([one, other]: [Ghost; 2]) -> Self {
         let both = u64::from(one.0) << GHOST_BITS | u64::from(other.0);
         if both == 0 { Self::EMPTY } else { Self(1 << KIND_SHIFT | both) }
@@ -114,14 +116,14 @@ impl Slot {
         (self.0 >> KIND_SHIFT == 1) & (is_of(self.0 >> GHOST_BITS) | is_of(self.0))
     }
 
-    /// Ticks since its younger ghost died; of one that has none, more than any.
+    /// Ticks since its younger ghost died; the maximum if it has none.
     #[inline]
     pub(super) fn age(self, now: u64) -> u64 {
         let ghosts = self.ghosts().into_iter().filter(|ghost| !ghost.is_none());
         ghosts.map(|ghost| ghost.age(now)).min().unwrap_or(u64::MAX)
     }
 
-    /// With those of its ghosts that `keep` says; entries stay as they are.
+    /// Keeps only the ghosts for which `keep` returns true; entries stay as they are.
     pub(super) fn map_ghosts(self, mut keep: impl FnMut(Ghost) -> bool) -> Self {
         match self.kind() {
             Kind::Ghosts => Self::of_ghosts(self.ghosts().map(|ghost| if keep(ghost) { ghost } else { Ghost::NONE })),
@@ -129,7 +131,7 @@ impl Slot {
         }
     }
 
-    /// With one ghost more, where one is none or as good as none.
+    /// Adds a ghost in place of one for which `is_free` returns true.
     pub(super) fn with_ghost(self, ghost: Ghost, is_free: impl Fn(Ghost) -> bool) -> Option<Self> {
         let [one, other] = self.ghosts();
         match self.kind() {
@@ -153,11 +155,11 @@ impl Slot {
     /// Whether it is an entry whose key may be the one with this hash.
     #[inline]
     pub(super) fn may_be_entry_of(self, hash: u64) -> bool {
-        // Of both queues the kind has its upper bit: one comparison says all.
+        // Both kinds of entry have the upper bit set: one comparison covers both.
         (self.0 ^ (IS_ENTRY | tag_of(hash))) & (IS_ENTRY | TAG_MASK) == 0
     }
 
-    /// The queue that the entry stands in, if it is one and its key may be the one with this hash.
+    /// The queue of the entry, if it is one and its key may be the one with this hash.
     #[inline]
     pub(super) fn entry_for(self, hash: u64) -> Option<Queue> {
         self.may_be_entry_of(hash).then_some(if self.0 & IS_MAIN > 0 { Queue::Main } else { Queue::Small })
@@ -168,31 +170,31 @@ impl Slot {
         (self.0 / TOUCH) as u8 & MAX_TOUCHES
     }
 
-    /// With one touch more, unless it has the most already.
+    /// Adds a touch; nothing if it has the maximum.
     #[inline]
     pub(super) fn touched(self) -> Option<Self> {
         (self.touches() < MAX_TOUCHES).then_some(Self(self.0.wrapping_add(TOUCH)))
     }
 
-    /// The position's last bits.
+    /// The low bits of the position.
     #[inline]
     pub(super) fn place(self) -> u64 {
         self.0 & PLACE_MASK
     }
 
-    /// Whether both mean the same entry, however often it was touched in between.
+    /// Whether both refer to the same entry, regardless of touches.
     #[inline]
     pub(super) fn is_same_entry(self, other: Slot) -> bool {
         (self.0 ^ other.0) & !(u64::from(MAX_TOUCHES) * TOUCH) == 0
     }
 
-    /// The topmost bits of the hash of the entry's key.
+    /// The top bits of the key's hash.
     pub(super) fn hash_top(self) -> u64 {
         self.0 << 4 >> (64 - TAG_BITS) << (64 - TAG_BITS)
     }
 }
 
-/// What a slot keeps of a hash: its topmost bits.
+/// The part of a hash that a slot keeps: its top bits.
 #[inline]
 pub(super) fn tag(hash: u64) -> u64 {
     hash >> (64 - TAG_BITS)

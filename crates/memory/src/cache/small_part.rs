@@ -1,30 +1,33 @@
-//! How much of a cache its small queue has: as much as the next piece of it is worth to either queue.
+//! Adapts the small queue's share of a cache, by the marginal worth of space to either queue.
 //!
-//! A tenth serves most mixes of requests. It fails where things are asked for again a little later than a tenth reaches: each of them has left
-//! by then, and what stands in the main queue instead may be long dead. So the small queue gets more for each entry that comes back soon after it
-//! left (its ghost tells when: in a queue longer by that much it would have been found), and less for each entry of the main queue that
-//! was found once in a round (in one shorter by that much perhaps it would not). Entries are counted, not their bytes: a hit is a hit.
+//! A tenth serves most mixes of requests. It fails if entries are requested again a little later than a tenth reaches:
+//! each has left by then, while the main queue may hold entries long dead. So the small queue grows with each entry
+//! that comes back soon after it left (the age of its ghost tells: a queue longer by that much would have kept it). It
+//! shrinks with each entry of the main queue that was found once in a round (a queue shorter by that much might not
+//! have kept it). Entries are counted, not their bytes: a hit is a hit.
 //!
-//! What comes back late changes nothing: a loop that is longer than the cache would take all of it for the small queue, and be found there
-//! no more than before.
+//! Late returns change nothing: a loop longer than the cache would otherwise take all of it for the small queue,
+//! without any more hits.
 
 use super::index::GHOST_TICKS;
 
-/// The least and the most, as parts of the cache.
+/// The least and the most, as fractions of the cache.
 const LEAST: f64 = 0.1;
 const MOST: f64 = 0.9;
 
 /// Ticks since an entry left within which it came back soon.
 const SOON: u64 = 1;
 
-/// What leaves the small queue within that time, as a part of the cache: ghosts reach back 27/20 of it, and a tick is, on average, half over.
+/// Bytes that leave the small queue within that time, as a fraction of the cache: ghosts reach back 27/20 of it, and a
+/// tick is, on average, half over.
 const REACH: f64 = (SOON as f64 + 0.5) * 27.0 / 20.0 / GHOST_TICKS as f64;
 
-/// An entry found once in the main queue weighs as much as so many that come back soon. With one, mixes for which a tenth is right lose up to two
-/// points of hits in small caches to chance; with two nothing that shows, and what is to be won stays.
+/// Weight of an entry found once in the main queue, relative to one that comes back soon. With a weight of one, mixes
+/// for which a tenth is right lose up to two points of hits in small caches to chance; with two they lose nothing
+/// noticeable, and the gains stay.
 const WEIGHT_OF_MAIN: f64 = 2.0;
 
-/// The small queue's part of a cache.
+/// The small queue's share of a cache.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SmallPart {
     part: f64,
@@ -35,21 +38,23 @@ impl SmallPart {
         Self { part: LEAST }
     }
 
-    /// Bytes of a cache of `limit`.
+    /// Its size in bytes, in a cache of `limit`.
     pub(super) fn of(self, limit: u64) -> u64 {
         (limit as f64 * self.part) as u64
     }
 
-    /// An entry comes back so many ticks after it left the small queue. `entry` is what one takes on average, as a part of the cache.
+    /// Records that an entry came back this many ticks after it left the small queue. `entry` is the mean size of an
+    /// entry, as a fraction of the cache.
     pub(super) fn came_back(&mut self, ticks: u64, entry: f64) {
         if ticks <= SOON {
             self.change(entry);
         }
     }
 
-    /// The oldest entry of the main queue, which has so large a part of the cache, was found once. `entry` as for [`SmallPart::came_back`].
+    /// Records that the oldest entry of the main queue was found once. `main` is that queue's fraction of the cache,
+    /// `entry` as for [`SmallPart::came_back`].
     pub(super) fn found_once(&mut self, main: f64, entry: f64) {
-        // Of those found once in a round, as many as the part that the queue would lose were found in that part.
+        // Of the entries found once in a round, the share found in the part that the queue would lose.
         let lost = if main > REACH { REACH / main } else { 1.0 };
         self.change(-WEIGHT_OF_MAIN * lost * entry);
     }
@@ -66,12 +71,12 @@ mod tests {
     use crate::budget::{Backing, Budget};
     use crate::cache::{Cache, CacheOptions};
 
-    /// Each key is asked for twice: the second time when `between` others came after it, or up to twice as many. Of the second times, how many in a
-    /// hundred find it, once the cache has seen 20,000 keys.
+    /// Requests each key twice: the second time after `between` to twice as many others. Returns the percentage of
+    /// second requests that hit, once the cache has seen 20,000 keys.
     fn found_again(cache: &Cache, between: u32) -> u32 {
         let mut found = 0;
         for number in 0..30_000_u32 {
-            // Other keys' turns come after other numbers of keys, and each has one.
+            // The distance differs from key to key, and each key has one.
             let earlier = (number / between).checked_sub(2).map(|round| round * between + number * 7919 % between);
             for key in [Some(number), earlier].into_iter().flatten().map(u32::to_be_bytes) {
                 let is_there = cache.get(&key).is_some();
@@ -93,7 +98,7 @@ mod tests {
         let stats = cache.stats();
         assert!(stats.entries > 1400 && stats.small_bytes > 50_000, "{stats:?}");
         assert!(found > 80, "{found} %");
-        // And where it is asked for again too late for any cache of this size, a tenth is enough for what is not.
+        // If keys are requested again too late for any cache of this size, a tenth is enough for the rest.
         assert_eq!(found_again(&Cache::new(&budget, CacheOptions::of_bytes(256 << 10)).unwrap(), 4000), 0);
         cache.check();
     }

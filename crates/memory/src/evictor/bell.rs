@@ -1,11 +1,12 @@
-//! How those who take memory wake the evictor.
+//! The bell: wakes the evictor when room runs short.
 //!
 //! ```text
 //! evictor:   arm, look once more, sleep        taker:   take (under its lock), see little room, ring if armed
 //! ```
 //!
-//! Law: no call is lost. Room is counted under a lock: a taker whose turn came before the evictor's last look was seen by it, and one
-//! whose turn came after sees the bell armed. Only the first to ring pays for waking; the others see it disarmed.
+//! Law: no call is lost. Room is counted under a lock. The evictor's last look sees every taker that held the lock
+//! before it; a taker that holds the lock later sees the bell armed. Only the first to ring pays for the wake-up; the
+//! others see the bell disarmed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,11 +18,11 @@ use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering};
 /// Why the evictor was woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// Free frames of the pool came below their low mark.
+    /// Free frames of the pool fell below their low mark.
     Frames,
-    /// Free chunks of the budget came below theirs.
+    /// Free chunks of the budget fell below theirs.
     Chunks,
-    /// Somebody found no room at all, and evicted himself.
+    /// A caller found no room at all, and evicted inline.
     Inline,
 }
 
@@ -34,7 +35,7 @@ pub(crate) struct Bell {
 
 #[derive(Default)]
 struct Calls {
-    /// Why and when it was rung last.
+    /// Cause and time of the last call.
     call: Option<(Cause, u64)>,
     closing: bool,
 }
@@ -44,7 +45,7 @@ impl Bell {
         Self { armed: AtomicBool::new(false), clock, state: Mutex::new(Calls::default()), rung: Condvar::new() }
     }
 
-    /// Wakes the evictor if it sleeps. To be called after the lock under which room was counted.
+    /// Wakes the evictor if it sleeps. Call it after releasing the lock under which room was counted.
     pub(crate) fn ring(&self, cause: Cause) {
         // Relaxed: the lock under which room is counted orders this after `arm`, see above.
         if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::Relaxed) {
@@ -53,23 +54,23 @@ impl Bell {
         }
     }
 
-    /// Whether a call would wake anybody. To be asked under the lock under which room is counted.
+    /// Whether a call would wake the evictor. Call it under the lock under which room is counted.
     pub(crate) fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed)
     }
 
-    /// From here on whoever finds little room rings.
+    /// Arms the bell: from here on, takers that find little room ring.
     pub(super) fn arm(&self) {
         self.armed.store(true, Ordering::Relaxed);
     }
 
-    /// There is work already; whoever rang meanwhile need not have.
+    /// Disarms the bell while the evictor works.
     pub(super) fn disarm(&self) {
         self.armed.store(false, Ordering::Relaxed);
         self.lock().call = None;
     }
 
-    /// Sleeps until somebody rings: why, and when. `None`: closed.
+    /// Sleeps until the bell rings. Returns cause and time, or `None` if it was closed.
     pub(super) fn wait(&self) -> Option<(Cause, u64)> {
         let mut calls = self.lock();
         loop {
@@ -133,7 +134,7 @@ mod loom_tests {
             }
         }
 
-        /// What the evictor's thread does until there is room enough. Loom reports a sleep that nobody ends.
+        /// The evictor's loop until there is enough room. Loom reports a sleep that never ends.
         fn keep_room(&self) {
             loop {
                 self.bell.arm();

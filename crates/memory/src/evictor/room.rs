@@ -1,4 +1,4 @@
-//! How much room is kept free: a pure function of what was measured.
+//! How much room the evictor keeps free: a pure function of measured rates.
 //!
 //! ```text
 //! 0 ........ low ........ high .................. capacity
@@ -6,17 +6,19 @@
 //!    wakes the evictor    where it stops
 //! ```
 //!
-//! `low` is what is allocated while the evictor comes to it (rate times reaction time), `high` is twice that, so that a round begins
-//! with as much below it as it has to make. All arithmetic saturates: more room than wanted is never a negative shortfall.
+//! `low` is the amount allocated during the evictor's reaction (rate times reaction time). `high` is twice that, so
+//! that at the start of a round the present room equals the room to be made. All arithmetic saturates: a surplus never
+//! becomes a negative shortfall.
 
-/// Pages of a batch of victims: the least, and the most.
+/// Batch size in pages: the least, and the most.
 pub(super) const BATCH_PAGES_MIN: usize = 16;
 pub(super) const BATCH_PAGES_MAX: usize = 64;
 
-/// The most of the budget that each of the two kinds of room (free frames, free chunks) takes: one in this many. Together 2 %.
+/// Upper bound on each of the two kinds of room (free frames, free chunks): one in this many of the budget. Together 2
+/// %.
 const PART_MAX: usize = 100;
 
-/// A rate is a mean over about this long.
+/// Rates are averaged over about this long.
 const MEAN_OVER_NANOS: f64 = 100e6;
 
 /// Marks between which room is kept.
@@ -26,7 +28,7 @@ pub(super) struct Marks {
     pub(super) high: usize,
 }
 
-/// How fast something is taken, and how long the evictor needs to answer.
+/// Allocation rate, and the evictor's reaction time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Demand {
     taken: u64,
@@ -36,7 +38,7 @@ pub(super) struct Demand {
 }
 
 impl Demand {
-    /// Notes that `taken` units were taken since ever, as of `now_nanos`.
+    /// Records the running total `taken`, as of `now_nanos`.
     pub(super) fn note_taken(&mut self, taken: u64, now_nanos: u64) {
         let elapsed = now_nanos.saturating_sub(self.at_nanos) as f64;
         if elapsed > 0.0 {
@@ -46,18 +48,18 @@ impl Demand {
         }
     }
 
-    /// Notes how long it took from a call to the first room.
+    /// Records the time from a call to the first room.
     pub(super) fn note_reaction(&mut self, nanos: u64) {
         self.reaction_nanos += (nanos as f64 - self.reaction_nanos) / 8.0;
     }
 
-    /// What is taken while the evictor comes.
+    /// Units taken during one reaction.
     fn taken_meanwhile(self) -> usize {
-        // A float that does not fit becomes the largest number, and one that is none becomes 0.
+        // A float that does not fit becomes the largest number, and NaN becomes 0.
         (self.per_nano * self.reaction_nanos) as usize
     }
 
-    /// Marks for a pool of `capacity` units, `batch` of which are the least to evict at once: between two batches and 1 %.
+    /// Marks for a pool of `capacity` units, where a batch is at least `batch`: between two batches and 1 %.
     pub(super) fn marks(self, batch: usize, capacity: usize) -> Marks {
         let least = 2 * batch;
         let high = self.taken_meanwhile().saturating_mul(2).clamp(least, (capacity / PART_MAX).max(least));
@@ -65,7 +67,7 @@ impl Demand {
     }
 }
 
-/// How many to evict at once, if `free` are there and `high` are wanted.
+/// Batch size, given `free` units and a target of `high`.
 pub(super) fn batch(free: usize, high: usize, least: usize, most: usize) -> usize {
     match high.saturating_sub(free) {
         0 => 0,
@@ -114,7 +116,7 @@ mod tests {
         assert_eq!(demand.per_nano.to_bits(), before.to_bits());
     }
 
-    /// An origin computed the shortfall with unsigned numbers that wrapped, and evicted whole classes.
+    /// An earlier implementation computed the shortfall with unsigned numbers that wrapped, and evicted whole classes.
     #[test]
     fn more_room_than_wanted_is_no_shortfall_of_two_to_the_64() {
         assert_eq!(batch(33, 32, 16, 64), 0);

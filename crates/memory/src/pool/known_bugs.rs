@@ -1,4 +1,4 @@
-//! Bugs that page caches before this one had, each a test named after what went wrong there.
+//! Regression tests for bugs of earlier page caches. Each test is named after the failure.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use crate::reserved::Reserved;
 
 const CHUNK: u64 = CHUNK_BYTES as u64;
 
-/// Loads a page as its number, but for pages that fail.
+/// Loads a page whose content is its number, except for pages set to fail.
 #[derive(Default)]
 struct Source {
     loads: AtomicU64,
@@ -44,8 +44,8 @@ fn world(chunks: u64) -> (Budget, Arc<Pool>, Arc<Source>, PoolFile) {
     (budget, pool, source, file)
 }
 
-/// There an evicted page's version began at 0 again: a reader that had looked before it left and came back found the word as it
-/// had seen it, and believed bytes of two pages.
+/// In that cache an evicted page's version began at 0 again: a reader that had looked before the page left and returned
+/// after it came back found the same word, and accepted bytes of two pages.
 #[test]
 #[allow(unsafe_code, reason = "a descriptor begins as zeros")]
 fn a_version_that_is_reset_lets_a_stale_reader_believe() {
@@ -68,7 +68,7 @@ fn a_version_that_is_reset_lets_a_stale_reader_believe() {
     }
 }
 
-/// The same, where a descriptor's memory goes back to the system and comes again as zeros.
+/// The same, where a descriptor's memory goes back to the system and returns as zeros.
 #[test]
 fn a_version_that_is_reset_with_the_memory_of_its_frame() {
     let backing = if cfg!(miri) { Backing::Heap } else { Backing::Mapped };
@@ -96,7 +96,8 @@ fn a_version_that_is_reset_with_the_memory_of_its_frame() {
     }
 }
 
-/// There an error of the read left the page locked and its bytes reserved: the next reader waited for ever, and the pool shrank.
+/// In that cache a read error left the page locked and its bytes reserved: the next reader waited for ever, and the
+/// pool shrank.
 #[test]
 fn a_read_error_that_leaves_the_page_locked() {
     let (budget, pool, source, file) = world(1);
@@ -113,7 +114,7 @@ fn a_read_error_that_leaves_the_page_locked() {
     assert!((0u32..).zip(&pages).all(|(number, page)| page[..4] == number.to_le_bytes()));
 }
 
-/// There who waited for another's read of the same page asked again and again.
+/// In that cache a thread that waited for another's read of the same page polled.
 #[test]
 #[cfg(target_os = "linux")]
 #[cfg_attr(miri, ignore = "reads the system's account of a thread")]
@@ -146,7 +147,8 @@ fn a_reader_that_burns_a_core_while_it_waits() {
     assert_eq!(source.loads.load(Ordering::Relaxed), 1);
 }
 
-/// There the pool said 212 MB and the process held 1,465: what is counted has to be what is there, whatever happened.
+/// In that cache the pool reported 212 MB and the process held 1,465: the count must match the memory held, whatever
+/// happened.
 #[test]
 fn counters_that_disagree_with_reality() {
     let (budget, pool, source, file) = world(6);

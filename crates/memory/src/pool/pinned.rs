@@ -19,7 +19,7 @@ pub struct Page {
     _stay: Stay,
 }
 
-/// Keeps the page; only dropped.
+/// The hazard slot or pin that keeps the page. Used only for its drop.
 enum Stay {
     Published { _hazard: Hazard },
     Counted { _count: Count },

@@ -1,16 +1,16 @@
-//! What is worth having again after a restart: which pages are resident, and how they come back.
+//! Warm restart of the pool: lists the resident pages, and reads pages back.
 //!
 //! Laws:
-//! 1. Who looks over the residents pins nothing, changes no heat, and holds the pool's lock for a thousand frames at most.
-//! 2. Nobody leaves for a page that comes back this way: when no frame is to spare, the pool says so and the caller is done.
-//! 3. A page that comes back is read from its file and checked as any other.
+//! 1. Listing the residents pins nothing, changes no heat, and holds the pool's lock for a thousand frames at most.
+//! 2. Reading pages back evicts nothing: when no frame is to spare, the pool says so and the caller stops.
+//! 3. A page that is read back is read from its file and checked like any other.
 
 use super::frame::{Frame, Heat};
 use super::frames::FRAMES_PER_CHUNK;
 use super::{Pool, PoolFile};
 use crate::budget::Kind;
 
-/// Frames that are looked at under one turn of the lock.
+/// Frames visited per acquisition of the lock.
 const LOOKS_AT_ONCE: usize = 1024;
 
 /// A resident page.
@@ -20,27 +20,27 @@ pub struct Resident {
     pub file: u64,
     /// Its number in the file.
     pub number: u32,
-    /// Whether it was touched more than once.
+    /// Whether it was accessed more than once.
     pub hot: bool,
 }
 
-/// What came of pages that were to come back.
+/// Result of reading pages back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Warmed {
-    /// So many were read; the others were there, or cannot be read.
+    /// Number of pages read; the others were resident, or cannot be read.
     Read(u32),
-    /// So many were read, and then there was no frame to spare.
+    /// Number of pages read until no frame was to spare.
     NoRoom(u32),
 }
 
 impl Pool {
-    /// Tells `visit` of each resident page that anybody but scans touched, in the order of the frames.
+    /// Calls `visit` with each resident page that was accessed by more than scans, in the order of the frames.
     pub fn residents(&self, visit: &mut dyn FnMut(Resident)) {
         let mut found = Vec::with_capacity(LOOKS_AT_ONCE);
         let mut first = 0;
         loop {
             {
-                // Under the lock no frame changes hands.
+                // Under the lock no frame changes its page.
                 let keeper = self.lock();
                 let frames = self.frames.of_chunks(keeper.slots());
                 let Some(next) = frames.get(first..).filter(|rest| !rest.is_empty()) else { return };
@@ -67,13 +67,13 @@ fn resident(frame: &Frame) -> Option<Resident> {
 }
 
 impl PoolFile {
-    /// The file's id in its pool, never used again there.
+    /// The file's id in its pool, never reused there.
     pub fn id(&self) -> u64 {
         self.file.id
     }
 
-    /// Reads those of `count` pages from `first` on that are not there, with one read for each chunk of them, into frames that nobody
-    /// uses. What cannot be read is left out: who asks for it hears why.
+    /// Reads the missing ones among `count` pages from `first` on into spare frames, with one read for each chunk of
+    /// them. Unreadable pages are left out; a later request for one gets its error.
     pub fn warm(&self, first: u32, count: u32, hot: bool) -> Warmed {
         let pool = &self.file.pool;
         let heat = if hot { Heat::Hot } else { Heat::Cold };

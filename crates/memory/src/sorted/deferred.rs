@@ -1,6 +1,6 @@
-//! Entries that are written and not linked yet, with the first bytes of their keys: what sorting them needs, side by side.
+//! Entries that are written and not linked yet, with key prefixes side by side for sorting.
 //!
-//! Law: the list never grows beyond what it is allowed, and a lease covers it; giving them out needs no memory.
+//! Law: the list stays within its maximum, and a lease covers it; draining it needs no memory.
 
 use std::cmp::Ordering;
 
@@ -19,7 +19,7 @@ struct Slot {
     entry: Unlinked,
 }
 
-/// The entries that wait.
+/// The deferred entries.
 #[derive(Default)]
 pub(super) struct Deferred {
     slots: Buffer<Slot>,
@@ -28,8 +28,9 @@ pub(super) struct Deferred {
 }
 
 impl Deferred {
-    /// Whether one more can wait; the list grows, from `first` slots to `most`, if the budget has room that nobody has to make. Waiting is
-    /// only faster: no page is worth it, and a budget that is full is asked once, not at every entry.
+    /// Whether one more entry can be deferred. The list grows, from `first` slots to `most`, if the budget has room
+    /// without reclaiming. Deferring only saves time: it is not worth evicting a page, and a full budget is asked once,
+    /// not at every entry.
     pub(super) fn has_room(&mut self, budget: &Budget, kind: Kind, [first, most]: [usize; 2]) -> bool {
         let capacity = self.slots.capacity();
         if self.slots.len() < capacity {
@@ -48,17 +49,17 @@ impl Deferred {
         true
     }
 
-    /// Bytes that the list takes.
+    /// Size of the list in bytes.
     pub(super) fn held_bytes(&self) -> u64 {
         self.slots.charged_bytes()
     }
 
-    /// Adds one for which there is room.
+    /// Adds an entry, for which there is room.
     pub(super) fn push(&mut self, key: &[u8], entry: Unlinked) {
         self.slots.push(Slot { prefix: prefix_of(key), entry });
     }
 
-    /// Puts them into the order of a map. `read` says what an entry holds.
+    /// Sorts the entries in map order. `read` returns the content of an entry.
     pub(super) fn sort<'a>(&mut self, read: impl Fn(Unlinked) -> Entry<'a>) {
         self.slots.sort_unstable_by(|one, other| {
             one.prefix.cmp(&other.prefix).then_with(|| in_order(&read(one.entry), &read(other.entry)))
@@ -70,7 +71,7 @@ impl Deferred {
         self.slots.get(at).map(|slot| slot.entry)
     }
 
-    /// They are linked now.
+    /// Empties the list, once all are linked.
     pub(super) fn clear(&mut self) {
         self.slots.clear();
     }

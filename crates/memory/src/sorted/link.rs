@@ -1,10 +1,10 @@
-//! One link of a tower, and how an entry becomes visible.
+//! One link of a tower, and the publication of an entry.
 //!
-//! Law: whoever arrives at an entry through a link sees all of its bytes and its whole tower.
+//! Law: a reader that follows a link to an entry sees all of its bytes and its whole tower.
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// Where the next entry of a level stands; 0 is none. Laid over four bytes of a chunk, or part of the head.
+/// Position of the next entry of a level; 0 is none. Overlays four bytes of a chunk, or part of the head.
 #[repr(transparent)]
 pub(super) struct Link(AtomicU32);
 
@@ -18,7 +18,7 @@ impl Link {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Sets a link of an entry that nobody can reach yet.
+    /// Sets a link of an entry that is not reachable yet.
     pub(super) fn prepare(&self, to: u32) {
         self.0.store(to, Ordering::Relaxed);
     }
@@ -30,8 +30,8 @@ impl Link {
     }
 }
 
-/// Hangs an entry with `height` levels, written and not yet reachable, between its neighbours. `own` gives its links,
-/// `before` those that shall lead to it, `after` what stands behind it.
+/// Links an entry with `height` levels, written and not yet reachable, between its neighbours. `own` yields its links,
+/// `before` the links that are to lead to it, `after` the entries behind it.
 pub(super) fn splice<'a>(
     entry: u32,
     height: usize,

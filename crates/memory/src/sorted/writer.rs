@@ -1,7 +1,7 @@
-//! What only the one who inserts needs: the chunk that is being filled, what was promised of the rest, and how tall the next tower may be.
+//! The inserter's state: the chunk that is being filled, the reservations, and the height limit of the next tower.
 //!
-//! Law: entries whose [`room_of`] adds up to what [`Writer::has_room_for`] agreed to find room, however they are cut and however tall their
-//! towers are.
+//! Law: entries whose [`room_of`] adds up to an amount that [`Writer::has_room_for`] accepted find room, however they
+//! are cut and however tall their towers are.
 
 use std::ptr::NonNull;
 
@@ -14,10 +14,10 @@ use crate::pieces::Piece;
 /// Links that each insert earns for its tower and those after it; four thirds are needed on average.
 const LINKS_EARNED: usize = 2;
 
-/// The most links that can be saved up.
+/// Upper bound on saved links.
 const LINKS_SAVED_MAX: usize = 64;
 
-/// From this size on an entry pays for the room that it may leave unused at the end of the chunk before it.
+/// An entry of this size or more pays for the room that it may leave unused at the end of the chunk before it.
 const LARGE_BYTES: usize = CHUNK_BYTES / 16 - MAX_HEIGHT * LINK_BYTES;
 
 /// Memory for entries.
@@ -42,11 +42,11 @@ impl Holding {
     }
 }
 
-/// What is held and promised; under the map's lock.
+/// Memory held and reserved; under the map's lock.
 pub(super) struct Writer {
     /// Chunks; in a map that begins small, pieces of chunks first.
     pub(super) chunks: Vec<Holding>,
-    /// For the table of chunks and `chunks` itself.
+    /// Covers the table of chunks and `chunks` itself.
     pub(super) tables: Option<Lease>,
     /// The chunk that is being filled, and how far.
     pub(super) current: usize,
@@ -55,9 +55,9 @@ pub(super) struct Writer {
     pub(super) promised: usize,
     links_saved: usize,
     random: u64,
-    /// The gap behind what was inserted last: where the next entry of an ascending series goes.
+    /// The gap behind the last insert: the place of the next entry of an ascending series.
     pub(super) gap: Gap,
-    /// What was written and is not linked yet.
+    /// Entries written and not linked yet.
     pub(super) deferred: Deferred,
 }
 
@@ -76,12 +76,13 @@ impl Writer {
         }
     }
 
-    /// An entry has earned its links and spent `height` of them.
+    /// Accounts for an entry: adds the earned links and spends `height` of them.
     pub(super) fn pay_for(&mut self, height: usize) {
         self.links_saved = (self.links_saved + LINKS_EARNED).min(LINKS_SAVED_MAX + height) - height;
     }
 
-    /// Whether entries adding up to `promised` fit into what is held (no pieces), however they are cut and however tall their towers are.
+    /// Whether entries adding up to `promised` fit into the memory held (no pieces), however they are cut and however
+    /// tall their towers are.
     pub(super) fn has_room_for(&self, promised: usize) -> bool {
         // Saved links may all be spent at once.
         let needed = promised + LINKS_SAVED_MAX * LINK_BYTES * 9 / 8;
@@ -91,7 +92,7 @@ impl Writer {
         needed <= rest || needed <= (self.chunks.len() - self.current - started) * CHUNK_BYTES
     }
 
-    /// One level more with a chance of one in four each, as far as the links saved allow.
+    /// Draws a height: each further level has a chance of one in four, as far as the saved links allow.
     pub(super) fn draw_height(&mut self) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -101,12 +102,13 @@ impl Writer {
     }
 }
 
-/// The most bytes that an entry with so many bytes of key and value can take, what it may leave unused of a chunk included.
+/// Upper bound on the bytes of an entry with this many bytes of key and value, including the rest of a chunk that it
+/// may leave unused.
 pub(super) fn room_of(payload_bytes: usize) -> usize {
     // Padding of up to one link's size on each side, and at least eight bytes behind the header.
     let own = LINKS_EARNED * LINK_BYTES + HEADER_BYTES + payload_bytes.max(8) + 2 * LINK_BYTES;
-    // A chunk is closed when an entry does not fit. If that one is small, the chunk is 15/16 full, and an eighth more on each
-    // of its own entries pays for the rest; if it is large, it pays itself, with no more than its size.
+    // A chunk is closed when an entry does not fit. If that one is small, the chunk is 15/16 full, and an eighth more
+    // on each of its own entries pays for the rest; if it is large, it pays itself, with no more than its size.
     let for_a_chunk_before = if own > LARGE_BYTES { own + MAX_HEIGHT * LINK_BYTES } else { 0 };
     own + own.div_ceil(8) + for_a_chunk_before
 }

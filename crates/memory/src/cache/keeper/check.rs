@@ -1,4 +1,4 @@
-//! Counts everything anew and compares it with what was counted along the way.
+//! Consistency check: recounts everything and compares the result with the running counters.
 
 use super::super::Shared;
 use super::super::queue::{Ends, offset_of};
@@ -6,7 +6,7 @@ use super::super::slot::Kind;
 use super::Keeper;
 
 impl Keeper {
-    /// Counts everything anew and compares.
+    /// Recounts everything and compares.
     pub(in super::super) fn check(&mut self, shared: &Shared) {
         self.take_back_what_is_read_no_more(shared);
         let mut meant = 0;

@@ -1,4 +1,4 @@
-//! An entry goes from the old end of a queue to the young end of one: at once, or, if it is long, segment by segment.
+//! Moves an entry from the old end of a queue to the young end of one: at once, or, if it is long, segment by segment.
 
 use std::sync::atomic::Ordering;
 
@@ -9,7 +9,7 @@ use super::super::slot::{Slot, tag};
 use super::{Keeper, Meant, RESERVE};
 
 impl Keeper {
-    /// Copies an entry to the young end of `target`; `false` if there is no room, and nothing is changed.
+    /// Copies an entry to the young end of `target`. Returns `false` without any change if there is no room.
     pub(super) fn move_entry(&mut self, shared: &Shared, entry: &Meant<'_>, target: Queue, touches: u8) -> bool {
         let placed = &entry.placed;
         let wanted = self.ends[target as usize].segments_for(&shared.segments, placed.header);
@@ -27,8 +27,8 @@ impl Keeper {
         true
     }
 
-    /// Copies an entry, segment by segment, to the young end of `target`; gives each segment up before the next is needed, unless all are there `at_once`.
-    /// Returns where the copy begins.
+    /// Copies an entry, segment by segment, to the young end of `target`. Gives each segment up before the next is
+    /// needed, unless all are available `at_once`. Returns the start of the copy.
     fn copy_in_pieces(&mut self, shared: &Shared, entry: &Meant<'_>, target: Queue, at_once: bool) -> u64 {
         let (segments, ring, placed) = (&shared.segments, shared.ring(target), &entry.placed);
         let (header, expires_at) = (placed.header, placed.expires_at());
@@ -51,8 +51,9 @@ impl Keeper {
         moved_to
     }
 
-    /// Whether a long entry can be moved segment by segment, each given up before the next is needed: nobody may read it or what stood before it in
-    /// its first segment, and from here on nobody does, since the index means it no more.
+    /// Whether a long entry can be moved segment by segment, each given up before the next is needed. It can if neither
+    /// the entry nor the entries before it in its first segment are being read; no later reader finds them, since the
+    /// index no longer refers to them.
     fn can_move_in_steps(&mut self, shared: &Shared, entry: &Meant<'_>) -> bool {
         let (queue, count) = (entry.placed.queue, entry.placed.segment_count());
         if count < 2 || !self.owner.provide_to_move(&shared.segments, RESERVE) {

@@ -1,8 +1,10 @@
-//! An entry is written over the one that it replaces, where it fits and nobody looks: no dead bytes are left, and nothing is cleaned away for it.
+//! Overwrites an entry in place when the new one fits and there is no reader: no dead bytes are left, and nothing is
+//! cleaned away for it.
 //!
-//! Law: a place means one key as long as it means any. So a reader that sees the same word of the index twice has seen an entry of its key all the
-//! while, and whether that was written over meanwhile is a question of the readers' lines, as it is for segments ([`super::super::readers`]): the slot is
-//! emptied first, and then nobody may look for its tag or read its segment.
+//! Law: as long as a place refers to a key, it refers to the same key. A reader that sees the same index word twice has
+//! therefore seen an entry of its key throughout. Whether that entry was overwritten meanwhile is decided by the
+//! readers' lines, as for segments ([`super::super::readers`]): the slot is emptied first, and then no line may hold
+//! its tag or its segment.
 
 use std::sync::atomic::Ordering;
 
@@ -14,8 +16,8 @@ use super::super::slot::{Slot, tag};
 use super::{Keeper, Meant};
 
 impl Keeper {
-    /// Writes an entry over that of the same key, which counts as a touch; `false` if it is too large for that, somebody may be reading, or it would leave
-    /// sooner than a new one. Then nothing is changed.
+    /// Writes an entry over that of the same key, which counts as a touch. Returns `false` without any change if it is
+    /// too large, may have a reader, or would leave sooner than a new one.
     pub(super) fn write_over(
         &mut self,
         shared: &Shared,
@@ -45,8 +47,9 @@ impl Keeper {
         true
     }
 
-    /// Whether an entry at this position will not leave much sooner than one that enters now: where nobody had to leave yet none does, in the main queue it
-    /// goes round once more, and of the small one it must be in the younger half.
+    /// Whether an entry at this position will not leave much sooner than one inserted now. Always true in a cache that
+    /// never had to evict, and in the main queue, where it goes round once more; in the small queue it must be in the
+    /// younger half.
     fn stays_for_long(&self, queue: Queue, position: u64) -> bool {
         let ends = &self.ends[queue as usize];
         !self.was_full || queue == Queue::Main || (ends.young - position) * 2 <= ends.young - ends.old

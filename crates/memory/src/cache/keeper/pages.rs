@@ -1,4 +1,5 @@
-//! The pages of the index under the cache's lock: when one is shared, when one is given up, and what becomes of entries that lose their slots by it.
+//! Index pages under the cache's lock: when a page is shared, when one is given up, and how entries that lose their
+//! slots are handled.
 
 use super::super::Shared;
 use super::super::entry::Header;
@@ -8,7 +9,7 @@ use super::Keeper;
 use super::passing::{Aside, AsideFor};
 
 impl Keeper {
-    /// Lets a crowded page of the index share. Without memory for that it goes on as it is, at the cost of ghosts.
+    /// Shares a crowded page of the index. Without memory for that the index stays as it is, at the cost of ghosts.
     pub(super) fn make_room_in_index(&mut self, shared: &Shared, queue: Queue, header: Header, hash: u64) -> bool {
         if !self.pages.is_crowded(&shared.index, hash, self.mean_bytes()) {
             return true;
@@ -26,12 +27,13 @@ impl Keeper {
         true
     }
 
-    /// Lets the page of this hash share, which is not crowded as a whole, but where the hash leads; whether it did.
+    /// Shares the page of this hash, which is not crowded as a whole, but is in the buckets of the hash. Returns
+    /// whether it did.
     pub(super) fn share_full_page(&mut self, shared: &Shared, hash: u64) -> bool {
         self.has_room(shared, 1, 0) && self.share_page(shared, hash)
     }
 
-    /// Bytes of an entry, on average.
+    /// Mean size of an entry in bytes.
     fn mean_bytes(&self) -> u64 {
         self.ends.iter().map(|ends| ends.live_bytes).sum::<u64>() / self.counters.entries.max(1)
     }
@@ -47,7 +49,8 @@ impl Keeper {
         has_grown
     }
 
-    /// Looks at one page of the index, and gives it up if its neighbours can do without; whether it did.
+    /// Checks one page of the index, and gives it up if its neighbours can take over its contents. Returns whether it
+    /// did.
     pub(super) fn shrink_index(&mut self, shared: &Shared) -> bool {
         let mean_bytes = self.mean_bytes();
         let Some(at) = self.pages.next_spare(&shared.index, mean_bytes) else { return false };
@@ -60,7 +63,7 @@ impl Keeper {
         true
     }
 
-    /// An entry that the index has no room for is dead.
+    /// Counts an entry that the index has no room for as dead.
     fn lose(&mut self, shared: &Shared, slot: Slot) {
         if let Kind::Entry(queue) = slot.kind() {
             let ends = &self.ends[queue as usize];

@@ -1,6 +1,7 @@
-//! The old end of a queue passes what stands there, and the segments that it leaves become free: at once, or when nobody reads them any more.
+//! Advances the old end of a queue. The segments that it leaves become free at once, or when their last reader is gone.
 //!
-//! Law: whatever is passed has left the index before; a segment that somebody still reads waits aside and counts as used.
+//! Law: entries leave the index before they are passed; a segment that is still being read is set aside and counts as
+//! used.
 
 use super::super::Shared;
 use super::super::policy::Queue;
@@ -8,23 +9,23 @@ use super::super::readers::Emptied;
 use super::super::slot::tag;
 use super::Keeper;
 
-/// A segment that was given up while somebody read it.
+/// A segment that was given up while it was being read.
 pub(super) struct Aside {
     pub(super) segment: u32,
     pub(super) readers: AsideFor,
 }
 
-/// Who may read it.
+/// Its possible readers.
 pub(super) enum AsideFor {
-    /// Those who looked for its entries, or at them, through these lines when it was given up.
+    /// The readers that looked for its entries, or at them, through these lines when it was given up.
     Queue { lines: u64, emptied: Emptied },
-    /// Those who use the index through these lines since it was given up.
+    /// The readers that have used the index through these lines since it was given up.
     Index { lines: u64 },
 }
 
 impl Keeper {
-    /// Moves a queue's old end over what stands there: an entry with this tag, or none; the segments it leaves are free, or wait aside for who reads
-    /// them.
+    /// Moves a queue's old end over an entry with this tag, or over a filler or dead bytes. The segments it leaves are
+    /// freed, or set aside while they have readers.
     pub(super) fn pass(&mut self, shared: &Shared, queue: Queue, tag: Option<u64>, to: u64) {
         let (owner, aside, passed) = (&mut self.owner, &mut self.aside, &mut self.passed[queue as usize]);
         tag.into_iter().for_each(|tag| passed.add(tag));
@@ -38,13 +39,13 @@ impl Keeper {
         });
         if leaves {
             passed.clear();
-            // It may reach into the segment that comes next.
+            // It may extend into the next segment.
             tag.into_iter().for_each(|tag| passed.add(tag));
         }
     }
 
-    /// Moves a queue's old end over entry after entry, of which none is in the index, so that a reader who still looks for one of them holds back
-    /// no more than that one.
+    /// Moves a queue's old end over entry after entry, none of which is in the index, so that a reader still looking
+    /// for one of them holds back only that one.
     pub(super) fn pass_each(&mut self, shared: &Shared, queue: Queue) {
         while !self.ends[queue as usize].is_empty() {
             let position = self.ends[queue as usize].old;
@@ -58,7 +59,7 @@ impl Keeper {
         }
     }
 
-    /// As [`Keeper::pass`], where nobody reads what is left.
+    /// As [`Keeper::pass`], for segments without readers.
     pub(super) fn pass_unread(&mut self, shared: &Shared, queue: Queue, to: u64) {
         let owner = &mut self.owner;
         let give_back = |_, segment| owner.give_back(&shared.segments, segment);

@@ -1,6 +1,7 @@
-//! How room is made: the oldest entry of a queue leaves, or goes round, and so on until there is enough.
+//! Makes room: the oldest entry of a queue is evicted or moved on, repeatedly, until there is enough.
 //!
-//! The policy says which queue is looked at and who stays; what is asked of the policy, and what a large entry must be worth, is decided here.
+//! The policy chooses the queue and decides who stays. This file decides when to consult it, and how much a large entry
+//! must be worth.
 
 use std::sync::atomic::Ordering;
 
@@ -12,27 +13,29 @@ use super::super::queue::Ends;
 use super::super::slot::{Slot, tag};
 use super::{Keeper, Meant, Measure, RESERVE};
 
-/// Dead bytes that cleaning gets rid of are cleaned away once they are more than this part of the cache.
+/// Dead bytes that cleaning recovers are cleaned away once they exceed one part in this many of the cache.
 const DEAD_PART: u64 = 32;
 
-/// An entry larger than this part of the cache must be worth what it displaces before it enters the main queue.
+/// An entry larger than one part in this many of the cache must be worth the entries that it displaces before it enters
+/// the main queue.
 const LARGE_PART: u64 = 64;
 
-/// A touch of a large entry weighs as much as so many of those it displaces. One would serve hits best and bytes worst.
+/// A touch of a large entry weighs as much as this many of those it displaces. A weight of one would serve hits best
+/// and bytes worst.
 const WEIGHT_OF_LARGE: u64 = 4;
 
-/// While no segment is to spare, an entry that enters has others leave for so many parts in four of its bytes: the segment after the one that is
-/// written is free a little before it is needed, and nobody evicts a whole one at once.
+/// While no segment is to spare, each insertion evicts this many quarters of its own size, so that the next segment is
+/// free a little before it is needed, and no insertion evicts a whole one at once.
 const LEAVE_FOR_FOUR: u64 = 5;
 
-/// So many entries are looked at for one that enters, at most, unless it has no room without them.
+/// Upper bound on the entries looked at per insertion, unless the insertion has no room without more.
 const TURNS_AHEAD: u32 = 16;
 
-/// So many victims are looked at, to say what all are worth.
+/// Upper bound on the victims examined to estimate the worth of all.
 const VICTIMS_LOOKED_AT: u64 = 1024;
 
 impl Keeper {
-    /// An entry is going to be written, and does its part of the work for the segment that is written next, unless there is one to spare.
+    /// Evicts the share of an entry that is about to be written, for the next segment, unless one is to spare.
     pub(super) fn evict_ahead(&mut self, shared: &Shared, header: Header) {
         if !self.evicts_ahead {
             return;
@@ -54,7 +57,7 @@ impl Keeper {
         self.ends.iter().map(|ends| ends.young - ends.old).sum()
     }
 
-    /// Evicts until the entry can be written; whether it can.
+    /// Evicts until the entry can be written. Returns whether it can.
     pub(super) fn make_room(&mut self, shared: &Shared, queue: Queue, header: Header) -> bool {
         loop {
             let wanted = self.ends[queue as usize].segments_for(&shared.segments, header);
@@ -67,7 +70,7 @@ impl Keeper {
         }
     }
 
-    /// Whether so many segments can be taken, and so much weight added.
+    /// Whether this many segments can be taken, and this much weight added.
     pub(super) fn has_room(&mut self, shared: &Shared, segments: usize, weight: u64) -> bool {
         if let Measure::Values { limit } = self.measure {
             let values: u64 = self.ends.iter().map(|ends| ends.value_bytes).sum();
@@ -82,10 +85,10 @@ impl Keeper {
         self.owner.provide(&shared.segments, segments + RESERVE)
     }
 
-    /// Looks at the oldest entry of a queue, which stays or leaves; `false` if there is none.
+    /// Processes the oldest entry of a queue, which stays or leaves. Returns `false` if there is none.
     pub(in super::super) fn turn(&mut self, shared: &Shared) -> bool {
         let limit = self.limit(shared);
-        // One round without evicting leaves none of these: cleaning comes to an end, however long the heads of entries are.
+        // One round without evicting leaves none of these: cleaning ends, however long the heads of entries are.
         let dead = self.ends.each_ref().map(Ends::cleanable_bytes);
         let cleans = self.measure == Measure::Everything && dead[0] + dead[1] > limit / DEAD_PART;
         let chosen = match cleans {
@@ -105,7 +108,7 @@ impl Keeper {
         true
     }
 
-    /// Begins to bring near what a look at the next entry of a queue needs.
+    /// Prefetches the data for the next entry of a queue.
     fn look_ahead(&mut self, shared: &Shared, queue: Queue) {
         let ends = &self.ends[queue as usize];
         if !ends.is_empty() {
@@ -138,7 +141,7 @@ impl Keeper {
         self.pass(shared, queue, Some(tag(hash)), end);
     }
 
-    /// The oldest entry of a queue goes where it belongs, or leaves, also where there is no room for it.
+    /// Moves the oldest entry of a queue to its next place, or evicts it, including when there is no room for it.
     fn turn_entry(&mut self, shared: &Shared, entry: &Meant<'_>, cleans: bool) {
         let touches = Slot(entry.slot.load(Ordering::Relaxed)).touches();
         if entry.placed.queue == Queue::Main && touches == 1 && !cleans {
@@ -153,7 +156,7 @@ impl Keeper {
         }
     }
 
-    /// Where the entry goes and with how many touches, or `None` if it leaves.
+    /// The entry's next queue and its touches there, or `None` if it leaves.
     fn verdict(&self, shared: &Shared, entry: &Meant<'_>, touches: u8, cleans: bool) -> Option<(Queue, u8)> {
         let placed = &entry.placed;
         if self.has_expired(entry) {
@@ -171,8 +174,9 @@ impl Keeper {
         }
     }
 
-    /// Whether an entry that would enter the main queue is worth the oldest there, which leave for it: small ones always are, large ones
-    /// if they were touched as often as all of those together, a large one's touch counting for several.
+    /// Whether an entry is worth the oldest entries of the main queue that it would displace. Small entries always are.
+    /// A large one is if its touches outweigh those of all displaced entries together; each of its touches counts for
+    /// several.
     pub(super) fn is_worth_its_place(&self, shared: &Shared, header: Header, touches: u8) -> bool {
         let weight = self.weight(header);
         if weight <= self.limit(shared) / LARGE_PART {
@@ -198,7 +202,7 @@ impl Keeper {
             }
             position += victim.header.words();
         }
-        // Where not all were looked at, the others are taken to be like those.
+        // If not all were examined, the others are assumed to be similar.
         let all_seen = position == ends.young || displaced >= weight;
         all_seen || touched * weight <= worth * displaced
     }
@@ -216,11 +220,11 @@ impl Keeper {
         }
     }
 
-    /// Bytes leave the small queue for good.
+    /// Counts bytes that leave the small queue for good.
     fn count_evicted(&mut self, shared: &Shared, bytes: u64) {
         let of_tick = (self.window_bytes(shared) / GHOST_TICKS).max(1);
         self.bytes_since_tick += bytes;
-        // One entry may be many ticks' worth.
+        // One entry may be worth many ticks.
         while self.bytes_since_tick >= of_tick {
             self.bytes_since_tick -= of_tick;
             self.tick += 1;

@@ -1,8 +1,8 @@
-//! What is worth having again after a restart: which entries a cache has, and how they come back.
+//! Warm restart of the cache: copies entries out, and takes them in again.
 //!
 //! Laws:
-//! 1. Who looks over the entries changes nothing about them, and holds the cache's lock for some hundred of them at most.
-//! 2. Nobody leaves for an entry that comes back, and none that is there is replaced by one.
+//! 1. Copying entries changes nothing about them, and holds the cache's lock for a few hundred of them at most.
+//! 2. Taking an entry in evicts nothing, and replaces no present entry.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -12,15 +12,15 @@ use super::super::slot::{MAX_TOUCHES, Slot};
 use super::super::{Cache, Queue, Shared};
 use super::Keeper;
 
-/// Entries that are looked at under one turn of the lock.
+/// Entries visited per acquisition of the lock.
 const LOOKS_AT_ONCE: usize = 256;
 
-/// What an entry has shown so far.
+/// An entry's record so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
-    /// It stands in the main queue.
+    /// It is in the main queue.
     Proven,
-    /// It stands in the small queue.
+    /// It is in the small queue.
     New,
 }
 
@@ -33,36 +33,36 @@ impl Standing {
     }
 }
 
-/// How many entries there are in a part of a queue.
+/// Counts of the entries in a part of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Census {
-    /// All that can be copied.
+    /// All entries that can be copied.
     pub entries: u32,
     /// Their touches, up to three each.
     pub touches: u32,
 }
 
-/// Counters that stand still as long as no entry comes, goes or moves.
+/// Counters that change only when an entry comes, goes or moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Entries that ever entered.
+    /// Total entries inserted.
     pub entered: u64,
-    /// Entries that were removed or replaced, those evicted not among them.
+    /// Entries that were removed or replaced, without evictions.
     pub removed: u64,
     /// Entries that were evicted, and bytes that were moved.
     pub turned: u64,
 }
 
-/// What came of an entry that was to come back.
+/// Result of taking an entry in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BroughtBack {
-    /// It is there again.
+    /// It was inserted.
     Entered,
     /// Its key has an entry already, or it does not fit into this cache.
     LeftOut,
-    /// There is no room without somebody else leaving.
+    /// There is no room without an eviction.
     NoRoom,
-    /// It is not true any more, says who asked.
+    /// The caller's check found it out of date.
     NotCurrent,
 }
 
@@ -82,17 +82,17 @@ pub struct Copied<'a> {
     pub key: &'a [u8],
     /// Its value.
     pub value: &'a [u8],
-    /// How often it was touched since it came where it stood, up to three.
+    /// Touches since it reached its place, up to three.
     pub touches: u8,
 }
 
 impl Copies {
-    /// Room for so many bytes of keys and values. It takes as much memory, and half as much again at most.
+    /// Room for this many bytes of keys and values. It takes as much memory, and half as much again at most.
     pub fn with_room(bytes: usize) -> Self {
         Self { bytes: Vec::with_capacity(bytes), room: bytes, spans: Vec::with_capacity(LOOKS_AT_ONCE) }
     }
 
-    /// One after the other.
+    /// Iterates over the copies.
     pub fn iter(&self) -> impl Iterator<Item = Copied<'_>> {
         let mut at = 0;
         self.spans.iter().map(move |&(key, value, touches)| {
@@ -107,7 +107,7 @@ impl Copies {
         self.spans.clear();
     }
 
-    /// False if there is no room left for it, but there would be if there were nothing else.
+    /// Returns false if there is no room left for it, but there would be in an empty buffer.
     fn push(&mut self, placed: &Placed<'_>, touches: u8) -> bool {
         let bytes = placed.header.key_bytes + placed.header.value_bytes;
         if bytes > self.room {
@@ -124,15 +124,16 @@ impl Copies {
 }
 
 impl Cache {
-    /// The places between which the entries of a standing lie, the oldest first. A place is never used for another key; entries keep
-    /// theirs until they move to the young end of a queue. [`Cache::insert`] may write another value of the key there, [`Cache::replace`] does not.
+    /// The range of places of the entries of a standing, the oldest first. A place is never reused for another key;
+    /// entries keep theirs until they move to the young end of a queue. [`Cache::insert`] may write another value of
+    /// the key there, [`Cache::replace`] does not.
     pub fn places(&self, standing: Standing) -> Range<u64> {
         let keeper = self.inner.lock();
         let ends = &keeper.ends[standing.queue() as usize];
         ends.old..ends.young
     }
 
-    /// What says whether anything has changed.
+    /// Counters that tell whether anything has changed.
     pub fn changes(&self) -> Changes {
         let counters = self.inner.lock().counters;
         Changes {
@@ -142,17 +143,17 @@ impl Cache {
         }
     }
 
-    /// Copies entries that stand at these places, from the first on, until `into`, which is emptied before, has no room for the next. One
-    /// that is larger than all the room, or that expires, is left out.
+    /// Copies entries in this range of places, from the first on, until `into`, which is emptied before, has no room
+    /// for the next. An entry that exceeds all the room, or that expires, is left out.
     ///
-    /// Returns where the next one begins: at or behind the end of `places` if there is none. `places` begins where an entry does: at the
-    /// beginning of [`Cache::places`], or where an earlier call ended.
+    /// Returns the start of the next entry: at or behind the end of `places` if there is none. `places` begins at an
+    /// entry: at the beginning of [`Cache::places`], or where an earlier call ended.
     pub fn copy_entries(&self, standing: Standing, places: Range<u64>, into: &mut Copies) -> u64 {
         into.clear();
         self.look_over(standing, places, &mut |placed, touches| into.push(placed, touches))
     }
 
-    /// Counts entries that stand at these places, of at most `largest` bytes; places as for [`Cache::copy_entries`].
+    /// Counts the entries in this range of places of at most `largest` bytes; places as for [`Cache::copy_entries`].
     pub fn count_entries(&self, standing: Standing, places: Range<u64>, largest: usize) -> (Census, u64) {
         let mut census = Census::default();
         let next = self.look_over(standing, places, &mut |placed, touches| {
@@ -164,13 +165,14 @@ impl Cache {
         (census, next)
     }
 
-    /// Calls `look` with the entries at these places until it says no; where the one stands that it refused, or the next behind all.
+    /// Calls `look` with the entries in this range of places until it returns false. Returns the place of the refused
+    /// entry, or of the next behind all.
     fn look_over(&self, standing: Standing, places: Range<u64>, look: &mut dyn FnMut(&Placed<'_>, u8) -> bool) -> u64 {
         let queue = standing.queue();
         let mut at = places.start;
         loop {
             let keeper = self.inner.lock();
-            // What the old end has passed meanwhile is gone.
+            // Entries that the old end has passed meanwhile are gone.
             at = at.max(keeper.ends[queue as usize].old);
             for _ in 0..LOOKS_AT_ONCE {
                 if at >= places.end.min(keeper.ends[queue as usize].young) {
@@ -187,8 +189,8 @@ impl Cache {
         }
     }
 
-    /// Enters an entry, in parts, that this cache or another had before, if there is room without anybody leaving, if its key has none, and if
-    /// `is_current` says so, as for [`Cache::insert_if`]. It stands where proven ones do.
+    /// Inserts an entry, in parts, that this cache or another had before, among the proven ones. It does so only if
+    /// there is room without an eviction, the key has none, and `is_current` returns true, as for [`Cache::insert_if`].
     pub fn bring_back(
         &self,
         key: &[u8],
@@ -207,7 +209,8 @@ impl Cache {
 }
 
 impl Keeper {
-    /// What stands at a place between the ends, and the touches of it if it is an entry that the index means and that does not expire.
+    /// The entry or filler at a place between the ends, and its touches if it is an entry that the index refers to and
+    /// that does not expire.
     fn stands_at<'a>(&self, shared: &'a Shared, queue: Queue, at: u64) -> (Placed<'a>, Option<u8>) {
         let placed = self.ends[queue as usize].entry_at(&shared.segments, shared.ring(queue), at);
         if placed.header.is_filler() || placed.header.expires {
@@ -222,7 +225,7 @@ impl Keeper {
         if !self.fits(shared, header) || self.find(shared, arrival.hash, arrival.key).is_some() {
             return BroughtBack::LeftOut;
         }
-        // One segment more than the entry needs, for a page of the index: with these no one is asked to leave.
+        // One segment more than the entry needs, for a page of the index: with these nothing has to be evicted.
         let wanted = self.ends[Queue::Main as usize].segments_for(&shared.segments, header) + 1;
         if !self.has_room(shared, wanted, self.weight(header)) {
             return BroughtBack::NoRoom;
@@ -240,7 +243,7 @@ mod tests {
     use crate::cache::CacheOptions;
 
     fn cache(bytes: u64) -> Cache {
-        // Mapped memory is nothing that Miri knows.
+        // Miri does not support mapped memory.
         let backing = if cfg!(miri) { Backing::Heap } else { Backing::Mapped };
         let budget = Budget::new(16 << 20, backing).unwrap();
         Cache::new(&budget, CacheOptions::of_bytes(bytes)).unwrap()
@@ -296,7 +299,7 @@ mod tests {
         let before = cache.places(Standing::Proven);
         (1000..9000).for_each(|n| assert!(cache.insert(&number(n), &[2; 100])));
         let mut copies = Copies::with_room(4096);
-        // From a place that is long gone.
+        // From a place long gone.
         let next = cache.copy_entries(Standing::Proven, before, &mut copies);
         assert!(next >= cache.places(Standing::Proven).start);
         for (key, value, _) in all_of(&cache) {
