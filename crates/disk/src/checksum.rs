@@ -1,7 +1,7 @@
 //! The one checksum: XXH3, 64 bits, seeded.
 //!
-//! The seed says *where* the bytes must stand (which store, which file, which place), so that good bytes in a wrong place fail
-//! as well. Algorithm: Yann Collet, xxHash (XXH3_64bits_withSeed).
+//! The seed encodes the intended place of the bytes (store, file, offset), so that good bytes in a wrong place fail as
+//! well. Algorithm: Yann Collet, xxHash (XXH3_64bits_withSeed).
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
@@ -10,17 +10,17 @@ pub fn checksum(seed: u64, bytes: &[u8]) -> u64 {
     xxh3_64_with_seed(bytes, seed)
 }
 
-/// The checksum of bytes that come piece by piece.
+/// A checksum computed incrementally.
 #[derive(Clone)]
 pub struct Running(Box<Xxh3>);
 
 impl Running {
-    /// The checksum of no bytes under `seed`.
+    /// Starts a checksum under `seed`, of no bytes yet.
     pub fn new(seed: u64) -> Self {
         Self(Box::new(Xxh3::with_seed(seed)))
     }
 
-    /// Takes the next bytes.
+    /// Adds the next bytes.
     pub fn take(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
@@ -42,7 +42,7 @@ pub fn seed(parts: &[u64]) -> u64 {
     parts.iter().fold(0x706c_696d_736f_6c6c, |seed, part| seed_with(seed, *part))
 }
 
-/// Mixes one part more into a seed: `seed(&[a, b])` is `seed_with(seed(&[a]), b)`.
+/// Mixes one more part into a seed: `seed(&[a, b])` is `seed_with(seed(&[a]), b)`.
 #[inline]
 pub fn seed_with(seed: u64, part: u64) -> u64 {
     xxh3_64_with_seed(&part.to_le_bytes(), seed)

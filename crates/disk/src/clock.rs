@@ -51,7 +51,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only when told to: by [`ManualClock::set_wall_micros`], by [`ManualClock::advance`], and by a sleep.
+/// A clock that moves only on request: by [`ManualClock::set_wall_micros`], by [`ManualClock::advance`], and by a
+/// sleep.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     wall: AtomicU64,
@@ -59,7 +60,7 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that stands at `wall_micros`.
+    /// A clock set to `wall_micros`.
     pub fn new(wall_micros: u64) -> Self {
         Self { wall: AtomicU64::new(wall_micros), monotonic: AtomicU64::new(0) }
     }
@@ -69,7 +70,7 @@ impl ManualClock {
         self.wall.store(wall_micros, Ordering::Relaxed);
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     pub fn advance(&self, duration: Duration) {
         self.wall.fetch_add(duration.as_micros() as u64, Ordering::Relaxed);
         self.monotonic.fetch_add(duration.as_nanos() as u64, Ordering::Relaxed);

@@ -56,7 +56,8 @@ impl<'a> Reader<'a> {
         self.take(16)?.try_into().ok().map(u128::from_le_bytes)
     }
 
-    /// A LEB128 varint of at most 64 bits; one that is longer than needed is refused, so that a number has one encoding.
+    /// A LEB128 varint of at most 64 bits. An encoding longer than needed is refused, so that a number has one
+    /// encoding.
     pub fn varint(&mut self) -> Option<u64> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {

@@ -1,7 +1,7 @@
-//! The bytes of a file in memory: pages of 4 KiB, shared between copies until one of them is written.
+//! The bytes of a file in memory: pages of 4 KiB, shared copy-on-write between clones.
 //!
-//! A page that was never written takes no memory and reads as zeros, and all pages that were written with zeros are one page, so
-//! that a file zeroed ahead costs little. Law: bytes at and beyond the length are zero.
+//! A page that was never written takes no memory and reads as zeros. All pages written with zeros are one page, so that
+//! a file zeroed ahead costs little. Law: bytes at and beyond the length are zero.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,7 +23,7 @@ pub(crate) struct Image {
     pages: BTreeMap<u64, Arc<Page>>,
 }
 
-/// The end of `len` bytes at `offset`; an error beyond what file systems address.
+/// The end of `len` bytes at `offset`; an error beyond the sizes that file systems address.
 pub(crate) fn end_of(offset: u64, len: u64) -> io::Result<u64> {
     offset.checked_add(len).filter(|end| i64::try_from(*end).is_ok()).ok_or(io::ErrorKind::FileTooLarge.into())
 }
@@ -39,12 +39,12 @@ impl Image {
         self.len
     }
 
-    /// How many pages were written.
+    /// Number of pages written.
     pub(crate) fn page_count(&self) -> u64 {
         self.pages.len() as u64
     }
 
-    /// How many of `len` bytes at `offset`, from the front, can be written with at most `spare` new pages.
+    /// Length of the prefix of `len` bytes at `offset` that can be written with at most `spare` new pages.
     pub(crate) fn fitting(&self, offset: u64, len: usize, spare: u64) -> usize {
         let missing = parts(offset, len).filter(|(page, ..)| !self.pages.contains_key(page));
         missing.map(|(.., part)| part.start).nth(usize::try_from(spare).unwrap_or(usize::MAX)).unwrap_or(len)
@@ -62,7 +62,7 @@ impl Image {
         n
     }
 
-    /// Writes where [`end_of`] has agreed.
+    /// Writes bytes whose range [`end_of`] has accepted.
     pub(crate) fn write(&mut self, bytes: &[u8], offset: u64) {
         for (page, within, part) in parts(offset, bytes.len()) {
             let bytes = &bytes[part];
@@ -78,7 +78,7 @@ impl Image {
         }
     }
 
-    /// Cuts, or grows with zeros that take no page.
+    /// Sets the length; added bytes are zeros that take no page.
     pub(crate) fn set_len(&mut self, len: u64) {
         if len < self.len {
             self.pages.split_off(&len.div_ceil(PAGE_BYTES));
@@ -91,7 +91,7 @@ impl Image {
     }
 }
 
-/// Cuts `len` bytes at `offset` at page borders: page number, offset within the page, range within the bytes.
+/// Splits `len` bytes at `offset` at page borders: page number, offset within the page, range within the bytes.
 fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

@@ -1,8 +1,9 @@
-//! THE DOOR: everything that touches the outside of the process.
+//! THE DOOR: all access to the outside of the process.
 //!
-//! Files ([`vfs`], with real files in [`os`], files in memory in [`mem`], a disk that lies by seed in [`lying`] and one that reads with or without the
-//! page cache in [`switching`]), memory of the system ([`machine`], [`room`]), time ([`clock`]), threads ([`thread`], [`worker`]), randomness ([`random`]), the one checksum ([`checksum`]) and the bytes of integers
-//! ([`codec`]). The crates above never call the operating system themselves: that is what lets one seed replay a whole run.
+//! Files ([`vfs`], with real files in [`os`], files in memory in [`mem`], simulated faults in [`lying`] and switchable
+//! page caching in [`switching`]), memory of the system ([`machine`], [`room`]), time ([`clock`]), threads ([`thread`],
+//! [`worker`]), randomness ([`random`]), the one checksum ([`checksum`]) and the encoding of integers ([`codec`]). The
+//! crates above never call the operating system themselves; this lets one seed replay a whole run.
 
 pub mod checksum;
 pub mod clock;

@@ -1,15 +1,16 @@
-//! A disk in memory that lies by seed, to simulate crashes and faults.
+//! A simulated disk in memory that injects crashes and faults by seed.
 //!
-//! Between crashes it behaves like the real one. It keeps apart what its readers see and what is durable, and a power cut shows
-//! the difference:
-//! 1. Every unsynced write survives whole, is torn along sectors of 512 bytes, or is lost, each for itself, so that later ones may
-//!    survive earlier ones. Lengths change in their order but apart from the bytes; where a file grew without its bytes it reads
-//!    zeros.
-//! 2. Of the unsynced operations on the names of a folder a front survives. Syncing a file does not save its name.
-//! 3. After a failed sync it is decided, and hidden until the next crash, what was saved; later syncs do not help.
+//! Between crashes it behaves like the real one. It keeps the visible state apart from the durable one, and a power cut
+//! shows the difference:
+//! 1. Each unsynced write independently survives whole, is torn along sectors of 512 bytes, or is lost; a later write
+//!    may survive an earlier one. Changes of a file's length take effect in order, but independently of the bytes;
+//!    where a file grew without its bytes it reads zeros.
+//! 2. Of the unsynced operations on the names of a folder, a prefix survives. Syncing a file does not save its name.
+//! 3. A failed sync decides what was saved, and hides it until the next crash; later syncs do not help.
 //! 4. Handles and locks do not survive.
 //!
-//! One seed and one sequence of calls always give the same answers. Clones are the same disk; [`LyingDisk::snapshot`] copies it.
+//! One seed and one sequence of calls always give the same answers. Clones are the same disk; [`LyingDisk::snapshot`]
+//! copies it.
 
 mod bytes;
 mod names;
@@ -34,17 +35,17 @@ use crate::vfs::{Caching, DirEntry, DirLock, Disk, File, HERE_ALREADY, LockError
 
 const LOCK_NAME: &str = "LOCK";
 
-/// The simulated machine has one process. Its number is fixed: that of the real one would change lengths from run to run.
+/// The simulated machine has one process. Its number is fixed, because a real one would change lengths from run to run.
 const PID: u32 = 1;
 
-/// What was done to the disk's users so far.
+/// Counts of the faults injected so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Injected {
     /// Power cuts.
     pub power_cuts: u64,
-    /// Unsynced writes of which nothing survived.
+    /// Unsynced writes that were lost entirely.
     pub lost_writes: u64,
-    /// Unsynced writes of which a part survived.
+    /// Unsynced writes that survived in part.
     pub torn_writes: u64,
     /// Unsynced operations on names that did not survive.
     pub lost_names: u64,
@@ -58,13 +59,13 @@ pub struct Injected {
     pub failed_syncs: u64,
     /// Renames that failed while the power was on.
     pub failed_renames: u64,
-    /// Writes that found no space.
+    /// Writes refused for lack of space.
     pub refused_writes: u64,
     /// Reads and syncs that took time.
     pub slow_calls: u64,
 }
 
-/// A disk in memory that lies by seed.
+/// A simulated disk with faults by seed.
 #[derive(Clone)]
 pub struct LyingDisk {
     state: Arc<Mutex<State>>,
@@ -74,10 +75,10 @@ pub struct LyingDisk {
 struct State {
     tree: Tree<Bytes>,
     names: DurableNames,
-    /// How many handles each open file has.
+    /// Number of handles of each open file.
     handles: BTreeMap<NodeId, u64>,
     locked: BTreeSet<NodeId>,
-    /// Goes up at each crash, so that handles and locks of before are known.
+    /// Incremented at each crash, so that handles and locks from before are recognised.
     generation: u64,
     power_is_cut: bool,
     cut_at_sync: Option<u64>,
@@ -91,7 +92,7 @@ struct State {
     pages_max: Option<u64>,
     slow: Option<(Arc<ManualClock>, Duration)>,
     injected: Injected,
-    /// Chooses what survives. Apart from `read_random`, so that a read more or less does not change it.
+    /// Chooses what survives. Separate from `read_random`, so that the number of reads does not change it.
     crash_random: Random,
     read_random: Random,
 }
@@ -102,7 +103,7 @@ impl LyingDisk {
         Self { state: Arc::new(Mutex::new(State::new(seed))) }
     }
 
-    /// Lets everything that is chosen from now on follow another seed, for instance to see other outcomes of one crash.
+    /// Reseeds all choices from now on, for instance to see other outcomes of one crash.
     pub fn reseed(&self, seed: u64) {
         self.state().reseed(seed);
     }
@@ -114,8 +115,8 @@ impl LyingDisk {
 
     /// Cuts the power at the `n`-th sync, counted as [`LyingDisk::sync_count`] does (at the next one, if that is past).
     ///
-    /// That call and everything after it fails until [`LyingDisk::restore_power`]. Whether that sync still took effect is chosen
-    /// by the seed.
+    /// That call and everything after it fails until [`LyingDisk::restore_power`]. The seed chooses whether that sync
+    /// still took effect.
     pub fn cut_power_at_sync(&self, n: u64) {
         self.state().cut_at_sync = Some(n);
     }
@@ -130,47 +131,48 @@ impl LyingDisk {
         self.state().power_is_cut
     }
 
-    /// Shows the disk as it is after a crash, with the power on. Cuts it before if it was still on; forgets a cut that
-    /// was still to come.
+    /// Restores the power and shows the disk as it is after a crash. Cuts the power first if it was still on; cancels a
+    /// scheduled cut.
     pub fn restore_power(&self) {
         self.state().restore_power();
     }
 
-    /// Lets each read fail with this probability.
+    /// Makes each read fail with this probability.
     pub fn fail_reads(&self, probability: f64) {
         self.state().fail_reads = probability;
     }
 
-    /// Lets each read return one wrong bit with this probability. The next one may return it right.
+    /// Makes each read return one wrong bit with this probability. The next read may return it right.
     pub fn flip_bits(&self, probability: f64) {
         self.state().flip_bits = probability;
     }
 
-    /// Lets the next `sync` or `sync_dir` fail, as [`LyingDisk::fail_sync`] does.
+    /// Makes the next `sync` or `sync_dir` fail, as [`LyingDisk::fail_sync`] does.
     pub fn fail_next_sync(&self) {
         self.fail_sync(1);
     }
 
-    /// Lets the `n`-th `sync` or `sync_dir` from now fail (1: the next one). Of what a file's sync should have saved, a part chosen by the seed is durable, and
-    /// the rest never will be, whatever later syncs say; readers see all of it until a crash. Names stay unsynced.
+    /// Makes the `n`-th `sync` or `sync_dir` from now fail (1: the next one). Of the bytes that a file's sync should
+    /// have saved, a part chosen by the seed is durable, and the rest never will be, even if later syncs succeed;
+    /// readers see all of it until a crash. Names stay unsynced.
     pub fn fail_sync(&self, n: u64) {
         let mut state = self.state();
         state.fail_sync = Some(state.sync_count.saturating_add(n));
     }
 
-    /// Lets the `n`-th rename from now fail (1: the next one); whether it was done all the same is chosen by the seed.
+    /// Makes the `n`-th rename from now fail (1: the next one); the seed chooses whether it took effect all the same.
     pub fn fail_rename(&self, n: u64) {
         let mut state = self.state();
         state.fail_rename = Some(state.rename_count.saturating_add(n));
     }
 
-    /// Whether a sync or a rename is still to fail.
+    /// Whether a sync or rename failure is still pending.
     pub fn has_failure_to_come(&self) -> bool {
         let state = self.state();
         state.fail_sync.is_some() || state.fail_rename.is_some()
     }
 
-    /// Takes back what [`LyingDisk::fail_sync`] and [`LyingDisk::fail_rename`] said.
+    /// Cancels pending [`LyingDisk::fail_sync`] and [`LyingDisk::fail_rename`].
     pub fn fail_nothing_to_come(&self) {
         let mut state = self.state();
         (state.fail_sync, state.fail_rename) = (None, None);
@@ -189,24 +191,25 @@ impl LyingDisk {
         Ok(())
     }
 
-    /// Leaves so many bytes free (in whole blocks of 4096), or any number. Writes beyond them fail with `StorageFull`, after
-    /// writing the front that fits. Only blocks that were never written need space; removing and cutting files gives it back.
+    /// Leaves `free_bytes` bytes free (in whole blocks of 4096); `None` removes the limit. Writes beyond them fail with
+    /// `StorageFull`, after writing the prefix that fits. Only blocks that were never written need space; removing and
+    /// cutting files gives it back.
     pub fn fill_up(&self, free_bytes: Option<u64>) {
         let mut state = self.state();
         state.pages_max = free_bytes.map(|bytes| state.pages_used() + bytes / PAGE_BYTES);
     }
 
-    /// Lets each read and each sync take up to `most` of this clock's time; `None`: none.
+    /// Makes each read and each sync take up to `most` of this clock's time; `None`: no time.
     pub fn slow_down(&self, slow: Option<(Arc<ManualClock>, Duration)>) {
         self.state().slow = slow;
     }
 
-    /// What was done to the disk's users so far.
+    /// Counts of the faults injected so far.
     pub fn injected(&self) -> Injected {
         self.state().injected
     }
 
-    /// A disk of its own with the same contents (unsynced ones and settings too), without handles and locks.
+    /// An independent copy of the disk (with unsynced contents and settings), without handles and locks.
     pub fn snapshot(&self) -> LyingDisk {
         let mut state = self.state().clone();
         state.handles.clear();
@@ -290,7 +293,7 @@ impl State {
         self.cut_at_sync = None;
     }
 
-    /// Forgets what has neither a name now, nor a durable one, nor a handle.
+    /// Drops nodes without a present name, a durable name or a handle.
     fn sweep(&mut self) {
         let starts = [ROOT].into_iter().chain(self.handles.keys().copied()).chain(self.names.unsynced_nodes());
         let kept = self.tree.reach(starts, self.names.folders());
@@ -411,7 +414,7 @@ impl State {
         }
     }
 
-    /// Counts a sync and says how it ends.
+    /// Counts a sync and decides how it ends.
     fn begin_sync(&mut self) -> Sync {
         self.sync_count += 1;
         self.take_time();
@@ -426,7 +429,7 @@ impl State {
         Sync::Succeeds
     }
 
-    /// Makes or finds the lock file of a folder and names the holder in it.
+    /// Creates or finds the lock file of a folder and writes the holder's id into it.
     fn lock(&mut self, dir: &Path) -> Result<(NodeId, NodeId), LockError> {
         let folder = self.tree.folder(dir).map_err(LockError::Io)?;
         if self.locked.contains(&folder) {
@@ -549,7 +552,7 @@ impl fmt::Debug for LyingFile {
 }
 
 impl LyingFile {
-    /// The disk's state, if the power was on ever since this handle was opened.
+    /// The disk's state, if the power has been on since this handle was opened.
     fn powered(&self) -> io::Result<MutexGuard<'_, State>> {
         let state = self.disk.powered(&self.path)?;
         if state.generation != self.generation {

@@ -1,10 +1,10 @@
-//! How much memory the machine has, and the container that this process runs in.
+//! Memory of the machine, and the memory limit of the container that this process runs in.
 #![allow(clippy::disallowed_methods, reason = "this is the door; these files are the kernel's")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes of memory of the machine; `None` where the system does not tell.
+/// Bytes of memory of the machine; `None` if the system does not tell.
 pub fn total_memory_bytes() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
@@ -12,14 +12,14 @@ pub fn total_memory_bytes() -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// The memory limit of the cgroup (version 1 or 2) that this process is in, the lowest up to the root; `None` if there is none.
+/// The memory limit of the cgroup (version 1 or 2) of this process, the lowest up to the root; `None` if there is none.
 pub fn cgroup_limit_bytes() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     groups.lines().filter_map(|line| limit_of_line(line, Path::new("/sys/fs/cgroup"))).min()
 }
 
-/// `hierarchy:controllers:path`, e.g. `0::/app` (version 2) or `4:memory:/app` (version 1). The path may be one that is not seen from
-/// within the container: then its limit stands at the root.
+/// `hierarchy:controllers:path`, e.g. `0::/app` (version 2) or `4:memory:/app` (version 1). The path may not be visible
+/// from within the container: then its limit is at the root.
 fn limit_of_line(line: &str, mount: &Path) -> Option<u64> {
     let (groups, version) = memory_groups(line, mount)?;
     groups.iter().filter_map(|group| read_limit(&group.join(version.limit_file()))).min()

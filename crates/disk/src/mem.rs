@@ -1,7 +1,7 @@
-//! A perfect disk in memory, for tests: whatever was written is durable at once, and nothing ever fails by itself.
+//! A perfect disk in memory, for tests: writes are durable at once, and operations do not fail spontaneously.
 //!
-//! Clones are the same disk. Paths start at its root, whether they are absolute or not. Direct handles insist on alignment as
-//! those of the real disk do.
+//! Clones are the same disk. Paths start at its root, whether they are absolute or not. Direct handles require
+//! alignment, like those of the real disk.
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
@@ -73,7 +73,7 @@ impl State {
         self.tree.get(id).cloned().ok_or_else(|| of_kind(path, ErrorKind::NotFound))
     }
 
-    /// Forgets what lost its last name.
+    /// Drops files that have lost their last name.
     fn settle(&mut self, changes: &[Change]) {
         for id in changes.iter().filter_map(|change| change.was) {
             if self.tree.links(id) == 0 {
@@ -105,7 +105,7 @@ impl Disk for MemDisk {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut state = self.state();
         let changes = state.tree.rename(from, to)?;
-        // What was moved has a name again: only what it replaced can be without one.
+        // A moved file has a name again: only the one it replaced can be without a name.
         state.settle(&changes);
         Ok(())
     }
@@ -164,7 +164,7 @@ impl MemFile {
         if self.direct { check_direct(buf, offset).map_err(|e| at_path(&self.path, e)) } else { Ok(()) }
     }
 
-    /// Agrees to write up to the end of `len` bytes at `offset`.
+    /// Checks that a write may extend to the end of `len` bytes at `offset`.
     fn check_write(&self, offset: u64, len: u64) -> io::Result<()> {
         if !self.writable {
             return Err(of_kind(&self.path, ErrorKind::PermissionDenied));

@@ -1,9 +1,10 @@
 //! The real disk: files of the operating system (Linux), read and written at offsets.
 //!
-//! 1. A handle has no position: `pread` and `pwrite` only, retried when a signal interrupts them, continued when they stop short.
+//! 1. A handle has no position: `pread` and `pwrite` only, retried after a signal, and continued after a short read or
+//!    write.
 //! 2. `sync` is `fdatasync`, which makes a changed length durable too; `sync_dir` is `fsync` of the folder.
 //! 3. Every error names its path and keeps its kind (`StorageFull`, `ReadOnlyFilesystem`, ...).
-//! 4. Only regular files are opened: a FIFO or a device would hold up its reader for ever.
+//! 4. Only regular files are opened: a FIFO or a device would block its reader for ever.
 
 mod lock;
 
@@ -28,7 +29,7 @@ use crate::vfs::{Caching, DIRECT_ALIGN, DirEntry, DirLock, Disk, File, LockError
 pub struct OsDisk;
 
 impl OsDisk {
-    /// The one there is.
+    /// The file systems of this machine.
     pub fn new() -> Self {
         Self
     }
@@ -45,7 +46,7 @@ impl Disk for OsDisk {
             Open::ReadWrite => OFlags::RDWR,
             Open::CreateNew => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
         };
-        // NONBLOCK: opening a FIFO returns, so that it can be refused. Regular files do not know it.
+        // NONBLOCK: opening a FIFO returns, so that it can be refused. Regular files ignore the flag.
         let fd = open_fd(path, flags | OFlags::NONBLOCK)?;
         check_regular(&fd, path)?;
         let direct = caching == Caching::Direct && turn_direct(&fd).map_err(|e| at_path(path, e))?;
@@ -67,7 +68,7 @@ impl Disk for OsDisk {
     }
 
     fn names(&self, dir: &Path) -> io::Result<Vec<String>> {
-        // Not `std::fs::read_dir`, which panics where closing the folder fails.
+        // Not `std::fs::read_dir`, which panics if closing the folder fails.
         let fd = open_fd(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let mut names = Vec::new();
         for found in rustix::fs::Dir::new(fd).map_err(|e| at_path(dir, e))? {
@@ -120,7 +121,7 @@ impl Disk for OsDisk {
     }
 }
 
-/// Runs a system call again while signals interrupt it.
+/// Retries a system call while signals interrupt it.
 fn call<T>(path: &Path, mut body: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
     retry_on_intr(&mut body).map_err(|errno| at_path(path, errno))
 }
@@ -133,7 +134,7 @@ fn open_fd(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     call(path, || rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o666)))
 }
 
-/// Refuses what is no file of bytes: a folder, whose opening to read succeeds and whose reading fails; a FIFO, a device.
+/// Rejects everything but a regular file: a folder, which opens for reading and then fails to read; a FIFO; a device.
 fn check_regular(fd: &OwnedFd, path: &Path) -> io::Result<()> {
     let stat = call(path, || rustix::fs::fstat(fd))?;
     match FileType::from_raw_mode(stat.st_mode) {
@@ -155,9 +156,10 @@ fn name_of_type(file_type: FileType) -> &'static str {
     }
 }
 
-/// Turns the page cache off for a handle; `false` where the file system refuses.
+/// Turns the page cache off for a handle; `false` if the file system refuses.
 ///
-/// Asked after the open: an `open` that creates and asks for `O_DIRECT` at once leaves its file behind when it is refused.
+/// Done after the open: an `open` that both creates a file and asks for `O_DIRECT` leaves the file behind when it is
+/// refused.
 fn turn_direct(fd: &OwnedFd) -> rustix::io::Result<bool> {
     let flags = rustix::fs::fcntl_getfl(fd)?;
     match rustix::fs::fcntl_setfl(fd, flags | OFlags::DIRECT) {
@@ -167,8 +169,8 @@ fn turn_direct(fd: &OwnedFd) -> rustix::io::Result<bool> {
     }
 }
 
-/// Turns the page cache on for a handle. The system reads nothing ahead: pages are asked for one by one, and what a scan will need is read ahead by
-/// the pool.
+/// Turns the page cache on for a handle. The system's read-ahead is off: pages are requested one by one, and the pool
+/// reads ahead for scans.
 fn turn_cached(fd: &OwnedFd) -> rustix::io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(fd)?;
     rustix::fs::fcntl_setfl(fd, flags - OFlags::DIRECT)?;
@@ -180,7 +182,8 @@ fn turn_cached(fd: &OwnedFd) -> rustix::io::Result<()> {
 #[derive(Debug)]
 struct OsFile {
     fd: OwnedFd,
-    /// Whether the file system agreed to `O_DIRECT`: then all reads and writes are aligned, also while the page cache serves them.
+    /// Whether the file system accepted `O_DIRECT`: then all reads and writes are aligned, also while the page cache
+    /// serves them.
     direct: bool,
     /// Whether the page cache is used now.
     cached: AtomicBool,
@@ -209,13 +212,13 @@ impl File for OsFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.check(buf, offset)?;
         if end_of(offset, buf.len() as u64).is_err() {
-            // No file reaches so far.
+            // No file extends so far.
             return Ok(0);
         }
         let mut done = 0;
         while done < buf.len() {
             let n = self.pread(&mut buf[done..], offset + done as u64)?;
-            // A direct read can go on only from an aligned place: read the part of a block behind it once more.
+            // A direct read can continue only at an aligned offset: read the last partial block once more.
             let step = if self.direct { n - n % DIRECT_ALIGN } else { n };
             if step == 0 {
                 return Ok(done + n);
@@ -251,11 +254,11 @@ impl File for OsFile {
     }
 
     fn will_read(&self, offset: u64, bytes: u64) {
-        // Relaxed: it decides about a hint.
+        // Relaxed: it only controls a hint.
         if self.cached.load(Ordering::Relaxed)
             && let Some(bytes) = NonZeroU64::new(bytes)
         {
-            // A hint: who reads them is told what is wrong.
+            // A hint: a later read reports any error.
             let _ = rustix::fs::fadvise(&self.fd, offset, Some(bytes), rustix::fs::Advice::WillNeed);
         }
     }
@@ -264,7 +267,7 @@ impl File for OsFile {
         if !self.direct {
             return;
         }
-        // Should the system refuse, the handle reads as before, and right.
+        // If the system refuses, the handle reads as before, with correct results.
         let turned = match caching {
             Caching::Direct => turn_direct(&self.fd).is_ok(),
             Caching::Buffered => turn_cached(&self.fd).is_ok(),

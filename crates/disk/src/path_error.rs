@@ -1,4 +1,4 @@
-//! Errors that say which path they are about. The kind survives, and the cause stays reachable as the source.
+//! Errors that name their path. The kind survives, and the cause stays reachable as the source.
 
 use std::error::Error;
 use std::fmt::{self, Display};

@@ -1,13 +1,13 @@
-//! Randomness: the only place that makes any.
+//! Randomness: its only source.
 //!
-//! [`Random`] is for choices that a seed must replay (simulated faults, sampling); [`entropy`] is for ids that must differ
-//! between machines. Neither is for secrets. Algorithm of [`Random`]: splitmix64 (Sebastiano Vigna).
+//! [`Random`] is for choices that a seed must replay (simulated faults, sampling); [`entropy`] is for ids that must
+//! differ between machines. Neither is for secrets. Algorithm of [`Random`]: splitmix64 (Sebastiano Vigna).
 
 use std::io;
 
 use rustix::rand::GetRandomFlags;
 
-/// A stream of numbers that one seed fixes for ever.
+/// A stream of numbers determined by its seed.
 #[derive(Clone, Debug)]
 pub struct Random {
     state: u64,

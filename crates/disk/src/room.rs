@@ -1,7 +1,8 @@
-//! How much memory the page cache may grow into: what the machine has available, and what each cgroup of this process leaves below its limit.
+//! How much memory the page cache may grow into: the memory available on the machine, and the room below the limit of
+//! each cgroup of this process.
 //!
-//! Pages of the page cache are charged to the cgroup that reads them. They go when the memory is wanted for something else, so they do not count as
-//! used here; those that are not written back yet do.
+//! Pages of the page cache are charged to the cgroup that reads them. They are dropped when the memory is needed
+//! otherwise, so they do not count as used here; dirty pages do.
 #![allow(clippy::disallowed_methods, reason = "this is the door; these files are the kernel's")]
 
 use std::fmt::Debug;
@@ -10,17 +11,17 @@ use std::path::Path;
 
 use crate::machine::{Cgroups, memory_groups, read_limit};
 
-/// Memory that is there, and how much of it is in use for something that cannot be dropped at once.
+/// An amount of memory, and how much of it is in use and cannot be dropped at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// Bytes that there are: the machine's, or a cgroup's limit.
+    /// Total bytes: the machine's, or a cgroup's limit.
     pub limit_bytes: u64,
-    /// Bytes of it that are in use and are no clean page cache.
+    /// Bytes of it in use, without the clean page cache.
     pub used_bytes: u64,
 }
 
 impl Room {
-    /// What is left.
+    /// Bytes not in use.
     pub fn free_bytes(&self) -> u64 {
         self.limit_bytes.saturating_sub(self.used_bytes)
     }
@@ -29,19 +30,19 @@ impl Room {
 /// Every limit that the process is under.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rooms {
-    /// The machine's; `None` where the system does not tell.
+    /// The machine's; `None` if the system does not tell.
     pub machine: Option<Room>,
-    /// Those of the cgroups (version 1 and 2) that the process is in and that have a limit, up to the root.
+    /// Those of the cgroups (version 1 and 2) of the process that have a limit, up to the root.
     pub cgroups: Vec<Room>,
 }
 
-/// Tells how much room there is.
+/// A source of the present room.
 pub trait RoomGauge: Send + Sync + Debug {
     /// Reads it now.
     fn read(&self) -> Rooms;
 }
 
-/// This machine, and the cgroups that this process is in at each reading.
+/// This machine, and the cgroups of this process at each reading.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OsRoomGauge;
 
@@ -69,7 +70,7 @@ fn rooms_of_line(line: &str, mount: &Path) -> Vec<Room> {
 fn room_of_group(group: &Path, version: Cgroups) -> Option<Room> {
     let mut limit = read_limit(&group.join(version.limit_file()));
     if version == Cgroups::V2 {
-        // Above this its processes are held up.
+        // Above this, processes of the cgroup are throttled.
         limit = [limit, read_limit(&group.join("memory.high"))].into_iter().flatten().min();
     }
     let limit_bytes = limit?;
@@ -77,7 +78,7 @@ fn room_of_group(group: &Path, version: Cgroups) -> Option<Room> {
         Cgroups::V1 => "memory.usage_in_bytes",
         Cgroups::V2 => "memory.current",
     };
-    // A group of which no more is told counts as full.
+    // A cgroup without a reading of its use counts as full.
     let used_bytes = fs::read_to_string(group.join(used)).ok().and_then(|text| text.trim().parse().ok());
     let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
     Some(Room {
@@ -86,7 +87,7 @@ fn room_of_group(group: &Path, version: Cgroups) -> Option<Room> {
     })
 }
 
-/// Bytes of the page cache of a group that can be dropped at once.
+/// Bytes of a cgroup's page cache that can be dropped at once.
 fn clean_cache(stat: &str, version: Cgroups) -> u64 {
     let (lists, unwritten) = match version {
         Cgroups::V1 => (["total_inactive_file", "total_active_file"], ["total_dirty", "total_writeback"]),
@@ -142,7 +143,7 @@ mod tests {
         assert_eq!(rooms_of_line("0::/a/b", mount), [room(100, 90 - 39), room(200, 100)]);
         write("memory/x/memory.limit_in_bytes", "104857600\n");
         write("memory/x/memory.usage_in_bytes", "94371840\n");
-        // Its own, and with the groups within: that is what the limit counts.
+        // Its own use plus that of nested groups, as the limit counts.
         write(
             "memory/x/memory.stat",
             "inactive_file 1\ntotal_inactive_file 31457280\ntotal_active_file 0\ntotal_dirty 0\n",

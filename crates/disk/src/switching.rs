@@ -1,7 +1,8 @@
 //! A disk whose files are read through the page cache or past it. A [`Switch`] decides which, at each read.
 //!
-//! Only handles that are opened to read, and [`Caching::Direct`], are switched: all that writes is left as it is. Files that are read so are never written
-//! again once they can be read, so there is nothing that the page cache could have an older state of.
+//! Only handles that are opened to read, and with [`Caching::Direct`], are switched; handles that write are unchanged.
+//! Files read this way are never written again once they can be read, so the page cache cannot hold stale bytes of
+//! them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,11 +13,11 @@ use crate::vfs::{Caching, DirEntry, DirLock, Disk, File, LockError, Open};
 
 /// Decides how files are read.
 pub trait Switch: Send + Sync + std::fmt::Debug {
-    /// Asked before each read, by any thread: must be cheap.
+    /// Called before each read, by any thread: must be cheap.
     fn caching(&self) -> Caching;
 }
 
-/// Another disk, with a switch.
+/// A disk that wraps another, with a switch.
 #[derive(Debug)]
 pub struct SwitchingDisk {
     disk: Arc<dyn Disk>,
@@ -89,18 +90,19 @@ impl Disk for SwitchingDisk {
 struct SwitchingFile {
     file: Arc<dyn File>,
     switch: Arc<dyn Switch>,
-    /// How the handle was turned last.
+    /// The mode that the handle was last switched to.
     cached: AtomicBool,
-    /// Held while it is turned: what it was turned to last is what `cached` says.
+    /// Held during a switch: `cached` then agrees with the handle's last mode.
     turning: Mutex<()>,
 }
 
 impl SwitchingFile {
-    /// Turns the handle if another way was decided on. A read of another thread that is under way ends as it began.
+    /// Switches the handle if the decision has changed. A concurrent read in another thread ends in the mode in which
+    /// it began.
     fn turn(&self) {
         let wanted = self.switch.caching();
         let cached = wanted == Caching::Buffered;
-        // Relaxed: both ways read the same bytes.
+        // Relaxed: both modes read the same bytes.
         if self.cached.load(Ordering::Relaxed) == cached {
             return;
         }

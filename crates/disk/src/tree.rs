@@ -1,7 +1,7 @@
-//! Folders and names in memory, for the disks that live there.
+//! Folders and names in memory, for the disks in memory.
 //!
-//! Keeps the rules of POSIX for what a name may replace. Says of each operation which names it changed, so that a disk may decide
-//! what becomes of them; what a file is, is the disk's affair too.
+//! Follows the rules of POSIX for replacing names. Reports for each operation which names it changed, so that a disk
+//! can decide their durability. The content of a file is the disk's concern, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -11,7 +11,7 @@ use std::path::{Component, Path};
 use crate::path_error::of_kind;
 use crate::vfs::DirEntry;
 
-/// Names a folder or a file, whatever it is called; never used again.
+/// Identifies a folder or a file, independently of its names; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NodeId(u64);
 
@@ -27,7 +27,7 @@ enum Node<F> {
     File(F),
 }
 
-/// One name that got another meaning.
+/// A name that now refers to another node, or to none.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub(crate) folder: NodeId,
@@ -40,7 +40,7 @@ pub(crate) struct Change {
 #[derive(Clone, Debug)]
 pub(crate) struct Tree<F> {
     nodes: BTreeMap<NodeId, Node<F>>,
-    /// How many names each node has.
+    /// Number of names of each node.
     links: BTreeMap<NodeId, u64>,
     next: u64,
 }
@@ -76,12 +76,12 @@ impl<F> Tree<F> {
         }
     }
 
-    /// Every file that was not forgotten, oldest first.
+    /// Every file in the tree, oldest first.
     pub(crate) fn files(&self) -> impl Iterator<Item = (NodeId, &F)> {
         self.nodes.keys().filter_map(|id| Some((*id, self.get(*id)?)))
     }
 
-    /// Every file that was not forgotten, oldest first.
+    /// Every file in the tree, oldest first.
     pub(crate) fn files_mut(&mut self) -> impl Iterator<Item = &mut F> {
         self.nodes.values_mut().filter_map(|node| match node {
             Node::File(file) => Some(file),
@@ -89,18 +89,18 @@ impl<F> Tree<F> {
         })
     }
 
-    /// How many names a node has.
+    /// Number of names of a node.
     pub(crate) fn links(&self, id: NodeId) -> u64 {
         self.links.get(&id).copied().unwrap_or(0)
     }
 
-    /// The entries of a folder, sorted; `len` tells a file's length.
+    /// The entries of a folder, sorted; `len` returns a file's length.
     pub(crate) fn list(&self, dir: &Path, len: impl Fn(&F) -> u64) -> io::Result<Vec<DirEntry>> {
         let names = self.names(self.folder(dir)?).into_iter().flatten();
         Ok(names.map(|(name, id)| self.describe(name.clone(), *id, &len)).collect())
     }
 
-    /// What stands at a path.
+    /// The entry at a path.
     pub(crate) fn entry(&self, path: &Path, len: impl Fn(&F) -> u64) -> io::Result<Option<DirEntry>> {
         match self.find(path) {
             Ok(id) => {
@@ -168,13 +168,14 @@ impl<F> Tree<F> {
         Ok(self.apply(vec![Change { folder, name, was: None, now: Some(id) }]))
     }
 
-    /// Forgets a node; its bytes live on where a handle shares them.
+    /// Drops a node; its bytes live on while a handle shares them.
     pub(crate) fn forget(&mut self, id: NodeId) {
         self.nodes.remove(&id);
         self.links.remove(&id);
     }
 
-    /// Gives every folder the names in `folders` (none if it is not there) and forgets what no path reaches then.
+    /// Gives every folder the names in `folders` (none if it is absent there) and drops all nodes that are then
+    /// unreachable.
     pub(crate) fn reset(&mut self, folders: &BTreeMap<NodeId, Names>) {
         for (id, node) in &mut self.nodes {
             if let Node::Folder(names) = node {
@@ -191,7 +192,7 @@ impl<F> Tree<F> {
         }
     }
 
-    /// Everything that is reached from `starts` by the names of the tree or by those in `folders`; `starts` too.
+    /// All nodes reachable from `starts` by the names of the tree or by those in `folders`, including `starts`.
     pub(crate) fn reach(
         &self,
         starts: impl IntoIterator<Item = NodeId>,
@@ -207,7 +208,7 @@ impl<F> Tree<F> {
         reached
     }
 
-    /// Forgets every node that is not in `kept`.
+    /// Drops every node that is not in `kept`.
     pub(crate) fn keep(&mut self, kept: &BTreeSet<NodeId>) {
         self.nodes.retain(|id, _| kept.contains(id));
         self.links.retain(|id, _| kept.contains(id));
@@ -239,7 +240,7 @@ impl<F> Tree<F> {
         changes
     }
 
-    /// Whether a rename may put `moved` where `replaced` stands.
+    /// Whether a rename may replace `replaced` with `moved`.
     fn may_replace(&self, moved: NodeId, replaced: NodeId) -> Result<(), ErrorKind> {
         match (self.names(moved), self.names(replaced)) {
             (None, None) => Ok(()),
@@ -278,7 +279,7 @@ impl<F> Tree<F> {
         })
     }
 
-    /// The folder that holds a path's last name, and that name.
+    /// The parent folder of a path's last name, and that name.
     fn place(&self, path: &Path) -> io::Result<(NodeId, String)> {
         let names = components(path)?;
         let (name, parents) = names.split_last().ok_or_else(|| of_kind(path, ErrorKind::ResourceBusy))?;
@@ -296,7 +297,7 @@ pub(crate) fn apply(names: &mut Names, change: &Change) {
     };
 }
 
-/// The names on the way from the root; relative paths start there too.
+/// The components of a path from the root; relative paths start there too.
 fn components(path: &Path) -> io::Result<Vec<&str>> {
     let mut names = Vec::new();
     for component in path.components() {

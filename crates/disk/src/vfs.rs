@@ -1,10 +1,10 @@
-//! What a disk is to the rest of the house: folders of files that are read and written at offsets.
+//! The interface of a disk: folders of files that are read and written at offsets.
 //!
 //! Laws that every implementation keeps (tests of `os`, `mem` and `lying` share one suite for them):
 //! 1. A write is durable only after `sync` of its file returned `Ok`; a created, renamed or removed *name* only after
 //!    `sync_dir` of its folder did.
 //! 2. `read_at` returns fewer bytes than asked only at the end of the file.
-//! 3. After `sync` failed, nothing is promised about what was written since the last good one.
+//! 3. After a failed `sync`, nothing is guaranteed about the writes since the last successful one.
 
 use std::fmt::Debug;
 use std::io;
@@ -16,7 +16,8 @@ use crate::path_error::of_kind;
 /// Offsets, lengths and memory of direct reads and writes are multiples of this many bytes.
 pub const DIRECT_ALIGN: usize = 4096;
 
-/// Refuses what a direct handle cannot do: an unaligned buffer, offset or length. A read may reach past the end of the file.
+/// Rejects operations that a direct handle cannot do: an unaligned buffer, offset or length. A read may reach past the
+/// end of the file.
 pub(crate) fn check_direct(buf: &[u8], offset: u64) -> io::Result<()> {
     let address = buf.as_ptr().addr();
     if [address as u64, buf.len() as u64, offset].iter().all(|n| n.is_multiple_of(DIRECT_ALIGN as u64)) {
@@ -47,8 +48,8 @@ pub enum Open {
 pub enum Caching {
     /// Through the page cache.
     Buffered,
-    /// Past it where the file system allows (`O_DIRECT`): then every buffer, offset and length is aligned to
-    /// [`DIRECT_ALIGN`]. Falls back to `Buffered` where it is refused.
+    /// Bypasses the page cache if the file system allows it (`O_DIRECT`): then every buffer, offset and length is
+    /// aligned to [`DIRECT_ALIGN`]. Falls back to `Buffered` if it is refused.
     Direct,
 }
 
@@ -61,7 +62,7 @@ pub struct DirEntry {
     pub len: u64,
     /// Whether it is a folder.
     pub is_dir: bool,
-    /// How many names a file has; 1 for a folder.
+    /// Number of names of the file; 1 for a folder.
     pub links: u64,
 }
 
@@ -70,10 +71,10 @@ pub trait File: Send + Sync + Debug {
     /// Reads up to `buf.len()` bytes at `offset`; fewer only at the end of the file (0 beyond it).
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Writes all of `buf` at `offset`, growing the file where needed.
+    /// Writes all of `buf` at `offset`, growing the file if needed.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Makes what was written durable (fdatasync: data, and the length if it changed).
+    /// Makes all writes durable (fdatasync: data, and the length if it changed).
     fn sync(&self) -> io::Result<()>;
 
     /// Length in bytes.
@@ -84,17 +85,17 @@ pub trait File: Send + Sync + Debug {
         Ok(self.len()? == 0)
     }
 
-    /// Cuts the file, or grows it with zeros.
+    /// Sets the length: cuts the file, or grows it with zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// These bytes are going to be read soon: whoever can begins to fetch them, and nobody waits for that. Changes no answer; where the page cache is
-    /// passed by it does nothing.
+    /// Announces that these bytes will be read soon. An implementation may begin to fetch them, and does not wait.
+    /// Changes no answer; does nothing for reads past the page cache.
     fn will_read(&self, offset: u64, bytes: u64) {
         let _ = (offset, bytes);
     }
 
-    /// From now on a handle that was opened [`Caching::Direct`] reads through the page cache, or past it again, where the file system allows both; what it
-    /// asks of buffers, offsets and lengths stays. Changes no answer; where there is no page cache it does nothing.
+    /// Switches a handle that was opened with [`Caching::Direct`] to reads through the page cache, or back, if the file
+    /// system allows both. Alignment rules stay. Changes no answer; does nothing if there is no page cache.
     fn turn(&self, caching: Caching) {
         let _ = caching;
     }
@@ -115,24 +116,24 @@ pub trait File: Send + Sync + Debug {
 
 /// A lock on a folder, held until dropped or until the process ends.
 pub trait DirLock: Send + Sync + Debug {
-    /// Whether the lock still keeps others out: fails once its file was removed or exchanged, and in a forked child, which must not write
-    /// beside the process that took the lock.
+    /// Whether the lock still keeps others out. Fails once its file was removed or exchanged, and in a forked child,
+    /// which must not write beside the process that took the lock.
     fn check(&self) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// What [`LockError::Held`] says where the holder is another handle of this process.
+/// The text of [`LockError::Held`] if the holder is another handle of this process.
 pub(crate) const HERE_ALREADY: &str = "in this process already; share that handle, close it first, or open read-only";
 
 /// Why a folder could not be locked.
 #[derive(Debug)]
 pub enum LockError {
-    /// Another process (or another handle in this one) holds it; its process id where it is known.
+    /// Another process (or another handle in this one) holds it. Carries the process id if known.
     Held {
         /// The holder's process id.
         pid: Option<u32>,
-        /// Who holds it and what to do about it: the end of a sentence that begins with "it is open for writing".
+        /// The holder and the remedy: the end of a sentence that begins with "it is open for writing".
         who: String,
     },
     /// The lock file could not be made or read.
@@ -141,7 +142,7 @@ pub enum LockError {
 
 /// A tree of folders and files.
 pub trait Disk: Send + Sync + Debug {
-    /// Whether the system keeps a page cache of these files: only then does [`File::turn`] do anything.
+    /// Whether the system keeps a page cache of these files; [`File::turn`] has an effect only then.
     fn has_page_cache(&self) -> bool {
         false
     }
@@ -152,18 +153,19 @@ pub trait Disk: Send + Sync + Debug {
     /// Makes one folder; its parent must exist. `AlreadyExists` if the name is taken.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// What stands in a folder, sorted by name.
+    /// The entries of a folder, sorted by name.
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>>;
 
-    /// The names in a folder, in no order, and nothing else of what stands there: much cheaper than [`Disk::list`] where there are thousands.
+    /// The names in a folder, in no order and without other attributes: much cheaper than [`Disk::list`] for thousands
+    /// of entries.
     fn names(&self, dir: &Path) -> io::Result<Vec<String>> {
         Ok(self.list(dir)?.into_iter().map(|entry| entry.name).collect())
     }
 
-    /// What stands at a path, `None` if nothing does.
+    /// The entry at a path, `None` if there is none.
     fn entry(&self, path: &Path) -> io::Result<Option<DirEntry>>;
 
-    /// Renames atomically, replacing a file that stands there.
+    /// Renames atomically, replacing an existing file.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Removes a file's name. Open handles keep reading its bytes.
@@ -172,13 +174,13 @@ pub trait Disk: Send + Sync + Debug {
     /// Removes an empty folder.
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// Gives a file a second name; an error where the file system cannot.
+    /// Gives a file a second name; an error if the file system cannot.
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Makes the names in a folder durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// The path of what stands at `path`, without symbolic links, `.` and `..`: paths of the same folder become equal.
+    /// The canonical form of `path`, without symbolic links, `.` and `..`: paths of the same folder become equal.
     fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
         self.entry(path)?.ok_or_else(|| of_kind(path, io::ErrorKind::NotFound))?;
         let mut resolved = PathBuf::from("/");

@@ -1,4 +1,4 @@
-//! Tells when another process has written into a folder (inotify).
+//! A watch on a folder (inotify): reports writes by other processes.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,7 +10,7 @@ use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
 
 use crate::path_error::at_path;
 
-/// Watches one folder from its making on. Writes of other machines to a shared file system are not seen.
+/// A watch on one folder, from its creation on. Writes of other machines to a shared file system are not seen.
 #[derive(Debug)]
 pub struct Watch {
     fd: OwnedFd,
@@ -20,7 +20,7 @@ impl Watch {
     /// Begins to watch a folder.
     ///
     /// # Errors
-    /// There is no such folder, or the user has as many watches as the system allows.
+    /// The folder does not exist, or the user has as many watches as the system allows.
     pub fn new(folder: &Path) -> io::Result<Self> {
         let fd = init(CreateFlags::CLOEXEC).map_err(|errno| at_path(folder, errno))?;
         let written = WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVE;
@@ -29,7 +29,8 @@ impl Watch {
         Ok(Self { fd })
     }
 
-    /// Waits until something was written, made or removed in the folder since the watch began; `false` if nothing was within `patience`.
+    /// Waits until a file was written, created or removed in the folder since the watch began. Returns `false` if there
+    /// was none within `patience`.
     ///
     /// # Errors
     /// A signal came (`Interrupted`), or the system refuses.
@@ -54,7 +55,7 @@ mod tests {
         assert!(!watch.wait(Duration::ZERO).unwrap());
         std::fs::write(&path, "2").unwrap();
         assert!(watch.wait(Duration::from_secs(60)).unwrap());
-        // Told until another watch begins.
+        // Reported until another watch begins.
         assert!(watch.wait(Duration::ZERO).unwrap());
         assert!(Watch::new(&dir.path().join("nowhere")).is_err());
     }

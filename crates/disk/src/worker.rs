@@ -1,9 +1,10 @@
-//! A background thread that works step by step: how it is woken, how it sleeps, and how it ends.
+//! A background thread that works step by step: how it wakes, sleeps and ends.
 //!
 //! Laws:
-//! 1. No ring is lost: one that comes during a step is seen at the end of it.
-//! 2. [`Worker::stop`] returns when the thread has ended. A step that has begun is finished; none begins after it.
-//! 3. A step that panics ends the thread, not the process: `alarm` is called, so that others do not wait for its work.
+//! 1. No ring is lost: a ring during a step is seen at the end of it.
+//! 2. [`Worker::stop`] returns when the thread has ended. A step under way is finished; no step begins after it.
+//! 3. A step that panics ends the thread, not the process: `alarm` is called, so that other threads do not wait for its
+//!    work.
 
 use std::fmt;
 use std::io;
@@ -16,29 +17,29 @@ use crate::thread::spawn;
 /// The longest sleep: clocks have bounds.
 const SLEEP_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What a worker does after a step.
+/// A worker's next move after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Another step at once.
+    /// Takes another step at once.
     Again,
-    /// A step once the bell was rung since the last step began, or after this time.
+    /// Takes a step once the bell has rung since the last step began, or after this time.
     Within(Duration),
-    /// A step once the bell was rung since the last step began.
+    /// Takes a step once the bell has rung since the last step began.
     Rung,
 }
 
-/// Why a step is taken.
+/// The reason for a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
     /// The bell was rung since the last step began, or this is the first step.
     Rung,
     /// The last step asked for another one at once.
     Again,
-    /// The time is over that the last step named.
+    /// The time set by the last step is over.
     TimedOut,
 }
 
-/// Wakes a worker, which may start later or never.
+/// Wakes a worker. It may exist before the worker starts, or without one.
 #[derive(Debug, Default)]
 pub struct Bell {
     state: Mutex<State>,
@@ -63,13 +64,13 @@ impl Bell {
         self.state().stopping
     }
 
-    /// Tells the worker to end; for an owner who tells several before it waits for the first.
+    /// Tells the worker to end, without waiting. An owner can tell several workers before it waits for the first.
     pub fn stop(&self) {
         self.state().stopping = true;
         self.changed.notify_all();
     }
 
-    /// Sleeps, whatever is rung, unless the worker is to end; whether it is.
+    /// Sleeps regardless of rings, unless the worker is to end. Returns whether it is.
     pub fn pause(&self, time: Duration) -> bool {
         let slept = self.changed.wait_timeout_while(self.state(), time.min(SLEEP_MAX), |state| !state.stopping);
         slept.unwrap_or_else(PoisonError::into_inner).0.stopping
@@ -81,7 +82,7 @@ impl Bell {
         (!state.stopping).then_some(state.rings)
     }
 
-    /// Sleeps as `next` says, where `seen` rings were counted before the step; `None` if the worker is to end.
+    /// Sleeps as `next` says, given the count of rings before the step; `None` if the worker is to end.
     fn wait(&self, next: Next, seen: u64) -> Option<Woken> {
         let is_asleep = |state: &mut State| !state.stopping && state.rings == seen;
         let state = match next {
@@ -100,7 +101,7 @@ impl Bell {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A counter and a flag: whole between any two statements.
+        // A counter and a flag: consistent between any two statements.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -113,7 +114,8 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts a thread called `name` that takes a `step` now and whenever the last one, or `bell`, says so. `alarm` is called if a step panics.
+    /// Starts a thread called `name` that takes a `step` now, and again whenever the last step or `bell` asks for one.
+    /// `alarm` is called if a step panics.
     ///
     /// # Errors
     /// The system gives no thread.
@@ -140,11 +142,11 @@ impl Worker {
         self.thread().is_some()
     }
 
-    /// Ends the thread and waits for it; whether this call did it.
+    /// Ends the thread and waits for it. Returns whether this call ended it.
     pub fn stop(&self) -> bool {
         self.bell.stop();
         let thread = self.thread().take();
-        // A panic was told by the alarm; what the step was doing stays undone, as after a crash.
+        // The alarm has reported a panic; the step's work stays undone, as after a crash.
         thread.map(JoinHandle::join).is_some()
     }
 

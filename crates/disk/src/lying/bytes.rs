@@ -1,10 +1,10 @@
-//! A file on a lying disk: what its readers see, what is durable, and the writes between the two.
+//! A file on a simulated disk: its visible state, its durable state, and the writes between the two.
 
 use crate::image::Image;
 use crate::lying::Injected;
 use crate::random::Random;
 
-/// What a disk writes whole or not at all.
+/// The unit that a disk writes atomically.
 const SECTOR_BYTES: u64 = 512;
 
 #[derive(Clone, Debug, Default)]
@@ -26,7 +26,7 @@ enum Change {
     SetLen(u64),
 }
 
-/// What became of one unsynced write.
+/// The outcome of one unsynced write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Whole,
@@ -34,17 +34,17 @@ enum Fate {
     Lost,
 }
 
-/// What became of all unsynced writes of a file.
+/// The outcome of all unsynced writes of a file.
 #[derive(Debug)]
 struct Fates {
     writes: Vec<Fate>,
-    /// How many changes of the length took effect: those of the first so many writes and cuts, as file systems keep the order of
-    /// lengths.
+    /// Number of length changes that took effect: those of this many first writes and cuts, as file systems keep the
+    /// order of lengths.
     lens_kept: usize,
 }
 
 impl Bytes {
-    /// What readers see.
+    /// The state that readers see.
     pub(crate) fn current(&self) -> &Image {
         &self.current
     }
@@ -64,20 +64,20 @@ impl Bytes {
         }
     }
 
-    /// Decides now what will be found after a crash. Readers see everything until then, and no later sync saves what is lost.
+    /// Decides now what a crash will leave. Readers see everything until then, and no later sync saves lost writes.
     pub(crate) fn fail_sync(&mut self, random: &mut Random, injected: &mut Injected) {
         let fates = choose_fates(self.unsynced.len(), random);
         self.durable = self.survivors(&fates, random, injected);
         self.unsynced.clear();
     }
 
-    /// The power was cut: what survived is all there is.
+    /// Applies a power cut: the file is reduced to what survived.
     pub(crate) fn crash(&mut self, random: &mut Random, injected: &mut Injected) {
         self.fail_sync(random, injected);
         self.current = self.durable.clone();
     }
 
-    /// Changes one byte for good, wherever it is kept.
+    /// Changes one byte for good, in every copy of it.
     pub(crate) fn corrupt(&mut self, offset: u64, mask: u8) {
         for image in [&mut self.current, &mut self.durable] {
             let mut byte = [0];
@@ -123,7 +123,7 @@ impl Change {
     }
 }
 
-/// Brings one write, or what is left of it, into `image`.
+/// Applies one write, or the part of it that survived, to `image`.
 fn survive(image: &mut Image, bytes: &[u8], offset: u64, fate: Fate, random: &mut Random, injected: &mut Injected) {
     match fate {
         Fate::Whole => image.write(bytes, offset),
@@ -142,7 +142,7 @@ fn survive(image: &mut Image, bytes: &[u8], offset: u64, fate: Fate, random: &mu
     }
 }
 
-/// Cuts `len` bytes at `offset` at sector borders: starts and ends within the bytes.
+/// Splits `len` bytes at `offset` at sector borders: starts and ends within the bytes.
 fn sectors(offset: u64, len: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut start = 0;
     std::iter::from_fn(move || {
@@ -154,9 +154,11 @@ fn sectors(offset: u64, len: usize) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// Draws what becomes of `count` writes: all lost, all kept, a front of them kept with a tear behind it, or each for itself.
+/// Draws the outcomes of `count` writes: all lost, all kept, a prefix kept with a torn write behind it, or each
+/// independently.
 ///
-/// The first three are what most crashes look like, and would hardly ever come up if each write of many only chose for itself.
+/// Most real crashes look like the first three, which would hardly ever occur if each of many writes were drawn
+/// independently.
 fn choose_fates(count: usize, random: &mut Random) -> Fates {
     let any = |random: &mut Random| random.below(count as u64 + 1) as usize;
     match random.below(8) {

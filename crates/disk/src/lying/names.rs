@@ -1,7 +1,8 @@
-//! The names of a lying disk: those that are durable, and the operations since, in order.
+//! The names of a simulated disk: the durable ones, and the operations since, in order.
 //!
-//! As on journaling file systems, operations in one folder become durable in their order. A rename between two folders is one
-//! operation, in both or in neither. A folder's own name is a name in its parent: syncing the folder does not save it.
+//! As on journaling file systems, operations in one folder become durable in their order. A rename between two folders
+//! is one operation, in both or in neither. A folder's own name is a name in its parent: syncing the folder does not
+//! save it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +10,7 @@ use crate::lying::Injected;
 use crate::random::Random;
 use crate::tree::{Change, Names, NodeId, apply};
 
-/// One operation: the changes that happen together.
+/// One operation: a set of changes applied atomically.
 type Operation = Vec<Change>;
 
 #[derive(Clone, Debug, Default)]
@@ -30,7 +31,8 @@ impl DurableNames {
         }
     }
 
-    /// Makes the names in a folder durable, and with an operation that also touches another folder what came before it there.
+    /// Makes the names in a folder durable. For an operation that also touches another folder, earlier operations there
+    /// become durable too.
     pub(crate) fn sync(&mut self, folder: NodeId) {
         let mut folders = BTreeSet::from([folder]);
         let mut kept = vec![false; self.unsynced.len()];
@@ -45,7 +47,7 @@ impl DurableNames {
         synced.iter().for_each(|(operation, _)| keep(&mut self.folders, operation));
     }
 
-    /// The power was cut: of each folder's operations a front survives.
+    /// Applies a power cut: of each folder's operations a prefix survives.
     pub(crate) fn crash(&mut self, random: &mut Random, injected: &mut Injected) {
         let mut left = self.choose_fronts(random);
         for operation in self.unsynced.drain(..) {
@@ -53,14 +55,14 @@ impl DurableNames {
                 touches(&operation).for_each(|folder| *left.entry(folder).or_default() -= 1);
                 keep(&mut self.folders, &operation);
             } else {
-                // What follows in these folders is lost too.
+                // Later operations in these folders are lost too.
                 left.extend(touches(&operation).map(|folder| (folder, 0)));
                 injected.lost_names += 1;
             }
         }
     }
 
-    /// How many operations survive in each folder.
+    /// Draws the number of surviving operations for each folder.
     fn choose_fronts(&self, random: &mut Random) -> BTreeMap<NodeId, u64> {
         let mut counts = BTreeMap::new();
         for folder in self.unsynced.iter().flat_map(touches) {
@@ -69,12 +71,12 @@ impl DurableNames {
         counts.into_iter().map(|(folder, count)| (folder, random.below(count + 1))).collect()
     }
 
-    /// Everything that an operation still speaks of.
+    /// All nodes that an unsynced operation refers to.
     pub(crate) fn unsynced_nodes(&self) -> impl Iterator<Item = NodeId> {
         self.unsynced.iter().flatten().flat_map(|change| [Some(change.folder), change.was, change.now]).flatten()
     }
 
-    /// Forgets folders that are not in `kept`.
+    /// Drops folders that are not in `kept`.
     pub(crate) fn retain(&mut self, kept: &BTreeSet<NodeId>) {
         self.folders.retain(|id, _| kept.contains(id));
     }

@@ -1,9 +1,11 @@
-//! The lock on a folder: one writer at a time, whatever happens to the files in it.
+//! The lock on a folder: at most one writer, even if files in it are replaced or removed.
 //!
-//! 1. What is locked is the folder's own descriptor: a folder that is in use cannot be unlinked, so no second writer finds an unlocked one
-//!    in its place. The file `LOCK` in it is locked too (for file systems that refuse to lock a folder, such as NFS) and names the holder.
-//! 2. The system releases both locks when the last copy of the descriptors closes, however the process ends. Forked children have copies: so
-//!    a holder that lets go unlocks by name, and a child that inherited a lock does not unlock it.
+//! 1. The lock is on the folder's own descriptor: a folder that is in use cannot be unlinked, so no second writer finds
+//!    an unlocked one in its place. The file `LOCK` in it is locked too (for file systems that refuse to lock a folder,
+//!    such as NFS) and names the holder.
+//! 2. The system releases both locks when the last copy of the descriptors closes, however the process ends. Forked
+//!    children have copies. The holder therefore unlocks explicitly on release, and a child that inherited a lock does
+//!    not unlock it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,10 +23,10 @@ use crate::vfs::{DirLock, File, HERE_ALREADY, LockError};
 
 const LOCK_NAME: &str = "LOCK";
 
-/// A file or folder, whatever its name.
+/// Identity of a file or folder, independent of its name.
 type Identity = (u64, u64);
 
-/// Folders that this process has locked, with the process that did it: a forked child finds its parent's.
+/// Folders locked by this process, with the id of the process that locked them: a forked child finds its parent's.
 static LOCKED_HERE: Mutex<BTreeMap<Identity, u32>> = Mutex::new(BTreeMap::new());
 
 fn locked_here() -> MutexGuard<'static, BTreeMap<Identity, u32>> {
@@ -43,7 +45,7 @@ pub(super) struct OsLock {
 }
 
 impl OsLock {
-    /// Locks a folder, or says who has.
+    /// Locks a folder, or returns the holder.
     pub(super) fn take(dir: &Path) -> Result<Self, LockError> {
         let folder = open_fd(dir, OFlags::RDONLY | OFlags::DIRECTORY).map_err(LockError::Io)?;
         let folder_identity = identity(dir, &folder).map_err(LockError::Io)?;
@@ -83,7 +85,7 @@ fn identity(path: &Path, fd: &OwnedFd) -> io::Result<Identity> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// Says who holds a folder that is locked.
+/// Describes the holder of a locked folder.
 fn held(path: &Path, folder: Identity) -> LockError {
     let here = locked_here().get(&folder).copied();
     let pid = holder(path);
@@ -114,16 +116,16 @@ fn holder(path: &Path) -> Option<u32> {
 
 fn is_running(pid: u32) -> bool {
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
-    // What belongs to another user cannot be signalled, and is there.
+    // A process of another user cannot be signalled, but exists.
     !matches!(test_kill_process(pid), Err(Errno::SRCH))
 }
 
 impl OsFile {
-    /// Writes a process's id into the lock file, so that a process that is refused can say who holds it. The lock holds without it: a
-    /// full disk must not keep a store from being opened.
+    /// Writes the process id into the lock file, so that a refused process can name the holder. The lock holds without
+    /// it: a full disk must not keep a store from being opened.
     fn name_holder(&self, pid: u32) {
         let text = format!("{pid}\n");
-        // In place and only then cut: overwriting needs no space.
+        // Overwritten in place and only then cut: overwriting needs no space.
         if self.write_at(text.as_bytes(), 0).and_then(|()| self.set_len(text.len() as u64)).is_err() {
             let _ = self.set_len(0);
         }
@@ -165,7 +167,7 @@ impl Drop for OsLock {
             // A forked child's copy: the lock is its parent's.
             return;
         }
-        // It names no holder while nobody holds it. Not if it is another's by now.
+        // An unheld lock file names no holder. Skipped if the file is another's by now.
         if self.check().is_ok() {
             let _ = self.file.set_len(0);
         }
@@ -262,7 +264,7 @@ mod tests {
     fn a_copy_of_the_descriptors_does_not_keep_a_lock_that_was_let_go() {
         let dir = tempdir();
         let lock = OsLock::take(dir.path()).unwrap();
-        // As a forked child has them.
+        // The copies that a forked child has.
         let _copies = [rustix::io::dup(&lock.folder).unwrap(), rustix::io::dup(&lock.file.fd).unwrap()];
         drop(lock);
         drop(OsLock::take(dir.path()).unwrap());
@@ -272,7 +274,7 @@ mod tests {
     fn a_child_that_inherited_a_lock_neither_writes_nor_lets_go_of_it() {
         let dir = tempdir();
         let lock = OsLock::take(dir.path()).unwrap();
-        // What a forked child has: the same open files, and another process id.
+        // The state in a forked child: the same open files, and another process id.
         let child = OsLock {
             folder: rustix::io::dup(&lock.folder).unwrap(),
             folder_identity: lock.folder_identity,
