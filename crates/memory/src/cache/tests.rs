@@ -1,4 +1,5 @@
-//! The cache against a plain map, its counts against a recount, and its readers against its writer: a file for each theme, and what they share.
+//! The cache against a plain map, its counts against a recount, and its readers against its writer: one file for each
+//! theme, and shared helpers.
 #![allow(clippy::unwrap_used, reason = "a test fails where something is not as it should be")]
 
 mod answers;
@@ -20,7 +21,7 @@ fn cache_of(bytes: u64) -> Cache {
     Cache::new(&budget(4 * bytes), CacheOptions::of_bytes(bytes)).unwrap()
 }
 
-/// A value that says whose it is and which.
+/// A value that encodes its key and version.
 fn value_of(key: u64, version: u64, len: usize) -> Vec<u8> {
     let mut random = Random::new((key << 32) | version);
     let mut value = Vec::with_capacity(len + 16);

@@ -1,4 +1,5 @@
-//! What the evictor promises, step by step and with its thread. Some are named after what went wrong elsewhere.
+//! The evictor's guarantees, step by step and with its thread. Some tests are named after failures of earlier
+//! implementations.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -55,7 +56,7 @@ impl World {
         self.read(0..CHUNKS as u32 * 4 + 100);
     }
 
-    /// Until it says that there is nothing to do.
+    /// Steps until there is nothing to do.
     fn settle(&mut self) -> u32 {
         let mut steps = 0;
         while self.evictor.step() == Progress::Worked {
@@ -67,7 +68,7 @@ impl World {
     }
 }
 
-/// An origin evicted from a cache that was half empty.
+/// An earlier implementation evicted from a cache that was half empty.
 #[test]
 fn eviction_from_a_cache_that_is_not_full() {
     let mut world = World::new();
@@ -126,7 +127,7 @@ fn chunks_for_others_are_there_before_they_are_asked_for() {
     assert!(stats.chunk_bytes >= 24 * CHUNK_BYTES as u64 && stats.bytes > stats.chunk_bytes, "{stats:?}");
 }
 
-/// An origin evicted three quarters of its items and never gave their memory back to the allocator.
+/// An earlier implementation evicted three quarters of its items and never gave their memory back to the allocator.
 #[test]
 fn evicted_memory_that_is_not_given_back() {
     let mut world = World::new();
@@ -149,7 +150,8 @@ fn evicted_memory_that_is_not_given_back() {
     assert_eq!(world.budget.free_bytes(), world.budget.limit_bytes());
 }
 
-/// An origin's batch size was an unsigned difference: with more free than wanted it evicted everything.
+/// In an earlier implementation the batch size was an unsigned difference: with more free than wanted it evicted
+/// everything.
 #[test]
 fn unsigned_underflow_of_the_batch_size() {
     let mut world = World::new();
@@ -163,7 +165,8 @@ fn unsigned_underflow_of_the_batch_size() {
     assert_eq!(world.pool.stats().resident, u64::from(half));
 }
 
-/// An origin gave each class its neighbour's batch: what is short here is what is evicted for.
+/// An earlier implementation gave each class its neighbour's batch: the class that is short must be the one evicted
+/// for.
 #[test]
 fn misaligned_batches() {
     let mut world = World::new();

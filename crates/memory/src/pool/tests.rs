@@ -1,4 +1,4 @@
-//! What the pool promises, from outside and with threads.
+//! The pool's guarantees, from outside and with threads.
 
 mod ahead;
 mod budget;
@@ -15,16 +15,16 @@ use std::thread;
 use super::*;
 use crate::budget::{Backing, ResizeError};
 
-/// A file whose every word tells which page of which file it belongs to.
+/// A file whose every word encodes its page and file.
 #[derive(Default)]
 struct Numbered {
     name: u64,
     loads: AtomicU64,
-    /// One load in so many fails; 0: none.
+    /// One load in this many fails; 0: none.
     fails_one_in: u64,
     /// The next load panics.
     panics: AtomicU32,
-    /// Held by a load until the test has seen so many waiters.
+    /// Held by a load until the test has seen this many waiters.
     gate: Option<(Arc<Pool>, u64)>,
 }
 
@@ -112,7 +112,7 @@ impl Random {
     }
 }
 
-/// What is held is what the kinds say: chunks whole, leases to the byte and together rounded up.
+/// The bytes held equal the sum over the kinds: chunks whole, leases to the byte and together rounded up.
 fn assert_books_balance(budget: &Budget) {
     let usage = budget.usage();
     let kinds: u64 = usage.by_kind.iter().map(|(_, bytes)| bytes).sum();

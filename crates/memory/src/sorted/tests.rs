@@ -1,4 +1,4 @@
-//! What the map promises, against a tree of the same entries, and beside writers.
+//! The map's guarantees, against a tree of the same entries, and with concurrent writers.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ fn budget(chunks: u64) -> Budget {
     Budget::new(chunks * CHUNK_BYTES as u64, Backing::Heap).unwrap()
 }
 
-/// As small as such a map can be at which all of its ways to work are met.
+/// The smallest map that exercises all of its modes.
 const SMALL: Thresholds = Thresholds { defer_from: 16, fetched_from: 16, deferred: [8, 64] };
 
 fn small_map(budget: &Budget, kind: Kind) -> SortedMap {
@@ -154,7 +154,8 @@ fn a_budget_without_room_for_what_is_deferred_loses_nothing() {
     }
 }
 
-/// As a store's maps are, with more entries than can wait: the list of those that wait grows to its end, and is linked when it is full.
+/// A map with the sizes of a store's and more entries than can be deferred: the list of deferred entries grows to its
+/// maximum, and is linked when it is full.
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes")]
 fn with_the_thresholds_of_a_store_what_is_deferred_is_found_in_its_order_and_none_is_lost() {

@@ -1,4 +1,4 @@
-//! What the cache answers: what was entered last, or nothing.
+//! The cache's answers: the value inserted last, or none.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn what_was_entered_is_found_and_what_was_removed_is_not() {
     cache.check();
 }
 
-/// One random run: every answer is the map's or none, and every count holds.
+/// One random run: every answer equals the map's or is none, and every count holds.
 fn compare_with_a_map(seed: u64, eviction: Eviction, counting: Counting) {
     let mut random = Random::new(seed);
     let bytes = (128 * 1024) << random.below(3);

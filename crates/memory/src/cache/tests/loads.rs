@@ -1,4 +1,4 @@
-//! One load for a key, and what becomes of it.
+//! Shared loads of a key.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! What the cache takes and gives back, and how much of that are entries.
+//! Memory that the cache takes and gives back, and the share of entries in it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,8 +9,9 @@ use crate::budget::Kind;
 use crate::cache::{Cache, CacheOptions, MIN_CACHE_BYTES};
 use crate::chunk::CHUNK_BYTES;
 
-/// What is left of a cache after four times as many entries as it holds have passed through it, one in three of them to replace another if any
-/// `replace`: entries, bytes of their keys and values, and bytes that the budget has counted out for them.
+/// The contents of a cache after four times as many entries as it holds have passed through it, one in three of them
+/// replacing another if `replace`: entries, bytes of their keys and values, and bytes that the budget has charged for
+/// them.
 fn churned(bytes: u64, replace: bool, mut some_len: impl FnMut(&mut Random) -> usize) -> (Cache, [u64; 3]) {
     let budget = budget(4 * bytes);
     let cache = Cache::new(&budget, CacheOptions::of_bytes(bytes)).unwrap();
@@ -35,8 +36,9 @@ fn churned(bytes: u64, replace: bool, mut some_len: impl FnMut(&mut Random) -> u
     (cache, [entries, bytes, budget.usage().of(Kind::Objects)])
 }
 
-/// The head of an entry, its key included, stands in one segment: with keys of 4 KiB the ends of segments that heads did not fit into are more than the
-/// part of the cache at which cleaning begins, and cleaning only makes them anew. Entries went round for ever.
+/// The head of an entry, its key included, is in one segment. With keys of 4 KiB the ends of segments that heads did
+/// not fit into exceed the part of the cache at which cleaning begins, and cleaning only recreates them. Entries went
+/// round for ever.
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
 fn a_cache_of_entries_with_long_keys_makes_room_for_the_next() {
@@ -80,7 +82,7 @@ fn after_churn_a_small_entry_costs_forty_bytes_beside_key_and_value_with_everyth
             "{overhead} bytes beside {} of an entry: {stats:?}",
             of_entries / entries
         );
-        // All that is not the index: entries, what is left of dead ones, segments that are not full, room to move.
+        // All memory outside the index: entries, remains of dead ones, segments that are not full, room to move.
         let queues = charged - stats.index_bytes - stats.table_bytes;
         assert!(stats.live_bytes * 100 >= queues * 90, "{stats:?}");
     }
@@ -99,7 +101,7 @@ fn after_churn_nine_tenths_of_the_memory_are_entries() {
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
 fn after_churn_nine_tenths_of_the_memory_are_entries_also_where_values_have_a_hundred_bytes() {
-    // The readers' lines and the tags of what was passed weigh half a percent in 1 MiB.
+    // The readers' lines and the tags of passed entries take half a percent in 1 MiB.
     for (bytes, percent) in [(1 << 20, 88), (4 << 20, 89), (16 << 20, 90), (48 << 20, 91)] {
         for replace in [false, true] {
             let (cache, [entries, of_entries, charged]) = churned(bytes, replace, |_| 100);

@@ -1,4 +1,4 @@
-//! What stays and what leaves: what is used stays.
+//! Eviction: entries in use stay.
 
 use super::{budget, cache_of, value_of};
 use crate::budget::{Budget, Kind};
@@ -30,7 +30,7 @@ fn a_value_that_takes_anothers_place_takes_its_standing_over_and_enters_nowhere_
         cache.get(b"key");
     }
     assert!(cache.replace(b"key", &[&[2; 50], &[3; 90]]));
-    // As much as the small queue ever holds passes by; what was touched stays.
+    // As much as the small queue ever holds passes by; accessed entries stay.
     for key in 0..if cfg!(miri) { 300 } else { 20_000u32 } {
         cache.insert(&key.to_le_bytes(), &[7; 100]);
     }
@@ -115,7 +115,7 @@ fn what_left_too_early_is_known_by_its_ghost() {
     assert_eq!(cache.stats().returns, 1);
 }
 
-/// A cache whose entries were all touched up to now as often as is counted, but for the younger half.
+/// A cache whose entries all have the maximum of touches, except for the younger half.
 fn half_hot(budget: &Budget, bytes: u64) -> Cache {
     let cache = Cache::new(budget, CacheOptions::of_bytes(bytes)).unwrap();
     for key in 0..bytes / 1600 {

@@ -1,4 +1,4 @@
-//! Readers against each other and against who writes.
+//! Concurrent readers, and readers beside a writer.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -79,7 +79,7 @@ fn eight_threads_never_exceed_the_number_and_never_see_a_wrong_value() {
 #[test]
 fn a_value_is_never_seen_half_written_over() {
     let cache = cache_of(1 << 20);
-    // A reader that stands still while it looks for a key holds back all that is entered under it meanwhile: that may be refused.
+    // A reader that stalls while it looks for a key holds back all insertions under that key: they may be refused.
     let write = |round: u32| cache.insert(&(round % 4).to_le_bytes(), &[(round / 4) as u8; 300]);
     (0..4).for_each(|key| assert!(write(key)));
     let rounds = if cfg!(miri) { 40 } else { 100_000 };
@@ -205,7 +205,7 @@ fn a_reader_that_stalls_while_it_searches_holds_back_next_to_nothing() {
         };
         let kept = churn(0..passing);
         assert_eq!(cache.get(b"searched"), None, "it was evicted");
-        // What it looked for lies where it lay, as long as it might look there.
+        // The entry that it looked for stays in place as long as it might look there.
         cache.check();
         drop(searching);
         let then = churn(passing..2 * passing);

@@ -1,4 +1,4 @@
-//! What the pool takes of its budget and gives back, and the books of both.
+//! The chunks that the pool takes from its budget and gives back, and the accounts of both.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Who leaves, and who stays.
+//! Which pages leave, and which stay.
 
 use super::*;
 
@@ -98,7 +98,7 @@ fn pages_of_a_file_that_is_gone_leave_the_ring_of_scans_as_it_was() {
     drop(gone);
     drop(pinned);
     pool.clear();
-    // Eight stay for scans; the clock's hand comes by those last that were read first.
+    // Eight stay for scans; the clock's hand reaches those last that were read first.
     (0..8).for_each(|number| drop(kept.get(number, Touch::Scan).unwrap()));
     (8..72).for_each(|number| drop(kept.get(number, Touch::Point).unwrap()));
     assert_eq!(resident(&kept, 0..8), (0..8).collect::<Vec<_>>());

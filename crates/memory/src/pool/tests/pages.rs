@@ -1,4 +1,4 @@
-//! A page is found, loaded once, held and let go of.
+//! Finding, loading, holding and releasing pages.
 
 use super::*;
 
@@ -93,7 +93,7 @@ fn a_page_outlives_the_thread_that_found_it_and_is_let_go_by_another() {
     (0..4).for_each(|number| drop(file.get(number, Touch::Point).unwrap()));
     let by_thread =
         |number| thread::scope(|scope| scope.spawn(|| file.get(number, Touch::Point).unwrap()).join().unwrap());
-    // The second thread may well take over the line of the first, with a slot of it in use.
+    // The second thread may take over the line of the first, with a slot of it in use.
     let pages = [by_thread(1), by_thread(2)];
     pool.clear();
     assert_eq!((pool.stats().pinned, pool.stats().resident), (2, 2));
@@ -120,7 +120,7 @@ fn a_pool_dropped_before_its_pages_leaves_them_and_gives_everything_back_after_t
     assert_is(&second, 1, 7);
     assert!(budget.usage().of(Kind::Pages) > 0);
     thread::scope(|scope| scope.spawn(|| drop(second)).join().unwrap());
-    // Another test's thread may be at it.
+    // Another test's thread may be doing this.
     while budget.usage().of(Kind::Pages) > 0 {
         thread::yield_now();
     }

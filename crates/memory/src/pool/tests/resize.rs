@@ -60,7 +60,7 @@ fn pages_that_are_wanted_stay_when_the_slots_that_they_were_in_are_no_more() {
     let budget = Budget::new(64 * CHUNK, Backing::Heap).unwrap();
     let pool = Pool::new(&budget, 40 * CHUNK).unwrap();
     let (source, file) = numbered(&pool, 1);
-    // Four to a chunk; what is hot stands in the last slots, which are filled first.
+    // Four to a chunk; hot pages are in the last slots, which are filled first.
     (0..160).for_each(|number| assert_is(&file.get(number, Touch::Point).unwrap(), 1, number));
     (0..40).for_each(|number| assert_is(&file.get(number, Touch::Point).unwrap(), 1, number));
     let pin = file.get(1, Touch::Point).unwrap();
@@ -88,7 +88,7 @@ fn a_page_that_is_let_go_of_in_a_moment_is_not_in_the_way_of_a_smaller_pool() {
     let budget = Budget::new(64 * CHUNK, Backing::Heap).unwrap();
     let pool = Pool::new(&budget, 40 * CHUNK).unwrap();
     let (_, file) = numbered(&pool, 1);
-    // Four to a chunk; what is read first stands in the last slots.
+    // Four to a chunk; the pages read first are in the last slots.
     let mut held: Vec<_> = (0..160).map(|number| file.get(number, Touch::Point).unwrap()).collect();
     held.retain(|page| page[..8] == word(1, 0, 0) || page[..8] == word(1, 159, 0) || page[..8] == word(1, 80, 0));
     assert_eq!(held.len(), 3);
@@ -121,7 +121,8 @@ fn readers_that_hold_each_page_for_a_moment_are_seldom_in_the_way_of_a_smaller_p
     let budget = Budget::new(400 * CHUNK, backing).unwrap();
     let pool = Pool::new(&budget, CHUNK).unwrap();
     let (_, file) = numbered(&pool, 1);
-    // Of so many pages; from which one on changes each time, so that they stand in the slots that were filled last.
+    // Number of pages; the first changing page differs each time, so that the changing pages are in the slots filled
+    // last.
     let (all, wanted) = if cfg!(miri) { (40, 8) } else { (1200, 60) };
     let (first, is_over) = (AtomicU32::new(0), AtomicU32::new(0));
     let rounds = if cfg!(miri) { 2 } else { 20 };

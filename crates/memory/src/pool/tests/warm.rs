@@ -1,4 +1,4 @@
-//! What was resident comes back into another pool.
+//! Resident pages are read back into another pool.
 
 use super::*;
 
