@@ -153,7 +153,7 @@ impl<T: Copy> Buffer<T> {
         self.truncate(0);
     }
 
-    /// Gives all of its memory back. A charged buffer stays charged: its next allocation comes from the budget.
+    /// Gives all of its memory back. If it was charged to the budget, its next allocation is, too.
     pub fn release(&mut self) {
         let lease = self.lease.as_ref().map(Lease::empty_like_it);
         *self = Self { memory: Memory::Heap(Vec::new()), lease };

@@ -16,7 +16,7 @@
 //! 1. Segments in use never exceed the limit, at any moment and with any number of threads.
 //! 2. A hit takes no lock (except for the 65th concurrent reader, or the 17th in a cache of a MiB). It claims a line of
 //!    its own ([`readers`]), the only thing that it waits for; counts a touch unless there are three already; copies;
-//!    and frees the line. The bytes under a reader do not change. A stalled reader holds back only the segments of one
+//!    and frees the line. The bytes under a reader do not change. A stalled reader holds back the segments of one
 //!    entry.
 //! 3. Dropping everything at any moment changes no answer except from found to not found. A removed or replaced value
 //!    is never found again. A long entry is moved in steps, and is not found while it moves.

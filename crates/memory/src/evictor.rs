@@ -7,8 +7,7 @@
 //!
 //! Laws:
 //! 1. Nothing is evicted while the pool can still grow, nor beyond the high mark.
-//! 2. Eviction turns resident pages into free frames one for one: free frames + frames with a page = frames, before and
-//!    after.
+//! 2. Evicted memory becomes room: free frames + frames with a page = frames, before and after.
 //! 3. An evictor that can free nothing sleeps; it does not burn a core over pinned pages.
 
 pub(crate) mod bell;

@@ -1,8 +1,9 @@
 //! The page pool: pages of immutable files in frames, evicted by a clock.
 //!
-//! A hit takes no lock. It writes no shared memory unless it makes the page hotter: a table leads to the frame
-//! ([`frame`]), and the thread publishes its use of the frame in a hazard line of its own ([`hazard`]). Everything else
-//! happens under one lock, which is never held while a page is read from its file. [`keeper`] decides what stays.
+//! A hit takes no lock. It writes no memory that other threads write unless it makes the page hotter: a table leads to
+//! the frame ([`frame`]), and the thread publishes its use of the frame in a hazard line of its own ([`hazard`]).
+//! Everything else happens under one lock, which is never held while a page is read from its file. [`keeper`] decides
+//! what stays.
 //!
 //! Laws:
 //! 1. A page is loaded once, however many threads ask for it at once. An error reaches all of them; the next request
@@ -204,7 +205,7 @@ pub struct PoolStats {
     pub read_ahead: u64,
     /// Waits for a load by another thread.
     pub waits: u64,
-    /// Pages evicted, by the evictor or inline.
+    /// Pages evicted, for any reason.
     pub evictions: u64,
     /// Of these, pages evicted inline by a thread that needed a frame at once.
     pub inline_evictions: u64,

@@ -253,7 +253,7 @@ impl SortedMap {
         keys.chunks(DESCENTS).for_each(|keys| self.entries.fetch_paths(keys));
     }
 
-    /// Number of entries. A reader that sees `n` finds at least as many of the settled ones.
+    /// Number of entries. A reader that sees this count then finds at least that many, apart from deferred ones.
     pub fn len(&self) -> usize {
         // Acquire: pairs with the Release in `insert`.
         self.len.load(Ordering::Acquire)

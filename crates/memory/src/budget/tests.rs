@@ -146,7 +146,7 @@ fn the_books_balance_after_any_sequence_of_takes_leases_and_resizes() {
     }
 }
 
-/// Gives back its chunk on request, and with it itself.
+/// A reclaimer that is dropped on request, with its chunk.
 struct Leaving {
     itself: Mutex<Option<Arc<Self>>>,
     _chunk: Chunk,

@@ -106,7 +106,7 @@ impl Usage {
 /// How often the budget was short since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
-    /// Times that a request found no memory and evicted inline.
+    /// Times that a request found no memory and had the reclaimers evict first.
     pub inline_evictions: u64,
     /// Times that a request waited for a chunk.
     pub waits: u64,
