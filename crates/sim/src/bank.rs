@@ -1,8 +1,8 @@
-//! Many threads at once, whose history must be serializable.
+//! Serializability test: many threads at once, whose history must be serializable.
 //!
-//! Every value carries a *stamp* that no other write has, and every transaction notes in its metadata which stamps it read and which it
-//! wrote. The log then tells the whole story: replayed in GLSN order, each transaction must have read exactly what the ones before it had
-//! left. That is serializability, and the order is the log's.
+//! Every value carries a *stamp* that no other write has, and every transaction records in its metadata which stamps it read and which it
+//! wrote. The log is then replayed in GLSN order: each transaction must have read exactly the values that the ones before it had left. That
+//! is serializability, in the log's order.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -16,10 +16,10 @@ use plimsoll_disk::thread::spawn;
 
 use crate::failure::{Failure, Outcome, ensure, same};
 
-/// What each account has at first.
+/// The initial balance of each account.
 const OPENING_BALANCE: u64 = 1000;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BankReport {
     /// Transactions that were committed.
@@ -30,7 +30,7 @@ pub struct BankReport {
     pub audits: u64,
 }
 
-/// A value: an amount, and which write made it.
+/// A value: an amount, and the write that made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamped {
     amount: u64,
@@ -182,7 +182,7 @@ impl Bank {
     }
 }
 
-/// Runs `work` in so many threads, and `beside` in one more until they are through.
+/// Runs `work` in this many threads, and `beside` in one more until they have ended.
 fn in_threads(
     bank: &Arc<Bank>,
     threads: u64,

@@ -1,4 +1,4 @@
-//! One run, named so that it can be replayed.
+//! A single run of the simulation, named so that it can be replayed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,28 +13,28 @@ use crate::op::generate::{Profile, generate};
 use crate::rot;
 use crate::world::{Setting, World};
 
-/// What a run is about.
+/// The kind of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The store against the model, on a disk that is well.
+    /// The store against the model, on a disk without faults.
     Model,
     /// The power is cut at every sync of a short workload.
     EverySync,
-    /// The power is cut now and then in a long workload.
+    /// The power is cut occasionally in a long workload.
     Crash,
     /// Reads fail.
     FailedReads,
     /// Reads return wrong bits.
     Flips,
-    /// The disk is full at times.
+    /// The disk is full occasionally.
     Full,
     /// Syncs fail.
     FailedSyncs,
-    /// Transactions ask for more memory than there is.
+    /// Transactions ask for more memory than is available.
     Budget,
     /// The same workload under other settings.
     Metamorphic,
-    /// The bytes of the closed store rot.
+    /// The bytes of the closed store are damaged.
     Rot,
 }
 
@@ -67,7 +67,7 @@ impl Mode {
         }
     }
 
-    /// Operations of a run, where nobody says otherwise.
+    /// The default number of operations of a run.
     pub fn usual_ops(self) -> usize {
         match self {
             Mode::EverySync => 50,
@@ -97,16 +97,16 @@ impl FromStr for Mode {
 /// A run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// What it is about.
+    /// Its kind.
     pub mode: Mode,
     /// Its seed.
     pub seed: u64,
-    /// How many operations.
+    /// The number of operations.
     pub ops: usize,
 }
 
 impl Case {
-    /// A run of the usual length.
+    /// A run of the default length.
     pub fn new(mode: Mode, seed: u64) -> Self {
         Self { mode, seed, ops: mode.usual_ops() }
     }
@@ -124,15 +124,15 @@ impl Case {
     /// Runs it.
     ///
     /// # Errors
-    /// The store is not what the model says.
+    /// The store differs from the model.
     pub fn run(&self) -> Outcome {
         self.run_workload(&self.workload())
     }
 
-    /// Runs another workload in its place: one that was shortened.
+    /// Runs another workload instead: a shortened one.
     ///
     /// # Errors
-    /// The store is not what the model says.
+    /// The store differs from the model.
     pub fn run_workload(&self, ops: &[Op]) -> Outcome {
         let done = |_: Driver| ();
         match self.mode {

@@ -1,13 +1,13 @@
-//! The bytes of values, made from a length and a seed: a model that remembers both need not hold the bytes.
+//! The bytes of values, derived from a length and a seed: a model that stores both need not hold the bytes.
 
 use plimsoll_disk::random::Random;
 
 /// A value's bytes, by length and seed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Content {
-    /// How many.
+    /// The length.
     pub bytes: u32,
-    /// Which. Even seeds make bytes that compress well, odd ones bytes that do not.
+    /// The seed. Even seeds make bytes that compress well, odd ones bytes that do not.
     pub seed: u32,
 }
 

@@ -1,15 +1,14 @@
 //! Power cuts, at every sync of a run.
 //!
-//! A first run counts the syncs. Then, for each of them, the same run is made in a world of its own whose power is cut there; the
-//! store is opened again, compared, and goes on to the end of the workload. What survives of the writes that were not synced is
-//! chosen anew for each cut.
+//! A first run counts the syncs. Then, for each sync, the same run is repeated in a separate world whose power is cut there. The store is
+//! opened again, compared, and continues to the end of the workload. Which unsynced writes survive is chosen anew for each cut.
 
 use crate::case::Case;
 use crate::driver::{Care, run};
 use crate::failure::{Failure, Outcome, ensure};
 use crate::op::Op;
 
-/// Cuts the power at every sync of a workload; how many there were.
+/// Cuts the power at every sync of a workload; returns the number of syncs.
 ///
 /// # Errors
 /// The store is not what the model says.

@@ -1,13 +1,13 @@
 //! Runs a workload against a store and against the model, in lock step.
 //!
-//! Each operation is done in the store, its answer compared with the model's (`judge`), and then what must hold between any two
-//! operations is checked ([`Driver::settle`]). Faults and power cuts are operations like others; the driver keeps account of what
-//! they excuse:
-//! - while reads fail or return wrong bits, while the disk is full, and after a failed sync, an operation may fail; its answer may not
-//!   be wrong;
-//! - when the power was cut, the store is opened again, and must equal some prefix of what was submitted that contains everything that
-//!   was acknowledged;
-//! - when the disk is well, nothing may fail.
+//! Each operation is done in the store, its answer is compared with the model's (`judge`), and then the invariants that hold between any
+//! two operations are checked ([`Driver::settle`]). Faults and power cuts are operations like others. The driver tracks which errors they
+//! excuse:
+//! - while reads fail or return wrong bits, while the disk is full, and after a failed sync, an operation may fail; its answer may not be
+//!   wrong;
+//! - after a power cut, the store is opened again, and must equal some prefix of the submitted records that contains everything
+//!   acknowledged;
+//! - without faults on the disk, nothing may fail.
 
 mod amid;
 mod check;
@@ -38,13 +38,13 @@ use crate::model::{Entry, Model, Writes, space_name};
 use crate::op::{Fault, Keep, Op};
 use crate::world::World;
 
-/// A timestamp further ahead of the clock is not followed by the log.
+/// The log does not follow a timestamp further ahead of the clock than this.
 const DAY_MICROS: u64 = 24 * 60 * 60 * 1_000_000;
 
-/// How often a store is opened again when faults prevent it.
+/// How often a store is opened again if faults prevent it.
 const OPENS_MAX: usize = 16;
 
-/// The retention of the store that an operation means.
+/// The store's retention for that of an operation.
 pub(crate) fn retention(keep: Keep) -> Retention {
     match keep {
         Keep::Forever => Retention::Forever,
@@ -61,13 +61,13 @@ struct OpenTx {
     writes: Writes,
 }
 
-/// What the faults of the moment excuse.
+/// The errors that the current faults excuse.
 #[derive(Clone, Copy, Debug, Default)]
 struct Excuses {
     reads: bool,
     flips: bool,
     full: bool,
-    /// Reads returned wrong bits since the store was opened: compaction has stopped until it is opened again.
+    /// Reads returned wrong bits since the store was opened: compaction has stopped until the next open.
     stopped: bool,
     /// A sync failed since the store was opened, or will.
     sync: bool,
@@ -75,14 +75,14 @@ struct Excuses {
     budget: bool,
 }
 
-/// How thoroughly the driver looks.
+/// How thoroughly the driver checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Care {
     /// Verifies the store after each operation.
     pub verify_each: bool,
-    /// Compares the whole store after each so many operations (0: only where the workload says so).
+    /// Compares the whole store after this many operations each (0: only where the workload demands it).
     pub check_every: usize,
-    /// Lets the budget refuse: the workload asks for more than it has.
+    /// Lets the budget refuse: the workload asks for more memory than there is.
     pub may_refuse: bool,
 }
 
@@ -92,44 +92,44 @@ pub struct Driver {
     model: Model,
     db: Option<Db>,
     spaces: BTreeMap<u8, Keyspace>,
-    /// Of an opening before this one: nothing takes it any more.
+    /// A handle of an earlier opening: every call must refuse it.
     stale: Option<Keyspace>,
     txs: BTreeMap<u8, OpenTx>,
     snapshots: BTreeMap<u8, Snapshot>,
     walks: BTreeMap<u8, OpenWalk>,
     readers: BTreeMap<u8, OpenReader>,
-    /// A commit that is made within the operation at work.
+    /// A commit that is made within the current operation.
     commit_amid: Option<CommitAmid>,
     tickets: VecDeque<CommitTicket>,
     excuses: Excuses,
     care: Care,
-    /// Whether a commit may or may not have been submitted: then only reopening tells.
+    /// Whether the outcome of a commit is unknown: then only reopening tells.
     in_doubt: bool,
     /// Whether the store was closed cleanly, so that nothing can be lost.
     closed_cleanly: bool,
-    /// Whether a fault or a power cut came over the store.
+    /// Whether a fault or a power cut has happened to the store.
     was_hurt: bool,
-    /// Timestamps go up with GLSNs: not after the clock was put back by more than a day.
+    /// Timestamps increase with GLSNs: not after the clock was set back by more than a day.
     times_ordered: bool,
     trim_asked: u64,
     backups: u32,
     kept: Option<restore::Kept>,
-    /// A warm image of some time before.
+    /// An earlier warm image.
     image: Option<image::Image>,
     warmed: Warmed,
     answers: Vec<String>,
 }
 
-/// What warm images brought back in the lives of a store.
+/// The contents restored from warm images in the lives of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Warmed {
     /// Pages.
     pub pages: u64,
     /// Objects.
     pub objects: u64,
-    /// Objects that were left out.
+    /// Objects that were skipped.
     pub doubted: u64,
-    /// Images that were not believed.
+    /// Images that were rejected.
     pub ignored: u64,
 }
 
@@ -168,7 +168,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// The model as it stands.
+    /// The model in its current state.
     pub fn model(&self) -> &Model {
         &self.model
     }
@@ -178,12 +178,12 @@ impl Driver {
         &self.world
     }
 
-    /// What each operation came to, one line each: the same for the same workload, however the store is opened.
+    /// The result of each operation, one line each: the same for the same workload, whatever the store's settings.
     pub fn answers(&self) -> &[String] {
         &self.answers
     }
 
-    /// What warm images brought back in the lives that were closed.
+    /// The contents restored from warm images in the lives that were closed.
     pub fn warmed(&self) -> Warmed {
         self.warmed
     }
@@ -224,7 +224,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Does something that no answer may depend on: background work, or closing the store and opening it again.
+    /// Does something that must not change any answer: background work, or closing the store and opening it again.
     ///
     /// # Errors
     /// The store is not what the model says.
@@ -242,7 +242,7 @@ impl Driver {
         self.settle(&op)
     }
 
-    /// Opens the snapshots that were open at the same moments again; while the store is closed, something happens to its warm image.
+    /// Reopens the store and the snapshots at the same moments; while the store is closed, its warm image is changed.
     fn reopen_under_snapshots(&mut self, choice: u64) -> Outcome {
         let moments: Vec<(u8, u64)> = self.snapshots.iter().map(|(slot, snapshot)| (*slot, snapshot.at().0)).collect();
         if !choice.is_multiple_of(4) {
@@ -261,7 +261,7 @@ impl Driver {
         self.settle(&Op::Reopen)
     }
 
-    /// Heals the disk, closes and opens the store once more, and compares all of it.
+    /// Removes all faults, closes and opens the store once more, and compares all of it.
     ///
     /// # Errors
     /// The store is not what the model says.
@@ -272,7 +272,7 @@ impl Driver {
         self.check()?;
         self.verify()?;
         if self.model.newest().is_multiple_of(2) {
-            // Closing leaves a little to be replayed; what comes after sees stores without such a rest, too.
+            // Closing leaves a little to be replayed; later operations must also meet stores without such a rest.
             let flushed = self.db().flush();
             self.expect("flush", flushed)?;
         }
@@ -288,7 +288,7 @@ impl Driver {
         Judge { db: self.db(), model: &self.model, excuse }
     }
 
-    /// Whether the faults of the moment excuse an error.
+    /// Whether the current faults excuse an error.
     fn excused(&self, error: &Error) -> bool {
         if self.world.disk.power_is_cut() {
             return true;
@@ -304,7 +304,7 @@ impl Driver {
         }
     }
 
-    /// The answer of a call that has only one right answer; `None` if it failed and that is excused.
+    /// The answer of a call that has only one right answer; `None` if it failed and the failure is excused.
     fn expect<T>(&self, what: &str, answer: plimsoll::Result<T>) -> Outcome<Option<T>> {
         match answer {
             Ok(answer) => Ok(Some(answer)),
@@ -362,14 +362,14 @@ impl Driver {
         }
     }
 
-    /// Opens the store, again and again where faults prevent it; `cut_again`: the power is cut at this sync of the first attempt.
+    /// Opens the store, repeatedly if faults prevent it; `cut_again`: the power is cut at this sync of the first attempt.
     fn open_store(&mut self, cut_again: u64) -> Outcome {
         let sync_may_fail = self.excuses.sync;
         if cut_again > 0 {
             self.world.disk.cut_power_at_sync(self.world.disk.sync_count() + cut_again);
         }
         if !self.closed_cleanly && self.excuses.flips {
-            // A wrong bit in the tail of a log that was not closed cannot be told from a torn record.
+            // A wrong bit in the tail of a log that was not closed is indistinguishable from a torn record.
             self.heal();
         }
         for _ in 0..OPENS_MAX {
@@ -401,7 +401,7 @@ impl Driver {
         same("next GLSN after opening", &bounds.next.0, &(newest.0 + 1))?;
         self.model.cut_behind(newest.0);
         self.model.acknowledge(newest.0);
-        // The power may have been cut before the removal of a segment was durable: then it is there again.
+        // The power may have been cut before the removal of a segment was durable: then it is back.
         self.may_be_trimmed(bounds.first.0)?;
         self.model.trimmed(bounds.first.0);
         let now = self.world.clock.wall_micros();
@@ -459,11 +459,11 @@ impl Driver {
         self.open_store(0)
     }
 
-    /// Opens the store again after the power was cut.
+    /// Opens the store again after a power cut.
     fn recover(&mut self, cut_again: u64) -> Outcome {
         self.was_hurt = true;
         self.drop_handles();
-        // Its files are dead: closing must fail without harm.
+        // Its files are invalid: closing must fail without harm.
         drop(self.db.take());
         self.world.disk.restore_power();
         self.closed_cleanly = false;
@@ -472,11 +472,11 @@ impl Driver {
         Ok(())
     }
 
-    /// Ends the process as it is, without a word to the store, and opens it again: what it wrote is there, synced or not.
+    /// Ends the process without closing the store, and opens it again: everything that it wrote is there, synced or not.
     fn kill(&mut self) -> Outcome {
         self.was_hurt = true;
         let disk = self.world.disk.snapshot();
-        // The dead process can do nothing any more.
+        // The dead process must not write any more.
         self.world.disk.cut_power();
         self.drop_handles();
         drop(self.db.take());
@@ -487,14 +487,14 @@ impl Driver {
         Ok(())
     }
 
-    /// A keyspace's handle; it is made if it is not there. `None` if that failed.
+    /// A keyspace's handle, created if it does not exist. `None` if that failed.
     fn keyspace(&mut self, space: u8) -> Outcome<Option<Keyspace>> {
         if let Some(keyspace) = self.spaces.get(&space) {
             return Ok(Some(keyspace.clone()));
         }
         let made = self.db().keyspace(&space_name(space));
         if self.in_doubt && made.is_ok() && !self.model.has_space(space) {
-            // Whether the one of this name before it was dropped is not known: this may be that one.
+            // It is unknown whether the earlier keyspace of this name was dropped: this may be that one.
             return Ok(None);
         }
         if !self.model.has_space(space) {
@@ -506,7 +506,7 @@ impl Driver {
         Ok(Some(keyspace))
     }
 
-    /// A commit whose GLSN the call does not tell.
+    /// Records a commit whose call does not return its GLSN.
     fn committed_unseen<T>(&mut self, answer: &plimsoll::Result<T>, entry: Entry) {
         match answer {
             Ok(_) => {
@@ -523,7 +523,8 @@ impl Driver {
         }
     }
 
-    /// Whether it is unknown after this error what was committed. The documents promise that any other error means: nothing.
+    /// Whether the outcome of a commit is unknown after this error. The documentation promises that any other error means: nothing was
+    /// committed.
     fn leaves_doubt(&self, error: &Error) -> bool {
         self.world.disk.power_is_cut() || matches!(error, Error::Poisoned { .. })
     }
@@ -532,7 +533,7 @@ impl Driver {
         Place { space, keyspace }
     }
 
-    /// The oldest moment that is open, or the newest.
+    /// The oldest open moment, or the newest.
     fn oldest_read(&self) -> u64 {
         let txs = self.txs.values().map(|tx| tx.handle.at().0);
         let snapshots = self.snapshots.values().map(|snapshot| snapshot.at().0);
@@ -555,7 +556,7 @@ impl Driver {
         })
     }
 
-    /// What must hold between any two operations.
+    /// The invariants between any two operations.
     fn settle(&mut self, op: &Op) -> Outcome {
         if may_drop_versions(op) {
             self.raise_floors();
@@ -572,7 +573,7 @@ impl Driver {
             }
         }
         if self.world.setting.durability == Durability::Sync {
-            // The store looked at what is visible before it looked at what is durable.
+            // The store read the visible GLSN before the durable one.
             ensure(newest <= bounds.durable, || {
                 format!("{newest} can be read, but only {} is durable", bounds.durable)
             })?;
@@ -589,7 +590,7 @@ impl Driver {
         self.check_counts()
     }
 
-    /// Asks when new entries were appended, while the disk is well.
+    /// Reads the times of new entries while the disk has no faults.
     fn learn_times(&mut self, newest: u64) -> Outcome {
         if self.excuses.reads || self.excuses.flips {
             return Ok(());
@@ -616,7 +617,7 @@ impl Driver {
         known.map_or(1, |glsn| glsn + 1).max(self.model.first())
     }
 
-    /// The line is never crossed, and what is not in use is given back.
+    /// The budget is never exceeded, and unused memory is released.
     fn check_counts(&self) -> Outcome {
         let stats = self.db().stats();
         let memory = &stats.memory;
@@ -626,7 +627,7 @@ impl Driver {
         let open = (self.txs.len() + self.snapshots.len()) as u64 + self.moments_held();
         same("open snapshots and transactions", &stats.open_snapshots, &open)?;
         if self.txs.is_empty() && self.moments_held() == 0 {
-            // A merge that is under way writes the values that it moves into a blob file, which has a buffer.
+            // A running merge writes the values that it moves into a blob file, which has a buffer.
             let may_move = self.trim_asked > 0;
             let of_operations =
                 |kind: &str| ["write sets", "read sets"].contains(&kind) || (kind == "staging" && !may_move);
@@ -638,7 +639,7 @@ impl Driver {
     }
 }
 
-/// Whether flush or compaction can run in an operation.
+/// Whether flush or compaction can run within an operation.
 fn may_drop_versions(op: &Op) -> bool {
     !matches!(
         op,
@@ -657,7 +658,7 @@ fn may_drop_versions(op: &Op) -> bool {
     )
 }
 
-/// Opens a store in a world, runs a workload and compares everything at the end; a panic is a failure like others.
+/// Opens a store in a world, runs a workload and compares everything at the end; a panic counts as a failure.
 ///
 /// # Errors
 /// The store is not what the model says.

@@ -1,11 +1,11 @@
-//! A run in which the store was not what the model says.
+//! Failures: a run in which the store differs from the model.
 
 use std::fmt;
 
-/// What went wrong, and where in the workload.
+/// The fault, and its place in the workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What the store did and what it should have done.
+    /// The store's answer and the expected one.
     pub message: String,
     /// Number of the operation, from 0, and its text; `None` outside any.
     pub at: Option<(usize, String)>,
@@ -26,7 +26,7 @@ impl Failure {
         self
     }
 
-    /// What sort of failure it is: its message without numbers and names, so that a shortened run can be told to fail in the same way.
+    /// The sort of failure: its message without numbers and names, so that a shortened run can be recognised as failing in the same way.
     pub fn sort(&self) -> String {
         let words = self.message.split_whitespace();
         let plain = |word: &&str| word.chars().all(|letter| letter.is_alphabetic() || ",:;'()`".contains(letter));

@@ -1,4 +1,4 @@
-//! Disks that fail, and memory that does not suffice.
+//! Runs with failing disks, and with too little memory.
 
 use crate::case::Case;
 use crate::driver::{Care, Driver, run};
@@ -13,7 +13,7 @@ pub fn run_faulty(case: &Case, ops: &[Op]) -> Outcome<Driver> {
     run(case.world(), Care::default(), ops)
 }
 
-/// Runs a workload that asks for more than the smallest budget has: it may be refused, nothing may be lost or kept.
+/// Runs a workload that asks for more than the smallest budget: it may be refused, but nothing may be lost or leaked.
 ///
 /// # Errors
 /// The store is not what the model says.
@@ -23,8 +23,8 @@ pub fn run_short_of_memory(case: &Case, ops: &[Op]) -> Outcome<Driver> {
     run(world, Care { may_refuse: true, ..Care::default() }, ops)
 }
 
-/// Lets the sync fail that comes first at or after each operation of a workload, opens the store again a little later, and cuts the power
-/// at the end: what was acknowledged after the failure must not rest on what the failed sync left behind.
+/// Makes the first sync at or after each operation of a workload fail, opens the store again a little later, and cuts the power at the end:
+/// commits acknowledged after the failure must not depend on data of the failed sync.
 ///
 /// # Errors
 /// The store is not what the model says.

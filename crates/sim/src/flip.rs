@@ -1,8 +1,8 @@
-//! Each byte of a small, cleanly closed store is changed, one at a time.
+//! Flip test: changes each byte of a small, cleanly closed store, one at a time.
 //!
-//! Whatever the byte was, the store then says that something is wrong (when it is opened, when it is read, or when it is verified), or
-//! every answer is right. It never gives a wrong answer, loses a commit without a word, panics, or takes memory without bound (the
-//! caller sees to that last one by a limit on the process).
+//! For each byte, the store then either reports damage (at open, at a read, or by `verify`), or every answer is right. It never gives a
+//! wrong answer, loses a commit silently, panics, or takes memory without bound (the caller enforces the last one by a limit on the
+//! process).
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::op::Op;
 use crate::op::text::parse;
 use crate::world::{Setting, World};
 
-/// What came of the flips.
+/// The result of the flips.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flips {
     /// Bytes that were changed.
@@ -28,7 +28,7 @@ pub struct Flips {
     pub refused: u64,
     /// It opened, and an answer or `verify` reported damage.
     pub reported: u64,
-    /// Every answer was right and `verify` found nothing: nobody needed the byte.
+    /// Every answer was right and `verify` found nothing: the byte is not needed.
     pub harmless: u64,
 }
 
@@ -89,24 +89,24 @@ commit t0 0#0
 append 2 7#15
 ";
 
-/// Zeros of at least so many bytes in a row are filler: behind the end of the log, at the end of a page.
+/// At least this many consecutive zeros are filler: after the end of the log, at the end of a page.
 const FILLER_BYTES: usize = 64;
 
-/// Which bytes are changed.
+/// The bytes to change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// Every so many of those below: work for several processes.
+    /// Only every n-th of the bytes selected below: divides the work among several processes.
     pub every: u64,
     /// The first of them.
     pub from: u64,
-    /// Of filler every so many bytes only, of everything else each.
+    /// In filler only every n-th byte, elsewhere each.
     pub filler_every: u64,
 }
 
 /// A file and its bytes.
 pub(crate) type Contents = (PathBuf, Vec<u8>);
 
-/// How often files are looked at while a workload runs.
+/// How often files are copied while a workload runs.
 const EARLIER: usize = 8;
 
 /// How a store's life ended.
@@ -114,22 +114,22 @@ const EARLIER: usize = 8;
 pub enum End {
     /// It was closed.
     Closed,
-    /// Its process was killed: what came after the last manifest is a tail that a crash may have torn.
+    /// Its process was killed: the log after the last manifest is a tail that a crash may have torn.
     Killed,
 }
 
-/// A store whose life has ended, and what is in it.
+/// A store whose life has ended, and its contents.
 pub struct ClosedStore {
     world: World,
     model: Model,
-    /// Up to here it is known on disk what was acknowledged: no damage may take it away without a word.
+    /// The GLSN up to which acknowledged commits are recorded on disk: no damage may remove them silently.
     sure: u64,
     files: Vec<Contents>,
     earlier: Vec<Contents>,
 }
 
 impl ClosedStore {
-    /// What a workload leaves behind.
+    /// The store that a workload leaves behind.
     ///
     /// # Errors
     /// The store is not what the model says.
@@ -138,7 +138,7 @@ impl ClosedStore {
         Self::after(World::new(1, Setting::SMALL), &ops, End::Closed)
     }
 
-    /// What operations leave behind in a world.
+    /// The store that operations leave behind in a world.
     ///
     /// # Errors
     /// The store is not what the model says.
@@ -153,7 +153,7 @@ impl ClosedStore {
                 if noted {
                     sure = driver.note_all()?;
                 }
-                // What is noted in the index goes with it.
+                // The index's records are removed with it.
                 let some: Vec<Op> = some.iter().filter(|op| !(noted && **op == Op::LoseIndex)).cloned().collect();
                 driver.run(&some)?;
                 earlier.extend(contents(driver.world())?);
@@ -169,7 +169,7 @@ impl ClosedStore {
         Ok(Self { world, model: driver.model().clone(), sure, files, earlier })
     }
 
-    /// A world of its own with the store in it.
+    /// A separate world with the store in it.
     pub(crate) fn world(&self) -> World {
         self.world.copy()
     }
@@ -179,7 +179,7 @@ impl ClosedStore {
         &self.files
     }
 
-    /// Files with the bytes that they had while the store was at work.
+    /// Earlier contents of files, while the store was running.
     pub(crate) fn earlier(&self) -> &[Contents] {
         &self.earlier
     }
@@ -218,7 +218,7 @@ impl ClosedStore {
         self.look(&world, flips)
     }
 
-    /// Looks what a damaged copy of the store says of itself.
+    /// Checks that a damaged copy of the store reports damage or answers right.
     pub(crate) fn look(&self, world: &World, flips: &mut Flips) -> Outcome {
         let excused = Cell::new(0u64);
         let excuse = |error: &Error| {
@@ -247,7 +247,7 @@ impl ClosedStore {
 }
 
 impl ClosedStore {
-    /// Looks once more, after everything in a damaged copy was merged and its log trimmed: what is copied is not to be made sound by that.
+    /// Checks again after everything in a damaged copy was merged and its log trimmed: copying must not make damaged data look sound.
     pub(crate) fn look_after_work(&self, world: &World) -> Outcome {
         guarded(|| {
             let Ok(db) = world.open() else { return Ok(()) };
@@ -278,12 +278,12 @@ fn contents(world: &World) -> Outcome<Vec<Contents>> {
     files.map_err(|error: std::io::Error| Failure::new(format!("reading the store: {error}")))
 }
 
-/// Whether an error says that bytes are not what was written.
+/// Whether an error reports that bytes differ from the written ones.
 fn is_damage(error: &Error) -> bool {
     matches!(error, Error::Corrupt { .. } | Error::Format { .. } | Error::Forked { .. } | Error::NotAStore { .. })
 }
 
-/// Offsets of the bytes that are changed: of filler only some.
+/// Offsets of the bytes to change: in filler only some.
 fn chosen(bytes: &[u8], filler_every: u64) -> Vec<u64> {
     let mut zeros_before = 0;
     let mut zeros = vec![0; bytes.len()];

@@ -1,7 +1,7 @@
-//! Asks the store and compares each answer with the model's.
+//! Queries the store and compares each answer with the model's.
 //!
-//! Law: an answer is the model's, or an error that the faults of the moment excuse; never another answer. A moment that is not retained
-//! may be refused, from the keyspace's floor on it may not.
+//! Law: an answer equals the model's, or is an error that the current faults excuse; never another answer. A moment that is not retained
+//! may be refused, but not from the keyspace's floor on.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -24,10 +24,10 @@ pub(crate) enum View<'a> {
     Snapshot(&'a Snapshot),
 }
 
-/// What a walk did.
+/// The result of a walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Walked {
-    /// The last key that it gave.
+    /// The last key that it returned.
     pub(crate) reached: Option<Key>,
     /// Whether it came to its end.
     pub(crate) ended: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Walked {
     pub(crate) failed: bool,
 }
 
-/// How a walk goes.
+/// The parameters of a walk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     pub(crate) reverse: bool,
@@ -243,7 +243,7 @@ impl Judge<'_> {
         Ok(walked)
     }
 
-    /// Everything comes into new files, and the log is freed; what comes of it is seen by those who read.
+    /// Moves everything into new files and frees the log; errors show up in later reads.
     fn exchange_sources(&self) {
         let _ = self.db.compact();
         let _ = self.db.log().trim(self.db.newest());

@@ -1,8 +1,8 @@
-//! A child process on a real disk, killed at random moments.
+//! Kill test: a child process on a real disk, killed at random moments.
 //!
-//! The child ([`child`]) writes with several threads and says which commits were acknowledged. The parent kills it (SIGKILL), opens the
-//! store itself, and looks: every acknowledged commit is there as it was written, nothing of earlier lives is gone, of each transaction
-//! there is all or nothing, and no byte on the disk is wrong. Then the next child goes on with the same store.
+//! The child ([`child`]) writes with several threads and prints the acknowledged commits. The parent kills it (SIGKILL), opens the store
+//! itself, and checks: every acknowledged commit is there as it was written, nothing of earlier lives is gone, each transaction is there in
+//! full or not at all, and no byte on the disk is wrong. Then the next child continues with the same store.
 
 pub mod child;
 
@@ -23,18 +23,18 @@ use plimsoll_disk::thread::spawn;
 use crate::failure::{Failure, Outcome, ensure, same};
 use crate::kill::child::{KEPT, THREADS, large_value, listed_key, number_key, pair_keys};
 
-/// What the child does beside writing.
+/// The child's work besides writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
     /// Nothing.
     Write,
-    /// It is killed while it makes the store.
+    /// It is killed while it creates the store.
     Create,
-    /// It compacts all the time.
+    /// It compacts continuously.
     Compact,
     /// It makes one backup after the other.
     Backup,
-    /// It trims its log all the time.
+    /// It trims its log continuously.
     Trim,
 }
 
@@ -48,7 +48,7 @@ impl Scenario {
         (Scenario::Trim, "trim"),
     ];
 
-    /// How many children write to a store, one after the other, before the next one gets a new one: the first of it is young, the last
+    /// How many children use a store, one after the other, before the next one gets a new store: the first finds a young store, the last
     /// has much to recover.
     fn lives_of_a_store(self) -> u64 {
         if self == Scenario::Create { 1 } else { 25 }
@@ -58,9 +58,9 @@ impl Scenario {
 /// How long a child lives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Life {
-    /// So long from its start on: it may be killed while it makes or recovers the store.
+    /// This long from its start: it may be killed while it creates or recovers the store.
     FromStart(Duration),
-    /// So long from its first acknowledged commit on: all of its threads are writing.
+    /// This long from its first acknowledged commit: all of its threads are writing.
     FromFirstCommit(Duration),
 }
 
@@ -89,7 +89,7 @@ impl FromStr for Scenario {
     }
 }
 
-/// What came of the kills.
+/// The result of the kills.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kills {
     /// Children that were killed.
@@ -111,7 +111,7 @@ pub(crate) fn failed(what: &str) -> impl Fn(Error) -> Failure + '_ {
     move |error| Failure::new(format!("{what}: {error} [{error:?}]"))
 }
 
-/// Kills so many children, one after the other; `program` is the binary that can be a child, `dir` a folder to work in.
+/// Kills this many children, one after the other; `program` is the binary that can be a child, `dir` a folder to work in.
 ///
 /// # Errors
 /// An acknowledged commit is gone, a part of a transaction is there, or the store does not open.
@@ -173,12 +173,12 @@ pub(crate) struct Running {
     first_commit: Receiver<()>,
 }
 
-/// What came of a child.
+/// How a child ended.
 pub(crate) struct Ended {
     pub(crate) acknowledged: Vec<Acknowledged>,
     /// How it ended before it was killed.
     pub(crate) by_itself: Option<ExitStatus>,
-    /// What it said to its standard error.
+    /// Its output to standard error.
     pub(crate) complaints: String,
 }
 
@@ -205,12 +205,12 @@ impl Running {
         Ok(Self { child, lines, complaints: complaints.map_err(of_child)?, first_commit })
     }
 
-    /// Waits until its time is over.
+    /// Waits until its life is over.
     pub(crate) fn await_end_of(&self, life: Life) {
         match life {
             Life::FromStart(lifetime) => SystemClock::new().sleep(lifetime),
             Life::FromFirstCommit(lifetime) => {
-                // None comes from a child that ended by itself, which is told by `kill`.
+                // Nothing arrives from a child that ended by itself; `kill` reports that.
                 if self.first_commit.recv().is_ok() {
                     SystemClock::new().sleep(lifetime);
                 }
@@ -218,7 +218,7 @@ impl Running {
         }
     }
 
-    /// Whether it is still at work.
+    /// Whether it is still running.
     pub(crate) fn lives(&mut self) -> bool {
         self.child.try_wait().is_ok_and(|ended| ended.is_none())
     }
@@ -235,7 +235,7 @@ impl Running {
     }
 }
 
-/// What a child says until it dies; the first of it is told at once.
+/// The acknowledgements of a child until it dies; the first is signalled at once.
 fn read_acknowledged(stdout: ChildStdout, first: &Sender<()>) -> Vec<Acknowledged> {
     let mut all = Vec::new();
     let mut reader = BufReader::new(stdout);
@@ -244,7 +244,7 @@ fn read_acknowledged(stdout: ChildStdout, first: &Sender<()>) -> Vec<Acknowledge
         // A line without an end was being written when the child died.
         all.extend(line.strip_suffix('\n').and_then(Acknowledged::parse));
         if all.len() == 1 {
-            // Nobody waits for it in a life that is counted from its start.
+            // In a life that is counted from its start, no one waits for it.
             let _ = first.send(());
         }
         line.clear();
@@ -252,7 +252,7 @@ fn read_acknowledged(stdout: ChildStdout, first: &Sender<()>) -> Vec<Acknowledge
     all
 }
 
-/// Opens the store and compares it with what was there `before` this life and what was acknowledged in it; what is there now.
+/// Opens the store and compares it with its contents `before` this life and the commits acknowledged in it; returns the new contents.
 pub(crate) fn look(store: &Path, before: &Numbers, acknowledged: &[Acknowledged]) -> Outcome<Numbers> {
     let db = Db::open(store, options()).map_err(failed("the store does not open"))?;
     let keyspace = db.keyspace("work").map_err(failed("keyspace"))?;
@@ -261,7 +261,7 @@ pub(crate) fn look(store: &Path, before: &Numbers, acknowledged: &[Acknowledged]
         let mine: Vec<&Acknowledged> = acknowledged.iter().filter(|commit| commit.thread == thread).collect();
         let found = is_whole(&db.snapshot(), &keyspace, thread)?;
         let acked = mine.last().map_or(*before, |commit| commit.number);
-        // At most one more commit of a thread was under way when the child died.
+        // At most one more commit of a thread was in progress when the child died.
         ensure((acked..=acked + 1).contains(&found), || {
             format!("thread {thread} is at {found}, it was at {before} before this life, acknowledged was {acked}")
         })?;
@@ -276,7 +276,7 @@ pub(crate) fn look(store: &Path, before: &Numbers, acknowledged: &[Acknowledged]
     Ok(now)
 }
 
-/// A thread went on where the life before had ended, and left no number out.
+/// Checks that a thread continued where the life before had ended, without a gap.
 fn follow_each_other(before: u64, commits: &[&Acknowledged]) -> Outcome {
     let numbers: Vec<u64> = commits.iter().map(|commit| commit.number).collect();
     let wanted: Vec<u64> = (before + 1..).take(commits.len()).collect();
@@ -285,7 +285,7 @@ fn follow_each_other(before: u64, commits: &[&Acknowledged]) -> Outcome {
     ensure(ordered, || "acknowledged GLSNs of one thread are out of order".to_owned())
 }
 
-/// At a commit's moment the store has what the commit wrote, whole.
+/// Checks that the store has all writes of the commit at the commit's moment.
 fn is_as_acknowledged(db: &Db, keyspace: &Keyspace, commit: &Acknowledged) -> Outcome {
     let newest = db.newest();
     ensure(commit.glsn <= newest.0, || format!("GLSN {} was acknowledged, the newest is {newest}", commit.glsn))?;
@@ -294,7 +294,7 @@ fn is_as_acknowledged(db: &Db, keyspace: &Keyspace, commit: &Acknowledged) -> Ou
     same(format!("number of thread {} at {}", commit.thread, commit.glsn), &found, &commit.number)
 }
 
-/// A thread's keys all tell of the same transaction; its number.
+/// Checks that a thread's keys all belong to the same transaction; returns its number.
 pub(crate) fn is_whole(snapshot: &Snapshot, keyspace: &Keyspace, thread: u64) -> Outcome<u64> {
     let read = |key: &str| snapshot.get(keyspace, key.as_bytes()).map_err(failed(key));
     let text = read(&number_key(thread))?.map(|value| String::from_utf8_lossy(&value).into_owned());
@@ -320,7 +320,7 @@ pub(crate) fn is_whole(snapshot: &Snapshot, keyspace: &Keyspace, thread: u64) ->
     Ok(number)
 }
 
-/// The thread's stream has its numbers in order, without a gap, up to the transaction before the last or further.
+/// Checks that the thread's stream has its numbers in order, without a gap, at least up to the transaction before the last.
 fn has_stream(db: &Db, thread: u64, number: u64) -> Outcome {
     let mut scan = db.log().scan(.., Some(thread as u32 + 1)).map_err(failed("scan"))?;
     let mut numbers = Vec::new();
@@ -337,7 +337,7 @@ fn has_stream(db: &Db, thread: u64, number: u64) -> Outcome {
     same(format!("stream of thread {thread}"), &numbers, &wanted)
 }
 
-/// A backup is whole, or is no store; how many were whole. They are removed.
+/// Checks that each backup is complete, or is no store; returns the number of complete ones. They are removed.
 #[allow(clippy::disallowed_methods, reason = "a test that cleans up after itself")]
 fn look_at_backups(store: &Path) -> Outcome<u64> {
     let mut whole = 0;
@@ -362,7 +362,7 @@ fn look_at_backups(store: &Path) -> Outcome<u64> {
     Ok(whole)
 }
 
-/// Where the child puts its backups: beside the store.
+/// The path of the child's backups: beside the store.
 pub(crate) fn backup_path(store: &Path, number: u64) -> PathBuf {
     store.with_file_name(format!("backup{number}"))
 }

@@ -1,19 +1,19 @@
-//! The whole store under one seed.
+//! Deterministic simulation of the whole store from one seed.
 //!
-//! A *workload* ([`op`]) is made from a seed and run ([`driver`]) against a store on a disk that lies ([`world`]) and against a
-//! *model* ([`model`]), answer by answer. On that stand:
+//! A *workload* ([`op`]) is generated from a seed and run ([`driver`]) against a store on a simulated disk with faults ([`world`]) and
+//! against a *model* ([`model`]), comparing answer by answer. Built on that:
 //! - [`crash`]: the power is cut at every sync;
-//! - [`faults`]: reads fail or lie, the disk is full, syncs fail, memory is short;
+//! - [`faults`]: reads fail or return wrong bits, the disk is full, syncs fail, memory is short;
 //! - [`metamorphic`]: the same workload under other budgets and other background work gives the same answers;
 //! - [`flip`]: each byte of a closed store is changed;
 //! - [`rot`]: a closed store is damaged in other ways;
 //! - [`kill`]: a child process on a real disk is killed;
 //! - [`real`]: the power of a real file system is cut under such a child, its system calls fail, others read beside it;
 //! - [`bank`]: many threads, whose history must be serializable;
-//! - [`stress`]: threads, kills and a budget that changes, for as long as one likes, with its memory measured from outside.
+//! - [`stress`]: threads, kills and a budget that changes, for any length of time, with memory measured from outside.
 //!
-//! A [`case`] names one run, so that its seed replays it; [`minimise`] shortens a workload that fails; [`planted`] tells whether all of this
-//! finds the bugs that it is there for.
+//! A [`case`] names one run, so that its seed replays it; [`minimise`] shortens a workload that fails; [`planted`] tests whether all of
+//! this finds planted bugs.
 
 pub mod bank;
 pub mod case;

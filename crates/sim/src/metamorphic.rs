@@ -1,8 +1,9 @@
-//! The same workload, whatever the store does beside it: the same answers.
+//! Metamorphic test: the same workload gives the same answers, whatever else the store does.
 //!
-//! The budget (16 MiB to 1 GiB, also one that changes while the store is open), the sizes of memtables and segments, the durability; caches
-//! that are dropped, flushes, compactions, background work in any order and reopenings in between, with the warm image gone, damaged or that
-//! of another time: none of that may be seen in an answer. The model already checks each of them by itself; here whole runs are compared.
+//! Varied are: the budget (16 MiB to 1 GiB, also one that changes while the store is open), the sizes of memtables and segments, the
+//! durability; and in between dropped caches, flushes, compactions, background work in any order and reopenings, with the warm image gone,
+//! damaged or replaced by an older one. None of that may change an answer. The model already checks each of them by itself; here whole runs
+//! are compared.
 
 use plimsoll::Durability;
 use plimsoll_disk::random::Random;
@@ -13,16 +14,16 @@ use crate::failure::{Failure, Outcome};
 use crate::op::Op;
 use crate::world::{Setting, World};
 
-/// How the store is run.
+/// The settings of a run.
 #[derive(Clone, Copy, Debug)]
 struct Variant {
     setting: Setting,
-    /// How often something is done between two operations, in percent.
+    /// How often background work is done between two operations, in percent.
     upkeep_percent: u64,
 }
 
 fn variants() -> [Variant; 7] {
-    // Segments that take any record: what is too large for one is refused.
+    // Segments must take any record: one that is too large is refused.
     let small = Setting { segment_bytes: 2 << 20, ..Setting::SMALL };
     let large = Setting { memory_bytes: 128 << 20, memtable_bytes: 8 << 20, segment_bytes: 8 << 20, ..small };
     [
@@ -38,8 +39,7 @@ fn variants() -> [Variant; 7] {
 
 /// Runs a workload under several settings and compares the answers.
 ///
-/// # Errors
-/// Two of them differ, or one is not the model's.
+/// Two of them differ, or one differs from the model's.
 pub fn compare_settings(case: &Case, ops: &[Op]) -> Outcome {
     let mut first: Option<Vec<String>> = None;
     for variant in variants() {
@@ -53,7 +53,7 @@ pub fn compare_settings(case: &Case, ops: &[Op]) -> Outcome {
     Ok(())
 }
 
-/// The answers of a run, and what came back with warm images.
+/// The answers of a run, and the contents restored from warm images.
 fn run_variant(seed: u64, variant: Variant, ops: &[Op]) -> Outcome<(Vec<String>, Warmed)> {
     let mut driver = Driver::open(World::new(seed, variant.setting), Care::default())?;
     let mut random = Random::new(seed);

@@ -1,11 +1,11 @@
 //! Shortens a workload that fails.
 //!
-//! Takes away ever smaller pieces as long as it still fails, in whatever way. Every front, piece and rest of a workload is a workload
-//! (`op`), so nothing has to be repaired in between.
+//! Removes smaller and smaller pieces as long as the rest still fails, in whatever way. Every prefix, piece and rest of a workload is a
+//! workload (`op`), so nothing has to be repaired in between.
 
 use crate::op::Op;
 
-/// The shortest workload that was found in at most `runs_max` runs and for which `fails` still says yes.
+/// The shortest workload, found in at most `runs_max` runs, for which `fails` still returns true.
 pub fn minimise(ops: &[Op], runs_max: usize, fails: &mut dyn FnMut(&[Op]) -> bool) -> Vec<Op> {
     let mut ops = ops.to_vec();
     let mut runs = 0;
@@ -27,7 +27,7 @@ pub fn minimise(ops: &[Op], runs_max: usize, fails: &mut dyn FnMut(&[Op]) -> boo
         if runs >= runs_max {
             break;
         }
-        // Single operations are tried until none can go.
+        // Single operations are tried until none can be removed.
         piece = if piece == 1 { usize::from(removed) } else { piece.div_ceil(2).min(ops.len().max(1)) };
     }
     ops

@@ -1,13 +1,14 @@
-//! What the store must be: every version of every key, and the log as a list.
+//! The reference model of a store: every version of every key, and the log as a list.
 //!
-//! The model is told what was committed, in order, and says what each read must give. Of what only the store can know (when a commit
-//! was made, how much of the log's end a crash took, how much of its old end was trimmed) it is told, and says whether that may be.
+//! The model receives the commits in order and returns the expected answer of each read. Facts that only the store can know (the time of a
+//! commit, how much of the log's end a crash took, how much of its old end was trimmed) are passed in, and the model decides whether they
+//! are permitted.
 //!
 //! Laws:
 //! 1. `log[n - 1]` is the entry with GLSN n; the versions are exactly what the commits in it wrote.
-//! 2. `acked` never goes back: everything up to it survives anything.
-//! 3. A keyspace's `floor` is the youngest moment at which one of its versions may have been dropped: from there on every read must be
-//!    answered; below, it may be refused, but is never wrong.
+//! 2. `acked` never goes back: everything up to it survives any fault.
+//! 3. A keyspace's `floor` is the youngest moment at which one of its versions may have been dropped. From there on every read must be
+//!    answered; below, a read may be refused, but is never wrong.
 
 pub mod reads;
 
@@ -16,20 +17,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::content::Content;
 use crate::op::{Edge, Keep, Key, Span};
 
-/// Keys with what they got, by keyspace number.
+/// Keys and their new values, by keyspace number.
 pub type Writes = BTreeMap<(u8, Key), Option<Content>>;
 
 /// A version of a key: GLSN and value.
 pub type Version = (u64, Option<Content>);
 
-/// What an entry of the log is.
+/// The content of a log entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// A transaction.
     Commit {
-        /// What it wrote.
+        /// Its writes.
         writes: Writes,
-        /// What travelled with it.
+        /// The metadata of the commit.
         metadata: Content,
         /// The GLSN that it read at.
         read_at: u64,
@@ -73,21 +74,21 @@ impl Entry {
     }
 }
 
-/// An entry with its place.
+/// An entry and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// What it is.
+    /// The entry.
     pub entry: Entry,
-    /// The last GLSN of its record: what is appended together survives together.
+    /// The last GLSN of its record: entries that are appended together survive together.
     pub record_last: u64,
-    /// When it was appended, once the store has said so.
+    /// When it was appended, once the store has reported it.
     pub micros: Option<u64>,
 }
 
 /// A keyspace.
 #[derive(Clone, Debug, Default)]
 pub struct Space {
-    /// What it keeps, since which GLSN; oldest first.
+    /// Its retentions, each with the GLSN since which it holds; oldest first.
     pub retention: Vec<(u64, Keep)>,
     /// See law 3.
     pub floor: u64,
@@ -108,7 +109,7 @@ pub struct Model {
 
 impl Default for Model {
     fn default() -> Self {
-        // Keyspace 0 is "default", which is there without being made.
+        // Keyspace 0 is "default", which exists from the start.
         let default = Space { retention: vec![(0, Keep::Forever)], ..Space::default() };
         Self { spaces: BTreeMap::from([(0, default)]), log: Vec::new(), acked: 0, first: 1 }
     }
@@ -139,7 +140,7 @@ impl Model {
         self.first
     }
 
-    /// Everything up to `glsn` was acknowledged.
+    /// Records that everything up to `glsn` was acknowledged.
     pub fn acknowledge(&mut self, glsn: u64) {
         self.acked = self.acked.max(glsn);
     }
@@ -160,19 +161,19 @@ impl Model {
         before.iter().any(|placed| matches!(&placed.entry, Entry::Dropped { space, .. } if is_it(*space)))
     }
 
-    /// Learns when an entry was appended.
+    /// Records when an entry was appended.
     pub fn learn_time(&mut self, glsn: u64, micros: u64) {
         if let Some(placed) = glsn.checked_sub(1).and_then(|at| self.log.get_mut(at as usize)) {
             placed.micros.get_or_insert(micros);
         }
     }
 
-    /// When the last entry before `glsn` of which that is known was appended.
+    /// The latest known append time of an entry before `glsn`.
     pub fn time_before(&self, glsn: u64) -> Option<u64> {
         self.log.iter().take(glsn.saturating_sub(1) as usize).rev().find_map(|placed| placed.micros)
     }
 
-    /// A record was submitted; returns its last GLSN.
+    /// Adds a submitted record; returns its last GLSN.
     pub fn submit(&mut self, entries: Vec<Entry>) -> u64 {
         let last = self.newest() + entries.len() as u64;
         for entry in entries {
@@ -205,7 +206,7 @@ impl Model {
         }
     }
 
-    /// Whether the store may stand at `glsn` after a crash: all that was acknowledged, and whole records.
+    /// Whether the store may end at `glsn` after a crash: everything acknowledged, and only whole records.
     pub fn may_end_at(&self, glsn: u64) -> bool {
         self.is_border(glsn) && glsn >= self.acked
     }
@@ -215,13 +216,13 @@ impl Model {
         glsn == 0 || self.entry(glsn).is_some_and(|placed| placed.record_last == glsn)
     }
 
-    /// Somebody took away everything behind `glsn`, acknowledged or not.
+    /// Removes everything after `glsn`, acknowledged or not.
     pub fn give_up_behind(&mut self, glsn: u64) {
         self.acked = self.acked.min(glsn);
         self.cut_behind(glsn);
     }
 
-    /// A crash took everything behind `glsn`.
+    /// Removes everything after `glsn`, as a crash does.
     pub fn cut_behind(&mut self, glsn: u64) {
         self.log.truncate(glsn as usize);
         for space in self.spaces.values_mut() {
@@ -233,20 +234,20 @@ impl Model {
         self.spaces.retain(|_, space| !space.retention.is_empty());
     }
 
-    /// GLSN of the last entry that the index has to know of.
+    /// GLSN of the last entry that the index must know.
     pub fn last_commit(&self) -> u64 {
         self.log.iter().rposition(|placed| placed.entry.stream() == 0).map_or(0, |at| at as u64 + 1)
     }
 
     /// How many entries from the first on are the same in another model.
     pub fn common_entries(&self, other: &Model) -> u64 {
-        // When an entry was appended may not have been asked yet.
+        // The append time may not be known yet.
         let same_time = |a: &Placed, b: &Placed| a.micros.is_none() || b.micros.is_none() || a.micros == b.micros;
         let both = self.log.iter().zip(&other.log);
         both.take_while(|(a, b)| a.entry == b.entry && same_time(a, b)).count() as u64
     }
 
-    /// No keyspace need be readable further back than in another model.
+    /// Lowers the demands on past reads: no keyspace need be readable further back than in another model.
     pub fn raise_floors_to(&mut self, other: &Model) {
         for (number, space) in &mut self.spaces {
             space.floor = space.floor.max(other.floor(*number));
@@ -288,7 +289,7 @@ impl Model {
         same_name.filter(|(_, space)| was_there(space)).map(|(number, _)| *number).next_back()
     }
 
-    /// What dropping a keyspace writes now.
+    /// The entry that dropping a keyspace writes now.
     pub fn drop_of(&self, space: u8) -> Entry {
         let all = Span::Range(Edge::Open, Edge::Open);
         let keys = self.walk(space, &all, self.newest(), &Writes::new());
@@ -308,7 +309,7 @@ impl Model {
         cursors
     }
 
-    /// Whether a commit says that a keyspace keeps this: setting it again commits nothing.
+    /// Whether a commit has recorded this retention of a keyspace: setting it again commits nothing.
     pub fn has_recorded(&self, space: u8, keep: Keep) -> bool {
         self.spaces
             .get(&space)
@@ -321,15 +322,15 @@ impl Model {
         self.log.iter().any(|placed| placed.entry == Entry::StreamsInUse)
     }
 
-    /// From which moment on a keyspace must answer.
+    /// The oldest moment from which on a keyspace must answer.
     pub fn floor(&self, space: u8) -> u64 {
         self.spaces.get(&space).map_or(0, |space| space.floor)
     }
 
-    /// Background work may have dropped what nobody needs: `oldest_read` is the oldest moment that is open (or the newest), `newest` the
-    /// newest that may have been visible, `now` what the clock says.
+    /// Raises the floors to what background work may have dropped: `oldest_read` is the oldest open moment (or the newest), `newest` the
+    /// newest that may have been visible, `now` the time of the clock.
     pub fn raise_floors(&mut self, oldest_read: u64, newest: u64, now: u64) {
-        // One whose time nobody learned, because its commit ended in an error, may be as old as those before it.
+        // An entry of unknown time, because its commit ended in an error, may be as old as those before it.
         let at_time = |then: u64| self.log.iter().rposition(|placed| placed.micros.is_none_or(|at| at <= then));
         let windows: Vec<(u8, u64)> = self
             .spaces
@@ -351,7 +352,7 @@ impl Model {
         }
     }
 
-    /// Up to where the store may free the log unasked: nowhere if a keyspace keeps everything, or a user's stream is in it.
+    /// The GLSN up to which the store may free the log automatically: none if a keyspace keeps everything, or a user's stream is in it.
     pub fn may_free_below(&self, oldest_read: u64) -> u64 {
         let forever = self.spaces.values().any(|space| space.keep() == Keep::Forever);
         if forever || self.streams_in_use() { 0 } else { oldest_read }
@@ -373,7 +374,7 @@ impl Model {
         versions.map_or_else(Vec::new, |versions| versions.iter().rev().copied().collect())
     }
 
-    /// Those versions that the store must still have: what is younger than the floor, and what was current at it.
+    /// The versions that the store must still have: those younger than the floor, and the one current at it.
     pub fn history_kept(&self, space: u8, key: &[u8]) -> Vec<Version> {
         let floor = self.floor(space);
         let mut kept = self.history(space, key);

@@ -1,11 +1,11 @@
-//! The workload language: what can be done to a store, and to the world around it.
+//! The workload language: operations on a store, and on the world around it.
 //!
-//! One language drives the model test, the crash simulation, the faults, the metamorphic test, the fuzzer and the minimiser. A
-//! workload is made from a seed ([`generate`]) or from any bytes, is printed one operation a line, and is read back ([`text`]), so
-//! that a failing run can be replayed and shortened.
+//! One language drives the model test, the crash simulation, the faults, the metamorphic test, the fuzzer and the minimiser. A workload is
+//! made from a seed ([`generate`]) or from any bytes, is printed one operation a line, and is read back ([`text`]), so that a failing run
+//! can be replayed and shortened.
 //!
-//! Law: every operation means something after any other, so that a workload stays one when operations are left out. What
-//! addresses nothing (a transaction that is not open) does nothing; moments are given relative to the newest one.
+//! Law: every operation is valid after any other, so that a workload remains one when operations are left out. An operation that addresses
+//! nothing (a transaction that is not open) does nothing; moments are given relative to the newest one.
 
 pub mod generate;
 pub mod text;
@@ -104,7 +104,7 @@ pub enum Op {
         limit: u32,
         /// Without values.
         keys_only: bool,
-        /// After so many keys the sources are exchanged, and what the log need not hold any more is freed.
+        /// After this many keys the sources are exchanged, and log entries that are no longer needed are freed.
         amid: Option<u32>,
     },
     /// Begins a walk in a snapshot that stays open over other operations; one that is open under this number is dropped.
@@ -179,7 +179,7 @@ pub enum Op {
     Diff {
         /// The keyspace's number.
         space: u8,
-        /// The first moment: so many GLSNs before the newest.
+        /// The first moment: this many GLSNs before the newest.
         from: u64,
         /// The second.
         to: u64,
@@ -197,7 +197,7 @@ pub enum Op {
     },
     /// Walks over the log.
     Scan {
-        /// From so many GLSNs before the newest.
+        /// From this many GLSNs before the newest.
         back: u64,
         /// How many GLSNs.
         count: u64,
@@ -206,19 +206,19 @@ pub enum Op {
     },
     /// Follows the log up to its end.
     Follow {
-        /// From so many GLSNs before the newest.
+        /// From this many GLSNs before the newest.
         back: u64,
         /// Only this stream.
         stream: Option<u32>,
     },
     /// Reads one entry of the log.
     Read {
-        /// So many GLSNs before the newest.
+        /// This many GLSNs before the newest.
         back: u64,
     },
     /// Frees the log's old end.
     Trim {
-        /// Up to so many GLSNs before the newest.
+        /// Up to this many GLSNs before the newest.
         back: u64,
     },
     /// Makes a keyspace, or changes its retention.
@@ -237,14 +237,14 @@ pub enum Op {
     Cursor {
         /// Its number.
         name: u8,
-        /// At so many GLSNs before the newest.
+        /// At this many GLSNs before the newest.
         back: u64,
     },
     /// Moves a named cursor on.
     AdvanceCursor {
         /// Its number.
         name: u8,
-        /// Behind so many GLSNs before the newest.
+        /// Behind this many GLSNs before the newest.
         back: u64,
     },
     /// Removes a named cursor.
@@ -254,7 +254,7 @@ pub enum Op {
     },
     /// Closes the store, cuts its log, and opens it again.
     Salvage {
-        /// At so many GLSNs before the newest.
+        /// At this many GLSNs before the newest.
         back: u64,
     },
     /// Writes what is in memory into runs.
@@ -350,19 +350,19 @@ impl Op {
 /// How the disk lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// So many of a thousand reads fail.
+    /// This many of a thousand reads fail.
     Reads(u16),
-    /// So many of a thousand reads return a wrong bit.
+    /// This many of a thousand reads return a wrong bit.
     Flips(u16),
     /// The next sync fails.
     Sync,
-    /// The sync that comes so many syncs later fails, of a file or of a folder (1: the next one).
+    /// The n-th following sync fails, of a file or of a folder (1: the next one).
     SyncLater(u64),
-    /// The rename that comes so many renames later fails (1: the next one).
+    /// The n-th following rename fails (1: the next one).
     RenameLater(u64),
-    /// So many bytes are left free.
+    /// This many bytes are left free.
     Full(u64),
-    /// Each read and sync takes up to so many microseconds.
+    /// Each read and sync takes up to this many microseconds.
     Slow(u32),
     /// The disk is well again (what was lost stays lost).
     Heal,
@@ -386,7 +386,7 @@ pub enum Reader {
     Tx(u8),
     /// In a snapshot; in the store as it is now if none is open under this number.
     Snapshot(u8),
-    /// In the store as it was so many GLSNs before the newest.
+    /// In the store as it was this many GLSNs before the newest.
     Back(u64),
 }
 
@@ -464,15 +464,15 @@ pub enum Span {
 pub enum Moment {
     /// The newest.
     Newest,
-    /// So many GLSNs before the newest.
+    /// This many GLSNs before the newest.
     Back(u64),
-    /// So many GLSNs after the newest: refused.
+    /// This many GLSNs after the newest: refused.
     Ahead(u64),
-    /// What the clock said so many microseconds ago.
+    /// The time of the clock this many microseconds ago.
     Age(u64),
-    /// So many microseconds after an entry of the log was appended: 0 is its own time.
+    /// This many microseconds after an entry of the log was appended: 0 is its own time.
     TimeOf {
-        /// The entry: so many GLSNs before the newest.
+        /// The entry: this many GLSNs before the newest.
         back: u64,
         /// How much later; negative: before.
         micros: i64,
@@ -487,7 +487,7 @@ pub enum Keep {
     Forever,
     /// The latest version of each key.
     Latest,
-    /// What the last so many GLSNs can see.
+    /// The versions that the last n GLSNs can see.
     Glsns(u64),
     /// What a reader of at most this age can see.
     Micros(u64),

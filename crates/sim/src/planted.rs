@@ -1,8 +1,7 @@
-//! Bugs planted on purpose, to see that the simulation finds them.
+//! Planted bugs: tests that the simulation finds them.
 //!
-//! Each is a patch in the folder `planted`: its first line says what is wrong with the store then, the rest is a diff. One by one they are
-//! tried in a copy of the sources ([`scratch`]). A simulation that finds all of them is worth something; one that misses one says what it
-//! does not look at.
+//! Each is a patch in the folder `planted`: its first line describes the fault, the rest is a diff. They are applied one at a time in a
+//! copy of the sources ([`scratch`]). A bug that the simulation misses shows a gap in its checks.
 #![allow(clippy::disallowed_methods, reason = "copies and patches the project's own sources")]
 
 pub mod scratch;
@@ -17,13 +16,13 @@ use std::process::{Command, Output};
 pub struct Planted {
     /// Its patch's name without the ending.
     pub name: String,
-    /// What is wrong then.
+    /// The fault that it causes.
     pub what: String,
     /// Its patch.
     pub patch: PathBuf,
 }
 
-/// Where the sources are: the workspace that this was built in.
+/// The sources: the workspace from which this program was built.
 pub fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -50,7 +49,7 @@ pub fn all(workspace: &Path) -> Result<Vec<Planted>, String> {
     Ok(bugs)
 }
 
-/// Whether a patch applies to the sources as they are.
+/// Whether a patch applies to the current sources.
 ///
 /// # Errors
 /// It does not: with what to do.

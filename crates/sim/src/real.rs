@@ -1,9 +1,9 @@
-//! The real thing: children that write to a store on real file systems, whose power is cut, whose system calls fail, or beside which other
-//! processes read.
+//! Tests on real file systems: children that write to a store while the power is cut, their system calls fail, or other processes read
+//! beside them.
 //!
-//! [`power`] needs root and loop devices, [`syscalls`] needs `strace`; `crates/sim/nightly` runs them all and says what is missing.
-//! Afterwards the store is looked at as after a kill ([`crate::kill`]): every acknowledged commit is there, of each transaction all or
-//! nothing, and no byte is wrong.
+//! [`power`] needs root and loop devices, [`syscalls`] needs `strace`; `crates/sim/nightly` runs them all and reports missing
+//! prerequisites. Afterwards the store is checked as after a kill ([`crate::kill`]): every acknowledged commit is there, each transaction
+//! is there in full or not at all, and no byte is wrong.
 
 pub mod power;
 pub mod readers;
@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 
 use crate::failure::{Failure, Outcome};
 
-/// Runs a tool to its end; what it printed.
+/// Runs a tool to its end; returns its output.
 fn tool(name: &str, arguments: &[&str]) -> Outcome<String> {
     let told = |what: &str| Failure::new(format!("{name} {}: {what}", arguments.join(" ")));
     let output = Command::new(name).args(arguments).stdin(Stdio::null()).output();

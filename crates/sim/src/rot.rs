@@ -1,8 +1,9 @@
-//! A store that was closed or killed and whose bytes rot: chosen by seed, several times over, each time in a copy of its own.
+//! Bit rot: damages the bytes of a store that was closed or killed. The damage is chosen by seed, several times over, each time in a
+//! separate copy.
 //!
 //! Bits change; sectors and whole blocks turn to zeros or to noise; a write goes to the wrong place (bytes of another file, or of another
-//! place of the same one); a write is lost, so that an older version of a block is still there; a file loses its end, at any byte or at
-//! the border of a block. Whatever it was, the store says so, or every answer is right (`flip`).
+//! place of the same one); a write is lost, so that an older version of a block is still there; a file loses its end, at any byte or at the
+//! border of a block. In each case the store either reports the damage, or every answer is right (`flip`).
 
 use std::path::{Path, PathBuf};
 
@@ -18,21 +19,21 @@ use crate::world::World;
 /// How often a store is damaged.
 const DAMAGES: u64 = 16;
 
-/// What a disk writes at once.
+/// The unit in which a disk writes.
 const SECTOR_BYTES: u64 = 512;
 
-/// What the store reads and checks at once.
+/// The unit in which the store reads and checks.
 const BLOCK_BYTES: u64 = 16 << 10;
 
-/// The most blocks in a row that are damaged.
+/// The most consecutive blocks that are damaged.
 const MOST_BLOCKS: u64 = 4;
 
 /// Runs a workload, closes the store, and damages copies of it.
 ///
 /// # Errors
-/// A wrong answer, a lost commit, a panic: with what was damaged.
+/// A wrong answer, a lost commit, a panic: with the damage.
 pub fn damage(case: &Case, ops: &[Op]) -> Outcome<Flips> {
-    // By which the tests tell them apart.
+    // Alternate by seed, so that tests cover both.
     let end = if case.seed % 2 == 1 { End::Killed } else { End::Closed };
     let store = ClosedStore::after(case.world(), ops, end)?;
     let mut random = Random::new(case.seed ^ 0x0726_f2ad);
@@ -94,7 +95,7 @@ fn cut(world: &World, path: &Path, from: u64, to: u64) -> std::io::Result<String
     Ok(format!("{} cut from {from} to {to} bytes", path.display()))
 }
 
-/// Bytes that were to go elsewhere.
+/// Writes bytes to the wrong place.
 fn misplace(
     world: &World,
     (path, at, len): (&Path, u64, usize),
@@ -107,7 +108,7 @@ fn misplace(
     overwrite(world, path, at, bytes, &format!("bytes of {} at {start}", from.display()))
 }
 
-/// Blocks of a file of the log or of the index's runs are what they were at an earlier time.
+/// Reverts blocks of a file of the log or of the index's runs to an earlier state.
 fn lose_writes(world: &World, store: &ClosedStore, random: &mut Random) -> std::io::Result<String> {
     let older = older_blocks(store);
     if older.is_empty() {
@@ -118,7 +119,7 @@ fn lose_writes(world: &World, store: &ClosedStore, random: &mut Random) -> std::
     overwrite(world, path, *at as u64, &before[*at..end], "as it was earlier")
 }
 
-/// Blocks that once were other than they are: the file, its bytes of that time, and where the block begins.
+/// Blocks that changed over time: the file, its earlier bytes, and the offset of the block.
 fn older_blocks(store: &ClosedStore) -> Vec<(&Path, &[u8], usize)> {
     let mut older = Vec::new();
     for (path, now) in store.contents().iter().filter(|(path, _)| is_written_in_place(path)) {
@@ -134,7 +135,7 @@ fn older_blocks(store: &ClosedStore) -> Vec<(&Path, &[u8], usize)> {
     older
 }
 
-/// Whether the bytes of a file are written where they stay: others come whole, under a name of their own.
+/// Whether a file is written in place; other files are renamed into place whole.
 fn is_written_in_place(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ["seg", "blob", "run"].iter().any(|one| ending == *one))
 }

@@ -1,11 +1,12 @@
-//! A store under real threads on a real disk, for as long as one likes.
+//! Stress test: a store under real threads on a real disk, for any length of time.
 //!
-//! A child process ([`child`]) lets writers, readers, scanners, travellers in time, a compactor and one that changes the budget loose on a store. The
-//! parent kills it (SIGKILL) or ends it again and again, looks at what it left, and starts the next one on the same store. All the time it measures
-//! from outside what the child holds in memory (RssAnon and page tables) beside the budget that the child has ([`chart`] draws both).
+//! A child process ([`child`]) runs writers, readers, scanners, readers of past snapshots, a compactor and a thread that changes the budget
+//! on a store. The parent kills it (SIGKILL) or ends it repeatedly, checks the store, and starts the next child on the same store.
+//! Throughout it measures from outside the memory that the child holds (RssAnon and page tables) against the child's current budget
+//! ([`chart`] draws both).
 //!
-//! What must hold: every acknowledged commit is there in the next life, money is neither made nor lost in any snapshot, every value is what
-//! its head says, `verify` is clean, and the line is never crossed by more than [`SLACK_BYTES`].
+//! Checked: every acknowledged commit is there in the next life, the total balance is the same in every snapshot, every value matches its
+//! head, `verify` is clean, and memory never exceeds the budget by more than [`SLACK_BYTES`].
 #![allow(clippy::disallowed_methods, reason = "the kernel's files, and a folder of its own on the real disk")]
 
 pub mod chart;
@@ -26,14 +27,14 @@ use crate::failure::{Failure, Outcome, ensure};
 use crate::stress::chart::Sample;
 use crate::stress::child::{ACCOUNTS, OPENING_BALANCE, THREADS, WRITERS, is_balanced};
 
-/// How often the child's memory is looked at.
+/// The interval between measurements of the child's memory.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A child that does not end so long after it was asked to is stuck.
+/// A child that has not ended this long after it was asked to is stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What the process may hold beside the budget: the store's stated constant (8 MiB and 64 KiB a thread, its own threads included), and what the
-/// child's threads themselves hold: values, and one of them very many open transactions.
+/// The memory that the process may hold besides the budget: the store's stated constant (8 MiB and 64 KiB a thread, its own threads
+/// included), and the memory of the child's threads themselves: values, and in one of them very many open transactions.
 pub const SLACK_BYTES: u64 =
     (8 << 20) + (THREADS + 8) * (64 << 10) + THREADS * child::VALUES_BYTES_MAX + child::HELD_BYTES_MAX;
 
@@ -42,21 +43,21 @@ pub const SLACK_BYTES: u64 =
 pub struct Stress {
     /// The binary that can be a child.
     pub program: PathBuf,
-    /// Where the store is made.
+    /// The folder in which the store is created.
     pub dir: PathBuf,
-    /// Of lives, and of what the children do.
+    /// The seed of the lives and of the children's work.
     pub seed: u64,
-    /// How long in all.
+    /// The total duration.
     pub time: Duration,
     /// The largest budget that a child gets, in bytes.
     pub memory_bytes_max: u64,
     /// The longest life of a child.
     pub life_max: Duration,
-    /// Memory above the line is no failure: a sanitizer takes memory of its own.
+    /// Memory above the budget is no failure: a sanitizer takes memory of its own.
     pub any_memory: bool,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Children that lived.
@@ -65,21 +66,21 @@ pub struct Report {
     pub kills: u64,
     /// Commits that were acknowledged.
     pub acknowledged: u64,
-    /// The most bytes by which memory was above the budget of the moment (0: never above).
+    /// The most bytes by which memory exceeded the current budget (0: never).
     pub above_bytes_max: u64,
-    /// What the children counted, by name; of lives that ended by themselves.
+    /// The children's counters, by name; of lives that ended by themselves.
     pub counts: Vec<(String, u64)>,
     /// Memory over time.
     pub samples: Vec<Sample>,
 }
 
-/// What a child says of itself.
+/// The output of a child.
 #[derive(Debug, Default)]
 struct Heard {
-    /// The last number that each writer has had acknowledged.
+    /// The last acknowledged number of each writer.
     numbers: Vec<u64>,
     acknowledged: u64,
-    /// What the budget was from when on, by the wall clock in microseconds.
+    /// The budgets and when each began, by the wall clock in microseconds.
     budgets: Vec<(u64, u64)>,
     counts: Vec<(String, u64)>,
     failure: Option<String>,
@@ -88,8 +89,7 @@ struct Heard {
 impl Stress {
     /// Runs it.
     ///
-    /// # Errors
-    /// Something that must hold does not: with the life in which that was seen.
+    /// A check failed: with the life in which it did.
     pub fn run(&self, progress: &mut dyn FnMut(&Report, Duration)) -> Outcome<Report> {
         let clock = SystemClock::new();
         let elapsed = || Duration::from_nanos(clock.monotonic_nanos());
@@ -127,7 +127,7 @@ impl Stress {
         self.dir.join("store")
     }
 
-    /// Lets a child live, and listens to it.
+    /// Starts a child and reads its output until it ends.
     fn live(
         &self,
         clock: &SystemClock,
@@ -150,7 +150,7 @@ impl Stress {
         let ears = Arc::clone(&heard);
         let listener = spawn("listener", move || listen(out, &ears)).map_err(told)?;
         let ended = watch(&mut child, clock, life, is_killed);
-        // Whatever became of it, it is gone before anybody looks at the store.
+        // In any case the child must be gone before the store is examined.
         let _ = child.kill();
         let _ = child.wait();
         let _ = listener.join();
@@ -158,12 +158,12 @@ impl Stress {
         if let Some(failure) = heard.failure.take() {
             return Err(Failure::new(failure));
         }
-        // Only now everything that the child said has been heard: a listener may be late.
+        // Only now all output of the child has been read: a listener may be late.
         samples.extend(ended?.into_iter().filter_map(|look| look.beside(&heard.budgets, clock)));
         Ok(std::mem::take(&mut heard))
     }
 
-    /// Looks at what a child left.
+    /// Checks the store that a child left.
     fn look(&self, numbers: &[u64]) -> Outcome {
         let failed = |error: Error| Failure::new(format!("after it: {error} [{error:?}]"));
         let options = Options::new().memory_bytes(16 << 20).background(false);
@@ -182,7 +182,7 @@ impl Stress {
         })?;
         drop(snapshot);
         let problems = db.verify(&mut |_| {}).map_err(failed)?.problems;
-        // A table that a kill took away is a cache: nobody misses it.
+        // A missing offset table after a kill is no damage: it is a cache.
         let problems: Vec<_> =
             problems.iter().filter(|problem| !problem.ends_with("made again when it is needed")).collect();
         ensure(problems.is_empty(), || format!("verify: {problems:?}"))?;
@@ -190,7 +190,7 @@ impl Stress {
     }
 }
 
-/// A look at a child's memory, and between which moments that was (by the wall clock in microseconds).
+/// A measurement of a child's memory, and the time span in which it was taken (by the wall clock in microseconds).
 struct Look {
     from_micros: u64,
     to_micros: u64,
@@ -198,7 +198,7 @@ struct Look {
 }
 
 impl Look {
-    /// Beside the largest of the budgets that the child had between the two moments.
+    /// Compares it with the largest budget that the child had in that span.
     fn beside(&self, budgets: &[(u64, u64)], clock: &SystemClock) -> Option<Sample> {
         let before = budgets.iter().rev().find(|(since, _)| *since <= self.from_micros);
         let between = budgets.iter().filter(|(since, _)| (self.from_micros..=self.to_micros).contains(since));
@@ -209,7 +209,7 @@ impl Look {
     }
 }
 
-/// Watches a child until its life is over; what it held of memory.
+/// Watches a child until its life is over; returns the memory measurements.
 fn watch(child: &mut Child, clock: &SystemClock, life: Duration, is_killed: bool) -> Outcome<Vec<Look>> {
     let told = |error: std::io::Error| Failure::new(format!("the child: {error}"));
     let start = clock.monotonic_nanos();
@@ -231,7 +231,7 @@ fn watch(child: &mut Child, clock: &SystemClock, life: Duration, is_killed: bool
         }
         if lived >= life && !asked {
             asked = true;
-            // Its input ends: that is the sign.
+            // Closing its input tells the child to end.
             child.stdin.take().map_or(Ok(()), |mut input| input.flush()).map_err(told)?;
         }
         ensure(lived < life + PATIENCE, || format!("the child does not end, {PATIENCE:?} after it was asked to"))?;
@@ -257,7 +257,7 @@ fn listen(out: ChildStdout, heard: &Mutex<Heard>) {
                 }
             }
             ["count", name, count] => heard.counts.push((name.to_owned(), count.parse().unwrap_or(0))),
-            // A line that was cut off by the kill says nothing.
+            // A line that was cut off by the kill is ignored.
             ["failed", ..] => heard.failure = Some(line.clone()),
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! A store's whole world: a disk that lies, a clock that is told the time, and how the store is opened.
+//! The world of a store: a simulated disk with faults, a manual clock, and the settings of the store.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::Disk;
 
-/// What the clock says when a world begins: some day in 2026.
+/// The time of the clock when a world begins: some day in 2026.
 const START_MICROS: u64 = 1_780_000_000_000_000;
 
-/// How the store is opened.
+/// The settings of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// The memory budget.
@@ -23,7 +23,7 @@ pub struct Setting {
     pub segment_bytes: u64,
     /// When a commit counts as done.
     pub durability: Durability,
-    /// Where something new begins.
+    /// Internal thresholds and sizes.
     pub sizes: Sizes,
 }
 
@@ -37,7 +37,7 @@ impl Setting {
         sizes: Sizes::USUAL,
     };
 
-    /// One of many.
+    /// The setting for a seed.
     pub fn of_seed(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x05e7_71b6);
         let mut one_of = |sizes: &[u64]| sizes[random.below(sizes.len() as u64) as usize];
@@ -51,7 +51,7 @@ impl Setting {
     }
 }
 
-/// Mostly so small that each border is crossed every day.
+/// Mostly so small that each border is crossed often.
 fn sizes_of(one_of: &mut impl FnMut(&[u64]) -> u64) -> Sizes {
     let mut if_any = |sizes: &[u64]| Some(one_of(sizes)).filter(|bytes| *bytes > 0);
     let write_set_bytes = if_any(&[64 << 10, 128 << 10, 128 << 10, 256 << 10, 0, 0]);
@@ -72,7 +72,7 @@ pub struct World {
     pub disk: LyingDisk,
     /// The clock.
     pub clock: Arc<ManualClock>,
-    /// How the store is opened.
+    /// The settings of the store.
     pub setting: Setting,
 }
 
@@ -82,19 +82,19 @@ impl World {
         Self { disk: LyingDisk::new(seed), clock: Arc::new(ManualClock::new(START_MICROS)), setting }
     }
 
-    /// A world of its own with the same contents.
+    /// A separate world with the same contents.
     pub fn copy(&self) -> Self {
         use plimsoll_disk::clock::Clock;
         let clock = ManualClock::new(self.clock.wall_micros());
         Self { disk: self.disk.snapshot(), clock: Arc::new(clock), setting: self.setting }
     }
 
-    /// Where the store is.
+    /// The store's path.
     pub fn store_path(&self) -> PathBuf {
         PathBuf::from("/store")
     }
 
-    /// How a store is opened in this world. Background work is done on demand only: one seed replays a whole run.
+    /// The options of a store in this world. Background work is done on demand only, so one seed replays a whole run.
     pub fn options(&self) -> Options {
         Options::new()
             .memory_bytes(self.setting.memory_bytes)
@@ -103,7 +103,7 @@ impl World {
             .durability(self.setting.durability)
             .background(false)
             .sizes(self.setting.sizes)
-            // The clock stands still while work is done: the warm image is not to wait for it.
+            // The clock does not advance during work: the warm image must not wait for it.
             .warm_bytes_per_second(1 << 50)
             .world(Arc::new(self.disk.clone()), Arc::clone(&self.clock) as _)
     }
@@ -111,7 +111,7 @@ impl World {
     /// Opens the store.
     ///
     /// # Errors
-    /// Whatever the store says.
+    /// Any error of the store.
     pub fn open(&self) -> Result<Db> {
         Db::open(self.store_path(), self.options())
     }

@@ -1,7 +1,7 @@
-//! What is done within another operation, at a moment at which another thread could do it.
+//! Runs something within another operation, at a point at which another thread could run it.
 //!
-//! The deed is done by the same thread, from within the store's call. A commit among them is entered into the model as soon as the call is
-//! back, and before its answer is looked at where the answer may show it.
+//! It runs on the same thread, from within the store's call. A commit is entered into the model as soon as the call has returned, and
+//! before an answer that may show it is checked.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ pub(super) struct CommitAmid {
     done: Rc<RefCell<Option<Done>>>,
 }
 
-/// What came of it: the moment that it read at, and its GLSN.
+/// The result: the moment that it read at, and its GLSN.
 struct Done {
     at: u64,
     glsn: Result<u64>,
@@ -37,7 +37,7 @@ impl Driver {
             *space = self.model.current_space(*space);
         }
         let deed = &deed;
-        // A keyspace that is not there is made by a commit: before anything waits for a moment within one.
+        // A missing keyspace is created by a commit: create it before anything waits for a point within a commit.
         if let Some(space) = space_of(op)
             && self.keyspace(space)?.is_none()
         {
@@ -47,11 +47,11 @@ impl Driver {
             return Ok("failed".to_owned());
         }
         let answer = self.step(op);
-        // Where the moment did not come, it is done afterwards: in every setting of the store the same was done.
+        // If the point was not reached, it runs afterwards, so that the same is done under every setting of the store.
         do_now();
         self.absorb_amid()?;
         let answer = answer?;
-        // What was opened while something was dropped must hold all that can be seen there.
+        // A moment that was opened while versions were dropped must still see everything visible at it.
         if let Deed::Commit { space, key, .. } = deed {
             match op {
                 Op::Snapshot { slot, .. } => _ = self.get(Reader::Snapshot(*slot), *space, key, Get::Value)?,
@@ -62,7 +62,7 @@ impl Driver {
         Ok(answer)
     }
 
-    /// Lets the deed wait for its moment; false where what it needs is not there.
+    /// Schedules the deed for its point; false if its prerequisites are missing.
     fn arm(&mut self, at: Within, deed: &Deed) -> Outcome<bool> {
         let border = match at {
             Within::MomentAsked => Border::MomentAsked,
@@ -80,7 +80,7 @@ impl Driver {
                 let (key, value) = (key.clone(), *value);
                 at_next(border, move || *done.borrow_mut() = Some(commit(&db, &keyspace, &key, value)));
             }
-            // What comes of these is no part of any answer; whether the store goes on is seen afterwards.
+            // The result of these is no part of any answer; later operations show whether the store still works.
             Deed::Compact => at_next(border, move || _ = db.compact()),
             Deed::Trim => {
                 let until = self.db().newest();
@@ -96,7 +96,7 @@ impl Driver {
     pub(super) fn absorb_amid(&mut self) -> Outcome {
         let Some(CommitAmid { writes, done }) = self.commit_amid.take() else { return Ok(()) };
         let Some(done) = done.take() else {
-            // Its moment may still come within this operation.
+            // Its point may still come within this operation.
             self.commit_amid = Some(CommitAmid { writes, done });
             return Ok(());
         };
@@ -123,7 +123,7 @@ impl Driver {
     }
 }
 
-/// A commit of one key, and a compaction that drops what nobody sees any more.
+/// Commits one key and compacts, so that superseded versions are dropped.
 fn commit(db: &Db, keyspace: &Keyspace, key: &[u8], value: Content) -> Done {
     let mut tx = db.begin();
     let at = tx.at();

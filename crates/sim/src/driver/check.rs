@@ -12,10 +12,10 @@ use crate::model::{Model, NAMES, space_name};
 use crate::op::{Edge, Get, Span};
 use crate::world::World;
 
-/// How many past moments are compared.
+/// The number of past moments that are compared.
 const MOMENTS: u64 = 4;
 
-/// How many keys of a keyspace are compared one by one.
+/// The number of keys of a keyspace that are compared one by one.
 const KEYS: usize = 64;
 
 impl Driver {
@@ -28,7 +28,7 @@ impl Driver {
         compare(self.db(), &self.model, &excuse)
     }
 
-    /// Has all that was submitted noted as durable, in a manifest: up to where that is.
+    /// Has everything submitted recorded as durable in a manifest; returns the last GLSN.
     pub(crate) fn note_all(&mut self) -> Outcome<u64> {
         let flushed = self.db().flush();
         self.expect("flush", flushed)?;
@@ -41,7 +41,7 @@ impl Driver {
         let Some(report) = self.expect("verify", self.db().verify(&mut |_| {}))? else { return Ok(()) };
         let faulty = self.excuses.flips || self.excuses.reads || self.world.disk.power_is_cut();
         ensure(report.problems.is_empty() || faulty, || format!("verify: {:?}", report.problems))?;
-        // What crashes and failed writes leave behind is no damage; where there was none, nothing is left.
+        // Leftovers of crashes and failed writes are no damage; without these, nothing is left over.
         ensure(report.notes.is_empty() || self.was_hurt || faulty, || format!("notes of verify: {:?}", report.notes))
     }
 
@@ -70,7 +70,7 @@ impl Driver {
         Ok(format!("glsn {}", report.glsn))
     }
 
-    /// Backs the store up and cuts the power: a backup that was made is there, whole.
+    /// Backs the store up and cuts the power: a finished backup is complete.
     pub(super) fn back_up_and_cut(&mut self) -> Outcome<String> {
         self.backups += 1;
         let dest = PathBuf::from(format!("/backup{}", self.backups));
@@ -101,15 +101,15 @@ impl Driver {
         model.trimmed(db.log().bounds().first.0);
         Judge { db: &db, model: &model, excuse: &excuse }.keyspaces()?;
         compare(&db, &model, &excuse)?;
-        // What is done to it must not be seen in the store, although they share files.
+        // Changes to the backup must not be seen in the store, although they share files.
         let touched = touch(&db);
         self.expect("writing to a backup", touched)?;
         Ok(())
     }
 
-    /// Removes a backup, whole or not.
+    /// Removes a backup, complete or not.
     fn discard_backup(&self, dest: &std::path::Path) {
-        // On a disk whose power is cut it stays: it is in nobody's way.
+        // On a disk whose power is cut it stays, which does no harm.
         let _ = self.world.remove_all(dest);
     }
 }

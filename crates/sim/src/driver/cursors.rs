@@ -1,4 +1,4 @@
-//! Named cursors: what they hold of the log is there.
+//! Named cursors: checks that the part of the log that they hold back is there.
 
 use plimsoll::{CursorInfo, Error, Glsn};
 
@@ -15,7 +15,7 @@ impl Driver {
         let from = self.back(back).max(1);
         let first = self.db().log().bounds().first;
         if self.in_doubt {
-            // Whether one that was made or dropped last is there is found out by opening the store.
+            // Reopening the store tells whether the cursor that was created or dropped last is there.
             return Ok("in doubt".to_owned());
         }
         let made = self.db().log().cursor(&cursor_name(name), Glsn(from));
@@ -71,7 +71,7 @@ impl Driver {
         Ok(String::new())
     }
 
-    /// A commit of a cursor is durable when the call is back, also where others are buffered.
+    /// A cursor's commit is durable when the call returns, also if others are buffered.
     fn moved<T>(&mut self, answer: &plimsoll::Result<T>, name: u8, next: Option<u64>) {
         self.committed_unseen(answer, Entry::Cursor { name, next });
         if answer.is_ok() {
@@ -86,7 +86,7 @@ impl Driver {
         }
     }
 
-    /// Whether the store may have another opinion of which cursors there are: one was made, moved or dropped, or not.
+    /// Whether the store's cursors may differ from the model's: the outcome of a creation, move or drop is unknown.
     fn may_differ<T>(&self, answer: &plimsoll::Result<T>) -> bool {
         self.in_doubt && matches!(answer, Err(Error::InvalidInput { .. } | Error::Poisoned { .. }))
     }
@@ -99,9 +99,9 @@ impl Driver {
         }
     }
 
-    /// Nothing that a cursor has not passed is trimmed, and they are where they were put.
+    /// Nothing that a cursor has not passed is trimmed, and cursors are at their positions.
     pub(super) fn check_cursors(&self, first: u64) -> Outcome {
-        // What was wanted last may have happened, or not.
+        // The last change may have happened, or not.
         if self.in_doubt {
             return Ok(());
         }

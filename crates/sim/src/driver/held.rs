@@ -1,6 +1,6 @@
-//! What stays open over other operations: walks and readers of values.
+//! Walks and value readers that stay open across other operations.
 //!
-//! Whatever is flushed, merged, freed and committed meanwhile: they go on where they were, in the moment in which they began.
+//! They continue where they were, at the moment in which they began, whatever is flushed, merged, freed and committed in between.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -14,7 +14,7 @@ use crate::judge::{Place, View, show};
 use crate::model::{Writes, space_name};
 use crate::op::{Key, Reader, Span};
 
-/// Of a value that is read on, so many bytes at most are asked for at a time: no multiple of anything.
+/// The most bytes requested at a time when a value is read in pieces: not a multiple of any block size.
 const PIECE_BYTES: usize = 9001;
 
 /// A walk that is open.
@@ -25,7 +25,7 @@ pub(super) struct OpenWalk {
     space: u8,
     keys_only: bool,
     what: String,
-    /// What it still has to give.
+    /// The pairs that it still has to return.
     wanted: VecDeque<(Key, Content)>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct OpenReader {
     read: usize,
 }
 
-/// What a piece of work on something open came to.
+/// The result of a step of an open walk or reader.
 enum Went {
     On,
     ToItsEnd,
@@ -46,7 +46,7 @@ enum Went {
 }
 
 impl Driver {
-    /// How many moments are kept open by walks and readers.
+    /// The number of moments that walks and readers keep open.
     pub(super) fn moments_held(&self) -> u64 {
         (self.walks.len() + self.readers.len()) as u64
     }
@@ -173,7 +173,7 @@ impl Driver {
         }
     }
 
-    /// A snapshot that shares its moment with no other.
+    /// A snapshot of its own for the same moment.
     fn own_moment(&mut self, from: Reader) -> Outcome<Option<Snapshot>> {
         let at = match from {
             Reader::Snapshot(slot) => self.snapshots.get(&slot).map(Snapshot::at),
@@ -189,7 +189,7 @@ impl Driver {
 }
 
 impl View<'_> {
-    /// A walk that is not bound to the view; only in a snapshot.
+    /// A walk that does not borrow the view; only in a snapshot.
     fn walk_apart(&self, place: Place<'_>, span: &Span) -> plimsoll::Result<Range<'static>> {
         let View::Snapshot(snapshot) = self else { unreachable!("a walk that is held open is of a snapshot") };
         match span {

@@ -1,6 +1,6 @@
-//! What becomes of the warm image while the store is closed: it goes, that of another time comes in its place, or its bytes rot.
+//! Changes the warm image while the store is closed: it is removed, replaced by an older one, or damaged.
 //!
-//! It is a cache of a cache: no answer may depend on it, and nothing that happens to it is an error.
+//! It is a cache of a cache: no answer may depend on it, and no change of it is an error.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,30 +11,30 @@ use plimsoll_disk::vfs::{Caching, Disk, Open};
 use crate::driver::Driver;
 use crate::failure::{Failure, Outcome};
 
-/// The kind of background work that is the warm image's.
+/// The number of the warm image's kind of background work.
 const WARMTH: usize = 4;
 
 /// The image's folder in the store's.
 pub(super) const IMAGE_DIR: &str = "warm";
 
-/// An image as it was: its files, by name.
+/// An image at some time: its files, by name.
 pub(super) type Image = Vec<(PathBuf, Vec<u8>)>;
 
-/// So many keys of a keyspace are read before a store is closed.
+/// The number of keys of each keyspace that are read before a store is closed.
 const HOT_KEYS: usize = 24;
 
-/// How often an image is written.
+/// The interval between saves of an image.
 const IMAGE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// So many steps at most are taken after it was opened.
+/// The most steps that are run after the open.
 const STEPS: u64 = 12;
 
 impl Driver {
-    /// Reads some keys of each keyspace with no page in memory: they are kept as objects.
+    /// Reads some keys of each keyspace with no page in memory, so that they enter the row cache.
     pub(super) fn make_warm(&self) {
         let snapshot = self.db().snapshot();
         for keyspace in self.spaces.values() {
-            // What cannot be read is found by those who check answers.
+            // Unreadable keys are detected where answers are checked.
             let Ok(walk) = snapshot.range(keyspace, ..) else { continue };
             let keys: Vec<_> = walk.take(HOT_KEYS).filter_map(|entry| Some(entry.ok()?.0.to_vec())).collect();
             for key in keys {
@@ -44,7 +44,7 @@ impl Driver {
         }
     }
 
-    /// Lets the image be written now, as it is after it was due.
+    /// Makes the store save its image now, as if it were due.
     pub(super) fn save_image(&self) {
         self.world.clock.advance(IMAGE_INTERVAL);
         for _ in 0..STEPS {
@@ -52,14 +52,14 @@ impl Driver {
         }
     }
 
-    /// Takes some or all of the image in that a store found when it was opened; flushes and merges may come between.
+    /// Restores part or all of the image that was there at open; flushes and merges may come in between.
     pub(super) fn take_some_in(&self, choice: u64) {
         for _ in 0..choice % STEPS {
             let _ = self.db().step_from(WARMTH);
         }
     }
 
-    /// Does something to the image of a store that is closed; the image that was there is kept, to come back another time.
+    /// Changes the image of a closed store; the previous image is kept, to be put back later.
     pub(super) fn meddle_with_image(&mut self, choice: u64) -> Outcome {
         let dir = self.world.store_path().join(IMAGE_DIR);
         let meddled = self.world.disk.entry(&dir).and_then(|entry| match entry {

@@ -1,9 +1,8 @@
-//! A folder that is put back as it was some time ago, or only a part of it.
+//! Puts a folder back to an earlier state, in whole or in part.
 //!
-//! The whole folder: from then on the store is what it was, and goes another way from there, at times beside the warm image of the way
-//! that was left. A part of it beside the rest: where the index
-//! knows of commits that this log does not have, the store must not open; else the index is only behind, and whatever is answered is right.
-//! That is tried in a copy of the world.
+//! The whole folder: from then on the store is the earlier one, and diverges from there, at times beside the warm image of the abandoned
+//! history. One part beside the rest: if the index knows of commits that this log does not have, the store must not open; otherwise the
+//! index is only behind, and every answer is right. Partial restores are tried in a copy of the world.
 
 use std::path::Path;
 
@@ -18,7 +17,7 @@ use crate::model::Model;
 use crate::op::Part;
 use crate::world::World;
 
-/// A store's folder as it was.
+/// An earlier state of a store's folder.
 pub(super) struct Kept {
     disk: LyingDisk,
     model: Model,
@@ -37,7 +36,7 @@ impl Driver {
         Ok("failed".to_owned())
     }
 
-    /// Puts back what was kept.
+    /// Puts back the kept state.
     pub(super) fn restore(&mut self, part: Part) -> Outcome<String> {
         let Some(kept) = self.kept.take() else { return Ok("nothing was kept".to_owned()) };
         if !self.close_for_copying()? {
@@ -45,7 +44,7 @@ impl Driver {
             return Ok("failed".to_owned());
         }
         match part {
-            // What it replaces is kept in its stead: another way from the same beginning.
+            // The replaced state is kept instead: another history from the same beginning.
             Part::Whole => {
                 let replaced = self.as_it_is();
                 self.world.disk = kept.disk.snapshot();
@@ -68,7 +67,8 @@ impl Driver {
         Ok("restored".to_owned())
     }
 
-    /// The warm image of `other` in place of the store's own: it knows of commits that this log does not have, or has others at their place.
+    /// Puts the warm image of `other` in place of the store's own: it knows of commits that this log does not have, or has others at their
+    /// place.
     fn leave_image(&self, other: &LyingDisk) -> Outcome {
         let dir = self.world.store_path().join(IMAGE_DIR);
         let told = |error: std::io::Error| Failure::new(format!("leaving the warm image: {error}"));
@@ -77,10 +77,10 @@ impl Driver {
         if both.contains(&false) { Ok(()) } else { copy_folder(other, &self.world, &dir).map_err(told) }
     }
 
-    /// Closes the store cleanly; if that fails it is open again, and `false`.
+    /// Closes the store cleanly; if that fails the store is reopened, and the result is `false`.
     pub(super) fn close_for_copying(&mut self) -> Outcome<bool> {
         self.heal();
-        // A cut that was still to come would come in the middle of the copying.
+        // A scheduled cut would come in the middle of the copying.
         self.world.disk.cut_power_at_sync(u64::MAX);
         self.close()?;
         if self.closed_cleanly {

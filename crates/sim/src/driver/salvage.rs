@@ -1,5 +1,5 @@
-//! What is done to a closed store by hand: its log is cut, and the store is what it was at the end of the record before the cut; or its index
-//! is removed, and comes again from the log. The warm image stays, with what it says of runs and moments that are gone.
+//! Manual repairs of a closed store. Its log is cut, and the store is then as at the end of the record before the cut; or its index is
+//! removed, and is rebuilt from the log. The warm image stays, with data on runs and moments that are gone.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -39,19 +39,19 @@ impl Driver {
     fn take_index_away(&mut self) -> std::io::Result<()> {
         let (disk, store) = (&self.world.disk, self.world.store_path());
         self.backups += 1;
-        // In one: a power cut leaves it whole, in one place or the other.
+        // In one rename: a power cut leaves it whole, in one place or the other.
         let away = PathBuf::from(format!("/away{}", self.backups));
         disk.rename(&store.join("index"), &away)?;
         disk.sync_dir(&store)?;
         disk.sync_dir(Path::new("/"))
     }
 
-    /// Cuts the log so many GLSNs before its end.
+    /// Cuts the log this many GLSNs before its end.
     pub(super) fn salvage(&mut self, back: u64) -> Outcome<String> {
-        // An index that has to be made anew needs the log from its first entry on.
+        // An index that has to be rebuilt needs the log from its first entry on.
         let cut_at = self.model.newest().saturating_sub(back);
         let kept = (0..cut_at).rev().find(|glsn| self.model.is_border(*glsn)).unwrap_or(0);
-        // A log of which nothing would be left is not cut, and one that is trimmed does not make the index anew.
+        // A log of which nothing would be left is not cut, and a trimmed one cannot rebuild the index.
         if self.model.first() > 1 || kept == 0 || !self.close_for_copying()? {
             return Ok("left alone".to_owned());
         }
@@ -71,7 +71,7 @@ impl Driver {
         Ok(format!("kept {kept}"))
     }
 
-    /// What a person does takes time.
+    /// Advances the clock: a manual repair takes time.
     fn wait_for_somebody(&self) {
         self.world.clock.advance(Duration::from_secs(1));
     }

@@ -1,4 +1,4 @@
-//! Keyspaces that are dropped, and handles and writers that belong to another opening of the store.
+//! Dropped keyspaces, and handles and writers that belong to another opening of the store.
 
 use plimsoll::{Error, Keyspace};
 
@@ -6,7 +6,7 @@ use crate::driver::Driver;
 use crate::failure::{Failure, Outcome, ensure, same};
 use crate::model::{Entry, NAMES, space_name};
 
-/// Numbers of keyspaces are bytes: from here on none is dropped any more.
+/// Numbers of keyspaces are bytes: from this one on none is dropped any more.
 const LAST_DROPPED: u8 = u8::MAX - 2 * NAMES;
 
 impl Driver {
@@ -16,7 +16,7 @@ impl Driver {
             return Ok("no keyspace".to_owned());
         }
         if self.in_doubt {
-            // A store that is poisoned refuses a drop and goes on to know the keyspace; whether that is in the log is found out by opening it.
+            // A poisoned store refuses a drop and keeps the keyspace; reopening tells whether the drop is in the log.
             return Ok("in doubt".to_owned());
         }
         let Some(keyspace) = self.keyspace(space)? else { return Ok("failed".to_owned()) };
@@ -33,7 +33,7 @@ impl Driver {
         Ok(format!("{wanted} keys"))
     }
 
-    /// A handle of an earlier opening, whose ids may mean other keyspaces now, is refused by everything.
+    /// Every call refuses a handle of an earlier opening, whose ids may mean other keyspaces now.
     pub(super) fn refuse_stale_handle(&mut self) -> Outcome {
         let Some(stale) = self.stale.take() else { return Ok(()) };
         let db = self.db();
@@ -54,7 +54,7 @@ impl Driver {
         }
     }
 
-    /// Beside an open store no second one opens for writing.
+    /// While a store is open, no second process can open it for writing.
     pub(super) fn refuse_second_writer(&self) -> Outcome {
         if self.db.is_none() {
             return Ok(());

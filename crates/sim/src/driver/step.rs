@@ -1,4 +1,4 @@
-//! Each operation: done in the store, compared with the model.
+//! Runs each operation in the store and compares the result with the model.
 
 use std::collections::btree_map::Entry as Slot;
 use std::io::{Cursor, Read};
@@ -15,14 +15,14 @@ use crate::model::reads::Reads;
 use crate::model::{Entry, Writes, space_name};
 use crate::op::{Fault, Get, Keep, Key, Moment, Op, Reader, Span, numbered_key};
 
-/// Bytes that a streamed value yields at a time: no multiple of anything.
+/// Bytes that a streamed value yields at a time: not a multiple of any block size.
 const DRIBBLE_BYTES: usize = 7001;
 
-/// What a segment holds beside the payloads of one record, at most: its first and last block, heads, padding.
+/// The most bytes of a segment besides the payloads of one record: its first and last block, heads, padding.
 const SEGMENT_RESERVE_BYTES: usize = 64 << 10;
 
 impl Driver {
-    /// Does an operation; returns what it came to.
+    /// Does an operation; returns its result.
     pub(super) fn step(&mut self, op: &Op) -> Outcome<String> {
         let mut op = op.clone();
         if let Some(space) = op.space_mut() {
@@ -94,7 +94,7 @@ impl Driver {
             Op::Salvage { back } => self.salvage(*back),
             Op::Flush => self.upkeep("flush", |db| db.flush()),
             Op::Compact => self.upkeep("compact", |db| db.compact()),
-            // Between two steps nothing may count on a page to be in memory: objects then answer what pages would have.
+            // Between two steps no page may be relied on to be in memory: the row cache then answers instead of pages.
             Op::Step => self.upkeep("step", |db| {
                 db.drop_pages();
                 db.step().map(|_| ())
@@ -165,7 +165,7 @@ impl Driver {
         }
     }
 
-    /// The budget becomes what was asked for, or stays as it was where more than that is held.
+    /// Sets the budget; it stays as it was if more memory is in use.
     fn give_memory(&mut self, bytes: u64) -> Outcome<String> {
         let before = self.db().stats().memory.limit_bytes;
         let set = self.db().set_memory(bytes);
@@ -184,7 +184,7 @@ impl Driver {
         said("")
     }
 
-    /// So many GLSNs before the newest.
+    /// The moment this many GLSNs before the newest.
     pub(super) fn back(&self, glsns: u64) -> u64 {
         self.db().newest().saturating_sub(glsns).0
     }
@@ -443,7 +443,7 @@ impl Driver {
             Moment::Newest => {
                 let opened = self.db().snapshot();
                 self.absorb_amid()?;
-                // A commit that was made meanwhile may be seen, or not.
+                // A commit that was made in between may be seen, or not.
                 let now = if opened.at() > newest { self.db().newest() } else { newest };
                 (Ok(opened), now)
             }
@@ -538,7 +538,7 @@ impl Driver {
             return said("too large");
         }
         if !noted {
-            // The note is a commit of its own, before the entries, and may be there without them.
+            // The note is a separate commit before the entries, and may be there without them.
             let is_there = self.db().log().bounds().next > self.model.newest() + 1;
             match &appended {
                 Err(error) if is_there || self.leaves_doubt(error) => {
@@ -553,7 +553,7 @@ impl Driver {
         self.submitted("append", entries, appended.map(|(_, last)| last.0), wait)
     }
 
-    /// Entries that are appended together stand in one record, which stays within a segment.
+    /// Entries that are appended together are in one record, which must fit into a segment.
     fn is_too_large<T>(&mut self, appended: &plimsoll::Result<T>, payloads: &[Vec<u8>]) -> bool {
         let Err(Error::InvalidInput { .. }) = appended else { return false };
         let bytes: usize = payloads.iter().map(Vec::len).sum();
@@ -566,7 +566,7 @@ impl Driver {
 
     fn trim(&mut self, back: u64) -> Outcome<String> {
         let until = self.back(back);
-        // Whatever comes of it: it was asked for.
+        // Whatever its result: it was requested.
         self.trim_asked = self.trim_asked.max(until);
         let trimmed = self.db().log().trim(Glsn(until));
         if self.is_stopped(&trimmed) {
@@ -601,7 +601,7 @@ impl Driver {
         answered(!self.is_stopped(&done) && self.expect(what, done)?.is_some())
     }
 
-    /// After damage was seen, compaction does nothing more until the store is opened again.
+    /// After damage was detected, compaction does nothing more until the store is opened again.
     pub(super) fn is_stopped<T>(&self, done: &plimsoll::Result<T>) -> bool {
         self.excuses.stopped && matches!(done, Err(Error::Corrupt { .. } | Error::Format { .. }))
     }
@@ -639,7 +639,7 @@ impl Driver {
     }
 }
 
-/// Each number below `count` once, in an order that looks like none.
+/// A permutation of the numbers below `count` in a pseudo-random order.
 fn scatter(number: u32, count: u32) -> u32 {
     const STEP: u64 = 7919;
     if u64::from(count).is_multiple_of(STEP) {
@@ -648,7 +648,7 @@ fn scatter(number: u32, count: u32) -> u32 {
     (u64::from(number) * STEP % u64::from(count)) as u32
 }
 
-/// A reader that yields little at a time.
+/// A reader that yields few bytes at a time.
 struct Dribble<'a>(Cursor<&'a Vec<u8>>);
 
 impl Read for Dribble<'_> {

@@ -1,8 +1,8 @@
 //! The process that is killed.
 //!
-//! Each thread commits one transaction after the other. Number n writes n under the thread's number, a value of n under two more keys,
-//! n into a list of which it takes n - [`KEPT`] out, and then appends n to the thread's stream. What was acknowledged is printed, one
-//! line a commit, in one write: `THREAD NUMBER GLSN`.
+//! Each thread commits one transaction after the other. Transaction number n writes n under the thread's number, a value of n under two
+//! more keys, n into a list from which it removes n - [`KEPT`], and then appends n to the thread's stream. Each acknowledged commit is
+//! printed as one line, in one write: `THREAD NUMBER GLSN`.
 
 use std::io::Write;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::kill::{Scenario, backup_path, options};
 /// Threads that write.
 pub const THREADS: u64 = 4;
 
-/// How many numbers are in the list.
+/// The number of entries in the list.
 pub const KEPT: u64 = 20;
 
 /// A child whose parent is gone ends by itself.
@@ -37,7 +37,7 @@ pub(crate) fn listed_key(thread: u64, number: u64) -> String {
     format!("{thread}/list/{number:08}")
 }
 
-/// Small, as a rule; now and then too large for a run, for a record, for a buffer.
+/// Usually small; occasionally too large for a run, for a record, for a buffer.
 pub(crate) fn large_value(thread: u64, number: u64) -> Content {
     let bytes = match number % 16 {
         3 => 2_000,
@@ -51,7 +51,7 @@ pub(crate) fn large_value(thread: u64, number: u64) -> Content {
 /// Writes until it is killed.
 ///
 /// # Errors
-/// Whatever the store says: it should not.
+/// Any error of the store; there should be none.
 pub fn live(scenario: Scenario, store: &Path) -> Result<()> {
     let db = Db::open(store, options())?;
     let keyspace = db.keyspace("work")?;

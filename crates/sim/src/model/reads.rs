@@ -1,15 +1,15 @@
-//! What a transaction has read, and whether its commit must be refused.
+//! The model's read set of a transaction, and whether its commit must be refused.
 //!
-//! Law: a commit is refused if, and only if, a key or a span that it read has a version younger than its snapshot. Only a read set that
-//! was too large to be kept in detail may be refused for something it did not read.
+//! Law: a commit is refused if, and only if, a key or a span that it read has a version younger than its snapshot. Only a transaction whose
+//! read set was too large to be kept in detail may be refused because of a key that it did not read.
 
 use crate::model::Model;
 use crate::op::{Edge, Key, Span};
 
-/// A set that may have so many bytes, under the smallest budget.
+/// The size of a read set under the smallest budget.
 const LEAST_BYTES: u64 = 128 << 10;
 
-/// What a transaction has read.
+/// The reads of a transaction.
 #[derive(Clone, Debug, Default)]
 pub struct Reads {
     spans: Vec<(u8, Span)>,
@@ -22,16 +22,16 @@ impl Reads {
         self.add(space, Span::Range(Edge::At(key.to_vec()), Edge::At(key.to_vec())), 2 * key.len());
     }
 
-    /// A walk over a span came to its end.
+    /// A walk over a span was completed.
     pub fn whole(&mut self, space: u8, span: &Span) {
         self.add(space, span.clone(), span_bytes(span));
     }
 
-    /// A walk over a span was left after `reached`, which it gave.
+    /// A walk over a span was abandoned after it returned `reached`.
     pub fn part(&mut self, space: u8, span: &Span, reverse: bool, reached: &Key) {
         let (lower, upper) = match span {
             Span::Range(lower, upper) => (lower.clone(), upper.clone()),
-            // Keys behind `reached` that begin so are above it; what does not begin so is cut off below.
+            // Keys behind `reached` with the prefix are above it; keys without it are excluded by the upper edge.
             Span::Prefix(prefix) => (Edge::At(prefix.clone()), Edge::Open),
         };
         let read = match (reverse, span) {
@@ -48,9 +48,9 @@ impl Reads {
         self.bytes += bytes + 100;
     }
 
-    /// Whether it may have been too large to be kept in detail, in a set that may have so many bytes (`None`: what a budget allows).
+    /// Whether the set may have been too large to be kept in detail, if it is limited to this many bytes (`None`: the budget's share).
     pub fn may_be_coarse(&self, limit_bytes: Option<u64>) -> bool {
-        // What the store remembers of a range has a head, too.
+        // The store's representation of a range has a head, too.
         self.bytes as u64 > limit_bytes.unwrap_or(LEAST_BYTES) / 8 * 3
     }
 

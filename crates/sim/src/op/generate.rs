@@ -1,7 +1,7 @@
-//! Workloads from a seed.
+//! Generates workloads from a seed.
 //!
-//! The generator remembers which transactions and snapshots it left open, so that most operations address something; what it
-//! cannot know (whether a commit met a conflict) the driver finds out.
+//! The generator tracks the transactions and snapshots that it left open, so that most operations address something. Facts that it cannot
+//! know (whether a commit met a conflict) are determined by the driver.
 
 mod past;
 mod scenes;
@@ -13,18 +13,18 @@ use plimsoll_disk::random::Random;
 use crate::content::Content;
 use crate::op::{Deed, Edge, Fault, Get, Keep, Key, Moment, Op, Part, Reader, Span, Within, numbered_key};
 
-/// How many transactions, and how many snapshots, are open at once at most.
+/// The most transactions, and the most snapshots, that are open at once.
 const SLOTS: u8 = 3;
 
 /// The most operations that are made from bytes.
 const OPS_FROM_BYTES: usize = 300;
 
-/// What a workload is for.
+/// The purpose of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// Everything a user can do, on a disk that is well.
+    /// All operations of a user, on a disk without faults.
     Model,
-    /// The same, without what takes another disk into the store's place.
+    /// The same, without operations that replace the store's disk.
     EverySync,
     /// Short and full of commits, for power cuts.
     Crash,
@@ -32,30 +32,30 @@ pub enum Profile {
     FailedReads,
     /// Reads return wrong bits.
     Flips,
-    /// The disk is full at times.
+    /// The disk is full occasionally.
     Full,
     /// Syncs fail.
     FailedSyncs,
-    /// What has one answer whatever the budget and the background work.
+    /// Operations whose answer does not depend on the budget and the background work.
     Metamorphic,
     /// Transactions larger than the memory they may use.
     Budget,
 }
 
-/// What makes one workload differ from another.
+/// The parameters of a workload.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How many different keys.
+    /// The number of different keys.
     pub keys: u64,
-    /// How many keyspaces; those from 2 on get other retentions if `limited`.
+    /// The number of keyspaces; those from 2 on get other retentions if `limited`.
     pub spaces: u8,
     /// Probability of a value above 64 KiB.
     pub large: f64,
     /// Probability of a value above 1 MiB.
     pub huge: f64,
-    /// How many bytes each value has at least.
+    /// The least bytes of each value.
     pub value_bytes_min: u32,
-    /// Only few keys, and values about as long as stand in a leaf at most: many versions of each.
+    /// Only few keys, and values near the longest that are stored in a leaf: many versions of each.
     pub hot: bool,
     /// The most keys that one operation writes.
     pub many: u32,
@@ -63,7 +63,7 @@ pub struct Settings {
     pub scenes: bool,
     /// Keyspaces forget, and the log is trimmed.
     pub limited: bool,
-    /// All of them: the log trims itself.
+    /// All keyspaces forget: the log trims itself.
     pub forgetful: bool,
     /// Commits are submitted without waiting.
     pub submits: bool,
@@ -137,7 +137,7 @@ impl Profile {
 }
 
 impl Settings {
-    /// The same, as they are for one seed: some runs have few keys with many versions, some have transactions of thousands of keys.
+    /// The settings for one seed: some runs have few keys with many versions, some have transactions of thousands of keys.
     pub fn of_seed(self, seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x5ca1_ab1e);
         let settings = if self.many >= 250 && random.below(8) == 0 { Settings { many: 2000, ..self } } else { self };
@@ -163,13 +163,13 @@ fn permille(random: &mut Random) -> u16 {
     (1 << random.below(8)) + random.below(70) as u16 / 10
 }
 
-/// A workload of so many operations.
+/// A workload of this many operations.
 pub fn generate(seed: u64, settings: &Settings, count: usize) -> Vec<Op> {
     let mut generator = Generator::new(seed, settings.clone());
     (0..count).map(|_| generator.next()).collect()
 }
 
-/// A workload from any bytes, for fuzzers: three of them choose an operation, so that a byte that is changed changes one operation.
+/// A workload from arbitrary bytes, for fuzzers: three bytes choose an operation, so that a changed byte changes one operation.
 pub fn from_bytes(bytes: &[u8], settings: &Settings) -> Vec<Op> {
     let mut generator = Generator::new(0, settings.clone());
     let choose = |chosen: &[u8]| {
@@ -186,7 +186,7 @@ struct Generator {
     open_snapshots: [bool; SLOTS as usize],
     faulty: bool,
     contents: u32,
-    /// What comes next, whatever the random numbers say.
+    /// The next operations, whatever the random numbers say.
     forced: VecDeque<Op>,
 }
 
@@ -227,7 +227,7 @@ impl Generator {
         Op::Step
     }
 
-    /// What can come next, and how often.
+    /// The possible next operations and their weights.
     fn kinds(&self) -> Vec<(u32, Make)> {
         let settings = &self.settings;
         let open = self.open_txs.contains(&true);
@@ -253,7 +253,7 @@ impl Generator {
             (8, Self::release),
             (12, Self::history),
             (12, Self::diff),
-            // Entries of a user are never trimmed unasked.
+            // A user's entries are never trimmed automatically.
             (if_so(!settings.forgetful, 10), Self::append),
             (8, Self::scan),
             (3, Self::follow),
@@ -304,7 +304,7 @@ impl Generator {
     }
 
     fn space(&mut self) -> u8 {
-        // The first ones more often: more versions a key.
+        // Low numbers more often: more versions of each key.
         let (a, b) = (self.below(self.settings.spaces.into()), self.below(self.settings.spaces.into()));
         a.min(b) as u8
     }
@@ -390,7 +390,7 @@ impl Generator {
         let many = u64::from(self.settings.many);
         let count = 1 + self.below(many) as u32;
         let bytes = if self.settings.many > 250 { 900 } else { self.below(1000) as u32 };
-        // Not so that the seeds of the keys run into those of what comes later: a value that is mistaken for another must be seen.
+        // Scrambled, so that the seeds of the keys do not coincide with later ones: a value that is mistaken for another must be detected.
         let value = Content { bytes, seed: self.content().seed.wrapping_mul(0x9e37_79b1) };
         Op::PutMany {
             tx: self.open_slot(self.open_txs),
@@ -591,7 +591,7 @@ impl Generator {
 
     fn trim(&mut self) -> Op {
         if self.settings.crashes && self.random.chance(0.5) {
-            // What was freed is gone for good: what made it needless must be, too.
+            // Freed log is gone for good, so the data that replaced it must be durable.
             let crash = self.crash();
             self.forced.push_back(crash);
         }
@@ -599,7 +599,7 @@ impl Generator {
     }
 
     fn keyspace(&mut self) -> Op {
-        // Two of them keep everything for ever: time travel stays under test.
+        // Two of them keep everything for ever, so that time travel stays under test.
         let kept = if self.settings.forgetful { 0 } else { 2 };
         let space = kept + self.below(u64::from(self.settings.spaces.max(3)) - u64::from(kept)) as u8;
         let retention = match self.below(6) {
@@ -696,7 +696,7 @@ mod tests {
         let settings = Profile::Model.settings();
         assert_eq!(generate(5, &settings, 300), generate(5, &settings, 300));
         assert_ne!(generate(5, &settings, 300), generate(6, &settings, 300));
-        // A front of a workload is a workload of the same seed.
+        // A prefix of a workload is a workload of the same seed.
         assert_eq!(generate(5, &settings, 300)[..100], generate(5, &settings, 100));
     }
 

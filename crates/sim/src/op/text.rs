@@ -4,8 +4,8 @@
 //! put t0 s1 =a/01 1024#77          transaction 0, keyspace 1, key "a/01", 1024 bytes of seed 77
 //! walk v2 s0 [a )b rev 10 values   snapshot 2, from "a" (included) down from "b" (excluded), ten at most
 //! ```
-//! Keys are written behind a sign that says what they are (`=` a key, `[` `(` `]` `)` an edge, `^` a prefix). A byte that is not a
-//! plain one is `%` and two hex digits, and a run of one byte is `{61*4000}`. `#` begins a comment, in a line of its own.
+//! A key is written after a sign that gives its role (`=` a key, `[` `(` `]` `)` an edge, `^` a prefix). A byte that is not plain text is
+//! `%` and two hex digits, and a run of one byte is `{61*4000}`. `#` begins a comment, in a line of its own.
 
 use std::fmt::{self, Write};
 use std::str::FromStr;
@@ -13,7 +13,7 @@ use std::str::FromStr;
 use crate::content::Content;
 use crate::op::{Deed, Edge, Fault, Get, Keep, Key, Moment, Op, Part, Reader, Span, Within};
 
-/// Runs of one byte from this length on are written as a run.
+/// A byte repeated at least this often is written as a run.
 const RUN_BYTES: usize = 9;
 
 /// A workload as text, one operation a line.

@@ -1,13 +1,12 @@
-//! A copy of the sources in which bugs are planted, one at a time, and looked for.
+//! A copy of the sources in which bugs are planted and searched for, one at a time.
 //!
 //! The simulation is built there with the bug and runs seed after seed until one fails. Laws, so that a finding is the bug's own:
-//! 1. Every program is made from the sources as they stand: cargo's notes on what is fresh are thrown away before each build, because they
-//!    go by the times of files, and several patches come and go within one tick of a file system's clock. The compiler then compares
-//!    contents.
-//! 2. No two programs are the same: one that has the bytes of another was not made from its own bug, or its bug is in code that
-//!    nobody runs, and is not tried.
-//! 3. The run that found a bug passes without it. In the end the copy is built once more without any bug, must come to the bytes of the first
-//!    such program, and must pass all the seeds that the bugs were looked for with.
+//! 1. Every program is built from the current sources: cargo's fingerprints are deleted before each build, because they rely on the times
+//!    of files, and several patches come and go within one tick of a file system's clock. The compiler then compares contents.
+//! 2. No two programs are the same. A program with the bytes of another was not built from its own bug, or its bug is in code that never
+//!    runs; it is not tried.
+//! 3. The run that found a bug passes without it. In the end the copy is built once more without any bug, must have the bytes of the first
+//!    such program, and must pass all the seeds that were used to find the bugs.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -23,13 +22,13 @@ use crate::planted::{Planted, done, git_apply};
 /// Seeds that are run by one process.
 const SEEDS_AT_ONCE: u64 = 10;
 
-/// Seconds that a run may take, many times what it does; a store that hangs has been found out too.
+/// Seconds that a run may take, many times the usual; a store that hangs counts as found.
 const PATIENCE: u64 = 300;
 
-/// What the crates of this project are called among cargo's notes.
+/// The name of this project's crates in cargo's fingerprints.
 const OWN_CRATES: &str = "plimsoll";
 
-/// What came of a bug.
+/// The result for a bug.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Found, by this run.
@@ -38,9 +37,9 @@ pub enum Verdict {
         program: Program,
         /// The arguments that replay it.
         run: String,
-        /// Runs before it that saw nothing.
+        /// The number of passing runs before it.
         runs_before: u64,
-        /// What it saw.
+        /// The failure.
         saw: String,
     },
     /// No seed failed.
@@ -62,12 +61,12 @@ impl std::fmt::Display for Program {
     }
 }
 
-/// Programs that were built, with what is in each.
+/// The programs built, with the contents of each.
 #[derive(Debug, Default)]
 struct Programs(BTreeMap<Program, String>);
 
 impl Programs {
-    /// Takes in one more; an error if it has the bytes of an earlier one.
+    /// Adds a program; an error if it has the bytes of an earlier one.
     fn add(&mut self, program: Program, holds: &str) -> Result<(), String> {
         match self.0.insert(program, holds.to_owned()) {
             None => Ok(()),
@@ -78,14 +77,14 @@ impl Programs {
     }
 }
 
-/// A copy of the sources, and what was built of it without any bug.
+/// A copy of the sources, and the program built from it without any bug.
 pub struct Scratch {
     tree: PathBuf,
     target: PathBuf,
     clean: PathBuf,
     clean_program: Program,
     seeds: u64,
-    /// As many seeds were needed for some bug.
+    /// The most seeds that a bug needed.
     seeds_tried: Cell<u64>,
     programs: RefCell<Programs>,
 }
@@ -98,7 +97,7 @@ impl Scratch {
     pub fn new(workspace: &Path, dir: &Path, seeds: u64) -> Result<Self, String> {
         let told = |error: io::Error| format!("{}: {error}", dir.display());
         fs::create_dir_all(dir).map_err(told)?;
-        // Cargo is run in the copy: a path from here would be another one there.
+        // Cargo runs in the copy, so the path must be absolute.
         let dir = &fs::canonicalize(dir).map_err(told)?;
         let (tree, target) = (dir.join("tree"), dir.join("target"));
         fs::create_dir_all(&tree).map_err(told)?;
@@ -121,12 +120,12 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// What was built without any bug.
+    /// The program built without any bug.
     pub fn clean_program(&self) -> Program {
         self.clean_program
     }
 
-    /// Plants a bug, looks for it, and takes it out again.
+    /// Plants a bug, searches for it, and removes it again.
     pub fn try_one(&self, bug: &Planted) -> Verdict {
         if let Err(error) = git_apply(&self.tree, &[], bug) {
             return Verdict::Untried(error);
@@ -138,7 +137,7 @@ impl Scratch {
         }
     }
 
-    /// Builds the copy once more, now that every bug was taken out again, and runs all seeds that were needed for some bug: how many runs.
+    /// Builds the copy once more after every bug was removed, and runs all seeds that were needed for a bug; returns the number of runs.
     ///
     /// # Errors
     /// It is not what it was, or a run fails.
@@ -172,9 +171,9 @@ impl Scratch {
         self.forget_what_is_fresh().map_err(|error| format!("{}: {error}", self.target.display()))?;
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(&self.tree).env("CARGO_TARGET_DIR", &self.target).env("CARGO_INCREMENTAL", "1");
-        // Plain settings: flags of the outer build would make all of it anew. Nobody asks for lines of the sources here.
+        // Plain settings: flags of the outer build would rebuild everything. Line numbers are not needed here.
         cargo.env_remove("RUSTFLAGS").env("CARGO_PROFILE_DEV_DEBUG", "0");
-        // In names of private functions stands a number that changes from build to build; without names the same sources are the same bytes.
+        // Names of private functions contain a number that changes from build to build; without names the same sources give the same bytes.
         cargo.env("CARGO_PROFILE_DEV_STRIP", "symbols");
         cargo.args(["build", "--quiet", "--package", "plimsoll-sim", "--bin", "plimsoll-sim"]);
         done(cargo.output(), "cargo build")?;
@@ -182,7 +181,7 @@ impl Scratch {
         Ok(Program(checksum(0, &bytes)))
     }
 
-    /// Makes cargo ask the compiler about every crate of this project, and takes away what the last build made.
+    /// Makes cargo recompile every crate of this project, and removes the output of the last build.
     fn forget_what_is_fresh(&self) -> io::Result<()> {
         let absent_is_well = |done: io::Result<()>| match done {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -247,17 +246,17 @@ impl Scratch {
     }
 }
 
-/// How many runs an output speaks of.
+/// The number of runs that an output reports.
 fn runs_of(out: &str) -> Option<u64> {
     out.lines().find_map(|line| line.split_once(" runs, ")?.0.parse().ok())
 }
 
-/// What an output says of the run that failed first.
+/// The first failed run in an output.
 fn failed_of(out: &str) -> Option<&str> {
     out.lines().find_map(|line| line.strip_prefix("FAILED "))
 }
 
-/// Makes `to` the same as `from`; files that are the same already keep their time, so that nothing is built twice.
+/// Makes `to` equal to `from`; files that are already equal keep their time, so that nothing is built twice.
 fn mirror(from: &Path, to: &Path) -> io::Result<()> {
     if from.is_file() {
         if fs::read(to).ok() != Some(fs::read(from)?) {

@@ -1,5 +1,6 @@
-//! Power cuts on a real file system: a loop device, and the call that has the file system stop as if its device were gone
-//! (`EXT4_IOC_SHUTDOWN`, `XFS_IOC_GOINGDOWN`, by `xfs_io`). What was not on the device by then is lost; the next mount replays the journal.
+//! Power cuts on a real file system: a loop device, and the call that stops the file system as if its device were gone
+//! (`EXT4_IOC_SHUTDOWN`, `XFS_IOC_GOINGDOWN`, by `xfs_io`). Data that was not on the device by then is lost; the next mount replays the
+//! journal.
 
 use std::fmt;
 use std::fs::File;
@@ -18,10 +19,10 @@ use crate::real::tool;
 /// Bytes of the device; xfs takes no less than 300 MiB.
 const DEVICE_BYTES: u64 = 512 << 20;
 
-/// A store is written to by so many children, one after the other, before the next one gets a new one.
+/// The number of children that write to a store, one after the other, before the next one gets a new store.
 const LIVES_OF_A_STORE: u64 = 10;
 
-/// How often a device that is in use is asked to be let go of.
+/// How often unmounting a busy device is retried.
 const UNMOUNT_TRIES: u32 = 50;
 
 /// A file system.
@@ -104,7 +105,7 @@ impl Device {
         Ok(())
     }
 
-    /// The power is gone: at once, or after what the file system's log holds was written (without the data that it does not speak of).
+    /// Cuts the power: at once, or after the file system's log was written (without the data that it does not cover).
     fn cut(&self, log_first: bool) -> Outcome {
         let command = if log_first { "shutdown -f" } else { "shutdown" };
         tool("xfs_io", &["-x", "-c", command, &self.folder()]).map(drop)
@@ -114,7 +115,7 @@ impl Device {
 impl Drop for Device {
     #[allow(clippy::disallowed_methods, reason = "the file that was a device")]
     fn drop(&mut self) {
-        // What cannot be taken away is told by the next mount.
+        // An unmount that fails is detected by the next mount.
         if self.is_mounted {
             let _ = self.unmount();
         }
@@ -123,10 +124,10 @@ impl Drop for Device {
     }
 }
 
-/// Cuts the power of so many children, one after the other; `program` is the binary that can be a child, `dir` a folder to work in.
+/// Cuts the power of this many children, one after the other; `program` is the binary that can be a child, `dir` a folder to work in.
 ///
 /// # Errors
-/// An acknowledged commit is gone, a part of a transaction is there, the store does not open; or there is no such device to be had.
+/// An acknowledged commit is gone, a part of a transaction is there, the store does not open; or such a device is not available.
 pub fn cut_power(program: &Path, dir: &Path, file_system: FileSystem, cuts: u64, seed: u64) -> Outcome<Kills> {
     let mut random = Random::new(seed);
     let mut report = Kills::default();
@@ -156,7 +157,7 @@ pub fn cut_power(program: &Path, dir: &Path, file_system: FileSystem, cuts: u64,
     Ok(report)
 }
 
-/// Removes the store before, so that the device does not become full.
+/// Removes the previous store, so that the device does not become full.
 #[allow(clippy::disallowed_methods, reason = "a store of the test's own that is done with")]
 fn make_way(device: &mut Device, life: u64) -> Outcome {
     let Some(number) = (life / LIVES_OF_A_STORE).checked_sub(1) else { return Ok(()) };

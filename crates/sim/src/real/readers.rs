@@ -1,4 +1,5 @@
-//! Processes that read a store beside the one that writes, compacts and trims it: each look is of one moment, or says that the moment is gone.
+//! Processes that read a store beside the one that writes, compacts and trims it: each look sees one moment, or is told that the moment is
+//! gone.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +12,7 @@ use crate::failure::{Failure, Outcome, ensure};
 use crate::kill::child::THREADS;
 use crate::kill::{Life, Running, Scenario, failed, is_whole, options};
 
-/// What was read.
+/// The result of the reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Looks {
     /// Looks at the whole store.
@@ -22,7 +23,7 @@ pub struct Looks {
     pub lives: u64,
 }
 
-/// Reads for so long beside a child that trims; `program` is the binary that can be a child, `dir` a folder to work in.
+/// Reads for this long beside a child that trims; `program` is the binary that can be a child, `dir` a folder to work in.
 ///
 /// # Errors
 /// A look found damage, or parts of a transaction, or nothing could be read at all.
@@ -55,7 +56,7 @@ pub fn read_beside_trims(program: &Path, dir: &Path, time: Duration) -> Outcome<
     Ok(looks)
 }
 
-/// Why a look did not come to its end.
+/// Why a look was not completed.
 enum Looked {
     Gone,
     Wrong(Failure),
@@ -70,11 +71,11 @@ impl From<Error> for Looked {
     }
 }
 
-/// Opens the store to read it, and reads everything that it holds and that its log still has.
+/// Opens the store read-only, and reads all of its contents and of its remaining log.
 fn look_once(store: &Path) -> Result<(), Looked> {
     let db = Db::open(store, options().read_only(true))?;
     let keyspace = match db.keyspace("work") {
-        // It is made by the first who writes.
+        // The first process that writes creates it.
         Err(Error::ReadOnly) => return Ok(()),
         keyspace => keyspace?,
     };

@@ -1,7 +1,7 @@
-//! System calls that fail: `strace` makes the n-th call of a kind fail in each thread of a child.
+//! Failing system calls: `strace` makes the n-th call of a kind fail in each thread of a child.
 //!
-//! The child may end by itself, with an error; it may go on where the call was none that matters. It may not panic, and what it acknowledged is
-//! there afterwards.
+//! The child may end with an error, or continue if the call does not matter. It must not panic, and its acknowledged commits are there
+//! afterwards.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::failure::{Failure, Outcome, ensure};
 use crate::kill::{Kills, Life, Numbers, Running, Scenario, look};
 use crate::real::tool;
 
-/// What fails, and how.
+/// The system calls and their errors.
 const FAULTS: [(&str, &str); 18] = [
     ("fdatasync", "EIO"),
     ("fsync", "EIO"),
@@ -35,13 +35,14 @@ const FAULTS: [(&str, &str); 18] = [
     ("statx,newfstatat,fstat", "EIO"),
 ];
 
-/// Calls in front of the one that fails: mostly few, as opening makes few of a kind.
+/// The number of calls before the one that fails: mostly few, as opening makes few of a kind.
 fn choose_call(random: &mut Random) -> u64 {
     let most = [4, 16, 64, 400][random.below(4) as usize];
     1 + random.below(most)
 }
 
-/// Has calls of so many children fail, one child after the other; `program` is the binary that can be a child, `dir` a folder to work in.
+/// Makes calls of this many children fail, one child after the other; `program` is the binary that can be a child, `dir` a folder to work
+/// in.
 ///
 /// # Errors
 /// An acknowledged commit is gone, a part of a transaction is there, the store does not open, a child panicked; or there is no `strace`.
@@ -81,7 +82,7 @@ pub fn fail_calls(program: &Path, dir: &Path, children: u64, seed: u64) -> Outco
     Ok(report)
 }
 
-/// Removes backups: of these, some were cut short by a call that failed.
+/// Removes backups: a failed call cut some of them short.
 #[allow(clippy::disallowed_methods, reason = "a test that cleans up after itself")]
 fn remove_backups(store: &Path) -> Outcome {
     for number in 0.. {

@@ -1,20 +1,20 @@
-//! Draws memory over time beside the budget, as SVG and as text.
+//! Draws memory and budget over time, as SVG and as text.
 
 use std::fmt::Write;
 
-/// One look at a process.
+/// A measurement of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// When, in milliseconds from the beginning.
+    /// The time, in milliseconds from the beginning.
     pub millis: u64,
-    /// What it held.
+    /// Its memory.
     pub resident_bytes: u64,
-    /// What its budget was.
+    /// Its budget.
     pub budget_bytes: u64,
 }
 
 impl Sample {
-    /// By how much it was above the budget; 0 if it was not.
+    /// The bytes above the budget; 0 if there are none.
     pub fn above_bytes(&self) -> u64 {
         self.resident_bytes.saturating_sub(self.budget_bytes)
     }
@@ -24,7 +24,7 @@ const WIDTH: u64 = 1000;
 const HEIGHT: u64 = 300;
 const MARGIN: u64 = 50;
 
-/// The samples in at most `columns` columns; each shows the one that was nearest to the budget, or the most above it.
+/// The samples in at most `columns` columns; each shows the sample nearest to the budget, or the most above it.
 fn columns(samples: &[Sample], columns: u64) -> Vec<Sample> {
     let end = samples.last().map_or(0, |sample| sample.millis) + 1;
     let mut shown: Vec<Option<Sample>> = vec![None; columns as usize];
@@ -78,7 +78,7 @@ pub fn svg(samples: &[Sample]) -> String {
     out
 }
 
-/// The same for a terminal: a row for each span of time, the most that was held, and what the budget was then.
+/// The same for a terminal: a row for each span of time, with the most memory and the budget then.
 pub fn text(samples: &[Sample], rows: u64) -> String {
     const BAR: u64 = 60;
     let most = samples.iter().map(|sample| sample.resident_bytes.max(sample.budget_bytes)).max().unwrap_or(1).max(1);

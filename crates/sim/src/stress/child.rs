@@ -1,9 +1,10 @@
-//! The process under stress.
+//! The child process of the stress test.
 //!
-//! Writers move money between accounts, count their commits, and give values to the keys of a second keyspace; of what was acknowledged they
-//! tell (`ack WRITER NUMBER`). Readers sum the accounts up and read values, twice each; scanners walk over all values; travellers hold
-//! snapshots of the past; a compactor flushes, compacts, verifies and drops caches; another changes the budget all the time and tells what
-//! it is (`budget BYTES MICROS`: since when, by the wall clock); two threads do what is hard on the line ([`crowd`]). What goes wrong is told (`failed ...`), and the process ends.
+//! Writers move money between accounts, count their commits, and give values to the keys of a second keyspace; they print acknowledged
+//! commits (`ack WRITER NUMBER`). Readers sum the accounts up and read values, twice each; scanners walk over all values; travellers hold
+//! snapshots of the past; a compactor flushes, compacts, verifies and drops caches. Another thread changes the budget continuously and
+//! prints it (`budget BYTES MICROS`: since when, by the wall clock). Two threads put pressure on the memory limit ([`crowd`]). A failure is
+//! printed (`failed ...`), and the process ends.
 
 mod crowd;
 
@@ -21,7 +22,7 @@ use plimsoll_disk::thread::spawn;
 use crate::content::Content;
 use crate::failure::{Failure, Outcome, ensure, same};
 
-/// Threads that write.
+/// Writer threads.
 pub const WRITERS: u64 = 4;
 
 /// Threads in all, beside the store's own.
@@ -30,7 +31,7 @@ pub const THREADS: u64 = WRITERS + 9;
 /// Accounts.
 pub const ACCOUNTS: u64 = 32;
 
-/// What each account has at first.
+/// The initial balance of each account.
 pub const OPENING_BALANCE: u64 = 1000;
 
 /// Bytes of values that a thread holds at once, at most: two of the longest, in three copies.
@@ -41,19 +42,19 @@ pub const HELD_BYTES_MAX: u64 = crowd::HELD_BYTES_MAX;
 
 const VALUE_BYTES_MAX: u32 = 72 << 10;
 
-/// Keys of each writer that get values: more than the budget takes.
+/// Keys of each writer that get values: more than fit into the budget.
 const KEYS: u64 = 3000;
 
-/// So many GLSNs of the accounts' past are kept.
+/// The number of GLSNs of the accounts' past that are kept.
 const PAST: u64 = 5000;
 
-/// Of these so many are looked at: time goes on between a look at the newest and the opening.
+/// The number of these that travellers read: time passes between reading the newest GLSN and opening the snapshot.
 const TRAVELLED: u64 = 3000;
 
 /// Bytes before a value's content: its length and seed.
 const HEAD_BYTES: usize = 8;
 
-/// What is counted, by name.
+/// Counters, by name.
 const COUNTS: [&str; 12] = [
     "commits",
     "conflicts",
@@ -82,7 +83,7 @@ struct Shared {
 
 type Work = fn(&Shared, u64, &mut Random) -> Outcome;
 
-/// Lives until its input ends, or until it is killed; whether all went well.
+/// Runs until its input ends, or until it is killed; returns whether all checks passed.
 ///
 /// # Errors
 /// The store does not open, or does not close.
@@ -122,12 +123,12 @@ pub fn live(store: &Path, seed: u64, memory_bytes_max: u64) -> Result<bool, Erro
         threads.push(spawn(name, move || shared.repeat(name, number, work, random))?);
     }
     let input = Arc::clone(&shared);
-    // Not waited for: it ends with the input, or with the process.
+    // Not joined: it ends with the input, or with the process.
     drop(spawn("input", move || {
         let _ = std::io::stdin().read(&mut [0]);
         input.over.store(true, Ordering::Relaxed);
     })?);
-    // All of them are waited for, whatever became of the first.
+    // All of them are joined, whatever the result of the first.
     let well: Vec<bool> = threads.into_iter().map(|thread| thread.join().unwrap_or(false)).collect();
     let all_well = well.iter().all(|well| *well);
     for (name, count) in COUNTS.iter().zip(&shared.counts) {
@@ -139,7 +140,7 @@ pub fn live(store: &Path, seed: u64, memory_bytes_max: u64) -> Result<bool, Erro
 }
 
 fn say(line: &str) {
-    // One write a line; a parent that is gone hears nothing.
+    // One write a line; if the parent is gone, the output is lost.
     let _ = std::io::stdout().lock().write_all(format!("{line}\n").as_bytes());
 }
 
@@ -165,7 +166,7 @@ impl Shared {
         }
     }
 
-    /// What the budget refused while it was small may be tried again; a conflict always. Anything else is a failure.
+    /// A refusal by the budget while it was small may be retried; a conflict always. Anything else is a failure.
     fn unless_refused<T>(&self, what: &str, answer: Result<T, Error>) -> Outcome<Option<T>> {
         match answer {
             Ok(answer) => Ok(Some(answer)),
@@ -202,7 +203,7 @@ fn number_in(value: Option<&[u8]>) -> u64 {
     value.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
-/// How many commits of a writer there are.
+/// The number of commits of a writer.
 ///
 /// # Errors
 /// The store's.
@@ -211,7 +212,7 @@ pub fn number_of(snapshot: &Snapshot, accounts: &Keyspace, writer: u64) -> Resul
     Ok(number_in(value.as_deref()))
 }
 
-/// What all accounts hold together; `None` before they were opened.
+/// The sum of all accounts; `None` before they were opened.
 ///
 /// # Errors
 /// The store's.
@@ -236,7 +237,7 @@ fn open_accounts(db: &Db, accounts: &Keyspace) -> Result<(), Error> {
     tx.commit().map(drop)
 }
 
-/// One transaction: money, the writer's number, some values; now and then so many that it must be spilled.
+/// One transaction: money, the writer's number, some values; occasionally so large that it must be spilled.
 fn write(shared: &Shared, writer: u64, random: &mut Random) -> Outcome {
     let mut tx = shared.db.begin();
     let count = if random.below(400) == 0 { 60 } else { random.below(4) };
@@ -349,7 +350,7 @@ fn travel(shared: &Shared, _: u64, random: &mut Random) -> Outcome {
     for _ in 0..3 {
         for snapshot in &held {
             let sum = match is_balanced(snapshot, &shared.accounts) {
-                // Writers were faster than this thread came from its look at the newest to the opening.
+                // Writers advanced by more than the kept past between reading the newest GLSN and the opening.
                 Err(Error::Trimmed { asked, .. }) if shared.db.newest() > asked + PAST => continue,
                 answer => shared.unless_refused("a sum of the past", answer)?,
             };
@@ -363,7 +364,7 @@ fn travel(shared: &Shared, _: u64, random: &mut Random) -> Outcome {
     Ok(())
 }
 
-/// Work that usually happens beside the users.
+/// Work that usually runs in the background.
 fn compact(shared: &Shared, _: u64, random: &mut Random) -> Outcome {
     shared.pause(random, 700);
     let db = &shared.db;
@@ -386,7 +387,7 @@ fn compact(shared: &Shared, _: u64, random: &mut Random) -> Outcome {
     Ok(())
 }
 
-/// Another budget, told before it grows and after it shrank.
+/// Changes the budget; prints it before it grows and after it has shrunk.
 fn change_budget(shared: &Shared, _: u64, random: &mut Random) -> Outcome {
     shared.pause(random, 1500);
     let before = shared.db.stats().memory.limit_bytes;

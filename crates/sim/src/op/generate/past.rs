@@ -1,5 +1,4 @@
-//! Operations, and scenes of them, about what is kept of the past: under retentions, by cursors, of keyspaces that were dropped, and where
-//! it stands when files are full.
+//! Operations and scenes on past versions: under retentions, held by cursors, of dropped keyspaces, and their place in full files.
 
 use crate::content::Content;
 use crate::op::generate::Generator;
@@ -34,7 +33,7 @@ impl Generator {
         Op::Salvage { back: self.below(reach) }
     }
 
-    /// Something is open at a moment that its keyspace need not keep any more, and is read on after all that may go is gone.
+    /// A walk or reader is open at a moment that its keyspace need not keep any more, and is used after everything droppable is gone.
     pub(super) fn held_against_retention(&mut self) -> Vec<Op> {
         let space = 2 + self.below(u64::from(self.settings.spaces.max(3)) - 2) as u8;
         let retention = match self.below(4) {
@@ -100,7 +99,7 @@ impl Generator {
         ops
     }
 
-    /// Many keys get many versions of which all are kept, more than a table file of the past holds.
+    /// Many keys get many versions, all of which are kept: more than one history table file holds.
     pub(super) fn rewritten(&mut self) -> Vec<Op> {
         let space = self.below(2) as u8;
         let (count, bytes) = (self.settings.many.clamp(60, 150), 700 + self.below(300) as u32);
@@ -130,7 +129,8 @@ impl Generator {
         ops
     }
 
-    /// A transaction writes rising keys, each twice in a row, and is spilled as often as several runs become one: what one run ends with, the
+    /// A transaction writes rising keys, each twice in a row, and is spilled as often as several runs become one: the last key of one run
+    /// may be the first of the next.
     /// next may begin with.
     pub(super) fn rising_twice(&mut self) -> Vec<Op> {
         let space = self.below(2) as u8;
@@ -147,14 +147,14 @@ impl Generator {
         ops
     }
 
-    /// Every keyspace forgets, from the beginning on: then the log trims itself.
+    /// Every keyspace forgets from the beginning on: then the log trims itself.
     pub(super) fn all_forget(&mut self) -> Vec<Op> {
         let forgets =
             |space: u8| Op::Keyspace { space, retention: [Keep::Latest, Keep::Glsns(5)][usize::from(space % 2)] };
         (0..self.settings.spaces).map(forgets).collect()
     }
 
-    /// A keyspace is dropped while a transaction has put something into it; another is made under its name.
+    /// A keyspace is dropped while a transaction has written to it; another is created under its name.
     pub(super) fn dropped_and_made_anew(&mut self) -> Vec<Op> {
         let space = 1 + self.below(u64::from(self.settings.spaces.max(2)) - 1) as u8;
         let value = self.value_of(60);
@@ -185,7 +185,7 @@ impl Generator {
         ops
     }
 
-    /// A cursor stays behind while everything before it, and what comes after, is wanted back.
+    /// A cursor stays behind while everything before it, and everything after, is to be freed.
     pub(super) fn cursor_holds_the_log(&mut self) -> Vec<Op> {
         let (space, name) = (2, self.cursor_name());
         let mut ops = vec![Op::DropCursor { name }, Op::Cursor { name, back: 0 }];

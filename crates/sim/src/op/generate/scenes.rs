@@ -1,6 +1,6 @@
-//! Operations that belong together: what takes several of them in one order, which chance alone would hardly bring about.
+//! Scenes: sequences of operations that random choice would hardly produce.
 //!
-//! Each is a list of plain operations, so that a workload in which it fails can be shortened like any other.
+//! Each is a list of plain operations, so that a failing workload can be shortened like any other.
 
 use crate::content::Content;
 use crate::op::generate::Generator;
@@ -77,7 +77,7 @@ impl Generator {
         vec![Op::Begin { tx: TX }, put, commit(TX)]
     }
 
-    /// What comes between a piece of work and the look at it.
+    /// The operations between a piece of work and its check.
     pub(super) fn interruption(&mut self) -> Vec<Op> {
         match self.below(5) {
             0 => vec![Op::Flush],
@@ -89,12 +89,12 @@ impl Generator {
         }
     }
 
-    /// A transaction that is written into blob files, read back, committed, and there afterwards; some keys twice.
+    /// A transaction is spilled into blob files, read back, committed, and checked afterwards; some keys are written twice.
     fn spilled(&mut self) -> Vec<Op> {
         let space = self.kept_space();
         let (first, scattered) = (self.below(200) as u32, self.random.chance(0.5));
         let mut ops = vec![Op::Begin { tx: TX }];
-        // Eight runs of one kind are merged; as many are needed for that in the smallest write set.
+        // Eight runs of one tier are merged; this needs as many spills of the smallest write set.
         let times = if self.settings.many >= 250 { 1 + self.below(5) } else { 1 };
         for _ in 0..times {
             let value = Content { bytes: 900, seed: self.content().seed.wrapping_mul(0x9e37_79b1) };
@@ -122,7 +122,7 @@ impl Generator {
         Op::Walk { from, space, span: ALL, reverse, limit: u32::MAX, keys_only, amid }
     }
 
-    /// A key with more versions than a leaf holds, looked at from the past in both directions.
+    /// A key with more versions than a leaf holds, read at past moments in both directions.
     fn many_versions(&mut self) -> Vec<Op> {
         let (space, key) = (self.below(2) as u8, numbered_key(self.below(3) as u32));
         let mut ops = Vec::new();
@@ -171,13 +171,13 @@ impl Generator {
         ops
     }
 
-    /// A transaction reads more than it may remember; then somebody changes one of the keys, or one beside them.
+    /// A transaction reads more than it may record; then another one changes one of the keys, or one beside them.
     fn many_reads(&mut self) -> Vec<Op> {
         let space = self.kept_space();
         let value = self.value_of(30);
         let many = Op::PutMany { tx: TX, space, first: 100, count: READ_KEYS, value, scattered: false };
         let mut ops = vec![Op::Begin { tx: TX }, many, commit(TX), Op::Begin { tx: TX }];
-        // A wide range first, within which the keys lie: what covers all of them may end behind the last of them.
+        // A wide range first that contains the keys: the range that covers all of them may end behind the last of them.
         let walks = self.random.chance(0.5);
         if walks {
             let edge = |number| Edge::At(numbered_key(number));
@@ -224,7 +224,7 @@ impl Generator {
         ops
     }
 
-    /// A walk is left open while everything that it walks over comes into new files, and the old ones go.
+    /// A walk is left open while everything in its range moves into new files, and the old ones are removed.
     fn walk_over_what_moves(&mut self) -> Vec<Op> {
         let space = self.kept_space();
         let count = 100 + self.below(100) as u32;
@@ -263,7 +263,7 @@ impl Generator {
         (0..commits).flat_map(|_| self.put_one(space, &b"filler".to_vec(), 12_000)).collect()
     }
 
-    /// A walk goes on although pages cannot be read, where there are newer sources.
+    /// A walk continues although pages cannot be read, if there are newer sources.
     fn walk_while_reads_fail(&mut self) -> Vec<Op> {
         let space = self.kept_space();
         let value = Content { bytes: 300 + self.below(600) as u32, seed: self.content().seed.wrapping_mul(77) };
@@ -276,7 +276,7 @@ impl Generator {
         ops.extend([Op::Flush, Op::DropCaches]);
         ops.push(Op::Fault(Fault::Reads(100 + self.below(300) as u16)));
         let on = Op::WalkOn { slot: SLOT, count: u32::MAX };
-        // Where the sources are exchanged within the call, a read that fails there is done again in the new ones.
+        // If the sources are exchanged within the call, a read that fails there is retried in the new ones.
         ops.push(if self.random.chance(0.5) {
             let key = numbered_key(self.below(150) as u32);
             let deed = Deed::Commit { space, key, value: self.value_of(70) };
@@ -288,7 +288,7 @@ impl Generator {
         ops
     }
 
-    /// So many keys that one index block does not suffice.
+    /// More keys than one index block holds.
     fn many_small_keys(&mut self) -> Vec<Op> {
         let space = self.kept_space();
         let value = self.value_of(3);
@@ -318,7 +318,7 @@ impl Generator {
         ops
     }
 
-    /// Values of the log that are larger than a step of compaction are moved, and read where they stand then.
+    /// Values of the log that are larger than a step of compaction are moved, and read at their new place.
     fn large_values_relocated(&mut self) -> Vec<Op> {
         let space = self.kept_space();
         let mut ops = Vec::new();
@@ -337,7 +337,7 @@ impl Generator {
         ops
     }
 
-    /// A moment is opened while somebody supersedes what can be seen there, in a keyspace that keeps the latest only.
+    /// A moment is opened while another thread supersedes versions visible at it, in a keyspace that keeps the latest only.
     fn moment_beside_a_commit(&mut self) -> Vec<Op> {
         let space = 2;
         let key = numbered_key(self.below(3) as u32);
@@ -358,14 +358,14 @@ impl Generator {
         ops
     }
 
-    /// Keys are deleted where nothing of the past is kept, and all trace of them goes; then they come again.
+    /// Keys are deleted in a keyspace that keeps no past, and all trace of them is dropped; then they are written again.
     fn deleted_for_good(&mut self) -> Vec<Op> {
         let (space, value) = (2, self.value_of(100));
         let many = Op::PutMany { tx: TX, space, first: 0, count: 30, value, scattered: false };
         let mut ops = vec![Op::Keyspace { space, retention: Keep::Latest }, Op::Begin { tx: TX }, many, commit(TX)];
         ops.extend([Op::Warm, Op::Compact, Op::Warm]);
         if self.random.chance(0.6) {
-            // An image that knows of the keys is there after a kill.
+            // An image that holds the keys is there after a kill.
             ops.push(Op::SaveImage);
         }
         let deletes = (0..30).map(|number| Op::Delete { tx: TX, space, key: numbered_key(number) });
@@ -387,7 +387,7 @@ impl Generator {
         ops
     }
 
-    /// An image is saved, one more commit comes into a run of its own, and the process ends.
+    /// An image is saved, one more commit is flushed into a run of its own, and the process ends.
     fn image_and_one_commit(&mut self) -> Vec<Op> {
         let space = self.kept_space();
         let value = self.value_of(200);
@@ -409,7 +409,7 @@ impl Generator {
         ops
     }
 
-    /// A sync of a flush or a merge fails, the store is used on, and the process ends: the next one must find a store.
+    /// A sync of a flush or a merge fails, the store remains in use, and the process ends: the next one must be able to open the store.
     fn failed_sync_and_kill(&mut self) -> Vec<Op> {
         let (space, key) = (self.kept_space(), self.key());
         let mut ops = self.put_one(space, &key, 300);
@@ -425,7 +425,7 @@ impl Generator {
         ops
     }
 
-    /// A backup that was made is there after a power cut.
+    /// A finished backup is there after a power cut.
     fn backup_and_cut(&mut self) -> Vec<Op> {
         let (space, key) = (self.kept_space(), self.key());
         let bytes = self.below(80_000) as u32;
@@ -439,7 +439,7 @@ impl Generator {
         ops
     }
 
-    /// A value is loaded while a younger one comes into the runs: it must not be kept as the newest.
+    /// A value is loaded while a younger one enters the runs: it must not be cached as the newest.
     fn load_beside_a_flush(&mut self) -> Vec<Op> {
         let (space, key) = (self.kept_space(), numbered_key(self.below(3) as u32));
         let mut ops = self.put_one(space, &key, 500);

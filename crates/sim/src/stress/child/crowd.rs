@@ -1,6 +1,6 @@
-//! What is hard on the line: values of 2 MB, and many walks and transactions that are open at once, over keys of 4 KiB.
+//! Work that puts pressure on the memory limit: values of 2 MB, and many walks and transactions that are open at once, over keys of 4 KiB.
 //!
-//! Values are made and compared in pieces: what the process holds beside its store stays small.
+//! Values are generated and compared in pieces, so that the process holds little memory besides its store's.
 
 use std::io::Read;
 use std::ops::Bound;
@@ -17,7 +17,7 @@ const LARGE_BYTES: u64 = 2_000_000;
 /// Keys that have one.
 const LARGE_KEYS: u64 = 8;
 
-/// What is compared at a time.
+/// Bytes compared at a time.
 const PIECE_BYTES: usize = 16 << 10;
 
 /// Bytes of a long key.
@@ -33,17 +33,17 @@ const BATCH: u64 = 20;
 /// Transactions that are open at once.
 const TRANSACTIONS: u64 = 3000;
 
-/// The first bytes of a key: what is kept of it.
+/// The first bytes of a key, which stand for it.
 type Head = [u8; 8];
 
-/// A walk that is left alone, and the last key that it gave.
+/// An idle walk, and the last key that it returned.
 type HeldWalk<'t> = (Range<'t>, Head);
 
-/// What the thread that holds walks or transactions has of them itself. An open transaction is a value of the program's; a walk that has begun counts
-/// itself within the budget.
+/// The memory of the thread that holds walks or transactions. An open transaction is a value of the program's; a walk that has begun is
+/// charged to the budget.
 pub(super) const HELD_BYTES_MAX: u64 = TRANSACTIONS * size_of::<Transaction>() as u64;
 
-/// Bytes that follow from a number and their place.
+/// Bytes that are a function of a number and their offset.
 struct Stream {
     number: u64,
     at: u64,
@@ -110,7 +110,7 @@ fn long_key(number: u64) -> Vec<u8> {
     key
 }
 
-/// Begins many walks over long keys, leaves them alone, and takes another step of each; or has many transactions open at once.
+/// Begins many walks over long keys, leaves them idle, and takes another step of each; or has many transactions open at once.
 pub(super) fn hold(shared: &Shared, _: u64, random: &mut Random) -> Outcome {
     if random.chance(0.5) { hold_walks(shared, random) } else { hold_transactions(shared, random) }
 }
@@ -130,7 +130,7 @@ fn hold_walks(shared: &Shared, random: &mut Random) -> Outcome {
         let range = (Bound::Included(&first[..]), Bound::Excluded(&b"large"[..]));
         let walk = shared.unless_refused("a walk", snapshot.range(&shared.crowd, range))?;
         let Some(mut walk) = walk else { break };
-        // Of keys that are left out here only the head is kept: the test's own memory is not the store's.
+        // Only the head of each key is kept: the test's own memory is not the store's.
         match shared.unless_refused("a walk's first step", walk.advance().map(|pair| pair.map(head)))? {
             Some(Some(head)) => walks.push((walk, head)),
             Some(None) => {}
