@@ -1,4 +1,5 @@
-//! Walks over the index: the keys of one moment, and all versions. `seat` says when they get up and how they go on.
+//! Walks (iterators) over the index: the keys of one moment, and all versions. `seat` defines when they are suspended and how they
+//! continue.
 
 use std::ops::Bound;
 use std::sync::{Arc, Weak};
@@ -16,15 +17,15 @@ use crate::index::view::{KeyRange, View, beyond, in_front, partitions_in, seek_l
 use crate::types::error::Result;
 use crate::types::version::{Stored, Version};
 
-/// After so many versions of one key that are not wanted, the walk looks for what comes behind them instead of stepping on.
+/// After this many unwanted versions of one key, the walk seeks past them instead of stepping on.
 const STEPS_MAX: u32 = 8;
 
-/// What is not walked over yet lies between them.
+/// The bounds of the range that is not walked over yet.
 #[derive(Debug)]
 struct Bounds {
     lower: Bound<Vec<u8>>,
     upper: Bound<Vec<u8>>,
-    /// The walk has come past the one that it began at.
+    /// The walk has passed the bound at which it began.
     is_past: bool,
 }
 
@@ -41,7 +42,7 @@ impl Bounds {
         self.upper.as_ref().map(Vec::as_slice)
     }
 
-    /// The walk has a key to go on from: of the bound that it began at the keyspace is kept, for [`View::check_readable`].
+    /// The walk has a key to continue from: only the keyspace of the bound at which it began is kept, for [`View::check_readable`].
     fn pass(&mut self, direction: Direction) {
         if !std::mem::replace(&mut self.is_past, true) {
             match (direction, &mut self.lower) {
@@ -70,7 +71,7 @@ pub(crate) type OwnRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 /// An index key begins with its keyspace.
 const KEYSPACE_BYTES: usize = 4;
 
-/// A walk over keys as of one moment. Whoever walks keeps the key that was answered last, or is looked at, and hands it in at each step.
+/// A walk over keys as of one moment. The caller keeps the key that was answered last, or is being looked at, and passes it to each step.
 #[derive(Debug)]
 pub(crate) struct Visible {
     sat: Option<Sat>,
@@ -78,15 +79,15 @@ pub(crate) struct Visible {
     at: Glsn,
     direction: Direction,
     place: Place,
-    /// Walking back, the version passed that may be the answer.
+    /// For a backward walk: the passed version that may be the answer.
     held: Held,
 }
 
-/// What a walk holds while it sits.
+/// The state that a walk holds while it is seated.
 #[derive(Debug)]
 struct Sat {
     merge: Merge,
-    /// Whether the merge stands where the walk goes on.
+    /// Whether the merge is positioned where the walk continues.
     is_placed: bool,
     view: Arc<View>,
 }
@@ -101,7 +102,7 @@ impl Sat {
     }
 }
 
-/// How far a walk has come.
+/// The progress of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Before,
@@ -112,7 +113,7 @@ enum Place {
     Behind,
 }
 
-/// A copy of a version: a walk back has left it by the time it is known to be the newest.
+/// A copy of a version: a backward walk has left it by the time it is known to be the newest.
 #[derive(Debug, Default)]
 struct Held {
     glsn: Glsn,
@@ -165,7 +166,7 @@ impl Walk for Visible {
 }
 
 impl Visible {
-    /// A walk that does not sit yet.
+    /// A walk that is not seated yet.
     pub(crate) fn new(range: OwnRange, at: Glsn, direction: Direction) -> Self {
         Self { sat: None, bounds: Bounds::new(range), at, direction, place: Place::Before, held: Held::default() }
     }
@@ -175,7 +176,7 @@ impl Visible {
         self.sat.as_ref().map_or_else(Weak::new, |sat| Arc::downgrade(&sat.view))
     }
 
-    /// What it has still to walk over.
+    /// The rest of its range.
     fn rest<'a>(&'a self, key: &'a [u8]) -> KeyRange<'a> {
         let (lower, upper) = (self.bounds.lower(), self.bounds.upper());
         let end = match self.place {
@@ -189,7 +190,8 @@ impl Visible {
         }
     }
 
-    /// The next key's version, lent until the next call, and the key itself in `key`, which holds what the last call left there. The walk sits.
+    /// The next key's version, borrowed until the next call. `key` receives the key itself; it must hold the key left there by the last
+    /// call. The walk must be seated.
     pub(crate) fn next<'a>(&'a mut self, key: &'a mut Vec<u8>) -> Result<Option<Version<'a>>> {
         if self.place == Place::Behind {
             return Ok(None);
@@ -220,7 +222,7 @@ impl Visible {
         })
     }
 
-    /// Brings the merge to where the walk goes on, unless it stands there; whether it did.
+    /// Moves the merge to where the walk continues, unless it is there; returns whether it was there already.
     fn was_placed(&mut self, key: &[u8]) -> Result<bool> {
         let mut sat = self.sat.take().expect(SITS);
         let was_placed = sat.is_placed;
@@ -234,7 +236,7 @@ impl Visible {
         placed.map(|()| was_placed)
     }
 
-    /// Goes to the next key's visible version; false at the end.
+    /// Moves to the next key's visible version; false at the end.
     fn find_forward(&mut self, key: &mut Vec<u8>) -> Result<bool> {
         if self.was_placed(key)? {
             self.pass_key_forward(key)?;
@@ -249,7 +251,7 @@ impl Visible {
             key.extend_from_slice(version.key);
             self.place = Place::At;
             if glsn > self.at {
-                // Either to the key's version that is wanted, or to the next key if there is none.
+                // Either to the wanted version of the key, or to the next key if there is none.
                 self.pass_younger(key)?;
             } else if stored == Stored::Deleted {
                 self.pass_key_forward(key)?;
@@ -259,7 +261,7 @@ impl Visible {
         }
     }
 
-    /// Passes what is left of the versions of `key`.
+    /// Passes the remaining versions of `key`.
     fn pass_key_forward(&mut self, key: &[u8]) -> Result<()> {
         let merge = merge_of(&mut self.sat);
         for _ in 0..STEPS_MAX {
@@ -283,7 +285,7 @@ impl Visible {
         merge.skip_to(key, self.at)
     }
 
-    /// Goes before the next key back and holds its visible version; false at the end.
+    /// Moves before the next key in a backward walk and holds its visible version; false at the end.
     fn find_backward(&mut self, key: &mut Vec<u8>) -> Result<bool> {
         self.was_placed(key)?;
         loop {
@@ -300,7 +302,7 @@ impl Visible {
         }
     }
 
-    /// Passes all versions of `key`, oldest first, and holds the newest that is not too young; whether there is one.
+    /// Passes all versions of `key`, oldest first, and holds the newest that is not too young; returns whether there is one.
     fn hold_newest(&mut self, key: &[u8]) -> Result<bool> {
         let (at, held, merge) = (self.at, &mut self.held, merge_of(&mut self.sat));
         let mut any = false;
@@ -326,7 +328,7 @@ fn merge_of(sat: &mut Option<Sat>) -> &mut Merge {
     &mut sat.as_mut().expect(SITS).merge
 }
 
-/// Cursors over what may hold a version that is visible at `at`, newer current sources first.
+/// Cursors over the sources that may hold a version visible at `at`, newer current sources first.
 fn visible_cursors(view: &View, range: KeyRange<'_>, at: Glsn) -> Vec<Cursor> {
     let mut history_wanted = at < view.limits.deletions_moved;
     let mut cursors = Vec::new();
@@ -352,21 +354,21 @@ fn run_cursor(partitions: Arc<[Partition]>) -> Cursor {
     Cursor::Run(Box::new(RunCursor::new(partitions, Feed::Pool(Touch::Point))))
 }
 
-/// A walk over all versions. Whoever walks keeps the key of the version that was lent or passed last, and hands it in at each step.
+/// A walk over all versions. The caller keeps the key of the version that was returned or passed last, and passes it to each step.
 #[derive(Debug)]
 pub(crate) struct Versions {
     sat: Option<Sat>,
     bounds: Bounds,
     after: Glsn,
     upto: Glsn,
-    /// A moment that has to be readable in each view that the walk sits in.
+    /// A moment that must be readable in each view that the walk sits in.
     readable_at: Option<Glsn>,
     place: Place,
-    /// The version that was lent or passed last.
+    /// The version that was returned or passed last.
     glsn: Glsn,
-    /// Versions of its key that were lent.
+    /// The number of versions of its key that were returned.
     lent: u64,
-    /// Bytes of descriptions of partitions that are this walk's own.
+    /// Bytes of partition descriptions that only this walk holds.
     partitions_bytes: usize,
 }
 
@@ -407,7 +409,7 @@ impl Walk for Versions {
 }
 
 impl Versions {
-    /// A walk that does not sit yet.
+    /// A walk that is not seated yet.
     pub(crate) fn new(range: OwnRange, after: Glsn, upto: Glsn) -> Self {
         Self {
             sat: None,
@@ -422,17 +424,18 @@ impl Versions {
         }
     }
 
-    /// Refuses views in which the keyspace cannot be read as of `at` any more.
+    /// Rejects views in which the keyspace cannot be read as of `at` any more.
     pub(crate) fn readable_at(self, at: Glsn) -> Self {
         Self { readable_at: Some(at), ..self }
     }
 
-    /// Whether the version that was lent last is the first one of its key.
+    /// Whether the last returned version is the first one of its key.
     pub(crate) fn is_first_of_key(&self) -> bool {
         self.lent == 1
     }
 
-    /// The next version, lent until the next call, and its key in `key`, which holds what the last call left there. The walk sits.
+    /// The next version, borrowed until the next call. `key` receives its key; it must hold the key left there by the last call. The walk
+    /// must be seated.
     pub(crate) fn next(&mut self, key: &mut Vec<u8>) -> Result<Option<Version<'_>>> {
         if self.place == Place::Behind {
             return Ok(None);
@@ -460,7 +463,7 @@ impl Versions {
         let sat = self.sat.as_mut().expect(SITS);
         match (sat.is_placed, self.place) {
             (true, _) => sat.merge.advance()?,
-            // Versions of one key come in falling order, and none has GLSN 0.
+            // Versions of one key come in descending order, and none has GLSN 0.
             (false, Place::Past) => sat.merge.seek(key, Glsn(self.glsn.0 - 1))?,
             (false, _) => seek_lower(&mut sat.merge, self.bounds.lower())?,
         }
@@ -497,7 +500,7 @@ impl Versions {
     }
 }
 
-/// A cursor over the partitions of a source that may hold versions that are wanted; adds those that it holds apart from the source to `own`.
+/// A cursor over the partitions of a source that may hold wanted versions; adds the bytes that it holds apart from the source to `own`.
 fn version_cursor(source: Source<'_>, range: KeyRange<'_>, after: Glsn, upto: Glsn, own: &mut usize) -> Option<Cursor> {
     if source.min_glsn() > upto || source.max_glsn() <= after {
         return None;
@@ -512,14 +515,14 @@ fn version_cursor(source: Source<'_>, range: KeyRange<'_>, after: Glsn, upto: Gl
     }
 }
 
-/// The run's partitions if most of them may hold versions that are wanted, else only those that may.
+/// All partitions of the run if most of them may hold wanted versions, otherwise only those that may.
 fn wanted_partitions(run: &Run, range: KeyRange<'_>, after: Glsn, upto: Glsn) -> Option<Arc<[Partition]>> {
     let wanted = |partition: &&Partition| partition.info.max_glsn > after && partition.info.min_glsn <= upto;
     let inside = partitions_in(run, range);
     let count = inside.iter().filter(wanted).count();
     match count {
         0 => None,
-        // A few hundred descriptions are no matter; more are shared with the run instead of copied.
+        // A few hundred descriptions cost little; more are shared with the run instead of copied.
         1..=256 => Some(inside.iter().filter(wanted).cloned().collect()),
         _ => Some(Arc::clone(run.partitions())),
     }

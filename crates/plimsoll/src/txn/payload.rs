@@ -5,7 +5,7 @@
 //! u8      flags: bit 0 = the writes are in runs (blob files), not in operations
 //! bytes   metadata (varint length first)
 //! operations:  varint count, then for each
-//!     u8      kind: 0 delete, 1 put, 2 put of a value that stands in a blob file; 3 to 7 reserved (range delete, merge, expiry, ...)
+//!     u8      kind: 0 delete, 1 put, 2 put of a value that is stored in a blob file; 3 to 7 reserved (range delete, merge, expiry, ...)
 //!     bytes   index key (varint length first): keyspace id, big-endian, and the key
 //!     kind 1: bytes   value (varint length first); if it is longer than 1024 bytes, u64 its checksum
 //!     kind 2: varint blob id, varint offset, varint length, u64 checksum of the value
@@ -60,7 +60,7 @@ pub(crate) fn encode_put(key: &[u8], value_bytes: u64, out: &mut Vec<u8>) {
     push_varint(out, value_bytes);
 }
 
-/// Appends a put of a value that stands in a blob file.
+/// Appends a put of a value that is stored in a blob file.
 pub(crate) fn encode_put_blob(key: &[u8], blob: BlobId, (offset, len, sum): (u64, u64, u64), out: &mut Vec<u8>) {
     out.push(PUT_BLOB);
     push_bytes(out, key);

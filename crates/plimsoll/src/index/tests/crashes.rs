@@ -1,4 +1,5 @@
-//! The power is cut at every sync of a run of random operations: what is found afterwards is the log's durable front, whole.
+//! Crash tests: the power is cut at every sync of a run of random operations. The index found afterwards holds exactly the durable prefix
+//! of the log.
 
 use plimsoll_disk::lying::LyingDisk;
 
@@ -12,7 +13,7 @@ fn sizes(seed: u64) -> Sizes {
 }
 
 impl World {
-    /// What is not durable is gone, in the model too.
+    /// Removes versions that are not durable, in the model too.
     fn forget_what_is_lost(&mut self) {
         self.log.crash(0);
         let durable = self.log.bounds().durable;

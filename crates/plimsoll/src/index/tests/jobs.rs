@@ -1,4 +1,4 @@
-//! What flushes and merges cost, what they leave alone, and what they do when something is wrong.
+//! Tests of flushes and merges: their cost, the files that they leave alone, and their behaviour on errors.
 
 use std::path::Path;
 use std::time::Duration;
@@ -40,7 +40,7 @@ impl World {
         glsn
     }
 
-    /// Does what is due, and no more.
+    /// Does the work that is due, and no more.
     fn compact_due(&self) {
         while self.index().core.compact(crate::index::policy::Urge::Due).unwrap() == Progress::Worked {}
     }
@@ -492,7 +492,7 @@ fn writers_of_whole_runs_are_paced_like_all_others() {
     world.background = true;
     world.open().unwrap();
     let index = Arc::clone(world.index());
-    // Nobody merges meanwhile.
+    // No merge runs in between.
     let compactor = lock(&index.core.compactor);
     for _ in 0..20 {
         let run = (0..200).map(|number| (key(FOREVER, number), Some(vec![1; 9]))).collect();
@@ -513,7 +513,7 @@ fn writers_of_whole_runs_stop_where_runs_are_too_many_to_walk_over() {
     world.background = true;
     world.open().unwrap();
     let index = Arc::clone(world.index());
-    // Nobody merges meanwhile.
+    // No merge runs in between.
     let compactor = lock(&index.core.compactor);
     for _ in 0..70 {
         let run = (0..50).map(|number| (key(FOREVER, number), Some(vec![1; 9]))).collect();
@@ -534,7 +534,7 @@ fn writers_of_whole_runs_stop_where_runs_are_too_many_to_walk_over() {
         writer.join().unwrap();
     });
     assert!(index.stats().depth < 64, "{:?}", index.stats());
-    // A closed index lets everybody go.
+    // Closing the index ends all waits.
     world.index().close();
 }
 

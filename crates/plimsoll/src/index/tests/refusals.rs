@@ -84,7 +84,7 @@ fn with_no_memory_at_all_a_writer_is_refused_and_goes_on_later() {
     drop(hogged);
     let writes = world.random_writes(20, false);
     world.commit(writes).unwrap();
-    // What one memtable has is enough to go on with; the memory of flush and merges is set aside.
+    // The room of one memtable is enough to continue; the memory of flush and merges is reserved.
     let hogged = hog(&world, 0);
     for _ in 0..200 {
         let writes = world.random_writes(20, false);

@@ -1,4 +1,4 @@
-//! Bytes that are not what was written.
+//! Tests of damaged partitions.
 
 use super::*;
 
@@ -137,7 +137,7 @@ fn a_leaf_out_of_order_is_an_error_whichever_way_it_is_walked() {
         let model = random_model(&mut random, SHAPES[round % SHAPES.len()], 300);
         let (mut pages, info) = build(&budget, versions(&model), false);
         if round % 5 == 0 {
-            // A whole page that stands elsewhere in the file.
+            // A whole page from another place in the file.
             let (from, to) = (1 + random.below(3).min(u64::from(info.root) - 1), 1);
             pages.copy_within(from as usize * PAGE_BYTES..(from as usize + 1) * PAGE_BYTES, to * PAGE_BYTES);
             let page = &mut pages[to * PAGE_BYTES..][..PAGE_BYTES];

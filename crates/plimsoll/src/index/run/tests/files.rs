@@ -1,4 +1,4 @@
-//! What is known of a partition, and the file that it stands in.
+//! Tests of partition metadata and of the file that holds a partition.
 
 use super::*;
 

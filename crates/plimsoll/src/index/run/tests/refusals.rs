@@ -1,4 +1,4 @@
-//! What is refused: by the budget, and by the builder.
+//! Tests of refusals: by the budget, and by the builder.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What a pair of integers costs.
+//! The cost of a pair of integers: its size on disk, and the speed of reading and writing it.
 
 use super::*;
 
