@@ -145,11 +145,12 @@ impl FileLog {
 
     /// Checks blocks or pages of a file that [`FileLog::files_for_backup`] listed, as read for the copy: whole ones
     /// from the offset `at` on, with zeros after the offset `end`, where the copy ends or the next piece begins.
+    /// `immutable` is what the list said of the file.
     ///
     /// # Errors
     /// `Corrupt`.
-    pub fn check_piece(&self, name: &str, at: u64, end: u64, bytes: &[u8]) -> Result<(), LogError> {
-        self.log.check_piece(name, at, end, bytes)
+    pub fn check_piece(&self, name: &str, immutable: bool, at: u64, end: u64, bytes: &[u8]) -> Result<(), LogError> {
+        self.log.check_piece(name, immutable, at, end, bytes)
     }
 
     /// All segments as they are now, oldest first: of the active one only the blocks before the one being filled.

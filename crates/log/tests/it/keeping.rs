@@ -11,6 +11,7 @@ use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
 use plimsoll_log::file_log::repair::salvage::salvage;
 use plimsoll_log::file_log::repair::verify::{Finding, VerifyScope, verify};
+use plimsoll_log::format::BLOCK_BYTES;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 
@@ -242,6 +243,39 @@ fn salvage_refuses_to_leave_nothing_and_to_cut_under_a_writer() {
     assert!(matches!(salvage(&options(&disk, &memory), Glsn(1)), Err(LogError::Format { .. })));
     let reader = FileLogOptions { mode: Mode::ReadOnly, ..options(&disk, &memory) };
     assert_eq!(scan_all(&FileLog::open(reader).unwrap().0, 1, 9, None).len(), 1);
+}
+
+#[test]
+fn a_copy_of_the_active_segment_is_whole_although_the_segment_went_on_and_was_sealed_meanwhile() {
+    let memory = Memory::new(16 << 20);
+    let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+    let log = open(&disk, &memory);
+    append(&log, 1, b"in the copy");
+    let mut active = None;
+    log.files_for_backup(&mut |file| {
+        active = Some(file.clone());
+        Ok(())
+    })
+    .unwrap();
+    let active = active.unwrap();
+    assert!(!active.immutable);
+    let read = |bytes: u64| {
+        let file = disk.open(&Path::new(DIR).join(&active.name), Open::Read, Caching::Buffered).unwrap();
+        let mut piece = vec![0; (bytes as usize).next_multiple_of(BLOCK_BYTES)];
+        file.read_exact_at(&mut piece[..bytes as usize], 0).unwrap();
+        piece
+    };
+    let before = read(active.bytes);
+    append(&log, 1, b"not in the copy");
+    log.seal_from(0).unwrap();
+    // Read before or after, it is the same copy.
+    for piece in [before, read(active.bytes)] {
+        log.check_piece(&active.name, false, 0, active.bytes, &piece).unwrap();
+        let sealed = log.check_piece(&active.name, true, 0, active.bytes, &piece);
+        assert!(matches!(sealed, Err(LogError::Corrupt { .. })), "a sealed segment has all of its records");
+    }
+    let cut = read(active.bytes - 16);
+    assert!(log.check_piece(&active.name, false, 0, active.bytes, &cut).is_err());
 }
 
 /// A backup in another folder that shares every file which it may.

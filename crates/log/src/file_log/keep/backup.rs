@@ -61,8 +61,16 @@ impl OpenLog {
     }
 
     /// Checks whole blocks or pages that begin at `at` of a file of the log, as read for a copy up to the offset `end`.
-    /// Tables are not checked: they are rebuilt where they do not fit.
-    pub(crate) fn check_piece(&self, name: &str, at: u64, end: u64, bytes: &[u8]) -> Result<(), LogError> {
+    /// `immutable` is what [`BackupFile::immutable`] said: a segment that was active then may be sealed by now, and its
+    /// copy still ends where it ended. Tables are not checked: they are rebuilt where they do not fit.
+    pub(crate) fn check_piece(
+        &self,
+        name: &str,
+        immutable: bool,
+        at: u64,
+        end: u64,
+        bytes: &[u8],
+    ) -> Result<(), LogError> {
         let pages = ((at / BLOCK_BYTES as u64) as u32..).zip(bytes.chunks(BLOCK_BYTES));
         let corrupt = |glsn, number: u32, what: String| {
             let offset = u64::from(number) * BLOCK_BYTES as u64;
@@ -73,9 +81,8 @@ impl OpenLog {
                 let seed = segment_seed(self.env.id, first);
                 let segment = self.segments.find(first).filter(|segment| segment.first() == first);
                 let end = match segment.and_then(|segment| segment.sealed()) {
-                    Some(sealed) => KnownEnd::At(sealed.end),
-                    // The copy of the active segment ends at its end.
-                    None => KnownEnd::NotBefore(end as u32),
+                    Some(sealed) if immutable => KnownEnd::At(sealed.end),
+                    _ => KnownEnd::NotBefore(end as u32),
                 };
                 for (number, block) in pages {
                     check_whole_block(block, number, seed, end).map_err(|bad| corrupt(first, number, bad.what))?;

@@ -161,7 +161,8 @@ fn copy_log(copier: &mut Copier<'_>, into: &Path, blobs: &mut BTreeSet<String>) 
     let position = copier.store.file_log.files_for_backup(&mut |file| {
         blobs.remove(&file.name);
         let from = folder.join(&file.name);
-        let copied = if file.immutable { copier.link(&from, into) } else { copier.copy(&from, into, file.bytes) };
+        let copied =
+            if file.immutable { copier.link(&from, into) } else { copier.copy(&from, into, file.bytes, false) };
         copied.map_err(|error| {
             let message = error.to_string();
             failure = Some(error);
@@ -242,7 +243,7 @@ impl Copier<'_> {
         let disk = &*self.store.options.disk;
         let bytes = disk.entry(from)?.map_or(0, |entry| entry.len);
         if self.sharing == Sharing::Copy || disk.hard_link(from, &dir.join(name_of(from))).is_err() {
-            return self.copy(from, dir, bytes);
+            return self.copy(from, dir, bytes, true);
         }
         self.report.files += 1;
         self.report.bytes_linked += bytes;
@@ -250,14 +251,14 @@ impl Copier<'_> {
     }
 
     /// Checks what was read of a file at `at`: a copy of what is damaged, or of what is not the file's, is no backup.
-    fn check(&self, from: &Path, at: u64, end: u64, bytes: &[u8]) -> Result<()> {
+    fn check(&self, from: &Path, immutable: bool, at: u64, end: u64, bytes: &[u8]) -> Result<()> {
         let name = name_of(from).to_string_lossy();
         check_piece(self.store.reader.log.id(), &name, at, bytes)?;
-        Ok(self.store.file_log.check_piece(&name, at, end, bytes)?)
+        Ok(self.store.file_log.check_piece(&name, immutable, at, end, bytes)?)
     }
 
-    /// Copies the first `bytes` of a file into `dir`, and checks every page and block on the way.
-    fn copy(&mut self, from: &Path, dir: &Path, bytes: u64) -> Result<()> {
+    /// Copies the first `bytes` of a file into `dir` (all of one that is `immutable`), and checks every page and block on the way.
+    fn copy(&mut self, from: &Path, dir: &Path, bytes: u64, immutable: bool) -> Result<()> {
         let disk = &*self.store.options.disk;
         let mut chunk = self.store.reader.budget.take(Kind::Staging)?;
         let source = disk.open(from, Open::Read, Caching::Buffered)?;
@@ -268,7 +269,7 @@ impl Copier<'_> {
             source.read_exact_at(&mut chunk[..piece], at)?;
             let whole = piece.next_multiple_of(PAGE_BYTES);
             chunk[piece..whole].fill(0);
-            self.check(from, at, at + piece as u64, &chunk[..whole])?;
+            self.check(from, immutable, at, at + piece as u64, &chunk[..whole])?;
             target.write_at(&chunk[..piece], at)?;
             at += piece as u64;
         }
