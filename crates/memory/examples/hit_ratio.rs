@@ -35,7 +35,7 @@ const PATTERNS: [Pattern; 8] = [
     ("steep, and other pages from time to time", |at, random| {
         (at / 50_000 * 1_000_003 + steep(random(), 4 * FRAMES), Touch::Point)
     }),
-    ("half a pool, again and again, beblob pages touched once", |at, random| match at % 2 {
+    ("half a pool, again and again, beside pages touched once", |at, random| match at % 2 {
         0 => (random() % (FRAMES / 2), Touch::Point),
         _ => (1_000_000 + at, Touch::Point),
     }),

@@ -16,7 +16,7 @@ pub(crate) struct PlimsollPeer {
 }
 
 impl PlimsollPeer {
-    /// Opens or makes the store; `objects`: values may be kept as objects beblob pages.
+    /// Opens or makes the store; `objects`: values may be kept as objects beside pages.
     pub(crate) fn open(folder: &Path, setup: &Setup, retention: Retention, objects: bool) -> Result<Self> {
         let durability = match setup.commits {
             Commits::Durable => Durability::Sync,
