@@ -59,21 +59,10 @@ impl Bell {
         self.changed.notify_all();
     }
 
-    /// Whether the worker is to end.
-    pub fn is_stopping(&self) -> bool {
-        self.state().stopping
-    }
-
     /// Tells the worker to end, without waiting. An owner can tell several workers before it waits for the first.
     pub fn stop(&self) {
         self.state().stopping = true;
         self.changed.notify_all();
-    }
-
-    /// Sleeps regardless of rings, unless the worker is to end. Returns whether it is.
-    pub fn pause(&self, time: Duration) -> bool {
-        let slept = self.changed.wait_timeout_while(self.state(), time.min(SLEEP_MAX), |state| !state.stopping);
-        slept.unwrap_or_else(PoisonError::into_inner).0.stopping
     }
 
     /// Rings so far; `None` if the worker is to end.
@@ -247,14 +236,5 @@ mod tests {
         let worker = Worker::start("test", &bell, move || told.send(()).unwrap(), |_| panic!("on purpose")).unwrap();
         assert_eq!(alarm.recv_timeout(LONG), Ok(()));
         assert!(worker.stop());
-    }
-
-    #[test]
-    fn a_pause_ends_early_only_when_the_worker_is_to_end() {
-        let bell = Bell::default();
-        bell.ring();
-        assert!(!bell.pause(Duration::from_millis(1)));
-        bell.stop();
-        assert!(bell.pause(LONG));
     }
 }

@@ -162,7 +162,7 @@ impl Reader {
 }
 
 fn short_blob(blob: BlobId) -> Error {
-    Error::corrupt(format!("blob file {} ends before a value that stands in it; see `plimsoll verify`", blob.0))
+    Error::corrupt(format!("blob file {} ends before the end of a value in it; see `plimsoll verify`", blob.0))
 }
 
 /// The version of an index key that is current as of `at`, unless it is a deletion.

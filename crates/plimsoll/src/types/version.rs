@@ -7,7 +7,7 @@
 //! 0                     deleted
 //! 1 bytes...            the value itself (at most INLINE_BYTES)
 //! 2 offset len sum      (varints, u64) the value stands in the payload of the log entry with the version's GLSN
-//! 3 blob offset len sum (varints, u64) the value stands in a blob file of plain bytes
+//! 3 blob offset len sum (varints, u64) the value is in a blob file of plain bytes
 //! 0 len                 (varint, above INLINE_BYTES) the value was damaged, and a salvage dropped it
 //! ```
 //!
@@ -65,7 +65,7 @@ pub(crate) enum Stored<'a> {
         /// Its checksum.
         sum: u64,
     },
-    /// The value stands in a blob file of plain bytes.
+    /// The value is in a blob file of plain bytes.
     InBlob {
         /// Which.
         blob: BlobId,

@@ -124,7 +124,7 @@ impl<'a> Values<'a> {
         Ok(())
     }
 
-    /// Checks a version of the index whose value stands in a blob file.
+    /// Checks a version of the index whose value is stored in a blob file.
     pub(crate) fn check_version(&mut self, version: &Version<'_>) {
         if let Stored::InBlob { blob, .. } = version.stored
             && self.failure.is_none()

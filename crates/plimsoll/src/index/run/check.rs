@@ -189,7 +189,7 @@ impl Walk<'_> {
         let findings = [
             (is_outside, "a version stands outside the fences around its leaf"),
             (is_filtered, "a key does not pass the filter of its group"),
-            (is_loose, "a value stands in a blob file that the footer does not name"),
+            (is_loose, "a value is in a blob file that the footer does not name"),
         ];
         for (_, what) in findings.iter().filter(|(is_found, _)| *is_found) {
             self.report_page(number, what);
