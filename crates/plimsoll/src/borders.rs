@@ -2,7 +2,7 @@
 //!
 //! A simulation that never spills a transaction says nothing about spilling; so it counts what it came through and fails where it came
 //! nowhere. And what another thread could do between two instructions is done there by the same thread, in the same place in every run of
-//! a seed ([`at_next`]).
+//! a seed (`at_next`).
 //!
 //! Only with the feature `testing` is there anything of this: without it [`hit`] is empty.
 
