@@ -47,7 +47,7 @@ impl About {
 
     /// What is known of a commit; nothing where the log is trimmed or it was dropped.
     pub(crate) fn at(db: &Db, glsn: u64) -> Result<Self, Failure> {
-        match db.log().changes(Glsn(glsn)) {
+        match db.log().commit(Glsn(glsn)) {
             Ok(Some(commit)) => Ok(Self::of(commit.metadata()?)),
             Ok(None) | Err(Error::Trimmed { .. } | Error::Dropped { .. }) => Ok(Self::default()),
             Err(error) => Err(error.into()),

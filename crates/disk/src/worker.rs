@@ -2,7 +2,7 @@
 //!
 //! Laws:
 //! 1. No ring is lost: a ring during a step is seen at the end of it.
-//! 2. [`Worker::stop`] returns when the thread has ended. A step under way is finished; no step begins after it.
+//! 2. [`Worker::stop`] returns when the thread has ended, unless a step calls it. A step under way is finished; no step begins after it.
 //! 3. A step that panics ends the thread, not the process: `alarm` is called, so that other threads do not wait for its
 //!    work.
 
@@ -131,12 +131,16 @@ impl Worker {
         self.thread().is_some()
     }
 
-    /// Ends the thread and waits for it. Returns whether this call ended it.
+    /// Ends the thread and waits for it, unless it is the caller: then it ends after its step. Returns whether this call ended it.
     pub fn stop(&self) -> bool {
         self.bell.stop();
         let thread = self.thread().take();
         // The alarm has reported a panic; the step's work stays undone, as after a crash.
-        thread.map(JoinHandle::join).is_some()
+        let is_caller = |thread: &JoinHandle<()>| thread.thread().id() == std::thread::current().id();
+        match thread {
+            Some(thread) if is_caller(&thread) => true,
+            thread => thread.map(JoinHandle::join).is_some(),
+        }
     }
 
     fn thread(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {

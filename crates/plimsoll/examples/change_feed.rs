@@ -1,58 +1,77 @@
-//! Follows the log: a second thread hears of each commit as it becomes durable, and answers into a stream of its own:
-//! `cargo run --release -p plimsoll --example change_feed [FOLDER]`
+//! A follower that processes each order exactly once, however often it is restarted: `cargo run --release -p plimsoll --example change_feed [FOLDER]`
+//!
+//! It watches the keys of a prefix in another thread, answers each order, and stores its position in the same transaction as the answer. A cursor
+//! keeps the log from being trimmed before the follower has read it.
 
 use std::time::Duration;
 
-use plimsoll::{Db, Glsn, OpChange, Options, Result};
-
-/// The stream that the listener answers into.
-const ANSWERS: u32 = 1;
+use plimsoll::{Db, Glsn, Keyspace, Options, Read, Result};
 
 fn main() -> Result<()> {
     let folder = std::env::args().nth(1).unwrap_or_else(|| "change-feed.plimsoll".into());
     let db = Db::open(&folder, Options::new().memory_bytes(64 << 20))?;
     let orders = db.keyspace("orders")?;
-    let from = db.newest() + 1;
+    let kitchen = Kitchen::open(&db)?;
 
     std::thread::scope(|scope| {
-        let listener = scope.spawn(|| listen(&db, from.0, 5));
+        let follower = scope.spawn(|| kitchen.work(&orders, 5));
         for number in 0..5 {
             let mut tx = db.begin();
-            tx.put(&orders, format!("order {number}").as_bytes(), b"two teas")?;
+            tx.put(&orders, format!("tea/{number}"), "two cups")?;
+            tx.put(&orders, format!("cake/{number}"), "is baked elsewhere")?;
             tx.set_metadata(format!("waiter {}", number % 2).as_bytes())?;
             tx.commit()?;
         }
-        listener.join().expect("the listener does not panic")
+        follower.join().expect("the follower does not panic")
     })?;
 
-    println!("what the listener wrote:");
-    let mut answers = db.log().scan(from.., Some(ANSWERS))?;
-    while let Some(answer) = answers.next() {
-        let answer = answer?;
-        println!("  GLSN {}: {}", answer.glsn, String::from_utf8_lossy(answer.payload));
+    println!("what the kitchen wrote:");
+    for answer in db.snapshot().iter(&kitchen.answers)? {
+        let (order, answer) = answer?;
+        println!("  {}: {}", String::from_utf8_lossy(&order), String::from_utf8_lossy(&answer));
     }
-    drop(answers);
     db.close()
 }
 
-fn listen(db: &Db, from: u64, commits: usize) -> Result<()> {
-    let log = db.log();
-    let mut feed = log.follow(Glsn(from), Some(0))?;
-    let mut heard = 0;
-    while heard < commits {
-        let Some(entry) = feed.next(Duration::from_secs(10))? else { break };
-        let Some(commit) = log.changes(entry.glsn)? else { continue };
-        commit.for_each(|op| {
-            let OpChange::Put { bytes } = op.change else { return Ok(()) };
-            if op.keyspace.as_deref() == Some("orders") {
-                let key = String::from_utf8_lossy(op.key);
-                let by = String::from_utf8_lossy(commit.metadata()?);
-                println!("GLSN {}: {key} ({bytes} bytes) by {by}", commit.glsn());
-                log.append(ANSWERS, &[format!("{key} is ready").as_bytes()])?;
-                heard += 1;
-            }
-            Ok(())
-        })?;
+struct Kitchen<'db> {
+    db: &'db Db,
+    answers: Keyspace,
+    positions: Keyspace,
+}
+
+impl<'db> Kitchen<'db> {
+    fn open(db: &'db Db) -> Result<Self> {
+        Ok(Self { db, answers: db.keyspace("answers")?, positions: db.keyspace("positions")? })
     }
-    Ok(())
+
+    /// The GLSN of the first commit that has not been answered.
+    fn position(&self, reads: &impl Read) -> Result<Option<Glsn>> {
+        let stored = reads.get(&self.positions, "kitchen")?;
+        Ok(stored.and_then(|bytes| Some(Glsn(u64::from_le_bytes(bytes[..].try_into().ok()?)))))
+    }
+
+    /// Answers orders of tea until `count` of them are answered, or none comes for ten seconds.
+    fn work(&self, orders: &Keyspace, count: usize) -> Result<()> {
+        let log = self.db.log();
+        let kept = log.cursor("kitchen", log.bounds().first)?;
+        let from = self.position(&self.db.snapshot())?.unwrap_or(kept);
+        let mut watch = self.db.watch(orders, "tea/", from)?;
+        let mut answered = 0;
+        while answered < count {
+            let Some(commit) = watch.next_timeout(Duration::from_secs(10))? else { break };
+            let by = String::from_utf8_lossy(commit.metadata()?);
+            let mut tx = self.db.begin();
+            for change in commit.changes()? {
+                let change = change?;
+                let Some(value) = change.value()? else { continue };
+                let answer = format!("{} of tea for {by}", String::from_utf8_lossy(&value));
+                tx.put(&self.answers, change.key(), &answer)?;
+                answered += 1;
+            }
+            // The answers and the position are committed together: neither is there without the other.
+            tx.put(&self.positions, "kitchen", watch.position().0.to_le_bytes())?;
+            tx.commit()?;
+        }
+        log.advance_cursor("kitchen", watch.position())
+    }
 }

@@ -2,9 +2,12 @@
 
 pub(crate) mod admin;
 pub(crate) mod commit;
+pub(crate) mod commits;
 pub(crate) mod db;
 pub(crate) mod feed;
+pub(crate) mod follow;
 pub(crate) mod history;
+pub(crate) mod log_entry;
 pub(crate) mod sizes;
 pub(crate) mod skip;
 pub(crate) mod snapshot;

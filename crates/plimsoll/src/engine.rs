@@ -114,7 +114,7 @@ impl Engine {
             return Ok(());
         }
         // Wait for a running backup or verification: afterwards another process may own the folder.
-        let _no_backup = self.maintenance.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let no_backup = self.maintenance.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(checkpoints) = &self.maintenance.checkpoints {
             checkpoints.stop();
         }
@@ -126,6 +126,8 @@ impl Engine {
         self.maintenance.upkeep.lock().unwrap_or_else(std::sync::PoisonError::into_inner).stop();
         let closed = self.file_log.close().map_err(Error::from);
         self.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        drop(no_backup);
+        self.committer.wakers.stop();
         flushed.and(closed)
     }
 

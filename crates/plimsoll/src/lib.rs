@@ -6,7 +6,8 @@
 //! - [`Db::open`] opens or makes a store; [`Db::keyspace`] names a set of keys in it.
 //! - [`Db::begin`] starts a [`Transaction`]: optimistic, serializable, as large as the disk allows.
 //! - [`Db::snapshot`] and [`Db::snapshot_at`] read the store as it is, and as it was.
-//! - [`Db::history`] and [`Db::diff`] tell what changed; [`Db::log`] is the change feed, and carries streams of the user's own.
+//! - [`Db::history`] and [`Db::diff`] tell what changed; [`Log::commits`] and [`Db::watch`] are the change feed; [`Db::log`] also carries streams of the
+//!   user's own.
 //! - [`Db::verify`], [`Db::backup`], [`rebuild`] and [`salvage`] look after the bytes.
 //!
 //! Keys have up to 4 KiB and compare as bytes, values up to 1 GiB. Every type can be sent to and shared with other threads; one thread at a time writes
@@ -33,19 +34,22 @@ pub use api::admin::repair::{RebuildReport, SalvageReport, rebuild, salvage};
 pub use api::admin::salvage_drop::{DropSalvageReport, DropTarget, salvage_drop};
 pub use api::admin::salvage_index::{IndexSalvageReport, salvage_from_index};
 pub use api::admin::verify::{VerifyProgress, VerifyReport, verify};
-pub use api::commit::{Commit, Op, OpChange};
+pub use api::commit::{Change, Changes, Commit};
+pub use api::commits::Commits;
 pub use api::db::Db;
-pub use api::feed::{DROPPED_STREAM, Log, LogEntry, LogEntryRef, LogFollow, LogScan};
-pub use api::history::{Change, Diff, History, VersionInfo};
+pub use api::feed::{Log, LogScan};
+pub use api::follow::LogFollow;
+pub use api::history::{Diff, Difference, History, VersionInfo};
+pub use api::log_entry::{DROPPED_STREAM, LogEntry, LogEntryRef};
 pub use api::sizes::KeyspaceSize;
 pub use api::skip::Skipped;
 pub use api::snapshot::{Moment, Snapshot};
 pub use engine::cursors::CursorInfo;
 pub use read::point::ValueReader;
-pub use txn::commit::CommitTicket;
 pub use txn::payload::MAX_METADATA_BYTES;
 pub use txn::range::Range;
 pub use txn::reads::Read;
+pub use txn::ticket::CommitTicket;
 pub use txn::transaction::Transaction;
 pub use types::damage::{Damage, DamagedKey, DamagedKeys};
 pub use types::error::{Error, Result};

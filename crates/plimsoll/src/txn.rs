@@ -2,6 +2,7 @@
 
 pub(crate) mod commit;
 pub(crate) mod committer;
+pub(crate) mod durable_wakers;
 pub(crate) mod own_writes;
 pub(crate) mod patience;
 pub(crate) mod payload;
@@ -11,6 +12,7 @@ pub(crate) mod reads;
 pub(crate) mod retry;
 pub(crate) mod sequencer;
 pub(crate) mod spill;
+pub(crate) mod ticket;
 pub(crate) mod transaction;
 pub(crate) mod value_buffer;
 pub(crate) mod write_set;

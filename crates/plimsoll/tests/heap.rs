@@ -129,7 +129,7 @@ fn nothing_that_a_store_does_takes_more_than_64_kib_from_the_heap_at_once() {
         check(&format!("the log, {caches}"), &mut |_| {
             let bounds = db.log().bounds();
             for glsn in (bounds.first.0..bounds.next.0).map(Glsn) {
-                let _ = (db.log().read(glsn)?.payload().len(), db.log().changes(glsn)?);
+                let _ = (db.log().read(glsn)?.payload().len(), db.log().commit(glsn)?);
             }
             let mut scan = db.log().scan(.., None)?;
             while let Some(entry) = scan.next() {

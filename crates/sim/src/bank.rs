@@ -354,19 +354,17 @@ fn check_history(bank: &Bank) -> Outcome {
     let newest = bank.db.newest();
     let failed = |glsn: u64| move |error: Error| Failure::new(format!("commit {glsn}: {error}"));
     for glsn in 1..=newest.0 {
-        let commit = bank.db.log().changes(Glsn(glsn)).map_err(failed(glsn))?;
+        let commit = bank.db.log().commit(Glsn(glsn)).map_err(failed(glsn))?;
         let Some(commit) = commit else { continue };
         let notes = String::from_utf8_lossy(commit.metadata().map_err(failed(glsn))?).into_owned();
         let mut changed = Vec::new();
         let ours = Some(bank.keyspace.name());
-        commit
-            .for_each(|op| {
-                if op.keyspace.as_deref() == ours {
-                    changed.push(String::from_utf8_lossy(op.key).into_owned());
-                }
-                Ok(())
-            })
-            .map_err(failed(glsn))?;
+        for change in commit.changes().map_err(failed(glsn))? {
+            let change = change.map_err(failed(glsn))?;
+            if change.keyspace() == ours {
+                changed.push(String::from_utf8_lossy(change.key()).into_owned());
+            }
+        }
         if changed.is_empty() {
             continue;
         }

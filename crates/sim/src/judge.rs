@@ -9,7 +9,7 @@ use std::ops::Bound;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use plimsoll::{
-    Db, Error, Glsn, Keyspace, LogEntryRef, OpChange, Range, Snapshot, Transaction, Value, ValueReader, VersionInfo,
+    Commit, Db, Error, Glsn, Keyspace, LogEntryRef, Range, Snapshot, Transaction, Value, ValueReader, VersionInfo,
 };
 
 use crate::content::Content;
@@ -371,12 +371,33 @@ impl Judge<'_> {
         };
         let mut wanted = (from.max(1)..=self.db.newest().0).filter(|glsn| self.is_of(*glsn, stream));
         loop {
-            let Some(entry) = self.settle(what, None, follow.next(Duration::ZERO))? else { return Ok(false) };
+            let Some(entry) = self.settle(what, None, follow.next_timeout(Duration::ZERO))? else { return Ok(false) };
             let wanted = wanted.next();
             same(format!("{}: next GLSN", what()), &entry.as_ref().map(|entry| entry.glsn.0), &wanted)?;
-            let Some(entry) = entry else { return Ok(true) };
+            let Some(entry) = entry else { break };
             let (glsn, stream, time) = (entry.glsn, entry.stream, entry.time);
             self.is_entry(what, &LogEntryRef { glsn, stream, time, payload: entry.payload() })?;
+        }
+        if stream == Some(0) { self.feed(from) } else { Ok(true) }
+    }
+
+    /// Reads the change feed to its end: every commit once, in order, but for those that only move cursors.
+    fn feed(&self, from: u64) -> Outcome<bool> {
+        let what = || format!("commits from {from}");
+        let Some(mut commits) = self.settle(what, None, self.db.log().commits(Glsn(from)))? else { return Ok(false) };
+        let is_wanted = |glsn: &u64| {
+            let entry = self.model.entry(*glsn).map(|placed| &placed.entry);
+            entry.is_some_and(|entry| entry.stream() == 0 && !matches!(entry, Entry::Cursor { .. }))
+        };
+        let mut wanted = (from.max(1)..=self.db.newest().0).filter(is_wanted);
+        loop {
+            let Some(commit) = self.settle(what, None, commits.next().transpose())? else { return Ok(false) };
+            let wanted = wanted.next();
+            same(format!("{}: next GLSN", what()), &commit.as_ref().map(|commit| commit.glsn().0), &wanted)?;
+            let Some(commit) = commit else { return Ok(true) };
+            if !self.is_commit(what, &commit)? {
+                return Ok(false);
+            }
         }
     }
 
@@ -384,7 +405,7 @@ impl Judge<'_> {
     pub(crate) fn read(&self, glsn: u64) -> Outcome<bool> {
         let what = || format!("log read {glsn}");
         let first = self.model.first();
-        let commit = match self.db.log().changes(Glsn(glsn)) {
+        let commit = match self.db.log().commit(Glsn(glsn)) {
             Err(Error::Trimmed { .. }) if glsn < first => return Ok(false),
             Err(Error::Future { .. }) if glsn > self.db.newest().0 => return Ok(false),
             answer => match self.settle(what, None, answer)? {
@@ -399,19 +420,34 @@ impl Judge<'_> {
         let Some(commit) = commit else {
             return self.scan(glsn, 1, None);
         };
+        self.is_commit(what, &commit)
+    }
+
+    /// A commit, its changes and their values are the model's.
+    fn is_commit(&self, what: impl Fn() -> String, commit: &Commit) -> Outcome<bool> {
+        let glsn = commit.glsn().0;
+        let what = || format!("{}: {glsn}", what());
+        let Some(entry) = self.model.entry(glsn).map(|placed| &placed.entry) else {
+            return Err(Failure::new(format!("{} is beyond the newest entry", what())));
+        };
         if let Entry::Commit { metadata, read_at, .. } = entry {
             same(format!("{}: read at", what()), &commit.read_at().0, read_at)?;
             let Some(found) = self.settle(what, None, commit.metadata())? else { return Ok(false) };
             is_value(|| format!("{}: metadata", what()), Some(found), Some(*metadata))?;
         }
+        let Some(changes) = self.settle(what, None, commit.changes())? else { return Ok(false) };
         let mut found = Vec::new();
-        let visited = commit.for_each(|op| {
-            let bytes = if let OpChange::Put { bytes } = op.change { Some(bytes) } else { None };
-            found.push((op.keyspace.map(|name| name.to_string()), op.key.to_vec(), bytes));
-            Ok(())
-        });
-        if self.settle(what, None, visited)?.is_none() {
-            return Ok(false);
+        for change in changes {
+            let Some(change) = self.settle(what, None, change)? else { return Ok(false) };
+            let Some(value) = self.settle(what, None, change.value())? else { return Ok(false) };
+            if let Entry::Commit { writes, .. } = entry {
+                let of_key = |((space, key), _): &(&(u8, Key), _)| {
+                    change.keyspace() == Some(&space_name(*space)) && change.key() == &key[..]
+                };
+                let wanted = writes.iter().find(of_key).and_then(|(_, content)| *content);
+                is_value(|| format!("{}: {}", what(), show(change.key())), value.as_deref(), wanted)?;
+            }
+            found.push((change.keyspace().map(str::to_owned), change.key().to_vec(), change.value_len()));
         }
         let was_dropped = |name: &str| self.model.was_dropped_before(glsn, |space| space_name(space) == name);
         is_changes(what, found, entry, was_dropped)?;

@@ -1,6 +1,6 @@
 //! `plimsoll diff`: the keys that differ between two moments.
 
-use plimsoll::{Change, Glsn, VersionInfo};
+use plimsoll::{Difference, Glsn, VersionInfo};
 use serde_json::{Map, Value, json};
 
 use crate::about::About;
@@ -32,7 +32,7 @@ pub(crate) fn run(globals: &Globals, args: Diff, output: &mut Output) -> Outcome
     Ok(if changes == 0 { Exit::Done } else { Exit::No })
 }
 
-fn print(change: &Change, about: &About, hex: bool, output: &mut Output) -> Result<(), Failure> {
+fn print(change: &Difference, about: &About, hex: bool, output: &mut Output) -> Result<(), Failure> {
     let (sign, style, word) = match (&change.before, &change.after) {
         (None, _) => ("+", Style::Good, "added"),
         (_, None) => ("-", Style::Bad, "removed"),

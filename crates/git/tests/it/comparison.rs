@@ -15,7 +15,7 @@ pub(crate) fn glsns(store: &str) -> BTreeMap<String, u64> {
     let db = open(store);
     let log = db.log();
     let commit = |glsn: Glsn| {
-        let metadata = log.changes(glsn).unwrap()?.metadata().unwrap().to_vec();
+        let metadata = log.commit(glsn).unwrap()?.metadata().unwrap().to_vec();
         let metadata: serde_json::Value = serde_json::from_slice(&metadata).ok()?;
         Some((metadata["commit"].as_str()?.to_owned(), glsn.0))
     };

@@ -1,4 +1,9 @@
-//! A commit read back from the log: what changed, and what travelled with it.
+//! A commit read back from the log: its metadata, and its changes with their values.
+//!
+//! Law: a commit and its changes hold the commit's entry, a few pages, and values of at most [`INLINE_BYTES`]. Longer values stay in the log or
+//! in blob files until they are asked for, so a transaction of any size is read within the budget.
+//!
+//! [`INLINE_BYTES`]: crate::INLINE_BYTES
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,38 +13,18 @@ use plimsoll_log::entry::Entry;
 use plimsoll_log::glsn::Glsn;
 
 use crate::engine::Engine;
-use crate::txn::payload::{Payload, Writes};
-use crate::txn::spill::side_runs;
-use crate::types::error::{Error, Result};
+use crate::read::point::ValueReader;
+use crate::read::span::Span;
+use crate::txn::payload::{Operations, Payload, Writes};
+use crate::txn::spill::{MergedRuns, side_runs};
+use crate::types::error::{Result, show_key};
 use crate::types::keyspaces::CURSORS;
 use crate::types::times::of_micros;
+use crate::types::value::Value;
 use crate::types::version::Stored;
 
-/// One change of a commit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Op<'a> {
-    /// Name of the keyspace; `None` for the store's own records.
-    pub keyspace: Option<Arc<str>>,
-    /// The key.
-    pub key: &'a [u8],
-    /// What happened to it.
-    pub change: OpChange,
-}
-
-/// What happened to a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum OpChange {
-    /// It got a value of this many bytes.
-    Put {
-        /// The value's length.
-        bytes: u64,
-    },
-    /// It was deleted.
-    Delete,
-}
-
-/// A commit, as the log has it.
+/// A commit as the log has it: from [`Log::commits`](crate::Log::commits), [`Db::watch`](crate::Db::watch) or
+/// [`Log::commit`](crate::Log::commit).
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -50,25 +35,27 @@ pub enum OpChange {
 /// let notes = db.keyspace("notes")?;
 /// let mut tx = db.begin();
 /// tx.put(&notes, "a", "one")?;
+/// tx.delete(&notes, "b")?;
 /// tx.set_metadata(b"by Ada")?;
 /// let glsn = tx.commit()?;
-/// let commit = db.log().changes(glsn)?.expect("it is a commit");
+/// let commit = db.log().commit(glsn)?.expect("it is a commit");
 /// assert_eq!(commit.metadata()?, b"by Ada");
-/// commit.for_each(|op| {
-///     assert_eq!((op.key, op.change), (&b"a"[..], OpChange::Put { bytes: 3 }));
-///     Ok(())
-/// })?;
+/// let changes = commit.changes()?.collect::<Result<Vec<_>>>()?;
+/// assert_eq!((changes[0].key(), changes[0].value()?.unwrap().to_vec()), (&b"a"[..], b"one".to_vec()));
+/// assert_eq!((changes[1].key(), changes[1].value()?), (&b"b"[..], None));
 /// # Ok(())
 /// # }
 /// ```
 pub struct Commit {
     store: Arc<Engine>,
     entry: Entry,
+    /// Its changes outside of this are left out.
+    span: Option<Arc<Span>>,
 }
 
 impl Commit {
-    pub(crate) fn new(store: &Arc<Engine>, entry: Entry) -> Self {
-        Self { store: Arc::clone(store), entry }
+    pub(crate) fn new(store: &Arc<Engine>, entry: Entry, span: Option<Arc<Span>>) -> Self {
+        Self { store: Arc::clone(store), entry, span }
     }
 
     /// Its GLSN.
@@ -86,7 +73,7 @@ impl Commit {
         self.entry.meta.read_at
     }
 
-    /// What travelled with it.
+    /// The metadata that its transaction was given by [`Transaction::set_metadata`](crate::Transaction::set_metadata).
     ///
     /// # Errors
     /// Corruption, or a newer format.
@@ -94,7 +81,7 @@ impl Commit {
         Ok(Payload::decode(&self.entry)?.metadata)
     }
 
-    /// Whether all that it did was to make, move or drop a named cursor ([`crate::Log::cursor`]): a follower that moves its own one leaves these out.
+    /// Whether all that it did was to make, move or drop a named cursor ([`Log::cursor`](crate::Log::cursor)).
     ///
     /// # Errors
     /// Corruption, or a newer format.
@@ -104,50 +91,258 @@ impl Commit {
         Ok(operations.next()?.is_some_and(|operation| operation.key.starts_with(&CURSORS.to_be_bytes())))
     }
 
-    /// Gives every change to `visit`, in the order of keyspaces and keys.
+    /// Its changes, in the order of keyspaces and keys, one for each key. From [`Db::watch`](crate::Db::watch): those under its prefix.
     ///
     /// # Errors
-    /// The disk, the budget, corruption, or what `visit` returns.
-    pub fn for_each(&self, mut visit: impl FnMut(Op<'_>) -> Result<()>) -> Result<()> {
-        self.walk(&mut visit).map_err(|error| match error {
-            // Its blob files went when the log was trimmed, here or by another process.
-            Error::Corrupt { .. } if self.entry.meta.glsn < self.store.reader.log.bounds().first => {
-                Error::Trimmed { asked: self.glsn(), first: self.store.reader.log.bounds().first }
-            }
-            error => error,
-        })
+    /// [`Error::Trimmed`](crate::Error::Trimmed) if the changes are in blob files that were removed when the log was trimmed; the disk, the budget, corruption, or a
+    /// newer format.
+    pub fn changes(&self) -> Result<Changes<'_>> {
+        let walk = self.walk().map_err(|error| self.store.reader.trimmed_or(self.glsn(), error))?;
+        Ok(Changes { commit: self, walk: Some(walk), keyspace: None })
     }
 
-    fn walk(&self, visit: &mut impl FnMut(Op<'_>) -> Result<()>) -> Result<()> {
-        match Payload::decode(&self.entry)?.writes {
-            Writes::Operations(mut operations) => {
-                while let Some(operation) = operations.next()? {
-                    visit(self.op(operation.key, operation.stored))?;
-                }
-            }
+    fn walk(&self) -> Result<Walk<'_>> {
+        Ok(match Payload::decode(&self.entry)?.writes {
+            // A value's checksum is compared when the value is read.
+            Writes::Operations(operations) => Walk::Operations(operations.uncompared()),
             Writes::Runs(runs) => {
-                let mut merged = side_runs(&self.store.reader.log, &self.store.reader.budget, &runs, self.glsn())?;
-                while let Some(version) = merged.next()? {
-                    visit(self.op(version.key, version.stored))?;
+                let reader = &self.store.reader;
+                let mut merged = side_runs(&reader.log, &reader.budget, &runs, self.glsn())?;
+                if let Some(span) = &self.span {
+                    merged.seek(&span.first())?;
                 }
+                Walk::Runs(merged)
             }
-        }
-        Ok(())
-    }
-
-    fn op<'a>(&self, key: &'a [u8], stored: Stored<'_>) -> Op<'a> {
-        let (id, key) = key.split_at(4);
-        let id = u32::from_be_bytes(id.try_into().expect("split at four"));
-        let change = match stored {
-            Stored::Deleted => OpChange::Delete,
-            _ => OpChange::Put { bytes: stored.value_bytes() },
-        };
-        Op { keyspace: self.store.reader.keyspaces.name(id), key, change }
+        })
     }
 }
 
 impl fmt::Debug for Commit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Commit({}, {} bytes)", self.glsn(), self.entry.len())
+    }
+}
+
+/// The changes of a commit.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// let notes = db.keyspace("notes")?;
+/// let glsn = db.put(&notes, "a", "one")?;
+/// let commit = db.log().commit(glsn)?.expect("it is a commit");
+/// for change in commit.changes()? {
+///     let change = change?;
+///     println!("{:?} {:?}: {:?}", change.keyspace(), change.key(), change.value()?);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct Changes<'a> {
+    commit: &'a Commit,
+    /// `None` behind the end.
+    walk: Option<Walk<'a>>,
+    /// The last change's keyspace and its name.
+    keyspace: Option<(u32, Option<Arc<str>>)>,
+}
+
+/// The writes of a commit, in key order.
+enum Walk<'a> {
+    Operations(Operations<'a>),
+    Runs(MergedRuns),
+}
+
+/// A write, compared with the span that is asked for.
+enum Sought {
+    Before,
+    Found(u32, Change),
+    Behind,
+}
+
+impl Sought {
+    fn new(commit: &Commit, key: &[u8], stored: Stored<'_>) -> Self {
+        if let Some(span) = commit.span.as_deref()
+            && !span.contains(key)
+        {
+            return if *key < *span.first() { Self::Before } else { Self::Behind };
+        }
+        let (id, key) = key.split_at(4);
+        let id = u32::from_be_bytes(id.try_into().expect("split at four"));
+        let written = match (stored, stored.elsewhere()) {
+            (Stored::Inline(value), _) => Written::Here(value.to_vec().into()),
+            (_, elsewhere) => Written::Elsewhere(elsewhere.expect("it is not here")),
+        };
+        let meta = &commit.entry.meta;
+        let store = Arc::clone(&commit.store);
+        let (glsn, micros, key) = (meta.glsn, meta.timestamp_micros, key.to_vec());
+        Self::Found(id, Change { store, glsn, micros, keyspace: None, key, written })
+    }
+}
+
+impl Changes<'_> {
+    fn step(&mut self) -> Result<Option<Change>> {
+        let commit = self.commit;
+        commit.store.check_open()?;
+        let Some(walk) = &mut self.walk else { return Ok(None) };
+        loop {
+            let sought = match walk {
+                Walk::Operations(operations) => {
+                    operations.next()?.map(|operation| Sought::new(commit, operation.key, operation.stored))
+                }
+                Walk::Runs(runs) => runs.next()?.map(|version| Sought::new(commit, version.key, version.stored)),
+            };
+            match sought {
+                Some(Sought::Before) => {}
+                Some(Sought::Found(id, change)) => return Ok(Some(Change { keyspace: self.name(id), ..change })),
+                Some(Sought::Behind) | None => return Ok(None),
+            }
+        }
+    }
+
+    fn name(&mut self, id: u32) -> Option<Arc<str>> {
+        match &self.keyspace {
+            Some((last, name)) if *last == id => name.clone(),
+            _ => {
+                let name = self.commit.store.reader.keyspaces.name(id);
+                self.keyspace = Some((id, name.clone()));
+                name
+            }
+        }
+    }
+}
+
+impl Iterator for Changes<'_> {
+    type Item = Result<Change>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next =
+            self.step().map_err(|error| self.commit.store.reader.trimmed_or(self.commit.glsn(), error)).transpose();
+        if !matches!(next, Some(Ok(_))) {
+            self.walk = None;
+        }
+        next
+    }
+}
+
+impl fmt::Debug for Changes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Changes(of {})", self.commit.glsn())
+    }
+}
+
+/// One change of a commit: a key, and the value that it got, or its deletion. A value of more than [`INLINE_BYTES`](crate::INLINE_BYTES) is
+/// read when it is asked for; it can be read as long as the log holds the commit.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// let films = db.keyspace("films")?;
+/// let glsn = db.put(&films, "metropolis", vec![7; 3 << 20])?;
+/// let commit = db.log().commit(glsn)?.expect("it is a commit");
+/// let change = commit.changes()?.next().expect("there is one")?;
+/// assert_eq!((change.keyspace(), change.key()), (Some("films"), &b"metropolis"[..]));
+/// assert_eq!(change.value_len(), Some(3 << 20));
+/// let mut copy = Vec::new();
+/// std::io::copy(&mut change.value_reader()?.expect("it is no deletion"), &mut copy).expect("the disk is well");
+/// assert_eq!(copy.len(), 3 << 20);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Change {
+    store: Arc<Engine>,
+    glsn: Glsn,
+    micros: u64,
+    keyspace: Option<Arc<str>>,
+    key: Vec<u8>,
+    written: Written,
+}
+
+#[derive(Clone)]
+enum Written {
+    Here(Value),
+    /// In the log or in a blob file; or a deletion, or a value that a salvage dropped.
+    Elsewhere(Stored<'static>),
+}
+
+impl Change {
+    /// The commit's GLSN.
+    pub fn glsn(&self) -> Glsn {
+        self.glsn
+    }
+
+    /// When the commit was made.
+    pub fn time(&self) -> SystemTime {
+        of_micros(self.micros)
+    }
+
+    /// Name of the keyspace, also of one that was dropped since; `None` for the store's own records: those of keyspaces and cursors.
+    pub fn keyspace(&self) -> Option<&str> {
+        self.keyspace.as_deref()
+    }
+
+    /// The key.
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// Whether the key was deleted.
+    pub fn is_delete(&self) -> bool {
+        self.stored() == Stored::Deleted
+    }
+
+    /// Length of the value in bytes; `None` if the key was deleted.
+    pub fn value_len(&self) -> Option<u64> {
+        (!self.is_delete()).then(|| self.stored().value_bytes())
+    }
+
+    /// The value; `None` if the key was deleted.
+    ///
+    /// # Errors
+    /// [`Error::Trimmed`](crate::Error::Trimmed) if the log does not hold the commit any more, [`Error::Dropped`](crate::Error::Dropped), the disk, the budget, or corruption.
+    pub fn value(&self) -> Result<Option<Value>> {
+        self.store.check_open()?;
+        let reader = &self.store.reader;
+        match &self.written {
+            Written::Here(value) => Ok(Some(value.clone())),
+            Written::Elsewhere(Stored::Deleted) => Ok(None),
+            &Written::Elsewhere(stored) => {
+                let load = |bytes: &mut _| reader.load(self.glsn, stored, bytes);
+                let value = Value::of_len(&reader.budget, stored.value_bytes(), load);
+                value.map(Some).map_err(|error| reader.trimmed_or(self.glsn, error))
+            }
+        }
+    }
+
+    /// A reader of the value, for values that are too large to hold; `None` if the key was deleted.
+    ///
+    /// # Errors
+    /// The store is closed. What reading meets is told by the reader: as for [`Change::value`].
+    pub fn value_reader(&self) -> Result<Option<ValueReader>> {
+        self.store.check_open()?;
+        let reader = &self.store.reader;
+        Ok((!self.is_delete()).then(|| ValueReader::of_logged(reader, self.glsn, self.stored())))
+    }
+
+    fn stored(&self) -> Stored<'_> {
+        match &self.written {
+            Written::Here(value) => Stored::Inline(value),
+            Written::Elsewhere(stored) => *stored,
+        }
+    }
+}
+
+impl fmt::Debug for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Change");
+        shown.field("glsn", &self.glsn).field("keyspace", &self.keyspace());
+        shown.field("key", &format_args!("{}", show_key(&self.key)));
+        shown.field("value_len", &self.value_len()).finish_non_exhaustive()
     }
 }

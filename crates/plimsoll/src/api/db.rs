@@ -11,6 +11,7 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::api::admin::backup::{self, BackupReport, Sharing};
 use crate::api::admin::verify::{self, VerifyProgress, VerifyReport};
+use crate::api::commits::Commits;
 use crate::api::feed::Log;
 use crate::api::history::{Diff, History};
 use crate::api::sizes::{self, KeyspaceSize};
@@ -21,6 +22,7 @@ use crate::engine::keyspace_commits;
 use crate::engine::memory;
 use crate::engine::open;
 use crate::engine::steps;
+use crate::read::span::Span;
 use crate::txn::retry;
 use crate::txn::transaction::Transaction;
 use crate::types::error::Result;
@@ -203,6 +205,36 @@ impl Db {
         let mut tx = self.begin();
         tx.delete(keyspace, key)?;
         tx.commit()
+    }
+
+    /// Watches the keys of a keyspace that begin with `prefix`: the commits from `from` on that changed any of them, in order, each once, with these
+    /// changes only ([`Commits`]). What was committed while no watch was open is there as long as the log holds it; a cursor ([`Log::cursor`])
+    /// keeps it. Where a keyspace is dropped, the deletion of its keys is the last that comes.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// let users = db.keyspace("users")?;
+    /// let mut watch = db.watch(&users, "admin/", db.newest().next())?;
+    /// db.put(&users, "guest/eve", "Eve")?;
+    /// db.put(&users, "admin/ada", "Ada")?;
+    /// let commit = watch.next_timeout(std::time::Duration::from_secs(10))?.expect("Ada was put");
+    /// for change in commit.changes()? {
+    ///     let change = change?;
+    ///     assert_eq!((change.key(), change.value()?.unwrap().to_vec()), (&b"admin/ada"[..], b"Ada".to_vec()));
+    /// }
+    /// assert!(watch.next().is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`crate::Error::Trimmed`] if `from` is below the log's first entry; [`crate::Error::InvalidInput`] if the handle is of another store or
+    /// opening, or the prefix is longer than a key.
+    pub fn watch(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>, from: Glsn) -> Result<Commits> {
+        let span = Span::prefix(self.store.reader.keyspaces.id_of(keyspace)?, prefix.as_ref())?;
+        Commits::new(&self.store, from, Some(Arc::new(span)))
     }
 
     /// The log: streams, scans, the change feed.

@@ -1,73 +1,25 @@
-//! The log as the user sees it: streams of his own, and the commits themselves as a change feed.
+//! The log as users see it: streams of their own, commits, named cursors, trimming.
 
 use std::fmt;
-use std::ops::{Bound, Deref, Range, RangeBounds, RangeInclusive};
+use std::ops::{Bound, Range, RangeBounds, RangeInclusive};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
-use plimsoll_log::entry::Entry;
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_log::log::Scan;
 
 use crate::api::commit::Commit;
+use crate::api::commits::Commits;
+use crate::api::follow::LogFollow;
+use crate::api::log_entry::{DROPPED_STREAM, LogEntry, LogEntryRef};
 use crate::engine::Engine;
 use crate::engine::cursor_commits;
 use crate::engine::cursors::CursorInfo;
 use crate::engine::keyspace_commits;
 use crate::engine::trim;
-use crate::txn::commit::CommitTicket;
+use crate::txn::ticket::CommitTicket;
 use crate::types::error::{Error, Result};
 use crate::types::stats::LogBounds;
 use crate::types::times::of_micros;
-
-/// How long a follower lets a committer finish that is applying its versions.
-const APPLYING: Duration = Duration::from_micros(50);
-
-/// The stream of entries that were damaged and that a salvage dropped: a scan passes them with an empty payload, reading one is
-/// [`Error::Dropped`], and a follower does not see them.
-pub const DROPPED_STREAM: u32 = StreamId::DROPPED.0;
-
-/// An entry of the log.
-pub struct LogEntry {
-    /// Its place in the one order.
-    pub glsn: Glsn,
-    /// Its stream; 0 for commits.
-    pub stream: u32,
-    /// When it was appended; it never goes back from entry to entry.
-    pub time: SystemTime,
-    entry: Entry,
-}
-
-impl LogEntry {
-    fn new(entry: Entry) -> Self {
-        let meta = entry.meta;
-        Self { glsn: meta.glsn, stream: meta.stream.0, time: of_micros(meta.timestamp_micros), entry }
-    }
-
-    /// Its payload.
-    pub fn payload(&self) -> &[u8] {
-        self.entry.deref()
-    }
-}
-
-impl fmt::Debug for LogEntry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "LogEntry({}, stream {}, {} bytes)", self.glsn, self.stream, self.payload().len())
-    }
-}
-
-/// An entry that a scan lends until its next step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogEntryRef<'a> {
-    /// Its place in the one order.
-    pub glsn: Glsn,
-    /// Its stream; 0 for commits.
-    pub stream: u32,
-    /// When it was appended.
-    pub time: SystemTime,
-    /// Its payload.
-    pub payload: &'a [u8],
-}
 
 /// The log of a store: its commits, and streams of the user's own, in one order.
 ///
@@ -87,10 +39,11 @@ pub struct LogEntryRef<'a> {
 ///     let entry = entry?;
 ///     println!("{}: {:?}", entry.glsn, entry.payload);
 /// }
-/// log.changes(commit)?.expect("it is a commit").for_each(|op| {
-///     println!("{:?} of {:?}: {:?}", op.key, op.keyspace, op.change);
-///     Ok(())
-/// })?;
+/// for commit in log.commits(commit)? {
+///     for change in commit?.changes()? {
+///         println!("{:?}", change?);
+///     }
+/// }
 /// # Ok(())
 /// # }
 /// ```
@@ -180,19 +133,32 @@ impl<'db> Log<'db> {
         Ok(LogScan { store: self.store, scan: self.store.reader.log.scan(range, stream.map(StreamId))? })
     }
 
-    /// Walks entries from `from` on and then waits for new ones, without polling. Entries that are trimmed before the walk comes to them are an error:
-    /// a cursor ([`Log::cursor`]) keeps them.
+    /// The change feed: the commits from `from` on, in order, with their changes. It ends at the newest commit and goes on when there are more;
+    /// [`Commits::next_timeout`] waits for them. Commits that only move cursors are left out.
     ///
     /// # Errors
     /// [`Error::Trimmed`] if `from` is below the first entry.
-    pub fn follow(&self, from: Glsn, stream: Option<u32>) -> Result<LogFollow<'db>> {
-        self.store.check_open()?;
-        let first = self.store.reader.log.bounds().first;
-        let from = from.max(Glsn::FIRST);
-        if from < first {
-            return Err(Error::Trimmed { asked: from, first });
-        }
-        Ok(LogFollow { store: self.store, next: from, stream: stream.map(StreamId) })
+    pub fn commits(&self, from: Glsn) -> Result<Commits> {
+        Commits::new(self.store, from, None)
+    }
+
+    /// The commit with this GLSN; `None` if the entry belongs to a user's stream.
+    ///
+    /// # Errors
+    /// As for [`Log::read`].
+    pub fn commit(&self, glsn: Glsn) -> Result<Option<Commit>> {
+        let entry = self.read(glsn)?;
+        Ok((entry.stream == 0).then(|| Commit::new(self.store, entry.into_entry(), None)))
+    }
+
+    /// Walks entries from `from` on, of one stream or of all, as the bytes that were appended: streams of the user's own, or all of the log to be
+    /// shipped. [`Log::commits`] walks commits. Entries that were damaged and that a salvage dropped are passed over; entries that are trimmed
+    /// before the walk comes to them are an error: a cursor ([`Log::cursor`]) keeps them.
+    ///
+    /// # Errors
+    /// [`Error::Trimmed`] if `from` is below the first entry.
+    pub fn follow(&self, from: Glsn, stream: Option<u32>) -> Result<LogFollow> {
+        LogFollow::new(self.store, from, stream.map(StreamId))
     }
 
     /// The named cursor of a follower, made at `from` (at least 1) if it is not there; the GLSN to read next. What a cursor has not passed is
@@ -241,15 +207,6 @@ impl<'db> Log<'db> {
     pub fn trim(&self, until: Glsn) -> Result<Glsn> {
         trim::trim(self.store, until)
     }
-
-    /// The commit with this GLSN, decoded; `None` if the entry belongs to a user's stream.
-    ///
-    /// # Errors
-    /// As for [`Log::read`].
-    pub fn changes(&self, glsn: Glsn) -> Result<Option<Commit>> {
-        let entry = self.read(glsn)?;
-        Ok((entry.stream == 0).then(|| Commit::new(self.store, entry.entry)))
-    }
 }
 
 /// A walk over the log.
@@ -278,105 +235,5 @@ impl LogScan<'_> {
 impl fmt::Debug for LogScan<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("LogScan")
-    }
-}
-
-/// A walk that waits at the end for new entries.
-///
-/// ```
-/// # fn main() -> plimsoll::Result<()> {
-/// # let dir = tempfile::tempdir().unwrap();
-/// # let path = dir.path().join("store");
-/// # use plimsoll::*;
-/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
-/// use std::time::Duration;
-///
-/// let notes = db.keyspace("notes")?;
-/// // What a cursor has not passed is kept.
-/// let from = db.log().cursor("mailer", db.newest().next())?;
-/// let glsn = db.put(&notes, "a", "one")?;
-/// let mut follow = db.log().follow(from, Some(0))?;
-/// while let Some(entry) = follow.next(Duration::ZERO)? {
-///     let commit = db.log().changes(entry.glsn)?.expect("stream 0 has only commits");
-///     if !commit.moves_cursor()? {
-///         assert_eq!(commit.glsn(), glsn);
-///     }
-///     db.log().advance_cursor("mailer", entry.glsn.next())?;
-/// #   break;
-/// }
-/// # Ok(())
-/// # }
-/// ```
-pub struct LogFollow<'db> {
-    store: &'db Arc<Engine>,
-    next: Glsn,
-    stream: Option<StreamId>,
-}
-
-impl LogFollow<'_> {
-    /// The next entry; `None` if none came within `patience`.
-    ///
-    /// # Errors
-    /// [`Error::Trimmed`] if the walk fell behind a trim, [`Error::Poisoned`], the disk, or the budget.
-    #[allow(clippy::should_implement_trait, reason = "it takes a patience")]
-    pub fn next(&mut self, patience: Duration) -> Result<Option<LogEntry>> {
-        let clock = &self.store.options.clock;
-        let start = clock.monotonic_nanos();
-        loop {
-            self.store.check_open()?;
-            if let Some(entry) = self.step()? {
-                return Ok(Some(entry));
-            }
-            let waited = Duration::from_nanos(clock.monotonic_nanos().saturating_sub(start));
-            let Some(left) = patience.checked_sub(waited).filter(|left| !left.is_zero()) else { return Ok(None) };
-            let seen = Glsn(self.next.0 - 1);
-            let readable = self.store.reader.log.wait_beyond(seen, left);
-            // A log that is closed while somebody waits says that it is poisoned.
-            self.store.check_open()?;
-            if readable? <= seen {
-                return Ok(None);
-            }
-            if self.store.visible() <= seen {
-                // It is in the log, and being applied just now.
-                clock.sleep(APPLYING);
-            }
-        }
-    }
-
-    /// The next entry of the stream that can be read now.
-    fn step(&mut self) -> Result<Option<LogEntry>> {
-        loop {
-            match self.step_once() {
-                Err(Error::Dropped { glsn }) => self.next = glsn.next(),
-                done => return done,
-            }
-        }
-    }
-
-    fn step_once(&mut self) -> Result<Option<LogEntry>> {
-        let end = self.store.visible().next();
-        if self.next >= end {
-            return Ok(None);
-        }
-        let found = match self.stream {
-            None => Some(self.next),
-            Some(_) => {
-                let mut scan = self.store.reader.log.scan(self.next..end, self.stream)?;
-                scan.next().transpose()?.map(|view| view.meta.glsn)
-            }
-        };
-        let Some(glsn) = found else {
-            self.next = end;
-            return Ok(None);
-        };
-        let entry = LogEntry::new(self.store.reader.log.read(glsn)?);
-        self.next = glsn.next();
-        Ok(Some(entry))
-    }
-}
-
-impl fmt::Debug for LogFollow<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "LogFollow(next {})", self.next)
     }
 }

@@ -124,7 +124,7 @@ impl fmt::Debug for History {
 
 /// A key that differs between two moments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct Difference {
     /// The key.
     pub key: Vec<u8>,
     /// The last commit between the two moments that wrote or deleted it.
@@ -186,7 +186,7 @@ impl Diff {
         })
     }
 
-    fn step(&mut self) -> Result<Option<Change>> {
+    fn step(&mut self) -> Result<Option<Difference>> {
         self.store.check_open()?;
         loop {
             let Some(versions) = &mut self.versions else { return Ok(None) };
@@ -215,7 +215,7 @@ impl Diff {
                 continue;
             }
             let (before, after) = if self.backwards { (after, before) } else { (before, after) };
-            return Ok(Some(Change { key: self.last_key[4..].to_vec(), by, before, after }));
+            return Ok(Some(Difference { key: self.last_key[4..].to_vec(), by, before, after }));
         }
     }
 }
@@ -240,7 +240,7 @@ impl Diff {
 }
 
 impl Iterator for Diff {
-    type Item = Result<Change>;
+    type Item = Result<Difference>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let next = self.step().transpose();

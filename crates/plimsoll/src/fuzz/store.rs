@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use plimsoll_disk::checksum::{checksum, seed};
 use plimsoll_disk::clock::ManualClock;
@@ -439,9 +438,11 @@ fn read_all(db: &Db) {
     }
     for glsn in (log.bounds().first.0..log.bounds().next.0).take(64).map(Glsn) {
         let _ = log.read(glsn);
-        if let Ok(Some(commit)) = log.changes(glsn) {
+        if let Ok(Some(commit)) = log.commit(glsn) {
             let _ = commit.metadata();
-            let _ = commit.for_each(|_| Ok(()));
+            for change in commit.changes().into_iter().flatten().take(ROWS_MAX) {
+                let _ = change.and_then(|change| change.value());
+            }
         }
     }
     let _ = db.verify(&mut |_| {});
@@ -488,7 +489,10 @@ fn use_all(db: &Db) {
     let _ = db.compact();
     let _ = db.log().trim(db.newest());
     let _ = db.backup("/backup");
-    let _ = db.log().follow(Glsn::NONE, None).and_then(|mut follow| follow.next(Duration::ZERO).map(|_| ()));
+    let _ = db.log().follow(Glsn::NONE, None).map(|mut follow| follow.next());
+    if let Ok(commits) = db.log().commits(db.log().bounds().first) {
+        let _ = commits.take(ROWS_MAX).count();
+    }
     read_all(db);
 }
 
@@ -530,7 +534,7 @@ mod tests {
         let db = Db::open(STORE, options(&disk)).unwrap();
         assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
         let log = db.log();
-        let mut commits = (1..log.bounds().next.0).filter_map(|glsn| log.changes(Glsn(glsn)).unwrap());
+        let mut commits = (1..log.bounds().next.0).filter_map(|glsn| log.commit(Glsn(glsn)).unwrap());
         assert!(commits.any(|commit| commit.metadata().unwrap() == b"Who, and why"));
     }
 

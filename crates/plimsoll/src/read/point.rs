@@ -204,7 +204,7 @@ pub struct ValueReader {
     len: u64,
     /// The checksum of the bytes read so far.
     sum: Running,
-    /// `None` for a transaction's own value.
+    /// `None` for a transaction's own value, and for one that is read from the log.
     origin: Option<Origin>,
 }
 
@@ -243,6 +243,12 @@ impl ValueReader {
         let len = value.len() as u64;
         let (place, sum) = (Place::Here(value), running_value_sum());
         Self { reader: Arc::clone(reader), glsn: Glsn::NONE, place, at: 0, len, sum, origin: None }
+    }
+
+    /// Of a value that a commit in the log wrote: it is read from where the commit stored it.
+    pub(crate) fn of_logged(reader: &Arc<Reader>, glsn: Glsn, stored: Stored<'_>) -> Self {
+        let (place, len, sum) = (Place::of(stored), stored.value_bytes(), running_value_sum());
+        Self { reader: Arc::clone(reader), glsn, place, at: 0, len, sum, origin: None }
     }
 
     /// Length of the whole value in bytes.
@@ -301,7 +307,7 @@ impl ValueReader {
 
     /// Finds the value's current location after a read failed with `error`; returns that error if nothing was moved.
     fn find_again(&mut self, error: Error) -> Result<()> {
-        let Some(origin) = &mut self.origin else { return Err(error) };
+        let Some(origin) = &mut self.origin else { return Err(self.reader.trimmed_or(self.glsn, error)) };
         let Some(view) = self.reader.newer_view(&origin.view) else { return Err(error) };
         let Some(hit) = find(&view, &origin.key, origin.moment.at())? else { return Err(error) };
         borders::hit(Border::ValueMoved);

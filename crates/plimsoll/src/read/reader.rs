@@ -83,6 +83,16 @@ impl Reader {
         })
     }
 
+    /// The error of reading what the log holds of a commit: [`Error::Trimmed`] if its blob files are gone because the log was trimmed, here or
+    /// by another process.
+    pub(crate) fn trimmed_or(&self, glsn: Glsn, error: Error) -> Error {
+        let first = self.log.bounds().first;
+        match error {
+            Error::Corrupt { .. } if glsn < first => Error::Trimmed { asked: glsn, first },
+            error => error,
+        }
+    }
+
     /// Fails once the store is closed: another process may then own and change the folder.
     pub(crate) fn check_open(&self) -> Result<()> {
         // Acquire: pairs with the swap in `close`.

@@ -7,13 +7,10 @@
 //!
 //! Law: versions are applied in GLSN order, and a version is visible only when its whole record is applied and readable.
 
-use std::fmt;
 use std::ops::Bound;
-use std::sync::Arc;
 
 use plimsoll_log::draft::{Draft, DraftEntry};
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::sorted::Position;
@@ -25,73 +22,10 @@ use crate::read::moments::OpenMoment;
 use crate::txn::committer::Committer;
 use crate::txn::payload::{encode_delete, encode_head, encode_put, encode_put_blob, encode_runs};
 use crate::txn::read_set::ReadSet;
+use crate::txn::ticket::CommitTicket;
 use crate::txn::write_set::{Write, WriteSet};
 use crate::types::error::{Error, Result};
-use crate::types::options::Durability;
 use crate::types::version::{Stored, Version};
-
-/// A commit that has its place in the order.
-///
-/// ```
-/// # fn main() -> plimsoll::Result<()> {
-/// # let dir = tempfile::tempdir().unwrap();
-/// # let path = dir.path().join("store");
-/// # use plimsoll::*;
-/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
-/// let notes = db.keyspace("notes")?;
-/// // One sync for all of them.
-/// let mut tickets = Vec::new();
-/// for number in 0..100u32 {
-///     let mut tx = db.begin();
-///     tx.put(&notes, number.to_be_bytes(), "x")?;
-///     tickets.push(tx.commit_submit()?);
-/// }
-/// for ticket in tickets {
-///     ticket.wait()?;
-/// }
-/// # Ok(())
-/// # }
-/// ```
-#[must_use = "a ticket is waited for, or the commit may not be durable"]
-pub struct CommitTicket {
-    log: Arc<dyn Log>,
-    glsn: Glsn,
-    wait: bool,
-}
-
-impl CommitTicket {
-    /// Of a transaction that wrote nothing.
-    pub(crate) fn of_snapshot(committer: &Committer, at: Glsn) -> Self {
-        Self { log: Arc::clone(&committer.reader.log), glsn: at, wait: false }
-    }
-
-    pub(crate) fn of_record(committer: &Committer, glsn: Glsn) -> Self {
-        let wait = committer.options.durability == Durability::Sync;
-        Self { log: Arc::clone(&committer.reader.log), glsn, wait }
-    }
-
-    /// The commit's GLSN.
-    pub fn glsn(&self) -> Glsn {
-        self.glsn
-    }
-
-    /// Waits until the commit is durable (as the store's durability says) and visible.
-    ///
-    /// # Errors
-    /// [`Error::Poisoned`]: whether the commit survives is unknown until the store is reopened.
-    pub fn wait(self) -> Result<Glsn> {
-        if self.wait {
-            self.log.wait_durable(self.glsn)?;
-        }
-        Ok(self.glsn)
-    }
-}
-
-impl fmt::Debug for CommitTicket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CommitTicket({})", self.glsn)
-    }
-}
 
 impl Committer {
     /// Commits what a transaction wrote, and put into the keyspaces `spaces`.
@@ -339,6 +273,8 @@ impl Body {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use crate::engine::Engine;
     use crate::engine::open::open;
     use crate::txn::transaction::Transaction;

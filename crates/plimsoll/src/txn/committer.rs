@@ -8,6 +8,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::read::moments::OpenMoment;
 use crate::read::point::ValueReader;
 use crate::read::reader::Reader;
+use crate::txn::durable_wakers::DurableWakers;
 use crate::txn::patience::Patience;
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Error, Result};
@@ -25,6 +26,8 @@ pub(crate) struct Committer {
     pub(crate) sequencer: Arc<CommitSequencer>,
     pub(crate) patience: Arc<Patience>,
     pub(crate) options: Options,
+    /// The tasks that await commits.
+    pub(crate) wakers: Arc<DurableWakers>,
     /// Bytes committed since the last attempt to free the old end of the log.
     bytes_since_free: AtomicU64,
     free_log: OnceLock<Weak<dyn FreeLog>>,
@@ -37,8 +40,9 @@ impl Committer {
         patience: Arc<Patience>,
         options: Options,
     ) -> Self {
+        let wakers = Arc::new(DurableWakers::new(&reader.log, options.background));
         let (bytes_since_free, free_log) = (AtomicU64::new(0), OnceLock::new());
-        Self { reader, sequencer, patience, options, bytes_since_free, free_log }
+        Self { reader, sequencer, patience, options, wakers, bytes_since_free, free_log }
     }
 
     /// Sets the callback that frees the log.

@@ -297,6 +297,12 @@ impl MergedRuns {
         Ok(Self { cursors, key: None })
     }
 
+    /// Moves to the first write at or after `key`.
+    pub(crate) fn seek(&mut self, key: &[u8]) -> Result<()> {
+        self.key = None;
+        self.cursors.iter_mut().try_for_each(|cursor| cursor.seek(key, Glsn::MAX))
+    }
+
     /// The write of the next key, borrowed until the next call.
     pub(crate) fn next(&mut self) -> Result<Option<Version<'_>>> {
         if let Some(key) = &self.key {

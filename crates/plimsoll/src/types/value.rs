@@ -135,6 +135,18 @@ impl PartialEq<&[u8]> for Value {
     }
 }
 
+impl<const N: usize> PartialEq<[u8; N]> for Value {
+    fn eq(&self, other: &[u8; N]) -> bool {
+        self.bytes[..] == other[..]
+    }
+}
+
+impl PartialEq<Vec<u8>> for Value {
+    fn eq(&self, other: &Vec<u8>) -> bool {
+        self.bytes[..] == other[..]
+    }
+}
+
 impl<const N: usize> PartialEq<&[u8; N]> for Value {
     fn eq(&self, other: &&[u8; N]) -> bool {
         self.bytes[..] == other[..]

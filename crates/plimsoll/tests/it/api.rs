@@ -3,7 +3,7 @@
 use std::ops::Bound;
 use std::time::{Duration, SystemTime};
 
-use plimsoll::{Db, Error, Glsn, Keyspace, Moment, OpChange, Options, Retention};
+use plimsoll::{Db, Error, Glsn, Keyspace, Moment, Options, Retention};
 
 fn open(dir: &tempfile::TempDir) -> Db {
     Db::open(dir.path().join("store"), options()).unwrap()
@@ -260,22 +260,19 @@ fn a_follower_hears_of_commits_with_their_metadata() {
     let glsn = tx.commit().unwrap();
     let log = db.log();
     let mut follow = log.follow(from, Some(0)).unwrap();
-    let entry = follow.next(Duration::from_secs(5)).unwrap().unwrap();
-    let commit = log.changes(entry.glsn).unwrap().unwrap();
+    let entry = follow.next_timeout(Duration::from_secs(5)).unwrap().unwrap();
+    let commit = log.commit(entry.glsn).unwrap().unwrap();
     assert_eq!((commit.glsn(), commit.metadata().unwrap()), (glsn, &b"who and why"[..]));
     let mut seen = Vec::new();
-    commit
-        .for_each(|op| {
-            seen.push((op.keyspace.as_deref().map(str::to_owned), op.key.to_vec(), op.change));
-            Ok(())
-        })
-        .unwrap();
-    let default = Some("default".to_owned());
-    assert_eq!(
-        seen,
-        [(default.clone(), b"a".to_vec(), OpChange::Put { bytes: 5 }), (default, b"b".to_vec(), OpChange::Delete)]
-    );
-    assert!(follow.next(Duration::from_millis(1)).unwrap().is_none());
+    for change in commit.changes().unwrap() {
+        let change = change.unwrap();
+        let value = change.value().unwrap().map(|value| value.to_vec());
+        assert_eq!((change.glsn(), change.time(), change.keyspace()), (glsn, commit.time(), Some("default")));
+        assert_eq!(change.value_len(), value.as_ref().map(|value| value.len() as u64));
+        seen.push((change.key().to_vec(), value));
+    }
+    assert_eq!(seen, [(b"a".to_vec(), Some(b"12345".to_vec())), (b"b".to_vec(), None)]);
+    assert!(follow.next_timeout(Duration::from_millis(1)).unwrap().is_none());
 }
 
 #[test]
@@ -295,7 +292,7 @@ fn streams_share_the_one_order_with_commits() {
     }
     assert_eq!(seen, [b"one".to_vec(), b"two".to_vec()]);
     assert_eq!(log.read(*last.start()).unwrap().payload(), b"three");
-    assert!(log.changes(*last.start()).unwrap().is_none());
+    assert!(log.commit(*last.start()).unwrap().is_none());
     assert!(matches!(log.append(0, &[b"x"]), Err(Error::InvalidInput { .. })));
 }
 

@@ -83,8 +83,11 @@ fn ask(reader: &Db, snapshot: &Snapshot, keyspace: &Keyspace, round: impl Fn(u32
     let log = reader.log();
     for glsn in [Glsn(1), half, snapshot.at()] {
         unless_trimmed(log.read(glsn), "log.read");
-        if let Some(Some(commit)) = unless_trimmed(log.changes(glsn), "log.changes") {
-            unless_trimmed(commit.for_each(|_| Ok(())), "changes.for_each");
+        let commit = unless_trimmed(log.commit(glsn), "log.commit").flatten();
+        let changes = commit.as_ref().and_then(|commit| unless_trimmed(commit.changes(), "commit.changes"));
+        for change in changes.into_iter().flatten() {
+            let change = unless_trimmed(change, "changes.next");
+            drop(change.and_then(|change| unless_trimmed(change.value(), "change.value")));
         }
     }
     if let Some(mut scan) = unless_trimmed(log.scan(log.bounds().first.., None), "log.scan") {

@@ -154,6 +154,9 @@ fn nothing_is_read_from_a_store_that_is_closed() {
     let mut scan = log.scan(.., None).unwrap();
     scan.next().unwrap().unwrap();
     let mut follow = log.follow(Glsn(1), None).unwrap();
+    let mut commits = log.commits(Glsn(1)).unwrap();
+    let commit = commits.next().unwrap().unwrap();
+    let change = commit.changes().unwrap().next().unwrap().unwrap();
     let mut reader = snapshot.get_reader(&keyspace, b"c").unwrap().unwrap();
     let mut buffer = [0; 1000];
     assert_eq!(reader.read(&mut buffer).unwrap(), 1000);
@@ -176,9 +179,14 @@ fn nothing_is_read_from_a_store_that_is_closed() {
         other.snapshot_at(Moment::Glsn(Glsn(1))).map(drop).unwrap_err(),
         other.snapshot_at(Moment::Time(SystemTime::UNIX_EPOCH)).map(drop).unwrap_err(),
         scan.next().unwrap().map(drop).unwrap_err(),
-        follow.next(patience).map(drop).unwrap_err(),
+        follow.next_timeout(patience).map(drop).unwrap_err(),
         log.read(Glsn(1)).map(drop).unwrap_err(),
-        log.changes(Glsn(1)).map(drop).unwrap_err(),
+        log.commit(Glsn(1)).map(drop).unwrap_err(),
+        log.commits(Glsn(1)).map(drop).unwrap_err(),
+        commits.next().unwrap().map(drop).unwrap_err(),
+        commit.changes().unwrap().next().unwrap().map(drop).unwrap_err(),
+        change.value().map(drop).unwrap_err(),
+        other.watch(&keyspace, "", Glsn(1)).map(drop).unwrap_err(),
         log.scan(.., None).map(drop).unwrap_err(),
         log.follow(Glsn(1), None).map(drop).unwrap_err(),
         other.snapshot().get(&keyspace, b"a").map(drop).unwrap_err(),
@@ -202,7 +210,7 @@ fn who_waits_for_entries_of_a_store_learns_that_it_was_closed() {
     thread::scope(|scope| {
         let follower = scope.spawn(|| {
             let log = other.log();
-            log.follow(last.next(), None)?.next(Duration::from_secs(600)).map(drop)
+            log.follow(last.next(), None)?.next_timeout(Duration::from_secs(600)).map(drop)
         });
         db.close().unwrap();
         assert_eq!(follower.join().unwrap(), Err(Error::Closed));

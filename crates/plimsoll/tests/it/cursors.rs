@@ -54,7 +54,7 @@ fn the_log_is_trimmed_up_to_the_oldest_cursor_and_no_further() {
     assert!(first(&db) <= from.0);
     let mut follow = db.log().follow(db.log().cursor("mail", Glsn(0)).unwrap(), None).unwrap();
     let mut next = from;
-    while let Some(entry) = follow.next(Duration::ZERO).unwrap() {
+    while let Some(entry) = follow.next_timeout(Duration::ZERO).unwrap() {
         assert_eq!(entry.glsn, next);
         next = next + 1;
     }

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use plimsoll::{
-    CommitTicket, Db, Diff, History, KeyRange, Keyspace, Log, LogEntry, LogFollow, LogScan, Moment, Range, Read,
-    Result, Snapshot, Transaction, Value, ValueReader,
+    Change, Changes, Commit, CommitTicket, Commits, Db, Diff, History, KeyRange, Keyspace, Log, LogEntry, LogFollow,
+    LogScan, Moment, Range, Read, Result, Snapshot, Transaction, Value, ValueReader,
 };
 
 fn open() -> (tempfile::TempDir, Db) {
@@ -31,7 +31,11 @@ fn whatever_the_api_hands_out_can_be_sent_to_another_thread() {
     send::<Log<'_>>();
     send::<LogEntry>();
     send::<LogScan<'_>>();
-    send::<LogFollow<'_>>();
+    send::<LogFollow>();
+    send::<Commits>();
+    send::<Commit>();
+    send::<Changes<'_>>();
+    send::<Change>();
     send::<CommitTicket>();
     send::<ValueReader>();
     send::<Value>();

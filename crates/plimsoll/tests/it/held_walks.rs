@@ -4,7 +4,7 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use plimsoll::{
-    Change, Db, Diff, Glsn, History, Keyspace, MIN_MEMORY_BYTES, Options, Range, Result, Snapshot, Transaction,
+    Db, Diff, Difference, Glsn, History, Keyspace, MIN_MEMORY_BYTES, Options, Range, Result, Snapshot, Transaction,
 };
 
 const KEYS: u32 = 3000;
@@ -130,10 +130,10 @@ fn hold_diff(db: &Db, keyspace: &Keyspace, round: u8, rounds: u8) {
     }
     let (a, b) = (db.snapshot().at() - 1, db.snapshot().at());
     let mut diff = db.diff(keyspace, a, b, b"").unwrap();
-    let first: Change = diff.next().unwrap().unwrap();
+    let first: Difference = diff.next().unwrap().unwrap();
     write(db, keyspace, round + 1);
     hold_diff(db, keyspace, round + 1, rounds);
-    let all: Vec<Change> = std::iter::once(first).chain(diff.map(Result::unwrap)).collect();
+    let all: Vec<Difference> = std::iter::once(first).chain(diff.map(Result::unwrap)).collect();
     assert!(all.iter().map(|change| &change.key[..]).eq((0..KEYS).map(key)), "each key once");
     assert!(all.iter().all(|change| change.after.unwrap().glsn == b));
 }

@@ -59,18 +59,11 @@ fn a_transaction_larger_than_the_budget_commits_whole() {
     db.compact().unwrap();
     check(&db);
     assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
-    let commit = db.log().changes(glsn).unwrap().unwrap();
+    let commit = db.log().commit(glsn).unwrap().unwrap();
     let (mut puts, mut deletes) = (0, 0);
-    commit
-        .for_each(|op| {
-            if op.change == plimsoll::OpChange::Delete {
-                deletes += 1
-            } else {
-                puts += 1
-            }
-            Ok(())
-        })
-        .unwrap();
+    for change in commit.changes().unwrap() {
+        if change.unwrap().is_delete() { deletes += 1 } else { puts += 1 }
+    }
     assert_eq!((puts, deletes), (count - count / 1000, count / 1000));
     let memory = db.stats().memory;
     assert!(memory.peak_bytes <= BUDGET, "{memory:?}");

@@ -148,7 +148,7 @@ fn a_salvage_from_the_index_keeps_its_newest_state_behind_the_front_of_the_log()
         let model = models[at as usize].iter().filter(|((name, _), _)| name == "default");
         assert!(found.eq(model.map(|((_, key), value)| (key.clone(), value.clone()))), "at {at}");
     }
-    let commit = db.log().changes(Glsn(end + 1)).unwrap().unwrap();
+    let commit = db.log().commit(Glsn(end + 1)).unwrap().unwrap();
     assert!(String::from_utf8_lossy(commit.metadata().unwrap()).contains("salvaged_from_index"));
     db.close().unwrap();
     // What was there before is aside, whole.

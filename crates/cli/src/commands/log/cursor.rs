@@ -38,7 +38,7 @@ fn behind_printed(db: &Db, place: u64, walk: &Walk) -> Result<u64, Failure> {
         return Ok(place.max(walk.last + 1));
     }
     for glsn in (place..=db.newest().0).rev() {
-        let moves_cursor = match db.log().changes(Glsn(glsn))? {
+        let moves_cursor = match db.log().commit(Glsn(glsn))? {
             Some(commit) => commit.moves_cursor()?,
             None => false,
         };

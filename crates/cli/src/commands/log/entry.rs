@@ -1,7 +1,7 @@
 //! One entry of the log on one line: a transaction with what is known of it, or a payload of a stream.
 
 use jiff::Timestamp;
-use plimsoll::{Commit, Db, Error, Glsn, LogEntry, Op, OpChange};
+use plimsoll::{Change, Commit, Db, Error, Glsn, LogEntry};
 use serde_json::{Map, Value, json};
 
 use crate::about::About;
@@ -36,7 +36,7 @@ impl Printer {
     /// Prints an entry; false if it is left out.
     pub(super) fn print(&self, db: &Db, glsn: u64, output: &mut Output) -> Result<bool, Failure> {
         let wanted = |time| self.until.is_none_or(|until| time <= until);
-        let changes = match db.log().changes(Glsn(glsn)) {
+        let changes = match db.log().commit(Glsn(glsn)) {
             Err(Error::Dropped { .. }) => return self.print_dropped(glsn, output).map(|()| true),
             changes => changes?,
         };
@@ -74,13 +74,13 @@ impl Printer {
         }
         let (mut operations, mut first) = (0, String::new());
         let own = if commit.moves_cursor()? { "cursor" } else { "keyspace" };
-        commit.for_each(|op| {
+        for change in commit.changes()? {
+            let change = change?;
             if operations == 0 {
-                first = self.gist(&op, own);
+                first = self.gist(&change, own);
             }
             operations += 1;
-            Ok(())
-        })?;
+        }
         let mut summary = about.line();
         if output.reader() == Reader::People {
             // Without metadata people see what the commit did.
@@ -94,18 +94,20 @@ impl Printer {
         let time = about.time(commit.time());
         self.line(commit.glsn().0, time, "commit", &operations, &summary, output)?;
         if self.ops {
-            visit_ops(commit, |op| self.print_op(&op, output))?;
+            for change in commit.changes()? {
+                self.print_op(&change?, output)?;
+            }
         }
         Ok(())
     }
 
     /// An operation in a few words; `own` is what a record of the store's own is about.
-    fn gist(&self, op: &Op<'_>, own: &str) -> String {
-        let key = if self.hex { hex::encode(op.key) } else { show_bytes(op.key) };
-        match (&op.keyspace, op.change) {
+    fn gist(&self, change: &Change, own: &str) -> String {
+        let key = if self.hex { hex::encode(change.key()) } else { show_bytes(change.key()) };
+        match (change.keyspace(), change.is_delete()) {
             (None, _) => format!("{own} {key}"),
-            (_, OpChange::Put { .. }) => format!("+ {key}"),
-            _ => format!("- {key}"),
+            (_, false) => format!("+ {key}"),
+            (_, true) => format!("- {key}"),
         }
     }
 
@@ -131,16 +133,16 @@ impl Printer {
             return output.json(&object);
         }
         // All of it can be read: half an object cannot be taken back.
-        commit.for_each(|_| Ok(()))?;
+        commit.changes()?.try_for_each(|change| change.map(drop))?;
         output.open_object(&object)?;
         output.raw(b"\"ops\":[")?;
         let mut first = true;
-        visit_ops(commit, |op| {
+        for change in commit.changes()? {
             let comma: &[u8] = if first { b"" } else { b"," };
             first = false;
             output.raw(comma)?;
-            output.raw(self.op_json(&op).to_string().as_bytes())
-        })?;
+            output.raw(self.op_json(&change?).to_string().as_bytes())?;
+        }
         output.raw(b"]}\n")
     }
 
@@ -212,37 +214,35 @@ impl Printer {
         output.line(&format!("{glsn:>8}  {time}  {kind}  {size:>10}  {rest}"))
     }
 
-    fn print_op(&self, op: &Op<'_>, output: &mut Output) -> Result<(), Failure> {
-        let keyspace = op.keyspace.as_deref().unwrap_or("(the store's own)");
-        let (sign, style, bytes) = match op.change {
-            OpChange::Put { bytes } => ("+", Style::Good, Some(bytes)),
-            _ => ("-", Style::Bad, None),
-        };
+    fn print_op(&self, change: &Change, output: &mut Output) -> Result<(), Failure> {
+        let keyspace = change.keyspace().unwrap_or("(the store's own)");
+        let bytes = change.value_len();
+        let (sign, style) = if change.is_delete() { ("-", Style::Bad) } else { ("+", Style::Good) };
         if output.reader() == Reader::Pipe {
             let bytes = bytes.map_or_else(String::new, |bytes| bytes.to_string());
-            let hex_key = hex::encode(op.key);
-            let key = if self.hex { hex_key.as_bytes() } else { op.key };
+            let hex_key = hex::encode(change.key());
+            let key = if self.hex { hex_key.as_bytes() } else { change.key() };
             return output.fields(&[b"", sign.as_bytes(), keyspace.as_bytes(), bytes.as_bytes(), key]);
         }
-        let key =
-            output.paint(style, &format!("{sign} {}", if self.hex { hex::encode(op.key) } else { show_bytes(op.key) }));
+        let key = if self.hex { hex::encode(change.key()) } else { show_bytes(change.key()) };
+        let key = output.paint(style, &format!("{sign} {key}"));
         let size = bytes.map(show_size).unwrap_or_default();
         output.line(&format!("          {key}  {}", output.paint(Style::Faint, &format!("{size} {keyspace}"))))
     }
 
-    fn op_json(&self, op: &Op<'_>) -> Value {
+    fn op_json(&self, change: &Change) -> Value {
         let mut object = Map::new();
-        object.insert("keyspace".to_owned(), json!(op.keyspace.as_deref()));
+        object.insert("keyspace".to_owned(), json!(change.keyspace()));
         match self.hex {
-            true => drop(object.insert("key_hex".to_owned(), hex::encode(op.key).into())),
-            false => put_json(&mut object, "key", op.key),
+            true => drop(object.insert("key_hex".to_owned(), hex::encode(change.key()).into())),
+            false => put_json(&mut object, "key", change.key()),
         }
-        match op.change {
-            OpChange::Put { bytes } => {
+        match change.value_len() {
+            Some(bytes) => {
                 object.insert("op".to_owned(), "put".into());
                 object.insert("bytes".to_owned(), bytes.into());
             }
-            _ => drop(object.insert("op".to_owned(), "delete".into())),
+            None => drop(object.insert("op".to_owned(), "delete".into())),
         }
         Value::Object(object)
     }
@@ -254,16 +254,4 @@ fn head(glsn: u64, stream: u32, time: Timestamp) -> Map<String, Value> {
     object.insert("stream".to_owned(), stream.into());
     object.insert("time".to_owned(), show_time(time).into());
     object
-}
-
-/// Visits the operations with a visitor that fails in the command's own way.
-fn visit_ops(commit: &Commit, mut visit: impl FnMut(Op<'_>) -> Result<(), Failure>) -> Result<(), Failure> {
-    let mut outcome = Ok(());
-    commit.for_each(|op| {
-        if outcome.is_ok() {
-            outcome = visit(op);
-        }
-        Ok(())
-    })?;
-    outcome
 }

@@ -1,0 +1,155 @@
+//! The change feed: commits in order, all of them or those that changed keys under a prefix.
+//!
+//! Law: a feed that starts at a GLSN gives each commit from there on once, in order, or an error. It moves behind a commit only when it gives
+//! it out or leaves it out, so a feed that starts at another's position goes on where that one was.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_log::glsn::{Glsn, StreamId};
+
+use crate::api::commit::Commit;
+use crate::api::follow::{Follows, Position};
+use crate::engine::Engine;
+use crate::read::span::Span;
+use crate::types::error::{Error, Result};
+
+/// Entries of other streams that are passed one by one before the log is asked where the next commit is.
+const PASSED_ONE_BY_ONE: u32 = 32;
+
+/// The change feed: the commits from a GLSN on, from [`Log::commits`](crate::Log::commits) or [`Db::watch`](crate::Db::watch).
+///
+/// As an iterator it ends at the newest commit, and goes on if it is asked again when there are more; [`Commits::next_timeout`] waits for
+/// them. An error ends it, too; if it is asked again, it tries that commit again. A commit that was damaged and that a salvage dropped is
+/// [`Error::Dropped`] once, and then passed over.
+///
+/// To process each commit exactly once, also over restarts, store [`Commits::position`] together with the result, in one transaction, and start
+/// the next feed there. A cursor ([`Log::cursor`](crate::Log::cursor)) keeps the log from being trimmed before that.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// use std::time::Duration;
+///
+/// let notes = db.keyspace("notes")?;
+/// // What a cursor has not passed is kept.
+/// let from = db.log().cursor("mailer", db.newest().next())?;
+/// db.put(&notes, "a", "one")?;
+/// db.put(&notes, "a", "two")?;
+///
+/// let mut commits = db.log().commits(from)?;
+/// let mut values = Vec::new();
+/// while let Some(commit) = commits.next_timeout(Duration::ZERO)? {
+///     for change in commit.changes()? {
+///         values.extend(change?.value()?.map(|value| value.to_vec()));
+///     }
+/// }
+/// assert_eq!(values, [b"one", b"two"]);
+/// db.log().advance_cursor("mailer", commits.position())?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Commits {
+    position: Position,
+    /// Only commits that changed something in it, with these changes.
+    span: Option<Arc<Span>>,
+    /// Whether the last thing it returned as an iterator was an error.
+    failed: bool,
+}
+
+impl Commits {
+    pub(crate) fn new(store: &Arc<Engine>, from: Glsn, span: Option<Arc<Span>>) -> Result<Self> {
+        Ok(Self { position: Position::new(store, from)?, span, failed: false })
+    }
+
+    /// The next commit, as soon as there is one; `None` if none came within `timeout`. A commit in another thread wakes it. What is in the log
+    /// already is searched up to its end, whatever the timeout.
+    ///
+    /// # Errors
+    /// [`Error::Trimmed`] if the feed fell behind a trim, [`Error::Dropped`], [`Error::Poisoned`], [`Error::Closed`], the disk, the budget, or
+    /// corruption.
+    pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<Commit>> {
+        Position::poll_within(self, timeout, Self::poll)
+    }
+
+    /// The GLSN from which a new feed goes on where this one is: behind the last commit that it gave out, and behind what it left out since.
+    pub fn position(&self) -> Glsn {
+        self.position.next
+    }
+
+    fn poll(&mut self) -> Result<Option<Commit>> {
+        self.position.store.check_open()?;
+        let end = self.position.end();
+        while let Some(glsn) = self.find(end)? {
+            let behind = glsn.next();
+            let entry = self.position.store.reader.log.read(glsn).map_err(Error::from);
+            if let Err(Error::Dropped { .. }) = entry {
+                self.position.next = behind;
+            }
+            let commit = Commit::new(&self.position.store, entry?, self.span.clone());
+            let is_wanted = self.is_wanted(&commit)?;
+            self.position.next = behind;
+            if is_wanted {
+                return Ok(Some(commit));
+            }
+        }
+        Ok(None)
+    }
+
+    fn is_wanted(&self, commit: &Commit) -> Result<bool> {
+        match self.span {
+            None => Ok(!commit.moves_cursor()?),
+            Some(_) => Ok(commit.changes()?.next().transpose()?.is_some()),
+        }
+    }
+
+    /// The next commit before `end`, or entry that a salvage dropped; moves on up to it.
+    fn find(&mut self, end: Glsn) -> Result<Option<Glsn>> {
+        let mut passed = 0;
+        while self.position.next < end {
+            if passed == PASSED_ONE_BY_ONE {
+                let commit = self.position.find(StreamId::TRANSACTIONS, end)?.unwrap_or(end);
+                let dropped = self.position.find(StreamId::DROPPED, commit)?.unwrap_or(commit);
+                self.position.next = dropped;
+                passed = 0;
+                continue;
+            }
+            let meta = self.position.store.reader.log.meta(self.position.next)?;
+            if matches!(meta.stream, StreamId::TRANSACTIONS | StreamId::DROPPED) {
+                return Ok(Some(self.position.next));
+            }
+            self.position.next = self.position.next.next();
+            passed += 1;
+        }
+        Ok(None)
+    }
+}
+
+impl Follows for Commits {
+    fn place(&self) -> &Position {
+        &self.position
+    }
+}
+
+impl Iterator for Commits {
+    type Item = Result<Commit>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if std::mem::take(&mut self.failed) {
+            return None;
+        }
+        let next = self.poll().transpose();
+        self.failed = matches!(next, Some(Err(_)));
+        next
+    }
+}
+
+impl fmt::Debug for Commits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Commits(next {})", self.position.next)
+    }
+}

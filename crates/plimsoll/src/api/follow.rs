@@ -1,0 +1,192 @@
+//! Following the log: a position in it that moves on over entries as they become readable.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_log::entry::Entry;
+use plimsoll_log::glsn::{Glsn, StreamId};
+
+use crate::api::log_entry::LogEntry;
+use crate::engine::Engine;
+use crate::types::error::{Error, Result};
+
+/// Pause of a follower while a commit that is in the log is being applied.
+const APPLYING: Duration = Duration::from_micros(50);
+
+/// A position in the log.
+pub(crate) struct Position {
+    pub(crate) store: Arc<Engine>,
+    /// The GLSN to read next.
+    pub(crate) next: Glsn,
+}
+
+impl Position {
+    /// # Errors
+    /// [`Error::Trimmed`] if `from` is below the first entry.
+    pub(crate) fn new(store: &Arc<Engine>, from: Glsn) -> Result<Self> {
+        store.check_open()?;
+        let first = store.reader.log.bounds().first;
+        let next = from.max(Glsn::FIRST);
+        if next < first {
+            return Err(Error::Trimmed { asked: next, first });
+        }
+        Ok(Self { store: Arc::clone(store), next })
+    }
+
+    /// The end of what can be read now.
+    pub(crate) fn end(&self) -> Glsn {
+        self.store.visible().next()
+    }
+
+    /// The first entry of a stream in `next..end`, without moving on.
+    pub(crate) fn find(&self, stream: StreamId, end: Glsn) -> Result<Option<Glsn>> {
+        let mut scan = self.store.reader.log.scan(self.next..end, Some(stream))?;
+        Ok(scan.next().transpose()?.map(|entry| entry.meta.glsn))
+    }
+
+    /// Reads the entry at `glsn` and moves behind it; also behind one that a salvage dropped.
+    ///
+    /// # Errors
+    /// [`Error::Dropped`], [`Error::Trimmed`], the disk, the budget, or corruption.
+    pub(crate) fn take(&mut self, glsn: Glsn) -> Result<Entry> {
+        let entry = self.store.reader.log.read(glsn).map_err(Error::from);
+        if matches!(entry, Ok(_) | Err(Error::Dropped { .. })) {
+            self.next = glsn.next();
+        }
+        entry
+    }
+
+    /// Calls `poll` until it finds something, and waits for new entries in between; `None` if nothing came within `timeout`.
+    pub(crate) fn poll_within<F: Follows, T>(
+        follower: &mut F,
+        timeout: Duration,
+        mut poll: impl FnMut(&mut F) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        let clock = Arc::clone(&follower.place().store.options.clock);
+        let start = clock.monotonic_nanos();
+        loop {
+            if let Some(found) = poll(follower)? {
+                return Ok(Some(found));
+            }
+            let waited = Duration::from_nanos(clock.monotonic_nanos().saturating_sub(start));
+            let Some(left) = timeout.checked_sub(waited).filter(|left| !left.is_zero()) else { return Ok(None) };
+            if !follower.place().wait(left)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Waits until there is an entry at `next`; false if none came within `timeout`.
+    fn wait(&self, timeout: Duration) -> Result<bool> {
+        let seen = Glsn(self.next.0 - 1);
+        let readable = self.store.reader.log.wait_beyond(seen, timeout);
+        // Closing a log poisons it; the caller is told that it is closed.
+        self.store.check_open()?;
+        if readable? <= seen {
+            return Ok(false);
+        }
+        if self.store.visible() <= seen {
+            // It is in the log and not yet applied: it never will be if applying it failed.
+            self.store.committer.sequencer.check()?;
+            self.store.options.clock.sleep(APPLYING);
+        }
+        Ok(true)
+    }
+}
+
+/// Something that follows the log.
+pub(crate) trait Follows {
+    /// Where it is.
+    fn place(&self) -> &Position;
+}
+
+/// The entries of the log from a GLSN on, of one stream or of all: from [`Log::follow`](crate::Log::follow). As an iterator it ends at the
+/// newest entry, and goes on if it is asked again when there are more. An error ends it, too; if it is asked again, it tries that entry again.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// use std::time::Duration;
+///
+/// let mut follow = db.log().follow(Glsn::FIRST, Some(7))?;
+/// assert!(follow.next().is_none());
+/// db.log().append(7, &[b"started"])?;
+/// let entry = follow.next_timeout(Duration::from_secs(10))?.expect("it was appended");
+/// assert_eq!(entry.payload(), b"started");
+/// # Ok(())
+/// # }
+/// ```
+pub struct LogFollow {
+    position: Position,
+    stream: Option<StreamId>,
+    /// Whether the last thing it returned as an iterator was an error.
+    failed: bool,
+}
+
+impl LogFollow {
+    pub(crate) fn new(store: &Arc<Engine>, from: Glsn, stream: Option<StreamId>) -> Result<Self> {
+        Ok(Self { position: Position::new(store, from)?, stream, failed: false })
+    }
+
+    /// The next entry, as soon as there is one; `None` if none came within `timeout`. A commit in another thread wakes it.
+    ///
+    /// # Errors
+    /// [`Error::Trimmed`] if the walk fell behind a trim, [`Error::Poisoned`], [`Error::Closed`], the disk, or the budget.
+    pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<LogEntry>> {
+        Position::poll_within(self, timeout, Self::poll)
+    }
+
+    /// The GLSN from which a new walk goes on where this one is.
+    pub fn position(&self) -> Glsn {
+        self.position.next
+    }
+
+    fn poll(&mut self) -> Result<Option<LogEntry>> {
+        self.position.store.check_open()?;
+        let end = self.position.end();
+        while self.position.next < end {
+            let found = match self.stream {
+                None => Some(self.position.next),
+                Some(stream) => self.position.find(stream, end)?,
+            };
+            let Some(glsn) = found else {
+                self.position.next = end;
+                break;
+            };
+            match self.position.take(glsn) {
+                Err(Error::Dropped { .. }) => {}
+                entry => return entry.map(LogEntry::new).map(Some),
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Follows for LogFollow {
+    fn place(&self) -> &Position {
+        &self.position
+    }
+}
+
+impl Iterator for LogFollow {
+    type Item = Result<LogEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if std::mem::take(&mut self.failed) {
+            return None;
+        }
+        let next = self.poll().transpose();
+        self.failed = matches!(next, Some(Err(_)));
+        next
+    }
+}
+
+impl fmt::Debug for LogFollow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LogFollow(next {})", self.position.next)
+    }
+}

@@ -1,0 +1,142 @@
+//! The ticket of a commit: waits until the commit is durable, by blocking or as a future.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::txn::committer::Committer;
+use crate::txn::durable_wakers::{DurableWakers, Registration};
+use crate::types::error::Result;
+use crate::types::options::Durability;
+
+/// A commit that has its place in the order, from [`Transaction::commit_submit`](crate::Transaction::commit_submit).
+///
+/// Wait for it by [`CommitTicket::wait`], or await it: it is a future of any runtime. One sync serves all who wait. A ticket that is dropped
+/// leaves the commit as it is.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// let notes = db.keyspace("notes")?;
+/// // One sync for all of them.
+/// let mut tickets = Vec::new();
+/// for number in 0..100u32 {
+///     let mut tx = db.begin();
+///     tx.put(&notes, number.to_be_bytes(), "x")?;
+///     tickets.push(tx.commit_submit()?);
+/// }
+/// for ticket in tickets {
+///     ticket.wait()?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// In asynchronous code:
+///
+/// ```
+/// # use plimsoll::*;
+/// async fn store(db: &Db, notes: &Keyspace, text: &str) -> Result<Glsn> {
+///     let mut tx = db.begin();
+///     tx.put(notes, "a", text)?;
+///     tx.commit_submit()?.await
+/// }
+/// # fn main() -> Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(16 << 20))?;
+/// # let notes = db.keyspace("notes")?;
+/// # struct Unpark(std::thread::Thread);
+/// # impl std::task::Wake for Unpark {
+/// #     fn wake(self: std::sync::Arc<Self>) {
+/// #         self.0.unpark();
+/// #     }
+/// # }
+/// # let waker = std::sync::Arc::new(Unpark(std::thread::current())).into();
+/// # let mut stored = std::pin::pin!(store(&db, &notes, "one"));
+/// # let glsn = loop {
+/// #     match stored.as_mut().poll(&mut std::task::Context::from_waker(&waker)) {
+/// #         std::task::Poll::Ready(glsn) => break glsn?,
+/// #         std::task::Poll::Pending => std::thread::park(),
+/// #     }
+/// # };
+/// # assert_eq!(glsn, db.newest());
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a ticket is waited for, or the commit may not be durable"]
+pub struct CommitTicket {
+    wakers: Arc<DurableWakers>,
+    glsn: Glsn,
+    /// Whether the commit is to be durable before it counts.
+    wait: bool,
+    /// Of the task that polled it.
+    registration: Option<Registration>,
+}
+
+impl CommitTicket {
+    /// Of a transaction that wrote nothing.
+    pub(crate) fn of_snapshot(committer: &Committer, at: Glsn) -> Self {
+        Self { wakers: Arc::clone(&committer.wakers), glsn: at, wait: false, registration: None }
+    }
+
+    pub(crate) fn of_record(committer: &Committer, glsn: Glsn) -> Self {
+        let wait = committer.options.durability == Durability::Sync;
+        Self { wakers: Arc::clone(&committer.wakers), glsn, wait, registration: None }
+    }
+
+    /// The commit's GLSN.
+    pub fn glsn(&self) -> Glsn {
+        self.glsn
+    }
+
+    /// Whether the commit survives a power cut by now. Does not wait, and does not have it synced.
+    pub fn is_durable(&self) -> bool {
+        self.wakers.is_durable(self.glsn)
+    }
+
+    /// Waits until the commit is durable (as the store's durability says) and visible.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`](crate::Error::Poisoned): whether the commit survives is unknown until the store is reopened.
+    pub fn wait(self) -> Result<Glsn> {
+        if self.wait {
+            self.wakers.wait(self.glsn)?;
+        }
+        Ok(self.glsn)
+    }
+}
+
+/// Is ready when [`CommitTicket::wait`] would return, with the same result. In a store without background threads
+/// ([`Options::background`](crate::Options::background)) polling it waits.
+impl Future for CommitTicket {
+    type Output = Result<Glsn>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if !self.wait {
+            return Poll::Ready(Ok(self.glsn));
+        }
+        let ticket = &mut *self;
+        let glsn = ticket.glsn;
+        ticket.wakers.poll(glsn, &mut ticket.registration, context.waker()).map_ok(|()| glsn)
+    }
+}
+
+impl Drop for CommitTicket {
+    fn drop(&mut self) {
+        if let Some(registration) = self.registration.take() {
+            self.wakers.forget(registration);
+        }
+    }
+}
+
+impl fmt::Debug for CommitTicket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CommitTicket({})", self.glsn)
+    }
+}
