@@ -63,6 +63,12 @@ pub struct SortedMap {
     writer: Mutex<Writer>,
 }
 
+/// Inserts entries into a [`SortedMap`]; other writers wait until it is dropped, readers do not.
+pub struct Inserter<'m> {
+    map: &'m SortedMap,
+    writer: MutexGuard<'m, Writer>,
+}
+
 /// One entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
@@ -144,8 +150,12 @@ impl SortedMap {
         writer::room_of(key_bytes + value_bytes)
     }
 
-    /// Inserts an entry. If the map has one with the same key and order, it keeps that and ignores the new one. Writers
-    /// queue on a lock.
+    /// Excludes other writers until the result is dropped: for many inserts in a row.
+    pub fn inserter(&self) -> Inserter<'_> {
+        Inserter { map: self, writer: self.lock() }
+    }
+
+    /// As [`Inserter::insert`], for one entry.
     ///
     /// # Errors
     /// The budget has no room; the map is as it was.
@@ -153,28 +163,10 @@ impl SortedMap {
     /// # Panics
     /// Key and value together are longer than [`SortedMap::MAX_ENTRY_BYTES`].
     pub fn insert(&self, key: &[u8], order: u64, value: &[u8]) -> Result<(), OutOfBudget> {
-        assert!(key.len() + value.len() <= Self::MAX_ENTRY_BYTES, "an entry of {} + {} bytes", key.len(), value.len());
-        let mut guard = self.lock();
-        let writer = &mut *guard;
-        if self.entries.find_gap(&mut writer.gap, &Probe::new(key, order)) {
-            let height = writer.draw_height();
-            let place = self.place(writer, height, key.len() + value.len())?;
-            // SAFETY: the lock makes this the only writer; the place was just cut from a chunk of the table and the gap
-            // found.
-            unsafe {
-                let entry = self.entries.write(place, key, order, value);
-                self.entries.link_in(entry, &mut writer.gap);
-            }
-            writer.pay_for(height);
-            // Release: pairs with the Acquire in `len`, so that a reader that sees the count finds the entry.
-            self.len.fetch_add(1, Ordering::Release);
-        }
-        writer.promised = writer.promised.saturating_sub(Self::entry_bytes(key.len(), value.len()));
-        Ok(())
+        self.inserter().insert(key, order, [value, &[]])
     }
 
-    /// Inserts an entry that is not found before [`SortedMap::settle`]. Linking many entries at once, in key order, is
-    /// several times cheaper than linking them one by one in any other order. No key and order may be inserted twice.
+    /// As [`Inserter::defer`], for one entry.
     ///
     /// # Errors
     /// The budget has no room; the map is as it was.
@@ -182,23 +174,7 @@ impl SortedMap {
     /// # Panics
     /// Key and value together are longer than [`SortedMap::MAX_ENTRY_BYTES`].
     pub fn defer(&self, key: &[u8], order: u64, value: &[u8]) -> Result<(), OutOfBudget> {
-        assert!(key.len() + value.len() <= Self::MAX_ENTRY_BYTES, "an entry of {} + {} bytes", key.len(), value.len());
-        let mut guard = self.lock();
-        let writer = &mut *guard;
-        if self.len.load(Ordering::Relaxed) < self.thresholds.defer_from || !self.can_defer(writer) {
-            self.link_deferred(writer);
-            drop(guard);
-            return self.insert(key, order, value);
-        }
-        let height = writer.draw_height();
-        let place = self.place(writer, height, key.len() + value.len())?;
-        // SAFETY: the lock makes this the only writer; the place was just cut from a chunk of the table.
-        let entry = unsafe { self.entries.write(place, key, order, value) };
-        writer.deferred.push(key, entry);
-        writer.pay_for(height);
-        self.len.fetch_add(1, Ordering::Release);
-        writer.promised = writer.promised.saturating_sub(Self::entry_bytes(key.len(), value.len()));
-        Ok(())
+        self.inserter().defer(key, order, [value, &[]])
     }
 
     /// Links the deferred entries: from now on they are found.
@@ -240,17 +216,6 @@ impl SortedMap {
             unsafe { self.entries.link_in(entry, gap) };
         }
         deferred.clear();
-    }
-
-    /// Prefetches the memory that inserts of these keys, in ascending order, are going to touch, for all keys in
-    /// parallel. Changes nothing. For large maps, and a handful of keys at a time. Keys right behind the last insert
-    /// need no prefetch.
-    pub fn fetch(&self, keys: &[&[u8]]) {
-        let (Some(first), Some(last)) = (keys.first(), keys.last()) else { return };
-        if self.len() < self.thresholds.fetched_from || self.entries.is_in_gap(&self.lock().gap, first, last) {
-            return;
-        }
-        keys.chunks(DESCENTS).for_each(|keys| self.entries.fetch_paths(keys));
     }
 
     /// Number of entries. A reader that sees this count then finds at least that many, apart from deferred ones.
@@ -368,6 +333,81 @@ impl SortedMap {
         let dropped: usize = writer.chunks.drain(keep..).map(|holding| holding.bytes()).sum();
         self.held_bytes.fetch_sub(dropped as u64, Ordering::Relaxed);
     }
+}
+
+impl Inserter<'_> {
+    /// Inserts an entry; its value is given in two parts. If the map has one with the same key and order, it keeps that
+    /// and ignores the new one.
+    ///
+    /// # Errors
+    /// The budget has no room; the map is as it was.
+    ///
+    /// # Panics
+    /// Key and value together are longer than [`SortedMap::MAX_ENTRY_BYTES`].
+    pub fn insert(&mut self, key: &[u8], order: u64, value: [&[u8]; 2]) -> Result<(), OutOfBudget> {
+        let (map, writer) = (self.map, &mut *self.writer);
+        let bytes = payload_bytes(key, value);
+        if map.entries.find_gap(&mut writer.gap, &Probe::new(key, order)) {
+            let height = writer.draw_height();
+            let place = map.place(writer, height, bytes)?;
+            // SAFETY: the lock makes this the only writer; the place was just cut from a chunk of the table and the gap
+            // found.
+            unsafe {
+                let entry = map.entries.write(place, key, order, value);
+                map.entries.link_in(entry, &mut writer.gap);
+            }
+            writer.pay_for(height);
+            // Release: pairs with the Acquire in `len`, so that a reader that sees the count finds the entry.
+            map.len.fetch_add(1, Ordering::Release);
+        }
+        writer.promised = writer.promised.saturating_sub(writer::room_of(bytes));
+        Ok(())
+    }
+
+    /// Inserts an entry that is not found before [`SortedMap::settle`]. Linking many entries at once, in key order, is
+    /// several times cheaper than linking them one by one in any other order. No key and order may be inserted twice.
+    ///
+    /// # Errors
+    /// The budget has no room; the map is as it was.
+    ///
+    /// # Panics
+    /// Key and value together are longer than [`SortedMap::MAX_ENTRY_BYTES`].
+    pub fn defer(&mut self, key: &[u8], order: u64, value: [&[u8]; 2]) -> Result<(), OutOfBudget> {
+        let (map, writer) = (self.map, &mut *self.writer);
+        if map.len.load(Ordering::Relaxed) < map.thresholds.defer_from || !map.can_defer(writer) {
+            map.link_deferred(writer);
+            return self.insert(key, order, value);
+        }
+        let bytes = payload_bytes(key, value);
+        let height = writer.draw_height();
+        let place = map.place(writer, height, bytes)?;
+        // SAFETY: the lock makes this the only writer; the place was just cut from a chunk of the table.
+        let entry = unsafe { map.entries.write(place, key, order, value) };
+        writer.deferred.push(key, entry);
+        writer.pay_for(height);
+        map.len.fetch_add(1, Ordering::Release);
+        writer.promised = writer.promised.saturating_sub(writer::room_of(bytes));
+        Ok(())
+    }
+
+    /// Prefetches the memory that inserts of these keys, in ascending order, are going to touch, for all keys in
+    /// parallel. Changes nothing. For large maps, and a handful of keys at a time. Keys right behind the last insert
+    /// need no prefetch.
+    pub fn fetch(&self, keys: &[&[u8]]) {
+        let (map, gap) = (self.map, &self.writer.gap);
+        let (Some(first), Some(last)) = (keys.first(), keys.last()) else { return };
+        if map.len() < map.thresholds.fetched_from || map.entries.is_in_gap(gap, first, last) {
+            return;
+        }
+        keys.chunks(DESCENTS).for_each(|keys| map.entries.fetch_paths(keys));
+    }
+}
+
+/// Bytes of a key and the parts of its value.
+fn payload_bytes(key: &[u8], [head, body]: [&[u8]; 2]) -> usize {
+    let bytes = key.len() + head.len() + body.len();
+    assert!(bytes <= SortedMap::MAX_ENTRY_BYTES, "an entry of {} + {} bytes", key.len(), bytes - key.len());
+    bytes
 }
 
 impl fmt::Debug for SortedMap {

@@ -31,6 +31,7 @@ mod output;
 mod policy;
 mod refresh;
 mod relocate;
+pub(crate) mod reservation;
 pub(crate) mod resting_key;
 mod room;
 pub(crate) mod run;
@@ -61,6 +62,7 @@ use crate::index::background::Threads;
 use crate::index::core::{Core, lock};
 use crate::index::files::run_of;
 use crate::index::manifest::Manifest;
+use crate::index::reservation::Reservation;
 use crate::index::run::partition::{Partition, PartitionId, PartitionInfo};
 use crate::index::seat::Seats;
 use crate::index::source::Memtable;
@@ -185,13 +187,13 @@ impl Index {
 
     /// Reserves room so that versions of `bytes` (see `entry_bytes`) can be inserted without failing. If the active memtable is full, or
     /// the budget has no room to grow it, it is closed at `boundary` (the last GLSN applied) and a new one is started. If flushing lags
-    /// behind, the caller flushes or is slowed down. Called by one committer at a time, in GLSN order; room reserved by an earlier call and
-    /// not used is released.
+    /// behind, the caller flushes or is slowed down. Called by one committer at a time, in GLSN order, after the reservation before is
+    /// dropped.
     ///
     /// # Errors
     /// The budget has no room and there is nothing left to flush; or a flush that was needed failed. Nothing is lost, and the next call
     /// tries again. A read-only index cannot flush: its memtables grow as far as the budget allows.
-    pub(crate) fn make_room(&self, bytes: usize, boundary: Glsn) -> Result<()> {
+    pub(crate) fn make_room(&self, bytes: usize, boundary: Glsn) -> Result<Reservation<'_>> {
         self.core.make_room(bytes, boundary)
     }
 
@@ -200,25 +202,9 @@ impl Index {
         SortedMap::entry_bytes(key_bytes, stored_bytes)
     }
 
-    /// Inserts a version into the active memtable; room was reserved before. A replayed version that a run already holds is skipped.
-    pub(crate) fn insert(&self, version: &Version<'_>) {
-        self.core.insert(version);
-    }
-
-    /// As [`Index::insert`], for a version that is inserted once and not looked up before [`Index::stop_deferring`]: several times cheaper
-    /// for many versions in random order. A memtable that is closed in between is complete.
-    pub(crate) fn defer(&self, version: &Version<'_>) {
-        self.core.defer(version);
-    }
-
     /// Makes deferred versions visible to lookups.
     pub(crate) fn stop_deferring(&self) {
         self.core.stop_deferring();
-    }
-
-    /// Prefetches the insert positions of the keys that are inserted next: cheaper for a few keys at a time.
-    pub(crate) fn fetch(&self, keys: &[&[u8]]) {
-        self.core.fetch(keys);
     }
 
     /// Reserves memory for the metadata of these partitions so that the runs can be adopted, and slows the caller down as for other
@@ -241,11 +227,6 @@ impl Index {
     /// thread if there is no flush thread.
     pub(crate) fn flush(&self, boundary: Glsn) -> Result<()> {
         self.core.flush_up_to(boundary)
-    }
-
-    /// Counts the log bytes of entries whose versions were just inserted, or are about to be: a replay of the active memtable reads them.
-    pub(crate) fn note_log_bytes(&self, bytes: u64) {
-        self.core.note_log_bytes(bytes);
     }
 
     /// Rewrites the manifest with the current runs if the log is durable beyond the durable place in the last manifest. From it the next

@@ -438,26 +438,28 @@ impl Entries {
         self.compare_or(after, probe, Ordering::Greater) != Ordering::Equal
     }
 
-    /// Writes an entry at `place`, where readers cannot find it yet.
+    /// Writes an entry at `place`, where readers cannot find it yet. The value comes in two parts.
     ///
     /// # Safety
     /// The caller is the only writer; `place` came from [`Place::fit`] for these lengths in a chunk of the table, and
     /// its bytes, tower included, belong to no other entry.
-    pub(super) unsafe fn write(&self, place: Place, key: &[u8], order: u64, value: &[u8]) -> Unlinked {
+    pub(super) unsafe fn write(&self, place: Place, key: &[u8], order: u64, [head, body]: [&[u8]; 2]) -> Unlinked {
         let at = place.position();
         let address = self.address(at);
         // SAFETY: the header's bytes are aligned, inside the chunk, and not read before the entry is linked.
         unsafe {
             address.cast::<u64>().write(order);
             address.add(8).cast::<u16>().write(key.len() as u16);
-            address.add(10).cast::<u16>().write(value.len() as u16);
+            address.add(10).cast::<u16>().write((head.len() + body.len()) as u16);
         }
-        // SAFETY: as above for the bytes behind the header; `key` and `value` cannot overlap bytes that no reader could
-        // reach.
+        // SAFETY: as above for the bytes behind the header; the key and the parts cannot overlap bytes that no
+        // reader could reach.
         unsafe {
             let to = address.add(HEADER_BYTES);
             to.copy_from_nonoverlapping(NonNull::from(key).cast(), key.len());
-            to.add(key.len()).copy_from_nonoverlapping(NonNull::from(value).cast(), value.len());
+            let to = to.add(key.len());
+            to.copy_from_nonoverlapping(NonNull::from(head).cast(), head.len());
+            to.add(head.len()).copy_from_nonoverlapping(NonNull::from(body).cast(), body.len());
         }
         Unlinked { at, height: place.height as u32 }
     }

@@ -117,7 +117,7 @@ fn what_is_deferred_is_found_once_it_is_settled_as_if_it_had_been_inserted() {
                 assert_eq!(all(&map).len(), model.len());
             }
             assert_eq!(map.len(), model.len());
-            map.fetch(&[&random.key(), &random.key()]);
+            map.inserter().fetch(&[&random.key(), &random.key()]);
             let probe = (random.key(), Reverse(random.below(1500) as u64));
             if let Some((expected, _)) = settled.range(probe.clone()..).next() {
                 let found = map.at(map.seek(&probe.0, probe.1.0).unwrap());
@@ -171,7 +171,7 @@ fn with_the_thresholds_of_a_store_what_is_deferred_is_found_in_its_order_and_non
             assert_eq!(linked(), defer_from, "entry {at}");
         }
         if at.is_multiple_of(1000) {
-            map.fetch(&[&scramble(at + 1), &scramble(at + 2)]);
+            map.inserter().fetch(&[&scramble(at + 1), &scramble(at + 2)]);
         }
     }
     assert_eq!(linked(), defer_from + most + 1, "a full list is linked, and the next entry at once");

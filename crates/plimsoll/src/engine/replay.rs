@@ -3,6 +3,7 @@
 //! No read begins before the replay has ended, so versions are deferred: written as they come, and linked in batches in the order of their
 //! keys. That is several times cheaper than finding the place of each in a memtable that does not fit into the processor's caches.
 
+use std::iter;
 use std::sync::Arc;
 
 use plimsoll_log::entry::EntryView;
@@ -12,11 +13,11 @@ use plimsoll_memory::budget::Budget;
 
 use crate::borders::{Border, hit};
 use crate::index::Index;
-use crate::txn::commit::stored_bytes;
+use crate::index::reservation::{Link, Reservation};
 use crate::txn::payload::{Operations, Payload, Writes};
 use crate::txn::spill::open_partition;
 use crate::types::error::{Error, Result};
-use crate::types::version::{MAX_STORED_BYTES, Version};
+use crate::types::version::Stored;
 
 /// Memtable room is reserved this many bytes at a time, or this part of a memtable (a divisor) if that is less: a reservation costs as much
 /// as a small transaction.
@@ -54,7 +55,7 @@ pub(crate) fn replay(
     if from >= last {
         return Ok(replayed);
     }
-    let mut replay = Replay { log, budget, index, applied: from, room_left: 0 };
+    let mut replay = Replay { log, budget, index, applied: from, room: None };
     let mut scan = log.scan(from.next()..last.next(), Some(StreamId::TRANSACTIONS))?;
     while let Some(entry) = scan.next() {
         let entry = entry?;
@@ -73,18 +74,18 @@ struct Replay<'a> {
     index: &'a Index,
     /// The last GLSN applied to the index.
     applied: Glsn,
-    /// Bytes that were reserved in the memtable and not used yet.
-    room_left: usize,
+    /// Room for the next commits.
+    room: Option<Reservation<'a>>,
 }
 
-impl Replay<'_> {
+impl<'a> Replay<'a> {
     fn apply(&mut self, entry: &EntryView<'_>) -> Result<()> {
         let glsn = entry.meta.glsn;
         match Payload::decode(entry.payload)?.writes {
             Writes::Operations(operations) => {
-                self.make_room(room_bytes(operations.uncompared())?)?;
-                self.index.note_log_bytes(entry.payload.len() as u64);
-                self.put(operations, glsn)?;
+                let room_bytes = room_bytes(operations.uncompared())?;
+                let room = self.make_room(room_bytes)?;
+                room.apply(glsn, entry.payload.len() as u64, Link::Later, in_order(operations, glsn))?;
             }
             Writes::Runs(runs) => {
                 let mut infos = Vec::with_capacity(runs.len());
@@ -92,8 +93,8 @@ impl Replay<'_> {
                     let partitions = blobs.iter().map(|&blob| open_partition(self.log, self.budget, blob, glsn));
                     infos.push(partitions.map(|partition| Ok((*partition?.info).clone())).collect::<Result<Vec<_>>>()?);
                 }
-                // It closes the memtable and so ends the reservation.
-                self.room_left = 0;
+                // It closes the memtable.
+                self.room = None;
                 hit(Border::SpilledReplay);
                 self.index.adopt(infos, glsn)?;
             }
@@ -102,41 +103,42 @@ impl Replay<'_> {
         Ok(())
     }
 
-    fn make_room(&mut self, bytes: usize) -> Result<()> {
-        if bytes > self.room_left {
+    fn make_room(&mut self, bytes: usize) -> Result<&mut Reservation<'a>> {
+        if self.room.as_ref().is_none_or(|room| room.left_bytes() < bytes) {
+            self.room = None;
             let part = (self.index.memtable_limit_bytes() / ROOM_PART) as usize;
             let ahead = bytes.max(part.min(ROOM_BYTES));
-            self.room_left = match self.index.make_room(ahead, self.applied) {
-                Err(Error::OutOfBudget(_)) if ahead > bytes => {
-                    self.index.make_room(bytes, self.applied)?;
-                    bytes
-                }
-                made => made.map(|()| ahead)?,
-            };
+            self.room = Some(match self.index.make_room(ahead, self.applied) {
+                Err(Error::OutOfBudget(_)) if ahead > bytes => self.index.make_room(bytes, self.applied)?,
+                made => made?,
+            });
         }
-        self.room_left -= bytes;
-        Ok(())
+        Ok(self.room.as_mut().expect("made above"))
     }
+}
 
-    fn put(&self, mut operations: Operations<'_>, glsn: Glsn) -> Result<()> {
-        let mut before: Option<&[u8]> = None;
-        while let Some(operation) = operations.next()? {
-            if before.is_some_and(|before| before >= operation.key) {
-                return Err(Error::corrupt(format!(
-                    "the transaction at GLSN {glsn} does not name its keys in their order although its checksum is right; see `plimsoll verify`"
-                )));
-            }
-            before = Some(operation.key);
-            self.index.defer(&Version { key: operation.key, glsn, stored: operation.stored });
+/// The versions of the commit at `glsn`; an error if their keys are not ascending.
+fn in_order<'v>(
+    mut operations: Operations<'v>,
+    glsn: Glsn,
+) -> impl Iterator<Item = Result<(&'v [u8], Stored<'v>)>> + use<'v> {
+    let mut before: Option<&[u8]> = None;
+    iter::from_fn(move || operations.next().transpose()).map(move |operation| {
+        let operation = operation?;
+        if before.is_some_and(|before| before >= operation.key) {
+            return Err(Error::corrupt(format!(
+                "the transaction at GLSN {glsn} does not name its keys in their order although its checksum is right; see `plimsoll verify`"
+            )));
         }
-        Ok(())
-    }
+        before = Some(operation.key);
+        Ok((operation.key, operation.stored))
+    })
 }
 
 fn room_bytes(mut operations: Operations<'_>) -> Result<usize> {
     let mut bytes = 0;
     while let Some(operation) = operations.next()? {
-        bytes += Index::entry_bytes(operation.key.len(), stored_bytes(&operation.stored).min(MAX_STORED_BYTES));
+        bytes += Index::entry_bytes(operation.key.len(), operation.stored.max_bytes());
     }
     Ok(bytes)
 }

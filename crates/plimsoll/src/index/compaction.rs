@@ -14,6 +14,7 @@ use plimsoll_memory::pool::Touch;
 
 use crate::borders::{Border, hit};
 use crate::index::core::{Change, Core, Counters, SetAside, lock};
+use crate::index::files::Reserve;
 use crate::index::manifest::Outcome;
 use crate::index::merge::{Cursor, Direction, Merge};
 use crate::index::output::{OUTPUT_CHUNKS, Output};
@@ -82,7 +83,7 @@ struct Job {
     horizon: Glsn,
     /// Whether small partitions that overlap with nothing are written together.
     joins_small: bool,
-    /// The sources when the job began.
+    /// The runs when the job began. Law: a job holds no memtable, whose memory a flush in the meantime is to give back.
     view: Arc<View>,
     splitter: Splitter,
     relocator: Relocator,
@@ -372,7 +373,7 @@ fn replace(all: &[Arc<Run>], inputs: &[Arc<Run>], output: Option<&Arc<Run>>) -> 
 impl Job {
     fn new(core: &Core, set_aside: &SetAside, task: Task) -> Self {
         let view = core.view();
-        let output = || Output::new(&core.files, &set_aside.budget, core.ground.partition_bytes);
+        let output = || Output::new(&core.files, &set_aside.budget, core.ground.partition_bytes, Reserve::Rest);
         let feed = || Feed::Private(set_aside.budget.clone());
         let cursor = |run: &Arc<Run>| Cursor::Run(Box::new(RunCursor::new(Arc::clone(run.partitions()), feed())));
         let horizon = match task.inputs {
@@ -396,7 +397,7 @@ impl Job {
             current: output(),
             history: output(),
             runs: task.runs,
-            view,
+            view: Arc::new(view.without_memtables(&core.ground.budget)),
         };
         job.ahead = job.next_segment();
         job

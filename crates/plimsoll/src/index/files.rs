@@ -4,7 +4,8 @@
 //! 1. A run file that no manifest names is removed: when its last user releases it, or else at the next open.
 //! 2. The id of a run file is never used again.
 //! 3. A partition's metadata is heap memory, charged to the budget before it is kept. A reserve is held for the partitions that flush and
-//!    compaction are about to create, so that they can free memory when the budget is exhausted.
+//!    compaction are about to create, so that they can free memory when the budget is exhausted. A commit gets no room in a memtable unless
+//!    the reserve is full, and only a flush may use all of it: so a flush is never refused.
 
 use std::fmt;
 use std::io;
@@ -28,6 +29,9 @@ use crate::types::error::{Error, Result};
 /// Reserve beyond the metadata in use: a dozen descriptions with the longest keys.
 const RESERVE_BYTES: u64 = 96 << 10;
 
+/// The part of the reserve that is kept for flushes.
+const FLUSH_RESERVE_BYTES: u64 = 64 << 10;
+
 /// Memory cost of a partition besides its keys: its description twice (in a run and in the run that replaces it), guard, file and handle.
 const PARTITION_OVERHEAD_BYTES: u64 = 768;
 
@@ -41,6 +45,25 @@ pub(crate) struct Files {
     read_only: bool,
     next_run: AtomicU64,
     metadata: Mutex<Metadata>,
+}
+
+/// How much of the reserve a job may use for the partitions that it creates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reserve {
+    /// All: a flush.
+    Whole,
+    /// What is not kept for flushes: anything else.
+    Rest,
+}
+
+impl Reserve {
+    /// Bytes of the reserve that must remain.
+    fn kept_bytes(self) -> u64 {
+        match self {
+            Reserve::Whole => 0,
+            Reserve::Rest => FLUSH_RESERVE_BYTES,
+        }
+    }
 }
 
 /// The memory account of partition metadata.
@@ -121,8 +144,9 @@ impl Files {
         info: PartitionInfo,
         guard: Arc<FileGuard>,
         file: Option<PoolFile>,
+        reserve: Reserve,
     ) -> Result<Member> {
-        self.charge(&guard, &info)?;
+        self.charge(&guard, &info, reserve)?;
         let partition = match file {
             Some(file) => Partition { info: Arc::new(info), file },
             None => open_run(&*self.disk, &self.dir, &self.pool, self.log.id(), info)?,
@@ -133,7 +157,7 @@ impl Files {
     /// Opens a partition that the manifest names.
     pub(crate) fn open(self: &Arc<Self>, info: PartitionInfo) -> Result<Member> {
         let guard = self.guard(info.id, false);
-        self.charge(&guard, &info)?;
+        self.charge(&guard, &info, Reserve::Rest)?;
         self.open_kept(info, guard)
     }
 
@@ -141,7 +165,7 @@ impl Files {
     /// suffices, the account is overdrawn until the budget has room.
     pub(crate) fn adopt(self: &Arc<Self>, info: PartitionInfo) -> Result<Member> {
         let guard = self.guard(info.id, false);
-        if self.charge(&guard, &info).is_err() {
+        if self.charge(&guard, &info, Reserve::Rest).is_err() {
             let bytes = metadata_bytes(&info);
             self.metadata().used_bytes += bytes;
             guard.charged_bytes.store(bytes, Ordering::Relaxed);
@@ -151,7 +175,15 @@ impl Files {
 
     /// Reserves this many bytes for metadata.
     pub(crate) fn make_room(&self, bytes: u64) -> Result<(), OutOfBudget> {
-        self.metadata().make_room(bytes)
+        self.metadata().make_room(bytes, FLUSH_RESERVE_BYTES)
+    }
+
+    /// Fills the reserve again if jobs have used some of it.
+    ///
+    /// # Errors
+    /// The budget has no room.
+    pub(crate) fn fill_reserve(&self) -> Result<(), OutOfBudget> {
+        self.metadata().make_room(0, RESERVE_BYTES)
     }
 
     fn open_kept(&self, info: PartitionInfo, guard: Arc<FileGuard>) -> Result<Member> {
@@ -204,9 +236,9 @@ impl Files {
         self.metadata.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn charge(&self, guard: &FileGuard, info: &PartitionInfo) -> Result<(), OutOfBudget> {
+    fn charge(&self, guard: &FileGuard, info: &PartitionInfo, reserve: Reserve) -> Result<(), OutOfBudget> {
         let bytes = metadata_bytes(info);
-        self.metadata().charge(bytes)?;
+        self.metadata().charge(bytes, reserve)?;
         guard.charged_bytes.store(bytes, Ordering::Relaxed);
         Ok(())
     }
@@ -219,18 +251,22 @@ pub(crate) fn metadata_bytes(info: &PartitionInfo) -> u64 {
 }
 
 impl Metadata {
-    fn make_room(&mut self, bytes: u64) -> Result<(), OutOfBudget> {
-        let wanted = self.used_bytes + bytes;
-        // First try with the reserve on top, for later callers; if refused, without.
-        let missing = (wanted + RESERVE_BYTES).saturating_sub(self.lease.bytes());
-        match self.lease.grow(missing) {
-            Err(refusal) if wanted > self.lease.bytes() => Err(refusal),
-            _ => Ok(()),
+    /// Makes room for `bytes` and at least `kept_bytes` of the reserve; for all of it if the budget has room.
+    fn make_room(&mut self, bytes: u64, kept_bytes: u64) -> Result<(), OutOfBudget> {
+        let missing = |kept_bytes: u64| (self.used_bytes + bytes + kept_bytes).saturating_sub(self.lease.bytes());
+        let (wanted, needed) = (missing(RESERVE_BYTES), missing(kept_bytes));
+        if wanted == 0 {
+            return Ok(());
+        }
+        match self.lease.grow(wanted) {
+            Err(_) if needed == 0 => Ok(()),
+            Err(_) if needed < wanted => self.lease.grow(needed),
+            grown => grown,
         }
     }
 
-    fn charge(&mut self, bytes: u64) -> Result<(), OutOfBudget> {
-        self.make_room(bytes)?;
+    fn charge(&mut self, bytes: u64, reserve: Reserve) -> Result<(), OutOfBudget> {
+        self.make_room(bytes, reserve.kept_bytes())?;
         self.used_bytes += bytes;
         Ok(())
     }

@@ -8,6 +8,7 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::index::Progress;
 use crate::index::core::{Change, Core, Counters, SetAside, lock};
+use crate::index::files::Reserve;
 use crate::index::output::{OUTPUT_CHUNKS, Output};
 use crate::index::run::warmth::Warmth;
 use crate::index::source::{Memtable, Run};
@@ -74,7 +75,7 @@ impl Core {
     }
 
     fn write_memtable(&self, set_aside: &SetAside, table: &Memtable) -> Result<Flushed> {
-        let output = || Output::new(&self.files, &set_aside.budget, self.ground.partition_bytes);
+        let output = || Output::new(&self.files, &set_aside.budget, self.ground.partition_bytes, Reserve::Whole);
         let (mut current, mut history) = (output(), output());
         let mut splitter = Splitter::new(Inputs::Current { oldest: false }, false);
         let warmth = if table.is_read() { Warmth::Read } else { Warmth::Unread };

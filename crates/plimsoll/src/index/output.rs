@@ -5,7 +5,7 @@ use std::sync::Arc;
 use plimsoll_memory::budget::Budget;
 
 use crate::borders::{Border, hit};
-use crate::index::files::{FileGuard, Files};
+use crate::index::files::{FileGuard, Files, Reserve};
 use crate::index::run::builder::PartitionBuilder;
 use crate::index::run::file::RunFileSink;
 use crate::index::run::warmth::Warmth;
@@ -26,6 +26,7 @@ pub(crate) struct Output {
     files: Arc<Files>,
     budget: Budget,
     partition_bytes: u64,
+    reserve: Reserve,
     open: Option<OpenPartition>,
     done: Vec<Member>,
     written_bytes: u64,
@@ -41,11 +42,12 @@ struct OpenPartition {
 
 impl Output {
     /// An empty run; takes [`OUTPUT_CHUNKS`] of `budget` with the first version.
-    pub(crate) fn new(files: &Arc<Files>, budget: &Budget, partition_bytes: u64) -> Self {
+    pub(crate) fn new(files: &Arc<Files>, budget: &Budget, partition_bytes: u64, reserve: Reserve) -> Self {
         Self {
             files: Arc::clone(files),
             budget: budget.clone(),
             partition_bytes,
+            reserve,
             open: None,
             done: Vec::new(),
             written_bytes: 0,
@@ -89,7 +91,7 @@ impl Output {
         let Some(open) = self.open.take() else { return Ok(()) };
         let (sink, info) = open.builder.finish()?;
         let file = sink.finish()?;
-        let member = self.files.open_new(info, open.guard, file)?;
+        let member = self.files.open_new(info, open.guard, file, self.reserve)?;
         self.written_bytes += member.bytes();
         self.done.push(member);
         Ok(())

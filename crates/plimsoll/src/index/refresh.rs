@@ -96,7 +96,7 @@ impl Core {
         while let Some(position) = at {
             let entry = table.map().at(position);
             if entry.order > checkpoint.0 {
-                rest.insert(entry.key, Glsn(entry.order), entry.value)?;
+                rest.inserter(Glsn(entry.order)).insert(entry.key, entry.order, [entry.value, &[]])?;
             }
             at = table.map().next(position);
         }

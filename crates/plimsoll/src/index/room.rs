@@ -1,7 +1,8 @@
-//! Makes room for commits and applies them: the active memtable, when it is closed, and write throttling.
+//! Makes room for commits: the active memtable, when it is closed, and write throttling.
 //!
 //! Laws:
-//! 1. Room that `make_room` promised is reserved: inserting the promised versions cannot run out of memory.
+//! 1. Room that `make_room` promised is reserved until the [`Reservation`] is used or dropped: inserting the promised versions cannot run
+//!    out of memory, and neither can the flush of a memtable that holds them.
 //! 2. A writer waits for a flush by doing it, or by queueing for the flush lock behind the thread that does: no writer waits for a thread
 //!    that may have ended.
 //! 3. Writers are slowed down slightly for a long time rather than stopped: in proportion to how far merges, or the flush, lag behind.
@@ -14,18 +15,17 @@ use std::time::Duration;
 use plimsoll_disk::clock::Clock;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::OutOfBudget;
-use plimsoll_memory::sorted::SortedMap;
 
 use crate::index::Progress;
 use crate::index::core::{Core, Counters, lock};
 use crate::index::files::metadata_bytes;
 use crate::index::policy::Urge;
+use crate::index::reservation::Reservation;
 use crate::index::run::partition::{PartitionId, PartitionInfo};
 use crate::index::source::{Memtable, Run, partition_bytes};
 use crate::index::stalls::Cause;
 use crate::index::view::{Closed, Content};
 use crate::types::error::Result;
-use crate::types::version::{MAX_STORED_BYTES, Version};
 
 /// Memtables that may wait to be flushed: one in a small budget, two from this many bytes on.
 const TWO_CLOSED_BYTES: u64 = 64 << 20;
@@ -65,33 +65,19 @@ const STEPS_INLINE: usize = 32;
 #[derive(Debug)]
 pub(crate) struct Writer {
     active: Arc<Memtable>,
-    /// Bytes that were reserved and not used yet.
-    promised: usize,
-    encoded: Vec<u8>,
     /// Nanoseconds that the writers still have to wait.
     owed_nanos: u64,
 }
 
 impl Writer {
     pub(crate) fn new(active: Arc<Memtable>) -> Self {
-        Self { active, promised: 0, encoded: Vec::with_capacity(MAX_STORED_BYTES), owed_nanos: 0 }
-    }
-
-    /// Releases the reservation of a commit that did not follow.
-    fn forget_promise(&mut self) {
-        self.active.map().unreserve(std::mem::take(&mut self.promised));
-    }
-
-    fn promise(&mut self, bytes: usize) -> Result<(), OutOfBudget> {
-        self.active.map().reserve(bytes)?;
-        self.promised = bytes;
-        Ok(())
+        Self { active, owed_nanos: 0 }
     }
 }
 
 /// The next action of a caller that needs room.
-enum Next {
-    Done,
+enum Next<'a> {
+    Done(Reservation<'a>),
     /// A memtable was closed.
     Again,
     /// A flush is needed; the error, if the budget refused.
@@ -99,11 +85,11 @@ enum Next {
 }
 
 impl Core {
-    pub(crate) fn make_room(&self, bytes: usize, boundary: Glsn) -> Result<()> {
+    pub(crate) fn make_room(&self, bytes: usize, boundary: Glsn) -> Result<Reservation<'_>> {
         let mut stalled_nanos = 0;
-        loop {
+        let reservation = loop {
             match self.try_to_make_room(bytes, boundary) {
-                Next::Done => break,
+                Next::Done(reservation) => break reservation,
                 Next::Again => {}
                 Next::Flush(refusal) => {
                     let start = self.clock.monotonic_nanos();
@@ -115,28 +101,28 @@ impl Core {
                     {
                         // Try once more: memory may just have been released.
                         return match self.try_to_make_room(bytes, boundary) {
-                            Next::Done => Ok(()),
+                            Next::Done(reservation) => Ok(reservation),
                             _ => Err(refusal.into()),
                         };
                     }
                 }
             }
-        }
+        };
         if stalled_nanos > 0 {
             self.counters.stalls.note(Cause::Room, stalled_nanos);
         }
-        self.keep_pace(bytes as u64)
+        self.keep_pace(bytes as u64)?;
+        Ok(reservation)
     }
 
-    fn try_to_make_room(&self, bytes: usize, boundary: Glsn) -> Next {
+    fn try_to_make_room(&self, bytes: usize, boundary: Glsn) -> Next<'_> {
         let mut writer = lock(&self.writer);
-        writer.forget_promise();
         let empty = writer.active.is_empty();
         let full = writer.active.map().used_bytes() + bytes as u64 > self.ground.memtable_limit_bytes();
         // A read-only index cannot flush: the memtable grows as long as the budget allows.
         let refusal = match !full || empty || self.ground.read_only {
-            true => match writer.promise(bytes) {
-                Ok(()) => return Next::Done,
+            true => match self.reserve(&writer.active, bytes) {
+                Ok(reservation) => return Next::Done(reservation),
                 Err(refusal) => Some(refusal),
             },
             false => None,
@@ -148,6 +134,16 @@ impl Core {
         Next::Again
     }
 
+    fn reserve(&self, table: &Arc<Memtable>, bytes: usize) -> Result<Reservation<'_>, OutOfBudget> {
+        table.map().reserve(bytes)?;
+        let reservation = Reservation::new(self, table, bytes);
+        if !self.ground.read_only {
+            // Last: a refusal gives the memtable's room back.
+            self.files.fill_reserve()?;
+        }
+        Ok(reservation)
+    }
+
     fn closed_memtables(&self) -> usize {
         self.view().closed.iter().filter(|closed| matches!(closed.content, Content::Memtable(_))).count()
     }
@@ -157,7 +153,6 @@ impl Core {
     }
 
     fn close_active(&self, writer: &mut Writer, boundary: Glsn) {
-        writer.forget_promise();
         writer.active.map().stop_deferring();
         let next = Arc::new(Memtable::new(&self.ground.budget));
         let closed = Closed { content: Content::Memtable(Arc::clone(&writer.active)), boundary };
@@ -169,38 +164,8 @@ impl Core {
         self.signals.call_flush();
     }
 
-    pub(crate) fn insert(&self, version: &Version<'_>) {
-        self.take_in(version, |table, encoded| table.insert(version.key, version.glsn, encoded));
-    }
-
-    pub(crate) fn defer(&self, version: &Version<'_>) {
-        self.take_in(version, |table, encoded| table.defer(version.key, version.glsn, encoded));
-    }
-
     pub(crate) fn stop_deferring(&self) {
         lock(&self.writer).active.map().stop_deferring();
-    }
-
-    fn take_in(&self, version: &Version<'_>, put: impl FnOnce(&Memtable, &[u8]) -> Result<(), OutOfBudget>) {
-        if version.glsn <= self.held {
-            return;
-        }
-        let mut writer = lock(&self.writer);
-        let writer = &mut *writer;
-        writer.encoded.clear();
-        version.stored.encode(&mut writer.encoded);
-        let bytes = SortedMap::entry_bytes(version.key.len(), writer.encoded.len());
-        put(&writer.active, &writer.encoded).expect("make_room took the memory for it");
-        writer.promised = writer.promised.saturating_sub(bytes);
-        Counters::add(&self.counters.bytes_in, (version.key.len() + writer.encoded.len()) as u64);
-    }
-
-    pub(crate) fn note_log_bytes(&self, bytes: u64) {
-        lock(&self.writer).active.add_log_bytes(bytes);
-    }
-
-    pub(crate) fn fetch(&self, keys: &[&[u8]]) {
-        lock(&self.writer).active.map().fetch(keys);
     }
 
     pub(crate) fn make_room_for_runs(&self, runs: &[Vec<PartitionInfo>]) -> Result<()> {

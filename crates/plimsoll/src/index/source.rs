@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_log::glsn::Glsn;
-use plimsoll_memory::budget::{Budget, Kind, OutOfBudget};
+use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::pool::Touch;
-use plimsoll_memory::sorted::{Position, SortedMap};
+use plimsoll_memory::sorted::{Inserter, Position, SortedMap};
 
 use crate::index::files::FileGuard;
 use crate::index::run::partition::{Found, Partition, PartitionInfo};
@@ -49,16 +49,10 @@ impl Memtable {
         &self.map
     }
 
-    /// Inserts a version; `encoded` is its stored form.
-    pub(crate) fn insert(&self, key: &[u8], glsn: Glsn, encoded: &[u8]) -> Result<(), OutOfBudget> {
+    /// Excludes other writers, for the versions of the commit at `glsn`.
+    pub(crate) fn inserter(&self, glsn: Glsn) -> Inserter<'_> {
         self.will_hold(glsn);
-        self.map.insert(key, glsn.0, encoded)
-    }
-
-    /// As [`Memtable::insert`], for a version that is inserted once and not looked up before [`SortedMap::stop_deferring`].
-    pub(crate) fn defer(&self, key: &[u8], glsn: Glsn, encoded: &[u8]) -> Result<(), OutOfBudget> {
-        self.will_hold(glsn);
-        self.map.defer(key, glsn.0, encoded)
+        self.map.inserter()
     }
 
     fn will_hold(&self, glsn: Glsn) {

@@ -25,6 +25,7 @@ use plimsoll_memory::page::{PAGE_PAYLOAD_BYTES, page_payload};
 use plimsoll_memory::pool::{Pool, Touch};
 
 use crate::index::manifest::Manifest;
+use crate::index::reservation::Link;
 use crate::index::run::builder::PartitionBuilder;
 use crate::index::run::file::BlobSink;
 use crate::index::run::partition::{Partition, PartitionInfo};
@@ -201,17 +202,9 @@ impl World {
     fn apply(&self, commit: &Commit, boundary: Glsn) -> Result<()> {
         match &commit.writes {
             Writes::Versions(writes) => {
-                self.index().make_room(room(writes), boundary)?;
-                self.insert(commit.glsn, writes);
-                Ok(())
+                self.index().make_room(room(writes), boundary)?.apply(commit.glsn, 0, Link::Now, versions(writes))
             }
             Writes::Adopted(runs) => self.index().adopt(runs.clone(), commit.glsn),
-        }
-    }
-
-    fn insert(&self, glsn: Glsn, writes: &[Write]) {
-        for (key, value, offset) in writes {
-            self.index().insert(&Version { key, glsn, stored: stored(value, *offset) });
         }
     }
 
@@ -223,9 +216,11 @@ impl World {
             placed.push((key.clone(), value.clone(), payload.len() as u64));
             payload.extend(value.iter().filter(|value| value.len() > INLINE_BYTES).flatten());
         }
-        self.index().make_room(room(&placed), self.applied)?;
+        let index = Arc::clone(self.index());
+        let mut room = index.make_room(room(&placed), self.applied)?;
         let glsn = self.submit(StreamId::TRANSACTIONS, &[&payload], &[])?;
-        self.insert(glsn, &placed);
+        room.apply(glsn, 0, Link::Now, versions(&placed))?;
+        drop(room);
         self.note(Commit { glsn, writes: Writes::Versions(placed) }, writes);
         Ok(glsn)
     }
@@ -549,6 +544,10 @@ fn stored(value: &Option<Vec<u8>>, offset: u64) -> Stored<'_> {
         Some(value) if value.len() <= INLINE_BYTES => Stored::Inline(value),
         Some(value) => Stored::InLog { offset, len: value.len() as u64, sum: value_sum(value) },
     }
+}
+
+fn versions(writes: &[Write]) -> impl Iterator<Item = Result<(&[u8], Stored<'_>)>> {
+    writes.iter().map(|(key, value, offset)| Ok((&key[..], stored(value, *offset))))
 }
 
 fn room(writes: &[Write]) -> usize {

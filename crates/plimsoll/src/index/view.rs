@@ -141,6 +141,11 @@ impl Above {
 }
 
 impl View {
+    /// The same runs, and nothing that waits to be flushed.
+    pub(crate) fn without_memtables(&self, budget: &Budget) -> Self {
+        Self { active: Arc::new(Memtable::new(budget)), closed: Vec::new(), ..self.clone() }
+    }
+
     /// Sources of current versions, newest first.
     pub(crate) fn sources(&self) -> impl Iterator<Item = Source<'_>> {
         self.above().chain(self.runs.iter().map(Source::Run))

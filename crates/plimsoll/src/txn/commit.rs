@@ -7,25 +7,26 @@
 //!
 //! Law: versions are applied in GLSN order, and a version is visible only when its whole record is applied and readable.
 
+use std::iter;
 use std::ops::Bound;
 
 use plimsoll_log::draft::{Draft, DraftEntry};
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::buffer::Buffer;
-use plimsoll_memory::sorted::Position;
 
 use crate::borders::{Border, hit};
 use crate::index::Index;
+use crate::index::reservation::{Link, Reservation};
 use crate::index::view::View;
 use crate::read::moments::OpenMoment;
 use crate::txn::committer::Committer;
-use crate::txn::payload::{encode_delete, encode_head, encode_put, encode_put_blob, encode_runs};
+use crate::txn::payload::{Operations, encode_delete, encode_head, encode_put, encode_put_blob, encode_runs};
 use crate::txn::read_set::ReadSet;
 use crate::txn::ticket::CommitTicket;
 use crate::txn::write_set::{Write, WriteSet};
 use crate::types::error::{Error, Result};
-use crate::types::version::{Stored, Version};
+use crate::types::version::MAX_POINTER_BYTES;
 
 impl Committer {
     /// Commits what a transaction wrote, and put into the keyspaces `spaces`.
@@ -60,7 +61,7 @@ impl Committer {
             drop(lock);
             return Err(self.settle_conflict(error));
         }
-        self.reader.index.make_room(body.room_bytes, self.sequencer.applied())?;
+        let room = self.reader.index.make_room(body.room_bytes, self.sequencer.applied())?;
         if !writes.spilled().is_empty() {
             self.reader.index.make_room_for_runs(&writes.spilled().infos(Glsn::NONE))?;
         }
@@ -69,7 +70,7 @@ impl Committer {
             writes.named();
             Ok(glsn)
         };
-        self.sequencer.submit_and_apply(&lock, submit, |&glsn| self.apply(body, writes, glsn).map(|()| glsn))
+        self.sequencer.submit_and_apply(&lock, submit, |&glsn| self.apply(room, body, writes, glsn))
     }
 
     /// Waits until the commit that is in the way can be seen, so that running the transaction again does not meet it again; if that
@@ -97,7 +98,8 @@ impl Committer {
     }
 
     fn submit(&self, body: &Body, writes: &WriteSet, read_at: Glsn) -> Result<Glsn> {
-        let mut parts: Vec<&[u8]> = Vec::with_capacity(body.parts.len());
+        let mut parts: Vec<&[u8]> = Vec::with_capacity(1 + body.parts.len());
+        parts.push(&body.head);
         for part in &body.parts {
             match part {
                 Part::Small { start, end } => parts.push(&body.small[*start..*end]),
@@ -110,52 +112,21 @@ impl Committer {
         Ok(ticket.last)
     }
 
-    fn apply(&self, body: &Body, writes: &WriteSet, glsn: Glsn) -> Result<()> {
-        if !writes.spilled().is_empty() {
+    fn apply(&self, mut room: Reservation<'_>, body: &Body, writes: &WriteSet, glsn: Glsn) -> Result<Glsn> {
+        if writes.spilled().is_empty() {
+            let mut operations = Operations::without_values(body.head.len(), body.count, &body.small);
+            let versions = iter::from_fn(|| operations.next().transpose());
+            let versions = versions.map(|operation| operation.map(|operation| (operation.key, operation.stored)));
+            room.apply(glsn, body.bytes(), Link::Now, versions)?;
+        } else {
             hit(Border::SpilledCommit);
-            return self.reader.index.adopt(writes.spilled().infos(glsn), glsn);
+            // It closes the memtable.
+            drop(room);
+            self.reader.index.adopt(writes.spilled().infos(glsn), glsn)?;
         }
-        self.reader.index.note_log_bytes(body.bytes());
-        let mut places = body.places.iter();
-        let mut at = writes.map().first();
-        for number in 0.. {
-            let Some(position) = at else { break };
-            if number % FETCHED_AT_ONCE == 0 {
-                self.fetch_ahead(writes, position);
-            }
-            let (key, write) = writes.at(position);
-            let stored = match write {
-                Write::Deleted => Stored::Deleted,
-                Write::Inline(value) => Stored::Inline(value),
-                Write::InBlob { blob, offset, len, sum } => Stored::InBlob { blob, offset, len, sum },
-                Write::Buffered { len, sum, .. } => {
-                    Stored::InLog { offset: *places.next().expect("one for each buffered value"), len, sum }
-                }
-            };
-            self.reader.index.insert(&Version { key, glsn, stored });
-            at = writes.after_key(position);
-        }
-        Ok(())
-    }
-
-    /// Tells the memtable which keys are going to come.
-    fn fetch_ahead(&self, writes: &WriteSet, from: Position) {
-        let mut keys = [&[][..]; FETCHED_AT_ONCE];
-        let mut count = 0;
-        let mut at = Some(from);
-        while let Some(position) = at.filter(|_| count < FETCHED_AT_ONCE) {
-            keys[count] = writes.at(position).0;
-            count += 1;
-            at = writes.after_key(position);
-        }
-        if count > 1 {
-            self.reader.index.fetch(&keys[..count]);
-        }
+        Ok(glsn)
     }
 }
-
-/// The memtable is made ready for so many keys at the same time.
-const FETCHED_AT_ONCE: usize = 8;
 
 /// Refuses if anything in `reads` was changed after `at` by a commit that has its place in the order.
 fn validate(view: &View, reads: &ReadSet, at: Glsn) -> Result<()> {
@@ -174,24 +145,16 @@ fn validate(view: &View, reads: &ReadSet, at: Glsn) -> Result<()> {
 
 /// A transaction's entry, ready to be written.
 struct Body {
-    /// Everything but the values in the buffer.
+    /// What precedes the operations.
+    head: Vec<u8>,
+    /// The number of operations.
+    count: u64,
+    /// Everything else but the values in the buffer.
     small: Buffer,
+    /// What follows the head.
     parts: Vec<Part>,
-    /// Offsets in the payload of the values in the buffer, in key order.
-    places: Vec<u64>,
     /// Room that the versions take in the memtable.
     room_bytes: usize,
-}
-
-/// The most bytes that a stored version takes which is no inline value: a tag, three varints and a checksum.
-const MAX_POINTER_BYTES: usize = 39;
-
-/// Bytes that a stored version takes in the memtable at most.
-pub(crate) fn stored_bytes(stored: &Stored<'_>) -> usize {
-    match stored {
-        Stored::Inline(value) if !value.is_empty() => 1 + value.len(),
-        _ => MAX_POINTER_BYTES,
-    }
 }
 
 enum Part {
@@ -206,11 +169,12 @@ impl Body {
             Part::Small { start, end } => (end - start) as u64,
             Part::Buffered { len, .. } => *len,
         };
-        self.parts.iter().map(part).sum()
+        self.head.len() as u64 + self.parts.iter().map(part).sum::<u64>()
     }
 
     fn new(budget: &Budget, writes: &WriteSet, metadata: &[u8]) -> Result<Self> {
-        let mut body = Self { small: Buffer::default(), parts: Vec::new(), places: Vec::new(), room_bytes: 0 };
+        let (small, parts) = (Buffer::default(), Vec::new());
+        let mut body = Self { head: Vec::new(), count: 0, small, parts, room_bytes: 0 };
         if writes.spilled().is_empty() {
             body.encode_operations(budget, writes, metadata)?;
         } else {
@@ -223,50 +187,40 @@ impl Body {
     }
 
     fn encode_operations(&mut self, budget: &Budget, writes: &WriteSet, metadata: &[u8]) -> Result<()> {
-        let (mut count, mut bytes) = (0, 0);
-        let mut at = writes.map().first();
-        while let Some(position) = at {
-            let (key, write) = writes.at(position);
-            let value_bytes = if let Write::Inline(value) = write { value.len() } else { 0 };
-            count += 1;
-            bytes += key.len() + value_bytes + 56;
-            let stored_bytes = if value_bytes > 0 { 1 + value_bytes } else { MAX_POINTER_BYTES };
-            self.room_bytes += Index::entry_bytes(key.len(), stored_bytes);
-            at = writes.after_key(position);
-        }
-        self.small = Buffer::with_capacity(budget, Kind::Staging, bytes + metadata.len() + 32)?;
+        self.small = Buffer::with_capacity(budget, Kind::Staging, writes.operation_bytes() as usize)?;
         let mut encoded = Vec::new();
-        encode_head(metadata, count, &mut encoded);
-        self.small.extend_from_slice(&encoded);
-        let (mut start, mut buffered_bytes) = (0, 0);
+        let mut start = 0;
         let mut at = writes.map().first();
         while let Some(position) = at {
             let (key, write) = writes.at(position);
             encoded.clear();
+            let mut inline: &[u8] = &[];
             match write {
                 Write::Deleted => encode_delete(key, &mut encoded),
-                Write::Inline(value) => encode_put(key, value.len() as u64, &mut encoded),
+                Write::Inline(value) => {
+                    encode_put(key, value.len() as u64, &mut encoded);
+                    inline = value;
+                }
                 Write::InBlob { blob, offset, len, sum } => {
                     encode_put_blob(key, blob, (offset, len, sum), &mut encoded);
                 }
                 Write::Buffered { len, .. } => encode_put(key, len, &mut encoded),
             }
             self.small.extend_from_slice(&encoded);
-            match write {
-                Write::Deleted | Write::InBlob { .. } => {}
-                Write::Inline(value) => self.small.extend_from_slice(value),
-                Write::Buffered { offset, len, sum } => {
-                    self.parts.push(Part::Small { start, end: self.small.len() });
-                    self.parts.push(Part::Buffered { offset, len });
-                    start = self.small.len();
-                    self.places.push(start as u64 + buffered_bytes);
-                    buffered_bytes += len;
-                    self.small.extend_from_slice(&sum.to_le_bytes());
-                }
+            self.small.extend_from_slice(inline);
+            if let Write::Buffered { offset, len, sum } = write {
+                self.parts.push(Part::Small { start, end: self.small.len() });
+                self.parts.push(Part::Buffered { offset, len });
+                start = self.small.len();
+                self.small.extend_from_slice(&sum.to_le_bytes());
             }
+            let stored_bytes = if let Write::Inline(value) = write { 1 + value.len() } else { MAX_POINTER_BYTES };
+            self.room_bytes += Index::entry_bytes(key.len(), stored_bytes);
+            self.count += 1;
             at = writes.after_key(position);
         }
         self.parts.push(Part::Small { start, end: self.small.len() });
+        encode_head(metadata, self.count, &mut self.head);
         Ok(())
     }
 }

@@ -97,6 +97,10 @@ pub(crate) struct Operations<'a> {
     value: &'a [u8],
     /// Whether values are verified against their checksums.
     compared: bool,
+    /// Whether values longer than [`INLINE_BYTES`] are missing from the bytes that are read.
+    misses_values: bool,
+    /// Bytes of the payload before the reader's position that are missing.
+    missing_bytes: u64,
 }
 
 impl<'a> Payload<'a> {
@@ -115,7 +119,14 @@ impl<'a> Payload<'a> {
         let metadata = reader.bytes().ok_or_else(damaged)?;
         let count = reader.varint().ok_or_else(damaged)?;
         let writes = match flags {
-            0 => Writes::Operations(Operations { reader, left: count, value: &[], compared: true }),
+            0 => Writes::Operations(Operations {
+                reader,
+                left: count,
+                value: &[],
+                compared: true,
+                misses_values: false,
+                missing_bytes: 0,
+            }),
             FLAG_RUNS => Writes::Runs(decode_runs(&mut reader, count).ok_or_else(damaged)?),
             _ => {
                 return Err(Error::Format {
@@ -156,6 +167,19 @@ impl<'a> Operations<'a> {
         Self { compared: false, ..self.clone() }
     }
 
+    /// `count` operations from which the values longer than [`INLINE_BYTES`] were left out. In the payload `head_bytes` precede them.
+    pub(crate) fn without_values(head_bytes: usize, count: u64, bytes: &'a [u8]) -> Self {
+        let missing_bytes = head_bytes as u64;
+        Self {
+            reader: Reader::new(bytes),
+            left: count,
+            value: &[],
+            compared: false,
+            misses_values: true,
+            missing_bytes,
+        }
+    }
+
     /// The next operation; `None` behind the last.
     pub(crate) fn next(&mut self) -> Result<Option<Operation<'a>>> {
         if self.left == 0 {
@@ -194,9 +218,19 @@ impl<'a> Operations<'a> {
     }
 
     fn put(&mut self, key: &[u8]) -> Result<Stored<'a>> {
-        let (offset, value, sum) = self.value().ok_or_else(damaged)?;
+        let (offset, len) = self.place().ok_or_else(damaged)?;
+        let is_inline = len <= INLINE_BYTES as u64;
+        let value = if self.misses_values && !is_inline {
+            self.missing_bytes += len;
+            &[]
+        } else {
+            usize::try_from(len).ok().and_then(|len| self.reader.take(len)).ok_or_else(damaged)?
+        };
         self.value = value;
-        let Some(sum) = sum else { return Ok(Stored::Inline(value)) };
+        if is_inline {
+            return Ok(Stored::Inline(value));
+        }
+        let sum = self.reader.u64().ok_or_else(damaged)?;
         if self.compared && value_sum(value) != sum {
             return Err(Error::corrupt(format!(
                 "the value of {} bytes that a transaction gave to {} is not the one that was written; see `plimsoll verify`",
@@ -204,16 +238,13 @@ impl<'a> Operations<'a> {
                 key[4..].escape_ascii()
             )));
         }
-        Ok(Stored::InLog { offset, len: value.len() as u64, sum })
+        Ok(Stored::InLog { offset, len, sum })
     }
 
-    /// A value with its place, and its checksum if it is not inline.
-    fn value(&mut self) -> Option<(u64, &'a [u8], Option<u64>)> {
+    /// The offset in the whole payload of a value that begins here, and its length.
+    fn place(&mut self) -> Option<(u64, u64)> {
         let len = self.reader.varint()?;
-        let offset = self.reader.position() as u64;
-        let value = self.reader.take(usize::try_from(len).ok()?)?;
-        let sum = if value.len() > INLINE_BYTES { Some(self.reader.u64()?) } else { None };
-        Some((offset, value, sum))
+        Some((self.reader.position() as u64 + self.missing_bytes, len))
     }
 
     fn put_blob(&mut self) -> Option<Stored<'a>> {

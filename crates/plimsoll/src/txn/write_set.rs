@@ -111,8 +111,10 @@ pub(crate) struct WriteSet {
     values: ValueBuffer,
     order: u64,
     limit_bytes: u64,
-    /// Bytes of the operations in a record's body, buffered values included.
-    body_bytes: u64,
+    /// Upper bound on the bytes of the operations in a record's body, without buffered values; with those that were overwritten.
+    operation_bytes: u64,
+    /// Bytes of buffered values.
+    value_bytes: u64,
     /// Locked because reads of own writes may come from several threads.
     large: Mutex<Option<Box<dyn BlobWriter>>>,
     large_done: Vec<BlobRef>,
@@ -142,7 +144,8 @@ impl WriteSet {
             values: ValueBuffer::new(patience.budget(), patience.small()),
             order: 0,
             limit_bytes,
-            body_bytes: 0,
+            operation_bytes: 0,
+            value_bytes: 0,
             large: Mutex::new(None),
             large_done: Vec::new(),
             named: AtomicBool::new(false),
@@ -229,12 +232,17 @@ impl WriteSet {
             self.spill_because(refusal)?;
             Ok(self.map.defer(key, self.order, encoded)?)
         })?;
-        let value_bytes = if let Write::Buffered { len, .. } = write { len } else { 0 };
-        self.body_bytes += (key.len() + encoded.len() + 8) as u64 + value_bytes;
+        self.operation_bytes += operation_bytes(key, encoded);
+        self.value_bytes += if let Write::Buffered { len, .. } = write { len } else { 0 };
         if self.held_bytes() > self.limit_bytes {
             patience.in_transaction(true, || self.spill())?;
         }
         Ok(())
+    }
+
+    /// Upper bound on the bytes of the operations in a record's body, without buffered values.
+    pub(crate) fn operation_bytes(&self) -> u64 {
+        self.operation_bytes
     }
 
     fn held_bytes(&self) -> u64 {
@@ -274,7 +282,7 @@ impl WriteSet {
     fn clear_memory(&mut self) {
         self.map = empty_map(&self.patience);
         self.values.clear();
-        self.body_bytes = 0;
+        (self.operation_bytes, self.value_bytes) = (0, 0);
     }
 
     /// Converts a buffered write to its location in a blob file after its value was copied there; other writes are unchanged.
@@ -369,9 +377,9 @@ impl WriteSet {
         let room = self.body_limit_bytes.saturating_sub(reserve);
         if !self.spill.is_empty() && !self.map.is_empty() {
             self.spill()?;
-        } else if self.body_bytes > room {
+        } else if self.operation_bytes + self.value_bytes > room {
             self.buffered_to_blob()?;
-            if self.body_bytes > room {
+            if self.operation_bytes > room {
                 self.spill()?;
             }
         }
@@ -385,7 +393,7 @@ impl WriteSet {
     /// Copies buffered values into the blob file, so that the body holds only their locations.
     fn buffered_to_blob(&mut self) -> Result<()> {
         let moved = empty_map(&self.patience);
-        let mut body_bytes = 0;
+        let mut bytes = 0;
         let mut at = self.map().first();
         let mut encoded = Vec::new();
         while let Some(position) = at {
@@ -393,13 +401,13 @@ impl WriteSet {
             encoded.clear();
             self.to_blob(write)?.encode(&mut encoded);
             moved.insert(key, 1, &encoded)?;
-            body_bytes += (key.len() + encoded.len() + 8) as u64;
+            bytes += operation_bytes(key, &encoded);
             at = self.after_key(position);
         }
         self.map = moved;
         self.order = 1;
         self.values.clear();
-        self.body_bytes = body_bytes;
+        (self.operation_bytes, self.value_bytes) = (bytes, 0);
         Ok(())
     }
 
@@ -419,6 +427,11 @@ impl WriteSet {
         self.named.store(true, Ordering::Relaxed);
         self.spill.keep();
     }
+}
+
+/// Upper bound on the bytes of an operation, of which the set holds `encoded`: its kind, the two lengths, and the key.
+fn operation_bytes(key: &[u8], encoded: &[u8]) -> u64 {
+    (key.len() + encoded.len() + 8) as u64
 }
 
 fn empty_map(patience: &Patience) -> SortedMap {

@@ -36,6 +36,9 @@ pub(crate) const MAX_INDEX_KEY_BYTES: usize = MAX_KEY_BYTES + 4;
 /// The longest encoding of a [`Stored`].
 pub(crate) const MAX_STORED_BYTES: usize = 1 + INLINE_BYTES;
 
+/// The longest encoding of a [`Stored`] that is no inline value: a tag, three varints and a checksum.
+pub(crate) const MAX_POINTER_BYTES: usize = 39;
+
 /// Says of a checksum that it is one of a whole value.
 const VALUE_SEED: u64 = 0x5641_4c55_4531;
 
@@ -86,11 +89,17 @@ pub(crate) enum Stored<'a> {
 impl<'a> Stored<'a> {
     /// Appends the encoding.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let body = self.encode_head(out);
+        out.extend_from_slice(body);
+    }
+
+    /// Appends the encoding up to the bytes of an inline value, which follow and are returned.
+    pub(crate) fn encode_head(&self, out: &mut Vec<u8>) -> &'a [u8] {
         match *self {
             Stored::Deleted => out.push(0),
             Stored::Inline(value) => {
                 out.push(1);
-                out.extend_from_slice(value);
+                return value;
             }
             Stored::InLog { offset, len, sum } => {
                 out.push(2);
@@ -109,6 +118,15 @@ impl<'a> Stored<'a> {
                 out.push(0);
                 push_varint(out, len);
             }
+        }
+        &[]
+    }
+
+    /// Upper bound on the bytes of the encoding.
+    pub(crate) fn max_bytes(&self) -> usize {
+        match self {
+            Stored::Inline(value) => 1 + value.len(),
+            _ => MAX_POINTER_BYTES,
         }
     }
 

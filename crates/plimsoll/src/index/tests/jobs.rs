@@ -11,6 +11,7 @@ use plimsoll_memory::budget::MIN_BUDGET_BYTES;
 use super::*;
 use crate::index::Progress;
 use crate::index::core::lock;
+use crate::index::files::Reserve;
 use crate::index::output::Output;
 use crate::index::run::cursor::{Feed, RunCursor};
 use crate::index::run::file::run_file_name;
@@ -465,7 +466,7 @@ fn an_index_of_another_log_is_refused() {
 /// pages of the run.
 fn warm_pages(lens: &[usize], is_hot: impl Fn(usize) -> bool) -> (u64, u32) {
     let world = world(FLUSHED);
-    let mut output = Output::new(&world.index().core.files, &world.budget, 1 << 20);
+    let mut output = Output::new(&world.index().core.files, &world.budget, 1 << 20, Reserve::Rest);
     for (number, len) in lens.iter().enumerate() {
         let (key, value) = (key(FOREVER, number as u64), vec![1; *len]);
         let warmth = if is_hot(number) { Warmth::Hot } else { Warmth::Unread };

@@ -97,6 +97,28 @@ fn with_no_memory_at_all_a_writer_is_refused_and_goes_on_later() {
 }
 
 #[test]
+fn a_flush_is_never_refused_whatever_the_tables_names_take() {
+    let mut world = world(4, Sizes { memtable_bytes: 64 << 10, ..SMALL });
+    // Each chunk that comes free goes elsewhere, as to thousands of walks that have begun.
+    let mut hogged = hog(&world, 2);
+    let (mut written, mut refused) = (0_u32, 0_u32);
+    for number in 0..600_u32 {
+        let key = |part: u32| [&LATEST.to_be_bytes()[..], &(2 * number + part).to_be_bytes(), &[7; 4000]].concat();
+        match world.commit((0..2).map(|part| (key(part), Some(vec![1]))).collect()) {
+            Ok(_) => written += 1,
+            Err(Error::OutOfBudget(_)) => refused += 1,
+            Err(error) => panic!("{error}"),
+        }
+        world.index().flush(world.applied).unwrap_or_else(|error| panic!("after {written} commits: {error}"));
+        hogged.extend(hog(&world, 2));
+    }
+    assert!(written > 10 && refused > 10, "{written} written, {refused} refused");
+    drop(hogged);
+    world.commit(BTreeMap::from([(b"\0\0\0\x02more".to_vec(), None)])).unwrap();
+    world.check_all();
+}
+
+#[test]
 fn what_an_aborted_commit_reserved_is_taken_back() {
     let world = world(5, SMALL);
     let before = world.index().stats().memtable_bytes;
