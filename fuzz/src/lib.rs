@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use plimsoll::fuzz::reseal::{Placed, continues, reseal};
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
@@ -12,9 +13,7 @@ use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
 use plimsoll_log::format::blob_trailer::BlobTrailer;
 use plimsoll_log::format::block::check_block;
-use plimsoll_log::format::fragment::{
-    FRAGMENT_HEADER_BYTES, Found, FragmentType, extend_chain, fragment_at, seal_fragment,
-};
+use plimsoll_log::format::fragment::{FRAGMENT_HEADER_BYTES, Found, FragmentType, fragment_at};
 use plimsoll_log::format::offset_table::{DirectoryItem, NamedBlob, TableHeader};
 use plimsoll_log::format::record::{EntryHeader, Mark, RecordHeader, decode_blob};
 use plimsoll_log::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
@@ -85,12 +84,15 @@ fn header() -> SegmentHeader {
 fn lay(mut bytes: &[u8]) -> Vec<u8> {
     let mut segment = vec![0; SEGMENT_BYTES];
     segment[..SEGMENT_HEADER_BYTES].copy_from_slice(&header().encode());
-    let seed = segment_seed(LOG_ID, Glsn(1));
-    let (mut at, mut next, mut chain, mut open) = (SEGMENT_HEADER_BYTES, 1u64, genesis_chain(LOG_ID), None);
+    // Where each fragment lies, and whether it follows and is sealed.
+    let mut placed: Vec<(Placed, u8)> = Vec::new();
+    let mut at = SEGMENT_HEADER_BYTES;
     while let [kind, low, high, rest @ ..] = bytes {
+        let part = part_of(*kind);
         let wanted = usize::from(u16::from_le_bytes([*low, *high])) * 8;
-        let len = wanted.clamp(8, BLOCK_BYTES - FRAGMENT_HEADER_BYTES).min(rest.len() / 8 * 8);
-        let end = at + FRAGMENT_HEADER_BYTES + len;
+        let header = part.header_bytes();
+        let len = wanted.clamp(8, BLOCK_BYTES - header).min(rest.len() / 8 * 8);
+        let end = at + header + len;
         if len == 0 || end.next_multiple_of(BLOCK_BYTES) > SEGMENT_BYTES {
             break;
         }
@@ -98,31 +100,35 @@ fn lay(mut bytes: &[u8]) -> Vec<u8> {
             at = at.next_multiple_of(BLOCK_BYTES);
             continue;
         }
-        let fragment = &mut segment[at..end];
-        fragment[FRAGMENT_HEADER_BYTES..].copy_from_slice(&rest[..len]);
+        segment[at + header..end].copy_from_slice(&rest[..len]);
         bytes = &rest[len..];
-        let part = part_of(*kind);
-        let begins = matches!(part, FragmentType::Whole | FragmentType::First);
-        if kind & FOLLOWS != 0 && begins && len >= 32 {
-            fragment[FRAGMENT_HEADER_BYTES..][..8].copy_from_slice(&next.to_le_bytes());
-            fragment[FRAGMENT_HEADER_BYTES + 16..][..8].copy_from_slice(&chain.to_le_bytes());
-        }
-        if begins {
-            open = RecordHeader::decode(&fragment[FRAGMENT_HEADER_BYTES..]).ok().map(|header| header.last().0);
-        }
-        let sum = seal_fragment(fragment, seed, 1, at as u32, part);
-        if kind & UNSEALED != 0 {
-            fragment[0] ^= 1;
-        }
-        if part != FragmentType::Mark {
-            chain = extend_chain(chain, sum);
-        }
-        if matches!(part, FragmentType::Whole | FragmentType::Last) {
-            next = open.take().unwrap_or(next).saturating_add(1);
-        }
+        placed.push(((at, end, part), *kind));
         at = end;
     }
+    seal(&mut segment, &placed);
     segment
+}
+
+/// Seals each record with the fragments that continue it, and lets it follow the one before it if it says so.
+fn seal(segment: &mut [u8], placed: &[(Placed, u8)]) {
+    let seed = segment_seed(LOG_ID, Glsn(1));
+    let (mut next, mut chain) = (1u64, genesis_chain(LOG_ID));
+    for record in placed.chunk_by(|_, (next, _)| continues(next.2)) {
+        let ((start, end, part), kind) = record[0];
+        let begins = matches!(part, FragmentType::Whole | FragmentType::First);
+        let follows = kind & FOLLOWS != 0;
+        let glsn = start + FRAGMENT_HEADER_BYTES + 24;
+        if follows && begins && glsn + 8 <= end {
+            segment[glsn..glsn + 8].copy_from_slice(&next.to_le_bytes());
+        }
+        let header = RecordHeader::decode(&segment[start + FRAGMENT_HEADER_BYTES..end]).ok().filter(|_| begins);
+        let parts: Vec<Placed> = record.iter().map(|(placed, _)| *placed).collect();
+        chain = reseal(segment, &parts, seed, 1, chain, follows);
+        next = header.map_or(next, |header| header.last().0.saturating_add(1));
+        for ((start, ..), kind) in record {
+            segment[*start] ^= u8::from(kind & UNSEALED != 0);
+        }
+    }
 }
 
 fn part_of(kind: u8) -> FragmentType {
@@ -176,7 +182,7 @@ pub fn fragments_of(segment: &[u8]) -> Vec<u8> {
             out.push(fragment.part as u8 | FOLLOWS);
             out.extend_from_slice(&((fragment.bytes.len() / 8) as u16).to_le_bytes());
             out.extend_from_slice(fragment.bytes);
-            at += FRAGMENT_HEADER_BYTES + fragment.bytes.len();
+            at += fragment.whole_bytes();
         }
     }
     out

@@ -13,6 +13,11 @@ use crate::error::LogError;
 pub struct BlobId(pub u64);
 
 impl BlobId {
+    /// The node that gave the id out: its upper 16 bits, reserved. This version gives out and reads ids of node 0.
+    pub fn node(self) -> u16 {
+        (self.0 >> 48) as u16
+    }
+
     /// Name of its file in the log's folder.
     pub fn file_name(self) -> String {
         format!("{:020}.blob", self.0)

@@ -5,6 +5,7 @@
 
 pub mod blob_trailer;
 pub mod block;
+pub mod content;
 pub mod fragment;
 pub mod layout;
 pub mod offset_table;

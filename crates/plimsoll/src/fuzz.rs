@@ -3,6 +3,7 @@
 //! Law: none of these panics, and none takes memory beyond a small multiple of the bytes that it is given. Checksums are made right
 //! here where they would only keep a fuzzer out.
 
+pub mod reseal;
 pub mod store;
 
 use std::io;

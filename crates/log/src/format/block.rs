@@ -4,7 +4,7 @@
 //! hash, and a fragment that continues in the next block reaches the end of its own. Whether a block follows the block
 //! before it is checked by readers that cross from one to the other: see `OpenLog::follow` and `ChainCheck`.
 
-use crate::format::fragment::{FRAGMENT_HEADER_BYTES, Found, Fragment, FragmentType, extend_chain, fragment_at};
+use crate::format::fragment::{FRAGMENT_HEADER_BYTES, Found, Fragment, FragmentType, fragment_at};
 use crate::format::record::{Mark, RecordHeader};
 use crate::format::segment_header::{HeaderError, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::format::{BLOCK_BYTES, align8};
@@ -47,7 +47,7 @@ pub fn check_block(block: &[u8], block_number: u32, segment_seed: u64) -> Result
     loop {
         match fragment_at(block, at, block_offset, segment_seed) {
             Found::Fragment(fragment) => {
-                let end = at + align8(FRAGMENT_HEADER_BYTES + fragment.bytes.len());
+                let end = at + align8(fragment.whole_bytes());
                 so_far.take(&fragment, end).map_err(|what| bad(at, what))?;
                 at = end;
             }
@@ -64,8 +64,9 @@ struct SoFar {
     goes_on: bool,
     /// Whether no fragment was seen yet, so that one may continue from the block before.
     begins: bool,
-    /// The required next GLSN and chain hash, if the last record lies completely in this block.
-    next: Option<(Glsn, u64)>,
+    /// The required chain hash before the next record, if the last one ends in this block; and the GLSN, if it also
+    /// begins here.
+    next: Option<(Option<Glsn>, u64)>,
 }
 
 impl SoFar {
@@ -80,19 +81,18 @@ impl SoFar {
         match fragment.part {
             FragmentType::Whole | FragmentType::First => {
                 let header = RecordHeader::decode(fragment.bytes).map_err(|refusal| refusal.what)?;
-                if self.next.is_some_and(|next| next != (header.first, header.previous_chain)) {
+                if !self.leads_to(header.first, header.previous_chain) {
                     return Err("a record that does not follow the one before it");
                 }
-                let hashed = extend_chain(header.previous_chain, fragment.checksum);
-                self.next = Some((header.last().next(), header.chain_after(hashed)));
+                self.next = fragment.chain.map(|content| (Some(header.last().next()), header.chain_after(content)));
             }
             FragmentType::Middle | FragmentType::Last if !self.begins => {
                 return Err("a part of a record whose beginning is missing");
             }
-            FragmentType::Middle | FragmentType::Last => {}
+            FragmentType::Middle | FragmentType::Last => self.next = fragment.chain.map(|chain| (None, chain)),
             FragmentType::Mark => {
                 let mark = Mark::decode(fragment.bytes).ok_or("a mark of an impossible length")?;
-                if self.next.is_some_and(|next| next != (mark.durable.next(), mark.chain)) {
+                if !self.leads_to(mark.durable.next(), mark.chain) {
                     return Err("a mark that does not follow the record before it");
                 }
             }
@@ -105,19 +105,25 @@ impl SoFar {
         }
         Ok(())
     }
+
+    /// Whether a record with this GLSN and this chain hash before it follows the last one, as far as that is known.
+    fn leads_to(&self, first: Glsn, chain: u64) -> bool {
+        self.next.is_none_or(|(next, after)| after == chain && next.is_none_or(|next| next == first))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::fragment::{FragmentType, seal_fragment};
+    use crate::format::fragment::{Continues, FragmentType, seal_fragment};
 
     const SEED: u64 = 5;
 
-    /// Puts a fragment of `bytes` bytes at `at` of block 1; returns its end and checksum.
+    /// Puts a fragment of `bytes` bytes at `at` of block 1; returns its end and the hash of its content.
     fn put_fragment(block: &mut [u8], at: usize, bytes: usize, epoch: u32, part: FragmentType) -> (usize, u64) {
         let end = at + FRAGMENT_HEADER_BYTES + bytes;
-        (end, seal_fragment(&mut block[at..end], SEED, epoch, (BLOCK_BYTES + at) as u32, part))
+        let (_, content) = seal_fragment(&mut block[at..end], SEED, epoch, (BLOCK_BYTES + at) as u32, part);
+        (end, content.unwrap_or(0))
     }
 
     /// Puts a record of one entry at `at`; returns its end and the chain hash after it.
@@ -136,8 +142,7 @@ mod tests {
         };
         let from = at + FRAGMENT_HEADER_BYTES;
         block[from..from + 64].copy_from_slice(&header.encode());
-        let (end, sum) = put_fragment(block, at, 80, epoch, FragmentType::Whole);
-        (end, extend_chain(chain, sum))
+        put_fragment(block, at, 80, epoch, FragmentType::Whole)
     }
 
     #[test]
@@ -165,9 +170,13 @@ mod tests {
     #[test]
     fn a_part_goes_on_at_the_front_of_a_block_and_up_to_its_end() {
         let mut block = vec![0; BLOCK_BYTES];
+        Continues { head: 2, chain: 3 }.put(&mut block);
         let (at, _) = put_fragment(&mut block, 0, 80, 1, FragmentType::Last);
+        let mut other = block.clone();
         let (end, _) = put_record(&mut block, at, 7, 3, 1);
         assert_eq!(check_block(&block, 1, SEED), Ok(end));
+        put_record(&mut other, at, 7, 4, 1);
+        assert_eq!(check_block(&other, 1, SEED).unwrap_err().at, at, "the part says where its record leads");
         put_fragment(&mut block, end, 80, 1, FragmentType::Last);
         assert_eq!(check_block(&block, 1, SEED).unwrap_err().at, end);
 

@@ -2,19 +2,32 @@
 //!
 //! ```text
 //! 0          8       12       14     15      16
-//! | checksum | epoch | length | type | codec | bytes ... | 16 + length
+//! | checksum | epoch | length | type | codec | bytes ...                  | 16 + length
+//! middle and last parts:
+//! | checksum | epoch | length | type | codec | head | chain | bytes ...   | 16 + length
 //! ```
 //!
-//! `checksum` covers everything after it and is seeded with the log's id, the segment's first GLSN, the epoch and the
-//! fragment's offset in the segment: stale bytes, bytes of another place and bytes of another log all fail. `length` is
-//! a multiple of 8. Sixteen zero bytes in place of a header end the block.
+//! `checksum` covers everything after it and is seeded with the log's id, the segment's first GLSN and the fragment's
+//! offset in the segment: stale bytes, bytes of another place and bytes of another log all fail. `length` is a multiple
+//! of 8. Sixteen zero bytes in place of a header end the block.
+//!
+//! The checksum of a whole record is the hash of its content, which is its chain hash (`content`), XOR the hash of the
+//! bytes before that. A middle or last part begins with the checksum of its record's first part (`head`) and with the
+//! record's chain hash: so it is known for a part of this record and no other, and the chain is known without hashing
+//! the record again.
 
-use plimsoll_disk::checksum::{checksum, seed_with};
+use plimsoll_disk::checksum::checksum;
 
+use crate::format::content::{CONTENT_AT, content_hash};
 use crate::format::{BLOCK_BYTES, CODEC_NONE, put, u32_at, u64_at};
 
 /// Bytes of a fragment's header.
 pub const FRAGMENT_HEADER_BYTES: usize = 16;
+/// Bytes of the header of a middle or last part.
+pub const CONTINUED_HEADER_BYTES: usize = 32;
+
+/// Where the content of a whole record begins in its fragment.
+const WHOLE_CONTENT_AT: usize = FRAGMENT_HEADER_BYTES + CONTENT_AT;
 
 /// Which part of its record a fragment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +45,16 @@ pub enum FragmentType {
     Mark = 5,
 }
 
+impl FragmentType {
+    /// Bytes of the header of such a fragment.
+    pub const fn header_bytes(self) -> usize {
+        match self {
+            Self::Middle | Self::Last => CONTINUED_HEADER_BYTES,
+            Self::Whole | Self::First | Self::Mark => FRAGMENT_HEADER_BYTES,
+        }
+    }
+}
+
 /// A checked fragment.
 #[derive(Clone, Copy, Debug)]
 pub struct Fragment<'a> {
@@ -39,16 +62,50 @@ pub struct Fragment<'a> {
     pub part: FragmentType,
     /// The epoch in which it was written.
     pub epoch: u32,
-    /// Its checksum, an input of the chain hash.
+    /// Its checksum.
     pub checksum: u64,
-    /// Its bytes.
+    /// The chain hash of its record: of a whole record the hash of its content, of a middle or last part what it says.
+    pub chain: Option<u64>,
+    /// Of a middle or last part: the record that it continues.
+    pub continues: Option<Continues>,
+    /// Its bytes after the header.
     pub bytes: &'a [u8],
+}
+
+impl Fragment<'_> {
+    /// Bytes of the whole fragment, header included.
+    pub fn whole_bytes(&self) -> usize {
+        self.part.header_bytes() + self.bytes.len()
+    }
+}
+
+/// The record that a middle or last part continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Continues {
+    /// Checksum of the record's first part.
+    pub head: u64,
+    /// Chain hash after the record.
+    pub chain: u64,
+}
+
+impl Continues {
+    /// Writes it into a fragment.
+    pub fn put(&self, fragment: &mut [u8]) {
+        put(fragment, FRAGMENT_HEADER_BYTES, &self.head.to_le_bytes());
+        put(fragment, FRAGMENT_HEADER_BYTES + 8, &self.chain.to_le_bytes());
+    }
+
+    /// Reads it from a middle or last part.
+    pub fn decode(fragment: &[u8]) -> Option<Self> {
+        let bytes = fragment.get(..CONTINUED_HEADER_BYTES)?;
+        Some(Self { head: u64_at(bytes, FRAGMENT_HEADER_BYTES), chain: u64_at(bytes, FRAGMENT_HEADER_BYTES + 8) })
+    }
 }
 
 /// The header of a fragment in a block that was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentHeader {
-    /// Its checksum, an input of the chain hash.
+    /// Its checksum.
     pub checksum: u64,
     /// The epoch in which it was written.
     pub epoch: u32,
@@ -77,9 +134,9 @@ impl FragmentHeader {
         matches!(self.part, FragmentType::First | FragmentType::Middle)
     }
 
-    /// Whether it continues a record that began in an earlier block, in this epoch.
-    pub fn continues(&self, epoch: u32) -> bool {
-        matches!(self.part, FragmentType::Middle | FragmentType::Last) && self.epoch == epoch
+    /// Whether it continues a record that began in an earlier block.
+    pub fn continues(&self) -> bool {
+        matches!(self.part, FragmentType::Middle | FragmentType::Last)
     }
 }
 
@@ -115,22 +172,46 @@ impl Refusal {
     }
 }
 
-/// The chain hash after a fragment.
-pub fn extend_chain(chain: u64, fragment_checksum: u64) -> u64 {
-    checksum(chain, &fragment_checksum.to_le_bytes())
-}
-
-/// Fills in the header of `fragment`, whose other bytes are in place, and returns its checksum.
-pub fn seal_fragment(fragment: &mut [u8], segment_seed: u64, epoch: u32, offset: u32, part: FragmentType) -> u64 {
+/// Fills in the header of `fragment`, whose other bytes are in place; returns its checksum and, of a whole record, the
+/// hash of its content.
+pub fn seal_fragment(
+    fragment: &mut [u8],
+    segment_seed: u64,
+    epoch: u32,
+    offset: u32,
+    part: FragmentType,
+) -> (u64, Option<u64>) {
     let length = fragment.len() - FRAGMENT_HEADER_BYTES;
     debug_assert!(length > 0 && length.is_multiple_of(8) && fragment.len() <= BLOCK_BYTES);
     put(fragment, 8, &epoch.to_le_bytes());
     put(fragment, 12, &(length as u16).to_le_bytes());
     fragment[14] = part as u8;
     fragment[15] = CODEC_NONE;
-    let sum = checksum(fragment_seed(segment_seed, epoch, offset), &fragment[8..]);
+    let (sum, content) = sum_of(fragment, fragment_seed(segment_seed, offset), part == FragmentType::Whole);
     put(fragment, 0, &sum.to_le_bytes());
-    sum
+    (sum, content)
+}
+
+/// The checksum of a fragment and, of a whole record, the hash of its content.
+fn sum_of(fragment: &[u8], seed: u64, is_whole: bool) -> (u64, Option<u64>) {
+    match fragment.get(WHOLE_CONTENT_AT..).filter(|content| is_whole && !content.is_empty()) {
+        Some(content) => {
+            let content = content_hash(content);
+            (place_hash(fragment, seed) ^ content, Some(content))
+        }
+        None => (checksum(seed, &fragment[8..]), None),
+    }
+}
+
+/// The hash of what comes before the content of a whole record, under the seed of its place.
+fn place_hash(fragment: &[u8], seed: u64) -> u64 {
+    checksum(seed, &fragment[8..WHOLE_CONTENT_AT])
+}
+
+/// The hash of a whole record's content, from a fragment at `offset` that passed its checksum.
+pub fn content_of_whole(fragment: &[u8], segment_seed: u64, offset: u32) -> Option<u64> {
+    let fragment = fragment.get(..WHOLE_CONTENT_AT)?;
+    Some(u64_at(fragment, 0) ^ place_hash(fragment, fragment_seed(segment_seed, offset)))
 }
 
 /// Decodes the fragment at `at` in a block that begins at `block_offset` of its segment.
@@ -146,21 +227,32 @@ pub fn fragment_at(block: &[u8], at: usize, block_offset: u32, segment_seed: u64
     if length == 0 || !length.is_multiple_of(8) {
         return Found::Bad(Refusal::bad("a fragment of an impossible length"));
     }
-    let epoch = u32_at(header, 8);
-    let sum = u64_at(header, 0);
-    if sum != checksum(fragment_seed(segment_seed, epoch, block_offset + at as u32), &fragment[8..]) {
+    let part = part_of(header[14]).filter(|_| header[15] == CODEC_NONE);
+    let seed = fragment_seed(segment_seed, block_offset + at as u32);
+    let (sum, content) = sum_of(fragment, seed, part == Some(FragmentType::Whole));
+    if sum != u64_at(header, 0) {
         return Found::Bad(Refusal::bad("the checksum of a fragment does not match its bytes and place"));
     }
-    match part_of(header[14]).filter(|_| header[15] == CODEC_NONE) {
-        Some(part) => {
-            Found::Fragment(Fragment { part, epoch, checksum: sum, bytes: &fragment[FRAGMENT_HEADER_BYTES..] })
-        }
-        None => Found::Bad(Refusal::newer("a fragment of a type or codec that this version does not know")),
+    let Some(part) = part else {
+        return Found::Bad(Refusal::newer("a fragment of a type or codec that this version does not know"));
+    };
+    if fragment.len() <= part.header_bytes() {
+        return Found::Bad(Refusal::bad("a fragment of an impossible length"));
     }
+    let continues = Continues::decode(fragment).filter(|_| part.header_bytes() == CONTINUED_HEADER_BYTES);
+    Found::Fragment(Fragment {
+        part,
+        epoch: u32_at(header, 8),
+        checksum: sum,
+        chain: content.or(continues.map(|continues| continues.chain)),
+        continues,
+        bytes: &fragment[part.header_bytes()..],
+    })
 }
 
-fn fragment_seed(segment_seed: u64, epoch: u32, offset: u32) -> u64 {
-    seed_with(segment_seed, u64::from(epoch) << 32 | u64::from(offset))
+/// The seed of a fragment at `offset`. The epoch is among the bytes that are hashed.
+fn fragment_seed(segment_seed: u64, offset: u32) -> u64 {
+    segment_seed.wrapping_add(u64::from(offset))
 }
 
 fn part_of(byte: u8) -> Option<FragmentType> {
@@ -189,10 +281,26 @@ mod tests {
         assert!(matches!(fragment_at(&block, 64, 0, 8), Found::Bad(_)));
         assert!(matches!(fragment_at(&block, 120, 0, 7), Found::Nothing));
         assert!(matches!(fragment_at(&block, BLOCK_BYTES - 8, 0, 7), Found::Nothing));
+        assert_eq!(content_of_whole(&block[64..], 7, 64), found.chain);
+        assert_eq!(found.chain, Some(content_hash(&[9; 16])));
         for at in 64..120 {
             block[at] ^= 1;
             assert!(matches!(fragment_at(&block, 64, 0, 7), Found::Bad(_)), "byte {at}");
             block[at] ^= 1;
         }
+    }
+
+    #[test]
+    fn a_part_says_which_record_it_continues() {
+        let mut block = vec![0; BLOCK_BYTES];
+        let continues = Continues { head: 5, chain: 6 };
+        continues.put(&mut block);
+        block[32..40].fill(9);
+        seal_fragment(&mut block[..40], 7, 3, 16384, FragmentType::Last);
+        let Found::Fragment(found) = fragment_at(&block, 0, 16384, 7) else { panic!("not found") };
+        assert_eq!((found.continues, found.chain, found.bytes), (Some(continues), Some(6), &[9u8; 8][..]));
+        assert_eq!(found.whole_bytes(), 40);
+        seal_fragment(&mut block[..32], 7, 3, 16384, FragmentType::Middle);
+        assert!(matches!(fragment_at(&block, 0, 16384, 7), Found::Bad(_)), "a part without bytes");
     }
 }

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use crate::format::BLOCK_BYTES;
-use crate::format::fragment::FRAGMENT_HEADER_BYTES;
+use crate::format::fragment::{CONTINUED_HEADER_BYTES, FRAGMENT_HEADER_BYTES};
 use crate::format::record::ENTRY_HEADER_BYTES;
 
 /// Records up to this size are never cut.
@@ -29,7 +29,7 @@ pub fn place_record(end: u32, head_bytes: usize, record_bytes: usize) -> (u64, u
     if !cut && whole <= BLOCK_BYTES as u64 {
         return (start, start + whole);
     }
-    let blocks = record_bytes.div_ceil(BLOCK_BYTES - FRAGMENT_HEADER_BYTES - LOST_BYTES) as u64 + 1;
+    let blocks = record_bytes.div_ceil(BLOCK_BYTES - CONTINUED_HEADER_BYTES - LOST_BYTES) as u64 + 1;
     (start, block_of(start) * BLOCK_BYTES as u64 + blocks * BLOCK_BYTES as u64)
 }
 
@@ -55,9 +55,9 @@ pub fn payload_pieces(entry_offset: u32, range: Range<u64>) -> impl Iterator<Ite
         let at = if done < in_first {
             start + done
         } else {
-            let full = (BLOCK_BYTES - FRAGMENT_HEADER_BYTES) as u64;
+            let full = (BLOCK_BYTES - CONTINUED_HEADER_BYTES) as u64;
             let (blocks, within) = ((done - in_first) / full, (done - in_first) % full);
-            block_end(u64::from(entry_offset)) + blocks * BLOCK_BYTES as u64 + FRAGMENT_HEADER_BYTES as u64 + within
+            block_end(u64::from(entry_offset)) + blocks * BLOCK_BYTES as u64 + CONTINUED_HEADER_BYTES as u64 + within
         };
         let len = (block_end(at) - at).min(range.end - done);
         done += len;
@@ -92,11 +92,11 @@ mod tests {
     #[test]
     fn the_pieces_of_a_payload_skip_the_fragment_headers() {
         let pieces: Vec<_> = payload_pieces(BLOCK as u32 - 116, 0..20_000).collect();
-        assert_eq!(pieces, [BLOCK - 100..BLOCK, BLOCK + 16..2 * BLOCK, 2 * BLOCK + 16..2 * BLOCK + 16 + 3532]);
+        assert_eq!(pieces, [BLOCK - 100..BLOCK, BLOCK + 32..2 * BLOCK, 2 * BLOCK + 32..2 * BLOCK + 32 + 3548]);
         let within: Vec<_> = payload_pieces(BLOCK as u32 - 116, 90..110).collect();
-        assert_eq!(within, [BLOCK - 10..BLOCK, BLOCK + 16..BLOCK + 26]);
+        assert_eq!(within, [BLOCK - 10..BLOCK, BLOCK + 32..BLOCK + 42]);
         let bare = payload_pieces(BLOCK as u32 - 16, 0..8).next();
-        assert_eq!(bare, Some(BLOCK + 16..BLOCK + 24));
+        assert_eq!(bare, Some(BLOCK + 32..BLOCK + 40));
         assert_eq!(payload_pieces(200, 5..5).count(), 0);
     }
 }

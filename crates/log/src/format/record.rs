@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! record header, 64 bytes
-//! 0         8          16               24        32          40          48           52      56        57     58      59      60
-//! | first   | read at  | previous chain | durable | timestamp | last blob | body bytes | count | version | kind | codec | blobs | reserved | 64
+//! 0         8           16           20        21      22         24      32        40               48          56      60     61      62
+//! | durable | last blob | body bytes | version | codec | reserved | first | read at | previous chain | timestamp | count | kind | blobs | reserved | 64
 //! blob reference, 24 bytes, `blobs` times
 //! 0    8      16      20
 //! | id | hash | pages | reserved | 24
@@ -14,7 +14,8 @@
 //!
 //! Law: an entry's header never crosses a fragment; the first one is in the record's first fragment. `back` is the
 //! distance in bytes from the entry's header to its record's header in the segment; `index` counts the entries of the
-//! record, so that an entry's GLSN is known. `body bytes` is the sum of all entries, headers and padding included.
+//! record, so that an entry's GLSN is known. `body bytes` is the sum of all entries, headers and padding included. The
+//! chain hash of the record covers its header from `first` on, its references and its entries (`content`).
 //!
 //! A record of kind 1 replaces records that were damaged and dropped by a salvage (`mend`). Its entries are of the
 //! stream [`StreamId::DROPPED`] and have no content; `read at` holds the chain hash of the last dropped record, from
@@ -22,6 +23,7 @@
 
 use crate::blob::{BlobId, BlobRef};
 use crate::draft::MAX_BLOBS;
+use crate::format::content::head_bytes;
 use crate::format::fragment::Refusal;
 use crate::format::{CODEC_NONE, FORMAT_VERSION, align8, put, u32_at, u64_at};
 use crate::glsn::{Glsn, StreamId};
@@ -37,10 +39,16 @@ pub const MAX_ENTRIES: usize = 1 << 16;
 /// Bytes of a mark: durable GLSN, chain hash there, timestamp.
 pub const MARK_BYTES: usize = 24;
 
-/// A plain record; kinds above [`KIND_DROPPED`] are reserved for later formats.
+/// A plain record.
 pub const KIND_PLAIN: u8 = 0;
 /// A record that replaces dropped ones.
 pub const KIND_DROPPED: u8 = 1;
+/// Reserved: a record that has a place in a shared order and no effect.
+pub const KIND_VOID: u8 = 2;
+/// Reserved: a record that orders nothing but itself.
+pub const KIND_BARRIER: u8 = 3;
+/// Reserved: a record that names a snapshot of the store.
+pub const KIND_SNAPSHOT: u8 = 4;
 
 /// The header of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,18 +79,18 @@ impl RecordHeader {
     /// The header as bytes.
     pub fn encode(&self) -> [u8; RECORD_HEADER_BYTES] {
         let mut out = [0; RECORD_HEADER_BYTES];
-        put(&mut out, 0, &self.first.0.to_le_bytes());
-        put(&mut out, 8, &self.dropped.unwrap_or(self.read_at.0).to_le_bytes());
-        put(&mut out, 16, &self.previous_chain.to_le_bytes());
-        put(&mut out, 24, &self.durable.0.to_le_bytes());
-        put(&mut out, 32, &self.timestamp_micros.to_le_bytes());
-        put(&mut out, 40, &self.last_blob_id.to_le_bytes());
-        put(&mut out, 48, &self.body_bytes.to_le_bytes());
-        put(&mut out, 52, &self.count.to_le_bytes());
-        out[56] = FORMAT_VERSION as u8;
-        out[57] = if self.dropped.is_some() { KIND_DROPPED } else { KIND_PLAIN };
-        out[58] = CODEC_NONE;
-        out[59] = self.blobs;
+        put(&mut out, 0, &self.durable.0.to_le_bytes());
+        put(&mut out, 8, &self.last_blob_id.to_le_bytes());
+        put(&mut out, 16, &self.body_bytes.to_le_bytes());
+        out[20] = FORMAT_VERSION as u8;
+        out[21] = CODEC_NONE;
+        put(&mut out, 24, &self.first.0.to_le_bytes());
+        put(&mut out, 32, &self.dropped.unwrap_or(self.read_at.0).to_le_bytes());
+        put(&mut out, 40, &self.previous_chain.to_le_bytes());
+        put(&mut out, 48, &self.timestamp_micros.to_le_bytes());
+        put(&mut out, 56, &self.count.to_le_bytes());
+        out[60] = if self.dropped.is_some() { KIND_DROPPED } else { KIND_PLAIN };
+        out[61] = self.blobs;
         out
     }
 
@@ -94,21 +102,21 @@ impl RecordHeader {
         if bytes.len() < RECORD_HEADER_BYTES {
             return Err(Refusal::bad("a record's header is cut short"));
         }
-        let is_dropped = bytes[57] == KIND_DROPPED;
-        if u32::from(bytes[56]) != FORMAT_VERSION || bytes[57] > KIND_DROPPED || bytes[58] != CODEC_NONE {
-            return Err(Refusal::newer("a record of a format, kind or codec that this version does not know"));
+        if u32::from(bytes[20]) != FORMAT_VERSION || bytes[21] != CODEC_NONE || bytes[60] > KIND_DROPPED {
+            return Err(Refusal::newer(unknown(bytes[60])));
         }
+        let is_dropped = bytes[60] == KIND_DROPPED;
         let header = Self {
-            first: Glsn(u64_at(bytes, 0)),
-            read_at: if is_dropped { Glsn::NONE } else { Glsn(u64_at(bytes, 8)) },
-            previous_chain: u64_at(bytes, 16),
-            durable: Glsn(u64_at(bytes, 24)),
-            timestamp_micros: u64_at(bytes, 32),
-            last_blob_id: u64_at(bytes, 40),
-            body_bytes: u32_at(bytes, 48),
-            count: u32_at(bytes, 52),
-            blobs: bytes[59],
-            dropped: is_dropped.then(|| u64_at(bytes, 8)),
+            first: Glsn(u64_at(bytes, 24)),
+            read_at: if is_dropped { Glsn::NONE } else { Glsn(u64_at(bytes, 32)) },
+            previous_chain: u64_at(bytes, 40),
+            durable: Glsn(u64_at(bytes, 0)),
+            timestamp_micros: u64_at(bytes, 48),
+            last_blob_id: u64_at(bytes, 8),
+            body_bytes: u32_at(bytes, 16),
+            count: u32_at(bytes, 56),
+            blobs: bytes[61],
+            dropped: is_dropped.then(|| u64_at(bytes, 32)),
         };
         let least = u64::from(header.count) * ENTRY_HEADER_BYTES as u64;
         if header.count == 0
@@ -128,14 +136,24 @@ impl RecordHeader {
         Glsn(self.first.0 + u64::from(self.count) - 1)
     }
 
-    /// The chain hash after the record, where `hashed` is the hash over its fragments.
-    pub fn chain_after(&self, hashed: u64) -> u64 {
-        self.dropped.unwrap_or(hashed)
+    /// The chain hash after the record, where `content` is the hash of its content.
+    pub fn chain_after(&self, content: u64) -> u64 {
+        self.dropped.unwrap_or(content)
     }
 
     /// Bytes of the header and of the references after it.
     pub fn head_bytes(&self) -> usize {
-        RECORD_HEADER_BYTES + usize::from(self.blobs) * BLOB_REF_BYTES
+        head_bytes(usize::from(self.blobs))
+    }
+}
+
+/// Why a record is of a newer version: its kind, if that is reserved.
+fn unknown(kind: u8) -> &'static str {
+    match kind {
+        KIND_VOID => "a record of kind void (2), which this version does not read",
+        KIND_BARRIER => "a record of kind barrier (3), which this version does not read",
+        KIND_SNAPSHOT => "a record of kind snapshot (4), which this version does not read",
+        _ => "a record of a format, kind or codec that this version does not know",
     }
 }
 
@@ -274,10 +292,20 @@ mod tests {
 
     #[test]
     fn a_record_of_another_kind_codec_or_version_is_refused() {
-        for at in [56, 57, 58] {
+        for at in [20, 21, 60] {
             let mut bytes = header().encode();
             bytes[at] = 9;
             assert!(RecordHeader::decode(&bytes).unwrap_err().newer, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_reserved_kind_is_named_when_it_is_refused() {
+        for (kind, name) in [(KIND_VOID, "void"), (KIND_BARRIER, "barrier"), (KIND_SNAPSHOT, "snapshot")] {
+            let mut bytes = header().encode();
+            bytes[60] = kind;
+            let refusal = RecordHeader::decode(&bytes).unwrap_err();
+            assert!(refusal.newer && refusal.what.contains(name), "{refusal:?}");
         }
     }
 }

@@ -3,6 +3,7 @@
 
 mod append_and_read;
 mod blocks;
+mod chain;
 mod common;
 mod crash;
 mod keeping;

@@ -195,7 +195,7 @@ fn pain_9_a_length_that_lies_allocates_nothing() {
     let bytes = read_file(&*disk, SEGMENT);
     let id = options(&disk, &memory).id.unwrap();
     // The payload's length and the body's, with a checksum that is right: what a bug would write.
-    for (at, value) in [(128 + 16 + 64 + 4, u32::MAX), (128 + 16 + 48, u32::MAX), (128 + 16 + 52, 65_000)] {
+    for (at, value) in [(128 + 16 + 64 + 4, u32::MAX), (128 + 16 + 16, u32::MAX), (128 + 16 + 56, 65_000)] {
         let disk = copy_of(&*disk);
         let mut bad = bytes.clone();
         bad[at..at + 4].copy_from_slice(&value.to_le_bytes());

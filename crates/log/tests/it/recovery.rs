@@ -459,7 +459,7 @@ fn a_newer_record_at_the_end_is_not_taken_for_a_torn_tail() {
     let mut bytes = read_file(&*killed.disk, SEGMENT);
     // The version byte of record 2, with a checksum that is right.
     let start = killed.ends[1].next_multiple_of(8);
-    bytes[start + 16 + 56] = 3;
+    bytes[start + 16 + 20] = 3;
     let id = options(&killed.disk, &memory).id.unwrap();
     let end = killed.ends[2].next_multiple_of(8);
     seal_fragment(&mut bytes[start..end], segment_seed(id, Glsn(1)), 1, start as u32, FragmentType::Whole);
@@ -467,6 +467,20 @@ fn a_newer_record_at_the_end_is_not_taken_for_a_torn_tail() {
     let opened = FileLog::open(options(&killed.disk, &memory));
     assert!(matches!(&opened, Err(LogError::Format { message }) if message.contains("newer")), "{opened:?}");
     assert_eq!(read_file(&*killed.disk, SEGMENT), bytes);
+}
+
+#[test]
+fn what_a_later_version_writes_is_named_and_refused() {
+    let memory = Memory::new(16 << 20);
+    let disk: Arc<dyn Disk> = Arc::new(plimsoll_disk::mem::MemDisk::new());
+    let log = open(&disk, &memory);
+    let id = plimsoll_log::blob::BlobId(3 << 48 | 1);
+    crate::common::submit_with(&log, 0, b"", &[plimsoll_log::blob::BlobRef { id, pages: 1, hash: 1 }]).unwrap();
+    log.sync().unwrap();
+    std::mem::forget(log);
+    let opened = FileLog::open(options(&copy_of(&*disk), &memory));
+    let Err(LogError::Format { message }) = opened else { panic!("{opened:?}") };
+    assert!(message.contains("another node") && message.contains("newer"), "{message}");
 }
 
 #[test]

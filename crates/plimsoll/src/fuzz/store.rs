@@ -16,9 +16,7 @@ use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::blob::BlobRef;
 use plimsoll_log::format::blob_trailer::{BLOB_TRAILER_BYTES, BlobTrailer, extend_blob_hash};
-use plimsoll_log::format::fragment::{
-    FRAGMENT_HEADER_BYTES, Found, FragmentType, extend_chain, fragment_at, seal_fragment,
-};
+use plimsoll_log::format::fragment::{FRAGMENT_HEADER_BYTES, Found, FragmentType, fragment_at};
 use plimsoll_log::format::offset_table::{TABLE_HEADER_BYTES, TableHeader};
 use plimsoll_log::format::record::RecordHeader;
 use plimsoll_log::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
@@ -30,6 +28,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::api::admin::repair::rebuild;
 use crate::api::db::Db;
 use crate::api::snapshot::{Moment, Snapshot};
+use crate::fuzz::reseal::{Placed, continues, reseal};
 use crate::index::manifest::{MANIFEST, Manifest};
 use crate::index::run::file::{run_id_of, run_seed};
 use crate::types::error::Result;
@@ -64,7 +63,7 @@ enum FileKind {
     /// The same, and a first page that names a place in the log.
     Table(TableHeader),
     /// Fragments in blocks: where each begins and ends, and what it is.
-    Segment(SegmentHeader, Vec<(usize, usize, FragmentType)>),
+    Segment(SegmentHeader, Vec<Placed>),
     Manifest,
     Warm(Kind, u64),
     Other,
@@ -170,7 +169,7 @@ fn mend(samples: &[Sample], files: &mut [Option<Vec<u8>>], unmended: &[bool]) {
 fn mend_segment(
     bytes: &mut [u8],
     header: &SegmentHeader,
-    fragments: &[(usize, usize, FragmentType)],
+    fragments: &[Placed],
     mut chain: u64,
     places: &mut BTreeMap<u64, u64>,
 ) -> u64 {
@@ -179,19 +178,12 @@ fn mend_segment(
         bytes[..SEGMENT_HEADER_BYTES].copy_from_slice(&changed.encode());
     }
     let seed = segment_seed(header.log_id, header.first);
-    let mut last = None;
-    for &(start, end, part) in fragments {
-        let Some(fragment) = bytes.get_mut(start..end) else { break };
-        if matches!(part, FragmentType::Whole | FragmentType::First) {
-            fragment[FRAGMENT_HEADER_BYTES + 16..][..8].copy_from_slice(&chain.to_le_bytes());
-            last = RecordHeader::decode(&fragment[FRAGMENT_HEADER_BYTES..]).ok().map(|record| record.last().0);
-        }
-        let sum = seal_fragment(fragment, seed, header.epoch, start as u32, part);
-        if part != FragmentType::Mark {
-            chain = extend_chain(chain, sum);
-        }
-        if let (FragmentType::Whole | FragmentType::Last, Some(last)) = (part, last) {
-            places.insert(last, chain);
+    for parts in fragments.chunk_by(|_, next| continues(next.2)) {
+        let (start, _, part) = parts[0];
+        chain = reseal(bytes, parts, seed, header.epoch, chain, true);
+        let record = bytes.get(start + FRAGMENT_HEADER_BYTES..).map(RecordHeader::decode);
+        if let Some(Ok(record)) = record.filter(|_| part != FragmentType::Mark) {
+            places.insert(record.last().0, chain);
         }
     }
     chain
@@ -378,13 +370,13 @@ fn kind_of(name: &str, bytes: &[u8], log_id: u128) -> FileKind {
     }
 }
 
-fn fragments_of(bytes: &[u8], header: &SegmentHeader) -> Vec<(usize, usize, FragmentType)> {
+fn fragments_of(bytes: &[u8], header: &SegmentHeader) -> Vec<Placed> {
     let seed = segment_seed(header.log_id, header.first);
     let mut found = Vec::new();
     for (number, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
         let mut at = if number == 0 { SEGMENT_HEADER_BYTES } else { 0 };
         while let Found::Fragment(fragment) = fragment_at(block, at, (number * BLOCK_BYTES) as u32, seed) {
-            let (start, len) = (number * BLOCK_BYTES + at, FRAGMENT_HEADER_BYTES + fragment.bytes.len());
+            let (start, len) = (number * BLOCK_BYTES + at, fragment.whole_bytes());
             found.push((start, start + len, fragment.part));
             at += len;
         }

@@ -7,7 +7,8 @@ use crate::draft::Draft;
 use crate::error::LogError;
 use crate::file_log::durability::writer::SegmentWriter;
 use crate::file_log::tail::TailState;
-use crate::format::fragment::{FRAGMENT_HEADER_BYTES, FragmentType, extend_chain, seal_fragment};
+use crate::format::content::ContentHash;
+use crate::format::fragment::{Continues, FRAGMENT_HEADER_BYTES, FragmentType, seal_fragment};
 use crate::format::layout::{block_end, block_of};
 use crate::format::record::{ENTRY_HEADER_BYTES, EntryHeader, RecordHeader, encode_blob};
 use crate::format::{BLOCK_BYTES, align8};
@@ -39,9 +40,13 @@ pub(crate) fn write_record(
     header: &RecordHeader,
     draft: &Draft<'_>,
 ) -> Result<RecordEnd, LogError> {
-    let mut record = RecordWriter::new(tail, writer, seal, header.previous_chain);
+    let mut record = RecordWriter::new(tail, writer, seal);
     record.skip_to(start)?;
-    record.begin()?;
+    if start + (FRAGMENT_HEADER_BYTES + header.head_bytes()) as u64 + u64::from(header.body_bytes) > block_end(start) {
+        // Its middle and last parts name the chain hash: it is computed before the first of them is written.
+        record.chain = Some(chain_of(header, draft));
+    }
+    record.begin(FragmentType::First)?;
     let header_at = record.at;
     record.write_bytes(&header.encode())?;
     for blob in draft.blobs {
@@ -65,6 +70,17 @@ pub(crate) fn write_record(
     record.finish(None)
 }
 
+/// The chain hash of a record that will be in several fragments.
+fn chain_of(header: &RecordHeader, draft: &Draft<'_>) -> u64 {
+    let mut hash = ContentHash::new(header, draft.blobs);
+    for (index, entry) in draft.entries.iter().enumerate() {
+        let payload_bytes = entry.payload_bytes() as u32;
+        let entry_header = EntryHeader { stream: entry.stream, payload_bytes, back: 0, index: index as u32 };
+        hash.entry(entry_header, entry.parts.iter().copied());
+    }
+    hash.sum()
+}
+
 /// Writes a mark after all other fragments.
 pub(crate) fn write_mark_fragment(
     tail: &mut TailState,
@@ -72,10 +88,9 @@ pub(crate) fn write_mark_fragment(
     start: u64,
     bytes: &[u8],
 ) -> Result<u32, LogError> {
-    let chain = tail.end.chain;
-    let mut record = RecordWriter::new(tail, None, seal, chain);
+    let mut record = RecordWriter::new(tail, None, seal);
     record.skip_to(start)?;
-    record.begin()?;
+    record.begin(FragmentType::Mark)?;
     record.write_bytes(bytes)?;
     record.finish(Some(FragmentType::Mark)).map(|written| written.end)
 }
@@ -84,18 +99,19 @@ struct RecordWriter<'a> {
     tail: &'a mut TailState,
     writer: Option<&'a mut SegmentWriter>,
     seal: FragmentSeal,
-    chain: u64,
+    /// The chain hash after the record; of a record in one fragment once that is sealed.
+    chain: Option<u64>,
     at: u64,
     /// Offset of the fragment that is being written.
     fragment: u64,
-    /// Whether the record already has a finished fragment.
-    is_split: bool,
+    /// Checksum of the record's first fragment, if that is finished and others follow.
+    head: Option<u64>,
 }
 
 impl<'a> RecordWriter<'a> {
-    fn new(tail: &'a mut TailState, writer: Option<&'a mut SegmentWriter>, seal: FragmentSeal, chain: u64) -> Self {
+    fn new(tail: &'a mut TailState, writer: Option<&'a mut SegmentWriter>, seal: FragmentSeal) -> Self {
         let at = u64::from(tail.end.offset);
-        Self { tail, writer, seal, chain, at, fragment: at, is_split: false }
+        Self { tail, writer, seal, chain: None, at, fragment: at, head: None }
     }
 
     /// Bytes left in the block.
@@ -116,10 +132,10 @@ impl<'a> RecordWriter<'a> {
         Ok(())
     }
 
-    fn begin(&mut self) -> Result<(), LogError> {
+    fn begin(&mut self, part: FragmentType) -> Result<(), LogError> {
         self.enter_chunk()?;
         self.fragment = self.at;
-        self.at += FRAGMENT_HEADER_BYTES as u64;
+        self.at += part.header_bytes() as u64;
         Ok(())
     }
 
@@ -150,30 +166,36 @@ impl<'a> RecordWriter<'a> {
 
     /// Ends the fragment and continues in the next block.
     fn next_fragment(&mut self) -> Result<(), LogError> {
-        let part = if self.is_split { FragmentType::Middle } else { FragmentType::First };
-        self.seal(part);
-        self.is_split = true;
+        let part = if self.head.is_some() { FragmentType::Middle } else { FragmentType::First };
+        let sum = self.seal(part);
+        self.head.get_or_insert(sum);
         let block = block_of(self.fragment);
         self.block_is_complete(block);
         self.at = (block + 1) * BLOCK_BYTES as u64;
-        self.begin()
+        self.begin(FragmentType::Middle)
     }
 
     fn finish(mut self, part: Option<FragmentType>) -> Result<RecordEnd, LogError> {
-        let part = part.unwrap_or(if self.is_split { FragmentType::Last } else { FragmentType::Whole });
+        let part = part.unwrap_or(if self.head.is_some() { FragmentType::Last } else { FragmentType::Whole });
         self.seal(part);
         if self.at.is_multiple_of(BLOCK_BYTES as u64) {
             self.block_is_complete(block_of(self.fragment));
         }
-        Ok(RecordEnd { end: self.at as u32, chain: self.chain })
+        Ok(RecordEnd { end: self.at as u32, chain: self.chain.unwrap_or(self.tail.end.chain) })
     }
 
-    fn seal(&mut self, part: FragmentType) {
+    fn seal(&mut self, part: FragmentType) -> u64 {
         let start = self.tail.buffer.current_start();
         let (from, to) = ((self.fragment - start) as usize, (self.at - start) as usize);
         let fragment = &mut self.tail.buffer.current_mut()[from..to];
-        let sum = seal_fragment(fragment, self.seal.segment_seed, self.seal.epoch, self.fragment as u32, part);
-        self.chain = extend_chain(self.chain, sum);
+        if let Some(head) = self.head {
+            let chain = self.chain.expect("the chain hash of a record in several fragments is computed before");
+            Continues { head, chain }.put(fragment);
+        }
+        let (sum, content) =
+            seal_fragment(fragment, self.seal.segment_seed, self.seal.epoch, self.fragment as u32, part);
+        self.chain = content.or(self.chain);
+        sum
     }
 
     /// Hands a complete block to the pool, so that followers do not read it from the disk.

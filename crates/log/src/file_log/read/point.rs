@@ -1,7 +1,7 @@
 //! Reads entries by GLSN: one look-up in a table and one decode.
 //!
-//! Law: bytes that span blocks are read only through [`OpenLog::follow`]: the next block must continue the same record,
-//! in the same epoch, as far as it is read. A block that is good by itself may be another one than the one that was
+//! Law: bytes that span blocks are read only through [`OpenLog::follow`]: the next block must continue the same record
+//! as far as it is read. A block that is good by itself may be another one than the one that was
 //! written there last.
 
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::file_log::files::names::FileName;
 use crate::file_log::open_log::OpenLog;
 use crate::file_log::segments::segment::Segment;
 use crate::format::BLOCK_BYTES;
-use crate::format::fragment::{FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentType, extend_chain};
-use crate::format::layout::{block_of, payload_pieces};
+use crate::format::fragment::{Continues, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentType, content_of_whole};
+use crate::format::layout::{block_end, block_of, payload_pieces};
 use crate::format::record::{
     BLOB_REF_BYTES, ENTRY_HEADER_BYTES, EntryHeader, RECORD_HEADER_BYTES, RecordHeader, decode_blob,
 };
@@ -55,6 +55,15 @@ impl RecordStart {
         let header = bytes.get(FRAGMENT_HEADER_BYTES..fragment.bytes.min(bytes.len())).unwrap_or_default();
         let header = RecordHeader::decode(header).map_err(|refusal| refusal.what)?;
         Ok(Self { header, fragment, fragment_at })
+    }
+
+    /// The chain hash after it, if it lies in one fragment, whose bytes begin with `bytes`.
+    pub(crate) fn chain(&self, bytes: &[u8], segment_seed: u64) -> Option<u64> {
+        if self.fragment.goes_on() {
+            return None;
+        }
+        let content = content_of_whole(bytes, segment_seed, self.fragment_at)?;
+        Some(self.header.chain_after(content))
     }
 
     /// Where its first fragment ends in its block.
@@ -125,20 +134,13 @@ impl OpenLog {
         Ok(Entry::copied(meta, bytes))
     }
 
-    /// Compares a record that spans blocks with the chain hash after it. Each of its fragments has the checksum for its
-    /// place and epoch; so does a fragment of another record that was started in this place and cut, if nothing was
-    /// appended in between.
+    /// Compares a record that spans blocks with the chain hash after it: all of it may be another record that was
+    /// started in this place and cut.
     fn check_chain(&self, segment: &Segment, glsn: Glsn, record: &RecordStart) -> Result<(), LogError> {
-        let mut chain = extend_chain(record.header.previous_chain, record.fragment.checksum);
-        let mut fragment = record.fragment;
-        let mut block = block_of(u64::from(record.fragment_at));
-        while fragment.goes_on() {
-            block += 1;
-            fragment = self.follow(segment, glsn, record.fragment.epoch, block * BLOCK, &mut [], false)?;
-            chain = extend_chain(chain, fragment.checksum);
-        }
+        let next = block_end(u64::from(record.fragment_at));
+        let part = self.follow(segment, glsn, record.fragment.checksum, next, &mut [], false)?;
         match self.chain_after(record.header.last())? {
-            Some(behind) if behind != chain => Err(self.does_not_go_on(segment, glsn, block * BLOCK)),
+            Some(behind) if behind != part.chain => Err(self.does_not_go_on(segment, glsn, next)),
             _ => Ok(()),
         }
     }
@@ -289,24 +291,24 @@ impl OpenLog {
         copied.ok_or_else(|| self.not_there(segment, glsn, at as u32))
     }
 
-    /// Copies bytes at `at` of a record that began in an earlier block; returns the header of their fragment. If `more`
-    /// of the record is wanted, it must continue in the next block.
+    /// Copies bytes at `at` of a record that began in an earlier block, with a first fragment of the checksum `head`. If
+    /// `more` of the record is wanted, it must continue in the next block.
     pub(crate) fn follow(
         &self,
         segment: &Segment,
         glsn: Glsn,
-        epoch: u32,
+        head: u64,
         at: u64,
         into: &mut [u8],
         more: bool,
-    ) -> Result<FragmentHeader, LogError> {
+    ) -> Result<Continues, LogError> {
         let within = (at % BLOCK) as usize;
         let range = within..within + into.len();
         let followed = self.with_block(segment, glsn, block_of(at), |block| {
-            let fragment = FragmentHeader::decode(block)?;
-            let fits = fragment.continues(epoch) && range.end <= fragment.bytes && (fragment.goes_on() || !more);
+            let (fragment, continues) = continued(block, head)?;
+            let fits = range.end <= fragment.bytes && (fragment.goes_on() || !more);
             into.copy_from_slice(block.get(range).filter(|_| fits)?);
-            Some(fragment)
+            Some(continues)
         })?;
         followed.ok_or_else(|| self.does_not_go_on(segment, glsn, at))
     }
@@ -331,7 +333,7 @@ impl OpenLog {
                 self.copy(segment, glsn, piece.start, piece_into)?;
             } else {
                 let more = from + (done as u64) < end;
-                self.follow(segment, glsn, record.fragment.epoch, piece.start, piece_into, more)?;
+                self.follow(segment, glsn, record.fragment.checksum, piece.start, piece_into, more)?;
             }
         }
         Ok(())
@@ -360,7 +362,7 @@ impl OpenLog {
         let record = self.record_of(&place.segment, glsn, place.offset, &header, None)?;
         if block_of(u64::from(place.offset)) != block_of(u64::from(record.fragment_at)) {
             let at = u64::from(place.offset);
-            self.follow(&place.segment, glsn, record.fragment.epoch, at, &mut bytes, false)?;
+            self.follow(&place.segment, glsn, record.fragment.checksum, at, &mut bytes, false)?;
         }
         Ok((header, record))
     }
@@ -402,9 +404,8 @@ impl OpenLog {
         if block_of(u64::from(offset)) == block_of(u64::from(record.fragment_at)) {
             return Ok(record.fragment_end());
         }
-        let fragment = FragmentHeader::decode(block).filter(|fragment| fragment.continues(record.fragment.epoch));
-        match fragment {
-            Some(fragment) => Ok(fragment.bytes),
+        match continued(block, record.fragment.checksum) {
+            Some((fragment, _)) => Ok(fragment.bytes),
             None => Err(self.does_not_go_on(segment, glsn, u64::from(offset))),
         }
     }
@@ -461,6 +462,13 @@ impl OpenLog {
     pub(crate) fn corrupt(&self, segment: &Segment, glsn: Glsn, offset: u64, what: String) -> LogError {
         LogError::Corrupt { glsn, file: FileName::Segment(segment.first()).name(), offset, what }
     }
+}
+
+/// The fragment at the front of a block, if it continues the record whose first fragment has the checksum `head`.
+pub(crate) fn continued(block: &[u8], head: u64) -> Option<(FragmentHeader, Continues)> {
+    let fragment = FragmentHeader::decode(block).filter(FragmentHeader::continues)?;
+    let continues = Continues::decode(block).filter(|continues| continues.head == head)?;
+    Some((fragment, continues))
 }
 
 /// Rejects an entry that a salvage dropped.

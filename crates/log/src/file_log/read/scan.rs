@@ -1,8 +1,9 @@
 //! Scans entries in GLSN order: offsets from the tables, a batch at a time, and payloads lent from pinned pages.
 //!
 //! Law: no allocation and no copy per entry. An entry that spans blocks is assembled in one buffer of the scan; the
-//! block that is still being filled is copied once, and again when it has grown. Consecutive records are compared by
-//! chain hash, so that a block that is good by itself but not the one that was written there last is found.
+//! block that is still being filled is copied once, and again when it has grown. Consecutive records in different blocks
+//! are compared by chain hash, so that a block that is good by itself but not the one that was written there last is
+//! found; those of one block were compared when it was read from disk.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,14 +18,14 @@ use plimsoll_memory::prefetch::prefetch;
 use crate::entry::{EntryMeta, EntryView};
 use crate::error::LogError;
 use crate::file_log::open_log::OpenLog;
-use crate::file_log::read::point::RecordStart;
+use crate::file_log::read::point::{RecordStart, continued};
 use crate::file_log::read::read_ahead::ReadAhead;
 use crate::file_log::segments::offset_table::StreamCursor;
 use crate::file_log::segments::segment::Segment;
-use crate::format::BLOCK_BYTES;
-use crate::format::fragment::{FRAGMENT_HEADER_BYTES, FragmentHeader, extend_chain};
+use crate::format::fragment::FRAGMENT_HEADER_BYTES;
 use crate::format::layout::{block_of, payload_pieces};
 use crate::format::record::{ENTRY_HEADER_BYTES, EntryHeader, RECORD_HEADER_BYTES};
+use crate::format::{BLOCK_BYTES, segment_seed};
 use crate::glsn::{Glsn, StreamId};
 use crate::log::Scan;
 
@@ -77,52 +78,19 @@ pub struct FileScan<'a> {
     record_at: u32,
     record: EntryMeta,
     body_bytes: u32,
-    epoch: u32,
+    /// Checksum of its first fragment.
+    head: u64,
     /// The block that `fragment_end` belongs to.
     fragment_block: u64,
     /// The end, in the block, of the fragment that holds the record's entries.
     fragment_end: usize,
-    chain: ChainCheck,
+    /// The GLSN after a record that ended in an earlier block or began there, and the chain hash after it.
+    expected: Option<(Glsn, u64)>,
     /// An entry that spans blocks.
     whole: Buffer,
     ahead: ReadAhead,
     /// The error of a look-up.
     failure: Option<Box<LogError>>,
-}
-
-/// Compares the chain hashes of consecutive records.
-#[derive(Clone, Copy, Debug)]
-struct ChainCheck {
-    /// The GLSN after the record, and the chain hash after its fragments seen so far.
-    next: Glsn,
-    hash: u64,
-    /// The block of its last fragment seen, if it continues after that.
-    open: Option<u64>,
-}
-
-impl ChainCheck {
-    const NOTHING_KNOWN: Self = Self { next: Glsn::NONE, hash: 0, open: None };
-
-    /// Starts a record whose first fragment is in `block`; returns whether it follows the record before it, as far as
-    /// that is known.
-    #[inline]
-    fn turn_to(&mut self, record: &RecordStart, block: u64) -> bool {
-        let header = &record.header;
-        let follows = self.open.is_some() || self.next != header.first || self.hash == header.previous_chain;
-        self.next = header.last().next();
-        self.hash = header.chain_after(extend_chain(header.previous_chain, record.fragment.checksum));
-        // After a record that replaces dropped ones, the chain continues independently of its fragments.
-        self.open = record.fragment.goes_on().then_some(block).filter(|_| header.dropped.is_none());
-        follows
-    }
-
-    /// The record continues with `fragment` in `block`.
-    fn go_on(&mut self, fragment: &FragmentHeader, block: u64) {
-        if self.open == block.checked_sub(1) && self.open.is_some() {
-            self.hash = extend_chain(self.hash, fragment.checksum);
-            self.open = fragment.goes_on().then_some(block);
-        }
-    }
 }
 
 /// The scan's current block.
@@ -175,10 +143,10 @@ impl<'a> FileScan<'a> {
             record_at: u32::MAX,
             record: NOTHING,
             body_bytes: 0,
-            epoch: 0,
+            head: 0,
             fragment_block: NOWHERE,
             fragment_end: 0,
-            chain: ChainCheck::NOTHING_KNOWN,
+            expected: None,
             whole: Buffer::default(),
             ahead: ReadAhead::default(),
             failure: None,
@@ -301,7 +269,10 @@ impl<'a> FileScan<'a> {
         record: &RecordStart,
     ) -> Result<(), LogError> {
         let fragment_block = block_of(u64::from(record.fragment_at));
-        if !self.chain.turn_to(record, fragment_block)
+        let said = &record.header;
+        if let Some((next, chain)) = self.expected.take()
+            && next == said.first
+            && chain != said.previous_chain
             && let Some(segment) = &self.segment
         {
             let what =
@@ -309,7 +280,6 @@ impl<'a> FileScan<'a> {
                     .to_owned();
             return Err(self.log.corrupt(segment, glsn, u64::from(record_at), what));
         }
-        let said = &record.header;
         self.record_at = record_at;
         self.record = EntryMeta {
             glsn,
@@ -321,7 +291,7 @@ impl<'a> FileScan<'a> {
             blobs: said.blobs,
         };
         self.body_bytes = said.body_bytes;
-        self.epoch = record.fragment.epoch;
+        self.head = record.fragment.checksum;
         self.fragment_block = fragment_block;
         self.fragment_end = record.fragment_end();
         Ok(())
@@ -330,18 +300,36 @@ impl<'a> FileScan<'a> {
     /// The record began in an earlier block than the current one.
     #[cold]
     fn go_on_in_block(&mut self, glsn: Glsn, offset: u32) -> Result<(), LogError> {
-        let fragment = FragmentHeader::decode(self.block_bytes()).filter(|fragment| fragment.continues(self.epoch));
-        let Some(fragment) = fragment else {
+        let Some((fragment, continues)) = continued(self.block_bytes(), self.head) else {
             let Some(segment) = &self.segment else { return Ok(()) };
             return Err(self.log.does_not_go_on(segment, glsn, u64::from(offset)));
         };
         self.fragment_block = self.block_number;
         self.fragment_end = fragment.bytes;
-        self.chain.go_on(&fragment, self.block_number);
+        self.expected = Some((self.next_record(), continues.chain));
         Ok(())
     }
 
+    /// The GLSN after the last record.
+    fn next_record(&self) -> Glsn {
+        Glsn(self.record.record_first.0 + u64::from(self.record.record_count))
+    }
+
+    /// Remembers the chain hash after the last record, if it lies in the block that the scan leaves.
+    fn leave_block(&mut self) {
+        let fragment_at = self.record_at.wrapping_sub(FRAGMENT_HEADER_BYTES as u32);
+        if self.record_at == u32::MAX || block_of(u64::from(fragment_at)) != self.block_number {
+            return;
+        }
+        let Some(segment) = &self.segment else { return };
+        let bytes = self.block_bytes().get(fragment_at as usize % BLOCK_BYTES..).unwrap_or_default();
+        let record = RecordStart::decode(bytes, fragment_at).ok();
+        let chain = record.and_then(|it| it.chain(bytes, segment_seed(segment.header.log_id, segment.first())));
+        self.expected = chain.map(|chain| (self.next_record(), chain));
+    }
+
     fn load_block(&mut self, glsn: Glsn, number: u64) -> Result<(), LogError> {
+        self.leave_block();
         let Some(segment) = self.segment.as_deref() else { return Ok(()) };
         if segment.sealed().is_none() && self.copy_open_block(number)? {
             return Ok(());
@@ -465,8 +453,8 @@ impl<'a> FileScan<'a> {
                 let bytes = bytes.ok_or_else(|| self.log.does_not_go_on(segment, glsn, piece.start))?;
                 into.copy_from_slice(bytes);
             } else {
-                let fragment = self.log.follow(segment, glsn, self.epoch, piece.start, into, done < len)?;
-                self.chain.go_on(&fragment, number);
+                let continues = self.log.follow(segment, glsn, self.head, piece.start, into, done < len)?;
+                self.expected = Some((self.next_record(), continues.chain));
             }
         }
         Ok(())
@@ -595,6 +583,7 @@ impl<'a> FileScan<'a> {
     }
 
     fn enter(&mut self, segment: Arc<Segment>) {
+        self.leave_block();
         self.segment_first = segment.first();
         self.segment = Some(segment);
         self.cursor = None;

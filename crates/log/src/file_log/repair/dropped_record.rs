@@ -9,7 +9,7 @@ use crate::error::LogError;
 use crate::file_log::files::names::FileName;
 use crate::file_log::repair::salvage::write_mark;
 use crate::file_log::segments::walk::Lost;
-use crate::format::fragment::{FRAGMENT_HEADER_BYTES, FragmentType, seal_fragment};
+use crate::format::fragment::{CONTINUED_HEADER_BYTES, Continues, FRAGMENT_HEADER_BYTES, FragmentType, seal_fragment};
 use crate::format::layout::block_end;
 use crate::format::record::{ENTRY_HEADER_BYTES, EntryHeader, MARK_BYTES, Mark, RECORD_HEADER_BYTES, RecordHeader};
 use crate::format::segment_header::SegmentHeader;
@@ -48,11 +48,13 @@ pub(crate) fn fill(file: &dyn File, segment: &SegmentHeader, lost: &Lost) -> Res
     };
     let seed = segment_seed(segment.log_id, segment.first);
     let record_at = fragments[0].at + FRAGMENT_HEADER_BYTES as u64;
-    let mut index = 0;
+    let (mut index, mut head) = (0, 0);
     for (number, fragment) in fragments.iter().enumerate() {
-        let mut bytes = vec![0; FRAGMENT_HEADER_BYTES + fragment.bytes];
-        let mut at = FRAGMENT_HEADER_BYTES;
-        if number == 0 {
+        let mut at = header_bytes(number);
+        let mut bytes = vec![0; at + fragment.bytes];
+        if number > 0 {
+            Continues { head, chain: lost.chain_after }.put(&mut bytes);
+        } else {
             bytes[at..at + RECORD_HEADER_BYTES].copy_from_slice(&header.encode());
             at += RECORD_HEADER_BYTES;
         }
@@ -72,10 +74,16 @@ pub(crate) fn fill(file: &dyn File, segment: &SegmentHeader, lost: &Lost) -> Res
             (false, false) => FragmentType::Middle,
             (false, true) => FragmentType::Last,
         };
-        seal_fragment(&mut bytes, seed, lost.epoch, fragment.at as u32, part);
+        let (sum, _) = seal_fragment(&mut bytes, seed, lost.epoch, fragment.at as u32, part);
+        head = if number == 0 { sum } else { head };
         file.write_at(&bytes, fragment.at)?;
     }
     Ok(())
+}
+
+/// Bytes of the header of a record's fragment.
+fn header_bytes(number: usize) -> usize {
+    if number == 0 { FRAGMENT_HEADER_BYTES } else { CONTINUED_HEADER_BYTES }
 }
 
 /// Only marks were damaged: new ones replace them.
@@ -110,7 +118,8 @@ fn plan(lost: &Lost) -> Option<(Vec<Planned>, u32)> {
     let mut left = lost.next.0 - lost.from.0;
     let (mut fragments, mut payload) = (Vec::with_capacity((end.saturating_sub(at)) as usize / BLOCK_BYTES + 2), 0);
     while at < end {
-        let room = (block_end(at).min(end) - at).checked_sub(FRAGMENT_HEADER_BYTES as u64).filter(|room| *room > 0)?;
+        let header = header_bytes(fragments.len()) as u64;
+        let room = (block_end(at).min(end) - at).checked_sub(header).filter(|room| *room > 0)?;
         let head = if fragments.is_empty() { RECORD_HEADER_BYTES as u64 } else { 0 };
         let entries = left.min(room.checked_sub(head)? / ENTRY_HEADER_BYTES as u64);
         left -= entries;
@@ -150,9 +159,9 @@ mod tests {
         assert_eq!(plan(&lost(128, 224, 1)), Some((vec![Planned { at: 128, bytes: 80, entries: 1 }], 0)));
         assert_eq!(plan(&lost(128, 1000, 2)), Some((vec![Planned { at: 128, bytes: 856, entries: 2 }], 760)));
         let block = BLOCK_BYTES as u32;
-        let (fragments, _) = plan(&lost(128, 2 * block + 24, 1)).unwrap();
-        let ends: Vec<_> = fragments.iter().map(|it| it.at + 16 + it.bytes as u64).collect();
-        assert_eq!(ends, [u64::from(block), u64::from(2 * block), u64::from(2 * block) + 24]);
+        let (fragments, _) = plan(&lost(128, 2 * block + 40, 1)).unwrap();
+        let ends: Vec<_> = (0..).zip(&fragments).map(|(n, it)| it.at + (header_bytes(n) + it.bytes) as u64).collect();
+        assert_eq!(ends, [u64::from(block), u64::from(2 * block), u64::from(2 * block) + 40]);
         // It begins with the next block where its head does not fit.
         assert_eq!(plan(&lost(block - 88, block + 96, 1)).unwrap().0[0].at, u64::from(block));
     }
@@ -170,6 +179,6 @@ mod tests {
         let block = BLOCK_BYTES as u64;
         let (fragments, _) = plan(&lost(128, 3 * block as u32, 1200)).unwrap();
         assert_eq!(fragments.iter().map(|it| it.entries).sum::<u64>(), 1200);
-        assert!(fragments.iter().all(|it| it.at % block + 16 + it.bytes as u64 <= block));
+        assert!((0..).zip(&fragments).all(|(n, it)| it.at % block + (header_bytes(n) + it.bytes) as u64 <= block));
     }
 }

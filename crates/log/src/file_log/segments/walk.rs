@@ -7,9 +7,8 @@ use plimsoll_disk::vfs::File;
 use crate::blob::BlobRef;
 use crate::error::LogError;
 use crate::format::block::first_fragment;
-use crate::format::fragment::{
-    FRAGMENT_HEADER_BYTES, Found, Fragment, FragmentType, Refusal, extend_chain, fragment_at,
-};
+use crate::format::content::ContentHash;
+use crate::format::fragment::{FRAGMENT_HEADER_BYTES, Found, Fragment, FragmentType, Refusal, fragment_at};
 use crate::format::record::{
     BLOB_REF_BYTES, ENTRY_HEADER_BYTES, EntryHeader, Mark, RECORD_HEADER_BYTES, RecordHeader, decode_blob,
 };
@@ -189,13 +188,22 @@ struct OpenRecord {
     header: RecordHeader,
     /// Offset of its header.
     at: u32,
-    /// Chain hash after its last fragment seen.
-    chain: u64,
+    /// Checksum of its first fragment.
+    head: u64,
+    chain: RecordChain,
     epoch: u32,
     entries_seen: u32,
     /// Padded payload bytes of the last entry still to come.
     payload_left: usize,
     body_left: u64,
+}
+
+/// The chain hash of a record.
+enum RecordChain {
+    /// Known: of a record in one fragment, or of one that replaces dropped ones.
+    Known(u64),
+    /// The content so far; and the chain hash that the parts name, once one of them was seen.
+    Content(ContentHash, Option<u64>),
 }
 
 impl<'v> SegmentWalk<'v> {
@@ -253,7 +261,7 @@ impl<'v> SegmentWalk<'v> {
                         self.fail(offset, refusal);
                         continue;
                     }
-                    at += align8(FRAGMENT_HEADER_BYTES + fragment.bytes.len());
+                    at += align8(fragment.whole_bytes());
                 }
                 Found::Bad(refusal) => self.fail(offset, refusal),
                 Found::Nothing => {
@@ -304,7 +312,7 @@ impl<'v> SegmentWalk<'v> {
                 (self.blank, self.dirty, self.resumed_at) = (false, None, here);
                 return Ok(Some(at));
             }
-            at += align8(FRAGMENT_HEADER_BYTES + fragment.bytes.len());
+            at += align8(fragment.whole_bytes());
         }
         Ok(None)
     }
@@ -366,7 +374,7 @@ impl<'v> SegmentWalk<'v> {
         if self.open.is_none() {
             self.outcome.epoch = fragment.epoch;
             self.outcome.marked = fragment.part == FragmentType::Mark;
-            self.outcome.end = offset + align8(FRAGMENT_HEADER_BYTES + fragment.bytes.len()) as u32;
+            self.outcome.end = offset + align8(fragment.whole_bytes()) as u32;
         }
         Ok(Ok(()))
     }
@@ -405,12 +413,21 @@ impl<'v> SegmentWalk<'v> {
             let Some(blob) = fragment.bytes.get(at..).and_then(decode_blob) else {
                 return Ok(Err(Refusal::bad("a record whose blob files are cut short")));
             };
+            if blob.id.node() != 0 {
+                return Ok(Err(Refusal::newer("a blob file of another node, which this version does not read")));
+            }
             self.blobs.push(blob);
         }
         let head = header.head_bytes();
+        let chain = match (fragment.chain, header.dropped) {
+            (_, Some(after)) => RecordChain::Known(after),
+            (Some(content), None) => RecordChain::Known(content),
+            (None, None) => RecordChain::Content(ContentHash::of_first(fragment.bytes, head), None),
+        };
         self.open = Some(OpenRecord {
             at: offset + FRAGMENT_HEADER_BYTES as u32,
-            chain: header.previous_chain,
+            head: fragment.checksum,
+            chain,
             epoch: fragment.epoch,
             entries_seen: 0,
             payload_left: 0,
@@ -421,10 +438,22 @@ impl<'v> SegmentWalk<'v> {
     }
 
     fn go_on(&mut self, offset: u32, fragment: &Fragment<'_>) -> Result<Result<(), Refusal>, LogError> {
-        match &self.open {
-            Some(open) if open.epoch == fragment.epoch => self.entries(offset, fragment, 0),
-            _ => Ok(Err(Refusal::bad("a part of a record whose beginning is missing"))),
+        let missing = Refusal::bad("a part of a record whose beginning is missing");
+        let (Some(open), Some(continues)) = (&mut self.open, fragment.continues) else { return Ok(Err(missing)) };
+        if open.epoch != fragment.epoch || open.head != continues.head {
+            return Ok(Err(missing));
         }
+        let agrees = match &mut open.chain {
+            RecordChain::Known(chain) => *chain == continues.chain,
+            RecordChain::Content(content, named) => {
+                content.fragment(fragment.bytes);
+                *named.get_or_insert(continues.chain) == continues.chain
+            }
+        };
+        if !agrees {
+            return Ok(Err(Refusal::bad("a part of a record that leads to another chain hash")));
+        }
+        self.entries(offset, fragment, 0)
     }
 
     /// Walks over the entries in a fragment, from byte `pos` of it on.
@@ -437,8 +466,8 @@ impl<'v> SegmentWalk<'v> {
         let Some(open) = &mut self.open else {
             return Ok(Err(Refusal::bad("a part of a record whose beginning is missing")));
         };
-        open.chain = extend_chain(open.chain, fragment.checksum);
         let bytes = fragment.bytes;
+        let offset = offset + fragment.part.header_bytes() as u32;
         while pos < bytes.len() {
             if open.payload_left > 0 {
                 let step = open.payload_left.min(bytes.len() - pos);
@@ -452,7 +481,7 @@ impl<'v> SegmentWalk<'v> {
             let Some(entry) = EntryHeader::decode(&bytes[pos..]) else {
                 return Ok(Err(Refusal::bad("an entry's header is cut short")));
             };
-            let at = offset + (FRAGMENT_HEADER_BYTES + pos) as u32;
+            let at = offset + pos as u32;
             let payload = align8(entry.payload_bytes as usize);
             let taken = (ENTRY_HEADER_BYTES + payload) as u64;
             if entry.index != open.entries_seen || entry.back != at - open.at || taken > open.body_left {
@@ -472,6 +501,13 @@ impl<'v> SegmentWalk<'v> {
         if open.entries_seen != open.header.count || open.payload_left > 0 || open.body_left > 0 {
             return Ok(Err(Refusal::bad("a record that ends before its last entry does")));
         }
+        let chain = match open.chain {
+            RecordChain::Known(chain) => chain,
+            RecordChain::Content(content, named) if named == Some(content.sum()) => content.sum(),
+            RecordChain::Content(..) => {
+                return Ok(Err(Refusal::bad("a record whose parts do not have the chain hash that they name")));
+            }
+        };
         self.visitor.record(&open.header, &self.blobs)?;
         let outcome = &mut self.outcome;
         if outcome.first_timestamp == 0 {
@@ -481,7 +517,7 @@ impl<'v> SegmentWalk<'v> {
         outcome.last_blob_id =
             self.blobs.iter().map(|blob| blob.id.0).fold(outcome.last_blob_id.max(open.header.last_blob_id), u64::max);
         outcome.durable = outcome.durable.max(open.header.durable);
-        outcome.chain = open.header.chain_after(open.chain);
+        outcome.chain = chain;
         outcome.next = open.header.last().next();
         Ok(Ok(()))
     }
@@ -499,7 +535,7 @@ impl<'v> SegmentWalk<'v> {
                     FragmentType::Middle | FragmentType::Last => None,
                 };
                 self.outcome.durable = self.outcome.durable.max(durable.unwrap_or(Glsn::NONE));
-                at += align8(FRAGMENT_HEADER_BYTES + fragment.bytes.len());
+                at += align8(fragment.whole_bytes());
             } else {
                 at += 8;
             }

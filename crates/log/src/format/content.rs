@@ -1,0 +1,182 @@
+//! The chain hash: what a record says, and all that came before it, in one number.
+//!
+//! It is XXH3-64 (seed 0) of the record's bytes from [`CONTENT_AT`] on, as if the record were one fragment: the GLSN, the chain
+//! hash of the record before it and the other fields of its header that the record's writer chose, its blob
+//! references, and of each entry stream, length and payload. Laws:
+//!
+//! 1. It does not depend on segments, blocks, fragments or epochs: logs with equal contents have equal chains at every
+//!    GLSN. So [`EntryHeader::back`] counts no fragment headers here, and what a writer happened to know (what was
+//!    durable, which blob ids were given out) lies before [`CONTENT_AT`].
+//! 2. The payload of a record in one fragment is hashed once: the fragment's checksum is this hash XOR one of its place
+//!    (`fragment`). A record in several fragments has its chain hash in each but the first, so that readers need not
+//!    hash it again.
+
+use plimsoll_disk::checksum::{Running, checksum};
+
+use crate::format::align8;
+use crate::format::record::{
+    BLOB_REF_BYTES, ENTRY_HEADER_BYTES, EntryHeader, RECORD_HEADER_BYTES, RecordHeader, encode_blob,
+};
+
+use crate::blob::BlobRef;
+
+/// Offset in a record's header where its content begins.
+pub const CONTENT_AT: usize = 24;
+
+const SEED: u64 = 0;
+
+/// The hash of a record in one fragment, from its bytes from [`CONTENT_AT`] on.
+pub fn content_hash(content: &[u8]) -> u64 {
+    checksum(SEED, content)
+}
+
+/// The hash of a record in several fragments.
+pub struct ContentHash {
+    running: Running,
+    /// Distance from the record's header, as if the record were one fragment.
+    at: usize,
+    /// Padded payload bytes of the last entry still to come.
+    payload_left: usize,
+}
+
+impl ContentHash {
+    /// The hash of a record with this header and these blob references, before its first entry.
+    pub fn new(header: &RecordHeader, blobs: &[BlobRef]) -> Self {
+        let mut hash = Self { running: Running::new(SEED), at: RECORD_HEADER_BYTES, payload_left: 0 };
+        hash.running.take(&header.encode()[CONTENT_AT..]);
+        for blob in blobs {
+            hash.take(&encode_blob(blob));
+        }
+        hash
+    }
+
+    /// The hash of a record whose first fragment begins with `bytes`, up to the end of that fragment; `head_bytes` of
+    /// them come before its first entry. They need not be valid.
+    pub fn of_first(bytes: &[u8], head_bytes: usize) -> Self {
+        let mut hash = Self { running: Running::new(SEED), at: CONTENT_AT, payload_left: 0 };
+        let head_bytes = head_bytes.min(bytes.len());
+        hash.take(bytes.get(CONTENT_AT..head_bytes).unwrap_or_default());
+        hash.fragment(&bytes[head_bytes..]);
+        hash
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        self.running.take(bytes);
+        self.at += bytes.len();
+    }
+
+    /// Adds an entry and its payload.
+    pub fn entry<'a>(&mut self, header: EntryHeader, parts: impl Iterator<Item = &'a [u8]>) {
+        self.entry_header(header);
+        let mut len = 0;
+        for part in parts {
+            self.take(part);
+            len += part.len();
+        }
+        self.take(&[0; 8][..align8(len) - len]);
+    }
+
+    fn entry_header(&mut self, header: EntryHeader) {
+        self.take(&EntryHeader { back: self.at as u32, ..header }.encode());
+    }
+
+    /// Adds the entries in a fragment's bytes, which begin where those before them ended. They need not be valid.
+    pub fn fragment(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            if self.payload_left > 0 {
+                let (payload, rest) = bytes.split_at(self.payload_left.min(bytes.len()));
+                self.payload_left -= payload.len();
+                self.take(payload);
+                bytes = rest;
+                continue;
+            }
+            let Some(header) = EntryHeader::decode(bytes) else { return self.take(bytes) };
+            self.entry_header(header);
+            self.payload_left = align8(header.payload_bytes as usize);
+            bytes = &bytes[ENTRY_HEADER_BYTES..];
+        }
+    }
+
+    /// The hash of all that was added.
+    pub fn sum(&self) -> u64 {
+        self.running.sum()
+    }
+}
+
+/// The bytes before the first entry of a record with so many blob files.
+pub const fn head_bytes(blobs: usize) -> usize {
+    RECORD_HEADER_BYTES + blobs * BLOB_REF_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blob::BlobId;
+    use crate::glsn::{Glsn, StreamId};
+
+    fn header() -> RecordHeader {
+        RecordHeader {
+            first: Glsn(7),
+            read_at: Glsn(5),
+            previous_chain: 1,
+            durable: Glsn(6),
+            timestamp_micros: 2,
+            last_blob_id: 3,
+            body_bytes: 48,
+            count: 1,
+            blobs: 1,
+            dropped: None,
+        }
+    }
+
+    /// The record's bytes as one fragment.
+    fn record(header: &RecordHeader, blob: &BlobRef, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = [&header.encode()[..], &encode_blob(blob)].concat();
+        let entry = EntryHeader {
+            stream: StreamId(1),
+            payload_bytes: payload.len() as u32,
+            back: bytes.len() as u32,
+            index: 0,
+        };
+        bytes.extend(entry.encode());
+        bytes.extend(payload);
+        bytes.resize(align8(bytes.len()), 0);
+        bytes
+    }
+
+    #[test]
+    fn in_one_piece_in_several_and_from_a_draft_it_is_the_same() {
+        let blob = BlobRef { id: BlobId(1), pages: 2, hash: 3 };
+        let payload: Vec<u8> = (0..3001u32).map(|i| i as u8).collect();
+        let whole = record(&header(), &blob, &payload);
+        let expected = content_hash(&whole[CONTENT_AT..]);
+        let head = header().head_bytes();
+        let mut draft = ContentHash::new(&header(), &[blob]);
+        let entry = EntryHeader { stream: StreamId(1), payload_bytes: 3001, back: 9999, index: 0 };
+        draft.entry(entry, [&payload[..10], &payload[10..]].into_iter());
+        assert_eq!(draft.sum(), expected);
+        for cut in [head + 16, head + 24, 2000, whole.len() - 8] {
+            let mut cut_up = ContentHash::of_first(&whole[..cut], head);
+            cut_up.fragment(&whole[cut..]);
+            assert_eq!(cut_up.sum(), expected, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn it_ignores_what_depends_on_the_place_and_nothing_else() {
+        let blob = BlobRef { id: BlobId(1), pages: 2, hash: 3 };
+        let hash = |header: &RecordHeader| content_hash(&record(header, &blob, b"payload")[CONTENT_AT..]);
+        let local = RecordHeader { durable: Glsn(0), last_blob_id: 99, ..header() };
+        assert_eq!(hash(&local), hash(&header()));
+        let others = [
+            RecordHeader { first: Glsn(8), ..header() },
+            RecordHeader { read_at: Glsn(4), ..header() },
+            RecordHeader { previous_chain: 2, ..header() },
+            RecordHeader { timestamp_micros: 3, ..header() },
+            RecordHeader { count: 2, ..header() },
+        ];
+        for other in others {
+            assert_ne!(hash(&other), hash(&header()), "{other:?}");
+        }
+    }
+}

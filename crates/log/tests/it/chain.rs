@@ -1,0 +1,138 @@
+//! The chain hash depends on what a log says, not on how its bytes lie: equal appends give equal chains.
+
+use std::sync::Arc;
+
+use plimsoll_disk::mem::MemDisk;
+use plimsoll_disk::vfs::Disk;
+use plimsoll_log::draft::{Draft, DraftEntry};
+use plimsoll_log::file_log::FileLog;
+use plimsoll_log::file_log::options::FileLogOptions;
+use plimsoll_log::glsn::{Glsn, StreamId};
+use plimsoll_log::log::Log;
+
+use crate::common::{Memory, options, payload};
+
+/// How one log lays out what all of them append.
+#[derive(Clone, Copy, Debug, Default)]
+struct Layout {
+    segment_bytes: u32,
+    /// Opened anew before each n-th record; with a mark if it is closed, without one if it is killed.
+    reopened_each: u64,
+    killed: bool,
+    /// The active segment is sealed before each n-th record.
+    sealed_each: u64,
+    /// Synced after each n-th record: what is known to be durable differs.
+    synced_each: u64,
+}
+
+const RECORDS: u64 = 120;
+
+/// The bytes of the entries of record `number`: some records are small, some fill blocks, some have many entries.
+fn sizes(number: u64) -> Vec<usize> {
+    match number % 7 {
+        0 => vec![16_000],
+        1 => vec![0, 3, 8],
+        2 => vec![5000, 40_000, 1],
+        3 => (0..400).map(|entry| entry % 90).collect(),
+        4 => vec![4000],
+        _ => vec![(number % 50) as usize],
+    }
+}
+
+fn append(log: &FileLog, number: u64) {
+    let mut blobs = Vec::new();
+    if number.is_multiple_of(20) {
+        let mut blob = log.create_blob().unwrap();
+        blob.write(&payload(number, 20_000)).unwrap();
+        blobs.push(blob.finish().unwrap());
+    }
+    let payloads: Vec<_> = sizes(number).iter().map(|len| payload(number, *len)).collect();
+    let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [&payload[..]]).collect();
+    let entries: Vec<_> = (0..).zip(&parts).map(|(n, parts)| DraftEntry { stream: StreamId(n % 3), parts }).collect();
+    let draft = Draft { entries: &entries, read_at: Glsn(number / 2), blobs: &blobs };
+    log.submit(&draft, None).unwrap();
+}
+
+/// The chain hash after each record, and before the first that is left after a trim.
+fn chains(layout: Layout) -> Vec<(u64, u64)> {
+    let memory = Memory::new(64 << 20);
+    let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+    let with = || FileLogOptions { segment_bytes: layout.segment_bytes, ..options(&disk, &memory) };
+    let each = |n: u64, number: u64| n > 0 && number > 0 && number.is_multiple_of(n);
+    let mut log = FileLog::open(with()).unwrap().0;
+    for number in 0..RECORDS {
+        if each(layout.reopened_each, number) {
+            log.sync().unwrap();
+            if layout.killed {
+                drop(log)
+            } else {
+                log.close().unwrap()
+            }
+            log = FileLog::open(with()).unwrap().0;
+        }
+        if each(layout.sealed_each, number) {
+            log.seal_from(1).unwrap();
+        }
+        append(&log, number);
+        if each(layout.synced_each, number) {
+            log.sync().unwrap();
+        }
+    }
+    log.sync().unwrap();
+    log.trim(Glsn(3000), &|_| true).unwrap();
+    drop(log);
+    let log = FileLog::open(with()).unwrap().0;
+    let findings = log.verify(&|_| true, &mut |_| {}).unwrap();
+    assert!(findings.iter().all(|finding| finding.harmless), "{findings:?}");
+    let (first, last) = (log.bounds().first.0, log.position().glsn.0);
+    let chains = (first.saturating_sub(1)..=last).filter_map(|glsn| Some((glsn, log.chain_at(Glsn(glsn)).unwrap()?)));
+    chains.collect()
+}
+
+#[test]
+fn logs_with_equal_contents_have_equal_chains_however_their_bytes_lie() {
+    let plain = Layout { segment_bytes: 64 << 20, ..Layout::default() };
+    let expected = chains(plain);
+    assert!(expected.len() > RECORDS as usize / 2 && expected[0].0 == 0);
+    let layouts = [
+        Layout { segment_bytes: 1 << 18, ..Layout::default() },
+        Layout { segment_bytes: 1 << 20, synced_each: 3, ..Layout::default() },
+        Layout { reopened_each: 5, ..plain },
+        Layout { reopened_each: 9, killed: true, synced_each: 2, ..plain },
+        Layout { sealed_each: 11, ..plain },
+        Layout { segment_bytes: 1 << 19, reopened_each: 4, sealed_each: 7, ..Layout::default() },
+    ];
+    for layout in layouts {
+        let found = chains(layout);
+        assert!(found.len() > 20, "{layout:?}");
+        let behind = expected.len() - found.len();
+        assert_eq!(found, expected[behind..], "{layout:?}");
+    }
+}
+
+#[test]
+fn another_payload_order_or_snapshot_gives_another_chain() {
+    let chain = |payloads: &[&[u8]], stream: u32, read_at: u64| {
+        let memory = Memory::new(16 << 20);
+        let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+        let log = crate::common::open(&disk, &memory);
+        for payload in payloads {
+            let entries = [DraftEntry { stream: StreamId(stream), parts: &[payload] }];
+            log.submit(&Draft { entries: &entries, read_at: Glsn(read_at), blobs: &[] }, None).unwrap();
+        }
+        log.sync().unwrap();
+        log.position().chain
+    };
+    let expected = chain(&[b"one", b"two"], 1, 0);
+    assert_eq!(chain(&[b"one", b"two"], 1, 0), expected);
+    let large = vec![7; 20_000];
+    let others = [
+        chain(&[b"two", b"one"], 1, 0),
+        chain(&[b"one", b"twp"], 1, 0),
+        chain(&[b"one", b"two\0"], 1, 0),
+        chain(&[b"one", b"two"], 2, 0),
+        chain(&[b"one", b"two"], 1, 1),
+        chain(&[b"one", &large], 1, 0),
+    ];
+    assert!(others.iter().all(|other| *other != expected));
+}
