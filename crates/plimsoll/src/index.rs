@@ -50,6 +50,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use arc_swap::Guard;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::{Glsn, Position};
@@ -178,6 +179,11 @@ impl Index {
     /// The sources as they are now.
     pub(crate) fn view(&self) -> Arc<View> {
         self.core.view()
+    }
+
+    /// The sources as they are now, for a short look: it writes no memory that other threads use.
+    pub(crate) fn current_view(&self) -> Guard<Arc<View>> {
+        self.core.current_view()
     }
 
     /// The registry of walks (iterators) over the index.

@@ -174,7 +174,7 @@ impl Diff {
         let moments = [open(before)?, open(after)?];
         let span = Span::prefix(store.reader.keyspaces.id_of(keyspace)?, prefix)?;
         // Told at once; it is looked at again in each view that the walk sits in.
-        check_retained(&store.reader.index.view(), &span.first(), before)?;
+        check_retained(&store.reader.index.current_view(), &span.first(), before)?;
         let versions = Versions::new(span.into_range(), before, after).readable_at(before);
         Ok(Self {
             store: Arc::clone(store),

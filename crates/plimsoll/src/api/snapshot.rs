@@ -173,7 +173,7 @@ impl Snapshot {
     fn walk(&self, span: Span) -> Result<Range<'static>> {
         self.store.check_open()?;
         // Told at once; it is looked at again when the walk begins.
-        check_retained(&self.store.reader.index.view(), &span.first(), self.moment.at())?;
+        check_retained(&self.store.reader.index.current_view(), &span.first(), self.moment.at())?;
         Ok(Range::at_moment(&self.store.committer, span, &self.moment))
     }
 }

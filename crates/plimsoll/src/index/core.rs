@@ -1,13 +1,14 @@
 //! The shared state of the index: the view, the manifest's head, and the locks.
 //!
-//! Lock order: the writer's; then the flush's or the compactor's (never both); then the record's; then the view's. The view's lock is held
-//! for a few instructions only. Files are written and synced only under the job's own lock and the record's.
+//! Lock order: the writer's; then the flush's or the compactor's (never both); then the record's; then the view's, which only
+//! those take that replace it, for a few instructions. Files are written and synced only under the job's own lock and the record's.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use arc_swap::{ArcSwap, Guard};
 use plimsoll_disk::clock::SystemClock;
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::{Glsn, Position};
@@ -43,7 +44,10 @@ pub(crate) struct Core {
     pub(crate) compactor: Mutex<Compactor>,
     /// The last manifest without its runs; the lock is held while a manifest is written.
     pub(crate) record: Mutex<Head>,
-    view: RwLock<Arc<View>>,
+    /// Read without a lock.
+    view: ArcSwap<View>,
+    /// Held while the view is replaced.
+    replacing: Mutex<()>,
     pub(crate) seats: Arc<Seats>,
     pub(crate) signals: Signals,
     pub(crate) counters: Counters,
@@ -145,7 +149,8 @@ impl Core {
             compactor: Mutex::new(Compactor::new(&ground)?),
             flushed: AtomicU64::new(head.checkpoint.glsn.0),
             record: Mutex::new(head),
-            view: RwLock::new(Arc::new(view)),
+            view: ArcSwap::from_pointee(view),
+            replacing: Mutex::new(()),
             seats,
             signals: Signals::default(),
             counters: Counters::default(),
@@ -158,18 +163,23 @@ impl Core {
         })
     }
 
-    /// The sources as they are now.
+    /// The sources as they are now, to be kept.
     pub(crate) fn view(&self) -> Arc<View> {
-        Arc::clone(&self.view.read().unwrap_or_else(PoisonError::into_inner))
+        self.view.load_full()
+    }
+
+    /// The sources as they are now, for a short look: without a write to memory that other threads use.
+    pub(crate) fn current_view(&self) -> Guard<Arc<View>> {
+        self.view.load()
     }
 
     /// Changes the view.
     pub(crate) fn swap_view(&self, change: impl FnOnce(&mut View)) {
-        let mut shared = self.view.write().unwrap_or_else(PoisonError::into_inner);
-        let mut view = View::clone(&shared);
+        let replacing = lock(&self.replacing);
+        let mut view = View::clone(&self.view.load());
         change(&mut view);
-        let old = std::mem::replace(&mut *shared, Arc::new(view));
-        drop(shared);
+        let old = self.view.swap(Arc::new(view));
+        drop(replacing);
         // Outside the lock: this may be the last reference to files that are to be removed.
         drop(old);
     }

@@ -96,7 +96,7 @@ impl Core {
                     let progress = self.flush_step()?;
                     stalled_nanos += (self.clock.monotonic_nanos() - start).max(1);
                     if progress == Progress::Idle
-                        && (self.ground.read_only || self.view().closed.is_empty())
+                        && (self.ground.read_only || self.current_view().closed.is_empty())
                         && let Some(refusal) = refusal
                     {
                         // Try once more: memory may just have been released.
@@ -145,7 +145,7 @@ impl Core {
     }
 
     fn closed_memtables(&self) -> usize {
-        self.view().closed.iter().filter(|closed| matches!(closed.content, Content::Memtable(_))).count()
+        self.current_view().closed.iter().filter(|closed| matches!(closed.content, Content::Memtable(_))).count()
     }
 
     fn closed_max(&self) -> usize {
@@ -176,7 +176,7 @@ impl Core {
     }
 
     pub(crate) fn adopt(&self, runs: Vec<Vec<PartitionInfo>>, glsn: Glsn) -> Result<()> {
-        let view = self.view();
+        let view = self.current_view();
         let known = |info: &PartitionInfo| view.infos().any(|known| known.id == info.id);
         if glsn <= self.held || runs.iter().flatten().any(known) {
             return Ok(());
@@ -204,7 +204,7 @@ impl Core {
     pub(crate) fn close_up_to(&self, boundary: Glsn) {
         let mut writer = lock(&self.writer);
         // Also an empty one: the checkpoint moves on over entries that are no transaction.
-        let closed_at = self.view().closed.first().map_or(Glsn::NONE, |closed| closed.boundary);
+        let closed_at = self.current_view().closed.first().map_or(Glsn::NONE, |closed| closed.boundary);
         if !writer.active.is_empty() || (!self.is_flushed(boundary) && closed_at < boundary) {
             self.close_active(&mut writer, boundary);
         }
@@ -285,11 +285,11 @@ impl Core {
 
     /// Whether writers have to stop. Never if merges cannot continue: waiting for them would not help.
     fn is_overrun(&self) -> bool {
-        self.view().depth >= DEPTH_HARD && self.signals.last_error().is_none()
+        self.current_view().depth >= DEPTH_HARD && self.signals.last_error().is_none()
     }
 
     fn pace(&self, active: &Memtable) -> Pace {
-        let view = self.view();
+        let view = self.current_view();
         let mut pace = Pace { for_merges: nanos_for_runs(view.depth, view.runs.len()), for_flush: 0 };
         if pace.for_merges > 0 && self.signals.last_error().is_some() {
             // Compaction cannot continue: waiting for it would not help.
@@ -307,7 +307,7 @@ impl Core {
 
     fn compact_inline(&self) -> Result<()> {
         for _ in 0..STEPS_INLINE {
-            let view = self.view();
+            let view = self.current_view();
             if runs_above(view.depth, view.runs.len()) == 0 || self.compact(Urge::Due)? == Progress::Idle {
                 break;
             }

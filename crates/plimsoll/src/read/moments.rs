@@ -1,6 +1,7 @@
 //! The open snapshots: versions that they need are not dropped.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use plimsoll_log::glsn::Glsn;
@@ -13,18 +14,30 @@ use crate::types::error::Result;
 const SNAPSHOT_BYTES: u64 = 128;
 
 /// Snapshots are charged to the budget in groups of this many: opening one is part of every read.
-const CHARGED_TOGETHER: usize = 32;
+const CHARGED_TOGETHER: usize = 16;
+
+/// Parts of the register. A thread opens its snapshots in one of them, so that threads seldom wait for each other.
+const PARTS: usize = 8;
 
 /// The open moments.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
+    parts: [Arc<Part>; PARTS],
+}
+
+/// The moments that some of the threads opened. On a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Part {
     open: Mutex<Open>,
 }
 
 #[derive(Debug, Default)]
 struct Open {
-    /// How often each moment is open.
-    moments: BTreeMap<Glsn, u64>,
+    /// The newest moment that was ever opened here, and how often it is open: usually the only one.
+    newest: (Glsn, u64),
+    /// How often each older one is open.
+    older: BTreeMap<Glsn, u64>,
     /// The number of charged snapshots.
     charged: usize,
     /// Each for [`CHARGED_TOGETHER`] snapshots. One is kept if none is open.
@@ -35,34 +48,63 @@ struct Open {
 #[derive(Debug)]
 pub(crate) struct OpenMoment {
     at: Glsn,
-    snapshots: Arc<Snapshots>,
+    part: Arc<Part>,
     is_charged: bool,
 }
 
+/// The number of this thread's part.
+fn part_of_thread() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static PART: usize = NEXT.fetch_add(1, Ordering::Relaxed) % PARTS;
+    }
+    PART.with(|part| *part)
+}
+
 impl Snapshots {
-    fn lock(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().expect("no code under this lock panics")
+    fn part(&self) -> &Arc<Part> {
+        &self.parts[part_of_thread()]
     }
 
-    /// Opens the moment that `choose` returns. `choose` is called under the lock that [`Snapshots::oldest`] takes, so that a horizon
-    /// computed at the same time is never above the moment.
-    pub(crate) fn open(self: &Arc<Self>, budget: &Budget, choose: impl FnOnce() -> Glsn) -> Result<OpenMoment> {
+    /// Opens the moment that `choose` returns. `choose` is called under a lock that [`Snapshots::oldest`] takes after it has asked for the
+    /// newest moment, so that a horizon computed at the same time is never above the moment.
+    pub(crate) fn open(&self, budget: &Budget, choose: impl FnOnce() -> Glsn) -> Result<OpenMoment> {
         hit(Border::MomentAsked);
-        let mut open = self.lock();
+        let part = self.part();
+        let mut open = part.lock();
         if open.charged == open.leases.len() * CHARGED_TOGETHER {
             // Outside the lock: the budget may have to make room.
             drop(open);
             let lease = budget.lease(Kind::Metadata, CHARGED_TOGETHER as u64 * SNAPSHOT_BYTES)?;
-            open = self.lock();
+            open = part.lock();
             open.leases.push(lease);
         }
         open.charged += 1;
-        Ok(self.open_in(open, true, choose))
+        Ok(part.open_in(open, true, choose))
     }
 
     /// As [`Snapshots::open`], for the few snapshots that the store itself opens.
-    pub(crate) fn open_unleased(self: &Arc<Self>, choose: impl FnOnce() -> Glsn) -> OpenMoment {
-        self.open_in(self.lock(), false, choose)
+    pub(crate) fn open_unleased(&self, choose: impl FnOnce() -> Glsn) -> OpenMoment {
+        let part = self.part();
+        part.open_in(part.lock(), false, choose)
+    }
+
+    /// The oldest open moment, or the result of `newest` if none is open. `newest` never goes back from call to call.
+    pub(crate) fn oldest(&self, newest: impl FnOnce() -> Glsn) -> Glsn {
+        // First: a moment that is opened behind the look at its part is not older.
+        let newest = newest();
+        self.parts.iter().filter_map(|part| part.lock().oldest()).fold(newest, Glsn::min)
+    }
+
+    /// The number of open snapshots.
+    pub(crate) fn count(&self) -> u64 {
+        self.parts.iter().map(|part| part.lock().count()).sum()
+    }
+}
+
+impl Part {
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().expect("no code under this lock panics")
     }
 
     fn open_in(
@@ -72,20 +114,40 @@ impl Snapshots {
         choose: impl FnOnce() -> Glsn,
     ) -> OpenMoment {
         let at = choose();
-        *open.moments.entry(at).or_default() += 1;
-        OpenMoment { at, snapshots: Arc::clone(self), is_charged }
+        open.add(at);
+        OpenMoment { at, part: Arc::clone(self), is_charged }
+    }
+}
+
+impl Open {
+    fn add(&mut self, at: Glsn) {
+        if at > self.newest.0 {
+            let (before, count) = std::mem::replace(&mut self.newest, (at, 0));
+            if count > 0 {
+                self.older.insert(before, count);
+            }
+        }
+        if at == self.newest.0 { self.newest.1 += 1 } else { *self.older.entry(at).or_default() += 1 }
     }
 
-    /// The oldest open moment, or the result of `newest` if none is open.
-    pub(crate) fn oldest(&self, newest: impl FnOnce() -> Glsn) -> Glsn {
-        let open = self.lock();
-        let newest = newest();
-        open.moments.keys().next().map_or(newest, |&oldest| oldest.min(newest))
+    fn remove(&mut self, at: Glsn) {
+        if at == self.newest.0 {
+            self.newest.1 -= 1;
+        } else if let Some(count) = self.older.get_mut(&at) {
+            *count -= 1;
+            if *count == 0 {
+                self.older.remove(&at);
+            }
+        }
     }
 
-    /// The number of open snapshots.
-    pub(crate) fn count(&self) -> u64 {
-        self.lock().moments.values().sum()
+    fn oldest(&self) -> Option<Glsn> {
+        let newest = Some(self.newest.0).filter(|_| self.newest.1 > 0);
+        self.older.keys().next().copied().or(newest)
+    }
+
+    fn count(&self) -> u64 {
+        self.newest.1 + self.older.values().sum::<u64>()
     }
 }
 
@@ -98,13 +160,8 @@ impl OpenMoment {
 
 impl Drop for OpenMoment {
     fn drop(&mut self) {
-        let mut open = self.snapshots.lock();
-        if let Some(count) = open.moments.get_mut(&self.at) {
-            *count -= 1;
-            if *count == 0 {
-                open.moments.remove(&self.at);
-            }
-        }
+        let mut open = self.part.lock();
+        open.remove(self.at);
         open.charged -= usize::from(self.is_charged);
         // Hysteresis, so that opening and dropping at the border does not charge each time.
         let spare = open.charged + 2 * CHARGED_TOGETHER <= open.leases.len() * CHARGED_TOGETHER;
@@ -144,11 +201,33 @@ mod tests {
     }
 
     #[test]
+    fn snapshots_of_other_threads_count() {
+        let snapshots = Snapshots::default();
+        let opened: Vec<_> = std::thread::scope(|scope| {
+            let open = |n: u64| {
+                scope.spawn({
+                    let snapshots = &snapshots;
+                    move || snapshots.open_unleased(|| Glsn(n))
+                })
+            };
+            let threads: Vec<_> = (5..5 + 2 * PARTS as u64).map(open).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!((snapshots.oldest(|| Glsn(50)), snapshots.count()), (Glsn(5), 2 * PARTS as u64));
+        let rest: Vec<_> = opened.into_iter().skip(3).collect();
+        assert_eq!((snapshots.oldest(|| Glsn(50)), snapshots.count()), (Glsn(8), rest.len() as u64));
+        drop(rest);
+        assert_eq!((snapshots.oldest(|| Glsn(50)), snapshots.count()), (Glsn(50), 0));
+    }
+
+    #[test]
     fn the_oldest_open_moment_is_known_until_it_is_dropped() {
         let snapshots = Arc::new(Snapshots::default());
         let old = snapshots.open_unleased(|| Glsn(3));
         let again = snapshots.open_unleased(|| Glsn(3));
         let young = snapshots.open_unleased(|| Glsn(9));
+        let between = snapshots.open_unleased(|| Glsn(5));
+        drop(between);
         assert_eq!((snapshots.oldest(|| Glsn(20)), snapshots.count()), (Glsn(3), 3));
         drop((old, again));
         assert_eq!(snapshots.oldest(|| Glsn(20)), Glsn(9));

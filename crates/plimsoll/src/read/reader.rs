@@ -36,10 +36,17 @@ impl Reader {
     /// entries and blob files that only the old ones needed may be gone.
     pub(crate) fn read<T>(&self, mut read: impl FnMut(&Arc<View>) -> Result<T>) -> Result<T> {
         self.check_open()?;
-        let mut view = self.index.view();
+        let view = self.index.current_view();
+        let mut failed = match read(&view) {
+            Err(error) => (error, Arc::downgrade(&view)),
+            done => return done,
+        };
+        drop(view);
         loop {
+            let (error, failed_in) = failed;
+            let view = self.newer_view(&failed_in).ok_or(error)?;
             match read(&view) {
-                Err(error) => view = self.newer_view(&Arc::downgrade(&view)).ok_or(error)?,
+                Err(error) => failed = (error, Arc::downgrade(&view)),
                 done => return done,
             }
         }
@@ -106,7 +113,7 @@ impl Reader {
 
     /// The oldest moment at which a keyspace can be read.
     pub(crate) fn oldest_readable(&self, keyspace: u32) -> Glsn {
-        self.index.view().oldest_readable_in(keyspace)
+        self.index.current_view().oldest_readable_in(keyspace)
     }
 }
 
