@@ -17,7 +17,7 @@ fn while_reads_fail_an_answer_is_right_or_an_error() {
 
 #[test]
 fn while_reads_return_wrong_bits_an_answer_is_right_or_an_error() {
-    run_seeds(Mode::Flips, 0..1000);
+    run_seeds(Mode::Flips, 0..100);
 }
 
 #[test]
