@@ -214,9 +214,9 @@ mod tests {
             (Error::Future { asked: Glsn(2), newest: Glsn(1) }, Exit::Usage),
             (Error::Locked { path: "x".into(), pid: None, who: String::new() }, Exit::Locked),
             (Error::NotAStore { path: "x".into(), what: String::new() }, Exit::Store),
-            (Error::Corrupt { message: String::new() }, Exit::Corrupt),
+            (Error::Corrupt { file: None, glsn: None, message: String::new() }, Exit::Corrupt),
             (Error::Conflict { key: vec![], at: Glsn(1), by: Glsn(2) }, Exit::Conflict),
-            (Error::Io { kind: io::ErrorKind::StorageFull, message: String::new() }, Exit::System),
+            (Error::Io { kind: io::ErrorKind::StorageFull, message: String::new(), source: None }, Exit::System),
             (Error::Poisoned { cause: String::new() }, Exit::System),
         ];
         for (error, exit) in cases {

@@ -9,6 +9,7 @@ pub mod checksum;
 pub mod clock;
 pub mod codec;
 mod image;
+pub mod io_cause;
 pub mod lying;
 pub mod machine;
 pub mod mem;

@@ -6,9 +6,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug)]
-struct PathError {
-    path: PathBuf,
-    cause: io::Error,
+pub(crate) struct PathError {
+    pub(crate) path: PathBuf,
+    pub(crate) cause: io::Error,
+}
+
+impl PathError {
+    /// The path and the cause of an error that [`at_path`] made.
+    pub(crate) fn of(error: &io::Error) -> Option<&Self> {
+        error.get_ref()?.downcast_ref()
+    }
 }
 
 impl Display for PathError {

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use plimsoll_disk::io_cause::IoCause;
 use plimsoll_memory::budget::OutOfBudget;
 use plimsoll_memory::pool::LoadError;
 
@@ -116,19 +117,21 @@ pub enum LogError {
         kind: io::ErrorKind,
         /// The system's message, with the path.
         message: String,
+        /// The system's error, where there is one.
+        source: Option<IoCause>,
     },
 }
 
 impl From<io::Error> for LogError {
     fn from(error: io::Error) -> Self {
-        Self::Io { kind: error.kind(), message: error.to_string() }
+        Self::Io { kind: error.kind(), message: error.to_string(), source: Some(IoCause::new(error)) }
     }
 }
 
 impl From<LoadError> for LogError {
     fn from(error: LoadError) -> Self {
         match error {
-            LoadError::Io { kind, message } => Self::Io { kind, message },
+            LoadError::Io { kind, message, source } => Self::Io { kind, message, source },
             LoadError::OutOfBudget(refusal) => Self::OutOfBudget(refusal),
             LoadError::Corrupt { message } => {
                 Self::Corrupt { glsn: Glsn::NONE, file: String::new(), offset: 0, what: message }

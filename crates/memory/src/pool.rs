@@ -40,6 +40,8 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use plimsoll_disk::io_cause::IoCause;
+
 use crate::budget::{Budget, Kind, Lease, OutOfBudget, Reclaim};
 use crate::chunk::{CHUNK_BYTES, Chunk};
 use crate::evictor::EvictorStats;
@@ -79,6 +81,8 @@ pub enum LoadError {
         kind: io::ErrorKind,
         /// The system's message, with the file's path.
         message: String,
+        /// The system's error, where there is one.
+        source: Option<IoCause>,
     },
     /// The bytes read differ from the bytes written.
     Corrupt {
@@ -98,7 +102,14 @@ impl fmt::Display for LoadError {
     }
 }
 
-impl std::error::Error for LoadError {}
+impl std::error::Error for LoadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io { source, .. } => source.as_ref().map(|source| source as _),
+            _ => None,
+        }
+    }
+}
 
 impl From<OutOfBudget> for LoadError {
     fn from(refusal: OutOfBudget) -> Self {
@@ -108,7 +119,7 @@ impl From<OutOfBudget> for LoadError {
 
 impl From<io::Error> for LoadError {
     fn from(error: io::Error) -> Self {
-        Self::Io { kind: error.kind(), message: error.to_string() }
+        Self::Io { kind: error.kind(), message: error.to_string(), source: Some(IoCause::new(error)) }
     }
 }
 

@@ -15,7 +15,7 @@ fn main() -> Result<()> {
     let db = Db::open(&folder, Options::new().memory_bytes(64 << 20))?;
     let accounts = db.keyspace("accounts")?;
 
-    db.transact(|tx| {
+    db.transact(|tx| -> Result<_> {
         (0..ACCOUNTS).try_for_each(|account| tx.put(&accounts, account.to_be_bytes(), START.to_le_bytes()))
     })?;
 
@@ -45,7 +45,7 @@ fn main() -> Result<()> {
 fn teller(db: &Db, accounts: &Keyspace, thread: u64, attempts: &AtomicU64) -> Result<()> {
     for i in 0..TRANSFERS / TELLERS {
         let (from, to) = ((thread * 7 + i) % ACCOUNTS, (thread * 3 + i * 5 + 1) % ACCOUNTS);
-        db.transact(|tx| {
+        db.transact(|tx| -> Result<_> {
             attempts.fetch_add(1, Ordering::Relaxed);
             transfer(tx, accounts, from, to, 10)
         })?;

@@ -26,8 +26,9 @@ mod txn;
 mod types;
 mod warm;
 
+pub use plimsoll_disk::io_cause::IoCause;
 pub use plimsoll_log::glsn::Glsn;
-pub use plimsoll_memory::budget::OutOfBudget;
+pub use plimsoll_memory::budget::{Kind as MemoryKind, OutOfBudget, Usage as MemoryUsage};
 
 pub use api::admin::backup::BackupReport;
 pub use api::admin::repair::{RebuildReport, SalvageReport, rebuild, salvage};
@@ -53,12 +54,14 @@ pub use txn::ticket::CommitTicket;
 pub use txn::transaction::Transaction;
 pub use types::damage::{Damage, DamagedKey, DamagedKeys};
 pub use types::error::{Error, Result};
+pub use types::invalid_input::InvalidInput;
 pub use types::io::Io;
 pub use types::key_range::KeyRange;
 pub use types::keyspaces::{DropReport, Keyspace, KeyspaceInfo};
 #[doc(hidden)]
 pub use types::options::Sizes;
-pub use types::options::{Durability, MIN_MEMORY_BYTES, Options, Retention};
+pub use types::options::{Durability, MIN_MEMORY_BYTES, Options};
+pub use types::retention::Retention;
 pub use types::stats::{
     EvictorStats, IndexStats, IoStats, LogBounds, MemoryStats, ObjectStats, OpeningStats, PoolStats, PressureStats,
     StallStats, Stats, Waits, WarmStats,

@@ -2,11 +2,13 @@
 
 pub(crate) mod damage;
 pub(crate) mod error;
+pub(crate) mod invalid_input;
 pub(crate) mod io;
 pub(crate) mod key_range;
 pub(crate) mod keyspaces;
 pub(crate) mod machine_memory;
 pub(crate) mod options;
+pub(crate) mod retention;
 pub(crate) mod stats;
 pub(crate) mod times;
 pub(crate) mod value;

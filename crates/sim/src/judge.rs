@@ -188,8 +188,8 @@ impl Judge<'_> {
                 Ok(Some(Some(bytes)))
             }
             Err(error) => {
-                let as_store = Error::Io { kind: error.kind(), message: error.to_string() };
-                let as_damage = Error::Corrupt { message: error.to_string() };
+                let as_store = Error::Io { kind: error.kind(), message: error.to_string(), source: None };
+                let as_damage = Error::Corrupt { file: None, glsn: None, message: error.to_string() };
                 let excused = (self.excuse)(&as_store) || (self.excuse)(&as_damage);
                 ensure(excused, || format!("{} failed half-way: {error}", what()))?;
                 Ok(None)

@@ -165,7 +165,7 @@ impl BlobWriter for MemBlobWriter {
     fn read_back(&mut self, offset: u64, into: &mut [u8]) -> Result<(), LogError> {
         if offset.checked_add(into.len() as u64).is_none_or(|end| end > self.position) {
             let message = format!("{} bytes at {offset} of a blob file of {} bytes", into.len(), self.position);
-            return Err(LogError::Io { kind: io::ErrorKind::UnexpectedEof, message });
+            return Err(LogError::Io { kind: io::ErrorKind::UnexpectedEof, message, source: None });
         }
         for (at, byte) in (offset as usize..).zip(into) {
             let (number, within) = (at / PAGE_PAYLOAD_BYTES, at % PAGE_PAYLOAD_BYTES);

@@ -18,7 +18,11 @@ impl Faults {
             None => Ok(()),
             Some(0) => {
                 self.fail_submit_after = None;
-                Err(LogError::Io { kind: io::ErrorKind::StorageFull, message: "no space left (on purpose)".to_owned() })
+                Err(LogError::Io {
+                    kind: io::ErrorKind::StorageFull,
+                    message: "no space left (on purpose)".to_owned(),
+                    source: None,
+                })
             }
             Some(n) => {
                 *n -= 1;

@@ -29,7 +29,7 @@ impl PageSource for Source {
             SystemClock::new().sleep(Duration::from_millis(1));
         }
         if self.fails.load(Ordering::Relaxed) {
-            return Err(LoadError::Io { kind: io::ErrorKind::Other, message: "the cable".to_owned() });
+            return Err(LoadError::Io { kind: io::ErrorKind::Other, message: "the cable".to_owned(), source: None });
         }
         page[..4].copy_from_slice(&number.to_le_bytes());
         Ok(())

@@ -109,7 +109,7 @@ impl Drop for Filling<'_> {
     fn drop(&mut self) {
         if !self.ended {
             let message = "whoever loaded the page panicked".to_owned();
-            self.pool.fail(self.frame, &LoadError::Io { kind: std::io::ErrorKind::Other, message });
+            self.pool.fail(self.frame, &LoadError::Io { kind: std::io::ErrorKind::Other, message, source: None });
         }
     }
 }

@@ -25,9 +25,10 @@ use crate::engine::steps;
 use crate::read::span::Span;
 use crate::txn::retry;
 use crate::txn::transaction::Transaction;
-use crate::types::error::Result;
+use crate::types::error::{Error, Result};
 use crate::types::keyspaces::{DropReport, Keyspace, KeyspaceInfo};
-use crate::types::options::{Options, Retention};
+use crate::types::options::Options;
+use crate::types::retention::Retention;
 use crate::types::stats::Stats;
 use crate::types::value::Value;
 
@@ -163,7 +164,7 @@ impl Db {
     /// # let dir = tempfile::tempdir().unwrap();
     /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
     /// let counters = db.keyspace("counters")?;
-    /// let visits = db.transact(|tx| {
+    /// let visits = db.transact(|tx| -> plimsoll::Result<u8> {
     ///     let before = tx.get(&counters, "visits")?.map_or(0, |value| value[0]);
     ///     tx.put(&counters, "visits", [before + 1])?;
     ///     Ok(before + 1)
@@ -173,9 +174,12 @@ impl Db {
     /// # }
     /// ```
     ///
+    /// Its error is any type that an [`Error`] converts into: the application's own, or `Box<dyn std::error::Error>`. Where the compiler cannot
+    /// tell which, the closure says so by its return type.
+    ///
     /// # Errors
     /// What `change` returns, and what [`Transaction::commit`] does; [`crate::Error::Conflict`] only after 32 attempts in a row.
-    pub fn transact<T>(&self, change: impl FnMut(&mut Transaction) -> Result<T>) -> Result<T> {
+    pub fn transact<T, E: From<Error>>(&self, change: impl FnMut(&mut Transaction) -> Result<T, E>) -> Result<T, E> {
         retry::transact(&self.store.committer, change)
     }
 

@@ -12,6 +12,7 @@ use crate::index::view::Direction;
 use crate::read::span::Span;
 use crate::txn::transaction::Transaction;
 use crate::types::error::{Error, Result};
+use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::{CURSORS, Keyspace, check_name};
 use crate::types::version::Stored;
 
@@ -61,9 +62,7 @@ pub(crate) fn advance(store: &Arc<Engine>, name: &str, next: Glsn) -> Result<()>
     let _moving = store.catalog.cursors.lock_moving();
     let now = store.catalog.cursors.find(name).ok_or_else(|| not_there(name))?;
     if next < now {
-        return Err(Error::invalid(format!(
-            "cursor {name:?} is at GLSN {now} and does not go back to {next}: what lies below may be trimmed"
-        )));
+        return Err(InvalidInput::CursorGoesBack { name: name.to_owned(), at: now, asked: next }.into());
     }
     check_not_ahead(store, next)?;
     if next > now {
@@ -83,7 +82,7 @@ pub(crate) fn drop_cursor(store: &Arc<Engine>, name: &str) -> Result<()> {
 }
 
 fn not_there(name: &str) -> Error {
-    Error::invalid(format!("there is no cursor {name:?}; make it by Log::cursor"))
+    InvalidInput::NoCursor { name: name.to_owned() }.into()
 }
 
 fn check_not_ahead(store: &Engine, next: Glsn) -> Result<()> {

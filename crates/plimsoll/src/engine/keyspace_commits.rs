@@ -12,10 +12,11 @@ use crate::read::point::KeyBuffer;
 use crate::read::span::Span;
 use crate::txn::transaction::Transaction;
 use crate::types::error::{Error, Result};
+use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::{
     DEFAULT, DropReport, Keyspace, MAX_KEYSPACES, Record, SYSTEM, check_name, dropped_key, dropped_name,
 };
-use crate::types::options::Retention;
+use crate::types::retention::Retention;
 use crate::types::version::Stored;
 
 /// Ids below this one are reserved for the store.
@@ -34,9 +35,7 @@ pub(crate) fn open(store: &Arc<Engine>, name: &str) -> Result<Keyspace> {
     check_name(name)?;
     match store.reader.keyspaces.find(name) {
         Some((keyspace, _)) => Ok(keyspace),
-        None if store.options.read_only => {
-            Err(Error::invalid(format!("there is no keyspace {name:?}, and the store is open to read only")))
-        }
+        None if store.options.read_only => Err(InvalidInput::NoKeyspace { name: name.to_owned() }.into()),
         None => settle(store, name, Wish::Exists),
     }
 }
@@ -104,10 +103,8 @@ fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
             Record { retention, ..record }
         }
         (Some(record), Wish::Keeps(retention)) if record.retention != retention => {
-            return Err(Error::invalid(format!(
-                "keyspace {name:?} exists and keeps {}, not {}; open it by Db::keyspace, or change it by Db::set_retention",
-                record.retention, retention
-            )));
+            let (name, keeps) = (name.to_owned(), record.retention);
+            return Err(InvalidInput::OtherRetention { name, keeps, asked: retention }.into());
         }
         (Some(record), _) => return Ok(store.reader.keyspaces.handle(record.id, name.into())),
         (None, _) if count >= MAX_KEYSPACES => {

@@ -36,6 +36,6 @@ fn of_resize(error: ResizeError) -> Error {
             kind: plimsoll_memory::budget::Kind::Pages,
             usage,
         }),
-        ResizeError::Refused { .. } => Error::Io { kind: std::io::ErrorKind::OutOfMemory, message },
+        ResizeError::Refused { .. } => Error::Io { kind: std::io::ErrorKind::OutOfMemory, message, source: None },
     }
 }

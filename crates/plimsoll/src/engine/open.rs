@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use plimsoll_disk::clock::Clock;
+use plimsoll_disk::io_cause::IoCause;
 use plimsoll_disk::vfs::{DirLock, Disk, LockError};
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
@@ -337,6 +338,7 @@ pub(crate) fn take_lock(path: &Path, options: &Options) -> Result<Option<Box<dyn
         Err(LockError::Held { pid, who }) => Err(Error::Locked { path: path.to_owned(), pid, who }),
         Err(LockError::Io(error)) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => Err(Error::Io {
             kind: error.kind(),
+            source: Some(IoCause::new(error)),
             message: format!("{}: the file system is read-only; open the store read-only", path.display()),
         }),
         Err(LockError::Io(error)) => Err(error.into()),
@@ -380,6 +382,7 @@ const FORKED_ADVICE: &str = "put the right log back; or keep what the index hold
 fn explain(path: &Path, error: LogError) -> Error {
     match error {
         LogError::Forked { glsn, what } => Error::Forked {
+            glsn: Some(glsn),
             message: format!(
                 "{}: the log was forked, cut back or exchanged: at GLSN {glsn} {what}; {FORKED_ADVICE}",
                 path.display()
@@ -416,16 +419,17 @@ fn check_pointers(path: &Path, index: &Index, log: &dyn Log) -> Result<()> {
 
 /// Rejects a manifest that was not made from this log.
 fn check_manifest(path: &Path, manifest: Manifest, log: &dyn Log) -> Result<Manifest> {
-    let forked = |what: &str| Err(Error::Forked { message: format!("{}: {what}; {FORKED_ADVICE}", path.display()) });
+    let forked =
+        |glsn, what: &str| Err(Error::Forked { glsn, message: format!("{}: {what}; {FORKED_ADVICE}", path.display()) });
     if manifest.log_id != log.id() {
-        return forked("the index was made from another log");
+        return forked(None, "the index was made from another log");
     }
     let checkpoint = manifest.checkpoint;
     if checkpoint.glsn > Glsn::NONE
         && checkpoint.glsn >= log.bounds().first
         && log.chain_at(checkpoint.glsn)?.is_some_and(|chain| chain != checkpoint.chain)
     {
-        return forked("the index was made from a log that was forked or cut back since");
+        return forked(Some(checkpoint.glsn), "the index was made from a log that was forked or cut back since");
     }
     Ok(manifest)
 }

@@ -11,7 +11,7 @@ use crate::index::Horizon;
 use crate::read::moments::Snapshots;
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::keyspaces::{CURSORS, Keyspaces, SYSTEM};
-use crate::types::options::Retention;
+use crate::types::retention::Retention;
 
 /// The horizon of an open store.
 pub(crate) struct RetentionHorizon {

@@ -10,7 +10,7 @@ use crate::engine::trim;
 use crate::index::{Horizon, Progress};
 use crate::txn::committer::FreeLog;
 use crate::types::error::Result;
-use crate::types::options::Retention;
+use crate::types::retention::Retention;
 
 /// Flushes, merges everything, and frees the part of the log that is no longer needed.
 pub(crate) fn compact(store: &Engine) -> Result<()> {

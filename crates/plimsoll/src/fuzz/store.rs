@@ -33,7 +33,8 @@ use crate::index::manifest::{MANIFEST, Manifest};
 use crate::index::run::file::{run_id_of, run_seed};
 use crate::types::error::Result;
 use crate::types::keyspaces::Keyspace;
-use crate::types::options::{MIN_MEMORY_BYTES, Options, Retention};
+use crate::types::options::{MIN_MEMORY_BYTES, Options};
+use crate::types::retention::Retention;
 use crate::warm::segment::{HEADER_BYTES as WARM_HEADER_BYTES, Kind, read_header, seal};
 
 /// Bytes of an input that say one change.

@@ -117,6 +117,7 @@ impl Core {
     pub(crate) fn open(ground: Ground, manifest: Manifest, horizon: Arc<dyn Horizon>) -> Result<Self> {
         if manifest.log_id != ground.log.id() {
             return Err(Error::Forked {
+                glsn: None,
                 message: format!(
                     "{}: the index was made from another log; put the right log back",
                     ground.dir.display()

@@ -21,8 +21,8 @@ use plimsoll_memory::pool::{Pool, PoolFile};
 
 use crate::index::Ground;
 use crate::index::manifest::NEW_MANIFEST;
-use crate::index::run::file::{RunFileSink, open_run, run_file_name, run_id_of};
-use crate::index::run::partition::{Partition, PartitionId, PartitionInfo};
+use crate::index::run::file::{RunFileSink, open_run, run_id_of};
+use crate::index::run::partition::{Partition, PartitionId, PartitionInfo, run_file_name};
 use crate::index::source::Member;
 use crate::types::error::{Error, Result};
 
@@ -198,10 +198,11 @@ impl Files {
     fn missing(&self, id: u64, error: Error) -> Error {
         match error {
             // Beside a writing process the manifest that was read may be out of date: reading it again helps.
-            Error::Io { kind: io::ErrorKind::NotFound, message } if !self.read_only => Error::corrupt(format!(
+            Error::Io { kind: io::ErrorKind::NotFound, message, .. } if !self.read_only => Error::corrupt(format!(
                 "{message}: the manifest names {}, which is missing; `plimsoll verify` says what helps",
                 self.path_of(id).display()
-            )),
+            ))
+            .in_file(|| PartitionId::Run(id).file()),
             error => error,
         }
     }
@@ -212,7 +213,8 @@ impl Files {
             return Err(Error::corrupt(format!(
                 "blob file {} has {} pages, the index says {}; `plimsoll verify` says what helps",
                 id.0, blob.pages, info.pages
-            )));
+            ))
+            .in_file(|| info.id.file()));
         }
         Ok(Partition { info: Arc::new(info), file: blob.file })
     }

@@ -133,6 +133,7 @@ impl Manifest {
             Failure::Error(error) => error,
             Failure::Damaged(what) => damaged(&path, what),
             Failure::Newer(what) => Error::Format {
+                path: Some(path.to_owned()),
                 message: format!("{}: {what} that this version does not know; use a newer Plimsoll", path.display()),
             },
         })
@@ -147,6 +148,7 @@ impl Manifest {
 
 fn damaged(path: &Path, what: &str) -> Error {
     Error::corrupt(format!("{}: {what}; `plimsoll verify` says what helps", path.display()))
+        .in_file(|| path.display().to_string())
 }
 
 /// Which manifest is on disk after a write failed.

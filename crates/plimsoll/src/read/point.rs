@@ -18,13 +18,15 @@ use crate::index::view::{Hit, View};
 use crate::read::moments::OpenMoment;
 use crate::read::reader::Reader;
 use crate::types::error::{Error, Result};
+use crate::types::invalid_input::InvalidInput;
 use crate::types::value::Value;
 use crate::types::version::{MAX_KEY_BYTES, Stored, running_value_sum, value_sum};
 
 /// Rejects invalid keys.
 pub(crate) fn check_key(key: &[u8]) -> Result<()> {
     if key.len() > MAX_KEY_BYTES {
-        return Err(Error::invalid(format!("a key has at most {MAX_KEY_BYTES} bytes, this one has {}", key.len())));
+        let (bytes, limit_bytes) = (key.len() as u64, MAX_KEY_BYTES as u64);
+        return Err(InvalidInput::KeyTooLong { bytes, limit_bytes }.into());
     }
     Ok(())
 }
@@ -132,7 +134,9 @@ impl Reader {
                 Ok(())
             }
             Stored::InLog { offset, .. } => Ok(self.log.read_range(glsn, offset + from, into)?),
-            Stored::InBlob { blob, offset, .. } => self.load_from_blob(glsn, blob, offset + from, into),
+            Stored::InBlob { blob, offset, .. } => {
+                self.load_from_blob(glsn, blob, offset + from, into).map_err(|error| error.at_glsn(glsn))
+            }
             Stored::Dropped { .. } => Err(Error::Dropped { glsn }),
         }
     }
@@ -144,7 +148,9 @@ impl Reader {
         let (mut at, mut filled) = (offset, 0);
         while filled < into.len() {
             let number = u32::try_from(at / PAGE_PAYLOAD_BYTES as u64).map_err(|_| short_blob(blob))?;
-            let page = file.get(number, touch)?;
+            let page = file
+                .get(number, touch)
+                .map_err(|error| Error::from(error).in_file(|| format!("log/{}", blob.file_name())))?;
             if page_kind(&page) == BLOB_DROPPED_PAGE {
                 return Err(Error::Dropped { glsn });
             }
@@ -163,6 +169,7 @@ impl Reader {
 
 fn short_blob(blob: BlobId) -> Error {
     Error::corrupt(format!("blob file {} ends before the end of a value in it; see `plimsoll verify`", blob.0))
+        .in_file(|| format!("log/{}", blob.file_name()))
 }
 
 /// The version of an index key that is current as of `at`, unless it is a deletion.

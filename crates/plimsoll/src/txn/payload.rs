@@ -109,11 +109,9 @@ impl<'a> Payload<'a> {
         let mut reader = Reader::new(bytes);
         let version = reader.u8().ok_or_else(damaged)?;
         if version != VERSION {
-            return Err(Error::Format {
-                message: format!(
-                    "a transaction is written in encoding {version}, this version knows {VERSION}; use a newer Plimsoll"
-                ),
-            });
+            return Err(Error::format(format!(
+                "a transaction is written in encoding {version}, this version knows {VERSION}; use a newer Plimsoll"
+            )));
         }
         let flags = reader.u8().ok_or_else(damaged)?;
         let metadata = reader.bytes().ok_or_else(damaged)?;
@@ -129,11 +127,9 @@ impl<'a> Payload<'a> {
             }),
             FLAG_RUNS => Writes::Runs(decode_runs(&mut reader, count).ok_or_else(damaged)?),
             _ => {
-                return Err(Error::Format {
-                    message: format!(
-                        "a transaction carries flags {flags:#x} that this version does not know; use a newer Plimsoll"
-                    ),
-                });
+                return Err(Error::format(format!(
+                    "a transaction carries flags {flags:#x} that this version does not know; use a newer Plimsoll"
+                )));
             }
         };
         Ok(Self { metadata, writes })
@@ -207,11 +203,9 @@ impl<'a> Operations<'a> {
             PUT => self.put(key)?,
             PUT_BLOB => self.put_blob().ok_or_else(damaged)?,
             _ => {
-                return Err(Error::Format {
-                    message: format!(
-                        "a transaction holds an operation of kind {kind} that this version does not know; use a newer Plimsoll"
-                    ),
-                });
+                return Err(Error::format(format!(
+                    "a transaction holds an operation of kind {kind} that this version does not know; use a newer Plimsoll"
+                )));
             }
         };
         Ok(Operation { key, stored })

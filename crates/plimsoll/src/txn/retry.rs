@@ -20,10 +20,10 @@ const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// Runs `change` in transactions until one is committed.
-pub(crate) fn transact<T>(
+pub(crate) fn transact<T, E: From<Error>>(
     committer: &Arc<Committer>,
-    mut change: impl FnMut(&mut Transaction) -> Result<T>,
-) -> Result<T> {
+    mut change: impl FnMut(&mut Transaction) -> Result<T, E>,
+) -> Result<T, E> {
     let mut attempt = 1;
     loop {
         let mut tx = Transaction::new(committer);
@@ -33,7 +33,7 @@ pub(crate) fn transact<T>(
             Err(Error::Conflict { at, by, .. }) if attempt < ATTEMPTS => {
                 pause(committer, attempt, at.0 ^ by.0.rotate_left(32))
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
         attempt += 1;
     }

@@ -25,6 +25,7 @@ use crate::txn::reads::reads_by_its_own_methods;
 use crate::txn::ticket::CommitTicket;
 use crate::txn::write_set::{Write, WriteSet};
 use crate::types::error::{Error, Result};
+use crate::types::invalid_input::InvalidInput;
 use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
 use crate::types::value::Value;
@@ -253,10 +254,8 @@ impl Transaction {
     /// They are too many.
     pub fn set_metadata(&mut self, metadata: &[u8]) -> Result<()> {
         if metadata.len() > MAX_METADATA_BYTES {
-            return Err(Error::invalid(format!(
-                "metadata has at most {MAX_METADATA_BYTES} bytes, this has {}",
-                metadata.len()
-            )));
+            let (bytes, limit_bytes) = (metadata.len() as u64, MAX_METADATA_BYTES as u64);
+            return Err(InvalidInput::MetadataTooLong { bytes, limit_bytes }.into());
         }
         let mut kept = Buffer::with_capacity(&self.committer.reader.budget, Kind::WriteSet, metadata.len())?;
         kept.extend_from_slice(metadata);
@@ -309,7 +308,7 @@ impl fmt::Debug for Transaction {
 
 fn check_value_bytes(len: u64) -> Result<()> {
     if len > MAX_VALUE_BYTES {
-        return Err(Error::invalid(format!("a value has at most {MAX_VALUE_BYTES} bytes (1 GiB), this one has {len}")));
+        return Err(InvalidInput::ValueTooLong { bytes: len, limit_bytes: MAX_VALUE_BYTES }.into());
     }
     Ok(())
 }

@@ -3,12 +3,35 @@
 use std::io;
 use std::path::PathBuf;
 
+use plimsoll_disk::io_cause::IoCause;
 use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::OutOfBudget;
 use plimsoll_memory::pool::LoadError;
 
+use crate::types::invalid_input::InvalidInput;
+
 /// Why the store did not do what it was asked. Every variant says what to do next.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+/// use plimsoll::Error;
+///
+/// let stock = db.keyspace("stock")?;
+/// let mut tx = db.begin();
+/// let before = tx.get(&stock, "tea")?;
+/// assert!(before.is_none());
+/// tx.put(&stock, "tea", "1")?;
+/// db.put(&stock, "tea", "2")?;
+/// match tx.commit() {
+///     Err(Error::Conflict { key, .. }) => assert_eq!(key, b"tea", "run it again"),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -41,12 +64,9 @@ pub enum Error {
         /// The newest that can be read.
         newest: Glsn,
     },
-    /// The request cannot be served as it stands: the message says which bound was passed.
-    #[error("{message}")]
-    InvalidInput {
-        /// What is wrong and what is allowed.
-        message: String,
-    },
+    /// The request cannot be served as it is: see which limit or name it broke.
+    #[error("{0}")]
+    InvalidInput(InvalidInput),
     /// There is no store at this path (or something else stands there).
     #[error("{}: {what}", path.display())]
     NotAStore {
@@ -74,12 +94,18 @@ pub enum Error {
     /// The store is of a format that this version cannot read: the message says which.
     #[error("{message}")]
     Format {
+        /// The file, where it is known.
+        path: Option<PathBuf>,
         /// What was found and what to do.
         message: String,
     },
     /// Bytes on disk are not what was written: restore a backup, `rebuild` the index, or `salvage` the log.
     #[error("{message}")]
     Corrupt {
+        /// The file, where it is known: from the store's folder on, e.g. `index/12.run`, or its whole path.
+        file: Option<String>,
+        /// The commit, or the first of them, where it is known.
+        glsn: Option<Glsn>,
         /// Where and what; and what to do.
         message: String,
     },
@@ -94,6 +120,8 @@ pub enum Error {
     /// The log is not the one that the index was made from.
     #[error("{message}")]
     Forked {
+        /// The entry at which they differ, where it is known.
+        glsn: Option<Glsn>,
         /// Where they differ and what to do.
         message: String,
     },
@@ -104,8 +132,8 @@ pub enum Error {
         cause: String,
     },
     /// The memory budget has no room: who holds what is in the message. The transaction is aborted, the store goes on.
-    #[error(transparent)]
-    OutOfBudget(#[from] OutOfBudget),
+    #[error("{0}")]
+    OutOfBudget(OutOfBudget),
     /// The system refused.
     #[error("{message}")]
     Io {
@@ -113,6 +141,8 @@ pub enum Error {
         kind: io::ErrorKind,
         /// What the system said, with the path.
         message: String,
+        /// The system's error, with path and number, where there is one.
+        source: Option<IoCause>,
     },
 }
 
@@ -121,49 +151,91 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
-        Self::InvalidInput { message: message.into() }
+        Self::InvalidInput(InvalidInput::Other { message: message.into() })
     }
 
+    /// Of a file that is not known; see [`Error::in_file`].
     pub(crate) fn corrupt(message: impl Into<String>) -> Self {
-        Self::Corrupt { message: message.into() }
+        Self::Corrupt { file: None, glsn: None, message: message.into() }
+    }
+
+    /// Names the file of corruption whose file is not known yet.
+    pub(crate) fn in_file(mut self, name: impl FnOnce() -> String) -> Self {
+        if let Self::Corrupt { file: file @ None, .. } = &mut self {
+            *file = Some(name());
+        }
+        self
+    }
+
+    /// Names the commit of corruption whose commit is not known yet.
+    pub(crate) fn at_glsn(mut self, at: Glsn) -> Self {
+        if let Self::Corrupt { glsn: glsn @ None, .. } = &mut self {
+            *glsn = Some(at);
+        }
+        self
+    }
+
+    pub(crate) fn format(message: impl Into<String>) -> Self {
+        Self::Format { path: None, message: message.into() }
     }
 }
 
+// For the crate's own use: the errors of the crates below are not part of the API.
+#[doc(hidden)]
 impl From<LogError> for Error {
     fn from(error: LogError) -> Self {
         let message = error.to_string();
         match error {
             LogError::Trimmed { asked, first } => Self::Trimmed { asked, first },
             LogError::NotYet { asked, next } => Self::Future { asked, newest: Glsn(next.0.saturating_sub(1)) },
-            LogError::TooLarge { .. } | LogError::InvalidDraft { .. } | LogError::Conflict { .. } => {
-                Self::InvalidInput { message }
-            }
+            LogError::TooLarge { bytes, limit_bytes } => InvalidInput::RecordTooLong { bytes, limit_bytes }.into(),
+            LogError::InvalidDraft { .. } | LogError::Conflict { .. } => Self::invalid(message),
             LogError::Locked { path, pid, who } => Self::Locked { path, pid, who },
             LogError::Dropped { glsn } => Self::Dropped { glsn },
-            LogError::Forked { .. } => Self::Forked { message },
+            LogError::Forked { glsn, .. } => Self::Forked { glsn: Some(glsn), message },
             LogError::Poisoned { cause } => Self::Poisoned { cause },
-            LogError::Format { message } => Self::Format { message },
+            LogError::Format { message } => Self::format(message),
             LogError::ReadOnly => Self::ReadOnly,
             LogError::OutOfBudget(refusal) => Self::OutOfBudget(refusal),
-            LogError::Io { kind, message } => Self::Io { kind, message },
-            _ => Self::Corrupt { message },
+            LogError::Io { kind, message, source } => Self::Io { kind, message, source },
+            LogError::Corrupt { glsn, file, .. } => Self::Corrupt {
+                file: (!file.is_empty()).then(|| format!("log/{file}")),
+                glsn: (glsn > Glsn::NONE).then_some(glsn),
+                message,
+            },
+            _ => Self::corrupt(message),
         }
     }
 }
 
+#[doc(hidden)]
 impl From<LoadError> for Error {
     fn from(error: LoadError) -> Self {
         match error {
-            LoadError::Io { kind, message } => Self::Io { kind, message },
-            LoadError::Corrupt { message } => Self::Corrupt { message },
+            LoadError::Io { kind, message, source } => Self::Io { kind, message, source },
+            LoadError::Corrupt { message } => Self::corrupt(message),
             LoadError::OutOfBudget(refusal) => Self::OutOfBudget(refusal),
         }
     }
 }
 
+#[doc(hidden)]
+impl From<OutOfBudget> for Error {
+    fn from(refusal: OutOfBudget) -> Self {
+        Self::OutOfBudget(refusal)
+    }
+}
+
+#[doc(hidden)]
+impl From<InvalidInput> for Error {
+    fn from(what: InvalidInput) -> Self {
+        Self::InvalidInput(what)
+    }
+}
+
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
-        Self::Io { kind: error.kind(), message: error.to_string() }
+        Self::Io { kind: error.kind(), message: error.to_string(), source: Some(IoCause::new(error)) }
     }
 }
 

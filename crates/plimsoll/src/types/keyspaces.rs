@@ -26,7 +26,8 @@ use std::time::Duration;
 use plimsoll_disk::codec::{Reader, push_varint};
 
 use crate::types::error::{Error, Result};
-use crate::types::options::Retention;
+use crate::types::invalid_input::InvalidInput;
+use crate::types::retention::Retention;
 
 /// The keyspace that holds the records of the others.
 pub(crate) const SYSTEM: u32 = 0;
@@ -232,10 +233,8 @@ impl Keyspaces {
             None => Ok(()),
             Some(id) => {
                 drop(known);
-                let name = self.name(id).unwrap_or_default();
-                Err(Error::invalid(format!(
-                    "keyspace {name:?} was dropped: nothing can be put into it; make it anew by Db::keyspace"
-                )))
+                let name = self.name(id).unwrap_or_default().to_string();
+                Err(InvalidInput::KeyspaceDropped { name }.into())
             }
         }
     }
@@ -263,11 +262,7 @@ impl Keyspaces {
         if keyspace.opening == self.opening {
             return Ok(keyspace.id);
         }
-        Err(Error::invalid(format!(
-            "the handle of keyspace {:?} belongs to another store, or to an earlier opening of this one; get it from the Db that is used here, \
-             by Db::keyspace",
-            keyspace.name
-        )))
+        Err(InvalidInput::ForeignKeyspace { name: keyspace.name.to_string() }.into())
     }
 
     /// Of a keyspace that is there, or was dropped.
@@ -300,9 +295,7 @@ impl Keyspaces {
 /// Refuses names that cannot be.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control) {
-        return Err(Error::invalid(format!(
-            "a keyspace's name has 1 to {MAX_NAME_BYTES} bytes and no control characters, unlike {name:?}"
-        )));
+        return Err(InvalidInput::Name { name: name.to_owned(), limit_bytes: MAX_NAME_BYTES as u64 }.into());
     }
     Ok(())
 }

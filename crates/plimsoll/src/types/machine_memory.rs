@@ -2,7 +2,8 @@
 
 use plimsoll_disk::machine::{cgroup_limit_bytes, total_memory_bytes};
 
-use crate::types::error::{Error, Result};
+use crate::types::error::Result;
+use crate::types::invalid_input::InvalidInput;
 
 /// The smallest memory budget: 16 MiB.
 pub const MIN_MEMORY_BYTES: u64 = 16 << 20;
@@ -25,10 +26,7 @@ fn fits(bytes: u64, machine: Option<u64>, container: Option<u64>) -> Result<()> 
         limits.into_iter().filter_map(|(limit, whose)| Some((limit.filter(|&limit| limit < bytes)?, whose))).min();
     match over {
         None => Ok(()),
-        Some((limit, whose)) => Err(Error::invalid(format!(
-            "a memory budget of {bytes} bytes cannot be kept: {whose} {limit} bytes ({} MiB); give the store at most that, better a half",
-            limit >> 20
-        ))),
+        Some((limit_bytes, whose)) => Err(InvalidInput::BudgetTooLarge { bytes, limit_bytes, whose }.into()),
     }
 }
 

@@ -1,6 +1,5 @@
 //! What a user can choose when a store is opened.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,9 +10,11 @@ use plimsoll_disk::vfs::Disk;
 use plimsoll_log::draft::MAX_BODY_BYTES;
 
 use crate::types::error::{Error, Result};
+use crate::types::invalid_input::InvalidInput;
 use crate::types::io::Io;
 pub use crate::types::machine_memory::MIN_MEMORY_BYTES;
 use crate::types::machine_memory::default_memory_bytes;
+use crate::types::retention::Retention;
 
 /// What a segment may need beside a record's body: its header, the record's, a mark, and what is lost at the ends of blocks.
 const SEGMENT_OVERHEAD_BYTES: u64 = 48 << 10;
@@ -37,61 +38,6 @@ pub enum Durability {
     /// As soon as it is ordered and visible. It is synced within about 200 ms and at close; a crash may lose the newest commits, always
     /// a suffix: what is left is some earlier moment of the store, whole.
     Buffered,
-}
-
-/// Which past versions a keyspace keeps.
-///
-/// Where every keyspace limits its past and no stream of the user's own is in use, the log trims itself: it keeps what the longest retention can see, and
-/// what a cursor has not passed ([`crate::Log::cursor`]), and nothing for those who only follow it.
-///
-/// ```
-/// # fn main() -> plimsoll::Result<()> {
-/// # let dir = tempfile::tempdir().unwrap();
-/// # let path = dir.path().join("store");
-/// # use plimsoll::*;
-/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
-/// let sessions = db.create_keyspace("sessions", Retention::Latest)?;
-/// assert!(db.create_keyspace("sessions", Retention::Forever).is_err(), "it is there, with another one");
-/// db.set_retention(&sessions, Retention::Time(std::time::Duration::from_secs(7 * 24 * 3600)))?;
-/// let report = db.drop_keyspace(&sessions)?;
-/// assert!(db.snapshot_at(Moment::Glsn(report.glsn - 1))?.keyspace("sessions")?.is_some());
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Retention {
-    /// Every version, for ever (the default).
-    #[default]
-    Forever,
-    /// The latest version of each key; older ones only while a snapshot needs them.
-    Latest,
-    /// What the last so many GLSNs of the log can see.
-    Glsns(u64),
-    /// What a reader of this age or younger can see.
-    Time(Duration),
-}
-
-impl Retention {
-    /// As it comes back from its record, which counts microseconds.
-    pub(crate) fn as_recorded(self) -> Self {
-        match self {
-            Self::Time(age) => Self::Time(Duration::from_micros(u64::try_from(age.as_micros()).unwrap_or(u64::MAX))),
-            other => other,
-        }
-    }
-}
-
-/// What is kept, as the object of "keeps".
-impl fmt::Display for Retention {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Forever => f.write_str("every version"),
-            Self::Latest => f.write_str("the latest version of each key"),
-            Self::Glsns(glsns) => write!(f, "what the last {glsns} GLSNs can see"),
-            Self::Time(age) => write!(f, "what readers of the last {age:?} can see"),
-        }
-    }
 }
 
 /// Sizes at which the store begins something new. Only simulations need others than the defaults: theirs are so small that much
@@ -355,9 +301,7 @@ pub(crate) fn check_memory_bytes(bytes: u64) -> Result<()> {
     if bytes >= MIN_MEMORY_BYTES {
         return Ok(());
     }
-    Err(Error::invalid(format!(
-        "a memory budget of {bytes} bytes is below the minimum of {MIN_MEMORY_BYTES} bytes (16 MiB); give it more"
-    )))
+    Err(InvalidInput::BudgetTooSmall { bytes, min_bytes: MIN_MEMORY_BYTES }.into())
 }
 
 #[cfg(test)]

@@ -183,7 +183,8 @@ impl<'a> Stored<'a> {
         }
         Err(Error::corrupt(format!(
             "the value of {len} bytes that GLSN {glsn} wrote is not the one that is stored in {place}: its checksum is {read:016x}, not {sum:016x}; see `plimsoll verify`"
-        )))
+        ))
+        .at_glsn(glsn))
     }
 
     /// Length of the value in bytes; 0 for a deletion.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use plimsoll::{Db, Error, Glsn, Options, salvage};
+use plimsoll::{Db, Error, Glsn, InvalidInput, Options, salvage};
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
@@ -143,7 +143,7 @@ fn a_backup_is_not_made_inside_the_store_by_whatever_path() {
     for inside in ["store/sub", "link/sub", "deep/sub", "beside/../store/sub", "store/log/sub", "store/empty", "empty"]
     {
         let error = db.backup(dir.path().join(inside)).unwrap_err();
-        assert!(matches!(&error, Error::InvalidInput { message } if message.contains("inside")), "{inside}: {error}");
+        assert!(matches!(&error, Error::InvalidInput(InvalidInput::DestinationInside { .. })), "{inside}: {error}");
     }
     let after: Vec<_> = fs::read_dir(&store).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(before, after);

@@ -89,7 +89,7 @@ fn an_index_of_another_log_is_refused() {
     assert!(matches!(error, Error::Forked { .. }), "{error}");
     // A rebuild would lose what only that index holds; who wants the log says so.
     let error = plimsoll::rebuild(dir.path().join("one"), options(), &mut |_, _| {}).unwrap_err();
-    assert!(matches!(&error, Error::Forked { message } if message.contains("--cut-at 2")), "{error}");
+    assert!(matches!(&error, Error::Forked { message, .. } if message.contains("--cut-at 2")), "{error}");
     let report = plimsoll::salvage(dir.path().join("one"), options(), Glsn(2)).unwrap();
     assert_eq!((report.glsn.0, report.moved.len()), (1, 1));
     let db = Db::open(dir.path().join("one"), options()).unwrap();

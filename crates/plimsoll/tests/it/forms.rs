@@ -189,7 +189,7 @@ fn a_transaction_that_met_another_is_run_again() {
     let ks = db.keyspace("default").unwrap();
     db.put(&ks, "sum", [0]).unwrap();
     let mut attempts = 0;
-    let sum = db.transact(|tx| {
+    let sum = db.transact(|tx| -> Result<u8> {
         attempts += 1;
         let sum = tx.get(&ks, "sum")?.unwrap()[0];
         if attempts < 4 {

@@ -1,6 +1,6 @@
 //! Keyspace handles: one of another store, or of an earlier opening, is refused by every call that takes one.
 
-use plimsoll::{Db, Error, Glsn, Keyspace, Options, Result, Retention};
+use plimsoll::{Db, Error, Glsn, InvalidInput, Keyspace, Options, Result, Retention};
 
 fn open(path: &std::path::Path) -> Db {
     Db::open(path, Options::new().memory_bytes(16 << 20).background(false)).unwrap()
@@ -9,7 +9,7 @@ fn open(path: &std::path::Path) -> Db {
 /// Makes every call that takes a keyspace; each must be refused with the keyspace's name.
 fn refuses_everything(db: &Db, handle: &Keyspace) {
     let refused = |call: &str, error: Option<Error>| match error {
-        Some(Error::InvalidInput { message }) if message.contains(handle.name()) => {}
+        Some(Error::InvalidInput(InvalidInput::ForeignKeyspace { name })) if name == handle.name() => {}
         other => panic!("{call}: {other:?}"),
     };
     let newest = db.newest();

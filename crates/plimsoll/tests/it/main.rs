@@ -17,6 +17,7 @@ mod checkpoints;
 mod closing;
 mod cursors;
 mod dropped_keyspaces;
+mod errors;
 mod forms;
 mod handles;
 mod held_walks;

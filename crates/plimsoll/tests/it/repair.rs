@@ -111,15 +111,15 @@ fn a_rebuild_refuses_to_lose_what_only_the_index_holds_and_changes_nothing() {
     let last = models.len() as u64 - 1;
     let before = files(&*disk, Path::new(STORE));
     let error = Db::open(STORE, options(&disk)).unwrap_err();
-    assert!(matches!(&error, Error::Forked { message } if !message.contains("rebuild")), "{error}");
+    assert!(matches!(&error, Error::Forked { message, .. } if !message.contains("rebuild")), "{error}");
     let error = rebuild(STORE, options(&disk), &mut |_, _| {}).unwrap_err();
     let named = format!("GLSNs {} to {last} are only in the index", end + 1);
-    assert!(matches!(&error, Error::Forked { message } if message.contains(&named)), "{error}");
+    assert!(matches!(&error, Error::Forked { message, .. } if message.contains(&named)), "{error}");
     assert!(files(&*disk, Path::new(STORE)) == before);
     // Also without its manifest the index is known to hold more.
     disk.remove(&Path::new(STORE).join("index/MANIFEST")).unwrap();
     let error = rebuild(STORE, options(&disk), &mut |_, _| {}).unwrap_err();
-    assert!(matches!(&error, Error::Forked { message } if message.contains(&named)), "{error}");
+    assert!(matches!(&error, Error::Forked { message, .. } if message.contains(&named)), "{error}");
     // Who gives them up says so; nothing is deleted.
     let cut = salvage(STORE, options(&disk), Glsn(end + 1)).unwrap();
     assert_eq!(cut.glsn, end);
@@ -313,7 +313,7 @@ fn a_store_whose_manifest_is_of_a_newer_format_is_left_alone() {
         salvage_from_index(STORE, options(&disk)).map(drop).unwrap_err(),
     ];
     for error in errors {
-        assert!(matches!(&error, Error::Format { message } if message.contains("newer")), "{error}");
+        assert!(matches!(&error, Error::Format { message, .. } if message.contains("newer")), "{error}");
     }
     assert!(files(&*disk, Path::new(STORE)) == before);
 }

@@ -163,8 +163,8 @@ impl Driver {
                 Ok((if bytes == 0 { Went::ToItsEnd } else { Went::On }, bytes))
             }
             Err(error) => {
-                let as_store = Error::Io { kind: error.kind(), message: error.to_string() };
-                let as_damage = Error::Corrupt { message: error.to_string() };
+                let as_store = Error::Io { kind: error.kind(), message: error.to_string(), source: None };
+                let as_damage = Error::Corrupt { file: None, glsn: None, message: error.to_string() };
                 if self.excused(&as_store) || self.excused(&as_damage) {
                     return Ok((Went::Failed, 0));
                 }

@@ -374,7 +374,7 @@ fn compact(shared: &Shared, _: u64, random: &mut Random) -> Outcome {
         6 => db.verify(&mut |_| {}).and_then(|report| match &report.problems[..] {
             [] => Ok(()),
             problems if problems.iter().all(|problem| problem.ends_with("made again when it is needed")) => Ok(()),
-            problems => Err(Error::Corrupt { message: format!("verify: {problems:?}") }),
+            problems => Err(Error::Corrupt { file: None, glsn: None, message: format!("verify: {problems:?}") }),
         }),
         _ => {
             db.drop_caches();

@@ -177,6 +177,7 @@ impl BlobWriter for FileBlobWriter {
             return Err(LogError::Io {
                 kind: io::ErrorKind::UnexpectedEof,
                 message: format!("{} bytes at {offset} of a blob file of {} bytes", into.len(), self.position),
+                source: None,
             });
         }
         let mut done = 0;

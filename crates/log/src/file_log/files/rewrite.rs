@@ -73,7 +73,7 @@ pub(crate) fn read_twice(file: &dyn File, bytes: &mut [u8], again: &mut [u8], at
         return Ok(());
     }
     let message = format!("two reads at offset {at} of a segment differ: the disk or the memory is failing");
-    Err(LogError::Io { kind: io::ErrorKind::InvalidData, message })
+    Err(LogError::Io { kind: io::ErrorKind::InvalidData, message, source: None })
 }
 
 /// Reads bytes of a segment; after the file's end they are zeros. A file that was cut within the last record's padding

@@ -453,7 +453,7 @@ fn check_mended(file: &dyn File, segment: &Surveyed, staging: &mut [u8]) -> Resu
     let (at, what) =
         outcome.problem.map_or((outcome.end.into(), "it does not lead to the next"), |it| (it.at, it.what));
     let message = format!("{name} does not read as it was mended, at offset {at}: {what}");
-    Err(LogError::Io { kind: std::io::ErrorKind::InvalidData, message })
+    Err(LogError::Io { kind: std::io::ErrorKind::InvalidData, message, source: None })
 }
 
 /// Collects damage, and sound records that are to be dropped.

@@ -206,7 +206,7 @@ fn check_front(file: &dyn File, header: &SegmentHeader, kept: &Position, staging
     }
     let name = FileName::Segment(header.first).name();
     let message = format!("{name} does not read as it was written: the disk or the memory is failing");
-    Err(LogError::Io { kind: std::io::ErrorKind::InvalidData, message })
+    Err(LogError::Io { kind: std::io::ErrorKind::InvalidData, message, source: None })
 }
 
 /// Finds the end of the records below a GLSN.

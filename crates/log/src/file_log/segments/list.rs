@@ -145,7 +145,7 @@ impl Segments {
             LoadError::Io { kind: io::ErrorKind::NotFound, .. } if glsn < first => {
                 LogError::Trimmed { asked: glsn, first }
             }
-            LoadError::Io { kind: io::ErrorKind::NotFound, message } => LogError::Corrupt {
+            LoadError::Io { kind: io::ErrorKind::NotFound, message, .. } => LogError::Corrupt {
                 glsn,
                 file: name.name(),
                 offset: 0,

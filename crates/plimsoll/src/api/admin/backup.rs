@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
+use plimsoll_disk::io_cause::IoCause;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::Glsn;
@@ -22,6 +23,7 @@ use crate::index::manifest::Manifest;
 use crate::index::run::file::check_piece;
 use crate::index::run::partition::PartitionId;
 use crate::types::error::{Error, Result};
+use crate::types::invalid_input::InvalidInput;
 
 /// What a backup did.
 ///
@@ -85,7 +87,7 @@ pub(crate) fn backup(store: &Engine, dest: &Path, sharing: Sharing) -> Result<Ba
     };
     disk.rename(&log, &dest.join("log"))?;
     if let Err(error) = disk.sync_dir(dest) {
-        return Err(withdraw(disk, dest, &log, &error));
+        return Err(withdraw(disk, dest, &log, error));
     }
     Ok(report)
 }
@@ -146,12 +148,16 @@ fn copy_files(store: &Engine, index: &Path, log: &Path, sharing: Sharing) -> Res
 }
 
 /// The last sync failed: whether the backup is durable is not known, so it must not open as a store.
-fn withdraw(disk: &dyn Disk, dest: &Path, partial: &Path, error: &io::Error) -> Error {
+fn withdraw(disk: &dyn Disk, dest: &Path, partial: &Path, error: io::Error) -> Error {
     let advice = match disk.rename(&dest.join("log"), partial).and_then(|()| disk.sync_dir(dest)) {
         Ok(()) => "the backup is not whole; remove it and make another".to_owned(),
         Err(second) => format!("the backup may not be durable, and cannot be marked so ({second}); remove it"),
     };
-    Error::Io { kind: error.kind(), message: format!("{error}: {}: {advice}", dest.display()) }
+    Error::Io {
+        kind: error.kind(),
+        message: format!("{error}: {}: {advice}", dest.display()),
+        source: Some(IoCause::new(error)),
+    }
 }
 
 /// Copies the log's files, and takes those that it named out of `blobs`; the end of the copy.
@@ -166,7 +172,7 @@ fn copy_log(copier: &mut Copier<'_>, into: &Path, blobs: &mut BTreeSet<String>) 
         copied.map_err(|error| {
             let message = error.to_string();
             failure = Some(error);
-            LogError::Io { kind: io::ErrorKind::Other, message }
+            LogError::Io { kind: io::ErrorKind::Other, message, source: None }
         })
     });
     match (failure, position) {
@@ -194,10 +200,7 @@ fn refuse_inside(disk: &dyn Disk, store: &Path, dest: &Path) -> Result<()> {
         None => disk.resolve(parent_of(dest))?,
     };
     if place.starts_with(disk.resolve(store)?) {
-        return Err(Error::invalid(format!(
-            "{}: this is inside the store; give a backup a folder outside of it",
-            dest.display()
-        )));
+        return Err(InvalidInput::DestinationInside { path: dest.to_owned() }.into());
     }
     Ok(())
 }
@@ -208,10 +211,7 @@ fn prepare(disk: &dyn Disk, dest: &Path) -> Result<()> {
         None => disk.create_dir(dest)?,
         Some(entry) if entry.is_dir && disk.names(dest)?.is_empty() => {}
         Some(_) => {
-            return Err(Error::invalid(format!(
-                "{}: something stands there already; give a backup a new or empty folder",
-                dest.display()
-            )));
+            return Err(InvalidInput::DestinationExists { path: dest.to_owned() }.into());
         }
     }
     // Also where the folder was there: its maker may not have synced it.

@@ -19,7 +19,7 @@ use plimsoll_memory::pool::{PageSource, Pool};
 
 use crate::index::manifest::Manifest;
 use crate::index::run::check::check_partition;
-use crate::index::run::file::{open_run, pages_of_run, run_file_name};
+use crate::index::run::file::{open_run, pages_of_run};
 use crate::index::run::partition::{Partition, PartitionId, PartitionInfo};
 use crate::index::run::survey::{LostSpan, survey};
 use crate::types::damage::{Damage, DamagedKey, DamagedKeys, command, key_arguments};
@@ -172,10 +172,7 @@ impl Scene<'_> {
 
     fn of_part(&self, part: &Part, can_rebuild: bool, found: &mut Vec<Found>) -> Result<()> {
         let info = &part.info;
-        let file = match info.id {
-            PartitionId::Run(id) => format!("index/{}", run_file_name(id)),
-            PartitionId::Blob(blob) => format!("log/{}", blob.file_name()),
-        };
+        let file = info.id.file();
         let surveyed = survey(part.source.as_deref(), info, self.budget, &mut |_| Ok(()))?;
         let more = match part.problems.len() {
             1 => String::new(),
@@ -345,7 +342,7 @@ fn look_at_part(
             let problems = vec!["the file is missing".to_owned()];
             Ok(Part { info: Arc::new(info.clone()), run, source: None, problems })
         }
-        Err(Error::Corrupt { message }) => {
+        Err(Error::Corrupt { message, .. }) => {
             // Of another length: what is there can be read.
             let source = match info.id {
                 PartitionId::Run(id) => Some(pages_of_run(disk, &path.join("index"), log_id, id)?),

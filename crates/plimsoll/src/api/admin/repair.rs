@@ -146,6 +146,7 @@ fn refuse_to_lose(path: &Path, options: &Options) -> Result<()> {
         Err(lost(path, last, known.checkpoint.glsn, known.durable.glsn))
     } else {
         Err(Error::Forked {
+            glsn: None,
             message: format!(
                 "{}: the index was made from another log, or from this one before it was forked: its commits up to GLSN {} are only there, \
                  and a rebuild would lose them. Put the right log back; or keep what the index holds, by `plimsoll salvage --from-index`; \
@@ -194,7 +195,7 @@ fn lost(path: &Path, last: Glsn, held: Glsn, durable: Glsn) -> Error {
     } else {
         format!("{ends}: GLSNs {} to {durable} are nowhere. Put the right log back, or {give_up}", last.next())
     };
-    Error::Forked { message }
+    Error::Forked { glsn: Some(last.next()), message }
 }
 
 /// Cuts the log so that `cut_at` and everything behind it is gone from the store (it is moved aside, not deleted). An index that holds any of

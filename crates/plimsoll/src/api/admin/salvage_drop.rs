@@ -29,8 +29,8 @@ use crate::engine::Engine;
 use crate::engine::open::{Way, open_by, take_lock};
 use crate::index::manifest::Manifest;
 use crate::index::run::builder::PartitionBuilder;
-use crate::index::run::file::{RunFileSink, run_file_name};
-use crate::index::run::partition::PartitionId;
+use crate::index::run::file::RunFileSink;
+use crate::index::run::partition::{PartitionId, run_file_name};
 use crate::index::run::survey::{LostSpan, survey};
 use crate::index::view::Direction;
 use crate::read::point::KeyBuffer;
@@ -129,10 +129,13 @@ pub fn salvage_drop(
     drop((log_options, closed));
     let store = open_by(path, options.clone(), &Way { lock, ..Way::default() }, &mut |_, _| {})?;
     report.deleted = delete_newest(&store, &blobs).map_err(|error| match error {
-        Error::Corrupt { message } => Error::corrupt(format!(
+        Error::Corrupt { file, glsn, message } => {
+            let message = format!(
             "what was named is dropped, and something else is damaged, so keys whose newest value was dropped are not deleted yet: {message}; drop that \
              too, or all by `--drop-damaged`"
-        )),
+        );
+            Error::Corrupt { file, glsn, message }
+        }
         error => error,
     })?;
     report.glsn = store.visible();

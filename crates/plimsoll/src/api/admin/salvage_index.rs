@@ -234,7 +234,7 @@ fn open_front(options: &Options, dir: &Path, manifest: &Manifest) -> Result<Opti
     let disk = &*options.disk;
     let segments: Vec<String> = disk.names(dir)?.into_iter().filter(|name| name.contains(".seg")).collect();
     if let Some(message) = damage.filter(|_| !segments.is_empty()) {
-        return Err(Error::Format { message });
+        return Err(Error::format(message));
     }
     let aside = dir.with_file_name("blobs");
     disk.rename(dir, &aside)?;

@@ -93,7 +93,7 @@ impl<'a> Values<'a> {
                     let glsn = entry.meta.glsn;
                     let checked = Payload::decode(entry.payload).and_then(|payload| self.check_writes(glsn, &payload));
                     match checked {
-                        Err(Error::Corrupt { message }) => self.note(&[], glsn, Stored::Deleted, message),
+                        Err(Error::Corrupt { message, .. }) => self.note(&[], glsn, Stored::Deleted, message),
                         checked => checked?,
                     }
                 }
@@ -148,7 +148,7 @@ impl<'a> Values<'a> {
             }
             at += bytes as u64;
         }
-        if let Err(Error::Corrupt { message }) = stored.check_sum(glsn, sum.sum()) {
+        if let Err(Error::Corrupt { message, .. }) = stored.check_sum(glsn, sum.sum()) {
             self.note(key, glsn, stored, message);
         }
         Ok(())

@@ -186,7 +186,7 @@ fn a_newer_format_is_named_as_such() {
         head[48..].copy_from_slice(&sum.to_le_bytes());
         file.write_at(&head, 0).unwrap();
         let error = Manifest::read(&disk, dir).unwrap_err();
-        assert!(matches!(&error, Error::Format { message } if message.contains(what)), "{error}");
+        assert!(matches!(&error, Error::Format { message, .. } if message.contains(what)), "{error}");
     }
 }
 

@@ -353,7 +353,9 @@ impl Pages {
                     read_ahead(partition, at, way);
                 }
                 let touch = if is_long { Touch::Scan } else { *touch };
-                self.held = Held::Pinned { number, at, page: partition.file.get_in(&mut self.visits, at, touch)? };
+                let page = partition.file.get_in(&mut self.visits, at, touch);
+                let page = page.map_err(|error| partition.failed_to_load(error))?;
+                self.held = Held::Pinned { number, at, page };
                 return Ok(());
             }
             Feed::Private(budget) => budget,

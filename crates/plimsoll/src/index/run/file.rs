@@ -20,17 +20,12 @@ use plimsoll_memory::pool::{LoadError, PageSource, Pool, PoolFile};
 use crate::index::run::builder::PageSink;
 use crate::index::run::ends::{BLOBS_PAGE, FOOTER_PAGE, Footer, HEADER_PAGE, check_blobs, check_footer, check_header};
 use crate::index::run::leaf::LEAF_PAGE;
-use crate::index::run::partition::{Partition, PartitionId, PartitionInfo};
+use crate::index::run::partition::{Partition, PartitionId, PartitionInfo, run_file_name};
 use crate::index::run::warmth::{Scale, Warmth};
 use crate::types::error::{Error, Result};
 
 /// Fewest pages of a partition: header, leaf, guide, footer.
 const MIN_PAGES: u32 = 4;
-
-/// Name of a run's file in the index's folder.
-pub(crate) fn run_file_name(id: u64) -> String {
-    format!("{id:020}.run")
-}
 
 /// The id of the run that has this name; `None` if no run has.
 pub(crate) fn run_id_of(name: &str) -> Option<u64> {
@@ -47,8 +42,10 @@ pub(crate) fn run_seed(log_id: u128, id: u64) -> u64 {
 pub(crate) fn check_piece(log_id: u128, name: &str, at: u64, bytes: &[u8]) -> Result<()> {
     let Some(id) = run_id_of(name) else { return Ok(()) };
     for (number, page) in ((at / PAGE_BYTES as u64) as u32..).zip(bytes.chunks(PAGE_BYTES)) {
-        check_page(page, run_seed(log_id, id), number)
-            .map_err(|what| Error::corrupt(format!("index/{name}, page {number}: {what}; see `plimsoll verify`")))?;
+        check_page(page, run_seed(log_id, id), number).map_err(|what| {
+            Error::corrupt(format!("index/{name}, page {number}: {what}; see `plimsoll verify`"))
+                .in_file(|| format!("index/{name}"))
+        })?;
     }
     Ok(())
 }
@@ -374,6 +371,6 @@ impl Ends<'_> {
     }
 
     fn corrupt(&self, number: u32, what: &str) -> Error {
-        Error::corrupt(format!("{}, page {number}: found {what}", self.id))
+        Error::corrupt(format!("{}, page {number}: found {what}", self.id)).in_file(|| self.id.file())
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::page::{PAGE_HEADER_BYTES, page_kind, page_payload};
-use plimsoll_memory::pool::{Page, PoolFile, Touch};
+use plimsoll_memory::pool::{LoadError, Page, PoolFile, Touch};
 
 use crate::index::run::filter::key_hash;
 use crate::index::run::guide::{GUIDE_PAGE, Guide};
@@ -29,6 +29,21 @@ impl fmt::Display for PartitionId {
         match self {
             Self::Run(id) => write!(f, "run {id}"),
             Self::Blob(blob) => write!(f, "blob file {}", blob.0),
+        }
+    }
+}
+
+/// Name of a run's file in the index's folder.
+pub(crate) fn run_file_name(id: u64) -> String {
+    format!("{id:020}.run")
+}
+
+impl PartitionId {
+    /// Its file, from the store's folder on.
+    pub(crate) fn file(self) -> String {
+        match self {
+            Self::Run(id) => format!("index/{}", run_file_name(id)),
+            Self::Blob(blob) => format!("log/{}", blob.file_name()),
         }
     }
 }
@@ -198,7 +213,7 @@ impl Partition {
         if number >= self.info.pages {
             return Err(self.corrupt(number, "a page beyond the last"));
         }
-        Ok(self.file.get(number, touch)?)
+        self.file.get(number, touch).map_err(|error| self.failed_to_load(error))
     }
 
     /// The data read from page `number`, or an error if it cannot be read.
@@ -211,5 +226,11 @@ impl Partition {
             "{}, page {number}: found {what}; `plimsoll verify` says what is lost and what helps",
             self.info.id
         ))
+        .in_file(|| self.info.id.file())
+    }
+
+    /// The error of a page that cannot be loaded, with the file.
+    pub(crate) fn failed_to_load(&self, error: LoadError) -> Error {
+        Error::from(error).in_file(|| self.info.id.file())
     }
 }

@@ -28,11 +28,11 @@ use crate::index::run::builder::{PageSink, PartitionBuilder};
 use crate::index::run::check::check_partition;
 use crate::index::run::cursor::{Feed, RunCursor};
 use crate::index::run::ends::{check_blobs, check_footer, check_header};
-use crate::index::run::file::{RunFileSink, open_run, read_info, run_file_name, run_id_of};
+use crate::index::run::file::{RunFileSink, open_run, read_info, run_id_of};
 use crate::index::run::guide::{GUIDE_PAGE, check_guide};
 use crate::index::run::inner::{Inner, check_inner};
 use crate::index::run::leaf::{LEAF_PAGE, Leaf, check_leaf};
-use crate::index::run::partition::{Partition, PartitionId, PartitionInfo};
+use crate::index::run::partition::{Partition, PartitionId, PartitionInfo, run_file_name};
 use crate::types::error::{Error, Result};
 use crate::types::version::{INLINE_BYTES, MAX_INDEX_KEY_BYTES, Stored, Version};
 

@@ -14,7 +14,7 @@ use crate::index::core::lock;
 use crate::index::files::Reserve;
 use crate::index::output::Output;
 use crate::index::run::cursor::{Feed, RunCursor};
-use crate::index::run::file::run_file_name;
+use crate::index::run::partition::run_file_name;
 use crate::index::run::warmth::Warmth;
 use crate::index::source::Run;
 use crate::types::error::Error;
@@ -431,7 +431,7 @@ fn damage_stops_compaction_and_nothing_else() {
     }
     disk.corrupt(&dir().join(run_file_name(2)), 40_000, 4).unwrap();
     let error = world.index().compact_all().unwrap_err();
-    assert!(matches!(&error, Error::Corrupt { message } if message.contains("verify")), "{error}");
+    assert!(matches!(&error, Error::Corrupt { message, .. } if message.contains("verify")), "{error}");
     assert!(world.index().stats().last_error.is_some());
     assert_eq!(world.index().compact_step().unwrap(), Progress::Idle);
     assert!(world.index().compact_all().is_err(), "it is not forgotten");
@@ -447,7 +447,7 @@ fn a_missing_run_file_is_reported_at_open() {
     world.index = None;
     world.disk.remove(&dir().join(run_file_name(1))).unwrap();
     let error = world.open().unwrap_err();
-    assert!(matches!(&error, Error::Corrupt { message } if message.contains("plimsoll verify")), "{error}");
+    assert!(matches!(&error, Error::Corrupt { message, .. } if message.contains("plimsoll verify")), "{error}");
 }
 
 #[test]

@@ -77,7 +77,7 @@ pub(super) fn large(shared: &Shared, _: u64, random: &mut Random) -> Outcome {
     if let Some(Some(mut reader)) = reader {
         let read = compare(&mut reader).map_err(|error| match error.downcast::<Error>() {
             Ok(error) => error,
-            Err(error) => Error::Corrupt { message: format!("{key}: {error}") },
+            Err(error) => Error::Corrupt { file: None, glsn: None, message: format!("{key}: {error}") },
         });
         if shared.unless_refused("a large value", read)?.is_some() {
             shared.count("large-values");

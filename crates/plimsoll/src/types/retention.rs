@@ -1,0 +1,59 @@
+//! Which past versions are kept.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Which past versions a keyspace keeps.
+///
+/// Where every keyspace limits its past and no stream of the user's own is in use, the log trims itself: it keeps what the longest retention can see, and
+/// what a cursor has not passed ([`crate::Log::cursor`]), and nothing for those who only follow it.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// let sessions = db.create_keyspace("sessions", Retention::Latest)?;
+/// assert!(db.create_keyspace("sessions", Retention::Forever).is_err(), "it is there, with another one");
+/// db.set_retention(&sessions, Retention::Time(std::time::Duration::from_secs(7 * 24 * 3600)))?;
+/// let report = db.drop_keyspace(&sessions)?;
+/// assert!(db.snapshot_at(Moment::Glsn(report.glsn - 1))?.keyspace("sessions")?.is_some());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Retention {
+    /// Every version, for ever (the default).
+    #[default]
+    Forever,
+    /// The latest version of each key; older ones only while a snapshot needs them.
+    Latest,
+    /// What the last so many GLSNs of the log can see.
+    Glsns(u64),
+    /// What a reader of this age or younger can see.
+    Time(Duration),
+}
+
+impl Retention {
+    /// As it comes back from its record, which counts microseconds.
+    pub(crate) fn as_recorded(self) -> Self {
+        match self {
+            Self::Time(age) => Self::Time(Duration::from_micros(u64::try_from(age.as_micros()).unwrap_or(u64::MAX))),
+            other => other,
+        }
+    }
+}
+
+/// What is kept, as the object of "keeps".
+impl fmt::Display for Retention {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Forever => f.write_str("every version"),
+            Self::Latest => f.write_str("the latest version of each key"),
+            Self::Glsns(glsns) => write!(f, "what the last {glsns} GLSNs can see"),
+            Self::Time(age) => write!(f, "what readers of the last {age:?} can see"),
+        }
+    }
+}
