@@ -1,17 +1,23 @@
 //! THE DOOR: all access to the outside of the process.
 //!
-//! Files ([`vfs`], with real files in [`os`], files in memory in [`mem`], simulated faults in [`lying`] and switchable
-//! page caching in [`switching`]), memory of the system ([`machine`], [`room`]), time ([`clock`]), threads ([`thread`],
+//! Files ([`vfs`], with real files in [`os`], switchable page caching in [`switching`]; with the feature `testing`, files in memory
+//! in `mem` and simulated faults in `lying`), memory of the system ([`machine`], [`room`]), time ([`clock`]), threads ([`thread`],
 //! [`worker`]), randomness ([`random`]), the one checksum ([`checksum`]) and the encoding of integers ([`codec`]). The
 //! crates above never call the operating system themselves; this lets one seed replay a whole run.
 
 pub mod checksum;
 pub mod clock;
 pub mod codec;
+#[cfg_attr(
+    not(any(test, feature = "testing")),
+    allow(dead_code, reason = "files in memory and disks that lie are made of it")
+)]
 mod image;
 pub mod io_cause;
+#[cfg(any(test, feature = "testing"))]
 pub mod lying;
 pub mod machine;
+#[cfg(any(test, feature = "testing"))]
 pub mod mem;
 pub mod os;
 mod path_error;
@@ -19,6 +25,7 @@ pub mod random;
 pub mod room;
 pub mod switching;
 pub mod thread;
+#[cfg(any(test, feature = "testing"))]
 mod tree;
 pub mod vfs;
 pub mod watch;

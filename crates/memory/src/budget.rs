@@ -99,7 +99,8 @@ struct State {
     pressure: Pressure,
     /// Threads that wait for a chunk; at zero, no notification is needed.
     waiting: usize,
-    /// For tests: reservations that still succeed before one is refused on purpose.
+    /// Reservations that still succeed before one is refused on purpose.
+    #[cfg(any(test, feature = "testing"))]
     fail_after: Option<u64>,
 }
 
@@ -302,8 +303,9 @@ impl Budget {
         reclaimers.push(reclaimer);
     }
 
-    /// For tests: lets `n` more reservations (chunks and growing leases) succeed, refuses one, then goes on as before.
+    /// Lets `n` more reservations (chunks and growing leases) succeed, refuses one, then goes on as before.
     /// Returns whether a refusal set up by an earlier call was still pending.
+    #[cfg(any(test, feature = "testing"))]
     pub fn fail_after(&self, n: u64) -> bool {
         self.inner.lock().fail_after.replace(n).is_some()
     }
@@ -572,6 +574,12 @@ impl State {
         wanted.saturating_sub(self.retired.len())
     }
 
+    #[cfg(not(any(test, feature = "testing")))]
+    fn refuses_on_purpose(&mut self) -> bool {
+        false
+    }
+
+    #[cfg(any(test, feature = "testing"))]
     fn refuses_on_purpose(&mut self) -> bool {
         match &mut self.fail_after {
             None => false,

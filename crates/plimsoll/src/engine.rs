@@ -12,6 +12,11 @@ pub(crate) mod replay;
 pub(crate) mod retention;
 pub(crate) mod steps;
 pub(crate) mod trim;
+#[cfg_attr(
+    not(any(test, feature = "testing")),
+    allow(dead_code, reason = "only stores without threads take steps: those of tests")
+)]
+pub(crate) mod work_steps;
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;

@@ -14,9 +14,14 @@
 //! into a transaction.
 
 mod api;
+#[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod borders;
+#[cfg(not(feature = "testing"))]
+#[allow(unreachable_pub, reason = "simulations reach it")]
+mod borders;
 mod engine;
+#[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod fuzz;
 mod index;
@@ -58,6 +63,7 @@ pub use types::invalid_input::InvalidInput;
 pub use types::io::Io;
 pub use types::key_range::KeyRange;
 pub use types::keyspaces::{DropReport, Keyspace, KeyspaceInfo};
+#[cfg(feature = "testing")]
 #[doc(hidden)]
 pub use types::options::Sizes;
 pub use types::options::{Durability, MIN_MEMORY_BYTES, Options};

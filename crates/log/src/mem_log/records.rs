@@ -187,7 +187,8 @@ impl Records {
     /// Removes records that end below `until`; returns their blob files.
     pub(crate) fn trim(&mut self, until: Glsn) -> Vec<BlobId> {
         let mut blobs = Vec::new();
-        while let Some(record) = self.list.pop_front_if(|record| record.last() < until) {
+        while self.list.front().is_some_and(|record| record.last() < until) {
+            let record = self.list.pop_front().expect("it is there");
             self.first = record.last().next();
             self.before = record.chain;
             self.floor = record.timestamp_micros;

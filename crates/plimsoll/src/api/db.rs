@@ -22,6 +22,8 @@ use crate::engine::keyspace_commits;
 use crate::engine::memory;
 use crate::engine::open;
 use crate::engine::steps;
+#[cfg(any(test, feature = "testing"))]
+use crate::engine::work_steps;
 use crate::read::span::Span;
 use crate::txn::retry;
 use crate::txn::transaction::Transaction;
@@ -320,12 +322,14 @@ impl Db {
 
     /// Drops what is in memory only to make reads faster: pages and objects. Every answer stays the same; the next reads load what they need.
     /// For measuring and for tests.
+    #[cfg(any(test, feature = "testing"))]
     pub fn drop_caches(&self) {
-        steps::drop_caches(&self.store);
+        work_steps::drop_caches(&self.store);
     }
 
     /// As [`Db::drop_caches`], but objects stay: for simulations.
     #[doc(hidden)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn drop_pages(&self) {
         self.store.maintenance.pool.clear();
     }
@@ -342,14 +346,16 @@ impl Db {
     ///
     /// # Errors
     /// The disk, or the budget.
+    #[cfg(any(test, feature = "testing"))]
     pub fn step(&self) -> Result<bool> {
-        steps::step(&self.store)
+        work_steps::step(&self.store)
     }
 
     /// As [`Db::step`], but the kinds of work are asked for one in another order: from number `first` on. For simulations.
     #[doc(hidden)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn step_from(&self, first: usize) -> Result<bool> {
-        steps::step_from(&self.store, first)
+        work_steps::step_from(&self.store, first)
     }
 
     /// The store's id, made at its creation.

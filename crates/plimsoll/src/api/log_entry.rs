@@ -10,7 +10,7 @@ use plimsoll_log::glsn::{Glsn, StreamId};
 use crate::types::times::of_micros;
 
 /// The stream of entries that were damaged and that a salvage dropped: a scan passes them with an empty payload, reading one is
-/// [`Error::Dropped`], and a follower does not see them.
+/// [`Error::Dropped`](crate::Error::Dropped), and a follower does not see them.
 pub const DROPPED_STREAM: u32 = StreamId::DROPPED.0;
 
 /// An entry of the log.

@@ -14,7 +14,7 @@ use plimsoll_memory::cache::BroughtBack;
 use crate::api::snapshot::{Moment, Snapshot};
 use crate::engine::Engine;
 use crate::engine::open::open;
-use crate::engine::steps;
+use crate::engine::work_steps;
 use crate::index::view::View;
 use crate::read::point::{KeyBuffer, find};
 use crate::txn::transaction::Transaction;
@@ -151,7 +151,7 @@ fn what_an_image_said_before_a_younger_one_came_into_the_runs_is_not_brought_bac
     let view = store.reader.index.view();
     assert_eq!(bring_back(&view), BroughtBack::Entered);
     assert_eq!(kept(&store, b"k"), Some(b"old".to_vec()));
-    steps::drop_caches(&store);
+    work_steps::drop_caches(&store);
     // Check, then a commit and its flush, then the restore.
     let view = store.reader.index.view();
     put(&store, b"k", b"new");
@@ -456,7 +456,7 @@ fn read(store: &Arc<Engine>, seed: u64, done: &AtomicBool) -> WasRead {
         }
         match random.below(6) {
             0 => store.reader.objects.clear(),
-            1 => steps::drop_caches(store),
+            1 => work_steps::drop_caches(store),
             _ => store.maintenance.pool.clear(),
         }
     }

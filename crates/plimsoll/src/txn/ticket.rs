@@ -112,8 +112,8 @@ impl CommitTicket {
     }
 }
 
-/// Is ready when [`CommitTicket::wait`] would return, with the same result. In a store without background threads
-/// ([`Options::background`](crate::Options::background)) polling it waits.
+/// Is ready when [`CommitTicket::wait`] would return, with the same result. In a store without background threads,
+/// as simulations have them, polling it waits.
 impl Future for CommitTicket {
     type Output = Result<Glsn>;
 

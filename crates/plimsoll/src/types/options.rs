@@ -44,6 +44,7 @@ pub enum Durability {
 /// happens in a short run.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "simulations reach it"))]
 pub struct Sizes {
     /// A table file of a run is full.
     pub table_bytes: u64,
@@ -57,6 +58,7 @@ pub struct Sizes {
     pub restore_loads: u64,
 }
 
+#[cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "simulations reach it"))]
 impl Sizes {
     /// What every user has.
     pub const USUAL: Sizes = Sizes {
@@ -173,7 +175,8 @@ impl Options {
     }
 
     /// Whether flush and compaction run in threads of their own (the default). If not, writers flush where they must, and the owner
-    /// calls [`crate::Db::step`].
+    /// calls `Db::step`.
+    #[cfg(any(test, feature = "testing"))]
     pub fn background(mut self, yes: bool) -> Self {
         self.background = yes;
         self
@@ -234,6 +237,7 @@ impl Options {
 
     /// Other sizes than the usual ones: for simulations.
     #[doc(hidden)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn sizes(mut self, sizes: Sizes) -> Self {
         self.sizes = sizes;
         self
@@ -241,6 +245,7 @@ impl Options {
 
     /// Runs the store on another disk and clock: for simulations.
     #[doc(hidden)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn world(mut self, disk: Arc<dyn Disk>, clock: Arc<dyn Clock>) -> Self {
         self.disk = disk;
         self.clock = clock;
@@ -249,6 +254,7 @@ impl Options {
 
     /// Learns from another gauge how much memory is free: for tests.
     #[doc(hidden)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn room_gauge(mut self, gauge: Arc<dyn RoomGauge>) -> Self {
         self.room_gauge = gauge;
         self

@@ -106,6 +106,34 @@ fn nobody_passes_by_the_door() {
     }
 }
 
+/// Test hooks: files, and how the lines of the hooks begin.
+const HOOKS: [(&str, &[&str]); 6] = [
+    ("disk/src/lib.rs", &["pub mod lying;", "pub mod mem;"]),
+    ("memory/src/budget.rs", &["pub fn fail_after("]),
+    ("log/src/lib.rs", &["pub mod mem_log;"]),
+    ("plimsoll/src/lib.rs", &["pub mod borders;", "pub mod fuzz;", "pub use types::options::Sizes;"]),
+    ("plimsoll/src/api/db.rs", &["pub fn drop_caches(", "pub fn drop_pages(", "pub fn step(", "pub fn step_from("]),
+    ("plimsoll/src/types/options.rs", &["pub fn background(", "pub fn sizes(", "pub fn world(", "pub fn room_gauge("]),
+];
+
+#[test]
+fn test_hooks_are_there_only_with_the_feature_testing() {
+    for (file, hooks) in HOOKS {
+        let text = fs::read_to_string(root().join("crates").join(file)).unwrap();
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        for hook in hooks {
+            let at = lines.iter().position(|line| line.starts_with(hook)).unwrap_or_else(|| panic!("{file}: {hook}"));
+            let attributes = lines[..at].iter().rev().take_while(|line| line.starts_with("#["));
+            let is_gated = |line: &&str| line.starts_with("#[cfg(") && line.contains("feature = \"testing\"");
+            assert!(attributes.copied().any(|line| is_gated(&line)), "{file}: {hook} is in every build");
+        }
+    }
+    for krate in ["cli", "git", "replay"] {
+        let manifest = fs::read_to_string(root().join("crates").join(krate).join("Cargo.toml")).unwrap();
+        assert!(!manifest.contains("testing"), "{krate} is built with test hooks");
+    }
+}
+
 #[test]
 fn what_the_documents_name_is_there() {
     for document in ["ARCHITECTURE.md", "README.md", "docs/durability.md"] {

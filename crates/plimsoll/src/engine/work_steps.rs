@@ -1,0 +1,63 @@
+//! Background work step by step, for stores without threads: simulations run it in any order.
+
+use plimsoll_memory::evictor;
+
+use crate::engine::Engine;
+use crate::index::Progress;
+use crate::types::error::Result;
+
+/// Drops every unpinned page, and every cached row.
+pub(crate) fn drop_caches(store: &Engine) {
+    store.maintenance.pool.clear();
+    store.reader.objects.clear();
+}
+
+/// Does one piece of background work: a sync, freeing memory, flush, compaction, or the warm image; false if there was none. In a read-only
+/// store, only freeing memory and restoring the warm image.
+pub(crate) fn step(store: &Engine) -> Result<bool> {
+    step_from(store, 0)
+}
+
+/// As [`step`], but tries work of kind number `first` before the others: no kind may depend on another.
+pub(crate) fn step_from(store: &Engine, first: usize) -> Result<bool> {
+    if store.options.read_only {
+        return Ok(make_room(store)? || care_for_warmth(store)?);
+    }
+    store.check_writable()?;
+    let kinds = [sync, make_room, flush_some, compact_some, care_for_warmth];
+    for number in 0..kinds.len() {
+        if kinds[(first + number) % kinds.len()](store)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Syncs commits that are readable and not durable: buffered ones.
+fn sync(store: &Engine) -> Result<bool> {
+    let due = store.reader.log.bounds().durable < store.reader.log.readable();
+    if due {
+        store.file_log.sync()?;
+    }
+    Ok(due)
+}
+
+fn make_room(store: &Engine) -> Result<bool> {
+    let mut upkeep = store.maintenance.upkeep.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    Ok(upkeep.step() == evictor::Progress::Worked)
+}
+
+/// Flushes a full memtable, or one that has been in memory for long.
+fn flush_some(store: &Engine) -> Result<bool> {
+    let worked = store.reader.index.flush_step()? == Progress::Worked;
+    Ok(worked
+        || store.maintenance.checkpoints.as_ref().is_some_and(|checkpoints| checkpoints.step() == Progress::Worked))
+}
+
+fn compact_some(store: &Engine) -> Result<bool> {
+    Ok(store.reader.index.compact_step()? == Progress::Worked)
+}
+
+fn care_for_warmth(store: &Engine) -> Result<bool> {
+    Ok(store.maintenance.warm.as_ref().is_some_and(|warm| warm.step() == Progress::Worked))
+}
