@@ -22,6 +22,8 @@ use crate::types::version::{INLINE_BYTES, MAX_INDEX_KEY_BYTES, Stored, value_sum
 
 const VERSION: u8 = 2;
 const FLAG_RUNS: u8 = 1;
+/// Reserved: the id of the branch that the transaction writes to follows the flags. Those of the main branch have none.
+const FLAG_BRANCH: u8 = 2;
 const DELETE: u8 = 0;
 const PUT: u8 = 1;
 const PUT_BLOB: u8 = 2;
@@ -114,6 +116,10 @@ impl<'a> Payload<'a> {
             )));
         }
         let flags = reader.u8().ok_or_else(damaged)?;
+        if flags & FLAG_BRANCH != 0 {
+            let what = "a transaction of a branch, written by a newer version of Plimsoll";
+            return Err(Error::Format { message: format!("{what} (flags {flags:#x}); use that version") });
+        }
         let metadata = reader.bytes().ok_or_else(damaged)?;
         let count = reader.varint().ok_or_else(damaged)?;
         let writes = match flags {
@@ -309,6 +315,16 @@ mod tests {
         encode_runs(b"", &runs, &mut out);
         let Writes::Runs(seen) = Payload::decode(&out).unwrap().writes else { panic!("runs were written") };
         assert_eq!(seen, runs);
+    }
+
+    #[test]
+    fn a_transaction_of_a_branch_is_of_a_newer_version() {
+        for flags in [FLAG_BRANCH, FLAG_BRANCH | FLAG_RUNS] {
+            let mut bytes = sample();
+            bytes[1] = flags;
+            let Err(Error::Format { message }) = Payload::decode(&bytes) else { panic!("{flags}") };
+            assert!(message.contains("newer version"), "{message}");
+        }
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub(super) const DELETIONS_DROPPED: u64 = 1;
 
 const HAS_POINTER: u8 = 1;
 const HAS_FIXED_GLSN: u8 = 2;
+/// Reserved: the partition has versions of branches (a leaf then has their ids).
+pub(super) const HAS_BRANCHES: u8 = 4;
 
 /// Writes a manifest of `runs` (whether each is history, and its partitions) into an empty file.
 pub(super) fn write<'a, R, P>(file: &dyn File, head: &Head, runs: R) -> io::Result<()>
@@ -125,9 +127,15 @@ pub(super) fn read(file: &dyn File) -> Result<Manifest, Failure> {
     for _ in 0..HEAD_BYTES {
         input.byte()?;
     }
-    let manifest = decode(log_id, &mut input)?;
-    input.check_sum()?;
-    Ok(manifest)
+    match decode(log_id, &mut input) {
+        // Only if the bytes are as they were written.
+        Err(Failure::Newer(what)) => input.check_sum().and(Err(Failure::Newer(what))),
+        decoded => {
+            let manifest = decoded?;
+            input.check_sum()?;
+            Ok(manifest)
+        }
+    }
 }
 
 /// Checks the head that all formats share; returns the log's id.
@@ -238,6 +246,9 @@ fn decode_run(input: &mut Input<'_>) -> Result<RunInfo, Failure> {
 
 fn decode_partition(input: &mut Input<'_>) -> Result<PartitionInfo, Failure> {
     let (place, flags) = (input.byte()?, input.byte()?);
+    if flags & HAS_BRANCHES > 0 {
+        return Err(Failure::Newer("the manifest has versions of branches, a feature"));
+    }
     let id = match (place, input.varint()?) {
         (0, id) => PartitionId::Run(id),
         (1, id) => PartitionId::Blob(BlobId(id)),

@@ -193,6 +193,17 @@ pub(crate) struct LeafShape {
     first_key: (usize, usize),
 }
 
+/// What is wrong with a leaf that has versions of branches.
+pub(crate) const BRANCHES: &str = "versions of a branch, written by a newer version of Plimsoll";
+
+/// Bit of the number of entries, reserved: each entry has a branch id behind its GLSN. Leaves of the main branch never set it.
+const HAS_BRANCHES: u16 = 1 << 15;
+
+/// Whether a leaf has versions of branches: a newer version of Plimsoll wrote it.
+pub(crate) fn has_branches(payload: &[u8]) -> bool {
+    u16_at(payload, 0).is_some_and(|entries| entries & usize::from(HAS_BRANCHES) != 0)
+}
+
 impl LeafShape {
     /// Reads it from a payload. With `fixed`, every entry has that GLSN.
     pub(crate) fn of(payload: &[u8], fixed: Option<Glsn>) -> Option<Self> {
@@ -200,7 +211,7 @@ impl LeafShape {
         let base = u64::from_le_bytes(payload.get(2..10)?.try_into().ok()?);
         let prefix = u16_at(payload, 10)?;
         let entries_end = payload.len().checked_sub(RESTART_BYTES * entries.div_ceil(RESTART_EVERY))?;
-        if entries == 0 || entries_end <= FIRST_ENTRY {
+        if !(1..usize::from(HAS_BRANCHES)).contains(&entries) || entries_end <= FIRST_ENTRY {
             return None;
         }
         let mut shape = Self { entries, base, prefix, fixed, entries_end, first_key: (0, 0) };
@@ -499,6 +510,9 @@ pub(crate) fn check_leaf(
     fixed: Option<Glsn>,
     mut each: impl FnMut(&[u8], Glsn, Stored<'_>),
 ) -> Result<(), &'static str> {
+    if has_branches(payload) {
+        return Err(BRANCHES);
+    }
     let leaf = Leaf::new(payload, fixed).ok_or("the leaf's frame is broken")?;
     let (mut key, mut last_key, mut last_glsn) = (Vec::new(), Vec::new(), Glsn::NONE);
     let mut offset = FIRST_ENTRY;
@@ -626,6 +640,15 @@ mod tests {
         let bytes = draft.finish(&mut payload, &last);
         assert!(bytes <= PAGE_PAYLOAD_BYTES && bytes > PAGE_PAYLOAD_BYTES - 8);
         assert!(keys <= MAX_LEAF_KEYS && keys > MAX_LEAF_KEYS - 100, "{keys} keys");
+    }
+
+    #[test]
+    fn a_leaf_with_versions_of_branches_is_of_a_newer_version() {
+        let mut payload = write(&BTreeSet::from([(vec![1], Reverse(0)), (vec![2], Reverse(0))]));
+        assert!(!has_branches(&payload));
+        payload[1] |= 0x80;
+        assert!(has_branches(&payload) && Leaf::new(&payload, None).is_none());
+        assert_eq!(check_leaf(&payload, None, |_, _, _| {}), Err(BRANCHES));
     }
 
     #[test]

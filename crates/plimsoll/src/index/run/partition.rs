@@ -11,7 +11,7 @@ use plimsoll_memory::pool::{LoadError, Page, PoolFile, Touch};
 use crate::index::run::filter::key_hash;
 use crate::index::run::guide::{GUIDE_PAGE, Guide};
 use crate::index::run::inner::{INNER_PAGE, Inner};
-use crate::index::run::leaf::{Entry, LEAF_PAGE, Leaf, Sought};
+use crate::index::run::leaf::{BRANCHES, Entry, LEAF_PAGE, Leaf, Sought, has_branches};
 use crate::types::error::{Error, Result};
 use crate::types::version::Stored;
 
@@ -206,7 +206,14 @@ impl Partition {
         if page_kind(page) != LEAF_PAGE {
             return Err(self.corrupt(number, "no leaf"));
         }
-        self.read(number, Leaf::new(page_payload(page), self.info.fixed_glsn))
+        let payload = page_payload(page);
+        match Leaf::new(payload, self.info.fixed_glsn) {
+            None if has_branches(payload) => {
+                let message = format!("{}, page {number}: {BRANCHES}; use that version", self.info.id);
+                Err(Error::Format { message })
+            }
+            leaf => self.read(number, leaf),
+        }
     }
 
     fn load(&self, number: u32, touch: Touch) -> Result<Page> {
