@@ -52,7 +52,7 @@ fn store(folder: &Path, seed: u64, world: &World) -> Result<(), Box<dyn std::err
         world.disk.open(&path, Open::Read, Caching::Buffered)?.read_exact_at(&mut bytes, 0)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let file = format!("{seed}-{name}");
-        if name == "MANIFEST" {
+        if name.starts_with("MANIFEST.") {
             seed_file(folder, "manifest", &file, &bytes[MANIFEST_HEAD_BYTES..bytes.len() - SUM_BYTES])?;
         } else if name.ends_with(".seg") {
             seed_file(folder, "log_record", &file, &fragments_of(&bytes))?;

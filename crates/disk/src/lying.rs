@@ -30,7 +30,7 @@ use crate::lying::bytes::Bytes;
 use crate::lying::names::DurableNames;
 use crate::path_error::{at_path, of_kind};
 use crate::random::Random;
-use crate::tree::{NodeId, ROOT, Tree};
+use crate::tree::{Change, NodeId, ROOT, Tree};
 use crate::vfs::{Caching, DirEntry, DirLock, Disk, File, HERE_ALREADY, LockError, Open, check_direct};
 
 const LOCK_NAME: &str = "LOCK";
@@ -83,7 +83,8 @@ struct State {
     power_is_cut: bool,
     cut_at_sync: Option<u64>,
     sync_count: u64,
-    /// The sync that fails, counted as `sync_count` does, and the rename, as `rename_count` does.
+    /// The sync that fails, counted as `sync_count` does, and the rename or link, as
+    /// `rename_count` does.
     fail_sync: Option<u64>,
     rename_count: u64,
     fail_rename: Option<u64>,
@@ -160,7 +161,7 @@ impl LyingDisk {
         state.fail_sync = Some(state.sync_count.saturating_add(n));
     }
 
-    /// Makes the `n`-th rename from now fail (1: the next one); the seed chooses whether it took effect all the same.
+    /// Makes the `n`-th rename or link from now fail (1: the next one); the seed chooses whether it took effect all the same.
     pub fn fail_rename(&self, n: u64) {
         let mut state = self.state();
         state.fail_rename = Some(state.rename_count.saturating_add(n));
@@ -240,6 +241,23 @@ fn dead(path: &Path, why: &str) -> io::Error {
 }
 
 impl State {
+    /// Renames or links, unless that is to fail.
+    fn give_name(
+        &mut self,
+        from: &Path,
+        operate: impl FnOnce(&mut Tree<Bytes>) -> io::Result<Vec<Change>>,
+    ) -> io::Result<()> {
+        self.rename_count += 1;
+        let count = self.rename_count;
+        let fails = self.fail_rename.take_if(|n| count >= *n).is_some();
+        self.injected.failed_renames += u64::from(fails);
+        if !fails || self.crash_random.chance(0.5) {
+            let operation = operate(&mut self.tree)?;
+            self.names.add(operation);
+        }
+        if fails { Err(at_path(from, Errno::IO)) } else { Ok(()) }
+    }
+
     fn new(seed: u64) -> Self {
         let mut state = Self {
             tree: Tree::new(),
@@ -492,16 +510,7 @@ impl Disk for LyingDisk {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let mut state = self.powered(from)?;
-        state.rename_count += 1;
-        let count = state.rename_count;
-        let fails = state.fail_rename.take_if(|n| count >= *n).is_some();
-        state.injected.failed_renames += u64::from(fails);
-        if !fails || state.crash_random.chance(0.5) {
-            let operation = state.tree.rename(from, to)?;
-            state.names.add(operation);
-        }
-        if fails { Err(at_path(from, Errno::IO)) } else { Ok(()) }
+        self.powered(from)?.give_name(from, |tree| tree.rename(from, to))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -519,10 +528,7 @@ impl Disk for LyingDisk {
     }
 
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let mut state = self.powered(to)?;
-        let operation = state.tree.hard_link(from, to)?;
-        state.names.add(operation);
-        Ok(())
+        self.powered(to)?.give_name(from, |tree| tree.hard_link(from, to))
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {

@@ -15,7 +15,8 @@ use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::glsn::Glsn;
 
-use crate::index::manifest::{MANIFEST, Manifest};
+use crate::index::manifest::Manifest;
+use crate::index::manifest::names::manifest_name;
 use crate::index::run::ends::{check_blobs, check_footer, check_header};
 use crate::index::run::guide::check_guide;
 use crate::index::run::inner::check_inner;
@@ -72,20 +73,22 @@ pub fn manifest(body: &[u8]) {
     }
     let Ok(Some(manifest)) = Manifest::read(&disk, dir) else { return };
     // What can be read can be written, and is then read as the same.
+    let disk = MemDisk::new();
     assert_eq!(manifest.write(&disk, dir), Ok(()));
     assert_eq!(Manifest::read(&disk, dir), Ok(Some(manifest)));
 }
 
 fn place_manifest(disk: &MemDisk, body: &[u8]) -> io::Result<()> {
-    let (dir, path) = (Path::new(""), Path::new(MANIFEST));
-    Manifest::empty(1).write(disk, dir).map_err(|error| io::Error::other(error.to_string()))?;
-    let file = disk.open(path, Open::ReadWrite, Caching::Buffered)?;
+    let empty = MemDisk::new();
+    Manifest::empty(1).write(&empty, Path::new("")).map_err(|error| io::Error::other(error.to_string()))?;
     let mut bytes = vec![0; MANIFEST_HEAD_BYTES];
-    file.read_exact_at(&mut bytes, 0)?;
+    empty.open(Path::new(&manifest_name(0)), Open::Read, Caching::Buffered)?.read_exact_at(&mut bytes, 0)?;
+    // Its name says the number that it begins with.
+    let number = body.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
+    let file = disk.open(Path::new(&manifest_name(number)), Open::CreateNew, Caching::Buffered)?;
     bytes.extend_from_slice(body);
     let sum = bytes.chunks(MANIFEST_BLOCK_BYTES).fold(0, checksum);
     bytes.extend_from_slice(&sum.to_le_bytes());
-    file.set_len(bytes.len() as u64)?;
     file.write_at(&bytes, 0)
 }
 
@@ -115,7 +118,7 @@ mod tests {
     fn a_manifest_that_was_written_passes_the_door() {
         let (disk, dir) = (MemDisk::new(), Path::new(""));
         Manifest::empty(1).write(&disk, dir).unwrap();
-        let file = disk.open(Path::new(MANIFEST), Open::Read, Caching::Buffered).unwrap();
+        let file = disk.open(Path::new(&manifest_name(0)), Open::Read, Caching::Buffered).unwrap();
         let mut bytes = vec![0; file.len().unwrap() as usize];
         file.read_exact_at(&mut bytes, 0).unwrap();
         let other = MemDisk::new();

@@ -84,6 +84,11 @@ fn log(store: &Path, ending: &str) -> Vec<PathBuf> {
     files(&store.join("log"), ending)
 }
 
+fn newest_manifest(store: &Path) -> PathBuf {
+    let names = fs::read_dir(store.join("index")).unwrap().map(|entry| entry.unwrap().path());
+    names.filter(|path| path.to_str().unwrap().contains("MANIFEST.")).max().unwrap()
+}
+
 /// The last sealed segment: it holds values that are current.
 fn sealed(store: &Path) -> PathBuf {
     let segments = log(store, ".seg");
@@ -192,7 +197,7 @@ const KINDS: [Kind; 14] = [
     },
     Kind {
         name: "the manifest",
-        damage: |store| change(&store.join("index/MANIFEST"), |bytes| bytes[70] ^= 1),
+        damage: |store| change(&newest_manifest(store), |bytes| bytes[70] ^= 1),
         helps: ["rebuild", "restore a backup"],
         loses: [false; 2],
     },

@@ -11,24 +11,12 @@
 //!    (`fragment`). A record in several fragments has its chain hash in each but the first, so that readers need not
 //!    hash it again.
 
-use plimsoll_disk::checksum::{Running, checksum};
-
-use crate::format::align8;
-use crate::format::record::{
-    BLOB_REF_BYTES, ENTRY_HEADER_BYTES, EntryHeader, RECORD_HEADER_BYTES, RecordHeader, encode_blob,
-};
+use plimsoll_disk::checksum::Running;
 
 use crate::blob::BlobRef;
-
-/// Offset in a record's header where its content begins.
-pub const CONTENT_AT: usize = 24;
-
-const SEED: u64 = 0;
-
-/// The hash of a record in one fragment, from its bytes from [`CONTENT_AT`] on.
-pub fn content_hash(content: &[u8]) -> u64 {
-    checksum(SEED, content)
-}
+use crate::format::align8;
+use crate::format::fragment::{CONTENT_AT, CONTENT_SEED};
+use crate::format::record::{ENTRY_HEADER_BYTES, EntryHeader, RECORD_HEADER_BYTES, RecordHeader, encode_blob};
 
 /// The hash of a record in several fragments.
 pub struct ContentHash {
@@ -42,7 +30,7 @@ pub struct ContentHash {
 impl ContentHash {
     /// The hash of a record with this header and these blob references, before its first entry.
     pub fn new(header: &RecordHeader, blobs: &[BlobRef]) -> Self {
-        let mut hash = Self { running: Running::new(SEED), at: RECORD_HEADER_BYTES, payload_left: 0 };
+        let mut hash = Self { running: Running::new(CONTENT_SEED), at: RECORD_HEADER_BYTES, payload_left: 0 };
         hash.running.take(&header.encode()[CONTENT_AT..]);
         for blob in blobs {
             hash.take(&encode_blob(blob));
@@ -53,7 +41,7 @@ impl ContentHash {
     /// The hash of a record whose first fragment begins with `bytes`, up to the end of that fragment; `head_bytes` of
     /// them come before its first entry. They need not be valid.
     pub fn of_first(bytes: &[u8], head_bytes: usize) -> Self {
-        let mut hash = Self { running: Running::new(SEED), at: CONTENT_AT, payload_left: 0 };
+        let mut hash = Self { running: Running::new(CONTENT_SEED), at: CONTENT_AT, payload_left: 0 };
         let head_bytes = head_bytes.min(bytes.len());
         hash.take(bytes.get(CONTENT_AT..head_bytes).unwrap_or_default());
         hash.fragment(&bytes[head_bytes..]);
@@ -103,15 +91,11 @@ impl ContentHash {
     }
 }
 
-/// The bytes before the first entry of a record with so many blob files.
-pub const fn head_bytes(blobs: usize) -> usize {
-    RECORD_HEADER_BYTES + blobs * BLOB_REF_BYTES
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::blob::BlobId;
+    use crate::format::fragment::content_hash;
     use crate::glsn::{Glsn, StreamId};
 
     fn header() -> RecordHeader {

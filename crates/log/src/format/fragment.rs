@@ -18,13 +18,18 @@
 
 use plimsoll_disk::checksum::checksum;
 
-use crate::format::content::{CONTENT_AT, content_hash};
 use crate::format::{BLOCK_BYTES, CODEC_NONE, put, u32_at, u64_at};
 
 /// Bytes of a fragment's header.
 pub const FRAGMENT_HEADER_BYTES: usize = 16;
 /// Bytes of the header of a middle or last part.
 pub const CONTINUED_HEADER_BYTES: usize = 32;
+
+/// Offset in a record's header where its content begins: what its chain hash covers.
+pub const CONTENT_AT: usize = 24;
+
+/// The seed of the hash of a record's content.
+pub(crate) const CONTENT_SEED: u64 = 0;
 
 /// Where the content of a whole record begins in its fragment.
 const WHOLE_CONTENT_AT: usize = FRAGMENT_HEADER_BYTES + CONTENT_AT;
@@ -170,6 +175,11 @@ impl Refusal {
     pub fn newer(what: &'static str) -> Self {
         Self { what, newer: true }
     }
+}
+
+/// The hash of a record in one fragment, from its bytes from [`CONTENT_AT`] on.
+pub fn content_hash(content: &[u8]) -> u64 {
+    checksum(CONTENT_SEED, content)
 }
 
 /// Fills in the header of `fragment`, whose other bytes are in place; returns its checksum and, of a whole record, the

@@ -23,7 +23,6 @@
 
 use crate::blob::{BlobId, BlobRef};
 use crate::draft::MAX_BLOBS;
-use crate::format::content::head_bytes;
 use crate::format::fragment::Refusal;
 use crate::format::{CODEC_NONE, FORMAT_VERSION, align8, put, u32_at, u64_at};
 use crate::glsn::{Glsn, StreamId};
@@ -145,6 +144,11 @@ impl RecordHeader {
     pub fn head_bytes(&self) -> usize {
         head_bytes(usize::from(self.blobs))
     }
+}
+
+/// The bytes before the first entry of a record with this number of blob files.
+pub const fn head_bytes(blobs: usize) -> usize {
+    RECORD_HEADER_BYTES + blobs * BLOB_REF_BYTES
 }
 
 /// Why a record is of a newer version: its kind, if that is reserved.

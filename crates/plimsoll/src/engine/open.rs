@@ -431,5 +431,15 @@ fn check_manifest(path: &Path, manifest: Manifest, log: &dyn Log) -> Result<Mani
     {
         return forked(Some(checkpoint.glsn), "the index was made from a log that was forked or cut back since");
     }
+    if log.bounds().first > checkpoint.glsn.next() {
+        return Err(Error::corrupt(format!(
+            "{}: the log begins with GLSN {}, and manifest {} of the index holds commits up to {} only: a newer manifest is missing; \
+             restore a backup",
+            path.display(),
+            log.bounds().first,
+            manifest.number,
+            checkpoint.glsn
+        )));
+    }
     Ok(manifest)
 }

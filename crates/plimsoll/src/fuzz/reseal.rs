@@ -1,10 +1,10 @@
 //! Makes the checksums and the chain hash of log records fit bytes that were changed.
 
-use plimsoll_log::format::content::{ContentHash, head_bytes};
+use plimsoll_log::format::content::ContentHash;
 use plimsoll_log::format::fragment::{
     CONTINUED_HEADER_BYTES, Continues, FRAGMENT_HEADER_BYTES, FragmentType, seal_fragment,
 };
-use plimsoll_log::format::record::RecordHeader;
+use plimsoll_log::format::record::{RecordHeader, head_bytes};
 
 /// A place of a fragment in a segment: where it begins and ends, and what it is.
 pub type Placed = (usize, usize, FragmentType);

@@ -29,7 +29,8 @@ use crate::api::admin::repair::rebuild;
 use crate::api::db::Db;
 use crate::api::snapshot::{Moment, Snapshot};
 use crate::fuzz::reseal::{Placed, continues, reseal};
-use crate::index::manifest::{MANIFEST, Manifest};
+use crate::index::manifest::Manifest;
+use crate::index::manifest::names::{manifest_name, manifest_number};
 use crate::index::run::file::{run_id_of, run_seed};
 use crate::types::error::Result;
 use crate::types::keyspaces::Keyspace;
@@ -65,7 +66,8 @@ enum FileKind {
     Table(TableHeader),
     /// Fragments in blocks: where each begins and ends, and what it is.
     Segment(SegmentHeader, Vec<Placed>),
-    Manifest,
+    /// A manifest of this number.
+    Manifest(u64),
     Warm(Kind, u64),
     Other,
 }
@@ -152,7 +154,7 @@ fn mend(samples: &[Sample], files: &mut [Option<Vec<u8>>], unmended: &[bool]) {
             FileKind::Pages(seed) => mend_pages(bytes, *seed),
             FileKind::Blob(trailer) => mend_blob(bytes, trailer),
             FileKind::Table(header) => mend_table(bytes, header, &places),
-            FileKind::Manifest => mend_manifest(bytes, *bytes != sample.bytes, &places),
+            FileKind::Manifest(number) => mend_manifest(bytes, *number, *bytes != sample.bytes, &places),
             FileKind::Warm(kind, number) => {
                 let header = bytes
                     .get(..WARM_HEADER_BYTES)
@@ -227,21 +229,22 @@ fn mend_table(bytes: &mut [u8], header: &TableHeader, places: &BTreeMap<u64, u64
     mend_pages(bytes, table_seed(header.log_id, header.first));
 }
 
-fn mend_manifest(bytes: &mut Vec<u8>, is_changed: bool, places: &BTreeMap<u64, u64>) {
+fn mend_manifest(bytes: &mut Vec<u8>, number: u64, is_changed: bool, places: &BTreeMap<u64, u64>) {
     if is_changed {
         let Some(body) = bytes.len().checked_sub(8) else { return };
         let sum = bytes[..body].chunks(super::MANIFEST_BLOCK_BYTES).fold(0, checksum);
         bytes[body..].copy_from_slice(&sum.to_le_bytes());
         return;
     }
-    let (disk, dir) = (MemDisk::new(), Path::new(""));
-    let written = write_file(&disk, Path::new(MANIFEST), bytes).is_ok();
+    let (disk, dir, name) = (MemDisk::new(), Path::new(""), manifest_name(number));
+    let written = write_file(&disk, Path::new(&name), bytes).is_ok();
     let Some(mut manifest) = Manifest::read(&disk, dir).ok().flatten().filter(|_| written) else { return };
     for position in [&mut manifest.checkpoint, &mut manifest.durable] {
         position.chain = places.get(&position.glsn.0).copied().unwrap_or(position.chain);
     }
+    let disk = MemDisk::new();
     if manifest.write(&disk, dir).is_ok() {
-        *bytes = read_file(&disk, Path::new(MANIFEST)).unwrap_or_default();
+        *bytes = read_file(&disk, Path::new(&name)).unwrap_or_default();
     }
 }
 
@@ -351,8 +354,8 @@ fn kind_of(name: &str, bytes: &[u8], log_id: u128) -> FileKind {
         bytes.get(start..start + len).unwrap_or_default()
     };
     let pages = bytes.len() / PAGE_BYTES;
-    if name == MANIFEST {
-        return FileKind::Manifest;
+    if let Some(number) = manifest_number(name) {
+        return FileKind::Manifest(number);
     }
     if let Some(id) = run_id_of(name) {
         return FileKind::Pages(run_seed(log_id, id));
@@ -503,7 +506,7 @@ mod tests {
         has(|kind| matches!(kind, FileKind::Blob(_)));
         has(|kind| matches!(kind, FileKind::Table(_)));
         has(|kind| matches!(kind, FileKind::Segment(..)));
-        has(|kind| matches!(kind, FileKind::Manifest));
+        has(|kind| matches!(kind, FileKind::Manifest(_)));
         has(|kind| matches!(kind, FileKind::Warm(..)));
         assert!(!samples.iter().any(|sample| matches!(sample.kind, FileKind::Other)));
         let mut files: Vec<_> = samples.iter().map(|sample| Some(sample.bytes.clone())).collect();

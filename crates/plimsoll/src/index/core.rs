@@ -139,7 +139,7 @@ impl Core {
             View { active: Arc::clone(&active), closed: Vec::new(), runs, set: 0, shelf, depth, history, limits };
         if !ground.read_only {
             let named: BTreeSet<u64> = view.infos().filter_map(run_of).collect();
-            files.sweep(|run| named.contains(&run))?;
+            files.sweep(head.number, |run| named.contains(&run))?;
         }
         let seats = Seats::new(&ground.budget, &ground.pool)?;
         ground.budget.add_reclaimer(Arc::downgrade(&seats) as _);
@@ -226,8 +226,9 @@ impl Core {
         }
         if let Err((outcome, error)) = self.write_manifest(&head, &change) {
             if outcome == Outcome::Unknown {
-                // The manifest on disk may name them.
+                // The manifest on disk may name them, and its number is taken.
                 guards(&change.added).for_each(|guard| guard.set_obsolete(false));
+                record.number = head.number;
             }
             return Err((outcome, error));
         }

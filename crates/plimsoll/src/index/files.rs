@@ -20,7 +20,7 @@ use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
 use plimsoll_memory::pool::{Pool, PoolFile};
 
 use crate::index::Ground;
-use crate::index::manifest::NEW_MANIFEST;
+use crate::index::manifest::names::is_leftover;
 use crate::index::run::file::{RunFileSink, open_run, run_id_of};
 use crate::index::run::partition::{Partition, PartitionId, PartitionInfo, run_file_name};
 use crate::index::source::Member;
@@ -219,11 +219,12 @@ impl Files {
         Ok(Partition { info: Arc::new(info), file: blob.file })
     }
 
-    /// Removes leftovers of an earlier process: run files that `is_named` does not know, and an unfinished manifest.
-    pub(crate) fn sweep(&self, is_named: impl Fn(u64) -> bool) -> Result<()> {
+    /// Removes leftovers of an earlier process: run files that `is_named` does not know, and manifests that are unfinished or not kept
+    /// beside the newest one.
+    pub(crate) fn sweep(&self, newest_manifest: u64, is_named: impl Fn(u64) -> bool) -> Result<()> {
         let mut removed = false;
         for name in self.disk.names(&self.dir)? {
-            if name == NEW_MANIFEST || run_id_of(&name).is_some_and(|id| !is_named(id)) {
+            if is_leftover(&name, newest_manifest) || run_id_of(&name).is_some_and(|id| !is_named(id)) {
                 self.disk.remove(&self.dir.join(&name))?;
                 removed = true;
             }

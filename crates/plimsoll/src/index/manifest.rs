@@ -1,10 +1,17 @@
-//! The manifest: names the files of the index and is replaced atomically.
+//! The manifest: names the files of the index. Each change writes a new one, `MANIFEST.<number>`, with the next number.
 //!
-//! Law: the new manifest is written in full beside the old one, synced, and renamed into its place, so every open finds either the old or
-//! the new one. [`format`] defines its bytes, [`blocks`] its checksums.
+//! Laws:
+//! 1. A manifest is written in full under another name, synced, and then given its name by a link, which fails where the name is taken:
+//!    no manifest is ever replaced or changed. Every open finds the one before or the new one.
+//! 2. The one with the highest number counts, and no other: if it is damaged, that is corruption. An older one may name files that are
+//!    gone, or leave out what is in the index.
+//! 3. The last [`KEPT`] are kept. Older ones, and unfinished ones, are removed after a newer one has its name, and at the next open.
+//!
+//! [`format`] defines its bytes, [`blocks`] its checksums, [`names`] its name.
 
 mod blocks;
 mod format;
+pub(crate) mod names;
 #[cfg(test)]
 mod tests;
 
@@ -12,19 +19,14 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use plimsoll_disk::vfs::{Caching, Disk, Open};
+use plimsoll_disk::vfs::{Caching, Disk, File, Open};
 use plimsoll_log::glsn::{Glsn, Position};
 
 use crate::index::manifest::blocks::Failure;
+use crate::index::manifest::names::{KEPT, manifest_name, manifest_number, new_manifest_name};
 use crate::index::run::partition::PartitionInfo;
 use crate::index::view::Limits;
 use crate::types::error::{Error, Result};
-
-/// Name of the manifest in the index's folder.
-pub(crate) const MANIFEST: &str = "MANIFEST";
-
-/// Name under which the next manifest is written.
-pub(crate) const NEW_MANIFEST: &str = "MANIFEST.new";
 
 /// A run as the manifest names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,27 +124,57 @@ impl Manifest {
         }
     }
 
-    /// Reads the manifest of a folder; `None` if there is none (the index is then rebuilt from the log).
+    /// Reads the newest manifest of a folder; `None` if there is none (the index is then rebuilt from the log).
     pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Option<Manifest>> {
-        let path = dir.join(MANIFEST);
-        if disk.entry(dir)?.is_none() || disk.entry(&path)?.is_none() {
-            return Ok(None);
-        }
-        let file = disk.open(&path, Open::Read, Caching::Buffered)?;
-        format::read(&*file).map(Some).map_err(|error| match error {
-            Failure::Error(error) => error,
-            Failure::Damaged(what) => damaged(&path, what),
-            Failure::Newer(what) => Error::Format {
-                path: Some(path.to_owned()),
-                message: format!("{}: {what} that this version does not know; use a newer Plimsoll", path.display()),
-            },
-        })
+        Self::read_beyond(disk, dir, None)
     }
 
-    /// Writes the manifest beside the old one, syncs it, and renames it into place.
+    /// As `read`; `None` also if the newest manifest is not newer than `known`.
+    pub(crate) fn read_beyond(disk: &dyn Disk, dir: &Path, known: Option<u64>) -> Result<Option<Manifest>> {
+        let mut before = None;
+        loop {
+            let newest = newest_number(disk, dir)?.filter(|newest| known.is_none_or(|known| *newest > known));
+            let Some(number) = newest else { return Ok(None) };
+            let path = dir.join(manifest_name(number));
+            match disk.open(&path, Open::Read, Caching::Buffered) {
+                Ok(file) => return read_file(&*file, &path, number).map(Some),
+                // A process that writes has removed it: then there is a newer one.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && before != Some(number) => {
+                    before = Some(number)
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Writes the manifest under its number; see [`write`].
     pub(crate) fn write(&self, disk: &dyn Disk, dir: &Path) -> Result<()> {
         let runs = self.runs.iter().map(|run| (run.history, run.partitions.iter()));
         write(disk, dir, &self.head(), runs).map_err(|(_, error)| error)
+    }
+}
+
+fn read_file(file: &dyn File, path: &Path, number: u64) -> Result<Manifest> {
+    let manifest = format::read(file).map_err(|error| match error {
+        Failure::Error(error) => error,
+        Failure::Damaged(what) => damaged(path, what),
+        Failure::Newer(what) => Error::Format {
+            path: Some(path.to_owned()),
+            message: format!("{}: {what} that this version does not know; use a newer Plimsoll", path.display()),
+        },
+    })?;
+    if manifest.number != number {
+        return Err(damaged(path, "it is the manifest of another number"));
+    }
+    Ok(manifest)
+}
+
+/// The number of the newest manifest in a folder; `None` if there is none, or no folder.
+pub(crate) fn newest_number(disk: &dyn Disk, dir: &Path) -> Result<Option<u64>> {
+    match disk.names(dir) {
+        Ok(names) => Ok(names.iter().filter_map(|name| manifest_number(name)).max()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -151,25 +183,53 @@ fn damaged(path: &Path, what: &str) -> Error {
         .in_file(|| path.display().to_string())
 }
 
-/// Which manifest is on disk after a write failed.
+/// Which manifest is the newest on disk after a write failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The old one.
+    /// The one before.
     Old,
-    /// Either: the rename or its sync failed.
+    /// Either: the link or its sync failed. The number must not be used again.
     Unknown,
 }
 
-/// Writes a manifest of `runs` (whether each is history, and its partitions) beside the old one, syncs it, and renames it into place.
+/// Writes a manifest of `runs` (whether each is history, and its partitions) under its number, and removes the one that is not kept any
+/// longer.
 pub(crate) fn write<'a, R, P>(disk: &dyn Disk, dir: &Path, head: &Head, runs: R) -> Result<(), (Outcome, Error)>
 where
     R: ExactSizeIterator<Item = (bool, P)>,
     P: ExactSizeIterator<Item = &'a PartitionInfo>,
 {
-    let (new, old) = (dir.join(NEW_MANIFEST), dir.join(MANIFEST));
+    let (new, path) = (dir.join(new_manifest_name(head.number)), dir.join(manifest_name(head.number)));
     write_new(disk, &new, head, runs).map_err(|error| (Outcome::Old, error.into()))?;
-    let placed = disk.rename(&new, &old).and_then(|()| disk.sync_dir(dir));
-    placed.map_err(|error| (Outcome::Unknown, error.into()))
+    give_name(disk, &new, &path)?;
+    disk.sync_dir(dir).map_err(|error| (Outcome::Unknown, error.into()))?;
+    // What cannot be removed now is swept at the next open.
+    let _ = disk.remove(&new);
+    if let Some(old) = head.number.checked_sub(KEPT) {
+        let _ = disk.remove(&dir.join(manifest_name(old)));
+    }
+    Ok(())
+}
+
+/// Gives a manifest its name, unless the name is taken.
+fn give_name(disk: &dyn Disk, new: &Path, path: &Path) -> Result<(), (Outcome, Error)> {
+    let taken = || {
+        let what =
+            "a manifest of this number is there already: another process wrote to the index, or put an old one back";
+        (Outcome::Old, Error::corrupt(format!("{}: {what}; close the store and open it again", path.display())))
+    };
+    match disk.hard_link(new, path) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(taken()),
+        // A file system without links (exFAT). The store's lock keeps others out, so the name stays free between these two calls.
+        Err(error) if matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied) => {
+            match disk.entry(path).map_err(|error| (Outcome::Old, error.into()))? {
+                Some(_) => Err(taken()),
+                None => disk.rename(new, path).map_err(|error| (Outcome::Unknown, error.into())),
+            }
+        }
+        Err(error) => Err((Outcome::Unknown, error.into())),
+    }
 }
 
 fn write_new<'a, R, P>(disk: &dyn Disk, path: &Path, head: &Head, runs: R) -> io::Result<()>

@@ -28,9 +28,8 @@ impl Core {
         let view = self.view();
         let mut before = record.number;
         let (manifest, (runs, history)) = loop {
-            let found = Manifest::read(self.files.disk(), self.files.dir())?;
-            let Some(manifest) = found.filter(|found| found.number > record.number && found.log_id == record.log_id)
-            else {
+            let found = Manifest::read_beyond(self.files.disk(), self.files.dir(), Some(record.number))?;
+            let Some(manifest) = found.filter(|found| found.log_id == record.log_id) else {
                 return Ok(());
             };
             match self.open_runs(&manifest, &view) {

@@ -118,7 +118,7 @@ impl<'a> Payload<'a> {
         let flags = reader.u8().ok_or_else(damaged)?;
         if flags & FLAG_BRANCH != 0 {
             let what = "a transaction of a branch, written by a newer version of Plimsoll";
-            return Err(Error::Format { message: format!("{what} (flags {flags:#x}); use that version") });
+            return Err(Error::format(format!("{what} (flags {flags:#x}); use that version")));
         }
         let metadata = reader.bytes().ok_or_else(damaged)?;
         let count = reader.varint().ok_or_else(damaged)?;
@@ -322,7 +322,7 @@ mod tests {
         for flags in [FLAG_BRANCH, FLAG_BRANCH | FLAG_RUNS] {
             let mut bytes = sample();
             bytes[1] = flags;
-            let Err(Error::Format { message }) = Payload::decode(&bytes) else { panic!("{flags}") };
+            let Err(Error::Format { message, .. }) = Payload::decode(&bytes) else { panic!("{flags}") };
             assert!(message.contains("newer version"), "{message}");
         }
     }

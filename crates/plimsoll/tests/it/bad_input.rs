@@ -119,7 +119,8 @@ fn a_damaged_manifest_is_reported_and_mended_by_a_rebuild() {
     tx.put(&ks, b"a", b"1").unwrap();
     tx.commit().unwrap();
     db.close().unwrap();
-    let manifest = path.join("index/MANIFEST");
+    let names = fs::read_dir(path.join("index")).unwrap().map(|entry| entry.unwrap().path());
+    let manifest = names.filter(|path| path.to_str().unwrap().contains("MANIFEST.")).max().unwrap();
     let mut bytes = fs::read(&manifest).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;

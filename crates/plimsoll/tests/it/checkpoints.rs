@@ -104,7 +104,7 @@ fn closing_after_a_small_write_leaves_no_run_and_the_next_opening_replays_it() {
         assert_eq!(db.stats().opening.replayed, u64::from(number) + u64::from(number > 0));
         put(&db, &keyspace, number..number + 1, value);
         db.close().unwrap();
-        assert_eq!(world.files("index"), ["MANIFEST"]);
+        assert!(world.files("index").iter().all(|name| name.starts_with("MANIFEST.")), "{:?}", world.files("index"));
     }
     let (db, keyspace) = open(&world);
     for number in 0..20 {

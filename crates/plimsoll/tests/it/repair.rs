@@ -25,6 +25,15 @@ fn mem_disk() -> Arc<dyn Disk> {
     Arc::new(MemDisk::new())
 }
 
+/// The manifests of the index, oldest first.
+fn manifests(disk: &dyn Disk) -> Vec<PathBuf> {
+    let index = Path::new(STORE).join("index");
+    let mut names = disk.names(&index).unwrap();
+    names.retain(|name| name.starts_with("MANIFEST."));
+    names.sort();
+    names.iter().map(|name| index.join(name)).collect()
+}
+
 /// What the store holds, by keyspace and key.
 fn content(db: &Db) -> Model {
     let snapshot = db.snapshot();
@@ -117,7 +126,9 @@ fn a_rebuild_refuses_to_lose_what_only_the_index_holds_and_changes_nothing() {
     assert!(matches!(&error, Error::Forked { message, .. } if message.contains(&named)), "{error}");
     assert!(files(&*disk, Path::new(STORE)) == before);
     // Also without its manifest the index is known to hold more.
-    disk.remove(&Path::new(STORE).join("index/MANIFEST")).unwrap();
+    for manifest in manifests(&*disk) {
+        disk.remove(&manifest).unwrap();
+    }
     let error = rebuild(STORE, options(&disk), &mut |_, _| {}).unwrap_err();
     assert!(matches!(&error, Error::Forked { message, .. } if message.contains(&named)), "{error}");
     // Who gives them up says so; nothing is deleted.
@@ -298,7 +309,7 @@ fn a_store_whose_manifest_is_of_a_newer_format_is_left_alone() {
     fill(&db, 20, 900);
     db.flush().unwrap();
     db.close().unwrap();
-    let manifest = Path::new(STORE).join("index/MANIFEST");
+    let manifest = manifests(&*disk).pop().unwrap();
     let (_, mut bytes) =
         files(&*disk, &Path::new(STORE).join("index")).into_iter().find(|(path, _)| *path == manifest).unwrap();
     bytes[8..12].copy_from_slice(&99u32.to_le_bytes());
@@ -341,4 +352,33 @@ fn an_index_that_comes_after_one_that_was_removed_by_hand_uses_none_of_its_files
     let after = runs(&*disk);
     // A page that the first index left where one of the second was to be written has the same checksum if the names are the same.
     assert!(!before.is_empty() && !after.is_empty() && before.is_disjoint(&after), "{before:?} {after:?}");
+}
+
+#[test]
+fn an_older_manifest_does_not_take_the_place_of_the_newest() {
+    let disk = mem_disk();
+    let db = Db::open(STORE, options(&disk)).unwrap();
+    for round in 0..4 {
+        fill(&db, 200, 900 + round);
+        db.compact().unwrap();
+    }
+    let expected = content(&db);
+    db.close().unwrap();
+    let newest = manifests(&*disk).pop().unwrap();
+    assert_eq!(manifests(&*disk).len(), 3, "the last three are kept");
+    let file = disk.open(&newest, Open::ReadWrite, Caching::Buffered).unwrap();
+    file.write_at(&[0xff; 4], 100).unwrap();
+    let name = newest.file_name().unwrap().to_str().unwrap();
+    for read_only in [false, true] {
+        let error = Db::open(STORE, options(&disk).read_only(read_only)).unwrap_err();
+        assert!(matches!(error, Error::Corrupt { .. }) && error.to_string().contains(name), "{error}");
+    }
+    // Also if it is gone: the one before it names runs that were merged away, or is complete with the log.
+    disk.remove(&newest).unwrap();
+    match Db::open(STORE, options(&disk)) {
+        Ok(db) => assert!(content(&db) == expected),
+        Err(error) => assert!(matches!(error, Error::Corrupt { .. }), "{error}"),
+    }
+    rebuild(STORE, options(&disk), &mut |_, _| {}).unwrap();
+    assert!(content(&Db::open(STORE, options(&disk)).unwrap()) == expected);
 }

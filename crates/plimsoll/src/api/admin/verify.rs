@@ -14,6 +14,8 @@ use crate::api::admin::salvage_drop::is_dropped;
 use crate::api::admin::verify_values::Values;
 use crate::engine::Engine;
 use crate::engine::open::open;
+use crate::index::manifest::names::manifest_name;
+use crate::index::manifest::newest_number;
 use crate::index::view::Direction;
 use crate::read::span::Span;
 use crate::types::damage::{Damage, DamagedKey, command};
@@ -115,7 +117,8 @@ pub(crate) fn verify_open(store: &Engine, progress: &mut dyn FnMut(VerifyProgres
     let mut damage: Vec<Damage> = found.drain(..).map(|Found { damage, .. }| damage).collect();
     damage.extend(bad.map(|bad| bad.describe(&scene)));
     let is_sound = damage.is_empty();
-    damage.extend(between.into_iter().map(|what| between_runs(&scene, what, is_sound)));
+    let manifest = format!("index/{}", manifest_name(store.reader.index.manifest_number()));
+    damage.extend(between.into_iter().map(|what| between_runs(&scene, &manifest, what, is_sound)));
     if findings.iter().any(|finding| finding.cure == Cure::Dropped) {
         let blobs = findings.iter().filter(|finding| finding.cure == Cure::Dropped && finding.glsn.is_none());
         let blobs = blobs.filter_map(|finding| finding.file.split('.').next()?.parse().ok().map(BlobId)).collect();
@@ -125,8 +128,8 @@ pub(crate) fn verify_open(store: &Engine, progress: &mut dyn FnMut(VerifyProgres
     Ok(report)
 }
 
-fn between_runs(scene: &Scene<'_>, what: String, log_is_sound: bool) -> Damage {
-    let mut damage = Damage::new("index/MANIFEST", 0, what);
+fn between_runs(scene: &Scene<'_>, manifest: &str, what: String, log_is_sound: bool) -> Damage {
+    let mut damage = Damage::new(manifest, 0, what);
     if log_is_sound && scene.first <= Glsn::FIRST {
         damage.advise(command("rebuild", scene.path, ""), " (nothing is lost by it)");
     }
@@ -177,7 +180,9 @@ fn verify_closed(
     let mut damage: Vec<Damage> = found.into_iter().map(|found| found.damage).collect();
     if let Err(error) = &closed.manifest {
         let has_dropped = closed.findings.iter().any(|finding| finding.cure == Cure::Dropped);
-        damage.push(between_runs(&scene, error.to_string(), damage.is_empty() && !has_dropped));
+        let newest = newest_number(disk, &path.join("index"))?.unwrap_or(0);
+        let manifest = format!("index/{}", manifest_name(newest));
+        damage.push(between_runs(&scene, &manifest, error.to_string(), damage.is_empty() && !has_dropped));
     }
     if damage.is_empty() {
         let mut unknown = Damage::new("", 0, error.to_string());

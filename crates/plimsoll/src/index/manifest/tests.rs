@@ -4,9 +4,10 @@ use plimsoll_disk::checksum::checksum;
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::random::Random;
+use plimsoll_disk::vfs::{DirEntry, DirLock, LockError};
 use plimsoll_log::blob::BlobId;
 
-use super::format::{DELETIONS_DROPPED, HEAD_BYTES};
+use super::format::{DELETIONS_DROPPED, HAS_BRANCHES, HEAD_BYTES};
 use super::*;
 use crate::index::run::partition::PartitionId;
 
@@ -51,15 +52,93 @@ fn a_manifest_comes_back_as_it_was_written() {
     let dir = Path::new("/");
     assert_eq!(Manifest::read(&disk, dir).unwrap(), None);
     assert_eq!(Manifest::read(&disk, Path::new("/nowhere")).unwrap(), None);
-    for manifest in [Manifest::empty(7), sample(6), sample(5000), sample(8)] {
+    for (number, manifest) in (3..).zip([Manifest::empty(7), sample(6), sample(5000), sample(8)]) {
+        let manifest = Manifest { number, ..manifest };
         manifest.write(&disk, dir).unwrap();
+        assert_eq!(Manifest::read_beyond(&disk, dir, Some(number)).unwrap(), None);
+        assert_eq!(Manifest::read_beyond(&disk, dir, Some(number - 1)).unwrap(), Some(manifest.clone()));
         assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(manifest));
+    }
+    let mut names = disk.names(dir).unwrap();
+    names.sort();
+    assert_eq!(names, [4, 5, 6].map(manifest_name), "the last three are kept");
+}
+
+#[test]
+fn the_newest_counts_also_if_it_is_damaged_or_has_the_number_of_another() {
+    let (disk, dir) = (MemDisk::new(), Path::new("/"));
+    sample(3).write(&disk, dir).unwrap();
+    let newer = Manifest { number: 13, ..sample(6) };
+    newer.write(&disk, dir).unwrap();
+    let path = dir.join(manifest_name(13));
+    disk.open(&path, Open::ReadWrite, Caching::Buffered).unwrap().write_at(&[1], 200).unwrap();
+    let error = Manifest::read(&disk, dir).unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }) && error.to_string().contains(&manifest_name(13)), "{error}");
+    disk.remove(&path).unwrap();
+    newer.write(&disk, dir).unwrap();
+    disk.rename(&path, &dir.join(manifest_name(14))).unwrap();
+    let error = Manifest::read(&disk, dir).unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }) && error.to_string().contains("another number"), "{error}");
+}
+
+#[test]
+fn a_number_that_is_taken_is_refused_and_what_has_it_stays() {
+    let dir = Path::new("/");
+    for links in [true, false] {
+        let disk = Links { inner: MemDisk::new(), links };
+        sample(3).write(&disk, dir).unwrap();
+        let error = sample(6).write(&disk, dir).unwrap_err();
+        assert!(error.to_string().contains("is there already"), "{error}");
+        assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(sample(3)));
+        let next = Manifest { number: 13, ..sample(6) };
+        next.write(&disk, dir).unwrap();
+        assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(next));
+    }
+}
+
+/// A disk in memory that has links, or not.
+#[derive(Debug)]
+struct Links {
+    inner: MemDisk,
+    links: bool,
+}
+
+impl Disk for Links {
+    fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
+        self.inner.open(path, open, caching)
+    }
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.inner.create_dir(path)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
+        self.inner.list(dir)
+    }
+    fn entry(&self, path: &Path) -> io::Result<Option<DirEntry>> {
+        self.inner.entry(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.inner.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.inner.remove(path)
+    }
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.inner.remove_dir(path)
+    }
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        if self.links { self.inner.hard_link(from, to) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.inner.sync_dir(dir)
+    }
+    fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
+        self.inner.lock(dir)
     }
 }
 
 /// Writes what is shorter than a block under a sum that matches it.
 fn write_bytes(disk: &MemDisk, dir: &Path, bytes: &[u8]) {
-    let file = disk.open(&dir.join(MANIFEST), Open::ReadWrite, Caching::Buffered).unwrap();
+    let file = disk.open(&dir.join(manifest_name(12)), Open::ReadWrite, Caching::Buffered).unwrap();
     file.set_len(0).unwrap();
     file.write_at(bytes, 0).unwrap();
     file.write_at(&checksum(0, bytes).to_le_bytes(), bytes.len() as u64).unwrap();
@@ -70,7 +149,7 @@ fn what_is_not_known_behind_the_runs_is_passed_over_and_what_is_missing_there_is
     let (disk, dir) = (MemDisk::new(), Path::new("/"));
     let manifest = sample(6);
     manifest.write(&disk, dir).unwrap();
-    let file = disk.open(&dir.join(MANIFEST), Open::Read, Caching::Buffered).unwrap();
+    let file = disk.open(&dir.join(manifest_name(12)), Open::Read, Caching::Buffered).unwrap();
     let mut bytes = vec![0; file.len().unwrap() as usize - 8];
     file.read_exact_at(&mut bytes, 0).unwrap();
     let (front, additions) = bytes.split_at(bytes.len() - 11);
@@ -102,7 +181,7 @@ fn every_changed_bit_and_every_cut_is_reported() {
     let dir = Path::new("/");
     let manifest = sample(6);
     manifest.write(&disk, dir).unwrap();
-    let file = disk.open(&dir.join(MANIFEST), Open::ReadWrite, Caching::Buffered).unwrap();
+    let file = disk.open(&dir.join(manifest_name(12)), Open::ReadWrite, Caching::Buffered).unwrap();
     let mut bytes = vec![0; file.len().unwrap() as usize];
     file.read_exact_at(&mut bytes, 0).unwrap();
     for at in 0..bytes.len() {
@@ -144,7 +223,7 @@ fn bytes_that_match_their_checksum_but_make_no_sense_are_reported() {
     let disk = MemDisk::new();
     let dir = Path::new("/");
     sample(3).write(&disk, dir).unwrap();
-    let file = disk.open(&dir.join(MANIFEST), Open::ReadWrite, Caching::Buffered).unwrap();
+    let file = disk.open(&dir.join(manifest_name(12)), Open::ReadWrite, Caching::Buffered).unwrap();
     let mut original = vec![0; file.len().unwrap() as usize - 8];
     file.read_exact_at(&mut original, 0).unwrap();
     let mut random = Random::new(8);
@@ -158,27 +237,20 @@ fn bytes_that_match_their_checksum_but_make_no_sense_are_reported() {
         file.write_at(&checksum(0, &bytes).to_le_bytes(), bytes.len() as u64).unwrap();
         // Either it is refused, or it makes sense: it is then written and read again alike.
         if let Ok(Some(manifest)) = Manifest::read(&disk, dir) {
-            manifest.write(&disk, Path::new("/")).unwrap();
-            assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(manifest));
-            disk.remove(&dir.join(MANIFEST)).unwrap();
-            sample(3).write(&disk, dir).unwrap();
-            return_to(&disk, dir, &original);
+            let other = MemDisk::new();
+            manifest.write(&other, dir).unwrap();
+            assert_eq!(Manifest::read(&other, dir).unwrap(), Some(manifest));
         }
     }
 }
 
-fn return_to(disk: &MemDisk, dir: &Path, original: &[u8]) {
-    let file = disk.open(&dir.join(MANIFEST), Open::ReadWrite, Caching::Buffered).unwrap();
-    file.write_at(original, 0).unwrap();
-}
-
 #[test]
 fn a_newer_format_is_named_as_such() {
-    let disk = MemDisk::new();
     let dir = Path::new("/");
     for (at, what) in [(8, "format"), (24, "feature")] {
+        let disk = MemDisk::new();
         sample(2).write(&disk, dir).unwrap();
-        let file = disk.open(&dir.join(MANIFEST), Open::ReadWrite, Caching::Buffered).unwrap();
+        let file = disk.open(&dir.join(manifest_name(12)), Open::ReadWrite, Caching::Buffered).unwrap();
         let mut head = [0; HEAD_BYTES];
         file.read_exact_at(&mut head, 0).unwrap();
         head[at] = 2;
@@ -188,6 +260,27 @@ fn a_newer_format_is_named_as_such() {
         let error = Manifest::read(&disk, dir).unwrap_err();
         assert!(matches!(&error, Error::Format { message, .. } if message.contains(what)), "{error}");
     }
+}
+
+#[test]
+fn versions_of_a_branch_are_of_a_newer_version() {
+    let (disk, dir) = (MemDisk::new(), Path::new("/"));
+    let manifest = sample(2);
+    manifest.write(&disk, dir).unwrap();
+    let file = disk.open(&dir.join(manifest_name(12)), Open::Read, Caching::Buffered).unwrap();
+    let mut bytes = vec![0; file.len().unwrap() as usize - 8];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    // The flags of the first partition: behind the head, eight numbers, the floors, and the counts of runs and partitions.
+    let flags = HEAD_BYTES + 64 + 5 + 1 + 1 + 1 + 1;
+    assert_eq!(
+        bytes[flags - 4..=flags],
+        [2, 0, 2, 1, 0],
+        "two runs, a current one of two partitions, the first a blob file"
+    );
+    bytes[flags] = HAS_BRANCHES;
+    write_bytes(&disk, dir, &bytes);
+    let error = Manifest::read(&disk, dir).unwrap_err();
+    assert!(matches!(&error, Error::Format { message, .. } if message.contains("branches")), "{error}");
 }
 
 #[test]
@@ -204,12 +297,10 @@ fn a_cut_of_the_power_leaves_the_old_one_or_the_new_one() {
         let read = Manifest::read(&disk, dir).unwrap().expect("there was one");
         assert!(read == new || (read == old && !done), "seed {seed}");
         seen[usize::from(read == new)] = true;
-        new.write(&disk, dir).unwrap();
-        assert_eq!(
-            Manifest::read(&disk, dir).unwrap().as_ref(),
-            Some(&new),
-            "what a failed attempt left is no hindrance"
-        );
+        let next = Manifest { number: read.number + 1, ..new.clone() };
+        next.write(&disk, dir).unwrap();
+        let read = Manifest::read(&disk, dir).unwrap();
+        assert_eq!(read, Some(next), "what a failed attempt left is no hindrance");
     }
     assert_eq!(seen, [true; 2]);
 }

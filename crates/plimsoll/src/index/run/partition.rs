@@ -209,8 +209,7 @@ impl Partition {
         let payload = page_payload(page);
         match Leaf::new(payload, self.info.fixed_glsn) {
             None if has_branches(payload) => {
-                let message = format!("{}, page {number}: {BRANCHES}; use that version", self.info.id);
-                Err(Error::Format { message })
+                Err(Error::format(format!("{}, page {number}: {BRANCHES}; use that version", self.info.id)))
             }
             leaf => self.read(number, leaf),
         }

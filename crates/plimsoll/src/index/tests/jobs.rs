@@ -12,6 +12,7 @@ use super::*;
 use crate::index::Progress;
 use crate::index::core::lock;
 use crate::index::files::Reserve;
+use crate::index::manifest::names::{manifest_name, new_manifest_name};
 use crate::index::output::Output;
 use crate::index::run::cursor::{Feed, RunCursor};
 use crate::index::run::partition::run_file_name;
@@ -412,12 +413,13 @@ fn run_files_that_no_manifest_names_are_swept_and_their_ids_not_used_again() {
     world.flush_keys(FOREVER, 0..10, Some(b"value"));
     let stray = dir().join(run_file_name(70));
     world.disk.open(&stray, Open::CreateNew, Caching::Buffered).unwrap();
-    world.disk.open(&dir().join("MANIFEST.new"), Open::CreateNew, Caching::Buffered).unwrap();
+    let unfinished = dir().join(new_manifest_name(5));
+    world.disk.open(&unfinished, Open::CreateNew, Caching::Buffered).unwrap();
     world.disk.open(&dir().join("notes.txt"), Open::CreateNew, Caching::Buffered).unwrap();
     world.open().unwrap();
     assert_eq!(world.disk.entry(&stray).unwrap(), None);
     let names: Vec<_> = world.disk.list(&dir()).unwrap().into_iter().map(|entry| entry.name).collect();
-    assert_eq!(names, [run_file_name(1), "MANIFEST".to_owned(), "notes.txt".to_owned()]);
+    assert_eq!(names, [run_file_name(1), manifest_name(1), "notes.txt".to_owned()]);
     world.flush_keys(FOREVER, 0..10, Some(b"value"));
     assert_eq!(world.run_files(), [run_file_name(1), run_file_name(71)]);
 }
@@ -611,4 +613,26 @@ fn the_smallest_budget_has_room_for_memtables_flush_and_a_merge_of_eight() {
     world.index().compact_all().unwrap();
     let stats = world.index().stats();
     assert_eq!((stats.runs.len(), stats.history_runs.len(), stats.versions), (1, 1, 80 * 3000), "{stats:?}");
+}
+
+#[test]
+fn a_manifest_whose_name_is_in_doubt_keeps_its_number() {
+    let mut took_effect = [false; 2];
+    for seed in 0..12 {
+        let disk = LyingDisk::new(seed);
+        let mut world = World::new(Arc::new(disk.clone()), 2, FLUSHED);
+        world.flush_keys(FOREVER, 0..10, Some(b"value"));
+        world.commit(BTreeMap::from([(key(FOREVER, 3), Some(b"newer".to_vec()))])).unwrap();
+        disk.fail_rename(1);
+        assert!(world.index().flush(world.applied).is_err());
+        let number = Manifest::read(&disk, &dir()).unwrap().unwrap().number;
+        took_effect[usize::from(number == 2)] = true;
+        world.index().flush(world.applied).unwrap();
+        let manifest = Manifest::read(&disk, &dir()).unwrap().unwrap();
+        assert_eq!((number.max(2) + 1, manifest.checkpoint.glsn), (manifest.number, world.applied), "seed {seed}");
+        world.check_all();
+        world.open().unwrap();
+        world.check_all();
+    }
+    assert_eq!(took_effect, [true; 2]);
 }

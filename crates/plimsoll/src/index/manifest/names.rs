@@ -1,0 +1,55 @@
+//! The names of manifests in the index's folder: `MANIFEST.<number>`, 20 digits.
+
+/// So many manifests are kept: the newest, and those before it for readers that have chosen one and not opened it yet.
+pub(crate) const KEPT: u64 = 3;
+
+const PREFIX: &str = "MANIFEST.";
+const UNFINISHED: &str = ".new";
+
+/// The name of a manifest.
+pub(crate) fn manifest_name(number: u64) -> String {
+    format!("{PREFIX}{number:020}")
+}
+
+/// The name under which a manifest is written, before it gets its own.
+pub(crate) fn new_manifest_name(number: u64) -> String {
+    manifest_name(number) + UNFINISHED
+}
+
+/// The number of the manifest of this name; `None` if it is not the name of a manifest.
+pub(crate) fn manifest_number(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix(PREFIX)?;
+    digits.parse().ok().filter(|number| manifest_name(*number) == name)
+}
+
+/// Whether a file is an unfinished manifest, or one that is not kept beside the manifest `newest`.
+pub(crate) fn is_leftover(name: &str, newest: u64) -> bool {
+    match manifest_number(name) {
+        Some(number) => number.saturating_add(KEPT) <= newest,
+        None => name.strip_suffix(UNFINISHED).and_then(manifest_number).is_some(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_belong_together() {
+        assert_eq!(manifest_name(7), "MANIFEST.00000000000000000007");
+        for number in [0, 7, u64::MAX] {
+            assert_eq!(manifest_number(&manifest_name(number)), Some(number));
+            assert_eq!(manifest_number(&new_manifest_name(number)), None);
+        }
+        for name in ["MANIFEST", "MANIFEST.", "MANIFEST.7", "MANIFEST.+0000000000000000007", "MANIFEST.new"] {
+            assert_eq!(manifest_number(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_last_three_and_strange_files_are_no_leftovers() {
+        let leftover = |name: &str| is_leftover(name, 9);
+        assert!(leftover(&manifest_name(6)) && leftover(&new_manifest_name(10)) && leftover(&new_manifest_name(3)));
+        assert!(!leftover(&manifest_name(7)) && !leftover(&manifest_name(9)) && !leftover("notes.new"));
+    }
+}
