@@ -1,12 +1,10 @@
 //! `bench cache`: the object cache, in the store and by itself.
 //!
 //! In the store: what objects spare one whose data are larger than its memory, against the same store with pages only. By itself: what a hit costs in
-//! a small and in a large cache, against a bare hash table of as many entries; what a bound in bytes costs beside one in entries; whether the
-//! cache stays below its number while eight threads fill it; and, against other caches that were brought to the same real memory, requests a second,
-//! hit ratios on traces, and the cachebench workload; on that also what it is worth to make room ahead of need. Each goal ends in a line that says whether it was met.
+//! a small and in a large cache, against a bare hash table of as many entries; whether the cache stays below its number while eight threads
+//! fill it; and, against other caches that were brought to the same real memory, requests a second, hit ratios on traces, and the cachebench workload.
+//! Each goal ends in a line that says whether it was met.
 
-mod ahead;
-mod bound;
 mod contest;
 mod contestant;
 mod hits;
@@ -33,22 +31,20 @@ enum Part {
     Store,
     /// What a hit costs by the number of entries (goal 3b)
     Hits,
-    /// A bound in bytes against one in entries (goal 3a)
-    Bound,
     /// Whether the number holds with eight threads (goal 4)
     Strict,
     /// Requests a second against other caches (goal 2)
     Requests,
     /// Hit ratios on traces against other caches (goal 1)
     Traces,
-    /// The cachebench workload, against other caches and with room made ahead of need or not (goal 5)
+    /// The cachebench workload, against other caches (goal 5)
     Cachebench,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Cache {
     /// What is measured
-    #[arg(long, value_delimiter = ',', default_value = "store,hits,bound,strict,requests,traces,cachebench")]
+    #[arg(long, value_delimiter = ',', default_value = "store,hits,strict,requests,traces,cachebench")]
     only: Vec<Part>,
     /// Rows of the store, of some 120 B each
     #[arg(long, default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(1000..))]
@@ -94,14 +90,10 @@ impl Cache {
             match part {
                 Part::Store => store::run(self, &places.work("cache")?, &mut results)?,
                 Part::Hits => hits::run(self, &mut results)?,
-                Part::Bound => bound::run(self, &mut results)?,
                 Part::Strict => strict::run(self, &mut results)?,
                 Part::Requests => contest::speed(self, &mut results)?,
                 Part::Traces => contest::traces(self, &mut results)?,
-                Part::Cachebench => {
-                    contest::cachebench(self, &mut results)?;
-                    ahead::run(self, &mut results)?;
-                }
+                Part::Cachebench => contest::cachebench(self, &mut results)?,
             }
             results.keep()?;
         }

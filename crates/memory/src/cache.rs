@@ -72,11 +72,10 @@ use crate::turnover::Turnover;
 use entry::{Arrival, Placed};
 pub use entry::{Pieces, Value};
 use index::{Index, Pages};
+use keeper::Keeper;
 pub use keeper::{BroughtBack, Census, Changes, Copied, Copies, Standing};
-use keeper::{Keeper, Measure};
 pub use loads::LoadFailed;
 use loads::{Loads, Turn};
-pub use policy::Eviction;
 use policy::Queue;
 use queue::{Ring, offset_of, sequence_of};
 use readers::{Readers, Reading, Span};
@@ -96,37 +95,18 @@ const LEAST_IN_QUEUE: usize = 32;
 const LOOKS_AT_LOCK: u32 = 64;
 const PAUSES_BETWEEN_LOOKS: u32 = 8;
 
-/// Which bytes count toward the limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Counting {
-    /// All memory that the cache takes. The default.
-    Everything,
-    /// Bytes of values only, as most published hit ratios count. Memory beyond that still comes out of the budget. For
-    /// comparisons, not for a process that must keep to a limit.
-    Values,
-}
-
 /// Settings of a cache.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CacheOptions {
-    /// The limit in bytes, at least [`MIN_CACHE_BYTES`]. With [`Counting::Everything`] all memory that the budget
-    /// charges to the cache stays within it, except that a cache below 512 KiB may hold a chunk of which it uses only a
-    /// part.
+    /// The limit in bytes, at least [`MIN_CACHE_BYTES`]. All memory that the budget charges to the cache stays within
+    /// it, except that a cache below 512 KiB may hold a chunk of which it uses only a part.
     pub memory_bytes: u64,
     /// The largest value that [`Cache::set_memory`] accepts later: the tables are made for it. At least `memory_bytes`.
     pub max_bytes: u64,
-    /// Which bytes count toward the limit.
-    pub counting: Counting,
-    /// The eviction policy.
-    pub eviction: Eviction,
     /// The largest entry, as a fraction of the cache: 0 to 0.5. Default: 0.25. An entry larger than a 64th of the cache
     /// stays for long only if it is accessed as often as the entries that it displaces.
     pub largest_part: f64,
-    /// Whether each insertion into a full cache does a share of the eviction for later ones, so that no insertion waits
-    /// for a whole segment to be emptied. Default: true; set it to false to measure the effect.
-    pub evicts_ahead: bool,
     /// The clock that times to live are measured with.
     pub clock: Arc<dyn Clock>,
 }
@@ -134,15 +114,7 @@ pub struct CacheOptions {
 impl CacheOptions {
     /// A cache limited to `memory_bytes`, with all other settings at their defaults.
     pub fn of_bytes(memory_bytes: u64) -> Self {
-        Self {
-            memory_bytes,
-            max_bytes: memory_bytes,
-            counting: Counting::Everything,
-            eviction: Eviction::default(),
-            largest_part: 0.25,
-            evicts_ahead: true,
-            clock: Arc::new(SystemClock::new()),
-        }
+        Self { memory_bytes, max_bytes: memory_bytes, largest_part: 0.25, clock: Arc::new(SystemClock::new()) }
     }
 }
 
@@ -238,10 +210,7 @@ impl Cache {
     pub fn new(budget: &Budget, options: CacheOptions) -> Result<Self, OutOfBudget> {
         assert!(options.memory_bytes >= MIN_CACHE_BYTES, "a cache has at least {MIN_CACHE_BYTES} bytes");
         assert!((0.0..=0.5).contains(&options.largest_part), "the largest entry is at most half the cache");
-        let max_bytes = match options.counting {
-            Counting::Everything => options.max_bytes.max(options.memory_bytes).min(budget.limit_bytes()),
-            Counting::Values => budget.limit_bytes(),
-        };
+        let max_bytes = options.max_bytes.max(options.memory_bytes).min(budget.limit_bytes());
         assert!(max_bytes <= MAX_CACHE_BYTES, "an object cache has at most {MAX_CACHE_BYTES} bytes");
         // One more, of which only a part is used.
         let max_chunks = (max_bytes / CHUNK_BYTES as u64) as usize + 1;
@@ -249,10 +218,7 @@ impl Cache {
         let of_chunk = CHUNK_BYTES / segments.bytes();
         let max_segments = max_chunks * of_chunk;
         let max_in_queue = (max_segments - of_chunk).max(LEAST_IN_QUEUE);
-        let (limit_bytes, measure) = match options.counting {
-            Counting::Everything => (options.memory_bytes.min(max_bytes), Measure::Everything),
-            Counting::Values => (max_bytes, Measure::Values { limit: options.memory_bytes }),
-        };
+        let limit_bytes = options.memory_bytes.min(max_bytes);
         let shared = Shared {
             index: Index::new(&segments, max_segments),
             small: Ring::new(max_in_queue),
@@ -267,10 +233,8 @@ impl Cache {
         let pages = Pages::new(&shared.index, &shared.segments, first, max_segments);
         tables.grow(pages.heap_bytes())?;
         let largest_part = (options.largest_part * 65_536.0) as u64;
-        let policy = options.eviction.policy();
-        let mut keeper = Keeper::new(owner, pages, policy, measure, largest_part, shared.segments.bytes());
+        let mut keeper = Keeper::new(owner, pages, largest_part, shared.segments.bytes());
         tables.grow(keeper.heap_bytes())?;
-        keeper.evicts_ahead = options.evicts_ahead;
         keeper.owner.set_limit(keeper.limit_for(&shared, limit_bytes.saturating_sub(tables.bytes())));
         keeper.owner.end_shrinking();
         let inner = Arc::new(Inner {
@@ -435,7 +399,7 @@ impl Cache {
     }
 
     /// Changes the limit, up to [`CacheOptions::max_bytes`]. Evicts the excess, least used first, and gives its memory
-    /// back to the budget. Other threads can use the cache meanwhile. With [`Counting::Everything`] only.
+    /// back to the budget. Other threads can use the cache meanwhile.
     ///
     /// Returns the new limit: higher than requested if the request has no room for the tables and some entries.
     pub fn set_memory(&self, memory_bytes: u64) -> u64 {

@@ -1,25 +1,16 @@
 //! The object cache of the store as a subject of replays.
 
 use plimsoll_memory::budget::{Backing, Budget};
-use plimsoll_memory::cache::{Cache, CacheOptions, Counting, Eviction};
+use plimsoll_memory::cache::{Cache, CacheOptions};
 
 use crate::error::{Error, Result};
-use crate::policy::Count;
 use crate::subject::{Held, Subject};
 
 /// A cache with a budget of its own.
-pub(crate) fn open(eviction: Eviction, memory_bytes: u64, count: Count, largest: f64) -> Result<Cache> {
+pub(crate) fn open(memory_bytes: u64, largest: f64) -> Result<Cache> {
     let mut options = CacheOptions::of_bytes(memory_bytes);
-    options.eviction = eviction;
     options.largest_part = largest;
-    let room = match count {
-        Count::Everything => memory_bytes + memory_bytes / 64 + (1 << 20),
-        // Keys and tables can need many times the bytes of small values.
-        Count::Value => {
-            options.counting = Counting::Values;
-            (memory_bytes * 16 + (64 << 20)).min(plimsoll_memory::cache::MAX_CACHE_BYTES)
-        }
-    };
+    let room = memory_bytes + memory_bytes / 64 + (1 << 20);
     let budget = Budget::new(room, Backing::Mapped).map_err(|error| Error::Memory { message: error.to_string() })?;
     Cache::new(&budget, options).map_err(|refusal| Error::Budget { message: refusal.to_string() })
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::policy::{Count, MIN_MEMORY_BYTES};
+use crate::policy::{MAX_MEMORY_BYTES, MIN_MEMORY_BYTES};
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 440.0;
@@ -16,8 +16,8 @@ const DOUBLINGS: u32 = 2;
 const COLOURS: [&str; 6] = ["#0b6e99", "#c4501b", "#3d8b37", "#7a4fa3", "#a67c00", "#555555"];
 
 /// The memories of a curve around `memory_bytes`, each twice the one before: those that a cache can have.
-pub fn memories(memory_bytes: u64, count: Count) -> Vec<u64> {
-    memories_between(memory_bytes, MIN_MEMORY_BYTES, count.max_memory_bytes())
+pub fn memories(memory_bytes: u64) -> Vec<u64> {
+    memories_between(memory_bytes, MIN_MEMORY_BYTES, MAX_MEMORY_BYTES)
 }
 
 fn memories_between(memory_bytes: u64, least: u64, most: u64) -> Vec<u64> {

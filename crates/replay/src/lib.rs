@@ -4,11 +4,11 @@
 //! are generated. [`TraceFile`] opens it, [`Replay`] serves its requests and counts hits, [`curve`] draws miss ratios over memory.
 //!
 //! ```no_run
-//! use plimsoll_replay::{Count, Policy, Replay, TraceFile, TraceFormat};
+//! use plimsoll_replay::{Policy, Replay, TraceFile, TraceFormat};
 //!
 //! # fn main() -> Result<(), plimsoll_replay::Error> {
 //! let file = TraceFile::new("web.oracleGeneral.zst".as_ref(), TraceFormat::Oracle);
-//! let mut replay = Replay::new(Policy::S3Fifo, 64 << 20, Count::Everything, 0.25)?;
+//! let mut replay = Replay::new(Policy::S3Fifo, 64 << 20, 0.25)?;
 //! replay.run(&mut *file.open()?.requests, || false)?;
 //! println!("{:.2} % hits", 100.0 * replay.tally().hit_ratio());
 //! # Ok(())
@@ -34,7 +34,7 @@ mod subject;
 mod trace;
 
 pub use error::{Error, Result};
-pub use policy::{Count, MIN_MEMORY_BYTES, Policy};
+pub use policy::{MAX_MEMORY_BYTES, MIN_MEMORY_BYTES, Policy};
 pub use replay::{Replay, Tally};
 pub use request::{Operation, Request, Requests};
 pub use subject::Held;

@@ -1,14 +1,14 @@
-//! Models of policies that the object cache does not have: LRU, SIEVE and W-TinyLFU.
+//! Models of policies that the object cache does not have: FIFO, CLOCK, LRU, SIEVE and W-TinyLFU.
 //!
-//! A model keeps hashes of keys in ordinary maps, and is limited by bytes like the cache. It serves to compare hit ratios, not speed. With
-//! [`Count::Everything`] an entry costs 40 bytes beside its key and value, the most that the cache needs for one.
+//! A model keeps hashes of keys in ordinary maps, and is limited by bytes like the cache. It serves to compare hit ratios, not speed.
+//! An entry costs 40 bytes beside its key and value, the most that the cache needs for one.
 
 use std::collections::HashMap;
 
 use plimsoll_disk::checksum::checksum;
 
 use crate::lists::{Links, List};
-use crate::policy::{Count, Policy};
+use crate::policy::Policy;
 use crate::sketch::Sketch;
 use crate::subject::{Held, Subject};
 
@@ -19,10 +19,9 @@ pub(crate) struct Model {
     policy: Policy,
     limit: u64,
     largest: u64,
-    count: Count,
     places: HashMap<u64, u32>,
     links: Links,
-    /// LRU and SIEVE use the first. W-TinyLFU has a probation, a window and a protected list, in this order.
+    /// All but W-TinyLFU use the first. W-TinyLFU has a probation, a window and a protected list, in this order.
     lists: [List; 3],
     /// Of SIEVE.
     hand: Option<u32>,
@@ -34,13 +33,12 @@ const WINDOW: usize = 1;
 const PROTECTED: usize = 2;
 
 impl Model {
-    /// The model of [`Policy::Lru`], [`Policy::Sieve`] or [`Policy::Wtinylfu`].
-    pub(crate) fn new(policy: Policy, limit: u64, count: Count, largest: f64) -> Self {
+    /// The model of a policy other than [`Policy::S3Fifo`].
+    pub(crate) fn new(policy: Policy, limit: u64, largest: f64) -> Self {
         Self {
             policy,
             limit,
             largest: (limit as f64 * largest) as u64,
-            count,
             places: HashMap::new(),
             links: Links::default(),
             lists: [List::default(); 3],
@@ -77,7 +75,8 @@ impl Model {
 
     fn touch(&mut self, place: u32) {
         match (self.policy, usize::from(self.links.node(place).list)) {
-            (Policy::Sieve, _) => self.links.mark(place, true),
+            (Policy::Fifo, _) => {}
+            (Policy::Clock | Policy::Sieve, _) => self.links.mark(place, true),
             (Policy::Wtinylfu, 0 | PROTECTED) => {
                 self.move_to(place, PROTECTED);
                 // Four fifths of the memory without the window.
@@ -87,6 +86,18 @@ impl Model {
                 }
             }
             (_, list) => self.move_to(place, list),
+        }
+    }
+
+    /// CLOCK: moves marked entries from the old end to the young one, unmarked, and evicts the first unmarked one.
+    fn evict_by_clock(&mut self) {
+        while let Some(oldest) = self.lists[0].oldest {
+            if !self.links.node(oldest).marked {
+                self.evict(oldest);
+                return;
+            }
+            self.links.mark(oldest, false);
+            self.move_to(oldest, 0);
         }
     }
 
@@ -141,16 +152,18 @@ impl Subject for Model {
 
     fn set(&mut self, key: &[u8], value_bytes: u64, _: &[u8]) {
         self.remove(key);
-        let bytes = match self.count {
-            Count::Value => value_bytes,
-            Count::Everything => value_bytes + key.len() as u64 + OVERHEAD_BYTES,
-        };
+        let bytes = value_bytes.saturating_add(key.len() as u64 + OVERHEAD_BYTES);
         if bytes > self.largest {
             return;
         }
         let hash = checksum(0, key);
         let list = if self.policy == Policy::Wtinylfu { WINDOW } else { 0 };
         match self.policy {
+            Policy::Clock => {
+                while self.used() + bytes > self.limit {
+                    self.evict_by_clock();
+                }
+            }
             Policy::Sieve => {
                 while self.used() + bytes > self.limit {
                     self.evict_by_hand();
@@ -197,8 +210,8 @@ mod tests {
 
     #[test]
     fn no_policy_keeps_more_bytes_than_it_may() {
-        for policy in [Policy::Lru, Policy::Sieve, Policy::Wtinylfu] {
-            let mut model = Model::new(policy, 64 << 10, Count::Value, 0.5);
+        for policy in [Policy::Fifo, Policy::Clock, Policy::Lru, Policy::Sieve, Policy::Wtinylfu] {
+            let mut model = Model::new(policy, 64 << 10, 0.5);
             let mut random = fastrand::Rng::with_seed(1);
             for _ in 0..20_000 {
                 let key = random.u64(..200) * random.u64(..20);
@@ -211,14 +224,15 @@ mod tests {
     }
 
     #[test]
-    fn lru_keeps_the_last_used_entries_and_sieve_the_used_ones() {
-        let mut lru = Model::new(Policy::Lru, 300, Count::Value, 1.0);
-        let mut sieve = Model::new(Policy::Sieve, 300, Count::Value, 1.0);
-        for model in [&mut lru, &mut sieve] {
+    fn fifo_evicts_the_first_entry_and_the_others_keep_it_if_it_was_used() {
+        let three_entries = 3 * (100 + 8 + OVERHEAD_BYTES);
+        for policy in [Policy::Fifo, Policy::Clock, Policy::Lru, Policy::Sieve] {
+            let mut model = Model::new(policy, three_entries, 1.0);
             for key in [1, 2, 3, 1, 4] {
-                find_or_set(model, key, 100);
+                find_or_set(&mut model, key, 100);
             }
-            assert!(model.find(&1_u64.to_le_bytes()) && !model.find(&2_u64.to_le_bytes()));
+            let has = [1, 2, 3, 4_u64].map(|key| model.places.contains_key(&checksum(0, &key.to_le_bytes())));
+            assert_eq!(has, if policy == Policy::Fifo { [false, true, true, true] } else { [true, false, true, true] });
         }
     }
 }

@@ -1,18 +1,21 @@
-//! The choices of a replay: the policy of the cache, and what counts against its memory.
+//! The choices of a replay: the policy of the cache, and the bounds of its memory.
 
 /// The smallest cache.
 pub const MIN_MEMORY_BYTES: u64 = plimsoll_memory::cache::MIN_CACHE_BYTES;
+
+/// The largest cache.
+pub const MAX_MEMORY_BYTES: u64 = plimsoll_memory::cache::MAX_CACHE_BYTES;
 
 /// Which entries a cache keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Policy {
-    /// The cache's own policy
+    /// The object cache of the store
     #[cfg_attr(feature = "clap", value(name = "s3-fifo", alias = "s3fifo"))]
     S3Fifo,
-    /// The cache with one queue and second chances
+    /// Model: one queue, from which the oldest entry leaves unless it was used since it was last the oldest
     Clock,
-    /// The cache with one queue
+    /// Model: evicts the entry that came first
     Fifo,
     /// Model: evicts the least recently used entry
     Lru,
@@ -33,35 +36,6 @@ impl Policy {
             Self::Lru => "lru",
             Self::Sieve => "sieve",
             Self::Wtinylfu => "w-tinylfu",
-        }
-    }
-}
-
-/// The bytes that count against the memory of a cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
-pub enum Count {
-    /// Bytes of values only, as in most published figures
-    #[cfg_attr(feature = "clap", value(alias = "values"))]
-    Value,
-    /// All memory that the cache uses
-    Everything,
-}
-
-impl Count {
-    /// A description for messages.
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::Value => "bytes of values",
-            Self::Everything => "everything",
-        }
-    }
-
-    /// The largest cache. With [`Count::Value`], keys and the cache's tables need room beside the values.
-    pub fn max_memory_bytes(self) -> u64 {
-        match self {
-            Self::Everything => plimsoll_memory::cache::MAX_CACHE_BYTES,
-            Self::Value => plimsoll_memory::cache::MAX_CACHE_BYTES / 2,
         }
     }
 }

@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use plimsoll_disk::clock::{Clock, SystemClock};
-use plimsoll_memory::cache::Eviction;
 
 use crate::cache;
 use crate::error::Result;
 use crate::model::Model;
-use crate::policy::{Count, Policy};
+use crate::policy::Policy;
 use crate::request::{Operation, Request, Requests};
 use crate::subject::{Held, Subject};
 
@@ -52,17 +51,12 @@ pub struct Tally {
 }
 
 impl Replay {
-    /// An empty cache of `memory_bytes`, from [`MIN_MEMORY_BYTES`](crate::MIN_MEMORY_BYTES) to [`Count::max_memory_bytes`]. `largest` is the
-    /// largest entry as a part of the memory, up to 0.5.
-    pub fn new(policy: Policy, memory_bytes: u64, count: Count, largest: f64) -> Result<Self> {
-        let cache = |eviction| cache::open(eviction, memory_bytes, count, largest);
+    /// An empty cache of `memory_bytes`, from [`MIN_MEMORY_BYTES`](crate::MIN_MEMORY_BYTES) to
+    /// [`MAX_MEMORY_BYTES`](crate::MAX_MEMORY_BYTES). `largest` is the largest entry as a part of the memory, up to 0.5.
+    pub fn new(policy: Policy, memory_bytes: u64, largest: f64) -> Result<Self> {
         let subject: Box<dyn Subject> = match policy {
-            Policy::S3Fifo => Box::new(cache(Eviction::S3Fifo)?),
-            Policy::Clock => Box::new(cache(Eviction::Clock)?),
-            Policy::Fifo => Box::new(cache(Eviction::Fifo)?),
-            Policy::Lru | Policy::Sieve | Policy::Wtinylfu => {
-                Box::new(Model::new(policy, memory_bytes, count, largest))
-            }
+            Policy::S3Fifo => Box::new(cache::open(memory_bytes, largest)?),
+            _ => Box::new(Model::new(policy, memory_bytes, largest)),
         };
         Ok(Self { subject, largest_bytes: (memory_bytes as f64 * largest) as u64, tally: Tally::new() })
     }
@@ -207,7 +201,7 @@ mod tests {
     #[test]
     fn the_cache_and_the_models_are_counted_alike() {
         for (policy, least) in [(Policy::S3Fifo, 0.4), (Policy::Wtinylfu, 0.4), (Policy::Fifo, 0.2)] {
-            let mut replay = Replay::new(policy, 1 << 20, Count::Value, 0.25).unwrap();
+            let mut replay = Replay::new(policy, 1 << 20, 0.25).unwrap();
             let mut requests = Skewed { random: fastrand::Rng::with_seed(2), left: 50_001 };
             replay.run(&mut requests, || false).unwrap();
             let tally = replay.tally();
@@ -234,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_replay_ends_where_it_is_stopped() {
-        let mut replay = Replay::new(Policy::Lru, 1 << 20, Count::Value, 0.25).unwrap();
+        let mut replay = Replay::new(Policy::Lru, 1 << 20, 0.25).unwrap();
         let calls = std::cell::Cell::new(0);
         let stop = || calls.replace(calls.get() + 1) == 3;
         replay.run(&mut Skewed { random: fastrand::Rng::with_seed(2), left: u32::MAX }, stop).unwrap();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use plimsoll_replay::{Count, Policy, TraceFormat};
+use plimsoll_replay::{Policy, TraceFormat};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -11,14 +11,14 @@ Formats: oracle is libCacheSim's oracleGeneral; csv has a header with key and si
 Twitter's form; cachebench is a JSON configuration of CacheLib's. Files may be compressed with zstd. A read that misses enters a value of \
 the size it asked for. A replay uses one thread and gives the same result each time.
 
---memory is the size of the cache, from 64KiB to 128GiB; a configuration may name it. s3-fifo, clock and fifo are policies of the cache itself; \
-lru, sieve and w-tinylfu are models to compare with. With --curve the trace is replayed for memories from a 64th of --memory to four times as \
+--memory is the size of the cache, from 64KiB to 128GiB; a configuration may name it. All memory of the cache counts: keys, values, \
+index and tables. s3-fifo is the cache itself; the other policies are models to compare with, in which an entry takes 40 bytes beside its key and value. With --curve the trace is replayed for memories from a 64th of --memory to four times as \
 much. The time is that of the cache without reading the trace; peak memory is that of the whole process.
 
 Examples:
   zcat requests.csv.gz | plimsoll replay - --format csv --memory 64MiB
   plimsoll replay web.oracleGeneral.zst --memory 64MiB
-  plimsoll replay requests.csv --memory 16MiB --policy s3-fifo,lru,w-tinylfu --count value
+  plimsoll replay requests.csv --memory 16MiB --policy s3-fifo,lru,w-tinylfu
   plimsoll replay web.oracleGeneral.zst --memory 64MiB --curve misses.svg --json")]
 pub(crate) struct Replay {
     /// Trace or configuration; - for stdin
@@ -29,9 +29,6 @@ pub(crate) struct Replay {
     /// Policies; each replays the trace
     #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "s3-fifo")]
     pub(crate) policy: Vec<Policy>,
-    /// What counts against --memory
-    #[arg(long, value_name = "WHAT", default_value = "everything")]
-    pub(crate) count: Count,
     /// The largest entry that is kept, as a part of --memory, up to 0.5
     #[arg(long, value_name = "PART", default_value_t = 0.25, value_parser = parse_part)]
     pub(crate) largest: f64,

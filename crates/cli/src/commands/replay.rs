@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use plimsoll_replay::{Count, MIN_MEMORY_BYTES, Opened, Policy, TraceFile, TraceFormat, curve};
+use plimsoll_replay::{MAX_MEMORY_BYTES, MIN_MEMORY_BYTES, Opened, Policy, TraceFile, TraceFormat, curve};
 use serde_json::Value;
 
 use crate::args::{Globals, Replay};
@@ -29,7 +29,7 @@ pub(crate) fn run(globals: &Globals, args: &Replay, output: &mut Output) -> Outc
     let mut sections = Vec::new();
     for policy in &policies {
         let done = replays.replay(*policy, memory_bytes)?;
-        sections.push(Section::new(policy.name(), done.facts(args.count, memory_bytes)));
+        sections.push(Section::new(policy.name(), done.facts(memory_bytes)));
         if interrupt.came() {
             break;
         }
@@ -105,11 +105,10 @@ impl Replays<'_> {
         };
         let memory = globals.memory.or(configured);
         let memory = memory.ok_or_else(|| Failure::usage("say how large the cache is: --memory 64MiB"))?;
-        let (least, most) = (MIN_MEMORY_BYTES, self.args.count.max_memory_bytes());
-        if !(least..=most).contains(&memory) {
-            let (least, most, counted) = (show_size(least), show_size(most), self.args.count.words());
+        if !(MIN_MEMORY_BYTES..=MAX_MEMORY_BYTES).contains(&memory) {
+            let (least, most) = (show_size(MIN_MEMORY_BYTES), show_size(MAX_MEMORY_BYTES));
             return Err(Failure::usage(format!(
-                "a cache of {memory} bytes: one that counts {counted} has at least {least} and at most {most} (--memory)"
+                "a cache of {memory} bytes: a cache has at least {least} and at most {most} (--memory)"
             )));
         }
         Ok(memory)
@@ -119,7 +118,7 @@ impl Replays<'_> {
     fn replay(&mut self, policy: Policy, memory_bytes: u64) -> Result<Done, Failure> {
         let mut opened = self.open()?;
         let watch = MemoryWatch::start();
-        let mut replay = plimsoll_replay::Replay::new(policy, memory_bytes, self.args.count, self.args.largest)?;
+        let mut replay = plimsoll_replay::Replay::new(policy, memory_bytes, self.args.largest)?;
         replay.run(&mut *opened.requests, || self.interrupt.came())?;
         if replay.tally().requests == 0 && !self.interrupt.came() {
             return Err(Failure::usage(format!("{}: there is no request in it", self.file.path().display())));
@@ -129,7 +128,7 @@ impl Replays<'_> {
 
     #[allow(clippy::disallowed_methods, reason = "the drawing is the user's file")]
     fn draw_curve(&mut self, policies: &[Policy], memory_bytes: u64, path: &Path) -> Result<(), Failure> {
-        let memories = curve::memories(memory_bytes, self.args.count);
+        let memories = curve::memories(memory_bytes);
         let mut lines = Vec::new();
         for policy in policies {
             let mut points = Vec::new();
@@ -144,19 +143,18 @@ impl Replays<'_> {
             lines.push(curve::Line { name: policy.name().to_owned(), points });
         }
         let name = self.file.path().file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        let title = format!("Requests that missed: {name}, {}", self.args.count.words());
+        let title = format!("Requests that missed: {name}");
         std::fs::write(path, curve::draw(&title, &lines, show_size))
             .map_err(|error| Failure::system(format!("{}: {error}", path.display())))
     }
 }
 
 impl Done {
-    fn facts(&self, count: Count, memory_bytes: u64) -> Vec<Fact> {
+    fn facts(&self, memory_bytes: u64) -> Vec<Fact> {
         let (tally, held) = (self.replay.tally(), self.replay.held());
         let per_second = tally.requests as f64 / tally.elapsed.as_secs_f64().max(1e-9);
         let percent = |name: &str, part: f64| Fact::new(name, format!("{:.2} %", part * 100.0), part);
         let mut facts = vec![
-            Fact::new("counted", count.words(), count.words()),
             Fact::bytes("memory", memory_bytes),
             Fact::count("requests", tally.requests),
             Fact::count("finds", tally.finds),

@@ -28,7 +28,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::Shared;
 use super::entry::{Arrival, Header, Placed};
 use super::index::Pages;
-use super::policy::{Occupancy, Policy, Queue};
+use super::policy;
+use super::policy::{Occupancy, Queue};
 use super::queue::Ends;
 use super::readers::Tags;
 use super::segments::Owner;
@@ -46,16 +47,6 @@ const ASIDE: usize = 16;
 
 /// No position.
 const NOWHERE: u64 = u64::MAX;
-
-/// The limit's measure of a cache's bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Measure {
-    Everything,
-    /// Bytes of values, up to this limit.
-    Values {
-        limit: u64,
-    },
-}
 
 /// Counters, under the lock.
 #[derive(Clone, Copy, Debug, Default)]
@@ -90,15 +81,11 @@ pub(super) struct Keeper {
     passed: [Tags; 2],
     /// By queue: the position of the entry to be looked at next, and the hash of its key.
     ahead: [(u64, u64); 2],
-    policy: Box<dyn Policy>,
-    measure: Measure,
     /// The largest entry, in parts of 65,536 of the cache.
     largest_part: u64,
     aside: Vec<Aside>,
     was_full: bool,
     small_part: SmallPart,
-    /// Whether each insertion makes room for the next.
-    pub(super) evicts_ahead: bool,
     /// The clock of the ghosts. It ticks each time that a fixed fraction of the ghosts' window has left the small queue
     /// for good.
     tick: u64,
@@ -110,14 +97,7 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub(super) fn new(
-        owner: Owner,
-        pages: Pages,
-        policy: Box<dyn Policy>,
-        measure: Measure,
-        largest_part: u64,
-        segment_bytes: usize,
-    ) -> Self {
+    pub(super) fn new(owner: Owner, pages: Pages, largest_part: u64, segment_bytes: usize) -> Self {
         let ends = [Ends::new(Queue::Small), Ends::new(Queue::Main)];
         Self {
             owner,
@@ -125,13 +105,10 @@ impl Keeper {
             ends,
             passed: [(); 2].map(|()| Tags::none(segment_bytes)),
             ahead: [(NOWHERE, 0); 2],
-            policy,
-            measure,
             largest_part,
             aside: Vec::with_capacity(ASIDE),
             was_full: false,
             small_part: SmallPart::new(),
-            evicts_ahead: true,
             tick: 0,
             bytes_since_tick: 0,
             counters: Counters::default(),
@@ -149,30 +126,14 @@ impl Keeper {
         &mut self.ends[queue as usize]
     }
 
-    /// The limit in bytes, in the measure that counts.
+    /// The limit on the segments of the queues, in bytes.
     pub(super) fn limit(&self, shared: &Shared) -> u64 {
-        match self.measure {
-            Measure::Everything => {
-                (self.owner.limit().saturating_sub(self.pages.len()) * shared.segments.bytes()) as u64
-            }
-            Measure::Values { limit } => limit,
-        }
+        (self.owner.limit().saturating_sub(self.pages.len()) * shared.segments.bytes()) as u64
     }
 
-    /// The weight of an entry, in the measure that counts.
-    fn weight(&self, header: Header) -> u64 {
-        match self.measure {
-            Measure::Everything => header.bytes(),
-            Measure::Values { .. } => header.value_bytes as u64,
-        }
-    }
-
-    /// Bytes of entries in the small and in the main queue, in the measure that counts.
+    /// Bytes of entries in the small and in the main queue.
     fn queued(&self) -> [u64; 2] {
-        self.ends.each_ref().map(|ends| match self.measure {
-            Measure::Everything => ends.live_bytes,
-            Measure::Values { .. } => ends.value_bytes,
-        })
+        self.ends.each_ref().map(|ends| ends.live_bytes)
     }
 
     fn occupancy(&self, shared: &Shared) -> Occupancy {
@@ -251,7 +212,7 @@ impl Keeper {
         header.value_at() <= shared.segments.bytes() / 4
             && header.key_bytes <= usize::from(u16::MAX)
             && u32::try_from(header.value_bytes).is_ok()
-            && self.weight(header) <= largest
+            && header.bytes() <= largest
     }
 
     fn enter(&mut self, shared: &Shared, arrival: &Arrival<'_>, header: Header) -> bool {
@@ -263,7 +224,7 @@ impl Keeper {
             self.small_part.came_back(ticks, self.parts(shared).0);
         }
         let worth = !returned || self.is_worth_its_place(shared, header, 1);
-        let queue = self.policy.begin(returned && worth, &self.occupancy(shared));
+        let queue = policy::first_queue(returned && worth, &self.occupancy(shared));
         self.place(shared, arrival, header, queue, 0)
     }
 
@@ -353,7 +314,7 @@ impl Keeper {
         self.pages.clear(&shared.segments);
         for queue in [Queue::Small, Queue::Main] {
             let ends = self.ends(queue);
-            (ends.live_bytes, ends.value_bytes) = (0, 0);
+            ends.live_bytes = 0;
             let young = ends.young;
             match shared.readers.in_index() {
                 // Look-ups from here on find nothing.

@@ -52,8 +52,6 @@ pub(super) struct Ends {
     pub(super) young: u64,
     /// Bytes of the entries that the index refers to.
     pub(super) live_bytes: u64,
-    /// Of these, bytes of values.
-    pub(super) value_bytes: u64,
     /// Bytes of fillers that end where a segment does: most exist because the head of the next entry did not fit.
     pub(super) filled_bytes: u64,
 }
@@ -78,7 +76,7 @@ pub(super) fn offset_of(segments: &Segments, place: u64) -> usize {
 
 impl Ends {
     pub(super) fn new(queue: Queue) -> Self {
-        Self { queue, old: 0, young: 0, live_bytes: 0, value_bytes: 0, filled_bytes: 0 }
+        Self { queue, old: 0, young: 0, live_bytes: 0, filled_bytes: 0 }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -113,12 +111,10 @@ impl Ends {
 
     pub(super) fn count(&mut self, header: Header) {
         self.live_bytes += header.bytes();
-        self.value_bytes += header.value_bytes as u64;
     }
 
     pub(super) fn uncount(&mut self, header: Header) {
         self.live_bytes -= header.bytes();
-        self.value_bytes -= header.value_bytes as u64;
     }
 
     /// Room in the segment of the young end: zero if it is full, or there is none yet.

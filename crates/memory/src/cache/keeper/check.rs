@@ -15,7 +15,7 @@ impl Keeper {
         let mut queued = 0;
         let mut spanned = self.pages.len() + self.aside.len();
         for ends in &self.ends {
-            let (mut live, mut values, mut filled, mut position) = (0, 0, 0, ends.old);
+            let (mut live, mut filled, mut position) = (0, 0, ends.old);
             while position < ends.young {
                 let placed = ends.entry_at(&shared.segments, shared.ring(ends.queue), position);
                 let hash = shared.hash(placed.key());
@@ -24,7 +24,6 @@ impl Keeper {
                 if is_meant {
                     queued += 1;
                     live += placed.header.bytes();
-                    values += placed.header.value_bytes as u64;
                 }
                 if placed.header.is_filler() {
                     filled += Ends::filled_by(&shared.segments, position, placed.header);
@@ -32,7 +31,7 @@ impl Keeper {
                 position += placed.header.words();
             }
             assert_eq!(position, ends.young, "entries end where the queue does");
-            assert_eq!((live, values), (ends.live_bytes, ends.value_bytes), "bytes of entries");
+            assert_eq!(live, ends.live_bytes, "bytes of entries");
             assert_eq!(filled, ends.filled_bytes, "fillers that end where a segment does");
             let shift = shared.segments.words_shift();
             let last = ends.young + u64::from(offset_of(&shared.segments, ends.young) > 0) * ((1 << shift) - 1);

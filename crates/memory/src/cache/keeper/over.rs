@@ -26,7 +26,7 @@ impl Keeper {
         header: Header,
     ) -> bool {
         let Placed { queue, header: old, .. } = before.placed;
-        let fits = header.words() <= old.words() && self.weight(header) <= self.weight(old);
+        let fits = header.words() <= old.words();
         if !fits || before.placed.whole().is_none() || !self.stays_for_long(queue, before.position) {
             return false;
         }

@@ -16,7 +16,7 @@ impl Keeper {
         }
         loop {
             let wanted = self.ends[queue as usize].segments_for(&shared.segments, header) + 1;
-            if self.has_room(shared, wanted, self.weight(header)) {
+            if self.has_room(shared, wanted) {
                 break;
             }
             if !self.turn(shared) {
@@ -30,7 +30,7 @@ impl Keeper {
     /// Shares the page of this hash, which is not crowded as a whole, but is in the buckets of the hash. Returns
     /// whether it did.
     pub(super) fn share_full_page(&mut self, shared: &Shared, hash: u64) -> bool {
-        self.has_room(shared, 1, 0) && self.share_page(shared, hash)
+        self.has_room(shared, 1) && self.share_page(shared, hash)
     }
 
     /// Mean size of an entry in bytes.

@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering;
 use super::super::Shared;
 use super::super::entry::{Header, Placed};
 use super::super::index::GHOST_TICKS;
-use super::super::policy::{Queue, Verdict};
+use super::super::policy::{self, Queue};
 use super::super::queue::Ends;
 use super::super::slot::{Slot, tag};
-use super::{Keeper, Meant, Measure, RESERVE};
+use super::{Keeper, Meant, RESERVE};
 
 /// Dead bytes that cleaning recovers are cleaned away once they exceed one part in this many of the cache.
 const DEAD_PART: u64 = 32;
@@ -37,9 +37,6 @@ const VICTIMS_LOOKED_AT: u64 = 1024;
 impl Keeper {
     /// Evicts the share of an entry that is about to be written, for the next segment, unless one is to spare.
     pub(super) fn evict_ahead(&mut self, shared: &Shared, header: Header) {
-        if !self.evicts_ahead {
-            return;
-        }
         let leave = (header.words() * LEAVE_FOR_FOUR / 4).min(1 << shared.segments.words_shift());
         let wanted = self.words_in_queues().saturating_sub(leave);
         for _ in 0..TURNS_AHEAD {
@@ -61,7 +58,7 @@ impl Keeper {
     pub(super) fn make_room(&mut self, shared: &Shared, queue: Queue, header: Header) -> bool {
         loop {
             let wanted = self.ends[queue as usize].segments_for(&shared.segments, header);
-            if self.has_room(shared, wanted, self.weight(header)) {
+            if self.has_room(shared, wanted) {
                 return true;
             }
             if !self.shrink_index(shared) && !self.turn(shared) {
@@ -70,14 +67,8 @@ impl Keeper {
         }
     }
 
-    /// Whether this many segments can be taken, and this much weight added.
-    pub(super) fn has_room(&mut self, shared: &Shared, segments: usize, weight: u64) -> bool {
-        if let Measure::Values { limit } = self.measure {
-            let values: u64 = self.ends.iter().map(|ends| ends.value_bytes).sum();
-            if values + weight > limit {
-                return false;
-            }
-        }
+    /// Whether this many segments can be taken.
+    pub(super) fn has_room(&mut self, shared: &Shared, segments: usize) -> bool {
         if self.owner.provide(&shared.segments, segments + RESERVE) {
             return true;
         }
@@ -90,11 +81,11 @@ impl Keeper {
         let limit = self.limit(shared);
         // One round without evicting leaves none of these: cleaning ends, however long the heads of entries are.
         let dead = self.ends.each_ref().map(Ends::cleanable_bytes);
-        let cleans = self.measure == Measure::Everything && dead[0] + dead[1] > limit / DEAD_PART;
+        let cleans = dead[0] + dead[1] > limit / DEAD_PART;
         let chosen = match cleans {
             true if dead[0] > dead[1] => Queue::Small,
             true => Queue::Main,
-            false => self.policy.turn(&self.occupancy(shared)),
+            false => policy::next_queue(&self.occupancy(shared)),
         };
         let queue = match (self.ends[0].is_empty(), self.ends[1].is_empty()) {
             (true, true) => return false,
@@ -165,28 +156,24 @@ impl Keeper {
         if cleans {
             return Some((placed.queue, touches));
         }
-        match self.policy.judge(placed.queue, touches) {
-            Verdict::Evict => None,
-            Verdict::Keep { touches: kept } => {
-                let worth = placed.queue == Queue::Main || self.is_worth_its_place(shared, placed.header, touches);
-                worth.then_some((Queue::Main, kept))
-            }
-        }
+        let kept = policy::touches_if_kept(placed.queue, touches)?;
+        let worth = placed.queue == Queue::Main || self.is_worth_its_place(shared, placed.header, touches);
+        worth.then_some((Queue::Main, kept))
     }
 
     /// Whether an entry is worth the oldest entries of the main queue that it would displace. Small entries always are.
     /// A large one is if its touches outweigh those of all displaced entries together; each of its touches counts for
     /// several.
     pub(super) fn is_worth_its_place(&self, shared: &Shared, header: Header, touches: u8) -> bool {
-        let weight = self.weight(header);
-        if weight <= self.limit(shared) / LARGE_PART {
+        let bytes = header.bytes();
+        if bytes <= self.limit(shared) / LARGE_PART {
             return true;
         }
         let worth = u64::from(touches) * WEIGHT_OF_LARGE;
         let ends = &self.ends[Queue::Main as usize];
         let (mut position, mut displaced, mut touched) = (ends.old, 0, 0);
         for _ in 0..VICTIMS_LOOKED_AT {
-            if position == ends.young || displaced >= weight {
+            if position == ends.young || displaced >= bytes {
                 break;
             }
             let victim = ends.entry_at(&shared.segments, shared.ring(Queue::Main), position);
@@ -194,7 +181,7 @@ impl Keeper {
                 let hash = shared.hash(victim.key());
                 if let Some(slot) = Self::slot_of(shared, hash, Queue::Main, position) {
                     touched += u64::from(Slot(slot.load(Ordering::Relaxed)).touches());
-                    displaced += self.weight(victim.header);
+                    displaced += victim.header.bytes();
                 }
             }
             if touched > worth {
@@ -203,8 +190,8 @@ impl Keeper {
             position += victim.header.words();
         }
         // If not all were examined, the others are assumed to be similar.
-        let all_seen = position == ends.young || displaced >= weight;
-        all_seen || touched * weight <= worth * displaced
+        let all_seen = position == ends.young || displaced >= bytes;
+        all_seen || touched * bytes <= worth * displaced
     }
 
     fn evict(&mut self, shared: &Shared, entry: &Meant<'_>) {
@@ -216,7 +203,7 @@ impl Keeper {
         self.uncount(queue, header);
         self.counters.evictions += 1;
         if queue == Queue::Small {
-            self.count_evicted(shared, self.weight(header));
+            self.count_evicted(shared, header.bytes());
         }
     }
 

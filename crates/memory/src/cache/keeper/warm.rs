@@ -227,7 +227,7 @@ impl Keeper {
         }
         // One segment more than the entry needs, for a page of the index: with these nothing has to be evicted.
         let wanted = self.ends[Queue::Main as usize].segments_for(&shared.segments, header) + 1;
-        if !self.has_room(shared, wanted, self.weight(header)) {
+        if !self.has_room(shared, wanted) {
             return BroughtBack::NoRoom;
         }
         let entered = self.place(shared, arrival, header, Queue::Main, touches);
