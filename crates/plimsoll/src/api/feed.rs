@@ -210,6 +210,25 @@ impl<'db> Log<'db> {
 }
 
 /// A walk over the log.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// # let notes = db.keyspace("notes")?;
+/// db.log().append(7, &[b"one", b"two"])?;
+/// let log = db.log();
+/// let mut scan = log.scan(.., Some(7))?;
+/// let mut payloads = Vec::new();
+/// while let Some(entry) = scan.next() {
+///     payloads.push(entry?.payload.to_vec());
+/// }
+/// assert_eq!(payloads, [b"one", b"two"]);
+/// # Ok(())
+/// # }
+/// ```
 pub struct LogScan<'db> {
     store: &'db Arc<Engine>,
     scan: Box<dyn Scan + 'db>,

@@ -23,6 +23,20 @@ use crate::types::version::Stored;
 const COMPARED_BYTES: usize = 8 * 1024;
 
 /// One version of a key.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// # let notes = db.keyspace("notes")?;
+/// let glsn = db.put(&notes, "a", "one")?;
+/// let version: VersionInfo = db.history(&notes, "a")?.next().expect("there is one")?;
+/// assert_eq!((version.glsn, version.bytes), (glsn, Some(3)));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionInfo {
     /// The commit that wrote it.
@@ -123,6 +137,21 @@ impl fmt::Debug for History {
 }
 
 /// A key that differs between two moments.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// # let notes = db.keyspace("notes")?;
+/// let before = db.newest();
+/// let by = db.put(&notes, "a", "one")?;
+/// let difference: Difference = db.diff(&notes, before, by, "")?.next().expect("there is one")?;
+/// assert_eq!((&difference.key[..], difference.by, difference.before), (&b"a"[..], by, None));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// The key.

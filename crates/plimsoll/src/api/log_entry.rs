@@ -14,6 +14,20 @@ use crate::types::times::of_micros;
 pub const DROPPED_STREAM: u32 = StreamId::DROPPED.0;
 
 /// An entry of the log.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// # let notes = db.keyspace("notes")?;
+/// let glsns = db.log().append(7, &[b"one"])?;
+/// let entry = db.log().read(*glsns.start())?;
+/// assert_eq!((entry.stream, entry.payload()), (7, &b"one"[..]));
+/// # Ok(())
+/// # }
+/// ```
 pub struct LogEntry {
     /// Its place in the one order.
     pub glsn: Glsn,

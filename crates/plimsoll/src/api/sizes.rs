@@ -14,6 +14,20 @@ use crate::types::error::Result;
 use crate::types::keyspaces::Keyspace;
 
 /// What a keyspace holds.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// # let notes = db.keyspace("notes")?;
+/// db.put(&notes, "a", "one")?;
+/// let size = db.keyspace_size(&notes, 1000)?;
+/// assert_eq!((size.keys, size.bytes, size.exact), (1, 4, true));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyspaceSize {
     /// Keys that have a value now.

@@ -8,6 +8,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use plimsoll_log::glsn::Glsn;
 
 /// A named position in the log.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// # let notes = db.keyspace("notes")?;
+/// let next = db.log().cursor("mailer", db.newest().next())?;
+/// let cursors = db.log().cursors();
+/// assert_eq!((&*cursors[0].name, cursors[0].next), ("mailer", next));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CursorInfo {
     /// Its name.

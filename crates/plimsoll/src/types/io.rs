@@ -3,6 +3,20 @@
 use std::fmt;
 
 /// How runs, sealed segments of the log and blob files are read. Writes are the same with each; so is every answer.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// # let notes = db.keyspace("notes")?;
+/// # db.close()?;
+/// let db = Db::open(&path, Options::new().memory_bytes(16 << 20).io(Io::Direct))?;
+/// # drop(notes);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Io {
     /// Through the page cache while the machine, and each cgroup of the process, has clearly more free memory than the budget; past it (`O_DIRECT`)

@@ -88,6 +88,19 @@ impl Keyspace {
 }
 
 /// What is known of a keyspace.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// # let notes = db.keyspace("notes")?;
+/// let names: Vec<String> = db.keyspaces().into_iter().map(|info| info.name).collect();
+/// assert_eq!(names, ["default", "notes"]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyspaceInfo {
     /// Its name.
@@ -97,6 +110,20 @@ pub struct KeyspaceInfo {
 }
 
 /// What dropping a keyspace came to.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// # let notes = db.keyspace("notes")?;
+/// db.put(&notes, "a", "one")?;
+/// let report = db.drop_keyspace(&notes)?;
+/// assert_eq!((report.keys, report.glsn), (1, db.newest()));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DropReport {

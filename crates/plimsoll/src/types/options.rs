@@ -30,6 +30,23 @@ const WARM_BYTES_PER_SECOND: u64 = 256 << 20;
 const MIN_WARM_BYTES_PER_SECOND: u64 = 64 << 10;
 
 /// When a commit counts as done.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// # let notes = db.keyspace("notes")?;
+/// # db.close()?;
+/// let db = Db::open(&path, Options::new().memory_bytes(16 << 20).durability(Durability::Buffered))?;
+/// let notes = db.keyspace("notes")?;
+/// db.put(&notes, "a", "a crash may lose it")?;
+/// db.flush()?;
+/// assert_eq!(db.log().bounds().durable, db.newest());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// When it survives a power cut (the default). Commits that wait at the same time share one sync.

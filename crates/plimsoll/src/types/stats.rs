@@ -4,6 +4,19 @@ use crate::types::io::Io;
 use plimsoll_log::glsn::Glsn;
 
 /// Memory under the budget.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// # let notes = db.keyspace("notes")?;
+/// let memory: MemoryStats = db.stats().memory;
+/// assert!(memory.peak_bytes <= 16 << 20);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStats {
@@ -122,6 +135,22 @@ pub struct OpeningStats {
 }
 
 /// Everything that is counted.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// # let notes = db.keyspace("notes")?;
+/// db.put(&notes, "a", "one")?;
+/// let stats = db.stats();
+/// assert!(stats.memory.peak_bytes <= 16 << 20);
+/// assert_eq!(stats.log.next, db.newest().next());
+/// println!("{:?} {:?}", stats.index, stats.pool);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -160,6 +189,20 @@ pub struct Stats {
 }
 
 /// What the log holds.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// # let notes = db.keyspace("notes")?;
+/// let glsn = db.put(&notes, "a", "one")?;
+/// let LogBounds { first, next, durable, .. } = db.log().bounds();
+/// assert!(first <= glsn && glsn < next && glsn <= durable);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LogBounds {

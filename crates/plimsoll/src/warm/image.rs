@@ -275,6 +275,24 @@ pub struct WarmImage {
 
 /// Describes the warm image of the store in a folder. Works beside a process that has the store open.
 ///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// # let notes = db.keyspace("notes")?;
+/// db.put(&notes, "a", "one")?;
+/// db.close()?;
+/// let options = Options::new().memory_bytes(16 << 20);
+/// let image = warm_image(&path, &options)?;
+/// assert!(image.objects <= 1);
+/// delete_warm_image(&path, &options)?;
+/// assert_eq!(warm_image(&path, &options)?.bytes, 0);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The disk. Damage is reported in [`WarmImage::problem`].
 pub fn warm_image(path: impl AsRef<Path>, options: &Options) -> Result<WarmImage> {

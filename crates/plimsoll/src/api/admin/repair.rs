@@ -48,6 +48,21 @@ pub struct SalvageReport {
 /// Makes the index anew from the log. `progress` hears the GLSN reached and the newest one. The old index stays until the new one is whole, so
 /// there must be room for both.
 ///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// # let notes = db.keyspace("notes")?;
+/// let glsn = db.put(&notes, "a", "one")?;
+/// db.close()?;
+/// let report = rebuild(&path, Options::new().memory_bytes(16 << 20), &mut |_, _| {})?;
+/// assert_eq!(report.glsn, glsn);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// [`Error::Forked`] where the index knows of commits that the log does not have: they would be lost, and the message names them.
 /// [`Error::InvalidInput`] where the log is trimmed (then the index is the truth below the trim point and cannot be made anew); or as for
@@ -200,6 +215,23 @@ fn lost(path: &Path, last: Glsn, held: Glsn, durable: Glsn) -> Error {
 
 /// Cuts the log so that `cut_at` and everything behind it is gone from the store (it is moved aside, not deleted). An index that holds any of
 /// that is moved aside too, and made anew by the next opening. The last resort when a record in the middle is damaged.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// # let notes = db.keyspace("notes")?;
+/// let one = db.put(&notes, "a", "one")?;
+/// let two = db.put(&notes, "a", "two")?;
+/// db.close()?;
+/// // The log is kept up to the entry before.
+/// let report = salvage(&path, Options::new().memory_bytes(16 << 20), two)?;
+/// assert_eq!(report.glsn, one);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// The log is trimmed beyond `cut_at`; log or index are of a newer format; the disk.

@@ -82,6 +82,22 @@ pub struct DropSalvageReport {
 
 /// Drops what is damaged and is named by `targets`. With `dry_run` nothing is changed, and the report says what would be.
 ///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// # let notes = db.keyspace("notes")?;
+/// db.close()?;
+/// // What would be dropped? Nothing is damaged.
+/// let options = Options::new().memory_bytes(16 << 20);
+/// let report = salvage_drop(&path, options, &[DropTarget::Damaged], true)?;
+/// assert!(report.moved.is_empty());
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// [`Error::InvalidInput`] where a target names nothing that is damaged; [`Error::Corrupt`] where damage cannot be dropped: what helps instead is
 /// in the message; [`Error::Locked`], the disk, the budget.

@@ -32,6 +32,22 @@ pub struct VerifyProgress {
 }
 
 /// What a verification found.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// # let notes = db.keyspace("notes")?;
+/// let report: VerifyReport = db.verify(&mut |_| {})?;
+/// for damage in &report.damage {
+///     println!("{damage}");
+/// }
+/// assert!(report.problems.is_empty());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VerifyReport {
@@ -54,6 +70,23 @@ pub struct VerifyReport {
 const MAX_PROBLEMS: usize = 1000;
 
 /// Checks everything of a store that is not open here; also of one that is too damaged to be opened.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("store");
+/// # use plimsoll::*;
+/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+/// # let notes = db.keyspace("notes")?;
+/// db.put(&notes, "a", "one")?;
+/// db.close()?;
+/// let report = verify(&path, Options::new().memory_bytes(16 << 20), &mut |progress| {
+///     println!("{} of {} bytes", progress.done_bytes, progress.total_bytes);
+/// })?;
+/// assert!(report.problems.is_empty() && report.opens);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// There is no store, or it is of another format; the disk, or the budget. Damage is in the report.
