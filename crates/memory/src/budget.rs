@@ -91,7 +91,7 @@ struct State {
     spare: Vec<Mapping>,
     peak_chunks: usize,
     /// The evictor is called when fewer chunks than this are free.
-    low_mark: usize,
+    low_watermark: usize,
     /// Total chunks taken, by leases too, but not by the page pool.
     taken: u64,
     /// Total times that holders other than the page pool and the object cache gave chunks back.
@@ -279,15 +279,15 @@ impl Budget {
         assert!(self.inner.bell.set(bell).is_ok(), "a budget has one evictor at most");
     }
 
-    /// Sets the mark: the evictor is called when fewer chunks than `low` are free.
-    pub(crate) fn set_low_mark(&self, low: usize) {
-        self.inner.lock().low_mark = low;
+    /// Sets the watermark: the evictor is called when fewer chunks than `low` are free.
+    pub(crate) fn set_low_watermark(&self, low: usize) {
+        self.inner.lock().low_watermark = low;
     }
 
-    /// Whether free chunks are below that mark.
+    /// Whether free chunks are below that watermark.
     pub(crate) fn is_short(&self) -> bool {
         let state = self.inner.lock();
-        state.free.len() < state.low_mark
+        state.free.len() < state.low_watermark
     }
 
     /// Free chunks, and the total of chunks taken by others than the page pool.
@@ -363,7 +363,7 @@ impl Inner {
     fn note_taken(&self, mut state: MutexGuard<'_, State>) {
         let taken = self.chunks.load(Ordering::Relaxed) as usize - state.free.len();
         state.peak_chunks = state.peak_chunks.max(taken);
-        let little = state.free.len() < state.low_mark;
+        let little = state.free.len() < state.low_watermark;
         drop(state);
         if little {
             self.ring(Cause::Chunks);

@@ -5,11 +5,11 @@
 //! the half-filled segments count toward the limit; tables in proportion to the cache are leased from the same budget.
 //!
 //! ```text
-//! index   pages of 8-byte slots: tag, touches, place           (index.rs, slot.rs)
-//!            |            \ ghosts of what left the small queue too early
-//! queues  small: old ... young     main: old ... young          (queue.rs, entry.rs)
-//!            evicted or moved on ->   evicted or sent round     (policy.rs decides, keeper.rs does)
-//! memory  segments of 4 to 64 KiB of the budget's chunks        (segments.rs)
+//! index   pages of 8-byte slots: fingerprint, touches, place       (index.rs, slot.rs)
+//!            |            \ ghosts of what left the probation queue too early
+//! queues  probation: old ... young  protected: old ... young       (queue.rs, entry.rs)
+//!            evicted or moved on ->    evicted or sent round       (policy.rs decides, keeper.rs does)
+//! memory  segments of 4 to 64 KiB of the budget's chunks           (segments.rs)
 //! ```
 //!
 //! Laws:
@@ -49,11 +49,11 @@ mod index;
 mod keeper;
 mod loads;
 mod policy;
+mod probation_part;
 mod queue;
 mod readers;
 mod segments;
 mod slot;
-mod small_part;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
@@ -80,7 +80,7 @@ use policy::Queue;
 use queue::{Ring, offset_of, sequence_of};
 use readers::{Readers, Reading, Span};
 use segments::{Owner, Segments};
-use slot::{Slot, tag};
+use slot::{Slot, fingerprint};
 
 /// The smallest cache: two queues, an index, and room to move.
 pub const MIN_CACHE_BYTES: u64 = 64 << 10;
@@ -132,7 +132,7 @@ pub struct CacheStats {
     pub refusals: u64,
     /// Entries evicted to make room, or because they had expired.
     pub evictions: u64,
-    /// Insertions of keys that had left the small queue too early, as their ghosts show.
+    /// Insertions of keys that had left the probation queue too early, as their ghosts show.
     pub returns: u64,
     /// Bytes copied to keep entries when their segment was needed.
     pub moved_bytes: u64,
@@ -152,9 +152,9 @@ pub struct CacheStats {
     pub table_bytes: u64,
     /// Upper bound on `memory_bytes`, with everything counted.
     pub limit_bytes: u64,
-    /// Target size of the small queue; beyond it its oldest entries leave. Between a tenth and nine tenths of the
+    /// Target size of the probation queue; beyond it its oldest entries leave. Between a tenth and nine tenths of the
     /// cache, adapted to the requests.
-    pub small_bytes: u64,
+    pub probation_bytes: u64,
 }
 
 /// A cache of byte strings by byte strings. See the [module](self).
@@ -177,8 +177,8 @@ struct Inner {
 struct Shared {
     segments: Segments,
     index: Index,
-    small: Ring,
-    main: Ring,
+    probation: Ring,
+    protected: Ring,
     readers: Readers,
 }
 
@@ -186,8 +186,8 @@ impl Shared {
     #[inline]
     fn ring(&self, queue: Queue) -> &Ring {
         match queue {
-            Queue::Small => &self.small,
-            Queue::Main => &self.main,
+            Queue::Probation => &self.probation,
+            Queue::Protected => &self.protected,
         }
     }
 
@@ -221,8 +221,8 @@ impl Cache {
         let limit_bytes = options.memory_bytes.min(max_bytes);
         let shared = Shared {
             index: Index::new(&segments, max_segments),
-            small: Ring::new(max_in_queue),
-            main: Ring::new(max_in_queue),
+            probation: Ring::new(max_in_queue),
+            protected: Ring::new(max_in_queue),
             readers: Readers::new(max_chunks),
             segments,
         };
@@ -460,7 +460,7 @@ impl Cache {
             index_bytes: bytes(keeper.pages.len()),
             table_bytes: self.inner.tables.bytes(),
             limit_bytes: self.inner.limit_bytes(&keeper),
-            small_bytes: keeper.small_bytes(shared),
+            probation_bytes: keeper.probation_bytes(shared),
         }
     }
 
@@ -486,7 +486,7 @@ fn take(value: Arc<Vec<u8>>) -> Vec<u8> {
 
 impl Shared {
     fn heap_bytes(&self) -> u64 {
-        let rings = self.small.heap_bytes() + self.main.heap_bytes();
+        let rings = self.probation.heap_bytes() + self.protected.heap_bytes();
         self.segments.heap_bytes() + self.index.heap_bytes() + rings + self.readers.heap_bytes()
     }
 }
@@ -557,7 +557,7 @@ impl Inner {
         shared.index.prefetch(&shared.segments, hash);
         loop {
             let changes = shared.index.changes();
-            let Some(reading) = shared.readers.begin(hint(), tag(hash)) else {
+            let Some(reading) = shared.readers.begin(hint(), fingerprint(hash)) else {
                 return self.find_under_lock(key, hash, counts, look);
             };
             let result = match shared.search(&reading, key, hash, counts) {
@@ -662,9 +662,9 @@ impl Shared {
         let offset = offset_of(&self.segments, word.place());
         // Prefetched together with the header's cache line: most entries extend into the next.
         self.segments.prefetch(segment, offset + 64);
-        // SAFETY: the slot referred to this entry after the line published the use of the index for its tag. None of
-        // the entry's segments is written until the line changes, and it changes to the use of these very segments or
-        // to nothing.
+        // SAFETY: the slot referred to this entry after the line published the use of the index for its fingerprint.
+        // None of the entry's segments is written until the line changes, and it changes to the use of these very
+        // segments or to nothing.
         Some(unsafe { Placed::at(&self.segments, queue, segment, offset) })
     }
 }

@@ -1,12 +1,13 @@
 //! The evictor: a background job that keeps memory free ahead of demand, so that callers seldom evict inline.
 //!
-//! It keeps two kinds of room between a low and a high mark ([`room`]): free frames for page misses, and free chunks of
-//! the budget for everything else (memtables, write sets, leases). The caller that takes room below the low mark rings
-//! ([`bell`]). The evictor then works in batches of 16 to 64 victims until the high mark is reached, and sleeps. It
-//! never polls. A caller that still finds no room evicts inline, as it would without an evictor, and is counted.
+//! It keeps two kinds of room between a low and a high watermark ([`room`]): free frames for page misses, and free
+//! chunks of the budget for everything else (memtables, write sets, leases). The caller that takes room below the low
+//! watermark rings ([`bell`]). The evictor then works in batches of 16 to 64 victims until the high watermark is
+//! reached, and sleeps. It never polls. A caller that still finds no room evicts inline, as it would without an
+//! evictor, and is counted.
 //!
 //! Laws:
-//! 1. Nothing is evicted while the pool can still grow, nor beyond the high mark.
+//! 1. Nothing is evicted while the pool can still grow, nor beyond the high watermark.
 //! 2. Evicted memory becomes room: free frames + frames with a page = frames, before and after.
 //! 3. An evictor that can free nothing sleeps; it does not burn a core over pinned pages.
 
@@ -31,7 +32,7 @@ use crate::chunk::CHUNK_BYTES;
 use crate::page::PAGE_BYTES;
 use crate::pool::Pool;
 use bell::{Bell, Cause};
-use room::{BATCH_PAGES_MAX, BATCH_PAGES_MIN, Demand, Marks, batch};
+use room::{BATCH_PAGES_MAX, BATCH_PAGES_MIN, Demand, Watermarks, batch};
 
 const PAGES_PER_CHUNK: usize = CHUNK_BYTES / PAGE_BYTES;
 
@@ -110,13 +111,13 @@ impl Evictor {
             called_at_nanos: None,
             stats: EvictorStats::default(),
         };
-        evictor.set_marks();
+        evictor.set_watermarks();
         evictor
     }
 
     /// Evicts one batch for each kind of room that is short.
     pub fn step(&mut self) -> Progress {
-        let (frames, chunks) = self.set_marks();
+        let (frames, chunks) = self.set_watermarks();
         let made = self.free_chunks(chunks) + self.free_frames(frames);
         if made > 0 {
             self.stats.rounds += 1;
@@ -126,34 +127,34 @@ impl Evictor {
         if made > 0 { Progress::Worked } else { Progress::Idle }
     }
 
-    /// Measures the demand since the last step, and derives the marks.
-    fn set_marks(&mut self) -> (Marks, Marks) {
+    /// Measures the demand since the last step, and derives the watermarks.
+    fn set_watermarks(&mut self) -> (Watermarks, Watermarks) {
         let now = self.clock.monotonic_nanos();
         let limit_chunks = (self.budget.limit_bytes() / CHUNK_BYTES as u64) as usize;
         let pool = self.pool.room();
         self.frames.note_taken(pool.taken, now);
         self.chunks.note_taken(self.budget.room().1, now);
-        let chunks = self.chunks.marks(BATCH_CHUNKS_MIN, limit_chunks);
-        let frames = self.frames.marks(BATCH_PAGES_MIN, limit_chunks * PAGES_PER_CHUNK);
+        let chunks = self.chunks.watermarks(BATCH_CHUNKS_MIN, limit_chunks);
+        let frames = self.frames.watermarks(BATCH_PAGES_MIN, limit_chunks * PAGES_PER_CHUNK);
         let high = frames.high.min(pool.frames / FRAMES_PART_MAX);
-        let frames = Marks { low: high / 2, high };
-        self.pool.set_marks(frames.low, chunks.high);
-        self.budget.set_low_mark(chunks.low);
+        let frames = Watermarks { low: high / 2, high };
+        self.pool.set_watermarks(frames.low, chunks.high);
+        self.budget.set_low_watermark(chunks.low);
         (self.stats.high_frames, self.stats.high_chunks) = (frames.high as u64, chunks.high as u64);
         (frames, chunks)
     }
 
     /// Takes chunks back from the pool. Returns the bytes freed.
-    fn free_chunks(&mut self, marks: Marks) -> u64 {
+    fn free_chunks(&mut self, watermarks: Watermarks) -> u64 {
         let free = self.budget.room().0;
-        let wanted = batch(free, marks.high, BATCH_CHUNKS_MIN, BATCH_CHUNKS_MAX);
+        let wanted = batch(free, watermarks.high, BATCH_CHUNKS_MIN, BATCH_CHUNKS_MAX);
         if wanted == 0 {
             return 0;
         }
         let (given, victims) = self.pool.give_chunks(wanted);
         if given == 0 {
             // There is nothing to evict, so callers that take more need not ring. Callers that evict inline still do.
-            self.budget.set_low_mark(marks.low.min(free / 2));
+            self.budget.set_low_watermark(watermarks.low.min(free / 2));
         }
         let bytes = (given * CHUNK_BYTES) as u64;
         self.stats.victims += victims;
@@ -163,15 +164,15 @@ impl Evictor {
     }
 
     /// Evicts pages so that pages to be loaded find frames. Returns the bytes freed.
-    fn free_frames(&mut self, marks: Marks) -> u64 {
+    fn free_frames(&mut self, watermarks: Watermarks) -> u64 {
         let room = self.pool.room();
-        let wanted = batch(room.free, marks.high, BATCH_PAGES_MIN, BATCH_PAGES_MAX);
+        let wanted = batch(room.free, watermarks.high, BATCH_PAGES_MIN, BATCH_PAGES_MAX);
         if wanted == 0 || self.pool.can_grow() {
             return 0;
         }
         let victims = self.pool.free_frames(wanted);
         if victims == 0 {
-            self.pool.set_marks(marks.low.min(room.free / 2), self.stats.high_chunks as usize);
+            self.pool.set_watermarks(watermarks.low.min(room.free / 2), self.stats.high_chunks as usize);
         }
         let bytes = victims * PAGE_BYTES as u64;
         self.stats.victims += victims;
@@ -189,7 +190,7 @@ impl Evictor {
         }
     }
 
-    /// Whether room is below a low mark now.
+    /// Whether room is below a low watermark now.
     fn is_short(&self) -> bool {
         self.budget.is_short() || self.pool.is_short()
     }

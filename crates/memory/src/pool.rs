@@ -345,8 +345,8 @@ impl Pool {
         self.lock().room()
     }
 
-    pub(crate) fn set_marks(&self, low_frames: usize, headroom: usize) {
-        self.lock().set_marks(low_frames, headroom);
+    pub(crate) fn set_watermarks(&self, low_frames: usize, headroom: usize) {
+        self.lock().set_watermarks(low_frames, headroom);
     }
 
     pub(crate) fn is_short(&self) -> bool {

@@ -3,9 +3,10 @@
 //! The index is a row of pages. A page is a segment of buckets of eight slots (a cache line). The top bits of a hash
 //! choose a *cell*, and each page serves a run of adjacent cells. When a page gets crowded, it and a neighbour share
 //! their cells with a third page; growing therefore never stops the world, and pages stay between two thirds and full.
-//! The lowest bits of the hash choose a bucket, and the tag a second one; a key is in one of the two. Buckets do not
-//! depend on the page, so a slot can move to another page without its key. If both buckets of a key are full, one of
-//! their entries moves to its other bucket. A page whose contents fit into its neighbours gives its segment back.
+//! The lowest bits of the hash choose a bucket, and the fingerprint a second one; a key is in one of the two. Buckets
+//! do not depend on the page, so a slot can move to another page without its key. If both buckets of a key are full,
+//! one of their entries moves to its other bucket. A page whose contents fit into its neighbours gives its segment
+//! back.
 //!
 //! Laws:
 //! 1. Slots are written under the cache's lock, with one exception: a reader may count a touch in a slot, by
@@ -24,7 +25,7 @@ use super::slot::{Ghost, Kind, Slot};
 /// Slots of a bucket: one cache line.
 const BUCKET: usize = 8;
 
-/// The most cells; their number must fit in a slot's tag, with room to tell entries apart.
+/// The most cells; their number must fit in a slot's fingerprint, with room to tell entries apart.
 const MAX_CELLS: usize = 1 << 20;
 
 /// A page is crowded once this percentage of its slots are entries, given the mean size of an entry. Ghosts have the
@@ -42,7 +43,7 @@ fn crowded_percent(mean_bytes: u64) -> usize {
 const SHARING: usize = 2;
 
 /// A page is spare if its neighbours, after taking over its contents, would have at most this percentage of their slots
-/// in use. The value is well below the crowded mark, so that pages do not come and go.
+/// in use. The value is well below the crowded threshold, so that pages do not come and go.
 fn merged_percent(mean_bytes: u64) -> usize {
     (crowded_percent(mean_bytes) * 6 / 7).min(64)
 }
@@ -149,9 +150,9 @@ impl Index {
     /// The other bucket of a key, from one bucket and the top bits of the hash.
     #[inline]
     fn other_bucket(&self, bucket: usize, hash: u64) -> usize {
-        let tag = (hash >> 40) as usize;
+        let fingerprint = (hash >> 40) as usize;
         // Never zero, so that the two buckets differ.
-        let distance = (tag.wrapping_mul(0x9e37_79b1) >> 7) & (self.buckets - 1) | 1;
+        let distance = (fingerprint.wrapping_mul(0x9e37_79b1) >> 7) & (self.buckets - 1) | 1;
         (bucket ^ distance) & (self.buckets - 1)
     }
 }

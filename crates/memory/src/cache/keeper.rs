@@ -30,11 +30,11 @@ use super::entry::{Arrival, Header, Placed};
 use super::index::Pages;
 use super::policy;
 use super::policy::{Occupancy, Queue};
+use super::probation_part::ProbationPart;
 use super::queue::Ends;
-use super::readers::Tags;
+use super::readers::FingerprintFilter;
 use super::segments::Owner;
 use super::slot::Slot;
-use super::small_part::SmallPart;
 use passing::Aside;
 pub use warm::{BroughtBack, Census, Changes, Copied, Copies, Standing};
 
@@ -77,19 +77,19 @@ pub(super) struct Keeper {
     pub(super) owner: Owner,
     pub(super) pages: Pages,
     ends: [Ends; 2],
-    /// By queue: the tags of all entries that were in the segment of its old end.
-    passed: [Tags; 2],
+    /// By queue: the fingerprints of all entries that were in the segment of its old end.
+    passed: [FingerprintFilter; 2],
     /// By queue: the position of the entry to be looked at next, and the hash of its key.
     ahead: [(u64, u64); 2],
     /// The largest entry, in parts of 65,536 of the cache.
     largest_part: u64,
     aside: Vec<Aside>,
     was_full: bool,
-    small_part: SmallPart,
-    /// The clock of the ghosts. It ticks each time that a fixed fraction of the ghosts' window has left the small queue
-    /// for good.
+    probation_part: ProbationPart,
+    /// The clock of the ghosts. It ticks each time that a fixed fraction of the ghosts' window has left the probation
+    /// queue for good.
     tick: u64,
-    /// Bytes that left the small queue since the last tick.
+    /// Bytes that left the probation queue since the last tick.
     bytes_since_tick: u64,
     pub(super) counters: Counters,
     /// Milliseconds; entries that expire at or before this count as gone.
@@ -98,17 +98,17 @@ pub(super) struct Keeper {
 
 impl Keeper {
     pub(super) fn new(owner: Owner, pages: Pages, largest_part: u64, segment_bytes: usize) -> Self {
-        let ends = [Ends::new(Queue::Small), Ends::new(Queue::Main)];
+        let ends = [Ends::new(Queue::Probation), Ends::new(Queue::Protected)];
         Self {
             owner,
             pages,
             ends,
-            passed: [(); 2].map(|()| Tags::none(segment_bytes)),
+            passed: [(); 2].map(|()| FingerprintFilter::none(segment_bytes)),
             ahead: [(NOWHERE, 0); 2],
             largest_part,
             aside: Vec::with_capacity(ASIDE),
             was_full: false,
-            small_part: SmallPart::new(),
+            probation_part: ProbationPart::new(),
             tick: 0,
             bytes_since_tick: 0,
             counters: Counters::default(),
@@ -118,8 +118,8 @@ impl Keeper {
 
     /// Heap memory allocated in [`Keeper::new`].
     pub(super) fn heap_bytes(&self) -> u64 {
-        let tags: u64 = self.passed.iter().map(Tags::heap_bytes).sum();
-        tags + (self.aside.capacity() * size_of::<Aside>()) as u64
+        let fingerprints: u64 = self.passed.iter().map(FingerprintFilter::heap_bytes).sum();
+        fingerprints + (self.aside.capacity() * size_of::<Aside>()) as u64
     }
 
     fn ends(&mut self, queue: Queue) -> &mut Ends {
@@ -131,39 +131,39 @@ impl Keeper {
         (self.owner.limit().saturating_sub(self.pages.len()) * shared.segments.bytes()) as u64
     }
 
-    /// Bytes of entries in the small and in the main queue.
+    /// Bytes of entries on probation and in the protected queue.
     fn queued(&self) -> [u64; 2] {
         self.ends.each_ref().map(|ends| ends.live_bytes)
     }
 
     fn occupancy(&self, shared: &Shared) -> Occupancy {
-        let [small, main] = self.queued();
-        Occupancy { small, main, small_limit: self.small_bytes(shared), was_full: self.was_full }
+        let [probation, protected] = self.queued();
+        Occupancy { probation, protected, probation_limit: self.probation_bytes(shared), was_full: self.was_full }
     }
 
-    /// Target size of the small queue.
-    pub(super) fn small_bytes(&self, shared: &Shared) -> u64 {
-        self.small_part.of(self.limit(shared))
+    /// Target size of the probation queue.
+    pub(super) fn probation_bytes(&self, shared: &Shared) -> u64 {
+        self.probation_part.of(self.limit(shared))
     }
 
-    /// Mean size of an entry, and size of the main queue, as fractions of the cache.
+    /// Mean size of an entry, and size of the protected queue, as fractions of the cache.
     fn parts(&self, shared: &Shared) -> (f64, f64) {
-        let [small, main] = self.queued();
+        let [probation, protected] = self.queued();
         let limit = self.limit(shared).max(1) as f64;
-        ((small + main) as f64 / self.counters.entries.max(1) as f64 / limit, main as f64 / limit)
+        ((probation + protected) as f64 / self.counters.entries.max(1) as f64 / limit, protected as f64 / limit)
     }
 
-    /// The ghosts' window, in bytes that left the small queue: one and a half times the length of the main queue, where
-    /// returning entries would have been. The index has room for them, and only these ghosts detect loops a little
-    /// longer than the cache.
+    /// The ghosts' window, in bytes that left the probation queue: one and a half times the length of the protected
+    /// queue, where returning entries would have been. The index has room for them, and only these ghosts detect loops
+    /// a little longer than the cache.
     pub(super) fn window_bytes(&self, shared: &Shared) -> u64 {
         self.limit(shared) / 20 * 27
     }
 
     /// Bytes of live entries, and dead bytes between the ends.
     pub(super) fn live_and_dead_bytes(&self) -> (u64, u64) {
-        let [small, main] = &self.ends;
-        (small.live_bytes + main.live_bytes, small.dead_bytes() + main.dead_bytes())
+        let [probation, protected] = &self.ends;
+        (probation.live_bytes + protected.live_bytes, probation.dead_bytes() + protected.dead_bytes())
     }
 
     /// Inserts an entry, replacing one with the same key. Returns whether it did. A refused entry still removes its
@@ -221,7 +221,7 @@ impl Keeper {
         let returned = age.is_some();
         if let Some(ticks) = age {
             self.counters.returns += 1;
-            self.small_part.came_back(ticks, self.parts(shared).0);
+            self.probation_part.came_back(ticks, self.parts(shared).0);
         }
         let worth = !returned || self.is_worth_its_place(shared, header, 1);
         let queue = policy::first_queue(returned && worth, &self.occupancy(shared));
@@ -312,7 +312,7 @@ impl Keeper {
     /// Drops every entry and every ghost.
     pub(super) fn clear(&mut self, shared: &Shared) {
         self.pages.clear(&shared.segments);
-        for queue in [Queue::Small, Queue::Main] {
+        for queue in [Queue::Probation, Queue::Protected] {
             let ends = self.ends(queue);
             ends.live_bytes = 0;
             let young = ends.young;

@@ -1,8 +1,8 @@
 //! Reader lines: each reader publishes what it is reading, so that those bytes are not overwritten.
 //!
-//! A reader claims one of a few lines. The line first publishes the use of the index for a tag, and then the segments
-//! of the queue being read. Before an emptied segment or a removed index page is written again, its writer checks all
-//! lines.
+//! A reader claims one of a few lines. The line first publishes the use of the index for a fingerprint, and then the
+//! segments of the queue being read. Before an emptied segment or a removed index page is written again, its writer
+//! checks all lines.
 //!
 //! Laws:
 //! 1. A reader writes its line and then looks in the index; an evictor removes the entry from the index and then looks
@@ -10,8 +10,8 @@
 //!    Only this first store of a reader needs sequential consistency; later stores only narrow the protected range.
 //! 2. Index pages follow the same protocol: a reader publishes the use of the index and then looks up the page; a
 //!    page's removal changes the cells first and then looks at the lines.
-//! 3. A line that publishes the use of the index protects the segments that held an entry with its tag ([`Tags`]), and
-//!    no others: a reader preempted there holds back index pages and next to nothing else.
+//! 3. A line that publishes the use of the index protects the segments that held an entry with its fingerprint
+//!    ([`FingerprintFilter`]), and no others: a reader preempted there holds back index pages and next to nothing else.
 
 #[cfg(loom)]
 use loom::sync::atomic::fence;
@@ -28,9 +28,10 @@ const LINES: std::ops::RangeInclusive<usize> = 16..=64;
 #[cfg(loom)]
 const LINES: std::ops::RangeInclusive<usize> = 2..=2;
 
-/// Bits of a line: it is claimed; it is for the main queue; the index is in use, and a tag follows instead of a span.
+/// Bits of a line: it is claimed; it is for the protected queue; the index is in use, and a fingerprint follows instead
+/// of a span.
 const CLAIMED: u64 = 1 << 63;
-const MAIN: u64 = 1 << 62;
+const PROTECTED: u64 = 1 << 62;
 const IN_INDEX: u64 = 1 << 61;
 const COUNT_BITS: u32 = 23;
 const SEQUENCE_BITS: u32 = 38;
@@ -46,11 +47,11 @@ pub(super) struct Span {
 impl Span {
     fn word(self) -> u64 {
         debug_assert!(self.first < 1 << SEQUENCE_BITS && self.count < 1 << COUNT_BITS);
-        CLAIMED | if self.queue == Queue::Main { MAIN } else { 0 } | self.first << COUNT_BITS | self.count
+        CLAIMED | if self.queue == Queue::Protected { PROTECTED } else { 0 } | self.first << COUNT_BITS | self.count
     }
 
     fn of_word(word: u64) -> Option<Self> {
-        let queue = if word & MAIN > 0 { Queue::Main } else { Queue::Small };
+        let queue = if word & PROTECTED > 0 { Queue::Protected } else { Queue::Probation };
         let first = word >> COUNT_BITS & ((1 << SEQUENCE_BITS) - 1);
         let is_span = word & (CLAIMED | IN_INDEX) == CLAIMED;
         is_span.then_some(Self { queue, first, count: word & ((1 << COUNT_BITS) - 1) })
@@ -70,18 +71,18 @@ pub(super) struct Emptied {
     pub(super) modulus: u64,
 }
 
-/// A Bloom filter of the tags of a segment's entries, in blocks of one word (Putze, Sanders and Singler, JEA 2009),
-/// with a word for each 64 bytes of the segment. With entries of 256 bytes the false-positive rate is at most one in
-/// 1,000; with 16, the smallest, one in 100. In the latter case a preempted searcher holds back one in 100 of the
-/// segments emptied meanwhile.
-pub(super) struct Tags {
+/// A Bloom filter of the fingerprints of a segment's entries, in blocks of one word (Putze, Sanders and Singler, JEA
+/// 2009), with a word for each 64 bytes of the segment. With entries of 256 bytes the false-positive rate is at most
+/// one in 1,000; with 16, the smallest, one in 100. In the latter case a preempted searcher holds back one in 100 of
+/// the segments emptied meanwhile.
+pub(super) struct FingerprintFilter {
     words: Box<[u64]>,
 }
 
-impl Tags {
+impl FingerprintFilter {
     /// Bytes of a segment for each word.
     const BYTES_FOR_WORD: usize = 64;
-    /// Bits for each tag, all in one word.
+    /// Bits for each fingerprint, all in one word.
     const BITS: u32 = 4;
 
     /// An empty filter for a segment of this size, a power of two.
@@ -97,22 +98,22 @@ impl Tags {
         self.words.fill(0);
     }
 
-    /// The word of a tag, and its bits in it.
+    /// The word of a fingerprint, and its bits in it.
     #[inline]
-    fn place(&self, tag: u64) -> (usize, u64) {
-        let mixed = tag.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    fn place(&self, fingerprint: u64) -> (usize, u64) {
+        let mixed = fingerprint.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let bits = (0..Self::BITS).fold(0, |bits, part| bits | 1 << (mixed >> (58 - 6 * part) & 63));
         ((mixed >> 20) as usize & (self.words.len() - 1), bits)
     }
 
     #[inline]
-    pub(super) fn add(&mut self, tag: u64) {
-        let (word, bits) = self.place(tag);
+    pub(super) fn add(&mut self, fingerprint: u64) {
+        let (word, bits) = self.place(fingerprint);
         self.words[word] |= bits;
     }
 
-    pub(super) fn may_have(&self, tag: u64) -> bool {
-        let (word, bits) = self.place(tag);
+    pub(super) fn may_have(&self, fingerprint: u64) -> bool {
+        let (word, bits) = self.place(fingerprint);
         self.words[word] & bits == bits
     }
 }
@@ -148,15 +149,15 @@ impl Readers {
         size_of_val(&*self.lines) as u64
     }
 
-    /// Claims a line and publishes the use of the index for entries with this tag. `None` if all are taken, possibly by
-    /// this very thread. `hint` is constant within a thread and differs between threads.
+    /// Claims a line and publishes the use of the index for entries with this fingerprint. `None` if all are taken,
+    /// possibly by this very thread. `hint` is constant within a thread and differs between threads.
     #[inline]
-    pub(super) fn begin(&self, hint: usize, tag: u64) -> Option<Reading<'_>> {
+    pub(super) fn begin(&self, hint: usize, fingerprint: u64) -> Option<Reading<'_>> {
         for step in 0..self.lines.len() {
             let line = &self.lines[hint.wrapping_add(step) & (self.lines.len() - 1)];
             // SeqCst: the first of the reader's two steps.
             let claimed =
-                line.reading.compare_exchange(0, CLAIMED | IN_INDEX | tag, Ordering::SeqCst, Ordering::Relaxed);
+                line.reading.compare_exchange(0, CLAIMED | IN_INDEX | fingerprint, Ordering::SeqCst, Ordering::Relaxed);
             if claimed.is_ok() {
                 order();
                 return Some(Reading { line });
@@ -165,15 +166,15 @@ impl Readers {
         None
     }
 
-    /// Bitmask of the lines whose readers may be reading this segment, which the index no longer refers to. `tags`
-    /// tests for the tags of all entries that were in it. The segment must not be written before
+    /// Bitmask of the lines whose readers may be reading this segment, which the index no longer refers to.
+    /// `fingerprints` tests for the fingerprints of all entries that were in it. The segment must not be written before
     /// [`Readers::still_reading`] of these lines is 0.
-    pub(super) fn reading(&self, emptied: Emptied, tags: impl Fn(u64) -> bool) -> u64 {
+    pub(super) fn reading(&self, emptied: Emptied, fingerprints: impl Fn(u64) -> bool) -> u64 {
         // Between the evictor's two steps: the index, then the lines.
         fence(Ordering::SeqCst);
         self.lines_that(u64::MAX, |word| match Span::of_word(word) {
             Some(span) => span.holds(emptied),
-            None => word & IN_INDEX > 0 && tags(word & !(CLAIMED | IN_INDEX)),
+            None => word & IN_INDEX > 0 && fingerprints(word & !(CLAIMED | IN_INDEX)),
         })
     }
 
@@ -256,8 +257,8 @@ mod loom_tests {
 
     use super::*;
 
-    const EMPTIED: Emptied = Emptied { queue: Queue::Main, sequence: 3, modulus: 8 };
-    const TAG: u64 = 77;
+    const EMPTIED: Emptied = Emptied { queue: Queue::Protected, sequence: 3, modulus: 8 };
+    const FINGERPRINT: u64 = 77;
 
     /// One segment, and the index slot of the entry in it: 0 or the number stored in its bytes. The slot is in a page,
     /// and a cell leads there: 1, or 0 once the page was removed.
@@ -304,9 +305,9 @@ mod loom_tests {
             #[allow(unsafe_code, reason = "loom's cell wants it")]
             // SAFETY (of the model): loom reports a race if there is one.
             self.later.with_mut(|bytes| unsafe { *bytes = 3 });
-            let mut tags = Tags::none(4096);
-            tags.add(TAG);
-            let mut lines = self.readers.reading(EMPTIED, |tag| tags.may_have(tag));
+            let mut fingerprints = FingerprintFilter::none(4096);
+            fingerprints.add(FINGERPRINT);
+            let mut lines = self.readers.reading(EMPTIED, |fingerprint| fingerprints.may_have(fingerprint));
             if lines > 0 {
                 thread::yield_now();
                 lines = self.readers.still_reading(lines, EMPTIED);
@@ -317,7 +318,7 @@ mod loom_tests {
         /// Overwrites the entry with the same number, if it has no reader. Returns whether it did.
         fn write_over(&self) -> bool {
             let number = self.slot.swap(0, Ordering::AcqRel);
-            let free = self.readers.reading(EMPTIED, |tag| tag == TAG) == 0;
+            let free = self.readers.reading(EMPTIED, |fingerprint| fingerprint == FINGERPRINT) == 0;
             if free {
                 #[allow(unsafe_code, reason = "loom's cell wants it")]
                 // SAFETY (of the model): loom reports a race if there is one.
@@ -344,7 +345,7 @@ mod loom_tests {
 
         /// Looks for the entry with this number. Returns whether it was there.
         fn read(&self, hint: usize, number: u64) -> bool {
-            let reading = self.readers.begin(hint, TAG).expect("there are two lines");
+            let reading = self.readers.begin(hint, FINGERPRINT).expect("there are two lines");
             if self.cell.load(Ordering::SeqCst) == 0 {
                 return false;
             }
@@ -359,7 +360,7 @@ mod loom_tests {
             if self.slot.load(Ordering::Acquire) != number {
                 return false;
             }
-            reading.leave_index(Span { queue: Queue::Main, first: 3, count: 1 });
+            reading.leave_index(Span { queue: Queue::Protected, first: 3, count: 1 });
             #[allow(unsafe_code, reason = "loom's cell wants it")]
             // SAFETY (of the model): loom reports a race if there is one.
             let found = segment.with(|bytes| unsafe { *bytes });
@@ -382,9 +383,13 @@ mod loom_tests {
             }
             let (_, second) = reader.join().unwrap();
             assert!(free || !second);
-            let mut tags = Tags::none(4096);
-            tags.add(TAG);
-            assert_eq!(model.readers.reading(EMPTIED, |tag| tags.may_have(tag)), 0, "every line is free again");
+            let mut fingerprints = FingerprintFilter::none(4096);
+            fingerprints.add(FINGERPRINT);
+            assert_eq!(
+                model.readers.reading(EMPTIED, |fingerprint| fingerprints.may_have(fingerprint)),
+                0,
+                "every line is free again"
+            );
         });
     }
 
@@ -449,44 +454,54 @@ mod tests {
 
     #[test]
     fn a_span_holds_its_segments_also_where_their_numbers_begin_again() {
-        let span = Span { queue: Queue::Small, first: 6, count: 3 };
+        let span = Span { queue: Queue::Probation, first: 6, count: 3 };
         assert_eq!(Span::of_word(span.word()), Some(span));
-        let held: Vec<_> = (0..8).filter(|sequence| span.holds(emptied(Queue::Small, *sequence))).collect();
+        let held: Vec<_> = (0..8).filter(|sequence| span.holds(emptied(Queue::Probation, *sequence))).collect();
         assert_eq!(held, [0, 6, 7]);
-        assert!(!span.holds(emptied(Queue::Main, 6)));
+        assert!(!span.holds(emptied(Queue::Protected, 6)));
     }
 
     #[test]
     fn tags_that_were_added_are_there_and_few_others_seem_to_be() {
         // The number of entries in a segment of 64 KiB at 256 bytes, and at the smallest size; and the false positives
-        // allowed among a thousand other tags.
+        // allowed among a thousand other fingerprints.
         for (entries, most) in [(256, 1), (4096, 10)] {
             let (entries, looks) = if cfg!(miri) { (entries / 16, 1000) } else { (entries, 100_000) };
-            let mut tags = Tags::none(if cfg!(miri) { 4096 } else { 65_536 });
-            let tag = |number: u64| checksum(1, &number.to_le_bytes()) >> 40;
-            (0..entries).for_each(|number| tags.add(tag(number)));
-            assert!((0..entries).all(|number| tags.may_have(tag(number))));
-            let others = (entries..entries + looks).filter(|number| tags.may_have(tag(*number))).count() as u64;
+            let mut fingerprints = FingerprintFilter::none(if cfg!(miri) { 4096 } else { 65_536 });
+            let fingerprint = |number: u64| checksum(1, &number.to_le_bytes()) >> 40;
+            (0..entries).for_each(|number| fingerprints.add(fingerprint(number)));
+            assert!((0..entries).all(|number| fingerprints.may_have(fingerprint(number))));
+            let others =
+                (entries..entries + looks).filter(|number| fingerprints.may_have(fingerprint(*number))).count() as u64;
             assert!(others * 1000 <= looks * most, "{others} of {looks} seem to be there beside {entries}");
-            tags.clear();
-            assert!(!(0..entries).any(|number| tags.may_have(tag(number))));
+            fingerprints.clear();
+            assert!(!(0..entries).any(|number| fingerprints.may_have(fingerprint(number))));
         }
     }
 
     #[test]
     fn who_searches_the_index_holds_segments_with_the_tag_and_who_has_found_holds_those_of_the_entry() {
         let readers = Readers::new(64);
-        let mut tags = Tags::none(4096);
-        tags.add(0xff_ffff);
+        let mut fingerprints = FingerprintFilter::none(4096);
+        fingerprints.add(0xff_ffff);
         let reading = readers.begin(2, 0xff_ffff).unwrap();
-        let segment = emptied(Queue::Main, 5);
-        assert_eq!((readers.reading(segment, |tag| tags.may_have(tag)), readers.in_index()), (4, 4));
+        let segment = emptied(Queue::Protected, 5);
+        assert_eq!(
+            (readers.reading(segment, |fingerprint| fingerprints.may_have(fingerprint)), readers.in_index()),
+            (4, 4)
+        );
         assert_eq!(readers.reading(segment, |_| false), 0);
-        reading.leave_index(Span { queue: Queue::Main, first: 5, count: 1 });
+        reading.leave_index(Span { queue: Queue::Protected, first: 5, count: 1 });
         assert_eq!((readers.reading(segment, |_| false), readers.in_index()), (4, 0));
-        assert_eq!(readers.reading(emptied(Queue::Main, 6), |tag| tags.may_have(tag)), 0);
+        assert_eq!(readers.reading(emptied(Queue::Protected, 6), |fingerprint| fingerprints.may_have(fingerprint)), 0);
         assert_eq!(readers.still_reading(4, segment), 4);
         drop(reading);
-        assert_eq!((readers.still_reading(4, segment), readers.reading(segment, |tag| tags.may_have(tag))), (0, 0));
+        assert_eq!(
+            (
+                readers.still_reading(4, segment),
+                readers.reading(segment, |fingerprint| fingerprints.may_have(fingerprint))
+            ),
+            (0, 0)
+        );
     }
 }

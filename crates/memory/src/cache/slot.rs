@@ -1,13 +1,13 @@
 //! One word of the index: the place of an entry, or one or two ghosts.
 //!
 //! ```text
-//! bits 62..64  what it is: 0 nothing, 1 ghosts, 2 an entry of the small queue, 3 an entry of the main queue
+//! bits 62..64  what it is: 0 nothing, 1 ghosts, 2 an entry of the probation queue, 3 an entry of the protected queue
 //! bits 60..62  touches: how often it was found lately, 0 to 3
-//! bits 36..60  tag: the topmost bits of the key's hash
+//! bits 36..60  fingerprint: the topmost bits of the key's hash
 //! bits  0..36  place: the entry's position in its queue, in words of 8 bytes, modulo 2^36
 //!
 //! ghosts: bits 31..62 one, bits 0..31 another; 0 where there is none
-//! bits  7..31  tag
+//! bits  7..31  fingerprint
 //! bits  0..7   the tick of its death, modulo 128
 //! ```
 //!
@@ -17,13 +17,13 @@
 
 use super::policy::Queue;
 
-const TAG_BITS: u32 = 24;
+const FINGERPRINT_BITS: u32 = 24;
 const PLACE_BITS: u32 = 36;
 const TOUCH: u64 = 1 << 60;
 const KIND_SHIFT: u32 = 62;
 const IS_ENTRY: u64 = 2 << KIND_SHIFT;
-const IS_MAIN: u64 = 1 << KIND_SHIFT;
-const TAG_MASK: u64 = ((1 << TAG_BITS) - 1) << PLACE_BITS;
+const IS_PROTECTED: u64 = 1 << KIND_SHIFT;
+const FINGERPRINT_MASK: u64 = ((1 << FINGERPRINT_BITS) - 1) << PLACE_BITS;
 
 /// Upper bound on the count of touches.
 pub(super) const MAX_TOUCHES: u8 = 3;
@@ -45,10 +45,10 @@ pub(super) enum Kind {
 
 const TICK_BITS: u32 = 7;
 const TICK_MASK: u64 = (1 << TICK_BITS) - 1;
-const GHOST_BITS: u32 = TAG_BITS + TICK_BITS;
+const GHOST_BITS: u32 = FINGERPRINT_BITS + TICK_BITS;
 
-/// A trace of an entry that left the small queue: a part of its key's hash, and the tick. One ghost in 2^31 reads as
-/// none.
+/// A trace of an entry that left the probation queue: a part of its key's hash, and the tick. One ghost in 2^31 reads
+/// as none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ghost(u32);
 
@@ -56,7 +56,7 @@ impl Ghost {
     const NONE: Ghost = Ghost(0);
 
     pub(super) fn new(hash: u64, tick: u64) -> Self {
-        Self((hash >> (64 - TAG_BITS) << TICK_BITS | tick & TICK_MASK) as u32)
+        Self((hash >> (64 - FINGERPRINT_BITS) << TICK_BITS | tick & TICK_MASK) as u32)
     }
 
     #[inline]
@@ -67,7 +67,7 @@ impl Ghost {
     /// Whether it may be the ghost of a key with this hash.
     #[inline]
     pub(super) fn is_of(self, hash: u64) -> bool {
-        !self.is_none() && u64::from(self.0 >> TICK_BITS) == hash >> (64 - TAG_BITS)
+        !self.is_none() && u64::from(self.0 >> TICK_BITS) == hash >> (64 - FINGERPRINT_BITS)
     }
 
     /// Ticks since its death, modulo 128.
@@ -78,7 +78,7 @@ impl Ghost {
 
     /// The top bits of its key's hash.
     pub(super) fn hash_top(self) -> u64 {
-        u64::from(self.0 >> TICK_BITS) << (64 - TAG_BITS)
+        u64::from(self.0 >> TICK_BITS) << (64 - FINGERPRINT_BITS)
     }
 }
 
@@ -87,11 +87,11 @@ impl Slot {
 
     pub(super) fn entry(hash: u64, queue: Queue, touches: u8, position: u64) -> Self {
         let kind = match queue {
-            Queue::Small => 2,
-            Queue::Main => 3,
+            Queue::Probation => 2,
+            Queue::Protected => 3,
         };
         let touches = u64::from(touches.min(MAX_TOUCHES)) * TOUCH;
-        Self((kind << KIND_SHIFT) | touches | tag_of(hash) | (position & PLACE_MASK))
+        Self((kind << KIND_SHIFT) | touches | fingerprint_of(hash) | (position & PLACE_MASK))
     }
 
     /// A slot of two ghosts; empty if both are none.
@@ -112,7 +112,7 @@ impl Slot {
     /// Whether one of its ghosts may be that of a key with this hash.
     #[inline]
     pub(super) fn may_have_ghost_of(self, hash: u64) -> bool {
-        let is_of = |bits: u64| (bits >> TICK_BITS ^ tag(hash)) & (TAG_MASK >> PLACE_BITS) == 0;
+        let is_of = |bits: u64| (bits >> TICK_BITS ^ fingerprint(hash)) & (FINGERPRINT_MASK >> PLACE_BITS) == 0;
         (self.0 >> KIND_SHIFT == 1) & (is_of(self.0 >> GHOST_BITS) | is_of(self.0))
     }
 
@@ -147,8 +147,8 @@ impl Slot {
         match self.0 >> KIND_SHIFT {
             0 => Kind::Empty,
             1 => Kind::Ghosts,
-            2 => Kind::Entry(Queue::Small),
-            _ => Kind::Entry(Queue::Main),
+            2 => Kind::Entry(Queue::Probation),
+            _ => Kind::Entry(Queue::Protected),
         }
     }
 
@@ -156,13 +156,17 @@ impl Slot {
     #[inline]
     pub(super) fn may_be_entry_of(self, hash: u64) -> bool {
         // Both kinds of entry have the upper bit set: one comparison covers both.
-        (self.0 ^ (IS_ENTRY | tag_of(hash))) & (IS_ENTRY | TAG_MASK) == 0
+        (self.0 ^ (IS_ENTRY | fingerprint_of(hash))) & (IS_ENTRY | FINGERPRINT_MASK) == 0
     }
 
     /// The queue of the entry, if it is one and its key may be the one with this hash.
     #[inline]
     pub(super) fn entry_for(self, hash: u64) -> Option<Queue> {
-        self.may_be_entry_of(hash).then_some(if self.0 & IS_MAIN > 0 { Queue::Main } else { Queue::Small })
+        self.may_be_entry_of(hash).then_some(if self.0 & IS_PROTECTED > 0 {
+            Queue::Protected
+        } else {
+            Queue::Probation
+        })
     }
 
     #[inline]
@@ -190,19 +194,19 @@ impl Slot {
 
     /// The top bits of the key's hash.
     pub(super) fn hash_top(self) -> u64 {
-        self.0 << 4 >> (64 - TAG_BITS) << (64 - TAG_BITS)
+        self.0 << 4 >> (64 - FINGERPRINT_BITS) << (64 - FINGERPRINT_BITS)
     }
 }
 
 /// The part of a hash that a slot keeps: its top bits.
 #[inline]
-pub(super) fn tag(hash: u64) -> u64 {
-    hash >> (64 - TAG_BITS)
+pub(super) fn fingerprint(hash: u64) -> u64 {
+    hash >> (64 - FINGERPRINT_BITS)
 }
 
 #[inline]
-fn tag_of(hash: u64) -> u64 {
-    tag(hash) << PLACE_BITS
+fn fingerprint_of(hash: u64) -> u64 {
+    fingerprint(hash) << PLACE_BITS
 }
 
 #[cfg(test)]
@@ -212,12 +216,12 @@ mod tests {
     #[test]
     fn a_slot_says_what_it_was_made_of() {
         let hash = 0xfedc_ba98_7654_3210;
-        let slot = Slot::entry(hash, Queue::Main, 2, 7 + (5 << 36));
-        assert_eq!(slot.kind(), Kind::Entry(Queue::Main));
+        let slot = Slot::entry(hash, Queue::Protected, 2, 7 + (5 << 36));
+        assert_eq!(slot.kind(), Kind::Entry(Queue::Protected));
         assert_eq!((slot.touches(), slot.place()), (2, 7));
         assert_eq!(slot.hash_top(), 0xfedc_ba00_0000_0000);
-        assert_eq!((slot.entry_for(hash), slot.entry_for(!hash)), (Some(Queue::Main), None));
-        assert_eq!(Slot::entry(hash, Queue::Small, 3, 7).entry_for(hash), Some(Queue::Small));
+        assert_eq!((slot.entry_for(hash), slot.entry_for(!hash)), (Some(Queue::Protected), None));
+        assert_eq!(Slot::entry(hash, Queue::Probation, 3, 7).entry_for(hash), Some(Queue::Probation));
         let ghosts = Slot::EMPTY.with_ghost(Ghost::new(hash, 1), Ghost::is_none).unwrap();
         assert_eq!((ghosts.entry_for(hash), Slot::EMPTY.entry_for(0)), (None, None));
     }
@@ -227,7 +231,9 @@ mod tests {
         let hash = 0xfedc_ba98_7654_3210;
         let [one, other] = [Ghost::new(hash, 120), Ghost::new(!hash, 5 + (1 << 40))];
         assert!(one.is_of(hash) && !one.is_of(!hash) && !Ghost::NONE.is_of(0));
-        assert!(!Slot::EMPTY.may_have_ghost_of(0) && !Slot::entry(hash, Queue::Small, 1, 2).may_have_ghost_of(hash));
+        assert!(
+            !Slot::EMPTY.may_have_ghost_of(0) && !Slot::entry(hash, Queue::Probation, 1, 2).may_have_ghost_of(hash)
+        );
         assert_eq!((one.age(130), other.age(7)), (10, 2));
         assert_eq!(one.hash_top(), 0xfedc_ba00_0000_0000);
         let single = Slot::EMPTY.with_ghost(one, Ghost::is_none).unwrap();
@@ -242,17 +248,17 @@ mod tests {
         assert_eq!(both.with_ghost(one, |ghost| ghost == other).unwrap().ghosts(), [one, one]);
         assert_eq!(both.map_ghosts(|ghost| ghost == other).ghosts(), [Ghost::NONE, other]);
         assert_eq!(both.map_ghosts(|_| false), Slot::EMPTY);
-        let entry = Slot::entry(hash, Queue::Small, 1, 2);
+        let entry = Slot::entry(hash, Queue::Probation, 1, 2);
         assert_eq!((entry.ghosts(), entry.map_ghosts(|_| false)), ([Ghost::NONE; 2], entry));
         assert_eq!(entry.with_ghost(one, |_| true), None);
     }
 
     #[test]
     fn touches_end_at_three_and_do_not_make_another_entry() {
-        let slot = Slot::entry(1, Queue::Small, 2, 3);
+        let slot = Slot::entry(1, Queue::Probation, 2, 3);
         let touched = slot.touched().unwrap();
         assert!(slot.is_same_entry(touched));
         assert_eq!(touched.touched(), None);
-        assert!(!slot.is_same_entry(Slot::entry(1, Queue::Main, 2, 3)));
+        assert!(!slot.is_same_entry(Slot::entry(1, Queue::Protected, 2, 3)));
     }
 }

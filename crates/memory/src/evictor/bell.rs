@@ -18,7 +18,7 @@ use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering};
 /// Why the evictor was woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// Free frames of the pool fell below their low mark.
+    /// Free frames of the pool fell below their low watermark.
     Frames,
     /// Free chunks of the budget fell below theirs.
     Chunks,

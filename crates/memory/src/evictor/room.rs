@@ -21,9 +21,9 @@ const PART_MAX: usize = 100;
 /// Rates are averaged over about this long.
 const MEAN_OVER_NANOS: f64 = 100e6;
 
-/// Marks between which room is kept.
+/// Watermarks between which room is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Marks {
+pub(super) struct Watermarks {
     pub(super) low: usize,
     pub(super) high: usize,
 }
@@ -59,11 +59,11 @@ impl Demand {
         (self.per_nano * self.reaction_nanos) as usize
     }
 
-    /// Marks for a pool of `capacity` units, where a batch is at least `batch`: between two batches and 1 %.
-    pub(super) fn marks(self, batch: usize, capacity: usize) -> Marks {
+    /// Watermarks for a pool of `capacity` units, where a batch is at least `batch`: between two batches and 1 %.
+    pub(super) fn watermarks(self, batch: usize, capacity: usize) -> Watermarks {
         let least = 2 * batch;
         let high = self.taken_meanwhile().saturating_mul(2).clamp(least, (capacity / PART_MAX).max(least));
-        Marks { low: high / 2, high }
+        Watermarks { low: high / 2, high }
     }
 }
 
@@ -82,17 +82,20 @@ mod tests {
     #[test]
     fn room_is_rate_times_reaction_between_two_batches_and_a_hundredth() {
         let idle = Demand::default();
-        assert_eq!(idle.marks(16, 1 << 20), Marks { low: 16, high: 32 });
-        assert_eq!(idle.marks(16, 0), Marks { low: 16, high: 32 }, "two batches, however little there is");
+        assert_eq!(idle.watermarks(16, 1 << 20), Watermarks { low: 16, high: 32 });
+        assert_eq!(idle.watermarks(16, 0), Watermarks { low: 16, high: 32 }, "two batches, however little there is");
         let mut busy = Demand::default();
         for second in 1..=10 {
             // A million in each second, answered within 200 microseconds.
             busy.note_taken(second * 1_000_000, second * 1_000_000_000);
             (0..20).for_each(|_| busy.note_reaction(200_000));
         }
-        let marks = busy.marks(16, 1 << 20);
-        assert!((150..=200).contains(&marks.low) && marks.high.abs_diff(2 * marks.low) <= 1, "{marks:?}");
-        assert_eq!(busy.marks(16, 10_000), Marks { low: 50, high: 100 }, "never above a hundredth");
+        let watermarks = busy.watermarks(16, 1 << 20);
+        assert!(
+            (150..=200).contains(&watermarks.low) && watermarks.high.abs_diff(2 * watermarks.low) <= 1,
+            "{watermarks:?}"
+        );
+        assert_eq!(busy.watermarks(16, 10_000), Watermarks { low: 50, high: 100 }, "never above a hundredth");
     }
 
     #[test]

@@ -143,7 +143,7 @@ fn evicted_memory_that_is_not_given_back() {
         world.read(round * 7_000..round * 7_000 + 40);
     }
     let stats = world.pool.stats();
-    // It stays as full as the marks allow: but for two batches of chunks and two of frames.
+    // It stays as full as the watermarks allow: but for two batches of chunks and two of frames.
     let kept = (CHUNKS - 1 - 8) * 4 - 32 - BATCH_PAGES_MAX as u64;
     assert!(stats.resident >= kept.min(stats.frames * 7 / 8 - 16), "{stats:?}");
     drop((world.file, world.evictor, world.pool));

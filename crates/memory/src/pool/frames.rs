@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicPtr;
 
 use super::Touch;
 use super::frame::{Frame, PageKey, Pin};
-use super::table::{SLOTS_PER_FRAME, Slots, Table, Tag};
+use super::table::{Fingerprint, SLOTS_PER_FRAME, Slots, Table};
 use crate::budget::Backing;
 use crate::chunk::{CHUNK_BYTES, Chunk};
 use crate::page::PAGE_BYTES;
@@ -88,7 +88,7 @@ impl Frames {
     /// lock.
     #[inline]
     pub(super) fn find(&self, key: PageKey, mut is_it: impl FnMut(&Frame) -> bool) -> Option<u32> {
-        self.table.find(Tag::of(key), |frame| is_it(self.get(frame)))
+        self.table.find(Fingerprint::of(key), |frame| is_it(self.get(frame)))
     }
 
     /// The frame that holds the page, kept there. See [`Table`] for entries that it can miss without the pool's lock.
@@ -115,12 +115,12 @@ impl Frames {
 
     /// Enters the frame into the table under its key. Under the pool's lock.
     pub(super) fn enter(&self, frame: u32) {
-        self.table.insert(Tag::of(self.get(frame).key()), frame);
+        self.table.insert(Fingerprint::of(self.get(frame).key()), frame);
     }
 
     /// Undoes `enter`, before the key changes. Under the pool's lock.
     pub(super) fn forget(&self, frame: u32) {
-        self.table.remove(Tag::of(self.get(frame).key()), frame);
+        self.table.remove(Fingerprint::of(self.get(frame).key()), frame);
     }
 
     /// Makes the frames of an empty slot usable. Under the pool's lock.

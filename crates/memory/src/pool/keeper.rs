@@ -250,7 +250,7 @@ impl Keeper {
     }
 
     /// Sets the number of free frames below which the evictor is called, and the number of free chunks left to others.
-    pub(super) fn set_marks(&mut self, low_frames: usize, headroom: usize) {
+    pub(super) fn set_watermarks(&mut self, low_frames: usize, headroom: usize) {
         (self.low_frames, self.headroom) = (low_frames, headroom);
     }
 

@@ -20,7 +20,7 @@ pub(super) const SLOTS_PER_FRAME: usize = 2;
 /// In a slot: its entry has not yet reached its place in a table whose length has just changed.
 const UNSETTLED: u64 = 1 << 31;
 
-/// Each slot: the page's tag above, the frame plus one below, or 0.
+/// Each slot: the page's fingerprint above, the frame plus one below, or 0.
 pub(super) struct Table {
     slots: Slots,
     /// Slots in use; the others are zero.
@@ -34,9 +34,9 @@ pub(super) type Slots = Box<[AtomicU64]>;
 
 /// The part of a page's key that a slot keeps; it determines where the search begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tag(u32);
+pub(super) struct Fingerprint(u32);
 
-impl Tag {
+impl Fingerprint {
     pub(super) fn of(key: PageKey) -> Self {
         Self((key.hash() >> 32) as u32)
     }
@@ -81,7 +81,7 @@ impl Table {
         while left > 0 {
             let settled = left & !UNSETTLED;
             left = 0;
-            let full = self.walk(tag_in(settled), |at, slot| {
+            let full = self.walk(fingerprint_in(settled), |at, slot| {
                 if slot > 0 && slot & UNSETTLED == 0 {
                     return ControlFlow::Continue(());
                 }
@@ -105,16 +105,16 @@ impl Table {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// The first frame under this tag for which `is_it` returns true.
+    /// The first frame under this fingerprint for which `is_it` returns true.
     #[inline]
-    pub(super) fn find(&self, tag: Tag, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+    pub(super) fn find(&self, fingerprint: Fingerprint, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut found = None;
-        self.walk(tag, |_, slot| {
+        self.walk(fingerprint, |_, slot| {
             if slot == 0 {
                 return ControlFlow::Break(());
             }
             let frame = frame_in(slot);
-            if tag_in(slot) == tag && is_it(frame) {
+            if fingerprint_in(slot) == fingerprint && is_it(frame) {
                 found = Some(frame);
                 return ControlFlow::Break(());
             }
@@ -124,21 +124,21 @@ impl Table {
     }
 
     /// Adds a frame. Under the pool's lock.
-    pub(super) fn insert(&self, tag: Tag, frame: u32) {
-        let full = self.walk(tag, |at, slot| {
+    pub(super) fn insert(&self, fingerprint: Fingerprint, frame: u32) {
+        let full = self.walk(fingerprint, |at, slot| {
             if slot > 0 {
                 return ControlFlow::Continue(());
             }
-            self.slots[at].store(u64::from(tag.0) << 32 | u64::from(frame + 1), Ordering::Relaxed);
+            self.slots[at].store(u64::from(fingerprint.0) << 32 | u64::from(frame + 1), Ordering::Relaxed);
             ControlFlow::Break(())
         });
         assert!(!full, "half of the slots are free");
     }
 
     /// Removes a frame. Under the pool's lock.
-    pub(super) fn remove(&self, tag: Tag, frame: u32) {
+    pub(super) fn remove(&self, fingerprint: Fingerprint, frame: u32) {
         let mut hole = None;
-        self.walk(tag, |at, slot| {
+        self.walk(fingerprint, |at, slot| {
             if slot > 0 && frame_in(slot) != frame {
                 return ControlFlow::Continue(());
             }
@@ -159,7 +159,7 @@ impl Table {
             if slot == 0 {
                 break;
             }
-            if distance(home(tag_in(slot), len), at, len) >= distance(hole, at, len) {
+            if distance(home(fingerprint_in(slot), len), at, len) >= distance(hole, at, len) {
                 self.slots[hole].store(slot, Ordering::Relaxed);
                 hole = at;
             }
@@ -167,11 +167,11 @@ impl Table {
         self.slots[hole].store(0, Ordering::Relaxed);
     }
 
-    /// Visits each slot at most once, from the tag's home on. Returns whether all were visited.
+    /// Visits each slot at most once, from the fingerprint's home on. Returns whether all were visited.
     #[inline]
-    fn walk(&self, tag: Tag, mut visit: impl FnMut(usize, u64) -> ControlFlow<()>) -> bool {
+    fn walk(&self, fingerprint: Fingerprint, mut visit: impl FnMut(usize, u64) -> ControlFlow<()>) -> bool {
         let len = self.len();
-        let mut at = home(tag, len);
+        let mut at = home(fingerprint, len);
         for _ in 0..len {
             if visit(at, self.slots[at].load(Ordering::Relaxed)).is_break() {
                 return false;
@@ -183,8 +183,8 @@ impl Table {
 }
 
 #[inline]
-fn home(tag: Tag, len: usize) -> usize {
-    ((u64::from(tag.0) * len as u64) >> 32) as usize
+fn home(fingerprint: Fingerprint, len: usize) -> usize {
+    ((u64::from(fingerprint.0) * len as u64) >> 32) as usize
 }
 
 #[inline]
@@ -196,8 +196,8 @@ fn distance(from: usize, to: usize, len: usize) -> usize {
     if to >= from { to - from } else { to + len - from }
 }
 
-fn tag_in(slot: u64) -> Tag {
-    Tag((slot >> 32) as u32)
+fn fingerprint_in(slot: u64) -> Fingerprint {
+    Fingerprint((slot >> 32) as u32)
 }
 
 fn frame_in(slot: u64) -> u32 {
@@ -214,12 +214,12 @@ mod loom_tests {
     fn table() -> Arc<(Table, Mutex<()>)> {
         let table = Table::new((0..6).map(|_| AtomicU64::new(0)).collect(), 4);
         // All three want the same place: removing an entry moves the others up.
-        (0..2).for_each(|frame| table.insert(Tag(0), frame));
+        (0..2).for_each(|frame| table.insert(Fingerprint(0), frame));
         Arc::new((table, Mutex::new(())))
     }
 
     fn finds(table: &Table, frame: u32) -> bool {
-        table.find(Tag(0), |found| found == frame).is_some()
+        table.find(Fingerprint(0), |found| found == frame).is_some()
     }
 
     /// A reader without the lock may miss; with it, never.
@@ -241,8 +241,8 @@ mod loom_tests {
             });
             let (table, lock) = &*shared;
             let turn = lock.lock().unwrap();
-            table.remove(Tag(0), 0);
-            table.insert(Tag(0), 2);
+            table.remove(Fingerprint(0), 0);
+            table.insert(Fingerprint(0), 2);
             drop(turn);
             reader.join().unwrap();
             assert!(!finds(table, 0) && finds(table, 2));
@@ -292,9 +292,9 @@ mod tests {
     #[test]
     fn what_was_inserted_and_not_removed_is_found_however_tags_collide() {
         let many = if cfg!(miri) { 4 } else { 64 };
-        for (frames, tags) in [(1, 1), (8, 3), (many, 5), (many, many as u32)] {
+        for (frames, fingerprints) in [(1, 1), (8, 3), (many, 5), (many, many as u32)] {
             let table = table_of(2 * frames * SLOTS_PER_FRAME, frames * SLOTS_PER_FRAME);
-            let mut tag_of = vec![None; frames];
+            let mut fingerprint_of = vec![None; frames];
             let mut random = 1u64;
             let steps = if cfg!(miri) { 30 } else { 3000 };
             for step in 0..steps {
@@ -314,19 +314,19 @@ mod tests {
                     table.resize(frames * SLOTS_PER_FRAME + more);
                 }
                 let frame = (random >> 33) as usize % frames;
-                match tag_of[frame].take() {
-                    Some(tag) => table.remove(tag, frame as u32),
+                match fingerprint_of[frame].take() {
+                    Some(fingerprint) => table.remove(fingerprint, frame as u32),
                     None => {
-                        let tag = Tag(((random >> 40) as u32 % tags).wrapping_mul(0xffff_fff1));
-                        table.insert(tag, frame as u32);
-                        tag_of[frame] = Some(tag);
+                        let fingerprint = Fingerprint(((random >> 40) as u32 % fingerprints).wrapping_mul(0xffff_fff1));
+                        table.insert(fingerprint, frame as u32);
+                        fingerprint_of[frame] = Some(fingerprint);
                     }
                 }
-                for (frame, tag) in tag_of.iter().enumerate() {
-                    let found = (0..tags)
-                        .map(|tag| Tag(tag.wrapping_mul(0xffff_fff1)))
-                        .filter(|tag| table.find(*tag, |found| found as usize == frame).is_some());
-                    assert!(found.eq(*tag));
+                for (frame, fingerprint) in fingerprint_of.iter().enumerate() {
+                    let found = (0..fingerprints)
+                        .map(|fingerprint| Fingerprint(fingerprint.wrapping_mul(0xffff_fff1)))
+                        .filter(|fingerprint| table.find(*fingerprint, |found| found as usize == frame).is_some());
+                    assert!(found.eq(*fingerprint));
                 }
             }
         }

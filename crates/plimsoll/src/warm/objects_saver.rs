@@ -39,7 +39,7 @@ const SAMPLE: usize = 16;
 /// The most keyspaces tracked for a file; a file with more counts as having all keyspaces.
 const KEYSPACES_MAX: usize = 8;
 
-/// Set in the file numbers of the small queue.
+/// Set in the file numbers of the probation queue.
 const NEW: u32 = 1 << 31;
 
 /// The most parts of a queue that a step examines.
@@ -198,7 +198,7 @@ impl ObjectsSaver {
         if own.complete == Some((changes, manifest)) {
             return Ok(None);
         }
-        let left = [Standing::Proven, Standing::New].map(|standing| (standing, cache.places(standing)));
+        let left = [Standing::Protected, Standing::Probation].map(|standing| (standing, cache.places(standing)));
         Ok(Some(Round { cache, changes, manifest, position, left, seen: Vec::new(), wrote: false }))
     }
 }
@@ -209,7 +209,7 @@ impl Round {
         let (standing, left) = self.left.iter_mut().find(|(_, left)| left.start < left.end)?;
         let part = left.start / PLACES_OF_A_FILE;
         let places = left.start..left.end.min((part + 1) * PLACES_OF_A_FILE);
-        let number = part as u32 & (NEW - 1) | if *standing == Standing::New { NEW } else { 0 };
+        let number = part as u32 & (NEW - 1) | if *standing == Standing::Probation { NEW } else { 0 };
         Some((number, *standing, places))
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::super::Shared;
 use super::super::policy::Queue;
 use super::super::queue::emptied;
-use super::super::slot::{Slot, tag};
+use super::super::slot::{Slot, fingerprint};
 use super::{Keeper, Meant, RESERVE};
 
 impl Keeper {
@@ -61,10 +61,10 @@ impl Keeper {
         }
         let before = entry.slot.swap(Slot::EMPTY.0, Ordering::AcqRel);
         let passed = &mut self.passed[queue as usize];
-        passed.add(tag(entry.hash));
+        passed.add(fingerprint(entry.hash));
         let is_read = (0..count).any(|step| {
             let emptied = emptied(&shared.segments, queue, entry.position + (step << shared.segments.words_shift()));
-            shared.readers.reading(emptied, |tag| passed.may_have(tag)) > 0
+            shared.readers.reading(emptied, |fingerprint| passed.may_have(fingerprint)) > 0
         });
         if is_read {
             entry.slot.store(before, Ordering::Release);

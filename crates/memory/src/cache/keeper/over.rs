@@ -4,7 +4,7 @@
 //! Law: as long as a place refers to a key, it refers to the same key. A reader that sees the same index word twice has
 //! therefore seen an entry of its key throughout. Whether that entry was overwritten meanwhile is decided by the
 //! readers' lines, as for segments ([`super::super::readers`]): the slot is emptied first, and then no line may hold
-//! its tag or its segment.
+//! its fingerprint or its segment.
 
 use std::sync::atomic::Ordering;
 
@@ -12,7 +12,7 @@ use super::super::Shared;
 use super::super::entry::{Arrival, Header, Placed};
 use super::super::policy::Queue;
 use super::super::queue::emptied;
-use super::super::slot::{Slot, tag};
+use super::super::slot::{Slot, fingerprint};
 use super::{Keeper, Meant};
 
 impl Keeper {
@@ -32,7 +32,7 @@ impl Keeper {
         }
         let word = Slot(before.slot.swap(Slot::EMPTY.0, Ordering::AcqRel));
         let its_segment = emptied(&shared.segments, queue, before.position);
-        if shared.readers.reading(its_segment, |other| other == tag(before.hash)) > 0 {
+        if shared.readers.reading(its_segment, |other| other == fingerprint(before.hash)) > 0 {
             before.slot.store(word.0, Ordering::Release);
             return false;
         }
@@ -48,10 +48,10 @@ impl Keeper {
     }
 
     /// Whether an entry at this position will not leave much sooner than one inserted now. Always true in a cache that
-    /// never had to evict, and in the main queue, where it goes round once more; in the small queue it must be in the
-    /// younger half.
+    /// never had to evict, and in the protected queue, where it goes round once more; in the probation queue it must be
+    /// in the younger half.
     fn stays_for_long(&self, queue: Queue, position: u64) -> bool {
         let ends = &self.ends[queue as usize];
-        !self.was_full || queue == Queue::Main || (ends.young - position) * 2 <= ends.young - ends.old
+        !self.was_full || queue == Queue::Protected || (ends.young - position) * 2 <= ends.young - ends.old
     }
 }

@@ -6,7 +6,7 @@
 use super::super::Shared;
 use super::super::policy::Queue;
 use super::super::readers::Emptied;
-use super::super::slot::tag;
+use super::super::slot::fingerprint;
 use super::Keeper;
 
 /// A segment that was given up while it was being read.
@@ -24,15 +24,15 @@ pub(super) enum AsideFor {
 }
 
 impl Keeper {
-    /// Moves a queue's old end over an entry with this tag, or over a filler or dead bytes. The segments it leaves are
-    /// freed, or set aside while they have readers.
-    pub(super) fn pass(&mut self, shared: &Shared, queue: Queue, tag: Option<u64>, to: u64) {
+    /// Moves a queue's old end over an entry with this fingerprint, or over a filler or dead bytes. The segments it
+    /// leaves are freed, or set aside while they have readers.
+    pub(super) fn pass(&mut self, shared: &Shared, queue: Queue, fingerprint: Option<u64>, to: u64) {
         let (owner, aside, passed) = (&mut self.owner, &mut self.aside, &mut self.passed[queue as usize]);
-        tag.into_iter().for_each(|tag| passed.add(tag));
+        fingerprint.into_iter().for_each(|fingerprint| passed.add(fingerprint));
         let mut leaves = false;
         self.ends[queue as usize].pass(&shared.segments, shared.ring(queue), to, |emptied, segment| {
             leaves = true;
-            match shared.readers.reading(emptied, |tag| passed.may_have(tag)) {
+            match shared.readers.reading(emptied, |fingerprint| passed.may_have(fingerprint)) {
                 0 => owner.give_back(&shared.segments, segment),
                 lines => aside.push(Aside { segment, readers: AsideFor::Queue { lines, emptied } }),
             }
@@ -40,7 +40,7 @@ impl Keeper {
         if leaves {
             passed.clear();
             // It may extend into the next segment.
-            tag.into_iter().for_each(|tag| passed.add(tag));
+            fingerprint.into_iter().for_each(|fingerprint| passed.add(fingerprint));
         }
     }
 
@@ -51,11 +51,11 @@ impl Keeper {
             let position = self.ends[queue as usize].old;
             let placed = self.ends[queue as usize].entry_at(&shared.segments, shared.ring(queue), position);
             let is_filler = placed.header.is_filler();
-            let tag = (!is_filler).then(|| tag(shared.hash(placed.key())));
+            let fingerprint = (!is_filler).then(|| fingerprint(shared.hash(placed.key())));
             if is_filler {
                 self.ends(queue).passes_filler(&shared.segments, placed.header);
             }
-            self.pass(shared, queue, tag, position + placed.header.words());
+            self.pass(shared, queue, fingerprint, position + placed.header.words());
         }
     }
 

@@ -10,14 +10,14 @@ use super::super::entry::{Header, Placed};
 use super::super::index::GHOST_TICKS;
 use super::super::policy::{self, Queue};
 use super::super::queue::Ends;
-use super::super::slot::{Slot, tag};
+use super::super::slot::{Slot, fingerprint};
 use super::{Keeper, Meant, RESERVE};
 
 /// Dead bytes that cleaning recovers are cleaned away once they exceed one part in this many of the cache.
 const DEAD_PART: u64 = 32;
 
 /// An entry larger than one part in this many of the cache must be worth the entries that it displaces before it enters
-/// the main queue.
+/// the protected queue.
 const LARGE_PART: u64 = 64;
 
 /// A touch of a large entry weighs as much as this many of those it displaces. A weight of one would serve hits best
@@ -83,14 +83,14 @@ impl Keeper {
         let dead = self.ends.each_ref().map(Ends::cleanable_bytes);
         let cleans = dead[0] + dead[1] > limit / DEAD_PART;
         let chosen = match cleans {
-            true if dead[0] > dead[1] => Queue::Small,
-            true => Queue::Main,
+            true if dead[0] > dead[1] => Queue::Probation,
+            true => Queue::Protected,
             false => policy::next_queue(&self.occupancy(shared)),
         };
         let queue = match (self.ends[0].is_empty(), self.ends[1].is_empty()) {
             (true, true) => return false,
-            (true, false) => Queue::Main,
-            (false, true) => Queue::Small,
+            (true, false) => Queue::Protected,
+            (false, true) => Queue::Probation,
             (false, false) => chosen,
         };
         self.was_full |= !cleans;
@@ -129,15 +129,15 @@ impl Keeper {
         if let Some(slot) = Self::slot_of(shared, hash, queue, position) {
             self.turn_entry(shared, &Meant { slot, hash, position, placed }, cleans);
         }
-        self.pass(shared, queue, Some(tag(hash)), end);
+        self.pass(shared, queue, Some(fingerprint(hash)), end);
     }
 
     /// Moves the oldest entry of a queue to its next place, or evicts it, including when there is no room for it.
     fn turn_entry(&mut self, shared: &Shared, entry: &Meant<'_>, cleans: bool) {
         let touches = Slot(entry.slot.load(Ordering::Relaxed)).touches();
-        if entry.placed.queue == Queue::Main && touches == 1 && !cleans {
-            let (of_entry, main) = self.parts(shared);
-            self.small_part.found_once(main, of_entry);
+        if entry.placed.queue == Queue::Protected && touches == 1 && !cleans {
+            let (of_entry, protected) = self.parts(shared);
+            self.probation_part.found_once(protected, of_entry);
         }
         let kept = self.verdict(shared, entry, touches, cleans);
         if kept.is_some_and(|(target, touches)| self.move_entry(shared, entry, target, touches)) {
@@ -157,29 +157,29 @@ impl Keeper {
             return Some((placed.queue, touches));
         }
         let kept = policy::touches_if_kept(placed.queue, touches)?;
-        let worth = placed.queue == Queue::Main || self.is_worth_its_place(shared, placed.header, touches);
-        worth.then_some((Queue::Main, kept))
+        let worth = placed.queue == Queue::Protected || self.is_worth_its_place(shared, placed.header, touches);
+        worth.then_some((Queue::Protected, kept))
     }
 
-    /// Whether an entry is worth the oldest entries of the main queue that it would displace. Small entries always are.
-    /// A large one is if its touches outweigh those of all displaced entries together; each of its touches counts for
-    /// several.
+    /// Whether an entry is worth the oldest entries of the protected queue that it would displace. Small entries always
+    /// are. A large one is if its touches outweigh those of all displaced entries together; each of its touches counts
+    /// for several.
     pub(super) fn is_worth_its_place(&self, shared: &Shared, header: Header, touches: u8) -> bool {
         let bytes = header.bytes();
         if bytes <= self.limit(shared) / LARGE_PART {
             return true;
         }
         let worth = u64::from(touches) * WEIGHT_OF_LARGE;
-        let ends = &self.ends[Queue::Main as usize];
+        let ends = &self.ends[Queue::Protected as usize];
         let (mut position, mut displaced, mut touched) = (ends.old, 0, 0);
         for _ in 0..VICTIMS_LOOKED_AT {
             if position == ends.young || displaced >= bytes {
                 break;
             }
-            let victim = ends.entry_at(&shared.segments, shared.ring(Queue::Main), position);
+            let victim = ends.entry_at(&shared.segments, shared.ring(Queue::Protected), position);
             if !victim.header.is_filler() {
                 let hash = shared.hash(victim.key());
-                if let Some(slot) = Self::slot_of(shared, hash, Queue::Main, position) {
+                if let Some(slot) = Self::slot_of(shared, hash, Queue::Protected, position) {
                     touched += u64::from(Slot(slot.load(Ordering::Relaxed)).touches());
                     displaced += victim.header.bytes();
                 }
@@ -197,17 +197,17 @@ impl Keeper {
     fn evict(&mut self, shared: &Shared, entry: &Meant<'_>) {
         let Placed { queue, header, .. } = entry.placed;
         match queue {
-            Queue::Small => self.pages.bury(&shared.index, &shared.segments, entry.hash, entry.slot, self.tick),
-            Queue::Main => self.empty_slot(shared, entry.slot, entry.hash),
+            Queue::Probation => self.pages.bury(&shared.index, &shared.segments, entry.hash, entry.slot, self.tick),
+            Queue::Protected => self.empty_slot(shared, entry.slot, entry.hash),
         }
         self.uncount(queue, header);
         self.counters.evictions += 1;
-        if queue == Queue::Small {
+        if queue == Queue::Probation {
             self.count_evicted(shared, header.bytes());
         }
     }
 
-    /// Counts bytes that leave the small queue for good.
+    /// Counts bytes that leave the probation queue for good.
     fn count_evicted(&mut self, shared: &Shared, bytes: u64) {
         let of_tick = (self.window_bytes(shared) / GHOST_TICKS).max(1);
         self.bytes_since_tick += bytes;

@@ -21,7 +21,7 @@ impl Keeper {
         let of_chunk = CHUNK_BYTES / shared.segments.bytes();
         let segments = (bytes / shared.segments.bytes() as u64) as usize;
         let whole = if segments < LEAST_WHOLE_CHUNKS * of_chunk { segments } else { segments / of_chunk * of_chunk };
-        whole.max(self.pages.len() + LEAST_SEGMENTS).min(shared.small.len())
+        whole.max(self.pages.len() + LEAST_SEGMENTS).min(shared.probation.len())
     }
 
     /// Moves the limit toward `wanted_bytes`: at once if it grows, else by at most [`BITE_BYTES`], so that the lock is

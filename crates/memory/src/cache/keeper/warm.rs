@@ -18,17 +18,17 @@ const LOOKS_AT_ONCE: usize = 256;
 /// An entry's record so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
-    /// It is in the main queue.
-    Proven,
-    /// It is in the small queue.
-    New,
+    /// It is in the protected queue.
+    Protected,
+    /// It is in the probation queue.
+    Probation,
 }
 
 impl Standing {
     fn queue(self) -> Queue {
         match self {
-            Self::Proven => Queue::Main,
-            Self::New => Queue::Small,
+            Self::Protected => Queue::Protected,
+            Self::Probation => Queue::Probation,
         }
     }
 }
@@ -189,7 +189,7 @@ impl Cache {
         }
     }
 
-    /// Inserts an entry, in parts, that this cache or another had before, among the proven ones. It does so only if
+    /// Inserts an entry, in parts, that this cache or another had before, in the protected queue. It does so only if
     /// there is room without an eviction, the key has none, and `is_current` returns true, as for [`Cache::insert_if`].
     pub fn bring_back(
         &self,
@@ -226,11 +226,11 @@ impl Keeper {
             return BroughtBack::LeftOut;
         }
         // One segment more than the entry needs, for a page of the index: with these nothing has to be evicted.
-        let wanted = self.ends[Queue::Main as usize].segments_for(&shared.segments, header) + 1;
+        let wanted = self.ends[Queue::Protected as usize].segments_for(&shared.segments, header) + 1;
         if !self.has_room(shared, wanted) {
             return BroughtBack::NoRoom;
         }
-        let entered = self.place(shared, arrival, header, Queue::Main, touches);
+        let entered = self.place(shared, arrival, header, Queue::Protected, touches);
         if self.count_arrival(entered) { BroughtBack::Entered } else { BroughtBack::LeftOut }
     }
 }
@@ -261,8 +261,8 @@ mod tests {
     }
 
     fn all_of(cache: &Cache) -> Vec<(Vec<u8>, Vec<u8>, u8)> {
-        let mut all = entries_of(cache, Standing::Proven);
-        all.extend(entries_of(cache, Standing::New));
+        let mut all = entries_of(cache, Standing::Protected);
+        all.extend(entries_of(cache, Standing::Probation));
         all.sort();
         all
     }
@@ -284,7 +284,7 @@ mod tests {
             .map(|n| (number(n).to_vec(), vec![n as u8; 100], u8::from(n.is_multiple_of(2))))
             .collect();
         assert_eq!(all_of(&cache), expected);
-        let standings = [Standing::Proven, Standing::New];
+        let standings = [Standing::Protected, Standing::Probation];
         let counts = standings.map(|standing| cache.count_entries(standing, cache.places(standing), 4096).0);
         assert_eq!(counts[0].entries + counts[1].entries, 1600);
         assert_eq!(counts[0].touches + counts[1].touches, 800);
@@ -296,12 +296,12 @@ mod tests {
     fn what_is_looked_over_while_entries_leave_are_those_that_stayed() {
         let cache = cache(256 << 10);
         (0..1000).for_each(|n| assert!(cache.insert(&number(n), &[1; 100])));
-        let before = cache.places(Standing::Proven);
+        let before = cache.places(Standing::Protected);
         (1000..9000).for_each(|n| assert!(cache.insert(&number(n), &[2; 100])));
         let mut copies = Copies::with_room(4096);
         // From a place long gone.
-        let next = cache.copy_entries(Standing::Proven, before, &mut copies);
-        assert!(next >= cache.places(Standing::Proven).start);
+        let next = cache.copy_entries(Standing::Protected, before, &mut copies);
+        assert!(next >= cache.places(Standing::Protected).start);
         for (key, value, _) in all_of(&cache) {
             assert_eq!(cache.get(&key), Some(value));
         }

@@ -101,7 +101,7 @@ fn after_churn_nine_tenths_of_the_memory_are_entries() {
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
 fn after_churn_nine_tenths_of_the_memory_are_entries_also_where_values_have_a_hundred_bytes() {
-    // The readers' lines and the tags of passed entries take half a percent in 1 MiB.
+    // The readers' lines and the fingerprints of passed entries take half a percent in 1 MiB.
     for (bytes, percent) in [(1 << 20, 88), (4 << 20, 89), (16 << 20, 90), (48 << 20, 91)] {
         for replace in [false, true] {
             let (cache, [entries, of_entries, charged]) = churned(bytes, replace, |_| 100);

@@ -30,7 +30,7 @@ fn a_value_that_takes_anothers_place_takes_its_standing_over_and_enters_nowhere_
         cache.get(b"key");
     }
     assert!(cache.replace(b"key", &[&[2; 50], &[3; 90]]));
-    // As much as the small queue ever holds passes by; accessed entries stay.
+    // As much as the probation queue ever holds passes by; accessed entries stay.
     for key in 0..if cfg!(miri) { 300 } else { 20_000u32 } {
         cache.insert(&key.to_le_bytes(), &[7; 100]);
     }

@@ -198,7 +198,7 @@ fn a_reader_that_stalls_while_it_searches_holds_back_next_to_nothing() {
         let cache = cache_of(bytes);
         let shared = &cache.inner.shared;
         cache.insert(b"searched", &value_of(1, 1, 10_000));
-        let searching = shared.readers.begin(3, slot::tag(shared.hash(b"searched"))).unwrap();
+        let searching = shared.readers.begin(3, slot::fingerprint(shared.hash(b"searched"))).unwrap();
         let churn = |keys: std::ops::Range<u64>| {
             keys.for_each(|key| assert!(cache.insert(&key.to_le_bytes(), &vec![1; len])));
             cache.stats().entries
@@ -221,7 +221,7 @@ fn what_a_stalled_searcher_looks_for_is_not_written_over_when_all_is_dropped() {
     let cache = cache_of(4 << 20);
     let shared = &cache.inner.shared;
     (0..10_000u64).for_each(|key| assert!(cache.insert(&key.to_le_bytes(), &[1; 200])));
-    let searching = shared.readers.begin(3, slot::tag(shared.hash(&7u64.to_le_bytes()))).unwrap();
+    let searching = shared.readers.begin(3, slot::fingerprint(shared.hash(&7u64.to_le_bytes()))).unwrap();
     let before = cache.stats().memory_bytes;
     cache.clear();
     cache.check();

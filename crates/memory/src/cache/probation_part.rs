@@ -1,12 +1,12 @@
-//! Adapts the small queue's share of a cache, by the marginal worth of space to either queue.
+//! Adapts the probation queue's share of a cache, by the marginal worth of space to either queue.
 //!
 //! A tenth serves most mixes of requests. It fails if entries are requested again a little later than a tenth reaches:
-//! each has left by then, while the main queue may hold entries long dead. So the small queue grows with each entry
-//! that comes back soon after it left (the age of its ghost tells: a queue longer by that much would have kept it). It
-//! shrinks with each entry of the main queue that was found once in a round (a queue shorter by that much might not
-//! have kept it). Entries are counted, not their bytes: a hit is a hit.
+//! each has left by then, while the protected queue may hold entries long dead. So the probation queue grows with each
+//! entry that comes back soon after it left (the age of its ghost tells: a queue longer by that much would have kept
+//! it). It shrinks with each entry of the protected queue that was found once in a round (a queue shorter by that much
+//! might not have kept it). Entries are counted, not their bytes: a hit is a hit.
 //!
-//! Late returns change nothing: a loop longer than the cache would otherwise take all of it for the small queue,
+//! Late returns change nothing: a loop longer than the cache would otherwise take all of it for the probation queue,
 //! without any more hits.
 
 use super::index::GHOST_TICKS;
@@ -18,22 +18,22 @@ const MOST: f64 = 0.9;
 /// Ticks since an entry left within which it came back soon.
 const SOON: u64 = 1;
 
-/// Bytes that leave the small queue within that time, as a fraction of the cache: ghosts reach back 27/20 of it, and a
-/// tick is, on average, half over.
+/// Bytes that leave the probation queue within that time, as a fraction of the cache: ghosts reach back 27/20 of it,
+/// and a tick is, on average, half over.
 const REACH: f64 = (SOON as f64 + 0.5) * 27.0 / 20.0 / GHOST_TICKS as f64;
 
-/// Weight of an entry found once in the main queue, relative to one that comes back soon. With a weight of one, mixes
-/// for which a tenth is right lose up to two points of hits in small caches to chance; with two they lose nothing
+/// Weight of an entry found once in the protected queue, relative to one that comes back soon. With a weight of one,
+/// mixes for which a tenth is right lose up to two points of hits in small caches to chance; with two they lose nothing
 /// noticeable, and the gains stay.
-const WEIGHT_OF_MAIN: f64 = 2.0;
+const WEIGHT_OF_PROTECTED: f64 = 2.0;
 
-/// The small queue's share of a cache.
+/// The probation queue's share of a cache.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SmallPart {
+pub(super) struct ProbationPart {
     part: f64,
 }
 
-impl SmallPart {
+impl ProbationPart {
     pub(super) fn new() -> Self {
         Self { part: LEAST }
     }
@@ -43,20 +43,20 @@ impl SmallPart {
         (limit as f64 * self.part) as u64
     }
 
-    /// Records that an entry came back this many ticks after it left the small queue. `entry` is the mean size of an
-    /// entry, as a fraction of the cache.
+    /// Records that an entry came back this many ticks after it left the probation queue. `entry` is the mean size of
+    /// an entry, as a fraction of the cache.
     pub(super) fn came_back(&mut self, ticks: u64, entry: f64) {
         if ticks <= SOON {
             self.change(entry);
         }
     }
 
-    /// Records that the oldest entry of the main queue was found once. `main` is that queue's fraction of the cache,
-    /// `entry` as for [`SmallPart::came_back`].
-    pub(super) fn found_once(&mut self, main: f64, entry: f64) {
+    /// Records that the oldest entry of the protected queue was found once. `protected` is that queue's fraction of the
+    /// cache, `entry` as for [`ProbationPart::came_back`].
+    pub(super) fn found_once(&mut self, protected: f64, entry: f64) {
         // Of the entries found once in a round, the share found in the part that the queue would lose.
-        let lost = if main > REACH { REACH / main } else { 1.0 };
-        self.change(-WEIGHT_OF_MAIN * lost * entry);
+        let lost = if protected > REACH { REACH / protected } else { 1.0 };
+        self.change(-WEIGHT_OF_PROTECTED * lost * entry);
     }
 
     fn change(&mut self, by: f64) {
@@ -96,7 +96,7 @@ mod tests {
         let cache = Cache::new(&budget, CacheOptions::of_bytes(256 << 10)).unwrap();
         let found = found_again(&cache, 300);
         let stats = cache.stats();
-        assert!(stats.entries > 1400 && stats.small_bytes > 50_000, "{stats:?}");
+        assert!(stats.entries > 1400 && stats.probation_bytes > 50_000, "{stats:?}");
         assert!(found > 80, "{found} %");
         // If keys are requested again too late for any cache of this size, a tenth is enough for the rest.
         assert_eq!(found_again(&Cache::new(&budget, CacheOptions::of_bytes(256 << 10)).unwrap(), 4000), 0);
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn the_part_follows_what_comes_back_soon_and_stays_within_its_ends() {
-        let mut part = SmallPart::new();
+        let mut part = ProbationPart::new();
         assert_eq!(part.of(1000), 100);
         part.came_back(SOON + 1, 0.1);
         part.found_once(0.9, 0.1);
