@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use plimsoll_disk::mem::MemDisk;
 use plimsoll_log::glsn::Glsn;
 
 use crate::api::admin::backup::{self, BackupReport, Sharing};
@@ -72,6 +73,39 @@ impl Db {
     /// [`crate::Error::Forked`], [`crate::Error::InvalidInput`] (the budget is too small), or the disk.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         Ok(Self { store: open::open(path.as_ref(), options)? })
+    }
+
+    /// Makes an empty store in memory. It is the ordinary store, with its log and its runs, on files that are in memory, and is gone when its
+    /// last handle and iterator are dropped: for tests, and for data that need not outlive the process.
+    ///
+    /// The memory of the files is beside the budget of `options`, which holds the caches and buffers as it does with files on a disk: the
+    /// whole takes the budget and every byte that the store holds. Calls copy between the files and the caches under one lock of all
+    /// files, so threads wait for each other. A warm image is not written.
+    ///
+    /// # Errors
+    /// [`crate::Error::InvalidInput`]: the budget is too small, or the options ask for a store that is open read-only or is there
+    /// already.
+    ///
+    /// ```
+    /// use plimsoll::{Db, Options};
+    ///
+    /// # fn main() -> plimsoll::Result<()> {
+    /// let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
+    /// let users = db.keyspace("default")?;
+    /// let mut tx = db.begin();
+    /// tx.put(&users, b"ada", b"Ada Lovelace")?;
+    /// tx.commit()?;
+    /// assert_eq!(db.snapshot().get(&users, b"ada")?.unwrap(), b"Ada Lovelace");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn in_memory(options: Options) -> Result<Db> {
+        if options.read_only || !options.create {
+            return Err(Error::invalid(
+                "a store in memory is new and empty: it cannot be opened read-only, or without `create`",
+            ));
+        }
+        Self::open("/store", Options { disk: Arc::new(MemDisk::new()), warm: false, ..options })
     }
 
     /// Closes the store for all clones and lets the folder go. What is in memory is written into runs, unless it is so little that the next

@@ -21,6 +21,7 @@ mod errors;
 mod forms;
 mod handles;
 mod held_walks;
+mod in_memory;
 mod io;
 mod large;
 mod many_transactions;
