@@ -23,6 +23,7 @@ mod background;
 mod check;
 mod compaction;
 mod core;
+mod counters;
 mod files;
 mod flush;
 pub(crate) mod manifest;

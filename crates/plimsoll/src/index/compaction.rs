@@ -13,7 +13,8 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::pool::Touch;
 
 use crate::borders::{Border, hit};
-use crate::index::core::{Change, Core, Counters, SetAside, lock};
+use crate::index::core::{Change, Core, SetAside, lock};
+use crate::index::counters::Counters;
 use crate::index::files::Reserve;
 use crate::index::manifest::Outcome;
 use crate::index::merge::{Cursor, Direction, Merge};

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::{ArcSwap, Guard};
@@ -17,12 +17,12 @@ use plimsoll_memory::chunk::CHUNK_BYTES;
 
 use crate::index::background::Signals;
 use crate::index::compaction::Compactor;
+use crate::index::counters::Counters;
 use crate::index::files::{Files, run_of};
 use crate::index::manifest::{self, Head, Manifest, Outcome, run_infos};
 use crate::index::room::Writer;
 use crate::index::seat::Seats;
 use crate::index::source::{Memtable, Run};
-use crate::index::stalls::Stalls;
 use crate::index::view::{Content, Limits, View, depth};
 use crate::index::{Ground, Horizon};
 use crate::types::error::{Error, Result};
@@ -57,25 +57,6 @@ pub(crate) struct Core {
     pub(crate) flushed: AtomicU64,
     /// Blob files being written, or written and not named by a manifest yet.
     pub(crate) blobs_in_work: Arc<Mutex<BTreeSet<BlobId>>>,
-}
-
-/// Counts since the index was opened.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) bytes_in: AtomicU64,
-    pub(crate) bytes_flushed: AtomicU64,
-    pub(crate) flush_nanos: AtomicU64,
-    pub(crate) bytes_compaction_read: AtomicU64,
-    pub(crate) bytes_compaction_written: AtomicU64,
-    pub(crate) flushes: AtomicU64,
-    pub(crate) compactions: AtomicU64,
-    pub(crate) stalls: Stalls,
-}
-
-impl Counters {
-    pub(crate) fn add(counter: &AtomicU64, n: u64) {
-        counter.fetch_add(n, Ordering::Relaxed);
-    }
 }
 
 /// Memory reserved from the budget permanently, so that a job that frees memory never has to ask for any. It is a budget of its own, which

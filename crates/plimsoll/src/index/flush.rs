@@ -7,7 +7,8 @@ use plimsoll_disk::clock::Clock;
 use plimsoll_log::glsn::Glsn;
 
 use crate::index::Progress;
-use crate::index::core::{Change, Core, Counters, SetAside, lock};
+use crate::index::core::{Change, Core, SetAside, lock};
+use crate::index::counters::Counters;
 use crate::index::files::Reserve;
 use crate::index::output::{OUTPUT_CHUNKS, Output};
 use crate::index::run::warmth::Warmth;

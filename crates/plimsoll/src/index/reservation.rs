@@ -6,14 +6,16 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::sorted::{Inserter, SortedMap};
 use smallvec::SmallVec;
 
-use crate::index::core::{Core, Counters};
+use crate::index::counters::Counters;
 use crate::index::source::Memtable;
 use crate::types::error::Result;
 use crate::types::version::{MAX_POINTER_BYTES, Stored};
 
 /// Room in the active memtable for the versions of the next commits. What is not used goes back when it is dropped.
 pub(crate) struct Reservation<'a> {
-    core: &'a Core,
+    counters: &'a Counters,
+    /// Runs hold everything up to this GLSN.
+    held: Glsn,
     table: Arc<Memtable>,
     left_bytes: usize,
 }
@@ -31,9 +33,9 @@ pub(crate) enum Link {
 const FETCHED_AT_ONCE: usize = 8;
 
 impl<'a> Reservation<'a> {
-    /// For `bytes` that were reserved in `table`, the active memtable.
-    pub(crate) fn new(core: &'a Core, table: &Arc<Memtable>, bytes: usize) -> Self {
-        Self { core, table: Arc::clone(table), left_bytes: bytes }
+    /// For `bytes` that were reserved in `table`, the active memtable. Runs hold everything up to `held`.
+    pub(crate) fn new(counters: &'a Counters, held: Glsn, table: &Arc<Memtable>, bytes: usize) -> Self {
+        Self { counters, held, table: Arc::clone(table), left_bytes: bytes }
     }
 
     /// Bytes that are not used yet.
@@ -54,13 +56,9 @@ impl<'a> Reservation<'a> {
         versions: impl Iterator<Item = Result<(&'v [u8], Stored<'v>)>>,
     ) -> Result<()> {
         self.table.add_log_bytes(log_bytes);
-        if glsn <= self.core.held {
+        if glsn <= self.held {
             return Ok(());
         }
-        debug_assert!(
-            Arc::ptr_eq(&self.table, &self.core.view().active),
-            "no memtable is closed while room in it is reserved"
-        );
         let (table, left_bytes) = (Arc::clone(&self.table), &mut self.left_bytes);
         let mut inserter = table.inserter(glsn);
         let (mut head, mut bytes_in) = (Vec::with_capacity(MAX_POINTER_BYTES), 0);
@@ -91,7 +89,7 @@ impl<'a> Reservation<'a> {
             }
             next.drain(..).for_each(|version| insert(&mut inserter, version));
         }
-        Counters::add(&self.core.counters.bytes_in, bytes_in);
+        Counters::add(&self.counters.bytes_in, bytes_in);
         done
     }
 }

@@ -17,7 +17,8 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::OutOfBudget;
 
 use crate::index::Progress;
-use crate::index::core::{Core, Counters, lock};
+use crate::index::core::{Core, lock};
+use crate::index::counters::Counters;
 use crate::index::files::metadata_bytes;
 use crate::index::policy::Urge;
 use crate::index::reservation::Reservation;
@@ -136,7 +137,7 @@ impl Core {
 
     fn reserve(&self, table: &Arc<Memtable>, bytes: usize) -> Result<Reservation<'_>, OutOfBudget> {
         table.map().reserve(bytes)?;
-        let reservation = Reservation::new(self, table, bytes);
+        let reservation = Reservation::new(&self.counters, self.held, table, bytes);
         if !self.ground.read_only {
             // Last: a refusal gives the memtable's room back.
             self.files.fill_reserve()?;
