@@ -38,13 +38,13 @@ pub enum Border {
     MovedDeletionConflict,
     /// A walk back looks up the newest of many versions of a key.
     ReverseLookup,
-    /// An object of an image is taken in although the runs have younger versions of other keys.
-    ObjectBelieved,
+    /// A row of an image is taken in although the runs have younger versions of other keys.
+    RowBelieved,
     /// A moment is about to be opened.
     MomentAsked,
     /// A read has taken its sources.
     SourcesTaken,
-    /// A value was loaded, and is about to become an object.
+    /// A value was loaded, and is about to become a row.
     ValueLoaded,
     /// A walk has sat down in its sources.
     WalkSat,
@@ -82,7 +82,7 @@ mod counted {
         Border::MergeStopped,
         Border::MovedDeletionConflict,
         Border::ReverseLookup,
-        Border::ObjectBelieved,
+        Border::RowBelieved,
         Border::MomentAsked,
         Border::SourcesTaken,
         Border::ValueLoaded,

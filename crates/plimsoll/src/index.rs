@@ -65,11 +65,11 @@ use crate::index::core::{Core, lock};
 use crate::index::files::run_of;
 use crate::index::manifest::Manifest;
 use crate::index::reservation::Reservation;
-use crate::index::run::partition::{Partition, PartitionId, PartitionInfo};
+use crate::index::run::table::{Table, TableId, TableInfo};
 use crate::index::seat::Seats;
 use crate::index::source::Memtable;
 use crate::index::view::{Content, View};
-use crate::rowcache::Objects;
+use crate::rowcache::RowCache;
 use crate::types::error::Result;
 use crate::types::stats::IndexStats;
 use crate::types::version::Version;
@@ -80,7 +80,7 @@ const MEMTABLE_BYTES: (u64, u64) = (1 << 20, 64 << 20);
 
 /// The environment of the index: where it lives, what it works with, and its settings.
 #[derive(Clone, Debug)]
-pub(crate) struct Ground {
+pub(crate) struct Context {
     pub(crate) disk: Arc<dyn Disk>,
     /// The index's folder; it exists.
     pub(crate) dir: PathBuf,
@@ -88,11 +88,11 @@ pub(crate) struct Ground {
     pub(crate) pool: Arc<Pool>,
     pub(crate) log: Arc<dyn Log>,
     /// Notified when keys enter the runs, so that cached rows of older versions are invalidated.
-    pub(crate) objects: Arc<Objects>,
+    pub(crate) row_cache: Arc<RowCache>,
     /// Bytes at which a memtable is flushed; `None`: a share of the budget.
     pub(crate) memtable_bytes: Option<u64>,
-    /// Size in bytes at which a partition (a table file) is cut.
-    pub(crate) partition_bytes: u64,
+    /// Size in bytes at which a table is cut.
+    pub(crate) table_bytes: u64,
     /// Bytes of input that one step of compaction processes.
     pub(crate) step_bytes: u64,
     /// If set, no file is changed.
@@ -101,7 +101,7 @@ pub(crate) struct Ground {
     pub(crate) background: bool,
 }
 
-impl Ground {
+impl Context {
     /// Bytes at which a memtable is flushed. Unless it is set, an eighth of the current budget.
     pub(crate) fn memtable_limit_bytes(&self) -> u64 {
         let (min, max) = MEMTABLE_BYTES;
@@ -152,9 +152,9 @@ impl Index {
     ///
     /// With `read_only`, a writing process may remove files after the manifest was read and before this call opens them. An `Io` error of
     /// kind `NotFound` then means: read the manifest again.
-    pub(crate) fn open(ground: Ground, manifest: Manifest, horizon: Arc<dyn Horizon>) -> Result<Arc<Index>> {
-        let background = ground.background && !ground.read_only;
-        let core = Arc::new(Core::open(ground, manifest, horizon)?);
+    pub(crate) fn open(context: Context, manifest: Manifest, horizon: Arc<dyn Horizon>) -> Result<Arc<Index>> {
+        let background = context.background && !context.read_only;
+        let core = Arc::new(Core::open(context, manifest, horizon)?);
         let threads = if background { Threads::start(&core)? } else { Threads::none() };
         Ok(Arc::new(Index { core, threads }))
     }
@@ -214,19 +214,19 @@ impl Index {
         self.core.stop_deferring();
     }
 
-    /// Reserves memory for the metadata of these partitions so that the runs can be adopted, and slows the caller down as for other
+    /// Reserves memory for the metadata of these tables so that the runs can be adopted, and slows the caller down as for other
     /// commits. Called before the record that names them is submitted.
     ///
     /// # Errors
     /// The budget has no room for the metadata.
-    pub(crate) fn make_room_for_runs(&self, runs: &[Vec<PartitionInfo>]) -> Result<()> {
+    pub(crate) fn make_room_for_runs(&self, runs: &[Vec<TableInfo>]) -> Result<()> {
         self.core.make_room_for_runs(runs)
     }
 
     /// Adopts (ingests) runs that a transaction wrote as blob files, newest first; every version in them has `glsn`. The active memtable is
     /// first closed at `glsn - 1`. Idempotent: runs that are in the index already are skipped. The budget never refuses, because the record
     /// is already ordered in the log.
-    pub(crate) fn adopt(&self, runs: Vec<Vec<PartitionInfo>>, glsn: Glsn) -> Result<()> {
+    pub(crate) fn adopt(&self, runs: Vec<Vec<TableInfo>>, glsn: Glsn) -> Result<()> {
         self.core.adopt(runs, glsn)
     }
 
@@ -250,17 +250,17 @@ impl Index {
     /// The contents of the active memtable; `None` while another memtable waits to be flushed.
     pub(crate) fn unflushed(&self) -> Option<Unflushed> {
         let view = self.view();
-        let of = |table: &Memtable| Unflushed {
-            bytes: table.map().used_bytes(),
-            log_bytes: table.log_bytes(),
-            oldest: table.min_glsn(),
+        let of = |memtable: &Memtable| Unflushed {
+            bytes: memtable.map().used_bytes(),
+            log_bytes: memtable.log_bytes(),
+            oldest: memtable.min_glsn(),
         };
         view.closed.is_empty().then(|| of(&view.active))
     }
 
     /// Bytes at which a memtable is full.
     pub(crate) fn memtable_limit_bytes(&self) -> u64 {
-        self.core.ground.memtable_limit_bytes()
+        self.core.context.memtable_limit_bytes()
     }
 
     /// Makes the oldest closed source durable in the log and flushes it, if there is one.
@@ -279,15 +279,15 @@ impl Index {
         self.core.compact_all()
     }
 
-    /// Moves every value that is stored in a log entry below the horizon's `relocate_below` into a blob file. Only partitions that point to
+    /// Moves every value that is stored in a log entry below the horizon's `relocate_below` into a blob file. Only tables that point to
     /// such values are rewritten.
     pub(crate) fn relocate(&self) -> Result<()> {
         self.core.relocate()
     }
 
     /// The budget is, or is about to become, `bytes`: resizes the row cache to its share.
-    pub(crate) fn resize_objects(&self, bytes: u64) {
-        self.core.resize_objects(bytes);
+    pub(crate) fn resize_row_cache(&self, bytes: u64) {
+        self.core.resize_row_cache(bytes);
     }
 
     /// Adapts compaction to a changed budget: memory reserved for a second job is released if the budget has room for one job only.
@@ -300,20 +300,17 @@ impl Index {
         self.view().all_runs().filter_map(|run| run.min_pointer()).min()
     }
 
-    /// Whether a blob file is a partition of the index, holds values of one, or is about to.
+    /// Whether a blob file is a table of the index, holds values of one, or is about to.
     pub(crate) fn uses_blob(&self, blob: BlobId) -> bool {
         // Check the files in work first: a file that a manifest comes to name in between is then found in the view.
         lock(&self.core.blobs_in_work).contains(&blob)
-            || self
-                .view()
-                .infos()
-                .any(|info| info.id == PartitionId::Blob(blob) || info.blobs.binary_search(&blob).is_ok())
+            || self.view().infos().any(|info| info.id == TableId::Blob(blob) || info.blobs.binary_search(&blob).is_ok())
     }
 
     /// The current manifest, the run files that it names (its blob files belong to the log), and a view that keeps them.
     pub(crate) fn files(&self) -> (Manifest, Vec<PathBuf>, Arc<View>) {
         let (manifest, view) = self.core.manifest();
-        let infos = manifest.runs.iter().flat_map(|run| &run.partitions);
+        let infos = manifest.runs.iter().flat_map(|run| &run.tables);
         let paths = infos.filter_map(run_of).map(|run| self.core.files.path_of(run)).collect();
         (manifest, paths, view)
     }
@@ -322,7 +319,7 @@ impl Index {
     pub(crate) fn verify(
         &self,
         each: &mut dyn FnMut(&Version<'_>),
-        checked: &mut dyn FnMut(&Partition, Vec<String>),
+        checked: &mut dyn FnMut(&Table, Vec<String>),
         report: &mut dyn FnMut(String),
     ) -> Result<()> {
         self.core.verify(each, checked, report)
@@ -332,19 +329,19 @@ impl Index {
     pub(crate) fn stats(&self) -> IndexStats {
         let view = self.view();
         let closed = view.closed.iter().filter_map(|closed| match &closed.content {
-            Content::Memtable(table) => Some(table),
+            Content::Memtable(memtable) => Some(memtable),
             Content::Adopted(_) => None,
         });
         let memtables: Vec<_> = std::iter::once(&view.active).chain(closed).collect();
         let counters = &self.core.counters;
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         IndexStats {
-            memtable_bytes: memtables.iter().map(|table| table.map().held_bytes()).sum(),
+            memtable_bytes: memtables.iter().map(|memtable| memtable.map().held_bytes()).sum(),
             memtables: memtables.len() as u64,
             runs: view.runs.iter().map(|run| run.bytes()).collect(),
             depth: view.depth as u64,
             history_runs: view.history.iter().map(|run| run.bytes()).collect(),
-            partitions: view.all_runs().map(|run| run.partitions().len() as u64).sum(),
+            tables: view.all_runs().map(|run| run.tables().len() as u64).sum(),
             versions: view.all_runs().map(|run| run.versions()).sum(),
             bytes_in: count(&counters.bytes_in),
             bytes_flushed: count(&counters.bytes_flushed),

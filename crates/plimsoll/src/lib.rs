@@ -69,7 +69,7 @@ pub use types::options::Sizes;
 pub use types::options::{Durability, MIN_MEMORY_BYTES, Options};
 pub use types::retention::Retention;
 pub use types::stats::{
-    EvictorStats, IndexStats, IoStats, LogBounds, MemoryStats, ObjectStats, OpeningStats, PoolStats, PressureStats,
+    EvictorStats, IndexStats, IoStats, LogBounds, MemoryStats, OpeningStats, PoolStats, PressureStats, RowCacheStats,
     StallStats, Stats, Waits, WarmStats,
 };
 pub use types::value::Value;

@@ -1,4 +1,4 @@
-//! The row cache: hot values of runs, kept as single objects instead of the pages that hold them.
+//! The row cache: hot values of runs, kept as single rows instead of the pages that hold them.
 //!
 //! An entry states: *of all versions of this key that are in runs, the newest has GLSN v, and these are its bytes*. So it answers every
 //! moment from v on, provided that nothing above the runs (memtables, adopted runs) has a version of the key for that moment; those are
@@ -8,7 +8,7 @@
 //! Laws:
 //! 1. A fill is registered before it loads: by the view that it reads, which carries the number of its set of runs.
 //! 2. Before runs with younger versions become visible, fills of all earlier views are rejected, and then each key of the new runs is
-//!    replaced or removed in the cache ([`Objects::begin_runs`]). So a value that was loaded before is either inserted before that, and
+//!    replaced or removed in the cache ([`RowCache::begin_runs`]). So a value that was loaded before is either inserted before that, and
 //!    found by it, or not inserted.
 //! 3. An entry is used only for a moment that is not older than its version.
 //! 4. Dropping all entries at any moment changes no answer.
@@ -35,7 +35,7 @@ use crate::rowcache::share::{Balance, MAX_SHARE, WHOLE};
 use crate::types::value::{Value, is_free, room_for};
 use crate::types::version::Stored;
 
-/// The largest object, as a fraction of the cache: a single read displaces no more than that.
+/// The largest row, as a fraction of the cache: a single read displaces no more than that.
 const LARGEST_PART: f64 = 1.0 / 64.0;
 
 /// Bytes of the GLSN in front of each value.
@@ -45,7 +45,7 @@ const GLSN_BYTES: usize = 8;
 const FILLS_BETWEEN_LOOKS: u64 = 64;
 
 /// The row cache of a store; empty if it is switched off.
-pub(crate) struct Objects {
+pub(crate) struct RowCache {
     kept: Option<Kept>,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Exchange {
     new: Arc<Cache>,
 }
 
-impl Objects {
+impl RowCache {
     /// No row cache: every read goes to the pages.
     pub(crate) fn none() -> Arc<Self> {
         Arc::new(Self { kept: None })
@@ -130,7 +130,7 @@ impl Objects {
         }
     }
 
-    /// Rejects fills from sets of runs before `runs` from now on. Called before [`Objects::supersede`], and both before these runs become
+    /// Rejects fills from sets of runs before `runs` from now on. Called before [`RowCache::supersede`], and both before these runs become
     /// visible. Returns whether there may be entries to supersede.
     pub(crate) fn begin_runs(&self, runs: u64) -> bool {
         let Some(kept) = &self.kept else { return false };
@@ -160,7 +160,7 @@ impl Objects {
     }
 
     /// Adapts to a store budget that is, or is about to become, `bytes`: the row cache gets its share. If its index is too large for that,
-    /// or its tables are far too small, it has to be replaced: the replacement is returned, for [`Objects::exchange`].
+    /// or its tables are far too small, it has to be replaced: the replacement is returned, for [`RowCache::exchange`].
     pub(crate) fn resize(&self, bytes: u64) -> Option<Exchange> {
         let kept = self.kept.as_ref()?;
         let cache = kept.cache();
@@ -196,7 +196,7 @@ impl Objects {
         kept.balance.begin(&kept.cache(), &kept.pool, kept.budget.limit_bytes());
     }
 
-    /// For tests: ghost hits of objects and of pages, the weighed ones and the total.
+    /// For tests: ghost hits of rows and of pages, the weighed ones and the total.
     #[cfg(test)]
     fn returns(&self) -> [(u64, u64); 2] {
         let kept = self.kept.as_ref().expect("they are not switched off");
@@ -263,7 +263,7 @@ impl Kept {
 
     fn cache(&self) -> Arc<Cache> {
         let shelf = self.shelf();
-        Arc::clone(shelf.cache.as_ref().expect("there is one wherever objects are not switched off"))
+        Arc::clone(shelf.cache.as_ref().expect("there is one unless the row cache is switched off"))
     }
 }
 
@@ -328,8 +328,8 @@ impl fmt::Debug for Shelf {
     }
 }
 
-impl fmt::Debug for Objects {
+impl fmt::Debug for RowCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.kept.is_some() { "Objects" } else { "Objects(off)" })
+        f.write_str(if self.kept.is_some() { "RowCache" } else { "RowCache(off)" })
     }
 }

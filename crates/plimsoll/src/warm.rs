@@ -4,34 +4,34 @@
 //! each valid for a position in the log. It is a cache of a cache. It can be deleted at any moment; the only cost is a colder start.
 //!
 //! ```text
-//! open    restorers: read segments, hottest first: objects enter their cache (objects_restorer.rs), pages are loaded (restorer.rs),
+//! open    restorers: read segments, hottest first: rows enter their cache (rows_restorer.rs), pages are loaded (restorer.rs),
 //!            |       while there is free memory
-//! later   savers: every 30 s write the changes                                    (saver.rs, objects_saver.rs)
+//! later   savers: every 30 s write the changes                                    (saver.rs, rows_saver.rs)
 //!            |
 //! close   savers, once more
 //! ```
 //!
 //! Laws:
 //! 1. No image, however old, foreign or damaged, can make an answer wrong. The image of pages only names pages of immutable files; these
-//!    are read from their files and checked there. An object is accepted only if its segment belongs to this log's past, and the runs have
+//!    are read from their files and checked there. A row is accepted only if its segment belongs to this log's past, and the runs have
 //!    nothing younger of its key (belief.rs).
 //! 2. A segment that is damaged, of another format, of another log, ahead of the log, or of a fork of it ends the restore with one warning,
 //!    and a writing process removes the files of its kind. Trouble with the image is never an error of the store.
 //! 3. Opening does not wait for the restore. The restore takes only free memory, and reads and writes no more than its allowance. Closing
-//!    waits until the changed page segments are written, and as many of the changed objects as can be written in [`CLOSE_MILLIS`].
+//!    waits until the changed page segments are written, and as many of the changed rows as can be written in [`CLOSE_MILLIS`].
 //! 4. An image is replaced only by a process that restored all of it, or had no room for the rest and stayed open for an interval. A short
-//!    run with a small budget leaves it unchanged, and so does a run that ends before the restore does. The image of objects is replaced
+//!    run with a small budget leaves it unchanged, and so does a run that ends before the restore does. The image of rows is replaced
 //!    only by a process that stayed open for an interval.
 //!    stayed open for an interval.
 
 mod belief;
 mod files;
 pub(crate) mod image;
-mod objects;
-mod objects_restorer;
-mod objects_saver;
 mod pages;
 mod restorer;
+mod rows;
+mod rows_restorer;
+mod rows_saver;
 mod saver;
 pub(crate) mod segment;
 #[cfg(test)]
@@ -50,23 +50,23 @@ use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Pool;
 
 use crate::index::{Index, Progress};
-use crate::rowcache::Objects;
+use crate::rowcache::RowCache;
 use crate::types::stats::WarmStats;
-use crate::warm::objects_restorer::ObjectsRestorer;
-use crate::warm::objects_saver::ObjectsSaver;
 use crate::warm::restorer::{Restorer, Step};
+use crate::warm::rows_restorer::RowsRestorer;
+use crate::warm::rows_saver::RowsSaver;
 use crate::warm::saver::Saver;
 use crate::warm::segment::Distrust;
 
 /// The image's folder in the store's.
 pub(crate) const WARM_DIR: &str = "warm";
 
-/// The time limit for writing changed objects at close.
+/// The time limit for writing changed rows at close.
 const CLOSE_MILLIS: u64 = 150;
 
 /// The environment of the warm image: its sources and its location.
 #[derive(Debug)]
-pub(crate) struct Ground {
+pub(crate) struct Context {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) clock: Arc<dyn Clock>,
     /// The image's folder; it need not exist.
@@ -75,14 +75,14 @@ pub(crate) struct Ground {
     pub(crate) pool: Arc<Pool>,
     pub(crate) log: Arc<FileLog>,
     pub(crate) index: Arc<Index>,
-    pub(crate) objects: Arc<Objects>,
+    pub(crate) row_cache: Arc<RowCache>,
     /// The image is read and never written.
     pub(crate) read_only: bool,
     /// The interval between saves of the image.
     pub(crate) interval: Duration,
     /// The I/O allowance of the image, reads and writes together.
     pub(crate) bytes_per_second: u64,
-    /// A step ends when it has loaded this many pages to validate objects: these are random reads of guide pages.
+    /// A step ends when it has loaded this many pages to validate rows: these are random reads of guide pages.
     pub(crate) loads_at_once: u64,
 }
 
@@ -96,7 +96,7 @@ pub(crate) struct Warm {
 
 #[derive(Debug)]
 struct Core {
-    ground: Ground,
+    context: Context,
     work: Mutex<Work>,
     counts: Counts,
     /// When the store was opened, by the monotonic clock.
@@ -106,11 +106,11 @@ struct Core {
 /// The state of the work.
 #[derive(Debug)]
 struct Work {
-    /// `None` once finished: first the objects' restorer, then the pages'.
-    objects_restorer: Option<ObjectsRestorer>,
+    /// `None` once finished: first the rows' restorer, then the pages'.
+    rows_restorer: Option<RowsRestorer>,
     restorer: Option<Restorer>,
     saver: Saver,
-    objects_saver: ObjectsSaver,
+    rows_saver: RowsSaver,
     /// Whether this process restored all of the old image.
     took_all: bool,
     /// Whether the old image was rejected.
@@ -121,7 +121,7 @@ struct Work {
 
 impl Work {
     fn is_restoring(&self) -> bool {
-        self.objects_restorer.is_some() || self.restorer.is_some()
+        self.rows_restorer.is_some() || self.restorer.is_some()
     }
 }
 
@@ -130,7 +130,7 @@ pub(crate) struct Counts {
     restoring: AtomicBool,
     pub(crate) restored: AtomicU64,
     pub(crate) gone: AtomicU64,
-    pub(crate) objects: AtomicU64,
+    pub(crate) rows: AtomicU64,
     pub(crate) doubted: AtomicU64,
     pub(crate) segments: AtomicU64,
     pub(crate) bytes: AtomicU64,
@@ -140,7 +140,7 @@ pub(crate) struct Counts {
 #[derive(Clone, Debug, Default)]
 struct Messages {
     warning: Option<String>,
-    /// For the pages and for the objects.
+    /// For the pages and for the rows.
     last_errors: [Option<String>; 2],
 }
 
@@ -148,25 +148,25 @@ struct Messages {
 #[derive(Clone, Copy, Debug)]
 enum Saved {
     Pages,
-    Objects,
+    RowCache,
 }
 
 impl Warm {
     /// Starts the restore: in a thread, or, without `background`, step by step.
-    pub(crate) fn start(ground: Ground, background: bool) -> std::io::Result<Self> {
-        let opened_nanos = ground.clock.monotonic_nanos();
-        let due = opened_nanos + nanos(ground.interval);
+    pub(crate) fn start(context: Context, background: bool) -> std::io::Result<Self> {
+        let opened_nanos = context.clock.monotonic_nanos();
+        let due = opened_nanos + nanos(context.interval);
         let work = Work {
-            objects_restorer: Some(ObjectsRestorer::new()),
+            rows_restorer: Some(RowsRestorer::new()),
             restorer: Some(Restorer::new()),
             saver: Saver::new(due),
-            objects_saver: ObjectsSaver::new(due),
+            rows_saver: RowsSaver::new(due),
             took_all: true,
             distrusted: false,
             not_before: 0,
         };
         let counts = Counts { restoring: AtomicBool::new(true), ..Counts::default() };
-        let core = Arc::new(Core { ground, work: Mutex::new(work), counts, opened_nanos });
+        let core = Arc::new(Core { context, work: Mutex::new(work), counts, opened_nanos });
         let worker = background.then(|| core.start_worker()).transpose()?;
         Ok(Self { core, worker })
     }
@@ -194,8 +194,8 @@ impl Warm {
             restoring: counts.restoring.load(Ordering::Relaxed),
             pages_restored: count(&counts.restored),
             pages_gone: count(&counts.gone),
-            objects_restored: count(&counts.objects),
-            objects_doubted: count(&counts.doubted),
+            rows_restored: count(&counts.rows),
+            rows_doubted: count(&counts.doubted),
             segments_written: count(&counts.segments),
             bytes_written: count(&counts.bytes),
             last_error: lock(&counts.messages).last_errors.iter().flatten().next().cloned(),
@@ -223,7 +223,7 @@ impl Core {
 
     fn step(&self) -> Progress {
         let mut work = lock(&self.work);
-        let now = self.ground.clock.monotonic_nanos();
+        let now = self.context.clock.monotonic_nanos();
         if now < work.not_before {
             return Progress::Idle;
         }
@@ -232,9 +232,9 @@ impl Core {
         } else if !self.may_save(&work, now) {
             return Progress::Idle;
         } else if work.saver.is_due(now) {
-            self.note(Saved::Pages, work.saver.step(&self.ground, &self.counts, now))
-        } else if work.objects_saver.due() <= now {
-            self.note(Saved::Objects, work.objects_saver.step(&self.ground, &self.counts, now))
+            self.note(Saved::Pages, work.saver.step(&self.context, &self.counts, now))
+        } else if work.rows_saver.due() <= now {
+            self.note(Saved::RowCache, work.rows_saver.step(&self.context, &self.counts, now))
         } else {
             return Progress::Idle;
         };
@@ -244,16 +244,16 @@ impl Core {
 
     /// Runs a step of a restorer; returns the bytes read.
     fn restore(&self, work: &mut Work) -> u64 {
-        let step = match (&mut work.objects_restorer, &mut work.restorer) {
-            (Some(restorer), _) => restorer.step(&self.ground, &self.counts),
-            (None, Some(restorer)) => restorer.step(&self.ground, &self.counts),
+        let step = match (&mut work.rows_restorer, &mut work.restorer) {
+            (Some(restorer), _) => restorer.step(&self.context, &self.counts),
+            (None, Some(restorer)) => restorer.step(&self.context, &self.counts),
             (None, None) => return 0,
         };
         let step = step.unwrap_or_else(|distrust| self.distrust(work, &distrust));
         step.segment.into_iter().for_each(|segment| work.saver.knows(segment));
         if let Some(took_all) = step.ended {
             work.took_all &= took_all;
-            if work.objects_restorer.take().is_none() {
+            if work.rows_restorer.take().is_none() {
                 work.restorer = None;
             }
             self.counts.restoring.store(work.is_restoring(), Ordering::Relaxed);
@@ -263,20 +263,20 @@ impl Core {
 
     /// Rejects the image, including the part that was not read yet.
     fn distrust(&self, work: &mut Work, distrust: &Distrust) -> Step {
-        let (objects, pages) = (work.objects_restorer.take(), work.restorer.take());
+        let (rows, pages) = (work.rows_restorer.take(), work.restorer.take());
         work.distrusted = true;
         let may_pass = matches!(distrust, Distrust::Unread { .. });
-        if !may_pass && !self.ground.read_only {
+        if !may_pass && !self.context.read_only {
             // Otherwise each process that ends before it has written its own image would find it again. Files that cannot be removed stay.
-            let (disk, dir) = (&*self.ground.disk, &self.ground.dir);
-            let _ = match (objects, pages) {
-                (Some(_), _) => image::remove_objects(disk, dir),
+            let (disk, dir) = (&*self.context.disk, &self.context.dir);
+            let _ = match (rows, pages) {
+                (Some(_), _) => image::remove_rows(disk, dir),
                 (None, pages) => image::remove_pages_from(disk, dir, pages.map_or(0, |pages| pages.number())),
             };
         }
         // Beside a writing process, the image may be newer than this process's view of the log.
-        if !(self.ground.read_only && matches!(distrust, Distrust::Ahead { .. })) {
-            let text = format!("{}: the warm image is ignored: {distrust}", self.ground.dir.display());
+        if !(self.context.read_only && matches!(distrust, Distrust::Ahead { .. })) {
+            let text = format!("{}: the warm image is ignored: {distrust}", self.context.dir.display());
             lock(&self.counts.messages).warning = Some(text);
         }
         // Another image may replace it without loss, unless the trouble may pass.
@@ -284,29 +284,29 @@ impl Core {
     }
 
     fn may_save(&self, work: &Work, now: u64) -> bool {
-        !self.ground.read_only && may_replace(work.took_all, now - self.opened_nanos, self.ground.interval)
+        !self.context.read_only && may_replace(work.took_all, now - self.opened_nanos, self.context.interval)
     }
 
     /// Writes the changes, without a pause.
     fn finish(&self) {
         let mut work = lock(&self.work);
-        let ground = &self.ground;
-        let begun = ground.clock.monotonic_nanos();
+        let context = &self.context;
+        let begun = context.clock.monotonic_nanos();
         let open_nanos = begun - self.opened_nanos;
-        if work.is_restoring() && image::is_there(&*ground.disk, &ground.dir) {
+        if work.is_restoring() && image::is_there(&*context.disk, &context.dir) {
             // The restore has not finished, or never began: memory holds less than the image names.
             return;
         }
         if !self.may_save(&work, begun) {
             return;
         }
-        self.note(Saved::Pages, work.saver.finish(ground, &self.counts).map(|()| 0));
-        let has_objects = image::list_objects(&*ground.disk, &ground.dir).map_or(true, |files| !files.is_empty());
-        if open_nanos >= nanos(ground.interval) || !has_objects || work.distrusted {
+        self.note(Saved::Pages, work.saver.finish(context, &self.counts).map(|()| 0));
+        let has_rows = image::list_rows(&*context.disk, &context.dir).map_or(true, |files| !files.is_empty());
+        if open_nanos >= nanos(context.interval) || !has_rows || work.distrusted {
             let until = begun.saturating_add(CLOSE_MILLIS * 1_000_000);
-            let is_time = || ground.clock.monotonic_nanos() < until;
-            let saved = work.objects_saver.finish(ground, &self.counts, &is_time);
-            self.note(Saved::Objects, saved.map(|()| 0));
+            let is_time = || context.clock.monotonic_nanos() < until;
+            let saved = work.rows_saver.finish(context, &self.counts, &is_time);
+            self.note(Saved::RowCache, saved.map(|()| 0));
         }
     }
 
@@ -317,18 +317,18 @@ impl Core {
     }
 
     fn pause_nanos(&self, bytes: u64) -> u64 {
-        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.ground.bytes_per_second.max(1));
+        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.context.bytes_per_second.max(1));
         u64::try_from(nanos).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
     }
 
     /// The time until the next work is due.
     fn patience(&self) -> Duration {
         let work = lock(&self.work);
-        let now = self.ground.clock.monotonic_nanos();
+        let now = self.context.clock.monotonic_nanos();
         let next = match work.is_restoring() {
             true => work.not_before,
-            false if self.ground.read_only => return Duration::MAX,
-            false => work.not_before.max(work.saver.due().min(work.objects_saver.due())),
+            false if self.context.read_only => return Duration::MAX,
+            false => work.not_before.max(work.saver.due().min(work.rows_saver.due())),
         };
         Duration::from_nanos(next.saturating_sub(now))
     }

@@ -433,8 +433,8 @@ impl Driver {
         let submitted = self.model.newest();
         let stats = db.stats();
         self.warmed.pages += stats.warm.pages_restored;
-        self.warmed.objects += stats.warm.objects_restored;
-        self.warmed.doubted += stats.warm.objects_doubted;
+        self.warmed.objects += stats.warm.rows_restored;
+        self.warmed.doubted += stats.warm.rows_doubted;
         self.warmed.ignored += stats.warnings.iter().filter(|warning| warning.contains("warm image")).count() as u64;
         let closed = db.close();
         let in_doubt = self.in_doubt;

@@ -43,7 +43,7 @@ struct Turn {
     loads: f64,
     cpu_micros: f64,
     micros: f64,
-    object_hits: f64,
+    row_hits: f64,
 }
 
 /// A store under one setting.
@@ -127,7 +127,7 @@ fn load(folder: &Path, bench: &Cache) -> Result<()> {
 
 impl Contestant {
     fn open(folder: &Path, bench: &Cache, objects: bool) -> Result<Self> {
-        let db = Db::open(folder, options(bench.memory).objects(objects))?;
+        let db = Db::open(folder, options(bench.memory).row_cache(objects))?;
         let keyspace = db.keyspace("default")?;
         Ok(Self { db, keyspace, random: fastrand::Rng::with_seed(7), turns: Vec::new() })
     }
@@ -156,7 +156,7 @@ impl Contestant {
             loads: each((after.pool.loads - before.pool.loads) as f64),
             cpu_micros: each((now.cpu_seconds - used.cpu_seconds) * 1e6),
             micros: each(seconds * 1e6),
-            object_hits: each((after.objects.hits - before.objects.hits) as f64),
+            row_hits: each((after.row_cache.hits - before.row_cache.hits) as f64),
         })
     }
 
@@ -168,8 +168,8 @@ impl Contestant {
             ("pages_loaded_per_operation", of(|turn| turn.loads)),
             ("cpu_us_per_operation", of(|turn| turn.cpu_micros)),
             ("us_per_operation", of(|turn| turn.micros)),
-            ("object_hits_per_operation", of(|turn| turn.object_hits)),
-            ("objects_mib", mib(stats.objects.held_bytes)),
+            ("row_hits_per_operation", of(|turn| turn.row_hits)),
+            ("rows_mib", mib(stats.row_cache.held_bytes)),
             ("pages_mib", mib(stats.pool.resident_pages * stats.pool.page_bytes)),
         ];
         numbers.iter().for_each(|(metric, value)| results.note(mix.name(), &settings, metric, *value));

@@ -23,7 +23,7 @@ impl PlimsollPeer {
             Commits::Relaxed => Durability::Buffered,
         };
         let options = Options::new().memory_bytes(setup.memory_bytes).retention(retention).durability(durability);
-        Self::of(Db::open(folder, options.objects(objects))?, retention)
+        Self::of(Db::open(folder, options.row_cache(objects))?, retention)
     }
 
     /// A store that is open already.

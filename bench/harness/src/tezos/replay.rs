@@ -86,7 +86,7 @@ impl TezosReplay {
         replay.note(&mut note);
         let stats = db.stats();
         note("pages_loaded", stats.pool.loads as f64);
-        note("object_hits", stats.objects.hits as f64);
+        note("row_hits", stats.row_cache.hits as f64);
         let start = Instant::now();
         db.close()?;
         note("close_seconds", start.elapsed().as_secs_f64());

@@ -51,7 +51,7 @@ const LINES: [Line; 20] = [
     ("peak memory, MB", "peak_line_bytes", megabytes),
     ("mean CPU, %", "mean_cpu_percent", number),
     ("pages loaded", "pages_loaded", number),
-    ("object hits", "object_hits", number),
+    ("object hits", "row_hits", number),
     ("store, MiB", "disk_bytes", in_mib),
     ("making the commits, s (left out above)", "making_seconds", number),
 ];

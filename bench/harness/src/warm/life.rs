@@ -212,7 +212,7 @@ impl WarmLife {
             std::thread::sleep(Duration::from_millis(1));
         }
         let stats = db.stats();
-        ensure!(stats.warm.objects_restored + stats.warm.pages_restored > 0, "nothing was restored: {stats:?}");
+        ensure!(stats.warm.rows_restored + stats.warm.pages_restored > 0, "nothing was restored: {stats:?}");
         plimsoll::delete_warm_image(&self.store, &Options::new())?;
         Ok((db, keyspace))
     }
@@ -223,7 +223,7 @@ impl WarmLife {
         let mut client = Client::new(self, 1);
         client.ask(&db.snapshot(), &keyspace, 10 * FIRST_REQUESTS)?;
         report.insert("warm_10k_ms".into(), json!(client.time(&db, &keyspace, FIRST_REQUESTS)?));
-        let objects = db.stats().objects;
+        let objects = db.stats().row_cache;
         report.insert("objects".into(), json!(objects.entries as f64));
         report.insert("object_bytes".into(), json!(objects.live_bytes as f64));
         if self.end != End::Changed {
@@ -277,8 +277,8 @@ impl WarmLife {
         let stats = db.stats();
         ensure!(stats.warnings.is_empty(), "{:?}", stats.warnings);
         report.insert("pages_restored".into(), json!(stats.warm.pages_restored as f64));
-        report.insert("objects_restored".into(), json!(stats.warm.objects_restored as f64));
-        report.insert("objects_doubted".into(), json!(stats.warm.objects_doubted as f64));
+        report.insert("rows_restored".into(), json!(stats.warm.rows_restored as f64));
+        report.insert("rows_doubted".into(), json!(stats.warm.rows_doubted as f64));
         report.insert("pages_loaded".into(), json!(stats.pool.loads as f64));
         let start = Instant::now();
         db.close()?;

@@ -157,7 +157,7 @@ fn of_index(stats: &Stats) -> Vec<Fact> {
     let mut facts = vec![
         runs("runs", &index.runs),
         runs("history runs", &index.history_runs),
-        Fact::count("partitions", index.partitions),
+        Fact::count("tables", index.tables),
         Fact::count("versions in runs", index.versions),
         Fact::count("memtables", index.memtables),
         Fact::bytes("memtable bytes", index.memtable_bytes),
@@ -226,7 +226,7 @@ fn of_evictor(stats: &Stats) -> Vec<Fact> {
 }
 
 fn of_objects(stats: &Stats) -> Vec<Fact> {
-    let objects = &stats.objects;
+    let objects = &stats.row_cache;
     vec![
         Fact::count("objects", objects.entries),
         Fact::bytes("bytes of objects", objects.live_bytes),
@@ -238,7 +238,7 @@ fn of_objects(stats: &Stats) -> Vec<Fact> {
         Fact::count("evictions", objects.evictions),
         Fact::count("objects back soon", objects.returns),
         Fact::count("pages back soon", objects.page_returns),
-        Fact::count("steps to objects", objects.steps_to_objects),
+        Fact::count("steps to objects", objects.steps_to_rows),
         Fact::count("steps to pages", objects.steps_to_pages),
     ]
 }

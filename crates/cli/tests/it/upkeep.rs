@@ -78,6 +78,6 @@ fn a_hundred_small_writes_leave_no_runs_behind() {
     let stat = run(&["stat", &store, "--json"]).ok().json();
     let bytes = stat["store"]["bytes_on_disk"].as_u64().unwrap();
     assert!(bytes < 256 << 10, "{bytes}");
-    assert_eq!(stat["index"]["partitions"], 0);
+    assert_eq!(stat["index"]["tables"], 0);
     assert_eq!(run(&["count", &store]).ok().text(), "100\n");
 }

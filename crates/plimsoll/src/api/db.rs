@@ -354,14 +354,14 @@ impl Db {
         self.store.flush()
     }
 
-    /// Drops what is in memory only to make reads faster: pages and objects. Every answer stays the same; the next reads load what they need.
+    /// Drops what is in memory only to make reads faster: pages and rows. Every answer stays the same; the next reads load what they need.
     /// For measuring and for tests.
     #[cfg(any(test, feature = "testing"))]
     pub fn drop_caches(&self) {
         work_steps::drop_caches(&self.store);
     }
 
-    /// As [`Db::drop_caches`], but objects stay: for simulations.
+    /// As [`Db::drop_caches`], but rows stay: for simulations.
     #[doc(hidden)]
     #[cfg(any(test, feature = "testing"))]
     pub fn drop_pages(&self) {

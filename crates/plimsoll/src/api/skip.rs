@@ -154,17 +154,16 @@ impl Snapshot {
         let view = store.reader.index.view();
         let mut candidates: Vec<Vec<u8>> = Vec::new();
         for run in view.all_runs() {
-            for partition in run.partitions().iter() {
+            for table in run.tables().iter() {
                 // A key of each leaf, and those around what is lost, are enough to find the way.
                 let mut seen = 0u32;
-                let found =
-                    survey(Some(&**partition.file.source()), &partition.info, &store.reader.budget, &mut |version| {
-                        if seen.is_multiple_of(CANDIDATE_EVERY) && is_ahead(version.key) && within(version.key) {
-                            candidates.push(version.key.to_vec());
-                        }
-                        seen += 1;
-                        Ok(())
-                    })?;
+                let found = survey(Some(&**table.file.source()), &table.info, &store.reader.budget, &mut |version| {
+                    if seen.is_multiple_of(CANDIDATE_EVERY) && is_ahead(version.key) && within(version.key) {
+                        candidates.push(version.key.to_vec());
+                    }
+                    seen += 1;
+                    Ok(())
+                })?;
                 let edges = found.lost.into_iter().map(|lost| if reverse { lost.first } else { lost.last });
                 candidates.extend(edges.filter(|key| is_ahead(key) && within(key)));
             }

@@ -7,7 +7,7 @@ use plimsoll_memory::page::PAGE_BYTES;
 
 use crate::engine::Engine;
 use crate::types::error::Result;
-use crate::types::stats::{EvictorStats, LogBounds, MemoryStats, ObjectStats, PoolStats, PressureStats, Stats};
+use crate::types::stats::{EvictorStats, LogBounds, MemoryStats, PoolStats, PressureStats, RowCacheStats, Stats};
 use crate::warm::{WARM_DIR, Warm};
 
 /// Warnings from opening, and the fault of the warm image, if there is one.
@@ -46,7 +46,7 @@ pub(crate) fn stats(store: &Engine) -> Stats {
             resident_pages: pool.resident,
             page_bytes: PAGE_BYTES as u64,
         },
-        objects: of_objects(store),
+        row_cache: of_rows(store),
         log: LogBounds { first: bounds.first, next: bounds.next, durable: bounds.durable },
         index: store.reader.index.stats(),
         io: store.io.stats(),
@@ -60,9 +60,9 @@ pub(crate) fn stats(store: &Engine) -> Stats {
     }
 }
 
-fn of_objects(store: &Engine) -> ObjectStats {
-    let Some((cache, moves)) = store.reader.objects.stats() else { return ObjectStats::default() };
-    ObjectStats {
+fn of_rows(store: &Engine) -> RowCacheStats {
+    let Some((cache, moves)) = store.reader.row_cache.stats() else { return RowCacheStats::default() };
+    RowCacheStats {
         hits: cache.hits,
         misses: cache.misses,
         insertions: cache.insertions,
@@ -73,7 +73,7 @@ fn of_objects(store: &Engine) -> ObjectStats {
         limit_bytes: cache.limit_bytes,
         returns: cache.returns,
         page_returns: moves.page_returns,
-        steps_to_objects: moves.to_objects,
+        steps_to_rows: moves.to_rows,
         steps_to_pages: moves.to_pages,
     }
 }

@@ -14,7 +14,7 @@ pub(crate) fn set(store: &Engine, bytes: u64) -> Result<()> {
     check_there_is(bytes)?;
     let resize = || store.maintenance.pool.resize(bytes, bytes / POOL_FLOOR_SHARE);
     // First: the memory that the row cache releases is free when the budget shrinks.
-    store.reader.index.resize_objects(bytes.min(store.reader.budget.limit_bytes()));
+    store.reader.index.resize_row_cache(bytes.min(store.reader.budget.limit_bytes()));
     let resized = match resize() {
         Err(ResizeError::Held { .. }) if store.check_writable().is_ok() => {
             store.flush().and_then(|()| resize().map_err(of_resize))
@@ -22,7 +22,7 @@ pub(crate) fn set(store: &Engine, bytes: u64) -> Result<()> {
         resized => resized.map_err(of_resize),
     };
     // In any case: the row cache gets its share of the budget as it is now.
-    store.reader.index.resize_objects(store.reader.budget.limit_bytes());
+    store.reader.index.resize_row_cache(store.reader.budget.limit_bytes());
     store.reader.index.fit_jobs();
     resized
 }

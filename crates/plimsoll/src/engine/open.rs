@@ -36,10 +36,10 @@ use crate::engine::replay::replay;
 use crate::engine::retention::RetentionHorizon;
 use crate::engine::{Catalog, Engine, Maintenance, Opened};
 use crate::index::manifest::Manifest;
-use crate::index::{Ground, Index};
+use crate::index::{Context, Index};
 use crate::read::moments::Snapshots;
 use crate::read::reader::Reader;
-use crate::rowcache::Objects;
+use crate::rowcache::RowCache;
 use crate::txn::committer::Committer;
 use crate::txn::patience::{self, Patience};
 use crate::txn::sequencer::CommitSequencer;
@@ -109,7 +109,7 @@ pub(crate) fn open_by(
     let budget = Budget::with_ceiling(options.memory_bytes, ceiling_bytes(options.memory_bytes), Backing::Mapped)?;
     let (options, io) = io_choice::choose(options, &budget);
     let pool = Pool::new(&budget, options.memory_bytes / POOL_FLOOR_SHARE)?;
-    let objects = if options.objects { Objects::new(&budget, &pool)? } else { Objects::none() };
+    let row_cache = if options.row_cache { RowCache::new(&budget, &pool)? } else { RowCache::none() };
     let upkeep = Upkeep::start(&pool, &options)?;
     make_folders(path, &options)?;
     let manifest = Manifest::read(&*options.disk, &path.join("index"))?;
@@ -147,20 +147,20 @@ pub(crate) fn open_by(
         ready: OnceLock::new(),
     });
     let checkpoint = manifest.checkpoint.glsn;
-    let ground = Ground {
+    let context = Context {
         disk: Arc::clone(&options.disk),
         dir: path.join("index"),
         budget: budget.clone(),
         pool: Arc::clone(&pool),
         log: Arc::clone(&log),
-        objects: Arc::clone(&objects),
+        row_cache: Arc::clone(&row_cache),
         memtable_bytes: options.memtable_bytes,
-        partition_bytes: options.sizes.table_bytes,
+        table_bytes: options.sizes.table_bytes,
         step_bytes: options.sizes.step_bytes,
         read_only: options.read_only,
         background: options.background && !options.read_only,
     };
-    let index = Index::open(ground, manifest, Arc::clone(&horizon) as _)?;
+    let index = Index::open(context, manifest, Arc::clone(&horizon) as _)?;
     if way.log.is_none() {
         check_pointers(path, &index, &*log)?;
     }
@@ -168,21 +168,21 @@ pub(crate) fn open_by(
     let replayed = replay(&log, &budget, &index, checkpoint, progress)?;
     let replay_nanos = watch.nanos() - before_replay;
     sequencer.replayed(replayed.last);
-    let warm = options.warm.then(|| warm(path, &options, &budget, &pool, &objects, &file_log, &index)).transpose()?;
-    let ground = patience::Ground { index: Arc::clone(&index), sequencer: Arc::clone(&sequencer) };
-    let patience = Arc::new(Patience::new(&budget, ground, options.background && !options.read_only));
-    let ground = checkpoints::Ground {
+    let warm = options.warm.then(|| warm(path, &options, &budget, &pool, &row_cache, &file_log, &index)).transpose()?;
+    let context = patience::Context { index: Arc::clone(&index), sequencer: Arc::clone(&sequencer) };
+    let patience = Arc::new(Patience::new(&budget, context, options.background && !options.read_only));
+    let context = checkpoints::Context {
         clock: Arc::clone(&options.clock),
         log: Arc::clone(&file_log),
         index: Arc::clone(&index),
         sequencer: Arc::clone(&sequencer),
     };
-    let checkpoints = (!options.read_only).then(|| Checkpoints::start(ground, options.background)).transpose()?;
+    let checkpoints = (!options.read_only).then(|| Checkpoints::start(context, options.background)).transpose()?;
     let reader = Arc::new(Reader {
         budget,
         log,
         index,
-        objects,
+        row_cache,
         snapshots,
         keyspaces,
         read_only: options.read_only,
@@ -246,11 +246,11 @@ fn warm(
     options: &Options,
     budget: &Budget,
     pool: &Arc<Pool>,
-    objects: &Arc<Objects>,
+    row_cache: &Arc<RowCache>,
     log: &Arc<FileLog>,
     index: &Arc<Index>,
 ) -> Result<Warm> {
-    let ground = warm::Ground {
+    let context = warm::Context {
         disk: Arc::clone(&options.disk),
         clock: Arc::clone(&options.clock),
         dir: path.join(WARM_DIR),
@@ -258,13 +258,13 @@ fn warm(
         pool: Arc::clone(pool),
         log: Arc::clone(log),
         index: Arc::clone(index),
-        objects: Arc::clone(objects),
+        row_cache: Arc::clone(row_cache),
         read_only: options.read_only,
         interval: options.warm_interval,
         bytes_per_second: options.warm_bytes_per_second,
         loads_at_once: options.sizes.restore_loads,
     };
-    Ok(Warm::start(ground, options.background)?)
+    Ok(Warm::start(context, options.background)?)
 }
 
 fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> {

@@ -15,7 +15,7 @@ use crate::borders::{Border, hit};
 use crate::index::Index;
 use crate::index::reservation::{Link, Reservation};
 use crate::txn::payload::{Operations, Payload, Writes};
-use crate::txn::spill::open_partition;
+use crate::txn::spill::open_table;
 use crate::types::error::{Error, Result};
 use crate::types::version::Stored;
 
@@ -90,8 +90,8 @@ impl<'a> Replay<'a> {
             Writes::Runs(runs) => {
                 let mut infos = Vec::with_capacity(runs.len());
                 for blobs in &runs {
-                    let partitions = blobs.iter().map(|&blob| open_partition(self.log, self.budget, blob, glsn));
-                    infos.push(partitions.map(|partition| Ok((*partition?.info).clone())).collect::<Result<Vec<_>>>()?);
+                    let tables = blobs.iter().map(|&blob| open_table(self.log, self.budget, blob, glsn));
+                    infos.push(tables.map(|table| Ok((*table?.info).clone())).collect::<Result<Vec<_>>>()?);
                 }
                 // It closes the memtable.
                 self.room = None;

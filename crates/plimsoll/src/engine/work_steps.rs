@@ -9,7 +9,7 @@ use crate::types::error::Result;
 /// Drops every unpinned page, and every cached row.
 pub(crate) fn drop_caches(store: &Engine) {
     store.maintenance.pool.clear();
-    store.reader.objects.clear();
+    store.reader.row_cache.clear();
 }
 
 /// Does one piece of background work: a sync, freeing memory, flush, compaction, or the warm image; false if there was none. In a read-only

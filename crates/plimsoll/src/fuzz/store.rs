@@ -361,7 +361,7 @@ fn kind_of(name: &str, bytes: &[u8], log_id: u128) -> FileKind {
         return FileKind::Pages(run_seed(log_id, id));
     }
     if let Some(stem) = name.strip_suffix(".warm") {
-        let kind = if stem.starts_with("pages") { Kind::Pages } else { Kind::Objects };
+        let kind = if stem.starts_with("pages") { Kind::Pages } else { Kind::Rows };
         let number = stem.rsplit('-').next().and_then(|digits| digits.parse().ok()).unwrap_or(0);
         return FileKind::Warm(kind, number);
     }

@@ -10,7 +10,7 @@ use plimsoll_disk::worker::{Bell, Next, Woken, Worker};
 
 use crate::index::Progress;
 use crate::index::core::{Core, lock};
-use crate::index::policy::Urge;
+use crate::index::policy::Priority;
 use crate::types::error::Error;
 
 /// An index that received almost no writes for this long, and has no other work, counts as idle; its runs are then settled (merged for
@@ -158,22 +158,22 @@ impl Core {
 
     fn start_compacting(self: &Arc<Self>) -> io::Result<Worker> {
         let (core, alarmed) = (Arc::clone(self), Arc::clone(self));
-        let (mut failures, mut urge, mut before) = (0, Urge::Due, 0);
+        let (mut failures, mut priority, mut before) = (0, Priority::Due, 0);
         let step = move |woken| {
             let bytes_in = core.counters.bytes_in.load(Ordering::Relaxed);
-            let is_quiet = bytes_in - before < core.ground.memtable_limit_bytes() / TRICKLE_PART;
-            urge = match woken {
-                Woken::Again => urge,
-                Woken::TimedOut if is_quiet && failures == 0 => Urge::Settle,
-                Woken::TimedOut | Woken::Rung => Urge::Due,
+            let is_quiet = bytes_in - before < core.context.memtable_limit_bytes() / TRICKLE_PART;
+            priority = match woken {
+                Woken::Again => priority,
+                Woken::TimedOut if is_quiet && failures == 0 => Priority::Settle,
+                Woken::TimedOut | Woken::Rung => Priority::Due,
             };
             before = bytes_in;
-            match core.compact(urge) {
+            match core.compact(priority) {
                 Ok(progress) => {
                     failures = 0;
                     match progress {
                         Progress::Worked => Next::Again,
-                        Progress::Idle if urge == Urge::Due => Next::Within(SETTLE_AFTER),
+                        Progress::Idle if priority == Priority::Due => Next::Within(SETTLE_AFTER),
                         Progress::Idle => Next::Rung,
                     }
                 }

@@ -1,37 +1,37 @@
-//! Checks the index: every page of every partition, and the laws that can be checked from the manifest.
+//! Checks the index: every page of every table, and the laws that can be checked from the manifest.
 
 use std::sync::Arc;
 
 use crate::index::core::Core;
 use crate::index::manifest::Manifest;
-use crate::index::run::check::check_partition;
-use crate::index::run::partition::{Partition, PartitionId};
+use crate::index::run::check::check_table;
+use crate::index::run::table::{Table, TableId};
 use crate::index::source::Run;
 use crate::types::error::Result;
 use crate::types::version::Version;
 
 impl Core {
-    /// Reads every partition. `each` receives every version, `checked` each partition with its faults. `report` receives faults between
-    /// partitions.
+    /// Reads every table. `each` receives every version, `checked` each table with its faults. `report` receives faults between
+    /// tables.
     pub(crate) fn verify(
         &self,
         each: &mut dyn FnMut(&Version<'_>),
-        checked: &mut dyn FnMut(&Partition, Vec<String>),
+        checked: &mut dyn FnMut(&Table, Vec<String>),
         report: &mut dyn FnMut(String),
     ) -> Result<()> {
         let (manifest, view) = self.manifest();
         for run in view.all_runs() {
             check_order(run, report);
-            for partition in run.partitions().iter() {
-                let problems = check_partition(partition, &self.ground.budget, each)?;
-                let is_there = problems.is_empty() || self.is_named(partition.info.id)?;
-                checked(partition, if is_there { problems } else { Vec::new() });
+            for table in run.tables().iter() {
+                let problems = check_table(table, &self.context.budget, each)?;
+                let is_there = problems.is_empty() || self.is_named(table.info.id)?;
+                checked(table, if is_there { problems } else { Vec::new() });
             }
         }
         check_ages(&view.runs, report);
         let youngest = view.runs.iter().chain(&view.history).map(|run| run.max_glsn()).max();
         // Beside a writing process the manifest may be younger than the log bounds known here.
-        let durable = self.ground.log.bounds().durable.max(manifest.durable.glsn);
+        let durable = self.context.log.bounds().durable.max(manifest.durable.glsn);
         if let Some(youngest) = youngest.filter(|&youngest| youngest > durable) {
             report(format!("a run holds GLSN {youngest}, which is younger than the durable GLSN {durable}"));
         }
@@ -44,19 +44,19 @@ impl Core {
 }
 
 impl Core {
-    /// Whether the manifest on disk names this partition. Beside a writing process, the partition may have been merged away and its file
+    /// Whether the manifest on disk names this table. Beside a writing process, the table may have been merged away and its file
     /// removed.
-    fn is_named(&self, id: PartitionId) -> Result<bool> {
-        if !self.ground.read_only {
+    fn is_named(&self, id: TableId) -> Result<bool> {
+        if !self.context.read_only {
             return Ok(true);
         }
         let manifest = Manifest::read(self.files.disk(), self.files.dir())?;
-        Ok(manifest.is_none_or(|now| now.runs.iter().flat_map(|run| &run.partitions).any(|info| info.id == id)))
+        Ok(manifest.is_none_or(|now| now.runs.iter().flat_map(|run| &run.tables).any(|info| info.id == id)))
     }
 }
 
 fn check_order(run: &Run, report: &mut dyn FnMut(String)) {
-    for pair in run.partitions().windows(2) {
+    for pair in run.tables().windows(2) {
         if pair[0].info.last_key >= pair[1].info.first_key {
             report(format!("{} and {} of one run overlap", pair[0].info.id, pair[1].info.id));
         }

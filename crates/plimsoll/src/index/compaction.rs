@@ -1,7 +1,7 @@
 //! Merges runs, one bounded piece at a time.
 //!
 //! A job takes adjacent current runs, or history runs, and produces one run of current versions and one of history (`split` decides where
-//! each version goes). Partitions that overlap with no other input, and need no change, are linked instead of rewritten. When all outputs
+//! each version goes). Tables that overlap with no other input, and need no change, are linked instead of rewritten. When all outputs
 //! are written and synced, the manifest is replaced and readers see the outputs instead of the inputs.
 //!
 //! Two jobs can run at once if the budget allows: a small job merges newer runs while a large one is under way, and takes precedence.
@@ -19,15 +19,15 @@ use crate::index::files::Reserve;
 use crate::index::manifest::Outcome;
 use crate::index::merge::{Cursor, Direction, Merge};
 use crate::index::output::{OUTPUT_CHUNKS, Output};
-use crate::index::policy::{Plan, RunShape, Urge, choose};
+use crate::index::policy::{Plan, Priority, RunShape, choose};
 use crate::index::relocate::{Moved, Relocator};
 use crate::index::run::cursor::{Feed, RunCursor};
-use crate::index::run::partition::PartitionInfo;
-use crate::index::source::{Run, partition_bytes};
-use crate::index::split::{Elsewhere, Fate, Inputs, Splitter};
+use crate::index::run::table::TableInfo;
+use crate::index::source::{Run, table_bytes};
+use crate::index::split::{Disposition, Elsewhere, Inputs, Splitter};
 use crate::index::sweep::{Segment, Sweep};
 use crate::index::view::View;
-use crate::index::{Ground, Progress};
+use crate::index::{Context, Progress};
 use crate::types::error::{Error, Result};
 use crate::types::version::{Stored, Version};
 
@@ -43,17 +43,17 @@ const PILED_UP: usize = 4;
 /// The fixed cost of processing a version, in bytes, added to its size.
 const VERSION_COST_BYTES: u64 = 32;
 
-/// Divisor: a partition below this part of the full size is small.
+/// Divisor: a table below this part of the full size is small.
 const SMALL_PART: u64 = 8;
 
-/// Small partitions that overlap with nothing are linked like others. A job with more of them than this writes them together with their
+/// Small tables that overlap with nothing are linked like others. A job with more of them than this writes them together with their
 /// neighbours, because each costs a file and a description in memory. A full compaction always does.
 const SMALL_MAX: usize = 64;
 
 /// Jobs of a full compaction in addition to one for each run: the job under way, relocation, and dropping what remains droppable.
 const JOBS_MORE: u64 = 6;
 
-/// The most keyspaces of one partition whose horizon is looked up; a partition that spans more is rewritten.
+/// The most keyspaces of one table whose horizon is looked up; a table that spans more is rewritten.
 const KEYSPACES_ASKED: u32 = 64;
 
 /// The running jobs, and their memory.
@@ -82,7 +82,7 @@ struct Job {
     runs: Vec<Arc<Run>>,
     /// For a job on history: the highest horizon when it began.
     horizon: Glsn,
-    /// Whether small partitions that overlap with nothing are written together.
+    /// Whether small tables that overlap with nothing are written together.
     joins_small: bool,
     /// The runs when the job began. Law: a job holds no memtable, whose memory a flush in the meantime is to give back.
     view: Arc<View>,
@@ -94,8 +94,8 @@ struct Job {
     merge: Merge,
     /// The last key of the segment being merged.
     merging: Option<Vec<u8>>,
-    /// The fate of the top version, while its value is moved piece by piece.
-    waiting: Option<Fate>,
+    /// The disposition of the top version, while its value is moved piece by piece.
+    waiting: Option<Disposition>,
     linked_bytes: u64,
     current: Output,
     history: Output,
@@ -103,18 +103,18 @@ struct Job {
 
 impl Compactor {
     /// Reserves the memory for jobs.
-    pub(crate) fn new(ground: &Ground) -> Result<Self> {
-        let slots = (0..slots_for(ground)).map(|_| Slot::new(ground)).collect::<Result<_>>()?;
+    pub(crate) fn new(context: &Context) -> Result<Self> {
+        let slots = (0..slots_for(context)).map(|_| Slot::new(context)).collect::<Result<_>>()?;
         Ok(Self { slots, stopped: None, swept_history: (Weak::new(), Glsn::NONE), seen_bytes_in: 0 })
     }
 
     /// Adapts to a changed budget. If there is no room for a second job yet, a later call may find some.
-    fn fit(&mut self, ground: &Ground) {
-        let wanted = slots_for(ground);
+    fn fit(&mut self, context: &Context) {
+        let wanted = slots_for(context);
         if self.slots.len() > wanted {
             self.slots.pop_if(|slot| slot.job.is_none());
         } else if self.slots.len() < wanted {
-            self.slots.extend(Slot::new(ground).ok());
+            self.slots.extend(Slot::new(context).ok());
         }
     }
 
@@ -137,8 +137,8 @@ impl Compactor {
 }
 
 /// The most jobs that may run at the same time.
-fn slots_for(ground: &Ground) -> usize {
-    match (ground.read_only, ground.budget.limit_bytes() >= TWO_JOBS_BYTES) {
+fn slots_for(context: &Context) -> usize {
+    match (context.read_only, context.budget.limit_bytes() >= TWO_JOBS_BYTES) {
         (true, _) => 0,
         (false, false) => 1,
         (false, true) => 2,
@@ -146,10 +146,10 @@ fn slots_for(ground: &Ground) -> usize {
 }
 
 impl Slot {
-    fn new(ground: &Ground) -> Result<Self> {
+    fn new(context: &Context) -> Result<Self> {
         // A window for each input, the outputs, and a buffer for a value that is moved.
         let chunks = FAN_IN as u64 + 2 * OUTPUT_CHUNKS + 1;
-        Ok(Self { set_aside: SetAside::new(&ground.budget, chunks)?, job: None })
+        Ok(Self { set_aside: SetAside::new(&context.budget, chunks)?, job: None })
     }
 }
 
@@ -158,7 +158,7 @@ struct Task {
     inputs: Inputs,
     runs: Vec<Arc<Run>>,
     /// Why it is done.
-    urge: Urge,
+    priority: Priority,
 }
 
 impl Core {
@@ -166,7 +166,7 @@ impl Core {
     pub(crate) fn compact_step(&self) -> Result<Progress> {
         let bytes_in = self.counters.bytes_in.load(Ordering::Relaxed);
         let seen = std::mem::replace(&mut lock(&self.compactor).seen_bytes_in, bytes_in);
-        self.compact(if seen == bytes_in { Urge::Settle } else { Urge::Due })
+        self.compact(if seen == bytes_in { Priority::Settle } else { Priority::Due })
     }
 
     /// Merges until there is nothing left to merge; runs that are added meanwhile may stay.
@@ -175,7 +175,7 @@ impl Core {
         let view = self.view();
         let enough = done() + (view.runs.len() + view.history.len()) as u64 + JOBS_MORE;
         drop(view);
-        while self.compact(Urge::All)? == Progress::Worked && done() < enough {}
+        while self.compact(Priority::All)? == Progress::Worked && done() < enough {}
         self.check_stopped()
     }
 
@@ -194,8 +194,8 @@ impl Core {
     }
 
     /// Does a bounded piece of a job; starts one first if it is due.
-    pub(crate) fn compact(&self, urge: Urge) -> Result<Progress> {
-        self.work(|compactor| self.task(compactor, urge))
+    pub(crate) fn compact(&self, priority: Priority) -> Result<Progress> {
+        self.work(|compactor| self.task(compactor, priority))
     }
 
     /// Does a bounded piece of a job; starts the job that `task` returns if none is under way.
@@ -230,11 +230,11 @@ impl Core {
 
     /// Adapts to a changed budget.
     pub(crate) fn fit_jobs(&self) {
-        lock(&self.compactor).fit(&self.ground);
+        lock(&self.compactor).fit(&self.context);
     }
 
     fn begin_jobs(&self, compactor: &mut Compactor, task: impl FnOnce(&Compactor) -> Option<Task>) {
-        compactor.fit(&self.ground);
+        compactor.fit(&self.context);
         if compactor.slots.first().is_some_and(|slot| slot.job.is_none()) {
             // The second slot's work goes first: it is short.
             let other = compactor.slots.iter().any(|slot| slot.job.is_some());
@@ -245,27 +245,30 @@ impl Core {
             let view = self.view();
             let free = view.runs.iter().take_while(|run| !compactor.is_busy(run)).count();
             if free >= PILED_UP
-                && let Some(plan) = choose(&compactor.current_shapes(&view), FAN_IN, Urge::Due)
+                && let Some(plan) = choose(&compactor.current_shapes(&view), FAN_IN, Priority::Due)
             {
-                let task = current_task(&view, plan, Urge::Due);
+                let task = current_task(&view, plan, Priority::Due);
                 compactor.slots[1].job = Some(Job::new(self, &compactor.slots[1].set_aside, task));
             }
         }
     }
 
     /// The next job, if any is due.
-    fn task(&self, compactor: &Compactor, urge: Urge) -> Option<Task> {
+    fn task(&self, compactor: &Compactor, priority: Priority) -> Option<Task> {
         let view = self.view();
-        let merge = |urge| {
-            let current = choose(&compactor.current_shapes(&view), FAN_IN, urge);
-            current.map(|plan| current_task(&view, plan, urge)).or_else(|| {
-                choose(&compactor.shapes(&view.history), FAN_IN, urge).map(|plan| history_task(&view, plan, urge))
+        let merge = |priority| {
+            let current = choose(&compactor.current_shapes(&view), FAN_IN, priority);
+            current.map(|plan| current_task(&view, plan, priority)).or_else(|| {
+                choose(&compactor.shapes(&view.history), FAN_IN, priority)
+                    .map(|plan| history_task(&view, plan, priority))
             })
         };
-        match urge {
-            Urge::Due => merge(urge),
-            Urge::Settle => merge(Urge::Due).or_else(|| self.relocation(&view)).or_else(|| merge(urge)),
-            Urge::All => merge(urge).or_else(|| self.relocation(&view)).or_else(|| self.clearance(compactor, &view)),
+        match priority {
+            Priority::Due => merge(priority),
+            Priority::Settle => merge(Priority::Due).or_else(|| self.relocation(&view)).or_else(|| merge(priority)),
+            Priority::All => {
+                merge(priority).or_else(|| self.relocation(&view)).or_else(|| self.clearance(compactor, &view))
+            }
         }
     }
 
@@ -273,8 +276,8 @@ impl Core {
     fn relocation(&self, view: &View) -> Option<Task> {
         let below = self.horizon.relocate_below();
         let wanted = |run: &Arc<Run>| run.min_pointer().is_some_and(|pointer| pointer < below);
-        let current = view.runs.iter().position(wanted).map(|at| current_task(view, at..at + 1, Urge::Due));
-        current.or_else(|| view.history.iter().position(wanted).map(|at| history_task(view, at..at + 1, Urge::Due)))
+        let current = view.runs.iter().position(wanted).map(|at| current_task(view, at..at + 1, Priority::Due));
+        current.or_else(|| view.history.iter().position(wanted).map(|at| history_task(view, at..at + 1, Priority::Due)))
     }
 
     /// The last run, if it holds deletions; the last history run, if it may hold droppable versions.
@@ -282,17 +285,17 @@ impl Core {
         if let [run] = &view.runs[..]
             && run.deletions() > 0
         {
-            return Some(current_task(view, 0..1, Urge::All));
+            return Some(current_task(view, 0..1, Priority::All));
         }
         let [run] = &view.history[..] else { return None };
         let (swept, then) = &compactor.swept_history;
         let swept = swept.upgrade().is_some_and(|swept| Arc::ptr_eq(&swept, run)) && self.horizon_of_run(run) <= *then;
         let passed = run.infos().any(|info| self.horizon_passed(info));
-        (passed && !swept).then(|| history_task(view, 0..1, Urge::All))
+        (passed && !swept).then(|| history_task(view, 0..1, Priority::All))
     }
 
-    /// Whether some version of a partition may be droppable: the horizon of one of its keyspaces has passed the partition's oldest commit.
-    fn horizon_passed(&self, info: &PartitionInfo) -> bool {
+    /// Whether some version of a table may be droppable: the horizon of one of its keyspaces has passed the table's oldest commit.
+    fn horizon_passed(&self, info: &TableInfo) -> bool {
         self.highest_horizon(info) >= info.min_glsn
     }
 
@@ -300,8 +303,8 @@ impl Core {
         run.infos().map(|info| self.highest_horizon(info)).max().unwrap_or(Glsn::NONE)
     }
 
-    /// The highest horizon of the keyspaces in a partition; [`Glsn::MAX`] if there are too many to look up.
-    fn highest_horizon(&self, info: &PartitionInfo) -> Glsn {
+    /// The highest horizon of the keyspaces in a table; [`Glsn::MAX`] if there are too many to look up.
+    fn highest_horizon(&self, info: &TableInfo) -> Glsn {
         let keyspace = |key: &[u8]| key.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
         let (first, last) = (keyspace(&info.first_key), keyspace(&info.last_key));
         if last - first >= KEYSPACES_ASKED {
@@ -353,12 +356,12 @@ impl Core {
     }
 }
 
-fn current_task(view: &View, plan: Plan, urge: Urge) -> Task {
-    Task { inputs: Inputs::Current { oldest: plan.end == view.runs.len() }, runs: view.runs[plan].to_vec(), urge }
+fn current_task(view: &View, plan: Plan, priority: Priority) -> Task {
+    Task { inputs: Inputs::Current { oldest: plan.end == view.runs.len() }, runs: view.runs[plan].to_vec(), priority }
 }
 
-fn history_task(view: &View, plan: Plan, urge: Urge) -> Task {
-    Task { inputs: Inputs::History, runs: view.history[plan].to_vec(), urge }
+fn history_task(view: &View, plan: Plan, priority: Priority) -> Task {
+    Task { inputs: Inputs::History, runs: view.history[plan].to_vec(), priority }
 }
 
 /// `all` with its adjacent `inputs` replaced by `output`.
@@ -374,9 +377,9 @@ fn replace(all: &[Arc<Run>], inputs: &[Arc<Run>], output: Option<&Arc<Run>>) -> 
 impl Job {
     fn new(core: &Core, set_aside: &SetAside, task: Task) -> Self {
         let view = core.view();
-        let output = || Output::new(&core.files, &set_aside.budget, core.ground.partition_bytes, Reserve::Rest);
+        let output = || Output::new(&core.files, &set_aside.budget, core.context.table_bytes, Reserve::Rest);
         let feed = || Feed::Private(set_aside.budget.clone());
-        let cursor = |run: &Arc<Run>| Cursor::Run(Box::new(RunCursor::new(Arc::clone(run.partitions()), feed())));
+        let cursor = |run: &Arc<Run>| Cursor::Run(Box::new(RunCursor::new(Arc::clone(run.tables()), feed())));
         let horizon = match task.inputs {
             Inputs::Current { .. } => Glsn::NONE,
             Inputs::History => task.runs.iter().map(|run| core.horizon_of_run(run)).max().unwrap_or(Glsn::NONE),
@@ -386,7 +389,7 @@ impl Job {
         let mut job = Self {
             inputs: task.inputs,
             horizon,
-            joins_small: task.urge == Urge::All || small > SMALL_MAX,
+            joins_small: task.priority == Priority::All || small > SMALL_MAX,
             splitter: Splitter::new(task.inputs, task.runs.len() == view.history.len()),
             relocator: Relocator::new(core, &set_aside.budget, core.horizon.relocate_below()),
             sweep: Sweep::new(task.runs.len()),
@@ -398,7 +401,7 @@ impl Job {
             current: output(),
             history: output(),
             runs: task.runs,
-            view: Arc::new(view.without_memtables(&core.ground.budget)),
+            view: Arc::new(view.without_memtables(&core.context.budget)),
         };
         job.ahead = job.next_segment();
         job
@@ -406,12 +409,12 @@ impl Job {
 
     fn next_segment(&mut self) -> Option<Segment> {
         let runs = &self.runs;
-        self.sweep.next(|input, at| runs[input].partitions().get(at).map(|partition| &*partition.info))
+        self.sweep.next(|input, at| runs[input].tables().get(at).map(|table| &*table.info))
     }
 
     /// Does one piece. Returns whether all input has been processed.
     fn step(&mut self, core: &Core) -> Result<bool> {
-        let mut allowance = core.ground.step_bytes;
+        let mut allowance = core.context.step_bytes;
         self.splitter.refresh();
         while allowance > 0 {
             if self.merging.is_some() {
@@ -428,13 +431,13 @@ impl Job {
 
     fn begin_segment(&mut self, core: &Core, segment: Segment) -> Result<()> {
         let (first_key, last_key) = match segment {
-            Segment::Alone { input, partition } if !self.rewrites(core, input, partition) => {
-                let member = self.runs[input].member(partition);
+            Segment::Alone { input, table } if !self.rewrites(core, input, table) => {
+                let member = self.runs[input].member(table);
                 self.linked_bytes += member.bytes();
                 return self.main_output().link(member);
             }
-            Segment::Alone { input, partition } => {
-                let info = &self.runs[input].partitions()[partition].info;
+            Segment::Alone { input, table } => {
+                let info = &self.runs[input].tables()[table].info;
                 (info.first_key.clone(), info.last_key.clone())
             }
             Segment::Cluster { first_key, last_key } => (first_key, last_key),
@@ -452,17 +455,17 @@ impl Job {
         }
     }
 
-    /// Whether a partition that overlaps with nothing is rewritten nevertheless.
-    fn rewrites(&self, core: &Core, input: usize, partition: usize) -> bool {
-        let info = |input: usize, partition: usize| &self.runs[input].partitions()[partition].info;
-        let this = info(input, partition);
+    /// Whether a table that overlaps with nothing is rewritten nevertheless.
+    fn rewrites(&self, core: &Core, input: usize, table: usize) -> bool {
+        let info = |input: usize, table: usize| &self.runs[input].tables()[table].info;
+        let this = info(input, table);
         if self.needs_change(core, this) {
             return true;
         }
         if !self.joins_small {
             return false;
         }
-        // A small partition is written together with a neighbour that is rewritten anyway, or is small as well.
+        // A small table is written together with a neighbour that is rewritten anyway, or is small as well.
         let open = match self.inputs {
             Inputs::Current { .. } => self.current.is_open(),
             Inputs::History => self.history.is_open(),
@@ -471,17 +474,17 @@ impl Job {
             && (open
                 || match &self.ahead {
                     Some(Segment::Cluster { .. }) => true,
-                    Some(Segment::Alone { input, partition }) => {
-                        let next = info(*input, *partition);
+                    Some(Segment::Alone { input, table }) => {
+                        let next = info(*input, *table);
                         is_small(core, next) || self.needs_change(core, next)
                     }
                     None => false,
                 })
     }
 
-    /// Whether a partition must not be linked: it holds deletions that leave the current runs, versions that may be dropped, or values to
+    /// Whether a table must not be linked: it holds deletions that leave the current runs, versions that may be dropped, or values to
     /// be moved.
-    fn needs_change(&self, core: &Core, info: &PartitionInfo) -> bool {
+    fn needs_change(&self, core: &Core, info: &TableInfo) -> bool {
         let moves = info.min_pointer.is_some_and(|pointer| self.relocator.wants(pointer));
         moves
             || match self.inputs {
@@ -506,24 +509,24 @@ impl Job {
             }
             let inline = if let Stored::Inline(value) = version.stored { value.len() } else { 0 };
             let bytes = (version.key.len() + inline) as u64;
-            let fate = match self.waiting.take() {
-                Some(fate) => fate,
-                None => self.splitter.fate(&version, &*core.horizon, &mut elsewhere)?,
+            let disposition = match self.waiting.take() {
+                Some(disposition) => disposition,
+                None => self.splitter.disposition(&version, &*core.horizon, &mut elsewhere)?,
             };
-            if fate != Fate::Dropped {
+            if disposition != Disposition::Dropped {
                 let stored = match self.relocator.relocate(&version, allowance)? {
                     Moved::Ready(stored) => stored,
                     Moved::Partly => {
                         hit(Border::RelocationStopped);
-                        self.waiting = Some(fate);
+                        self.waiting = Some(disposition);
                         break;
                     }
                 };
                 let version = Version { stored, ..version };
-                match fate {
-                    Fate::Current => self.current.add(&version, true, warmth)?,
-                    Fate::History { first } => self.history.add(&version, first, warmth)?,
-                    Fate::Dropped => {}
+                match disposition {
+                    Disposition::Current => self.current.add(&version, true, warmth)?,
+                    Disposition::History { first } => self.history.add(&version, first, warmth)?,
+                    Disposition::Dropped => {}
                 }
             }
             *allowance = allowance.saturating_sub(bytes + VERSION_COST_BYTES);
@@ -533,8 +536,8 @@ impl Job {
     }
 }
 
-fn is_small(core: &Core, info: &PartitionInfo) -> bool {
-    partition_bytes(info) < core.ground.partition_bytes / SMALL_PART
+fn is_small(core: &Core, info: &TableInfo) -> bool {
+    table_bytes(info) < core.context.table_bytes / SMALL_PART
 }
 
 /// Answers about a key from the sources at the start of a job. Later changes do not affect the versions that the job drops: later versions

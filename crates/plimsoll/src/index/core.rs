@@ -24,7 +24,7 @@ use crate::index::room::Writer;
 use crate::index::seat::Seats;
 use crate::index::source::{Memtable, Run};
 use crate::index::view::{Content, Limits, View, depth};
-use crate::index::{Ground, Horizon};
+use crate::index::{Context, Horizon};
 use crate::types::error::{Error, Result};
 
 /// Takes a lock even if a holder panicked: the state that each lock guards is consistent between any two statements.
@@ -34,7 +34,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The state behind [`super::Index`].
 pub(crate) struct Core {
-    pub(crate) ground: Ground,
+    pub(crate) context: Context,
     pub(crate) horizon: Arc<dyn Horizon>,
     pub(crate) files: Arc<Files>,
     pub(crate) clock: SystemClock,
@@ -78,7 +78,7 @@ impl SetAside {
 
 /// A change of the set of runs.
 pub(crate) struct Change {
-    /// Runs that are no longer used, except for partitions that `added` runs share.
+    /// Runs that are no longer used, except for tables that `added` runs share.
     pub(crate) removed: Vec<Arc<Run>>,
     /// Runs that are added.
     pub(crate) added: Vec<Arc<Run>>,
@@ -95,40 +95,43 @@ pub(crate) struct Change {
 
 impl Core {
     /// Opens the files that the manifest names.
-    pub(crate) fn open(ground: Ground, manifest: Manifest, horizon: Arc<dyn Horizon>) -> Result<Self> {
-        if manifest.log_id != ground.log.id() {
+    pub(crate) fn open(context: Context, manifest: Manifest, horizon: Arc<dyn Horizon>) -> Result<Self> {
+        if manifest.log_id != context.log.id() {
             return Err(Error::Forked {
                 glsn: None,
                 message: format!(
                     "{}: the index was made from another log; put the right log back",
-                    ground.dir.display()
+                    context.dir.display()
                 ),
             });
         }
-        let files = Files::new(&ground, manifest.next_run)?;
+        let files = Files::new(&context, manifest.next_run)?;
         let head = manifest.head();
         let (mut runs, mut history) = (Vec::new(), Vec::new());
         for info in manifest.runs {
-            let members = info.partitions.into_iter().map(|partition| files.open(partition)).collect::<Result<_>>()?;
+            let members = info.tables.into_iter().map(|table| files.open(table)).collect::<Result<_>>()?;
             if info.history { &mut history } else { &mut runs }.push(Arc::new(Run::new(members)));
         }
-        let active = Arc::new(Memtable::new(&ground.budget));
+        let active = Arc::new(Memtable::new(&context.budget));
         let limits = Arc::new(head.limits.clone());
         let depth = depth(runs.iter().map(|run| run.span()));
-        let shelf = ground.objects.shelf();
+        let shelf = context.row_cache.shelf();
         let view =
             View { active: Arc::clone(&active), closed: Vec::new(), runs, set: 0, shelf, depth, history, limits };
-        if !ground.read_only {
+        if !context.read_only {
             let named: BTreeSet<u64> = view.infos().filter_map(run_of).collect();
             files.sweep(head.number, |run| named.contains(&run))?;
         }
-        let seats = Seats::new(&ground.budget, &ground.pool)?;
-        ground.budget.add_reclaimer(Arc::downgrade(&seats) as _);
+        let seats = Seats::new(&context.budget, &context.pool)?;
+        context.budget.add_reclaimer(Arc::downgrade(&seats) as _);
         let held = view.infos().map(|info| info.max_glsn).max().unwrap_or(Glsn::NONE);
         Ok(Self {
             writer: Mutex::new(Writer::new(active)),
-            flush: Mutex::new(SetAside::new(&ground.budget, if ground.read_only { 1 } else { super::flush::CHUNKS })?),
-            compactor: Mutex::new(Compactor::new(&ground)?),
+            flush: Mutex::new(SetAside::new(
+                &context.budget,
+                if context.read_only { 1 } else { super::flush::CHUNKS },
+            )?),
+            compactor: Mutex::new(Compactor::new(&context)?),
             flushed: AtomicU64::new(head.checkpoint.glsn.0),
             record: Mutex::new(head),
             view: ArcSwap::from_pointee(view),
@@ -138,7 +141,7 @@ impl Core {
             counters: Counters::default(),
             blobs_in_work: Arc::default(),
             clock: SystemClock::new(),
-            ground,
+            context,
             horizon,
             files,
             held,
@@ -177,10 +180,10 @@ impl Core {
         let record = lock(&self.record);
         let view = self.view();
         let infos = |run: &Arc<Run>| run.infos().cloned().collect();
-        let current = view.runs.iter().map(|run| manifest::RunInfo { history: false, partitions: infos(run) });
-        let history = view.history.iter().map(|run| manifest::RunInfo { history: true, partitions: infos(run) });
+        let current = view.runs.iter().map(|run| manifest::RunInfo { history: false, tables: infos(run) });
+        let history = view.history.iter().map(|run| manifest::RunInfo { history: true, tables: infos(run) });
         let runs = current.chain(history).collect();
-        (Manifest::of(record.clone(), runs), Arc::new(view.of_files(&self.ground.budget)))
+        (Manifest::of(record.clone(), runs), Arc::new(view.of_files(&self.context.budget)))
     }
 
     /// The certified log position at `boundary`, if a record ends there. It does wherever commits are applied in the order of their
@@ -189,7 +192,7 @@ impl Core {
         if boundary == Glsn::NONE {
             return Ok(None);
         }
-        Ok(self.ground.log.chain_at(boundary)?.map(|chain| Position { glsn: boundary, chain }))
+        Ok(self.context.log.chain_at(boundary)?.map(|chain| Position { glsn: boundary, chain }))
     }
 
     /// Lets `plan` decide how the runs change, writes the manifest, and publishes the new view. `plan` is called under the record's lock,
@@ -199,7 +202,7 @@ impl Core {
         let change = plan(&self.view());
         let mut head = record.clone();
         head.number += 1;
-        head.durable = self.ground.log.position();
+        head.durable = self.context.log.position();
         head.next_run = self.files.next_run();
         head.limits.merge(&change.limits);
         if let Some(checkpoint) = change.checkpoint {
@@ -218,7 +221,7 @@ impl Core {
         let limits = Arc::new(head.limits.clone());
         *record = head;
         let depth = depth(change.runs.iter().map(|run| run.span()));
-        let set = change.takes_closed.as_ref().map(|content| self.tell_objects(content));
+        let set = change.takes_closed.as_ref().map(|content| self.tell_row_cache(content));
         self.swap_view(|view| {
             if let Some(set) = set {
                 view.closed.pop();
@@ -237,7 +240,7 @@ impl Core {
 
     /// Rewrites the manifest with the current runs if the log is durable beyond the durable place in the last manifest.
     pub(crate) fn note_durable(&self) -> Result<()> {
-        if self.ground.read_only || self.head().durable == self.ground.log.position() {
+        if self.context.read_only || self.head().durable == self.context.log.position() {
             return Ok(());
         }
         self.install(|view| Change {
@@ -254,31 +257,31 @@ impl Core {
 
     /// Invalidates cached rows whose keys have younger versions in the runs to be added. Called under the record's lock, before these runs
     /// are visible. Returns the number of the new set of runs.
-    fn tell_objects(&self, content: &Content) -> u64 {
-        let objects = &self.ground.objects;
+    fn tell_row_cache(&self, content: &Content) -> u64 {
+        let row_cache = &self.context.row_cache;
         let set = self.view().set + 1;
-        if objects.begin_runs(set) {
+        if row_cache.begin_runs(set) {
             match content {
-                Content::Memtable(table) => table.for_each_newest(|version| {
-                    objects.supersede(version.key, version.glsn, version.stored);
+                Content::Memtable(memtable) => memtable.for_each_newest(|version| {
+                    row_cache.supersede(version.key, version.glsn, version.stored);
                 }),
                 // There may be as many keys as fit on the disk: reading them would cost more than loading the dropped rows again.
-                Content::Adopted(_) => objects.clear(),
+                Content::Adopted(_) => row_cache.clear(),
             }
         }
         set
     }
 
     /// Resizes the row cache to its share of a budget of `bytes`. If the cache has to start empty, views switch to the new one with it.
-    pub(crate) fn resize_objects(&self, bytes: u64) {
-        let objects = &self.ground.objects;
+    pub(crate) fn resize_row_cache(&self, bytes: u64) {
+        let row_cache = &self.context.row_cache;
         // Eviction runs beside other work; only the exchange itself needs the record's lock.
-        let Some(exchange) = objects.resize(bytes) else { return };
+        let Some(exchange) = row_cache.resize(bytes) else { return };
         let record = lock(&self.record);
-        let before = objects.exchange(exchange);
+        let before = row_cache.exchange(exchange);
         let set = self.view().set + 1;
-        objects.begin_runs(set);
-        self.swap_view(|view| (view.set, view.shelf) = (set, objects.shelf()));
+        row_cache.begin_runs(set);
+        self.swap_view(|view| (view.set, view.shelf) = (set, row_cache.shelf()));
         drop(record);
         before.empty();
     }
@@ -292,13 +295,13 @@ impl Core {
         let marked = |history| move |run: &Arc<Run>| (history, Arc::clone(run));
         let runs: Vec<_> =
             change.runs.iter().map(marked(false)).chain(change.history.iter().map(marked(true))).collect();
-        manifest::write(disk, dir, head, runs.iter().map(|(history, run)| (*history, run_infos(run.partitions()))))
+        manifest::write(disk, dir, head, runs.iter().map(|(history, run)| (*history, run_infos(run.tables()))))
     }
 }
 
 impl fmt::Debug for Core {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Core({})", self.ground.dir.display())
+        write!(f, "Core({})", self.context.dir.display())
     }
 }
 

@@ -3,7 +3,7 @@
 //! Laws:
 //! 1. A run file that no manifest names is removed: when its last user releases it, or else at the next open.
 //! 2. The id of a run file is never used again.
-//! 3. A partition's metadata is heap memory, charged to the budget before it is kept. A reserve is held for the partitions that flush and
+//! 3. A table's metadata is heap memory, charged to the budget before it is kept. A reserve is held for the tables that flush and
 //!    compaction are about to create, so that they can free memory when the budget is exhausted. A commit gets no room in a memtable unless
 //!    the reserve is full, and only a flush may use all of it: so a flush is never refused.
 
@@ -19,10 +19,10 @@ use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
 use plimsoll_memory::pool::{Pool, PoolFile};
 
-use crate::index::Ground;
+use crate::index::Context;
 use crate::index::manifest::names::is_leftover;
 use crate::index::run::file::{RunFileSink, open_run, run_id_of};
-use crate::index::run::partition::{Partition, PartitionId, PartitionInfo, run_file_name};
+use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
 use crate::index::source::Member;
 use crate::types::error::{Error, Result};
 
@@ -32,7 +32,7 @@ const RESERVE_BYTES: u64 = 96 << 10;
 /// The part of the reserve that is kept for flushes.
 const FLUSH_RESERVE_BYTES: u64 = 64 << 10;
 
-/// Memory cost of a partition besides its keys: its description twice (in a run and in the run that replaces it), guard, file and handle.
+/// Memory cost of a table besides its keys: its description twice (in a run and in the run that replaces it), guard, file and handle.
 const PARTITION_OVERHEAD_BYTES: u64 = 768;
 
 /// The files of an index.
@@ -47,7 +47,7 @@ pub(crate) struct Files {
     metadata: Mutex<Metadata>,
 }
 
-/// How much of the reserve a job may use for the partitions that it creates.
+/// How much of the reserve a job may use for the tables that it creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserve {
     /// All: a flush.
@@ -66,29 +66,29 @@ impl Reserve {
     }
 }
 
-/// The memory account of partition metadata.
+/// The memory account of table metadata.
 #[derive(Debug)]
 struct Metadata {
     lease: Lease,
     used_bytes: u64,
 }
 
-/// Keeps the file of one partition; shared by the runs and views that use it.
+/// Keeps the file of one table; shared by the runs and views that use it.
 pub(crate) struct FileGuard {
     files: Arc<Files>,
-    id: PartitionId,
+    id: TableId,
     obsolete: AtomicBool,
     charged_bytes: AtomicU64,
 }
 
 impl Files {
     /// Lists the files in the index's folder; the next new file gets an id of at least `next_run`.
-    pub(crate) fn new(ground: &Ground, next_run: u64) -> Result<Arc<Self>> {
-        let lease = ground.budget.lease(Kind::Metadata, RESERVE_BYTES)?;
+    pub(crate) fn new(context: &Context, next_run: u64) -> Result<Arc<Self>> {
+        let lease = context.budget.lease(Kind::Metadata, RESERVE_BYTES)?;
         let mut next = next_run;
-        let names = match ground.disk.names(&ground.dir) {
+        let names = match context.disk.names(&context.dir) {
             // A salvage moved the folder aside: the next process that writes recreates it.
-            Err(error) if ground.read_only && error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) if context.read_only && error.kind() == io::ErrorKind::NotFound => Vec::new(),
             names => names?,
         };
         for name in names {
@@ -96,11 +96,11 @@ impl Files {
             next = next.max(run_id_of(&name).map_or(0, |id| id.saturating_add(1)));
         }
         Ok(Arc::new(Self {
-            disk: Arc::clone(&ground.disk),
-            dir: ground.dir.clone(),
-            pool: Arc::clone(&ground.pool),
-            log: Arc::clone(&ground.log),
-            read_only: ground.read_only,
+            disk: Arc::clone(&context.disk),
+            dir: context.dir.clone(),
+            pool: Arc::clone(&context.pool),
+            log: Arc::clone(&context.log),
+            read_only: context.read_only,
             next_run: AtomicU64::new(next),
             metadata: Mutex::new(Metadata { lease, used_bytes: 0 }),
         }))
@@ -130,40 +130,40 @@ impl Files {
     pub(crate) fn create(self: &Arc<Self>, budget: &Budget) -> Result<(Arc<FileGuard>, RunFileSink)> {
         let id = self.next_run.fetch_add(1, Ordering::Relaxed);
         let sink = RunFileSink::create(&self.disk, &self.dir, id, self.log.id(), budget)?;
-        Ok((self.guard(PartitionId::Run(id), true), sink.warm(&self.pool)))
+        Ok((self.guard(TableId::Run(id), true), sink.warm(&self.pool)))
     }
 
-    fn guard(self: &Arc<Self>, id: PartitionId, obsolete: bool) -> Arc<FileGuard> {
+    fn guard(self: &Arc<Self>, id: TableId, obsolete: bool) -> Arc<FileGuard> {
         let (obsolete, charged_bytes) = (AtomicBool::new(obsolete), AtomicU64::new(0));
         Arc::new(FileGuard { files: Arc::clone(self), id, obsolete, charged_bytes })
     }
 
-    /// Opens a partition that was just written; `file` if the pool knows it already.
+    /// Opens a table that was just written; `file` if the pool knows it already.
     pub(crate) fn open_new(
         &self,
-        info: PartitionInfo,
+        info: TableInfo,
         guard: Arc<FileGuard>,
         file: Option<PoolFile>,
         reserve: Reserve,
     ) -> Result<Member> {
         self.charge(&guard, &info, reserve)?;
-        let partition = match file {
-            Some(file) => Partition { info: Arc::new(info), file },
+        let table = match file {
+            Some(file) => Table { info: Arc::new(info), file },
             None => open_run(&*self.disk, &self.dir, &self.pool, self.log.id(), info)?,
         };
-        Ok(Member { partition, guard })
+        Ok(Member { table, guard })
     }
 
-    /// Opens a partition that the manifest names.
-    pub(crate) fn open(self: &Arc<Self>, info: PartitionInfo) -> Result<Member> {
+    /// Opens a table that the manifest names.
+    pub(crate) fn open(self: &Arc<Self>, info: TableInfo) -> Result<Member> {
         let guard = self.guard(info.id, false);
         self.charge(&guard, &info, Reserve::Rest)?;
         self.open_kept(info, guard)
     }
 
-    /// Opens a partition that a transaction's record names. The record is already ordered in the log: if neither the budget nor the reserve
+    /// Opens a table that a transaction's record names. The record is already ordered in the log: if neither the budget nor the reserve
     /// suffices, the account is overdrawn until the budget has room.
-    pub(crate) fn adopt(self: &Arc<Self>, info: PartitionInfo) -> Result<Member> {
+    pub(crate) fn adopt(self: &Arc<Self>, info: TableInfo) -> Result<Member> {
         let guard = self.guard(info.id, false);
         if self.charge(&guard, &info, Reserve::Rest).is_err() {
             let bytes = metadata_bytes(&info);
@@ -186,13 +186,13 @@ impl Files {
         self.metadata().make_room(0, RESERVE_BYTES)
     }
 
-    fn open_kept(&self, info: PartitionInfo, guard: Arc<FileGuard>) -> Result<Member> {
-        let partition = match info.id {
-            PartitionId::Run(id) => open_run(&*self.disk, &self.dir, &self.pool, self.log.id(), info)
+    fn open_kept(&self, info: TableInfo, guard: Arc<FileGuard>) -> Result<Member> {
+        let table = match info.id {
+            TableId::Run(id) => open_run(&*self.disk, &self.dir, &self.pool, self.log.id(), info)
                 .map_err(|error| self.missing(id, error))?,
-            PartitionId::Blob(blob) => self.open_blob(blob, info)?,
+            TableId::Blob(blob) => self.open_blob(blob, info)?,
         };
-        Ok(Member { partition, guard })
+        Ok(Member { table, guard })
     }
 
     fn missing(&self, id: u64, error: Error) -> Error {
@@ -202,12 +202,12 @@ impl Files {
                 "{message}: the manifest names {}, which is missing; `plimsoll verify` says what helps",
                 self.path_of(id).display()
             ))
-            .in_file(|| PartitionId::Run(id).file()),
+            .in_file(|| TableId::Run(id).file()),
             error => error,
         }
     }
 
-    fn open_blob(&self, id: BlobId, info: PartitionInfo) -> Result<Partition> {
+    fn open_blob(&self, id: BlobId, info: TableInfo) -> Result<Table> {
         let blob = self.log.open_blob(id)?;
         if blob.pages != info.pages {
             return Err(Error::corrupt(format!(
@@ -216,7 +216,7 @@ impl Files {
             ))
             .in_file(|| info.id.file()));
         }
-        Ok(Partition { info: Arc::new(info), file: blob.file })
+        Ok(Table { info: Arc::new(info), file: blob.file })
     }
 
     /// Removes leftovers of an earlier process: run files that `is_named` does not know, and manifests that are unfinished or not kept
@@ -239,7 +239,7 @@ impl Files {
         self.metadata.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn charge(&self, guard: &FileGuard, info: &PartitionInfo, reserve: Reserve) -> Result<(), OutOfBudget> {
+    fn charge(&self, guard: &FileGuard, info: &TableInfo, reserve: Reserve) -> Result<(), OutOfBudget> {
         let bytes = metadata_bytes(info);
         self.metadata().charge(bytes, reserve)?;
         guard.charged_bytes.store(bytes, Ordering::Relaxed);
@@ -247,8 +247,8 @@ impl Files {
     }
 }
 
-/// Memory of a partition's metadata.
-pub(crate) fn metadata_bytes(info: &PartitionInfo) -> u64 {
+/// Memory of a table's metadata.
+pub(crate) fn metadata_bytes(info: &TableInfo) -> u64 {
     let keys = (info.first_key.len() + info.last_key.len()) as u64;
     PARTITION_OVERHEAD_BYTES + keys + (info.blobs.len() * size_of::<BlobId>()) as u64
 }
@@ -281,11 +281,11 @@ impl Metadata {
     }
 }
 
-/// The id of the run file that holds a partition, if it is one.
-pub(crate) fn run_of(info: &PartitionInfo) -> Option<u64> {
+/// The id of the run file that holds a table, if it is one.
+pub(crate) fn run_of(info: &TableInfo) -> Option<u64> {
     match info.id {
-        PartitionId::Run(id) => Some(id),
-        PartitionId::Blob(_) => None,
+        TableId::Run(id) => Some(id),
+        TableId::Blob(_) => None,
     }
 }
 
@@ -300,7 +300,7 @@ impl FileGuard {
 impl Drop for FileGuard {
     fn drop(&mut self) {
         self.files.metadata().release(*self.charged_bytes.get_mut());
-        if let PartitionId::Run(id) = self.id
+        if let TableId::Run(id) = self.id
             && *self.obsolete.get_mut()
             && !self.files.read_only
         {

@@ -13,7 +13,7 @@ use crate::index::files::Reserve;
 use crate::index::output::{OUTPUT_CHUNKS, Output};
 use crate::index::run::warmth::Warmth;
 use crate::index::source::{Memtable, Run};
-use crate::index::split::{Fate, Inputs, Nowhere, Splitter};
+use crate::index::split::{Disposition, Inputs, Nowhere, Splitter};
 use crate::index::view::{Closed, Content, Limits};
 use crate::types::error::Result;
 
@@ -33,7 +33,7 @@ struct Flushed {
 impl Core {
     /// Makes the oldest closed source durable in the log and flushes it, if there is one.
     pub(crate) fn flush_step(&self) -> Result<Progress> {
-        if self.ground.read_only {
+        if self.context.read_only {
             return Ok(Progress::Idle);
         }
         let set_aside = lock(&self.flush);
@@ -52,10 +52,10 @@ impl Core {
     fn flush_source(&self, set_aside: &SetAside, closed: &Closed) -> Result<()> {
         if closed.boundary > Glsn::NONE {
             // Law 1: a run must not hold versions that a crash could take back.
-            self.ground.log.wait_durable(closed.boundary)?;
+            self.context.log.wait_durable(closed.boundary)?;
         }
         let flushed = match &closed.content {
-            Content::Memtable(table) => self.write_memtable(set_aside, table)?,
+            Content::Memtable(memtable) => self.write_memtable(set_aside, memtable)?,
             Content::Adopted(runs) => Flushed { runs: runs.clone(), ..Flushed::default() },
         };
         let checkpoint = self.place_of(closed.boundary)?;
@@ -75,21 +75,21 @@ impl Core {
         Ok(())
     }
 
-    fn write_memtable(&self, set_aside: &SetAside, table: &Memtable) -> Result<Flushed> {
-        let output = || Output::new(&self.files, &set_aside.budget, self.ground.partition_bytes, Reserve::Whole);
+    fn write_memtable(&self, set_aside: &SetAside, memtable: &Memtable) -> Result<Flushed> {
+        let output = || Output::new(&self.files, &set_aside.budget, self.context.table_bytes, Reserve::Whole);
         let (mut current, mut history) = (output(), output());
         let mut splitter = Splitter::new(Inputs::Current { oldest: false }, false);
-        let warmth = if table.is_read() { Warmth::Read } else { Warmth::Unread };
-        let mut at = table.map().first();
+        let warmth = if memtable.is_read() { Warmth::Read } else { Warmth::Unread };
+        let mut at = memtable.map().first();
         while let Some(position) = at {
-            let version = table.version(position);
-            match splitter.fate(&version, &*self.horizon, &mut Nowhere)? {
-                Fate::Current => current.add(&version, true, warmth)?,
+            let version = memtable.version(position);
+            match splitter.disposition(&version, &*self.horizon, &mut Nowhere)? {
+                Disposition::Current => current.add(&version, true, warmth)?,
                 // A version that was superseded while in memory is unlikely to be among those that were read.
-                Fate::History { first } => history.add(&version, first, Warmth::Unread)?,
-                Fate::Dropped => {}
+                Disposition::History { first } => history.add(&version, first, Warmth::Unread)?,
+                Disposition::Dropped => {}
             }
-            at = table.map().next(position);
+            at = memtable.map().next(position);
         }
         let ((current, current_bytes), (history, history_bytes)) = (current.finish()?, history.finish()?);
         let run = |members: Vec<_>| (!members.is_empty()).then(|| Arc::new(Run::new(members)));

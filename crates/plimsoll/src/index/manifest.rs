@@ -24,7 +24,7 @@ use plimsoll_log::glsn::{Glsn, Position};
 
 use crate::index::manifest::blocks::Failure;
 use crate::index::manifest::names::{KEPT, manifest_name, manifest_number, new_manifest_name};
-use crate::index::run::partition::PartitionInfo;
+use crate::index::run::table::TableInfo;
 use crate::index::view::Limits;
 use crate::types::error::{Error, Result};
 
@@ -33,8 +33,8 @@ use crate::types::error::{Error, Result};
 pub(crate) struct RunInfo {
     /// Whether it holds superseded versions.
     pub(crate) history: bool,
-    /// Its partitions, sorted.
-    pub(crate) partitions: Vec<PartitionInfo>,
+    /// Its tables, sorted.
+    pub(crate) tables: Vec<TableInfo>,
 }
 
 /// The manifest.
@@ -149,7 +149,7 @@ impl Manifest {
 
     /// Writes the manifest under its number; see [`write`].
     pub(crate) fn write(&self, disk: &dyn Disk, dir: &Path) -> Result<()> {
-        let runs = self.runs.iter().map(|run| (run.history, run.partitions.iter()));
+        let runs = self.runs.iter().map(|run| (run.history, run.tables.iter()));
         write(disk, dir, &self.head(), runs).map_err(|(_, error)| error)
     }
 }
@@ -192,12 +192,12 @@ pub(crate) enum Outcome {
     Unknown,
 }
 
-/// Writes a manifest of `runs` (whether each is history, and its partitions) under its number, and removes the one that is not kept any
+/// Writes a manifest of `runs` (whether each is history, and its tables) under its number, and removes the one that is not kept any
 /// longer.
 pub(crate) fn write<'a, R, P>(disk: &dyn Disk, dir: &Path, head: &Head, runs: R) -> Result<(), (Outcome, Error)>
 where
     R: ExactSizeIterator<Item = (bool, P)>,
-    P: ExactSizeIterator<Item = &'a PartitionInfo>,
+    P: ExactSizeIterator<Item = &'a TableInfo>,
 {
     let (new, path) = (dir.join(new_manifest_name(head.number)), dir.join(manifest_name(head.number)));
     write_new(disk, &new, head, runs).map_err(|error| (Outcome::Old, error.into()))?;
@@ -235,7 +235,7 @@ fn give_name(disk: &dyn Disk, new: &Path, path: &Path) -> Result<(), (Outcome, E
 fn write_new<'a, R, P>(disk: &dyn Disk, path: &Path, head: &Head, runs: R) -> io::Result<()>
 where
     R: ExactSizeIterator<Item = (bool, P)>,
-    P: ExactSizeIterator<Item = &'a PartitionInfo>,
+    P: ExactSizeIterator<Item = &'a TableInfo>,
 {
     // Left over from an attempt that failed.
     match disk.remove(path) {
@@ -248,8 +248,6 @@ where
 }
 
 /// The infos of a run, for [`write`].
-pub(crate) fn run_infos(
-    partitions: &Arc<[crate::index::run::partition::Partition]>,
-) -> impl ExactSizeIterator<Item = &PartitionInfo> {
-    partitions.iter().map(|partition| &*partition.info)
+pub(crate) fn run_infos(tables: &Arc<[crate::index::run::table::Table]>) -> impl ExactSizeIterator<Item = &TableInfo> {
+    tables.iter().map(|table| &*table.info)
 }

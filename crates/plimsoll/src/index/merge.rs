@@ -37,20 +37,20 @@ pub(crate) enum Cursor {
 /// A walk over a memtable.
 #[derive(Debug)]
 pub(crate) struct MemtableCursor {
-    table: Arc<Memtable>,
+    memtable: Arc<Memtable>,
     at: Option<Position>,
 }
 
 impl Cursor {
     /// A cursor over a memtable, not yet positioned.
-    pub(crate) fn memtable(table: &Arc<Memtable>) -> Self {
-        Self::Memtable(MemtableCursor { table: Arc::clone(table), at: None })
+    pub(crate) fn memtable(memtable: &Arc<Memtable>) -> Self {
+        Self::Memtable(MemtableCursor { memtable: Arc::clone(memtable), at: None })
     }
 
     /// Moves to the first version at or after (`key`, `glsn`).
     pub(crate) fn seek(&mut self, key: &[u8], glsn: Glsn) -> Result<()> {
         match self {
-            Cursor::Memtable(cursor) => cursor.at = cursor.table.map().seek(key, glsn.0),
+            Cursor::Memtable(cursor) => cursor.at = cursor.memtable.map().seek(key, glsn.0),
             Cursor::Run(cursor) => cursor.seek(key, glsn)?,
             #[cfg(test)]
             Cursor::List(cursor) => cursor.seek(key, glsn),
@@ -60,7 +60,7 @@ impl Cursor {
 
     fn seek_before(&mut self, key: &[u8], glsn: Glsn) -> Result<()> {
         match self {
-            Cursor::Memtable(cursor) => cursor.at = cursor.table.map().seek_before(key, glsn.0),
+            Cursor::Memtable(cursor) => cursor.at = cursor.memtable.map().seek_before(key, glsn.0),
             Cursor::Run(cursor) => cursor.seek_before(key, glsn)?,
             #[cfg(test)]
             Cursor::List(cursor) => cursor.seek_before(key, glsn),
@@ -70,8 +70,8 @@ impl Cursor {
 
     fn seek_end(&mut self, direction: Direction) -> Result<()> {
         match (self, direction) {
-            (Cursor::Memtable(cursor), Direction::Forward) => cursor.at = cursor.table.map().first(),
-            (Cursor::Memtable(cursor), Direction::Backward) => cursor.at = cursor.table.map().last(),
+            (Cursor::Memtable(cursor), Direction::Forward) => cursor.at = cursor.memtable.map().first(),
+            (Cursor::Memtable(cursor), Direction::Backward) => cursor.at = cursor.memtable.map().last(),
             (Cursor::Run(cursor), Direction::Forward) => cursor.seek_first()?,
             (Cursor::Run(cursor), Direction::Backward) => cursor.seek_last()?,
             #[cfg(test)]
@@ -83,7 +83,7 @@ impl Cursor {
     /// The version at the cursor.
     pub(crate) fn current(&self) -> Option<Version<'_>> {
         match self {
-            Cursor::Memtable(cursor) => cursor.at.map(|position| cursor.table.version(position)),
+            Cursor::Memtable(cursor) => cursor.at.map(|position| cursor.memtable.version(position)),
             Cursor::Run(cursor) => cursor.current(),
             #[cfg(test)]
             Cursor::List(cursor) => cursor.current(),
@@ -93,7 +93,7 @@ impl Cursor {
     /// The key of that version: cheaper than all of it.
     fn key(&self) -> Option<&[u8]> {
         match self {
-            Cursor::Memtable(cursor) => cursor.at.map(|position| cursor.table.map().at(position).key),
+            Cursor::Memtable(cursor) => cursor.at.map(|position| cursor.memtable.map().at(position).key),
             Cursor::Run(cursor) => cursor.key(),
             #[cfg(test)]
             Cursor::List(cursor) => cursor.current().map(|version| version.key),
@@ -111,10 +111,10 @@ impl Cursor {
     fn step(&mut self, direction: Direction) -> Result<()> {
         match (self, direction) {
             (Cursor::Memtable(cursor), Direction::Forward) => {
-                cursor.at = cursor.at.and_then(|position| cursor.table.map().next(position));
+                cursor.at = cursor.at.and_then(|position| cursor.memtable.map().next(position));
             }
             (Cursor::Memtable(cursor), Direction::Backward) => {
-                cursor.at = cursor.at.and_then(|position| cursor.table.map().prev(position));
+                cursor.at = cursor.at.and_then(|position| cursor.memtable.map().prev(position));
             }
             (Cursor::Run(cursor), Direction::Forward) => cursor.next()?,
             (Cursor::Run(cursor), Direction::Backward) => cursor.prev()?,

@@ -1,4 +1,4 @@
-//! Writes a run: a sequence of partitions, cut only between keys.
+//! Writes a run: a sequence of tables, cut only between keys.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use plimsoll_memory::budget::Budget;
 
 use crate::borders::{Border, hit};
 use crate::index::files::{FileGuard, Files, Reserve};
-use crate::index::run::builder::PartitionBuilder;
+use crate::index::run::builder::TableBuilder;
 use crate::index::run::file::RunFileSink;
 use crate::index::run::warmth::Warmth;
 use crate::index::source::Member;
@@ -17,7 +17,7 @@ use crate::types::version::{Stored, Version};
 /// files.
 pub(crate) const OUTPUT_CHUNKS: u64 = 6;
 
-/// A partition is cut when its values are stored in this many blob files: their list takes memory.
+/// A table is cut when its values are stored in this many blob files: their list takes memory.
 const BLOBS_MAX: u32 = 1024;
 
 /// A run being written. If it is dropped before it is finished, its files are removed.
@@ -25,28 +25,28 @@ const BLOBS_MAX: u32 = 1024;
 pub(crate) struct Output {
     files: Arc<Files>,
     budget: Budget,
-    partition_bytes: u64,
+    table_bytes: u64,
     reserve: Reserve,
-    open: Option<OpenPartition>,
+    open: Option<OpenTable>,
     done: Vec<Member>,
     written_bytes: u64,
 }
 
 #[derive(Debug)]
-struct OpenPartition {
+struct OpenTable {
     guard: Arc<FileGuard>,
-    builder: PartitionBuilder<RunFileSink>,
+    builder: TableBuilder<RunFileSink>,
     blobs: u32,
     last_blob: Option<u64>,
 }
 
 impl Output {
     /// An empty run; takes [`OUTPUT_CHUNKS`] of `budget` with the first version.
-    pub(crate) fn new(files: &Arc<Files>, budget: &Budget, partition_bytes: u64, reserve: Reserve) -> Self {
+    pub(crate) fn new(files: &Arc<Files>, budget: &Budget, table_bytes: u64, reserve: Reserve) -> Self {
         Self {
             files: Arc::clone(files),
             budget: budget.clone(),
-            partition_bytes,
+            table_bytes,
             reserve,
             open: None,
             done: Vec::new(),
@@ -57,14 +57,14 @@ impl Output {
     /// Adds a version: keys ascending, the versions of one key newest first. `starts_key`: it is the first of its key in this run.
     /// `warmth`: how it was accessed in its source.
     pub(crate) fn add(&mut self, version: &Version<'_>, starts_key: bool, warmth: Warmth) -> Result<()> {
-        if starts_key && self.open.as_ref().is_some_and(|open| open.is_full(self.partition_bytes)) {
+        if starts_key && self.open.as_ref().is_some_and(|open| open.is_full(self.table_bytes)) {
             hit(Border::TableFull);
             self.cut()?;
         }
         if self.open.is_none() {
             let (guard, sink) = self.files.create(&self.budget)?;
-            let builder = PartitionBuilder::new(sink, &self.budget, false)?;
-            self.open = Some(OpenPartition { guard, builder, blobs: 0, last_blob: None });
+            let builder = TableBuilder::new(sink, &self.budget, false)?;
+            self.open = Some(OpenTable { guard, builder, blobs: 0, last_blob: None });
         }
         let open = self.open.as_mut().expect("made above");
         open.note_blob(version.stored);
@@ -75,14 +75,14 @@ impl Output {
         Ok(())
     }
 
-    /// Adds an existing partition unchanged; its keys come after all keys added before.
+    /// Adds an existing table unchanged; its keys come after all keys added before.
     pub(crate) fn link(&mut self, member: Member) -> Result<()> {
         self.cut()?;
         self.done.push(member);
         Ok(())
     }
 
-    /// Whether a partition is being written.
+    /// Whether a table is being written.
     pub(crate) fn is_open(&self) -> bool {
         self.open.is_some()
     }
@@ -97,16 +97,16 @@ impl Output {
         Ok(())
     }
 
-    /// Finishes the run: returns its partitions, synced (their names are not), and the bytes written.
+    /// Finishes the run: returns its tables, synced (their names are not), and the bytes written.
     pub(crate) fn finish(mut self) -> Result<(Vec<Member>, u64)> {
         self.cut()?;
         Ok((self.done, self.written_bytes))
     }
 }
 
-impl OpenPartition {
-    fn is_full(&self, partition_bytes: u64) -> bool {
-        self.builder.bytes() >= partition_bytes || self.blobs >= BLOBS_MAX
+impl OpenTable {
+    fn is_full(&self, table_bytes: u64) -> bool {
+        self.builder.bytes() >= table_bytes || self.blobs >= BLOBS_MAX
     }
 
     fn note_blob(&mut self, stored: Stored<'_>) {

@@ -2,7 +2,7 @@
 //!
 //! Runs are considered in order of age, and only adjacent runs are merged (law 2 of the index). The rule is geometric: newer runs are
 //! merged into the next older one once together they are [`RATIO_FEW`] times its size. With many runs a lower ratio applies, so that their
-//! number stays bounded. For a random load of n equal flushes each byte is rewritten about log8(n) times; partitions that do not overlap
+//! number stays bounded. For a random load of n equal flushes each byte is rewritten about log8(n) times; tables that do not overlap
 //! are linked instead of rewritten (`compaction`).
 
 use std::ops::Range;
@@ -27,7 +27,7 @@ const SETTLED_RUNS: usize = 3;
 /// The properties of a run that the policy uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RunShape {
-    /// Bytes of its partitions.
+    /// Bytes of its tables.
     pub(crate) bytes: u64,
     /// Whether a compaction has it as an input already.
     pub(crate) busy: bool,
@@ -37,7 +37,7 @@ pub(crate) struct RunShape {
 
 /// The priority of a merge: why runs are considered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Urge {
+pub(crate) enum Priority {
     /// A run was added.
     Due,
     /// No writes: merge to make reads cheaper.
@@ -50,7 +50,7 @@ pub(crate) enum Urge {
 pub(crate) type Plan = Range<usize>;
 
 /// The runs to merge next, at most `fan_in` of them; `None` if nothing is due.
-pub(crate) fn choose(runs: &[RunShape], fan_in: usize, urge: Urge) -> Option<Plan> {
+pub(crate) fn choose(runs: &[RunShape], fan_in: usize, priority: Priority) -> Option<Plan> {
     // Runs older than a running merge wait for its result.
     let free = runs.iter().position(|run| run.busy).unwrap_or(runs.len());
     if runs[..free].iter().any(|run| run.fused) {
@@ -60,11 +60,11 @@ pub(crate) fn choose(runs: &[RunShape], fan_in: usize, urge: Urge) -> Option<Pla
     if bytes.len() < 2 {
         return None;
     }
-    match urge {
-        Urge::Due => due(&bytes, fan_in),
-        Urge::Settle => due(&bytes, fan_in).or_else(|| settling(&bytes, fan_in)),
+    match priority {
+        Priority::Due => due(&bytes, fan_in),
+        Priority::Settle => due(&bytes, fan_in).or_else(|| settling(&bytes, fan_in)),
         // The newest first: the large old runs are rewritten once, at the end.
-        Urge::All => Some(0..bytes.len().min(fan_in)),
+        Priority::All => Some(0..bytes.len().min(fan_in)),
     }
 }
 
@@ -140,7 +140,7 @@ mod tests {
         for size in sizes {
             runs.insert(0, size);
             flushed += size;
-            while let Some(plan) = choose(&shapes(&runs), fan_in, Urge::Due) {
+            while let Some(plan) = choose(&shapes(&runs), fan_in, Priority::Due) {
                 assert!(plan.len() >= 2 && plan.len() <= fan_in, "{plan:?} of {runs:?}");
                 let merged: u64 = runs[plan.clone()].iter().sum();
                 rewritten += merged;
@@ -175,9 +175,9 @@ mod tests {
 
     #[test]
     fn what_is_merged_and_what_is_left_alone() {
-        let due = |bytes: &[u64]| choose(&shapes(bytes), 8, Urge::Due);
-        let settle = |bytes: &[u64]| choose(&shapes(bytes), 8, Urge::Settle);
-        let all = |bytes: &[u64]| choose(&shapes(bytes), 8, Urge::All);
+        let due = |bytes: &[u64]| choose(&shapes(bytes), 8, Priority::Due);
+        let settle = |bytes: &[u64]| choose(&shapes(bytes), 8, Priority::Settle);
+        let all = |bytes: &[u64]| choose(&shapes(bytes), 8, Priority::All);
         assert_eq!(due(&[]), None);
         assert_eq!(due(&[1]), None);
         assert_eq!(due(&[1, 1, 1]), None);
@@ -197,9 +197,9 @@ mod tests {
     fn the_runs_of_one_transaction_are_merged_before_anything_else() {
         let mut runs = shapes(&[1, 1, 1, 1, 90, 500, 1, 1, 1, 1]);
         runs[3..5].iter_mut().for_each(|run| run.fused = true);
-        for urge in [Urge::Due, Urge::Settle, Urge::All] {
-            assert_eq!(choose(&runs, 8, urge), Some(3..6));
-            assert_eq!(choose(&runs, 2, urge), Some(3..5), "the newest of them first");
+        for priority in [Priority::Due, Priority::Settle, Priority::All] {
+            assert_eq!(choose(&runs, 8, priority), Some(3..6));
+            assert_eq!(choose(&runs, 2, priority), Some(3..5), "the newest of them first");
         }
     }
 
@@ -208,8 +208,8 @@ mod tests {
         let mut runs = shapes(&[1, 1, 1, 1, 50, 50]);
         runs[4].busy = true;
         runs[5].busy = true;
-        assert_eq!(choose(&runs, 4, Urge::Due), Some(0..4));
+        assert_eq!(choose(&runs, 4, Priority::Due), Some(0..4));
         runs[1].busy = true;
-        assert_eq!(choose(&runs, 4, Urge::All), None);
+        assert_eq!(choose(&runs, 4, Priority::All), None);
     }
 }

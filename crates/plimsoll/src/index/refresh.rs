@@ -12,7 +12,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::index::core::{Core, lock};
 use crate::index::manifest::Manifest;
 use crate::index::room::Writer;
-use crate::index::run::partition::{PartitionId, PartitionInfo};
+use crate::index::run::table::{TableId, TableInfo};
 use crate::index::source::{Member, Memtable, Run};
 use crate::index::view::{Closed, Content, View, depth};
 use crate::types::error::Result;
@@ -44,7 +44,7 @@ impl Core {
         let mut closed = Vec::new();
         for source in view.closed.iter().filter(|source| source.boundary > checkpoint) {
             let content = match &source.content {
-                Content::Memtable(table) => Content::Memtable(self.behind(table, checkpoint)?),
+                Content::Memtable(memtable) => Content::Memtable(self.behind(memtable, checkpoint)?),
                 adopted @ Content::Adopted(_) => adopted.clone(),
             };
             closed.push(Closed { content, boundary: source.boundary });
@@ -52,8 +52,8 @@ impl Core {
         let head = manifest.head();
         let limits = Arc::new(head.limits.clone());
         let set = view.set + 1;
-        if self.ground.objects.begin_runs(set) {
-            self.ground.objects.clear();
+        if self.context.row_cache.begin_runs(set) {
+            self.context.row_cache.clear();
         }
         *writer = Writer::new(Arc::clone(&active));
         self.flushed.store(checkpoint.0, Ordering::Release);
@@ -69,35 +69,35 @@ impl Core {
         Ok(())
     }
 
-    /// Opens the runs of a manifest; partitions that `view` already has are shared.
+    /// Opens the runs of a manifest; tables that `view` already has are shared.
     fn open_runs(&self, manifest: &Manifest, view: &View) -> Result<Runs> {
-        let members = view.all_runs().flat_map(|run| (0..run.partitions().len()).map(|at| run.member(at)));
-        let known: BTreeMap<PartitionId, Member> = members.map(|member| (member.info().id, member)).collect();
+        let members = view.all_runs().flat_map(|run| (0..run.tables().len()).map(|at| run.member(at)));
+        let known: BTreeMap<TableId, Member> = members.map(|member| (member.info().id, member)).collect();
         let (mut runs, mut history) = (Vec::new(), Vec::new());
         for run in &manifest.runs {
-            let open = |info: &PartitionInfo| match known.get(&info.id) {
+            let open = |info: &TableInfo| match known.get(&info.id) {
                 Some(member) if member.info() == info => Ok(member.clone()),
                 _ => self.files.open(info.clone()),
             };
-            let members = run.partitions.iter().map(open).collect::<Result<_>>()?;
+            let members = run.tables.iter().map(open).collect::<Result<_>>()?;
             if run.history { &mut history } else { &mut runs }.push(Arc::new(Run::new(members)));
         }
         Ok((runs, history))
     }
 
     /// A copy of the part of a memtable that is behind a checkpoint.
-    fn behind(&self, table: &Arc<Memtable>, checkpoint: Glsn) -> Result<Arc<Memtable>> {
-        if table.min_glsn() > checkpoint {
-            return Ok(Arc::clone(table));
+    fn behind(&self, memtable: &Arc<Memtable>, checkpoint: Glsn) -> Result<Arc<Memtable>> {
+        if memtable.min_glsn() > checkpoint {
+            return Ok(Arc::clone(memtable));
         }
-        let rest = Memtable::new(&self.ground.budget);
-        let mut at = table.map().first();
+        let rest = Memtable::new(&self.context.budget);
+        let mut at = memtable.map().first();
         while let Some(position) = at {
-            let entry = table.map().at(position);
+            let entry = memtable.map().at(position);
             if entry.order > checkpoint.0 {
                 rest.inserter(Glsn(entry.order)).insert(entry.key, entry.order, [entry.value, &[]])?;
             }
-            at = table.map().next(position);
+            at = memtable.map().next(position);
         }
         Ok(Arc::new(rest))
     }

@@ -56,7 +56,7 @@ impl Relocator {
     /// Copies the values in entries below `below`; takes one chunk of `budget`.
     pub(crate) fn new(core: &Core, budget: &Budget, below: Glsn) -> Self {
         Self {
-            log: Arc::clone(&core.ground.log),
+            log: Arc::clone(&core.context.log),
             in_work: Arc::clone(&core.blobs_in_work),
             budget: budget.clone(),
             below,

@@ -16,7 +16,7 @@ pub(crate) struct Reservation<'a> {
     counters: &'a Counters,
     /// Runs hold everything up to this GLSN.
     held: Glsn,
-    table: Arc<Memtable>,
+    memtable: Arc<Memtable>,
     left_bytes: usize,
 }
 
@@ -34,8 +34,8 @@ const FETCHED_AT_ONCE: usize = 8;
 
 impl<'a> Reservation<'a> {
     /// For `bytes` that were reserved in `table`, the active memtable. Runs hold everything up to `held`.
-    pub(crate) fn new(counters: &'a Counters, held: Glsn, table: &Arc<Memtable>, bytes: usize) -> Self {
-        Self { counters, held, table: Arc::clone(table), left_bytes: bytes }
+    pub(crate) fn new(counters: &'a Counters, held: Glsn, memtable: &Arc<Memtable>, bytes: usize) -> Self {
+        Self { counters, held, memtable: Arc::clone(memtable), left_bytes: bytes }
     }
 
     /// Bytes that are not used yet.
@@ -55,12 +55,12 @@ impl<'a> Reservation<'a> {
         link: Link,
         versions: impl Iterator<Item = Result<(&'v [u8], Stored<'v>)>>,
     ) -> Result<()> {
-        self.table.add_log_bytes(log_bytes);
+        self.memtable.add_log_bytes(log_bytes);
         if glsn <= self.held {
             return Ok(());
         }
-        let (table, left_bytes) = (Arc::clone(&self.table), &mut self.left_bytes);
-        let mut inserter = table.inserter(glsn);
+        let (memtable, left_bytes) = (Arc::clone(&self.memtable), &mut self.left_bytes);
+        let mut inserter = memtable.inserter(glsn);
         let (mut head, mut bytes_in) = (Vec::with_capacity(MAX_POINTER_BYTES), 0);
         let mut insert = |inserter: &mut Inserter<'_>, (key, stored): (&[u8], Stored<'_>)| {
             head.clear();
@@ -96,6 +96,6 @@ impl<'a> Reservation<'a> {
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        self.table.map().unreserve(self.left_bytes);
+        self.memtable.map().unreserve(self.left_bytes);
     }
 }

@@ -20,10 +20,10 @@ use crate::index::Progress;
 use crate::index::core::{Core, lock};
 use crate::index::counters::Counters;
 use crate::index::files::metadata_bytes;
-use crate::index::policy::Urge;
+use crate::index::policy::Priority;
 use crate::index::reservation::Reservation;
-use crate::index::run::partition::{PartitionId, PartitionInfo};
-use crate::index::source::{Memtable, Run, partition_bytes};
+use crate::index::run::table::{TableId, TableInfo};
+use crate::index::source::{Memtable, Run, table_bytes};
 use crate::index::stalls::Cause;
 use crate::index::view::{Closed, Content};
 use crate::types::error::Result;
@@ -97,7 +97,7 @@ impl Core {
                     let progress = self.flush_step()?;
                     stalled_nanos += (self.clock.monotonic_nanos() - start).max(1);
                     if progress == Progress::Idle
-                        && (self.ground.read_only || self.current_view().closed.is_empty())
+                        && (self.context.read_only || self.current_view().closed.is_empty())
                         && let Some(refusal) = refusal
                     {
                         // Try once more: memory may just have been released.
@@ -119,26 +119,26 @@ impl Core {
     fn try_to_make_room(&self, bytes: usize, boundary: Glsn) -> Next<'_> {
         let mut writer = lock(&self.writer);
         let empty = writer.active.is_empty();
-        let full = writer.active.map().used_bytes() + bytes as u64 > self.ground.memtable_limit_bytes();
+        let full = writer.active.map().used_bytes() + bytes as u64 > self.context.memtable_limit_bytes();
         // A read-only index cannot flush: the memtable grows as long as the budget allows.
-        let refusal = match !full || empty || self.ground.read_only {
+        let refusal = match !full || empty || self.context.read_only {
             true => match self.reserve(&writer.active, bytes) {
                 Ok(reservation) => return Next::Done(reservation),
                 Err(refusal) => Some(refusal),
             },
             false => None,
         };
-        if empty || self.ground.read_only || self.closed_memtables() >= self.closed_max() {
+        if empty || self.context.read_only || self.closed_memtables() >= self.closed_max() {
             return Next::Flush(refusal);
         }
         self.close_active(&mut writer, boundary);
         Next::Again
     }
 
-    fn reserve(&self, table: &Arc<Memtable>, bytes: usize) -> Result<Reservation<'_>, OutOfBudget> {
-        table.map().reserve(bytes)?;
-        let reservation = Reservation::new(&self.counters, self.held, table, bytes);
-        if !self.ground.read_only {
+    fn reserve(&self, memtable: &Arc<Memtable>, bytes: usize) -> Result<Reservation<'_>, OutOfBudget> {
+        memtable.map().reserve(bytes)?;
+        let reservation = Reservation::new(&self.counters, self.held, memtable, bytes);
+        if !self.context.read_only {
             // Last: a refusal gives the memtable's room back.
             self.files.fill_reserve()?;
         }
@@ -150,12 +150,12 @@ impl Core {
     }
 
     fn closed_max(&self) -> usize {
-        if self.ground.budget.limit_bytes() < TWO_CLOSED_BYTES { 1 } else { 2 }
+        if self.context.budget.limit_bytes() < TWO_CLOSED_BYTES { 1 } else { 2 }
     }
 
     fn close_active(&self, writer: &mut Writer, boundary: Glsn) {
         writer.active.map().stop_deferring();
-        let next = Arc::new(Memtable::new(&self.ground.budget));
+        let next = Arc::new(Memtable::new(&self.context.budget));
         let closed = Closed { content: Content::Memtable(Arc::clone(&writer.active)), boundary };
         self.swap_view(|view| {
             view.closed.insert(0, closed);
@@ -169,24 +169,24 @@ impl Core {
         lock(&self.writer).active.map().stop_deferring();
     }
 
-    pub(crate) fn make_room_for_runs(&self, runs: &[Vec<PartitionInfo>]) -> Result<()> {
+    pub(crate) fn make_room_for_runs(&self, runs: &[Vec<TableInfo>]) -> Result<()> {
         let infos = || runs.iter().flatten();
-        self.keep_pace(infos().map(partition_bytes).sum())?;
+        self.keep_pace(infos().map(table_bytes).sum())?;
         // Last: this reservation must not be given to others while the caller waits.
         Ok(self.files.make_room(infos().map(metadata_bytes).sum())?)
     }
 
-    pub(crate) fn adopt(&self, runs: Vec<Vec<PartitionInfo>>, glsn: Glsn) -> Result<()> {
+    pub(crate) fn adopt(&self, runs: Vec<Vec<TableInfo>>, glsn: Glsn) -> Result<()> {
         let view = self.current_view();
-        let known = |info: &PartitionInfo| view.infos().any(|known| known.id == info.id);
+        let known = |info: &TableInfo| view.infos().any(|known| known.id == info.id);
         if glsn <= self.held || runs.iter().flatten().any(known) {
             return Ok(());
         }
         let mut adopted = Vec::with_capacity(runs.len());
         for run in runs.into_iter().filter(|run| !run.is_empty()) {
             let members = run.into_iter().map(|info| {
-                debug_assert!(matches!(info.id, PartitionId::Blob(_)));
-                self.files.adopt(PartitionInfo { min_glsn: glsn, max_glsn: glsn, fixed_glsn: Some(glsn), ..info })
+                debug_assert!(matches!(info.id, TableId::Blob(_)));
+                self.files.adopt(TableInfo { min_glsn: glsn, max_glsn: glsn, fixed_glsn: Some(glsn), ..info })
             });
             adopted.push(Arc::new(Run::new(members.collect::<Result<_>>()?)));
         }
@@ -216,7 +216,7 @@ impl Core {
     }
 
     pub(crate) fn flush_up_to(&self, boundary: Glsn) -> Result<()> {
-        if self.ground.read_only {
+        if self.context.read_only {
             return Ok(());
         }
         self.close_up_to(boundary);
@@ -230,10 +230,10 @@ impl Core {
 
     /// Slows the writer down by the time it owes; without threads, it does their work instead.
     fn keep_pace(&self, bytes: u64) -> Result<()> {
-        if self.ground.read_only {
+        if self.context.read_only {
             return Ok(());
         }
-        if !self.ground.background {
+        if !self.context.background {
             return self.compact_inline();
         }
         let (delay, cause) = {
@@ -300,7 +300,7 @@ impl Core {
             let counters = &self.counters;
             let (spent, flushed) =
                 (counters.flush_nanos.load(Ordering::Relaxed), counters.bytes_flushed.load(Ordering::Relaxed));
-            let fill = active.map().used_bytes() as f64 / self.ground.memtable_limit_bytes() as f64;
+            let fill = active.map().used_bytes() as f64 / self.context.memtable_limit_bytes() as f64;
             pace.for_flush = nanos_for_flush(spent, flushed, fill);
         }
         pace
@@ -309,7 +309,7 @@ impl Core {
     fn compact_inline(&self) -> Result<()> {
         for _ in 0..STEPS_INLINE {
             let view = self.current_view();
-            if runs_above(view.depth, view.runs.len()) == 0 || self.compact(Urge::Due)? == Progress::Idle {
+            if runs_above(view.depth, view.runs.len()) == 0 || self.compact(Priority::Due)? == Progress::Idle {
                 break;
             }
         }

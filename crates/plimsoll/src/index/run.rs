@@ -1,7 +1,7 @@
 //! Immutable sorted files of versions.
 //!
-//! A *run* is a sorted sequence of versions (by index key, then newest first), cut into *partitions* of at most
-//! [`crate::types::options::Sizes::table_bytes`]: static B+trees written once, sequentially (tables, in the terms of RocksDB). A partition
+//! A *run* is a sorted sequence of versions (by index key, then newest first), cut into *tables* of at most
+//! [`crate::types::options::Sizes::table_bytes`]: static B+trees written once, sequentially (tables, in the terms of RocksDB). A table
 //! is a file of pages in the index's folder, or a blob file of the log: a transaction that was too large for memory is adopted without a
 //! rewrite.
 
@@ -16,8 +16,8 @@ mod filter;
 pub(crate) mod guide;
 pub(crate) mod inner;
 pub(crate) mod leaf;
-pub(crate) mod partition;
 pub(crate) mod survey;
+pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 pub(crate) mod warmth;

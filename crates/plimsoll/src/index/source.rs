@@ -10,7 +10,7 @@ use plimsoll_memory::pool::Touch;
 use plimsoll_memory::sorted::{Inserter, Position, SortedMap};
 
 use crate::index::files::FileGuard;
-use crate::index::run::partition::{Found, Partition, PartitionInfo};
+use crate::index::run::table::{Found, Table, TableInfo};
 use crate::types::error::Result;
 use crate::types::version::{Stored, Version};
 
@@ -133,34 +133,34 @@ impl Memtable {
     }
 }
 
-/// A partition and the guard of its file.
+/// A table and the guard of its file.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
-    pub(crate) partition: Partition,
+    pub(crate) table: Table,
     pub(crate) guard: Arc<FileGuard>,
 }
 
 impl Member {
-    /// The partition's metadata.
-    pub(crate) fn info(&self) -> &PartitionInfo {
-        &self.partition.info
+    /// The table's metadata.
+    pub(crate) fn info(&self) -> &TableInfo {
+        &self.table.info
     }
 
     /// Bytes of its pages.
     pub(crate) fn bytes(&self) -> u64 {
-        partition_bytes(self.info())
+        table_bytes(self.info())
     }
 }
 
-/// Bytes of a partition's pages.
-pub(crate) fn partition_bytes(info: &PartitionInfo) -> u64 {
+/// Bytes of a table's pages.
+pub(crate) fn table_bytes(info: &TableInfo) -> u64 {
     u64::from(info.pages) * PAGE_BYTES as u64
 }
 
-/// A run: sorted partitions that do not overlap. Holding it keeps their files.
+/// A run: sorted tables that do not overlap. Holding it keeps their files.
 #[derive(Debug)]
 pub(crate) struct Run {
-    partitions: Arc<[Partition]>,
+    tables: Arc<[Table]>,
     guards: Box<[Arc<FileGuard>]>,
     bytes: u64,
     versions: u64,
@@ -171,45 +171,45 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// A run of at least one partition.
+    /// A run of at least one table.
     pub(crate) fn new(members: Vec<Member>) -> Self {
         debug_assert!(members.windows(2).all(|pair| pair[0].info().last_key < pair[1].info().first_key));
         let infos = || members.iter().map(Member::info);
         Self {
-            bytes: infos().map(partition_bytes).sum(),
+            bytes: infos().map(table_bytes).sum(),
             versions: infos().map(|info| info.versions).sum(),
             deletions: infos().map(|info| info.deletions).sum(),
             min_glsn: infos().map(|info| info.min_glsn).min().expect("a run is never empty"),
             max_glsn: infos().map(|info| info.max_glsn).max().expect("a run is never empty"),
             min_pointer: infos().filter_map(|info| info.min_pointer).min(),
             guards: members.iter().map(|member| Arc::clone(&member.guard)).collect(),
-            partitions: members.into_iter().map(|member| member.partition).collect(),
+            tables: members.into_iter().map(|member| member.table).collect(),
         }
     }
 
-    /// Its partitions, sorted.
-    pub(crate) fn partitions(&self) -> &Arc<[Partition]> {
-        &self.partitions
+    /// Its tables, sorted.
+    pub(crate) fn tables(&self) -> &Arc<[Table]> {
+        &self.tables
     }
 
-    /// The metadata of its partitions.
-    pub(crate) fn infos(&self) -> impl Iterator<Item = &PartitionInfo> {
-        self.partitions.iter().map(|partition| &*partition.info)
+    /// The metadata of its tables.
+    pub(crate) fn infos(&self) -> impl Iterator<Item = &TableInfo> {
+        self.tables.iter().map(|table| &*table.info)
     }
 
-    /// The guards of its files, in the order of the partitions.
+    /// The guards of its files, in the order of the tables.
     pub(crate) fn guards(&self) -> &[Arc<FileGuard>] {
         &self.guards
     }
 
-    /// One of its partitions with its guard.
+    /// One of its tables with its guard.
     pub(crate) fn member(&self, at: usize) -> Member {
-        Member { partition: self.partitions[at].clone(), guard: Arc::clone(&self.guards[at]) }
+        Member { table: self.tables[at].clone(), guard: Arc::clone(&self.guards[at]) }
     }
 
     /// Its first and last key.
     pub(crate) fn span(&self) -> (&[u8], &[u8]) {
-        let (first, last) = (self.partitions.first(), self.partitions.last());
+        let (first, last) = (self.tables.first(), self.tables.last());
         let (first, last) = first.zip(last).expect("a run is never empty");
         (&first.info.first_key, &last.info.last_key)
     }
@@ -244,10 +244,10 @@ impl Run {
         self.min_pointer
     }
 
-    /// The partition that may hold `key`.
-    pub(crate) fn partition_of(&self, key: &[u8]) -> Option<&Partition> {
-        let at = self.partitions.partition_point(|partition| *partition.info.last_key < *key);
-        self.partitions.get(at).filter(|partition| *partition.info.first_key <= *key)
+    /// The table that may hold `key`.
+    pub(crate) fn table_of(&self, key: &[u8]) -> Option<&Table> {
+        let at = self.tables.partition_point(|table| *table.info.last_key < *key);
+        self.tables.get(at).filter(|table| *table.info.first_key <= *key)
     }
 }
 
@@ -279,7 +279,7 @@ impl Place {
     /// The commit that wrote it.
     pub(crate) fn glsn(&self) -> Glsn {
         match self {
-            Place::Memtable(table, position) => table.version(*position).glsn,
+            Place::Memtable(memtable, position) => memtable.version(*position).glsn,
             Place::Page(found) => found.glsn,
         }
     }
@@ -287,7 +287,7 @@ impl Place {
     /// Its stored form.
     pub(crate) fn stored(&self) -> Stored<'_> {
         match self {
-            Place::Memtable(table, position) => table.version(*position).stored,
+            Place::Memtable(memtable, position) => memtable.version(*position).stored,
             Place::Page(found) => found.stored(),
         }
     }
@@ -297,7 +297,7 @@ impl Source<'_> {
     /// Oldest commit in it; [`Glsn::MAX`] if there is none.
     pub(crate) fn min_glsn(self) -> Glsn {
         match self {
-            Source::Memtable(table) => table.min_glsn(),
+            Source::Memtable(memtable) => memtable.min_glsn(),
             Source::Run(run) => run.min_glsn(),
         }
     }
@@ -305,7 +305,7 @@ impl Source<'_> {
     /// Newest commit in it.
     pub(crate) fn max_glsn(self) -> Glsn {
         match self {
-            Source::Memtable(table) => table.max_glsn(),
+            Source::Memtable(memtable) => memtable.max_glsn(),
             Source::Run(run) => run.max_glsn(),
         }
     }
@@ -313,7 +313,7 @@ impl Source<'_> {
     /// Looks `key` up as of `at`.
     pub(crate) fn lookup(self, key: &[u8], at: Glsn) -> Result<Answer> {
         match self {
-            Source::Memtable(table) => Ok(lookup_in_memtable(table, key, at)),
+            Source::Memtable(memtable) => Ok(lookup_in_memtable(memtable, key, at)),
             Source::Run(run) => lookup_in_run(run, key, at, Touch::Point),
         }
     }
@@ -321,31 +321,33 @@ impl Source<'_> {
     /// The newest version of `key` in it.
     pub(crate) fn newest(self, key: &[u8]) -> Result<Option<Glsn>> {
         match self {
-            Source::Memtable(table) => Ok(table.find(key, Glsn::MAX).map(|position| table.version(position).glsn)),
-            Source::Run(run) => match run.partition_of(key) {
-                Some(partition) => Ok(partition.lookup(key, Glsn::MAX, Touch::Point)?.newest),
+            Source::Memtable(memtable) => {
+                Ok(memtable.find(key, Glsn::MAX).map(|position| memtable.version(position).glsn))
+            }
+            Source::Run(run) => match run.table_of(key) {
+                Some(table) => Ok(table.lookup(key, Glsn::MAX, Touch::Point)?.newest),
                 None => Ok(None),
             },
         }
     }
 }
 
-fn lookup_in_memtable(table: &Arc<Memtable>, key: &[u8], at: Glsn) -> Answer {
-    let younger =
-        table.max_glsn() > at && table.find(key, Glsn::MAX).is_some_and(|newest| table.version(newest).glsn > at);
-    let found = if table.min_glsn() <= at { table.find(key, at) } else { None };
+fn lookup_in_memtable(memtable: &Arc<Memtable>, key: &[u8], at: Glsn) -> Answer {
+    let younger = memtable.max_glsn() > at
+        && memtable.find(key, Glsn::MAX).is_some_and(|newest| memtable.version(newest).glsn > at);
+    let found = if memtable.min_glsn() <= at { memtable.find(key, at) } else { None };
     if let Some(position) = found {
-        table.note_read(&table.version(position));
+        memtable.note_read(&memtable.version(position));
     }
-    Answer { younger, found: found.map(|position| Place::Memtable(Arc::clone(table), position)) }
+    Answer { younger, found: found.map(|position| Place::Memtable(Arc::clone(memtable), position)) }
 }
 
 /// Looks `key` up in a run as of `at`.
 pub(crate) fn lookup_in_run(run: &Run, key: &[u8], at: Glsn, touch: Touch) -> Result<Answer> {
-    let Some(partition) = run.partition_of(key) else { return Ok(Answer { younger: false, found: None }) };
-    if partition.info.min_glsn > at {
+    let Some(table) = run.table_of(key) else { return Ok(Answer { younger: false, found: None }) };
+    if table.info.min_glsn > at {
         return Ok(Answer { younger: true, found: None });
     }
-    let lookup = partition.lookup(key, at, touch)?;
+    let lookup = table.lookup(key, at, touch)?;
     Ok(Answer { younger: lookup.newest.is_some_and(|newest| newest > at), found: lookup.found.map(Place::Page) })
 }

@@ -1,4 +1,4 @@
-//! Decides the fate of each version in a flush or a merge: it stays current, goes into history, or is dropped.
+//! Decides the disposition of each version in a flush or a merge: it stays current, goes into history, or is dropped.
 //!
 //! For each key the newest version stays current. An older version is needed as long as no younger version of its key lies at or below the
 //! horizon; then it goes into history. Otherwise it is dropped, and reads below the version that superseded it are refused.
@@ -13,9 +13,9 @@ use crate::index::Horizon;
 use crate::index::view::Limits;
 use crate::types::version::{Stored, Version};
 
-/// The fate of a version.
+/// The disposition of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Disposition {
     /// It is the newest of its key.
     Current,
     /// It was superseded and is still needed. `first`: it is the first of its key in the history output.
@@ -55,7 +55,7 @@ impl Elsewhere for Nowhere {
     }
 }
 
-/// Walks over versions in order and decides the fate of each.
+/// Walks over versions in order and decides the disposition of each.
 #[derive(Debug)]
 pub(crate) struct Splitter {
     inputs: Inputs,
@@ -89,17 +89,17 @@ impl Splitter {
         self.keyspace = None;
     }
 
-    /// The fate of the next version. A version with the same key and GLSN as the one before is a copy and is dropped.
-    pub(crate) fn fate(
+    /// The disposition of the next version. A version with the same key and GLSN as the one before is a copy and is dropped.
+    pub(crate) fn disposition(
         &mut self,
         version: &Version<'_>,
         horizon: &dyn Horizon,
         elsewhere: &mut dyn Elsewhere,
-    ) -> crate::types::error::Result<Fate> {
+    ) -> crate::types::error::Result<Disposition> {
         let (keyspace, horizon) = self.horizon(version.key, horizon);
         if version.key == self.key {
             if self.younger == Some(version.glsn) {
-                return Ok(Fate::Dropped);
+                return Ok(Disposition::Dropped);
             }
             let superseded_by = self.younger.replace(version.glsn);
             return Ok(self.older(keyspace, horizon, superseded_by));
@@ -109,8 +109,8 @@ impl Splitter {
         self.history_begun = false;
         self.younger = Some(version.glsn);
         match self.inputs {
-            Inputs::Current { oldest: false } => Ok(Fate::Current),
-            Inputs::Current { oldest: true } if version.stored != Stored::Deleted => Ok(Fate::Current),
+            Inputs::Current { oldest: false } => Ok(Disposition::Current),
+            Inputs::Current { oldest: true } if version.stored != Stored::Deleted => Ok(Disposition::Current),
             Inputs::Current { oldest: true } => self.deletion(version.glsn, keyspace, horizon, elsewhere),
             Inputs::History => self.newest_of_history(version, keyspace, horizon, elsewhere),
         }
@@ -124,38 +124,38 @@ impl Splitter {
         }
     }
 
-    /// The fate of a version that `superseded_by` superseded.
-    fn older(&mut self, keyspace: u32, horizon: Glsn, superseded_by: Option<Glsn>) -> Fate {
+    /// The disposition of a version that `superseded_by` superseded.
+    fn older(&mut self, keyspace: u32, horizon: Glsn, superseded_by: Option<Glsn>) -> Disposition {
         match superseded_by {
             Some(by) if by <= horizon => {
                 self.limits.dropped(keyspace, by);
-                Fate::Dropped
+                Disposition::Dropped
             }
             _ => self.keep_in_history(),
         }
     }
 
-    fn keep_in_history(&mut self) -> Fate {
-        Fate::History { first: !std::mem::replace(&mut self.history_begun, true) }
+    fn keep_in_history(&mut self) -> Disposition {
+        Disposition::History { first: !std::mem::replace(&mut self.history_begun, true) }
     }
 
-    /// The fate of a deletion that is the newest of its key, with nothing older outside of this merge and of history.
+    /// The disposition of a deletion that is the newest of its key, with nothing older outside of this merge and of history.
     fn deletion(
         &mut self,
         glsn: Glsn,
         keyspace: u32,
         horizon: Glsn,
         elsewhere: &mut dyn Elsewhere,
-    ) -> crate::types::error::Result<Fate> {
+    ) -> crate::types::error::Result<Disposition> {
         if glsn <= horizon && !elsewhere.in_history(&self.key)? {
             self.limits.deletion_dropped(keyspace, glsn);
-            return Ok(Fate::Dropped);
+            return Ok(Disposition::Dropped);
         }
         self.limits.deletions_moved = self.limits.deletions_moved.max(glsn);
         Ok(self.keep_in_history())
     }
 
-    /// The fate of the newest version of its key in the history runs that are merged. The version that superseded it is in the current
+    /// The disposition of the newest version of its key in the history runs that are merged. The version that superseded it is in the current
     /// runs, unless it is a deletion that was moved.
     fn newest_of_history(
         &mut self,
@@ -163,7 +163,7 @@ impl Splitter {
         keyspace: u32,
         horizon: Glsn,
         elsewhere: &mut dyn Elsewhere,
-    ) -> crate::types::error::Result<Fate> {
+    ) -> crate::types::error::Result<Disposition> {
         if version.glsn > horizon {
             return Ok(self.keep_in_history());
         }
@@ -174,7 +174,7 @@ impl Splitter {
         if version.stored == Stored::Deleted && !any && self.all_history {
             // The older versions in this merge are dropped with it: it lies at the horizon or below.
             self.limits.deletion_dropped(keyspace, version.glsn);
-            return Ok(Fate::Dropped);
+            return Ok(Disposition::Dropped);
         }
         Ok(self.keep_in_history())
     }
@@ -218,27 +218,27 @@ mod tests {
     const CURRENT: Inputs = Inputs::Current { oldest: false };
     const OLDEST: Inputs = Inputs::Current { oldest: true };
 
-    /// The fates of one key's versions, newest first (a GLSN, below 0 if it is a deletion): c(urrent), h(istory), -(dropped).
-    fn fates(inputs: Inputs, horizon: u64, mut elsewhere: Knows, versions: &[i64]) -> (String, Limits) {
+    /// The dispositions of one key's versions, newest first (a GLSN, below 0 if it is a deletion): c(urrent), h(istory), -(dropped).
+    fn dispositions(inputs: Inputs, horizon: u64, mut elsewhere: Knows, versions: &[i64]) -> (String, Limits) {
         let mut splitter = Splitter::new(inputs, true);
         let mut told = String::new();
         for &version in versions {
             let stored = if version < 0 { Stored::Deleted } else { Stored::Inline(b"value") };
             let version = Version { key: b"\0\0\0\x05key", glsn: Glsn(version.unsigned_abs()), stored };
-            told.push(match splitter.fate(&version, &At(horizon), &mut elsewhere).unwrap() {
-                Fate::Current => 'c',
-                Fate::History { first } => {
+            told.push(match splitter.disposition(&version, &At(horizon), &mut elsewhere).unwrap() {
+                Disposition::Current => 'c',
+                Disposition::History { first } => {
                     assert_eq!(first, !told.contains('h'));
                     'h'
                 }
-                Fate::Dropped => '-',
+                Disposition::Dropped => '-',
             });
         }
         (told, splitter.limits)
     }
 
     fn told(inputs: Inputs, horizon: u64, elsewhere: Knows, versions: &[i64]) -> String {
-        fates(inputs, horizon, elsewhere, versions).0
+        dispositions(inputs, horizon, elsewhere, versions).0
     }
 
     #[test]
@@ -247,12 +247,16 @@ mod tests {
         for (horizon, expected) in
             [(0, "chhh"), (3, "chhh"), (4, "chhh"), (5, "chh-"), (6, "chh-"), (8, "ch--"), (9, "c---"), (99, "c---")]
         {
-            let (fates, limits) = fates(CURRENT, horizon, NOTHING, &versions);
-            assert_eq!(fates, expected, "horizon {horizon}");
+            let (dispositions, limits) = dispositions(CURRENT, horizon, NOTHING, &versions);
+            assert_eq!(dispositions, expected, "horizon {horizon}");
             // A read at the oldest readable moment sees the same as before.
-            let oldest_kept =
-                versions.iter().zip(fates.chars()).filter(|(_, fate)| *fate != '-').map(|(v, _)| *v).min();
-            let oldest = if fates.contains('-') { oldest_kept.unwrap() as u64 } else { 0 };
+            let oldest_kept = versions
+                .iter()
+                .zip(dispositions.chars())
+                .filter(|(_, disposition)| *disposition != '-')
+                .map(|(v, _)| *v)
+                .min();
+            let oldest = if dispositions.contains('-') { oldest_kept.unwrap() as u64 } else { 0 };
             assert_eq!(limits.oldest_readable, Glsn(oldest), "horizon {horizon}");
             assert_eq!(limits.oldest_readable_in, if oldest > 0 { vec![(5, Glsn(oldest))] } else { vec![] });
         }
@@ -260,8 +264,8 @@ mod tests {
 
     #[test]
     fn a_copy_of_a_version_is_left_out_and_supersedes_nothing() {
-        let (fates, limits) = fates(CURRENT, 99, NOTHING, &[9, 9, 9]);
-        assert_eq!((&fates[..], limits), ("c--", Limits::default()));
+        let (dispositions, limits) = dispositions(CURRENT, 99, NOTHING, &[9, 9, 9]);
+        assert_eq!((&dispositions[..], limits), ("c--", Limits::default()));
     }
 
     #[test]
@@ -272,16 +276,16 @@ mod tests {
 
     #[test]
     fn a_deletion_above_nothing_is_dropped_or_moved() {
-        let (gone, limits) = fates(OLDEST, 99, NOTHING, &[-9, 5]);
+        let (gone, limits) = dispositions(OLDEST, 99, NOTHING, &[-9, 5]);
         assert_eq!((&gone[..], limits.deletions_dropped_in), ("--", vec![(5, Glsn(9))]));
-        let (moved, limits) = fates(OLDEST, 8, NOTHING, &[-9, 5]);
+        let (moved, limits) = dispositions(OLDEST, 8, NOTHING, &[-9, 5]);
         assert_eq!((&moved[..], limits.deletions_dropped_in), ("hh", vec![]));
         assert_eq!(told(OLDEST, 0, NOTHING, &[-9, -5, 3]), "hhh");
-        let (superseded, limits) = fates(OLDEST, 99, NOTHING, &[9, -5, 3]);
+        let (superseded, limits) = dispositions(OLDEST, 99, NOTHING, &[9, -5, 3]);
         assert_eq!((&superseded[..], limits.deletions_dropped_in), ("c--", vec![]), "a younger version is still there");
         let known = Knows { in_history: true, in_runs: None };
-        let (fates, limits) = fates(OLDEST, 99, known, &[-9, 5]);
-        assert_eq!(fates, "h-", "without it, what history has of the key would rise again");
+        let (dispositions, limits) = dispositions(OLDEST, 99, known, &[-9, 5]);
+        assert_eq!(dispositions, "h-", "without it, what history has of the key would rise again");
         assert_eq!(limits.deletions_moved, Glsn(9));
     }
 
@@ -298,7 +302,7 @@ mod tests {
     #[test]
     fn a_moved_deletion_goes_once_nothing_of_its_key_is_left() {
         let older = Knows { in_history: false, in_runs: Some(5) };
-        let (gone, limits) = fates(Inputs::History, 99, NOTHING, &[-9, 5]);
+        let (gone, limits) = dispositions(Inputs::History, 99, NOTHING, &[-9, 5]);
         assert_eq!((&gone[..], limits.deletions_dropped_in), ("--", vec![(5, Glsn(9))]));
         assert_eq!(told(Inputs::History, 8, NOTHING, &[-9, 5]), "hh");
         assert_eq!(told(Inputs::History, 99, older, &[-9]), "h", "an older run still holds what it deleted");

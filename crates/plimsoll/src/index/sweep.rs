@@ -1,13 +1,13 @@
-//! Walks through the partitions of several runs in key order and finds those that overlap with no other: they need not be merged.
+//! Walks through the tables of several runs in key order and finds those that overlap with no other: they need not be merged.
 
-use crate::index::run::partition::PartitionInfo;
+use crate::index::run::table::TableInfo;
 
-/// The next partitions in key order.
+/// The next tables in key order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Segment {
-    /// A partition that overlaps with no other.
-    Alone { input: usize, partition: usize },
-    /// Partitions that overlap, directly or through others.
+    /// A table that overlaps with no other.
+    Alone { input: usize, table: usize },
+    /// Tables that overlap, directly or through others.
     Cluster { first_key: Vec<u8>, last_key: Vec<u8> },
 }
 
@@ -18,16 +18,16 @@ pub(crate) struct Sweep {
 }
 
 impl Sweep {
-    /// Before the first partition of `inputs` runs.
+    /// Before the first table of `inputs` runs.
     pub(crate) fn new(inputs: usize) -> Self {
         Self { at: vec![0; inputs] }
     }
 
-    /// The next segment; `info` returns a partition of a run, or `None` past the last one.
-    pub(crate) fn next<'a>(&mut self, info: impl Fn(usize, usize) -> Option<&'a PartitionInfo>) -> Option<Segment> {
+    /// The next segment; `info` returns a table of a run, or `None` past the last one.
+    pub(crate) fn next<'a>(&mut self, info: impl Fn(usize, usize) -> Option<&'a TableInfo>) -> Option<Segment> {
         let waiting = (0..self.at.len()).filter_map(|input| info(input, self.at[input]).map(|info| (input, info)));
         let (input, first) = waiting.min_by(|a, b| a.1.first_key.cmp(&b.1.first_key))?;
-        let partition = self.at[input];
+        let table = self.at[input];
         self.at[input] += 1;
         let mut last_key = &first.last_key;
         let mut alone = true;
@@ -43,7 +43,7 @@ impl Sweep {
             }
         }
         Some(if alone {
-            Segment::Alone { input, partition }
+            Segment::Alone { input, table }
         } else {
             Segment::Cluster { first_key: first.first_key.clone(), last_key: last_key.clone() }
         })
@@ -55,11 +55,11 @@ mod tests {
     use plimsoll_log::glsn::Glsn;
 
     use super::*;
-    use crate::index::run::partition::PartitionId;
+    use crate::index::run::table::TableId;
 
-    fn run(spans: &[(&str, &str)]) -> Vec<PartitionInfo> {
-        let info = |(first, last): &(&str, &str)| PartitionInfo {
-            id: PartitionId::Run(1),
+    fn run(spans: &[(&str, &str)]) -> Vec<TableInfo> {
+        let info = |(first, last): &(&str, &str)| TableInfo {
+            id: TableId::Run(1),
             pages: 4,
             root: 1,
             versions: 1,
@@ -75,7 +75,7 @@ mod tests {
         spans.iter().map(info).collect()
     }
 
-    fn swept(runs: &[Vec<PartitionInfo>]) -> Vec<Segment> {
+    fn swept(runs: &[Vec<TableInfo>]) -> Vec<Segment> {
         let mut sweep = Sweep::new(runs.len());
         std::iter::from_fn(|| sweep.next(|input, at| runs[input].get(at))).collect()
     }
@@ -85,21 +85,21 @@ mod tests {
     }
 
     #[test]
-    fn partitions_that_overlap_nothing_stand_alone() {
+    fn tables_that_overlap_nothing_stand_alone() {
         let runs = [run(&[("c", "d"), ("g", "h")]), run(&[("a", "b"), ("e", "f")])];
-        let alone = |input, partition| Segment::Alone { input, partition };
+        let alone = |input, table| Segment::Alone { input, table };
         assert_eq!(swept(&runs), [alone(1, 0), alone(0, 0), alone(1, 1), alone(0, 1)]);
     }
 
     #[test]
-    fn partitions_that_overlap_through_others_are_one_cluster() {
+    fn tables_that_overlap_through_others_are_one_cluster() {
         let runs = [run(&[("a", "c"), ("d", "f")]), run(&[("c", "d"), ("x", "z")]), run(&[("f", "g"), ("z", "zz")])];
         assert_eq!(swept(&runs), [cluster("a", "g"), cluster("x", "zz")]);
     }
 
     #[test]
-    fn a_partition_that_spans_many_makes_one_cluster() {
+    fn a_table_that_spans_many_makes_one_cluster() {
         let runs = [run(&[("a", "b"), ("c", "d"), ("e", "f")]), run(&[("b", "y")]), run(&[("m", "n"), ("z", "z")])];
-        assert_eq!(swept(&runs), [cluster("a", "y"), Segment::Alone { input: 2, partition: 1 }]);
+        assert_eq!(swept(&runs), [cluster("a", "y"), Segment::Alone { input: 2, table: 1 }]);
     }
 }

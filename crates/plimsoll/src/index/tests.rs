@@ -5,7 +5,7 @@ mod jobs;
 mod model;
 mod refusals;
 
-use crate::rowcache::Objects;
+use crate::rowcache::RowCache;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::PathBuf;
@@ -26,13 +26,13 @@ use plimsoll_memory::pool::{Pool, Touch};
 
 use crate::index::manifest::Manifest;
 use crate::index::reservation::Link;
-use crate::index::run::builder::PartitionBuilder;
+use crate::index::run::builder::TableBuilder;
 use crate::index::run::file::BlobSink;
-use crate::index::run::partition::{Partition, PartitionInfo};
+use crate::index::run::table::{Table, TableInfo};
 use crate::index::seat::Walk;
-use crate::index::source::partition_bytes;
+use crate::index::source::table_bytes;
 use crate::index::view::{Direction, View};
-use crate::index::{Ground, Horizon, Index};
+use crate::index::{Context, Horizon, Index};
 use crate::types::error::Result;
 use crate::types::version::{INLINE_BYTES, Stored, Version, value_sum};
 
@@ -78,7 +78,7 @@ type Write = (Vec<u8>, Option<Vec<u8>>, u64);
 #[derive(Clone, Debug)]
 enum Writes {
     Versions(Vec<Write>),
-    Adopted(Vec<Vec<PartitionInfo>>),
+    Adopted(Vec<Vec<TableInfo>>),
 }
 
 #[derive(Clone, Debug)]
@@ -90,7 +90,7 @@ struct Commit {
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     memtable_bytes: u64,
-    partition_bytes: u64,
+    table_bytes: u64,
     keys: u64,
 }
 
@@ -143,8 +143,8 @@ impl World {
         world
     }
 
-    fn ground(&self) -> Ground {
-        Ground {
+    fn context(&self) -> Context {
+        Context {
             // Small, so that much happens between the steps of a job.
             step_bytes: 16 << 10,
             disk: Arc::clone(&self.disk),
@@ -152,9 +152,9 @@ impl World {
             budget: self.budget.clone(),
             pool: Arc::clone(&self.pool),
             log: Arc::new(self.log.clone()),
-            objects: Objects::none(),
+            row_cache: RowCache::none(),
             memtable_bytes: Some(self.sizes.memtable_bytes),
-            partition_bytes: self.sizes.partition_bytes,
+            table_bytes: self.sizes.table_bytes,
             read_only: false,
             background: self.background,
         }
@@ -178,7 +178,7 @@ impl World {
         if checkpoint.glsn > Glsn::NONE {
             assert_eq!(self.log.chain_at(checkpoint.glsn)?, Some(checkpoint.chain));
         }
-        let index = Index::open(self.ground(), manifest, Arc::clone(&self.horizon) as _)?;
+        let index = Index::open(self.context(), manifest, Arc::clone(&self.horizon) as _)?;
         assert_eq!(index.checkpoint(), checkpoint);
         self.index = Some(index);
         let mut boundary = checkpoint.glsn;
@@ -244,21 +244,21 @@ impl World {
     fn commit_spilled(&mut self, runs: Vec<BTreeMap<Vec<u8>, Option<Vec<u8>>>>) -> Result<Glsn> {
         let (mut blobs, mut infos) = (Vec::new(), Vec::new());
         for run in &runs {
-            let mut partitions = Vec::new();
-            // Two partitions if there are enough versions.
+            let mut tables = Vec::new();
+            // Two tables if there are enough versions.
             let half = run.len().div_ceil(2);
             let entries: Vec<_> = run.iter().collect();
             for part in entries.chunks(half.max(3)) {
                 let sink = BlobSink::new(self.log.create_blob()?);
-                let mut builder = PartitionBuilder::new(sink, &self.budget, true)?;
+                let mut builder = TableBuilder::new(sink, &self.budget, true)?;
                 for (key, value) in part {
                     builder.add(&Version { key, glsn: Glsn::NONE, stored: stored(value, 0) })?;
                 }
                 let (sink, info) = builder.finish()?;
                 blobs.push(sink.finish()?);
-                partitions.push(info);
+                tables.push(info);
             }
-            infos.push(partitions);
+            infos.push(tables);
         }
         let glsn = self.submit(StreamId::TRANSACTIONS, &[b"runs"], &blobs)?;
         self.log.wait_durable(glsn)?;
@@ -492,8 +492,8 @@ impl World {
     fn problems(&self) -> Vec<String> {
         let (mut problems, mut bytes) = (Vec::new(), 0);
         let mut found = Vec::new();
-        let mut checked = |partition: &Partition, wrong: Vec<String>| {
-            bytes += partition_bytes(&partition.info);
+        let mut checked = |table: &Table, wrong: Vec<String>| {
+            bytes += table_bytes(&table.info);
             found.extend(wrong);
         };
         self.index().verify(&mut |_| {}, &mut checked, &mut |problem| problems.push(problem)).unwrap();

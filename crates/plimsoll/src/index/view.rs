@@ -20,7 +20,7 @@ use crate::borders::{Border, hit};
 pub(crate) use crate::index::merge::Direction;
 use crate::index::merge::{Cursor, Merge};
 use crate::index::run::cursor::{Feed, RunCursor};
-use crate::index::run::partition::{Partition, PartitionInfo};
+use crate::index::run::table::{Table, TableInfo};
 use crate::index::seat::Walk;
 use crate::index::source::{Memtable, Place, Run, Source, lookup_in_run};
 pub(crate) use crate::index::walk::{OwnRange, Versions, Visible};
@@ -155,11 +155,11 @@ impl View {
     fn above(&self) -> impl Iterator<Item = Source<'_>> {
         let active = std::iter::once(Source::Memtable(&self.active));
         let closed = self.closed.iter().flat_map(|closed| {
-            let (table, runs) = match &closed.content {
-                Content::Memtable(table) => (Some(Source::Memtable(table)), &[][..]),
+            let (memtable, runs) = match &closed.content {
+                Content::Memtable(memtable) => (Some(Source::Memtable(memtable)), &[][..]),
                 Content::Adopted(runs) => (None, &runs[..]),
             };
-            table.into_iter().chain(runs.iter().map(Source::Run))
+            memtable.into_iter().chain(runs.iter().map(Source::Run))
         });
         active.chain(closed)
     }
@@ -183,8 +183,8 @@ impl View {
         adopted.chain(&self.runs).chain(&self.history)
     }
 
-    /// The metadata of every partition.
-    pub(crate) fn infos(&self) -> impl Iterator<Item = &PartitionInfo> {
+    /// The metadata of every table.
+    pub(crate) fn infos(&self) -> impl Iterator<Item = &TableInfo> {
         self.all_runs().flat_map(|run| run.infos())
     }
 
@@ -267,8 +267,8 @@ impl View {
     /// Whether history holds any version of `key`.
     pub(crate) fn in_history(&self, key: &[u8], touch: Touch) -> Result<bool> {
         for run in &self.history {
-            if let Some(partition) = run.partition_of(key)
-                && partition.lookup(key, Glsn::MAX, touch)?.newest.is_some()
+            if let Some(table) = run.table_of(key)
+                && table.lookup(key, Glsn::MAX, touch)?.newest.is_some()
             {
                 return Ok(true);
             }
@@ -281,8 +281,8 @@ impl View {
     pub(crate) fn in_runs(&self, key: &[u8], at: Glsn) -> Result<(bool, Option<Glsn>)> {
         let mut any = false;
         for run in &self.runs {
-            let Some(partition) = run.partition_of(key) else { continue };
-            let lookup = partition.lookup(key, at, Touch::Scan)?;
+            let Some(table) = run.table_of(key) else { continue };
+            let lookup = table.lookup(key, at, Touch::Scan)?;
             any |= lookup.newest.is_some();
             if let Some(found) = lookup.found {
                 return Ok((true, Some(found.glsn)));
@@ -323,7 +323,7 @@ impl View {
         let range = (lower, upper);
         for source in self.sources().filter(|source| source.max_glsn() > after) {
             let changed = match source {
-                Source::Memtable(table) => first_change(vec![Cursor::memtable(table)], range, after)?,
+                Source::Memtable(memtable) => first_change(vec![Cursor::memtable(memtable)], range, after)?,
                 Source::Run(run) => change_in_run(run, range, after)?,
             };
             if changed.is_some() {
@@ -407,8 +407,8 @@ pub(crate) fn depth<'r>(spans: impl Iterator<Item = (&'r [u8], &'r [u8])>) -> us
 }
 
 fn change_in_run(run: &Run, range: KeyRange<'_>, after: Glsn) -> Result<Option<(Vec<u8>, Glsn)>> {
-    for partition in run.partitions().iter().filter(|p| p.info.max_glsn > after && touches(p, range)) {
-        let cursor = RunCursor::new(Arc::from([partition.clone()]), Feed::Pool(Touch::Point));
+    for table in run.tables().iter().filter(|p| p.info.max_glsn > after && touches(p, range)) {
+        let cursor = RunCursor::new(Arc::from([table.clone()]), Feed::Pool(Touch::Point));
         let changed = first_change(vec![Cursor::Run(Box::new(cursor))], range, after)?;
         if changed.is_some() {
             return Ok(changed);
@@ -467,16 +467,16 @@ pub(crate) fn in_front(key: &[u8], lower: Bound<&[u8]>) -> bool {
     }
 }
 
-/// Whether a partition may hold keys of a range.
-pub(crate) fn touches(partition: &Partition, range: KeyRange<'_>) -> bool {
-    !in_front(&partition.info.last_key, range.0) && !beyond(&partition.info.first_key, range.1)
+/// Whether a table may hold keys of a range.
+pub(crate) fn touches(table: &Table, range: KeyRange<'_>) -> bool {
+    !in_front(&table.info.last_key, range.0) && !beyond(&table.info.first_key, range.1)
 }
 
-/// The partitions of a run that may hold keys of a range.
-pub(crate) fn partitions_in<'r>(run: &'r Run, range: KeyRange<'_>) -> &'r [Partition] {
-    let all = run.partitions();
-    let start = all.partition_point(|partition| in_front(&partition.info.last_key, range.0));
-    let end = all.partition_point(|partition| !beyond(&partition.info.first_key, range.1));
+/// The tables of a run that may hold keys of a range.
+pub(crate) fn tables_in<'r>(run: &'r Run, range: KeyRange<'_>) -> &'r [Table] {
+    let all = run.tables();
+    let start = all.partition_point(|table| in_front(&table.info.last_key, range.0));
+    let end = all.partition_point(|table| !beyond(&table.info.first_key, range.1));
     all.get(start..end).unwrap_or_default()
 }
 

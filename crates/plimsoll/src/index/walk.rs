@@ -10,10 +10,10 @@ use plimsoll_memory::pool::Touch;
 use crate::borders::{Border, hit};
 use crate::index::merge::{Cursor, Direction, Merge};
 use crate::index::run::cursor::{Feed, RunCursor};
-use crate::index::run::partition::Partition;
+use crate::index::run::table::Table;
 use crate::index::seat::Walk;
 use crate::index::source::{Run, Source};
-use crate::index::view::{KeyRange, View, beyond, in_front, partitions_in, seek_lower, seek_upper};
+use crate::index::view::{KeyRange, View, beyond, in_front, seek_lower, seek_upper, tables_in};
 use crate::types::error::Result;
 use crate::types::version::{Stored, Version};
 
@@ -334,24 +334,24 @@ fn visible_cursors(view: &View, range: KeyRange<'_>, at: Glsn) -> Vec<Cursor> {
     let mut cursors = Vec::new();
     for source in view.sources() {
         let wanted = match source {
-            Source::Memtable(table) => !table.is_empty(),
-            Source::Run(run) => !partitions_in(run, range).is_empty(),
+            Source::Memtable(memtable) => !memtable.is_empty(),
+            Source::Run(run) => !tables_in(run, range).is_empty(),
         };
         history_wanted |= wanted && source.max_glsn() > at;
         if wanted && source.min_glsn() <= at {
             cursors.push(match source {
-                Source::Memtable(table) => Cursor::memtable(table),
-                Source::Run(run) => run_cursor(Arc::clone(run.partitions())),
+                Source::Memtable(memtable) => Cursor::memtable(memtable),
+                Source::Run(run) => run_cursor(Arc::clone(run.tables())),
             });
         }
     }
-    let wanted = |run: &&Arc<Run>| history_wanted && run.min_glsn() <= at && !partitions_in(run, range).is_empty();
-    cursors.extend(view.history.iter().filter(wanted).map(|run| run_cursor(Arc::clone(run.partitions()))));
+    let wanted = |run: &&Arc<Run>| history_wanted && run.min_glsn() <= at && !tables_in(run, range).is_empty();
+    cursors.extend(view.history.iter().filter(wanted).map(|run| run_cursor(Arc::clone(run.tables()))));
     cursors
 }
 
-fn run_cursor(partitions: Arc<[Partition]>) -> Cursor {
-    Cursor::Run(Box::new(RunCursor::new(partitions, Feed::Pool(Touch::Point))))
+fn run_cursor(tables: Arc<[Table]>) -> Cursor {
+    Cursor::Run(Box::new(RunCursor::new(tables, Feed::Pool(Touch::Point))))
 }
 
 /// A walk over all versions. The caller keeps the key of the version that was returned or passed last, and passes it to each step.
@@ -368,8 +368,8 @@ pub(crate) struct Versions {
     glsn: Glsn,
     /// The number of versions of its key that were returned.
     lent: u64,
-    /// Bytes of partition descriptions that only this walk holds.
-    partitions_bytes: usize,
+    /// Bytes of table descriptions that only this walk holds.
+    tables_bytes: usize,
 }
 
 impl Walk for Versions {
@@ -385,11 +385,11 @@ impl Walk for Versions {
             let lower = if self.place == Place::Past { Bound::Included(key) } else { self.bounds.lower() };
             let range = (lower, self.bounds.upper());
             let sources = view.sources().chain(view.history.iter().map(Source::Run));
-            let mut partitions = 0;
+            let mut tables = 0;
             let cursors = sources
-                .filter_map(|source| version_cursor(source, range, self.after, self.upto, &mut partitions))
+                .filter_map(|source| version_cursor(source, range, self.after, self.upto, &mut tables))
                 .collect();
-            self.partitions_bytes = partitions * size_of::<Partition>();
+            self.tables_bytes = tables * size_of::<Table>();
             self.sat = Some(Sat::new(view, cursors, Direction::Forward));
         }
         Ok(())
@@ -400,7 +400,7 @@ impl Walk for Versions {
     }
 
     fn seated_bytes(&self) -> usize {
-        self.sat.as_ref().map_or(0, |sat| sat.heap_bytes() + self.partitions_bytes)
+        self.sat.as_ref().map_or(0, |sat| sat.heap_bytes() + self.tables_bytes)
     }
 
     fn kept_bytes(&self) -> usize {
@@ -420,7 +420,7 @@ impl Versions {
             place: Place::Before,
             glsn: Glsn::NONE,
             lent: 0,
-            partitions_bytes: 0,
+            tables_bytes: 0,
         }
     }
 
@@ -500,30 +500,30 @@ impl Versions {
     }
 }
 
-/// A cursor over the partitions of a source that may hold wanted versions; adds the bytes that it holds apart from the source to `own`.
+/// A cursor over the tables of a source that may hold wanted versions; adds the bytes that it holds apart from the source to `own`.
 fn version_cursor(source: Source<'_>, range: KeyRange<'_>, after: Glsn, upto: Glsn, own: &mut usize) -> Option<Cursor> {
     if source.min_glsn() > upto || source.max_glsn() <= after {
         return None;
     }
     match source {
-        Source::Memtable(table) => Some(Cursor::memtable(table)),
+        Source::Memtable(memtable) => Some(Cursor::memtable(memtable)),
         Source::Run(run) => {
-            let wanted = wanted_partitions(run, range, after, upto)?;
-            *own += if Arc::ptr_eq(&wanted, run.partitions()) { 0 } else { wanted.len() };
+            let wanted = wanted_tables(run, range, after, upto)?;
+            *own += if Arc::ptr_eq(&wanted, run.tables()) { 0 } else { wanted.len() };
             Some(run_cursor(wanted))
         }
     }
 }
 
-/// All partitions of the run if most of them may hold wanted versions, otherwise only those that may.
-fn wanted_partitions(run: &Run, range: KeyRange<'_>, after: Glsn, upto: Glsn) -> Option<Arc<[Partition]>> {
-    let wanted = |partition: &&Partition| partition.info.max_glsn > after && partition.info.min_glsn <= upto;
-    let inside = partitions_in(run, range);
+/// All tables of the run if most of them may hold wanted versions, otherwise only those that may.
+fn wanted_tables(run: &Run, range: KeyRange<'_>, after: Glsn, upto: Glsn) -> Option<Arc<[Table]>> {
+    let wanted = |table: &&Table| table.info.max_glsn > after && table.info.min_glsn <= upto;
+    let inside = tables_in(run, range);
     let count = inside.iter().filter(wanted).count();
     match count {
         0 => None,
         // A few hundred descriptions cost little; more are shared with the run instead of copied.
         1..=256 => Some(inside.iter().filter(wanted).cloned().collect()),
-        _ => Some(Arc::clone(run.partitions())),
+        _ => Some(Arc::clone(run.tables())),
     }
 }

@@ -74,13 +74,13 @@ impl Reader {
                 return Ok(Some(value));
             }
             borders::hit(Border::SourcesTaken);
-            let loads = self.objects.loads();
+            let loads = self.row_cache.loads();
             let Some(hit) = view.get_beneath(above, key, at)?.filter(is_there) else { return Ok(None) };
             let (glsn, stored) = (hit.glsn(), hit.stored());
             let value = Value::of_len(&self.budget, stored.value_bytes(), |bytes| self.load(glsn, stored, bytes))?;
             borders::hit(Border::ValueLoaded);
             if hit.is_newest_in_runs() {
-                self.objects.fill((view.set, &view.shelf), loads, key, glsn, &value);
+                self.row_cache.fill((view.set, &view.shelf), loads, key, glsn, &value);
             }
             Ok(Some(value))
         })

@@ -14,7 +14,7 @@ use crate::index::Index;
 use crate::index::seat::{Seat, Walk};
 use crate::index::view::View;
 use crate::read::moments::Snapshots;
-use crate::rowcache::Objects;
+use crate::rowcache::RowCache;
 use crate::types::error::{Error, Result};
 use crate::types::keyspaces::Keyspaces;
 
@@ -23,7 +23,7 @@ pub(crate) struct Reader {
     pub(crate) budget: Budget,
     pub(crate) log: Arc<dyn Log>,
     pub(crate) index: Arc<Index>,
-    pub(crate) objects: Arc<Objects>,
+    pub(crate) row_cache: Arc<RowCache>,
     pub(crate) snapshots: Arc<Snapshots>,
     pub(crate) keyspaces: Arc<Keyspaces>,
     /// Another process may exchange the sources.

@@ -1,11 +1,11 @@
-//! Divides memory between pages and objects, by the value of an additional byte to each.
+//! Divides memory between pages and rows, by the value of an additional byte to each.
 //!
 //! Each cache remembers its recent evictions and counts the reads that ask for them again: reads that a larger cache would have answered
 //! (its *ghost hits*). The cache with clearly more ghost hits per byte gets a step of memory from the other. Both kinds count avoidable
-//! page loads: an object is inserted only if its read loaded a page.
+//! page loads: a row is inserted only if its read loaded a page.
 //!
 //! Laws:
-//! 1. Objects have at most [`MAX_SHARE`] and, once they have reached it, at least [`MIN_SHARE`] of the memory that both have together: with
+//! 1. Rows have at most [`MAX_SHARE`] and, once they have reached it, at least [`MIN_SHARE`] of the memory that both have together: with
 //!    less there would be too few ghosts to measure the value of more.
 //! 2. A step is one part in [`WHOLE`], and the next step is not taken before the last was filled.
 
@@ -18,10 +18,10 @@ use plimsoll_memory::turnover::Turnover;
 /// The denominator of shares.
 pub(crate) const WHOLE: u64 = 64;
 
-/// The least share of objects, and their initial share.
+/// The least share of rows, and their initial share.
 pub(crate) const MIN_SHARE: u64 = 2;
 
-/// The largest share of objects.
+/// The largest share of rows.
 pub(crate) const MAX_SHARE: u64 = 48;
 
 /// The number of ghost hits that a decision requires.
@@ -33,18 +33,18 @@ const MARGIN: f64 = 1.15;
 /// A cache with less memory than this is not useful.
 const LEAST_BYTES: u64 = 1 << 20;
 
-/// The objects' target is changed if it is off by more than one part in this.
+/// The rows' target is changed if it is off by more than one part in this.
 const TOLERANCE: u64 = 4 * WHOLE;
 
 /// How memory was moved so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moves {
-    /// Steps from pages to objects.
-    pub(crate) to_objects: u64,
+    /// Steps from pages to rows.
+    pub(crate) to_rows: u64,
     /// Steps back.
     pub(crate) to_pages: u64,
-    /// Ghost hits of objects.
-    pub(crate) object_returns: u64,
+    /// Ghost hits of rows.
+    pub(crate) row_returns: u64,
     /// Ghost hits of pages.
     pub(crate) page_returns: u64,
 }
@@ -61,7 +61,7 @@ struct State {
     /// The memory to divide, as last set.
     bytes: u64,
     /// Ghost hits that were weighed already.
-    objects_seen: u64,
+    rows_seen: u64,
     pages_seen: u64,
     moves: Moves,
 }
@@ -82,19 +82,19 @@ enum Verdict {
     Wait,
     /// Both are worth about the same.
     Stay,
-    ToObjects,
+    ToRows,
     ToPages,
 }
 
 /// Decides where memory is worth more, given the ghost hits since the last verdict.
-fn weigh(objects: &Turnover, object_hits: u64, pages: &Turnover, page_hits: u64) -> Verdict {
-    if object_hits + page_hits < EVIDENCE {
+fn weigh(row_cache: &Turnover, row_hits: u64, pages: &Turnover, page_hits: u64) -> Verdict {
+    if row_hits + page_hits < EVIDENCE {
         return Verdict::Wait;
     }
-    let (of_object, of_page) = (objects.worth(object_hits), pages.worth(page_hits));
-    if of_object > MARGIN * of_page {
-        Verdict::ToObjects
-    } else if of_page > MARGIN * of_object {
+    let (of_row, of_page) = (row_cache.worth(row_hits), pages.worth(page_hits));
+    if of_row > MARGIN * of_page {
+        Verdict::ToRows
+    } else if of_page > MARGIN * of_row {
         Verdict::ToPages
     } else {
         Verdict::Stay
@@ -102,46 +102,46 @@ fn weigh(objects: &Turnover, object_hits: u64, pages: &Turnover, page_hits: u64)
 }
 
 impl Balance {
-    /// Gives objects their share of `bytes`, at first the least; returns the bytes. Weighing starts anew.
+    /// Gives rows their share of `bytes`, at first the least; returns the bytes. Weighing starts anew.
     pub(crate) fn begin(&self, cache: &Cache, pool: &Pool, bytes: u64) -> u64 {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.share = state.share.max(MIN_SHARE);
         state.bytes = bytes;
-        (state.objects_seen, state.pages_seen) = (cache.turnover().returns, pool.turnover().returns);
+        (state.rows_seen, state.pages_seen) = (cache.turnover().returns, pool.turnover().returns);
         state.give(cache)
     }
 
-    /// Raises the objects' share to at least this many parts of the memory last set: not of a budget that is just being changed.
+    /// Raises the rows' share to at least this many parts of the memory last set: not of a budget that is just being changed.
     pub(crate) fn begin_with(&self, parts: u64, cache: &Cache, pool: &Pool) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let parts = parts.clamp(MIN_SHARE, MAX_SHARE);
         if parts > state.share {
             state.share = parts;
-            (state.objects_seen, state.pages_seen) = (cache.turnover().returns, pool.turnover().returns);
+            (state.rows_seen, state.pages_seen) = (cache.turnover().returns, pool.turnover().returns);
             state.give(cache);
         }
     }
 
     /// Weighs and moves a step if the evidence supports it; does nothing if another thread is doing so. Free budget is divided as well:
-    /// after a restart the pages may not have been restored yet, and restored objects must not be measured by them.
+    /// after a restart the pages may not have been restored yet, and restored rows must not be measured by them.
     pub(crate) fn look(&self, cache: &Cache, pool: &Pool, free_bytes: u64) {
         let Ok(mut state) = self.state.try_lock() else { return };
-        let (objects, pages) = (cache.turnover(), pool.turnover());
-        let total = objects.held_bytes + pages.held_bytes + free_bytes;
+        let (row_cache, pages) = (cache.turnover(), pool.turnover());
+        let total = row_cache.held_bytes + pages.held_bytes + free_bytes;
         let step = total / WHOLE;
         // The cache may have been exchanged since.
-        let object_hits = objects.returns.saturating_sub(state.objects_seen);
+        let row_hits = row_cache.returns.saturating_sub(state.rows_seen);
         let page_hits = pages.returns.saturating_sub(state.pages_seen);
-        let verdict = weigh(&objects, object_hits, &pages, page_hits);
+        let verdict = weigh(&row_cache, row_hits, &pages, page_hits);
         if verdict != Verdict::Wait {
-            (state.objects_seen, state.pages_seen) = (objects.returns, pages.returns);
-            state.moves.object_returns = objects.returns;
+            (state.rows_seen, state.pages_seen) = (row_cache.returns, pages.returns);
+            state.moves.row_returns = row_cache.returns;
             state.moves.page_returns = pages.returns;
         }
         match verdict {
-            Verdict::ToObjects if state.share < MAX_SHARE && objects.held_bytes + step / 2 >= objects.limit_bytes => {
+            Verdict::ToRows if state.share < MAX_SHARE && row_cache.held_bytes + step / 2 >= row_cache.limit_bytes => {
                 state.share += 1;
-                state.moves.to_objects += 1;
+                state.moves.to_rows += 1;
             }
             Verdict::ToPages if state.share > MIN_SHARE => {
                 state.share -= 1;
@@ -150,26 +150,26 @@ impl Balance {
             _ => {}
         }
         let wanted = (step * state.share).max(LEAST_BYTES);
-        if wanted.abs_diff(objects.limit_bytes) > total / TOLERANCE {
+        if wanted.abs_diff(row_cache.limit_bytes) > total / TOLERANCE {
             // A little each time: a reader does this, and others fill meanwhile.
             cache.approach_memory(wanted);
         }
     }
 
-    /// For tests: sets the objects' share in parts of the whole, from the next time that they get their share.
+    /// For tests: sets the rows' share in parts of the whole, from the next time that they get their share.
     #[cfg(test)]
     pub(crate) fn set_share(&self, parts: u64) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).share = parts;
     }
 
-    /// For tests: weighed ghost hits of objects and of pages.
+    /// For tests: weighed ghost hits of rows and of pages.
     #[cfg(test)]
     pub(crate) fn seen(&self) -> (u64, u64) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        (state.objects_seen, state.pages_seen)
+        (state.rows_seen, state.pages_seen)
     }
 
-    /// The objects' share in parts of the whole.
+    /// The rows' share in parts of the whole.
     pub(crate) fn share(&self) -> u64 {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).share
     }
@@ -195,7 +195,7 @@ mod tests {
         let same = of_window(1 << 20);
         assert_eq!(weigh(&same, 10, &same, EVIDENCE - 11), Verdict::Wait);
         assert_eq!(weigh(&same, 100, &same, 100), Verdict::Stay);
-        assert_eq!(weigh(&same, 120, &same, 100), Verdict::ToObjects);
+        assert_eq!(weigh(&same, 120, &same, 100), Verdict::ToRows);
         assert_eq!(weigh(&same, 100, &same, 120), Verdict::ToPages);
     }
 
@@ -203,7 +203,7 @@ mod tests {
     fn hits_are_weighed_by_how_far_back_each_side_remembers() {
         let (near, far) = (of_window(1 << 20), of_window(4 << 20));
         assert_eq!(weigh(&near, 100, &far, 400), Verdict::Stay);
-        assert_eq!(weigh(&near, 100, &far, 200), Verdict::ToObjects);
+        assert_eq!(weigh(&near, 100, &far, 200), Verdict::ToRows);
         assert_eq!(weigh(&far, 100, &near, 100), Verdict::ToPages);
     }
 

@@ -54,7 +54,7 @@ fn index_key(key: &[u8]) -> Vec<u8> {
 
 /// The cached value of a key for the newest moment, ignoring memtables.
 fn kept(store: &Arc<Engine>, key: &[u8]) -> Option<Vec<u8>> {
-    let value = store.reader.objects.shelf().get(&index_key(key), Glsn::MAX, &store.reader.budget).unwrap();
+    let value = store.reader.row_cache.shelf().get(&index_key(key), Glsn::MAX, &store.reader.budget).unwrap();
     value.map(|value| value.to_vec())
 }
 
@@ -80,7 +80,7 @@ impl Stopped {
     }
 
     fn read_as_it_is(store: &Arc<Engine>, key: &[u8]) -> Self {
-        let before = store.reader.objects.loads();
+        let before = store.reader.row_cache.loads();
         let view = store.reader.index.view();
         let hit = find(&view, &index_key(key), store.visible()).unwrap().unwrap();
         assert!(hit.is_newest_in_runs());
@@ -92,7 +92,7 @@ impl Stopped {
     }
 
     fn goes_on(self, store: &Arc<Engine>, key: &[u8]) {
-        store.reader.objects.fill(
+        store.reader.row_cache.fill(
             (self.view.set, &self.view.shelf),
             self.before,
             &index_key(key),
@@ -132,8 +132,8 @@ fn fills_are_closed_before_the_keys_are_gone_through() {
     let (early, late) = (Stopped::read(&store, b"k"), Stopped::read(&store, b"k"));
     let next = early.view.set + 1;
     early.goes_on(&store, b"k");
-    assert!(store.reader.objects.begin_runs(next), "there is an entry to supersede");
-    store.reader.objects.supersede(&index_key(b"k"), Glsn(9), crate::types::version::Stored::Deleted);
+    assert!(store.reader.row_cache.begin_runs(next), "there is an entry to supersede");
+    store.reader.row_cache.supersede(&index_key(b"k"), Glsn(9), crate::types::version::Stored::Deleted);
     late.goes_on(&store, b"k");
     assert_eq!(kept(&store, b"k"), None);
 }
@@ -146,7 +146,7 @@ fn what_an_image_said_before_a_younger_one_came_into_the_runs_is_not_brought_bac
     store.flush().unwrap();
     let bring_back = |view: &Arc<View>| {
         let what = (Glsn(1), &b"old"[..]);
-        store.reader.objects.bring_back((view.set, &view.shelf), &index_key(b"k"), what, 0)
+        store.reader.row_cache.bring_back((view.set, &view.shelf), &index_key(b"k"), what, 0)
     };
     let view = store.reader.index.view();
     assert_eq!(bring_back(&view), BroughtBack::Entered);
@@ -227,24 +227,24 @@ fn values_of_the_log_are_kept_whole_and_large_ones_are_charged_while_a_user_hold
     put(&store, b"large", &large);
     store.flush().unwrap();
     enter(&store, b"middle");
-    // A large share, so that a large object is within its limit.
-    store.reader.objects.share_of(48);
+    // A large share, so that a large row is within its limit.
+    store.reader.row_cache.share_of(48);
     enter(&store, b"large");
     let before = store.reader.budget.usage().of(plimsoll_memory::budget::Kind::Staging);
     let value = Snapshot::newest(&store).get(&default(&store), b"large").unwrap().unwrap();
     assert_eq!(value, large[..]);
     let charged = store.reader.budget.usage().of(plimsoll_memory::budget::Kind::Staging) - before;
     assert!((large.len()..large.len() + (16 << 10)).contains(&(charged as usize)), "{charged}");
-    let stats = store.reader.objects.stats().unwrap().0;
+    let stats = store.reader.row_cache.stats().unwrap().0;
     assert!(stats.entries == 2, "{stats:?}");
 }
 
 #[test]
-fn a_hit_is_counted_once_and_only_where_an_object_was_the_answer() {
+fn a_hit_is_counted_once_and_only_where_a_row_was_the_answer() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));
-    let hits = || store.reader.objects.stats().unwrap().0.hits;
-    store.reader.objects.share_of(48);
+    let hits = || store.reader.row_cache.stats().unwrap().0.hits;
+    store.reader.row_cache.share_of(48);
     let first = put(&store, b"k", &[1; 100_000]);
     put(&store, b"k", &[2; 100_000]);
     store.flush().unwrap();
@@ -260,7 +260,7 @@ fn a_hit_is_counted_once_and_only_where_an_object_was_the_answer() {
 }
 
 #[test]
-fn what_other_threads_load_makes_no_object_of_what_pages_answer() {
+fn what_other_threads_load_makes_no_row_of_what_pages_answer() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));
     let mut tx = Transaction::new(&store.committer);
@@ -269,7 +269,7 @@ fn what_other_threads_load_makes_no_object_of_what_pages_answer() {
     store.flush().unwrap();
     store.maintenance.pool.clear();
     get(&store, &0u32.to_be_bytes()).unwrap();
-    store.reader.objects.clear();
+    store.reader.row_cache.clear();
     let stopped = Stopped::read_as_it_is(&store, &0u32.to_be_bytes());
     let before = store.maintenance.pool.loads();
     let other = Arc::clone(&store);
@@ -280,7 +280,7 @@ fn what_other_threads_load_makes_no_object_of_what_pages_answer() {
 }
 
 #[test]
-fn a_value_displaces_no_more_than_a_small_part_of_the_objects() {
+fn a_value_displaces_no_more_than_a_small_part_of_the_rows() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));
     let large = 600_000;
@@ -293,23 +293,29 @@ fn a_value_displaces_no_more_than_a_small_part_of_the_objects() {
     let view = store.reader.index.view();
     for key in keys {
         let before = super::LoadsSeen(u64::MAX);
-        store.reader.objects.fill((view.set, &view.shelf), before, &index_key(&key.to_be_bytes()), Glsn(1), &[7; 200]);
+        store.reader.row_cache.fill(
+            (view.set, &view.shelf),
+            before,
+            &index_key(&key.to_be_bytes()),
+            Glsn(1),
+            &[7; 200],
+        );
     }
-    let before = store.reader.objects.stats().unwrap().0;
+    let before = store.reader.row_cache.stats().unwrap().0;
     assert!(before.evictions > 0, "they are full: {before:?}");
     store.maintenance.pool.clear();
     assert_eq!(get(&store, b"large").map(|value| value.len()), Some(large));
-    let after = store.reader.objects.stats().unwrap().0;
+    let after = store.reader.row_cache.stats().unwrap().0;
     assert!(after.live_bytes > before.live_bytes / 16 * 15, "{before:?}, {after:?}");
 }
 
 #[test]
-fn objects_have_their_share_again_after_a_smaller_budget_could_not_be_had() {
+fn rows_have_their_share_again_after_a_smaller_budget_could_not_be_had() {
     let disk = LyingDisk::new(1);
     let world = options().background(false).memory_bytes(256 << 20).memtable_bytes(64 << 20);
     let world = world.world(Arc::new(disk.clone()), Arc::new(ManualClock::new(1)));
     let store = open(std::path::Path::new("/store"), world).unwrap();
-    let limit = || store.reader.objects.stats().unwrap().0.limit_bytes;
+    let limit = || store.reader.row_cache.stats().unwrap().0.limit_bytes;
     let before = limit();
     for first in (0..100_000u32).step_by(200) {
         let mut tx = Transaction::new(&store.committer);
@@ -338,15 +344,15 @@ fn another_budget_is_no_evidence_and_statistics_go_on_over_it() {
     for _ in 0..8000 {
         get(&store, &(random.below(150_000) as u32).to_be_bytes());
     }
-    let stats = || store.reader.objects.stats().unwrap().0;
-    let (before, [_, there_are]) = (stats(), store.reader.objects.returns());
+    let stats = || store.reader.row_cache.stats().unwrap().0;
+    let (before, [_, there_are]) = (stats(), store.reader.row_cache.returns());
     assert!(before.hits > 0 && there_are.0 > 0 && there_are.1 > 0, "{before:?}, {there_are:?}");
     let (key, other) = (0u32.to_be_bytes(), 1u32.to_be_bytes());
     let stopped = Stopped::read(&store, &key);
     let before = stats();
     // Large enough for other tables: the cache is exchanged then, and fills from old views are rejected.
     crate::engine::memory::set(&store, 256 << 20).unwrap();
-    let [weighed, there_are] = store.reader.objects.returns();
+    let [weighed, there_are] = store.reader.row_cache.returns();
     assert_eq!(weighed, there_are);
     let after = stats();
     let counted =
@@ -358,14 +364,14 @@ fn another_budget_is_no_evidence_and_statistics_go_on_over_it() {
 }
 
 #[test]
-fn without_objects_every_read_goes_to_the_pages() {
+fn without_rows_every_read_goes_to_the_pages() {
     let dir = tempfile::tempdir().unwrap();
-    let store = store_in(&dir, options().background(false).objects(false));
+    let store = store_in(&dir, options().background(false).row_cache(false));
     put(&store, b"k", b"v");
     store.flush().unwrap();
     store.maintenance.pool.clear();
     assert_eq!(get(&store, b"k").as_deref(), Some(&b"v"[..]));
-    assert_eq!((kept(&store, b"k"), store.reader.objects.stats().is_none()), (None, true));
+    assert_eq!((kept(&store, b"k"), store.reader.row_cache.stats().is_none()), (None, true));
 }
 
 #[test]
@@ -375,16 +381,16 @@ fn what_pages_in_memory_answer_is_not_kept_twice() {
     put(&store, b"k", b"v");
     store.flush().unwrap();
     get(&store, b"k");
-    store.reader.objects.clear();
+    store.reader.row_cache.clear();
     assert_eq!(get(&store, b"k").as_deref(), Some(&b"v"[..]));
     assert_eq!(kept(&store, b"k"), None);
 }
 
 #[test]
-fn objects_that_have_grown_give_way_to_a_small_budget_and_grow_again_in_a_large_one() {
+fn rows_that_have_grown_give_way_to_a_small_budget_and_grow_again_in_a_large_one() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false).memory_bytes(256 << 20));
-    store.reader.objects.share_of(48);
+    store.reader.row_cache.share_of(48);
     let mut tx = Transaction::new(&store.committer);
     (0..1000u32).for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &key.to_le_bytes()).unwrap());
     tx.commit().unwrap();
@@ -393,18 +399,18 @@ fn objects_that_have_grown_give_way_to_a_small_budget_and_grow_again_in_a_large_
     let before = super::LoadsSeen(u64::MAX);
     for key in 0..1_500_000u32 {
         let value = key.to_le_bytes();
-        store.reader.objects.fill((view.set, &view.shelf), before, &index_key(&key.to_be_bytes()), Glsn(1), &value);
+        store.reader.row_cache.fill((view.set, &view.shelf), before, &index_key(&key.to_be_bytes()), Glsn(1), &value);
     }
-    let stats = store.reader.objects.stats().unwrap().0;
+    let stats = store.reader.row_cache.stats().unwrap().0;
     assert!(stats.index_bytes > 12 << 20, "as much as the small budget has for them: {stats:?}");
     // Also while a view refers to it.
     crate::engine::memory::set(&store, 16 << 20).unwrap();
     drop(view);
-    let stats = store.reader.objects.stats().unwrap().0;
+    let stats = store.reader.row_cache.stats().unwrap().0;
     assert!(stats.memory_bytes <= 12 << 20 && stats.index_bytes < 4 << 20, "{stats:?}");
     enter(&store, &5u32.to_be_bytes());
     crate::engine::memory::set(&store, 256 << 20).unwrap();
-    assert!(store.reader.objects.stats().unwrap().0.limit_bytes > 100 << 20);
+    assert!(store.reader.row_cache.stats().unwrap().0.limit_bytes > 100 << 20);
     enter(&store, &7u32.to_be_bytes());
     assert_eq!(get(&store, &7u32.to_be_bytes()).as_deref(), Some(&7u32.to_le_bytes()[..]));
 }
@@ -455,7 +461,7 @@ fn read(store: &Arc<Engine>, seed: u64, done: &AtomicBool) -> WasRead {
             }
         }
         match random.below(6) {
-            0 => store.reader.objects.clear(),
+            0 => store.reader.row_cache.clear(),
             1 => work_steps::drop_caches(store),
             _ => store.maintenance.pool.clear(),
         }
@@ -492,8 +498,8 @@ fn readers_at_any_moment_see_what_was_written_whatever_is_kept_dropped_and_flush
     writers.into_iter().for_each(|writer| writer.join().unwrap());
     done.store(true, Ordering::Relaxed);
     readers.into_iter().for_each(|reader| reader.join().unwrap());
-    let stats = store.reader.objects.stats().unwrap().0;
-    assert!(stats.hits > 100 && stats.insertions > 100, "objects were in use: {stats:?}");
+    let stats = store.reader.row_cache.stats().unwrap().0;
+    assert!(stats.hits > 100 && stats.insertions > 100, "row_cache were in use: {stats:?}");
     let outcomes = outcomes.lock().unwrap();
     let (written, was_read) = &*outcomes;
     for (key, at, number) in was_read {

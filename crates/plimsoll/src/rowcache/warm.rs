@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::cache::{BroughtBack, Cache};
 
-use crate::rowcache::{GLSN_BYTES, Objects, Shelf};
+use crate::rowcache::{GLSN_BYTES, RowCache, Shelf};
 
 /// Splits a cached entry into the version's GLSN and the value.
 pub(crate) fn parts_of(entry: &[u8]) -> Option<(Glsn, &[u8])> {
@@ -14,18 +14,18 @@ pub(crate) fn parts_of(entry: &[u8]) -> Option<(Glsn, &[u8])> {
     Some((Glsn(u64::from_le_bytes(*glsn)), value))
 }
 
-impl Objects {
+impl RowCache {
     /// The current cache; `None` if it is switched off.
     pub(crate) fn warm_cache(&self) -> Option<Arc<Cache>> {
         self.kept.as_ref().map(|kept| kept.cache())
     }
 
-    /// The objects' share in parts of the whole.
+    /// The rows' share in parts of the whole.
     pub(crate) fn share(&self) -> u64 {
         self.kept.as_ref().map_or(0, |kept| kept.balance.share())
     }
 
-    /// Raises the objects' share to `parts` of the whole, the share that they had when the image was saved.
+    /// Raises the rows' share to `parts` of the whole, the share that they had when the image was saved.
     pub(crate) fn expect_share(&self, parts: u64) {
         let Some(kept) = &self.kept else { return };
         // Held, so that a cache that is exchanged in between gets no memory after it was emptied.
@@ -40,7 +40,7 @@ impl Objects {
         shelf.cache.iter().for_each(|cache| cache.prefetch(key));
     }
 
-    /// Restores the newest version of a key in the runs of a view, like [`Objects::fill`], if that needs no eviction. `registered` is the
+    /// Restores the newest version of a key in the runs of a view, like [`RowCache::fill`], if that needs no eviction. `registered` is the
     /// number and the shelf that the view carries.
     pub(crate) fn bring_back(
         &self,
@@ -64,22 +64,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_expected_is_a_part_of_the_memory_that_objects_were_told_of_last() {
+    fn what_was_expected_is_a_part_of_the_memory_that_row_were_told_of_last() {
         let budget = Budget::new(64 << 20, Backing::Mapped).unwrap();
         let pool = Pool::new(&budget, 1 << 20).unwrap();
-        let objects = Objects::new(&budget, &pool).unwrap();
+        let row_cache = RowCache::new(&budget, &pool).unwrap();
         // The cache's own tables are part of it.
-        let limit_mib = || (objects.warm_cache().unwrap().turnover().limit_bytes + (1 << 19)) >> 20;
+        let limit_mib = || (row_cache.warm_cache().unwrap().turnover().limit_bytes + (1 << 19)) >> 20;
         // A shrinking budget: the row cache is resized first, the budget is changed afterwards.
-        assert!(objects.resize(32 << 20).is_none());
-        objects.expect_share(32);
-        assert_eq!((objects.share(), limit_mib()), (32, 16));
-        objects.expect_share(8);
-        assert_eq!((objects.share(), limit_mib()), (32, 16), "nobody loses anything by it");
-        assert!(objects.resize(64 << 20).is_none());
+        assert!(row_cache.resize(32 << 20).is_none());
+        row_cache.expect_share(32);
+        assert_eq!((row_cache.share(), limit_mib()), (32, 16));
+        row_cache.expect_share(8);
+        assert_eq!((row_cache.share(), limit_mib()), (32, 16), "nobody loses anything by it");
+        assert!(row_cache.resize(64 << 20).is_none());
         assert_eq!(limit_mib(), 32);
-        objects.expect_share(1000);
-        assert_eq!((objects.share(), limit_mib()), (48, 48));
-        Objects::none().expect_share(8);
+        row_cache.expect_share(1000);
+        assert_eq!((row_cache.share(), limit_mib()), (48, 48));
+        RowCache::none().expect_share(8);
     }
 }

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PIECES_BYTES: [usize; 2] = [512, 4096];
 
 /// What an early flush needs.
-pub(crate) struct Ground {
+pub(crate) struct Context {
     pub(crate) index: Arc<Index>,
     pub(crate) sequencer: Arc<CommitSequencer>,
 }
@@ -36,19 +36,19 @@ pub(crate) struct Patience {
     small: Arc<[Pieces]>,
     puts: WaitQueue,
     commits: WaitQueue,
-    ground: Ground,
+    context: Context,
 }
 
 impl Patience {
     /// Writers wait if `background`.
-    pub(crate) fn new(budget: &Budget, ground: Ground, background: bool) -> Self {
+    pub(crate) fn new(budget: &Budget, context: Context, background: bool) -> Self {
         let patience = if background { PATIENCE } else { Duration::ZERO };
         Self {
             budget: budget.clone(),
             small: PIECES_BYTES.map(|bytes| Pieces::new(budget, Kind::WriteSet, bytes)).into(),
             puts: WaitQueue::new(budget, patience),
             commits: WaitQueue::new(budget, patience),
-            ground,
+            context,
         }
     }
 
@@ -75,8 +75,8 @@ impl Patience {
 
     /// Closes the active memtable so that its flush frees memory, unless a commit is in progress.
     fn flush_early(&self) {
-        let ground = &self.ground;
-        ground.sequencer.try_at_applied(|applied| ground.index.close_up_to(applied));
+        let context = &self.context;
+        context.sequencer.try_at_applied(|applied| context.index.close_up_to(applied));
     }
 }
 

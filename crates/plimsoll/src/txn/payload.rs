@@ -9,7 +9,7 @@
 //!     bytes   index key (varint length first): keyspace id, big-endian, and the key
 //!     kind 1: bytes   value (varint length first); if it is longer than 1024 bytes, u64 its checksum
 //!     kind 2: varint blob id, varint offset, varint length, u64 checksum of the value
-//! runs:        varint count, newest first, then for each: varint count of partitions, varint blob id of each
+//! runs:        varint count, newest first, then for each: varint count of tables, varint blob id of each
 //! ```
 //!
 //! Operations are sorted by key, one for each key.
@@ -147,9 +147,9 @@ fn decode_runs(reader: &mut Reader<'_>, count: u64) -> Option<Vec<Vec<BlobId>>> 
     let bounded = |reader: &Reader<'_>, n: u64| (n <= reader.remaining() as u64).then_some(n);
     let mut runs = Vec::new();
     for _ in 0..bounded(reader, count)? {
-        let partitions = reader.varint()?;
-        let partitions = bounded(reader, partitions)?;
-        runs.push((0..partitions).map(|_| reader.varint().map(BlobId)).collect::<Option<Vec<_>>>()?);
+        let tables = reader.varint()?;
+        let tables = bounded(reader, tables)?;
+        runs.push((0..tables).map(|_| reader.varint().map(BlobId)).collect::<Option<Vec<_>>>()?);
     }
     (reader.remaining() == 0).then_some(runs)
 }

@@ -4,7 +4,7 @@
 //! not overlap (sorted input). When the transaction commits, the index adopts the runs without a rewrite; when it is dropped, they are
 //! removed.
 //!
-//! A record names a limited number of blob files. So runs that were concatenated too often are merged after all, and the partitions of very
+//! A record names a limited number of blob files. So runs that were concatenated too often are merged after all, and the tables of very
 //! large runs are larger: their number stays bounded, whatever the transaction's size.
 
 use std::ops::Range;
@@ -20,10 +20,10 @@ use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::pool::Touch;
 
 use crate::borders::{Border, hit};
-use crate::index::run::builder::PartitionBuilder;
+use crate::index::run::builder::TableBuilder;
 use crate::index::run::cursor::{Feed, RunCursor};
 use crate::index::run::file::{BlobSink, read_info};
-use crate::index::run::partition::{Found, Partition, PartitionId, PartitionInfo};
+use crate::index::run::table::{Found, Table, TableId, TableInfo};
 use crate::types::error::Result;
 use crate::types::version::{Stored, Version};
 
@@ -33,7 +33,7 @@ const FAN_IN: usize = 8;
 /// Runs that would have more blob files than this are not concatenated.
 const STRUNG_BLOBS_MAX: usize = 32;
 
-/// Divisor: a merge writes partitions of at least this part of its input.
+/// Divisor: a merge writes tables of at least this part of its input.
 const PARTITION_PART: u64 = 16;
 
 /// The most blob files of all runs; a record names one more, of values.
@@ -43,53 +43,49 @@ const BLOBS_MAX: usize = MAX_BLOBS - 1;
 pub(crate) struct Spill {
     budget: Budget,
     log: Arc<dyn Log>,
-    partition_bytes: u64,
+    table_bytes: u64,
     runs: Vec<SpilledRun>,
     kept: AtomicBool,
 }
 
 struct SpilledRun {
     tier: u32,
-    partitions: Arc<[Partition]>,
+    tables: Arc<[Table]>,
     blobs: Vec<BlobRef>,
 }
 
 impl SpilledRun {
     fn bytes(&self) -> u64 {
-        self.partitions.iter().map(|partition| u64::from(partition.info.pages) * PAGE_BYTES as u64).sum()
+        self.tables.iter().map(|table| u64::from(table.info.pages) * PAGE_BYTES as u64).sum()
     }
 
     fn first_key(&self) -> &[u8] {
-        &self.partitions.first().expect("a run is never empty").info.first_key
+        &self.tables.first().expect("a run is never empty").info.first_key
     }
 
     fn last_key(&self) -> &[u8] {
-        &self.partitions.last().expect("a run is never empty").info.last_key
+        &self.tables.last().expect("a run is never empty").info.last_key
     }
 }
 
 /// A run being written. If it is dropped before its end, its files are removed.
 pub(crate) struct SpillBuilder {
     log: Arc<dyn Log>,
-    partition_bytes: u64,
-    open: Option<PartitionBuilder<BlobSink>>,
-    partitions: Vec<Partition>,
+    table_bytes: u64,
+    open: Option<TableBuilder<BlobSink>>,
+    tables: Vec<Table>,
     blobs: Vec<BlobRef>,
 }
 
 impl SpillBuilder {
     fn into_run(mut self, tier: u32) -> SpilledRun {
-        SpilledRun {
-            tier,
-            partitions: std::mem::take(&mut self.partitions).into(),
-            blobs: std::mem::take(&mut self.blobs),
-        }
+        SpilledRun { tier, tables: std::mem::take(&mut self.tables).into(), blobs: std::mem::take(&mut self.blobs) }
     }
 }
 
 impl Drop for SpillBuilder {
     fn drop(&mut self) {
-        self.partitions.clear();
+        self.tables.clear();
         discard(&*self.log, &self.blobs);
     }
 }
@@ -104,11 +100,11 @@ fn discard(log: &dyn Log, blobs: &[BlobRef]) {
 
 impl Spill {
     /// No runs yet.
-    pub(crate) fn new(budget: &Budget, log: &Arc<dyn Log>, partition_bytes: u64) -> Self {
+    pub(crate) fn new(budget: &Budget, log: &Arc<dyn Log>, table_bytes: u64) -> Self {
         Self {
             budget: budget.clone(),
             log: Arc::clone(log),
-            partition_bytes,
+            table_bytes,
             runs: Vec::new(),
             kept: AtomicBool::new(false),
         }
@@ -121,46 +117,46 @@ impl Spill {
 
     /// Starts a run that is newer than all others.
     pub(crate) fn begin(&self) -> SpillBuilder {
-        self.begin_with(self.partition_bytes)
+        self.begin_with(self.table_bytes)
     }
 
-    fn begin_with(&self, partition_bytes: u64) -> SpillBuilder {
+    fn begin_with(&self, table_bytes: u64) -> SpillBuilder {
         let log = Arc::clone(&self.log);
-        SpillBuilder { log, partition_bytes, open: None, partitions: Vec::new(), blobs: Vec::new() }
+        SpillBuilder { log, table_bytes, open: None, tables: Vec::new(), blobs: Vec::new() }
     }
 
     /// Adds a write: keys ascend, each once.
     pub(crate) fn add(&self, builder: &mut SpillBuilder, key: &[u8], stored: Stored<'_>) -> Result<()> {
-        if builder.open.as_ref().is_some_and(|open| open.bytes() >= builder.partition_bytes) {
-            self.finish_partition(builder)?;
+        if builder.open.as_ref().is_some_and(|open| open.bytes() >= builder.table_bytes) {
+            self.finish_table(builder)?;
         }
         if builder.open.is_none() {
             let sink = BlobSink::new(self.log.create_blob()?);
-            builder.open = Some(PartitionBuilder::new(sink, &self.budget, true)?);
+            builder.open = Some(TableBuilder::new(sink, &self.budget, true)?);
         }
         let open = builder.open.as_mut().expect("made above");
         open.add(&Version { key, glsn: Glsn::NONE, stored })
     }
 
-    fn finish_partition(&self, builder: &mut SpillBuilder) -> Result<()> {
+    fn finish_table(&self, builder: &mut SpillBuilder) -> Result<()> {
         let Some(open) = builder.open.take() else { return Ok(()) };
         let (sink, info) = open.finish()?;
         let blob = sink.finish()?;
         builder.blobs.push(blob);
-        builder.partitions.push(self.open(info, blob.id)?);
+        builder.tables.push(self.open(info, blob.id)?);
         Ok(())
     }
 
-    fn open(&self, info: PartitionInfo, blob: BlobId) -> Result<Partition> {
+    fn open(&self, info: TableInfo, blob: BlobId) -> Result<Table> {
         let blob = self.log.open_blob(blob)?;
-        Ok(Partition { info: Arc::new(info), file: blob.file })
+        Ok(Table { info: Arc::new(info), file: blob.file })
     }
 
     /// Ends the run.
     pub(crate) fn end(&mut self, mut builder: SpillBuilder) -> Result<()> {
-        self.finish_partition(&mut builder)?;
+        self.finish_table(&mut builder)?;
         let run = builder.into_run(0);
-        if !run.partitions.is_empty() {
+        if !run.tables.is_empty() {
             self.runs.insert(0, run);
         }
         Ok(())
@@ -216,30 +212,29 @@ impl Spill {
 
     fn write_run(&self, inputs: &[SpilledRun], tier: u32) -> Result<SpilledRun> {
         let bytes: u64 = inputs.iter().map(SpilledRun::bytes).sum();
-        let runs = inputs.iter().map(|run| Arc::clone(&run.partitions)).collect();
+        let runs = inputs.iter().map(|run| Arc::clone(&run.tables)).collect();
         let mut merged = MergedRuns::new(runs, &Feed::Private(self.budget.clone()))?;
-        let mut builder = self.begin_with(self.partition_bytes.max(bytes / PARTITION_PART));
+        let mut builder = self.begin_with(self.table_bytes.max(bytes / PARTITION_PART));
         while let Some(version) = merged.next()? {
             self.add(&mut builder, version.key, version.stored)?;
         }
-        self.finish_partition(&mut builder)?;
+        self.finish_table(&mut builder)?;
         Ok(builder.into_run(tier))
     }
 
     fn discard(&self, run: SpilledRun) {
-        drop(run.partitions);
+        drop(run.tables);
         discard(&*self.log, &run.blobs);
     }
 
     /// The newest spilled write of a key.
     pub(crate) fn lookup(&self, key: &[u8]) -> Result<Option<Found>> {
         for run in &self.runs {
-            let at = run.partitions.partition_point(|partition| partition.info.last_key[..] < *key);
-            let Some(partition) = run.partitions.get(at).filter(|partition| partition.info.first_key[..] <= *key)
-            else {
+            let at = run.tables.partition_point(|table| table.info.last_key[..] < *key);
+            let Some(table) = run.tables.get(at).filter(|table| table.info.first_key[..] <= *key) else {
                 continue;
             };
-            if let Some(found) = partition.lookup(key, Glsn::MAX, Touch::Point)?.found {
+            if let Some(found) = table.lookup(key, Glsn::MAX, Touch::Point)?.found {
                 return Ok(Some(found));
             }
         }
@@ -248,7 +243,7 @@ impl Spill {
 
     /// A cursor over each run, newest first.
     pub(crate) fn cursors(&self) -> Vec<RunCursor> {
-        self.runs.iter().map(|run| RunCursor::new(Arc::clone(&run.partitions), Feed::Pool(Touch::Point))).collect()
+        self.runs.iter().map(|run| RunCursor::new(Arc::clone(&run.tables), Feed::Pool(Touch::Point))).collect()
     }
 
     /// The blob files of the runs.
@@ -262,8 +257,8 @@ impl Spill {
     }
 
     /// The runs as the index adopts them.
-    pub(crate) fn infos(&self, glsn: Glsn) -> Vec<Vec<PartitionInfo>> {
-        self.runs.iter().map(|run| run.partitions.iter().map(|p| adopted(&p.info, glsn)).collect()).collect()
+    pub(crate) fn infos(&self, glsn: Glsn) -> Vec<Vec<TableInfo>> {
+        self.runs.iter().map(|run| run.tables.iter().map(|p| adopted(&p.info, glsn)).collect()).collect()
     }
 
     /// Marks the blob files as owned by the log.
@@ -273,10 +268,10 @@ impl Spill {
     }
 }
 
-/// The metadata of a partition once its transaction has a GLSN.
-pub(crate) fn adopted(info: &PartitionInfo, glsn: Glsn) -> PartitionInfo {
-    debug_assert!(matches!(info.id, PartitionId::Blob(_)));
-    PartitionInfo { min_glsn: glsn, max_glsn: glsn, fixed_glsn: Some(glsn), ..info.clone() }
+/// The metadata of a table once its transaction has a GLSN.
+pub(crate) fn adopted(info: &TableInfo, glsn: Glsn) -> TableInfo {
+    debug_assert!(matches!(info.id, TableId::Blob(_)));
+    TableInfo { min_glsn: glsn, max_glsn: glsn, fixed_glsn: Some(glsn), ..info.clone() }
 }
 
 /// A walk over several runs, newest first, in key order: each key once, with its newest write.
@@ -287,10 +282,10 @@ pub(crate) struct MergedRuns {
 }
 
 impl MergedRuns {
-    fn new(runs: Vec<Arc<[Partition]>>, feed: &Feed) -> Result<Self> {
+    fn new(runs: Vec<Arc<[Table]>>, feed: &Feed) -> Result<Self> {
         let mut cursors = Vec::with_capacity(runs.len());
-        for partitions in runs {
-            let mut cursor = RunCursor::new(partitions, feed.clone());
+        for tables in runs {
+            let mut cursor = RunCursor::new(tables, feed.clone());
             cursor.seek_first()?;
             cursors.push(cursor);
         }
@@ -325,15 +320,15 @@ impl MergedRuns {
 
 /// A walk over the writes of a commit that are stored in blob files: `runs` as its payload names them.
 pub(crate) fn side_runs(log: &Arc<dyn Log>, budget: &Budget, runs: &[Vec<BlobId>], glsn: Glsn) -> Result<MergedRuns> {
-    let runs = runs.iter().map(|blobs| blobs.iter().map(|&blob| open_partition(log, budget, blob, glsn)).collect());
+    let runs = runs.iter().map(|blobs| blobs.iter().map(|&blob| open_table(log, budget, blob, glsn)).collect());
     MergedRuns::new(runs.collect::<Result<_>>()?, &Feed::Pool(Touch::Scan))
 }
 
-/// Opens a partition that a committed transaction wrote, from the metadata in its file.
-pub(crate) fn open_partition(log: &Arc<dyn Log>, budget: &Budget, blob: BlobId, glsn: Glsn) -> Result<Partition> {
+/// Opens a table that a committed transaction wrote, from the metadata in its file.
+pub(crate) fn open_table(log: &Arc<dyn Log>, budget: &Budget, blob: BlobId, glsn: Glsn) -> Result<Table> {
     let file = log.open_blob(blob)?;
-    let info = read_info(&**file.file.source(), file.pages, PartitionId::Blob(blob), budget)?;
-    Ok(Partition { info: Arc::new(adopted(&info, glsn)), file: file.file })
+    let info = read_info(&**file.file.source(), file.pages, TableId::Blob(blob), budget)?;
+    Ok(Table { info: Arc::new(adopted(&info, glsn)), file: file.file })
 }
 
 fn disjoint(runs: &[SpilledRun]) -> bool {
@@ -346,7 +341,7 @@ fn string_together(mut runs: Vec<SpilledRun>, tier: u32) -> SpilledRun {
     runs.sort_by(|a, b| a.first_key().cmp(b.first_key()));
     SpilledRun {
         tier,
-        partitions: runs.iter().flat_map(|run| run.partitions.iter().cloned()).collect(),
+        tables: runs.iter().flat_map(|run| run.tables.iter().cloned()).collect(),
         blobs: runs.iter().flat_map(|run| run.blobs.iter().copied()).collect(),
     }
 }

@@ -128,13 +128,13 @@ pub(crate) struct WriteSet {
 }
 
 impl WriteSet {
-    /// An empty set that spills beyond `limit_bytes`, into partitions of `partition_bytes`. A set below `body_limit_bytes` is committed
+    /// An empty set that spills beyond `limit_bytes`, into tables of `table_bytes`. A set below `body_limit_bytes` is committed
     /// within the record.
     pub(crate) fn new(
         patience: &Arc<Patience>,
         log: &Arc<dyn Log>,
         limit_bytes: u64,
-        partition_bytes: u64,
+        table_bytes: u64,
         body_limit_bytes: u64,
     ) -> Self {
         Self {
@@ -150,7 +150,7 @@ impl WriteSet {
             large_done: Vec::new(),
             named: AtomicBool::new(false),
             body_limit_bytes,
-            spill: Spill::new(patience.budget(), log, partition_bytes),
+            spill: Spill::new(patience.budget(), log, table_bytes),
             encoded: Vec::new(),
         }
     }

@@ -113,7 +113,7 @@ pub struct Options {
     pub(crate) retention: Retention,
     pub(crate) background: bool,
     pub(crate) evictor: bool,
-    pub(crate) objects: bool,
+    pub(crate) row_cache: bool,
     pub(crate) memtable_bytes: Option<u64>,
     pub(crate) segment_bytes: Option<u64>,
     pub(crate) warm: bool,
@@ -136,7 +136,7 @@ impl Default for Options {
             retention: Retention::Forever,
             background: true,
             evictor: true,
-            objects: true,
+            row_cache: true,
             memtable_bytes: None,
             segment_bytes: None,
             warm: true,
@@ -205,10 +205,10 @@ impl Options {
         self
     }
 
-    /// Whether hot values are kept as objects where memory is too short for the pages that they stand in (the default). If not, all memory
+    /// Whether hot values are kept as rows where memory is too short for the pages that they stand in (the default). If not, all memory
     /// that nobody else needs holds pages. For measuring.
-    pub fn objects(mut self, yes: bool) -> Self {
-        self.objects = yes;
+    pub fn row_cache(mut self, yes: bool) -> Self {
+        self.row_cache = yes;
         self
     }
 

@@ -46,7 +46,7 @@ impl Retention {
     }
 }
 
-/// What is kept, as the object of "keeps".
+/// What is kept, as the row of "keeps".
 impl fmt::Display for Retention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -88,32 +88,32 @@ pub struct PoolStats {
     pub page_bytes: u64,
 }
 
-/// Values kept as objects rather than by their pages, since the store was opened; zeros where they are switched off.
+/// Values kept as rows rather than by their pages, since the store was opened; zeros where they are switched off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct ObjectStats {
-    /// Reads answered by an object.
+pub struct RowCacheStats {
+    /// Reads answered by a row.
     pub hits: u64,
     /// Reads that had to go to the pages.
     pub misses: u64,
-    /// Objects that entered.
+    /// RowCache that entered.
     pub insertions: u64,
-    /// Objects that left to make room.
+    /// RowCache that left to make room.
     pub evictions: u64,
-    /// Objects now.
+    /// RowCache now.
     pub entries: u64,
-    /// Bytes of these objects, with their keys and headers.
+    /// Bytes of these rows, with their keys and headers.
     pub live_bytes: u64,
     /// Memory that they take with everything counted.
     pub held_bytes: u64,
-    /// What they may take now: their share of what pages and objects have together.
+    /// What they may take now: their share of what pages and rows have together.
     pub limit_bytes: u64,
-    /// Objects that were wanted again soon after they left: reads that more room for objects would have spared.
+    /// RowCache that were wanted again soon after they left: reads that more room for rows would have spared.
     pub returns: u64,
     /// Pages that were loaded again soon after they left: reads that more room for pages would have spared.
     pub page_returns: u64,
-    /// Steps by which room moved from pages to objects.
-    pub steps_to_objects: u64,
+    /// Steps by which room moved from pages to rows.
+    pub steps_to_rows: u64,
     /// Steps by which room moved back.
     pub steps_to_pages: u64,
 }
@@ -164,8 +164,8 @@ pub struct Stats {
     pub evictor: EvictorStats,
     /// The page pool.
     pub pool: PoolStats,
-    /// Values kept as objects.
-    pub objects: ObjectStats,
+    /// Values kept as rows.
+    pub row_cache: RowCacheStats,
     /// The log.
     pub log: LogBounds,
     /// The index.
@@ -228,8 +228,8 @@ pub struct IndexStats {
     pub depth: u64,
     /// Runs of superseded versions: bytes of each.
     pub history_runs: Vec<u64>,
-    /// Partitions in all runs.
-    pub partitions: u64,
+    /// Tables in all runs.
+    pub tables: u64,
     /// Versions in all runs.
     pub versions: u64,
     /// Bytes that users' commits put into memtables (keys and stored values).
@@ -296,10 +296,10 @@ pub struct WarmStats {
     pub pages_restored: u64,
     /// Pages that the image named and that are not there any more: their file was compacted away.
     pub pages_gone: u64,
-    /// Objects that are kept again because the image had them.
-    pub objects_restored: u64,
-    /// Objects that the image had and that were left out, because younger versions may be in the runs.
-    pub objects_doubted: u64,
+    /// RowCache that are kept again because the image had them.
+    pub rows_restored: u64,
+    /// RowCache that the image had and that were left out, because younger versions may be in the runs.
+    pub rows_doubted: u64,
     /// Segments of the image that were written.
     pub segments_written: u64,
     /// Bytes of these.

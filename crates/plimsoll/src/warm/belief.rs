@@ -1,18 +1,18 @@
-//! Validates objects of an image against the current runs.
+//! Validates rows of an image against the current runs.
 //!
-//! A segment of objects states facts about a position t of the log: *of all versions of this key up to t, the newest has GLSN v, and these
-//! are its bytes*. An entry of the row cache states the same for all versions in the runs. So an object can become an entry if the runs
+//! A segment of rows states facts about a position t of the log: *of all versions of this key up to t, the newest has GLSN v, and these
+//! are its bytes*. An entry of the row cache states the same for all versions in the runs. So a row can become an entry if the runs
 //! have no version of its key younger than t. Such a version could be in three places:
 //!
-//! - In a current run with versions younger than t: its filter is checked. If the filter lets the key pass, the object is skipped, even if
-//!   it is still valid: finding that out costs the page read that the object would save.
+//! - In a current run with versions younger than t: its filter is checked. If the filter lets the key pass, the row is skipped, even if
+//!   it is still valid: finding that out costs the page read that the row would save.
 //! - In a history run, if it is a deletion that was moved there. The history runs are checked in the same way, if any deletion younger than
 //!   t was moved.
 //! - Nowhere, because it was dropped. A version that was the newest at t leaves the current runs only when a younger one supersedes it. The
 //!   youngest of these stays there, unless it is a deletion. So a segment that is older than the youngest deletion dropped from the
 //!   keyspace proves nothing.
 //!
-//! Versions above the runs (memtables, adopted runs, and so everything that recovery replays) are younger, and are checked before objects
+//! Versions above the runs (memtables, adopted runs, and so everything that recovery replays) are younger, and are checked before rows
 //! are.
 
 use plimsoll_log::glsn::Glsn;
@@ -21,7 +21,7 @@ use plimsoll_memory::pool::Touch;
 use crate::index::view::View;
 use crate::types::error::Result;
 
-/// Whether a view has nothing younger than `since`: then every object of that position is still valid.
+/// Whether a view has nothing younger than `since`: then every row of that position is still valid.
 pub(crate) fn is_all_older(view: &View, since: Glsn) -> bool {
     let limits = &view.limits;
     limits.deletions_moved <= since
@@ -43,20 +43,19 @@ fn youngest_deletion_dropped(view: &View, key: &[u8]) -> Glsn {
     key.first_chunk().map_or(Glsn::MAX, |keyspace| view.deletions_dropped_in(u32::from_be_bytes(*keyspace)))
 }
 
-/// Whether only one partition can hold a version, and that partition has versions younger than `since`: its filter lets the key pass
-/// because the version is there. Reads nothing. A merge of old and young versions leaves such partitions behind.
+/// Whether only one table can hold a version, and that table has versions younger than `since`: its filter lets the key pass
+/// because the version is there. Reads nothing. A merge of old and young versions leaves such tables behind.
 pub(crate) fn stands_beside_younger(view: &View, key: &[u8], version: Glsn, since: Glsn) -> bool {
-    let partitions = view.runs.iter().filter_map(|run| run.partition_of(key));
-    let mut with_it =
-        partitions.filter(|partition| (partition.info.min_glsn..=partition.info.max_glsn).contains(&version));
+    let tables = view.runs.iter().filter_map(|run| run.table_of(key));
+    let mut with_it = tables.filter(|table| (table.info.min_glsn..=table.info.max_glsn).contains(&version));
     with_it.next().is_some_and(|only| only.info.max_glsn > since) && with_it.next().is_none()
 }
 
 fn has_nothing_younger(view: &View, key: &[u8], since: Glsn) -> Result<bool> {
     let history = if since < view.limits.deletions_moved { &view.history[..] } else { &[] };
     for run in view.runs.iter().chain(history).filter(|run| run.max_glsn() > since) {
-        if let Some(partition) = run.partition_of(key).filter(|partition| partition.info.max_glsn > since)
-            && partition.leaf_that_may_have(key, Touch::Point)?.is_some()
+        if let Some(table) = run.table_of(key).filter(|table| table.info.max_glsn > since)
+            && table.leaf_that_may_have(key, Touch::Point)?.is_some()
         {
             return Ok(false);
         }

@@ -1,14 +1,14 @@
 //! The files whose pages an image can name, and the pool's view of them.
 //!
-//! The files are immutable and their ids are never used again: partitions of runs, in files of the index or blob files of the log, and
+//! The files are immutable and their ids are never used again: tables of runs, in files of the index or blob files of the log, and
 //! segments of the log, up to their filled length.
 
 use plimsoll_memory::budget::{Kind, Lease};
 use plimsoll_memory::pool::PoolFile;
 
-use crate::index::run::partition::PartitionId;
+use crate::index::run::table::TableId;
 use crate::types::error::Result;
-use crate::warm::Ground;
+use crate::warm::Context;
 
 /// Names an immutable file of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,16 +21,16 @@ pub(crate) struct FileName {
 
 /// A run file of the index.
 pub(crate) const RUN: u8 = 0;
-/// A blob file of the log that is a partition of a run.
+/// A blob file of the log that is a table of a run.
 pub(crate) const BLOB: u8 = 1;
 /// A segment of the log.
 pub(crate) const SEGMENT: u8 = 2;
 
-impl From<PartitionId> for FileName {
-    fn from(id: PartitionId) -> Self {
+impl From<TableId> for FileName {
+    fn from(id: TableId) -> Self {
         match id {
-            PartitionId::Run(id) => Self { kind: RUN, id },
-            PartitionId::Blob(blob) => Self { kind: BLOB, id: blob.0 },
+            TableId::Run(id) => Self { kind: RUN, id },
+            TableId::Blob(blob) => Self { kind: BLOB, id: blob.0 },
         }
     }
 }
@@ -53,18 +53,18 @@ pub(crate) struct NamedFile {
 
 impl Files {
     /// The current files.
-    pub(crate) fn now(ground: &Ground) -> Result<Self> {
-        let view = ground.index.view();
-        let segments = ground.log.complete_pages();
-        let partitions = || view.all_runs().flat_map(|run| run.partitions().iter());
-        let count = segments.len() + partitions().count();
+    pub(crate) fn now(context: &Context) -> Result<Self> {
+        let view = context.index.view();
+        let segments = context.log.complete_pages();
+        let tables = || view.all_runs().flat_map(|run| run.tables().iter());
+        let count = segments.len() + tables().count();
         // Segments are briefly listed twice.
-        let lease = ground.budget.lease(Kind::Metadata, (2 * count * size_of::<NamedFile>()) as u64)?;
+        let lease = context.budget.lease(Kind::Metadata, (2 * count * size_of::<NamedFile>()) as u64)?;
         let mut files = Vec::with_capacity(count);
-        files.extend(partitions().map(|partition| NamedFile {
-            name: partition.info.id.into(),
-            pages: partition.info.pages,
-            file: partition.file.clone(),
+        files.extend(tables().map(|table| NamedFile {
+            name: table.info.id.into(),
+            pages: table.info.pages,
+            file: table.file.clone(),
         }));
         files.extend(segments.into_iter().map(|segment| NamedFile {
             name: FileName { kind: SEGMENT, id: segment.first.0 },

@@ -1,6 +1,6 @@
 //! The folder of the image: files of segments, each renamed into place whole.
 //!
-//! `pages-NNNNNN.warm` is a segment of pages, by its number, hottest first; `objects-GGGGGG-NNNNNNNNNN.warm` holds segments of objects, by
+//! `pages-NNNNNN.warm` is a segment of pages, by its number, hottest first; `rows-GGGGGG-NNNNNNNNNN.warm` holds segments of rows, by
 //! generation and number. They are written as `*.new`, synced and renamed. Any file here may vanish at any moment: the folder may be
 //! deleted.
 
@@ -27,20 +27,20 @@ const NEW: &str = ".new";
 pub(crate) enum Name {
     /// A segment of pages, by its number.
     Pages(u32),
-    /// Segments of objects.
-    Objects(ObjectsName),
+    /// Segments of rows.
+    Rows(RowsName),
 }
 
-/// A file of objects.
+/// A file of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ObjectsName {
+pub(crate) struct RowsName {
     /// The generation: each process that writes an image starts a new one.
     pub(crate) generation: u32,
     /// The part of that generation.
     pub(crate) number: u32,
 }
 
-impl ObjectsName {
+impl RowsName {
     /// The number with which the segment at `place` in this file is sealed.
     pub(crate) fn segment_number(self, place: u32) -> u64 {
         u64::from(self.generation) << 40 ^ u64::from(self.number) << 8 ^ u64::from(place)
@@ -52,7 +52,7 @@ impl Name {
     pub(crate) fn file(self) -> String {
         match self {
             Self::Pages(number) => format!("pages-{number:06}.warm"),
-            Self::Objects(ObjectsName { generation, number }) => format!("objects-{generation:06}-{number:010}.warm"),
+            Self::Rows(RowsName { generation, number }) => format!("rows-{generation:06}-{number:010}.warm"),
         }
     }
 
@@ -60,9 +60,9 @@ impl Name {
         let stem = file.strip_suffix(".warm")?;
         let name = match stem.split_once('-')? {
             ("pages", number) => Self::Pages(number.parse().ok()?),
-            ("objects", numbers) => {
+            ("rows", numbers) => {
                 let (generation, number) = numbers.split_once('-')?;
-                Self::Objects(ObjectsName { generation: generation.parse().ok()?, number: number.parse().ok()? })
+                Self::Rows(RowsName { generation: generation.parse().ok()?, number: number.parse().ok()? })
             }
             _ => return None,
         };
@@ -85,18 +85,18 @@ fn list(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<(Name, u64)>> {
 pub(crate) fn list_pages(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<(u32, u64)>> {
     let number_of = |(name, len)| match name {
         Name::Pages(number) => Some((number, len)),
-        Name::Objects(_) => None,
+        Name::Rows(_) => None,
     };
     Ok(list(disk, dir)?.into_iter().filter_map(number_of).collect())
 }
 
-/// The existing files of objects with their lengths: the newest generation first, and by number within each.
-pub(crate) fn list_objects(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<(ObjectsName, u64)>> {
-    let objects_of = |(name, len)| match name {
+/// The existing files of rows with their lengths: the newest generation first, and by number within each.
+pub(crate) fn list_rows(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<(RowsName, u64)>> {
+    let rows_of = |(name, len)| match name {
         Name::Pages(_) => None,
-        Name::Objects(name) => Some((name, len)),
+        Name::Rows(name) => Some((name, len)),
     };
-    let mut found: Vec<_> = list(disk, dir)?.into_iter().filter_map(objects_of).collect();
+    let mut found: Vec<_> = list(disk, dir)?.into_iter().filter_map(rows_of).collect();
     found.sort_by_key(|(name, _)| (std::cmp::Reverse(name.generation), name.number));
     Ok(found)
 }
@@ -193,11 +193,11 @@ pub(crate) fn remove_pages_from(disk: &dyn Disk, dir: &Path, number: u32) -> io:
     Ok(removed)
 }
 
-/// Removes all files of objects.
-pub(crate) fn remove_objects(disk: &dyn Disk, dir: &Path) -> io::Result<bool> {
-    let all = list_objects(disk, dir)?;
+/// Removes all files of rows.
+pub(crate) fn remove_rows(disk: &dyn Disk, dir: &Path) -> io::Result<bool> {
+    let all = list_rows(disk, dir)?;
     for &(name, _) in &all {
-        remove(disk, dir, Name::Objects(name))?;
+        remove(disk, dir, Name::Rows(name))?;
     }
     Ok(!all.is_empty())
 }
@@ -259,10 +259,10 @@ pub struct WarmImage {
     pub bytes: u64,
     /// Pages that it names.
     pub pages: u64,
-    /// Objects that it holds.
-    pub objects: u64,
-    /// Bytes of objects, part of `bytes`.
-    pub object_bytes: u64,
+    /// RowCache that it holds.
+    pub rows: u64,
+    /// Bytes of rows, part of `bytes`.
+    pub row_bytes: u64,
     /// The oldest GLSN of a segment; 0 if no segment can be read.
     pub oldest_glsn: u64,
     /// The newest GLSN of a segment.
@@ -286,7 +286,7 @@ pub struct WarmImage {
 /// db.close()?;
 /// let options = Options::new().memory_bytes(16 << 20);
 /// let image = warm_image(&path, &options)?;
-/// assert!(image.objects <= 1);
+/// assert!(image.rows <= 1);
 /// delete_warm_image(&path, &options)?;
 /// assert_eq!(warm_image(&path, &options)?.bytes, 0);
 /// # Ok(())
@@ -304,7 +304,7 @@ pub fn warm_image(path: impl AsRef<Path>, options: &Options) -> Result<WarmImage
             image.segments += 1;
             match header.kind {
                 Kind::Pages => image.pages = image.pages.saturating_add(header.entries),
-                Kind::Objects => image.objects = image.objects.saturating_add(header.entries),
+                Kind::Rows => image.rows = image.rows.saturating_add(header.entries),
             }
             image.store_id.get_or_insert(header.log_id);
             let glsn = header.position.glsn.0;
@@ -321,7 +321,7 @@ pub fn warm_image(path: impl AsRef<Path>, options: &Options) -> Result<WarmImage
             }
         }
         image.bytes += len;
-        image.object_bytes += if matches!(name, Name::Objects(_)) { len } else { 0 };
+        image.row_bytes += if matches!(name, Name::Rows(_)) { len } else { 0 };
     }
     (image.oldest_glsn, image.newest_glsn) = (oldest.unwrap_or(0), newest.unwrap_or(0));
     Ok(image)
@@ -335,11 +335,11 @@ fn look_at_file(disk: &dyn Disk, dir: &Path, name: Name, each: &mut dyn FnMut(&H
     for place in 0.. {
         let (kind, number) = match name {
             Name::Pages(number) => (Kind::Pages, u64::from(number)),
-            Name::Objects(name) => (Kind::Objects, name.segment_number(place)),
+            Name::Rows(name) => (Kind::Rows, name.segment_number(place)),
         };
         let segment_bytes = match kind {
             Kind::Pages => len,
-            Kind::Objects => (len - at).min(SEGMENT_BYTES_MAX as u64),
+            Kind::Rows => (len - at).min(SEGMENT_BYTES_MAX as u64),
         };
         let read = file.read_at(&mut head, at).map_err(unread)?;
         each(&read_header(&head[..read], kind, number, segment_bytes)?.0);
@@ -393,8 +393,8 @@ mod tests {
 
     #[test]
     fn a_file_is_known_by_its_name_and_nothing_else_is() {
-        let objects = |generation, number| Name::Objects(ObjectsName { generation, number });
-        for name in [Name::Pages(7), Name::Pages(u32::MAX), objects(0, 7), objects(u32::MAX, u32::MAX)] {
+        let rows = |generation, number| Name::Rows(RowsName { generation, number });
+        for name in [Name::Pages(7), Name::Pages(u32::MAX), rows(0, 7), rows(u32::MAX, u32::MAX)] {
             assert_eq!(Name::of_file(&name.file()), Some(name));
         }
         let others = [
@@ -402,9 +402,9 @@ mod tests {
             "pages-000007.warm.new",
             "pages-.warm",
             "pages-+00007.warm",
-            "objects-000001.warm",
-            "objects-000001-7.warm",
-            "objects-000001-0000000007-1.warm",
+            "rows-000001.warm",
+            "rows-000001-7.warm",
+            "rows-000001-0000000007-1.warm",
             "x",
         ];
         for name in others {

@@ -11,7 +11,7 @@ use crate::warm::files::Files;
 use crate::warm::image::{self, Name};
 use crate::warm::pages::{BodyReader, PageRun};
 use crate::warm::segment::{Distrust, HEADER_BYTES, Kind, SegmentOnDisk, body_sum, open};
-use crate::warm::{Counts, Ground};
+use crate::warm::{Context, Counts};
 
 /// A step reads about this many pages, and examines at most this many ranges of them.
 const PAGES_AT_ONCE: u32 = 64;
@@ -64,25 +64,25 @@ impl Restorer {
     }
 
     /// Reads a segment, or loads some pages of the current one.
-    pub(super) fn step(&mut self, ground: &Ground, counts: &Counts) -> Result<Step, Distrust> {
+    pub(super) fn step(&mut self, context: &Context, counts: &Counts) -> Result<Step, Distrust> {
         match self.open.take() {
-            None => self.open_next(ground),
-            Some(segment) => self.load_some(segment, ground, counts),
+            None => self.open_next(context),
+            Some(segment) => self.load_some(segment, context, counts),
         }
     }
 
-    fn open_next(&mut self, ground: &Ground) -> Result<Step, Distrust> {
+    fn open_next(&mut self, context: &Context) -> Result<Step, Distrust> {
         // Not `Staging`: it is held across steps.
-        let Some(mut bytes) = ground.budget.try_take(Memory::Metadata) else {
+        let Some(mut bytes) = context.budget.try_take(Memory::Metadata) else {
             return Ok(Step::end(false));
         };
-        let Some(len) = image::read(&*ground.disk, &ground.dir, Name::Pages(self.number), &mut bytes)? else {
+        let Some(len) = image::read(&*context.disk, &context.dir, Name::Pages(self.number), &mut bytes)? else {
             return Ok(Step::end(true));
         };
         let number = u64::from(self.number);
         let (header, body) = open(&bytes[..len], Kind::Pages, number)?;
         // Below the trim point no comparison is possible; names of pages are safe to use without one.
-        image::check_past(&header, &*ground.log)?;
+        image::check_past(&header, &*context.log)?;
         let sum = body_sum(Kind::Pages, number, body);
         let segment = SegmentOnDisk { number: self.number, sum, bytes: len as u64 };
         self.number += 1;
@@ -90,8 +90,8 @@ impl Restorer {
         Ok(Step { bytes: len as u64, ended: None, segment: Some(segment) })
     }
 
-    fn load_some(&mut self, mut segment: OpenSegment, ground: &Ground, counts: &Counts) -> Result<Step, Distrust> {
-        let files = match Files::now(ground) {
+    fn load_some(&mut self, mut segment: OpenSegment, context: &Context, counts: &Counts) -> Result<Step, Distrust> {
+        let files = match Files::now(context) {
             Ok(files) => files,
             // No room even for the list of files, so none for pages.
             Err(crate::types::error::Error::OutOfBudget(_)) => return Ok(Step::end(false)),

@@ -16,7 +16,7 @@ use crate::warm::files::{FileName, Files};
 use crate::warm::image::{self, Name, NewFile, SEGMENT_BYTES_MAX};
 use crate::warm::pages::{BodyWriter, PageRun};
 use crate::warm::segment::{HEADER_BYTES, Header, Kind, SegmentOnDisk, body_sum, seal};
-use crate::warm::{Counts, Ground, nanos};
+use crate::warm::{Context, Counts, nanos};
 
 /// The schedule of the image of pages, and the known state of the one on disk.
 #[derive(Debug)]
@@ -79,39 +79,39 @@ impl Saver {
     }
 
     /// Starts a round, or continues one until a segment was written; returns the bytes written.
-    pub(super) fn step(&mut self, ground: &Ground, counts: &Counts, now: u64) -> Result<u64> {
-        let wrote = self.go_on(ground, counts);
+    pub(super) fn step(&mut self, context: &Context, counts: &Counts, now: u64) -> Result<u64> {
+        let wrote = self.go_on(context, counts);
         if self.round.is_none() {
-            self.due = now.saturating_add(nanos(ground.interval));
+            self.due = now.saturating_add(nanos(context.interval));
         }
         wrote
     }
 
     /// Discards the round in progress and makes a complete, current one.
-    pub(super) fn finish(&mut self, ground: &Ground, counts: &Counts) -> Result<()> {
+    pub(super) fn finish(&mut self, context: &Context, counts: &Counts) -> Result<()> {
         // The round in progress is older than a new one.
         self.round = None;
         loop {
-            self.go_on(ground, counts)?;
+            self.go_on(context, counts)?;
             if self.round.is_none() {
                 return Ok(());
             }
         }
     }
 
-    fn go_on(&mut self, ground: &Ground, counts: &Counts) -> Result<u64> {
+    fn go_on(&mut self, context: &Context, counts: &Counts) -> Result<u64> {
         let round = match self.round.take() {
             Some(round) => round,
             None => {
-                self.compare_with_disk(ground)?;
-                match Round::begin(ground)? {
+                self.compare_with_disk(context)?;
+                match Round::begin(context)? {
                     Some(round) => round,
                     // An empty cache is no reason to remove the image.
                     None => return Ok(0),
                 }
             }
         };
-        let wrote = self.make_segments(round, ground, counts);
+        let wrote = self.make_segments(round, context, counts);
         if wrote.is_err() {
             // Determine the segments on disk anew.
             self.written.clear();
@@ -120,9 +120,9 @@ impl Saver {
     }
 
     /// Produces segments until one was written; puts the round back unless it is finished.
-    fn make_segments(&mut self, mut round: Round, ground: &Ground, counts: &Counts) -> Result<u64> {
+    fn make_segments(&mut self, mut round: Round, context: &Context, counts: &Counts) -> Result<u64> {
         loop {
-            match self.make_segment(&mut round, ground)? {
+            match self.make_segment(&mut round, context)? {
                 Made::Same => {}
                 Made::Wrote(bytes) => {
                     counts.segments.fetch_add(1, Ordering::Relaxed);
@@ -131,7 +131,7 @@ impl Saver {
                     return Ok(bytes);
                 }
                 Made::None => {
-                    let (disk, dir) = (&*ground.disk, &ground.dir);
+                    let (disk, dir) = (&*context.disk, &context.dir);
                     self.written.truncate(round.number as usize);
                     let removed = image::remove_pages_from(disk, dir, round.number)?;
                     if removed || round.changed {
@@ -143,11 +143,11 @@ impl Saver {
         }
     }
 
-    fn make_segment(&mut self, round: &mut Round, ground: &Ground) -> Result<Made> {
+    fn make_segment(&mut self, round: &mut Round, context: &Context) -> Result<Made> {
         if round.next == round.pages.len() {
             return Ok(Made::None);
         }
-        let mut bytes = ground.budget.take(Memory::Staging)?;
+        let mut bytes = context.budget.take(Memory::Staging)?;
         let bytes = &mut bytes[..SEGMENT_BYTES_MAX];
         let (len, entries) = round.fill(&mut bytes[HEADER_BYTES..]);
         let bytes = &mut bytes[..HEADER_BYTES + len];
@@ -159,17 +159,17 @@ impl Saver {
         if self.written.get(at) == Some(&Some(written)) {
             return Ok(Made::Same);
         }
-        let header = Header { kind: Kind::Pages, log_id: ground.log.id(), position: round.position, entries, note: 0 };
+        let header = Header { kind: Kind::Pages, log_id: context.log.id(), position: round.position, entries, note: 0 };
         seal(&header, u64::from(number), bytes);
-        put(ground, number, bytes)?;
+        put(context, number, bytes)?;
         round.changed = true;
         self.knows(written);
         Ok(Made::Wrote(written.bytes))
     }
 
     /// Forgets segments that are no longer on disk as written.
-    fn compare_with_disk(&mut self, ground: &Ground) -> io::Result<()> {
-        let there = image::list_pages(&*ground.disk, &ground.dir)?;
+    fn compare_with_disk(&mut self, context: &Context) -> io::Result<()> {
+        let there = image::list_pages(&*context.disk, &context.dir)?;
         for (number, written) in self.written.iter_mut().enumerate() {
             let bytes = there.iter().find(|(found, _)| *found as usize == number).map(|(_, bytes)| *bytes);
             *written = written.filter(|written| Some(written.bytes) == bytes);
@@ -178,29 +178,29 @@ impl Saver {
     }
 }
 
-fn put(ground: &Ground, number: u32, bytes: &[u8]) -> io::Result<()> {
-    let file = NewFile::begin(&*ground.disk, &ground.dir, Name::Pages(number))?;
+fn put(context: &Context, number: u32, bytes: &[u8]) -> io::Result<()> {
+    let file = NewFile::begin(&*context.disk, &context.dir, Name::Pages(number))?;
     file.write(bytes, 0)?;
-    file.finish(&*ground.disk)
+    file.finish(&*context.disk)
 }
 
 impl Round {
     /// Scans the pool; `None` if it has no page worth saving.
-    fn begin(ground: &Ground) -> Result<Option<Self>> {
-        let position = ground.log.position();
-        let files = Files::now(ground)?;
+    fn begin(context: &Context) -> Result<Option<Self>> {
+        let position = context.log.position();
+        let files = Files::now(context)?;
         let count = files.all().len().min(FILES_MAX);
-        let frames = ground.pool.frames_held();
+        let frames = context.pool.frames_held();
         // Maps the pool's id of the file to its index among the names.
-        let mut places = Buffer::with_capacity(&ground.budget, Memory::Metadata, count)?;
-        let mut names = Buffer::with_capacity(&ground.budget, Memory::Metadata, count)?;
-        let mut pages = Buffer::with_capacity(&ground.budget, Memory::Metadata, frames)?;
+        let mut places = Buffer::with_capacity(&context.budget, Memory::Metadata, count)?;
+        let mut names = Buffer::with_capacity(&context.budget, Memory::Metadata, count)?;
+        let mut pages = Buffer::with_capacity(&context.budget, Memory::Metadata, frames)?;
         for (file, place) in files.all()[..count].iter().zip(0u32..) {
             places.push((file.file.id(), place));
             names.push(file.name);
         }
         places.sort_unstable();
-        ground.pool.residents(&mut |page| {
+        context.pool.residents(&mut |page| {
             let place = places.binary_search_by_key(&page.file, |place| place.0);
             // The pool may have grown since.
             if let Ok(at) = place

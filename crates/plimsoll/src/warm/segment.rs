@@ -30,8 +30,8 @@ const SEED: u64 = 0x5741_524d;
 pub(crate) enum Kind {
     /// Names of pages ([`super::pages`]).
     Pages = 1,
-    /// Objects ([`super::objects`]).
-    Objects = 2,
+    /// Rows ([`super::rows`]).
+    Rows = 2,
 }
 
 /// The header of a segment.

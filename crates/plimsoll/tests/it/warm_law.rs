@@ -184,7 +184,7 @@ impl Life {
             }
             _ => (None, db.snapshot()),
         };
-        // Some more often than others: those are hot. What has to be loaded becomes an object.
+        // Some more often than others: those are hot. What has to be loaded becomes a row.
         let drops = self.one_in(2);
         for _ in 0..reads {
             if drops && self.one_in(25) {
@@ -247,8 +247,8 @@ impl Life {
         }
         let stats = db.stats();
         self.seen.restored += stats.warm.pages_restored;
-        self.seen.objects += stats.warm.objects_restored;
-        self.seen.doubted += stats.warm.objects_doubted;
+        self.seen.objects += stats.warm.rows_restored;
+        self.seen.doubted += stats.warm.rows_doubted;
         assert!(stats.warnings.len() <= 1, "{:?}", stats.warnings);
         self.seen.ignored += stats.warnings.len() as u64;
         match self.random.below(3) {

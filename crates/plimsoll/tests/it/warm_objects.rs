@@ -1,4 +1,4 @@
-//! Warm restarts: hot objects are there again without their pages, and none that is not true any more.
+//! Warm restarts: hot rows are there again without their pages, and none that is not true any more.
 
 use std::path::PathBuf;
 
@@ -27,7 +27,7 @@ fn get(db: &Db, keyspace: &Keyspace, number: u32) -> Option<Vec<u8>> {
     db.snapshot().get(keyspace, &key(number)).unwrap().map(|value| value.to_vec())
 }
 
-/// Reads keys so that each becomes an object, and leaves no page in memory.
+/// Reads keys so that each becomes a row, and leaves no page in memory.
 fn make_objects(db: &Db, keyspace: &Keyspace, numbers: impl Iterator<Item = u32>) {
     for number in numbers {
         db.drop_pages();
@@ -43,20 +43,20 @@ fn hot() -> impl Iterator<Item = u32> {
     (0..KEYS).step_by(10)
 }
 
-/// A store with keys in runs, of which some are kept as objects.
+/// A store with keys in runs, of which some are kept as rows.
 fn store_with_objects(world: &World, retention: Retention) -> (Db, Keyspace) {
     let (db, keyspace) = settled_store(world, retention, 0..KEYS, |number| value(number, 0));
     make_objects(&db, &keyspace, hot());
-    assert_eq!(db.stats().objects.entries, 300);
+    assert_eq!(db.stats().row_cache.entries, 300);
     (db, keyspace)
 }
 
 fn image_of_objects(world: &World) -> Vec<(PathBuf, Vec<u8>)> {
-    let is_of_objects = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with("objects-");
+    let is_of_objects = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with("rows-");
     world.image().into_iter().filter(is_of_objects).map(|path| (path.clone(), world.read(&path))).collect()
 }
 
-/// Puts an image of objects in place of the one that is there.
+/// Puts an image of rows in place of the one that is there.
 fn exchange(world: &World, image: &[(PathBuf, Vec<u8>)]) {
     world.image().iter().for_each(|path| world.disk.remove(path).unwrap());
     image.iter().for_each(|(path, bytes)| world.write(path, bytes));
@@ -68,16 +68,16 @@ fn objects_are_there_again_after_a_close_without_a_page() {
     let (db, _) = store_with_objects(&world, Retention::Latest);
     db.close().unwrap();
     let image = warm_image(STORE, &world.options()).unwrap();
-    assert_eq!((image.objects, image.problem), (300, None));
+    assert_eq!((image.rows, image.problem), (300, None));
     let files = image_of_objects(&world);
     for _ in 0..3 {
         let (db, keyspace) = reopen(&world);
         let before = db.stats();
-        assert_eq!((before.warm.objects_restored, before.warm.objects_doubted), (300, 0), "{:?}", before.warm);
+        assert_eq!((before.warm.rows_restored, before.warm.rows_doubted), (300, 0), "{:?}", before.warm);
         hot().for_each(|number| assert_eq!(get(&db, &keyspace, number), Some(value(number, 0))));
         let after = db.stats();
         assert_eq!(after.pool.loads, before.pool.loads, "no page was needed");
-        assert_eq!(after.objects.hits - before.objects.hits, 300);
+        assert_eq!(after.row_cache.hits - before.row_cache.hits, 300);
         assert_eq!(after.warnings, Vec::<String>::new());
         db.close().unwrap();
         assert_eq!(image_of_objects(&world), files, "a short visit leaves it as it is");
@@ -90,10 +90,10 @@ fn what_is_switched_off_takes_no_objects_in() {
     let (db, _) = store_with_objects(&world, Retention::Latest);
     db.close().unwrap();
     let files = image_of_objects(&world);
-    for options in [world.options().warm(false), world.options().objects(false)] {
+    for options in [world.options().warm(false), world.options().row_cache(false)] {
         let db = Db::open(STORE, options).unwrap();
         world.work(&db);
-        assert_eq!((db.stats().objects.entries, db.stats().warm.objects_restored), (0, 0));
+        assert_eq!((db.stats().row_cache.entries, db.stats().warm.rows_restored), (0, 0));
         db.close().unwrap();
         assert_eq!(image_of_objects(&world), files);
     }
@@ -124,7 +124,7 @@ fn after_a_kill_or_a_power_cut_nothing_that_changed_since_the_image_comes_back()
         for world in [killed, power_cut] {
             let (db, keyspace) = reopen(&world);
             let stats = db.stats();
-            let (restored, doubted) = (stats.warm.objects_restored, stats.warm.objects_doubted);
+            let (restored, doubted) = (stats.warm.rows_restored, stats.warm.rows_doubted);
             assert_eq!(restored + doubted, 300, "{stats:?}");
             assert!(
                 (90..=100).contains(&restored),
@@ -150,7 +150,7 @@ fn a_key_that_is_written_twice_between_two_flushes_puts_no_other_in_doubt() {
     db.flush().unwrap();
     let (db, keyspace) = reopen(&world.after_a_kill());
     let warm = db.stats().warm;
-    assert!(warm.objects_restored >= 290, "all but what a filter lets pass: {warm:?}");
+    assert!(warm.rows_restored >= 290, "all but what a filter lets pass: {warm:?}");
     hot().for_each(|number| assert_eq!(get(&db, &keyspace, number), Some(value(number, 0))));
     assert_eq!(get(&db, &keyspace, 1), Some(value(1, 2)));
 }
@@ -165,11 +165,7 @@ fn what_a_merge_has_put_beside_younger_versions_is_written_again_and_comes_back(
         db.compact().unwrap();
         let (early, _) = reopen(&world.after_a_kill());
         let warm = early.stats().warm;
-        assert_eq!(
-            (warm.objects_restored, warm.objects_doubted),
-            (0, 300),
-            "they stand beside what is younger: {warm:?}"
-        );
+        assert_eq!((warm.rows_restored, warm.rows_doubted), (0, 300), "they stand beside what is younger: {warm:?}");
         let before = db.stats().warm;
         world.pass_an_interval(&db);
         let once = db.stats().warm;
@@ -178,7 +174,7 @@ fn what_a_merge_has_put_beside_younger_versions_is_written_again_and_comes_back(
         assert_eq!(db.stats().warm, once, "nothing was merged since");
         let (db, keyspace) = reopen(&world.after_a_kill());
         let warm = db.stats().warm;
-        assert_eq!((warm.objects_restored, warm.objects_doubted), (300, 0), "{warm:?}");
+        assert_eq!((warm.rows_restored, warm.rows_doubted), (300, 0), "{warm:?}");
         hot().for_each(|number| assert_eq!(get(&db, &keyspace, number), Some(value(number, 0))));
     }
 }
@@ -197,7 +193,7 @@ fn an_older_image(retention: Retention, then: impl Fn(&Db, &Keyspace)) {
     let (db, keyspace) = reopen(&world);
     let found: Vec<_> = hot().map(|number| get(&db, &keyspace, number)).collect();
     assert!(found == wanted, "{retention:?}");
-    assert_eq!(db.stats().warm.objects_restored + db.stats().warm.objects_doubted, 300);
+    assert_eq!(db.stats().warm.rows_restored + db.stats().warm.rows_doubted, 300);
     assert_eq!(db.stats().warnings, Vec::<String>::new());
 }
 
@@ -270,12 +266,12 @@ fn an_image_from_below_the_trim_point_is_not_believed_for_it_may_be_of_a_fork() 
         world.clock.advance(std::time::Duration::from_millis(100));
     }
     let warm = db.stats().warm;
-    assert_eq!((warm.objects_restored, warm.objects_doubted), (0, 50), "{warm:?}");
+    assert_eq!((warm.rows_restored, warm.rows_doubted), (0, 50), "{warm:?}");
     assert_eq!(db.stats().warnings, Vec::<String>::new());
     new().for_each(|number| assert_eq!(get(&db, &keyspace, number), Some(value(number, 1))));
 }
 
-/// A small store, and its image of objects alone.
+/// A small store, and its image of rows alone.
 fn small_store(world: &World) -> (PathBuf, Vec<u8>) {
     let db = world.open();
     let keyspace = db.keyspace("objects").unwrap();
@@ -292,7 +288,7 @@ fn small_store(world: &World) -> (PathBuf, Vec<u8>) {
 /// Opens a store whose image is not to be believed: nothing of it is taken in from where that shows, one warning, and all answers are right.
 fn assert_ignored(world: &World, what: &str, why: &str) {
     let (db, keyspace) = reopen_with_a_warning(world, what, why);
-    assert_eq!(db.stats().warm.objects_restored, 0, "{what}");
+    assert_eq!(db.stats().warm.rows_restored, 0, "{what}");
     (0..12).for_each(|number| assert_eq!(get(&db, &keyspace, number), Some(value(number, 0)), "{what}"));
     assert!(image_of_objects(world).is_empty(), "{what}: nobody finds it again");
 }
@@ -307,7 +303,7 @@ fn an_image_of_objects_that_is_cut_anywhere_or_has_any_byte_changed_is_ignored_w
     let name = path.file_name().unwrap().to_str().unwrap();
     let world = world.after_a_kill();
     world.disk.remove(&path).unwrap();
-    world.write(&path.with_file_name(name.replace("objects-000000", "objects-000001")), &bytes);
+    world.write(&path.with_file_name(name.replace("rows-000000", "rows-000001")), &bytes);
     assert_ignored(&world, "another name", "it is damaged");
     // Closing puts a good one in its place.
     let (db, keyspace) = reopen(&world);
@@ -315,7 +311,7 @@ fn an_image_of_objects_that_is_cut_anywhere_or_has_any_byte_changed_is_ignored_w
     db.close().unwrap();
     let (db, _) = reopen(&world);
     let stats = db.stats();
-    assert!(stats.warm.objects_restored > 0 && stats.warnings.is_empty(), "{stats:?}");
+    assert!(stats.warm.rows_restored > 0 && stats.warnings.is_empty(), "{stats:?}");
 }
 
 #[test]
@@ -364,7 +360,7 @@ fn a_reader_beside_a_writer_is_not_told_that_the_image_is_ahead_of_it() {
     exchange(&reader_world, &image_of_objects(&world));
     let reader = Db::open(STORE, reader_world.options().read_only(true)).unwrap();
     reader_world.work(&reader);
-    assert_eq!((reader.stats().warm.objects_restored, reader.stats().warm.restoring), (0, false));
+    assert_eq!((reader.stats().warm.rows_restored, reader.stats().warm.restoring), (0, false));
     assert_eq!(reader.stats().warnings, Vec::<String>::new());
 }
 
@@ -376,7 +372,7 @@ fn a_reader_takes_objects_in_and_writes_nothing() {
     let files = image_of_objects(&world);
     let db = Db::open(STORE, world.options().read_only(true)).unwrap();
     world.work(&db);
-    assert_eq!(db.stats().warm.objects_restored, 300);
+    assert_eq!(db.stats().warm.rows_restored, 300);
     world.pass_an_interval(&db);
     db.close().unwrap();
     assert_eq!(image_of_objects(&world), files);
@@ -401,10 +397,10 @@ fn only_what_changed_is_written_and_what_was_deleted_is_written_again() {
     drop(reopened);
     delete_warm_image(STORE, &world.options()).unwrap();
     world.pass_an_interval(&db);
-    assert_eq!(warm_image(STORE, &world.options()).unwrap().objects, 300);
+    assert_eq!(warm_image(STORE, &world.options()).unwrap().rows, 300);
     db.close().unwrap();
     let (db, _) = reopen(&world);
-    assert_eq!(db.stats().warm.objects_restored, 300);
+    assert_eq!(db.stats().warm.rows_restored, 300);
 }
 
 #[test]
@@ -418,13 +414,13 @@ fn a_process_that_stays_writes_an_image_of_its_own_and_removes_the_one_it_found(
     world.pass_an_interval(&db);
     let own = image_of_objects(&world);
     assert!(own.iter().all(|(path, _)| found.iter().all(|(other, _)| path != other)));
-    assert_eq!(warm_image(STORE, &world.options()).unwrap().objects, 600);
+    assert_eq!(warm_image(STORE, &world.options()).unwrap().rows, 600);
     drop(db);
     // Both at once, as a process leaves them that is killed before it has written all of its own.
     found.iter().for_each(|(path, bytes)| world.write(path, bytes));
     let (db, keyspace) = reopen(&world);
     let stats = db.stats();
-    assert_eq!((stats.warm.objects_restored, stats.objects.entries), (600, 600), "{stats:?}");
+    assert_eq!((stats.warm.rows_restored, stats.row_cache.entries), (600, 600), "{stats:?}");
     (0..KEYS).for_each(|number| assert_eq!(get(&db, &keyspace, number), Some(value(number, 0))));
 }
 
@@ -441,19 +437,19 @@ fn with_less_memory_those_that_were_touched_come_back() {
     }
     db.compact().unwrap();
     make_objects(&db, &keyspace, 0..1200);
-    assert_eq!(db.stats().objects.entries, 1200, "{:?}", db.stats().objects);
+    assert_eq!(db.stats().row_cache.entries, 1200, "{:?}", db.stats().row_cache);
     let touched = || (0..1200).step_by(10);
     touched().for_each(|number| assert!(get(&db, &keyspace, number).is_some()));
     db.close().unwrap();
     let files = image_of_objects(&world);
     let (db, keyspace) = reopen(&world);
     let stats = db.stats();
-    let restored = stats.warm.objects_restored;
-    assert!((200..1000).contains(&restored) && stats.objects.evictions == 0, "{restored}: {stats:?}");
+    let restored = stats.warm.rows_restored;
+    assert!((200..1000).contains(&restored) && stats.row_cache.evictions == 0, "{restored}: {stats:?}");
     assert!(stats.memory.peak_bytes <= stats.memory.limit_bytes);
-    let before = stats.objects.hits;
+    let before = stats.row_cache.hits;
     touched().for_each(|number| assert_eq!(get(&db, &keyspace, number), Some(large(number))));
-    let hits = db.stats().objects.hits - before;
+    let hits = db.stats().row_cache.hits - before;
     assert_eq!(hits, 120);
     db.close().unwrap();
     assert_eq!(image_of_objects(&world), files, "a short visit with a small budget leaves the image as it is");
@@ -486,7 +482,7 @@ fn a_power_cut_at_any_sync_while_objects_are_written_leaves_what_can_be_believed
             world.disk.restore_power();
             let (db, keyspace) = reopen(&world);
             let stats = db.stats();
-            assert!(stats.warm.objects_restored > 90, "sync {sync}, seed {seed}: {stats:?}");
+            assert!(stats.warm.rows_restored > 90, "sync {sync}, seed {seed}: {stats:?}");
             assert_eq!(stats.warnings, Vec::<String>::new(), "sync {sync}, seed {seed}");
             for (at, number) in hot().enumerate() {
                 let expected = match at {

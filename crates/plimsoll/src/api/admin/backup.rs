@@ -21,7 +21,7 @@ use crate::engine::Engine;
 use crate::engine::open::remove_folder;
 use crate::index::manifest::Manifest;
 use crate::index::run::file::check_piece;
-use crate::index::run::partition::PartitionId;
+use crate::index::run::table::TableId;
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
 
@@ -184,11 +184,11 @@ fn copy_log(copier: &mut Copier<'_>, into: &Path, blobs: &mut BTreeSet<String>) 
 /// Names of the blob files that the index needs.
 fn manifest_blobs(manifest: &Manifest) -> BTreeSet<String> {
     let mut blobs = BTreeSet::new();
-    for partition in manifest.runs.iter().flat_map(|run| &run.partitions) {
-        if let PartitionId::Blob(blob) = partition.id {
+    for table in manifest.runs.iter().flat_map(|run| &run.tables) {
+        if let TableId::Blob(blob) = table.id {
             blobs.insert(blob.file_name());
         }
-        blobs.extend(partition.blobs.iter().map(|blob| blob.file_name()));
+        blobs.extend(table.blobs.iter().map(|blob| blob.file_name()));
     }
     blobs
 }

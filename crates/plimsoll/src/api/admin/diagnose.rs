@@ -1,4 +1,4 @@
-//! Finds what is damaged in a store, and what is lost with it: the log's findings and the index's partitions, brought to keys.
+//! Finds what is damaged in a store, and what is lost with it: the log's findings and the index's tables, brought to keys.
 //!
 //! A store need not open for that. What helps is told with each place: `rebuild` only where the log is whole from its beginning and sound.
 
@@ -18,10 +18,10 @@ use plimsoll_memory::page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES};
 use plimsoll_memory::pool::{PageSource, Pool};
 
 use crate::index::manifest::Manifest;
-use crate::index::run::check::check_partition;
+use crate::index::run::check::check_table;
 use crate::index::run::file::{open_run, pages_of_run};
-use crate::index::run::partition::{Partition, PartitionId, PartitionInfo};
 use crate::index::run::survey::{LostSpan, survey};
+use crate::index::run::table::{Table, TableId, TableInfo};
 use crate::types::damage::{Damage, DamagedKey, DamagedKeys, command, key_arguments};
 use crate::types::error::{Error, Result};
 use crate::types::keyspaces::{Record, SYSTEM, dropped_name};
@@ -41,15 +41,15 @@ pub(crate) enum Mend {
     Records(Range<Glsn>),
     /// Pages of a blob file, and the record that names it.
     Blob(BlobDamage, Option<Glsn>),
-    /// A partition, with the keys of which it may have lost versions.
-    Partition(PartitionId, Option<LostSpan>),
+    /// A table, with the keys of which it may have lost versions.
+    Table(TableId, Option<LostSpan>),
     /// Not by dropping it.
     Otherwise,
 }
 
-/// A partition of the index.
+/// A table of the index.
 pub(crate) struct Part {
-    pub(crate) info: Arc<PartitionInfo>,
+    pub(crate) info: Arc<TableInfo>,
     /// Its place among the runs of the manifest.
     pub(crate) run: usize,
     /// `None` if it cannot be opened.
@@ -59,9 +59,9 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    pub(crate) fn of(partition: &Partition, run: usize, problems: Vec<String>) -> Self {
-        let source = Some(Arc::clone(partition.file.source()));
-        Self { info: Arc::clone(&partition.info), run, source, problems }
+    pub(crate) fn of(table: &Table, run: usize, problems: Vec<String>) -> Self {
+        let source = Some(Arc::clone(table.file.source()));
+        Self { info: Arc::clone(&table.info), run, source, problems }
     }
 
     /// Bytes of its pages.
@@ -125,7 +125,7 @@ impl LostPlaces {
 }
 
 impl Scene<'_> {
-    /// Describes what the log's verification found and what is wrong with partitions. The notes are what is no damage.
+    /// Describes what the log's verification found and what is wrong with tables. The notes are what is no damage.
     pub(crate) fn describe(&mut self, findings: &[Finding], parts: &[Part]) -> Result<(Vec<Found>, Vec<String>)> {
         let (mut found, mut notes) = (Vec::new(), Vec::new());
         for finding in findings {
@@ -198,7 +198,7 @@ impl Scene<'_> {
             let (keyspace, first) = self.split(&span.first);
             damage.key_range = Some(DamagedKeys { keyspace, first, last: self.split(&span.last).1 });
             advise(&mut damage, &span.first);
-            found.push(Found { damage, mend: Mend::Partition(info.id, Some(span.clone())) });
+            found.push(Found { damage, mend: Mend::Table(info.id, Some(span.clone())) });
         }
         if surveyed.lost.is_empty() {
             let mut damage = new(surveyed.bad.map_or(0, |(first, _)| first));
@@ -206,7 +206,7 @@ impl Scene<'_> {
             if !can_rebuild {
                 damage.hint += " (nothing is lost by it)";
             }
-            found.push(Found { damage, mend: Mend::Partition(info.id, None) });
+            found.push(Found { damage, mend: Mend::Table(info.id, None) });
         }
         Ok(())
     }
@@ -295,8 +295,8 @@ pub(crate) fn look(
     }
     let known = manifest.as_ref().ok().and_then(Option::as_ref);
     let kept = |blob: BlobId| {
-        let infos = known.into_iter().flat_map(|manifest| &manifest.runs).flat_map(|run| &run.partitions);
-        infos.into_iter().any(|info| info.id == PartitionId::Blob(blob) || info.blobs.binary_search(&blob).is_ok())
+        let infos = known.into_iter().flat_map(|manifest| &manifest.runs).flat_map(|run| &run.tables);
+        infos.into_iter().any(|info| info.id == TableId::Blob(blob) || info.blobs.binary_search(&blob).is_ok())
     };
     let scope = VerifyScope {
         disk,
@@ -309,7 +309,7 @@ pub(crate) fn look(
     let findings = verify::verify(&scope, &mut |so_far| progress(so_far.done_bytes, so_far.total_bytes))?;
     let mut parts = Vec::new();
     for (run, info) in known.into_iter().flat_map(|manifest| manifest.runs.iter().enumerate()) {
-        for info in &info.partitions {
+        for info in &info.tables {
             parts.push(look_at_part(disk, path, pool, budget, (known.expect("its runs").log_id, info), run)?);
         }
     }
@@ -321,22 +321,20 @@ fn look_at_part(
     path: &Path,
     pool: &Arc<Pool>,
     budget: &Budget,
-    (log_id, info): (u128, &PartitionInfo),
+    (log_id, info): (u128, &TableInfo),
     run: usize,
 ) -> Result<Part> {
     let opened = match info.id {
-        PartitionId::Run(_) => open_run(disk, &path.join("index"), pool, log_id, info.clone()),
-        PartitionId::Blob(blob) => {
+        TableId::Run(_) => open_run(disk, &path.join("index"), pool, log_id, info.clone()),
+        TableId::Blob(blob) => {
             let pages = mend::blob_pages(disk, &path.join("log"), log_id, blob);
-            pages
-                .map_err(Error::from)
-                .map(|source| Partition { info: Arc::new(info.clone()), file: pool.attach(source) })
+            pages.map_err(Error::from).map(|source| Table { info: Arc::new(info.clone()), file: pool.attach(source) })
         }
     };
     match opened {
-        Ok(partition) => {
-            let problems = check_partition(&partition, budget, &mut |_| {})?;
-            Ok(Part::of(&partition, run, problems))
+        Ok(table) => {
+            let problems = check_table(&table, budget, &mut |_| {})?;
+            Ok(Part::of(&table, run, problems))
         }
         Err(Error::Io { kind: ErrorKind::NotFound, .. }) => {
             let problems = vec!["the file is missing".to_owned()];
@@ -345,8 +343,8 @@ fn look_at_part(
         Err(Error::Corrupt { message, .. }) => {
             // Of another length: what is there can be read.
             let source = match info.id {
-                PartitionId::Run(id) => Some(pages_of_run(disk, &path.join("index"), log_id, id)?),
-                PartitionId::Blob(_) => None,
+                TableId::Run(id) => Some(pages_of_run(disk, &path.join("index"), log_id, id)?),
+                TableId::Blob(_) => None,
             };
             Ok(Part { info: Arc::new(info.clone()), run, source, problems: vec![message] })
         }

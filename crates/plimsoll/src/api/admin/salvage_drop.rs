@@ -28,10 +28,10 @@ use crate::api::admin::repair::{check_is_store, look_at};
 use crate::engine::Engine;
 use crate::engine::open::{Way, open_by, take_lock};
 use crate::index::manifest::Manifest;
-use crate::index::run::builder::PartitionBuilder;
+use crate::index::run::builder::TableBuilder;
 use crate::index::run::file::RunFileSink;
-use crate::index::run::partition::{PartitionId, run_file_name};
 use crate::index::run::survey::{LostSpan, survey};
+use crate::index::run::table::{TableId, run_file_name};
 use crate::index::view::Direction;
 use crate::read::point::KeyBuffer;
 use crate::read::span::Span;
@@ -176,7 +176,7 @@ fn select<'f>(
             }
             DropTarget::Glsn(glsn) => {
                 let is_named = |found: &Found| match &found.mend {
-                    Mend::Partition(PartitionId::Run(_), _) => false,
+                    Mend::Table(TableId::Run(_), _) => false,
                     _ => found.damage.glsns.as_ref().is_some_and(|glsns| glsns.contains(glsn)),
                 };
                 ((0..found.len()).filter(|at| is_named(&found[*at])).collect(), format!("GLSN {glsn}"))
@@ -215,7 +215,7 @@ fn find_key(scene: &Scene<'_>, closed: &Closed, found: &[Found], key: &[u8]) -> 
             Ok(())
         })?;
         for (at, one) in found.iter().enumerate() {
-            if let Mend::Partition(id, span) = &one.mend
+            if let Mend::Table(id, span) = &one.mend
                 && *id == part.info.id
                 // A damaged guide holds no key of its own: any of the file names it.
                 && span.as_ref().is_none_or(|span| span.holds(key) || key == &span.first[..])
@@ -249,7 +249,7 @@ fn name_values(scene: &Scene<'_>, closed: &Closed, selected: &[&Found], report: 
 
 /// Whether a blob file holds pages of a run.
 fn is_run(blob: &BlobDamage, parts: &[Part]) -> bool {
-    let is_part = parts.iter().any(|part| part.info.id == PartitionId::Blob(blob.id));
+    let is_part = parts.iter().any(|part| part.info.id == TableId::Blob(blob.id));
     let has_values = parts.iter().any(|part| part.info.blobs.binary_search(&blob.id).is_ok());
     match blob.is_plain {
         Some(is_plain) => !is_plain,
@@ -270,7 +270,7 @@ fn mend_log(
             Mend::Records(glsns) => records.push(glsns.clone()),
             Mend::Blob(blob, named_by) if is_run(blob, &closed.parts) => sound.extend(*named_by),
             Mend::Blob(blob, _) => blobs.push((blob.id, blob.named)),
-            Mend::Partition(..) | Mend::Otherwise => {}
+            Mend::Table(..) | Mend::Otherwise => {}
         }
     }
     if records.is_empty() && blobs.is_empty() && sound.is_empty() {
@@ -299,13 +299,13 @@ struct Runs<'a> {
 
 impl Runs<'_> {
     fn mend(&self, manifest: &mut Manifest, selected: &[&Found], report: &mut DropSalvageReport) -> Result<()> {
-        let mut spans: BTreeMap<PartitionId, Vec<LostSpan>> = BTreeMap::new();
+        let mut spans: BTreeMap<TableId, Vec<LostSpan>> = BTreeMap::new();
         for found in selected {
             match &found.mend {
-                Mend::Partition(id, span) => spans.entry(*id).or_default().extend(span.clone()),
+                Mend::Table(id, span) => spans.entry(*id).or_default().extend(span.clone()),
                 // The record goes, and the blob file with it.
                 Mend::Blob(blob, _) if is_run(blob, self.parts) => {
-                    let id = PartitionId::Blob(blob.id);
+                    let id = TableId::Blob(blob.id);
                     if let Some(part) = self.parts.iter().find(|part| part.info.id == id) {
                         let lost = survey(part.source.as_deref(), &part.info, self.budget, &mut |_| Ok(()))?.lost;
                         spans.insert(id, lost);
@@ -322,11 +322,11 @@ impl Runs<'_> {
         for (id, spans) in &spans {
             let Some(part) = self.parts.iter().find(|part| part.info.id == *id) else { continue };
             self.write_anew(manifest, part, spans)?;
-            if let PartitionId::Run(run) = id {
+            if let TableId::Run(run) = id {
                 replaced.push(run_file_name(*run));
             }
         }
-        manifest.runs.retain(|run| !run.partitions.is_empty());
+        manifest.runs.retain(|run| !run.tables.is_empty());
         manifest.number += 1;
         self.disk.sync_dir(&index)?;
         manifest.write(&**self.disk, &index)?;
@@ -347,7 +347,7 @@ impl Runs<'_> {
         let id = manifest.next_run;
         manifest.next_run += 1;
         let sink = RunFileSink::create(self.disk, &self.path.join("index"), id, manifest.log_id, self.budget)?;
-        let mut builder = PartitionBuilder::new(sink, self.budget, false)?;
+        let mut builder = TableBuilder::new(sink, self.budget, false)?;
         let mut stale = stale.into_iter().peekable();
         survey(part.source.as_deref(), info, self.budget, &mut |version| {
             while let Some(key) = stale.next_if(|key| &key[..] <= version.key) {
@@ -361,14 +361,14 @@ impl Runs<'_> {
         for key in stale {
             builder.add(&Version { key: &key, glsn: info.max_glsn, stored: Stored::Deleted })?;
         }
-        let partitions = &mut manifest.runs[part.run].partitions;
-        let at = partitions.iter().position(|one| one.id == info.id).expect("it was read from there");
+        let tables = &mut manifest.runs[part.run].tables;
+        let at = tables.iter().position(|one| one.id == info.id).expect("it was read from there");
         if builder.versions() == 0 {
-            partitions.remove(at);
+            tables.remove(at);
         } else {
             let (sink, made) = builder.finish()?;
             sink.finish()?;
-            partitions[at] = made;
+            tables[at] = made;
         }
         self.raise_floors(manifest, info.max_glsn, spans);
         Ok(())

@@ -133,8 +133,8 @@ pub(crate) fn verify_open(store: &Engine, progress: &mut dyn FnMut(VerifyProgres
     let mut values = Values::new(store)?;
     values.check_log(&findings)?;
     let (mut parts, mut between) = (Vec::new(), Vec::new());
-    let mut checked = |partition: &_, problems| {
-        let part = Part::of(partition, 0, problems);
+    let mut checked = |table: &_, problems| {
+        let part = Part::of(table, 0, problems);
         report.files += 1;
         report.bytes += part.bytes();
         progress(VerifyProgress { done_bytes: report.bytes, total_bytes });

@@ -51,7 +51,7 @@ const FEW_FILES: usize = 256;
 
 /// The environment: what is flushed, and the lock that excludes trims.
 #[derive(Debug)]
-pub(crate) struct Ground {
+pub(crate) struct Context {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) log: Arc<FileLog>,
     pub(crate) index: Arc<Index>,
@@ -68,7 +68,7 @@ pub(crate) struct Checkpoints {
 
 #[derive(Debug)]
 struct Core {
-    ground: Ground,
+    context: Context,
     watch: Mutex<Watch>,
     /// Whether the leftovers of an earlier process were swept. Locked during the sweep.
     swept: Mutex<bool>,
@@ -76,8 +76,8 @@ struct Core {
 
 impl Checkpoints {
     /// Starts looking: in a thread, or, without `background`, whenever [`Checkpoints::step`] is called.
-    pub(crate) fn start(ground: Ground, background: bool) -> std::io::Result<Self> {
-        let core = Arc::new(Core { ground, watch: Mutex::default(), swept: Mutex::new(false) });
+    pub(crate) fn start(context: Context, background: bool) -> std::io::Result<Self> {
+        let core = Arc::new(Core { context, watch: Mutex::default(), swept: Mutex::new(false) });
         let worker = background.then(|| core.start_worker()).transpose()?;
         Ok(Self { core, worker })
     }
@@ -130,7 +130,7 @@ impl Core {
     fn sweep(&self) -> Result<()> {
         let mut swept = lock(&self.swept);
         if !*swept {
-            self.ground.log.sweep_blobs(&|blob| self.ground.index.uses_blob(blob))?;
+            self.context.log.sweep_blobs(&|blob| self.context.index.uses_blob(blob))?;
             *swept = true;
         }
         Ok(())
@@ -138,23 +138,23 @@ impl Core {
 
     /// Sweeps at the end of a process that was too short for its thread to do so, if there are few files.
     fn sweep_if_few(&self) {
-        if !*lock(&self.swept) && self.ground.log.file_count().is_ok_and(|files| files <= FEW_FILES) {
+        if !*lock(&self.swept) && self.context.log.file_count().is_ok_and(|files| files <= FEW_FILES) {
             // A file that cannot be swept now is swept when the store is opened again.
             let _ = self.sweep();
         }
     }
 
     fn step(&self) -> Progress {
-        let ground = &self.ground;
+        let context = &self.context;
         let mut watch = lock(&self.watch);
-        let now = ground.clock.monotonic_nanos();
-        let worth_a_run = ground.index.unflushed().filter(|active| is_worth_a_run(active, &ground.index));
-        match watch.look(now, ground.log.bounds().next, worth_a_run.map(|active| active.oldest)) {
+        let now = context.clock.monotonic_nanos();
+        let worth_a_run = context.index.unflushed().filter(|active| is_worth_a_run(active, &context.index));
+        match watch.look(now, context.log.bounds().next, worth_a_run.map(|active| active.oldest)) {
             Due::Nothing => Progress::Idle,
             Due::Flush => self.close_memtable(),
             Due::Seal { from_bytes } => {
                 // On failure the segment stays unsealed and the next open reads all of it; a poisoned log reports its error to commits.
-                let _ = ground.log.seal_from(from_bytes);
+                let _ = context.log.seal_from(from_bytes);
                 Progress::Worked
             }
         }
@@ -162,8 +162,8 @@ impl Core {
 
     /// Closes the active memtable so that it is flushed, as if it were full.
     fn close_memtable(&self) -> Progress {
-        let ground = &self.ground;
-        let closed = ground.sequencer.try_at_applied(|applied| ground.index.close_up_to(applied));
+        let context = &self.context;
+        let closed = context.sequencer.try_at_applied(|applied| context.index.close_up_to(applied));
         if closed.is_some() { Progress::Worked } else { Progress::Idle }
     }
 }

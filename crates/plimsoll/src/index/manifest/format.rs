@@ -12,7 +12,7 @@ use plimsoll_log::glsn::{Glsn, Position};
 
 use super::blocks::{CUT, Failure, Input, SENSELESS, Writer};
 use super::{Head, Manifest, RunInfo};
-use crate::index::run::partition::{PartitionId, PartitionInfo};
+use crate::index::run::table::{TableId, TableInfo};
 use crate::index::view::Limits;
 use crate::types::version::MAX_INDEX_KEY_BYTES;
 
@@ -25,23 +25,23 @@ pub(super) const DELETIONS_DROPPED: u64 = 1;
 
 const HAS_POINTER: u8 = 1;
 const HAS_FIXED_GLSN: u8 = 2;
-/// Reserved: the partition has versions of branches (a leaf then has their ids).
+/// Reserved: the table has versions of branches (a leaf then has their ids).
 pub(super) const HAS_BRANCHES: u8 = 4;
 
-/// Writes a manifest of `runs` (whether each is history, and its partitions) into an empty file.
+/// Writes a manifest of `runs` (whether each is history, and its tables) into an empty file.
 pub(super) fn write<'a, R, P>(file: &dyn File, head: &Head, runs: R) -> io::Result<()>
 where
     R: ExactSizeIterator<Item = (bool, P)>,
-    P: ExactSizeIterator<Item = &'a PartitionInfo>,
+    P: ExactSizeIterator<Item = &'a TableInfo>,
 {
     let mut out = Writer::new(file);
     encode_head(head, &mut out)?;
     out.number(runs.len() as u64)?;
-    for (history, partitions) in runs {
+    for (history, tables) in runs {
         out.block.push(u8::from(history));
-        out.number(partitions.len() as u64)?;
-        for info in partitions {
-            encode_partition(info, &mut out.block);
+        out.number(tables.len() as u64)?;
+        for info in tables {
+            encode_table(info, &mut out.block);
             out.drain()?;
         }
     }
@@ -95,10 +95,10 @@ fn encode_additions(head: &Head, out: &mut Writer<'_>) -> io::Result<()> {
     out.drain()
 }
 
-fn encode_partition(info: &PartitionInfo, out: &mut Vec<u8>) {
+fn encode_table(info: &TableInfo, out: &mut Vec<u8>) {
     let (place, id) = match info.id {
-        PartitionId::Run(id) => (0, id),
-        PartitionId::Blob(blob) => (1, blob.0),
+        TableId::Run(id) => (0, id),
+        TableId::Blob(blob) => (1, blob.0),
     };
     out.push(place);
     let pointer = if info.min_pointer.is_some() { HAS_POINTER } else { 0 };
@@ -195,7 +195,7 @@ fn decode(log_id: u128, input: &mut Input<'_>) -> Result<Manifest, Failure> {
         return Err(SENSELESS);
     }
     let mut runs = Vec::new();
-    // Each run and each partition takes bytes of the file, so the file's length bounds the lists.
+    // Each run and each table takes bytes of the file, so the file's length bounds the lists.
     for _ in 0..input.varint()? {
         runs.push(decode_run(input)?);
     }
@@ -233,25 +233,25 @@ fn decode_run(input: &mut Input<'_>) -> Result<RunInfo, Failure> {
         1 => true,
         _ => return Err(SENSELESS),
     };
-    let mut partitions: Vec<PartitionInfo> = Vec::new();
+    let mut tables: Vec<TableInfo> = Vec::new();
     for _ in 0..input.varint()? {
-        let info = decode_partition(input)?;
-        if partitions.last().is_some_and(|before| before.last_key >= info.first_key) {
+        let info = decode_table(input)?;
+        if tables.last().is_some_and(|before| before.last_key >= info.first_key) {
             return Err(SENSELESS);
         }
-        partitions.push(info);
+        tables.push(info);
     }
-    if partitions.is_empty() { Err(SENSELESS) } else { Ok(RunInfo { history, partitions }) }
+    if tables.is_empty() { Err(SENSELESS) } else { Ok(RunInfo { history, tables }) }
 }
 
-fn decode_partition(input: &mut Input<'_>) -> Result<PartitionInfo, Failure> {
+fn decode_table(input: &mut Input<'_>) -> Result<TableInfo, Failure> {
     let (place, flags) = (input.byte()?, input.byte()?);
     if flags & HAS_BRANCHES > 0 {
         return Err(Failure::Newer("the manifest has versions of branches, a feature"));
     }
     let id = match (place, input.varint()?) {
-        (0, id) => PartitionId::Run(id),
-        (1, id) => PartitionId::Blob(BlobId(id)),
+        (0, id) => TableId::Run(id),
+        (1, id) => TableId::Blob(BlobId(id)),
         _ => return Err(SENSELESS),
     };
     let (pages, root) = (input.u32()?, input.u32()?);
@@ -275,7 +275,7 @@ fn decode_partition(input: &mut Input<'_>) -> Result<PartitionInfo, Failure> {
     if !sound {
         return Err(SENSELESS);
     }
-    Ok(PartitionInfo {
+    Ok(TableInfo {
         id,
         pages,
         root,

@@ -9,11 +9,11 @@ use plimsoll_log::blob::BlobId;
 
 use super::format::{DELETIONS_DROPPED, HAS_BRANCHES, HEAD_BYTES};
 use super::*;
-use crate::index::run::partition::PartitionId;
+use crate::index::run::table::TableId;
 
-fn info(n: u64) -> PartitionInfo {
-    PartitionInfo {
-        id: if n.is_multiple_of(3) { PartitionId::Blob(BlobId(n)) } else { PartitionId::Run(n) },
+fn info(n: u64) -> TableInfo {
+    TableInfo {
+        id: if n.is_multiple_of(3) { TableId::Blob(BlobId(n)) } else { TableId::Run(n) },
         pages: 100 + n as u32,
         root: 7,
         versions: 1000 * n + 1,
@@ -28,7 +28,7 @@ fn info(n: u64) -> PartitionInfo {
     }
 }
 
-fn sample(partitions: u64) -> Manifest {
+fn sample(tables: u64) -> Manifest {
     Manifest {
         number: 12,
         checkpoint: Position { glsn: Glsn(500), chain: 0xfeed },
@@ -37,10 +37,10 @@ fn sample(partitions: u64) -> Manifest {
         deletions_moved: Glsn(40),
         oldest_readable: Glsn(30),
         oldest_readable_in: vec![(2, Glsn(30)), (9, Glsn(4))],
-        deletions_dropped_in: if partitions == 8 { vec![] } else { vec![(2, Glsn(25)), (0xffff_ffff, Glsn(7))] },
+        deletions_dropped_in: if tables == 8 { vec![] } else { vec![(2, Glsn(25)), (0xffff_ffff, Glsn(7))] },
         runs: vec![
-            RunInfo { history: false, partitions: (0..partitions).map(info).collect() },
-            RunInfo { history: true, partitions: vec![info(7)] },
+            RunInfo { history: false, tables: (0..tables).map(info).collect() },
+            RunInfo { history: true, tables: vec![info(7)] },
         ],
         ..Manifest::empty(0xabcd << 100)
     }
@@ -270,12 +270,12 @@ fn versions_of_a_branch_are_of_a_newer_version() {
     let file = disk.open(&dir.join(manifest_name(12)), Open::Read, Caching::Buffered).unwrap();
     let mut bytes = vec![0; file.len().unwrap() as usize - 8];
     file.read_exact_at(&mut bytes, 0).unwrap();
-    // The flags of the first partition: behind the head, eight numbers, the floors, and the counts of runs and partitions.
+    // The flags of the first table: behind the head, eight numbers, the floors, and the counts of runs and tables.
     let flags = HEAD_BYTES + 64 + 5 + 1 + 1 + 1 + 1;
     assert_eq!(
         bytes[flags - 4..=flags],
         [2, 0, 2, 1, 0],
-        "two runs, a current one of two partitions, the first a blob file"
+        "two runs, a current one of two tables, the first a blob file"
     );
     bytes[flags] = HAS_BRANCHES;
     write_bytes(&disk, dir, &bytes);

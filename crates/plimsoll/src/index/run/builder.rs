@@ -1,4 +1,4 @@
-//! Writes a partition sequentially.
+//! Writes a table sequentially.
 //!
 //! Versions go into the open leaf. A full leaf is written and joins the open group. A full group is written as a guide page (filter and
 //! index block) and joins the open inner page, and so on upwards. The last page left alone at its level is the root. No page is written
@@ -22,7 +22,7 @@ use crate::index::run::filter::key_hash;
 use crate::index::run::guide::{GUIDE_PAGE, GuideDraft, MAX_GUIDE_KEYS};
 use crate::index::run::inner::{INNER_PAGE, InnerDraft};
 use crate::index::run::leaf::{LEAF_PAGE, LeafDraft, MAX_LEAF_KEYS};
-use crate::index::run::partition::{PartitionId, PartitionInfo};
+use crate::index::run::table::{TableId, TableInfo};
 use crate::types::error::{Error, Result};
 use crate::types::version::{MAX_INDEX_KEY_BYTES, MAX_STORED_BYTES, Stored, Version};
 
@@ -42,9 +42,9 @@ const BLOB_BYTES: u64 = 48;
 
 /// The destination of a builder's pages: a run file of the index, or a blob file of the log.
 pub(crate) trait PageSink: Send {
-    /// The partition's id.
-    fn id(&self) -> PartitionId;
-    /// The log whose commits the partition holds; 0 if that is implied (a blob file of that log).
+    /// The table's id.
+    fn id(&self) -> TableId;
+    /// The log whose commits the table holds; 0 if that is implied (a blob file of that log).
     fn log_id(&self) -> u128 {
         0
     }
@@ -54,10 +54,10 @@ pub(crate) trait PageSink: Send {
     fn write_page(&mut self, page: &[u8]) -> Result<()>;
 }
 
-/// Builds one partition. Memory: three chunks of `Kind::Sort` (one more for every four levels beyond the first), whatever its size, and a
+/// Builds one table. Memory: three chunks of `Kind::Sort` (one more for every four levels beyond the first), whatever its size, and a
 /// lease for the ids of the blob files that it points to. After an error it must be dropped.
 #[derive(Debug)]
-pub(crate) struct PartitionBuilder<S: PageSink> {
+pub(crate) struct TableBuilder<S: PageSink> {
     sink: S,
     budget: Budget,
     pending: bool,
@@ -104,9 +104,9 @@ struct Tally {
     blobs_lease: Lease,
 }
 
-impl<S: PageSink> PartitionBuilder<S> {
-    /// Starts a partition. With `fixed_glsn_pending`, versions carry no GLSN of their own (they are added with [`Glsn::NONE`] and get
-    /// one when the partition is adopted).
+impl<S: PageSink> TableBuilder<S> {
+    /// Starts a table. With `fixed_glsn_pending`, versions carry no GLSN of their own (they are added with [`Glsn::NONE`] and get
+    /// one when the table is adopted).
     pub(crate) fn new(sink: S, budget: &Budget, fixed_glsn_pending: bool) -> Result<Self> {
         let mut builder = Self {
             sink,
@@ -130,7 +130,7 @@ impl<S: PageSink> PartitionBuilder<S> {
         Ok(builder)
     }
 
-    /// Adds a version: keys ascending, one key's versions newest first. All versions of a key must be in one partition.
+    /// Adds a version: keys ascending, one key's versions newest first. All versions of a key must be in one table.
     pub(crate) fn add(&mut self, version: &Version<'_>) -> Result<()> {
         let key = version.key;
         let (common, order) = compare(&self.last_key, key);
@@ -172,10 +172,10 @@ impl<S: PageSink> PartitionBuilder<S> {
         self.tally.versions
     }
 
-    /// Writes the remaining pages and the footer; returns the sink (not yet synced) and the partition's metadata. At least one version must
+    /// Writes the remaining pages and the footer; returns the sink (not yet synced) and the table's metadata. At least one version must
     /// have been added.
-    pub(crate) fn finish(mut self) -> Result<(S, PartitionInfo)> {
-        assert!(self.versions() > 0, "a partition holds at least one version");
+    pub(crate) fn finish(mut self) -> Result<(S, TableInfo)> {
+        assert!(self.versions() > 0, "a table holds at least one version");
         self.close_leaf(None)?;
         self.close_guide()?;
         let root = self.close_levels()?;
@@ -300,7 +300,7 @@ impl<S: PageSink> PartitionBuilder<S> {
 /// Seals a page as the next one and passes it to the sink; returns its number.
 fn write_sealed<S: PageSink>(sink: &mut S, pages: &mut u32, page: &mut [u8], kind: u8, bytes: usize) -> Result<u32> {
     let number = *pages;
-    *pages = number.checked_add(1).ok_or_else(|| Error::invalid("a partition has at most 2^32 pages"))?;
+    *pages = number.checked_add(1).ok_or_else(|| Error::invalid("a table has at most 2^32 pages"))?;
     seal_page(page, sink.seed(), number, kind, bytes);
     sink.write_page(page)?;
     Ok(number)

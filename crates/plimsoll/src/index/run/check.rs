@@ -1,4 +1,4 @@
-//! Verifies a partition completely.
+//! Verifies a table completely.
 //!
 //! Each page is read once from the file itself, bypassing the pool, on a walk from the root. Checked are its checksum and place, the order
 //! of keys, the fences around them, the filter over them, and at the end that all counts agree with the footer and the manifest.
@@ -14,28 +14,24 @@ use crate::index::run::filter::key_hash;
 use crate::index::run::guide::{GUIDE_PAGE, check_guide};
 use crate::index::run::inner::{INNER_PAGE, check_inner};
 use crate::index::run::leaf::{LEAF_PAGE, check_leaf};
-use crate::index::run::partition::{Partition, PartitionInfo};
+use crate::index::run::table::{Table, TableInfo};
 use crate::types::error::{Error, Result};
 use crate::types::version::{Stored, Version};
 
 /// The check stops after this many problems.
 const MAX_PROBLEMS: usize = 100;
 
-/// The most levels of inner pages: more than any partition has.
+/// The most levels of inner pages: more than any table has.
 const MAX_HEIGHT: usize = 32;
 
-/// Reads the whole partition and reports its problems; none if it is as it was written. `each` receives every version.
+/// Reads the whole table and reports its problems; none if it is as it was written. `each` receives every version.
 ///
 /// # Errors
 /// The budget refuses: then nothing is known. Errors of the disk are reported as problems.
-pub(crate) fn check_partition(
-    partition: &Partition,
-    budget: &Budget,
-    each: &mut dyn FnMut(&Version<'_>),
-) -> Result<Vec<String>> {
-    let info = &partition.info;
-    let mut walk = Walk { partition, budget, each, problems: Vec::new(), seen: Seen::default() };
-    let read = read_info(&**partition.file.source(), info.pages, info.id, budget);
+pub(crate) fn check_table(table: &Table, budget: &Budget, each: &mut dyn FnMut(&Version<'_>)) -> Result<Vec<String>> {
+    let info = &table.info;
+    let mut walk = Walk { table, budget, each, problems: Vec::new(), seen: Seen::default() };
+    let read = read_info(&**table.file.source(), info.pages, info.id, budget);
     let Some(said) = walk.keep(read)? else { return Ok(walk.problems) };
     if !agree(&said, info) {
         walk.report(format!("{}: the footer says {said:?}, the manifest {info:?}", info.id));
@@ -53,7 +49,7 @@ pub(crate) fn check_partition(
 type Flaw = Option<&'static str>;
 
 /// Whether a footer agrees with the manifest.
-fn agree(said: &PartitionInfo, info: &PartitionInfo) -> bool {
+fn agree(said: &TableInfo, info: &TableInfo) -> bool {
     let mut said = said.clone();
     if info.fixed_glsn.is_some() {
         // It was written before the GLSN was known.
@@ -64,7 +60,7 @@ fn agree(said: &PartitionInfo, info: &PartitionInfo) -> bool {
 }
 
 struct Walk<'a> {
-    partition: &'a Partition,
+    table: &'a Table,
     budget: &'a Budget,
     each: &'a mut dyn FnMut(&Version<'_>),
     problems: Vec<String>,
@@ -79,7 +75,7 @@ impl Walk<'_> {
     }
 
     fn report_page(&mut self, number: u32, what: &str) {
-        self.report(format!("{}, page {number}: {what}", self.partition.info.id));
+        self.report(format!("{}, page {number}: {what}", self.table.info.id));
     }
 
     /// The result of a read; an error becomes a problem, unless it is of the budget.
@@ -96,7 +92,7 @@ impl Walk<'_> {
 
     fn load(&mut self, number: u32, page: &mut [u8]) -> Result<bool> {
         self.seen.tree_pages += 1;
-        let loaded = self.partition.file.source().load(number, page);
+        let loaded = self.table.file.source().load(number, page);
         Ok(self.keep(loaded.map_err(Error::from))?.is_some())
     }
 
@@ -172,7 +168,7 @@ impl Walk<'_> {
         }
         let (mut keys, mut last_key) = (0, Vec::new());
         let (mut is_outside, mut is_filtered, mut is_loose) = (false, false, false);
-        let (seen, each, fixed) = (&mut self.seen, &mut *self.each, self.partition.info.fixed_glsn);
+        let (seen, each, fixed) = (&mut self.seen, &mut *self.each, self.table.info.fixed_glsn);
         let checked = check_leaf(page_payload(page), None, |key, glsn, stored| {
             is_outside |= !bounds.hold(key, glsn);
             if keys == 0 || last_key != key {
@@ -254,7 +250,7 @@ impl Seen {
     }
 
     /// Whether the counts agree with the footer. The pages from 1 to the root are all pages between header and footer.
-    fn agrees(&self, said: &PartitionInfo) -> bool {
+    fn agrees(&self, said: &TableInfo) -> bool {
         self.tree_pages == said.root
             && (self.versions, self.deletions) == (said.versions, said.deletions)
             && self.glsns == Some((said.min_glsn, said.max_glsn))

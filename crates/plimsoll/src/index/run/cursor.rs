@@ -14,7 +14,7 @@ use plimsoll_memory::page::{PAGE_BYTES, page_kind, page_payload};
 use plimsoll_memory::pool::{Page, Touch, Visits};
 
 use crate::index::run::leaf::{LEAF_PAGE, LeafShape, Sought, Spot};
-use crate::index::run::partition::{Partition, Step};
+use crate::index::run::table::{Step, Table};
 use crate::types::error::Result;
 use crate::types::version::{MAX_INDEX_KEY_BYTES, Version};
 
@@ -41,17 +41,17 @@ pub(crate) enum Feed {
     Private(Budget),
 }
 
-/// A walk over a run: its partitions do not overlap and are sorted, and no key has versions in two of them.
+/// A walk over a run: its tables do not overlap and are sorted, and no key has versions in two of them.
 #[derive(Debug)]
 pub(crate) struct RunCursor {
-    partitions: Arc<[Partition]>,
+    tables: Arc<[Table]>,
     pages: Pages,
     stand: Stand,
     /// The key of the current version.
     key: Vec<u8>,
     /// The key of the version that was current before it moved to another leaf, or backward.
     before: Vec<u8>,
-    /// A leaf (its partition's index, its page) and whether it is hot in the pool.
+    /// A leaf (its table's index, its page) and whether it is hot in the pool.
     heat: Option<(usize, u32, bool)>,
 }
 
@@ -70,8 +70,8 @@ enum Stand {
 
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// Number of the partition in the run.
-    partition: usize,
+    /// Number of the table in the run.
+    table: usize,
     /// Page of the leaf.
     leaf: u32,
     shape: LeafShape,
@@ -89,34 +89,34 @@ enum Way {
 
 impl RunCursor {
     /// A cursor without a position yet.
-    pub(crate) fn new(partitions: Arc<[Partition]>, feed: Feed) -> Self {
+    pub(crate) fn new(tables: Arc<[Table]>, feed: Feed) -> Self {
         let pages = Pages { feed, held: Held::Nothing, chunk: None, leaves_walked: 0, visits: Visits::default() };
-        Self { partitions, pages, stand: Stand::Nowhere, key: Vec::new(), before: Vec::new(), heat: None }
+        Self { tables, pages, stand: Stand::Nowhere, key: Vec::new(), before: Vec::new(), heat: None }
     }
 
     /// Moves to the first version at or after (`key`, `glsn`) in the order key ascending, GLSN descending; `Glsn::MAX` finds the newest
     /// version of the key.
     pub(crate) fn seek(&mut self, key: &[u8], glsn: Glsn) -> Result<()> {
         self.lift();
-        let number = self.partitions.partition_point(|partition| &partition.info.last_key[..] < key);
-        let Some(partition) = self.partitions.get(number) else {
+        let number = self.tables.partition_point(|table| &table.info.last_key[..] < key);
+        let Some(table) = self.tables.get(number) else {
             self.stand = Stand::Behind;
             return Ok(());
         };
-        if key < &partition.info.first_key[..] {
+        if key < &table.info.first_key[..] {
             return self.enter_forward(number, 1);
         }
-        let at = self.pages.leaf_of(number, partition, key, glsn)?;
-        let page = self.pages.get(number, partition, at, Way::On)?;
-        let leaf = partition.leaf(at, page)?;
-        match partition.read(at, leaf.seek(key, glsn))? {
+        let at = self.pages.leaf_of(number, table, key, glsn)?;
+        let page = self.pages.get(number, table, at, Way::On)?;
+        let leaf = table.leaf(at, page)?;
+        match table.read(at, leaf.seek(key, glsn))? {
             Sought::At(spot, _) => {
-                partition.read(at, leaf.spot(spot.number, &mut self.key))?;
+                table.read(at, leaf.spot(spot.number, &mut self.key))?;
                 let shape = leaf.shape();
                 if (&self.key[..], Reverse(spot.entry.glsn)) < (key, Reverse(glsn)) {
-                    return Err(partition.corrupt(at, OUT_OF_ORDER));
+                    return Err(table.corrupt(at, OUT_OF_ORDER));
                 }
-                self.stand_on(Place { partition: number, leaf: at, shape, spot })
+                self.stand_on(Place { table: number, leaf: at, shape, spot })
             }
             Sought::Behind => self.enter_forward(number, at + 1),
         }
@@ -137,8 +137,8 @@ impl RunCursor {
     /// Moves to the last version.
     pub(crate) fn seek_last(&mut self) -> Result<()> {
         self.lift();
-        match self.partitions.len().checked_sub(1) {
-            Some(number) => self.enter_backward(number, self.partitions[number].info.root),
+        match self.tables.len().checked_sub(1) {
+            Some(number) => self.enter_backward(number, self.tables[number].info.root),
             None => {
                 self.stand = Stand::Before;
                 Ok(())
@@ -172,7 +172,7 @@ impl RunCursor {
     /// Pins the current page again, if it was unpinned.
     pub(crate) fn come_back(&mut self) -> Result<()> {
         if let Stand::On(place) = self.stand {
-            self.pages.get(place.partition, &self.partitions[place.partition], place.leaf, Way::Down)?;
+            self.pages.get(place.table, &self.tables[place.table], place.leaf, Way::Down)?;
         }
         Ok(())
     }
@@ -181,10 +181,10 @@ impl RunCursor {
     pub(crate) fn is_on_hot_leaf(&mut self) -> bool {
         let Stand::On(place) = &self.stand else { return false };
         match self.heat {
-            Some((partition, leaf, hot)) if (partition, leaf) == (place.partition, place.leaf) => hot,
+            Some((table, leaf, hot)) if (table, leaf) == (place.table, place.leaf) => hot,
             _ => {
-                let hot = self.partitions[place.partition].file.is_hot(place.leaf);
-                self.heat = Some((place.partition, place.leaf, hot));
+                let hot = self.tables[place.table].file.is_hot(place.leaf);
+                self.heat = Some((place.table, place.leaf, hot));
                 hot
             }
         }
@@ -200,11 +200,11 @@ impl RunCursor {
         self.stand = Stand::Nowhere;
         let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
         let after = leaf.after(&place.spot, &mut self.key);
-        match self.partitions[place.partition].read(place.leaf, after)? {
+        match self.tables[place.table].read(place.leaf, after)? {
             Some(spot) => self.stand_on(Place { spot, ..place }),
             None => {
                 std::mem::swap(&mut self.key, &mut self.before);
-                self.enter_forward(place.partition, place.leaf + 1)?;
+                self.enter_forward(place.table, place.leaf + 1)?;
                 self.check_order(&place, Ordering::Less)
             }
         }
@@ -220,11 +220,11 @@ impl RunCursor {
         self.stand = Stand::Nowhere;
         std::mem::swap(&mut self.key, &mut self.before);
         match place.spot.number.checked_sub(1) {
-            None => self.enter_backward(place.partition, place.leaf - 1)?,
+            None => self.enter_backward(place.table, place.leaf - 1)?,
             Some(number) => {
                 let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
                 let before = leaf.spot(number, &mut self.key);
-                let spot = self.partitions[place.partition].read(place.leaf, before)?;
+                let spot = self.tables[place.table].read(place.leaf, before)?;
                 self.stand_on(Place { spot, ..place })?;
             }
         }
@@ -239,7 +239,7 @@ impl RunCursor {
         if (&self.before, before).cmp(&(&self.key, now)) == order {
             return Ok(());
         }
-        let error = self.partitions[place.partition].corrupt(place.leaf, OUT_OF_ORDER);
+        let error = self.tables[place.table].corrupt(place.leaf, OUT_OF_ORDER);
         self.stand = Stand::Nowhere;
         Err(error)
     }
@@ -253,9 +253,9 @@ impl RunCursor {
 
     /// Moves to the first entry of the first leaf at or after `page`.
     fn enter_forward(&mut self, mut number: usize, mut page: u32) -> Result<()> {
-        while let Some(partition) = self.partitions.get(number) {
-            while page < partition.info.root {
-                if let Some(place) = self.pages.enter(number, partition, page, Way::On, &mut self.key)? {
+        while let Some(table) = self.tables.get(number) {
+            while page < table.info.root {
+                if let Some(place) = self.pages.enter(number, table, page, Way::On, &mut self.key)? {
                     return self.stand_on(place);
                 }
                 page += 1;
@@ -269,9 +269,9 @@ impl RunCursor {
     /// Moves to the last entry of the last leaf at or before `page`.
     fn enter_backward(&mut self, mut number: usize, mut page: u32) -> Result<()> {
         loop {
-            let partition = &self.partitions[number];
+            let table = &self.tables[number];
             while page > 0 {
-                if let Some(place) = self.pages.enter(number, partition, page, Way::Back, &mut self.key)? {
+                if let Some(place) = self.pages.enter(number, table, page, Way::Back, &mut self.key)? {
                     return self.stand_on(place);
                 }
                 page -= 1;
@@ -281,17 +281,17 @@ impl RunCursor {
                 return Ok(());
             }
             number -= 1;
-            page = self.partitions[number].info.root;
+            page = self.tables[number].info.root;
         }
     }
 
     /// Makes an entry current whose key has been assembled and whose leaf is held; checks that it can be read.
     fn stand_on(&mut self, place: Place) -> Result<()> {
         let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
-        let partition = &self.partitions[place.partition];
-        partition.read(place.leaf, leaf.stored(&place.spot.entry))?;
+        let table = &self.tables[place.table];
+        table.read(place.leaf, leaf.stored(&place.spot.entry))?;
         if !(KEYSPACE_BYTES..=MAX_INDEX_KEY_BYTES).contains(&self.key.len()) {
-            return Err(partition.corrupt(place.leaf, "a key that is too short or too long"));
+            return Err(table.corrupt(place.leaf, "a key that is too short or too long"));
         }
         self.stand = Stand::On(place);
         Ok(())
@@ -309,7 +309,7 @@ struct Pages {
     visits: Visits,
 }
 
-/// The held pages of partition `number`.
+/// The held pages of table `number`.
 enum Held {
     Nothing,
     /// A page of the pool.
@@ -327,10 +327,10 @@ enum Held {
 }
 
 impl Pages {
-    /// Page `at` of partition `number`.
-    fn get(&mut self, number: usize, partition: &Partition, at: u32, way: Way) -> Result<&[u8]> {
-        if at >= partition.info.pages {
-            return Err(partition.corrupt(at, "a page beyond the last"));
+    /// Page `at` of table `number`.
+    fn get(&mut self, number: usize, table: &Table, at: u32, way: Way) -> Result<&[u8]> {
+        if at >= table.info.pages {
+            return Err(table.corrupt(at, "a page beyond the last"));
         }
         let is_held = match self.held {
             Held::Nothing => false,
@@ -338,30 +338,30 @@ impl Pages {
             Held::Window { number: held, first, count } => held == number && (first..first + count).contains(&at),
         };
         if !is_held {
-            self.load(number, partition, at, way)?;
+            self.load(number, table, at, way)?;
         }
         Ok(self.held(at))
     }
 
-    fn load(&mut self, number: usize, partition: &Partition, at: u32, way: Way) -> Result<()> {
+    fn load(&mut self, number: usize, table: &Table, at: u32, way: Way) -> Result<()> {
         // Release first: with a small budget this page may be the one that makes room.
         self.held = Held::Nothing;
         let budget = match &self.feed {
             Feed::Pool(touch) => {
                 let is_long = self.leaves_walked >= SHORT_WALK_LEAVES;
                 if is_long {
-                    read_ahead(partition, at, way);
+                    read_ahead(table, at, way);
                 }
                 let touch = if is_long { Touch::Scan } else { *touch };
-                let page = partition.file.get_in(&mut self.visits, at, touch);
-                let page = page.map_err(|error| partition.failed_to_load(error))?;
+                let page = table.file.get_in(&mut self.visits, at, touch);
+                let page = page.map_err(|error| table.failed_to_load(error))?;
                 self.held = Held::Pinned { number, at, page };
                 return Ok(());
             }
             Feed::Private(budget) => budget,
         };
         let (first, count) = match way {
-            Way::On => (at, WINDOW_PAGES.min(partition.info.pages - at)),
+            Way::On => (at, WINDOW_PAGES.min(table.info.pages - at)),
             Way::Back => ((at + 1).saturating_sub(WINDOW_PAGES), WINDOW_PAGES.min(at + 1)),
             Way::Down => (at, 1),
         };
@@ -369,7 +369,7 @@ impl Pages {
             Some(chunk) => chunk,
             none => none.insert(budget.take(Kind::Sort)?),
         };
-        partition.file.source().load_run(first, &mut chunk[..count as usize * PAGE_BYTES])?;
+        table.file.source().load_run(first, &mut chunk[..count as usize * PAGE_BYTES])?;
         self.held = Held::Window { number, first, count };
         Ok(())
     }
@@ -387,49 +387,42 @@ impl Pages {
     }
 
     /// The page of the leaf that contains (`key`, `glsn`).
-    fn leaf_of(&mut self, number: usize, partition: &Partition, key: &[u8], glsn: Glsn) -> Result<u32> {
-        let mut at = partition.info.root;
+    fn leaf_of(&mut self, number: usize, table: &Table, key: &[u8], glsn: Glsn) -> Result<u32> {
+        let mut at = table.info.root;
         loop {
-            let page = self.get(number, partition, at, Way::Down)?;
-            match partition.step_down(at, page, key, glsn)? {
+            let page = self.get(number, table, at, Way::Down)?;
+            match table.step_down(at, page, key, glsn)? {
                 Step::Child(child) => at = child,
-                Step::Guide(guide) => return partition.read(at, guide.find(key, glsn)),
+                Step::Guide(guide) => return table.read(at, guide.find(key, glsn)),
             }
         }
     }
 
     /// The first entry of the leaf at page `at`, or the last for a backward walk; `None` if it is no leaf.
-    fn enter(
-        &mut self,
-        number: usize,
-        partition: &Partition,
-        at: u32,
-        way: Way,
-        key: &mut Vec<u8>,
-    ) -> Result<Option<Place>> {
-        let page = self.get(number, partition, at, way)?;
+    fn enter(&mut self, number: usize, table: &Table, at: u32, way: Way, key: &mut Vec<u8>) -> Result<Option<Place>> {
+        let page = self.get(number, table, at, way)?;
         if page_kind(page) != LEAF_PAGE {
             return Ok(None);
         }
-        let leaf = partition.leaf(at, page)?;
+        let leaf = table.leaf(at, page)?;
         let shape = leaf.shape();
         let entry = if way == Way::Back { leaf.entries() - 1 } else { 0 };
-        let spot = partition.read(at, leaf.spot(entry, key))?;
+        let spot = table.read(at, leaf.spot(entry, key))?;
         self.leaves_walked = self.leaves_walked.saturating_add(1);
-        Ok(Some(Place { partition: number, leaf: at, shape, spot }))
+        Ok(Some(Place { table: number, leaf: at, shape, spot }))
     }
 }
 
 /// Requests the next pages of a long walk, each time it has finished a read's worth of pages.
-fn read_ahead(partition: &Partition, at: u32, way: Way) {
+fn read_ahead(table: &Table, at: u32, way: Way) {
     match way {
         Way::On if at.is_multiple_of(WINDOW_PAGES) => {
-            partition.file.prefetch(at, AHEAD_PAGES.min(partition.info.pages - at));
+            table.file.prefetch(at, AHEAD_PAGES.min(table.info.pages - at));
         }
         Way::Back if (at + 1).is_multiple_of(WINDOW_PAGES) => {
             // No more than will be read, so that the nearest are among them.
-            let count = AHEAD_PAGES.min(partition.file.read_ahead_max()).min(at + 1);
-            partition.file.prefetch(at + 1 - count, count);
+            let count = AHEAD_PAGES.min(table.file.read_ahead_max()).min(at + 1);
+            table.file.prefetch(at + 1 - count, count);
         }
         _ => {}
     }

@@ -1,4 +1,4 @@
-//! The first and the last pages of a partition: header, list of blob files, footer.
+//! The first and the last pages of a table: header, list of blob files, footer.
 //!
 //! ```text
 //! header (page 0):
@@ -21,7 +21,7 @@ use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
 
-use crate::index::run::partition::{PartitionId, PartitionInfo};
+use crate::index::run::table::{TableId, TableInfo};
 use crate::types::version::MAX_INDEX_KEY_BYTES;
 
 /// Kind byte of the footer.
@@ -46,7 +46,7 @@ const POINTER_FLAG: u8 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     /// Which file it is.
-    pub(crate) id: PartitionId,
+    pub(crate) id: TableId,
     /// The log whose commits it holds.
     pub(crate) log_id: u128,
     /// Whether versions have no GLSN of their own.
@@ -57,8 +57,8 @@ impl Header {
     /// Writes the payload and returns its length.
     pub(crate) fn write(&self, payload: &mut [u8]) -> usize {
         let (place, id) = match self.id {
-            PartitionId::Run(id) => (0, id),
-            PartitionId::Blob(BlobId(id)) => (1, id),
+            TableId::Run(id) => (0, id),
+            TableId::Blob(BlobId(id)) => (1, id),
         };
         payload[..HEADER_BYTES].fill(0);
         payload[..8].copy_from_slice(MAGIC);
@@ -92,8 +92,8 @@ pub(crate) fn check_header(payload: &[u8]) -> Result<Header, &'static str> {
     let number = reader.u64().ok_or(broken)?;
     let pending = reader.u8().ok_or(broken)? & PENDING_FLAG != 0;
     let id = match place {
-        0 => PartitionId::Run(number),
-        1 => PartitionId::Blob(BlobId(number)),
+        0 => TableId::Run(number),
+        1 => TableId::Blob(BlobId(number)),
         _ => return Err("the header names a place that this version does not know"),
     };
     Ok(Header { id, log_id, pending })
@@ -145,8 +145,8 @@ impl Footer {
     }
 
     /// The metadata that the manifest keeps.
-    pub(crate) fn into_info(self, id: PartitionId, blobs: Vec<BlobId>) -> PartitionInfo {
-        PartitionInfo {
+    pub(crate) fn into_info(self, id: TableId, blobs: Vec<BlobId>) -> TableInfo {
+        TableInfo {
             id,
             pages: self.pages,
             root: self.root,

@@ -1,4 +1,4 @@
-//! Partitions on disk: files of the index's folder, and blob files of the log.
+//! Tables on disk: files of the index's folder, and blob files of the log.
 //!
 //! A run file is named by its id, twenty digits and `.run`. It is a sequence of pages and nothing else, written and read past the system's
 //! cache. An unfinished file is removed when its sink is dropped, or swept at the next open.
@@ -20,11 +20,11 @@ use plimsoll_memory::pool::{LoadError, PageSource, Pool, PoolFile};
 use crate::index::run::builder::PageSink;
 use crate::index::run::ends::{BLOBS_PAGE, FOOTER_PAGE, Footer, HEADER_PAGE, check_blobs, check_footer, check_header};
 use crate::index::run::leaf::LEAF_PAGE;
-use crate::index::run::partition::{Partition, PartitionId, PartitionInfo, run_file_name};
+use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
 use crate::index::run::warmth::{Scale, Warmth};
 use crate::types::error::{Error, Result};
 
-/// Fewest pages of a partition: header, leaf, guide, footer.
+/// Fewest pages of a table: header, leaf, guide, footer.
 const MIN_PAGES: u32 = 4;
 
 /// The id of the run that has this name; `None` if no run has.
@@ -146,8 +146,8 @@ impl RunFileSink {
 }
 
 impl PageSink for RunFileSink {
-    fn id(&self) -> PartitionId {
-        PartitionId::Run(self.id)
+    fn id(&self) -> TableId {
+        TableId::Run(self.id)
     }
 
     fn log_id(&self) -> u128 {
@@ -184,7 +184,7 @@ impl fmt::Debug for RunFileSink {
     }
 }
 
-/// Writes a partition into a blob file of the log.
+/// Writes a table into a blob file of the log.
 pub(crate) struct BlobSink {
     writer: Box<dyn BlobWriter>,
 }
@@ -202,8 +202,8 @@ impl BlobSink {
 }
 
 impl PageSink for BlobSink {
-    fn id(&self) -> PartitionId {
-        PartitionId::Blob(self.writer.id())
+    fn id(&self) -> TableId {
+        TableId::Blob(self.writer.id())
     }
 
     fn seed(&self) -> u64 {
@@ -270,22 +270,16 @@ impl PageSource for RunFile {
     }
 }
 
-/// Opens a partition of the index's folder.
-pub(crate) fn open_run(
-    disk: &dyn Disk,
-    dir: &Path,
-    pool: &Arc<Pool>,
-    log_id: u128,
-    info: PartitionInfo,
-) -> Result<Partition> {
-    let PartitionId::Run(id) = info.id else { panic!("{} does not stand in the index's folder", info.id) };
+/// Opens a table of the index's folder.
+pub(crate) fn open_run(disk: &dyn Disk, dir: &Path, pool: &Arc<Pool>, log_id: u128, info: TableInfo) -> Result<Table> {
+    let TableId::Run(id) = info.id else { panic!("{} does not stand in the index's folder", info.id) };
     let file = RunFile::open(disk, dir, id, log_id)?;
     let pages = file.pages()?;
     if pages != info.pages {
         let path = file.path.display();
         return Err(Error::corrupt(format!("{path}: the file has {pages} pages, the manifest says {}", info.pages)));
     }
-    Ok(Partition { info: Arc::new(info), file: pool.attach(Arc::new(file)) })
+    Ok(Table { info: Arc::new(info), file: pool.attach(Arc::new(file)) })
 }
 
 /// The pages of a run file, whatever its length.
@@ -302,7 +296,7 @@ pub(crate) fn newest_in_folder(disk: &dyn Disk, dir: &Path, log_id: u128, budget
     for id in disk.names(dir)?.iter().filter_map(|name| run_id_of(name)) {
         let info = RunFile::open(disk, dir, id, log_id)
             .and_then(|file| file.pages().map(|pages| (file, pages)))
-            .and_then(|(file, pages)| read_info(&file, pages, PartitionId::Run(id), budget));
+            .and_then(|(file, pages)| read_info(&file, pages, TableId::Run(id), budget));
         match info {
             Ok(info) => newest = newest.max(info.max_glsn),
             Err(Error::Corrupt { .. }) => {}
@@ -312,16 +306,11 @@ pub(crate) fn newest_in_folder(disk: &dyn Disk, dir: &Path, log_id: u128, budget
     Ok(newest)
 }
 
-/// A partition's metadata from its own pages, read past the pool. The caller leases its memory.
-pub(crate) fn read_info(
-    source: &dyn PageSource,
-    pages: u32,
-    id: PartitionId,
-    budget: &Budget,
-) -> Result<PartitionInfo> {
+/// A table's metadata from its own pages, read past the pool. The caller leases its memory.
+pub(crate) fn read_info(source: &dyn PageSource, pages: u32, id: TableId, budget: &Budget) -> Result<TableInfo> {
     let mut ends = Ends { source, id, page: budget.take(Kind::Staging)? };
     if pages < MIN_PAGES {
-        return Err(ends.corrupt(0, "too few pages for a partition"));
+        return Err(ends.corrupt(0, "too few pages for a table"));
     }
     let header = ends.read(0, HEADER_PAGE, check_header)?;
     if header.id != id {
@@ -336,10 +325,10 @@ pub(crate) fn read_info(
     Ok(footer.into_info(id, blobs))
 }
 
-/// Reads the pages at a partition's ends, one at a time.
+/// Reads the pages at a table's ends, one at a time.
 struct Ends<'a> {
     source: &'a dyn PageSource,
-    id: PartitionId,
+    id: TableId,
     page: Chunk,
 }
 

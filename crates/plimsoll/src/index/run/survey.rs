@@ -1,4 +1,4 @@
-//! Reads the readable part of a damaged partition: its leaves in file order, independent of guides and inner pages, which may be damaged
+//! Reads the readable part of a damaged table: its leaves in file order, independent of guides and inner pages, which may be damaged
 //! too.
 //!
 //! Law: for each unreadable leaf, the span of keys that it may have held is reported. An unreadable guide or inner page loses nothing.
@@ -9,11 +9,11 @@ use plimsoll_memory::pool::{LoadError, PageSource};
 
 use crate::index::run::guide::{GUIDE_PAGE, Guide};
 use crate::index::run::leaf::{LEAF_PAGE, check_leaf};
-use crate::index::run::partition::PartitionInfo;
+use crate::index::run::table::TableInfo;
 use crate::types::error::Result;
 use crate::types::version::Version;
 
-/// The unreadable parts of a partition.
+/// The unreadable parts of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Survey {
     /// The first damaged page, and the number of damaged pages.
@@ -50,16 +50,16 @@ struct Missing {
     is_leaf: Option<bool>,
 }
 
-/// The survey stops after this many unreadable pages in a row, more than a partition has.
+/// The survey stops after this many unreadable pages in a row, more than a table has.
 const BAD_MAX: u32 = 1 << 16;
 
-/// Reads a partition; `each` receives every readable version, in order. Without a `source` the file is missing.
+/// Reads a table; `each` receives every readable version, in order. Without a `source` the file is missing.
 ///
 /// # Errors
 /// The disk fails other than by wrong bytes, the budget, or what `each` returns.
 pub(crate) fn survey(
     source: Option<&dyn PageSource>,
-    info: &PartitionInfo,
+    info: &TableInfo,
     budget: &Budget,
     each: &mut dyn FnMut(&Version<'_>) -> Result<()>,
 ) -> Result<Survey> {
@@ -139,7 +139,7 @@ impl Survey {
     }
 
     /// A guide tells which of the pages before it are its leaves.
-    fn take_guide(&mut self, guide: &Guide<'_>, missing: &mut Vec<Missing>, info: &PartitionInfo) {
+    fn take_guide(&mut self, guide: &Guide<'_>, missing: &mut Vec<Missing>, info: &TableInfo) {
         let leaves = guide.first_leaf()..guide.first_leaf().saturating_add(guide.leaves());
         judge(missing, leaves.start);
         let mut key = Vec::new();
@@ -157,7 +157,7 @@ impl Survey {
         self.close(closed, info);
     }
 
-    fn close(&mut self, missing: Vec<Missing>, info: &PartitionInfo) {
+    fn close(&mut self, missing: Vec<Missing>, info: &TableInfo) {
         for page in missing.into_iter().filter(|page| page.is_leaf != Some(false)) {
             let with_first = page.before.is_none();
             let first = page.before.unwrap_or_else(|| info.first_key.clone());

@@ -1,4 +1,4 @@
-//! Tests partitions and their cursors against a plain map.
+//! Tests tables and their cursors against a plain map.
 
 mod damage;
 mod files;
@@ -24,15 +24,15 @@ use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::page::{PAGE_BYTES, check_page, page_kind, page_payload, seal_page};
 use plimsoll_memory::pool::{LoadError, PageSource, Pool, Touch};
 
-use crate::index::run::builder::{PageSink, PartitionBuilder};
-use crate::index::run::check::check_partition;
+use crate::index::run::builder::{PageSink, TableBuilder};
+use crate::index::run::check::check_table;
 use crate::index::run::cursor::{Feed, RunCursor};
 use crate::index::run::ends::{check_blobs, check_footer, check_header};
 use crate::index::run::file::{RunFileSink, open_run, read_info, run_id_of};
 use crate::index::run::guide::{GUIDE_PAGE, check_guide};
 use crate::index::run::inner::{Inner, check_inner};
 use crate::index::run::leaf::{LEAF_PAGE, Leaf, check_leaf};
-use crate::index::run::partition::{Partition, PartitionId, PartitionInfo, run_file_name};
+use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
 use crate::types::error::{Error, Result};
 use crate::types::version::{INLINE_BYTES, MAX_INDEX_KEY_BYTES, Stored, Version};
 
@@ -47,8 +47,8 @@ type Model = BTreeMap<(Vec<u8>, Reverse<u64>), Vec<u8>>;
 struct Pages(Vec<u8>);
 
 impl PageSink for Pages {
-    fn id(&self) -> PartitionId {
-        PartitionId::Run(1)
+    fn id(&self) -> TableId {
+        TableId::Run(1)
     }
 
     fn seed(&self) -> u64 {
@@ -90,24 +90,24 @@ fn versions(model: &Model) -> impl DoubleEndedIterator<Item = Version<'_>> {
     })
 }
 
-fn build<'a>(budget: &Budget, versions: impl Iterator<Item = Version<'a>>, pending: bool) -> (Vec<u8>, PartitionInfo) {
-    let mut builder = PartitionBuilder::new(Pages::default(), budget, pending).unwrap();
+fn build<'a>(budget: &Budget, versions: impl Iterator<Item = Version<'a>>, pending: bool) -> (Vec<u8>, TableInfo) {
+    let mut builder = TableBuilder::new(Pages::default(), budget, pending).unwrap();
     versions.for_each(|version| builder.add(&version).unwrap());
     let (pages, info) = builder.finish().unwrap();
     (pages.0, info)
 }
 
-fn open(pool: &Arc<Pool>, pages: Vec<u8>, info: PartitionInfo) -> Partition {
+fn open(pool: &Arc<Pool>, pages: Vec<u8>, info: TableInfo) -> Table {
     let source = Arc::new(Source(Mutex::new(pages)));
-    Partition { info: Arc::new(info), file: pool.attach(source) }
+    Table { info: Arc::new(info), file: pool.attach(source) }
 }
 
-fn partition_of(budget: &Budget, pool: &Arc<Pool>, model: &Model) -> Partition {
+fn table_of(budget: &Budget, pool: &Arc<Pool>, model: &Model) -> Table {
     let (pages, info) = build(budget, versions(model), false);
     open(pool, pages, info)
 }
 
-/// Shapes of keys that partitions must handle well.
+/// Shapes of keys that tables must handle well.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
     Integers,
@@ -188,8 +188,8 @@ fn expected<'a>(model: &'a Model, key: &[u8], at: u64) -> (Option<u64>, Option<(
     (first_at(u64::MAX).map(|(glsn, _)| glsn), first_at(at))
 }
 
-fn assert_lookup(partition: &Partition, model: &Model, key: &[u8], at: u64) {
-    let lookup = partition.lookup(key, Glsn(at), Touch::Point).unwrap();
+fn assert_lookup(table: &Table, model: &Model, key: &[u8], at: u64) {
+    let lookup = table.lookup(key, Glsn(at), Touch::Point).unwrap();
     let (newest, found) = expected(model, key, at);
     assert_eq!(lookup.newest, newest.map(Glsn), "{key:02x?} at {at}");
     let got = lookup.found.as_ref().map(|found| (found.glsn.0, found.stored()));
@@ -202,13 +202,13 @@ fn integer_pair(key: &mut [u8; 12], n: u64) -> [u8; 8] {
     n.to_be_bytes()
 }
 
-fn build_integers(budget: &Budget, numbers: impl Iterator<Item = u64>) -> (Vec<u8>, PartitionInfo) {
+fn build_integers(budget: &Budget, numbers: impl Iterator<Item = u64>) -> (Vec<u8>, TableInfo) {
     let (pages, info) = write_integers(Pages::default(), budget, numbers);
     (pages.0, info)
 }
 
-fn write_integers<S: PageSink>(sink: S, budget: &Budget, numbers: impl Iterator<Item = u64>) -> (S, PartitionInfo) {
-    let mut builder = PartitionBuilder::new(sink, budget, false).unwrap();
+fn write_integers<S: PageSink>(sink: S, budget: &Budget, numbers: impl Iterator<Item = u64>) -> (S, TableInfo) {
+    let mut builder = TableBuilder::new(sink, budget, false).unwrap();
     let mut key = [0; 12];
     for n in numbers {
         let value = integer_pair(&mut key, n);

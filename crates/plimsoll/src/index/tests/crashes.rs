@@ -9,7 +9,7 @@ const STEPS: u64 = 60;
 
 fn sizes(seed: u64) -> Sizes {
     let memtable_bytes = [3 << 10, 12 << 10][seed as usize % 2];
-    Sizes { memtable_bytes, partition_bytes: [64 << 10, 300 << 10][seed as usize / 2 % 2], keys: 80 }
+    Sizes { memtable_bytes, table_bytes: [64 << 10, 300 << 10][seed as usize / 2 % 2], keys: 80 }
 }
 
 impl World {

@@ -15,7 +15,7 @@ use crate::index::files::Reserve;
 use crate::index::manifest::names::{manifest_name, new_manifest_name};
 use crate::index::output::Output;
 use crate::index::run::cursor::{Feed, RunCursor};
-use crate::index::run::partition::run_file_name;
+use crate::index::run::table::run_file_name;
 use crate::index::run::warmth::Warmth;
 use crate::index::source::Run;
 use crate::types::error::Error;
@@ -24,7 +24,7 @@ fn world(sizes: Sizes) -> World {
     World::new(Arc::new(MemDisk::new()), 1, sizes)
 }
 
-const FLUSHED: Sizes = Sizes { memtable_bytes: 1 << 30, partition_bytes: 2 << 20, keys: 100 };
+const FLUSHED: Sizes = Sizes { memtable_bytes: 1 << 30, table_bytes: 2 << 20, keys: 100 };
 
 fn key(keyspace: u32, number: u64) -> Vec<u8> {
     let mut key = Vec::new();
@@ -44,7 +44,7 @@ impl World {
 
     /// Does the work that is due, and no more.
     fn compact_due(&self) {
-        while self.index().core.compact(crate::index::policy::Urge::Due).unwrap() == Progress::Worked {}
+        while self.index().core.compact(crate::index::policy::Priority::Due).unwrap() == Progress::Worked {}
     }
 
     fn latest_only(&self) {
@@ -54,7 +54,7 @@ impl World {
 
 #[test]
 fn a_sorted_load_is_written_once_and_linked() {
-    // Flushes of about a third of a partition: none is small.
+    // Flushes of about a third of a table: none is small.
     let mut world = world(FLUSHED);
     for flush in 0..60 {
         world.flush_keys(FOREVER, flush * 10_000..flush * 10_000 + 9000, Some(&[7; 60]));
@@ -75,15 +75,15 @@ fn few_small_flushes_of_a_sorted_load_are_linked_as_they_are() {
         world.compact_due();
     }
     let stats = world.index().stats();
-    assert!(stats.compactions > 5 && stats.partitions == 50, "{stats:?}");
+    assert!(stats.compactions > 5 && stats.tables == 50, "{stats:?}");
     assert_eq!(stats.bytes_compaction_written, 0, "{stats:?}");
     world.index().compact_all().unwrap();
-    assert!(world.index().stats().partitions <= 15, "a whole compaction joins them: {:?}", world.index().stats());
+    assert!(world.index().stats().tables <= 15, "a whole compaction joins them: {:?}", world.index().stats());
     assert_eq!(world.problems(), [""; 0]);
 }
 
 #[test]
-fn small_flushes_of_a_sorted_load_are_rewritten_once_into_larger_partitions() {
+fn small_flushes_of_a_sorted_load_are_rewritten_once_into_larger_tables() {
     let mut world = world(FLUSHED);
     for flush in 0..120 {
         world.flush_keys(FOREVER, flush * 10_000..flush * 10_000 + 2000, Some(&[7; 60]));
@@ -93,7 +93,7 @@ fn small_flushes_of_a_sorted_load_are_rewritten_once_into_larger_partitions() {
     let stats = world.index().stats();
     let rewritten = stats.bytes_compaction_written as f64 / stats.bytes_flushed as f64;
     assert!(rewritten <= 1.1, "rewritten {rewritten} times: {stats:?}");
-    assert!(stats.partitions <= 40, "{stats:?}");
+    assert!(stats.tables <= 40, "{stats:?}");
     assert_eq!(world.problems(), [""; 0]);
 }
 
@@ -151,7 +151,7 @@ fn what_was_read_in_a_memtable_is_in_memory_once_it_is_flushed() {
 }
 
 fn run_keys(run: &Run) -> Vec<(Vec<u8>, Glsn, bool)> {
-    let mut cursor = RunCursor::new(Arc::clone(run.partitions()), Feed::Pool(Touch::Scan));
+    let mut cursor = RunCursor::new(Arc::clone(run.tables()), Feed::Pool(Touch::Scan));
     cursor.seek_first().unwrap();
     let mut keys = Vec::new();
     while let Some(version) = cursor.current() {
@@ -165,7 +165,7 @@ fn run_keys(run: &Run) -> Vec<(Vec<u8>, Glsn, bool)> {
 fn the_laws_of_runs_hold_after_random_operations() {
     for seed in seeds(8) {
         println!("seed {seed}");
-        let sizes = Sizes { memtable_bytes: 10 << 10, partition_bytes: 100 << 10, keys: 60 };
+        let sizes = Sizes { memtable_bytes: 10 << 10, table_bytes: 100 << 10, keys: 60 };
         let mut world = World::new(Arc::new(MemDisk::new()), 900 + seed, sizes);
         for _ in 0..300 {
             world.step().unwrap();
@@ -210,7 +210,7 @@ fn a_deleted_key_leaves_nothing_behind_once_nobody_can_read_below() {
     world.latest_only();
     world.index().compact_all().unwrap();
     let stats = world.index().stats();
-    assert_eq!((stats.versions, stats.partitions), (0, 0), "{stats:?}");
+    assert_eq!((stats.versions, stats.tables), (0, 0), "{stats:?}");
     assert_eq!(world.view().oldest_readable_in(LATEST), deleted);
     assert_eq!(world.view().oldest_readable_in(FOREVER), Glsn::NONE);
     world.check_all();
@@ -263,7 +263,7 @@ fn values_leave_log_entries_that_are_wanted_back() {
 }
 
 #[test]
-fn only_partitions_with_values_that_are_to_move_are_rewritten() {
+fn only_tables_with_values_that_are_to_move_are_rewritten() {
     let mut world = world(FLUSHED);
     world.flush_keys(FOREVER, 0..20_000, Some(&[5; 60]));
     let writes = (0..3).map(|number| (key(FOREVER, 1 << 40 | number), Some(vec![9; 50_000])));
@@ -373,7 +373,7 @@ fn while_a_large_merge_is_under_way_newer_runs_are_merged_by_a_small_one() {
     for _ in 0..4 {
         scattered(&mut world, 60_000);
     }
-    let due = |world: &World| world.index().core.compact(crate::index::policy::Urge::Due).unwrap();
+    let due = |world: &World| world.index().core.compact(crate::index::policy::Priority::Due).unwrap();
     assert_eq!(due(&world), Progress::Worked);
     for _ in 0..4 {
         scattered(&mut world, 1000);
@@ -459,8 +459,8 @@ fn an_index_of_another_log_is_refused() {
     world.index = None;
     let other = World::new(Arc::new(MemDisk::new()), 2, FLUSHED);
     let manifest = Manifest::read(&*world.disk, Path::new("/index")).unwrap().unwrap();
-    let ground = Ground { log: Arc::new(other.log.clone()), ..world.ground() };
-    let refused = Index::open(ground, manifest, Arc::clone(&world.horizon) as _);
+    let context = Context { log: Arc::new(other.log.clone()), ..world.context() };
+    let refused = Index::open(context, manifest, Arc::clone(&world.horizon) as _);
     assert!(matches!(refused, Err(Error::Forked { .. })));
 }
 
@@ -475,7 +475,7 @@ fn warm_pages(lens: &[usize], is_hot: impl Fn(usize) -> bool) -> (u64, u32) {
         output.add(&Version { key: &key, glsn: Glsn(1), stored: Stored::Inline(&value) }, true, warmth).unwrap();
     }
     let (members, _) = output.finish().unwrap();
-    (world.pool.stats().resident, members[0].partition.info.pages)
+    (world.pool.stats().resident, members[0].table.info.pages)
 }
 
 #[test]
@@ -563,7 +563,7 @@ fn an_index_that_nobody_writes_to_is_settled_by_its_thread() {
 
 #[test]
 fn threads_keep_up_with_writers_and_answers_stay_the_same() {
-    let sizes = Sizes { memtable_bytes: 60 << 10, partition_bytes: 200 << 10, keys: 2000 };
+    let sizes = Sizes { memtable_bytes: 60 << 10, table_bytes: 200 << 10, keys: 2000 };
     let mut world = world(sizes);
     world.background = true;
     world.open().unwrap();
@@ -598,7 +598,7 @@ fn threads_keep_up_with_writers_and_answers_stay_the_same() {
 #[test]
 fn the_smallest_budget_has_room_for_memtables_flush_and_a_merge_of_eight() {
     assert_eq!(MIN_BUDGET_BYTES, 16 << 20);
-    let mut world = world(Sizes { memtable_bytes: 2 << 20, partition_bytes: 1 << 20, keys: 100 });
+    let mut world = world(Sizes { memtable_bytes: 2 << 20, table_bytes: 1 << 20, keys: 100 });
     // The pool's floor, and what write sets, read sets and the log may hold.
     let _pool = Pool::new(&world.budget, 1 << 20).unwrap();
     let _others = world.budget.lease(plimsoll_memory::budget::Kind::WriteSet, 5 << 20).unwrap();

@@ -5,10 +5,10 @@ use plimsoll_disk::mem::MemDisk;
 use super::*;
 
 const SIZES: [Sizes; 4] = [
-    Sizes { memtable_bytes: 4 << 10, partition_bytes: 64 << 10, keys: 40 },
-    Sizes { memtable_bytes: 16 << 10, partition_bytes: 100 << 10, keys: 400 },
-    Sizes { memtable_bytes: 30 << 10, partition_bytes: 1 << 20, keys: 300 },
-    Sizes { memtable_bytes: 200 << 10, partition_bytes: 300 << 10, keys: 3000 },
+    Sizes { memtable_bytes: 4 << 10, table_bytes: 64 << 10, keys: 40 },
+    Sizes { memtable_bytes: 16 << 10, table_bytes: 100 << 10, keys: 400 },
+    Sizes { memtable_bytes: 30 << 10, table_bytes: 1 << 20, keys: 300 },
+    Sizes { memtable_bytes: 200 << 10, table_bytes: 300 << 10, keys: 3000 },
 ];
 
 impl World {

@@ -11,7 +11,7 @@ fn world(seed: u64, sizes: Sizes) -> World {
     World::new(Arc::new(MemDisk::new()), seed, sizes)
 }
 
-const SMALL: Sizes = Sizes { memtable_bytes: 8 << 10, partition_bytes: 64 << 10, keys: 100 };
+const SMALL: Sizes = Sizes { memtable_bytes: 8 << 10, table_bytes: 64 << 10, keys: 100 };
 
 #[test]
 fn a_refusal_at_any_reservation_loses_nothing_and_leaks_nothing() {
@@ -54,7 +54,7 @@ fn hog(world: &World, leave: u64) -> Vec<Chunk> {
 
 #[test]
 fn memtables_are_flushed_early_where_there_is_no_memory_for_more() {
-    let sizes = Sizes { memtable_bytes: 4 << 20, partition_bytes: 1 << 20, keys: 5000 };
+    let sizes = Sizes { memtable_bytes: 4 << 20, table_bytes: 1 << 20, keys: 5000 };
     let mut world = world(3, sizes);
     let hogged = hog(&world, 8);
     for _ in 0..2000 {
@@ -140,10 +140,10 @@ fn a_store_open_to_read_only_replays_as_far_as_its_budget_goes_and_says_so() {
     world.log.sync().unwrap();
     world.index = None;
     let files = world.run_files();
-    let ground = Ground { read_only: true, ..world.ground() };
+    let context = Context { read_only: true, ..world.context() };
     let manifest = Manifest::read(&*world.disk, &dir()).unwrap().expect("it was flushed");
     let checkpoint = manifest.checkpoint.glsn;
-    world.index = Some(Index::open(ground, manifest, Arc::clone(&world.horizon) as _).unwrap());
+    world.index = Some(Index::open(context, manifest, Arc::clone(&world.horizon) as _).unwrap());
     for commit in world.commits.iter().filter(|commit| commit.glsn > checkpoint) {
         world.apply(commit, Glsn::NONE).unwrap();
     }

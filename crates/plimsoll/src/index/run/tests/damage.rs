@@ -1,4 +1,4 @@
-//! Tests of damaged partitions.
+//! Tests of damaged tables.
 
 use super::*;
 
@@ -14,14 +14,14 @@ fn a_flipped_bit_anywhere_is_an_error_or_changes_no_answer() {
     for at in 0..pages.len() {
         let mut spoiled = pages.clone();
         spoiled[at] ^= 1 << random.below(8);
-        let partition = open(&pool, spoiled, info.clone());
-        assert!(!check_partition(&partition, &budget, &mut |_| ()).unwrap().is_empty(), "byte {at}");
+        let table = open(&pool, spoiled, info.clone());
+        assert!(!check_table(&table, &budget, &mut |_| ()).unwrap().is_empty(), "byte {at}");
         let (key, glsn) = &keys[random.below(keys.len() as u64) as usize];
-        match partition.lookup(key, Glsn(glsn.0), Touch::Point) {
-            Ok(_) => assert_lookup(&partition, &model, key, glsn.0),
+        match table.lookup(key, Glsn(glsn.0), Touch::Point) {
+            Ok(_) => assert_lookup(&table, &model, key, glsn.0),
             Err(error) => assert!(matches!(error, Error::Corrupt { .. }), "{error}"),
         }
-        let mut cursor = RunCursor::new([partition].into(), Feed::Private(budget.clone()));
+        let mut cursor = RunCursor::new([table].into(), Feed::Private(budget.clone()));
         for version in versions(&model) {
             if cursor.next().is_err() {
                 assert_eq!(cursor.current(), None);
@@ -36,9 +36,9 @@ fn a_flipped_bit_anywhere_is_an_error_or_changes_no_answer() {
 fn verification_sees_what_a_checksum_cannot() {
     let budget = budget();
     let (pages, info) = build_integers(&budget, 0..20_000);
-    let problems_of = |pages: Vec<u8>, info: PartitionInfo| {
-        let partition = open(&pool(&budget), pages, info);
-        check_partition(&partition, &budget, &mut |_| ()).unwrap().join("; ")
+    let problems_of = |pages: Vec<u8>, info: TableInfo| {
+        let table = open(&pool(&budget), pages, info);
+        check_table(&table, &budget, &mut |_| ()).unwrap().join("; ")
     };
     let changed = |page: u32, at: usize, byte: u8| {
         let mut pages = pages.clone();
@@ -68,11 +68,11 @@ fn verification_sees_what_a_checksum_cannot() {
     }
     let (other, _) = build_integers(&budget, 1..20_001);
     assert!(problems_of(other, info.clone()).contains("the manifest"));
-    let fewer = PartitionInfo { versions: info.versions - 1, ..info.clone() };
+    let fewer = TableInfo { versions: info.versions - 1, ..info.clone() };
     assert!(problems_of(pages.clone(), fewer).contains("the manifest"));
     let mut seen = 0;
-    let partition = open(&pool(&budget), pages.clone(), info.clone());
-    check_partition(&partition, &budget, &mut |_| seen += 1).unwrap();
+    let table = open(&pool(&budget), pages.clone(), info.clone());
+    check_table(&table, &budget, &mut |_| seen += 1).unwrap();
     assert_eq!(seen, info.versions, "every version is shown");
 }
 
@@ -108,14 +108,14 @@ fn spoil_page(random: &mut Random, pages: &mut [u8]) {
     seal_page(page, SEED, number as u32, kind, len as usize);
 }
 
-/// Does everything that can be done with a partition and ignores the answers.
-fn read_everything(budget: &Budget, partition: Partition, keys: &[(Vec<u8>, Reverse<u64>)]) {
-    let _ = check_partition(&partition, budget, &mut |_| ());
-    let _ = read_info(&**partition.file.source(), partition.info.pages, partition.info.id, budget);
+/// Does everything that can be done with a table and ignores the answers.
+fn read_everything(budget: &Budget, table: Table, keys: &[(Vec<u8>, Reverse<u64>)]) {
+    let _ = check_table(&table, budget, &mut |_| ());
+    let _ = read_info(&**table.file.source(), table.info.pages, table.info.id, budget);
     for (key, glsn) in keys.iter().step_by(9) {
-        let _ = partition.lookup(key, Glsn(glsn.0 / 2), Touch::Point).map(|lookup| lookup.found.map(|f| f.glsn));
+        let _ = table.lookup(key, Glsn(glsn.0 / 2), Touch::Point).map(|lookup| lookup.found.map(|f| f.glsn));
     }
-    let mut cursor = RunCursor::new([partition].into(), Feed::Pool(Touch::Point));
+    let mut cursor = RunCursor::new([table].into(), Feed::Pool(Touch::Point));
     let (mut ends, mut steps) = (0, 0);
     while ends < 3 && steps < 50_000 {
         steps += 1;
@@ -145,9 +145,9 @@ fn a_leaf_out_of_order_is_an_error_whichever_way_it_is_walked() {
             seal_page(page, SEED, to as u32, kind, len);
         }
         spoil_page(&mut random, &mut pages);
-        let partition = open(&pool(&budget), pages, info);
+        let table = open(&pool(&budget), pages, info);
         for back in [false, true] {
-            let mut cursor = RunCursor::new([partition.clone()].into(), Feed::Private(budget.clone()));
+            let mut cursor = RunCursor::new([table.clone()].into(), Feed::Private(budget.clone()));
             let mut last = None;
             loop {
                 let moved = if back { cursor.prev() } else { cursor.next() };

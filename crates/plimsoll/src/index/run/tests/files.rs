@@ -1,9 +1,9 @@
-//! Tests of partition metadata and of the file that holds a partition.
+//! Tests of table metadata and of the file that holds a table.
 
 use super::*;
 
 #[test]
-fn what_is_known_of_a_partition_is_true_and_stands_in_its_file() {
+fn what_is_known_of_a_table_is_true_and_stands_in_its_file() {
     for (seed, shape) in (30..).zip(SHAPES) {
         let mut random = Random::new(seed);
         let budget = budget();
@@ -31,27 +31,27 @@ fn what_is_known_of_a_partition_is_true_and_stands_in_its_file() {
         let source = file.source();
         assert_eq!(read_info(&**source, info.pages, info.id, &budget).unwrap(), info);
         assert!(read_info(&**source, info.pages - 1, info.id, &budget).is_err());
-        assert!(read_info(&**source, info.pages, PartitionId::Run(2), &budget).is_err());
+        assert!(read_info(&**source, info.pages, TableId::Run(2), &budget).is_err());
     }
 }
 
 #[test]
-fn a_partition_may_point_into_more_blob_files_than_a_page_lists() {
+fn a_table_may_point_into_more_blob_files_than_a_page_lists() {
     let budget = budget();
     let pool = pool(&budget);
-    let mut builder = PartitionBuilder::new(Pages::default(), &budget, false).unwrap();
+    let mut builder = TableBuilder::new(Pages::default(), &budget, false).unwrap();
     for n in 0..20_000 {
         let stored = Stored::InBlob { blob: BlobId((n * 7919) % 20_000 * 1_000_003), offset: n, len: 1, sum: 0 };
         builder.add(&Version { key: &n.to_be_bytes(), glsn: Glsn(1), stored }).unwrap();
     }
     let (pages, info) = builder.finish().unwrap();
     assert!(info.blobs.iter().map(|blob| blob.0).eq((0..20_000).map(|n| n * 1_000_003)));
-    let partition = open(&pool, pages.0, info);
-    assert_eq!(check_partition(&partition, &budget, &mut |_| ()).unwrap(), [""; 0]);
+    let table = open(&pool, pages.0, info);
+    assert_eq!(check_table(&table, &budget, &mut |_| ()).unwrap(), [""; 0]);
 }
 
 #[test]
-fn versions_without_a_glsn_all_have_the_one_that_their_partition_gets() {
+fn versions_without_a_glsn_all_have_the_one_that_their_table_gets() {
     let budget = budget();
     let pool = pool(&budget);
     let keys: Vec<_> = (0..5000u64).map(|n| (n * 2).to_be_bytes()).collect();
@@ -59,16 +59,16 @@ fn versions_without_a_glsn_all_have_the_one_that_their_partition_gets() {
     let (pages, mut info) = build(&budget, pending, true);
     assert_eq!((info.min_glsn, info.max_glsn), (Glsn::NONE, Glsn::NONE));
     (info.min_glsn, info.max_glsn, info.fixed_glsn) = (Glsn(50), Glsn(50), Some(Glsn(50)));
-    let partition = open(&pool, pages, info);
-    assert_eq!(check_partition(&partition, &budget, &mut |_| ()).unwrap(), [""; 0]);
+    let table = open(&pool, pages, info);
+    assert_eq!(check_table(&table, &budget, &mut |_| ()).unwrap(), [""; 0]);
     for key in keys.iter().step_by(11) {
-        let lookup = |at| partition.lookup(key, Glsn(at), Touch::Point).unwrap();
+        let lookup = |at| table.lookup(key, Glsn(at), Touch::Point).unwrap();
         assert_eq!(lookup(49).newest, Some(Glsn(50)));
         assert!(lookup(49).found.is_none());
         let found = lookup(50).found.unwrap();
         assert_eq!((found.glsn, found.stored()), (Glsn(50), Stored::Inline(key)));
     }
-    let mut cursor = RunCursor::new([partition].into(), Feed::Pool(Touch::Point));
+    let mut cursor = RunCursor::new([table].into(), Feed::Pool(Touch::Point));
     for n in (0..4999).step_by(13) {
         for (at, number) in [(u64::MAX, n), (50, n), (49, n + 1), (0, n + 1)] {
             cursor.seek(&keys[n], Glsn(at)).unwrap();
@@ -87,7 +87,7 @@ fn a_full_disk_is_an_error_that_leaves_no_file() {
     disk.create_dir(dir).unwrap();
     lying.fill_up(Some(200_000));
     let sink = RunFileSink::create(&disk, dir, 3, LOG, &budget).unwrap();
-    let mut builder = PartitionBuilder::new(sink, &budget, false).unwrap();
+    let mut builder = TableBuilder::new(sink, &budget, false).unwrap();
     let key = |n: u64| n.to_be_bytes();
     let refused = (0..).map(|n| builder.add(&Version { key: &key(n), glsn: Glsn(1), stored: Stored::Deleted }));
     let error = refused.take(1_000_000).find_map(Result::err).unwrap();
@@ -109,30 +109,30 @@ fn a_run_file_is_read_as_it_was_written_and_its_errors_name_file_and_page() {
         disk.create_dir(&dir).unwrap();
         let model = random_model(&mut random, Shape::Mixed, 3000);
         let sink = RunFileSink::create(&disk, &dir, 12, LOG, &budget).unwrap();
-        let mut builder = PartitionBuilder::new(sink, &budget, false).unwrap();
+        let mut builder = TableBuilder::new(sink, &budget, false).unwrap();
         versions(&model).for_each(|version| builder.add(&version).unwrap());
         let (sink, info) = builder.finish().unwrap();
         sink.finish().unwrap();
         assert_eq!(disk.list(&dir).unwrap()[0].name, run_file_name(12));
 
-        let partition = open_run(&*disk, &dir, &pool, LOG, info.clone()).unwrap();
-        assert_eq!(read_info(&**partition.file.source(), info.pages, info.id, &budget).unwrap(), info);
-        let mut cursor = RunCursor::new([partition.clone()].into(), Feed::Private(budget.clone()));
+        let table = open_run(&*disk, &dir, &pool, LOG, info.clone()).unwrap();
+        assert_eq!(read_info(&**table.file.source(), info.pages, info.id, &budget).unwrap(), info);
+        let mut cursor = RunCursor::new([table.clone()].into(), Feed::Private(budget.clone()));
         for version in versions(&model) {
             cursor.next().unwrap();
             assert_eq!(cursor.current(), Some(version));
         }
-        model.keys().step_by(10).for_each(|(key, glsn)| assert_lookup(&partition, &model, key, glsn.0));
-        assert_eq!(check_partition(&partition, &budget, &mut |_| ()).unwrap(), [""; 0]);
+        model.keys().step_by(10).for_each(|(key, glsn)| assert_lookup(&table, &model, key, glsn.0));
+        assert_eq!(check_table(&table, &budget, &mut |_| ()).unwrap(), [""; 0]);
 
         let path = dir.join(run_file_name(12));
         let file = disk.open(&path, Open::ReadWrite, Caching::Buffered).unwrap();
         file.write_at(&[0xee; 3], 2 * PAGE_BYTES as u64 + 99).unwrap();
-        let problems = check_partition(&partition, &budget, &mut |_| ()).unwrap();
+        let problems = check_table(&table, &budget, &mut |_| ()).unwrap();
         assert!(problems[0].contains(&run_file_name(12)) && problems[0].contains("page 2"), "{problems:?}");
         file.set_len(u64::from(info.pages - 1) * PAGE_BYTES as u64).unwrap();
         assert!(matches!(open_run(&*disk, &dir, &pool, LOG, info), Err(Error::Corrupt { .. })));
-        drop((cursor, partition));
+        drop((cursor, table));
     }
 }
 
@@ -143,15 +143,15 @@ fn a_run_of_another_log_or_under_another_name_is_refused() {
     let dir = Path::new("index");
     disk.create_dir(dir).unwrap();
     let sink = RunFileSink::create(&disk, dir, 3, LOG, &budget).unwrap();
-    let mut builder = PartitionBuilder::new(sink, &budget, false).unwrap();
+    let mut builder = TableBuilder::new(sink, &budget, false).unwrap();
     builder.add(&Version { key: b"0001k", glsn: Glsn(4), stored: Stored::Deleted }).unwrap();
     let (sink, info) = builder.finish().unwrap();
     sink.finish().unwrap();
     let pool = pool(&budget);
     let read = |log_id, id| {
-        let info = PartitionInfo { id: PartitionId::Run(id), ..info.clone() };
-        let partition = open_run(&*disk, dir, &pool, log_id, info).unwrap();
-        read_info(&**partition.file.source(), partition.info.pages, partition.info.id, &budget)
+        let info = TableInfo { id: TableId::Run(id), ..info.clone() };
+        let table = open_run(&*disk, dir, &pool, log_id, info).unwrap();
+        read_info(&**table.file.source(), table.info.pages, table.info.id, &budget)
     };
     assert_eq!(read(LOG, 3), Ok(info.clone()));
     assert!(matches!(read(LOG + 1, 3), Err(Error::Corrupt { .. })));

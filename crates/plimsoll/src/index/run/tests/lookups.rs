@@ -9,32 +9,32 @@ fn every_version_is_found_at_every_moment_and_nothing_else() {
         let budget = budget();
         let pool = pool(&budget);
         let model = random_model(&mut random, shape, 3000);
-        let partition = partition_of(&budget, &pool, &model);
-        println!("{shape:?}: seed {seed}, {} pages", partition.info.pages);
+        let table = table_of(&budget, &pool, &model);
+        println!("{shape:?}: seed {seed}, {} pages", table.info.pages);
         for (key, glsn) in model.keys() {
             for at in [glsn.0, glsn.0 - 1, glsn.0.saturating_add(1), 0, u64::MAX] {
-                assert_lookup(&partition, &model, key, at);
+                assert_lookup(&table, &model, key, at);
             }
         }
         for _ in 0..3000 {
             let mut key = random_key(&mut random, shape);
             key.truncate(key.len() - random.below(2) as usize);
-            assert_lookup(&partition, &model, &key, random.below(1 << 42));
+            assert_lookup(&table, &model, &key, random.below(1 << 42));
         }
     }
 }
 
 #[test]
-fn a_partition_of_one_version_is_whole() {
+fn a_table_of_one_version_is_whole() {
     let (budget, mut random) = (budget(), Random::new(5));
     let pool = pool(&budget);
     for key in [&[][..], &[0, 0, 0, 1], &[9; MAX_INDEX_KEY_BYTES]] {
         let model = Model::from([((key.to_vec(), Reverse(7)), random_stored(&mut random))]);
-        let partition = partition_of(&budget, &pool, &model);
-        assert_lookup(&partition, &model, key, 7);
-        assert_lookup(&partition, &model, key, 6);
-        assert_lookup(&partition, &model, &[1], 7);
-        assert_eq!(check_partition(&partition, &budget, &mut |_| ()).unwrap(), [""; 0]);
+        let table = table_of(&budget, &pool, &model);
+        assert_lookup(&table, &model, key, 7);
+        assert_lookup(&table, &model, key, 6);
+        assert_lookup(&table, &model, &[1], 7);
+        assert_eq!(check_table(&table, &budget, &mut |_| ()).unwrap(), [""; 0]);
     }
 }
 
@@ -49,24 +49,24 @@ fn the_largest_versions_make_a_deep_tree_in_which_all_is_found() {
         Glsn(COUNT - n)
     };
     let (value, mut key) = ([3; INLINE_BYTES], Vec::new());
-    let mut builder = PartitionBuilder::new(Pages::default(), &budget, false).unwrap();
+    let mut builder = TableBuilder::new(Pages::default(), &budget, false).unwrap();
     for n in 0..COUNT {
         key.clear();
         let glsn = version(n, &mut key);
         builder.add(&Version { key: &key, glsn, stored: Stored::Inline(&value) }).unwrap();
     }
     let (pages, info) = builder.finish().unwrap();
-    let partition = open(&pool, pages.0, info);
-    assert!(height(&partition) >= 5, "the tree is only {} high", height(&partition));
+    let table = open(&pool, pages.0, info);
+    assert!(height(&table) >= 5, "the tree is only {} high", height(&table));
     for n in (0..COUNT).step_by(7) {
         key.clear();
         let glsn = version(n, &mut key);
-        let found = partition.lookup(&key, glsn, Touch::Point).unwrap().found.unwrap();
+        let found = table.lookup(&key, glsn, Touch::Point).unwrap().found.unwrap();
         assert_eq!((found.glsn, found.stored()), (glsn, Stored::Inline(&value)));
         key.push(0);
-        assert!(partition.lookup(&key, glsn, Touch::Point).unwrap().newest.is_none());
+        assert!(table.lookup(&key, glsn, Touch::Point).unwrap().newest.is_none());
     }
-    assert_eq!(check_partition(&partition, &budget, &mut |_| ()).unwrap(), [""; 0]);
+    assert_eq!(check_table(&table, &budget, &mut |_| ()).unwrap(), [""; 0]);
 }
 
 #[test]
@@ -79,23 +79,23 @@ fn the_versions_of_one_key_may_fill_several_guides() {
         (0..count)
             .for_each(|n| drop(model.insert((vec![byte; MAX_INDEX_KEY_BYTES], Reverse(10 + n * 2)), stored.clone())));
     }
-    let partition = partition_of(&budget, &pool, &model);
-    assert!(height(&partition) >= 1, "one guide holds all leaves");
+    let table = table_of(&budget, &pool, &model);
+    assert!(height(&table) >= 1, "one guide holds all leaves");
     for at in 0..10 + 2 * 900 {
-        [4, 5, 6].iter().for_each(|&byte| assert_lookup(&partition, &model, &[byte; MAX_INDEX_KEY_BYTES], at));
+        [4, 5, 6].iter().for_each(|&byte| assert_lookup(&table, &model, &[byte; MAX_INDEX_KEY_BYTES], at));
     }
-    let mut cursor = RunCursor::new([partition.clone()].into(), Feed::Pool(Touch::Point));
+    let mut cursor = RunCursor::new([table.clone()].into(), Feed::Pool(Touch::Point));
     for version in versions(&model) {
         for glsn in [version.glsn, version.glsn.next()] {
             cursor.seek(version.key, glsn).unwrap();
             assert_eq!(cursor.current(), Some(version));
         }
     }
-    assert_eq!(check_partition(&partition, &budget, &mut |_| ()).unwrap(), [""; 0]);
+    assert_eq!(check_table(&table, &budget, &mut |_| ()).unwrap(), [""; 0]);
 }
 
-fn height(partition: &Partition) -> usize {
-    let page = partition.file.get(partition.info.root, Touch::Point).unwrap();
+fn height(table: &Table) -> usize {
+    let page = table.file.get(table.info.root, Touch::Point).unwrap();
     Inner::new(page_payload(&page)).map_or(0, |inner| inner.height())
 }
 
@@ -104,14 +104,14 @@ fn absent_keys_hardly_ever_cost_a_leaf_and_present_ones_one() {
     let budget = budget();
     let pool = pool(&budget);
     let (pages, info) = build_integers(&budget, (0..200_000).map(|n| n * 2));
-    let partition = open(&pool, pages, info);
-    let height = height(&partition) as u64;
+    let table = open(&pool, pages, info);
+    let height = height(&table) as u64;
     let leaves_touched = |offset: u64| {
         let pages_touched = || pool.stats().hits + pool.stats().loads;
         let (before, mut key) = (pages_touched(), [0; 12]);
         for n in 0..100_000 {
             integer_pair(&mut key, n * 4 + offset);
-            assert_eq!(partition.lookup(&key, Glsn::MAX, Touch::Point).unwrap().found.is_some(), offset == 0);
+            assert_eq!(table.lookup(&key, Glsn::MAX, Touch::Point).unwrap().found.is_some(), offset == 0);
         }
         pages_touched() - before - 100_000 * (height + 1)
     };

@@ -8,7 +8,7 @@ fn a_refusing_budget_is_an_error_everywhere_and_nothing_leaks() {
     let budget = budget();
     let model = random_model(&mut random, Shape::Mixed, 400);
     let pool = pool(&budget);
-    let partition = partition_of(&budget, &pool, &model);
+    let table = table_of(&budget, &pool, &model);
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
     let dir = Path::new("index");
     disk.create_dir(dir).unwrap();
@@ -17,7 +17,7 @@ fn a_refusing_budget_is_an_error_everywhere_and_nothing_leaks() {
         pool.clear();
         let free = budget.free_bytes();
         budget.fail_after(n);
-        let done = use_all(&budget, &disk, dir, &partition, &model);
+        let done = use_all(&budget, &disk, dir, &table, &model);
         budget.fail_after(u64::MAX);
         match done {
             Ok(()) => succeeded += 1,
@@ -29,13 +29,13 @@ fn a_refusing_budget_is_an_error_everywhere_and_nothing_leaks() {
     assert!(succeeded > 50 && succeeded < 95, "{succeeded} of 100 went through");
 }
 
-fn use_all(budget: &Budget, disk: &Arc<dyn Disk>, dir: &Path, partition: &Partition, model: &Model) -> Result<()> {
+fn use_all(budget: &Budget, disk: &Arc<dyn Disk>, dir: &Path, table: &Table, model: &Model) -> Result<()> {
     let sink = RunFileSink::create(disk, dir, 5, LOG, budget)?;
-    let mut builder = PartitionBuilder::new(sink, budget, false)?;
+    let mut builder = TableBuilder::new(sink, budget, false)?;
     versions(model).try_for_each(|version| builder.add(&version))?;
     drop(builder.finish()?);
-    check_partition(partition, budget, &mut |_| ())?;
-    let mut cursor = RunCursor::new([partition.clone()].into(), Feed::Private(budget.clone()));
+    check_table(table, budget, &mut |_| ())?;
+    let mut cursor = RunCursor::new([table.clone()].into(), Feed::Private(budget.clone()));
     cursor.seek_first()?;
     while cursor.current().is_some() {
         cursor.next()?;
@@ -47,7 +47,7 @@ fn use_all(budget: &Budget, disk: &Arc<dyn Disk>, dir: &Path, partition: &Partit
 #[should_panic(expected = "newest first")]
 fn versions_out_of_order_are_refused() {
     let budget = budget();
-    let mut builder = PartitionBuilder::new(Pages::default(), &budget, false).unwrap();
+    let mut builder = TableBuilder::new(Pages::default(), &budget, false).unwrap();
     builder.add(&Version { key: b"0001k", glsn: Glsn(4), stored: Stored::Deleted }).unwrap();
     let _ = builder.add(&Version { key: b"0001k", glsn: Glsn(5), stored: Stored::Deleted });
 }

@@ -41,8 +41,8 @@ fn speed() {
         timed(&format!("{name}: build"), COUNT, &mut || built = Some(build_integers(&budget, numbers.iter().copied())));
         let (pages, info) = built.unwrap();
         println!("{name}: {:.2} bytes per pair, {} pages", pages.len() as f64 / COUNT as f64, info.pages);
-        let partition = open(&pool, pages, info);
-        let run: Arc<[Partition]> = [partition.clone()].into();
+        let table = open(&pool, pages, info);
+        let run: Arc<[Table]> = [table.clone()].into();
         for round in ["cold", "warm"] {
             for feed in [Feed::Pool(Touch::Point), Feed::Private(budget.clone())] {
                 timed(
@@ -85,7 +85,7 @@ fn speed() {
                 for _ in 0..COUNT {
                     let n = numbers[random.below(among) as usize].wrapping_add(offset);
                     integer_pair(&mut key, n);
-                    let lookup = partition.lookup(&key, Glsn::MAX, Touch::Point).unwrap();
+                    let lookup = table.lookup(&key, Glsn::MAX, Touch::Point).unwrap();
                     assert_eq!(lookup.found.is_some(), offset == 0);
                 }
             });

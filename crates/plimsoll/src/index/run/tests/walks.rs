@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// A run of several partitions, cut between keys.
-fn run_of(budget: &Budget, pool: &Arc<Pool>, model: &Model, cuts: usize) -> Arc<[Partition]> {
+/// A run of several tables, cut between keys.
+fn run_of(budget: &Budget, pool: &Arc<Pool>, model: &Model, cuts: usize) -> Arc<[Table]> {
     let mut parts = vec![Model::new()];
     for ((key, glsn), stored) in model {
         let part = parts.last_mut().unwrap();
@@ -13,7 +13,7 @@ fn run_of(budget: &Budget, pool: &Arc<Pool>, model: &Model, cuts: usize) -> Arc<
         }
         parts.last_mut().unwrap().insert((key.clone(), *glsn), stored.clone());
     }
-    parts.iter().map(|part| partition_of(budget, pool, part)).collect()
+    parts.iter().map(|part| table_of(budget, pool, part)).collect()
 }
 
 fn feeds(budget: &Budget) -> [Feed; 3] {
@@ -29,7 +29,7 @@ fn cursors_walk_everything_both_ways_on_every_feed() {
         let model = random_model(&mut random, shape, 2000);
         let run = run_of(&budget, &pool, &model, seed as usize % 3);
         for feed in feeds(&budget) {
-            println!("{shape:?}: seed {seed}, {} partitions, {feed:?}", run.len());
+            println!("{shape:?}: seed {seed}, {} tables, {feed:?}", run.len());
             let mut cursor = RunCursor::new(Arc::clone(&run), feed);
             assert_eq!(cursor.current(), None);
             cursor.seek_first().unwrap();
@@ -108,9 +108,9 @@ fn a_short_walk_warms_its_pages_and_a_long_one_does_not() {
     let pool = pool(&budget);
     let (pages, info) = build_integers(&budget, 0..100_000);
     let last_leaf = info.root - 1;
-    let partition = open(&pool, pages, info);
+    let table = open(&pool, pages, info);
     let walk = |feed| {
-        let mut cursor = RunCursor::new([partition.clone()].into(), feed);
+        let mut cursor = RunCursor::new([table.clone()].into(), feed);
         cursor.seek_first().unwrap();
         while cursor.current().is_some() {
             cursor.next().unwrap();
@@ -122,12 +122,12 @@ fn a_short_walk_warms_its_pages_and_a_long_one_does_not() {
     for _ in 0..3 {
         walk(Feed::Pool(Touch::Point));
     }
-    assert!(partition.file.is_hot(1), "the first leaf was touched by three short walks");
-    assert!((last_leaf - 20..=last_leaf).all(|page| !partition.file.is_hot(page)));
+    assert!(table.file.is_hot(1), "the first leaf was touched by three short walks");
+    assert!((last_leaf - 20..=last_leaf).all(|page| !table.file.is_hot(page)));
     for _ in 0..3 {
         walk(Feed::Pool(Touch::Scan));
     }
-    assert!((20..last_leaf).all(|page| !partition.file.is_hot(page)));
+    assert!((20..last_leaf).all(|page| !table.file.is_hot(page)));
 }
 
 #[test]
@@ -135,8 +135,8 @@ fn a_walk_that_goes_to_and_fro_warms_its_pages_no_more_than_one_that_goes_on() {
     let budget = budget();
     let pool = pool(&budget);
     let (pages, info) = build_integers(&budget, 0..10_000);
-    let partition = open(&pool, pages, info);
-    let mut cursor = RunCursor::new([partition.clone()].into(), Feed::Pool(Touch::Point));
+    let table = open(&pool, pages, info);
+    let mut cursor = RunCursor::new([table.clone()].into(), Feed::Pool(Touch::Point));
     cursor.seek_first().unwrap();
     // To and fro over the end of the first leaf.
     while pool.stats().loads < 2 {
@@ -146,14 +146,14 @@ fn a_walk_that_goes_to_and_fro_warms_its_pages_no_more_than_one_that_goes_on() {
         cursor.prev().unwrap();
         cursor.next().unwrap();
     }
-    assert!((1..3).all(|page| !partition.file.is_hot(page)));
+    assert!((1..3).all(|page| !table.file.is_hot(page)));
     // Another walk over them is another operation.
     cursor.seek_first().unwrap();
-    assert!(partition.file.is_hot(1) && !partition.file.is_hot(2));
+    assert!(table.file.is_hot(1) && !table.file.is_hot(2));
 }
 
 #[test]
-fn a_private_feed_reads_partitions_of_any_number_of_pages() {
+fn a_private_feed_reads_tables_of_any_number_of_pages() {
     let budget = budget();
     let pool = pool(&budget);
     for count in (1..40_000).step_by(1300) {

@@ -1,4 +1,4 @@
-//! The body of a segment of objects: keys and values, each with the GLSN of its version.
+//! The body of a segment of rows: keys and values, each with the GLSN of its version.
 //!
 //! ```text
 //! varint key bytes | varint value bytes | varint GLSN | u8 touches | key | value      one behind the other
@@ -12,12 +12,12 @@ use plimsoll_log::glsn::Glsn;
 use crate::warm::image::SEGMENT_BYTES_MAX;
 use crate::warm::segment::{HEADER_BYTES, Header};
 
-/// Larger objects (key and value) are not in the image; the pages that hold them are.
+/// Larger rows (key and value) are not in the image; the pages that hold them are.
 pub(crate) const OBJECT_BYTES_MAX: usize = 16 << 10;
 
-/// An object in the image.
+/// A row in the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Object<'a> {
+pub(crate) struct Row<'a> {
     /// Its index key.
     pub(crate) key: &'a [u8],
     /// The GLSN of its version.
@@ -26,23 +26,23 @@ pub(crate) struct Object<'a> {
     pub(crate) touches: u8,
 }
 
-impl Object<'_> {
+impl Row<'_> {
     fn bytes(&self) -> usize {
         let numbers = [self.key.len() as u64, self.value.len() as u64, self.glsn.0];
         numbers.into_iter().map(varint_len).sum::<usize>() + 1 + self.key.len() + self.value.len()
     }
 }
 
-/// The kind-specific part of an objects segment's header.
+/// The kind-specific part of an rows segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Note {
-    /// The objects' share of the shared memory, in parts of the whole (see `rowcache::share`).
+    /// The rows' share of the shared memory, in parts of the whole (see `rowcache::share`).
     pub(crate) share: u8,
-    /// How often its objects were accessed: more accesses are restored earlier.
+    /// How often its rows were accessed: more accesses are restored earlier.
     pub(crate) round: Round,
 }
 
-/// The restore order of objects, by their accesses since they entered their place in the cache.
+/// The restore order of rows, by their accesses since they entered their place in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Round {
     /// Three accesses, the most that are counted.
@@ -57,7 +57,7 @@ impl Round {
     /// In restore order.
     pub(crate) const ALL: [Round; 3] = [Round::Often, Round::Seldom, Round::Never];
 
-    /// The round of an object with this many accesses.
+    /// The round of a row with this many accesses.
     pub(crate) fn of(touches: u8) -> Self {
         match touches {
             0 => Self::Never,
@@ -99,15 +99,15 @@ impl<'a> BodyWriter<'a> {
         Self { body, len }
     }
 
-    /// Adds an object; returns the new length, or `None` if there is no room for it.
-    pub(crate) fn push(mut self, object: &Object<'_>) -> Option<usize> {
-        if self.len + object.bytes() > self.body.len() {
+    /// Adds a row; returns the new length, or `None` if there is no room for it.
+    pub(crate) fn push(mut self, row: &Row<'_>) -> Option<usize> {
+        if self.len + row.bytes() > self.body.len() {
             return None;
         }
-        for number in [object.key.len() as u64, object.value.len() as u64, object.glsn.0] {
+        for number in [row.key.len() as u64, row.value.len() as u64, row.glsn.0] {
             self.len += put_varint(&mut self.body[self.len..], number);
         }
-        for part in [&[object.touches], object.key, object.value] {
+        for part in [&[row.touches], row.key, row.value] {
             self.body[self.len..self.len + part.len()].copy_from_slice(part);
             self.len += part.len();
         }
@@ -115,18 +115,18 @@ impl<'a> BodyWriter<'a> {
     }
 }
 
-/// Reads the object at `at` in a body; returns it and the offset of the next one. The body's checksum was verified before: an unreadable
+/// Reads the row at `at` in a body; returns it and the offset of the next one. The body's checksum was verified before: an unreadable
 /// entry ends it.
-pub(crate) fn read_at(body: &[u8], at: usize) -> Option<(Object<'_>, usize)> {
+pub(crate) fn read_at(body: &[u8], at: usize) -> Option<(Row<'_>, usize)> {
     let mut reader = Reader::new(body.get(at..)?);
     let key_bytes = usize::try_from(reader.varint()?).ok().filter(|bytes| *bytes >= 4)?;
     let value_bytes = usize::try_from(reader.varint()?).ok()?;
     let (glsn, touches) = (Glsn(reader.varint()?), reader.u8()?);
     let (key, value) = (reader.take(key_bytes)?, reader.take(value_bytes)?);
-    Some((Object { key, glsn, value, touches }, at + reader.position()))
+    Some((Row { key, glsn, value, touches }, at + reader.position()))
 }
 
-// The largest object fits into an empty segment, whatever its lengths and GLSN.
+// The largest row fits into an empty segment, whatever its lengths and GLSN.
 const _: () = assert!(OBJECT_BYTES_MAX + 31 < SEGMENT_BYTES_MAX - HEADER_BYTES);
 
 #[cfg(test)]
@@ -135,33 +135,33 @@ mod tests {
 
     use super::*;
 
-    fn all(body: &[u8]) -> Vec<Object<'_>> {
+    fn all(body: &[u8]) -> Vec<Row<'_>> {
         let mut at = 0;
         let mut found = Vec::new();
-        while let Some((object, next)) = read_at(body, at) {
-            found.push(object);
+        while let Some((row, next)) = read_at(body, at) {
+            found.push(row);
             at = next;
         }
         found
     }
 
     #[test]
-    fn objects_come_back_as_they_were_written_and_zeros_behind_them_are_none() {
+    fn rows_come_back_as_they_were_written_and_zeros_behind_them_are_none() {
         let large = vec![7; 3000];
-        let objects = [
-            Object { key: b"\0\0\0\x01", glsn: Glsn(1), value: b"", touches: 0 },
-            Object { key: b"\0\0\0\x01key", glsn: Glsn(u64::MAX), value: &large, touches: 3 },
-            Object { key: &large, glsn: Glsn(300), value: b"v", touches: 1 },
+        let rows = [
+            Row { key: b"\0\0\0\x01", glsn: Glsn(1), value: b"", touches: 0 },
+            Row { key: b"\0\0\0\x01key", glsn: Glsn(u64::MAX), value: &large, touches: 3 },
+            Row { key: &large, glsn: Glsn(300), value: b"v", touches: 1 },
         ];
         let mut body = vec![0; 6100];
         let mut len = 0;
-        for object in &objects {
-            len = BodyWriter::new(&mut body, len).push(object).unwrap();
+        for row in &rows {
+            len = BodyWriter::new(&mut body, len).push(row).unwrap();
         }
-        assert_eq!(all(&body), objects);
-        assert_eq!(BodyWriter::new(&mut body, len).push(&objects[1]), None);
-        assert_eq!(all(&body[..len]), objects);
-        assert_eq!(all(&body[..len - 1]), objects[..2]);
+        assert_eq!(all(&body), rows);
+        assert_eq!(BodyWriter::new(&mut body, len).push(&rows[1]), None);
+        assert_eq!(all(&body[..len]), rows);
+        assert_eq!(all(&body[..len - 1]), rows[..2]);
     }
 
     #[test]
@@ -177,7 +177,7 @@ mod tests {
     fn a_note_says_what_it_was_made_of() {
         for note in Round::ALL.map(|round| Note { share: 48, round }) {
             let header = Header {
-                kind: crate::warm::segment::Kind::Objects,
+                kind: crate::warm::segment::Kind::Rows,
                 log_id: 1,
                 position: plimsoll_log::glsn::Position { glsn: Glsn(1), chain: 1 },
                 entries: 1,

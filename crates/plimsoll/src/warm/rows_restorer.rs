@@ -1,6 +1,6 @@
-//! Restores the objects of an image, in rounds, most accessed first, until there is no room left without eviction.
+//! Restores the rows of an image, in rounds, most accessed first, until there is no room left without eviction.
 //!
-//! An image may consist of several generations, if a process ended before it had written all of its own. The newest is read first; objects
+//! An image may consist of several generations, if a process ended before it had written all of its own. The newest is read first; rows
 //! that it has are not taken from an older one.
 
 use std::sync::atomic::Ordering;
@@ -14,21 +14,21 @@ use plimsoll_memory::pool::Pool;
 
 use crate::borders::{Border, hit};
 use crate::warm::belief::{is_all_older, is_true_still};
-use crate::warm::image::{self, Name, ObjectsName, OpenFile, Past, SEGMENT_BYTES_MAX};
-use crate::warm::objects::{Note, Round, read_at};
+use crate::warm::image::{self, Name, OpenFile, Past, RowsName, SEGMENT_BYTES_MAX};
 use crate::warm::restorer::Step;
+use crate::warm::rows::{Note, Round, read_at};
 use crate::warm::segment::{Distrust, Header, Kind, body_sum, open};
-use crate::warm::{Counts, Ground};
+use crate::warm::{Context, Counts};
 
 /// The most segments that a step reads.
 const SEGMENTS_AT_ONCE: usize = 16;
 
-/// The index position of an object is prefetched this many objects ahead: it is a random access.
+/// The index position of a row is prefetched this many rows ahead: it is a random access.
 const OBJECTS_AHEAD: usize = 8;
 
 /// The progress of the restore.
 #[derive(Debug)]
-pub(super) struct ObjectsRestorer {
+pub(super) struct RowsRestorer {
     /// The existing files; `None` before the first step.
     files: Option<Vec<Part>>,
     _lease: Option<Lease>,
@@ -46,7 +46,7 @@ pub(super) struct ObjectsRestorer {
 /// A file of the image.
 #[derive(Clone, Copy, Debug)]
 struct Part {
-    name: ObjectsName,
+    name: RowsName,
     /// The next segment to read.
     place: u32,
 }
@@ -62,28 +62,28 @@ enum Taken {
     Partly,
 }
 
-impl ObjectsRestorer {
+impl RowsRestorer {
     pub(super) fn new() -> Self {
         Self { files: None, _lease: None, at: 0, round: Round::Often, open: None, past: None, rest: None }
     }
 
-    /// Reads some segments and restores their objects.
-    pub(super) fn step(&mut self, ground: &Ground, counts: &Counts) -> Result<Step, Distrust> {
+    /// Reads some segments and restores their rows.
+    pub(super) fn step(&mut self, context: &Context, counts: &Counts) -> Result<Step, Distrust> {
         let mut step = Step::default();
-        if self.files.is_none() && !self.find_files(ground)? {
+        if self.files.is_none() && !self.find_files(context)? {
             return Ok(Step::end(false));
         }
-        let Some(mut bytes) = ground.budget.try_take(Memory::Staging) else { return Ok(Step::end(false)) };
+        let Some(mut bytes) = context.budget.try_take(Memory::Staging) else { return Ok(Step::end(false)) };
         for _ in 0..SEGMENTS_AT_ONCE {
-            let Some((name, place, len)) = self.next_segment(ground, &mut bytes)? else {
+            let Some((name, place, len)) = self.next_segment(context, &mut bytes)? else {
                 step.ended = Some(true);
                 break;
             };
             step.bytes += len as u64;
             let number = name.segment_number(place);
-            let (header, body) = open(&bytes[..len], Kind::Objects, number)?;
+            let (header, body) = open(&bytes[..len], Kind::Rows, number)?;
             let loads = Loads::begin();
-            let taken = self.take_in(ground, counts, &header, (body, body_sum(Kind::Objects, number, body)))?;
+            let taken = self.take_in(context, counts, &header, (body, body_sum(Kind::Rows, number, body)))?;
             step.bytes += loads.so_far() * PAGE_BYTES as u64;
             match taken {
                 Taken::All => {}
@@ -99,9 +99,9 @@ impl ObjectsRestorer {
     }
 
     /// Lists the files; false if there is no memory for the list.
-    fn find_files(&mut self, ground: &Ground) -> Result<bool, Distrust> {
-        let found = image::list_objects(&*ground.disk, &ground.dir).map_err(image::unread)?;
-        let Ok(lease) = ground.budget.lease(Memory::Metadata, (found.len() * size_of::<Part>()) as u64) else {
+    fn find_files(&mut self, context: &Context) -> Result<bool, Distrust> {
+        let found = image::list_rows(&*context.disk, &context.dir).map_err(image::unread)?;
+        let Ok(lease) = context.budget.lease(Memory::Metadata, (found.len() * size_of::<Part>()) as u64) else {
             return Ok(false);
         };
         self.files = Some(found.into_iter().map(|(name, _)| Part { name, place: 0 }).collect());
@@ -112,9 +112,9 @@ impl ObjectsRestorer {
     /// Reads the next segment; returns its file, its place and its length, or `None` after the last.
     fn next_segment(
         &mut self,
-        ground: &Ground,
+        context: &Context,
         bytes: &mut [u8],
-    ) -> Result<Option<(ObjectsName, u32, usize)>, Distrust> {
+    ) -> Result<Option<(RowsName, u32, usize)>, Distrust> {
         loop {
             let files = self.files.as_mut().expect("they were listed before");
             let Some(part) = files.get_mut(self.at) else {
@@ -125,7 +125,7 @@ impl ObjectsRestorer {
                 continue;
             };
             if self.open.is_none() {
-                self.open = image::open_to_read(&*ground.disk, &ground.dir, Name::Objects(part.name))?;
+                self.open = image::open_to_read(&*context.disk, &context.dir, Name::Rows(part.name))?;
             }
             let begin = u64::from(part.place) * SEGMENT_BYTES_MAX as u64;
             // An empty file is damage; a missing file is not.
@@ -147,10 +147,10 @@ impl ObjectsRestorer {
         self.at += 1;
     }
 
-    /// Restores the objects of a segment, given its body with the checksum.
+    /// Restores the rows of a segment, given its body with the checksum.
     fn take_in(
         &mut self,
-        ground: &Ground,
+        context: &Context,
         counts: &Counts,
         header: &Header,
         (body, sum): (&[u8], u64),
@@ -160,43 +160,43 @@ impl ObjectsRestorer {
             self.back();
             return Ok(Taken::Later);
         }
-        if self.past_of(ground, header)? == Past::Trimmed {
+        if self.past_of(context, header)? == Past::Trimmed {
             // The log is trimmed there, so it cannot be compared with this log's past.
             counts.doubted.fetch_add(header.entries, Ordering::Relaxed);
             return Ok(Taken::All);
         }
-        ground.objects.expect_share(u64::from(note.share));
-        let view = ground.index.view();
+        context.row_cache.expect_share(u64::from(note.share));
+        let view = context.index.view();
         let is_all_older = is_all_older(&view, header.position.glsn);
         let loads = Loads::begin();
         let mut at = self.rest.take().filter(|(of, _)| *of == sum).map_or(0, |(_, at)| at);
         let (mut near, mut ahead) = (at, 0);
-        while let Some((object, next)) = read_at(body, at) {
+        while let Some((row, next)) = read_at(body, at) {
             while ahead < OBJECTS_AHEAD
                 && let Some((later, behind)) = read_at(body, near)
             {
-                ground.objects.bring_near(&view.shelf, later.key);
+                context.row_cache.bring_near(&view.shelf, later.key);
                 (near, ahead) = (behind, ahead + 1);
             }
             ahead = ahead.saturating_sub(1);
-            if object.glsn > header.position.glsn {
+            if row.glsn > header.position.glsn {
                 return Err(Distrust::Damaged { what: "it holds what is younger than itself" });
             }
-            if loads.so_far() >= ground.loads_at_once {
+            if loads.so_far() >= context.loads_at_once {
                 return Ok(self.partly(sum, at));
             }
-            if !is_all_older && !is_true_still(&view, object.key, object.glsn, header.position.glsn) {
+            if !is_all_older && !is_true_still(&view, row.key, row.glsn, header.position.glsn) {
                 counts.doubted.fetch_add(1, Ordering::Relaxed);
                 at = next;
                 continue;
             }
-            let what = (object.glsn, object.value);
-            match ground.objects.bring_back((view.set, &view.shelf), object.key, what, object.touches) {
+            let what = (row.glsn, row.value);
+            match context.row_cache.bring_back((view.set, &view.shelf), row.key, what, row.touches) {
                 BroughtBack::Entered => {
                     if !is_all_older {
-                        hit(Border::ObjectBelieved);
+                        hit(Border::RowBelieved);
                     }
-                    counts.objects.fetch_add(1, Ordering::Relaxed);
+                    counts.rows.fetch_add(1, Ordering::Relaxed);
                 }
                 BroughtBack::LeftOut => {}
                 BroughtBack::NoRoom => return Ok(Taken::NoRoom),
@@ -219,11 +219,11 @@ impl ObjectsRestorer {
         self.files.as_mut().expect("they were listed before")[self.at].place -= 1;
     }
 
-    fn past_of(&mut self, ground: &Ground, header: &Header) -> Result<Past, Distrust> {
+    fn past_of(&mut self, context: &Context, header: &Header) -> Result<Past, Distrust> {
         match self.past {
-            Some((position, past)) if position == header.position && header.log_id == ground.log.id() => Ok(past),
+            Some((position, past)) if position == header.position && header.log_id == context.log.id() => Ok(past),
             _ => {
-                let past = image::check_past(header, &*ground.log)?;
+                let past = image::check_past(header, &*context.log)?;
                 self.past = Some((header.position, past));
                 Ok(past)
             }
@@ -285,13 +285,13 @@ mod tests {
         put(&store, 1);
         let store = open(&disk.snapshot());
         let core = &store.maintenance.warm.as_ref().unwrap().core;
-        let (mut restorer, mut steps) = (ObjectsRestorer::new(), 0);
+        let (mut restorer, mut steps) = (RowsRestorer::new(), 0);
         loop {
             let loads = Loads::begin();
-            let step = restorer.step(&core.ground, &core.counts).unwrap();
+            let step = restorer.step(&core.context, &core.counts).unwrap();
             let loads = loads.so_far();
             assert!(
-                loads <= core.ground.loads_at_once + 2 && step.bytes >= loads * PAGE_BYTES as u64,
+                loads <= core.context.loads_at_once + 2 && step.bytes >= loads * PAGE_BYTES as u64,
                 "{loads}: {step:?}"
             );
             steps += u32::from(loads > 0);
@@ -301,7 +301,7 @@ mod tests {
             }
         }
         let stats = store.maintenance.warm.as_ref().unwrap().stats();
-        assert_eq!(stats.objects_restored + stats.objects_doubted, 240, "each of them once: {stats:?}");
-        assert!(stats.objects_restored > 220 && steps >= 2, "{steps}: {stats:?}");
+        assert_eq!(stats.rows_restored + stats.rows_doubted, 240, "each of them once: {stats:?}");
+        assert!(stats.rows_restored > 220 && steps >= 2, "{steps}: {stats:?}");
     }
 }

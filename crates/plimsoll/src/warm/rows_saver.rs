@@ -1,4 +1,4 @@
-//! Writes the image of objects: one file for each MiB of a cache queue, rewritten only after changes.
+//! Writes the image of rows: one file for each MiB of a cache queue, rewritten only after changes.
 //!
 //! The cache stores entries sequentially in two queues, where they keep their places until they move to a young end. So a full part of a
 //! queue only ever loses entries. Its file is written once, and again when an eighth of it is gone, when it was accessed often since, or
@@ -21,15 +21,15 @@ use plimsoll_memory::cache::{Cache, Census, Changes, Copies, Standing};
 use crate::rowcache::warm::parts_of;
 use crate::types::error::Result;
 use crate::warm::belief::stands_beside_younger;
-use crate::warm::image::{self, Name, NewFile, ObjectsName, SEGMENT_BYTES_MAX};
-use crate::warm::objects::{BodyWriter, Note, OBJECT_BYTES_MAX, Object, Round as Rounds};
+use crate::warm::image::{self, Name, NewFile, RowsName, SEGMENT_BYTES_MAX};
+use crate::warm::rows::{BodyWriter, Note, OBJECT_BYTES_MAX, Round as Rounds, Row};
 use crate::warm::segment::{HEADER_BYTES, Header, Kind, seal};
-use crate::warm::{Counts, Ground, nanos};
+use crate::warm::{Context, Counts, nanos};
 
 /// The part of a queue that one file holds, in words of 8 bytes: together 1 MiB.
 const PLACES_OF_A_FILE: u64 = (1 << 20) / 8;
 
-/// Divisors: a file is rewritten when this part of its objects is gone, or when its objects were accessed this part of a time each since.
+/// Divisors: a file is rewritten when this part of its rows is gone, or when its rows were accessed this part of a time each since.
 const GONE_PART: u32 = 8;
 const TOUCHED_PART: u32 = 2;
 
@@ -48,9 +48,9 @@ const PARTS_AT_ONCE: u64 = 16;
 /// Bytes charged to the allowance for examining a part.
 const BYTES_FOR_A_LOOK: u64 = 128 << 10;
 
-/// The schedule of the image of objects, and the known state of the one on disk.
+/// The schedule of the image of rows, and the known state of the one on disk.
 #[derive(Debug)]
-pub(super) struct ObjectsSaver {
+pub(super) struct RowsSaver {
     due: u64,
     own: Option<Own>,
     round: Option<Round>,
@@ -65,7 +65,7 @@ struct Own {
     /// By number.
     files: BTreeMap<u32, OnDisk>,
     /// Files of other generations, the least valuable last.
-    others: Vec<(ObjectsName, u64)>,
+    others: Vec<(RowsName, u64)>,
     /// The cache's change counts and the manifest number at the end of the last complete round.
     complete: Option<(Changes, u64)>,
     lease: Lease,
@@ -108,7 +108,7 @@ enum Made {
 /// Bytes leased for each file's metadata.
 const BYTES_OF_A_FILE: u64 = 256;
 
-impl ObjectsSaver {
+impl RowsSaver {
     /// The first round is due at `due`, by the monotonic clock.
     pub(super) fn new(due: u64) -> Self {
         Self { due, own: None, round: None }
@@ -120,28 +120,28 @@ impl ObjectsSaver {
     }
 
     /// Starts a round, or continues one until a file was written; returns the bytes charged to the allowance.
-    pub(super) fn step(&mut self, ground: &Ground, counts: &Counts, now: u64) -> Result<u64> {
-        let used = self.go_on(ground, counts);
+    pub(super) fn step(&mut self, context: &Context, counts: &Counts, now: u64) -> Result<u64> {
+        let used = self.go_on(context, counts);
         if self.round.is_none() {
-            self.due = now.saturating_add(nanos(ground.interval));
+            self.due = now.saturating_add(nanos(context.interval));
         }
         used
     }
 
     /// Writes the changes as long as `is_time` returns true; parts that are left keep their files.
-    pub(super) fn finish(&mut self, ground: &Ground, counts: &Counts, is_time: &dyn Fn() -> bool) -> Result<()> {
+    pub(super) fn finish(&mut self, context: &Context, counts: &Counts, is_time: &dyn Fn() -> bool) -> Result<()> {
         // The round in progress has an older position than a new one.
         self.round = None;
         loop {
-            self.go_on(ground, counts)?;
+            self.go_on(context, counts)?;
             if self.round.is_none() || !is_time() {
                 return Ok(());
             }
         }
     }
 
-    fn go_on(&mut self, ground: &Ground, counts: &Counts) -> Result<u64> {
-        let used = self.make_some(ground, counts);
+    fn go_on(&mut self, context: &Context, counts: &Counts) -> Result<u64> {
+        let used = self.make_some(context, counts);
         if used.is_err() {
             // Determine the files on disk anew.
             (self.own, self.round) = (None, None);
@@ -149,24 +149,24 @@ impl ObjectsSaver {
         used
     }
 
-    fn make_some(&mut self, ground: &Ground, counts: &Counts) -> Result<u64> {
+    fn make_some(&mut self, context: &Context, counts: &Counts) -> Result<u64> {
         // If the cache was exchanged or emptied, the rest of the round has nothing to examine.
         let is_over = |round: &mut Round| {
-            let now = ground.objects.warm_cache();
+            let now = context.row_cache.warm_cache();
             now.is_none_or(|now| !Arc::ptr_eq(&now, &round.cache)) || round.cache.is_empty()
         };
         self.round.take_if(is_over);
         if self.round.is_none() {
-            self.round = self.begin(ground)?;
+            self.round = self.begin(context)?;
         }
         let (Some(round), Some(own)) = (&mut self.round, &mut self.own) else { return Ok(0) };
         for looks in 1..=PARTS_AT_ONCE {
             let Some((number, standing, places)) = round.next() else {
-                own.end(ground, round)?;
+                own.end(context, round)?;
                 self.round = None;
                 return Ok(looks * BYTES_FOR_A_LOOK);
             };
-            if let Made::Wrote(bytes) = own.make(ground, round, number, standing, places)? {
+            if let Made::Wrote(bytes) = own.make(context, round, number, standing, places)? {
                 round.wrote = true;
                 counts.segments.fetch_add(bytes.div_ceil(SEGMENT_BYTES_MAX as u64), Ordering::Relaxed);
                 counts.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -177,21 +177,21 @@ impl ObjectsSaver {
     }
 
     /// Decides whether a round is needed.
-    fn begin(&mut self, ground: &Ground) -> Result<Option<Round>> {
+    fn begin(&mut self, context: &Context) -> Result<Option<Round>> {
         // Read before the cache is looked up: a current cache was notified of every flush up to this position. A cache that was exchanged
         // is not notified any more.
-        let (position, manifest) = (ground.index.checkpoint(), ground.index.manifest_number());
+        let (position, manifest) = (context.index.checkpoint(), context.index.manifest_number());
         #[cfg(test)]
         tests::between();
-        let Some(cache) = ground.objects.warm_cache() else { return Ok(None) };
+        let Some(cache) = context.row_cache.warm_cache() else { return Ok(None) };
         let changes = cache.changes();
         if position.glsn == Glsn::NONE || cache.is_empty() {
             return Ok(None);
         }
-        let there = image::list_objects(&*ground.disk, &ground.dir)?;
+        let there = image::list_rows(&*context.disk, &context.dir)?;
         if self.own.as_ref().is_none_or(|own| !std::ptr::eq(own.cache.as_ptr(), Arc::as_ptr(&cache))) {
-            image::remove_unfinished(&*ground.disk, &ground.dir)?;
-            self.own = Some(Own::new(ground, &cache, &there)?);
+            image::remove_unfinished(&*context.disk, &context.dir)?;
+            self.own = Some(Own::new(context, &cache, &there)?);
         }
         let own = self.own.as_mut().expect("it was just made");
         own.compare_with_disk(&there);
@@ -222,10 +222,10 @@ impl Round {
 }
 
 impl Own {
-    fn new(ground: &Ground, cache: &Arc<Cache>, there: &[(ObjectsName, u64)]) -> Result<Self> {
+    fn new(context: &Context, cache: &Arc<Cache>, there: &[(RowsName, u64)]) -> Result<Self> {
         let newest = there.iter().map(|(name, _)| name.generation).max();
         let generation = newest.map_or(0, |newest| newest.wrapping_add(1));
-        let lease = ground.budget.lease(Memory::Metadata, there.len() as u64 * BYTES_OF_A_FILE)?;
+        let lease = context.budget.lease(Memory::Metadata, there.len() as u64 * BYTES_OF_A_FILE)?;
         Ok(Self {
             cache: Arc::downgrade(cache),
             generation,
@@ -236,15 +236,15 @@ impl Own {
         })
     }
 
-    fn name(&self, number: u32) -> ObjectsName {
-        ObjectsName { generation: self.generation, number }
+    fn name(&self, number: u32) -> RowsName {
+        RowsName { generation: self.generation, number }
     }
 
     /// Forgets files that are no longer on disk as written.
-    fn compare_with_disk(&mut self, there: &[(ObjectsName, u64)]) {
+    fn compare_with_disk(&mut self, there: &[(RowsName, u64)]) {
         let before = self.files.len();
         let generation = self.generation;
-        self.files.retain(|&number, file| is_there(there, ObjectsName { generation, number }, file.bytes));
+        self.files.retain(|&number, file| is_there(there, RowsName { generation, number }, file.bytes));
         let gone = before - self.files.len();
         if gone > 0 {
             self.complete = None;
@@ -255,7 +255,7 @@ impl Own {
     /// Makes the file for a part of a queue current.
     fn make(
         &mut self,
-        ground: &Ground,
+        context: &Context,
         round: &mut Round,
         number: u32,
         standing: Standing,
@@ -270,18 +270,18 @@ impl Own {
         let places = places.start..next;
         if let Some(file) = self.files.get(&number)
             && file.will_do(&places, census)
-            && (file.at >= round.position.glsn || !file.is_in_doubt(ground, round, standing)?)
+            && (file.at >= round.position.glsn || !file.is_in_doubt(context, round, standing)?)
         {
             return Ok(Made::Same);
         }
         let before = self.files.get(&number).map_or(0, |file| file.bytes);
-        if !self.make_room(ground, places.end - places.start, before)? {
+        if !self.make_room(context, places.end - places.start, before)? {
             return Ok(Made::Same);
         }
         if !self.files.contains_key(&number) {
             self.lease.grow(BYTES_OF_A_FILE)?;
         }
-        let file = write(ground, round, self.name(number), standing, places, census)?;
+        let file = write(context, round, self.name(number), standing, places, census)?;
         let bytes = file.bytes;
         self.files.insert(number, file);
         Ok(Made::Wrote(bytes))
@@ -289,21 +289,21 @@ impl Own {
 
     /// Removes files of other generations until the disk share has room for a file for this many places, replacing one of `before` bytes:
     /// all files together never exceed the budget. Returns false if there is no room.
-    fn make_room(&mut self, ground: &Ground, places: u64, before: u64) -> io::Result<bool> {
-        // A segment ends at the first object that does not fit.
+    fn make_room(&mut self, context: &Context, places: u64, before: u64) -> io::Result<bool> {
+        // A segment ends at the first row that does not fit.
         let wanted = places * 8 / 4 * 5 + 2 * SEGMENT_BYTES_MAX as u64;
         let own: u64 = self.files.values().map(|file| file.bytes).sum();
         let mut others: u64 = self.others.iter().map(|(_, bytes)| bytes).sum();
-        while own - before + others + wanted > ground.budget.limit_bytes() {
+        while own - before + others + wanted > context.budget.limit_bytes() {
             let Some((name, bytes)) = self.others.pop() else { return Ok(false) };
-            image::remove(&*ground.disk, &ground.dir, Name::Objects(name))?;
+            image::remove(&*context.disk, &context.dir, Name::Rows(name))?;
             others -= bytes;
         }
         Ok(true)
     }
 
     /// Ends a complete round: removes files that are no longer needed.
-    fn end(&mut self, ground: &Ground, round: &mut Round) -> io::Result<()> {
+    fn end(&mut self, context: &Context, round: &mut Round) -> io::Result<()> {
         round.seen.sort_unstable();
         let is_gone = |number: &u32| round.seen.binary_search(number).is_err();
         let gone: Vec<_> = self.files.keys().copied().filter(is_gone).map(|number| self.name(number)).collect();
@@ -311,32 +311,32 @@ impl Own {
         self.lease.shrink(gone.len() as u64 * BYTES_OF_A_FILE);
         if round.wrote {
             // Before others are removed: a power failure may keep the removals and lose the renames.
-            ground.disk.sync_dir(&ground.dir)?;
+            context.disk.sync_dir(&context.dir)?;
         }
         let others = self.others.drain(..).map(|(name, _)| name);
         for name in gone.into_iter().chain(others) {
-            image::remove(&*ground.disk, &ground.dir, Name::Objects(name))?;
+            image::remove(&*context.disk, &context.dir, Name::Rows(name))?;
             round.wrote = true;
         }
         if round.wrote {
-            ground.disk.sync_dir(&ground.dir)?;
+            context.disk.sync_dir(&context.dir)?;
         }
         self.complete = Some((round.changes, round.manifest));
         Ok(())
     }
 }
 
-/// Whether a list of files, as [`image::list_objects`] sorts it, has one of this length.
-fn is_there(there: &[(ObjectsName, u64)], name: ObjectsName, bytes: u64) -> bool {
-    let key = |name: &ObjectsName| (std::cmp::Reverse(name.generation), name.number);
+/// Whether a list of files, as [`image::list_rows`] sorts it, has one of this length.
+fn is_there(there: &[(RowsName, u64)], name: RowsName, bytes: u64) -> bool {
+    let key = |name: &RowsName| (std::cmp::Reverse(name.generation), name.number);
     let at = there.binary_search_by_key(&key(&name), |(name, _)| key(name));
     at.is_ok_and(|at| there[at].1 == bytes)
 }
 
 impl OnDisk {
     /// Whether a large part of it would be skipped if it were restored now. Reads no page.
-    fn is_in_doubt(&self, ground: &Ground, round: &Round, standing: Standing) -> Result<bool> {
-        let view = ground.index.view();
+    fn is_in_doubt(&self, context: &Context, round: &Round, standing: Standing) -> Result<bool> {
+        let view = context.index.view();
         let dropped = match &self.keyspaces {
             Some(keyspaces) => keyspaces.iter().map(|&keyspace| view.deletions_dropped_in(keyspace)).max(),
             None => view.limits.deletions_dropped_in.iter().map(|(_, glsn)| *glsn).max(),
@@ -347,7 +347,7 @@ impl OnDisk {
         if view.runs.iter().all(|run| run.max_glsn() <= self.at) {
             return Ok(false);
         }
-        let _lease = ground.budget.lease(Memory::Staging, SEGMENT_BYTES_MAX as u64 * 3 / 2)?;
+        let _lease = context.budget.lease(Memory::Staging, SEGMENT_BYTES_MAX as u64 * 3 / 2)?;
         let mut copies = Copies::with_room(SEGMENT_BYTES_MAX);
         let (mut asked, mut doubted) = (0, 0);
         let mut at = self.places.start;
@@ -379,19 +379,19 @@ impl OnDisk {
 
 /// Writes a file.
 fn write(
-    ground: &Ground,
+    context: &Context,
     round: &Round,
-    name: ObjectsName,
+    name: RowsName,
     standing: Standing,
     places: Range<u64>,
     census: Census,
 ) -> Result<OnDisk> {
-    let disk = &*ground.disk;
-    let chunk = ground.budget.take(Memory::Staging)?;
-    let _lease = ground.budget.lease(Memory::Staging, SEGMENT_BYTES_MAX as u64 * 3 / 2)?;
-    let header = Header { kind: Kind::Objects, log_id: ground.log.id(), position: round.position, entries: 0, note: 0 };
+    let disk = &*context.disk;
+    let chunk = context.budget.take(Memory::Staging)?;
+    let _lease = context.budget.lease(Memory::Staging, SEGMENT_BYTES_MAX as u64 * 3 / 2)?;
+    let header = Header { kind: Kind::Rows, log_id: context.log.id(), position: round.position, entries: 0, note: 0 };
     let mut writer = FileWriter {
-        file: NewFile::begin(disk, &ground.dir, Name::Objects(name))?,
+        file: NewFile::begin(disk, &context.dir, Name::Rows(name))?,
         name,
         header,
         chunk,
@@ -402,7 +402,7 @@ fn write(
     let mut keyspaces = Some(Vec::new());
     let mut copies = Copies::with_room(SEGMENT_BYTES_MAX);
     for when in Rounds::ALL {
-        writer.header.note = Note { share: ground.objects.share() as u8, round: when }.encode();
+        writer.header.note = Note { share: context.row_cache.share() as u8, round: when }.encode();
         let mut at = places.start;
         while at < places.end {
             let next = round.cache.copy_entries(standing, at..places.end, &mut copies);
@@ -414,7 +414,7 @@ fn write(
                     continue;
                 }
                 note_keyspace(&mut keyspaces, copied.key);
-                writer.push(&Object { key: copied.key, glsn, value, touches: copied.touches })?;
+                writer.push(&Row { key: copied.key, glsn, value, touches: copied.touches })?;
             }
             at = next;
         }
@@ -443,7 +443,7 @@ fn note_keyspace(keyspaces: &mut Option<Vec<u32>>, key: &[u8]) {
 /// A file that is being written, segment by segment.
 struct FileWriter {
     file: NewFile,
-    name: ObjectsName,
+    name: RowsName,
     header: Header,
     chunk: plimsoll_memory::chunk::Chunk,
     /// Bytes of the body written so far.
@@ -453,13 +453,13 @@ struct FileWriter {
 }
 
 impl FileWriter {
-    fn push(&mut self, object: &Object<'_>) -> io::Result<()> {
-        let push = |chunk: &mut [u8], filled| BodyWriter::new(&mut chunk[HEADER_BYTES..], filled).push(object);
+    fn push(&mut self, row: &Row<'_>) -> io::Result<()> {
+        let push = |chunk: &mut [u8], filled| BodyWriter::new(&mut chunk[HEADER_BYTES..], filled).push(row);
         let filled = match push(&mut self.chunk, self.filled) {
             Some(filled) => filled,
             None => {
                 self.end_segment(false)?;
-                push(&mut self.chunk, 0).expect("an object that is kept fits into an empty segment")
+                push(&mut self.chunk, 0).expect("a row that is kept fits into an empty segment")
             }
         };
         self.filled = filled;
@@ -518,20 +518,20 @@ mod tests {
         Snapshot::newest(store).get(&default(store), b"key").unwrap().unwrap().to_vec()
     }
 
-    /// Writes an image of objects; returns the bytes written.
+    /// Writes an image of rows; returns the bytes written.
     fn save(store: &Arc<Engine>) -> u64 {
         let core = &store.maintenance.warm.as_ref().unwrap().core;
         let before = core.counts.bytes.load(Ordering::Relaxed);
-        ObjectsSaver::new(0).finish(&core.ground, &core.counts, &|| true).unwrap();
+        RowsSaver::new(0).finish(&core.context, &core.counts, &|| true).unwrap();
         core.counts.bytes.load(Ordering::Relaxed) - before
     }
 
-    /// The image that a process finds after this one was killed, and the number of objects that it restores.
+    /// The image that a process finds after this one was killed, and the number of rows that it restores.
     fn after_a_kill(disk: &LyingDisk) -> (Vec<u8>, u64) {
         let store = open(&disk.snapshot());
         let warm = store.maintenance.warm.as_ref().unwrap();
         warm.step();
-        (get(&store), warm.stats().objects_restored)
+        (get(&store), warm.stats().rows_restored)
     }
 
     #[test]
@@ -543,15 +543,15 @@ mod tests {
         assert_eq!(get(&store), b"old");
         assert!(save(&store) > 0);
         assert_eq!(after_a_kill(&disk), (b"old".to_vec(), 1), "what is saved comes back");
-        image::remove_objects(&disk, Path::new("/store/warm")).unwrap();
+        image::remove_rows(&disk, Path::new("/store/warm")).unwrap();
 
-        let (other, before) = (Arc::clone(&store), store.reader.objects.warm_cache().unwrap());
+        let (other, before) = (Arc::clone(&store), store.reader.row_cache.warm_cache().unwrap());
         BETWEEN.set(Some(Box::new(move || {
             // The cache is exchanged, and then younger versions arrive: the old cache is not notified. It is emptied only later
-            // (`resize_objects`).
-            let exchange = other.reader.objects.resize(256 << 20).expect("the tables are far too small");
-            let _not_emptied_yet = other.reader.objects.exchange(exchange);
-            assert!(!Arc::ptr_eq(&other.reader.objects.warm_cache().unwrap(), &before));
+            // (`resize_row_cache`).
+            let exchange = other.reader.row_cache.resize(256 << 20).expect("the tables are far too small");
+            let _not_emptied_yet = other.reader.row_cache.exchange(exchange);
+            assert!(!Arc::ptr_eq(&other.reader.row_cache.warm_cache().unwrap(), &before));
             put(&other, b"new");
         })));
         assert_eq!(save(&store), 0, "there is nothing to save of the one that came");

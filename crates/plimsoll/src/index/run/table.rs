@@ -1,4 +1,4 @@
-//! Partition metadata, which is known without reading the file, and point look-ups in a partition.
+//! Table metadata, which is known without reading the file, and point look-ups in a table.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use crate::index::run::leaf::{BRANCHES, Entry, LEAF_PAGE, Leaf, Sought, has_bran
 use crate::types::error::{Error, Result};
 use crate::types::version::Stored;
 
-/// The location of a partition's pages.
+/// The location of a table's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum PartitionId {
+pub(crate) enum TableId {
     /// A file in the index's folder; ids are never used again.
     Run(u64),
     /// A blob file of the log.
     Blob(BlobId),
 }
 
-impl fmt::Display for PartitionId {
+impl fmt::Display for TableId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Run(id) => write!(f, "run {id}"),
@@ -38,7 +38,7 @@ pub(crate) fn run_file_name(id: u64) -> String {
     format!("{id:020}.run")
 }
 
-impl PartitionId {
+impl TableId {
     /// Its file, from the store's folder on.
     pub(crate) fn file(self) -> String {
         match self {
@@ -48,11 +48,11 @@ impl PartitionId {
     }
 }
 
-/// Metadata of a partition: kept in the manifest, and in memory.
+/// Metadata of a table: kept in the manifest, and in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PartitionInfo {
+pub(crate) struct TableInfo {
     /// Its file.
-    pub(crate) id: PartitionId,
+    pub(crate) id: TableId,
     /// Its pages.
     pub(crate) pages: u32,
     /// Page of its root.
@@ -77,11 +77,11 @@ pub(crate) struct PartitionInfo {
     pub(crate) fixed_glsn: Option<Glsn>,
 }
 
-/// A partition open for reading.
+/// A table open for reading.
 #[derive(Clone, Debug)]
-pub(crate) struct Partition {
+pub(crate) struct Table {
     /// Its metadata.
-    pub(crate) info: Arc<PartitionInfo>,
+    pub(crate) info: Arc<TableInfo>,
     /// Its pages in the pool.
     pub(crate) file: PoolFile,
 }
@@ -89,7 +89,7 @@ pub(crate) struct Partition {
 /// The result of a point look-up.
 #[derive(Debug)]
 pub(crate) struct Lookup {
-    /// Newest version of the key in this partition, whatever the snapshot.
+    /// Newest version of the key in this table, whatever the snapshot.
     pub(crate) newest: Option<Glsn>,
     /// Newest version that is not younger than the snapshot.
     pub(crate) found: Option<Found>,
@@ -126,7 +126,7 @@ impl Lookup {
     const MISS: Lookup = Lookup { newest: None, found: None };
 }
 
-impl Partition {
+impl Table {
     /// Looks `key` up as of `at`. The filter is checked first: a miss reads no leaf.
     pub(crate) fn lookup(&self, key: &[u8], at: Glsn, touch: Touch) -> Result<Lookup> {
         if key < &self.info.first_key[..] || key > &self.info.last_key[..] {
