@@ -420,7 +420,7 @@ pub(crate) struct Stat {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The image names the pages that were hot when the store was last open, and holds hot objects (small values that are kept without their \
+The image names the pages that were hot when the store was last open, and holds hot rows (small values that are kept without their \
 pages), so that they are there again, in the background, when it is opened the next time. It is a cache: it may be deleted at any moment, also while the store is open (which then writes another in \
 time).
 

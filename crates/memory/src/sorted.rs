@@ -22,7 +22,7 @@ mod writer;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::budget::{Budget, Kind, OutOfBudget};
 use crate::chunk::CHUNK_BYTES;
@@ -131,7 +131,8 @@ impl SortedMap {
 
     /// Releases `bytes` reserved with [`SortedMap::reserve`]; the chunks stay for later entries.
     pub fn unreserve(&self, bytes: usize) {
-        let mut writer = self.lock();
+        // Also of a map whose writer panicked: this runs while that unwinds.
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         writer.promised = writer.promised.saturating_sub(bytes);
     }
 

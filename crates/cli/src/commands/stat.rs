@@ -42,7 +42,7 @@ fn show(globals: &Globals, args: &Stat, db: &Db, output: &mut Output) -> Outcome
         Section::new("pressure", of_pressure(&stats)),
         Section::new("evictor", of_evictor(&stats)),
         Section::new("pool", of_pool(&stats)),
-        Section::new("objects", of_objects(&stats)),
+        Section::new("row cache", of_row_cache(&stats)),
     ])?;
     Ok(Exit::Done)
 }
@@ -225,21 +225,21 @@ fn of_evictor(stats: &Stats) -> Vec<Fact> {
     ]
 }
 
-fn of_objects(stats: &Stats) -> Vec<Fact> {
-    let objects = &stats.row_cache;
+fn of_row_cache(stats: &Stats) -> Vec<Fact> {
+    let cache = &stats.row_cache;
     vec![
-        Fact::count("objects", objects.entries),
-        Fact::bytes("bytes of objects", objects.live_bytes),
-        Fact::bytes("bytes held", objects.held_bytes),
-        Fact::bytes("bytes at most now", objects.limit_bytes),
-        Fact::count("hits", objects.hits),
-        Fact::count("misses", objects.misses),
-        Fact::count("insertions", objects.insertions),
-        Fact::count("evictions", objects.evictions),
-        Fact::count("objects back soon", objects.returns),
-        Fact::count("pages back soon", objects.page_returns),
-        Fact::count("steps to objects", objects.steps_to_rows),
-        Fact::count("steps to pages", objects.steps_to_pages),
+        Fact::count("rows", cache.entries),
+        Fact::bytes("bytes of rows", cache.live_bytes),
+        Fact::bytes("bytes held", cache.held_bytes),
+        Fact::bytes("bytes at most now", cache.limit_bytes),
+        Fact::count("hits", cache.hits),
+        Fact::count("misses", cache.misses),
+        Fact::count("insertions", cache.insertions),
+        Fact::count("evictions", cache.evictions),
+        Fact::count("rows back soon", cache.returns),
+        Fact::count("pages back soon", cache.page_returns),
+        Fact::count("steps to rows", cache.steps_to_rows),
+        Fact::count("steps to pages", cache.steps_to_pages),
     ]
 }
 

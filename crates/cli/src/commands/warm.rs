@@ -43,8 +43,8 @@ fn facts(image: &WarmImage) -> Vec<Fact> {
         Fact::count("segments", image.segments),
         Fact::bytes("bytes", image.bytes),
         Fact::count("pages named", image.pages),
-        Fact::count("objects", image.rows),
-        Fact::bytes("bytes of objects", image.row_bytes),
+        Fact::count("rows", image.rows),
+        Fact::bytes("bytes of rows", image.row_bytes),
         glsn("oldest GLSN", image.oldest_glsn),
         glsn("newest GLSN", image.newest_glsn),
     ];

@@ -132,9 +132,9 @@ fn the_warm_image_is_shown_and_deleted() {
     assert!(db.snapshot().get(&keyspace, b"key").unwrap().is_some());
     db.close().unwrap();
     let shown = run(&["warm", &store, "--json"]).ok().json();
-    // A segment of pages; and one of objects, if the read found the page in memory no more.
-    let objects = shown["objects"].as_u64().unwrap();
-    assert_eq!(shown["segments"].as_u64(), Some(1 + u64::from(objects > 0)), "{shown}");
+    // A segment of pages; and one of rows, if the read found the page in memory no more.
+    let rows = shown["rows"].as_u64().unwrap();
+    assert_eq!(shown["segments"].as_u64(), Some(1 + u64::from(rows > 0)), "{shown}");
     assert!(shown["pages_named"].as_u64() > Some(0), "{shown}");
     assert_eq!(run(&["stat", &store, "--json"]).ok().json()["warm"], shown);
     for arguments in [["get", &store, "key"].as_slice(), &["put", &store, "key", "other", "--no-warm"]] {

@@ -434,3 +434,19 @@ fn bytes_behind_the_last_record_are_told_and_are_no_damage() {
     drop(open(&disk, &memory));
     assert_eq!(findings(&*disk, &memory), []);
 }
+
+#[test]
+fn a_reader_that_lists_a_backup_while_the_writer_trims_is_told_so() {
+    let (disk, memory) = (mem_disk(), Memory::new(16 << 20));
+    let log = open(&disk, &memory);
+    fill(&log);
+    let position = log.position();
+    let read_only = FileLogOptions { known: Some(position), mode: Mode::ReadOnly, ..options(&disk, &memory) };
+    let (reader, _) = FileLog::open(read_only).unwrap();
+    // What a trim does: tables first, then segments.
+    for ending in [".idx", ".seg"] {
+        disk.remove(&Path::new(DIR).join(&names(&*disk, ending)[0])).unwrap();
+    }
+    let listed = reader.files_for_backup(&mut |_| Ok(()));
+    assert!(matches!(listed, Err(LogError::Trimmed { asked: Glsn(1), first }) if first > Glsn(1)), "{listed:?}");
+}

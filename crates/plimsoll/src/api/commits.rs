@@ -25,7 +25,11 @@ const PASSED_ONE_BY_ONE: u32 = 32;
 /// [`Error::Dropped`] once, and then passed over.
 ///
 /// To process each commit exactly once, also over restarts, store [`Commits::position`] together with the result, in one transaction, and start
-/// the next feed there. A cursor ([`Log::cursor`](crate::Log::cursor)) keeps the log from being trimmed before that.
+/// the next feed there. A cursor ([`Log::cursor`](crate::Log::cursor)) keeps the log from being trimmed before that. Results that are kept
+/// outside of the store need [`Durability::Sync`](crate::Durability::Sync): with `Buffered` a feed gives commits that a power cut may still
+/// take back.
+///
+/// A feed, and each commit or change of one, keeps the store open: to open it again in this process, close it ([`Db::close`](crate::Db::close)).
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {

@@ -95,7 +95,7 @@ fn of_evictor(stats: evictor::EvictorStats) -> EvictorStats {
 fn kind_name(kind: Kind) -> &'static str {
     match kind {
         Kind::Pages => "pages",
-        Kind::Objects => "objects",
+        Kind::Objects => "row cache",
         Kind::Memtable => "memtables",
         Kind::WriteSet => "write sets",
         Kind::ReadSet => "read sets",

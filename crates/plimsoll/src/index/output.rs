@@ -18,7 +18,7 @@ use crate::types::version::{Stored, Version};
 pub(crate) const OUTPUT_CHUNKS: u64 = 6;
 
 /// A table is cut when its values are stored in this many blob files: their list takes memory.
-const BLOBS_MAX: u32 = 1024;
+const BLOBS_MAX: usize = 1024;
 
 /// A run being written. If it is dropped before it is finished, its files are removed.
 #[derive(Debug)]
@@ -36,8 +36,6 @@ pub(crate) struct Output {
 struct OpenTable {
     guard: Arc<FileGuard>,
     builder: TableBuilder<RunFileSink>,
-    blobs: u32,
-    last_blob: Option<u64>,
 }
 
 impl Output {
@@ -64,10 +62,9 @@ impl Output {
         if self.open.is_none() {
             let (guard, sink) = self.files.create(&self.budget)?;
             let builder = TableBuilder::new(sink, &self.budget, false)?;
-            self.open = Some(OpenTable { guard, builder, blobs: 0, last_blob: None });
+            self.open = Some(OpenTable { guard, builder });
         }
         let open = self.open.as_mut().expect("made above");
-        open.note_blob(version.stored);
         let inline = if let Stored::Inline(value) = version.stored { value.len() } else { 0 };
         open.builder.add(version)?;
         // Not earlier: adding the version may have written the page before its own.
@@ -106,15 +103,6 @@ impl Output {
 
 impl OpenTable {
     fn is_full(&self, table_bytes: u64) -> bool {
-        self.builder.bytes() >= table_bytes || self.blobs >= BLOBS_MAX
-    }
-
-    fn note_blob(&mut self, stored: Stored<'_>) {
-        if let Stored::InBlob { blob, .. } = stored
-            && self.last_blob != Some(blob.0)
-        {
-            self.last_blob = Some(blob.0);
-            self.blobs += 1;
-        }
+        self.builder.bytes() >= table_bytes || self.builder.blobs() >= BLOBS_MAX
     }
 }

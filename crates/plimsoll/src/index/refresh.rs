@@ -32,6 +32,10 @@ impl Core {
             let Some(manifest) = found.filter(|found| found.log_id == record.log_id) else {
                 return Ok(());
             };
+            if manifest.checkpoint.glsn < record.checkpoint.glsn {
+                // The current one was in doubt, and the writer went on from the one before: versions between the two are in this view only.
+                return Ok(());
+            }
             match self.open_runs(&manifest, &view) {
                 Ok(opened) => break (manifest, opened),
                 Err(error) if manifest.number == before => return Err(error),

@@ -136,13 +136,12 @@ impl Core {
     }
 
     fn reserve(&self, memtable: &Arc<Memtable>, bytes: usize) -> Result<Reservation<'_>, OutOfBudget> {
-        memtable.map().reserve(bytes)?;
-        let reservation = Reservation::new(&self.counters, self.held, memtable, bytes);
         if !self.context.read_only {
-            // Last: a refusal gives the memtable's room back.
+            // First: chunks of a memtable are kept, and it may be empty.
             self.files.fill_reserve()?;
         }
-        Ok(reservation)
+        memtable.map().reserve(bytes)?;
+        Ok(Reservation::new(&self.counters, self.held, memtable, bytes))
     }
 
     fn closed_memtables(&self) -> usize {

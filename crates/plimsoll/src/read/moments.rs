@@ -66,8 +66,8 @@ impl Snapshots {
         &self.parts[part_of_thread()]
     }
 
-    /// Opens the moment that `choose` returns. `choose` is called under a lock that [`Snapshots::oldest`] takes after it has asked for the
-    /// newest moment, so that a horizon computed at the same time is never above the moment.
+    /// Opens the moment that `choose` returns. `choose` is called under a lock that [`Snapshots::oldest`] takes, so that a horizon computed
+    /// at the same time is never above the moment.
     pub(crate) fn open(&self, budget: &Budget, choose: impl FnOnce() -> Glsn) -> Result<OpenMoment> {
         hit(Border::MomentAsked);
         let part = self.part();
@@ -89,11 +89,11 @@ impl Snapshots {
         part.open_in(part.lock(), false, choose)
     }
 
-    /// The oldest open moment, or the result of `newest` if none is open. `newest` never goes back from call to call.
+    /// The oldest open moment, or the result of `newest` if none is open.
     pub(crate) fn oldest(&self, newest: impl FnOnce() -> Glsn) -> Glsn {
-        // First: a moment that is opened behind the look at its part is not older.
-        let newest = newest();
-        self.parts.iter().filter_map(|part| part.lock().oldest()).fold(newest, Glsn::min)
+        // All at once: a moment may be opened in one part by who has it open in another, and is then closed there.
+        let parts = self.parts.each_ref().map(|part| part.lock());
+        parts.iter().filter_map(|open| open.oldest()).fold(newest(), Glsn::min)
     }
 
     /// The number of open snapshots.
@@ -218,6 +218,34 @@ mod tests {
         assert_eq!((snapshots.oldest(|| Glsn(50)), snapshots.count()), (Glsn(8), rest.len() as u64));
         drop(rest);
         assert_eq!((snapshots.oldest(|| Glsn(50)), snapshots.count()), (Glsn(50), 0));
+    }
+
+    #[test]
+    fn a_moment_that_threads_hand_to_each_other_stays_the_oldest() {
+        use std::sync::mpsc::{Receiver, Sender, channel};
+        let snapshots = Snapshots::default();
+        let over = std::sync::atomic::AtomicBool::new(false);
+        let hand_over = |from: Receiver<OpenMoment>, to: Sender<OpenMoment>| {
+            for turn in 0..20_000 {
+                over.fetch_or(turn == 19_000, Ordering::SeqCst);
+                let Ok(theirs) = from.recv() else { break };
+                let own = snapshots.open_unleased(|| theirs.at());
+                drop(theirs);
+                if to.send(own).is_err() {
+                    break;
+                }
+            }
+        };
+        let ((to_one, from_other), (to_other, from_one)) = (channel(), channel());
+        let _always = to_one.send(snapshots.open_unleased(|| Glsn(5)));
+        std::thread::scope(|scope| {
+            scope.spawn(|| hand_over(from_other, to_other));
+            scope.spawn(|| hand_over(from_one, to_one));
+            while !over.load(Ordering::SeqCst) {
+                let oldest = snapshots.oldest(|| Glsn(100));
+                assert!(oldest == Glsn(5) || over.load(Ordering::SeqCst), "{oldest}");
+            }
+        });
     }
 
     #[test]

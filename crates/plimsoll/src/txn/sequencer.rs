@@ -81,9 +81,11 @@ impl CommitSequencer {
     ) -> Result<T> {
         let submitted = submit()?;
         self.half_applied.store(true, Ordering::Release);
+        let unwinding = PoisonOnUnwind(self);
         let last = apply(&submitted).map_err(|error| self.poison(&error.to_string()))?;
         self.applied.store(last.0, Ordering::Release);
         self.half_applied.store(false, Ordering::Release);
+        std::mem::forget(unwinding);
         Ok(submitted)
     }
 
@@ -131,6 +133,15 @@ impl CommitSequencer {
     fn poison(&self, why: &str) -> Error {
         let cause = || format!("a commit that is in the log could not be applied: {why}");
         Error::Poisoned { cause: self.poisoned.get_or_init(cause).clone() }
+    }
+}
+
+/// Poisons the store if it is dropped: who waits for a commit that panicked half way learns that it will not be seen.
+struct PoisonOnUnwind<'a>(&'a CommitSequencer);
+
+impl Drop for PoisonOnUnwind<'_> {
+    fn drop(&mut self) {
+        self.0.poison("its committer panicked");
     }
 }
 

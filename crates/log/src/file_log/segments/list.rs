@@ -23,6 +23,8 @@ pub(crate) struct Segments {
     first: AtomicU64,
     /// Held while segments are freed.
     pub(crate) trimming: Mutex<()>,
+    /// Held by a reader while it looks what the writing process has trimmed. A backup holds `trimming` and may come here.
+    noticing: Mutex<()>,
     /// Held while an offset table is rebuilt.
     pub(crate) rebuilding: Mutex<SortScratch>,
 }
@@ -48,6 +50,7 @@ impl Segments {
             room,
             first: AtomicU64::new(first.0),
             trimming: Mutex::new(()),
+            noticing: Mutex::new(()),
             rebuilding: Mutex::new(SortScratch::new(budget)?),
         })
     }
@@ -115,7 +118,7 @@ impl Segments {
             _ => None,
         });
         let Some(first) = segments.min() else { return };
-        let _trimming = lock(&self.trimming);
+        let _noticing = lock(&self.noticing);
         if first > self.first() {
             self.set_first(first);
             while self.read().first().is_some_and(|segment| segment.first() < first) {

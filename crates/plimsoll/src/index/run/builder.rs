@@ -172,6 +172,11 @@ impl<S: PageSink> TableBuilder<S> {
         self.tally.versions
     }
 
+    /// The number of blob files that its values are in.
+    pub(crate) fn blobs(&self) -> usize {
+        self.tally.blobs.len()
+    }
+
     /// Writes the remaining pages and the footer; returns the sink (not yet synced) and the table's metadata. At least one version must
     /// have been added.
     pub(crate) fn finish(mut self) -> Result<(S, TableInfo)> {
