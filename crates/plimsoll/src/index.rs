@@ -52,6 +52,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::Guard;
+use plimsoll_disk::clock::Clock;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::{Glsn, Position};
@@ -82,6 +83,7 @@ const MEMTABLE_BYTES: (u64, u64) = (1 << 20, 64 << 20);
 #[derive(Clone, Debug)]
 pub(crate) struct Context {
     pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) clock: Arc<dyn Clock>,
     /// The index's folder; it exists.
     pub(crate) dir: PathBuf,
     pub(crate) budget: Budget,

@@ -149,6 +149,7 @@ pub(crate) fn open_by(
     let checkpoint = manifest.checkpoint.glsn;
     let context = Context {
         disk: Arc::clone(&options.disk),
+        clock: Arc::clone(&options.clock),
         dir: path.join("index"),
         budget: budget.clone(),
         pool: Arc::clone(&pool),

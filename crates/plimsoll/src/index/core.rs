@@ -9,7 +9,6 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::{ArcSwap, Guard};
-use plimsoll_disk::clock::SystemClock;
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::{Glsn, Position};
 use plimsoll_memory::budget::{Backing, Budget, Kind, Lease};
@@ -37,7 +36,6 @@ pub(crate) struct Core {
     pub(crate) context: Context,
     pub(crate) horizon: Arc<dyn Horizon>,
     pub(crate) files: Arc<Files>,
-    pub(crate) clock: SystemClock,
     pub(crate) writer: Mutex<Writer>,
     /// Held during a flush.
     pub(crate) flush: Mutex<SetAside>,
@@ -140,7 +138,6 @@ impl Core {
             signals: Signals::default(),
             counters: Counters::default(),
             blobs_in_work: Arc::default(),
-            clock: SystemClock::new(),
             context,
             horizon,
             files,

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use plimsoll_disk::clock::Clock;
 use plimsoll_log::glsn::Glsn;
 
 use crate::index::Progress;
@@ -38,12 +37,12 @@ impl Core {
         }
         let set_aside = lock(&self.flush);
         let Some(closed) = self.view().closed.last().cloned() else { return Ok(Progress::Idle) };
-        let start = self.clock.monotonic_nanos();
+        let start = self.context.clock.monotonic_nanos();
         let done = self.flush_source(&set_aside, &closed);
         drop(set_aside);
         if done.is_ok() {
             Counters::add(&self.counters.flushes, 1);
-            Counters::add(&self.counters.flush_nanos, self.clock.monotonic_nanos() - start);
+            Counters::add(&self.counters.flush_nanos, self.context.clock.monotonic_nanos() - start);
         }
         self.signals.flush_ended(done.as_ref().err());
         done.map(|()| Progress::Worked)

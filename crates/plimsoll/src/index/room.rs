@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use plimsoll_disk::clock::Clock;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::OutOfBudget;
 
@@ -93,9 +92,9 @@ impl Core {
                 Next::Done(reservation) => break reservation,
                 Next::Again => {}
                 Next::Flush(refusal) => {
-                    let start = self.clock.monotonic_nanos();
+                    let start = self.context.clock.monotonic_nanos();
                     let progress = self.flush_step()?;
-                    stalled_nanos += (self.clock.monotonic_nanos() - start).max(1);
+                    stalled_nanos += (self.context.clock.monotonic_nanos() - start).max(1);
                     if progress == Progress::Idle
                         && (self.context.read_only || self.current_view().closed.is_empty())
                         && let Some(refusal) = refusal
@@ -261,16 +260,16 @@ impl Core {
 
     /// Waits, and records the duration.
     fn note_stall(&self, cause: Cause, wait: impl FnOnce()) {
-        let start = self.clock.monotonic_nanos();
+        let start = self.context.clock.monotonic_nanos();
         wait();
-        self.counters.stalls.note(cause, self.clock.monotonic_nanos() - start);
+        self.counters.stalls.note(cause, self.context.clock.monotonic_nanos() - start);
     }
 
     /// Waits for `delay` regardless of progress signals, but returns once nothing lags behind.
     fn wait_while_behind(&self, delay: u64) {
         let mut left = delay;
         while left > 0 && !self.signals.is_closing() {
-            let start = self.clock.monotonic_nanos();
+            let start = self.context.clock.monotonic_nanos();
             let part = left.min(LOOK_NANOS);
             let was_progress = self.signals.wait_for_progress(Duration::from_nanos(part));
             let active = Arc::clone(&lock(&self.writer).active);
@@ -279,7 +278,7 @@ impl Core {
             }
             // With a clock that does not advance, the wait still ends.
             let least = if was_progress { WAIT_MIN_NANOS } else { part };
-            left = left.saturating_sub((self.clock.monotonic_nanos() - start).max(least));
+            left = left.saturating_sub((self.context.clock.monotonic_nanos() - start).max(least));
         }
     }
 

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use plimsoll_disk::clock::ManualClock;
+use plimsoll_disk::clock::{ManualClock, SystemClock};
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::blob::BlobId;
@@ -148,6 +148,7 @@ impl World {
             // Small, so that much happens between the steps of a job.
             step_bytes: 16 << 10,
             disk: Arc::clone(&self.disk),
+            clock: Arc::new(SystemClock::new()),
             dir: dir(),
             budget: self.budget.clone(),
             pool: Arc::clone(&self.pool),

@@ -106,9 +106,32 @@ fn nobody_passes_by_the_door() {
     }
 }
 
+/// Files that make a clock of their own: defaults that can be replaced, waits of threads for memory, the command,
+/// and the timing of a replay.
+const CLOCKS: [&str; 7] = [
+    "plimsoll/src/types/options.rs",
+    "memory/src/cache.rs",
+    "memory/src/budget/wait_queue.rs",
+    "memory/src/pool/resize.rs",
+    "disk/",
+    "cli/",
+    "replay/src/replay.rs",
+];
+
+#[test]
+fn the_clock_is_handed_down() {
+    for (name, text) in sources() {
+        let listed = CLOCKS.iter().any(|place| name.starts_with(place));
+        let is_test =
+            ["/tests", "tests.rs", "known_bugs.rs", "/examples", "sim/"].iter().any(|part| name.contains(part));
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        assert!(listed || is_test || !code.contains("SystemClock::new()"), "{name} makes its own clock");
+    }
+}
+
 /// Test hooks: files, and how the lines of the hooks begin.
 const HOOKS: [(&str, &[&str]); 6] = [
-    ("disk/src/lib.rs", &["pub mod lying;", "pub mod mem;"]),
+    ("disk/src/lib.rs", &["pub mod lying;"]),
     ("memory/src/budget.rs", &["pub fn fail_after("]),
     ("log/src/lib.rs", &["pub mod mem_log;"]),
     ("plimsoll/src/lib.rs", &["pub mod borders;", "pub mod fuzz;", "pub use types::options::Sizes;"]),
