@@ -3,7 +3,7 @@
 //! Law: an answer equals the model's, or is an error that the current faults excuse; never another answer. A moment that is not retained
 //! may be refused, but not from the keyspace's floor on.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::ops::Bound;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -436,15 +436,19 @@ impl Judge<'_> {
             is_value(|| format!("{}: metadata", what()), Some(found), Some(*metadata))?;
         }
         let Some(changes) = self.settle(what, None, commit.changes())? else { return Ok(false) };
+        // Several keyspaces may have had the same name.
+        let spaces: BTreeMap<u8, String> = match entry {
+            Entry::Commit { writes, .. } => writes.keys().map(|(space, _)| (*space, space_name(*space))).collect(),
+            _ => BTreeMap::new(),
+        };
         let mut found = Vec::new();
         for change in changes {
             let Some(change) = self.settle(what, None, change)? else { return Ok(false) };
             let Some(value) = self.settle(what, None, change.value())? else { return Ok(false) };
             if let Entry::Commit { writes, .. } = entry {
-                let of_key = |((space, key), _): &(&(u8, Key), _)| {
-                    change.keyspace() == Some(&space_name(*space)) && change.key() == &key[..]
-                };
-                let wanted = writes.iter().find(of_key).and_then(|(_, content)| *content);
+                let of_name = spaces.iter().filter(|(_, name)| change.keyspace() == Some(name));
+                let mut contents = of_name.filter_map(|(space, _)| writes.get(&(*space, change.key().to_vec())));
+                let wanted = contents.next().copied().flatten();
                 is_value(|| format!("{}: {}", what(), show(change.key())), value.as_deref(), wanted)?;
             }
             found.push((change.keyspace().map(str::to_owned), change.key().to_vec(), change.value_len()));
