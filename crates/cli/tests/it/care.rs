@@ -49,7 +49,7 @@ fn a_backup_is_a_store_as_of_its_moment() {
     run(&["verify", &backup]).ok();
     run(&["put", &backup, "k7", "of its own"]).ok();
     assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "k1\nk2\nk3\nk4\nk5\nk6\n");
-    run(&["backup", &store, &backup]).fails(2, &["backup", "something stands there already"]);
+    run(&["backup", &store, &backup]).fails(2, &["backup", "this path is in use already"]);
     run(&["backup", &store, &format!("{store}/sub")]).fails(2, &["sub", "inside the store"]);
     let report = run(&["backup", "--copy", &store, &folder.at("copy"), "--json"]).ok().json();
     assert_eq!(report["bytes_linked"], 0);

@@ -61,13 +61,11 @@ pub struct Commits {
     position: Position,
     /// Only commits that changed something in it, with these changes.
     span: Option<Arc<Span>>,
-    /// Whether the last thing it returned as an iterator was an error.
-    failed: bool,
 }
 
 impl Commits {
     pub(crate) fn new(store: &Arc<Engine>, from: Glsn, span: Option<Arc<Span>>) -> Result<Self> {
-        Ok(Self { position: Position::new(store, from)?, span, failed: false })
+        Ok(Self { position: Position::new(store, from)?, span })
     }
 
     /// The next commit, as soon as there is one; `None` if none came within `timeout`. A commit in another thread wakes it. What is in the log
@@ -77,31 +75,12 @@ impl Commits {
     /// [`Error::Trimmed`] if the feed fell behind a trim, [`Error::Dropped`], [`Error::Poisoned`], [`Error::Closed`], the disk, the budget, or
     /// corruption.
     pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<Commit>> {
-        Position::poll_within(self, timeout, Self::poll)
+        Position::poll_within(self, timeout)
     }
 
     /// The GLSN from which a new feed goes on where this one is: behind the last commit that it gave out, and behind what it left out since.
     pub fn position(&self) -> Glsn {
         self.position.next
-    }
-
-    fn poll(&mut self) -> Result<Option<Commit>> {
-        self.position.store.check_open()?;
-        let end = self.position.end();
-        while let Some(glsn) = self.find(end)? {
-            let behind = glsn.next();
-            let entry = self.position.store.reader.log.read(glsn).map_err(Error::from);
-            if let Err(Error::Dropped { .. }) = entry {
-                self.position.next = behind;
-            }
-            let commit = Commit::new(&self.position.store, entry?, self.span.clone());
-            let is_wanted = self.is_wanted(&commit)?;
-            self.position.next = behind;
-            if is_wanted {
-                return Ok(Some(commit));
-            }
-        }
-        Ok(None)
     }
 
     fn is_wanted(&self, commit: &Commit) -> Result<bool> {
@@ -134,8 +113,33 @@ impl Commits {
 }
 
 impl Follows for Commits {
+    type Found = Commit;
+
     fn place(&self) -> &Position {
         &self.position
+    }
+
+    fn place_mut(&mut self) -> &mut Position {
+        &mut self.position
+    }
+
+    fn poll(&mut self) -> Result<Option<Commit>> {
+        self.position.store.check_open()?;
+        let end = self.position.end();
+        while let Some(glsn) = self.find(end)? {
+            let behind = glsn.next();
+            let entry = self.position.store.reader.log.read(glsn).map_err(Error::from);
+            if let Err(Error::Dropped { .. }) = entry {
+                self.position.next = behind;
+            }
+            let commit = Commit::new(&self.position.store, entry?, self.span.clone());
+            let is_wanted = self.is_wanted(&commit)?;
+            self.position.next = behind;
+            if is_wanted {
+                return Ok(Some(commit));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -143,12 +147,7 @@ impl Iterator for Commits {
     type Item = Result<Commit>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if std::mem::take(&mut self.failed) {
-            return None;
-        }
-        let next = self.poll().transpose();
-        self.failed = matches!(next, Some(Err(_)));
-        next
+        self.step()
     }
 }
 

@@ -19,6 +19,8 @@ pub(crate) struct Position {
     pub(crate) store: Arc<Engine>,
     /// The GLSN to read next.
     pub(crate) next: Glsn,
+    /// Whether the iterator returned an error last.
+    failed: bool,
 }
 
 impl Position {
@@ -31,7 +33,7 @@ impl Position {
         if next < first {
             return Err(Error::Trimmed { asked: next, first });
         }
-        Ok(Self { store: Arc::clone(store), next })
+        Ok(Self { store: Arc::clone(store), next, failed: false })
     }
 
     /// The end of what can be read now.
@@ -57,16 +59,12 @@ impl Position {
         entry
     }
 
-    /// Calls `poll` until it finds something, and waits for new entries in between; `None` if nothing came within `timeout`.
-    pub(crate) fn poll_within<F: Follows, T>(
-        follower: &mut F,
-        timeout: Duration,
-        mut poll: impl FnMut(&mut F) -> Result<Option<T>>,
-    ) -> Result<Option<T>> {
+    /// Polls until there is something, and waits for new entries in between; `None` if nothing came within `timeout`.
+    pub(crate) fn poll_within<F: Follows>(follower: &mut F, timeout: Duration) -> Result<Option<F::Found>> {
         let clock = Arc::clone(&follower.place().store.options.clock);
         let start = clock.monotonic_nanos();
         loop {
-            if let Some(found) = poll(follower)? {
+            if let Some(found) = follower.poll()? {
                 return Ok(Some(found));
             }
             let waited = Duration::from_nanos(clock.monotonic_nanos().saturating_sub(start));
@@ -97,8 +95,27 @@ impl Position {
 
 /// Something that follows the log.
 pub(crate) trait Follows {
+    /// What it finds there.
+    type Found;
+
     /// Where it is.
     fn place(&self) -> &Position;
+
+    /// The same, to move on.
+    fn place_mut(&mut self) -> &mut Position;
+
+    /// The next that is there already.
+    fn poll(&mut self) -> Result<Option<Self::Found>>;
+
+    /// A step as an iterator, which ends at an error, too.
+    fn step(&mut self) -> Option<Result<Self::Found>> {
+        if std::mem::take(&mut self.place_mut().failed) {
+            return None;
+        }
+        let next = self.poll().transpose();
+        self.place_mut().failed = matches!(next, Some(Err(_)));
+        next
+    }
 }
 
 /// The entries of the log from a GLSN on, of one stream or of all: from [`Log::follow`](crate::Log::follow). As an iterator it ends at the
@@ -123,13 +140,11 @@ pub(crate) trait Follows {
 pub struct LogFollow {
     position: Position,
     stream: Option<StreamId>,
-    /// Whether the last thing it returned as an iterator was an error.
-    failed: bool,
 }
 
 impl LogFollow {
     pub(crate) fn new(store: &Arc<Engine>, from: Glsn, stream: Option<StreamId>) -> Result<Self> {
-        Ok(Self { position: Position::new(store, from)?, stream, failed: false })
+        Ok(Self { position: Position::new(store, from)?, stream })
     }
 
     /// The next entry, as soon as there is one; `None` if none came within `timeout`. A commit in another thread wakes it.
@@ -137,12 +152,24 @@ impl LogFollow {
     /// # Errors
     /// [`Error::Trimmed`] if the walk fell behind a trim, [`Error::Poisoned`], [`Error::Closed`], the disk, or the budget.
     pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<LogEntry>> {
-        Position::poll_within(self, timeout, Self::poll)
+        Position::poll_within(self, timeout)
     }
 
     /// The GLSN from which a new walk goes on where this one is.
     pub fn position(&self) -> Glsn {
         self.position.next
+    }
+}
+
+impl Follows for LogFollow {
+    type Found = LogEntry;
+
+    fn place(&self) -> &Position {
+        &self.position
+    }
+
+    fn place_mut(&mut self) -> &mut Position {
+        &mut self.position
     }
 
     fn poll(&mut self) -> Result<Option<LogEntry>> {
@@ -166,22 +193,11 @@ impl LogFollow {
     }
 }
 
-impl Follows for LogFollow {
-    fn place(&self) -> &Position {
-        &self.position
-    }
-}
-
 impl Iterator for LogFollow {
     type Item = Result<LogEntry>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if std::mem::take(&mut self.failed) {
-            return None;
-        }
-        let next = self.poll().transpose();
-        self.failed = matches!(next, Some(Err(_)));
-        next
+        self.step()
     }
 }
 

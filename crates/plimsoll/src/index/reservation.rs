@@ -33,7 +33,7 @@ pub(crate) enum Link {
 const FETCHED_AT_ONCE: usize = 8;
 
 impl<'a> Reservation<'a> {
-    /// For `bytes` that were reserved in `table`, the active memtable. Runs hold everything up to `held`.
+    /// For `bytes` that were reserved in `memtable`, the active one. Runs hold everything up to `held`.
     pub(crate) fn new(counters: &'a Counters, held: Glsn, memtable: &Arc<Memtable>, bytes: usize) -> Self {
         Self { counters, held, memtable: Arc::clone(memtable), left_bytes: bytes }
     }
@@ -81,7 +81,10 @@ impl<'a> Reservation<'a> {
             for version in versions.by_ref().take(FETCHED_AT_ONCE) {
                 match version {
                     Ok(version) => next.push(version),
-                    Err(error) => done = Err(error),
+                    Err(error) => {
+                        done = Err(error);
+                        break;
+                    }
                 }
             }
             if link == Link::Now && next.len() > 1 {

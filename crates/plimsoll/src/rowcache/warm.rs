@@ -75,7 +75,7 @@ mod tests {
         row_cache.expect_share(32);
         assert_eq!((row_cache.share(), limit_mib()), (32, 16));
         row_cache.expect_share(8);
-        assert_eq!((row_cache.share(), limit_mib()), (32, 16), "nobody loses anything by it");
+        assert_eq!((row_cache.share(), limit_mib()), (32, 16), "neither side loses memory by it");
         assert!(row_cache.resize(64 << 20).is_none());
         assert_eq!(limit_mib(), 32);
         row_cache.expect_share(1000);

@@ -139,7 +139,7 @@ pub enum InvalidInput {
         whose: &'static str,
     },
     /// The destination of a backup exists already.
-    #[error("{}: something stands there already; give a backup a new or empty folder", path.display())]
+    #[error("{}: this path is in use already; give a backup a new or empty folder", path.display())]
     DestinationExists {
         /// The destination.
         path: PathBuf,

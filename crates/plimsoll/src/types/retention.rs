@@ -30,7 +30,7 @@ pub enum Retention {
     Forever,
     /// The latest version of each key; older ones only while a snapshot needs them.
     Latest,
-    /// What the last so many GLSNs of the log can see.
+    /// The versions that are visible at any of the last GLSNs of the log, this many.
     Glsns(u64),
     /// What a reader of this age or younger can see.
     Time(Duration),

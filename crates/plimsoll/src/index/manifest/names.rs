@@ -1,6 +1,6 @@
 //! The names of manifests in the index's folder: `MANIFEST.<number>`, 20 digits.
 
-/// So many manifests are kept: the newest, and those before it for readers that have chosen one and not opened it yet.
+/// Manifests that are kept: the newest, and older ones for readers that have chosen one and not opened it yet.
 pub(crate) const KEPT: u64 = 3;
 
 const PREFIX: &str = "MANIFEST.";
