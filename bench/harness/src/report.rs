@@ -1,6 +1,7 @@
 //! `bench report` and `bench readme`: what the yardstick measured, for people. Both read a CSV and measure nothing.
 
 mod page;
+mod picture;
 mod readme;
 mod run;
 mod svg;
@@ -42,6 +43,9 @@ pub(crate) struct Readme {
     /// The file to change [default: the project's README.md]
     #[arg(long)]
     readme: Option<PathBuf>,
+    /// Where the pictures go [default: the project's docs/pictures]
+    #[arg(long)]
+    pictures: Option<PathBuf>,
 }
 
 impl Report {
@@ -54,17 +58,40 @@ impl Report {
     }
 }
 
+/// The row of which README shows the memory over time: the longest that every store survives.
+const MEMORY_ROW: &str = "load-random";
+
 impl Readme {
-    /// Makes the table between the markers anew.
+    /// Makes the table between the markers and the pictures anew.
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
         let run = read(self.csv.as_deref(), places, false)?;
-        let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
-        let file = self.readme.clone().unwrap_or_else(default);
+        let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let pictures = self.pictures.clone().unwrap_or_else(|| project.join("docs/pictures"));
+        fs::create_dir_all(&pictures).with_context(|| format!("cannot make {}", pictures.display()))?;
+        let write = |name: &str, picture: String| {
+            let file = pictures.join(name);
+            fs::write(&file, picture).with_context(|| format!("cannot write {}", file.display()))?;
+            println!("{}", file.display());
+            anyhow::Ok(())
+        };
+        write("memory.svg", picture::memory(&run, MEMORY_ROW))?;
+        match restart(places)? {
+            Some(restart) => write("restart.svg", restart)?,
+            None => println!("no run of `bench warm` with requests over time: restart.svg stays as it is"),
+        }
+        let file = self.readme.clone().unwrap_or_else(|| project.join("README.md"));
         let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         fs::write(&file, readme::replaced(&text, &run).with_context(|| format!("in {}", file.display()))?)?;
         println!("{}", file.display());
         Ok(())
     }
+}
+
+/// The picture of the newest run of `bench warm` that counted requests over time.
+fn restart(places: &Places) -> Result<Option<String>> {
+    let folder = places.results().context("results are where? see --results")?;
+    let runs = runs(&folder)?.into_iter().filter(picture::has_restart);
+    Ok(runs.max_by(|a, b| a.date.cmp(&b.date)).map(|run| picture::restart(&run)))
 }
 
 fn read(csv: Option<&Path>, places: &Places, may_be_quick: bool) -> Result<Run> {
@@ -77,24 +104,24 @@ fn read(csv: Option<&Path>, places: &Places, may_be_quick: bool) -> Result<Run> 
 
 /// The youngest run of the yardstick in the folders of all machines.
 fn newest(folder: &Path, may_be_quick: bool) -> Result<Option<Run>> {
-    let mut newest: Option<Run> = None;
+    let is_wanted = |run: &Run| match run.any_setting("mode") {
+        Some("full") => true,
+        Some("quick") => may_be_quick,
+        _ => false,
+    };
+    Ok(runs(folder)?.into_iter().filter(is_wanted).max_by(|a, b| a.date.cmp(&b.date)))
+}
+
+/// All runs, of any command, in the folders of all machines.
+fn runs(folder: &Path) -> Result<Vec<Run>> {
+    let mut runs = Vec::new();
     for machine in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
         let machine = machine?.path();
         for file in machine.is_dir().then(|| fs::read_dir(&machine)).transpose()?.into_iter().flatten() {
-            let file = file?.path();
-            // Other commands' results lie there too.
-            let Ok(run) = Run::read(&file) else { continue };
-            let is_wanted = match run.any_setting("mode") {
-                Some("full") => true,
-                Some("quick") => may_be_quick,
-                _ => false,
-            };
-            if is_wanted && newest.as_ref().is_none_or(|newest| newest.date < run.date) {
-                newest = Some(run);
-            }
+            runs.extend(Run::read(&file?.path()).ok());
         }
     }
-    Ok(newest)
+    Ok(runs)
 }
 
 #[cfg(test)]

@@ -96,6 +96,9 @@ impl Warm {
                 rows.extend(seen.rows(&mut results, &self.settings(hot, end.name()), hot, end.name()));
                 goals.extend(seen.restart_goals(hot, end));
             }
+            // Not in the table: there is a metric for each moment. `bench readme` draws them.
+            let seen = self.answers(&place, hot)?;
+            seen.rows(&mut results, &self.settings(hot, "answer"), hot, "answer");
             let seen = self.closes(&place, hot)?;
             rows.extend(seen.rows(&mut results, &self.settings(hot, End::Changed.name()), hot, End::Changed.name()));
             goals.extend(seen.close_goal(hot, "all is new", 300.0));
@@ -150,6 +153,24 @@ impl Warm {
             seen.add(true, &self.live(store, &reopen(true))?);
             self.drop_image(store)?;
             seen.add(false, &self.live(store, &reopen(false))?);
+        }
+        Ok(seen)
+    }
+
+    /// Requests over time after a kill.
+    fn answers(&self, place: &Place, hot: Hot) -> Result<Pairs> {
+        /// Seconds that are looked at.
+        const SECONDS: f64 = 4.0;
+        let mut seen = Pairs::default();
+        for _ in 0..self.rounds {
+            for warm in [true, false] {
+                self.heat(place)?;
+                if !warm {
+                    self.drop_image(&place.store)?;
+                }
+                let life = Life { act: "answer", hot, end: End::Close, warm, interval: 3600.0 };
+                seen.add(warm, &self.live_until(&place.store, &life, SECONDS)?);
+            }
         }
         Ok(seen)
     }

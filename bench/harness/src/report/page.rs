@@ -61,7 +61,7 @@ fn warnings(run: &Run) -> String {
 }
 
 /// All contestants, each with its colour for the whole page.
-fn contestants(run: &Run) -> Vec<&str> {
+pub(super) fn contestants(run: &Run) -> Vec<&str> {
     let mut all: Vec<&str> = Vec::new();
     for row in run.rows() {
         all.extend(run.contestants(row).into_iter().filter(|name| !all.contains(name)).collect::<Vec<_>>());
@@ -154,7 +154,11 @@ fn section(run: &Run, row: &str) -> String {
     out + "\n" + &numbers(run, row, &names)
 }
 
-fn series<'run, T>(run: &Run, names: &[&'run str], what: impl Fn(&'run str) -> Option<T>) -> Vec<Series<'run, T>> {
+pub(super) fn series<'run, T>(
+    run: &Run,
+    names: &[&'run str],
+    what: impl Fn(&'run str) -> Option<T>,
+) -> Vec<Series<'run, T>> {
     names.iter().filter_map(|name| Some(Series { name, color: color(run, name), what: what(name)? })).collect()
 }
 

@@ -158,6 +158,18 @@ impl Run {
         self.of(row, contestant).filter_map(point).collect()
     }
 
+    /// All values of a metric that begins with `prefix`, by the number that its name goes on with and by the rest of the name.
+    pub(super) fn over_time(&self, row: &str, prefix: &str) -> Vec<(f64, &str, f64)> {
+        let mut points = Vec::new();
+        for line in self.lines.iter().filter(|line| line.row == row) {
+            let Some((at, rest)) = line.metric.strip_prefix(prefix).and_then(|rest| rest.split_once('_')) else {
+                continue;
+            };
+            points.extend(at.parse().map(|at| (at, rest, line.value)));
+        }
+        points
+    }
+
     /// Why a cell has no rate.
     pub(super) fn failure(&self, row: &str, contestant: &str) -> &'static str {
         match (self.value(row, contestant, "out_of_memory"), self.value(row, contestant, "failed")) {

@@ -92,19 +92,39 @@ pub(super) fn memory(series: &[Series<'_, Vec<(f64, f64)>>], limit_bytes: f64) -
     out += &label(LEFT - 8.0, y(limit_bytes) + 4.0, "end", &format!("limit {:.0} MiB", limit_bytes / 1_048_576.0));
     out += &label(LEFT, HEIGHT + 15.0, "middle", "0 s");
     out += &label(WIDTH - RIGHT, HEIGHT + 15.0, "middle", &format!("{last:.0} s"));
-    for one in series.iter().filter(|one| !one.what.is_empty()) {
-        let points: Vec<_> =
-            one.what.iter().map(|(seconds, bytes)| format!("{:.1},{:.1}", x(*seconds), y(*bytes))).collect();
-        write!(
-            out,
-            r#"<polyline points="{}" fill="none" stroke="var(--c{})" stroke-width="1.8"><title>{}</title></polyline>"#,
-            points.join(" "),
-            one.color,
-            one.name
-        )
-        .expect("writing to a string");
-    }
+    series.iter().for_each(|one| out += &curve(one, x, y));
     out + "</svg>"
+}
+
+/// Rates over time: seconds, and operations a second.
+pub(super) fn rates(series: &[Series<'_, Vec<(f64, f64)>>]) -> String {
+    const HEIGHT: f64 = 160.0;
+    let points = || series.iter().flat_map(|one| &one.what);
+    let last = points().map(|(seconds, _)| *seconds).fold(0.1, f64::max);
+    let most = points().map(|(_, rate)| *rate).fold(1.0, f64::max);
+    let x = |seconds: f64| LEFT + seconds / last * (WIDTH - LEFT - RIGHT);
+    let y = |rate: f64| HEIGHT - rate / (most * 1.05) * HEIGHT;
+    let mut out = open(HEIGHT + 22.0, "operations a second over time");
+    for part in [0.0, 0.5, 1.0] {
+        out += &line(LEFT, y(most * part), WIDTH - RIGHT, y(most * part), "grid");
+        out += &label(LEFT - 8.0, y(most * part) + 4.0, "end", &format!("{}/s", short(most * part)));
+        out += &label(x(last * part), HEIGHT + 15.0, "middle", &format!("{:.1} s", last * part));
+    }
+    series.iter().for_each(|one| out += &curve(one, x, y));
+    out + "</svg>"
+}
+
+fn curve(one: &Series<'_, Vec<(f64, f64)>>, x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64) -> String {
+    if one.what.is_empty() {
+        return String::new();
+    }
+    let points: Vec<_> = one.what.iter().map(|(at, value)| format!("{:.1},{:.1}", x(*at), y(*value))).collect();
+    format!(
+        r#"<polyline points="{}" fill="none" stroke="var(--c{})" stroke-width="1.8"><title>{}</title></polyline>"#,
+        points.join(" "),
+        one.color,
+        one.name
+    )
 }
 
 fn open(height: f64, title: &str) -> String {

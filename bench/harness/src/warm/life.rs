@@ -25,6 +25,9 @@ const ROWS_AT_ONCE: u64 = 8 << 20;
 /// Threads that ask until hot objects are in memory: each waits for the disk most of the time.
 const HEATERS: u64 = 8;
 
+/// The time over which requests are counted after a restart.
+const MOMENT: Duration = Duration::from_millis(50);
+
 /// The longest wait for an image to be whole.
 const REST_MAX: Duration = Duration::from_secs(600);
 
@@ -90,6 +93,8 @@ enum Act {
     Reopen,
     /// Measures requests for a while.
     Serve,
+    /// Opens the store, and counts requests over time.
+    Answer,
 }
 
 #[derive(Args, Debug)]
@@ -130,6 +135,7 @@ impl WarmLife {
             Act::Live => self.live(&mut report)?,
             Act::Reopen => self.reopen(&mut report)?,
             Act::Serve => self.serve(&mut report)?,
+            Act::Answer => self.answer(&mut report)?,
         }
         println!("{}", serde_json::Value::Object(report));
         Ok(())
@@ -286,6 +292,27 @@ impl WarmLife {
         let what = if self.warm { "close_again_ms" } else { "close_ms" };
         report.insert(what.into(), json!(start.elapsed().as_secs_f64() * 1e3));
         Ok(())
+    }
+
+    /// Requests a second in each [`MOMENT`] since opening began.
+    fn answer(&self, report: &mut Map<String, serde_json::Value>) -> Result<()> {
+        let start = Instant::now();
+        let (db, keyspace) = self.open()?;
+        let mut client = Client::new(self, 4);
+        let moments = (self.kill_after / MOMENT.as_secs_f64()).round() as u32;
+        let mut counts = vec![0_u32; moments as usize];
+        let snapshot = db.snapshot();
+        loop {
+            client.ask(&snapshot, &keyspace, 1)?;
+            let moment = (start.elapsed().as_secs_f64() / MOMENT.as_secs_f64()) as usize;
+            let Some(count) = counts.get_mut(moment) else { break };
+            *count += 1;
+        }
+        for (moment, count) in counts.into_iter().enumerate() {
+            let end = (moment + 1) as f64 * MOMENT.as_secs_f64();
+            report.insert(format!("requests_at_{end:.2}"), json!(f64::from(count) / MOMENT.as_secs_f64()));
+        }
+        Ok(db.close()?)
     }
 
     /// Two intervals and what writing takes; where no image is written as long.

@@ -410,7 +410,8 @@ impl Driver {
     fn walk(&mut self, from: Reader, space: u8, span: &Span, how: Way) -> Outcome<String> {
         let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
         if how.amid.is_some() {
-            self.trim_asked = self.trim_asked.max(self.db().newest().0);
+            // Up to the newest moment then: commits that are submitted now may have become durable.
+            self.trim_asked = self.trim_asked.max(self.model.newest());
         }
         let place = self.place(space, &keyspace);
         if let Reader::Tx(tx) = from

@@ -7,12 +7,12 @@ use crate::{proves, run_seeds};
 
 #[test]
 fn whatever_sync_the_power_is_cut_at_every_acknowledged_commit_is_there() {
-    run_seeds(Mode::EverySync, 0..25);
+    run_seeds(Mode::EverySync, 0..10);
 }
 
 #[test]
 fn cuts_come_again_and_again_also_during_recovery() {
-    run_seeds(Mode::Crash, 0..250);
+    run_seeds(Mode::Crash, 0..100);
 }
 
 #[test]

@@ -12,22 +12,22 @@ const LARGE_SEGMENTS: Setting = Setting { segment_bytes: 4 << 20, ..Setting::SMA
 
 #[test]
 fn while_reads_fail_an_answer_is_right_or_an_error() {
-    run_seeds(Mode::FailedReads, 0..150);
+    run_seeds(Mode::FailedReads, 0..60);
 }
 
 #[test]
 fn while_reads_return_wrong_bits_an_answer_is_right_or_an_error() {
-    run_seeds(Mode::Flips, 0..100);
+    run_seeds(Mode::Flips, 0..60);
 }
 
 #[test]
 fn a_full_disk_loses_nothing_and_takes_commits_again_once_there_is_room() {
-    run_seeds(Mode::Full, 0..150);
+    run_seeds(Mode::Full, 0..60);
 }
 
 #[test]
 fn after_a_failed_sync_nothing_is_believed_that_was_not_synced() {
-    run_seeds(Mode::FailedSyncs, 0..150);
+    run_seeds(Mode::FailedSyncs, 0..60);
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn whatever_sync_fails_what_is_acknowledged_later_is_there_after_a_power_cut() {
 
 #[test]
 fn a_budget_that_does_not_suffice_is_an_error_and_nothing_is_lost_or_kept() {
-    run_seeds(Mode::Budget, 0..60);
+    run_seeds(Mode::Budget, 0..30);
 }
 
 #[test]

@@ -12,7 +12,7 @@ const LARGE_SEGMENTS: Setting = Setting { segment_bytes: 4 << 20, ..Setting::SMA
 
 #[test]
 fn the_store_answers_as_the_model_does() {
-    run_seeds(Mode::Model, 0..150);
+    run_seeds(Mode::Model, 0..60);
 }
 
 #[test]
