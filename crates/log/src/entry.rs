@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::ops::{Deref, Range};
-use std::sync::Arc;
 
 use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::pool::Page;
@@ -48,7 +47,6 @@ pub struct Entry {
 enum Payload {
     Pinned { page: Page, range: Range<usize> },
     Copied { bytes: Buffer },
-    Shared { bytes: Arc<[u8]>, range: Range<usize> },
 }
 
 impl Entry {
@@ -62,12 +60,6 @@ impl Entry {
     pub fn copied(meta: EntryMeta, bytes: Buffer) -> Self {
         Self { meta, payload: Payload::Copied { bytes } }
     }
-
-    /// An entry in memory that the log owns anyway (the log in memory).
-    pub fn shared(meta: EntryMeta, bytes: Arc<[u8]>, range: Range<usize>) -> Self {
-        debug_assert!(range.end <= bytes.len());
-        Self { meta, payload: Payload::Shared { bytes, range } }
-    }
 }
 
 impl Deref for Entry {
@@ -77,7 +69,6 @@ impl Deref for Entry {
         match &self.payload {
             Payload::Pinned { page, range } => &page[range.clone()],
             Payload::Copied { bytes } => bytes,
-            Payload::Shared { bytes, range } => &bytes[range.clone()],
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Every entry has a dense global sequence number ([`glsn::Glsn`]) from 1. An atomic append is one record of one or
 //! more entries; large bodies are in blob files that are synced before the record that names them. The log knows
-//! payload bytes, never keys. [`log::Log`] is the interface; it has two implementations: a log in files ([`file_log`])
-//! and, with the feature `testing`, a log in memory that fails on demand (`mem_log`).
+//! payload bytes, never keys. [`log::Log`] is the interface, and [`file_log`] implements it: a log in files. Tests run it
+//! over a disk in memory (`plimsoll_disk::mem`, `plimsoll_disk::lying`).
 
 pub mod blob;
 pub mod draft;
@@ -13,5 +13,3 @@ pub mod file_log;
 pub mod format;
 pub mod glsn;
 pub mod log;
-#[cfg(any(test, feature = "testing"))]
-pub mod mem_log;

@@ -13,8 +13,7 @@ use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::{Durability, Log};
-use plimsoll_log::mem_log::{MemLog, MemLogOptions};
+use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
 
@@ -102,18 +101,6 @@ pub(crate) fn scan_all(log: &dyn Log, from: u64, to: u64, stream: Option<u32>) -
         out.push((entry.meta.glsn.0, entry.payload.to_vec()));
     }
     out
-}
-
-/// A log in memory.
-pub(crate) fn mem_log(memory: &Memory, durability: Durability) -> MemLog {
-    MemLog::new(MemLogOptions {
-        clock: Arc::new(ManualClock::new(NOW)),
-        pool: Arc::clone(&memory.pool),
-        budget: Some(memory.budget.clone()),
-        durability,
-        id: 0x77,
-    })
-    .unwrap()
 }
 
 /// A disk in memory with the same files in the log's folder (and without its lock).

@@ -1,26 +1,27 @@
-//! What every log keeps: the same sentences proved for the log in files and the log in memory.
+//! The laws of `Log`, written against the trait: a further implementation runs them by a line in `for_each_log`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::blob::{BLOB_BYTES_PAGE, BlobId};
 use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::{Durability, Log};
+use plimsoll_log::log::Log;
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, PAGE_PAYLOAD_BYTES, page_kind, page_payload, seal_page};
 use plimsoll_memory::pool::Touch;
 
-use crate::common::{Memory, append, mem_log, open, payload, scan_all, submit, submit_all, submit_with};
+use crate::common::{Memory, append, open, payload, scan_all, submit, submit_all, submit_with};
 
-/// Runs `law` for each kind of log.
+/// Runs `law` for a log on each kind of disk in memory.
 fn for_each_log(law: impl Fn(&dyn Log)) {
-    let memory = Memory::new(16 << 20);
-    let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
-    law(&open(&disk, &memory));
-    law(&mem_log(&memory, Durability::Sync));
+    let disks: [Arc<dyn Disk>; 2] = [Arc::new(MemDisk::new()), Arc::new(LyingDisk::new(1))];
+    for disk in disks {
+        law(&open(&disk, &Memory::new(16 << 20)));
+    }
 }
 
 #[test]

@@ -8,7 +8,6 @@ mod common;
 mod crash;
 mod keeping;
 mod laws;
-mod mem_log;
 mod mend;
 mod pains;
 mod recovery;

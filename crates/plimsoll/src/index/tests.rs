@@ -13,13 +13,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_disk::clock::{ManualClock, SystemClock};
+use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::draft::{Draft, DraftEntry};
+use plimsoll_log::file_log::FileLog;
+use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::{Durability, Log};
-use plimsoll_log::mem_log::{MemLog, MemLogOptions};
+use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Backing, Budget, Kind};
 use plimsoll_memory::page::{PAGE_PAYLOAD_BYTES, page_payload};
 use plimsoll_memory::pool::{Pool, Touch};
@@ -99,7 +101,7 @@ struct World {
     disk: Arc<dyn Disk>,
     budget: Budget,
     pool: Arc<Pool>,
-    log: MemLog,
+    log: Arc<FileLog>,
     horizon: Arc<TestHorizon>,
     sizes: Sizes,
     background: bool,
@@ -112,24 +114,23 @@ struct World {
 }
 
 impl World {
+    /// The log has a disk of its own, which has no faults.
     fn new(disk: Arc<dyn Disk>, seed: u64, sizes: Sizes) -> Self {
+        Self::with_log_on(Arc::new(MemDisk::new()), disk, seed, sizes)
+    }
+
+    fn with_log_on(log_disk: Arc<dyn Disk>, disk: Arc<dyn Disk>, seed: u64, sizes: Sizes) -> Self {
         // Every other world has room for two jobs at once.
         let budget = Budget::new(if seed.is_multiple_of(2) { 16 } else { 64 } << 20, Backing::Mapped).unwrap();
         let pool = Pool::new(&budget, 1 << 20).unwrap();
-        let log = MemLog::new(MemLogOptions {
-            clock: Arc::new(ManualClock::new(1_000_000)),
-            pool: Arc::clone(&pool),
-            budget: None,
-            durability: Durability::Sync,
-            id: 0xfeed_0000 + u128::from(seed),
-        });
+        let log = open_log(log_disk, &pool, seed, sizes);
         disk.create_dir(&dir()).unwrap();
         disk.sync_dir(&PathBuf::from("/")).unwrap();
         let mut world = Self {
             disk,
             budget,
             pool,
-            log: log.unwrap(),
+            log,
             horizon: Arc::default(),
             sizes,
             background: false,
@@ -152,7 +153,7 @@ impl World {
             dir: dir(),
             budget: self.budget.clone(),
             pool: Arc::clone(&self.pool),
-            log: Arc::new(self.log.clone()),
+            log: Arc::clone(&self.log) as _,
             row_cache: RowCache::none(),
             memtable_bytes: Some(self.sizes.memtable_bytes),
             table_bytes: self.sizes.table_bytes,
@@ -533,6 +534,18 @@ fn seeds(usual: u64) -> std::ops::Range<u64> {
         Some(seed) => seed..seed + 1,
         None => 0..number("PLIMSOLL_SEEDS").unwrap_or(usual),
     }
+}
+
+/// A log with memory of its own, so that only the index is refused any. Its segments are small, so that trimming removes some; those of
+/// worlds with large memtables have room for the largest record.
+fn open_log(disk: Arc<dyn Disk>, pool: &Arc<Pool>, seed: u64, sizes: Sizes) -> Arc<FileLog> {
+    let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
+    let clock = Arc::new(ManualClock::new(1_000_000));
+    let mut options = FileLogOptions::new(disk, clock, PathBuf::from("/log"), Arc::clone(pool), budget);
+    options.segment_bytes = sizes.memtable_bytes.clamp(128 << 10, 5 << 18) as u32;
+    options.background = false;
+    options.id = Some(0xfeed_0000 + u128::from(seed));
+    Arc::new(FileLog::open(options).unwrap().0)
 }
 
 fn dir() -> PathBuf {

@@ -130,10 +130,9 @@ fn the_clock_is_handed_down() {
 }
 
 /// Test hooks: files, and how the lines of the hooks begin.
-const HOOKS: [(&str, &[&str]); 6] = [
+const HOOKS: [(&str, &[&str]); 5] = [
     ("disk/src/lib.rs", &["pub mod lying;"]),
     ("memory/src/budget.rs", &["pub fn fail_after("]),
-    ("log/src/lib.rs", &["pub mod mem_log;"]),
     ("plimsoll/src/lib.rs", &["pub mod borders;", "pub mod fuzz;", "pub use types::options::Sizes;"]),
     ("plimsoll/src/api/db.rs", &["pub fn drop_caches(", "pub fn drop_pages(", "pub fn step(", "pub fn step_from("]),
     ("plimsoll/src/types/options.rs", &["pub fn background(", "pub fn sizes(", "pub fn world(", "pub fn room_gauge("]),

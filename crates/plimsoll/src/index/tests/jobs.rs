@@ -4,7 +4,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use plimsoll_disk::lying::LyingDisk;
-use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::{Caching, Open};
 use plimsoll_memory::budget::MIN_BUDGET_BYTES;
 
@@ -459,7 +458,7 @@ fn an_index_of_another_log_is_refused() {
     world.index = None;
     let other = World::new(Arc::new(MemDisk::new()), 2, FLUSHED);
     let manifest = Manifest::read(&*world.disk, Path::new("/index")).unwrap().unwrap();
-    let context = Context { log: Arc::new(other.log.clone()), ..world.context() };
+    let context = Context { log: Arc::clone(&other.log) as _, ..world.context() };
     let refused = Index::open(context, manifest, Arc::clone(&world.horizon) as _);
     assert!(matches!(refused, Err(Error::Forked { .. })));
 }

@@ -1,7 +1,5 @@
 //! Random operations: every answer is the model's.
 
-use plimsoll_disk::mem::MemDisk;
-
 use super::*;
 
 const SIZES: [Sizes; 4] = [

@@ -1,6 +1,5 @@
 //! The budget refuses: the operation fails or succeeds, nothing is lost, nothing leaks.
 
-use plimsoll_disk::mem::MemDisk;
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
 
