@@ -1,4 +1,4 @@
-//! What looks after a store on disk: verification, backup, rebuilding and salvage, with their reports.
+//! Maintenance of a store on disk: verification, backup, rebuilding and salvage, with their reports.
 
 pub(crate) mod backup;
 pub(crate) mod diagnose;

@@ -1,7 +1,7 @@
 //! A commit read back from the log: its metadata, and its changes with their values.
 //!
-//! Law: a commit and its changes hold the commit's entry, a few pages, and values of at most [`INLINE_BYTES`]. Longer values stay in the log or
-//! in blob files until they are asked for, so a transaction of any size is read within the budget.
+//! Law: a commit and its changes hold the commit's entry, a few pages, and values of at most [`INLINE_BYTES`]. Longer values stay in
+//! the log or in blob files until requested, so a transaction of any size can be read within the budget.
 //!
 //! [`INLINE_BYTES`]: crate::INLINE_BYTES
 
@@ -23,7 +23,7 @@ use crate::types::times::of_micros;
 use crate::types::value::Value;
 use crate::types::version::Stored;
 
-/// A commit as the log has it: from [`Log::commits`](crate::Log::commits), [`Db::watch`](crate::Db::watch) or
+/// A commit read from the log by [`Log::commits`](crate::Log::commits), [`Db::watch`](crate::Db::watch) or
 /// [`Log::commit`](crate::Log::commit).
 ///
 /// ```
@@ -49,7 +49,7 @@ use crate::types::version::Stored;
 pub struct Commit {
     store: Arc<Engine>,
     entry: Entry,
-    /// Its changes outside of this are left out.
+    /// Changes outside this span are left out.
     span: Option<Arc<Span>>,
 }
 
@@ -58,22 +58,22 @@ impl Commit {
         Self { store: Arc::clone(store), entry, span }
     }
 
-    /// Its GLSN.
+    /// The commit's GLSN.
     pub fn glsn(&self) -> Glsn {
         self.entry.meta.glsn
     }
 
-    /// When it was made; to the microsecond.
+    /// Time of the commit, with microsecond precision.
     pub fn time(&self) -> SystemTime {
         of_micros(self.entry.meta.timestamp_micros)
     }
 
-    /// The GLSN that its transaction read at.
+    /// The GLSN at which its transaction read.
     pub fn read_at(&self) -> Glsn {
         self.entry.meta.read_at
     }
 
-    /// The metadata that its transaction was given by [`Transaction::set_metadata`](crate::Transaction::set_metadata).
+    /// The metadata set by [`Transaction::set_metadata`](crate::Transaction::set_metadata).
     ///
     /// # Errors
     /// Corruption, or a newer format.
@@ -81,7 +81,7 @@ impl Commit {
         Ok(Payload::decode(&self.entry)?.metadata)
     }
 
-    /// Whether all that it did was to make, move or drop a named cursor ([`Log::cursor`](crate::Log::cursor)).
+    /// Whether the commit only created, moved or dropped a named cursor ([`Log::cursor`](crate::Log::cursor)).
     ///
     /// # Errors
     /// Corruption, or a newer format.
@@ -91,11 +91,12 @@ impl Commit {
         Ok(operations.next()?.is_some_and(|operation| operation.key.starts_with(&CURSORS.to_be_bytes())))
     }
 
-    /// Its changes, in the order of keyspaces and keys, one for each key. From [`Db::watch`](crate::Db::watch): those under its prefix.
+    /// The commit's changes, ordered by keyspace and key, one for each key. From [`Db::watch`](crate::Db::watch): only those under the
+    /// watched prefix.
     ///
     /// # Errors
-    /// [`Error::Trimmed`](crate::Error::Trimmed) if the changes are in blob files that were removed when the log was trimmed; the disk, the budget, corruption, or a
-    /// newer format.
+    /// [`Error::Trimmed`](crate::Error::Trimmed) if the changes are in blob files that were removed when the log was trimmed; disk
+    /// errors, the budget, corruption, or a newer format.
     pub fn changes(&self) -> Result<Changes<'_>> {
         let walk = self.walk().map_err(|error| self.store.reader.trimmed_or(self.glsn(), error))?;
         Ok(Changes { commit: self, walk: Some(walk), keyspace: None })
@@ -103,7 +104,7 @@ impl Commit {
 
     fn walk(&self) -> Result<Walk<'_>> {
         Ok(match Payload::decode(&self.entry)?.writes {
-            // A value's checksum is compared when the value is read.
+            // A value's checksum is verified when the value is read.
             Writes::Operations(operations) => Walk::Operations(operations.uncompared()),
             Writes::Runs(runs) => {
                 let reader = &self.store.reader;
@@ -143,9 +144,9 @@ impl fmt::Debug for Commit {
 /// ```
 pub struct Changes<'a> {
     commit: &'a Commit,
-    /// `None` behind the end.
+    /// `None` past the end.
     walk: Option<Walk<'a>>,
-    /// The last change's keyspace and its name.
+    /// Keyspace of the last change, and its name.
     keyspace: Option<(u32, Option<Arc<str>>)>,
 }
 
@@ -155,7 +156,7 @@ enum Walk<'a> {
     Runs(MergedRuns),
 }
 
-/// A write, compared with the span that is asked for.
+/// Position of a write relative to the requested span.
 enum Sought {
     Before,
     Found(u32, Change),
@@ -233,8 +234,8 @@ impl fmt::Debug for Changes<'_> {
     }
 }
 
-/// One change of a commit: a key, and the value that it got, or its deletion. A value of more than [`INLINE_BYTES`](crate::INLINE_BYTES) is
-/// read when it is asked for; it can be read as long as the log holds the commit.
+/// One change of a commit: a key with its new value or its deletion. A value of more than [`INLINE_BYTES`](crate::INLINE_BYTES) is read
+/// only when requested, and stays readable as long as the log holds the commit.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -267,7 +268,7 @@ pub struct Change {
 #[derive(Clone)]
 enum Written {
     Here(Value),
-    /// In the log or in a blob file; or a deletion, or a value that a salvage dropped.
+    /// Stored in the log or in a blob file; or a deletion, or a value dropped by a salvage.
     Elsewhere(Stored<'static>),
 }
 
@@ -277,12 +278,12 @@ impl Change {
         self.glsn
     }
 
-    /// When the commit was made.
+    /// Time of the commit.
     pub fn time(&self) -> SystemTime {
         of_micros(self.micros)
     }
 
-    /// Name of the keyspace, also of one that was dropped since; `None` for the store's own records: those of keyspaces and cursors.
+    /// Name of the keyspace, even if it was dropped since; `None` for the store's own records of keyspaces and cursors.
     pub fn keyspace(&self) -> Option<&str> {
         self.keyspace.as_deref()
     }
@@ -305,7 +306,8 @@ impl Change {
     /// The value; `None` if the key was deleted.
     ///
     /// # Errors
-    /// [`Error::Trimmed`](crate::Error::Trimmed) if the log does not hold the commit any more, [`Error::Dropped`](crate::Error::Dropped), the disk, the budget, or corruption.
+    /// [`Error::Trimmed`](crate::Error::Trimmed) if the log no longer holds the commit, [`Error::Dropped`](crate::Error::Dropped), disk
+    /// errors, the budget, or corruption.
     pub fn value(&self) -> Result<Option<Value>> {
         self.store.check_open()?;
         let reader = &self.store.reader;
@@ -320,10 +322,10 @@ impl Change {
         }
     }
 
-    /// A reader of the value, for values that are too large to hold; `None` if the key was deleted.
+    /// A reader of the value, for values too large to hold in memory; `None` if the key was deleted.
     ///
     /// # Errors
-    /// The store is closed. What reading meets is told by the reader: as for [`Change::value`].
+    /// The store is closed. The reader itself reports the errors of [`Change::value`].
     pub fn value_reader(&self) -> Result<Option<ValueReader>> {
         self.store.check_open()?;
         let reader = &self.store.reader;

@@ -1,7 +1,7 @@
 //! The change feed: commits in order, all of them or those that changed keys under a prefix.
 //!
-//! Law: a feed that starts at a GLSN gives each commit from there on once, in order, or an error. It moves behind a commit only when it gives
-//! it out or leaves it out, so a feed that starts at another's position goes on where that one was.
+//! Law: a feed that starts at a GLSN returns each commit from there on once, in order, or an error. It advances past a commit only when it
+//! returns or skips it, so a feed that starts at another feed's position continues where that one stopped.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,21 +15,22 @@ use crate::engine::Engine;
 use crate::read::span::Span;
 use crate::types::error::{Error, Result};
 
-/// Entries of other streams that are passed one by one before the log is asked where the next commit is.
+/// Entries of other streams to step over one by one before asking the log for the next commit.
 const PASSED_ONE_BY_ONE: u32 = 32;
 
 /// The change feed: the commits from a GLSN on, from [`Log::commits`](crate::Log::commits) or [`Db::watch`](crate::Db::watch).
 ///
-/// As an iterator it ends at the newest commit, and goes on if it is asked again when there are more; [`Commits::next_timeout`] waits for
-/// them. An error ends it, too; if it is asked again, it tries that commit again. A commit that was damaged and that a salvage dropped is
-/// [`Error::Dropped`] once, and then passed over.
+/// As an iterator it ends at the newest commit; calling `next` later continues with newer commits. [`Commits::next_timeout`] waits for
+/// them. An error also ends the iteration; the next call retries the same commit. A damaged commit that a salvage dropped yields
+/// [`Error::Dropped`] once and is then skipped.
 ///
-/// To process each commit exactly once, also over restarts, store [`Commits::position`] together with the result, in one transaction, and start
-/// the next feed there. A cursor ([`Log::cursor`](crate::Log::cursor)) keeps the log from being trimmed before that. Results that are kept
-/// outside of the store need [`Durability::Sync`](crate::Durability::Sync): with `Buffered` a feed gives commits that a power cut may still
-/// take back.
+/// To process each commit exactly once, even across restarts, store [`Commits::position`] together with the result, in one transaction,
+/// and start the next feed there. A cursor ([`Log::cursor`](crate::Log::cursor)) keeps the log from being trimmed before that. Results
+/// stored outside the store need [`Durability::Sync`](crate::Durability::Sync): with `Buffered`, a feed returns commits that a power cut
+/// may still undo.
 ///
-/// A feed, and each commit or change of one, keeps the store open: to open it again in this process, close it ([`Db::close`](crate::Db::close)).
+/// A feed, and each commit or change of one, keeps the store open: to reopen it in this process, first close it
+/// ([`Db::close`](crate::Db::close)).
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -59,7 +60,7 @@ const PASSED_ONE_BY_ONE: u32 = 32;
 /// ```
 pub struct Commits {
     position: Position,
-    /// Only commits that changed something in it, with these changes.
+    /// Return only commits that changed something in this span, with these changes.
     span: Option<Arc<Span>>,
 }
 
@@ -68,17 +69,17 @@ impl Commits {
         Ok(Self { position: Position::new(store, from)?, span })
     }
 
-    /// The next commit, as soon as there is one; `None` if none came within `timeout`. A commit in another thread wakes it. What is in the log
-    /// already is searched up to its end, whatever the timeout.
+    /// Returns the next commit as soon as it exists, or `None` if none arrives within `timeout`. A commit by another thread wakes the call.
+    /// Entries already in the log are searched to the end, regardless of the timeout.
     ///
     /// # Errors
-    /// [`Error::Trimmed`] if the feed fell behind a trim, [`Error::Dropped`], [`Error::Poisoned`], [`Error::Closed`], the disk, the budget, or
-    /// corruption.
+    /// [`Error::Trimmed`] if the feed fell behind a trim, [`Error::Dropped`], [`Error::Poisoned`], [`Error::Closed`], disk errors, the
+    /// budget, or corruption.
     pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<Commit>> {
         Position::poll_within(self, timeout)
     }
 
-    /// The GLSN from which a new feed goes on where this one is: behind the last commit that it gave out, and behind what it left out since.
+    /// The GLSN from which a new feed continues this one: past the last commit returned and any entries skipped since.
     pub fn position(&self) -> Glsn {
         self.position.next
     }
@@ -90,7 +91,7 @@ impl Commits {
         }
     }
 
-    /// The next commit before `end`, or entry that a salvage dropped; moves on up to it.
+    /// Finds the next commit, or entry dropped by a salvage, before `end`, and advances to it.
     fn find(&mut self, end: Glsn) -> Result<Option<Glsn>> {
         let mut passed = 0;
         while self.position.next < end {

@@ -1,4 +1,4 @@
-//! The handle that users hold: each call goes straight to the file that does the work.
+//! The public handle of a store. Each method forwards to the file that does the work.
 
 #[cfg(test)]
 mod refusals;
@@ -66,25 +66,24 @@ pub struct Db {
 }
 
 impl Db {
-    /// Opens the store in a folder, or makes one there.
+    /// Opens the store in a folder, or creates one there.
     ///
     /// # Errors
     /// [`crate::Error::Locked`], [`crate::Error::NotAStore`], [`crate::Error::Format`], [`crate::Error::Corrupt`],
-    /// [`crate::Error::Forked`], [`crate::Error::InvalidInput`] (the budget is too small), or the disk.
+    /// [`crate::Error::Forked`], [`crate::Error::InvalidInput`] (the budget is too small), or disk errors.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         Ok(Self { store: open::open(path.as_ref(), options)? })
     }
 
-    /// Makes an empty store in memory. It is the ordinary store, with its log and its runs, on files that are in memory, and is gone when its
-    /// last handle and iterator are dropped: for tests, and for data that need not outlive the process.
+    /// Creates an empty store in memory: the ordinary store, with log and runs, on in-memory files. It is gone when its last handle and
+    /// iterator are dropped. For tests, and for data that need not outlive the process.
     ///
-    /// The memory of the files is beside the budget of `options`, which holds the caches and buffers as it does with files on a disk: the
-    /// whole takes the budget and every byte that the store holds. Calls copy between the files and the caches under one lock of all
-    /// files, so threads wait for each other. A warm image is not written.
+    /// The files' memory comes on top of the budget of `options`, which covers caches and buffers as it does with files on disk: the
+    /// process uses the budget plus all bytes that the store holds. All files share one lock while data is copied between them and the
+    /// caches, so threads wait for each other. No warm image is written.
     ///
     /// # Errors
-    /// [`crate::Error::InvalidInput`]: the budget is too small, or the options ask for a store that is open read-only or is there
-    /// already.
+    /// [`crate::Error::InvalidInput`]: the budget is too small, or the options ask for a read-only store or for one that exists already.
     ///
     /// ```
     /// use plimsoll::{Db, Options};
@@ -108,92 +107,93 @@ impl Db {
         Self::open("/store", Options { disk: Arc::new(MemDisk::new()), warm: false, ..options })
     }
 
-    /// Closes the store for all clones and lets the folder go. What is in memory is written into runs, unless it is so little that the next
-    /// opening replays it from the log within milliseconds. Not needed for safety.
+    /// Closes the store for all clones and releases the folder. Memtables are flushed to runs, unless they are so small that the next open
+    /// replays them from the log within milliseconds. Not needed for safety.
     ///
     /// # Errors
-    /// The disk; what was acknowledged is safe in the log all the same.
+    /// Disk errors. Acknowledged commits are safe in the log even then.
     pub fn close(self) -> Result<()> {
         self.store.close()
     }
 
-    /// The keyspace with this name; it is made (by a commit) if it is not there. "default" is always there.
+    /// Returns the keyspace with this name, creating it (by a commit) if it does not exist. "default" always exists.
     ///
     /// # Errors
-    /// The name cannot be, the keyspace is not there and the store is read-only, or the commit fails.
+    /// The name is invalid, the keyspace does not exist and the store is read-only, or the commit fails.
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         keyspace_commits::open(&self.store, name)
     }
 
-    /// The keyspace with this name, made to keep past versions as `retention` says if it is not there.
+    /// Returns the keyspace with this name, creating it with this `retention` if it does not exist.
     ///
     /// # Errors
-    /// As for [`Db::keyspace`]; [`crate::Error::InvalidInput`] where the keyspace exists with another retention, which is left as it is.
+    /// As for [`Db::keyspace`]; [`crate::Error::InvalidInput`] if the keyspace exists with another retention, which is left unchanged.
     pub fn create_keyspace(&self, name: &str, retention: Retention) -> Result<Keyspace> {
         keyspace_commits::create(&self.store, name, retention)
     }
 
-    /// Changes which past versions a keyspace keeps, by a commit. What a shorter retention gives up is dropped when runs are merged; what is gone
-    /// does not come back with a longer one.
+    /// Changes which past versions a keyspace keeps, by a commit. With a shorter retention, merges of runs drop the versions it no longer
+    /// covers; a longer one does not bring dropped versions back.
     ///
     /// # Errors
-    /// The handle is of another store or opening, the store is read-only, or the commit fails.
+    /// The handle belongs to another store or opening, the store is read-only, or the commit fails.
     pub fn set_retention(&self, keyspace: &Keyspace, retention: Retention) -> Result<()> {
         keyspace_commits::set_retention(&self.store, keyspace, retention)
     }
 
-    /// Deletes a keyspace with all its keys, in one commit. Its name is free then; its id is never used again. Nothing can be put into it by
-    /// handles that are left, and what transactions put into it that are open is refused when they commit. Earlier moments of it are read by
-    /// [`Snapshot::keyspace`], as long as its retention says: what it kept for ever is still kept. Give it another by [`Db::set_retention`]
-    /// first, e.g. [`Retention::Latest`], to have its space freed when runs are merged.
+    /// Deletes a keyspace with all its keys, in one commit. The name becomes free; the id is never reused. Puts through remaining handles
+    /// are rejected, and open transactions that put into the keyspace are rejected when they commit. [`Snapshot::keyspace`] still reads
+    /// earlier moments of the keyspace, as far back as its retention allows: with [`Retention::Forever`], all of them. To have its space
+    /// freed when runs are merged, first change the retention by [`Db::set_retention`], e.g. to [`Retention::Latest`].
     ///
     /// # Errors
-    /// It is the default keyspace or was dropped already, the handle is of another store or opening, the store is read-only, or the commit fails.
+    /// The keyspace is the default one or was dropped already, the handle belongs to another store or opening, the store is read-only, or
+    /// the commit fails.
     pub fn drop_keyspace(&self, keyspace: &Keyspace) -> Result<DropReport> {
         keyspace_commits::drop_keyspace(&self.store, keyspace)
     }
 
-    /// All keyspaces, by name.
+    /// All keyspaces, sorted by name.
     pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
         let all = self.store.reader.keyspaces.all();
         all.iter().map(|(name, record)| KeyspaceInfo { name: name.to_string(), retention: record.retention }).collect()
     }
 
-    /// How much a keyspace holds now: up to `keys_max` keys are walked and counted; what lies beyond is estimated, and [`KeyspaceSize::exact`]
-    /// says so.
+    /// Returns the current size of a keyspace. Counts up to `keys_max` keys and estimates the rest; [`KeyspaceSize::exact`] tells whether
+    /// all were counted.
     ///
     /// # Errors
-    /// The handle is of another store or opening, the disk, the budget, or corruption.
+    /// The handle belongs to another store or opening, disk errors, the budget, or corruption.
     pub fn keyspace_size(&self, keyspace: &Keyspace, keys_max: u64) -> Result<KeyspaceSize> {
         sizes::size(&self.store, keyspace, keys_max)
     }
 
-    /// Begins a transaction at the newest moment.
+    /// Begins a transaction that reads at the newest moment.
     pub fn begin(&self) -> Transaction {
         Transaction::new(&self.store.committer)
     }
 
-    /// The store as it is now.
+    /// A snapshot of the store as it is now.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::newest(&self.store)
     }
 
-    /// The store as it was.
+    /// A snapshot of the store at an earlier moment.
     ///
     /// # Errors
-    /// [`crate::Error::Future`]; [`crate::Error::Trimmed`] where a time lies below the log's first entry; the disk. Whether a keyspace
-    /// still holds that moment is found out when it is read.
+    /// [`crate::Error::Future`]; [`crate::Error::Trimmed`] if a time precedes the log's first entry; disk errors. Whether a keyspace still
+    /// retains that moment is checked when it is read.
     pub fn snapshot_at(&self, moment: Moment) -> Result<Snapshot> {
         Snapshot::of(&self.store, moment)
     }
 
-    /// GLSN of the newest moment that can be read; [`Glsn::NONE`] for an empty store.
+    /// GLSN (the store's log sequence number) of the newest readable moment; [`Glsn::NONE`] for an empty store.
     pub fn newest(&self) -> Glsn {
         self.store.visible()
     }
 
-    /// Runs `change` in a transaction and commits it; where another transaction changed what it read, it is run again in a new one, after a pause of
-    /// random length. What it returned the last time is returned; an error of its own is, too, and then nothing was written.
+    /// Runs `change` in a transaction and commits it. On a conflict with another transaction, runs it again in a new transaction after a
+    /// random pause. Returns the result of the last run. If `change` returns an error, nothing is written and the error is returned.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -210,16 +210,16 @@ impl Db {
     /// # }
     /// ```
     ///
-    /// Its error is any type that an [`Error`] converts into: the application's own, or `Box<dyn std::error::Error>`. Where the compiler cannot
-    /// tell which, the closure says so by its return type.
+    /// The error type is any type that converts from [`Error`]: the application's own, or `Box<dyn std::error::Error>`. If the compiler
+    /// cannot infer it, annotate the closure's return type.
     ///
     /// # Errors
-    /// What `change` returns, and what [`Transaction::commit`] does; [`crate::Error::Conflict`] only after 32 attempts in a row.
+    /// Errors of `change` and of [`Transaction::commit`]; [`crate::Error::Conflict`] only after 32 attempts in a row.
     pub fn transact<T, E: From<Error>>(&self, change: impl FnMut(&mut Transaction) -> Result<T, E>) -> Result<T, E> {
         retry::transact(&self.store.committer, change)
     }
 
-    /// The value of a key now; `None` if it has none.
+    /// The current value of a key; `None` if it has none.
     ///
     /// # Errors
     /// As for [`Snapshot::get`].
@@ -227,7 +227,8 @@ impl Db {
         self.snapshot().get(keyspace, key)
     }
 
-    /// Gives a key a value by a commit of its own; returns the commit's GLSN. Many keys are written faster, and all or none, by one transaction.
+    /// Writes the value of a key in a commit of its own; returns the commit's GLSN. A single transaction writes many keys faster, and
+    /// atomically.
     ///
     /// # Errors
     /// As for [`Transaction::put`] and [`Transaction::commit`].
@@ -237,7 +238,7 @@ impl Db {
         tx.commit()
     }
 
-    /// Deletes a key by a commit of its own; returns the commit's GLSN.
+    /// Deletes a key in a commit of its own; returns the commit's GLSN.
     ///
     /// # Errors
     /// As for [`Transaction::delete`] and [`Transaction::commit`].
@@ -247,9 +248,10 @@ impl Db {
         tx.commit()
     }
 
-    /// Watches the keys of a keyspace that begin with `prefix`: the commits from `from` on that changed any of them, in order, each once, with these
-    /// changes only ([`Commits`]). What was committed while no watch was open is there as long as the log holds it; a cursor ([`Log::cursor`])
-    /// keeps it. Where a keyspace is dropped, the deletion of its keys is the last that comes.
+    /// Watches the keys of a keyspace that begin with `prefix`. Returns the commits from `from` on that changed any of them, in order, each
+    /// once, reduced to these changes ([`Commits`]). Commits made while no watch was open are delivered as long as the log retains them; a
+    /// cursor ([`Log::cursor`]) makes the log retain them. When the keyspace is dropped, the deletion of its keys is the last commit
+    /// delivered.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -270,8 +272,8 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// [`crate::Error::Trimmed`] if `from` is below the log's first entry; [`crate::Error::InvalidInput`] if the handle is of another store or
-    /// opening, or the prefix is longer than a key.
+    /// [`crate::Error::Trimmed`] if `from` precedes the log's first entry; [`crate::Error::InvalidInput`] if the handle belongs to another
+    /// store or opening, or the prefix is longer than a key may be.
     pub fn watch(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>, from: Glsn) -> Result<Commits> {
         let span = Span::prefix(self.store.reader.keyspaces.id_of(keyspace)?, prefix.as_ref())?;
         Commits::new(&self.store, from, Some(Arc::new(span)))
@@ -285,7 +287,7 @@ impl Db {
     /// The retained versions of a key, newest first.
     ///
     /// # Errors
-    /// The key is too long, the disk, or the budget.
+    /// The key is too long, disk errors, or the budget.
     pub fn history(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<History> {
         History::new(&self.store, keyspace, key.as_ref())
     }
@@ -293,52 +295,51 @@ impl Db {
     /// The keys beginning with `prefix` whose values differ between two moments, in key order.
     ///
     /// # Errors
-    /// [`crate::Error::Future`], [`crate::Error::Trimmed`], the disk, or the budget.
+    /// [`crate::Error::Future`], [`crate::Error::Trimmed`], disk errors, or the budget.
     pub fn diff(&self, keyspace: &Keyspace, a: Glsn, b: Glsn, prefix: impl AsRef<[u8]>) -> Result<Diff> {
         Diff::new(&self.store, keyspace, a, b, prefix.as_ref())
     }
 
-    /// Who uses how much, and how far the store has come.
+    /// Statistics: memory use, event counts, and the store's position.
     pub fn stats(&self) -> Stats {
         collect_stats::stats(&self.store)
     }
 
-    /// What the user should know of how the store was found: a clock that was set back, a torn tail, a warm image that is ignored. One line each.
+    /// Findings of the last open, one line each: a clock that was set back, a torn tail, an ignored warm image.
     pub fn warnings(&self) -> Vec<String> {
         collect_stats::warnings(&self.store)
     }
 
-    /// Gives the store another memory budget while it is in use. What a smaller one gives up goes back to the system at once; where
-    /// memtables are in the way they are flushed. At least [`crate::MIN_MEMORY_BYTES`], at most the machine's memory.
+    /// Changes the memory budget while the store is in use. Memory released by a smaller budget returns to the system at once; memtables
+    /// that are in the way are flushed. At least [`crate::MIN_MEMORY_BYTES`], at most the machine's memory.
     ///
     /// # Errors
-    /// [`crate::Error::InvalidInput`] (below the minimum, or more than there is); [`crate::Error::OutOfBudget`] where transactions,
-    /// values and pinned pages hold more than the new budget: who holds how much is in it. The budget is then as it was.
+    /// [`crate::Error::InvalidInput`]: below the minimum, or more than the machine has. [`crate::Error::OutOfBudget`]: transactions,
+    /// values and pinned pages hold more than the new budget; the error lists the holders. The budget is then unchanged.
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
         memory::set(&self.store, bytes)
     }
 
-    /// Reads every byte of the store and checks it. Problems are listed, not fatal.
+    /// Reads and checks every byte of the store. Problems are listed in the report and do not stop the run.
     ///
     /// # Errors
-    /// The disk, or the budget.
+    /// Disk errors, or the budget.
     pub fn verify(&self, progress: &mut dyn FnMut(VerifyProgress)) -> Result<VerifyReport> {
         verify::verify_open(&self.store, progress)
     }
 
-    /// Copies the store into a new folder as it is at one moment, while it is in use. Immutable files are hard-linked where possible. When it
-    /// returns, the copy is durable.
+    /// Copies the store, as it is at one moment, into a new folder while it is in use. Immutable files are hard-linked where possible. The
+    /// copy is durable when this returns.
     ///
     /// # Errors
-    /// Something stands at `dest`, or it lies inside the store; the disk, or the budget. A backup that failed leaves nothing that opens as a
-    /// store. [`crate::Error::Trimmed`] where this store is open to read only and another process has merged or trimmed away what it was opened with:
-    /// open it again.
+    /// `dest` exists already or lies inside the store; disk errors, or the budget. A failed backup leaves nothing that opens as a store.
+    /// [`crate::Error::Trimmed`] if this store is open read-only and another process has since merged or trimmed away files that it was
+    /// opened with: open it again.
     pub fn backup(&self, dest: impl AsRef<Path>) -> Result<BackupReport> {
         backup::backup(&self.store, dest.as_ref(), Sharing::Link)
     }
 
-    /// As [`Db::backup`], but every file is copied: the copy shares nothing with the store, so what damages the bytes of the one leaves the
-    /// other as it is.
+    /// As [`Db::backup`], but copies every file: the copy shares no bytes with the store, so damage to one does not affect the other.
     ///
     /// # Errors
     /// As for [`Db::backup`].
@@ -346,46 +347,45 @@ impl Db {
         backup::backup(&self.store, dest.as_ref(), Sharing::Copy)
     }
 
-    /// Writes what is in memory into runs.
+    /// Flushes all memtables to runs.
     ///
     /// # Errors
-    /// The disk, or the budget.
+    /// Disk errors, or the budget.
     pub fn flush(&self) -> Result<()> {
         self.store.flush()
     }
 
-    /// Drops what is in memory only to make reads faster: pages and rows. Every answer stays the same; the next reads load what they need.
-    /// For measuring and for tests.
+    /// Drops all caches (pages and rows). No answer changes; the next reads load what they need. For measurements and tests.
     #[cfg(any(test, feature = "testing"))]
     pub fn drop_caches(&self) {
         work_steps::drop_caches(&self.store);
     }
 
-    /// As [`Db::drop_caches`], but rows stay: for simulations.
+    /// As [`Db::drop_caches`], but keeps rows: for simulations.
     #[doc(hidden)]
     #[cfg(any(test, feature = "testing"))]
     pub fn drop_pages(&self) {
         self.store.maintenance.pool.clear();
     }
 
-    /// Flushes, and merges all runs into as few as there can be.
+    /// Flushes, then merges all runs into as few as possible.
     ///
     /// # Errors
-    /// The disk, or the budget.
+    /// Disk errors, or the budget.
     pub fn compact(&self) -> Result<()> {
         steps::compact(&self.store)
     }
 
-    /// Does one bounded piece of background work; false if there was none. For stores opened without background threads.
+    /// Does one bounded piece of background work; returns false if there was none. For stores opened without background threads.
     ///
     /// # Errors
-    /// The disk, or the budget.
+    /// Disk errors, or the budget.
     #[cfg(any(test, feature = "testing"))]
     pub fn step(&self) -> Result<bool> {
         work_steps::step(&self.store)
     }
 
-    /// As [`Db::step`], but the kinds of work are asked for one in another order: from number `first` on. For simulations.
+    /// As [`Db::step`], but tries the kinds of work in another order, beginning with number `first`. For simulations.
     #[doc(hidden)]
     #[cfg(any(test, feature = "testing"))]
     pub fn step_from(&self, first: usize) -> Result<bool> {

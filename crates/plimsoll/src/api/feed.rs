@@ -1,4 +1,4 @@
-//! The log as users see it: streams of their own, commits, named cursors, trimming.
+//! The public interface of the log: user streams, commits, named cursors, trimming.
 
 use std::fmt;
 use std::ops::{Bound, Range, RangeBounds, RangeInclusive};
@@ -21,7 +21,7 @@ use crate::types::error::{Error, Result};
 use crate::types::stats::LogBounds;
 use crate::types::times::of_micros;
 
-/// The log of a store: its commits, and streams of the user's own, in one order.
+/// The log of a store: its commits and the user's own streams, in one total order.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -57,23 +57,23 @@ impl<'db> Log<'db> {
         Self { store }
     }
 
-    /// What the log holds.
+    /// Bounds of the log's contents.
     pub fn bounds(&self) -> LogBounds {
         let bounds = self.store.reader.log.bounds();
         LogBounds { first: bounds.first, next: bounds.next, durable: bounds.durable }
     }
 
-    /// Appends entries to a stream (1 or higher), all of them or none; returns their GLSNs once they are durable, as the store's
-    /// durability says. The payloads of one call add up to at most 1 MiB.
+    /// Appends entries to a stream (1 or higher), all of them or none. Returns their GLSNs once they are durable according to the store's
+    /// durability setting. The payloads of one call add up to at most 1 MiB.
     ///
     /// # Errors
-    /// The stream is 0, the payloads are too large, the disk, the budget, or the store is poisoned.
+    /// The stream is 0, the payloads are too large, disk errors, the budget, or the store is poisoned.
     pub fn append(&self, stream: u32, payloads: &[&[u8]]) -> Result<RangeInclusive<Glsn>> {
         let (first, ticket) = self.submit(stream, payloads)?;
         Ok(first..=ticket.wait()?)
     }
 
-    /// As [`Log::append`], without waiting until the entries are durable.
+    /// As [`Log::append`], but does not wait until the entries are durable.
     ///
     /// # Errors
     /// As for [`Log::append`].
@@ -101,7 +101,7 @@ impl<'db> Log<'db> {
     /// Reads one entry.
     ///
     /// # Errors
-    /// [`Error::Trimmed`], [`Error::Future`], [`Error::Dropped`], the disk, the budget, or corruption.
+    /// [`Error::Trimmed`], [`Error::Future`], [`Error::Dropped`], disk errors, the budget, or corruption.
     pub fn read(&self, glsn: Glsn) -> Result<LogEntry> {
         self.store.check_open()?;
         let newest = self.store.visible();
@@ -111,10 +111,10 @@ impl<'db> Log<'db> {
         Ok(LogEntry::new(self.store.reader.log.read(glsn)?))
     }
 
-    /// Walks entries by GLSN, of one stream or of all, up to the newest that can be read when the walk gets there.
+    /// Iterates over entries by GLSN, of one stream or of all, up to the newest entry readable when the scan reaches it.
     ///
     /// # Errors
-    /// [`Error::Trimmed`] if the range begins below the first entry, the disk, or the budget.
+    /// [`Error::Trimmed`] if the range begins below the first entry, disk errors, or the budget.
     pub fn scan(&self, range: impl RangeBounds<Glsn>, stream: Option<u32>) -> Result<LogScan<'db>> {
         self.store.check_open()?;
         let bounds = self.store.reader.log.bounds();
@@ -133,8 +133,8 @@ impl<'db> Log<'db> {
         Ok(LogScan { store: self.store, scan: self.store.reader.log.scan(range, stream.map(StreamId))? })
     }
 
-    /// The change feed: the commits from `from` on, in order, with their changes. It ends at the newest commit and goes on when there are more;
-    /// [`Commits::next_timeout`] waits for them. Commits that only move cursors are left out.
+    /// The change feed: the commits from `from` on, in order, with their changes. It ends at the newest commit and can be continued when
+    /// more exist; [`Commits::next_timeout`] waits for them. Commits that only move cursors are left out.
     ///
     /// # Errors
     /// [`Error::Trimmed`] if `from` is below the first entry.
@@ -151,9 +151,9 @@ impl<'db> Log<'db> {
         Ok((entry.stream == 0).then(|| Commit::new(self.store, entry.into_entry(), None)))
     }
 
-    /// Walks entries from `from` on, of one stream or of all, as the bytes that were appended: streams of the user's own, or all of the log to be
-    /// shipped. [`Log::commits`] walks commits. Entries that were damaged and that a salvage dropped are passed over; entries that are trimmed
-    /// before the walk comes to them are an error: a cursor ([`Log::cursor`]) keeps them.
+    /// Follows the log's entries from `from` on, of one stream or of all, as the bytes that were appended: to read user streams, or to ship
+    /// the whole log. For commits, use [`Log::commits`]. Damaged entries that a salvage dropped are skipped. Entries trimmed before the
+    /// walk reaches them are an error; a cursor ([`Log::cursor`]) prevents that.
     ///
     /// # Errors
     /// [`Error::Trimmed`] if `from` is below the first entry.
@@ -161,25 +161,26 @@ impl<'db> Log<'db> {
         LogFollow::new(self.store, from, stream.map(StreamId))
     }
 
-    /// The named cursor of a follower, made at `from` (at least 1) if it is not there; the GLSN to read next. What a cursor has not passed is
-    /// not trimmed: neither by [`Log::trim`] nor where every keyspace limits its past, and the log trims itself with no regard to those who follow it
-    /// without a cursor. A follower that does not come back holds the log for ever: its cursor is to be dropped then.
+    /// Returns the next GLSN to read of a follower's named cursor, creating the cursor at `from` (at least 1) if it does not exist. Entries
+    /// that a cursor has not passed are never trimmed, neither by [`Log::trim`] nor by the log's automatic trimming (when every keyspace
+    /// limits its retention). Followers without a cursor have no such protection. The cursor of a follower that never returns retains the
+    /// log forever: drop it.
     ///
-    /// A cursor is part of the store: it is there after a crash, in a backup, and for a reader that opened the store after it was made.
+    /// A cursor is part of the store: it survives a crash, is included in backups, and is visible to a reader that opens the store later.
     ///
     /// # Errors
-    /// [`Error::Trimmed`] and [`Error::Future`] where the cursor would be made below the log's first entry or ahead of its next; the name cannot
-    /// be, the store is read-only and has no such cursor, or the commit fails.
+    /// [`Error::Trimmed`] or [`Error::Future`] if the new cursor would lie below the log's first entry or above its next; the name is
+    /// invalid, the store is read-only and has no such cursor, or the commit fails.
     pub fn cursor(&self, name: &str, from: Glsn) -> Result<Glsn> {
         cursor_commits::open(self.store, name, from)
     }
 
-    /// Moves a cursor on, durably: everything below `next` was dealt with. This is a commit and a sync, so followers move it once for many
-    /// entries; after a crash they may meet those entries again.
+    /// Advances a cursor durably: everything below `next` has been processed. This costs a commit and a sync, so advance it once for many
+    /// entries; after a crash, a follower may see those entries a second time.
     ///
     /// # Errors
-    /// [`Error::InvalidInput`] if there is no such cursor, or it would go back; [`Error::Future`] behind the log's end; the store is read-only, or
-    /// the commit fails.
+    /// [`Error::InvalidInput`] if there is no such cursor, or it would move backwards; [`Error::Future`] past the log's end; the store is
+    /// read-only, or the commit fails.
     pub fn advance_cursor(&self, name: &str, next: Glsn) -> Result<()> {
         cursor_commits::advance(self.store, name, next)
     }
@@ -192,24 +193,23 @@ impl<'db> Log<'db> {
         cursor_commits::drop_cursor(self.store, name)
     }
 
-    /// All cursors, by name.
+    /// All cursors, sorted by name.
     pub fn cursors(&self) -> Vec<CursorInfo> {
         self.store.catalog.cursors.all()
     }
 
-    /// Frees whole segments of the log below `until`, and returns the first GLSN that is left, which may be lower: a cursor, or what is not flushed
-    /// yet, holds what lies behind it. Values that are
-    /// still current or retained are moved out first. Commits below it can no longer be scanned; keys and their retained versions
-    /// stay.
+    /// Frees whole segments of the log below `until`. Returns the first remaining GLSN, which may be lower: a cursor or an unflushed commit
+    /// retains all entries from its GLSN on. Values that are still current or retained are moved out of the log first. Commits below the
+    /// returned GLSN can no longer be scanned; keys and their retained versions stay readable.
     ///
     /// # Errors
-    /// The store is read-only, the disk, or the budget.
+    /// The store is read-only, disk errors, or the budget.
     pub fn trim(&self, until: Glsn) -> Result<Glsn> {
         trim::trim(self.store, until)
     }
 }
 
-/// A walk over the log.
+/// An iteration over the log's entries, from [`Log::scan`].
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -235,7 +235,7 @@ pub struct LogScan<'db> {
 }
 
 impl LogScan<'_> {
-    /// The next entry, lent until the next call; `None` at the end.
+    /// The next entry, borrowed until the next call; `None` at the end.
     #[allow(clippy::should_implement_trait, reason = "an iterator cannot lend")]
     pub fn next(&mut self) -> Option<Result<LogEntryRef<'_>>> {
         if let Err(error) = self.store.check_open() {

@@ -1,4 +1,4 @@
-//! Following the log: a position in it that moves on over entries as they become readable.
+//! Follows the log: a position that advances over entries as they become readable.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::api::log_entry::LogEntry;
 use crate::engine::Engine;
 use crate::types::error::{Error, Result};
 
-/// Pause of a follower while a commit that is in the log is being applied.
+/// Poll interval of a follower while a commit in the log is being applied.
 const APPLYING: Duration = Duration::from_micros(50);
 
 /// A position in the log.
@@ -36,21 +36,21 @@ impl Position {
         Ok(Self { store: Arc::clone(store), next, failed: false })
     }
 
-    /// The end of what can be read now.
+    /// The end of the readable entries.
     pub(crate) fn end(&self) -> Glsn {
         self.store.visible().next()
     }
 
-    /// The first entry of a stream in `next..end`, without moving on.
+    /// Finds the first entry of a stream in `next..end`, without advancing.
     pub(crate) fn find(&self, stream: StreamId, end: Glsn) -> Result<Option<Glsn>> {
         let mut scan = self.store.reader.log.scan(self.next..end, Some(stream))?;
         Ok(scan.next().transpose()?.map(|entry| entry.meta.glsn))
     }
 
-    /// Reads the entry at `glsn` and moves behind it; also behind one that a salvage dropped.
+    /// Reads the entry at `glsn` and advances past it, even if a salvage dropped it.
     ///
     /// # Errors
-    /// [`Error::Dropped`], [`Error::Trimmed`], the disk, the budget, or corruption.
+    /// [`Error::Dropped`], [`Error::Trimmed`], disk errors, the budget, or corruption.
     pub(crate) fn take(&mut self, glsn: Glsn) -> Result<Entry> {
         let entry = self.store.reader.log.read(glsn).map_err(Error::from);
         if matches!(entry, Ok(_) | Err(Error::Dropped { .. })) {
@@ -59,7 +59,7 @@ impl Position {
         entry
     }
 
-    /// Polls until there is something, and waits for new entries in between; `None` if nothing came within `timeout`.
+    /// Polls until something is found, waiting for new entries in between; `None` if nothing arrives within `timeout`.
     pub(crate) fn poll_within<F: Follows>(follower: &mut F, timeout: Duration) -> Result<Option<F::Found>> {
         let clock = Arc::clone(&follower.place().store.options.clock);
         let start = clock.monotonic_nanos();
@@ -75,17 +75,17 @@ impl Position {
         }
     }
 
-    /// Waits until there is an entry at `next`; false if none came within `timeout`.
+    /// Waits for an entry at `next`; returns false if none arrives within `timeout`.
     fn wait(&self, timeout: Duration) -> Result<bool> {
         let seen = Glsn(self.next.0 - 1);
         let readable = self.store.reader.log.wait_beyond(seen, timeout);
-        // Closing a log poisons it; the caller is told that it is closed.
+        // Closing poisons the log: report it to the caller as closed.
         self.store.check_open()?;
         if readable? <= seen {
             return Ok(false);
         }
         if self.store.visible() <= seen {
-            // It is in the log and not yet applied: it never will be if applying it failed.
+            // The entry is in the log but not applied yet. If applying failed, it never will be.
             self.store.committer.sequencer.check()?;
             self.store.options.clock.sleep(APPLYING);
         }
@@ -93,12 +93,12 @@ impl Position {
     }
 }
 
-/// Something that follows the log.
+/// A follower of the log.
 pub(crate) trait Follows {
-    /// What it finds there.
+    /// What it finds.
     type Found;
 
-    /// Where it is.
+    /// The follower's position.
     fn place(&self) -> &Position;
 
     /// The same, to move on.
@@ -118,8 +118,8 @@ pub(crate) trait Follows {
     }
 }
 
-/// The entries of the log from a GLSN on, of one stream or of all: from [`Log::follow`](crate::Log::follow). As an iterator it ends at the
-/// newest entry, and goes on if it is asked again when there are more. An error ends it, too; if it is asked again, it tries that entry again.
+/// The log entries from a GLSN on, of one stream or of all, from [`Log::follow`](crate::Log::follow). As an iterator it ends at the newest
+/// entry; calling `next` later continues with newer entries. An error also ends the iteration; the next call retries the same entry.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -147,15 +147,15 @@ impl LogFollow {
         Ok(Self { position: Position::new(store, from)?, stream })
     }
 
-    /// The next entry, as soon as there is one; `None` if none came within `timeout`. A commit in another thread wakes it.
+    /// Returns the next entry as soon as it exists, or `None` if none arrives within `timeout`. A commit by another thread wakes the call.
     ///
     /// # Errors
-    /// [`Error::Trimmed`] if the walk fell behind a trim, [`Error::Poisoned`], [`Error::Closed`], the disk, or the budget.
+    /// [`Error::Trimmed`] if the walk fell behind a trim, [`Error::Poisoned`], [`Error::Closed`], disk errors, or the budget.
     pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<LogEntry>> {
         Position::poll_within(self, timeout)
     }
 
-    /// The GLSN from which a new walk goes on where this one is.
+    /// The GLSN from which a new follower continues this one.
     pub fn position(&self) -> Glsn {
         self.position.next
     }

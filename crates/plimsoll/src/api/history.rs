@@ -19,7 +19,7 @@ use crate::types::error::{Error, Result};
 use crate::types::keyspaces::Keyspace;
 use crate::types::version::Stored;
 
-/// Bytes of two values that are compared at a time.
+/// Bytes per step when two values are compared.
 const COMPARED_BYTES: usize = 8 * 1024;
 
 /// One version of a key.
@@ -41,14 +41,14 @@ const COMPARED_BYTES: usize = 8 * 1024;
 pub struct VersionInfo {
     /// The commit that wrote it.
     pub glsn: Glsn,
-    /// When that commit was made; `None` where the log is trimmed.
+    /// Time of that commit; `None` if the log no longer holds it.
     pub time: Option<SystemTime>,
     /// Length of the value in bytes; `None` if the key was deleted.
     pub bytes: Option<u64>,
 }
 
 impl VersionInfo {
-    /// What is known of the version by `glsn`, with a value of `bytes`.
+    /// Describes the version written at `glsn` with a value of `bytes`.
     fn new(store: &Engine, (glsn, bytes): (Glsn, Option<u64>)) -> Result<Self> {
         Ok(Self { glsn, time: time_of(store, glsn)?, bytes })
     }
@@ -59,14 +59,14 @@ fn measure(glsn: Glsn, stored: Stored<'_>) -> (Glsn, Option<u64>) {
     (glsn, (stored != Stored::Deleted).then(|| stored.value_bytes()))
 }
 
-/// Seats a walk that has not begun; waits for memory as writers do.
+/// Wraps a walk that has not begun in a seat; waits for memory as writers do.
 fn begin(store: &Engine, versions: Versions) -> Result<Seat<Versions>> {
     let seats = store.reader.index.seats();
     let charge = store.committer.patience.in_transaction(true, || Ok(seats.charge_for(&versions)?))?;
     Ok(Seat::new(seats, versions, charge))
 }
 
-/// Charges what a walk and its user hold after a step.
+/// Charges the budget for the memory that a walk and its user hold after a step.
 fn charge(store: &Engine, versions: &mut Seat<Versions>, bytes: usize) -> Result<()> {
     store.committer.patience.in_transaction(false, || Ok(versions.charge_user(bytes)?))
 }
@@ -90,7 +90,7 @@ fn charge(store: &Engine, versions: &mut Seat<Versions>, bytes: usize) -> Result
 /// ```
 pub struct History {
     store: Arc<Engine>,
-    /// `None` behind the end.
+    /// `None` past the end.
     versions: Option<Seat<Versions>>,
     key: Vec<u8>,
     _moment: OpenMoment,
@@ -136,7 +136,7 @@ impl fmt::Debug for History {
     }
 }
 
-/// A key that differs between two moments.
+/// A key with different values at two moments.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -164,7 +164,7 @@ pub struct Difference {
     pub after: Option<VersionInfo>,
 }
 
-/// The keys whose values differ between two moments, in key order. A value that was written again and is the same is no difference.
+/// The keys whose values differ between two moments, in key order. A key rewritten with the same value is not a difference.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -183,7 +183,7 @@ pub struct Difference {
 /// ```
 pub struct Diff {
     store: Arc<Engine>,
-    /// `None` behind the end.
+    /// `None` past the end.
     versions: Option<Seat<Versions>>,
     before: Glsn,
     last_key: Vec<u8>,
@@ -202,7 +202,7 @@ impl Diff {
         let open = |at| store.committer.open_at(at);
         let moments = [open(before)?, open(after)?];
         let span = Span::prefix(store.reader.keyspaces.id_of(keyspace)?, prefix)?;
-        // Told at once; it is looked at again in each view that the walk sits in.
+        // Checked here to fail early; checked again in each view that the walk uses.
         check_retained(&store.reader.index.current_view(), &span.first(), before)?;
         let versions = Versions::new(span.into_range(), before, after).readable_at(before);
         Ok(Self {

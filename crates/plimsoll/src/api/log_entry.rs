@@ -1,4 +1,4 @@
-//! Entries of the log as they were appended.
+//! Log entries as they were appended.
 
 use std::fmt;
 use std::ops::Deref;
@@ -9,8 +9,8 @@ use plimsoll_log::glsn::{Glsn, StreamId};
 
 use crate::types::times::of_micros;
 
-/// The stream of entries that were damaged and that a salvage dropped: a scan passes them with an empty payload, reading one is
-/// [`Error::Dropped`](crate::Error::Dropped), and a follower does not see them.
+/// The stream of damaged entries that a salvage dropped. A scan returns them with an empty payload, reading one returns
+/// [`Error::Dropped`](crate::Error::Dropped), and a follower skips them.
 pub const DROPPED_STREAM: u32 = StreamId::DROPPED.0;
 
 /// An entry of the log.
@@ -29,11 +29,11 @@ pub const DROPPED_STREAM: u32 = StreamId::DROPPED.0;
 /// # }
 /// ```
 pub struct LogEntry {
-    /// Its place in the one order.
+    /// Position in the log's total order.
     pub glsn: Glsn,
     /// Its stream; 0 for commits.
     pub stream: u32,
-    /// When it was appended; it never goes back from entry to entry.
+    /// Time of the append; never decreases from entry to entry.
     pub time: SystemTime,
     entry: Entry,
 }
@@ -60,14 +60,14 @@ impl fmt::Debug for LogEntry {
     }
 }
 
-/// An entry that a scan lends until its next step.
+/// An entry borrowed from a scan until the scan's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEntryRef<'a> {
-    /// Its place in the one order.
+    /// Position in the log's total order.
     pub glsn: Glsn,
     /// Its stream; 0 for commits.
     pub stream: u32,
-    /// When it was appended.
+    /// Time of the append.
     pub time: SystemTime,
     /// Its payload.
     pub payload: &'a [u8],

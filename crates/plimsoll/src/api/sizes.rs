@@ -1,7 +1,8 @@
-//! How much a keyspace holds now.
+//! The current size of a keyspace.
 //!
-//! Keys are walked and counted, up to a limit. Beyond it the number of keys is estimated by what is known of runs without reading them: a key that was
-//! overwritten may be counted once for each run that it is in, and a file of at most 64 MiB that a keyspace shares with its neighbours is counted whole.
+//! Keys are walked and counted, up to a limit. Beyond it the number of keys is estimated from the runs' metadata, without reading them: an
+//! overwritten key may be counted once for each run that holds it, and a file of at most 64 MiB shared with neighboring keyspaces is
+//! counted whole.
 
 use plimsoll_log::glsn::Glsn;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::read::span::Span;
 use crate::types::error::Result;
 use crate::types::keyspaces::Keyspace;
 
-/// What a keyspace holds.
+/// Current size of a keyspace.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -30,11 +31,11 @@ use crate::types::keyspaces::Keyspace;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyspaceSize {
-    /// Keys that have a value now.
+    /// Keys that currently have a value.
     pub keys: u64,
     /// Bytes of these keys and their values.
     pub bytes: u64,
-    /// Whether both were counted; if not, they are estimates.
+    /// True if both were counted, false if they are estimates.
     pub exact: bool,
     /// The oldest moment at which the keyspace can be read.
     pub oldest: Glsn,
@@ -65,7 +66,7 @@ pub(crate) fn size(store: &Arc<Engine>, keyspace: &Keyspace, keys_max: u64) -> R
     })
 }
 
-/// Versions in the files of current runs that hold some of a keyspace, deletions left out.
+/// Number of versions, deletions excluded, in the files of current runs that overlap a keyspace.
 fn versions(view: &View, id: u32) -> u64 {
     let space = |key: &[u8]| key.first_chunk().map_or(0, |space| u32::from_be_bytes(*space));
     let infos = view.runs.iter().flat_map(|run| run.infos());

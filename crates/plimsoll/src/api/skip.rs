@@ -1,4 +1,4 @@
-//! Finds the way past damage: what cannot be read at the front of a range, and where the range can be read again.
+//! Skips damage: finds the unreadable part at the front of a range, and where the range becomes readable.
 
 use std::fmt;
 use std::ops::Bound;
@@ -16,21 +16,21 @@ use crate::types::error::{Error, Result, show_key};
 use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
 
-/// What cannot be read of a range.
+/// An unreadable part of a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Skipped {
     /// Name of the keyspace.
     pub keyspace: String,
-    /// The key whose value cannot be read; `None` where it is not known which keys there are.
+    /// The key whose value cannot be read; `None` if the affected keys are unknown.
     pub key: Option<Vec<u8>>,
     /// The commit that wrote the value.
     pub glsn: Option<Glsn>,
-    /// Bounds of the keys that are passed: the walk can go on where they end.
+    /// Bounds of the skipped keys: the walk can continue past them.
     pub bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
-    /// Why.
+    /// The reason.
     pub error: Error,
-    /// What to do about it.
+    /// Suggested remedy.
     pub hint: String,
 }
 
@@ -57,7 +57,7 @@ impl fmt::Display for Skipped {
     }
 }
 
-/// An end of a range in words: where it is included, and where it is not.
+/// Formats one end of a range in words: one wording for an included bound, one for an excluded bound.
 struct Edge<'a>(&'a str, &'a str, &'a Bound<Vec<u8>>);
 
 impl fmt::Display for Edge<'_> {
@@ -73,12 +73,12 @@ impl fmt::Display for Edge<'_> {
 type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
 impl Snapshot {
-    /// What cannot be read at the front of a range (at its end, for a walk in `reverse`), after a walk over it failed there with
-    /// [`Error::Corrupt`] or [`Error::Dropped`]. The walk can go on behind [`Skipped::bounds`]. `None` if the front can be read: it was read again,
-    /// and was right.
+    /// Finds the unreadable part at the front of a range (at its end if `reverse`), after a walk over the range failed there with
+    /// [`Error::Corrupt`] or [`Error::Dropped`]. The walk can continue past [`Skipped::bounds`]. Returns `None` if the front reads
+    /// correctly on this second attempt.
     ///
     /// # Errors
-    /// [`Error::Trimmed`], the disk, the budget.
+    /// [`Error::Trimmed`], disk errors, or the budget.
     pub fn pass_damage(&self, keyspace: &Keyspace, range: impl KeyRange, reverse: bool) -> Result<Option<Skipped>> {
         let range = (range.start_key(), range.end_key());
         let store = self.store();
@@ -126,7 +126,7 @@ impl Snapshot {
         }))
     }
 
-    /// Pages of a run are damaged: looks for the next key from which a walk can go on.
+    /// For damaged pages of a run: looks for the next key from which a walk can continue.
     fn pass_pages(
         &self,
         keyspace: &Keyspace,
@@ -155,7 +155,7 @@ impl Snapshot {
         let mut candidates: Vec<Vec<u8>> = Vec::new();
         for run in view.all_runs() {
             for table in run.tables().iter() {
-                // A key of each leaf, and those around what is lost, are enough to find the way.
+                // One key of each leaf, and the keys around the lost part, suffice to find it.
                 let mut seen = 0u32;
                 let found = survey(Some(&**table.file.source()), &table.info, &store.reader.budget, &mut |version| {
                     if seen.is_multiple_of(CANDIDATE_EVERY) && is_ahead(version.key) && within(version.key) {
@@ -185,7 +185,7 @@ impl Snapshot {
         Ok(Skipped { keyspace: keyspace.name().to_owned(), key: None, glsn: None, bounds, error, hint })
     }
 
-    /// Whether a walk that begins at an index key can be begun.
+    /// Whether a walk can start at an index key.
     fn can_begin(&self, span: &Span, key: &[u8], reverse: bool) -> bool {
         let view = self.store().reader.index.view();
         let (lower, upper, direction) = match reverse {
@@ -197,10 +197,10 @@ impl Snapshot {
     }
 }
 
-/// One version in so many is tried as a place to go on from.
+/// Sampling interval: one version in this many is tried as a restart point.
 const CANDIDATE_EVERY: u32 = 16;
 
-/// How a damaged value is named for a salvage: by its commit, where the log holds that.
+/// The salvage arguments that name a damaged value: by its commit, if the log holds it.
 fn drop_arguments(store: &Engine, keyspace: &Keyspace, key: &[u8], glsn: Glsn) -> String {
     if glsn >= store.reader.log.bounds().first { format!("--drop {glsn}") } else { key_arguments(keyspace.name(), key) }
 }

@@ -21,7 +21,7 @@ use crate::types::keyspaces::Keyspace;
 use crate::types::times::{of_micros, to_micros};
 use crate::types::value::Value;
 
-/// A moment of the store.
+/// A moment in the history of a store.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -43,16 +43,16 @@ use crate::types::value::Value;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Moment {
-    /// Now.
+    /// The newest readable moment.
     Newest,
     /// Right after the commit with this GLSN.
     Glsn(Glsn),
-    /// After the last commit that is not younger.
+    /// After the last commit made at this time or earlier.
     Time(SystemTime),
 }
 
-/// The store as it was at one moment: it never changes, never waits for writers and never holds them up. While it is open, no version
-/// that it can see is dropped.
+/// The store as it was at one moment. A snapshot never changes, never waits for writers and never blocks them. While it is open, no
+/// version that it can see is dropped.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -80,7 +80,7 @@ impl Snapshot {
         Self { store: Arc::clone(store), moment: Arc::new(store.open_newest()) }
     }
 
-    /// A moment that the index holds, whether the log does or not.
+    /// A snapshot at a moment that the index retains, even if the log does not.
     pub(crate) fn of_index(store: &Arc<Engine>, at: Glsn) -> Result<Self> {
         Ok(Self { store: Arc::clone(store), moment: Arc::new(store.committer.open_at(at)?) })
     }
@@ -100,7 +100,7 @@ impl Snapshot {
         Ok(Self { store: Arc::clone(store), moment })
     }
 
-    /// Its GLSN.
+    /// GLSN of the snapshot's moment.
     pub fn at(&self) -> Glsn {
         self.moment.at()
     }
@@ -109,26 +109,26 @@ impl Snapshot {
         &self.store
     }
 
-    /// When its last commit was made; `None` for the empty store, and where the log is trimmed.
+    /// Time of the last commit in the snapshot; `None` for an empty store, or if the log no longer holds that commit.
     ///
     /// # Errors
-    /// The disk, the budget, or corruption.
+    /// Disk errors, the budget, or corruption.
     pub fn time(&self) -> Result<Option<SystemTime>> {
         time_of(&self.store, self.moment.at())
     }
 
-    /// The keyspace that had this name then; `None` if there was none. So one is read that was dropped since.
+    /// The keyspace that had this name at the snapshot's moment, even if it was dropped since; `None` if there was none.
     ///
     /// # Errors
-    /// The name cannot be, the disk, the budget, or corruption.
+    /// The name is invalid, disk errors, the budget, or corruption.
     pub fn keyspace(&self, name: &str) -> Result<Option<Keyspace>> {
         keyspace_commits::at(&self.store, name, self.moment.at())
     }
 
-    /// The value of a key; `None` if it had none.
+    /// The value of a key; `None` if it has none.
     ///
     /// # Errors
-    /// [`Error::Trimmed`] if the moment is not retained any more, the key is too long, the disk, the budget, or corruption.
+    /// [`Error::Trimmed`] if the moment is no longer retained, the key is too long, disk errors, the budget, or corruption.
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         self.store.reader.get(self.key(keyspace, key.as_ref())?.get(), self.moment.at())
     }
@@ -137,7 +137,7 @@ impl Snapshot {
         KeyBuffer::new(self.store.reader.keyspaces.id_of(keyspace)?, key)
     }
 
-    /// A reader of a key's value, for values that are too large to hold; `None` if it had none.
+    /// A reader of a key's value, for values too large to hold in memory; `None` if the key has none.
     ///
     /// # Errors
     /// As for [`Snapshot::get`].
@@ -146,7 +146,7 @@ impl Snapshot {
         self.store.committer.value_reader(key.get(), &self.moment)
     }
 
-    /// Whether a key had a value; does not read it.
+    /// Whether a key has a value; does not read the value.
     ///
     /// # Errors
     /// As for [`Snapshot::get`].
@@ -154,7 +154,7 @@ impl Snapshot {
         self.store.reader.contains(self.key(keyspace, key.as_ref())?.get(), self.moment.at())
     }
 
-    /// Walks a range of keys.
+    /// Iterates over a range of keys.
     ///
     /// # Errors
     /// [`Error::Trimmed`], or a bound is too long.
@@ -162,7 +162,7 @@ impl Snapshot {
         self.walk(Span::new(self.store.reader.keyspaces.id_of(keyspace)?, &range)?)
     }
 
-    /// Walks the keys that begin with `prefix`.
+    /// Iterates over the keys that begin with `prefix`.
     ///
     /// # Errors
     /// [`Error::Trimmed`], or the prefix is too long.
@@ -172,7 +172,7 @@ impl Snapshot {
 
     fn walk(&self, span: Span) -> Result<Range<'static>> {
         self.store.check_open()?;
-        // Told at once; it is looked at again when the walk begins.
+        // Checked here to fail early; checked again when the walk begins.
         check_retained(&self.store.reader.index.current_view(), &span.first(), self.moment.at())?;
         Ok(Range::at_moment(&self.store.committer, span, &self.moment))
     }
@@ -186,7 +186,7 @@ impl fmt::Debug for Snapshot {
     }
 }
 
-/// When a commit was made; `None` where the log does not hold it any more.
+/// Time of a commit; `None` if the log no longer holds it.
 pub(crate) fn time_of(store: &Engine, glsn: Glsn) -> Result<Option<SystemTime>> {
     store.check_open()?;
     if glsn == Glsn::NONE || glsn < store.reader.log.bounds().first {
@@ -194,7 +194,7 @@ pub(crate) fn time_of(store: &Engine, glsn: Glsn) -> Result<Option<SystemTime>> 
     }
     match store.reader.log.meta(glsn) {
         Ok(meta) => Ok(Some(of_micros(meta.timestamp_micros))),
-        // Between the two looks.
+        // Trimmed between the two lookups.
         Err(LogError::Trimmed { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }

@@ -1,9 +1,9 @@
-//! A commit's journey: validate, order, apply, sync.
+//! The path of a commit: validate, order, apply, sync.
 //!
-//! 1. The write set is brought into its final shape; blob files are synced (only this committer waits for that).
-//! 2. Under the commit lock, one commit at a time (`txn::sequencer`): everything the transaction read is checked against what was submitted since its snapshot;
-//!    room is made in the memtable; the record gets its place in the log; its versions go into the memtable.
-//! 3. Without the lock the committer waits until the record is durable; one sync serves all who wait.
+//! 1. The write set is encoded and blob files are synced (only this committer waits for that).
+//! 2. Under the commit lock, one commit at a time (`txn::sequencer`): everything the transaction read is checked against the commits
+//!    submitted since its snapshot; room is made in the memtable; the record is ordered in the log; its versions go into the memtable.
+//! 3. Without the lock, the committer waits until the record is durable; one sync serves all waiting committers.
 //!
 //! Law: versions are applied in GLSN order, and a version is visible only when its whole record is applied and readable.
 
@@ -29,7 +29,7 @@ use crate::types::error::{Error, Result};
 use crate::types::version::MAX_POINTER_BYTES;
 
 impl Committer {
-    /// Commits what a transaction wrote, and put into the keyspaces `spaces`.
+    /// Commits a transaction's writes. `spaces` are the keyspaces they go into.
     pub(crate) fn commit(
         &self,
         moment: &OpenMoment,
@@ -46,7 +46,7 @@ impl Committer {
         Ok(CommitTicket::of_record(self, glsn))
     }
 
-    /// Under the commit lock: validates the transaction, gives it its place, and applies it. Nothing is done if the budget refuses.
+    /// Under the commit lock: validates the transaction, orders it, and applies it. Does nothing if the budget refuses.
     fn order(
         &self,
         moment: &OpenMoment,
@@ -73,8 +73,8 @@ impl Committer {
         self.sequencer.submit_and_apply(&lock, submit, |&glsn| self.apply(room, body, writes, glsn))
     }
 
-    /// Waits until the commit that is in the way can be seen, so that running the transaction again does not meet it again; if that
-    /// commit will never be seen, because the store is poisoned, that is the error.
+    /// Waits until the conflicting commit is visible, so that a retry does not conflict with it a second time. If the store is poisoned, so
+    /// that the commit never becomes visible, returns that error instead.
     fn settle_conflict(&self, error: Error) -> Error {
         match error {
             Error::Conflict { by, .. } if by > self.sequencer.visible() => match self.reader.log.wait_durable(by) {
@@ -85,7 +85,7 @@ impl Committer {
         }
     }
 
-    /// Appends entries that are no transaction.
+    /// Appends entries that are not transactions.
     pub(crate) fn append(&self, stream: StreamId, payloads: &[&[u8]]) -> Result<(Glsn, Glsn)> {
         self.check_writable()?;
         let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [*payload]).collect();
@@ -120,7 +120,7 @@ impl Committer {
             room.apply(glsn, body.bytes(), Link::Now, versions)?;
         } else {
             hit(Border::SpilledCommit);
-            // It closes the memtable.
+            // Release the reservation: `adopt` closes the memtable.
             drop(room);
             self.reader.index.adopt(writes.spilled().infos(glsn), glsn)?;
         }
@@ -128,7 +128,7 @@ impl Committer {
     }
 }
 
-/// Refuses if anything in `reads` was changed after `at` by a commit that has its place in the order.
+/// Rejects a transaction if an ordered commit after `at` changed anything in `reads`.
 fn validate(view: &View, reads: &ReadSet, at: Glsn) -> Result<()> {
     for range in reads.ranges() {
         let changed = match range.last {
@@ -143,17 +143,17 @@ fn validate(view: &View, reads: &ReadSet, at: Glsn) -> Result<()> {
     Ok(())
 }
 
-/// A transaction's entry, ready to be written.
+/// A transaction's log entry, ready to be written.
 struct Body {
-    /// What precedes the operations.
+    /// The bytes before the operations.
     head: Vec<u8>,
     /// The number of operations.
     count: u64,
-    /// Everything else but the values in the buffer.
+    /// Everything after the head except the values that remain in the write buffer.
     small: Buffer,
-    /// What follows the head.
+    /// The parts that follow the head, in order.
     parts: Vec<Part>,
-    /// Room that the versions take in the memtable.
+    /// Bytes that the versions need in the memtable.
     room_bytes: usize,
 }
 
@@ -163,7 +163,7 @@ enum Part {
 }
 
 impl Body {
-    /// Bytes of the entry.
+    /// Length of the entry in bytes.
     fn bytes(&self) -> u64 {
         let part = |part: &Part| match part {
             Part::Small { start, end } => (end - start) as u64,

@@ -14,9 +14,9 @@ use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Error, Result};
 use crate::types::options::Options;
 
-/// Frees the old end of the log if no past versions are kept.
+/// Frees the oldest segments of the log if no past versions are kept.
 pub(crate) trait FreeLog: Send + Sync {
-    /// Frees the segments that can be freed now; others are freed later.
+    /// Frees the segments that can be freed now and leaves the others for later calls.
     fn free_log(&self);
 }
 
@@ -26,9 +26,9 @@ pub(crate) struct Committer {
     pub(crate) sequencer: Arc<CommitSequencer>,
     pub(crate) patience: Arc<Patience>,
     pub(crate) options: Options,
-    /// The tasks that await commits.
+    /// The tasks that await durable commits.
     pub(crate) wakers: Arc<DurableWakers>,
-    /// Bytes committed since the last attempt to free the old end of the log.
+    /// Bytes committed since the last attempt to free log segments.
     bytes_since_free: AtomicU64,
     free_log: OnceLock<Weak<dyn FreeLog>>,
 }
@@ -50,23 +50,23 @@ impl Committer {
         let _ = self.free_log.set(free_log);
     }
 
-    /// Fails if the store cannot be written.
+    /// Returns an error if the store cannot be written.
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.reader.check_open()?;
         self.sequencer.check()?;
         if self.options.read_only { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
-    /// Opens the newest moment.
+    /// Opens a snapshot at the newest moment.
     pub(crate) fn open_newest(&self) -> OpenMoment {
         match self.reader.snapshots.open(&self.reader.budget, || self.sequencer.visible()) {
             Ok(moment) => moment,
-            // A snapshot takes a hundred bytes: it is left uncharged rather than refused.
+            // A snapshot takes about a hundred bytes: leave it uncharged rather than fail.
             Err(_) => self.reader.snapshots.open_unleased(|| self.sequencer.visible()),
         }
     }
 
-    /// Opens a past moment; waits for memory as writers do.
+    /// Opens a snapshot at a past moment; waits for memory as writers do.
     pub(crate) fn open_at(&self, at: Glsn) -> Result<OpenMoment> {
         self.patience.in_transaction(false, || self.reader.snapshots.open(&self.reader.budget, || at))
     }
@@ -76,7 +76,7 @@ impl Committer {
         self.patience.in_transaction(false, || self.reader.reader(key, moment))
     }
 
-    /// Counts the bytes of a commit: after about a segment's worth, the old end of the log is freed.
+    /// Counts the bytes of a commit. Frees old log segments after about every segment's worth of bytes.
     pub(crate) fn committed(&self, bytes: u64) {
         let segment = self.options.segment_limit_bytes();
         if self.bytes_since_free.fetch_add(bytes, Ordering::Relaxed) + bytes >= segment {

@@ -1,10 +1,10 @@
-//! Wakes the tasks that await commits, when they are durable.
+//! Wakes the tasks that await commits once these are durable.
 //!
-//! The first task that has to wait starts a thread. It takes part in group commit as any committer does, for all tasks together, and wakes
-//! those whose commits are durable.
+//! The first task that has to wait starts a thread. The thread takes part in group commit like any committer, on behalf of all tasks, and
+//! wakes those whose commits are durable.
 //!
 //! Laws:
-//! 1. Wakers are called, cloned and dropped while no lock is held: they are the user's code, and may commit, drop tickets or close the store.
+//! 1. Wakers are called, cloned and dropped without holding a lock: they run user code, which may commit, drop tickets or close the store.
 //! 2. A registered waker is called once its commit is durable, the log is poisoned, or the store is closed.
 
 use std::collections::BTreeMap;
@@ -19,13 +19,13 @@ use plimsoll_log::log::Log;
 
 use crate::types::error::Result;
 
-/// Where a task's waker is registered: the GLSN that it waits for, and a number.
+/// Key of a task's registered waker: the GLSN it waits for, and a unique number.
 pub(crate) type Registration = (Glsn, u64);
 
 /// The tasks that wait for commits of one open store.
 pub(crate) struct DurableWakers {
     shared: Arc<Shared>,
-    /// Whether there may be a thread.
+    /// Whether a thread may be started.
     threaded: bool,
     worker: Mutex<Option<Worker>>,
 }
@@ -40,9 +40,9 @@ struct Shared {
 struct Waiting {
     wakers: BTreeMap<Registration, Waker>,
     next: u64,
-    /// Why nothing more becomes durable.
+    /// The failure after which nothing more becomes durable.
     failed: Option<LogError>,
-    /// No waker is called any more.
+    /// Set at the end: no more wakers are registered.
     over: bool,
 }
 
@@ -61,7 +61,7 @@ impl DurableWakers {
         Ok(self.shared.log.wait_durable(glsn)?)
     }
 
-    /// Whether a commit is durable; if not, `waker` is called when that is known. Without a thread it blocks.
+    /// Whether a commit is durable. If not, `waker` is called once the outcome is known. Blocks if there is no thread.
     pub(crate) fn poll(&self, glsn: Glsn, registration: &mut Option<Registration>, waker: &Waker) -> Poll<Result<()>> {
         if self.is_durable(glsn) {
             return Poll::Ready(Ok(()));
@@ -91,13 +91,13 @@ impl DurableWakers {
         Poll::Pending
     }
 
-    /// Drops a waker that may still be registered.
+    /// Drops a waker if it is still registered.
     pub(crate) fn forget(&self, registration: Registration) {
         let waker = self.shared.waiting().wakers.remove(&registration);
         drop(waker);
     }
 
-    /// Starts the thread, unless there is one; false if there cannot be one.
+    /// Starts the thread unless it runs already; false if it cannot be started.
     fn start(&self) -> bool {
         if !self.threaded {
             return false;
@@ -114,7 +114,7 @@ impl DurableWakers {
         worker.is_some()
     }
 
-    /// Ends the thread, and wakes all tasks: the log is closed, so each learns its result when it polls.
+    /// Stops the thread and wakes all tasks. The log is closed by now, so each task gets its result when it polls.
     pub(crate) fn stop(&self) {
         let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(worker) = worker {
@@ -126,11 +126,11 @@ impl DurableWakers {
 
 impl Shared {
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        // Nothing under this lock leaves it half changed.
+        // Ignore poisoning: every change under this lock is complete, even after a panic.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes durable what tasks wait for, and wakes them, until none waits.
+    /// Waits until the registered commits are durable and wakes their tasks, until no task is left.
     fn step(&self) {
         loop {
             let newest = self.waiting().wakers.last_key_value().map(|((glsn, _), _)| *glsn);
@@ -148,7 +148,7 @@ impl Shared {
         }
     }
 
-    /// No waker is registered any more, and those that are, are called.
+    /// Stops registration and wakes all registered tasks.
     fn end(&self) {
         let mut waiting = self.waiting();
         waiting.over = true;
@@ -160,7 +160,7 @@ impl Shared {
 
 fn wake(wakers: BTreeMap<Registration, Waker>) {
     for waker in wakers.into_values() {
-        // A task that panics when it is woken must not keep others from being woken.
+        // A panic in one waker must not keep the other tasks from being woken.
         let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
     }
 }

@@ -9,9 +9,8 @@ use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
 use crate::types::value::Value;
 
-/// Reads at one moment: of a [`crate::Snapshot`], or of a [`crate::Transaction`], which also sees its own writes. For functions that accept
-/// either; both types have the same methods without this trait.
-/// the same methods without it.
+/// Reads at one moment, implemented by [`crate::Snapshot`] and by [`crate::Transaction`], which also sees its own writes. For functions
+/// that accept either; both types have the same methods without this trait.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -38,34 +37,34 @@ pub trait Read: sealed::Sealed {
     /// The value of a key; `None` if it has none.
     ///
     /// # Errors
-    /// [`crate::Error::Trimmed`] if the moment is not retained any more, the key is too long, the disk, the budget, or corruption.
+    /// [`crate::Error::Trimmed`] if the moment is no longer retained, the key is too long, disk errors, the budget, or corruption.
     fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>>;
 
-    /// A reader of a key's value, for values that are too large to hold; `None` if it has none.
+    /// A reader of a key's value, for values too large to hold in memory; `None` if it has none.
     ///
     /// # Errors
     /// As for [`Read::get`].
     fn get_reader(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<ValueReader>>;
 
-    /// Whether a key has a value; does not read it.
+    /// Whether a key has a value; does not read the value.
     ///
     /// # Errors
     /// As for [`Read::get`].
     fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool>;
 
-    /// Walks a range of keys.
+    /// Iterates over a range of keys.
     ///
     /// # Errors
     /// [`crate::Error::Trimmed`], or a bound is too long.
     fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Range<'_>>;
 
-    /// Walks the keys that begin with `prefix`.
+    /// Iterates over the keys that begin with `prefix`.
     ///
     /// # Errors
     /// [`crate::Error::Trimmed`], or the prefix is too long.
     fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Result<Range<'_>>;
 
-    /// Walks all keys.
+    /// Iterates over all keys.
     ///
     /// # Errors
     /// [`crate::Error::Trimmed`].
@@ -73,7 +72,7 @@ pub trait Read: sealed::Sealed {
         self.range(keyspace, ..)
     }
 
-    /// The first key and its value; `None` if there is no key.
+    /// The first key and its value; `None` if the keyspace is empty.
     ///
     /// # Errors
     /// As for [`Read::get`].
@@ -81,7 +80,7 @@ pub trait Read: sealed::Sealed {
         self.iter(keyspace)?.next().transpose()
     }
 
-    /// The last key and its value; `None` if there is no key.
+    /// The last key and its value; `None` if the keyspace is empty.
     ///
     /// # Errors
     /// As for [`Read::get`].
@@ -89,7 +88,7 @@ pub trait Read: sealed::Sealed {
         self.iter(keyspace)?.reverse().next().transpose()
     }
 
-    /// The number of keys. All of them are walked: [`crate::Db::keyspace_size`] estimates without that.
+    /// The number of keys. Walks all of them; [`crate::Db::keyspace_size`] returns an estimate at bounded cost.
     ///
     /// # Errors
     /// As for [`Read::get`].
@@ -101,7 +100,7 @@ pub trait Read: sealed::Sealed {
         Ok(keys)
     }
 
-    /// Whether there is no key.
+    /// Whether the keyspace is empty.
     ///
     /// # Errors
     /// As for [`Read::get`].
@@ -111,11 +110,11 @@ pub trait Read: sealed::Sealed {
 }
 
 pub(crate) mod sealed {
-    /// Restricts [`super::Read`] to the types of this crate, so that it can grow.
+    /// Restricts [`super::Read`] to the types of this crate, so that methods can be added later.
     pub trait Sealed {}
 }
 
-/// Implements [`Read`] by the type's own methods; `$life` is how long its walks live.
+/// Implements [`Read`] by the type's own methods; `$life` is the lifetime of its ranges.
 macro_rules! reads_by_its_own_methods {
     ($reads:ty, $life:lifetime) => {
         impl $crate::txn::reads::sealed::Sealed for $reads {}
@@ -146,9 +145,9 @@ macro_rules! reads_by_its_own_methods {
             }
         }
 
-        /// What [`Read`](crate::Read) provides, without importing it.
+        /// The provided methods of [`Read`](crate::Read), callable without importing it.
         impl $reads {
-            /// Walks all keys.
+            /// Iterates over all keys.
             ///
             /// # Errors
             /// [`crate::Error::Trimmed`].
@@ -156,34 +155,34 @@ macro_rules! reads_by_its_own_methods {
                 self.range(keyspace, ..)
             }
 
-            /// The first key and its value; `None` if there is no key.
+            /// The first key and its value; `None` if the keyspace is empty.
             ///
             /// # Errors
-            /// [`crate::Error::Trimmed`], the disk, the budget, or corruption.
+            /// [`crate::Error::Trimmed`], disk errors, the budget, or corruption.
             pub fn first(&self, keyspace: &Keyspace) -> Result<Option<(Vec<u8>, Value)>> {
                 $crate::txn::reads::Read::first(self, keyspace)
             }
 
-            /// The last key and its value; `None` if there is no key.
+            /// The last key and its value; `None` if the keyspace is empty.
             ///
             /// # Errors
-            /// [`crate::Error::Trimmed`], the disk, the budget, or corruption.
+            /// [`crate::Error::Trimmed`], disk errors, the budget, or corruption.
             pub fn last(&self, keyspace: &Keyspace) -> Result<Option<(Vec<u8>, Value)>> {
                 $crate::txn::reads::Read::last(self, keyspace)
             }
 
-            /// The number of keys. All of them are walked: [`crate::Db::keyspace_size`] estimates without that.
+            /// The number of keys. Walks all of them; [`crate::Db::keyspace_size`] returns an estimate at bounded cost.
             ///
             /// # Errors
-            /// [`crate::Error::Trimmed`], the disk, the budget, or corruption.
+            /// [`crate::Error::Trimmed`], disk errors, the budget, or corruption.
             pub fn len(&self, keyspace: &Keyspace) -> Result<u64> {
                 $crate::txn::reads::Read::len(self, keyspace)
             }
 
-            /// Whether there is no key.
+            /// Whether the keyspace is empty.
             ///
             /// # Errors
-            /// [`crate::Error::Trimmed`], the disk, the budget, or corruption.
+            /// [`crate::Error::Trimmed`], disk errors, the budget, or corruption.
             pub fn is_empty(&self, keyspace: &Keyspace) -> Result<bool> {
                 $crate::txn::reads::Read::is_empty(self, keyspace)
             }

@@ -1,4 +1,4 @@
-//! The ticket of a commit: waits until the commit is durable, by blocking or as a future.
+//! A commit's ticket: waits until the commit is durable, by blocking or as a future.
 
 use std::fmt;
 use std::pin::Pin;
@@ -12,10 +12,10 @@ use crate::txn::durable_wakers::{DurableWakers, Registration};
 use crate::types::error::Result;
 use crate::types::options::Durability;
 
-/// A commit that has its place in the order, from [`Transaction::commit_submit`](crate::Transaction::commit_submit).
+/// A commit that is ordered but may not be durable yet, from [`Transaction::commit_submit`](crate::Transaction::commit_submit).
 ///
-/// Wait for it by [`CommitTicket::wait`], or await it: it is a future of any runtime. One sync serves all who wait. A ticket that is dropped
-/// leaves the commit as it is.
+/// Wait for it by [`CommitTicket::wait`], or await it: it is a future that works with any runtime. One sync serves all waiting tickets.
+/// Dropping a ticket does not affect the commit.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -73,14 +73,14 @@ use crate::types::options::Durability;
 pub struct CommitTicket {
     wakers: Arc<DurableWakers>,
     glsn: Glsn,
-    /// Whether the commit is to be durable before it counts.
+    /// Whether to wait until the commit is durable.
     wait: bool,
-    /// Of the task that polled it.
+    /// Registration of the task that polled it.
     registration: Option<Registration>,
 }
 
 impl CommitTicket {
-    /// Of a transaction that wrote nothing.
+    /// The ticket of a transaction that wrote nothing.
     pub(crate) fn of_snapshot(committer: &Committer, at: Glsn) -> Self {
         Self { wakers: Arc::clone(&committer.wakers), glsn: at, wait: false, registration: None }
     }
@@ -95,12 +95,12 @@ impl CommitTicket {
         self.glsn
     }
 
-    /// Whether the commit survives a power cut by now. Does not wait, and does not have it synced.
+    /// Whether the commit is durable now. Neither waits nor triggers a sync.
     pub fn is_durable(&self) -> bool {
         self.wakers.is_durable(self.glsn)
     }
 
-    /// Waits until the commit is durable (as the store's durability says) and visible.
+    /// Waits until the commit is visible and durable according to the store's durability setting.
     ///
     /// # Errors
     /// [`Error::Poisoned`](crate::Error::Poisoned): whether the commit survives is unknown until the store is reopened.
@@ -112,8 +112,8 @@ impl CommitTicket {
     }
 }
 
-/// Is ready when [`CommitTicket::wait`] would return, with the same result. In a store without background threads,
-/// as simulations have them, polling it waits.
+/// Ready when [`CommitTicket::wait`] would return, with the same result. In a store without background threads, as in simulations,
+/// `poll` blocks.
 impl Future for CommitTicket {
     type Output = Result<Glsn>;
 

@@ -1,4 +1,4 @@
-//! What is damaged, as `verify` and `salvage` tell it: where, what is lost with it, and the command that helps.
+//! Damage as reported by `verify` and `salvage`: its place, the data lost with it, and the command that repairs it.
 
 use plimsoll_log::glsn::Glsn;
 use std::fmt;
@@ -7,30 +7,30 @@ use std::path::Path;
 
 use crate::types::error::show_key;
 
-/// Keys that are shown of each place.
+/// Keys listed for each damaged place.
 pub(crate) const KEYS_SHOWN: usize = 5;
 
-/// Something that is not what was written.
+/// A place where the stored bytes are not the bytes that were written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Damage {
-    /// The file, from the store's folder on.
+    /// The file, relative to the store's folder.
     pub file: String,
-    /// Where in it.
+    /// Byte offset in the file.
     pub offset: u64,
-    /// The commits concerned, from the first to the last, where they are known.
+    /// The commits affected, from the first to the last, if known.
     pub glsns: Option<RangeInclusive<Glsn>>,
     /// A few of the values that cannot be read.
     pub keys: Vec<DamagedKey>,
-    /// How many more there are.
+    /// Number of further unreadable values, not listed in `keys`.
     pub more_keys: u64,
-    /// Where it is not known which keys are concerned: between which they are.
+    /// If the affected keys are unknown: the range that contains them.
     pub key_range: Option<DamagedKeys>,
     /// What is wrong.
     pub what: String,
-    /// The command that takes the damage out of the store, where there is one.
+    /// The command that removes the damage from the store, if there is one.
     pub command: Option<String>,
-    /// What to do, as a sentence; it names the command.
+    /// Suggested remedy, as a sentence; it names the command.
     pub hint: String,
 }
 
@@ -44,19 +44,19 @@ pub struct DamagedKey {
     pub key: Vec<u8>,
     /// The commit that wrote the value.
     pub glsn: Glsn,
-    /// The value's length.
+    /// Length of the value.
     pub bytes: u64,
 }
 
-/// Keys of which some may have lost versions.
+/// A range of keys, some of which may have lost versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DamagedKeys {
-    /// Name of the keyspace of the first.
+    /// Name of the keyspace of the first key.
     pub keyspace: String,
-    /// Not before this key.
+    /// Lower bound, included.
     pub first: Vec<u8>,
-    /// Not behind this key.
+    /// Upper bound, included.
     pub last: Vec<u8>,
 }
 
@@ -67,12 +67,12 @@ impl Damage {
         Self { file, offset, glsns: None, keys: Vec::new(), more_keys: 0, key_range: None, what, command: None, hint }
     }
 
-    /// Notes a value that cannot be read.
+    /// Records a value that cannot be read.
     pub(crate) fn add_key(&mut self, key: DamagedKey) {
         if self.keys.len() < KEYS_SHOWN { self.keys.push(key) } else { self.more_keys += 1 }
     }
 
-    /// Says which command helps, and what it comes to.
+    /// Sets the command that repairs the damage, and its consequences.
     pub(crate) fn advise(&mut self, command: String, comes_to: &str) {
         self.hint = format!("run `{command}`{comes_to}");
         self.command = Some(command);
@@ -106,7 +106,7 @@ impl fmt::Display for Damage {
     }
 }
 
-/// A command of `plimsoll` on the store at `path`.
+/// A `plimsoll` command line for the store at `path`.
 pub(crate) fn command(name: &str, path: &Path, arguments: &str) -> String {
     let path = quoted(&path.display().to_string());
     format!("plimsoll {name} {path}{}{arguments}", if arguments.is_empty() { "" } else { " " })
@@ -126,7 +126,7 @@ pub(crate) fn key_arguments(keyspace: &str, key: &[u8]) -> String {
     }
 }
 
-/// A word for a shell.
+/// Quotes a word for the shell.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_./:-+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {

@@ -1,4 +1,4 @@
-//! Errors of the store, named by what the caller does next.
+//! Errors of the store, named by what the caller should do next.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use plimsoll_memory::pool::LoadError;
 
 use crate::types::invalid_input::InvalidInput;
 
-/// Why the store did not do what it was asked. Every variant says what to do next.
+/// Why a request failed. Every variant says what to do next.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -41,38 +41,38 @@ pub enum Error {
         show_key(key)
     )]
     Conflict {
-        /// The key (for a range that was read: the first changed key in it).
+        /// The key. If the transaction read a range: the first changed key in it.
         key: Vec<u8>,
-        /// The snapshot that the transaction read at.
+        /// The snapshot that the transaction read.
         at: Glsn,
-        /// The commit that changed it.
+        /// The commit that changed the key.
         by: Glsn,
     },
-    /// The store does not hold this moment any more: ask for `first` or later.
+    /// The store no longer retains this moment: ask for `first` or later.
     #[error("GLSN {asked} is no longer retained; the oldest moment that can be read is {first}")]
     Trimmed {
-        /// What was asked for.
+        /// The requested moment.
         asked: Glsn,
-        /// The oldest that can be read.
+        /// The oldest readable moment.
         first: Glsn,
     },
-    /// The store has not come so far: ask for `newest` or earlier, or wait.
+    /// The store has not reached this moment: ask for `newest` or earlier, or wait.
     #[error("GLSN {asked} is in the future; the newest is {newest}")]
     Future {
-        /// What was asked for.
+        /// The requested moment.
         asked: Glsn,
-        /// The newest that can be read.
+        /// The newest readable moment.
         newest: Glsn,
     },
-    /// The request cannot be served as it is: see which limit or name it broke.
+    /// The request is invalid: the value names the limit or name that it broke.
     #[error("{0}")]
     InvalidInput(InvalidInput),
-    /// There is no store at this path (or something else stands there).
+    /// There is no store at this path, or it holds something else.
     #[error("{}: {what}", path.display())]
     NotAStore {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// What was found there and what to do.
+        /// What was found there, and what to do.
         what: String,
     },
     /// Another process, or another handle of this one, has the store open for writing: close it, or open read-only.
@@ -80,36 +80,36 @@ pub enum Error {
     Locked {
         /// The store.
         path: PathBuf,
-        /// The holder's process id, where known.
+        /// The holder's process id, if known.
         pid: Option<u32>,
-        /// Who has it open, and what to do about it.
+        /// The holder, and what to do about it.
         who: String,
     },
     /// The store was closed, by this handle or by a clone of it: open it again.
     #[error("the store is closed; open it again")]
     Closed,
-    /// The store was opened to read only.
+    /// The store was opened read-only.
     #[error("the store is open to read only")]
     ReadOnly,
-    /// The store is of a format that this version cannot read: the message says which.
+    /// The store has a format that this version cannot read: the message says which.
     #[error("{message}")]
     Format {
-        /// The file, where it is known.
+        /// The file, if known.
         path: Option<PathBuf>,
         /// What was found and what to do.
         message: String,
     },
-    /// Bytes on disk are not what was written: restore a backup, `rebuild` the index, or `salvage` the log.
+    /// Bytes on disk differ from the bytes written: restore a backup, `rebuild` the index, or `salvage` the log.
     #[error("{message}")]
     Corrupt {
-        /// The file, where it is known: from the store's folder on, e.g. `index/12.run`, or its whole path.
+        /// The file, if known: relative to the store's folder, e.g. `index/12.run`, or its whole path.
         file: Option<String>,
-        /// The commit, or the first of them, where it is known.
+        /// The commit, or the first of several, if known.
         glsn: Option<Glsn>,
-        /// Where and what; and what to do.
+        /// Place and nature of the damage, and what to do.
         message: String,
     },
-    /// What was asked for was damaged, and a salvage dropped it: it is gone for good. Other keys, other moments and what was written later are there.
+    /// The requested data was damaged and dropped by a salvage: it is lost. Other keys, other moments and later writes are unaffected.
     #[error(
         "what GLSN {glsn} wrote here was damaged and has been dropped by `plimsoll salvage`; it cannot be read any more"
     )]
@@ -117,10 +117,10 @@ pub enum Error {
         /// The commit that wrote it.
         glsn: Glsn,
     },
-    /// The log is not the one that the index was made from.
+    /// The index was not made from this log.
     #[error("{message}")]
     Forked {
-        /// The entry at which they differ, where it is known.
+        /// The entry at which they differ, if known.
         glsn: Option<Glsn>,
         /// Where they differ and what to do.
         message: String,
@@ -131,22 +131,22 @@ pub enum Error {
         /// The first failure.
         cause: String,
     },
-    /// The memory budget has no room: who holds what is in the message. The transaction is aborted, the store goes on.
+    /// The memory budget is exhausted: the message lists the holders. The transaction is aborted, the store keeps working.
     #[error("{0}")]
     OutOfBudget(OutOfBudget),
-    /// The system refused.
+    /// The operating system reported an error.
     #[error("{message}")]
     Io {
         /// Kind of the system's error, e.g. `StorageFull`.
         kind: io::ErrorKind,
-        /// What the system said, with the path.
+        /// The system's message, with the path.
         message: String,
-        /// The system's error, with path and number, where there is one.
+        /// The system's error, with path and number, if there is one.
         source: Option<IoCause>,
     },
 }
 
-/// Result of the store.
+/// Result of a call to the store.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
@@ -154,12 +154,12 @@ impl Error {
         Self::InvalidInput(InvalidInput::Other { message: message.into() })
     }
 
-    /// Of a file that is not known; see [`Error::in_file`].
+    /// Corruption in a file that is not known yet; see [`Error::in_file`].
     pub(crate) fn corrupt(message: impl Into<String>) -> Self {
         Self::Corrupt { file: None, glsn: None, message: message.into() }
     }
 
-    /// Names the file of corruption whose file is not known yet.
+    /// Adds the file to a corruption error that has none yet.
     pub(crate) fn in_file(mut self, name: impl FnOnce() -> String) -> Self {
         if let Self::Corrupt { file: file @ None, .. } = &mut self {
             *file = Some(name());
@@ -167,7 +167,7 @@ impl Error {
         self
     }
 
-    /// Names the commit of corruption whose commit is not known yet.
+    /// Adds the commit to a corruption error that has none yet.
     pub(crate) fn at_glsn(mut self, at: Glsn) -> Self {
         if let Self::Corrupt { glsn: glsn @ None, .. } = &mut self {
             *glsn = Some(at);
@@ -239,7 +239,7 @@ impl From<io::Error> for Error {
     }
 }
 
-/// A key for people: text where it is text, else hex.
+/// A key for display: as text if it is text, else in hex.
 pub(crate) fn show_key(key: &[u8]) -> String {
     match std::str::from_utf8(key) {
         Ok(text) if !text.chars().any(char::is_control) => format!("{text:?}"),

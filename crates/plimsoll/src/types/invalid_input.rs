@@ -1,4 +1,4 @@
-//! Requests that cannot be served as they are, with the limit or the name that they broke.
+//! Invalid requests, with the limit or the name that they broke.
 
 use std::path::PathBuf;
 
@@ -28,7 +28,7 @@ pub enum InvalidInput {
     /// The key, prefix or bound is too long.
     #[error("a key has at most {limit_bytes} bytes, this one has {bytes}")]
     KeyTooLong {
-        /// Its bytes.
+        /// Length of the key.
         bytes: u64,
         /// The limit.
         limit_bytes: u64,
@@ -44,15 +44,15 @@ pub enum InvalidInput {
     /// The metadata of a transaction is too long.
     #[error("metadata has at most {limit_bytes} bytes, this has {bytes}")]
     MetadataTooLong {
-        /// Its bytes.
+        /// Length of the metadata.
         bytes: u64,
         /// The limit.
         limit_bytes: u64,
     },
-    /// Entries that are appended together are too long.
+    /// Entries appended together are too long.
     #[error("a record's body is at most {limit_bytes} bytes, this one has {bytes}")]
     RecordTooLong {
-        /// Their bytes.
+        /// Total length of the entries.
         bytes: u64,
         /// The limit.
         limit_bytes: u64,
@@ -62,16 +62,16 @@ pub enum InvalidInput {
     Name {
         /// The name.
         name: String,
-        /// The most bytes of a name.
+        /// The maximum length of a name.
         limit_bytes: u64,
     },
-    /// There is no keyspace with this name, and the store cannot make it.
+    /// There is no keyspace with this name, and the store is read-only, so it cannot be created.
     #[error("there is no keyspace {name:?}, and the store is open to read only")]
     NoKeyspace {
         /// The name.
         name: String,
     },
-    /// The keyspace was dropped: make it anew.
+    /// The keyspace was dropped: create a new one.
     #[error("keyspace {name:?} was dropped: nothing can be put into it; make it anew by Db::keyspace")]
     KeyspaceDropped {
         /// Its name.
@@ -95,7 +95,7 @@ pub enum InvalidInput {
         name: String,
         /// Its retention.
         keeps: Retention,
-        /// The retention that was asked for.
+        /// The requested retention.
         asked: Retention,
     },
     /// There is no cursor with this name.
@@ -104,14 +104,14 @@ pub enum InvalidInput {
         /// The name.
         name: String,
     },
-    /// A cursor does not go back.
+    /// A cursor cannot move backwards.
     #[error("cursor {name:?} is at GLSN {at} and does not go back to {asked}: what lies below may be trimmed")]
     CursorGoesBack {
         /// Its name.
         name: String,
-        /// Where it is.
+        /// Its position.
         at: Glsn,
-        /// Where it was to be moved.
+        /// The requested position.
         asked: Glsn,
     },
     /// The memory budget is below the minimum.
@@ -133,12 +133,12 @@ pub enum InvalidInput {
     BudgetTooLarge {
         /// The budget.
         bytes: u64,
-        /// The memory that there is.
+        /// The available memory.
         limit_bytes: u64,
-        /// Which limit it is.
+        /// The limit that applies.
         whose: &'static str,
     },
-    /// The destination of a backup exists already.
+    /// The destination of a backup already exists.
     #[error("{}: this path is in use already; give a backup a new or empty folder", path.display())]
     DestinationExists {
         /// The destination.
@@ -150,7 +150,7 @@ pub enum InvalidInput {
         /// The destination.
         path: PathBuf,
     },
-    /// Anything else.
+    /// Any other invalid request.
     #[error("{message}")]
     Other {
         /// What is wrong and what is allowed.

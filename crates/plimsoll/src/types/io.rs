@@ -1,8 +1,8 @@
-//! How files are read: through the system's page cache or past it.
+//! How files are read: through the system's page cache or with direct I/O.
 
 use std::fmt;
 
-/// How runs, sealed segments of the log and blob files are read. Writes are the same with each; so is every answer.
+/// How runs, sealed segments of the log and blob files are read. Does not affect writes or results.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -19,13 +19,13 @@ use std::fmt;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Io {
-    /// Through the page cache while the machine, and each cgroup of the process, has clearly more free memory than the budget; past it (`O_DIRECT`)
-    /// otherwise (the default).
+    /// Through the page cache while the machine, and each cgroup of the process, has clearly more free memory than the budget; otherwise
+    /// with direct I/O (`O_DIRECT`). The default.
     #[default]
     Auto,
-    /// Past the page cache: what the budget does not hold is read from the device each time.
+    /// With direct I/O: data that is not cached within the budget is read from the device each time.
     Direct,
-    /// Through the page cache. In a cgroup with a hard limit it competes with everything else for what the limit leaves.
+    /// Through the page cache. In a cgroup with a hard limit, the page cache competes with everything else under that limit.
     Cached,
 }
 

@@ -1,11 +1,11 @@
-//! Ranges of keys, in every form that Rust can write.
+//! Ranges of keys, in every form that Rust's range syntax allows.
 //!
-//! Why not `RangeBounds<K>`: nothing in `..` says what K is, and a `Range<&[u8]>` is no `RangeBounds<[u8]>`, which is made for sized types. So `range(&users, ..)`
-//! would not compile with the one, and `range(&users, "a".."m")` not with the other.
+//! Why not `RangeBounds<K>`: `..` does not determine a generic K, so `range(&users, ..)` would not compile. With K = `[u8]`,
+//! `range(&users, "a".."m")` would not compile either: `Range<&[u8]>` implements `RangeBounds` only for sized types.
 
 use std::ops::{Bound, Range, RangeBounds, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
-/// A range of keys: `..`, or any range of Rust whose ends are bytes or text ([`AsRef<[u8]>`](AsRef)), or a pair of [`Bound`]s.
+/// A range of keys: `..`, any Rust range with ends of bytes or text ([`AsRef<[u8]>`](AsRef)), or a pair of [`Bound`]s.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -24,10 +24,10 @@ use std::ops::{Bound, Range, RangeBounds, RangeFrom, RangeFull, RangeInclusive, 
 /// # }
 /// ```
 pub trait KeyRange {
-    /// Where it begins.
+    /// The lower bound.
     fn start_key(&self) -> Bound<&[u8]>;
 
-    /// Where it ends.
+    /// The upper bound.
     fn end_key(&self) -> Bound<&[u8]>;
 }
 

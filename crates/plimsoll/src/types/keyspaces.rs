@@ -1,6 +1,6 @@
-//! Named keyspaces, and how long each keeps past versions.
+//! Named keyspaces, and each one's retention of past versions.
 //!
-//! They are themselves keys: in the system keyspace 0 a keyspace's name has its record, so that making one is a commit like others.
+//! Keyspace records are keys themselves: system keyspace 0 maps a keyspace's name to its record, so creating one is an ordinary commit.
 //!
 //! ```text
 //! u32     id (little-endian)
@@ -8,8 +8,8 @@
 //! varint  GLSNs, or microseconds (0 otherwise)
 //! ```
 //!
-//! A keyspace that was dropped has its record under another key, which no name can be: its id is never given out again, its retention goes on to say how
-//! long its past is kept, and its name is still told with its commits.
+//! A dropped keyspace has its record under another key, which is never a valid name: its id is never reused, its retention still
+//! determines how long its past is kept, and its name is still reported with its commits.
 //!
 //! ```text
 //! u8      2
@@ -29,22 +29,22 @@ use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::retention::Retention;
 
-/// The keyspace that holds the records of the others.
+/// The keyspace that stores the records of the others.
 pub(crate) const SYSTEM: u32 = 0;
 
-/// The keyspace that always works.
+/// The keyspace that always exists: name and id.
 pub(crate) const DEFAULT: (&str, u32) = ("default", 1);
 
-/// The keyspace that holds the cursors of the log (`cursors`).
+/// The keyspace that stores the cursors of the log (`cursors`).
 pub(crate) const CURSORS: u32 = 2;
 
-/// The longest name in bytes.
+/// The maximum length of a name in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
 
-/// The most keyspaces of a store.
+/// The maximum number of keyspaces in a store.
 pub(crate) const MAX_KEYSPACES: usize = 10_000;
 
-/// One opening of a store; the clones of a `Db` share it. No two openings in a process have the same number.
+/// Identifies one opening of a store; shared by the clones of a `Db`. Unique within a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Opening(u64);
 
@@ -56,7 +56,7 @@ impl Default for Opening {
     }
 }
 
-/// A named keyspace of a store: a handle, cheap to clone.
+/// A handle to a named keyspace of a store. Cheap to clone.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -71,8 +71,8 @@ impl Default for Opening {
 /// # }
 /// ```
 ///
-/// It belongs to the [`crate::Db`] that it was asked of, and to that one's clones. Every call of another store refuses it, and so does the same store
-/// when it was closed and opened again: ask the new `Db` for its keyspace.
+/// A handle belongs to the [`crate::Db`] that returned it, and to that one's clones. Calls on another store reject it, and so do calls on
+/// the same store after it was closed and reopened: get a new handle from the new `Db`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Keyspace {
     id: u32,
@@ -81,13 +81,13 @@ pub struct Keyspace {
 }
 
 impl Keyspace {
-    /// Its name.
+    /// The keyspace's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 }
 
-/// What is known of a keyspace.
+/// Name and settings of a keyspace.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -109,7 +109,7 @@ pub struct KeyspaceInfo {
     pub retention: Retention,
 }
 
-/// What dropping a keyspace came to.
+/// The result of dropping a keyspace.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -127,7 +127,7 @@ pub struct KeyspaceInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DropReport {
-    /// The commit that dropped it: the moment before is the last at which it can be read.
+    /// The commit that dropped the keyspace, which can be read at moments before this one.
     pub glsn: Glsn,
     /// Keys that were deleted with it.
     pub keys: u64,
@@ -175,7 +175,7 @@ impl Record {
     }
 }
 
-/// What the system key of a dropped keyspace's record begins with.
+/// First byte of the system key of a dropped keyspace's record.
 const DROPPED: u8 = 2;
 
 /// The system key of a dropped keyspace's record.
@@ -183,7 +183,7 @@ pub(crate) fn dropped_key(id: u32, name: &str) -> Vec<u8> {
     [&[DROPPED], &id.to_be_bytes()[..], name.as_bytes()].concat()
 }
 
-/// The name of a dropped keyspace, if this is the system key of one's record.
+/// The name in the system key of a dropped keyspace's record; `None` for other keys.
 pub(crate) fn dropped_name(key: &[u8]) -> Option<&[u8]> {
     key.strip_prefix(&[DROPPED]).and_then(|rest| rest.get(4..))
 }
@@ -193,19 +193,19 @@ pub(crate) fn dropped_name(key: &[u8]) -> Option<&[u8]> {
 pub(crate) struct Keyspaces {
     opening: Opening,
     known: RwLock<Known>,
-    /// Whether a keyspace is, or is being, dropped: only then those who write look which.
+    /// Whether a keyspace was dropped or is being dropped. Writers check which one only if this is set.
     any_dropped: AtomicBool,
-    /// Held while a keyspace is made or changed: what is learnt last is what was committed last.
+    /// Held while a keyspace is created or changed, so that changes are learnt in commit order.
     pub(crate) making: Mutex<()>,
 }
 
-/// What is known of keyspaces.
+/// The known keyspaces.
 #[derive(Debug, Default)]
 struct Known {
     by_name: BTreeMap<Arc<str>, Record>,
-    /// By id: those that were dropped, with the names that they had.
+    /// Dropped keyspaces by id, with their former names.
     dropped: BTreeMap<u32, (Arc<str>, Retention)>,
-    /// The one that is being dropped.
+    /// The keyspace that is being dropped.
     dropping: Option<u32>,
 }
 
@@ -224,23 +224,23 @@ impl Keyspaces {
         self.known.write().expect("no code under this lock panics")
     }
 
-    /// Learns a keyspace, or its new retention.
+    /// Records a new keyspace, or its new retention.
     pub(crate) fn learn(&self, name: &str, record: Record) {
         self.write().by_name.insert(name.into(), record);
     }
 
-    /// From now on until [`Keyspaces::end_drop`] no commit puts anything into the keyspace.
+    /// Blocks all puts into the keyspace until [`Keyspaces::end_drop`].
     pub(crate) fn begin_drop(&self, id: u32) {
         self.write().dropping = Some(id);
         self.any_dropped.store(true, Ordering::Release);
     }
 
-    /// What was being dropped is dropped, if `learn_dropped` said so, or there as it was.
+    /// Ends a drop: the keyspace is dropped if `learn_dropped` was called, else unchanged.
     pub(crate) fn end_drop(&self) {
         self.write().dropping = None;
     }
 
-    /// Learns that a keyspace was dropped.
+    /// Records that a keyspace was dropped.
     pub(crate) fn learn_dropped(&self, name: &str, record: Record) {
         let mut known = self.write();
         if known.by_name.get(name).is_some_and(|live| live.id == record.id) {
@@ -250,7 +250,8 @@ impl Keyspaces {
         self.any_dropped.store(true, Ordering::Release);
     }
 
-    /// Refuses keyspaces that were dropped, or are being dropped. Checked under the commit lock too: a drop is announced before its keys are read.
+    /// Rejects keyspaces that were dropped or are being dropped. Checked under the commit lock too: a drop is announced before its keys are
+    /// read.
     pub(crate) fn check_take_more(&self, ids: impl IntoIterator<Item = u32>) -> Result<()> {
         if !self.any_dropped.load(Ordering::Acquire) {
             return Ok(());
@@ -266,7 +267,7 @@ impl Keyspaces {
         }
     }
 
-    /// The id of a handle's keyspace, to put something into it: refuses also what was dropped.
+    /// The id of a handle's keyspace, for a put; rejects dropped keyspaces too.
     pub(crate) fn id_to_put(&self, keyspace: &Keyspace) -> Result<u32> {
         let id = self.id_of(keyspace)?;
         self.check_take_more([id])?;
@@ -279,12 +280,12 @@ impl Keyspaces {
         Some((self.handle(record.id, Arc::clone(name)), *record))
     }
 
-    /// A handle of this opening.
+    /// Makes a handle of this opening.
     pub(crate) fn handle(&self, id: u32, name: Arc<str>) -> Keyspace {
         Keyspace { id, name, opening: self.opening }
     }
 
-    /// The id of a handle's keyspace; refuses a handle of another opening, whose ids mean other keyspaces or none.
+    /// The id of a handle's keyspace. Rejects a handle of another opening: its id may denote another keyspace or none.
     pub(crate) fn id_of(&self, keyspace: &Keyspace) -> Result<u32> {
         if keyspace.opening == self.opening {
             return Ok(keyspace.id);
@@ -292,26 +293,26 @@ impl Keyspaces {
         Err(InvalidInput::ForeignKeyspace { name: keyspace.name.to_string() }.into())
     }
 
-    /// Of a keyspace that is there, or was dropped.
+    /// The record of an existing or dropped keyspace.
     pub(crate) fn record(&self, id: u32) -> Option<Record> {
         let known = self.read();
         let live = known.by_name.values().find(|record| record.id == id).copied();
         live.or_else(|| known.dropped.get(&id).map(|&(_, retention)| Record { id, retention }))
     }
 
-    /// Of a keyspace that is there, or was dropped.
+    /// The name of an existing or dropped keyspace.
     pub(crate) fn name(&self, id: u32) -> Option<Arc<str>> {
         let known = self.read();
         let live = known.by_name.iter().find(|(_, record)| record.id == id).map(|(name, _)| Arc::clone(name));
         live.or_else(|| known.dropped.get(&id).map(|(name, _)| Arc::clone(name)))
     }
 
-    /// Those that are there.
+    /// All existing keyspaces.
     pub(crate) fn all(&self) -> Vec<(Arc<str>, Record)> {
         self.read().by_name.iter().map(|(name, record)| (Arc::clone(name), *record)).collect()
     }
 
-    /// What is kept of each keyspace's past, also of those that were dropped.
+    /// The records of all keyspaces, dropped ones included.
     pub(crate) fn records(&self) -> Vec<Record> {
         let known = self.read();
         let dropped = known.dropped.iter().map(|(&id, &(_, retention))| Record { id, retention });
@@ -319,7 +320,7 @@ impl Keyspaces {
     }
 }
 
-/// Refuses names that cannot be.
+/// Rejects invalid names.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control) {
         return Err(InvalidInput::Name { name: name.to_owned(), limit_bytes: MAX_NAME_BYTES as u64 }.into());

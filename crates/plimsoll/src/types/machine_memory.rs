@@ -1,4 +1,4 @@
-//! How much memory the machine and the container have, and what part of it a budget may be.
+//! Memory of the machine and the container, and the limits it sets on a budget.
 
 use plimsoll_disk::machine::{cgroup_limit_bytes, total_memory_bytes};
 
@@ -14,8 +14,8 @@ pub(crate) fn default_memory_bytes() -> u64 {
     quarter_of(machine, cgroup_limit_bytes())
 }
 
-/// Refuses a budget that cannot be kept: more than the container or the machine has. A process that used it would be killed, or all its memory would
-/// be swapped, and the one promise of the budget is that neither happens.
+/// Rejects a budget above what the container or the machine has. A process that used it would be killed, or would swap, and the budget
+/// promises that neither happens.
 pub(crate) fn check_there_is(bytes: u64) -> Result<()> {
     fits(bytes, total_memory_bytes(), cgroup_limit_bytes())
 }
@@ -34,7 +34,7 @@ fn quarter_of(machine: u64, container: Option<u64>) -> u64 {
     (container.map_or(machine, |limit| limit.min(machine)) / 4).max(MIN_MEMORY_BYTES)
 }
 
-/// What a budget can be made while the store is open: all the memory of the machine, or what it has already.
+/// Upper limit for changing the budget while the store is open: the machine's memory, or the current budget if larger.
 pub(crate) fn ceiling_bytes(memory_bytes: u64) -> u64 {
     total_memory_bytes().unwrap_or(0).max(memory_bytes)
 }

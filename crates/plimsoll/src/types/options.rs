@@ -1,4 +1,4 @@
-//! What a user can choose when a store is opened.
+//! Options for opening a store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,20 +16,20 @@ pub use crate::types::machine_memory::MIN_MEMORY_BYTES;
 use crate::types::machine_memory::default_memory_bytes;
 use crate::types::retention::Retention;
 
-/// What a segment may need beside a record's body: its header, the record's, a mark, and what is lost at the ends of blocks.
+/// Space in a segment beyond a record's body: the segment's header, the record's header, a mark, and padding at the ends of blocks.
 const SEGMENT_OVERHEAD_BYTES: u64 = 48 << 10;
 
-/// How often the warm image is written.
+/// Default interval between two writes of the warm image.
 const WARM_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The least time between two images: each looks over all frames.
+/// Minimum interval between two warm images: each scans all frames.
 const MIN_WARM_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What may be read or written of it in a second, and the least that makes sense.
+/// Default limit in bytes per second for reading and for writing the warm image, and the minimum of that limit.
 const WARM_BYTES_PER_SECOND: u64 = 256 << 20;
 const MIN_WARM_BYTES_PER_SECOND: u64 = 64 << 10;
 
-/// When a commit counts as done.
+/// When a commit is acknowledged.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -49,35 +49,34 @@ const MIN_WARM_BYTES_PER_SECOND: u64 = 64 << 10;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// When it survives a power cut (the default). Commits that wait at the same time share one sync.
+    /// When it survives a power cut (the default). Concurrent commits share one sync.
     #[default]
     Sync,
-    /// As soon as it is ordered and visible. It is synced within about 200 ms and at close; a crash may lose the newest commits, always
-    /// a suffix: what is left is some earlier moment of the store, whole.
+    /// As soon as it is ordered and visible. It is synced within about 200 ms and at close. A crash may lose the newest commits, always
+    /// a suffix: the store is left complete, as it was at some earlier moment.
     Buffered,
 }
 
-/// Sizes at which the store begins something new. Only simulations need others than the defaults: theirs are so small that much
-/// happens in a short run.
+/// Size thresholds. Only simulations change the defaults: with small sizes, a short run exercises many flushes, compactions and spills.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "simulations reach it"))]
 pub struct Sizes {
-    /// A table file of a run is full.
+    /// Size at which a table file of a run is complete.
     pub table_bytes: u64,
-    /// A step of compaction ends after so many bytes of input.
+    /// Bytes of input after which a step of compaction ends.
     pub step_bytes: u64,
-    /// A transaction that wrote more is spilled; by default a share of the budget.
+    /// Size above which a transaction's writes are spilled; by default a share of the budget.
     pub write_set_bytes: Option<u64>,
-    /// A transaction that read more remembers it in less detail; by default a share of the budget.
+    /// Size above which a transaction's read set is coarsened; by default a share of the budget.
     pub read_set_bytes: Option<u64>,
-    /// A step of taking a warm image in ends after so many pages that were read to find out what is true.
+    /// Page reads, made to validate rows, after which a step of restoring the warm image ends.
     pub restore_loads: u64,
 }
 
 #[cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "simulations reach it"))]
 impl Sizes {
-    /// What every user has.
+    /// The defaults.
     pub const USUAL: Sizes = Sizes {
         table_bytes: 64 << 20,
         step_bytes: 4 << 20,
@@ -87,7 +86,7 @@ impl Sizes {
     };
 }
 
-/// How a store is opened.
+/// Options for opening a store.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -153,45 +152,45 @@ impl Default for Options {
 
 impl Options {
     /// The defaults: a quarter of the container's memory limit (or of the machine's memory), commits that survive a power cut, a store
-    /// that is made if it is not there, and every version kept.
+    /// created if there is none, and every version kept.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The memory budget in bytes: everything that grows with data stays below it. At least [`MIN_MEMORY_BYTES`].
+    /// The memory budget in bytes: total size limit of everything that grows with the data. At least [`MIN_MEMORY_BYTES`].
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         self.memory_bytes = bytes;
         self
     }
 
-    /// When a commit counts as done.
+    /// When a commit is acknowledged.
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
     }
 
-    /// Opens without changing anything on disk; works beside a process that writes. It sees what was durable when it was opened.
-    /// What that process drops from then on (by a keyspace's retention, by a trim) is [`crate::Error::Trimmed`] here: open the store again to see what
-    /// there is now.
+    /// Opens the store without changing anything on disk; works beside a process that writes. Shows the state that was durable at opening.
+    /// Reads of data that the writer drops later (by a keyspace's retention or a trim) fail with [`crate::Error::Trimmed`]: reopen the
+    /// store to see its current state.
     pub fn read_only(mut self, yes: bool) -> Self {
         self.read_only = yes;
         self
     }
 
-    /// Whether a store is made where there is none (the default), or that is an error.
+    /// Whether to create the store if there is none (the default). If not, a missing store is an error.
     pub fn create(mut self, yes: bool) -> Self {
         self.create = yes;
         self
     }
 
-    /// Which past versions keyspaces keep that are made from now on without saying so themselves, and the keyspace "default" for as long as
-    /// [`crate::Db::set_retention`] has not been called for it.
+    /// The retention of keyspaces created from now on without one of their own, and of the keyspace "default" until
+    /// [`crate::Db::set_retention`] is called for it.
     pub fn retention(mut self, retention: Retention) -> Self {
         self.retention = retention;
         self
     }
 
-    /// Whether flush and compaction run in threads of their own (the default). If not, writers flush where they must, and the owner
+    /// Whether flush and compaction run in background threads (the default). If not, writers flush when they must, and the owner
     /// calls `Db::step`.
     #[cfg(any(test, feature = "testing"))]
     pub fn background(mut self, yes: bool) -> Self {
@@ -199,60 +198,60 @@ impl Options {
         self
     }
 
-    /// Whether room is made ahead of those who need it (the default); if not, everybody evicts for himself. For measuring.
+    /// Whether a background evictor frees memory in advance (the default). If not, each thread evicts for itself. For measurements.
     pub fn evictor(mut self, yes: bool) -> Self {
         self.evictor = yes;
         self
     }
 
-    /// Whether hot values are kept as rows where memory is too short for the pages that they stand in (the default). If not, all memory
-    /// that nobody else needs holds pages. For measuring.
+    /// Whether hot values are cached as rows when memory is too small for the pages that contain them (the default). If not, all memory
+    /// not needed otherwise caches pages. For measurements.
     pub fn row_cache(mut self, yes: bool) -> Self {
         self.row_cache = yes;
         self
     }
 
-    /// Bytes at which a memtable is flushed; by default a share of the budget.
+    /// Size in bytes at which a memtable is flushed; by default a share of the budget.
     pub fn memtable_bytes(mut self, bytes: u64) -> Self {
         self.memtable_bytes = Some(bytes);
         self
     }
 
-    /// Bytes of a segment of the log, 64 KiB to 1 GiB; 64 MiB by default.
+    /// Size of a log segment in bytes, 64 KiB to 1 GiB; 64 MiB by default.
     pub fn segment_bytes(mut self, bytes: u64) -> Self {
         self.segment_bytes = Some(bytes);
         self
     }
 
-    /// Whether what is hot is there again after a restart (the default): an image of it is written now and then and at close, and taken in in the
-    /// background after opening. Without it the image that is there is left alone.
+    /// Enables warm restart (the default): the hot set is saved as an image, periodically and at close, and restored in the background
+    /// after opening. If disabled, an existing image is left alone.
     pub fn warm(mut self, yes: bool) -> Self {
         self.warm = yes;
         self
     }
 
-    /// How often the warm image is written, where something changed: what was hot in the last interval is lost to a kill. 30 seconds by
-    /// default, at least 100 ms.
+    /// Interval between writes of the warm image, if anything changed. A kill loses the changes to the hot set since the last write. 30
+    /// seconds by default, at least 100 ms.
     pub fn warm_interval(mut self, interval: Duration) -> Self {
         self.warm_interval = interval;
         self
     }
 
-    /// What may be read in a second to become warm, and written to stay so; 256 MiB by default, at least 64 KiB. Less is kinder to those who read
-    /// right after a restart, more makes them warm sooner.
+    /// Bandwidth limit in bytes per second for reading the warm image's data after opening, and for writing the image; 256 MiB by default,
+    /// at least 64 KiB. A lower limit disturbs reads right after a restart less; a higher one warms the caches sooner.
     pub fn warm_bytes_per_second(mut self, bytes: u64) -> Self {
         self.warm_bytes_per_second = bytes;
         self
     }
 
-    /// Whether reads go through the system's page cache, past it, or either as memory is free (the default). The page cache is not part of the budget: the
-    /// system takes its memory back when it is wanted for something else.
+    /// Whether reads use the system's page cache, direct I/O, or either depending on free memory (the default). The page cache is not part
+    /// of the budget: the system reclaims it when memory is needed elsewhere.
     pub fn io(mut self, io: Io) -> Self {
         self.io = io;
         self
     }
 
-    /// Other sizes than the usual ones: for simulations.
+    /// Replaces the default sizes: for simulations.
     #[doc(hidden)]
     #[cfg(any(test, feature = "testing"))]
     pub fn sizes(mut self, sizes: Sizes) -> Self {
@@ -269,7 +268,7 @@ impl Options {
         self
     }
 
-    /// Learns from another gauge how much memory is free: for tests.
+    /// Reads free memory from another gauge: for tests.
     #[doc(hidden)]
     #[cfg(any(test, feature = "testing"))]
     pub fn room_gauge(mut self, gauge: Arc<dyn RoomGauge>) -> Self {
@@ -303,23 +302,23 @@ impl Options {
         self.segment_bytes.unwrap_or(64 << 20)
     }
 
-    /// What a transaction may hold of its writes under a budget.
+    /// Maximum size of a transaction's write set in memory, under a budget.
     pub(crate) fn write_set_limit_bytes(&self, memory_bytes: u64) -> u64 {
         self.sizes.write_set_bytes.unwrap_or_else(|| (memory_bytes / 8).clamp(1 << 20, 64 << 20))
     }
 
-    /// What a transaction may hold of what it read.
+    /// Maximum size of a transaction's read set in memory, under a budget.
     pub(crate) fn read_set_limit_bytes(&self, memory_bytes: u64) -> u64 {
         self.sizes.read_set_bytes.unwrap_or_else(|| (memory_bytes / 64).clamp(128 << 10, 16 << 20))
     }
 
-    /// The most bytes of a record's body: it must fit into a segment, beside what the log itself needs there.
+    /// Maximum size of a record's body: it must fit into a segment beside the log's own overhead.
     pub(crate) fn body_limit_bytes(&self) -> u64 {
         (self.segment_limit_bytes() - SEGMENT_OVERHEAD_BYTES).min(MAX_BODY_BYTES as u64)
     }
 }
 
-/// Refuses a budget below the minimum.
+/// Rejects a budget below the minimum.
 pub(crate) fn check_memory_bytes(bytes: u64) -> Result<()> {
     if bytes >= MIN_MEMORY_BYTES {
         return Ok(());

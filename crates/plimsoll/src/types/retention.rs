@@ -1,12 +1,12 @@
-//! Which past versions are kept.
+//! Retention of past versions.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Which past versions a keyspace keeps.
+/// The past versions that a keyspace keeps.
 ///
-/// Where every keyspace limits its past and no stream of the user's own is in use, the log trims itself: it keeps what the longest retention can see, and
-/// what a cursor has not passed ([`crate::Log::cursor`]), and nothing for those who only follow it.
+/// If every keyspace limits its past and no user stream is in use, the log trims itself. It then keeps the entries that the longest
+/// retention needs and those that a cursor has not passed ([`crate::Log::cursor`]); followers without a cursor retain nothing.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -25,19 +25,19 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Retention {
-    /// Every version, for ever (the default).
+    /// Every version, forever (the default).
     #[default]
     Forever,
     /// The latest version of each key; older ones only while a snapshot needs them.
     Latest,
-    /// The versions that are visible at any of the last GLSNs of the log, this many.
+    /// The versions visible at any of the last `n` GLSNs of the log.
     Glsns(u64),
-    /// What a reader of this age or younger can see.
+    /// The versions visible to a reader of this age or younger.
     Time(Duration),
 }
 
 impl Retention {
-    /// As it comes back from its record, which counts microseconds.
+    /// The retention as read back from its record, which has microsecond precision.
     pub(crate) fn as_recorded(self) -> Self {
         match self {
             Self::Time(age) => Self::Time(Duration::from_micros(u64::try_from(age.as_micros()).unwrap_or(u64::MAX))),
@@ -46,7 +46,7 @@ impl Retention {
     }
 }
 
-/// What is kept, as the row of "keeps".
+/// The retained versions in words, for the row "keeps".
 impl fmt::Display for Retention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

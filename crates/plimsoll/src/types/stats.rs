@@ -1,9 +1,9 @@
-//! Statistics: who uses how much memory, how often something happened, and how far the store has come.
+//! Statistics: memory use by purpose, event counts, and the store's position.
 
 use crate::types::io::Io;
 use plimsoll_log::glsn::Glsn;
 
-/// Memory under the budget.
+/// Memory use under the budget.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -22,29 +22,29 @@ use plimsoll_log::glsn::Glsn;
 pub struct MemoryStats {
     /// The budget in bytes.
     pub limit_bytes: u64,
-    /// Bytes that nobody holds.
+    /// Unused bytes.
     pub free_bytes: u64,
-    /// The most bytes that were held at once since the store was opened.
+    /// Peak use in bytes since the store was opened.
     pub peak_bytes: u64,
-    /// Bytes held, by what they are for.
+    /// Bytes in use, by purpose.
     pub by_kind: Vec<(&'static str, u64)>,
 }
 
-/// How often memory was short since the store was opened.
+/// Memory shortage since the store was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PressureStats {
-    /// Pages that somebody who missed a page had to evict himself, because no frame was free.
+    /// Pages evicted by a thread that missed a page and found no free frame.
     pub inline_page_evictions: u64,
-    /// Times that somebody who wanted other memory found none free, and made the pool evict.
+    /// Times that a thread needing other memory found none free and made the pool evict.
     pub inline_chunk_evictions: u64,
-    /// Times that somebody waited for memory.
+    /// Times that a thread waited for memory.
     pub waits: u64,
-    /// Times that somebody was refused memory; most then flush, spill or coarsen, and go on.
+    /// Memory reservations refused; most callers then flush, spill or coarsen, and continue.
     pub refusals: u64,
 }
 
-/// What the evictor did since the store was opened; zeros where it is switched off.
+/// Activity of the evictor since the store was opened; zeros if it is disabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EvictorStats {
@@ -52,23 +52,23 @@ pub struct EvictorStats {
     pub rounds: u64,
     /// Pages evicted.
     pub victims: u64,
-    /// Bytes made free.
+    /// Bytes freed.
     pub bytes: u64,
-    /// Of these, bytes for other things than pages.
+    /// Of these, bytes for purposes other than pages.
     pub chunk_bytes: u64,
-    /// Times it was woken because free frames for pages were few.
+    /// Times it was woken because few frames for pages were free.
     pub woken_for_frames: u64,
-    /// Times it was woken because memory for other things was low.
+    /// Times it was woken because memory for other purposes was low.
     pub woken_for_chunks: u64,
-    /// Times it was woken by somebody who had to evict for himself.
+    /// Times it was woken by a thread that had to evict for itself.
     pub woken_inline: u64,
-    /// Nanoseconds from a call to the first room, on average.
+    /// Average nanoseconds from a wake-up to the first freed memory.
     pub reaction_nanos: u64,
-    /// Bytes that it keeps free for pages, and for other things, at the measured rate.
+    /// Bytes that it keeps free for pages and for other purposes, at the measured rate.
     pub room_bytes: (u64, u64),
 }
 
-/// The page pool since the store was opened.
+/// Activity of the page pool since the store was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolStats {
@@ -76,65 +76,65 @@ pub struct PoolStats {
     pub hits: u64,
     /// Pages read from disk.
     pub loads: u64,
-    /// Of these, pages read ahead of a scan.
+    /// Of these, pages prefetched for a scan.
     pub read_ahead: u64,
-    /// Times that a reader waited for a page that another was loading.
+    /// Times that a reader waited for a page that another thread was loading.
     pub waits: u64,
-    /// Pages evicted, by whomever.
+    /// Pages evicted, by the evictor or by other threads.
     pub evictions: u64,
     /// Pages in memory now.
     pub resident_pages: u64,
-    /// Bytes of a page.
+    /// Size of a page in bytes.
     pub page_bytes: u64,
 }
 
-/// Values kept as rows rather than by their pages, since the store was opened; zeros where they are switched off.
+/// Activity of the row cache since the store was opened; zeros if it is disabled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RowCacheStats {
     /// Reads answered by a row.
     pub hits: u64,
-    /// Reads that had to go to the pages.
+    /// Reads not answered by a row, which went to the pages.
     pub misses: u64,
-    /// RowCache that entered.
+    /// Rows inserted.
     pub insertions: u64,
-    /// RowCache that left to make room.
+    /// Rows evicted.
     pub evictions: u64,
-    /// RowCache now.
+    /// Rows cached now.
     pub entries: u64,
     /// Bytes of these rows, with their keys and headers.
     pub live_bytes: u64,
-    /// Memory that they take with everything counted.
+    /// Memory used by the rows, all overhead included.
     pub held_bytes: u64,
-    /// What they may take now: their share of what pages and rows have together.
+    /// Current limit: the rows' share of the memory for pages and rows.
     pub limit_bytes: u64,
-    /// RowCache that were wanted again soon after they left: reads that more room for rows would have spared.
+    /// Rows requested soon after their eviction: reads that a larger row cache would have saved.
     pub returns: u64,
-    /// Pages that were loaded again soon after they left: reads that more room for pages would have spared.
+    /// Pages loaded again soon after their eviction: reads that a larger page pool would have saved.
     pub page_returns: u64,
-    /// Steps by which room moved from pages to rows.
+    /// Steps that moved memory from pages to rows.
     pub steps_to_rows: u64,
-    /// Steps by which room moved back.
+    /// Steps that moved memory from rows to pages.
     pub steps_to_pages: u64,
 }
 
-/// What it took to open the store.
+/// Cost of opening the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OpeningStats {
-    /// Nanoseconds in all.
+    /// Total nanoseconds.
     pub nanos: u64,
-    /// Of these, nanoseconds until the log was open: its newest segment is read for that.
+    /// Of these, nanoseconds until the log was open, which includes reading its newest segment.
     pub log_nanos: u64,
-    /// Of these, nanoseconds until the transactions that no run held yet were in memory again.
+    /// Of these, nanoseconds until the transactions not yet in any run were back in memory.
     pub replay_nanos: u64,
-    /// Transactions that were put into memory again: those that a process left which did not close the store.
+    /// Transactions replayed into memory: those left by a process that did not close the store.
     pub replayed: u64,
-    /// Bytes of their entries in the log.
+    /// Bytes of the log entries replayed.
     pub replayed_bytes: u64,
 }
 
-/// Everything that is counted.
+/// All statistics of a store.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -154,17 +154,17 @@ pub struct OpeningStats {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// What opening took.
+    /// Cost of opening the store.
     pub opening: OpeningStats,
-    /// Memory under the budget.
+    /// Memory use under the budget.
     pub memory: MemoryStats,
-    /// How often memory was short.
+    /// Memory shortage.
     pub pressure: PressureStats,
-    /// Who keeps room in memory.
+    /// The evictor, which frees memory in advance.
     pub evictor: EvictorStats,
     /// The page pool.
     pub pool: PoolStats,
-    /// Values kept as rows.
+    /// The row cache.
     pub row_cache: RowCacheStats,
     /// The log.
     pub log: LogBounds,
@@ -174,21 +174,21 @@ pub struct Stats {
     pub io: IoStats,
     /// The warm image.
     pub warm: WarmStats,
-    /// The newest moment that can be read.
+    /// The newest readable moment.
     pub newest: Glsn,
     /// The oldest moment at which every keyspace can be read.
     pub oldest: Glsn,
-    /// Snapshots and transactions that are open.
+    /// Open snapshots and transactions.
     pub open_snapshots: u64,
-    /// Keyspaces.
+    /// Number of keyspaces.
     pub keyspaces: u64,
-    /// Bytes of all files of the store.
+    /// Total bytes of the store's files.
     pub disk_bytes: u64,
-    /// What opening the store had to say: a torn tail that was cut, a clock that jumped, a warm image that is ignored.
+    /// Warnings from opening the store: a torn tail that was cut, a clock that jumped, an ignored warm image.
     pub warnings: Vec<String>,
 }
 
-/// What the log holds.
+/// Bounds of the log's contents.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -206,11 +206,11 @@ pub struct Stats {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LogBounds {
-    /// The first GLSN that is not trimmed.
+    /// The lowest GLSN that is not trimmed.
     pub first: Glsn,
     /// The GLSN that the next entry will get.
     pub next: Glsn,
-    /// Everything up to here survives a power cut.
+    /// Every entry up to here survives a power cut.
     pub durable: Glsn,
 }
 
@@ -224,7 +224,7 @@ pub struct IndexStats {
     pub memtables: u64,
     /// Runs of current versions, newest first: bytes of each.
     pub runs: Vec<u64>,
-    /// The most of these runs that one key can lie in: what a read may have to ask, and what writers are paced by.
+    /// Read amplification: the most of these runs that can hold one key. Writers are paced by it.
     pub depth: u64,
     /// Runs of superseded versions: bytes of each.
     pub history_runs: Vec<u64>,
@@ -232,7 +232,7 @@ pub struct IndexStats {
     pub tables: u64,
     /// Versions in all runs.
     pub versions: u64,
-    /// Bytes that users' commits put into memtables (keys and stored values).
+    /// Bytes that user commits put into memtables (keys and stored values).
     pub bytes_in: u64,
     /// Bytes written by flushes.
     pub bytes_flushed: u64,
@@ -244,39 +244,39 @@ pub struct IndexStats {
     pub flushes: u64,
     /// Compactions done.
     pub compactions: u64,
-    /// What writers waited for.
+    /// Writer stalls.
     pub stalls: StallStats,
-    /// Why the last flush or compaction failed, if it did. It is tried again; after damage compaction waits for the next open.
+    /// Error of the last flush or compaction, if it failed. It is retried; after damage, compaction waits for the next open.
     pub last_error: Option<String>,
 }
 
-/// Waits for one thing since the store was opened.
+/// Waits for one cause since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waits {
-    /// How many there were.
+    /// Number of waits.
     pub times: u64,
-    /// How long they took together, in nanoseconds.
+    /// Total duration in nanoseconds.
     pub nanos: u64,
 }
 
-/// What writers waited for since the store was opened.
+/// Writer stalls since the store was opened, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StallStats {
-    /// Room for what was written: as many memtables waited to be flushed as may, or the budget had no memory for more, and the writer flushed,
-    /// or stood behind the one who did.
+    /// No room in a memtable: the maximum number of memtables was waiting for a flush, or the budget was exhausted. The writer flushed, or
+    /// waited for the one that did.
     pub room: Waits,
-    /// Slowed down because a flush lags behind and the active memtable fills up meanwhile.
+    /// Slowed down because a flush lags behind while the active memtable fills up.
     pub flush_pace: Waits,
-    /// Slowed down because merges lag behind: a key may lie in many runs.
+    /// Slowed down because merges lag behind: too many runs can hold one key.
     pub merge_pace: Waits,
-    /// Stopped until merges have caught up: a key may lie in so many runs that a walk over them would need too many pages at once.
+    /// Stopped until merges catch up: so many runs can hold one key that a walk over them would need too many pages at once.
     pub depth: Waits,
 }
 
 impl StallStats {
-    /// All of them together.
+    /// Total of all waits.
     pub fn total(&self) -> Waits {
         [self.room, self.flush_pace, self.merge_pace, self.depth]
             .iter()
@@ -284,40 +284,41 @@ impl StallStats {
     }
 }
 
-/// What the warm image did since the store was opened.
+/// Activity of warm restart since the store was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WarmStats {
-    /// Whether the store takes in and writes a warm image.
+    /// Whether warm restart is enabled.
     pub on: bool,
-    /// Whether the image that was found is still being taken in.
+    /// Whether the restore from the image is still running.
     pub restoring: bool,
-    /// Pages that were read because the image named them.
+    /// Pages read because the image named them.
     pub pages_restored: u64,
-    /// Pages that the image named and that are not there any more: their file was compacted away.
+    /// Pages named by the image that no longer exist: their file was compacted away.
     pub pages_gone: u64,
-    /// RowCache that are kept again because the image had them.
+    /// Rows restored from the image.
     pub rows_restored: u64,
-    /// RowCache that the image had and that were left out, because younger versions may be in the runs.
+    /// Rows of the image that were not restored, because the runs may hold newer versions.
     pub rows_doubted: u64,
-    /// Segments of the image that were written.
+    /// Segments of the image written.
     pub segments_written: u64,
-    /// Bytes of these.
+    /// Bytes of these segments.
     pub bytes_written: u64,
-    /// Why the image could not be written the last time, if it could not; it is tried again.
+    /// Error of the last write of the image, if it failed; it is retried.
     pub last_error: Option<String>,
 }
 
-/// How the store reads now.
+/// Current read mode of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IoStats {
-    /// As the options say.
+    /// The mode set in the options.
     pub asked: Io,
-    /// Whether reads go through the page cache now.
+    /// Whether reads currently go through the page cache.
     pub cached: bool,
-    /// How often that changed since the store was opened.
+    /// Number of mode changes since the store was opened.
     pub switches: u64,
-    /// The least free memory that was found last, of the machine and of each cgroup, without what the budget may still take; `None` where nothing is chosen.
+    /// Latest measurement of free memory: the minimum over the machine and each cgroup, less what the budget may
+    /// still take. `None` if the mode is fixed.
     pub room_bytes: Option<u64>,
 }

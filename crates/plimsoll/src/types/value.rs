@@ -1,7 +1,7 @@
-//! A value as it is handed to the user.
+//! A value as returned to the user.
 //!
-//! A value above [`FREE_BYTES`] holds a lease for as long as it lives: what users hold counts against the budget, too. Its memory goes back to
-//! the system with it, whatever allocator the program uses.
+//! A value above [`FREE_BYTES`] holds a lease for its lifetime, so values held by users count against the budget. Its memory returns to
+//! the system when it is dropped, whatever allocator the program uses.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -11,7 +11,7 @@ use std::ops::Deref;
 use plimsoll_memory::budget::{Budget, Kind, OutOfBudget};
 use plimsoll_memory::buffer::{Buffer, HEAP_BYTES_MAX};
 
-/// Values up to this many bytes are not charged: there are never many of them in one hand.
+/// Values up to this many bytes are not charged: users rarely hold many at once.
 const FREE_BYTES: usize = HEAP_BYTES_MAX;
 
 /// The bytes of a value; dereferences to `[u8]`.
@@ -36,7 +36,7 @@ pub struct Value {
 }
 
 impl Value {
-    /// A value of `len` bytes that `fill` then fills in; charged to the budget if it is large.
+    /// A value of `len` bytes, filled by `fill`; charged to the budget if it is large.
     pub(crate) fn of_len<E: From<OutOfBudget>>(
         budget: &Budget,
         len: u64,
@@ -47,23 +47,23 @@ impl Value {
         Ok(Self { bytes })
     }
 
-    /// Bytes in the room that [`room_for`] made for them.
+    /// A value in a buffer from [`room_for`].
     pub(crate) fn new(bytes: Buffer) -> Self {
         Self { bytes }
     }
 
-    /// The bytes, without a copy up to 64 KiB. They are not charged to the budget any more.
+    /// The bytes as a vector, copied only above 64 KiB. They are no longer charged to the budget.
     pub fn into_vec(self) -> Vec<u8> {
         self.bytes.into_vec()
     }
 }
 
-/// Whether a value of so many bytes is not charged.
+/// Whether a value of this length is not charged.
 pub(crate) fn is_free(len: u64) -> bool {
     len <= FREE_BYTES as u64
 }
 
-/// Room for a value in the hands of a user; charged if it is large.
+/// A buffer for a value to be returned to the user; charged if it is large.
 pub(crate) fn room_for(budget: &Budget, len: u64) -> Result<Buffer, OutOfBudget> {
     if is_free(len) {
         return Ok(Vec::with_capacity(len as usize).into());

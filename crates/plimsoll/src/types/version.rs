@@ -1,6 +1,6 @@
-//! A version of a key, as the index knows it.
+//! A version of a key in the index.
 //!
-//! The *index key* is the keyspace id (4 bytes, big-endian) followed by the user's key, so that one order holds all keyspaces.
+//! The *index key* is the keyspace id (4 bytes, big-endian) followed by the user's key, so that one order covers all keyspaces.
 //! A version is an index key, the GLSN of the commit that wrote it, and what was stored:
 //!
 //! ```text
@@ -11,8 +11,8 @@
 //! 0 len                 (varint, above INLINE_BYTES) the value was damaged, and a salvage dropped it
 //! ```
 //!
-//! `sum` is the checksum of the whole value ([`value_sum`]), made when it was written. It goes with the value wherever that is moved, and
-//! is compared whenever the value is read whole: pages and blocks that are good one by one may still be the wrong ones.
+//! `sum` is the checksum of the whole value ([`value_sum`]), computed when it was written. It moves with the value and is verified
+//! whenever the whole value is read: pages and blocks that are individually valid may still be the wrong ones.
 
 use plimsoll_disk::checksum::{Running, checksum};
 use plimsoll_disk::codec::{Reader, push_varint};
@@ -21,25 +21,25 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::types::error::{Error, Result};
 
-/// The longest key of a user, in bytes.
+/// The maximum length of a user's key in bytes.
 pub const MAX_KEY_BYTES: usize = 4096;
 
-/// The longest value, in bytes: 1 GiB.
+/// The maximum length of a value in bytes: 1 GiB.
 pub const MAX_VALUE_BYTES: u64 = 1 << 30;
 
-/// Values up to this many bytes live in the index itself; longer ones stay where the log has them.
+/// Values up to this many bytes are stored in the index itself; longer ones stay where the log wrote them.
 pub const INLINE_BYTES: usize = 1024;
 
-/// The longest index key.
+/// The maximum length of an index key.
 pub(crate) const MAX_INDEX_KEY_BYTES: usize = MAX_KEY_BYTES + 4;
 
-/// The longest encoding of a [`Stored`].
+/// The maximum length of an encoded [`Stored`].
 pub(crate) const MAX_STORED_BYTES: usize = 1 + INLINE_BYTES;
 
-/// The longest encoding of a [`Stored`] that is no inline value: a tag, three varints and a checksum.
+/// The maximum length of an encoded [`Stored`] other than an inline value: a tag, three varints and a checksum.
 pub(crate) const MAX_POINTER_BYTES: usize = 39;
 
-/// Says of a checksum that it is one of a whole value.
+/// Checksum seed that marks the checksum of a whole value.
 const VALUE_SEED: u64 = 0x5641_4c55_4531;
 
 /// The checksum of a whole value.
@@ -47,19 +47,19 @@ pub(crate) fn value_sum(value: &[u8]) -> u64 {
     checksum(VALUE_SEED, value)
 }
 
-/// The checksum of a value that comes piece by piece.
+/// Starts the checksum of a value that arrives in pieces.
 pub(crate) fn running_value_sum() -> Running {
     Running::new(VALUE_SEED)
 }
 
-/// What a version stored.
+/// The stored content of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stored<'a> {
     /// The key was deleted.
     Deleted,
     /// The value itself.
     Inline(&'a [u8]),
-    /// The value stands in the log entry of the version's GLSN.
+    /// The value is stored in the log entry at the version's GLSN.
     InLog {
         /// Byte offset in the entry's payload.
         offset: u64,
@@ -70,7 +70,7 @@ pub(crate) enum Stored<'a> {
     },
     /// The value is in a blob file of plain bytes.
     InBlob {
-        /// Which.
+        /// The blob file.
         blob: BlobId,
         /// Byte offset.
         offset: u64,
@@ -79,7 +79,7 @@ pub(crate) enum Stored<'a> {
         /// Its checksum.
         sum: u64,
     },
-    /// The value was damaged, and a salvage dropped it. A version comes to this where it is moved out of a log whose entry was dropped.
+    /// The value was damaged, and a salvage dropped it. A version becomes this when it is moved out of a log entry that a salvage dropped.
     Dropped {
         /// Its length.
         len: u64,
@@ -93,7 +93,7 @@ impl<'a> Stored<'a> {
         out.extend_from_slice(body);
     }
 
-    /// Appends the encoding up to the bytes of an inline value, which follow and are returned.
+    /// Appends the encoding except the bytes of an inline value, which follow it and are returned.
     pub(crate) fn encode_head(&self, out: &mut Vec<u8>) -> &'a [u8] {
         match *self {
             Stored::Deleted => out.push(0),
@@ -130,7 +130,7 @@ impl<'a> Stored<'a> {
         }
     }
 
-    /// Where the value stands, if that is elsewhere; `None` for a value that stands here.
+    /// The content, free of its lifetime, unless it is an inline value; `None` for that.
     pub(crate) fn elsewhere(self) -> Option<Stored<'static>> {
         match self {
             Stored::Inline(_) => None,
@@ -141,13 +141,13 @@ impl<'a> Stored<'a> {
         }
     }
 
-    /// Reads an encoding that fills `bytes`; `None` if it is not one.
+    /// Decodes an encoding that fills `bytes`; `None` if it is invalid.
     pub(crate) fn decode(bytes: &'a [u8]) -> Option<Self> {
         let (&tag, body) = bytes.split_first()?;
         Self::from_parts(tag, body)
     }
 
-    /// Reads an encoding whose first byte stands apart from the others.
+    /// Decodes an encoding whose first byte is stored apart from the others.
     pub(crate) fn from_parts(tag: u8, body: &'a [u8]) -> Option<Self> {
         if tag == 1 {
             return (body.len() <= INLINE_BYTES).then_some(Stored::Inline(body));
@@ -168,10 +168,10 @@ impl<'a> Stored<'a> {
         (reader.remaining() == 0 && stored.value_bytes() <= MAX_VALUE_BYTES).then_some(stored)
     }
 
-    /// Compares the checksum over all bytes that were read of the value with the one that it had when it was written.
+    /// Compares the checksum `read` of the bytes read with the one computed when the value was written.
     ///
     /// # Errors
-    /// They differ: other bytes were read.
+    /// They differ: the bytes read are not the bytes written.
     pub(crate) fn check_sum(&self, glsn: Glsn, read: u64) -> Result<()> {
         let (place, len, sum) = match *self {
             Stored::InLog { len, sum, .. } => ("its entry in the log".to_owned(), len, sum),
@@ -197,14 +197,14 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// One version, borrowed from where it stands.
+/// One version, borrowed from its storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Version<'a> {
     /// The index key.
     pub(crate) key: &'a [u8],
     /// The commit that wrote it.
     pub(crate) glsn: Glsn,
-    /// What it stored.
+    /// Its stored content.
     pub(crate) stored: Stored<'a>,
 }
 

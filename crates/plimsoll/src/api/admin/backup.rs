@@ -1,8 +1,9 @@
 //! Copies a store while it is in use.
 //!
-//! First the index's files, then the log's up to its durable end, which therefore is not older; nothing is trimmed meanwhile, and nobody
-//! is held up. Immutable files get a hard link where the file system can (unless a copy is asked for), of the active segment the durable part
-//! is copied. The log's folder gets its name last, so a backup that was cut short does not open as a store.
+//! The index's files are copied first, then the log's up to its durable end, which is therefore at least as new. Trimming is suspended
+//! meanwhile; readers and writers are not blocked. Immutable files are hard-linked if the file system supports it (unless a copy is
+//! requested); of the active segment, the durable part is copied. The log's folder is renamed to its final name last, so an interrupted
+//! backup does not open as a store.
 //!
 //! Law: `Ok` means durable: every file, every name in the copy, and the copy's own name in the folder around it.
 
@@ -25,7 +26,7 @@ use crate::index::run::table::TableId;
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
 
-/// What a backup did.
+/// The result of a backup.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -46,20 +47,20 @@ use crate::types::invalid_input::InvalidInput;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackupReport {
-    /// The newest GLSN in it.
+    /// The newest GLSN in the backup.
     pub glsn: Glsn,
-    /// Files in it.
+    /// Files in the backup.
     pub files: u64,
-    /// Bytes that were copied.
+    /// Bytes copied.
     pub bytes_copied: u64,
-    /// Bytes that share their place on disk with the store.
+    /// Bytes in hard-linked files, shared with the store on disk.
     pub bytes_linked: u64,
 }
 
 /// Whether a backup may share files with the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sharing {
-    /// Immutable files get a second name where the file system can.
+    /// Immutable files are hard-linked if the file system supports it.
     Link,
     /// Every file is copied.
     Copy,
@@ -78,7 +79,7 @@ pub(crate) fn backup(store: &Engine, dest: &Path, sharing: Sharing) -> Result<Ba
         Ok(report) => report,
         Err(error) => {
             let Some(error_of_moving) = before.left_behind(store) else { return Err(error) };
-            // So that the same place can be given to another try.
+            // Allow a retry at the same destination.
             for partial in [&index, &log] {
                 let _ = remove_folder(disk, partial);
             }
@@ -92,7 +93,7 @@ pub(crate) fn backup(store: &Engine, dest: &Path, sharing: Sharing) -> Result<Ba
     Ok(report)
 }
 
-/// Which files a store consists of: what another process drops, of a store that is open to read only, is not in them any more.
+/// The state of a store's files. Of a store open read-only, another process may drop files later.
 struct Sources {
     first: Glsn,
     manifest: u64,
@@ -103,14 +104,14 @@ impl Sources {
         Self { first: store.reader.log.bounds().first, manifest: store.reader.index.manifest_number() }
     }
 
-    /// Why a store cannot be copied that another process has left behind: merged runs away that it needs, trimmed its log, or written a manifest for
-    /// which its log is too short. `None` if it is as it was.
+    /// For a read-only store: the error if another process has merged away its runs, trimmed its log, or written a manifest for which its
+    /// log is too short. `None` if nothing changed.
     fn left_behind(&self, store: &Engine) -> Option<Error> {
         if !store.options.read_only {
             return None;
         }
         store.file_log.notice_trim();
-        // A manifest that cannot be read helps nobody; the error that led here tells what is wrong.
+        // Ignore an unreadable manifest: the error that led here is more useful.
         let _ = store.reader.index.refresh();
         let (now, readable) = (Self::of(store), store.reader.log.readable());
         let known = store.reader.index.files().0.durable.glsn;
@@ -119,7 +120,7 @@ impl Sources {
     }
 }
 
-/// Copies all that belongs to the store at one moment.
+/// Copies all files that belong to the store at one moment.
 fn copy_files(store: &Engine, index: &Path, log: &Path, sharing: Sharing) -> Result<BackupReport> {
     let disk = &*store.options.disk;
     disk.create_dir(index)?;
@@ -127,7 +128,7 @@ fn copy_files(store: &Engine, index: &Path, log: &Path, sharing: Sharing) -> Res
     let (manifest, index_files, _pinned) = store.reader.index.files();
     let readable = store.reader.log.readable();
     if store.options.read_only && manifest.durable.glsn > readable {
-        // It was taken over from a process that writes; the log was not.
+        // The manifest was refreshed from the writing process; the log was not.
         return Err(Error::Trimmed { asked: readable, first: manifest.durable.glsn });
     }
     let report = BackupReport { glsn: Glsn(0), files: 1, bytes_copied: 0, bytes_linked: 0 };
@@ -138,7 +139,7 @@ fn copy_files(store: &Engine, index: &Path, log: &Path, sharing: Sharing) -> Res
     manifest.write(disk, index)?;
     let mut blobs = manifest_blobs(&manifest);
     copier.report.glsn = copy_log(&mut copier, log, &mut blobs)?;
-    // Blob files that only the index still needs: the records that named them are trimmed.
+    // Blob files needed only by the index: the records that named them are trimmed.
     for blob in blobs {
         copier.link(&store.path.join("log").join(blob), log)?;
     }
@@ -147,7 +148,7 @@ fn copy_files(store: &Engine, index: &Path, log: &Path, sharing: Sharing) -> Res
     Ok(copier.report)
 }
 
-/// The last sync failed: whether the backup is durable is not known, so it must not open as a store.
+/// Handles a failed last sync: the backup may not be durable, so it must not open as a store.
 fn withdraw(disk: &dyn Disk, dest: &Path, partial: &Path, error: io::Error) -> Error {
     let advice = match disk.rename(&dest.join("log"), partial).and_then(|()| disk.sync_dir(dest)) {
         Ok(()) => "the backup is not whole; remove it and make another".to_owned(),
@@ -160,7 +161,7 @@ fn withdraw(disk: &dyn Disk, dest: &Path, partial: &Path, error: io::Error) -> E
     }
 }
 
-/// Copies the log's files, and takes those that it named out of `blobs`; the end of the copy.
+/// Copies the log's files, and removes the blob files that it named from `blobs`. Returns the end of the copy.
 fn copy_log(copier: &mut Copier<'_>, into: &Path, blobs: &mut BTreeSet<String>) -> Result<Glsn> {
     let folder = copier.store.path.join("log");
     let mut failure = None;
@@ -193,7 +194,7 @@ fn manifest_blobs(manifest: &Manifest) -> BTreeSet<String> {
     blobs
 }
 
-/// Refuses a destination in the store's own folder, by whatever path it is reached.
+/// Rejects a destination inside the store's own folder, by whatever path it is reached.
 fn refuse_inside(disk: &dyn Disk, store: &Path, dest: &Path) -> Result<()> {
     let place = match disk.entry(dest)? {
         Some(_) => disk.resolve(dest)?,
@@ -205,7 +206,7 @@ fn refuse_inside(disk: &dyn Disk, store: &Path, dest: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes the folder of the backup, and its name durable.
+/// Creates the backup's folder and makes its name durable.
 fn prepare(disk: &dyn Disk, dest: &Path) -> Result<()> {
     match disk.entry(dest)? {
         None => disk.create_dir(dest)?,
@@ -214,11 +215,11 @@ fn prepare(disk: &dyn Disk, dest: &Path) -> Result<()> {
             return Err(InvalidInput::DestinationExists { path: dest.to_owned() }.into());
         }
     }
-    // Also where the folder was there: its maker may not have synced it.
+    // Sync even if the folder existed: its creator may not have synced it.
     Ok(disk.sync_dir(parent_of(&disk.resolve(dest)?))?)
 }
 
-/// The folder in which a path's last name stands.
+/// The parent folder of a path.
 fn parent_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
@@ -238,7 +239,7 @@ struct Copier<'a> {
 }
 
 impl Copier<'_> {
-    /// Gives an immutable file a second name in `dir`, or copies it where that cannot be or is not wanted.
+    /// Hard-links an immutable file into `dir`, or copies it if linking is impossible or not wanted.
     fn link(&mut self, from: &Path, dir: &Path) -> Result<()> {
         let disk = &*self.store.options.disk;
         let bytes = disk.entry(from)?.map_or(0, |entry| entry.len);
@@ -250,14 +251,14 @@ impl Copier<'_> {
         Ok(())
     }
 
-    /// Checks what was read of a file at `at`: a copy of what is damaged, or of what is not the file's, is no backup.
+    /// Checks the bytes read at `at`: a copy of damaged or foreign data is not a backup.
     fn check(&self, from: &Path, immutable: bool, at: u64, end: u64, bytes: &[u8]) -> Result<()> {
         let name = name_of(from).to_string_lossy();
         check_piece(self.store.reader.log.id(), &name, at, bytes)?;
         Ok(self.store.file_log.check_piece(&name, immutable, at, end, bytes)?)
     }
 
-    /// Copies the first `bytes` of a file into `dir` (all of one that is `immutable`), and checks every page and block on the way.
+    /// Copies the first `bytes` of a file into `dir` (the whole file if `immutable`), checking every page and block on the way.
     fn copy(&mut self, from: &Path, dir: &Path, bytes: u64, immutable: bool) -> Result<()> {
         let disk = &*self.store.options.disk;
         let mut chunk = self.store.reader.budget.take(Kind::Staging)?;

@@ -1,6 +1,6 @@
-//! Finds what is damaged in a store, and what is lost with it: the log's findings and the index's tables, brought to keys.
+//! Maps damage in a store to the data lost with it: from findings in the log and in the index's tables to keys.
 //!
-//! A store need not open for that. What helps is told with each place: `rebuild` only where the log is whole from its beginning and sound.
+//! Works on stores that do not open. Each place comes with a remedy; `rebuild` is offered only if the log is intact from its beginning.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -27,34 +27,34 @@ use crate::types::error::{Error, Result};
 use crate::types::keyspaces::{Record, SYSTEM, dropped_name};
 use crate::types::version::{Stored, Version};
 
-/// What is found and what is to be done about it.
+/// One finding and its remedy.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) damage: Damage,
     pub(crate) mend: Mend,
 }
 
-/// How damage is taken out of a store.
+/// How to remove the damage from the store.
 #[derive(Clone, Debug)]
 pub(crate) enum Mend {
-    /// Records between two GLSNs; none if only a header or a mark is concerned.
+    /// Drop records in a GLSN range; empty if only a header or a mark is damaged.
     Records(Range<Glsn>),
-    /// Pages of a blob file, and the record that names it.
+    /// Drop pages of a blob file, and the record that names it.
     Blob(BlobDamage, Option<Glsn>),
-    /// A table, with the keys of which it may have lost versions.
+    /// Replace a table, which may have lost versions of the keys in the span.
     Table(TableId, Option<LostSpan>),
-    /// Not by dropping it.
+    /// Dropping does not help.
     Otherwise,
 }
 
 /// A table of the index.
 pub(crate) struct Part {
     pub(crate) info: Arc<TableInfo>,
-    /// Its place among the runs of the manifest.
+    /// Index of its run in the manifest.
     pub(crate) run: usize,
     /// `None` if it cannot be opened.
     pub(crate) source: Option<Arc<dyn PageSource>>,
-    /// What is wrong with it, as far as it was checked.
+    /// The problems found so far.
     pub(crate) problems: Vec<String>,
 }
 
@@ -64,27 +64,27 @@ impl Part {
         Self { info: Arc::clone(&table.info), run, source, problems }
     }
 
-    /// Bytes of its pages.
+    /// Total bytes of its pages.
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.info.pages) * PAGE_BYTES as u64
     }
 }
 
-/// What is known of the store around the damage.
+/// Context of a diagnosis.
 pub(crate) struct Scene<'a> {
     pub(crate) path: &'a Path,
     pub(crate) budget: &'a Budget,
-    /// The log's first GLSN, as far as known.
+    /// The log's first GLSN, if known.
     pub(crate) first: Glsn,
-    /// What the runs hold.
+    /// The newest GLSN contained in the runs.
     pub(crate) checkpoint: Glsn,
-    /// Names of keyspaces.
+    /// Keyspace names by id.
     pub(crate) names: BTreeMap<u32, String>,
 }
 
-/// Values that stand where something is damaged.
+/// Maps a version to the damaged place that holds its value.
 pub(crate) struct LostPlaces {
-    /// With the number of what was found.
+    /// Damaged GLSN ranges, with the number of the finding.
     records: Vec<(Range<Glsn>, usize)>,
     blobs: Vec<(BlobId, Vec<Range<u32>>, usize)>,
 }
@@ -108,7 +108,7 @@ impl LostPlaces {
         self.records.is_empty() && self.blobs.is_empty()
     }
 
-    /// In which of what was found a version's value stands, if in any.
+    /// The number of the finding that affects a version's value, if any.
     pub(crate) fn find(&self, glsn: Glsn, stored: &Stored<'_>) -> Option<usize> {
         match *stored {
             Stored::InLog { .. } => self.records.iter().find(|(glsns, _)| glsns.contains(&glsn)).map(|(_, at)| *at),
@@ -125,7 +125,7 @@ impl LostPlaces {
 }
 
 impl Scene<'_> {
-    /// Describes what the log's verification found and what is wrong with tables. The notes are what is no damage.
+    /// Describes the log's findings and the tables' problems. The notes are harmless.
     pub(crate) fn describe(&mut self, findings: &[Finding], parts: &[Part]) -> Result<(Vec<Found>, Vec<String>)> {
         let (mut found, mut notes) = (Vec::new(), Vec::new());
         for finding in findings {
@@ -211,7 +211,7 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// Says of what was found in the log which values in the index stand there.
+    /// Adds to each log finding the keys of the index that store their values there.
     fn name_keys(&self, found: &mut [Found], parts: &[Part]) -> Result<()> {
         let places = LostPlaces::of(found.iter().map(|found| &found.mend));
         if places.is_empty() {
@@ -223,7 +223,7 @@ impl Scene<'_> {
                     let damage = &mut found[at].damage;
                     damage.add_key(self.key_of(version));
                     if damage.glsns.is_none() {
-                        // A blob file that no record names any more: its values say which commits wrote them.
+                        // No record names this blob file any more: take the GLSN from the values in it.
                         damage.glsns = Some(version.glsn..=version.glsn);
                         damage.advise(command("salvage", self.path, &format!("--drop {}", version.glsn)), "");
                     }
@@ -239,7 +239,7 @@ impl Scene<'_> {
         DamagedKey { keyspace, key, glsn: version.glsn, bytes: version.stored.value_bytes() }
     }
 
-    /// Name of the keyspace of an index key, and the user's key.
+    /// Splits an index key into the name of its keyspace and the user's key.
     pub(crate) fn split(&self, key: &[u8]) -> (String, Vec<u8>) {
         let Some((id, key)) = key.split_first_chunk() else { return (String::new(), key.to_vec()) };
         let id = u32::from_be_bytes(*id);
@@ -251,7 +251,7 @@ impl Scene<'_> {
         (name, key.to_vec())
     }
 
-    /// Learns the names of keyspaces from their records in the index.
+    /// Reads the names of keyspaces from their records in the index.
     pub(crate) fn learn_names(&mut self, parts: &[Part]) -> Result<()> {
         let system = SYSTEM.to_be_bytes();
         for part in parts.iter().filter(|part| part.info.first_key.starts_with(&system)) {
@@ -273,14 +273,14 @@ impl Scene<'_> {
     }
 }
 
-/// A store that need not open.
+/// Contents of a store that is not open, and possibly cannot be opened.
 pub(crate) struct Closed {
     pub(crate) manifest: Result<Option<Manifest>>,
     pub(crate) parts: Vec<Part>,
     pub(crate) findings: Vec<Finding>,
 }
 
-/// Reads everything of a store that is not open. `progress` hears the bytes read of the log.
+/// Reads all of a store that is not open. `progress` receives the bytes read of the log.
 pub(crate) fn look(
     disk: &dyn Disk,
     path: &Path,
@@ -341,7 +341,7 @@ fn look_at_part(
             Ok(Part { info: Arc::new(info.clone()), run, source: None, problems })
         }
         Err(Error::Corrupt { message, .. }) => {
-            // Of another length: what is there can be read.
+            // The file has the wrong length, but the pages in it can be read.
             let source = match info.id {
                 TableId::Run(id) => Some(pages_of_run(disk, &path.join("index"), log_id, id)?),
                 TableId::Blob(_) => None,
@@ -352,7 +352,7 @@ fn look_at_part(
     }
 }
 
-/// The first GLSN of a log, as its segments' names say.
+/// The first GLSN of a log, taken from its segments' names.
 pub(crate) fn first_of_log(disk: &dyn Disk, path: &Path) -> Result<Glsn> {
     let names = match disk.names(&path.join("log")) {
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
@@ -362,7 +362,7 @@ pub(crate) fn first_of_log(disk: &dyn Disk, path: &Path) -> Result<Glsn> {
     Ok(names.iter().filter_map(first).min().unwrap_or(Glsn::NONE))
 }
 
-/// Whether an error of the log is one of bytes that are not right.
+/// Whether an error of the log means damage: wrong or missing bytes.
 pub(crate) fn is_damage(error: &Error) -> bool {
     let missing = matches!(error, Error::Io { kind: ErrorKind::NotFound, .. });
     missing || matches!(error, Error::Corrupt { .. } | Error::Forked { .. })

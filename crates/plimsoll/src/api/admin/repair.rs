@@ -1,11 +1,11 @@
-//! What is left to do when a store does not open: make the index anew from the log, or cut the log before damage. Where the log's end is lost,
-//! `salvage_index` keeps what the index holds.
+//! Repairs a store that does not open: rebuilds the index from the log, or cuts the log before damage. If the log's end is lost,
+//! `salvage_index` keeps the contents of the index.
 //!
 //! Laws:
-//! 1. A rebuild drops nothing: it refuses where the index knows of commits that the log does not have.
-//! 2. The old index stays until the new one holds everything. It is moved to `index.old`, comes back if the rebuild fails, and is removed by
-//!    the first opening that does without it.
-//! 3. A salvage deletes nothing: what it takes out of the store stays beside it under a name that ends with `.cut`.
+//! 1. A rebuild drops nothing: it fails if the index knows of commits that the log does not have.
+//! 2. The old index stays until the new one is complete. It is moved to `index.old`, restored if the rebuild fails, and removed by the
+//!    first open that does not need it.
+//! 3. A salvage deletes nothing: data taken out of the store stays beside it under a name that ends with `.cut`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::index::run::file::{newest_in_folder, run_id_of};
 use crate::types::error::{Error, Result};
 use crate::types::options::Options;
 
-/// What a rebuild did.
+/// The result of a rebuild.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RebuildReport {
@@ -35,18 +35,18 @@ pub struct RebuildReport {
     pub versions: u64,
 }
 
-/// What a salvage did.
+/// The result of a salvage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SalvageReport {
-    /// The newest GLSN that is left.
+    /// The newest remaining GLSN.
     pub glsn: Glsn,
     /// Files and folders that were moved aside, with their new names. Nothing was deleted.
     pub moved: Vec<String>,
 }
 
-/// Makes the index anew from the log. `progress` hears the GLSN reached and the newest one. The old index stays until the new one is whole, so
-/// there must be room for both.
+/// Rebuilds the index from the log. `progress` receives the GLSN reached and the newest one. The old index stays until the new one is
+/// complete, so there must be disk space for both.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -64,9 +64,9 @@ pub struct SalvageReport {
 /// ```
 ///
 /// # Errors
-/// [`Error::Forked`] where the index knows of commits that the log does not have: they would be lost, and the message names them.
-/// [`Error::InvalidInput`] where the log is trimmed (then the index is the truth below the trim point and cannot be made anew); or as for
-/// [`crate::Db::open`]. The store is then as it was.
+/// [`Error::Forked`] if the index knows of commits that the log does not have: they would be lost, and the message names them.
+/// [`Error::InvalidInput`] if the log is trimmed (below the trim point only the index has the data, so it cannot be rebuilt); or as for
+/// [`crate::Db::open`]. The store is then unchanged.
 pub fn rebuild(path: impl AsRef<Path>, options: Options, progress: &mut dyn FnMut(u64, u64)) -> Result<RebuildReport> {
     let path = path.as_ref();
     options.check()?;
@@ -101,7 +101,7 @@ pub fn rebuild(path: impl AsRef<Path>, options: Options, progress: &mut dyn FnMu
     Ok(report)
 }
 
-/// An id that no run file of the index ever had: a page that the old index left on the disk must not pass for one of the new index.
+/// An id that no run file of the index ever had: pages left on disk by the old index must not be mistaken for pages of the new one.
 fn first_free_run(disk: &dyn Disk, index: &Path) -> Result<u64> {
     let named = match Manifest::read(disk, index) {
         Ok(manifest) => manifest.map_or(0, |manifest| manifest.next_run),
@@ -112,7 +112,7 @@ fn first_free_run(disk: &dyn Disk, index: &Path) -> Result<u64> {
     Ok(names.iter().filter_map(|name| run_id_of(name)).fold(named, |next, id| next.max(id.saturating_add(1))))
 }
 
-/// Puts the index back that a rebuild moved aside and did not replace.
+/// Restores the index that a rebuild moved aside and did not replace.
 fn put_index_back(path: &Path, disk: &dyn Disk) -> Result<()> {
     let (index, old) = (path.join("index"), path.join(INDEX_OLD));
     if disk.entry(&old)?.is_none() {
@@ -123,12 +123,12 @@ fn put_index_back(path: &Path, disk: &dyn Disk) -> Result<()> {
     Ok(disk.sync_dir(path)?)
 }
 
-/// Refuses where the index knows of commits that the log does not have, and where the log is trimmed.
+/// Returns an error if the index knows of commits that the log does not have, or if the log is trimmed.
 fn refuse_to_lose(path: &Path, options: &Options) -> Result<()> {
     let index = path.join("index");
     let known = match Manifest::read(&*options.disk, &index) {
         Ok(manifest) => manifest,
-        // What a damaged manifest knew is seen in the runs, as far as they can be read.
+        // The manifest is damaged: look at the runs instead, as far as they can be read.
         Err(Error::Corrupt { .. }) => None,
         Err(error) => return Err(error),
     };
@@ -174,7 +174,7 @@ fn refuse_to_lose(path: &Path, options: &Options) -> Result<()> {
     }
 }
 
-/// Whether a manifest was made from this log, and from nothing that the log does not have.
+/// Whether a manifest was made from this log and contains nothing that the log does not have.
 fn is_of(manifest: &Manifest, log: &FileLog) -> Result<bool> {
     if manifest.log_id != log.id() {
         return Ok(false);
@@ -187,7 +187,7 @@ fn is_of(manifest: &Manifest, log: &FileLog) -> Result<bool> {
     Ok(true)
 }
 
-/// Whether a place of a manifest is one of the log's, as far as the log reaches.
+/// Whether a manifest's position matches the log. Positions outside the log's bounds are accepted.
 pub(crate) fn has(log: &FileLog, place: Position) -> Result<bool> {
     if place.glsn == Glsn::NONE || place.glsn < log.bounds().first || place.glsn >= log.bounds().next {
         return Ok(true);
@@ -195,7 +195,7 @@ pub(crate) fn has(log: &FileLog, place: Position) -> Result<bool> {
     Ok(log.chain_at(place.glsn)?.is_none_or(|chain| chain == place.chain))
 }
 
-/// The log ends before what the index knows.
+/// The error for a log that ends before commits that the index knows of.
 fn lost(path: &Path, last: Glsn, held: Glsn, durable: Glsn) -> Error {
     let path = path.display();
     let ends = format!("{path}: the log ends with GLSN {last}, and commits up to {durable} were acknowledged");
@@ -213,8 +213,8 @@ fn lost(path: &Path, last: Glsn, held: Glsn, durable: Glsn) -> Error {
     Error::Forked { glsn: Some(last.next()), message }
 }
 
-/// Cuts the log so that `cut_at` and everything behind it is gone from the store (it is moved aside, not deleted). An index that holds any of
-/// that is moved aside too, and made anew by the next opening. The last resort when a record in the middle is damaged.
+/// Cuts the log before `cut_at`: this entry and all later ones are removed from the store (moved aside, not deleted). An index that holds
+/// any of them is moved aside too, and rebuilt by the next open. The last resort when a record in the middle is damaged.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -234,7 +234,7 @@ fn lost(path: &Path, last: Glsn, held: Glsn, durable: Glsn) -> Error {
 /// ```
 ///
 /// # Errors
-/// The log is trimmed beyond `cut_at`; log or index are of a newer format; the disk.
+/// The log is trimmed beyond `cut_at`; log or index have a newer format; disk errors.
 pub fn salvage(path: impl AsRef<Path>, options: Options, cut_at: Glsn) -> Result<SalvageReport> {
     let path = path.as_ref();
     options.check()?;
@@ -254,7 +254,7 @@ pub fn salvage(path: impl AsRef<Path>, options: Options, cut_at: Glsn) -> Result
     let fits = match &manifest {
         Ok(Some(manifest)) => is_of(manifest, &open_log(path, &options)?.0)?,
         Ok(None) => true,
-        // It cannot be read: of no use any more.
+        // The manifest is unreadable, so the index is useless.
         Err(_) => false,
     };
     if !fits {
@@ -270,7 +270,7 @@ pub(crate) fn check_is_store(path: &Path, options: &Options) -> Result<()> {
     }
 }
 
-/// Gives a folder of the store a free name that ends with `.cut`, and returns it.
+/// Renames a folder of the store to an unused name that ends with `.cut`; returns the new path.
 pub(crate) fn move_aside(disk: &dyn Disk, path: &Path, name: &str) -> Result<PathBuf> {
     let mut number = 0;
     loop {
@@ -285,7 +285,7 @@ pub(crate) fn move_aside(disk: &dyn Disk, path: &Path, name: &str) -> Result<Pat
     }
 }
 
-/// The store's log, to look at, and what its memory is taken from.
+/// Opens the store's log for inspection, with the budget for its memory.
 pub(crate) fn open_log(path: &Path, options: &Options) -> Result<(FileLog, Budget)> {
     let (log, budget) = log_options(path, options)?;
     Ok((FileLog::open(log)?.0, budget))
@@ -295,7 +295,7 @@ fn log_options(path: &Path, options: &Options) -> Result<(FileLogOptions, Budget
     look_at(&path.join("log"), options)
 }
 
-/// A log in a folder, to look at.
+/// Options to open the log in a folder for inspection.
 pub(crate) fn look_at(dir: &Path, options: &Options) -> Result<(FileLogOptions, Budget)> {
     let budget = Budget::new(options.memory_bytes, Backing::Mapped)?;
     let pool = Pool::new(&budget, options.memory_bytes / POOL_FLOOR_SHARE)?;

@@ -1,13 +1,14 @@
-//! Takes what is damaged out of a store, so that all the rest can be read.
+//! Removes damaged data from a store, so that the rest can be read.
 //!
 //! Laws:
-//! 1. Only what is damaged is dropped: what is sound is refused (`Transaction::delete` deletes it).
-//! 2. No read ever gives other bytes than were written: a version whose value was dropped says so ([`Error::Dropped`]) at the moments at which it was
-//!    current. Keys whose newest value was dropped are deleted by one commit, so that the present is whole.
-//! 3. Where pages of a run are lost, which the log does not hold any more, keys between them are lost. An older version of such a key in an
-//!    older run may not be its newest: it is deleted in the run itself, and the past of the keyspace up to there cannot be read any more.
-//! 4. Files are written anew and renamed, the index before the log. Cut short anywhere, it can be run again; what is taken out stays beside under names
-//!    that end with `.cut`.
+//! 1. Only damaged data is dropped; a target that is not damaged is an error (`Transaction::delete` deletes sound data).
+//! 2. No read ever returns other bytes than were written: a version with a dropped value returns [`Error::Dropped`] at the moments at which
+//!    it was current. Keys with a dropped newest value are deleted by one commit, so that the newest state is readable throughout.
+//! 3. If pages of a run are lost and the log no longer holds their contents, the keys on them are lost. A version of such a key in an older
+//!    run may not be its newest: it is deleted in the run itself, and the keyspace is no longer readable at moments before the
+//!    damaged run's newest commit.
+//! 4. Files are rewritten and renamed, the index before the log. An interrupted run can be repeated. Data taken out stays beside the store
+//!    under names that end with `.cut`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -42,37 +43,37 @@ use crate::types::keyspaces::SYSTEM;
 use crate::types::options::Options;
 use crate::types::version::{Stored, Version};
 
-/// The most values that a report names.
+/// Maximum number of values listed in a report.
 const NAMED_MAX: usize = 1000;
 
-/// What is to be dropped.
+/// The damage to drop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DropTarget {
-    /// What is damaged of the commit or entry with this GLSN.
+    /// Damage to the commit or entry with this GLSN.
     Glsn(Glsn),
-    /// The damage in which this key stands.
+    /// Damage that affects this key.
     Key {
         /// Name of its keyspace.
         keyspace: String,
         /// The key.
         key: Vec<u8>,
     },
-    /// Everything that is damaged.
+    /// All damage.
     Damaged,
 }
 
-/// What was dropped, or would be.
+/// The result of a salvage by dropping, or of its dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DropSalvageReport {
     /// The newest GLSN afterwards; 0 for a dry run.
     pub glsn: Glsn,
-    /// The places that were damaged.
+    /// The damaged places dropped.
     pub dropped: Vec<Damage>,
-    /// Values that were dropped, at most a thousand; of records that were in no run yet no key is known.
+    /// Values dropped, at most a thousand. For records not yet in any run, the keys are unknown and not listed.
     pub values: Vec<DamagedKey>,
-    /// How many there are.
+    /// Total number of values dropped.
     pub value_count: u64,
     /// Keys that were deleted because their newest value was dropped.
     pub deleted: u64,
@@ -80,7 +81,7 @@ pub struct DropSalvageReport {
     pub moved: Vec<String>,
 }
 
-/// Drops what is damaged and is named by `targets`. With `dry_run` nothing is changed, and the report says what would be.
+/// Drops the damage selected by `targets`. With `dry_run`, changes nothing and reports what would be dropped.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -99,8 +100,8 @@ pub struct DropSalvageReport {
 /// ```
 ///
 /// # Errors
-/// [`Error::InvalidInput`] where a target names nothing that is damaged; [`Error::Corrupt`] where damage cannot be dropped: what helps instead is
-/// in the message; [`Error::Locked`], the disk, the budget.
+/// [`Error::InvalidInput`] if a target selects nothing damaged; [`Error::Corrupt`] if damage cannot be dropped: the message names another
+/// remedy; [`Error::Locked`], disk errors, the budget.
 pub fn salvage_drop(
     path: impl AsRef<Path>,
     options: Options,
@@ -138,7 +139,7 @@ pub fn salvage_drop(
     if dry_run {
         return Ok(report);
     }
-    // Blob files with pages that were dropped, now or before.
+    // Blob files with dropped pages, from this salvage or earlier ones.
     let mut blobs: BTreeSet<BlobId> = mended.pages.iter().map(|(blob, _)| *blob).collect();
     let before = closed.findings.iter().filter(|finding| finding.cure == Cure::Dropped && finding.glsn.is_none());
     blobs.extend(before.filter_map(|finding| finding.file.split('.').next()?.parse().ok().map(BlobId)));
@@ -159,7 +160,7 @@ pub fn salvage_drop(
     Ok(report)
 }
 
-/// What the targets name of what was found.
+/// The findings selected by the targets.
 fn select<'f>(
     scene: &Scene<'_>,
     closed: &Closed,
@@ -170,7 +171,7 @@ fn select<'f>(
     for target in targets {
         let (meant, what): (BTreeSet<usize>, _) = match target {
             DropTarget::Damaged => {
-                // Also where nothing is damaged any more: one that was cut short is finished.
+                // Not an error if nothing is damaged: this completes an interrupted salvage.
                 wanted.extend(0..found.len());
                 continue;
             }
@@ -203,7 +204,7 @@ fn select<'f>(
     }
 }
 
-/// Numbers of what was found in which versions of a key stand.
+/// Numbers of the findings that affect versions of a key.
 fn find_key(scene: &Scene<'_>, closed: &Closed, found: &[Found], key: &[u8]) -> Result<BTreeSet<usize>> {
     let places = LostPlaces::of(found.iter().map(|found| &found.mend));
     let mut numbers = BTreeSet::new();
@@ -217,7 +218,7 @@ fn find_key(scene: &Scene<'_>, closed: &Closed, found: &[Found], key: &[u8]) -> 
         for (at, one) in found.iter().enumerate() {
             if let Mend::Table(id, span) = &one.mend
                 && *id == part.info.id
-                // A damaged guide holds no key of its own: any of the file names it.
+                // A damaged guide page holds no keys: any key of the file selects it.
                 && span.as_ref().is_none_or(|span| span.holds(key) || key == &span.first[..])
             {
                 numbers.insert(at);
@@ -227,7 +228,7 @@ fn find_key(scene: &Scene<'_>, closed: &Closed, found: &[Found], key: &[u8]) -> 
     Ok(numbers)
 }
 
-/// Names the values that go with what is dropped.
+/// Lists the values lost with the selected findings.
 fn name_values(scene: &Scene<'_>, closed: &Closed, selected: &[&Found], report: &mut DropSalvageReport) -> Result<()> {
     let places = LostPlaces::of(selected.iter().map(|found| &found.mend));
     if places.is_empty() {
@@ -287,7 +288,7 @@ fn mend_log(
     Ok(mend::mend(options, &Wanted { damaged: &damaged, sound: &sound, blobs: &blobs, log_id, dry_run })?)
 }
 
-/// Writes damaged runs anew with what can be read of them.
+/// Rewrites damaged runs with their readable contents.
 struct Runs<'a> {
     disk: &'a Arc<dyn Disk>,
     path: &'a Path,
@@ -303,7 +304,7 @@ impl Runs<'_> {
         for found in selected {
             match &found.mend {
                 Mend::Table(id, span) => spans.entry(*id).or_default().extend(span.clone()),
-                // The record goes, and the blob file with it.
+                // The record is dropped, and the blob file with it.
                 Mend::Blob(blob, _) if is_run(blob, self.parts) => {
                     let id = TableId::Blob(blob.id);
                     if let Some(part) = self.parts.iter().find(|part| part.info.id == id) {
@@ -351,7 +352,7 @@ impl Runs<'_> {
         let mut stale = stale.into_iter().peekable();
         survey(part.source.as_deref(), info, self.budget, &mut |version| {
             while let Some(key) = stale.next_if(|key| &key[..] <= version.key) {
-                // A version of the run's newest commit is the newest.
+                // A version by the run's newest commit is the key's newest.
                 if key != version.key || version.glsn < info.max_glsn {
                     builder.add(&Version { key: &key, glsn: info.max_glsn, stored: Stored::Deleted })?;
                 }
@@ -374,7 +375,7 @@ impl Runs<'_> {
         Ok(())
     }
 
-    /// Keys of which an older version is there, or may be, while the newest may be lost.
+    /// Keys that may have lost their newest version while an older one exists.
     fn stale(&self, manifest: &Manifest, part: &Part, spans: &[LostSpan]) -> Result<BTreeSet<Vec<u8>>> {
         let mut stale = BTreeSet::new();
         let is_older = |other: &&Part| other.run >= part.run && !manifest.runs[other.run].history;
@@ -390,7 +391,7 @@ impl Runs<'_> {
         Ok(stale)
     }
 
-    /// The past of keyspaces of which versions may be lost cannot be read.
+    /// Marks the past of keyspaces that may have lost versions as unreadable.
     fn raise_floors(&self, manifest: &mut Manifest, by: Glsn, spans: &[LostSpan]) {
         let id = |key: &[u8]| key.first_chunk().map_or(0, |id| u32::from_be_bytes(*id));
         for span in spans {
@@ -404,7 +405,7 @@ impl Runs<'_> {
     }
 }
 
-/// Deletes the keys whose newest value was dropped; how many.
+/// Deletes the keys with a dropped newest value; returns their number.
 fn delete_newest(store: &Arc<Engine>, blobs: &BTreeSet<BlobId>) -> Result<u64> {
     let at = store.visible();
     let mut tx = Transaction::new(&store.committer);
@@ -438,12 +439,12 @@ pub(crate) fn is_dropped(store: &Engine, blobs: &BTreeSet<BlobId>, version: &Ver
         },
         stored @ Stored::InBlob { blob, offset, len, .. } if blobs.contains(&blob) => {
             let page = PAGE_PAYLOAD_BYTES as u64;
-            // A byte of each page that it touches.
+            // Read one byte of each page that the value touches.
             for number in offset / page..=offset.saturating_add(len).saturating_sub(1) / page {
                 let at = (number * page).saturating_sub(offset);
                 match store.reader.load_part(version.glsn, stored, at, &mut [0]) {
                     Err(Error::Dropped { .. }) => return Ok(true),
-                    // That is damage, and told as such.
+                    // Damaged but not dropped: reported as damage.
                     Err(Error::Corrupt { .. }) => return Ok(false),
                     read => read?,
                 }

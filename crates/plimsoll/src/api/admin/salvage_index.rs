@@ -1,4 +1,4 @@
-//! Keeps what the index holds where the log behind it is lost: the newest state, as one commit.
+//! Salvages the contents of the index if the log behind it is lost: writes the newest state as one commit.
 //!
 //! ```text
 //! STORE/
@@ -9,10 +9,10 @@
 //!   log.cut/ index.cut/   what was the store before
 //! ```
 //!
-//! 1. The old index is read as it is, at the last moment that it holds. A value of which only the log knew, in the part that is lost, is lost
-//!    too: its key is named, and keeps what the log's front has.
-//! 2. Nothing of the old store is changed until the new one is whole. Then its folders get their names, the log's last: a salvage that is cut
-//!    short there leaves no store, and the next one goes on.
+//! 1. The old index is read as it is, at the last moment that it holds. A value stored only in the lost part of the log is lost too: its
+//!    key is reported, and keeps the value found in the log's intact front.
+//! 2. The old store is not changed until the new one is complete. Then the new folders are renamed into place, the log last: a salvage
+//!    interrupted there leaves no store that opens, and the next call continues it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -38,16 +38,16 @@ use crate::types::error::{Error, Result};
 use crate::types::keyspaces::SYSTEM;
 use crate::types::options::{MIN_MEMORY_BYTES, Options};
 
-/// At most so many keys are named whose values are lost.
+/// Maximum number of keys listed with lost values.
 const NAMED_MAX: usize = 1000;
 
-/// What a salvage from the index did.
+/// The result of a salvage from the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IndexSalvageReport {
-    /// The newest GLSN: the commit that holds what the index held.
+    /// The newest GLSN: the commit that holds the index's contents.
     pub glsn: Glsn,
-    /// The newest GLSN of the old log's front, which is kept; 0 if nothing of it could be.
+    /// The newest GLSN of the old log's front that is kept; 0 if none could be kept.
     pub front: Glsn,
     /// The newest GLSN that the index knew.
     pub known: Glsn,
@@ -57,19 +57,19 @@ pub struct IndexSalvageReport {
     pub deleted: u64,
     /// Keys whose newest values are lost with the log, with the names of their keyspaces; at most a thousand.
     pub lost: Vec<(String, Vec<u8>)>,
-    /// How many there are.
+    /// Total number of lost values.
     pub lost_count: u64,
     /// Folders that were moved aside, with their new names. Nothing was deleted.
     pub moved: Vec<String>,
 }
 
-/// Keeps the newest state that the index holds, where the log does not have all commits that the index knows of: what is whole of the log stays,
-/// and one commit behind it brings each key to what the index has. Needs a budget of 16 MiB more than the options say.
+/// Salvages the newest state of the index if the log lacks commits that the index knows of. Keeps the intact part of the log and appends
+/// one commit that brings each key to its state in the index. Needs 16 MiB on top of the budget in the options.
 ///
 /// # Errors
-/// The log has everything that the index knows (then there is nothing to keep); the index cannot be read, or is of a newer format;
-/// [`Error::Locked`], the disk, the budget. The store is then as it was, unless its folders were being renamed: then it does not open until this
-/// is called again, which goes on and tells only `glsn` and `moved`.
+/// The log has everything that the index knows (then there is nothing to salvage); the index cannot be read, or has a newer format;
+/// [`Error::Locked`], disk errors, the budget. The store is then unchanged, unless its folders were being renamed: then it does not open
+/// until this is called once more, which completes the work and reports only `glsn` and `moved`.
 pub fn salvage_from_index(path: impl AsRef<Path>, options: Options) -> Result<IndexSalvageReport> {
     let path = path.as_ref();
     options.check()?;
@@ -86,7 +86,7 @@ pub fn salvage_from_index(path: impl AsRef<Path>, options: Options) -> Result<In
     let mut moved = Vec::new();
     if !is_dir(&path.join("log"))? {
         if is_dir(&salvaged.join("log"))? {
-            // One before this one was cut short while the folders got their names.
+            // An earlier salvage was interrupted while its folders were renamed.
             take_names(disk, path, &mut moved)?;
             let (log, _budget) = open_log(path, &options)?;
             let glsn = log.bounds().next.0 - 1;
@@ -113,7 +113,7 @@ pub fn salvage_from_index(path: impl AsRef<Path>, options: Options) -> Result<In
     Ok(report)
 }
 
-/// Makes the new store beside the old one.
+/// Builds the new store beside the old one.
 fn make(path: &Path, salvaged: &Path, options: &Options, manifest: &Manifest) -> Result<IndexSalvageReport> {
     let disk = &*options.disk;
     let (source_log, log) = (salvaged.join("source"), salvaged.join("log"));
@@ -134,12 +134,12 @@ fn make(path: &Path, salvaged: &Path, options: &Options, manifest: &Manifest) ->
     if whole.is_some() {
         copy_files(options, &source_log, &log)?;
     }
-    // Both together stay below the line, where it is not too low for two stores.
+    // Both stores together stay within the budget, unless it is too small for two.
     let rest = options.memory_bytes.saturating_sub(MIN_MEMORY_BYTES).max(MIN_MEMORY_BYTES);
     let writing = options.clone().memory_bytes(rest);
     let target = match open_by(salvaged, writing.clone(), &Way::default(), &mut |_, _| {}) {
         Err(Error::Corrupt { .. } | Error::Forked { .. }) => {
-            // The front is trimmed, or damaged within: only the newest state is left to keep.
+            // The front is trimmed or damaged inside: only the newest state can be kept.
             remove_folder(disk, &log)?;
             remove_folder(disk, &salvaged.join("index"))?;
             disk.create_dir(&log)?;
@@ -175,7 +175,7 @@ fn new_report(front: Glsn, known: Glsn) -> IndexSalvageReport {
     }
 }
 
-/// Gives the files of a log second names in another folder, or copies them.
+/// Hard-links the files of a log into another folder, or copies them.
 fn copy_files(options: &Options, from: &Path, to: &Path) -> Result<()> {
     let disk = &*options.disk;
     for entry in disk.list(from)? {
@@ -209,8 +209,8 @@ fn is_of_log(name: &str) -> bool {
     [".seg", ".idx", ".blob"].iter().any(|ending| name.ends_with(ending))
 }
 
-/// Makes a log in `dir` open, by cutting it where it is damaged; the end of what is whole of it. `None` if nothing of it belongs to the
-/// index: then an empty log takes its place, beside the blob files.
+/// Makes the log in `dir` openable by cutting it where it is damaged; returns the end of the intact part. `None` if no part belongs to the
+/// index: then an empty log replaces it, beside the blob files.
 fn open_front(options: &Options, dir: &Path, manifest: &Manifest) -> Result<Option<Glsn>> {
     let (looking, _budget) = look_at(dir, options)?;
     let mut cuts = 0;
@@ -248,13 +248,13 @@ fn open_front(options: &Options, dir: &Path, manifest: &Manifest) -> Result<Opti
     Ok(None)
 }
 
-/// Brings the target to what the source has.
+/// Copies the source's newest state to the target.
 struct Copy<'a> {
     source: &'a Arc<Engine>,
     target: &'a Arc<Engine>,
     /// The last moment that the source holds.
     at: Glsn,
-    /// The end of what the target holds already.
+    /// The newest GLSN that the target started with.
     front: Glsn,
     report: IndexSalvageReport,
 }
@@ -279,7 +279,7 @@ impl Copy<'_> {
         Ok(self.report.clone())
     }
 
-    /// Walks both stores side by side.
+    /// Iterates over both stores in parallel.
     fn copy_keyspace(&mut self, tx: &mut Transaction, id: u32, name: &Arc<str>) -> Result<()> {
         let theirs = Snapshot::of_index(self.source, self.at)?;
         let ours = Snapshot::newest(self.target);
@@ -323,14 +323,14 @@ impl Copy<'_> {
         }
     }
 
-    /// Whether the source's version of a key is not in the front that the target holds.
+    /// Whether the source's version of a key is newer than the front in the target.
     fn is_younger(&self, id: u32, key: &[u8]) -> Result<bool> {
         let key = KeyBuffer::new(id, key)?;
         let hit = self.source.reader.read(|view| find(view, key.get(), self.at))?;
         Ok(hit.is_some_and(|hit| hit.glsn() > self.front))
     }
 
-    /// Whether a value can be read to its end: a write that fails half-way would spoil the transaction.
+    /// Whether a value can be read to its end: a write that fails half-way would make the transaction unusable.
     fn is_whole(&self, snapshot: &Snapshot, keyspace: &crate::types::keyspaces::Keyspace, key: &[u8]) -> Result<bool> {
         let Some(mut value) = snapshot.get_reader(keyspace, key)? else { return Ok(false) };
         match io::copy(&mut value, &mut io::sink()) {
@@ -358,7 +358,7 @@ fn gone() -> Error {
     Error::corrupt("a key was found and then was not: the disk or the memory is failing")
 }
 
-/// Puts the new store in the place of the old one; goes on where it was cut short.
+/// Replaces the old store by the new one; continues an interrupted replacement.
 fn take_names(disk: &dyn Disk, path: &Path, moved: &mut Vec<String>) -> Result<()> {
     let salvaged = path.join(SALVAGED);
     let aside = |name: &str, moved: &mut Vec<String>| -> Result<()> {
@@ -373,7 +373,7 @@ fn take_names(disk: &dyn Disk, path: &Path, moved: &mut Vec<String>) -> Result<(
         disk.sync_dir(&salvaged)?;
         Ok(disk.sync_dir(path)?)
     };
-    // From here on until the end there is no folder `log`: nothing opens.
+    // From here until the end there is no folder `log`, so no store opens.
     aside("log", moved)?;
     if disk.entry(&salvaged.join("index"))?.is_some() {
         aside("index", moved)?;

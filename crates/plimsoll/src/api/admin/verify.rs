@@ -1,5 +1,5 @@
-//! Reads every byte of a store and checks it: the log's chain and checksums, every page, key and fence of the index, and each value against the checksum
-//! that it was written with.
+//! Reads and checks every byte of a store: the log's chain and checksums, every page, key and fence of the index, and each value against
+//! its original checksum.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -22,16 +22,16 @@ use crate::types::damage::{Damage, DamagedKey, command};
 use crate::types::error::{Error, Result};
 use crate::types::options::Options;
 
-/// How far a verification has come.
+/// Progress of a verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerifyProgress {
     /// Bytes read so far.
     pub done_bytes: u64,
-    /// Bytes there are, about.
+    /// Approximate total of bytes to read.
     pub total_bytes: u64,
 }
 
-/// What a verification found.
+/// The result of a verification.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -51,12 +51,12 @@ pub struct VerifyProgress {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VerifyReport {
-    /// What is wrong, one line each, with file and place. Empty: all is well.
+    /// The problems, one line each, with file and place. Empty if the store is intact.
     pub problems: Vec<String>,
-    /// The same problems, one by one: where, which commits and keys, and the command that helps.
+    /// The same problems in detail: place, commits and keys affected, and the command that repairs them.
     pub damage: Vec<Damage>,
-    /// What is not as a clean close leaves it, and needs nothing done: what a killed process or a power cut left, tables that are made again, what a
-    /// salvage dropped.
+    /// Deviations from a cleanly closed store that need no action: leftovers of a killed process or a power cut, tables that will be
+    /// rebuilt, data dropped by a salvage.
     pub notes: Vec<String>,
     /// Bytes read.
     pub bytes: u64,
@@ -66,10 +66,10 @@ pub struct VerifyReport {
     pub opens: bool,
 }
 
-/// The most problems that are listed; a store with more is as broken as one with these.
+/// Maximum number of problems listed; a longer list would not tell more.
 const MAX_PROBLEMS: usize = 1000;
 
-/// Checks everything of a store that is not open here; also of one that is too damaged to be opened.
+/// Checks all of a store that is not open in this process, even one too damaged to open.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -89,7 +89,7 @@ const MAX_PROBLEMS: usize = 1000;
 /// ```
 ///
 /// # Errors
-/// There is no store, or it is of another format; the disk, or the budget. Damage is in the report.
+/// There is no store, or it has another format; disk errors, or the budget. Damage is not an error: it is in the report.
 pub fn verify(
     path: impl AsRef<Path>,
     options: Options,
@@ -103,15 +103,15 @@ pub fn verify(
     }
 }
 
-/// Checks everything of an open store.
+/// Checks all of an open store.
 pub(crate) fn verify_open(store: &Engine, progress: &mut dyn FnMut(VerifyProgress)) -> Result<VerifyReport> {
     let _no_trim = store.maintenance.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     store.check_open()?;
     if let Some(checkpoints) = &store.maintenance.checkpoints {
-        // What a killed writer left is no damage.
+        // Leftovers of a killed writer are not damage.
         checkpoints.sweep()?;
     }
-    // What is on the device is in question, not the system's copy of it.
+    // Check the bytes on the device, not the system's cached copy.
     let _device = store.io.read_device();
     let total_bytes = crate::engine::collect_stats::disk_bytes(store)?;
     let mut report = VerifyReport { opens: true, ..VerifyReport::default() };
@@ -169,7 +169,7 @@ fn between_runs(scene: &Scene<'_>, manifest: &str, what: String, log_is_sound: b
     damage
 }
 
-/// Keys whose newest value was dropped by a salvage that did not come to delete them.
+/// Keys with a dropped newest value that an interrupted salvage did not delete.
 fn unfinished(store: &Engine, blobs: &BTreeSet<BlobId>) -> Result<Option<Damage>> {
     let mut damage = Damage::new("index", 0, "newest values were dropped by a salvage that was cut short");
     let at = store.visible();
@@ -189,7 +189,7 @@ fn unfinished(store: &Engine, blobs: &BTreeSet<BlobId>) -> Result<Option<Damage>
     Ok((!damage.keys.is_empty()).then_some(damage))
 }
 
-/// What can be said of a store that does not open: `error` says why.
+/// Checks a store that does not open; `error` is the reason.
 fn verify_closed(
     path: &Path,
     options: &Options,

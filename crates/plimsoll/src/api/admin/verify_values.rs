@@ -1,7 +1,7 @@
-//! Compares each value above 1 KiB with the checksum that it was written with, wherever it stands: pages and blocks that are good one by one
-//! may still be the wrong ones.
+//! Compares each value above 1 KiB with its original checksum, wherever it is stored: pages and blocks that are individually valid may
+//! still be the wrong ones.
 //!
-//! A commit's own values are read with its entry, which is in the page or the block anyway; values in blob files are read once, in pieces.
+//! Values in a commit's entry are checked as the entry is read; values in blob files are read once, in pieces.
 
 use std::collections::BTreeSet;
 
@@ -19,10 +19,10 @@ use crate::types::damage::{Damage, DamagedKey};
 use crate::types::error::{Error, Result};
 use crate::types::version::{Stored, Version, running_value_sum, value_sum};
 
-/// The most values that are told.
+/// Maximum number of values reported.
 const MAX_BAD: usize = 1000;
 
-/// A value that is not the one that was written.
+/// A value that differs from the one that was written.
 pub(crate) struct BadValue {
     pub(crate) key: Vec<u8>,
     pub(crate) glsn: Glsn,
@@ -46,11 +46,11 @@ impl BadValue {
     }
 }
 
-/// Checks values as they are come upon.
+/// Checks values and collects the bad ones.
 pub(crate) struct Values<'a> {
     store: &'a Engine,
     bad: Vec<BadValue>,
-    /// Blob files whose values were checked by the commits that wrote them.
+    /// Blob files whose values were already checked through the commits that wrote them.
     checked: BTreeSet<BlobId>,
     piece: Chunk,
     failure: Option<Error>,
@@ -62,7 +62,7 @@ impl<'a> Values<'a> {
         Ok(Self { store, bad: Vec::new(), checked: BTreeSet::new(), piece, failure: None })
     }
 
-    /// Checks the values of all commits that the log holds, but for those that were found to be damaged.
+    /// Checks the values of all commits in the log, except those already found damaged.
     pub(crate) fn check_log(&mut self, findings: &[Finding]) -> Result<()> {
         let behind = self.store.visible().next();
         let mut from = self.store.reader.log.bounds().first;
@@ -83,7 +83,7 @@ impl<'a> Values<'a> {
 
     fn check_entries(&mut self, from: Glsn, to: Glsn) -> Result<()> {
         let mut scan = match self.store.reader.log.scan(from..to, Some(StreamId::TRANSACTIONS)) {
-            // Another process trimmed meanwhile.
+            // Another process trimmed the log meanwhile.
             Err(LogError::Trimmed { .. }) => return Ok(()),
             scan => scan?,
         };
@@ -97,7 +97,7 @@ impl<'a> Values<'a> {
                         checked => checked?,
                     }
                 }
-                // It was told as damage, or what is read here was trimmed meanwhile.
+                // Already reported as damage, or trimmed meanwhile.
                 Err(LogError::Corrupt { .. } | LogError::Trimmed { .. }) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
@@ -142,7 +142,7 @@ impl<'a> Values<'a> {
             let piece = &mut self.piece[..bytes];
             match self.store.reader.load_part(glsn, stored, at, piece) {
                 Ok(()) => sum.take(piece),
-                // It is told as a page that is damaged, or is no value any more.
+                // Already reported as a damaged page, or dropped and no longer a value.
                 Err(Error::Corrupt { .. } | Error::Dropped { .. }) => return Ok(()),
                 Err(error) => return Err(error),
             }
@@ -161,7 +161,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// What is wrong.
+    /// The bad values found.
     pub(crate) fn finish(self) -> Result<Vec<BadValue>> {
         match self.failure {
             Some(error) => Err(error),

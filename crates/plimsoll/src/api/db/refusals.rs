@@ -1,5 +1,5 @@
-//! Every operation of a store with its n-th reservation of memory refused, for every n: it fails with an error that says so, or does
-//! without; nothing leaks, nothing is half there, and the next operation works.
+//! Runs every operation of a store with its n-th memory reservation refused, for every n: the operation either fails with an error that
+//! says so, or works without the memory. Nothing leaks, nothing is left half done, and the next operation works.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -11,10 +11,10 @@ use super::Db;
 use crate::types::error::{Error, Result};
 use crate::types::options::{MIN_MEMORY_BYTES, Options};
 
-/// Kinds that nobody holds between two operations of one thread.
+/// Kinds of memory that are not held between two operations of one thread.
 const OF_OPERATIONS: [Kind; 3] = [Kind::WriteSet, Kind::ReadSet, Kind::Staging];
 
-/// Reservations of an operation that are refused, one after the other; the longest here make fewer.
+/// Upper limit on the reservations refused per operation; the longest operation here makes fewer.
 const REFUSALS_MAX: u64 = 3000;
 
 const KEYS: u32 = 3000;
@@ -32,7 +32,7 @@ fn value(number: u32) -> Vec<u8> {
     vec![number as u8; bytes]
 }
 
-/// A store with some of everything: runs, history, a memtable, values in the log, blob files.
+/// A store with a sample of everything: runs, history, a memtable, values in the log, blob files.
 fn store(path: &Path) -> Db {
     let db = Db::open(path, options()).unwrap();
     let keyspace = db.keyspace("default").unwrap();
@@ -58,12 +58,12 @@ fn check(db: &Db) {
     }
 }
 
-/// Does `operation` with the n-th reservation refused, for n from 0 on until it needs no more of them; how often it was refused.
+/// Runs `operation` with the n-th reservation refused, for n from 0 until no reservation is left to refuse. Returns the number of refusals.
 fn refuse_each(db: &Db, name: &str, operation: impl FnMut(&Db) -> Result<()>) -> u32 {
     refuse_each_and(db, name, operation, |_, _| ())
 }
 
-/// The same; `look` looks at what came of it.
+/// As `refuse_each`; `look` checks the state after each run.
 fn refuse_each_and(
     db: &Db,
     name: &str,
