@@ -187,7 +187,7 @@ impl FileLog {
         if marked.is_ok() {
             append::cut_zeros(&self.log);
         }
-        self.log.durability.group.poison(&LogError::Format { message: "the log is closed".to_owned() });
+        self.log.durability.group.close();
         self.log.durability.unlock_folder();
         marked
     }

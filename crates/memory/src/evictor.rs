@@ -88,6 +88,16 @@ pub struct Evictor {
     /// Time of the wake-up call, until the first room is made.
     called_at_nanos: Option<u64>,
     stats: EvictorStats,
+    on_batch: Option<fn(Batch)>,
+}
+
+/// What one batch of the evictor freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// Pages evicted.
+    pub pages: u64,
+    /// Bytes freed.
+    pub bytes: u64,
 }
 
 impl Evictor {
@@ -110,20 +120,30 @@ impl Evictor {
             chunks,
             called_at_nanos: None,
             stats: EvictorStats::default(),
+            on_batch: None,
         };
         evictor.set_watermarks();
         evictor
     }
 
+    /// Calls `f` after each batch, without a lock.
+    pub fn on_batch(self, f: fn(Batch)) -> Self {
+        Self { on_batch: Some(f), ..self }
+    }
+
     /// Evicts one batch for each kind of room that is short.
     pub fn step(&mut self) -> Progress {
         let (frames, chunks) = self.set_watermarks();
+        let victims = self.stats.victims;
         let made = self.free_chunks(chunks) + self.free_frames(frames);
         if made > 0 {
             self.stats.rounds += 1;
             self.note_reaction();
         }
         self.pool.note_evictor(self.stats);
+        if let Some(on_batch) = self.on_batch.filter(|_| made > 0) {
+            on_batch(Batch { pages: self.stats.victims - victims, bytes: made });
+        }
         if made > 0 { Progress::Worked } else { Progress::Idle }
     }
 

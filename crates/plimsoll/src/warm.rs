@@ -51,6 +51,7 @@ use plimsoll_memory::pool::Pool;
 
 use crate::index::{Index, Progress};
 use crate::rowcache::RowCache;
+use crate::types::events;
 use crate::types::stats::WarmStats;
 use crate::warm::restorer::{Restorer, Step};
 use crate::warm::rows_restorer::RowsRestorer;
@@ -257,6 +258,11 @@ impl Core {
                 work.restorer = None;
             }
             self.counts.restoring.store(work.is_restoring(), Ordering::Relaxed);
+            if !work.is_restoring() {
+                let (pages, rows) = (&self.counts.restored, &self.counts.rows);
+                let nanos = self.context.clock.monotonic_nanos() - self.opened_nanos;
+                events::warmed(pages.load(Ordering::Relaxed), rows.load(Ordering::Relaxed), nanos);
+            }
         }
         step.bytes
     }
@@ -277,6 +283,7 @@ impl Core {
         // Beside a writing process, the image may be newer than this process's view of the log.
         if !(self.context.read_only && matches!(distrust, Distrust::Ahead { .. })) {
             let text = format!("{}: the warm image is ignored: {distrust}", self.context.dir.display());
+            events::warm_image_ignored(&text);
             lock(&self.counts.messages).warning = Some(text);
         }
         // Another image may replace it without loss, unless the trouble may pass.

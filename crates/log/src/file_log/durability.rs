@@ -50,7 +50,7 @@ impl DurabilityState {
         Self {
             env: Arc::clone(env),
             tail: Arc::clone(tail),
-            group: GroupCommit::new(Position { glsn: Glsn(end.next.0 - 1), chain: end.chain }),
+            group: GroupCommit::new(Position { glsn: Glsn(end.next.0 - 1), chain: end.chain }, env.options.on_poison),
             group_bytes: writer.as_ref().map_or_else(Arc::default, |writer| Arc::clone(&writer.group_bytes)),
             writer: writer.map(Mutex::new),
             folder_lock: Mutex::new(folder_lock),

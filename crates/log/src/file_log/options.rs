@@ -62,6 +62,8 @@ pub struct FileLogOptions {
     pub caching: Caching,
     /// The lock of a folder around the log's: checked together with the log's own before each sync, while it is held.
     pub outer_lock: Option<Weak<dyn DirLock>>,
+    /// Called with the cause when a failure poisons the log: once, and without a lock of the group commit.
+    pub on_poison: Option<fn(&str)>,
 }
 
 impl FileLogOptions {
@@ -82,6 +84,7 @@ impl FileLogOptions {
             id: None,
             caching: Caching::Direct,
             outer_lock: None,
+            on_poison: None,
         }
     }
 

@@ -44,6 +44,7 @@ use crate::txn::committer::Committer;
 use crate::txn::patience::{self, Patience};
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Error, Result};
+use crate::types::events;
 use crate::types::keyspaces::Keyspaces;
 use crate::types::machine_memory::{ceiling_bytes, check_there_is};
 use crate::types::options::{Durability, Options};
@@ -215,13 +216,16 @@ pub(crate) fn open_by(
         remove_folder(&*store.options.disk, &path.join(INDEX_OLD))?;
     }
     let _ = store.catalog.horizon.ready.set(());
-    let _ = store.opened.stats.set(OpeningStats {
+    let stats = OpeningStats {
         nanos: watch.nanos(),
         log_nanos,
         replay_nanos,
         replayed: replayed.transactions,
         replayed_bytes: replayed.bytes,
-    });
+    };
+    let log_files = || store.file_log.file_count().unwrap_or_default() as u64;
+    events::opened(&store.path, &stats, log_files, || store.reader.index.view().infos().count() as u64);
+    let _ = store.opened.stats.set(stats);
     Ok(store)
 }
 
@@ -365,6 +369,7 @@ fn log_options(
         Durability::Buffered => log::Durability::Buffered,
     };
     log.background = options.background;
+    log.on_poison = Some(events::poisoned);
     // An empty index has no knowledge of the log.
     log.known = manifest.map(|manifest| manifest.durable).filter(|known| known.glsn > Glsn::NONE && way.log.is_none());
     log.mode = match manifest {

@@ -10,6 +10,7 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::engine::Engine;
 use crate::types::error::{Error, Result};
+use crate::types::events;
 
 /// Frees whole segments below `until`; returns the first remaining GLSN.
 pub(crate) fn trim(store: &Arc<Engine>, until: Glsn) -> Result<Glsn> {
@@ -42,5 +43,11 @@ fn free(store: &Engine, until: Glsn) -> Result<Glsn> {
     let flushed = store.reader.index.checkpoint().glsn.next();
     let needed = store.reader.index.min_pointer().unwrap_or(Glsn::MAX);
     let until = until.min(flushed).min(needed);
-    Ok(store.reader.log.trim(until, &|blob| store.reader.index.uses_blob(blob))?)
+    let (log, clock) = (&store.reader.log, &store.options.clock);
+    let (start, before) = (clock.monotonic_nanos(), log.bounds().first);
+    let first = log.trim(until, &|blob| store.reader.index.uses_blob(blob))?;
+    if first > before {
+        events::trimmed(first, first.0 - before.0, clock.monotonic_nanos() - start);
+    }
+    Ok(first)
 }

@@ -29,6 +29,7 @@ use crate::index::sweep::{Segment, Sweep};
 use crate::index::view::View;
 use crate::index::{Context, Progress};
 use crate::types::error::{Error, Result};
+use crate::types::events;
 use crate::types::version::{Stored, Version};
 
 /// The most runs that one job merges.
@@ -349,6 +350,13 @@ impl Core {
         Counters::add(&self.counters.compactions, 1);
         Counters::add(&self.counters.bytes_compaction_read, read_bytes);
         Counters::add(&self.counters.bytes_compaction_written, current_bytes + history_bytes);
+        let tables = |runs: &mut dyn Iterator<Item = &Arc<Run>>| runs.map(|run| run.infos().count() as u64).sum();
+        events::compacted(
+            || tables(&mut job.runs.iter()),
+            read_bytes,
+            || tables(&mut current.iter().chain(&history)),
+            current_bytes + history_bytes,
+        );
         if let (Inputs::History, Some(history)) = (inputs, &history) {
             compactor.swept_history = (Arc::downgrade(history), job.horizon);
         }

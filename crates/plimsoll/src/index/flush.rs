@@ -15,6 +15,7 @@ use crate::index::source::{Memtable, Run};
 use crate::index::split::{Disposition, Inputs, Nowhere, Splitter};
 use crate::index::view::{Closed, Content, Limits};
 use crate::types::error::Result;
+use crate::types::events;
 
 /// Chunks reserved for a flush: outputs for current and superseded versions.
 pub(crate) const CHUNKS: u64 = 2 * OUTPUT_CHUNKS;
@@ -29,6 +30,12 @@ struct Flushed {
     written_bytes: u64,
 }
 
+impl Flushed {
+    fn tables(&self) -> u64 {
+        self.runs.iter().chain(&self.history).map(|run| run.infos().count() as u64).sum()
+    }
+}
+
 impl Core {
     /// Makes the oldest closed source durable in the log and flushes it, if there is one.
     pub(crate) fn flush_step(&self) -> Result<Progress> {
@@ -40,38 +47,40 @@ impl Core {
         let start = self.context.clock.monotonic_nanos();
         let done = self.flush_source(&set_aside, &closed);
         drop(set_aside);
-        if done.is_ok() {
+        if let Ok(flushed) = &done {
+            let nanos = self.context.clock.monotonic_nanos() - start;
             Counters::add(&self.counters.flushes, 1);
-            Counters::add(&self.counters.flush_nanos, self.context.clock.monotonic_nanos() - start);
+            Counters::add(&self.counters.flush_nanos, nanos);
+            events::flushed(closed.boundary, || flushed.tables(), flushed.written_bytes, nanos);
         }
         self.signals.flush_ended(done.as_ref().err());
-        done.map(|()| Progress::Worked)
+        done.map(|_| Progress::Worked)
     }
 
-    fn flush_source(&self, set_aside: &SetAside, closed: &Closed) -> Result<()> {
+    fn flush_source(&self, set_aside: &SetAside, closed: &Closed) -> Result<Flushed> {
         if closed.boundary > Glsn::NONE {
             // Law 1: a run must not hold versions that a crash could take back.
             self.context.log.wait_durable(closed.boundary)?;
         }
-        let flushed = match &closed.content {
+        let mut flushed = match &closed.content {
             Content::Memtable(memtable) => self.write_memtable(set_aside, memtable)?,
             Content::Adopted(runs) => Flushed { runs: runs.clone(), ..Flushed::default() },
         };
         let checkpoint = self.place_of(closed.boundary)?;
-        let written_bytes = flushed.written_bytes;
+        let limits = std::mem::take(&mut flushed.limits);
         self.install(|view| Change {
             removed: Vec::new(),
             added: flushed.runs.iter().chain(&flushed.history).cloned().collect(),
             runs: flushed.runs.iter().chain(&view.runs).cloned().collect(),
             history: flushed.history.iter().chain(&view.history).cloned().collect(),
-            limits: flushed.limits,
+            limits,
             checkpoint,
             takes_closed: Some(closed.content.clone()),
         })
         .map_err(|(_, error)| error)?;
-        Counters::add(&self.counters.bytes_flushed, written_bytes);
+        Counters::add(&self.counters.bytes_flushed, flushed.written_bytes);
         self.flushed.fetch_max(closed.boundary.0, Ordering::AcqRel);
-        Ok(())
+        Ok(flushed)
     }
 
     fn write_memtable(&self, set_aside: &SetAside, memtable: &Memtable) -> Result<Flushed> {

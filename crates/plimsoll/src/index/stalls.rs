@@ -4,6 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::types::events;
 use crate::types::stats::{StallStats, Waits};
 
 /// Why a writer waits.
@@ -13,6 +14,18 @@ pub(crate) enum Cause {
     FlushPace,
     MergePace,
     Depth,
+}
+
+impl Cause {
+    /// As in [`StallStats`].
+    fn name(self) -> &'static str {
+        match self {
+            Self::Room => "room",
+            Self::FlushPace => "flush_pace",
+            Self::MergePace => "merge_pace",
+            Self::Depth => "depth",
+        }
+    }
 }
 
 /// The counters behind [`StallStats`].
@@ -27,6 +40,7 @@ impl Stalls {
         let (times, sum) = &self.by_cause[cause as usize];
         times.fetch_add(1, Ordering::Relaxed);
         sum.fetch_add(nanos, Ordering::Relaxed);
+        events::stalled(cause.name(), nanos);
     }
 
     /// The waits so far.

@@ -14,6 +14,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 
 use crate::types::error::{Error, Result};
+use crate::types::events;
 
 /// Orders the commits of one open store.
 pub(crate) struct CommitSequencer {
@@ -131,7 +132,11 @@ impl CommitSequencer {
     }
 
     fn poison(&self, why: &str) -> Error {
-        let cause = || format!("a commit that is in the log could not be applied: {why}");
+        let cause = || {
+            let cause = format!("a commit that is in the log could not be applied: {why}");
+            events::poisoned(&cause);
+            cause
+        };
         Error::Poisoned { cause: self.poisoned.get_or_init(cause).clone() }
     }
 }

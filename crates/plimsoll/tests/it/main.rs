@@ -18,6 +18,7 @@ mod closing;
 mod cursors;
 mod dropped_keyspaces;
 mod errors;
+mod events;
 mod forms;
 mod handles;
 mod held_walks;

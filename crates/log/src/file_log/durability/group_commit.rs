@@ -30,6 +30,8 @@ pub(crate) struct GroupCommit {
     /// Waiters of the group that is being gathered.
     arrived: AtomicUsize,
     followers: Followers,
+    /// Called with the first failure.
+    on_poison: Option<fn(&str)>,
 }
 
 #[derive(Debug)]
@@ -50,7 +52,7 @@ struct Followers {
 }
 
 impl GroupCommit {
-    pub(crate) fn new(durable: Position) -> Self {
+    pub(crate) fn new(durable: Position, on_poison: Option<fn(&str)>) -> Self {
         let state = State { leading: false, durable, expected: 0, cause: None };
         Self {
             state: Mutex::new(state),
@@ -59,6 +61,7 @@ impl GroupCommit {
             poisoned: AtomicBool::new(false),
             arrived: AtomicUsize::new(0),
             followers: Followers::default(),
+            on_poison,
         }
     }
 
@@ -80,7 +83,22 @@ impl GroupCommit {
 
     /// Poisons the log: nothing more is accepted. Returns the error that all callers get.
     pub(crate) fn poison(&self, cause: &LogError) -> LogError {
+        let (error, is_first) = self.refuse_more(cause);
+        if let Some(on_poison) = self.on_poison.filter(|_| is_first) {
+            on_poison(&cause.to_string());
+        }
+        error
+    }
+
+    /// Nothing more is accepted, because the log is closed.
+    pub(crate) fn close(&self) {
+        self.refuse_more(&LogError::Format { message: "the log is closed".to_owned() });
+    }
+
+    /// Returns the error that all callers get, and whether `cause` is the first.
+    fn refuse_more(&self, cause: &LogError) -> (LogError, bool) {
         let mut state = self.state();
+        let is_first = state.cause.is_none();
         state.cause.get_or_insert_with(|| cause.to_string());
         // Release: pairs with the Acquire in `check`.
         self.poisoned.store(true, Ordering::Release);
@@ -88,7 +106,7 @@ impl GroupCommit {
         drop(state);
         self.synced.notify_all();
         self.notify_followers();
-        error
+        (error, is_first)
     }
 
     /// Everything below `end` was synced.

@@ -6,6 +6,7 @@ use plimsoll_memory::evictor::{Evictor, EvictorThread, Progress};
 use plimsoll_memory::pool::{Pool, ReaderThreads};
 
 use crate::types::error::Result;
+use crate::types::events;
 use crate::types::options::Options;
 
 /// Concurrent read-ahead requests of scans.
@@ -34,7 +35,11 @@ impl Upkeep {
             true => EvictorThread::start(evictor).map(|thread| Seat::Thread { _thread: thread }),
             false => Ok(Seat::Steps(evictor)),
         };
-        let evictor = options.evictor.then(|| seat(Evictor::new(pool, Arc::clone(&options.clock)))).transpose()?;
+        let evictor = || {
+            let evictor = Evictor::new(pool, Arc::clone(&options.clock));
+            evictor.on_batch(|batch| events::evicted(batch.pages, batch.bytes))
+        };
+        let evictor = options.evictor.then(|| seat(evictor())).transpose()?;
         let readers = options.background.then(|| ReaderThreads::start(pool, READERS)).transpose()?;
         Ok(Self { evictor, _readers: readers })
     }
