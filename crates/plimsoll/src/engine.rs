@@ -35,7 +35,7 @@ use crate::engine::retention::RetentionHorizon;
 use crate::read::moments::OpenMoment;
 use crate::read::reader::Reader;
 use crate::txn::committer::Committer;
-use crate::types::error::{Error, Result};
+use crate::types::error::{Lift, Result};
 use crate::types::options::Options;
 use crate::types::stats::OpeningStats;
 use crate::warm::Warm;
@@ -129,7 +129,7 @@ impl Engine {
             warm.close();
         }
         self.maintenance.upkeep.lock().unwrap_or_else(std::sync::PoisonError::into_inner).stop();
-        let closed = self.file_log.close().map_err(Error::from);
+        let closed = self.file_log.close().lift();
         self.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         drop(no_backup);
         self.committer.wakers.stop();

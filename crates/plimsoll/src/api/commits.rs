@@ -13,7 +13,7 @@ use crate::api::commit::Commit;
 use crate::api::follow::{Follows, Position};
 use crate::engine::Engine;
 use crate::read::span::Span;
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Lift, Result};
 
 /// Entries of other streams to step over one by one before asking the log for the next commit.
 const PASSED_ONE_BY_ONE: u32 = 32;
@@ -102,7 +102,7 @@ impl Commits {
                 passed = 0;
                 continue;
             }
-            let meta = self.position.store.reader.log.meta(self.position.next)?;
+            let meta = self.position.store.reader.log.meta(self.position.next).lift()?;
             if matches!(meta.stream, StreamId::TRANSACTIONS | StreamId::DROPPED) {
                 return Ok(Some(self.position.next));
             }
@@ -129,7 +129,7 @@ impl Follows for Commits {
         let end = self.position.end();
         while let Some(glsn) = self.find(end)? {
             let behind = glsn.next();
-            let entry = self.position.store.reader.log.read(glsn).map_err(Error::from);
+            let entry = self.position.store.reader.log.read(glsn).lift();
             if let Err(Error::Dropped { .. }) = entry {
                 self.position.next = behind;
             }

@@ -29,6 +29,7 @@ use crate::read::span::Span;
 use crate::txn::retry;
 use crate::txn::transaction::Transaction;
 use crate::types::error::{Error, Result};
+use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::{DropReport, Keyspace, KeyspaceInfo};
 use crate::types::options::Options;
 use crate::types::retention::Retention;
@@ -100,9 +101,7 @@ impl Db {
     /// ```
     pub fn in_memory(options: Options) -> Result<Db> {
         if options.read_only || !options.create {
-            return Err(Error::invalid(
-                "a store in memory is new and empty: it cannot be opened read-only, or without `create`",
-            ));
+            return Err(InvalidInput::InMemoryMustCreate.into());
         }
         Self::open("/store", Options { disk: Arc::new(MemDisk::new()), warm: false, ..options })
     }

@@ -17,7 +17,8 @@ use crate::engine::cursors::CursorInfo;
 use crate::engine::keyspace_commits;
 use crate::engine::trim;
 use crate::txn::ticket::CommitTicket;
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Lift, Result};
+use crate::types::invalid_input::InvalidInput;
 use crate::types::stats::LogBounds;
 use crate::types::times::of_micros;
 
@@ -82,16 +83,11 @@ impl<'db> Log<'db> {
     }
 
     fn submit(&self, stream: u32, payloads: &[&[u8]]) -> Result<(Glsn, CommitTicket)> {
-        if stream == DROPPED_STREAM {
-            return Err(Error::invalid(format!(
-                "stream {stream} is that of entries that were dropped; append to a lower one"
-            )));
-        }
-        if stream == 0 {
-            return Err(Error::invalid("stream 0 holds the store's commits; append to stream 1 or higher"));
+        if matches!(stream, 0 | DROPPED_STREAM) {
+            return Err(InvalidInput::ReservedStream { stream }.into());
         }
         if payloads.is_empty() {
-            return Err(Error::invalid("there is nothing to append"));
+            return Err(InvalidInput::NothingToAppend.into());
         }
         keyspace_commits::note_streams(self.store)?;
         let (first, last) = self.store.committer.append(StreamId(stream), payloads)?;
@@ -108,7 +104,7 @@ impl<'db> Log<'db> {
         if glsn > newest {
             return Err(Error::Future { asked: glsn, newest });
         }
-        Ok(LogEntry::new(self.store.reader.log.read(glsn)?))
+        Ok(LogEntry::new(self.store.reader.log.read(glsn).lift()?))
     }
 
     /// Iterates over entries by GLSN, of one stream or of all, up to the newest entry readable when the scan reaches it.
@@ -130,7 +126,7 @@ impl<'db> Log<'db> {
         };
         let end = end.min(self.store.visible().next());
         let range = Range { start: start.max(Glsn::FIRST), end: end.max(start.max(Glsn::FIRST)) };
-        Ok(LogScan { store: self.store, scan: self.store.reader.log.scan(range, stream.map(StreamId))? })
+        Ok(LogScan { store: self.store, scan: self.store.reader.log.scan(range, stream.map(StreamId)).lift()? })
     }
 
     /// The change feed: the commits from `from` on, in order, with their changes. It ends at the newest commit and can be continued when
@@ -242,7 +238,7 @@ impl LogScan<'_> {
             return Some(Err(error));
         }
         let next = self.scan.next()?;
-        Some(next.map_err(Error::from).map(|view| LogEntryRef {
+        Some(next.lift().map(|view| LogEntryRef {
             glsn: view.meta.glsn,
             stream: view.meta.stream.0,
             time: of_micros(view.meta.timestamp_micros),

@@ -9,7 +9,7 @@ use plimsoll_log::glsn::{Glsn, StreamId};
 
 use crate::api::log_entry::LogEntry;
 use crate::engine::Engine;
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Lift, Result};
 
 /// Poll interval of a follower while a commit in the log is being applied.
 const APPLYING: Duration = Duration::from_micros(50);
@@ -43,8 +43,8 @@ impl Position {
 
     /// Finds the first entry of a stream in `next..end`, without advancing.
     pub(crate) fn find(&self, stream: StreamId, end: Glsn) -> Result<Option<Glsn>> {
-        let mut scan = self.store.reader.log.scan(self.next..end, Some(stream))?;
-        Ok(scan.next().transpose()?.map(|entry| entry.meta.glsn))
+        let mut scan = self.store.reader.log.scan(self.next..end, Some(stream)).lift()?;
+        Ok(scan.next().transpose().lift()?.map(|entry| entry.meta.glsn))
     }
 
     /// Reads the entry at `glsn` and advances past it, even if a salvage dropped it.
@@ -52,7 +52,7 @@ impl Position {
     /// # Errors
     /// [`Error::Dropped`], [`Error::Trimmed`], disk errors, the budget, or corruption.
     pub(crate) fn take(&mut self, glsn: Glsn) -> Result<Entry> {
-        let entry = self.store.reader.log.read(glsn).map_err(Error::from);
+        let entry = self.store.reader.log.read(glsn).lift();
         if matches!(entry, Ok(_) | Err(Error::Dropped { .. })) {
             self.next = glsn.next();
         }
@@ -81,7 +81,7 @@ impl Position {
         let readable = self.store.reader.log.wait_beyond(seen, timeout);
         // Closing poisons the log: report it to the caller as closed.
         self.store.check_open()?;
-        if readable? <= seen {
+        if readable.lift()? <= seen {
             return Ok(false);
         }
         if self.store.visible() <= seen {

@@ -15,7 +15,7 @@ use crate::read::reader::check_retained;
 use crate::read::span::Span;
 use crate::txn::range::Range;
 use crate::txn::reads::reads_by_its_own_methods;
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Lift, Result};
 use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
 use crate::types::times::{of_micros, to_micros};
@@ -90,7 +90,7 @@ impl Snapshot {
         let at = match moment {
             Moment::Newest => return Ok(Self::newest(store)),
             Moment::Glsn(glsn) => glsn,
-            Moment::Time(time) => store.reader.log.glsn_at(to_micros(time))?.min(store.visible()),
+            Moment::Time(time) => store.reader.log.glsn_at(to_micros(time)).lift()?.min(store.visible()),
         };
         let newest = store.visible();
         if at > newest {
@@ -196,6 +196,6 @@ pub(crate) fn time_of(store: &Engine, glsn: Glsn) -> Result<Option<SystemTime>> 
         Ok(meta) => Ok(Some(of_micros(meta.timestamp_micros))),
         // Trimmed between the two lookups.
         Err(LogError::Trimmed { .. }) => Ok(None),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(Error::of_log(error)),
     }
 }

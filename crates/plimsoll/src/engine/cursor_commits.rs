@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::index::view::Direction;
 use crate::read::span::Span;
 use crate::txn::transaction::Transaction;
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Lift, Result};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::{CURSORS, Keyspace, check_name};
 use crate::types::version::Stored;
@@ -51,7 +51,7 @@ fn hold(store: &Engine, name: &str, from: Glsn) -> Result<()> {
     }
     let mut places = store.catalog.cursors.places();
     if places.len() >= MAX_CURSORS {
-        return Err(Error::invalid(format!("a store has at most {MAX_CURSORS} cursors; drop one by Log::drop_cursor")));
+        return Err(InvalidInput::TooManyCursors { limit: MAX_CURSORS as u64 }.into());
     }
     places.insert(name.to_owned(), from);
     Ok(())
@@ -98,7 +98,7 @@ fn write(store: &Arc<Engine>, name: &str, next: Option<Glsn>) -> Result<()> {
         None => tx.delete(&keyspace(store), name.as_bytes())?,
     }
     let glsn = Glsn(tx.commit()?.0);
-    Ok(store.reader.log.wait_durable(glsn)?)
+    store.reader.log.wait_durable(glsn).lift()
 }
 
 /// Loads all cursors as of `at`.

@@ -108,7 +108,7 @@ fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
         }
         (Some(record), _) => return Ok(store.reader.keyspaces.handle(record.id, name.into())),
         (None, _) if count >= MAX_KEYSPACES => {
-            return Err(Error::invalid(format!("a store has at most {MAX_KEYSPACES} keyspaces")));
+            return Err(InvalidInput::TooManyKeyspaces { limit: MAX_KEYSPACES as u64 }.into());
         }
         (None, Wish::Exists) => Record::new(next_id, store.options.retention.as_recorded()),
         (None, Wish::Keeps(retention) | Wish::Becomes(retention)) => Record::new(next_id, retention),
@@ -127,7 +127,7 @@ pub(crate) fn drop_keyspace(store: &Arc<Engine>, keyspace: &Keyspace) -> Result<
     let id = store.reader.keyspaces.id_to_put(keyspace)?;
     store.check_writable()?;
     if id == DEFAULT.1 {
-        return Err(Error::invalid("the default keyspace is always there: delete its keys instead of dropping it"));
+        return Err(InvalidInput::DropOfDefaultKeyspace.into());
     }
     let _making = store.reader.keyspaces.making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     // Another call may have taken the lock first.

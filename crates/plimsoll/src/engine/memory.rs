@@ -5,6 +5,7 @@ use plimsoll_memory::budget::{OutOfBudget, ResizeError};
 use crate::engine::Engine;
 use crate::engine::open::POOL_FLOOR_SHARE;
 use crate::types::error::{Error, Result};
+use crate::types::invalid_input::InvalidInput;
 use crate::types::machine_memory::check_there_is;
 use crate::types::options::check_memory_bytes;
 
@@ -30,7 +31,9 @@ pub(crate) fn set(store: &Engine, bytes: u64) -> Result<()> {
 fn of_resize(error: ResizeError) -> Error {
     let message = error.to_string();
     match error {
-        ResizeError::BeyondCeiling { .. } => Error::invalid(message),
+        ResizeError::BeyondCeiling { wanted_bytes, ceiling_bytes } => {
+            InvalidInput::BudgetBeyondCeiling { bytes: wanted_bytes, ceiling_bytes }.into()
+        }
         ResizeError::Held { missing_bytes, usage } => Error::OutOfBudget(OutOfBudget {
             needed_bytes: missing_bytes,
             kind: plimsoll_memory::budget::Kind::Pages,

@@ -43,7 +43,7 @@ use crate::rowcache::RowCache;
 use crate::txn::committer::Committer;
 use crate::txn::patience::{self, Patience};
 use crate::txn::sequencer::CommitSequencer;
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
 use crate::types::keyspaces::Keyspaces;
 use crate::types::machine_memory::{ceiling_bytes, check_there_is};
@@ -109,7 +109,7 @@ pub(crate) fn open_by(
     };
     let budget = Budget::with_ceiling(options.memory_bytes, ceiling_bytes(options.memory_bytes), Backing::Mapped)?;
     let (options, io) = io_choice::choose(options, &budget);
-    let pool = Pool::new(&budget, options.memory_bytes / POOL_FLOOR_SHARE)?;
+    let pool = Pool::new(&budget, options.memory_bytes / POOL_FLOOR_SHARE).lift()?;
     let row_cache = if options.row_cache { RowCache::new(&budget, &pool)? } else { RowCache::none() };
     let upkeep = Upkeep::start(&pool, &options)?;
     make_folders(path, &options)?;
@@ -394,7 +394,7 @@ fn explain(path: &Path, error: LogError) -> Error {
                 path.display()
             ),
         },
-        error => error.into(),
+        error => Error::of_log(error),
     }
 }
 
@@ -433,7 +433,7 @@ fn check_manifest(path: &Path, manifest: Manifest, log: &dyn Log) -> Result<Mani
     let checkpoint = manifest.checkpoint;
     if checkpoint.glsn > Glsn::NONE
         && checkpoint.glsn >= log.bounds().first
-        && log.chain_at(checkpoint.glsn)?.is_some_and(|chain| chain != checkpoint.chain)
+        && log.chain_at(checkpoint.glsn).lift()?.is_some_and(|chain| chain != checkpoint.chain)
     {
         return forked(Some(checkpoint.glsn), "the index was made from a log that was forked or cut back since");
     }

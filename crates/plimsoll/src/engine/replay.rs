@@ -16,7 +16,7 @@ use crate::index::Index;
 use crate::index::reservation::{Link, Reservation};
 use crate::txn::payload::{Operations, Payload, Writes};
 use crate::txn::spill::open_table;
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Lift, Result};
 use crate::types::version::Stored;
 
 /// Memtable room is reserved this many bytes at a time, or this part of a memtable (a divisor) if that is less: a reservation costs as much
@@ -56,9 +56,9 @@ pub(crate) fn replay(
         return Ok(replayed);
     }
     let mut replay = Replay { log, budget, index, applied: from, room: None };
-    let mut scan = log.scan(from.next()..last.next(), Some(StreamId::TRANSACTIONS))?;
+    let mut scan = log.scan(from.next()..last.next(), Some(StreamId::TRANSACTIONS)).lift()?;
     while let Some(entry) = scan.next() {
-        let entry = entry?;
+        let entry = entry.lift()?;
         replay.apply(&entry)?;
         replayed.transactions += 1;
         replayed.bytes += entry.payload.len() as u64;

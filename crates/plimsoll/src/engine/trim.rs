@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use plimsoll_log::glsn::Glsn;
 
 use crate::engine::Engine;
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
 
 /// Frees whole segments below `until`; returns the first remaining GLSN.
@@ -45,7 +45,7 @@ fn free(store: &Engine, until: Glsn) -> Result<Glsn> {
     let until = until.min(flushed).min(needed);
     let (log, clock) = (&store.reader.log, &store.options.clock);
     let (start, before) = (clock.monotonic_nanos(), log.bounds().first);
-    let first = log.trim(until, &|blob| store.reader.index.uses_blob(blob))?;
+    let first = log.trim(until, &|blob| store.reader.index.uses_blob(blob)).lift()?;
     if first > before {
         events::trimmed(first, first.0 - before.0, clock.monotonic_nanos() - start);
     }

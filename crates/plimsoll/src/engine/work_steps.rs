@@ -4,7 +4,7 @@ use plimsoll_memory::evictor;
 
 use crate::engine::Engine;
 use crate::index::Progress;
-use crate::types::error::Result;
+use crate::types::error::{Lift, Result};
 
 /// Drops every unpinned page, and every cached row.
 pub(crate) fn drop_caches(store: &Engine) {
@@ -37,7 +37,7 @@ pub(crate) fn step_from(store: &Engine, first: usize) -> Result<bool> {
 fn sync(store: &Engine) -> Result<bool> {
     let due = store.reader.log.bounds().durable < store.reader.log.readable();
     if due {
-        store.file_log.sync()?;
+        store.file_log.sync().lift()?;
     }
     Ok(due)
 }

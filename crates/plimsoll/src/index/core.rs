@@ -24,7 +24,7 @@ use crate::index::seat::Seats;
 use crate::index::source::{Memtable, Run};
 use crate::index::view::{Content, Limits, View, depth};
 use crate::index::{Context, Horizon};
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Lift, Result};
 
 /// Takes a lock even if a holder panicked: the state that each lock guards is consistent between any two statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -189,7 +189,7 @@ impl Core {
         if boundary == Glsn::NONE {
             return Ok(None);
         }
-        Ok(self.context.log.chain_at(boundary)?.map(|chain| Position { glsn: boundary, chain }))
+        Ok(self.context.log.chain_at(boundary).lift()?.map(|chain| Position { glsn: boundary, chain }))
     }
 
     /// Lets `plan` decide how the runs change, writes the manifest, and publishes the new view. `plan` is called under the record's lock,

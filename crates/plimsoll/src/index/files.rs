@@ -24,7 +24,7 @@ use crate::index::manifest::names::is_leftover;
 use crate::index::run::file::{RunFileSink, open_run, run_id_of};
 use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
 use crate::index::source::Member;
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Lift, Result};
 
 /// Reserve beyond the metadata in use: a dozen descriptions with the longest keys.
 const RESERVE_BYTES: u64 = 96 << 10;
@@ -208,7 +208,7 @@ impl Files {
     }
 
     fn open_blob(&self, id: BlobId, info: TableInfo) -> Result<Table> {
-        let blob = self.log.open_blob(id)?;
+        let blob = self.log.open_blob(id).lift()?;
         if blob.pages != info.pages {
             return Err(Error::corrupt(format!(
                 "blob file {} has {} pages, the index says {}; `plimsoll verify` says what helps",

@@ -14,7 +14,7 @@ use crate::index::run::warmth::Warmth;
 use crate::index::source::{Memtable, Run};
 use crate::index::split::{Disposition, Inputs, Nowhere, Splitter};
 use crate::index::view::{Closed, Content, Limits};
-use crate::types::error::Result;
+use crate::types::error::{Lift, Result};
 use crate::types::events;
 
 /// Chunks reserved for a flush: outputs for current and superseded versions.
@@ -60,7 +60,7 @@ impl Core {
     fn flush_source(&self, set_aside: &SetAside, closed: &Closed) -> Result<Flushed> {
         if closed.boundary > Glsn::NONE {
             // Law 1: a run must not hold versions that a crash could take back.
-            self.context.log.wait_durable(closed.boundary)?;
+            self.context.log.wait_durable(closed.boundary).lift()?;
         }
         let mut flushed = match &closed.content {
             Content::Memtable(memtable) => self.write_memtable(set_aside, memtable)?,

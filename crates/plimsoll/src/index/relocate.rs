@@ -15,7 +15,7 @@ use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::chunk::Chunk;
 
 use crate::index::core::{Core, lock};
-use crate::types::error::Result;
+use crate::types::error::{Lift, Result};
 use crate::types::version::{Stored, Version, running_value_sum};
 
 /// Copies the values of one job. If it is dropped before a manifest names its blob file, it removes the file.
@@ -95,10 +95,10 @@ impl Relocator {
             match self.log.read_range(version.glsn, offset + copying.copied, into) {
                 // The entry was dropped: the version records it from now on.
                 Err(LogError::Dropped { .. }) => return Ok(Moved::Ready(Stored::Dropped { len })),
-                read => read?,
+                read => read.lift()?,
             }
             copying.sum.take(into);
-            writer.write(into)?;
+            writer.write(into).lift()?;
             copying.copied += bytes;
             *allowance = allowance.saturating_sub(bytes);
         }
@@ -110,7 +110,7 @@ impl Relocator {
     fn begin(&mut self) -> Result<()> {
         if self.writer.is_none() {
             self.piece = Some(self.budget.take(Kind::Sort)?);
-            let writer = self.log.create_blob()?;
+            let writer = self.log.create_blob().lift()?;
             lock(&self.in_work).insert(writer.id());
             self.blob = Some(writer.id());
             self.writer = Some(writer);
@@ -121,7 +121,7 @@ impl Relocator {
     /// Syncs the blob file, if there is one.
     pub(crate) fn finish(&mut self) -> Result<()> {
         if let Some(writer) = self.writer.take() {
-            writer.finish()?;
+            writer.finish().lift()?;
             self.finished = true;
         }
         Ok(())

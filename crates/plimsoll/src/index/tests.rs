@@ -35,7 +35,7 @@ use crate::index::seat::Walk;
 use crate::index::source::table_bytes;
 use crate::index::view::{Direction, View};
 use crate::index::{Context, Horizon, Index};
-use crate::types::error::Result;
+use crate::types::error::{Lift, Result};
 use crate::types::version::{INLINE_BYTES, Stored, Version, value_sum};
 
 /// Keeps all versions.
@@ -178,7 +178,7 @@ impl World {
         let checkpoint = manifest.checkpoint;
         assert!(checkpoint.glsn <= self.log.bounds().durable, "no manifest is ahead of the log");
         if checkpoint.glsn > Glsn::NONE {
-            assert_eq!(self.log.chain_at(checkpoint.glsn)?, Some(checkpoint.chain));
+            assert_eq!(self.log.chain_at(checkpoint.glsn).lift()?, Some(checkpoint.chain));
         }
         let index = Index::open(self.context(), manifest, Arc::clone(&self.horizon) as _)?;
         assert_eq!(index.checkpoint(), checkpoint);
@@ -188,7 +188,7 @@ impl World {
             self.apply(commit, boundary)?;
             boundary = commit.glsn;
         }
-        self.log.sweep_blobs(&|blob| self.index().uses_blob(blob))?;
+        self.log.sweep_blobs(&|blob| self.index().uses_blob(blob)).lift()?;
         Ok(())
     }
 
@@ -231,7 +231,7 @@ impl World {
         let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [*payload]).collect();
         let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream, parts }).collect();
         let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs };
-        Ok(self.log.submit(&draft, None)?.last)
+        Ok(self.log.submit(&draft, None).lift()?.last)
     }
 
     fn note(&mut self, commit: Commit, writes: BTreeMap<Vec<u8>, Option<Vec<u8>>>) {
@@ -251,7 +251,7 @@ impl World {
             let half = run.len().div_ceil(2);
             let entries: Vec<_> = run.iter().collect();
             for part in entries.chunks(half.max(3)) {
-                let sink = BlobSink::new(self.log.create_blob()?);
+                let sink = BlobSink::new(self.log.create_blob().lift()?);
                 let mut builder = TableBuilder::new(sink, &self.budget, true)?;
                 for (key, value) in part {
                     builder.add(&Version { key, glsn: Glsn::NONE, stored: stored(value, 0) })?;
@@ -263,7 +263,7 @@ impl World {
             infos.push(tables);
         }
         let glsn = self.submit(StreamId::TRANSACTIONS, &[b"runs"], &blobs)?;
-        self.log.wait_durable(glsn)?;
+        self.log.wait_durable(glsn).lift()?;
         let mut writes = BTreeMap::new();
         for run in runs.into_iter().rev() {
             writes.extend(run);

@@ -17,7 +17,7 @@ use crate::borders::{self, Border};
 use crate::index::view::{Hit, View};
 use crate::read::moments::OpenMoment;
 use crate::read::reader::Reader;
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Lift, Result};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::value::Value;
 use crate::types::version::{MAX_KEY_BYTES, Stored, running_value_sum, value_sum};
@@ -133,7 +133,7 @@ impl Reader {
                 into.copy_from_slice(&value[from as usize..from as usize + into.len()]);
                 Ok(())
             }
-            Stored::InLog { offset, .. } => Ok(self.log.read_range(glsn, offset + from, into)?),
+            Stored::InLog { offset, .. } => Ok(self.log.read_range(glsn, offset + from, into).lift()?),
             Stored::InBlob { blob, offset, .. } => {
                 self.load_from_blob(glsn, blob, offset + from, into).map_err(|error| error.at_glsn(glsn))
             }
@@ -142,7 +142,7 @@ impl Reader {
     }
 
     fn load_from_blob(&self, glsn: Glsn, blob: BlobId, offset: u64, into: &mut [u8]) -> Result<()> {
-        let file = self.log.open_blob(blob)?.file;
+        let file = self.log.open_blob(blob).lift()?.file;
         // A long value is read once, sequentially: it must not evict hot pages.
         let touch = if into.len() > 4 * PAGE_PAYLOAD_BYTES { Touch::Scan } else { Touch::Point };
         let (mut at, mut filled) = (offset, 0);
@@ -150,7 +150,7 @@ impl Reader {
             let number = u32::try_from(at / PAGE_PAYLOAD_BYTES as u64).map_err(|_| short_blob(blob))?;
             let page = file
                 .get(number, touch)
-                .map_err(|error| Error::from(error).in_file(|| format!("log/{}", blob.file_name())))?;
+                .map_err(|error| Error::of_load(error).in_file(|| format!("log/{}", blob.file_name())))?;
             if page_kind(&page) == BLOB_DROPPED_PAGE {
                 return Err(Error::Dropped { glsn });
             }

@@ -25,7 +25,7 @@ use crate::txn::payload::{Operations, encode_delete, encode_head, encode_put, en
 use crate::txn::read_set::ReadSet;
 use crate::txn::ticket::CommitTicket;
 use crate::txn::write_set::{Write, WriteSet};
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Lift, Result};
 use crate::types::version::MAX_POINTER_BYTES;
 
 impl Committer {
@@ -79,7 +79,7 @@ impl Committer {
         match error {
             Error::Conflict { by, .. } if by > self.sequencer.visible() => match self.reader.log.wait_durable(by) {
                 Ok(()) => error,
-                Err(poisoned) => poisoned.into(),
+                Err(poisoned) => Error::of_log(poisoned),
             },
             _ => error,
         }
@@ -92,7 +92,7 @@ impl Committer {
         let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream, parts }).collect();
         let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] };
         let lock = self.sequencer.lock()?;
-        let submit = || Ok(self.reader.log.submit(&draft, None)?);
+        let submit = || self.reader.log.submit(&draft, None).lift();
         let ticket = self.sequencer.submit_and_apply(&lock, submit, |ticket| Ok(ticket.last))?;
         Ok((ticket.first, ticket.last))
     }
@@ -108,7 +108,7 @@ impl Committer {
         }
         let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
         let blobs = writes.blobs();
-        let ticket = self.reader.log.submit(&Draft { entries: &entries, read_at, blobs: &blobs }, None)?;
+        let ticket = self.reader.log.submit(&Draft { entries: &entries, read_at, blobs: &blobs }, None).lift()?;
         Ok(ticket.last)
     }
 
@@ -273,7 +273,7 @@ mod tests {
         let parts = [&payload[..]];
         let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
         let order =
-            || Ok(store.reader.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)?);
+            || store.reader.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None).lift();
         let lock = store.committer.sequencer.lock().unwrap();
         let failed = store.committer.sequencer.submit_and_apply(&lock, order, |_| Err(Error::corrupt("a page")));
         drop(lock);

@@ -17,7 +17,7 @@ use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 
-use crate::types::error::Result;
+use crate::types::error::{Error, Lift, Result};
 
 /// Key of a task's registered waker: the GLSN it waits for, and a unique number.
 pub(crate) type Registration = (Glsn, u64);
@@ -58,7 +58,7 @@ impl DurableWakers {
 
     /// Blocks until a commit is durable.
     pub(crate) fn wait(&self, glsn: Glsn) -> Result<()> {
-        Ok(self.shared.log.wait_durable(glsn)?)
+        self.shared.log.wait_durable(glsn).lift()
     }
 
     /// Whether a commit is durable. If not, `waker` is called once the outcome is known. Blocks if there is no thread.
@@ -72,7 +72,7 @@ impl DurableWakers {
         let waker = waker.clone();
         let mut waiting = self.shared.waiting();
         if let Some(failed) = waiting.failed.clone() {
-            return Poll::Ready(Err(failed.into()));
+            return Poll::Ready(Err(Error::of_log(failed)));
         }
         if waiting.over {
             drop(waiting);

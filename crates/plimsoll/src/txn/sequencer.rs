@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
 
 /// Orders the commits of one open store.
@@ -98,7 +98,7 @@ impl CommitSequencer {
         let _lock = self.lock()?;
         let applied = self.applied();
         if applied > Glsn::NONE {
-            self.log.wait_durable(applied)?;
+            self.log.wait_durable(applied).lift()?;
         }
         work(applied)
     }
@@ -118,7 +118,7 @@ impl CommitSequencer {
     pub(crate) fn wait_visible(&self) -> Result<()> {
         let applied = self.applied();
         if applied > self.visible() {
-            self.log.wait_durable(applied)?;
+            self.log.wait_durable(applied).lift()?;
         }
         Ok(())
     }

@@ -24,7 +24,7 @@ use crate::index::run::builder::TableBuilder;
 use crate::index::run::cursor::{Feed, RunCursor};
 use crate::index::run::file::{BlobSink, read_info};
 use crate::index::run::table::{Found, Table, TableId, TableInfo};
-use crate::types::error::Result;
+use crate::types::error::{Lift, Result};
 use crate::types::version::{Stored, Version};
 
 /// Runs of one tier that are merged into one of the next.
@@ -131,7 +131,7 @@ impl Spill {
             self.finish_table(builder)?;
         }
         if builder.open.is_none() {
-            let sink = BlobSink::new(self.log.create_blob()?);
+            let sink = BlobSink::new(self.log.create_blob().lift()?);
             builder.open = Some(TableBuilder::new(sink, &self.budget, true)?);
         }
         let open = builder.open.as_mut().expect("made above");
@@ -148,7 +148,7 @@ impl Spill {
     }
 
     fn open(&self, info: TableInfo, blob: BlobId) -> Result<Table> {
-        let blob = self.log.open_blob(blob)?;
+        let blob = self.log.open_blob(blob).lift()?;
         Ok(Table { info: Arc::new(info), file: blob.file })
     }
 
@@ -326,7 +326,7 @@ pub(crate) fn side_runs(log: &Arc<dyn Log>, budget: &Budget, runs: &[Vec<BlobId>
 
 /// Opens a table that a committed transaction wrote, from the metadata in its file.
 pub(crate) fn open_table(log: &Arc<dyn Log>, budget: &Budget, blob: BlobId, glsn: Glsn) -> Result<Table> {
-    let file = log.open_blob(blob)?;
+    let file = log.open_blob(blob).lift()?;
     let info = read_info(&**file.file.source(), file.pages, TableId::Blob(blob), budget)?;
     Ok(Table { info: Arc::new(adopted(&info, glsn)), file: file.file })
 }

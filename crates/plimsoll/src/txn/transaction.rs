@@ -1,7 +1,7 @@
 //! Transactions: optimistic, serializable.
 //!
 //! A transaction reads at one moment plus its own writes, and remembers what it read. Its commit is refused with
-//! [`Error::Conflict`] if anything of that was changed since by a commit that is ordered before it, durable or not (`txn::commit`).
+//! [`crate::Error::Conflict`] if anything of that was changed since by a commit that is ordered before it, durable or not (`txn::commit`).
 
 use std::fmt;
 use std::io::Read;
@@ -24,7 +24,7 @@ use crate::txn::read_set::ReadSet;
 use crate::txn::reads::reads_by_its_own_methods;
 use crate::txn::ticket::CommitTicket;
 use crate::txn::write_set::{Write, WriteSet};
-use crate::types::error::{Error, Result};
+use crate::types::error::Result;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
@@ -267,7 +267,7 @@ impl Transaction {
     /// nothing returns the GLSN of its snapshot.
     ///
     /// # Errors
-    /// [`Error::Conflict`]: run it again. Others: nothing was committed, except with [`Error::Poisoned`], after which that is unknown
+    /// [`crate::Error::Conflict`]: run it again. Others: nothing was committed, except with [`crate::Error::Poisoned`], after which that is unknown
     /// until the store is reopened.
     pub fn commit(self) -> Result<Glsn> {
         self.commit_submit()?.wait()
@@ -279,7 +279,7 @@ impl Transaction {
     /// As for [`Transaction::commit`].
     pub fn commit_submit(self) -> Result<CommitTicket> {
         if self.spoiled {
-            return Err(Error::invalid("an earlier write of this transaction failed; abort it and run it again"));
+            return Err(InvalidInput::TransactionFailed.into());
         }
         let Self { committer, moment, reads, writes, metadata, spaces, .. } = self;
         if writes.is_empty() {

@@ -19,7 +19,7 @@ use plimsoll_memory::sorted::{Position, SortedMap};
 use crate::txn::patience::Patience;
 use crate::txn::spill::Spill;
 use crate::txn::value_buffer::ValueBuffer;
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Lift, Result};
 use crate::types::version::{INLINE_BYTES, Stored, value_sum};
 
 /// A value above this length is written to a blob file directly.
@@ -191,7 +191,7 @@ impl WriteSet {
     pub(crate) fn begin_large(&mut self) -> Result<(BlobId, u64)> {
         let large = self.large.get_mut().unwrap_or_else(PoisonError::into_inner);
         if large.is_none() {
-            *large = Some(self.log.create_blob()?);
+            *large = Some(self.log.create_blob().lift()?);
         }
         let writer = large.as_ref().expect("made above");
         Ok((writer.id(), writer.position()))
@@ -201,7 +201,7 @@ impl WriteSet {
     pub(crate) fn continue_large(&mut self, bytes: &[u8]) -> Result<()> {
         let writer =
             self.large.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().expect("begin_large was called");
-        writer.write(bytes)?;
+        writer.write(bytes).lift()?;
         Ok(())
     }
 
@@ -290,12 +290,12 @@ impl WriteSet {
         let Write::Buffered { offset, len, sum } = write else { return Ok(write) };
         let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
         if large.is_none() {
-            *large = Some(self.log.create_blob()?);
+            *large = Some(self.log.create_blob().lift()?);
         }
         let writer = large.as_mut().expect("made above");
         let place = writer.position();
         for slice in self.values.slices(offset, len) {
-            writer.write(slice)?;
+            writer.write(slice).lift()?;
         }
         Ok(Write::InBlob { blob: writer.id(), offset: place, len, sum })
     }
@@ -362,7 +362,7 @@ impl WriteSet {
             Write::InBlob { blob, offset, .. } => {
                 let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
                 match large.as_mut() {
-                    Some(writer) if writer.id() == blob => writer.read_back(offset + from, into)?,
+                    Some(writer) if writer.id() == blob => writer.read_back(offset + from, into).lift()?,
                     _ => return Ok(ReadBack::InFinishedBlob),
                 }
             }
@@ -385,7 +385,7 @@ impl WriteSet {
         }
         self.spill.fit_into_record()?;
         if let Some(writer) = self.large.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            self.large_done.push(writer.finish()?);
+            self.large_done.push(writer.finish().lift()?);
         }
         Ok(())
     }

@@ -89,7 +89,7 @@ pub enum Error {
     #[error("the store is closed; open it again")]
     Closed,
     /// The store was opened read-only.
-    #[error("the store is open to read only")]
+    #[error("the store is open read-only")]
     ReadOnly,
     /// The store has a format that this version cannot read: the message says which.
     #[error("{message}")]
@@ -150,10 +150,6 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    pub(crate) fn invalid(message: impl Into<String>) -> Self {
-        Self::InvalidInput(InvalidInput::Other { message: message.into() })
-    }
-
     /// Corruption in a file that is not known yet; see [`Error::in_file`].
     pub(crate) fn corrupt(message: impl Into<String>) -> Self {
         Self::Corrupt { file: None, glsn: None, message: message.into() }
@@ -178,18 +174,17 @@ impl Error {
     pub(crate) fn format(message: impl Into<String>) -> Self {
         Self::Format { path: None, message: message.into() }
     }
-}
 
-// For the crate's own use: the errors of the crates below are not part of the API.
-#[doc(hidden)]
-impl From<LogError> for Error {
-    fn from(error: LogError) -> Self {
+    /// The log failed.
+    pub(crate) fn of_log(error: LogError) -> Self {
         let message = error.to_string();
         match error {
             LogError::Trimmed { asked, first } => Self::Trimmed { asked, first },
             LogError::NotYet { asked, next } => Self::Future { asked, newest: Glsn(next.0.saturating_sub(1)) },
             LogError::TooLarge { bytes, limit_bytes } => InvalidInput::RecordTooLong { bytes, limit_bytes }.into(),
-            LogError::InvalidDraft { .. } | LogError::Conflict { .. } => Self::invalid(message),
+            LogError::InvalidDraft { .. } | LogError::Conflict { .. } => {
+                InvalidInput::InvalidRecord { what: message }.into()
+            }
             LogError::Locked { path, pid, who } => Self::Locked { path, pid, who },
             LogError::Dropped { glsn } => Self::Dropped { glsn },
             LogError::Forked { glsn, .. } => Self::Forked { glsn: Some(glsn), message },
@@ -206,11 +201,9 @@ impl From<LogError> for Error {
             _ => Self::corrupt(message),
         }
     }
-}
 
-#[doc(hidden)]
-impl From<LoadError> for Error {
-    fn from(error: LoadError) -> Self {
+    /// The page pool failed.
+    pub(crate) fn of_load(error: LoadError) -> Self {
         match error {
             LoadError::Io { kind, message, source } => Self::Io { kind, message, source },
             LoadError::Corrupt { message } => Self::corrupt(message),
@@ -219,14 +212,32 @@ impl From<LoadError> for Error {
     }
 }
 
-#[doc(hidden)]
+/// Converts a result of the crates below. Not `From`: that would be public, and their errors are not part of the API.
+pub(crate) trait Lift<T> {
+    /// As a result of the store: `log.read(glsn).lift()?`.
+    fn lift(self) -> Result<T>;
+}
+
+impl<T> Lift<T> for Result<T, LogError> {
+    #[inline]
+    fn lift(self) -> Result<T> {
+        self.map_err(Error::of_log)
+    }
+}
+
+impl<T> Lift<T> for Result<T, LoadError> {
+    #[inline]
+    fn lift(self) -> Result<T> {
+        self.map_err(Error::of_load)
+    }
+}
+
 impl From<OutOfBudget> for Error {
     fn from(refusal: OutOfBudget) -> Self {
         Self::OutOfBudget(refusal)
     }
 }
 
-#[doc(hidden)]
 impl From<InvalidInput> for Error {
     fn from(what: InvalidInput) -> Self {
         Self::InvalidInput(what)

@@ -1,6 +1,7 @@
 //! Invalid requests, with the limit or the name that they broke.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use plimsoll_log::glsn::Glsn;
 
@@ -65,8 +66,8 @@ pub enum InvalidInput {
         /// The maximum length of a name.
         limit_bytes: u64,
     },
-    /// There is no keyspace with this name, and the store is read-only, so it cannot be created.
-    #[error("there is no keyspace {name:?}, and the store is open to read only")]
+    /// There is no keyspace with this name, and it cannot be created here.
+    #[error("there is no keyspace {name:?} in this store, and none is created: the store is open read-only or damaged")]
     NoKeyspace {
         /// The name.
         name: String,
@@ -150,10 +151,108 @@ pub enum InvalidInput {
         /// The destination.
         path: PathBuf,
     },
-    /// Any other invalid request.
-    #[error("{message}")]
-    Other {
-        /// What is wrong and what is allowed.
-        message: String,
+    /// The store has as many keyspaces as it can have.
+    #[error("a store has at most {limit} keyspaces; drop one by Db::drop_keyspace")]
+    TooManyKeyspaces {
+        /// The limit.
+        limit: u64,
+    },
+    /// The store has as many cursors as it can have.
+    #[error("a store has at most {limit} cursors; drop one by Log::drop_cursor")]
+    TooManyCursors {
+        /// The limit.
+        limit: u64,
+    },
+    /// The default keyspace cannot be dropped.
+    #[error("the default keyspace always exists: delete its keys instead of dropping it")]
+    DropOfDefaultKeyspace,
+    /// The memory budget of an open store cannot grow that far.
+    #[error("a budget of {bytes} bytes cannot be had while the store is open; at most {ceiling_bytes} bytes can")]
+    BudgetBeyondCeiling {
+        /// The budget.
+        bytes: u64,
+        /// The largest budget until the store is opened again.
+        ceiling_bytes: u64,
+    },
+    /// The size of the log's segments is out of bounds.
+    #[error("a segment has 64 KiB to 1 GiB, not {bytes} bytes")]
+    SegmentSize {
+        /// The size.
+        bytes: u64,
+    },
+    /// The I/O allowance of the warm image is too small.
+    #[error(
+        "a warm image needs an allowance of at least 64 KiB a second, not {bytes_per_second} bytes; to do without it, switch it off"
+    )]
+    WarmAllowanceTooSmall {
+        /// The allowance.
+        bytes_per_second: u64,
+    },
+    /// The interval between two saves of the warm image is too short.
+    #[error("a warm image is written every 100 ms at most, not every {interval:?}; to do without it, switch it off")]
+    WarmIntervalTooShort {
+        /// The interval.
+        interval: Duration,
+    },
+    /// A store in memory is always created.
+    #[error("a store in memory is new and empty: it cannot be opened read-only, or without `create`")]
+    InMemoryMustCreate,
+    /// The stream is one of the store's own.
+    #[error("stream {stream} is one of the store's own: append to stream 1 or higher, below {}", u32::MAX)]
+    ReservedStream {
+        /// The stream.
+        stream: u32,
+    },
+    /// An append needs at least one payload.
+    #[error("there is nothing to append")]
+    NothingToAppend,
+    /// The log does not accept the record.
+    #[error("{what}")]
+    InvalidRecord {
+        /// What is wrong with it, and what is allowed.
+        what: String,
+    },
+    /// An earlier write of the transaction failed, so it cannot be committed.
+    #[error("an earlier write of this transaction failed; abort it and run it again")]
+    TransactionFailed,
+    /// A rebuild would lose what an entry wrote that was damaged and dropped: only the index has it.
+    #[error(
+        "GLSN {glsn} was damaged and dropped from the log: what it wrote is only in the index, which is therefore not thrown away; `plimsoll \
+         verify` says what helps where the index is damaged"
+    )]
+    RebuildLosesDropped {
+        /// The dropped entry.
+        glsn: Glsn,
+    },
+    /// A rebuild would lose what the trimmed part of the log wrote: only the index has it.
+    #[error(
+        "the log is trimmed below GLSN {first}: what lies before is only in the index, which is therefore not thrown away; `plimsoll verify` says \
+         what helps"
+    )]
+    RebuildLosesTrimmed {
+        /// The log's first entry.
+        first: Glsn,
+    },
+    /// A log cannot be cut at GLSN 0.
+    #[error("GLSNs begin at 1: a log is cut at 1 or later")]
+    CutAtZero,
+    /// A salvage drops only what is damaged.
+    #[error(
+        "{what} is not damaged, so nothing was dropped; `plimsoll verify` lists what is, and `plimsoll delete` deletes what is sound"
+    )]
+    NotDamaged {
+        /// The GLSN or the key.
+        what: String,
+    },
+    /// The log has everything that the index has.
+    #[error(
+        "{}: the log has everything that the index holds (up to GLSN {glsn}): there is nothing to salvage from it",
+        path.display()
+    )]
+    NothingToSalvage {
+        /// The store.
+        path: PathBuf,
+        /// The index's newest GLSN.
+        glsn: Glsn,
     },
 }

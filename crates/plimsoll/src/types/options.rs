@@ -9,7 +9,7 @@ use plimsoll_disk::room::{OsRoomGauge, RoomGauge};
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::draft::MAX_BODY_BYTES;
 
-use crate::types::error::{Error, Result};
+use crate::types::error::Result;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::io::Io;
 pub use crate::types::machine_memory::MIN_MEMORY_BYTES;
@@ -281,19 +281,13 @@ impl Options {
         if let Some(bytes) = self.segment_bytes
             && !(64 << 10..=1 << 30).contains(&bytes)
         {
-            return Err(Error::invalid(format!("a segment has 64 KiB to 1 GiB, not {bytes} bytes")));
+            return Err(InvalidInput::SegmentSize { bytes }.into());
         }
         if self.warm_bytes_per_second < MIN_WARM_BYTES_PER_SECOND {
-            return Err(Error::invalid(format!(
-                "a warm image needs an allowance of at least 64 KiB a second, not {} bytes; to do without it, switch it off",
-                self.warm_bytes_per_second
-            )));
+            return Err(InvalidInput::WarmAllowanceTooSmall { bytes_per_second: self.warm_bytes_per_second }.into());
         }
         if self.warm_interval < MIN_WARM_INTERVAL {
-            return Err(Error::invalid(format!(
-                "a warm image is written every 100 ms at most, not every {:?}; to do without it, switch it off",
-                self.warm_interval
-            )));
+            return Err(InvalidInput::WarmIntervalTooShort { interval: self.warm_interval }.into());
         }
         Ok(())
     }

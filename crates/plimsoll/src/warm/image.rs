@@ -246,7 +246,7 @@ pub(crate) fn check_past(header: &Header, log: &dyn Log) -> Result<Past, Distrus
         // Checked after the lookup in the log: it may have been trimmed in between.
         Ok(_) | Err(_) if glsn < log.bounds().first => Ok(Past::Trimmed),
         Ok(_) => Err(Distrust::Forked { glsn }),
-        Err(error) => Err(Error::from(error).into()),
+        Err(error) => Err(Error::of_log(error).into()),
     }
 }
 

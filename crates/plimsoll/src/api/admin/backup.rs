@@ -23,7 +23,7 @@ use crate::engine::open::remove_folder;
 use crate::index::manifest::Manifest;
 use crate::index::run::file::check_piece;
 use crate::index::run::table::TableId;
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Lift, Result};
 use crate::types::invalid_input::InvalidInput;
 
 /// The result of a backup.
@@ -178,7 +178,7 @@ fn copy_log(copier: &mut Copier<'_>, into: &Path, blobs: &mut BTreeSet<String>) 
     });
     match (failure, position) {
         (Some(error), _) => Err(error),
-        (None, position) => Ok(position?.glsn),
+        (None, position) => Ok(position.lift()?.glsn),
     }
 }
 
@@ -255,7 +255,7 @@ impl Copier<'_> {
     fn check(&self, from: &Path, immutable: bool, at: u64, end: u64, bytes: &[u8]) -> Result<()> {
         let name = name_of(from).to_string_lossy();
         check_piece(self.store.reader.log.id(), &name, at, bytes)?;
-        Ok(self.store.file_log.check_piece(&name, immutable, at, end, bytes)?)
+        self.store.file_log.check_piece(&name, immutable, at, end, bytes).lift()
     }
 
     /// Copies the first `bytes` of a file into `dir` (the whole file if `immutable`), checking every page and block on the way.

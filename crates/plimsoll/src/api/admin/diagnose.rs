@@ -23,7 +23,7 @@ use crate::index::run::file::{open_run, pages_of_run};
 use crate::index::run::survey::{LostSpan, survey};
 use crate::index::run::table::{Table, TableId, TableInfo};
 use crate::types::damage::{Damage, DamagedKey, DamagedKeys, command, key_arguments};
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Lift, Result};
 use crate::types::keyspaces::{Record, SYSTEM, dropped_name};
 use crate::types::version::{Stored, Version};
 
@@ -306,7 +306,7 @@ pub(crate) fn look(
         unfinished: &|_| false,
         kept: &kept,
     };
-    let findings = verify::verify(&scope, &mut |so_far| progress(so_far.done_bytes, so_far.total_bytes))?;
+    let findings = verify::verify(&scope, &mut |so_far| progress(so_far.done_bytes, so_far.total_bytes)).lift()?;
     let mut parts = Vec::new();
     for (run, info) in known.into_iter().flat_map(|manifest| manifest.runs.iter().enumerate()) {
         for info in &info.tables {
@@ -328,7 +328,7 @@ fn look_at_part(
         TableId::Run(_) => open_run(disk, &path.join("index"), pool, log_id, info.clone()),
         TableId::Blob(blob) => {
             let pages = mend::blob_pages(disk, &path.join("log"), log_id, blob);
-            pages.map_err(Error::from).map(|source| Table { info: Arc::new(info.clone()), file: pool.attach(source) })
+            pages.lift().map(|source| Table { info: Arc::new(info.clone()), file: pool.attach(source) })
         }
     };
     match opened {

@@ -22,7 +22,8 @@ use plimsoll_memory::pool::Pool;
 use crate::engine::open::{INDEX_OLD, POOL_FLOOR_SHARE, Way, open_by, remove_folder, take_lock};
 use crate::index::manifest::Manifest;
 use crate::index::run::file::{newest_in_folder, run_id_of};
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Lift, Result};
+use crate::types::invalid_input::InvalidInput;
 use crate::types::options::Options;
 
 /// The result of a rebuild.
@@ -134,21 +135,13 @@ fn refuse_to_lose(path: &Path, options: &Options) -> Result<()> {
     };
     let (log, budget) = open_log(path, options)?;
     let bounds = log.bounds();
-    let mut dropped = log.scan(bounds.first..bounds.next, Some(StreamId::DROPPED))?;
+    let mut dropped = log.scan(bounds.first..bounds.next, Some(StreamId::DROPPED)).lift()?;
     if let Some(entry) = dropped.next_entry() {
-        return Err(Error::invalid(format!(
-            "GLSN {} was damaged and dropped from the log: what it wrote is only in the index, which is therefore not thrown away; `plimsoll \
-             verify` says what helps where the index is damaged",
-            entry?.meta.glsn
-        )));
+        return Err(InvalidInput::RebuildLosesDropped { glsn: entry.lift()?.meta.glsn }.into());
     }
     drop(dropped);
     if bounds.first > Glsn::FIRST {
-        return Err(Error::invalid(format!(
-            "the log is trimmed below GLSN {}: what lies before is only in the index, which is therefore not thrown away; `plimsoll verify` says \
-             what helps",
-            bounds.first
-        )));
+        return Err(InvalidInput::RebuildLosesTrimmed { first: bounds.first }.into());
     }
     let last = Glsn(bounds.next.0 - 1);
     let Some(known) = known else {
@@ -192,7 +185,7 @@ pub(crate) fn has(log: &FileLog, place: Position) -> Result<bool> {
     if place.glsn == Glsn::NONE || place.glsn < log.bounds().first || place.glsn >= log.bounds().next {
         return Ok(true);
     }
-    Ok(log.chain_at(place.glsn)?.is_none_or(|chain| chain == place.chain))
+    Ok(log.chain_at(place.glsn).lift()?.is_none_or(|chain| chain == place.chain))
 }
 
 /// The error for a log that ends before commits that the index knows of.
@@ -240,7 +233,7 @@ pub fn salvage(path: impl AsRef<Path>, options: Options, cut_at: Glsn) -> Result
     options.check()?;
     check_is_store(path, &options)?;
     if cut_at == 0 {
-        return Err(Error::invalid("GLSNs begin at 1: a log is cut at 1 or later"));
+        return Err(InvalidInput::CutAtZero.into());
     }
     let disk = &*options.disk;
     let _lock = take_lock(path, &options)?;
@@ -248,7 +241,7 @@ pub fn salvage(path: impl AsRef<Path>, options: Options, cut_at: Glsn) -> Result
     if let Err(error @ Error::Format { .. }) = manifest {
         return Err(error);
     }
-    let cut = salvage::salvage(&log_options(path, &options)?.0, cut_at)?;
+    let cut = salvage::salvage(&log_options(path, &options)?.0, cut_at).lift()?;
     let aside = |name: &String| path.join("log").join(name).display().to_string();
     let mut moved: Vec<String> = cut.aside.iter().map(aside).collect();
     let fits = match &manifest {
@@ -288,7 +281,7 @@ pub(crate) fn move_aside(disk: &dyn Disk, path: &Path, name: &str) -> Result<Pat
 /// Opens the store's log for inspection, with the budget for its memory.
 pub(crate) fn open_log(path: &Path, options: &Options) -> Result<(FileLog, Budget)> {
     let (log, budget) = log_options(path, options)?;
-    Ok((FileLog::open(log)?.0, budget))
+    Ok((FileLog::open(log).lift()?.0, budget))
 }
 
 fn log_options(path: &Path, options: &Options) -> Result<(FileLogOptions, Budget)> {
@@ -298,7 +291,7 @@ fn log_options(path: &Path, options: &Options) -> Result<(FileLogOptions, Budget
 /// Options to open the log in a folder for inspection.
 pub(crate) fn look_at(dir: &Path, options: &Options) -> Result<(FileLogOptions, Budget)> {
     let budget = Budget::new(options.memory_bytes, Backing::Mapped)?;
-    let pool = Pool::new(&budget, options.memory_bytes / POOL_FLOOR_SHARE)?;
+    let pool = Pool::new(&budget, options.memory_bytes / POOL_FLOOR_SHARE).lift()?;
     let (disk, clock) = (Arc::clone(&options.disk), Arc::clone(&options.clock));
     let log = FileLogOptions::new(disk, clock, dir.to_owned(), pool, budget.clone());
     Ok((FileLogOptions { mode: Mode::ReadOnly, ..log }, budget))

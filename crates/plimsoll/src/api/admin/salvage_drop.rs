@@ -38,7 +38,8 @@ use crate::read::point::KeyBuffer;
 use crate::read::span::Span;
 use crate::txn::transaction::Transaction;
 use crate::types::damage::{Damage, DamagedKey};
-use crate::types::error::{Error, Result, show_key};
+use crate::types::error::{Error, Lift, Result, show_key};
+use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::SYSTEM;
 use crate::types::options::Options;
 use crate::types::version::{Stored, Version};
@@ -184,16 +185,14 @@ fn select<'f>(
             }
             DropTarget::Key { keyspace, key } => {
                 let Some(id) = scene.names.iter().find(|(_, name)| *name == keyspace).map(|(id, _)| *id) else {
-                    return Err(Error::invalid(format!("there is no keyspace {keyspace:?} in this store")));
+                    return Err(InvalidInput::NoKeyspace { name: keyspace.clone() }.into());
                 };
                 let found = find_key(scene, closed, found, KeyBuffer::new(id, key)?.get())?;
                 (found, format!("the key {}", show_key(key)))
             }
         };
         if meant.is_empty() {
-            return Err(Error::invalid(format!(
-                "{what} is not damaged, so nothing was dropped; `plimsoll verify` lists what is, and `plimsoll delete` deletes what is sound"
-            )));
+            return Err(InvalidInput::NotDamaged { what }.into());
         }
         wanted.extend(meant);
     }
@@ -285,7 +284,7 @@ fn mend_log(
         records.iter().any(meets)
     };
     let sound = |first: Glsn| sound.contains(&first);
-    Ok(mend::mend(options, &Wanted { damaged: &damaged, sound: &sound, blobs: &blobs, log_id, dry_run })?)
+    mend::mend(options, &Wanted { damaged: &damaged, sound: &sound, blobs: &blobs, log_id, dry_run }).lift()
 }
 
 /// Rewrites damaged runs with their readable contents.
@@ -435,7 +434,7 @@ pub(crate) fn is_dropped(store: &Engine, blobs: &BTreeSet<BlobId>, version: &Ver
         Stored::Dropped { .. } => Ok(true),
         Stored::InLog { .. } => match store.reader.log.meta(version.glsn) {
             Err(LogError::Corrupt { .. }) => Ok(false),
-            meta => Ok(meta?.stream == StreamId::DROPPED),
+            meta => Ok(meta.lift()?.stream == StreamId::DROPPED),
         },
         stored @ Stored::InBlob { blob, offset, len, .. } if blobs.contains(&blob) => {
             let page = PAGE_PAYLOAD_BYTES as u64;

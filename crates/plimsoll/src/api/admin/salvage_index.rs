@@ -34,7 +34,8 @@ use crate::index::manifest::Manifest;
 use crate::read::point::{KeyBuffer, find};
 use crate::txn::range::Range;
 use crate::txn::transaction::Transaction;
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Lift, Result};
+use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::SYSTEM;
 use crate::types::options::{MIN_MEMORY_BYTES, Options};
 
@@ -123,11 +124,7 @@ fn make(path: &Path, salvaged: &Path, options: &Options, manifest: &Manifest) ->
     copy_files(options, &path.join("log"), &source_log)?;
     let whole = open_front(options, &source_log, manifest)?;
     if whole.is_some_and(|end| manifest.checkpoint.glsn <= end) {
-        return Err(Error::invalid(format!(
-            "{}: the log has everything that the index holds (up to GLSN {}): there is nothing to salvage from it",
-            path.display(),
-            manifest.checkpoint.glsn
-        )));
+        return Err(InvalidInput::NothingToSalvage { path: path.to_owned(), glsn: manifest.checkpoint.glsn }.into());
     }
     let reading = options.clone().read_only(true).memory_bytes(MIN_MEMORY_BYTES);
     let source = open_by(path, reading, &Way { log: Some(source_log.clone()), ..Way::default() }, &mut |_, _| {})?;
@@ -228,7 +225,7 @@ fn open_front(options: &Options, dir: &Path, manifest: &Manifest) -> Result<Opti
             }
             Err(LogError::Corrupt { .. }) => break None,
             Err(LogError::Format { message }) => break Some(message),
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(Error::of_log(error)),
         }
     };
     let disk = &*options.disk;
@@ -240,7 +237,7 @@ fn open_front(options: &Options, dir: &Path, manifest: &Manifest) -> Result<Opti
     disk.rename(dir, &aside)?;
     let (making, _budget) = look_at(dir, options)?;
     let made = FileLogOptions { mode: Mode::Create, id: Some(manifest.log_id), background: false, ..making };
-    FileLog::open(made)?.0.close()?;
+    FileLog::open(made).lift()?.0.close().lift()?;
     for name in disk.names(&aside)?.into_iter().filter(|name| name.ends_with(".blob")) {
         disk.rename(&aside.join(&name), &dir.join(&name))?;
     }

@@ -19,7 +19,7 @@ use crate::index::manifest::newest_number;
 use crate::index::view::Direction;
 use crate::read::span::Span;
 use crate::types::damage::{Damage, DamagedKey, command};
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Lift, Result};
 use crate::types::options::Options;
 
 /// Progress of a verification.
@@ -116,10 +116,13 @@ pub(crate) fn verify_open(store: &Engine, progress: &mut dyn FnMut(VerifyProgres
     let total_bytes = crate::engine::collect_stats::disk_bytes(store)?;
     let mut report = VerifyReport { opens: true, ..VerifyReport::default() };
     let mut log_bytes = 0;
-    let findings = store.file_log.verify(&|blob| store.reader.index.uses_blob(blob), &mut |so_far| {
-        log_bytes = so_far.done_bytes;
-        progress(VerifyProgress { done_bytes: so_far.done_bytes, total_bytes });
-    })?;
+    let findings = store
+        .file_log
+        .verify(&|blob| store.reader.index.uses_blob(blob), &mut |so_far| {
+            log_bytes = so_far.done_bytes;
+            progress(VerifyProgress { done_bytes: so_far.done_bytes, total_bytes });
+        })
+        .lift()?;
     report.bytes = log_bytes;
     report.files =
         store.options.disk.list(&store.path.join("log"))?.iter().filter(|entry| entry.name != "LOCK").count() as u64;

@@ -16,7 +16,7 @@ use crate::api::admin::diagnose::Scene;
 use crate::engine::Engine;
 use crate::txn::payload::{Payload, Writes};
 use crate::types::damage::{Damage, DamagedKey};
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Lift, Result};
 use crate::types::version::{Stored, Version, running_value_sum, value_sum};
 
 /// Maximum number of values reported.
@@ -85,7 +85,7 @@ impl<'a> Values<'a> {
         let mut scan = match self.store.reader.log.scan(from..to, Some(StreamId::TRANSACTIONS)) {
             // Another process trimmed the log meanwhile.
             Err(LogError::Trimmed { .. }) => return Ok(()),
-            scan => scan?,
+            scan => scan.lift()?,
         };
         while let Some(entry) = scan.next() {
             match entry {
@@ -99,7 +99,7 @@ impl<'a> Values<'a> {
                 }
                 // Already reported as damage, or trimmed meanwhile.
                 Err(LogError::Corrupt { .. } | LogError::Trimmed { .. }) => return Ok(()),
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(Error::of_log(error)),
             }
         }
         Ok(())

@@ -25,7 +25,7 @@ use plimsoll_log::log::Log;
 
 use crate::index::{Index, Progress, Unflushed};
 use crate::txn::sequencer::CommitSequencer;
-use crate::types::error::Result;
+use crate::types::error::{Lift, Result};
 
 /// A memtable is too small for a run if it holds less than both this and this part of its limit (a divisor),
 const LEAST_BYTES: u64 = 1 << 20;
@@ -130,7 +130,7 @@ impl Core {
     fn sweep(&self) -> Result<()> {
         let mut swept = lock(&self.swept);
         if !*swept {
-            self.context.log.sweep_blobs(&|blob| self.context.index.uses_blob(blob))?;
+            self.context.log.sweep_blobs(&|blob| self.context.index.uses_blob(blob)).lift()?;
             *swept = true;
         }
         Ok(())

@@ -23,7 +23,7 @@ use crate::index::run::guide::{GUIDE_PAGE, GuideDraft, MAX_GUIDE_KEYS};
 use crate::index::run::inner::{INNER_PAGE, InnerDraft};
 use crate::index::run::leaf::{LEAF_PAGE, LeafDraft, MAX_LEAF_KEYS};
 use crate::index::run::table::{TableId, TableInfo};
-use crate::types::error::{Error, Result};
+use crate::types::error::Result;
 use crate::types::version::{MAX_INDEX_KEY_BYTES, MAX_STORED_BYTES, Stored, Version};
 
 /// Pages in a chunk.
@@ -305,7 +305,7 @@ impl<S: PageSink> TableBuilder<S> {
 /// Seals a page as the next one and passes it to the sink; returns its number.
 fn write_sealed<S: PageSink>(sink: &mut S, pages: &mut u32, page: &mut [u8], kind: u8, bytes: usize) -> Result<u32> {
     let number = *pages;
-    *pages = number.checked_add(1).ok_or_else(|| Error::invalid("a table has at most 2^32 pages"))?;
+    *pages = number.checked_add(1).expect("a table ends far below 2^32 pages");
     seal_page(page, sink.seed(), number, kind, bytes);
     sink.write_page(page)?;
     Ok(number)

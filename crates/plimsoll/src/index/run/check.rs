@@ -15,7 +15,7 @@ use crate::index::run::guide::{GUIDE_PAGE, check_guide};
 use crate::index::run::inner::{INNER_PAGE, check_inner};
 use crate::index::run::leaf::{LEAF_PAGE, check_leaf};
 use crate::index::run::table::{Table, TableInfo};
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Lift, Result};
 use crate::types::version::{Stored, Version};
 
 /// The check stops after this many problems.
@@ -93,7 +93,7 @@ impl Walk<'_> {
     fn load(&mut self, number: u32, page: &mut [u8]) -> Result<bool> {
         self.seen.tree_pages += 1;
         let loaded = self.table.file.source().load(number, page);
-        Ok(self.keep(loaded.map_err(Error::from))?.is_some())
+        Ok(self.keep(loaded.lift())?.is_some())
     }
 
     /// Checks the page and all below it. `height` is known except for the root.

@@ -15,7 +15,7 @@ use plimsoll_memory::pool::{Page, Touch, Visits};
 
 use crate::index::run::leaf::{LEAF_PAGE, LeafShape, Sought, Spot};
 use crate::index::run::table::{Step, Table};
-use crate::types::error::Result;
+use crate::types::error::{Lift, Result};
 use crate::types::version::{MAX_INDEX_KEY_BYTES, Version};
 
 /// A walk over more leaves than this is a scan.
@@ -369,7 +369,7 @@ impl Pages {
             Some(chunk) => chunk,
             none => none.insert(budget.take(Kind::Sort)?),
         };
-        table.file.source().load_run(first, &mut chunk[..count as usize * PAGE_BYTES])?;
+        table.file.source().load_run(first, &mut chunk[..count as usize * PAGE_BYTES]).lift()?;
         self.held = Held::Window { number, first, count };
         Ok(())
     }

@@ -22,7 +22,7 @@ use crate::index::run::ends::{BLOBS_PAGE, FOOTER_PAGE, Footer, HEADER_PAGE, chec
 use crate::index::run::leaf::LEAF_PAGE;
 use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
 use crate::index::run::warmth::{Scale, Warmth};
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Lift, Result};
 
 /// Fewest pages of a table: header, leaf, guide, footer.
 const MIN_PAGES: u32 = 4;
@@ -197,7 +197,7 @@ impl BlobSink {
 
     /// Syncs the file and its name. Only then may a record name it.
     pub(crate) fn finish(self) -> Result<BlobRef> {
-        Ok(self.writer.finish()?)
+        self.writer.finish().lift()
     }
 }
 
@@ -211,7 +211,7 @@ impl PageSink for BlobSink {
     }
 
     fn write_page(&mut self, page: &[u8]) -> Result<()> {
-        Ok(self.writer.write_page(page)?)
+        self.writer.write_page(page).lift()
     }
 }
 
@@ -335,7 +335,7 @@ struct Ends<'a> {
 impl Ends<'_> {
     fn read<T>(&mut self, number: u32, kind: u8, read: impl FnOnce(&[u8]) -> Result<T, &'static str>) -> Result<T> {
         let page = &mut self.page[..PAGE_BYTES];
-        self.source.load(number, page)?;
+        self.source.load(number, page).lift()?;
         let payload = if page_kind(page) == kind { Ok(page_payload(page)) } else { Err("a page of another kind") };
         payload.and_then(read).map_err(|what| self.corrupt(number, what))
     }

@@ -10,7 +10,7 @@ use plimsoll_memory::pool::{LoadError, PageSource};
 use crate::index::run::guide::{GUIDE_PAGE, Guide};
 use crate::index::run::leaf::{LEAF_PAGE, check_leaf};
 use crate::index::run::table::TableInfo;
-use crate::types::error::Result;
+use crate::types::error::{Error, Result};
 use crate::types::version::Version;
 
 /// The unreadable parts of a table.
@@ -78,7 +78,7 @@ pub(crate) fn survey(
         let is_good = match source.load(number, page) {
             Ok(()) => true,
             Err(LoadError::Corrupt { .. }) => false,
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(Error::of_load(error)),
         };
         in_a_row = if is_good { 0 } else { in_a_row + 1 };
         if in_a_row > BAD_MAX {

@@ -237,6 +237,6 @@ impl Table {
 
     /// The error of a page that cannot be loaded, with the file.
     pub(crate) fn failed_to_load(&self, error: LoadError) -> Error {
-        Error::from(error).in_file(|| self.info.id.file())
+        Error::of_load(error).in_file(|| self.info.id.file())
     }
 }

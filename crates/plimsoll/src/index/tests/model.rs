@@ -32,12 +32,12 @@ impl World {
             65..=80 => drop(self.index().compact_step()?),
             81 => self.index().compact_all()?,
             82 => {
-                self.log.sync()?;
+                self.log.sync().lift()?;
                 self.open()?;
             }
             83..=85 => self.move_snapshot(),
             86 => self.trim()?,
-            87..=90 => self.log.sync()?,
+            87..=90 => self.log.sync().lift()?,
             _ => {}
         }
         Ok(())
@@ -61,7 +61,7 @@ impl World {
         }
         assert!(self.index().min_pointer().is_none_or(|oldest| oldest >= until), "everything below was moved");
         let until = until.min(self.index().checkpoint().glsn.next());
-        self.log.trim(until, &|blob| self.index().uses_blob(blob))?;
+        self.log.trim(until, &|blob| self.index().uses_blob(blob)).lift()?;
         Ok(())
     }
 
