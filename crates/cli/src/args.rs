@@ -6,6 +6,7 @@ mod cursors;
 mod replay;
 mod scripts;
 mod upkeep;
+mod watch;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -28,6 +29,7 @@ pub(crate) use self::scripts::{Batch, Shell};
 pub(crate) use self::upkeep::{
     Compact, Count as CountKeys, Keyspace, KeyspaceCreate, KeyspaceDrop, KeyspaceRetention, Trim,
 };
+pub(crate) use self::watch::Watch;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -35,14 +37,14 @@ Exit codes:
   1    done, and the answer is no: key not found, moments differ, problems found
   2    the command line or its input is wrong
   3    the store cannot be opened: there is none at this path, or it has another format
-  4    bytes on disk are damaged; with --skip-damaged: done, but for what is damaged
+  4    bytes on disk are damaged; with --skip-damaged: done, without the damaged data
   5    the memory budget is too small for the request (see --memory)
   6    the system refused: no space left, no permission, git not installed
-  7    another transaction was faster: run the command again
+  7    conflict with another transaction: run the command again
   8    the store is locked: another process has it open for writing (see --wait)
-  130  stopped by Ctrl-C; what was committed stays
+  130  stopped by Ctrl-C; committed changes are kept
 
-Commands that only read (get, scan, count, history, log, diff, stat, verify, backup, warm, keyspace list, cursor list, shell --read-only) work \
+Commands that only read (get, scan, count, history, log, diff, watch, stat, verify, backup, warm, keyspace list, cursor list, shell --read-only) work \
 while another process writes.";
 
 /// An embedded, versioned, transactional key-value store that keeps to one memory budget.
@@ -63,19 +65,19 @@ pub(crate) struct Globals {
     #[arg(long, global = true, value_name = "SIZE", env = "PLIMSOLL_MEMORY", value_parser = parse_size)]
     #[arg(hide_env_values = true, help_heading = "Global options")]
     pub(crate) memory: Option<u64>,
-    /// How to read the store's files: through the system's page cache, past it (O_DIRECT), or either, as memory is free
+    /// How to read the store's files: cached: through the page cache; direct: past it (O_DIRECT); auto: by the amount of free memory
     #[arg(long, global = true, value_name = "HOW", default_value = "auto", help_heading = "Global options")]
     pub(crate) io: HowToRead,
-    /// Do not read what was hot again in the background, nor write what is (see `plimsoll warm`); commands that only read never do
+    /// Disable warm restart: do not reload or save the hot set (see `plimsoll warm`); read-only commands never do
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) no_warm: bool,
-    /// Commands that write: wait that long for another process to close the store, e.g. 5s [default: do not wait]
+    /// If another process has the store open for writing, wait up to this long for it, e.g. 5s [default: do not wait]
     #[arg(long, global = true, value_name = "TIME", value_parser = parse_duration, help_heading = "Global options")]
     pub(crate) wait: Option<Duration>,
-    /// Print JSON: one object, or one a line
+    /// Print JSON: one object, or one object per line
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
-    /// Colour the output; auto: on a terminal, unless NO_COLOR is set; always: a pipe gets what a terminal would, e.g. for less -R
+    /// Colour the output; auto: on a terminal, unless NO_COLOR is set; always: also to a pipe, e.g. for less -R
     #[arg(long = "color", global = true, value_name = "WHEN", default_value = "auto")]
     #[arg(help_heading = "Global options")]
     pub(crate) colour: Colour,
@@ -106,14 +108,14 @@ pub(crate) enum Command {
     Scan(Scan),
     /// Count keys
     Count(CountKeys),
-    /// Run commands from a file or stdin, in one transaction or one for each line
+    /// Run commands from a file or stdin, all in one transaction or each in its own
     Batch(Batch),
-    /// Run commands one at a time, as they are typed
+    /// Run commands interactively
     Shell(Shell),
-    /// List, make, change and drop keyspaces
+    /// List, create, change and drop keyspaces
     #[command(subcommand)]
     Keyspace(Keyspace),
-    /// List, make, move and drop cursors: how far those who follow the log have come
+    /// List, create, move and drop cursors: named positions of readers of the log
     #[command(subcommand)]
     Cursor(Cursor),
     /// List every version of a key, newest first
@@ -122,21 +124,23 @@ pub(crate) enum Command {
     Diff(Diff),
     /// List the entries of the log, newest first: transactions and streams
     Log(Log),
+    /// Print the changes of keys under a prefix as they are committed, with their values
+    Watch(Watch),
     /// Show what is in a store, and how memory and disk are used
     Stat(Stat),
     /// Read and check every byte of a store
     Verify(Verify),
-    /// Make a consistent copy, also while the store is in use
+    /// Make a consistent copy of a store, also while it is in use
     Backup(Backup),
-    /// Make the index anew from the log
+    /// Rebuild the index from the log
     Rebuild(Rebuild),
-    /// Take what is damaged out of a store, cut a log, or keep what the index holds where the log is lost
+    /// Repair a damaged store: drop damaged data, cut the log, or keep the data of the index if the log is lost
     Salvage(Salvage),
     /// Merge the runs of the index now
     Compact(Compact),
-    /// Free the old end of the log
+    /// Delete the oldest part of the log
     Trim(Trim),
-    /// Show or delete the image of what was hot in memory
+    /// Show or delete the warm image: the hot set, saved for the next restart
     Warm(Warm),
     /// Replay a trace of requests against the object cache
     Replay(Replay),
@@ -147,7 +151,7 @@ pub(crate) enum Command {
 /// Where keys live.
 #[derive(Args, Debug)]
 pub(crate) struct InKeyspace {
-    /// Keyspace that the keys are in
+    /// Keyspace of the keys
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub(crate) keyspace: String,
 }
@@ -175,13 +179,13 @@ Moment to read [default: newest]. One of:
   yesterday            24 hours ago; also now, \"2 hours ago\", \"1 week ago\"
   commit:1a2b3c4       an imported Git commit, by its id or the beginning of it
 A time reads the last commit in log order whose own time is not later. The time of an imported commit is its committer's, or \
-the time at which it was imported if that is earlier. Committers' times may go back from commit to commit: as in \
-`git rev-list -1 --first-parent --before=TIME`, the last commit that fits counts. A time before the first commit is an error.";
+the time at which it was imported if that is earlier. If committers' times go back from one commit to the next, \
+the last commit that matches counts, as in `git rev-list -1 --first-parent --before=TIME`. A time before the first commit is an error.";
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-To a pipe or a file go exactly the value's bytes; a terminal gets binary values escaped. With --json: {\"key\", \"value\", \
-\"at\"}, or \"value_hex\" if the value is no text. Exit code 1: no such key.
+A pipe or a file gets exactly the value's bytes; a terminal gets binary values escaped. With --json: {\"key\", \"value\", \
+\"at\"}, or \"value_hex\" if the value is not text. Exit code 1: no such key.
 
 Examples:
   plimsoll get demo.plimsoll README.md
@@ -203,18 +207,18 @@ pub(crate) struct Get {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Prints the GLSN of the commit, which is durable by then.
+Prints the GLSN of the commit once the commit is durable.
 
 Examples:
   plimsoll put demo.plimsoll greeting hello
   plimsoll put demo.plimsoll logo < logo.png
   plimsoll put --hex demo.plimsoll 00ff10 value")]
 pub(crate) struct Put {
-    /// Store; it is made if there is none
+    /// Store; created if it does not exist
     pub(crate) store: PathBuf,
     /// Key, at most 4096 bytes
     pub(crate) key: OsString,
-    /// Value; - or nothing: stdin, at most 1 GiB
+    /// Value, at most 1 GiB; read from stdin if it is - or omitted
     pub(crate) value: Option<OsString>,
     #[command(flatten)]
     pub(crate) keyspace: InKeyspace,
@@ -225,7 +229,7 @@ pub(crate) struct Put {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 All keys are deleted in one transaction. Their earlier versions stay readable (--at, history) as retention allows. Exit code 1: \
-a key was not there; the others are deleted.
+a key did not exist; the others are deleted.
 
 Examples:
   plimsoll delete demo.plimsoll greeting")]
@@ -243,8 +247,8 @@ pub(crate) struct Delete {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A pipe gets key, tab, value a line, with tab, line breaks and backslash written as \\t, \\n, \\r, \\\\; --json gives one object a \
-line. With --keys --null, raw keys each ended by a zero byte, as for xargs -0.
+A pipe gets one line per key: key, tab, value, with tab, line breaks and backslash written as \\t, \\n, \\r, \\\\; --json prints one object \
+per line. With --keys --null, raw keys each ended by a zero byte, as for xargs -0.
 
 Examples:
   plimsoll scan demo.plimsoll src/ --keys
@@ -254,27 +258,27 @@ Examples:
 pub(crate) struct Scan {
     /// Store
     pub(crate) store: PathBuf,
-    /// Only keys that begin with this
+    /// Only keys with this prefix
     pub(crate) prefix: Option<OsString>,
-    /// Only this key and those after it
+    /// First key
     #[arg(long, value_name = "KEY")]
     pub(crate) from: Option<OsString>,
-    /// Only keys before this one
+    /// Key to stop before
     #[arg(long, value_name = "KEY")]
     pub(crate) to: Option<OsString>,
-    /// At most that many
+    /// Print at most this many
     #[arg(long, value_name = "COUNT")]
     pub(crate) limit: Option<u64>,
     /// Last key first
     #[arg(long)]
     pub(crate) reverse: bool,
-    /// Keys without values
+    /// Print keys without values
     #[arg(long = "keys")]
     pub(crate) keys_only: bool,
     /// End each key with a zero byte
     #[arg(long, requires = "keys_only", conflicts_with = "json")]
     pub(crate) null: bool,
-    /// Leave out what is damaged, name it on standard error, and end with exit code 4
+    /// Skip damaged data, report it on standard error, and exit with code 4
     #[arg(long)]
     pub(crate) skip_damaged: bool,
     #[command(flatten)]
@@ -287,8 +291,8 @@ pub(crate) struct Scan {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Each version has its GLSN, its time (an imported commit's is its committer's), its size, and a summary of the metadata of the commit \
-that wrote it: of a Git commit the id, author and subject. Exit code 1: the key never existed.
+Prints for each version its GLSN, its time (the committer's, for an imported commit), its size, and a summary of the metadata of the \
+commit that wrote it (id, author and subject, for a Git commit). Exit code 1: the key never existed.
 
 Examples:
   plimsoll history demo.plimsoll README.md
@@ -298,7 +302,7 @@ pub(crate) struct History {
     pub(crate) store: PathBuf,
     /// Key
     pub(crate) key: OsString,
-    /// At most that many
+    /// Print at most this many
     #[arg(long, value_name = "COUNT")]
     pub(crate) limit: Option<u64>,
     #[command(flatten)]
@@ -310,7 +314,7 @@ pub(crate) struct History {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 + added, - removed, ~ changed, with the sizes before and after and a summary of the last commit in between that wrote the key. A value \
-that was written again and is the same is no difference. A pipe gets sign, bytes before, bytes after, key and summary, \
+that was rewritten unchanged is not a difference. A pipe gets sign, bytes before, bytes after, key and summary, \
 tab-separated. Exit code 0: no differences; 1: there are some.
 
 Examples:
@@ -326,7 +330,7 @@ pub(crate) struct Diff {
     /// Later moment, or newest
     #[arg(value_parser = parse_at)]
     pub(crate) after: At,
-    /// Only keys that begin with this
+    /// Only keys with this prefix
     pub(crate) prefix: Option<OsString>,
     #[command(flatten)]
     pub(crate) keyspace: InKeyspace,
@@ -336,19 +340,19 @@ pub(crate) struct Diff {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-One line an entry, newest first: GLSN, time, commit or stream, number of operations or bytes, and a summary of a transaction's \
+One line per entry, newest first: GLSN, time, commit or stream, number of operations or bytes, and a summary of a transaction's \
 metadata (of an imported Git commit: id, author, subject) or the payload. The time of an imported commit is its committer's; with \
---json \"stored\" is when it came into the store. With --ops each operation follows on a line of its own: + or -, keyspace, \
+--json, \"stored\" is the time of its import. With --ops, each operation follows on its own line: + or -, keyspace, \
 bytes, key.
 
---since and --until take times as `get --at` does. Where committers' times go back, they mean what they mean to git log: --since \
-ends at the last commit that is older, --until leaves out each commit that is younger.
+--since and --until take times as `get --at` does. If committers' times go back, both work as in git log: --since \
+stops at the last commit that is older, --until skips every commit that is younger.
 
-With --cursor the entries begin where the cursor is, oldest first, and the cursor moves behind them once they are written to standard \
-output. A command that is killed in between leaves the cursor where it was: the next one prints those entries again, each at least \
-once. As long as a cursor is there, the log is not trimmed past it (`plimsoll cursor`). Moving it is a commit: it needs the store's \
-lock. With --follow, entries are printed beside a process that writes, and the cursor moves when that process closes the store. \
-Commits that only move cursors are left out.
+With --cursor, printing starts at the cursor, oldest entry first, and the cursor moves past the entries once they are written to \
+standard output. If the command is killed before that, the cursor stays and the next run prints these entries again: each entry is \
+printed at least once. The log is not trimmed past a cursor (`plimsoll cursor`). Moving a cursor is a commit, so it needs the store's \
+lock: with --follow, entries are printed while another process writes, and the cursor moves when that process closes the store. \
+Commits that only move cursors are not shown.
 
 Examples:
   plimsoll log demo.plimsoll --limit 20
@@ -360,7 +364,7 @@ Examples:
 pub(crate) struct Log {
     /// Store
     pub(crate) store: PathBuf,
-    /// First GLSN [default: the oldest; with --follow: the next one]
+    /// First GLSN [default: the oldest; with --follow: that of the next entry]
     #[arg(long, value_name = "GLSN")]
     pub(crate) from: Option<u64>,
     /// Last GLSN
@@ -372,13 +376,13 @@ pub(crate) struct Log {
     /// Only entries up to this time
     #[arg(long, value_name = "TIME", value_parser = parse_only_time)]
     pub(crate) until: Option<Timestamp>,
-    /// Only commits that wrote or deleted this key, of those whose versions are retained
+    /// Only commits that put or deleted this key (as far as its versions are retained)
     #[arg(long, value_name = "KEY", conflicts_with = "stream")]
     pub(crate) key: Option<OsString>,
     /// Only this stream; transactions are stream 0
     #[arg(long, value_name = "NUMBER")]
     pub(crate) stream: Option<u32>,
-    /// At most that many
+    /// Print at most this many
     #[arg(long, value_name = "COUNT")]
     pub(crate) limit: Option<u64>,
     /// Oldest first
@@ -387,13 +391,13 @@ pub(crate) struct Log {
     /// Wait for new entries, oldest first; ends with Ctrl-C
     #[arg(long, conflicts_with_all = ["to", "until", "reverse"])]
     pub(crate) follow: bool,
-    /// Begin where this cursor is and move it behind what was printed; it is made at --from if it is not there
+    /// Start at this cursor and move it past the printed entries; created at --from if it does not exist
     #[arg(long, value_name = "NAME", conflicts_with_all = ["to", "since", "until", "reverse"])]
     pub(crate) cursor: Option<String>,
     /// Show each operation of a transaction
     #[arg(long)]
     pub(crate) ops: bool,
-    /// Leave out what is damaged, name it on standard error, and end with exit code 4
+    /// Skip damaged data, report it on standard error, and exit with code 4
     #[arg(long, conflicts_with = "follow")]
     pub(crate) skip_damaged: bool,
     #[command(flatten)]
@@ -404,8 +408,8 @@ pub(crate) struct Log {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-First what is in the store, then its internals. Keys are counted by reading them, the first 200,000; where there are more, keys and bytes are \
-estimates and are marked with `about` (JSON: \"exact\": false). A key that was overwritten lately may then count more than once.
+Shows the contents of the store, then its internals. The first 200,000 keys are counted; if there are more, the numbers of keys and bytes \
+are estimates, marked with `about` (JSON: \"exact\": false), and a key that was overwritten recently may count more than once.
 
 Examples:
   plimsoll stat demo.plimsoll
@@ -413,16 +417,16 @@ Examples:
 pub(crate) struct Stat {
     /// Store
     pub(crate) store: PathBuf,
-    /// Count all keys, however many there are
+    /// Count all keys instead of estimating
     #[arg(long)]
     pub(crate) exact: bool,
 }
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The image names the pages that were hot when the store was last open, and holds hot rows (small values that are kept without their \
-pages), so that they are there again, in the background, when it is opened the next time. It is a cache: it may be deleted at any moment, also while the store is open (which then writes another in \
-time).
+The image lists the pages that were hot when the store was last open, and holds hot rows (small values cached without their pages). The \
+next process that opens the store reloads them in the background. The image is a cache: it can be deleted at any time, also while the store is open, which \
+then writes a new one.
 
 Examples:
   plimsoll warm demo.plimsoll
@@ -430,7 +434,7 @@ Examples:
 pub(crate) struct Warm {
     /// Store
     pub(crate) store: PathBuf,
-    /// Delete it
+    /// Delete the image
     #[arg(long)]
     pub(crate) delete: bool,
 }

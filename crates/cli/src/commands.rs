@@ -24,6 +24,7 @@ mod stat;
 mod trim;
 mod verify;
 mod warm;
+mod watch;
 
 use crate::args::{Cli, Command, Import};
 use crate::exit::Outcome;
@@ -47,6 +48,7 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::History(args) => history::run(globals, args, output),
         Command::Diff(args) => diff::run(globals, args, output),
         Command::Log(args) => log::run(globals, args, output),
+        Command::Watch(args) => watch::run(globals, args, output),
         Command::Stat(args) => stat::run(globals, &args, output),
         Command::Verify(args) => verify::run(globals, &args, output),
         Command::Backup(args) => backup::run(globals, &args, output),

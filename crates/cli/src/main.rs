@@ -3,6 +3,7 @@
 mod about;
 mod args;
 mod bytes;
+mod changes;
 mod commands;
 mod duration;
 mod effort;

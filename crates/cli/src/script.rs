@@ -10,17 +10,17 @@ mod words;
 
 /// What `.help` prints, and the help of both commands.
 pub(crate) const LANGUAGE: &str = "\
-Commands, one a line:
+Commands, one per line:
   put KEY VALUE            set a key; `put KEY --file PATH` takes the value from a file
   get KEY                  print a value
   delete KEY...            delete keys
   scan [PREFIX]            list keys and values: --from KEY --to KEY --limit COUNT --reverse --keys
   count [PREFIX]           count keys: --from KEY --to KEY
-  use KEYSPACE             the following lines are about this keyspace; the first put makes it
+  use KEYSPACE             keyspace of the following lines; the first put creates it
   keyspaces                list keyspaces
   begin, commit, rollback  several lines in one transaction
 
 get, scan and count take --at MOMENT: a GLSN or a time, as `plimsoll get --at` does.
 Blanks separate words. 'Single quotes' keep everything as it is. In \"double quotes\", and without
 quotes, a backslash writes \\n \\t \\r \\0 \\\\ \\\" \\' \\# \\-, a blank, or any byte as \\xHH. A word that
-begins with # begins a comment. A key that begins with -- is quoted.";
+starts with # starts a comment. Quote a key that starts with --.";

@@ -9,9 +9,9 @@ use super::{InKeyspace, KeysAs};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Problems are listed one a line: file and offset, GLSNs, keyspace and keys where they can be known, and the command that helps. Each value above \
-1 KiB is compared with the checksum that it was written with. Notes need nothing done. Exit code 0: no problems; 1: there are some; 4: so damaged that \
-the store cannot be opened.
+Prints one line per problem: file and offset; GLSNs, keyspace and keys, if they can be determined; and the command that repairs it. Each value above \
+1 KiB is compared with the checksum that was stored with it. Notes need no action. Exit code 0: no problems; 1: problems found; 4: too damaged to be \
+opened.
 
 Examples:
   plimsoll verify demo.plimsoll")]
@@ -22,9 +22,9 @@ pub(crate) struct Verify {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Files that never change again are linked where both folders are on one file system, else copied. Linked files share their bytes \
-on disk with the store: a failing disk damages both; --copy shares nothing. What is copied is checked page by page. What is linked is not read, \
-unless --verify is given: then the whole backup is read and checked, as by `plimsoll verify`, and exit code 1 says that there are problems.
+Immutable files are hard-linked if both folders are on one file system, and copied otherwise. Linked files share their bytes on \
+disk with the store, so a failing disk damages both; --copy links nothing. Copied files are checked page by page. Linked files are not read, \
+unless --verify is given: then the whole backup is read and checked, as by `plimsoll verify`; exit code 1: problems found.
 
 Examples:
   plimsoll backup demo.plimsoll /backup/demo-2024-01-31.plimsoll
@@ -33,20 +33,20 @@ Examples:
 pub(crate) struct Backup {
     /// Store
     pub(crate) store: PathBuf,
-    /// Folder to make; must not exist or be empty
+    /// Folder of the backup; it must be empty or not exist
     pub(crate) destination: PathBuf,
-    /// Copy every file, link none
+    /// Copy every file instead of linking
     #[arg(long)]
     pub(crate) copy: bool,
-    /// Read and check the whole backup when it is made
+    /// Read and check the whole backup afterwards
     #[arg(long)]
     pub(crate) verify: bool,
 }
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-For a store whose log is sound and whose index is not. No other process may have the store open. The old index stays until the new one \
-is whole: there must be room for both. Where the index holds commits that the log does not have, nothing is done, and they are named.
+For a store with a sound log and a damaged index. No other process may have the store open. The old index is kept until the new one \
+is complete, so there must be room for both. If the index holds commits that the log does not have, the command fails and lists them.
 
 Examples:
   plimsoll rebuild demo.plimsoll")]
@@ -57,19 +57,19 @@ pub(crate) struct Rebuild {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-With --drop, for damage in the middle: what is damaged is dropped, all else stays. It names a GLSN, or a key as KEY or key:KEY (digits alone are a \
-GLSN), of which `plimsoll verify` says that it is damaged; what is sound is refused, `plimsoll delete` deletes it. A key whose newest value is dropped is \
-deleted; its other versions stay. Reading a version that was dropped, at its old moment, is an error that says so. A record of the log is dropped as a \
-whole, with all values in it above 1 KiB. Where pages of the index are dropped, which only happens where `plimsoll rebuild` cannot help, the moments \
-before them can no longer be read in their keyspaces. --drop-damaged drops all that is damaged.
+--drop removes single damaged items and keeps everything else. It takes a GLSN, or a key as KEY or key:KEY (digits alone are a GLSN), that \
+`plimsoll verify` reports as damaged; sound data is refused (`plimsoll delete` deletes it). A key whose newest value is dropped is \
+deleted; its other versions are kept. Reading a dropped version, at its old moment, is an error that says so. A record of the log is dropped as a \
+whole, with all its values above 1 KiB. Pages of the index are dropped only if `plimsoll rebuild` cannot help; earlier moments of their keyspaces \
+can then no longer be read. --drop-damaged drops everything that is damaged.
 
-With --cut-at, for a log whose end is damaged: all commits from that GLSN on are lost to the store.
+--cut-at is for a log with a damaged end: all commits from that GLSN on are removed from the store.
 
-With --from-index, for a store whose log lost its end, or all of it, and whose index is sound: what is whole of the log is kept, and one \
-commit behind it brings each key to the newest state that the index holds. Keys whose values are lost with the log are listed, exit \
-code 4; they keep what the log has.
+--from-index is for a store that lost the end of its log, or all of it, and has a sound index: the intact part of the log is kept, and one \
+commit after it sets each key to the newest state in the index. Keys whose values were lost with the log are listed (exit code 4) and \
+keep the state of the log.
 
-What is taken out of the store is moved aside, not deleted, and listed.
+Files that are taken out of the store are moved aside and listed, not deleted.
 
 Examples:
   plimsoll salvage demo.plimsoll --drop 1042 --dry-run
@@ -79,16 +79,16 @@ Examples:
 pub(crate) struct Salvage {
     /// Store
     pub(crate) store: PathBuf,
-    /// Drop what is damaged at this GLSN or key; may be given several times
+    /// Drop the damaged data of this GLSN or key; may be given several times
     #[arg(long, value_name = "GLSN|KEY", conflicts_with_all = ["cut_at", "from_index"])]
     pub(crate) drop: Vec<OsString>,
     /// Drop everything that is damaged
     #[arg(long, conflicts_with_all = ["cut_at", "from_index"])]
     pub(crate) drop_damaged: bool,
-    /// Say what --drop would drop, and change nothing
+    /// Print what --drop would drop, and change nothing
     #[arg(long, conflicts_with_all = ["cut_at", "from_index"])]
     pub(crate) dry_run: bool,
-    /// First GLSN that is cut off
+    /// First GLSN to remove
     #[arg(long, value_name = "GLSN", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "from_index")]
     pub(crate) cut_at: Option<u64>,
     /// Keep the newest state that the index holds

@@ -8,18 +8,18 @@ use clap::{Args, Subcommand};
 pub(crate) enum Cursor {
     /// List the cursors and the GLSN that each reads next
     List(CursorList),
-    /// Make a cursor
+    /// Create a cursor
     Create(CursorCreate),
-    /// Move a cursor on: everything before a GLSN was dealt with
+    /// Move a cursor forward: everything before a GLSN has been processed
     Advance(CursorAdvance),
-    /// Remove a cursor, so that the log may be trimmed without regard to it
+    /// Remove a cursor; the log may then be trimmed past it
     Drop(CursorDrop),
 }
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A cursor is a named place in the log. The log is not trimmed past the oldest cursor: neither by `plimsoll trim`, nor where every keyspace limits \
-its past and the log trims itself. `plimsoll log --cursor NAME` reads from a cursor and moves it. A pipe gets name, tab, GLSN a line.
+A cursor is a named position in the log. The log is not trimmed past the oldest cursor, neither by `plimsoll trim` nor automatically (if every \
+keyspace limits its retention). `plimsoll log --cursor NAME` reads from a cursor and moves it. A pipe gets one line per cursor: name, tab, GLSN.
 
 Examples:
   plimsoll cursor list demo.plimsoll")]
@@ -30,7 +30,7 @@ pub(crate) struct CursorList {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-One that is there already stays where it is, and is shown.
+A cursor that already exists stays where it is; its position is printed.
 
 Examples:
   plimsoll cursor create demo.plimsoll mailer
@@ -47,8 +47,8 @@ pub(crate) struct CursorCreate {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-For programs that read the log by themselves; `plimsoll log --cursor NAME` moves its cursor itself. A cursor does not go back: what lies before \
-it may be trimmed.
+For programs that read the log on their own; `plimsoll log --cursor NAME` moves its cursor itself. A cursor cannot move back: the log before \
+it may have been trimmed.
 
 Examples:
   plimsoll cursor advance demo.plimsoll mailer 1042")]
@@ -63,7 +63,7 @@ pub(crate) struct CursorAdvance {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A follower that does not come back holds the log for ever: drop its cursor.
+The log is kept for a cursor forever, so drop the cursor of a reader that is no longer in use.
 
 Examples:
   plimsoll cursor drop demo.plimsoll mailer")]

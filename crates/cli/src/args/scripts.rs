@@ -11,22 +11,22 @@ use crate::script::LANGUAGE;
 #[command(after_help = format!("\
 {LANGUAGE}
 
-All lines are one transaction: if one fails, nothing is committed, and the message names the line. With --each-line each line is \
-a transaction of its own, and so are the lines between `begin` and `commit`; all are durable when the command ends, and if a \
-line fails those before it stay. `delete` does not ask whether a key is there. A pipe gets what get, scan and count print, and last the GLSN of the \
-last commit. Exit code 1: a key was not there.
+All lines are one transaction: if one fails, nothing is committed, and the message names the line. With --each-line, each line is its \
+own transaction, and so is each block from `begin` to `commit`; all are durable when the command ends, and if a \
+line fails, the lines before it stay committed. `delete` succeeds also for a key that does not exist. A pipe gets the output of get, scan and count, then the GLSN of the \
+last commit. Exit code 1: a key did not exist.
 
 Examples:
   plimsoll batch demo.plimsoll < commands
   plimsoll batch demo.plimsoll commands --each-line
   printf 'put a 1\\nput b \"two words\"\\n' | plimsoll batch demo.plimsoll"))]
 pub(crate) struct Batch {
-    /// Store; it is made if there is none
+    /// Store; created if it does not exist
     pub(crate) store: PathBuf,
     /// File with the commands, or - for stdin
     #[arg(default_value = "-", hide_default_value = true)]
     pub(crate) file: PathBuf,
-    /// Make each line a transaction of its own
+    /// Run each line as its own transaction
     #[arg(long)]
     pub(crate) each_line: bool,
     #[command(flatten)]
@@ -37,11 +37,11 @@ pub(crate) struct Batch {
 #[command(after_help = format!("\
 {LANGUAGE}
 
-.help prints this, .quit leaves. Each line is a transaction of its own and durable when it is answered, unless `begin` stands before it. \
-A shell that can write keeps other writers out as long as it is open; --read-only works beside them and shows what was \
-durable when it was opened. Typed lines are remembered in ~/.plimsoll_history (PLIMSOLL_HISTORY names another file; empty: none).
+.help prints this text, .quit ends the shell. Each line is its own transaction and durable when its answer is printed, unless it follows `begin`. \
+A shell that can write locks out other writers while it is open; --read-only works beside them and shows the state that was \
+durable when it was opened. Typed lines are saved in ~/.plimsoll_history (PLIMSOLL_HISTORY names another file; empty: none).
 
-Lines may also come through a pipe: the first one that fails ends the command with its exit code.
+Lines can also be piped in: the first one that fails ends the command with its exit code.
 
 Examples:
   plimsoll shell demo.plimsoll
@@ -50,7 +50,7 @@ Examples:
 pub(crate) struct Shell {
     /// Store
     pub(crate) store: PathBuf,
-    /// Make the store if there is none
+    /// Create the store if it does not exist
     #[arg(long, conflicts_with = "read_only")]
     pub(crate) create: bool,
     /// Change nothing; works while another process writes

@@ -12,9 +12,9 @@ use crate::retention::parse_retention;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Keyspace {
-    /// List the keyspaces and what they keep
+    /// List the keyspaces with their retention
     List(KeyspaceList),
-    /// Make a keyspace
+    /// Create a keyspace
     Create(KeyspaceCreate),
     /// Show or change which past versions a keyspace keeps
     Retention(KeyspaceRetention),
@@ -24,7 +24,7 @@ pub(crate) enum Keyspace {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A pipe gets name, tab, retention a line.
+A pipe gets one line per keyspace: name, tab, retention.
 
 Examples:
   plimsoll keyspace list demo.plimsoll")]
@@ -35,32 +35,32 @@ pub(crate) struct KeyspaceList {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A keyspace is also made by the first put into it. One that is there already is left as it is, unless it keeps something else: \
+The first put into a keyspace also creates it. A keyspace that already exists is left unchanged; if its retention differs, \
 that is an error (`plimsoll keyspace retention` changes it).
 
 Retention:
   forever    every version (default)
   latest     the latest version only
-  7d, 12h    what a reader of this age or younger can see
-  1000glsns  what the last 1000 GLSNs can see
+  7d, 12h    the versions visible at any moment of this period
+  1000glsns  the versions visible at any of the last 1000 GLSNs
 
 Examples:
   plimsoll keyspace create demo.plimsoll users
   plimsoll keyspace create demo.plimsoll sessions --retention 7d")]
 pub(crate) struct KeyspaceCreate {
-    /// Store; it is made if there is none
+    /// Store; created if it does not exist
     pub(crate) store: PathBuf,
     /// Name of the keyspace
     pub(crate) name: String,
-    /// Which past versions it keeps: forever, latest, an age such as 7d, or 1000glsns
+    /// Past versions to keep: forever, latest, an age such as 7d, or 1000glsns
     #[arg(long, value_parser = parse_retention, default_value = "forever", value_name = "RETENTION")]
     pub(crate) retention: Retention,
 }
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-What a shorter retention gives up is dropped when runs are merged (`plimsoll compact` does so now). What is gone does not come \
-back with a longer one.
+Versions that a shorter retention no longer covers are dropped when runs are merged (`plimsoll compact` does that at once). A longer \
+retention does not bring them back.
 
 Examples:
   plimsoll keyspace retention demo.plimsoll default
@@ -71,15 +71,15 @@ pub(crate) struct KeyspaceRetention {
     pub(crate) store: PathBuf,
     /// Name of the keyspace
     pub(crate) name: String,
-    /// From now on: forever, latest, an age such as 7d, or 1000glsns; without it, show what is kept
+    /// New retention: forever, latest, an age such as 7d, or 1000glsns; if omitted, print the current one
     #[arg(value_parser = parse_retention)]
     pub(crate) retention: Option<Retention>,
 }
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-All keys are deleted in one transaction, with the keyspace. Its past stays readable (get, scan and count with --at) as long as its \
-retention says: one that keeps every version keeps its space, too. With --forget its past goes as well, when runs are merged. \
+Deletes the keyspace and all its keys in one transaction. Its past stays readable (get, scan and count with --at) according to its \
+retention; a keyspace that keeps every version also keeps its space. With --forget its past is dropped, too, when runs are merged. \
 The default keyspace cannot be dropped.
 
 Examples:
@@ -90,16 +90,16 @@ pub(crate) struct KeyspaceDrop {
     pub(crate) store: PathBuf,
     /// Name of the keyspace
     pub(crate) name: String,
-    /// Give up its past, too, so that its space is freed
+    /// Drop its past versions, too, to free their space
     #[arg(long)]
     pub(crate) forget: bool,
 }
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Frees whole segments of the log. Values that are still current or retained are moved out first, and keys with their retained versions stay; \
-but commits below can no longer be listed by `plimsoll log`, no time below can be looked up, and `plimsoll rebuild` is no longer possible. \
-Which past versions are kept is not for this command to say: see `plimsoll keyspace retention`.
+Deletes whole segments of the log. Values that are current or retained are moved out first, so no key loses a retained version; \
+but `plimsoll log` can no longer list the older commits, older times cannot be looked up, and `plimsoll rebuild` is no longer possible. \
+This does not change which past versions are kept: see `plimsoll keyspace retention`.
 
 Examples:
   plimsoll trim demo.plimsoll --until 100000
@@ -107,15 +107,15 @@ Examples:
 pub(crate) struct Trim {
     /// Store
     pub(crate) store: PathBuf,
-    /// Free what lies before this GLSN or time
+    /// Delete the log before this GLSN or time
     #[arg(long, value_name = "GLSN|TIME", value_parser = parse_at)]
     pub(crate) until: At,
 }
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Merges all runs into as few as there can be, and drops versions that no keyspace keeps any more. The store does so by itself, in the background, \
-while it is open; this does it now. It takes up to as much free space as the index has.
+Merges the runs of the index into as few as possible, and drops versions that are no longer retained. An open store does this in the \
+background; this command does it at once. It needs as much free space as the index takes, at most.
 
 Examples:
   plimsoll compact demo.plimsoll")]
@@ -133,12 +133,12 @@ Examples:
 pub(crate) struct Count {
     /// Store
     pub(crate) store: PathBuf,
-    /// Only keys that begin with this
+    /// Only keys with this prefix
     pub(crate) prefix: Option<OsString>,
-    /// Only this key and those after it
+    /// First key
     #[arg(long, value_name = "KEY")]
     pub(crate) from: Option<OsString>,
-    /// Only keys before this one
+    /// Key to stop before
     #[arg(long, value_name = "KEY")]
     pub(crate) to: Option<OsString>,
     #[command(flatten)]

@@ -2,7 +2,6 @@
 
 mod cursor;
 mod entry;
-mod fingerprint;
 mod follow;
 mod glsns;
 

@@ -32,3 +32,4 @@ mod run;
 mod shell;
 mod terminal;
 mod upkeep;
+mod watch;

@@ -1,0 +1,38 @@
+//! The command line of `watch`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{InKeyspace, KeysAs};
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+One line a change, in commit order: GLSN, + (put) or - (delete), key and value. A pipe gets these fields separated by tabs, with tab, line breaks and \
+backslash written as \\t, \\n, \\r, \\\\; a terminal shows the beginning of a value; --json gives one object a line: {\"glsn\", \"time\", \"op\", \"key\", \
+\"value\"}. A change is printed once it is durable, also if another process commits it. Ctrl-C ends the command (exit code 130).
+
+To continue after a stop without a gap, pass the last GLSN printed plus one as --from. --from fails if the log was trimmed past it; a cursor \
+(`plimsoll cursor`) prevents that.
+
+Examples:
+  plimsoll watch demo.plimsoll
+  plimsoll watch demo.plimsoll src/ --from 1
+  plimsoll watch demo.plimsoll admin/ --keyspace users --json")]
+pub(crate) struct Watch {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Print only changes of keys that begin with this
+    pub(crate) prefix: Option<OsString>,
+    /// First GLSN whose changes are printed [default: that of the next commit]
+    #[arg(long, value_name = "GLSN")]
+    pub(crate) from: Option<u64>,
+    /// End after this many changes
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) limit: Option<u64>,
+    #[command(flatten)]
+    pub(crate) keyspace: InKeyspace,
+    #[command(flatten)]
+    pub(crate) keys: KeysAs,
+}

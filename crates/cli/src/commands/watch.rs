@@ -1,0 +1,150 @@
+//! `plimsoll watch`: the changes of keys under a prefix, with their values, as they are committed (see [`crate::changes`]).
+
+use std::time::Duration;
+
+use plimsoll::{Change, Commits, Db, Error, Glsn, ValueReader};
+use plimsoll_disk::clock::{Clock, SystemClock};
+use serde_json::Map;
+
+use crate::args::{Globals, Watch};
+use crate::bytes::{key_bytes, preview, push_field, put_json, show_bytes};
+use crate::changes::{Changes, Waited, sync_newest_segment};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::interrupt::Interrupt;
+use crate::output::{Output, Reader, Style};
+use crate::time::{of_system, show_time};
+use crate::values::{beginning, write_field, write_json_member};
+use crate::{keyspaces, store};
+
+pub(crate) fn run(globals: &Globals, args: Watch, output: &mut Output) -> Outcome {
+    let clock = SystemClock::new();
+    let interrupt = Interrupt::listen()?;
+    let prefix = args.prefix.clone().map(|prefix| key_bytes(prefix, args.keys.hex)).transpose();
+    let prefix = prefix.map_err(Failure::usage)?.unwrap_or_default();
+    let mut printer = Printer { hex: args.keys.hex, left: args.limit.unwrap_or(u64::MAX), width: output.width() };
+    let mut from = args.from.map(Glsn);
+    loop {
+        // Before the store is opened: a change from now on is not missed.
+        let changes = Changes::watch(&args.store);
+        let begun = clock.monotonic_nanos();
+        let db = store::open_to_read(globals, &args.store)?;
+        sync_newest_segment(&args.store)?;
+        let keyspace = keyspaces::known_keyspace(&db, &args.keyspace.keyspace)?;
+        let mut commits = db.watch(&keyspace, &prefix, from.unwrap_or_else(|| db.newest().next()))?;
+        printer.print_all(&mut commits, &interrupt, output)?;
+        from = Some(commits.position());
+        close(db, commits)?;
+        output.flush()?;
+        if printer.left == 0 {
+            return Ok(Exit::Done);
+        }
+        let ended = clock.monotonic_nanos();
+        if interrupt.came() || changes.wait(&interrupt, false) == Waited::Interrupted {
+            return Ok(Exit::Interrupted);
+        }
+        // Beside a writer that never rests, half of the time is left to it.
+        let idle = clock.monotonic_nanos().saturating_sub(ended);
+        clock.sleep(Duration::from_nanos((ended - begun).saturating_sub(idle)));
+    }
+}
+
+fn close(db: Db, commits: Commits) -> Result<(), Failure> {
+    drop(commits);
+    Ok(db.close()?)
+}
+
+struct Printer {
+    hex: bool,
+    /// How many changes may still be printed.
+    left: u64,
+    width: usize,
+}
+
+impl Printer {
+    /// Prints what is there.
+    fn print_all(&mut self, commits: &mut Commits, interrupt: &Interrupt, output: &mut Output) -> Result<(), Failure> {
+        while self.left > 0 && !interrupt.came() {
+            let commit = match commits.next_timeout(Duration::ZERO) {
+                Ok(Some(commit)) => commit,
+                Ok(None) => return Ok(()),
+                Err(error @ Error::Dropped { .. }) => {
+                    output.flush()?;
+                    eprintln!("plimsoll: {error}");
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            for change in commit.changes()? {
+                if self.left == 0 {
+                    return Ok(());
+                }
+                self.print(&change?, output)?;
+                self.left -= 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn print(&self, change: &Change, output: &mut Output) -> Result<(), Failure> {
+        match output.reader() {
+            Reader::People => self.print_for_people(change, output),
+            Reader::Pipe => self.print_fields(change, output),
+            Reader::Json => self.print_json(change, output),
+        }
+    }
+
+    fn print_fields(&self, change: &Change, output: &mut Output) -> Result<(), Failure> {
+        let sign = if change.is_delete() { '-' } else { '+' };
+        let mut line = format!("{}\t{sign}\t", change.glsn()).into_bytes();
+        match self.hex {
+            true => line.extend_from_slice(hex::encode(change.key()).as_bytes()),
+            false => push_field(&mut line, change.key()),
+        }
+        if !change.is_delete() {
+            line.push(b'\t');
+        }
+        output.raw(&line)?;
+        if let Some(value) = change.value_reader()? {
+            write_field(value, output)?;
+        }
+        output.raw(b"\n")
+    }
+
+    fn print_json(&self, change: &Change, output: &mut Output) -> Result<(), Failure> {
+        let mut object = Map::new();
+        object.insert("glsn".to_owned(), change.glsn().0.into());
+        object.insert("time".to_owned(), show_time(of_system(change.time())).into());
+        let op = if change.is_delete() { "delete" } else { "put" };
+        object.insert("op".to_owned(), op.into());
+        match self.hex {
+            true => drop(object.insert("key_hex".to_owned(), hex::encode(change.key()).into())),
+            false => put_json(&mut object, "key", change.key()),
+        }
+        if change.is_delete() {
+            return output.json(&object);
+        }
+        output.open_object(&object)?;
+        write_json_member(&|| open(change), output)?;
+        output.raw(b"}\n")
+    }
+
+    fn print_for_people(&self, change: &Change, output: &mut Output) -> Result<(), Failure> {
+        let key = if self.hex { hex::encode(change.key()) } else { show_bytes(change.key()) };
+        let (sign, style) = if change.is_delete() { ('-', Style::Bad) } else { ('+', Style::Good) };
+        let left = self.width.saturating_sub(key.chars().count() + 14).max(24);
+        let value = match change.value_reader()? {
+            Some(value) => {
+                let bytes = value.len();
+                // A character is up to four bytes.
+                preview(&beginning(value, left * 4)?, bytes, left)
+            }
+            None => String::new(),
+        };
+        let key = output.paint(style, &format!("{sign} {key}"));
+        output.line(format!("{:>8}  {key}  {value}", change.glsn().0).trim_end())
+    }
+}
+
+fn open(change: &Change) -> Result<ValueReader, Failure> {
+    Ok(change.value_reader()?.expect("it is a put"))
+}

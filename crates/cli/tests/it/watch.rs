@@ -1,0 +1,94 @@
+//! `plimsoll watch`: changes under a prefix, as they are committed.
+
+use std::io::{BufRead, BufReader, Lines};
+use std::process::{Child, ChildStdout, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use crate::run::{Folder, plimsoll, run, run_with_input};
+
+fn store(folder: &Folder) -> String {
+    let store = folder.at("store");
+    for (key, value) in [("a/1", "one"), ("b/1", "other"), ("a/2", "two lines\nand a\ttab")] {
+        run(&["put", &store, key, value]).ok();
+    }
+    store
+}
+
+fn watch(arguments: &[&str]) -> (Child, Lines<BufReader<ChildStdout>>) {
+    let mut command = plimsoll();
+    let mut child = command.arg("watch").args(arguments).stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    (child, lines)
+}
+
+#[test]
+fn changes_under_a_prefix_are_printed_with_their_values_as_another_process_commits_them() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    let (mut child, mut lines) = watch(&[&store, "a/", "--from", "1", "--limit", "5"]);
+    let mut next = || lines.next().unwrap().unwrap();
+    assert_eq!(next(), "1\t+\ta/1\tone");
+    assert_eq!(next(), "3\t+\ta/2\ttwo lines\\nand a\\ttab");
+    // One transaction: the change outside of the prefix is left out.
+    run_with_input(&["batch", &store], b"put a/1 new\nput b/2 x\ndelete a/2\n").ok();
+    assert_eq!((next(), next()), ("4\t+\ta/1\tnew".to_owned(), "4\t-\ta/2".to_owned()));
+    run(&["put", &store, "b/1", "nothing for it"]).ok();
+    run(&["put", &store, "a/3", "last"]).ok();
+    assert_eq!(next(), "6\t+\ta/3\tlast");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_watch_without_a_place_begins_with_the_next_commit_and_ends_with_ctrl_c() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    let (mut child, mut lines) = watch(&[&store, "--from", "3"]);
+    assert!(lines.next().unwrap().unwrap().starts_with("3\t+\ta/2\t"), "it is on its way");
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    // GLSN 4 or later, whichever the watch comes before.
+    let (mut child, mut lines) = watch(&[&store, "--limit", "1"]);
+    let mut number = 0;
+    let line = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| lines.next().unwrap().unwrap());
+        while !reader.is_finished() {
+            number += 1;
+            run(&["put", &store, "key", &number.to_string()]).ok();
+        }
+        reader.join().unwrap()
+    });
+    let fields: Vec<&str> = line.split('\t').collect();
+    let (glsn, value): (u64, u64) = (fields[0].parse().unwrap(), fields[3].parse().unwrap());
+    assert_eq!((glsn, fields[1], fields[2]), (value + 3, "+", "key"));
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn json_and_hex_and_keyspaces_are_as_everywhere() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    run(&["put", &store, "x", "in the default keyspace"]).ok();
+    run(&["put", &store, "--keyspace", "users", "x1", "\u{e9}"]).ok();
+    run_with_input(&["put", &store, "--keyspace", "users", "x2"], b"\xff\x00").ok();
+    run(&["delete", &store, "--keyspace", "users", "x1"]).ok();
+    let users = ["watch", &store, "--keyspace", "users", "--from", "1", "--limit", "3"];
+    let lines = run(&[&users[..], &["--json"]].concat()).ok().json_lines();
+    let op = |line: usize| (lines[line]["op"].clone(), lines[line]["key"].clone());
+    assert_eq!((op(0), &lines[0]["value"]), ((json!("put"), json!("x1")), &json!("\u{e9}")));
+    assert_eq!((op(1), &lines[1]["value_hex"]), ((json!("put"), json!("x2")), &json!("ff00")));
+    assert_eq!((op(2), lines[2].get("value")), ((json!("delete"), json!("x1")), None));
+    assert!(lines[0]["time"].as_str().unwrap().ends_with('Z'), "{}", lines[0]);
+    let hex = ["watch", &store, "--keyspace", "users", "--from", "1", "--limit", "1", "--hex", "7831"];
+    assert!(run(&hex).ok().text().ends_with("\t+\t7831\t\u{e9}\n"));
+}
+
+#[test]
+fn a_watch_that_cannot_begin_says_why() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    run(&["watch", &store, "--keyspace", "none", "--limit", "1"]).fails(2, &["no keyspace `none`"]);
+    run(&["watch", &folder.at("nowhere")]).fails(3, &[]);
+    run(&["watch", &store, "--hex", "zz"]).fails(2, &["hexadecimal"]);
+}
