@@ -33,9 +33,9 @@ const FLOOR_SEEDS: u64 = 300;
 /// Runs of a failing workload, while it is shortened.
 const MINIMISE_RUNS: usize = 2000;
 
-/// The whole store under one seed: workloads against a model, on disks that fail.
+/// Simulates the whole store from a seed: runs workloads on disks that fail, and compares every answer with a model.
 ///
-/// Prints one line for each run that fails, with the arguments that replay it, and exits with 1 if there was one.
+/// Prints one line for each run that fails, with the arguments that replay it; exits with 1 if any run failed.
 #[derive(Debug, Parser)]
 #[command(
     name = "plimsoll-sim",
@@ -43,65 +43,65 @@ const MINIMISE_RUNS: usize = 2000;
     args_conflicts_with_subcommands = true,
     after_help = "Examples:
   plimsoll-sim --seeds 200                         200 seeds of every mode
-  plimsoll-sim --mode crash --seed 17              one run, again
+  plimsoll-sim --mode crash --seed 17              one run, replayed
   plimsoll-sim --mode crash --seed 17 --minimise   the same, shortened, as text
   plimsoll-sim --mode crash --seed 17 --replay ops.txt
   plimsoll-sim --hours 2 --seed 1000               a soak: seed after seed from 1000 on
-  plimsoll-sim planted                             finds the bugs that are planted for it
+  plimsoll-sim planted                             checks that the simulation finds planted bugs
   plimsoll-sim stress --minutes 60 --svg memory.svg"
 )]
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// How many seeds, from --seed or 0 on [default: 1, or as many as there is time for].
+    /// Number of seeds to run, from --seed on [default: 1; with --hours: as many as fit].
     #[arg(long)]
     seeds: Option<u64>,
-    /// Begins no run after so many hours (0.5: half an hour).
+    /// Start no new run after this many hours (0.5: half an hour).
     #[arg(long)]
     hours: Option<f64>,
-    /// Begins no run after one that failed.
+    /// Stop after the first run that fails.
     #[arg(long)]
     first: bool,
-    /// A run that takes more seconds hangs: it has failed, and is the last.
+    /// Seconds after which a run counts as hung: it has failed, and no further run is started.
     #[arg(long, default_value_t = 600)]
     patience: u64,
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Operations of a run; each mode has its own number otherwise.
+    /// Operations in a run [default: depends on the mode].
     #[arg(long)]
     ops: Option<usize>,
-    /// model, every-sync, crash, failed-reads, flips, full, failed-syncs, budget, metamorphic, rot, flip, or all.
+    /// Mode: model, every-sync, crash, failed-reads, flips, full, failed-syncs, budget, metamorphic, rot, flip, or all.
     #[arg(long, default_value = "all")]
     mode: String,
-    /// Threads that run workloads at the same time.
+    /// Number of runs at the same time, one per thread.
     #[arg(long, default_value_t = 2)]
     jobs: u64,
-    /// Prints how often each border of the store was crossed: a transaction spilled, a table filled, ...
+    /// Print how often the runs reached each border case of the store: a transaction spilled, a table full, ...
     #[arg(long)]
     borders: bool,
-    /// Shortens a workload that fails and prints it.
+    /// Shorten a failing workload and print it.
     #[arg(long)]
     minimise: bool,
-    /// Prints the workload and does not run it.
+    /// Print the workload instead of running it.
     #[arg(long)]
     print: bool,
-    /// Runs the operations in this file in place of those of the seed.
+    /// Run the operations in this file instead of those of the seed.
     #[arg(long)]
     replay: Option<PathBuf>,
-    /// Changes every so many bytes in mode flip.
+    /// Mode flip: change every n-th byte.
     #[arg(long, default_value_t = 1)]
     every: u64,
-    /// The first byte that is changed in mode flip.
+    /// Mode flip: number of the first byte to change.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Of zeros that only fill up, every so many bytes in mode flip.
+    /// Mode flip: change every n-th byte of zero padding.
     #[arg(long, default_value_t = 1)]
     filler_every: u64,
-    /// The store of mode flip has files of every kind.
+    /// Mode flip: use a store with files of every kind.
     #[arg(long)]
     rich: bool,
-    /// Address space that the process may take, in MiB: a demand beyond it ends the process.
+    /// Limit of the process's address space in MiB; exceeding it ends the process.
     #[arg(long)]
     limit_mib: Option<u64>,
     /// Writes to a store until it is killed.
@@ -113,15 +113,15 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Plants bugs in a copy of the sources, one at a time, and looks whether the simulation finds them.
+    /// Apply known bugs to a copy of the sources, one at a time, and check that the simulation finds each.
     Planted(PlantedArguments),
-    /// A store under real threads, killed and started again and again, its memory measured from outside.
+    /// Run a store with real threads, kill and restart it repeatedly, and measure its memory from outside.
     Stress(StressArguments),
-    /// Cuts the power of a real file system under a writer, again and again. Needs root and loop devices.
+    /// Simulate power cuts of a real file system under a writer. Needs root and loop devices.
     Power(PowerArguments),
-    /// Has system calls of a writer fail, one kind after the other. Needs strace.
+    /// Make system calls of a writer fail, one kind after the other. Needs strace.
     Syscalls(SyscallsArguments),
-    /// Reads a store in another process than the one that writes and trims it.
+    /// Read a store in one process while another one writes and trims it.
     Readers(ReadersArguments),
 }
 

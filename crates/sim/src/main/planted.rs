@@ -13,17 +13,17 @@ const SAW_CHARS: usize = 160;
 /// Which bugs, and how hard they are looked for.
 #[derive(Args, Debug)]
 pub(crate) struct PlantedArguments {
-    /// How many seeds of every mode are tried for each bug.
+    /// Number of seeds of every mode to try for each bug.
     #[arg(long, default_value_t = 300)]
     seeds: u64,
-    /// Only these bugs.
+    /// Try only these bugs.
     #[arg(long, num_args = 1..)]
     only: Vec<String>,
-    /// Where the copy of the sources stands and is built; kept, so that the next time is quicker
+    /// Folder in which the copy of the sources is built; kept to make the next time faster
     /// [default: plimsoll-planted in the system's folder for temporary files].
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Lists the bugs and tries none.
+    /// List the bugs and try none.
     #[arg(long)]
     list: bool,
 }

@@ -12,10 +12,10 @@ use plimsoll_sim::real::syscalls::fail_calls;
 /// Where, and by which seed.
 #[derive(Args, Debug)]
 pub(crate) struct Place {
-    /// Chooses when what happens.
+    /// Seed of all choices.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// A folder in which a new one is made to work in, removed again if all went well [default: the system's for temporary files].
+    /// Folder in which to create the working folder, which is removed on success [default: the system's folder for temporary files].
     #[arg(long)]
     dir: Option<PathBuf>,
 }
@@ -50,10 +50,10 @@ impl Place {
 /// How often, and on what.
 #[derive(Args, Debug)]
 pub(crate) struct PowerArguments {
-    /// ext4 or xfs.
+    /// File system: ext4 or xfs.
     #[arg(long, default_value = "ext4")]
     fs: FileSystem,
-    /// How often the power is cut.
+    /// Number of power cuts.
     #[arg(long, default_value_t = 100)]
     cuts: u64,
     #[command(flatten)]
@@ -63,7 +63,7 @@ pub(crate) struct PowerArguments {
 /// How often.
 #[derive(Args, Debug)]
 pub(crate) struct SyscallsArguments {
-    /// Children in which calls fail.
+    /// Number of child processes in which calls fail.
     #[arg(long, default_value_t = 180)]
     children: u64,
     #[command(flatten)]
@@ -73,7 +73,7 @@ pub(crate) struct SyscallsArguments {
 /// How long.
 #[derive(Args, Debug)]
 pub(crate) struct ReadersArguments {
-    /// How many minutes.
+    /// Duration in minutes.
     #[arg(long, default_value_t = 1.0)]
     minutes: f64,
     #[command(flatten)]

@@ -10,26 +10,26 @@ use plimsoll_sim::stress::{Report, SLACK_BYTES, Stress, child};
 /// How long, how hard, and where.
 #[derive(Args, Debug)]
 pub(crate) struct StressArguments {
-    /// How many minutes.
+    /// Duration in minutes.
     #[arg(long, default_value_t = 1.0)]
     minutes: f64,
-    /// Chooses what is done, and when it ends.
+    /// Seed of the work and of the times of the kills.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The largest memory budget in MiB; the smallest is 16.
+    /// Largest memory budget in MiB, at least 16.
     #[arg(long, default_value_t = 64)]
     budget_mib: u64,
-    /// The longest life of a process in seconds.
+    /// Longest lifetime of a process in seconds.
     #[arg(long, default_value_t = 20)]
     life_seconds: u64,
-    /// A folder in which the store is made, and removed again if all went well [default: one in the system's folder for temporary
+    /// Folder in which to create the store, which is removed on success [default: a new one in the system's folder for temporary
     /// files].
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Draws memory over time into this file.
+    /// Draw memory over time into this SVG file.
     #[arg(long)]
     svg: Option<PathBuf>,
-    /// Memory above the line is no failure: for sanitizers, which take memory of their own.
+    /// Accept memory above the budget: for sanitizers, which take memory of their own.
     #[arg(long)]
     any_memory: bool,
     /// Is a process under stress.
