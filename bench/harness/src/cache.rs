@@ -1,6 +1,6 @@
-//! `bench cache`: the object cache, in the store and by itself.
+//! `bench cache`: the row cache in the store, and the object cache that it is made of, by itself.
 //!
-//! In the store: what objects spare one whose data are larger than its memory, against the same store with pages only. By itself: what a hit costs in
+//! In the store: what rows save one whose data are larger than its memory, against the same store with pages only. By itself: what a hit costs in
 //! a small and in a large cache, against a bare hash table of as many entries; whether the cache stays below its number while eight threads
 //! fill it; and, against other caches that were brought to the same real memory, requests a second, hit ratios on traces, and the cachebench workload.
 //! Each goal ends in a line that says whether it was met.
@@ -27,7 +27,7 @@ use crate::work_folder::Places;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// What objects spare a store
+    /// What the row cache saves a store
     Store,
     /// What a hit costs by the number of entries (goal 3b)
     Hits,

@@ -61,7 +61,7 @@ enum Command {
     LogScan(log_scan::LogScan),
     /// Durable appends and commits, against a bare loop of write + fdatasync
     LogAppend(log_append::LogAppend),
-    /// The object cache, in the store and by itself
+    /// The row cache in the store, and the object cache by itself
     Cache(cache::Cache),
     /// Pairs of integers, loaded in order and without order, under a small and a large budget
     Pairs(pairs::Pairs),

@@ -28,7 +28,7 @@ pub(crate) enum PeerKind {
     Plimsoll,
     /// Plimsoll, with every version kept.
     PlimsollForever,
-    /// Plimsoll without objects: whatever is read is read from pages. Shows what the object cache is worth.
+    /// Plimsoll without the row cache: everything is read from pages. Shows the benefit of the row cache.
     PlimsollPages,
     /// RocksDB.
     Rocksdb,

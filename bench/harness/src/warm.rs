@@ -1,7 +1,7 @@
 //! `bench warm`: what a restart costs, with a warm image and without one.
 //!
-//! A store many times larger than memory is made once, and once a process asks for hot objects until they are in memory. The image that it
-//! leaves is kept: what begins with hot objects in memory begins with a copy of it, and has removed that before anything is measured. Then,
+//! A store many times larger than memory is made once, and once a process asks for hot rows until they are in memory. The image that it
+//! leaves is kept: what begins with hot rows in memory begins with a copy of it, and has removed that before anything is measured. Then,
 //! round after round, a process lives and ends (it closes, or kills itself); the store's files are taken out of the page cache; and another
 //! process opens it and answers requests. Each in a process of its own ([`life`]), with the image and without, one after the other.
 
@@ -37,10 +37,10 @@ pub(crate) struct Warm {
     /// Bytes of a value
     #[arg(long, default_value = "100", value_parser = parse_size)]
     value_bytes: u64,
-    /// Part of the budget that the hot objects take, in percent
+    /// Part of the budget that the hot rows take, in percent
     #[arg(long, default_value_t = 25)]
     hot_percent: u64,
-    /// Whether hot objects stand together on pages or are scattered over all of them
+    /// Whether hot rows are neighbours on pages or scattered over all of them
     #[arg(long, value_delimiter = ',', default_value = "together,scattered")]
     hot: Vec<Hot>,
     /// Seconds between two images
@@ -55,12 +55,12 @@ pub(crate) struct Warm {
     /// Requests by eight threads, after each hot object was asked for once, until the image of what is hot is kept
     #[arg(long, default_value_t = 10_000_000)]
     requests: u64,
-    /// Folder in which the stores stay, with the images of their hot objects: the next run with the same sizes begins with them
+    /// Folder in which the stores stay, with the images of their hot rows: the next run with the same sizes begins with them
     #[arg(long)]
     keep: Option<PathBuf>,
 }
 
-/// Where a store stands, and the image of its hot objects.
+/// The folder of a store, and the image of its hot rows.
 struct Place {
     store: PathBuf,
     image: PathBuf,
@@ -117,7 +117,7 @@ impl Warm {
         results.save()
     }
 
-    /// Makes the store and the image of its hot objects, unless they are there; the seconds that it took.
+    /// Makes the store and the image of its hot rows, unless they exist; returns the seconds that it took.
     fn make(&self, place: &Place, hot: Hot) -> Result<f64> {
         if place.image.exists() {
             return Ok(0.0);
@@ -207,7 +207,7 @@ impl Warm {
         Ok(seen)
     }
 
-    /// The next process finds the image of hot objects, and cold files.
+    /// The next process finds the image of hot rows, and cold files.
     fn heat(&self, place: &Place) -> Result<()> {
         plimsoll::delete_warm_image(&place.store, &plimsoll::Options::new())?;
         link_files(&place.image, &place.store.join("warm"))?;

@@ -1,4 +1,4 @@
-//! What objects spare a store: pages loaded, processor time and time for an operation, with objects and without, in turns.
+//! What the row cache saves a store: pages loaded, processor time and time per operation, with and without rows, in turns.
 
 use std::path::Path;
 use std::time::Instant;
@@ -80,7 +80,7 @@ pub(super) fn run(bench: &Cache, work: &WorkFolder, results: &mut Results) -> Re
         }
     }
     println!(
-        "A store of {} rows under {}: pages only, and with objects; for one operation",
+        "A store of {} rows under {}: pages only, and with the row cache; per operation",
         bench.rows,
         show_size(bench.memory)
     );

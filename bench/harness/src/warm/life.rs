@@ -1,4 +1,4 @@
-//! The life of one process on the store: makes it, asks until its hot objects are in memory, lives on it, opens it again, or serves.
+//! The life of one process on the store: makes it, asks until its hot rows are in memory, lives on it, opens it again, or serves.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ const BATCH: usize = 10_000;
 /// So many rows are sorted at a time while the store is made.
 const ROWS_AT_ONCE: u64 = 8 << 20;
 
-/// Threads that ask until hot objects are in memory: each waits for the disk most of the time.
+/// Threads that ask until hot rows are in memory: each waits for the disk most of the time.
 const HEATERS: u64 = 8;
 
 /// The time over which requests are counted after a restart.
@@ -31,7 +31,7 @@ const MOMENT: Duration = Duration::from_millis(50);
 /// The longest wait for an image to be whole.
 const REST_MAX: Duration = Duration::from_secs(600);
 
-/// Where hot objects stand.
+/// Where the hot rows are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Hot {
     /// One behind the other.
@@ -85,9 +85,9 @@ impl End {
 enum Act {
     /// Makes the store.
     Make,
-    /// Requests until hot objects are in memory, and their image is written.
+    /// Requests until the hot rows are in memory and their image is written.
     Heat,
-    /// Begins with hot objects in memory and without an image; measures requests, and ends.
+    /// Begins with hot rows in memory and without an image; measures requests, and ends.
     Live,
     /// Opens the store, and measures the first requests and, when the image was taken in, as many more.
     Reopen,
@@ -341,7 +341,7 @@ impl WarmLife {
     }
 }
 
-/// Asks for hot objects, by Zipf's law, and checks each answer.
+/// Asks for hot rows, by Zipf's law, and checks each answer.
 struct Client<'a> {
     life: &'a WarmLife,
     zipf: Zipf,
@@ -357,7 +357,7 @@ impl<'a> Client<'a> {
 
     fn ask(&mut self, snapshot: &Snapshot, keyspace: &Keyspace, requests: u64) -> Result<()> {
         for _ in 0..requests {
-            // Ranks are spread over the hot objects: the hottest do not stand together.
+            // Ranks are spread over the hot rows: the hottest are not neighbours.
             let rank = self.zipf.rank(self.random.f64());
             self.ask_for(payload::mix(rank) % self.life.hot_rows(), snapshot, keyspace)?;
         }
