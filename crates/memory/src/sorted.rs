@@ -28,7 +28,7 @@ use crate::budget::{Budget, Kind, OutOfBudget};
 use crate::chunk::CHUNK_BYTES;
 use crate::pieces::Pieces;
 pub use entries::Position;
-use entries::{DESCENTS, Entries, MAX_CHUNKS, Place, Probe};
+use entries::{DESCENTS, Entries, MAX_CHUNKS, Placement, Probe};
 use writer::{Holding, Writer};
 
 /// Sizes at which a map changes how it works.
@@ -140,7 +140,7 @@ impl SortedMap {
     pub fn has_room(&self, payload_bytes: usize) -> bool {
         let writer = self.lock();
         let fits = |holding: &Holding| {
-            Place::fit(0, holding.bytes(), writer.filled, entries::MAX_HEIGHT, payload_bytes).is_some()
+            Placement::fit(0, holding.bytes(), writer.filled, entries::MAX_HEIGHT, payload_bytes).is_some()
         };
         writer.chunks.get(writer.current).is_some_and(fits)
     }
@@ -281,11 +281,11 @@ impl SortedMap {
     }
 
     /// Cuts room for an entry from the current chunk or the next.
-    fn place(&self, writer: &mut Writer, height: usize, payload_bytes: usize) -> Result<Place, OutOfBudget> {
+    fn place(&self, writer: &mut Writer, height: usize, payload_bytes: usize) -> Result<Placement, OutOfBudget> {
         loop {
             if let Some(holding) = writer.chunks.get(writer.current)
                 && let Some((place, end)) =
-                    Place::fit(writer.current, holding.bytes(), writer.filled, height, payload_bytes)
+                    Placement::fit(writer.current, holding.bytes(), writer.filled, height, payload_bytes)
             {
                 self.used_bytes.fetch_add((end - writer.filled) as u64, Ordering::Relaxed);
                 writer.filled = end;
@@ -293,7 +293,8 @@ impl SortedMap {
             }
             let next = if writer.chunks.is_empty() { 0 } else { writer.current + 1 };
             if next == writer.chunks.len() {
-                let (_, bytes) = Place::fit(0, CHUNK_BYTES, 0, height, payload_bytes).expect("an entry fits a chunk");
+                let (_, bytes) =
+                    Placement::fit(0, CHUNK_BYTES, 0, height, payload_bytes).expect("an entry fits a chunk");
                 self.add_chunk(writer, bytes)?;
             }
             (writer.current, writer.filled) = (next, 0);

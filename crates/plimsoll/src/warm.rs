@@ -14,7 +14,7 @@
 //! Laws:
 //! 1. No image, however old, foreign or damaged, can make an answer wrong. The image of pages only names pages of immutable files; these
 //!    are read from their files and checked there. A row is accepted only if its segment belongs to this log's past, and the runs have
-//!    nothing younger of its key (belief.rs).
+//!    nothing younger of its key (validation.rs).
 //! 2. A segment that is damaged, of another format, of another log, ahead of the log, or of a fork of it ends the restore with one warning,
 //!    and a writing process removes the files of its kind. Trouble with the image is never an error of the store.
 //! 3. Opening does not wait for the restore. The restore takes only free memory, and reads and writes no more than its allowance. Closing
@@ -24,7 +24,6 @@
 //!    only by a process that stayed open for an interval.
 //!    stayed open for an interval.
 
-mod belief;
 mod files;
 pub(crate) mod image;
 mod pages;
@@ -36,6 +35,7 @@ mod saver;
 pub(crate) mod segment;
 #[cfg(test)]
 mod test_store;
+mod validation;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -57,7 +57,7 @@ use crate::warm::restorer::{Restorer, Step};
 use crate::warm::rows_restorer::RowsRestorer;
 use crate::warm::rows_saver::RowsSaver;
 use crate::warm::saver::Saver;
-use crate::warm::segment::Distrust;
+use crate::warm::segment::Rejection;
 
 /// The image's folder in the store's.
 pub(crate) const WARM_DIR: &str = "warm";
@@ -115,7 +115,7 @@ struct Work {
     /// Whether this process restored all of the old image.
     took_all: bool,
     /// Whether the old image was rejected.
-    distrusted: bool,
+    rejected: bool,
     /// No work before this time: the allowance is used up until then.
     not_before: u64,
 }
@@ -132,7 +132,7 @@ pub(crate) struct Counts {
     pub(crate) restored: AtomicU64,
     pub(crate) gone: AtomicU64,
     pub(crate) rows: AtomicU64,
-    pub(crate) doubted: AtomicU64,
+    pub(crate) stale: AtomicU64,
     pub(crate) segments: AtomicU64,
     pub(crate) bytes: AtomicU64,
     messages: Mutex<Messages>,
@@ -163,7 +163,7 @@ impl Warm {
             saver: Saver::new(due),
             rows_saver: RowsSaver::new(due),
             took_all: true,
-            distrusted: false,
+            rejected: false,
             not_before: 0,
         };
         let counts = Counts { restoring: AtomicBool::new(true), ..Counts::default() };
@@ -196,7 +196,7 @@ impl Warm {
             pages_restored: count(&counts.restored),
             pages_gone: count(&counts.gone),
             rows_restored: count(&counts.rows),
-            rows_doubted: count(&counts.doubted),
+            rows_stale: count(&counts.stale),
             segments_written: count(&counts.segments),
             bytes_written: count(&counts.bytes),
             last_error: lock(&counts.messages).last_errors.iter().flatten().next().cloned(),
@@ -250,7 +250,7 @@ impl Core {
             (None, Some(restorer)) => restorer.step(&self.context, &self.counts),
             (None, None) => return 0,
         };
-        let step = step.unwrap_or_else(|distrust| self.distrust(work, &distrust));
+        let step = step.unwrap_or_else(|rejection| self.reject(work, &rejection));
         step.segment.into_iter().for_each(|segment| work.saver.knows(segment));
         if let Some(took_all) = step.ended {
             work.took_all &= took_all;
@@ -268,10 +268,10 @@ impl Core {
     }
 
     /// Rejects the image, including the part that was not read yet.
-    fn distrust(&self, work: &mut Work, distrust: &Distrust) -> Step {
+    fn reject(&self, work: &mut Work, rejection: &Rejection) -> Step {
         let (rows, pages) = (work.rows_restorer.take(), work.restorer.take());
-        work.distrusted = true;
-        let may_pass = matches!(distrust, Distrust::Unread { .. });
+        work.rejected = true;
+        let may_pass = matches!(rejection, Rejection::Unread { .. });
         if !may_pass && !self.context.read_only {
             // Otherwise each process that ends before it has written its own image would find it again. Files that cannot be removed stay.
             let (disk, dir) = (&*self.context.disk, &self.context.dir);
@@ -281,8 +281,8 @@ impl Core {
             };
         }
         // Beside a writing process, the image may be newer than this process's view of the log.
-        if !(self.context.read_only && matches!(distrust, Distrust::Ahead { .. })) {
-            let text = format!("{}: the warm image is ignored: {distrust}", self.context.dir.display());
+        if !(self.context.read_only && matches!(rejection, Rejection::Ahead { .. })) {
+            let text = format!("{}: the warm image is ignored: {rejection}", self.context.dir.display());
             events::warm_image_ignored(&text);
             lock(&self.counts.messages).warning = Some(text);
         }
@@ -309,7 +309,7 @@ impl Core {
         }
         self.note(Saved::Pages, work.saver.finish(context, &self.counts).map(|()| 0));
         let has_rows = image::list_rows(&*context.disk, &context.dir).map_or(true, |files| !files.is_empty());
-        if open_nanos >= nanos(context.interval) || !has_rows || work.distrusted {
+        if open_nanos >= nanos(context.interval) || !has_rows || work.rejected {
             let until = begun.saturating_add(CLOSE_MILLIS * 1_000_000);
             let is_time = || context.clock.monotonic_nanos() < until;
             let saved = work.rows_saver.finish(context, &self.counts, &is_time);

@@ -128,7 +128,7 @@ pub struct Warmed {
     /// Objects.
     pub objects: u64,
     /// Objects that were skipped.
-    pub doubted: u64,
+    pub stale: u64,
     /// Images that were rejected.
     pub ignored: u64,
 }
@@ -434,7 +434,7 @@ impl Driver {
         let stats = db.stats();
         self.warmed.pages += stats.warm.pages_restored;
         self.warmed.objects += stats.warm.rows_restored;
-        self.warmed.doubted += stats.warm.rows_doubted;
+        self.warmed.stale += stats.warm.rows_stale;
         self.warmed.ignored += stats.warnings.iter().filter(|warning| warning.contains("warm image")).count() as u64;
         let closed = db.close();
         let in_doubt = self.in_doubt;

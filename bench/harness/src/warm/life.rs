@@ -284,7 +284,7 @@ impl WarmLife {
         ensure!(stats.warnings.is_empty(), "{:?}", stats.warnings);
         report.insert("pages_restored".into(), json!(stats.warm.pages_restored as f64));
         report.insert("rows_restored".into(), json!(stats.warm.rows_restored as f64));
-        report.insert("rows_doubted".into(), json!(stats.warm.rows_doubted as f64));
+        report.insert("rows_stale".into(), json!(stats.warm.rows_stale as f64));
         report.insert("pages_loaded".into(), json!(stats.pool.loads as f64));
         let start = Instant::now();
         db.close()?;

@@ -87,14 +87,14 @@ impl Gap {
 
 /// The place of a new entry in a chunk.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct Placement {
     pub(super) chunk: usize,
     /// Of the header; the tower is in front of it.
     pub(super) offset: usize,
     pub(super) height: usize,
 }
 
-impl Place {
+impl Placement {
     /// The place of an entry that may begin at `start` of a chunk, or a piece of one, of `room` bytes, and the first
     /// byte behind it. `None` if it does not fit.
     pub(super) fn fit(
@@ -441,9 +441,9 @@ impl Entries {
     /// Writes an entry at `place`, where readers cannot find it yet. The value comes in two parts.
     ///
     /// # Safety
-    /// The caller is the only writer; `place` came from [`Place::fit`] for these lengths in a chunk of the table, and
+    /// The caller is the only writer; `place` came from [`Placement::fit`] for these lengths in a chunk of the table, and
     /// its bytes, tower included, belong to no other entry.
-    pub(super) unsafe fn write(&self, place: Place, key: &[u8], order: u64, [head, body]: [&[u8]; 2]) -> Unlinked {
+    pub(super) unsafe fn write(&self, place: Placement, key: &[u8], order: u64, [head, body]: [&[u8]; 2]) -> Unlinked {
         let at = place.position();
         let address = self.address(at);
         // SAFETY: the header's bytes are aligned, inside the chunk, and not read before the entry is linked.

@@ -299,7 +299,7 @@ pub struct WarmStats {
     /// Rows restored from the image.
     pub rows_restored: u64,
     /// Rows of the image that were not restored, because the runs may hold newer versions.
-    pub rows_doubted: u64,
+    pub rows_stale: u64,
     /// Segments of the image written.
     pub segments_written: u64,
     /// Bytes of these segments.

@@ -15,7 +15,7 @@ use plimsoll_memory::chunk::CHUNK_BYTES;
 use crate::types::error::{Error, Result};
 use crate::types::options::Options;
 use crate::warm::WARM_DIR;
-use crate::warm::segment::{Distrust, HEADER_BYTES, Header, Kind, read_header};
+use crate::warm::segment::{HEADER_BYTES, Header, Kind, Rejection, read_header};
 
 /// The most bytes of a segment. In a file of several segments, each but the last has exactly this size.
 pub(crate) const SEGMENT_BYTES_MAX: usize = CHUNK_BYTES;
@@ -115,7 +115,7 @@ pub(crate) struct OpenFile {
 }
 
 /// Opens a file of the image for reading. `None` if it does not exist.
-pub(crate) fn open_to_read(disk: &dyn Disk, dir: &Path, name: Name) -> Result<Option<OpenFile>, Distrust> {
+pub(crate) fn open_to_read(disk: &dyn Disk, dir: &Path, name: Name) -> Result<Option<OpenFile>, Rejection> {
     let file = match disk.open(&dir.join(name.file()), Open::Read, Caching::Buffered) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened.map_err(unread)?,
@@ -125,16 +125,16 @@ pub(crate) fn open_to_read(disk: &dyn Disk, dir: &Path, name: Name) -> Result<Op
 }
 
 /// Reads a segment that fills its file into `into`; returns its length. `None` if it does not exist.
-pub(crate) fn read(disk: &dyn Disk, dir: &Path, name: Name, into: &mut [u8]) -> Result<Option<usize>, Distrust> {
+pub(crate) fn read(disk: &dyn Disk, dir: &Path, name: Name, into: &mut [u8]) -> Result<Option<usize>, Rejection> {
     let Some(OpenFile { file, len }) = open_to_read(disk, dir, name)? else { return Ok(None) };
     let room = into.len() as u64;
-    let len = usize::try_from(len).ok().filter(|_| len <= room).ok_or(Distrust::Damaged { what: "it is too long" })?;
+    let len = usize::try_from(len).ok().filter(|_| len <= room).ok_or(Rejection::Damaged { what: "it is too long" })?;
     file.read_exact_at(&mut into[..len], 0).map_err(unread)?;
     Ok(Some(len))
 }
 
-pub(crate) fn unread(error: io::Error) -> Distrust {
-    Distrust::Unread { message: error.to_string() }
+pub(crate) fn unread(error: io::Error) -> Rejection {
+    Rejection::Unread { message: error.to_string() }
 }
 
 /// A file that is being written.
@@ -230,13 +230,13 @@ pub(crate) enum Past {
 }
 
 /// Whether a segment with this header belongs to this log's past.
-pub(crate) fn check_past(header: &Header, log: &dyn Log) -> Result<Past, Distrust> {
+pub(crate) fn check_past(header: &Header, log: &dyn Log) -> Result<Past, Rejection> {
     if header.log_id != log.id() {
-        return Err(Distrust::Foreign);
+        return Err(Rejection::Foreign);
     }
     let (glsn, bounds) = (header.position.glsn, log.bounds());
     if glsn > bounds.durable {
-        return Err(Distrust::Ahead { glsn, durable: bounds.durable });
+        return Err(Rejection::Ahead { glsn, durable: bounds.durable });
     }
     if glsn.0 == 0 {
         return Ok(Past::Trimmed);
@@ -245,7 +245,7 @@ pub(crate) fn check_past(header: &Header, log: &dyn Log) -> Result<Past, Distrus
         Ok(Some(chain)) if chain == header.position.chain => Ok(Past::Same),
         // Checked after the lookup in the log: it may have been trimmed in between.
         Ok(_) | Err(_) if glsn < log.bounds().first => Ok(Past::Trimmed),
-        Ok(_) => Err(Distrust::Forked { glsn }),
+        Ok(_) => Err(Rejection::Forked { glsn }),
         Err(error) => Err(Error::of_log(error).into()),
     }
 }
@@ -315,9 +315,9 @@ pub fn warm_image(path: impl AsRef<Path>, options: &Options) -> Result<WarmImage
             Ok(true) => {}
             // It was removed in between.
             Ok(false) => continue,
-            Err(distrust) => {
+            Err(rejection) => {
                 image.segments += 1;
-                image.problem.get_or_insert_with(|| format!("{}: {distrust}", dir.join(name.file()).display()));
+                image.problem.get_or_insert_with(|| format!("{}: {rejection}", dir.join(name.file()).display()));
             }
         }
         image.bytes += len;
@@ -328,7 +328,7 @@ pub fn warm_image(path: impl AsRef<Path>, options: &Options) -> Result<WarmImage
 }
 
 /// Reports the headers in a file; returns whether the file exists.
-fn look_at_file(disk: &dyn Disk, dir: &Path, name: Name, each: &mut dyn FnMut(&Header)) -> Result<bool, Distrust> {
+fn look_at_file(disk: &dyn Disk, dir: &Path, name: Name, each: &mut dyn FnMut(&Header)) -> Result<bool, Rejection> {
     let Some(OpenFile { file, len }) = open_to_read(disk, dir, name)? else { return Ok(false) };
     let mut head = [0; HEADER_BYTES];
     let mut at = 0;

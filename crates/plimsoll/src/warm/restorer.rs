@@ -10,7 +10,7 @@ use plimsoll_memory::pool::Warmed;
 use crate::warm::files::Files;
 use crate::warm::image::{self, Name};
 use crate::warm::pages::{BodyReader, PageRun};
-use crate::warm::segment::{Distrust, HEADER_BYTES, Kind, SegmentOnDisk, body_sum, open};
+use crate::warm::segment::{HEADER_BYTES, Kind, Rejection, SegmentOnDisk, body_sum, open};
 use crate::warm::{Context, Counts};
 
 /// A step reads about this many pages, and examines at most this many ranges of them.
@@ -64,14 +64,14 @@ impl Restorer {
     }
 
     /// Reads a segment, or loads some pages of the current one.
-    pub(super) fn step(&mut self, context: &Context, counts: &Counts) -> Result<Step, Distrust> {
+    pub(super) fn step(&mut self, context: &Context, counts: &Counts) -> Result<Step, Rejection> {
         match self.open.take() {
             None => self.open_next(context),
             Some(segment) => self.load_some(segment, context, counts),
         }
     }
 
-    fn open_next(&mut self, context: &Context) -> Result<Step, Distrust> {
+    fn open_next(&mut self, context: &Context) -> Result<Step, Rejection> {
         // Not `Staging`: it is held across steps.
         let Some(mut bytes) = context.budget.try_take(Memory::Metadata) else {
             return Ok(Step::end(false));
@@ -90,7 +90,7 @@ impl Restorer {
         Ok(Step { bytes: len as u64, ended: None, segment: Some(segment) })
     }
 
-    fn load_some(&mut self, mut segment: OpenSegment, context: &Context, counts: &Counts) -> Result<Step, Distrust> {
+    fn load_some(&mut self, mut segment: OpenSegment, context: &Context, counts: &Counts) -> Result<Step, Rejection> {
         let files = match Files::now(context) {
             Ok(files) => files,
             // No room even for the list of files, so none for pages.

@@ -13,11 +13,11 @@ use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::pool::Pool;
 
 use crate::borders::{Border, hit};
-use crate::warm::belief::{is_all_older, is_true_still};
 use crate::warm::image::{self, Name, OpenFile, Past, RowsName, SEGMENT_BYTES_MAX};
 use crate::warm::restorer::Step;
 use crate::warm::rows::{Note, Round, read_at};
-use crate::warm::segment::{Distrust, Header, Kind, body_sum, open};
+use crate::warm::segment::{Header, Kind, Rejection, body_sum, open};
+use crate::warm::validation::{is_all_older, is_current};
 use crate::warm::{Context, Counts};
 
 /// The most segments that a step reads.
@@ -68,7 +68,7 @@ impl RowsRestorer {
     }
 
     /// Reads some segments and restores their rows.
-    pub(super) fn step(&mut self, context: &Context, counts: &Counts) -> Result<Step, Distrust> {
+    pub(super) fn step(&mut self, context: &Context, counts: &Counts) -> Result<Step, Rejection> {
         let mut step = Step::default();
         if self.files.is_none() && !self.find_files(context)? {
             return Ok(Step::end(false));
@@ -99,7 +99,7 @@ impl RowsRestorer {
     }
 
     /// Lists the files; false if there is no memory for the list.
-    fn find_files(&mut self, context: &Context) -> Result<bool, Distrust> {
+    fn find_files(&mut self, context: &Context) -> Result<bool, Rejection> {
         let found = image::list_rows(&*context.disk, &context.dir).map_err(image::unread)?;
         let Ok(lease) = context.budget.lease(Memory::Metadata, (found.len() * size_of::<Part>()) as u64) else {
             return Ok(false);
@@ -114,7 +114,7 @@ impl RowsRestorer {
         &mut self,
         context: &Context,
         bytes: &mut [u8],
-    ) -> Result<Option<(RowsName, u32, usize)>, Distrust> {
+    ) -> Result<Option<(RowsName, u32, usize)>, Rejection> {
         loop {
             let files = self.files.as_mut().expect("they were listed before");
             let Some(part) = files.get_mut(self.at) else {
@@ -154,7 +154,7 @@ impl RowsRestorer {
         counts: &Counts,
         header: &Header,
         (body, sum): (&[u8], u64),
-    ) -> Result<Taken, Distrust> {
+    ) -> Result<Taken, Rejection> {
         let note = Note::of(header);
         if note.round > self.round {
             self.back();
@@ -162,7 +162,7 @@ impl RowsRestorer {
         }
         if self.past_of(context, header)? == Past::Trimmed {
             // The log is trimmed there, so it cannot be compared with this log's past.
-            counts.doubted.fetch_add(header.entries, Ordering::Relaxed);
+            counts.stale.fetch_add(header.entries, Ordering::Relaxed);
             return Ok(Taken::All);
         }
         context.row_cache.expect_share(u64::from(note.share));
@@ -180,13 +180,13 @@ impl RowsRestorer {
             }
             ahead = ahead.saturating_sub(1);
             if row.glsn > header.position.glsn {
-                return Err(Distrust::Damaged { what: "it holds what is younger than itself" });
+                return Err(Rejection::Damaged { what: "it holds what is younger than itself" });
             }
             if loads.so_far() >= context.loads_at_once {
                 return Ok(self.partly(sum, at));
             }
-            if !is_all_older && !is_true_still(&view, row.key, row.glsn, header.position.glsn) {
-                counts.doubted.fetch_add(1, Ordering::Relaxed);
+            if !is_all_older && !is_current(&view, row.key, row.glsn, header.position.glsn) {
+                counts.stale.fetch_add(1, Ordering::Relaxed);
                 at = next;
                 continue;
             }
@@ -219,7 +219,7 @@ impl RowsRestorer {
         self.files.as_mut().expect("they were listed before")[self.at].place -= 1;
     }
 
-    fn past_of(&mut self, context: &Context, header: &Header) -> Result<Past, Distrust> {
+    fn past_of(&mut self, context: &Context, header: &Header) -> Result<Past, Rejection> {
         match self.past {
             Some((position, past)) if position == header.position && header.log_id == context.log.id() => Ok(past),
             _ => {
@@ -301,7 +301,7 @@ mod tests {
             }
         }
         let stats = store.maintenance.warm.as_ref().unwrap().stats();
-        assert_eq!(stats.rows_restored + stats.rows_doubted, 240, "each of them once: {stats:?}");
+        assert_eq!(stats.rows_restored + stats.rows_stale, 240, "each of them once: {stats:?}");
         assert!(stats.rows_restored > 220 && steps >= 2, "{steps}: {stats:?}");
     }
 }

@@ -3,7 +3,7 @@
 //! The cache stores entries sequentially in two queues, where they keep their places until they move to a young end. So a full part of a
 //! queue only ever loses entries. Its file is written once, and again when an eighth of it is gone, when it was accessed often since, or
 //! when it has become stale: a merge has put an eighth of it beside younger versions, or a younger deletion was dropped from its keyspaces.
-//! Entries that left in between do no harm: see `belief`.
+//! Entries that left in between do no harm: see `validation`.
 //!
 //! Each process writes its own *generation* beside the files that it found. When it has written all of its own once, it removes the others.
 
@@ -20,10 +20,10 @@ use plimsoll_memory::cache::{Cache, Census, Changes, Copies, Standing};
 
 use crate::rowcache::warm::parts_of;
 use crate::types::error::Result;
-use crate::warm::belief::stands_beside_younger;
 use crate::warm::image::{self, Name, NewFile, RowsName, SEGMENT_BYTES_MAX};
 use crate::warm::rows::{BodyWriter, Note, OBJECT_BYTES_MAX, Round as Rounds, Row};
 use crate::warm::segment::{HEADER_BYTES, Header, Kind, seal};
+use crate::warm::validation::shares_table_with_younger;
 use crate::warm::{Context, Counts, nanos};
 
 /// The part of a queue that one file holds, in words of 8 bytes: together 1 MiB.
@@ -270,7 +270,7 @@ impl Own {
         let places = places.start..next;
         if let Some(file) = self.files.get(&number)
             && file.will_do(&places, census)
-            && (file.at >= round.position.glsn || !file.is_in_doubt(context, round, standing)?)
+            && (file.at >= round.position.glsn || !file.is_stale(context, round, standing)?)
         {
             return Ok(Made::Same);
         }
@@ -335,7 +335,7 @@ fn is_there(there: &[(RowsName, u64)], name: RowsName, bytes: u64) -> bool {
 
 impl OnDisk {
     /// Whether a large part of it would be skipped if it were restored now. Reads no page.
-    fn is_in_doubt(&self, context: &Context, round: &Round, standing: Standing) -> Result<bool> {
+    fn is_stale(&self, context: &Context, round: &Round, standing: Standing) -> Result<bool> {
         let view = context.index.view();
         let dropped = match &self.keyspaces {
             Some(keyspaces) => keyspaces.iter().map(|&keyspace| view.deletions_dropped_in(keyspace)).max(),
@@ -349,7 +349,7 @@ impl OnDisk {
         }
         let _lease = context.budget.lease(Memory::Staging, SEGMENT_BYTES_MAX as u64 * 3 / 2)?;
         let mut copies = Copies::with_room(SEGMENT_BYTES_MAX);
-        let (mut asked, mut doubted) = (0, 0);
+        let (mut asked, mut stale) = (0, 0);
         let mut at = self.places.start;
         while at < self.places.end {
             at = round.cache.copy_entries(standing, at..self.places.end, &mut copies);
@@ -358,10 +358,10 @@ impl OnDisk {
                     continue;
                 };
                 asked += 1;
-                doubted += u32::from(stands_beside_younger(&view, copied.key, version, self.at));
+                stale += u32::from(shares_table_with_younger(&view, copied.key, version, self.at));
             }
         }
-        Ok(doubted > asked / GONE_PART)
+        Ok(stale > asked / GONE_PART)
     }
 
     /// Whether it is still good enough for these places, given their current contents.

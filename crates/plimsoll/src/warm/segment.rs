@@ -60,7 +60,7 @@ pub(crate) struct SegmentOnDisk {
 
 /// Why a segment is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Distrust {
+pub(crate) enum Rejection {
     /// The bytes differ from the written ones.
     Damaged { what: &'static str },
     /// A format that this version does not read.
@@ -75,7 +75,7 @@ pub(crate) enum Distrust {
     Unread { message: String },
 }
 
-impl fmt::Display for Distrust {
+impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Damaged { what } => write!(f, "it is damaged ({what})"),
@@ -92,7 +92,7 @@ impl fmt::Display for Distrust {
     }
 }
 
-impl From<Error> for Distrust {
+impl From<Error> for Rejection {
     fn from(error: Error) -> Self {
         Self::Unread { message: error.to_string() }
     }
@@ -132,8 +132,8 @@ pub(crate) fn seal(header: &Header, number: u64, bytes: &mut [u8]) {
 }
 
 /// Reads the header at the start of segment `number` of `kind`; its file has `file_bytes`.
-pub(crate) fn read_header(head: &[u8], kind: Kind, number: u64, file_bytes: u64) -> Result<(Header, u64), Distrust> {
-    let damaged = |what| Distrust::Damaged { what };
+pub(crate) fn read_header(head: &[u8], kind: Kind, number: u64, file_bytes: u64) -> Result<(Header, u64), Rejection> {
+    let damaged = |what| Rejection::Damaged { what };
     let head = head.get(..HEADER_BYTES).ok_or(damaged("it is cut short"))?;
     let (fields, sum) = head.split_at(HEADER_BYTES - 8);
     if fields[..8] != MAGIC {
@@ -146,13 +146,13 @@ pub(crate) fn read_header(head: &[u8], kind: Kind, number: u64, file_bytes: u64)
         // Another format may keep its checksum elsewhere.
         return Err(match format {
             FORMAT => damaged("the header's checksum does not match"),
-            _ => Distrust::Format { what: format!("format {format}, not {FORMAT}") },
+            _ => Rejection::Format { what: format!("format {format}, not {FORMAT}") },
         });
     }
     let (_compatible, incompatible) = (reader.u32().expect(cannot), reader.u32().expect(cannot));
     if (format, incompatible) != (FORMAT, 0) {
         let what = format!("format {format} with features {incompatible:#x}, not {FORMAT} with none");
-        return Err(Distrust::Format { what });
+        return Err(Rejection::Format { what });
     }
     if reader.u32().expect(cannot) != kind as u32 {
         return Err(damaged("it holds another kind"));
@@ -171,11 +171,11 @@ pub(crate) fn read_header(head: &[u8], kind: Kind, number: u64, file_bytes: u64)
 }
 
 /// Reads segment `number` of `kind`: its header and its body.
-pub(crate) fn open(bytes: &[u8], kind: Kind, number: u64) -> Result<(Header, &[u8]), Distrust> {
+pub(crate) fn open(bytes: &[u8], kind: Kind, number: u64) -> Result<(Header, &[u8]), Rejection> {
     let (header, sum) = read_header(bytes, kind, number, bytes.len() as u64)?;
     let body = &bytes[HEADER_BYTES..];
     if body_sum(kind, number, body) != sum {
-        return Err(Distrust::Damaged { what: "its checksum does not match" });
+        return Err(Rejection::Damaged { what: "its checksum does not match" });
     }
     Ok((header, body))
 }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_that_is_cut_anywhere_or_has_any_bit_changed_is_not_believed() {
+    fn a_segment_that_is_cut_anywhere_or_has_any_bit_changed_is_rejected() {
         let bytes = segment();
         for len in 0..bytes.len() {
             assert!(open(&bytes[..len], Kind::Pages, 5).is_err(), "cut at {len}");
@@ -226,11 +226,11 @@ mod tests {
     fn another_format_is_told_from_damage() {
         let mut bytes = segment();
         bytes[8] = 2;
-        assert!(matches!(open(&bytes, Kind::Pages, 5), Err(Distrust::Format { .. })));
+        assert!(matches!(open(&bytes, Kind::Pages, 5), Err(Rejection::Format { .. })));
         let mut bytes = segment();
         bytes[16] = 1;
         let sum = checksum(seed_of(Kind::Pages, 5), &bytes[..HEADER_BYTES - 8]);
         bytes[HEADER_BYTES - 8..HEADER_BYTES].copy_from_slice(&sum.to_le_bytes());
-        assert!(matches!(open(&bytes, Kind::Pages, 5), Err(Distrust::Format { .. })));
+        assert!(matches!(open(&bytes, Kind::Pages, 5), Err(Rejection::Format { .. })));
     }
 }

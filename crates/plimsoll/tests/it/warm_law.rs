@@ -72,7 +72,7 @@ struct Life {
 struct Seen {
     restored: u64,
     objects: u64,
-    doubted: u64,
+    stale: u64,
     ignored: u64,
     /// Reads of an earlier moment that were answered, and that were refused.
     earlier: u64,
@@ -83,7 +83,7 @@ impl Seen {
     fn add(&mut self, other: &Seen) {
         self.restored += other.restored;
         self.objects += other.objects;
-        self.doubted += other.doubted;
+        self.stale += other.stale;
         self.ignored += other.ignored;
         self.earlier += other.earlier;
         self.trimmed += other.trimmed;
@@ -248,7 +248,7 @@ impl Life {
         let stats = db.stats();
         self.seen.restored += stats.warm.pages_restored;
         self.seen.objects += stats.warm.rows_restored;
-        self.seen.doubted += stats.warm.rows_doubted;
+        self.seen.stale += stats.warm.rows_stale;
         assert!(stats.warnings.len() <= 1, "{:?}", stats.warnings);
         self.seen.ignored += stats.warnings.len() as u64;
         match self.random.below(3) {
@@ -354,7 +354,7 @@ fn whatever_happens_to_the_image_every_answer_is_the_models() {
     println!("{outcome}");
     let all_happened = by_steps.restored > 30
         && by_steps.objects > 100
-        && by_steps.doubted > 100
+        && by_steps.stale > 100
         && by_steps.ignored > 10
         && by_steps.earlier > 1000
         && by_steps.trimmed > 10

@@ -73,7 +73,7 @@ fn objects_are_there_again_after_a_close_without_a_page() {
     for _ in 0..3 {
         let (db, keyspace) = reopen(&world);
         let before = db.stats();
-        assert_eq!((before.warm.rows_restored, before.warm.rows_doubted), (300, 0), "{:?}", before.warm);
+        assert_eq!((before.warm.rows_restored, before.warm.rows_stale), (300, 0), "{:?}", before.warm);
         hot().for_each(|number| assert_eq!(get(&db, &keyspace, number), Some(value(number, 0))));
         let after = db.stats();
         assert_eq!(after.pool.loads, before.pool.loads, "no page was needed");
@@ -124,8 +124,8 @@ fn after_a_kill_or_a_power_cut_nothing_that_changed_since_the_image_comes_back()
         for world in [killed, power_cut] {
             let (db, keyspace) = reopen(&world);
             let stats = db.stats();
-            let (restored, doubted) = (stats.warm.rows_restored, stats.warm.rows_doubted);
-            assert_eq!(restored + doubted, 300, "{stats:?}");
+            let (restored, stale) = (stats.warm.rows_restored, stats.warm.rows_stale);
+            assert_eq!(restored + stale, 300, "{stats:?}");
             assert!(
                 (90..=100).contains(&restored),
                 "those that did not change, but for what a filter lets pass: {restored}"
@@ -165,7 +165,7 @@ fn what_a_merge_has_put_beside_younger_versions_is_written_again_and_comes_back(
         db.compact().unwrap();
         let (early, _) = reopen(&world.after_a_kill());
         let warm = early.stats().warm;
-        assert_eq!((warm.rows_restored, warm.rows_doubted), (0, 300), "they stand beside what is younger: {warm:?}");
+        assert_eq!((warm.rows_restored, warm.rows_stale), (0, 300), "they stand beside what is younger: {warm:?}");
         let before = db.stats().warm;
         world.pass_an_interval(&db);
         let once = db.stats().warm;
@@ -174,7 +174,7 @@ fn what_a_merge_has_put_beside_younger_versions_is_written_again_and_comes_back(
         assert_eq!(db.stats().warm, once, "nothing was merged since");
         let (db, keyspace) = reopen(&world.after_a_kill());
         let warm = db.stats().warm;
-        assert_eq!((warm.rows_restored, warm.rows_doubted), (300, 0), "{warm:?}");
+        assert_eq!((warm.rows_restored, warm.rows_stale), (300, 0), "{warm:?}");
         hot().for_each(|number| assert_eq!(get(&db, &keyspace, number), Some(value(number, 0))));
     }
 }
@@ -193,7 +193,7 @@ fn an_older_image(retention: Retention, then: impl Fn(&Db, &Keyspace)) {
     let (db, keyspace) = reopen(&world);
     let found: Vec<_> = hot().map(|number| get(&db, &keyspace, number)).collect();
     assert!(found == wanted, "{retention:?}");
-    assert_eq!(db.stats().warm.rows_restored + db.stats().warm.rows_doubted, 300);
+    assert_eq!(db.stats().warm.rows_restored + db.stats().warm.rows_stale, 300);
     assert_eq!(db.stats().warnings, Vec::<String>::new());
 }
 
@@ -266,7 +266,7 @@ fn an_image_from_below_the_trim_point_is_not_believed_for_it_may_be_of_a_fork() 
         world.clock.advance(std::time::Duration::from_millis(100));
     }
     let warm = db.stats().warm;
-    assert_eq!((warm.rows_restored, warm.rows_doubted), (0, 50), "{warm:?}");
+    assert_eq!((warm.rows_restored, warm.rows_stale), (0, 50), "{warm:?}");
     assert_eq!(db.stats().warnings, Vec::<String>::new());
     new().for_each(|number| assert_eq!(get(&db, &keyspace, number), Some(value(number, 1))));
 }
@@ -387,7 +387,7 @@ fn only_what_changed_is_written_and_what_was_deleted_is_written_again() {
     assert!(!files.is_empty());
     world.pass_an_interval(&db);
     assert_eq!(db.stats().warm, first, "nothing changed");
-    // A change of a few is not worth writing: those few are doubted.
+    // A change of a few is not worth writing: those few are stale.
     put(&db, &keyspace, hot().take(3), 1);
     db.flush().unwrap();
     world.pass_an_interval(&db);

@@ -30,11 +30,11 @@ pub(crate) fn is_all_older(view: &View, since: Glsn) -> bool {
 }
 
 /// Whether the runs of a view have no version of an index key younger than `since`, as far as filters show without reading a leaf;
-/// `version` is the newest up to `since`. An unreadable run also counts as doubt; a read of the key reports the error. Guide pages are read
+/// `version` is the newest up to `since`. An unreadable run also means no; a read of the key reports the error. Guide pages are read
 /// through the pool.
-pub(crate) fn is_true_still(view: &View, key: &[u8], version: Glsn, since: Glsn) -> bool {
+pub(crate) fn is_current(view: &View, key: &[u8], version: Glsn, since: Glsn) -> bool {
     since >= youngest_deletion_dropped(view, key)
-        && !stands_beside_younger(view, key, version, since)
+        && !shares_table_with_younger(view, key, version, since)
         && has_nothing_younger(view, key, since).unwrap_or(false)
 }
 
@@ -45,7 +45,7 @@ fn youngest_deletion_dropped(view: &View, key: &[u8]) -> Glsn {
 
 /// Whether only one table can hold a version, and that table has versions younger than `since`: its filter lets the key pass
 /// because the version is there. Reads nothing. A merge of old and young versions leaves such tables behind.
-pub(crate) fn stands_beside_younger(view: &View, key: &[u8], version: Glsn, since: Glsn) -> bool {
+pub(crate) fn shares_table_with_younger(view: &View, key: &[u8], version: Glsn, since: Glsn) -> bool {
     let tables = view.runs.iter().filter_map(|run| run.table_of(key));
     let mut with_it = tables.filter(|table| (table.info.min_glsn..=table.info.max_glsn).contains(&version));
     with_it.next().is_some_and(|only| only.info.max_glsn > since) && with_it.next().is_none()
