@@ -48,6 +48,12 @@ pub enum Border {
     ValueLoaded,
     /// A walk has sat down in its sources.
     WalkSat,
+    /// A walk seeks over a gap of its transaction.
+    OwnGapSkipped,
+    /// A walk publishes a gap of deleted keys.
+    GapPublished,
+    /// A walk seeks over a gap that another one published.
+    GapSkipped,
 }
 
 #[cfg(not(feature = "testing"))]
@@ -67,7 +73,7 @@ mod counted {
     use super::Border;
 
     /// Every border, in their order.
-    const ALL: [Border; 19] = [
+    const ALL: [Border; 22] = [
         Border::SpilledCommit,
         Border::SpilledReplay,
         Border::SpillsMerged,
@@ -87,6 +93,9 @@ mod counted {
         Border::SourcesTaken,
         Border::ValueLoaded,
         Border::WalkSat,
+        Border::OwnGapSkipped,
+        Border::GapPublished,
+        Border::GapSkipped,
     ];
 
     static COUNTS: [AtomicU64; ALL.len()] = [const { AtomicU64::new(0) }; ALL.len()];

@@ -26,6 +26,9 @@ mod core;
 mod counters;
 mod files;
 mod flush;
+pub(crate) mod gap_list;
+pub(crate) mod gaps;
+mod key_prefix;
 pub(crate) mod manifest;
 mod merge;
 mod output;
@@ -64,6 +67,7 @@ use plimsoll_memory::sorted::SortedMap;
 use crate::index::background::Threads;
 use crate::index::core::{Core, lock};
 use crate::index::files::run_of;
+use crate::index::gaps::Gaps;
 use crate::index::manifest::Manifest;
 use crate::index::reservation::Reservation;
 use crate::index::run::table::{Table, TableId, TableInfo};
@@ -192,6 +196,11 @@ impl Index {
     /// The registry of walks (iterators) over the index.
     pub(crate) fn seats(&self) -> &Arc<Seats> {
         &self.core.seats
+    }
+
+    /// The gaps of deleted keys that walks remember.
+    pub(crate) fn gaps(&self) -> &Gaps {
+        &self.core.gaps
     }
 
     /// Reserves room so that versions of `bytes` (see `entry_bytes`) can be inserted without failing. If the active memtable is full, or

@@ -55,6 +55,7 @@ pub use read::point::ValueReader;
 pub use txn::payload::MAX_METADATA_BYTES;
 pub use txn::range::Range;
 pub use txn::reads::Read;
+pub use txn::removals::ExtractIf;
 pub use txn::ticket::CommitTicket;
 pub use txn::transaction::Transaction;
 pub use types::damage::{Damage, DamagedKey, DamagedKeys};

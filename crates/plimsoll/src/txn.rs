@@ -3,12 +3,14 @@
 pub(crate) mod commit;
 pub(crate) mod committer;
 pub(crate) mod durable_wakers;
+pub(crate) mod own_gaps;
 pub(crate) mod own_writes;
 pub(crate) mod patience;
 pub(crate) mod payload;
 pub(crate) mod range;
 pub(crate) mod read_set;
 pub(crate) mod reads;
+pub(crate) mod removals;
 pub(crate) mod retry;
 pub(crate) mod sequencer;
 pub(crate) mod spill;

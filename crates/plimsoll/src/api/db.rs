@@ -247,6 +247,36 @@ impl Db {
         tx.commit()
     }
 
+    /// Removes the first key by a commit of its own, and returns it and its value; `None` if there is no key. Consumers that pop from the same
+    /// keyspace at once each get another key.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// let jobs = db.keyspace("jobs")?;
+    /// db.put(&jobs, "1", "wash")?;
+    /// db.put(&jobs, "2", "dry")?;
+    /// let (key, job) = db.pop_first(&jobs)?.expect("there are two");
+    /// assert_eq!((&key[..], &job[..]), (&b"1"[..], &b"wash"[..]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Transaction::pop_first`] and [`Transaction::commit`]; [`crate::Error::Conflict`] only after 32 attempts in a row.
+    pub fn pop_first(&self, keyspace: &Keyspace) -> Result<Option<(Vec<u8>, Value)>> {
+        self.transact(|tx| tx.pop_first(keyspace))
+    }
+
+    /// As [`Db::pop_first`], for the last key.
+    ///
+    /// # Errors
+    /// As for [`Db::pop_first`].
+    pub fn pop_last(&self, keyspace: &Keyspace) -> Result<Option<(Vec<u8>, Value)>> {
+        self.transact(|tx| tx.pop_last(keyspace))
+    }
+
     /// Watches the keys of a keyspace that begin with `prefix`. Returns the commits from `from` on that changed any of them, in order, each
     /// once, reduced to these changes ([`Commits`]). Commits made while no watch was open are delivered as long as the log retains them; a
     /// cursor ([`Log::cursor`]) makes the log retain them. When the keyspace is dropped, the deletion of its keys is the last commit

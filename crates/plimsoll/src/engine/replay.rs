@@ -121,7 +121,7 @@ impl<'a> Replay<'a> {
 fn in_order<'v>(
     mut operations: Operations<'v>,
     glsn: Glsn,
-) -> impl Iterator<Item = Result<(&'v [u8], Stored<'v>)>> + use<'v> {
+) -> impl Iterator<Item = Result<(&'v [u8], Stored<'v>)>> + Clone + use<'v> {
     let mut before: Option<&[u8]> = None;
     iter::from_fn(move || operations.next().transpose()).map(move |operation| {
         let operation = operation?;

@@ -6,6 +6,7 @@
 //!
 //! Two jobs can run at once if the budget allows: a small job merges newer runs while a large one is under way, and takes precedence.
 
+use std::ops::Bound;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -19,14 +20,14 @@ use crate::index::files::Reserve;
 use crate::index::manifest::Outcome;
 use crate::index::merge::{Cursor, Direction, Merge};
 use crate::index::output::{OUTPUT_CHUNKS, Output};
-use crate::index::policy::{Plan, Priority, RunShape, choose};
+use crate::index::policy::{Clearance, Plan, Priority, RunShape, choose};
 use crate::index::relocate::{Moved, Relocator};
 use crate::index::run::cursor::{Feed, RunCursor};
 use crate::index::run::table::TableInfo;
 use crate::index::source::{Run, table_bytes};
 use crate::index::split::{Disposition, Elsewhere, Inputs, Splitter};
 use crate::index::sweep::{Segment, Sweep};
-use crate::index::view::View;
+use crate::index::view::{View, tables_in};
 use crate::index::{Context, Progress};
 use crate::types::error::{Error, Result};
 use crate::types::events;
@@ -126,6 +127,16 @@ impl Compactor {
 
     fn current_shapes(&self, view: &View) -> Vec<RunShape> {
         let mut shapes = self.shapes(&view.runs);
+        if view.runs.iter().any(|run| run.deletions() > 0) {
+            for (at, shape) in shapes.iter_mut().enumerate() {
+                let row_bytes = row_bytes(&view.runs[at + 1..]);
+                shape.bytes += view.runs[at].deletions() * row_bytes;
+                // A merge that does not reach the oldest run clears nothing.
+                if at + FAN_IN >= view.runs.len() {
+                    shape.clearance = clearance(&view.runs[at..], row_bytes);
+                }
+            }
+        }
         for (at, pair) in view.runs.windows(2).enumerate() {
             shapes[at].fused = pair[0].min_glsn() == pair[1].max_glsn();
         }
@@ -133,8 +144,41 @@ impl Compactor {
     }
 
     fn shapes(&self, runs: &[Arc<Run>]) -> Vec<RunShape> {
-        runs.iter().map(|run| RunShape { bytes: run.bytes(), busy: self.is_busy(run), fused: false }).collect()
+        let clearance = Clearance::default();
+        let shape = |run: &Arc<Run>| RunShape { bytes: run.bytes(), clearance, busy: self.is_busy(run), fused: false };
+        runs.iter().map(shape).collect()
     }
+}
+
+/// Bytes of an average row in these runs.
+fn row_bytes(runs: &[Arc<Run>]) -> u64 {
+    let (bytes, versions) =
+        runs.iter().fold((0, 0), |(bytes, versions), run| (bytes + run.bytes(), versions + run.versions()));
+    bytes / versions.max(1)
+}
+
+/// What a merge of the first of these runs with the others, down to the oldest, gains if a deletion hides a row of `row_bytes`.
+fn clearance(runs: &[Arc<Run>], row_bytes: u64) -> Clearance {
+    let is_mostly_deleted = |info: &&TableInfo| 2 * info.deletions > info.versions;
+    let cleared = |info: &TableInfo| table_bytes(info) + info.deletions * row_bytes;
+    let cleared_bytes = runs[0].infos().filter(is_mostly_deleted).map(cleared).sum();
+    if cleared_bytes == 0 {
+        return Clearance::default();
+    }
+    let tables = |input: usize, at: usize| runs[input].tables().get(at).map(|table| &*table.info);
+    let (mut sweep, mut rewritten_bytes) = (Sweep::new(runs.len()), 0);
+    while let Some(segment) = sweep.next(tables) {
+        rewritten_bytes += match segment {
+            Segment::Alone { input, table } => {
+                tables(input, table).filter(|info| info.deletions > 0).map_or(0, table_bytes)
+            }
+            Segment::Cluster { first_key, last_key } => {
+                let range = (Bound::Included(&first_key[..]), Bound::Included(&last_key[..]));
+                runs.iter().flat_map(|run| tables_in(run, range)).map(|table| table_bytes(&table.info)).sum()
+            }
+        };
+    }
+    Clearance { cleared_bytes, rewritten_bytes }
 }
 
 /// The most jobs that may run at the same time.

@@ -18,6 +18,7 @@ use crate::index::background::Signals;
 use crate::index::compaction::Compactor;
 use crate::index::counters::Counters;
 use crate::index::files::{Files, run_of};
+use crate::index::gaps::Gaps;
 use crate::index::manifest::{self, Head, Manifest, Outcome, run_infos};
 use crate::index::room::Writer;
 use crate::index::seat::Seats;
@@ -47,6 +48,7 @@ pub(crate) struct Core {
     /// Held while the view is replaced.
     replacing: Mutex<()>,
     pub(crate) seats: Arc<Seats>,
+    pub(crate) gaps: Arc<Gaps>,
     pub(crate) signals: Signals,
     pub(crate) counters: Counters,
     /// The runs held everything up to this GLSN when the index was opened: replayed versions up to it are skipped.
@@ -114,15 +116,25 @@ impl Core {
         let limits = Arc::new(head.limits.clone());
         let depth = depth(runs.iter().map(|run| run.span()));
         let shelf = context.row_cache.shelf();
-        let view =
-            View { active: Arc::clone(&active), closed: Vec::new(), runs, set: 0, shelf, depth, history, limits };
+        let held = runs.iter().chain(&history).map(|run| run.max_glsn()).max().unwrap_or(Glsn::NONE);
+        let gaps = Arc::new(Gaps::new(&context.budget, !context.read_only, held));
+        let view = View {
+            active: Arc::clone(&active),
+            closed: Vec::new(),
+            runs,
+            set: 0,
+            shelf,
+            depth,
+            history,
+            limits,
+            gaps: Arc::clone(&gaps),
+        };
         if !context.read_only {
             let named: BTreeSet<u64> = view.infos().filter_map(run_of).collect();
             files.sweep(head.number, |run| named.contains(&run))?;
         }
         let seats = Seats::new(&context.budget, &context.pool)?;
         context.budget.add_reclaimer(Arc::downgrade(&seats) as _);
-        let held = view.infos().map(|info| info.max_glsn).max().unwrap_or(Glsn::NONE);
         Ok(Self {
             writer: Mutex::new(Writer::new(active)),
             flush: Mutex::new(SetAside::new(
@@ -135,6 +147,7 @@ impl Core {
             view: ArcSwap::from_pointee(view),
             replacing: Mutex::new(()),
             seats,
+            gaps,
             signals: Signals::default(),
             counters: Counters::default(),
             blobs_in_work: Arc::default(),

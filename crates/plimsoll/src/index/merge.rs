@@ -12,6 +12,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::sorted::Position;
 
 use crate::borders::{Border, hit};
+use crate::index::key_prefix::prefix;
 use crate::index::run::cursor::RunCursor;
 use crate::index::run::warmth::Warmth;
 use crate::index::source::Memtable;
@@ -123,14 +124,6 @@ impl Cursor {
         }
         Ok(())
     }
-}
-
-/// The first bytes of a key as a number: keyspace and twelve bytes of the user's key decide most comparisons.
-fn prefix(key: &[u8]) -> u128 {
-    let mut bytes = [0; 16];
-    let len = key.len().min(16);
-    bytes[..len].copy_from_slice(&key[..len]);
-    u128::from_be_bytes(bytes)
 }
 
 #[derive(Debug)]

@@ -2,8 +2,11 @@
 //!
 //! Runs are considered in order of age, and only adjacent runs are merged (law 2 of the index). The rule is geometric: newer runs are
 //! merged into the next older one once together they are [`RATIO_FEW`] times its size. With many runs a lower ratio applies, so that their
-//! number stays bounded. For a random load of n equal flushes each byte is rewritten about log8(n) times; tables that do not overlap
+//! number stays bounded. A deletion counts as the row that it hides. For a random load of n equal flushes each byte is rewritten about log8(n) times; tables that do not overlap
 //! are linked instead of rewritten (`compaction`).
+//!
+//! Deletions leave the current runs only in a merge with the oldest run. Where a table is mostly deletions, such a merge is due by what it
+//! gains, whatever the sizes of the runs: tables that do not overlap with the deletions are linked.
 
 use std::ops::Range;
 
@@ -21,18 +24,33 @@ const TOO_MANY_RUNS: usize = 14;
 /// Divisor: an idle store merges newer runs into an older one if together they are at least this part of its size. The remaining newer runs
 /// are then a small part of it, and most short walks read from one run.
 const SETTLED_PART: u64 = 4;
+/// Runs are merged down to the oldest one if the deletions that leave, with the rows that they hide, are at least as many bytes as are
+/// rewritten; in an idle store, if they are this part of them (a divisor).
+const CLEARED_PART: u64 = 4;
+
 /// An idle store keeps at most this many runs, however small the newer ones are.
 const SETTLED_RUNS: usize = 3;
 
 /// The properties of a run that the policy uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RunShape {
-    /// Bytes of its tables.
+    /// Bytes of its tables, and of the rows that its deletions hide.
     pub(crate) bytes: u64,
+    /// What a merge of it with all older runs gains.
+    pub(crate) clearance: Clearance,
     /// Whether a compaction has it as an input already.
     pub(crate) busy: bool,
     /// Whether it and the run behind it hold versions of the same transaction.
     pub(crate) fused: bool,
+}
+
+/// What a merge of a run with all older ones gains and costs. Nothing if none of its tables is mostly deletions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Clearance {
+    /// Bytes of its tables that are mostly deletions, and of the rows that these hide.
+    pub(crate) cleared_bytes: u64,
+    /// Bytes of the tables that are rewritten.
+    pub(crate) rewritten_bytes: u64,
 }
 
 /// The priority of a merge: why runs are considered.
@@ -57,15 +75,25 @@ pub(crate) fn choose(runs: &[RunShape], fan_in: usize, priority: Priority) -> Op
         return fused(&runs[..free], fan_in);
     }
     let bytes: Vec<u64> = runs[..free].iter().map(|run| run.bytes).collect();
+    let clearing = |part| if free == runs.len() { clearing(runs, fan_in, part) } else { None };
     if bytes.len() < 2 {
-        return None;
+        return if priority == Priority::All { None } else { clearing(1) };
     }
     match priority {
-        Priority::Due => due(&bytes, fan_in),
-        Priority::Settle => due(&bytes, fan_in).or_else(|| settling(&bytes, fan_in)),
+        Priority::Due => due(&bytes, fan_in).or_else(|| clearing(1)),
+        Priority::Settle => due(&bytes, fan_in).or_else(|| clearing(CLEARED_PART)).or_else(|| settling(&bytes, fan_in)),
         // The newest first: the large old runs are rewritten once, at the end.
         Priority::All => Some(0..bytes.len().min(fan_in)),
     }
+}
+
+/// The longest merge down to the oldest run that gains enough.
+fn clearing(runs: &[RunShape], fan_in: usize, part: u64) -> Option<Plan> {
+    let gains = |at: &usize| {
+        let Clearance { cleared_bytes, rewritten_bytes } = runs[*at].clearance;
+        cleared_bytes > 0 && cleared_bytes.saturating_mul(part) >= rewritten_bytes
+    };
+    (runs.len().saturating_sub(fan_in)..runs.len()).find(gains).map(|at| at..runs.len())
 }
 
 /// The runs of one transaction that was spilled more than once, newest first. They may hold copies of a version, which no other merge can
@@ -131,7 +159,8 @@ mod tests {
     use super::*;
 
     fn shapes(bytes: &[u64]) -> Vec<RunShape> {
-        bytes.iter().map(|&bytes| RunShape { bytes, busy: false, fused: false }).collect()
+        let clearance = Clearance::default();
+        bytes.iter().map(|&bytes| RunShape { bytes, clearance, busy: false, fused: false }).collect()
     }
 
     /// Flushes of the given sizes, with every due merge done at once. Returns the bytes rewritten per byte flushed, and the most runs.
@@ -191,6 +220,36 @@ mod tests {
         assert_eq!(all(&[1, 100]), Some(0..2));
         assert_eq!(all(&[1; 20]), Some(0..8));
         assert_eq!(all(&[7]), None);
+    }
+
+    #[test]
+    fn deletions_are_merged_with_what_they_hide_where_that_gains_as_much_as_it_costs() {
+        let plan = |bytes: &[u64], at: usize, cleared_bytes: u64, rewritten_bytes: u64, priority| {
+            let mut runs = shapes(bytes);
+            runs[at].clearance = Clearance { cleared_bytes, rewritten_bytes };
+            choose(&runs, 8, priority)
+        };
+        use Priority::{All, Due, Settle};
+        // A million deletions at the head of a queue, and far more rows behind it that are linked.
+        assert_eq!(plan(&[190, 50_000], 0, 190, 200, Settle), Some(0..2));
+        assert_eq!(plan(&[190, 50_000], 0, 190, 190, Due), Some(0..2));
+        // Beside writers it has to pay for itself; an idle store spends more on its readers.
+        assert_eq!(plan(&[190, 50_000], 0, 190, 191, Due), None);
+        assert_eq!(plan(&[190, 50_000], 0, 190, 760, Settle), Some(0..2));
+        // Deletions all over the store.
+        assert_eq!(plan(&[190, 50_000], 0, 190, 50_000, Settle), None);
+        // Newer runs without deletions stay as they are, and a run alone is cleared, too.
+        assert_eq!(plan(&[9, 9, 190, 50_000], 2, 190, 200, Settle), Some(2..4));
+        assert_eq!(plan(&[190], 0, 190, 190, Due), Some(0..1));
+        assert_eq!(plan(&[190], 0, 190, 190, All), None, "a full compaction clears it at its end");
+        // Out of reach of one merge: the newer runs are merged first.
+        let many: Vec<u64> = (0..12).map(|at| 10 << (2 * at)).collect();
+        assert_eq!(plan(&many, 2, 1000, 1000, Due), None);
+        assert_eq!(plan(&many, 4, 1000, 1000, Due), Some(4..12));
+        let mut runs = shapes(&[190, 50_000]);
+        runs[0].clearance = Clearance { cleared_bytes: 190, rewritten_bytes: 190 };
+        runs[1].busy = true;
+        assert_eq!(choose(&runs, 8, Due), None);
     }
 
     #[test]

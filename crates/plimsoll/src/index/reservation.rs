@@ -7,6 +7,7 @@ use plimsoll_memory::sorted::{Inserter, SortedMap};
 use smallvec::SmallVec;
 
 use crate::index::counters::Counters;
+use crate::index::gaps::{Gaps, PutSpan};
 use crate::index::source::Memtable;
 use crate::types::error::Result;
 use crate::types::version::{MAX_POINTER_BYTES, Stored};
@@ -14,6 +15,7 @@ use crate::types::version::{MAX_POINTER_BYTES, Stored};
 /// Room in the active memtable for the versions of the next commits. What is not used goes back when it is dropped.
 pub(crate) struct Reservation<'a> {
     counters: &'a Counters,
+    gaps: &'a Gaps,
     /// Runs hold everything up to this GLSN.
     held: Glsn,
     memtable: Arc<Memtable>,
@@ -34,8 +36,14 @@ const FETCHED_AT_ONCE: usize = 8;
 
 impl<'a> Reservation<'a> {
     /// For `bytes` that were reserved in `memtable`, the active one. Runs hold everything up to `held`.
-    pub(crate) fn new(counters: &'a Counters, held: Glsn, memtable: &Arc<Memtable>, bytes: usize) -> Self {
-        Self { counters, held, memtable: Arc::clone(memtable), left_bytes: bytes }
+    pub(crate) fn new(
+        counters: &'a Counters,
+        gaps: &'a Gaps,
+        held: Glsn,
+        memtable: &Arc<Memtable>,
+        bytes: usize,
+    ) -> Self {
+        Self { counters, gaps, held, memtable: Arc::clone(memtable), left_bytes: bytes }
     }
 
     /// Bytes that are not used yet.
@@ -53,7 +61,7 @@ impl<'a> Reservation<'a> {
         glsn: Glsn,
         log_bytes: u64,
         link: Link,
-        versions: impl Iterator<Item = Result<(&'v [u8], Stored<'v>)>>,
+        versions: impl Iterator<Item = Result<(&'v [u8], Stored<'v>)>> + Clone,
     ) -> Result<()> {
         self.memtable.add_log_bytes(log_bytes);
         if glsn <= self.held {
@@ -61,8 +69,12 @@ impl<'a> Reservation<'a> {
         }
         let (memtable, left_bytes) = (Arc::clone(&self.memtable), &mut self.left_bytes);
         let mut inserter = memtable.inserter(glsn);
+        let (again, mut puts) = (versions.clone(), PutSpan::default());
         let (mut head, mut bytes_in) = (Vec::with_capacity(MAX_POINTER_BYTES), 0);
         let mut insert = |inserter: &mut Inserter<'_>, (key, stored): (&[u8], Stored<'_>)| {
+            if stored != Stored::Deleted {
+                puts.add(key);
+            }
             head.clear();
             let body = stored.encode_head(&mut head);
             let (value, bytes) = ([&head[..], body], head.len() + body.len());
@@ -93,6 +105,9 @@ impl<'a> Reservation<'a> {
             next.drain(..).for_each(|version| insert(&mut inserter, version));
         }
         Counters::add(&self.counters.bytes_in, bytes_in);
+        self.gaps.commit(glsn, puts, |put| {
+            again.map_while(Result::ok).filter(|(_, stored)| *stored != Stored::Deleted).for_each(|(key, _)| put(key));
+        });
         done
     }
 }

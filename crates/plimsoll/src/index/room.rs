@@ -140,7 +140,7 @@ impl Core {
             self.files.fill_reserve()?;
         }
         memtable.map().reserve(bytes)?;
-        Ok(Reservation::new(&self.counters, self.held, memtable, bytes))
+        Ok(Reservation::new(&self.counters, &self.gaps, self.held, memtable, bytes))
     }
 
     fn closed_memtables(&self) -> usize {
@@ -187,6 +187,9 @@ impl Core {
                 self.files.adopt(TableInfo { min_glsn: glsn, max_glsn: glsn, fixed_glsn: Some(glsn), ..info })
             });
             adopted.push(Arc::new(Run::new(members.collect::<Result<_>>()?)));
+        }
+        for info in adopted.iter().flat_map(|run| run.infos()).filter(|info| info.deletions < info.versions) {
+            self.gaps.adopt(glsn, &info.first_key, &info.last_key);
         }
         let bytes = adopted.iter().map(|run| run.bytes()).sum();
         let mut writer = lock(&self.writer);

@@ -560,7 +560,7 @@ fn stored(value: &Option<Vec<u8>>, offset: u64) -> Stored<'_> {
     }
 }
 
-fn versions(writes: &[Write]) -> impl Iterator<Item = Result<(&[u8], Stored<'_>)>> {
+fn versions(writes: &[Write]) -> impl Iterator<Item = Result<(&[u8], Stored<'_>)>> + Clone {
     writes.iter().map(|(key, value, offset)| Ok((&key[..], stored(value, *offset))))
 }
 

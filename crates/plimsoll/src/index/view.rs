@@ -17,6 +17,7 @@ use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Touch;
 
 use crate::borders::{Border, hit};
+use crate::index::gaps::Gaps;
 pub(crate) use crate::index::merge::Direction;
 use crate::index::merge::{Cursor, Merge};
 use crate::index::run::cursor::{Feed, RunCursor};
@@ -100,6 +101,8 @@ pub(crate) struct View {
     /// Most recently made first.
     pub(crate) history: Vec<Arc<Run>>,
     pub(crate) limits: Arc<Limits>,
+    /// Known gaps of deleted keys, of every view of the index.
+    pub(crate) gaps: Arc<Gaps>,
 }
 
 /// A version that was found; it pins the memory that holds it.

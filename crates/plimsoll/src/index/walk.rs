@@ -8,6 +8,8 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::pool::Touch;
 
 use crate::borders::{Border, hit};
+use crate::index::gap_list::behind;
+use crate::index::gaps::{Gaps, LOOK_AFTER, PUBLISH_EACH, PUBLISH_FROM};
 use crate::index::merge::{Cursor, Direction, Merge};
 use crate::index::run::cursor::{Feed, RunCursor};
 use crate::index::run::table::Table;
@@ -81,6 +83,62 @@ pub(crate) struct Visible {
     place: Place,
     /// For a backward walk: the passed version that may be the answer.
     held: Held,
+    passed: Passed,
+}
+
+/// What a walk has passed since its last answer, in which no key is alive.
+#[derive(Debug, Default)]
+struct Passed {
+    /// Deleted keys that were stepped over.
+    dead: u64,
+    /// Where it begins (forward) or ends (backward, exclusive). Meaningful if `dead` or `from_gap` is set.
+    edge: Vec<u8>,
+    /// It begins at the end of a gap.
+    from_gap: bool,
+}
+
+impl Passed {
+    fn clear(&mut self) {
+        (self.dead, self.from_gap) = (0, false);
+    }
+
+    /// A deleted key was stepped over. If it is time to ask for a gap, or the walk knows one, returns where the walk can go on.
+    fn step_over(&mut self, key: &[u8], gaps: &Gaps, direction: Direction, at: Glsn) -> Option<Vec<u8>> {
+        let is_first = self.dead == 0 && !self.from_gap;
+        self.dead += 1;
+        match direction {
+            Direction::Forward if is_first => {
+                self.edge.clear();
+                self.edge.extend_from_slice(key);
+            }
+            Direction::Backward if is_first => {
+                self.edge.clear();
+                self.edge.extend_from_slice(key);
+                self.edge.push(0);
+            }
+            _ => {}
+        }
+        if self.dead != LOOK_AFTER && !self.dead.is_multiple_of(PUBLISH_EACH) {
+            return None;
+        }
+        let (upto, from) = (behind(key), key);
+        if self.dead >= PUBLISH_FROM {
+            let edge = std::mem::take(&mut self.edge);
+            match direction {
+                Direction::Forward => gaps.publish(&edge, &upto, at, PUBLISH_EACH),
+                Direction::Backward => gaps.publish(from, &edge, at, PUBLISH_EACH),
+            }
+            self.edge = edge;
+        }
+        let to = match direction {
+            Direction::Forward => gaps.past(from, at)?,
+            Direction::Backward => gaps.before(&upto, at)?,
+        };
+        self.edge.clear();
+        self.edge.extend_from_slice(&to);
+        (self.dead, self.from_gap) = (0, true);
+        Some(to)
+    }
 }
 
 /// The state that a walk holds while it is seated.
@@ -161,14 +219,15 @@ impl Walk for Visible {
     }
 
     fn kept_bytes(&self) -> usize {
-        size_of::<Self>() + self.bounds.heap_bytes() + self.held.encoded.capacity()
+        size_of::<Self>() + self.bounds.heap_bytes() + self.held.encoded.capacity() + self.passed.edge.capacity()
     }
 }
 
 impl Visible {
     /// A walk that is not seated yet.
     pub(crate) fn new(range: OwnRange, at: Glsn, direction: Direction) -> Self {
-        Self { sat: None, bounds: Bounds::new(range), at, direction, place: Place::Before, held: Held::default() }
+        let (held, passed) = (Held::default(), Passed::default());
+        Self { sat: None, bounds: Bounds::new(range), at, direction, place: Place::Before, held, passed }
     }
 
     /// The view that it sits in.
@@ -196,10 +255,16 @@ impl Visible {
         if self.place == Place::Behind {
             return Ok(None);
         }
+        self.passed.clear();
         let found = match self.direction {
             Direction::Forward => self.find_forward(key),
             Direction::Backward => self.find_backward(key),
         };
+        if let Ok(any) = found
+            && self.passed.dead >= PUBLISH_FROM
+        {
+            self.publish_gap(any.then_some(key));
+        }
         match found {
             Ok(true) => {
                 self.place = Place::Past;
@@ -220,6 +285,45 @@ impl Visible {
             Direction::Forward => merge_of(&mut self.sat).top(),
             Direction::Backward => Some(Version { key, glsn: self.held.glsn, stored: self.held.stored() }),
         })
+    }
+
+    /// Goes on at `to` (forward), or right before it (backward), which lies ahead: the caller knows that nothing in between is wanted. `key`
+    /// receives `to`.
+    pub(crate) fn skip(&mut self, key: &mut Vec<u8>, to: &[u8]) {
+        if self.place == Place::Behind {
+            return;
+        }
+        key.clear();
+        key.extend_from_slice(to);
+        self.place = match self.direction {
+            Direction::Forward => Place::At,
+            Direction::Backward => Place::Past,
+        };
+        self.bounds.pass(self.direction);
+        if let Some(sat) = &mut self.sat {
+            sat.is_placed = false;
+        }
+    }
+
+    /// Publishes what was passed before `key` was found; `None`: up to the end of the range.
+    fn publish_gap(&self, key: Option<&Vec<u8>>) {
+        let gaps = &self.sat.as_ref().expect(SITS).view.gaps;
+        let (at, Passed { dead, edge, .. }) = (self.at, &self.passed);
+        let dead = dead % PUBLISH_EACH;
+        match (self.direction, key) {
+            (Direction::Forward, Some(key)) => gaps.publish(edge, key, at, dead),
+            (Direction::Backward, Some(key)) => gaps.publish(&behind(key), edge, at, dead),
+            (Direction::Forward, None) => match self.bounds.upper() {
+                Bound::Excluded(end) => gaps.publish(edge, end, at, dead),
+                Bound::Included(last) => gaps.publish(edge, &behind(last), at, dead),
+                Bound::Unbounded => {}
+            },
+            (Direction::Backward, None) => match self.bounds.lower() {
+                Bound::Included(first) => gaps.publish(first, edge, at, dead),
+                Bound::Excluded(before) => gaps.publish(&behind(before), edge, at, dead),
+                Bound::Unbounded => {}
+            },
+        }
     }
 
     /// Moves the merge to where the walk continues, unless it is there; returns whether it was there already.
@@ -254,7 +358,11 @@ impl Visible {
                 // Either to the wanted version of the key, or to the next key if there is none.
                 self.pass_younger(key)?;
             } else if stored == Stored::Deleted {
-                self.pass_key_forward(key)?;
+                let gaps = &self.sat.as_ref().expect(SITS).view.gaps;
+                match self.passed.step_over(key, gaps, self.direction, self.at) {
+                    Some(to) => merge_of(&mut self.sat).skip_to(&to, Glsn::MAX)?,
+                    None => self.pass_key_forward(key)?,
+                }
             } else {
                 return Ok(true);
             }
@@ -296,8 +404,13 @@ impl Visible {
             key.clear();
             key.extend_from_slice(version.key);
             self.place = Place::At;
-            if self.hold_newest(key)? && self.held.stored() != Stored::Deleted {
+            let any = self.hold_newest(key)?;
+            if any && self.held.stored() != Stored::Deleted {
                 return Ok(true);
+            }
+            let gaps = &self.sat.as_ref().expect(SITS).view.gaps;
+            if any && let Some(to) = self.passed.step_over(key, gaps, self.direction, self.at) {
+                merge_of(&mut self.sat).seek_before(&to, Glsn::MAX)?;
             }
         }
     }

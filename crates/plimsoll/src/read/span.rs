@@ -89,6 +89,15 @@ impl Span {
             Bound::Unbounded => Cow::Borrowed(&[]),
         }
     }
+
+    /// The first key behind all that can lie in it; `None` if there is none.
+    pub(crate) fn end(&self) -> Option<Cow<'_, [u8]>> {
+        match &self.upper {
+            Bound::Excluded(key) => Some(Cow::Borrowed(key)),
+            Bound::Included(key) => Some(Cow::Owned([key, &[0][..]].concat())),
+            Bound::Unbounded => None,
+        }
+    }
 }
 
 fn keyspace_end(keyspace: u32) -> Bound<Vec<u8>> {

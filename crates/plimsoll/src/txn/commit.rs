@@ -17,6 +17,7 @@ use plimsoll_memory::buffer::Buffer;
 
 use crate::borders::{Border, hit};
 use crate::index::Index;
+use crate::index::gap_list::Gap;
 use crate::index::reservation::{Link, Reservation};
 use crate::index::view::View;
 use crate::read::moments::OpenMoment;
@@ -29,19 +30,21 @@ use crate::types::error::{Error, Lift, Result};
 use crate::types::version::MAX_POINTER_BYTES;
 
 impl Committer {
-    /// Commits a transaction's writes. `spaces` are the keyspaces they go into.
+    /// Commits a transaction's writes. `spaces` are the keyspaces they go into, `gaps` the intervals that it has read and emptied.
     pub(crate) fn commit(
         &self,
         moment: &OpenMoment,
         reads: ReadSet,
         mut writes: WriteSet,
+        gaps: Vec<Gap>,
         spaces: &[u32],
         metadata: &[u8],
     ) -> Result<CommitTicket> {
         self.check_writable()?;
         self.patience.in_commit(|| writes.prepare(metadata.len()))?;
         let body = self.patience.in_commit(|| Body::new(&self.reader.budget, &writes, metadata))?;
-        let glsn = self.patience.in_commit(|| self.order(moment, &reads, &body, &writes, spaces))?;
+        let mut gaps = gaps;
+        let glsn = self.patience.in_commit(|| self.order(moment, &reads, &body, &writes, &mut gaps, spaces))?;
         self.committed(body.bytes());
         Ok(CommitTicket::of_record(self, glsn))
     }
@@ -53,6 +56,7 @@ impl Committer {
         reads: &ReadSet,
         body: &Body,
         writes: &WriteSet,
+        gaps: &mut Vec<Gap>,
         spaces: &[u32],
     ) -> Result<Glsn> {
         let lock = self.sequencer.lock()?;
@@ -70,7 +74,11 @@ impl Committer {
             writes.named();
             Ok(glsn)
         };
-        self.sequencer.submit_and_apply(&lock, submit, |&glsn| self.apply(room, body, writes, glsn))
+        let glsn = self.sequencer.submit_and_apply(&lock, submit, |&glsn| self.apply(room, body, writes, glsn))?;
+        // While no other commit can put anything into them.
+        self.reader.index.gaps().publish_committed(std::mem::take(gaps), glsn);
+        drop(lock);
+        Ok(glsn)
     }
 
     /// Waits until the conflicting commit is visible, so that a retry does not conflict with it a second time. If the store is poisoned, so
@@ -115,7 +123,7 @@ impl Committer {
     fn apply(&self, mut room: Reservation<'_>, body: &Body, writes: &WriteSet, glsn: Glsn) -> Result<Glsn> {
         if writes.spilled().is_empty() {
             let mut operations = Operations::without_values(body.head.len(), body.count, &body.small);
-            let versions = iter::from_fn(|| operations.next().transpose());
+            let versions = iter::from_fn(move || operations.next().transpose());
             let versions = versions.map(|operation| operation.map(|operation| (operation.key, operation.stored)));
             room.apply(glsn, body.bytes(), Link::Now, versions)?;
         } else {

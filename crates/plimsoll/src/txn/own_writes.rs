@@ -31,26 +31,32 @@ enum Source {
 impl<'t> OwnWrites<'t> {
     /// A walk that begins at the first key at or after `from` (forward), or at the last key before `from` (backward).
     pub(crate) fn new(set: &'t WriteSet, direction: Direction, from: Option<&[u8]>) -> Result<Self> {
-        let map = set.map();
-        let memory = match (direction, from) {
+        let runs = set.spilled().cursors();
+        let mut walk = Self { set, direction, memory: None, runs, standing: None };
+        walk.seek(from)?;
+        Ok(walk)
+    }
+
+    /// Goes to the first key at or after `from` (forward), or to the last key before `from` (backward).
+    pub(crate) fn seek(&mut self, from: Option<&[u8]>) -> Result<()> {
+        let map = self.set.map();
+        let memory = match (self.direction, from) {
             (Direction::Forward, None) => map.first(),
             (Direction::Forward, Some(key)) => map.seek(key, u64::MAX),
             (Direction::Backward, None) => map.last(),
             (Direction::Backward, Some(key)) => map.seek_before(key, u64::MAX),
         };
-        let mut runs = set.spilled().cursors();
-        for run in &mut runs {
-            match (direction, from) {
+        for run in &mut self.runs {
+            match (self.direction, from) {
                 (Direction::Forward, None) => run.seek_first()?,
                 (Direction::Forward, Some(key)) => run.seek(key, Glsn::MAX)?,
                 (Direction::Backward, None) => run.seek_last()?,
                 (Direction::Backward, Some(key)) => run.seek_before(key, Glsn::MAX)?,
             }
         }
-        let mut walk = Self { set, direction, memory: None, runs, standing: None };
-        walk.memory = walk.newest_of_key(memory);
-        walk.choose();
-        Ok(walk)
+        self.memory = self.newest_of_key(memory);
+        self.choose();
+        Ok(())
     }
 
     /// Heap bytes of the walk.

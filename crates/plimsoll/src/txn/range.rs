@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::buffer::Buffer;
 
+use crate::index::gap_list::behind;
 use crate::index::resting_key::RestingKey;
 use crate::index::seat::Seat;
 use crate::index::view::{Direction, View, Visible};
@@ -19,6 +20,7 @@ use crate::read::point::find;
 use crate::read::reader::Reader;
 use crate::read::span::Span;
 use crate::txn::committer::Committer;
+use crate::txn::own_gaps::OwnGaps;
 use crate::txn::own_writes::{OwnWrites, own_value};
 use crate::txn::read_set::ReadSet;
 use crate::txn::write_set::{Write, WriteSet};
@@ -52,6 +54,8 @@ pub struct Range<'t> {
     keys_only: bool,
     own: Option<&'t WriteSet>,
     reads: Option<&'t Mutex<ReadSet>>,
+    /// The gaps of a transaction that wrote something.
+    gaps: Option<&'t Mutex<OwnGaps>>,
     /// Of a snapshot: keeps its versions for as long as the walk lives.
     _moment: Option<Arc<OpenMoment>>,
     walk: Option<Box<Walk<'t>>>,
@@ -73,14 +77,31 @@ struct Walk<'t> {
     waiting: Option<Waiting>,
     base_done: bool,
     own: Option<OwnWrites<'t>>,
+    /// The keys since the last one that it gave.
+    passed: Passed,
 }
+
+/// What a walk with own writes has passed since the last key that it gave, in which nothing is visible.
+#[derive(Default)]
+struct Passed {
+    /// Own deletions that were stepped over.
+    dead: u64,
+    /// Where it begins (forward) or ends (backward, exclusive); `None`: at the bound of the walk's range.
+    edge: Option<Vec<u8>>,
+    /// It begins at the end of a gap.
+    skipped: bool,
+}
+
+/// A walk looks for a gap each time it has stepped over this many own deletions, and adds one from as many on.
+const DEAD_FOR_A_GAP: u64 = 8;
 
 impl Walk<'_> {
     /// Heap bytes that it takes; what is charged for the seat aside.
     fn heap_bytes(&self) -> usize {
         let waiting = self.waiting.as_ref().map_or(0, |waiting| waiting.encoded.capacity());
         let own = self.own.as_ref().map_or(0, OwnWrites::heap_bytes);
-        size_of::<Self>() + self.base_key.capacity() + waiting + own
+        let edge = self.passed.edge.as_ref().map_or(0, Vec::capacity);
+        size_of::<Self>() + self.base_key.capacity() + waiting + own + edge
     }
 }
 
@@ -105,6 +126,7 @@ impl<'t> Range<'t> {
             keys_only: false,
             own: None,
             reads: None,
+            gaps: None,
             _moment: None,
             walk: None,
             has_any: false,
@@ -127,9 +149,11 @@ impl<'t> Range<'t> {
         at: Glsn,
         own: &'t WriteSet,
         reads: &'t Mutex<ReadSet>,
+        gaps: &'t Mutex<OwnGaps>,
     ) -> Self {
         let mut range = Self::new(committer, span, at);
         range.own = Some(own).filter(|own| !own.is_empty());
+        range.gaps = range.own.map(|_| gaps);
         range.reads = Some(reads);
         range
     }
@@ -174,10 +198,14 @@ impl<'t> Range<'t> {
         }
         let more = self.step();
         match more {
-            Ok(true) => self.has_any = true,
+            Ok(true) => {
+                let is_first = !std::mem::replace(&mut self.has_any, true);
+                self.note_gap(is_first, false);
+            }
             Ok(false) => {
-                self.finish();
                 self.remember(true);
+                self.note_gap(!self.has_any, true);
+                self.finish();
             }
             Err(_) => self.finish(),
         }
@@ -213,7 +241,10 @@ impl<'t> Range<'t> {
         self.reader().check_open()?;
         let mut walk = match self.walk.take() {
             Some(walk) => walk,
-            None => Box::new(self.begin()?),
+            None => match self.begin()? {
+                Some(walk) => Box::new(walk),
+                None => return Ok(false),
+            },
         };
         let mut key = self.key.take();
         let more = self.step_in(&mut walk, &mut key);
@@ -222,18 +253,75 @@ impl<'t> Range<'t> {
         more
     }
 
-    fn begin(&mut self) -> Result<Walk<'t>> {
-        let own = match self.own {
-            None => None,
-            Some(set) => Some(self.begin_own(set)?),
+    /// Begins the walk; `None` if its whole range is a gap.
+    fn begin(&mut self) -> Result<Option<Walk<'t>>> {
+        let skip = self.gap_at_begin();
+        if skip.as_ref().is_some_and(|skip| self.is_beyond(skip)) {
+            return Ok(None);
+        }
+        let own = match (self.own, &skip) {
+            (None, _) => None,
+            (Some(set), None) => Some(self.begin_own(set)?),
+            (Some(set), Some(skip)) => Some(OwnWrites::new(set, self.direction, Some(skip))?),
         };
         let is_asked_for = self.reads.is_some() || own.is_some();
         let span = if is_asked_for { self.span.clone() } else { self.span.take() };
-        let base = Visible::new(span.expect(SPAN).into_range(), self.at, self.direction);
+        let (mut lower, mut upper) = span.expect(SPAN).into_range();
+        match (&skip, self.direction) {
+            (None, _) => {}
+            (Some(skip), Direction::Forward) => lower = Bound::Included(skip.clone()),
+            (Some(skip), Direction::Backward) => upper = Bound::Excluded(skip.clone()),
+        }
+        let base = Visible::new((lower, upper), self.at, self.direction);
         let seats = self.reader().index.seats();
         let charge = self.committer.patience.in_transaction(true, || Ok(seats.charge_for(&base)?))?;
         let base = Seat::new(seats, base, charge);
-        Ok(Walk { base, base_key: Vec::new(), waiting: None, base_done: false, own })
+        let passed = Passed { dead: 0, skipped: skip.is_some(), edge: skip };
+        Ok(Some(Walk { base, base_key: Vec::new(), waiting: None, base_done: false, own, passed }))
+    }
+
+    /// Where the walk goes on if it begins in a gap.
+    fn gap_at_begin(&self) -> Option<Vec<u8>> {
+        let gaps = self.gaps?.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.direction {
+            Direction::Forward => gaps.skip(self.direction, &self.span().first()),
+            Direction::Backward => gaps.skip(self.direction, &self.span().end()?),
+        }
+    }
+
+    /// Whether nothing of the range lies at or behind `to` in the walk's direction.
+    fn is_beyond(&self, to: &[u8]) -> bool {
+        match self.direction {
+            Direction::Forward => self.span().end().is_some_and(|end| *to >= *end),
+            Direction::Backward => *to <= *self.span().first(),
+        }
+    }
+
+    /// Adds what was passed since the last key to the transaction's gaps, if it was many deletions or lengthens a gap.
+    fn note_gap(&mut self, is_first: bool, at_end: bool) {
+        let (Some(gaps), Some(walk)) = (self.gaps, &mut self.walk) else { return };
+        let Passed { dead, edge, skipped } = std::mem::take(&mut walk.passed);
+        if (dead < DEAD_FOR_A_GAP && !skipped) || (edge.is_none() && !is_first) {
+            return;
+        }
+        // First: what is a gap was read.
+        self.note_reads(at_end);
+        let span = self.span();
+        let key = if at_end { Cow::Borrowed(&[][..]) } else { self.key.index_key() };
+        let (first, end) = match self.direction {
+            Direction::Forward => {
+                let end = if at_end { span.end() } else { Some(key) };
+                (edge.map_or_else(|| span.first(), Cow::Owned), end)
+            }
+            Direction::Backward => {
+                let first = if at_end { span.first() } else { Cow::Owned(behind(&key)) };
+                (first, edge.map(Cow::Owned).or_else(|| span.end()))
+            }
+        };
+        if let Some(end) = end {
+            let mut gaps = gaps.lock().unwrap_or_else(PoisonError::into_inner);
+            gaps.add(self.reader().index.seats(), &first, &end, dead);
+        }
     }
 
     fn span(&self) -> &Span {
@@ -379,12 +467,62 @@ impl<'t> Range<'t> {
             if !deleted {
                 return Ok(true);
             }
+            if !self.pass_deleted(walk, key)? {
+                return Ok(false);
+            }
         }
     }
 
-    /// Tells the transaction what was read: the whole span, or as far as the walk came.
+    /// An own deletion of `key` was stepped over: counts it, and seeks to the end of the gap in which it may lie. False if that is behind
+    /// the range.
+    fn pass_deleted(&self, walk: &mut Walk<'t>, key: &[u8]) -> Result<bool> {
+        let (direction, passed) = (self.direction, &mut walk.passed);
+        if passed.edge.is_none() && self.has_any {
+            passed.edge = Some(match direction {
+                Direction::Forward => key.to_vec(),
+                Direction::Backward => behind(key),
+            });
+        }
+        passed.dead += 1;
+        if !passed.dead.is_multiple_of(DEAD_FOR_A_GAP) {
+            return Ok(true);
+        }
+        let skip = self.gaps.and_then(|gaps| {
+            let gaps = gaps.lock().unwrap_or_else(PoisonError::into_inner);
+            match direction {
+                Direction::Forward => gaps.skip(direction, key),
+                Direction::Backward => gaps.skip(direction, &behind(key)),
+            }
+        });
+        let Some(skip) = skip else { return Ok(true) };
+        if self.is_beyond(&skip) {
+            return Ok(false);
+        }
+        let is_ahead = |base: &[u8]| match direction {
+            Direction::Forward => *base >= *skip,
+            Direction::Backward => *base < *skip,
+        };
+        if !(walk.base_done || walk.waiting.is_some() && is_ahead(&walk.base_key)) {
+            walk.waiting = None;
+            self.reader().walk(&mut walk.base, &mut walk.base_key, |base, key| {
+                base.skip(key, &skip);
+                Ok(())
+            })?;
+        }
+        walk.own.as_mut().expect("looked at above").seek(Some(&skip))?;
+        walk.passed = Passed { dead: 0, edge: Some(skip), skipped: true };
+        Ok(true)
+    }
+
+    /// Tells the transaction what was read: the whole span, or as far as the walk came. It needs no telling after that.
     fn remember(&mut self, whole: bool) {
-        let Some(reads) = self.reads.take() else { return };
+        self.note_reads(whole);
+        self.reads = None;
+    }
+
+    /// Tells the transaction what was read so far.
+    fn note_reads(&self, whole: bool) {
+        let Some(reads) = self.reads else { return };
         let span = self.span();
         let key = self.key.index_key();
         let (first, last) = match (whole, self.direction, self.has_any) {

@@ -61,12 +61,12 @@ impl ReadSet {
         if last.is_none() && self.ranges.last().is_some_and(|range| range.last.is_none() && range.first == first) {
             return Ok(());
         }
-        let last = last.map(|bound| match bound {
-            Bound::Included(key) => Bound::Included(key.to_vec()),
-            Bound::Excluded(key) => Bound::Excluded(key.to_vec()),
-            Bound::Unbounded => Bound::Unbounded,
-        });
-        let range = ReadRange { first: first.to_vec(), last };
+        if let Some(upper) = last
+            && self.widen_last(first, upper)
+        {
+            return Ok(());
+        }
+        let range = ReadRange { first: first.to_vec(), last: last.map(|bound| bound.map(<[u8]>::to_vec)) };
         let more = self.list_bytes_for_one_more() + range.key_bytes();
         if self.lease.bytes() + more > self.limit_bytes || self.lease.grow(more).is_err() {
             self.coarsen();
@@ -75,6 +75,35 @@ impl ReadSet {
         self.ranges.reserve_exact(self.capacity_for_one_more() - self.ranges.len());
         self.ranges.push(range);
         Ok(())
+    }
+
+    /// Widens the range that was added last, if it overlaps with this one; returns whether the set covers this one now. A queue's
+    /// consumer reads from the same end again and again.
+    fn widen_last(&mut self, first: &[u8], upper: Bound<&[u8]>) -> bool {
+        let Some(range) = self.ranges.last_mut().filter(|range| range.last.is_some()) else { return false };
+        let (starts_within, ends_within) = (begins_by(first, range.upper()), begins_by(&range.first, upper));
+        if !(starts_within && ends_within) {
+            return false;
+        }
+        let wider_first = (*first < *range.first).then(|| first.to_vec());
+        let wider_last = compare_upper(upper, range.upper()).is_gt().then(|| upper.map(<[u8]>::to_vec));
+        if wider_first.is_none() && wider_last.is_none() {
+            return true;
+        }
+        let wider = ReadRange {
+            first: wider_first.unwrap_or_else(|| range.first.clone()),
+            last: wider_last.or_else(|| range.last.clone()),
+        };
+        let (before, after) = (range.key_bytes(), wider.key_bytes());
+        let more = after.saturating_sub(before);
+        if self.lease.bytes() + more > self.limit_bytes || (more > 0 && self.lease.grow(more).is_err()) {
+            return false;
+        }
+        *range = wider;
+        if before > after {
+            self.lease.shrink(before - after);
+        }
+        true
     }
 
     /// Most transactions that are open for long have read little: the list begins with room for one.
@@ -128,6 +157,15 @@ fn cover(ranges: &[ReadRange]) -> ReadRange {
     ReadRange { first: ranges[0].first.clone(), last: Some(last) }
 }
 
+/// Whether a range that begins at `first` begins within an upper bound.
+fn begins_by(first: &[u8], upper: Bound<&[u8]>) -> bool {
+    match upper {
+        Bound::Included(last) => first <= last,
+        Bound::Excluded(end) => first <= end,
+        Bound::Unbounded => true,
+    }
+}
+
 fn compare_upper(a: Bound<&[u8]>, b: Bound<&[u8]>) -> std::cmp::Ordering {
     let rank = |bound| match bound {
         Bound::Excluded(key) => (0, key, 0),
@@ -169,6 +207,26 @@ mod tests {
         }
         drop(set);
         assert_eq!(budget.free_bytes(), budget.limit_bytes());
+    }
+
+    #[test]
+    fn a_range_that_is_read_again_and_further_is_kept_once() {
+        let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
+        let mut set = ReadSet::new(&budget, 1 << 20);
+        for last in 0..1000u32 {
+            set.add(b"", Some(Bound::Included(&last.to_be_bytes()))).unwrap();
+        }
+        set.add(&[1], Some(Bound::Excluded(&[9]))).unwrap();
+        for first in (0..900u32).rev() {
+            set.add(&[&[5][..], &first.to_be_bytes()].concat(), Some(Bound::Excluded(&[6]))).unwrap();
+        }
+        let ranges: Vec<_> = set.ranges().iter().map(|range| (&range.first[..], range.upper())).collect();
+        assert_eq!(
+            ranges,
+            [(&b""[..], Bound::Included(&999u32.to_be_bytes()[..])), (&[1][..], Bound::Excluded(&[9][..]))]
+        );
+        let keys_bytes: u64 = set.ranges().iter().map(ReadRange::key_bytes).sum();
+        assert_eq!(set.lease.bytes(), list_bytes(set.ranges.capacity()) + keys_bytes);
     }
 
     #[test]

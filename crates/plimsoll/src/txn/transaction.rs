@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::Kind;
+use plimsoll_memory::budget::account::Charge;
 use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::chunk::CHUNK_BYTES;
 use smallvec::SmallVec;
@@ -17,6 +18,7 @@ use crate::read::moments::OpenMoment;
 use crate::read::point::{KeyBuffer, ValueReader};
 use crate::read::span::Span;
 use crate::txn::committer::Committer;
+use crate::txn::own_gaps::OwnGaps;
 use crate::txn::own_writes::own_value;
 use crate::txn::payload::MAX_METADATA_BYTES;
 use crate::txn::range::Range;
@@ -58,6 +60,8 @@ pub struct Transaction {
     /// Under a lock, as reads may come from several threads.
     reads: Mutex<ReadSet>,
     writes: WriteSet,
+    /// Under a lock for the same reason.
+    gaps: Mutex<OwnGaps>,
     /// Charged: it may be as large as 64 KiB, and transactions may be many.
     metadata: Buffer,
     /// Keyspaces that something was put into, in order, and the last of them.
@@ -78,6 +82,7 @@ impl Transaction {
             moment: committer.open_newest(),
             reads: Mutex::new(ReadSet::new(&committer.reader.budget, options.read_set_limit_bytes(memory_bytes))),
             writes,
+            gaps: Mutex::new(OwnGaps::new()),
             metadata: Buffer::default(),
             spaces: SmallVec::new(),
             last_space: None,
@@ -168,6 +173,7 @@ impl Transaction {
     fn put_bytes(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
         let key = KeyBuffer::new(self.space_to_put(keyspace)?, key)?;
         check_value_bytes(value.len() as u64)?;
+        self.own_gaps().put(key.get());
         self.write(|writes| writes.put(key.get(), value))
     }
 
@@ -177,6 +183,7 @@ impl Transaction {
     /// As for [`Transaction::put`], and what `value` fails with.
     pub fn put_reader(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: &mut dyn Read) -> Result<u64> {
         let key = KeyBuffer::new(self.space_to_put(keyspace)?, key.as_ref())?;
+        self.own_gaps().put(key.get());
         let budget = self.committer.reader.budget.clone();
         self.write(|writes| {
             let mut piece = budget.take(Kind::Staging)?;
@@ -218,7 +225,18 @@ impl Transaction {
     /// As for [`Transaction::put`].
     pub fn delete(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<()> {
         let key = self.key(keyspace, key.as_ref())?;
-        self.write(|writes| writes.delete(key.get()))
+        self.write(|writes| writes.delete(key.get()))?;
+        self.own_gaps().delete(key.get());
+        Ok(())
+    }
+
+    /// An empty charge for memory that a user holds for long.
+    pub(crate) fn charge(&self) -> Charge {
+        self.committer.reader.index.seats().charge()
+    }
+
+    fn own_gaps(&mut self) -> &mut OwnGaps {
+        self.gaps.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write<T>(&mut self, write: impl FnOnce(&mut WriteSet) -> Result<T>) -> Result<T> {
@@ -245,7 +263,7 @@ impl Transaction {
     }
 
     fn walk(&self, span: Span) -> Range<'_> {
-        Range::in_transaction(&self.committer, span, self.moment.at(), &self.writes, &self.reads)
+        Range::in_transaction(&self.committer, span, self.moment.at(), &self.writes, &self.reads, &self.gaps)
     }
 
     /// Bytes that travel with the commit, up to 64 KiB: who, why, from where.
@@ -281,7 +299,7 @@ impl Transaction {
         if self.spoiled {
             return Err(InvalidInput::TransactionFailed.into());
         }
-        let Self { committer, moment, reads, writes, metadata, spaces, .. } = self;
+        let Self { committer, moment, reads, writes, gaps, metadata, spaces, .. } = self;
         if writes.is_empty() {
             return Ok(CommitTicket::of_snapshot(&committer, moment.at()));
         }
@@ -289,6 +307,7 @@ impl Transaction {
             &moment,
             reads.into_inner().unwrap_or_else(PoisonError::into_inner),
             writes,
+            gaps.into_inner().map_or_else(|_| Vec::new(), OwnGaps::into_gaps),
             &spaces,
             &metadata,
         )

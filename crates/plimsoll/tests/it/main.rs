@@ -16,6 +16,7 @@ mod change_feed;
 mod checkpoints;
 mod closing;
 mod cursors;
+mod deletes;
 mod dropped_keyspaces;
 mod errors;
 mod events;

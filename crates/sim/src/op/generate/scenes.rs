@@ -14,6 +14,9 @@ pub(super) const SLOT: u8 = 0;
 /// More versions of a key than a walk steps over one by one.
 const VERSIONS: u64 = 20;
 
+/// More keys than a walk steps over before it asks for a gap, and publishes one.
+const QUEUED: u32 = 40;
+
 /// More keys than the smallest read set remembers one by one.
 const READ_KEYS: u32 = 80;
 
@@ -29,7 +32,7 @@ impl Generator {
         let (upkeep, limited, faulty) =
             (settings.upkeep, settings.limited, settings.fault.is_some() && !settings.restores);
         let wide = settings.many > 250 && self.random.chance(0.3);
-        let scenes: [(bool, Scene); 21] = [
+        let scenes: [(bool, Scene); 22] = [
             (true, Self::spilled),
             (true, Self::many_versions),
             (true, Self::moved_deletion),
@@ -51,6 +54,7 @@ impl Generator {
             (settings.many >= 250, Self::rising_twice),
             (true, Self::dropped_and_made_anew),
             (limited, Self::cursor_holds_the_log),
+            (true, Self::queue),
         ];
         let permitted: Vec<Scene> =
             scenes.into_iter().filter(|(permitted, _)| *permitted).map(|(_, scene)| scene).collect();
@@ -120,6 +124,45 @@ impl Generator {
     pub(super) fn walk_of(&mut self, from: Reader, space: u8, amid: Option<u32>) -> Op {
         let (reverse, keys_only) = (self.random.chance(0.5), self.random.chance(0.2));
         Op::Walk { from, space, span: ALL, reverse, limit: u32::MAX, keys_only, amid }
+    }
+
+    /// A queue is emptied from one end, by a transaction of its own and key by key, until walks know the gap; then something is put there.
+    fn queue(&mut self) -> Vec<Op> {
+        let (space, value, reverse) = (self.below(2) as u8, self.value_of(20), self.random.chance(0.5));
+        let many = Op::PutMany { tx: TX, space, first: 0, count: QUEUED, value, scattered: false };
+        let mut ops = vec![Op::Begin { tx: TX }, many, commit(TX)];
+        ops.extend(self.interruption());
+        let end = |from, limit| {
+            let span = Span::Prefix(b"m/".to_vec());
+            Op::Walk { from, space, span, reverse, limit, keys_only: false, amid: None }
+        };
+        let from_end = |number: u32| numbered_key(if reverse { QUEUED - 1 - number } else { number });
+        let popped = self.below(u64::from(QUEUED) - 12) as u32;
+        ops.push(Op::Begin { tx: TX });
+        for number in 0..popped {
+            ops.extend([Op::Delete { tx: TX, space, key: from_end(number) }, end(Reader::Tx(TX), 1)]);
+        }
+        if popped > 0 && self.random.chance(0.3) {
+            let (key, value) = (from_end(self.below(u64::from(popped)) as u32), self.value_of(21));
+            ops.extend([Op::Put { tx: TX, space, key, value, streamed: false }, end(Reader::Tx(TX), 3)]);
+        }
+        ops.extend([commit(TX), end(Reader::Back(0), 2)]);
+        for number in popped..QUEUED - 2 {
+            ops.extend([Op::Begin { tx: TX }, Op::Delete { tx: TX, space, key: from_end(number) }, commit(TX)]);
+            if self.random.chance(0.3) {
+                ops.push(end(Reader::Back(0), 1));
+            }
+        }
+        ops.extend([end(Reader::Back(0), 1), end(Reader::Back(0), 2), end(Reader::Back(3), 2)]);
+        if self.random.chance(0.2) {
+            ops.extend(self.interruption());
+        }
+        for _ in 0..2 {
+            let key = from_end(self.below(u64::from(QUEUED) - 3) as u32);
+            ops.extend(self.put_one(space, &key, 22));
+            ops.extend([end(Reader::Back(0), 3), end(Reader::Back(1), 3), self.walk_of(Reader::Back(0), space, None)]);
+        }
+        ops
     }
 
     /// A key with more versions than a leaf holds, read at past moments in both directions.

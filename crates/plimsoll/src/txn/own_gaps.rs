@@ -1,0 +1,125 @@
+//! The gaps of a transaction: intervals of keys in which it sees nothing, at its moment and with its own writes.
+//!
+//! Without them each walk would step over all that the transaction has deleted, and over the rows that these deletions hide. A walk adds a
+//! gap when it has stepped over own deletions, and seeks to the end of a gap that it meets.
+//!
+//! Laws:
+//! 1. A walk adds only what it has walked over, after the read set covers it. A deletion lengthens a gap; a put cuts it.
+//! 2. When the transaction is committed, its gaps are those of the index (`index::gaps`): its reads of them were validated.
+//! 3. A walk that seeks over a gap still reads it: the read set notes the whole range. So a commit of another transaction in a gap is a
+//!    conflict as if its keys had been read one by one.
+//! 4. The list is bounded and charged to the budget. Where the budget refuses, the gaps are forgotten, and no walk fails.
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::account::Charge;
+
+use crate::borders::{Border, hit};
+use crate::index::gap_list::{Gap, GapList};
+use crate::index::seat::Seats;
+use crate::index::view::Direction;
+
+/// The most bytes of a transaction's gaps.
+const LIMIT_BYTES: usize = 16 << 10;
+
+/// The charge is a multiple of this many bytes.
+const CHARGE_BYTES: usize = 1 << 10;
+
+/// The gaps of one transaction.
+#[derive(Debug)]
+pub(crate) struct OwnGaps {
+    list: GapList,
+    charge: Option<Charge>,
+}
+
+impl OwnGaps {
+    /// No gaps; takes no memory.
+    pub(crate) fn new() -> Self {
+        Self { list: GapList::new(LIMIT_BYTES), charge: None }
+    }
+
+    /// Nothing is visible from `first` up to `end`, where `dead` deletions were stepped over.
+    pub(crate) fn add(&mut self, seats: &Seats, first: &[u8], end: &[u8], dead: u64) {
+        // All are of the transaction's moment.
+        self.list.add(first, end, Glsn::NONE, dead, Glsn::NONE);
+        self.charge.get_or_insert_with(|| seats.charge());
+        self.fit();
+    }
+
+    /// Where a walk goes on that is to continue at `from` (forward), or right before it (backward), if that lies in a gap.
+    pub(crate) fn skip(&self, direction: Direction, from: &[u8]) -> Option<Vec<u8>> {
+        let skip = match direction {
+            Direction::Forward => self.list.past(from, Glsn::NONE),
+            Direction::Backward => self.list.before(from, Glsn::NONE),
+        };
+        skip.map(|to| {
+            hit(Border::OwnGapSkipped);
+            to.to_vec()
+        })
+    }
+
+    /// The transaction puts a key.
+    pub(crate) fn put(&mut self, key: &[u8]) {
+        if !self.list.is_empty() {
+            self.list.put(key);
+            self.fit();
+        }
+    }
+
+    /// The transaction deletes a key.
+    pub(crate) fn delete(&mut self, key: &[u8]) {
+        if !self.list.is_empty() {
+            self.list.delete(key);
+            self.fit();
+        }
+    }
+
+    /// The gaps, for a commit.
+    pub(crate) fn into_gaps(self) -> Vec<Gap> {
+        self.list.into_gaps()
+    }
+
+    fn fit(&mut self) {
+        let bytes = self.list.bytes().next_multiple_of(CHARGE_BYTES) as u64;
+        let refused = self.charge.as_mut().is_none_or(|charge| charge.bytes() != bytes && charge.set(bytes).is_err());
+        if refused {
+            self.list.clear();
+            self.charge = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_memory::budget::account::STEP_BYTES;
+
+    use super::*;
+    use crate::engine::open::open;
+    use crate::types::options::Options;
+
+    #[test]
+    fn gaps_that_find_no_room_are_forgotten_and_those_that_do_are_charged() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options::new().memory_bytes(16 << 20).background(false);
+        let store = open(&dir.path().join("store"), options).unwrap();
+        let (seats, budget) = (store.reader.index.seats(), &store.reader.budget);
+        let mut others = seats.charge();
+        others.set(STEP_BYTES).unwrap();
+        let mut gaps = OwnGaps::new();
+        budget.fail_after(0);
+        gaps.add(seats, b"a", b"d", 8);
+        assert_eq!(gaps.skip(Direction::Forward, b"b"), None);
+        budget.fail_after(u64::MAX);
+        gaps.add(seats, b"a", b"d", 8);
+        assert_eq!(gaps.skip(Direction::Forward, b"b"), Some(b"d".to_vec()));
+        assert_eq!(gaps.charge.as_ref().unwrap().bytes(), CHARGE_BYTES as u64);
+        for number in 0..10_000u32 {
+            gaps.add(
+                seats,
+                &[&b"e"[..], &number.to_be_bytes(), b"a"].concat(),
+                &[&b"e"[..], &number.to_be_bytes(), b"b"].concat(),
+                8,
+            );
+        }
+        assert!(gaps.list.bytes() <= LIMIT_BYTES && gaps.charge.as_ref().unwrap().bytes() >= gaps.list.bytes() as u64);
+    }
+}

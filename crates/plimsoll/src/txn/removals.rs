@@ -1,0 +1,252 @@
+//! Removing what a walk finds: the first or the last key, and the keys that a function selects.
+//!
+//! A walk borrows the write set that a deletion changes, so a removal walks ahead by a batch of keys, lets go, and deletes. The next batch
+//! begins behind the last key. The batches are charged to the budget; where it refuses, a batch is one key.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Bound;
+
+use plimsoll_memory::budget::account::Charge;
+
+use crate::index::view::OwnRange;
+use crate::txn::range::Range;
+use crate::txn::transaction::Transaction;
+use crate::types::error::Result;
+use crate::types::key_range::KeyRange;
+use crate::types::keyspaces::Keyspace;
+use crate::types::value::Value;
+
+/// Keys and values of a batch: after this many bytes it is full.
+const BATCH_BYTES: usize = 32 << 10;
+
+/// The most pairs of the first and of a later batch: who stops after a few pairs has hardly read more.
+const FIRST_PAIRS: usize = 4;
+const MOST_PAIRS: usize = 256;
+
+impl Transaction {
+    /// Removes the first key, and returns it and its value; `None` if there is no key.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// let jobs = db.keyspace("jobs")?;
+    /// db.transact(|tx| ["1 wash", "2 dry", "3 iron"].iter().try_for_each(|job| tx.put(&jobs, job, "")))?;
+    /// let mut tx = db.begin();
+    /// assert_eq!(tx.pop_first(&jobs)?.unwrap().0, b"1 wash");
+    /// assert_eq!(tx.pop_last(&jobs)?.unwrap().0, b"3 iron");
+    /// assert_eq!(tx.pop_first(&jobs)?.unwrap().0, b"2 dry");
+    /// assert!(tx.pop_first(&jobs)?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Transaction::get`] and [`Transaction::delete`].
+    pub fn pop_first(&mut self, keyspace: &Keyspace) -> Result<Option<(Vec<u8>, Value)>> {
+        let first = self.first(keyspace)?;
+        self.remove(keyspace, first)
+    }
+
+    /// Removes the last key, and returns it and its value; `None` if there is no key. See [`Transaction::pop_first`].
+    ///
+    /// # Errors
+    /// As for [`Transaction::get`] and [`Transaction::delete`].
+    pub fn pop_last(&mut self, keyspace: &Keyspace) -> Result<Option<(Vec<u8>, Value)>> {
+        let last = self.last(keyspace)?;
+        self.remove(keyspace, last)
+    }
+
+    fn remove(&mut self, keyspace: &Keyspace, pair: Option<(Vec<u8>, Value)>) -> Result<Option<(Vec<u8>, Value)>> {
+        if let Some((key, _)) = &pair {
+            self.delete(keyspace, key)?;
+        }
+        Ok(pair)
+    }
+
+    /// Keeps those keys of a range for which `keep` returns true, and deletes the others; returns how many it deleted.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// let sessions = db.keyspace("sessions")?;
+    /// db.transact(|tx| (0..10u8).try_for_each(|age| tx.put(&sessions, [b's', age], [age])))?;
+    /// let expired = db.transact(|tx| tx.retain(&sessions, .., |_, age| age[0] < 7))?;
+    /// assert_eq!((expired, db.snapshot().len(&sessions)?), (3, 7));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Transaction::get`] and [`Transaction::delete`]; a bound is too long.
+    pub fn retain(
+        &mut self,
+        keyspace: &Keyspace,
+        range: impl KeyRange,
+        mut keep: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<u64> {
+        let (mut batch, mut deleted) = (Batch::new(self, &range), 0);
+        while let Some(found) = batch.collect(self, keyspace, &mut keep)? {
+            let mut start = 0;
+            for end in found.ends {
+                self.delete(keyspace, &found.keys[start..end])?;
+                start = end;
+                deleted += 1;
+            }
+            batch.pass(found.last);
+        }
+        Ok(deleted)
+    }
+
+    /// Removes the keys of a range for which `remove` returns true, and yields them with their values, in key order. Each is deleted when it
+    /// is yielded: what the iterator was not asked for stays.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// let tasks = db.keyspace("tasks")?;
+    /// db.transact(|tx| (0..10u8).try_for_each(|task| tx.put(&tasks, [task], [task % 3])))?;
+    /// let mut tx = db.begin();
+    /// let ready = tx.extract_if(&tasks, .., |_, state| state[0] == 0)?.take(2);
+    /// let ready: plimsoll::Result<Vec<_>> = ready.map(|task| task.map(|(key, _)| key[0])).collect();
+    /// assert_eq!(ready?, [0, 3]);
+    /// assert_eq!(tx.len(&tasks)?, 8);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// A bound is too long. The iterator's items: as for [`Transaction::get`] and [`Transaction::delete`].
+    pub fn extract_if<'t, F: FnMut(&[u8], &[u8]) -> bool>(
+        &'t mut self,
+        keyspace: &Keyspace,
+        range: impl KeyRange,
+        remove: F,
+    ) -> Result<ExtractIf<'t, F>> {
+        drop(self.range(keyspace, &range)?);
+        let batch = Batch::new(self, &range);
+        Ok(ExtractIf { tx: self, keyspace: keyspace.clone(), batch, ahead: VecDeque::new(), remove })
+    }
+}
+
+/// Keys to delete.
+#[derive(Default)]
+struct Found {
+    /// One behind the other.
+    keys: Vec<u8>,
+    /// Where each of them ends.
+    ends: Vec<usize>,
+    /// The key that was looked at last; `None` at the end of the range.
+    last: Option<Vec<u8>>,
+}
+
+/// Where the next batch of a removal begins, and how large it may be.
+struct Batch {
+    /// The rest of the range; `None` at its end.
+    rest: Option<OwnRange>,
+    pairs: usize,
+    charge: Charge,
+}
+
+impl Batch {
+    fn new(tx: &Transaction, range: &impl KeyRange) -> Self {
+        let rest = (range.start_key().map(<[u8]>::to_vec), range.end_key().map(<[u8]>::to_vec));
+        Self { rest: Some(rest), pairs: FIRST_PAIRS, charge: tx.charge() }
+    }
+
+    /// A walk from where the last batch ended, and the most pairs to take from it; `None` at the end of the range.
+    fn walk<'t>(&mut self, tx: &'t Transaction, keyspace: &Keyspace) -> Result<Option<(Range<'t>, usize)>> {
+        let Some((lower, upper)) = &self.rest else { return Ok(None) };
+        let pairs = if self.charge.set(2 * BATCH_BYTES as u64).is_ok() { self.pairs } else { 1 };
+        self.pairs = (2 * self.pairs).min(MOST_PAIRS);
+        let walk = tx.range(keyspace, (lower.as_ref().map(Vec::as_slice), upper.as_ref().map(Vec::as_slice)))?;
+        Ok(Some((walk, pairs)))
+    }
+
+    /// Walks on until a batch is full: collects the keys that `keep` refuses. `None` at the end of the range.
+    fn collect(
+        &mut self,
+        tx: &Transaction,
+        keyspace: &Keyspace,
+        keep: &mut impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<Option<Found>> {
+        let Some((mut walk, pairs)) = self.walk(tx, keyspace)? else { return Ok(None) };
+        let mut found = Found::default();
+        while let Some((key, value)) = walk.advance()? {
+            if !keep(key, value) {
+                found.keys.extend_from_slice(key);
+                found.ends.push(found.keys.len());
+                if found.ends.len() >= pairs || found.keys.len() >= BATCH_BYTES {
+                    found.last = Some(key.to_vec());
+                    break;
+                }
+            }
+        }
+        Ok(Some(found))
+    }
+
+    /// The batch ended with this key; `None`: with the range.
+    fn pass(&mut self, last: Option<Vec<u8>>) {
+        self.rest = last.and_then(|last| self.rest.take().map(|(_, upper)| (Bound::Excluded(last), upper)));
+    }
+}
+
+/// The iterator of [`Transaction::extract_if`].
+pub struct ExtractIf<'t, F> {
+    tx: &'t mut Transaction,
+    keyspace: Keyspace,
+    batch: Batch,
+    /// Pairs that were read and not looked at yet.
+    ahead: VecDeque<(Vec<u8>, Value)>,
+    remove: F,
+}
+
+impl<F> ExtractIf<'_, F> {
+    /// Reads the next batch; false at the end of the range.
+    fn read_ahead(&mut self) -> Result<bool> {
+        let Some((mut walk, pairs)) = self.batch.walk(self.tx, &self.keyspace)? else { return Ok(false) };
+        let mut bytes = 0;
+        while self.ahead.len() < pairs && bytes < BATCH_BYTES {
+            let Some(pair) = walk.next() else { break };
+            let (key, value) = pair?;
+            bytes += key.len() + value.len();
+            self.ahead.push_back((key, value));
+        }
+        let is_full = self.ahead.len() == pairs || bytes >= BATCH_BYTES;
+        let last = self.ahead.back().filter(|_| is_full).map(|(key, _)| key.clone());
+        drop(walk);
+        self.batch.pass(last);
+        Ok(true)
+    }
+}
+
+impl<F: FnMut(&[u8], &[u8]) -> bool> Iterator for ExtractIf<'_, F> {
+    type Item = Result<(Vec<u8>, Value)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            while let Some((key, value)) = self.ahead.pop_front() {
+                if (self.remove)(&key, &value) {
+                    return Some(self.tx.delete(&self.keyspace, &key).map(|()| (key, value)));
+                }
+            }
+            match self.read_ahead() {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(error) => {
+                    self.batch.pass(None);
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+}
+
+impl<F> fmt::Debug for ExtractIf<'_, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ExtractIf({:?}, {:?})", self.keyspace, self.tx)
+    }
+}
