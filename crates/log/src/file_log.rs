@@ -257,7 +257,7 @@ impl Log for FileLog {
         self.log.read_meta(glsn)
     }
 
-    fn read_range(&self, glsn: Glsn, offset: u64, into: &mut [u8]) -> Result<(), LogError> {
+    fn read_range(&self, glsn: Glsn, offset: u64, into: &mut [u8]) -> Result<bool, LogError> {
         self.log.read_part(glsn, offset, into)
     }
 

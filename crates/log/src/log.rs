@@ -84,11 +84,12 @@ pub trait Log: Send + Sync + Debug {
         Ok(self.read(glsn)?.meta)
     }
 
-    /// Fills `into` with payload bytes of entry `glsn` from `offset` on: reads only the blocks it needs.
+    /// Fills `into` with payload bytes of entry `glsn` from `offset` on: reads only the blocks it needs. Returns whether any of the
+    /// blocks with these bytes was not in memory.
     ///
     /// # Errors
     /// As for `read`; `Corrupt` if the payload ends before.
-    fn read_range(&self, glsn: Glsn, offset: u64, into: &mut [u8]) -> Result<(), LogError>;
+    fn read_range(&self, glsn: Glsn, offset: u64, into: &mut [u8]) -> Result<bool, LogError>;
 
     /// Blob files of the record that entry `glsn` belongs to.
     ///

@@ -33,7 +33,6 @@ mod tests;
 mod visits;
 mod warm;
 
-use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -285,13 +284,6 @@ impl Pool {
         self.loads.load(Ordering::Relaxed)
     }
 
-    /// Page misses on this thread, over all pools: pages that it loaded and pages whose load it waited for. Compare
-    /// before and after an operation to see whether it missed.
-    #[inline]
-    pub fn absences() -> u64 {
-        ABSENCES.get()
-    }
-
     /// The pool's miss traffic, and how much of it a larger pool would have kept.
     pub fn turnover(&self) -> Turnover {
         self.lock().turnover()
@@ -485,10 +477,6 @@ impl Pool {
     }
 }
 
-thread_local! {
-    static ABSENCES: Cell<u64> = const { Cell::new(0) };
-}
-
 /// The next step for a page that is wanted.
 enum Step<'a> {
     Found(Page),
@@ -558,19 +546,14 @@ impl PoolFile {
     #[cold]
     fn get_under_lock(&self, key: PageKey, touch: Touch) -> Result<Page, LoadError> {
         let pool = &self.file.pool;
-        let note_absence = || ABSENCES.set(ABSENCES.get() + 1);
         let mut pressed = false;
         loop {
             match pool.begin(key, touch) {
                 Step::Found(page) => return Ok(page),
                 Step::Wait(frame, load) => {
-                    note_absence();
-                    return load.wait().map(|()| Page::new(pool, frame, Pin::Counted));
+                    return load.wait().map(|()| Page::new(pool, frame, Pin::Counted).after_miss());
                 }
-                Step::Fill(filling) => {
-                    note_absence();
-                    return self.fill(filling, key.number);
-                }
+                Step::Fill(filling) => return self.fill(filling, key.number),
                 Step::TakeChunk => match pool.budget.take(Kind::Pages) {
                     Ok(chunk) => pool.adopt(chunk),
                     // A reclaimer may have released pages.
@@ -591,13 +574,20 @@ impl PoolFile {
         match self.file.source.load(number, filling.bytes()) {
             Ok(()) => {
                 self.note_page(number);
-                Ok(filling.finish(true))
+                Ok(filling.finish(true).after_miss())
             }
             Err(error) => {
                 filling.fail(&error);
                 Err(error)
             }
         }
+    }
+
+    /// Whether page `number` is resident. Without a lock and without an access; a page that moves meanwhile may be
+    /// missed.
+    pub fn is_resident(&self, number: u32) -> bool {
+        let key = self.key(number);
+        self.file.pool.frames.find(key, |frame| frame.key() == key && frame.state().is_resident()).is_some()
     }
 
     /// Puts a page that was just written into the pool (hot if `hot`), if a frame is available without waiting;

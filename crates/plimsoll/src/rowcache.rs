@@ -68,10 +68,6 @@ pub(crate) struct Shelf {
     cache: Option<Arc<Cache>>,
 }
 
-/// The number of pages that this thread had loaded or waited for when a read began.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LoadsSeen(u64);
-
 /// A new cache that is to replace the current one.
 pub(crate) struct Exchange {
     new: Arc<Cache>,
@@ -109,17 +105,12 @@ impl RowCache {
         self.kept.as_ref().map(|kept| kept.shelf().clone()).unwrap_or_default()
     }
 
-    /// To be called before a read goes to the runs.
-    pub(crate) fn loads(&self) -> LoadsSeen {
-        LoadsSeen(Pool::absences())
-    }
-
-    /// Inserts the newest version of a key in a view's set of runs, if this thread had to load pages since `before`, and if no younger
-    /// versions have entered the runs since. `registered` is the number and the shelf that the view carries.
-    pub(crate) fn fill(&self, registered: (u64, &Shelf), before: LoadsSeen, key: &[u8], glsn: Glsn, value: &[u8]) {
+    /// Inserts the newest version of a key in a view's set of runs, if its read `missed` a page, and if no younger versions have entered
+    /// the runs since. `registered` is the number and the shelf that the view carries.
+    pub(crate) fn fill(&self, registered: (u64, &Shelf), missed: bool, key: &[u8], glsn: Glsn, value: &[u8]) {
         let (runs, Shelf { cache: Some(cache) }) = registered else { return };
         let Some(kept) = &self.kept else { return };
-        if Pool::absences() == before.0 {
+        if !missed {
             return;
         }
         // Acquire: pairs with the Release in `begin_runs`; the cache's lock decides the order, see there.

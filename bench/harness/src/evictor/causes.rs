@@ -3,11 +3,12 @@
 //! An operation is slow if it took more than a millisecond, from when it began or from when it was due. After each that took so long itself
 //! the store's counters are looked at: exact for one thread, a guess where several wait at once.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use plimsoll::{Db, StallStats};
-use plimsoll_memory::pool::Pool;
 
 use crate::cpu_time;
 use crate::table;
@@ -95,6 +96,8 @@ pub(super) struct Watch<'a> {
     last: Option<Cause>,
     /// An operation that was slow, not looked at yet.
     slow: Option<Slow>,
+    /// What this thread has read from devices; `None` where the system does not say.
+    io: Option<File>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -106,8 +109,10 @@ struct Slow {
 }
 
 impl<'a> Watch<'a> {
+    /// For operations of the thread that calls this.
     pub(super) fn new(db: &'a Db) -> Self {
-        Self { db, stalls: db.stats().index.stalls, causes: Causes::default(), last: None, slow: None }
+        let io = File::open("/proc/thread-self/io").ok();
+        Self { db, stalls: db.stats().index.stalls, causes: Causes::default(), last: None, slow: None, io }
     }
 
     /// Runs an operation that begins `late` after it was due.
@@ -117,18 +122,29 @@ impl<'a> Watch<'a> {
         late: Duration,
         operate: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        let (began, computed, absences) = (Instant::now(), cpu_time::thread_nanos(), Pool::absences());
+        let read_before = self.bytes_read();
+        let (began, computed) = (Instant::now(), cpu_time::thread_nanos());
         operate()?;
         let took = began.elapsed();
         if took >= SLOW {
             let computed = Duration::from_nanos(cpu_time::thread_nanos() - computed);
-            self.slow = Some(Slow { is_read, missed: Pool::absences() > absences, took, computed });
+            let missed = self.bytes_read() > read_before;
+            self.slow = Some(Slow { is_read, missed, took, computed });
         } else if late + took >= SLOW
             && let Some(last) = self.last
         {
             self.causes.by_cause[last as usize].behind += 1;
         }
         Ok(())
+    }
+
+    /// Bytes that this thread has read from devices.
+    fn bytes_read(&self) -> u64 {
+        let mut text = [0; 512];
+        let len = self.io.as_ref().and_then(|io| io.read_at(&mut text, 0).ok()).unwrap_or(0);
+        let text = str::from_utf8(&text[..len]).unwrap_or_default();
+        let bytes = text.lines().find_map(|line| line.strip_prefix("read_bytes: "));
+        bytes.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
     }
 
     /// Looks at the store, if the last operation was slow.

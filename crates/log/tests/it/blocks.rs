@@ -66,7 +66,7 @@ fn reads_nothing_else(disk: &Arc<dyn Disk>, told: &str) -> usize {
         for from in (0..expected.len()).step_by(7000) {
             let mut part = vec![0; (expected.len() - from).min(9000)];
             match log.read_range(Glsn(glsn), from as u64, &mut part) {
-                Ok(()) => assert!(part == expected[from..from + part.len()], "{told}: GLSN {glsn} from {from}"),
+                Ok(_) => assert!(part == expected[from..from + part.len()], "{told}: GLSN {glsn} from {from}"),
                 Err(error) => refuse(error),
             }
         }

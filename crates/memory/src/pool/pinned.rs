@@ -16,6 +16,7 @@ use crate::page::PAGE_BYTES;
 /// A page that stays where it is until this is dropped, even if the pool is dropped first.
 pub struct Page {
     address: NonNull<u8>,
+    missed: bool,
     _stay: Stay,
 }
 
@@ -50,7 +51,18 @@ impl Page {
             Pin::Published(hazard) => Stay::Published { _hazard: hazard },
             Pin::Counted => Stay::Counted { _count: Count { pool: Arc::clone(pool), frame } },
         };
-        Self { address: pool.frames.address(frame), _stay: stay }
+        Self { address: pool.frames.address(frame), missed: false, _stay: stay }
+    }
+
+    /// The same page, for a caller that loaded it or waited for its load.
+    pub(super) fn after_miss(self) -> Self {
+        Self { missed: true, ..self }
+    }
+
+    /// Whether the page was not in memory: the call that returned it loaded the page, or waited for its load.
+    #[inline]
+    pub fn is_miss(&self) -> bool {
+        self.missed
     }
 }
 

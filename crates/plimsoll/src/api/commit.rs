@@ -315,7 +315,7 @@ impl Change {
             Written::Here(value) => Ok(Some(value.clone())),
             Written::Elsewhere(Stored::Deleted) => Ok(None),
             &Written::Elsewhere(stored) => {
-                let load = |bytes: &mut _| reader.load(self.glsn, stored, bytes);
+                let load = |bytes: &mut _| reader.load(self.glsn, stored, bytes).map(|_| ());
                 let value = Value::of_len(&reader.budget, stored.value_bytes(), load);
                 value.map(Some).map_err(|error| reader.trimmed_or(self.glsn, error))
             }

@@ -95,7 +95,7 @@ impl Relocator {
             match self.log.read_range(version.glsn, offset + copying.copied, into) {
                 // The entry was dropped: the version records it from now on.
                 Err(LogError::Dropped { .. }) => return Ok(Moved::Ready(Stored::Dropped { len })),
-                read => read.lift()?,
+                read => _ = read.lift()?,
             }
             copying.sum.take(into);
             writer.write(into).lift()?;

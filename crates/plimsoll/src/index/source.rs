@@ -266,6 +266,8 @@ pub(crate) struct Answer {
     pub(crate) younger: bool,
     /// Newest version that is not younger.
     pub(crate) found: Option<Place>,
+    /// Whether a page was not in memory.
+    pub(crate) missed: bool,
 }
 
 /// A version that was found; it pins the memory that holds it.
@@ -339,15 +341,18 @@ fn lookup_in_memtable(memtable: &Arc<Memtable>, key: &[u8], at: Glsn) -> Answer 
     if let Some(position) = found {
         memtable.note_read(&memtable.version(position));
     }
-    Answer { younger, found: found.map(|position| Place::Memtable(Arc::clone(memtable), position)) }
+    let found = found.map(|position| Place::Memtable(Arc::clone(memtable), position));
+    Answer { younger, found, missed: false }
 }
 
 /// Looks `key` up in a run as of `at`.
 pub(crate) fn lookup_in_run(run: &Run, key: &[u8], at: Glsn, touch: Touch) -> Result<Answer> {
-    let Some(table) = run.table_of(key) else { return Ok(Answer { younger: false, found: None }) };
+    let nothing = |younger| Ok(Answer { younger, found: None, missed: false });
+    let Some(table) = run.table_of(key) else { return nothing(false) };
     if table.info.min_glsn > at {
-        return Ok(Answer { younger: true, found: None });
+        return nothing(true);
     }
     let lookup = table.lookup(key, at, touch)?;
-    Ok(Answer { younger: lookup.newest.is_some_and(|newest| newest > at), found: lookup.found.map(Place::Page) })
+    let younger = lookup.newest.is_some_and(|newest| newest > at);
+    Ok(Answer { younger, found: lookup.found.map(Place::Page), missed: lookup.missed })
 }

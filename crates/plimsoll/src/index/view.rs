@@ -110,6 +110,7 @@ pub(crate) struct View {
 pub(crate) struct Hit {
     place: Place,
     newest_in_runs: bool,
+    missed: bool,
 }
 
 impl Hit {
@@ -127,12 +128,18 @@ impl Hit {
     pub(crate) fn is_newest_in_runs(&self) -> bool {
         self.newest_in_runs
     }
+
+    /// Whether a page was not in memory when it was looked for.
+    pub(crate) fn is_miss(&self) -> bool {
+        self.missed
+    }
 }
 
 /// The result of searching the sources above the runs for a key as of a moment.
 #[derive(Debug, Default)]
 pub(crate) struct Above {
     younger: bool,
+    missed: bool,
     found: Option<Place>,
 }
 
@@ -217,6 +224,7 @@ impl View {
         for source in self.above() {
             let answer = source.lookup(key, at)?;
             above.younger |= answer.younger;
+            above.missed |= answer.missed;
             above.found = answer.found;
             if above.found.is_some() {
                 break;
@@ -227,13 +235,14 @@ impl View {
 
     /// The second half of [`View::get`]: runs, and history if it may matter.
     pub(crate) fn get_beneath(self: &Arc<Self>, above: Above, key: &[u8], at: Glsn) -> Result<Option<Hit>> {
-        let Above { mut younger, mut found } = above;
+        let Above { mut younger, mut missed, mut found } = above;
         let mut younger_in_runs = false;
         let mut in_runs = false;
         if found.is_none() {
             for run in &self.runs {
                 let answer = lookup_in_run(run, key, at, Touch::Point)?;
                 younger_in_runs |= answer.younger;
+                missed |= answer.missed;
                 found = answer.found;
                 if found.is_some() {
                     in_runs = true;
@@ -244,21 +253,29 @@ impl View {
         }
         if younger || (found.is_none() && at < self.limits.deletions_moved) {
             let in_current = found.as_ref().map(Place::glsn);
-            found = self.get_in_history(key, at, found)?;
+            found = self.get_in_history(key, at, found, &mut missed)?;
             in_runs &= in_current == found.as_ref().map(Place::glsn);
         }
         let newest_in_runs = in_runs && !younger_in_runs;
-        Ok(found.map(|place| Hit { place, newest_in_runs }))
+        Ok(found.map(|place| Hit { place, newest_in_runs, missed }))
     }
 
-    /// The youngest of `found` and the version of `key` in history as of `at`.
-    fn get_in_history(&self, key: &[u8], at: Glsn, mut found: Option<Place>) -> Result<Option<Place>> {
+    /// The youngest of `found` and the version of `key` in history as of `at`. Sets `missed` if a page was not in memory.
+    fn get_in_history(
+        &self,
+        key: &[u8],
+        at: Glsn,
+        mut found: Option<Place>,
+        missed: &mut bool,
+    ) -> Result<Option<Place>> {
         for run in self.history.iter().filter(|run| run.min_glsn() <= at) {
             let best = found.as_ref().map_or(Glsn::NONE, Place::glsn);
             if run.max_glsn() <= best {
                 continue;
             }
-            if let Some(place) = lookup_in_run(run, key, at, Touch::Point)?.found
+            let answer = lookup_in_run(run, key, at, Touch::Point)?;
+            *missed |= answer.missed;
+            if let Some(place) = answer.found
                 && place.glsn() > best
             {
                 found = Some(place);

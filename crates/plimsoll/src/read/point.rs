@@ -74,13 +74,16 @@ impl Reader {
                 return Ok(Some(value));
             }
             borders::hit(Border::SourcesTaken);
-            let loads = self.row_cache.loads();
             let Some(hit) = view.get_beneath(above, key, at)?.filter(is_there) else { return Ok(None) };
             let (glsn, stored) = (hit.glsn(), hit.stored());
-            let value = Value::of_len(&self.budget, stored.value_bytes(), |bytes| self.load(glsn, stored, bytes))?;
+            let mut missed = hit.is_miss();
+            let value = Value::of_len(&self.budget, stored.value_bytes(), |bytes| {
+                missed |= self.load(glsn, stored, bytes)?;
+                Ok::<_, Error>(())
+            })?;
             borders::hit(Border::ValueLoaded);
             if hit.is_newest_in_runs() {
-                self.row_cache.fill((view.set, &view.shelf), loads, key, glsn, &value);
+                self.row_cache.fill((view.set, &view.shelf), missed, key, glsn, &value);
             }
             Ok(Some(value))
         })
@@ -113,25 +116,27 @@ impl Reader {
         Ok(Some(ValueReader { reader: Arc::clone(self), glsn, place, at: 0, len, sum, origin }))
     }
 
-    /// Replaces the contents of `into` by the whole value of a version that is not a deletion.
-    pub(crate) fn load(&self, glsn: Glsn, stored: Stored<'_>, into: &mut Buffer) -> Result<()> {
+    /// Replaces the contents of `into` by the whole value of a version that is not a deletion. Returns whether a page of the value was not
+    /// in memory.
+    pub(crate) fn load(&self, glsn: Glsn, stored: Stored<'_>, into: &mut Buffer) -> Result<bool> {
         into.clear();
         if let Stored::Inline(value) = stored {
             into.extend_from_slice(value);
-            return Ok(());
+            return Ok(false);
         }
         into.resize(stored.value_bytes() as usize);
-        self.load_part(glsn, stored, 0, into)?;
-        stored.check_sum(glsn, value_sum(into))
+        let missed = self.load_part(glsn, stored, 0, into)?;
+        stored.check_sum(glsn, value_sum(into))?;
+        Ok(missed)
     }
 
-    /// Fills `into` with bytes of a version's value from `from` on.
-    pub(crate) fn load_part(&self, glsn: Glsn, stored: Stored<'_>, from: u64, into: &mut [u8]) -> Result<()> {
+    /// Fills `into` with bytes of a version's value from `from` on. Returns whether a page of them was not in memory.
+    pub(crate) fn load_part(&self, glsn: Glsn, stored: Stored<'_>, from: u64, into: &mut [u8]) -> Result<bool> {
         match stored {
-            Stored::Deleted => Ok(()),
+            Stored::Deleted => Ok(false),
             Stored::Inline(value) => {
                 into.copy_from_slice(&value[from as usize..from as usize + into.len()]);
-                Ok(())
+                Ok(false)
             }
             Stored::InLog { offset, .. } => Ok(self.log.read_range(glsn, offset + from, into).lift()?),
             Stored::InBlob { blob, offset, .. } => {
@@ -141,16 +146,17 @@ impl Reader {
         }
     }
 
-    fn load_from_blob(&self, glsn: Glsn, blob: BlobId, offset: u64, into: &mut [u8]) -> Result<()> {
+    fn load_from_blob(&self, glsn: Glsn, blob: BlobId, offset: u64, into: &mut [u8]) -> Result<bool> {
         let file = self.log.open_blob(blob).lift()?.file;
         // A long value is read once, sequentially: it must not evict hot pages.
         let touch = if into.len() > 4 * PAGE_PAYLOAD_BYTES { Touch::Scan } else { Touch::Point };
-        let (mut at, mut filled) = (offset, 0);
+        let (mut at, mut filled, mut missed) = (offset, 0, false);
         while filled < into.len() {
             let number = u32::try_from(at / PAGE_PAYLOAD_BYTES as u64).map_err(|_| short_blob(blob))?;
             let page = file
                 .get(number, touch)
                 .map_err(|error| Error::of_load(error).in_file(|| format!("log/{}", blob.file_name())))?;
+            missed |= page.is_miss();
             if page_kind(&page) == BLOB_DROPPED_PAGE {
                 return Err(Error::Dropped { glsn });
             }
@@ -163,7 +169,7 @@ impl Reader {
             filled += fits;
             at += fits as u64;
         }
-        Ok(())
+        Ok(missed)
     }
 }
 
@@ -299,7 +305,7 @@ impl ValueReader {
 
     fn fill(&self, into: &mut [u8]) -> Result<()> {
         self.reader.check_open()?;
-        self.reader.load_part(self.glsn, self.stored(), self.at, into)
+        self.reader.load_part(self.glsn, self.stored(), self.at, into).map(|_| ())
     }
 
     fn stored(&self) -> Stored<'_> {

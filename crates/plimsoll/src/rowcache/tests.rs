@@ -68,7 +68,7 @@ fn enter(store: &Arc<Engine>, key: &[u8]) {
 /// A read that has loaded the value to insert, and is stopped there.
 struct Stopped {
     view: Arc<View>,
-    before: super::LoadsSeen,
+    missed: bool,
     glsn: Glsn,
     value: Vec<u8>,
 }
@@ -80,21 +80,20 @@ impl Stopped {
     }
 
     fn read_as_it_is(store: &Arc<Engine>, key: &[u8]) -> Self {
-        let before = store.reader.row_cache.loads();
         let view = store.reader.index.view();
         let hit = find(&view, &index_key(key), store.visible()).unwrap().unwrap();
         assert!(hit.is_newest_in_runs());
         let mut value = Default::default();
-        store.reader.load(hit.glsn(), hit.stored(), &mut value).unwrap();
+        let missed = store.reader.load(hit.glsn(), hit.stored(), &mut value).unwrap() || hit.is_miss();
         let glsn = hit.glsn();
         drop(hit);
-        Self { view, before, glsn, value: value.to_vec() }
+        Self { view, missed, glsn, value: value.to_vec() }
     }
 
     fn goes_on(self, store: &Arc<Engine>, key: &[u8]) {
         store.reader.row_cache.fill(
             (self.view.set, &self.view.shelf),
-            self.before,
+            self.missed,
             &index_key(key),
             self.glsn,
             &self.value,
@@ -292,14 +291,7 @@ fn a_value_displaces_no_more_than_a_small_part_of_the_rows() {
     store.flush().unwrap();
     let view = store.reader.index.view();
     for key in keys {
-        let before = super::LoadsSeen(u64::MAX);
-        store.reader.row_cache.fill(
-            (view.set, &view.shelf),
-            before,
-            &index_key(&key.to_be_bytes()),
-            Glsn(1),
-            &[7; 200],
-        );
+        store.reader.row_cache.fill((view.set, &view.shelf), true, &index_key(&key.to_be_bytes()), Glsn(1), &[7; 200]);
     }
     let before = store.reader.row_cache.stats().unwrap().0;
     assert!(before.evictions > 0, "they are full: {before:?}");
@@ -396,10 +388,9 @@ fn rows_that_have_grown_give_way_to_a_small_budget_and_grow_again_in_a_large_one
     tx.commit().unwrap();
     store.flush().unwrap();
     let view = store.reader.index.view();
-    let before = super::LoadsSeen(u64::MAX);
     for key in 0..1_500_000u32 {
         let value = key.to_le_bytes();
-        store.reader.row_cache.fill((view.set, &view.shelf), before, &index_key(&key.to_be_bytes()), Glsn(1), &value);
+        store.reader.row_cache.fill((view.set, &view.shelf), true, &index_key(&key.to_be_bytes()), Glsn(1), &value);
     }
     let stats = store.reader.row_cache.stats().unwrap().0;
     assert!(stats.index_bytes > 12 << 20, "as much as the small budget has for them: {stats:?}");

@@ -159,6 +159,6 @@ pub(crate) fn own_value(reader: &Reader, writes: &WriteSet, write: Write<'_>, in
     into.resize(len as usize);
     match writes.read_back(write, 0, into)? {
         ReadBack::Done => Ok(()),
-        ReadBack::InFinishedBlob => reader.load(Glsn::NONE, finished, into),
+        ReadBack::InFinishedBlob => reader.load(Glsn::NONE, finished, into).map(|_| ()),
     }
 }

@@ -354,7 +354,7 @@ impl<'t> Range<'t> {
     fn load_value(&mut self, key: &[u8], glsn: Glsn, stored: Stored<'_>, view: &Weak<View>) -> Result<()> {
         make_value_room(&self.committer.reader, &mut self.value, stored.value_bytes())?;
         match self.committer.reader.load(glsn, stored, &mut self.value) {
-            Ok(()) => Ok(()),
+            Ok(_) => Ok(()),
             Err(error) => self.load_again(key, view, error),
         }
     }
@@ -367,7 +367,7 @@ impl<'t> Range<'t> {
         let reader = &self.committer.reader;
         reader.read(|view| {
             let hit = find(view, key, self.at)?.ok_or_else(|| error.clone())?;
-            reader.load(hit.glsn(), hit.stored(), &mut self.value)
+            reader.load(hit.glsn(), hit.stored(), &mut self.value).map(|_| ())
         })
     }
 

@@ -10,7 +10,6 @@ use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Kind as Memory, Lease};
 use plimsoll_memory::cache::BroughtBack;
 use plimsoll_memory::page::PAGE_BYTES;
-use plimsoll_memory::pool::Pool;
 
 use crate::borders::{Border, hit};
 use crate::warm::image::{self, Name, OpenFile, Past, RowsName, SEGMENT_BYTES_MAX};
@@ -82,9 +81,10 @@ impl RowsRestorer {
             step.bytes += len as u64;
             let number = name.segment_number(place);
             let (header, body) = open(&bytes[..len], Kind::Rows, number)?;
-            let loads = Loads::begin();
-            let taken = self.take_in(context, counts, &header, (body, body_sum(Kind::Rows, number, body)))?;
-            step.bytes += loads.so_far() * PAGE_BYTES as u64;
+            let mut loads = 0;
+            let content = (body, body_sum(Kind::Rows, number, body));
+            let taken = self.take_in(context, counts, &header, content, &mut loads)?;
+            step.bytes += loads * PAGE_BYTES as u64;
             match taken {
                 Taken::All => {}
                 Taken::Later => self.next_file(),
@@ -147,13 +147,14 @@ impl RowsRestorer {
         self.at += 1;
     }
 
-    /// Restores the rows of a segment, given its body with the checksum.
+    /// Restores the rows of a segment, given its body with the checksum. `loads` is 0, and counts pages that were not in memory.
     fn take_in(
         &mut self,
         context: &Context,
         counts: &Counts,
         header: &Header,
         (body, sum): (&[u8], u64),
+        loads: &mut u64,
     ) -> Result<Taken, Rejection> {
         let note = Note::of(header);
         if note.round > self.round {
@@ -168,7 +169,6 @@ impl RowsRestorer {
         context.row_cache.expect_share(u64::from(note.share));
         let view = context.index.view();
         let is_all_older = is_all_older(&view, header.position.glsn);
-        let loads = Loads::begin();
         let mut at = self.rest.take().filter(|(of, _)| *of == sum).map_or(0, |(_, at)| at);
         let (mut near, mut ahead) = (at, 0);
         while let Some((row, next)) = read_at(body, at) {
@@ -182,10 +182,10 @@ impl RowsRestorer {
             if row.glsn > header.position.glsn {
                 return Err(Rejection::Damaged { what: "it holds what is younger than itself" });
             }
-            if loads.so_far() >= context.loads_at_once {
+            if *loads >= context.loads_at_once {
                 return Ok(self.partly(sum, at));
             }
-            if !is_all_older && !is_current(&view, row.key, row.glsn, header.position.glsn) {
+            if !is_all_older && !is_current(&view, row.key, row.glsn, header.position.glsn, loads) {
                 counts.stale.fetch_add(1, Ordering::Relaxed);
                 at = next;
                 continue;
@@ -228,19 +228,6 @@ impl RowsRestorer {
                 Ok(past)
             }
         }
-    }
-}
-
-/// Pages that this thread has loaded since a given moment.
-struct Loads(u64);
-
-impl Loads {
-    fn begin() -> Self {
-        Self(Pool::absences())
-    }
-
-    fn so_far(&self) -> u64 {
-        Pool::absences().wrapping_sub(self.0)
     }
 }
 
@@ -287,9 +274,9 @@ mod tests {
         let core = &store.maintenance.warm.as_ref().unwrap().core;
         let (mut restorer, mut steps) = (RowsRestorer::new(), 0);
         loop {
-            let loads = Loads::begin();
+            let before = store.maintenance.pool.loads();
             let step = restorer.step(&core.context, &core.counts).unwrap();
-            let loads = loads.so_far();
+            let loads = store.maintenance.pool.loads() - before;
             assert!(
                 loads <= core.context.loads_at_once + 2 && step.bytes >= loads * PAGE_BYTES as u64,
                 "{loads}: {step:?}"

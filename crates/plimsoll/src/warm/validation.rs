@@ -31,11 +31,11 @@ pub(crate) fn is_all_older(view: &View, since: Glsn) -> bool {
 
 /// Whether the runs of a view have no version of an index key younger than `since`, as far as filters show without reading a leaf;
 /// `version` is the newest up to `since`. An unreadable run also means no; a read of the key reports the error. Guide pages are read
-/// through the pool.
-pub(crate) fn is_current(view: &View, key: &[u8], version: Glsn, since: Glsn) -> bool {
+/// through the pool; `loads` counts the ones that were not in memory.
+pub(crate) fn is_current(view: &View, key: &[u8], version: Glsn, since: Glsn, loads: &mut u64) -> bool {
     since >= youngest_deletion_dropped(view, key)
         && !shares_table_with_younger(view, key, version, since)
-        && has_nothing_younger(view, key, since).unwrap_or(false)
+        && has_nothing_younger(view, key, since, loads).unwrap_or(false)
 }
 
 /// For the keyspace of the key.
@@ -51,13 +51,15 @@ pub(crate) fn shares_table_with_younger(view: &View, key: &[u8], version: Glsn, 
     with_it.next().is_some_and(|only| only.info.max_glsn > since) && with_it.next().is_none()
 }
 
-fn has_nothing_younger(view: &View, key: &[u8], since: Glsn) -> Result<bool> {
+fn has_nothing_younger(view: &View, key: &[u8], since: Glsn, loads: &mut u64) -> Result<bool> {
     let history = if since < view.limits.deletions_moved { &view.history[..] } else { &[] };
     for run in view.runs.iter().chain(history).filter(|run| run.max_glsn() > since) {
-        if let Some(table) = run.table_of(key).filter(|table| table.info.max_glsn > since)
-            && table.leaf_that_may_have(key, Touch::Point)?.is_some()
-        {
-            return Ok(false);
+        if let Some(table) = run.table_of(key).filter(|table| table.info.max_glsn > since) {
+            let guided = table.leaf_that_may_have(key, Touch::Point)?;
+            *loads += u64::from(guided.misses);
+            if guided.leaf.is_some() {
+                return Ok(false);
+            }
         }
     }
     Ok(true)

@@ -175,9 +175,14 @@ impl OpenLog {
         self.meta_of(&place.segment, glsn, place.offset, &header, &record.header)
     }
 
-    /// Fills `into` with a part of an entry's payload.
-    pub(crate) fn read_part(&self, glsn: Glsn, offset: u64, into: &mut [u8]) -> Result<(), LogError> {
+    /// Fills `into` with a part of an entry's payload. Returns whether a block of it was not in memory.
+    pub(crate) fn read_part(&self, glsn: Glsn, offset: u64, into: &mut [u8]) -> Result<bool, LogError> {
         let place = self.locate(glsn)?;
+        // Before the headers are read, which may be in the same block.
+        let is_missing = |block| !self.is_at_hand(&place.segment, block);
+        let from = offset.min(u64::from(u32::MAX));
+        let mut pieces = payload_pieces(place.offset, from..from + into.len() as u64);
+        let missed = pieces.any(|piece| is_missing(block_of(piece.start)));
         let (header, record) = self.headers(glsn, &place)?;
         check_is_there(&self.meta_of(&place.segment, glsn, place.offset, &header, &record.header)?)?;
         self.check_extent(&place.segment, glsn, place.offset, &header, record.header.body_bytes)?;
@@ -190,7 +195,13 @@ impl OpenLog {
             );
             return Err(self.corrupt(&place.segment, glsn, u64::from(place.offset), what));
         }
-        self.copy_payload(&place.segment, glsn, place.offset, &record, offset, into)
+        self.copy_payload(&place.segment, glsn, place.offset, &record, offset, into)?;
+        Ok(missed)
+    }
+
+    /// Whether a block can be read without loading it.
+    fn is_at_hand(&self, segment: &Segment, block: u64) -> bool {
+        segment.pages.is_resident(block as u32) || self.tail.read().is_open_block(segment.first(), block)
     }
 
     /// Blob files of an entry's record.

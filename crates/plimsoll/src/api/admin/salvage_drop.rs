@@ -445,7 +445,7 @@ pub(crate) fn is_dropped(store: &Engine, blobs: &BTreeSet<BlobId>, version: &Ver
                     Err(Error::Dropped { .. }) => return Ok(true),
                     // Damaged but not dropped: reported as damage.
                     Err(Error::Corrupt { .. }) => return Ok(false),
-                    read => read?,
+                    read => _ = read?,
                 }
             }
             Ok(false)

@@ -141,7 +141,7 @@ impl<'a> Values<'a> {
             let bytes = (len - at).min(self.piece.len() as u64) as usize;
             let piece = &mut self.piece[..bytes];
             match self.store.reader.load_part(glsn, stored, at, piece) {
-                Ok(()) => sum.take(piece),
+                Ok(_) => sum.take(piece),
                 // Already reported as a damaged page, or dropped and no longer a value.
                 Err(Error::Corrupt { .. } | Error::Dropped { .. }) => return Ok(()),
                 Err(error) => return Err(error),

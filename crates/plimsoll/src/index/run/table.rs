@@ -93,6 +93,17 @@ pub(crate) struct Lookup {
     pub(crate) newest: Option<Glsn>,
     /// Newest version that is not younger than the snapshot.
     pub(crate) found: Option<Found>,
+    /// Whether a page was not in memory.
+    pub(crate) missed: bool,
+}
+
+/// The leaf that may hold a key, as far as its guide shows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Guided {
+    /// Its page; `None` if the filter says that the key is absent.
+    pub(crate) leaf: Option<u32>,
+    /// Pages that were not in memory.
+    pub(crate) misses: u32,
 }
 
 /// A version on a pinned page.
@@ -123,39 +134,55 @@ pub(crate) enum Step<'a> {
 }
 
 impl Lookup {
-    const MISS: Lookup = Lookup { newest: None, found: None };
+    fn nothing(missed: bool) -> Self {
+        Self { newest: None, found: None, missed }
+    }
 }
 
 impl Table {
     /// Looks `key` up as of `at`. The filter is checked first: a miss reads no leaf.
     pub(crate) fn lookup(&self, key: &[u8], at: Glsn, touch: Touch) -> Result<Lookup> {
         if key < &self.info.first_key[..] || key > &self.info.last_key[..] {
-            return Ok(Lookup::MISS);
+            return Ok(Lookup::nothing(false));
         }
-        let Some(leaf) = self.leaf_that_may_have(key, touch)? else { return Ok(Lookup::MISS) };
-        let Some(newest) = self.find_in_leaf(leaf, key, Glsn::MAX, touch)? else { return Ok(Lookup::MISS) };
+        let Guided { leaf, misses } = self.leaf_that_may_have(key, touch)?;
+        let mut missed = misses > 0;
+        let Some(leaf) = leaf else { return Ok(Lookup::nothing(missed)) };
+        let Some(newest) = self.find_in_leaf(leaf, key, Glsn::MAX, touch, &mut missed)? else {
+            return Ok(Lookup::nothing(missed));
+        };
         let newest_glsn = Some(newest.glsn);
         if newest.glsn <= at {
-            return Ok(Lookup { newest: newest_glsn, found: Some(newest) });
+            return Ok(Lookup { newest: newest_glsn, found: Some(newest), missed });
         }
         drop(newest);
         let leaf = self.leaf_of(key, at, touch)?;
-        Ok(Lookup { newest: newest_glsn, found: self.find_in_leaf(leaf, key, at, touch)? })
+        let found = self.find_in_leaf(leaf, key, at, touch, &mut missed)?;
+        Ok(Lookup { newest: newest_glsn, found, missed })
     }
 
-    /// Page of the leaf in which `key` begins, if the filter lets it pass.
-    pub(crate) fn leaf_that_may_have(&self, key: &[u8], touch: Touch) -> Result<Option<u32>> {
-        let (number, page) = self.guide_of(key, Glsn::MAX, touch)?;
+    /// The leaf in which `key` begins, if the filter lets it pass.
+    pub(crate) fn leaf_that_may_have(&self, key: &[u8], touch: Touch) -> Result<Guided> {
+        let (number, page, misses) = self.guide_of(key, Glsn::MAX, touch)?;
         let guide = self.read(number, Guide::new(page_payload(&page)))?;
         if !guide.may_contain(key_hash(key)) {
-            return Ok(None);
+            return Ok(Guided { leaf: None, misses });
         }
-        self.read(number, guide.find(key, Glsn::MAX)).map(Some)
+        let leaf = self.read(number, guide.find(key, Glsn::MAX))?;
+        Ok(Guided { leaf: Some(leaf), misses })
     }
 
-    /// The newest version of `key` that is not younger than `at`, if it is in this leaf.
-    fn find_in_leaf(&self, number: u32, key: &[u8], at: Glsn, touch: Touch) -> Result<Option<Found>> {
+    /// The newest version of `key` that is not younger than `at`, if it is in this leaf. Sets `missed` if the leaf was not in memory.
+    fn find_in_leaf(
+        &self,
+        number: u32,
+        key: &[u8],
+        at: Glsn,
+        touch: Touch,
+        missed: &mut bool,
+    ) -> Result<Option<Found>> {
         let page = self.load(number, touch)?;
+        *missed |= page.is_miss();
         let leaf = self.leaf(number, &page)?;
         let Sought::At(spot, true) = self.read(number, leaf.seek(key, at))? else { return Ok(None) };
         self.read(number, leaf.stored(&spot.entry))?;
@@ -166,18 +193,19 @@ impl Table {
 
     /// Page of the leaf that contains (`key`, `glsn`). If that leaf ends before it, the next one begins after it.
     fn leaf_of(&self, key: &[u8], glsn: Glsn, touch: Touch) -> Result<u32> {
-        let (number, page) = self.guide_of(key, glsn, touch)?;
+        let (number, page, _) = self.guide_of(key, glsn, touch)?;
         let guide = self.read(number, Guide::new(page_payload(&page)))?;
         self.read(number, guide.find(key, glsn))
     }
 
-    /// The guide over the leaf that contains (`key`, `glsn`).
-    fn guide_of(&self, key: &[u8], glsn: Glsn, touch: Touch) -> Result<(u32, Page)> {
-        let mut number = self.info.root;
+    /// The guide over the leaf that contains (`key`, `glsn`), and the number of pages on the way that were not in memory.
+    fn guide_of(&self, key: &[u8], glsn: Glsn, touch: Touch) -> Result<(u32, Page, u32)> {
+        let (mut number, mut misses) = (self.info.root, 0);
         loop {
             let page = self.load(number, touch)?;
+            misses += u32::from(page.is_miss());
             match self.step_down(number, &page, key, glsn)? {
-                Step::Guide(_) => return Ok((number, page)),
+                Step::Guide(_) => return Ok((number, page, misses)),
                 Step::Child(child) => number = child,
             }
         }
