@@ -32,7 +32,7 @@ fn a_shell_that_only_reads_works_beside_a_writer() {
     let writer = Db::open(&store, Options::new().memory_bytes(16 << 20)).unwrap();
     run_with_input(&["shell", &store], b"get a\n").fails(8, &["open for writing"]);
     assert_eq!(run_with_input(&["shell", &store, "--read-only"], b"get a\n").ok().text(), "1\n");
-    run_with_input(&["shell", &store, "--read-only"], b"put a 2\n").fails(3, &["line 1", "read only"]);
+    run_with_input(&["shell", &store, "--read-only"], b"put a 2\n").fails(3, &["line 1", "open read-only"]);
     writer.close().unwrap();
 }
 
