@@ -12,6 +12,8 @@
 pub enum Border {
     /// A transaction that was spilled is committed.
     SpilledCommit,
+    /// A commit that was written as runs is inserted into the memtable.
+    RunsInserted,
     /// A commit that was spilled is replayed.
     SpilledReplay,
     /// Spilled runs are merged into one.
@@ -73,8 +75,9 @@ mod counted {
     use super::Border;
 
     /// Every border, in their order.
-    const ALL: [Border; 22] = [
+    const ALL: [Border; 23] = [
         Border::SpilledCommit,
+        Border::RunsInserted,
         Border::SpilledReplay,
         Border::SpillsMerged,
         Border::SpillsStrung,

@@ -32,6 +32,7 @@ mod key_prefix;
 pub(crate) mod manifest;
 mod merge;
 mod output;
+mod pace;
 mod policy;
 mod refresh;
 mod relocate;
@@ -215,6 +216,23 @@ impl Index {
         self.core.make_room(bytes, boundary)
     }
 
+    /// Slows the writer of `bytes` down while flushes or merges lag behind; without threads, does some of their work. Not under the commit
+    /// lock: a commit that waits here holds nobody up.
+    ///
+    /// # Errors
+    /// A merge on this thread failed; without threads only.
+    pub(crate) fn keep_pace(&self, bytes: u64) -> Result<()> {
+        self.core.keep_pace(bytes)
+    }
+
+    /// Flushes while a commit that takes `bytes` of a memtable would find no room without that. Not under the commit lock.
+    ///
+    /// # Errors
+    /// As for [`Index::make_room`].
+    pub(crate) fn wait_for_room(&self, bytes: usize) -> Result<()> {
+        self.core.wait_for_room(bytes)
+    }
+
     /// The most bytes that a version takes in a memtable.
     pub(crate) fn entry_bytes(key_bytes: usize, stored_bytes: usize) -> usize {
         SortedMap::entry_bytes(key_bytes, stored_bytes)
@@ -225,8 +243,8 @@ impl Index {
         self.core.stop_deferring();
     }
 
-    /// Reserves memory for the metadata of these tables so that the runs can be adopted, and slows the caller down as for other
-    /// commits. Called before the record that names them is submitted.
+    /// Reserves memory for the metadata of these tables so that the runs can be adopted. Called before the record that names them is
+    /// submitted.
     ///
     /// # Errors
     /// The budget has no room for the metadata.

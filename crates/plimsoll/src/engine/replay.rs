@@ -10,6 +10,7 @@ use plimsoll_log::entry::EntryView;
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
+use plimsoll_memory::page::PAGE_BYTES;
 
 use crate::borders::{Border, hit};
 use crate::index::Index;
@@ -96,6 +97,8 @@ impl<'a> Replay<'a> {
                 // It closes the memtable.
                 self.room = None;
                 hit(Border::SpilledReplay);
+                let pages: u64 = infos.iter().flatten().map(|info| u64::from(info.pages)).sum();
+                self.index.keep_pace(pages * PAGE_BYTES as u64)?;
                 self.index.adopt(infos, glsn)?;
             }
         }
@@ -108,6 +111,7 @@ impl<'a> Replay<'a> {
             self.room = None;
             let part = (self.index.memtable_limit_bytes() / ROOM_PART) as usize;
             let ahead = bytes.max(part.min(ROOM_BYTES));
+            self.index.keep_pace(ahead as u64)?;
             self.room = Some(match self.index.make_room(ahead, self.applied) {
                 Err(Error::OutOfBudget(_)) if ahead > bytes => self.index.make_room(bytes, self.applied)?,
                 made => made?,

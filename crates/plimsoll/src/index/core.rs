@@ -20,6 +20,7 @@ use crate::index::counters::Counters;
 use crate::index::files::{Files, run_of};
 use crate::index::gaps::Gaps;
 use crate::index::manifest::{self, Head, Manifest, Outcome, run_infos};
+use crate::index::pace::Debt;
 use crate::index::room::Writer;
 use crate::index::seat::Seats;
 use crate::index::source::{Memtable, Run};
@@ -38,6 +39,8 @@ pub(crate) struct Core {
     pub(crate) horizon: Arc<dyn Horizon>,
     pub(crate) files: Arc<Files>,
     pub(crate) writer: Mutex<Writer>,
+    /// What writers owe. A leaf: no other lock is taken under it.
+    pub(crate) debt: Mutex<Debt>,
     /// Held during a flush.
     pub(crate) flush: Mutex<SetAside>,
     pub(crate) compactor: Mutex<Compactor>,
@@ -137,6 +140,7 @@ impl Core {
         context.budget.add_reclaimer(Arc::downgrade(&seats) as _);
         Ok(Self {
             writer: Mutex::new(Writer::new(active)),
+            debt: Mutex::default(),
             flush: Mutex::new(SetAside::new(
                 &context.budget,
                 if context.read_only { 1 } else { super::flush::CHUNKS },

@@ -1,6 +1,7 @@
 //! The path of a commit: validate, order, apply, sync.
 //!
 //! 1. The write set is encoded and blob files are synced (only this committer waits for that).
+//!    A set that is too large for a record is written as sorted runs into blob files, which the record names.
 //! 2. Under the commit lock, one commit at a time (`txn::sequencer`): everything the transaction read is checked against the commits
 //!    submitted since its snapshot; room is made in the memtable; the record is ordered in the log; its versions go into the memtable.
 //! 3. Without the lock, the committer waits until the record is durable; one sync serves all waiting committers.
@@ -29,6 +30,10 @@ use crate::txn::write_set::{Write, WriteSet};
 use crate::types::error::{Error, Lift, Result};
 use crate::types::version::MAX_POINTER_BYTES;
 
+/// A commit that is too large for one record is inserted into the memtable if it takes at most this part of one (a divisor). A larger
+/// one becomes runs of the index as it was written.
+const MEMTABLE_PART: u64 = 2;
+
 impl Committer {
     /// Commits a transaction's writes. `spaces` are the keyspaces they go into, `gaps` the intervals that it has read and emptied.
     pub(crate) fn commit(
@@ -41,8 +46,10 @@ impl Committer {
         metadata: &[u8],
     ) -> Result<CommitTicket> {
         self.check_writable()?;
-        self.patience.in_commit(|| writes.prepare(metadata.len()))?;
+        let memtable_bytes = self.reader.index.memtable_limit_bytes() / MEMTABLE_PART;
+        self.patience.in_commit(|| writes.prepare(metadata.len(), memtable_bytes))?;
         let body = self.patience.in_commit(|| Body::new(&self.reader.budget, &writes, metadata))?;
+        self.wait_ahead(&body, &writes)?;
         let mut gaps = gaps;
         let glsn = self.patience.in_commit(|| self.order(moment, &reads, &body, &writes, &mut gaps, spaces))?;
         self.committed(body.bytes());
@@ -65,10 +72,7 @@ impl Committer {
             drop(lock);
             return Err(self.settle_conflict(error));
         }
-        let room = self.reader.index.make_room(body.room_bytes, self.sequencer.applied())?;
-        if !writes.spilled().is_empty() {
-            self.reader.index.make_room_for_runs(&writes.spilled().infos(Glsn::NONE))?;
-        }
+        let room = self.make_room(body, writes)?;
         let submit = || {
             let glsn = self.submit(body, writes, moment.at())?;
             writes.named();
@@ -79,6 +83,30 @@ impl Committer {
         self.reader.index.gaps().publish_committed(std::mem::take(gaps), glsn);
         drop(lock);
         Ok(glsn)
+    }
+
+    /// Waits for flushes and merges that lag behind, while others may commit.
+    fn wait_ahead(&self, body: &Body, writes: &WriteSet) -> Result<()> {
+        let index = &self.reader.index;
+        if writes.is_in_memory() {
+            index.keep_pace(body.room_bytes as u64)?;
+            return index.wait_for_room(body.room_bytes);
+        }
+        index.keep_pace(writes.spilled().bytes())
+    }
+
+    /// Room for what the commit adds to the index; `None` for a commit whose runs the index adopts.
+    fn make_room(&self, body: &Body, writes: &WriteSet) -> Result<Option<Reservation<'_>>> {
+        let index = &self.reader.index;
+        if writes.is_in_memory() {
+            match index.make_room(body.room_bytes, self.sequencer.applied()) {
+                // Its runs need less memory.
+                Err(Error::OutOfBudget(_)) if !writes.spilled().is_empty() => {}
+                room => return room.map(Some),
+            }
+        }
+        index.make_room_for_runs(&writes.spilled().infos(Glsn::NONE))?;
+        Ok(None)
     }
 
     /// Waits until the conflicting commit is visible, so that a retry does not conflict with it a second time. If the store is poisoned, so
@@ -120,17 +148,23 @@ impl Committer {
         Ok(ticket.last)
     }
 
-    fn apply(&self, mut room: Reservation<'_>, body: &Body, writes: &WriteSet, glsn: Glsn) -> Result<Glsn> {
-        if writes.spilled().is_empty() {
-            let mut operations = Operations::without_values(body.head.len(), body.count, &body.small);
-            let versions = iter::from_fn(move || operations.next().transpose());
-            let versions = versions.map(|operation| operation.map(|operation| (operation.key, operation.stored)));
-            room.apply(glsn, body.bytes(), Link::Now, versions)?;
-        } else {
-            hit(Border::SpilledCommit);
-            // Release the reservation: `adopt` closes the memtable.
-            drop(room);
-            self.reader.index.adopt(writes.spilled().infos(glsn), glsn)?;
+    fn apply(&self, room: Option<Reservation<'_>>, body: &Body, writes: &WriteSet, glsn: Glsn) -> Result<Glsn> {
+        match room {
+            Some(mut room) if writes.spilled().is_empty() => {
+                let mut operations = Operations::without_values(body.head.len(), body.count, &body.small);
+                let versions = iter::from_fn(move || operations.next().transpose());
+                let versions = versions.map(|operation| operation.map(|operation| (operation.key, operation.stored)));
+                room.apply(glsn, body.bytes(), Link::Now, versions)?;
+            }
+            Some(mut room) => {
+                hit(Border::RunsInserted);
+                room.apply(glsn, body.bytes(), Link::Now, writes.in_memory().map(Ok))?;
+            }
+            None => {
+                hit(Border::SpilledCommit);
+                // It closes the memtable.
+                self.reader.index.adopt(writes.spilled().infos(glsn), glsn)?;
+            }
         }
         Ok(glsn)
     }
@@ -188,6 +222,10 @@ impl Body {
         } else {
             let mut encoded = Vec::new();
             encode_runs(metadata, &writes.spilled().layout(), &mut encoded);
+            if writes.is_in_memory() {
+                body.room_bytes =
+                    writes.in_memory().map(|(key, stored)| Index::entry_bytes(key.len(), stored.max_bytes())).sum();
+            }
             body.small = encoded.into();
             body.parts.push(Part::Small { start: 0, end: body.small.len() });
         }
@@ -298,12 +336,71 @@ mod tests {
         put(&store, 3, 10).unwrap();
     }
 
+    /// Puts this many keys with values of 100 bytes, and deletes each hundredth again.
+    fn put_many(store: &Arc<Engine>, keys: u32) {
+        let mut tx = Transaction::new(&store.committer);
+        for key in (0..keys).rev() {
+            tx.put(&default(store), &key.to_be_bytes(), &[key as u8; 100]).unwrap();
+        }
+        (0..keys).step_by(100).for_each(|key| tx.delete(&default(store), &key.to_be_bytes()).unwrap());
+        tx.commit().unwrap();
+    }
+
+    fn has_many(store: &Arc<Engine>, keys: u32) {
+        for key in 0..keys {
+            let wanted = (key % 100 != 0).then_some(100);
+            assert_eq!(get(store, key), wanted, "{key}");
+        }
+    }
+
+    /// Bytes in the active memtable; `None` if the index holds anything else that is not flushed.
+    fn memtable_bytes(store: &Engine) -> Option<u64> {
+        store.reader.index.unflushed().map(|unflushed| unflushed.bytes)
+    }
+
+    #[test]
+    fn a_commit_that_is_too_large_for_a_record_goes_into_the_memtable_where_it_is_small_beside_that() {
+        let options = || Options::new().memory_bytes(64 << 20).background(false);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let store = open(&path, options()).unwrap();
+        put(&store, u32::MAX, 10).unwrap();
+        put_many(&store, 15_000);
+        assert_eq!(blob_files(&store), 1);
+        assert!(memtable_bytes(&store).unwrap() > 15_000 * 100);
+        has_many(&store, 15_000);
+        // A larger one becomes a run of the index.
+        put_many(&store, 60_000);
+        assert_eq!(memtable_bytes(&store), None);
+        has_many(&store, 60_000);
+        put_many(&store, 15_001);
+        drop(store);
+        let store = open(&path, options()).unwrap();
+        has_many(&store, 60_000);
+        store.flush().unwrap();
+        crate::engine::steps::compact(&store).unwrap();
+        has_many(&store, 60_000);
+        store.close().unwrap();
+        let store = open(&path, options()).unwrap();
+        has_many(&store, 60_000);
+        assert_eq!(get(&store, u32::MAX), Some(10));
+    }
+
     #[test]
     fn whatever_the_budget_refuses_a_transaction_is_whole_or_nothing_and_leaves_no_files() {
+        // Under 16 MiB its runs are adopted, under 64 MiB they are inserted into the memtable.
+        for (mebibytes, least) in [(16, 3), (64, 1)] {
+            let refused = refuse(options().memory_bytes(mebibytes << 20));
+            assert!(refused >= least, "{refused}");
+        }
+    }
+
+    /// The number of commits that were refused.
+    fn refuse(options: Options) -> u64 {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let mut refused = 0;
-        let store = open(&path, options()).unwrap();
+        let store = open(&path, options).unwrap();
         for n in (0..60).step_by(3) {
             let (before, files) = (get(&store, 0), blob_files(&store));
             let held = store.reader.budget.usage();
@@ -335,6 +432,6 @@ mod tests {
             }
             put(&store, 10_000, 100).unwrap();
         }
-        assert!(refused > 2, "{refused}");
+        refused
     }
 }

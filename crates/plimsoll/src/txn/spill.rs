@@ -115,6 +115,11 @@ impl Spill {
         self.runs.is_empty()
     }
 
+    /// Bytes of all runs.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.runs.iter().map(SpilledRun::bytes).sum()
+    }
+
     /// Starts a run that is newer than all others.
     pub(crate) fn begin(&self) -> SpillBuilder {
         self.begin_with(self.table_bytes)

@@ -258,6 +258,17 @@ impl WriteSet {
 
     /// Moves everything in memory into a run of blob files.
     fn spill(&mut self) -> Result<()> {
+        self.write_run()?;
+        self.clear_memory();
+        match self.spill.merge_full_tiers() {
+            // The runs stay as they are, and are merged after the next spill.
+            Err(Error::OutOfBudget(_)) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Copies everything in memory into a run of blob files.
+    fn write_run(&mut self) -> Result<()> {
         let mut builder = self.spill.begin();
         let mut at = self.map().first();
         let mut encoded = Vec::new();
@@ -270,13 +281,7 @@ impl WriteSet {
             self.spill.add(&mut builder, entry.key, stored)?;
             at = self.after_key(position);
         }
-        self.spill.end(builder)?;
-        self.clear_memory();
-        match self.spill.merge_full_tiers() {
-            // The runs stay as they are, and are merged after the next spill.
-            Err(Error::OutOfBudget(_)) => Ok(()),
-            done => done,
-        }
+        self.spill.end(builder)
     }
 
     fn clear_memory(&mut self) {
@@ -322,6 +327,23 @@ impl WriteSet {
     /// The spilled runs.
     pub(crate) fn spilled(&self) -> &Spill {
         &self.spill
+    }
+
+    /// Whether a prepared set is in the map as a whole: its versions can be inserted into the memtable.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        !self.map.is_empty()
+    }
+
+    /// The writes of a prepared set that is in the map, in key order. Values are inline or in blob files.
+    pub(crate) fn in_memory(&self) -> impl Iterator<Item = (&[u8], Stored<'_>)> {
+        let mut next = self.map().first();
+        std::iter::from_fn(move || {
+            let position = next?;
+            next = self.after_key(position);
+            let entry = self.map.at(position);
+            let stored = Stored::decode(entry.value).expect("nothing of a set that was written as a run is buffered");
+            Some((entry.key, stored))
+        })
     }
 
     /// The write at a position of the map.
@@ -370,9 +392,9 @@ impl WriteSet {
         Ok(ReadBack::Done)
     }
 
-    /// Prepares the set for commit: either everything is in the map, with a body that fits into a record, or everything is in runs. Blob
-    /// files are finished.
-    pub(crate) fn prepare(&mut self, metadata_bytes: usize) -> Result<()> {
+    /// Prepares the set for commit: either everything is in the map, with a body that fits into a record, or everything is in runs, and
+    /// still in the map too if it takes at most `memtable_bytes` there. Blob files are finished.
+    pub(crate) fn prepare(&mut self, metadata_bytes: usize, memtable_bytes: u64) -> Result<()> {
         let reserve = (self.body_limit_bytes / BODY_RESERVE_PART).max(metadata_bytes as u64 + 64);
         let room = self.body_limit_bytes.saturating_sub(reserve);
         if !self.spill.is_empty() && !self.map.is_empty() {
@@ -380,7 +402,7 @@ impl WriteSet {
         } else if self.operation_bytes + self.value_bytes > room {
             self.buffered_to_blob()?;
             if self.operation_bytes > room {
-                self.spill()?;
+                if self.map.used_bytes() <= memtable_bytes { self.write_run()? } else { self.spill()? }
             }
         }
         self.spill.fit_into_record()?;

@@ -503,7 +503,7 @@ fn writers_of_whole_runs_are_paced_like_all_others() {
     index.flush(world.applied).unwrap();
     let (stats, view) = (index.stats(), index.view());
     assert_eq!((stats.depth, stats.stalls.total().times), (20, 0));
-    index.make_room_for_runs(&[view.runs[0].infos().cloned().collect()]).unwrap();
+    index.keep_pace(view.runs[0].bytes()).unwrap();
     let stalls = index.stats().stalls;
     assert_eq!((stalls.merge_pace.times, stalls.total().times), (1, 1), "{stalls:?}");
     drop(compactor);
@@ -523,9 +523,9 @@ fn writers_of_whole_runs_stop_where_runs_are_too_many_to_walk_over() {
     }
     index.flush(world.applied).unwrap();
     assert_eq!(index.stats().depth, 70);
-    let infos: Vec<_> = index.view().runs[0].infos().cloned().collect();
+    let bytes = index.view().runs[0].bytes();
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| index.make_room_for_runs(&[infos]).unwrap());
+        let writer = scope.spawn(|| index.keep_pace(bytes).unwrap());
         // As long as nothing is merged it waits, however often something else makes progress.
         for _ in 0..20 {
             index.core.signals.flush_ended(None);

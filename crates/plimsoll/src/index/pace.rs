@@ -1,0 +1,273 @@
+//! Slows writers down while flushes or merges lag behind.
+//!
+//! Laws:
+//! 1. Writers are slowed down slightly for a long time rather than stopped: in proportion to how far merges, or the flush, lag behind.
+//! 2. If there are so many runs that a walk over all of them needs too many pages at once, writers stop until merges have caught up.
+//! 3. Nobody waits here under the commit lock: a small commit passes a large one that waits. Writers that wait at once wait one behind the
+//!    other, so that all of them together keep the pace.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::index::Progress;
+use crate::index::core::{Core, lock};
+use crate::index::policy::Priority;
+use crate::index::stalls::Cause;
+use crate::types::error::Result;
+
+/// If a key may lie in more runs than this, writers are slowed down.
+const DEPTH_SOFT: usize = 12;
+
+/// The same for the total number of runs, overlapping or not: each costs a search little, but takes space in the manifest and part in every
+/// walk.
+const RUNS_SOFT: usize = 48;
+
+/// If a key may lie in this many runs, writers wait: a walk pins a page of each, and the smallest budget has room for some hundred.
+const DEPTH_HARD: usize = 64;
+
+/// Nanoseconds per byte, multiplied by the square of the number of runs above a soft limit.
+const NANOS_PER_BYTE: u64 = 4;
+
+/// Shorter waits are accumulated.
+const WAIT_MIN_NANOS: u64 = 1_000_000;
+
+/// The longest wait of one call, ...
+const WAIT_MAX_NANOS: u64 = 100_000_000;
+
+/// ... plus as much again for each of these many bytes, ...
+const WAIT_MAX_BYTES: u64 = 256 << 10;
+
+/// ... up to this limit: a transaction of any size has merged its own runs to a few before it comes here.
+const WAIT_LONGEST_NANOS: u64 = 10_000_000_000;
+
+/// The interval at which a stopped writer checks whether merges have caught up.
+const LOOK_NANOS: u64 = 100_000_000;
+
+/// The most compaction steps that a writer runs itself if there are no threads and too many runs.
+const STEPS_INLINE: usize = 32;
+
+/// The time that writers owe.
+#[derive(Debug, Default)]
+pub(crate) struct Debt {
+    owed_nanos: u64,
+    /// When the last of those who wait has waited, by the monotonic clock.
+    paid_at_nanos: u64,
+}
+
+impl Debt {
+    fn owe(&mut self, nanos: u64) {
+        self.owed_nanos = self.owed_nanos.saturating_add(nanos);
+    }
+
+    /// Too little to wait for.
+    fn is_small(&self) -> bool {
+        self.owed_nanos < WAIT_MIN_NANOS
+    }
+
+    /// The time that the caller waits for all that is owed, up to `longest_nanos`, after those who wait already.
+    fn pay(&mut self, now_nanos: u64, longest_nanos: u64) -> u64 {
+        let wait = std::mem::take(&mut self.owed_nanos).min(longest_nanos);
+        self.paid_at_nanos = self.paid_at_nanos.max(now_nanos).saturating_add(wait);
+        self.paid_at_nanos - now_nanos
+    }
+
+    /// Nothing lags behind any more.
+    fn forgive(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl Core {
+    /// Slows a writer of `bytes` down by the time it owes; without threads, it does their work instead.
+    pub(crate) fn keep_pace(&self, bytes: u64) -> Result<()> {
+        if self.context.read_only {
+            return Ok(());
+        }
+        if !self.context.background {
+            return self.compact_inline();
+        }
+        let (delay, cause) = {
+            let pace = self.pace();
+            let mut debt = lock(&self.debt);
+            debt.owe(bytes.saturating_mul(pace.nanos_per_byte()));
+            if debt.is_small() && !self.is_overrun() {
+                return Ok(());
+            }
+            (debt.pay(self.context.clock.monotonic_nanos(), longest_wait_nanos(bytes)), pace.cause())
+        };
+        if delay > 0 {
+            self.note_stall(cause, || self.wait_while_behind(delay));
+        }
+        if self.is_overrun() {
+            self.note_stall(Cause::Depth, || {
+                while self.is_overrun() && !self.signals.is_closing() {
+                    self.signals.wait_for_progress(Duration::from_nanos(LOOK_NANOS));
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// Waits, and records the duration.
+    fn note_stall(&self, cause: Cause, wait: impl FnOnce()) {
+        let start = self.context.clock.monotonic_nanos();
+        wait();
+        self.counters.stalls.note(cause, self.context.clock.monotonic_nanos() - start);
+    }
+
+    /// Waits for `delay` regardless of progress signals, but returns once nothing lags behind.
+    fn wait_while_behind(&self, delay: u64) {
+        let mut left = delay;
+        while left > 0 && !self.signals.is_closing() {
+            let start = self.context.clock.monotonic_nanos();
+            let part = left.min(LOOK_NANOS);
+            let was_progress = self.signals.wait_for_progress(Duration::from_nanos(part));
+            if self.pace().nanos_per_byte() == 0 {
+                lock(&self.debt).forgive();
+                break;
+            }
+            // With a clock that does not advance, the wait still ends.
+            let least = if was_progress { WAIT_MIN_NANOS } else { part };
+            left = left.saturating_sub((self.context.clock.monotonic_nanos() - start).max(least));
+        }
+    }
+
+    /// Whether writers have to stop. Never if merges cannot continue: waiting for them would not help.
+    fn is_overrun(&self) -> bool {
+        self.current_view().depth >= DEPTH_HARD && self.signals.last_error().is_none()
+    }
+
+    fn pace(&self) -> Pace {
+        let view = self.current_view();
+        let mut pace = Pace { for_merges: nanos_for_runs(view.depth, view.runs.len()), for_flush: 0 };
+        if pace.for_merges > 0 && self.signals.last_error().is_some() {
+            // Compaction cannot continue: waiting for it would not help.
+            pace.for_merges = 0;
+        }
+        if view.closed.len() >= self.closed_max() {
+            let counters = &self.counters;
+            let (spent, flushed) =
+                (counters.flush_nanos.load(Ordering::Relaxed), counters.bytes_flushed.load(Ordering::Relaxed));
+            let fill = view.active.map().used_bytes() as f64 / self.context.memtable_limit_bytes() as f64;
+            pace.for_flush = nanos_for_flush(spent, flushed, fill);
+        }
+        pace
+    }
+
+    fn compact_inline(&self) -> Result<()> {
+        for _ in 0..STEPS_INLINE {
+            let view = self.current_view();
+            if runs_above(view.depth, view.runs.len()) == 0 || self.compact(Priority::Due)? == Progress::Idle {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The current cost of a byte for a writer, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pace {
+    for_merges: u64,
+    for_flush: u64,
+}
+
+impl Pace {
+    fn nanos_per_byte(self) -> u64 {
+        self.for_merges + self.for_flush
+    }
+
+    /// The larger of the two.
+    fn cause(self) -> Cause {
+        if self.for_flush > self.for_merges { Cause::FlushPace } else { Cause::MergePace }
+    }
+}
+
+/// The cost of a byte with this many runs, of which `depth` may hold one key.
+fn nanos_for_runs(depth: usize, runs: usize) -> u64 {
+    let above = runs_above(depth, runs);
+    NANOS_PER_BYTE * above * above
+}
+
+/// The longest wait of one call for `bytes`, whatever is owed.
+fn longest_wait_nanos(bytes: u64) -> u64 {
+    WAIT_MAX_NANOS.saturating_mul(1 + bytes / WAIT_MAX_BYTES).min(WAIT_LONGEST_NANOS)
+}
+
+/// Runs above the soft limits.
+fn runs_above(depth: usize, runs: usize) -> u64 {
+    depth.saturating_sub(DEPTH_SOFT).max(runs.saturating_sub(RUNS_SOFT)) as u64
+}
+
+/// The cost of a byte while a flush lags behind and the active memtable is filled to `fill`: from one half on it approaches the rate at
+/// which bytes are flushed.
+fn nanos_for_flush(spent_nanos: u64, flushed_bytes: u64, fill: f64) -> u64 {
+    if flushed_bytes == 0 {
+        return 0;
+    }
+    let share = (2.0 * fill - 1.0).clamp(0.0, 1.0);
+    (spent_nanos as f64 / flushed_bytes as f64 * share) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writers_are_slowed_down_by_how_far_compaction_lags_behind() {
+        assert_eq!(nanos_for_runs(0, 0), 0);
+        assert_eq!(nanos_for_runs(DEPTH_SOFT, DEPTH_SOFT), 0);
+        assert!((1..=NANOS_PER_BYTE).contains(&nanos_for_runs(DEPTH_SOFT + 1, DEPTH_SOFT + 1)));
+        // 16 runs above: a megabyte a second.
+        assert!((900..1200).contains(&nanos_for_runs(DEPTH_SOFT + 16, DEPTH_SOFT + 16)));
+    }
+
+    #[test]
+    fn writers_that_wait_at_once_wait_one_behind_the_other() {
+        let mut debt = Debt::default();
+        debt.owe(WAIT_MIN_NANOS - 1);
+        assert!(debt.is_small());
+        debt.owe(4_000_001);
+        assert!(!debt.is_small());
+        assert_eq!(debt.pay(1_000, u64::MAX), 5_000_000);
+        debt.owe(2_000_000);
+        // The first has 4 ms left.
+        assert_eq!(debt.pay(1_001_000, u64::MAX), 6_000_000);
+        debt.owe(u64::MAX);
+        assert_eq!(debt.pay(10_000_000, 3_000_000), 3_000_000);
+        debt.forgive();
+        assert_eq!(debt.pay(11_000_000, u64::MAX), 0);
+    }
+
+    #[test]
+    fn a_wait_counts_for_what_costs_more() {
+        let pace = |for_merges, for_flush| Pace { for_merges, for_flush };
+        assert_eq!((pace(1, 2).cause(), pace(3, 2).cause()), (Cause::FlushPace, Cause::MergePace));
+        assert_eq!(pace(3, 2).nanos_per_byte(), 5);
+    }
+
+    #[test]
+    fn runs_side_by_side_slow_nobody_down_until_there_are_very_many() {
+        assert_eq!(nanos_for_runs(1, RUNS_SOFT), 0);
+        assert!(nanos_for_runs(1, RUNS_SOFT + 1) > 0);
+    }
+
+    #[test]
+    fn no_transaction_waits_longer_than_a_bound_however_large_it_is() {
+        assert_eq!(longest_wait_nanos(0), WAIT_MAX_NANOS);
+        assert_eq!(longest_wait_nanos(WAIT_MAX_BYTES), 2 * WAIT_MAX_NANOS);
+        // 100,000 pairs of 16 B wait for all that they owe, up to 0.7 s: this keeps such commits from outrunning the merges.
+        assert_eq!(longest_wait_nanos(1_600_000), 7 * WAIT_MAX_NANOS);
+        for bytes in [64 << 20, 1 << 30, u64::MAX] {
+            assert_eq!(longest_wait_nanos(bytes), WAIT_LONGEST_NANOS);
+        }
+    }
+
+    #[test]
+    fn writers_come_down_to_the_pace_of_the_flush_while_the_memtable_fills_up() {
+        assert_eq!(nanos_for_flush(0, 0, 0.9), 0);
+        assert_eq!(nanos_for_flush(1000, 100, 0.4), 0);
+        assert_eq!(nanos_for_flush(1000, 100, 0.75), 5);
+        assert_eq!(nanos_for_flush(1000, 100, 3.0), 10);
+    }
+}
