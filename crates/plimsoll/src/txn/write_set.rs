@@ -335,7 +335,7 @@ impl WriteSet {
     }
 
     /// The writes of a prepared set that is in the map, in key order. Values are inline or in blob files.
-    pub(crate) fn in_memory(&self) -> impl Iterator<Item = (&[u8], Stored<'_>)> {
+    pub(crate) fn in_memory(&self) -> impl Iterator<Item = (&[u8], Stored<'_>)> + Clone {
         let mut next = self.map().first();
         std::iter::from_fn(move || {
             let position = next?;
