@@ -300,6 +300,19 @@ impl Cache {
         is_current() && keeper.insert(&self.inner.shared, &arrival)
     }
 
+    /// As [`Cache::insert_if`], unless the key has a value already, or another thread uses the writer's lock: for an
+    /// insertion that is not worth waiting for.
+    pub fn offer(&self, key: &[u8], parts: &[&[u8]], is_current: impl FnOnce() -> bool) -> bool {
+        let hash = self.inner.shared.hash(key);
+        let Ok(mut keeper) = self.inner.keeper.try_lock() else { return false };
+        if self.inner.expires.load(Ordering::Relaxed) {
+            keeper.now = self.inner.now();
+        }
+        let arrival = Arrival { hash, key, value: parts, expires_at: None };
+        let shared = &self.inner.shared;
+        keeper.find(shared, hash, key).is_none() && is_current() && keeper.insert(shared, &arrival)
+    }
+
     /// Replaces the value of `key`, given in parts; the new entry inherits the eviction state of the old one. Returns
     /// `false` if there is none, or as for [`Cache::insert`].
     pub fn replace(&self, key: &[u8], parts: &[&[u8]]) -> bool {

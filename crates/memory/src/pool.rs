@@ -68,6 +68,9 @@ const MAX_CHUNKS: u64 = 1 << 28;
 const HEADROOM_PART: usize = 32;
 const MIN_HEADROOM_CHUNKS: usize = 8;
 
+/// Pages that were just written enter the pool while more than one part in this of the budget is free.
+const LEFT_FREE: u64 = 8;
+
 /// Batch size when the pages of a closed file are forgotten. The lock is released between batches.
 const PAGES_FORGOTTEN_AT_ONCE: u64 = 256;
 
@@ -282,6 +285,11 @@ impl Pool {
     #[inline]
     pub fn loads(&self) -> u64 {
         self.loads.load(Ordering::Relaxed)
+    }
+
+    /// Whether so much of the budget is free that pages may enter before they are read.
+    pub fn has_free_memory(&self) -> bool {
+        self.budget.free_bytes() > self.budget.limit_bytes() / LEFT_FREE
     }
 
     /// The pool's miss traffic, and how much of it a larger pool would have kept.
@@ -610,6 +618,18 @@ impl PoolFile {
         filling.bytes().copy_from_slice(bytes);
         self.note_page(number);
         filling.finish(false);
+    }
+
+    /// As [`PoolFile::put`] of a page that is not hot, but takes free memory only: evicts nothing, and leaves one part in
+    /// [`LEFT_FREE`] of the budget free.
+    ///
+    /// # Panics
+    /// `bytes` is not a page long.
+    pub fn put_if_free(&self, number: u32, bytes: &[u8]) {
+        // Others may take free chunks until the page is put: then a page that came in cold leaves for it.
+        if self.file.pool.has_free_memory() {
+            self.put(number, bytes, false);
+        }
     }
 
     /// The source of the file's pages, for reads that bypass the pool.

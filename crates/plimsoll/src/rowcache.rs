@@ -13,8 +13,8 @@
 //! 3. An entry is used only for a moment that is not older than its version.
 //! 4. Dropping all entries at any moment changes no answer.
 //!
-//! A value is inserted if its read had to load a page: values that resident pages can answer are not cached twice. Range walks do not use
-//! the cache.
+//! A value is inserted if its read had to load a page. A value that resident pages answer is cached twice only while memory is free
+//! ([`share`]): a row is found faster than a page and a row in it. Range walks do not use the cache.
 
 pub(crate) mod share;
 #[cfg(test)]
@@ -22,9 +22,10 @@ mod tests;
 pub(crate) mod warm;
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use plimsoll_disk::checksum::checksum;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Budget, OutOfBudget};
 use plimsoll_memory::buffer::Buffer;
@@ -60,6 +61,8 @@ struct Kept {
     runs: AtomicU64,
     fills: AtomicU64,
     balance: Balance,
+    /// Whether there was memory to lend at the last look.
+    is_lent: AtomicBool,
 }
 
 /// A view's handle of the row cache; empty if it is switched off. Clones share the cache.
@@ -96,6 +99,7 @@ impl RowCache {
             runs: AtomicU64::new(0),
             fills: AtomicU64::new(0),
             balance,
+            is_lent: AtomicBool::new(false),
         };
         Ok(Arc::new(Self { kept: Some(kept) }))
     }
@@ -105,19 +109,26 @@ impl RowCache {
         self.kept.as_ref().map(|kept| kept.shelf().clone()).unwrap_or_default()
     }
 
-    /// Inserts the newest version of a key in a view's set of runs, if its read `missed` a page, and if no younger versions have entered
-    /// the runs since. `registered` is the number and the shelf that the view carries.
+    /// Inserts the newest version of a key in a view's set of runs, if its read `missed` a page or memory is free, and if no younger
+    /// versions have entered the runs since. `registered` is the number and the shelf that the view carries.
     pub(crate) fn fill(&self, registered: (u64, &Shelf), missed: bool, key: &[u8], glsn: Glsn, value: &[u8]) {
         let (runs, Shelf { cache: Some(cache) }) = registered else { return };
         let Some(kept) = &self.kept else { return };
-        if !missed {
+        // Acquire: pairs with the Release in `begin_runs`; the cache's lock decides the order, see there.
+        let is_current = || kept.runs.load(Ordering::Acquire) == runs;
+        let parts = [&glsn.0.to_le_bytes(), value];
+        if missed {
+            cache.insert_if(key, &parts, is_current);
+        // Relaxed: an old answer costs a row, or room for one.
+        } else if kept.is_lent.load(Ordering::Relaxed) {
+            cache.offer(key, &parts, is_current);
+        } else if !is_sampled(key) {
             return;
         }
-        // Acquire: pairs with the Release in `begin_runs`; the cache's lock decides the order, see there.
-        cache.insert_if(key, &[&glsn.0.to_le_bytes(), value], || kept.runs.load(Ordering::Acquire) == runs);
         // Relaxed: an independent counter.
         if kept.fills.fetch_add(1, Ordering::Relaxed).is_multiple_of(FILLS_BETWEEN_LOOKS) {
-            kept.balance.look(&kept.cache(), &kept.pool, kept.budget.free_bytes());
+            let is_lent = kept.balance.look(&kept.cache(), &kept.pool, &kept.budget);
+            kept.is_lent.store(is_lent, Ordering::Relaxed);
         }
     }
 
@@ -187,6 +198,12 @@ impl RowCache {
         kept.balance.begin(&kept.cache(), &kept.pool, kept.budget.limit_bytes());
     }
 
+    /// For tests: drops an entry.
+    #[cfg(test)]
+    fn clear_key(&self, key: &[u8]) {
+        self.kept.as_ref().expect("they are not switched off").cache().remove(key);
+    }
+
     /// For tests: ghost hits of rows and of pages, the weighed ones and the total.
     #[cfg(test)]
     fn returns(&self) -> [(u64, u64); 2] {
@@ -205,25 +222,32 @@ impl Shelf {
     /// The cached value of an index key as of `at`. The caller has checked that nothing above the runs has a version for that moment.
     pub(crate) fn get(&self, key: &[u8], at: Glsn, budget: &Budget) -> Result<Option<Value>, OutOfBudget> {
         let Some(cache) = &self.cache else { return Ok(None) };
-        // Memory for a large value is reserved first, and not while the cache pins the entry.
-        let see = |entry: plimsoll_memory::cache::Value<'_>, room: Option<Buffer>| {
-            let len = entry.len() - GLSN_BYTES;
-            (version_of(entry) <= at).then(|| match room {
-                Some(room) if len <= room.capacity() => Seen::Value(copy(entry, room)),
-                None if is_free(len as u64) => Seen::Value(copy(entry, Vec::with_capacity(len).into())),
-                _ => Seen::Large(len as u64),
-            })
-        };
-        let mut seen = cache.read_if(key, |entry| see(entry, None));
-        loop {
-            match seen {
-                None => return Ok(None),
-                Some(Seen::Value(bytes)) => return Ok(Some(Value::new(bytes))),
-                Some(Seen::Large(len)) => {
-                    let room = room_for(budget, len)?;
-                    // The second access of the same read.
-                    seen = cache.peek(key, |entry| see(entry, Some(room))).flatten();
-                }
+        let seen = cache.read_if(key, |entry| see(entry, at, None));
+        value_of(seen, cache, key, at, budget)
+    }
+
+    /// As [`Shelf::get`], but calls `look` with the value, in its place if it is there in one piece. `look` is taken if there is a value.
+    pub(crate) fn get_with<T>(
+        &self,
+        key: &[u8],
+        at: Glsn,
+        budget: &Budget,
+        look: &mut Option<impl FnOnce(&[u8]) -> T>,
+    ) -> Result<Option<T>, OutOfBudget> {
+        let Some(cache) = &self.cache else { return Ok(None) };
+        let lent = cache.read_if(key, |entry| {
+            let is_whole = |first: &&[u8]| first.len() == entry.len() && version_of(entry) <= at;
+            match entry.pieces().next().filter(is_whole) {
+                Some(whole) => look.take().map(|look| Ok(look(&whole[GLSN_BYTES..]))),
+                None => see(entry, at, None).map(Err),
+            }
+        });
+        match lent {
+            None => Ok(None),
+            Some(Ok(looked)) => Ok(Some(looked)),
+            Some(Err(seen)) => {
+                let value = value_of(Some(seen), cache, key, at, budget)?;
+                Ok(value.and_then(|value| look.take().map(|look| look(&value))))
             }
         }
     }
@@ -258,6 +282,12 @@ impl Kept {
     }
 }
 
+/// Whether a read that needs no fill counts as one, so that memory that has become free is noticed. By the key: counting all such reads
+/// would have every reader write to one place in memory.
+fn is_sampled(key: &[u8]) -> bool {
+    checksum(0, key).is_multiple_of(FILLS_BETWEEN_LOOKS)
+}
+
 /// The most of a budget that the row cache may ever take.
 fn most_of(budget_bytes: u64) -> u64 {
     (budget_bytes / WHOLE * MAX_SHARE).min(64 << 30)
@@ -287,6 +317,38 @@ enum Seen {
     Value(Buffer),
     /// Its length in bytes; memory for it has to be reserved first.
     Large(u64),
+}
+
+/// Copies the value of an entry, unless it is younger than `at`. Memory for a large one is reserved first, and not while the cache pins the
+/// entry.
+fn see(entry: plimsoll_memory::cache::Value<'_>, at: Glsn, room: Option<Buffer>) -> Option<Seen> {
+    let len = entry.len() - GLSN_BYTES;
+    (version_of(entry) <= at).then(|| match room {
+        Some(room) if len <= room.capacity() => Seen::Value(copy(entry, room)),
+        None if is_free(len as u64) => Seen::Value(copy(entry, Vec::with_capacity(len).into())),
+        _ => Seen::Large(len as u64),
+    })
+}
+
+/// The value that was seen; a large one is accessed again once there is memory for it.
+fn value_of(
+    mut seen: Option<Seen>,
+    cache: &Cache,
+    key: &[u8],
+    at: Glsn,
+    budget: &Budget,
+) -> Result<Option<Value>, OutOfBudget> {
+    loop {
+        match seen {
+            None => return Ok(None),
+            Some(Seen::Value(bytes)) => return Ok(Some(Value::new(bytes))),
+            Some(Seen::Large(len)) => {
+                let room = room_for(budget, len)?;
+                // The second access of the same read.
+                seen = cache.peek(key, |entry| see(entry, at, Some(room))).flatten();
+            }
+        }
+    }
 }
 
 fn version_of(entry: plimsoll_memory::cache::Value<'_>) -> Glsn {

@@ -25,6 +25,7 @@ use crate::engine::open;
 use crate::engine::steps;
 #[cfg(any(test, feature = "testing"))]
 use crate::engine::work_steps;
+use crate::read::point::KeyBuffer;
 use crate::read::span::Span;
 use crate::txn::retry;
 use crate::txn::transaction::Transaction;
@@ -223,7 +224,38 @@ impl Db {
     /// # Errors
     /// As for [`Snapshot::get`].
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        self.snapshot().get(keyspace, key)
+        let (reader, key) = (&self.store.reader, self.key(keyspace, key.as_ref())?);
+        reader.at_newest(|| self.store.visible(), |at| reader.get(key.get(), at))
+    }
+
+    /// Calls `look` with the value of a key now, and returns what it returns; `None` if the key has no value. See [`Snapshot::get_with`].
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// let users = db.keyspace("users")?;
+    /// db.put(&users, "ada", "Ada Lovelace")?;
+    /// assert_eq!(db.get_with(&users, "ada", |name| name.len())?, Some(12));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Snapshot::get`].
+    pub fn get_with<T>(
+        &self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        look: impl FnOnce(&[u8]) -> T,
+    ) -> Result<Option<T>> {
+        let (reader, key, mut look) = (&self.store.reader, self.key(keyspace, key.as_ref())?, Some(look));
+        let read = |at| reader.get_with(key.get(), at, |value: &[u8]| look.take().map(|look| look(value)));
+        Ok(reader.at_newest(|| self.store.visible(), read)?.flatten())
+    }
+
+    fn key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<KeyBuffer> {
+        KeyBuffer::new(self.store.reader.keyspaces.id_of(keyspace)?, key)
     }
 
     /// Writes the value of a key in a commit of its own; returns the commit's GLSN. A single transaction writes many keys faster, and

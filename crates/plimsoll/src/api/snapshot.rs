@@ -133,6 +133,32 @@ impl Snapshot {
         self.store.reader.get(self.key(keyspace, key.as_ref())?.get(), self.moment.at())
     }
 
+    /// Calls `look` with the value of a key, and returns what it returns; `None` if the key had no value. The value is lent from where it is in
+    /// memory, so nothing is copied or allocated for a small one. `look` should be short: it keeps that memory in its place.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// let counters = db.keyspace("counters")?;
+    /// db.put(&counters, "visits", 7u64.to_le_bytes())?;
+    /// let visits = db.snapshot().get_with(&counters, "visits", |value| value.try_into().map(u64::from_le_bytes))?;
+    /// assert_eq!(visits, Some(Ok(7)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Snapshot::get`].
+    pub fn get_with<T>(
+        &self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        look: impl FnOnce(&[u8]) -> T,
+    ) -> Result<Option<T>> {
+        self.store.reader.get_with(self.key(keyspace, key.as_ref())?.get(), self.moment.at(), look)
+    }
+
     fn key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<KeyBuffer> {
         KeyBuffer::new(self.store.reader.keyspaces.id_of(keyspace)?, key)
     }

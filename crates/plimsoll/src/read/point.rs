@@ -89,6 +89,47 @@ impl Reader {
         })
     }
 
+    /// Calls `look` with the value of an index key as of `at`: where the value is in memory in one piece, in its place.
+    pub(crate) fn get_with<T>(&self, key: &[u8], at: Glsn, look: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
+        let mut look = Some(look);
+        // Nothing fails once `look` was called, so it is called once.
+        self.read(|view| {
+            let above = view.get_above(key, at)?;
+            if above.leaves_it_to_the_runs()
+                && let Some(looked) = view.shelf.get_with(key, at, &self.budget, &mut look)?
+            {
+                return Ok(Some(looked));
+            }
+            let Some(hit) = view.get_beneath(above, key, at)?.filter(is_there) else { return Ok(None) };
+            let (glsn, stored, mut missed) = (hit.glsn(), hit.stored(), hit.is_miss());
+            let mut lend = |value: &[u8], missed| {
+                if hit.is_newest_in_runs() {
+                    self.row_cache.fill((view.set, &view.shelf), missed, key, glsn, value);
+                }
+                Ok(look.take().map(|look| look(value)))
+            };
+            if let Stored::Inline(value) = stored {
+                return lend(value, missed);
+            }
+            let value = Value::of_len(&self.budget, stored.value_bytes(), |bytes| {
+                missed |= self.load(glsn, stored, bytes)?;
+                Ok::<_, Error>(())
+            })?;
+            lend(&value, missed)
+        })
+    }
+
+    /// Reads at the newest moment, without opening it: if what it needs is dropped meanwhile, reads again at a newer one.
+    pub(crate) fn at_newest<T>(&self, newest: impl Fn() -> Glsn, mut read: impl FnMut(Glsn) -> Result<T>) -> Result<T> {
+        loop {
+            let at = newest();
+            match read(at) {
+                Err(Error::Trimmed { .. }) if newest() > at => {}
+                done => return done,
+            }
+        }
+    }
+
     /// Whether an index key has a value as of `at`.
     pub(crate) fn contains(&self, key: &[u8], at: Glsn) -> Result<bool> {
         self.read(|view| {

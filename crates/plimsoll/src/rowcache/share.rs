@@ -8,9 +8,12 @@
 //! 1. Rows have at most [`MAX_SHARE`] and, once they have reached it, at least [`MIN_SHARE`] of the memory that both have together: with
 //!    less there would be too few ghosts to measure the value of more.
 //! 2. A step is one part in [`WHOLE`], and the next step is not taken before the last was filled.
+//! 3. Memory that is free is *lent* to rows beyond their share, except for one part in [`KEPT_FREE`] of the budget. When less than that
+//!    is free, rows give lent memory back, up to [`BITES_BACK`] bites at each look. While memory is lent, ghost hits are no evidence.
 
 use std::sync::{Mutex, PoisonError};
 
+use plimsoll_memory::budget::Budget;
 use plimsoll_memory::cache::Cache;
 use plimsoll_memory::pool::Pool;
 use plimsoll_memory::turnover::Turnover;
@@ -35,6 +38,12 @@ const LEAST_BYTES: u64 = 1 << 20;
 
 /// The rows' target is changed if it is off by more than one part in this.
 const TOLERANCE: u64 = 4 * WHOLE;
+
+/// Free memory is lent to rows, but for one part in this of the budget, which is left to memtables, pages, and everything else.
+const KEPT_FREE: u64 = 8;
+
+/// Bites of 256 KiB that rows give back at a look: together as much as the 64 fills between two looks have loaded in pages.
+const BITES_BACK: usize = 4;
 
 /// How memory was moved so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,6 +89,8 @@ impl State {
 enum Verdict {
     /// Not enough evidence.
     Wait,
+    /// Memory is free: nothing has to leave.
+    Free,
     /// Both are worth about the same.
     Stay,
     ToRows,
@@ -122,17 +133,20 @@ impl Balance {
         }
     }
 
-    /// Weighs and moves a step if the evidence supports it; does nothing if another thread is doing so. Free budget is divided as well:
-    /// after a restart the pages may not have been restored yet, and restored rows must not be measured by them.
-    pub(crate) fn look(&self, cache: &Cache, pool: &Pool, free_bytes: u64) {
-        let Ok(mut state) = self.state.try_lock() else { return };
+    /// Weighs and moves a step if the evidence supports it, or lends free memory; does nothing if another thread is doing so. Free budget is
+    /// divided as well: after a restart the pages may not have been restored yet, and restored rows must not be measured by them. Returns
+    /// whether there is memory to lend.
+    pub(crate) fn look(&self, cache: &Cache, pool: &Pool, budget: &Budget) -> bool {
+        let (free_bytes, kept_bytes) = (budget.free_bytes(), budget.limit_bytes() / KEPT_FREE);
+        let lent = free_bytes.saturating_sub(kept_bytes);
+        let Ok(mut state) = self.state.try_lock() else { return lent > 0 };
         let (row_cache, pages) = (cache.turnover(), pool.turnover());
         let total = row_cache.held_bytes + pages.held_bytes + free_bytes;
         let step = total / WHOLE;
         // The cache may have been exchanged since.
         let row_hits = row_cache.returns.saturating_sub(state.rows_seen);
         let page_hits = pages.returns.saturating_sub(state.pages_seen);
-        let verdict = weigh(&row_cache, row_hits, &pages, page_hits);
+        let verdict = if lent > 0 { Verdict::Free } else { weigh(&row_cache, row_hits, &pages, page_hits) };
         if verdict != Verdict::Wait {
             (state.rows_seen, state.pages_seen) = (row_cache.returns, pages.returns);
             state.moves.row_returns = row_cache.returns;
@@ -149,11 +163,16 @@ impl Balance {
             }
             _ => {}
         }
-        let wanted = (step * state.share).max(LEAST_BYTES);
+        let share = (step * state.share).max(LEAST_BYTES);
+        let owed = kept_bytes.saturating_sub(free_bytes);
+        let with_lent = (row_cache.held_bytes + lent).saturating_sub(owed).min(total / WHOLE * MAX_SHARE);
+        let wanted = share.max(with_lent);
         if wanted.abs_diff(row_cache.limit_bytes) > total / TOLERANCE {
             // A little each time: a reader does this, and others fill meanwhile.
-            cache.approach_memory(wanted);
+            let bites = if owed > 0 { BITES_BACK } else { 1 };
+            let _ = (0..bites).any(|_| cache.approach_memory(wanted).1);
         }
+        lent > 0
     }
 
     /// For tests: sets the rows' share in parts of the whole, from the next time that they get their share.
@@ -167,6 +186,12 @@ impl Balance {
     pub(crate) fn seen(&self) -> (u64, u64) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         (state.rows_seen, state.pages_seen)
+    }
+
+    /// The bytes of the rows' share, without lent memory.
+    pub(crate) fn share_bytes(&self) -> u64 {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.bytes / WHOLE * state.share
     }
 
     /// The rows' share in parts of the whole.

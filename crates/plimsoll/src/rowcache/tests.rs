@@ -17,6 +17,7 @@ use crate::engine::open::open;
 use crate::engine::work_steps;
 use crate::index::view::View;
 use crate::read::point::{KeyBuffer, find};
+use crate::rowcache::share;
 use crate::txn::transaction::Transaction;
 use crate::types::keyspaces::Keyspace;
 use crate::types::options::Options;
@@ -266,6 +267,7 @@ fn what_other_threads_load_makes_no_row_of_what_pages_answer() {
     (0..2000u32).for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &[7; 200]).unwrap());
     tx.commit().unwrap();
     store.flush().unwrap();
+    let _taken = take_memory(&store, 4 << 20);
     store.maintenance.pool.clear();
     get(&store, &0u32.to_be_bytes()).unwrap();
     store.reader.row_cache.clear();
@@ -289,6 +291,7 @@ fn a_value_displaces_no_more_than_a_small_part_of_the_rows() {
     keys.clone().for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &[7; 200]).unwrap());
     tx.commit().unwrap();
     store.flush().unwrap();
+    let _taken = take_memory(&store, 4 << 20);
     let view = store.reader.index.view();
     for key in keys {
         store.reader.row_cache.fill((view.set, &view.shelf), true, &index_key(&key.to_be_bytes()), Glsn(1), &[7; 200]);
@@ -366,16 +369,129 @@ fn without_rows_every_read_goes_to_the_pages() {
     assert_eq!((kept(&store, b"k"), store.reader.row_cache.stats().is_none()), (None, true));
 }
 
+/// A store with this many rows of 200 bytes, all in runs.
+fn store_of_rows(dir: &tempfile::TempDir, rows: u32) -> Arc<Engine> {
+    let store = store_in(dir, options().background(false));
+    for first in (0..rows).step_by(1000) {
+        let mut tx = Transaction::new(&store.committer);
+        (first..first + 1000).for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &[7; 200]).unwrap());
+        tx.commit().unwrap();
+    }
+    store.flush().unwrap();
+    store
+}
+
+/// Takes all free memory but this many bytes.
+fn take_memory(store: &Engine, left_bytes: u64) -> plimsoll_memory::budget::Lease {
+    let budget = &store.reader.budget;
+    budget.lease(plimsoll_memory::budget::Kind::Sort, budget.free_bytes() - left_bytes).unwrap()
+}
+
+fn get_all(store: &Arc<Engine>, rows: u32) {
+    (0..rows).for_each(|key| assert_eq!(get(store, &key.to_be_bytes()).as_deref(), Some(&[7; 200][..])));
+}
+
 #[test]
-fn what_pages_in_memory_answer_is_not_kept_twice() {
+fn what_pages_in_memory_answer_is_not_kept_twice_where_memory_is_short() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_of_rows(&dir, 5000);
+    let _taken = take_memory(&store, 4 << 20);
+    get_all(&store, 5000);
+    store.reader.row_cache.clear();
+    get_all(&store, 5000);
+    assert_eq!(store.reader.row_cache.stats().unwrap().0.entries, 0, "the pages answered all of them");
+}
+
+#[test]
+fn free_memory_is_lent_to_rows_of_resident_pages_and_they_give_it_back() {
+    const ROWS: u32 = 50_000;
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_of_rows(&dir, ROWS);
+    let stats = || store.reader.row_cache.stats().unwrap().0;
+    // The first reads find out that memory is free; the third turn finds all.
+    (0..2).for_each(|_| get_all(&store, ROWS));
+    let filled = stats();
+    assert!(filled.entries > u64::from(ROWS) / 10 * 9, "{filled:?}");
+    assert!(filled.live_bytes > store.reader.budget.limit_bytes() / share::WHOLE * share::MIN_SHARE * 2, "{filled:?}");
+    assert!(store.reader.budget.free_bytes() > store.reader.budget.limit_bytes() / 8);
+    let hits = stats().hits;
+    get_all(&store, ROWS);
+    assert!(stats().hits - hits > u64::from(ROWS) / 10 * 9, "rows answer");
+    assert_eq!(store.reader.row_cache.returns()[0].0, 0, "nothing was weighed");
+    // Others take the memory: rows give lent memory back as reads load pages, down to their share.
+    let mut taken = Vec::new();
+    for _ in 0..3 {
+        taken.push(take_memory(&store, 1 << 20));
+        for key in (0..ROWS).step_by(50).take(700) {
+            store.maintenance.pool.clear();
+            store.reader.row_cache.clear_key(&index_key(&key.to_be_bytes()));
+            get(&store, &key.to_be_bytes());
+        }
+    }
+    let after = stats();
+    assert!(after.memory_bytes < filled.memory_bytes / 3, "{filled:?}, {after:?}");
+    assert_eq!(get(&store, &7u32.to_be_bytes()).as_deref(), Some(&[7; 200][..]));
+}
+
+#[test]
+fn a_flush_keeps_rows_of_resident_pages_true() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_of_rows(&dir, 5000);
+    (0..2).for_each(|_| get_all(&store, 5000));
+    // A page-answered fill that a flush overtakes.
+    let key = 17u32.to_be_bytes();
+    store.reader.row_cache.clear();
+    let stopped = Stopped::read_as_it_is(&store, &key);
+    assert!(!stopped.missed);
+    put(&store, &key, b"new");
+    store.flush().unwrap();
+    stopped.goes_on(&store, &key);
+    assert_eq!((kept(&store, &key), get(&store, &key)), (None, Some(b"new".to_vec())));
+    get(&store, &key);
+    assert_eq!(kept(&store, &key), Some(b"new".to_vec()), "memory is free");
+}
+
+#[test]
+fn a_value_is_lent_from_wherever_it_is() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));
-    put(&store, b"k", b"v");
-    store.flush().unwrap();
-    get(&store, b"k");
-    store.reader.row_cache.clear();
-    assert_eq!(get(&store, b"k").as_deref(), Some(&b"v"[..]));
-    assert_eq!(kept(&store, b"k"), None);
+    store.reader.row_cache.share_of(48);
+    let lengths = [0, 1, 150, 1024, 5000, 60_000, 100_000];
+    let value = |len: usize, of: u8| (0..len).map(|at| at as u8 ^ of).collect::<Vec<u8>>();
+    let key = |len: usize| (len as u32).to_be_bytes();
+    let lent = |len: usize, at: Glsn| store.reader.get_with(&index_key(&key(len)), at, |value| value.to_vec()).unwrap();
+    lengths.iter().for_each(|&len| _ = put(&store, &key(len), &value(len, 1)));
+    let held = Snapshot::newest(&store);
+    let then = held.at();
+    lengths.iter().for_each(|&len| _ = put(&store, &key(len), &value(len, 2)));
+    for place in ["memtables", "pages", "rows", "rows again"] {
+        for &len in &lengths {
+            assert_eq!(lent(len, store.visible()), Some(value(len, 2)), "{len} bytes in {place}");
+            assert_eq!(lent(len, then), Some(value(len, 1)), "{len} bytes in {place}, earlier");
+        }
+        match place {
+            "memtables" => store.flush().unwrap(),
+            _ => store.maintenance.pool.clear(),
+        }
+    }
+    assert!(lengths.iter().all(|&len| kept(&store, &key(len)) == Some(value(len, 2))), "all are rows in the end");
+    assert_eq!(store.reader.get_with(&index_key(b"none"), then, |_| ()).unwrap(), None);
+}
+
+#[test]
+fn a_read_of_the_newest_moment_goes_on_at_a_newer_one_if_its_own_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, options().background(false));
+    // Versions that only moments before the third need are dropped.
+    let read = |at| match at {
+        Glsn(..3) => Err(crate::Error::Trimmed { asked: at, first: Glsn(3) }),
+        at => Ok(at),
+    };
+    let asked = std::cell::Cell::new(0);
+    let newest = || Glsn(asked.replace(asked.get() + 1));
+    assert_eq!(store.reader.at_newest(newest, read).unwrap(), Glsn(4), "read at 0, at 2 and at 4");
+    let same = || Glsn(2);
+    assert!(matches!(store.reader.at_newest(same, read), Err(crate::Error::Trimmed { .. })), "it would never end");
 }
 
 #[test]

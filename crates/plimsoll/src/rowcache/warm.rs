@@ -25,6 +25,11 @@ impl RowCache {
         self.kept.as_ref().map_or(0, |kept| kept.balance.share())
     }
 
+    /// The bytes of the rows' share. Rows in lent memory are beyond it: an image that had them all would be as large as the store.
+    pub(crate) fn share_bytes(&self) -> u64 {
+        self.kept.as_ref().map_or(0, |kept| kept.balance.share_bytes())
+    }
+
     /// Raises the rows' share to `parts` of the whole, the share that they had when the image was saved.
     pub(crate) fn expect_share(&self, parts: u64) {
         let Some(kept) = &self.kept else { return };

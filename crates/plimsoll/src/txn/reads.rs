@@ -40,6 +40,18 @@ pub trait Read: sealed::Sealed {
     /// [`crate::Error::Trimmed`] if the moment is no longer retained, the key is too long, disk errors, the budget, or corruption.
     fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>>;
 
+    /// Calls `look` with the value of a key, and returns what it returns; `None` if it has no value. The value is lent from where it is in
+    /// memory: `look` should be short.
+    ///
+    /// # Errors
+    /// As for [`Read::get`].
+    fn get_with<T>(
+        &self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        look: impl FnOnce(&[u8]) -> T,
+    ) -> Result<Option<T>>;
+
     /// A reader of a key's value, for values too large to hold in memory; `None` if it has none.
     ///
     /// # Errors
@@ -126,6 +138,15 @@ macro_rules! reads_by_its_own_methods {
 
             fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
                 self.get(keyspace, key)
+            }
+
+            fn get_with<T>(
+                &self,
+                keyspace: &Keyspace,
+                key: impl AsRef<[u8]>,
+                look: impl FnOnce(&[u8]) -> T,
+            ) -> Result<Option<T>> {
+                self.get_with(keyspace, key, look)
             }
 
             fn get_reader(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<ValueReader>> {

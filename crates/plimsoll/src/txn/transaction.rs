@@ -111,6 +111,27 @@ impl Transaction {
         }
     }
 
+    /// Calls `look` with the value of a key, and returns what it returns; `None` if there is no value. What the transaction did not write
+    /// itself is lent from where it is in memory: `look` should be short.
+    ///
+    /// # Errors
+    /// As for [`Transaction::get`].
+    pub fn get_with<T>(
+        &self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        look: impl FnOnce(&[u8]) -> T,
+    ) -> Result<Option<T>> {
+        let key = self.key(keyspace, key.as_ref())?;
+        match self.own(key.get())? {
+            Some(own) => Ok(own.map(|value| look(&value))),
+            None => {
+                self.note_read(key.get())?;
+                self.committer.reader.get_with(key.get(), self.moment.at(), look)
+            }
+        }
+    }
+
     fn key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<KeyBuffer> {
         KeyBuffer::new(self.committer.reader.keyspaces.id_of(keyspace)?, key)
     }

@@ -5,6 +5,9 @@
 //! when it has become stale: a merge has put an eighth of it beside younger versions, or a younger deletion was dropped from its keyspaces.
 //! Entries that left in between do no harm: see `validation`.
 //!
+//! Rows in memory that is only lent to them are left out: the image has as many as their share of the memory, the oldest of each queue, whose
+//! files stay as they are.
+//!
 //! Each process writes its own *generation* beside the files that it found. When it has written all of its own once, it removes the others.
 
 use std::collections::BTreeMap;
@@ -198,7 +201,13 @@ impl RowsSaver {
         if own.complete == Some((changes, manifest)) {
             return Ok(None);
         }
-        let left = [Standing::Protected, Standing::Probation].map(|standing| (standing, cache.places(standing)));
+        let mut words = context.row_cache.share_bytes() / 8;
+        let left = [Standing::Protected, Standing::Probation].map(|standing| {
+            let places = cache.places(standing);
+            let end = places.end.min(places.start + words);
+            words -= end - places.start;
+            (standing, places.start..end)
+        });
         Ok(Some(Round { cache, changes, manifest, position, left, seen: Vec::new(), wrote: false }))
     }
 }

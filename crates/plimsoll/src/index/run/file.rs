@@ -122,7 +122,7 @@ impl RunFileSink {
     fn put_warm(&mut self, page: &[u8]) {
         let Some(warmer) = &mut self.warmer else { return };
         let warmth = if page_kind(page) == LEAF_PAGE { warmer.scale.take_leaf() } else { warmer.scale.take_above() };
-        if warmth == Warmth::Unread {
+        if warmth == Warmth::Unread && !warmer.pool.has_free_memory() {
             return;
         }
         if warmer.file.is_none() {
@@ -133,7 +133,10 @@ impl RunFileSink {
         }
         let number = (self.written_bytes + self.waiting_bytes as u64) / PAGE_BYTES as u64;
         if let (Some(file), Ok(number)) = (&warmer.file, u32::try_from(number)) {
-            file.put(number, page, warmth == Warmth::Hot);
+            match warmth {
+                Warmth::Unread => file.put_if_free(number, page),
+                Warmth::Read | Warmth::Hot => file.put(number, page, warmth == Warmth::Hot),
+            }
         }
     }
 
