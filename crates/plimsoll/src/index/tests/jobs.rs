@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::vfs::{Caching, Open};
-use plimsoll_memory::budget::MIN_BUDGET_BYTES;
+use plimsoll_memory::budget::{Lease, MIN_BUDGET_BYTES};
 
 use super::*;
 use crate::index::Progress;
@@ -112,6 +112,23 @@ fn a_random_load_is_rewritten_a_few_times_and_leaves_few_runs() {
     assert!(stats.bytes_compaction_read >= stats.bytes_compaction_written, "{stats:?}");
 }
 
+/// Takes so much memory that pages enter the pool only where they were read.
+fn leave_no_free_memory(world: &World) -> Lease {
+    let kept = world.budget.limit_bytes() / 8;
+    let lease = world.budget.lease(Kind::Staging, world.budget.free_bytes() - kept).unwrap();
+    assert!(!world.pool.has_free_memory());
+    lease
+}
+
+#[test]
+fn what_was_written_is_in_memory_where_memory_is_free() {
+    let mut world = world(FLUSHED);
+    world.flush_keys(FOREVER, 0..3000, Some(&[7; 60]));
+    assert_eq!(loads_of(&world, 0..3000), 0);
+    world.index().compact_all().unwrap();
+    assert_eq!(loads_of(&world, 0..3000), 0);
+}
+
 /// Pages loaded while these keys are read, all of which are there.
 fn loads_of(world: &World, numbers: std::ops::Range<u64>) -> u64 {
     let before = world.pool.stats().loads;
@@ -124,6 +141,7 @@ fn loads_of(world: &World, numbers: std::ops::Range<u64>) -> u64 {
 #[test]
 fn what_was_hot_before_a_merge_is_in_memory_after_it() {
     let mut world = world(FLUSHED);
+    let _taken = leave_no_free_memory(&world);
     for first in [0, 1] {
         world.flush_keys(FOREVER, (0..3000).map(|number| 2 * number + first), Some(&[7; 60]));
     }
@@ -138,6 +156,7 @@ fn what_was_hot_before_a_merge_is_in_memory_after_it() {
 #[test]
 fn what_was_read_in_a_memtable_is_in_memory_once_it_is_flushed() {
     let mut world = world(FLUSHED);
+    let _taken = leave_no_free_memory(&world);
     for (reads, loads) in [(2, 0..1), (0, 6..1000)] {
         let first = 10_000 * reads;
         let writes = (first..first + 1000).map(|number| (key(FOREVER, number), Some(vec![7; 60]))).collect();
@@ -467,6 +486,7 @@ fn an_index_of_another_log_is_refused() {
 /// pages of the run.
 fn warm_pages(lens: &[usize], is_hot: impl Fn(usize) -> bool) -> (u64, u32) {
     let world = world(FLUSHED);
+    let _taken = leave_no_free_memory(&world);
     let mut output = Output::new(&world.index().core.files, &world.budget, 1 << 20, Reserve::Rest);
     for (number, len) in lens.iter().enumerate() {
         let (key, value) = (key(FOREVER, number as u64), vec![1; *len]);
