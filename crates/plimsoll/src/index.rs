@@ -24,6 +24,7 @@ mod check;
 mod compaction;
 mod core;
 mod counters;
+mod debt;
 mod files;
 mod flush;
 pub(crate) mod gap_list;

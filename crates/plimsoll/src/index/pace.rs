@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::index::Progress;
 use crate::index::core::{Core, lock};
+use crate::index::debt::WAIT_MIN_NANOS;
 use crate::index::policy::Priority;
 use crate::index::stalls::Cause;
 use crate::types::error::Result;
@@ -28,9 +29,6 @@ const DEPTH_HARD: usize = 64;
 /// Nanoseconds per byte, multiplied by the square of the number of runs above a soft limit.
 const NANOS_PER_BYTE: u64 = 4;
 
-/// Shorter waits are accumulated.
-const WAIT_MIN_NANOS: u64 = 1_000_000;
-
 /// The longest wait of one call, ...
 const WAIT_MAX_NANOS: u64 = 100_000_000;
 
@@ -45,37 +43,6 @@ const LOOK_NANOS: u64 = 100_000_000;
 
 /// The most compaction steps that a writer runs itself if there are no threads and too many runs.
 const STEPS_INLINE: usize = 32;
-
-/// The time that writers owe.
-#[derive(Debug, Default)]
-pub(crate) struct Debt {
-    owed_nanos: u64,
-    /// When the last of those who wait has waited, by the monotonic clock.
-    paid_at_nanos: u64,
-}
-
-impl Debt {
-    fn owe(&mut self, nanos: u64) {
-        self.owed_nanos = self.owed_nanos.saturating_add(nanos);
-    }
-
-    /// Too little to wait for.
-    fn is_small(&self) -> bool {
-        self.owed_nanos < WAIT_MIN_NANOS
-    }
-
-    /// The time that the caller waits for all that is owed, up to `longest_nanos`, after those who wait already.
-    fn pay(&mut self, now_nanos: u64, longest_nanos: u64) -> u64 {
-        let wait = std::mem::take(&mut self.owed_nanos).min(longest_nanos);
-        self.paid_at_nanos = self.paid_at_nanos.max(now_nanos).saturating_add(wait);
-        self.paid_at_nanos - now_nanos
-    }
-
-    /// Nothing lags behind any more.
-    fn forgive(&mut self) {
-        *self = Self::default();
-    }
-}
 
 impl Core {
     /// Slows a writer of `bytes` down by the time it owes; without threads, it does their work instead.
@@ -220,23 +187,6 @@ mod tests {
         assert!((1..=NANOS_PER_BYTE).contains(&nanos_for_runs(DEPTH_SOFT + 1, DEPTH_SOFT + 1)));
         // 16 runs above: a megabyte a second.
         assert!((900..1200).contains(&nanos_for_runs(DEPTH_SOFT + 16, DEPTH_SOFT + 16)));
-    }
-
-    #[test]
-    fn writers_that_wait_at_once_wait_one_behind_the_other() {
-        let mut debt = Debt::default();
-        debt.owe(WAIT_MIN_NANOS - 1);
-        assert!(debt.is_small());
-        debt.owe(4_000_001);
-        assert!(!debt.is_small());
-        assert_eq!(debt.pay(1_000, u64::MAX), 5_000_000);
-        debt.owe(2_000_000);
-        // The first has 4 ms left.
-        assert_eq!(debt.pay(1_001_000, u64::MAX), 6_000_000);
-        debt.owe(u64::MAX);
-        assert_eq!(debt.pay(10_000_000, 3_000_000), 3_000_000);
-        debt.forgive();
-        assert_eq!(debt.pay(11_000_000, u64::MAX), 0);
     }
 
     #[test]
