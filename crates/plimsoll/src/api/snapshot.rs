@@ -142,8 +142,8 @@ impl Snapshot {
     /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
     /// let counters = db.keyspace("counters")?;
     /// db.put(&counters, "visits", 7u64.to_le_bytes())?;
-    /// let visits = db.snapshot().get_with(&counters, "visits", |value| value.try_into().map(u64::from_le_bytes))?;
-    /// assert_eq!(visits, Some(Ok(7)));
+    /// let number = |value: &[u8]| value.try_into().map_or(0, u64::from_le_bytes);
+    /// assert_eq!(db.snapshot().get_with(&counters, "visits", number)?, Some(7));
     /// # Ok(())
     /// # }
     /// ```
