@@ -217,13 +217,23 @@ impl Index {
         self.core.make_room(bytes, boundary)
     }
 
-    /// Slows the writer of `bytes` down while flushes or merges lag behind; without threads, does some of their work. Not under the commit
-    /// lock: a commit that waits here holds nobody up.
+    /// Holds a writer back while there are too many runs; without threads, merges some of them. Not under the commit lock: a commit that
+    /// waits here holds nobody up.
     ///
     /// # Errors
     /// A merge on this thread failed; without threads only.
-    pub(crate) fn keep_pace(&self, bytes: u64) -> Result<()> {
-        self.core.keep_pace(bytes)
+    pub(crate) fn hold_back(&self) -> Result<()> {
+        self.core.hold_back()
+    }
+
+    /// Slows the writer of `bytes` down while flushes or merges lag behind. Not under the commit lock.
+    pub(crate) fn pay(&self, bytes: u64) {
+        self.core.pay(bytes);
+    }
+
+    /// Gives memory that was lent to the row cache back if too little is free.
+    pub(crate) fn return_lent_rows(&self) {
+        self.core.context.row_cache.return_lent();
     }
 
     /// Flushes while a commit that takes `bytes` of a memtable would find no room without that. Not under the commit lock.

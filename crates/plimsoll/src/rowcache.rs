@@ -132,6 +132,14 @@ impl RowCache {
         }
     }
 
+    /// Gives memory that was lent back if too little of the budget is free. Reads that fill do so as well; a store that only writes or walks
+    /// has none.
+    pub(crate) fn return_lent(&self) {
+        let Some(kept) = &self.kept else { return };
+        let cache = kept.cache();
+        while kept.balance.give_back(&cache, &kept.budget) {}
+    }
+
     /// Rejects fills from sets of runs before `runs` from now on. Called before [`RowCache::supersede`], and both before these runs become
     /// visible. Returns whether there may be entries to supersede.
     pub(crate) fn begin_runs(&self, runs: u64) -> bool {

@@ -134,7 +134,8 @@ impl Snapshot {
     }
 
     /// Calls `look` with the value of a key, and returns what it returns; `None` if the key had no value. The value is lent from where it is in
-    /// memory, so nothing is copied or allocated for a small one. `look` should be short: it keeps that memory in its place.
+    /// memory, so nothing is copied or allocated for a small one. `look` should be short, although it may use the store: while it runs, the
+    /// memory that this read uses is not freed.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {

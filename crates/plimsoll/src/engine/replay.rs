@@ -98,7 +98,8 @@ impl<'a> Replay<'a> {
                 self.room = None;
                 hit(Border::SpilledReplay);
                 let pages: u64 = infos.iter().flatten().map(|info| u64::from(info.pages)).sum();
-                self.index.keep_pace(pages * PAGE_BYTES as u64)?;
+                self.index.pay(pages * PAGE_BYTES as u64);
+                self.index.hold_back()?;
                 self.index.adopt(infos, glsn)?;
             }
         }
@@ -111,7 +112,8 @@ impl<'a> Replay<'a> {
             self.room = None;
             let part = (self.index.memtable_limit_bytes() / ROOM_PART) as usize;
             let ahead = bytes.max(part.min(ROOM_BYTES));
-            self.index.keep_pace(ahead as u64)?;
+            self.index.pay(ahead as u64);
+            self.index.hold_back()?;
             self.room = Some(match self.index.make_room(ahead, self.applied) {
                 Err(Error::OutOfBudget(_)) if ahead > bytes => self.index.make_room(bytes, self.applied)?,
                 made => made?,

@@ -130,6 +130,9 @@ impl Threads {
         for worker in &self.workers {
             worker.stop();
         }
+        // A writer may still be flushing or merging: nothing is written once the folder is given back.
+        drop(lock(&core.flush));
+        drop(lock(&core.compactor));
     }
 }
 

@@ -3,6 +3,9 @@
 /// Shorter waits are accumulated.
 pub(crate) const WAIT_MIN_NANOS: u64 = 1_000_000;
 
+/// The longest time that those who wait take together.
+const QUEUE_MAX_NANOS: u64 = 10_000_000_000;
+
 /// The time that writers owe.
 #[derive(Debug, Default)]
 pub(crate) struct Debt {
@@ -22,11 +25,12 @@ impl Debt {
         self.owed_nanos < WAIT_MIN_NANOS
     }
 
-    /// The time that the caller waits for all that is owed, up to `longest_nanos`, after those who wait already.
+    /// The time that the caller waits for all that is owed, after those who wait already: at most `longest_nanos` for both.
     pub(crate) fn pay(&mut self, now_nanos: u64, longest_nanos: u64) -> u64 {
         let wait = std::mem::take(&mut self.owed_nanos).min(longest_nanos);
-        self.paid_at_nanos = self.paid_at_nanos.max(now_nanos).saturating_add(wait);
-        self.paid_at_nanos - now_nanos
+        let queue_end = now_nanos.saturating_add(QUEUE_MAX_NANOS);
+        self.paid_at_nanos = self.paid_at_nanos.max(now_nanos).saturating_add(wait).min(queue_end);
+        (self.paid_at_nanos - now_nanos).min(longest_nanos)
     }
 
     /// Nothing lags behind any more.
@@ -52,6 +56,13 @@ mod tests {
         assert_eq!(debt.pay(1_001_000, u64::MAX), 6_000_000);
         debt.owe(u64::MAX);
         assert_eq!(debt.pay(10_000_000, 3_000_000), 3_000_000);
+        // A small one that comes after a large one waits as long as a small one may, also if the clock does not advance.
+        for _ in 0..3 {
+            debt.owe(8_000_000_000);
+            assert!(debt.pay(10_000_000, u64::MAX) <= QUEUE_MAX_NANOS);
+        }
+        debt.owe(2_000_000);
+        assert_eq!(debt.pay(10_000_000, 100_000_000), 100_000_000);
         debt.forgive();
         assert_eq!(debt.pay(11_000_000, u64::MAX), 0);
     }

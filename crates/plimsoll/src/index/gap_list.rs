@@ -122,8 +122,11 @@ impl GapList {
 
     /// Adds a gap. Neighbours that touch it become one with it if both are known since `settled` at the latest, or since the same moment.
     pub(crate) fn add(&mut self, first: &[u8], end: &[u8], since: Glsn, dead: u64, settled: Glsn) {
-        if first >= end || self.extend(first, end, since, dead) {
+        if first >= end {
             return;
+        }
+        if self.extend(first, end, since, dead) {
+            return self.limit();
         }
         // What is known from a later moment on gives way; what is known from an earlier one stays, and cuts the new one.
         let mut begin = self.gaps.partition_point(|gap| *gap.end < *first);
@@ -345,6 +348,18 @@ mod tests {
     }
 
     /// For each key of the model, the moment since which it is known to be dead.
+    #[test]
+    fn a_gap_that_grows_counts_like_a_new_one() {
+        let mut list = GapList::new(4 << 10);
+        for number in 0..20 {
+            add(&mut list, &format!("{number:02}a"), &format!("{number:02}b"), 1);
+        }
+        for number in 0..20 {
+            add(&mut list, &format!("{number:02}b"), &format!("{number:02}{}", "c".repeat(1000)), 1);
+            assert!(list.bytes() <= 4 << 10, "{}", list.bytes());
+        }
+    }
+
     #[test]
     fn a_list_knows_no_more_than_was_added_and_nothing_that_was_put_since() {
         for seed in 0..60 {

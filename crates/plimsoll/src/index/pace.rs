@@ -5,6 +5,7 @@
 //! 2. If there are so many runs that a walk over all of them needs too many pages at once, writers stop until merges have caught up.
 //! 3. Nobody waits here under the commit lock: a small commit passes a large one that waits. Writers that wait at once wait one behind the
 //!    other, so that all of them together keep the pace.
+//! 4. A commit pays after it has its place in the order: what it waits for does not lie between its reads and their validation.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -45,25 +46,13 @@ const LOOK_NANOS: u64 = 100_000_000;
 const STEPS_INLINE: usize = 32;
 
 impl Core {
-    /// Slows a writer of `bytes` down by the time it owes; without threads, it does their work instead.
-    pub(crate) fn keep_pace(&self, bytes: u64) -> Result<()> {
-        if self.context.read_only {
+    /// Holds a writer back while there are too many runs; without threads, it merges them instead.
+    pub(crate) fn hold_back(&self) -> Result<()> {
+        if self.context.read_only || self.signals.is_closing() {
             return Ok(());
         }
         if !self.context.background {
             return self.compact_inline();
-        }
-        let (delay, cause) = {
-            let pace = self.pace();
-            let mut debt = lock(&self.debt);
-            debt.owe(bytes.saturating_mul(pace.nanos_per_byte()));
-            if debt.is_small() && !self.is_overrun() {
-                return Ok(());
-            }
-            (debt.pay(self.context.clock.monotonic_nanos(), longest_wait_nanos(bytes)), pace.cause())
-        };
-        if delay > 0 {
-            self.note_stall(cause, || self.wait_while_behind(delay));
         }
         if self.is_overrun() {
             self.note_stall(Cause::Depth, || {
@@ -73,6 +62,25 @@ impl Core {
             });
         }
         Ok(())
+    }
+
+    /// Slows a writer of `bytes` down by the time it owes.
+    pub(crate) fn pay(&self, bytes: u64) {
+        if self.context.read_only || !self.context.background {
+            return;
+        }
+        let pace = self.pace();
+        let delay = {
+            let mut debt = lock(&self.debt);
+            debt.owe(bytes.saturating_mul(pace.nanos_per_byte()));
+            if debt.is_small() {
+                return;
+            }
+            debt.pay(self.context.clock.monotonic_nanos(), longest_wait_nanos(bytes))
+        };
+        if delay > 0 {
+            self.note_stall(pace.cause(), || self.wait_while_behind(delay));
+        }
     }
 
     /// Waits, and records the duration.

@@ -82,7 +82,9 @@ impl Core {
     /// may take the room before it.
     pub(crate) fn wait_for_room(&self, bytes: usize) -> Result<()> {
         let mut stalled_nanos = 0;
-        while !self.context.read_only && self.is_full(bytes) && self.closed_memtables() >= self.closed_max() {
+        // A closing index is flushed by who closes it, who then gives the folder back.
+        let may_flush = || !self.context.read_only && !self.signals.is_closing();
+        while may_flush() && self.is_full(bytes) && self.closed_memtables() >= self.closed_max() {
             let start = self.context.clock.monotonic_nanos();
             let progress = self.flush_step()?;
             stalled_nanos += (self.context.clock.monotonic_nanos() - start).max(1);

@@ -219,7 +219,7 @@ impl World {
             payload.extend(value.iter().filter(|value| value.len() > INLINE_BYTES).flatten());
         }
         let index = Arc::clone(self.index());
-        index.keep_pace(room(&placed) as u64)?;
+        index.hold_back()?;
         let mut room = index.make_room(room(&placed), self.applied)?;
         let glsn = self.submit(StreamId::TRANSACTIONS, &[&payload], &[])?;
         room.apply(glsn, 0, Link::Now, versions(&placed))?;

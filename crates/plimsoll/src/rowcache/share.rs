@@ -175,6 +175,14 @@ impl Balance {
         lent > 0
     }
 
+    /// Takes a bite of what was lent if too little of the budget is free; whether there is more to take.
+    pub(crate) fn give_back(&self, cache: &Cache, budget: &Budget) -> bool {
+        let owed = (budget.limit_bytes() / KEPT_FREE).saturating_sub(budget.free_bytes());
+        let share = self.share_bytes().max(LEAST_BYTES);
+        let held = cache.turnover().held_bytes;
+        owed > 0 && held > share && !cache.approach_memory(share.max(held.saturating_sub(owed))).1
+    }
+
     /// For tests: sets the rows' share in parts of the whole, from the next time that they get their share.
     #[cfg(test)]
     pub(crate) fn set_share(&self, parts: u64) {

@@ -452,6 +452,24 @@ fn a_flush_keeps_rows_of_resident_pages_true() {
 }
 
 #[test]
+fn a_store_that_nobody_reads_gives_lent_memory_back_in_its_upkeep() {
+    const ROWS: u32 = 50_000;
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_of_rows(&dir, ROWS);
+    let (budget, stats) = (&store.reader.budget, || store.reader.row_cache.stats().unwrap().0);
+    (0..2).for_each(|_| get_all(&store, ROWS));
+    let filled = stats();
+    store.reader.index.return_lent_rows();
+    assert_eq!(stats().entries, filled.entries, "memory is free");
+    let _taken = take_memory(&store, 1 << 20);
+    while work_steps::step(&store).unwrap() {}
+    let after = stats();
+    let kept = budget.limit_bytes() / 8;
+    assert!(after.memory_bytes < filled.memory_bytes, "{filled:?}, {after:?}");
+    assert!(budget.free_bytes() + (1 << 20) >= kept || after.memory_bytes <= (4 << 20), "{after:?}");
+}
+
+#[test]
 fn a_value_is_lent_from_wherever_it_is() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));

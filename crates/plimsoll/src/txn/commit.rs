@@ -53,6 +53,10 @@ impl Committer {
         let mut gaps = gaps;
         let glsn = self.patience.in_commit(|| self.order(moment, &reads, &body, &writes, &mut gaps, spaces))?;
         self.committed(body.bytes());
+        let paid_bytes = if writes.is_in_memory() { body.room_bytes as u64 } else { writes.spilled().bytes() };
+        // Whoever waits needs this memory.
+        drop((body, writes));
+        self.reader.index.pay(paid_bytes);
         Ok(CommitTicket::of_record(self, glsn))
     }
 
@@ -88,11 +92,8 @@ impl Committer {
     /// Waits for flushes and merges that lag behind, while others may commit.
     fn wait_ahead(&self, body: &Body, writes: &WriteSet) -> Result<()> {
         let index = &self.reader.index;
-        if writes.is_in_memory() {
-            index.keep_pace(body.room_bytes as u64)?;
-            return index.wait_for_room(body.room_bytes);
-        }
-        index.keep_pace(writes.spilled().bytes())
+        index.hold_back()?;
+        if writes.is_in_memory() { index.wait_for_room(body.room_bytes) } else { Ok(()) }
     }
 
     /// Room for what the commit adds to the index; `None` for a commit whose runs the index adopts.

@@ -39,6 +39,9 @@ impl ReadRange {
     }
 }
 
+/// The most recent ranges that may be widened.
+const WIDENED: usize = 8;
+
 /// The read set. Law: its lease covers its list of ranges and their keys.
 #[derive(Debug)]
 pub(crate) struct ReadSet {
@@ -62,7 +65,7 @@ impl ReadSet {
             return Ok(());
         }
         if let Some(upper) = last
-            && self.widen_last(first, upper)
+            && self.widen_recent(first, upper)
         {
             return Ok(());
         }
@@ -77,14 +80,14 @@ impl ReadSet {
         Ok(())
     }
 
-    /// Widens the range that was added last, if it overlaps with this one; returns whether the set covers this one now. A queue's
-    /// consumer reads from the same end again and again.
-    fn widen_last(&mut self, first: &[u8], upper: Bound<&[u8]>) -> bool {
-        let Some(range) = self.ranges.last_mut().filter(|range| range.last.is_some()) else { return false };
-        let (starts_within, ends_within) = (begins_by(first, range.upper()), begins_by(&range.first, upper));
-        if !(starts_within && ends_within) {
-            return false;
-        }
+    /// Widens one of the ranges that were added last, if it overlaps with this one; returns whether the set covers this one now. A queue's
+    /// consumer reads from the same end again and again, and several walks may advance in turns.
+    fn widen_recent(&mut self, first: &[u8], upper: Bound<&[u8]>) -> bool {
+        let touches = |range: &ReadRange| {
+            range.last.is_some() && begins_by(first, range.upper()) && begins_by(&range.first, upper)
+        };
+        let mut recent = self.ranges.iter_mut().rev().take(WIDENED);
+        let Some(range) = recent.find(|range| touches(range)) else { return false };
         let wider_first = (*first < *range.first).then(|| first.to_vec());
         let wider_last = compare_upper(upper, range.upper()).is_gt().then(|| upper.map(<[u8]>::to_vec));
         if wider_first.is_none() && wider_last.is_none() {
@@ -227,6 +230,18 @@ mod tests {
         );
         let keys_bytes: u64 = set.ranges().iter().map(ReadRange::key_bytes).sum();
         assert_eq!(set.lease.bytes(), list_bytes(set.ranges.capacity()) + keys_bytes);
+    }
+
+    #[test]
+    fn walks_that_advance_in_turns_are_a_range_each() {
+        let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
+        let mut set = ReadSet::new(&budget, 1 << 20);
+        for last in 0..1000u32 {
+            for walk in [1, 2, 3] {
+                set.add(&[walk], Some(Bound::Included(&[&[walk][..], &last.to_be_bytes()].concat()))).unwrap();
+            }
+        }
+        assert_eq!(set.ranges().len(), 3);
     }
 
     #[test]

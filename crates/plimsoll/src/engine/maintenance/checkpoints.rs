@@ -146,6 +146,7 @@ impl Core {
 
     fn step(&self) -> Progress {
         let context = &self.context;
+        context.index.return_lent_rows();
         let mut watch = lock(&self.watch);
         let now = context.clock.monotonic_nanos();
         let worth_a_run = context.index.unflushed().filter(|active| is_worth_a_run(active, &context.index));

@@ -523,7 +523,7 @@ fn writers_of_whole_runs_are_paced_like_all_others() {
     index.flush(world.applied).unwrap();
     let (stats, view) = (index.stats(), index.view());
     assert_eq!((stats.depth, stats.stalls.total().times), (20, 0));
-    index.keep_pace(view.runs[0].bytes()).unwrap();
+    index.pay(view.runs[0].bytes());
     let stalls = index.stats().stalls;
     assert_eq!((stalls.merge_pace.times, stalls.total().times), (1, 1), "{stalls:?}");
     drop(compactor);
@@ -543,9 +543,8 @@ fn writers_of_whole_runs_stop_where_runs_are_too_many_to_walk_over() {
     }
     index.flush(world.applied).unwrap();
     assert_eq!(index.stats().depth, 70);
-    let bytes = index.view().runs[0].bytes();
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| index.keep_pace(bytes).unwrap());
+        let writer = scope.spawn(|| index.hold_back().unwrap());
         // As long as nothing is merged it waits, however often something else makes progress.
         for _ in 0..20 {
             index.core.signals.flush_ended(None);
