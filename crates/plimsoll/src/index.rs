@@ -217,8 +217,8 @@ impl Index {
         self.core.make_room(bytes, boundary)
     }
 
-    /// Holds a writer back while there are too many runs; without threads, merges some of them. Not under the commit lock: a commit that
-    /// waits here holds nobody up.
+    /// Holds a writer back while there are too many runs; without threads, merges some of them. Not under the commit lock: other
+    /// commits go on meanwhile.
     ///
     /// # Errors
     /// A merge on this thread failed; without threads only.

@@ -2,10 +2,10 @@
 //!
 //! Laws:
 //! 1. Writers are slowed down slightly for a long time rather than stopped: in proportion to how far merges, or the flush, lag behind.
-//! 2. If there are so many runs that a walk over all of them needs too many pages at once, writers stop until merges have caught up.
-//! 3. Nobody waits here under the commit lock: a small commit passes a large one that waits. Writers that wait at once wait one behind the
-//!    other, so that all of them together keep the pace.
-//! 4. A commit pays after it has its place in the order: what it waits for does not lie between its reads and their validation.
+//! 2. Writers stop when a walk over all runs would have to pin too many pages at once, until merges have caught up.
+//! 3. No writer waits here under the commit lock: a small commit passes a large one that waits. Writers that wait at the same time queue, so
+//!    that all of them together keep the pace.
+//! 4. A commit waits for its pace after it is ordered: the wait is not between its reads and their validation.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

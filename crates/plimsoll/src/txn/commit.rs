@@ -54,7 +54,7 @@ impl Committer {
         let glsn = self.patience.in_commit(|| self.order(moment, &reads, &body, &writes, &mut gaps, spaces))?;
         self.committed(body.bytes());
         let paid_bytes = if writes.is_in_memory() { body.room_bytes as u64 } else { writes.spilled().bytes() };
-        // Whoever waits needs this memory.
+        // Releases their memory before the wait.
         drop((body, writes));
         self.reader.index.pay(paid_bytes);
         Ok(CommitTicket::of_record(self, glsn))
