@@ -31,7 +31,7 @@ pub(crate) mod gap_list;
 pub(crate) mod gaps;
 mod key_prefix;
 pub(crate) mod manifest;
-mod merge;
+pub(crate) mod merge;
 mod output;
 mod pace;
 mod policy;

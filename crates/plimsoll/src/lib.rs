@@ -38,7 +38,7 @@ pub use plimsoll_memory::budget::{Kind as MemoryKind, OutOfBudget, Usage as Memo
 pub use api::admin::backup::BackupReport;
 pub use api::admin::repair::{RebuildReport, SalvageReport, rebuild, salvage};
 pub use api::admin::salvage_drop::{DropSalvageReport, DropTarget, salvage_drop};
-pub use api::admin::salvage_index::{IndexSalvageReport, salvage_from_index};
+pub use api::admin::salvage_index::{IndexSalvageReport, IndexSource, salvage_from_index};
 pub use api::admin::verify::{VerifyProgress, VerifyReport, verify};
 pub use api::commit::{Change, Changes, Commit};
 pub use api::commits::Commits;

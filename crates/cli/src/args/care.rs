@@ -67,7 +67,9 @@ can then no longer be read. --drop-damaged drops everything that is damaged.
 
 --from-index is for a store that lost the end of its log, or all of it, and has a sound index: the intact part of the log is kept, and one \
 commit after it sets each key to the newest state in the index. Keys whose values were lost with the log are listed (exit code 4) and \
-keep the state of the log.
+keep the state of the log. It is also for a store whose newest manifest is damaged or missing while its log was trimmed: an older manifest is taken if \
+all that it names is there, which loses nothing; or else the run files in the folder, and then only the newest state and later moments can be read. \
+Keys of damaged pages, and files of which nothing says how they belong to the store, are listed (exit code 4).
 
 Files that are taken out of the store are moved aside and listed, not deleted.
 

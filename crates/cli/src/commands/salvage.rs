@@ -4,7 +4,7 @@ mod drop;
 
 use serde_json::json;
 
-use plimsoll::Glsn;
+use plimsoll::{Glsn, IndexSalvageReport, IndexSource};
 
 use crate::args::{Globals, Salvage};
 use crate::bytes::show_bytes;
@@ -41,6 +41,16 @@ fn from_index(globals: &Globals, args: &Salvage, output: &mut Output) -> Outcome
     let report = wait::for_lock(globals, || plimsoll::salvage_from_index(&args.store, store::options(globals)))?;
     let lost: Vec<String> =
         report.lost.iter().map(|(keyspace, key)| format!("{keyspace}\t{}", show_bytes(key))).collect();
+    let (from_manifest, from_runs) = match report.index_from {
+        Some(IndexSource::Manifest(number)) => (Some(number), None),
+        Some(IndexSource::Runs(runs)) => (None, Some(runs)),
+        _ => (None, None),
+    };
+    let ranges: Vec<_> = report
+        .lost_ranges
+        .iter()
+        .map(|range| json!({ "keyspace": range.keyspace, "first": show_bytes(&range.first), "last": show_bytes(&range.last) }))
+        .collect();
     match output.reader() {
         Reader::Json => output.json(&json!({
             "newest_glsn": report.glsn.0,
@@ -50,24 +60,57 @@ fn from_index(globals: &Globals, args: &Salvage, output: &mut Output) -> Outcome
             "deleted": report.deleted,
             "lost": report.lost_count,
             "lost_keys": lost,
+            "index_from_manifest": from_manifest,
+            "index_from_runs": from_runs,
+            "readable_from": report.readable_from.0,
+            "lost_ranges": ranges,
+            "unknown": report.unknown,
             "moved": report.moved,
         }))?,
         Reader::Pipe => report.moved.iter().try_for_each(|path| output.line(path))?,
         Reader::People => {
+            match report.index_from {
+                Some(IndexSource::Manifest(number)) => output.line(&format!(
+                    "the index was found again by its older manifest {number} and the log behind it; nothing of it is lost"
+                ))?,
+                Some(_) => output.line(&format!(
+                    "the index was made anew from {} run files and the log; moments before GLSN {} can no longer be read",
+                    from_runs.unwrap_or_default(),
+                    report.readable_from
+                ))?,
+                None => {}
+            }
+            if report.written + report.deleted + report.lost_count == 0 && report.index_from.is_some() {
+                output.line(&format!("the newest GLSN is {}", report.glsn))?;
+                return tell_rest(&report, &lost, output);
+            }
             output.line(&format!(
                 "kept the log up to GLSN {}; commit {} brings it to what the index held at {}: {} keys written, {} deleted",
                 report.front, report.glsn, report.known, report.written, report.deleted
             ))?;
-            tell_moved(&report.moved, output)?;
         }
     }
-    for key in &lost {
+    tell_rest(&report, &lost, output)
+}
+
+/// What is the same in all cases: files moved aside for people, and what is lost.
+fn tell_rest(report: &IndexSalvageReport, lost: &[String], output: &mut Output) -> Outcome {
+    if matches!(output.reader(), Reader::People) {
+        tell_moved(&report.moved, output)?;
+    }
+    for key in lost {
         eprintln!("plimsoll: the newest value is lost: {key}");
     }
     if report.lost_count > lost.len() as u64 {
         eprintln!("plimsoll: and {} more", report.lost_count - lost.len() as u64);
     }
-    Ok(if report.lost_count == 0 { Exit::Done } else { Exit::Corrupt })
+    for range in &report.lost_ranges {
+        let (first, last) = (show_bytes(&range.first), show_bytes(&range.last));
+        eprintln!("plimsoll: keys may be lost: {}\tfrom {first} to {last}", range.keyspace);
+    }
+    report.unknown.iter().for_each(|what| eprintln!("plimsoll: not known: {what}"));
+    let is_whole = report.lost_count == 0 && report.lost_ranges.is_empty() && report.unknown.is_empty();
+    Ok(if is_whole { Exit::Done } else { Exit::Corrupt })
 }
 
 fn tell_moved(moved: &[String], output: &mut Output) -> Result<(), Failure> {

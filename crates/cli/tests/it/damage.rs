@@ -16,7 +16,7 @@ type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 const PAGE: usize = 16 << 10;
 
 fn options() -> Options {
-    Options::new().memory_bytes(32 << 20).segment_bytes(256 << 10).background(false)
+    Options::new().memory_bytes(32 << 20).segment_bytes(256 << 10)
 }
 
 /// A store with small values in runs, values in the log and in blob files, several segments and versions; and what it holds.
@@ -84,9 +84,13 @@ fn log(store: &Path, ending: &str) -> Vec<PathBuf> {
     files(&store.join("log"), ending)
 }
 
-fn newest_manifest(store: &Path) -> PathBuf {
+fn manifests(store: &Path) -> Vec<PathBuf> {
     let names = fs::read_dir(store.join("index")).unwrap().map(|entry| entry.unwrap().path());
-    names.filter(|path| path.to_str().unwrap().contains("MANIFEST.")).max().unwrap()
+    names.filter(|path| path.to_str().unwrap().contains("MANIFEST.")).collect()
+}
+
+fn newest_manifest(store: &Path) -> PathBuf {
+    manifests(store).into_iter().max().unwrap()
 }
 
 /// The last sealed segment: it holds values that are current.
@@ -118,7 +122,7 @@ struct Kind {
     loses: [bool; 2],
 }
 
-const KINDS: [Kind; 14] = [
+const KINDS: [Kind; 15] = [
     Kind {
         name: "a record of a sealed segment",
         damage: |store| change(&sealed(store), |bytes| bytes[7 * PAGE + 900] ^= 4),
@@ -198,7 +202,17 @@ const KINDS: [Kind; 14] = [
     Kind {
         name: "the manifest",
         damage: |store| change(&newest_manifest(store), |bytes| bytes[70] ^= 1),
-        helps: ["rebuild", "restore a backup"],
+        helps: ["rebuild", "salvage --from-index"],
+        loses: [false; 2],
+    },
+    Kind {
+        name: "every manifest",
+        damage: |store| {
+            for manifest in manifests(store) {
+                change(&manifest, |bytes| bytes[70] ^= 1);
+            }
+        },
+        helps: ["rebuild", "salvage --from-index"],
         loses: [false; 2],
     },
     Kind {

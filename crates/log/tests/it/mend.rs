@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::Disk;
-use plimsoll_log::blob::{BlobId, BlobRef};
+use plimsoll_log::blob::BlobRef;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
-use plimsoll_log::file_log::repair::mend::{Mended, Wanted, mend};
+use plimsoll_log::file_log::repair::mend::{Mended, Wanted, WantedBlob, mend};
 use plimsoll_log::format::BLOCK_BYTES;
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_log::log::Log;
@@ -49,7 +49,11 @@ fn closed_log() -> (Arc<dyn Disk>, Vec<Vec<u8>>) {
     (disk, entries)
 }
 
-fn mend_all(disk: &Arc<dyn Disk>, blobs: &[(BlobId, Option<BlobRef>)], sound: &dyn Fn(Glsn) -> bool) -> Mended {
+fn wanted(blob: BlobRef) -> WantedBlob {
+    WantedBlob { id: blob.id, named: Some(blob), wrong: Vec::new() }
+}
+
+fn mend_all(disk: &Arc<dyn Disk>, blobs: &[WantedBlob], sound: &dyn Fn(Glsn) -> bool) -> Mended {
     let memory = Memory::new(16 << 20);
     let wanted = Wanted { damaged: &|_| true, sound, blobs, log_id: None, dry_run: true };
     let before = all_files(&**disk);
@@ -228,7 +232,7 @@ fn a_damaged_page_of_a_blob_file_is_dropped_alone() {
         let mut bytes = original.clone();
         bytes[page as usize * 16384 + 77] ^= 1;
         write_file(&*disk, &name, &bytes);
-        let mended = mend_all(&disk, &[(blob.id, Some(blob))], &no);
+        let mended = mend_all(&disk, &[wanted(blob)], &no);
         let lost = if page < blob.pages { vec![(blob.id, page..page + 1)] } else { vec![] };
         assert_eq!(mended.pages, lost);
         let log = open(&disk, &memory);
@@ -241,5 +245,5 @@ fn a_damaged_page_of_a_blob_file_is_dropped_alone() {
         assert_eq!(same.count(), blob.pages as usize + usize::from(page == blob.pages));
     }
     write_file(&*disk, &name, &original[..3 * 16384]);
-    assert_eq!(mend_all(&disk, &[(blob.id, Some(blob))], &no).pages, [(blob.id, 3..blob.pages)]);
+    assert_eq!(mend_all(&disk, &[wanted(blob)], &no).pages, [(blob.id, 3..blob.pages)]);
 }

@@ -36,6 +36,7 @@ use crate::engine::replay::replay;
 use crate::engine::retention::RetentionHorizon;
 use crate::engine::{Catalog, Engine, Maintenance, Opened};
 use crate::index::manifest::Manifest;
+use crate::index::run::file::newest_in_folder;
 use crate::index::{Context, Index};
 use crate::read::moments::Snapshots;
 use crate::read::reader::Reader;
@@ -65,11 +66,15 @@ pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<Engine>> {
     if !options.read_only {
         return open_by(path, options, &Way::default(), &mut |_, _| {});
     }
+    let mut tries = 0;
     loop {
         let before = read_manifest(path, &options);
         let opened = open_by(path, options.clone(), &Way::default(), &mut |_, _| {});
+        tries += 1;
+        // Beside a process that writes its first run, that run may be younger than the log was when it was opened.
+        let is_first = tries < 3 && matches!((&before, &opened), (Ok(None), Err(Error::Forked { .. })));
         // Beside a writing process, files of the manifest that was read may be gone: then there is a newer manifest.
-        if opened.is_ok() || read_manifest(path, &options) == before {
+        if opened.is_ok() || (read_manifest(path, &options) == before && !is_first) {
             return opened;
         }
     }
@@ -88,6 +93,8 @@ pub(crate) struct Way {
     pub(crate) log: Option<PathBuf>,
     /// If there is no index, the least id of the first run file of the new one.
     pub(crate) first_run: u64,
+    /// If there is no index, the number of the last manifest that there was.
+    pub(crate) last_manifest: u64,
 }
 
 /// As [`open`]; `progress` is called with the GLSN of each transaction that is replayed, and the last GLSN.
@@ -128,11 +135,12 @@ pub(crate) fn open_by(
         Some(manifest) => check_manifest(path, manifest, &*log)?,
         None => {
             let empty = Manifest::empty(log.id());
+            refuse_to_forget(path, &options, &*log, &budget)?;
             // A log with entries had an index before, which is gone. Pages that it left on the disk must not be taken for pages of the new
             // one, so the new run files get names that no earlier one had.
             let is_first = log.bounds().next == Glsn::FIRST;
             let first_run = if is_first { empty.next_run } else { options.clock.wall_micros() };
-            Manifest { next_run: first_run.max(way.first_run), ..empty }
+            Manifest { number: way.last_manifest, next_run: first_run.max(way.first_run), ..empty }
         }
     };
     let snapshots = Arc::new(Snapshots::default());
@@ -423,6 +431,32 @@ fn check_pointers(path: &Path, index: &Index, log: &dyn Log) -> Result<()> {
     }
 }
 
+/// Rejects an index without a manifest whose runs hold what the log does not have: they would be swept.
+fn refuse_to_forget(path: &Path, options: &Options, log: &dyn Log, budget: &Budget) -> Result<()> {
+    let bounds = log.bounds();
+    if bounds.first > Glsn::FIRST {
+        return Err(Error::corrupt(format!(
+            "{}: the index has no manifest, and the log begins only with GLSN {}; `plimsoll verify` says what helps",
+            path.display(),
+            bounds.first
+        ))
+        .in_file(|| "index".to_owned()));
+    }
+    let newest = newest_in_folder(&*options.disk, &path.join("index"), log.id(), budget)?;
+    if newest >= bounds.next {
+        return Err(Error::Forked {
+            glsn: Some(bounds.next),
+            message: format!(
+                "{}: the index has no manifest, and its runs hold commits up to GLSN {newest}, which the log, with its end at {}, does not have; \
+                 {FORKED_ADVICE}",
+                path.display(),
+                bounds.next.0 - 1
+            ),
+        });
+    }
+    Ok(())
+}
+
 /// Rejects a manifest that was not made from this log.
 fn check_manifest(path: &Path, manifest: Manifest, log: &dyn Log) -> Result<Manifest> {
     let forked =
@@ -440,7 +474,7 @@ fn check_manifest(path: &Path, manifest: Manifest, log: &dyn Log) -> Result<Mani
     if log.bounds().first > checkpoint.glsn.next() {
         return Err(Error::corrupt(format!(
             "{}: the log begins with GLSN {}, and manifest {} of the index holds commits up to {} only: a newer manifest is missing; \
-             restore a backup",
+             `plimsoll verify` says what helps",
             path.display(),
             log.bounds().first,
             manifest.number,

@@ -48,7 +48,7 @@ pub(crate) fn replay(
     let last = Glsn(bounds.next.0 - 1);
     if from.next() < bounds.first {
         return Err(Error::corrupt(format!(
-            "the index ends at GLSN {from}, but the log begins only at {}: what lies between is lost; restore a backup",
+            "the index ends at GLSN {from}, but the log begins only at {}: what lies between is lost; `plimsoll verify` says what helps",
             bounds.first
         )));
     }

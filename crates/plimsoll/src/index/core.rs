@@ -20,7 +20,7 @@ use crate::index::counters::Counters;
 use crate::index::debt::Debt;
 use crate::index::files::{Files, run_of};
 use crate::index::gaps::Gaps;
-use crate::index::manifest::{self, Head, Manifest, Outcome, run_infos};
+use crate::index::manifest::{self, Head, Manifest, Outcome, number_after, run_infos};
 use crate::index::room::Writer;
 use crate::index::seat::Seats;
 use crate::index::source::{Memtable, Run};
@@ -215,7 +215,7 @@ impl Core {
         let mut record = lock(&self.record);
         let change = plan(&self.view());
         let mut head = record.clone();
-        head.number += 1;
+        head.number = number_after(head.number).map_err(|error| (Outcome::Old, error))?;
         head.durable = self.context.log.position();
         head.next_run = self.files.next_run();
         head.limits.merge(&change.limits);

@@ -147,6 +147,12 @@ impl Manifest {
         }
     }
 
+    /// Reads the manifest of a number, which need not be the newest.
+    pub(crate) fn read_numbered(disk: &dyn Disk, dir: &Path, number: u64) -> Result<Manifest> {
+        let path = dir.join(manifest_name(number));
+        read_file(&*disk.open(&path, Open::Read, Caching::Buffered)?, &path, number)
+    }
+
     /// Writes the manifest under its number; see [`write`].
     pub(crate) fn write(&self, disk: &dyn Disk, dir: &Path) -> Result<()> {
         let runs = self.runs.iter().map(|run| (run.history, run.tables.iter()));
@@ -176,6 +182,26 @@ pub(crate) fn newest_number(disk: &dyn Disk, dir: &Path) -> Result<Option<u64>> 
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error.into()),
     }
+}
+
+/// The number of the next manifest in a folder: above all that are there, whether or not they can be read.
+pub(crate) fn next_number(disk: &dyn Disk, dir: &Path) -> Result<u64> {
+    number_after(newest_number(disk, dir)?.unwrap_or(0))
+}
+
+/// The number after a manifest's.
+///
+/// # Errors
+/// There is none: only a manifest that was tampered with has the last one.
+pub(crate) fn number_after(number: u64) -> Result<u64> {
+    number.checked_add(1).ok_or_else(|| {
+        Error::corrupt(format!(
+            "{} has the last number that a manifest can have, which no store reaches: move it out of the store, \
+             and run `plimsoll salvage --from-index`",
+            manifest_name(number)
+        ))
+        .in_file(|| format!("index/{}", manifest_name(number)))
+    })
 }
 
 fn damaged(path: &Path, what: &str) -> Error {

@@ -12,21 +12,21 @@ use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 
-const STORE: &str = "/store";
+pub(crate) const STORE: &str = "/store";
 
-type Model = BTreeMap<(String, Vec<u8>), Vec<u8>>;
+pub(crate) type Model = BTreeMap<(String, Vec<u8>), Vec<u8>>;
 
-fn options(disk: &Arc<dyn Disk>) -> Options {
+pub(crate) fn options(disk: &Arc<dyn Disk>) -> Options {
     let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
     Options::new().memory_bytes(16 << 20).segment_bytes(256 << 10).background(false).world(Arc::clone(disk), clock)
 }
 
-fn mem_disk() -> Arc<dyn Disk> {
+pub(crate) fn mem_disk() -> Arc<dyn Disk> {
     Arc::new(MemDisk::new())
 }
 
 /// The manifests of the index, oldest first.
-fn manifests(disk: &dyn Disk) -> Vec<PathBuf> {
+pub(crate) fn manifests(disk: &dyn Disk) -> Vec<PathBuf> {
     let index = Path::new(STORE).join("index");
     let mut names = disk.names(&index).unwrap();
     names.retain(|name| name.starts_with("MANIFEST."));
@@ -35,7 +35,7 @@ fn manifests(disk: &dyn Disk) -> Vec<PathBuf> {
 }
 
 /// What the store holds, by keyspace and key.
-fn content(db: &Db) -> Model {
+pub(crate) fn content(db: &Db) -> Model {
     let snapshot = db.snapshot();
     let mut all = Model::new();
     for info in db.keyspaces() {
@@ -49,7 +49,7 @@ fn content(db: &Db) -> Model {
 }
 
 /// Commits with values of up to `bytes`, deletions and two keyspaces among them; the store's content after each.
-fn fill(db: &Db, commits: u64, bytes: usize) -> Vec<Model> {
+pub(crate) fn fill(db: &Db, commits: u64, bytes: usize) -> Vec<Model> {
     let keyspaces = [db.keyspace("default").unwrap(), db.keyspace("more").unwrap()];
     let mut models = vec![content(db); db.newest().0 as usize + 1];
     for number in 0..commits {
@@ -71,7 +71,7 @@ fn fill(db: &Db, commits: u64, bytes: usize) -> Vec<Model> {
     models
 }
 
-fn segments(disk: &dyn Disk) -> Vec<PathBuf> {
+pub(crate) fn segments(disk: &dyn Disk) -> Vec<PathBuf> {
     let log = Path::new(STORE).join("log");
     let names = disk.list(&log).unwrap().into_iter().map(|entry| entry.name);
     names.filter(|name| name.ends_with(".seg")).map(|name| log.join(name)).collect()
@@ -82,7 +82,7 @@ fn first_of(segment: &Path) -> u64 {
 }
 
 /// All files of a folder with their bytes, its locks aside.
-fn files(disk: &dyn Disk, dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+pub(crate) fn files(disk: &dyn Disk, dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
     for entry in disk.list(dir).unwrap() {
         let path = dir.join(&entry.name);
@@ -295,7 +295,10 @@ fn a_rebuild_gives_no_file_a_name_that_one_of_the_old_index_had() {
         names.into_iter().filter(|name| name.ends_with(".run")).collect()
     };
     let old = runs();
+    let manifest = manifests(&*disk).pop();
     rebuild(STORE, options(&disk), &mut |_, _| {}).unwrap();
+    // Manifests are numbered on, so that a reader that knows one of the old index finds the new one.
+    assert!(manifests(&*disk)[0] > manifest.unwrap());
     let new = runs();
     assert!(!old.is_empty() && !new.is_empty());
     // A block of an old file in a new one of the same name would have a right checksum.

@@ -44,12 +44,23 @@ pub struct Wanted<'a> {
     pub damaged: &'a dyn Fn(&Range<Glsn>) -> bool,
     /// Whether to drop the record that begins with a GLSN, although it is sound.
     pub sound: &'a dyn Fn(Glsn) -> bool,
-    /// Blob files whose damaged pages are dropped, with the references of records where those are known.
-    pub blobs: &'a [(BlobId, Option<BlobRef>)],
+    /// Blob files whose damaged pages are dropped.
+    pub blobs: &'a [WantedBlob],
     /// The log's id, for a log without a readable header.
     pub log_id: Option<u128>,
     /// Change nothing.
     pub dry_run: bool,
+}
+
+/// A blob file whose damaged pages are dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WantedBlob {
+    /// Its id.
+    pub id: BlobId,
+    /// The reference of a record to it, if it is known.
+    pub named: Option<BlobRef>,
+    /// Pages that are dropped even if they match their checksums: they are not the ones that were written.
+    pub wrong: Vec<Range<u32>>,
 }
 
 /// What was dropped, or would be.
@@ -90,7 +101,7 @@ pub fn mend(options: &FileLogOptions, wanted: &Wanted<'_>) -> Result<Mended, Log
         mender.mend_segment(segment)?;
     }
     if let Some(log_id) = surveyed.first().map(|segment| segment.header.log_id).or(wanted.log_id) {
-        wanted.blobs.iter().try_for_each(|(id, named)| mender.mend_blob(log_id, *id, *named))?;
+        wanted.blobs.iter().try_for_each(|blob| mender.mend_blob(log_id, blob))?;
     }
     Ok(mender.mended)
 }
@@ -322,7 +333,8 @@ impl Mender<'_> {
     }
 
     /// Replaces a blob file, with pages of kind "dropped" in place of damaged ones.
-    fn mend_blob(&mut self, log_id: u128, id: BlobId, named: Option<BlobRef>) -> Result<(), LogError> {
+    fn mend_blob(&mut self, log_id: u128, wanted: &WantedBlob) -> Result<(), LogError> {
+        let (id, named) = (wanted.id, wanted.named);
         let name = FileName::Blob(id);
         let (disk, dir) = (&*self.options.disk, &*self.options.dir);
         let file = match disk.entry(&name.path(dir))? {
@@ -341,9 +353,13 @@ impl Mender<'_> {
             };
             Ok(check_page(&page[..n], seed, number).is_ok())
         };
+        let is_kept = |number: u32, page: &mut [u8]| -> Result<bool, LogError> {
+            let is_wrong = wanted.wrong.iter().any(|pages| pages.contains(&number));
+            Ok(read(number, page)? && (!is_wrong || page_kind(page) == BLOB_DROPPED_PAGE))
+        };
         let mut lost: Vec<Range<u32>> = Vec::new();
         for number in 0..pages {
-            if !read(number, staging)? {
+            if !is_kept(number, staging)? {
                 match lost.last_mut() {
                     Some(range) if range.end == number => range.end += 1,
                     _ => lost.push(number..number + 1),
@@ -366,7 +382,7 @@ impl Mender<'_> {
         replace_file(disk, dir, name, &mut |draft| {
             let mut hash = 0;
             for number in 0..pages {
-                if !read(number, staging)? {
+                if !is_kept(number, staging)? {
                     seal_page(staging, seed, number, BLOB_DROPPED_PAGE, 0);
                 }
                 hash = extend_blob_hash(hash, staging);

@@ -41,6 +41,8 @@ pub(crate) enum Mend {
     Records(Range<Glsn>),
     /// Drop pages of a blob file, and the record that names it.
     Blob(BlobDamage, Option<Glsn>),
+    /// Drop pages of a blob file that match their checksums and hold another value than the one that was written.
+    Value(BlobId, Range<u32>),
     /// Replace a table, which may have lost versions of the keys in the span.
     Table(TableId, Option<LostSpan>),
     /// Dropping does not help.
@@ -98,6 +100,7 @@ impl LostPlaces {
                 Mend::Blob(blob, _) if !blob.pages.is_empty() => {
                     places.blobs.push((blob.id, blob.pages.clone(), number))
                 }
+                Mend::Value(blob, pages) => places.blobs.push((*blob, vec![pages.clone()], number)),
                 _ => {}
             }
         }

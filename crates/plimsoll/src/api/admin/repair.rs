@@ -20,7 +20,7 @@ use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
 
 use crate::engine::open::{INDEX_OLD, POOL_FLOOR_SHARE, Way, open_by, remove_folder, take_lock};
-use crate::index::manifest::Manifest;
+use crate::index::manifest::{Manifest, newest_number};
 use crate::index::run::file::{newest_in_folder, run_id_of};
 use crate::types::error::{Error, Lift, Result};
 use crate::types::invalid_input::InvalidInput;
@@ -81,6 +81,8 @@ pub fn rebuild(path: impl AsRef<Path>, options: Options, progress: &mut dyn FnMu
     let mut way = Way { lock, ..Way::default() };
     if disk.entry(&index)?.is_some() {
         way.first_run = first_free_run(&*disk, &index)?;
+        // A reader that knows a manifest of the old index loads the ones of the new index.
+        way.last_manifest = newest_number(&*disk, &index)?.unwrap_or(0);
         disk.rename(&index, &old)?;
         disk.sync_dir(path)?;
     }

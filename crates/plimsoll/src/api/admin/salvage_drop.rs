@@ -18,17 +18,18 @@ use std::sync::Arc;
 use plimsoll_disk::vfs::{DirLock, Disk};
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::error::LogError;
-use plimsoll_log::file_log::repair::mend::{self, Wanted};
+use plimsoll_log::file_log::repair::mend::{self, Wanted, WantedBlob};
 use plimsoll_log::file_log::repair::verify::{BlobDamage, Cure};
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
 
-use crate::api::admin::diagnose::{Closed, Found, LostPlaces, Mend, Part, Scene, first_of_log, look};
+use crate::api::admin::diagnose::{Closed, Found, LostPlaces, Mend, Part, Scene, first_of_log, is_damage, look};
 use crate::api::admin::repair::{check_is_store, look_at};
+use crate::api::admin::verify_values::find_bad_values;
 use crate::engine::Engine;
 use crate::engine::open::{Way, open_by, take_lock};
-use crate::index::manifest::Manifest;
+use crate::index::manifest::{Manifest, number_after};
 use crate::index::run::builder::TableBuilder;
 use crate::index::run::file::RunFileSink;
 use crate::index::run::survey::{LostSpan, survey};
@@ -41,7 +42,7 @@ use crate::types::damage::{Damage, DamagedKey};
 use crate::types::error::{Error, Lift, Result, show_key};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::SYSTEM;
-use crate::types::options::Options;
+use crate::types::options::{MIN_MEMORY_BYTES, Options};
 use crate::types::version::{Stored, Version};
 
 /// Maximum number of values listed in a report.
@@ -122,7 +123,8 @@ pub fn salvage_drop(
     let first = first_of_log(disk, path)?;
     let mut scene = Scene { path, budget: &budget, first, checkpoint, names: BTreeMap::new() };
     scene.learn_names(&closed.parts)?;
-    let (found, _) = scene.describe(&closed.findings, &closed.parts)?;
+    let (mut found, _) = scene.describe(&closed.findings, &closed.parts)?;
+    add_bad_values(&scene, &options, &closed, &mut found)?;
     let selected = select(&scene, &closed, &found, targets)?;
     let mut report = DropSalvageReport::default();
     name_values(&scene, &closed, &selected, &mut report)?;
@@ -159,6 +161,23 @@ pub fn salvage_drop(
     report.glsn = store.visible();
     store.close()?;
     Ok(report)
+}
+
+/// Adds values that are not the ones that were written, although their pages match their checksums. A store that does not open has other
+/// damage, which is dropped first.
+fn add_bad_values(scene: &Scene<'_>, options: &Options, closed: &Closed, found: &mut Vec<Found>) -> Result<()> {
+    let reading = options.clone().read_only(true).memory_bytes(MIN_MEMORY_BYTES);
+    let store = match open_by(scene.path, reading, &Way::default(), &mut |_, _| {}) {
+        Ok(store) => store,
+        Err(error) if is_damage(&error) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let places = LostPlaces::of(found.iter().map(|found| &found.mend));
+    let bad = find_bad_values(&store, &closed.findings)?;
+    let new = bad.into_iter().filter(|bad| places.find(bad.glsn, &bad.stored).is_none());
+    let new: Vec<Found> = new.map(|bad| bad.describe(scene)).collect();
+    found.extend(new);
+    store.close()
 }
 
 /// The findings selected by the targets.
@@ -264,12 +283,21 @@ fn mend_log(
     log_id: Option<u128>,
     dry_run: bool,
 ) -> Result<mend::Mended> {
-    let (mut records, mut blobs, mut sound) = (Vec::<Range<Glsn>>::new(), Vec::new(), BTreeSet::new());
+    let (mut records, mut sound) = (Vec::<Range<Glsn>>::new(), BTreeSet::new());
+    let mut blobs: BTreeMap<BlobId, WantedBlob> = BTreeMap::new();
+    let new = |id| WantedBlob { id, named: None, wrong: Vec::new() };
     for found in selected {
         match &found.mend {
             Mend::Records(glsns) => records.push(glsns.clone()),
             Mend::Blob(blob, named_by) if is_run(blob, &closed.parts) => sound.extend(*named_by),
-            Mend::Blob(blob, _) => blobs.push((blob.id, blob.named)),
+            Mend::Blob(blob, _) => {
+                let wanted = blobs.entry(blob.id).or_insert_with(|| new(blob.id));
+                wanted.named = wanted.named.or(blob.named);
+                wanted.wrong.extend(blob.pages.iter().cloned());
+            }
+            Mend::Value(blob, pages) => {
+                blobs.entry(*blob).or_insert_with(|| new(*blob)).wrong.push(pages.clone());
+            }
             Mend::Table(..) | Mend::Otherwise => {}
         }
     }
@@ -284,6 +312,7 @@ fn mend_log(
         records.iter().any(meets)
     };
     let sound = |first: Glsn| sound.contains(&first);
+    let blobs: Vec<WantedBlob> = blobs.into_values().collect();
     mend::mend(options, &Wanted { damaged: &damaged, sound: &sound, blobs: &blobs, log_id, dry_run }).lift()
 }
 
@@ -327,7 +356,7 @@ impl Runs<'_> {
             }
         }
         manifest.runs.retain(|run| !run.tables.is_empty());
-        manifest.number += 1;
+        manifest.number = number_after(manifest.number)?;
         self.disk.sync_dir(&index)?;
         manifest.write(&**self.disk, &index)?;
         for name in replaced {

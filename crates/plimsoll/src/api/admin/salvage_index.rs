@@ -1,4 +1,5 @@
-//! Salvages the contents of the index if the log behind it is lost: writes the newest state as one commit.
+//! Salvages the contents of the index if the log behind it is lost: writes the newest state as one commit. If the manifest is lost,
+//! [`lost_manifest`](crate::api::admin::lost_manifest) makes a new one first.
 //!
 //! ```text
 //! STORE/
@@ -26,6 +27,8 @@ use plimsoll_log::file_log::repair::salvage;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 
+use crate::api::admin::diagnose::first_of_log;
+use crate::api::admin::lost_manifest::{MadeFrom, Recovered, is_lost, recover_manifest};
 use crate::api::admin::repair::{has, look_at, move_aside, open_log};
 use crate::api::snapshot::Snapshot;
 use crate::engine::Engine;
@@ -34,6 +37,7 @@ use crate::index::manifest::Manifest;
 use crate::read::point::{KeyBuffer, find};
 use crate::txn::range::Range;
 use crate::txn::transaction::Transaction;
+use crate::types::damage::DamagedKeys;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::SYSTEM;
@@ -60,12 +64,33 @@ pub struct IndexSalvageReport {
     pub lost: Vec<(String, Vec<u8>)>,
     /// Total number of lost values.
     pub lost_count: u64,
-    /// Folders that were moved aside, with their new names. Nothing was deleted.
+    /// What the manifest of the index was made from, if the newest one was damaged or missing.
+    pub index_from: Option<IndexSource>,
+    /// With [`IndexSource::Runs`]: moments before this one can no longer be read.
+    pub readable_from: Glsn,
+    /// Ranges of keys that stood on damaged pages of runs: which keys they held is not known.
+    pub lost_ranges: Vec<DamagedKeys>,
+    /// Files of which nothing says how they belong to the store, one sentence each. Their contents are not in the index.
+    pub unknown: Vec<String>,
+    /// Files and folders that were moved aside, with their new names. Nothing was deleted.
     pub moved: Vec<String>,
+}
+
+/// What a manifest was made from in place of a damaged or missing one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum IndexSource {
+    /// An older manifest, of this number, and the log behind it: nothing is lost.
+    Manifest(u64),
+    /// The run files in the folder, this many, and the log: the past is lost.
+    Runs(u64),
 }
 
 /// Salvages the newest state of the index if the log lacks commits that the index knows of. Keeps the intact part of the log and appends
 /// one commit that brings each key to its state in the index. Needs 16 MiB on top of the budget in the options.
+///
+/// If the newest manifest of the index is damaged or missing, a new one is made first: from an older manifest and the log behind it, or
+/// from the runs in the folder; [`IndexSalvageReport::index_from`] says which.
 ///
 /// # Errors
 /// The log has everything that the index knows (then there is nothing to salvage); the index cannot be read, or has a newer format;
@@ -97,21 +122,54 @@ pub fn salvage_from_index(path: impl AsRef<Path>, options: Options) -> Result<In
         }
     }
     remove_folder(disk, &salvaged)?;
-    let Some(manifest) = Manifest::read(disk, &path.join("index"))? else {
-        let what = "the index has no manifest: it holds nothing to salvage".to_owned();
-        return Err(Error::NotAStore { path: path.to_owned(), what });
+    let index = path.join("index");
+    let read = Manifest::read(disk, &index);
+    let first = first_of_log(disk, path)?;
+    let (manifest, recovered) = if is_lost(disk, &index, &read, first)? {
+        let recovered = recover_manifest(path, &options)?;
+        (recovered.manifest.clone(), Some(recovered))
+    } else {
+        let Some(manifest) = read? else {
+            let what = "the index has no manifest: it holds nothing to salvage".to_owned();
+            return Err(Error::NotAStore { path: path.to_owned(), what });
+        };
+        (manifest, None)
     };
-    let made = make(path, &salvaged, &options, &manifest);
-    let mut report = match made {
-        Ok(report) => report,
-        Err(error) => {
-            let _ = remove_folder(disk, &salvaged);
-            return Err(error);
+    let known = manifest.checkpoint.glsn;
+    let mut report = match &recovered {
+        // The log has everything that the index knows: with its manifest the store is complete.
+        Some(Recovered { log_end: Some(end), .. }) if *end >= known => {
+            IndexSalvageReport { glsn: *end, ..new_report(*end, known) }
+        }
+        _ => {
+            let made = make(path, &salvaged, &options, &manifest).inspect_err(|_| {
+                let _ = remove_folder(disk, &salvaged);
+            })?;
+            take_names(disk, path, &mut moved)?;
+            made
         }
     };
-    take_names(disk, path, &mut moved)?;
-    report.moved = moved;
+    if let Some(recovered) = recovered {
+        report.take(recovered);
+    }
+    report.moved.append(&mut moved);
     Ok(report)
+}
+
+impl IndexSalvageReport {
+    fn take(&mut self, recovered: Recovered) {
+        self.index_from = Some(match recovered.from {
+            MadeFrom::Manifest(number) => IndexSource::Manifest(number),
+            MadeFrom::Runs(runs) => IndexSource::Runs(runs),
+        });
+        self.readable_from = recovered.manifest.oldest_readable;
+        self.lost_count += recovered.lost_count;
+        self.lost.splice(0..0, recovered.lost);
+        self.lost.truncate(NAMED_MAX);
+        self.lost_ranges = recovered.lost_ranges;
+        self.unknown = recovered.unknown;
+        self.moved = recovered.moved;
+    }
 }
 
 /// Builds the new store beside the old one.
@@ -168,6 +226,10 @@ fn new_report(front: Glsn, known: Glsn) -> IndexSalvageReport {
         deleted: 0,
         lost: Vec::new(),
         lost_count: 0,
+        index_from: None,
+        readable_from: Glsn::NONE,
+        lost_ranges: Vec::new(),
+        unknown: Vec::new(),
         moved: Vec::new(),
     }
 }

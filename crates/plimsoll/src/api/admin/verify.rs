@@ -9,6 +9,7 @@ use plimsoll_log::file_log::repair::verify::Cure;
 use plimsoll_log::glsn::Glsn;
 
 use crate::api::admin::diagnose::{Found, LostPlaces, Part, Scene, first_of_log, is_damage, look};
+use crate::api::admin::lost_manifest::is_lost;
 use crate::api::admin::repair::{check_is_store, look_at};
 use crate::api::admin::salvage_drop::is_dropped;
 use crate::api::admin::verify_values::Values;
@@ -65,6 +66,9 @@ pub struct VerifyReport {
     /// Whether the store opens.
     pub opens: bool,
 }
+
+/// What `salvage --from-index` does without a manifest.
+const FROM_FOLDER: &str = " (it takes an older manifest, or else the runs in the folder)";
 
 /// Maximum number of problems listed; a longer list would not tell more.
 const MAX_PROBLEMS: usize = 1000;
@@ -151,7 +155,7 @@ pub(crate) fn verify_open(store: &Engine, progress: &mut dyn FnMut(VerifyProgres
     let places = LostPlaces::of(found.iter().map(|found| &found.mend));
     let bad = values.finish()?.into_iter().filter(|bad| places.find(bad.glsn, &bad.stored).is_none());
     let mut damage: Vec<Damage> = found.drain(..).map(|Found { damage, .. }| damage).collect();
-    damage.extend(bad.map(|bad| bad.describe(&scene)));
+    damage.extend(bad.map(|bad| bad.describe(&scene).damage));
     let is_sound = damage.is_empty();
     let manifest = format!("index/{}", manifest_name(store.reader.index.manifest_number()));
     damage.extend(between.into_iter().map(|what| between_runs(&scene, &manifest, what, is_sound)));
@@ -218,7 +222,16 @@ fn verify_closed(
         let has_dropped = closed.findings.iter().any(|finding| finding.cure == Cure::Dropped);
         let newest = newest_number(disk, &path.join("index"))?.unwrap_or(0);
         let manifest = format!("index/{}", manifest_name(newest));
-        damage.push(between_runs(&scene, &manifest, error.to_string(), damage.is_empty() && !has_dropped));
+        let mut found = between_runs(&scene, &manifest, error.to_string(), damage.is_empty() && !has_dropped);
+        if found.command.is_none() {
+            found.advise(command("salvage", path, "--from-index"), FROM_FOLDER);
+        }
+        // Without a manifest nothing else can be mended.
+        damage.insert(0, found);
+    } else if is_lost(disk, &path.join("index"), &closed.manifest, first)? {
+        let mut found = Damage::new("index", 0, error.to_string());
+        found.advise(command("salvage", path, "--from-index"), FROM_FOLDER);
+        damage.insert(0, found);
     }
     if damage.is_empty() {
         let mut unknown = Damage::new("", 0, error.to_string());

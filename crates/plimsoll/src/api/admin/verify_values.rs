@@ -4,6 +4,7 @@
 //! Values in a commit's entry are checked as the entry is read; values in blob files are read once, in pieces.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::error::LogError;
@@ -11,11 +12,12 @@ use plimsoll_log::file_log::repair::verify::Finding;
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::chunk::Chunk;
+use plimsoll_memory::page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES};
 
-use crate::api::admin::diagnose::Scene;
+use crate::api::admin::diagnose::{Found, Mend, Scene};
 use crate::engine::Engine;
 use crate::txn::payload::{Payload, Writes};
-use crate::types::damage::{Damage, DamagedKey};
+use crate::types::damage::{Damage, DamagedKey, command};
 use crate::types::error::{Error, Lift, Result};
 use crate::types::version::{Stored, Version, running_value_sum, value_sum};
 
@@ -31,19 +33,42 @@ pub(crate) struct BadValue {
 }
 
 impl BadValue {
-    pub(crate) fn describe(self, scene: &Scene<'_>) -> Damage {
-        let file = match self.stored {
-            Stored::InBlob { blob, .. } => format!("log/{}", blob.file_name()),
-            _ => "log".to_owned(),
+    /// The pages of a blob file that are dropped with the value: those that no other value shares, if there are any.
+    fn pages(&self) -> Option<(BlobId, Range<u32>)> {
+        let Stored::InBlob { blob, offset, len, .. } = self.stored else { return None };
+        let page = |offset: u64| u32::try_from(offset / PAGE_PAYLOAD_BYTES as u64).ok();
+        let (first, last) = (page(offset)?, page(offset.saturating_add(len).saturating_sub(1))?);
+        Some((blob, if last - first > 1 { first + 1..last } else { first..last.saturating_add(1) }))
+    }
+
+    pub(crate) fn describe(self, scene: &Scene<'_>) -> Found {
+        let (file, offset, mend) = match self.pages() {
+            Some((blob, pages)) => {
+                let offset = u64::from(pages.start) * PAGE_BYTES as u64;
+                (format!("log/{}", blob.file_name()), offset, Mend::Value(blob, pages))
+            }
+            None => ("log".to_owned(), 0, Mend::Otherwise),
         };
-        let mut damage = Damage::new(file, 0, self.what);
+        let mut damage = Damage::new(file, offset, self.what);
         damage.glsns = Some(self.glsn..=self.glsn);
         let (keyspace, key) = scene.split(&self.key);
         damage.add_key(DamagedKey { keyspace, key, glsn: self.glsn, bytes: self.stored.value_bytes() });
-        damage.hint =
-            "pages and blocks are good one by one, and not the ones that were written: restore a backup".to_owned();
-        damage
+        if matches!(mend, Mend::Otherwise) {
+            damage.hint =
+                "pages and blocks are good one by one, and not the ones that were written: restore a backup".to_owned();
+        } else {
+            damage.advise(command("salvage", scene.path, &format!("--drop {}", self.glsn)), "");
+        }
+        Found { damage, mend }
     }
+}
+
+/// Reads all values of a store, and finds those that are not the ones that were written and that `findings` does not cover.
+pub(crate) fn find_bad_values(store: &Engine, findings: &[Finding]) -> Result<Vec<BadValue>> {
+    let mut values = Values::new(store)?;
+    values.check_log(findings)?;
+    store.reader.index.verify(&mut |version| values.check_version(version), &mut |_, _| {}, &mut |_| {})?;
+    values.finish()
 }
 
 /// Checks values and collects the bad ones.

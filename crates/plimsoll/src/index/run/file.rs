@@ -290,6 +290,12 @@ pub(crate) fn pages_of_run(disk: &dyn Disk, dir: &Path, log_id: u128, id: u64) -
     Ok(Arc::new(RunFile::open(disk, dir, id, log_id)?))
 }
 
+/// The whole pages of a run file.
+pub(crate) fn pages_in_file(disk: &dyn Disk, dir: &Path, id: u64) -> Result<u32> {
+    let bytes = disk.open(&dir.join(run_file_name(id)), Open::Read, Caching::Buffered)?.len()?;
+    Ok(u32::try_from(bytes / PAGE_BYTES as u64).unwrap_or(u32::MAX))
+}
+
 /// The youngest version in the run files of a folder, as far as they can be read.
 pub(crate) fn newest_in_folder(disk: &dyn Disk, dir: &Path, log_id: u128, budget: &Budget) -> Result<Glsn> {
     let mut newest = Glsn::NONE;
