@@ -135,12 +135,14 @@ struct Head {
 }
 
 impl Head {
-    /// Call after moving the cursor: records its key's prefix and its heap bytes. Returns whether it has a current version.
-    fn note(&mut self, heap_bytes: &mut usize) -> bool {
+    /// Call after moving the cursor: records its heap bytes and, if it is to be compared with others, its key's prefix. Returns whether it
+    /// has a current version.
+    fn note(&mut self, heap_bytes: &mut usize, is_alone: bool) -> bool {
         let now = self.cursor.heap_bytes();
         *heap_bytes = *heap_bytes - std::mem::replace(&mut self.heap_bytes, now) + now;
         match self.cursor.key() {
-            Some(key) => self.prefix = prefix(key),
+            Some(key) if !is_alone => self.prefix = prefix(key),
+            Some(_) => {}
             None => return false,
         }
         true
@@ -192,9 +194,10 @@ impl Merge {
 
     fn place(&mut self, mut seek: impl FnMut(&mut Cursor) -> Result<()>) -> Result<()> {
         self.heap.clear();
+        let is_alone = self.is_of_one();
         for (at, head) in self.heads.iter_mut().enumerate() {
             seek(&mut head.cursor)?;
-            if head.note(&mut self.heap_bytes) {
+            if head.note(&mut self.heap_bytes, is_alone) {
                 self.heap.push(at as u32);
             }
         }
@@ -236,12 +239,18 @@ impl Merge {
 
     /// Restores the heap after the top cursor was moved in the merge's direction.
     fn settle_top(&mut self) -> Result<()> {
+        let is_alone = self.is_of_one();
         let head = &mut self.heads[self.heap[0] as usize];
-        if !head.note(&mut self.heap_bytes) {
+        if !head.note(&mut self.heap_bytes, is_alone) {
             self.heap.swap_remove(0);
         }
         self.sift_down(0);
         Ok(())
+    }
+
+    /// Whether it has one source, so that nothing is ever compared.
+    fn is_of_one(&self) -> bool {
+        self.heads.len() == 1
     }
 
     /// Forward walks only: skips the versions before (`key`, `glsn`) by a lookup in each source.

@@ -328,16 +328,17 @@ impl Visible {
 
     /// Moves the merge to where the walk continues, unless it is there; returns whether it was there already.
     fn was_placed(&mut self, key: &[u8]) -> Result<bool> {
+        if self.sat.as_ref().expect(SITS).is_placed {
+            return Ok(true);
+        }
         let mut sat = self.sat.take().expect(SITS);
-        let was_placed = sat.is_placed;
-        let placed = match (was_placed, self.direction) {
-            (true, _) => Ok(()),
-            (false, Direction::Forward) => seek_lower(&mut sat.merge, self.rest(key).0),
-            (false, Direction::Backward) => seek_upper(&mut sat.merge, self.rest(key).1),
+        let placed = match self.direction {
+            Direction::Forward => seek_lower(&mut sat.merge, self.rest(key).0),
+            Direction::Backward => seek_upper(&mut sat.merge, self.rest(key).1),
         };
         sat.is_placed = placed.is_ok();
         self.sat = Some(sat);
-        placed.map(|()| was_placed)
+        placed.map(|()| false)
     }
 
     /// Moves to the next key's visible version; false at the end.

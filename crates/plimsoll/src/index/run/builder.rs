@@ -211,8 +211,8 @@ impl<S: PageSink> TableBuilder<S> {
             hit(Border::IndexBlockFull);
             self.close_guide()?;
         }
-        let page = &mut self.desk.work[..PAGE_BYTES];
-        let bytes = self.leaf.finish(&mut page[PAGE_HEADER_BYTES..], &self.last_key);
+        let (draft, page) = self.desk.work[..2 * PAGE_BYTES].split_at_mut(PAGE_BYTES);
+        let bytes = self.leaf.finish(&draft[PAGE_HEADER_BYTES..], &mut page[PAGE_HEADER_BYTES..], &self.last_key);
         let number = write_sealed(&mut self.sink, &mut self.pages, page, LEAF_PAGE, bytes)?;
         self.guide.add(self.desk.split().fences, number, self.leaf_fence.get(), self.leaf_keys);
         self.leaf_keys = 0;

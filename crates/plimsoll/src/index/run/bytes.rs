@@ -39,6 +39,11 @@ pub(crate) fn varint_at(bytes: &[u8], at: &mut usize) -> Option<u64> {
         *at += 1;
         return Some(u64::from(first));
     }
+    // Two bytes are as frequent as one: the length of every value from 32 bytes on.
+    if let Some(&second @ 1..0x80) = bytes.get(*at + 1) {
+        *at += 2;
+        return Some(u64::from(first & 0x7f) | u64::from(second) << 7);
+    }
     let mut reader = Reader::new(bytes.get(*at..)?);
     let value = reader.varint()?;
     *at += reader.position();

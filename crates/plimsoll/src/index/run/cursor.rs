@@ -192,14 +192,23 @@ impl RunCursor {
 
     /// Moves one version forward: from before the first (or no position) to the first, from the last to behind it, where it stays.
     pub(crate) fn next(&mut self) -> Result<()> {
-        let place = match self.stand {
+        let place = match &mut self.stand {
             Stand::On(place) => place,
             Stand::Behind => return Ok(()),
             Stand::Before | Stand::Nowhere => return self.seek_first(),
         };
-        self.stand = Stand::Nowhere;
         let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
         let after = leaf.after(&place.spot, &mut self.key);
+        // Most steps stay in the leaf: then nothing but the entry changes.
+        if let Some(Some(spot)) = after
+            && leaf.stored(&spot.entry).is_some()
+            && is_key_len(self.key.len())
+        {
+            place.spot = spot;
+            return Ok(());
+        }
+        let place = *place;
+        self.stand = Stand::Nowhere;
         match self.tables[place.table].read(place.leaf, after)? {
             Some(spot) => self.stand_on(Place { spot, ..place }),
             None => {
@@ -290,12 +299,17 @@ impl RunCursor {
         let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
         let table = &self.tables[place.table];
         table.read(place.leaf, leaf.stored(&place.spot.entry))?;
-        if !(KEYSPACE_BYTES..=MAX_INDEX_KEY_BYTES).contains(&self.key.len()) {
+        if !is_key_len(self.key.len()) {
             return Err(table.corrupt(place.leaf, "a key that is too short or too long"));
         }
         self.stand = Stand::On(place);
         Ok(())
     }
+}
+
+/// Whether an index key can have this many bytes.
+fn is_key_len(len: usize) -> bool {
+    (KEYSPACE_BYTES..=MAX_INDEX_KEY_BYTES).contains(&len)
 }
 
 /// The pages that a cursor holds, and their source.

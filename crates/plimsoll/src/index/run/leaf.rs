@@ -1,21 +1,25 @@
 //! Leaf pages: the versions themselves.
 //!
 //! ```text
-//! 0         2           10       12
-//! | entries | base glsn | prefix | entry ... entry | restarts (u16 each) | hints (4 bytes each) |
+//! 0         2           10       12              14
+//! | entries | base glsn | prefix | bodies' start | hints (4 bytes each) | restarts (4 bytes each) | entry ... entry | body ... body |
 //! ```
 //!
 //! An entry:
 //!
 //! ```text
-//! | shared:4 rest:4 | shared - 15? | rest - 15? | glsn | length and tag | key's rest | body |
+//! | shared:4 rest:4 | shared - 15? | rest - 15? | glsn | length and tag | key's rest |
 //!   one byte          varint         varint       varint   varint
 //! ```
+//!
+//! Keys and bodies are apart because a search reads keys only: those of a block are in a few consecutive cache lines, whatever the values'
+//! size. The hints follow the head for the same reason. So a search waits for memory about three times: head, block, body.
 //!
 //! Laws:
 //! 1. Entries are sorted by key, then newest first; no two are equal.
 //! 2. Every 16th entry is a *restart*: it shares bytes with the page's first key, all other entries with the previous one. The shared
-//!    length is always maximal, so that a search can often order a key by that length alone.
+//!    length is always maximal, so that a search can often order a key by that length alone. The leaf has the offset of a restart's entry
+//!    and of its body (u16 each).
 //! 3. All keys have their first `prefix` bytes in common. A restart's hint is the four bytes of its key after these (zeros where the key
 //!    ends), so that a search touches few cache lines before it has found its block.
 //! 4. `glsn` is the zigzag of the distance to the page's base.
@@ -37,13 +41,16 @@ pub(crate) const LEAF_PAGE: u8 = 16;
 /// Every entry at this interval can be read without those before it.
 const RESTART_EVERY: usize = 16;
 
-/// Offset of the first entry.
-const FIRST_ENTRY: usize = 12;
-
-/// Bytes of a restart: its offset and its hint.
-const RESTART_BYTES: usize = 2 + HINT_BYTES;
+/// Offset of the hints.
+const HINTS_START: usize = 14;
 
 const HINT_BYTES: usize = 4;
+
+/// Bytes of a restart's offsets: of its entry, and of its body.
+const OFFSETS_BYTES: usize = 4;
+
+/// Bytes of a restart.
+const RESTART_BYTES: usize = HINT_BYTES + OFFSETS_BYTES;
 
 /// Lengths from here on are stored in a varint of their own.
 const NIBBLE: usize = 15;
@@ -51,30 +58,29 @@ const NIBBLE: usize = 15;
 /// The longest entry: head, two lengths, GLSN, length and tag, key, body.
 const MAX_ENTRY_BYTES: usize = 1 + 2 + 2 + 10 + 2 + MAX_INDEX_KEY_BYTES + MAX_STORED_BYTES;
 
-// The shortest entry takes 3 bytes, so a page holds no more restarts than this.
-const MAX_RESTARTS: usize = PAGE_PAYLOAD_BYTES / 3 / RESTART_EVERY + 1;
-
 /// The most keys in a leaf: each takes at least four bytes, and its part of a restart.
 pub(crate) const MAX_LEAF_KEYS: usize = (PAGE_PAYLOAD_BYTES / (4 * RESTART_EVERY + RESTART_BYTES) + 1) * RESTART_EVERY;
 
 const _: () =
-    assert!(FIRST_ENTRY + MAX_ENTRY_BYTES + RESTART_BYTES <= PAGE_PAYLOAD_BYTES, "a leaf takes at least one entry");
+    assert!(HINTS_START + MAX_ENTRY_BYTES + RESTART_BYTES <= PAGE_PAYLOAD_BYTES, "a leaf takes at least one entry");
 
-/// A leaf being written. Its bytes are in a payload that the caller passes to every call.
+/// A leaf being written. Its bytes are in a draft of [`PAGE_PAYLOAD_BYTES`] that the caller passes to every call: entries from the front
+/// on, bodies from the end on, backward.
 #[derive(Debug)]
 pub(crate) struct LeafDraft {
     entries: usize,
-    used: usize,
+    /// Bytes of the entries.
+    keys: usize,
+    /// Bytes of the bodies.
+    bodies: usize,
     base: u64,
     first_key: (usize, usize),
-    restarts: Vec<u16>,
 }
 
 impl LeafDraft {
     /// An empty leaf.
     pub(crate) fn new() -> Self {
-        let restarts = Vec::with_capacity(MAX_RESTARTS);
-        Self { entries: 0, used: FIRST_ENTRY, base: 0, first_key: (0, 0), restarts }
+        Self { entries: 0, keys: 0, bodies: 0, base: 0, first_key: (0, 0) }
     }
 
     /// Entries in it.
@@ -84,53 +90,63 @@ impl LeafDraft {
 
     /// Bytes of its payload.
     pub(crate) fn bytes(&self) -> usize {
-        self.used + RESTART_BYTES * self.restarts.len()
+        HINTS_START + RESTART_BYTES * self.entries.div_ceil(RESTART_EVERY) + self.keys + self.bodies
     }
 
     /// Adds an entry whose key has `common` bytes in common with the previous one. `false` if it does not fit. `stored` is encoded.
-    pub(crate) fn add(&mut self, payload: &mut [u8], key: &[u8], common: usize, glsn: Glsn, stored: &[u8]) -> bool {
+    pub(crate) fn add(&mut self, draft: &mut [u8], key: &[u8], common: usize, glsn: Glsn, stored: &[u8]) -> bool {
         let restart = self.entries.is_multiple_of(RESTART_EVERY);
         let shared = match self.entries {
             0 => 0,
-            _ if restart => common_prefix(&payload[self.first_key.0..self.first_key.1], key),
+            _ if restart => common_prefix(&draft[self.first_key.0..self.first_key.1], key),
             _ => common,
         };
         let base = if self.entries == 0 { glsn.0 } else { self.base };
         let entry = EntryDraft { shared, rest: &key[shared..], distance: glsn.0.wrapping_sub(base) as i64, stored };
-        if self.bytes() + entry.bytes() + if restart { RESTART_BYTES } else { 0 } > PAGE_PAYLOAD_BYTES {
+        let (entry_bytes, body) = (entry.bytes(), &stored[1..]);
+        if self.bytes() + entry_bytes + body.len() + if restart { RESTART_BYTES } else { 0 } > PAGE_PAYLOAD_BYTES {
             return false;
         }
-        if restart {
-            self.restarts.push(self.used as u16);
-        }
-        let key_end = entry.write(&mut payload[self.used..]) + self.used;
+        entry.write(&mut draft[self.keys..]);
+        self.keys += entry_bytes;
+        self.bodies += body.len();
+        let body_at = PAGE_PAYLOAD_BYTES - self.bodies;
+        draft[body_at..body_at + body.len()].copy_from_slice(body);
         if self.entries == 0 {
             self.base = base;
-            self.first_key = (key_end - key.len(), key_end);
+            self.first_key = (self.keys - key.len(), self.keys);
         }
-        self.used += entry.bytes();
         self.entries += 1;
         true
     }
 
-    /// Writes the frame around the entries, returns the payload's length, and starts an empty leaf. The last entry has `last_key`.
-    pub(crate) fn finish(&mut self, payload: &mut [u8], last_key: &[u8]) -> usize {
+    /// Writes the leaf of a draft to `payload`, returns its length, and starts an empty leaf. The last entry has `last_key`.
+    pub(crate) fn finish(&mut self, draft: &[u8], payload: &mut [u8], last_key: &[u8]) -> usize {
         let bytes = self.bytes();
-        let first_key = &payload[self.first_key.0..self.first_key.1];
-        let prefix = common_prefix(first_key, last_key);
+        let prefix = common_prefix(&draft[self.first_key.0..self.first_key.1], last_key);
+        let bodies = bytes - self.bodies;
         payload[..2].copy_from_slice(&(self.entries as u16).to_le_bytes());
         payload[2..10].copy_from_slice(&self.base.to_le_bytes());
-        payload[10..FIRST_ENTRY].copy_from_slice(&(prefix as u16).to_le_bytes());
-        let hints_start = self.used + 2 * self.restarts.len();
-        for (number, restart) in self.restarts.drain(..).enumerate() {
-            let shape = LeafShape { entries_end: self.used, first_key: self.first_key, ..LeafShape::default() };
-            let entry = shape.on(payload).entry(usize::from(restart)).expect("it was written there");
-            let hint = shape.on(payload).hint_of(&entry, prefix);
-            payload[self.used + 2 * number..][..2].copy_from_slice(&restart.to_le_bytes());
-            payload[hints_start + HINT_BYTES * number..][..HINT_BYTES].copy_from_slice(&hint.to_be_bytes());
+        payload[10..12].copy_from_slice(&(prefix as u16).to_le_bytes());
+        payload[12..HINTS_START].copy_from_slice(&(bodies as u16).to_le_bytes());
+        payload[bodies - self.keys..bodies].copy_from_slice(&draft[..self.keys]);
+        let shape = LeafShape::of(&payload[..bytes], None).expect("its head and its first entry were just written");
+        let (mut offset, mut body, mut drafted) = (shape.keys_start(), bodies, PAGE_PAYLOAD_BYTES);
+        for number in 0..self.entries {
+            let entry = shape.on(&payload[..bytes]).entry(offset, body).expect("it was written there");
+            if number.is_multiple_of(RESTART_EVERY) {
+                let hint = shape.on(&payload[..bytes]).hint_of(&entry, prefix);
+                let (block, offsets) = (number / RESTART_EVERY, shape.offsets_start());
+                payload[HINTS_START + HINT_BYTES * block..][..HINT_BYTES].copy_from_slice(&hint.to_be_bytes());
+                let at = offsets + OFFSETS_BYTES * block;
+                payload[at..at + 2].copy_from_slice(&(offset as u16).to_le_bytes());
+                payload[at + 2..at + OFFSETS_BYTES].copy_from_slice(&(body as u16).to_le_bytes());
+            }
+            drafted -= entry.end - entry.body;
+            payload[entry.body..entry.end].copy_from_slice(&draft[drafted..drafted + entry.end - entry.body]);
+            (offset, body) = (entry.next, entry.end);
         }
-        self.entries = 0;
-        self.used = FIRST_ENTRY;
+        *self = Self::new();
         bytes
     }
 }
@@ -148,18 +164,17 @@ impl EntryDraft<'_> {
         ((self.stored.len() as u64 - 1) << 2) | u64::from(self.stored[0])
     }
 
+    /// Bytes without the body.
     fn bytes(&self) -> usize {
         1 + extension_len(self.shared)
             + extension_len(self.rest.len())
             + varint_len(zigzag(self.distance))
             + varint_len(self.length_and_tag())
             + self.rest.len()
-            + self.stored.len()
-            - 1
     }
 
-    /// Writes the entry; returns the offset after its key.
-    fn write(&self, out: &mut [u8]) -> usize {
+    /// Writes the entry without its body.
+    fn write(&self, out: &mut [u8]) {
         out[0] = (self.shared.min(NIBBLE) << 4 | self.rest.len().min(NIBBLE)) as u8;
         let mut at = 1;
         for len in [self.shared, self.rest.len()] {
@@ -169,11 +184,7 @@ impl EntryDraft<'_> {
         }
         at += put_varint(&mut out[at..], zigzag(self.distance));
         at += put_varint(&mut out[at..], self.length_and_tag());
-        let key_end = at + self.rest.len();
-        out[at..key_end].copy_from_slice(self.rest);
-        let body = &self.stored[1..];
-        out[key_end..key_end + body.len()].copy_from_slice(body);
-        key_end
+        out[at..at + self.rest.len()].copy_from_slice(self.rest);
     }
 }
 
@@ -189,7 +200,8 @@ pub(crate) struct LeafShape {
     /// Bytes that all keys have in common.
     prefix: usize,
     fixed: Option<Glsn>,
-    entries_end: usize,
+    /// End of the entries, and offset of the first body.
+    bodies: usize,
     first_key: (usize, usize),
 }
 
@@ -210,14 +222,29 @@ impl LeafShape {
         let entries = u16_at(payload, 0)?;
         let base = u64::from_le_bytes(payload.get(2..10)?.try_into().ok()?);
         let prefix = u16_at(payload, 10)?;
-        let entries_end = payload.len().checked_sub(RESTART_BYTES * entries.div_ceil(RESTART_EVERY))?;
-        if !(1..usize::from(HAS_BRANCHES)).contains(&entries) || entries_end <= FIRST_ENTRY {
+        let bodies = u16_at(payload, 12)?;
+        let mut shape = Self { entries, base, prefix, fixed, bodies, first_key: (0, 0) };
+        let is_whole = (shape.keys_start() + 1..=payload.len()).contains(&bodies);
+        if !(1..usize::from(HAS_BRANCHES)).contains(&entries) || !is_whole {
             return None;
         }
-        let mut shape = Self { entries, base, prefix, fixed, entries_end, first_key: (0, 0) };
-        let first = shape.on(payload).entry(FIRST_ENTRY)?;
-        shape.first_key = (first.rest, first.body);
+        let first = shape.on(payload).first()?;
+        shape.first_key = (first.rest, first.next);
         (first.shared == 0).then_some(shape)
+    }
+
+    /// Offset of the restarts' offsets.
+    fn offsets_start(&self) -> usize {
+        HINTS_START + HINT_BYTES * self.blocks()
+    }
+
+    /// Offset of the first entry.
+    fn keys_start(&self) -> usize {
+        HINTS_START + RESTART_BYTES * self.blocks()
+    }
+
+    fn blocks(&self) -> usize {
+        self.entries.div_ceil(RESTART_EVERY)
     }
 
     /// The leaf, given the payload that the shape was read from.
@@ -240,9 +267,11 @@ pub(crate) struct Entry {
     shared: usize,
     /// Offset of the rest of its key.
     rest: usize,
-    /// Offset of its body, and end of its key's rest.
+    /// End of its key's rest, and offset of the next entry.
+    next: usize,
+    /// Offset of its body.
     pub(crate) body: usize,
-    /// Its end, and the offset of the next one.
+    /// End of its body, and offset of the next one.
     pub(crate) end: usize,
     /// The kind of [`Stored`] in the body.
     pub(crate) tag: u8,
@@ -288,7 +317,7 @@ impl<'a> Leaf<'a> {
     pub(crate) fn seek(&self, key: &[u8], at: Glsn) -> Option<Sought> {
         let first = self.first_key();
         let (common, order) = compare(first, key);
-        let entry = self.entry(FIRST_ENTRY)?;
+        let entry = self.first()?;
         if !comes_before(order, entry.glsn, at) {
             return Some(Sought::At(Spot { number: 0, entry }, order == Ordering::Equal));
         }
@@ -309,7 +338,7 @@ impl<'a> Leaf<'a> {
         let mut above = below + 1 + partition_point(&hints[HINT_BYTES * (below + 1)..], |other| other <= hint);
         while above - below > 1 {
             let middle = below.midpoint(above);
-            let entry = self.entry(self.restart(middle)?)?;
+            let entry = self.restart(middle)?;
             let (_, order) = self.compare_after(&entry, key, common);
             if comes_before(order, entry.glsn, at) { below = middle } else { above = middle }
         }
@@ -318,22 +347,21 @@ impl<'a> Leaf<'a> {
 
     /// Searches a block whose restart comes before (`key`, `at`); the first key has `common` bytes in common with `key`.
     fn seek_in_block(&self, block: usize, common: usize, key: &[u8], at: Glsn) -> Option<Sought> {
-        let restart = self.entry(self.restart(block)?)?;
-        let mut matched = if block == 0 { common } else { self.compare_after(&restart, key, common).0 };
-        let mut offset = restart.end;
+        let mut before = self.restart(block)?;
+        let mut matched = if block == 0 { common } else { self.compare_after(&before, key, common).0 };
         let behind = ((block + 1) * RESTART_EVERY).min(self.shape.entries);
         for number in block * RESTART_EVERY + 1..behind {
-            let entry = self.entry(offset)?;
+            let entry = self.after_entry(&before)?;
             let (agreed, order) = self.compare_after(&entry, key, matched);
             if !comes_before(order, entry.glsn, at) {
                 return Some(Sought::At(Spot { number, entry }, order == Ordering::Equal));
             }
-            (matched, offset) = (agreed, entry.end);
+            (matched, before) = (agreed, entry);
         }
         if behind == self.shape.entries {
             return Some(Sought::Behind);
         }
-        let entry = self.entry(self.restart(block + 1)?)?;
+        let entry = self.restart(block + 1)?;
         let (_, order) = self.compare_after(&entry, key, common);
         Some(Sought::At(Spot { number: behind, entry }, order == Ordering::Equal))
     }
@@ -347,7 +375,7 @@ impl<'a> Leaf<'a> {
             // It differs from its predecessor in a byte in which that one agrees with the key, so it is above both.
             Ordering::Less => (entry.shared, Ordering::Greater),
             Ordering::Equal => {
-                let (common, order) = compare(&self.payload[entry.rest..entry.body], &key[matched..]);
+                let (common, order) = compare(&self.payload[entry.rest..entry.next], &key[matched..]);
                 (matched + common, order)
             }
         }
@@ -356,11 +384,11 @@ impl<'a> Leaf<'a> {
     /// Entry `number`; its key is assembled in `key`.
     pub(crate) fn spot(&self, number: usize, key: &mut Vec<u8>) -> Option<Spot> {
         let block = number / RESTART_EVERY;
-        let mut entry = self.entry(self.restart(block)?)?;
+        let mut entry = self.restart(block)?;
         self.restart_key(&entry, key)?;
         for _ in 0..number % RESTART_EVERY {
             let before = entry.glsn;
-            entry = self.entry(entry.end)?;
+            entry = self.after_entry(&entry)?;
             self.extend_key(&entry, before, key)?;
         }
         Some(Spot { number, entry })
@@ -372,7 +400,7 @@ impl<'a> Leaf<'a> {
         if number >= self.shape.entries {
             return Some(None);
         }
-        let entry = self.entry(spot.entry.end)?;
+        let entry = self.after_entry(&spot.entry)?;
         if number.is_multiple_of(RESTART_EVERY) {
             if !self.restart_follows(&entry, spot.entry.glsn, key)? {
                 return None;
@@ -392,13 +420,13 @@ impl<'a> Leaf<'a> {
     fn restart_key(&self, entry: &Entry, key: &mut Vec<u8>) -> Option<()> {
         key.clear();
         key.extend_from_slice(self.first_key().get(..entry.shared)?);
-        key.extend_from_slice(&self.payload[entry.rest..entry.body]);
+        key.extend_from_slice(&self.payload[entry.rest..entry.next]);
         Some(())
     }
 
     /// Turns `key` from the previous entry's (whose GLSN is `before`) into that of `entry`; `None` if the two are out of order.
     fn extend_key(&self, entry: &Entry, before: Glsn, key: &mut Vec<u8>) -> Option<()> {
-        let rest = &self.payload[entry.rest..entry.body];
+        let rest = &self.payload[entry.rest..entry.next];
         // The shared length is maximal (law 2): the first byte after it determines the order.
         let follows = match (key.get(entry.shared), rest.first()) {
             (Some(old), Some(new)) => old < new,
@@ -417,7 +445,7 @@ impl<'a> Leaf<'a> {
     /// Whether a restart is in order after the previous entry, which has this GLSN and key.
     fn restart_follows(&self, restart: &Entry, before: Glsn, key: &[u8]) -> Option<bool> {
         let front = self.first_key().get(..restart.shared)?;
-        let rest = &self.payload[restart.rest..restart.body];
+        let rest = &self.payload[restart.rest..restart.next];
         let order = match key.split_at_checked(front.len()) {
             Some((same, other)) => same.cmp(front).then_with(|| other.cmp(rest)),
             // It is shorter than the part that the restart shares: never equal to it.
@@ -430,30 +458,42 @@ impl<'a> Leaf<'a> {
         &self.payload[self.shape.first_key.0..self.shape.first_key.1]
     }
 
-    fn blocks(&self) -> usize {
-        self.shape.entries.div_ceil(RESTART_EVERY)
+    fn restart(&self, block: usize) -> Option<Entry> {
+        let (offset, body) = self.restart_offsets(block)?;
+        self.entry(offset, body)
     }
 
-    fn restart(&self, block: usize) -> Option<usize> {
-        u16_at(self.payload, self.shape.entries_end + 2 * block)
+    /// Offset of a restart's entry, and of its body.
+    fn restart_offsets(&self, block: usize) -> Option<(usize, usize)> {
+        let at = self.shape.offsets_start() + OFFSETS_BYTES * block;
+        Some((u16_at(self.payload, at)?, u16_at(self.payload, at + 2)?))
     }
 
     fn hints(&self) -> Option<&'a [u8]> {
-        self.payload.get(self.shape.entries_end + 2 * self.blocks()..)
+        self.payload.get(HINTS_START..self.shape.offsets_start())
     }
 
     /// The hint of a restart, if all keys have `prefix` bytes in common.
     fn hint_of(&self, restart: &Entry, prefix: usize) -> u32 {
-        let rest = &self.payload[restart.rest..restart.body];
+        let rest = &self.payload[restart.rest..restart.next];
         hint(|i| match (prefix + i).checked_sub(restart.shared) {
             Some(at) => rest.get(at),
             None => self.first_key().get(prefix + i),
         })
     }
 
-    /// The entry at an offset.
-    fn entry(&self, offset: usize) -> Option<Entry> {
-        let bytes = self.payload.get(..self.shape.entries_end)?;
+    fn first(&self) -> Option<Entry> {
+        self.entry(self.shape.keys_start(), self.shape.bodies)
+    }
+
+    fn after_entry(&self, entry: &Entry) -> Option<Entry> {
+        self.entry(entry.next, entry.end)
+    }
+
+    /// The entry at an offset, with its body at another.
+    #[inline]
+    fn entry(&self, offset: usize, body: usize) -> Option<Entry> {
+        let bytes = self.payload.get(..self.shape.bodies)?;
         let head = usize::from(*bytes.get(offset)?);
         let mut at = offset + 1;
         let shared = extended(bytes, &mut at, head >> 4)?;
@@ -461,13 +501,13 @@ impl<'a> Leaf<'a> {
         let distance = unzigzag(varint_at(bytes, &mut at)?);
         let length_and_tag = varint_at(bytes, &mut at)?;
         let body_len = (length_and_tag >> 2) as usize;
-        if rest_len > bytes.len() || body_len > bytes.len() {
+        if rest_len > bytes.len() || body_len > self.payload.len() {
             return None;
         }
-        let body = at + rest_len;
-        let end = body + body_len;
+        let (next, end) = (at + rest_len, body + body_len);
         let glsn = self.shape.fixed.unwrap_or(Glsn(self.shape.base.wrapping_add_signed(distance)));
-        (end <= bytes.len()).then_some(Entry { shared, rest: at, body, end, tag: (length_and_tag & 3) as u8, glsn })
+        let is_inside = next <= bytes.len() && end <= self.payload.len();
+        is_inside.then_some(Entry { shared, rest: at, next, body, end, tag: (length_and_tag & 3) as u8, glsn })
     }
 }
 
@@ -515,11 +555,11 @@ pub(crate) fn check_leaf(
     }
     let leaf = Leaf::new(payload, fixed).ok_or("the leaf's frame is broken")?;
     let (mut key, mut last_key, mut last_glsn) = (Vec::new(), Vec::new(), Glsn::NONE);
-    let mut offset = FIRST_ENTRY;
+    let (mut offset, mut body) = (leaf.shape.keys_start(), leaf.shape.bodies);
     for number in 0..leaf.entries() {
-        let entry = leaf.entry(offset).ok_or("an entry is cut short")?;
+        let entry = leaf.entry(offset, body).ok_or("an entry is cut short")?;
         let shared_with = if number.is_multiple_of(RESTART_EVERY) {
-            check_restart(&leaf, number / RESTART_EVERY, offset, &entry)?;
+            check_restart(&leaf, number / RESTART_EVERY, (offset, body), &entry)?;
             leaf.restart_key(&entry, &mut key);
             leaf.first_key()
         } else {
@@ -527,7 +567,7 @@ pub(crate) fn check_leaf(
                 return Err("an entry shares more bytes than there are");
             }
             key.truncate(entry.shared);
-            key.extend_from_slice(&leaf.payload[entry.rest..entry.body]);
+            key.extend_from_slice(&leaf.payload[entry.rest..entry.next]);
             &last_key
         };
         if number > 0 && common_prefix(shared_with, &key) != entry.shared {
@@ -541,9 +581,9 @@ pub(crate) fn check_leaf(
         }
         each(&key, entry.glsn, leaf.stored(&entry).ok_or("what a version stored cannot be read")?);
         key.clone_into(&mut last_key);
-        (last_glsn, offset) = (entry.glsn, entry.end);
+        (last_glsn, offset, body) = (entry.glsn, entry.next, entry.end);
     }
-    if offset != leaf.shape.entries_end {
+    if (offset, body) != (leaf.shape.bodies, payload.len()) {
         return Err("the leaf's entries do not fill it");
     }
     if common_prefix(leaf.first_key(), &last_key) != leaf.shape.prefix {
@@ -552,9 +592,9 @@ pub(crate) fn check_leaf(
     Ok(())
 }
 
-/// Checks the leaf's data on the restart at `offset`.
-fn check_restart(leaf: &Leaf<'_>, block: usize, offset: usize, entry: &Entry) -> Result<(), &'static str> {
-    if leaf.restart(block) != Some(offset) {
+/// Checks the leaf's data on a restart; `offsets` are those of its entry and its body.
+fn check_restart(leaf: &Leaf<'_>, block: usize, offsets: (usize, usize), entry: &Entry) -> Result<(), &'static str> {
+    if leaf.restart_offsets(block) != Some(offsets) {
         return Err("a restart does not stand where the leaf says");
     }
     if entry.shared > leaf.first_key().len() {
@@ -582,14 +622,15 @@ mod tests {
     }
 
     fn write(versions: &BTreeSet<(Vec<u8>, Reverse<u64>)>) -> Vec<u8> {
-        let mut payload = vec![0; PAGE_PAYLOAD_BYTES];
-        let mut draft = LeafDraft::new();
+        let (mut draft, mut payload) = (vec![0; PAGE_PAYLOAD_BYTES], vec![0; PAGE_PAYLOAD_BYTES]);
+        let mut leaf = LeafDraft::new();
         let mut last: &[u8] = &[];
         for (key, glsn) in versions {
-            assert!(draft.add(&mut payload, key, common_prefix(last, key), Glsn(glsn.0), &[0]));
+            let stored = [&[1][..], key, &glsn.0.to_le_bytes()].concat();
+            assert!(leaf.add(&mut draft, key, common_prefix(last, key), Glsn(glsn.0), &stored));
             last = key;
         }
-        let bytes = draft.finish(&mut payload, last);
+        let bytes = leaf.finish(&draft, &mut payload, last);
         payload.truncate(bytes);
         payload
     }
@@ -604,7 +645,12 @@ mod tests {
                 (0..count).map(|_| (random_key(&mut random, &front), Reverse(random.below(5)))).collect();
             let payload = write(&versions);
             let mut walked = Vec::new();
-            check_leaf(&payload, None, |key, glsn, _| walked.push((key.to_vec(), Reverse(glsn.0)))).unwrap();
+            let value_of = |key: &[u8], glsn: Glsn| [key, &glsn.0.to_le_bytes()].concat();
+            check_leaf(&payload, None, |key, glsn, stored| {
+                assert_eq!(stored, Stored::Inline(&value_of(key, glsn)));
+                walked.push((key.to_vec(), Reverse(glsn.0)));
+            })
+            .unwrap();
             assert!(walked.iter().eq(&versions), "seed {seed}");
             let leaf = Leaf::new(&payload, None).unwrap();
             for _ in 0..300 {
@@ -619,6 +665,7 @@ mod tests {
                         let spot = leaf.spot(number, &mut spelled).unwrap();
                         assert_eq!(found, Sought::At(spot, *key == sought.0), "seed {seed}, {sought:?}");
                         assert_eq!((&spelled, spot.entry.glsn), (key, Glsn(glsn.0)));
+                        assert_eq!(leaf.stored(&spot.entry), Some(Stored::Inline(&value_of(key, Glsn(glsn.0)))));
                     }
                 }
             }
@@ -627,17 +674,18 @@ mod tests {
 
     #[test]
     fn no_leaf_holds_more_keys_than_is_counted_on() {
-        let (mut payload, mut draft) = (vec![0; PAGE_PAYLOAD_BYTES], LeafDraft::new());
+        let (mut draft, mut payload) = (vec![0; PAGE_PAYLOAD_BYTES], vec![0; PAGE_PAYLOAD_BYTES]);
+        let mut leaf = LeafDraft::new();
         let mut last = 0u32.to_be_bytes();
         let mut keys = 0;
         for n in 1u32.. {
             let key = n.to_be_bytes();
-            if !draft.add(&mut payload, &key, common_prefix(&last, &key), Glsn(1), &[0]) {
+            if !leaf.add(&mut draft, &key, common_prefix(&last, &key), Glsn(1), &[0]) {
                 break;
             }
             (last, keys) = (key, keys + 1);
         }
-        let bytes = draft.finish(&mut payload, &last);
+        let bytes = leaf.finish(&draft, &mut payload, &last);
         assert!(bytes <= PAGE_PAYLOAD_BYTES && bytes > PAGE_PAYLOAD_BYTES - 8);
         assert!(keys <= MAX_LEAF_KEYS && keys > MAX_LEAF_KEYS - 100, "{keys} keys");
     }

@@ -125,6 +125,25 @@ impl Found {
     }
 }
 
+/// The result of searching a leaf for a version of a key.
+#[derive(Debug)]
+enum InLeaf {
+    Found(Found),
+    /// The leaf goes on with another key.
+    Absent,
+    /// The leaf ends before the version.
+    Behind,
+}
+
+impl InLeaf {
+    fn found(self) -> Option<Found> {
+        match self {
+            Self::Found(found) => Some(found),
+            Self::Absent | Self::Behind => None,
+        }
+    }
+}
+
 /// The next step of a descent.
 pub(crate) enum Step<'a> {
     /// A page further down.
@@ -148,17 +167,20 @@ impl Table {
         let Guided { leaf, misses } = self.leaf_that_may_have(key, touch)?;
         let mut missed = misses > 0;
         let Some(leaf) = leaf else { return Ok(Lookup::nothing(missed)) };
-        let Some(newest) = self.find_in_leaf(leaf, key, Glsn::MAX, touch, &mut missed)? else {
+        let InLeaf::Found(newest) = self.find_in_leaf(leaf, key, Glsn::MAX, touch, &mut missed)? else {
             return Ok(Lookup::nothing(missed));
         };
         let newest_glsn = Some(newest.glsn);
         if newest.glsn <= at {
             return Ok(Lookup { newest: newest_glsn, found: Some(newest), missed });
         }
-        drop(newest);
-        let leaf = self.leaf_of(key, at, touch)?;
-        let found = self.find_in_leaf(leaf, key, at, touch, &mut missed)?;
-        Ok(Lookup { newest: newest_glsn, found, missed })
+        // An older version is in the same leaf, unless the key's versions go on in another one.
+        let mut found = self.find_in_page(leaf, newest.page, key, at)?;
+        if matches!(found, InLeaf::Behind) {
+            let leaf = self.leaf_of(key, at, touch)?;
+            found = self.find_in_leaf(leaf, key, at, touch, &mut missed)?;
+        }
+        Ok(Lookup { newest: newest_glsn, found: found.found(), missed })
     }
 
     /// The leaf in which `key` begins, if the filter lets it pass.
@@ -172,23 +194,25 @@ impl Table {
         Ok(Guided { leaf: Some(leaf), misses })
     }
 
-    /// The newest version of `key` that is not younger than `at`, if it is in this leaf. Sets `missed` if the leaf was not in memory.
-    fn find_in_leaf(
-        &self,
-        number: u32,
-        key: &[u8],
-        at: Glsn,
-        touch: Touch,
-        missed: &mut bool,
-    ) -> Result<Option<Found>> {
+    /// Searches a leaf for the newest version of `key` that is not younger than `at`. Sets `missed` if the leaf was not in memory.
+    fn find_in_leaf(&self, number: u32, key: &[u8], at: Glsn, touch: Touch, missed: &mut bool) -> Result<InLeaf> {
         let page = self.load(number, touch)?;
         *missed |= page.is_miss();
+        self.find_in_page(number, page, key, at)
+    }
+
+    /// As [`Table::find_in_leaf`], in a page that is held.
+    fn find_in_page(&self, number: u32, page: Page, key: &[u8], at: Glsn) -> Result<InLeaf> {
         let leaf = self.leaf(number, &page)?;
-        let Sought::At(spot, true) = self.read(number, leaf.seek(key, at))? else { return Ok(None) };
+        let spot = match self.read(number, leaf.seek(key, at))? {
+            Sought::At(spot, true) => spot,
+            Sought::At(_, false) => return Ok(InLeaf::Absent),
+            Sought::Behind => return Ok(InLeaf::Behind),
+        };
         self.read(number, leaf.stored(&spot.entry))?;
         let Entry { body, end, tag, glsn, .. } = spot.entry;
         let (start, end) = ((PAGE_HEADER_BYTES + body) as u32, (PAGE_HEADER_BYTES + end) as u32);
-        Ok(Some(Found { glsn, page, tag, start, end }))
+        Ok(InLeaf::Found(Found { glsn, page, tag, start, end }))
     }
 
     /// Page of the leaf that contains (`key`, `glsn`). If that leaf ends before it, the next one begins after it.

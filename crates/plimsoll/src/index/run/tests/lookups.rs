@@ -120,3 +120,22 @@ fn absent_keys_hardly_ever_cost_a_leaf_and_present_ones_one() {
     println!("{wrong} of 100000 absent keys pass");
     assert!(wrong <= 1500, "{wrong} of 100000");
 }
+
+#[test]
+fn a_version_that_is_too_young_costs_no_second_descent() {
+    let budget = budget();
+    let pool = pool(&budget);
+    let (pages, info) = build_integers(&budget, 0..100_000);
+    let table = open(&pool, pages, info);
+    let pages_touched = || pool.stats().hits + pool.stats().loads;
+    let (before, mut key) = (pages_touched(), [0; 12]);
+    for n in 0..100_000 {
+        integer_pair(&mut key, n);
+        let lookup = table.lookup(&key, Glsn::NONE, Touch::Point).unwrap();
+        assert!(lookup.newest.is_some() && lookup.found.is_none());
+    }
+    // The way down and the leaf; only behind the last key of a leaf is there more to look at.
+    let needed = 100_000 * (height(&table) as u64 + 2);
+    let touched = pages_touched() - before;
+    assert!((needed..needed + 2_000).contains(&touched), "{touched} pages, {needed} needed");
+}
