@@ -25,9 +25,12 @@ mod tail;
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use plimsoll_disk::worker::{Next, Worker};
+use plimsoll_memory::budget::Kind;
 
 use crate::blob::{Blob, BlobId, BlobRef, BlobWriter};
 use crate::draft::{Draft, Ticket};
@@ -35,13 +38,14 @@ use crate::entry::{Entry, EntryMeta};
 use crate::error::LogError;
 use crate::file_log::blobs::blob_writer::FileBlobWriter;
 use crate::file_log::durability::flusher::Flusher;
-use crate::file_log::env::lock;
+use crate::file_log::env::{Env, lock};
 use crate::file_log::keep::backup::BackupFile;
 use crate::file_log::keep::complete::CompletePages;
 use crate::file_log::open_log::OpenLog;
 use crate::file_log::options::{FileLogOptions, Mode, OpenReport};
 use crate::file_log::read::scan::FileScan;
 use crate::file_log::repair::verify::{self, Finding, VerifyProgress, VerifyScope};
+use crate::file_log::segments::list::Segments;
 use crate::glsn::{Bounds, Glsn, Position, StreamId};
 use crate::log::{Durability, Log, Scan};
 
@@ -52,6 +56,8 @@ pub const LONG_SEGMENT_BYTES: u64 = 4 << 20;
 pub struct FileLog {
     log: OpenLog,
     flusher: Mutex<Option<Flusher>>,
+    /// Seals segments; `None` if this is done by [`FileLog::seal_behind`].
+    sealer: Option<Worker>,
     closed: AtomicBool,
 }
 
@@ -62,12 +68,13 @@ impl FileLog {
     /// `Corrupt`, `Forked`, `Format`, `Locked`, the disk, the budget. On failure nothing was changed, except that a
     /// torn tail may be cut.
     pub fn open(options: FileLogOptions) -> Result<(Self, OpenReport), LogError> {
-        let threaded =
-            options.background && options.durability == Durability::Buffered && options.mode != Mode::ReadOnly;
+        let background = options.background && options.mode != Mode::ReadOnly;
+        let threaded = background && options.durability == Durability::Buffered;
         let options = FileLogOptions { background: threaded, ..options };
         let (log, report) = recovery::open(options)?;
         let flusher = if threaded { Some(log.durability.start_flusher()?) } else { None };
-        Ok((Self { log, flusher: Mutex::new(flusher), closed: AtomicBool::new(false) }, report))
+        let sealer = if background { Some(start_sealer(&log)?) } else { None };
+        Ok((Self { log, flusher: Mutex::new(flusher), sealer, closed: AtomicBool::new(false) }, report))
     }
 
     /// Entries of `range`: as [`Log::scan`], without a box.
@@ -107,6 +114,11 @@ impl FileLog {
         append::seal_if_long(&self.log, bytes)
     }
 
+    /// Seals a segment that another one has followed: one step of the thread that does so. Returns whether there was one.
+    pub fn seal_behind(&self) -> bool {
+        seal_step(&self.log.segments, &self.log.env)
+    }
+
     /// Reads every file of the log, past all caches of this process; returns the damage found. Blob files that no
     /// record names are needed if `kept` returns true for them.
     ///
@@ -117,6 +129,9 @@ impl FileLog {
         kept: &dyn Fn(BlobId) -> bool,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<Vec<Finding>, LogError> {
+        if !self.log.env.is_read_only() {
+            append::seal(&self.log)?;
+        }
         let options = &self.log.env.options;
         let unfinished = |id| self.log.blobs.registry.is_unnamed(id) || self.log.may_be_in_writing(id);
         let scope = VerifyScope {
@@ -182,7 +197,10 @@ impl FileLog {
         if self.log.env.is_read_only() || self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let sealed = append::seal_if_long(&self.log, LONG_SEGMENT_BYTES);
+        if let Some(sealer) = &self.sealer {
+            sealer.stop();
+        }
+        let sealed = append::seal_if_long(&self.log, LONG_SEGMENT_BYTES).and_then(|()| append::seal(&self.log));
         let marked = sealed.and_then(|()| append::write_mark(&self.log));
         if marked.is_ok() {
             append::cut_zeros(&self.log);
@@ -191,6 +209,25 @@ impl FileLog {
         self.log.durability.unlock_folder();
         marked
     }
+}
+
+/// Starts the thread that seals segments.
+fn start_sealer(log: &OpenLog) -> Result<Worker, LogError> {
+    let (segments, env) = (Arc::clone(&log.segments), Arc::clone(&log.env));
+    Ok(Worker::start(
+        "plimsoll-seal",
+        &log.segments.bell,
+        || {},
+        move |_| {
+            if seal_step(&segments, &env) { Next::Again } else { Next::Rung }
+        },
+    )?)
+}
+
+/// Seals the segment that waits for it; without memory it is sealed when the next one is due.
+fn seal_step(segments: &Segments, env: &Env) -> bool {
+    segments.is_sealing()
+        && env.options.budget.take(Kind::Staging).is_ok_and(|mut staging| segments.seal(&mut staging).is_some())
 }
 
 impl Drop for FileLog {

@@ -155,8 +155,14 @@ impl<T: Copy> Buffer<T> {
 
     /// Gives all of its memory back. If it was charged to the budget, its next allocation is, too.
     pub fn release(&mut self) {
+        drop(self.take());
+    }
+
+    /// Takes the elements, with their memory and its charge, and leaves an empty buffer as [`Buffer::release`] does.
+    #[must_use]
+    pub fn take(&mut self) -> Self {
         let lease = self.lease.as_ref().map(Lease::empty_like_it);
-        *self = Self { memory: Memory::Heap(Vec::new()), lease };
+        std::mem::replace(self, Self { memory: Memory::Heap(Vec::new()), lease })
     }
 
     /// Removes the elements that equal the one before them.

@@ -8,7 +8,6 @@
 //!    not at the sync.
 
 mod record_writer;
-mod seal;
 
 use std::sync::{Arc, MutexGuard};
 
@@ -18,16 +17,18 @@ use plimsoll_memory::chunk::CHUNK_BYTES;
 use crate::draft::{Draft, MAX_BLOBS, MAX_BODY_BYTES, Ticket};
 use crate::error::LogError;
 use crate::file_log::append::record_writer::{FragmentSeal, write_mark_fragment, write_record};
-use crate::file_log::append::seal::seal_segment;
 use crate::file_log::durability::writer::SegmentWriter;
 use crate::file_log::files::zeros::{has_no_room, write_zeros};
 use crate::file_log::open_log::OpenLog;
-use crate::file_log::segments::create::{NotCreated, create_segment};
+use crate::file_log::segments::create::begin_segment;
+use crate::file_log::segments::entry_offsets::EntryOffsets;
+use crate::file_log::segments::offset_table::OffsetTable;
+use crate::file_log::segments::sealing::Sealing;
 use crate::file_log::segments::segment::Segment;
 use crate::file_log::tail::order::{End, Order};
 use crate::format::fragment::FRAGMENT_HEADER_BYTES;
 use crate::format::layout::place_record;
-use crate::format::offset_table::NamedBlob;
+use crate::format::offset_table::{NamedBlob, TableHeader};
 use crate::format::record::{
     BLOB_REF_BYTES, ENTRY_HEADER_BYTES, MARK_BYTES, MAX_ENTRIES, Mark, RECORD_HEADER_BYTES, RecordHeader, entry_bytes,
 };
@@ -37,12 +38,16 @@ use crate::glsn::Glsn;
 use crate::log::Durability;
 
 /// The most bytes that are zeroed ahead at a time while commits are small.
-const ZERO_STEP_MAX: u64 = 4 << 20;
+const ZERO_STEP_MAX: u64 = 1 << 20;
 
 /// Bytes zeroed ahead at a time during a bulk load: its own bytes replace them before they reach the disk.
 const ZERO_STEP_BULK: u64 = CHUNK_BYTES as u64;
 /// With at least this many bytes per sync it is a bulk load.
 const BULK_GROUP_BYTES: u64 = 256 << 10;
+
+/// A segment is sealed behind the appends if its entry offsets take at most this part of the budget (a divisor): until
+/// then they are in memory beside those of the next segment.
+const BEHIND_PART: u64 = 64;
 
 /// The sizes of a draft.
 #[derive(Clone, Copy, Debug)]
@@ -116,20 +121,30 @@ pub(crate) fn submit(log: &OpenLog, draft: &Draft<'_>, expected: Option<Glsn>) -
     log.blobs.registry.named(draft.blobs);
     if log.env.options.durability == Durability::Buffered {
         log.durability.group.notify_followers();
-        log.durability.signal.unsynced(bound - start);
+        log.durability.appended(bound - start);
     }
     Ok(Ticket { first: next, last: header.last(), timestamp_micros: header.timestamp_micros })
+}
+
+/// When a segment is sealed that another one follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seal {
+    /// In the background, or before the next one is due.
+    Behind,
+    /// At once, because the memory of its entry offsets is needed.
+    Now,
 }
 
 /// Makes all the room that a record needs; rolls to a new segment if this one has none.
 fn make_room(log: &OpenLog, order: &mut Order, sizes: &DraftSizes, blobs: usize) -> Result<(u64, u64), LogError> {
     loop {
+        let mut seal = Seal::Behind;
         let (start, bound) = sizes.place(order.end.offset);
         let fits = bound <= order.limit() && order.entries() + u64::from(sizes.entries) <= u64::from(order.entries_max);
         if fits {
             match make_room_here(log, order, sizes, blobs, bound) {
                 // A sealed segment needs no entry offsets in memory.
-                Err(LogError::OutOfBudget(_)) if order.entries() > 0 => {}
+                Err(LogError::OutOfBudget(_)) if order.entries() > 0 => seal = Seal::Now,
                 made => return made.map(|()| (start, bound)),
             }
         } else if order.entries() == 0 {
@@ -137,7 +152,7 @@ fn make_room(log: &OpenLog, order: &mut Order, sizes: &DraftSizes, blobs: usize)
             let limit_bytes = order.limit().saturating_sub(head - sizes.body_bytes as u64);
             return Err(LogError::TooLarge { bytes: sizes.body_bytes as u64, limit_bytes });
         }
-        roll_to_new_segment(log, order)?;
+        roll_to_new_segment(log, order, seal)?;
     }
 }
 
@@ -226,16 +241,18 @@ fn write(
     Ok(())
 }
 
-/// Seals the active segment and starts the next one. Fails without a trace if the disk has no room for it.
-pub(crate) fn roll_to_new_segment(log: &OpenLog, order: &mut Order) -> Result<(), LogError> {
+/// Starts the next segment; the active one is sealed as `seal` says. Nothing is synced: the next sync makes the old
+/// segment durable, then the new one, and gives that its name. Fails without a trace if the disk has no room for it.
+fn roll_to_new_segment(log: &OpenLog, order: &mut Order, seal: Seal) -> Result<(), LogError> {
+    let is_unnamed = log.durability.writer()?.unnamed.is_some();
+    if is_unnamed {
+        log.durability.sync_to_end()?;
+    }
     let mut writer = log.durability.writer()?;
-    // All records of the old segment must be durable before any of the new one is.
-    let written = log.durability.check_locks().and_then(|()| writer.write_out(&log.tail));
-    let synced = written.and_then(|end| writer.sync().map(|()| end));
-    let end = synced.map_err(|error| log.durability.group.poison(&error))?;
-    log.durability.group.publish(&end);
-    seal_segment(log, order, &mut writer)?;
+    // One at a time: the one before has had a whole segment's time.
+    log.segments.seal(&mut writer.staging);
     log.segments.reserve()?;
+    let end = order.end;
     let header = SegmentHeader {
         log_id: order.header.log_id,
         epoch: order.epoch,
@@ -246,35 +263,68 @@ pub(crate) fn roll_to_new_segment(log: &OpenLog, order: &mut Order) -> Result<()
         segment_bytes: log.env.options.segment_size(),
         previous_end: end.offset,
     };
+    let mut entry_offsets = EntryOffsets::default();
+    let has_room = entry_offsets.reserve(1, &log.env.options.budget).is_ok();
     let zeroed = zero_step(log, order).min(u64::from(header.segment_bytes)).next_multiple_of(BLOCK_BYTES as u64);
-    let file =
-        create_segment(&*log.env.options.disk, &log.env.options.dir, &header, zeroed).map_err(|error| match error {
-            NotCreated::Cleanly(error) => error.into(),
-            NotCreated::Perhaps(error) => log.durability.group.poison(&error.into()),
-        })?;
-    // Zeros after the end are not needed any more; if they stay, they only take space.
-    let _ = order.file.set_len(u64::from(end.offset).next_multiple_of(BLOCK_BYTES as u64));
-    begin_segment(log, order, &mut writer, header, file, zeroed);
+    let file = begin_segment(&*log.env.options.disk, &log.env.options.dir, &header, zeroed)?;
+    let written = log.durability.check_locks().and_then(|()| writer.write_out(&log.tail));
+    written.map_err(|error| log.durability.group.poison(&error))?;
+    let held_bytes = log.tail.read().entry_offsets.held_bytes();
+    switch_to(log, order, &mut writer, NewSegment { header, file, zeroed, entry_offsets });
+    if seal == Seal::Now || !has_room || held_bytes > log.env.options.budget.limit_bytes() / BEHIND_PART {
+        seal_now(log, &mut writer);
+    }
     Ok(())
 }
 
-fn begin_segment(
-    log: &OpenLog,
-    order: &mut Order,
-    writer: &mut SegmentWriter,
+struct NewSegment {
     header: SegmentHeader,
     file: Arc<dyn File>,
     zeroed: u64,
-) {
+    entry_offsets: EntryOffsets,
+}
+
+/// Seals the segment that was active, and keeps the memory that the first entries of the next one need.
+fn seal_now(log: &OpenLog, writer: &mut SegmentWriter) {
+    let sealed = log.segments.seal(&mut writer.staging).and_then(Arc::into_inner);
+    if let Some(OffsetTable::Memory { mut entry_offsets, .. }) = sealed {
+        entry_offsets.clear();
+        let mut tail = log.tail.write();
+        if tail.entry_offsets.held_bytes() == 0 {
+            tail.entry_offsets = entry_offsets;
+        }
+    }
+}
+
+fn switch_to(log: &OpenLog, order: &mut Order, writer: &mut SegmentWriter, new: NewSegment) {
+    let NewSegment { header, file, zeroed, entry_offsets } = new;
+    log.env.files.lend_unnamed(header.first, Arc::clone(&file));
     let segment = Segment::new(header, &log.env, Arc::downgrade(&log.tail) as _);
     log.segments.push(Arc::clone(&segment));
     let mut tail = log.tail.write();
     tail.segment.seal(&header);
+    let entry_offsets = std::mem::replace(&mut tail.entry_offsets, entry_offsets);
+    let blobs = tail.blobs.take();
+    // Before the tail is another one: an entry is found in one of the two.
+    log.segments.seal_later(Sealing {
+        segment: Arc::clone(&tail.segment),
+        header: TableHeader {
+            log_id: order.header.log_id,
+            first: order.header.first,
+            count: entry_offsets.len(),
+            chain: order.end.chain,
+            first_timestamp: tail.first_timestamp,
+            last_timestamp: order.end.timestamp,
+            end: order.end.offset,
+            streams: 0,
+            blobs: 0,
+        },
+        table: Arc::new(OffsetTable::Memory { entry_offsets, blobs }),
+        file: Arc::clone(&order.file),
+    });
     tail.first = header.first;
     tail.segment = segment;
     tail.first_timestamp = 0;
-    tail.entry_offsets.clear();
-    tail.blobs.clear();
     tail.buffer.restart(0);
     tail.buffer.current_mut()[..SEGMENT_HEADER_BYTES].copy_from_slice(&header.encode());
     tail.end.offset = SEGMENT_HEADER_BYTES as u32;
@@ -282,7 +332,7 @@ fn begin_segment(
     order.header = header;
     order.file = Arc::clone(&file);
     order.zeroed = zeroed.max(SEGMENT_HEADER_BYTES as u64);
-    writer.turn_to(file, SEGMENT_HEADER_BYTES as u64);
+    writer.turn_to(file, header.first, SEGMENT_HEADER_BYTES as u64);
 }
 
 /// Seals the active segment if it has at least `bytes`. Without room on the disk, or in the budget, it stays as it is.
@@ -292,8 +342,18 @@ pub(crate) fn seal_if_long(log: &OpenLog, bytes: u64) -> Result<(), LogError> {
     if u64::from(order.end.offset) < bytes {
         return Ok(());
     }
-    let _ = roll_to_new_segment(log, &mut order);
-    log.durability.group.check()
+    let _ = roll_to_new_segment(log, &mut order, Seal::Behind);
+    log.durability.sync_to_end()?;
+    drop(order);
+    seal(log)
+}
+
+/// Seals the segment that waits for it, if there is one.
+pub(crate) fn seal(log: &OpenLog) -> Result<(), LogError> {
+    if log.segments.is_sealing() {
+        log.segments.seal(&mut log.durability.writer()?.staging);
+    }
+    Ok(())
 }
 
 /// Cuts off the zeros that were written ahead: the next process would have to read them. If they stay, they only cost

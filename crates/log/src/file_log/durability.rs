@@ -5,6 +5,7 @@
 
 pub(crate) mod flusher;
 pub(crate) mod group_commit;
+pub(crate) mod syncing;
 pub(crate) mod writer;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,11 +16,18 @@ use plimsoll_disk::vfs::DirLock;
 use crate::error::LogError;
 use crate::file_log::durability::flusher::{FlushSignal, Flusher};
 use crate::file_log::durability::group_commit::GroupCommit;
+use crate::file_log::durability::syncing::Syncing;
 use crate::file_log::durability::writer::SegmentWriter;
 use crate::file_log::env::{Env, lock};
 use crate::file_log::tail::Tail;
 use crate::file_log::tail::order::End;
 use crate::glsn::{Glsn, Position};
+
+/// Appends wait for a sync if more bytes than this part of the budget (a divisor), within these bounds, are not synced:
+/// they would be dirty in the page cache, and lost in a crash.
+const BACKLOG_PART: u64 = 8;
+const BACKLOG_MIN: u64 = 4 << 20;
+const BACKLOG_MAX: u64 = 64 << 20;
 
 /// What is durable of an open log, and what it takes to make more durable.
 #[derive(Debug)]
@@ -28,8 +36,13 @@ pub(crate) struct DurabilityState {
     tail: Arc<Tail>,
     /// The durable position, the waiters, and whether the log is poisoned.
     pub(crate) group: GroupCommit,
+    /// Held across a sync; taken before the writer.
+    syncing: Mutex<Syncing>,
     /// `None` if the log is open read-only.
     writer: Option<Mutex<SegmentWriter>>,
+    /// Bytes that were appended, and how many of them were synced.
+    appended_bytes: AtomicU64,
+    synced_bytes: AtomicU64,
     /// Shared with the writer.
     group_bytes: Arc<AtomicU64>,
     /// Keeps other writers out; `None` once the log is closed, or if it is open read-only.
@@ -52,7 +65,10 @@ impl DurabilityState {
             tail: Arc::clone(tail),
             group: GroupCommit::new(Position { glsn: Glsn(end.next.0 - 1), chain: end.chain }, env.options.on_poison),
             group_bytes: writer.as_ref().map_or_else(Arc::default, |writer| Arc::clone(&writer.group_bytes)),
+            syncing: Mutex::default(),
             writer: writer.map(Mutex::new),
+            appended_bytes: AtomicU64::new(0),
+            synced_bytes: AtomicU64::new(0),
             folder_lock: Mutex::new(folder_lock),
             signal: Arc::new(FlushSignal::new(env.options.background)),
         }
@@ -80,18 +96,38 @@ impl DurabilityState {
         self.group.wait(glsn, &*self.env.options.clock, &|| self.write_and_sync())
     }
 
-    /// Writes all appended bytes, and syncs them.
+    /// Writes all appended bytes, and syncs them. The active segment has its name then.
     pub(crate) fn write_and_sync(&self) -> Result<End, LogError> {
-        let mut writer = self.writer()?;
+        let mut syncing = lock(&self.syncing);
         self.group.check()?;
         self.check_locks()?;
-        let end = writer.write_out(&self.tail)?;
-        writer.sync()?;
+        let appended_bytes = self.appended_bytes.load(Ordering::Relaxed);
+        let (end, unsynced) = {
+            let mut writer = self.writer()?;
+            (writer.write_out(&self.tail)?, writer.take_unsynced())
+        };
+        syncing.sync(&unsynced, &self.env)?;
+        if unsynced.unnamed.is_some() {
+            // No other segment can have begun: it would have waited for this one's name.
+            self.writer()?.unnamed = None;
+        }
+        self.synced_bytes.fetch_max(appended_bytes, Ordering::Relaxed);
         Ok(end)
     }
 
-    /// As [`DurabilityState::write_and_sync`], and publishes the result. A failure poisons the log. The caller holds
-    /// the order.
+    /// Appended bytes of [`crate::log::Durability::Buffered`], which the flusher syncs. If too many are not synced yet,
+    /// waits for a sync; its failure is found by the next append.
+    pub(crate) fn appended(&self, bytes: u64) {
+        let appended = self.appended_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.signal.unsynced(bytes);
+        let backlog_max = (self.env.options.budget.limit_bytes() / BACKLOG_PART).clamp(BACKLOG_MIN, BACKLOG_MAX);
+        if appended.saturating_sub(self.synced_bytes.load(Ordering::Relaxed)) > backlog_max {
+            let _ = self.sync_to_end();
+        }
+    }
+
+    /// As [`DurabilityState::write_and_sync`], and publishes the result. A failure poisons the log. Covers all appends if
+    /// the caller holds the order.
     pub(crate) fn sync_to_end(&self) -> Result<End, LogError> {
         self.group.check()?;
         let end = self.write_and_sync().map_err(|error| self.group.poison(&error))?;

@@ -54,7 +54,8 @@ pub struct FileLogOptions {
     pub entry_offsets_bytes: Option<u64>,
     /// A position that is known to be durable: an entry at or below it is never taken for a torn tail.
     pub known: Option<Position>,
-    /// Whether a thread syncs appends of [`Durability::Buffered`]. Without it they are synced by waiters and at close.
+    /// Whether a thread syncs appends of [`Durability::Buffered`], and one seals segments. Without them waiters and
+    /// closing sync, and a segment is sealed before the next one is due.
     pub background: bool,
     /// The id of a new log; random by default.
     pub id: Option<u128>,

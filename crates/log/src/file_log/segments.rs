@@ -6,6 +6,7 @@ pub(crate) mod list;
 pub(crate) mod named_blobs;
 pub(crate) mod offset_table;
 pub(crate) mod rebuild;
+pub(crate) mod sealing;
 pub(crate) mod segment;
 pub(crate) mod table_file;
 pub(crate) mod table_writer;

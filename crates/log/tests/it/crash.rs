@@ -14,7 +14,7 @@ use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::file_log::repair::salvage::salvage;
 use plimsoll_log::glsn::{Glsn, Position};
-use plimsoll_log::log::Log;
+use plimsoll_log::log::{Durability, Log};
 use plimsoll_memory::page::page_payload;
 use plimsoll_memory::pool::Touch;
 
@@ -40,6 +40,9 @@ impl Model {
 /// Runs a part of a workload until the power is cut or it is over.
 fn run(log: &FileLog, model: &mut Model, random: &mut Random, steps: u64) -> Result<(), LogError> {
     for _ in 0..steps {
+        if random.chance(0.1) {
+            log.seal_behind();
+        }
         match random.below(20) {
             0 => {
                 let number = random.next_u64();
@@ -118,23 +121,44 @@ fn check(log: &FileLog, model: &mut Model, context: &str) {
 }
 
 fn open(disk: &LyingDisk, memory: &Memory, known: Option<Position>) -> Result<FileLog, LogError> {
+    open_for(Durability::Sync, disk, memory, known)
+}
+
+fn open_for(
+    durability: Durability,
+    disk: &LyingDisk,
+    memory: &Memory,
+    known: Option<Position>,
+) -> Result<FileLog, LogError> {
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-    FileLog::open(FileLogOptions { known, ..options(&shared, memory) }).map(|(log, _)| log)
+    FileLog::open(FileLogOptions { known, durability, ..options(&shared, memory) }).map(|(log, _)| log)
+}
+
+/// In half of the seeds appends are buffered.
+fn durability_of(seed: u64) -> Durability {
+    if seed.is_multiple_of(2) { Durability::Sync } else { Durability::Buffered }
 }
 
 /// Opens the log after a crash; with some luck the power is cut during recovery once more.
-fn recover(disk: &LyingDisk, memory: &Memory, known: Option<Position>, random: &mut Random, context: &str) -> FileLog {
+fn recover(
+    durability: Durability,
+    disk: &LyingDisk,
+    memory: &Memory,
+    known: Option<Position>,
+    random: &mut Random,
+    context: &str,
+) -> FileLog {
     for _ in 0..3 {
         if random.chance(0.5) {
             disk.cut_power_at_sync(disk.sync_count() + random.below(4));
         }
-        match open(disk, memory, known) {
+        match open_for(durability, disk, memory, known) {
             Ok(log) => return log,
             Err(error) => assert!(disk.power_is_cut(), "{context}: {error}"),
         }
         disk.restore_power();
     }
-    open(disk, memory, known).unwrap_or_else(|error| panic!("{context}: {error}"))
+    open_for(durability, disk, memory, known).unwrap_or_else(|error| panic!("{context}: {error}"))
 }
 
 #[test]
@@ -146,7 +170,7 @@ fn after_a_power_cut_at_any_sync_every_acknowledged_entry_is_there() {
         let mut model = Model::default();
         for round in 0..12 {
             let context = format!("seed {seed}, round {round}");
-            let log = recover(&disk, &memory, model.known, &mut random, &context);
+            let log = recover(durability_of(seed), &disk, &memory, model.known, &mut random, &context);
             if !disk.power_is_cut() {
                 check(&log, &mut model, &context);
                 disk.cut_power_at_sync(disk.sync_count() + random.below(25));
@@ -173,7 +197,7 @@ fn one_run_is_cut_at_each_of_its_syncs_in_turn() {
             let disk = LyingDisk::new(seed);
             let mut random = Random::new(seed);
             let mut model = Model::default();
-            let log = open(&disk, &memory, None).unwrap();
+            let log = open_for(durability_of(seed), &disk, &memory, None).unwrap();
             disk.cut_power_at_sync(disk.sync_count() + at);
             let ended = run(&log, &mut model, &mut random, 150);
             let was_cut = disk.power_is_cut();

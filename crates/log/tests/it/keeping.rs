@@ -385,6 +385,7 @@ fn a_blob_file_that_was_never_finished_is_damage_only_where_it_is_needed() {
     let disk = mem_disk();
     let log = open(&disk, &memory);
     fill(&log);
+    assert!(log.seal_behind() && !log.seal_behind());
     let mut writer = log.create_blob().unwrap();
     writer.write(&payload(1, 100)).unwrap();
     let (id, name) = (writer.id(), writer.id().file_name());

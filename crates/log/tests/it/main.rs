@@ -11,4 +11,5 @@ mod laws;
 mod mend;
 mod pains;
 mod recovery;
+mod rolling;
 mod together;

@@ -12,8 +12,8 @@ pub(crate) fn drop_caches(store: &Engine) {
     store.reader.row_cache.clear();
 }
 
-/// Does one piece of background work: a sync, freeing memory, flush, compaction, or the warm image; false if there was none. In a read-only
-/// store, only freeing memory and restoring the warm image.
+/// Does one piece of background work: a sync, freeing memory, flush, compaction, the warm image, or sealing a segment; false if there was
+/// none. In a read-only store, only freeing memory and restoring the warm image.
 pub(crate) fn step(store: &Engine) -> Result<bool> {
     step_from(store, 0)
 }
@@ -24,7 +24,7 @@ pub(crate) fn step_from(store: &Engine, first: usize) -> Result<bool> {
         return Ok(make_room(store)? || care_for_warmth(store)?);
     }
     store.check_writable()?;
-    let kinds = [sync, make_room, flush_some, compact_some, care_for_warmth];
+    let kinds = [sync, make_room, flush_some, compact_some, care_for_warmth, seal_behind];
     for number in 0..kinds.len() {
         if kinds[(first + number) % kinds.len()](store)? {
             return Ok(true);
@@ -40,6 +40,11 @@ fn sync(store: &Engine) -> Result<bool> {
         store.file_log.sync().lift()?;
     }
     Ok(due)
+}
+
+/// Seals a segment of the log that another one has followed.
+fn seal_behind(store: &Engine) -> Result<bool> {
+    Ok(store.file_log.seal_behind())
 }
 
 fn make_room(store: &Engine) -> Result<bool> {

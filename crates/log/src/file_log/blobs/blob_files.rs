@@ -2,11 +2,12 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use plimsoll_disk::vfs::Caching;
 use plimsoll_memory::budget::OutOfBudget;
 use plimsoll_memory::page::{PAGE_BYTES, check_page, page_kind, page_payload};
-use plimsoll_memory::pool::{LoadError, PageSource};
+use plimsoll_memory::pool::{LoadError, PageSource, PoolFile};
 
 use crate::blob::{Blob, BlobId};
 use crate::error::LogError;
@@ -68,16 +69,23 @@ impl Blobs {
             return Ok(blob);
         }
         let trailer = self.read_trailer(id)?;
-        let seed = blob_seed(self.env.id, id.0);
+        let (file, pages) = self.attach(id);
+        pages.store(trailer.blob.pages, Ordering::Release);
+        let blob = Blob { file, seed: blob_seed(self.env.id, id.0), pages: trailer.blob.pages };
+        Ok(self.registry.keep_open(id, blob)?)
+    }
+
+    /// The pages of a blob file in the pool. Their number is set once the file is finished; until then none is read.
+    pub(crate) fn attach(&self, id: BlobId) -> (PoolFile, Arc<AtomicU32>) {
+        let pages = Arc::new(AtomicU32::new(0));
         let source = BlobPages {
             id,
-            seed,
-            pages: trailer.blob.pages,
+            seed: blob_seed(self.env.id, id.0),
+            pages: Arc::clone(&pages),
             caching: self.env.options.caching,
             files: Arc::clone(&self.env.files),
         };
-        let blob = Blob { file: self.env.options.pool.attach(Arc::new(source)), seed, pages: trailer.blob.pages };
-        Ok(self.registry.keep_open(id, blob)?)
+        (self.env.options.pool.attach(Arc::new(source)), pages)
     }
 
     /// Reads the trailer of a blob file.
@@ -121,7 +129,7 @@ pub(crate) fn corrupt_blob(id: BlobId, offset: u64, what: &str) -> LogError {
 struct BlobPages {
     id: BlobId,
     seed: u64,
-    pages: u32,
+    pages: Arc<AtomicU32>,
     caching: Caching,
     files: Arc<OpenFiles>,
 }
@@ -130,7 +138,8 @@ impl PageSource for BlobPages {
     fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError> {
         let name = FileName::Blob(self.id);
         let corrupt = |what: &str| LoadError::Corrupt { message: format!("{}, page {number}: {what}", name.name()) };
-        if number >= self.pages {
+        // Acquire: pairs with the Release of the thread that finished or opened the file.
+        if number >= self.pages.load(Ordering::Acquire) {
             return Err(corrupt("the blob file ends before it"));
         }
         let file = self.files.get(name, self.caching)?;

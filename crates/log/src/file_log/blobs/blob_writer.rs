@@ -2,11 +2,13 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use plimsoll_disk::vfs::{File, Open};
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, PAGE_PAYLOAD_BYTES, check_page, seal_page};
+use plimsoll_memory::pool::PoolFile;
 
-use crate::blob::{BLOB_BYTES_PAGE, BlobId, BlobRef, BlobWriter};
+use crate::blob::{BLOB_BYTES_PAGE, Blob, BlobId, BlobRef, BlobWriter};
 use crate::error::LogError;
 use crate::file_log::blobs::blob_files::{Blobs, corrupt_blob};
 use crate::file_log::files::aligned::AlignedBytes;
@@ -23,6 +25,9 @@ pub(crate) struct FileBlobWriter {
     id: BlobId,
     seed: u64,
     file: Arc<dyn File>,
+    /// Its pages in the pool, and their number once they may be read.
+    pool_file: PoolFile,
+    pages: Arc<AtomicU32>,
     staging: AlignedBytes,
     /// For pages that are read back.
     reading: Option<AlignedBytes>,
@@ -55,11 +60,14 @@ impl FileBlobWriter {
             .disk
             .open(&path, Open::CreateNew, env.options.caching)
             .inspect_err(|_| blobs.registry.forget(id))?;
+        let (pool_file, pages) = blobs.attach(id);
         Ok(Self {
             blobs: Arc::clone(blobs),
             id,
             seed: blob_seed(env.id, id.0),
             file,
+            pool_file,
+            pages,
             staging,
             reading: None,
             written: 0,
@@ -79,6 +87,11 @@ impl FileBlobWriter {
     fn seal(&mut self, kind: u8, payload_bytes: usize) -> Result<(), LogError> {
         let (seed, number) = (self.seed, self.next_page());
         seal_page(self.page_mut(), seed, number, kind, payload_bytes);
+        if kind == BLOB_BYTES_PAGE {
+            // A value that was just written is likely to be read.
+            let at = self.sealed * PAGE_BYTES;
+            self.pool_file.put_if_free(number, &self.staging.get()[at..at + PAGE_BYTES]);
+        }
         self.page_is_sealed()
     }
 
@@ -194,6 +207,11 @@ impl BlobWriter for FileBlobWriter {
     fn finish(mut self: Box<Self>) -> Result<BlobRef, LogError> {
         let blob = self.write_all_and_sync()?;
         self.finished = true;
+        // Release: pairs with the Acquire of a reader.
+        self.pages.store(blob.pages, Ordering::Release);
+        let open = Blob { file: self.pool_file.clone(), seed: self.seed, pages: blob.pages };
+        // Without memory for it the first reader opens it.
+        let _ = self.blobs.registry.keep_open(self.id, open);
         Ok(blob)
     }
 }

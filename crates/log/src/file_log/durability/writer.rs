@@ -1,13 +1,9 @@
-//! Writes the buffer's bytes to the active segment's file, and syncs it.
+//! Writes the buffer's bytes to the active segment's file. What that leaves to be synced is [`Unsynced`].
 //!
-//! One thread at a time holds the writer, across the write and the sync. Full chunks are written without any other
-//! lock; the new part of the current chunk is copied first.
+//! One thread at a time holds the writer. Full chunks are written without any other lock; the new part of the current
+//! chunk is copied first. The writer is not held during a sync, so that a full buffer waits for no sync.
 //!
-//! Laws:
-//! 1. Exactly the new bytes are written, never a rounded range, so newer bytes are never overwritten.
-//! 2. After a failed sync no thread syncs again: the system reports lost bytes once, and the next sync would succeed
-//!    without them. A thread that was waiting for the writer has not seen the failure, so the writer itself remembers
-//!    it.
+//! Law: exactly the new bytes are written, never a rounded range, so newer bytes are never overwritten.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,8 +12,10 @@ use plimsoll_disk::vfs::File;
 use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
 
 use crate::error::LogError;
+use crate::file_log::durability::syncing::Unsynced;
 use crate::file_log::tail::order::End;
 use crate::file_log::tail::{Tail, TailState};
+use crate::glsn::Glsn;
 
 /// Writes to the active segment.
 #[derive(Debug)]
@@ -26,10 +24,12 @@ pub(crate) struct SegmentWriter {
     pub(crate) file: Arc<dyn File>,
     /// Its bytes below this were written.
     pub(crate) written: u64,
-    /// Bytes that were written and not synced.
+    /// Bytes that were written and that no sync has begun to cover.
     pub(crate) unsynced: u64,
-    /// The error of a failed sync.
-    pub(crate) failed: Option<LogError>,
+    /// The file of the segment before, if some of its bytes are in the same state.
+    pub(crate) behind: Option<Arc<dyn File>>,
+    /// The active segment, while its file has its temporary name.
+    pub(crate) unnamed: Option<Glsn>,
     /// Buffer for a copy of the bytes that are written; also used for other writes under this lock.
     pub(crate) staging: Chunk,
     /// A moving average of the bytes per sync: tells a stream of small commits from a bulk load.
@@ -70,29 +70,24 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Syncs the written bytes. After a failure it always fails.
-    pub(crate) fn sync(&mut self) -> Result<(), LogError> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
-        if self.unsynced > 0 {
-            if let Err(error) = self.file.sync() {
-                let error = LogError::from(error);
-                self.failed = Some(error.clone());
-                return Err(error);
-            }
+    /// What was written since the last call, to be synced.
+    pub(crate) fn take_unsynced(&mut self) -> Unsynced {
+        let bytes = std::mem::take(&mut self.unsynced);
+        if bytes > 0 {
             let lately = self.group_bytes.load(Ordering::Relaxed);
-            self.group_bytes.store((lately * 7 + self.unsynced) / 8, Ordering::Relaxed);
-            self.unsynced = 0;
+            self.group_bytes.store((lately * 7 + bytes) / 8, Ordering::Relaxed);
         }
-        Ok(())
+        let file = (bytes > 0 || self.unnamed.is_some()).then(|| Arc::clone(&self.file));
+        Unsynced { behind: self.behind.take(), file, unnamed: self.unnamed }
     }
 
-    /// Switches to a new segment, of which `written` bytes are written and synced.
-    pub(crate) fn turn_to(&mut self, file: Arc<dyn File>, written: u64) {
-        self.file = file;
+    /// Switches to the file of a new segment, which has its temporary name; its first `written` bytes were written.
+    pub(crate) fn turn_to(&mut self, file: Arc<dyn File>, first: Glsn, written: u64) {
+        debug_assert!(self.behind.is_none() && self.unnamed.is_none(), "the segment before has its name");
+        let before = std::mem::replace(&mut self.file, file);
+        self.behind = (std::mem::take(&mut self.unsynced) > 0).then_some(before);
+        self.unnamed = Some(first);
         self.written = written;
-        self.unsynced = 0;
     }
 
     /// The end, the full chunks that were not written, and in `staging` a copy of the new part of the current one.
@@ -125,38 +120,4 @@ impl SegmentWriter {
 
 fn within_chunk(offset: u64) -> usize {
     (offset % CHUNK_BYTES as u64) as usize
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use plimsoll_disk::lying::LyingDisk;
-    use plimsoll_disk::vfs::{Caching, Disk, Open};
-    use plimsoll_memory::budget::{Backing, Budget, Kind};
-
-    use super::*;
-
-    #[test]
-    fn whoever_waited_for_the_writer_while_a_sync_failed_cannot_sync_after_it() {
-        let disk = LyingDisk::new(1);
-        let file = disk.open(Path::new("/segment"), Open::CreateNew, Caching::Buffered).unwrap();
-        file.write_at(b"lost", 0).unwrap();
-        let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
-        let mut writer = SegmentWriter {
-            file,
-            written: 4,
-            unsynced: 4,
-            failed: None,
-            staging: budget.take(Kind::Staging).unwrap(),
-            group_bytes: Arc::default(),
-        };
-        disk.fail_next_sync();
-        let failed = writer.sync().unwrap_err();
-        assert_eq!(writer.sync(), Err(failed.clone()), "to the disk it would be a sync like any other");
-        // Nor in the segment that follows.
-        let next = disk.open(Path::new("/next"), Open::CreateNew, Caching::Buffered).unwrap();
-        writer.turn_to(next, 0);
-        assert_eq!(writer.sync(), Err(failed));
-    }
 }

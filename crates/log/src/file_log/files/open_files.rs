@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use plimsoll_disk::vfs::{Caching, Disk, File, Open};
 
 use crate::file_log::files::names::FileName;
+use crate::glsn::Glsn;
 
 /// Handles kept open for reading.
 const OPEN_FILES_MAX: usize = 64;
@@ -22,6 +23,8 @@ pub(crate) struct OpenFiles {
 
 #[derive(Debug, Default)]
 struct Kept {
+    /// The active segment while its file has a temporary name, so that it cannot be opened by its own.
+    unnamed: Option<(FileName, Arc<dyn File>)>,
     handles: HashMap<FileName, Handle>,
     clock: u64,
 }
@@ -53,6 +56,16 @@ impl OpenFiles {
         Ok(file)
     }
 
+    /// Lends the file of a segment that does not have its name yet.
+    pub(crate) fn lend_unnamed(&self, first: Glsn, file: Arc<dyn File>) {
+        self.kept().unnamed = Some((FileName::Segment(first), file));
+    }
+
+    /// The segment has its name.
+    pub(crate) fn named(&self, first: Glsn) {
+        self.kept().unnamed.take_if(|(name, _)| *name == FileName::Segment(first));
+    }
+
     /// Closes a handle whose file is about to be removed or replaced.
     pub(crate) fn forget(&self, name: FileName) {
         self.kept().handles.remove(&name);
@@ -65,6 +78,9 @@ impl OpenFiles {
 
 impl Kept {
     fn find(&mut self, name: FileName, caching: Caching) -> Option<Arc<dyn File>> {
+        if let Some((_, file)) = self.unnamed.as_ref().filter(|(unnamed, _)| *unnamed == name) {
+            return Some(Arc::clone(file));
+        }
         self.clock += 1;
         let now = self.clock;
         let handle = self.handles.get_mut(&name).filter(|handle| handle.caching == caching)?;
@@ -88,7 +104,6 @@ mod tests {
     use plimsoll_disk::mem::MemDisk;
 
     use super::*;
-    use crate::glsn::Glsn;
 
     #[test]
     fn few_files_are_open_at_a_time() {

@@ -5,6 +5,7 @@ use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::page::check_page;
 
 use crate::error::LogError;
+use crate::file_log::append::seal;
 use crate::file_log::env::lock;
 use crate::file_log::files::names::FileName;
 use crate::file_log::open_log::OpenLog;
@@ -36,6 +37,8 @@ impl OpenLog {
             // While the order is held nothing is appended or sealed.
             let _order = self.tail.order().ok();
             let end = if self.env.is_read_only() { self.tail.read().end } else { self.durability.sync_to_end()? };
+            // The length of a sealed segment's file does not change while it is copied.
+            seal(self)?;
             let tail = self.tail.read();
             let named = tail.blobs.list();
             let mut blobs = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, named.len())?;

@@ -21,7 +21,13 @@ impl OpenLog {
         loop {
             let Some(segment) = self.segments.read().first().cloned() else { break };
             let Some(sealed) = segment.sealed().filter(|sealed| sealed.next <= until) else { break };
-            // A sealed segment is durable.
+            // The next one must have its name, or a crash would leave none.
+            if self.durability.writer()?.unnamed == Some(sealed.next) {
+                self.durability.sync_to_end()?;
+            }
+            if sealed.next > self.durability.group.durable().next() {
+                break;
+            }
             let count = self.segments.with_table(&segment, |table| Ok(table.blob_count()))?;
             let mut blobs = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, count as usize)?;
             for index in 0..count {
@@ -30,6 +36,7 @@ impl OpenLog {
                     blobs.push(blob);
                 }
             }
+            self.segments.seal_no_more(segment.first());
             self.segments.set_first(sealed.next);
             self.segments.pop_front();
             self.segments.remove_name(FileName::Segment(segment.first()))?;

@@ -99,7 +99,8 @@ fn order_and_writer(
         file: Arc::clone(&active.file),
         written: u64::from(end.offset),
         unsynced: 0,
-        failed: None,
+        behind: None,
+        unnamed: None,
         staging: options.budget.take(Kind::LogBuffer)?,
         group_bytes: Arc::default(),
     };

@@ -1,4 +1,4 @@
-//! Creates the file of a segment.
+//! Creates the file of a segment: at once durable under its name, or under a temporary name that a sync exchanges later.
 
 use std::io;
 use std::path::Path;
@@ -9,6 +9,7 @@ use plimsoll_disk::vfs::{Caching, Disk, File, Open};
 use crate::file_log::files::names::{FileName, unfinished};
 use crate::file_log::files::zeros::{has_no_room, write_zeros};
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::glsn::Glsn;
 
 /// Why a segment was not created.
 #[derive(Debug)]
@@ -46,9 +47,35 @@ pub(crate) fn create_segment(
     disk.sync_dir(dir).and_then(|()| disk.open(&path, Open::ReadWrite, Caching::Buffered)).map_err(NotCreated::Perhaps)
 }
 
+/// Creates the file of a segment under its temporary name, with its header and `zeroed` bytes in all. Nothing is synced.
+pub(crate) fn begin_segment(
+    disk: &dyn Disk,
+    dir: &Path,
+    header: &SegmentHeader,
+    zeroed: u64,
+) -> io::Result<Arc<dyn File>> {
+    let draft = unfinished(&FileName::Segment(header.first).path(dir));
+    match disk.remove(&draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    fill_new_segment(disk, &draft, header, zeroed).inspect_err(|_| drop(disk.remove(&draft)))
+}
+
+/// Gives a segment whose bytes are synced its name, durably.
+pub(crate) fn name_segment(disk: &dyn Disk, dir: &Path, first: Glsn) -> io::Result<()> {
+    let path = FileName::Segment(first).path(dir);
+    disk.rename(&unfinished(&path), &path)?;
+    disk.sync_dir(dir)
+}
+
 fn write_new_segment(disk: &dyn Disk, draft: &Path, header: &SegmentHeader, zeroed: u64) -> io::Result<()> {
+    fill_new_segment(disk, draft, header, zeroed)?.sync()
+}
+
+fn fill_new_segment(disk: &dyn Disk, draft: &Path, header: &SegmentHeader, zeroed: u64) -> io::Result<Arc<dyn File>> {
     let file = disk.open(draft, Open::CreateNew, Caching::Buffered)?;
     file.write_at(&header.encode(), 0)?;
     write_zeros(&*file, SEGMENT_HEADER_BYTES as u64, zeroed)?;
-    file.sync()
+    Ok(file)
 }

@@ -28,6 +28,11 @@ impl EntryOffsets {
         self.len
     }
 
+    /// Bytes of the budget that it holds.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        (self.pairs.len() * 2 * CHUNK_BYTES) as u64
+    }
+
     /// Makes room for `more` entries: [`EntryOffsets::push`] cannot fail then.
     pub(crate) fn reserve(&mut self, more: u32, budget: &Budget) -> Result<(), OutOfBudget> {
         let wanted = (u64::from(self.len) + u64::from(more)).div_ceil(u64::from(ENTRIES_PER_PAIR));

@@ -4,12 +4,14 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use plimsoll_disk::worker::Bell;
 use plimsoll_memory::budget::{Kind, Lease};
 use plimsoll_memory::pool::LoadError;
 
 use crate::error::LogError;
 use crate::file_log::env::{Env, lock};
 use crate::file_log::files::names::FileName;
+use crate::file_log::segments::sealing::Sealing;
 use crate::file_log::segments::segment::{SEGMENT_LEASE_BYTES, Segment};
 use crate::file_log::segments::table_writer::SortScratch;
 use crate::glsn::Glsn;
@@ -25,8 +27,11 @@ pub(crate) struct Segments {
     pub(crate) trimming: Mutex<()>,
     /// Held by a reader while it looks what the writing process has trimmed. A backup holds `trimming` and may come here.
     noticing: Mutex<()>,
-    /// Held while an offset table is rebuilt.
+    /// Held while an offset table is written.
     pub(crate) rebuilding: Mutex<SortScratch>,
+    /// The segment that waits to be sealed; `bell` rings when there is one.
+    pub(crate) sealing: Mutex<Option<Sealing>>,
+    pub(crate) bell: Arc<Bell>,
 }
 
 /// Room in the budget for segment descriptions: for one more than there are, so that a new segment never fails for lack
@@ -52,6 +57,8 @@ impl Segments {
             trimming: Mutex::new(()),
             noticing: Mutex::new(()),
             rebuilding: Mutex::new(SortScratch::new(budget)?),
+            sealing: Mutex::new(None),
+            bell: Arc::default(),
         })
     }
 

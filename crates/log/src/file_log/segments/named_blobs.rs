@@ -32,6 +32,11 @@ impl NamedBlobs {
         self.list.truncate(len);
     }
 
+    /// Takes all names and leaves none.
+    pub(crate) fn take(&mut self) -> Self {
+        Self { list: self.list.take() }
+    }
+
     pub(crate) fn clear(&mut self) {
         self.list.release();
     }

@@ -1,0 +1,107 @@
+//! Seals segments behind the appends: the offset table, by which a segment's entries are found from now on, is written to
+//! its file after the next segment has begun.
+//!
+//! Until then the entries are found by the table in memory that was filled while the segment was active. A crash before
+//! loses nothing: a table is rebuilt when it is needed ([`super::rebuild`]).
+//!
+//! Law: at most one segment waits to be sealed.
+
+use std::sync::{Arc, PoisonError};
+
+use plimsoll_disk::vfs::File;
+
+use crate::error::LogError;
+use crate::file_log::env::lock;
+use crate::file_log::files::names::FileName;
+use crate::file_log::segments::entry_offsets::EntryOffsets;
+use crate::file_log::segments::list::Segments;
+use crate::file_log::segments::named_blobs::NamedBlobs;
+use crate::file_log::segments::offset_table::OffsetTable;
+use crate::file_log::segments::segment::Segment;
+use crate::file_log::segments::table_file::TableFile;
+use crate::file_log::segments::table_writer::{TableSource, write_table};
+use crate::format::offset_table::{NamedBlob, TableHeader};
+use crate::format::{BLOCK_BYTES, table_seed};
+use crate::glsn::{Glsn, StreamId};
+
+/// A segment that waits to be sealed.
+#[derive(Clone, Debug)]
+pub(crate) struct Sealing {
+    pub(crate) segment: Arc<Segment>,
+    /// In memory.
+    pub(crate) table: Arc<OffsetTable>,
+    pub(crate) header: TableHeader,
+    /// The segment's file.
+    pub(crate) file: Arc<dyn File>,
+}
+
+impl Segments {
+    /// From now on `sealing` waits to be sealed; no other does.
+    pub(crate) fn seal_later(&self, sealing: Sealing) {
+        set_table(&sealing.segment, Some(Arc::clone(&sealing.table)));
+        let before = lock(&self.sealing).replace(sealing);
+        debug_assert!(before.is_none(), "at most one segment waits to be sealed");
+        self.bell.ring();
+    }
+
+    /// Seals the segment that waits for it; returns its table in memory, or `None` if no segment waits. Without room on
+    /// the disk its table is made again when it is needed.
+    pub(crate) fn seal(&self, staging: &mut [u8]) -> Option<Arc<OffsetTable>> {
+        let mut scratch = lock(&self.rebuilding);
+        let Sealing { segment, table, header, file } = lock(&self.sealing).clone()?;
+        // Zeros after the end are not needed any more; if they stay, they only take space.
+        let _ = file.set_len(u64::from(header.end).next_multiple_of(BLOCK_BYTES as u64));
+        let seed = table_seed(header.log_id, header.first);
+        self.env.files.forget(FileName::Table(header.first));
+        let (disk, dir) = (&*self.env.options.disk, &self.env.options.dir);
+        let written = write_table(disk, dir, header, seed, &mut FromMemory(&table), &mut scratch, staging);
+        let opened = written.ok().and_then(|_| TableFile::open(&self.env, header.first).ok());
+        set_table(&segment, opened.map(|table| Arc::new(OffsetTable::File(table))));
+        lock(&self.sealing).take();
+        Some(table)
+    }
+
+    /// The segment is about to be removed, and its table with it.
+    pub(crate) fn seal_no_more(&self, first: Glsn) {
+        let _rebuilding = lock(&self.rebuilding);
+        lock(&self.sealing).take_if(|sealing| sealing.header.first == first);
+    }
+
+    /// Whether a segment waits to be sealed.
+    pub(crate) fn is_sealing(&self) -> bool {
+        lock(&self.sealing).is_some()
+    }
+}
+
+fn set_table(segment: &Segment, table: Option<Arc<OffsetTable>>) {
+    *segment.table.write().unwrap_or_else(PoisonError::into_inner) = table;
+}
+
+/// The entries of a segment that was active a moment ago.
+struct FromMemory<'a>(&'a OffsetTable);
+
+impl FromMemory<'_> {
+    fn parts(&self) -> Result<(&EntryOffsets, &NamedBlobs), LogError> {
+        match self.0 {
+            OffsetTable::Memory { entry_offsets, blobs } => Ok((entry_offsets, blobs)),
+            OffsetTable::File(_) => Err(LogError::Format { message: "a segment that was sealed already".to_owned() }),
+        }
+    }
+}
+
+impl TableSource for FromMemory<'_> {
+    fn offsets(&mut self, each: &mut dyn FnMut(u32) -> Result<(), LogError>) -> Result<(), LogError> {
+        let (entry_offsets, _) = self.parts()?;
+        (0..entry_offsets.len()).filter_map(|index| entry_offsets.offset(index)).try_for_each(each)
+    }
+
+    fn streams(&mut self, each: &mut dyn FnMut(StreamId)) -> Result<(), LogError> {
+        let (entry_offsets, _) = self.parts()?;
+        (0..entry_offsets.len()).filter_map(|index| entry_offsets.stream(index)).for_each(each);
+        Ok(())
+    }
+
+    fn blobs(&mut self, each: &mut dyn FnMut(NamedBlob) -> Result<(), LogError>) -> Result<(), LogError> {
+        self.parts()?.1.list().iter().try_for_each(|blob| each(*blob))
+    }
+}

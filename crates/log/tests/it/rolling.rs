@@ -1,0 +1,118 @@
+//! A new segment begins without a sync, and gets its name with the next one.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use plimsoll_disk::lying::LyingDisk;
+use plimsoll_disk::vfs::Disk;
+use plimsoll_log::file_log::FileLog;
+use plimsoll_log::file_log::options::FileLogOptions;
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::log::{Durability, Log};
+
+use crate::common::{DIR, Memory, append, options, payload, scan_all, submit};
+
+fn open(disk: &LyingDisk, memory: &Memory) -> FileLog {
+    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    FileLog::open(FileLogOptions { durability: Durability::Buffered, ..options(&shared, memory) }).unwrap().0
+}
+
+fn names(disk: &LyingDisk, end: &str) -> Vec<String> {
+    let names = disk.list(Path::new(DIR)).unwrap().into_iter().map(|entry| entry.name);
+    names.filter(|name| name.ends_with(end)).collect()
+}
+
+/// Submits records of 5,000 bytes until a segment has begun that has no name yet; returns how many there are.
+fn fill(disk: &LyingDisk, log: &FileLog, from: u64) -> u64 {
+    let mut number = from;
+    while names(disk, ".seg.tmp").is_empty() {
+        submit(log, 0, &payload(number, 5000)).unwrap();
+        number += 1;
+    }
+    number
+}
+
+#[test]
+fn a_new_segment_begins_without_a_sync_and_gets_its_name_with_the_next() {
+    let (memory, disk) = (Memory::new(16 << 20), LyingDisk::new(3));
+    let log = open(&disk, &memory);
+    let before = disk.sync_count();
+    let mut count = fill(&disk, &log, 0);
+    assert_eq!(disk.sync_count(), before, "nothing was synced");
+    assert_eq!(names(&disk, ".seg").len(), 1);
+    // What is in it can be read, also what the buffer holds no more.
+    for _ in 0..30 {
+        submit(&log, 0, &payload(count, 5000)).unwrap();
+        count += 1;
+    }
+    memory.pool.clear();
+    let found = scan_all(&log, 1, u64::MAX, None);
+    assert!(found.iter().map(|(_, bytes)| bytes.clone()).eq((0..count).map(|number| payload(number, 5000))));
+    log.sync().unwrap();
+    assert_eq!((names(&disk, ".seg").len(), names(&disk, ".seg.tmp").len()), (2, 0));
+    memory.pool.clear();
+    assert_eq!(scan_all(&log, 1, u64::MAX, None).len() as u64, count);
+    disk.cut_power();
+    drop(log);
+    disk.restore_power();
+    let log = open(&disk, &memory);
+    assert_eq!(log.bounds().next, Glsn(count + 1));
+}
+
+#[test]
+fn a_segment_without_a_name_is_lost_in_a_crash_and_its_entries_were_not_durable() {
+    let (memory, disk) = (Memory::new(16 << 20), LyingDisk::new(4));
+    let log = open(&disk, &memory);
+    append(&log, 0, b"durable");
+    let count = fill(&disk, &log, 1);
+    assert_eq!(log.bounds().durable, Glsn(1));
+    disk.cut_power();
+    drop(log);
+    disk.restore_power();
+    let log = open(&disk, &memory);
+    let next = log.bounds().next;
+    assert!((Glsn(2)..Glsn(count + 1)).contains(&next), "{next}");
+    assert_eq!(names(&disk, ".seg.tmp"), [""; 0]);
+    assert_eq!(&*log.read(Glsn(1)).unwrap(), b"durable");
+}
+
+#[test]
+fn a_segment_is_trimmed_once_the_next_has_its_name() {
+    let (memory, disk) = (Memory::new(16 << 20), LyingDisk::new(5));
+    let log = open(&disk, &memory);
+    let mut number = 0;
+    // All entries of the first segment are durable; the next one has no name.
+    while names(&disk, ".seg.tmp").is_empty() {
+        log.sync().unwrap();
+        submit(&log, 0, &payload(number, 5000)).unwrap();
+        number += 1;
+    }
+    let first = log.trim(Glsn(number), &|_| false).unwrap();
+    assert!(first > Glsn(1));
+    assert!(!names(&disk, ".seg").is_empty(), "a crash leaves a log");
+    disk.cut_power();
+    drop(log);
+    disk.restore_power();
+    assert_eq!(open(&disk, &memory).bounds().first, first);
+}
+
+#[test]
+fn a_segment_is_sealed_behind_the_appends() {
+    let (memory, disk) = (Memory::new(16 << 20), LyingDisk::new(6));
+    let log = open(&disk, &memory);
+    let count = fill(&disk, &log, 0);
+    assert_eq!(names(&disk, ".idx"), [""; 0]);
+    // Its entries are found by the table in memory, and then by the file.
+    assert_eq!(&*log.read(Glsn(7)).unwrap(), &payload(6, 5000));
+    assert!(log.seal_behind() && !log.seal_behind());
+    assert_eq!(names(&disk, ".idx").len(), 1);
+    assert_eq!(&*log.read(Glsn(7)).unwrap(), &payload(6, 5000));
+    // Where nothing seals behind, it happens before the next segment is due.
+    for number in count..count + 200 {
+        append(&log, 0, &payload(number, 5000));
+    }
+    let segments = names(&disk, ".seg").len();
+    assert!(segments > 3 && names(&disk, ".idx").len() + 2 >= segments);
+    log.close().unwrap();
+    assert_eq!(names(&disk, ".idx").len() + 1, names(&disk, ".seg").len());
+}
