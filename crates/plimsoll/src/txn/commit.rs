@@ -390,7 +390,8 @@ mod tests {
     #[test]
     fn whatever_the_budget_refuses_a_transaction_is_whole_or_nothing_and_leaves_no_files() {
         // Under 16 MiB its runs are adopted, under 64 MiB they are inserted into the memtable.
-        for (mebibytes, least) in [(16, 3), (64, 1)] {
+        // A refusal is harmless where it only keeps a written blob file from staying open, or its pages from staying in memory.
+        for (mebibytes, least) in [(16, 2), (64, 1)] {
             let refused = refuse(options().memory_bytes(mebibytes << 20));
             assert!(refused >= least, "{refused}");
         }
