@@ -4,6 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use plimsoll_disk::vfs::File;
 use plimsoll_disk::worker::Bell;
 use plimsoll_memory::budget::{Kind, Lease};
 use plimsoll_memory::pool::LoadError;
@@ -11,9 +12,10 @@ use plimsoll_memory::pool::LoadError;
 use crate::error::LogError;
 use crate::file_log::env::{Env, lock};
 use crate::file_log::files::names::FileName;
-use crate::file_log::segments::sealing::Sealing;
+use crate::file_log::segments::offset_table::OffsetTable;
 use crate::file_log::segments::segment::{SEGMENT_LEASE_BYTES, Segment};
 use crate::file_log::segments::table_writer::SortScratch;
+use crate::format::offset_table::TableHeader;
 use crate::glsn::Glsn;
 
 /// The log's segments, oldest first; the last one is active.
@@ -32,6 +34,17 @@ pub(crate) struct Segments {
     /// The segment that waits to be sealed; `bell` rings when there is one.
     pub(crate) sealing: Mutex<Option<Sealing>>,
     pub(crate) bell: Arc<Bell>,
+}
+
+/// A segment that waits to be sealed.
+#[derive(Clone, Debug)]
+pub(crate) struct Sealing {
+    pub(crate) segment: Arc<Segment>,
+    /// In memory.
+    pub(crate) table: Arc<OffsetTable>,
+    pub(crate) header: TableHeader,
+    /// The segment's file.
+    pub(crate) file: Arc<dyn File>,
 }
 
 /// Room in the budget for segment descriptions: for one more than there are, so that a new segment never fails for lack

@@ -8,32 +8,19 @@
 
 use std::sync::{Arc, PoisonError};
 
-use plimsoll_disk::vfs::File;
-
 use crate::error::LogError;
 use crate::file_log::env::lock;
 use crate::file_log::files::names::FileName;
 use crate::file_log::segments::entry_offsets::EntryOffsets;
-use crate::file_log::segments::list::Segments;
+use crate::file_log::segments::list::{Sealing, Segments};
 use crate::file_log::segments::named_blobs::NamedBlobs;
 use crate::file_log::segments::offset_table::OffsetTable;
 use crate::file_log::segments::segment::Segment;
 use crate::file_log::segments::table_file::TableFile;
 use crate::file_log::segments::table_writer::{TableSource, write_table};
-use crate::format::offset_table::{NamedBlob, TableHeader};
+use crate::format::offset_table::NamedBlob;
 use crate::format::{BLOCK_BYTES, table_seed};
 use crate::glsn::{Glsn, StreamId};
-
-/// A segment that waits to be sealed.
-#[derive(Clone, Debug)]
-pub(crate) struct Sealing {
-    pub(crate) segment: Arc<Segment>,
-    /// In memory.
-    pub(crate) table: Arc<OffsetTable>,
-    pub(crate) header: TableHeader,
-    /// The segment's file.
-    pub(crate) file: Arc<dyn File>,
-}
 
 impl Segments {
     /// From now on `sealing` waits to be sealed; no other does.
