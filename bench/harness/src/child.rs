@@ -19,6 +19,7 @@ use serde_json::{Map, Value, json};
 
 use crate::payload;
 use crate::peer::{Peer, PeerKind, Setup};
+use crate::resident;
 use crate::sizes::parse_size;
 
 /// Keys of a load.
@@ -103,11 +104,25 @@ enum Work {
         #[arg(long)]
         scene: Scene,
     },
+    /// A scene of the resident bench
+    Resident {
+        #[arg(long)]
+        peer: PeerKind,
+        #[arg(long)]
+        scene: resident::Scene,
+        #[arg(long)]
+        rows: u64,
+        #[arg(long)]
+        seconds: f64,
+    },
     /// Walk all keyspaces from end to end
     Scan,
     /// Read and check every byte
     Verify,
 }
+
+/// What a store has to tidy up after a load, before it is read.
+const REST_SECONDS: f64 = 5.0;
 
 /// Pairs that are looked up after a load.
 const GETS: u64 = 10_000;
@@ -180,6 +195,11 @@ impl Child {
                 let refusals = report.time("scene_seconds", || scene.play(&db, &open))?;
                 report.note("refusals", refusals as f64);
                 report.time("close_seconds", || Ok(db.close()?))?;
+            }
+            Work::Resident { peer, scene, rows, seconds } => {
+                let scale = resident::Scale { rows, seconds, rest_seconds: REST_SECONDS };
+                let mut note = |metric: &str, value: f64| report.note(metric, value);
+                scene.play(peer, &self.store, self.memory, &scale, &mut note)?;
             }
             Work::Scan => {
                 let db = self.open()?;

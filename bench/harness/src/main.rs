@@ -25,6 +25,7 @@ mod payload;
 mod peer;
 mod quiet;
 mod report;
+mod resident;
 mod results;
 mod row_store;
 mod scan_resistance;
@@ -83,6 +84,8 @@ enum Command {
     Bigger(bigger::Bigger),
     /// The operations of a replay of Tezos blocks, under small and large budgets
     Tezos(tezos::Tezos),
+    /// Data that fits in memory: gets, ranges, deletes, queues, large values and slow commits, against the peers
+    Resident(resident::Resident),
     /// The yardstick: twelve rows against the peers, under the same memory limit
     All(yardstick::All),
     /// A page about a run of the yardstick
@@ -128,6 +131,7 @@ fn main() -> Result<()> {
         Command::Bigger(bigger) => bigger.run(&places),
         Command::Tezos(tezos) => tezos.run(&places),
         Command::TezosReplay(replay) => replay.run(),
+        Command::Resident(resident) => resident.run(&places),
         Command::All(all) => all.run(&places),
         Command::Report(report) => report.run(&places),
         Command::Readme(readme) => readme.run(&places),

@@ -139,6 +139,11 @@ pub(crate) trait Peer: Send + Sync {
     /// Hands pairs to `each` in the order of their keys, from `from` on, until it returns false.
     fn scan(&self, from: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<()>;
 
+    /// Opens a moment that stays as it is while the store goes on; none if the store has no such thing, or the adapter does not use it.
+    fn hold(&self) -> Result<Option<Box<dyn Held + '_>>> {
+        Ok(None)
+    }
+
     /// Makes durable what relaxed commits have left.
     fn sync(&self) -> Result<()>;
 
@@ -149,10 +154,24 @@ pub(crate) trait Peer: Send + Sync {
     fn close(self: Box<Self>) -> Result<()>;
 }
 
+/// A moment of a store.
+pub(crate) trait Held {
+    /// Looks up a key as of the moment.
+    fn get(&self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool>;
+}
+
 /// A transaction that only writes.
 pub(crate) trait Put {
     /// Sets a key to a value.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
+
+    /// Removes a key.
+    fn delete(&mut self, key: &[u8]) -> Result<()>;
+
+    /// Removes the first key, of those that the transaction has not removed; whether there was one.
+    fn pop_first(&mut self) -> Result<bool> {
+        bail!("this store's transactions do not read")
+    }
 }
 
 #[cfg(test)]
@@ -242,6 +261,40 @@ mod tests {
             assert_eq!(get(&*peer, b"key"), None, "{kind:?}");
             put_all(&*peer, &[(b"key", b"value")]);
             assert_eq!(get(&*peer, b"key"), Some(b"value".to_vec()), "{kind:?}");
+            peer.close().unwrap();
+        }
+    }
+
+    #[test]
+    fn every_peer_deletes_and_takes_the_first_key_if_it_can() {
+        for kind in built() {
+            let folder = tempfile::tempdir().unwrap();
+            let peer = kind.open(&folder.path().join("store"), &Setup::new(32 << 20)).unwrap();
+            put_all(&*peer, &[(&[1], &[1]), (&[2], &[2]), (&[3], &[3]), (&[4], &[4])]);
+            peer.commit(&mut |transaction| transaction.delete(&[1])).unwrap();
+            let popped = peer.commit(&mut |transaction| {
+                assert!(transaction.pop_first()? && transaction.pop_first()? && transaction.pop_first()?, "{kind:?}");
+                assert!(!transaction.pop_first()?, "{kind:?}");
+                transaction.put(&[4], &[5])
+            });
+            let left = if popped.is_ok() { vec![[4]] } else { vec![[2], [3], [4]] };
+            assert_eq!(keys(&*peer, &[], 9), left, "{kind:?}");
+            peer.close().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_held_moment_stays_as_it_was() {
+        for kind in built() {
+            let folder = tempfile::tempdir().unwrap();
+            let peer = kind.open(&folder.path().join("store"), &Setup::new(32 << 20)).unwrap();
+            put_all(&*peer, &[(b"key", b"old")]);
+            let Some(held) = peer.hold().unwrap() else { continue };
+            put_all(&*peer, &[(b"key", b"new")]);
+            let mut value = Vec::new();
+            assert!(held.get(b"key", &mut |found| value = found.to_vec()).unwrap(), "{kind:?}");
+            assert_eq!(value, b"old", "{kind:?}");
+            drop(held);
             peer.close().unwrap();
         }
     }

@@ -20,7 +20,13 @@ impl Peer for BtreePeer {
     fn commit(&self, fill: &mut dyn FnMut(&mut dyn Put) -> Result<()>) -> Result<()> {
         let mut puts = Puts(Vec::new());
         fill(&mut puts)?;
-        self.map.write().unwrap_or_else(PoisonError::into_inner).extend(puts.0);
+        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        for (key, value) in puts.0 {
+            match value {
+                Some(value) => map.insert(key, value),
+                None => map.remove(&key),
+            };
+        }
         Ok(())
     }
 
@@ -53,11 +59,16 @@ impl Peer for BtreePeer {
     }
 }
 
-struct Puts(Vec<(Bytes, Bytes)>);
+struct Puts(Vec<(Bytes, Option<Bytes>)>);
 
 impl Put for Puts {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.0.push((key.into(), value.into()));
+        self.0.push((key.into(), Some(value.into())));
+        Ok(())
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        self.0.push((key.into(), None));
         Ok(())
     }
 }

@@ -81,4 +81,9 @@ impl Put for Writes<'_> {
         self.batch.insert(self.pairs, key, value);
         Ok(())
     }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        self.batch.remove(self.pairs, key);
+        Ok(())
+    }
 }

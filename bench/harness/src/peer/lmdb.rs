@@ -11,9 +11,9 @@ use std::path::Path;
 
 use anyhow::Result;
 use heed::types::Bytes;
-use heed::{Database, Env, EnvFlags, EnvOpenOptions, RwTxn, WithoutTls};
+use heed::{Database, Env, EnvFlags, EnvOpenOptions, RoTxn, RwTxn, WithoutTls};
 
-use super::{Commits, Peer, Put, Setup};
+use super::{Commits, Held, Peer, Put, Setup};
 
 /// More than any workload writes; only the address space is taken.
 const MAP_BYTES: usize = 64 << 30;
@@ -69,6 +69,10 @@ impl Peer for LmdbPeer {
         Ok(())
     }
 
+    fn hold(&self) -> Result<Option<Box<dyn Held + '_>>> {
+        Ok(Some(Box::new(HeldTransaction { pairs: &self.pairs, transaction: self.env.read_txn()? })))
+    }
+
     fn sync(&self) -> Result<()> {
         Ok(self.env.force_sync()?)
     }
@@ -84,6 +88,17 @@ impl Peer for LmdbPeer {
     }
 }
 
+struct HeldTransaction<'peer> {
+    pairs: &'peer Pairs,
+    transaction: RoTxn<'peer, WithoutTls>,
+}
+
+impl Held for HeldTransaction<'_> {
+    fn get(&self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        Ok(self.pairs.get(&self.transaction, key)?.map(found).is_some())
+    }
+}
+
 struct Writes<'peer> {
     pairs: &'peer Pairs,
     transaction: RwTxn<'peer>,
@@ -92,5 +107,19 @@ struct Writes<'peer> {
 impl Put for Writes<'_> {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         Ok(self.pairs.put(&mut self.transaction, key, value)?)
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        self.pairs.delete(&mut self.transaction, key)?;
+        Ok(())
+    }
+
+    fn pop_first(&mut self) -> Result<bool> {
+        let mut pairs = self.pairs.iter_mut(&mut self.transaction)?;
+        if pairs.next().transpose()?.is_none() {
+            return Ok(false);
+        }
+        // SAFETY: nothing of the pair is kept beyond this line.
+        Ok(unsafe { pairs.del_current()? })
     }
 }

@@ -4,9 +4,9 @@ use std::ops::Bound;
 use std::path::Path;
 
 use anyhow::Result;
-use plimsoll::{Db, Durability, Keyspace, Options, Retention, Transaction};
+use plimsoll::{Db, Durability, Keyspace, Options, Retention, Snapshot, Transaction};
 
-use super::{Commits, Peer, Put, Setup};
+use super::{Commits, Held, Peer, Put, Setup};
 
 /// A store with one keyspace in use.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Peer for PlimsollPeer {
     }
 
     fn get(&self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        Ok(self.db.snapshot().get(&self.keyspace, key)?.map(|value| found(&value)).is_some())
+        Ok(self.db.get_with(&self.keyspace, key, found)?.is_some())
     }
 
     fn scan(&self, from: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
@@ -55,6 +55,10 @@ impl Peer for PlimsollPeer {
             }
         }
         Ok(())
+    }
+
+    fn hold(&self) -> Result<Option<Box<dyn Held + '_>>> {
+        Ok(Some(Box::new(HeldSnapshot { peer: self, snapshot: self.db.snapshot() })))
     }
 
     /// Nothing to do: a buffered commit is synced within 200 ms without being asked.
@@ -71,6 +75,17 @@ impl Peer for PlimsollPeer {
     }
 }
 
+struct HeldSnapshot<'peer> {
+    peer: &'peer PlimsollPeer,
+    snapshot: Snapshot,
+}
+
+impl Held for HeldSnapshot<'_> {
+    fn get(&self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        Ok(self.snapshot.get_with(&self.peer.keyspace, key, found)?.is_some())
+    }
+}
+
 struct Writes<'peer> {
     peer: &'peer PlimsollPeer,
     transaction: Transaction,
@@ -79,5 +94,13 @@ struct Writes<'peer> {
 impl Put for Writes<'_> {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         Ok(self.transaction.put(&self.peer.keyspace, key, value)?)
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        Ok(self.transaction.delete(&self.peer.keyspace, key)?)
+    }
+
+    fn pop_first(&mut self) -> Result<bool> {
+        Ok(self.transaction.pop_first(&self.peer.keyspace)?.is_some())
     }
 }

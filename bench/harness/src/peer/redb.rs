@@ -8,9 +8,9 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Result;
-use redb::{Database, Durability, ReadableDatabase, Table, TableDefinition};
+use redb::{Database, Durability, ReadOnlyTable, ReadableDatabase, Table, TableDefinition};
 
-use super::{Commits, Peer, Put, Setup};
+use super::{Commits, Held, Peer, Put, Setup};
 
 const PAIRS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("pairs");
 
@@ -63,6 +63,10 @@ impl Peer for RedbPeer {
         Ok(())
     }
 
+    fn hold(&self) -> Result<Option<Box<dyn Held + '_>>> {
+        Ok(Some(Box::new(HeldTable(self.db.begin_read()?.open_table(PAIRS)?))))
+    }
+
     fn sync(&self) -> Result<()> {
         let mut transaction = self.db.begin_write()?;
         transaction.set_durability(Durability::Immediate)?;
@@ -78,11 +82,28 @@ impl Peer for RedbPeer {
     }
 }
 
+struct HeldTable(ReadOnlyTable<&'static [u8], &'static [u8]>);
+
+impl Held for HeldTable {
+    fn get(&self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        Ok(self.0.get(key)?.map(|value| found(value.value())).is_some())
+    }
+}
+
 struct Writes<'txn>(Table<'txn, &'static [u8], &'static [u8]>);
 
 impl Put for Writes<'_> {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.0.insert(key, value)?;
         Ok(())
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        self.0.remove(key)?;
+        Ok(())
+    }
+
+    fn pop_first(&mut self) -> Result<bool> {
+        Ok(self.0.pop_first()?.is_some())
     }
 }

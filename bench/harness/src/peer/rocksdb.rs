@@ -10,11 +10,11 @@ use std::path::Path;
 
 use anyhow::Result;
 use rocksdb::{
-    BlockBasedIndexType, BlockBasedOptions, Cache, DB, DBCompressionType, Options, WaitForCompactOptions, WriteBatch,
-    WriteOptions,
+    BlockBasedIndexType, BlockBasedOptions, Cache, DB, DBCompressionType, Options, Snapshot, WaitForCompactOptions,
+    WriteBatch, WriteOptions,
 };
 
-use super::{Commits, LARGE_VALUE_BYTES, Peer, Put, Setup};
+use super::{Commits, Held, LARGE_VALUE_BYTES, Peer, Put, Setup};
 
 /// A database with its default column family.
 pub(crate) struct RocksdbPeer {
@@ -87,6 +87,10 @@ impl Peer for RocksdbPeer {
         Ok(pairs.status()?)
     }
 
+    fn hold(&self) -> Result<Option<Box<dyn Held + '_>>> {
+        Ok(Some(Box::new(HeldSnapshot(self.db.snapshot()))))
+    }
+
     fn sync(&self) -> Result<()> {
         Ok(self.db.flush_wal(true)?)
     }
@@ -102,9 +106,22 @@ impl Peer for RocksdbPeer {
     }
 }
 
+struct HeldSnapshot<'db>(Snapshot<'db>);
+
+impl Held for HeldSnapshot<'_> {
+    fn get(&self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        Ok(self.0.get_pinned(key)?.map(|value| found(&value)).is_some())
+    }
+}
+
 impl Put for WriteBatch {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         Self::put(self, key, value);
+        Ok(())
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        Self::delete(self, key);
         Ok(())
     }
 }

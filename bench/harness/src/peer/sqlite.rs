@@ -76,7 +76,11 @@ impl Peer for SqlitePeer {
         // Dropped without commit, it rolls back.
         let transaction = connection.transaction()?;
         let upsert = "INSERT INTO pairs VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
-        let mut writes = Writes(transaction.prepare_cached(upsert)?);
+        let mut writes = Writes {
+            upsert: transaction.prepare_cached(upsert)?,
+            delete: transaction.prepare_cached("DELETE FROM pairs WHERE key = ?1")?,
+            pop: transaction.prepare_cached("DELETE FROM pairs WHERE key = (SELECT min(key) FROM pairs)")?,
+        };
         fill(&mut writes)?;
         drop(writes);
         Ok(transaction.commit()?)
@@ -126,11 +130,24 @@ impl Peer for SqlitePeer {
     }
 }
 
-struct Writes<'txn>(CachedStatement<'txn>);
+struct Writes<'txn> {
+    upsert: CachedStatement<'txn>,
+    delete: CachedStatement<'txn>,
+    pop: CachedStatement<'txn>,
+}
 
 impl Put for Writes<'_> {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.0.execute([key, value])?;
+        self.upsert.execute([key, value])?;
         Ok(())
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        self.delete.execute([key])?;
+        Ok(())
+    }
+
+    fn pop_first(&mut self) -> Result<bool> {
+        Ok(self.pop.execute([])? > 0)
     }
 }

@@ -1,0 +1,46 @@
+//! Reads of a moment that is held while every row is written over twice.
+
+use anyhow::{Result, ensure};
+
+use super::rows::{check, load, random_key};
+use super::scene::{Note, Scale};
+use crate::cpu_time::thread_nanos;
+use crate::payload;
+use crate::peer::{Held, Peer};
+
+pub(super) fn play(store: &dyn Peer, scale: &Scale, note: &mut Note<'_>) -> Result<()> {
+    let rows = scale.rows * 3 / 10;
+    load(store, rows, 1000, 1000, random_key)?;
+    store.settle()?;
+    // Not every contestant has moments.
+    let Some(held) = store.hold()? else {
+        note("held_moments", 0.0);
+        return Ok(());
+    };
+    let mut value = vec![0; 1000];
+    for from in (0..2 * rows).step_by(100) {
+        store.commit(&mut |commit| {
+            (from..from + 100).try_for_each(|write| {
+                payload::fill(rows + write, &mut value);
+                commit.put(&random_key(write % rows), &value)
+            })
+        })?;
+    }
+    store.settle()?;
+    scale.rest();
+    note("held_moments", 1.0);
+    let reads = rows.min(100_000);
+    for turn in ["first", "later"] {
+        let began = thread_nanos();
+        (0..reads).try_for_each(|number| get(&*held, number))?;
+        note(&format!("held_{turn}_get_cpu_ns"), (thread_nanos() - began) as f64 / reads as f64);
+    }
+    Ok(())
+}
+
+fn get(held: &dyn Held, number: u64) -> Result<()> {
+    let mut checked = Ok(());
+    let is_there = held.get(&random_key(number), &mut |value| checked = check(number, value))?;
+    ensure!(is_there, "row {number} is missing");
+    checked
+}
