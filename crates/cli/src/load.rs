@@ -2,6 +2,7 @@
 //!
 //! Law: a row has at most [`ROW_BYTES_MAX`], so that an unclosed quote costs an error and not the memory.
 
+pub(crate) mod ahead;
 pub(crate) mod delimited;
 pub(crate) mod input;
 pub(crate) mod json_lines;

@@ -21,6 +21,7 @@ pub mod pieces;
 pub mod pool;
 pub mod prefetch;
 mod reserved;
+pub mod sort_buffer;
 pub mod sorted;
 mod sync;
 pub mod turnover;

@@ -20,6 +20,8 @@ pub enum Border {
     SpillsMerged,
     /// Spilled runs that do not overlap become one.
     SpillsStrung,
+    /// The rows in memory of a bulk load continue its newest run.
+    BulkRunContinued,
     /// A table file of a run is full, and the next one begins.
     TableFull,
     /// The versions of one key go on in another leaf.
@@ -75,12 +77,13 @@ mod counted {
     use super::Border;
 
     /// Every border, in their order.
-    const ALL: [Border; 23] = [
+    const ALL: [Border; 24] = [
         Border::SpilledCommit,
         Border::RunsInserted,
         Border::SpilledReplay,
         Border::SpillsMerged,
         Border::SpillsStrung,
+        Border::BulkRunContinued,
         Border::TableFull,
         Border::KeyOverLeaf,
         Border::IndexBlockFull,

@@ -1,5 +1,6 @@
 //! One transaction, and the order of all of them.
 
+pub(crate) mod bulk_load;
 pub(crate) mod commit;
 pub(crate) mod committer;
 pub(crate) mod durable_wakers;

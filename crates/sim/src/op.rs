@@ -70,6 +70,19 @@ pub enum Op {
         /// In an order of their own, not in that of the keys.
         scattered: bool,
     },
+    /// Gives many keys a value, by a bulk load: a commit of its own.
+    BulkLoad {
+        /// The keyspace's number.
+        space: u8,
+        /// The number of the first key ([`numbered_key`]).
+        first: u32,
+        /// How many keys.
+        count: u32,
+        /// The first key's value; each further one has the next seed.
+        value: Content,
+        /// In an order of their own, not in that of the keys.
+        scattered: bool,
+    },
     /// Takes a key's value away.
     Delete {
         /// The transaction.
@@ -332,6 +345,7 @@ impl Op {
         match self {
             Op::Put { space, .. }
             | Op::PutMany { space, .. }
+            | Op::BulkLoad { space, .. }
             | Op::Delete { space, .. }
             | Op::Get { space, .. }
             | Op::Walk { space, .. }
@@ -423,7 +437,7 @@ pub enum Deed {
     DropCaches,
 }
 
-/// The key of a number, for [`Op::PutMany`].
+/// The key of a number, for [`Op::PutMany`] and [`Op::BulkLoad`].
 pub fn numbered_key(number: u32) -> Key {
     format!("m/{number:05}").into_bytes()
 }

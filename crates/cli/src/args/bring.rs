@@ -61,13 +61,14 @@ pub(crate) struct ImportGit {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The first line of CSV and TSV names the columns. CSV fields may be quoted (RFC 4180); TSV fields stand as they are. A row is at \
-most 4 MiB. Without --value, the value is the rest of the row as a JSON object. If a row is malformed, the rows before it are \
-committed (unless --atomic) and the message says its line and how to go on.
+most 4 MiB. Without --value, the value is the rest of the row as a JSON object. All rows become one commit: \
+if a row is malformed or the command is stopped, nothing is loaded. With --batch the rows before it stay, and the message says how to go on. \
+A stream that never ends needs --batch.
 
 Examples:
   plimsoll load demo.plimsoll people.csv --key email
   plimsoll load demo.plimsoll prices.tsv --key sku --value price --keyspace prices
-  zcat events.jsonl.gz | plimsoll load demo.plimsoll - --format jsonl --key id --atomic")]
+  zcat events.jsonl.gz | plimsoll load demo.plimsoll - --format jsonl --key id --batch 10000")]
 pub(crate) struct Load {
     /// Store; it is made if there is none
     pub(crate) store: PathBuf,
@@ -85,10 +86,10 @@ pub(crate) struct Load {
     /// The first line is a row too; columns are named 1, 2, ...
     #[arg(long)]
     pub(crate) no_header: bool,
-    /// Rows in one transaction
-    #[arg(long, value_name = "ROWS", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) batch: u64,
-    /// All rows in one transaction, or none
+    /// Commit each so many rows by themselves; slower
+    #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) batch: Option<u64>,
+    /// All rows in one commit, or none; so it is without --batch
     #[arg(long, conflicts_with = "batch")]
     pub(crate) atomic: bool,
     /// Leave out that many rows at the start

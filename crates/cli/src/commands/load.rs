@@ -1,13 +1,16 @@
-//! `plimsoll load`: rows of a file, in batches or all at once.
+//! `plimsoll load`: rows of a file, all at once or in batches.
 //!
-//! Law: rows are committed in the file's order and without gaps, so the count of committed rows is all that is needed to go on.
+//! Law: batches are committed in the file's order and without gaps, so the count of committed rows is all that is needed to go on.
 
-use plimsoll::{Db, Durability, Keyspace, MAX_KEY_BYTES, Transaction};
+use std::sync::atomic::Ordering;
+
+use plimsoll::{BulkLoad, Db, Durability, Keyspace, MAX_KEY_BYTES, Transaction};
 
 use crate::args::{Globals, Load};
 use crate::effort::Effort;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt::Interrupt;
+use crate::load::ahead::{Ahead, End};
 use crate::load::delimited::{Delimited, Layout};
 use crate::load::input::{self, Input};
 use crate::load::json_lines::JsonLines;
@@ -25,12 +28,12 @@ pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcom
     let input = input::open(&args.file)?;
     let (name, bytes_read) = (input.name.clone(), input.bytes_read.clone());
     let progress = Progress::of_bytes(input.total_bytes);
-    let mut rows = rows(input, format, args).map_err(|problem| of_problem(&name, &problem))?;
+    let rows = rows(input, format, args).map_err(|problem| of_problem(&name, &problem))?;
     let db = store::open_to_write(globals, &args.store, true, Durability::Sync)?;
     let keyspace = db.keyspace(&args.keyspace.keyspace)?;
     let mut loader = Loader::new(&db, keyspace, args);
-    let ended = loader.load(&mut *rows, &interrupt, &mut || {
-        progress.set(bytes_read.get());
+    let ended = loader.load(&Ahead::of(rows)?, &interrupt, &mut || {
+        progress.set(bytes_read.load(Ordering::Relaxed));
     });
     drop(progress);
     let counts = loader.finish(&name, ended)?;
@@ -51,7 +54,7 @@ pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcom
     Ok(Exit::Done)
 }
 
-fn rows(input: Input, format: Format, args: &Load) -> Result<Box<dyn Rows>, Problem> {
+fn rows(input: Input, format: Format, args: &Load) -> Result<Box<dyn Rows + Send>, Problem> {
     let (key, value) = (args.key.as_deref(), args.value.as_deref());
     let header = !args.no_header;
     Ok(match format {
@@ -96,21 +99,27 @@ enum Stop {
     Store(Failure),
 }
 
-/// Puts rows into transactions.
+/// Puts rows into a bulk load, or into transactions.
 struct Loader<'a> {
     db: &'a Db,
     keyspace: Keyspace,
     args: &'a Load,
-    /// Rows and bytes of transactions that are committed.
+    /// Rows and bytes that are committed.
     counts: Counts,
     open: Option<Open>,
 }
 
-/// A transaction that is being filled.
+/// A commit that is being filled.
 struct Open {
-    transaction: Transaction,
     rows: u64,
     bytes: u64,
+    writes: Writes,
+}
+
+/// What it is filled by.
+enum Writes {
+    All(Box<BulkLoad>),
+    Batch(Box<Transaction>),
 }
 
 impl<'a> Loader<'a> {
@@ -118,43 +127,58 @@ impl<'a> Loader<'a> {
         Self { db, keyspace, args, counts: Counts::default(), open: None }
     }
 
-    fn load(&mut self, rows: &mut dyn Rows, interrupt: &Interrupt, tell: &mut dyn FnMut()) -> Stop {
-        let (mut key, mut value) = (Vec::new(), Vec::new());
+    fn load(&mut self, rows: &Ahead, interrupt: &Interrupt, tell: &mut dyn FnMut()) -> Stop {
         let mut skip = self.args.skip;
         loop {
             if interrupt.came() {
                 return Stop::Interrupted;
             }
-            let line = match rows.next(&mut key, &mut value) {
-                Ok(Some(line)) => line,
-                Ok(None) => return Stop::End,
-                Err(problem) => return Stop::Row(problem),
-            };
+            let block = rows.take();
             tell();
-            if skip > 0 {
-                skip -= 1;
-                continue;
+            for (line, key, value) in block.rows() {
+                if skip > 0 {
+                    skip -= 1;
+                    continue;
+                }
+                if interrupt.came() {
+                    return Stop::Interrupted;
+                }
+                if key.len() > MAX_KEY_BYTES {
+                    let message = format!(
+                        "a key of {} bytes; at most {} are possible",
+                        show_count(key.len() as u64),
+                        show_count(MAX_KEY_BYTES as u64)
+                    );
+                    return Stop::Row(Problem { line, message });
+                }
+                if let Err(failure) = self.put(key, value) {
+                    return Stop::Store(failure);
+                }
             }
-            if key.len() > MAX_KEY_BYTES {
-                let message = format!(
-                    "a key of {} bytes; at most {} are possible",
-                    show_count(key.len() as u64),
-                    show_count(MAX_KEY_BYTES as u64)
-                );
-                return Stop::Row(Problem { line, message });
-            }
-            if let Err(failure) = self.put(&key, &value) {
-                return Stop::Store(failure);
+            match block.end {
+                Some(End::OfFile) => return Stop::End,
+                Some(End::Problem(problem)) => return Stop::Row(problem),
+                None => {}
             }
         }
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Failure> {
-        let open = self.open.get_or_insert_with(|| Open { transaction: self.db.begin(), rows: 0, bytes: 0 });
-        open.transaction.put(&self.keyspace, key, value)?;
+        if self.open.is_none() {
+            let writes = match self.args.batch {
+                Some(_) => Writes::Batch(Box::new(self.db.begin())),
+                None => Writes::All(Box::new(self.db.begin_bulk_load(&self.keyspace)?)),
+            };
+            self.open = Some(Open { rows: 0, bytes: 0, writes });
+        }
+        let open = self.open.as_mut().expect("opened above");
+        match &mut open.writes {
+            Writes::All(load) => load.put(key, value)?,
+            Writes::Batch(transaction) => transaction.put(&self.keyspace, key, value)?,
+        }
         open.rows += 1;
         open.bytes += (key.len() + value.len()) as u64;
-        if !self.args.atomic && open.rows == self.args.batch {
+        if self.args.batch == Some(open.rows) {
             self.commit()?;
         }
         Ok(())
@@ -162,7 +186,10 @@ impl<'a> Loader<'a> {
 
     fn commit(&mut self) -> Result<(), Failure> {
         if let Some(open) = self.open.take() {
-            open.transaction.commit()?;
+            match open.writes {
+                Writes::All(load) => load.commit()?,
+                Writes::Batch(transaction) => transaction.commit()?,
+            };
             self.counts.transactions += 1;
             self.counts.rows += open.rows;
             self.counts.bytes += open.bytes;
@@ -174,7 +201,7 @@ impl<'a> Loader<'a> {
     fn finish(mut self, name: &str, stop: Stop) -> Result<Counts, Failure> {
         let keep = match &stop {
             Stop::End => true,
-            Stop::Interrupted | Stop::Row(_) => !self.args.atomic,
+            Stop::Interrupted | Stop::Row(_) => self.args.batch.is_some(),
             // The transaction at hand lacks a row.
             Stop::Store(_) => false,
         };
@@ -191,7 +218,9 @@ impl<'a> Loader<'a> {
     fn how_to_go_on(&self) -> String {
         let rows = self.counts.rows + self.args.skip;
         match self.counts.rows {
-            _ if self.args.atomic => "Nothing was loaded.".to_owned(),
+            _ if self.args.batch.is_none() => {
+                "Nothing was loaded; with --batch ROWS the rows before it stay.".to_owned()
+            }
             0 if rows == 0 => "Nothing was loaded.".to_owned(),
             loaded => format!("{} loaded; go on with --skip {rows}.", count_of(loaded, "row was", "rows were")),
         }

@@ -1,10 +1,10 @@
 //! The file that rows come from, or stdin, with a count of what was read.
 
-use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::exit::Failure;
 
@@ -13,9 +13,9 @@ use super::Format;
 /// Where rows come from.
 pub(crate) struct Input {
     /// The bytes.
-    pub(crate) reader: BufReader<Box<dyn Read>>,
+    pub(crate) reader: BufReader<Box<dyn Read + Send>>,
     /// How many were read.
-    pub(crate) bytes_read: Rc<Cell<u64>>,
+    pub(crate) bytes_read: Arc<AtomicU64>,
     /// How many there are, where that is known.
     pub(crate) total_bytes: Option<u64>,
     /// Its name in messages.
@@ -24,14 +24,14 @@ pub(crate) struct Input {
 
 /// Opens a file, or stdin for `-`.
 pub(crate) fn open(path: &Path) -> Result<Input, Failure> {
-    let bytes_read = Rc::new(Cell::new(0));
-    let (source, total_bytes, name): (Box<dyn Read>, _, _) = if path == Path::new("-") {
+    let bytes_read = Arc::new(AtomicU64::new(0));
+    let (source, total_bytes, name): (Box<dyn Read + Send>, _, _) = if path == Path::new("-") {
         (Box::new(io::stdin()), None, "stdin".to_owned())
     } else {
         let (file, bytes) = open_file(path)?;
         (Box::new(file), bytes, path.display().to_string())
     };
-    let counted: Box<dyn Read> = Box::new(Counted { source, bytes_read: Rc::clone(&bytes_read) });
+    let counted: Box<dyn Read + Send> = Box::new(Counted { source, bytes_read: Arc::clone(&bytes_read) });
     Ok(Input { reader: BufReader::with_capacity(64 * 1024, counted), bytes_read, total_bytes, name })
 }
 
@@ -64,14 +64,15 @@ pub(crate) fn format_of(path: &Path) -> Result<Format, Failure> {
 }
 
 struct Counted {
-    source: Box<dyn Read>,
-    bytes_read: Rc<Cell<u64>>,
+    source: Box<dyn Read + Send>,
+    bytes_read: Arc<AtomicU64>,
 }
 
 impl Read for Counted {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let bytes = self.source.read(into)?;
-        self.bytes_read.set(self.bytes_read.get() + bytes as u64);
+        // Relaxed: it is shown, no more.
+        self.bytes_read.fetch_add(bytes as u64, Ordering::Relaxed);
         Ok(bytes)
     }
 }

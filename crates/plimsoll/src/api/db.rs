@@ -27,6 +27,7 @@ use crate::engine::steps;
 use crate::engine::work_steps;
 use crate::read::point::KeyBuffer;
 use crate::read::span::Span;
+use crate::txn::bulk_load::BulkLoad;
 use crate::txn::retry;
 use crate::txn::transaction::Transaction;
 use crate::types::error::{Error, Result};
@@ -277,6 +278,41 @@ impl Db {
         let mut tx = self.begin();
         tx.delete(keyspace, key)?;
         tx.commit()
+    }
+
+    /// Loads rows in one commit, in any order and however many; returns the commit's GLSN. Of rows with the same key the last one wins, over
+    /// what the store has too. A million rows take about a tenth of the time that transactions of a thousand take.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// let stars = db.keyspace("stars")?;
+    /// db.bulk_load(&stars, [("vega", "bright"), ("proxima", "faint")])?;
+    /// assert_eq!(db.get(&stars, "proxima")?.unwrap(), b"faint");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`BulkLoad::put`] and [`BulkLoad::commit`]; nothing is loaded then.
+    pub fn bulk_load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        keyspace: &Keyspace,
+        rows: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<Glsn> {
+        let mut load = self.begin_bulk_load(keyspace)?;
+        rows.into_iter().try_for_each(|(key, value)| load.put(key, value))?;
+        load.commit()
+    }
+
+    /// Begins a bulk load into a keyspace: rows are put one by one, and committed at once. It reads nothing and never conflicts; other
+    /// transactions may commit meanwhile. Rows in memory take a quarter of the budget, at most 256 MiB; the others are in files.
+    ///
+    /// # Errors
+    /// The handle belongs to another store or opening, the keyspace was dropped, or the store is read-only.
+    pub fn begin_bulk_load(&self, keyspace: &Keyspace) -> Result<BulkLoad> {
+        BulkLoad::new(&self.store.committer, keyspace)
     }
 
     /// Removes the first key by a commit of its own, and returns it and its value; `None` if there is no key. Consumers that pop from the same

@@ -1,7 +1,7 @@
 //! The runs of blob files into which a transaction's writes were spilled.
 //!
 //! The runs are kept newest first, in tiers: eight runs of one tier are merged into one of the next, or only concatenated if their keys do
-//! not overlap (sorted input). When the transaction commits, the index adopts the runs without a rewrite; when it is dropped, they are
+//! not overlap (sorted input). A bulk load merges all of its runs at once, at its end. When the transaction commits, the index adopts the runs without a rewrite; when it is dropped, they are
 //! removed.
 //!
 //! A record names a limited number of blob files. So runs that were concatenated too often are merged after all, and the tables of very
@@ -20,6 +20,7 @@ use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::pool::Touch;
 
 use crate::borders::{Border, hit};
+use crate::index::merge::{Cursor, Direction, Merge};
 use crate::index::run::builder::TableBuilder;
 use crate::index::run::cursor::{Feed, RunCursor};
 use crate::index::run::file::{BlobSink, read_info};
@@ -35,6 +36,9 @@ const STRUNG_BLOBS_MAX: usize = 32;
 
 /// Divisor: a merge writes tables of at least this part of its input.
 const PARTITION_PART: u64 = 16;
+
+/// Divisor: a table of a run that goes on and on takes at least this part of what was written before it.
+const GROWTH_PART: u64 = 8;
 
 /// The most blob files of all runs; a record names one more, of values.
 const BLOBS_MAX: usize = MAX_BLOBS - 1;
@@ -73,6 +77,8 @@ pub(crate) struct SpillBuilder {
     log: Arc<dyn Log>,
     table_bytes: u64,
     open: Option<TableBuilder<BlobSink>>,
+    /// Bytes of the finished tables.
+    written_bytes: u64,
     tables: Vec<Table>,
     blobs: Vec<BlobRef>,
 }
@@ -115,6 +121,12 @@ impl Spill {
         self.runs.is_empty()
     }
 
+    /// The number of runs.
+    #[cfg(test)]
+    pub(crate) fn runs(&self) -> usize {
+        self.runs.len()
+    }
+
     /// Bytes of all runs.
     pub(crate) fn bytes(&self) -> u64 {
         self.runs.iter().map(SpilledRun::bytes).sum()
@@ -127,12 +139,13 @@ impl Spill {
 
     fn begin_with(&self, table_bytes: u64) -> SpillBuilder {
         let log = Arc::clone(&self.log);
-        SpillBuilder { log, table_bytes, open: None, tables: Vec::new(), blobs: Vec::new() }
+        SpillBuilder { log, table_bytes, open: None, written_bytes: 0, tables: Vec::new(), blobs: Vec::new() }
     }
 
     /// Adds a write: keys ascend, each once.
     pub(crate) fn add(&self, builder: &mut SpillBuilder, key: &[u8], stored: Stored<'_>) -> Result<()> {
-        if builder.open.as_ref().is_some_and(|open| open.bytes() >= builder.table_bytes) {
+        let table_bytes = builder.table_bytes.max(builder.written_bytes / GROWTH_PART);
+        if builder.open.as_ref().is_some_and(|open| open.bytes() >= table_bytes) {
             self.finish_table(builder)?;
         }
         if builder.open.is_none() {
@@ -145,6 +158,7 @@ impl Spill {
 
     fn finish_table(&self, builder: &mut SpillBuilder) -> Result<()> {
         let Some(open) = builder.open.take() else { return Ok(()) };
+        builder.written_bytes += open.bytes();
         let (sink, info) = open.finish()?;
         let blob = sink.finish()?;
         builder.blobs.push(blob);
@@ -174,6 +188,31 @@ impl Spill {
             self.merge(start..start + FAN_IN, tier + 1)?;
         }
         Ok(())
+    }
+
+    /// Merges all runs into one, at most `fan_in` at a time; runs whose keys do not overlap are only concatenated.
+    pub(crate) fn merge_all(&mut self, fan_in: usize) -> Result<()> {
+        while self.runs.len() > 1 {
+            if self.blobs().count() <= BLOBS_MAX && disjoint(&self.runs) {
+                hit(Border::SpillsStrung);
+                let strung = string_together(std::mem::take(&mut self.runs), 0);
+                self.runs.push(strung);
+                return Ok(());
+            }
+            let range = self.next_to_merge(fan_in);
+            let tier = self.runs[range.start].tier;
+            self.replace_by_merged(range, tier)?;
+        }
+        Ok(())
+    }
+
+    /// The runs to be merged next so that in the end one merge of `fan_in` runs is left and as little as possible is written before it.
+    fn next_to_merge(&self, fan_in: usize) -> Range<usize> {
+        let runs = self.runs.len();
+        let count = if runs <= fan_in { runs } else { fan_in.min(runs - fan_in + 1) };
+        let bytes = |start: &usize| self.runs[*start..start + count].iter().map(SpilledRun::bytes).sum::<u64>();
+        let start = (0..=runs - count).min_by_key(bytes).expect("there are runs");
+        start..start + count
     }
 
     /// Merges the newest runs until a record can name all blob files.
@@ -281,41 +320,33 @@ pub(crate) fn adopted(info: &TableInfo, glsn: Glsn) -> TableInfo {
 
 /// A walk over several runs, newest first, in key order: each key once, with its newest write.
 pub(crate) struct MergedRuns {
-    cursors: Vec<RunCursor>,
+    merge: Merge,
     /// The key of the last write returned.
     key: Option<Vec<u8>>,
 }
 
 impl MergedRuns {
     fn new(runs: Vec<Arc<[Table]>>, feed: &Feed) -> Result<Self> {
-        let mut cursors = Vec::with_capacity(runs.len());
-        for tables in runs {
-            let mut cursor = RunCursor::new(tables, feed.clone());
-            cursor.seek_first()?;
-            cursors.push(cursor);
-        }
-        Ok(Self { cursors, key: None })
+        let cursor = |tables| Cursor::Run(Box::new(RunCursor::new(tables, feed.clone())));
+        let mut merge = Merge::new(runs.into_iter().map(cursor).collect(), Direction::Forward);
+        merge.seek_end()?;
+        Ok(Self { merge, key: None })
     }
 
     /// Moves to the first write at or after `key`.
     pub(crate) fn seek(&mut self, key: &[u8]) -> Result<()> {
         self.key = None;
-        self.cursors.iter_mut().try_for_each(|cursor| cursor.seek(key, Glsn::MAX))
+        self.merge.seek(key, Glsn::MAX)
     }
 
     /// The write of the next key, borrowed until the next call.
     pub(crate) fn next(&mut self) -> Result<Option<Version<'_>>> {
         if let Some(key) = &self.key {
-            for cursor in &mut self.cursors {
-                if cursor.current().is_some_and(|version| version.key == key) {
-                    cursor.next()?;
-                }
+            while self.merge.top_key().is_some_and(|top| top == key) {
+                self.merge.advance()?;
             }
         }
-        let standing = self.cursors.iter().enumerate();
-        let smallest = standing.filter_map(|(i, cursor)| cursor.current().map(|version| (version.key, i))).min();
-        let Some((_, newest)) = smallest else { return Ok(None) };
-        let version = self.cursors[newest].current().expect("it stands on a version");
+        let Some(version) = self.merge.top() else { return Ok(None) };
         let key = self.key.get_or_insert_default();
         key.clear();
         key.extend_from_slice(version.key);

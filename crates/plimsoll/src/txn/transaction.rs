@@ -346,7 +346,7 @@ impl fmt::Debug for Transaction {
     }
 }
 
-fn check_value_bytes(len: u64) -> Result<()> {
+pub(crate) fn check_value_bytes(len: u64) -> Result<()> {
     if len > MAX_VALUE_BYTES {
         return Err(InvalidInput::ValueTooLong { bytes: len, limit_bytes: MAX_VALUE_BYTES }.into());
     }

@@ -187,6 +187,18 @@ impl WriteSet {
         self.record(key, Write::Deleted)
     }
 
+    /// Writes a value above [`INLINE_BYTES`] to a blob file, for a row of a run.
+    pub(crate) fn put_outside(&mut self, value: &[u8]) -> Result<Stored<'static>> {
+        let (blob, offset) = self.begin_large()?;
+        self.continue_large(value)?;
+        Ok(Stored::InBlob { blob, offset, len: value.len() as u64, sum: value_sum(value) })
+    }
+
+    /// Writes a value that is inline or in a blob file.
+    pub(crate) fn put_stored(&mut self, key: &[u8], stored: Stored<'_>) -> Result<()> {
+        self.record(key, as_write(stored))
+    }
+
     /// Starts a value that arrives in pieces; returns its location.
     pub(crate) fn begin_large(&mut self) -> Result<(BlobId, u64)> {
         let large = self.large.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -327,6 +339,11 @@ impl WriteSet {
     /// The spilled runs.
     pub(crate) fn spilled(&self) -> &Spill {
         &self.spill
+    }
+
+    /// The spilled runs, to which a bulk load adds its own.
+    pub(crate) fn spilled_mut(&mut self) -> &mut Spill {
+        &mut self.spill
     }
 
     /// Whether a prepared set is in the map as a whole: its versions can be inserted into the memtable.

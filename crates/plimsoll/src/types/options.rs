@@ -57,6 +57,9 @@ pub enum Durability {
     Buffered,
 }
 
+/// A bulk load takes memory in chunks of 64 KiB: with few of them each row would be a run.
+const BULK_LOAD_BYTES_MIN: u64 = 256 << 10;
+
 /// Size thresholds. Only simulations change the defaults: with small sizes, a short run exercises many flushes, compactions and spills.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -299,6 +302,12 @@ impl Options {
     /// Maximum size of a transaction's write set in memory, under a budget.
     pub(crate) fn write_set_limit_bytes(&self, memory_bytes: u64) -> u64 {
         self.sizes.write_set_bytes.unwrap_or_else(|| (memory_bytes / 8).clamp(1 << 20, 64 << 20))
+    }
+
+    /// Memory for the rows of a bulk load, under a budget. Where a test sets the size of a write set, it is as small as it can be.
+    pub(crate) fn bulk_load_limit_bytes(&self, memory_bytes: u64) -> u64 {
+        let usual = || (memory_bytes / 4).clamp(1 << 20, 256 << 20);
+        self.sizes.write_set_bytes.map_or_else(usual, |bytes| bytes.max(BULK_LOAD_BYTES_MIN))
     }
 
     /// Maximum size of a transaction's read set in memory, under a budget.

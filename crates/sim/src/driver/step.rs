@@ -43,6 +43,9 @@ impl Driver {
             Op::PutMany { tx, space, first, count, value, scattered } => {
                 self.put_many(*tx, *space, *first, *count, *value, *scattered)
             }
+            Op::BulkLoad { space, first, count, value, scattered } => {
+                self.bulk_load(*space, *first, *count, *value, *scattered)
+            }
             Op::Delete { tx, space, key } => self.delete(*tx, *space, key),
             Op::Get { from, space, key, how } => self.get(*from, *space, key, *how),
             Op::Walk { from, space, span, reverse, limit, keys_only, amid } => {
@@ -245,6 +248,30 @@ impl Driver {
             open.writes.insert((space, key), Some(content));
         }
         self.written(tx, &format!("put {count} keys of {value}"), written)
+    }
+
+    fn bulk_load(&mut self, space: u8, first: u32, count: u32, value: Content, scattered: bool) -> Outcome<String> {
+        let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
+        let content = |number: u32| Content { seed: value.seed.wrapping_add(number), ..value };
+        let key = |number: u32| numbered_key(first.wrapping_add(number));
+        let load = || {
+            let mut load = self.db().begin_bulk_load(&keyspace)?;
+            for number in 0..count {
+                let number = if scattered { scatter(number, count) } else { number };
+                // Of two rows with one key the last one counts.
+                if number.is_multiple_of(7) {
+                    load.put(key(number), content(number.wrapping_add(1)).make())?;
+                }
+                load.put(key(number), content(number).make())?;
+            }
+            load.commit()
+        };
+        // It reads nothing; but its record has the moment before it.
+        let read_at = self.db().newest().0;
+        let loaded = load();
+        let writes = (0..count).map(|number| ((space, key(number)), Some(content(number)))).collect();
+        let entry = Entry::Commit { writes, metadata: Content::default(), read_at };
+        self.submitted("bulk load", vec![entry], loaded.map(|glsn| glsn.0), true)
     }
 
     fn delete(&mut self, tx: u8, space: u8, key: &Key) -> Outcome<String> {

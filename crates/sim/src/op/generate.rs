@@ -236,6 +236,7 @@ impl Generator {
             (if open { 30 } else { 200 }, Self::begin),
             (if_so(open, 200), Self::put),
             (if_so(open, 5), Self::put_many),
+            (2, Self::bulk_load),
             (if_so(open, 40), Self::delete),
             (if_so(open, 90), Self::commit),
             (if_so(open && settings.submits, 25), Self::submit),
@@ -387,19 +388,23 @@ impl Generator {
     }
 
     fn put_many(&mut self) -> Op {
+        let (first, count, value) = self.many();
+        let (tx, space) = (self.open_slot(self.open_txs), self.space());
+        Op::PutMany { tx, space, first, count, value, scattered: self.random.chance(0.5) }
+    }
+
+    fn bulk_load(&mut self) -> Op {
+        let (first, count, value) = self.many();
+        Op::BulkLoad { space: self.space(), first, count, value, scattered: self.random.chance(0.5) }
+    }
+
+    /// The first of some numbered keys, how many they are, and the value of the first.
+    fn many(&mut self) -> (u32, u32, Content) {
         let many = u64::from(self.settings.many);
-        let count = 1 + self.below(many) as u32;
+        let (first, count) = (self.below(many) as u32, 1 + self.below(many) as u32);
         let bytes = if self.settings.many > 250 { 900 } else { self.below(1000) as u32 };
         // Scrambled, so that the seeds of the keys do not coincide with later ones: a value that is mistaken for another must be detected.
-        let value = Content { bytes, seed: self.content().seed.wrapping_mul(0x9e37_79b1) };
-        Op::PutMany {
-            tx: self.open_slot(self.open_txs),
-            space: self.space(),
-            first: self.below(many) as u32,
-            count,
-            value,
-            scattered: self.random.chance(0.5),
-        }
+        (first, count, Content { bytes, seed: self.content().seed.wrapping_mul(0x9e37_79b1) })
     }
 
     fn delete(&mut self) -> Op {

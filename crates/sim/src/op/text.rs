@@ -49,6 +49,10 @@ impl fmt::Display for Op {
                 let order = if *scattered { "scattered" } else { "rising" };
                 write!(f, "put-many t{tx} s{space} {first} {count} {value} {order}")
             }
+            Op::BulkLoad { space, first, count, value, scattered } => {
+                let order = if *scattered { "scattered" } else { "rising" };
+                write!(f, "bulk-load s{space} {first} {count} {value} {order}")
+            }
             Op::Delete { tx, space, key } => write!(f, "delete t{tx} s{space} ={}", Escaped(key)),
             Op::Get { from, space, key, how } => write!(f, "{} {from} s{space} ={}", get_name(*how), Escaped(key)),
             Op::Walk { from, space, span, reverse, limit, keys_only, amid } => {
@@ -292,6 +296,13 @@ impl<'a> Words<'a> {
             },
             "put-many" => Op::PutMany {
                 tx: self.sign("t")?,
+                space: self.sign("s")?,
+                first: self.number()?,
+                count: self.number()?,
+                value: self.content()?,
+                scattered: self.either("scattered", "rising")?,
+            },
+            "bulk-load" => Op::BulkLoad {
                 space: self.sign("s")?,
                 first: self.number()?,
                 count: self.number()?,

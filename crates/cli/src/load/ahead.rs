@@ -1,0 +1,215 @@
+//! Reads rows on a thread of its own, ahead of their use: parsing and storing take a processor each.
+//!
+//! Law: the reader waits once [`BLOCK_BYTES`] are there, so a block is longer than that by one row at most.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use plimsoll_disk::thread;
+
+use super::{Problem, Rows};
+use crate::exit::Failure;
+
+/// Bytes of keys and values in a full block.
+const BLOCK_BYTES: usize = 128 * 1024;
+
+/// A block of this many bytes is worth waking the user of rows.
+const WAKING_BYTES: usize = 32 * 1024;
+
+/// Rows that come slowly are used after this time.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// Rows in the order of the file.
+#[derive(Debug, Default)]
+pub(crate) struct Block {
+    bytes: Vec<u8>,
+    rows: Vec<Row>,
+    /// Why there are no more rows behind these.
+    pub(crate) end: Option<End>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    line: u64,
+    key_end: usize,
+    value_end: usize,
+}
+
+/// Why there are no more rows.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// The file has ended.
+    OfFile,
+    /// The next row has a fault.
+    Problem(Problem),
+}
+
+impl Block {
+    /// The rows: line, key, value.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (u64, &[u8], &[u8])> {
+        let mut start = 0;
+        self.rows.iter().map(move |row| {
+            let (key, value) = (&self.bytes[start..row.key_end], &self.bytes[row.key_end..row.value_end]);
+            start = row.value_end;
+            (row.line, key, value)
+        })
+    }
+
+    fn push(&mut self, line: u64, key: &[u8], value: &[u8]) {
+        self.bytes.extend_from_slice(key);
+        let key_end = self.bytes.len();
+        self.bytes.extend_from_slice(value);
+        self.rows.push(Row { line, key_end, value_end: self.bytes.len() });
+    }
+
+    fn is_worth_waking(&self) -> bool {
+        self.bytes.len() >= WAKING_BYTES || self.end.is_some()
+    }
+}
+
+/// Rows as they are read.
+pub(crate) struct Ahead {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// Rows came, or were taken.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    block: Block,
+    /// Nobody will take any more.
+    is_abandoned: bool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds to the block once there is room; `false` if rows are not wanted any more.
+    fn add(&self, add: impl FnOnce(&mut Block)) -> bool {
+        let full = |state: &mut State| state.block.bytes.len() >= BLOCK_BYTES && !state.is_abandoned;
+        let mut state = self.changed.wait_while(self.lock(), full).unwrap_or_else(PoisonError::into_inner);
+        let was_worth_waking = state.block.is_worth_waking();
+        add(&mut state.block);
+        if !was_worth_waking && state.block.is_worth_waking() {
+            self.changed.notify_one();
+        }
+        !state.is_abandoned
+    }
+}
+
+impl Ahead {
+    /// Begins to read.
+    pub(crate) fn of(rows: Box<dyn Rows + Send>) -> Result<Self, Failure> {
+        let shared = Arc::new(Shared::default());
+        let reader = Arc::clone(&shared);
+        thread::spawn("read-rows", move || read(rows, &reader))
+            .map_err(|error| Failure::system(format!("cannot start a thread that reads rows: {error}")))?;
+        Ok(Self { shared })
+    }
+
+    /// The rows that are there. Waits a moment if they are few; there may be none.
+    pub(crate) fn take(&self) -> Block {
+        let few = |state: &mut State| !state.block.is_worth_waking();
+        let waited = self.shared.changed.wait_timeout_while(self.shared.lock(), PATIENCE, few);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let block = std::mem::take(&mut state.block);
+        self.shared.changed.notify_one();
+        block
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.shared.lock().is_abandoned = true;
+        self.shared.changed.notify_one();
+    }
+}
+
+fn read(mut rows: Box<dyn Rows + Send>, to: &Shared) {
+    let (mut key, mut value) = (Vec::new(), Vec::new());
+    loop {
+        let end = match rows.next(&mut key, &mut value) {
+            Ok(Some(line)) if to.add(|block| block.push(line, &key, &value)) => continue,
+            Ok(_) => End::OfFile,
+            Err(problem) => End::Problem(problem),
+        };
+        to.add(|block| block.end = Some(end));
+        return;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows 1, 2, 3, ... whose keys are their numbers, and then a fault.
+    struct Numbers {
+        next: u64,
+        fault_at: u64,
+    }
+
+    impl Rows for Numbers {
+        fn next(&mut self, key: &mut Vec<u8>, value: &mut Vec<u8>) -> Result<Option<u64>, Problem> {
+            if self.next == self.fault_at {
+                return Err(Problem::new(self.next, "a fault"));
+            }
+            key.clear();
+            key.extend_from_slice(self.next.to_string().as_bytes());
+            value.clear();
+            value.resize(self.next as usize % 300, 7);
+            self.next += 1;
+            Ok(Some(self.next - 1))
+        }
+    }
+
+    #[test]
+    fn every_row_before_a_fault_comes_in_order_and_then_the_fault() {
+        let ahead = Ahead::of(Box::new(Numbers { next: 1, fault_at: 5000 })).ok().unwrap();
+        let mut number = 1;
+        let problem = loop {
+            let block = ahead.take();
+            for (line, key, value) in block.rows() {
+                assert_eq!((line, key), (number, number.to_string().as_bytes()));
+                assert_eq!(value.len(), number as usize % 300);
+                number += 1;
+            }
+            if let Some(end) = block.end {
+                break end;
+            }
+        };
+        assert!(matches!(problem, End::Problem(Problem { line: 5000, .. })));
+        assert_eq!(number, 5000);
+    }
+
+    #[test]
+    fn a_row_is_there_before_the_next_one_comes_and_a_reader_that_is_not_wanted_ends() {
+        struct Slow(std::sync::mpsc::Receiver<u64>);
+
+        impl Rows for Slow {
+            fn next(&mut self, key: &mut Vec<u8>, value: &mut Vec<u8>) -> Result<Option<u64>, Problem> {
+                key.clear();
+                value.clear();
+                Ok(self.0.recv().ok())
+            }
+        }
+
+        let (sender, rows) = std::sync::mpsc::channel();
+        let ahead = Ahead::of(Box::new(Slow(rows))).ok().unwrap();
+        for line in [3, 7] {
+            sender.send(line).unwrap();
+            let seen = std::iter::repeat_with(|| ahead.take()).find(|block| block.rows().count() > 0).unwrap();
+            assert_eq!(seen.rows().map(|(line, ..)| line).collect::<Vec<_>>(), [line]);
+        }
+        drop(ahead);
+        while sender.send(9).is_ok() {
+            std::thread::yield_now();
+        }
+    }
+}

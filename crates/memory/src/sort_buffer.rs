@@ -1,0 +1,275 @@
+//! Rows that come without order and leave sorted: keys and values in chunks of the budget, and beside them a list of where they are.
+//!
+//! The list is sorted by the first bytes in which the keys differ, so that nearly all comparisons read nothing but the list. Rows that come
+//! in order are not sorted at all.
+//!
+//! Laws:
+//! 1. A row that is refused changes nothing.
+//! 2. Of rows with equal keys only the one that came last is read back.
+
+use crate::budget::{Budget, Kind, OutOfBudget};
+use crate::buffer::Buffer;
+use crate::chunk::{CHUNK_BYTES, Chunk};
+use crate::prefetch::prefetch_address;
+
+/// Lengths of key and value, before them.
+const HEAD_BYTES: usize = 4;
+
+/// Bytes of a key that its slot holds.
+const PREFIX_BYTES: usize = 12;
+
+/// Slots of the first list.
+const FIRST_SLOTS: usize = 256;
+
+/// Rows are fetched from memory this far ahead of where they are read.
+const FETCHED_AHEAD: usize = 8;
+
+/// Rows to be sorted.
+#[derive(Debug)]
+pub struct SortBuffer {
+    budget: Budget,
+    kind: Kind,
+    chunks: Vec<Chunk>,
+    /// Bytes used of the last chunk.
+    filled: usize,
+    /// A prefix of the key (of a row that is not sorted yet: nothing) and the row's place.
+    slots: Buffer<u128>,
+    /// Bytes that all keys begin with.
+    common: usize,
+    /// Each key is greater than the one before it.
+    is_rising: bool,
+    is_sorted: bool,
+}
+
+impl SortBuffer {
+    /// The longest key plus value that fits.
+    pub const MAX_ROW_BYTES: usize = CHUNK_BYTES - HEAD_BYTES;
+
+    /// An empty buffer. It takes memory with the first row.
+    ///
+    /// # Errors
+    /// Never for lack of memory: nothing is taken yet.
+    pub fn new(budget: &Budget, kind: Kind) -> Result<Self, OutOfBudget> {
+        Ok(Self {
+            budget: budget.clone(),
+            kind,
+            chunks: Vec::new(),
+            filled: CHUNK_BYTES,
+            slots: Buffer::with_capacity(budget, kind, 0)?,
+            common: usize::MAX,
+            is_rising: true,
+            is_sorted: false,
+        })
+    }
+
+    /// Adds a row.
+    ///
+    /// # Errors
+    /// The budget has no room; nothing has changed.
+    ///
+    /// # Panics
+    /// Key and value together are longer than [`SortBuffer::MAX_ROW_BYTES`], or the buffer was sorted and not cleared.
+    pub fn push(&mut self, key: &[u8], value: &[u8]) -> Result<(), OutOfBudget> {
+        let bytes = HEAD_BYTES + key.len() + value.len();
+        assert!(bytes <= CHUNK_BYTES && !self.is_sorted, "a row fits into a chunk, and comes before the sort");
+        if self.slots.len() == self.slots.capacity() {
+            self.slots.reserve(self.slots.len().max(FIRST_SLOTS))?;
+        }
+        if bytes > CHUNK_BYTES - self.filled {
+            self.chunks.push(self.budget.take(self.kind)?);
+            self.filled = 0;
+        }
+        self.note_order(key);
+        let number = self.chunks.len() - 1;
+        let row = &mut self.chunks[number][self.filled..self.filled + bytes];
+        row[..2].copy_from_slice(&(key.len() as u16).to_le_bytes());
+        row[2..HEAD_BYTES].copy_from_slice(&(value.len() as u16).to_le_bytes());
+        row[HEAD_BYTES..HEAD_BYTES + key.len()].copy_from_slice(key);
+        row[HEAD_BYTES + key.len()..].copy_from_slice(value);
+        self.slots.push((number * CHUNK_BYTES + self.filled) as u128);
+        self.filled += bytes;
+        Ok(())
+    }
+
+    fn note_order(&mut self, key: &[u8]) {
+        let Some(&last) = self.slots.last() else {
+            self.common = key.len();
+            return;
+        };
+        let last = row_at(&self.chunks, last).0;
+        self.is_rising &= last < key;
+        let both = last[..self.common.min(last.len())].iter().zip(key);
+        self.common = both.take_while(|(one, other)| one == other).count();
+    }
+
+    /// The number of rows, those with equal keys included.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Bytes of memory held.
+    pub fn held_bytes(&self) -> u64 {
+        (self.chunks.len() * CHUNK_BYTES) as u64 + self.slots.charged_bytes()
+    }
+
+    /// Sorts the rows by key. Takes no memory.
+    pub fn sort(&mut self) {
+        if std::mem::replace(&mut self.is_sorted, true) || self.is_rising {
+            return;
+        }
+        let Self { chunks, slots, common, .. } = self;
+        for slot in slots.iter_mut() {
+            *slot |= u128::from_be_bytes(prefix(&row_at(chunks, *slot).0[*common..]));
+        }
+        slots.sort_unstable();
+        let ties = slots.chunk_by_mut(|one, other| one >> PLACE_BITS == other >> PLACE_BITS);
+        for tie in ties.filter(|tie| tie.len() > 1) {
+            // Of equal keys, the one that came first has the lower place.
+            tie.sort_unstable_by(|one, other| {
+                row_at(chunks, *one).0.cmp(row_at(chunks, *other).0).then((*one as u32).cmp(&(*other as u32)))
+            });
+        }
+    }
+
+    /// The rows in order of their keys, each key once.
+    ///
+    /// # Panics
+    /// The buffer is not sorted.
+    pub fn rows(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        assert!(self.is_sorted, "rows are sorted before they are read");
+        (0..self.slots.len()).filter_map(|at| {
+            if let Some(ahead) = self.slots.get(at + FETCHED_AHEAD) {
+                prefetch_address(bytes_at(&self.chunks, *ahead).as_ptr());
+            }
+            let (key, value) = row_at(&self.chunks, self.slots[at]);
+            let next = self.slots.get(at + 1).filter(|_| !self.is_rising);
+            let is_newer = next.is_some_and(|next| {
+                next >> PLACE_BITS == self.slots[at] >> PLACE_BITS && row_at(&self.chunks, *next).0 == key
+            });
+            (!is_newer).then_some((key, value))
+        })
+    }
+
+    /// Removes all rows and gives back their memory.
+    pub fn clear(&mut self) {
+        self.chunks = Vec::new();
+        self.slots.release();
+        (self.filled, self.common) = (CHUNK_BYTES, usize::MAX);
+        (self.is_rising, self.is_sorted) = (true, false);
+    }
+}
+
+/// Bits of a slot that hold the row's place.
+const PLACE_BITS: u32 = 32;
+
+/// The first bytes of the rest of a key, as the high bytes of a slot.
+fn prefix(rest: &[u8]) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    let len = rest.len().min(PREFIX_BYTES);
+    bytes[..len].copy_from_slice(&rest[..len]);
+    bytes
+}
+
+fn bytes_at(chunks: &[Chunk], slot: u128) -> &[u8] {
+    let place = slot as u32 as usize;
+    &chunks[place / CHUNK_BYTES][place % CHUNK_BYTES..]
+}
+
+fn row_at(chunks: &[Chunk], slot: u128) -> (&[u8], &[u8]) {
+    let row = bytes_at(chunks, slot);
+    let len = |at: usize| usize::from(u16::from_le_bytes([row[at], row[at + 1]]));
+    let (key, value) = (len(0), len(2));
+    row[HEAD_BYTES..HEAD_BYTES + key + value].split_at(key)
+}
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::budget::Backing;
+
+    fn budget(chunks: u64) -> Budget {
+        Budget::new(chunks * CHUNK_BYTES as u64, Backing::Heap).unwrap()
+    }
+
+    fn sorted(rows: &[(Vec<u8>, Vec<u8>)]) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut buffer = SortBuffer::new(&budget(64), Kind::Sort).unwrap();
+        rows.iter().for_each(|(key, value)| buffer.push(key, value).unwrap());
+        buffer.sort();
+        buffer.rows().map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
+    }
+
+    fn expect_as_map(rows: &[(Vec<u8>, Vec<u8>)]) {
+        let map: BTreeMap<_, _> = rows.iter().cloned().collect();
+        assert_eq!(sorted(rows), map.into_iter().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn rows_leave_as_from_a_map() {
+        let mut state = 1_u64;
+        let mut below = |bound: usize| {
+            // Knuth's MMIX generator; its high bits are the good ones.
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) as usize % bound
+        };
+        let rounds = if cfg!(miri) { 3 } else { 60 };
+        for round in 0..rounds {
+            let letters = [2, 4, 256][round % 3];
+            let longest = [3, 20, 40][round / 3 % 3];
+            let common = vec![9; [0, 4, 30][round / 9 % 3]];
+            let count = if cfg!(miri) { 40 } else { below(2000) };
+            let mut row = |value: usize| {
+                let rest: Vec<u8> = (0..below(longest)).map(|_| below(letters) as u8).collect();
+                ([&common[..], &rest].concat(), value.to_le_bytes().to_vec())
+            };
+            expect_as_map(&(0..count).map(&mut row).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn keys_that_differ_by_zeros_at_their_end_are_told_apart() {
+        let keys: [&[u8]; 6] = [b"a\0\0", b"a", b"a\0", b"", b"\0", b"a"];
+        expect_as_map(&keys.iter().enumerate().map(|(i, key)| (key.to_vec(), vec![i as u8])).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn rising_keys_are_not_sorted_and_an_equal_one_ends_that() {
+        let rows: Vec<_> = (0..300_u32).map(|key| (key.to_be_bytes().to_vec(), vec![1])).collect();
+        expect_as_map(&rows);
+        let mut buffer = SortBuffer::new(&budget(4), Kind::Sort).unwrap();
+        rows.iter().for_each(|(key, value)| buffer.push(key, value).unwrap());
+        assert!(buffer.is_rising);
+        buffer.push(&299_u32.to_be_bytes(), &[2]).unwrap();
+        assert!(!buffer.is_rising);
+        buffer.sort();
+        assert_eq!((buffer.len(), buffer.rows().count()), (301, 300));
+        assert_eq!(buffer.rows().last(), Some((&299_u32.to_be_bytes()[..], &[2][..])));
+    }
+
+    #[test]
+    fn a_refused_row_changes_nothing_and_clearing_gives_everything_back() {
+        let budget = budget(3);
+        let mut buffer = SortBuffer::new(&budget, Kind::Sort).unwrap();
+        let mut pushed = 0_u64;
+        while buffer.push(&pushed.to_be_bytes(), &[7; 1000]).is_ok() {
+            pushed += 1;
+        }
+        assert!(pushed > 60 && buffer.len() as u64 == pushed);
+        buffer.sort();
+        let keys: Vec<_> = buffer.rows().map(|(key, _)| u64::from_be_bytes(key.try_into().unwrap())).collect();
+        assert_eq!(keys, (0..pushed).collect::<Vec<_>>());
+        assert!(buffer.held_bytes() <= 3 * CHUNK_BYTES as u64);
+        buffer.clear();
+        assert_eq!((budget.usage().of(Kind::Sort), buffer.held_bytes()), (0, 0));
+        buffer.push(b"again", b"").unwrap();
+        buffer.sort();
+        assert_eq!(buffer.rows().collect::<Vec<_>>(), [(&b"again"[..], &b""[..])]);
+    }
+}
