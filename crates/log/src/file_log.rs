@@ -114,7 +114,7 @@ impl FileLog {
         append::seal_if_long(&self.log, bytes)
     }
 
-    /// Seals a segment that another one has followed: one step of the thread that does so. Returns whether there was one.
+    /// Seals a segment that another one has followed: one step of the thread that does so. Returns whether one waited.
     pub fn seal_behind(&self) -> bool {
         seal_step(&self.log.segments, &self.log.env)
     }
