@@ -158,7 +158,7 @@ impl Reader {
     }
 
     /// Replaces the contents of `into` by the whole value of a version that is not a deletion. Returns whether a page of the value was not
-    /// in memory. Each page was checked when it entered memory; the value's own checksum is computed if one entered now.
+    /// in memory.
     pub(crate) fn load(&self, glsn: Glsn, stored: Stored<'_>, into: &mut Buffer) -> Result<bool> {
         into.clear();
         if let Stored::Inline(value) = stored {
@@ -167,9 +167,7 @@ impl Reader {
         }
         into.resize(stored.value_bytes() as usize);
         let missed = self.load_part(glsn, stored, 0, into)?;
-        if missed {
-            stored.check_sum(glsn, value_sum(into))?;
-        }
+        stored.check_sum(glsn, value_sum(into))?;
         Ok(missed)
     }
 

@@ -215,6 +215,22 @@ fn a_store_whose_log_is_gone_or_trimmed_is_salvaged_from_its_index() {
 }
 
 #[test]
+fn an_index_that_holds_nothing_takes_the_place_of_no_log() {
+    let disk = mem_disk();
+    let db = Db::open(STORE, options(&disk)).unwrap();
+    let keyspace = db.keyspace("default").unwrap();
+    (0..7_u8).for_each(|key| drop(db.put(&keyspace, [key], "value").unwrap()));
+    // So few that closing does not flush them.
+    db.close().unwrap();
+    let segment = segments(&*disk).pop().unwrap();
+    disk.open(&segment, Open::ReadWrite, Caching::Buffered).unwrap().write_at(&[0; 16 << 10], 0).unwrap();
+    let before = files(&*disk, Path::new(STORE));
+    let error = salvage_from_index(STORE, options(&disk)).unwrap_err();
+    assert!(matches!(&error, Error::Corrupt { message, .. } if message.contains("restore a backup")), "{error}");
+    assert!(files(&*disk, Path::new(STORE)) == before);
+}
+
+#[test]
 fn a_salvage_from_the_index_that_is_cut_short_anywhere_can_be_run_again() {
     let lying = LyingDisk::new(3);
     let disk: Arc<dyn Disk> = Arc::new(lying.clone());

@@ -181,6 +181,11 @@ fn make(path: &Path, salvaged: &Path, options: &Options, manifest: &Manifest) ->
     }
     copy_files(options, &path.join("log"), &source_log)?;
     let whole = open_front(options, &source_log, manifest)?;
+    if whole.is_none() && manifest.checkpoint.glsn == Glsn::NONE {
+        return Err(Error::corrupt(
+            "the log cannot be read, and the index holds nothing that could take its place; nothing was changed: restore a backup",
+        ));
+    }
     if whole.is_some_and(|end| manifest.checkpoint.glsn <= end) {
         return Err(InvalidInput::NothingToSalvage { path: path.to_owned(), glsn: manifest.checkpoint.glsn }.into());
     }

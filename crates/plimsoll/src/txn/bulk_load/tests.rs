@@ -1,3 +1,5 @@
+//! Bulk loads: one commit or nothing, whatever is loaded and whatever is refused.
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
