@@ -13,10 +13,7 @@ pub(super) fn play(store: &dyn Peer, scale: &Scale, note: &mut Note<'_>) -> Resu
     load(store, rows, 1000, 1000, random_key)?;
     store.settle()?;
     // Not every contestant has moments.
-    let Some(held) = store.hold()? else {
-        note("held_moments", 0.0);
-        return Ok(());
-    };
+    let Some(held) = store.hold()? else { return Ok(()) };
     let mut value = vec![0; 1000];
     for from in (0..2 * rows).step_by(100) {
         store.commit(&mut |commit| {
@@ -28,7 +25,6 @@ pub(super) fn play(store: &dyn Peer, scale: &Scale, note: &mut Note<'_>) -> Resu
     }
     store.settle()?;
     scale.rest();
-    note("held_moments", 1.0);
     let reads = rows.min(100_000);
     for turn in ["first", "later"] {
         let began = thread_nanos();
