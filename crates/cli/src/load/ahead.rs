@@ -10,7 +10,7 @@ use plimsoll_disk::thread;
 use super::{Problem, Rows};
 use crate::exit::Failure;
 
-/// Bytes of keys and values in a full block.
+/// Bytes of a full block: of keys and values, and of the list of rows.
 const BLOCK_BYTES: usize = 128 * 1024;
 
 /// A block of this many bytes is worth waking the user of rows.
@@ -62,8 +62,12 @@ impl Block {
         self.rows.push(Row { line, key_end, value_end: self.bytes.len() });
     }
 
+    fn held_bytes(&self) -> usize {
+        self.bytes.len() + self.rows.len() * size_of::<Row>()
+    }
+
     fn is_worth_waking(&self) -> bool {
-        self.bytes.len() >= WAKING_BYTES || self.end.is_some()
+        self.held_bytes() >= WAKING_BYTES || self.end.is_some()
     }
 }
 
@@ -93,7 +97,7 @@ impl Shared {
 
     /// Adds to the block once there is room; `false` if rows are not wanted any more.
     fn add(&self, add: impl FnOnce(&mut Block)) -> bool {
-        let full = |state: &mut State| state.block.bytes.len() >= BLOCK_BYTES && !state.is_abandoned;
+        let full = |state: &mut State| state.block.held_bytes() >= BLOCK_BYTES && !state.is_abandoned;
         let mut state = self.changed.wait_while(self.lock(), full).unwrap_or_else(PoisonError::into_inner);
         let was_worth_waking = state.block.is_worth_waking();
         add(&mut state.block);

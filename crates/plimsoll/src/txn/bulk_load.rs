@@ -107,6 +107,9 @@ impl BulkLoad {
     }
 
     fn put_bytes(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        if self.spoiled {
+            return Err(InvalidInput::TransactionFailed.into());
+        }
         let key = KeyBuffer::new(self.keyspace, key)?;
         check_value_bytes(value.len() as u64)?;
         let taken = self.take(key.get(), value);

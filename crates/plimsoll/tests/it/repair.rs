@@ -219,7 +219,9 @@ fn an_index_that_holds_nothing_takes_the_place_of_no_log() {
     let disk = mem_disk();
     let db = Db::open(STORE, options(&disk)).unwrap();
     let keyspace = db.keyspace("default").unwrap();
-    (0..7_u8).for_each(|key| drop(db.put(&keyspace, [key], "value").unwrap()));
+    for key in 0..7_u8 {
+        db.put(&keyspace, [key], "value").unwrap();
+    }
     // So few that closing does not flush them.
     db.close().unwrap();
     let segment = segments(&*disk).pop().unwrap();

@@ -360,10 +360,27 @@ impl Finder<'_> {
             Some(log) if newest < log.bounds().next && self.reads(log, log.bounds().first)? => first,
             _ => None,
         };
+        let blobs = self.unknown_blobs(log_id)?;
+        if from_log.is_none()
+            && let Some((blob, glsn)) = blobs.iter().find_map(|(blob, named)| Some((blob, (*named)?)))
+            && glsn <= newest
+        {
+            return Err(Error::corrupt(format!(
+                "the commit with GLSN {glsn} is in log/{} and cannot be replayed, as the log does not hold everything: without its manifest the \
+                 index cannot be made anew; nothing was changed: restore a backup",
+                blob.file_name()
+            )));
+        }
         // What the log holds intact is replayed from it.
         let checkpoint = place(from_log.map_or(newest, |first| Glsn(first.0 - 1)))?;
         let manifest = Manifest { checkpoint, durable: checkpoint, ..Manifest::empty(log_id) };
         let mut recovered = self.recovered(MadeFrom::Runs(runs.len() as u64), manifest);
+        if let Some(first) = first.filter(|first| newest.next() < *first && *first > Glsn::FIRST) {
+            let (lost, last) = (newest.next(), Glsn(first.0 - 1));
+            recovered.unknown.push(format!(
+                "what the commits with GLSN {lost} to {last} changed: no run holds it, and the log was trimmed"
+            ));
+        }
         let mut scene = Scene {
             path: self.path,
             budget: &self.budget,
@@ -451,7 +468,7 @@ impl Finder<'_> {
             head.limits.deletion_dropped(*keyspace, newest);
         }
         recovered.manifest = Manifest::of(head, std::mem::take(&mut recovered.manifest.runs));
-        self.set_aside_unknown_blobs(log_id, &mut recovered)?;
+        self.set_aside(blobs, &mut recovered)?;
         Ok((recovered, BTreeSet::new()))
     }
 
@@ -468,9 +485,8 @@ impl Finder<'_> {
         })
     }
 
-    /// Runs in blob files that neither the log nor an older manifest names: their commit, and so the age of what they hold, was only in
-    /// the manifest.
-    fn set_aside_unknown_blobs(&self, log_id: u128, recovered: &mut Recovered) -> Result<()> {
+    /// Runs in blob files that no older manifest names, each with the commit that the log's records name it for.
+    fn unknown_blobs(&self, log_id: u128) -> Result<Vec<(BlobId, Option<Glsn>)>> {
         let dir = self.path.join("log");
         let mut page = self.budget.take(Kind::Staging)?;
         let page = &mut page[..PAGE_BYTES];
@@ -480,26 +496,40 @@ impl Finder<'_> {
             let source = mend::blob_pages(self.disk(), &dir, log_id, blob).lift()?;
             let is_run = source.load(0, page).is_ok() && page_kind(page) == HEADER_PAGE;
             if is_run && self.known(TableId::Blob(blob)).is_none() {
-                unknown.push(blob);
+                unknown.push((blob, None));
             }
         }
-        let Some(log) = self.log.as_ref().filter(|_| !unknown.is_empty()) else { return Ok(()) };
+        let Some(log) = self.log.as_ref().filter(|_| !unknown.is_empty()) else { return Ok(unknown) };
         let mut scan = log.scan(log.bounds().first..log.bounds().next, Some(StreamId::TRANSACTIONS)).lift()?;
         while let Some(Ok(entry)) = scan.next_entry() {
             if let Ok(Payload { writes: Writes::Runs(runs), .. }) = Payload::decode(entry.payload) {
-                unknown.retain(|blob| !runs.iter().flatten().any(|named| named == blob));
+                for (_, named) in unknown.iter_mut().filter(|(blob, _)| runs.iter().flatten().any(|run| run == blob)) {
+                    *named = Some(entry.meta.glsn);
+                }
             }
         }
-        drop(scan);
-        for blob in unknown {
+        Ok(unknown)
+    }
+
+    /// Names the runs in blob files that nothing names: their commit, and so the age of what they hold, was only in the manifest. They are
+    /// set aside if every record of the log could be asked.
+    fn set_aside(&self, blobs: Vec<(BlobId, Option<Glsn>)>, recovered: &mut Recovered) -> Result<()> {
+        let dir = self.path.join("log");
+        let is_sure = match &self.log {
+            Some(log) => self.reads(log, log.bounds().first)?,
+            None => false,
+        };
+        for (blob, _) in blobs.into_iter().filter(|(_, named)| named.is_none()) {
             let (from, to) = (dir.join(blob.file_name()), dir.join(format!("{}.cut", blob.file_name())));
             recovered.unknown.push(format!(
-                "log/{} is a run of a commit that neither the log nor a readable manifest names (of one that was never finished, or of an old one \
-                 that was not merged yet)",
+                "log/{} is a run of a commit that neither the log, as far as it can be read, nor a readable manifest names (of one that was never \
+                 finished, or of an old one that was not merged yet)",
                 blob.file_name()
             ));
-            self.disk().rename(&from, &to)?;
-            recovered.moved.push(to.display().to_string());
+            if is_sure {
+                self.disk().rename(&from, &to)?;
+                recovered.moved.push(to.display().to_string());
+            }
         }
         Ok(self.disk().sync_dir(&dir)?)
     }

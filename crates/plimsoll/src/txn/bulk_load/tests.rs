@@ -173,7 +173,12 @@ fn whatever_the_budget_refuses_a_load_is_whole_or_nothing_and_leaves_no_files() 
         let loaded = (|| {
             let mut load = BulkLoad::new(&store.committer, &keyspace)?;
             for number in (0..9000_u32).rev() {
-                load.put(number.to_be_bytes(), [n as u8; 60])?;
+                if let Err(error) = load.put(number.to_be_bytes(), [n as u8; 60]) {
+                    // It stays refused, whatever memory there is.
+                    store.reader.budget.fail_after(u64::MAX);
+                    assert!(matches!(load.put("more", "rows"), Err(Error::InvalidInput(_))), "{n}");
+                    return Err(error);
+                }
             }
             load.commit()
         })();
