@@ -7,7 +7,7 @@ use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
-use plimsoll_log::glsn::Glsn;
+use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_log::log::{Durability, Log};
 
 use crate::common::{DIR, Memory, append, options, payload, scan_all, submit};
@@ -94,6 +94,30 @@ fn a_segment_is_trimmed_once_the_next_has_its_name() {
     drop(log);
     disk.restore_power();
     assert_eq!(open(&disk, &memory).bounds().first, first);
+}
+
+#[test]
+fn a_scan_of_a_stream_goes_on_where_its_segment_is_sealed_behind_it() {
+    for (stream, read_before) in [(0, 40), (2, 0), (2, 33), (3, 70)] {
+        let (memory, disk) = (Memory::new(16 << 20), LyingDisk::new(6));
+        let log = open(&disk, &memory);
+        let mut streams = Vec::new();
+        while names(&disk, ".seg.tmp").is_empty() {
+            let number = streams.len();
+            streams.push([2, 0, 3, 2, 1][number % 5]);
+            submit(&log, streams[number], &payload(number as u64, 1000)).unwrap();
+        }
+        let mut scan = log.scan(Glsn::FIRST..Glsn::MAX, Some(StreamId(stream))).unwrap();
+        let mut read = Vec::new();
+        while let Some(entry) = scan.next_entry() {
+            read.push(entry.unwrap().meta.glsn);
+            if read.len() == read_before + 1 {
+                assert!(log.seal_behind());
+            }
+        }
+        let of_stream = streams.iter().zip(1..).filter(|(of, _)| **of == stream).map(|(_, glsn)| Glsn(glsn));
+        assert_eq!(read, of_stream.collect::<Vec<_>>());
+    }
 }
 
 #[test]

@@ -20,7 +20,7 @@ use crate::error::LogError;
 use crate::file_log::open_log::OpenLog;
 use crate::file_log::read::point::{RecordStart, continued};
 use crate::file_log::read::read_ahead::ReadAhead;
-use crate::file_log::segments::offset_table::StreamCursor;
+use crate::file_log::segments::offset_table::Postings;
 use crate::file_log::segments::segment::Segment;
 use crate::format::fragment::FRAGMENT_HEADER_BYTES;
 use crate::format::layout::{block_of, payload_pieces};
@@ -62,8 +62,8 @@ pub struct FileScan<'a> {
     indexes: [u32; BATCH],
     offsets: [u32; BATCH],
     batch: Range<usize>,
-    /// Where the stream continues in the segment, if that is sealed.
-    cursor: Option<StreamCursor>,
+    /// Where the stream continues in the file of the segment's table.
+    postings: Option<Postings>,
     block: CurrentBlock,
     block_number: u64,
     /// Bytes of the block that are filled.
@@ -133,7 +133,7 @@ impl<'a> FileScan<'a> {
             indexes: [0; BATCH],
             offsets: [0; BATCH],
             batch: 0..0,
-            cursor: None,
+            postings: None,
             block: CurrentBlock::None,
             block_number: NOWHERE,
             filled: 0,
@@ -560,13 +560,8 @@ impl<'a> FileScan<'a> {
         below: u32,
     ) -> Result<usize, LogError> {
         let log = self.log;
-        let mut cursor = match self.cursor {
-            Some(cursor) => cursor,
-            None => log.segments.with_table(segment, |table| table.stream(stream, from))?,
-        };
-        let indexes = &mut self.indexes;
-        let mut found = log.segments.with_table(segment, |table| table.next_of_stream(stream, &mut cursor, indexes))?;
-        self.cursor = Some(cursor);
+        let (indexes, postings) = (&mut self.indexes, &mut self.postings);
+        let mut found = log.segments.with_table(segment, |table| table.of_stream(stream, from, postings, indexes))?;
         let beyond = found == 0 || indexes[found - 1] >= below;
         found = indexes[..found].partition_point(|index| *index < below);
         for i in 0..found {
@@ -576,8 +571,8 @@ impl<'a> FileScan<'a> {
         let next = if beyond { below } else { self.indexes[found - 1] + 1 };
         self.next = Glsn(segment.first().0 + u64::from(next));
         if beyond {
-            // The cursor may have passed entries that become readable later.
-            self.cursor = None;
+            // Those that become readable later were passed.
+            self.postings = None;
         }
         Ok(found)
     }
@@ -586,7 +581,7 @@ impl<'a> FileScan<'a> {
         self.leave_block();
         self.segment_first = segment.first();
         self.segment = Some(segment);
-        self.cursor = None;
+        self.postings = None;
         self.block = CurrentBlock::None;
         self.next_block = None;
         self.ahead = ReadAhead::default();

@@ -23,9 +23,9 @@ pub(crate) enum OffsetTable {
     },
 }
 
-/// An iteration over the entries of one stream in a segment.
+/// The postings of one stream that are still to come, of a table that is a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StreamCursor {
+pub(crate) struct Postings {
     at: u32,
     end: u32,
 }
@@ -52,45 +52,39 @@ impl OffsetTable {
         }
     }
 
-    /// The entries of a stream from `index` on.
-    pub(crate) fn stream(&self, stream: StreamId, index: u32) -> Result<StreamCursor, LoadError> {
-        match self {
-            Self::File(table) => Ok(match table.stream(stream)? {
-                None => StreamCursor { at: 0, end: 0 },
-                Some(item) => StreamCursor { at: table.posting_from(&item, index)?, end: item.start + item.count },
-            }),
-            Self::Memory { entry_offsets, .. } => Ok(StreamCursor { at: index, end: entry_offsets.len() }),
-        }
-    }
-
-    /// Fills `into` with the indexes of the next entries of a stream; returns how many, 0 at the end.
-    pub(crate) fn next_of_stream(
+    /// Fills `into` with the indexes of the entries of a stream from `index` on; returns how many, 0 at the end.
+    /// `postings` is what the last call left, if that ended right before `index`: it spares the search.
+    ///
+    /// Law: a segment's table may become another one between two calls, of the other kind: `index` says where a scan is,
+    /// and `postings` only where that is in a file.
+    pub(crate) fn of_stream(
         &self,
         stream: StreamId,
-        cursor: &mut StreamCursor,
+        index: u32,
+        postings: &mut Option<Postings>,
         into: &mut [u32],
     ) -> Result<usize, LoadError> {
-        let wanted = into.len().min((cursor.end - cursor.at) as usize);
-        if wanted == 0 {
-            return Ok(0);
-        }
         match self {
             Self::File(table) => {
-                let n = table.postings(cursor.at, &mut into[..wanted])?;
-                cursor.at += n as u32;
+                let mut left = match *postings {
+                    Some(left) => left,
+                    None => first_posting(table, stream, index)?,
+                };
+                let wanted = into.len().min((left.end - left.at) as usize);
+                let n = if wanted > 0 { table.postings(left.at, &mut into[..wanted])? } else { 0 };
+                left.at += n as u32;
+                *postings = Some(left);
                 Ok(n)
             }
             Self::Memory { entry_offsets, .. } => {
-                let mut n = 0;
+                *postings = None;
+                let (mut n, mut from) = (0, index);
                 while n < into.len()
-                    && let Some(found) = entry_offsets.find(stream, cursor.at, cursor.end)
+                    && let Some(found) = entry_offsets.find(stream, from, entry_offsets.len())
                 {
                     into[n] = found;
-                    cursor.at = found + 1;
+                    from = found + 1;
                     n += 1;
-                }
-                if n == 0 {
-                    cursor.at = cursor.end;
                 }
                 Ok(n)
             }
@@ -112,6 +106,13 @@ impl OffsetTable {
             Self::Memory { blobs, .. } => blobs.list().get(index as usize).copied().ok_or_else(missing),
         }
     }
+}
+
+fn first_posting(table: &TableFile, stream: StreamId, index: u32) -> Result<Postings, LoadError> {
+    Ok(match table.stream(stream)? {
+        None => Postings { at: 0, end: 0 },
+        Some(item) => Postings { at: table.posting_from(&item, index)?, end: item.start + item.count },
+    })
 }
 
 fn missing() -> LoadError {
