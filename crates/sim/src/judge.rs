@@ -311,7 +311,7 @@ impl Judge<'_> {
         Ok(true)
     }
 
-    /// Walks over the log.
+    /// Walks over the log; what waits to be sealed is sealed amid the walk.
     pub(crate) fn scan(&self, from: u64, count: u64, stream: Option<u32>) -> Outcome<bool> {
         let what = || format!("log scan from {from}, {count} GLSNs, stream {stream:?}");
         let end = from.saturating_add(count).min(self.db.newest().0 + 1);
@@ -333,6 +333,7 @@ impl Judge<'_> {
             let Some(entry) = self.settle(what, None, entry)? else { return Ok(false) };
             same(format!("{}: next GLSN", what()), &Some(entry.glsn.0), &wanted.next())?;
             self.is_entry(what, &entry)?;
+            self.db.seal_behind();
         }
         same(format!("{}: what comes behind its end", what()), &None, &wanted.next())?;
         Ok(true)

@@ -465,6 +465,13 @@ impl Db {
         self.store.maintenance.pool.clear();
     }
 
+    /// Seals a segment of the log that another one has followed, if one waits for it: for simulations.
+    #[doc(hidden)]
+    #[cfg(any(test, feature = "testing"))]
+    pub fn seal_behind(&self) {
+        self.store.file_log.seal_behind();
+    }
+
     /// Flushes, then merges all runs into as few as possible.
     ///
     /// # Errors

@@ -407,6 +407,11 @@ impl Driver {
             Reader::Snapshot(slot) if self.snapshots.contains_key(&slot) => Ok(self.snapshots.get(&slot).cloned()),
             Reader::Back(back) if back > 0 => {
                 let opened = self.db().snapshot_at(StoreMoment::Glsn(Glsn(self.back(back))));
+                if self.commit_amid.is_some() {
+                    self.absorb_amid()?;
+                    // It ran before the moment was open, which held nothing back then.
+                    self.raise_floors();
+                }
                 self.expect("snapshot_at", opened)
             }
             _ => {
