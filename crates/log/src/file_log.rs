@@ -37,6 +37,7 @@ use crate::draft::{Draft, Ticket};
 use crate::entry::{Entry, EntryMeta};
 use crate::error::LogError;
 use crate::file_log::blobs::blob_writer::FileBlobWriter;
+use crate::file_log::durability::DurabilityState;
 use crate::file_log::durability::flusher::Flusher;
 use crate::file_log::env::{Env, lock};
 use crate::file_log::keep::backup::BackupFile;
@@ -116,7 +117,7 @@ impl FileLog {
 
     /// Seals a segment that another one has followed: one step of the thread that does so. Returns whether one waited.
     pub fn seal_behind(&self) -> bool {
-        seal_step(&self.log.segments, &self.log.env)
+        seal_step(&self.log.segments, &self.log.durability, &self.log.env)
     }
 
     /// Reads every file of the log, past all caches of this process; returns the damage found. Blob files that no
@@ -213,21 +214,22 @@ impl FileLog {
 
 /// Starts the thread that seals segments.
 fn start_sealer(log: &OpenLog) -> Result<Worker, LogError> {
-    let (segments, env) = (Arc::clone(&log.segments), Arc::clone(&log.env));
+    let (segments, durability, env) = (Arc::clone(&log.segments), Arc::clone(&log.durability), Arc::clone(&log.env));
     Ok(Worker::start(
         "plimsoll-seal",
         &log.segments.bell,
         || {},
         move |_| {
-            if seal_step(&segments, &env) { Next::Again } else { Next::Rung }
+            if seal_step(&segments, &durability, &env) { Next::Again } else { Next::Rung }
         },
     )?)
 }
 
-/// Seals the segment that waits for it; without memory it is sealed when the next one is due.
-fn seal_step(segments: &Segments, env: &Env) -> bool {
-    segments.is_sealing()
-        && env.options.budget.take(Kind::Staging).is_ok_and(|mut staging| segments.seal(&mut staging).is_some())
+/// Seals the segment that waits for it; without memory it is sealed when the next one is due. Another process may own
+/// the folder once the log is closed or its lock is lost: nothing is changed then.
+fn seal_step(segments: &Segments, durability: &DurabilityState, env: &Env) -> bool {
+    let may_seal = segments.is_sealing() && durability.group.check().is_ok() && durability.check_locks().is_ok();
+    may_seal && env.options.budget.take(Kind::Staging).is_ok_and(|mut staging| segments.seal(&mut staging).is_some())
 }
 
 impl Drop for FileLog {

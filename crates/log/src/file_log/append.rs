@@ -214,11 +214,11 @@ fn write(
     let mut writer: Option<MutexGuard<'_, SegmentWriter>> = None;
     let needed = tail.buffer.chunks_needed(bound);
     if needed > 0 && !tail.buffer.prepare(needed, &log.env.options.budget) {
-        // The buffer is full: wait for the writer, then write the full chunks here.
+        // The buffer is full: wait for the writer, then write here. Readers are not kept from the tail meanwhile.
         drop(tail);
         let mut held = log.durability.writer()?;
+        held.write_out(&log.tail)?;
         tail = log.tail.write();
-        held.write_full_chunks(&mut tail)?;
         tail.buffer.prepare(needed, &log.env.options.budget);
         writer = Some(held);
     }
@@ -249,8 +249,12 @@ fn roll_to_new_segment(log: &OpenLog, order: &mut Order, seal: Seal) -> Result<(
         log.durability.sync_to_end()?;
     }
     let mut writer = log.durability.writer()?;
+    // Before any file is changed.
+    log.durability.check_locks().map_err(|error| log.durability.group.poison(&error))?;
     // One at a time: the one before has had a whole segment's time.
-    log.segments.seal(&mut writer.staging);
+    if log.segments.is_sealing() {
+        log.segments.seal(&mut writer.staging);
+    }
     log.segments.reserve()?;
     let end = order.end;
     let header = SegmentHeader {
@@ -267,8 +271,7 @@ fn roll_to_new_segment(log: &OpenLog, order: &mut Order, seal: Seal) -> Result<(
     let has_room = entry_offsets.reserve(1, &log.env.options.budget).is_ok();
     let zeroed = zero_step(log, order).min(u64::from(header.segment_bytes)).next_multiple_of(BLOCK_BYTES as u64);
     let file = begin_segment(&*log.env.options.disk, &log.env.options.dir, &header, zeroed)?;
-    let written = log.durability.check_locks().and_then(|()| writer.write_out(&log.tail));
-    written.map_err(|error| log.durability.group.poison(&error))?;
+    writer.write_out(&log.tail).map_err(|error| log.durability.group.poison(&error))?;
     let held_bytes = log.tail.read().entry_offsets.held_bytes();
     switch_to(log, order, &mut writer, NewSegment { header, file, zeroed, entry_offsets });
     if seal == Seal::Now || !has_room || held_bytes > log.env.options.budget.limit_bytes() / BEHIND_PART {
@@ -343,8 +346,9 @@ pub(crate) fn seal_if_long(log: &OpenLog, bytes: u64) -> Result<(), LogError> {
         return Ok(());
     }
     let _ = roll_to_new_segment(log, &mut order, Seal::Behind);
-    log.durability.sync_to_end()?;
+    // Appends need not wait for the sync.
     drop(order);
+    log.durability.sync_to_end()?;
     seal(log)
 }
 

@@ -98,7 +98,10 @@ impl DurabilityState {
 
     /// Writes all appended bytes, and syncs them. The active segment has its name then.
     pub(crate) fn write_and_sync(&self) -> Result<End, LogError> {
-        let mut syncing = lock(&self.syncing);
+        self.sync_holding(&mut lock(&self.syncing))
+    }
+
+    fn sync_holding(&self, syncing: &mut Syncing) -> Result<End, LogError> {
         self.group.check()?;
         self.check_locks()?;
         let appended_bytes = self.appended_bytes.load(Ordering::Relaxed);
@@ -121,8 +124,13 @@ impl DurabilityState {
         let appended = self.appended_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.signal.unsynced(bytes);
         let backlog_max = (self.env.options.budget.limit_bytes() / BACKLOG_PART).clamp(BACKLOG_MIN, BACKLOG_MAX);
-        if appended.saturating_sub(self.synced_bytes.load(Ordering::Relaxed)) > backlog_max {
-            let _ = self.sync_to_end();
+        let is_behind = || appended.saturating_sub(self.synced_bytes.load(Ordering::Relaxed)) > backlog_max;
+        if is_behind() {
+            let mut syncing = lock(&self.syncing);
+            // The sync that was under way may have been enough.
+            if is_behind() {
+                let _ = self.publish_synced(self.sync_holding(&mut syncing));
+            }
         }
     }
 
@@ -130,7 +138,11 @@ impl DurabilityState {
     /// the caller holds the order.
     pub(crate) fn sync_to_end(&self) -> Result<End, LogError> {
         self.group.check()?;
-        let end = self.write_and_sync().map_err(|error| self.group.poison(&error))?;
+        self.publish_synced(self.write_and_sync())
+    }
+
+    fn publish_synced(&self, synced: Result<End, LogError>) -> Result<End, LogError> {
+        let end = synced.map_err(|error| self.group.poison(&error))?;
         self.group.publish(&end);
         Ok(end)
     }

@@ -8,8 +8,9 @@
 //! Each owner knows only those before it in this list. Code that needs several of them (appending, reading, trimming,
 //! backup) takes an [`OpenLog`].
 //!
-//! The order of locks: `Segments::trimming`, `Segments::noticing`, `Tail::order` (held by an append), `DurabilityState::writer` (held across
-//! write and sync), the tail's state, the list of segments, a segment's table. The locks of group commit and of the
+//! The order of locks: `Segments::trimming`, `Segments::noticing`, `Tail::order` (held by an append),
+//! `DurabilityState::syncing` (held across a sync), `DurabilityState::writer` (held across writes, not across syncs), `Segments::rebuilding`, the
+//! tail's state, the list of segments, `Segments::sealing`, a segment's table. The locks of group commit and of the
 //! blobs' registry are taken last and alone. The pool is never asked for a page while the tail's state is held: loading
 //! the page may need it.
 

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use plimsoll_disk::lying::LyingDisk;
+use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::Disk;
+use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, StreamId};
@@ -94,6 +96,36 @@ fn a_segment_is_trimmed_once_the_next_has_its_name() {
     drop(log);
     disk.restore_power();
     assert_eq!(open(&disk, &memory).bounds().first, first);
+}
+
+#[test]
+fn a_time_is_that_of_a_readable_entry_where_a_segment_begins_before_the_last_is_durable() {
+    let (memory, disk) = (Memory::new(16 << 20), LyingDisk::new(6));
+    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let log = FileLog::open(options(&shared, &memory)).unwrap().0;
+    append(&log, 0, &payload(0, 5000));
+    fill(&disk, &log, 1);
+    assert_eq!(log.bounds().durable, Glsn(1));
+    assert_eq!(log.glsn_at(u64::MAX).unwrap(), Glsn(1));
+}
+
+#[test]
+fn nothing_is_sealed_in_a_folder_whose_lock_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let (memory, disk) = (Memory::new(16 << 20), Arc::new(OsDisk::new()));
+    let shared: Arc<dyn Disk> = disk;
+    let dir = folder.path().join("log");
+    let durability = Durability::Buffered;
+    let log = FileLog::open(FileLogOptions { dir: dir.clone(), durability, ..options(&shared, &memory) }).unwrap().0;
+    let any =
+        |end: &str| std::fs::read_dir(&dir).unwrap().any(|it| it.unwrap().path().to_string_lossy().ends_with(end));
+    while !any(".seg.tmp") {
+        submit(&log, 0, &payload(1, 5000)).unwrap();
+    }
+    std::fs::remove_file(dir.join("LOCK")).unwrap();
+    std::fs::write(dir.join("LOCK"), "of another").unwrap();
+    assert!(!log.seal_behind() && !any(".idx"));
+    assert!(matches!(log.sync(), Err(LogError::Poisoned { .. })));
 }
 
 #[test]

@@ -94,18 +94,19 @@ impl OpenLog {
             && !is_named
     }
 
+    /// Law: the tail says which segment is active. The list has the next one a moment before that, and the one before is
+    /// not sealed until then.
     fn for_each_named_blob(&self, each: &mut dyn FnMut(BlobId)) -> Result<(), LogError> {
         let mut from = Glsn::NONE;
         loop {
-            let all = self.segments.all();
-            for segment in all.iter().filter(|segment| segment.first() >= from && segment.sealed().is_some()) {
+            let active = self.tail.read().first;
+            for segment in self.segments.all().iter().filter(|segment| (from..active).contains(&segment.first())) {
                 let count = self.segments.with_table(segment, |table| Ok(table.blob_count()))?;
                 for index in 0..count {
                     each(self.segments.with_table(segment, |table| table.blob(index))?.blob.id);
                 }
             }
             let tail = self.tail.read();
-            let active = all.last().map_or(Glsn::NONE, |segment| segment.first());
             if tail.first == active {
                 tail.blobs.list().iter().for_each(|named| each(named.blob.id));
                 return Ok(());
@@ -113,5 +114,47 @@ impl OpenLog {
             // The active segment was sealed meanwhile: ask its table too.
             from = active;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::{Arc, Weak};
+
+    use plimsoll_disk::clock::SystemClock;
+    use plimsoll_disk::lying::LyingDisk;
+    use plimsoll_disk::vfs::Disk;
+    use plimsoll_memory::budget::{Backing, Budget};
+    use plimsoll_memory::pool::Pool;
+
+    use crate::draft::{Draft, DraftEntry};
+    use crate::file_log::FileLog;
+    use crate::file_log::options::FileLogOptions;
+    use crate::file_log::segments::segment::Segment;
+    use crate::file_log::tail::Tail;
+    use crate::format::segment_header::SegmentHeader;
+    use crate::glsn::{Glsn, StreamId};
+    use crate::log::Log;
+
+    #[test]
+    fn a_sweep_while_the_next_segment_begins_keeps_the_blob_files_of_the_active_one() {
+        let disk: Arc<dyn Disk> = Arc::new(LyingDisk::new(1));
+        let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
+        let pool = Pool::new(&budget, 1 << 20).unwrap();
+        let options = FileLogOptions::new(disk, Arc::new(SystemClock::new()), PathBuf::from("/log"), pool, budget);
+        let (log, _) = FileLog::open(options).unwrap();
+        let mut writer = log.create_blob().unwrap();
+        writer.write(b"large").unwrap();
+        let blob = writer.finish().unwrap();
+        let entries = [DraftEntry { stream: StreamId(0), parts: &[b"small"] }];
+        let named = log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[blob] }, None).unwrap();
+        log.wait_durable(named.last).unwrap();
+        // The moment at which the next one is in the list, and is not active yet.
+        let active = log.log.tail.read().segment.header;
+        let next = SegmentHeader { first: named.last.next(), ..active };
+        log.log.segments.push(Segment::new(next, &log.log.env, Weak::<Tail>::new() as _));
+        assert_eq!(log.sweep_blobs(&|_| false).unwrap(), 0);
+        assert_eq!(log.open_blob(blob.id).unwrap().pages, blob.pages);
     }
 }

@@ -253,7 +253,9 @@ impl OpenLog {
             };
             (all[at].first().0 - 1, all.get(behind).map_or(readable.0, |next| next.first().0 - 1))
         };
+        // Also `low`: a segment may begin before the one before it is durable.
         high = high.min(readable.0);
+        low = low.min(high);
         // Timestamps up to `low` are at most `micros`; those after `high` are greater.
         while low < high {
             let middle = low + (high - low).div_ceil(2);

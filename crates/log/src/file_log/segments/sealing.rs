@@ -42,6 +42,8 @@ impl Segments {
         self.env.files.forget(FileName::Table(header.first));
         let (disk, dir) = (&*self.env.options.disk, &self.env.options.dir);
         let written = write_table(disk, dir, header, seed, &mut FromMemory(&table), &mut scratch, staging);
+        // A reader may have opened the one that was replaced.
+        self.env.files.forget(FileName::Table(header.first));
         let opened = written.ok().and_then(|_| TableFile::open(&self.env, header.first).ok());
         set_table(&segment, opened.map(|table| Arc::new(OffsetTable::File(table))));
         lock(&self.sealing).take();
