@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::os::OsDisk;
-use plimsoll_disk::vfs::Disk;
+use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
@@ -112,18 +112,17 @@ fn a_time_is_that_of_a_readable_entry_where_a_segment_begins_before_the_last_is_
 #[test]
 fn nothing_is_sealed_in_a_folder_whose_lock_is_lost() {
     let folder = tempfile::tempdir().unwrap();
-    let (memory, disk) = (Memory::new(16 << 20), Arc::new(OsDisk::new()));
-    let shared: Arc<dyn Disk> = disk;
+    let memory = Memory::new(16 << 20);
+    let shared: Arc<dyn Disk> = Arc::new(OsDisk::new());
     let dir = folder.path().join("log");
     let durability = Durability::Buffered;
     let log = FileLog::open(FileLogOptions { dir: dir.clone(), durability, ..options(&shared, &memory) }).unwrap().0;
-    let any =
-        |end: &str| std::fs::read_dir(&dir).unwrap().any(|it| it.unwrap().path().to_string_lossy().ends_with(end));
+    let any = |end: &str| shared.names(&dir).unwrap().iter().any(|name| name.ends_with(end));
     while !any(".seg.tmp") {
         submit(&log, 0, &payload(1, 5000)).unwrap();
     }
-    std::fs::remove_file(dir.join("LOCK")).unwrap();
-    std::fs::write(dir.join("LOCK"), "of another").unwrap();
+    shared.remove(&dir.join("LOCK")).unwrap();
+    shared.open(&dir.join("LOCK"), Open::CreateNew, Caching::Buffered).unwrap();
     assert!(!log.seal_behind() && !any(".idx"));
     assert!(matches!(log.sync(), Err(LogError::Poisoned { .. })));
 }

@@ -52,6 +52,8 @@ impl Driver {
                     return Ok("failed".to_owned());
                 }
             }
+            // It may be where it was before the move whose outcome is unknown.
+            _ if self.in_doubt => return Ok("in doubt".to_owned()),
             _ => self.refused("a cursor that is not there or would go back", moved)?,
         }
         Ok(String::new())

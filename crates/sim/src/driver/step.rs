@@ -613,6 +613,10 @@ impl Driver {
     fn change_keyspace(&mut self, space: u8, keep: Keep) -> Outcome<String> {
         if !self.model.has_space(space) {
             let made = self.db().create_keyspace(&space_name(space), retention(keep));
+            if self.in_doubt && made.is_ok() {
+                // It is unknown whether the earlier keyspace of this name was dropped: this may be that one.
+                return said("in doubt");
+            }
             self.committed_unseen(&made, Entry::Keyspace { space, retention: keep });
             let Some(keyspace) = self.expect("create_keyspace", made)? else { return said("failed") };
             self.spaces.insert(space, keyspace);
