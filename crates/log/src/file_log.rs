@@ -63,6 +63,14 @@ pub struct FileLog {
 }
 
 impl FileLog {
+    /// Passes each blob file that a record names; one that several records name may come more than once.
+    ///
+    /// # Errors
+    /// Damage, the disk, the budget.
+    pub fn for_each_named_blob(&self, each: &mut dyn FnMut(BlobId)) -> Result<(), LogError> {
+        self.log.for_each_named_blob(each)
+    }
+
     /// Opens a log, or makes one.
     ///
     /// # Errors

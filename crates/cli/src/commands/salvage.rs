@@ -65,6 +65,8 @@ fn from_index(globals: &Globals, args: &Salvage, output: &mut Output) -> Outcome
             "readable_from": report.readable_from.0,
             "lost_ranges": ranges,
             "unknown": report.unknown,
+            "lost_commits": report.lost_commits.as_ref().map(|commits| [commits.start().0, commits.end().0]),
+            "losses": report.losses,
             "moved": report.moved,
         }))?,
         Reader::Pipe => report.moved.iter().try_for_each(|path| output.line(path))?,
@@ -98,6 +100,10 @@ fn tell_rest(report: &IndexSalvageReport, lost: &[String], output: &mut Output) 
     if matches!(output.reader(), Reader::People) {
         tell_moved(&report.moved, output)?;
     }
+    if let Some(commits) = &report.lost_commits {
+        let (first, last) = (commits.start(), commits.end());
+        eprintln!("plimsoll: the commits with GLSN {first} to {last} are lost, and later ones if there were any");
+    }
     for key in lost {
         eprintln!("plimsoll: the newest value is lost: {key}");
     }
@@ -109,7 +115,14 @@ fn tell_rest(report: &IndexSalvageReport, lost: &[String], output: &mut Output) 
         eprintln!("plimsoll: keys may be lost: {}\tfrom {first} to {last}", range.keyspace);
     }
     report.unknown.iter().for_each(|what| eprintln!("plimsoll: not known: {what}"));
-    let is_whole = report.lost_count == 0 && report.lost_ranges.is_empty() && report.unknown.is_empty();
+    report
+        .losses
+        .iter()
+        .for_each(|path| eprintln!("plimsoll: this list names what salvages of this store lost: {path}"));
+    let is_whole = report.lost_count == 0
+        && report.lost_ranges.is_empty()
+        && report.unknown.is_empty()
+        && report.lost_commits.is_none();
     Ok(if is_whole { Exit::Done } else { Exit::Corrupt })
 }
 

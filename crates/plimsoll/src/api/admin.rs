@@ -1,5 +1,6 @@
 //! Maintenance of a store on disk: verification, backup, rebuilding and salvage, with their reports.
 
+pub(crate) mod aside;
 pub(crate) mod backup;
 pub(crate) mod diagnose;
 pub(crate) mod lost_manifest;

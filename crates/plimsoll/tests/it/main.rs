@@ -32,6 +32,7 @@ mod memory;
 mod module_graph;
 mod repair;
 mod review;
+mod set_aside;
 mod tickets;
 mod tidy;
 mod warm;

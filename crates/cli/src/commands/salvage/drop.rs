@@ -52,6 +52,7 @@ fn print(report: &DropSalvageReport, is_dry_run: bool, output: &mut Output) -> R
             "values": report.values.iter().map(value).collect::<Vec<_>>(),
             "value_count": report.value_count,
             "deleted": report.deleted,
+            "losses": report.losses,
             "moved": report.moved,
             "dry_run": is_dry_run,
         }));
@@ -79,6 +80,8 @@ fn print(report: &DropSalvageReport, is_dry_run: bool, output: &mut Output) -> R
         output.line(&format!("and {} more values", report.value_count - report.values.len() as u64))?;
     }
     super::tell_moved(&report.moved, output)?;
+    let mut losses = report.losses.iter();
+    losses.try_for_each(|path| output.line(&format!("list of what salvages of this store lost: {path}")))?;
     let deleted = if is_dry_run {
         String::new()
     } else {

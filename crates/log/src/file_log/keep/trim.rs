@@ -96,7 +96,7 @@ impl OpenLog {
 
     /// Law: the tail says which segment is active. The list has the next one a moment before that, and the one before is
     /// not sealed until then.
-    fn for_each_named_blob(&self, each: &mut dyn FnMut(BlobId)) -> Result<(), LogError> {
+    pub(crate) fn for_each_named_blob(&self, each: &mut dyn FnMut(BlobId)) -> Result<(), LogError> {
         let mut from = Glsn::NONE;
         loop {
             let active = self.tail.read().first;

@@ -106,6 +106,18 @@ pub fn mend(options: &FileLogOptions, wanted: &Wanted<'_>) -> Result<Mended, Log
     Ok(mender.mended)
 }
 
+/// The newest GLSN that anything in a damaged log tells of: its last record that can be read, behind damage or before it. Reads all of
+/// the log and changes nothing. `log_id` is used if no header can be read.
+///
+/// # Errors
+/// Nothing says which log it is; a newer format, the disk, the budget.
+pub fn newest_record(options: &FileLogOptions, log_id: Option<u128>) -> Result<Glsn, LogError> {
+    let wanted = Wanted { damaged: &|_| false, sound: &|_| false, blobs: &[], log_id, dry_run: true };
+    let staging = options.budget.take(Kind::Staging)?;
+    let surveyed = Mender { options, wanted: &wanted, mended: Mended::default(), staging }.survey()?;
+    Ok(surveyed.last().map_or(Glsn::NONE, |segment| Glsn(segment.leads_to.0.0.saturating_sub(1))))
+}
+
 /// The pages of a blob file in a log that is not open.
 ///
 /// # Errors

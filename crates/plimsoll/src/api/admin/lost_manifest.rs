@@ -7,7 +7,7 @@
 //!
 //! Laws:
 //! 1. Commits that the log holds intact come from the log; only earlier ones come from the runs.
-//! 2. Nothing is deleted: manifests and runs that the new manifest does not name are moved aside, after it has its name.
+//! 2. Nothing is deleted: files that the new manifest does not name have second names (`aside.rs`) before it is written.
 //! 3. What cannot be known is named: keys of lost pages, values that are gone, files of which nothing says what they are.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +25,7 @@ use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, check_page, page_kind};
 use plimsoll_memory::pool::{PageSource, Pool, Touch};
 
+use crate::api::admin::aside::{Kept, Named, note_losses};
 use crate::api::admin::diagnose::{Part, Scene, is_damage};
 use crate::api::admin::repair::{has, look_at};
 use crate::index::manifest::names::manifest_number;
@@ -38,7 +39,7 @@ use crate::index::run::survey::{LostSpan, Survey, survey};
 use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
 use crate::txn::payload::{Payload, Writes};
 use crate::types::damage::DamagedKeys;
-use crate::types::error::{Error, Lift, Result};
+use crate::types::error::{Error, Lift, Result, show_key};
 use crate::types::keyspaces::SYSTEM;
 use crate::types::options::Options;
 use crate::types::version::{MAX_INDEX_KEY_BYTES, Stored, Version};
@@ -69,7 +70,31 @@ pub(crate) struct Recovered {
     pub(crate) lost_ranges: Vec<DamagedKeys>,
     /// Files whose contents are not in the index, and why.
     pub(crate) unknown: Vec<String>,
+    /// Runs in blob files that nothing names.
+    spare_blobs: Vec<BlobId>,
     pub(crate) moved: Vec<String>,
+}
+
+impl Recovered {
+    /// What is lost, one sentence each.
+    fn losses(&self) -> Vec<String> {
+        let newest = |(keyspace, key): &(String, Vec<u8>)| {
+            format!("the newest value of key {} in keyspace {keyspace:?}", show_key(key))
+        };
+        let range = |range: &DamagedKeys| {
+            let (first, last) = (show_key(&range.first), show_key(&range.last));
+            format!(
+                "keys from {first} to {last} in keyspace {:?}, as far as they were on damaged pages",
+                range.keyspace
+            )
+        };
+        let mut losses: Vec<String> = self.lost.iter().map(newest).collect();
+        let more = self.lost_count - self.lost.len() as u64;
+        losses.extend((more > 0).then(|| format!("the newest values of {more} more keys")));
+        losses.extend(self.lost_ranges.iter().map(range));
+        losses.extend(self.unknown.iter().cloned());
+        losses
+    }
 }
 
 /// Whether an index has no manifest that fits its log, which begins with `first` ([`Glsn::NONE`] if there is none).
@@ -100,34 +125,18 @@ pub(crate) fn recover_manifest(path: &Path, options: &Options) -> Result<Recover
     let mut finder = Finder { path, options, log_options, budget, log, older };
     let log_id = finder.log_id()?;
     let runs = finder.find_runs(log_id)?;
-    let (mut recovered, kept) = match finder.older_that_fits(&runs)? {
-        Some(manifest) => {
-            let kept = manifest.runs.iter().flat_map(|run| &run.tables).map(|info| info.id).collect();
-            let from = MadeFrom::Manifest(manifest.number);
-            (finder.recovered(from, manifest), kept)
-        }
+    let mut recovered = match finder.older_that_fits(&runs)? {
+        Some(manifest) => finder.recovered(MadeFrom::Manifest(manifest.number), manifest),
         None => finder.merge_runs(log_id, &runs)?,
     };
     let manifest = &mut recovered.manifest;
     manifest.number = next_number(disk, &index)?;
     manifest.next_run = finder.next_run()?.max(manifest.next_run);
     disk.sync_dir(&index)?;
-    manifest.write(disk, &index)?;
-    let sound: BTreeSet<u64> = finder.older.iter().map(|manifest| manifest.number).collect();
-    let new = manifest.number;
-    for name in disk.names(&index)? {
-        let is_damaged = manifest_number(&name).is_some_and(|number| number != new && !sound.contains(&number));
-        let made = |id: &u64| {
-            recovered.manifest.runs.iter().flat_map(|run| &run.tables).any(|info| info.id == TableId::Run(*id))
-        };
-        let is_spare = run_id_of(&name).is_some_and(|id| !kept.contains(&TableId::Run(id)) && !made(&id));
-        if is_damaged || is_spare {
-            let aside = index.join(format!("{name}.cut"));
-            disk.rename(&index.join(&name), &aside)?;
-            recovered.moved.push(aside.display().to_string());
-        }
-    }
-    disk.sync_dir(&index)?;
+    let kept = finder.keep(&recovered)?;
+    note_losses(disk, path, &recovered.losses())?;
+    recovered.manifest.write(disk, &index)?;
+    recovered.moved = kept.release()?;
     Ok(recovered)
 }
 
@@ -170,6 +179,7 @@ impl Finder<'_> {
             lost_count: 0,
             lost_ranges: Vec::new(),
             unknown: Vec::new(),
+            spare_blobs: Vec::new(),
             moved: Vec::new(),
         }
     }
@@ -178,6 +188,34 @@ impl Finder<'_> {
         let names = self.disk().names(&self.path.join("index"))?;
         let named = self.older.iter().map(|manifest| manifest.next_run).max().unwrap_or(1);
         Ok(names.iter().filter_map(|name| run_id_of(name)).fold(named, |next, id| next.max(id.saturating_add(1))))
+    }
+
+    /// Gives second names to all files that the new manifest does not name and the next opening would sweep.
+    fn keep(&self, recovered: &Recovered) -> Result<Kept<'_>> {
+        let (index, dir, named) = (self.path.join("index"), self.path.join("log"), Named::of(&recovered.manifest));
+        let mut kept = Kept::new(self.disk());
+        for name in self.disk().names(&index)? {
+            let is_damaged = manifest_number(&name)
+                .is_some_and(|number| !self.older.iter().any(|manifest| manifest.number == number));
+            if is_damaged || run_id_of(&name).is_some_and(|id| !named.runs.contains(&id)) {
+                kept.take(&index, &name)?;
+            }
+        }
+        // An older manifest and all of the log behind it name every blob file. If the log does not open, nothing is swept.
+        if let (MadeFrom::Runs(_), Some(log)) = (recovered.from, &self.log) {
+            let mut swept: BTreeSet<BlobId> = blob_files(self.disk(), &dir)?.into_iter().collect();
+            swept.retain(|blob| !named.blobs.contains(blob));
+            match log.for_each_named_blob(&mut |blob| _ = swept.remove(&blob)).lift() {
+                Err(error) if !is_damage(&error) => return Err(error),
+                _ => {}
+            }
+            for blob in swept {
+                let is_spare = recovered.spare_blobs.contains(&blob);
+                if is_spare { kept.take(&dir, &blob.file_name())? } else { kept.keep(&dir, &blob.file_name())? }
+            }
+        }
+        kept.sync()?;
+        Ok(kept)
     }
 
     /// The id of the log that the index was made from: from the log, a manifest, or the header of a run.
@@ -344,7 +382,7 @@ impl Finder<'_> {
     }
 
     /// Merges the versions of all runs into new ones.
-    fn merge_runs(&mut self, log_id: u128, runs: &[Found]) -> Result<(Recovered, BTreeSet<TableId>)> {
+    fn merge_runs(&mut self, log_id: u128, runs: &[Found]) -> Result<Recovered> {
         let newest = Self::newest(runs);
         let place = |glsn: Glsn| -> Result<Position> {
             let chain = match &self.log {
@@ -468,8 +506,8 @@ impl Finder<'_> {
             head.limits.deletion_dropped(*keyspace, newest);
         }
         recovered.manifest = Manifest::of(head, std::mem::take(&mut recovered.manifest.runs));
-        self.set_aside(blobs, &mut recovered)?;
-        Ok((recovered, BTreeSet::new()))
+        self.name_spare(blobs, &mut recovered)?;
+        Ok(recovered)
     }
 
     /// What a version stores, or that its value is gone.
@@ -491,8 +529,7 @@ impl Finder<'_> {
         let mut page = self.budget.take(Kind::Staging)?;
         let page = &mut page[..PAGE_BYTES];
         let mut unknown = Vec::new();
-        for name in self.disk().names(&dir)?.iter().filter(|name| name.ends_with(".blob")) {
-            let Some(blob) = name.strip_suffix(".blob").and_then(|id| id.parse().ok()).map(BlobId) else { continue };
+        for blob in blob_files(self.disk(), &dir)? {
             let source = mend::blob_pages(self.disk(), &dir, log_id, blob).lift()?;
             let is_run = source.load(0, page).is_ok() && page_kind(page) == HEADER_PAGE;
             if is_run && self.known(TableId::Blob(blob)).is_none() {
@@ -513,26 +550,29 @@ impl Finder<'_> {
 
     /// Names the runs in blob files that nothing names: their commit, and so the age of what they hold, was only in the manifest. They are
     /// set aside if every record of the log could be asked.
-    fn set_aside(&self, blobs: Vec<(BlobId, Option<Glsn>)>, recovered: &mut Recovered) -> Result<()> {
-        let dir = self.path.join("log");
+    fn name_spare(&self, blobs: Vec<(BlobId, Option<Glsn>)>, recovered: &mut Recovered) -> Result<()> {
         let is_sure = match &self.log {
             Some(log) => self.reads(log, log.bounds().first)?,
             None => false,
         };
         for (blob, _) in blobs.into_iter().filter(|(_, named)| named.is_none()) {
-            let (from, to) = (dir.join(blob.file_name()), dir.join(format!("{}.cut", blob.file_name())));
             recovered.unknown.push(format!(
                 "log/{} is a run of a commit that neither the log, as far as it can be read, nor a readable manifest names (of one that was never \
                  finished, or of an old one that was not merged yet)",
                 blob.file_name()
             ));
             if is_sure {
-                self.disk().rename(&from, &to)?;
-                recovered.moved.push(to.display().to_string());
+                recovered.spare_blobs.push(blob);
             }
         }
-        Ok(self.disk().sync_dir(&dir)?)
+        Ok(())
     }
+}
+
+/// The blob files in a folder.
+fn blob_files(disk: &dyn Disk, dir: &Path) -> Result<Vec<BlobId>> {
+    let id = |name: &String| name.strip_suffix(".blob").and_then(|id| id.parse().ok()).map(BlobId);
+    Ok(disk.names(dir)?.iter().filter_map(id).collect())
 }
 
 /// Writes the new runs.

@@ -19,6 +19,7 @@ use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
 
+use crate::api::admin::aside::free_name;
 use crate::engine::open::{INDEX_OLD, POOL_FLOOR_SHARE, Way, open_by, remove_folder, take_lock};
 use crate::index::manifest::{Manifest, newest_number};
 use crate::index::run::file::{newest_in_folder, run_id_of};
@@ -267,17 +268,10 @@ pub(crate) fn check_is_store(path: &Path, options: &Options) -> Result<()> {
 
 /// Renames a folder of the store to an unused name that ends with `.cut`; returns the new path.
 pub(crate) fn move_aside(disk: &dyn Disk, path: &Path, name: &str) -> Result<PathBuf> {
-    let mut number = 0;
-    loop {
-        let free = if number == 0 { format!("{name}.cut") } else { format!("{name}.{number}.cut") };
-        let target = path.join(free);
-        if disk.entry(&target)?.is_none() {
-            disk.rename(&path.join(name), &target)?;
-            disk.sync_dir(path)?;
-            return Ok(target);
-        }
-        number += 1;
-    }
+    let target = free_name(disk, path, name)?;
+    disk.rename(&path.join(name), &target)?;
+    disk.sync_dir(path)?;
+    Ok(target)
 }
 
 /// Opens the store's log for inspection, with the budget for its memory.

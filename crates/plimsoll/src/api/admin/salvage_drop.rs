@@ -8,7 +8,7 @@
 //!    run may not be its newest: it is deleted in the run itself, and the keyspace is no longer readable at moments before the
 //!    damaged run's newest commit.
 //! 4. Files are rewritten and renamed, the index before the log. An interrupted run can be repeated. Data taken out stays beside the store
-//!    under names that end with `.cut`.
+//!    under names that end with `.cut`, and so does a list of what is lost, which is written before anything is changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -24,6 +24,7 @@ use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
 
+use crate::api::admin::aside::{Kept, lists_of_losses, note_losses};
 use crate::api::admin::diagnose::{Closed, Found, LostPlaces, Mend, Part, Scene, first_of_log, is_damage, look};
 use crate::api::admin::repair::{check_is_store, look_at};
 use crate::api::admin::verify_values::find_bad_values;
@@ -31,9 +32,9 @@ use crate::engine::Engine;
 use crate::engine::open::{Way, open_by, take_lock};
 use crate::index::manifest::{Manifest, number_after};
 use crate::index::run::builder::TableBuilder;
-use crate::index::run::file::RunFileSink;
+use crate::index::run::file::{RunFileSink, run_id_of};
 use crate::index::run::survey::{LostSpan, survey};
-use crate::index::run::table::{TableId, run_file_name};
+use crate::index::run::table::TableId;
 use crate::index::view::Direction;
 use crate::read::point::KeyBuffer;
 use crate::read::span::Span;
@@ -79,8 +80,24 @@ pub struct DropSalvageReport {
     pub value_count: u64,
     /// Keys that were deleted because their newest value was dropped.
     pub deleted: u64,
+    /// Files beside the store that list what this salvage and earlier ones lost, also those that were interrupted.
+    pub losses: Vec<String>,
     /// Files that were moved aside, with their new names. Nothing was deleted.
     pub moved: Vec<String>,
+}
+
+impl DropSalvageReport {
+    /// What is lost, one sentence each.
+    fn losses(&self) -> Vec<String> {
+        let value = |value: &DamagedKey| {
+            format!("the value of key {} in keyspace {:?} at GLSN {}", show_key(&value.key), value.keyspace, value.glsn)
+        };
+        let mut losses: Vec<String> = self.dropped.iter().map(Damage::to_string).collect();
+        losses.extend(self.values.iter().map(value));
+        let more = self.value_count - self.values.len() as u64;
+        losses.extend((more > 0).then(|| format!("{more} more values")));
+        losses
+    }
 }
 
 /// Drops the damage selected by `targets`. With `dry_run`, changes nothing and reports what would be dropped.
@@ -129,6 +146,10 @@ pub fn salvage_drop(
     let mut report = DropSalvageReport::default();
     name_values(&scene, &closed, &selected, &mut report)?;
     report.dropped = selected.iter().map(|found| found.damage.clone()).collect();
+    if !dry_run {
+        note_losses(disk, path, &report.losses())?;
+        report.losses = lists_of_losses(disk, path)?;
+    }
     if let Some(manifest) = &mut manifest {
         Runs { disk: &options.disk, path, budget: &budget, scene: &scene, parts: &closed.parts, dry_run }.mend(
             manifest,
@@ -347,26 +368,24 @@ impl Runs<'_> {
             return Ok(());
         }
         let index = self.path.join("index");
-        let mut replaced = Vec::new();
+        let before = manifest.clone();
+        // An interrupted salvage may have left files that no manifest names.
+        let names = self.disk.names(&index)?;
+        let free = names.iter().filter_map(|name| run_id_of(name)).max().map_or(0, |id| id.saturating_add(1));
+        manifest.next_run = manifest.next_run.max(free);
         for (id, spans) in &spans {
             let Some(part) = self.parts.iter().find(|part| part.info.id == *id) else { continue };
             self.write_anew(manifest, part, spans)?;
-            if let TableId::Run(run) = id {
-                replaced.push(run_file_name(*run));
-            }
         }
         manifest.runs.retain(|run| !run.tables.is_empty());
         manifest.number = number_after(manifest.number)?;
         self.disk.sync_dir(&index)?;
+        let mut kept = Kept::new(&**self.disk);
+        kept.keep_unnamed(self.path, &before, manifest)?;
+        kept.sync()?;
         manifest.write(&**self.disk, &index)?;
-        for name in replaced {
-            let (old, aside) = (index.join(&name), index.join(format!("{name}.cut")));
-            if self.disk.entry(&old)?.is_some() {
-                self.disk.rename(&old, &aside)?;
-                report.moved.push(aside.display().to_string());
-            }
-        }
-        Ok(self.disk.sync_dir(&index)?)
+        report.moved.extend(kept.release()?);
+        Ok(())
     }
 
     fn write_anew(&self, manifest: &mut Manifest, part: &Part, spans: &[LostSpan]) -> Result<()> {

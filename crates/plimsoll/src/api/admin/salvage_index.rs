@@ -16,17 +16,20 @@
 //!    interrupted there leaves no store that opens, and the next call continues it.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use plimsoll_disk::vfs::{Caching, Disk, Open};
+use plimsoll_disk::vfs::Disk;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
+use plimsoll_log::file_log::repair::mend::newest_record;
 use plimsoll_log::file_log::repair::salvage;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 
+use crate::api::admin::aside::{copy_file, lists_of_losses, note_losses};
 use crate::api::admin::diagnose::first_of_log;
 use crate::api::admin::lost_manifest::{MadeFrom, Recovered, is_lost, recover_manifest};
 use crate::api::admin::repair::{has, look_at, move_aside, open_log};
@@ -34,11 +37,12 @@ use crate::api::snapshot::Snapshot;
 use crate::engine::Engine;
 use crate::engine::open::{SALVAGED, Way, open_by, remove_folder, take_lock};
 use crate::index::manifest::Manifest;
+use crate::index::manifest::names::manifest_number;
 use crate::read::point::{KeyBuffer, find};
 use crate::txn::range::Range;
 use crate::txn::transaction::Transaction;
 use crate::types::damage::DamagedKeys;
-use crate::types::error::{Error, Lift, Result};
+use crate::types::error::{Error, Lift, Result, show_key};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::SYSTEM;
 use crate::types::options::{MIN_MEMORY_BYTES, Options};
@@ -72,6 +76,11 @@ pub struct IndexSalvageReport {
     pub lost_ranges: Vec<DamagedKeys>,
     /// Files of which nothing says how they belong to the store, one sentence each. Their contents are not in the index.
     pub unknown: Vec<String>,
+    /// Commits that are lost: they were in the part of the log that cannot be read, and the index had not reached them. The last one is
+    /// the newest that is known; there may have been later ones.
+    pub lost_commits: Option<RangeInclusive<Glsn>>,
+    /// Files beside the store that list what this salvage and earlier ones lost, also those that were interrupted.
+    pub losses: Vec<String>,
     /// Files and folders that were moved aside, with their new names. Nothing was deleted.
     pub moved: Vec<String>,
 }
@@ -95,7 +104,7 @@ pub enum IndexSource {
 /// # Errors
 /// The log has everything that the index knows (then there is nothing to salvage); the index cannot be read, or has a newer format;
 /// [`Error::Locked`], disk errors, the budget. The store is then unchanged, unless its folders were being renamed: then it does not open
-/// until this is called once more, which completes the work and reports only `glsn` and `moved`.
+/// until this is called once more, which completes the work and reports only `glsn`, `losses` and `moved`.
 pub fn salvage_from_index(path: impl AsRef<Path>, options: Options) -> Result<IndexSalvageReport> {
     let path = path.as_ref();
     options.check()?;
@@ -115,8 +124,8 @@ pub fn salvage_from_index(path: impl AsRef<Path>, options: Options) -> Result<In
             // An earlier salvage was interrupted while its folders were renamed.
             take_names(disk, path, &mut moved)?;
             let (log, _budget) = open_log(path, &options)?;
-            let glsn = log.bounds().next.0 - 1;
-            return Ok(IndexSalvageReport { glsn: Glsn(glsn), moved, ..new_report(Glsn::NONE, Glsn::NONE) });
+            let (glsn, losses) = (Glsn(log.bounds().next.0 - 1), lists_of_losses(disk, path)?);
+            return Ok(IndexSalvageReport { glsn, moved, losses, ..new_report(Glsn::NONE, Glsn::NONE) });
         } else {
             disk.create_dir(&path.join("log"))?;
         }
@@ -136,15 +145,18 @@ pub fn salvage_from_index(path: impl AsRef<Path>, options: Options) -> Result<In
         (manifest, None)
     };
     let known = manifest.checkpoint.glsn;
+    let newest = newest_known(path, &options, &manifest)?;
     let mut report = match &recovered {
         // The log has everything that the index knows: with its manifest the store is complete.
         Some(Recovered { log_end: Some(end), .. }) if *end >= known => {
             IndexSalvageReport { glsn: *end, ..new_report(*end, known) }
         }
         _ => {
-            let made = make(path, &salvaged, &options, &manifest).inspect_err(|_| {
+            let mut made = make(path, &salvaged, &options, &manifest).inspect_err(|_| {
                 let _ = remove_folder(disk, &salvaged);
             })?;
+            made.lost_commits = (known < newest).then(|| known.next()..=newest);
+            note_losses(disk, path, &made.losses())?;
             take_names(disk, path, &mut moved)?;
             made
         }
@@ -153,10 +165,42 @@ pub fn salvage_from_index(path: impl AsRef<Path>, options: Options) -> Result<In
         report.take(recovered);
     }
     report.moved.append(&mut moved);
+    report.losses = lists_of_losses(disk, path)?;
     Ok(report)
 }
 
+/// The newest commit that a manifest or the log tells of, whether or not anything of it can be read.
+fn newest_known(path: &Path, options: &Options, manifest: &Manifest) -> Result<Glsn> {
+    let disk = &*options.disk;
+    let mut newest = manifest.durable.glsn;
+    for number in disk.names(&path.join("index"))?.iter().filter_map(|name| manifest_number(name)) {
+        let other = Manifest::read_numbered(disk, &path.join("index"), number);
+        newest =
+            newest.max(other.ok().filter(|it| it.log_id == manifest.log_id).map_or(Glsn::NONE, |it| it.durable.glsn));
+    }
+    let (log_options, _budget) = look_at(&path.join("log"), options)?;
+    match newest_record(&log_options, Some(manifest.log_id)) {
+        Ok(last) => Ok(newest.max(last)),
+        Err(LogError::OutOfBudget(error)) => Err(Error::OutOfBudget(error)),
+        Err(_) => Ok(newest),
+    }
+}
+
 impl IndexSalvageReport {
+    /// What is lost with the log, one sentence each.
+    fn losses(&self) -> Vec<String> {
+        let newest = |(keyspace, key): &(String, Vec<u8>)| {
+            format!("the newest value of key {} in keyspace {keyspace:?}", show_key(key))
+        };
+        let mut losses: Vec<String> = self.lost.iter().map(newest).collect();
+        let more = self.lost_count - self.lost.len() as u64;
+        losses.extend((more > 0).then(|| format!("the newest values of {more} more keys")));
+        losses.extend(self.lost_commits.as_ref().map(|commits| {
+            format!("the commits with GLSN {} to {}, and any later ones", commits.start(), commits.end())
+        }));
+        losses
+    }
+
     fn take(&mut self, recovered: Recovered) {
         self.index_from = Some(match recovered.from {
             MadeFrom::Manifest(number) => IndexSource::Manifest(number),
@@ -235,6 +279,8 @@ fn new_report(front: Glsn, known: Glsn) -> IndexSalvageReport {
         readable_from: Glsn::NONE,
         lost_ranges: Vec::new(),
         unknown: Vec::new(),
+        lost_commits: None,
+        losses: Vec::new(),
         moved: Vec::new(),
     }
 }
@@ -250,21 +296,7 @@ fn copy_files(options: &Options, from: &Path, to: &Path) -> Result<()> {
         if disk.hard_link(&source, &target).is_ok() {
             continue;
         }
-        let (source, target) = (
-            disk.open(&source, Open::Read, Caching::Buffered)?,
-            disk.open(&target, Open::CreateNew, Caching::Buffered)?,
-        );
-        let mut piece = vec![0; 64 << 10];
-        let mut at = 0;
-        loop {
-            let n = source.read_at(&mut piece, at)?;
-            if n == 0 {
-                break;
-            }
-            target.write_at(&piece[..n], at)?;
-            at += n as u64;
-        }
-        target.sync()?;
+        copy_file(disk, &source, &target)?;
     }
     Ok(disk.sync_dir(to)?)
 }
