@@ -31,7 +31,15 @@ pub const MAX_VALUE_BYTES: u64 = 1 << 30;
 pub const INLINE_BYTES: usize = 1024;
 
 /// The maximum length of an index key.
-pub(crate) const MAX_INDEX_KEY_BYTES: usize = MAX_KEY_BYTES + 4;
+pub(crate) const MAX_INDEX_KEY_BYTES: usize = MAX_KEY_BYTES + KEYSPACE_BYTES;
+
+/// An index key begins with its keyspace.
+const KEYSPACE_BYTES: usize = 4;
+
+/// Whether an index key can have this many bytes.
+pub(crate) fn is_index_key_len(len: usize) -> bool {
+    (KEYSPACE_BYTES..=MAX_INDEX_KEY_BYTES).contains(&len)
+}
 
 /// The maximum length of an encoded [`Stored`].
 pub(crate) const MAX_STORED_BYTES: usize = 1 + INLINE_BYTES;

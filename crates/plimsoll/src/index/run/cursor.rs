@@ -16,13 +16,10 @@ use plimsoll_memory::pool::{Page, Touch, Visits};
 use crate::index::run::leaf::{LEAF_PAGE, LeafShape, Sought, Spot};
 use crate::index::run::table::{Step, Table};
 use crate::types::error::{Lift, Result};
-use crate::types::version::{MAX_INDEX_KEY_BYTES, Version};
+use crate::types::version::{Version, is_index_key_len};
 
 /// A walk over more leaves than this is a scan.
 const SHORT_WALK_LEAVES: u32 = 8;
-
-/// An index key begins with its keyspace.
-const KEYSPACE_BYTES: usize = 4;
 
 const OUT_OF_ORDER: &str = "versions out of order";
 
@@ -202,7 +199,7 @@ impl RunCursor {
         // Most steps stay in the leaf: then nothing but the entry changes.
         if let Some(Some(spot)) = after
             && leaf.stored(&spot.entry).is_some()
-            && is_key_len(self.key.len())
+            && is_index_key_len(self.key.len())
         {
             place.spot = spot;
             return Ok(());
@@ -299,17 +296,12 @@ impl RunCursor {
         let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
         let table = &self.tables[place.table];
         table.read(place.leaf, leaf.stored(&place.spot.entry))?;
-        if !is_key_len(self.key.len()) {
+        if !is_index_key_len(self.key.len()) {
             return Err(table.corrupt(place.leaf, "a key that is too short or too long"));
         }
         self.stand = Stand::On(place);
         Ok(())
     }
-}
-
-/// Whether an index key can have this many bytes.
-fn is_key_len(len: usize) -> bool {
-    (KEYSPACE_BYTES..=MAX_INDEX_KEY_BYTES).contains(&len)
 }
 
 /// The pages that a cursor holds, and their source.

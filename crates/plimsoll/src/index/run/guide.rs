@@ -104,7 +104,8 @@ impl<'a> Guide<'a> {
         let first_leaf = u32_at(payload, 4)?;
         let fences_start = FILTER_START + u16_at(payload, 2)? * BLOCK_BYTES;
         let filter = payload.get(FILTER_START..fences_start)?;
-        if filter.is_empty() || first_leaf.checked_add(leaves as u32).is_none() {
+        // Page 0 is the header.
+        if filter.is_empty() || first_leaf == 0 || first_leaf.checked_add(leaves as u32).is_none() {
             return None;
         }
         let fences = Fences::new(payload, fences_start, leaves.checked_sub(1)?, false)?;
@@ -176,6 +177,17 @@ mod tests {
                     assert_eq!(guide.find(&fence(n), Glsn::MAX), Some(5 + n as u32), "{key_bytes} and {keys}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_guide_whose_first_leaf_is_the_header_is_broken() {
+        for first_leaf in [0, 1] {
+            let (mut raw, mut payload) = (vec![0; 2 * 16384], vec![0; PAGE_PAYLOAD_BYTES]);
+            let mut draft = GuideDraft::new();
+            draft.add(&mut raw, first_leaf, Fence { key: b"some key", below: 0 }, 1);
+            let bytes = draft.finish(&raw, &mut payload, [7].into_iter());
+            assert_eq!(Guide::new(&payload[..bytes]).is_some(), first_leaf > 0);
         }
     }
 }

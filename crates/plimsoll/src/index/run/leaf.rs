@@ -33,7 +33,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
 
 use crate::index::run::bytes::{common_prefix, compare, u16_at, unzigzag, varint_at, zigzag};
-use crate::types::version::{MAX_INDEX_KEY_BYTES, MAX_STORED_BYTES, Stored};
+use crate::types::version::{MAX_INDEX_KEY_BYTES, MAX_STORED_BYTES, Stored, is_index_key_len};
 
 /// Kind byte of leaf pages.
 pub(crate) const LEAF_PAGE: u8 = 16;
@@ -529,7 +529,7 @@ fn partition_point(hints: &[u8], is_near: impl Fn(u32) -> bool) -> usize {
 }
 
 /// Whether a version whose key is in `order` to the sought one comes before (sought key, `at`).
-fn comes_before(order: Ordering, glsn: Glsn, at: Glsn) -> bool {
+pub(crate) fn comes_before(order: Ordering, glsn: Glsn, at: Glsn) -> bool {
     order == Ordering::Less || order == Ordering::Equal && glsn > at
 }
 
@@ -576,8 +576,8 @@ pub(crate) fn check_leaf(
         if number > 0 && !comes_before(last_key.cmp(&key), last_glsn, entry.glsn) {
             return Err("entries are out of order");
         }
-        if key.len() > MAX_INDEX_KEY_BYTES {
-            return Err("a key is too long");
+        if !is_index_key_len(key.len()) {
+            return Err("a key is too long, or too short to name a keyspace");
         }
         each(&key, entry.glsn, leaf.stored(&entry).ok_or("what a version stored cannot be read")?);
         key.clone_into(&mut last_key);
@@ -639,7 +639,7 @@ mod tests {
     fn a_search_ends_where_the_order_says_for_keys_that_are_and_are_not_there() {
         for seed in 0..300 {
             let mut random = Random::new(seed);
-            let front = vec![1; [0, 1, 3, 20][random.below(4) as usize]];
+            let front = vec![1; [4, 5, 7, 20][random.below(4) as usize]];
             let count = 1 + random.below(120);
             let versions: BTreeSet<_> =
                 (0..count).map(|_| (random_key(&mut random, &front), Reverse(random.below(5)))).collect();
@@ -692,7 +692,7 @@ mod tests {
 
     #[test]
     fn a_leaf_with_versions_of_branches_is_of_a_newer_version() {
-        let mut payload = write(&BTreeSet::from([(vec![1], Reverse(0)), (vec![2], Reverse(0))]));
+        let mut payload = write(&BTreeSet::from([(vec![1; 4], Reverse(0)), (vec![2; 4], Reverse(0))]));
         assert!(!has_branches(&payload));
         payload[1] |= 0x80;
         assert!(has_branches(&payload) && Leaf::new(&payload, None).is_none());
@@ -701,7 +701,7 @@ mod tests {
 
     #[test]
     fn with_a_fixed_glsn_every_entry_has_it() {
-        let payload = write(&BTreeSet::from([(vec![1], Reverse(0)), (vec![2], Reverse(0))]));
+        let payload = write(&BTreeSet::from([(vec![1; 4], Reverse(0)), (vec![2; 4], Reverse(0))]));
         let mut glsns = Vec::new();
         check_leaf(&payload, Some(Glsn(9)), |_, glsn, _| glsns.push(glsn)).unwrap();
         assert_eq!(glsns, [Glsn(9), Glsn(9)]);

@@ -1,14 +1,18 @@
 //! Reads the readable part of a damaged table: its leaves in file order, independent of guides and inner pages, which may be damaged
 //! too.
 //!
-//! Law: for each unreadable leaf, the span of keys that it may have held is reported. An unreadable guide or inner page loses nothing.
+//! Laws:
+//! 1. For each unreadable leaf, the span of keys that it may have held is reported. An unreadable guide or inner page loses nothing.
+//! 2. A leaf that holds what it cannot hold, under a right checksum, is unreadable: keys outside those of the table, or versions that do not
+//!    follow the ones before it. Then the leaf before it may be the wrong one, so the span begins before both.
 
+use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::page::{PAGE_BYTES, page_kind, page_payload};
 use plimsoll_memory::pool::{LoadError, PageSource};
 
 use crate::index::run::guide::{GUIDE_PAGE, Guide};
-use crate::index::run::leaf::{LEAF_PAGE, check_leaf};
+use crate::index::run::leaf::{LEAF_PAGE, check_leaf, comes_before};
 use crate::index::run::table::TableInfo;
 use crate::types::error::{Error, Result};
 use crate::types::version::Version;
@@ -50,6 +54,53 @@ struct Missing {
     is_leaf: Option<bool>,
 }
 
+/// A version's place in the order.
+type Spot = (Vec<u8>, Glsn);
+
+/// The first and the last version of a leaf.
+struct Ends {
+    first: Spot,
+    last: Spot,
+}
+
+impl Ends {
+    /// Those of a leaf that can be read, and that holds keys of the table only.
+    fn of(payload: &[u8], info: &TableInfo) -> Option<Self> {
+        let (mut first, mut last): (Option<Spot>, Spot) = (None, (Vec::new(), Glsn::NONE));
+        let checked = check_leaf(payload, info.fixed_glsn, |key, glsn, _| {
+            first.get_or_insert_with(|| (key.to_vec(), glsn));
+            key.clone_into(&mut last.0);
+            last.1 = glsn;
+        });
+        let first = first.filter(|_| checked.is_ok())?;
+        (first.0 >= info.first_key && last.0 <= info.last_key).then_some(Self { first, last })
+    }
+}
+
+/// The end of what was taken.
+#[derive(Default)]
+struct Taken {
+    /// The last key before the last leaf.
+    before: Option<Vec<u8>>,
+    last: Option<Spot>,
+}
+
+impl Taken {
+    fn last_key(&self) -> Option<Vec<u8>> {
+        self.last.as_ref().map(|(key, _)| key.clone())
+    }
+
+    /// Whether a version may follow.
+    fn leads_to(&self, (key, glsn): &Spot) -> bool {
+        self.last.as_ref().is_none_or(|(last, newer)| comes_before(last.cmp(key), *newer, *glsn))
+    }
+
+    fn add(&mut self, last: Spot) {
+        self.before = self.last_key();
+        self.last = Some(last);
+    }
+}
+
 /// The survey stops after this many unreadable pages in a row, more than a table has.
 const BAD_MAX: u32 = 1 << 16;
 
@@ -73,7 +124,7 @@ pub(crate) fn survey(
     };
     let mut chunk = budget.take(Kind::Sort)?;
     let page = &mut chunk[..PAGE_BYTES];
-    let (mut last_key, mut in_a_row): (Option<Vec<u8>>, u32) = (None, 0);
+    let (mut taken, mut in_a_row) = (Taken::default(), 0u32);
     for number in 0..info.pages {
         let is_good = match source.load(number, page) {
             Ok(()) => true,
@@ -88,25 +139,25 @@ pub(crate) fn survey(
         let in_tree = (1..=info.root).contains(&number);
         let payload = if is_good { page_payload(page) } else { &[] };
         let kind = if is_good { page_kind(page) } else { 0 };
-        let is_leaf = kind == LEAF_PAGE && in_tree && check_leaf(payload, info.fixed_glsn, |_, _, _| {}).is_ok();
-        if is_leaf {
-            let (mut first, mut outcome) = (None, Ok(()));
+        let ends = if kind == LEAF_PAGE && in_tree { Ends::of(payload, info) } else { None };
+        if let Some(ends) = ends {
+            if !taken.leads_to(&ends.first) {
+                found.note_bad(number);
+                let before = taken.before.clone();
+                missing.push(Missing { page: number, before, behind: None, is_leaf: Some(true) });
+                continue;
+            }
+            let mut outcome = Ok(());
             let read = check_leaf(payload, info.fixed_glsn, |key, glsn, stored| {
-                if first.is_none() {
-                    first = Some(key.to_vec());
-                }
                 if outcome.is_ok() {
                     outcome = each(&Version { key, glsn, stored });
                 }
-                last_key.get_or_insert_default().clear();
-                last_key.get_or_insert_default().extend_from_slice(key);
             });
             debug_assert!(read.is_ok(), "it was read a moment ago");
             outcome?;
-            if let Some(first) = first {
-                let open = missing.iter_mut().filter(|missing| missing.behind.is_none());
-                open.for_each(|missing| missing.behind = Some((first.clone(), true)));
-            }
+            let open = missing.iter_mut().filter(|missing| missing.behind.is_none());
+            open.for_each(|missing| missing.behind = Some((ends.first.0.clone(), true)));
+            taken.add(ends.last);
             continue;
         }
         let guide = if kind == GUIDE_PAGE && in_tree { Guide::new(payload) } else { None };
@@ -115,7 +166,7 @@ pub(crate) fn survey(
         } else if !is_good || kind == LEAF_PAGE || kind == GUIDE_PAGE {
             found.note_bad(number);
             if in_tree {
-                missing.push(Missing { page: number, before: last_key.clone(), behind: None, is_leaf: None });
+                missing.push(Missing { page: number, before: taken.last_key(), behind: None, is_leaf: None });
             }
         }
     }

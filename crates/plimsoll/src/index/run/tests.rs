@@ -5,6 +5,7 @@ mod files;
 mod lookups;
 mod refusals;
 mod size_and_speed;
+mod surveys;
 mod walks;
 
 use std::cmp::Reverse;

@@ -28,7 +28,7 @@ fn every_version_is_found_at_every_moment_and_nothing_else() {
 fn a_table_of_one_version_is_whole() {
     let (budget, mut random) = (budget(), Random::new(5));
     let pool = pool(&budget);
-    for key in [&[][..], &[0, 0, 0, 1], &[9; MAX_INDEX_KEY_BYTES]] {
+    for key in [&[0; 4][..], &[0, 0, 0, 1], &[9; MAX_INDEX_KEY_BYTES]] {
         let model = Model::from([((key.to_vec(), Reverse(7)), random_stored(&mut random))]);
         let table = table_of(&budget, &pool, &model);
         assert_lookup(&table, &model, key, 7);

@@ -1,0 +1,79 @@
+//! Tests of surveys: leaves with right checksums that hold what they cannot hold are named, and not taken.
+
+use super::*;
+use crate::index::run::survey::{Survey, survey};
+
+/// Integers on many leaves, and the pages of the leaves.
+fn leaves(budget: &Budget) -> (Vec<u8>, TableInfo, Vec<usize>) {
+    let (pages, info) = build_integers(budget, (0..20_000).map(|n| 3 * n));
+    let kinds = pages.chunks_exact(PAGE_BYTES).map(page_kind).enumerate();
+    let leaves: Vec<usize> = kinds.filter(|(_, kind)| *kind == LEAF_PAGE).map(|(page, _)| page).collect();
+    assert!(leaves.len() > 8, "{leaves:?}");
+    (pages, info, leaves)
+}
+
+/// Writes a copy of the page `from` in place of the page `to`, under a right checksum.
+fn put_copy(pages: &mut [u8], from: usize, to: usize) {
+    let mut page = pages[from * PAGE_BYTES..][..PAGE_BYTES].to_vec();
+    let (kind, len) = (page_kind(&page), page_payload(&page).len());
+    seal_page(&mut page, SEED, to as u32, kind, len);
+    pages[to * PAGE_BYTES..][..PAGE_BYTES].copy_from_slice(&page);
+}
+
+fn survey_of(budget: &Budget, pages: Vec<u8>, info: &TableInfo) -> (Survey, Vec<Vec<u8>>) {
+    let mut keys: Vec<Vec<u8>> = Vec::new();
+    let found = survey(Some(&Source(Mutex::new(pages))), info, budget, &mut |version| {
+        assert!(keys.last().is_none_or(|last| &last[..] < version.key), "out of order");
+        keys.push(version.key.to_vec());
+        Ok(())
+    });
+    (found.unwrap(), keys)
+}
+
+#[test]
+fn leaves_out_of_order_are_damage_and_all_keys_that_are_missing_are_in_its_spans() {
+    let budget = budget();
+    let (pages, info, leaves) = leaves(&budget);
+    let (found, all) = survey_of(&budget, pages.clone(), &info);
+    assert!(found.bad.is_none() && found.lost.is_empty() && all.len() == 20_000);
+    for (from, to) in [(6, 3), (3, 6), (3, 4), (4, 3), (0, 7), (leaves.len() - 1, 2)] {
+        let mut pages = pages.clone();
+        put_copy(&mut pages, leaves[from], leaves[to]);
+        let (found, keys) = survey_of(&budget, pages, &info);
+        assert!(found.bad.is_some(), "from {from} to {to}: not named");
+        for key in all.iter().filter(|key| keys.binary_search(key).is_err()) {
+            assert!(found.lost.iter().any(|span| span.holds(key)), "from {from} to {to}: {key:02x?} is in no span");
+        }
+        // Leaves before the two are taken.
+        let untouched = all.len() / leaves.len() * from.min(to).saturating_sub(1);
+        assert_eq!(keys[..untouched], all[..untouched]);
+    }
+}
+
+#[test]
+fn a_leaf_with_keys_that_the_manifest_excludes_is_damage_and_costs_no_other_leaf() {
+    let budget = budget();
+    let (pages, info, leaves) = leaves(&budget);
+    let (other, _) = build_integers(&budget, 900_000..920_000);
+    let mut pages = pages;
+    let to = leaves[3];
+    let page = &mut pages[to * PAGE_BYTES..][..PAGE_BYTES];
+    page.copy_from_slice(&other[to * PAGE_BYTES..][..PAGE_BYTES]);
+    let (found, keys) = survey_of(&budget, pages, &info);
+    assert_eq!((found.bad, found.lost.len()), (Some((to as u32, 1)), 1));
+    assert!(keys.len() > 20_000 / leaves.len() * (leaves.len() - 2) && keys.iter().all(|key| *key <= info.last_key));
+}
+
+#[test]
+fn a_leaf_with_a_key_that_is_shorter_than_a_keyspace_is_damage() {
+    let budget = budget();
+    for bytes in 0..8 {
+        let stored = Stored::Inline(b"value");
+        let version = |key| Version { key, glsn: Glsn(3), stored };
+        let (pages, info) = build(&budget, [version(&[7; 9][..bytes]), version(&[8; 9])].into_iter(), false);
+        let (found, keys) = survey_of(&budget, pages.clone(), &info);
+        assert_eq!((found.bad.is_none(), keys.len()), if bytes < 4 { (false, 0) } else { (true, 2) }, "{bytes}");
+        let table = open(&pool(&budget), pages, info);
+        assert_eq!(check_table(&table, &budget, &mut |_| ()).unwrap().is_empty(), bytes >= 4, "{bytes}");
+    }
+}
