@@ -1,10 +1,12 @@
 //! `plimsoll load`: rows of a file, all at once or in batches.
 //!
-//! Law: batches are committed in the file's order and without gaps, so the count of committed rows is all that is needed to go on.
+//! Laws:
+//! 1. Batches are committed in the file's order and without gaps, so the count of committed rows is all that is needed to go on.
+//! 2. A commit whose sync failed is never told as "not there": it may be, and its GLSN tells.
 
 use std::sync::atomic::Ordering;
 
-use plimsoll::{BulkLoad, Db, Durability, Keyspace, MAX_KEY_BYTES, Transaction};
+use plimsoll::{BulkLoad, Db, Durability, Error, Glsn, Keyspace, MAX_KEY_BYTES, Transaction};
 
 use crate::args::{Globals, Load};
 use crate::effort::Effort;
@@ -107,6 +109,14 @@ struct Loader<'a> {
     /// Rows and bytes that are committed.
     counts: Counts,
     open: Option<Open>,
+    in_doubt: Option<InDoubt>,
+}
+
+/// A commit that failed, and that may be there all the same when the store is opened again.
+struct InDoubt {
+    rows: u64,
+    /// Its GLSN if it is there: nothing else writes to the store.
+    glsn: Glsn,
 }
 
 /// A commit that is being filled.
@@ -124,7 +134,7 @@ enum Writes {
 
 impl<'a> Loader<'a> {
     fn new(db: &'a Db, keyspace: Keyspace, args: &'a Load) -> Self {
-        Self { db, keyspace, args, counts: Counts::default(), open: None }
+        Self { db, keyspace, args, counts: Counts::default(), open: None, in_doubt: None }
     }
 
     fn load(&mut self, rows: &Ahead, interrupt: &Interrupt, tell: &mut dyn FnMut()) -> Stop {
@@ -186,15 +196,24 @@ impl<'a> Loader<'a> {
 
     fn commit(&mut self) -> Result<(), Failure> {
         if let Some(open) = self.open.take() {
-            match open.writes {
-                Writes::All(load) => load.commit()?,
-                Writes::Batch(transaction) => transaction.commit()?,
+            let glsn = self.db.newest().next();
+            let committed = match open.writes {
+                Writes::All(load) => load.commit(),
+                Writes::Batch(transaction) => transaction.commit(),
             };
+            committed.inspect_err(|error| self.note_doubt(error, InDoubt { rows: open.rows, glsn }))?;
             self.counts.transactions += 1;
             self.counts.rows += open.rows;
             self.counts.bytes += open.bytes;
         }
         Ok(())
+    }
+
+    /// After any other error of a commit, nothing of it is there.
+    fn note_doubt(&mut self, error: &Error, commit: InDoubt) {
+        if matches!(error, Error::Poisoned { .. }) {
+            self.in_doubt = Some(commit);
+        }
     }
 
     /// Commits what may be committed, and says how to go on where not everything was.
@@ -217,6 +236,25 @@ impl<'a> Loader<'a> {
 
     fn how_to_go_on(&self) -> String {
         let rows = self.counts.rows + self.args.skip;
+        if let Some(in_doubt) = &self.in_doubt {
+            let loaded = match self.counts.rows {
+                0 => String::new(),
+                loaded => format!("{} loaded. ", count_of(loaded, "row was", "rows were")),
+            };
+            let store = self.args.store.display();
+            let again =
+                if rows == 0 { "run the command again".to_owned() } else { format!("go on with --skip {rows}") };
+            let next = match self.args.batch {
+                Some(_) => format!("go on with --skip {}", rows + in_doubt.rows),
+                None => "all is loaded".to_owned(),
+            };
+            return format!(
+                "{loaded}The last commit ({}) may or may not be there. Before anything else is written, `plimsoll log {store} --limit 1` \
+                 tells: if the newest GLSN is {}, it is there: {next}; if it is less, it is not: {again}.",
+                count_of(in_doubt.rows, "row", "rows"),
+                in_doubt.glsn
+            );
+        }
         match self.counts.rows {
             _ if self.args.batch.is_none() => {
                 "Nothing was loaded; with --batch ROWS the rows before it stay.".to_owned()
@@ -224,5 +262,57 @@ impl<'a> Loader<'a> {
             0 if rows == 0 => "Nothing was loaded.".to_owned(),
             loaded => format!("{} loaded; go on with --skip {rows}.", count_of(loaded, "row was", "rows were")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll::Options;
+
+    use super::*;
+    use crate::args::InKeyspace;
+
+    fn args(batch: Option<u64>) -> Load {
+        Load {
+            store: "/store".into(),
+            file: "rows.csv".into(),
+            format: None,
+            key: None,
+            value: None,
+            no_header: false,
+            batch,
+            atomic: false,
+            skip: 0,
+            keyspace: InKeyspace { keyspace: "default".to_owned() },
+        }
+    }
+
+    /// What is said where the last commit, of two rows, failed; five rows were put before it.
+    fn told(batch: Option<u64>, error: Error) -> String {
+        let db = Db::in_memory(Options::new().memory_bytes(16 << 20)).unwrap();
+        let args = args(batch);
+        let mut loader = Loader::new(&db, db.keyspace("default").unwrap(), &args);
+        (0..5_u8).filter(|_| batch.is_some()).for_each(|row| loader.put(&[row], b"value").unwrap());
+        assert!(loader.open.is_none());
+        loader.note_doubt(&error, InDoubt { rows: 2, glsn: Glsn(8) });
+        let failure = loader.finish("rows.csv", Stop::Store(error.into())).unwrap_err();
+        let Failure::Said { message, .. } = failure else { panic!("{failure:?}") };
+        message
+    }
+
+    #[test]
+    fn a_commit_whose_sync_failed_is_told_to_be_in_doubt_and_its_glsn_tells() {
+        let poisoned = || Error::Poisoned { cause: "a sync failed".to_owned() };
+        let all = told(None, poisoned());
+        for words in ["may or may not be there", "GLSN is 8", "there: all is loaded", "not: run the command again"] {
+            assert!(all.contains(words), "{words:?}: {all}");
+        }
+        assert!(!all.contains("Nothing was loaded"), "{all}");
+        let batch = told(Some(5), poisoned());
+        for words in ["5 rows were loaded.", "GLSN is 8", "there: go on with --skip 7", "not: go on with --skip 5"] {
+            assert!(batch.contains(words), "{words:?}: {batch}");
+        }
+        let full = Error::Io { kind: std::io::ErrorKind::StorageFull, message: "full".to_owned(), source: None };
+        assert!(told(None, full).contains("Nothing was loaded"));
     }
 }
