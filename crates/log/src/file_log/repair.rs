@@ -3,5 +3,6 @@
 pub(crate) mod dropped_record;
 pub mod mend;
 pub mod salvage;
+pub(crate) mod spare_blobs;
 pub mod verify;
 pub(crate) mod verify_table;

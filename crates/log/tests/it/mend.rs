@@ -55,7 +55,7 @@ fn wanted(blob: BlobRef) -> WantedBlob {
 
 fn mend_all(disk: &Arc<dyn Disk>, blobs: &[WantedBlob], sound: &dyn Fn(Glsn) -> bool) -> Mended {
     let memory = Memory::new(16 << 20);
-    let wanted = Wanted { damaged: &|_| true, sound, blobs, log_id: None, dry_run: true };
+    let wanted = Wanted { damaged: &|_| true, sound, blobs, kept: &|_| false, log_id: None, dry_run: true };
     let before = all_files(&**disk);
     let foreseen = mend(&options(disk, &memory), &wanted).unwrap();
     let after = all_files(&**disk);
@@ -194,7 +194,8 @@ fn mending_that_is_cut_short_anywhere_is_done_by_the_next() {
         disk.sync_dir(Path::new("/")).unwrap();
         lying.cut_power_at_sync(lying.sync_count() + syncs + 1);
         let memory = Memory::new(16 << 20);
-        let wanted = Wanted { damaged: &|_| true, sound: &no, blobs: &[], log_id: None, dry_run: false };
+        let wanted =
+            Wanted { damaged: &|_| true, sound: &no, blobs: &[], kept: &|_| false, log_id: None, dry_run: false };
         let is_done = mend(&options(&disk, &memory), &wanted).is_ok();
         lying.cut_power();
         lying.restore_power();

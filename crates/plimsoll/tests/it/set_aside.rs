@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use plimsoll::{Db, DropTarget, Glsn, salvage_drop, salvage_from_index};
+use plimsoll::{Db, DropTarget, Glsn, salvage, salvage_drop, salvage_from_index};
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 
@@ -58,21 +58,21 @@ fn cut_anywhere(
     disk: &LyingDisk,
     kept: &[(PathBuf, Vec<u8>)],
     again: bool,
-    salvage: &dyn Fn(&Arc<dyn Disk>) -> plimsoll::Result<Vec<String>>,
+    run: &dyn Fn(&Arc<dyn Disk>) -> plimsoll::Result<Vec<String>>,
 ) {
     for sync in 0.. {
         let lying = disk.snapshot();
         lying.reseed(sync);
         let disk: Arc<dyn Disk> = Arc::new(lying.clone());
         lying.cut_power_at_sync(lying.sync_count() + sync);
-        let first = salvage(&disk);
+        let first = run(&disk);
         let was_cut = lying.power_is_cut();
         lying.restore_power();
         let told = format!("sync {sync}, again: {again}");
         if !was_cut {
             first.unwrap_or_else(|error| panic!("{told}: {error}"));
         } else if again {
-            match salvage(&disk) {
+            match run(&disk) {
                 Ok(losses) => {
                     let texts: Vec<String> = losses.iter().map(|path| text(&*disk, Path::new(path))).collect();
                     assert!(
@@ -178,5 +178,35 @@ fn commits_behind_the_index_that_the_lost_log_had_are_named() {
         assert_eq!((report.known, report.lost_commits), (known, Some(known.next()..=newest)), "gone: {log_is_gone}");
         let named = format!("the commits with GLSN {} to {newest}", known.next());
         assert!(report.losses.iter().any(|path| text(&*disk, Path::new(path)).contains(&named)));
+    }
+}
+
+#[test]
+fn the_large_values_of_a_record_that_is_dropped_or_cut_stay_beside_the_log() {
+    for is_cut in [false, true] {
+        let disk = mem_disk();
+        let db = Db::open(STORE, options(&disk)).unwrap();
+        let keyspace = db.keyspace("default").unwrap();
+        db.put(&keyspace, "sound", vec![6; 300 << 10]).unwrap();
+        fill(&db, 20, 500);
+        db.flush().unwrap();
+        let lost = db.put(&keyspace, LARGE, vec![7; 400 << 10]).unwrap();
+        fill(&db, 20, 500);
+        db.close().unwrap();
+        let kept = named(&*disk, ".blob");
+        assert_eq!(kept.len(), 2);
+        let (segment, bytes) = named(&*disk, ".seg").pop().unwrap();
+        let at = bytes.windows(LARGE.len()).position(|bytes| bytes == LARGE).expect("the record has the key") as u64;
+        disk.open(&segment, Open::ReadWrite, Caching::Buffered).unwrap().write_at(b"Q", at).unwrap();
+        let moved = if is_cut {
+            salvage(STORE, options(&disk), lost).unwrap().moved
+        } else {
+            salvage_drop(STORE, options(&disk), &[DropTarget::Glsn(lost)], false).unwrap().moved
+        };
+        are_kept(&disk, &kept, &format!("cut: {is_cut}"));
+        let blobs = moved.iter().filter(|path| path.contains(".blob.")).count();
+        assert_eq!(blobs, 1, "{moved:?}");
+        // A value that is still there has one name only.
+        assert_eq!(named(&*disk, ".blob").len(), 1);
     }
 }

@@ -11,6 +11,7 @@
 //!    with `.cut`.
 //! 3. Each file is written, synced and renamed by itself: after an interruption anywhere, mending can be run again.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use crate::file_log::files::zeros::write_zeros;
 use crate::file_log::options::FileLogOptions;
 use crate::file_log::repair::dropped_record::fill;
 use crate::file_log::repair::salvage::{keep_aside, move_aside};
+use crate::file_log::repair::spare_blobs::keep_spare_blobs;
 use crate::file_log::segments::walk::{Lost, NoVisitor, Outcome, Problem, Visitor, walk_past_damage, walk_segment};
 use crate::format::blob_trailer::{BLOB_TRAILER_BYTES, BLOB_TRAILER_PAGE, BlobTrailer, extend_blob_hash};
 use crate::format::block::first_fragment;
@@ -46,6 +48,8 @@ pub struct Wanted<'a> {
     pub sound: &'a dyn Fn(Glsn) -> bool,
     /// Blob files whose damaged pages are dropped.
     pub blobs: &'a [WantedBlob],
+    /// Whether a blob file is used by more than the log's records.
+    pub kept: &'a dyn Fn(BlobId) -> bool,
     /// The log's id, for a log without a readable header.
     pub log_id: Option<u128>,
     /// Change nothing.
@@ -94,9 +98,9 @@ pub struct DroppedRecords {
 /// budget.
 pub fn mend(options: &FileLogOptions, wanted: &Wanted<'_>) -> Result<Mended, LogError> {
     let _lock = lock_folder(options)?;
-    let mut mender =
-        Mender { options, wanted, mended: Mended::default(), staging: options.budget.take(Kind::Staging)? };
+    let mut mender = Mender::new(options, wanted)?;
     let surveyed = mender.survey()?;
+    mender.keep_spare_blobs(&surveyed)?;
     for segment in &surveyed {
         mender.mend_segment(segment)?;
     }
@@ -112,9 +116,8 @@ pub fn mend(options: &FileLogOptions, wanted: &Wanted<'_>) -> Result<Mended, Log
 /// # Errors
 /// Nothing says which log it is; a newer format, the disk, the budget.
 pub fn newest_record(options: &FileLogOptions, log_id: Option<u128>) -> Result<Glsn, LogError> {
-    let wanted = Wanted { damaged: &|_| false, sound: &|_| false, blobs: &[], log_id, dry_run: true };
-    let staging = options.budget.take(Kind::Staging)?;
-    let surveyed = Mender { options, wanted: &wanted, mended: Mended::default(), staging }.survey()?;
+    let wanted = Wanted { damaged: &|_| false, sound: &|_| false, blobs: &[], kept: &|_| true, log_id, dry_run: true };
+    let surveyed = Mender::new(options, &wanted)?.survey()?;
     Ok(surveyed.last().map_or(Glsn::NONE, |segment| Glsn(segment.leads_to.0.0.saturating_sub(1))))
 }
 
@@ -156,10 +159,17 @@ struct Mender<'a> {
     options: &'a FileLogOptions,
     wanted: &'a Wanted<'a>,
     mended: Mended,
+    /// Blob files that records name which are not dropped.
+    named: BTreeSet<BlobId>,
     staging: plimsoll_memory::chunk::Chunk,
 }
 
-impl Mender<'_> {
+impl<'a> Mender<'a> {
+    fn new(options: &'a FileLogOptions, wanted: &'a Wanted<'a>) -> Result<Self, LogError> {
+        let staging = options.budget.take(Kind::Staging)?;
+        Ok(Self { options, wanted, mended: Mended::default(), named: BTreeSet::new(), staging })
+    }
+
     fn disk(&self) -> &dyn Disk {
         &*self.options.disk
     }
@@ -262,8 +272,14 @@ impl Mender<'_> {
     ) -> Result<Surveyed, LogError> {
         let name = FileName::Segment(header.first);
         let file = self.disk().open(&name.path(self.dir()), Open::Read, Caching::Buffered)?;
-        let mut visitor =
-            DamageVisitor { sound: self.wanted.sound, lost: Vec::new(), pending: None, first_entry: None, seen: None };
+        let mut visitor = DamageVisitor {
+            sound: self.wanted.sound,
+            named: &mut self.named,
+            lost: Vec::new(),
+            pending: None,
+            first_entry: None,
+            seen: None,
+        };
         let outcome = walk_past_damage(&*file, header, &mut self.staging, &mut visitor)?;
         visitor.close(outcome.end, outcome.chain);
         for lost in &mut visitor.lost {
@@ -294,11 +310,23 @@ impl Mender<'_> {
         Ok(Surveyed { header: *header, new_header: false, lost, leads_to })
     }
 
+    fn is_wanted(&self, lost: &Lost) -> bool {
+        (self.wanted.damaged)(&(lost.from..lost.next)) || (self.wanted.sound)(lost.from)
+    }
+
+    fn keep_spare_blobs(&mut self, surveyed: &[Surveyed]) -> Result<(), LogError> {
+        let mut lost = surveyed.iter().flat_map(|segment| &segment.lost);
+        let (disk, dir) = (&*self.options.disk, &*self.options.dir);
+        if self.wanted.dry_run || !lost.any(|lost| lost.from < lost.next && self.is_wanted(lost)) {
+            return Ok(());
+        }
+        keep_spare_blobs(disk, dir, &self.named, self.wanted.kept, &mut self.staging, &mut self.mended.aside)
+    }
+
     fn mend_segment(&mut self, segment: &Surveyed) -> Result<(), LogError> {
         let first = segment.header.first;
         let name = FileName::Segment(first);
-        let is_wanted = |lost: &&Lost| (self.wanted.damaged)(&(lost.from..lost.next)) || (self.wanted.sound)(lost.from);
-        let lost: Vec<Lost> = segment.lost.iter().filter(is_wanted).copied().collect();
+        let lost: Vec<Lost> = segment.lost.iter().filter(|lost| self.is_wanted(lost)).copied().collect();
         let new_header = segment.new_header && (self.wanted.damaged)(&(first..first));
         if lost.is_empty() && !new_header {
             return Ok(());
@@ -487,6 +515,7 @@ fn check_mended(file: &dyn File, segment: &Surveyed, staging: &mut [u8]) -> Resu
 /// Collects damage, and sound records that are to be dropped.
 struct DamageVisitor<'a> {
     sound: &'a dyn Fn(Glsn) -> bool,
+    named: &'a mut BTreeSet<BlobId>,
     lost: Vec<Lost>,
     /// A sound record that is dropped; its end is not known yet.
     pending: Option<Lost>,
@@ -509,7 +538,10 @@ impl Visitor for DamageVisitor<'_> {
         Ok(())
     }
 
-    fn record(&mut self, header: &RecordHeader, _: &[BlobRef]) -> Result<(), LogError> {
+    fn record(&mut self, header: &RecordHeader, blobs: &[BlobRef]) -> Result<(), LogError> {
+        if !(self.sound)(header.first) {
+            self.named.extend(blobs.iter().map(|blob| blob.id));
+        }
         let first_entry = self.first_entry.take().unwrap_or(0);
         let start = first_entry.saturating_sub((header.head_bytes() + FRAGMENT_HEADER_BYTES) as u32);
         self.close(start, header.previous_chain);

@@ -5,6 +5,7 @@
 //! cut from the back to the front: after a crash in between the log is a shorter front of itself, and salvage can be
 //! run again. The epoch rises, and a mark records that.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use plimsoll_disk::vfs::{Caching, Disk, File, Open};
@@ -16,7 +17,8 @@ use crate::file_log::env::lock_folder;
 use crate::file_log::files::names::FileName;
 use crate::file_log::files::rewrite::{copy_front, replace_file};
 use crate::file_log::options::FileLogOptions;
-use crate::file_log::segments::walk::{Visitor, walk_segment};
+use crate::file_log::repair::spare_blobs::{NamesVisitor, keep_spare_blobs};
+use crate::file_log::segments::walk::{Visitor, walk_past_damage, walk_segment};
 use crate::format::align8;
 use crate::format::fragment::{FRAGMENT_HEADER_BYTES, FragmentType, seal_fragment};
 use crate::format::layout::place_record;
@@ -58,12 +60,42 @@ pub fn salvage(options: &FileLogOptions, cut_at: Glsn) -> Result<Salvaged, LogEr
     let epochs = segments.iter().map(|first| read_epoch(disk, dir, *first)).collect::<Result<Vec<_>, _>>()?;
     let mut aside = Vec::new();
     let epoch = epochs[keep..].iter().copied().max().unwrap_or(0);
+    keep_blobs_of_cut(options, &segments, keep, cut_at, &mut aside)?;
     for first in segments[keep..].iter().rev() {
         move_aside(disk, dir, FileName::Segment(*first), &mut aside)?;
         move_aside(disk, dir, FileName::Table(*first), &mut aside)?;
     }
     let kept = cut_segment(options, last, cut_at, epoch, &mut aside)?;
     Ok(Salvaged { kept, aside })
+}
+
+/// Keeps the blob files that no record below the cut names. Those that only an index names are among them: it may be moved aside.
+fn keep_blobs_of_cut(
+    options: &FileLogOptions,
+    segments: &[Glsn],
+    keep: usize,
+    cut_at: Glsn,
+    aside: &mut Vec<String>,
+) -> Result<(), LogError> {
+    let (disk, dir) = (&*options.disk, &*options.dir);
+    let mut staging = options.budget.take(Kind::Staging)?;
+    let mut named = BTreeSet::new();
+    let mut is_cut = keep < segments.len();
+    for (number, first) in segments[..keep].iter().enumerate() {
+        let file = disk.open(&FileName::Segment(*first).path(dir), Open::Read, Caching::Buffered)?;
+        let mut bytes = [0; SEGMENT_HEADER_BYTES];
+        let n = file.read_at(&mut bytes, 0)?;
+        let Ok(header) = SegmentHeader::decode(&bytes[..n]) else { continue };
+        let mut names = NamesVisitor { before: cut_at, named: &mut named, is_beyond: false };
+        if number + 1 < keep {
+            walk_past_damage(&*file, &header, &mut staging, &mut names)?;
+        } else {
+            // It is cut at its first damage, whatever follows.
+            is_cut |= walk_segment(&*file, &header, u64::MAX, &mut staging, &mut names)?.problem.is_some();
+            is_cut |= names.is_beyond;
+        }
+    }
+    if is_cut { keep_spare_blobs(disk, dir, &named, &|_| false, &mut staging, aside) } else { Ok(()) }
 }
 
 /// The epoch in a segment's header; 0 if it cannot be read. A log of a newer format is left alone.

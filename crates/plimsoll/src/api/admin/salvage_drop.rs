@@ -24,7 +24,7 @@ use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
 
-use crate::api::admin::aside::{Kept, lists_of_losses, note_losses};
+use crate::api::admin::aside::{Kept, Named, lists_of_losses, note_losses};
 use crate::api::admin::diagnose::{Closed, Found, LostPlaces, Mend, Part, Scene, first_of_log, is_damage, look};
 use crate::api::admin::repair::{check_is_store, look_at};
 use crate::api::admin::verify_values::find_bad_values;
@@ -150,6 +150,8 @@ pub fn salvage_drop(
         note_losses(disk, path, &report.losses())?;
         report.losses = lists_of_losses(disk, path)?;
     }
+    // What the new manifest stops naming is kept aside before it is written.
+    let named = manifest.as_ref().map(Named::of).unwrap_or_default();
     if let Some(manifest) = &mut manifest {
         Runs { disk: &options.disk, path, budget: &budget, scene: &scene, parts: &closed.parts, dry_run }.mend(
             manifest,
@@ -158,7 +160,7 @@ pub fn salvage_drop(
         )?;
     }
     let log_id = manifest.as_ref().map(|manifest| manifest.log_id);
-    let mended = mend_log(&log_options, &closed, &selected, log_id, dry_run)?;
+    let mended = mend_log(&log_options, &closed, &selected, (log_id, &named), dry_run)?;
     report.moved.extend(mended.aside.iter().map(|name| path.join("log").join(name).display().to_string()));
     if dry_run {
         return Ok(report);
@@ -301,7 +303,7 @@ fn mend_log(
     options: &plimsoll_log::file_log::options::FileLogOptions,
     closed: &Closed,
     selected: &[&Found],
-    log_id: Option<u128>,
+    (log_id, named): (Option<u128>, &Named),
     dry_run: bool,
 ) -> Result<mend::Mended> {
     let (mut records, mut sound) = (Vec::<Range<Glsn>>::new(), BTreeSet::new());
@@ -334,7 +336,9 @@ fn mend_log(
     };
     let sound = |first: Glsn| sound.contains(&first);
     let blobs: Vec<WantedBlob> = blobs.into_values().collect();
-    mend::mend(options, &Wanted { damaged: &damaged, sound: &sound, blobs: &blobs, log_id, dry_run }).lift()
+    let kept = |blob: BlobId| named.blobs.contains(&blob);
+    let wanted = Wanted { damaged: &damaged, sound: &sound, blobs: &blobs, kept: &kept, log_id, dry_run };
+    mend::mend(options, &wanted).lift()
 }
 
 /// Rewrites damaged runs with their readable contents.
