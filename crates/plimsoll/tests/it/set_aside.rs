@@ -13,6 +13,9 @@ use crate::repair::{STORE, files, fill, manifests, mem_disk, options, segments};
 /// The key of the one large value.
 const LARGE: &[u8] = b"zzz-large";
 
+/// A salvage, which returns the lists of losses.
+type Salvage = dyn Fn(&Arc<dyn Disk>) -> plimsoll::Result<Vec<String>>;
+
 /// A trimmed store with a large value whose leaf is damaged; the files of which no byte may be lost.
 fn damaged(disk: &Arc<dyn Disk>) -> Vec<(PathBuf, Vec<u8>)> {
     let db = Db::open(STORE, options(disk)).unwrap();
@@ -54,12 +57,7 @@ fn are_kept(disk: &Arc<dyn Disk>, kept: &[(PathBuf, Vec<u8>)], told: &str) {
 }
 
 /// Cuts the power at each sync of a salvage, and opens the store or salvages it again.
-fn cut_anywhere(
-    disk: &LyingDisk,
-    kept: &[(PathBuf, Vec<u8>)],
-    again: bool,
-    run: &dyn Fn(&Arc<dyn Disk>) -> plimsoll::Result<Vec<String>>,
-) {
+fn cut_anywhere(disk: &LyingDisk, kept: &[(PathBuf, Vec<u8>)], again: bool, run: &Salvage) {
     for sync in 0.. {
         let lying = disk.snapshot();
         lying.reseed(sync);
