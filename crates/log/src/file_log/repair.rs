@@ -1,5 +1,6 @@
 //! Repair of log files: verification, dropping damaged records and pages, and cutting.
 
+pub(crate) mod aside;
 pub(crate) mod dropped_record;
 pub mod mend;
 pub mod salvage;

@@ -17,6 +17,7 @@ use crate::file_log::env::lock_folder;
 use crate::file_log::files::names::FileName;
 use crate::file_log::files::rewrite::{copy_front, replace_file};
 use crate::file_log::options::FileLogOptions;
+use crate::file_log::repair::aside::{keep_aside, move_aside};
 use crate::file_log::repair::spare_blobs::{NamesVisitor, keep_spare_blobs};
 use crate::file_log::segments::walk::{Visitor, walk_past_damage, walk_segment};
 use crate::format::align8;
@@ -109,30 +110,6 @@ fn read_epoch(disk: &dyn Disk, dir: &Path, first: Glsn) -> Result<u32, LogError>
     }
 }
 
-pub(crate) fn move_aside(disk: &dyn Disk, dir: &Path, name: FileName, aside: &mut Vec<String>) -> Result<(), LogError> {
-    let path = name.path(dir);
-    if disk.entry(&path)?.is_some() {
-        let (free, target) = free_name(disk, dir, &name.name())?;
-        disk.rename(&path, &target)?;
-        disk.sync_dir(dir)?;
-        aside.push(free);
-    }
-    Ok(())
-}
-
-/// An unused name that ends with `.cut`.
-fn free_name(disk: &dyn Disk, dir: &Path, name: &str) -> Result<(String, std::path::PathBuf), LogError> {
-    let mut number = 0u32;
-    loop {
-        let free = if number == 0 { format!("{name}.cut") } else { format!("{name}.{number}.cut") };
-        let path = dir.join(&free);
-        if disk.entry(&path)?.is_none() {
-            return Ok((free, path));
-        }
-        number += 1;
-    }
-}
-
 /// Cuts the segment that is the last one now. It is replaced by a new file, because the old one may have a second name
 /// in a backup.
 fn cut_segment(
@@ -183,30 +160,6 @@ fn cut_segment(
         })?;
     }
     Ok(kept)
-}
-
-/// Keeps a segment that is about to be replaced under another name.
-pub(crate) fn keep_aside(
-    disk: &dyn Disk,
-    dir: &Path,
-    name: FileName,
-    file: &dyn File,
-    staging: &mut [u8],
-    aside: &mut Vec<String>,
-) -> Result<(), LogError> {
-    let (free, target) = free_name(disk, dir, &name.name())?;
-    if disk.hard_link(&name.path(dir), &target).is_err() {
-        copy_aside(disk, &target, file, staging)?;
-    }
-    disk.sync_dir(dir)?;
-    aside.push(free);
-    Ok(())
-}
-
-fn copy_aside(disk: &dyn Disk, target: &Path, file: &dyn File, staging: &mut [u8]) -> Result<(), LogError> {
-    let copy = disk.open(target, Open::CreateNew, Caching::Buffered)?;
-    copy_front(file, &*copy, file.len()?, staging)?;
-    Ok(copy.sync()?)
 }
 
 /// Writes a mark after the kept records: it has the new epoch.

@@ -12,7 +12,7 @@ use plimsoll_disk::vfs::{Caching, Disk, Open};
 use crate::blob::{BlobId, BlobRef};
 use crate::error::LogError;
 use crate::file_log::files::names::FileName;
-use crate::file_log::repair::salvage::keep_aside;
+use crate::file_log::repair::aside::keep_aside;
 use crate::file_log::segments::walk::Visitor;
 use crate::format::record::RecordHeader;
 use crate::glsn::{Glsn, StreamId};
