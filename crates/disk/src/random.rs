@@ -1,11 +1,13 @@
 //! Randomness: its only source.
 //!
 //! [`Random`] is for choices that a seed must replay (simulated faults, sampling); [`entropy`] is for ids that must
-//! differ between machines. Neither is for secrets. Algorithm of [`Random`]: splitmix64 (Sebastiano Vigna).
+//! differ between machines; [`first_id_after`] is for ids of files that must differ between openings. None is for secrets. Algorithm of [`Random`]: splitmix64 (Sebastiano Vigna).
 
 use std::io;
 
 use rustix::rand::GetRandomFlags;
+
+use crate::checksum::seed;
 
 /// A stream of numbers determined by its seed.
 #[derive(Clone, Debug)]
@@ -40,6 +42,17 @@ impl Random {
     }
 }
 
+/// The first id that an opening gives to a new file, above all ids that are known: `last`, and then a gap of up to 2^32
+/// that depends on the clock.
+///
+/// An id seeds the checksums of its file's pages. A file that was removed leaves no trace of its id, but its pages may
+/// still be on the disk: if an id were given twice, a lost write would leave an old page whose checksum is right. Ids
+/// without gaps last for 2^31 openings and more.
+pub fn first_id_after(last: u64, wall_micros: u64) -> u64 {
+    let gap = seed(&[last, wall_micros]) >> 32;
+    last.saturating_add(1).saturating_add(gap)
+}
+
 /// 128 bits from the operating system.
 pub fn entropy() -> io::Result<u128> {
     let mut bytes = [0; 16];
@@ -62,6 +75,13 @@ mod tests {
         let mut again = Random::new(1234567);
         assert_eq!(again.next_u64(), 6457827717110365317);
         assert_ne!(Random::new(1).next_u64(), Random::new(2).next_u64());
+    }
+
+    #[test]
+    fn ids_of_two_openings_differ_though_the_last_known_id_is_the_same() {
+        assert_ne!(first_id_after(7, 1_000_000), first_id_after(7, 1_000_001));
+        assert!((8..=8 + u64::from(u32::MAX)).contains(&first_id_after(7, 1_000_000)));
+        assert_eq!(first_id_after(u64::MAX, 5), u64::MAX);
     }
 
     #[test]

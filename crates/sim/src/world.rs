@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use plimsoll::{Db, Durability, Options, Result, Sizes};
 use plimsoll_disk::clock::ManualClock;
@@ -96,6 +97,8 @@ impl World {
 
     /// The options of a store in this world. Background work is done on demand only, so one seed replays a whole run.
     pub fn options(&self) -> Options {
+        // A store is opened some time after it was closed or killed.
+        self.clock.advance(Duration::from_millis(1));
         Options::new()
             .memory_bytes(self.setting.memory_bytes)
             .memtable_bytes(self.setting.memtable_bytes)

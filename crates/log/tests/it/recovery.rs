@@ -634,3 +634,24 @@ fn a_long_segment_is_sealed_by_a_close_and_a_short_one_goes_on() {
     assert!(all.iter().zip(0..).all(|((_, got), number)| *got == payload(number, 20_000)) && all.len() == 300);
     append(&log, 0, b"goes on");
 }
+
+#[test]
+fn the_id_of_a_discarded_blob_file_is_not_given_out_by_the_next_opening() {
+    let memory = Memory::new(16 << 20);
+    let disk = mem_disk();
+    let clock = Arc::new(ManualClock::new(1_000_000));
+    let ids: Vec<_> = (0..3)
+        .map(|_| {
+            clock.advance(Duration::from_millis(1));
+            let with = FileLogOptions { clock: Arc::clone(&clock) as _, ..options(&disk, &memory) };
+            let log = FileLog::open(with).unwrap().0;
+            let mut blob = log.create_blob().unwrap();
+            blob.write(b"bytes").unwrap();
+            let blob = blob.finish().unwrap();
+            log.discard_blob(blob.id).unwrap();
+            log.close().unwrap();
+            blob.id
+        })
+        .collect();
+    assert!(ids[0] != ids[1] && ids[0] != ids[2] && ids[1] != ids[2], "{ids:?}");
+}

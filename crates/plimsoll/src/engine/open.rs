@@ -136,11 +136,7 @@ pub(crate) fn open_by(
         None => {
             let empty = Manifest::empty(log.id());
             refuse_to_forget(path, &options, &*log, &budget)?;
-            // A log with entries had an index before, which is gone. Pages that it left on the disk must not be taken for pages of the new
-            // one, so the new run files get names that no earlier one had.
-            let is_first = log.bounds().next == Glsn::FIRST;
-            let first_run = if is_first { empty.next_run } else { options.clock.wall_micros() };
-            Manifest { number: way.last_manifest, next_run: first_run.max(way.first_run), ..empty }
+            Manifest { number: way.last_manifest, next_run: empty.next_run.max(way.first_run), ..empty }
         }
     };
     let snapshots = Arc::new(Snapshots::default());

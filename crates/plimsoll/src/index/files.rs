@@ -2,7 +2,8 @@
 //!
 //! Laws:
 //! 1. A run file that no manifest names is removed: when its last user releases it, or else at the next open.
-//! 2. The id of a run file is never used again.
+//! 2. The id of a run file is never used again. Each opening leaves a gap above the highest known id: files that were removed unnamed had
+//!    ids, too.
 //! 3. A table's metadata is heap memory, charged to the budget before it is kept. A reserve is held for the tables that flush and
 //!    compaction are about to create, so that they can free memory when the budget is exhausted. A commit gets no room in a memtable unless
 //!    the reserve is full, and only a flush may use all of it: so a flush is never refused.
@@ -13,8 +14,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use plimsoll_disk::random::first_id_after;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::blob::BlobId;
+use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
 use plimsoll_memory::pool::{Pool, PoolFile};
@@ -82,7 +85,7 @@ pub(crate) struct FileGuard {
 }
 
 impl Files {
-    /// Lists the files in the index's folder; the next new file gets an id of at least `next_run`.
+    /// Lists the files in the index's folder; new files get ids above those of the files and from `next_run` on.
     pub(crate) fn new(context: &Context, next_run: u64) -> Result<Arc<Self>> {
         let lease = context.budget.lease(Kind::Metadata, RESERVE_BYTES)?;
         let mut next = next_run;
@@ -94,6 +97,11 @@ impl Files {
         for name in names {
             // Skip also the ids of files that an earlier process left and no manifest names.
             next = next.max(run_id_of(&name).map_or(0, |id| id.saturating_add(1)));
+        }
+        // Also where there is no manifest: there was an index, and the pages that it left must not be taken for pages of the new one. Only
+        // a log without commits never had one.
+        if !context.read_only && context.log.bounds().next > Glsn::FIRST {
+            next = first_id_after(next.saturating_sub(1), context.clock.wall_micros());
         }
         Ok(Arc::new(Self {
             disk: Arc::clone(&context.disk),

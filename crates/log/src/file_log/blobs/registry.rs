@@ -1,7 +1,8 @@
 //! Which blob files there are: ids that were given out, files that no record names yet, open files.
 //!
 //! Law: an id is never given out twice. The highest id is in every record, in every segment's header, and in the names
-//! of the files. An id that none of them has was never finished, or was discarded before the log was cut.
+//! of the files. An id that none of them has was given to a file that was discarded: each opening leaves a gap above the
+//! highest one ([`plimsoll_disk::random::first_id_after`]).
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
@@ -21,7 +22,7 @@ const OPEN_PART: u64 = 128;
 /// The blob files of an open log.
 #[derive(Debug)]
 pub(crate) struct Registry {
-    /// The highest id that was given out, ever.
+    /// The highest id that was given out, or the id before the first one of this opening.
     last_id: AtomicU64,
     state: Mutex<State>,
     open_max: usize,

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
+use plimsoll_disk::random::first_id_after;
 use plimsoll_disk::vfs::{DirLock, File};
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::chunk::CHUNK_BYTES;
@@ -42,7 +43,10 @@ pub(crate) fn assemble(
 ) -> Result<OpenLog, LogError> {
     let timestamp = active.outcome.last_timestamp;
     warn_of_the_future(&options, timestamp, report);
-    let last_blob_id = found.last_blob_id.max(active.outcome.last_blob_id);
+    let mut last_blob_id = found.last_blob_id.max(active.outcome.last_blob_id);
+    if lock.is_some() && !report.created {
+        last_blob_id = first_id_after(last_blob_id, options.clock.wall_micros()) - 1;
+    }
     if active.too_many {
         active = follow_with_new_segment(&options, &mut found, active, timestamp, last_blob_id)?;
     }
