@@ -75,19 +75,22 @@ pub struct World {
     pub clock: Arc<ManualClock>,
     /// The settings of the store.
     pub setting: Setting,
+    /// How far the clock goes on each time that the store is opened: a process takes its time to start.
+    pub opening_takes: Duration,
 }
 
 impl World {
     /// An empty world.
     pub fn new(seed: u64, setting: Setting) -> Self {
-        Self { disk: LyingDisk::new(seed), clock: Arc::new(ManualClock::new(START_MICROS)), setting }
+        let clock = Arc::new(ManualClock::new(START_MICROS));
+        Self { disk: LyingDisk::new(seed), clock, setting, opening_takes: Duration::from_millis(1) }
     }
 
     /// A separate world with the same contents.
     pub fn copy(&self) -> Self {
         use plimsoll_disk::clock::Clock;
         let clock = ManualClock::new(self.clock.wall_micros());
-        Self { disk: self.disk.snapshot(), clock: Arc::new(clock), setting: self.setting }
+        Self { disk: self.disk.snapshot(), clock: Arc::new(clock), ..*self }
     }
 
     /// The store's path.
@@ -97,8 +100,7 @@ impl World {
 
     /// The options of a store in this world. Background work is done on demand only, so one seed replays a whole run.
     pub fn options(&self) -> Options {
-        // A store is opened some time after it was closed or killed.
-        self.clock.advance(Duration::from_millis(1));
+        self.clock.advance(self.opening_takes);
         Options::new()
             .memory_bytes(self.setting.memory_bytes)
             .memtable_bytes(self.setting.memtable_bytes)
