@@ -5,8 +5,9 @@ use std::time::Duration;
 
 /// The past versions that a keyspace keeps.
 ///
-/// If every keyspace limits its past and no user stream is in use, the log trims itself. It then keeps the entries that the longest
-/// retention needs and those that a cursor has not passed ([`crate::Log::cursor`]); followers without a cursor retain nothing.
+/// If every keyspace limits its past and no user stream is in use, the log trims itself. (A keyspace to which nothing was ever written,
+/// like `default` in many stores, does not count.) It then keeps the entries that the longest retention needs and those that a cursor has
+/// not passed ([`crate::Log::cursor`]); followers without a cursor retain nothing.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {

@@ -336,6 +336,31 @@ fn an_open_snapshot_keeps_what_it_sees() {
 }
 
 #[test]
+fn a_keyspace_that_keeps_everything_holds_the_log_from_its_first_key_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path().join("store"), options().segment_bytes(64 << 10)).unwrap();
+    let (latest, forever) =
+        (db.create_keyspace("latest", Retention::Latest).unwrap(), db.keyspace("default").unwrap());
+    let fill = || {
+        let value = "x".repeat(500);
+        let pairs: Vec<(String, &str)> = (0..300).map(|i| (format!("key {i:03}"), &value[..])).collect();
+        let pairs: Vec<(&str, &str)> = pairs.iter().map(|(key, value)| (&key[..], *value)).collect();
+        pairs.chunks(10).for_each(|pairs| drop(put(&db, &latest, pairs)));
+        db.compact().unwrap();
+        db.log().bounds().first
+    };
+    let trimmed = fill();
+    assert!(trimmed > Glsn(1), "`default` was never written to");
+    put(&db, &forever, &[("a", "1")]);
+    let held = fill();
+    assert_eq!(fill(), held);
+    let mut tx = db.begin();
+    tx.delete(&forever, b"a").unwrap();
+    tx.commit().unwrap();
+    assert_eq!(fill(), held, "its past is kept, too");
+}
+
+#[test]
 fn a_trimmed_log_keeps_every_key_and_says_what_is_left() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), options().segment_bytes(64 << 10)).unwrap();
