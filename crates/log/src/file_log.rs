@@ -123,6 +123,12 @@ impl FileLog {
         append::seal_if_long(&self.log, bytes)
     }
 
+    /// Segments that end below `until`: as many as a trim up to there could free.
+    pub fn segments_below(&self, until: Glsn) -> usize {
+        let segments = self.log.segments.read();
+        segments.iter().take_while(|segment| segment.sealed().is_some_and(|sealed| sealed.next <= until)).count()
+    }
+
     /// Seals a segment that another one has followed: one step of the thread that does so. Returns whether one waited.
     pub fn seal_behind(&self) -> bool {
         seal_step(&self.log.segments, &self.log.durability, &self.log.env)

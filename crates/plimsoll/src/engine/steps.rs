@@ -4,6 +4,7 @@ use std::ops::Bound;
 use std::sync::atomic::Ordering;
 
 use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::page::PAGE_BYTES;
 
 use crate::engine::Engine;
 use crate::engine::trim;
@@ -11,6 +12,9 @@ use crate::index::Horizon;
 use crate::txn::committer::FreeLog;
 use crate::types::error::Result;
 use crate::types::retention::Retention;
+
+/// Segments that values may hold back before they are moved, beside as many bytes as the index has.
+const HELD_SEGMENTS: u64 = 8;
 
 /// Flushes, merges everything, and frees the part of the log that is no longer needed.
 pub(crate) fn compact(store: &Engine) -> Result<()> {
@@ -33,7 +37,23 @@ pub(crate) fn free_log(store: &Engine) -> Result<()> {
             return Ok(());
         }
     }
+    want_values_moved(store, oldest.min(store.catalog.cursors.oldest()));
     trim::free_if_idle(store, oldest)
+}
+
+/// If values that runs point to hold much of the log back, compaction is to move them into blob files. A value is moved once at most, and
+/// each time the index is rewritten once at most: so at least as many bytes of the log must become free.
+fn want_values_moved(store: &Engine, until: Glsn) {
+    let index = &store.reader.index;
+    let until = until.min(index.checkpoint().glsn.next());
+    if index.min_pointer().is_none_or(|oldest| oldest >= until) {
+        return;
+    }
+    let index_bytes: u64 = index.view().infos().map(|info| u64::from(info.pages) * PAGE_BYTES as u64).sum();
+    let held_bytes = store.file_log.segments_below(until) as u64 * store.options.segment_limit_bytes();
+    if held_bytes >= HELD_SEGMENTS * store.options.segment_limit_bytes() + index_bytes {
+        store.catalog.horizon.trim_wanted.fetch_max(until.0, Ordering::AcqRel);
+    }
 }
 
 fn was_written_to(store: &Engine, keyspace: u32) -> Result<bool> {

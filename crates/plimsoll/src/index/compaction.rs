@@ -309,7 +309,7 @@ impl Core {
             })
         };
         match priority {
-            Priority::Due => merge(priority),
+            Priority::Due => merge(priority).or_else(|| self.relocation(&view)),
             Priority::Settle => merge(Priority::Due).or_else(|| self.relocation(&view)).or_else(|| merge(priority)),
             Priority::All => {
                 merge(priority).or_else(|| self.relocation(&view)).or_else(|| self.clearance(compactor, &view))

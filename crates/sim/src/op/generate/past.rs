@@ -5,16 +5,13 @@ use crate::op::generate::Generator;
 use crate::op::generate::scenes::{ALL, OTHER_TX, SLOT, TX, commit};
 use crate::op::{Get, Keep, Moment, Op, Reader, numbered_key};
 
-/// Named cursors that there may be.
-const CURSOR_NAMES: u8 = 2;
-
 impl Generator {
     pub(super) fn drop_space(&mut self) -> Op {
         Op::DropSpace { space: 1 + self.below(u64::from(self.settings.spaces.max(2)) - 1) as u8 }
     }
 
     pub(super) fn cursor_name(&mut self) -> u8 {
-        self.below(u64::from(CURSOR_NAMES)) as u8
+        self.below(2) as u8
     }
 
     pub(super) fn cursor(&mut self) -> Op {
@@ -185,26 +182,6 @@ impl Generator {
         ops.push(Op::History { space, key });
         ops.extend(self.interruption());
         ops.push(Op::Check);
-        ops
-    }
-
-    /// A commit begins a segment and nothing syncs it, all before it is flushed and may be freed; then the power is cut.
-    pub(super) fn segment_without_a_name(&mut self) -> Vec<Op> {
-        let (space, first) = (self.below(2) as u8, self.below(200) as u32);
-        // Nothing holds the log back: no snapshot, no cursor, no value that lies in it.
-        let mut ops: Vec<Op> = (0..CURSOR_NAMES).map(|name| Op::DropCursor { name }).collect();
-        ops.extend([self.reopen(), Op::Compact, Op::Trim { back: 0 }]);
-        // The second time, a segment's worth of bytes was committed since the opening: the log is freed.
-        for _ in 0..2 {
-            ops.extend(self.put_one(space, &numbered_key(first), 2000));
-            ops.push(Op::Flush);
-            let value = self.value_of(900);
-            ops.push(Op::Begin { tx: TX });
-            ops.push(Op::PutMany { tx: TX, space, first, count: 62, value, scattered: false });
-            ops.push(Op::Submit { tx: TX });
-        }
-        let crash = self.crash();
-        ops.extend([crash, self.walk_of(Reader::Back(0), space, None)]);
         ops
     }
 

@@ -32,7 +32,7 @@ impl Generator {
         let (upkeep, limited, faulty) =
             (settings.upkeep, settings.limited, settings.fault.is_some() && !settings.restores);
         let wide = settings.many > 250 && self.random.chance(0.3);
-        let scenes: [(bool, Scene); 23] = [
+        let scenes: [(bool, Scene); 22] = [
             (true, Self::spilled),
             (true, Self::many_versions),
             (true, Self::moved_deletion),
@@ -55,7 +55,6 @@ impl Generator {
             (true, Self::dropped_and_made_anew),
             (limited, Self::cursor_holds_the_log),
             (true, Self::queue),
-            (self.settings.forgetful && crashes, Self::segment_without_a_name),
         ];
         let permitted: Vec<Scene> =
             scenes.into_iter().filter(|(permitted, _)| *permitted).map(|(_, scene)| scene).collect();
