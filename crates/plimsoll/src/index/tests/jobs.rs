@@ -439,7 +439,8 @@ fn run_files_that_no_manifest_names_are_swept_and_their_ids_not_used_again() {
     let names: Vec<_> = world.disk.list(&dir()).unwrap().into_iter().map(|entry| entry.name).collect();
     assert_eq!(names, [run_file_name(1), manifest_name(1), "notes.txt".to_owned()]);
     world.flush_keys(FOREVER, 0..10, Some(b"value"));
-    assert_eq!(world.run_files(), [run_file_name(1), run_file_name(71)]);
+    let files = world.run_files();
+    assert!(files.len() == 2 && files[0] == run_file_name(1) && files[1] > run_file_name(70), "{files:?}");
 }
 
 #[test]
