@@ -401,8 +401,11 @@ impl Driver {
         same("next GLSN after opening", &bounds.next.0, &(newest.0 + 1))?;
         self.model.cut_behind(newest.0);
         self.model.acknowledge(newest.0);
-        // The power may have been cut before the removal of a segment was durable: then it is back.
         self.may_be_trimmed(bounds.first.0)?;
+        if self.excuses.sync {
+            // The power may have been cut after the removal of a segment could not be synced: then it is back.
+            self.model.begin_at(bounds.first.0);
+        }
         self.model.trimmed(bounds.first.0);
         let now = self.world.clock.wall_micros();
         let last = self.model.time_before(newest.0 + 1);

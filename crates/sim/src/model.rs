@@ -145,6 +145,11 @@ impl Model {
         self.acked = self.acked.max(glsn);
     }
 
+    /// Records where the log begins, which may be before where it began.
+    pub fn begin_at(&mut self, first: u64) {
+        self.first = first;
+    }
+
     /// The log begins at `first` now.
     pub fn trimmed(&mut self, first: u64) {
         self.first = self.first.max(first);
