@@ -41,7 +41,7 @@ pub(crate) fn free_log(store: &Engine) -> Result<()> {
     trim::free_if_idle(store, oldest)
 }
 
-/// If values that runs point to hold much of the log back, compaction is to move them into blob files. A value is moved once at most, and
+/// If values that runs point to hold much of the log back, compaction is to move them into blob files (decision 48). A value is moved once, and
 /// each time the index is rewritten once at most: so at least as many bytes of the log must become free.
 fn want_values_moved(store: &Engine, until: Glsn) {
     let index = &store.reader.index;
