@@ -538,14 +538,23 @@ impl Driver {
 
     /// The oldest open moment, or the newest.
     fn oldest_read(&self) -> u64 {
+        self.oldest_open().unwrap_or_else(|| self.db().newest().0)
+    }
+
+    fn oldest_open(&self) -> Option<u64> {
         let txs = self.txs.values().map(|tx| tx.handle.at().0);
         let snapshots = self.snapshots.values().map(|snapshot| snapshot.at().0);
-        txs.chain(snapshots).chain(self.held_moments()).min().unwrap_or_else(|| self.db().newest().0)
+        txs.chain(snapshots).chain(self.held_moments()).min()
     }
 
     fn raise_floors(&mut self) {
-        let (oldest, newest, now) = (self.oldest_read(), self.db().newest(), self.world.clock.wall_micros());
-        self.model.raise_floors(oldest.min(newest.0), newest.0, now);
+        self.raise_floors_at(self.db().newest().0);
+    }
+
+    /// As if `newest` were the newest moment.
+    fn raise_floors_at(&mut self, newest: u64) {
+        let oldest = self.oldest_open().unwrap_or(newest).min(newest);
+        self.model.raise_floors(oldest, newest, self.world.clock.wall_micros());
     }
 
     fn may_be_trimmed(&self, first: u64) -> Outcome {

@@ -357,9 +357,10 @@ impl Model {
         }
     }
 
-    /// The GLSN up to which the store may free the log automatically: none if a keyspace keeps everything, or a user's stream is in it.
+    /// The GLSN up to which the store may free the log automatically: none if a keyspace that was written to keeps everything, or a user's
+    /// stream is in it.
     pub fn may_free_below(&self, oldest_read: u64) -> u64 {
-        let forever = self.spaces.values().any(|space| space.keep() == Keep::Forever);
+        let forever = self.spaces.values().any(|space| space.keep() == Keep::Forever && !space.versions.is_empty());
         if forever || self.streams_in_use() { 0 } else { oldest_read }
     }
 

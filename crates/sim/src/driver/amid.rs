@@ -70,6 +70,10 @@ impl Driver {
             Within::ValueLoaded => Border::ValueLoaded,
             Within::WalkSat => Border::WalkSat,
         };
+        if at == Within::MomentAsked && !matches!(deed, Deed::DropCaches) {
+            // A commit that was submitted may become readable before the moment is open, which is one before it.
+            self.raise_floors_at(self.model.newest());
+        }
         let db = self.db().clone();
         match deed {
             Deed::Commit { space, key, value } => {
