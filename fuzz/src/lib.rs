@@ -2,6 +2,7 @@
 //!
 //! A checksum or a chain hash would keep a fuzzer out of everything behind it, so they are made right here where the bytes ask for it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use plimsoll::fuzz::reseal::{Placed, continues, reseal};
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
+use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
 use plimsoll_log::format::blob_trailer::BlobTrailer;
@@ -18,7 +20,7 @@ use plimsoll_log::format::offset_table::{DirectoryItem, NamedBlob, TableHeader};
 use plimsoll_log::format::record::{EntryHeader, Mark, RecordHeader, decode_blob};
 use plimsoll_log::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use plimsoll_log::format::{BLOCK_BYTES, genesis_chain, segment_seed};
-use plimsoll_log::glsn::Glsn;
+use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_log::log::Scan;
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
@@ -155,16 +157,28 @@ fn read_log(disk: MemDisk) {
     assert!(report.replayed < SEGMENT_BYTES as u64);
     let last = Glsn(report.replayed + 1);
     let mut count = 0;
+    let mut dropped = BTreeSet::new();
     if let Ok(mut scan) = log.scan(Glsn(1)..last, None) {
         while let Some(Ok(entry)) = scan.next() {
             count += 1;
             assert_eq!(entry.meta.glsn, Glsn(count), "GLSNs are dense");
+            if entry.meta.stream == StreamId::DROPPED {
+                dropped.insert(entry.meta.glsn);
+            }
             assert!(entry.payload.len() <= SEGMENT_BYTES);
         }
     }
     for glsn in 1..=report.replayed.min(64) {
-        let entry = log.read(Glsn(glsn)).expect("what recovery has accepted can be read");
-        assert_eq!(entry.meta.glsn, Glsn(glsn));
+        let glsn = Glsn(glsn);
+        match log.read(glsn) {
+            Ok(entry) => {
+                assert!(entry.meta.glsn == glsn && !dropped.contains(&glsn), "scanned as dropped, read: {glsn}")
+            }
+            Err(LogError::Dropped { glsn: named }) => {
+                assert!(named == glsn && dropped.contains(&glsn), "{named}, {glsn}")
+            }
+            Err(error) => panic!("what recovery has accepted can be read: {error:?}"),
+        }
     }
     assert_eq!(count, report.replayed, "what recovery has accepted is scanned");
     let _ = log.verify(&|_| true, &mut |_| {});
