@@ -25,6 +25,7 @@ mod compaction;
 mod core;
 mod counters;
 mod debt;
+pub(crate) mod estimate;
 mod files;
 mod flush;
 pub(crate) mod gap_list;

@@ -25,6 +25,8 @@ use crate::chunk::CHUNK_BYTES;
 
 /// The most levels of a tower.
 pub(super) const MAX_HEIGHT: usize = 12;
+/// One entry of four on a level is on the next one too: 4 = 2 to the power of this.
+pub(super) const BITS_A_LEVEL: usize = 2;
 
 /// No entry; as the start of a search, the head.
 const NONE: u32 = 0;
@@ -256,6 +258,31 @@ impl Entries {
     pub(super) fn around(&self, probe: &Probe<'_>) -> (Option<Position>, Option<Position>) {
         let (before, after) = self.search(probe, |_, _, _| {});
         (self.position(before), self.position(after))
+    }
+
+    /// Calls `each` with entries from the probe `from` up to `to`, at most about four times `least` of them, drawn by the heights of
+    /// their towers. Returns how many entries each of them stands for, on average.
+    pub(super) fn sample(
+        &self,
+        from: &Probe<'_>,
+        to: Option<&Probe<'_>>,
+        least: usize,
+        mut each: impl FnMut(Position),
+    ) -> u64 {
+        let mut first = [NONE; MAX_HEIGHT];
+        self.search(from, |level, _, after| first[level] = after);
+        let on = |level: usize| {
+            std::iter::successors(Some(first[level]), move |&at| {
+                // SAFETY: `at` was reached on this level.
+                Some(unsafe { self.link(at, level) }.follow())
+            })
+            // SAFETY: a link leads to an entry.
+            .take_while(move |&at| at != NONE && to.is_none_or(|to| unsafe { self.compare(at, to) } == Ordering::Less))
+        };
+        let levels = self.height.load(atomic::Ordering::Relaxed);
+        let level = (1..levels).rev().find(|&level| on(level).take(least).count() == least).unwrap_or(0);
+        on(level).filter_map(|at| self.position(at)).for_each(&mut each);
+        1 << (BITS_A_LEVEL * level)
     }
 
     fn position(&self, at: u32) -> Option<Position> {

@@ -182,6 +182,27 @@ fn with_the_thresholds_of_a_store_what_is_deferred_is_found_in_its_order_and_non
 }
 
 #[test]
+fn an_estimate_is_exact_for_few_entries_and_near_for_many() {
+    let budget = budget(200);
+    for (entries, tolerance) in [(0u64, 0), (63, 0), (100, 40), (3_000, 900), (100_000, 30_000)] {
+        let map = SortedMap::new(&budget, Kind::Memtable);
+        // Not in order, so that the towers are not laid in order either.
+        for n in 0..entries {
+            map.insert(&(n * 7_919 % entries).to_be_bytes(), 1, b"value").unwrap();
+        }
+        let all = map.estimate((b"", u64::MAX), None, |_| 1);
+        assert!(all.abs_diff(entries as i64) <= tolerance, "{all} for {entries}");
+        let half =
+            map.estimate((&(entries / 2).to_be_bytes(), u64::MAX), Some((&entries.to_be_bytes(), u64::MAX)), |_| 1);
+        assert!(half.abs_diff((entries - entries / 2) as i64) <= tolerance, "{half} for half of {entries}");
+        let one = map.estimate((&7u64.to_be_bytes(), u64::MAX), Some((&7u64.to_be_bytes(), 0)), |_| 1);
+        assert_eq!(one, i64::from(entries > 7));
+        let none = map.estimate((&9u64.to_be_bytes(), 0), Some((&10u64.to_be_bytes(), u64::MAX)), |_| 1);
+        assert_eq!(none, 0, "nothing lies between two keys that follow each other");
+    }
+}
+
+#[test]
 fn the_first_value_of_a_key_and_order_stays() {
     let budget = budget(2);
     let map = SortedMap::new(&budget, Kind::WriteSet);

@@ -6,7 +6,7 @@
 use std::ptr::NonNull;
 
 use super::deferred::Deferred;
-use super::entries::{Gap, HEADER_BYTES, LINK_BYTES, MAX_HEIGHT};
+use super::entries::{BITS_A_LEVEL, Gap, HEADER_BYTES, LINK_BYTES, MAX_HEIGHT};
 use crate::budget::Lease;
 use crate::chunk::{CHUNK_BYTES, Chunk};
 use crate::pieces::Piece;
@@ -97,7 +97,8 @@ impl Writer {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        let drawn = 1 + (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32).trailing_zeros() as usize / 2;
+        let drawn =
+            1 + (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32).trailing_zeros() as usize / BITS_A_LEVEL;
         drawn.min(MAX_HEIGHT).min(self.links_saved + LINKS_EARNED)
     }
 }

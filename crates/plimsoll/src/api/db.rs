@@ -32,6 +32,7 @@ use crate::txn::retry;
 use crate::txn::transaction::Transaction;
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
+use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::{DropReport, Keyspace, KeyspaceInfo};
 use crate::types::options::Options;
 use crate::types::retention::Retention;
@@ -167,6 +168,31 @@ impl Db {
     /// The handle belongs to another store or opening, disk errors, the budget, or corruption.
     pub fn keyspace_size(&self, keyspace: &Keyspace, keys_max: u64) -> Result<KeyspaceSize> {
         sizes::size(&self.store, keyspace, keys_max)
+    }
+
+    /// About the number of keys in a range of a keyspace now (`..`: all of it), at the cost of a few gets whatever the number is.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// let fruits = db.keyspace("fruits")?;
+    /// for fruit in ["apple", "cherry", "melon"] {
+    ///     db.put(&fruits, fruit, "1")?;
+    /// }
+    /// assert_eq!(db.approximate_len(&fruits, .."m")?, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// For a choice between two plans, a progress bar, a monitor. Memtables are sampled, and tables tell how many versions they hold, so:
+    /// among many keys the error is about an eighth; an overwritten key counts once for each run that holds a value of it until these are
+    /// merged, and a deletion of an absent key subtracts one. [`Snapshot::len`] counts.
+    ///
+    /// # Errors
+    /// A handle of another store or of a dropped keyspace, a key that is too long, disk errors, the budget, or corruption.
+    pub fn approximate_len(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<u64> {
+        sizes::approximate_len(&self.store, keyspace, &range)
     }
 
     /// Begins a transaction that reads at the newest moment.

@@ -1,17 +1,17 @@
 //! The current size of a keyspace.
 //!
-//! Keys are walked and counted, up to a limit. Beyond it the number of keys is estimated from the runs' metadata, without reading them: an
-//! overwritten key may be counted once for each run that holds it, and a file of at most 64 MiB shared with neighboring keyspaces is
-//! counted whole.
+//! Keys are walked and counted, up to a limit. Beyond it their number is estimated without a walk (see [`estimate`]).
 
 use plimsoll_log::glsn::Glsn;
 use std::sync::Arc;
 
 use crate::api::snapshot::Snapshot;
 use crate::engine::Engine;
-use crate::index::view::{Direction, View};
+use crate::index::estimate;
+use crate::index::view::Direction;
 use crate::read::span::Span;
 use crate::types::error::Result;
+use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
 
 /// Current size of a keyspace.
@@ -60,17 +60,17 @@ pub(crate) fn size(store: &Arc<Engine>, keyspace: &Keyspace, keys_max: u64) -> R
         if walk.next(&mut key)?.is_none() {
             return Ok(KeyspaceSize { keys, bytes, exact: true, oldest });
         }
-        let estimated = versions(view, id).max(keys + 1);
+        let estimated = estimate::keys_in(view, (span.lower(), span.upper()))?.max(keys + 1);
         let each = if keys == 0 { 0.0 } else { bytes as f64 / keys as f64 };
         Ok(KeyspaceSize { keys: estimated, bytes: (estimated as f64 * each) as u64, exact: false, oldest })
     })
 }
 
-/// Number of versions, deletions excluded, in the files of current runs that overlap a keyspace.
-fn versions(view: &View, id: u32) -> u64 {
-    let space = |key: &[u8]| key.first_chunk().map_or(0, |space| u32::from_be_bytes(*space));
-    let infos = view.runs.iter().flat_map(|run| run.infos());
-    let holds = |first: &[u8], last: &[u8]| (space(first)..=space(last)).contains(&id);
-    let values = infos.filter(|info| holds(&info.first_key, &info.last_key));
-    values.map(|info| info.versions.saturating_sub(info.deletions)).sum()
+/// About the number of keys in a range now.
+pub(crate) fn approximate_len(store: &Arc<Engine>, keyspace: &Keyspace, range: &impl KeyRange) -> Result<u64> {
+    let span = Span::new(store.reader.keyspaces.id_of(keyspace)?, range)?;
+    if span.is_empty() {
+        return Ok(0);
+    }
+    store.reader.read(|view| estimate::keys_in(view, (span.lower(), span.upper())))
 }

@@ -7,6 +7,7 @@
 )]
 
 mod api;
+mod approximate_len;
 mod backup;
 mod backup_faults;
 mod bad_input;

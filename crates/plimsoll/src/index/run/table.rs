@@ -222,6 +222,30 @@ impl Table {
         self.read(number, guide.find(key, glsn))
     }
 
+    /// Versions before (`key`, `glsn`): estimated from its place among the leaves, exact where the table has one leaf. Reads no page for a
+    /// place outside of the table.
+    pub(crate) fn rank(&self, key: &[u8], glsn: Glsn) -> Result<u64> {
+        let info = &self.info;
+        if key < &info.first_key[..] {
+            return Ok(0);
+        }
+        if key > &info.last_key[..] {
+            return Ok(info.versions);
+        }
+        let first = self.leaf_of(&info.first_key, Glsn::MAX, Touch::Scan)?;
+        let last = self.leaf_of(&info.last_key, Glsn::NONE, Touch::Scan)?;
+        let number = self.leaf_of(key, glsn, Touch::Scan)?;
+        let page = self.load(number, Touch::Scan)?;
+        let leaf = self.leaf(number, &page)?;
+        let within = match self.read(number, leaf.seek(key, glsn))? {
+            Sought::At(spot, _) => spot.number,
+            Sought::Behind => leaf.entries(),
+        };
+        let leaves = f64::from(last.saturating_sub(first)) + 1.0;
+        let before = f64::from(number.saturating_sub(first)) + within as f64 / leaf.entries() as f64;
+        Ok((info.versions as f64 * (before / leaves).min(1.0)).round() as u64)
+    }
+
     /// The guide over the leaf that contains (`key`, `glsn`), and the number of pages on the way that were not in memory.
     fn guide_of(&self, key: &[u8], glsn: Glsn, touch: Touch) -> Result<(u32, Page, u32)> {
         let (mut number, mut misses) = (self.info.root, 0);

@@ -1,0 +1,113 @@
+//! The estimate of the number of keys in a range, beside the count.
+
+use plimsoll::{Db, Error, Keyspace, Options};
+use tempfile::TempDir;
+
+fn store() -> (TempDir, Db) {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(16 << 20)).unwrap();
+    (dir, db)
+}
+
+fn put(db: &Db, keyspace: &Keyspace, numbers: impl Iterator<Item = u32>) {
+    let mut tx = db.begin();
+    for number in numbers {
+        tx.put(keyspace, number.to_be_bytes(), [7; 40]).unwrap();
+    }
+    tx.commit().unwrap();
+}
+
+/// Compares the estimate of all keys, of each quarter, and of nothing with the count.
+fn is_near(db: &Db, keyspace: &Keyspace, part: f64, what: &str) {
+    let bounds: Vec<[u8; 4]> = (0..=4).map(|quarter| (quarter * 25_000u32).to_be_bytes()).collect();
+    let near = |estimate: u64, count: u64| {
+        let off = estimate.abs_diff(count) as f64;
+        assert!(off <= part * count as f64, "{what}: about {estimate} where there are {count}");
+    };
+    let now = db.snapshot();
+    near(db.approximate_len(keyspace, ..).unwrap(), now.len(keyspace).unwrap());
+    for quarter in bounds.windows(2) {
+        let count = now.range(keyspace, quarter[0]..quarter[1]).unwrap().count() as u64;
+        near(db.approximate_len(keyspace, quarter[0]..quarter[1]).unwrap(), count);
+    }
+    let none = bounds[2]..bounds[2];
+    assert_eq!(db.approximate_len(keyspace, none).unwrap(), 0, "{what}");
+    let behind = 200_000u32.to_be_bytes()..;
+    assert_eq!(db.approximate_len(keyspace, behind).unwrap(), 0, "{what}");
+}
+
+#[test]
+fn it_is_near_the_count_in_memory_in_runs_and_beside_other_keyspaces() {
+    let (_dir, db) = store();
+    let names = ["a", "b", "c"].map(|name| db.keyspace(name).unwrap());
+    for (many, keyspace) in [3_000, 100_000, 500].into_iter().zip(&names) {
+        // In several commits, so that none is a run of its own.
+        for first in (0..many).step_by(5_000) {
+            put(&db, keyspace, first..(first + 5_000).min(many));
+        }
+    }
+    is_near(&db, &names[1], 0.4, "in memtables and runs");
+    db.flush().unwrap();
+    is_near(&db, &names[1], 0.1, "in runs");
+    db.compact().unwrap();
+    is_near(&db, &names[1], 0.02, "in one run");
+    for (keyspace, keys) in [(&names[0], 3_000u64), (&names[2], 500)] {
+        let about = db.approximate_len(keyspace, ..).unwrap();
+        assert!(
+            about.abs_diff(keys) <= 600,
+            "within two leaves, beside a large keyspace in the same file: about {about} of {keys}"
+        );
+    }
+}
+
+#[test]
+fn few_keys_are_counted_and_versions_of_one_key_count_once() {
+    let (_dir, db) = store();
+    let keys = db.keyspace("keys").unwrap();
+    assert_eq!(db.approximate_len(&keys, ..).unwrap(), 0);
+    for _ in 0..20 {
+        put(&db, &keys, 0..10);
+    }
+    db.delete(&keys, 3u32.to_be_bytes()).unwrap();
+    // The deletion is the newest version of its key: it is taken to hide a value somewhere else.
+    assert_eq!(db.approximate_len(&keys, ..).unwrap(), 8);
+    put(&db, &keys, 3..4);
+    assert_eq!(db.approximate_len(&keys, ..).unwrap(), 10);
+    assert_eq!(db.approximate_len(&keys, 4u32.to_be_bytes()..=7u32.to_be_bytes()).unwrap(), 4);
+    db.compact().unwrap();
+    assert_eq!(db.approximate_len(&keys, ..).unwrap(), 10);
+    assert_eq!(db.approximate_len(&keys, 4u32.to_be_bytes()..=7u32.to_be_bytes()).unwrap(), 4, "a leaf tells exactly");
+}
+
+#[test]
+fn a_queue_that_was_emptied_is_not_taken_to_be_full() {
+    let (_dir, db) = store();
+    let queue = db.keyspace("queue").unwrap();
+    for first in (0..40_000).step_by(4_000) {
+        put(&db, &queue, first..first + 4_000);
+    }
+    db.flush().unwrap();
+    for first in (0..39_000u32).step_by(3_000) {
+        let mut tx = db.begin();
+        for number in first..first + 3_000 {
+            tx.delete(&queue, number.to_be_bytes()).unwrap();
+        }
+        tx.commit().unwrap();
+    }
+    let about = |db: &Db| db.approximate_len(&queue, ..).unwrap();
+    assert!(about(&db) <= 12_000, "{} of 1,000, a sample of 39,000 deletions", about(&db));
+    db.flush().unwrap();
+    assert!(about(&db) <= 3_000, "{} of 1,000", about(&db));
+    db.compact().unwrap();
+    assert_eq!(about(&db), 1_000);
+}
+
+#[test]
+fn a_handle_that_is_not_of_this_store_is_refused() {
+    let (_dir, db) = store();
+    let (_other_dir, other) = store();
+    let foreign = other.keyspace("foreign").unwrap();
+    let refused = db.approximate_len(&foreign, ..);
+    assert!(matches!(refused, Err(Error::InvalidInput(_))), "{refused:?}");
+    assert!(db.approximate_len(&db.keyspace("long").unwrap(), vec![0; 1 << 16]..).is_err());
+}
