@@ -547,7 +547,7 @@ impl Driver {
         txs.chain(snapshots).chain(self.held_moments()).min()
     }
 
-    fn raise_floors(&mut self) {
+    pub(crate) fn raise_floors(&mut self) {
         self.raise_floors_at(self.db().newest().0);
     }
 

@@ -33,6 +33,7 @@ impl Driver {
         let flushed = self.db().flush();
         self.expect("flush", flushed)?;
         self.model.acknowledge(self.model.newest());
+        self.raise_floors();
         Ok(self.model.newest())
     }
 
