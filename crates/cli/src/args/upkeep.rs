@@ -129,7 +129,8 @@ pub(crate) struct Compact {
 Examples:
   plimsoll count demo.plimsoll
   plimsoll count demo.plimsoll src/ --at 100
-  plimsoll count demo.plimsoll --from b --to d --keyspace users")]
+  plimsoll count demo.plimsoll --from b --to d --keyspace users
+  plimsoll count demo.plimsoll --approximate")]
 pub(crate) struct Count {
     /// Store
     pub(crate) store: PathBuf,
@@ -141,6 +142,9 @@ pub(crate) struct Count {
     /// Key to stop before
     #[arg(long, value_name = "KEY")]
     pub(crate) to: Option<OsString>,
+    /// Estimate the number of keys now instead of counting them, at the cost of a few page reads
+    #[arg(long, conflicts_with = "at")]
+    pub(crate) approximate: bool,
     #[command(flatten)]
     pub(crate) at: AtMoment,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `plimsoll count`: how many keys there are in a range, read and counted.
+//! `plimsoll count`: how many keys there are in a range, read and counted, or estimated.
 
 use crate::args::{CountKeys, Globals};
 use crate::bytes::key_bytes;
@@ -17,6 +17,10 @@ pub(crate) fn run(globals: &Globals, args: CountKeys, output: &mut Output) -> Ou
     store::read_at(globals, &args.store, at, output, |db, output| {
         let snapshot = moment::snapshot(db, at, name)?;
         let keyspace = keyspaces::keyspace_at(db, &snapshot, name)?;
+        if args.approximate {
+            answers::about(db.approximate_len(&keyspace, range.bounds())?, output)?;
+            return Ok(Exit::Done);
+        }
         let mut keys = snapshot.range(&keyspace, range.bounds())?.keys_only();
         let mut count = 0;
         while keys.advance()?.is_some() {

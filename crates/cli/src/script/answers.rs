@@ -116,6 +116,14 @@ pub(crate) fn count(keys: u64, output: &mut Output) -> Result<(), Failure> {
     }
 }
 
+/// An estimated number of keys.
+pub(crate) fn about(keys: u64, output: &mut Output) -> Result<(), Failure> {
+    match output.reader() {
+        Reader::People => output.line(&format!("about {}", count_of(keys, "key", "keys"))),
+        Reader::Pipe | Reader::Json => count(keys, output),
+    }
+}
+
 /// A commit of a line that is answered.
 pub(super) fn committed(glsn: u64, output: &mut Output) -> Result<(), Failure> {
     match output.reader() {

@@ -48,6 +48,12 @@ fn what_is_to_be_forgotten_is_freed() {
     let lines: String = (0..2000).map(|number| format!("{number}\n")).collect();
     let file = folder.file("rows.csv", format!("key\n{lines}"));
     let load = |name: &str| run(&["load", &store, &file, "--key", "key", "--keyspace", name]).ok();
+    load("whole");
+    let count = |more: &[&str]| run(&[&["count", &store, "--keyspace", "whole"], more].concat()).ok().text();
+    let about: u64 = count(&["--approximate"]).trim().parse().unwrap();
+    assert!(count(&[]) == "2000\n" && about.abs_diff(2000) < 700, "about {about}");
+    run(&["count", &store, "--approximate", "--at", "1"]).fails(2, &["--approximate", "--at"]);
+    run(&["keyspace", "drop", &store, "whole"]).ok();
     let versions = || {
         run(&["compact", &store]).ok();
         run(&["stat", &store, "--json"]).ok().json()["index"]["versions_in_runs"].as_u64().unwrap()
