@@ -42,14 +42,14 @@ impl Random {
     }
 }
 
-/// The first id that an opening gives to a new file, above all ids that are known: `last`, and then a gap of up to 2^32
-/// that depends on the clock.
+/// The first id that an opening gives to a new file, above all ids that are known: `last`, and then a gap of less than
+/// 2 to the power of `gap_bits` (at most 63) that depends on the clock.
 ///
 /// An id seeds the checksums of its file's pages. A file that was removed leaves no trace of its id, but its pages may
 /// still be on the disk: if an id were given twice, a lost write would leave an old page whose checksum is right. Ids
-/// without gaps last for 2^31 openings and more.
-pub fn first_id_after(last: u64, wall_micros: u64) -> u64 {
-    let gap = seed(&[last, wall_micros]) >> 32;
+/// of n bits last for 2^(n - `gap_bits`) openings and more.
+pub fn first_id_after(last: u64, wall_micros: u64, gap_bits: u32) -> u64 {
+    let gap = seed(&[last, wall_micros]) & ((1 << gap_bits) - 1);
     last.saturating_add(1).saturating_add(gap)
 }
 
@@ -79,9 +79,10 @@ mod tests {
 
     #[test]
     fn ids_of_two_openings_differ_though_the_last_known_id_is_the_same() {
-        assert_ne!(first_id_after(7, 1_000_000), first_id_after(7, 1_000_001));
-        assert!((8..=8 + u64::from(u32::MAX)).contains(&first_id_after(7, 1_000_000)));
-        assert_eq!(first_id_after(u64::MAX, 5), u64::MAX);
+        assert_ne!(first_id_after(7, 1_000_000, 32), first_id_after(7, 1_000_001, 32));
+        assert!((0..1000).all(|micros| (8..8 + (1 << 20)).contains(&first_id_after(7, micros, 20))));
+        assert!((0..1000).any(|micros| first_id_after(7, micros, 20) > 1 << 19));
+        assert_eq!(first_id_after(u64::MAX, 5, 32), u64::MAX);
     }
 
     #[test]

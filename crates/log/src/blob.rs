@@ -13,6 +13,9 @@ use crate::error::LogError;
 pub struct BlobId(pub u64);
 
 impl BlobId {
+    /// The last id of node 0.
+    pub const LAST: Self = Self((1 << 48) - 1);
+
     /// The node that gave the id out: its upper 16 bits, reserved. This version gives out and reads ids of node 0.
     pub fn node(self) -> u16 {
         (self.0 >> 48) as u16

@@ -123,10 +123,12 @@ impl FileLog {
         append::seal_if_long(&self.log, bytes)
     }
 
-    /// Segments that end below `until`: as many as a trim up to there could free.
-    pub fn segments_below(&self, until: Glsn) -> usize {
+    /// Bytes of the sealed segments that hold GLSNs from `from` on and end below `until`: what is freed if trims reach from the one to
+    /// the other.
+    pub fn segment_bytes_between(&self, from: Glsn, until: Glsn) -> u64 {
         let segments = self.log.segments.read();
-        segments.iter().take_while(|segment| segment.sealed().is_some_and(|sealed| sealed.next <= until)).count()
+        let ends = segments.iter().map_while(|segment| segment.sealed());
+        ends.filter(|end| from < end.next && end.next <= until).map(|end| u64::from(end.end)).sum()
     }
 
     /// Seals a segment that another one has followed: one step of the thread that does so. Returns whether one waited.
@@ -336,6 +338,10 @@ impl Log for FileLog {
 
     fn create_blob(&self) -> Result<Box<dyn BlobWriter>, LogError> {
         Ok(Box::new(FileBlobWriter::create(&self.log.blobs)?))
+    }
+
+    fn hand_over_blob(&self, id: BlobId) {
+        self.log.blobs.registry.handed_over(id);
     }
 
     fn discard_blob(&self, id: BlobId) -> Result<(), LogError> {

@@ -78,7 +78,7 @@ use crate::index::seat::Seats;
 use crate::index::source::Memtable;
 use crate::index::view::{Content, View};
 use crate::rowcache::RowCache;
-use crate::types::error::Result;
+use crate::types::error::{Error, Result};
 use crate::types::stats::IndexStats;
 use crate::types::version::Version;
 
@@ -127,6 +127,14 @@ pub(crate) trait Horizon: Send + Sync {
     /// The log below this GLSN is to be freed: compaction copies live values that point below it into a blob file of plain bytes.
     /// `Glsn::NONE` if nothing is to be freed.
     fn relocate_below(&self) -> Glsn;
+
+    /// The same, as far as somebody asked for it: a value below it that cannot be read is an error.
+    fn must_relocate_below(&self) -> Glsn {
+        self.relocate_below()
+    }
+
+    /// A value that nobody asked to be moved cannot be read: it stays where it is, and so do the others.
+    fn stop_relocating(&self, _glsn: Glsn, _error: &Error) {}
 }
 
 /// The outcome of one step of background work.

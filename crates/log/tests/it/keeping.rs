@@ -6,6 +6,7 @@ use std::sync::Arc;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
+use plimsoll_log::blob::BlobId;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
@@ -450,4 +451,38 @@ fn a_reader_that_lists_a_backup_while_the_writer_trims_is_told_so() {
     }
     let listed = reader.files_for_backup(&mut |_| Ok(()));
     assert!(matches!(listed, Err(LogError::Trimmed { asked: Glsn(1), first }) if first > Glsn(1)), "{listed:?}");
+}
+
+#[test]
+fn no_blob_file_gets_an_id_that_the_next_opening_would_refuse() {
+    let memory = Memory::new(16 << 20);
+    let disk = mem_disk();
+    drop(open(&disk, &memory));
+    // A file whose name has the last id but nine: whatever gap the opening leaves, no id is left.
+    let last = BlobId(BlobId::LAST.0 - 9).file_name();
+    disk.open(&Path::new(DIR).join(last), Open::CreateNew, Caching::Buffered).unwrap();
+    for _ in 0..2 {
+        let log = open(&disk, &memory);
+        let mut given = 0;
+        let refused = loop {
+            match log.create_blob() {
+                Ok(mut blob) => {
+                    given += 1;
+                    assert!(given < 10, "an id beyond 48 bits was given out");
+                    blob.write(&payload(1, 5000)).unwrap();
+                    submit_with(&log, 0, b"names a blob file", &[blob.finish().unwrap()]).unwrap();
+                }
+                Err(error) => break error,
+            }
+        };
+        assert!(refused.to_string().contains("all 2^48 ids of blob files"), "{refused}");
+        submit(&log, 0, b"small values are written as before").unwrap();
+        log.sync().unwrap();
+        log.close().unwrap();
+    }
+    // The file of another node says nothing about this one's ids.
+    let (memory, disk) = (Memory::new(16 << 20), mem_disk());
+    drop(open(&disk, &memory));
+    disk.open(&Path::new(DIR).join(BlobId(u64::MAX).file_name()), Open::CreateNew, Caching::Buffered).unwrap();
+    assert!(open(&disk, &memory).create_blob().is_ok());
 }

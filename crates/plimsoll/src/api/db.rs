@@ -428,7 +428,8 @@ impl Db {
         collect_stats::stats(&self.store)
     }
 
-    /// Findings of the last open, one line each: a clock that was set back, a torn tail, an ignored warm image.
+    /// Findings of the last open, one line each: a clock that was set back, a torn tail, an ignored warm image; and values that hold the log
+    /// back and cannot be read.
     pub fn warnings(&self) -> Vec<String> {
         collect_stats::warnings(&self.store)
     }

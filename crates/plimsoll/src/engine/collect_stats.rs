@@ -12,7 +12,9 @@ use crate::warm::{WARM_DIR, Warm};
 
 /// Warnings from opening, and the fault of the warm image, if there is one.
 pub(crate) fn warnings(store: &Engine) -> Vec<String> {
-    store.opened.warnings.iter().cloned().chain(store.maintenance.warm.as_ref().and_then(Warm::warning)).collect()
+    let opening = store.opened.warnings.iter().cloned();
+    let warm = store.maintenance.warm.as_ref().and_then(Warm::warning);
+    opening.chain(warm).chain(store.catalog.horizon.moves_stopped.get().cloned()).collect()
 }
 
 /// The statistics of the store.

@@ -149,6 +149,8 @@ pub(crate) fn open_by(
         snapshots: Arc::clone(&snapshots),
         keyspaces: Arc::clone(&keyspaces),
         trim_wanted: AtomicU64::new(0),
+        move_wanted: AtomicU64::new(0),
+        moves_stopped: OnceLock::new(),
         ready: OnceLock::new(),
     });
     let checkpoint = manifest.checkpoint.glsn;

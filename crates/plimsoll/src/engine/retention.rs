@@ -10,6 +10,7 @@ use plimsoll_log::log::Log;
 use crate::index::Horizon;
 use crate::read::moments::Snapshots;
 use crate::txn::sequencer::CommitSequencer;
+use crate::types::error::Error;
 use crate::types::keyspaces::{CURSORS, Keyspaces, SYSTEM};
 use crate::types::retention::Retention;
 
@@ -20,8 +21,12 @@ pub(crate) struct RetentionHorizon {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) snapshots: Arc<Snapshots>,
     pub(crate) keyspaces: Arc<Keyspaces>,
-    /// The log below this GLSN is to be freed.
+    /// Somebody asked to free the log below this GLSN.
     pub(crate) trim_wanted: AtomicU64,
+    /// Values below this GLSN hold much of the log back: they are to be moved.
+    pub(crate) move_wanted: AtomicU64,
+    /// Why such values are moved no more until the next opening: one cannot be read.
+    pub(crate) moves_stopped: OnceLock<String>,
     /// Until it is set nothing is dropped: the keyspaces are not loaded yet.
     pub(crate) ready: OnceLock<()>,
 }
@@ -55,6 +60,18 @@ impl Horizon for RetentionHorizon {
     }
 
     fn relocate_below(&self) -> Glsn {
+        let asked = self.must_relocate_below();
+        let wanted = Glsn(self.move_wanted.load(Ordering::Acquire));
+        if self.moves_stopped.get().is_some() { asked } else { asked.max(wanted) }
+    }
+
+    fn must_relocate_below(&self) -> Glsn {
         Glsn(self.trim_wanted.load(Ordering::Acquire))
+    }
+
+    fn stop_relocating(&self, glsn: Glsn, error: &Error) {
+        let _ = self.moves_stopped.set(format!(
+            "a value of GLSN {glsn} holds the log back and cannot be moved, so the log is freed up to there only: {error}"
+        ));
     }
 }

@@ -19,40 +19,53 @@ const HELD_SEGMENTS: u64 = 8;
 /// Flushes, merges everything, and frees the part of the log that is no longer needed.
 pub(crate) fn compact(store: &Engine) -> Result<()> {
     store.flush()?;
+    if let Some(until) = may_be_freed(store)? {
+        want_values_moved(store, until);
+    }
     store.reader.index.compact_all()?;
     free_log(store)
 }
 
 /// Trims the log, unless a keyspace keeps everything or a user's stream prevents it. A keyspace that was never written to has nothing to keep.
 pub(crate) fn free_log(store: &Engine) -> Result<()> {
+    let Some(until) = may_be_freed(store)? else { return Ok(()) };
+    want_values_moved(store, until);
+    trim::free_if_idle(store, until)
+}
+
+/// Where the part of the log begins that retention and cursors keep; `None` if that is all of it.
+fn may_be_freed(store: &Engine) -> Result<Option<Glsn>> {
     if store.catalog.streams_known.load(Ordering::Acquire) {
-        return Ok(());
+        return Ok(None);
     }
+    // Before the keyspaces are listed: a keyspace that is created meanwhile has no commit up to here.
+    let newest = store.visible();
     let (unlimited, limited): (Vec<_>, Vec<_>) =
         store.reader.keyspaces.records().into_iter().partition(|record| record.retention == Retention::Forever);
     // The log maps moments to GLSNs as far back as a keyspace can be read. Before the next look: what is written later is younger.
-    let Some(oldest) = limited.iter().map(|record| store.catalog.horizon.of(record.id)).min() else { return Ok(()) };
+    let oldest = limited.iter().map(|record| store.catalog.horizon.of(record.id)).min();
+    let Some(oldest) = oldest else { return Ok(None) };
     for record in unlimited {
         if was_written_to(store, record.id)? {
-            return Ok(());
+            return Ok(None);
         }
     }
-    want_values_moved(store, oldest.min(store.catalog.cursors.oldest()));
-    trim::free_if_idle(store, oldest)
+    Ok(Some(oldest.min(newest).min(store.catalog.cursors.oldest())))
 }
 
 /// If values that runs point to hold much of the log back, compaction is to move them into blob files (decision 48). A value is moved once, and
 /// each time the index is rewritten once at most: so at least as many bytes of the log must become free.
 fn want_values_moved(store: &Engine, until: Glsn) {
-    let index = &store.reader.index;
+    let (index, horizon) = (&store.reader.index, &store.catalog.horizon);
     let until = until.min(index.checkpoint().glsn.next());
-    if index.min_pointer().is_none_or(|oldest| oldest >= until) {
+    // Those that are to be moved already are not counted again.
+    let Some(oldest) = index.min_pointer().filter(|oldest| (horizon.relocate_below()..until).contains(oldest)) else {
         return;
-    }
+    };
     let index_bytes: u64 = index.view().infos().map(|info| u64::from(info.pages) * PAGE_BYTES as u64).sum();
-    let held_bytes = store.file_log.segments_below(until) as u64 * store.options.segment_limit_bytes();
-    if held_bytes >= HELD_SEGMENTS * store.options.segment_limit_bytes() + index_bytes {
-        store.catalog.horizon.trim_wanted.fetch_max(until.0, Ordering::AcqRel);
+    let least_bytes = HELD_SEGMENTS * store.options.segment_limit_bytes() + index_bytes;
+    if store.file_log.segment_bytes_between(oldest, until) >= least_bytes {
+        horizon.move_wanted.fetch_max(until.0, Ordering::AcqRel);
     }
 }
 

@@ -47,6 +47,9 @@ fn free(store: &Engine, until: Glsn) -> Result<Glsn> {
     let (start, before) = (clock.monotonic_nanos(), log.bounds().first);
     let first = log.trim(until, &|blob| store.reader.index.uses_blob(blob)).lift()?;
     if first > before {
+        // Files of moved values that no run uses any more are no record's, so no trim removes them. One that cannot be removed now is
+        // swept at the next trim or opening.
+        let _ = log.sweep_blobs(&|blob| store.reader.index.uses_blob(blob));
         events::trimmed(first, first.0 - before.0, clock.monotonic_nanos() - start);
     }
     Ok(first)

@@ -388,6 +388,7 @@ impl Core {
             named => {
                 job.relocator.set_named();
                 named.map_err(|(_, error)| error)?;
+                job.relocator.hand_over();
             }
         }
         let read_bytes = job.runs.iter().map(|run| run.bytes()).sum::<u64>() - job.linked_bytes;
@@ -443,7 +444,7 @@ impl Job {
             horizon,
             joins_small: task.priority == Priority::All || small > SMALL_MAX,
             splitter: Splitter::new(task.inputs, task.runs.len() == view.history.len()),
-            relocator: Relocator::new(core, &set_aside.budget, core.horizon.relocate_below()),
+            relocator: Relocator::new(core, &set_aside.budget),
             sweep: Sweep::new(task.runs.len()),
             ahead: None,
             merge: Merge::new(task.runs.iter().map(cursor).collect(), Direction::Forward),

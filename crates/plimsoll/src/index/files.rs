@@ -32,6 +32,9 @@ use crate::types::error::{Error, Lift, Result};
 /// Reserve beyond the metadata in use: a dozen descriptions with the longest keys.
 const RESERVE_BYTES: u64 = 96 << 10;
 
+/// The gap that an opening leaves in the ids of runs, which have 64 bits.
+const GAP_BITS: u32 = 32;
+
 /// The part of the reserve that is kept for flushes.
 const FLUSH_RESERVE_BYTES: u64 = 64 << 10;
 
@@ -101,7 +104,7 @@ impl Files {
         // Also where there is no manifest: there was an index, and the pages that it left must not be taken for pages of the new one. Only
         // a log without commits never had one.
         if !context.read_only && context.log.bounds().next > Glsn::FIRST {
-            next = first_id_after(next.saturating_sub(1), context.clock.wall_micros());
+            next = first_id_after(next.saturating_sub(1), context.clock.wall_micros(), GAP_BITS);
         }
         Ok(Arc::new(Self {
             disk: Arc::clone(&context.disk),

@@ -14,8 +14,9 @@ use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::chunk::Chunk;
 
+use crate::index::Horizon;
 use crate::index::core::{Core, lock};
-use crate::types::error::{Lift, Result};
+use crate::types::error::{Error, Lift, Result};
 use crate::types::version::{Stored, Version, running_value_sum};
 
 /// Copies the values of one job. If it is dropped before a manifest names its blob file, it removes the file.
@@ -23,6 +24,7 @@ pub(crate) struct Relocator {
     log: Arc<dyn Log>,
     in_work: Arc<Mutex<BTreeSet<BlobId>>>,
     budget: Budget,
+    horizon: Arc<dyn Horizon>,
     below: Glsn,
     piece: Option<Chunk>,
     writer: Option<Box<dyn BlobWriter>>,
@@ -53,13 +55,14 @@ pub(crate) enum Moved<'a> {
 }
 
 impl Relocator {
-    /// Copies the values in entries below `below`; takes one chunk of `budget`.
-    pub(crate) fn new(core: &Core, budget: &Budget, below: Glsn) -> Self {
+    /// Copies the values in entries that the horizon wants moved now; takes one chunk of `budget`.
+    pub(crate) fn new(core: &Core, budget: &Budget) -> Self {
         Self {
             log: Arc::clone(&core.context.log),
             in_work: Arc::clone(&core.blobs_in_work),
             budget: budget.clone(),
-            below,
+            horizon: Arc::clone(&core.horizon),
+            below: core.horizon.relocate_below(),
             piece: None,
             writer: None,
             blob: None,
@@ -85,6 +88,7 @@ impl Relocator {
         let start = writer.position();
         let mut copying = self.copying.take().unwrap_or_else(|| Copying { start, copied: 0, sum: running_value_sum() });
         let blob = writer.id();
+        let is_asked = version.glsn < self.horizon.must_relocate_below();
         while copying.copied < len {
             if *allowance == 0 {
                 self.copying = Some(copying);
@@ -95,6 +99,10 @@ impl Relocator {
             match self.log.read_range(version.glsn, offset + copying.copied, into) {
                 // The entry was dropped: the version records it from now on.
                 Err(LogError::Dropped { .. }) => return Ok(Moved::Ready(Stored::Dropped { len })),
+                Err(error @ (LogError::Corrupt { .. } | LogError::Io { .. })) if !is_asked => {
+                    self.stop_unasked(version.glsn, &Error::of_log(error));
+                    return Ok(Moved::Ready(version.stored));
+                }
                 read => _ = read.lift()?,
             }
             copying.sum.take(into);
@@ -103,8 +111,19 @@ impl Relocator {
             *allowance = allowance.saturating_sub(bytes);
         }
         let stored = Stored::InBlob { blob, offset: copying.start, len, sum };
-        version.stored.check_sum(version.glsn, copying.sum.sum())?;
-        Ok(Moved::Ready(stored))
+        match version.stored.check_sum(version.glsn, copying.sum.sum()) {
+            Err(error) if !is_asked => {
+                self.stop_unasked(version.glsn, &error);
+                Ok(Moved::Ready(version.stored))
+            }
+            checked => checked.map(|()| Moved::Ready(stored)),
+        }
+    }
+
+    /// From here on only values that somebody asked for are copied.
+    fn stop_unasked(&mut self, glsn: Glsn, error: &Error) {
+        self.below = self.horizon.must_relocate_below();
+        self.horizon.stop_relocating(glsn, error);
     }
 
     fn begin(&mut self) -> Result<()> {
@@ -130,6 +149,13 @@ impl Relocator {
     /// Call when a manifest names the blob file, or may name it.
     pub(crate) fn set_named(&mut self) {
         self.named = true;
+    }
+
+    /// Call when the view has the runs that use the blob file: once no run does, a sweep may remove it.
+    pub(crate) fn hand_over(&self) {
+        if let Some(blob) = self.blob {
+            self.log.hand_over_blob(blob);
+        }
     }
 }
 

@@ -23,6 +23,7 @@ mod errors;
 mod events;
 mod forms;
 mod handles;
+mod held_log;
 mod held_walks;
 mod in_memory;
 mod io;

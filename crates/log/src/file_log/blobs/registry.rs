@@ -56,11 +56,14 @@ impl Registry {
         self.last_id.load(Ordering::Relaxed)
     }
 
-    /// A new id, for a file that is about to be written.
-    pub(crate) fn begin(&self) -> BlobId {
-        let id = BlobId(self.last_id.fetch_add(1, Ordering::Relaxed) + 1);
+    /// A new id, for a file that is about to be written; `None` if all were given out: a record that names an id beyond them is refused
+    /// by the next opening.
+    pub(crate) fn begin(&self) -> Option<BlobId> {
+        let next = |last: u64| (last < BlobId::LAST.0).then(|| last + 1);
+        let last = self.last_id.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
+        let id = BlobId(last + 1);
         lock(&self.state).unnamed.insert(id);
-        id
+        Some(id)
     }
 
     /// A record names these files now.
@@ -73,7 +76,12 @@ impl Registry {
         }
     }
 
-    /// Whether a file is being written, or is finished and not named by a record yet.
+    /// The caller remembers this file from now on: no record will name it.
+    pub(crate) fn handed_over(&self, id: BlobId) {
+        lock(&self.state).unnamed.remove(&id);
+    }
+
+    /// Whether a file is being written, or is finished and neither named by a record nor handed over yet.
     pub(crate) fn is_unnamed(&self, id: BlobId) -> bool {
         lock(&self.state).unnamed.contains(&id)
     }

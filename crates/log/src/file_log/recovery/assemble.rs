@@ -7,6 +7,7 @@ use plimsoll_disk::vfs::{DirLock, File};
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::chunk::CHUNK_BYTES;
 
+use crate::blob::BlobId;
 use crate::error::LogError;
 use crate::file_log::blobs::blob_files::Blobs;
 use crate::file_log::durability::DurabilityState;
@@ -31,6 +32,9 @@ use crate::format::{BLOCK_BYTES, segment_seed};
 /// A timestamp further ahead of the clock is reported.
 const DAY_MICROS: u64 = 24 * HOUR_MICROS;
 
+/// Ids of blob files have 48 bits, and an opening takes half of this gap on average: they last for 2^29 openings.
+const BLOB_GAP_BITS: u32 = 20;
+
 const HOUR_MICROS: u64 = 60 * 60 * 1_000_000;
 
 /// Assembles the open log.
@@ -45,7 +49,8 @@ pub(crate) fn assemble(
     warn_of_the_future(&options, timestamp, report);
     let mut last_blob_id = found.last_blob_id.max(active.outcome.last_blob_id);
     if lock.is_some() && !report.created {
-        last_blob_id = first_id_after(last_blob_id, options.clock.wall_micros()) - 1;
+        let first = first_id_after(last_blob_id, options.clock.wall_micros(), BLOB_GAP_BITS);
+        last_blob_id = first.saturating_sub(1).min(BlobId::LAST.0);
     }
     if active.too_many {
         active = follow_with_new_segment(&options, &mut found, active, timestamp, last_blob_id)?;

@@ -81,7 +81,10 @@ pub(crate) fn find_named_files(options: &FileLogOptions, names: Vec<String>) -> 
         match FileName::parse(&name) {
             Some(FileName::Segment(first)) => segments.push(first),
             Some(FileName::Blob(id)) => {
-                found.last_blob_id = found.last_blob_id.max(id.0);
+                // A file of another node is none of this log's.
+                if id.node() == 0 {
+                    found.last_blob_id = found.last_blob_id.max(id.0);
+                }
                 others = Some(name);
             }
             Some(FileName::Table(_)) => others = Some(name),

@@ -43,6 +43,18 @@ pub struct Salvaged {
 /// `Format` if nothing would be left, if the segment of the cut cannot be used at all, or if the log is of a newer
 /// format; `Locked`, the disk, the budget.
 pub fn salvage(options: &FileLogOptions, cut_at: Glsn) -> Result<Salvaged, LogError> {
+    cut(options, cut_at, true)
+}
+
+/// As [`salvage`], in a copy that is removed in the end: blob files that only cut records name are not kept.
+///
+/// # Errors
+/// As for [`salvage`].
+pub fn salvage_copy(options: &FileLogOptions, cut_at: Glsn) -> Result<Salvaged, LogError> {
+    cut(options, cut_at, false)
+}
+
+fn cut(options: &FileLogOptions, cut_at: Glsn, keeps_blobs: bool) -> Result<Salvaged, LogError> {
     let _lock = lock_folder(options)?;
     let (disk, dir) = (&*options.disk, &*options.dir);
     let mut segments: Vec<Glsn> = Vec::new();
@@ -61,7 +73,9 @@ pub fn salvage(options: &FileLogOptions, cut_at: Glsn) -> Result<Salvaged, LogEr
     let epochs = segments.iter().map(|first| read_epoch(disk, dir, *first)).collect::<Result<Vec<_>, _>>()?;
     let mut aside = Vec::new();
     let epoch = epochs[keep..].iter().copied().max().unwrap_or(0);
-    keep_blobs_of_cut(options, &segments, keep, cut_at, &mut aside)?;
+    if keeps_blobs {
+        keep_blobs_of_cut(options, &segments, keep, cut_at, &mut aside)?;
+    }
     for first in segments[keep..].iter().rev() {
         move_aside(disk, dir, FileName::Segment(*first), &mut aside)?;
         move_aside(disk, dir, FileName::Table(*first), &mut aside)?;
@@ -89,7 +103,11 @@ fn keep_blobs_of_cut(
         let Ok(header) = SegmentHeader::decode(&bytes[..n]) else { continue };
         let mut names = NamesVisitor { before: cut_at, named: &mut named, is_beyond: false };
         if number + 1 < keep {
-            walk_past_damage(&*file, &header, &mut staging, &mut names)?;
+            match walk_past_damage(&*file, &header, &mut staging, &mut names) {
+                // A segment that cannot be read is no reason not to cut behind it: more blob files are kept.
+                Err(LogError::Io { .. }) => {}
+                walked => _ = walked?,
+            }
         } else {
             // It is cut at its first damage, whatever follows.
             is_cut |= walk_segment(&*file, &header, u64::MAX, &mut staging, &mut names)?.problem.is_some();

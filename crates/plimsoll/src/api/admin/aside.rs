@@ -143,9 +143,11 @@ pub(crate) fn note_losses(disk: &dyn Disk, store: &Path, losses: &[String]) -> R
     }
     let mut text = String::new();
     losses.iter().for_each(|loss| writeln!(text, "{loss}").expect("a string takes any text"));
-    if lists_of_losses(disk, store)?.iter().any(|path| holds(disk, Path::new(path), text.as_bytes())) {
-        // The run before noted the same.
-        return Ok(());
+    if let Some(path) = lists_of_losses(disk, store)?.iter().find(|path| holds(disk, Path::new(path), text.as_bytes()))
+    {
+        // The run before noted the same; it may have ended before it synced that.
+        disk.open(Path::new(path), Open::Read, Caching::Buffered)?.sync()?;
+        return Ok(disk.sync_dir(store)?);
     }
     let file = disk.open(&free_name(disk, store, LOSSES)?, Open::CreateNew, Caching::Buffered)?;
     file.write_at(text.as_bytes(), 0)?;

@@ -16,6 +16,7 @@
 //!    interrupted there leaves no store that opens, and the next call continues it.
 
 use std::io;
+use std::io::ErrorKind;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -305,6 +306,17 @@ fn is_of_log(name: &str) -> bool {
     [".seg", ".idx", ".blob"].iter().any(|ending| name.ends_with(ending))
 }
 
+/// Whether the machine refused, and not the log.
+fn is_out_of_room(error: &LogError) -> bool {
+    let full =
+        [ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem];
+    match error {
+        LogError::OutOfBudget(_) | LogError::Locked { .. } => true,
+        LogError::Io { kind, .. } => full.contains(kind),
+        _ => false,
+    }
+}
+
 /// Makes the log in `dir` openable by cutting it where it is damaged; returns the end of the intact part. `None` if no part belongs to the
 /// index: then an empty log replaces it, beside the blob files.
 fn open_front(options: &Options, dir: &Path, manifest: &Manifest) -> Result<Option<Glsn>> {
@@ -318,8 +330,10 @@ fn open_front(options: &Options, dir: &Path, manifest: &Manifest) -> Result<Opti
             Ok(_) | Err(LogError::Forked { .. }) => break None,
             Err(LogError::Corrupt { glsn, .. }) if glsn > Glsn::FIRST && cuts < 3 => {
                 cuts += 1;
-                if salvage::salvage(&looking, glsn).is_err() {
-                    break None;
+                match salvage::salvage_copy(&looking, glsn) {
+                    Ok(_) => {}
+                    Err(error) if is_out_of_room(&error) => return Err(Error::of_log(error)),
+                    Err(_) => break None,
                 }
             }
             Err(LogError::Corrupt { .. }) => break None,
