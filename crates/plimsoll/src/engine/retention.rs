@@ -25,6 +25,8 @@ pub(crate) struct RetentionHorizon {
     pub(crate) trim_wanted: AtomicU64,
     /// Values below this GLSN hold much of the log back: they are to be moved.
     pub(crate) move_wanted: AtomicU64,
+    /// Where the log ended when what they hold back was last looked at.
+    pub(crate) moves_looked: AtomicU64,
     /// Why such values are moved no more until the next opening: one cannot be read.
     pub(crate) moves_stopped: OnceLock<String>,
     /// Until it is set nothing is dropped: the keyspaces are not loaded yet.

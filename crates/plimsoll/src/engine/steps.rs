@@ -8,7 +8,7 @@ use plimsoll_memory::page::PAGE_BYTES;
 
 use crate::engine::Engine;
 use crate::engine::trim;
-use crate::index::Horizon;
+use crate::index::{Horizon, estimate};
 use crate::txn::committer::FreeLog;
 use crate::types::error::Result;
 use crate::types::retention::Retention;
@@ -20,6 +20,7 @@ const HELD_SEGMENTS: u64 = 8;
 pub(crate) fn compact(store: &Engine) -> Result<()> {
     store.flush()?;
     if let Some(until) = may_be_freed(store)? {
+        store.catalog.horizon.moves_looked.store(0, Ordering::Release);
         want_values_moved(store, until);
     }
     store.reader.index.compact_all()?;
@@ -54,7 +55,7 @@ fn may_be_freed(store: &Engine) -> Result<Option<Glsn>> {
 }
 
 /// If values that runs point to hold much of the log back, compaction is to move them into blob files (decision 48). A value is moved once, and
-/// each time the index is rewritten once at most: so at least as many bytes of the log must become free.
+/// each time the index is rewritten once at most: so at least as many bytes of the log must become free, beside those that are copied.
 fn want_values_moved(store: &Engine, until: Glsn) {
     let (index, horizon) = (&store.reader.index, &store.catalog.horizon);
     let until = until.min(index.checkpoint().glsn.next());
@@ -64,7 +65,17 @@ fn want_values_moved(store: &Engine, until: Glsn) {
     };
     let index_bytes: u64 = index.view().infos().map(|info| u64::from(info.pages) * PAGE_BYTES as u64).sum();
     let least_bytes = HELD_SEGMENTS * store.options.segment_limit_bytes() + index_bytes;
-    if store.file_log.segment_bytes_between(oldest, until) >= least_bytes {
+    let held_bytes = |from: Glsn| store.file_log.segment_bytes_between(from, until);
+    // The look costs reads: once for so many bytes.
+    let looked = Glsn(horizon.moves_looked.load(Ordering::Acquire));
+    if held_bytes(oldest.max(looked)) < least_bytes {
+        return;
+    }
+    horizon.moves_looked.store(until.0, Ordering::Release);
+    // Where a page cannot be read, whoever needs it reports that.
+    let is_worth_it =
+        estimate::bytes_in_log(&index.view()).is_ok_and(|live| held_bytes(oldest) >= least_bytes + 2 * live);
+    if is_worth_it {
         horizon.move_wanted.fetch_max(until.0, Ordering::AcqRel);
     }
 }

@@ -1,6 +1,6 @@
-//! An estimate of the number of keys in a range, without walking it.
+//! Estimates of what the sources hold, without walking them: the number of keys in a range, and bytes of values in the log.
 //!
-//! Each source tells how many versions it holds in the range: a memtable by a sample of its list, a table by the places of the range's ends
+//! For keys, each source tells how many versions it holds in the range: a memtable by a sample of its list, a table by the places of the range's ends
 //! among its leaves. A deletion is taken to hide one value of an older source. A key with values in several sources counts once for each
 //! until these are merged, so keys that were overwritten lately make the estimate too high, and deletions of absent keys too low.
 
@@ -26,6 +26,23 @@ pub(crate) fn keys_in(view: &View, range: KeyRange<'_>) -> Result<u64> {
         };
     }
     Ok(keys.max(0) as u64)
+}
+
+/// Tables that an estimate of all values asks.
+const TABLES_SAMPLED: usize = 16;
+
+/// About the bytes of values in log entries that runs point to. Reads at most a few dozen pages.
+pub(crate) fn bytes_in_log(view: &View) -> Result<u64> {
+    let tables: Vec<&Table> = view.all_runs().flat_map(|run| run.tables().iter()).collect();
+    let (mut asked, mut bytes, mut all) = (0, 0, 0);
+    for (number, table) in tables.iter().enumerate() {
+        all += table.info.versions;
+        if number.is_multiple_of(tables.len().div_ceil(TABLES_SAMPLED)) {
+            bytes += table.bytes_in_log()?;
+            asked += table.info.versions;
+        }
+    }
+    Ok((bytes as f64 * all as f64 / asked.max(1) as f64) as u64)
 }
 
 /// Keys with a value, less keys with a deletion.

@@ -115,3 +115,22 @@ fn a_damaged_value_that_nobody_asked_to_move_stops_no_merge() {
     // Who asks gets an answer.
     assert!(matches!(db.log().trim(db.newest()), Err(Error::Corrupt { .. })));
 }
+
+#[test]
+fn a_log_that_is_live_altogether_is_left_as_it_is() {
+    let disk = MemDisk::new();
+    let db = Db::open("/store", options(&disk)).unwrap();
+    let keys = db.create_keyspace("keys", Retention::Latest).unwrap();
+    for number in 0..2 * FILLING {
+        put(&db, &keys, &format!("key {number}"), b'k');
+    }
+    db.compact().unwrap();
+    assert!(blob_files(&disk).is_empty(), "to copy all of it frees nothing");
+    // Once most of it is overwritten, what is left is moved.
+    (0..4).for_each(|_| write_much(&db, &keys));
+    (100..2 * FILLING).for_each(|number| _ = db.delete(&keys, format!("key {number}")).unwrap());
+    db.compact().unwrap();
+    assert_eq!(blob_files(&disk).len(), 1);
+    assert!(first(&db) > Glsn(2 * FILLING as u64), "{}", first(&db));
+    assert_eq!(db.get(&keys, "key 77").unwrap().unwrap(), [b'k'; VALUE_BYTES]);
+}

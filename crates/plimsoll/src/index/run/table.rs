@@ -11,9 +11,12 @@ use plimsoll_memory::pool::{LoadError, Page, PoolFile, Touch};
 use crate::index::run::filter::key_hash;
 use crate::index::run::guide::{GUIDE_PAGE, Guide};
 use crate::index::run::inner::{INNER_PAGE, Inner};
-use crate::index::run::leaf::{BRANCHES, Entry, LEAF_PAGE, Leaf, Sought, has_branches};
+use crate::index::run::leaf::{BRANCHES, Entry, LEAF_PAGE, Leaf, Sought, check_leaf, has_branches};
 use crate::types::error::{Error, Result};
 use crate::types::version::Stored;
+
+/// Leaves that an estimate of a table's values reads.
+const LEAVES_SAMPLED: u64 = 2;
 
 /// The location of a table's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -244,6 +247,31 @@ impl Table {
         let leaves = f64::from(last.saturating_sub(first)) + 1.0;
         let before = f64::from(number.saturating_sub(first)) + within as f64 / leaf.entries() as f64;
         Ok((info.versions as f64 * (before / leaves).min(1.0)).round() as u64)
+    }
+
+    /// Bytes of values in log entries that its versions point to: estimated from a few leaves.
+    pub(crate) fn bytes_in_log(&self) -> Result<u64> {
+        if self.info.min_pointer.is_none() {
+            return Ok(0);
+        }
+        let (mut versions, mut bytes) = (0, 0);
+        for part in 0..LEAVES_SAMPLED {
+            // A page that is no leaf lies among leaves: the next one is.
+            let first = (u64::from(self.info.pages) * (2 * part + 1) / (2 * LEAVES_SAMPLED)) as u32;
+            for number in first..(first + 2).min(self.info.pages) {
+                let page = self.load(number, Touch::Scan)?;
+                if page_kind(&page) == LEAF_PAGE {
+                    let each = |_: &[u8], _, stored: Stored<'_>| {
+                        versions += 1;
+                        bytes += if let Stored::InLog { len, .. } = stored { len } else { 0 };
+                    };
+                    check_leaf(page_payload(&page), self.info.fixed_glsn, each)
+                        .map_err(|fault| self.corrupt(number, fault))?;
+                    break;
+                }
+            }
+        }
+        Ok((bytes as f64 / f64::from(versions.max(1)) * self.info.versions as f64) as u64)
     }
 
     /// The guide over the leaf that contains (`key`, `glsn`), and the number of pages on the way that were not in memory.
