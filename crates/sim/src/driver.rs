@@ -14,6 +14,7 @@ mod check;
 mod cursors;
 mod held;
 mod image;
+mod moments;
 mod restore;
 mod salvage;
 mod spaces;

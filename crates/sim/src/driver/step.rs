@@ -2,9 +2,9 @@
 
 use std::collections::btree_map::Entry as Slot;
 use std::io::{Cursor, Read};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
-use plimsoll::{Db, Error, Glsn, Moment as StoreMoment, Snapshot};
+use plimsoll::{Db, Error, Glsn};
 use plimsoll_disk::clock::Clock;
 
 use crate::content::Content;
@@ -13,7 +13,7 @@ use crate::failure::{Failure, Outcome, ensure, same};
 use crate::judge::{View, Way, show};
 use crate::model::reads::Reads;
 use crate::model::{Entry, Writes, space_name};
-use crate::op::{Fault, Get, Keep, Key, Moment, Op, Reader, Span, numbered_key};
+use crate::op::{Fault, Get, Keep, Key, Op, Reader, Span, numbered_key};
 
 /// Bytes that a streamed value yields at a time: not a multiple of any block size.
 const DRIBBLE_BYTES: usize = 7001;
@@ -401,27 +401,6 @@ impl Driver {
         }
     }
 
-    /// A snapshot to read in, where there is no transaction.
-    fn moment(&mut self, from: Reader) -> Outcome<Option<Snapshot>> {
-        match from {
-            Reader::Snapshot(slot) if self.snapshots.contains_key(&slot) => Ok(self.snapshots.get(&slot).cloned()),
-            Reader::Back(back) if back > 0 => {
-                let opened = self.db().snapshot_at(StoreMoment::Glsn(Glsn(self.back(back))));
-                if self.commit_amid.is_some() {
-                    self.absorb_amid()?;
-                    // It ran before the moment was open, which held nothing back then.
-                    self.raise_floors();
-                }
-                self.expect("snapshot_at", opened)
-            }
-            _ => {
-                let opened = self.db().snapshot();
-                self.absorb_amid()?;
-                Ok(Some(opened))
-            }
-        }
-    }
-
     pub(super) fn get(&mut self, from: Reader, space: u8, key: &Key, how: Get) -> Outcome<String> {
         let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
         let place = self.place(space, &keyspace);
@@ -459,6 +438,9 @@ impl Driver {
                     Some(reached) => open.reads.part(space, span, how.reverse, reached),
                     None => {}
                 }
+                if walked.failed {
+                    open.reads.perhaps(space, span);
+                }
             }
             return answered(!walked.failed);
         }
@@ -468,87 +450,6 @@ impl Driver {
         let judge = self.judge(&excuse);
         let walked = judge.walk(view, place, span, how)?;
         answered(!walked.failed)
-    }
-
-    fn snapshot(&mut self, slot: u8, moment: Moment) -> Outcome<String> {
-        let newest = self.db().newest();
-        let (opened, wanted) = match moment {
-            Moment::Newest => {
-                let opened = self.db().snapshot();
-                self.absorb_amid()?;
-                // A commit that was made in between may be seen, or not.
-                let now = if opened.at() > newest { self.db().newest() } else { newest };
-                (Ok(opened), now)
-            }
-            Moment::Back(glsns) => {
-                let at = newest.saturating_sub(glsns);
-                (self.db().snapshot_at(StoreMoment::Glsn(at)), at)
-            }
-            Moment::Ahead(glsns) => return self.refuse_future(newest.0 + glsns),
-            Moment::Age(micros) => {
-                let then = self.world.clock.wall_micros().saturating_sub(micros);
-                return self.snapshot_of_time(slot, then);
-            }
-            Moment::TimeOf { back, micros } => {
-                let of = self.model.entry(newest.saturating_sub(back).0).and_then(|placed| placed.micros);
-                let Some(of) = of else { return said("no time") };
-                return self.snapshot_of_time(slot, of.saturating_add_signed(micros));
-            }
-        };
-        let Some(snapshot) = self.expect("snapshot", opened)? else { return said("failed") };
-        same("moment of a snapshot", &snapshot.at().0, &wanted.0)?;
-        self.is_time_of(&snapshot)?;
-        self.snapshots.insert(slot, snapshot);
-        said(format!("at {wanted}"))
-    }
-
-    fn refuse_future(&self, at: u64) -> Outcome<String> {
-        let newest = self.db().newest();
-        match self.db().snapshot_at(StoreMoment::Glsn(Glsn(at))) {
-            Err(Error::Future { asked, newest: told }) if asked == at && told == newest => said("future"),
-            Ok(_) => Err(Failure::new(format!("a snapshot at {at} was opened, the newest moment is {newest}"))),
-            Err(error) => Err(Failure::new(format!("a snapshot at {at} was refused otherwise: {error} [{error:?}]"))),
-        }
-    }
-
-    fn snapshot_of_time(&mut self, slot: u8, then: u64) -> Outcome<String> {
-        let newest = self.db().newest();
-        let opened = self.db().snapshot_at(StoreMoment::Time(UNIX_EPOCH + Duration::from_micros(then)));
-        let known = (1..=newest.0).all(|glsn| self.model.entry(glsn).is_some_and(|placed| placed.micros.is_some()));
-        let not_younger =
-            |glsn: u64| self.model.entry(glsn).and_then(|placed| placed.micros).is_some_and(|at| at <= then);
-        let wanted = (1..=newest.0).rev().find(|glsn| not_younger(*glsn)).unwrap_or(0);
-        let first = self.model.first();
-        let snapshot = match opened {
-            Err(Error::Trimmed { .. }) => {
-                ensure(!known || !self.times_ordered || wanted < first, || {
-                    format!("the moment {then} µs was refused as trimmed: it is {wanted}, the log begins at {first}")
-                })?;
-                return said("trimmed");
-            }
-            opened => match self.expect("snapshot_at a time", opened)? {
-                Some(snapshot) => snapshot,
-                None => return said("failed"),
-            },
-        };
-        if known && self.times_ordered {
-            same("moment of a time", &snapshot.at().0, &wanted)?;
-        }
-        let at = snapshot.at();
-        self.snapshots.insert(slot, snapshot);
-        said(format!("at {at}"))
-    }
-
-    fn is_time_of(&self, snapshot: &Snapshot) -> Outcome {
-        let at = snapshot.at();
-        let Some(time) = self.expect("time of a snapshot", snapshot.time())? else { return Ok(()) };
-        let micros = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map(|age| age.as_micros() as u64);
-        let known = self.model.entry(at.0).and_then(|placed| placed.micros);
-        match (micros, known) {
-            (Some(micros), Some(known)) => same(format!("time of {at}"), &micros, &known),
-            (Some(_), None) => ensure(at > 0, || "the empty store has a time".to_owned()),
-            (None, _) => ensure(at < self.model.first(), || format!("{at} has no time and is in the log")),
-        }
     }
 
     fn append(&mut self, stream: u32, payloads: &[Content], wait: bool) -> Outcome<String> {
@@ -695,7 +596,7 @@ impl Read for Dribble<'_> {
     }
 }
 
-fn said(what: impl Into<String>) -> Outcome<String> {
+pub(super) fn said(what: impl Into<String>) -> Outcome<String> {
     Ok(what.into())
 }
 

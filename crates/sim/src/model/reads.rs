@@ -1,7 +1,8 @@
 //! The model's read set of a transaction, and whether its commit must be refused.
 //!
 //! Law: a commit is refused if, and only if, a key or a span that it read has a version younger than its snapshot. Only a transaction whose
-//! read set was too large to be kept in detail may be refused because of a key that it did not read.
+//! read set was too large to be kept in detail may be refused because of a key that it did not read; and one of whose walks failed because
+//! of a key that this walk did not return, for it may have read that key.
 
 use crate::model::Model;
 use crate::op::{Edge, Key, Span};
@@ -13,6 +14,8 @@ const LEAST_BYTES: u64 = 128 << 10;
 #[derive(Clone, Debug, Default)]
 pub struct Reads {
     spans: Vec<(u8, Span)>,
+    /// What a walk that failed may have read beyond what it returned.
+    perhaps: Vec<(u8, Span)>,
     bytes: usize,
 }
 
@@ -43,6 +46,11 @@ impl Reads {
         self.add(space, read, bytes);
     }
 
+    /// A walk over a span failed: it may have read more than it returned.
+    pub fn perhaps(&mut self, space: u8, span: &Span) {
+        self.perhaps.push((space, span.clone()));
+    }
+
     fn add(&mut self, space: u8, span: Span, bytes: usize) {
         self.spans.push((space, span));
         self.bytes += bytes + 100;
@@ -69,10 +77,11 @@ impl Reads {
         })
     }
 
-    /// Whether commit `by` changed `key`, in a keyspace where it was read.
+    /// Whether commit `by` changed `key`, in a keyspace where it was read or may have been.
     pub fn changed_by(&self, model: &Model, key: &[u8], by: u64) -> bool {
         self.spans
             .iter()
+            .chain(&self.perhaps)
             .any(|(space, span)| span.contains(key) && model.changed(*space, key, by - 1).next() == Some(by))
     }
 }
@@ -124,6 +133,16 @@ mod tests {
         assert_eq!(backward.conflict(&model, 1), Some((0, b"ad".to_vec())));
         assert_eq!(backward.conflict(&model, 2), None);
         assert!(backward.changed_by(&model, b"ad", 2) && !backward.changed_by(&model, b"ad", 3));
+    }
+
+    #[test]
+    fn what_a_failed_walk_may_have_read_may_be_a_conflict_and_need_not() {
+        let model = model_with(&["ab", "ad", "b"]);
+        let mut reads = Reads::default();
+        reads.perhaps(0, &Span::Prefix(b"a".to_vec()));
+        assert_eq!(reads.conflict(&model, 0), None);
+        assert!(reads.changed_by(&model, b"ad", 2));
+        assert!(!reads.changed_by(&model, b"b", 3));
     }
 
     #[test]
